@@ -1,0 +1,1 @@
+//! Ports, workers and counters: the part of towpath that moves packets.

@@ -1,0 +1,1 @@
+//! A standalone GRO/GSO engine: coalescing and splitting of TCP, UDP and tunnels.

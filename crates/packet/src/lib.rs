@@ -1,0 +1,1 @@
+//! Packet memory: regions, buffers, pools, rings, and the traits that ports implement.

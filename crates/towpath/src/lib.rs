@@ -1,0 +1,1 @@
+//! A user-space network datapath for Linux: ports by URI, workers, routes.

@@ -1,0 +1,1 @@
+//! Packet headers as views, one-pass dissection, flow hashes and Internet checksums.
