@@ -1,0 +1,274 @@
+//! Vector instruction sets: which of them this CPU has, and the two loops written for each.
+//!
+//! All loops add 32-bit words in 64-bit lanes, low and high halves apart, which need no carry.
+//! This is the crate's only file with `unsafe`: loads and stores of whole vectors, and calls of
+//! functions compiled for more than the base instruction set.
+
+use super::words;
+use core::sync::atomic::{AtomicU8, Ordering};
+
+/// An instruction set that this CPU has.
+///
+/// A value is the proof: it only comes from [`Isa::best`] and [`Isa::available`], which ask the
+/// CPU. That makes [`sum_with`] and [`copy_with`] safe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Isa(Kind);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Kind {
+    Portable = 1,
+    #[cfg(target_arch = "x86_64")]
+    Avx2 = 2,
+    #[cfg(target_arch = "x86_64")]
+    Avx512 = 3,
+}
+
+/// All of them, the best last.
+const KINDS: &[Kind] = &[
+    Kind::Portable,
+    #[cfg(target_arch = "x86_64")]
+    Kind::Avx2,
+    #[cfg(target_arch = "x86_64")]
+    Kind::Avx512,
+];
+
+impl Kind {
+    fn is_available(self) -> bool {
+        match self {
+            Kind::Portable => true,
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2 => std::arch::is_x86_feature_detected!("avx2"),
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512 => {
+                std::arch::is_x86_feature_detected!("avx512f")
+                    && std::arch::is_x86_feature_detected!("avx512bw")
+            }
+        }
+    }
+}
+
+impl Isa {
+    /// Every instruction set this CPU has, the best last. Never empty.
+    pub fn available() -> impl Iterator<Item = Isa> {
+        KINDS
+            .iter()
+            .copied()
+            .filter(|kind| kind.is_available())
+            .map(Isa)
+    }
+
+    /// The best this CPU has: asked once, one relaxed load after that.
+    #[inline]
+    #[must_use]
+    pub fn best() -> Isa {
+        static BEST: AtomicU8 = AtomicU8::new(0);
+        match BEST.load(Ordering::Relaxed) {
+            #[cfg(target_arch = "x86_64")]
+            3 => Isa(Kind::Avx512),
+            #[cfg(target_arch = "x86_64")]
+            2 => Isa(Kind::Avx2),
+            1 => Isa(Kind::Portable),
+            _ => detect(&BEST),
+        }
+    }
+
+    /// The name for people: `portable`, `avx2`, `avx512`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self.0 {
+            Kind::Portable => "portable",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512 => "avx512",
+        }
+    }
+}
+
+/// Two threads may both ask: they get the same answer.
+#[cold]
+fn detect(cache: &AtomicU8) -> Isa {
+    let best = Isa::available().last().unwrap_or(Isa(Kind::Portable));
+    cache.store(best.0 as u8, Ordering::Relaxed);
+    best
+}
+
+/// [`sum`](super::sum) with a given instruction set, for tests and benches.
+#[inline]
+#[must_use]
+pub fn sum_with(isa: Isa, data: &[u8]) -> u16 {
+    words::to_wire(match isa.0 {
+        Kind::Portable => words::sum_long(data),
+        // SAFETY: an `Isa` of this kind exists only on a CPU that reported AVX2.
+        #[cfg(target_arch = "x86_64")]
+        Kind::Avx2 => unsafe { x86::sum_avx2(data) },
+        // SAFETY: an `Isa` of this kind exists only on a CPU that reported AVX-512 F and BW.
+        #[cfg(target_arch = "x86_64")]
+        Kind::Avx512 => unsafe { x86::sum_avx512(data) },
+    })
+}
+
+/// [`copy`](super::copy) with a given instruction set, for tests and benches.
+#[inline]
+#[must_use]
+pub fn copy_with(isa: Isa, dst: &mut [u8], src: &[u8]) -> u16 {
+    words::to_wire(match isa.0 {
+        Kind::Portable => words::copy_long(dst, src),
+        // SAFETY: an `Isa` of this kind exists only on a CPU that reported AVX2.
+        #[cfg(target_arch = "x86_64")]
+        Kind::Avx2 => unsafe { x86::copy_avx2(dst, src) },
+        // SAFETY: an `Isa` of this kind exists only on a CPU that reported AVX-512 F and BW.
+        #[cfg(target_arch = "x86_64")]
+        Kind::Avx512 => unsafe { x86::copy_avx512(dst, src) },
+    })
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::words;
+    use core::arch::x86_64::*;
+
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    fn load256(bytes: &[u8; 32]) -> __m256i {
+        // SAFETY: the array is exactly the 32 bytes read; the load needs no alignment.
+        unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
+    }
+
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    fn store256(bytes: &mut [u8; 32], v: __m256i) {
+        // SAFETY: the array is exactly the 32 bytes written; the store needs no alignment.
+        unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), v) }
+    }
+
+    /// Low and high 32-bit halves of each 64-bit lane, summed apart.
+    struct Sum256(__m256i, __m256i);
+
+    impl Sum256 {
+        #[target_feature(enable = "avx2")]
+        #[inline]
+        fn new() -> Self {
+            Self(_mm256_setzero_si256(), _mm256_setzero_si256())
+        }
+
+        #[target_feature(enable = "avx2")]
+        #[inline]
+        fn add(&mut self, v: __m256i) {
+            let low = _mm256_set1_epi64x(0xffff_ffff);
+            self.0 = _mm256_add_epi64(self.0, _mm256_and_si256(v, low));
+            self.1 = _mm256_add_epi64(self.1, _mm256_srli_epi64::<32>(v));
+        }
+
+        #[target_feature(enable = "avx2")]
+        #[inline]
+        fn reduce(self) -> u64 {
+            let v = _mm256_add_epi64(self.0, self.1);
+            let v = _mm_add_epi64(_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v));
+            (_mm_cvtsi128_si64(v) as u64).wrapping_add(_mm_extract_epi64::<1>(v) as u64)
+        }
+    }
+
+    #[target_feature(enable = "avx2")]
+    pub(super) fn sum_avx2(data: &[u8]) -> u64 {
+        let (blocks, tail) = data.as_chunks::<32>();
+        let mut sum = Sum256::new();
+        for block in blocks {
+            sum.add(load256(block));
+        }
+        words::add(sum.reduce(), words::sum(tail))
+    }
+
+    #[target_feature(enable = "avx2")]
+    pub(super) fn copy_avx2(dst: &mut [u8], src: &[u8]) -> u64 {
+        let len = dst.len().min(src.len());
+        let (to, to_tail) = dst[..len].as_chunks_mut::<32>();
+        let (from, from_tail) = src[..len].as_chunks::<32>();
+        let mut sum = Sum256::new();
+        for (to, from) in to.iter_mut().zip(from) {
+            let v = load256(from);
+            store256(to, v);
+            sum.add(v);
+        }
+        words::add(sum.reduce(), words::copy(to_tail, from_tail))
+    }
+
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    fn load512(bytes: &[u8; 64]) -> __m512i {
+        // SAFETY: the array is exactly the 64 bytes read; the load needs no alignment.
+        unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
+    }
+
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    fn store512(bytes: &mut [u8; 64], v: __m512i) {
+        // SAFETY: the array is exactly the 64 bytes written; the store needs no alignment.
+        unsafe { _mm512_storeu_si512(bytes.as_mut_ptr().cast(), v) }
+    }
+
+    /// Up to 64 bytes, zeros after them.
+    #[target_feature(enable = "avx512f,avx512bw")]
+    #[inline]
+    fn load512_tail(bytes: &[u8]) -> __m512i {
+        let mask = u64::MAX
+            .checked_shr(64 - bytes.len().min(64) as u32)
+            .unwrap_or(0);
+        // SAFETY: the mask has a bit for each byte of the slice and no other, and bytes whose bit
+        // is clear are not accessed.
+        unsafe { _mm512_maskz_loadu_epi8(mask, bytes.as_ptr().cast()) }
+    }
+
+    /// Low and high 32-bit halves of each 64-bit lane, summed apart.
+    struct Sum512(__m512i, __m512i);
+
+    impl Sum512 {
+        #[target_feature(enable = "avx512f")]
+        #[inline]
+        fn new(first: __m512i) -> Self {
+            let mut sum = Self(_mm512_setzero_si512(), _mm512_setzero_si512());
+            sum.add(first);
+            sum
+        }
+
+        #[target_feature(enable = "avx512f")]
+        #[inline]
+        fn add(&mut self, v: __m512i) {
+            let low = _mm512_set1_epi64(0xffff_ffff);
+            self.0 = _mm512_add_epi64(self.0, _mm512_and_si512(v, low));
+            self.1 = _mm512_add_epi64(self.1, _mm512_srli_epi64::<32>(v));
+        }
+
+        #[target_feature(enable = "avx512f")]
+        #[inline]
+        fn reduce(self) -> u64 {
+            _mm512_reduce_add_epi64(_mm512_add_epi64(self.0, self.1)) as u64
+        }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw")]
+    pub(super) fn sum_avx512(data: &[u8]) -> u64 {
+        let (blocks, tail) = data.as_chunks::<64>();
+        let mut sum = Sum512::new(load512_tail(tail));
+        for block in blocks {
+            sum.add(load512(block));
+        }
+        sum.reduce()
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw")]
+    pub(super) fn copy_avx512(dst: &mut [u8], src: &[u8]) -> u64 {
+        let len = dst.len().min(src.len());
+        let (to, to_tail) = dst[..len].as_chunks_mut::<64>();
+        let (from, from_tail) = src[..len].as_chunks::<64>();
+        to_tail.copy_from_slice(from_tail);
+        let mut sum = Sum512::new(load512_tail(from_tail));
+        for (to, from) in to.iter_mut().zip(from) {
+            let v = load512(from);
+            store512(to, v);
+            sum.add(v);
+        }
+        sum.reduce()
+    }
+}
