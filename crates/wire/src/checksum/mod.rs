@@ -51,7 +51,7 @@ pub fn sum(data: &[u8]) -> u16 {
 pub fn copy(dst: &mut [u8], src: &[u8]) -> u16 {
     let len = dst.len().min(src.len());
     if len <= SHORT {
-        words::to_wire(words::copy(dst, src))
+        words::to_wire(words::sum(words::copied(dst, src)))
     } else {
         copy_with(Isa::best(), dst, src)
     }

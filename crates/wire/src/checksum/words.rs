@@ -44,45 +44,24 @@ pub(super) fn sum(data: &[u8]) -> u64 {
     })
 }
 
-/// Copies and sums a few words.
+/// Copies what fits, and returns what was copied.
 #[inline(always)]
-pub(super) fn copy(dst: &mut [u8], src: &[u8]) -> u64 {
+pub(super) fn copied<'a>(dst: &mut [u8], src: &'a [u8]) -> &'a [u8] {
     let len = dst.len().min(src.len());
-    let (dst, src) = (&mut dst[..len], &src[..len]);
-    dst.copy_from_slice(src);
-    sum(src)
+    dst[..len].copy_from_slice(&src[..len]);
+    &src[..len]
 }
 
-/// The sum of one block. 32-bit words are added in 64-bit lanes, which need no carry: a shape that
+/// The sum of many words. 32-bit words are added in 64-bit lanes, which need no carry: a shape that
 /// compilers turn into vector code on every target.
-#[inline(always)]
-fn add_block(lanes: &mut [u64; 4], block: &[u8; 32]) {
-    let (words, _) = block.as_chunks::<8>();
-    for (lane, word) in lanes.iter_mut().zip(words) {
-        let word = u64::from_ne_bytes(*word);
-        *lane += (word & 0xffff_ffff) + (word >> 32);
-    }
-}
-
-/// The sum of many words.
 pub(super) fn sum_long(data: &[u8]) -> u64 {
     let (blocks, tail) = data.as_chunks::<32>();
     let mut lanes = [0; 4];
     for block in blocks {
-        add_block(&mut lanes, block);
+        for (lane, word) in lanes.iter_mut().zip(block.as_chunks::<8>().0) {
+            let word = u64::from_ne_bytes(*word);
+            *lane += (word & 0xffff_ffff) + (word >> 32);
+        }
     }
     lanes.into_iter().fold(sum(tail), add)
-}
-
-/// Copies and sums many words in one pass.
-pub(super) fn copy_long(dst: &mut [u8], src: &[u8]) -> u64 {
-    let len = dst.len().min(src.len());
-    let (to, to_tail) = dst[..len].as_chunks_mut::<32>();
-    let (from, from_tail) = src[..len].as_chunks::<32>();
-    let mut lanes = [0; 4];
-    for (to, from) in to.iter_mut().zip(from) {
-        *to = *from;
-        add_block(&mut lanes, from);
-    }
-    lanes.into_iter().fold(copy(to_tail, from_tail), add)
 }
