@@ -1,0 +1,52 @@
+//! Big-endian reads and writes that cannot panic.
+
+use towpath_wire::checksum;
+
+#[inline]
+pub(crate) fn array<const N: usize>(b: &[u8], at: usize) -> Option<&[u8; N]> {
+    b.get(at..)?.first_chunk()
+}
+
+#[inline]
+pub(crate) fn u8_at(b: &[u8], at: usize) -> Option<u8> {
+    b.get(at).copied()
+}
+
+#[inline]
+pub(crate) fn be16(b: &[u8], at: usize) -> Option<u16> {
+    array(b, at).map(|a| u16::from_be_bytes(*a))
+}
+
+#[inline]
+pub(crate) fn be32(b: &[u8], at: usize) -> Option<u32> {
+    array(b, at).map(|a| u32::from_be_bytes(*a))
+}
+
+/// Stores `v` at `at`; nothing happens if it does not fit.
+#[inline]
+pub(crate) fn put16(b: &mut [u8], at: usize, v: u16) {
+    if let Some(field) = b.get_mut(at..at + 2) {
+        field.copy_from_slice(&v.to_be_bytes());
+    }
+}
+
+/// As [`put16`].
+#[inline]
+pub(crate) fn put32(b: &mut [u8], at: usize, v: u32) {
+    if let Some(field) = b.get_mut(at..at + 4) {
+        field.copy_from_slice(&v.to_be_bytes());
+    }
+}
+
+/// The ones'-complement sum of `from..to`; of nothing if the range is not inside `b`.
+#[inline]
+pub(crate) fn sum(b: &[u8], from: usize, to: usize) -> u16 {
+    checksum::sum(b.get(from..to).unwrap_or_default())
+}
+
+/// A length as a header field says it: 0 if it is too long for one, which is how the kernel writes
+/// packets above 64 KiB ("BIG TCP").
+#[inline]
+pub(crate) fn length_field(len: usize) -> u16 {
+    u16::try_from(len).unwrap_or(0)
+}

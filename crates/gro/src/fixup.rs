@@ -1,0 +1,97 @@
+//! Writing lengths and checksums into headers, outermost to innermost.
+//!
+//! Both directions need the same thing: a header copied or kept from one packet must describe
+//! another of a different length. Coalescing calls it with the aggregate's length, segmentation
+//! with each segment's.
+
+use towpath_wire::checksum::{add, finish, finish_udp};
+
+use crate::bytes::{be16, length_field, put16, sum};
+use crate::layout::{Layout, Outer, UDP};
+
+/// The sum of an IP header's two addresses.
+#[inline]
+pub(crate) fn addresses(h: &[u8], l3: usize, v6: bool) -> u16 {
+    if v6 { sum(h, l3 + 8, l3 + 40) } else { sum(h, l3 + 12, l3 + 20) }
+}
+
+/// The pseudo-header sum, given that of the addresses.
+#[inline]
+pub(crate) fn pseudo(addresses: u16, protocol: u8, l4_len: usize) -> u16 {
+    let len = l4_len as u32;
+    let len = add(len as u16, (len >> 16) as u16);
+    add(addresses, add(u16::from(protocol), len))
+}
+
+/// The IP header at `l3`: its length field for a packet that ends `len` bytes after `l3`, its
+/// identification if it has one, its checksum if it has one. `l4` is where its payload begins.
+#[inline]
+pub(crate) fn ip(h: &mut [u8], l3: usize, l4: usize, v6: bool, len: usize, id: Option<u16>) {
+    if v6 {
+        put16(h, l3 + 4, length_field(len - 40));
+        return;
+    }
+    put16(h, l3 + 2, length_field(len));
+    if let Some(id) = id {
+        put16(h, l3 + 4, id);
+    }
+    put16(h, l3 + 10, 0);
+    let check = finish(sum(h, l3, l4));
+    put16(h, l3 + 10, check);
+}
+
+/// What an outer UDP checksum is to become, where there is one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OuterUdp {
+    /// The pseudo-header sum: the packet will be segmented.
+    Partial,
+    /// The final value: the packet is a segment.
+    Complete,
+}
+
+/// The outer headers of a packet of `len` bytes: IP, then UDP or GRE.
+///
+/// The checksums under them need no look at the payload: the innermost transport header, its
+/// payload and its pseudo-header sum to all ones once its own checksum is right, so the part from
+/// that header on sums to the complement of the pseudo-header.
+pub(crate) fn outer(h: &mut [u8], at: &Layout, len: usize, id: Option<u16>, udp: OuterUdp) {
+    if at.outer == Outer::None {
+        return;
+    }
+    let (l3, l4) = (usize::from(at.outer_l3), usize::from(at.outer_l4));
+    ip(h, l3, l4, at.outer_v6, len - l3, id);
+    match at.outer {
+        Outer::Udp => {
+            put16(h, l4 + 4, length_field(len - l4));
+            if be16(h, l4 + 6).is_some_and(|check| check != 0) {
+                let pseudo = pseudo(addresses(h, l3, at.outer_v6), UDP, len - l4);
+                put16(h, l4 + 6, 0);
+                let check = match udp {
+                    OuterUdp::Partial => pseudo,
+                    OuterUdp::Complete => finish_udp(add(pseudo, from_outer(h, at, len))),
+                };
+                put16(h, l4 + 6, check);
+            }
+        }
+        Outer::Gre { checksum: true } => {
+            put16(h, l4 + 4, 0);
+            let check = finish(from_outer(h, at, len));
+            put16(h, l4 + 4, check);
+        }
+        _ => {}
+    }
+}
+
+/// The sum of everything from the outer transport header to the end of a packet of `len` bytes
+/// whose innermost checksum is right or will be completed.
+pub(crate) fn from_outer(h: &[u8], at: &Layout, len: usize) -> u16 {
+    let l4 = usize::from(at.l4);
+    let inner = pseudo(addresses(h, at.l3.into(), at.v6), at.protocol(), len - l4);
+    add(sum(h, at.outer_l4.into(), l4), !inner)
+}
+
+/// Finishes the checksum of data that sums to `total`, pseudo-header included.
+#[inline]
+pub(crate) fn finish_transport(total: u16, udp: bool) -> u16 {
+    if udp { finish_udp(total) } else { finish(total) }
+}

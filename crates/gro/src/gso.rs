@@ -1,0 +1,414 @@
+//! Segmentation: one super-packet in, ordinary packets out.
+//!
+//! ```text
+//! chunks:  [ headers | payload ........ ][ payload .... ][ payload ....... ]
+//! write 0: [ headers'| payload 0 ]
+//! write 1: [ headers'| payload 1 ]          each one copy, summed while it is copied
+//! write 2: [ headers'| payload 2, shorter ]
+//! ```
+//!
+//! [`Split`] is pulled: ask for [`Split::next_len`], get a buffer of that length from wherever
+//! buffers come from, [`Split::write`] into it. It allocates nothing and holds on to nothing but the
+//! chunks. What is not a super-packet comes out as one packet, its checksum completed.
+//!
+//! The packet and its [`Offload`] are untrusted: whatever they contain, the result is legal
+//! segments or a [`GsoError`].
+//!
+//! In every segment: IP lengths and header checksums, IPv4 identifications counting up unless the
+//! metadata says fixed, TCP sequence numbers, FIN and PSH in the last only, CWR in the first only if
+//! the metadata says so, UDP lengths, transport checksums, and the lengths, identifications and
+//! checksums of one layer of tunnel.
+
+use core::fmt;
+
+use towpath_wire::checksum::{self, add, finish, finish_udp, swap_for_odd};
+
+use crate::bytes::{be16, be32, length_field, put16, put32, sum, u8_at};
+use crate::fixup::{self, OuterUdp};
+use crate::layout::{Hint, Layout, Link, MAX_HEADER, Unknown, walk};
+use crate::offload::{Checksum, Gso, GsoKind, Offload};
+
+/// The smallest segment size accepted for TCP, as in the kernel: below it, headers are amplified
+/// without bound.
+pub const MIN_TCP_SIZE: u16 = 8;
+
+/// The most datagrams one UDP super-packet may hold (the kernel's `UDP_MAX_SEGMENTS`).
+pub const MAX_UDP_SEGMENTS: usize = 128;
+
+const FIN_PSH: u8 = 0x09;
+const CWR: u8 = 0x80;
+
+/// Whether the packets that [`Split`] writes carry their transport checksum or leave it to the
+/// egress.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Checksums {
+    /// Compute it.
+    #[default]
+    Complete,
+    /// Store the pseudo-header sum and say [`Checksum::Partial`], for an egress that completes it.
+    Partial,
+}
+
+/// Why a packet cannot be segmented, or its checksum not completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GsoError {
+    /// The segment size is 0, below [`MIN_TCP_SIZE`], too large for an IP length field, or yields
+    /// more than [`MAX_UDP_SEGMENTS`].
+    Size,
+    /// The packet ends inside its headers, or they are longer than any real ones.
+    Truncated,
+    /// The headers are not those of the transport the metadata names.
+    Headers,
+    /// The place of the partial checksum is outside the packet, or not the transport header's.
+    Checksum,
+}
+
+impl fmt::Display for GsoError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Size => "the segment size is 0, too small, too large or yields too many segments",
+            Self::Truncated => "the packet ends inside its headers",
+            Self::Headers => "the headers are not of the transport the GSO type names",
+            Self::Checksum => "the partial checksum is not where the transport header has it",
+        })
+    }
+}
+
+impl core::error::Error for GsoError {}
+
+/// The packets of one super-packet, written one by one into buffers of the caller.
+///
+/// ```
+/// use towpath_gro::{Checksums, Link, Offload, Split};
+/// # fn send(_: &[u8]) {}
+/// # let (head, fragment, offload) = (&[0u8; 60][..], &[0u8; 100][..], Offload::default());
+/// let chunks = [head, fragment];
+/// let mut split = Split::new(chunks.into_iter(), Link::Ethernet, &offload, Checksums::Complete)?;
+/// let mut buffer = [0u8; 2048];
+/// while let Some(len) = split.next_len() {
+///     let Some(out) = buffer.get_mut(..len) else { break };
+///     split.write(out);
+///     send(out);
+/// }
+/// # Ok::<(), towpath_gro::GsoError>(())
+/// ```
+pub struct Split<'a, I> {
+    payload: Payload<'a, I>,
+    /// Payload bytes not written yet.
+    left: usize,
+    /// Packets not written yet.
+    packets: usize,
+    /// Packets written.
+    written: usize,
+    /// Payload bytes of a packet.
+    size: usize,
+    checksum: Checksum,
+    checksums: Checksums,
+    /// The headers of the super-packet; `None` if the packet leaves as one, headers and all as
+    /// payload.
+    template: Option<Template>,
+    /// The headers of the next segment, before it is known how long it is.
+    header: [u8; MAX_HEADER],
+}
+
+#[derive(Clone, Copy)]
+struct Template {
+    layout: Layout,
+    gso: Gso,
+    id: u16,
+    outer_id: u16,
+    seq: u32,
+    flags: u8,
+    addresses: u16,
+}
+
+impl<'a, I: Iterator<Item = &'a [u8]> + Clone> Split<'a, I> {
+    /// Prepares the segmentation of the packet that `chunks` make up, headers first. Headers need
+    /// not be in one chunk.
+    ///
+    /// # Errors
+    ///
+    /// [`GsoError`], if the metadata cannot be true of the packet. Nothing has been written then.
+    pub fn new(chunks: I, link: Link, offload: &Offload, checksums: Checksums) -> Result<Self, GsoError> {
+        let mut header = [0; MAX_HEADER];
+        let (gathered, len) = gather(chunks.clone(), &mut header);
+        if len == 0 {
+            return Err(GsoError::Truncated);
+        }
+        if let Checksum::Partial { start, offset } = offload.checksum
+            && usize::from(start) + usize::from(offset) + 2 > len
+        {
+            return Err(GsoError::Checksum);
+        }
+        let mut split = Self {
+            payload: Payload { chunks, chunk: &[] },
+            left: len,
+            packets: 1,
+            written: 0,
+            size: len,
+            checksum: offload.checksum,
+            checksums,
+            template: None,
+            header,
+        };
+        if let Some(gso) = offload.gso {
+            let headers = header.get(..gathered).unwrap_or_default();
+            let template = Template::new(headers, len, link, gso, offload.checksum)?;
+            split.size = usize::from(gso.size);
+            split.left = len - usize::from(template.layout.header);
+            split.packets = split.left.div_ceil(split.size).max(1);
+            if gso.kind == GsoKind::Udp && split.packets > MAX_UDP_SEGMENTS {
+                return Err(GsoError::Size);
+            }
+            split.payload.skip(template.layout.header.into());
+            split.template = Some(template);
+        }
+        Ok(split)
+    }
+
+    /// How many packets are still to be written.
+    #[must_use]
+    pub fn packets(&self) -> usize {
+        self.packets
+    }
+
+    /// The length of the next packet; `None` if all have been written.
+    #[must_use]
+    pub fn next_len(&self) -> Option<usize> {
+        let header = self.template.map_or(0, |t| usize::from(t.layout.header));
+        (self.packets > 0).then(|| header + self.left.min(self.size))
+    }
+
+    /// Writes the next packet to the first [`next_len`](Self::next_len) bytes of `out` and returns
+    /// what to say beside it. `None`, and nothing has changed, if there is no next packet or `out`
+    /// is shorter.
+    pub fn write(&mut self, out: &mut [u8]) -> Option<Offload> {
+        let out = out.get_mut(..self.next_len()?)?;
+        let checksum = match self.template {
+            None => {
+                self.payload.copy(out);
+                self.finish_whole(out)
+            }
+            Some(template) => self.segment(&template, out),
+        };
+        self.packets -= 1;
+        self.written += 1;
+        self.left = self.left.saturating_sub(self.size);
+        Some(Offload { checksum, gso: None })
+    }
+
+    fn finish_whole(&self, out: &mut [u8]) -> Checksum {
+        match (self.checksum, self.checksums) {
+            (Checksum::Partial { start, offset }, Checksums::Complete) => {
+                complete_at(out, start.into(), offset.into());
+                Checksum::Verified
+            }
+            (as_it_was, _) => as_it_was,
+        }
+    }
+
+    fn segment(&mut self, t: &Template, out: &mut [u8]) -> Checksum {
+        let last = self.packets == 1;
+        let len = out.len();
+        let layout = &t.layout;
+        let l4 = usize::from(layout.l4);
+        let Some((header, payload)) = out.split_at_mut_checked(layout.header.into()) else {
+            return Checksum::Unverified;
+        };
+        header.copy_from_slice(self.header.get(..header.len()).unwrap_or_default());
+
+        let index = self.written as u16;
+        let id = |first: u16, fixed| if fixed { first } else { first.wrapping_add(index) };
+        let l3 = usize::from(layout.l3);
+        let inner_id = id(t.id, t.gso.fixed_id);
+        fixup::ip(header, l3, l4, layout.v6, len - l3, Some(inner_id));
+        if layout.udp {
+            put16(header, l4 + 4, length_field(len - l4));
+        } else {
+            let offset = (self.written * self.size) as u32;
+            put32(header, l4 + 4, t.seq.wrapping_add(offset));
+            let mut flags = t.flags;
+            if !last {
+                flags &= !FIN_PSH;
+            }
+            if self.written > 0 && t.gso.ecn {
+                flags &= !CWR;
+            }
+            if let Some(field) = header.get_mut(l4 + 13) {
+                *field = flags;
+            }
+        }
+        let field = l4 + usize::from(layout.checksum_offset());
+        let pseudo = fixup::pseudo(t.addresses, layout.protocol(), len - l4);
+        let checksum = match self.checksums {
+            Checksums::Complete => {
+                put16(header, field, 0);
+                let headers = add(pseudo, sum(header, l4, header.len()));
+                let total = add(headers, self.payload.copy_and_sum(payload));
+                put16(header, field, fixup::finish_transport(total, layout.udp));
+                Checksum::Verified
+            }
+            Checksums::Partial => {
+                self.payload.copy(payload);
+                put16(header, field, pseudo);
+                Checksum::Partial { start: layout.l4, offset: layout.checksum_offset() }
+            }
+        };
+        let outer_id = id(t.outer_id, t.gso.outer_fixed_id);
+        fixup::outer(header, layout, len, Some(outer_id), OuterUdp::Complete);
+        checksum
+    }
+}
+
+impl Template {
+    fn new(headers: &[u8], len: usize, link: Link, gso: Gso, checksum: Checksum) -> Result<Self, GsoError> {
+        let udp = gso.kind == GsoKind::Udp;
+        if gso.size == 0 || (!udp && gso.size < MIN_TCP_SIZE) {
+            return Err(GsoError::Size);
+        }
+        let start = match checksum {
+            Checksum::Partial { start, .. } => Some(usize::from(start)),
+            _ if udp => return Err(GsoError::Checksum),
+            _ => None,
+        };
+        let hint = Hint { l4: start, inner_l3: gso.tunnel.map(|t| usize::from(t.inner_l3)) };
+        let walked = walk(headers, link, hint).map_err(|unknown| match unknown {
+            Unknown::Short => GsoError::Truncated,
+            Unknown::Fragment | Unknown::Foreign => GsoError::Headers,
+        })?;
+        let layout = walked.layout;
+        let v6 = match gso.kind {
+            GsoKind::Tcp4 => false,
+            GsoKind::Tcp6 => true,
+            GsoKind::Udp => layout.v6,
+        };
+        if layout.udp != udp || layout.v6 != v6 || !walked.segmentable {
+            return Err(GsoError::Headers);
+        }
+        if let Checksum::Partial { start, offset } = checksum
+            && (start, offset) != (layout.l4, layout.checksum_offset())
+        {
+            return Err(GsoError::Checksum);
+        }
+        let l4 = usize::from(layout.l4);
+        let id = |l3: u16| be16(headers, usize::from(l3) + 4).unwrap_or(0);
+        let segment = usize::from(gso.size).min(len - usize::from(layout.header));
+        if usize::from(layout.header) + segment > usize::from(u16::MAX) {
+            return Err(GsoError::Size);
+        }
+        Ok(Self {
+            layout,
+            gso,
+            id: id(layout.l3),
+            outer_id: id(layout.outer_l3),
+            seq: be32(headers, l4 + 4).unwrap_or(0),
+            flags: u8_at(headers, l4 + 13).unwrap_or(0),
+            addresses: fixup::addresses(headers, layout.l3.into(), layout.v6),
+        })
+    }
+}
+
+/// Completes a partial checksum in place: `packet` is the whole packet. What is not partial is left
+/// alone.
+///
+/// # Errors
+///
+/// [`GsoError::Checksum`] if its place is outside the packet.
+pub fn complete(packet: &mut [u8], offload: &Offload) -> Result<(), GsoError> {
+    let Checksum::Partial { start, offset } = offload.checksum else {
+        return Ok(());
+    };
+    let (start, offset) = (usize::from(start), usize::from(offset));
+    if start + offset + 2 > packet.len() {
+        return Err(GsoError::Checksum);
+    }
+    complete_at(packet, start, offset);
+    Ok(())
+}
+
+fn complete_at(packet: &mut [u8], start: usize, offset: usize) {
+    let total = sum(packet, start, packet.len());
+    // Where the field of a UDP header is; no other transport has one there.
+    let check = if offset == 6 { finish_udp(total) } else { finish(total) };
+    put16(packet, start + offset, check);
+}
+
+/// Copies the leading bytes of a packet to `to`: returns how many, and how long the packet is.
+fn gather<'a>(chunks: impl Iterator<Item = &'a [u8]>, to: &mut [u8]) -> (usize, usize) {
+    let (mut gathered, mut len) = (0, 0);
+    for chunk in chunks {
+        len += chunk.len();
+        if let Some(space) = to.get_mut(gathered..) {
+            let n = space.len().min(chunk.len());
+            for (to, from) in space.iter_mut().zip(chunk) {
+                *to = *from;
+            }
+            gathered += n;
+        }
+    }
+    (gathered, len)
+}
+
+/// What of the chunks has not been read.
+struct Payload<'a, I> {
+    chunks: I,
+    chunk: &'a [u8],
+}
+
+impl<'a, I: Iterator<Item = &'a [u8]>> Payload<'a, I> {
+    /// The next bytes, at most `max`; empty at the end.
+    #[inline]
+    fn next(&mut self, max: usize) -> &'a [u8] {
+        while self.chunk.is_empty() {
+            match self.chunks.next() {
+                Some(chunk) => self.chunk = chunk,
+                None => break,
+            }
+        }
+        let (now, later) = self.chunk.split_at(max.min(self.chunk.len()));
+        self.chunk = later;
+        now
+    }
+
+    fn skip(&mut self, mut n: usize) {
+        while n > 0 {
+            let skipped = self.next(n).len();
+            if skipped == 0 {
+                break;
+            }
+            n -= skipped;
+        }
+    }
+
+    fn copy(&mut self, out: &mut [u8]) {
+        self.each(out, |out, piece| {
+            out.copy_from_slice(piece);
+        });
+    }
+
+    fn copy_and_sum(&mut self, out: &mut [u8]) -> u16 {
+        let (mut total, mut odd) = (0, false);
+        self.each(out, |out, piece| {
+            let piece_sum = checksum::copy(out, piece);
+            total = add(total, if odd { swap_for_odd(piece_sum) } else { piece_sum });
+            odd ^= piece.len() % 2 == 1;
+        });
+        total
+    }
+
+    #[inline]
+    fn each(&mut self, mut out: &mut [u8], mut copy: impl FnMut(&mut [u8], &[u8])) {
+        while !out.is_empty() {
+            let piece = self.next(out.len());
+            if piece.is_empty() {
+                // Only if a clone of the chunks yields more than the original: what the buffer held
+                // before must not leave with the packet.
+                out.fill(0);
+                break;
+            }
+            let (now, later) = out.split_at_mut(piece.len());
+            copy(now, piece);
+            out = later;
+        }
+    }
+}
