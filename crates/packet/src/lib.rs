@@ -1,1 +1,53 @@
 //! Packet memory: regions, buffers, pools, rings, and the traits that ports implement.
+//!
+//! ```text
+//!   Region           one mapping: anonymous, huge pages, or a memfd that can be shared
+//!     └─ Pool        equal chunks cut from a region, each described by a 64-byte Meta
+//!          ├─ Cache  per core, !Sync: allocates and frees without touching another core
+//!          └─ Views  chunks whose bytes belong to someone else (an application's page,
+//!                    a slice of a larger buffer), given back when the last user is gone
+//!   Buf              8-byte owned handle of one chunk:  headroom | data | tailroom
+//!   Packet           8-byte owned handle of a chain:    head ─► fragment ─► fragment
+//!   Batch            what crosses every interface: an array of packets
+//!   ring             single producer, single consumer, reserve/commit in bulk
+//!   port             RxQueue, TxQueue, Port, Info: what a driver or a kernel port is
+//! ```
+//!
+//! Invariants that everything above stands on:
+//!
+//! * **A packet has one owner.** Handles are moved, never copied; dropping one gives its chunks home.
+//! * **Buffers out = buffers home.** A pool can say at any quiet moment how many of its chunks are away,
+//!   and its memory outlives the last of them.
+//! * **No lock, no allocation, no system call** on the paths that a packet takes: a [`Cache`] works on its own
+//!   arrays and exchanges whole magazines with the pool by one compare-and-swap per 64 packets.
+//! * Metadata lies out of line: nothing that a device, a guest or an application can write decides where a
+//!   pointer goes.
+//!
+//! `unsafe` lives in `region`, `meta`, `buf`, `packet`, `batch`, `ring`, `pool` and `view`; everything that
+//! they export is safe to call.
+
+#![warn(missing_docs)]
+
+mod batch;
+mod buf;
+mod chunk;
+mod counters;
+mod meta;
+mod offload;
+mod packet;
+mod pool;
+pub mod port;
+mod region;
+pub mod ring;
+mod sync;
+mod view;
+
+pub use batch::{Batch, DrainFront};
+pub use buf::Buf;
+pub use chunk::Chunk;
+pub use counters::{Counters, DropReason, Snapshot};
+pub use offload::{Csum, Gso, GsoKind, Offloads, Vlan};
+pub use packet::{Chunks, MAX_FRAGS, NoRoom, Packet};
+pub use pool::{Cache, Direction, Floors, Pool, PoolConfig, PoolError, PoolStats};
+pub use region::{Backing, Region, RegionError};
+pub use view::{Owner, SharedBuf, Views};

@@ -1,0 +1,185 @@
+//! What crosses every interface: an array of packets.
+
+use crate::packet::Packet;
+use std::mem::MaybeUninit;
+
+/// Up to `N` owned packets in a row; no allocation, moved by pointer.
+///
+/// Dropping a batch drops its packets. Hot paths give them to a [`Cache`](crate::Cache) instead.
+pub struct Batch<const N: usize = 64> {
+    len: usize,
+    slots: [MaybeUninit<Packet>; N],
+}
+
+impl<const N: usize> Batch<N> {
+    /// An empty batch.
+    #[inline]
+    pub const fn new() -> Batch<N> {
+        Batch { len: 0, slots: [const { MaybeUninit::uninit() }; N] }
+    }
+
+    /// Number of packets.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no packets.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How many packets can be added.
+    #[inline]
+    pub fn room(&self) -> usize {
+        N - self.len
+    }
+
+    /// Adds a packet at the end.
+    ///
+    /// # Errors
+    /// Hands the packet back when the batch is full.
+    #[inline]
+    pub fn push(&mut self, packet: Packet) -> Result<(), Packet> {
+        if self.len == N {
+            return Err(packet);
+        }
+        // SAFETY: there is room for one more.
+        unsafe { self.push_unchecked(packet) };
+        Ok(())
+    }
+
+    /// # Safety
+    /// The batch is not full.
+    #[inline]
+    pub(crate) unsafe fn push_unchecked(&mut self, packet: Packet) {
+        // SAFETY: len < N by contract.
+        unsafe { self.slots.get_unchecked_mut(self.len) }.write(packet);
+        self.len += 1;
+    }
+
+    /// Takes the last packet.
+    #[inline]
+    pub fn pop(&mut self) -> Option<Packet> {
+        self.len = self.len.checked_sub(1)?;
+        // SAFETY: the slot at the old last position was initialised, and is now outside the length.
+        Some(unsafe { self.slots[self.len].assume_init_read() })
+    }
+
+    /// The packets in order.
+    #[inline]
+    pub fn as_slice(&self) -> &[Packet] {
+        // SAFETY: the first `len` slots are initialised, and MaybeUninit<Packet> has the layout of Packet.
+        unsafe { std::slice::from_raw_parts(self.slots.as_ptr().cast(), self.len) }
+    }
+
+    /// The packets in order, to be changed in place.
+    #[inline]
+    pub fn as_mut_slice(&mut self) -> &mut [Packet] {
+        // SAFETY: as in `as_slice`, borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.slots.as_mut_ptr().cast(), self.len) }
+    }
+
+    /// The packets in order.
+    #[inline]
+    pub fn iter(&self) -> std::slice::Iter<'_, Packet> {
+        self.as_slice().iter()
+    }
+
+    /// Takes the first `n` packets out (all, if there are fewer); when the iterator is dropped, those it did not yield are
+    /// dropped, and the rest has moved to the front.
+    #[inline]
+    pub fn drain_front(&mut self, n: usize) -> DrainFront<'_, N> {
+        let n = n.min(self.len);
+        let total = std::mem::replace(&mut self.len, 0);
+        DrainFront { batch: self, at: 0, end: n, total }
+    }
+
+    /// Moves packets from the front of `other` to the end of this batch, as many as there is room for; returns how many.
+    #[inline]
+    pub fn take_from<const M: usize>(&mut self, other: &mut Batch<M>) -> usize {
+        let n = other.len().min(self.room());
+        for packet in other.drain_front(n) {
+            // SAFETY: n is at most the room.
+            unsafe { self.push_unchecked(packet) };
+        }
+        n
+    }
+}
+
+/// Iterator that [`Batch::drain_front`] returns.
+pub struct DrainFront<'a, const N: usize> {
+    batch: &'a mut Batch<N>,
+    at: usize,
+    end: usize,
+    total: usize,
+}
+
+impl<const N: usize> Iterator for DrainFront<'_, N> {
+    type Item = Packet;
+
+    #[inline]
+    fn next(&mut self) -> Option<Packet> {
+        if self.at == self.end {
+            return None;
+        }
+        // SAFETY: slots below the old length are initialised; `at` moves past each exactly once.
+        let packet = unsafe { self.batch.slots.get_unchecked(self.at).assume_init_read() };
+        self.at += 1;
+        Some(packet)
+    }
+
+    #[inline]
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.end - self.at, Some(self.end - self.at))
+    }
+}
+
+impl<const N: usize> ExactSizeIterator for DrainFront<'_, N> {}
+
+impl<const N: usize> Drop for DrainFront<'_, N> {
+    #[inline]
+    fn drop(&mut self) {
+        for packet in self.by_ref() {
+            drop(packet);
+        }
+        let rest = self.total - self.end;
+        if rest > 0 {
+            let slots = self.batch.slots.as_mut_ptr();
+            // SAFETY: slots end..total are initialised and not yet moved; they stay inside the array. The batch's length
+            // covers them only after the move.
+            unsafe { std::ptr::copy(slots.add(self.end), slots, rest) };
+        }
+        self.batch.len = rest;
+    }
+}
+
+impl<const N: usize> Default for Batch<N> {
+    fn default() -> Batch<N> {
+        Batch::new()
+    }
+}
+
+impl<const N: usize> Drop for Batch<N> {
+    #[inline]
+    fn drop(&mut self) {
+        while let Some(packet) = self.pop() {
+            drop(packet);
+        }
+    }
+}
+
+impl<'a, const N: usize> IntoIterator for &'a Batch<N> {
+    type Item = &'a Packet;
+    type IntoIter = std::slice::Iter<'a, Packet>;
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl<const N: usize> std::fmt::Debug for Batch<N> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}

@@ -1,0 +1,136 @@
+//! The 64 bytes that describe one chunk: exactly one cache line, out of line from the bytes themselves.
+//!
+//! ```text
+//!  0        8        16       24          32      36     40   42   44   46 …
+//!  owner    data     next     timestamp   total   hash   len  head tail  offload fields
+//! ```
+//!
+//! Everything that allocation, a driver and GRO touch lies in this one line. What only shared or foreign chunks
+//! need (a reference count, the owner's token) lies in side arrays of the pool, so that ordinary packets
+//! never pay for it.
+//!
+//! Invariant: `data - headroom` is the first byte of the chunk and `headroom + len + tailroom` its size, at all times.
+
+use crate::pool::Shared;
+use std::ptr::{NonNull, null_mut};
+
+/// Flag bits of [`Meta::flags`].
+pub(crate) mod flag {
+    /// The checksum was verified.
+    pub(crate) const CSUM_VERIFIED: u8 = 1;
+    /// The checksum is partial: `csum_start` and `csum_offset` hold.
+    pub(crate) const CSUM_PARTIAL: u8 = 2;
+    /// `vlan_tci` holds.
+    pub(crate) const VLAN: u8 = 4;
+    /// The tag is a service tag (802.1ad).
+    pub(crate) const VLAN_SERVICE: u8 = 8;
+    /// `gso_*` hold.
+    pub(crate) const GSO: u8 = 16;
+    /// The super-packet carries CWR on its first segment.
+    pub(crate) const GSO_ECN: u8 = 32;
+    /// `hash` holds.
+    pub(crate) const HASH: u8 = 64;
+    /// The bytes belong to someone else and may change while we look: no reference to them may exist.
+    pub(crate) const FOREIGN: u8 = 128;
+}
+
+#[repr(C, align(64))]
+pub(crate) struct Meta {
+    /// The pool that the chunk returns to. Never changes.
+    pub(crate) owner: NonNull<Shared>,
+    /// First byte of the data.
+    pub(crate) data: *mut u8,
+    /// Next chunk of the chain; when free: next free chunk in the pool's list of returned chunks.
+    pub(crate) next: *mut Meta,
+    /// Nanoseconds since the epoch, 0 = unknown. Head only.
+    pub(crate) timestamp: u64,
+    /// Bytes in the whole chain. Head only.
+    pub(crate) total: u32,
+    /// Flow hash. Head only.
+    pub(crate) hash: u32,
+    pub(crate) len: u16,
+    pub(crate) headroom: u16,
+    pub(crate) tailroom: u16,
+    /// Chunks behind the head. Head only.
+    pub(crate) frags: u16,
+    pub(crate) csum_start: u16,
+    pub(crate) gso_size: u16,
+    pub(crate) gso_segs: u16,
+    pub(crate) hdr_len: u16,
+    pub(crate) vlan_tci: u16,
+    /// Ingress port, numbered by whoever runs the ports.
+    pub(crate) port: u16,
+    pub(crate) csum_offset: u8,
+    pub(crate) gso_kind: u8,
+    pub(crate) flags: u8,
+    pub(crate) rx_queue: u8,
+}
+
+const _: () = assert!(size_of::<Meta>() == 64 && align_of::<Meta>() == 64);
+
+impl Meta {
+    /// A free chunk of `size` bytes at `data`.
+    pub(crate) fn free(owner: NonNull<Shared>, data: *mut u8, size: u16) -> Meta {
+        Meta {
+            owner,
+            data,
+            next: null_mut(),
+            timestamp: 0,
+            total: 0,
+            hash: 0,
+            len: 0,
+            headroom: 0,
+            tailroom: size,
+            frags: 0,
+            csum_start: 0,
+            gso_size: 0,
+            gso_segs: 0,
+            hdr_len: 0,
+            vlan_tci: 0,
+            port: 0,
+            csum_offset: 0,
+            gso_kind: 0,
+            flags: 0,
+            rx_queue: 0,
+        }
+    }
+
+    /// Size of the chunk in bytes.
+    #[inline]
+    pub(crate) fn size(&self) -> u16 {
+        self.headroom + self.len + self.tailroom
+    }
+
+    /// Makes the chunk an empty packet with `headroom` bytes in front (at most its size).
+    #[inline]
+    pub(crate) fn reset(&mut self, headroom: u16) {
+        let size = self.size();
+        // The chunk begins `headroom` bytes before the data, so both steps stay inside it.
+        self.data = self.data.wrapping_sub(usize::from(self.headroom)).wrapping_add(usize::from(headroom));
+        self.next = null_mut();
+        self.timestamp = 0;
+        self.total = 0;
+        self.hash = 0;
+        self.len = 0;
+        self.headroom = headroom;
+        self.tailroom = size - headroom;
+        self.frags = 0;
+        self.clear_offload();
+        self.vlan_tci = 0;
+        self.port = 0;
+        self.rx_queue = 0;
+        self.flags = 0;
+    }
+
+    /// Forgets checksum state and segmentation.
+    #[inline]
+    pub(crate) fn clear_offload(&mut self) {
+        self.csum_start = 0;
+        self.gso_size = 0;
+        self.gso_segs = 0;
+        self.hdr_len = 0;
+        self.csum_offset = 0;
+        self.gso_kind = 0;
+        self.flags &= !(flag::CSUM_PARTIAL | flag::CSUM_VERIFIED | flag::GSO | flag::GSO_ECN);
+    }
+}

@@ -1,0 +1,172 @@
+//! Work that a packet still asks of whoever sends it, in the terms of Linux' `sk_buff` and of
+//! `struct virtio_net_hdr` (virtio 1.2 §5.1.6): checksum state, segmentation, VLAN tag out of band.
+
+/// What is known about the transport checksum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Csum {
+    /// Nothing: the bytes on the wire carry a checksum that nobody looked at.
+    #[default]
+    Unknown,
+    /// Someone who can be trusted with it found the checksum right.
+    Verified,
+    /// The field holds only the folded pseudo-header sum; the rest, from `start` to the end of the packet, must be
+    /// added and the result inverted before the packet reaches a wire.
+    Partial {
+        /// First summed byte, counted from the first byte of the packet.
+        start: u16,
+        /// Position of the checksum field, counted from `start`.
+        offset: u8,
+    },
+}
+
+/// How a super-packet is cut into segments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum GsoKind {
+    /// TCP over IPv4 (`VIRTIO_NET_HDR_GSO_TCPV4`).
+    Tcp4 = 1,
+    /// TCP over IPv6 (`VIRTIO_NET_HDR_GSO_TCPV6`).
+    Tcp6 = 4,
+    /// UDP, each segment a datagram of its own (`VIRTIO_NET_HDR_GSO_UDP_L4`).
+    Udp = 5,
+}
+
+/// Segmentation that a packet asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gso {
+    /// Protocol of the segments.
+    pub kind: GsoKind,
+    /// TCP with CWR set: it belongs to the first segment only (`VIRTIO_NET_HDR_GSO_ECN`).
+    pub ecn: bool,
+    /// Payload bytes of each segment but the last; never zero in a packet that a port emitted.
+    pub size: u16,
+    /// Number of segments, or 0 where nobody counted.
+    pub segs: u16,
+    /// Length of all headers in front of the payload, in bytes; a hint that may be 0 or too large.
+    pub hdr_len: u16,
+}
+
+/// A VLAN tag that travels beside the packet instead of in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Vlan {
+    /// Priority, drop eligibility and identifier, as on the wire (IEEE 802.1Q).
+    pub tci: u16,
+    /// The tag's type is 0x88a8 (802.1ad service tag) instead of 0x8100.
+    pub service: bool,
+}
+
+/// A set of abilities: what a port takes when it sends, or what it may hand over when it receives.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct Offloads(u16);
+
+impl Offloads {
+    /// None: complete checksums, one frame a packet, tags inline.
+    pub const NONE: Offloads = Offloads(0);
+    /// Partial checksums ([`Csum::Partial`]).
+    pub const CSUM: Offloads = Offloads(1);
+    /// TCP over IPv4 super-packets.
+    pub const TSO4: Offloads = Offloads(2);
+    /// TCP over IPv6 super-packets.
+    pub const TSO6: Offloads = Offloads(4);
+    /// Super-packets with [`Gso::ecn`].
+    pub const TSO_ECN: Offloads = Offloads(8);
+    /// UDP super-packets ([`GsoKind::Udp`]).
+    pub const USO: Offloads = Offloads(16);
+    /// A VLAN tag beside the packet ([`Vlan`]).
+    pub const VLAN: Offloads = Offloads(32);
+    /// Everything that this crate has a name for.
+    pub const ALL: Offloads = Offloads(63);
+
+    const NAMES: [(Offloads, &'static str); 6] = [
+        (Offloads::CSUM, "csum"),
+        (Offloads::TSO4, "tso4"),
+        (Offloads::TSO6, "tso6"),
+        (Offloads::TSO_ECN, "tso-ecn"),
+        (Offloads::USO, "uso"),
+        (Offloads::VLAN, "vlan"),
+    ];
+
+    /// Both sets together.
+    #[must_use]
+    pub const fn with(self, other: Offloads) -> Offloads {
+        Offloads(self.0 | other.0)
+    }
+
+    /// This set without the members of `other`.
+    #[must_use]
+    pub const fn without(self, other: Offloads) -> Offloads {
+        Offloads(self.0 & !other.0)
+    }
+
+    /// What is in both sets.
+    #[must_use]
+    pub const fn and(self, other: Offloads) -> Offloads {
+        Offloads(self.0 & other.0)
+    }
+
+    /// Whether every member of `other` is in this set.
+    pub const fn has(self, other: Offloads) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Whether the set is empty.
+    pub const fn is_none(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The names of the members, in a fixed order.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        Offloads::NAMES.into_iter().filter(move |(bit, _)| self.has(*bit)).map(|(_, name)| name)
+    }
+}
+
+impl Gso {
+    /// The ability that a port needs to take this packet whole.
+    pub const fn needs(self) -> Offloads {
+        let kind = match self.kind {
+            GsoKind::Tcp4 => Offloads::TSO4,
+            GsoKind::Tcp6 => Offloads::TSO6,
+            GsoKind::Udp => Offloads::USO,
+        };
+        if self.ecn { kind.with(Offloads::TSO_ECN) } else { kind }
+    }
+}
+
+impl std::fmt::Debug for Offloads {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::fmt::Display for Offloads {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.is_none() {
+            return f.write_str("none");
+        }
+        for (i, name) in self.names().enumerate() {
+            if i > 0 {
+                f.write_str(",")?;
+            }
+            f.write_str(name)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_prints_its_members_by_name() {
+        assert_eq!(Offloads::CSUM.with(Offloads::USO).to_string(), "csum,uso");
+        assert_eq!(Offloads::NONE.to_string(), "none");
+    }
+
+    #[test]
+    fn a_congestion_marked_super_packet_needs_the_ecn_ability_too() {
+        let gso = Gso { kind: GsoKind::Tcp4, ecn: true, size: 1448, segs: 2, hdr_len: 66 };
+        assert!(!Offloads::TSO4.has(gso.needs()));
+        assert!(Offloads::TSO4.with(Offloads::TSO_ECN).has(gso.needs()));
+    }
+}

@@ -1,0 +1,175 @@
+//! Packets against a model that is a plain vector of bytes.
+
+use super::*;
+use crate::{Backing, Direction, Pool, PoolConfig};
+use proptest::prelude::*;
+
+fn cache() -> Cache {
+    let config =
+        PoolConfig { capacity: 512, chunk: 128, headroom: 32, backing: Backing::Anonymous, ..Default::default() };
+    Pool::new(config).unwrap().cache(Direction::Tx).unwrap()
+}
+
+#[test]
+fn headers_are_pushed_into_the_headroom_and_pulled_again() {
+    let mut p = Packet::copy_from(&mut cache(), b"payload").unwrap();
+    p.push_front(4).unwrap().copy_from_slice(b"head");
+    assert_eq!(p.linear(), b"headpayload");
+    assert_eq!(p.push_front(29), Err(NoRoom));
+    assert!(p.pull_front(6));
+    assert_eq!(p.linear(), b"yload");
+    assert!(!p.pull_front(6));
+    assert_eq!(p.len(), 5);
+}
+
+#[test]
+fn bytes_longer_than_a_chunk_are_chained() {
+    let bytes: Vec<u8> = (0..=255).cycle().take(1000).collect();
+    let p = Packet::copy_from(&mut cache(), &bytes).unwrap();
+    assert_eq!((p.len(), p.frags()), (1000, 10));
+    assert_eq!(p.to_vec(), bytes);
+    assert_eq!(p.chunks().map(|c| c.len()).sum::<usize>(), 1000);
+}
+
+#[test]
+fn an_appended_packet_with_an_empty_head_leaves_no_empty_fragment() {
+    let mut cache = cache();
+    let mut p = cache.alloc().unwrap();
+    let mut q = cache.alloc().unwrap();
+    q.append(Packet::copy_from(&mut cache, b"x").unwrap()).unwrap();
+    p.append(q).unwrap();
+    p.append(cache.alloc().unwrap()).unwrap();
+    assert_eq!((p.linear().len(), p.frags(), p.to_vec()), (0, 1, b"x".to_vec()));
+    assert!(p.chunks().all(|c| !c.is_empty()));
+}
+
+#[test]
+fn more_fragments_than_allowed_are_handed_back() {
+    let mut cache = cache();
+    let mut p = cache.alloc().unwrap();
+    for _ in 0..MAX_FRAGS {
+        p.append(Packet::copy_from(&mut cache, b"x").unwrap()).unwrap();
+    }
+    let back = p.append(Packet::copy_from(&mut cache, b"y").unwrap()).unwrap_err();
+    assert_eq!((back.to_vec(), p.len()), (b"y".to_vec(), MAX_FRAGS));
+}
+
+#[test]
+fn a_partial_checksum_keeps_its_place_when_headers_come_and_go() {
+    let mut p = Packet::copy_from(&mut cache(), &[0; 60]).unwrap();
+    p.set_csum(Csum::Partial { start: 34, offset: 16 });
+    p.push_front(4).unwrap();
+    assert_eq!(p.csum(), Csum::Partial { start: 38, offset: 16 });
+    assert!(p.pull_front(18));
+    assert_eq!(p.csum(), Csum::Partial { start: 20, offset: 16 });
+    assert!(p.pull_front(21));
+    assert_eq!(p.csum(), Csum::Unknown);
+}
+
+#[test]
+fn metadata_is_what_was_set_and_a_reused_chunk_has_none() {
+    let mut cache = cache();
+    let gso = Gso { kind: GsoKind::Tcp6, ecn: true, size: 1440, segs: 3, hdr_len: 74 };
+    let vlan = Vlan { tci: 0x2001, service: true };
+    let mut p = cache.alloc().unwrap();
+    p.set_gso(Some(gso));
+    p.set_vlan(Some(vlan));
+    p.set_csum(Csum::Verified);
+    p.set_flow_hash(9);
+    p.set_ingress(3, 4);
+    p.set_timestamp(5);
+    assert_eq!((p.gso(), p.vlan(), p.csum()), (Some(gso), Some(vlan), Csum::Verified));
+    assert_eq!((p.flow_hash(), p.ingress(), p.timestamp()), (Some(9), (3, 4), 5));
+    assert!(p.wants_offload());
+    cache.free(p);
+    let p = cache.alloc().unwrap();
+    assert_eq!((p.gso(), p.vlan(), p.csum()), (None, None, Csum::Unknown));
+    assert_eq!((p.flow_hash(), p.ingress(), p.timestamp()), (None, (0, 0), 0));
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    PushFront(usize),
+    PullFront(usize),
+    PushBack(usize),
+    Truncate(usize),
+    MakeLinear(usize),
+    Append(usize),
+    AppendOf(usize),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        (0usize..40).prop_map(Op::PushFront),
+        (0usize..200).prop_map(Op::PullFront),
+        (0usize..60).prop_map(Op::PushBack),
+        (0usize..400).prop_map(Op::Truncate),
+        (0usize..140).prop_map(Op::MakeLinear),
+        (0usize..300).prop_map(Op::Append),
+        (0usize..300).prop_map(Op::AppendOf),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn a_packet_is_a_string_of_bytes(ops in proptest::collection::vec(op(), 0..40)) {
+        let config = PoolConfig { capacity: 512, chunk: 128, headroom: 32, backing: Backing::Anonymous, ..Default::default() };
+        let pool = Pool::new(config).unwrap();
+        let mut cache = pool.cache(Direction::Tx).unwrap();
+        let mut p = cache.alloc().unwrap();
+        let mut model: Vec<u8> = Vec::new();
+        let mut next = 0u8;
+        let mut fresh = |n: usize| -> Vec<u8> { (0..n).map(|_| { next = next.wrapping_add(1); next }).collect() };
+        for op in ops {
+            match op {
+                Op::PushFront(n) => {
+                    let (room, bytes) = (p.headroom(), fresh(n));
+                    match p.push_front(n) {
+                        Ok(to) => { to.copy_from_slice(&bytes); model.splice(0..0, bytes); }
+                        Err(NoRoom) => prop_assert!(n > room),
+                    }
+                }
+                Op::PullFront(n) => {
+                    prop_assert_eq!(p.pull_front(n), n <= model.len());
+                    if n <= model.len() { model.drain(..n); }
+                }
+                Op::PushBack(n) => {
+                    let (room, frags, bytes) = (p.tailroom(), p.frags(), fresh(n));
+                    match p.push_back(n) {
+                        Ok(to) => { to.copy_from_slice(&bytes); model.extend(bytes); }
+                        Err(NoRoom) => prop_assert!(n > room || frags > 0),
+                    }
+                }
+                Op::Truncate(n) => { p.truncate(n); model.truncate(n); }
+                Op::MakeLinear(n) => {
+                    let (had, room) = (p.linear().len(), p.tailroom());
+                    match p.make_linear(n) {
+                        Ok(()) => prop_assert!(p.linear().len() >= n),
+                        Err(NoRoom) => prop_assert!(n > model.len() || n - had > room),
+                    }
+                }
+                Op::Append(n) => {
+                    let bytes = fresh(n);
+                    if let Some(other) = Packet::copy_from(&mut cache, &bytes)
+                        && p.append(other).is_ok() { model.extend(bytes); }
+                }
+                Op::AppendOf(n) => {
+                    // A packet whose bytes are all in fragments, like one made of an application's pages.
+                    let bytes = fresh(n);
+                    let other = (cache.alloc(), Packet::copy_from(&mut cache, &bytes));
+                    if let (Some(mut other), Some(body)) = other {
+                        let _ = other.append(body);
+                        if p.append(other).is_ok() { model.extend(bytes); }
+                    }
+                }
+            }
+            prop_assert_eq!(p.len(), model.len());
+            prop_assert_eq!(p.to_vec(), &model[..]);
+            prop_assert_eq!(p.chunks().filter(|c| c.is_empty()).count(), 0);
+            let linear = usize::from(!p.linear().is_empty());
+            prop_assert_eq!(p.chunks().count(), p.frags() + linear);
+        }
+        drop((p, cache));
+        prop_assert_eq!(pool.stats().home, 512);
+    }
+}

@@ -1,0 +1,301 @@
+//! The per-core side of a pool: two magazines, no atomics until both are used up.
+
+use super::depot::Mag;
+use super::shared::{Handle, Shared};
+use super::{Direction, PoolError};
+use crate::batch::Batch;
+use crate::meta::Meta;
+use crate::packet::Packet;
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::mem::{replace, swap};
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+/// One thread's stock of chunks of one pool. It can be sent to the thread that will use it, but not shared.
+///
+/// Chunks of any pool may be freed through it: those of its own pool go into its magazines, those of others to their
+/// pool's list, a run of neighbours by one compare-and-swap.
+pub struct Cache {
+    loaded: Mag,
+    spare: Mag,
+    direction: Direction,
+    handle: Arc<Handle>,
+    not_sync: PhantomData<Cell<()>>,
+}
+
+impl Cache {
+    pub(super) fn new(handle: Arc<Handle>, direction: Direction) -> Result<Cache, PoolError> {
+        let shared = handle.shared();
+        shared.register_cache()?;
+        // There are two magazines for every cache that may register, and one more.
+        match (shared.depot.take_empty(), shared.depot.take_empty()) {
+            (Some(loaded), Some(spare)) => Ok(Cache { loaded, spare, direction, handle, not_sync: PhantomData }),
+            (a, b) => {
+                a.into_iter().chain(b).for_each(|m| shared.depot.put_empty(m));
+                shared.unregister_cache();
+                Err(PoolError::Caches(0))
+            }
+        }
+    }
+
+    /// A cache of the same pool for another thread.
+    ///
+    /// # Errors
+    /// [`PoolError::Caches`] when as many exist as the pool's configuration allows.
+    pub fn another(&self, direction: Direction) -> Result<Cache, PoolError> {
+        Cache::new(self.handle.clone(), direction)
+    }
+
+    /// Bytes of headroom in a new packet.
+    pub fn headroom(&self) -> usize {
+        usize::from(self.handle.shared().headroom)
+    }
+
+    /// Bytes in a chunk, headroom included.
+    pub fn chunk(&self) -> usize {
+        usize::from(self.handle.shared().chunk)
+    }
+
+    /// An empty packet with the pool's headroom, or `None` when the pool is dry or down to the other direction's floor.
+    #[inline]
+    pub fn alloc(&mut self) -> Option<Packet> {
+        let headroom = self.handle.shared().headroom;
+        let mut meta = self.alloc_meta()?;
+        // SAFETY: the chunk came out of a magazine, so it is free and now ours alone.
+        unsafe {
+            meta.as_mut().reset(headroom);
+            Some(Packet::from_meta(meta))
+        }
+    }
+
+    /// Appends up to `n` empty packets to `out`, as many as it has room for; returns how many.
+    #[inline]
+    pub fn alloc_bulk<const N: usize>(&mut self, out: &mut Batch<N>, n: usize) -> usize {
+        let headroom = self.handle.shared().headroom;
+        let want = n.min(out.room());
+        let mut got = 0;
+        while got < want {
+            let magazine = self.handle.shared().depot.open(&mut self.loaded);
+            let take = magazine.len.min(want - got);
+            magazine.len -= take;
+            let taken = &magazine.slots[magazine.len..magazine.len + take];
+            for &chunk in taken.iter().rev() {
+                // SAFETY: slots below a magazine's length hold free chunks of this pool; taking them out made them ours.
+                // `take` is at most the room of the batch.
+                unsafe {
+                    (*chunk).reset(headroom);
+                    out.push_unchecked(Packet::from_meta(NonNull::new_unchecked(chunk)));
+                }
+            }
+            got += take;
+            if got < want && !self.reload() {
+                break;
+            }
+        }
+        got
+    }
+
+    /// Frees a packet and all its fragments.
+    #[inline]
+    pub fn free(&mut self, packet: Packet) {
+        let mut at = packet.into_meta();
+        loop {
+            // SAFETY: the chain was the packet's, and now is ours.
+            let next = NonNull::new(unsafe { at.as_ref().next });
+            // SAFETY: as above; `at` is not touched afterwards.
+            unsafe { self.free_meta(at) };
+            match next {
+                Some(next) => at = next,
+                None => return,
+            }
+        }
+    }
+
+    /// Frees every packet of a batch; the batch is empty afterwards.
+    #[inline]
+    pub fn free_bulk<const N: usize>(&mut self, batch: &mut Batch<N>) {
+        let n = batch.len();
+        self.free_first(batch, n);
+    }
+
+    /// Frees the first `n` packets of a batch (all, if it has fewer); the rest moves to its front.
+    #[inline]
+    pub fn free_first<const N: usize>(&mut self, batch: &mut Batch<N>, n: usize) {
+        for packet in batch.drain_front(n) {
+            self.free(packet);
+        }
+    }
+
+    /// A free chunk of this pool, not prepared in any way.
+    #[inline]
+    pub(crate) fn alloc_meta(&mut self) -> Option<NonNull<Meta>> {
+        loop {
+            let magazine = self.handle.shared().depot.open(&mut self.loaded);
+            if magazine.len > 0 {
+                magazine.len -= 1;
+                return NonNull::new(magazine.slots[magazine.len]);
+            }
+            if !self.reload() {
+                return None;
+            }
+        }
+    }
+
+    /// # Safety
+    /// The caller owns the chunk (without what follows it in its chain), and gives it up.
+    #[inline]
+    unsafe fn free_meta(&mut self, mut meta: NonNull<Meta>) {
+        let shared = self.handle.shared();
+        // SAFETY: the chunk is owned by the caller.
+        if unsafe { meta.as_ref().owner } != NonNull::from(shared) {
+            // SAFETY: owned, and cut off from its chain.
+            unsafe {
+                meta.as_mut().next = null_mut();
+                Shared::give_home(meta);
+            }
+            return;
+        }
+        if shared.is_view() {
+            // SAFETY: owned, and of this pool of views.
+            unsafe { shared.release(meta) };
+        }
+        let magazine = shared.depot.open(&mut self.loaded);
+        if magazine.len < shared.depot.fill() {
+            magazine.slots[magazine.len] = meta.as_ptr();
+            magazine.len += 1;
+        } else {
+            // SAFETY: owned, of this pool.
+            unsafe { self.unload(meta) };
+        }
+    }
+
+    /// The loaded magazine is empty: takes the spare, a full one from the depot, or what came home without a cache.
+    #[cold]
+    #[inline(never)]
+    fn reload(&mut self) -> bool {
+        let shared = self.handle.shared();
+        if shared.depot.open(&mut self.spare).len > 0 {
+            swap(&mut self.loaded, &mut self.spare);
+            return true;
+        }
+        let leave = shared.leave(self.direction);
+        if let Some(full) = shared.depot.take_full(leave) {
+            shared.depot.put_empty(replace(&mut self.loaded, full));
+            return true;
+        }
+        let found = self.harvest(leave);
+        if !found {
+            self.handle.shared().note_shortage();
+        }
+        found
+    }
+
+    /// Sorts the returned chunks into magazines: full ones go to the depot, and what is left over becomes the loaded one,
+    /// unless the floor forbids it.
+    fn harvest(&mut self, leave: usize) -> bool {
+        let shared = self.handle.shared();
+        let fill = shared.depot.fill();
+        let mut at = shared.take_returned();
+        loop {
+            let magazine = shared.depot.open(&mut self.loaded);
+            while magazine.len < fill
+                && let Some(meta) = NonNull::new(at)
+            {
+                // SAFETY: taking the list made its chunks ours.
+                at = unsafe { meta.as_ref().next };
+                magazine.slots[magazine.len] = meta.as_ptr();
+                magazine.len += 1;
+            }
+            if magazine.len < fill {
+                break;
+            }
+            match shared.depot.take_empty() {
+                Some(empty) => shared.depot.put_full(replace(&mut self.loaded, empty)),
+                None => break,
+            }
+        }
+        if let Some(rest) = NonNull::new(at) {
+            // SAFETY: still ours from the list; a depot that has no empty magazine left cannot take them.
+            unsafe { Shared::give_home(rest) };
+        }
+        if let Some(full) = shared.depot.take_full(leave) {
+            // The partly filled one waits in the spare, which is empty.
+            swap(&mut self.loaded, &mut self.spare);
+            shared.depot.put_empty(replace(&mut self.loaded, full));
+            return true;
+        }
+        if leave <= shared.depot.chunks() {
+            return shared.depot.open(&mut self.loaded).len > 0;
+        }
+        self.empty_loaded();
+        false
+    }
+
+    /// The loaded magazine is full: it becomes the spare, and a full spare goes to the depot.
+    ///
+    /// # Safety
+    /// The caller owns `meta`, a chunk of this pool, and gives it up.
+    #[cold]
+    #[inline(never)]
+    unsafe fn unload(&mut self, mut meta: NonNull<Meta>) {
+        let shared = self.handle.shared();
+        if shared.depot.open(&mut self.spare).len < shared.depot.fill() {
+            swap(&mut self.loaded, &mut self.spare);
+        } else if let Some(empty) = shared.depot.take_empty() {
+            shared.depot.put_full(replace(&mut self.spare, empty));
+            swap(&mut self.loaded, &mut self.spare);
+        } else {
+            // SAFETY: owned; cut off from any chain.
+            unsafe {
+                meta.as_mut().next = null_mut();
+                Shared::give_home(meta);
+            }
+            return;
+        }
+        let magazine = shared.depot.open(&mut self.loaded);
+        magazine.slots[magazine.len] = meta.as_ptr();
+        magazine.len += 1;
+    }
+
+    /// Gives the chunks of the loaded magazine to the returned list, one linked run.
+    fn empty_loaded(&mut self) {
+        let shared = self.handle.shared();
+        let magazine = shared.depot.open(&mut self.loaded);
+        let mut run = null_mut();
+        for &chunk in &magazine.slots[..magazine.len] {
+            // SAFETY: slots below the length hold free chunks of this pool, ours as long as we hold the magazine. What a
+            // view kept alive was let go of when it was freed.
+            unsafe { (*chunk).next = run };
+            run = chunk;
+        }
+        magazine.len = 0;
+        if let Some(first) = NonNull::new(run) {
+            // SAFETY: the run is linked, ours, and no longer in the magazine.
+            unsafe { Shared::give_home(first) };
+        }
+    }
+}
+
+impl Drop for Cache {
+    fn drop(&mut self) {
+        let handle = self.handle.clone();
+        let shared = handle.shared();
+        for _ in 0..2 {
+            swap(&mut self.loaded, &mut self.spare);
+            if shared.depot.open(&mut self.loaded).len == shared.depot.fill() {
+                shared.depot.put_full(replace(&mut self.loaded, Mag::GONE));
+            } else {
+                self.empty_loaded();
+                shared.depot.put_empty(replace(&mut self.loaded, Mag::GONE));
+            }
+        }
+        shared.unregister_cache();
+    }
+}
+
+impl std::fmt::Debug for Cache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cache").field("direction", &self.direction).field("chunk", &self.chunk()).finish()
+    }
+}

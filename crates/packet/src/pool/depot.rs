@@ -1,0 +1,188 @@
+//! The depot: magazines of chunks on two lock-free stacks, exchanged whole.
+//!
+//! A magazine is named by a [`Mag`], an owned token: whoever has it may touch the magazine's slots, nobody else.
+//! Pushing a magazine on a stack gives its token up, popping one hands it over; the compare-and-swap in between is the
+//! release and the acquire. The stacks link magazines by index in an array of atomics, and their heads carry a 32-bit tag
+//! that grows with every pop, so that a head that was popped and pushed back in the meantime (ABA) is noticed.
+
+use super::MAGAZINE;
+use crate::meta::Meta;
+use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::cell::UnsafeCell;
+
+const NONE: u32 = u32::MAX;
+
+/// The right to use one magazine of a depot.
+#[derive(Debug)]
+pub(crate) struct Mag(u32);
+
+impl Mag {
+    /// Stands where a token was that has been given up; no depot has such a magazine.
+    pub(crate) const GONE: Mag = Mag(NONE);
+}
+
+/// Up to [`MAGAZINE`] free chunks.
+pub(crate) struct Magazine {
+    pub(crate) len: usize,
+    pub(crate) slots: [*mut Meta; MAGAZINE],
+}
+
+/// A stack of magazine indices; alone on its cache line.
+#[repr(align(64))]
+struct Stack(AtomicU64);
+
+pub(crate) struct Depot {
+    full: Stack,
+    empty: Stack,
+    /// Full magazines, never less than are on the stack.
+    full_count: AtomicUsize,
+    links: Box<[AtomicU32]>,
+    magazines: Box<[UnsafeCell<Magazine>]>,
+    /// Chunks in a full magazine: fewer than the slots in a small pool, so that two caches cannot hoard all of it.
+    fill: usize,
+}
+
+// SAFETY: the magazines are reached only through a `Mag`, of which there is one each; stacks are atomics. The chunk pointers
+// inside are free chunks of the pool that owns the depot.
+unsafe impl Send for Depot {}
+// SAFETY: as for Send.
+unsafe impl Sync for Depot {}
+
+impl Depot {
+    /// A depot of `count` empty magazines that hold `fill` chunks each.
+    pub(crate) fn new(count: u32, fill: usize) -> Depot {
+        let link = |i: u32| AtomicU32::new(if i + 1 < count { i + 1 } else { NONE });
+        let magazine = |_| UnsafeCell::new(Magazine { len: 0, slots: [std::ptr::null_mut(); MAGAZINE] });
+        Depot {
+            full: Stack(AtomicU64::new(u64::from(NONE))),
+            empty: Stack(AtomicU64::new(if count > 0 { 0 } else { u64::from(NONE) })),
+            full_count: AtomicUsize::new(0),
+            links: (0..count).map(link).collect(),
+            magazines: (0..count).map(magazine).collect(),
+            fill: fill.clamp(1, MAGAZINE),
+        }
+    }
+
+    /// Chunks in a full magazine.
+    #[inline]
+    pub(crate) fn fill(&self) -> usize {
+        self.fill
+    }
+
+    /// The contents of a magazine.
+    #[inline]
+    pub(crate) fn open<'a>(&'a self, mag: &'a mut Mag) -> &'a mut Magazine {
+        // SAFETY: tokens are made only by `pop`, one at a time for each magazine, and this borrows the token exclusively.
+        unsafe { &mut *self.magazines[mag.0 as usize].get() }
+    }
+
+    /// Takes a full magazine if at least `leave` chunks in full magazines stay behind.
+    pub(crate) fn take_full(&self, leave: usize) -> Option<Mag> {
+        if leave > 0 && self.chunks() < leave + self.fill {
+            return None;
+        }
+        let mag = self.full.pop(&self.links)?;
+        self.full_count.fetch_sub(1, Ordering::Relaxed);
+        Some(mag)
+    }
+
+    pub(crate) fn put_full(&self, mag: Mag) {
+        // Counted before it can be popped, so that the count never wraps below zero.
+        self.full_count.fetch_add(1, Ordering::Relaxed);
+        self.full.push(&self.links, mag);
+    }
+
+    pub(crate) fn take_empty(&self) -> Option<Mag> {
+        self.empty.pop(&self.links)
+    }
+
+    pub(crate) fn put_empty(&self, mag: Mag) {
+        self.empty.push(&self.links, mag);
+    }
+
+    /// Chunks in full magazines.
+    pub(crate) fn chunks(&self) -> usize {
+        self.full_count.load(Ordering::Relaxed) * self.fill
+    }
+}
+
+impl Stack {
+    fn push(&self, links: &[AtomicU32], mag: Mag) {
+        let mut head = self.0.load(Ordering::Relaxed);
+        loop {
+            links[mag.0 as usize].store(head as u32, Ordering::Relaxed);
+            let next = (head & !u64::from(NONE)) | u64::from(mag.0);
+            // Release: the contents of the magazine and its link are visible to whoever pops it.
+            match self.0.compare_exchange_weak(head, next, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    fn pop(&self, links: &[AtomicU32]) -> Option<Mag> {
+        let mut head = self.0.load(Ordering::Acquire);
+        loop {
+            let top = head as u32;
+            if top == NONE {
+                return None;
+            }
+            // May be stale when another thread popped `top` meanwhile; then the tag differs and the exchange fails.
+            let below = links[top as usize].load(Ordering::Relaxed);
+            let next = (((head >> 32) + 1) << 32) | u64::from(below);
+            // Acquire: pairs with the release of `push`.
+            match self.0.compare_exchange_weak(head, next, Ordering::Acquire, Ordering::Acquire) {
+                Ok(_) => return Some(Mag(top)),
+                Err(now) => head = now,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[cfg(loom)]
+mod tests {
+    use super::*;
+    use loom::sync::Arc;
+
+    #[test]
+    fn two_threads_never_hold_the_same_magazine() {
+        loom::model(|| {
+            let depot = Arc::new(Depot::new(2, 1));
+            for i in 1..=2usize {
+                let mut mag = depot.take_empty().unwrap();
+                let m = depot.open(&mut mag);
+                m.slots[0] = std::ptr::without_provenance_mut(i * 64);
+                m.len = 1;
+                depot.put_full(mag);
+            }
+            let turn = |depot: Arc<Depot>| {
+                let mut seen = Vec::new();
+                for _ in 0..2 {
+                    if let Some(mut mag) = depot.take_full(0) {
+                        let m = depot.open(&mut mag);
+                        // Takes the chunk out while it holds the magazine: a second holder would find none.
+                        assert_eq!(m.len, 1, "somebody else had this magazine at the same time");
+                        m.len = 0;
+                        let chunk = m.slots[0];
+                        seen.push(chunk.addr());
+                        m.slots[0] = chunk;
+                        m.len = 1;
+                        depot.put_full(mag);
+                    }
+                }
+                seen
+            };
+            let other = depot.clone();
+            let t = loom::thread::spawn(move || turn(other));
+            turn(depot.clone());
+            t.join().unwrap();
+            let mut all = Vec::new();
+            while let Some(mut mag) = depot.take_full(0) {
+                all.push(depot.open(&mut mag).slots[0].addr());
+            }
+            all.sort_unstable();
+            assert_eq!(all, [64, 128], "a magazine was lost or doubled");
+        });
+    }
+}

@@ -1,0 +1,113 @@
+//! The list of chunks that came home without a cache: any thread pushes, one thread at a time takes all.
+//!
+//! Linked through [`Meta::next`], which a free chunk does not need. Pushing is one compare-and-swap; taking is one swap of
+//! the whole list, so no node is ever popped from under a reader and no tag against ABA is needed. The list can be
+//! *closed*: from then on nothing is pushed any more, and the pusher learns of it (the pool has become an orphan).
+
+use crate::meta::Meta;
+use crate::sync::{AtomicPtr, Ordering};
+use std::ptr::null_mut;
+
+/// Alone on its cache line: every core that drops packets writes it.
+#[repr(align(64))]
+pub(crate) struct Returned(AtomicPtr<Meta>);
+
+/// A head that is no chunk: the list is closed. Metas are 64-byte aligned, so no chunk has this address.
+const CLOSED: *mut Meta = std::ptr::without_provenance_mut(1);
+
+impl Returned {
+    pub(crate) fn new() -> Returned {
+        Returned(AtomicPtr::new(null_mut()))
+    }
+
+    /// Pushes the linked chunks `first ..= last`; false if the list is closed, and then they stay the caller's.
+    ///
+    /// # Safety
+    /// The chunks are owned by the caller, linked by `next` from `first` to `last`, and belong to this list's pool.
+    pub(crate) unsafe fn push(&self, first: *mut Meta, last: *mut Meta) -> bool {
+        let mut head = self.0.load(Ordering::Relaxed);
+        loop {
+            if head == CLOSED {
+                return false;
+            }
+            // SAFETY: `last` is owned by the caller until the exchange below succeeds.
+            unsafe { (*last).next = head };
+            // Release: whoever takes the list sees the links and all that was written to the chunks.
+            match self.0.compare_exchange_weak(head, first, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Takes the whole list; null when it is empty. Must not be called after [`close`](Returned::close).
+    pub(crate) fn take_all(&self) -> *mut Meta {
+        if self.0.load(Ordering::Relaxed).is_null() {
+            return null_mut();
+        }
+        // Acquire: pairs with the release of `push`.
+        self.0.swap(null_mut(), Ordering::Acquire)
+    }
+
+    /// Takes the whole list and lets nothing in any more.
+    pub(crate) fn close(&self) -> *mut Meta {
+        self.0.swap(CLOSED, Ordering::AcqRel)
+    }
+}
+
+#[cfg(test)]
+#[cfg(loom)]
+mod tests {
+    use super::*;
+    use loom::sync::Arc;
+    use std::ptr::NonNull;
+
+    fn chunk() -> *mut Meta {
+        Box::into_raw(Box::new(Meta::free(NonNull::dangling(), null_mut(), 0)))
+    }
+
+    fn count_and_free(mut at: *mut Meta) -> usize {
+        let mut n = 0;
+        while !at.is_null() {
+            let meta = unsafe { Box::from_raw(at) };
+            at = meta.next;
+            n += 1;
+        }
+        n
+    }
+
+    #[test]
+    fn what_two_threads_push_is_taken_once() {
+        loom::model(|| {
+            let list = Arc::new(Returned::new());
+            let push = |list: Arc<Returned>| {
+                let c = chunk();
+                assert!(unsafe { list.push(c, c) });
+            };
+            let other = list.clone();
+            let t = loom::thread::spawn(move || push(other));
+            push(list.clone());
+            let early = count_and_free(list.take_all());
+            t.join().unwrap();
+            assert_eq!(early + count_and_free(list.take_all()), 2);
+        });
+    }
+
+    #[test]
+    fn a_push_against_a_close_is_either_taken_or_refused() {
+        loom::model(|| {
+            let list = Arc::new(Returned::new());
+            let other = list.clone();
+            let t = loom::thread::spawn(move || {
+                let c = chunk();
+                let pushed = unsafe { other.push(c, c) };
+                if !pushed {
+                    count_and_free(c);
+                }
+                pushed
+            });
+            let taken = count_and_free(list.close());
+            assert_eq!(taken == 1, t.join().unwrap());
+        });
+    }
+}

@@ -1,0 +1,357 @@
+//! What all handles, caches and chunks of a pool share, and how it ends.
+
+use super::depot::Depot;
+use super::returned::Returned;
+use super::{Direction, Floors, MAGAZINE, PoolConfig, PoolError, PoolStats};
+use crate::meta::Meta;
+use crate::region::{Backing, Region};
+use crate::sync::{AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::view::Owner;
+use std::cell::UnsafeCell;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+/// What the chunks of a pool are.
+pub(crate) enum Kind {
+    /// Memory of the pool's own region.
+    Data,
+    /// Views of bytes that something else keeps alive, see [`Keep`].
+    View(Option<Arc<dyn Owner>>),
+}
+
+/// What a view keeps alive.
+#[derive(Clone, Copy)]
+pub(crate) enum Keep {
+    /// Nothing: the view is free.
+    Nothing,
+    /// A piece of the owner's memory, named by the owner's token.
+    Token(u64),
+    /// A shared chunk, possibly of another pool.
+    Parent(NonNull<Meta>),
+}
+
+pub(crate) struct Shared {
+    kind: Kind,
+    pub(crate) chunk: u16,
+    pub(crate) headroom: u16,
+    capacity: usize,
+    floors: Floors,
+    metas: Region,
+    region: Option<Arc<Region>>,
+    /// Users of a chunk that was shared, by index; 0 for all others.
+    refs: Box<[AtomicU32]>,
+    /// For views: what each keeps alive. Only the owner of the chunk touches its entry.
+    keeps: Box<[UnsafeCell<Keep>]>,
+    pub(crate) depot: Depot,
+    returned: Returned,
+    caches: AtomicUsize,
+    max_caches: usize,
+    shortages: AtomicU64,
+    /// Chunks that an orphan still waits for; meaningful only once `returned` is closed.
+    awaited: AtomicIsize,
+}
+
+// SAFETY: regions are address ranges, depot and list synchronise themselves, and a `keeps` entry is touched only by whoever
+// owns the chunk of that index.
+unsafe impl Send for Shared {}
+// SAFETY: as for Send.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    /// Builds the shared part, all chunks home in the depot.
+    pub(crate) fn new(
+        config: &PoolConfig,
+        kind: Kind,
+        region: Option<Arc<Region>>,
+    ) -> Result<NonNull<Shared>, PoolError> {
+        let PoolConfig { capacity, chunk, headroom, floors, max_caches, .. } = *config;
+        // Two magazines per cache must not hold the whole of a small pool.
+        let fill = (capacity / 16).clamp(1, MAGAZINE);
+        // Full ones for every chunk, two for each cache, and one more so that an exchange always finds an empty one.
+        let magazines = capacity.div_ceil(fill) + 2 * max_caches + 1;
+        let is_view = matches!(kind, Kind::View(_));
+        let shared = Box::new(Shared {
+            kind,
+            chunk: if is_view { 0 } else { chunk as u16 },
+            headroom: if is_view { 0 } else { headroom as u16 },
+            capacity,
+            floors,
+            metas: Region::new(capacity * size_of::<Meta>(), Backing::HugePreferred)?,
+            refs: (0..capacity).map(|_| AtomicU32::new(0)).collect(),
+            keeps: (0..if is_view { capacity } else { 0 }).map(|_| UnsafeCell::new(Keep::Nothing)).collect(),
+            region,
+            depot: Depot::new(magazines as u32, fill),
+            returned: Returned::new(),
+            caches: AtomicUsize::new(0),
+            max_caches,
+            shortages: AtomicU64::new(0),
+            awaited: AtomicIsize::new(0),
+        });
+        let shared = NonNull::from(Box::leak(shared));
+        // SAFETY: just leaked, so it lives until `destroy`; nobody else knows of it yet.
+        unsafe { shared.as_ref().lay_out(shared) };
+        Ok(shared)
+    }
+
+    /// Writes every Meta and puts all chunks in the depot, the lowest addresses on top.
+    ///
+    /// # Safety
+    /// Called once, before anybody else has the pool; `this` is `self`.
+    unsafe fn lay_out(&self, this: NonNull<Shared>) {
+        let size = usize::from(self.chunk);
+        let base = match (&self.kind, &self.region) {
+            (Kind::Data, Some(region)) => region.base().as_ptr(),
+            _ => null_mut(),
+        };
+        let fill = self.depot.fill();
+        let mut end = self.capacity;
+        while end > 0 {
+            // A last magazine that is only partly filled would break the depot's rule; its chunks go to the list.
+            let start = (end - 1) / fill * fill;
+            for i in start..end {
+                // SAFETY: i < capacity, so both the Meta and the chunk lie inside their regions; for views the base is
+                // null and no byte is ever reached through it.
+                unsafe { self.meta(i).write(Meta::free(this, base.wrapping_add(i * size), self.chunk)) };
+            }
+            let mag = if end - start == fill { self.depot.take_empty() } else { None };
+            match mag {
+                Some(mut mag) => {
+                    let m = self.depot.open(&mut mag);
+                    for (slot, i) in m.slots.iter_mut().zip((start..end).rev()) {
+                        *slot = self.meta(i);
+                    }
+                    m.len = fill;
+                    self.depot.put_full(mag);
+                }
+                None => {
+                    for i in start..end {
+                        // SAFETY: the chunk is free, of this pool, and known to nobody else.
+                        unsafe { self.returned.push(self.meta(i), self.meta(i)) };
+                    }
+                }
+            }
+            end = start;
+        }
+    }
+
+    fn meta(&self, index: usize) -> *mut Meta {
+        self.metas.base().as_ptr().cast::<Meta>().wrapping_add(index)
+    }
+
+    /// Number of a chunk of this pool.
+    fn index(&self, meta: NonNull<Meta>) -> usize {
+        (meta.as_ptr().addr() - self.metas.base().as_ptr().addr()) / size_of::<Meta>()
+    }
+
+    pub(crate) fn region(&self) -> Option<&Region> {
+        self.region.as_deref()
+    }
+
+    #[inline]
+    pub(crate) fn is_view(&self) -> bool {
+        matches!(self.kind, Kind::View(_))
+    }
+
+    /// Chunks that an allocation for `direction` leaves in the depot.
+    #[inline]
+    pub(crate) fn leave(&self, direction: Direction) -> usize {
+        match direction {
+            Direction::Rx => self.floors.tx,
+            Direction::Tx => self.floors.rx,
+        }
+    }
+
+    pub(crate) fn note_shortage(&self) {
+        self.shortages.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn register_cache(&self) -> Result<(), PoolError> {
+        let taken =
+            self.caches.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < self.max_caches).then_some(n + 1));
+        taken.map(drop).map_err(|_| PoolError::Caches(self.max_caches))
+    }
+
+    pub(crate) fn unregister_cache(&self) {
+        self.caches.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Takes the list of chunks that came home without a cache; the caller owns them, linked by `next`.
+    pub(crate) fn take_returned(&self) -> *mut Meta {
+        self.returned.take_all()
+    }
+
+    pub(crate) fn stats(&self) -> PoolStats {
+        let mut on_list = 0;
+        let first = self.returned.take_all();
+        if let Some(mut last) = NonNull::new(first) {
+            on_list = 1;
+            // SAFETY: taking the list made its chunks ours until they are pushed back.
+            unsafe {
+                while let Some(next) = NonNull::new(last.as_ref().next) {
+                    last = next;
+                    on_list += 1;
+                }
+                self.returned.push(first, last.as_ptr());
+            }
+        }
+        let home = self.depot.chunks() + on_list;
+        PoolStats { capacity: self.capacity, home, shortages: self.shortages.load(Ordering::Relaxed) }
+    }
+
+    /// Notes what a new view keeps alive.
+    ///
+    /// # Safety
+    /// The caller owns `meta`, a chunk of this pool of views.
+    pub(crate) unsafe fn keep(&self, meta: NonNull<Meta>, keep: Keep) {
+        // SAFETY: the entry belongs to the owner of the chunk, which is the caller.
+        unsafe { *self.keeps[self.index(meta)].get() = keep };
+    }
+
+    /// Lets go of what a view keeps alive.
+    ///
+    /// # Safety
+    /// The caller owns `meta`, a chunk of this pool of views.
+    pub(crate) unsafe fn release(&self, meta: NonNull<Meta>) {
+        // SAFETY: the entry belongs to the owner of the chunk, which is the caller.
+        let keep = unsafe { self.keeps[self.index(meta)].get().replace(Keep::Nothing) };
+        match (keep, &self.kind) {
+            (Keep::Token(token), Kind::View(Some(owner))) => owner.give_back(token),
+            // SAFETY: the view held one of the parent's references, and gives it up here.
+            (Keep::Parent(parent), _) => unsafe { Shared::unshare(parent) },
+            _ => {}
+        }
+    }
+
+    /// Adds `n` users to a chunk.
+    ///
+    /// # Safety
+    /// The caller owns `meta`, or holds a reference to it.
+    pub(crate) unsafe fn share(meta: NonNull<Meta>, n: u32) {
+        // SAFETY: an owned or referenced chunk keeps its pool alive.
+        let shared = unsafe { meta.as_ref().owner.as_ref() };
+        shared.refs[shared.index(meta)].fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// Takes one user away; the last one gives the chunk home.
+    ///
+    /// # Safety
+    /// The caller holds a reference made by [`share`](Shared::share), and gives it up.
+    pub(crate) unsafe fn unshare(meta: NonNull<Meta>) {
+        // SAFETY: the reference keeps the chunk and its pool alive until the decrement.
+        let shared = unsafe { meta.as_ref().owner.as_ref() };
+        // AcqRel: all reads by other users happen before the chunk is reused.
+        if shared.refs[shared.index(meta)].fetch_sub(1, Ordering::AcqRel) == 1 {
+            // SAFETY: that was the last user, so the chunk is ours alone; a shared chunk has no chain.
+            unsafe { Shared::give_home(meta) };
+        }
+    }
+
+    /// Gives a chain of chunks home, each to its own pool; neighbours of one pool go together.
+    ///
+    /// # Safety
+    /// The caller owns the whole chain, and gives it up.
+    pub(crate) unsafe fn give_home(first: NonNull<Meta>) {
+        let mut run = first;
+        loop {
+            // SAFETY: the chain is owned; a chunk that is away keeps its pool alive.
+            let owner = unsafe { run.as_ref().owner };
+            let (mut last, mut count) = (run, 1);
+            let rest = loop {
+                // SAFETY: `last` is part of the owned chain.
+                let next = NonNull::new(unsafe { last.as_ref().next });
+                match next {
+                    // SAFETY: `next` is part of the owned chain.
+                    Some(next) if unsafe { next.as_ref().owner } == owner => {
+                        last = next;
+                        count += 1;
+                    }
+                    other => break other,
+                }
+            };
+            // SAFETY: run..=last is owned, linked and of one pool; nothing of it is touched afterwards.
+            unsafe { Shared::take_in(owner, run, last, count) };
+            match rest {
+                Some(next) => run = next,
+                None => return,
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for `give_home`, for `count` linked chunks of the pool `this`.
+    unsafe fn take_in(this: NonNull<Shared>, first: NonNull<Meta>, last: NonNull<Meta>, count: isize) {
+        // SAFETY: `count` chunks are away, so the pool lives at least until they are handed in below.
+        let shared = unsafe { this.as_ref() };
+        if shared.is_view() {
+            let mut at = Some(first);
+            while let Some(meta) = at {
+                // SAFETY: the chunks are owned, and linked up to `last`.
+                unsafe {
+                    shared.release(meta);
+                    at = if meta == last { None } else { NonNull::new(meta.as_ref().next) };
+                }
+            }
+        }
+        // SAFETY: owned, linked, of this pool.
+        if unsafe { shared.returned.push(first.as_ptr(), last.as_ptr()) } {
+            return;
+        }
+        // The pool is an orphan: nobody will allocate again, so the chunks are only counted. AcqRel: whoever frees the
+        // pool sees everything that was done with the chunks before.
+        if shared.awaited.fetch_sub(count, Ordering::AcqRel) == count {
+            // SAFETY: these were the last chunks that the orphan waited for.
+            unsafe { destroy(this) };
+        }
+    }
+}
+
+/// Frees the shared part.
+///
+/// # Safety
+/// Every chunk is home and no handle is left.
+unsafe fn destroy(shared: NonNull<Shared>) {
+    // SAFETY: the pointer came from Box::leak, and by contract nobody uses it any more.
+    drop(unsafe { Box::from_raw(shared.as_ptr()) });
+}
+
+/// Keeps a pool open for allocation; the last one to go makes the pool an orphan.
+pub(crate) struct Handle(NonNull<Shared>);
+
+// SAFETY: Shared is Send and Sync; the handle only gives out shared references to it.
+unsafe impl Send for Handle {}
+// SAFETY: as for Send.
+unsafe impl Sync for Handle {}
+
+impl Handle {
+    /// Takes over a pool that was just made.
+    pub(crate) fn new(shared: NonNull<Shared>) -> Handle {
+        Handle(shared)
+    }
+
+    #[inline]
+    pub(crate) fn shared(&self) -> &Shared {
+        // SAFETY: the pool is destroyed only after the last handle went.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let shared = self.shared();
+        // No handle and so no cache is left: what is not in the depot is on the list or away.
+        let mut home = shared.depot.chunks();
+        let mut at = shared.returned.close();
+        while let Some(meta) = NonNull::new(at) {
+            home += 1;
+            // SAFETY: closing the list made its chunks ours.
+            at = unsafe { meta.as_ref().next };
+        }
+        let away = (shared.capacity - home) as isize;
+        // Chunks that came home since the list was closed have been subtracted already; if all have, the sum is zero
+        // and it is on us to free the pool, else on the last of them.
+        if shared.awaited.fetch_add(away, Ordering::AcqRel) + away == 0 {
+            // SAFETY: no handle, no cache, no chunk away.
+            unsafe { destroy(self.0) };
+        }
+    }
+}

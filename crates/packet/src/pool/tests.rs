@@ -1,0 +1,190 @@
+use super::*;
+use crate::{Batch, Packet};
+use proptest::prelude::*;
+
+fn pool(capacity: usize) -> Pool {
+    Pool::new(PoolConfig { capacity, chunk: 256, headroom: 64, backing: Backing::Anonymous, ..Default::default() })
+        .unwrap()
+}
+
+#[test]
+fn a_new_packet_is_empty_with_the_pools_headroom() {
+    let mut cache = pool(8).cache(Direction::Rx).unwrap();
+    let p = cache.alloc().unwrap();
+    assert_eq!((p.len(), p.headroom(), p.tailroom(), p.frags()), (0, 64, 192, 0));
+    assert_eq!(p.truesize(), 256 + 64);
+}
+
+#[test]
+fn every_chunk_can_be_out_at_once_and_none_twice() {
+    for capacity in [1, 2, 15, 64, 1000, 5000] {
+        let pool = pool(capacity);
+        let mut cache = pool.cache(Direction::Rx).unwrap();
+        let mut out = Vec::new();
+        while let Some(mut p) = cache.alloc() {
+            p.push_back(8).unwrap().copy_from_slice(&(out.len() as u64).to_le_bytes());
+            out.push(p);
+        }
+        assert_eq!(out.len(), capacity);
+        for (i, p) in out.iter().enumerate() {
+            assert_eq!(p.linear(), (i as u64).to_le_bytes(), "two packets shared a chunk");
+        }
+        assert_eq!(pool.stats().home, 0);
+        assert_eq!(pool.stats().shortages, 1);
+        out.into_iter().for_each(|p| cache.free(p));
+        drop(cache);
+        assert_eq!(pool.stats().home, capacity);
+    }
+}
+
+#[test]
+fn packets_dropped_without_a_cache_come_home_and_are_allocated_again() {
+    let pool = pool(200);
+    let mut cache = pool.cache(Direction::Rx).unwrap();
+    for _ in 0..5 {
+        let all: Vec<Packet> = std::iter::from_fn(|| cache.alloc()).collect();
+        assert_eq!(all.len(), 200);
+        drop(all);
+        assert_eq!(pool.stats().home, 200);
+    }
+}
+
+#[test]
+fn packets_freed_through_a_cache_of_another_pool_go_to_their_own() {
+    let (a, b) = (pool(100), pool(100));
+    let (mut ca, mut cb) = (a.cache(Direction::Rx).unwrap(), b.cache(Direction::Rx).unwrap());
+    let mut batch: Batch = Batch::new();
+    ca.alloc_bulk(&mut batch, 20);
+    cb.alloc_bulk(&mut batch, 20);
+    ca.alloc_bulk(&mut batch, 20);
+    cb.free_bulk(&mut batch);
+    drop((ca, cb));
+    assert_eq!((a.stats().home, b.stats().home), (100, 100));
+}
+
+#[test]
+fn a_pool_outlives_its_handles_until_the_last_buffer_is_home() {
+    let pool = pool(64);
+    let mut cache = pool.cache(Direction::Tx).unwrap();
+    let mut kept: Vec<Packet> = (0..40).map(|_| Packet::copy_from(&mut cache, b"still here").unwrap()).collect();
+    drop((pool, cache));
+    kept.truncate(20);
+    let other = std::thread::spawn(move || {
+        kept.iter().for_each(|p| assert_eq!(p.linear(), b"still here"));
+        drop(kept);
+    });
+    other.join().unwrap();
+}
+
+#[test]
+fn caches_on_many_threads_lose_nothing() {
+    let pool = pool(4096);
+    let (mut to, mut from) = crate::ring::ring::<Packet>(256);
+    std::thread::scope(|s| {
+        // One thread only allocates, the other only frees, a third does both and drops some without its cache.
+        s.spawn(|| {
+            let mut cache = pool.cache(Direction::Rx).unwrap();
+            let mut sent = 0;
+            while sent < 50_000 {
+                let mut batch: Batch = Batch::new();
+                cache.alloc_bulk(&mut batch, 48);
+                sent += to.push_batch(&mut batch);
+                cache.free_bulk(&mut batch);
+                std::thread::yield_now();
+            }
+            drop(to);
+        });
+        s.spawn(|| {
+            let mut cache = pool.cache(Direction::Tx).unwrap();
+            while !from.is_closed() {
+                let mut batch: Batch = Batch::new();
+                from.pop_batch(&mut batch);
+                cache.free_bulk(&mut batch);
+                std::thread::yield_now();
+            }
+        });
+        s.spawn(|| {
+            let mut cache = pool.cache(Direction::Tx).unwrap();
+            for i in 0..2000 {
+                let mut batch: Batch = Batch::new();
+                cache.alloc_bulk(&mut batch, 64);
+                cache.free_first(&mut batch, i % 64);
+            }
+        });
+    });
+    assert_eq!(pool.stats().home, 4096);
+}
+
+#[test]
+fn receiving_leaves_the_floor_of_transmission() {
+    let config =
+        PoolConfig { capacity: 1024, chunk: 64, headroom: 0, backing: Backing::Anonymous, ..Default::default() };
+    let pool = Pool::new(PoolConfig { floors: Floors { rx: 0, tx: 200 }, ..config }).unwrap();
+    let mut rx = pool.cache(Direction::Rx).unwrap();
+    let mut tx = pool.cache(Direction::Tx).unwrap();
+    let received: Vec<Packet> = std::iter::from_fn(|| rx.alloc()).collect();
+    let left: Vec<Packet> = std::iter::from_fn(|| tx.alloc()).collect();
+    assert_eq!(received.len() + left.len(), 1024);
+    assert!(left.len() >= 200, "only {} were left", left.len());
+    assert!(left.len() < 200 + 2 * MAGAZINE, "{} were kept from reception", left.len());
+    drop(left);
+    assert!(tx.alloc().is_some());
+    drop(received);
+    assert!(rx.alloc().is_some(), "reception goes on when its packets are home");
+}
+
+#[test]
+fn caches_beyond_the_configured_number_are_refused_until_one_goes() {
+    let config = PoolConfig { capacity: 4, max_caches: 2, backing: Backing::Anonymous, ..Default::default() };
+    let pool = Pool::new(config).unwrap();
+    let a = pool.cache(Direction::Rx).unwrap();
+    let _b = a.another(Direction::Tx).unwrap();
+    assert!(matches!(pool.cache(Direction::Rx), Err(PoolError::Caches(2))));
+    drop(a);
+    assert!(pool.cache(Direction::Rx).is_ok());
+}
+
+#[test]
+fn a_bad_configuration_is_refused_by_name() {
+    let bad = |c: PoolConfig| Pool::new(c).unwrap_err().to_string();
+    let d = PoolConfig::default();
+    assert_eq!(bad(PoolConfig { capacity: 0, ..d }), "pool: capacity = 0: must be from 1 to 2^24");
+    assert!(bad(PoolConfig { chunk: 100, ..d }).contains("chunk = 100"));
+    assert!(bad(PoolConfig { headroom: 4096, ..d }).contains("headroom = 4096"));
+    assert!(bad(PoolConfig { max_caches: 0, ..d }).contains("max_caches"));
+    assert!(bad(PoolConfig { floors: Floors { rx: 9000, tx: 0 }, ..d }).contains("floors.rx"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn buffers_out_and_buffers_home_always_add_up(
+        capacity in 1usize..300,
+        steps in proptest::collection::vec((0u8..5, 0usize..80), 0..100),
+    ) {
+        let pool = pool(capacity);
+        let mut caches = vec![pool.cache(Direction::Rx).unwrap()];
+        let mut out: Vec<Packet> = Vec::new();
+        for (kind, n) in steps {
+            let at = n % caches.len();
+            match kind {
+                0 | 1 => {
+                    let mut batch: Batch = Batch::new();
+                    let got = caches[at].alloc_bulk(&mut batch, n);
+                    prop_assert_eq!(got, batch.len());
+                    prop_assert!(got <= n.min(64));
+                    out.extend(batch.drain_front(64));
+                }
+                2 => for _ in 0..n.min(out.len()) { let p = out.pop().unwrap(); caches[at].free(p); },
+                3 => out.truncate(out.len().saturating_sub(n)),
+                _ if caches.len() < 4 => caches.push(pool.cache(Direction::Tx).unwrap()),
+                _ => { caches.remove(at.max(1)); }
+            }
+            prop_assert!(out.len() <= capacity);
+        }
+        caches.clear();
+        prop_assert_eq!(pool.stats().home + out.len(), capacity);
+        drop(out);
+        prop_assert_eq!(pool.stats().home, capacity);
+    }
+}

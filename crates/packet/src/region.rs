@@ -1,0 +1,286 @@
+//! Memory regions: one mapping each, never required to be special.
+//!
+//! A [`Region`] is page-aligned memory that stays where it is until its last user is gone. It can be anonymous,
+//! made of huge pages, or a memfd whose descriptor another process maps. Huge pages are an offer, not a demand:
+//! where the machine has none reserved, [`Backing::HugePreferred`] asks for transparent ones and
+//! [`Region::backing`] tells what it got.
+
+use std::{
+    ffi::CString,
+    io,
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    ptr::NonNull,
+};
+
+/// Size of a huge page that [`Region`] asks for: 2 MiB, the smallest on x86-64 and arm64 with 4 KiB pages.
+const HUGE_PAGE: usize = 2 << 20;
+
+/// What a region is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backing {
+    /// Private anonymous pages of the machine's base size.
+    Anonymous,
+    /// Reserved huge pages where there are enough, else anonymous pages with transparent huge pages asked for.
+    HugePreferred,
+    /// Reserved huge pages (`vm.nr_hugepages`), or an error.
+    Huge,
+    /// A sealed memfd (it can neither shrink nor grow), so that its descriptor can be handed to another process.
+    Memfd,
+}
+
+/// Why a region could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum RegionError {
+    /// A length of zero, or one that overflows when rounded up to whole pages.
+    #[error("region of {0} bytes: a length from 1 byte to half of the address space is needed")]
+    Length(usize),
+    /// The kernel refused the named step.
+    #[error("region of {len} bytes: {step}: {source}")]
+    Os {
+        /// Length asked for, in bytes.
+        len: usize,
+        /// The system call.
+        step: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A foreign memfd that could still shrink under us: reading past its new end would kill the process.
+    #[error("foreign memory of {len} bytes is not sealed against shrinking (F_SEAL_SHRINK)")]
+    NotSealed {
+        /// Length asked for, in bytes.
+        len: usize,
+    },
+    /// A foreign memfd that is shorter than its owner claimed.
+    #[error("foreign memory is {actual} bytes long, {len} were announced")]
+    Short {
+        /// Length asked for, in bytes.
+        len: usize,
+        /// Length of the file, in bytes.
+        actual: u64,
+    },
+}
+
+/// One mapping of page-aligned memory, unmapped when dropped.
+///
+/// The region itself hands out addresses, not references: who may read or write which bytes is decided by the
+/// pools and views that are cut from it.
+#[derive(Debug)]
+pub struct Region {
+    base: NonNull<u8>,
+    len: usize,
+    backing: Backing,
+    fd: Option<OwnedFd>,
+}
+
+// SAFETY: a region is an address range that it owns until drop; all access to its bytes goes through raw pointers
+// whose users establish their own exclusivity.
+unsafe impl Send for Region {}
+// SAFETY: as for Send; `&Region` gives out nothing but addresses, lengths and the descriptor.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Maps at least `len` bytes of zeroed memory.
+    ///
+    /// # Errors
+    /// [`RegionError::Length`] for a length of zero or beyond the address space, [`RegionError::Os`] when the
+    /// kernel refuses: out of memory, or no huge pages for [`Backing::Huge`].
+    pub fn new(len: usize, backing: Backing) -> Result<Region, RegionError> {
+        match backing {
+            Backing::Anonymous => {
+                let len = round_up(len, page_size())?;
+                Region::map(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, None, backing)
+            }
+            Backing::Huge => {
+                let len = round_up(len, HUGE_PAGE)?;
+                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB;
+                Region::map(len, flags, None, backing)
+            }
+            Backing::HugePreferred => Region::new(len, Backing::Huge).or_else(|_| {
+                let region = Region::new(len, Backing::Anonymous)?;
+                // SAFETY: the range is exactly the mapping made one line above. Advice never changes its contents,
+                // and a kernel without transparent huge pages may refuse it: the region works all the same.
+                unsafe { libc::madvise(region.base.as_ptr().cast(), region.len, libc::MADV_HUGEPAGE) };
+                Ok(region)
+            }),
+            Backing::Memfd => {
+                let len = round_up(len, page_size())?;
+                let fd = sealed_memfd(len)?;
+                Region::map(len, libc::MAP_SHARED, Some(fd), backing)
+            }
+        }
+    }
+
+    /// Maps memory that another process made: the first `len` bytes of its memfd.
+    ///
+    /// # Errors
+    /// [`RegionError::NotSealed`] unless the file is sealed against shrinking, [`RegionError::Short`] when it is
+    /// shorter than `len`, [`RegionError::Os`] when it can't be examined or mapped.
+    pub fn from_memfd(fd: OwnedFd, len: usize) -> Result<Region, RegionError> {
+        let rounded = round_up(len, page_size())?;
+        // SAFETY: fcntl with F_GET_SEALS takes no pointer.
+        let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+        if seals < 0 {
+            return Err(os(len, "fcntl(F_GET_SEALS)"));
+        }
+        if seals & libc::F_SEAL_SHRINK == 0 {
+            return Err(RegionError::NotSealed { len });
+        }
+        let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
+        // SAFETY: the pointer is to a stat-sized buffer that lives across the call.
+        if unsafe { libc::fstat(fd.as_raw_fd(), stat.as_mut_ptr()) } != 0 {
+            return Err(os(len, "fstat"));
+        }
+        // SAFETY: fstat returned 0, so the kernel filled the whole structure.
+        let actual = unsafe { stat.assume_init() }.st_size as u64;
+        if actual < rounded as u64 {
+            return Err(RegionError::Short { len, actual });
+        }
+        Region::map(rounded, libc::MAP_SHARED, Some(fd), Backing::Memfd)
+    }
+
+    fn map(len: usize, flags: i32, fd: Option<OwnedFd>, backing: Backing) -> Result<Region, RegionError> {
+        let raw = fd.as_ref().map_or(-1, AsRawFd::as_raw_fd);
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, raw, 0) };
+        if at == libc::MAP_FAILED {
+            return Err(os(len, "mmap"));
+        }
+        let base = NonNull::new(at.cast()).ok_or_else(|| os(len, "mmap"))?;
+        Ok(Region { base, len, backing, fd })
+    }
+
+    /// First byte, page-aligned.
+    pub fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Length in bytes, a multiple of the page size.
+    #[allow(clippy::len_without_is_empty)] // a region is never empty
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// What the memory is really made of.
+    pub fn backing(&self) -> Backing {
+        self.backing
+    }
+
+    /// The memfd behind the region, to be handed to another process; `None` for private memory.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        use std::os::fd::AsFd;
+        self.fd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// The address of `offset`, if `offset + len` lies inside.
+    pub fn at(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
+        let end = offset.checked_add(len)?;
+        // SAFETY: offset <= end <= self.len, so the address stays inside the mapping (or one past its end).
+        (end <= self.len).then(|| unsafe { self.base.add(offset) })
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: base and len are those that mmap returned; every user of the memory holds this region alive.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+fn sealed_memfd(len: usize) -> Result<OwnedFd, RegionError> {
+    let name = CString::new("towpath").unwrap_or_default();
+    // SAFETY: the name is a NUL-terminated string that lives across the call.
+    let raw = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+    if raw < 0 {
+        return Err(os(len, "memfd_create"));
+    }
+    // SAFETY: the kernel just returned this descriptor and nobody else has it.
+    let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+    // SAFETY: ftruncate takes no pointer.
+    if unsafe { libc::ftruncate(fd.as_raw_fd(), len as libc::off_t) } != 0 {
+        return Err(os(len, "ftruncate"));
+    }
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    // SAFETY: fcntl with F_ADD_SEALS takes no pointer.
+    if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
+        return Err(os(len, "fcntl(F_ADD_SEALS)"));
+    }
+    Ok(fd)
+}
+
+fn os(len: usize, step: &'static str) -> RegionError {
+    RegionError::Os { len, step, source: io::Error::last_os_error() }
+}
+
+fn page_size() -> usize {
+    // SAFETY: sysconf takes no pointer.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}
+
+fn round_up(len: usize, unit: usize) -> Result<usize, RegionError> {
+    let rounded = len.checked_next_multiple_of(unit).filter(|&l| l > 0 && l <= isize::MAX as usize);
+    rounded.ok_or(RegionError::Length(len))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_region_is_zeroed_whole_pages() {
+        let r = Region::new(1, Backing::Anonymous).unwrap();
+        assert_eq!(r.len() % 4096, 0);
+        // SAFETY: the first byte is inside the mapping and nobody else uses it.
+        assert_eq!(unsafe { r.base().read() }, 0);
+    }
+
+    #[test]
+    fn preferring_huge_pages_works_where_there_are_none() {
+        let r = Region::new(5000, Backing::HugePreferred).unwrap();
+        assert!(matches!(r.backing(), Backing::Huge | Backing::Anonymous));
+    }
+
+    #[test]
+    fn a_memfd_region_is_seen_by_whoever_maps_its_descriptor() {
+        let ours = Region::new(8192, Backing::Memfd).unwrap();
+        let theirs = Region::from_memfd(ours.fd().unwrap().try_clone_to_owned().unwrap(), 8192).unwrap();
+        // SAFETY: both offsets are inside their mappings; the test is the only user.
+        unsafe {
+            ours.base().add(5000).write(7);
+            assert_eq!(theirs.base().add(5000).read(), 7);
+        }
+    }
+
+    #[test]
+    fn foreign_memory_that_could_shrink_or_is_short_is_refused() {
+        let file = tempfile_memfd(4096);
+        let err = Region::from_memfd(file.as_fd().try_clone_to_owned().unwrap(), 4096).unwrap_err();
+        assert!(matches!(err, RegionError::NotSealed { .. }), "{err}");
+        let sealed = sealed_memfd(4096).unwrap();
+        let err = Region::from_memfd(sealed, 8192).unwrap_err();
+        assert!(matches!(err, RegionError::Short { actual: 4096, .. }), "{err}");
+    }
+
+    #[test]
+    fn lengths_that_make_no_sense_are_named() {
+        assert!(matches!(Region::new(0, Backing::Anonymous), Err(RegionError::Length(0))));
+        assert!(matches!(Region::new(usize::MAX, Backing::Memfd), Err(RegionError::Length(_))));
+    }
+
+    #[test]
+    fn an_offset_outside_the_region_has_no_address() {
+        let r = Region::new(4096, Backing::Anonymous).unwrap();
+        assert!(r.at(0, 4096).is_some());
+        assert!(r.at(1, 4096).is_none());
+        assert!(r.at(usize::MAX, 2).is_none());
+    }
+
+    fn tempfile_memfd(len: i64) -> OwnedFd {
+        // SAFETY: as in sealed_memfd, without the seals.
+        unsafe {
+            let fd = OwnedFd::from_raw_fd(libc::memfd_create(c"t".as_ptr(), libc::MFD_ALLOW_SEALING));
+            assert_eq!(libc::ftruncate(fd.as_raw_fd(), len), 0);
+            fd
+        }
+    }
+}

@@ -1,0 +1,159 @@
+#[cfg(not(loom))]
+mod plain {
+    use super::super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+    use std::sync::atomic::AtomicUsize as Count;
+
+    #[test]
+    fn a_full_ring_hands_the_item_back() {
+        let (mut p, mut c) = ring(2);
+        assert!(p.push(1).is_ok() && p.push(2).is_ok());
+        assert_eq!(p.push(3), Err(3));
+        assert_eq!((c.pop(), c.pop(), c.pop()), (Some(1), Some(2), None));
+    }
+
+    #[test]
+    fn nothing_is_seen_before_the_commit_and_an_abandoned_reservation_drops_its_items() {
+        let (mut p, mut c) = ring(8);
+        let item = Arc::new(());
+        let mut r = p.reserve(3);
+        r.push(item.clone()).unwrap();
+        r.push(item.clone()).unwrap();
+        drop(r);
+        assert!(c.pop().is_none());
+        assert_eq!(Arc::strong_count(&item), 1);
+    }
+
+    #[test]
+    fn closing_is_seen_after_the_last_item() {
+        let (mut p, mut c) = ring(4);
+        p.push(1).unwrap();
+        drop(p);
+        assert!(!c.is_closed());
+        assert_eq!(c.pop(), Some(1));
+        assert!(c.is_closed());
+        let (p, c) = ring::<u8>(4);
+        drop(c);
+        assert!(p.is_closed());
+    }
+
+    struct Counted<'a>(&'a Count);
+    impl Drop for Counted<'_> {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn what_is_left_in_the_ring_is_dropped_once() {
+        let dropped = Count::new(0);
+        let (mut p, mut c) = ring(8);
+        for _ in 0..8 {
+            assert!(p.push(Counted(&dropped)).is_ok());
+        }
+        drop(c.claim(3));
+        assert_eq!(dropped.load(Ordering::Relaxed), 3);
+        drop((p, c));
+        assert_eq!(dropped.load(Ordering::Relaxed), 8);
+    }
+
+    #[derive(Debug, Clone)]
+    enum Op {
+        Push(usize, bool),
+        Claim(usize, usize),
+    }
+
+    proptest! {
+        #[test]
+        fn a_ring_is_a_bounded_queue(ops in proptest::collection::vec(prop_oneof![
+            (0usize..12, any::<bool>()).prop_map(|(n, commit)| Op::Push(n, commit)),
+            (0usize..12, 0usize..12).prop_map(|(n, take)| Op::Claim(n, take)),
+        ], 0..200)) {
+            let (mut p, mut c) = ring::<u32>(8);
+            let (mut model, mut next) = (VecDeque::new(), 0);
+            for op in ops {
+                match op {
+                    Op::Push(n, commit) => {
+                        let mut r = p.reserve(n);
+                        prop_assert_eq!(r.room(), n.min(8 - model.len()));
+                        let mut sent = Vec::new();
+                        while r.push(next).is_ok() { sent.push(next); next += 1; }
+                        if commit { r.commit(); model.extend(sent); }
+                    }
+                    Op::Claim(n, take) => {
+                        let mut claim = c.claim(n);
+                        let promised = claim.len();
+                        prop_assert_eq!(promised, n.min(model.len()));
+                        for _ in 0..take.min(promised) { prop_assert_eq!(claim.next(), model.pop_front()); }
+                        drop(claim);
+                        model.drain(..promised - take.min(promised));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn two_threads_pass_every_number_in_order() {
+        let (mut p, mut c) = ring::<u64>(64);
+        const N: u64 = 200_000;
+        let t = std::thread::spawn(move || {
+            let mut next = 0;
+            while next < N {
+                let mut r = p.reserve(17);
+                while next < N && r.push(next).is_ok() {
+                    next += 1;
+                }
+                if r.commit() == 0 {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        let mut expect = 0;
+        while expect < N {
+            let before = expect;
+            for got in c.claim(13) {
+                assert_eq!(got, expect);
+                expect += 1;
+            }
+            if expect == before {
+                std::thread::yield_now();
+            }
+        }
+        t.join().unwrap();
+    }
+}
+
+#[cfg(loom)]
+mod model {
+    use super::super::*;
+
+    #[test]
+    fn every_interleaving_passes_items_in_order_and_drops_the_rest() {
+        loom::model(|| {
+            let (mut p, mut c) = ring::<Box<u32>>(2);
+            let t = loom::thread::spawn(move || {
+                let mut r = p.reserve(2);
+                r.push(Box::new(0)).unwrap();
+                r.push(Box::new(1)).unwrap();
+                r.commit();
+                let _ = p.push(Box::new(2));
+            });
+            let mut expect = 0;
+            for _ in 0..2 {
+                for item in c.claim(1) {
+                    assert_eq!(*item, expect);
+                    expect += 1;
+                }
+            }
+            t.join().unwrap();
+            for item in c.claim(2) {
+                assert_eq!(*item, expect);
+                expect += 1;
+            }
+            assert!(expect >= 2);
+            assert!(c.is_closed());
+        });
+    }
+}
