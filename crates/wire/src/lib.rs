@@ -2,12 +2,59 @@
 //!
 //! Every other crate that looks into a packet does it through this one.
 //!
+//! ```text
+//!   bytes ──▶ dissect ──▶ Dissected: offsets, flags, FlowKey ──▶ symmetric_hash, Toeplitz
+//!     │                                                            (which lane, which slot)
+//!     ├────▶ Ethernet, Ipv4, Tcp, … ::parse ──▶ views with getters, options, payload
+//!     ├────▶ ethernet::Header, … ::split_mut ──▶ the same fields with setters
+//!     └────▶ checksum: sum, copy, update, complete_partial; verify: is this frame sound?
+//!   emit::Headers ──▶ bytes
+//! ```
+//!
 //! # Invariants
 //!
 //! * No function panics, allocates or blocks, whatever the bytes are. Everything in a frame is
 //!   untrusted: a length field is compared with the bytes that are there before it is used.
+//! * A view is checked once, by `parse`; its getters cannot fail. Its slices end where the
+//!   header's own length says, so Ethernet padding is in no payload of IP.
 //! * Numbers in the API are host integers with the value they have on the wire: port 80 is `80`.
 //! * `unsafe` is confined to [`checksum`]'s choice of instruction set.
 #![deny(unsafe_code)]
 
+#[macro_use]
+mod header;
+
+pub mod arp;
 pub mod checksum;
+pub mod dissect;
+pub mod emit;
+mod error;
+pub mod ethernet;
+pub mod geneve;
+pub mod gre;
+pub mod hash;
+pub mod icmp;
+pub mod ip;
+pub mod ipv4;
+pub mod ipv6;
+pub mod options;
+pub mod tcp;
+pub mod udp;
+pub mod verify;
+pub mod vlan;
+pub mod vxlan;
+
+pub use arp::Arp;
+pub use dissect::{Dissected, LinkKind, dissect};
+pub use error::Error;
+pub use ethernet::Ethernet;
+pub use geneve::Geneve;
+pub use gre::Gre;
+pub use hash::{FlowKey, Toeplitz};
+pub use icmp::Icmp;
+pub use ipv4::Ipv4;
+pub use ipv6::Ipv6;
+pub use tcp::Tcp;
+pub use udp::Udp;
+pub use vlan::Vlan;
+pub use vxlan::Vxlan;

@@ -7,11 +7,7 @@ use towpath_wire::checksum::{self, Checksum, Isa, VALID};
 fn oracle(data: &[u8]) -> u16 {
     let mut sum = 0u64;
     for (i, byte) in data.iter().enumerate() {
-        sum += if i % 2 == 0 {
-            u64::from(*byte) << 8
-        } else {
-            u64::from(*byte)
-        };
+        sum += if i % 2 == 0 { u64::from(*byte) << 8 } else { u64::from(*byte) };
     }
     while sum > 0xffff {
         sum = (sum >> 16) + (sum & 0xffff);
@@ -37,22 +33,9 @@ const GUARD: u8 = 0xa5;
 fn assert_copies(isa: Isa, src: &[u8], at: usize) {
     let mut dst = vec![GUARD; at + src.len() + 64];
     let target = &mut dst[at..at + src.len()];
-    assert_eq!(
-        checksum::copy_with(isa, target, src),
-        oracle(src),
-        "{} {}",
-        isa.name(),
-        src.len()
-    );
+    assert_eq!(checksum::copy_with(isa, target, src), oracle(src), "{} {}", isa.name(), src.len());
     assert_eq!(target, src, "{} {}", isa.name(), src.len());
-    assert!(
-        dst[..at]
-            .iter()
-            .chain(&dst[at + src.len()..])
-            .all(|b| *b == GUARD),
-        "{}",
-        isa.name()
-    );
+    assert!(dst[..at].iter().chain(&dst[at + src.len()..]).all(|b| *b == GUARD), "{}", isa.name());
 }
 
 #[test]
@@ -63,19 +46,9 @@ fn every_instruction_set_agrees_with_the_oracle_at_every_length_and_alignment() 
         for at in 0..64 {
             for len in 0..=300 {
                 let piece = &data[at..at + len];
-                assert_eq!(
-                    checksum::sum_with(isa, piece),
-                    oracle(piece),
-                    "{} {at} {len}",
-                    isa.name()
-                );
+                assert_eq!(checksum::sum_with(isa, piece), oracle(piece), "{} {at} {len}", isa.name());
                 let piece = &ones[at..at + len];
-                assert_eq!(
-                    checksum::sum_with(isa, piece),
-                    oracle(piece),
-                    "{} {at} {len}",
-                    isa.name()
-                );
+                assert_eq!(checksum::sum_with(isa, piece), oracle(piece), "{} {at} {len}", isa.name());
             }
         }
     }
@@ -98,10 +71,7 @@ fn sums_that_fill_every_lane_do_not_lose_carries() {
     let ones = vec![0xff; 1 << 20];
     for isa in Isa::available() {
         assert_eq!(checksum::sum_with(isa, &ones), 0xffff, "{}", isa.name());
-        assert_eq!(
-            checksum::sum_with(isa, &ones[..ones.len() - 1]),
-            oracle(&ones[..ones.len() - 1])
-        );
+        assert_eq!(checksum::sum_with(isa, &ones[..ones.len() - 1]), oracle(&ones[..ones.len() - 1]));
     }
 }
 
@@ -128,10 +98,7 @@ fn a_copy_between_unequal_slices_covers_the_shorter() {
     let src = noise(200);
     for isa in Isa::available() {
         let mut short = [0; 77];
-        assert_eq!(
-            checksum::copy_with(isa, &mut short, &src),
-            oracle(&src[..77])
-        );
+        assert_eq!(checksum::copy_with(isa, &mut short, &src), oracle(&src[..77]));
         assert_eq!(short, src[..77]);
         let mut long = [GUARD; 300];
         assert_eq!(checksum::copy_with(isa, &mut long, &src), oracle(&src));

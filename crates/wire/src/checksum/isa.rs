@@ -41,8 +41,7 @@ impl Kind {
             Kind::Avx2 => std::arch::is_x86_feature_detected!("avx2"),
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512 => {
-                std::arch::is_x86_feature_detected!("avx512f")
-                    && std::arch::is_x86_feature_detected!("avx512bw")
+                std::arch::is_x86_feature_detected!("avx512f") && std::arch::is_x86_feature_detected!("avx512bw")
             }
         }
     }
@@ -51,11 +50,7 @@ impl Kind {
 impl Isa {
     /// Every instruction set this CPU has, the best last. Never empty.
     pub fn available() -> impl Iterator<Item = Isa> {
-        KINDS
-            .iter()
-            .copied()
-            .filter(|kind| kind.is_available())
-            .map(Isa)
+        KINDS.iter().copied().filter(|kind| kind.is_available()).map(Isa)
     }
 
     /// The best this CPU has: asked once, one relaxed load after that.
@@ -142,9 +137,7 @@ mod x86 {
     #[inline]
     fn store256(bytes: &mut [u8; 32], mut v: __m256i) {
         // SAFETY: the template has no instruction.
-        unsafe {
-            asm!("/* {0} */", inout(ymm_reg) v, options(pure, nomem, nostack, preserves_flags))
-        };
+        unsafe { asm!("/* {0} */", inout(ymm_reg) v, options(pure, nomem, nostack, preserves_flags)) };
         // SAFETY: the array is exactly the 32 bytes written; the store needs no alignment.
         unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), v) }
     }
@@ -212,9 +205,7 @@ mod x86 {
     #[inline]
     fn store512(bytes: &mut [u8; 64], mut v: __m512i) {
         // SAFETY: the template has no instruction.
-        unsafe {
-            asm!("/* {0} */", inout(zmm_reg) v, options(pure, nomem, nostack, preserves_flags))
-        };
+        unsafe { asm!("/* {0} */", inout(zmm_reg) v, options(pure, nomem, nostack, preserves_flags)) };
         // SAFETY: the array is exactly the 64 bytes written; the store needs no alignment.
         unsafe { _mm512_storeu_si512(bytes.as_mut_ptr().cast(), v) }
     }
@@ -223,9 +214,7 @@ mod x86 {
     #[target_feature(enable = "avx512f,avx512bw")]
     #[inline]
     fn load512_tail(bytes: &[u8]) -> __m512i {
-        let mask = u64::MAX
-            .checked_shr(64 - bytes.len().min(64) as u32)
-            .unwrap_or(0);
+        let mask = u64::MAX.checked_shr(64 - bytes.len().min(64) as u32).unwrap_or(0);
         // SAFETY: the mask has a bit for each byte of the slice and no other, and bytes whose bit
         // is clear are not accessed.
         unsafe { _mm512_maskz_loadu_epi8(mask, bytes.as_ptr().cast()) }

@@ -18,10 +18,12 @@
 mod accumulator;
 #[allow(unsafe_code)]
 mod isa;
+mod partial;
 mod words;
 
 pub use accumulator::Checksum;
 pub use isa::{Isa, copy_with, sum_with};
+pub use partial::complete_partial;
 
 /// What data that contains its own correct checksum sums to (RFC 1071 section 1).
 pub const VALID: u16 = 0xffff;
@@ -36,11 +38,7 @@ const SHORT: usize = 64;
 #[inline]
 #[must_use]
 pub fn sum(data: &[u8]) -> u16 {
-    if data.len() <= SHORT {
-        words::to_wire(words::sum(data))
-    } else {
-        sum_with(Isa::best(), data)
-    }
+    if data.len() <= SHORT { words::to_wire(words::sum(data)) } else { sum_with(Isa::best(), data) }
 }
 
 /// Copies `src` to `dst` and returns the [`sum`] of the bytes copied, in one pass.
@@ -50,11 +48,7 @@ pub fn sum(data: &[u8]) -> u16 {
 #[must_use]
 pub fn copy(dst: &mut [u8], src: &[u8]) -> u16 {
     let len = dst.len().min(src.len());
-    if len <= SHORT {
-        words::to_wire(words::sum(words::copied(dst, src)))
-    } else {
-        copy_with(Isa::best(), dst, src)
-    }
+    if len <= SHORT { words::to_wire(words::sum(words::copied(dst, src))) } else { copy_with(Isa::best(), dst, src) }
 }
 
 /// Ones'-complement addition of two sums.
@@ -103,10 +97,7 @@ const fn fold32(x: u32) -> u16 {
 #[inline]
 #[must_use]
 pub const fn pseudo_v4(src: [u8; 4], dst: [u8; 4], proto: u8, l4_len: u32) -> u16 {
-    let addresses = add(
-        fold32(u32::from_be_bytes(src)),
-        fold32(u32::from_be_bytes(dst)),
-    );
+    let addresses = add(fold32(u32::from_be_bytes(src)), fold32(u32::from_be_bytes(dst)));
     add(addresses, add(proto as u16, fold32(l4_len)))
 }
 
@@ -115,10 +106,7 @@ pub const fn pseudo_v4(src: [u8; 4], dst: [u8; 4], proto: u8, l4_len: u32) -> u1
 #[must_use]
 pub fn pseudo_v6(src: [u8; 16], dst: [u8; 16], proto: u8, l4_len: u32) -> u16 {
     let addresses = words::add(words::sum(&src), words::sum(&dst));
-    add(
-        words::to_wire(addresses),
-        add(u16::from(proto), fold32(l4_len)),
-    )
+    add(words::to_wire(addresses), add(u16::from(proto), fold32(l4_len)))
 }
 
 /// The checksum field `check` after a 16-bit word under it changed from `old` to `new`
@@ -150,16 +138,13 @@ mod tests {
 
     /// A header from the wire: 192.168.0.1 to 192.168.0.199, UDP, 115 bytes.
     const HEADER: [u8; 20] = [
-        0x45, 0x00, 0x00, 0x73, 0x00, 0x00, 0x40, 0x00, 0x40, 0x11, 0xb8, 0x61, 0xc0, 0xa8, 0x00,
-        0x01, 0xc0, 0xa8, 0x00, 0xc7,
+        0x45, 0x00, 0x00, 0x73, 0x00, 0x00, 0x40, 0x00, 0x40, 0x11, 0xb8, 0x61, 0xc0, 0xa8, 0x00, 0x01, 0xc0, 0xa8,
+        0x00, 0xc7,
     ];
 
     #[test]
     fn the_example_of_rfc_1071_section_3_sums_to_ddf2() {
-        assert_eq!(
-            sum(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]),
-            0xddf2
-        );
+        assert_eq!(sum(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]), 0xddf2);
     }
 
     #[test]
@@ -187,10 +172,7 @@ mod tests {
         let check = update32(0xb861, 0xc0a8_0001, 0x0a01_0203);
         header[10..12].copy_from_slice(&check.to_be_bytes());
         assert_eq!(sum(&header), VALID);
-        assert_eq!(
-            check,
-            update_bytes(0xb861, &[192, 168, 0, 1], &[10, 1, 2, 3])
-        );
+        assert_eq!(check, update_bytes(0xb861, &[192, 168, 0, 1], &[10, 1, 2, 3]));
     }
 
     #[test]
@@ -204,11 +186,7 @@ mod tests {
         let (src, dst) = ([192, 168, 0, 1], [10, 255, 3, 200]);
         let bytes = [192, 168, 0, 1, 10, 255, 3, 200, 0, 17, 0, 95];
         assert_eq!(pseudo_v4(src, dst, 17, 95), sum(&bytes));
-        assert_eq!(
-            pseudo_v4(src, dst, 17, 0x0001_005e),
-            sum(&bytes),
-            "a length past 16 bits"
-        );
+        assert_eq!(pseudo_v4(src, dst, 17, 0x0001_005e), sum(&bytes), "a length past 16 bits");
 
         let src: [u8; 16] = core::array::from_fn(|i| i as u8 * 17);
         let dst: [u8; 16] = core::array::from_fn(|i| 255 - i as u8);

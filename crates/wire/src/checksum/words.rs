@@ -23,15 +23,9 @@ pub(super) const fn to_wire(sum: u64) -> u16 {
 fn sum_tail(data: &[u8]) -> u64 {
     let (quads, rest) = data.as_chunks::<4>();
     let (pairs, rest) = rest.as_chunks::<2>();
-    let quad = quads
-        .first()
-        .map_or(0, |b| u64::from(u32::from_ne_bytes(*b)));
-    let pair = pairs
-        .first()
-        .map_or(0, |b| u64::from(u16::from_ne_bytes(*b)));
-    let odd = rest
-        .first()
-        .map_or(0, |b| u64::from(u16::from_ne_bytes([*b, 0])));
+    let quad = quads.first().map_or(0, |b| u64::from(u32::from_ne_bytes(*b)));
+    let pair = pairs.first().map_or(0, |b| u64::from(u16::from_ne_bytes(*b)));
+    let odd = rest.first().map_or(0, |b| u64::from(u16::from_ne_bytes([*b, 0])));
     quad + pair + odd
 }
 
@@ -39,9 +33,7 @@ fn sum_tail(data: &[u8]) -> u64 {
 #[inline(always)]
 pub(super) fn sum(data: &[u8]) -> u64 {
     let (words, tail) = data.as_chunks::<8>();
-    words.iter().fold(sum_tail(tail), |sum, word| {
-        add(sum, u64::from_ne_bytes(*word))
-    })
+    words.iter().fold(sum_tail(tail), |sum, word| add(sum, u64::from_ne_bytes(*word)))
 }
 
 /// Copies what fits, and returns what was copied.

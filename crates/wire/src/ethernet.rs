@@ -1,0 +1,80 @@
+//! Ethernet II frames, without preamble and frame check sequence (IEEE 802.3 section 3).
+
+use crate::Error;
+
+/// A MAC address.
+pub type Mac = [u8; 6];
+
+/// All stations.
+pub const BROADCAST: Mac = [0xff; 6];
+
+/// Ethertypes (IANA "IEEE 802 Numbers"). Below [`MIN`](ethertype::MIN) the field is a length
+/// (IEEE 802.3 LLC frames).
+pub mod ethertype {
+    /// The smallest value that is a type and not a length.
+    pub const MIN: u16 = 0x0600;
+    /// IPv4.
+    pub const IPV4: u16 = 0x0800;
+    /// ARP.
+    pub const ARP: u16 = 0x0806;
+    /// Transparent Ethernet bridging: an Ethernet frame inside GRE or GENEVE.
+    pub const TEB: u16 = 0x6558;
+    /// An 802.1Q tag (C-tag).
+    pub const VLAN: u16 = 0x8100;
+    /// IPv6.
+    pub const IPV6: u16 = 0x86dd;
+    /// An 802.1ad tag (S-tag), the outer one of QinQ.
+    pub const QINQ: u16 = 0x88a8;
+    /// The outer tag of QinQ before it was standardised.
+    pub const QINQ_OLD: u16 = 0x9100;
+
+    /// Whether a VLAN tag follows.
+    #[inline]
+    #[must_use]
+    pub const fn is_tag(ethertype: u16) -> bool {
+        matches!(ethertype, VLAN | QINQ | QINQ_OLD)
+    }
+}
+
+header! {
+    Ethernet: 14 bytes;
+    /// Destination address.
+    0 DST: [u8; 6], dst, set_dst;
+    /// Source address.
+    6 SRC: [u8; 6], src, set_src;
+    /// What follows: a type, or a length when below [`ethertype::MIN`](crate::ethernet::ethertype::MIN).
+    12 ETHERTYPE: u16, ethertype, set_ethertype;
+}
+
+/// An Ethernet frame.
+#[derive(Clone, Copy, Debug)]
+pub struct Ethernet<'a> {
+    header: Header<&'a [u8; HEADER_LEN]>,
+    payload: &'a [u8],
+}
+
+impl<'a> Ethernet<'a> {
+    /// Reads the header at the beginning of `bytes`.
+    ///
+    /// # Errors
+    /// [`Error::Truncated`].
+    #[inline]
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, Error> {
+        let (header, payload) = Header::split(bytes)?;
+        Ok(Self { header, payload })
+    }
+
+    /// All that follows the header: tags, network packet, padding.
+    #[inline]
+    #[must_use]
+    pub const fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+
+    /// The VLAN tags, outermost first.
+    #[inline]
+    #[must_use]
+    pub fn tags(&self) -> crate::vlan::Tags<'a> {
+        crate::vlan::Tags::new(self.ethertype(), self.payload)
+    }
+}

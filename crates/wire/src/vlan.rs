@@ -1,0 +1,130 @@
+//! VLAN tags: 802.1Q, and 802.1ad (QinQ), where an outer tag precedes an inner one.
+//!
+//! ```text
+//!   … src │ TPID │ TCI │ ethertype │ …      TPID stands where the ethertype would
+//!           ─────       PCP(3) DEI(1) VID(12)
+//! ```
+//! A tag's four bytes are taken here as *TCI and the type after it*; its TPID is the type before.
+
+use crate::Error;
+use crate::ethernet::ethertype;
+
+header! {
+    Vlan: 4 bytes;
+    /// Tag control information, see [`Tci`](crate::vlan::Tci).
+    0 TCI: u16, tci, set_tci;
+    /// What follows the tag.
+    2 ETHERTYPE: u16, ethertype, set_ethertype;
+}
+
+/// Tag control information (IEEE 802.1Q section 9.6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Tci(pub u16);
+
+impl Tci {
+    /// From priority 0..=7, drop eligibility and VLAN identifier 0..=4095; larger values are cut.
+    #[must_use]
+    pub const fn new(pcp: u8, dei: bool, vid: u16) -> Self {
+        Self((pcp as u16) << 13 | (dei as u16) << 12 | vid & 0xfff)
+    }
+
+    /// VLAN identifier; 0 marks a tag that carries priority only.
+    #[must_use]
+    pub const fn vid(self) -> u16 {
+        self.0 & 0xfff
+    }
+
+    /// Priority code point.
+    #[must_use]
+    pub const fn pcp(self) -> u8 {
+        (self.0 >> 13) as u8
+    }
+
+    /// Drop eligible indicator.
+    #[must_use]
+    pub const fn dei(self) -> bool {
+        self.0 & 0x1000 != 0
+    }
+}
+
+/// A tag with the type that announced it. All zero where there is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Tag {
+    /// Tag protocol identifier: [`ethertype::VLAN`] or [`ethertype::QINQ`].
+    pub tpid: u16,
+    /// Tag control information.
+    pub tci: Tci,
+}
+
+/// A tag and what follows it.
+#[derive(Clone, Copy, Debug)]
+pub struct Vlan<'a> {
+    header: Header<&'a [u8; HEADER_LEN]>,
+    payload: &'a [u8],
+}
+
+impl<'a> Vlan<'a> {
+    /// Reads the four bytes after the TPID.
+    ///
+    /// # Errors
+    /// [`Error::Truncated`].
+    #[inline]
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, Error> {
+        let (header, payload) = Header::split(bytes)?;
+        Ok(Self { header, payload })
+    }
+
+    /// All that follows the tag.
+    #[inline]
+    #[must_use]
+    pub const fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+}
+
+/// Walks over tags, outermost first, until a type that is none or a tag that is cut short; then
+/// [`ethertype`](Self::ethertype) and [`payload`](Self::payload) tell what comes next.
+#[derive(Clone, Copy, Debug)]
+pub struct Tags<'a> {
+    ethertype: u16,
+    payload: &'a [u8],
+}
+
+impl<'a> Tags<'a> {
+    /// Begins with the type that stands before `payload`.
+    #[inline]
+    #[must_use]
+    pub const fn new(ethertype: u16, payload: &'a [u8]) -> Self {
+        Self { ethertype, payload }
+    }
+
+    /// The type of what follows the tags walked over so far. Still a TPID after the walk if the
+    /// frame ends inside a tag.
+    #[inline]
+    #[must_use]
+    pub const fn ethertype(&self) -> u16 {
+        self.ethertype
+    }
+
+    /// What follows the tags walked over so far.
+    #[inline]
+    #[must_use]
+    pub const fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+}
+
+impl Iterator for Tags<'_> {
+    type Item = Tag;
+
+    #[inline]
+    fn next(&mut self) -> Option<Tag> {
+        if !ethertype::is_tag(self.ethertype) {
+            return None;
+        }
+        let vlan = Vlan::parse(self.payload).ok()?;
+        let tag = Tag { tpid: self.ethertype, tci: Tci(vlan.tci()) };
+        *self = Self::new(vlan.ethertype(), vlan.payload);
+        Some(tag)
+    }
+}
