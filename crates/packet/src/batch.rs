@@ -59,6 +59,19 @@ impl<const N: usize> Batch<N> {
         self.len += 1;
     }
 
+    /// # Safety
+    /// The iterator yields at most as many packets as there is room for.
+    #[inline]
+    pub(crate) unsafe fn extend_unchecked(&mut self, packets: impl Iterator<Item = Packet>) {
+        let mut len = self.len;
+        for packet in packets {
+            // SAFETY: len < N by contract.
+            unsafe { self.slots.get_unchecked_mut(len) }.write(packet);
+            len += 1;
+        }
+        self.len = len;
+    }
+
     /// Takes the last packet.
     #[inline]
     pub fn pop(&mut self) -> Option<Packet> {
@@ -114,6 +127,23 @@ pub struct DrainFront<'a, const N: usize> {
     at: usize,
     end: usize,
     total: usize,
+}
+
+impl<const N: usize> DrainFront<'_, N> {
+    /// The packets that were not yielded yet; `None` when there are none.
+    #[inline]
+    pub(crate) fn peek(&self) -> Option<&[Packet]> {
+        let slots = &self.batch.slots[self.at..self.end];
+        // SAFETY: slots at..end are initialised and not yielded yet.
+        (!slots.is_empty()).then(|| unsafe { std::slice::from_raw_parts(slots.as_ptr().cast(), slots.len()) })
+    }
+
+    /// # Safety
+    /// Of the next packets, at most as many as `peek` shows, the first `n` belong to somebody else now.
+    #[inline]
+    pub(crate) unsafe fn forget(&mut self, n: usize) {
+        self.at += n;
+    }
 }
 
 impl<const N: usize> Iterator for DrainFront<'_, N> {

@@ -43,19 +43,19 @@ impl Buf {
 
     /// Bytes of data.
     pub fn len(&self) -> usize {
-        usize::from(self.meta().len)
+        usize::from(self.meta().room.len)
     }
 
     /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
-        self.meta().len == 0
+        self.meta().room.len == 0
     }
 
     /// The data.
     pub fn chunk(&self) -> Chunk<'_> {
         let meta = self.meta();
         // SAFETY: data and len describe bytes inside the chunk, which is ours as long as the handle is borrowed.
-        unsafe { Chunk::new(meta.data, usize::from(meta.len), meta.flags & flag::FOREIGN != 0) }
+        unsafe { Chunk::new(meta.data, usize::from(meta.room.len), meta.flags & flag::FOREIGN != 0) }
     }
 }
 

@@ -1,8 +1,10 @@
 //! The 64 bytes that describe one chunk: exactly one cache line, out of line from the bytes themselves.
 //!
 //! ```text
-//!  0        8        16       24          32      36     40   42   44   46 …
-//!  owner    data     next     timestamp   total   hash   len  head tail  offload fields
+//!  0        8        16    18    20   22     24     32          40      44     48 … 64
+//!  owner    data     head  tail  len  frags  next   timestamp   total   hash   offload fields
+//!                    room  room
+//!  └─ never cleared ─┘                       └─ zero in a new packet: three wide stores ─┘
 //! ```
 //!
 //! Everything that allocation, a driver and GRO touch lies in this one line. What only shared or foreign chunks
@@ -34,12 +36,31 @@ pub(crate) mod flag {
     pub(crate) const FOREIGN: u8 = 128;
 }
 
+/// Where the data lies in its chunk, and how many chunks follow: written as one word when a packet is made.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+pub(crate) struct Room {
+    pub(crate) headroom: u16,
+    pub(crate) tailroom: u16,
+    pub(crate) len: u16,
+    /// Chunks behind the head. Head only.
+    pub(crate) frags: u16,
+}
+
+impl Room {
+    /// An empty chunk of `size` bytes with `headroom` bytes (at most as many) in front.
+    pub(crate) fn empty(size: u16, headroom: u16) -> Room {
+        Room { headroom, tailroom: size - headroom, len: 0, frags: 0 }
+    }
+}
+
 #[repr(C, align(64))]
 pub(crate) struct Meta {
     /// The pool that the chunk returns to. Never changes.
     pub(crate) owner: NonNull<Shared>,
     /// First byte of the data.
     pub(crate) data: *mut u8,
+    pub(crate) room: Room,
     /// Next chunk of the chain; when free: next free chunk in the pool's list of returned chunks.
     pub(crate) next: *mut Meta,
     /// Nanoseconds since the epoch, 0 = unknown. Head only.
@@ -48,11 +69,6 @@ pub(crate) struct Meta {
     pub(crate) total: u32,
     /// Flow hash. Head only.
     pub(crate) hash: u32,
-    pub(crate) len: u16,
-    pub(crate) headroom: u16,
-    pub(crate) tailroom: u16,
-    /// Chunks behind the head. Head only.
-    pub(crate) frags: u16,
     pub(crate) csum_start: u16,
     pub(crate) gso_size: u16,
     pub(crate) gso_segs: u16,
@@ -78,10 +94,7 @@ impl Meta {
             timestamp: 0,
             total: 0,
             hash: 0,
-            len: 0,
-            headroom: 0,
-            tailroom: size,
-            frags: 0,
+            room: Room::empty(size, 0),
             csum_start: 0,
             gso_size: 0,
             gso_segs: 0,
@@ -98,39 +111,29 @@ impl Meta {
     /// Size of the chunk in bytes.
     #[inline]
     pub(crate) fn size(&self) -> u16 {
-        self.headroom + self.len + self.tailroom
+        self.room.headroom + self.room.len + self.room.tailroom
     }
 
-    /// Makes the chunk an empty packet with `headroom` bytes in front (at most its size).
+    /// Makes the chunk an empty packet. `room` is that of an empty chunk of this size.
     #[inline]
-    pub(crate) fn reset(&mut self, headroom: u16) {
-        let size = self.size();
+    pub(crate) fn reset(&mut self, room: Room) {
         // The chunk begins `headroom` bytes before the data, so both steps stay inside it.
-        self.data = self.data.wrapping_sub(usize::from(self.headroom)).wrapping_add(usize::from(headroom));
+        let base = self.data.wrapping_sub(usize::from(self.room.headroom));
+        self.data = base.wrapping_add(usize::from(room.headroom));
+        self.room = room;
         self.next = null_mut();
         self.timestamp = 0;
         self.total = 0;
         self.hash = 0;
-        self.len = 0;
-        self.headroom = headroom;
-        self.tailroom = size - headroom;
-        self.frags = 0;
-        self.clear_offload();
-        self.vlan_tci = 0;
-        self.port = 0;
-        self.rx_queue = 0;
-        self.flags = 0;
-    }
-
-    /// Forgets checksum state and segmentation.
-    #[inline]
-    pub(crate) fn clear_offload(&mut self) {
         self.csum_start = 0;
         self.gso_size = 0;
         self.gso_segs = 0;
         self.hdr_len = 0;
+        self.vlan_tci = 0;
+        self.port = 0;
         self.csum_offset = 0;
         self.gso_kind = 0;
-        self.flags &= !(flag::CSUM_PARTIAL | flag::CSUM_VERIFIED | flag::GSO | flag::GSO_ECN);
+        self.flags = 0;
+        self.rx_queue = 0;
     }
 }

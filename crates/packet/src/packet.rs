@@ -48,6 +48,16 @@ impl Packet {
     }
 
     #[inline]
+    pub(crate) fn as_ptr(&self) -> *mut Meta {
+        self.0.as_ptr()
+    }
+
+    #[inline]
+    pub(crate) fn as_meta(&self) -> &Meta {
+        self.meta()
+    }
+
+    #[inline]
     fn meta(&self) -> &Meta {
         // SAFETY: the handle owns the chunk, and its pool lives as long as the chunk is away.
         unsafe { self.0.as_ref() }
@@ -91,7 +101,7 @@ impl Packet {
         let meta = self.meta();
         // SAFETY: data and len describe initialised bytes inside the head's chunk, which a pool owns and only this packet
         // uses.
-        unsafe { std::slice::from_raw_parts(meta.data, usize::from(meta.len)) }
+        unsafe { std::slice::from_raw_parts(meta.data, usize::from(meta.room.len)) }
     }
 
     /// The linear part, writable.
@@ -99,32 +109,32 @@ impl Packet {
     pub fn linear_mut(&mut self) -> &mut [u8] {
         let meta = self.meta_mut();
         // SAFETY: as in `linear`; the packet is borrowed exclusively.
-        unsafe { std::slice::from_raw_parts_mut(meta.data, usize::from(meta.len)) }
+        unsafe { std::slice::from_raw_parts_mut(meta.data, usize::from(meta.room.len)) }
     }
 
     /// Free bytes in front of the linear part.
     #[inline]
     pub fn headroom(&self) -> usize {
-        usize::from(self.meta().headroom)
+        usize::from(self.meta().room.headroom)
     }
 
     /// Free bytes behind the linear part.
     #[inline]
     pub fn tailroom(&self) -> usize {
-        usize::from(self.meta().tailroom)
+        usize::from(self.meta().room.tailroom)
     }
 
     /// Number of fragments.
     #[inline]
     pub fn frags(&self) -> usize {
-        usize::from(self.meta().frags)
+        usize::from(self.meta().room.frags)
     }
 
     /// All contiguous pieces in order: the linear part if it has bytes, then the fragments.
     #[inline]
     pub fn chunks(&self) -> Chunks<'_> {
         let first = self.meta();
-        let next = if first.len > 0 { Some(first) } else { chained(first) };
+        let next = if first.room.len > 0 { Some(first) } else { chained(first) };
         Chunks { next }
     }
 
@@ -146,13 +156,13 @@ impl Packet {
     #[inline]
     pub fn push_front(&mut self, n: usize) -> Result<&mut [u8], NoRoom> {
         let meta = self.meta_mut();
-        let short = u16::try_from(n).ok().filter(|&n| n <= meta.headroom).ok_or(NoRoom)?;
+        let short = u16::try_from(n).ok().filter(|&n| n <= meta.room.headroom).ok_or(NoRoom)?;
         if meta.flags & (flag::CSUM_PARTIAL | flag::GSO) != 0 {
             meta.csum_start = meta.csum_start.checked_add(short).ok_or(NoRoom)?;
             meta.hdr_len = meta.hdr_len.saturating_add(short);
         }
-        meta.headroom -= short;
-        meta.len += short;
+        meta.room.headroom -= short;
+        meta.room.len += short;
         meta.total += u32::from(short);
         meta.data = meta.data.wrapping_sub(n);
         Ok(&mut self.linear_mut()[..n])
@@ -166,7 +176,7 @@ impl Packet {
             return false;
         }
         let meta = self.meta_mut();
-        let linear = n.min(usize::from(meta.len));
+        let linear = n.min(usize::from(meta.room.len));
         meta.pull(linear as u16);
         meta.total -= linear as u32;
         if meta.flags & (flag::CSUM_PARTIAL | flag::GSO) != 0 {
@@ -191,13 +201,13 @@ impl Packet {
         {
             // SAFETY: the chain is owned by this packet.
             let frag = unsafe { first.as_mut() };
-            let take = n.min(usize::from(frag.len));
+            let take = n.min(usize::from(frag.room.len));
             frag.pull(take as u16);
             n -= take;
             head.total -= take as u32;
-            if frag.len == 0 {
+            if frag.room.len == 0 {
                 head.next = frag.next;
-                head.frags -= 1;
+                head.room.frags -= 1;
                 frag.next = std::ptr::null_mut();
                 // SAFETY: the fragment was unlinked, so nothing refers to it any more.
                 unsafe { Shared::give_home(first) };
@@ -213,10 +223,10 @@ impl Packet {
     #[inline]
     pub fn push_back(&mut self, n: usize) -> Result<&mut [u8], NoRoom> {
         let meta = self.meta_mut();
-        let short = u16::try_from(n).ok().filter(|&n| n <= meta.tailroom && meta.frags == 0).ok_or(NoRoom)?;
-        let old = usize::from(meta.len);
-        meta.tailroom -= short;
-        meta.len += short;
+        let short = u16::try_from(n).ok().filter(|&n| n <= meta.room.tailroom && meta.room.frags == 0).ok_or(NoRoom)?;
+        let old = usize::from(meta.room.len);
+        meta.room.tailroom -= short;
+        meta.room.len += short;
         meta.total += u32::from(short);
         Ok(&mut self.linear_mut()[old..])
     }
@@ -230,9 +240,9 @@ impl Packet {
         while let Some(mut chunk) = at {
             // SAFETY: the chain is owned by this packet.
             let meta = unsafe { chunk.as_mut() };
-            let stay = keep.min(usize::from(meta.len)) as u16;
-            meta.tailroom += meta.len - stay;
-            meta.len = stay;
+            let stay = keep.min(usize::from(meta.room.len)) as u16;
+            meta.room.tailroom += meta.room.len - stay;
+            meta.room.len = stay;
             keep -= usize::from(stay);
             frags += u16::from(chunk != head);
             at = NonNull::new(meta.next);
@@ -247,7 +257,7 @@ impl Packet {
         }
         let meta = self.meta_mut();
         meta.total = meta.total.min(u32::try_from(len).unwrap_or(u32::MAX));
-        meta.frags = frags;
+        meta.room.frags = frags;
     }
 
     /// Makes the first `n` bytes contiguous in the linear part, by copying them out of the fragments.
@@ -255,7 +265,7 @@ impl Packet {
     /// # Errors
     /// [`NoRoom`] when the packet is shorter than `n`, or when the head's chunk has not enough room behind the linear part.
     pub fn make_linear(&mut self, n: usize) -> Result<(), NoRoom> {
-        let missing = n.saturating_sub(usize::from(self.meta().len));
+        let missing = n.saturating_sub(usize::from(self.meta().room.len));
         if missing == 0 {
             return Ok(());
         }
@@ -263,11 +273,11 @@ impl Packet {
             return Err(NoRoom);
         }
         let (mut at, mut left) = (chained(self.meta()), missing);
-        let mut to = self.meta().data.wrapping_add(usize::from(self.meta().len));
+        let mut to = self.meta().data.wrapping_add(usize::from(self.meta().room.len));
         while left > 0
             && let Some(frag) = at
         {
-            let take = left.min(usize::from(frag.len));
+            let take = left.min(usize::from(frag.room.len));
             // SAFETY: `to` is the start of the unused tailroom, of which at least `left` bytes remain; the fragment is
             // readable for `take` bytes and lies in another chunk.
             unsafe { std::ptr::copy_nonoverlapping(frag.data, to, take) };
@@ -277,8 +287,8 @@ impl Packet {
         }
         self.pull_frags(missing);
         let meta = self.meta_mut();
-        meta.len += missing as u16;
-        meta.tailroom -= missing as u16;
+        meta.room.len += missing as u16;
+        meta.room.tailroom -= missing as u16;
         meta.total += missing as u32;
         Ok(())
     }
@@ -290,7 +300,7 @@ impl Packet {
     /// Hands the other packet back when the two have more than [`MAX_FRAGS`] fragments together.
     #[inline]
     pub fn append(&mut self, other: Packet) -> Result<(), Packet> {
-        let added = other.frags() + usize::from(other.meta().len > 0);
+        let added = other.frags() + usize::from(other.meta().room.len > 0);
         if self.frags() + added > MAX_FRAGS {
             return Err(other);
         }
@@ -298,7 +308,7 @@ impl Packet {
         let mut first = other.into_meta();
         // SAFETY: the chain was the other packet's, and now is ours.
         let head = unsafe { first.as_mut() };
-        if head.len == 0 {
+        if head.room.len == 0 {
             let rest = std::mem::replace(&mut head.next, std::ptr::null_mut());
             // SAFETY: an empty head carries nothing; it was unlinked above.
             unsafe { Shared::give_home(first) };
@@ -337,7 +347,7 @@ impl Packet {
         // SAFETY: as above.
         unsafe { last.as_mut().next = first.as_ptr() };
         let meta = self.meta_mut();
-        meta.frags += frags;
+        meta.room.frags += frags;
         meta.total += bytes;
     }
 
@@ -513,8 +523,8 @@ impl Meta {
     #[inline]
     fn pull(&mut self, n: u16) {
         self.data = self.data.wrapping_add(usize::from(n));
-        self.len -= n;
-        self.headroom += n;
+        self.room.len -= n;
+        self.room.headroom += n;
     }
 }
 
@@ -550,7 +560,7 @@ impl<'a> Iterator for Chunks<'a> {
         self.next = chained(meta);
         // SAFETY: data and len describe bytes inside the chunk, which the borrowed packet owns; what may change under
         // us is marked foreign.
-        Some(unsafe { Chunk::new(meta.data, usize::from(meta.len), meta.flags & flag::FOREIGN != 0) })
+        Some(unsafe { Chunk::new(meta.data, usize::from(meta.room.len), meta.flags & flag::FOREIGN != 0) })
     }
 }
 

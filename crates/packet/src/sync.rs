@@ -10,3 +10,12 @@ pub(crate) use std::sync::{
     Arc,
     atomic::{AtomicBool, AtomicIsize, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
+
+/// Runs every interleaving of a model with at most three preemptions: what finds nearly all ordering errors, in seconds.
+#[cfg(test)]
+#[cfg(loom)]
+pub(crate) fn model(f: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(f);
+}

@@ -11,7 +11,7 @@
 //! head's linear part is where headers are written, and nobody may write into bytes that others see.
 
 use crate::buf::Buf;
-use crate::meta::flag;
+use crate::meta::{Room, flag};
 use crate::pool::{Cache, Direction, Handle, Keep, Kind, Pool, PoolConfig, PoolError, Shared};
 use crate::region::Region;
 use std::ptr::NonNull;
@@ -83,12 +83,9 @@ impl Views {
         // SAFETY: the chunk came out of the cache, so it is ours; its pool is the one that `keep` writes to.
         unsafe {
             let m = meta.as_mut();
-            m.headroom = 0;
-            m.tailroom = 0;
-            m.len = 0;
-            m.reset(0);
+            m.reset(Room::empty(0, 0));
             m.data = at.as_ptr();
-            m.len = len;
+            m.room.len = len;
             m.flags = flags;
             m.owner.as_ref().keep(meta, keep);
             Some(Buf::from_meta(meta))

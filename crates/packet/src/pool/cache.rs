@@ -4,7 +4,7 @@ use super::depot::Mag;
 use super::shared::{Handle, Shared};
 use super::{Direction, PoolError};
 use crate::batch::Batch;
-use crate::meta::Meta;
+use crate::meta::{Meta, Room};
 use crate::packet::Packet;
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -19,10 +19,18 @@ use std::sync::Arc;
 pub struct Cache {
     loaded: Mag,
     spare: Mag,
+    /// The pool, if what it has is memory of its own; views must be released one by one.
+    plain: Option<NonNull<Shared>>,
+    fill: usize,
+    /// What a new packet starts with.
+    room: Room,
     direction: Direction,
     handle: Arc<Handle>,
     not_sync: PhantomData<Cell<()>>,
 }
+
+// SAFETY: the pointer to the pool is only compared, never followed; everything else can be sent.
+unsafe impl Send for Cache {}
 
 impl Cache {
     pub(super) fn new(handle: Arc<Handle>, direction: Direction) -> Result<Cache, PoolError> {
@@ -30,7 +38,11 @@ impl Cache {
         shared.register_cache()?;
         // There are two magazines for every cache that may register, and one more.
         match (shared.depot.take_empty(), shared.depot.take_empty()) {
-            (Some(loaded), Some(spare)) => Ok(Cache { loaded, spare, direction, handle, not_sync: PhantomData }),
+            (Some(loaded), Some(spare)) => {
+                let (plain, fill) = ((!shared.is_view()).then_some(NonNull::from(shared)), shared.depot.fill());
+                let room = Room::empty(shared.chunk, shared.headroom);
+                Ok(Cache { loaded, spare, plain, fill, room, direction, handle, not_sync: PhantomData })
+            }
             (a, b) => {
                 a.into_iter().chain(b).for_each(|m| shared.depot.put_empty(m));
                 shared.unregister_cache();
@@ -60,11 +72,11 @@ impl Cache {
     /// An empty packet with the pool's headroom, or `None` when the pool is dry or down to the other direction's floor.
     #[inline]
     pub fn alloc(&mut self) -> Option<Packet> {
-        let headroom = self.handle.shared().headroom;
+        let room = self.room;
         let mut meta = self.alloc_meta()?;
         // SAFETY: the chunk came out of a magazine, so it is free and now ours alone.
         unsafe {
-            meta.as_mut().reset(headroom);
+            meta.as_mut().reset(room);
             Some(Packet::from_meta(meta))
         }
     }
@@ -72,22 +84,23 @@ impl Cache {
     /// Appends up to `n` empty packets to `out`, as many as it has room for; returns how many.
     #[inline]
     pub fn alloc_bulk<const N: usize>(&mut self, out: &mut Batch<N>, n: usize) -> usize {
-        let headroom = self.handle.shared().headroom;
+        let room = self.room;
         let want = n.min(out.room());
         let mut got = 0;
         while got < want {
-            let magazine = self.handle.shared().depot.open(&mut self.loaded);
+            // SAFETY: the handle keeps the depot alive.
+            let magazine = unsafe { self.loaded.open() };
             let take = magazine.len.min(want - got);
-            magazine.len -= take;
-            let taken = &magazine.slots[magazine.len..magazine.len + take];
-            for &chunk in taken.iter().rev() {
-                // SAFETY: slots below a magazine's length hold free chunks of this pool; taking them out made them ours.
-                // `take` is at most the room of the batch.
-                unsafe {
-                    (*chunk).reset(headroom);
-                    out.push_unchecked(Packet::from_meta(NonNull::new_unchecked(chunk)));
-                }
-            }
+            let left = magazine.len - take;
+            let taken = magazine.slots[left..magazine.len].iter().rev();
+            // SAFETY: slots below a magazine's length hold free chunks of this pool; taking them out makes them ours.
+            let packets = taken.map(|&chunk| unsafe {
+                (*chunk).reset(room);
+                Packet::from_meta(NonNull::new_unchecked(chunk))
+            });
+            // SAFETY: `take` is at most the room of the batch.
+            unsafe { out.extend_unchecked(packets) };
+            magazine.len = left;
             got += take;
             if got < want && !self.reload() {
                 break;
@@ -122,8 +135,25 @@ impl Cache {
     /// Frees the first `n` packets of a batch (all, if it has fewer); the rest moves to its front.
     #[inline]
     pub fn free_first<const N: usize>(&mut self, batch: &mut Batch<N>, n: usize) {
-        for packet in batch.drain_front(n) {
-            self.free(packet);
+        let mut left = batch.drain_front(n);
+        while let Some(packets) = left.peek() {
+            // SAFETY: the handle keeps the depot alive.
+            let magazine = unsafe { self.loaded.open() };
+            let mut run = 0;
+            for (slot, packet) in magazine.slots[..self.fill][magazine.len..].iter_mut().zip(packets) {
+                let meta = packet.as_meta();
+                if self.plain != Some(meta.owner) || !meta.next.is_null() {
+                    break;
+                }
+                *slot = packet.as_ptr();
+                run += 1;
+            }
+            magazine.len += run;
+            // SAFETY: the magazine owns the chunks of the first `run` packets now.
+            unsafe { left.forget(run) };
+            if let Some(odd) = left.next() {
+                self.free(odd);
+            }
         }
     }
 

@@ -9,16 +9,30 @@ use super::MAGAZINE;
 use crate::meta::Meta;
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::cell::UnsafeCell;
+use std::ptr::NonNull;
 
 const NONE: u32 = u32::MAX;
 
-/// The right to use one magazine of a depot.
+/// The right to use one magazine of a depot: its address, so that opening it is one load.
 #[derive(Debug)]
-pub(crate) struct Mag(u32);
+pub(crate) struct Mag(NonNull<Magazine>);
+
+// SAFETY: the token is the only way to its magazine, which holds nothing but free chunks of a pool.
+unsafe impl Send for Mag {}
 
 impl Mag {
-    /// Stands where a token was that has been given up; no depot has such a magazine.
-    pub(crate) const GONE: Mag = Mag(NONE);
+    /// Stands where a token was that has been given up; there is no such magazine.
+    pub(crate) const GONE: Mag = Mag(NonNull::dangling());
+
+    /// The contents.
+    ///
+    /// # Safety
+    /// The depot that the token came from is alive, and the token is not [`GONE`](Mag::GONE).
+    #[inline]
+    pub(crate) unsafe fn open(&mut self) -> &mut Magazine {
+        // SAFETY: tokens are made only by `pop`, one at a time for each magazine, and this borrows the token exclusively.
+        unsafe { self.0.as_mut() }
+    }
 }
 
 /// Up to [`MAGAZINE`] free chunks.
@@ -69,11 +83,19 @@ impl Depot {
         self.fill
     }
 
-    /// The contents of a magazine.
+    /// The contents of a magazine of this depot.
     #[inline]
     pub(crate) fn open<'a>(&'a self, mag: &'a mut Mag) -> &'a mut Magazine {
-        // SAFETY: tokens are made only by `pop`, one at a time for each magazine, and this borrows the token exclusively.
-        unsafe { &mut *self.magazines[mag.0 as usize].get() }
+        // SAFETY: the depot is borrowed, so it is alive, and nobody opens what was given up.
+        unsafe { mag.open() }
+    }
+
+    fn name(&self, index: u32) -> Mag {
+        Mag(NonNull::from(&self.magazines[index as usize]).cast())
+    }
+
+    fn index(&self, mag: Mag) -> u32 {
+        ((mag.0.as_ptr().addr() - self.magazines.as_ptr().addr()) / size_of::<Magazine>()) as u32
     }
 
     /// Takes a full magazine if at least `leave` chunks in full magazines stay behind.
@@ -81,23 +103,23 @@ impl Depot {
         if leave > 0 && self.chunks() < leave + self.fill {
             return None;
         }
-        let mag = self.full.pop(&self.links)?;
+        let index = self.full.pop(&self.links)?;
         self.full_count.fetch_sub(1, Ordering::Relaxed);
-        Some(mag)
+        Some(self.name(index))
     }
 
     pub(crate) fn put_full(&self, mag: Mag) {
         // Counted before it can be popped, so that the count never wraps below zero.
         self.full_count.fetch_add(1, Ordering::Relaxed);
-        self.full.push(&self.links, mag);
+        self.full.push(&self.links, self.index(mag));
     }
 
     pub(crate) fn take_empty(&self) -> Option<Mag> {
-        self.empty.pop(&self.links)
+        self.empty.pop(&self.links).map(|index| self.name(index))
     }
 
     pub(crate) fn put_empty(&self, mag: Mag) {
-        self.empty.push(&self.links, mag);
+        self.empty.push(&self.links, self.index(mag));
     }
 
     /// Chunks in full magazines.
@@ -107,11 +129,11 @@ impl Depot {
 }
 
 impl Stack {
-    fn push(&self, links: &[AtomicU32], mag: Mag) {
+    fn push(&self, links: &[AtomicU32], index: u32) {
         let mut head = self.0.load(Ordering::Relaxed);
         loop {
-            links[mag.0 as usize].store(head as u32, Ordering::Relaxed);
-            let next = (head & !u64::from(NONE)) | u64::from(mag.0);
+            links[index as usize].store(head as u32, Ordering::Relaxed);
+            let next = (head & !u64::from(NONE)) | u64::from(index);
             // Release: the contents of the magazine and its link are visible to whoever pops it.
             match self.0.compare_exchange_weak(head, next, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
@@ -120,7 +142,7 @@ impl Stack {
         }
     }
 
-    fn pop(&self, links: &[AtomicU32]) -> Option<Mag> {
+    fn pop(&self, links: &[AtomicU32]) -> Option<u32> {
         let mut head = self.0.load(Ordering::Acquire);
         loop {
             let top = head as u32;
@@ -132,7 +154,7 @@ impl Stack {
             let next = (((head >> 32) + 1) << 32) | u64::from(below);
             // Acquire: pairs with the release of `push`.
             match self.0.compare_exchange_weak(head, next, Ordering::Acquire, Ordering::Acquire) {
-                Ok(_) => return Some(Mag(top)),
+                Ok(_) => return Some(top),
                 Err(now) => head = now,
             }
         }
@@ -147,7 +169,7 @@ mod tests {
 
     #[test]
     fn two_threads_never_hold_the_same_magazine() {
-        loom::model(|| {
+        crate::sync::model(|| {
             let depot = Arc::new(Depot::new(2, 1));
             for i in 1..=2usize {
                 let mut mag = depot.take_empty().unwrap();

@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn what_two_threads_push_is_taken_once() {
-        loom::model(|| {
+        crate::sync::model(|| {
             let list = Arc::new(Returned::new());
             let push = |list: Arc<Returned>| {
                 let c = chunk();
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn a_push_against_a_close_is_either_taken_or_refused() {
-        loom::model(|| {
+        crate::sync::model(|| {
             let list = Arc::new(Returned::new());
             let other = list.clone();
             let t = loom::thread::spawn(move || {

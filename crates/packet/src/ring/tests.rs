@@ -131,7 +131,7 @@ mod model {
 
     #[test]
     fn every_interleaving_passes_items_in_order_and_drops_the_rest() {
-        loom::model(|| {
+        crate::sync::model(|| {
             let (mut p, mut c) = ring::<Box<u32>>(2);
             let t = loom::thread::spawn(move || {
                 let mut r = p.reserve(2);
