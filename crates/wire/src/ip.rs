@@ -38,7 +38,7 @@ pub mod protocol {
 #[inline]
 #[must_use]
 pub const fn mapped(v4: [u8; 4]) -> [u8; 16] {
-    (0xffff_0000_0000 | u32::from_be_bytes(v4) as u128).to_be_bytes()
+    (0xffff << 80 | (u32::from_le_bytes(v4) as u128) << 96).to_le_bytes()
 }
 
 /// The version in the first byte of an IP packet; 0 if there is none.

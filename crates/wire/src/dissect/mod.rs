@@ -11,9 +11,12 @@
 //!
 //! Tunnels are not entered: dissect the payload again.
 
-mod walk;
+mod common;
+mod general;
+mod link;
 
-pub use walk::dissect;
+use link::Link;
+pub use link::dissect;
 
 use crate::hash::{FlowKey, RssInput, Toeplitz};
 use crate::vlan::Tag;
@@ -119,8 +122,9 @@ impl core::ops::BitOrAssign for Flags {
     }
 }
 
-/// What a frame is made of. One cache line; offsets are bytes from the start of the frame.
+/// What a frame is made of, in 64 bytes. Offsets are bytes from the start of the frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C, align(16))]
 pub struct Dissected {
     /// Addresses, ports and protocol.
     pub flow: FlowKey,

@@ -17,6 +17,7 @@
 
 /// What identifies a flow. All zero for what is not IP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(C)]
 pub struct FlowKey {
     /// Source address, IPv4 as [`mapped`](crate::ip::mapped).
     pub src: [u8; 16],

@@ -1,97 +1,26 @@
-//! The walk from header to header. Each step checks once that its header is inside, reads it
-//! through an array of its exact size, and hands on; what is rare is out of line.
+//! The careful walk over any IP packet: options, extension headers, fragments, frames cut short.
+//! Each step checks that its header is inside and reads it through an array of its exact size.
 
-use super::{Dissected, Flags, LinkKind, Stop};
+use super::{Dissected, Flags, Link, Stop};
 use crate::Error;
-use crate::ethernet::{self, ethertype};
 use crate::ip::{self, protocol};
 use crate::ipv6::{Extensions, is_extension};
-use crate::vlan::{Tag, Tags};
 use crate::{icmp, ipv4, ipv6, tcp, udp};
 use core::cmp::Ordering;
 
 /// Length of SCTP's common header (RFC 9260 section 3.1).
 const SCTP_HEADER_LEN: usize = 12;
 
-/// Finds the headers of a frame, reading each once.
-#[inline]
-#[must_use]
-pub fn dissect(frame: &[u8], kind: LinkKind) -> Dissected {
-    match kind {
-        LinkKind::Ethernet => ethernet(frame),
-        LinkKind::Ip => bare_ip(frame),
-    }
-}
-
 impl Dissected {
-    /// Nothing from `at` on is understood.
-    #[inline(always)]
-    fn stop_at(mut self, at: usize, frame: &[u8], stop: Stop) -> Self {
-        self.l3 = at as u16;
-        self.l4 = at as u16;
-        self.payload = at as u16;
-        self.end = frame.len().min(u32::MAX as usize) as u32;
-        self.stop = stop;
-        self
-    }
-
-    #[inline(always)]
+    #[inline]
     fn stop(mut self, stop: Stop) -> Self {
         self.stop = stop;
         self
     }
 }
 
-#[inline(always)]
-fn ethernet(frame: &[u8]) -> Dissected {
-    let Ok((header, _)) = ethernet::Header::split(frame) else {
-        return Dissected::default().stop_at(0, frame, Stop::LinkTruncated);
-    };
-    let found = Dissected { ethertype: header.ethertype(), ..Dissected::default() };
-    match header.ethertype() {
-        ethertype::IPV4 => ipv4(found, frame, ethernet::HEADER_LEN),
-        ethertype::IPV6 => ipv6(found, frame, ethernet::HEADER_LEN),
-        _ => tagged(frame, header.ethertype()),
-    }
-}
-
-#[inline(never)]
-fn tagged(frame: &[u8], ethertype: u16) -> Dissected {
-    let behind = frame.get(ethernet::HEADER_LEN..).unwrap_or_default();
-    let mut walk = Tags::new(ethertype, behind);
-    let tags = core::array::from_fn(|_| walk.next().unwrap_or_default());
-    let l3 = frame.len() - walk.payload().len();
-    let found = Dissected { tags, ethertype: walk.ethertype(), ..Dissected::default() };
-    match walk.ethertype() {
-        ethertype::IPV4 => ipv4(found, frame, l3),
-        ethertype::IPV6 => ipv6(found, frame, l3),
-        other if !ethertype::is_tag(other) => found.stop_at(l3, frame, Stop::NotIp),
-        _ if tags[1] == Tag::default() => found.stop_at(l3, frame, Stop::LinkTruncated),
-        _ => found.stop_at(l3, frame, Stop::TooManyTags),
-    }
-}
-
-#[inline(always)]
-fn bare_ip(frame: &[u8]) -> Dissected {
-    let mut found = Dissected::default();
-    if frame.is_empty() {
-        return found.stop_at(0, frame, Stop::NetworkTruncated);
-    }
-    match ip::version(frame) {
-        4 => {
-            found.ethertype = ethertype::IPV4;
-            ipv4(found, frame, 0)
-        }
-        6 => {
-            found.ethertype = ethertype::IPV6;
-            ipv6(found, frame, 0)
-        }
-        _ => found.stop_at(0, frame, Stop::NotIp),
-    }
-}
-
 /// What a packet of the length it promises says about the frame.
-#[inline(always)]
+#[inline]
 fn length_flags(promised: usize, frame: &[u8]) -> Flags {
     match promised.cmp(&frame.len()) {
         Ordering::Less => Flags::PADDED,
@@ -100,18 +29,21 @@ fn length_flags(promised: usize, frame: &[u8]) -> Flags {
     }
 }
 
-#[inline(always)]
-fn ipv4(mut found: Dissected, frame: &[u8], l3: usize) -> Dissected {
+/// Finds the headers of an IPv4 packet.
+#[inline(never)]
+pub(super) fn ipv4(frame: &[u8], link: Link) -> Dissected {
+    let mut found = link.stop(frame, Stop::NetworkTruncated);
+    let l3 = usize::from(link.l3);
     let packet = frame.get(l3..).unwrap_or_default();
     let Ok((header, _)) = ipv4::Header::split(packet) else {
-        return found.stop_at(l3, frame, Stop::NetworkTruncated);
+        return found;
     };
     let (header_len, total_len) = (header.header_len(), usize::from(header.total_len()));
     if header.version() != 4 || header_len < ipv4::HEADER_LEN || total_len < header_len {
-        return found.stop_at(l3, frame, Stop::NetworkMalformed);
+        return found.stop(Stop::NetworkMalformed);
     }
     if header_len > packet.len() {
-        return found.stop_at(l3, frame, Stop::NetworkTruncated);
+        return found;
     }
     found.flow.src = ip::mapped(header.src());
     found.flow.dst = ip::mapped(header.dst());
@@ -126,18 +58,20 @@ fn ipv4(mut found: Dissected, frame: &[u8], l3: usize) -> Dissected {
             found.flags |= Flags::FIRST_FRAGMENT;
         }
     }
-    found.l3 = l3 as u16;
     transport(found, frame, l3 + header_len, l3 + total_len)
 }
 
-#[inline(always)]
-fn ipv6(mut found: Dissected, frame: &[u8], l3: usize) -> Dissected {
+/// Finds the headers of an IPv6 packet.
+#[inline(never)]
+pub(super) fn ipv6(frame: &[u8], link: Link) -> Dissected {
+    let mut found = link.stop(frame, Stop::NetworkTruncated);
+    let l3 = usize::from(link.l3);
     let packet = frame.get(l3..).unwrap_or_default();
     let Ok((header, _)) = ipv6::Header::split(packet) else {
-        return found.stop_at(l3, frame, Stop::NetworkTruncated);
+        return found;
     };
     if header.version() != 6 {
-        return found.stop_at(l3, frame, Stop::NetworkMalformed);
+        return found.stop(Stop::NetworkMalformed);
     }
     let l4 = l3 + ipv6::HEADER_LEN;
     let end = l4 + usize::from(header.payload_len());
@@ -145,14 +79,12 @@ fn ipv6(mut found: Dissected, frame: &[u8], l3: usize) -> Dissected {
     found.flow.dst = header.dst();
     found.flow.protocol = header.next_header();
     found.flags = Flags::IPV6 | length_flags(end, frame);
-    found.l3 = l3 as u16;
     if is_extension(header.next_header()) {
         return extensions(found, frame, l4, end);
     }
     transport(found, frame, l4, end)
 }
 
-#[inline(never)]
 fn extensions(mut found: Dissected, frame: &[u8], l4: usize, end: usize) -> Dissected {
     let end = end.min(frame.len());
     let mut walk = Extensions::new(found.flow.protocol, frame.get(l4..end).unwrap_or_default());
@@ -182,7 +114,7 @@ fn extensions(mut found: Dissected, frame: &[u8], l4: usize, end: usize) -> Diss
 }
 
 /// Reads the transport header at `l4` of a packet that promises to reach to `end`.
-#[inline(always)]
+#[inline]
 fn transport(mut found: Dissected, frame: &[u8], l4: usize, end: usize) -> Dissected {
     let end = end.min(frame.len());
     let segment = frame.get(l4..end).unwrap_or_default();
@@ -225,11 +157,11 @@ fn transport(mut found: Dissected, frame: &[u8], l4: usize, end: usize) -> Disse
         return found.stop(Stop::TransportTruncated);
     }
     found.payload = (l4 + header_len) as u16;
-    found
+    found.stop(Stop::Complete)
 }
 
 /// Fragments have no ports in their key, or the first would not be of the same flow as the rest.
-#[inline(always)]
+#[inline]
 fn ports(found: &mut Dissected, src_port: u16, dst_port: u16) {
     if !found.flags.contains(Flags::FRAGMENT) {
         found.flow.src_port = src_port;
