@@ -271,7 +271,7 @@ impl Template {
             _ if udp => return Err(GsoError::Checksum),
             _ => None,
         };
-        let hint = Hint { l4: start, inner_l3: gso.tunnel.map(|t| usize::from(t.inner_l3)) };
+        let hint = Hint { opaque: false, l4: start, inner_l3: gso.tunnel.map(|t| usize::from(t.inner_l3)) };
         let walked = walk(headers, link, hint).map_err(|unknown| match unknown {
             Unknown::Short => GsoError::Truncated,
             Unknown::Fragment | Unknown::Foreign => GsoError::Headers,

@@ -2,6 +2,7 @@
 //! and obvious reading of the RFCs.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+pub mod chain;
 pub mod check;
 pub mod reference;
 

@@ -1,0 +1,105 @@
+//! What the engine did, and why.
+
+/// Why a held packet or aggregate left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Flush {
+    /// The caller asked for everything.
+    End,
+    /// It was held longer than the caller allows.
+    Age,
+    /// No further segment fits: maximum size, maximum count, or the buffer is full.
+    Full,
+    /// Its last segment is shorter than the others, as that of a message is.
+    Short,
+    /// Its last segment has FIN or PSH.
+    Push,
+    /// The next packet is not the next: sequence number or IPv4 identification.
+    Order,
+    /// The next packet has other TCP flags, or no payload.
+    Flags,
+    /// The next packet differs elsewhere in its headers: TTL, TOS, options, window, acknowledgment,
+    /// addresses, tags; or they forbid coalescing.
+    Header,
+    /// The next packet's payload is longer.
+    Size,
+    /// Its own checksum or that of the next packet is wrong, absent or elsewhere.
+    Checksum,
+    /// The next packet is a super-packet.
+    Gso,
+    /// A flow that came later took its place.
+    Evict,
+    /// A packet came whose flow cannot be told: a later fragment, or headers in pieces.
+    Unknown,
+}
+
+impl Flush {
+    /// Every reason, in the order of their declaration.
+    pub const ALL: [Self; 13] = [
+        Self::End,
+        Self::Age,
+        Self::Full,
+        Self::Short,
+        Self::Push,
+        Self::Order,
+        Self::Flags,
+        Self::Header,
+        Self::Size,
+        Self::Checksum,
+        Self::Gso,
+        Self::Evict,
+        Self::Unknown,
+    ];
+
+    /// A word for tables and metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::End => "end",
+            Self::Age => "age",
+            Self::Full => "full",
+            Self::Short => "short",
+            Self::Push => "push",
+            Self::Order => "order",
+            Self::Flags => "flags",
+            Self::Header => "header",
+            Self::Size => "size",
+            Self::Checksum => "checksum",
+            Self::Gso => "gso",
+            Self::Evict => "evict",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// Counters since the engine was made. `packets = merged + (what left) + (what is held)`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Packets pushed.
+    pub packets: u64,
+    /// Of these, packets that became part of another.
+    pub merged: u64,
+    /// Of these, packets that were not held, because they can begin no aggregate.
+    pub passed: u64,
+    /// Of these, packets that passed while the engine stood aside (see [`crate::Auto`]).
+    pub aside: u64,
+    /// Super-packets that left.
+    pub aggregates: u64,
+    /// What was held and left, alone or merged, by reason.
+    pub(crate) flushed: [u64; Flush::ALL.len()],
+}
+
+impl Stats {
+    /// How many packets and aggregates that were held left for this reason.
+    #[must_use]
+    pub fn flushed(&self, reason: Flush) -> u64 {
+        self.flushed.get(reason as usize).copied().unwrap_or(0)
+    }
+
+    #[inline]
+    pub(crate) fn count(&mut self, reason: Flush) {
+        if let Some(n) = self.flushed.get_mut(reason as usize) {
+            *n += 1;
+        }
+    }
+}
