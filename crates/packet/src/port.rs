@@ -225,7 +225,9 @@ pub trait RxQueue: Send {
         State::Up
     }
 
-    /// What an idle worker can wait for.
+    /// What an idle worker can wait for. Called when the worker is about to sleep, after which it looks with
+    /// [`rx`](RxQueue::rx) once more and only then waits: a queue whose other side must signal can ask for the signal here
+    /// and lose none.
     fn wake(&self) -> Wake {
         Wake::Poll
     }

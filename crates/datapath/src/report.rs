@@ -1,0 +1,154 @@
+//! The counters of ports, routes and the pool together: for the live display, the summary, and machines.
+//!
+//! ```text
+//!   received + split  =  sent + merged + drops (each by name)        the balance
+//!   buffers out       =  buffers home                                once everything has stopped
+//! ```
+
+use serde::Serialize;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use towpath_packet::{Counters, Pool, Snapshot};
+
+/// Where to read everything from; cheap to read at any time, from any thread.
+#[derive(Debug, Clone)]
+pub struct Meter {
+    ports: Vec<PortMeter>,
+    routes: Vec<Arc<Counters>>,
+    pool: Pool,
+    started: Instant,
+}
+
+/// The counters of one port's queues.
+#[derive(Debug, Clone)]
+pub struct PortMeter {
+    /// What the port is called.
+    pub name: String,
+    /// Of its receive queues.
+    pub rx: Vec<Arc<Counters>>,
+    /// Of its transmit queues.
+    pub tx: Vec<Arc<Counters>>,
+}
+
+impl Meter {
+    /// A meter; its clock starts now.
+    pub fn new(ports: Vec<PortMeter>, routes: Vec<Arc<Counters>>, pool: Pool) -> Meter {
+        Meter { ports, routes, pool, started: Instant::now() }
+    }
+
+    /// Reads everything.
+    pub fn read(&self) -> Reading {
+        let sum = |list: &[Arc<Counters>]| list.iter().fold(Snapshot::default(), |sum, c| sum.plus(&c.snapshot()));
+        let port = |p: &PortMeter| PortReading { name: p.name.clone(), rx: sum(&p.rx), tx: sum(&p.tx) };
+        Reading {
+            elapsed: self.started.elapsed(),
+            ports: self.ports.iter().map(port).collect(),
+            routes: sum(&self.routes),
+        }
+    }
+
+    /// Chunks of the pool that are not home. Exact only once every worker has stopped.
+    pub fn buffers_away(&self) -> usize {
+        let stats = self.pool.stats();
+        stats.capacity - stats.home
+    }
+
+    /// Times that the pool had fewer buffers than were asked for.
+    pub fn shortages(&self) -> u64 {
+        self.pool.stats().shortages
+    }
+}
+
+/// All counters at one moment.
+#[derive(Debug, Clone)]
+pub struct Reading {
+    /// Time since the meter was made.
+    pub elapsed: Duration,
+    /// By port.
+    pub ports: Vec<PortReading>,
+    /// Of all routes together: what was dropped or split between the queues.
+    pub routes: Snapshot,
+}
+
+/// The counters of one port.
+#[derive(Debug, Clone)]
+pub struct PortReading {
+    /// What the port is called.
+    pub name: String,
+    /// Of its receive queues together.
+    pub rx: Snapshot,
+    /// Of its transmit queues together.
+    pub tx: Snapshot,
+}
+
+impl Reading {
+    /// The difference to an earlier reading of the same meter.
+    #[must_use]
+    pub fn since(&self, earlier: &Reading) -> Reading {
+        let port = |(now, then): (&PortReading, &PortReading)| PortReading {
+            name: now.name.clone(),
+            rx: now.rx.since(&then.rx),
+            tx: now.tx.since(&then.tx),
+        };
+        Reading {
+            elapsed: self.elapsed.saturating_sub(earlier.elapsed),
+            ports: self.ports.iter().zip(&earlier.ports).map(port).collect(),
+            routes: self.routes.since(&earlier.routes),
+        }
+    }
+
+    /// The balance at this moment.
+    pub fn balance(&self) -> Balance {
+        let mut rx = Snapshot::default();
+        let mut tx = Snapshot::default();
+        for port in &self.ports {
+            rx = rx.plus(&port.rx);
+            tx = tx.plus(&port.tx);
+        }
+        let all = rx.plus(&tx).plus(&self.routes);
+        Balance {
+            // What a receive queue had to drop was received, though it never handed it over.
+            received: rx.packets + rx.all_drops(),
+            split: all.split,
+            sent: tx.packets,
+            merged: all.merged,
+            drops: all.drops().map(|(reason, n)| Drops { reason: reason.name(), packets: n }).collect(),
+        }
+    }
+}
+
+/// Whether everything that came in is accounted for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Balance {
+    /// Packets that ports received or generated.
+    pub received: u64,
+    /// Packets that segmentation added.
+    pub split: u64,
+    /// Packets that ports sent, delivered or consumed.
+    pub sent: u64,
+    /// Packets that became part of others.
+    pub merged: u64,
+    /// Packets that were dropped, by reason.
+    pub drops: Vec<Drops>,
+}
+
+/// Packets dropped for one reason.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Drops {
+    /// Name of the reason.
+    pub reason: &'static str,
+    /// How many.
+    pub packets: u64,
+}
+
+impl Balance {
+    /// Packets dropped for any reason.
+    pub fn dropped(&self) -> u64 {
+        self.drops.iter().map(|d| d.packets).sum()
+    }
+
+    /// Packets on their way: 0 once everything has stopped. Negative would mean that packets were invented.
+    pub fn in_flight(&self) -> i64 {
+        (self.received + self.split).wrapping_sub(self.sent + self.merged + self.dropped()) as i64
+    }
+}

@@ -1,0 +1,273 @@
+//! A route: one direction from a receive queue to a transmit queue, run to completion by one thread.
+//!
+//! ```text
+//!   RxQueue ──rx──► incoming ──(asks for more than the egress can?)──► Finisher ──► outgoing ──tx──► TxQueue
+//!                      │                 no                                              ▲
+//!                      └──────────────────────────────────────────────────────────────────
+//! ```
+//!
+//! Order is absolute: nothing is received while something waits to be sent. An egress that takes no more holds the
+//! ingress back (the kernel, the ring or the file keeps the packets) for up to [`RouteConfig::egress_wait`]; only then are the
+//! packets that are held dropped, by name.
+//!
+//! Balance: received + split = sent + drops + held, at every moment between two turns.
+
+use crate::finish::{Finisher, asks_more};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant};
+use towpath_gro::Link;
+use towpath_packet::port::{Layer, RxQueue, State, TxQueue, Wake};
+use towpath_packet::{Batch, Cache, Counters, DropReason, Offloads};
+
+/// How a route behaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RouteConfig {
+    /// How long an egress may refuse before what is held is dropped as `egress-full`. Zero drops at once.
+    pub egress_wait: Duration,
+    /// What packets begin with.
+    pub layer: Layer,
+}
+
+impl Default for RouteConfig {
+    /// Ten milliseconds; Ethernet.
+    fn default() -> RouteConfig {
+        RouteConfig { egress_wait: Duration::from_millis(10), layer: Layer::Ethernet }
+    }
+}
+
+/// A number of packets that several routes may move together.
+#[derive(Debug)]
+pub struct Limit(AtomicI64);
+
+impl Limit {
+    /// `n` packets.
+    pub fn new(n: u64) -> Limit {
+        Limit(AtomicI64::new(i64::try_from(n).unwrap_or(i64::MAX)))
+    }
+
+    /// Takes up to `n`; returns how many there were.
+    fn take(&self, n: usize) -> usize {
+        let before = self.0.fetch_sub(n as i64, Ordering::Relaxed);
+        before.clamp(0, n as i64) as usize
+    }
+
+    fn used_up(&self) -> bool {
+        self.0.load(Ordering::Relaxed) <= 0
+    }
+}
+
+/// One direction, owned by the thread that runs it.
+pub struct Route<R, T> {
+    rx: R,
+    tx: T,
+    incoming: Batch,
+    outgoing: Batch,
+    finisher: Finisher,
+    can: Offloads,
+    limit: Option<Arc<Limit>>,
+    config: RouteConfig,
+    refused_since: Option<Instant>,
+    counters: Arc<Counters>,
+    ended: Option<State>,
+    /// The ingress never brings anything.
+    silent: bool,
+}
+
+impl<R: RxQueue, T: TxQueue> Route<R, T> {
+    /// Joins two queues. `cache` is where segments and copies come from, a [`Direction::Tx`](towpath_packet::Direction::Tx) one.
+    pub fn new(rx: R, tx: T, cache: Cache, config: RouteConfig) -> Route<R, T> {
+        let counters = Arc::new(Counters::default());
+        let link = if config.layer == Layer::Ip { Link::Ip } else { Link::Ethernet };
+        let finisher = Finisher::new(cache, link, counters.clone());
+        let can = tx.offloads();
+        let silent = rx.wake() == Wake::Never;
+        let (incoming, outgoing) = (Batch::new(), Batch::new());
+        Route {
+            rx,
+            tx,
+            incoming,
+            outgoing,
+            finisher,
+            can,
+            limit: None,
+            config,
+            refused_since: None,
+            counters,
+            ended: None,
+            silent,
+        }
+    }
+
+    /// Ends the route when `limit` is used up; what was received beyond it is dropped as `stopped`.
+    #[must_use]
+    pub fn with_limit(mut self, limit: Arc<Limit>) -> Route<R, T> {
+        self.limit = Some(limit);
+        self
+    }
+
+    /// What is dropped and split between the queues; packets are counted by the queues themselves.
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+
+    /// Packets that were received and not yet taken by the egress.
+    pub fn held(&self) -> usize {
+        self.incoming.len() + self.finisher.holds() + self.outgoing.len()
+    }
+
+    /// Why the route will move no more packets; `None` while it may.
+    pub fn ended(&self) -> Option<&State> {
+        self.ended.as_ref()
+    }
+
+    /// Whether the route has nothing to wait for: it has ended, or its ingress never brings anything.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.ended.is_some() || self.silent
+    }
+
+    /// Whether packets are on their way that must not be cut off: held here, or taken by the egress and not yet gone.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.held() + self.tx.pending() > 0
+    }
+
+    /// Moves one burst; returns how many packets were received or sent. With `stopping`, nothing more is received.
+    #[inline]
+    pub fn turn(&mut self, stopping: bool) -> usize {
+        self.tx.reclaim();
+        if self.held() > 0 {
+            let sent = self.send();
+            if self.held() > 0 {
+                self.refused(sent > 0);
+                return sent;
+            }
+            self.refused_since = None;
+            return sent;
+        }
+        if stopping || self.ended.is_some() {
+            return 0;
+        }
+        self.rx.refill();
+        let received = self.rx.rx(&mut self.incoming);
+        if received == 0 {
+            self.look_for_the_end();
+            return 0;
+        }
+        if let Some(limit) = &self.limit {
+            let granted = limit.take(received);
+            while self.incoming.len() > granted {
+                if let Some(packet) = self.incoming.pop() {
+                    self.counters.dropped(DropReason::Stopped, 1);
+                    self.finisher.cache().free(packet);
+                }
+            }
+            if limit.used_up() {
+                self.ended = Some(State::Done);
+            }
+        }
+        self.send();
+        received
+    }
+
+    /// Sends what is held, as far as the egress takes it; returns how many packets it took.
+    #[inline]
+    fn send(&mut self) -> usize {
+        let mut sent = 0;
+        loop {
+            let direct = self.outgoing.is_empty()
+                && self.finisher.holds() == 0
+                && !self.incoming.iter().any(|packet| asks_more(packet, self.can));
+            let batch = if direct {
+                &mut self.incoming
+            } else {
+                self.finisher.finish(&mut self.incoming, &mut self.outgoing, self.can);
+                &mut self.outgoing
+            };
+            if batch.is_empty() {
+                break;
+            }
+            let taken = self.tx.tx(batch);
+            sent += taken;
+            let refused = !batch.is_empty();
+            let can = self.tx.offloads();
+            if can != self.can {
+                self.can = can;
+                self.rx.restrict(can);
+                self.finisher.redo(&mut self.outgoing, can);
+                continue;
+            }
+            if refused {
+                break;
+            }
+        }
+        self.tx.kick();
+        sent
+    }
+
+    /// The egress takes no more for now.
+    #[cold]
+    fn refused(&mut self, progress: bool) {
+        let reason = match self.tx.state() {
+            State::Gone(_) | State::Done => DropReason::PortGone,
+            State::Down(_) => DropReason::LinkDown,
+            State::Up => DropReason::EgressFull,
+        };
+        let now = Instant::now();
+        if progress {
+            self.refused_since = None;
+        }
+        let since = *self.refused_since.get_or_insert(now);
+        if reason == DropReason::PortGone || now.duration_since(since) >= self.config.egress_wait {
+            self.drop_held(reason);
+            self.refused_since = None;
+        }
+        if reason == DropReason::PortGone {
+            self.ended = Some(self.tx.state());
+        }
+    }
+
+    #[cold]
+    fn look_for_the_end(&mut self) {
+        let (rx, tx) = (self.rx.state(), self.tx.state());
+        let used_up = self.limit.as_ref().is_some_and(|limit| limit.used_up());
+        self.ended = match (rx.ended(), tx.ended()) {
+            (true, _) => Some(rx),
+            (_, true) => Some(tx),
+            _ => used_up.then_some(State::Done),
+        };
+    }
+
+    /// Drops everything that is held.
+    pub(crate) fn drop_held(&mut self, reason: DropReason) {
+        self.counters.dropped(reason, self.held() as u64);
+        self.finisher.drop_held();
+        self.finisher.cache().free_bulk(&mut self.incoming);
+        self.finisher.cache().free_bulk(&mut self.outgoing);
+    }
+
+    /// What an idle worker waits for, and whether on the sending side.
+    pub(crate) fn wakes(&self) -> [(Wake, bool); 2] {
+        if self.held() > 0 {
+            // A descriptor that is writable all the time although the queue refuses would make a busy loop: the time
+            // that the route waits is bounded anyway, so it is looked at from time to time as well.
+            return [(Wake::Poll, true), (Wake::Never, true)];
+        }
+        let reclaim = if self.tx.pending() > 0 { self.tx.wake() } else { Wake::Never };
+        let rx = if self.ended.is_some() { Wake::Never } else { self.rx.wake() };
+        [(rx, false), (reclaim, true)]
+    }
+}
+
+#[cfg(test)]
+impl<R, T> Route<R, T> {
+    pub(crate) fn rx_mut(&mut self) -> &mut R {
+        &mut self.rx
+    }
+
+    pub(crate) fn tx_mut(&mut self) -> &mut T {
+        &mut self.tx
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;
