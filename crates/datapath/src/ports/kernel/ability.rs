@@ -1,0 +1,112 @@
+//! What was asked for, what was found, what is used.
+
+use crate::uri::Want;
+use std::borrow::Cow;
+use towpath_packet::Offloads;
+use towpath_packet::port::{Ability, PortError};
+
+/// How much each kind of offload is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Wants {
+    /// Partial and verified checksums, in both directions.
+    pub csum: Want,
+    /// TCP super-packets, in both directions. Needs `csum`.
+    pub tso: Want,
+    /// UDP super-packets, in both directions. Needs `csum`.
+    pub uso: Want,
+}
+
+/// TCP super-packets of every kind.
+pub(crate) const TSO: Offloads = Offloads::TSO4.with(Offloads::TSO6).with(Offloads::TSO_ECN);
+
+impl Wants {
+    /// Takes the three options.
+    pub(crate) fn from_options(options: &mut crate::uri::Options) -> Result<Wants, PortError> {
+        Ok(Wants {
+            csum: options.want("csum")?.unwrap_or_default(),
+            tso: options.want("tso")?.unwrap_or_default(),
+            uso: options.want("uso")?.unwrap_or_default(),
+        })
+    }
+
+    /// What may be used at all. Segmentation computes checksums, so it is not to be had without them.
+    pub(crate) fn allowed(self) -> Offloads {
+        let pick = |want, set| if want == Want::Off { Offloads::NONE } else { set };
+        match self.csum {
+            Want::Off => Offloads::NONE,
+            _ => Offloads::CSUM.with(pick(self.tso, TSO)).with(pick(self.uso, Offloads::USO)),
+        }
+    }
+}
+
+/// What the kernel does in each direction, and what it said about what it doesn't.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Found {
+    /// What it hands over.
+    pub(crate) rx: Offloads,
+    /// What it takes.
+    pub(crate) tx: Offloads,
+    /// Refusals, each with the offload that it is about.
+    pub(crate) refused: Vec<(Offloads, String)>,
+    /// How it was found out.
+    pub(crate) how: &'static str,
+}
+
+/// One line for each kind of offload; and an error if one that is required is missing.
+pub(crate) fn report(port: &str, wants: Wants, found: &Found) -> Result<Vec<Ability>, PortError> {
+    let kinds = [("csum", wants.csum, Offloads::CSUM), ("tso", wants.tso, TSO), ("uso", wants.uso, Offloads::USO)];
+    let mut abilities = Vec::new();
+    for (name, want, set) in kinds {
+        let (on, why, mend) = if want == Want::Off {
+            (false, Cow::Borrowed("switched off by option"), Some(format!("{name}=prefer")))
+        } else if wants.csum == Want::Off {
+            let why = "needs csum, which is switched off by option";
+            (false, Cow::Borrowed(why), Some("csum=prefer".to_owned()))
+        } else if found.rx.has(set) && found.tx.has(set) {
+            (true, Cow::Borrowed(found.how), None)
+        } else {
+            let said: Vec<_> = found.refused.iter().filter(|(about, _)| !about.and(set).is_none()).collect();
+            let said: Vec<_> = said.into_iter().map(|(_, what)| what.as_str()).collect();
+            (false, Cow::Owned(format!("the kernel refuses: {}", said.join(", "))), None)
+        };
+        if want == Want::Require && !on {
+            return Err(PortError::Required { port: port.to_owned(), ability: name.to_owned(), why: why.into_owned() });
+        }
+        abilities.push(Ability { name, on, why, mend });
+    }
+    Ok(abilities)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(tx: Offloads) -> Found {
+        let refused = vec![(Offloads::USO, "tx uso4: Invalid argument".to_owned())];
+        Found { rx: Offloads::ALL, tx, refused, how: "accepted by the kernel" }
+    }
+
+    #[test]
+    fn a_missing_ability_is_reported_with_what_the_kernel_said() {
+        let list = report("tap:a", Wants::default(), &found(Offloads::ALL.without(Offloads::USO))).unwrap();
+        let on: Vec<_> = list.iter().map(|a| (a.name, a.on)).collect();
+        assert_eq!(on, [("csum", true), ("tso", true), ("uso", false)]);
+        assert!(list[2].why.contains("tx uso4: Invalid argument"));
+    }
+
+    #[test]
+    fn a_missing_ability_that_is_required_is_an_error() {
+        let wants = Wants { uso: Want::Require, ..Wants::default() };
+        let error = report("tap:a", wants, &found(Offloads::CSUM)).unwrap_err().to_string();
+        assert_eq!(error, "tap:a: uso=require: the kernel refuses: tx uso4: Invalid argument");
+        let wants = Wants { csum: Want::Off, tso: Want::Require, ..Wants::default() };
+        let error = report("tap:a", wants, &found(Offloads::ALL)).unwrap_err().to_string();
+        assert_eq!(error, "tap:a: tso=require: needs csum, which is switched off by option");
+    }
+
+    #[test]
+    fn nothing_is_segmented_without_checksums() {
+        assert!(Wants { csum: Want::Off, ..Wants::default() }.allowed().is_none());
+        assert_eq!(Wants { tso: Want::Off, ..Wants::default() }.allowed(), Offloads::CSUM.with(Offloads::USO));
+    }
+}
