@@ -1,0 +1,284 @@
+//! What is generated, as options.
+
+use crate::uri::{Options, Uri};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use towpath_packet::port::{Layer, PortError};
+use towpath_wire::ethernet::{self, Mac};
+use towpath_wire::{ipv4, ipv6, tcp, udp, vlan};
+
+/// Flows that share a source address; the next ones get the next address.
+pub(super) const PORTS: u32 = 10_000;
+
+/// The three packet lengths of a mix and how many of twelve packets have each, in the order in which they are sent: the
+/// common "simple IMIX", 7 : 4 : 1, with IP packets of 576 and 1500 bytes behind 14 bytes of Ethernet.
+pub const IMIX: [u16; 12] = [64, 590, 64, 64, 590, 64, 1514, 64, 590, 64, 590, 64];
+
+/// Lengths of the packets, from the first byte of the [layer](Config::layer) to the last of the payload: for Ethernet
+/// without the frame check sequence, so a "64-byte frame" on a wire is 60 here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Size {
+    /// All of one length.
+    Fixed(u32),
+    /// The lengths of [`IMIX`]; on the IP layer 14 bytes less, and where the headers need more than a length has, just
+    /// what they and the tag need.
+    Imix,
+}
+
+/// The transport protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// UDP.
+    Udp,
+    /// TCP: segments of an established connection, ACK set, no options, sequence numbers that follow each other.
+    Tcp,
+}
+
+/// What is generated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Whether packets begin with an Ethernet or with an IP header.
+    pub layer: Layer,
+    /// Number of flows, 1 to 2^20. They take turns, one packet each. Flow `i` has source port `src_port + i % 10000` and
+    /// source address `src_ip + i / 10000`.
+    pub flows: u32,
+    /// Lengths of the packets.
+    pub size: Size,
+    /// Transport protocol.
+    pub protocol: Protocol,
+    /// Packets per second over all queues; `None` for as many as there is room for.
+    pub rate: Option<u64>,
+    /// Packets to send over all queues; `None` for no end.
+    pub count: Option<u64>,
+    /// Decides payload, first TCP sequence numbers and IPv4 identifications.
+    pub seed: u64,
+    /// Payload bytes of each segment: packets become super-packets that the egress cuts. If it cannot, the segments are
+    /// sent, each as a packet of its own.
+    pub gso: Option<u16>,
+    /// An 802.1Q tag in the packet.
+    pub vlan: Option<u16>,
+    /// Ethernet source.
+    pub src_mac: Mac,
+    /// Ethernet destination.
+    pub dst_mac: Mac,
+    /// Source address of the first flow; its family is that of the packets.
+    pub src_ip: IpAddr,
+    /// Destination address.
+    pub dst_ip: IpAddr,
+    /// Source port of the first flow.
+    pub src_port: u16,
+    /// Destination port.
+    pub dst_port: u16,
+    /// Check the tags of what is sent *to* this port: see [`Verification`](super::Verification).
+    pub verify: bool,
+}
+
+impl Default for Config {
+    /// Eight flows of 64-byte UDP over IPv4, as fast as possible, without end. The addresses are those that are set apart
+    /// for benchmarks (198.18.0.0/15, RFC 2544) and documentation (00:00:5e:00:53:xx, RFC 7042), the port is *discard*.
+    fn default() -> Config {
+        Config {
+            layer: Layer::Ethernet,
+            flows: 8,
+            size: Size::Fixed(64),
+            protocol: Protocol::Udp,
+            rate: None,
+            count: None,
+            seed: 1,
+            gso: None,
+            vlan: None,
+            src_mac: [0x00, 0x00, 0x5e, 0x00, 0x53, 0x01],
+            dst_mac: [0x00, 0x00, 0x5e, 0x00, 0x53, 0x02],
+            src_ip: IpAddr::V4(Ipv4Addr::new(198, 18, 0, 1)),
+            dst_ip: IpAddr::V4(Ipv4Addr::new(198, 19, 0, 1)),
+            src_port: 49152,
+            dst_port: 9,
+            verify: false,
+        }
+    }
+}
+
+/// Addresses of `ip=6`: documentation (2001:db8::/32, RFC 3849).
+const SRC_6: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 1, 0, 0, 0, 1));
+const DST_6: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 2, 0, 0, 0, 1));
+
+impl Config {
+    /// Reads `gen:flows=8,size=1448,…`; see the [module](super) for the options.
+    ///
+    /// # Errors
+    /// [`PortError::Option`] names the option, its value and the rule that it breaks.
+    pub fn from_uri(uri: &Uri) -> Result<Config, PortError> {
+        let mut o = uri.options();
+        let mut config = Config::default();
+        set(&mut config.layer, o.choice("layer", &[("ethernet", Layer::Ethernet), ("ip", Layer::Ip)])?);
+        set(&mut config.flows, o.number("flows", 1..=1 << 20)?.map(|n| n as u32));
+        set(&mut config.protocol, o.choice("proto", &[("udp", Protocol::Udp), ("tcp", Protocol::Tcp)])?);
+        if o.choice("ip", &[("4", false), ("6", true)])? == Some(true) {
+            (config.src_ip, config.dst_ip) = (SRC_6, DST_6);
+        }
+        config.rate = o.number("rate", 0..=10_000_000_000)?.filter(|&rate| rate > 0);
+        config.count = o.number("count", 1..=u64::MAX)?;
+        set(&mut config.seed, o.number("seed", 0..=u64::MAX)?);
+        config.gso = o.number("gso", 1..=65_535)?.map(|n| n as u16);
+        config.vlan = o.number("vlan", 1..=4094)?.map(|n| n as u16);
+        set(&mut config.src_mac, parsed(&mut o, "src-mac", mac, "must be six bytes such as 02:00:00:00:00:01")?);
+        set(&mut config.dst_mac, parsed(&mut o, "dst-mac", mac, "must be six bytes such as 02:00:00:00:00:01")?);
+        set(&mut config.src_ip, parsed(&mut o, "src-ip", |t| t.parse().ok(), "must be an IP address")?);
+        set(&mut config.dst_ip, parsed(&mut o, "dst-ip", |t| t.parse().ok(), "must be an IP address")?);
+        set(&mut config.src_port, o.number("src-port", 0..=65_535)?.map(|n| n as u16));
+        set(&mut config.dst_port, o.number("dst-port", 0..=65_535)?.map(|n| n as u16));
+        set(&mut config.verify, o.switch("verify")?);
+        let size = |text: &str| match text {
+            "imix" => Some(Size::Imix),
+            number => Some(Size::Fixed(u32::try_from(crate::uri::parse_number(number)?).ok()?)),
+        };
+        set(&mut config.size, parsed(&mut o, "size", size, "must be a number of bytes or imix")?);
+        o.finish()?;
+        config.check(uri.as_str())?;
+        Ok(config)
+    }
+
+    /// The rules that concern more than one field.
+    pub(super) fn check(&self, port: &str) -> Result<(), PortError> {
+        let bad = |option: &str, value: String, rule: String| {
+            Err(PortError::Option { port: port.to_owned(), option: option.to_owned(), value, rule })
+        };
+        if !(1..=1 << 20).contains(&self.flows) {
+            return bad("flows", self.flows.to_string(), "must be from 1 to 1048576".to_owned());
+        }
+        if self.src_ip.is_ipv4() != self.dst_ip.is_ipv4() {
+            let rule = format!("must be of the same family as src-ip={}", self.src_ip);
+            return bad("dst-ip", self.dst_ip.to_string(), rule);
+        }
+        if u32::from(self.src_port) + self.flows.min(PORTS) > 65_536 {
+            let rule = format!("must leave room for the ports of {} flows", self.flows.min(PORTS));
+            return bad("src-port", self.src_port.to_string(), rule);
+        }
+        if self.layer == Layer::Any {
+            return bad("layer", "any".to_owned(), "must be ethernet or ip".to_owned());
+        }
+        if self.vlan.is_some_and(|id| !(1..=4094).contains(&id) || self.layer == Layer::Ip) {
+            let rule = "must be from 1 to 4094, and layer=ethernet".to_owned();
+            return bad("vlan", self.vlan.unwrap_or(0).to_string(), rule);
+        }
+        let (least, most) = (self.headers() + 1, self.link() + 65_535);
+        if let Size::Fixed(size) = self.size
+            && !(least..=most).contains(&(size as usize))
+        {
+            return bad("size", size.to_string(), format!("must be from {least} to {most} with these headers"));
+        }
+        if let Some(gso) = self.gso {
+            let Size::Fixed(size) = self.size else {
+                return bad("gso", gso.to_string(), "needs packets of one size, the super-packet's".to_owned());
+            };
+            let payload = size as usize - self.headers();
+            if usize::from(gso) >= payload {
+                return bad("gso", gso.to_string(), format!("must be less than the payload of size, {payload}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes in front of the IP header.
+    pub(super) fn link(&self) -> usize {
+        match self.layer {
+            Layer::Ip => 0,
+            _ => ethernet::HEADER_LEN + if self.vlan.is_some() { vlan::HEADER_LEN } else { 0 },
+        }
+    }
+
+    /// Bytes in front of the payload.
+    pub(super) fn headers(&self) -> usize {
+        let network = if self.src_ip.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
+        let transport = match self.protocol {
+            Protocol::Udp => udp::HEADER_LEN,
+            Protocol::Tcp => tcp::HEADER_LEN,
+        };
+        self.link() + network + transport
+    }
+}
+
+fn set<T>(field: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *field = value;
+    }
+}
+
+fn parsed<T>(
+    options: &mut Options,
+    name: &'static str,
+    parse: impl Fn(&str) -> Option<T>,
+    rule: &str,
+) -> Result<Option<T>, PortError> {
+    let Some(text) = options.text(name) else { return Ok(None) };
+    parse(&text).map(Some).ok_or_else(|| options.error(name, text, rule))
+}
+
+fn mac(text: &str) -> Option<Mac> {
+    let mut bytes = [0; 6];
+    let mut parts = text.split(':');
+    for byte in &mut bytes {
+        let digits = parts.next().filter(|d| (1..=2).contains(&d.len()) && !d.starts_with('+'))?;
+        *byte = u8::from_str_radix(digits, 16).ok()?;
+    }
+    parts.next().is_none().then_some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(options: &str) -> Result<Config, String> {
+        Config::from_uri(&format!("gen:{options}").parse().unwrap()).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn every_option_is_read() {
+        let text = "layer=ethernet,flows=12k,size=65000,proto=tcp,ip=6,rate=2M,count=7,seed=9,gso=1428,vlan=5,\
+                    src-mac=2:0:0:0:0:a,dst-mac=ff:ff:ff:ff:ff:ff,src-ip=2001:db8::7,src-port=1000,dst-port=80,verify=on";
+        let got = config(text).unwrap();
+        let expected = Config {
+            layer: Layer::Ethernet,
+            flows: 12_000,
+            size: Size::Fixed(65_000),
+            protocol: Protocol::Tcp,
+            rate: Some(2_000_000),
+            count: Some(7),
+            seed: 9,
+            gso: Some(1428),
+            vlan: Some(5),
+            src_mac: [2, 0, 0, 0, 0, 10],
+            dst_mac: [255; 6],
+            src_ip: "2001:db8::7".parse().unwrap(),
+            dst_ip: DST_6,
+            src_port: 1000,
+            dst_port: 80,
+            verify: true,
+        };
+        assert_eq!(got, expected);
+        assert_eq!(config("size=imix").unwrap(), Config { size: Size::Imix, ..Config::default() });
+        assert_eq!(config("rate=0").unwrap(), Config::default());
+    }
+
+    #[test]
+    fn what_cannot_be_is_named_with_its_rule() {
+        for (text, part) in [
+            ("size=42", "size=42: must be from 43 to 65549"),
+            ("size=62,ip=6", "must be from 63"),
+            ("size=big", "size=big: must be a number of bytes or imix"),
+            ("flows=0", "flows=0"),
+            ("ip=5", "must be one of 4, 6"),
+            ("src-ip=10.0.0.1,dst-ip=::1", "dst-ip=::1: must be of the same family"),
+            ("src-port=60000,flows=6000", "src-port=60000: must leave room"),
+            ("vlan=4095", "vlan=4095"),
+            ("vlan=7,layer=ip", "layer=ethernet"),
+            ("gso=1448", "gso=1448: must be less than the payload of size, 22"),
+            ("gso=100,size=imix", "needs packets of one size"),
+            ("src-mac=2:0:0:0:0", "src-mac=2:0:0:0:0"),
+            ("src-mac=2:0:0:0:0:0:0", "six bytes"),
+            ("sise=4", "sise=4: no such option; there are: count, dst-ip"),
+        ] {
+            let error = config(text).unwrap_err();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! `null:` takes everything and brings nothing.
+//!
+//! What a packet costs before it gets here is what it costs, so this is the other end of every benchmark, and the place
+//! to send what nobody wants. Packets are freed in bulk through a cache of the route's pool; those of other pools go home
+//! too.
+//!
+//! ```text
+//!   null:                  takes super-packets, partial checksums and tags as they are
+//!   null:accept=none       takes only what could go on a wire: the worker must finish all of it first
+//! ```
+
+use crate::uri::Uri;
+use std::sync::Arc;
+use towpath_packet::port::{Info, Layer, Port, PortError, Queues, RxQueue, Start, State, TxLinear, TxQueue, Wake};
+use towpath_packet::{Batch, Cache, Counters, Direction, MAX_FRAGS, Offloads, Pool};
+
+/// Queues that one port can be started with; each has a cache of the pool.
+pub(super) const MAX_QUEUES: u16 = 64;
+
+/// How the port is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Config {
+    /// What its transmit queues take unfinished.
+    pub accept: Offloads,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config { accept: Offloads::ALL }
+    }
+}
+
+impl Config {
+    /// Reads `null:accept=all|none`.
+    ///
+    /// # Errors
+    /// [`PortError::Option`] for a value that breaks its rule, or an option that does not exist.
+    pub fn from_uri(uri: &Uri) -> Result<Config, PortError> {
+        let mut options = uri.options();
+        let accept = options.choice("accept", &[("all", Offloads::ALL), ("none", Offloads::NONE)])?;
+        options.finish()?;
+        Ok(Config { accept: accept.unwrap_or(Offloads::ALL) })
+    }
+}
+
+/// Opens the port; cannot fail, and returns a result because every port's `open` does.
+///
+/// # Errors
+/// None.
+pub fn open(config: Config) -> Result<NullPort, PortError> {
+    Ok(NullPort { info: endless_sink("null:", config.accept), config })
+}
+
+/// What a port that takes anything says of itself.
+pub(super) fn endless_sink(name: &str, accept: Offloads) -> Info {
+    Info {
+        name: name.to_owned(),
+        layer: Layer::Any,
+        mtu: u32::from(u16::MAX),
+        tx_linear: TxLinear::None,
+        headroom: 0,
+        tailroom: 0,
+        max_chunks: MAX_FRAGS as u16 + 1,
+        tx_offloads: accept,
+        rx_offloads: Offloads::NONE,
+        max_queues: MAX_QUEUES,
+        finite: false,
+        abilities: Vec::new(),
+    }
+}
+
+/// The opened port.
+#[derive(Debug)]
+pub struct NullPort {
+    info: Info,
+    config: Config,
+}
+
+impl Port for NullPort {
+    type Rx = NullRx;
+    type Tx = NullTx;
+
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn start(self, start: Start) -> Result<Queues<NullRx, NullTx>, PortError> {
+        let tx: Result<_, _> =
+            (0..start.queues).map(|_| NullTx::new(&self.info.name, &start.pool, self.config.accept)).collect();
+        Ok(Queues { rx: (0..start.queues).map(|_| NullRx::default()).collect(), tx: tx? })
+    }
+}
+
+/// A receive queue on which nothing ever arrives.
+#[derive(Debug, Default)]
+pub struct NullRx {
+    counters: Arc<Counters>,
+}
+
+impl RxQueue for NullRx {
+    fn rx(&mut self, _out: &mut Batch) -> usize {
+        0
+    }
+
+    fn wake(&self) -> Wake {
+        Wake::Never
+    }
+
+    fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+}
+
+/// A transmit queue that frees what it is given.
+#[derive(Debug)]
+pub struct NullTx {
+    cache: Cache,
+    accept: Offloads,
+    counters: Arc<Counters>,
+}
+
+impl NullTx {
+    pub(super) fn new(port: &str, pool: &Pool, accept: Offloads) -> Result<NullTx, PortError> {
+        let cache = pool.cache(Direction::Tx);
+        let cache = cache.map_err(|source| PortError::Pool { port: port.to_owned(), source })?;
+        Ok(NullTx { cache, accept, counters: Arc::default() })
+    }
+}
+
+impl TxQueue for NullTx {
+    #[inline]
+    fn tx(&mut self, batch: &mut Batch) -> usize {
+        let packets = batch.len();
+        let bytes: usize = batch.iter().map(|packet| packet.len()).sum();
+        self.cache.free_bulk(batch);
+        self.counters.moved(packets as u64, bytes as u64);
+        packets
+    }
+
+    fn offloads(&self) -> Offloads {
+        self.accept
+    }
+
+    fn state(&self) -> State {
+        State::Up
+    }
+
+    fn wake(&self) -> Wake {
+        Wake::Never
+    }
+
+    fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use towpath_packet::{Packet, PoolConfig};
+
+    fn pool() -> Pool {
+        Pool::new(PoolConfig { capacity: 256, ..PoolConfig::default() }).unwrap()
+    }
+
+    fn null(accept: &str, pool: &Pool) -> (NullRx, NullTx) {
+        let port = open(Config::from_uri(&format!("null:accept={accept}").parse().unwrap()).unwrap()).unwrap();
+        let mut queues = port.start(Start { pool: pool.clone(), queues: 1, accept: Offloads::NONE }).unwrap();
+        (queues.rx.pop().unwrap(), queues.tx.pop().unwrap())
+    }
+
+    #[test]
+    fn packets_of_any_pool_go_home_and_are_counted_with_their_bytes() {
+        let (ours, theirs) = (pool(), pool());
+        let (_, mut tx) = null("all", &ours);
+        let mut batch = Batch::new();
+        for pool in [&ours, &theirs] {
+            let mut cache = pool.cache(Direction::Rx).unwrap();
+            batch.push(Packet::copy_from(&mut cache, &[0; 5000]).unwrap()).unwrap();
+        }
+        assert_eq!(tx.tx(&mut batch), 2);
+        assert!(batch.is_empty());
+        let counted = tx.counters().snapshot();
+        assert_eq!((counted.packets, counted.bytes), (2, 10_000));
+        drop(tx);
+        assert_eq!((ours.stats().home, theirs.stats().home), (256, 256));
+    }
+
+    #[test]
+    fn it_never_brings_anything_and_says_that_there_is_nothing_to_wait_for() {
+        let (mut rx, _) = null("all", &pool());
+        assert_eq!((rx.rx(&mut Batch::new()), rx.wake(), rx.state()), (0, Wake::Never, State::Up));
+    }
+
+    #[test]
+    fn offloads_can_be_refused_and_unknown_options_are_named() {
+        assert!(null("none", &pool()).1.offloads().is_none());
+        assert_eq!(null("all", &pool()).1.offloads(), Offloads::ALL);
+        let error = Config::from_uri(&"null:acept=none".parse().unwrap()).unwrap_err().to_string();
+        assert!(error.contains("acept=none") && error.contains("accept"), "{error}");
+    }
+}
