@@ -20,7 +20,7 @@ header! {
     4 HARDWARE_LEN: u8, hardware_len, set_hardware_len;
     /// Length of protocol addresses.
     5 PROTOCOL_LEN: u8, protocol_len, set_protocol_len;
-    /// Operation: [`REQUEST`](crate::arp::REQUEST) or [`REPLY`](crate::arp::REPLY).
+    /// Operation: [`REQUEST`] or [`REPLY`].
     6 OPERATION: u16, operation, set_operation;
     /// Sender's Ethernet address.
     8 SENDER_MAC: [u8; 6], sender_mac, set_sender_mac;

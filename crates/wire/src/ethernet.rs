@@ -42,7 +42,7 @@ header! {
     0 DST: [u8; 6], dst, set_dst;
     /// Source address.
     6 SRC: [u8; 6], src, set_src;
-    /// What follows: a type, or a length when below [`ethertype::MIN`](crate::ethernet::ethertype::MIN).
+    /// What follows: a type, or a length when below [`ethertype::MIN`].
     12 ETHERTYPE: u16, ethertype, set_ethertype;
 }
 

@@ -70,7 +70,10 @@ macro_rules! header {
 
         /// Where each field begins, in bytes from the start of the header.
         pub mod offset {
-            $( $(#[$doc])* pub const $name: usize = $at; )*
+            $(
+                #[doc = concat!("Of [`", stringify!($get), "`](super::Header::", stringify!($get), ").")]
+                pub const $name: usize = $at;
+            )*
         }
 
         /// The fixed header: getters over borrowed or owned bytes, setters over mutable ones.
@@ -129,7 +132,7 @@ macro_rules! header {
 
         impl<B: core::borrow::BorrowMut<[u8; $len]>> Header<B> {
             $(
-                $(#[$doc])*
+                #[doc = concat!("Sets [`", stringify!($get), "`](Self::", stringify!($get), ").")]
                 #[inline]
                 pub fn $set(&mut self, value: $ty) {
                     let wire = crate::header::Field::to_wire(value);

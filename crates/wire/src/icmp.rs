@@ -48,7 +48,7 @@ pub mod v6 {
 
 header! {
     Icmp: 8 bytes;
-    /// Type: [`v4`](crate::icmp::v4) or [`v6`](crate::icmp::v6).
+    /// Type: [`v4`] or [`v6`].
     0 TYPE: u8, kind, set_kind;
     /// Code, refines the type.
     1 CODE: u8, code, set_code;
@@ -56,9 +56,9 @@ header! {
     2 CHECKSUM: u16, checksum, set_checksum;
     /// Of an echo: identifier.
     4 ID: u16, id, set_id;
-    /// Of an echo: sequence number. Of [`v4::FRAGMENTATION_NEEDED`](crate::icmp::v4::FRAGMENTATION_NEEDED): the MTU.
+    /// Of an echo: sequence number. Of [`v4::FRAGMENTATION_NEEDED`]: the MTU.
     6 SEQ: u16, seq, set_seq;
-    /// The four bytes whose meaning depends on the type. Of [`v6::TOO_BIG`](crate::icmp::v6::TOO_BIG): the MTU.
+    /// The four bytes whose meaning depends on the type. Of [`v6::TOO_BIG`]: the MTU.
     4 REST: u32, rest, set_rest;
 }
 

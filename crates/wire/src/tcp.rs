@@ -51,7 +51,7 @@ header! {
     8 ACK: u32, ack, set_ack;
     /// Header length in 32-bit words (4 bits) and reserved bits, the last of them AE (RFC 9768).
     12 DATA_OFFSET: u8, data_offset, set_data_offset;
-    /// Control bits, see [`flags`](crate::tcp::flags).
+    /// Control bits, see [`flags`].
     13 FLAGS: u8, flags, set_flags;
     /// Window, not scaled.
     14 WINDOW: u16, window, set_window;

@@ -11,7 +11,7 @@ use crate::ethernet::ethertype;
 
 header! {
     Vlan: 4 bytes;
-    /// Tag control information, see [`Tci`](crate::vlan::Tci).
+    /// Tag control information, see [`Tci`].
     0 TCI: u16, tci, set_tci;
     /// What follows the tag.
     2 ETHERTYPE: u16, ethertype, set_ethertype;

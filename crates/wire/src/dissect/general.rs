@@ -13,7 +13,7 @@ const SCTP_HEADER_LEN: usize = 12;
 
 impl Dissected {
     #[inline]
-    fn stop(mut self, stop: Stop) -> Self {
+    fn stopped(mut self, stop: Stop) -> Self {
         self.stop = stop;
         self
     }
@@ -40,7 +40,7 @@ pub(super) fn ipv4(frame: &[u8], link: Link) -> Dissected {
     };
     let (header_len, total_len) = (header.header_len(), usize::from(header.total_len()));
     if header.version() != 4 || header_len < ipv4::HEADER_LEN || total_len < header_len {
-        return found.stop(Stop::NetworkMalformed);
+        return found.stopped(Stop::NetworkMalformed);
     }
     if header_len > packet.len() {
         return found;
@@ -71,7 +71,7 @@ pub(super) fn ipv6(frame: &[u8], link: Link) -> Dissected {
         return found;
     };
     if header.version() != 6 {
-        return found.stop(Stop::NetworkMalformed);
+        return found.stopped(Stop::NetworkMalformed);
     }
     let l4 = l3 + ipv6::HEADER_LEN;
     let end = l4 + usize::from(header.payload_len());
@@ -108,8 +108,8 @@ fn extensions(mut found: Dissected, frame: &[u8], l4: usize, end: usize) -> Diss
     let found = transport(found, frame, l4, end);
     match error {
         None => found,
-        Some(Error::Truncated) => found.stop(Stop::ExtensionTruncated),
-        Some(_) => found.stop(Stop::TooManyExtensions),
+        Some(Error::Truncated) => found.stopped(Stop::ExtensionTruncated),
+        Some(_) => found.stopped(Stop::TooManyExtensions),
     }
 }
 
@@ -122,42 +122,42 @@ fn transport(mut found: Dissected, frame: &[u8], l4: usize, end: usize) -> Disse
     found.payload = l4 as u16;
     found.end = end as u32;
     if found.flags.intersects(Flags::FRAGMENT) && !found.flags.contains(Flags::FIRST_FRAGMENT) {
-        return found.stop(Stop::LaterFragment);
+        return found.stopped(Stop::LaterFragment);
     }
     let header_len = match found.flow.protocol {
         protocol::TCP => {
             let Ok((header, _)) = tcp::Header::split(segment) else {
-                return found.stop(Stop::TransportTruncated);
+                return found.stopped(Stop::TransportTruncated);
             };
             found.tcp_flags = header.flags();
             ports(&mut found, header.src_port(), header.dst_port());
             if header.header_len() < tcp::HEADER_LEN {
-                return found.stop(Stop::TransportMalformed);
+                return found.stopped(Stop::TransportMalformed);
             }
             header.header_len()
         }
         protocol::UDP => {
             let Ok((header, _)) = udp::Header::split(segment) else {
-                return found.stop(Stop::TransportTruncated);
+                return found.stopped(Stop::TransportTruncated);
             };
             ports(&mut found, header.src_port(), header.dst_port());
             udp::HEADER_LEN
         }
         protocol::SCTP => {
             let Some((&[s0, s1, d0, d1], _)) = segment.split_first_chunk() else {
-                return found.stop(Stop::TransportTruncated);
+                return found.stopped(Stop::TransportTruncated);
             };
             ports(&mut found, u16::from_be_bytes([s0, s1]), u16::from_be_bytes([d0, d1]));
             SCTP_HEADER_LEN
         }
         protocol::ICMP | protocol::ICMPV6 => icmp::HEADER_LEN,
-        _ => return found.stop(Stop::OtherTransport),
+        _ => return found.stopped(Stop::OtherTransport),
     };
     if header_len > segment.len() {
-        return found.stop(Stop::TransportTruncated);
+        return found.stopped(Stop::TransportTruncated);
     }
     found.payload = (l4 + header_len) as u16;
-    found.stop(Stop::Complete)
+    found.stopped(Stop::Complete)
 }
 
 /// Fragments have no ports in their key, or the first would not be of the same flow as the rest.

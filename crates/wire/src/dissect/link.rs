@@ -5,7 +5,7 @@ use crate::ethernet::{self, ethertype};
 use crate::ip;
 use crate::vlan::{Tag, Tags};
 
-/// What lies before the network header. Small enough to be handed on in registers.
+/// What lies before the network header.
 #[derive(Clone, Copy)]
 pub(super) struct Link {
     pub(super) l3: u16,

@@ -95,6 +95,7 @@ pub struct Headers<'a> {
     pub network: Network<'a>,
 }
 
+#[allow(clippy::len_without_is_empty, reason = "there is always a network header")]
 impl Headers<'_> {
     /// Where the transport header begins: the `start` of a partial checksum. For ARP, its end.
     #[must_use]
@@ -114,12 +115,6 @@ impl Headers<'_> {
             Network::Ip(_, transport) => transport.header_len(),
         };
         self.transport_offset() + transport
-    }
-
-    /// Never: there is always a network header.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        false
     }
 
     /// Writes the headers to the beginning of `frame`, whose bytes from [`len`](Self::len) to the end
