@@ -104,6 +104,16 @@ impl Offloads {
         Offloads(self.0 & other.0)
     }
 
+    /// The set as a number, to be kept in an atomic.
+    pub const fn bits(self) -> u16 {
+        self.0
+    }
+
+    /// The set that [`bits`](Offloads::bits) came from; what has no name is left out.
+    pub const fn from_bits(bits: u16) -> Offloads {
+        Offloads(bits & Offloads::ALL.0)
+    }
+
     /// Whether every member of `other` is in this set.
     pub const fn has(self, other: Offloads) -> bool {
         self.0 & other.0 == other.0
@@ -161,6 +171,12 @@ mod tests {
     fn a_set_prints_its_members_by_name() {
         assert_eq!(Offloads::CSUM.with(Offloads::USO).to_string(), "csum,uso");
         assert_eq!(Offloads::NONE.to_string(), "none");
+    }
+
+    #[test]
+    fn a_set_comes_back_from_its_bits_without_what_has_no_name() {
+        assert_eq!(Offloads::from_bits(Offloads::USO.bits()), Offloads::USO);
+        assert_eq!(Offloads::from_bits(u16::MAX), Offloads::ALL);
     }
 
     #[test]
