@@ -315,6 +315,18 @@ impl<T: Send> Drop for Claim<'_, T> {
     }
 }
 
+impl<T> std::fmt::Debug for Producer<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Producer").field("capacity", &(self.shared.mask + 1)).field("tail", &self.tail).finish()
+    }
+}
+
+impl<T> std::fmt::Debug for Consumer<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Consumer").field("capacity", &(self.shared.mask + 1)).field("head", &self.head).finish()
+    }
+}
+
 impl<T> Drop for Producer<T> {
     fn drop(&mut self) {
         self.shared.producer_gone.store(true, Ordering::Release);
