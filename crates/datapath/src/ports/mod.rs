@@ -3,5 +3,7 @@
 pub mod generator;
 pub mod null;
 mod kernel;
+pub mod packet;
 mod random;
+pub mod veth;
 pub mod tun;

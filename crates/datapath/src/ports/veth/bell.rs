@@ -1,0 +1,69 @@
+//! Wakes the other side of a ring, and only when it sleeps: a busy pair never makes a system call.
+
+use crate::sys::thread::Event;
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+
+/// A flag that the sleeper sets and a descriptor that the waker writes.
+///
+/// ```text
+///   sleeper:  armed = true │ fence │ look into the ring, once more │ sleep on the descriptor
+///   waker:    put something into the ring │ fence │ armed? ── yes ──► write the descriptor
+/// ```
+///
+/// Both sides write one word and then read the other's, with a sequentially consistent fence in between (Dekker's pattern).
+/// The two fences have an order: if the sleeper's comes first, the waker sees the flag; if the waker's comes first, the sleeper
+/// sees what is in the ring. So nothing is put into the ring unnoticed by a sleeper.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(super) struct Bell {
+    armed: AtomicBool,
+    event: Event,
+}
+
+impl Bell {
+    pub(super) fn new() -> io::Result<Bell> {
+        Ok(Bell { armed: AtomicBool::new(false), event: Event::new()? })
+    }
+
+    /// The descriptor that becomes readable when the bell rings.
+    pub(super) fn fd(&self) -> RawFd {
+        self.event.fd()
+    }
+
+    /// By the sleeper, before its last look: whatever comes from here on rings.
+    pub(super) fn arm(&self) {
+        // Before the flag is set: a ring that comes after it must not be lost.
+        self.event.clear();
+        self.armed.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// By the sleeper, awake and busy: rings would be system calls for nothing.
+    pub(super) fn disarm(&self) {
+        self.armed.store(false, Ordering::Relaxed);
+    }
+
+    /// By the waker, after it put something into the ring and [published](publish) it.
+    #[inline]
+    pub(super) fn ring(&self) {
+        if self.armed.load(Ordering::Relaxed) {
+            self.wake();
+        }
+    }
+
+    /// Rings if nobody has since the bell was armed.
+    #[cold]
+    pub(super) fn wake(&self) {
+        if self.armed.swap(false, Ordering::Relaxed) {
+            self.event.signal();
+        }
+    }
+}
+
+/// The waker's fence, between what it put into the ring and its look at the flag.
+#[inline]
+pub(super) fn publish() {
+    fence(Ordering::SeqCst);
+}
