@@ -1,1 +1,29 @@
-//! A user-space network datapath for Linux: ports by URI, workers, routes.
+//! A user-space network datapath for Linux.
+//!
+//! ```no_run
+//! use towpath::{Forward, Opener, Role};
+//!
+//! let mut opener = Opener::new();
+//! let a = opener.open(&"tap:tp0".parse()?, Role::Both)?;
+//! let b = opener.open(&"packet:eth1".parse()?, Role::Both)?;
+//! let running = Forward::default().start(a, b)?;
+//! std::thread::sleep(std::time::Duration::from_secs(10));
+//! let summary = running.stop();
+//! assert_eq!(summary.reading.balance().in_flight(), 0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The layers, each a crate of its own, are re-exported: [`wire`] (headers, checksums), [`gro`] (coalescing and splitting),
+//! [`packet`] (buffers, pools, rings, port traits), [`datapath`] (ports, workers). This crate joins them: a port of any kind
+//! by its address ([`Opener`], [`AnyPort`]), and two ports moved to and fro by workers ([`Forward`], [`Running`]).
+
+mod any;
+mod forward;
+
+pub use any::{AnyPort, AnyRx, AnyTx, Opener, Role, Scheme};
+pub use forward::{Directions, Forward, Running, StartError, Summary};
+pub use towpath_datapath as datapath;
+pub use towpath_datapath::uri::Uri;
+pub use towpath_gro as gro;
+pub use towpath_packet as packet;
+pub use towpath_wire as wire;

@@ -1,0 +1,258 @@
+//! What can be typed.
+
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum, ValueHint};
+use std::path::PathBuf;
+use std::time::Duration;
+use towpath::datapath::uri::{parse_duration, parse_number};
+
+const PORTS_HELP: &str = "\
+Ports:
+  A port is written scheme:target?option=value,option=value
+  tap:tp0             an interface of the kernel with Ethernet frames (made if it does not exist; needs CAP_NET_ADMIN)
+  tun:tn0             an interface of the kernel with IP packets
+  packet:eth1         any interface that exists, by AF_PACKET (needs CAP_NET_RAW)
+  veth:name           one end of a pair in memory; the second port of that name is the other end
+  pcap:file.pcapng    a capture file, read or written
+  gen:flows=8         a packet generator
+  null:               takes everything
+  fault:drop=0.01|tap:tp0   a port with seeded faults around another port
+  'towpath probe PORT' tells what a port can do here, and its options.";
+
+const FWD_EXAMPLES: &str = "\
+Examples:
+  towpath fwd                                  try it: built-in ports, no root, ends by itself
+  towpath fwd tap:a tap:b                      a cable between two interfaces (root)
+  towpath fwd packet:eth1 tap:vm0 --cores 1    pinned to a core
+  towpath fwd gen:rate=1M,size=64 null: --oneway --duration 5s --json";
+
+/// A user-space network datapath: moves packets between ports of all kinds.
+#[derive(Debug, Parser)]
+#[command(name = "towpath", version, about, long_about = None, max_term_width = 110, after_long_help = PORTS_HELP)]
+pub struct Args {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Move packets between two ports, both ways (without ports: a trial on built-in ones)
+    #[command(after_help = FWD_EXAMPLES, after_long_help = format!("{FWD_EXAMPLES}\n\n{PORTS_HELP}"))]
+    Fwd(Fwd),
+    /// Generate packets into a port
+    #[command(after_long_help = PORTS_HELP)]
+    Gen(Gen),
+    /// Receive from a port and count
+    #[command(after_long_help = PORTS_HELP)]
+    Sink(Sink),
+    /// Record what a port receives in a capture file
+    #[command(after_long_help = PORTS_HELP)]
+    Record(Record),
+    /// Send a capture file to a port
+    #[command(after_long_help = PORTS_HELP)]
+    Replay(Replay),
+    /// Tell what a port can do here, what not, why, and the command that would mend it
+    #[command(after_long_help = PORTS_HELP)]
+    Probe(Probe),
+    /// Print a completion script for a shell
+    #[command(after_help = "Example:\n  towpath completions bash > /etc/bash_completion.d/towpath")]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// `towpath fwd`.
+#[derive(Debug, ClapArgs)]
+pub struct Fwd {
+    /// One port
+    #[arg(value_name = "A", requires = "b", value_hint = ValueHint::Other)]
+    pub a: Option<String>,
+    /// The other port
+    #[arg(value_name = "B", value_hint = ValueHint::Other)]
+    pub b: Option<String>,
+    /// Only from A to B
+    #[arg(long)]
+    pub oneway: bool,
+    #[command(flatten)]
+    pub run: Run,
+}
+
+/// `towpath gen`.
+#[derive(Debug, ClapArgs)]
+pub struct Gen {
+    /// Where the packets go
+    #[arg(value_name = "PORT")]
+    pub port: String,
+    /// Flows, which take turns
+    #[arg(long, value_name = "N")]
+    pub flows: Option<String>,
+    /// Bytes of a packet from its first header on, or imix
+    #[arg(long, value_name = "BYTES|imix")]
+    pub size: Option<String>,
+    /// udp or tcp
+    #[arg(long, value_name = "PROTO")]
+    pub proto: Option<String>,
+    /// IP version, 4 or 6
+    #[arg(long, value_name = "4|6")]
+    pub ip: Option<String>,
+    /// Packets per second, with k or M; as fast as possible if it is not given
+    #[arg(long, value_name = "PPS")]
+    pub rate: Option<String>,
+    /// Make super-packets of --size with so many bytes of payload in each segment
+    #[arg(long, value_name = "BYTES")]
+    pub gso: Option<String>,
+    /// Seed of everything that varies
+    #[arg(long, value_name = "N")]
+    pub seed: Option<String>,
+    /// More options of the generator, as in gen:… (see 'towpath probe gen:')
+    #[arg(long = "with", value_name = "KEY=VALUE,…")]
+    pub more: Option<String>,
+    #[command(flatten)]
+    pub run: Run,
+}
+
+/// `towpath sink`.
+#[derive(Debug, ClapArgs)]
+pub struct Sink {
+    /// Where the packets come from
+    #[arg(value_name = "PORT")]
+    pub port: String,
+    #[command(flatten)]
+    pub run: Run,
+}
+
+/// `towpath record`.
+#[derive(Debug, ClapArgs)]
+pub struct Record {
+    /// Where the packets come from
+    #[arg(value_name = "PORT")]
+    pub port: String,
+    /// The file: .pcap or .pcapng
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub file: PathBuf,
+    /// Options of the file, as in pcap:…?rotate-size=100M (see 'towpath probe pcap:FILE')
+    #[arg(long = "with", value_name = "KEY=VALUE,…")]
+    pub more: Option<String>,
+    #[command(flatten)]
+    pub run: Run,
+}
+
+/// `towpath replay`.
+#[derive(Debug, ClapArgs)]
+pub struct Replay {
+    /// The file: pcap or pcapng
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub file: PathBuf,
+    /// Where the packets go
+    #[arg(value_name = "PORT")]
+    pub port: String,
+    /// Keep the times between packets as they were recorded, instead of sending as fast as possible
+    #[arg(long)]
+    pub timing: bool,
+    /// Options of the file, as in pcap:…?loop=10
+    #[arg(long = "with", value_name = "KEY=VALUE,…")]
+    pub more: Option<String>,
+    #[command(flatten)]
+    pub run: Run,
+}
+
+/// `towpath probe`.
+#[derive(Debug, ClapArgs)]
+pub struct Probe {
+    /// The port
+    #[arg(value_name = "PORT")]
+    pub port: String,
+    /// For machines
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of every command that moves packets.
+#[derive(Debug, Clone, ClapArgs)]
+pub struct Run {
+    /// Stop after this time: 10s, 5m, 1h
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub duration: Option<Duration>,
+    /// Stop after so many packets
+    #[arg(long, value_name = "N", value_parser = number)]
+    pub count: Option<u64>,
+    /// Threads; each runs one queue of both ports
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Workers")]
+    pub workers: u16,
+    /// Cores to pin the workers to, in order
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Workers")]
+    pub cores: Vec<usize>,
+    /// What a worker does when there is nothing to do
+    #[arg(long, value_enum, default_value_t = IdleArg::Sleep, help_heading = "Workers")]
+    pub idle: IdleArg,
+    /// Buffers of 2 KiB for everything
+    #[arg(long, value_name = "N", value_parser = number, help_heading = "Workers")]
+    pub buffers: Option<u64>,
+    /// How long a port may refuse packets before those held for it are dropped
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "10ms", help_heading = "Workers")]
+    pub egress_wait: Duration,
+    /// How long packets under way get to leave when stopping
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "1s", help_heading = "Workers")]
+    pub drain: Duration,
+    /// JSON on standard output: a line per interval, and the summary as the last
+    #[arg(long, help_heading = "Output")]
+    pub json: bool,
+    /// Time between live updates
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "1s", help_heading = "Output")]
+    pub interval: Duration,
+    /// No live updates, only the summary
+    #[arg(long, short, help_heading = "Output")]
+    pub quiet: bool,
+}
+
+/// What a worker does when there is nothing to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum IdleArg {
+    /// Never gives the core away: lowest latency
+    Spin,
+    /// Gives way to others, but never sleeps
+    Yield,
+    /// Sleeps until something arrives: a quiet datapath costs nothing
+    Sleep,
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    let time = parse_duration(text).ok_or("must be a time such as 250us, 10ms, 5s, 2m")?;
+    if time > Duration::from_secs(100 * 365 * 86400) {
+        Err("must be less than a hundred years".into())
+    } else {
+        Ok(time)
+    }
+}
+
+fn number(text: &str) -> Result<u64, String> {
+    match parse_number(text) {
+        Some(n) if n > 0 => Ok(n),
+        _ => Err("must be a whole number above 0; k, M and G are powers of 1000".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_contradicts_itself_nowhere() {
+        use clap::CommandFactory;
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn one_port_alone_is_refused() {
+        assert!(Args::try_parse_from(["towpath", "fwd", "tap:a"]).is_err());
+        assert!(Args::try_parse_from(["towpath", "fwd", "tap:a", "tap:b"]).is_ok());
+    }
+
+    #[test]
+    fn bad_numbers_name_the_option_and_the_rule() {
+        let error = Args::try_parse_from(["towpath", "fwd", "--duration", "soon"]).unwrap_err().to_string();
+        assert!(error.contains("--duration") && error.contains("soon") && error.contains("10ms"), "{error}");
+    }
+}

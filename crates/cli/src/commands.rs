@@ -1,0 +1,134 @@
+//! What each command opens and joins.
+
+use crate::args::{Args, Command, Fwd, Gen, IdleArg, Record, Replay, Run, Sink};
+use crate::{probe, run};
+use clap::CommandFactory;
+use std::error::Error;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+use towpath::datapath::idle::Idle;
+use towpath::packet::port::{Layer, Port};
+use towpath::{Directions, Forward, Opener, Role, Uri};
+
+type Outcome = Result<ExitCode, Box<dyn Error>>;
+
+pub fn dispatch(args: Args) -> Outcome {
+    match args.command {
+        Command::Fwd(fwd) => forward(fwd),
+        Command::Gen(gen_) => generate(gen_),
+        Command::Sink(sink) => drain(sink),
+        Command::Record(record) => capture(record),
+        Command::Replay(replay) => play(replay),
+        Command::Probe(args) => probe::probe(&args),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Args::command(), "towpath", &mut std::io::stdout());
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn forward(mut fwd: Fwd) -> Outcome {
+    let (a, b) = match (fwd.a, fwd.b) {
+        (Some(a), Some(b)) => (a, b),
+        _ => {
+            fwd.oneway = true;
+            fwd.run.duration.get_or_insert(Duration::from_secs(3));
+            let seconds = fwd.run.duration.unwrap_or_default().as_secs_f32();
+            eprintln!("no ports named: gen:flows=64,size=imix -> null: for {seconds} s, no root needed");
+            eprintln!("for real traffic: towpath fwd tap:a tap:b (see 'towpath fwd --help')\n");
+            ("gen:flows=64,size=imix".to_owned(), "null:".to_owned())
+        }
+    };
+    let directions = if fwd.oneway { Directions::OneWay } else { Directions::Both };
+    let (from, to) = if fwd.oneway { (Role::Ingress, Role::Egress) } else { (Role::Both, Role::Both) };
+    let mut opener = opener(&fwd.run);
+    let a = opener.open(&a.parse()?, from)?;
+    let b = opener.open(&b.parse()?, to)?;
+    run::run(plan(&fwd.run, directions), a, b, &fwd.run)
+}
+
+fn generate(mut args: Gen) -> Outcome {
+    let mut opener = opener(&args.run);
+    let to = opener.open(&args.port.parse()?, Role::Egress)?;
+    let mut options = Vec::new();
+    // The generator stops at exactly that many; a limit on the route would make more and drop them.
+    let count = args.run.count.take().map(|n| n.to_string());
+    let named = [
+        ("flows", args.flows),
+        ("size", args.size),
+        ("proto", args.proto),
+        ("ip", args.ip),
+        ("rate", args.rate),
+        ("count", count),
+        ("gso", args.gso),
+        ("seed", args.seed),
+    ];
+    options.extend(named.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", value?))));
+    if to.info().layer == Layer::Ip {
+        options.push("layer=ip".into());
+    }
+    options.extend(args.more);
+    let from = opener.open(&format!("gen:{}", options.join(",")).parse()?, Role::Ingress)?;
+    run::run(plan(&args.run, Directions::OneWay), from, to, &args.run)
+}
+
+fn drain(args: Sink) -> Outcome {
+    let mut opener = opener(&args.run);
+    let from = opener.open(&args.port.parse()?, Role::Ingress)?;
+    let to = opener.open(&"null:".parse()?, Role::Egress)?;
+    run::run(plan(&args.run, Directions::OneWay), from, to, &args.run)
+}
+
+fn capture(args: Record) -> Outcome {
+    let mut opener = opener(&args.run);
+    let from = opener.open(&args.port.parse()?, Role::Ingress)?;
+    let mut more: Vec<String> = args.more.into_iter().collect();
+    if from.info().layer == Layer::Ip {
+        more.push("layer=ip".into());
+    }
+    let to = opener.open(&file(&args.file, &more)?, Role::Egress)?;
+    run::run(plan(&args.run, Directions::OneWay), from, to, &args.run)
+}
+
+fn play(args: Replay) -> Outcome {
+    let mut opener = opener(&args.run);
+    let mut more: Vec<String> = args.more.into_iter().collect();
+    if args.timing {
+        more.push("timing=original".into());
+    }
+    let from = opener.open(&file(&args.file, &more)?, Role::Ingress)?;
+    let to = opener.open(&args.port.parse()?, Role::Egress)?;
+    run::run(plan(&args.run, Directions::OneWay), from, to, &args.run)
+}
+
+fn file(path: &Path, options: &[String]) -> Result<Uri, Box<dyn Error>> {
+    let path = path.to_str().ok_or_else(|| format!("FILE={}: must be valid UTF-8", path.display()))?;
+    Ok(format!("pcap:{path}?{}", options.join(",")).parse()?)
+}
+
+fn opener(_run: &Run) -> Opener {
+    Opener::new()
+}
+
+fn plan(run: &Run, directions: Directions) -> Forward {
+    let mut plan = Forward {
+        directions,
+        workers: run.workers,
+        cores: run.cores.clone(),
+        idle: match run.idle {
+            IdleArg::Spin => Idle::SPIN,
+            IdleArg::Yield => Idle::YIELD,
+            IdleArg::Sleep => Idle::SLEEP,
+        },
+        egress_wait: run.egress_wait,
+        drain: run.drain,
+        count: run.count,
+        ..Forward::default()
+    };
+    if let Some(buffers) = run.buffers {
+        plan.pool.capacity = usize::try_from(buffers).unwrap_or(usize::MAX);
+        plan.pool.floors.tx = plan.pool.capacity / 16;
+    }
+    plan
+}

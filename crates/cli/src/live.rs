@@ -1,0 +1,87 @@
+//! What is shown while packets move: a line per port on a terminal, plain lines elsewhere, JSON where it is asked for.
+
+use crate::args::Run;
+use crate::summary::Line;
+use crate::units::si;
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use std::io::{self, IsTerminal, Write};
+use towpath::datapath::report::{Meter, PortReading, Reading};
+
+pub struct Live {
+    view: View,
+    last: Reading,
+}
+
+enum View {
+    /// Lines that are drawn again and again, on standard error.
+    Terminal(MultiProgress, Vec<ProgressBar>),
+    /// One object a line, on standard output.
+    Json,
+    Nothing,
+}
+
+impl Live {
+    pub fn new(args: &Run, meter: &Meter) -> Live {
+        let last = meter.read();
+        let view = match (args.json, args.quiet) {
+            (_, true) => View::Nothing,
+            (true, _) => View::Json,
+            _ if io::stderr().is_terminal() => {
+                let area = MultiProgress::new();
+                let style = ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
+                let bars = last.ports.iter().map(|_| area.add(ProgressBar::new_spinner().with_style(style.clone())));
+                let bars = bars.collect();
+                View::Terminal(area, bars)
+            }
+            _ => View::Nothing,
+        };
+        Live { view, last }
+    }
+
+    /// Shows what happened since the last time.
+    pub fn update(&mut self, now: &Reading) -> io::Result<()> {
+        let step = now.since(&self.last);
+        match &self.view {
+            View::Terminal(_, bars) => {
+                let width = now.ports.iter().map(|p| p.name.chars().count()).max().unwrap_or(0);
+                let seconds = step.elapsed.as_secs_f64().max(1e-9);
+                for ((bar, port), total) in bars.iter().zip(&step.ports).zip(&now.ports) {
+                    bar.set_message(line(port, total, width, seconds));
+                }
+            }
+            View::Json => {
+                let mut out = io::stdout().lock();
+                serde_json::to_writer(&mut out, &Line::live(now, &step))?;
+                writeln!(out)?;
+                out.flush()?;
+            }
+            View::Nothing => {}
+        }
+        self.last = now.clone();
+        Ok(())
+    }
+
+    /// Takes the live lines away, to make room for the summary.
+    pub fn end(&self) {
+        if let View::Terminal(area, bars) = &self.view {
+            bars.iter().for_each(ProgressBar::finish_and_clear);
+            let _ = area.clear();
+        }
+    }
+}
+
+fn line(step: &PortReading, total: &PortReading, width: usize, seconds: f64) -> String {
+    let pps = |packets: u64| format!("{}pps", si(packets as f64 / seconds));
+    let bps = |bytes: u64| format!("{}b/s", si(bytes as f64 * 8.0 / seconds));
+    let drops = total.rx.all_drops() + total.tx.all_drops();
+    format!(
+        "{:width$}  rx {:>11} {:>11}   tx {:>11} {:>11}   drops {}   missed {}",
+        step.name,
+        pps(step.rx.packets),
+        bps(step.rx.bytes),
+        pps(step.tx.packets),
+        bps(step.tx.bytes),
+        drops,
+        total.rx.missed,
+    )
+}

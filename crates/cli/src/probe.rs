@@ -1,0 +1,84 @@
+//! `towpath probe`: what a port can do here, what not, why, and the command that would mend it.
+
+use crate::args::Probe;
+use serde::Serialize;
+use std::error::Error;
+use std::process::ExitCode;
+use towpath::packet::port::{Info, Layer, Port, TxLinear};
+use towpath::{Opener, Role};
+
+#[derive(Serialize)]
+struct Report<'a> {
+    port: &'a str,
+    layer: &'static str,
+    mtu: u32,
+    queues: u16,
+    tx_linear: String,
+    max_chunks: u16,
+    receives: String,
+    sends: String,
+    abilities: Vec<AbilityReport<'a>>,
+}
+
+#[derive(Serialize)]
+struct AbilityReport<'a> {
+    name: &'a str,
+    on: bool,
+    why: &'a str,
+    mend: Option<&'a str>,
+}
+
+fn report(info: &Info) -> Report<'_> {
+    Report {
+        port: &info.name,
+        layer: match info.layer {
+            Layer::Ethernet => "ethernet",
+            Layer::Ip => "ip",
+            Layer::Any => "any",
+        },
+        mtu: info.mtu,
+        queues: info.max_queues,
+        tx_linear: match info.tx_linear {
+            TxLinear::None => "nothing".into(),
+            TxLinear::Header(n) => format!("the first {n} bytes"),
+            TxLinear::Whole => "the whole packet".into(),
+        },
+        max_chunks: info.max_chunks,
+        receives: info.rx_offloads.to_string(),
+        sends: info.tx_offloads.to_string(),
+        abilities: info
+            .abilities
+            .iter()
+            .map(|a| AbilityReport { name: a.name, on: a.on, why: &a.why, mend: a.mend.as_deref() })
+            .collect(),
+    }
+}
+
+pub fn probe(args: &Probe) -> Result<ExitCode, Box<dyn Error>> {
+    let port = Opener::new().open(&args.port.parse()?, Role::Both)?;
+    let report = report(port.info());
+    if args.json {
+        println!("{}", serde_json::to_string(&report)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("{}", report.port);
+    let rows = [
+        ("layer", report.layer.to_owned()),
+        ("mtu", report.mtu.to_string()),
+        ("queues", format!("up to {}", report.queues)),
+        ("hands over", report.receives.clone()),
+        ("takes", report.sends.clone()),
+        ("needs linear", format!("{}, in up to {} pieces", report.tx_linear, report.max_chunks)),
+    ];
+    for (name, value) in rows {
+        println!("  {name:<13} {value}");
+    }
+    let width = report.abilities.iter().map(|a| a.name.len()).max().unwrap_or(0);
+    for ability in &report.abilities {
+        println!("  {} {:width$}  {}", if ability.on { "on " } else { "OFF" }, ability.name, ability.why);
+        if let Some(mend) = ability.mend {
+            println!("      {:width$}  to mend it: {mend}", "");
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,57 @@
+//! Start, watch, stop: the same for all commands that move packets.
+
+use crate::args::Run;
+use crate::live::Live;
+use crate::summary;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::error::Error;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use towpath::{AnyPort, Forward};
+
+/// How often the main thread looks whether the workers have ended or a signal has come.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Runs until a signal, the end of the time, or the end of the ports; prints the live view and the summary.
+pub fn run(plan: Forward, a: AnyPort, b: AnyPort, args: &Run) -> Result<ExitCode, Box<dyn Error>> {
+    let asked = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        // The first asks to stop and drain; a second one, for those who can't wait, ends the process at once.
+        signal_hook::flag::register_conditional_shutdown(signal, 130, asked.clone())?;
+        signal_hook::flag::register(signal, asked.clone())?;
+    }
+    let running = plan.start(a, b)?;
+    for note in running.notes() {
+        eprintln!("note: {note}");
+    }
+    let mut live = Live::new(args, running.meter());
+    let started = Instant::now();
+    let mut next = started + args.interval;
+    loop {
+        if asked.load(Ordering::Relaxed) || running.is_finished() {
+            break;
+        }
+        let now = Instant::now();
+        let left = args.duration.map_or(Duration::MAX, |d| d.saturating_sub(now - started));
+        if left.is_zero() {
+            break;
+        }
+        if now >= next {
+            live.update(&running.meter().read())?;
+            next += args.interval;
+        }
+        std::thread::sleep(LOOK.min(left));
+    }
+    live.end();
+    let summary = running.stop();
+    if args.json {
+        summary::json(&summary)?
+    } else {
+        summary::print(&summary)?
+    }
+    let lost = summary.buffers_away > 0 || summary.reading.balance().in_flight() != 0;
+    let failed = !summary.failed.is_empty() || !summary.gone.is_empty();
+    Ok(if lost || failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}

@@ -1,0 +1,158 @@
+//! What came of it: tables for people, one object for machines, and the balance in both.
+
+use crate::units::{grouped, si};
+use serde::Serialize;
+use std::io::{self, Write};
+use towpath::Summary;
+use towpath::datapath::report::{Balance, Drops, PortReading, Reading};
+use towpath::packet::Snapshot;
+
+/// One line of JSON.
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+pub enum Line<'a> {
+    /// While it runs: totals, and rates since the last line.
+    Live { seconds: f64, ports: Vec<Port<'a>> },
+    /// At the end: totals, mean rates, the balance.
+    Summary {
+        seconds: f64,
+        ports: Vec<Port<'a>>,
+        balance: Balance,
+        in_flight: i64,
+        buffers_away: usize,
+        pool_shortages: u64,
+        gone: &'a [String],
+        failed: &'a [String],
+    },
+}
+
+/// One port.
+#[derive(Serialize)]
+pub struct Port<'a> {
+    name: &'a str,
+    rx: Flow,
+    tx: Flow,
+}
+
+/// One direction of a port.
+#[derive(Serialize)]
+struct Flow {
+    packets: u64,
+    bytes: u64,
+    packets_per_second: f64,
+    bits_per_second: f64,
+    calls: u64,
+    retries: u64,
+    errors: u64,
+    missed: u64,
+    drops: Vec<Drops>,
+}
+
+impl Flow {
+    /// Totals, with the rates of `step`.
+    fn new(total: &Snapshot, step: &Snapshot, seconds: f64) -> Flow {
+        Flow {
+            packets: total.packets,
+            bytes: total.bytes,
+            packets_per_second: step.packets as f64 / seconds,
+            bits_per_second: step.bytes as f64 * 8.0 / seconds,
+            calls: total.calls,
+            retries: total.retries,
+            errors: total.errors,
+            missed: total.missed,
+            drops: total.drops().map(|(reason, packets)| Drops { reason: reason.name(), packets }).collect(),
+        }
+    }
+}
+
+fn ports<'a>(total: &'a Reading, step: &Reading) -> Vec<Port<'a>> {
+    let seconds = step.elapsed.as_secs_f64().max(1e-9);
+    let port = |(total, step): (&'a PortReading, &PortReading)| Port {
+        name: &total.name,
+        rx: Flow::new(&total.rx, &step.rx, seconds),
+        tx: Flow::new(&total.tx, &step.tx, seconds),
+    };
+    total.ports.iter().zip(&step.ports).map(port).collect()
+}
+
+impl<'a> Line<'a> {
+    pub fn live(total: &'a Reading, step: &Reading) -> Line<'a> {
+        Line::Live { seconds: total.elapsed.as_secs_f64(), ports: ports(total, step) }
+    }
+
+    fn summary(summary: &'a Summary) -> Line<'a> {
+        let reading = &summary.reading;
+        let balance = reading.balance();
+        Line::Summary {
+            seconds: reading.elapsed.as_secs_f64(),
+            ports: ports(reading, reading),
+            in_flight: balance.in_flight(),
+            balance,
+            buffers_away: summary.buffers_away,
+            pool_shortages: summary.shortages,
+            gone: &summary.gone,
+            failed: &summary.failed,
+        }
+    }
+}
+
+/// The last line of `--json`.
+pub fn json(summary: &Summary) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer(&mut out, &Line::summary(summary))?;
+    writeln!(out)
+}
+
+/// The summary for people, on standard output.
+pub fn print(summary: &Summary) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    let reading = &summary.reading;
+    let seconds = reading.elapsed.as_secs_f64().max(1e-9);
+    let width = reading.ports.iter().map(|p| p.name.chars().count()).max().unwrap_or(0).max(4);
+    writeln!(out, "{:width$}      {:>17} {:>11} {:>11} {:>9} {:>9}", "port", "packets", "rate", "", "drops", "missed")?;
+    for port in &reading.ports {
+        for (side, flow) in [("rx", &port.rx), ("tx", &port.tx)] {
+            let name = if side == "rx" { port.name.as_str() } else { "" };
+            let pps = format!("{}pps", si(flow.packets as f64 / seconds));
+            let bps = format!("{}b/s", si(flow.bytes as f64 * 8.0 / seconds));
+            let (packets, drops, missed) = (grouped(flow.packets), grouped(flow.all_drops()), grouped(flow.missed));
+            writeln!(out, "{name:width$}  {side}  {packets:>17} {pps:>11} {bps:>11} {drops:>9} {missed:>9}")?;
+        }
+    }
+    print_balance(&mut out, &reading.balance())?;
+    let home = match summary.buffers_away {
+        0 => "all home".to_owned(),
+        n => format!("{n} NOT HOME"),
+    };
+    let shortages = match summary.shortages {
+        0 => String::new(),
+        n => format!("; the pool was dry {} times (--buffers)", grouped(n)),
+    };
+    writeln!(out, "buffers  {home}{shortages}")?;
+    writeln!(out, "time     {seconds:.2} s")?;
+    for gone in &summary.gone {
+        writeln!(out, "gone     {gone}")?;
+    }
+    for failed in &summary.failed {
+        writeln!(out, "FAILED   {failed}")?;
+    }
+    Ok(())
+}
+
+fn print_balance(out: &mut impl Write, balance: &Balance) -> io::Result<()> {
+    let mut left = format!("{} in", grouped(balance.received));
+    if balance.split > 0 {
+        left += &format!(" + {} split", grouped(balance.split));
+    }
+    let mut right = format!("{} out", grouped(balance.sent));
+    if balance.merged > 0 {
+        right += &format!(" + {} merged", grouped(balance.merged));
+    }
+    for drops in &balance.drops {
+        right += &format!(" + {} {}", grouped(drops.packets), drops.reason);
+    }
+    match balance.in_flight() {
+        0 => writeln!(out, "\nbalance  {left} = {right}"),
+        n => writeln!(out, "\nbalance  {left} = {right} + {n} UNACCOUNTED FOR"),
+    }
+}

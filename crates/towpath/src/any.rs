@@ -1,0 +1,169 @@
+//! A port of any kind, by its address: one enum, one match per batch.
+
+use std::sync::Arc;
+use towpath_datapath::ports::{generator, null, tun};
+use towpath_datapath::uri::Uri;
+use towpath_packet::port::{Info, Port, PortError, Queues, RxQueue, Start, State, TxQueue, Wake};
+use towpath_packet::{Batch, Counters, Offloads};
+
+/// What a port is opened for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Packets come from it.
+    Ingress,
+    /// Packets go to it.
+    Egress,
+    /// Both.
+    Both,
+}
+
+/// A kind of port, for people.
+#[derive(Debug, Clone, Copy)]
+pub struct Scheme {
+    /// What its addresses begin with.
+    pub name: &'static str,
+    /// An address.
+    pub example: &'static str,
+    /// What it is.
+    pub what: &'static str,
+}
+
+/// Everything that [`Opener::open`] knows.
+pub const SCHEMES: &[Scheme] = &[
+    Scheme {
+        name: "gen",
+        example: "gen:flows=8,size=imix",
+        what: "makes packets, and checks them when they come back",
+    },
+    Scheme { name: "null", example: "null:", what: "takes everything, brings nothing" },
+    Scheme { name: "tap", example: "tap:tp0", what: "an interface of the kernel with Ethernet frames" },
+    Scheme { name: "tun", example: "tun:tn0", what: "an interface of the kernel with IP packets" },
+];
+
+macro_rules! any_port {
+    ($($(#[$doc:meta])* $variant:ident: $port:ty,)*) => {
+        /// An opened port of any kind.
+        #[derive(Debug)]
+        pub enum AnyPort { $($(#[$doc])* $variant($port),)* }
+
+        /// Its receive queue.
+        #[derive(Debug)]
+        pub enum AnyRx { $($(#[$doc])* $variant(<$port as Port>::Rx),)* }
+
+        /// Its transmit queue.
+        #[derive(Debug)]
+        pub enum AnyTx { $($(#[$doc])* $variant(<$port as Port>::Tx),)* }
+
+        impl Port for AnyPort {
+            type Rx = AnyRx;
+            type Tx = AnyTx;
+
+            fn info(&self) -> &Info {
+                match self { $(AnyPort::$variant(port) => port.info(),)* }
+            }
+
+            fn start(self, start: Start) -> Result<Queues<AnyRx, AnyTx>, PortError> {
+                match self {
+                    $(AnyPort::$variant(port) => {
+                        let Queues { rx, tx } = port.start(start)?;
+                        let rx = rx.into_iter().map(AnyRx::$variant).collect();
+                        Ok(Queues { rx, tx: tx.into_iter().map(AnyTx::$variant).collect() })
+                    })*
+                }
+            }
+        }
+
+        impl RxQueue for AnyRx {
+            #[inline]
+            fn rx(&mut self, out: &mut Batch) -> usize {
+                match self { $(AnyRx::$variant(queue) => queue.rx(out),)* }
+            }
+            #[inline]
+            fn refill(&mut self) -> usize {
+                match self { $(AnyRx::$variant(queue) => queue.refill(),)* }
+            }
+            fn restrict(&mut self, accept: Offloads) {
+                match self { $(AnyRx::$variant(queue) => queue.restrict(accept),)* }
+            }
+            fn state(&self) -> State {
+                match self { $(AnyRx::$variant(queue) => queue.state(),)* }
+            }
+            fn wake(&self) -> Wake {
+                match self { $(AnyRx::$variant(queue) => queue.wake(),)* }
+            }
+            fn counters(&self) -> &Arc<Counters> {
+                match self { $(AnyRx::$variant(queue) => queue.counters(),)* }
+            }
+        }
+
+        impl TxQueue for AnyTx {
+            #[inline]
+            fn tx(&mut self, batch: &mut Batch) -> usize {
+                match self { $(AnyTx::$variant(queue) => queue.tx(batch),)* }
+            }
+            #[inline]
+            fn reclaim(&mut self) -> usize {
+                match self { $(AnyTx::$variant(queue) => queue.reclaim(),)* }
+            }
+            #[inline]
+            fn kick(&mut self) {
+                match self { $(AnyTx::$variant(queue) => queue.kick(),)* }
+            }
+            #[inline]
+            fn offloads(&self) -> Offloads {
+                match self { $(AnyTx::$variant(queue) => queue.offloads(),)* }
+            }
+            #[inline]
+            fn pending(&self) -> usize {
+                match self { $(AnyTx::$variant(queue) => queue.pending(),)* }
+            }
+            fn state(&self) -> State {
+                match self { $(AnyTx::$variant(queue) => queue.state(),)* }
+            }
+            fn wake(&self) -> Wake {
+                match self { $(AnyTx::$variant(queue) => queue.wake(),)* }
+            }
+            fn counters(&self) -> &Arc<Counters> {
+                match self { $(AnyTx::$variant(queue) => queue.counters(),)* }
+            }
+        }
+    };
+}
+
+any_port! {
+    /// `gen:`
+    Gen: generator::GenPort,
+    /// `null:`
+    Null: null::NullPort,
+    /// `tap:` and `tun:`
+    Tun: tun::TunPort,
+}
+
+/// Opens ports by their addresses.
+#[derive(Debug, Default)]
+pub struct Opener {}
+
+impl Opener {
+    /// An opener that knows no links yet.
+    pub fn new() -> Opener {
+        Opener::default()
+    }
+
+    /// Opens the port that `uri` names.
+    ///
+    /// # Errors
+    /// [`PortError::Input`] for a scheme that does not exist or a port that can't be used as `role` says; otherwise what the
+    /// port itself says.
+    pub fn open(&mut self, uri: &Uri, role: Role) -> Result<AnyPort, PortError> {
+        let _ = role;
+        match uri.scheme() {
+            "gen" => generator::open(generator::Config::from_uri(uri)?).map(AnyPort::Gen),
+            "null" => null::open(null::Config::from_uri(uri)?).map(AnyPort::Null),
+            "tap" | "tun" => tun::open(tun::Config::from_uri(uri)?).map(AnyPort::Tun),
+            other => {
+                let known: Vec<_> = SCHEMES.iter().map(|s| s.name).collect();
+                Err(uri.error(format!("there is no port of kind '{other}'; there are: {}", known.join(", "))))
+            }
+        }
+    }
+}

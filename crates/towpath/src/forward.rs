@@ -1,0 +1,317 @@
+//! Two ports, and workers that move packets between them.
+//!
+//! ```text
+//!             queue i of A ──► route ──► queue i of B
+//!   worker i                                             one thread, run to completion
+//!             queue i of A ◄── route ◄── queue i of B
+//! ```
+
+use crate::any::{AnyPort, AnyRx, AnyTx};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use towpath_datapath::idle::Idle;
+use towpath_datapath::report::{Meter, PortMeter, Reading};
+use towpath_datapath::route::{Limit, Route, RouteConfig};
+use towpath_datapath::worker::{Control, Ending, Worker, WorkerConfig};
+use towpath_packet::port::{Info, Layer, Port, PortError, Queues, RxQueue, Start, State, TxQueue};
+use towpath_packet::{Direction, Floors, Offloads, Pool, PoolConfig, PoolError};
+
+/// Which way packets go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Directions {
+    /// From A to B and from B to A.
+    #[default]
+    Both,
+    /// From A to B only; B's receive queues are not looked at.
+    OneWay,
+}
+
+/// How two ports are joined. Plain data: change what you need.
+#[derive(Debug, Clone)]
+pub struct Forward {
+    /// Which way packets go.
+    pub directions: Directions,
+    /// Threads; each runs one queue of both ports.
+    pub workers: u16,
+    /// Cores to pin the workers to, in order; fewer than workers leaves the rest to the scheduler.
+    pub cores: Vec<usize>,
+    /// What a worker does when there is nothing to do.
+    pub idle: Idle,
+    /// How long an egress may refuse before what is held for it is dropped.
+    pub egress_wait: Duration,
+    /// How long packets that are held get to leave when stopping.
+    pub drain: Duration,
+    /// Stop after so many packets, both directions together.
+    pub count: Option<u64>,
+    /// Buffers for everything.
+    pub pool: PoolConfig,
+}
+
+impl Default for Forward {
+    /// Both ways, one worker that sleeps when idle, the default pool with a sixteenth of it kept for transmission.
+    fn default() -> Forward {
+        let worker = WorkerConfig::default();
+        let pool = PoolConfig::default();
+        Forward {
+            directions: Directions::Both,
+            workers: 1,
+            cores: Vec::new(),
+            idle: worker.idle,
+            egress_wait: RouteConfig::default().egress_wait,
+            drain: worker.drain,
+            count: None,
+            pool: PoolConfig { floors: Floors { rx: 0, tx: pool.capacity / 16 }, ..pool },
+        }
+    }
+}
+
+/// Why two ports could not be joined.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// One of the ports says no.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// There are no buffers.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// The packets of one begin otherwise than those of the other.
+    #[error("{a} carries {a_layer}, {b} {b_layer}: both must carry the same (tap, packet: Ethernet; tun: IP)")]
+    Layers {
+        /// One port.
+        a: String,
+        /// What it carries.
+        a_layer: &'static str,
+        /// The other port.
+        b: String,
+        /// What it carries.
+        b_layer: &'static str,
+    },
+    /// A number is out of range.
+    #[error("{what}={value}: {rule}")]
+    Value {
+        /// What number.
+        what: &'static str,
+        /// Its value.
+        value: String,
+        /// The rule that it breaks.
+        rule: String,
+    },
+    /// A thread could not be started.
+    #[error("worker {worker}: {source}")]
+    Thread {
+        /// Which.
+        worker: u16,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+impl Forward {
+    /// Starts the ports and the workers.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing runs then, and whatever was set up is undone.
+    pub fn start(self, a: AnyPort, b: AnyPort) -> Result<Running, StartError> {
+        let (a_info, b_info) = (a.info().clone(), b.info().clone());
+        let layer = common_layer(&a_info, &b_info)?;
+        self.check(&a_info, &b_info)?;
+        let pool = Pool::new(self.pool)?;
+        let start = |accept: Offloads| Start { pool: pool.clone(), queues: self.workers, accept };
+        let a = a.start(start(b_info.tx_offloads))?;
+        let b = b.start(start(a_info.tx_offloads))?;
+        let ports = vec![meter_of(&a_info, &a), meter_of(&b_info, &b)];
+        let control = Control::new().map_err(|source| StartError::Thread { worker: 0, source })?;
+        let config = RouteConfig { egress_wait: self.egress_wait, layer };
+        let limit = self.count.map(|n| Arc::new(Limit::new(n)));
+        let route = |rx: AnyRx, tx: AnyTx| -> Result<Route<AnyRx, AnyTx>, PoolError> {
+            let route = Route::new(rx, tx, pool.cache(Direction::Tx)?, config);
+            Ok(match &limit {
+                Some(limit) => route.with_limit(limit.clone()),
+                None => route,
+            })
+        };
+        let (mut lists, mut counters) = (Vec::new(), Vec::new());
+        for ((a_rx, a_tx), (b_rx, b_tx)) in a.rx.into_iter().zip(a.tx).zip(b.rx.into_iter().zip(b.tx)) {
+            let mut routes = vec![route(a_rx, b_tx)?];
+            if self.directions == Directions::Both {
+                routes.push(route(b_rx, a_tx)?);
+            }
+            counters.extend(routes.iter().map(|route| route.counters().clone()));
+            lists.push(routes);
+        }
+        let meter = Meter::new(ports, counters, pool);
+        let mut running = Running {
+            control: control.clone(),
+            threads: Vec::new(),
+            meter,
+            notes: notes(&a_info, &b_info, self.directions),
+        };
+        for (number, routes) in lists.into_iter().enumerate() {
+            let core = self.cores.get(number).copied();
+            let worker =
+                Worker::new(routes, WorkerConfig { core, idle: self.idle, drain: self.drain }, control.clone());
+            let builder = std::thread::Builder::new().name(format!("towpath-{number}"));
+            let thread = builder
+                .spawn(move || worker.run())
+                .map_err(|source| StartError::Thread { worker: number as u16, source })?;
+            running.threads.push(thread);
+        }
+        Ok(running)
+    }
+
+    fn check(&self, a: &Info, b: &Info) -> Result<(), StartError> {
+        let value = |what, value: String, rule: String| Err(StartError::Value { what, value, rule });
+        for info in [a, b] {
+            if !(1..=info.max_queues).contains(&self.workers) {
+                let rule = format!("{} has {} queue(s): at most as many workers", info.name, info.max_queues);
+                return value("workers", self.workers.to_string(), rule);
+            }
+        }
+        let allowed = towpath_datapath::worker::cores();
+        match self.cores.iter().find(|core| !allowed.contains(core)) {
+            Some(core) => {
+                value("cores", core.to_string(), format!("must be among the cores of this process: {allowed:?}"))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+fn common_layer(a: &Info, b: &Info) -> Result<Layer, StartError> {
+    let name = |layer| match layer {
+        Layer::Ethernet => "Ethernet frames",
+        Layer::Ip => "IP packets",
+        Layer::Any => "anything",
+    };
+    match (a.layer, b.layer) {
+        (Layer::Any, Layer::Any) => Ok(Layer::Ethernet),
+        (Layer::Any, layer) | (layer, Layer::Any) => Ok(layer),
+        (x, y) if x == y => Ok(x),
+        (x, y) => Err(StartError::Layers { a: a.name.clone(), a_layer: name(x), b: b.name.clone(), b_layer: name(y) }),
+    }
+}
+
+fn meter_of<R: RxQueue, T: TxQueue>(info: &Info, queues: &Queues<R, T>) -> PortMeter {
+    PortMeter {
+        name: info.name.clone(),
+        rx: queues.rx.iter().map(|q| q.counters().clone()).collect(),
+        tx: queues.tx.iter().map(|q| q.counters().clone()).collect(),
+    }
+}
+
+/// What a user should know about this pair of ports.
+fn notes(a: &Info, b: &Info, directions: Directions) -> Vec<String> {
+    let mut notes = Vec::new();
+    for info in [a, b] {
+        for ability in info.abilities.iter().filter(|ability| !ability.on) {
+            let mend = ability.mend.as_ref().map(|m| format!("; to mend it: {m}")).unwrap_or_default();
+            notes.push(format!("{}: {} is off: {}{mend}", info.name, ability.name, ability.why));
+        }
+    }
+    let mut longer = |from: &Info, to: &Info| {
+        if from.layer != Layer::Any && to.layer != Layer::Any && from.mtu > to.mtu {
+            notes.push(format!(
+                "{} has an MTU of {}, {} of {}: longer packets from the first are dropped as too-long",
+                from.name, from.mtu, to.name, to.mtu
+            ));
+        }
+    };
+    longer(a, b);
+    if directions == Directions::Both {
+        longer(b, a);
+    }
+    notes
+}
+
+/// Ports that are being forwarded between. Dropping it stops the workers and waits for them.
+#[derive(Debug)]
+pub struct Running {
+    control: Arc<Control>,
+    threads: Vec<JoinHandle<std::io::Result<Vec<Ending>>>>,
+    meter: Meter,
+    notes: Vec<String>,
+}
+
+/// What came of it.
+#[derive(Debug, Clone)]
+pub struct Summary {
+    /// All counters, at the end.
+    pub reading: Reading,
+    /// Buffers that are not home: 0, or something is leaked.
+    pub buffers_away: usize,
+    /// Times that the pool was dry.
+    pub shortages: u64,
+    /// Ports that are gone, as their queues said it.
+    pub gone: Vec<String>,
+    /// Workers that failed.
+    pub failed: Vec<String>,
+}
+
+impl Running {
+    /// Where to read the counters.
+    pub fn meter(&self) -> &Meter {
+        &self.meter
+    }
+
+    /// What a user should know: abilities that are off, packets that can't pass.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Asks the workers to stop, without waiting for them. Can be called from anywhere.
+    pub fn control(&self) -> &Arc<Control> {
+        &self.control
+    }
+
+    /// Whether all workers have ended.
+    pub fn is_finished(&self) -> bool {
+        self.threads.iter().all(JoinHandle::is_finished)
+    }
+
+    /// Stops the workers, and waits until they have: at most as long as draining takes.
+    pub fn stop(mut self) -> Summary {
+        self.control.stop();
+        self.finish()
+    }
+
+    /// Waits until the workers end by themselves.
+    pub fn join(mut self) -> Summary {
+        self.finish()
+    }
+
+    fn finish(&mut self) -> Summary {
+        let (mut gone, mut failed) = (Vec::new(), Vec::new());
+        for (number, thread) in self.threads.drain(..).enumerate() {
+            match thread.join() {
+                Ok(Ok(endings)) => {
+                    for ending in endings {
+                        if let State::Gone(why) = ending.state
+                            && !gone.iter().any(|known| *known == why)
+                        {
+                            gone.push(why.into_owned());
+                        }
+                    }
+                }
+                Ok(Err(error)) => failed.push(format!("worker {number}: {error}")),
+                Err(_) => failed.push(format!("worker {number} panicked")),
+            }
+        }
+        Summary {
+            reading: self.meter.read(),
+            buffers_away: self.meter.buffers_away(),
+            shortages: self.meter.shortages(),
+            gone,
+            failed,
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.control.stop();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
