@@ -124,22 +124,32 @@ mod x86 {
     use super::words;
     use core::arch::{asm, x86_64::*};
 
+    /// A block of 64 bytes, as one AVX-512 register holds.
+    type Pair = [__m256i; 2];
+
     #[target_feature(enable = "avx2")]
     #[inline]
-    fn load256(bytes: &[u8; 32]) -> __m256i {
-        // SAFETY: the array is exactly the 32 bytes read; the load needs no alignment.
-        unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
+    fn load256(bytes: &[u8; 64]) -> Pair {
+        let at: *const __m256i = bytes.as_ptr().cast();
+        // SAFETY: the array is exactly the 64 bytes read; the loads need no alignment.
+        unsafe { [_mm256_loadu_si256(at), _mm256_loadu_si256(at.add(1))] }
     }
 
     /// The empty `asm!` hides where `v` came from. Without it the compiler recognises a copying
     /// loop and takes the stores out of it into a `memcpy`: two passes instead of one.
     #[target_feature(enable = "avx2")]
     #[inline]
-    fn store256(bytes: &mut [u8; 32], mut v: __m256i) {
+    fn store256(bytes: &mut [u8; 64], [mut v, mut w]: Pair) {
         // SAFETY: the template has no instruction.
-        unsafe { asm!("/* {0} */", inout(ymm_reg) v, options(pure, nomem, nostack, preserves_flags)) };
-        // SAFETY: the array is exactly the 32 bytes written; the store needs no alignment.
-        unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), v) }
+        unsafe {
+            asm!("/* {0} {1} */", inout(ymm_reg) v, inout(ymm_reg) w, options(pure, nomem, nostack, preserves_flags))
+        };
+        let at: *mut __m256i = bytes.as_mut_ptr().cast();
+        // SAFETY: the array is exactly the 64 bytes written; the stores need no alignment.
+        unsafe {
+            _mm256_storeu_si256(at, v);
+            _mm256_storeu_si256(at.add(1), w);
+        }
     }
 
     /// Low and high 32-bit halves of each 64-bit lane, summed apart.
@@ -154,10 +164,12 @@ mod x86 {
 
         #[target_feature(enable = "avx2")]
         #[inline]
-        fn add(&mut self, v: __m256i) {
+        fn add(&mut self, pair: Pair) {
             let low = _mm256_set1_epi64x(0xffff_ffff);
-            self.0 = _mm256_add_epi64(self.0, _mm256_and_si256(v, low));
-            self.1 = _mm256_add_epi64(self.1, _mm256_srli_epi64::<32>(v));
+            for v in pair {
+                self.0 = _mm256_add_epi64(self.0, _mm256_and_si256(v, low));
+                self.1 = _mm256_add_epi64(self.1, _mm256_srli_epi64::<32>(v));
+            }
         }
 
         #[target_feature(enable = "avx2")]
@@ -171,7 +183,7 @@ mod x86 {
 
     #[target_feature(enable = "avx2")]
     pub(super) fn sum_avx2(data: &[u8]) -> u64 {
-        let (blocks, tail) = data.as_chunks::<32>();
+        let (blocks, tail) = data.as_chunks::<64>();
         let mut sum = Sum256::new();
         for block in blocks {
             sum.add(load256(block));
@@ -179,18 +191,25 @@ mod x86 {
         words::add(sum.reduce(), words::sum(tail))
     }
 
+    /// The end is copied first, by a store that overlaps the last whole block: cheaper than a call
+    /// for the odd bytes.
     #[target_feature(enable = "avx2")]
     pub(super) fn copy_avx2(dst: &mut [u8], src: &[u8]) -> u64 {
         let len = dst.len().min(src.len());
-        let (to, to_tail) = dst[..len].as_chunks_mut::<32>();
-        let (from, from_tail) = src[..len].as_chunks::<32>();
+        let (dst, src) = (&mut dst[..len], &src[..len]);
+        match (dst.last_chunk_mut::<64>(), src.last_chunk::<64>()) {
+            (Some(to), Some(from)) => store256(to, load256(from)),
+            _ => dst.copy_from_slice(src),
+        }
+        let (to, _) = dst.as_chunks_mut::<64>();
+        let (from, tail) = src.as_chunks::<64>();
         let mut sum = Sum256::new();
         for (to, from) in to.iter_mut().zip(from) {
             let v = load256(from);
             store256(to, v);
             sum.add(v);
         }
-        words::add(sum.reduce(), words::sum(words::copied(to_tail, from_tail)))
+        words::add(sum.reduce(), words::sum(tail))
     }
 
     #[target_feature(enable = "avx512f")]
@@ -257,6 +276,7 @@ mod x86 {
         sum.reduce()
     }
 
+    /// The end is copied first, as in [`copy_avx2`].
     #[target_feature(enable = "avx512f,avx512bw")]
     pub(super) fn copy_avx512(dst: &mut [u8], src: &[u8]) -> u64 {
         let len = dst.len().min(src.len());
