@@ -28,15 +28,15 @@ Examples:
 /// A user-space network datapath: moves packets between ports of all kinds.
 #[derive(Debug, Parser)]
 #[command(name = "towpath", version, about, long_about = None, max_term_width = 110, after_long_help = PORTS_HELP)]
-pub struct Args {
+pub(crate) struct Args {
     /// What to do.
     #[command(subcommand)]
-    pub command: Command,
+    pub(crate) command: Command,
 }
 
 /// The commands.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Move packets between two ports, both ways (without ports: a trial on built-in ones)
     #[command(after_help = FWD_EXAMPLES, after_long_help = format!("{FWD_EXAMPLES}\n\n{PORTS_HELP}"))]
     Fwd(Fwd),
@@ -65,151 +65,151 @@ pub enum Command {
 
 /// `towpath fwd`.
 #[derive(Debug, ClapArgs)]
-pub struct Fwd {
+pub(crate) struct Fwd {
     /// One port
     #[arg(value_name = "A", requires = "b", value_hint = ValueHint::Other)]
-    pub a: Option<String>,
+    pub(crate) a: Option<String>,
     /// The other port
     #[arg(value_name = "B", value_hint = ValueHint::Other)]
-    pub b: Option<String>,
+    pub(crate) b: Option<String>,
     /// Only from A to B
     #[arg(long)]
-    pub oneway: bool,
+    pub(crate) oneway: bool,
     #[command(flatten)]
-    pub run: Run,
+    pub(crate) run: Run,
 }
 
 /// `towpath gen`.
 #[derive(Debug, ClapArgs)]
-pub struct Gen {
+pub(crate) struct Gen {
     /// Where the packets go
     #[arg(value_name = "PORT")]
-    pub port: String,
+    pub(crate) port: String,
     /// Flows, which take turns
     #[arg(long, value_name = "N")]
-    pub flows: Option<String>,
+    pub(crate) flows: Option<String>,
     /// Bytes of a packet from its first header on, or imix
     #[arg(long, value_name = "BYTES|imix")]
-    pub size: Option<String>,
+    pub(crate) size: Option<String>,
     /// udp or tcp
     #[arg(long, value_name = "PROTO")]
-    pub proto: Option<String>,
+    pub(crate) proto: Option<String>,
     /// IP version, 4 or 6
     #[arg(long, value_name = "4|6")]
-    pub ip: Option<String>,
+    pub(crate) ip: Option<String>,
     /// Packets per second, with k or M; as fast as possible if it is not given
     #[arg(long, value_name = "PPS")]
-    pub rate: Option<String>,
+    pub(crate) rate: Option<String>,
     /// Make super-packets of --size with so many bytes of payload in each segment
     #[arg(long, value_name = "BYTES")]
-    pub gso: Option<String>,
+    pub(crate) gso: Option<String>,
     /// Seed of everything that varies
     #[arg(long, value_name = "N")]
-    pub seed: Option<String>,
+    pub(crate) seed: Option<String>,
     /// More options of the generator, as in gen:… (see 'towpath probe gen:')
     #[arg(long = "with", value_name = "KEY=VALUE,…")]
-    pub more: Option<String>,
+    pub(crate) more: Option<String>,
     #[command(flatten)]
-    pub run: Run,
+    pub(crate) run: Run,
 }
 
 /// `towpath sink`.
 #[derive(Debug, ClapArgs)]
-pub struct Sink {
+pub(crate) struct Sink {
     /// Where the packets come from
     #[arg(value_name = "PORT")]
-    pub port: String,
+    pub(crate) port: String,
     #[command(flatten)]
-    pub run: Run,
+    pub(crate) run: Run,
 }
 
 /// `towpath record`.
 #[derive(Debug, ClapArgs)]
-pub struct Record {
+pub(crate) struct Record {
     /// Where the packets come from
     #[arg(value_name = "PORT")]
-    pub port: String,
+    pub(crate) port: String,
     /// The file: .pcap or .pcapng
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub file: PathBuf,
+    pub(crate) file: PathBuf,
     /// Options of the file, as in pcap:…?rotate-size=100M (see 'towpath probe pcap:FILE')
     #[arg(long = "with", value_name = "KEY=VALUE,…")]
-    pub more: Option<String>,
+    pub(crate) more: Option<String>,
     #[command(flatten)]
-    pub run: Run,
+    pub(crate) run: Run,
 }
 
 /// `towpath replay`.
 #[derive(Debug, ClapArgs)]
-pub struct Replay {
+pub(crate) struct Replay {
     /// The file: pcap or pcapng
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub file: PathBuf,
+    pub(crate) file: PathBuf,
     /// Where the packets go
     #[arg(value_name = "PORT")]
-    pub port: String,
+    pub(crate) port: String,
     /// Keep the times between packets as they were recorded, instead of sending as fast as possible
     #[arg(long)]
-    pub timing: bool,
+    pub(crate) timing: bool,
     /// Options of the file, as in pcap:…?loop=10
     #[arg(long = "with", value_name = "KEY=VALUE,…")]
-    pub more: Option<String>,
+    pub(crate) more: Option<String>,
     #[command(flatten)]
-    pub run: Run,
+    pub(crate) run: Run,
 }
 
 /// `towpath probe`.
 #[derive(Debug, ClapArgs)]
-pub struct Probe {
+pub(crate) struct Probe {
     /// The port
     #[arg(value_name = "PORT")]
-    pub port: String,
+    pub(crate) port: String,
     /// For machines
     #[arg(long)]
-    pub json: bool,
+    pub(crate) json: bool,
 }
 
 /// Options of every command that moves packets.
 #[derive(Debug, Clone, ClapArgs)]
-pub struct Run {
+pub(crate) struct Run {
     /// Stop after this time: 10s, 5m, 1h
     #[arg(long, value_name = "TIME", value_parser = time)]
-    pub duration: Option<Duration>,
+    pub(crate) duration: Option<Duration>,
     /// Stop after so many packets
     #[arg(long, value_name = "N", value_parser = number)]
-    pub count: Option<u64>,
+    pub(crate) count: Option<u64>,
     /// Threads; each runs one queue of both ports
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Workers")]
-    pub workers: u16,
+    pub(crate) workers: u16,
     /// Cores to pin the workers to, in order
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Workers")]
-    pub cores: Vec<usize>,
+    pub(crate) cores: Vec<usize>,
     /// What a worker does when there is nothing to do
     #[arg(long, value_enum, default_value_t = IdleArg::Sleep, help_heading = "Workers")]
-    pub idle: IdleArg,
+    pub(crate) idle: IdleArg,
     /// Buffers of 2 KiB for everything
     #[arg(long, value_name = "N", value_parser = number, help_heading = "Workers")]
-    pub buffers: Option<u64>,
+    pub(crate) buffers: Option<u64>,
     /// How long a port may refuse packets before those held for it are dropped
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "10ms", help_heading = "Workers")]
-    pub egress_wait: Duration,
+    pub(crate) egress_wait: Duration,
     /// How long packets under way get to leave when stopping
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "1s", help_heading = "Workers")]
-    pub drain: Duration,
+    pub(crate) drain: Duration,
     /// JSON on standard output: a line per interval, and the summary as the last
     #[arg(long, help_heading = "Output")]
-    pub json: bool,
+    pub(crate) json: bool,
     /// Time between live updates
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "1s", help_heading = "Output")]
-    pub interval: Duration,
+    pub(crate) interval: Duration,
     /// No live updates, only the summary
     #[arg(long, short, help_heading = "Output")]
-    pub quiet: bool,
+    pub(crate) quiet: bool,
 }
 
 /// What a worker does when there is nothing to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum IdleArg {
+pub(crate) enum IdleArg {
     /// Never gives the core away: lowest latency
     Spin,
     /// Gives way to others, but never sleeps

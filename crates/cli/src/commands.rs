@@ -13,7 +13,7 @@ use towpath::{Directions, Forward, Opener, Role, Uri};
 
 type Outcome = Result<ExitCode, Box<dyn Error>>;
 
-pub fn dispatch(args: Args) -> Outcome {
+pub(crate) fn dispatch(args: Args) -> Outcome {
     match args.command {
         Command::Fwd(fwd) => forward(fwd),
         Command::Gen(gen_) => generate(gen_),

@@ -7,7 +7,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use std::io::{self, IsTerminal, Write};
 use towpath::datapath::report::{Meter, PortReading, Reading};
 
-pub struct Live {
+pub(crate) struct Live {
     view: View,
     last: Reading,
 }
@@ -21,7 +21,7 @@ enum View {
 }
 
 impl Live {
-    pub fn new(args: &Run, meter: &Meter) -> Live {
+    pub(crate) fn new(args: &Run, meter: &Meter) -> Live {
         let last = meter.read();
         let view = match (args.json, args.quiet) {
             (_, true) => View::Nothing,
@@ -39,7 +39,7 @@ impl Live {
     }
 
     /// Shows what happened since the last time.
-    pub fn update(&mut self, now: &Reading) -> io::Result<()> {
+    pub(crate) fn update(&mut self, now: &Reading) -> io::Result<()> {
         let step = now.since(&self.last);
         match &self.view {
             View::Terminal(_, bars) => {
@@ -62,7 +62,7 @@ impl Live {
     }
 
     /// Takes the live lines away, to make room for the summary.
-    pub fn end(&self) {
+    pub(crate) fn end(&self) {
         if let View::Terminal(area, bars) = &self.view {
             bars.iter().for_each(ProgressBar::finish_and_clear);
             let _ = area.clear();

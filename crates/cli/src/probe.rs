@@ -54,7 +54,7 @@ fn report(info: &Info) -> Report<'_> {
     }
 }
 
-pub fn probe(args: &Probe) -> Result<ExitCode, Box<dyn Error>> {
+pub(crate) fn probe(args: &Probe) -> Result<ExitCode, Box<dyn Error>> {
     let port = Opener::new().open(&args.port.parse()?, Role::Both)?;
     let report = report(port.info());
     if args.json {

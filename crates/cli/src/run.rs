@@ -15,7 +15,7 @@ use towpath::{AnyPort, Forward};
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Runs until a signal, the end of the time, or the end of the ports; prints the live view and the summary.
-pub fn run(plan: Forward, a: AnyPort, b: AnyPort, args: &Run) -> Result<ExitCode, Box<dyn Error>> {
+pub(crate) fn run(plan: Forward, a: AnyPort, b: AnyPort, args: &Run) -> Result<ExitCode, Box<dyn Error>> {
     let asked = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         // The first asks to stop and drain; a second one, for those who can't wait, ends the process at once.

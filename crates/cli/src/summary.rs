@@ -10,7 +10,7 @@ use towpath::packet::Snapshot;
 /// One line of JSON.
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
-pub enum Line<'a> {
+pub(crate) enum Line<'a> {
     /// While it runs: totals, and rates since the last line.
     Live { seconds: f64, ports: Vec<Port<'a>> },
     /// At the end: totals, mean rates, the balance.
@@ -28,7 +28,7 @@ pub enum Line<'a> {
 
 /// One port.
 #[derive(Serialize)]
-pub struct Port<'a> {
+pub(crate) struct Port<'a> {
     name: &'a str,
     rx: Flow,
     tx: Flow,
@@ -76,7 +76,7 @@ fn ports<'a>(total: &'a Reading, step: &Reading) -> Vec<Port<'a>> {
 }
 
 impl<'a> Line<'a> {
-    pub fn live(total: &'a Reading, step: &Reading) -> Line<'a> {
+    pub(crate) fn live(total: &'a Reading, step: &Reading) -> Line<'a> {
         Line::Live { seconds: total.elapsed.as_secs_f64(), ports: ports(total, step) }
     }
 
@@ -97,14 +97,14 @@ impl<'a> Line<'a> {
 }
 
 /// The last line of `--json`.
-pub fn json(summary: &Summary) -> io::Result<()> {
+pub(crate) fn json(summary: &Summary) -> io::Result<()> {
     let mut out = io::stdout().lock();
     serde_json::to_writer(&mut out, &Line::summary(summary))?;
     writeln!(out)
 }
 
 /// The summary for people, on standard output.
-pub fn print(summary: &Summary) -> io::Result<()> {
+pub(crate) fn print(summary: &Summary) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let reading = &summary.reading;
     let seconds = reading.elapsed.as_secs_f64().max(1e-9);

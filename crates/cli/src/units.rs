@@ -1,7 +1,7 @@
 //! Numbers for people: SI prefixes, three digits.
 
 /// `4.71 M`, `812 `, `0 `: a value with its SI prefix, to be followed by the unit.
-pub fn si(value: f64) -> String {
+pub(crate) fn si(value: f64) -> String {
     let (mut scaled, mut prefix) = (value, "");
     for next in ["k", "M", "G", "T"] {
         if scaled < 999.5 {
@@ -19,7 +19,7 @@ pub fn si(value: f64) -> String {
 }
 
 /// A whole number in groups of three: `12 345 678`.
-pub fn grouped(n: u64) -> String {
+pub(crate) fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() * 4 / 3);
     for (i, digit) in digits.chars().enumerate() {

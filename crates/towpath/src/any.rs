@@ -1,7 +1,7 @@
 //! A port of any kind, by its address: one enum, one match per batch.
 
 use std::sync::Arc;
-use towpath_datapath::ports::{generator, null, tun};
+use towpath_datapath::ports::{generator, null, tun, veth};
 use towpath_datapath::uri::Uri;
 use towpath_packet::port::{Info, Port, PortError, Queues, RxQueue, Start, State, TxQueue, Wake};
 use towpath_packet::{Batch, Counters, Offloads};
@@ -37,6 +37,7 @@ pub const SCHEMES: &[Scheme] = &[
     },
     Scheme { name: "null", example: "null:", what: "takes everything, brings nothing" },
     Scheme { name: "tap", example: "tap:tp0", what: "an interface of the kernel with Ethernet frames" },
+    Scheme { name: "veth", example: "veth:x", what: "one end of a pair in memory" },
     Scheme { name: "tun", example: "tun:tn0", what: "an interface of the kernel with IP packets" },
 ];
 
@@ -137,11 +138,17 @@ any_port! {
     Null: null::NullPort,
     /// `tap:` and `tun:`
     Tun: tun::TunPort,
+    /// `veth:`
+    Veth: veth::VethPort,
 }
 
 /// Opens ports by their addresses.
+///
+/// It remembers the pairs in memory whose other end has not been opened yet, so both ends must be opened by the same one.
 #[derive(Debug, Default)]
-pub struct Opener {}
+pub struct Opener {
+    links: veth::Links,
+}
 
 impl Opener {
     /// An opener that knows no links yet.
@@ -159,6 +166,7 @@ impl Opener {
         match uri.scheme() {
             "gen" => generator::open(generator::Config::from_uri(uri)?).map(AnyPort::Gen),
             "null" => null::open(null::Config::from_uri(uri)?).map(AnyPort::Null),
+            "veth" => self.links.open(&veth::Config::from_uri(uri)?).map(AnyPort::Veth),
             "tap" | "tun" => tun::open(tun::Config::from_uri(uri)?).map(AnyPort::Tun),
             other => {
                 let known: Vec<_> = SCHEMES.iter().map(|s| s.name).collect();
