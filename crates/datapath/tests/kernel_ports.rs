@@ -4,5 +4,7 @@ mod support;
 
 #[path = "kernel_ports/common.rs"]
 mod common;
+#[path = "kernel_ports/packet.rs"]
+mod packet;
 #[path = "kernel_ports/tap.rs"]
 mod tap;

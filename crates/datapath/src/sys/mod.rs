@@ -15,8 +15,10 @@
 //! the same place as the addresses.
 
 pub(crate) mod gather;
+pub(crate) mod mmsg;
 pub(crate) mod netdev;
 pub(crate) mod netns;
+pub(crate) mod packet;
 pub(crate) mod thread;
 pub(crate) mod tun;
 

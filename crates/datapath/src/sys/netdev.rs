@@ -47,21 +47,29 @@ pub(crate) enum Link {
     Absent,
 }
 
-/// A socket that asks about, and changes, the interfaces of the namespace that it was made in.
+/// Asks about, and changes, the interfaces of the namespace that it was made in.
 #[derive(Debug)]
-pub(crate) struct Control(OwnedFd);
+pub(crate) struct Control {
+    socket: OwnedFd,
+    /// For IPv6 addresses; missing where the kernel has no IPv6.
+    socket6: io::Result<OwnedFd>,
+}
+
+fn socket(family: libc::c_int) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    let fd = check(unsafe { libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })?;
+    // SAFETY: a descriptor that was just opened and that nobody else knows of.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
 
 impl Control {
     pub(crate) fn new() -> io::Result<Control> {
-        // SAFETY: no pointers.
-        let fd = check(unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })?;
-        // SAFETY: a descriptor that was just opened and that nobody else knows of.
-        Ok(Control(unsafe { OwnedFd::from_raw_fd(fd) }))
+        Ok(Control { socket: socket(libc::AF_INET)?, socket6: socket(libc::AF_INET6) })
     }
 
     fn ioctl(&self, number: libc::Ioctl, request: &mut libc::ifreq) -> io::Result<()> {
         // SAFETY: all numbers passed in this file take a pointer to one ifreq, which is borrowed exclusively.
-        check(unsafe { libc::ioctl(self.0.as_raw_fd(), number, request) }).map(drop)
+        check(unsafe { libc::ioctl(self.socket.as_raw_fd(), number, request) }).map(drop)
     }
 
     pub(crate) fn index(&self, name: &str) -> io::Result<i32> {
@@ -165,10 +173,7 @@ impl Control {
                     ifr6_prefixlen: u32::from(prefix),
                     ifr6_ifindex: self.index(name)?,
                 };
-                // SAFETY: no pointers.
-                let fd = check(unsafe { libc::socket(libc::AF_INET6, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })?;
-                // SAFETY: a descriptor that was just opened and that nobody else knows of.
-                let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+                let socket = self.socket6.as_ref().map_err(|e| io::Error::from(e.kind()))?;
                 // SAFETY: on an AF_INET6 socket SIOCSIFADDR reads one in6_ifreq.
                 check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFADDR, &request) }).map(drop)
             }

@@ -35,6 +35,21 @@ pub(crate) fn within<R: Send>(spec: Option<&str>, f: impl FnOnce() -> R + Send) 
     })
 }
 
+/// Runs `f` in a new namespace that holds nothing but a loopback, and vanishes afterwards with what `f` left there.
+///
+/// # Errors
+/// What `unshare(2)` (it needs the right to administer the system) or starting a thread failed with.
+pub(crate) fn scratch<R: Send>(f: impl FnOnce() -> R + Send) -> io::Result<R> {
+    std::thread::scope(|scope| {
+        let inside = std::thread::Builder::new().name("netns".to_owned()).spawn_scoped(scope, || {
+            // SAFETY: unshare takes no pointer; it changes only the namespace of the calling thread, which ends below.
+            check(unsafe { libc::unshare(libc::CLONE_NEWNET) })?;
+            Ok(f())
+        })?;
+        inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,11 +1,19 @@
 //! What the tests of all ports share: pools, packets, and waiting.
 
+use crate::support::Namespace;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use towpath_datapath::route::{Route, RouteConfig};
 use towpath_datapath::uri::Uri;
-use towpath_packet::port::{Port, Queues, RxQueue, Start, TxQueue};
-use towpath_packet::{Backing, Batch, Cache, Direction, Offloads, Packet, Pool, PoolConfig};
-use towpath_wire::emit::{Checksums, Headers, Ip, Link, Network, Tcp, Transport, Udp};
-use towpath_wire::tcp;
+use towpath_packet::port::{Port, Queues, RxQueue, Start, State, TxQueue, Wake};
+use towpath_packet::{Backing, Batch, Cache, Counters, Direction, Offloads, Packet, Pool, PoolConfig};
+use towpath_wire::emit::{self, Checksums, Headers, Ip, Link, Network, Transport};
+use towpath_wire::{LinkKind, Udp, dissect, tcp};
 
 /// How long a test waits for what must happen.
 pub const PATIENCE: Duration = Duration::from_secs(5);
@@ -89,13 +97,154 @@ impl Between {
 
     /// A datagram; returns where its transport header begins, and the length of all headers.
     pub fn udp(self, src_port: u16, dst_port: u16, payload: &[u8], checksums: Checksums) -> (Vec<u8>, u16, u16) {
-        self.build(Transport::Udp(Udp { src_port, dst_port }), payload, checksums)
+        self.build(Transport::Udp(emit::Udp { src_port, dst_port }), payload, checksums)
     }
 
     /// A TCP segment, likewise.
     pub fn tcp(self, src_port: u16, dst_port: u16, payload: &[u8], checksums: Checksums) -> (Vec<u8>, u16, u16) {
         let flags = tcp::flags::ACK | tcp::flags::PSH;
-        let t = Tcp { src_port, dst_port, seq: 1000, ack: 1, flags, window: 1000, ..Tcp::default() };
+        let t = emit::Tcp { src_port, dst_port, seq: 1000, ack: 1, flags, window: 1000, ..emit::Tcp::default() };
         self.build(Transport::Tcp(t), payload, checksums)
     }
+}
+
+/// A receive queue that remembers the longest super-packet that went through it.
+pub struct Watched<R> {
+    pub rx: R,
+    pub longest: Arc<AtomicUsize>,
+}
+
+impl<R: RxQueue> RxQueue for Watched<R> {
+    fn rx(&mut self, out: &mut Batch) -> usize {
+        let n = self.rx.rx(out);
+        for packet in out.iter().filter(|packet| packet.gso().is_some()) {
+            self.longest.fetch_max(packet.len(), Ordering::Relaxed);
+        }
+        n
+    }
+    fn refill(&mut self) -> usize {
+        self.rx.refill()
+    }
+    fn restrict(&mut self, accept: Offloads) {
+        self.rx.restrict(accept);
+    }
+    fn state(&self) -> State {
+        self.rx.state()
+    }
+    fn wake(&self) -> Wake {
+        self.rx.wake()
+    }
+    fn counters(&self) -> &Arc<Counters> {
+        self.rx.counters()
+    }
+}
+
+/// A thread that moves packets between two ports until it is dropped; knows the longest super-packet of each direction.
+pub struct Forwarder {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+    pub longest: [Arc<AtomicUsize>; 2],
+}
+
+impl Forwarder {
+    pub fn new<A: RxQueue, B: TxQueue, C: RxQueue, D: TxQueue>(
+        a: Queues<A, D>,
+        b: Queues<C, B>,
+        pool: &Pool,
+    ) -> Forwarder
+    where
+        A: 'static,
+        B: 'static,
+        C: 'static,
+        D: 'static,
+    {
+        let (stop, longest) = (Arc::new(AtomicBool::new(false)), <[Arc<AtomicUsize>; 2]>::default());
+        let (mut a, mut b) = (a, b);
+        let watch = |rx, longest: &Arc<AtomicUsize>| Watched { rx, longest: longest.clone() };
+        let there = watch(a.rx.remove(0), &longest[0]);
+        let back = Watched { rx: b.rx.remove(0), longest: longest[1].clone() };
+        let config = RouteConfig::default();
+        let mut there = Route::new(there, b.tx.remove(0), tx_cache(pool), config);
+        let mut back = Route::new(back, a.tx.remove(0), tx_cache(pool), config);
+        let stopped = stop.clone();
+        let thread = std::thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                if there.turn(false) + back.turn(false) == 0 {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        Forwarder { stop, thread: Some(thread), longest }
+    }
+
+    pub fn longest(&self, direction: usize) -> usize {
+        self.longest[direction].load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Forwarder {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(Err(panic)) = self.thread.take().map(JoinHandle::join)
+            && !std::thread::panicking()
+        {
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+/// Sends `bytes` bytes by TCP from one namespace to `to` in another, and back again; what arrives must be what was sent.
+pub fn tcp_echo(client: &Namespace, server: &Namespace, to: &str, bytes: usize) {
+    let listener = server.inside(|| TcpListener::bind(to).unwrap());
+    let sent = pattern(bytes);
+    std::thread::scope(|scope| {
+        let echo = scope.spawn(|| {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut received = Vec::new();
+            stream.read_to_end(&mut received).unwrap();
+            stream.write_all(&received).unwrap();
+        });
+        let mut stream = client.inside(|| TcpStream::connect_timeout(&to.parse().unwrap(), PATIENCE).unwrap());
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(&sent).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        let mut received = Vec::new();
+        stream.read_to_end(&mut received).unwrap();
+        assert!(received == sent, "{} bytes came back of {}, or other ones", received.len(), sent.len());
+        echo.join().unwrap();
+    });
+}
+
+/// Sends a datagram of `payload` that the kernel may carry as one super-packet of datagrams of `segment` bytes each (`UDP_SEGMENT`).
+pub fn send_segmented(socket: &UdpSocket, payload: &[u8], segment: u16, to: &str) {
+    let value = libc::c_int::from(segment);
+    // SAFETY: UDP_SEGMENT reads one int.
+    let set =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, (&raw const value).cast(), 4) };
+    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+    socket.send_to(payload, to).unwrap();
+}
+
+/// Runs `f` on a thread without any capability.
+pub fn unprivileged<R: Send>(f: impl FnOnce() -> R + Send) -> R {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            // Version 3 of the interface, this thread; effective, permitted and inheritable sets of 64 bits: none.
+            let (header, data) = ([0x2008_0522u32, 0], [0u32; 6]);
+            // SAFETY: capset reads a header of two words and data of six.
+            let set = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), data.as_ptr()) };
+            assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+            f()
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// The payload of a UDP datagram in an Ethernet frame, if that is what the packet is.
+pub fn udp_payload(packet: &Packet) -> Option<Vec<u8>> {
+    let bytes = packet.to_vec();
+    let headers = dissect(&bytes, LinkKind::Ethernet);
+    let datagram = Udp::parse(bytes.get(headers.l4.into()..)?).ok()?;
+    (headers.flow.protocol == 17).then(|| datagram.payload().to_vec())
 }

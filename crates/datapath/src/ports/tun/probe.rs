@@ -11,6 +11,7 @@ use super::config::Kind;
 use super::device::{Device, bits};
 use crate::ports::kernel::ability::{Found, TSO};
 use crate::ports::kernel::crafted;
+use crate::sys::netns;
 use crate::sys::tun::{self, Attach};
 use std::fs::File;
 use std::io::{self, Write};
@@ -33,11 +34,13 @@ pub(super) fn probe(device: &Device, queues: &[File], kind: Kind) -> Result<Foun
     Ok(found)
 }
 
-/// A device of the same kind that is never up.
+/// A device of the same kind that is never up, in a namespace that nobody sees.
 fn scratch(kind: Kind) -> io::Result<File> {
-    let queue = tun::open()?;
-    tun::attach(&queue, "tpprobe%d", Attach { ethernet: kind == Kind::Tap, multi_queue: false })?;
-    Ok(queue)
+    netns::scratch(|| {
+        let queue = tun::open()?;
+        tun::attach(&queue, "probe", Attach { ethernet: kind == Kind::Tap, multi_queue: false })?;
+        Ok(queue)
+    })?
 }
 
 fn receiving(queue: &File, found: &mut Found) {

@@ -1,7 +1,7 @@
 //! What the kernel sends out of the interface, we receive: one `readv` per packet.
 
 use super::device::Device;
-use crate::ports::kernel::landing::{Landing, Place};
+use crate::landing::{Landing, Place};
 use crate::ports::kernel::link::{LinkWatch, down, gone};
 use crate::sys::netdev::Link;
 use crate::vnet::VnetHeader;

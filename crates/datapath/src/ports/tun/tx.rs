@@ -2,9 +2,10 @@
 
 use super::config::Kind;
 use super::device::Device;
-use crate::ports::kernel::ability::TSO;
-use crate::ports::kernel::landing::LONGEST;
+use crate::finish::asks_more;
+use crate::landing::LONGEST;
 use crate::ports::kernel::link::{LinkWatch, down, gone};
+use crate::ports::kernel::lose;
 use crate::sys::gather::Gather;
 use crate::sys::netdev::Link;
 use crate::vnet::VnetHeader;
@@ -70,7 +71,7 @@ impl TunTx {
     /// The header of a packet that the kernel will take, as far as can be told.
     #[inline]
     fn header(&self, packet: &Packet) -> Result<VnetHeader, DropReason> {
-        if packet.wants_offload() && !self.offloads.has(needs(packet)) {
+        if asks_more(packet, self.offloads) {
             return Err(DropReason::Offload);
         }
         let len = packet.len();
@@ -104,33 +105,16 @@ impl TunTx {
                 self.state = gone();
                 Outcome::AllDropped(DropReason::PortGone)
             }
-            Some(libc::EINVAL) if packet.gso().is_some() => {
+            // The header was right, so this tells something about the kernel. A super-packet with a complete checksum is
+            // another matter: the kernel looks into those, and refuses what is not what it says.
+            Some(libc::EINVAL) if packet.gso().is_some() && matches!(packet.csum(), Csum::Partial { .. }) => {
                 self.counters.failed(1);
-                self.lose(packet);
+                self.offloads = lose(self.offloads, packet);
                 Outcome::Kept
             }
             _ => Outcome::Dropped(DropReason::Refused),
         }
     }
-
-    /// Gives up what the packet needed and the kernel refused.
-    fn lose(&mut self, packet: &Packet) {
-        let Some(gso) = packet.gso() else { return };
-        let lost = if gso.ecn { Offloads::TSO_ECN } else { gso.needs() };
-        self.offloads = self.offloads.without(lost);
-        if self.offloads.and(TSO) == Offloads::TSO_ECN {
-            self.offloads = self.offloads.without(TSO);
-        }
-    }
-}
-
-/// What the port must be able to do to send the packet as it is.
-#[inline]
-fn needs(packet: &Packet) -> Offloads {
-    let csum = if matches!(packet.csum(), Csum::Partial { .. }) { Offloads::CSUM } else { Offloads::NONE };
-    let vlan = if packet.vlan().is_some() { Offloads::VLAN } else { Offloads::NONE };
-    let gso = packet.gso().map_or(Offloads::NONE, |gso| gso.needs());
-    csum.with(vlan).with(gso)
 }
 
 impl TxQueue for TunTx {
