@@ -4,9 +4,21 @@
 //!   ports    what packets come from and go to: the kernel's interfaces, files, generators, memory
 //!   uri      how a port is named and configured in one line
 //!   vnet     the virtio-net header in front of a packet, as TUN/TAP and AF_PACKET read and write it
+//!   route    one direction: a receive queue, a transmit queue, and what lies between
+//!   finish   software for what an egress cannot do
+//!   worker   a thread that runs routes to completion, sleeps when there is nothing to do, and stops in bounded time
+//!   report   the counters of all, for people and machines, and the balance
 //! ```
 
 #![warn(missing_docs)]
 
+pub mod finish;
+pub mod idle;
+mod landing;
 pub mod ports;
+pub mod report;
+pub mod route;
+mod sys;
 pub mod uri;
+pub mod vnet;
+pub mod worker;
