@@ -2,9 +2,10 @@
 
 use towpath_wire::checksum;
 
-#[inline]
+/// The `N` bytes at `at`, an offset inside a packet.
+#[inline(always)]
 pub(crate) fn array<const N: usize>(b: &[u8], at: usize) -> Option<&[u8; N]> {
-    b.get(at..)?.first_chunk()
+    b.get(at..at + N)?.first_chunk()
 }
 
 #[inline]

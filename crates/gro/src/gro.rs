@@ -13,13 +13,11 @@ use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 
 use crate::auto::Auto;
-use crate::bytes::{be16, length_field, put16};
-use crate::fixup::{self, OuterUdp};
+use crate::finish::finish;
 use crate::key::Hasher;
 use crate::layout::{self, Layout, Link, Outer, Unknown};
 use crate::mask::Masks;
-use crate::offload::{Checksum, Gso, GsoKind, Offload, Tunnel, TunnelKind};
-use crate::rules;
+use crate::rules::{self, Next};
 use crate::segment::{Appended, Segment, Sink};
 use crate::stats::{Flush, Stats};
 use crate::table::{Flow, Opening, Table};
@@ -131,7 +129,7 @@ impl<S: Segment> Gro<S> {
         for packet in burst {
             packet.prefetch();
             if let Some(packet) = ahead[at % DISTANCE].replace(packet) {
-                self.push(packet, now, out);
+                self.push_one(packet, now, out);
             }
             at += 1;
         }
@@ -161,21 +159,65 @@ impl<S: Segment> Gro<S> {
     }
 
     /// Takes one packet. Always coalesces: stepping aside is for bursts.
-    #[inline]
     pub fn push(&mut self, packet: S, now: u64, out: &mut impl Sink<S>) {
+        self.push_one(packet, now, out);
+    }
+
+    #[inline(always)]
+    fn push_one(&mut self, packet: S, now: u64, out: &mut impl Sink<S>) {
         self.stats.packets += 1;
         let vlan = packet.vlan();
         let Some(hash) = self.hasher.common(packet.head(), vlan) else {
             return self.push_uncommon(packet, vlan, now, out);
         };
-        let packet = match self.table.find(hash) {
-            Some(at) => match self.join(at, packet, vlan, out) {
-                Ok(()) => return,
-                Err(packet) => packet,
-            },
-            None => packet,
+        let Some(at) = self.table.find(hash) else {
+            return self.open_common(packet, hash, now, out);
         };
-        self.open_common(packet, vlan, hash, now, out);
+        if let Some(flow) = self.table.flow(at)
+            && flow.count > 1
+        {
+            let mask = self.masks.get(flow.opening.layout);
+            if let Some(verify) = rules::expected(flow, &packet, mask) {
+                let next = Next { payload: flow.opening.size, flags: 0, verify, fields: None };
+                match merge(flow, packet, &mask.layout, &next, out) {
+                    Ok(None) => self.stats.merged += 1,
+                    other => self.after(at, other, hash, now, out),
+                }
+                return;
+            }
+        }
+        self.push_unexpected(at, packet, hash, now, out);
+    }
+
+    /// A packet that is not as foretold: the second of an aggregate, its last, or a stranger.
+    #[inline(never)]
+    fn push_unexpected(&mut self, at: usize, packet: S, hash: u64, now: u64, out: &mut impl Sink<S>) {
+        let merged = self.join(at, packet, out);
+        self.after(at, merged, hash, now, out);
+    }
+
+    #[inline(always)]
+    fn after(&mut self, at: usize, merged: Merged<S>, hash: u64, now: u64, out: &mut impl Sink<S>) {
+        if let Some(packet) = self.settle(at, merged, out) {
+            self.open_common(packet, hash, now, out);
+        }
+    }
+
+    /// Counts what became of a packet that was to join. One that did not comes back, after what is
+    /// held has left.
+    #[inline(always)]
+    fn settle(&mut self, at: usize, merged: Merged<S>, out: &mut impl Sink<S>) -> Option<S> {
+        let (packet, ends) = match merged {
+            Ok(ends) => {
+                self.stats.merged += 1;
+                (None, ends)
+            }
+            Err((packet, reason)) => (Some(packet), Some(reason)),
+        };
+        if let Some(reason) = ends {
+            self.end(at, reason, out);
+        }
+        packet
     }
 
     /// Everything that was opened at `older_than` or before leaves, in the order it came.
@@ -206,13 +248,17 @@ impl<S: Segment> Gro<S> {
             Err(unknown) => return self.pass_unknown(packet, unknown, out),
         };
         let packet = match self.table.find(hash) {
-            Some(at) => match self.join(at, packet, vlan, out) {
-                Ok(()) => return,
-                Err(packet) => packet,
-            },
-            None => packet,
+            Some(at) => {
+                let merged = self.join(at, packet, out);
+                self.settle(at, merged, out)
+            }
+            None => Some(packet),
         };
-        self.open(packet, vlan, hash, walk.plain.then_some(walk.layout), now, out);
+        let Some(packet) = packet else { return };
+        let layout = walk.layout;
+        let first = if walk.plain { rules::first(packet.head(), packet.packet_len(), &layout) } else { None };
+        let opening = Opening { now, layout: layout.pack(), ..Opening::default() };
+        self.open(packet, hash, first.map(|size| (layout.udp, size)), opening, out);
     }
 
     #[cold]
@@ -231,100 +277,68 @@ impl<S: Segment> Gro<S> {
     }
 
     #[inline(never)]
-    fn open_common(&mut self, packet: S, vlan: u32, hash: u64, now: u64, out: &mut impl Sink<S>) {
-        let layout = layout::plain(packet.head(), self.config.link);
-        self.open(packet, vlan, hash, layout, now, out);
+    fn open_common(&mut self, packet: S, hash: u64, now: u64, out: &mut impl Sink<S>) {
+        let l3 = match self.config.link {
+            Link::Ethernet => 14,
+            Link::Ip => 0,
+        };
+        let first = rules::first_common(packet.head(), packet.packet_len(), l3);
+        self.open(packet, hash, first, Opening { now, ..Opening::default() }, out);
     }
 
-    /// Holds a packet of whose flow nothing is held, or lets it pass.
+    /// Holds a packet of whose flow nothing is held, or lets it pass. `first` is whether it is UDP
+    /// and the length of its data if it can begin an aggregate.
     #[inline(always)]
-    fn open(&mut self, packet: S, vlan: u32, hash: u64, layout: Option<Layout>, now: u64, out: &mut impl Sink<S>) {
-        let Some(opening) = layout.and_then(|layout| self.opening(&packet, vlan, &layout, now)) else {
+    fn open(&mut self, packet: S, hash: u64, first: Option<(bool, u16)>, opening: Opening, out: &mut impl Sink<S>) {
+        let Some((udp, size)) = first else { return self.pass(packet, out) };
+        if (udp && !self.config.udp) || packet.offload().gso.is_some() {
             return self.pass(packet, out);
-        };
+        }
         let place = match self.table.place(hash) {
-            Ok(place) => Ok(place),
+            Ok(place) => place,
             Err(oldest) => {
                 self.end(oldest, Flush::Evict, out);
-                self.table.place(hash)
+                let Ok(place) = self.table.place(hash) else { return self.pass(packet, out) };
+                place
             }
         };
-        let Ok(place) = place else { return self.pass(packet, out) };
+        let opening = Opening { size, len: packet.packet_len() as u32, ..opening };
         if let Some(packet) = self.table.open(place, packet, opening) {
             self.pass(packet, out);
         }
     }
 
-    #[inline(always)]
-    fn opening(&self, packet: &S, vlan: u32, layout: &Layout, now: u64) -> Option<Opening> {
-        let len = packet.packet_len();
-        let first = rules::first(packet.head(), len, layout)?;
-        if packet.offload().gso.is_some() || (layout.udp && !self.config.udp) {
-            return None;
-        }
-        let layout = layout.pack();
-        Some(Opening { now, layout, len: len as u32, next_seq: first.next_seq, vlan, size: first.size })
-    }
-
-    /// A packet of a flow of which something is held becomes part of it, or comes back after it has
-    /// left.
-    #[inline(always)]
-    fn join(&mut self, at: usize, packet: S, vlan: u32, out: &mut impl Sink<S>) -> Result<(), S> {
-        let (packet, reason) = match self.append(at, packet, vlan, out) {
-            Ok(None) => return Ok(()),
-            Ok(Some(reason)) => (None, reason),
-            Err((packet, reason)) => (Some(packet), reason),
-        };
-        self.end(at, reason, out);
-        packet.map_or(Ok(()), Err)
-    }
-
-    /// Appends a packet to what is held: `Ok` says why that ends it, if it does.
-    #[inline(always)]
-    fn append(&mut self, at: usize, packet: S, vlan: u32, out: &mut impl Sink<S>) -> Result<Option<Flush>, (S, Flush)> {
+    /// Appends a packet to what is held, if all rules allow it.
+    fn join(&mut self, at: usize, packet: S, out: &mut impl Sink<S>) -> Merged<S> {
         let Some(flow) = self.table.flow(at) else { return Err((packet, Flush::Unknown)) };
         let Some(held) = &flow.segment else { return Err((packet, Flush::Unknown)) };
         if packet.offload().gso.is_some() {
             return Err((packet, Flush::Gso));
         }
+        if flow.opening.layout == 0 {
+            let Some(layout) = layout::plain(held.head(), self.config.link) else {
+                return Err((packet, Flush::Unknown));
+            };
+            flow.opening.layout = layout.pack();
+        }
         let mask = self.masks.get(flow.opening.layout);
+        let layout = &mask.layout;
+        let limit = Limit::of(layout, &self.config);
         if flow.count == 1 {
-            let Some((id_mask, outer_id_mask)) = rules::second(held, packet.head(), &mask.layout) else {
+            let Some((counts, outer_counts)) = rules::second(held, packet.head(), layout) else {
                 return Err((packet, Flush::Checksum));
             };
-            (flow.id_mask, flow.outer_id_mask) = (id_mask, outer_id_mask);
+            (flow.counts, flow.outer_counts) = (counts, outer_counts);
+            flow.room = limit.room(flow.opening.len, flow.opening.size);
         }
-        let next = match rules::next(flow, held.head(), &packet, vlan, mask) {
+        let next = match rules::next(flow, held, &packet, mask) {
             Ok(next) => next,
             Err(reason) => return Err((packet, reason)),
         };
-        let limit = Limit::of(&mask.layout, &self.config);
-        let len = flow.opening.len + u32::from(next.payload);
-        if len > limit.len || flow.count >= limit.count {
+        if flow.count >= limit.count || flow.opening.len + u32::from(next.payload) > limit.len {
             return Err((packet, Flush::Full));
         }
-        let Some(held) = &mut flow.segment else { return Err((packet, Flush::Unknown)) };
-        match held.append(packet, mask.layout.header.into(), next.verify) {
-            Appended::Chained => {}
-            Appended::Copied(rest) => out.spent(rest),
-            Appended::Full(packet) => return Err((packet, Flush::Full)),
-            Appended::Corrupt(packet) => return Err((packet, Flush::Checksum)),
-        }
-        self.stats.merged += 1;
-        flow.count += 1;
-        flow.flags = next.flags;
-        let opening = &mut flow.opening;
-        opening.len = len;
-        opening.next_seq = opening.next_seq.wrapping_add(next.payload.into());
-        Ok(if next.flags != 0 {
-            Some(Flush::Push)
-        } else if next.payload < opening.size {
-            Some(Flush::Short)
-        } else if flow.count >= limit.count || len + u32::from(opening.size) > limit.len {
-            Some(Flush::Full)
-        } else {
-            None
-        })
+        merge(flow, packet, layout, &next, out)
     }
 
     /// What a flow holds leaves.
@@ -341,6 +355,39 @@ impl<S: Segment> Gro<S> {
     }
 }
 
+/// `Ok` says why that ends the aggregate, if it does; `Err` why the packet cannot join.
+type Merged<S> = Result<Option<Flush>, (S, Flush)>;
+
+/// Appends a packet that may join.
+#[inline(always)]
+fn merge<S: Segment>(flow: &mut Flow<S>, packet: S, layout: &Layout, next: &Next, out: &mut impl Sink<S>) -> Merged<S> {
+    let Some(held) = &mut flow.segment else { return Err((packet, Flush::Unknown)) };
+    let size = flow.opening.size;
+    match held.append(packet, layout.header.into(), next.verify) {
+        Appended::Chained => {}
+        Appended::Copied(rest) => out.spent(rest),
+        Appended::Full(packet) => return Err((packet, Flush::Full)),
+        Appended::Corrupt(packet) => return Err((packet, Flush::Checksum)),
+    }
+    if let Some(fields) = next.fields {
+        flow.expected = fields;
+    }
+    flow.expected.advance(size, flow.counts, flow.outer_counts);
+    flow.count += 1;
+    flow.opening.len += u32::from(next.payload);
+    flow.room = flow.room.saturating_sub(1);
+    flow.flags = next.flags;
+    Ok(if next.flags != 0 {
+        Some(Flush::Push)
+    } else if next.payload < size {
+        Some(Flush::Short)
+    } else if flow.room == 0 {
+        Some(Flush::Full)
+    } else {
+        None
+    })
+}
+
 /// How large an aggregate may become.
 #[derive(Clone, Copy)]
 struct Limit {
@@ -350,7 +397,6 @@ struct Limit {
 }
 
 impl Limit {
-    #[inline(always)]
     fn of(layout: &Layout, config: &Config) -> Self {
         let plain = layout.outer == Outer::None;
         let l3 = if plain { layout.l3 } else { layout.outer_l3 };
@@ -358,52 +404,10 @@ impl Limit {
         let count = if layout.udp { config.max_packets.min(MAX_DATAGRAMS) } else { config.max_packets };
         Self { len: size + u32::from(l3), count }
     }
-}
 
-/// Makes an aggregate a legal super-packet.
-#[inline(never)]
-fn finish<S: Segment>(segment: &mut S, flow: &Flow<S>) {
-    let layout = Layout::unpack(flow.opening.layout);
-    let len = flow.opening.len as usize;
-    let (l3, l4) = (usize::from(layout.l3), usize::from(layout.l4));
-    let h = segment.head_mut();
-    fixup::ip(h, l3, l4, layout.v6, len - l3, None);
-    if layout.udp {
-        put16(h, l4 + 4, length_field(len - l4));
-    } else if let Some(flags) = h.get_mut(l4 + 13) {
-        *flags |= flow.flags;
+    /// How many packets with `size` bytes of data can join one of `len` bytes.
+    fn room(&self, len: u32, size: u16) -> u16 {
+        let by_len = self.len.saturating_sub(len) / u32::from(size.max(1));
+        u16::try_from(by_len).unwrap_or(u16::MAX).min(self.count.saturating_sub(1))
     }
-    let addresses = fixup::addresses(h, l3, layout.v6);
-    let pseudo = fixup::pseudo(addresses, layout.protocol(), len - l4);
-    put16(h, l4 + usize::from(layout.checksum_offset()), pseudo);
-    fixup::outer(h, &layout, len, None, OuterUdp::Partial);
-    let tunnel = tunnel(h, &layout);
-    segment.set_offload(Offload {
-        checksum: Checksum::Partial { start: layout.l4, offset: layout.checksum_offset() },
-        gso: Some(Gso {
-            kind: match (layout.udp, layout.v6) {
-                (true, _) => GsoKind::Udp,
-                (false, false) => GsoKind::Tcp4,
-                (false, true) => GsoKind::Tcp6,
-            },
-            size: flow.opening.size,
-            segs: flow.count,
-            header_len: layout.header,
-            ecn: false,
-            fixed_id: flow.id_mask == 0,
-            outer_fixed_id: flow.outer_id_mask == 0,
-            tunnel,
-        }),
-    });
-}
-
-fn tunnel(h: &[u8], layout: &Layout) -> Option<Tunnel> {
-    let (kind, checksum) = match layout.outer {
-        Outer::None => return None,
-        Outer::Udp => (TunnelKind::Udp, be16(h, usize::from(layout.outer_l4) + 6) != Some(0)),
-        Outer::Gre { checksum } => (TunnelKind::Gre, checksum),
-        Outer::Ip => (TunnelKind::Ip, false),
-    };
-    let Layout { outer_v6, outer_l4, l3, .. } = *layout;
-    Some(Tunnel { kind, outer_v6, checksum, outer_l4, inner_l3: l3 })
 }

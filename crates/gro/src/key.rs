@@ -24,10 +24,10 @@ impl Hasher {
     pub(crate) fn common(&self, b: &[u8], vlan: u32) -> Option<u64> {
         match self.link {
             Link::Ethernet => {
-                let header: &[u8; 16] = b.first_chunk()?;
-                match (u16::from_be_bytes([header[12], header[13]]), header[14] >> 4) {
-                    (0x0800, 4) => self.ipv4(array(b, 14)?, vlan),
-                    (0x86dd, 6) => self.ipv6(array(b, 14)?, vlan),
+                let h: &[u8; 42] = b.first_chunk()?;
+                match [h[12], h[13]] {
+                    [0x08, 0x00] => self.ipv4(array(h, 14)?, vlan),
+                    [0x86, 0xdd] if h[14] >> 4 == 6 => self.ipv6(array(b, 14)?, vlan),
                     _ => None,
                 }
             }
@@ -41,9 +41,11 @@ impl Hasher {
 
     #[inline(always)]
     fn ipv4(&self, h: &[u8; 28], vlan: u32) -> Option<u64> {
-        let whole = h[0] == 0x45 && h[6] & 0x1f | h[7] == 0;
+        // Version 4 without options, no fragment but maybe the first.
+        const WHICH: u64 = u64::from_ne_bytes([0xff, 0, 0, 0, 0, 0, 0x1f, 0xff]);
+        const PLAIN: u64 = u64::from_ne_bytes([0x45, 0, 0, 0, 0, 0, 0, 0]);
         let ports = [h[20], h[21], h[22], h[23]];
-        if !whole || !self.is_transport(h[9], ports) {
+        if word(h, 0) & WHICH != PLAIN || !self.is_transport(h[9], ports) {
             return None;
         }
         Some(self.hash(word(h, 12), ports, vlan, 0))
@@ -61,8 +63,8 @@ impl Hasher {
     #[inline(always)]
     fn is_transport(&self, protocol: u8, ports: [u8; 4]) -> bool {
         let to = u16::from_be_bytes([ports[2], ports[3]]);
-        let tunnel = self.tunnels && (to == PORT_VXLAN || to == PORT_GENEVE);
-        protocol == TCP || (protocol == UDP && !tunnel)
+        let tunnel = || self.tunnels && (to == PORT_VXLAN || to == PORT_GENEVE);
+        protocol == TCP || (protocol == UDP && !tunnel())
     }
 
     /// The hash of any packet, and where its headers are.

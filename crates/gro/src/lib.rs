@@ -3,6 +3,7 @@
 
 mod auto;
 mod bytes;
+mod finish;
 mod fixup;
 mod gro;
 mod gso;
@@ -11,6 +12,7 @@ mod layout;
 mod linear;
 mod mask;
 mod offload;
+mod predict;
 mod rules;
 mod segment;
 mod stats;

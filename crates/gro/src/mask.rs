@@ -1,14 +1,16 @@
 //! Which header bits packets of an aggregate must have in common.
 //!
 //! Two packets belong together if their headers are equal under the mask of their layout: one
-//! comparison of 16 bytes at a time, of everything there is, whatever it is. What the mask leaves
-//! out (lengths, identifications, sequence numbers, checksums, FIN and PSH) is looked at by
-//! [`crate::rules`].
+//! comparison of everything there is, whatever it is. There are two masks of each layout. `kin`
+//! leaves out what may differ within an aggregate: lengths, identifications, sequence numbers,
+//! checksums, FIN and PSH. `rest` is for a packet as long as the first: it leaves out only what
+//! [`crate::predict`] foretells, and the checksums of transport and tunnel.
 //!
 //! Masks depend on the layout alone. A cache keeps those in use; a layout that another displaced is
 //! made again.
 
 use crate::layout::{Layout, Outer};
+use crate::rules::FIN_PSH;
 
 /// Longer headers, all layers together, are not coalesced.
 pub(crate) const MAX_TEMPLATE: usize = 256;
@@ -18,18 +20,24 @@ const CACHED: usize = 32;
 pub(crate) struct Mask {
     packed: u64,
     pub(crate) layout: Layout,
-    bits: [u8; MAX_TEMPLATE],
+    pub(crate) kin: Bits,
+    pub(crate) rest: Bits,
 }
+
+#[derive(Clone)]
+#[repr(align(64))]
+pub(crate) struct Bits([u8; MAX_TEMPLATE]);
 
 pub(crate) struct Masks(Box<[Mask; CACHED]>);
 
 impl Masks {
     pub(crate) fn new() -> Self {
-        let none = Mask { packed: u64::MAX, layout: Layout::default(), bits: [0; MAX_TEMPLATE] };
+        let none = || Bits([0; MAX_TEMPLATE]);
+        let none = Mask { packed: u64::MAX, layout: Layout::default(), kin: none(), rest: none() };
         Self(Box::new(core::array::from_fn(|_| none.clone())))
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get(&mut self, packed: u64) -> &Mask {
         let index = (packed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 59) as usize % CACHED;
         let mask = &mut self.0[index];
@@ -45,72 +53,99 @@ impl Mask {
     #[inline(never)]
     fn make(&mut self, packed: u64) {
         let layout = Layout::unpack(packed);
-        self.packed = packed;
-        self.layout = layout;
-        self.bits = [0; MAX_TEMPLATE];
-        self.bits.iter_mut().take(layout.header.into()).for_each(|bits| *bits = 0xff);
-        self.clear_ip(layout.l3, layout.v6);
-        if layout.udp {
-            self.clear(layout.l4 + 4, 4);
-        } else {
-            self.clear(layout.l4 + 4, 4);
-            self.clear(layout.l4 + 16, 2);
-            if let Some(flags) = self.bits.get_mut(usize::from(layout.l4) + 13) {
-                *flags = !crate::rules::FIN_PSH;
-            }
+        let (l4, outer_l4) = (layout.l4, layout.outer_l4);
+        let mut rest = Bits([0; MAX_TEMPLATE]);
+        rest.0.iter_mut().take(layout.header.into()).for_each(|bits| *bits = 0xff);
+        rest.clear_ipv4(layout.l3, layout.v6);
+        rest.clear(l4 + layout.checksum_offset(), 2);
+        if !layout.udp {
+            rest.clear(l4 + 4, 4);
         }
-        if layout.outer == Outer::None {
-            return;
-        }
-        self.clear_ip(layout.outer_l3, layout.outer_v6);
         match layout.outer {
-            Outer::Udp => self.clear(layout.outer_l4 + 4, 4),
-            Outer::Gre { checksum: true } => self.clear(layout.outer_l4 + 4, 2),
+            Outer::Udp => rest.clear(outer_l4 + 6, 2),
+            Outer::Gre { checksum: true } => rest.clear(outer_l4 + 4, 2),
             _ => {}
         }
+        let mut kin = rest.clone();
+        kin.clear(layout.l3 + if layout.v6 { 4 } else { 2 }, 2);
+        if layout.udp {
+            kin.clear(l4 + 4, 2);
+        } else if let Some(flags) = kin.0.get_mut(usize::from(l4) + 13) {
+            *flags = !FIN_PSH;
+        }
+        if layout.outer != Outer::None {
+            rest.clear_ipv4(layout.outer_l3, layout.outer_v6);
+            kin.clear_ipv4(layout.outer_l3, layout.outer_v6);
+            kin.clear(layout.outer_l3 + if layout.outer_v6 { 4 } else { 2 }, 2);
+        }
+        if layout.outer == Outer::Udp {
+            kin.clear(outer_l4 + 4, 2);
+        }
+        *self = Self { packed, layout, kin, rest };
     }
+}
 
-    fn clear_ip(&mut self, l3: u16, v6: bool) {
-        if v6 {
+impl Bits {
+    /// Identification and checksum.
+    fn clear_ipv4(&mut self, l3: u16, v6: bool) {
+        if !v6 {
             self.clear(l3 + 4, 2);
-        } else {
-            self.clear(l3 + 2, 4);
             self.clear(l3 + 10, 2);
         }
     }
 
     fn clear(&mut self, at: u16, len: u16) {
-        if let Some(bits) = self.bits.get_mut(usize::from(at)..usize::from(at + len)) {
+        if let Some(bits) = self.0.get_mut(usize::from(at)..usize::from(at + len)) {
             bits.fill(0);
         }
     }
 
-    /// Whether two headers of this layout are equal in what the mask leaves of them.
+    /// Whether the first `n` bytes of `a` and `b` are there and equal where the mask is set.
     #[inline(always)]
-    pub(crate) fn same(&self, a: &[u8], b: &[u8]) -> bool {
-        let n = usize::from(self.layout.header);
-        let (Some(a), Some(b), Some(m)) = (a.get(..n), b.get(..n), self.bits.get(..n)) else {
-            return false;
-        };
-        let (Some(a_end), Some(b_end), Some(m_end)) = (a.last_chunk(), b.last_chunk(), m.last_chunk()) else {
-            return false;
-        };
-        let mut differ = difference(a_end, b_end, m_end);
-        for ((a, b), m) in a.as_chunks().0.iter().zip(b.as_chunks().0).zip(m.as_chunks().0) {
-            let d = difference(a, b, m);
-            differ[0] |= d[0];
-            differ[1] |= d[1];
+    pub(crate) fn same(&self, a: &[u8], b: &[u8], n: usize) -> bool {
+        // The commonest lengths, unrolled: UDP, TCP and TCP with timestamps over IPv4 and IPv6.
+        match n {
+            42 => self.same_fixed::<42>(a, b),
+            54 => self.same_fixed::<54>(a, b),
+            66 => self.same_fixed::<66>(a, b),
+            86 => self.same_fixed::<86>(a, b),
+            _ => self.same_any(a, b, n),
         }
-        differ == [0, 0]
+    }
+
+    #[inline(always)]
+    fn same_fixed<const N: usize>(&self, a: &[u8], b: &[u8]) -> bool {
+        let (Some(a), Some(b), Some(m)) = (a.first_chunk::<N>(), b.first_chunk::<N>(), self.0.first_chunk::<N>())
+        else {
+            return false;
+        };
+        differ_nowhere(a, b, m)
+    }
+
+    #[inline(never)]
+    fn same_any(&self, a: &[u8], b: &[u8], n: usize) -> bool {
+        match (a.get(..n), b.get(..n), self.0.get(..n)) {
+            (Some(a), Some(b), Some(m)) => differ_nowhere(a, b, m),
+            _ => false,
+        }
     }
 }
 
+/// Three slices of one length, which is that of a header and so more than a word. The last word
+/// overlaps the one before.
 #[inline(always)]
-fn difference(a: &[u8; 16], b: &[u8; 16], mask: &[u8; 16]) -> [u64; 2] {
-    let halves = |x: &[u8; 16]| {
-        let x = u128::from_ne_bytes(*x);
-        [x as u64, (x >> 64) as u64]
+fn differ_nowhere(a: &[u8], b: &[u8], mask: &[u8]) -> bool {
+    let (Some(a_end), Some(b_end), Some(m_end)) = (a.last_chunk(), b.last_chunk(), mask.last_chunk()) else {
+        return false;
     };
-    let (a, b, mask) = (halves(a), halves(b), halves(mask));
-    [(a[0] ^ b[0]) & mask[0], (a[1] ^ b[1]) & mask[1]]
+    let mut differ = difference(a_end, b_end, m_end);
+    for ((a, b), m) in a.as_chunks().0.iter().zip(b.as_chunks().0).zip(mask.as_chunks().0) {
+        differ |= difference(a, b, m);
+    }
+    differ == 0
+}
+
+#[inline(always)]
+fn difference(a: &[u8; 8], b: &[u8; 8], mask: &[u8; 8]) -> u64 {
+    (u64::from_ne_bytes(*a) ^ u64::from_ne_bytes(*b)) & u64::from_ne_bytes(*mask)
 }

@@ -8,12 +8,13 @@
 
 use towpath_wire::checksum::{VALID, add};
 
-use crate::bytes::{array, be16, sum, u8_at};
+use crate::bytes::{array, be16, be32, sum, u8_at};
 use crate::fixup;
 use crate::gso::MIN_TCP_SIZE;
 use crate::layout::{Layout, Outer, UDP};
 use crate::mask::{MAX_TEMPLATE, Mask};
 use crate::offload::Checksum;
+use crate::predict::Expected;
 use crate::segment::Segment;
 use crate::stats::Flush;
 use crate::table::Flow;
@@ -25,33 +26,87 @@ const CONTROL: u8 = 0x3f;
 /// Don't fragment, in the first byte of the IPv4 fragment word.
 const DF: u8 = 0x40;
 
-/// The first packet of an aggregate.
-pub(crate) struct First {
-    pub(crate) next_seq: u32,
-    pub(crate) size: u16,
-}
-
 /// May a packet of `len` bytes begin an aggregate? Data, nothing but data, and lengths that agree.
-/// Its checksums are looked at when a [`second`] packet comes.
-#[inline]
-pub(crate) fn first(b: &[u8], len: usize, layout: &Layout) -> Option<First> {
-    let header = usize::from(layout.header);
-    let payload = u16::try_from(len.checked_sub(header)?).ok()?;
+/// Returns how many bytes of data. Checksums are looked at when a [`second`] packet comes.
+pub(crate) fn first(b: &[u8], len: usize, layout: &Layout) -> Option<u16> {
     let lengths =
         ip_length(b, len, layout.l3, layout.v6) && (layout.outer == Outer::None || outer_lengths(b, len, layout));
-    if payload == 0 || header > MAX_TEMPLATE || !lengths {
+    if !lengths || usize::from(layout.header) > MAX_TEMPLATE {
         return None;
     }
-    if layout.udp {
-        let udp: &[u8; 8] = array(b, layout.l4.into())?;
-        let ok = word(udp, 6) != 0 && usize::from(word(udp, 4)) == usize::from(payload) + 8;
-        return ok.then_some(First { next_seq: 0, size: payload });
+    transport(b, len, layout.l4.into(), layout.udp).map(|(_, payload)| payload)
+}
+
+/// As [`first`], for a packet whose hash is a common one ([`crate::key::Hasher::common`]): TCP or UDP
+/// over IP without options at `l3`.
+#[inline(always)]
+pub(crate) fn first_common(b: &[u8], len: usize, l3: usize) -> Option<(bool, u16)> {
+    let ip: &[u8; 20] = array(b, l3)?;
+    let (l4, protocol, end) = if ip[0] >> 4 == 4 {
+        // More fragments, or the reserved bit.
+        if ip[6] & 0xa0 != 0 {
+            return None;
+        }
+        (l3 + 20, ip[9], l3 + usize::from(word(ip, 2)))
+    } else {
+        (l3 + 40, ip[6], l3 + 40 + usize::from(word(ip, 4)))
+    };
+    if end != len {
+        return None;
     }
-    let tcp: &[u8; 20] = array(b, layout.l4.into())?;
-    let seq = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]);
+    transport(b, len, l4, protocol == UDP)
+}
+
+/// Whether it is UDP, and the length of its data.
+#[inline(always)]
+fn transport(b: &[u8], len: usize, l4: usize, is_udp: bool) -> Option<(bool, u16)> {
+    if is_udp {
+        let udp: &[u8; 8] = array(b, l4)?;
+        let payload = word(udp, 4).checked_sub(8)?;
+        let ok = word(udp, 6) != 0 && payload > 0 && l4 + 8 + usize::from(payload) == len;
+        return ok.then_some((true, payload));
+    }
+    let tcp: &[u8; 20] = array(b, l4)?;
+    let options = usize::from(tcp[12] >> 4) * 4;
+    let header = l4 + options;
+    let payload = u16::try_from(len.checked_sub(header)?).ok()?;
     // Smaller segments than that cannot be said in a virtio-net header.
-    (tcp[13] & CONTROL == ACK && payload >= MIN_TCP_SIZE)
-        .then_some(First { next_seq: seq.wrapping_add(payload.into()), size: payload })
+    let ok = tcp[13] & CONTROL == ACK && payload >= MIN_TCP_SIZE && options >= 20 && header <= b.len();
+    ok.then_some((false, payload))
+}
+
+/// Is `packet` just what was foretold? If so, what its payload is to be
+/// verified against. If not, [`next`] has the last word.
+#[inline(always)]
+pub(crate) fn expected<S: Segment>(flow: &Flow<S>, packet: &S, mask: &Mask) -> Option<Option<u16>> {
+    let layout = &mask.layout;
+    let held = flow.segment.as_ref()?;
+    let b = packet.head();
+    let len = packet.packet_len();
+    let header = usize::from(layout.header);
+    if len != header + usize::from(flow.opening.size)
+        || !mask.rest.same(held.head(), b, header)
+        || packet.vlan() != held.vlan()
+        || !flow.expected.is(b, layout)
+        || (layout.udp && be16(b, usize::from(layout.l4) + 6) == Some(0))
+        || (layout.outer != Outer::None && !outer_sums(held.head(), b, len, layout))
+    {
+        return None;
+    }
+    let offload = packet.offload();
+    if offload.gso.is_some() { None } else { verify(offload.checksum, b, len, layout).ok() }
+}
+
+/// What the payload is to be verified against, by what is said of the packet.
+#[inline(always)]
+fn verify(checksum: Checksum, b: &[u8], len: usize, layout: &Layout) -> Result<Option<u16>, Flush> {
+    match checksum {
+        Checksum::Verified => Ok(None),
+        Checksum::Partial { start, offset } if (start, offset) == (layout.l4, layout.checksum_offset()) => Ok(None),
+        Checksum::Partial { .. } => Err(Flush::Checksum),
+        // Everything under the checksum but the payload.
+        Checksum::Unverified => Ok(Some(add(sum(b, layout.l4.into(), layout.header.into()), pseudo(b, len, layout)))),
+    }
 }
 
 /// A packet that may join.
@@ -61,15 +116,20 @@ pub(crate) struct Next {
     pub(crate) flags: u8,
     /// What the sum of the payload is to be verified against.
     pub(crate) verify: Option<u16>,
+    /// Its fields that the next one's are foretold from, if they were not foretold.
+    pub(crate) fields: Option<Expected>,
 }
 
-/// May `packet`, which has the hash of `flow`, join what it holds, that being `held`?
-#[inline(always)]
-pub(crate) fn next<S: Segment>(flow: &Flow<S>, held: &[u8], packet: &S, vlan: u32, mask: &Mask) -> Result<Next, Flush> {
+/// May `packet`, which has the hash of `flow`, join what it holds, that being `held`? Not fast: what
+/// is as expected does not come here.
+#[inline(never)]
+pub(crate) fn next<S: Segment>(flow: &Flow<S>, held: &S, packet: &S, mask: &Mask) -> Result<Next, Flush> {
     let layout = &mask.layout;
     let b = packet.head();
     let len = packet.packet_len();
-    if !mask.same(held, b) || vlan != flow.opening.vlan {
+    let same_vlan = packet.vlan() == held.vlan();
+    let held = held.head();
+    if !mask.kin.same(held, b, layout.header.into()) || !same_vlan {
         return Err(differ(held, b, layout));
     }
     // Equal headers are equally long, and both are inside their packets.
@@ -79,7 +139,7 @@ pub(crate) fn next<S: Segment>(flow: &Flow<S>, held: &[u8], packet: &S, vlan: u3
             return Err(Flush::Header);
         }
     } else {
-        ipv4(held, b, len, layout.l3, flow.count & flow.id_mask)?;
+        ipv4(held, b, len, layout.l3, if flow.counts { flow.count } else { 0 })?;
     }
     if layout.outer != Outer::None {
         outer(flow, held, b, len, layout)?;
@@ -95,7 +155,9 @@ pub(crate) fn next<S: Segment>(flow: &Flow<S>, held: &[u8], packet: &S, vlan: u3
         }
     } else {
         let tcp: &[u8; 20] = array(b, layout.l4.into()).ok_or(Flush::Header)?;
-        if u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]) != flow.opening.next_seq {
+        let seq = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]);
+        let before = u32::from(flow.opening.size) * u32::from(flow.count);
+        if be32(held, usize::from(layout.l4) + 4).map(|held| held.wrapping_add(before)) != Some(seq) {
             return Err(Flush::Order);
         }
         flags = tcp[13] & FIN_PSH;
@@ -106,26 +168,18 @@ pub(crate) fn next<S: Segment>(flow: &Flow<S>, held: &[u8], packet: &S, vlan: u3
     if payload > flow.opening.size.into() {
         return Err(Flush::Size);
     }
-    let verify = match packet.offload().checksum {
-        Checksum::Verified => None,
-        Checksum::Partial { start, offset } if (start, offset) == (layout.l4, layout.checksum_offset()) => None,
-        Checksum::Partial { .. } => return Err(Flush::Checksum),
-        Checksum::Unverified => {
-            let header = sum(b, layout.l4.into(), layout.header.into());
-            Some(add(header, pseudo(b, len, layout)))
-        }
-    };
-    Ok(Next { payload: payload as u16, flags, verify })
+    let verify = verify(packet.offload().checksum, b, len, layout)?;
+    Ok(Next { payload: payload as u16, flags, verify, fields: Some(Expected::of(b, layout)) })
 }
 
 /// What is found out when a second packet comes: are the first one's checksums right, and do
-/// identifications count up or stay? Returns the masks for them, the innermost first.
+/// identifications count up? Inner and outer.
 ///
 /// Those of a packet that may be fragmented may not stay (RFC 6864). What `b` is to this is not
 /// trusted: [`next`] compares the headers after it.
 #[cold]
 #[inline(never)]
-pub(crate) fn second<S: Segment>(packet: &S, b: &[u8], layout: &Layout) -> Option<(u16, u16)> {
+pub(crate) fn second<S: Segment>(packet: &S, b: &[u8], layout: &Layout) -> Option<(bool, bool)> {
     let a = packet.head();
     let len = packet.packet_len();
     let ip = |v6: bool, l3: u16| v6 || sum(a, l3.into(), usize::from(l3) + 20) == VALID;
@@ -138,16 +192,15 @@ pub(crate) fn second<S: Segment>(packet: &S, b: &[u8], layout: &Layout) -> Optio
     if !ip(layout.v6, layout.l3) || !tunnel || !transport() {
         return None;
     }
-    let id_mask = |present: bool, l3: u16| {
+    let counts = |l3: u16| {
         let l3 = usize::from(l3);
-        let stays = be16(a, l3 + 4) == be16(b, l3 + 4) && u8_at(a, l3 + 6).is_some_and(|flags| flags & DF != 0);
-        if present && stays { 0 } else { u16::MAX }
+        be16(a, l3 + 4) != be16(b, l3 + 4) || u8_at(a, l3 + 6).is_none_or(|flags| flags & DF == 0)
     };
     let outer = layout.outer != Outer::None && !layout.outer_v6;
-    Some((id_mask(!layout.v6, layout.l3), id_mask(outer, layout.outer_l3)))
+    Some((!layout.v6 && counts(layout.l3), outer && counts(layout.outer_l3)))
 }
 
-#[inline]
+#[inline(always)]
 fn word<const N: usize>(h: &[u8; N], at: usize) -> u16 {
     u16::from_be_bytes([h[at], h[at + 1]])
 }
@@ -195,12 +248,14 @@ fn outer<S>(flow: &Flow<S>, held: &[u8], b: &[u8], len: usize, layout: &Layout) 
         return Err(Flush::Header);
     }
     if !layout.outer_v6 {
-        ipv4(held, b, len, layout.outer_l3, flow.count & flow.outer_id_mask)?;
+        ipv4(held, b, len, layout.outer_l3, if flow.outer_counts { flow.count } else { 0 })?;
     }
-    if outer_summed(held, layout) != outer_summed(b, layout) || !outer_valid(b, len, layout) {
-        return Err(Flush::Checksum);
-    }
-    Ok(())
+    if outer_sums(held, b, len, layout) { Ok(()) } else { Err(Flush::Checksum) }
+}
+
+/// Have both headers an outer checksum or neither, and is the second's right?
+fn outer_sums(held: &[u8], b: &[u8], len: usize, layout: &Layout) -> bool {
+    outer_summed(held, layout) == outer_summed(b, layout) && outer_valid(b, len, layout)
 }
 
 fn outer_summed(b: &[u8], layout: &Layout) -> bool {

@@ -14,6 +14,8 @@
 //! use few cache lines. Every operation is O(1), compaction of the log amortised: at least half of
 //! its entries are stale then.
 
+use crate::predict::Expected;
+
 const WAYS: usize = 8;
 /// The tag of a way that is free.
 const VACANT: u16 = 0;
@@ -32,7 +34,7 @@ const EACH: u64 = 0x0001_0001_0001_0001;
 
 impl Set {
     /// The first way with this tag.
-    #[inline]
+    #[inline(always)]
     fn find(&self, tag: u16) -> Option<usize> {
         // The lowest lane found is zero; those above it may be found by a borrow.
         let zero = |x: u64| x.wrapping_sub(EACH) & !x & (EACH << 15);
@@ -63,10 +65,13 @@ pub(crate) struct Flow<S> {
     pub(crate) flags: u8,
     /// The way of its set that it has.
     way: u8,
-    /// The identification of the next packet is that of the first plus `count & id_mask`: all ones
-    /// if they count up, 0 if they are fixed. Outer and inner.
-    pub(crate) id_mask: u16,
-    pub(crate) outer_id_mask: u16,
+    /// Identifications count up; otherwise they stay, or there are none. Inner and outer.
+    pub(crate) counts: bool,
+    pub(crate) outer_counts: bool,
+    /// Of the next packet, if there is more than one.
+    pub(crate) expected: Expected,
+    /// How many more full-sized packets may join.
+    pub(crate) room: u16,
     set: u16,
     generation: u32,
 }
@@ -75,12 +80,10 @@ pub(crate) struct Flow<S> {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Opening {
     pub(crate) now: u64,
-    /// [`crate::layout::Layout::pack`]ed.
+    /// [`crate::layout::Layout::pack`]ed; 0 if it is a common one that nobody asked for yet.
     pub(crate) layout: u64,
     /// Bytes, headers included.
     pub(crate) len: u32,
-    pub(crate) next_seq: u32,
-    pub(crate) vlan: u32,
     /// Payload bytes of each packet.
     pub(crate) size: u16,
 }
@@ -112,8 +115,10 @@ impl<S> Table<S> {
             count: 0,
             flags: 0,
             way: 0,
-            id_mask: 0,
-            outer_id_mask: 0,
+            counts: false,
+            outer_counts: false,
+            expected: Expected::default(),
+            room: 0,
             set: 0,
             generation: 0,
         };
@@ -136,7 +141,7 @@ impl<S> Table<S> {
     }
 
     /// The flow with this hash.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find(&self, hash: u64) -> Option<usize> {
         let (set, tag) = self.address(hash);
         let set = self.sets.get(set)?;
@@ -150,7 +155,7 @@ impl<S> Table<S> {
 
     /// Where a flow with this hash, which is not held, can be put. `Err` is a flow that has to be
     /// closed before: the oldest of its set, or the oldest of all.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn place(&mut self, hash: u64) -> Result<Place, usize> {
         let (set, tag) = self.address(hash);
         let way = self.sets.get(set).and_then(|set| set.find(VACANT));
@@ -171,7 +176,7 @@ impl<S> Table<S> {
     }
 
     /// Holds a packet at its [place](Self::place). Without one it comes back.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn open(&mut self, place: Place, segment: S, opening: Opening) -> Option<S> {
         if self.log.len() == self.log.capacity() {
             self.compact();
