@@ -3,7 +3,7 @@
 //! ```text
 //!  0        8        16    18    20   22     24     32          40      44     48 … 64
 //!  owner    data     head  tail  len  frags  next   timestamp   total   hash   offload fields
-//!                    room  room
+//!                    room  room                     or last
 //!  └─ never cleared ─┘                       └─ zero in a new packet: three wide stores ─┘
 //! ```
 //!
@@ -54,6 +54,16 @@ impl Room {
     }
 }
 
+/// What a head and a first fragment keep in the same place.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) union Stamp {
+    /// In a head: nanoseconds since the epoch, 0 = unknown.
+    pub(crate) time: u64,
+    /// In the first fragment of a chain: the last one, so that appending does not walk the chain.
+    pub(crate) last: *mut Meta,
+}
+
 #[repr(C, align(64))]
 pub(crate) struct Meta {
     /// The pool that the chunk returns to. Never changes.
@@ -63,8 +73,7 @@ pub(crate) struct Meta {
     pub(crate) room: Room,
     /// Next chunk of the chain; when free: next free chunk in the pool's list of returned chunks.
     pub(crate) next: *mut Meta,
-    /// Nanoseconds since the epoch, 0 = unknown. Head only.
-    pub(crate) timestamp: u64,
+    pub(crate) stamp: Stamp,
     /// Bytes in the whole chain. Head only.
     pub(crate) total: u32,
     /// Flow hash. Head only.
@@ -91,7 +100,7 @@ impl Meta {
             owner,
             data,
             next: null_mut(),
-            timestamp: 0,
+            stamp: Stamp { time: 0 },
             total: 0,
             hash: 0,
             room: Room::empty(size, 0),
@@ -122,7 +131,7 @@ impl Meta {
         self.data = base.wrapping_add(usize::from(room.headroom));
         self.room = room;
         self.next = null_mut();
-        self.timestamp = 0;
+        self.stamp = Stamp { time: 0 };
         self.total = 0;
         self.hash = 0;
         self.csum_start = 0;

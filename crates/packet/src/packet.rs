@@ -11,7 +11,7 @@
 
 use crate::buf::Buf;
 use crate::chunk::Chunk;
-use crate::meta::{Meta, flag};
+use crate::meta::{Meta, Stamp, flag};
 use crate::offload::{Csum, Gso, GsoKind, Vlan};
 use crate::pool::{Cache, Shared};
 use std::ptr::NonNull;
@@ -208,6 +208,10 @@ impl Packet {
             if frag.room.len == 0 {
                 head.next = frag.next;
                 head.room.frags -= 1;
+                if let Some(mut second) = NonNull::new(frag.next) {
+                    // SAFETY: the chain is owned by this packet; the second fragment becomes the first.
+                    unsafe { second.as_mut().stamp = frag.stamp };
+                }
                 frag.next = std::ptr::null_mut();
                 // SAFETY: the fragment was unlinked, so nothing refers to it any more.
                 unsafe { Shared::give_home(first) };
@@ -233,31 +237,37 @@ impl Packet {
 
     /// Cuts the packet to its first `len` bytes; does nothing if it has no more. Fragments that lie behind are freed.
     pub fn truncate(&mut self, len: usize) {
-        let mut keep = len;
-        let mut frags = 0;
-        let mut at = Some(self.0);
-        let head = self.0;
-        while let Some(mut chunk) = at {
+        if len >= self.len() {
+            return;
+        }
+        let (mut keep, mut frags, mut last) = (len, 0, self.0);
+        loop {
             // SAFETY: the chain is owned by this packet.
-            let meta = unsafe { chunk.as_mut() };
+            let meta = unsafe { last.as_mut() };
             let stay = keep.min(usize::from(meta.room.len)) as u16;
             meta.room.tailroom += meta.room.len - stay;
             meta.room.len = stay;
             keep -= usize::from(stay);
-            frags += u16::from(chunk != head);
-            at = NonNull::new(meta.next);
-            if keep == 0
-                && let Some(rest) = at
-            {
-                meta.next = std::ptr::null_mut();
-                // SAFETY: what follows was unlinked from this packet.
-                unsafe { Shared::give_home(rest) };
-                at = None;
+            match NonNull::new(meta.next) {
+                Some(next) if keep > 0 => last = next,
+                rest => {
+                    meta.next = std::ptr::null_mut();
+                    if let Some(rest) = rest {
+                        // SAFETY: what follows was unlinked from this packet.
+                        unsafe { Shared::give_home(rest) };
+                    }
+                    break;
+                }
             }
+            frags += 1;
         }
         let meta = self.meta_mut();
-        meta.total = meta.total.min(u32::try_from(len).unwrap_or(u32::MAX));
+        meta.total = len as u32;
         meta.room.frags = frags;
+        if let Some(mut first) = NonNull::new(meta.next) {
+            // SAFETY: the chain is owned by this packet.
+            unsafe { first.as_mut().stamp = Stamp { last: last.as_ptr() } };
+        }
     }
 
     /// Makes the first `n` bytes contiguous in the linear part, by copying them out of the fragments.
@@ -308,16 +318,19 @@ impl Packet {
         let mut first = other.into_meta();
         // SAFETY: the chain was the other packet's, and now is ours.
         let head = unsafe { first.as_mut() };
+        let rest = NonNull::new(head.next);
+        // SAFETY: in a first fragment the field is the last one of the chain.
+        let last = rest.map_or(first.as_ptr(), |rest| unsafe { rest.as_ref().stamp.last });
         if head.room.len == 0 {
-            let rest = std::mem::replace(&mut head.next, std::ptr::null_mut());
+            head.next = std::ptr::null_mut();
             // SAFETY: an empty head carries nothing; it was unlinked above.
             unsafe { Shared::give_home(first) };
-            match NonNull::new(rest) {
+            match rest {
                 Some(rest) => first = rest,
                 None => return Ok(()),
             }
         }
-        self.link(first, added as u16, bytes);
+        self.link(first, last, added as u16, bytes);
         Ok(())
     }
 
@@ -332,23 +345,32 @@ impl Packet {
         }
         if !buf.is_empty() {
             let bytes = buf.len() as u32;
-            self.link(buf.into_meta(), 1, bytes);
+            let meta = buf.into_meta();
+            self.link(meta, meta.as_ptr(), 1, bytes);
         }
         Ok(())
     }
 
+    /// Links the owned chunks `first ..= last` behind what is there.
     #[inline]
-    fn link(&mut self, first: NonNull<Meta>, frags: u16, bytes: u32) {
-        let mut last = self.0;
-        // SAFETY: the chain is owned by this packet.
-        while let Some(next) = NonNull::new(unsafe { last.as_ref().next }) {
-            last = next;
-        }
-        // SAFETY: as above.
-        unsafe { last.as_mut().next = first.as_ptr() };
+    fn link(&mut self, mut first: NonNull<Meta>, last: *mut Meta, frags: u16, bytes: u32) {
         let meta = self.meta_mut();
         meta.room.frags += frags;
         meta.total += bytes;
+        match NonNull::new(meta.next) {
+            None => {
+                meta.next = first.as_ptr();
+                // SAFETY: the chunk is owned, and is the first fragment now.
+                unsafe { first.as_mut().stamp = Stamp { last } };
+            }
+            Some(mut front) => {
+                // SAFETY: the chain is owned by this packet; the first fragment knows the last.
+                unsafe {
+                    (*front.as_ref().stamp.last).next = first.as_ptr();
+                    front.as_mut().stamp = Stamp { last };
+                }
+            }
+        }
     }
 
     /// The head's chunk alone, to be [shared](crate::SharedBuf) by views.
@@ -508,13 +530,14 @@ impl Packet {
     /// Time of arrival in nanoseconds since the epoch; 0 when nobody took it.
     #[inline]
     pub fn timestamp(&self) -> u64 {
-        self.meta().timestamp
+        // SAFETY: this is a head, where the field is the time; any bits are a number.
+        unsafe { self.meta().stamp.time }
     }
 
     /// Notes the time of arrival, in nanoseconds since the epoch.
     #[inline]
     pub fn set_timestamp(&mut self, ns: u64) {
-        self.meta_mut().timestamp = ns;
+        self.meta_mut().stamp = Stamp { time: ns };
     }
 }
 

@@ -10,6 +10,19 @@ fn cache() -> Cache {
     Pool::new(config).unwrap().cache(Direction::Tx).unwrap()
 }
 
+impl Packet {
+    /// Whether the first fragment names the last one, as found by walking.
+    fn knows_its_last(&self) -> bool {
+        let Some(first) = chained(self.meta()) else { return true };
+        let mut last = first;
+        while let Some(next) = chained(last) {
+            last = next;
+        }
+        // SAFETY: in a first fragment the field is the last one of the chain.
+        std::ptr::eq(unsafe { first.stamp.last }, last)
+    }
+}
+
 #[test]
 fn headers_are_pushed_into_the_headroom_and_pulled_again() {
     let mut p = Packet::copy_from(&mut cache(), b"payload").unwrap();
@@ -166,6 +179,7 @@ proptest! {
             prop_assert_eq!(p.len(), model.len());
             prop_assert_eq!(p.to_vec(), &model[..]);
             prop_assert_eq!(p.chunks().filter(|c| c.is_empty()).count(), 0);
+            prop_assert!(p.knows_its_last());
             let linear = usize::from(!p.linear().is_empty());
             prop_assert_eq!(p.chunks().count(), p.frags() + linear);
         }
