@@ -178,6 +178,15 @@ pub(crate) struct Run {
     /// Stop after so many packets
     #[arg(long, value_name = "N", value_parser = number)]
     pub(crate) count: Option<u64>,
+    /// Coalesce packets of a flow that follow each other; auto: where the egress takes super-packets, while something merges
+    #[arg(long, value_enum, default_value_t = GroArg::Auto, help_heading = "Coalescing")]
+    pub(crate) gro: GroArg,
+    /// How long an aggregate may wait for more, in microseconds; 0: no longer than the burst
+    #[arg(long, value_name = "US", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000_000), help_heading = "Coalescing")]
+    pub(crate) gro_flush_us: u64,
+    /// Largest aggregate, as its IP header says
+    #[arg(long, value_name = "BYTES", default_value_t = 65535, value_parser = clap::value_parser!(u32).range(1280..=65535), help_heading = "Coalescing")]
+    pub(crate) gro_max_size: u32,
     /// Threads; each runs one queue of both ports
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Workers")]
     pub(crate) workers: u16,
@@ -205,6 +214,17 @@ pub(crate) struct Run {
     /// No live updates, only the summary
     #[arg(long, short, help_heading = "Output")]
     pub(crate) quiet: bool,
+}
+
+/// Whether to coalesce.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum GroArg {
+    /// Always, whatever the egress takes
+    On,
+    /// Never
+    Off,
+    /// Where it pays
+    Auto,
 }
 
 /// What a worker does when there is nothing to do.

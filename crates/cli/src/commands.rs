@@ -1,12 +1,13 @@
 //! What each command opens and joins.
 
-use crate::args::{Args, Command, Fwd, Gen, IdleArg, Record, Replay, Run, Sink};
+use crate::args::{Args, Command, Fwd, Gen, GroArg, IdleArg, Record, Replay, Run, Sink};
 use crate::{probe, run};
 use clap::CommandFactory;
 use std::error::Error;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
+use towpath::datapath::coalesce::{CoalesceConfig, Mode};
 use towpath::datapath::idle::Idle;
 use towpath::packet::port::{Layer, Port};
 use towpath::{Directions, Forward, Opener, Role, Uri};
@@ -123,6 +124,15 @@ fn plan(run: &Run, directions: Directions) -> Forward {
         },
         egress_wait: run.egress_wait,
         drain: run.drain,
+        gro: CoalesceConfig {
+            mode: match run.gro {
+                GroArg::On => Mode::On,
+                GroArg::Off => Mode::Off,
+                GroArg::Auto => Mode::Auto,
+            },
+            hold: Duration::from_micros(run.gro_flush_us),
+            max_size: run.gro_max_size,
+        },
         count: run.count,
         ..Forward::default()
     };

@@ -2,9 +2,10 @@
 
 use crate::units::{grouped, si};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use towpath::Summary;
-use towpath::datapath::report::{Balance, Drops, PortReading, Reading};
+use towpath::datapath::report::{Balance, Drops, GroReading, PortReading, Reading};
 use towpath::packet::Snapshot;
 
 /// One line of JSON.
@@ -12,11 +13,12 @@ use towpath::packet::Snapshot;
 #[serde(tag = "type", rename_all = "lowercase")]
 pub(crate) enum Line<'a> {
     /// While it runs: totals, and rates since the last line.
-    Live { seconds: f64, ports: Vec<Port<'a>> },
+    Live { seconds: f64, ports: Vec<Port<'a>>, gro: Gro },
     /// At the end: totals, mean rates, the balance.
     Summary {
         seconds: f64,
         ports: Vec<Port<'a>>,
+        gro: Gro,
         balance: Balance,
         in_flight: i64,
         buffers_away: usize,
@@ -24,6 +26,23 @@ pub(crate) enum Line<'a> {
         gone: &'a [String],
         failed: &'a [String],
     },
+}
+
+/// What GRO did; all zero where it was not in use.
+#[derive(Serialize)]
+pub(crate) struct Gro {
+    packets: u64,
+    merged: u64,
+    aggregates: u64,
+    aside: u64,
+    flushed: BTreeMap<&'static str, u64>,
+}
+
+impl Gro {
+    fn new(reading: &GroReading) -> Gro {
+        let GroReading { packets, merged, aggregates, aside, .. } = *reading;
+        Gro { packets, merged, aggregates, aside, flushed: reading.flushed().collect() }
+    }
 }
 
 /// One port.
@@ -77,7 +96,7 @@ fn ports<'a>(total: &'a Reading, step: &Reading) -> Vec<Port<'a>> {
 
 impl<'a> Line<'a> {
     pub(crate) fn live(total: &'a Reading, step: &Reading) -> Line<'a> {
-        Line::Live { seconds: total.elapsed.as_secs_f64(), ports: ports(total, step) }
+        Line::Live { seconds: total.elapsed.as_secs_f64(), ports: ports(total, step), gro: Gro::new(&total.gro) }
     }
 
     fn summary(summary: &'a Summary) -> Line<'a> {
@@ -86,6 +105,7 @@ impl<'a> Line<'a> {
         Line::Summary {
             seconds: reading.elapsed.as_secs_f64(),
             ports: ports(reading, reading),
+            gro: Gro::new(&reading.gro),
             in_flight: balance.in_flight(),
             balance,
             buffers_away: summary.buffers_away,
@@ -119,6 +139,7 @@ pub(crate) fn print(summary: &Summary) -> io::Result<()> {
             writeln!(out, "{name:width$}  {side}  {packets:>17} {pps:>11} {bps:>11} {drops:>9} {missed:>9}")?;
         }
     }
+    print_gro(&mut out, &reading.gro)?;
     print_balance(&mut out, &reading.balance())?;
     let home = match summary.buffers_away {
         0 => "all home".to_owned(),
@@ -135,6 +156,27 @@ pub(crate) fn print(summary: &Summary) -> io::Result<()> {
     }
     for failed in &summary.failed {
         writeln!(out, "FAILED   {failed}")?;
+    }
+    Ok(())
+}
+
+fn print_gro(out: &mut impl Write, gro: &GroReading) -> io::Result<()> {
+    if gro.packets == 0 {
+        return Ok(());
+    }
+    let percent = |n: u64| 100.0 * n as f64 / gro.packets as f64;
+    write!(out, "\ngro      {:.1} % of {} packets merged", percent(gro.merged), grouped(gro.packets))?;
+    if gro.aggregates > 0 {
+        let mean = (gro.merged + gro.aggregates) as f64 / gro.aggregates as f64;
+        write!(out, ", {} aggregates of {mean:.1} on average", grouped(gro.aggregates))?;
+    }
+    if gro.aside > 0 {
+        write!(out, "; stood aside for {:.0} %, because nothing merged", percent(gro.aside))?;
+    }
+    writeln!(out)?;
+    let reasons: Vec<_> = gro.flushed().map(|(reason, n)| format!("{reason} {}", grouped(n))).collect();
+    if !reasons.is_empty() {
+        writeln!(out, "flushed  {}", reasons.join(", "))?;
     }
     Ok(())
 }

@@ -10,10 +10,11 @@
 //! A packet that asks for nothing (one test of a flag byte) is moved, not touched. What contradicts itself is dropped as
 //! [`DropReason::Malformed`]; what can't be finished for lack of buffers as [`DropReason::NoBuffer`].
 
+use crate::coalesce::gro_offload;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use towpath_gro as gro;
-use towpath_packet::{Batch, Cache, Counters, Csum, DropReason, Gso, GsoKind, Offloads, Packet};
+use towpath_packet::{Batch, Cache, Counters, Csum, DropReason, Gso, Offloads, Packet};
 use towpath_wire::checksum::Checksum;
 
 /// Longest packet that is finished: the largest an IP length field can say, behind Ethernet and two tags.
@@ -135,7 +136,7 @@ impl Finisher {
             packet = self.insert_tag(packet)?;
         }
         match packet.gso() {
-            Some(gso) if !can.has(gso.needs()) => self.split(packet, gso, can),
+            Some(gso) if !can.has(gso.needs()) => self.split(packet, can),
             _ => {
                 if !can.has(Offloads::CSUM) {
                     packet = self.complete(packet)?;
@@ -206,8 +207,8 @@ impl Finisher {
     }
 
     /// Cuts a super-packet; the segments go to the end of `ready`.
-    fn split(&mut self, packet: Packet, gso: Gso, can: Offloads) -> Result<(), (DropReason, Packet)> {
-        let offload = gro_offload(&packet, gso);
+    fn split(&mut self, packet: Packet, can: Offloads) -> Result<(), (DropReason, Packet)> {
+        let offload = gro_offload(&packet);
         let sums = if can.has(Offloads::CSUM) { gro::Checksums::Partial } else { gro::Checksums::Complete };
         let done = if packet.chunks().all(|chunk| chunk.bytes().is_some()) {
             let chunks = packet.chunks().filter_map(|chunk| chunk.bytes());
@@ -280,31 +281,6 @@ impl Finisher {
 struct Written {
     written: u64,
     lost: u64,
-}
-
-/// The packet's metadata in the terms of the GSO engine.
-fn gro_offload(packet: &Packet, gso: Gso) -> gro::Offload {
-    let checksum = match packet.csum() {
-        Csum::Unknown => gro::Checksum::Unverified,
-        Csum::Verified => gro::Checksum::Verified,
-        Csum::Partial { start, offset } => gro::Checksum::Partial { start, offset: u16::from(offset) },
-    };
-    let kind = match gso.kind {
-        GsoKind::Tcp4 => gro::GsoKind::Tcp4,
-        GsoKind::Tcp6 => gro::GsoKind::Tcp6,
-        GsoKind::Udp => gro::GsoKind::Udp,
-    };
-    let gso = gro::Gso {
-        kind,
-        size: gso.size,
-        segs: gso.segs,
-        header_len: gso.hdr_len,
-        ecn: gso.ecn,
-        fixed_id: false,
-        outer_fixed_id: false,
-        tunnel: None,
-    };
-    gro::Offload { checksum, gso: Some(gso) }
 }
 
 /// Copies to `to`, which gets `shift` bytes more in front, what `from` asks for and what is known of it.

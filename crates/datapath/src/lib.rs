@@ -5,6 +5,7 @@
 //!   uri      how a port is named and configured in one line
 //!   vnet     the virtio-net header in front of a packet, as TUN/TAP and AF_PACKET read and write it
 //!   route    one direction: a receive queue, a transmit queue, and what lies between
+//!   coalesce GRO: packets of a flow that follow each other leave as one
 //!   finish   software for what an egress cannot do
 //!   worker   a thread that runs routes to completion, sleeps when there is nothing to do, and stops in bounded time
 //!   report   the counters of all, for people and machines, and the balance
@@ -12,6 +13,7 @@
 
 #![warn(missing_docs)]
 
+pub mod coalesce;
 pub mod finish;
 pub mod idle;
 mod landing;

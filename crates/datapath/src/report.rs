@@ -7,7 +7,9 @@
 
 use serde::Serialize;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+use towpath_gro::{Flush, Stats};
 use towpath_packet::{Counters, Pool, Snapshot};
 
 /// Where to read everything from; cheap to read at any time, from any thread.
@@ -15,6 +17,7 @@ use towpath_packet::{Counters, Pool, Snapshot};
 pub struct Meter {
     ports: Vec<PortMeter>,
     routes: Vec<Arc<Counters>>,
+    gro: Vec<Arc<GroCounters>>,
     pool: Pool,
     started: Instant,
 }
@@ -33,7 +36,14 @@ pub struct PortMeter {
 impl Meter {
     /// A meter; its clock starts now.
     pub fn new(ports: Vec<PortMeter>, routes: Vec<Arc<Counters>>, pool: Pool) -> Meter {
-        Meter { ports, routes, pool, started: Instant::now() }
+        Meter { ports, routes, gro: Vec::new(), pool, started: Instant::now() }
+    }
+
+    /// Reads these GRO engines as well.
+    #[must_use]
+    pub fn with_gro(mut self, gro: Vec<Arc<GroCounters>>) -> Meter {
+        self.gro = gro;
+        self
     }
 
     /// Reads everything.
@@ -44,6 +54,7 @@ impl Meter {
             elapsed: self.started.elapsed(),
             ports: self.ports.iter().map(port).collect(),
             routes: sum(&self.routes),
+            gro: self.gro.iter().fold(GroReading::default(), |sum, engine| sum.plus(engine.read())),
         }
     }
 
@@ -68,6 +79,8 @@ pub struct Reading {
     pub ports: Vec<PortReading>,
     /// Of all routes together: what was dropped or split between the queues.
     pub routes: Snapshot,
+    /// What GRO did, since the start.
+    pub gro: GroReading,
 }
 
 /// The counters of one port.
@@ -94,6 +107,7 @@ impl Reading {
             elapsed: self.elapsed.saturating_sub(earlier.elapsed),
             ports: self.ports.iter().zip(&earlier.ports).map(port).collect(),
             routes: self.routes.since(&earlier.routes),
+            gro: self.gro,
         }
     }
 
@@ -113,6 +127,75 @@ impl Reading {
             sent: tx.packets,
             merged: all.merged,
             drops: all.drops().map(|(reason, n)| Drops { reason: reason.name(), packets: n }).collect(),
+        }
+    }
+}
+
+/// What the GRO engine of one route did, written by its thread after every burst.
+#[derive(Debug, Default)]
+pub struct GroCounters {
+    packets: AtomicU64,
+    merged: AtomicU64,
+    aggregates: AtomicU64,
+    aside: AtomicU64,
+    is_aside: AtomicBool,
+    flushed: [AtomicU64; Flush::ALL.len()],
+}
+
+impl GroCounters {
+    pub(crate) fn store(&self, stats: &Stats, is_aside: bool) {
+        self.packets.store(stats.packets, Relaxed);
+        self.merged.store(stats.merged, Relaxed);
+        self.aggregates.store(stats.aggregates, Relaxed);
+        self.aside.store(stats.aside, Relaxed);
+        self.is_aside.store(is_aside, Relaxed);
+        for (to, reason) in self.flushed.iter().zip(Flush::ALL) {
+            to.store(stats.flushed(reason), Relaxed);
+        }
+    }
+
+    fn read(&self) -> GroReading {
+        GroReading {
+            packets: self.packets.load(Relaxed),
+            merged: self.merged.load(Relaxed),
+            aggregates: self.aggregates.load(Relaxed),
+            aside: self.aside.load(Relaxed),
+            engines_aside: u64::from(self.is_aside.load(Relaxed)),
+            flushed: std::array::from_fn(|i| self.flushed[i].load(Relaxed)),
+        }
+    }
+}
+
+/// What GRO did, all engines together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct GroReading {
+    /// Packets that engines saw.
+    pub packets: u64,
+    /// Of these, packets that became part of another.
+    pub merged: u64,
+    /// Super-packets that left.
+    pub aggregates: u64,
+    /// Packets that passed while an engine stood aside, because nothing merged.
+    pub aside: u64,
+    /// Engines that stand aside at this moment.
+    pub engines_aside: u64,
+    flushed: [u64; Flush::ALL.len()],
+}
+
+impl GroReading {
+    /// Why what was held left, with how often; only what happened.
+    pub fn flushed(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        Flush::ALL.into_iter().zip(self.flushed).filter(|&(_, n)| n > 0).map(|(reason, n)| (reason.name(), n))
+    }
+
+    fn plus(self, other: GroReading) -> GroReading {
+        GroReading {
+            packets: self.packets + other.packets,
+            merged: self.merged + other.merged,
+            aggregates: self.aggregates + other.aggregates,
+            aside: self.aside + other.aside,
+            engines_aside: self.engines_aside + other.engines_aside,
+            flushed: std::array::from_fn(|i| self.flushed[i] + other.flushed[i]),
         }
     }
 }

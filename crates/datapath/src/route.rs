@@ -1,18 +1,21 @@
 //! A route: one direction from a receive queue to a transmit queue, run to completion by one thread.
 //!
 //! ```text
-//!   RxQueue ──rx──► incoming ──(asks for more than the egress can?)──► Finisher ──► outgoing ──tx──► TxQueue
-//!                      │                 no                                              ▲
-//!                      └──────────────────────────────────────────────────────────────────
+//!   RxQueue ──rx──► incoming ──► Coalescer, if there is one ──► incoming
+//!                      │
+//!                      ├─ a packet asks for more than the egress can ──► Finisher ──► outgoing ──tx──► TxQueue
+//!                      └─ no packet does ──────────────────────────────────────────────────tx──► TxQueue
 //! ```
 //!
 //! Order is absolute: nothing is received while something waits to be sent. An egress that takes no more holds the
 //! ingress back (the kernel, the ring or the file keeps the packets) for up to [`RouteConfig::egress_wait`]; only then are the
 //! packets that are held dropped, by name.
 //!
-//! Balance: received + split = sent + drops + held, at every moment between two turns.
+//! Balance: received + split = sent + merged + drops + held, at every moment between two turns.
 
+use crate::coalesce::{CoalesceConfig, Coalescer};
 use crate::finish::{Finisher, asks_more};
+use crate::report::GroCounters;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
@@ -63,6 +66,7 @@ pub struct Route<R, T> {
     tx: T,
     incoming: Batch,
     outgoing: Batch,
+    coalescer: Option<Coalescer>,
     finisher: Finisher,
     can: Offloads,
     limit: Option<Arc<Limit>>,
@@ -88,6 +92,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
             tx,
             incoming,
             outgoing,
+            coalescer: None,
             finisher,
             can,
             limit: None,
@@ -106,14 +111,34 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
         self
     }
 
+    /// Coalesces what is received, if `config` says so for this egress.
+    #[must_use]
+    pub fn with_gro(mut self, config: &CoalesceConfig) -> Route<R, T> {
+        if config.applies(self.can) {
+            self.coalescer = Some(Coalescer::new(config, self.config.layer, self.can, self.counters.clone()));
+        }
+        self
+    }
+
+    /// What GRO did on this route, if it is in use.
+    pub fn gro(&self) -> Option<&Arc<GroCounters>> {
+        self.coalescer.as_ref().map(Coalescer::figures)
+    }
+
     /// What is dropped and split between the queues; packets are counted by the queues themselves.
     pub fn counters(&self) -> &Arc<Counters> {
         &self.counters
     }
 
-    /// Packets that were received and not yet taken by the egress.
+    /// Packets that wait for the egress.
+    fn waiting(&self) -> usize {
+        let ready = self.coalescer.as_ref().map_or(0, Coalescer::ready);
+        self.incoming.len() + ready + self.finisher.holds() + self.outgoing.len()
+    }
+
+    /// Packets that were received and not yet taken by the egress: waiting for it, or for more of their flow.
     pub fn held(&self) -> usize {
-        self.incoming.len() + self.finisher.holds() + self.outgoing.len()
+        self.waiting() + self.coalescer.as_ref().map_or(0, Coalescer::held)
     }
 
     /// Why the route will move no more packets; `None` while it may.
@@ -135,22 +160,25 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
     #[inline]
     pub fn turn(&mut self, stopping: bool) -> usize {
         self.tx.reclaim();
-        if self.held() > 0 {
+        if self.waiting() > 0 {
             let sent = self.send();
-            if self.held() > 0 {
-                self.refused(sent > 0);
-                return sent;
+            match self.waiting() {
+                0 => self.refused_since = None,
+                _ => self.refused(sent > 0),
             }
-            self.refused_since = None;
             return sent;
         }
         if stopping || self.ended.is_some() {
-            return 0;
+            return self.flush();
         }
         self.rx.refill();
         let received = self.rx.rx(&mut self.incoming);
         if received == 0 {
             self.look_for_the_end();
+            if let Some(coalescer) = &mut self.coalescer {
+                coalescer.idle();
+                return self.send();
+            }
             return 0;
         }
         if let Some(limit) = &self.limit {
@@ -165,8 +193,22 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
                 self.ended = Some(State::Done);
             }
         }
+        if let Some(coalescer) = &mut self.coalescer {
+            coalescer.push(&mut self.incoming, received < Batch::<64>::CAPACITY);
+        }
         self.send();
         received
+    }
+
+    /// Lets go of what is held for more of its flow; returns how many packets were sent.
+    fn flush(&mut self) -> usize {
+        match &mut self.coalescer {
+            Some(coalescer) if coalescer.held() > 0 => {
+                coalescer.flush();
+                self.send()
+            }
+            _ => 0,
+        }
     }
 
     /// Sends what is held, as far as the egress takes it; returns how many packets it took.
@@ -174,6 +216,9 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
     fn send(&mut self) -> usize {
         let mut sent = 0;
         loop {
+            if let Some(coalescer) = &mut self.coalescer {
+                coalescer.fill(&mut self.incoming);
+            }
             let direct = self.outgoing.is_empty()
                 && self.finisher.holds() == 0
                 && !self.incoming.iter().any(|packet| asks_more(packet, self.can));
@@ -237,9 +282,20 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
         };
     }
 
-    /// Drops everything that is held.
-    pub(crate) fn drop_held(&mut self, reason: DropReason) {
-        self.counters.dropped(reason, self.held() as u64);
+    /// The time for draining is over: what is still held is dropped.
+    pub(crate) fn abandon(&mut self) {
+        if let Some(coalescer) = &mut self.coalescer {
+            coalescer.flush();
+        }
+        self.drop_held(DropReason::Stopped);
+    }
+
+    /// Drops everything that waits for the egress.
+    fn drop_held(&mut self, reason: DropReason) {
+        self.counters.dropped(reason, self.waiting() as u64);
+        if let Some(coalescer) = &mut self.coalescer {
+            coalescer.drop_ready(self.finisher.cache());
+        }
         self.finisher.drop_held();
         self.finisher.cache().free_bulk(&mut self.incoming);
         self.finisher.cache().free_bulk(&mut self.outgoing);

@@ -18,7 +18,6 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use towpath_packet::DropReason;
 use towpath_packet::port::{RxQueue, State, TxQueue};
 
 /// Tells workers when to stop.
@@ -134,7 +133,7 @@ impl<R: RxQueue, T: TxQueue> Worker<R, T> {
         }
         let mut endings = Vec::new();
         for (number, route) in self.routes.iter_mut().enumerate() {
-            route.drop_held(DropReason::Stopped);
+            route.abandon();
             endings.push(Ending { route: number, state: route.ended().cloned().unwrap_or(State::Up) });
         }
         Ok(endings)

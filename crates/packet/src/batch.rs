@@ -12,6 +12,9 @@ pub struct Batch<const N: usize = 64> {
 }
 
 impl<const N: usize> Batch<N> {
+    /// Packets that fit.
+    pub const CAPACITY: usize = N;
+
     /// An empty batch.
     #[inline]
     pub const fn new() -> Batch<N> {

@@ -1,7 +1,7 @@
 //! A port of any kind, by its address: one enum, one match per batch.
 
 use std::sync::Arc;
-use towpath_datapath::ports::{generator, null, tun, veth};
+use towpath_datapath::ports::{generator, null, packet, tun, veth};
 use towpath_datapath::uri::Uri;
 use towpath_packet::port::{Info, Port, PortError, Queues, RxQueue, Start, State, TxQueue, Wake};
 use towpath_packet::{Batch, Counters, Offloads};
@@ -38,6 +38,7 @@ pub const SCHEMES: &[Scheme] = &[
     Scheme { name: "null", example: "null:", what: "takes everything, brings nothing" },
     Scheme { name: "tap", example: "tap:tp0", what: "an interface of the kernel with Ethernet frames" },
     Scheme { name: "veth", example: "veth:x", what: "one end of a pair in memory" },
+    Scheme { name: "packet", example: "packet:eth1", what: "any interface of the kernel, by AF_PACKET" },
     Scheme { name: "tun", example: "tun:tn0", what: "an interface of the kernel with IP packets" },
 ];
 
@@ -136,6 +137,8 @@ any_port! {
     Gen: generator::GenPort,
     /// `null:`
     Null: null::NullPort,
+    /// `packet:`
+    Packet: packet::PacketPort,
     /// `tap:` and `tun:`
     Tun: tun::TunPort,
     /// `veth:`
@@ -167,6 +170,7 @@ impl Opener {
             "gen" => generator::open(generator::Config::from_uri(uri)?).map(AnyPort::Gen),
             "null" => null::open(null::Config::from_uri(uri)?).map(AnyPort::Null),
             "veth" => self.links.open(&veth::Config::from_uri(uri)?).map(AnyPort::Veth),
+            "packet" => packet::open(packet::Config::from_uri(uri)?).map(AnyPort::Packet),
             "tap" | "tun" => tun::open(tun::Config::from_uri(uri)?).map(AnyPort::Tun),
             other => {
                 let known: Vec<_> = SCHEMES.iter().map(|s| s.name).collect();

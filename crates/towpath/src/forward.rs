@@ -10,6 +10,7 @@ use crate::any::{AnyPort, AnyRx, AnyTx};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
+use towpath_datapath::coalesce::CoalesceConfig;
 use towpath_datapath::idle::Idle;
 use towpath_datapath::report::{Meter, PortMeter, Reading};
 use towpath_datapath::route::{Limit, Route, RouteConfig};
@@ -42,6 +43,8 @@ pub struct Forward {
     pub egress_wait: Duration,
     /// How long packets that are held get to leave when stopping.
     pub drain: Duration,
+    /// How packets are coalesced on their way.
+    pub gro: CoalesceConfig,
     /// Stop after so many packets, both directions together.
     pub count: Option<u64>,
     /// Buffers for everything.
@@ -60,6 +63,7 @@ impl Default for Forward {
             idle: worker.idle,
             egress_wait: RouteConfig::default().egress_wait,
             drain: worker.drain,
+            gro: CoalesceConfig::default(),
             count: None,
             pool: PoolConfig { floors: Floors { rx: 0, tx: pool.capacity / 16 }, ..pool },
         }
@@ -125,22 +129,23 @@ impl Forward {
         let config = RouteConfig { egress_wait: self.egress_wait, layer };
         let limit = self.count.map(|n| Arc::new(Limit::new(n)));
         let route = |rx: AnyRx, tx: AnyTx| -> Result<Route<AnyRx, AnyTx>, PoolError> {
-            let route = Route::new(rx, tx, pool.cache(Direction::Tx)?, config);
+            let route = Route::new(rx, tx, pool.cache(Direction::Tx)?, config).with_gro(&self.gro);
             Ok(match &limit {
                 Some(limit) => route.with_limit(limit.clone()),
                 None => route,
             })
         };
-        let (mut lists, mut counters) = (Vec::new(), Vec::new());
+        let (mut lists, mut counters, mut gro) = (Vec::new(), Vec::new(), Vec::new());
         for ((a_rx, a_tx), (b_rx, b_tx)) in a.rx.into_iter().zip(a.tx).zip(b.rx.into_iter().zip(b.tx)) {
             let mut routes = vec![route(a_rx, b_tx)?];
             if self.directions == Directions::Both {
                 routes.push(route(b_rx, a_tx)?);
             }
             counters.extend(routes.iter().map(|route| route.counters().clone()));
+            gro.extend(routes.iter().filter_map(|route| route.gro().cloned()));
             lists.push(routes);
         }
-        let meter = Meter::new(ports, counters, pool);
+        let meter = Meter::new(ports, counters, pool).with_gro(gro);
         let mut running = Running {
             control: control.clone(),
             threads: Vec::new(),

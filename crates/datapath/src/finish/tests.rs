@@ -1,5 +1,5 @@
 use super::*;
-use towpath_packet::{Backing, Direction, Pool, PoolConfig, Vlan};
+use towpath_packet::{Backing, Direction, GsoKind, Pool, PoolConfig, Vlan};
 use towpath_wire::dissect::LinkKind;
 use towpath_wire::verify::{Check, verify};
 

@@ -1,0 +1,321 @@
+//! GRO on packets: the engine of [`towpath_gro`], fed with chains instead of bytes.
+//!
+//! ```text
+//!   incoming ──► engine (holds one aggregate per flow) ──► ready ──► incoming again, merged
+//! ```
+//!
+//! Merging moves no byte: the headers are pulled off the later packet, and its chunk is chained behind the earlier one's. What a
+//! packet merged with nothing asked for stays as it was.
+//!
+//! When aggregates leave: at the end of a burst that emptied the ingress, after [`BUDGET`] packets at the latest; or, with
+//! [`CoalesceConfig::hold`], when they have been held that long.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use towpath_gro as gro;
+use towpath_packet::port::Layer;
+use towpath_packet::{Batch, Cache, Counters, Csum, Gso, GsoKind, Offloads, Packet};
+use towpath_wire::checksum::{self, Checksum};
+
+/// Packets after which a busy ingress is flushed, as if it had been emptied: it bounds what the first of them waits.
+const BUDGET: usize = 512;
+
+/// Whether to coalesce.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// Never.
+    Off,
+    /// Always, whether or not the egress takes super-packets.
+    On,
+    /// Where the egress takes super-packets, and while something merges.
+    #[default]
+    Auto,
+}
+
+/// How packets are coalesced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CoalesceConfig {
+    /// Whether to.
+    pub mode: Mode,
+    /// How long an aggregate may wait for more. Zero: until the ingress has no more packets.
+    pub hold: Duration,
+    /// Largest aggregate: IP length, 1280 to 65535.
+    pub max_size: u32,
+}
+
+impl Default for CoalesceConfig {
+    /// Auto, no longer than the burst, 65535 bytes.
+    fn default() -> CoalesceConfig {
+        CoalesceConfig { mode: Mode::Auto, hold: Duration::ZERO, max_size: 65535 }
+    }
+}
+
+impl CoalesceConfig {
+    /// Whether an egress with these abilities gets aggregates.
+    pub fn applies(&self, can: Offloads) -> bool {
+        let worth = [Offloads::TSO4, Offloads::TSO6, Offloads::USO].into_iter().any(|kind| can.has(kind));
+        self.mode == Mode::On || (self.mode == Mode::Auto && worth && can.has(Offloads::CSUM))
+    }
+}
+
+/// The engine of one route, with its clock and what leaves it.
+pub struct Coalescer {
+    engine: gro::Gro<Chain>,
+    ready: VecDeque<Packet>,
+    hold: Duration,
+    since_flush: usize,
+    started: Instant,
+    merged: u64,
+    counters: Arc<Counters>,
+    figures: Arc<super::report::GroCounters>,
+}
+
+impl Coalescer {
+    /// An engine for packets that begin as `layer` says, bound for an egress that `can` do as said. Merged packets are counted
+    /// in `counters`.
+    pub fn new(config: &CoalesceConfig, layer: Layer, can: Offloads, counters: Arc<Counters>) -> Coalescer {
+        let flows = 2048;
+        let config_of_engine = gro::Config {
+            link: if layer == Layer::Ip { gro::Link::Ip } else { gro::Link::Ethernet },
+            flows,
+            max_size: config.max_size,
+            udp: config.mode == Mode::On || can.has(Offloads::USO),
+            // The metadata of a packet has no place for outer headers, so what is inside tunnels passes.
+            tunnels: false,
+            auto: config.mode == Mode::Auto,
+            ..gro::Config::default()
+        };
+        Coalescer {
+            engine: gro::Gro::new(config_of_engine),
+            ready: VecDeque::with_capacity(2 * flows + BUDGET),
+            hold: config.hold,
+            since_flush: 0,
+            started: Instant::now(),
+            merged: 0,
+            counters,
+            figures: Arc::default(),
+        }
+    }
+
+    /// What the engine did, readable from other threads.
+    pub fn figures(&self) -> &Arc<super::report::GroCounters> {
+        &self.figures
+    }
+
+    /// Packets that are ready to leave.
+    #[inline]
+    pub fn ready(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// Aggregates that wait for more.
+    #[inline]
+    pub fn held(&self) -> usize {
+        self.engine.held()
+    }
+
+    /// Takes a burst. `emptied` says that the ingress has no more packets at this moment.
+    #[inline]
+    pub fn push(&mut self, burst: &mut Batch, emptied: bool) {
+        let n = burst.len();
+        let now = self.now();
+        let ready = &mut self.ready;
+        let mut sink = |chain: Chain| ready.push_back(chain.0);
+        self.engine.push_batch(burst.drain_front(n).map(Chain), now, &mut sink);
+        self.since_flush += n;
+        if self.hold.is_zero() {
+            if emptied || self.since_flush >= BUDGET {
+                self.engine.flush_all(&mut sink);
+                self.since_flush = 0;
+            }
+        } else {
+            self.engine.flush(now.saturating_sub(self.hold.as_nanos() as u64), &mut sink);
+        }
+        self.account();
+    }
+
+    /// Nothing has come: what has been held long enough leaves.
+    #[inline]
+    pub fn idle(&mut self) {
+        if self.engine.held() == 0 {
+            return;
+        }
+        let now = self.now();
+        let ready = &mut self.ready;
+        let mut sink = |chain: Chain| ready.push_back(chain.0);
+        if self.hold.is_zero() {
+            self.engine.flush_all(&mut sink);
+            self.since_flush = 0;
+        } else {
+            self.engine.flush(now.saturating_sub(self.hold.as_nanos() as u64), &mut sink);
+        }
+        self.account();
+    }
+
+    /// Everything leaves.
+    pub fn flush(&mut self) {
+        let ready = &mut self.ready;
+        self.engine.flush_all(&mut |chain: Chain| ready.push_back(chain.0));
+        self.account();
+    }
+
+    /// Moves what is ready to the end of a batch, as far as there is room.
+    #[inline]
+    pub fn fill(&mut self, to: &mut Batch) {
+        while to.room() > 0
+            && let Some(packet) = self.ready.pop_front()
+        {
+            let _ = to.push(packet);
+        }
+    }
+
+    /// Frees what is ready; the caller counts it.
+    pub fn drop_ready(&mut self, cache: &mut Cache) {
+        for packet in self.ready.drain(..) {
+            cache.free(packet);
+        }
+    }
+
+    /// Nanoseconds since the engine was made; 0 when ages don't matter.
+    fn now(&self) -> u64 {
+        if self.hold.is_zero() { 0 } else { self.started.elapsed().as_nanos() as u64 }
+    }
+
+    #[inline]
+    fn account(&mut self) {
+        let stats = self.engine.stats();
+        if stats.merged != self.merged {
+            self.counters.merged(stats.merged - self.merged);
+            self.merged = stats.merged;
+        }
+        self.figures.store(stats, self.engine.is_aside());
+    }
+}
+
+/// A packet, as the engine sees it.
+struct Chain(Packet);
+
+impl gro::Segment for Chain {
+    #[inline]
+    fn head(&self) -> &[u8] {
+        self.0.linear()
+    }
+
+    #[inline]
+    fn head_mut(&mut self) -> &mut [u8] {
+        self.0.linear_mut()
+    }
+
+    #[inline]
+    fn packet_len(&self) -> usize {
+        self.0.len()
+    }
+
+    #[inline]
+    fn offload(&self) -> gro::Offload {
+        gro_offload(&self.0)
+    }
+
+    #[inline]
+    fn set_offload(&mut self, offload: gro::Offload) {
+        let packet = &mut self.0;
+        packet.set_csum(match offload.checksum {
+            gro::Checksum::Unverified => Csum::Unknown,
+            gro::Checksum::Verified => Csum::Verified,
+            // The transport's own field, so always within reach.
+            gro::Checksum::Partial { start, offset } => Csum::Partial { start, offset: offset as u8 },
+        });
+        packet.set_gso(offload.gso.map(|gso| Gso {
+            kind: match gso.kind {
+                gro::GsoKind::Tcp4 => GsoKind::Tcp4,
+                gro::GsoKind::Tcp6 => GsoKind::Tcp6,
+                gro::GsoKind::Udp => GsoKind::Udp,
+            },
+            ecn: gso.ecn,
+            size: gso.size,
+            segs: gso.segs,
+            hdr_len: gso.header_len,
+        }));
+    }
+
+    #[inline]
+    fn vlan(&self) -> u32 {
+        match self.0.vlan() {
+            None => 0,
+            Some(vlan) => (if vlan.service { 0x88a8_0000 } else { 0x8100_0000 }) | u32::from(vlan.tci),
+        }
+    }
+
+    #[inline]
+    fn sum(&self, from: usize) -> u16 {
+        if self.0.frags() == 0 {
+            return checksum::sum(self.0.linear().get(from..).unwrap_or_default());
+        }
+        let (mut sum, mut skip) = (Checksum::new(), from);
+        for chunk in self.0.chunks() {
+            let mut piece = chunk.skip(skip);
+            skip = skip.saturating_sub(chunk.len());
+            match piece.bytes() {
+                Some(bytes) => sum.add_bytes(bytes),
+                None => {
+                    let mut copy = [0; 256];
+                    while !piece.is_empty() {
+                        let n = piece.copy_to(0, &mut copy);
+                        sum.add_bytes(&copy[..n]);
+                        piece = piece.skip(n);
+                    }
+                }
+            }
+        }
+        sum.sum()
+    }
+
+    #[inline]
+    fn append(&mut self, mut other: Chain, skip: usize, verify: Option<u16>) -> gro::Appended<Chain> {
+        if let Some(rest) = verify
+            && checksum::add(rest, other.sum(skip)) != checksum::VALID
+        {
+            return gro::Appended::Corrupt(other);
+        }
+        if self.0.frags() + other.0.frags() + 1 > towpath_packet::MAX_FRAGS {
+            return gro::Appended::Full(other);
+        }
+        if !other.0.pull_front(skip) {
+            return gro::Appended::Full(other);
+        }
+        match self.0.append(other.0) {
+            Ok(()) => gro::Appended::Chained,
+            Err(back) => gro::Appended::Full(Chain(back)),
+        }
+    }
+
+    #[inline]
+    fn prefetch(&self) {
+        self.0.prefetch_data();
+    }
+}
+
+/// The packet's metadata in the terms of the engine.
+pub(crate) fn gro_offload(packet: &Packet) -> gro::Offload {
+    let checksum = match packet.csum() {
+        Csum::Unknown => gro::Checksum::Unverified,
+        Csum::Verified => gro::Checksum::Verified,
+        Csum::Partial { start, offset } => gro::Checksum::Partial { start, offset: u16::from(offset) },
+    };
+    let gso = packet.gso().map(|gso| gro::Gso {
+        kind: match gso.kind {
+            GsoKind::Tcp4 => gro::GsoKind::Tcp4,
+            GsoKind::Tcp6 => gro::GsoKind::Tcp6,
+            GsoKind::Udp => gro::GsoKind::Udp,
+        },
+        size: gso.size,
+        segs: gso.segs,
+        header_len: gso.hdr_len,
+        ecn: gso.ecn,
+        fixed_id: false,
+        outer_fixed_id: false,
+        tunnel: None,
+    });
+    gro::Offload { checksum, gso }
+}
