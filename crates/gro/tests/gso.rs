@@ -239,7 +239,7 @@ proptest! {
         let gso = offload.gso.as_mut().unwrap();
         if which & 1 != 0 { gso.size = size; }
         if which & 2 != 0 { offload.checksum = Checksum::Partial { start, offset }; }
-        if which & 4 != 0 { if let Some(t) = &mut gso.tunnel { t.inner_l3 = inner % 200; } }
+        if let (true, Some(t)) = (which & 4 != 0, &mut gso.tunnel) { t.inner_l3 = inner % 200; }
         if which & 8 != 0 { offload.checksum = Checksum::Unverified; }
         for checksums in [Checksums::Complete, Checksums::Partial] {
             if let Ok(segments) = split(&[&packet], spec.link, &offload, checksums) {
