@@ -281,8 +281,8 @@ fn measure<S: Sample>(run: Run) -> (f64, f64) {
     let mut at = 0;
     for r in 0..run.rounds {
         for b in 0..run.hold {
-            for i in at..at + run.burst {
-                if let Some(sample) = pool[i].take() {
+            for place in &mut pool[at..at + run.burst] {
+                if let Some(sample) = place.take() {
                     if !run.cold {
                         black_box(sample.head()[0]);
                         black_box(sample.head()[HEADER - 1]);

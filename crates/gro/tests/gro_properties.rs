@@ -94,7 +94,7 @@ fn flow(kind: usize, link: Link) -> Spec {
 
 #[derive(Debug)]
 enum Step {
-    Packet(Packet),
+    Packet(Box<Packet>),
     /// Leave, what is as old as this.
     Flush(u64),
 }
@@ -141,9 +141,7 @@ fn story(link: Link, kinds: &[usize], size: usize, events: &[(usize, Event, bool
             }
             Event::Options => {
                 if let L4::Tcp { options, .. } = &mut packet.l4 {
-                    if let Some(o) = options.last_mut() {
-                        *o ^= 1
-                    }
+                    options.iter_mut().rev().take(1).for_each(|o| *o ^= 1);
                 }
             }
             Event::IpOptions => packet.ip.options = if packet.ip.v6 { vec![1, 4, 0, 0, 0, 0] } else { vec![1; 4] },
@@ -168,7 +166,7 @@ fn story(link: Link, kinds: &[usize], size: usize, events: &[(usize, Event, bool
         let trusted = *trusted
             && (fault == Fault::None || fault == Fault::Padding || (fault == Fault::IpHeader && !packet.ip.v6));
         for _ in 0..repeat {
-            steps.push((now, Step::Packet(Packet { spec: packet.clone(), fault, trusted })));
+            steps.push((now, Step::Packet(Box::new(Packet { spec: packet.clone(), fault, trusted }))));
             if goes_on {
                 *state = packet.next(size);
                 // Only this packet is unusual, except for what lasts.
@@ -248,7 +246,7 @@ fn steps() -> impl Strategy<Value = (Link, Vec<(u64, Step)>)> {
 
 fn packets(steps: &[(u64, Step)]) -> impl Iterator<Item = &Packet> {
     steps.iter().filter_map(|(_, step)| match step {
-        Step::Packet(p) => Some(p),
+        Step::Packet(p) => Some(&**p),
         Step::Flush(_) => None,
     })
 }
