@@ -3,7 +3,9 @@
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum, ValueHint};
 use std::path::PathBuf;
 use std::time::Duration;
+use towpath::datapath::lane::Steering;
 use towpath::datapath::uri::{parse_duration, parse_number};
+use towpath::wire::Toeplitz;
 
 const PORTS_HELP: &str = "\
 Ports:
@@ -187,6 +189,21 @@ pub(crate) struct Run {
     /// Largest aggregate, as its IP header says
     #[arg(long, value_name = "BYTES", default_value_t = 65535, value_parser = clap::value_parser!(u32).range(1280..=65535), help_heading = "Coalescing")]
     pub(crate) gro_max_size: u32,
+    /// Cores of lanes, which take the packets of their flows from all workers; none: the workers do all the work
+    #[arg(long, value_name = "CORES", value_delimiter = ',', help_heading = "Lanes")]
+    pub(crate) lanes: Vec<usize>,
+    /// How a packet gets to its lane: flow, rss, rss:KEY (40 bytes in hex), lane:N, round-robin (which breaks the order of flows)
+    #[arg(long, value_name = "HOW", value_parser = steering, default_value = "flow", help_heading = "Lanes")]
+    pub(crate) steer: Steering,
+    /// What happens to packets whose lane has no room
+    #[arg(long, value_enum, default_value_t = FullArg::Hold, help_heading = "Lanes")]
+    pub(crate) lane_full: FullArg,
+    /// Packets that wait between a worker and a lane
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(64..=65536), help_heading = "Lanes")]
+    pub(crate) lane_ring: u32,
+    /// Move flows from busy to idle lanes while running
+    #[arg(long, help_heading = "Lanes")]
+    pub(crate) rebalance: bool,
     /// Threads; each runs one queue of both ports
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Workers")]
     pub(crate) workers: u16,
@@ -216,6 +233,15 @@ pub(crate) struct Run {
     pub(crate) quiet: bool,
 }
 
+/// What happens to packets whose lane has no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FullArg {
+    /// They are dropped, as lane-full
+    Drop,
+    /// They wait, and the port is held back
+    Hold,
+}
+
 /// Whether to coalesce.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum GroArg {
@@ -236,6 +262,28 @@ pub(crate) enum IdleArg {
     Yield,
     /// Sleeps until something arrives: a quiet datapath costs nothing
     Sleep,
+}
+
+fn steering(text: &str) -> Result<Steering, String> {
+    const RULE: &str = "must be flow, rss, rss:KEY with a key of 80 hexadecimal digits, lane:N, or round-robin";
+    match text.split_once(':') {
+        None => match text {
+            "flow" => Ok(Steering::Flow),
+            "rss" => Ok(Steering::Rss(Box::new(Toeplitz::new(&Toeplitz::MICROSOFT_KEY)))),
+            "round-robin" => Ok(Steering::RoundRobin),
+            _ => Err(RULE.into()),
+        },
+        Some(("rss", hex)) if hex.len() == 80 && hex.is_ascii() => {
+            let mut key = [0; 40];
+            for (byte, digits) in key.iter_mut().zip(hex.as_bytes().chunks(2)) {
+                let digits = str::from_utf8(digits).map_err(|_| RULE)?;
+                *byte = u8::from_str_radix(digits, 16).map_err(|_| RULE)?;
+            }
+            Ok(Steering::Rss(Box::new(Toeplitz::new(&key))))
+        }
+        Some(("lane", n)) => n.parse().map(Steering::Lane).map_err(|_| RULE.into()),
+        Some(_) => Err(RULE.into()),
+    }
 }
 
 fn time(text: &str) -> Result<Duration, String> {

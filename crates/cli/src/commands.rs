@@ -1,6 +1,6 @@
 //! What each command opens and joins.
 
-use crate::args::{Args, Command, Fwd, Gen, GroArg, IdleArg, Record, Replay, Run, Sink};
+use crate::args::{Args, Command, FullArg, Fwd, Gen, GroArg, IdleArg, Record, Replay, Run, Sink};
 use crate::{probe, run};
 use clap::CommandFactory;
 use std::error::Error;
@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use towpath::datapath::coalesce::{CoalesceConfig, Mode};
 use towpath::datapath::idle::Idle;
+use towpath::datapath::lane::{Full, LaneConfig};
 use towpath::packet::port::{Layer, Port};
 use towpath::{Directions, Forward, Opener, Role, Uri};
 
@@ -124,6 +125,14 @@ fn plan(run: &Run, directions: Directions) -> Forward {
         },
         egress_wait: run.egress_wait,
         drain: run.drain,
+        lanes: run.lanes.clone(),
+        steering: LaneConfig {
+            steering: run.steer.clone(),
+            full: if run.lane_full == FullArg::Drop { Full::Drop } else { Full::Hold },
+            ring: run.lane_ring as usize,
+            ..LaneConfig::default()
+        },
+        rebalance: run.rebalance,
         gro: CoalesceConfig {
             mode: match run.gro {
                 GroArg::On => Mode::On,

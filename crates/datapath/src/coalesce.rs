@@ -115,6 +115,11 @@ impl Coalescer {
         self.engine.held()
     }
 
+    /// How long an aggregate may wait for more.
+    pub fn hold(&self) -> Duration {
+        self.hold
+    }
+
     /// Takes a burst. `emptied` says that the ingress has no more packets at this moment.
     #[inline]
     pub fn push(&mut self, burst: &mut Batch, emptied: bool) {

@@ -30,12 +30,15 @@ pub struct RouteConfig {
     pub egress_wait: Duration,
     /// What packets begin with.
     pub layer: Layer,
+    /// The ingress is a queue between threads: when stopping, what is in it is still received, until its other side has
+    /// closed it.
+    pub internal: bool,
 }
 
 impl Default for RouteConfig {
     /// Ten milliseconds; Ethernet.
     fn default() -> RouteConfig {
-        RouteConfig { egress_wait: Duration::from_millis(10), layer: Layer::Ethernet }
+        RouteConfig { egress_wait: Duration::from_millis(10), layer: Layer::Ethernet, internal: false }
     }
 }
 
@@ -76,6 +79,9 @@ pub struct Route<R, T> {
     ended: Option<State>,
     /// The ingress never brings anything.
     silent: bool,
+    /// Since when something is held for more of its flow, with the ingress's mark set at that moment.
+    marked: Option<Instant>,
+    closed: bool,
 }
 
 impl<R: RxQueue, T: TxQueue> Route<R, T> {
@@ -101,6 +107,8 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
             counters,
             ended: None,
             silent,
+            marked: None,
+            closed: false,
         }
     }
 
@@ -153,7 +161,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
 
     /// Whether packets are on their way that must not be cut off: held here, or taken by the egress and not yet gone.
     pub(crate) fn is_draining(&self) -> bool {
-        self.held() + self.tx.pending() > 0
+        self.held() + self.tx.pending() > 0 || (self.config.internal && self.ended.is_none())
     }
 
     /// Moves one burst; returns how many packets were received or sent. With `stopping`, nothing more is received.
@@ -168,9 +176,15 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
             }
             return sent;
         }
-        if stopping || self.ended.is_some() {
-            return self.flush();
+        if (stopping && !self.config.internal) || self.ended.is_some() {
+            let sent = self.flush();
+            if !self.closed && !self.is_draining() {
+                self.closed = true;
+                self.tx.close();
+            }
+            return sent;
         }
+        self.settle();
         self.rx.refill();
         let received = self.rx.rx(&mut self.incoming);
         if received == 0 {
@@ -198,6 +212,41 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
         }
         self.send();
         received
+    }
+
+    /// Tells the ingress what has left. With aggregates that are held across bursts there is always something inside; but what
+    /// was received before a mark has left when all that is held is younger than the mark.
+    #[inline]
+    fn settle(&mut self) {
+        let hold = match &self.coalescer {
+            Some(coalescer) if coalescer.held() > 0 => coalescer.hold(),
+            _ => Duration::ZERO,
+        };
+        if hold.is_zero() {
+            if self.coalescer.as_ref().is_none_or(|c| c.held() == 0) && self.tx.pending() == 0 {
+                self.rx.mark();
+                self.rx.settled();
+            }
+            self.marked = None;
+            return;
+        }
+        match self.marked {
+            None => {
+                self.rx.mark();
+                self.marked = Some(Instant::now());
+            }
+            // Twice the time: the engine looks at its clock only when it has something to do.
+            Some(at) if at.elapsed() > hold * 2 && self.tx.pending() == 0 => {
+                if let Some(coalescer) = &mut self.coalescer {
+                    coalescer.idle();
+                }
+                if self.waiting() == 0 {
+                    self.rx.settled();
+                    self.marked = None;
+                }
+            }
+            Some(_) => {}
+        }
     }
 
     /// Lets go of what is held for more of its flow; returns how many packets were sent.

@@ -75,6 +75,16 @@ impl<const N: usize> Batch<N> {
         self.len = len;
     }
 
+    /// Puts a packet back in front of all others.
+    ///
+    /// # Errors
+    /// Hands the packet back when the batch is full.
+    pub fn push_front(&mut self, packet: Packet) -> Result<(), Packet> {
+        self.push(packet)?;
+        self.as_mut_slice().rotate_right(1);
+        Ok(())
+    }
+
     /// Takes the last packet.
     #[inline]
     pub fn pop(&mut self) -> Option<Packet> {

@@ -84,7 +84,9 @@ pub(crate) struct Meta {
     pub(crate) hdr_len: u16,
     pub(crate) vlan_tci: u16,
     /// Ingress port, numbered by whoever runs the ports.
-    pub(crate) port: u16,
+    pub(crate) port: u8,
+    /// Lane that the packet is meant for, plus one; 0 where nobody chose.
+    pub(crate) lane: u8,
     pub(crate) csum_offset: u8,
     pub(crate) gso_kind: u8,
     pub(crate) flags: u8,
@@ -110,6 +112,7 @@ impl Meta {
             hdr_len: 0,
             vlan_tci: 0,
             port: 0,
+            lane: 0,
             csum_offset: 0,
             gso_kind: 0,
             flags: 0,
@@ -140,6 +143,7 @@ impl Meta {
         self.hdr_len = 0;
         self.vlan_tci = 0;
         self.port = 0;
+        self.lane = 0;
         self.csum_offset = 0;
         self.gso_kind = 0;
         self.flags = 0;

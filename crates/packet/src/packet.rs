@@ -513,15 +513,27 @@ impl Packet {
         meta.hash = hash;
     }
 
-    /// Queue that received the packet, and the number of its port.
+    /// Lane that a verdict chose for the packet.
     #[inline]
-    pub fn ingress(&self) -> (u16, u8) {
+    pub fn lane(&self) -> Option<u8> {
+        self.meta().lane.checked_sub(1)
+    }
+
+    /// Chooses a lane, 0 to 254.
+    #[inline]
+    pub fn set_lane(&mut self, lane: Option<u8>) {
+        self.meta_mut().lane = lane.map_or(0, |lane| lane.saturating_add(1));
+    }
+
+    /// Number of the port that received the packet, and the queue.
+    #[inline]
+    pub fn ingress(&self) -> (u8, u8) {
         (self.meta().port, self.meta().rx_queue)
     }
 
     /// Notes where the packet came from.
     #[inline]
-    pub fn set_ingress(&mut self, port: u16, queue: u8) {
+    pub fn set_ingress(&mut self, port: u8, queue: u8) {
         let meta = self.meta_mut();
         meta.port = port;
         meta.rx_queue = queue;

@@ -220,6 +220,12 @@ pub trait RxQueue: Send {
         let _ = accept;
     }
 
+    /// Remembers what has been handed over up to now, for [`settled`](RxQueue::settled). Only queues between threads care.
+    fn mark(&mut self) {}
+
+    /// Everything that was handed over before the last [`mark`](RxQueue::mark) has left through the egress.
+    fn settled(&mut self) {}
+
     /// How the queue is; looked at when [`rx`](RxQueue::rx) brought nothing.
     fn state(&self) -> State {
         State::Up
@@ -246,6 +252,9 @@ pub trait TxQueue: Send {
     fn reclaim(&mut self) -> usize {
         0
     }
+
+    /// Nothing more will be sent. Called once everything that was taken has left, or been given up.
+    fn close(&mut self) {}
 
     /// Announces what was queued since the last time, if the port gathers announcements.
     fn kick(&mut self) {}

@@ -1,6 +1,7 @@
 //! A port of any kind, by its address: one enum, one match per batch.
 
 use std::sync::Arc;
+use towpath_datapath::lane::{LaneRx, Steer};
 use towpath_datapath::ports::{generator, null, packet, tun, veth};
 use towpath_datapath::uri::Uri;
 use towpath_packet::port::{Info, Port, PortError, Queues, RxQueue, Start, State, TxQueue, Wake};
@@ -43,18 +44,26 @@ pub const SCHEMES: &[Scheme] = &[
 ];
 
 macro_rules! any_port {
-    ($($(#[$doc:meta])* $variant:ident: $port:ty,)*) => {
+    ($($(#[$doc:meta])* $variant:ident: $port:ty,)* @lanes) => {
         /// An opened port of any kind.
         #[derive(Debug)]
         pub enum AnyPort { $($(#[$doc])* $variant($port),)* }
 
         /// Its receive queue.
         #[derive(Debug)]
-        pub enum AnyRx { $($(#[$doc])* $variant(<$port as Port>::Rx),)* }
+        pub enum AnyRx {
+            $($(#[$doc])* $variant(<$port as Port>::Rx),)*
+            /// What workers steered to a lane.
+            Lane(LaneRx),
+        }
 
         /// Its transmit queue.
         #[derive(Debug)]
-        pub enum AnyTx { $($(#[$doc])* $variant(<$port as Port>::Tx),)* }
+        pub enum AnyTx {
+            $($(#[$doc])* $variant(<$port as Port>::Tx),)*
+            /// The way to the lanes.
+            Steer(Steer),
+        }
 
         impl Port for AnyPort {
             type Rx = AnyRx;
@@ -78,55 +87,117 @@ macro_rules! any_port {
         impl RxQueue for AnyRx {
             #[inline]
             fn rx(&mut self, out: &mut Batch) -> usize {
-                match self { $(AnyRx::$variant(queue) => queue.rx(out),)* }
+                match self {
+                    $(AnyRx::$variant(queue) => queue.rx(out),)*
+                    AnyRx::Lane(queue) => queue.rx(out),
+                }
             }
             #[inline]
             fn refill(&mut self) -> usize {
-                match self { $(AnyRx::$variant(queue) => queue.refill(),)* }
+                match self {
+                    $(AnyRx::$variant(queue) => queue.refill(),)*
+                    AnyRx::Lane(queue) => queue.refill(),
+                }
+            }
+            #[inline]
+            fn mark(&mut self) {
+                match self {
+                    $(AnyRx::$variant(queue) => queue.mark(),)*
+                    AnyRx::Lane(queue) => queue.mark(),
+                }
+            }
+            #[inline]
+            fn settled(&mut self) {
+                match self {
+                    $(AnyRx::$variant(queue) => queue.settled(),)*
+                    AnyRx::Lane(queue) => queue.settled(),
+                }
             }
             fn restrict(&mut self, accept: Offloads) {
-                match self { $(AnyRx::$variant(queue) => queue.restrict(accept),)* }
+                match self {
+                    $(AnyRx::$variant(queue) => queue.restrict(accept),)*
+                    AnyRx::Lane(queue) => queue.restrict(accept),
+                }
             }
             fn state(&self) -> State {
-                match self { $(AnyRx::$variant(queue) => queue.state(),)* }
+                match self {
+                    $(AnyRx::$variant(queue) => queue.state(),)*
+                    AnyRx::Lane(queue) => queue.state(),
+                }
             }
             fn wake(&self) -> Wake {
-                match self { $(AnyRx::$variant(queue) => queue.wake(),)* }
+                match self {
+                    $(AnyRx::$variant(queue) => queue.wake(),)*
+                    AnyRx::Lane(queue) => queue.wake(),
+                }
             }
             fn counters(&self) -> &Arc<Counters> {
-                match self { $(AnyRx::$variant(queue) => queue.counters(),)* }
+                match self {
+                    $(AnyRx::$variant(queue) => queue.counters(),)*
+                    AnyRx::Lane(queue) => queue.counters(),
+                }
             }
         }
 
         impl TxQueue for AnyTx {
             #[inline]
             fn tx(&mut self, batch: &mut Batch) -> usize {
-                match self { $(AnyTx::$variant(queue) => queue.tx(batch),)* }
+                match self {
+                    $(AnyTx::$variant(queue) => queue.tx(batch),)*
+                    AnyTx::Steer(queue) => queue.tx(batch),
+                }
             }
             #[inline]
             fn reclaim(&mut self) -> usize {
-                match self { $(AnyTx::$variant(queue) => queue.reclaim(),)* }
+                match self {
+                    $(AnyTx::$variant(queue) => queue.reclaim(),)*
+                    AnyTx::Steer(queue) => queue.reclaim(),
+                }
+            }
+            fn close(&mut self) {
+                match self {
+                    $(AnyTx::$variant(queue) => queue.close(),)*
+                    AnyTx::Steer(queue) => queue.close(),
+                }
             }
             #[inline]
             fn kick(&mut self) {
-                match self { $(AnyTx::$variant(queue) => queue.kick(),)* }
+                match self {
+                    $(AnyTx::$variant(queue) => queue.kick(),)*
+                    AnyTx::Steer(queue) => queue.kick(),
+                }
             }
             #[inline]
             fn offloads(&self) -> Offloads {
-                match self { $(AnyTx::$variant(queue) => queue.offloads(),)* }
+                match self {
+                    $(AnyTx::$variant(queue) => queue.offloads(),)*
+                    AnyTx::Steer(queue) => queue.offloads(),
+                }
             }
             #[inline]
             fn pending(&self) -> usize {
-                match self { $(AnyTx::$variant(queue) => queue.pending(),)* }
+                match self {
+                    $(AnyTx::$variant(queue) => queue.pending(),)*
+                    AnyTx::Steer(queue) => queue.pending(),
+                }
             }
             fn state(&self) -> State {
-                match self { $(AnyTx::$variant(queue) => queue.state(),)* }
+                match self {
+                    $(AnyTx::$variant(queue) => queue.state(),)*
+                    AnyTx::Steer(queue) => queue.state(),
+                }
             }
             fn wake(&self) -> Wake {
-                match self { $(AnyTx::$variant(queue) => queue.wake(),)* }
+                match self {
+                    $(AnyTx::$variant(queue) => queue.wake(),)*
+                    AnyTx::Steer(queue) => queue.wake(),
+                }
             }
             fn counters(&self) -> &Arc<Counters> {
-                match self { $(AnyTx::$variant(queue) => queue.counters(),)* }
+                match self {
+                    $(AnyTx::$variant(queue) => queue.counters(),)*
+                    AnyTx::Steer(queue) => queue.counters(),
+                }
             }
         }
     };
@@ -143,6 +214,7 @@ any_port! {
     Tun: tun::TunPort,
     /// `veth:`
     Veth: veth::VethPort,
+    @lanes
 }
 
 /// Opens ports by their addresses.

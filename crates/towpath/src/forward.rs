@@ -4,6 +4,11 @@
 //!             queue i of A ──► route ──► queue i of B
 //!   worker i                                             one thread, run to completion
 //!             queue i of A ◄── route ◄── queue i of B
+//!
+//!   with lanes, a worker's routes end in a Steer, and a lane has routes of its own (see `lane`):
+//!
+//!             queue i of A ──► route ──► Steer ─┬─► LaneRx ──► route ──► queue j of B
+//!   worker i                                    └─► …                                   lane j
 //! ```
 
 use crate::any::{AnyPort, AnyRx, AnyTx};
@@ -12,11 +17,15 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use towpath_datapath::coalesce::CoalesceConfig;
 use towpath_datapath::idle::Idle;
+use towpath_datapath::lane::{self, Balancer, LaneConfig, Steering, Table};
 use towpath_datapath::report::{Meter, PortMeter, Reading};
 use towpath_datapath::route::{Limit, Route, RouteConfig};
 use towpath_datapath::worker::{Control, Ending, Worker, WorkerConfig};
 use towpath_packet::port::{Info, Layer, Port, PortError, Queues, RxQueue, Start, State, TxQueue};
-use towpath_packet::{Direction, Floors, Offloads, Pool, PoolConfig, PoolError};
+use towpath_packet::{Counters, Direction, Floors, Offloads, Pool, PoolConfig, PoolError};
+
+/// Time between two steps of rebalancing.
+const REBALANCE: Duration = Duration::from_millis(100);
 
 /// Which way packets go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -43,6 +52,12 @@ pub struct Forward {
     pub egress_wait: Duration,
     /// How long packets that are held get to leave when stopping.
     pub drain: Duration,
+    /// Cores of the lanes; none: the workers do all the work. A lane and a worker on the same core share a thread.
+    pub lanes: Vec<usize>,
+    /// How packets get to their lanes; its layer is that of the ports.
+    pub steering: LaneConfig,
+    /// Move flows from busy to idle lanes while running.
+    pub rebalance: bool,
     /// How packets are coalesced on their way.
     pub gro: CoalesceConfig,
     /// Stop after so many packets, both directions together.
@@ -63,6 +78,9 @@ impl Default for Forward {
             idle: worker.idle,
             egress_wait: RouteConfig::default().egress_wait,
             drain: worker.drain,
+            lanes: Vec::new(),
+            steering: LaneConfig::default(),
+            rebalance: false,
             gro: CoalesceConfig::default(),
             count: None,
             pool: PoolConfig { floors: Floors { rx: 0, tx: pool.capacity / 16 }, ..pool },
@@ -121,65 +139,173 @@ impl Forward {
         let layer = common_layer(&a_info, &b_info)?;
         self.check(&a_info, &b_info)?;
         let pool = Pool::new(self.pool)?;
-        let start = |accept: Offloads| Start { pool: pool.clone(), queues: self.workers, accept };
+        let queues = self.queues();
+        let start = |accept: Offloads| Start { pool: pool.clone(), queues, accept };
         let a = a.start(start(b_info.tx_offloads))?;
         let b = b.start(start(a_info.tx_offloads))?;
         let ports = vec![meter_of(&a_info, &a), meter_of(&b_info, &b)];
-        let control = Control::new().map_err(|source| StartError::Thread { worker: 0, source })?;
-        let config = RouteConfig { egress_wait: self.egress_wait, layer };
         let limit = self.count.map(|n| Arc::new(Limit::new(n)));
-        let route = |rx: AnyRx, tx: AnyTx| -> Result<Route<AnyRx, AnyTx>, PoolError> {
-            let route = Route::new(rx, tx, pool.cache(Direction::Tx)?, config).with_gro(&self.gro);
-            Ok(match &limit {
-                Some(limit) => route.with_limit(limit.clone()),
-                None => route,
-            })
+        let (threads, counters) = (Vec::new(), Vec::new());
+        let mut plan = Plan { pool: &pool, layer, limit, forward: &self, threads, counters };
+        let table = if self.lanes.is_empty() {
+            plan.direct(a, b)?;
+            None
+        } else {
+            Some(plan.through_lanes(a, b)?)
         };
-        let (mut lists, mut counters, mut gro) = (Vec::new(), Vec::new(), Vec::new());
-        for ((a_rx, a_tx), (b_rx, b_tx)) in a.rx.into_iter().zip(a.tx).zip(b.rx.into_iter().zip(b.tx)) {
-            let mut routes = vec![route(a_rx, b_tx)?];
-            if self.directions == Directions::Both {
-                routes.push(route(b_rx, a_tx)?);
-            }
-            counters.extend(routes.iter().map(|route| route.counters().clone()));
-            gro.extend(routes.iter().filter_map(|route| route.gro().cloned()));
-            lists.push(routes);
-        }
-        let meter = Meter::new(ports, counters, pool).with_gro(gro);
+        let Plan { threads, counters, .. } = plan;
+        let gro = threads.iter().flat_map(|(_, routes)| routes).filter_map(|route| route.gro().cloned()).collect();
+        let control = Control::new().map_err(|source| StartError::Thread { worker: 0, source })?;
         let mut running = Running {
             control: control.clone(),
             threads: Vec::new(),
-            meter,
+            meter: Meter::new(ports, counters, pool.clone()).with_gro(gro),
             notes: notes(&a_info, &b_info, self.directions),
+            table: table.clone(),
         };
-        for (number, routes) in lists.into_iter().enumerate() {
-            let core = self.cores.get(number).copied();
-            let worker =
-                Worker::new(routes, WorkerConfig { core, idle: self.idle, drain: self.drain }, control.clone());
-            let builder = std::thread::Builder::new().name(format!("towpath-{number}"));
-            let thread = builder
-                .spawn(move || worker.run())
-                .map_err(|source| StartError::Thread { worker: number as u16, source })?;
-            running.threads.push(thread);
+        if matches!(self.steering.steering, Steering::RoundRobin) && self.lanes.len() > 1 {
+            running.notes.push("round-robin: packets of one flow go to different lanes and overtake each other".into());
+        }
+        for (number, (place, routes)) in threads.into_iter().enumerate() {
+            let core = if let Place::Core(core) = place { Some(core) } else { None };
+            let config = WorkerConfig { core, idle: self.idle, drain: self.drain };
+            let worker = Worker::new(routes, config, control.clone());
+            running.spawn(number, move || worker.run())?;
+        }
+        if let Some(table) = table.filter(|_| self.rebalance) {
+            let number = running.threads.len();
+            running.spawn(number, move || {
+                let mut balancer = Balancer::new(table);
+                while !control.is_stopping() {
+                    std::thread::sleep(REBALANCE);
+                    balancer.step();
+                }
+                Ok(Vec::new())
+            })?;
         }
         Ok(running)
+    }
+
+    /// Queues that each port is started with.
+    fn queues(&self) -> u16 {
+        self.workers.max(self.lanes.len() as u16)
     }
 
     fn check(&self, a: &Info, b: &Info) -> Result<(), StartError> {
         let value = |what, value: String, rule: String| Err(StartError::Value { what, value, rule });
         for info in [a, b] {
-            if !(1..=info.max_queues).contains(&self.workers) {
-                let rule = format!("{} has {} queue(s): at most as many workers", info.name, info.max_queues);
-                return value("workers", self.workers.to_string(), rule);
+            for (what, n) in [("workers", usize::from(self.workers)), ("lanes", self.lanes.len())] {
+                if n > usize::from(info.max_queues) || (what == "workers" && n == 0) {
+                    let rule =
+                        format!("{} has {} queue(s), and each of the {what} needs one", info.name, info.max_queues);
+                    return value(what, n.to_string(), rule);
+                }
             }
         }
         let allowed = towpath_datapath::worker::cores();
-        match self.cores.iter().find(|core| !allowed.contains(core)) {
+        match self.cores.iter().chain(&self.lanes).find(|core| !allowed.contains(core)) {
             Some(core) => {
                 value("cores", core.to_string(), format!("must be among the cores of this process: {allowed:?}"))
             }
             None => Ok(()),
         }
+    }
+}
+
+/// Where a thread runs; what has the same place shares a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Pinned to a core.
+    Core(usize),
+    /// Wherever the scheduler puts the worker of this number.
+    Worker(usize),
+}
+
+/// Routes, sorted by the thread that will run them.
+struct Plan<'a> {
+    pool: &'a Pool,
+    layer: Layer,
+    limit: Option<Arc<Limit>>,
+    forward: &'a Forward,
+    threads: Vec<(Place, Vec<AnyRoute>)>,
+    counters: Vec<Arc<Counters>>,
+}
+
+type AnyRoute = Route<AnyRx, AnyTx>;
+type AnyQueues = Queues<AnyRx, AnyTx>;
+
+impl Plan<'_> {
+    /// Queue i of one port to queue i of the other.
+    fn direct(&mut self, a: AnyQueues, b: AnyQueues) -> Result<(), PoolError> {
+        for (i, ((a_rx, a_tx), (b_rx, b_tx))) in a.rx.into_iter().zip(a.tx).zip(b.rx.into_iter().zip(b.tx)).enumerate()
+        {
+            let mut routes = vec![self.first(a_rx, b_tx)?.with_gro(&self.forward.gro)];
+            if self.forward.directions == Directions::Both {
+                routes.push(self.first(b_rx, a_tx)?.with_gro(&self.forward.gro));
+            }
+            self.assign(self.worker(i), routes);
+        }
+        Ok(())
+    }
+
+    /// Queue i of each port to the lanes, and lane j to queue j of the other port.
+    fn through_lanes(&mut self, a: AnyQueues, b: AnyQueues) -> Result<Arc<Table>, StartError> {
+        let lanes = &self.forward.lanes;
+        let table = Table::new(lanes.len()).map(Arc::new).ok_or_else(|| StartError::Value {
+            what: "lanes",
+            value: lanes.len().to_string(),
+            rule: "there can be 1 to 64".into(),
+        })?;
+        self.one_way(a.rx, b.tx, &table)?;
+        if self.forward.directions == Directions::Both {
+            self.one_way(b.rx, a.tx, &table)?;
+        }
+        Ok(table)
+    }
+
+    fn one_way(&mut self, rx: Vec<AnyRx>, tx: Vec<AnyTx>, table: &Arc<Table>) -> Result<(), StartError> {
+        let config = LaneConfig { layer: self.layer, ..self.forward.steering.clone() };
+        let made = lane::connect(&config, table, rx.len())
+            .map_err(|source| StartError::Thread { worker: self.forward.workers, source })?;
+        self.counters.extend(made.counters);
+        for (i, (rx, steer)) in rx.into_iter().zip(made.steers).enumerate() {
+            let route = self.first(rx, AnyTx::Steer(steer))?;
+            self.assign(self.worker(i), vec![route]);
+        }
+        for ((core, lane), tx) in self.forward.lanes.clone().into_iter().zip(made.lanes).zip(tx) {
+            let route = self.route(AnyRx::Lane(lane), tx, true)?.with_gro(&self.forward.gro);
+            self.counters.push(route.counters().clone());
+            self.assign(Place::Core(core), vec![route]);
+        }
+        Ok(())
+    }
+
+    /// Where the worker of queue `i` runs.
+    fn worker(&self, i: usize) -> Place {
+        let number = i % usize::from(self.forward.workers);
+        self.forward.cores.get(number).map_or(Place::Worker(number), |&core| Place::Core(core))
+    }
+
+    fn assign(&mut self, place: Place, routes: Vec<AnyRoute>) {
+        match self.threads.iter_mut().find(|(taken, _)| *taken == place) {
+            Some((_, list)) => list.extend(routes),
+            None => self.threads.push((place, routes)),
+        }
+    }
+
+    /// A route from a port, which the limit counts.
+    fn first(&mut self, rx: AnyRx, tx: AnyTx) -> Result<AnyRoute, PoolError> {
+        let route = self.route(rx, tx, false)?;
+        self.counters.push(route.counters().clone());
+        Ok(match &self.limit {
+            Some(limit) => route.with_limit(limit.clone()),
+            None => route,
+        })
+    }
+
+    fn route(&self, rx: AnyRx, tx: AnyTx, internal: bool) -> Result<AnyRoute, PoolError> {
+        let config = RouteConfig { egress_wait: self.forward.egress_wait, layer: self.layer, internal };
+        Ok(Route::new(rx, tx, self.pool.cache(Direction::Tx)?, config))
     }
 }
 
@@ -236,6 +362,7 @@ pub struct Running {
     threads: Vec<JoinHandle<std::io::Result<Vec<Ending>>>>,
     meter: Meter,
     notes: Vec<String>,
+    table: Option<Arc<Table>>,
 }
 
 /// What came of it.
@@ -254,6 +381,21 @@ pub struct Summary {
 }
 
 impl Running {
+    fn spawn(
+        &mut self,
+        number: usize,
+        f: impl FnOnce() -> std::io::Result<Vec<Ending>> + Send + 'static,
+    ) -> Result<(), StartError> {
+        let thread = std::thread::Builder::new().name(format!("towpath-{number}")).spawn(f);
+        self.threads.push(thread.map_err(|source| StartError::Thread { worker: number as u16, source })?);
+        Ok(())
+    }
+
+    /// The table that lanes are chosen by, to be changed while it runs; `None` without lanes.
+    pub fn lane_table(&self) -> Option<&Arc<Table>> {
+        self.table.as_ref()
+    }
+
     /// Where to read the counters.
     pub fn meter(&self) -> &Meter {
         &self.meter

@@ -1,5 +1,6 @@
 use super::*;
 use crate::route::{RouteConfig, tests::setup};
+use towpath_packet::DropReason;
 
 fn config() -> WorkerConfig {
     WorkerConfig { drain: Duration::from_millis(20), ..WorkerConfig::default() }

@@ -17,7 +17,6 @@
 //! `i`, `i + n`, …, in turn; with fewer senders some rings stay empty. An end that is dropped, started or not, is seen by
 //! the other as [`State::Gone`](towpath_packet::port::State::Gone), after what was already in the rings.
 
-mod bell;
 mod queue;
 mod way;
 

@@ -38,7 +38,7 @@ impl VethRx {
 
 #[cfg(test)]
 impl VethRx {
-    pub(super) fn bell(&self) -> &super::bell::Bell {
+    pub(super) fn bell(&self) -> &crate::bell::Bell {
         &self.way.bells[self.number]
     }
 }

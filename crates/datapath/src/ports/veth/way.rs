@@ -1,6 +1,6 @@
 //! One direction of a pair: what its two sides share besides the rings.
 
-use super::bell::{self, Bell};
+use crate::bell::{self, Bell};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};

@@ -17,23 +17,23 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 /// sees what is in the ring. So nothing is put into the ring unnoticed by a sleeper.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(super) struct Bell {
+pub(crate) struct Bell {
     armed: AtomicBool,
     event: Event,
 }
 
 impl Bell {
-    pub(super) fn new() -> io::Result<Bell> {
+    pub(crate) fn new() -> io::Result<Bell> {
         Ok(Bell { armed: AtomicBool::new(false), event: Event::new()? })
     }
 
     /// The descriptor that becomes readable when the bell rings.
-    pub(super) fn fd(&self) -> RawFd {
+    pub(crate) fn fd(&self) -> RawFd {
         self.event.fd()
     }
 
     /// By the sleeper, before its last look: whatever comes from here on rings.
-    pub(super) fn arm(&self) {
+    pub(crate) fn arm(&self) {
         // Before the flag is set: a ring that comes after it must not be lost.
         self.event.clear();
         self.armed.store(true, Ordering::Relaxed);
@@ -41,13 +41,13 @@ impl Bell {
     }
 
     /// By the sleeper, awake and busy: rings would be system calls for nothing.
-    pub(super) fn disarm(&self) {
+    pub(crate) fn disarm(&self) {
         self.armed.store(false, Ordering::Relaxed);
     }
 
     /// By the waker, after it put something into the ring and [published](publish) it.
     #[inline]
-    pub(super) fn ring(&self) {
+    pub(crate) fn ring(&self) {
         if self.armed.load(Ordering::Relaxed) {
             self.wake();
         }
@@ -55,7 +55,7 @@ impl Bell {
 
     /// Rings if nobody has since the bell was armed.
     #[cold]
-    pub(super) fn wake(&self) {
+    pub(crate) fn wake(&self) {
         if self.armed.swap(false, Ordering::Relaxed) {
             self.event.signal();
         }
@@ -64,6 +64,6 @@ impl Bell {
 
 /// The waker's fence, between what it put into the ring and its look at the flag.
 #[inline]
-pub(super) fn publish() {
+pub(crate) fn publish() {
     fence(Ordering::SeqCst);
 }

@@ -1,0 +1,46 @@
+//! Moves buckets from the busiest lane to the idlest, a few at a time.
+
+use super::table::{BUCKETS, MAX_LANES, Table};
+use std::sync::Arc;
+
+/// A lane is overloaded when it gets this much more than the mean: an eighth.
+const SLACK: u64 = 8;
+
+/// Looks at the load of the buckets since the last time, and evens it out. Run it some ten times a second, on any thread.
+#[derive(Debug)]
+pub struct Balancer {
+    table: Arc<Table>,
+    before: [u64; BUCKETS],
+}
+
+impl Balancer {
+    /// A balancer for a table.
+    pub fn new(table: Arc<Table>) -> Balancer {
+        let before = table.loads();
+        Balancer { table, before }
+    }
+
+    /// Moves at most one bucket from the busiest to the idlest lane, if that brings them nearer to each other; returns it.
+    pub fn step(&mut self) -> Option<usize> {
+        let now = self.table.loads();
+        let load: [u64; BUCKETS] = std::array::from_fn(|i| now[i].saturating_sub(self.before[i]));
+        self.before = now;
+        let lanes = self.table.lanes();
+        let mut by_lane = [0u64; MAX_LANES];
+        for (bucket, load) in load.iter().enumerate() {
+            by_lane[usize::from(self.table.lane(bucket)) % MAX_LANES] += load;
+        }
+        let by_lane = &by_lane[..lanes];
+        let (busiest, &most) = by_lane.iter().enumerate().max_by_key(|&(_, load)| *load)?;
+        let (idlest, &least) = by_lane.iter().enumerate().min_by_key(|&(_, load)| *load)?;
+        let mean = by_lane.iter().sum::<u64>() / lanes as u64;
+        if most <= mean + mean / SLACK {
+            return None;
+        }
+        // The largest bucket that does not just turn the two lanes round.
+        let gap = most - least;
+        let of_busiest = (0..BUCKETS).filter(|&bucket| usize::from(self.table.lane(bucket)) == busiest);
+        let bucket = of_busiest.filter(|&bucket| load[bucket] > 0 && load[bucket] < gap).max_by_key(|&b| load[b])?;
+        self.table.set(bucket, idlest as u8).then_some(bucket)
+    }
+}
