@@ -1,0 +1,242 @@
+//! The command under test: started, watched, stopped, its last words read.
+
+use super::{LONGEST, until};
+use serde::Deserialize;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The last line of `--json`.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Summary {
+    pub seconds: f64,
+    pub ports: Vec<Port>,
+    pub balance: Balance,
+    pub in_flight: i64,
+    pub buffers_away: u64,
+    pub pool_shortages: u64,
+    pub gone: Vec<String>,
+    pub failed: Vec<String>,
+}
+
+/// A line while it runs.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Live {
+    pub seconds: f64,
+    pub ports: Vec<Port>,
+}
+
+/// Any line.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+pub enum Line {
+    Live(Live),
+    Summary(Summary),
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct Port {
+    pub name: String,
+    pub rx: Flow,
+    pub tx: Flow,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct Flow {
+    pub packets: u64,
+    pub bytes: u64,
+    pub retries: u64,
+    pub errors: u64,
+    pub missed: u64,
+    pub drops: Vec<Drops>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct Balance {
+    pub received: u64,
+    pub split: u64,
+    pub sent: u64,
+    pub merged: u64,
+    pub drops: Vec<Drops>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Drops {
+    pub reason: String,
+    pub packets: u64,
+}
+
+impl Summary {
+    /// Everything that came in is accounted for, and every buffer is home.
+    #[track_caller]
+    pub fn is_balanced(&self) -> &Summary {
+        assert_eq!((self.in_flight, self.buffers_away), (0, 0), "the balance is not exact: {self:#?}");
+        let Balance { received, split, sent, merged, drops } = &self.balance;
+        let dropped: u64 = drops.iter().map(|d| d.packets).sum();
+        assert_eq!(received + split, sent + merged + dropped, "the balance does not add up: {self:#?}");
+        self
+    }
+
+    /// Nothing was dropped, nothing failed, nothing is gone.
+    #[track_caller]
+    pub fn is_clean(&self) -> &Summary {
+        self.is_balanced();
+        assert!(self.balance.drops.is_empty() && self.gone.is_empty() && self.failed.is_empty(), "{self:#?}");
+        self
+    }
+
+    /// Packets dropped for a reason.
+    pub fn dropped(&self, reason: &str) -> u64 {
+        self.balance.drops.iter().filter(|d| d.reason == reason).map(|d| d.packets).sum()
+    }
+
+    /// The port whose name begins so.
+    #[track_caller]
+    pub fn port(&self, name: &str) -> &Port {
+        self.ports.iter().find(|p| p.name.starts_with(name)).unwrap_or_else(|| panic!("no port {name}: {self:#?}"))
+    }
+}
+
+/// How it ended.
+#[derive(Debug)]
+pub struct Finished {
+    pub status: ExitStatus,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Finished {
+    /// The summary, which must be there, as the last line.
+    #[track_caller]
+    pub fn summary(&self) -> Summary {
+        let last = self.stdout.lines().next_back().unwrap_or_default();
+        match serde_json::from_str(last) {
+            Ok(Line::Summary(summary)) => summary,
+            other => panic!("the last line is no summary: {other:?}: {self:#?}"),
+        }
+    }
+
+    /// The exit code must be this one.
+    #[track_caller]
+    pub fn code(self, code: i32) -> Finished {
+        assert_eq!(self.status.code(), Some(code), "{self:#?}");
+        self
+    }
+}
+
+/// The binary under test.
+pub fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_towpath"));
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+/// Runs it to its end.
+pub fn run(args: &[&str]) -> Finished {
+    let output = super::run(&mut command(args));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Finished { status: output.status, stdout: text(&output.stdout), stderr: text(&output.stderr) }
+}
+
+/// A running `towpath`; dropping it ends it by force.
+pub struct Towpath {
+    child: Child,
+    lines: Arc<Mutex<Vec<String>>>,
+    readers: Option<(JoinHandle<()>, JoinHandle<String>)>,
+}
+
+impl Towpath {
+    /// Starts a command that moves packets, and waits until it does: until its first line.
+    #[track_caller]
+    pub fn start(args: &[&str]) -> Towpath {
+        Towpath::start_by(&mut command(args))
+    }
+
+    /// The same for a [`command`] that has been changed.
+    #[track_caller]
+    pub fn start_by(command: &mut Command) -> Towpath {
+        command.args(["--json", "--interval", "50ms"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+        let (stdout, mut stderr) = (child.stdout.take().expect("a pipe"), child.stderr.take().expect("a pipe"));
+        let lines: Arc<Mutex<Vec<String>>> = Arc::default();
+        let filled = lines.clone();
+        let out = std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                filled.lock().expect("no panic").push(line);
+            }
+        });
+        let err = std::thread::spawn(move || {
+            let mut text = Vec::new();
+            let _ = stderr.read_to_end(&mut text);
+            String::from_utf8_lossy(&text).into_owned()
+        });
+        let mut towpath = Towpath { child, lines, readers: Some((out, err)) };
+        until("a first line, or the end", || towpath.lines() > 0 || towpath.has_ended());
+        if towpath.lines() == 0 {
+            panic!("{command:?} does not run: {:#?}", towpath.wait());
+        }
+        towpath
+    }
+
+    fn lines(&self) -> usize {
+        self.lines.lock().expect("no panic").len()
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("a child to wait for").is_some()
+    }
+
+    /// What it shows at this moment: a line that is newer than the call.
+    #[track_caller]
+    pub fn look(&mut self) -> Live {
+        let seen = self.lines();
+        until("another line", || self.lines() > seen || self.has_ended());
+        let lines = self.lines.lock().expect("no panic");
+        match serde_json::from_str(lines.last().expect("a line")) {
+            Ok(Line::Live(live)) => live,
+            other => panic!("it does not run: {other:?}"),
+        }
+    }
+
+    /// Sends a signal: `TERM`, `KILL`.
+    pub fn signal(&self, signal: &str) {
+        super::succeed(Command::new("kill").args(["-s", signal, &self.pid().to_string()]));
+    }
+
+    /// Waits until it ends by itself.
+    #[track_caller]
+    pub fn wait(mut self) -> Finished {
+        let end = Instant::now() + LONGEST;
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("a child to wait for") {
+                break status;
+            }
+            assert!(Instant::now() < end, "it does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let (out, err) = self.readers.take().expect("taken only here");
+        out.join().expect("no panic");
+        let stdout = self.lines.lock().expect("no panic").join("\n");
+        Finished { status, stdout, stderr: err.join().expect("no panic") }
+    }
+
+    /// Asks it to stop, and waits until it has.
+    #[track_caller]
+    pub fn stop(self) -> Finished {
+        self.signal("TERM");
+        self.wait()
+    }
+}
+
+impl Drop for Towpath {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

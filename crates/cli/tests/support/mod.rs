@@ -1,0 +1,75 @@
+//! What the end-to-end tests share: namespaces, the command under test, and programs that make and check traffic.
+//!
+//! ```text
+//!   namespace   ip netns, deleted on drop; the rule for tests that a machine can't run
+//!   datapath    the running `towpath`, ended on drop; its summary
+//!   hosts       two hosts, joined by nothing but what a test starts
+//!   traffic     ping, iperf3, files copied through, captures read by tshark
+//! ```
+//!
+//! Every program is ended by force when it takes longer than [`LONGEST`]: no test hangs.
+
+#![allow(dead_code, unused_imports, unreachable_pub, reason = "each test binary uses a part of it")]
+
+pub mod datapath;
+pub mod hosts;
+#[path = "../../../datapath/tests/support/mod.rs"]
+pub mod namespace;
+pub mod traffic;
+
+pub use datapath::{Finished, Summary, Towpath};
+pub use hosts::{Cable, Hosts};
+pub use namespace::{Namespace, Need, needs};
+
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// The longest that anything a test starts may take.
+pub const LONGEST: Duration = Duration::from_secs(60);
+
+/// What every test with namespaces and taps needs.
+pub const NETWORK: &[Need] = &[Need::Root, Need::Tun, Need::Program("ip"), Need::Program("timeout")];
+
+/// Ends the test here, by name, if the machine can't run it.
+#[macro_export]
+macro_rules! require {
+    ($name:literal, $($program:literal),*) => {
+        let mut all = $crate::support::NETWORK.iter().chain(&[$($crate::support::Need::Program($program)),*]);
+        if !all.all(|need| $crate::support::needs($name, std::slice::from_ref(need))) {
+            return;
+        }
+    };
+}
+
+/// Runs a program to its end; its output, whatever its exit code.
+pub fn run(command: &mut Command) -> Output {
+    let mut bounded = Command::new("timeout");
+    bounded
+        .args(["--kill-after=1", &LONGEST.as_secs().to_string()])
+        .arg(command.get_program())
+        .args(command.get_args());
+    bounded.stdin(Stdio::null());
+    for (key, value) in command.get_envs() {
+        bounded.env(key, value.unwrap_or_default());
+    }
+    let output = bounded.output().unwrap_or_else(|e| panic!("{bounded:?}: {e}"));
+    assert_ne!(output.status.code(), Some(124), "took too long: {command:?}");
+    output
+}
+
+/// Runs a program that must succeed; what it printed.
+pub fn succeed(command: &mut Command) -> String {
+    let output = run(command);
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{command:?}: {}\n{out}\n{err}", output.status);
+    out.into_owned()
+}
+
+/// Waits until something is true.
+pub fn until(what: &str, mut true_now: impl FnMut() -> bool) {
+    let end = Instant::now() + LONGEST / 4;
+    while !true_now() {
+        assert!(Instant::now() < end, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

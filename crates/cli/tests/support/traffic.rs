@@ -1,0 +1,123 @@
+//! Programs that make traffic, and that judge it.
+
+use super::{Hosts, Namespace, run, succeed, until};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+
+/// A program that is ended by force when the test is done with it.
+pub struct Background(pub Child);
+
+impl Background {
+    pub fn start(command: &mut Command) -> Background {
+        let child = command.stdin(Stdio::null()).spawn();
+        Background(child.unwrap_or_else(|e| panic!("{command:?}: {e}")))
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Host 1 asks, host 2 must answer every time.
+#[track_caller]
+pub fn ping(hosts: &Hosts, args: &str, address: &str) {
+    succeed(&mut hosts.one.command("ping", &format!("-q -c 3 -i 0.02 -W 5 {args} {address}")));
+}
+
+/// `iperf3` from host 1 to host 2; the report of its client.
+#[track_caller]
+pub fn iperf3(hosts: &Hosts, address: &str, args: &str) -> Value {
+    let mut server = hosts.two.command("iperf3", "-s -1 --forceflush");
+    let mut server = Background::start(server.stdout(Stdio::piped()));
+    let mut lines = BufReader::new(server.0.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.contains("listening")), "the server does not listen");
+    let drain = std::thread::spawn(move || lines.for_each(drop));
+    let output = run(&mut hosts.one.command("iperf3", &format!("-J -c {address} {args}")));
+    drop(server);
+    drain.join().expect("no panic");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON from iperf3");
+    assert!(output.status.success(), "iperf3 -c {address} {args}: {}", report["error"]);
+    report
+}
+
+/// One TCP stream of so many bytes must arrive.
+#[track_caller]
+pub fn tcp(hosts: &Hosts, address: &str, bytes: &str) {
+    let report = iperf3(hosts, address, &format!("-n {bytes}"));
+    let end = &report["end"];
+    let (sent, received) = (end["sum_sent"]["bytes"].as_u64(), end["sum_received"]["bytes"].as_u64());
+    println!("  tcp {address}: {:.2} Gb/s", end["sum_received"]["bits_per_second"].as_f64().unwrap_or(0.0) / 1e9);
+    assert!(received.is_some_and(|n| n > 0) && sent.is_some(), "{end:#}");
+}
+
+/// Datagrams at a rate that everything here can keep up with; most must arrive.
+#[track_caller]
+pub fn udp(hosts: &Hosts, address: &str) {
+    let report = iperf3(hosts, address, "-u -b 40M -n 2M");
+    let sum = &report["end"]["sum"];
+    let (packets, lost) = (sum["packets"].as_f64().unwrap_or(0.0), sum["lost_packets"].as_f64().unwrap_or(1.0));
+    assert!(packets > 100.0 && lost <= packets / 10.0, "{sum:#}");
+}
+
+/// A file of bytes that can't be guessed, with its digest: 256 MiB, or 1 GiB where everything is required.
+pub fn big_file() -> &'static (PathBuf, String) {
+    static FILE: OnceLock<(tempfile::TempDir, (PathBuf, String))> = OnceLock::new();
+    let (_, file) = FILE.get_or_init(|| {
+        let dir = tempfile::tempdir().expect("a directory for temporary files");
+        let path = dir.path().join("big");
+        let size = if std::env::var("TOWPATH_REQUIRE").as_deref() == Ok("all") { "1G" } else { "256M" };
+        let script = format!("head -c {size} /dev/urandom | tee {} | sha256sum", path.display());
+        let digest = succeed(Command::new("sh").args(["-c", &script]));
+        (dir, (path, digest))
+    });
+    file
+}
+
+/// Copies a file from host 1 to host 2 by TCP: it must have the same SHA-256 there.
+#[track_caller]
+pub fn copy(hosts: &Hosts, address: &str, file: &(PathBuf, String)) {
+    let family = if address.contains(':') { 6 } else { 4 };
+    let mut listener = hosts.two.command("socat", &format!("-u -b 1048576 -T 30 TCP{family}-LISTEN:5001 STDOUT"));
+    let mut listener = Background::start(listener.stdout(Stdio::piped()));
+    let mut sum = Command::new("sha256sum");
+    sum.stdin(listener.0.stdout.take().expect("a pipe")).stdout(Stdio::piped());
+    let mut sum = Background(sum.spawn().expect("sha256sum"));
+    let target = if family == 6 { format!("TCP6:[{address}]:5001") } else { format!("TCP4:{address}:5001") };
+    let source = format!("OPEN:{}", file.0.display());
+    succeed(&mut hosts.one.command("socat", &format!("-u -b 1048576 {source} {target},retry=100,interval=0.05")));
+    let mut digest = String::new();
+    sum.0.stdout.take().expect("a pipe").read_to_string(&mut digest).expect("a digest");
+    assert_eq!(digest, file.1, "what arrived is not what was sent");
+}
+
+/// Packets of a capture whose checksums tshark finds wrong, of how many; any complaint of tshark's fails the test.
+#[track_caller]
+pub fn judged(capture: &Path) -> (usize, usize) {
+    let protocols = ["ip", "tcp", "udp"];
+    let validate = protocols.iter().flat_map(|p| ["-o".to_owned(), format!("{p}.check_checksum:TRUE")]);
+    let tshark = |filter: &str| {
+        let mut command = Command::new("tshark");
+        command.arg("-n").args(validate.clone()).arg("-r").arg(capture).args(["-Y", filter, "-T", "fields", "-e"]);
+        succeed(command.arg("frame.number")).lines().count()
+    };
+    let bad = "ip.checksum.status == 0 || tcp.checksum.status == 0 || udp.checksum.status == 0 || \
+               icmp.checksum.status == 0 || icmpv6.checksum.status == 0 || _ws.malformed";
+    (tshark(bad), tshark("frame"))
+}
+
+/// Whether a namespace has an interface.
+pub fn has_interface(ns: &Namespace, name: &str) -> bool {
+    run(&mut ns.command("ip", &format!("-br link show {name}"))).status.success()
+}
+
+/// Waits until a namespace's interface is no more.
+#[track_caller]
+pub fn wait_until_gone(ns: &Namespace, name: &str) {
+    until("the interface goes away", || !has_interface(ns, name));
+}
