@@ -4,6 +4,7 @@ pub mod generator;
 mod kernel;
 pub mod null;
 pub mod packet;
+pub mod pcap;
 mod random;
 pub mod tun;
 pub mod veth;

@@ -1,0 +1,216 @@
+//! How a capture file is read or written, as options.
+
+use super::format::{Format, MAX_CAPTURED};
+use crate::uri::Uri;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::time::Duration;
+use towpath_packet::port::{Layer, PortError};
+
+/// Which side of a route the port is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Packets come from the file.
+    Ingress,
+    /// Packets go to the file.
+    Egress,
+}
+
+/// What is opened.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// The file; also a named pipe, or `/dev/stdin` and `/dev/stdout`.
+    pub path: PathBuf,
+    /// What is done with it.
+    pub mode: Mode,
+}
+
+/// What is done with the file.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Mode {
+    /// It is read.
+    Read(Read),
+    /// It is written; an existing one is overwritten.
+    Write(Write),
+}
+
+/// When the packets of a file arrive.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub enum Timing {
+    /// As fast as they are taken.
+    #[default]
+    Fast,
+    /// With the gaps with which they were captured.
+    Original {
+        /// The gaps are divided by this; a finite number above 0.
+        speed: f64,
+    },
+}
+
+/// How a file is read.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Read {
+    /// When packets arrive.
+    pub timing: Timing,
+    /// How often the file is read; `None` for no end.
+    pub loops: Option<NonZeroU32>,
+}
+
+impl Default for Read {
+    /// Once, as fast as packets are taken.
+    fn default() -> Read {
+        Read { timing: Timing::Fast, loops: Some(NonZeroU32::MIN) }
+    }
+}
+
+/// How a file is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Write {
+    /// The format; `None` decides by the name: `.pcapng` and `.ntar` are pcapng, all others pcap.
+    pub format: Option<Format>,
+    /// What packets begin with: Ethernet or IP.
+    pub layer: Layer,
+    /// Bytes kept of each packet at most, 1 to [`MAX_CAPTURED`].
+    pub snaplen: u32,
+    /// A new file is begun before one would have more bytes than this.
+    pub rotate_size: Option<u64>,
+    /// A new file is begun by the first packet that comes so long after the file was.
+    pub rotate_time: Option<Duration>,
+    /// Files that are kept when new ones are begun; `None` for all.
+    pub files: Option<u32>,
+    /// What was gathered is written at least so often.
+    pub flush: Duration,
+    /// Name of the interface, noted in pcapng.
+    pub interface: String,
+}
+
+impl Default for Write {
+    /// Whole Ethernet packets to one file, written every 100 milliseconds at least.
+    fn default() -> Write {
+        Write {
+            format: None,
+            layer: Layer::Ethernet,
+            snaplen: MAX_CAPTURED,
+            rotate_size: None,
+            rotate_time: None,
+            files: None,
+            flush: Duration::from_millis(100),
+            interface: "towpath".to_owned(),
+        }
+    }
+}
+
+impl Config {
+    /// To read a file, once and fast.
+    pub fn read(path: impl Into<PathBuf>) -> Config {
+        Config { path: path.into(), mode: Mode::Read(Read::default()) }
+    }
+
+    /// To write a file.
+    pub fn write(path: impl Into<PathBuf>) -> Config {
+        Config { path: path.into(), mode: Mode::Write(Write::default()) }
+    }
+
+    /// Reads `pcap:FILE?…`; see the [module](super) for the options of each role.
+    ///
+    /// # Errors
+    /// [`PortError::Option`] for a value that breaks its rule, or an option that does not exist in this role;
+    /// [`PortError::Input`] without a file.
+    pub fn from_uri(uri: &Uri, role: Role) -> Result<Config, PortError> {
+        if uri.target().is_empty() {
+            return Err(uri.error("a file is missing: pcap:FILE"));
+        }
+        let mut o = uri.options();
+        let mode = match role {
+            Role::Ingress => {
+                let original = o.choice("timing", &[("fast", false), ("original", true)])?.unwrap_or(false);
+                let speed = match o.text("speed") {
+                    None => 1.0,
+                    Some(text) => match text.parse::<f64>() {
+                        Ok(speed) if speed.is_finite() && speed > 0.0 && original => speed,
+                        _ => return Err(o.error("speed", text, "must be a number above 0, and timing=original")),
+                    },
+                };
+                let loops = o.number("loop", 0..=u64::from(u32::MAX))?.unwrap_or(1);
+                let timing = if original { Timing::Original { speed } } else { Timing::Fast };
+                Mode::Read(Read { timing, loops: NonZeroU32::new(loops as u32) })
+            }
+            Role::Egress => {
+                let default = Write::default();
+                let layer = o.choice("link", &[("ethernet", Layer::Ethernet), ("ip", Layer::Ip)])?;
+                let files = o.number("files", 1..=1_000_000)?.map(|n| n as u32);
+                let write = Write {
+                    format: o.choice("format", &[("pcap", Format::Pcap), ("pcapng", Format::Pcapng)])?,
+                    layer: layer.unwrap_or(default.layer),
+                    snaplen: o.number("snaplen", 1..=u64::from(MAX_CAPTURED))?.map_or(default.snaplen, |n| n as u32),
+                    rotate_size: o.number("rotate-size", 1..=u64::MAX)?,
+                    rotate_time: o.duration("rotate-time")?,
+                    files,
+                    flush: o.duration("flush")?.unwrap_or(default.flush),
+                    interface: o.text("interface").unwrap_or(default.interface),
+                };
+                if let Some(files) = files.filter(|_| !write.rotates()) {
+                    return Err(o.error("files", files, "needs rotate-size or rotate-time"));
+                }
+                Mode::Write(write)
+            }
+        };
+        o.finish()?;
+        Ok(Config { path: PathBuf::from(uri.target()), mode })
+    }
+}
+
+impl Write {
+    /// Whether there may be several files.
+    pub(super) fn rotates(&self) -> bool {
+        self.rotate_size.is_some() || self.rotate_time.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str, role: Role) -> Result<Config, String> {
+        Config::from_uri(&text.parse().unwrap(), role).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn every_option_is_read() {
+        let read = config("pcap:/tmp/a.pcap?timing=original,speed=2.5,loop=0", Role::Ingress).unwrap();
+        let mode = Mode::Read(Read { timing: Timing::Original { speed: 2.5 }, loops: None });
+        assert_eq!(read, Config { path: "/tmp/a.pcap".into(), mode });
+        assert_eq!(config("pcap:a", Role::Ingress).unwrap(), Config::read("a"));
+
+        let text = "pcap:a?format=pcapng,link=ip,snaplen=96,rotate-size=1M,rotate-time=5s,files=3,flush=1s,interface=x";
+        let write = Write {
+            format: Some(Format::Pcapng),
+            layer: Layer::Ip,
+            snaplen: 96,
+            rotate_size: Some(1_000_000),
+            rotate_time: Some(Duration::from_secs(5)),
+            files: Some(3),
+            flush: Duration::from_secs(1),
+            interface: "x".to_owned(),
+        };
+        assert_eq!(config(text, Role::Egress).unwrap().mode, Mode::Write(write));
+        assert_eq!(config("pcap:a", Role::Egress).unwrap(), Config::write("a"));
+    }
+
+    #[test]
+    fn what_cannot_be_is_named_with_its_rule() {
+        for (text, role, part) in [
+            ("pcap:", Role::Ingress, "a file is missing"),
+            ("pcap:a?speed=2", Role::Ingress, "timing=original"),
+            ("pcap:a?timing=original,speed=0", Role::Ingress, "speed=0: must be a number above 0"),
+            ("pcap:a?loop=-1", Role::Ingress, "loop=-1"),
+            ("pcap:a?snaplen=10", Role::Ingress, "snaplen=10: no such option; there are: loop, speed, timing"),
+            ("pcap:a?snaplen=0", Role::Egress, "snaplen=0: must be a whole number from 1 to 262144"),
+            ("pcap:a?files=3", Role::Egress, "files=3: needs rotate-size or rotate-time"),
+            ("pcap:a?format=snoop", Role::Egress, "must be one of pcap, pcapng"),
+        ] {
+            let error = config(text, role).unwrap_err();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+}

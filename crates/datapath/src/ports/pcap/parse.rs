@@ -1,0 +1,300 @@
+//! One step through a capture: what lies at the front of some bytes.
+//!
+//! The parser owns no bytes and allocates nothing but a small table of interfaces. Every length in the file is compared with
+//! a bound before it is believed, and every step that does not end the file goes forward, so that any file ends.
+
+use super::format::{
+    BYTE_ORDER, MAX_CAPTURED, Order, PCAP_HEADER, PCAP_MICROS, PCAP_NANOS, PCAP_RECORD, block, layer, link_name, option,
+};
+use std::ops::Range;
+use towpath_packet::port::Layer;
+
+/// Interfaces of a section that are remembered; packets of others are bad.
+const MAX_INTERFACES: usize = 1024;
+
+/// Longest block of pcapng that is read as a whole.
+pub(super) const MAX_BLOCK: usize = MAX_CAPTURED as usize + 4096;
+
+/// What lies at the front.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// A packet of the capture's layer: where its bytes are, and when it was captured (nanoseconds since the epoch).
+    Packet { used: u64, data: Range<usize>, time: u64, original: u32 },
+    /// Something else that is sound.
+    Other { used: u64 },
+    /// Something that is wrong, but ends where the next one begins.
+    Bad { used: u64, what: &'static str },
+    /// Nothing can be said before there are so many bytes.
+    More(usize),
+    /// Nothing that follows can be made sense of.
+    Lost(&'static str),
+}
+
+/// What the file is, and what was learned from it so far.
+#[derive(Debug)]
+pub(super) struct Parser {
+    kind: Kind,
+    /// What packets begin with, decided by the first interface.
+    layer: Option<Layer>,
+}
+
+#[derive(Debug)]
+enum Kind {
+    /// Nothing was read yet.
+    Unknown,
+    Pcap {
+        order: Order,
+        interface: Interface,
+    },
+    Pcapng {
+        order: Order,
+        interfaces: Vec<Interface>,
+    },
+}
+
+/// How packets of an interface were captured.
+#[derive(Debug, Clone, Copy)]
+struct Interface {
+    link: u32,
+    snaplen: u32,
+    clock: Clock,
+    /// Bytes of frame check sequence behind each packet.
+    fcs: u32,
+}
+
+/// Units of timestamps.
+#[derive(Debug, Clone, Copy)]
+struct Clock {
+    /// Units in a second; 0 if that is too many to count.
+    units: u128,
+    /// Seconds to be added.
+    offset: i64,
+}
+
+impl Clock {
+    /// Nanoseconds since the epoch; 0 for what cannot be told.
+    fn nanoseconds(self, time: u64) -> u64 {
+        let passed = (u128::from(time) * 1_000_000_000).checked_div(self.units).unwrap_or(0);
+        let shifted = i128::try_from(passed).unwrap_or(0) + i128::from(self.offset) * 1_000_000_000;
+        u64::try_from(shifted).unwrap_or(0)
+    }
+
+    /// From the option `if_tsresol`: a power of ten, or of two if the highest bit is set.
+    fn from_resolution(resolution: u8) -> Clock {
+        let power = u32::from(resolution & 0x7f);
+        let base: u128 = if resolution & 0x80 == 0 { 10 } else { 2 };
+        Clock { units: base.checked_pow(power).unwrap_or(0), offset: 0 }
+    }
+}
+
+impl Interface {
+    /// The bytes of a packet whose `captured` bytes begin at `from`, without check sequence.
+    fn data(&self, from: usize, captured: u32, original: u32) -> Range<usize> {
+        let without = captured.min(original.max(captured).saturating_sub(self.fcs));
+        from..from + without as usize
+    }
+}
+
+impl Parser {
+    pub(super) fn new() -> Parser {
+        Parser { kind: Kind::Unknown, layer: None }
+    }
+
+    /// What packets begin with; `None` until the first interface was described.
+    pub(super) fn layer(&self) -> Option<Layer> {
+        self.layer
+    }
+
+    /// The first interface that was described, if its packets are neither Ethernet nor IP.
+    pub(super) fn refused(&self) -> Option<String> {
+        let first = match &self.kind {
+            Kind::Unknown => None,
+            Kind::Pcap { interface, .. } => Some(interface),
+            Kind::Pcapng { interfaces, .. } => interfaces.first(),
+        };
+        first.filter(|first| layer(first.link).is_none()).map(|first| link_name(first.link))
+    }
+
+    /// What lies at the front of `bytes`.
+    pub(super) fn step(&mut self, bytes: &[u8]) -> Step {
+        match &self.kind {
+            Kind::Unknown => self.begin(bytes),
+            Kind::Pcap { order, interface } => record(*order, interface, bytes),
+            Kind::Pcapng { order, .. } => self.block(*order, bytes),
+        }
+    }
+
+    /// The beginning of the file says what it is.
+    fn begin(&mut self, bytes: &[u8]) -> Step {
+        if bytes.len() < 4 {
+            return Step::More(4);
+        }
+        let (little, big) = (Order::Little.u32(bytes, 0), Order::Big.u32(bytes, 0));
+        let (order, units) = match (little, big) {
+            (block::SECTION, _) => {
+                self.kind = Kind::Pcapng { order: Order::Little, interfaces: Vec::new() };
+                return Step::Other { used: 0 };
+            }
+            (PCAP_MICROS, _) => (Order::Little, 1_000_000),
+            (PCAP_NANOS, _) => (Order::Little, 1_000_000_000),
+            (_, PCAP_MICROS) => (Order::Big, 1_000_000),
+            (_, PCAP_NANOS) => (Order::Big, 1_000_000_000),
+            _ => return Step::Lost("neither a pcap nor a pcapng file: the first four bytes are of no such format"),
+        };
+        if bytes.len() < PCAP_HEADER {
+            return Step::More(PCAP_HEADER);
+        }
+        if order.u16(bytes, 4) != 2 {
+            return Step::Lost("a pcap file of a version other than 2");
+        }
+        // The upper bits may tell the length of a frame check sequence, in units of 16 bits.
+        let network = order.u32(bytes, 20);
+        let fcs = if network & 0x0400_0000 != 0 { (network >> 28) * 2 } else { 0 };
+        let clock = Clock { units, offset: 0 };
+        let interface = Interface { link: network & 0x03ff_ffff, snaplen: order.u32(bytes, 16), clock, fcs };
+        self.layer = layer(interface.link);
+        self.kind = Kind::Pcap { order, interface };
+        Step::Other { used: PCAP_HEADER as u64 }
+    }
+
+    /// A block of pcapng.
+    fn block(&mut self, order: Order, bytes: &[u8]) -> Step {
+        if bytes.len() < 12 {
+            return Step::More(12);
+        }
+        let kind = order.u32(bytes, 0);
+        let order = match kind {
+            block::SECTION if Order::Little.u32(bytes, 8) == BYTE_ORDER => Order::Little,
+            block::SECTION if Order::Big.u32(bytes, 8) == BYTE_ORDER => Order::Big,
+            block::SECTION => return Step::Lost("a section header without a byte order"),
+            _ => order,
+        };
+        let len = order.u32(bytes, 4);
+        let (used, whole) = (u64::from(len), len as usize);
+        if len < 12 || len % 4 != 0 {
+            return Step::Lost("a block whose length cannot be");
+        }
+        let read = [block::SECTION, block::INTERFACE, block::PACKET, block::SIMPLE_PACKET, block::ENHANCED_PACKET];
+        if !read.contains(&kind) {
+            return Step::Other { used };
+        }
+        if whole > MAX_BLOCK {
+            return Step::Bad { used, what: "a block longer than any packet" };
+        }
+        let Some(bytes) = bytes.get(..whole) else { return Step::More(whole) };
+        if order.u32(bytes, whole - 4) != len {
+            return Step::Lost("a block whose two lengths differ");
+        }
+        let body = &bytes[8..whole - 4];
+        match kind {
+            block::SECTION => self.section(order, body, used),
+            block::INTERFACE => self.interface(order, body, used),
+            _ => self.packet(order, kind, body, used),
+        }
+    }
+
+    fn section(&mut self, order: Order, body: &[u8], used: u64) -> Step {
+        if order.u16(body, 4) != 1 {
+            return Step::Lost("a pcapng section of a version other than 1");
+        }
+        self.kind = Kind::Pcapng { order, interfaces: Vec::new() };
+        Step::Other { used }
+    }
+
+    fn interface(&mut self, order: Order, body: &[u8], used: u64) -> Step {
+        let Kind::Pcapng { interfaces, .. } = &mut self.kind else { return Step::Other { used } };
+        if body.len() < 8 {
+            return Step::Bad { used, what: "an interface description that is cut short" };
+        }
+        if interfaces.len() >= MAX_INTERFACES {
+            return Step::Bad { used, what: "more interfaces than are remembered" };
+        }
+        let clock = Clock { units: 1_000_000, offset: 0 };
+        let link = u32::from(order.u16(body, 0));
+        let mut interface = Interface { link, snaplen: order.u32(body, 4), clock, fcs: 0 };
+        for (code, value) in options(order, &body[8..]) {
+            match (code, value) {
+                (option::RESOLUTION, [resolution, ..]) => {
+                    interface.clock.units = Clock::from_resolution(*resolution).units;
+                }
+                (option::OFFSET, value) if value.len() >= 8 => interface.clock.offset = order.u64(value, 0) as i64,
+                (option::FCS, [fcs, ..]) => interface.fcs = u32::from(*fcs),
+                _ => {}
+            }
+        }
+        interfaces.push(interface);
+        if self.layer.is_none() && interfaces.len() == 1 {
+            self.layer = layer(link);
+        }
+        Step::Other { used }
+    }
+
+    fn packet(&self, order: Order, kind: u32, body: &[u8], used: u64) -> Step {
+        let Kind::Pcapng { interfaces, .. } = &self.kind else { return Step::Other { used } };
+        let bad = |what| Step::Bad { used, what };
+        let (header, number) = match kind {
+            block::SIMPLE_PACKET => (4, 0),
+            block::PACKET => (20, usize::from(order.u16(body, 0))),
+            _ => (20, order.u32(body, 0) as usize),
+        };
+        let Some(room) = body.len().checked_sub(header) else {
+            return bad("a packet block that is cut short");
+        };
+        let Some(interface) = interfaces.get(number) else {
+            return bad("a packet of an interface that was not described");
+        };
+        let (captured, original, time) = match kind {
+            block::SIMPLE_PACKET => {
+                let original = order.u32(body, 0);
+                let snaplen = if interface.snaplen == 0 { u32::MAX } else { interface.snaplen };
+                (original.min(snaplen), original, 0)
+            }
+            _ => {
+                let time = u64::from(order.u32(body, 4)) << 32 | u64::from(order.u32(body, 8));
+                (order.u32(body, 12), order.u32(body, 16), interface.clock.nanoseconds(time))
+            }
+        };
+        if captured as usize > room || captured > MAX_CAPTURED {
+            return bad("a packet that is longer than its block");
+        }
+        if layer(interface.link) != self.layer {
+            return bad("a packet of another kind of link than the first interface's");
+        }
+        let data = interface.data(8 + header, captured, original);
+        if data.is_empty() { bad("an empty packet") } else { Step::Packet { used, data, time, original } }
+    }
+}
+
+/// A record of pcap.
+fn record(order: Order, interface: &Interface, bytes: &[u8]) -> Step {
+    if bytes.len() < PCAP_RECORD {
+        return Step::More(PCAP_RECORD);
+    }
+    let [seconds, fraction, captured, original] = [0, 4, 8, 12].map(|at| order.u32(bytes, at));
+    // There is nothing in the format by which to find the next record again.
+    if captured > MAX_CAPTURED {
+        return Step::Lost("a record longer than any packet");
+    }
+    let whole = PCAP_RECORD + captured as usize;
+    if bytes.len() < whole {
+        return Step::More(whole);
+    }
+    let used = whole as u64;
+    let data = interface.data(PCAP_RECORD, captured, original);
+    if data.is_empty() {
+        return Step::Bad { used, what: "an empty packet" };
+    }
+    let units = interface.clock.units as u64;
+    let time = interface.clock.nanoseconds(u64::from(seconds) * units + u64::from(fraction));
+    Step::Packet { used, data, time, original }
+}
+
+/// Walks over the options of a block, up to the end mark or the first that is cut short.
+fn options(order: Order, mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let (code, len) = (order.u16(bytes, 0), usize::from(order.u16(bytes, 2)));
+        let value = bytes.get(4..4 + len).filter(|_| code != option::END)?;
+        bytes = bytes.get(4 + len.next_multiple_of(4)..).unwrap_or_default();
+        Some((code, value))
+    })
+}
