@@ -1,0 +1,221 @@
+//! A rule as a masked compare.
+//!
+//! ```text
+//!   word   0   1      2   3      4                    5                   6                     7
+//!        source     destination  source MAC, type     dest. MAC, flags    protocol, ports       tags
+//!        └──────────────── compared under the rule's mask ───────────────┘└── spans: compared by size ──┘
+//! ```
+//!
+//! What packets that have no such field would show as zero is guarded by a flag, which a rule about the field asks for as
+//! well: without it `src 0.0.0.0/0` would match ARP.
+
+use super::{Rule, Span, Verdict};
+use std::net::IpAddr;
+use towpath_packet::Packet;
+use towpath_wire::dissect::Flags;
+use towpath_wire::ethernet::{self, Mac};
+use towpath_wire::vlan::{Tag, Tci};
+use towpath_wire::{Dissected, ip};
+
+const WORDS: usize = 8;
+/// Words that a mask can have bits in.
+const MASKED: usize = 7;
+
+const SOURCE: usize = 0;
+const DESTINATION: usize = 2;
+const SOURCE_MAC: usize = 4;
+const DESTINATION_MAC: usize = 5;
+const PROTOCOL: usize = 6;
+const TAGS: usize = 7;
+
+/// The type stands above the source address.
+const TYPE_SHIFT: u32 = 48;
+/// The flags stand above the destination address.
+const FLAGS_SHIFT: u32 = 48;
+const SRC_PORT_SHIFT: u32 = 16;
+const DST_PORT_SHIFT: u32 = 32;
+
+/// There are MAC addresses. The dissector's flags end far below.
+const ETHERNET: u16 = 1 << 15;
+/// There is an IP header of either version.
+const IP: u16 = 1 << 14;
+
+/// In the place of a tag that is not there: no identifier is as large.
+const NO_TAG: u16 = u16::MAX;
+
+/// What rules compare, of one packet.
+#[repr(C, align(64))]
+pub(super) struct Key([u64; WORDS]);
+
+fn mac_word(mac: Mac) -> u64 {
+    let [a, b, c, d, e, f] = mac;
+    u64::from_be_bytes([0, 0, a, b, c, d, e, f])
+}
+
+fn address_words(address: [u8; 16]) -> [u64; 2] {
+    let bits = u128::from_ne_bytes(address);
+    [bits as u64, (bits >> 64) as u64]
+}
+
+impl Key {
+    /// `macs`: whether any rule asks for MAC addresses.
+    #[inline]
+    pub(super) fn new(packet: &Packet, found: &Dissected, macs: bool) -> Key {
+        let mut flags = found.flags.bits();
+        if found.flags.intersects(Flags::IPV4 | Flags::IPV6) {
+            flags |= IP;
+        }
+        let (mut src_mac, mut dst_mac) = (0, 0);
+        if macs && usize::from(found.l3) >= ethernet::HEADER_LEN {
+            let [dst, src] = addresses(packet);
+            (src_mac, dst_mac) = (mac_word(src), mac_word(dst));
+            flags |= ETHERNET;
+        }
+        let vid = |tag: Tag| if tag.tpid == 0 { NO_TAG } else { tag.tci.vid() };
+        let beside = packet.vlan().map_or(NO_TAG, |tag| Tci(tag.tci).vid());
+        let [outer, inner] = found.tags;
+        let flow = &found.flow;
+        let [src_0, src_1] = address_words(flow.src);
+        let [dst_0, dst_1] = address_words(flow.dst);
+        let protocol = u64::from(flow.protocol)
+            | u64::from(flow.src_port) << SRC_PORT_SHIFT
+            | u64::from(flow.dst_port) << DST_PORT_SHIFT;
+        let tags = u64::from(beside) | u64::from(vid(outer)) << 16 | u64::from(vid(inner)) << 32;
+        Key([
+            src_0,
+            src_1,
+            dst_0,
+            dst_1,
+            src_mac | u64::from(found.ethertype) << TYPE_SHIFT,
+            dst_mac | u64::from(flags) << FLAGS_SHIFT,
+            protocol,
+            tags,
+        ])
+    }
+}
+
+/// Destination and source of a frame.
+#[inline]
+fn addresses(packet: &Packet) -> [Mac; 2] {
+    let mut bytes = [0; 12];
+    match packet.linear().first_chunk() {
+        Some(linear) => bytes = *linear,
+        None => {
+            packet.copy_to(0, &mut bytes);
+        }
+    }
+    let [a, b, c, d, e, f, g, h, i, j, k, l] = bytes;
+    [[a, b, c, d, e, f], [g, h, i, j, k, l]]
+}
+
+/// A span that one subtraction and one comparison test.
+#[derive(Debug, Clone, Copy)]
+struct Width {
+    first: u16,
+    width: u16,
+}
+
+impl Width {
+    fn new(first: u16, last: u16) -> Width {
+        Width { first, width: last.saturating_sub(first) }
+    }
+
+    #[inline(always)]
+    fn holds(self, number: u64) -> bool {
+        (number as u16).wrapping_sub(self.first) <= self.width
+    }
+}
+
+/// A rule, ready to be compared.
+#[derive(Debug, Clone)]
+#[repr(C, align(64))]
+pub(super) struct Compiled {
+    mask: [u64; MASKED],
+    value: [u64; MASKED],
+    src_port: Width,
+    dst_port: Width,
+    vlan: Width,
+    verdict: Verdict,
+}
+
+const _: () = assert!(size_of::<Compiled>() == 128);
+
+impl Compiled {
+    pub(super) fn new(rule: &Rule) -> Compiled {
+        let matches = &rule.matches;
+        let all = Width { first: 0, width: u16::MAX };
+        // Identifiers end at 4095, so that to end spans at the number before NO_TAG changes nothing but that they miss it.
+        let vlan = |span: Span| Width::new(span.first().min(NO_TAG - 1), span.last().min(NO_TAG - 1));
+        let port = |span: Span| Width::new(span.first(), span.last());
+        let mut compiled = Compiled {
+            mask: [0; MASKED],
+            value: [0; MASKED],
+            src_port: matches.src_port.map_or(all, port),
+            dst_port: matches.dst_port.map_or(all, port),
+            vlan: matches.vlan.map_or(all, vlan),
+            verdict: rule.verdict,
+        };
+        let mut flags = 0;
+        for (word, prefix) in [(SOURCE, matches.src), (DESTINATION, matches.dst)] {
+            let Some(prefix) = prefix else { continue };
+            let (bytes, bits) = match prefix.address() {
+                IpAddr::V4(v4) => (ip::mapped(v4.octets()), 96 + u32::from(prefix.len())),
+                IpAddr::V6(v6) => (v6.octets(), u32::from(prefix.len())),
+            };
+            flags |= if prefix.address().is_ipv4() { Flags::IPV4.bits() } else { Flags::IPV6.bits() };
+            let mask = !u128::MAX.checked_shr(bits).unwrap_or(0);
+            let masks = address_words(mask.to_be_bytes());
+            for (at, (mask, value)) in masks.into_iter().zip(address_words(bytes)).enumerate() {
+                compiled.require(word + at, mask, value);
+            }
+        }
+        for (word, mac) in [(SOURCE_MAC, matches.src_mac), (DESTINATION_MAC, matches.dst_mac)] {
+            if let Some(mac) = mac {
+                compiled.require(word, u64::MAX >> 16, mac_word(mac));
+                flags |= ETHERNET;
+            }
+        }
+        if let Some(ethertype) = matches.ethertype {
+            compiled.require(SOURCE_MAC, 0xffff << TYPE_SHIFT, u64::from(ethertype) << TYPE_SHIFT);
+        }
+        if let Some(protocol) = matches.protocol {
+            compiled.require(PROTOCOL, 0xff, u64::from(protocol));
+            flags |= IP;
+        }
+        if matches.src_port.or(matches.dst_port).is_some() {
+            flags |= Flags::PORTS.bits();
+        }
+        if matches.fragment {
+            flags |= Flags::FRAGMENT.bits();
+        }
+        let flags = u64::from(flags) << FLAGS_SHIFT;
+        compiled.require(DESTINATION_MAC, flags, flags);
+        compiled
+    }
+
+    fn require(&mut self, word: usize, mask: u64, value: u64) {
+        self.mask[word] |= mask;
+        self.value[word] |= value & mask;
+    }
+
+    pub(super) fn verdict(&self) -> Verdict {
+        self.verdict
+    }
+
+    /// Whether the packet of this key is one of the rule's.
+    #[inline(always)]
+    pub(super) fn matches(&self, key: &Key) -> bool {
+        let mut differs = 0;
+        for ((key, mask), value) in key.0.iter().zip(&self.mask).zip(&self.value) {
+            differs |= key & mask ^ value;
+        }
+        differs == 0 && self.spans_hold(key)
+    }
+
+    #[inline(always)]
+    fn spans_hold(&self, key: &Key) -> bool {
+        let (ports, tags) = (key.0[PROTOCOL], key.0[TAGS]);
+        let vlan = self.vlan.holds(tags) | self.vlan.holds(tags >> 16) | self.vlan.holds(tags >> 32);
+        self.src_port.holds(ports >> SRC_PORT_SHIFT) & self.dst_port.holds(ports >> DST_PORT_SHIFT) & vlan
+    }
+}

@@ -1,0 +1,291 @@
+//! Rules as they are typed.
+
+use super::rule::{ETHERTYPES, PROTOCOLS};
+use super::{Match, PortSide, Prefix, Rule, Span, Verdict};
+use std::net::IpAddr;
+use std::str::{FromStr, SplitWhitespace};
+use towpath_wire::ethernet::{Mac, ethertype};
+use towpath_wire::ip::protocol;
+
+const VERDICTS: &str = "pass, drop, tx, redirect a, redirect b or lane N";
+const MATCHES: &str = "tcp, udp, sctp, icmp, icmp6, proto, src, dst, sport, dport, vlan, smac, dmac, ip, ip6, arp, ether, frag \
+                       or any";
+
+/// Why a rule cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("rule '{rule}': {}{problem}", .word.as_ref().map(|word| format!("'{word}' ")).unwrap_or_default())]
+pub struct RuleError {
+    /// The rule, as it was written.
+    pub rule: String,
+    /// The word that is wrong; `None` where one is missing.
+    pub word: Option<String>,
+    /// What is wrong with it, and what could stand there.
+    pub problem: String,
+}
+
+impl RuleError {
+    pub(super) fn at(rule: &str, word: &str, problem: impl Into<String>) -> RuleError {
+        RuleError { rule: rule.to_owned(), word: Some(word.to_owned()), problem: problem.into() }
+    }
+}
+
+/// What one text says.
+pub(super) enum Line {
+    Rule(Rule),
+    Default(Verdict),
+}
+
+pub(super) fn line(text: &str) -> Result<Line, RuleError> {
+    let mut words = Words { rule: text, words: text.split_whitespace() };
+    let first = words.next(&format!("a rule begins with {VERDICTS}; or it is default and one of these"))?;
+    if first == "default" {
+        let word = words.next(&format!("default wants {VERDICTS}"))?;
+        let verdict = verdict(word, &mut words)?;
+        return match words.words.next() {
+            None => Ok(Line::Default(verdict)),
+            Some(word) => Err(words.error(word, "is too much: default applies to all packets that no rule matches")),
+        };
+    }
+    let verdict = verdict(first, &mut words)?;
+    let matches = matches(&mut words)?;
+    Ok(Line::Rule(Rule { verdict, matches }))
+}
+
+impl FromStr for Rule {
+    type Err = RuleError;
+
+    fn from_str(text: &str) -> Result<Rule, RuleError> {
+        match line(text)? {
+            Line::Rule(rule) => Ok(rule),
+            Line::Default(_) => Err(RuleError::at(text, "default", "belongs to a list of rules, not to one")),
+        }
+    }
+}
+
+/// The words that have not been read yet.
+struct Words<'a> {
+    rule: &'a str,
+    words: SplitWhitespace<'a>,
+}
+
+impl<'a> Words<'a> {
+    fn error(&self, word: &str, problem: impl Into<String>) -> RuleError {
+        RuleError::at(self.rule, word, problem)
+    }
+
+    /// The next word; `missing` says what it should be, should there be none.
+    fn next(&mut self, missing: &str) -> Result<&'a str, RuleError> {
+        let error =
+            || RuleError { rule: self.rule.to_owned(), word: None, problem: format!("ends too early: {missing}") };
+        self.words.next().ok_or_else(error)
+    }
+
+    /// The value behind `name`, read by `read`, which says what is wrong with it.
+    fn value<T>(
+        &mut self,
+        name: &str,
+        form: &str,
+        read: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Result<T, RuleError> {
+        let word = self.next(&format!("{name} wants {form}"))?;
+        read(word).map_err(|problem| self.error(word, problem))
+    }
+}
+
+fn verdict(word: &str, words: &mut Words<'_>) -> Result<Verdict, RuleError> {
+    Ok(match word {
+        "pass" => Verdict::Pass,
+        "drop" => Verdict::Drop,
+        "tx" => Verdict::Tx,
+        "redirect" => Verdict::Port(words.value(word, "a or b", |word| match word {
+            "a" | "A" => Ok(PortSide::A),
+            "b" | "B" => Ok(PortSide::B),
+            _ => Err("must be a or b, the ends of fwd A B (for a lane write lane N)".to_owned()),
+        })?),
+        "lane" => Verdict::Lane(words.value(word, "the number of a lane", |word| {
+            digits(word).ok_or_else(|| "must be the number of a lane, from 0 to 65535".to_owned())
+        })?),
+        _ => return Err(words.error(word, format!("must be {VERDICTS}"))),
+    })
+}
+
+fn matches(words: &mut Words<'_>) -> Result<Match, RuleError> {
+    let first = words.next(&format!("what to match is missing: {MATCHES} (all packets)"))?;
+    if first == "any" {
+        return match words.words.next() {
+            None => Ok(Match::default()),
+            Some(word) => Err(words.error(word, "is too much: any stands alone")),
+        };
+    }
+    let mut matches = Match::default();
+    let mut word = Some(first);
+    while let Some(name) = word {
+        one(name, words, &mut matches)?;
+        if let Some(problem) = contradiction(&matches) {
+            return Err(words.error(name, problem));
+        }
+        word = words.words.next();
+    }
+    Ok(matches)
+}
+
+/// Reads one match, whose name was read already.
+fn one(name: &str, words: &mut Words<'_>, to: &mut Match) -> Result<(), RuleError> {
+    if let Some((_, number)) = PROTOCOLS.iter().find(|(known, _)| *known == name) {
+        return set(&mut to.protocol, *number, name, "the protocol", words);
+    }
+    if let Some((_, number)) = ETHERTYPES.iter().find(|(known, _)| *known == name) {
+        return set(&mut to.ethertype, *number, name, "the type", words);
+    }
+    match name {
+        "proto" => {
+            let number = words.value(name, "a protocol number", proto)?;
+            set(&mut to.protocol, number, name, "the protocol", words)
+        }
+        "ether" => {
+            let number = words.value(name, "a type such as 0x88cc", ether)?;
+            set(&mut to.ethertype, number, name, "the type", words)
+        }
+        "src" => {
+            let value = words.value(name, PREFIX, prefix)?;
+            set(&mut to.src, value, name, "the source address", words)
+        }
+        "dst" => {
+            let value = words.value(name, PREFIX, prefix)?;
+            set(&mut to.dst, value, name, "the destination address", words)
+        }
+        "sport" => {
+            let value = words.value(name, "a port or a range such as 1024-2047", ports)?;
+            set(&mut to.src_port, value, name, "the source port", words)
+        }
+        "dport" => {
+            let value = words.value(name, "a port or a range such as 1024-2047", ports)?;
+            set(&mut to.dst_port, value, name, "the destination port", words)
+        }
+        "vlan" => {
+            let value = words.value(name, "an identifier or a range such as 100-199", vlan)?;
+            set(&mut to.vlan, value, name, "the VLAN", words)
+        }
+        "smac" => {
+            let value = words.value(name, "a MAC address", mac)?;
+            set(&mut to.src_mac, value, name, "the source MAC address", words)
+        }
+        "dmac" => {
+            let value = words.value(name, "a MAC address", mac)?;
+            set(&mut to.dst_mac, value, name, "the destination MAC address", words)
+        }
+        "frag" if to.fragment => Err(words.error(name, "is given twice")),
+        "frag" => {
+            to.fragment = true;
+            Ok(())
+        }
+        "any" => Err(words.error(name, "is too much: any stands alone")),
+        _ => Err(words.error(name, format!("must be {MATCHES}"))),
+    }
+}
+
+fn set<T>(to: &mut Option<T>, value: T, name: &str, what: &str, words: &Words<'_>) -> Result<(), RuleError> {
+    match to.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(words.error(name, format!("says {what} a second time"))),
+    }
+}
+
+/// Why no packet can be all of this: a rule that never matches is a mistake, and one that should have dropped is a hole.
+fn contradiction(matches: &Match) -> Option<&'static str> {
+    let v4 = |prefix: &Option<Prefix>| prefix.map(|prefix| prefix.address().is_ipv4());
+    let (src, dst) = (v4(&matches.src), v4(&matches.dst));
+    let ip_version = src.or(dst);
+    let needs_ip = ip_version.is_some() || matches.protocol.is_some() || matches.fragment;
+    let ports = matches.src_port.or(matches.dst_port).is_some();
+    match (matches.ethertype, matches.protocol, ip_version) {
+        _ if src.zip(dst).is_some_and(|(src, dst)| src != dst) => {
+            Some("mixes IPv4 and IPv6: no packet has both addresses")
+        }
+        (Some(ethertype::IPV4), _, Some(false)) | (Some(ethertype::IPV6), _, Some(true)) => {
+            Some("never matches: type and address are of different versions of IP")
+        }
+        (Some(other), ..) if (needs_ip || ports) && other != ethertype::IPV4 && other != ethertype::IPV6 => {
+            Some("never matches: a packet of this type is not IP")
+        }
+        (_, Some(protocol::ICMP), Some(false)) | (Some(ethertype::IPV6), Some(protocol::ICMP), _) => {
+            Some("never matches: over IPv6 it is icmp6")
+        }
+        (_, Some(protocol::ICMPV6), Some(true)) | (Some(ethertype::IPV4), Some(protocol::ICMPV6), _) => {
+            Some("never matches: over IPv4 it is icmp")
+        }
+        (_, Some(number), _) if ports && !matches!(number, protocol::TCP | protocol::UDP | protocol::SCTP) => {
+            Some("never matches: only tcp, udp and sctp have ports")
+        }
+        _ if ports && matches.fragment => Some("never matches: fragments are not looked at for ports"),
+        _ => None,
+    }
+}
+
+const PREFIX: &str = "an address or a prefix such as 10.0.0.0/8 or 2001:db8::/32";
+
+fn prefix(word: &str) -> Result<Prefix, String> {
+    let (address, len) = match word.split_once('/') {
+        Some((address, len)) => (address, Some(len)),
+        None => (word, None),
+    };
+    let address: IpAddr = address.parse().map_err(|_| format!("must be {PREFIX}"))?;
+    let most: u8 = if address.is_ipv4() { 32 } else { 128 };
+    let len = match len {
+        Some(len) => digits(len).and_then(|len| u8::try_from(len).ok()).filter(|len| *len <= most),
+        None => Some(most),
+    };
+    let covering = len.and_then(|len| Prefix::covering(address, len));
+    let covering = covering.ok_or_else(|| format!("must have a prefix length from 0 to {most}"))?;
+    if covering.address() != address {
+        return Err(format!("has bits behind the prefix: write {covering}"));
+    }
+    Ok(covering)
+}
+
+/// A decimal number, without sign.
+fn digits(word: &str) -> Option<u16> {
+    word.parse().ok().filter(|_| word.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+fn proto(word: &str) -> Result<u8, String> {
+    let number = digits(word).and_then(|number| u8::try_from(number).ok());
+    number.ok_or_else(|| "must be a protocol number from 0 to 255".to_owned())
+}
+
+fn span(word: &str, most: u16, what: &str, example: &str) -> Result<Span, String> {
+    let (first, last) = word.split_once('-').unwrap_or((word, word));
+    let number = |word| digits(word).filter(|number| *number <= most);
+    let (Some(first), Some(last)) = (number(first), number(last)) else {
+        return Err(format!("must be {what} from 0 to {most}, or a range of them: {example}"));
+    };
+    Span::new(first, last).ok_or_else(|| format!("is an empty range: write {last}-{first}"))
+}
+
+fn ports(word: &str) -> Result<Span, String> {
+    span(word, u16::MAX, "a port", "1024-2047")
+}
+
+fn vlan(word: &str) -> Result<Span, String> {
+    span(word, 4095, "a VLAN identifier", "100-199")
+}
+
+fn ether(word: &str) -> Result<u16, String> {
+    let hex = word.strip_prefix("0x").filter(|hex| hex.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    match hex.and_then(|hex| u16::from_str_radix(hex, 16).ok()) {
+        Some(tag) if ethertype::is_tag(tag) => Err("announces a VLAN tag: write vlan and its identifier".to_owned()),
+        Some(number) if number >= ethertype::MIN => Ok(number),
+        _ => Err("must be an Ethernet type from 0x0600 to 0xffff".to_owned()),
+    }
+}
+
+fn mac(word: &str) -> Result<Mac, String> {
+    let error = || "must be six bytes in hexadecimal: 02:00:00:00:00:01".to_owned();
+    let mut mac = Mac::default();
+    let mut parts = word.split(':');
+    for byte in &mut mac {
+        let part = parts.next().filter(|part| part.len() == 2 && part.bytes().all(|b| b.is_ascii_hexdigit()));
+        *byte = part.and_then(|part| u8::from_str_radix(part, 16).ok()).ok_or_else(error)?;
+    }
+    if parts.next().is_some() { Err(error()) } else { Ok(mac) }
+}

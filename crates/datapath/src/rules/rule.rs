@@ -1,0 +1,193 @@
+//! A rule, and how it is written.
+
+use super::Verdict;
+use std::fmt;
+use std::net::IpAddr;
+use towpath_wire::ethernet::{Mac, ethertype};
+use towpath_wire::ip::protocol;
+
+/// A verdict, and the packets that get it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Rule {
+    /// What becomes of them.
+    pub verdict: Verdict,
+    /// Which they are.
+    pub matches: Match,
+}
+
+/// What a packet must be: everything that is not `None`. The default matches everything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Match {
+    /// The type behind all tags.
+    pub ethertype: Option<u16>,
+    /// Transport protocol of an IP packet, behind extension headers.
+    pub protocol: Option<u8>,
+    /// Source address.
+    pub src: Option<Prefix>,
+    /// Destination address.
+    pub dst: Option<Prefix>,
+    /// Source port; matches no fragment and nothing without ports.
+    pub src_port: Option<Span>,
+    /// Destination port, likewise.
+    pub dst_port: Option<Span>,
+    /// Identifier of any of the packet's VLAN tags.
+    pub vlan: Option<Span>,
+    /// Source MAC address.
+    pub src_mac: Option<Mac>,
+    /// Destination MAC address.
+    pub dst_mac: Option<Mac>,
+    /// Parts of IP packets only.
+    pub fragment: bool,
+}
+
+/// An IP address of which the first bits count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Prefix {
+    address: IpAddr,
+    len: u8,
+}
+
+impl Prefix {
+    /// The first `len` bits of `address`; `None` if it has fewer, or if a bit behind them is set.
+    pub fn new(address: IpAddr, len: u8) -> Option<Prefix> {
+        Prefix::covering(address, len).filter(|prefix| prefix.address == address)
+    }
+
+    /// The prefix of `len` bits that `address` is in; `None` if it has fewer.
+    pub fn covering(address: IpAddr, len: u8) -> Option<Prefix> {
+        let address = match address {
+            IpAddr::V4(v4) => {
+                let host = u32::MAX.checked_shr(u32::from(len)).unwrap_or(0);
+                (len <= 32).then_some(IpAddr::V4((v4.to_bits() & !host).into()))?
+            }
+            IpAddr::V6(v6) => {
+                let host = u128::MAX.checked_shr(u32::from(len)).unwrap_or(0);
+                (len <= 128).then_some(IpAddr::V6((v6.to_bits() & !host).into()))?
+            }
+        };
+        Some(Prefix { address, len })
+    }
+
+    /// The address; bits behind the prefix are 0.
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// Number of bits that count.
+    #[allow(clippy::len_without_is_empty)] // a prefix of no bits is not empty: it holds every address
+    pub fn len(&self) -> u8 {
+        self.len
+    }
+
+    /// Whether it is one address.
+    pub fn is_host(&self) -> bool {
+        self.len == if self.address.is_ipv4() { 32 } else { 128 }
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_host() { write!(f, "{}", self.address) } else { write!(f, "{}/{}", self.address, self.len) }
+    }
+}
+
+/// Numbers from a first to a last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Span {
+    first: u16,
+    last: u16,
+}
+
+impl Span {
+    /// From `first` to `last`, both included; `None` if the last is smaller.
+    pub fn new(first: u16, last: u16) -> Option<Span> {
+        (first <= last).then_some(Span { first, last })
+    }
+
+    /// The smallest.
+    pub fn first(self) -> u16 {
+        self.first
+    }
+
+    /// The largest.
+    pub fn last(self) -> u16 {
+        self.last
+    }
+}
+
+impl From<u16> for Span {
+    fn from(number: u16) -> Span {
+        Span { first: number, last: number }
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.first == self.last { write!(f, "{}", self.first) } else { write!(f, "{}-{}", self.first, self.last) }
+    }
+}
+
+/// Protocols that have a word of their own.
+pub(super) const PROTOCOLS: [(&str, u8); 5] = [
+    ("tcp", protocol::TCP),
+    ("udp", protocol::UDP),
+    ("sctp", protocol::SCTP),
+    ("icmp", protocol::ICMP),
+    ("icmp6", protocol::ICMPV6),
+];
+
+/// Types that have a word of their own.
+pub(super) const ETHERTYPES: [(&str, u16); 3] =
+    [("ip", ethertype::IPV4), ("ip6", ethertype::IPV6), ("arp", ethertype::ARP)];
+
+struct Colons(Mac);
+
+impl fmt::Display for Colons {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+/// As it is typed; what is printed can be [parsed](super::Rules::parse) and is the same rule then.
+impl fmt::Display for Match {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == Match::default() {
+            return f.write_str("any");
+        }
+        let mut space = "";
+        let mut word = |name: &str, value: Option<&dyn fmt::Display>| {
+            write!(f, "{space}{name}")?;
+            space = " ";
+            value.map_or(Ok(()), |value| write!(f, " {value}"))
+        };
+        if let Some(number) = self.ethertype {
+            match ETHERTYPES.iter().find(|(_, known)| *known == number) {
+                Some((name, _)) => word(name, None)?,
+                None => word("ether", Some(&format_args!("{number:#06x}")))?,
+            }
+        }
+        if let Some(number) = self.protocol {
+            match PROTOCOLS.iter().find(|(_, known)| *known == number) {
+                Some((name, _)) => word(name, None)?,
+                None => word("proto", Some(&number))?,
+            }
+        }
+        for (name, prefix) in [("src", &self.src), ("dst", &self.dst)] {
+            prefix.as_ref().map_or(Ok(()), |prefix| word(name, Some(prefix)))?;
+        }
+        for (name, span) in [("sport", &self.src_port), ("dport", &self.dst_port), ("vlan", &self.vlan)] {
+            span.as_ref().map_or(Ok(()), |span| word(name, Some(span)))?;
+        }
+        for (name, mac) in [("smac", self.src_mac), ("dmac", self.dst_mac)] {
+            mac.map_or(Ok(()), |mac| word(name, Some(&Colons(mac))))?;
+        }
+        if self.fragment { word("frag", None) } else { Ok(()) }
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.verdict, self.matches)
+    }
+}
