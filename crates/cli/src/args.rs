@@ -57,6 +57,8 @@ pub(crate) enum Command {
     /// Tell what a port can do here, what not, why, and the command that would mend it
     #[command(after_long_help = PORTS_HELP)]
     Probe(Probe),
+    /// Measure what towpath is judged by, in the shape of the tables that it is compared with
+    Bench(Bench),
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  towpath completions bash > /etc/bash_completion.d/towpath")]
     Completions {
@@ -166,6 +168,44 @@ pub(crate) struct Probe {
     /// The port
     #[arg(value_name = "PORT")]
     pub(crate) port: String,
+    /// For machines
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `towpath bench`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Bench {
+    /// Which.
+    #[command(subcommand)]
+    pub(crate) kind: BenchKind,
+}
+
+/// The benches.
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchKind {
+    /// GRO off against GRO on: a counting sink, the kernel's stack behind a TAP (root), a lane
+    Gro(BenchGro),
+}
+
+/// `towpath bench gro`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct BenchGro {
+    /// Bytes of a UDP frame
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u32).range(43..=1514))]
+    pub(crate) size: u32,
+    /// Flows, which take turns
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) flows: u32,
+    /// Rounds, each with GRO off and on; the median counts
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: u32,
+    /// Time of one measurement
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "1s")]
+    pub(crate) seconds: Duration,
+    /// Fail if anything had to be skipped
+    #[arg(long)]
+    pub(crate) require: bool,
     /// For machines
     #[arg(long)]
     pub(crate) json: bool,

@@ -1,7 +1,7 @@
 //! What each command opens and joins.
 
 use crate::args::{Args, Command, FullArg, Fwd, Gen, GroArg, IdleArg, Record, Replay, Run, Sink};
-use crate::{probe, run};
+use crate::{bench, probe, run};
 use clap::CommandFactory;
 use std::error::Error;
 use std::path::Path;
@@ -23,6 +23,7 @@ pub(crate) fn dispatch(args: Args) -> Outcome {
         Command::Record(record) => capture(record),
         Command::Replay(replay) => play(replay),
         Command::Probe(args) => probe::probe(&args),
+        Command::Bench(args) => bench::bench(&args),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Args::command(), "towpath", &mut std::io::stdout());
             Ok(ExitCode::SUCCESS)
@@ -44,14 +45,15 @@ fn forward(mut fwd: Fwd) -> Outcome {
     };
     let directions = if fwd.oneway { Directions::OneWay } else { Directions::Both };
     let (from, to) = if fwd.oneway { (Role::Ingress, Role::Egress) } else { (Role::Both, Role::Both) };
-    let mut opener = opener(&fwd.run);
+    let mut opener = Opener::new();
     let a = opener.open(&a.parse()?, from)?;
     let b = opener.open(&b.parse()?, to)?;
+    opener.check()?;
     run::run(plan(&fwd.run, directions), a, b, &fwd.run)
 }
 
 fn generate(mut args: Gen) -> Outcome {
-    let mut opener = opener(&args.run);
+    let mut opener = Opener::new();
     let to = opener.open(&args.port.parse()?, Role::Egress)?;
     let mut options = Vec::new();
     // The generator stops at exactly that many; a limit on the route would make more and drop them.
@@ -72,45 +74,45 @@ fn generate(mut args: Gen) -> Outcome {
     }
     options.extend(args.more);
     let from = opener.open(&format!("gen:{}", options.join(",")).parse()?, Role::Ingress)?;
+    opener.check()?;
     run::run(plan(&args.run, Directions::OneWay), from, to, &args.run)
 }
 
 fn drain(args: Sink) -> Outcome {
-    let mut opener = opener(&args.run);
+    let mut opener = Opener::new();
     let from = opener.open(&args.port.parse()?, Role::Ingress)?;
     let to = opener.open(&"null:".parse()?, Role::Egress)?;
+    opener.check()?;
     run::run(plan(&args.run, Directions::OneWay), from, to, &args.run)
 }
 
 fn capture(args: Record) -> Outcome {
-    let mut opener = opener(&args.run);
+    let mut opener = Opener::new();
     let from = opener.open(&args.port.parse()?, Role::Ingress)?;
     let mut more: Vec<String> = args.more.into_iter().collect();
     if from.info().layer == Layer::Ip {
         more.push("layer=ip".into());
     }
     let to = opener.open(&file(&args.file, &more)?, Role::Egress)?;
+    opener.check()?;
     run::run(plan(&args.run, Directions::OneWay), from, to, &args.run)
 }
 
 fn play(args: Replay) -> Outcome {
-    let mut opener = opener(&args.run);
+    let mut opener = Opener::new();
     let mut more: Vec<String> = args.more.into_iter().collect();
     if args.timing {
         more.push("timing=original".into());
     }
     let from = opener.open(&file(&args.file, &more)?, Role::Ingress)?;
     let to = opener.open(&args.port.parse()?, Role::Egress)?;
+    opener.check()?;
     run::run(plan(&args.run, Directions::OneWay), from, to, &args.run)
 }
 
 fn file(path: &Path, options: &[String]) -> Result<Uri, Box<dyn Error>> {
     let path = path.to_str().ok_or_else(|| format!("FILE={}: must be valid UTF-8", path.display()))?;
     Ok(format!("pcap:{path}?{}", options.join(",")).parse()?)
-}
-
-fn opener(_run: &Run) -> Opener {
-    Opener::new()
 }
 
 fn plan(run: &Run, directions: Directions) -> Forward {

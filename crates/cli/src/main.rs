@@ -3,6 +3,7 @@
 //! ```text
 //!   args      what can be typed
 //!   commands  what each command opens and joins
+//!   bench     the measurements, as tables
 //!   run       start, watch, stop: the same for all that move packets
 //!   live      the line per port while it runs
 //!   summary   the tables at the end, and both as JSON
@@ -12,6 +13,7 @@
 //! lost; 2 the command line, a port's options or its environment are wrong, nothing was moved.
 
 mod args;
+mod bench;
 mod commands;
 mod live;
 mod probe;

@@ -231,6 +231,20 @@ impl Opener {
         Opener::default()
     }
 
+    /// Whether all that was opened has its other end; to be asked when every port is open.
+    ///
+    /// # Errors
+    /// [`PortError::Input`] names a pair in memory of which only one end was opened.
+    pub fn check(&self) -> Result<(), PortError> {
+        match self.links.unpaired() {
+            None => Ok(()),
+            Some(name) => Err(PortError::Input {
+                port: format!("veth:{name}"),
+                what: "only one end was opened: what is sent into it would go nowhere".to_owned(),
+            }),
+        }
+    }
+
     /// Opens the port that `uri` names.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use towpath_datapath::coalesce::CoalesceConfig;
 use towpath_datapath::idle::Idle;
-use towpath_datapath::lane::{self, Balancer, LaneConfig, Steering, Table};
+use towpath_datapath::lane::{self, Balancer, Full, LaneConfig, Steering, Table};
 use towpath_datapath::report::{Meter, PortMeter, Reading};
 use towpath_datapath::route::{Limit, Route, RouteConfig};
 use towpath_datapath::worker::{Control, Ending, Worker, WorkerConfig};
@@ -304,7 +304,10 @@ impl Plan<'_> {
     }
 
     fn route(&self, rx: AnyRx, tx: AnyTx, internal: bool) -> Result<AnyRoute, PoolError> {
-        let config = RouteConfig { egress_wait: self.forward.egress_wait, layer: self.layer, internal };
+        let holds_back = matches!(tx, AnyTx::Steer(_)) && self.forward.steering.full == Full::Hold;
+        // Lanes that hold back do so for as long as it takes: they drop what their own egress refuses.
+        let egress_wait = if holds_back { Duration::MAX } else { self.forward.egress_wait };
+        let config = RouteConfig { egress_wait, layer: self.layer, internal };
         Ok(Route::new(rx, tx, self.pool.cache(Direction::Tx)?, config))
     }
 }

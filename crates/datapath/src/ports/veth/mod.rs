@@ -123,6 +123,11 @@ impl Links {
         Links::default()
     }
 
+    /// The name of a pair of which only one end was opened: what is sent into it goes nowhere.
+    pub fn unpaired(&self) -> Option<&str> {
+        self.ends.iter().find(|(_, (_, other))| other.is_some()).map(|(name, _)| name.as_str())
+    }
+
     /// Opens an end: the first of a name makes the pair and is its end `a`, the second is `b`.
     ///
     /// # Errors
