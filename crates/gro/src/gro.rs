@@ -19,6 +19,7 @@ use crate::layout::{self, Layout, Link, Outer, Unknown};
 use crate::mask::Masks;
 use crate::rules::{self, Next};
 use crate::segment::{Appended, Segment, Sink};
+use crate::shape::Shape;
 use crate::stats::{Flush, Stats};
 use crate::table::{Flow, Opening, Table};
 
@@ -176,10 +177,9 @@ impl<S: Segment> Gro<S> {
         if let Some(flow) = self.table.flow(at)
             && flow.count > 1
         {
-            let mask = self.masks.get(flow.opening.layout);
-            if let Some(verify) = rules::expected(flow, &packet, mask) {
+            if let Some(verify) = rules::expected(flow, &packet, &mut self.masks) {
                 let next = Next { payload: flow.opening.size, flags: 0, verify, fields: None };
-                match merge(flow, packet, &mask.layout, &next, out) {
+                match merge(flow, packet, &next, out) {
                     Ok(None) => self.stats.merged += 1,
                     other => self.after(at, other, hash, now, out),
                 }
@@ -329,6 +329,9 @@ impl<S: Segment> Gro<S> {
                 return Err((packet, Flush::Checksum));
             };
             (flow.counts, flow.outer_counts) = (counts, outer_counts);
+            flow.shape = Shape::of(layout);
+            flow.header = layout.header;
+            flow.full_len = layout.header.saturating_add(flow.opening.size);
             flow.room = limit.room(flow.opening.len, flow.opening.size);
         }
         let next = match rules::next(flow, held, &packet, mask) {
@@ -338,7 +341,7 @@ impl<S: Segment> Gro<S> {
         if flow.count >= limit.count || flow.opening.len + u32::from(next.payload) > limit.len {
             return Err((packet, Flush::Full));
         }
-        merge(flow, packet, layout, &next, out)
+        merge(flow, packet, &next, out)
     }
 
     /// What a flow holds leaves.
@@ -360,10 +363,10 @@ type Merged<S> = Result<Option<Flush>, (S, Flush)>;
 
 /// Appends a packet that may join.
 #[inline(always)]
-fn merge<S: Segment>(flow: &mut Flow<S>, packet: S, layout: &Layout, next: &Next, out: &mut impl Sink<S>) -> Merged<S> {
+fn merge<S: Segment>(flow: &mut Flow<S>, packet: S, next: &Next, out: &mut impl Sink<S>) -> Merged<S> {
     let Some(held) = &mut flow.segment else { return Err((packet, Flush::Unknown)) };
     let size = flow.opening.size;
-    match held.append(packet, layout.header.into(), next.verify) {
+    match held.append(packet, flow.header.into(), next.verify) {
         Appended::Chained => {}
         Appended::Copied(rest) => out.spent(rest),
         Appended::Full(packet) => return Err((packet, Flush::Full)),

@@ -41,6 +41,7 @@ mod offload;
 mod predict;
 mod rules;
 mod segment;
+mod shape;
 mod stats;
 mod table;
 mod virtio;

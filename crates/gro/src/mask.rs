@@ -101,33 +101,17 @@ impl Bits {
     }
 
     /// Whether the first `n` bytes of `a` and `b` are there and equal where the mask is set.
-    #[inline(always)]
     pub(crate) fn same(&self, a: &[u8], b: &[u8], n: usize) -> bool {
-        // The commonest lengths, unrolled: UDP, TCP and TCP with timestamps over IPv4 and IPv6.
-        match n {
-            42 => self.same_fixed::<42>(a, b),
-            54 => self.same_fixed::<54>(a, b),
-            66 => self.same_fixed::<66>(a, b),
-            86 => self.same_fixed::<86>(a, b),
-            _ => self.same_any(a, b, n),
-        }
-    }
-
-    #[inline(always)]
-    fn same_fixed<const N: usize>(&self, a: &[u8], b: &[u8]) -> bool {
-        let (Some(a), Some(b), Some(m)) = (a.first_chunk::<N>(), b.first_chunk::<N>(), self.0.first_chunk::<N>())
-        else {
-            return false;
-        };
-        differ_nowhere(a, b, m)
-    }
-
-    #[inline(never)]
-    fn same_any(&self, a: &[u8], b: &[u8], n: usize) -> bool {
         match (a.get(..n), b.get(..n), self.0.get(..n)) {
             (Some(a), Some(b), Some(m)) => differ_nowhere(a, b, m),
             _ => false,
         }
+    }
+
+    /// Those of a header of `n` bytes.
+    #[cfg(test)]
+    pub(crate) fn bytes(&self, n: usize) -> &[u8] {
+        &self.0[..n]
     }
 }
 

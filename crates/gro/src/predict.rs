@@ -17,27 +17,33 @@ pub(crate) struct Expected {
     outer: Ipv4,
 }
 
+/// Identification and checksum. In one number: what is stored as two and loaded as one waits for
+/// the stores.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-struct Ipv4 {
-    id: u16,
-    check: u16,
-}
+struct Ipv4(u32);
 
 impl Ipv4 {
     #[inline(always)]
+    fn new(id: u16, check: u16) -> Self {
+        Self(u32::from(id) << 16 | u32::from(check))
+    }
+
+    #[inline(always)]
     fn of(b: &[u8], l3: u16) -> Self {
         let h: &[u8; 12] = array(b, l3.into()).unwrap_or(&[0; 12]);
-        Self { id: u16::from_be_bytes([h[4], h[5]]), check: u16::from_be_bytes([h[10], h[11]]) }
+        Self::new(u16::from_be_bytes([h[4], h[5]]), u16::from_be_bytes([h[10], h[11]]))
     }
 
     /// Adds 1 to the identification, and so takes 1 from the checksum.
     #[inline(always)]
     fn count(&mut self) {
-        self.id = self.id.wrapping_add(1);
+        let (id, check) = ((self.0 >> 16) as u16, self.0 as u16);
         // From 0xffff to 0 is no difference in ones' complement.
-        if self.id != 0 {
-            self.check = if self.check == 0 { 0xfffe } else { self.check - 1 };
-        }
+        *self = match (id, check) {
+            (0xffff, _) => Self::new(0, check),
+            (_, 0) => Self::new(id + 1, 0xfffe),
+            _ => Self(self.0 + 0xffff),
+        };
     }
 }
 
@@ -58,6 +64,16 @@ impl Expected {
         (layout.udp || be32(b, usize::from(layout.l4) + 4) == Some(self.seq))
             && (layout.v6 || Ipv4::of(b, layout.l3) == self.ip)
             && (layout.outer == Outer::None || layout.outer_v6 || Ipv4::of(b, layout.outer_l3) == self.outer)
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_seq(&self, seq: u32) -> bool {
+        seq == self.seq
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_ipv4(&self, id: u16, check: u16) -> bool {
+        Ipv4::new(id, check) == self.ip
     }
 
     /// Goes on from a packet of `size` bytes to the next.

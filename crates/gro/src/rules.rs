@@ -12,7 +12,7 @@ use crate::bytes::{array, be16, be32, sum, u8_at};
 use crate::fixup;
 use crate::gso::MIN_TCP_SIZE;
 use crate::layout::{Layout, Outer, UDP};
-use crate::mask::{MAX_TEMPLATE, Mask};
+use crate::mask::{MAX_TEMPLATE, Mask, Masks};
 use crate::offload::Checksum;
 use crate::predict::Expected;
 use crate::segment::Segment;
@@ -75,26 +75,37 @@ fn transport(b: &[u8], len: usize, l4: usize, is_udp: bool) -> Option<(bool, u16
     ok.then_some((false, payload))
 }
 
-/// Is `packet` just what was foretold? If so, what its payload is to be
-/// verified against. If not, [`next`] has the last word.
+/// Is `packet` just what was foretold? If so, what its payload is to be verified against. If not,
+/// [`next`] has the last word.
 #[inline(always)]
-pub(crate) fn expected<S: Segment>(flow: &Flow<S>, packet: &S, mask: &Mask) -> Option<Option<u16>> {
-    let layout = &mask.layout;
+pub(crate) fn expected<S: Segment>(flow: &Flow<S>, packet: &S, masks: &mut Masks) -> Option<Option<u16>> {
     let held = flow.segment.as_ref()?;
     let b = packet.head();
+    let offload = packet.offload();
+    if packet.packet_len() != usize::from(flow.full_len) || packet.vlan() != held.vlan() || offload.gso.is_some() {
+        return None;
+    }
+    match flow.shape.follows(held.head(), b, &flow.expected) {
+        Some(false) => None,
+        Some(true) if offload.checksum == Checksum::Verified => Some(None),
+        Some(true) => verify(offload.checksum, b, packet.packet_len(), &masks.get(flow.opening.layout).layout).ok(),
+        None => expected_any(flow, held.head(), packet, masks.get(flow.opening.layout)),
+    }
+}
+
+#[inline(never)]
+fn expected_any<S: Segment>(flow: &Flow<S>, held: &[u8], packet: &S, mask: &Mask) -> Option<Option<u16>> {
+    let layout = &mask.layout;
+    let b = packet.head();
     let len = packet.packet_len();
-    let header = usize::from(layout.header);
-    if len != header + usize::from(flow.opening.size)
-        || !mask.rest.same(held.head(), b, header)
-        || packet.vlan() != held.vlan()
+    if !mask.rest.same(held, b, layout.header.into())
         || !flow.expected.is(b, layout)
         || (layout.udp && be16(b, usize::from(layout.l4) + 6) == Some(0))
-        || (layout.outer != Outer::None && !outer_sums(held.head(), b, len, layout))
+        || (layout.outer != Outer::None && !outer_sums(held, b, len, layout))
     {
         return None;
     }
-    let offload = packet.offload();
-    if offload.gso.is_some() { None } else { verify(offload.checksum, b, len, layout).ok() }
+    verify(packet.offload().checksum, b, len, layout).ok()
 }
 
 /// What the payload is to be verified against, by what is said of the packet.

@@ -15,6 +15,7 @@
 //! its entries are stale then.
 
 use crate::predict::Expected;
+use crate::shape::Shape;
 
 const WAYS: usize = 8;
 /// The tag of a way that is free.
@@ -70,6 +71,10 @@ pub(crate) struct Flow<S> {
     pub(crate) outer_counts: bool,
     /// Of the next packet, if there is more than one.
     pub(crate) expected: Expected,
+    pub(crate) shape: Shape,
+    /// Header and data of a full-sized packet; the header alone.
+    pub(crate) full_len: u16,
+    pub(crate) header: u16,
     /// How many more full-sized packets may join.
     pub(crate) room: u16,
     set: u16,
@@ -118,6 +123,9 @@ impl<S> Table<S> {
             counts: false,
             outer_counts: false,
             expected: Expected::default(),
+            shape: Shape::ANY,
+            full_len: 0,
+            header: 0,
             room: 0,
             set: 0,
             generation: 0,
@@ -236,5 +244,15 @@ impl<S> Table<S> {
         self.log
             .retain(|(at, generation)| flows.get(usize::from(*at)).is_some_and(|flow| flow.generation == *generation));
         self.first = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flow_with_a_handle_is_one_cache_line() {
+        assert_eq!(size_of::<Flow<Box<u8>>>(), 64);
     }
 }
