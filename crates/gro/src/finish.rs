@@ -17,7 +17,7 @@ pub(crate) fn finish<S: Segment>(segment: &mut S, flow: &Flow<S>) {
     let len = flow.opening.len as usize;
     let (l3, l4) = (usize::from(layout.l3), usize::from(layout.l4));
     let h = segment.head_mut();
-    fixup::ip(h, l3, l4, layout.v6, len - l3, None);
+    fixup::ip_length(h, l3, layout.v6, len - l3);
     if layout.udp {
         put16(h, l4 + 4, length_field(len - l4));
     } else if let Some(flags) = h.get_mut(l4 + 13) {

@@ -4,23 +4,32 @@
 //! another of a different length. Coalescing calls it with the aggregate's length, segmentation
 //! with each segment's.
 
-use towpath_wire::checksum::{add, finish, finish_udp};
+use towpath_wire::checksum::{self, add, finish, finish_udp};
 
-use crate::bytes::{be16, length_field, put16, sum};
+use crate::bytes::{array, be16, length_field, put16, sum};
 use crate::layout::{Layout, Outer, UDP};
 
 /// The sum of an IP header's two addresses.
 #[inline]
 pub(crate) fn addresses(h: &[u8], l3: usize, v6: bool) -> u16 {
-    if v6 { sum(h, l3 + 8, l3 + 40) } else { sum(h, l3 + 12, l3 + 20) }
+    if v6 {
+        sum(h, l3 + 8, l3 + 40)
+    } else {
+        let words: &[u8; 8] = array(h, l3 + 12).unwrap_or(&[0; 8]);
+        let word = |at: usize| u32::from(u16::from_be_bytes([words[at], words[at + 1]]));
+        fold(word(0) + word(2) + word(4) + word(6))
+    }
+}
+
+#[inline]
+fn fold(sum: u32) -> u16 {
+    add(sum as u16, (sum >> 16) as u16)
 }
 
 /// The pseudo-header sum, given that of the addresses.
 #[inline]
 pub(crate) fn pseudo(addresses: u16, protocol: u8, l4_len: usize) -> u16 {
-    let len = l4_len as u32;
-    let len = add(len as u16, (len >> 16) as u16);
-    add(addresses, add(u16::from(protocol), len))
+    add(addresses, fold(l4_len as u32 + u32::from(protocol)))
 }
 
 /// The IP header at `l3`: its length field for a packet that ends `len` bytes after `l3`, its
@@ -38,6 +47,19 @@ pub(crate) fn ip(h: &mut [u8], l3: usize, l4: usize, v6: bool, len: usize, id: O
     put16(h, l3 + 10, 0);
     let check = finish(sum(h, l3, l4));
     put16(h, l3 + 10, check);
+}
+
+/// As [`ip`], for a header whose checksum is right: only the length changes.
+#[inline]
+pub(crate) fn ip_length(h: &mut [u8], l3: usize, v6: bool, len: usize) {
+    if v6 {
+        return put16(h, l3 + 4, length_field(len - 40));
+    }
+    if let (Some(old), Some(check)) = (be16(h, l3 + 2), be16(h, l3 + 10)) {
+        let new = length_field(len);
+        put16(h, l3 + 2, new);
+        put16(h, l3 + 10, checksum::update16(check, old, new));
+    }
 }
 
 /// What an outer UDP checksum is to become, where there is one.

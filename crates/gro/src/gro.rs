@@ -17,6 +17,7 @@ use crate::finish::finish;
 use crate::key::Hasher;
 use crate::layout::{self, Layout, Link, Outer, Unknown};
 use crate::mask::Masks;
+use crate::predict::Expected;
 use crate::rules::{self, Next};
 use crate::segment::{Appended, Segment, Sink};
 use crate::shape::Shape;
@@ -160,6 +161,7 @@ impl<S: Segment> Gro<S> {
     }
 
     /// Takes one packet. Always coalesces: stepping aside is for bursts.
+    #[inline(never)]
     pub fn push(&mut self, packet: S, now: u64, out: &mut impl Sink<S>) {
         self.push_one(packet, now, out);
     }
@@ -178,7 +180,7 @@ impl<S: Segment> Gro<S> {
             && flow.count > 1
         {
             if let Some(verify) = rules::expected(flow, &packet, &mut self.masks) {
-                let next = Next { payload: flow.opening.size, flags: 0, verify, fields: None };
+                let next = Next::foretold(flow, verify);
                 match merge(flow, packet, &next, out) {
                     Ok(None) => self.stats.merged += 1,
                     other => self.after(at, other, hash, now, out),
@@ -311,30 +313,20 @@ impl<S: Segment> Gro<S> {
     /// Appends a packet to what is held, if all rules allow it.
     fn join(&mut self, at: usize, packet: S, out: &mut impl Sink<S>) -> Merged<S> {
         let Some(flow) = self.table.flow(at) else { return Err((packet, Flush::Unknown)) };
-        let Some(held) = &flow.segment else { return Err((packet, Flush::Unknown)) };
         if packet.offload().gso.is_some() {
             return Err((packet, Flush::Gso));
         }
-        if flow.opening.layout == 0 {
-            let Some(layout) = layout::plain(held.head(), self.config.link) else {
-                return Err((packet, Flush::Unknown));
-            };
-            flow.opening.layout = layout.pack();
+        if flow.count == 1 {
+            if !begin(flow, packet.head(), &self.config) {
+                return Err((packet, Flush::Checksum));
+            }
+            if let (Some(verify), 1..) = (rules::expected(flow, &packet, &mut self.masks), flow.room) {
+                return merge(flow, packet, &Next::foretold(flow, verify), out);
+            }
         }
         let mask = self.masks.get(flow.opening.layout);
-        let layout = &mask.layout;
-        let limit = Limit::of(layout, &self.config);
-        if flow.count == 1 {
-            let Some((counts, outer_counts)) = rules::second(held, packet.head(), layout) else {
-                return Err((packet, Flush::Checksum));
-            };
-            (flow.counts, flow.outer_counts) = (counts, outer_counts);
-            flow.shape = Shape::of(layout);
-            flow.header = layout.header;
-            flow.full_len = layout.header.saturating_add(flow.opening.size);
-            flow.room = limit.room(flow.opening.len, flow.opening.size);
-        }
-        let next = match rules::next(flow, held, &packet, mask) {
+        let limit = Limit::of(&mask.layout, &self.config);
+        let next = match rules::next(flow, &packet, mask) {
             Ok(next) => next,
             Err(reason) => return Err((packet, reason)),
         };
@@ -360,6 +352,30 @@ impl<S: Segment> Gro<S> {
 
 /// `Ok` says why that ends the aggregate, if it does; `Err` why the packet cannot join.
 type Merged<S> = Result<Option<Flush>, (S, Flush)>;
+
+/// Finds out what has to be known once a second packet comes, `b` being the beginning of it. `false`
+/// if the first one's checksums are wrong.
+#[inline(always)]
+fn begin<S: Segment>(flow: &mut Flow<S>, b: &[u8], config: &Config) -> bool {
+    let Some(held) = &flow.segment else { return false };
+    let a = held.head();
+    let layout = if flow.opening.layout == 0 {
+        layout::plain(a, config.link).unwrap_or_default()
+    } else {
+        Layout::unpack(flow.opening.layout)
+    };
+    let Some((counts, outer_counts)) = rules::second(held, b, &layout) else { return false };
+    let size = flow.opening.size;
+    flow.opening.layout = layout.pack();
+    (flow.counts, flow.outer_counts) = (counts, outer_counts);
+    flow.expected = Expected::of(a, &layout);
+    flow.expected.advance(size, counts, outer_counts);
+    flow.shape = Shape::of(&layout);
+    flow.header = layout.header;
+    flow.full_len = layout.header.saturating_add(size);
+    flow.room = Limit::of(&layout, config).room(flow.opening.len, size);
+    true
+}
 
 /// Appends a packet that may join.
 #[inline(always)]

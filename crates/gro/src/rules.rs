@@ -75,6 +75,14 @@ fn transport(b: &[u8], len: usize, l4: usize, is_udp: bool) -> Option<(bool, u16
     ok.then_some((false, payload))
 }
 
+impl Next {
+    /// A packet that is as foretold.
+    #[inline(always)]
+    pub(crate) fn foretold<S>(flow: &Flow<S>, verify: Option<u16>) -> Self {
+        Self { payload: flow.opening.size, flags: 0, verify, fields: None }
+    }
+}
+
 /// Is `packet` just what was foretold? If so, what its payload is to be verified against. If not,
 /// [`next`] has the last word.
 #[inline(always)]
@@ -134,7 +142,8 @@ pub(crate) struct Next {
 /// May `packet`, which has the hash of `flow`, join what it holds, that being `held`? Not fast: what
 /// is as expected does not come here.
 #[inline(never)]
-pub(crate) fn next<S: Segment>(flow: &Flow<S>, held: &S, packet: &S, mask: &Mask) -> Result<Next, Flush> {
+pub(crate) fn next<S: Segment>(flow: &Flow<S>, packet: &S, mask: &Mask) -> Result<Next, Flush> {
+    let held = flow.segment.as_ref().ok_or(Flush::Unknown)?;
     let layout = &mask.layout;
     let b = packet.head();
     let len = packet.packet_len();

@@ -23,35 +23,29 @@ const VACANT: u16 = 0;
 /// Flow numbers are 16 bits.
 const MAX_FLOWS: usize = 1 << 15;
 
-/// Tags four to a word, so that a word is compared at once.
 #[derive(Clone, Copy, Default)]
 #[repr(align(32))]
 struct Set {
-    tags: [u64; 2],
+    tags: [u16; WAYS],
     flows: [u16; WAYS],
 }
 
 const EACH: u64 = 0x0001_0001_0001_0001;
 
 impl Set {
-    /// The first way with this tag.
+    /// The first way with this tag. Four tags are compared at once, as the lanes of a word.
     #[inline(always)]
     fn find(&self, tag: u16) -> Option<usize> {
+        let [a, b, c, d, e, f, g, h] = self.tags.map(u64::from);
         // The lowest lane found is zero; those above it may be found by a borrow.
         let zero = |x: u64| x.wrapping_sub(EACH) & !x & (EACH << 15);
         let wanted = u64::from(tag) * EACH;
-        let low = zero(self.tags[0] ^ wanted);
+        let low = zero((a | b << 16 | c << 32 | d << 48) ^ wanted);
         if low != 0 {
             return Some(low.trailing_zeros() as usize / 16);
         }
-        let high = zero(self.tags[1] ^ wanted);
+        let high = zero((e | f << 16 | g << 32 | h << 48) ^ wanted);
         (high != 0).then(|| 4 + high.trailing_zeros() as usize / 16)
-    }
-
-    #[inline]
-    fn set(&mut self, way: usize, tag: u16) {
-        let (word, shift) = (way / 4 % 2, way % 4 * 16);
-        self.tags[word] = self.tags[word] & !(0xffff << shift) | u64::from(tag) << shift;
     }
 }
 
@@ -192,7 +186,7 @@ impl<S> Table<S> {
         let Some(at) = self.free.pop() else { return Some(segment) };
         let Some(set) = self.sets.get_mut(usize::from(place.set)) else { return Some(segment) };
         let Some(flow) = self.flows.get_mut(usize::from(at)) else { return Some(segment) };
-        set.set(place.way.into(), place.tag);
+        set.tags[usize::from(place.way) % WAYS] = place.tag;
         set.flows[usize::from(place.way) % WAYS] = at;
         flow.segment = Some(segment);
         flow.opening = opening;
@@ -209,7 +203,7 @@ impl<S> Table<S> {
     pub(crate) fn close(&mut self, at: usize) -> Option<&mut Flow<S>> {
         let flow = self.flows.get_mut(at)?;
         flow.generation = flow.generation.wrapping_add(1);
-        self.sets.get_mut(usize::from(flow.set))?.set(flow.way.into(), VACANT);
+        self.sets.get_mut(usize::from(flow.set))?.tags[usize::from(flow.way) % WAYS] = VACANT;
         if self.free.len() < self.free.capacity() {
             self.free.push(at as u16);
         }
