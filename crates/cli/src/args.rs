@@ -57,6 +57,8 @@ pub(crate) enum Command {
     /// Tell what a port can do here, what not, why, and the command that would mend it
     #[command(after_long_help = PORTS_HELP)]
     Probe(Probe),
+    /// Explain the rules of --rule and --lane-rule
+    Rules,
     /// Measure what towpath is judged by, in the shape of the tables that it is compared with
     Bench(Bench),
     /// Print a completion script for a shell
@@ -220,15 +222,22 @@ pub(crate) struct Run {
     /// Stop after so many packets
     #[arg(long, value_name = "N", value_parser = number)]
     pub(crate) count: Option<u64>,
-    /// Coalesce packets of a flow that follow each other; auto: where the egress takes super-packets, while something merges
-    #[arg(long, value_enum, default_value_t = GroArg::Auto, help_heading = "Coalescing")]
-    pub(crate) gro: GroArg,
+    /// Coalesce packets of a flow that follow each other; without it: auto for fwd, off for the others
+    #[arg(long, value_enum, help_heading = "Coalescing")]
+    pub(crate) gro: Option<GroArg>,
     /// How long an aggregate may wait for more, in microseconds; 0: no longer than the burst
     #[arg(long, value_name = "US", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000_000), help_heading = "Coalescing")]
     pub(crate) gro_flush_us: u64,
     /// Largest aggregate, as its IP header says
     #[arg(long, value_name = "BYTES", default_value_t = 65535, value_parser = clap::value_parser!(u32).range(1280..=65535), help_heading = "Coalescing")]
     pub(crate) gro_max_size: u32,
+    /// What becomes of packets as they are received, in order: pass, drop, tx, redirect a|b, lane N, and what to match:
+    /// 'drop udp dport 53', 'redirect b vlan 100', 'default drop' (see 'towpath rules')
+    #[arg(long, value_name = "RULE", help_heading = "Rules")]
+    pub(crate) rule: Vec<String>,
+    /// The same, in the lane
+    #[arg(long, value_name = "RULE", requires = "lanes", help_heading = "Rules")]
+    pub(crate) lane_rule: Vec<String>,
     /// Cores of lanes, which take the packets of their flows from all workers; none: the workers do all the work
     #[arg(long, value_name = "CORES", value_delimiter = ',', help_heading = "Lanes")]
     pub(crate) lanes: Vec<usize>,
@@ -289,7 +298,7 @@ pub(crate) enum GroArg {
     On,
     /// Never
     Off,
-    /// Where it pays
+    /// Where the egress takes super-packets, and while something merges
     Auto,
 }
 

@@ -10,8 +10,33 @@ use std::time::Duration;
 use towpath::datapath::coalesce::{CoalesceConfig, Mode};
 use towpath::datapath::idle::Idle;
 use towpath::datapath::lane::{Full, LaneConfig};
+use towpath::datapath::rules::{RuleError, Rules};
 use towpath::packet::port::{Layer, Port};
-use towpath::{Directions, Forward, Opener, Role, Uri};
+use towpath::{Directions, Forward, Opener, Role, Uri, Verdicts};
+
+/// What `towpath rules` prints.
+const RULES: &str = "\
+A rule is a verdict and what to match; all of it must match, and the first rule that does decides.
+
+  pass                goes on: steering, lanes, GRO, egress
+  drop                is dropped, and counted as filtered
+  tx                  leaves by the port that it came from
+  redirect a|b        leaves by that end of 'fwd A B'
+  lane N              goes on in lane N, whatever its hash
+
+  tcp udp sctp icmp icmp6 proto N      the transport
+  src PREFIX  dst PREFIX               10.0.0.0/8, 2001:db8::/32
+  sport PORTS dport PORTS              53, 1024-2047; never a fragment
+  vlan IDS                             100, 100-199; in the frame or beside it
+  smac MAC  dmac MAC                   02:00:00:00:00:01
+  ip ip6 arp ether TYPE                the type behind all tags
+  frag                                 parts of IP packets
+  any                                  everything
+
+  default VERDICT                      what becomes of the rest; pass if it is not said
+
+Example:
+  towpath fwd tap:a tap:b --rule 'drop udp dport 53' --rule 'tx icmp' --rule 'default pass'";
 
 type Outcome = Result<ExitCode, Box<dyn Error>>;
 
@@ -23,6 +48,10 @@ pub(crate) fn dispatch(args: Args) -> Outcome {
         Command::Record(record) => capture(record),
         Command::Replay(replay) => play(replay),
         Command::Probe(args) => probe::probe(&args),
+        Command::Rules => {
+            println!("{RULES}");
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Bench(args) => bench::bench(&args),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Args::command(), "towpath", &mut std::io::stdout());
@@ -49,7 +78,7 @@ fn forward(mut fwd: Fwd) -> Outcome {
     let a = opener.open(&a.parse()?, from)?;
     let b = opener.open(&b.parse()?, to)?;
     opener.check()?;
-    run::run(plan(&fwd.run, directions), a, b, &fwd.run)
+    run::run(plan(&fwd.run, directions, true)?, a, b, &fwd.run)
 }
 
 fn generate(mut args: Gen) -> Outcome {
@@ -75,7 +104,7 @@ fn generate(mut args: Gen) -> Outcome {
     options.extend(args.more);
     let from = opener.open(&format!("gen:{}", options.join(",")).parse()?, Role::Ingress)?;
     opener.check()?;
-    run::run(plan(&args.run, Directions::OneWay), from, to, &args.run)
+    run::run(plan(&args.run, Directions::OneWay, false)?, from, to, &args.run)
 }
 
 fn drain(args: Sink) -> Outcome {
@@ -83,7 +112,7 @@ fn drain(args: Sink) -> Outcome {
     let from = opener.open(&args.port.parse()?, Role::Ingress)?;
     let to = opener.open(&"null:".parse()?, Role::Egress)?;
     opener.check()?;
-    run::run(plan(&args.run, Directions::OneWay), from, to, &args.run)
+    run::run(plan(&args.run, Directions::OneWay, false)?, from, to, &args.run)
 }
 
 fn capture(args: Record) -> Outcome {
@@ -91,11 +120,11 @@ fn capture(args: Record) -> Outcome {
     let from = opener.open(&args.port.parse()?, Role::Ingress)?;
     let mut more: Vec<String> = args.more.into_iter().collect();
     if from.info().layer == Layer::Ip {
-        more.push("layer=ip".into());
+        more.push("link=ip".into());
     }
     let to = opener.open(&file(&args.file, &more)?, Role::Egress)?;
     opener.check()?;
-    run::run(plan(&args.run, Directions::OneWay), from, to, &args.run)
+    run::run(plan(&args.run, Directions::OneWay, false)?, from, to, &args.run)
 }
 
 fn play(args: Replay) -> Outcome {
@@ -107,7 +136,7 @@ fn play(args: Replay) -> Outcome {
     let from = opener.open(&file(&args.file, &more)?, Role::Ingress)?;
     let to = opener.open(&args.port.parse()?, Role::Egress)?;
     opener.check()?;
-    run::run(plan(&args.run, Directions::OneWay), from, to, &args.run)
+    run::run(plan(&args.run, Directions::OneWay, false)?, from, to, &args.run)
 }
 
 fn file(path: &Path, options: &[String]) -> Result<Uri, Box<dyn Error>> {
@@ -115,7 +144,11 @@ fn file(path: &Path, options: &[String]) -> Result<Uri, Box<dyn Error>> {
     Ok(format!("pcap:{path}?{}", options.join(",")).parse()?)
 }
 
-fn plan(run: &Run, directions: Directions) -> Forward {
+fn verdicts(texts: &[String]) -> Result<Verdicts, RuleError> {
+    if texts.is_empty() { Ok(Verdicts::Pass) } else { Rules::parse(texts).map(Verdicts::Rules) }
+}
+
+fn plan(run: &Run, directions: Directions, forwards: bool) -> Result<Forward, RuleError> {
     let mut plan = Forward {
         directions,
         workers: run.workers,
@@ -135,11 +168,16 @@ fn plan(run: &Run, directions: Directions) -> Forward {
             ..LaneConfig::default()
         },
         rebalance: run.rebalance,
+        at_rx: verdicts(&run.rule)?,
+        in_lane: verdicts(&run.lane_rule)?,
         gro: CoalesceConfig {
             mode: match run.gro {
-                GroArg::On => Mode::On,
-                GroArg::Off => Mode::Off,
-                GroArg::Auto => Mode::Auto,
+                Some(GroArg::On) => Mode::On,
+                Some(GroArg::Auto) => Mode::Auto,
+                Some(GroArg::Off) => Mode::Off,
+                // What is generated, replayed or recorded is to arrive packet by packet, unless asked otherwise.
+                None if forwards => Mode::Auto,
+                None => Mode::Off,
             },
             hold: Duration::from_micros(run.gro_flush_us),
             max_size: run.gro_max_size,
@@ -151,5 +189,5 @@ fn plan(run: &Run, directions: Directions) -> Forward {
         plan.pool.capacity = usize::try_from(buffers).unwrap_or(usize::MAX);
         plan.pool.floors.tx = plan.pool.capacity / 16;
     }
-    plan
+    Ok(plan)
 }

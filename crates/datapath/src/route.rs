@@ -1,8 +1,8 @@
 //! A route: one direction from a receive queue to a transmit queue, run to completion by one thread.
 //!
 //! ```text
-//!   RxQueue ──rx──► incoming ──► Coalescer, if there is one ──► incoming
-//!                      │
+//!   RxQueue ──rx──► incoming ──► verdicts ──► Coalescer, if there is one ──► incoming
+//!                      │            └ tx, redirect: to the route of the other direction, on the same thread
 //!                      ├─ a packet asks for more than the egress can ──► Finisher ──► outgoing ──tx──► TxQueue
 //!                      └─ no packet does ──────────────────────────────────────────────────tx──► TxQueue
 //! ```
@@ -16,12 +16,15 @@
 use crate::coalesce::{CoalesceConfig, Coalescer};
 use crate::finish::{Finisher, asks_more};
 use crate::report::GroCounters;
+use crate::rules::{Judge, PortSide, Verdict, dissect_packet};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 use towpath_gro::Link;
 use towpath_packet::port::{Layer, RxQueue, State, TxQueue, Wake};
-use towpath_packet::{Batch, Cache, Counters, DropReason, Offloads};
+use towpath_packet::{Batch, Cache, Counters, DropReason, Offloads, Packet};
+use towpath_wire::LinkKind;
 
 /// How a route behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,12 +66,27 @@ impl Limit {
     }
 }
 
+/// Packets that may wait for the route of the other direction.
+const TURNED: usize = 256;
+
+/// Where a route stands among others: what its verdicts refer to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standing {
+    /// The end of `fwd A B` that its packets come from.
+    pub side: PortSide,
+    /// A number that it shares with the route of the other direction, if there is one: both run on the same thread.
+    pub pair: usize,
+}
+
 /// One direction, owned by the thread that runs it.
 pub struct Route<R, T> {
     rx: R,
     tx: T,
     incoming: Batch,
     outgoing: Batch,
+    judge: Option<Box<dyn Judge>>,
+    standing: Standing,
+    turned: VecDeque<Packet>,
     coalescer: Option<Coalescer>,
     finisher: Finisher,
     can: Offloads,
@@ -98,6 +116,9 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
             tx,
             incoming,
             outgoing,
+            judge: None,
+            standing: Standing { side: PortSide::A, pair: 0 },
+            turned: VecDeque::with_capacity(TURNED),
             coalescer: None,
             finisher,
             can,
@@ -128,6 +149,25 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
         self
     }
 
+    /// Asks `judge` what becomes of each packet that is received.
+    #[must_use]
+    pub fn with_judge(mut self, judge: Box<dyn Judge>) -> Route<R, T> {
+        self.judge = Some(judge);
+        self
+    }
+
+    /// Says where the route stands.
+    #[must_use]
+    pub fn with_standing(mut self, standing: Standing) -> Route<R, T> {
+        self.standing = standing;
+        self
+    }
+
+    /// Where the route stands.
+    pub fn standing(&self) -> Standing {
+        self.standing
+    }
+
     /// What GRO did on this route, if it is in use.
     pub fn gro(&self) -> Option<&Arc<GroCounters>> {
         self.coalescer.as_ref().map(Coalescer::figures)
@@ -144,9 +184,10 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
         self.incoming.len() + ready + self.finisher.holds() + self.outgoing.len()
     }
 
-    /// Packets that were received and not yet taken by the egress: waiting for it, or for more of their flow.
+    /// Packets that were received and not yet taken by an egress: waiting for it, for more of their flow, or for the other
+    /// direction.
     pub fn held(&self) -> usize {
-        self.waiting() + self.coalescer.as_ref().map_or(0, Coalescer::held)
+        self.waiting() + self.turned.len() + self.coalescer.as_ref().map_or(0, Coalescer::held)
     }
 
     /// Why the route will move no more packets; `None` while it may.
@@ -184,6 +225,9 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
             }
             return sent;
         }
+        if self.turned.len() > TURNED - Batch::<64>::CAPACITY {
+            return 0;
+        }
         self.settle();
         self.rx.refill();
         let received = self.rx.rx(&mut self.incoming);
@@ -207,11 +251,87 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
                 self.ended = Some(State::Done);
             }
         }
+        if self.judge.is_some() {
+            self.judge_incoming();
+        }
         if let Some(coalescer) = &mut self.coalescer {
             coalescer.push(&mut self.incoming, received < Batch::<64>::CAPACITY);
         }
         self.send();
+        // A port that is gone may take packets and drop them, and an ingress that always has more would go on for ever.
+        let egress = self.tx.state();
+        if egress.ended() && self.ended.is_none() {
+            self.ended = Some(egress);
+        }
         received
+    }
+
+    /// Lets the judge decide on every packet that has come in.
+    fn judge_incoming(&mut self) {
+        let Some(judge) = &mut self.judge else { return };
+        if judge.constant() == Some(Verdict::Pass) {
+            return;
+        }
+        let link = if self.config.layer == Layer::Ip { LinkKind::Ip } else { LinkKind::Ethernet };
+        let mut verdicts = [Verdict::Pass; Batch::<64>::CAPACITY];
+        for (packet, verdict) in self.incoming.as_mut_slice().iter_mut().zip(&mut verdicts) {
+            let found = dissect_packet(packet, link);
+            *verdict = judge.judge(packet, &found);
+            if packet.flow_hash().is_none() {
+                packet.set_flow_hash(found.symmetric_hash(0));
+            }
+        }
+        if verdicts[..self.incoming.len()].iter().all(|verdict| *verdict == Verdict::Pass) {
+            return;
+        }
+        let mut judged = std::mem::take(&mut self.incoming);
+        let (n, side) = (judged.len(), self.standing.side);
+        for (mut packet, verdict) in judged.drain_front(n).zip(verdicts) {
+            match verdict {
+                Verdict::Drop => {
+                    self.counters.dropped(DropReason::Filtered, 1);
+                    self.finisher.cache().free(packet);
+                    continue;
+                }
+                Verdict::Tx => {
+                    self.turned.push_back(packet);
+                    continue;
+                }
+                Verdict::Port(to) if to == side => {
+                    self.turned.push_back(packet);
+                    continue;
+                }
+                Verdict::Lane(lane) => packet.set_lane(u8::try_from(lane).ok()),
+                Verdict::Pass | Verdict::Port(_) => {}
+            }
+            let _ = self.incoming.push(packet);
+        }
+    }
+
+    /// Packets that are to leave by the port that they came from.
+    pub(crate) fn turned(&mut self) -> &mut VecDeque<Packet> {
+        &mut self.turned
+    }
+
+    /// Takes packets that the route of the other direction turned back, as many as it has room for, and sends them.
+    pub(crate) fn take_turned(&mut self, turned: &mut VecDeque<Packet>) {
+        if self.waiting() > 0 {
+            return;
+        }
+        while self.incoming.room() > 0
+            && let Some(packet) = turned.pop_front()
+        {
+            let _ = self.incoming.push(packet);
+        }
+        self.send();
+    }
+
+    /// There is no route of the other direction.
+    pub(crate) fn refuse_turned(&mut self) {
+        self.counters.dropped(DropReason::Refused, self.turned.len() as u64);
+        for packet in self.turned.drain(..) {
+            self.finisher.cache().free(packet);
+        }
     }
 
     /// Tells the ingress what has left. With aggregates that are held across bursts there is always something inside; but what
@@ -335,6 +455,10 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
     pub(crate) fn abandon(&mut self) {
         if let Some(coalescer) = &mut self.coalescer {
             coalescer.flush();
+        }
+        self.counters.dropped(DropReason::Stopped, self.turned.len() as u64);
+        for packet in self.turned.drain(..) {
+            self.finisher.cache().free(packet);
         }
         self.drop_held(DropReason::Stopped);
     }

@@ -12,7 +12,7 @@
 //! before [`Worker::run`] returns.
 
 use crate::idle::{Idle, Idler, Next};
-use crate::route::Route;
+use crate::route::{Route, Standing};
 use crate::sys::thread::{self, Event};
 use std::io;
 use std::sync::Arc;
@@ -106,6 +106,10 @@ impl<R: RxQueue, T: TxQueue> Worker<R, T> {
             for route in &mut self.routes {
                 moved += route.turn(stopping);
             }
+            if self.routes.iter_mut().any(|route| !route.turned().is_empty()) {
+                self.turn_back();
+                moved += 1;
+            }
             if moved > 0 && !stopping {
                 idler.busy();
                 about_to_sleep = false;
@@ -137,6 +141,28 @@ impl<R: RxQueue, T: TxQueue> Worker<R, T> {
             endings.push(Ending { route: number, state: route.ended().cloned().unwrap_or(State::Up) });
         }
         Ok(endings)
+    }
+}
+
+impl<R: RxQueue, T: TxQueue> Worker<R, T> {
+    /// Gives what verdicts turned back to the routes of the other direction.
+    #[cold]
+    fn turn_back(&mut self) {
+        for i in 0..self.routes.len() {
+            let Standing { side, pair } = self.routes[i].standing();
+            let back = Standing { side: side.other(), pair };
+            let mut turned = std::mem::take(self.routes[i].turned());
+            match self.routes.iter_mut().find(|route| route.standing() == back) {
+                Some(other) => {
+                    other.take_turned(&mut turned);
+                    *self.routes[i].turned() = turned;
+                }
+                None => {
+                    *self.routes[i].turned() = turned;
+                    self.routes[i].refuse_turned();
+                }
+            }
+        }
     }
 }
 

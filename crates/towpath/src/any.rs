@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use towpath_datapath::lane::{LaneRx, Steer};
-use towpath_datapath::ports::{generator, null, packet, tun, veth};
+use towpath_datapath::ports::{generator, null, packet, pcap, tun, veth};
 use towpath_datapath::uri::Uri;
 use towpath_packet::port::{Info, Port, PortError, Queues, RxQueue, Start, State, TxQueue, Wake};
 use towpath_packet::{Batch, Counters, Offloads};
@@ -40,6 +40,7 @@ pub const SCHEMES: &[Scheme] = &[
     Scheme { name: "tap", example: "tap:tp0", what: "an interface of the kernel with Ethernet frames" },
     Scheme { name: "veth", example: "veth:x", what: "one end of a pair in memory" },
     Scheme { name: "packet", example: "packet:eth1", what: "any interface of the kernel, by AF_PACKET" },
+    Scheme { name: "pcap", example: "pcap:file.pcapng", what: "a capture file, read or written" },
     Scheme { name: "tun", example: "tun:tn0", what: "an interface of the kernel with IP packets" },
 ];
 
@@ -210,6 +211,8 @@ any_port! {
     Null: null::NullPort,
     /// `packet:`
     Packet: packet::PacketPort,
+    /// `pcap:`
+    Pcap: pcap::PcapPort,
     /// `tap:` and `tun:`
     Tun: tun::TunPort,
     /// `veth:`
@@ -251,12 +254,22 @@ impl Opener {
     /// [`PortError::Input`] for a scheme that does not exist or a port that can't be used as `role` says; otherwise what the
     /// port itself says.
     pub fn open(&mut self, uri: &Uri, role: Role) -> Result<AnyPort, PortError> {
-        let _ = role;
         match uri.scheme() {
             "gen" => generator::open(generator::Config::from_uri(uri)?).map(AnyPort::Gen),
             "null" => null::open(null::Config::from_uri(uri)?).map(AnyPort::Null),
             "veth" => self.links.open(&veth::Config::from_uri(uri)?).map(AnyPort::Veth),
             "packet" => packet::open(packet::Config::from_uri(uri)?).map(AnyPort::Packet),
+            "pcap" => {
+                let role = match role {
+                    Role::Ingress => pcap::Role::Ingress,
+                    Role::Egress => pcap::Role::Egress,
+                    Role::Both => {
+                        let what = "a file goes one way: use --oneway, record or replay";
+                        return Err(uri.error(what));
+                    }
+                };
+                pcap::open(pcap::Config::from_uri(uri, role)?).map(AnyPort::Pcap)
+            }
             "tap" | "tun" => tun::open(tun::Config::from_uri(uri)?).map(AnyPort::Tun),
             other => {
                 let known: Vec<_> = SCHEMES.iter().map(|s| s.name).collect();

@@ -19,10 +19,15 @@ use towpath_datapath::coalesce::CoalesceConfig;
 use towpath_datapath::idle::Idle;
 use towpath_datapath::lane::{self, Balancer, Full, LaneConfig, Steering, Table};
 use towpath_datapath::report::{Meter, PortMeter, Reading};
-use towpath_datapath::route::{Limit, Route, RouteConfig};
+use towpath_datapath::route::{Limit, Route, RouteConfig, Standing};
+use towpath_datapath::rules::{Judge, PortSide, RuleError, Rules};
 use towpath_datapath::worker::{Control, Ending, Worker, WorkerConfig};
 use towpath_packet::port::{Info, Layer, Port, PortError, Queues, RxQueue, Start, State, TxQueue};
 use towpath_packet::{Counters, Direction, Floors, Offloads, Pool, PoolConfig, PoolError};
+use towpath_wire::LinkKind;
+
+/// Numbers of pairs of lane routes begin behind those of all queues.
+const LANE_PAIRS: usize = 1 << 16;
 
 /// Time between two steps of rebalancing.
 const REBALANCE: Duration = Duration::from_millis(100);
@@ -58,6 +63,10 @@ pub struct Forward {
     pub steering: LaneConfig,
     /// Move flows from busy to idle lanes while running.
     pub rebalance: bool,
+    /// What becomes of packets as a worker receives them.
+    pub at_rx: Verdicts,
+    /// What becomes of packets in their lane, before GRO.
+    pub in_lane: Verdicts,
     /// How packets are coalesced on their way.
     pub gro: CoalesceConfig,
     /// Stop after so many packets, both directions together.
@@ -81,9 +90,43 @@ impl Default for Forward {
             lanes: Vec::new(),
             steering: LaneConfig::default(),
             rebalance: false,
+            at_rx: Verdicts::default(),
+            in_lane: Verdicts::default(),
             gro: CoalesceConfig::default(),
             count: None,
             pool: PoolConfig { floors: Floors { rx: 0, tx: pool.capacity / 16 }, ..pool },
+        }
+    }
+}
+
+/// Who decides what becomes of packets. The default lets all of them pass.
+#[derive(Clone, Default)]
+pub enum Verdicts {
+    /// All pass.
+    #[default]
+    Pass,
+    /// Rules in words.
+    Rules(Rules),
+    /// A judge of one's own for each route, made on the thread that starts it.
+    Judge(Arc<dyn Fn(PortSide) -> Box<dyn Judge> + Send + Sync>),
+}
+
+impl Verdicts {
+    fn judge(&self, side: PortSide) -> Option<Box<dyn Judge>> {
+        match self {
+            Verdicts::Pass => None,
+            Verdicts::Rules(rules) => Some(Box::new(rules.clone())),
+            Verdicts::Judge(make) => Some(make(side)),
+        }
+    }
+}
+
+impl std::fmt::Debug for Verdicts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Verdicts::Pass => f.write_str("Pass"),
+            Verdicts::Rules(rules) => f.debug_tuple("Rules").field(rules).finish(),
+            Verdicts::Judge(_) => f.write_str("Judge"),
         }
     }
 }
@@ -109,6 +152,9 @@ pub enum StartError {
         /// What it carries.
         b_layer: &'static str,
     },
+    /// A rule can't be kept here.
+    #[error(transparent)]
+    Rule(#[from] RuleError),
     /// A number is out of range.
     #[error("{what}={value}: {rule}")]
     Value {
@@ -138,6 +184,7 @@ impl Forward {
         let (a_info, b_info) = (a.info().clone(), b.info().clone());
         let layer = common_layer(&a_info, &b_info)?;
         self.check(&a_info, &b_info)?;
+        self.check_rules(layer)?;
         let pool = Pool::new(self.pool)?;
         let queues = self.queues();
         let start = |accept: Offloads| Start { pool: pool.clone(), queues, accept };
@@ -191,6 +238,25 @@ impl Forward {
         self.workers.max(self.lanes.len() as u16)
     }
 
+    fn check_rules(&self, layer: Layer) -> Result<(), StartError> {
+        let link = if layer == Layer::Ip { LinkKind::Ip } else { LinkKind::Ethernet };
+        for verdicts in [&self.at_rx, &self.in_lane] {
+            let Verdicts::Rules(rules) = verdicts else { continue };
+            rules.check(link, self.lanes.len() as u16)?;
+            if self.directions == Directions::OneWay
+                && let Some(rule) = rules.turns_back(PortSide::A)
+            {
+                let rule_text = "sends packets back where they came from: forward both ways, without --oneway".into();
+                return Err(StartError::Value { what: "rule", value: rule, rule: rule_text });
+            }
+        }
+        if self.lanes.is_empty() && !matches!(self.in_lane, Verdicts::Pass) {
+            let rule = "there are no lanes: give some, or use rules at rx".into();
+            return Err(StartError::Value { what: "rules in lanes", value: format!("{:?}", self.in_lane), rule });
+        }
+        Ok(())
+    }
+
     fn check(&self, a: &Info, b: &Info) -> Result<(), StartError> {
         let value = |what, value: String, rule: String| Err(StartError::Value { what, value, rule });
         for info in [a, b] {
@@ -239,9 +305,9 @@ impl Plan<'_> {
     fn direct(&mut self, a: AnyQueues, b: AnyQueues) -> Result<(), PoolError> {
         for (i, ((a_rx, a_tx), (b_rx, b_tx))) in a.rx.into_iter().zip(a.tx).zip(b.rx.into_iter().zip(b.tx)).enumerate()
         {
-            let mut routes = vec![self.first(a_rx, b_tx)?.with_gro(&self.forward.gro)];
+            let mut routes = vec![self.first(a_rx, b_tx, PortSide::A, i)?.with_gro(&self.forward.gro)];
             if self.forward.directions == Directions::Both {
-                routes.push(self.first(b_rx, a_tx)?.with_gro(&self.forward.gro));
+                routes.push(self.first(b_rx, a_tx, PortSide::B, i)?.with_gro(&self.forward.gro));
             }
             self.assign(self.worker(i), routes);
         }
@@ -256,24 +322,35 @@ impl Plan<'_> {
             value: lanes.len().to_string(),
             rule: "there can be 1 to 64".into(),
         })?;
-        self.one_way(a.rx, b.tx, &table)?;
+        self.one_way(a.rx, b.tx, PortSide::A, &table)?;
         if self.forward.directions == Directions::Both {
-            self.one_way(b.rx, a.tx, &table)?;
+            self.one_way(b.rx, a.tx, PortSide::B, &table)?;
         }
         Ok(table)
     }
 
-    fn one_way(&mut self, rx: Vec<AnyRx>, tx: Vec<AnyTx>, table: &Arc<Table>) -> Result<(), StartError> {
+    fn one_way(
+        &mut self,
+        rx: Vec<AnyRx>,
+        tx: Vec<AnyTx>,
+        side: PortSide,
+        table: &Arc<Table>,
+    ) -> Result<(), StartError> {
         let config = LaneConfig { layer: self.layer, ..self.forward.steering.clone() };
         let made = lane::connect(&config, table, rx.len())
             .map_err(|source| StartError::Thread { worker: self.forward.workers, source })?;
         self.counters.extend(made.counters);
         for (i, (rx, steer)) in rx.into_iter().zip(made.steers).enumerate() {
-            let route = self.first(rx, AnyTx::Steer(steer))?;
+            let route = self.first(rx, AnyTx::Steer(steer), side, i)?;
             self.assign(self.worker(i), vec![route]);
         }
-        for ((core, lane), tx) in self.forward.lanes.clone().into_iter().zip(made.lanes).zip(tx) {
-            let route = self.route(AnyRx::Lane(lane), tx, true)?.with_gro(&self.forward.gro);
+        for (j, ((core, lane), tx)) in self.forward.lanes.clone().into_iter().zip(made.lanes).zip(tx).enumerate() {
+            let standing = Standing { side, pair: LANE_PAIRS + j };
+            let mut route =
+                self.route(AnyRx::Lane(lane), tx, true)?.with_gro(&self.forward.gro).with_standing(standing);
+            if let Some(judge) = self.forward.in_lane.judge(side) {
+                route = route.with_judge(judge);
+            }
             self.counters.push(route.counters().clone());
             self.assign(Place::Core(core), vec![route]);
         }
@@ -294,8 +371,11 @@ impl Plan<'_> {
     }
 
     /// A route from a port, which the limit counts.
-    fn first(&mut self, rx: AnyRx, tx: AnyTx) -> Result<AnyRoute, PoolError> {
-        let route = self.route(rx, tx, false)?;
+    fn first(&mut self, rx: AnyRx, tx: AnyTx, side: PortSide, queue: usize) -> Result<AnyRoute, PoolError> {
+        let mut route = self.route(rx, tx, false)?.with_standing(Standing { side, pair: queue });
+        if let Some(judge) = self.forward.at_rx.judge(side) {
+            route = route.with_judge(judge);
+        }
         self.counters.push(route.counters().clone());
         Ok(match &self.limit {
             Some(limit) => route.with_limit(limit.clone()),

@@ -3,15 +3,13 @@
 use super::table::{BUCKETS, Steering, Table};
 use super::{Full, Gate, LaneConfig, Link};
 use crate::bell;
+use crate::rules::dissect_packet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use towpath_packet::port::{Layer, State, TxQueue, Wake};
 use towpath_packet::ring::Producer;
 use towpath_packet::{Batch, Counters, DropReason, Offloads, Packet};
-use towpath_wire::dissect::{LinkKind, dissect};
-
-/// Bytes of a packet without a linear part that are looked at to find its flow.
-const PEEK: usize = 128;
+use towpath_wire::LinkKind;
 
 /// The way to one lane.
 #[derive(Debug)]
@@ -120,7 +118,7 @@ impl Steer {
         }
         let hash = match &self.steering {
             Steering::Flow => flow_hash(packet, self.link),
-            Steering::Rss(key) => with_headers(packet, |head| dissect(head, self.link).toeplitz(key)),
+            Steering::Rss(key) => dissect_packet(packet, self.link).toeplitz(key),
             Steering::Lane(lane) => return Some((usize::from(*lane) % self.outlets.len(), None)),
             Steering::RoundRobin => {
                 self.next = (self.next + 1) % self.outlets.len();
@@ -185,21 +183,9 @@ fn flow_hash(packet: &mut Packet, link: LinkKind) -> u32 {
     if let Some(hash) = packet.flow_hash() {
         return hash;
     }
-    let hash = with_headers(packet, |head| dissect(head, link).symmetric_hash(0));
+    let hash = dissect_packet(packet, link).symmetric_hash(0);
     packet.set_flow_hash(hash);
     hash
-}
-
-/// Calls `f` with the bytes that a packet begins with.
-#[inline]
-pub(crate) fn with_headers<R>(packet: &Packet, f: impl FnOnce(&[u8]) -> R) -> R {
-    let linear = packet.linear();
-    if linear.len() >= PEEK.min(packet.len()) {
-        return f(linear);
-    }
-    let mut head = [0; PEEK];
-    let n = packet.copy_to(0, &mut head);
-    f(&head[..n])
 }
 
 impl TxQueue for Steer {

@@ -18,8 +18,6 @@ use towpath_wire::vlan::{Tag, Tci};
 use towpath_wire::{Dissected, ip};
 
 const WORDS: usize = 8;
-/// Words that a mask can have bits in.
-const MASKED: usize = 7;
 
 const SOURCE: usize = 0;
 const DESTINATION: usize = 2;
@@ -39,9 +37,12 @@ const DST_PORT_SHIFT: u32 = 32;
 const ETHERNET: u16 = 1 << 15;
 /// There is an IP header of either version.
 const IP: u16 = 1 << 14;
+/// There is a tag.
+const TAGGED: u16 = 1 << 13;
 
 /// In the place of a tag that is not there: no identifier is as large.
 const NO_TAG: u16 = u16::MAX;
+const NO_TAGS: u64 = u64::MAX >> 16;
 
 /// What rules compare, of one packet.
 #[repr(C, align(64))]
@@ -81,6 +82,9 @@ impl Key {
             | u64::from(flow.src_port) << SRC_PORT_SHIFT
             | u64::from(flow.dst_port) << DST_PORT_SHIFT;
         let tags = u64::from(beside) | u64::from(vid(outer)) << 16 | u64::from(vid(inner)) << 32;
+        if tags != NO_TAGS {
+            flags |= TAGGED;
+        }
         Key([
             src_0,
             src_1,
@@ -128,17 +132,17 @@ impl Width {
 
 /// A rule, ready to be compared.
 #[derive(Debug, Clone)]
-#[repr(C, align(64))]
+#[repr(C, align(16))]
 pub(super) struct Compiled {
-    mask: [u64; MASKED],
-    value: [u64; MASKED],
+    mask: [u64; WORDS],
+    value: [u64; WORDS],
     src_port: Width,
     dst_port: Width,
     vlan: Width,
     verdict: Verdict,
 }
 
-const _: () = assert!(size_of::<Compiled>() == 128);
+const _: () = assert!(size_of::<Compiled>() == 144);
 
 impl Compiled {
     pub(super) fn new(rule: &Rule) -> Compiled {
@@ -148,8 +152,8 @@ impl Compiled {
         let vlan = |span: Span| Width::new(span.first().min(NO_TAG - 1), span.last().min(NO_TAG - 1));
         let port = |span: Span| Width::new(span.first(), span.last());
         let mut compiled = Compiled {
-            mask: [0; MASKED],
-            value: [0; MASKED],
+            mask: [0; WORDS],
+            value: [0; WORDS],
             src_port: matches.src_port.map_or(all, port),
             dst_port: matches.dst_port.map_or(all, port),
             vlan: matches.vlan.map_or(all, vlan),
@@ -182,8 +186,16 @@ impl Compiled {
             compiled.require(PROTOCOL, 0xff, u64::from(protocol));
             flags |= IP;
         }
-        if matches.src_port.or(matches.dst_port).is_some() {
+        for (shift, span) in [(SRC_PORT_SHIFT, matches.src_port), (DST_PORT_SHIFT, matches.dst_port)] {
+            let Some(span) = span else { continue };
             flags |= Flags::PORTS.bits();
+            // The span alone would do, but most rules name one port, and the masked compare is made anyway.
+            if span.first() == span.last() {
+                compiled.require(PROTOCOL, 0xffff << shift, u64::from(span.first()) << shift);
+            }
+        }
+        if matches.vlan.is_some() {
+            flags |= TAGGED;
         }
         if matches.fragment {
             flags |= Flags::FRAGMENT.bits();

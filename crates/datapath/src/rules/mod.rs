@@ -141,6 +141,13 @@ impl Rules {
         self.rules.is_empty()
     }
 
+    /// The first rule, or the default, that sends packets of this end back to it.
+    pub fn turns_back(&self, side: PortSide) -> Option<String> {
+        let back = |verdict| matches!(verdict, Verdict::Tx) || verdict == Verdict::Port(side);
+        let rule = self.rules.iter().find(|rule| back(rule.verdict)).map(Rule::to_string);
+        rule.or_else(|| back(self.default).then(|| format!("default {}", self.default)))
+    }
+
     /// Whether the rules make sense where they are to be used: on ports with this link header, in a datapath with `lanes`
     /// lanes.
     ///
