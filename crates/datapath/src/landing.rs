@@ -19,6 +19,8 @@ use towpath_packet::{Backing, Cache, Direction, Packet, Pool, PoolConfig};
 pub(crate) const LONGEST: usize = 65535 + 14 + 8;
 /// Bytes of a tail: the largest chunk that a pool makes.
 const TAIL: usize = 65472;
+/// Tails that a queue owns: 2 MiB, a burst of super-packets that is still in the second-level cache when it is sent.
+const TAILS: usize = 32;
 /// Bytes that a head must have room for, so that head and tail together hold the longest packet.
 const HEAD: usize = LONGEST - TAIL;
 
@@ -30,18 +32,18 @@ pub(crate) struct Landing {
 }
 
 impl Landing {
-    /// Heads from `pool`, and `tails` tails of its own.
+    /// Heads from `pool`, and tails of its own.
     ///
     /// # Errors
     /// [`PortError::Pool`] when memory can't be had, [`PortError::Input`] when the pool's chunks are too small.
-    pub(crate) fn new(port: &str, pool: &Pool, tails: usize) -> Result<Landing, PortError> {
+    pub(crate) fn new(port: &str, pool: &Pool) -> Result<Landing, PortError> {
         let room = pool.chunk().saturating_sub(pool.headroom());
         if room < HEAD {
             let what = format!("chunks with room for {room} bytes: it needs {HEAD}");
             return Err(PortError::Input { port: port.to_owned(), what });
         }
         let own = PoolConfig {
-            capacity: tails,
+            capacity: TAILS,
             chunk: TAIL,
             headroom: 0,
             backing: Backing::HugePreferred,
@@ -51,6 +53,12 @@ impl Landing {
         let failed = |source| PortError::Pool { port: port.to_owned(), source };
         let tails = Pool::new(own).and_then(|pool| pool.cache(Direction::Rx)).map_err(failed)?;
         Ok(Landing { heads: pool.cache(Direction::Rx).map_err(failed)?, tails })
+    }
+
+    /// A packet with a copy of `bytes`, in as many heads as it takes.
+    #[inline]
+    pub(crate) fn copy(&mut self, bytes: &[u8]) -> Option<Packet> {
+        Packet::copy_from(&mut self.heads, bytes)
     }
 
     /// Puts what is missing into a place; whether it is complete.
@@ -114,7 +122,7 @@ mod tests {
     fn landing() -> (Pool, Landing) {
         let config = PoolConfig { capacity: 64, backing: Backing::Anonymous, ..PoolConfig::default() };
         let pool = Pool::new(config).unwrap();
-        let landing = Landing::new("test:", &pool, 4).unwrap();
+        let landing = Landing::new("test:", &pool).unwrap();
         (pool, landing)
     }
 
@@ -152,7 +160,7 @@ mod tests {
         while landing.fill(&mut place) {
             away.push(place.take(LONGEST).unwrap());
         }
-        assert_eq!(away.len(), 4);
+        assert_eq!(away.len(), TAILS);
         away.pop();
         assert!(landing.fill(&mut place));
     }

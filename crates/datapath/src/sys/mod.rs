@@ -6,7 +6,8 @@
 //!   tun      make and configure TUN/TAP devices                   (ioctl on /dev/net/tun)
 //!   gather   write a header and a packet's chunks with one call   (writev)
 //!   packet   AF_PACKET sockets and their options                  (setsockopt)
-//!   mmsg     many packets with one call                           (recvmmsg, sendmmsg)
+//!   mmsg     many packets with one call                           (sendmmsg)
+//!   ring     packets in memory that the kernel fills              (PACKET_RX_RING)
 //!   thread   pin a thread, let it wait for descriptors             (sched_setaffinity, ppoll, eventfd)
 //! ```
 //!
@@ -19,6 +20,7 @@ pub(crate) mod mmsg;
 pub(crate) mod netdev;
 pub(crate) mod netns;
 pub(crate) mod packet;
+pub(crate) mod ring;
 pub(crate) mod thread;
 pub(crate) mod tun;
 

@@ -101,9 +101,32 @@ impl Socket {
         super::check_len(unsafe { libc::send(fd, bytes.as_ptr().cast(), bytes.len(), 0) }).map(drop)
     }
 
-    /// A tag that was taken off a frame comes beside it (`PACKET_AUXDATA`).
-    pub(crate) fn ask_for_tags(&self) -> io::Result<()> {
-        self.set(libc::SOL_PACKET, libc::PACKET_AUXDATA, &1)
+    /// Receives the next packet of the socket's own queue, its virtio-net header in front.
+    pub(crate) fn receive(&self, room: &mut [io::IoSliceMut<'_>]) -> io::Result<usize> {
+        let n = libc::c_int::try_from(room.len()).unwrap_or(libc::c_int::MAX);
+        // SAFETY: IoSliceMut has the layout of iovec, and the slices are borrowed exclusively until the call returns.
+        super::check_len(unsafe { libc::readv(self.0.as_raw_fd(), room.as_ptr().cast(), n) })
+    }
+
+    /// Makes the kernel put what arrives into a ring of TPACKET_V2, and queue whole what is longer than a frame.
+    pub(super) fn make_ring(&self, block: usize, blocks: usize, frame: usize) -> io::Result<()> {
+        self.set(libc::SOL_PACKET, libc::PACKET_VERSION, &libc::tpacket_versions::TPACKET_V2)?;
+        self.set(libc::SOL_PACKET, libc::PACKET_COPY_THRESH, &1)?;
+        let ring = libc::tpacket_req {
+            tp_block_size: block as libc::c_uint,
+            tp_block_nr: blocks as libc::c_uint,
+            tp_frame_size: frame as libc::c_uint,
+            tp_frame_nr: (block / frame * blocks) as libc::c_uint,
+        };
+        self.set(libc::SOL_PACKET, libc::PACKET_RX_RING, &ring)
+    }
+
+    /// Forgets an error that was noted on the socket, so that it no longer counts as readable.
+    pub(crate) fn clear_error(&self) {
+        let (mut error, mut len) = (0, size_of::<libc::c_int>() as libc::socklen_t);
+        let at: *mut libc::c_int = &mut error;
+        // SAFETY: address and length describe one int, which SO_ERROR writes.
+        unsafe { libc::getsockopt(self.0.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ERROR, at.cast(), &mut len) };
     }
 
     /// Leaves out what the host sends through the interface.

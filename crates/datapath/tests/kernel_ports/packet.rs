@@ -343,7 +343,7 @@ fn what_the_kernel_dropped_because_nobody_read_is_counted_as_missed() {
         return;
     }
     let pair = pair();
-    let mut q = pair.start(",rcvbuf=65536");
+    let mut q = pair.start(",ring=64");
     let socket = pair.socket(7000);
     for _ in 0..1000 {
         socket.send_to(&pattern(1000), "10.0.0.2:9").unwrap();

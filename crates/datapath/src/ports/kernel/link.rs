@@ -32,13 +32,6 @@ impl LinkWatch {
         self.next = now + EVERY;
         Some(self.control.link(self.index))
     }
-
-    /// How the link is, at this moment.
-    #[cold]
-    pub(crate) fn look_now(&mut self) -> Link {
-        self.next = Instant::now() + EVERY;
-        self.control.link(self.index)
-    }
 }
 
 /// The state of a queue whose interface has no link.

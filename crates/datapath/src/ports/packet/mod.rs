@@ -3,7 +3,7 @@
 //! ```text
 //!   wire ──► driver ──┬──► the host's stack            wire ◄── driver ◄── qdisc ◄──┬── the host's stack
 //!                     └──► socket ──► PacketRx                               ▲      └ never seen by PacketRx
-//!                                     recvmmsg                               └── sendmmsg ◄── PacketTx
+//!                                     ring                                   └── sendmmsg ◄── PacketTx
 //! ```
 //!
 //! * **Copies.** The host still gets what comes in: a bridge or route made by this port is in addition to what the host does.
@@ -20,7 +20,9 @@
 //!   link does. A deleted interface is [`State::Gone`]. What the kernel dropped because the socket's buffer was full is
 //!   counted as missed.
 //!
-//! Calls that move 64 packets are used, not a memory-mapped ring: measured, see `docs/perf/kernel-ports.md`.
+//! * **Receiving** goes through a ring of 2 KiB frames that the kernel fills: no system call, and no wait, for packets of ordinary
+//!   size. A longer one takes one call. **Sending** takes one call for up to 64 packets. Both were measured against the
+//!   alternatives, see `docs/perf/kernel-ports.md`.
 //!
 //! | option | default | |
 //! |---|---|---|
@@ -28,7 +30,8 @@
 //! | `netns` | that of the process | a name known to `ip netns`, or a path |
 //! | `promisc` | on | receive frames for any address |
 //! | `qdisc` | normal | `bypass`: straight to the driver |
-//! | `rcvbuf`, `sndbuf` | 4M | bytes that may wait in the socket |
+//! | `ring` | 2048 | packets that may wait to be received |
+//! | `rcvbuf`, `sndbuf` | 4M | bytes of longer packets that may wait to be received, of all that may be on their way out |
 //! | `csum`, `tso`, `uso` | prefer | require, prefer or off: what is sent |
 
 mod config;
@@ -48,6 +51,7 @@ use crate::sys::gather::MAX_CHUNKS;
 use crate::sys::netdev::Control;
 use crate::sys::netns;
 use crate::sys::packet::Socket;
+use crate::sys::ring::Ring;
 use std::io;
 use std::sync::Arc;
 use towpath_packet::Offloads;
@@ -71,6 +75,7 @@ pub struct PacketPort {
 #[derive(Debug)]
 struct Sockets {
     rx: Socket,
+    ring: Ring,
     tx: Socket,
 }
 
@@ -132,16 +137,16 @@ fn sockets(config: &Config, index: i32) -> Result<Sockets, PortError> {
     let failed = |step| os(config, step);
     let rx = Socket::new().map_err(failed("socket(AF_PACKET)"))?;
     rx.ignore_outgoing().map_err(failed("PACKET_IGNORE_OUTGOING"))?;
-    rx.ask_for_tags().map_err(failed("PACKET_AUXDATA"))?;
     rx.set_receive_buffer(config.receive_buffer).map_err(failed("SO_RCVBUF"))?;
     if config.promiscuous {
         rx.promiscuous(index).map_err(failed("PACKET_ADD_MEMBERSHIP"))?;
     }
+    let ring = Ring::new(&rx, config.ring.into()).map_err(failed("PACKET_RX_RING"))?;
     let tx = Socket::new().map_err(failed("socket(AF_PACKET)"))?;
     tx.set_qdisc(config.qdisc).map_err(failed("PACKET_QDISC_BYPASS"))?;
     tx.set_send_buffer(config.send_buffer).map_err(failed("SO_SNDBUF"))?;
     tx.bind_for_sending(index).map_err(failed("bind"))?;
-    Ok(Sockets { rx, tx })
+    Ok(Sockets { rx, ring, tx })
 }
 
 fn os<'a>(config: &'a Config, step: &'static str) -> impl FnOnce(io::Error) -> PortError + use<'a> {
@@ -179,25 +184,27 @@ impl Port for PacketPort {
             });
         }
         queues.truncate(start.queues.into());
-        let (receiving, sending): (Vec<_>, Vec<_>) = queues.into_iter().map(|q| (q.rx, q.tx)).unzip();
-        listen(&receiving, index).map_err(|source| PortError::Os {
+        let sockets: Vec<_> = queues.iter().map(|q| &q.rx).collect();
+        listen(&sockets, index).map_err(|source| PortError::Os {
             port: info.name.clone(),
             step: "bind".to_owned(),
             source,
             hint: None,
         })?;
         let watch = || LinkWatch::new(control.clone(), index);
-        let rx = receiving.into_iter().enumerate().map(|(number, socket)| {
-            PacketRx::new(&info, socket, u8::try_from(number).unwrap_or(u8::MAX), watch(), &start.pool)
-        });
-        let tx = sending.into_iter().map(|socket| PacketTx::new(&info, socket, watch(), &start.pool));
-        Ok(Queues { rx: rx.collect::<Result<_, _>>()?, tx: tx.collect::<Result<_, _>>()? })
+        let (mut rx, mut tx) = (Vec::new(), Vec::new());
+        for (number, q) in queues.into_iter().enumerate() {
+            let number = u8::try_from(number).unwrap_or(u8::MAX);
+            rx.push(PacketRx::new(&info, (q.rx, q.ring), number, watch(), &start.pool)?);
+            tx.push(PacketTx::new(&info, q.tx, watch(), &start.pool)?);
+        }
+        Ok(Queues { rx, tx })
     }
 }
 
 /// Binds the sockets, of several as one group. Until the last one is a member of it all drop what arrives, because a socket
 /// that is bound but no member gets every packet, and the members would get them too.
-fn listen(sockets: &[Socket], index: i32) -> io::Result<()> {
+fn listen(sockets: &[&Socket], index: i32) -> io::Result<()> {
     if let [only] = sockets {
         return only.bind_for_receiving(index);
     }
@@ -210,5 +217,5 @@ fn listen(sockets: &[Socket], index: i32) -> io::Result<()> {
             Some(group) => socket.join_group(group)?,
         }
     }
-    sockets.iter().try_for_each(Socket::open_gate)
+    sockets.iter().try_for_each(|socket| socket.open_gate())
 }

@@ -1,25 +1,25 @@
-//! What comes in through the interface: up to 64 packets with one `recvmmsg`.
+//! What comes in through the interface: out of a ring that the kernel fills, longer packets out of the socket's queue.
 
-use crate::landing::Landing;
+use crate::landing::{Landing, Place};
 use crate::ports::kernel::link::{LinkWatch, down, gone};
-use crate::sys::mmsg::{MESSAGES, Receiver};
 use crate::sys::netdev::Link;
 use crate::sys::packet::Socket;
-use std::io;
+use crate::sys::ring::{Frame, Rest, Ring};
+use crate::vnet::VnetHeader;
+use std::io::IoSliceMut;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use towpath_packet::port::{Info, PortError, RxQueue, State, Wake};
-use towpath_packet::{Batch, Counters, DropReason, Pool};
+use towpath_packet::{Batch, Counters, DropReason, Packet, Pool};
 
-/// Tails that a queue owns: one for each message that is posted, and as many that are under way.
-const TAILS: usize = 2 * MESSAGES;
 /// Calls between two looks at the clock while packets keep coming.
 const LOOK_EVERY: u32 = 256;
 
 /// A receive queue of an AF_PACKET port.
+#[derive(Debug)]
 pub struct PacketRx {
-    socket: Socket,
-    receiver: Receiver,
+    ring: Ring,
+    long: LongPackets,
     landing: Landing,
     state: State,
     /// The last call ended for want of buffers, so the descriptor says nothing about when to come again.
@@ -30,18 +30,66 @@ pub struct PacketRx {
     counters: Arc<Counters>,
 }
 
+/// The socket, and a place for a packet that is longer than a frame of the ring.
+#[derive(Debug)]
+struct LongPackets {
+    socket: Socket,
+    place: Place,
+    calls: u64,
+}
+
+/// Why a frame of the ring became no packet.
+enum Lost {
+    /// No buffer: the frame stays where it is.
+    Starved,
+    /// What the kernel said of it cannot be.
+    Malformed,
+    /// The kernel had no room for the rest of it.
+    Missed,
+}
+
+impl LongPackets {
+    /// The packet that the next frame of the ring is about. Only one that stays in the ring has taken nothing.
+    #[inline]
+    fn take(&mut self, frame: &Frame<'_>, landing: &mut Landing) -> Result<Packet, Lost> {
+        let (header, mut packet) = match frame.rest {
+            Rest::None => (frame.header, landing.copy(frame.bytes).ok_or(Lost::Starved)?),
+            Rest::Queued if !landing.fill(&mut self.place) => return Err(Lost::Starved),
+            Rest::Queued => self.receive()?,
+            Rest::Lost => return Err(Lost::Missed),
+        };
+        header.apply(&mut packet).map_err(|_| Lost::Malformed)?;
+        packet.set_vlan(frame.vlan.map_err(|_| Lost::Malformed)?);
+        packet.set_timestamp(frame.timestamp);
+        Ok(packet)
+    }
+
+    #[inline]
+    fn receive(&mut self) -> Result<(VnetHeader, Packet), Lost> {
+        self.calls += 1;
+        let mut header = [0; VnetHeader::LEN];
+        let (head, tail) = self.place.room();
+        let mut room = [IoSliceMut::new(&mut header), IoSliceMut::new(head), IoSliceMut::new(tail)];
+        // An error that waits on the socket (the link went down) is told once instead of the packet, which stays the next one.
+        let socket = &self.socket;
+        let len = socket.receive(&mut room).or_else(|_| socket.receive(&mut room)).map_err(|_| Lost::Missed)?;
+        let len = len.checked_sub(VnetHeader::LEN).filter(|&len| len > 0).ok_or(Lost::Malformed)?;
+        Ok((VnetHeader::read(&header), self.place.take(len).ok_or(Lost::Malformed)?))
+    }
+}
+
 impl PacketRx {
     pub(super) fn new(
         info: &Info,
-        socket: Socket,
+        (socket, ring): (Socket, Ring),
         queue: u8,
         watch: LinkWatch,
         pool: &Pool,
     ) -> Result<PacketRx, PortError> {
         Ok(PacketRx {
-            socket,
-            receiver: Receiver::new(),
-            landing: Landing::new(&info.name, pool, TAILS)?,
+            ring,
+            long: LongPackets { socket, place: Place::default(), calls: 0 },
+            landing: Landing::new(&info.name, pool)?,
             state: State::Up,
             starved: false,
             queue,
@@ -51,55 +99,15 @@ impl PacketRx {
         })
     }
 
-    /// Moves what one call received to the batch.
-    #[inline]
-    fn deliver(&mut self, n: usize, out: &mut Batch) -> usize {
-        let (mut packets, mut bytes, mut malformed) = (0, 0, 0);
-        for i in 0..n {
-            let Some(received) = self.receiver.take(i) else {
-                malformed += 1;
-                continue;
-            };
-            let mut packet = received.packet;
-            let (Ok(()), Ok(vlan)) = (received.header.apply(&mut packet), received.vlan) else {
-                malformed += 1;
-                continue;
-            };
-            packet.set_vlan(vlan);
-            packet.set_ingress(0, self.queue);
-            let len = packet.len() as u64;
-            if out.push(packet).is_ok() {
-                packets += 1;
-                bytes += len;
-            }
-        }
-        self.counters.moved(packets, bytes);
-        if malformed > 0 {
-            self.counters.dropped(DropReason::Malformed, malformed);
-        }
-        packets as usize
-    }
-
-    #[cold]
-    fn failed(&mut self, error: &io::Error) {
-        match error.raw_os_error() {
-            Some(libc::EAGAIN | libc::EINTR) => {}
-            // Said once, when the interface goes down or away; which of the two is for the interface to say.
-            Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => {
-                let link = self.watch.look_now();
-                self.settle(link);
-            }
-            _ => self.counters.failed(1),
-        }
-    }
-
     fn settle(&mut self, link: Link) {
         self.state = match link {
             Link::Up => State::Up,
             Link::Absent => gone(),
             Link::Down | Link::NoCarrier => down(link),
         };
-        self.counters.missed(self.socket.missed());
+        // An error that waits on the socket (the link went down) would make it readable for ever.
+        self.long.socket.clear_error();
+        self.counters.missed(self.long.socket.missed());
     }
 
     /// Now and then: is the link up, and what did the kernel drop?
@@ -113,27 +121,42 @@ impl PacketRx {
 
 impl RxQueue for PacketRx {
     fn rx(&mut self, out: &mut Batch) -> usize {
-        if self.state.ended() || out.room() == 0 {
+        if self.state.ended() {
             return 0;
         }
-        self.starved = !self.receiver.refill(&mut self.landing);
-        if self.starved {
-            self.counters.retried(1);
-            return 0;
-        }
-        self.counters.called(1);
-        let packets = match self.receiver.receive(&self.socket, out.room()) {
-            Ok(n) => self.deliver(n, out),
-            Err(error) => {
-                self.failed(&error);
-                0
+        let (mut packets, mut bytes) = (0, 0);
+        self.starved = false;
+        while out.room() > 0
+            && let Some(frame) = self.ring.next()
+        {
+            let taken = frame.map_err(|_| Lost::Malformed).and_then(|f| self.long.take(&f, &mut self.landing));
+            match taken {
+                Ok(mut packet) => {
+                    packet.set_ingress(0, self.queue);
+                    packets += 1;
+                    bytes += packet.len() as u64;
+                    // There is room.
+                    let _ = out.push(packet);
+                }
+                Err(Lost::Starved) => {
+                    self.starved = true;
+                    self.counters.retried(1);
+                    break;
+                }
+                Err(Lost::Malformed) => self.counters.dropped(DropReason::Malformed, 1),
+                Err(Lost::Missed) => self.counters.missed(1),
             }
-        };
+            self.ring.release();
+        }
+        if packets > 0 {
+            self.counters.moved(packets, bytes);
+            self.counters.called(std::mem::take(&mut self.long.calls));
+        }
         self.turn = self.turn.wrapping_add(1);
-        if !self.state.ended() && (packets == 0 || self.turn.is_multiple_of(LOOK_EVERY)) {
+        if packets == 0 || self.turn.is_multiple_of(LOOK_EVERY) {
             self.look();
         }
-        packets
+        packets as usize
     }
 
     fn state(&self) -> State {
@@ -144,7 +167,7 @@ impl RxQueue for PacketRx {
         match self.state {
             State::Gone(_) => Wake::Never,
             _ if self.starved => Wake::Poll,
-            _ => Wake::Fd(self.socket.as_raw_fd()),
+            _ => Wake::Fd(self.long.socket.as_raw_fd()),
         }
     }
 
@@ -156,12 +179,6 @@ impl RxQueue for PacketRx {
 impl Drop for PacketRx {
     /// What the kernel dropped since the last look is counted too.
     fn drop(&mut self) {
-        self.counters.missed(self.socket.missed());
-    }
-}
-
-impl std::fmt::Debug for PacketRx {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PacketRx").field("socket", &self.socket).field("state", &self.state).finish()
+        self.counters.missed(self.long.socket.missed());
     }
 }

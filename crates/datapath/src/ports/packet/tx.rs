@@ -83,14 +83,22 @@ impl PacketTx {
                 self.counters.retried(1);
                 Refusal::Keep
             }
+            // Without a carrier there is no queue that would ever empty (`noop_enqueue` in `net/sched/sch_generic.c`).
+            Some(libc::ENOBUFS) if matches!(self.state, State::Down(_)) => Refusal::DropAll(DropReason::LinkDown),
             Some(libc::ENOBUFS) => {
                 let since = *self.refused_since.get_or_insert_with(Instant::now);
-                if since.elapsed() > PATIENCE {
-                    self.refused_since = None;
-                    return Refusal::Drop(DropReason::Refused);
+                if since.elapsed() <= PATIENCE {
+                    self.counters.retried(1);
+                    return Refusal::Keep;
                 }
-                self.counters.retried(1);
-                Refusal::Keep
+                self.refused_since = None;
+                match self.watch.look() {
+                    Some(link @ Link::NoCarrier) => {
+                        self.state = down(link);
+                        Refusal::DropAll(DropReason::LinkDown)
+                    }
+                    _ => Refusal::Drop(DropReason::Refused),
+                }
             }
             Some(libc::ENETDOWN) => {
                 self.state = down(Link::Down);
@@ -176,9 +184,10 @@ impl TxQueue for PacketTx {
     fn reclaim(&mut self) -> usize {
         if matches!(self.state, State::Down(_)) {
             match self.watch.look() {
-                Some(Link::Up | Link::NoCarrier) => self.state = State::Up,
+                Some(Link::Up) => self.state = State::Up,
                 Some(Link::Absent) => self.state = gone(),
-                Some(Link::Down) | None => {}
+                Some(link) => self.state = down(link),
+                None => {}
             }
         }
         0

@@ -12,9 +12,6 @@ use std::sync::Arc;
 use towpath_packet::port::{PortError, RxQueue, State, Wake};
 use towpath_packet::{Batch, Counters, DropReason, Offloads, Pool};
 
-/// Tails that a queue owns: 2 MiB, a burst of super-packets that is still in the second-level cache when it is sent.
-const TAILS: usize = 32;
-
 /// A receive queue of a TUN/TAP port.
 #[derive(Debug)]
 pub struct TunRx {
@@ -36,7 +33,7 @@ impl TunRx {
         Ok(TunRx {
             file: file.clone(),
             place: Place::default(),
-            landing: Landing::new(device.port(), pool, TAILS)?,
+            landing: Landing::new(device.port(), pool)?,
             state: State::Up,
             starved: false,
             queue: u8::try_from(number).unwrap_or(u8::MAX),
