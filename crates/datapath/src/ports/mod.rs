@@ -1,5 +1,6 @@
 //! The ports. Each is a module with a `Config` (plain, with `Default`, and `from_uri`), an `open`, and the queues.
 
+pub mod fault;
 pub mod generator;
 mod kernel;
 pub mod null;

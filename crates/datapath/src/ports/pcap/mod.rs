@@ -224,6 +224,12 @@ impl TxQueue for PcapTx {
         }
     }
 
+    fn close(&mut self) {
+        if let PcapTx::Writer(writer) = self {
+            writer.close();
+        }
+    }
+
     fn offloads(&self) -> Offloads {
         Offloads::NONE
     }

@@ -153,6 +153,10 @@ impl TxQueue for Writer {
         (before - self.waiting.0) as usize
     }
 
+    fn close(&mut self) {
+        self.flush();
+    }
+
     fn offloads(&self) -> Offloads {
         Offloads::NONE
     }

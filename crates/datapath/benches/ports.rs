@@ -1,0 +1,73 @@
+//! Time per packet of the ports in memory: `cargo bench -p towpath-datapath --bench ports`.
+//!
+//! Each iteration moves one burst of 64 packets; criterion's throughput line shows packets per second.
+
+#![allow(clippy::unwrap_used)] // a benchmark that cannot be set up is to stop
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use std::hint::black_box;
+use towpath_datapath::ports::{generator, null, veth};
+use towpath_packet::port::{Port, Queues, RxQueue, Start, TxQueue};
+use towpath_packet::{Batch, Offloads, Pool, PoolConfig};
+
+fn start<P: Port>(port: P, pool: &Pool) -> Queues<P::Rx, P::Tx> {
+    let start = Start { pool: pool.clone(), queues: 1, accept: Offloads::ALL };
+    port.start(start).unwrap()
+}
+
+fn gen_port(options: &str) -> generator::GenPort {
+    let uri = format!("gen:{options}").parse();
+    uri.and_then(|uri| generator::open(generator::Config::from_uri(&uri)?)).unwrap()
+}
+
+fn ports(c: &mut Criterion) {
+    let pool = Pool::new(PoolConfig { capacity: 4096, ..PoolConfig::default() }).unwrap();
+    let mut group = c.benchmark_group("ports");
+    group.throughput(Throughput::Elements(64));
+    for (name, options) in [
+        ("gen to null, 64 B", "size=64"),
+        ("gen to null, 64 B, 1024 flows", "size=64,flows=1024"),
+        ("gen to null, 64 B, TCP over IPv6", "size=74,proto=tcp,ip=6"),
+        ("gen to null, 1448 B", "size=1448"),
+        ("gen to null, mix", "size=imix"),
+        ("gen to null, 64 kB super-packets", "size=65000,gso=1448,proto=tcp"),
+    ] {
+        let (mut rx, mut tx) = (start(gen_port(options), &pool).rx, start(null(), &pool).tx);
+        group.bench_function(name, |b| {
+            let mut batch = Batch::new();
+            b.iter(|| {
+                rx[0].rx(&mut batch);
+                tx[0].tx(black_box(&mut batch))
+            });
+        });
+    }
+    let config = generator::Config { verify: true, ..generator::Config::default() };
+    let mut looped = start(generator::open(config).unwrap(), &pool);
+    group.bench_function("gen to gen with verification, 64 B", |b| {
+        let mut batch = Batch::new();
+        b.iter(|| {
+            looped.rx[0].rx(&mut batch);
+            looped.tx[0].tx(black_box(&mut batch))
+        });
+    });
+    let (a, b) = veth::pair(&veth::Config::default()).unwrap();
+    let (mut a, mut far) = (start(a, &pool), start(b, &pool));
+    let mut rx = start(gen_port(""), &pool).rx;
+    let mut batch = Batch::new();
+    rx[0].rx(&mut batch);
+    group.bench_function("veth to veth, one core", |b| {
+        b.iter(|| {
+            a.tx[0].tx(&mut batch);
+            a.tx[0].kick();
+            far.rx[0].rx(black_box(&mut batch))
+        });
+    });
+    group.finish();
+}
+
+fn null() -> null::NullPort {
+    null::open(null::Config::default()).unwrap()
+}
+
+criterion_group!(benches, ports);
+criterion_main!(benches);
