@@ -26,7 +26,7 @@ use towpath_wire::emit::{Checksums, Headers, Ip, Link, Network, Tcp, Transport, 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// Rounds of each measurement.
-const ROUNDS: usize = 300;
+const ROUNDS: usize = 200;
 
 /// What is moved: a name, and how to make it.
 #[derive(Clone, Copy)]
@@ -160,70 +160,49 @@ fn sockets(pool: &Pool) -> Result<()> {
     let mut into = open_packet("packet:v0", pool)?;
     drop(std::mem::take(&mut into.rx));
     for load in LOADS {
-        let mut out = open_packet("packet:v1", pool)?;
-        let through = median(load, || {
-            let sent = fill(&mut into.tx[0], &mut cache, load)?;
-            Ok(sent + drain(&mut out.rx[0], &mut cache, load.burst))
-        })?;
-        line("packet through veth, rx as it is", load, through);
-        let rx = median(load, || {
-            fill(&mut into.tx[0], &mut cache, load)?;
-            Ok(drain(&mut out.rx[0], &mut cache, load.burst))
-        })?;
-        line("packet rx as it is, alone", load, rx);
-        drop(out);
-        let mut messages = mmsg::Messages::new("v1")?;
-        let through = median(load, || {
-            let sent = fill(&mut into.tx[0], &mut cache, load)?;
-            Ok(sent + messages.drain(&mut cache, load.burst))
-        })?;
-        line("packet through veth, rx by recvmmsg", load, through);
-        drop(messages);
-        for (name, blocks, copy) in
-            [("blocks", true, true), ("blocks, only looked at", true, false), ("frames", false, true)]
-        {
-            if load.gso && !blocks {
-                continue;
-            }
-            let mut ring = ring::Ring::new("v1", blocks)?;
-            let through = median(load, || {
-                let sent = fill(&mut into.tx[0], &mut cache, load)?;
-                Ok(sent + ring.drain(&mut cache, copy))
-            })?;
-            line(&format!("packet through veth, rx by ring of {name}"), load, through);
-            // Those in a block that is not full yet are still to come: few, or the figure means nothing.
-            let all = ROUNDS * load.burst;
-            if (ring.received() as usize) < all * 95 / 100 {
-                println!("only {} of {all} packets came through", ring.received());
-            }
-        }
+        receivers(&mut into.tx[0], &mut cache, pool, load)?;
     }
-    alone(&mut into.tx[0], &mut cache, pool)
+    receivers(&mut into.tx[0], &mut cache, pool, Load { name: "60 B, alone", burst: 1, ..LOADS[0] })
 }
 
-/// How long a packet that comes alone takes to be received: what a request and its reply wait for.
-fn alone(tx: &mut impl TxQueue, cache: &mut Cache, pool: &Pool) -> Result<()> {
-    let load = Load { burst: 1, ..LOADS[0] };
-    let mut out = open_packet("packet:v1", pool)?;
-    let ns = median(load, || Ok(fill(tx, cache, load)? + drain(&mut out.rx[0], cache, 1)))?;
-    line("one packet alone, rx as it is", load, ns);
-    drop(out);
-    let mut messages = mmsg::Messages::new("v1")?;
-    let ns = median(load, || Ok(fill(tx, cache, load)? + messages.drain(cache, 1)))?;
-    line("one packet alone, rx by recvmmsg", load, ns);
-    drop(messages);
-    for (name, blocks) in [("blocks", true), ("frames", false)] {
-        let mut ring = ring::Ring::new("v1", blocks)?;
-        let ns = median(load, || {
-            let begin = Instant::now();
-            fill(tx, cache, load)?;
-            let before = ring.received();
-            while ring.received() == before && begin.elapsed() < Duration::from_millis(100) {
-                ring.drain(cache, true);
-            }
-            Ok(begin.elapsed())
+/// Ways to receive, compared in turns: A B C A B C …, so that a machine whose speed drifts is fair to all of them.
+const WAYS: [&str; 3] = ["as it is (ring of frames)", "by recvmmsg", "by ring of blocks"];
+const TURNS: usize = 7;
+
+/// Sends and receives; both together are timed, and receiving alone.
+fn receivers(tx: &mut impl TxQueue, cache: &mut Cache, pool: &Pool, load: Load) -> Result<()> {
+    let mut all: [[Vec<f64>; 2]; 3] = Default::default();
+    for turn in 0..TURNS * WAYS.len() {
+        let way = turn % WAYS.len();
+        let (mut port, mut messages, mut ring) = (None, None, None);
+        match way {
+            0 => port = Some(open_packet("packet:v1", pool)?),
+            1 => messages = Some(mmsg::Messages::new("v1")?),
+            _ => ring = Some(ring::Ring::new("v1")?),
+        }
+        let mut received = Vec::new();
+        let through = median(load, || {
+            let sent = fill(tx, cache, load)?;
+            let n = load.burst;
+            let took = match (&mut port, &mut messages, &mut ring) {
+                (Some(port), ..) => drain(&mut port.rx[0], cache, n),
+                (_, Some(messages), _) => messages.drain(cache, n),
+                (.., Some(ring)) if n > 1 => ring.drain(cache),
+                (.., Some(ring)) => ring.wait(cache),
+                _ => Duration::ZERO,
+            };
+            received.push(took.as_secs_f64() * 1e9 / n as f64);
+            Ok(sent + took)
         })?;
-        line(&format!("one packet alone, rx by ring of {name}"), load, ns);
+        let [throughs, alone] = &mut all[way];
+        throughs.push(through);
+        // A ring of blocks is emptied a block at a time: the mean, not the median, is what a packet costs.
+        alone.push(received.iter().sum::<f64>() / received.len() as f64);
+    }
+    for (way, mut figures) in WAYS.iter().zip(all) {
+        figures.iter_mut().for_each(|f| f.sort_unstable_by(f64::total_cmp));
+        line(&format!("packet through veth, rx {way}"), load, figures[0][TURNS / 2]);
+        line("    of that the receiving thread", load, figures[1][TURNS / 2]);
     }
     Ok(())
 }

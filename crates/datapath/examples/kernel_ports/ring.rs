@@ -1,5 +1,4 @@
-//! Ways to receive from an AF_PACKET socket: rings of TPACKET_V3 (blocks) and V2 (frames of 2 KiB) with virtio-net headers, as
-//! `packet_mmap.rst` describes them.
+//! Receiving from an AF_PACKET socket through a ring of blocks: TPACKET_V3 with virtio-net headers, as `packet_mmap.rst` describes it.
 
 use super::Result;
 use std::io::Error;
@@ -10,14 +9,11 @@ use towpath_packet::{Cache, Packet};
 
 const BLOCK: usize = 1 << 18;
 const BLOCKS: usize = 32;
-/// Bytes of a frame in a ring of frames: what is longer does not fit, and would have to come by another way.
-const FRAME: usize = 2048;
 
 /// A receive ring on one interface.
 pub(super) struct Ring {
     fd: libc::c_int,
     map: *mut u8,
-    blocks: bool,
     at: usize,
     received: u64,
 }
@@ -56,14 +52,13 @@ pub(super) fn socket(interface: &str, prepare: impl FnOnce(libc::c_int) -> Resul
 }
 
 impl Ring {
-    /// A ring of blocks, or of frames.
-    pub(super) fn new(interface: &str, blocks: bool) -> Result<Ring> {
+    pub(super) fn new(interface: &str) -> Result<Ring> {
         let fd = socket(interface, |fd| {
-            set(fd, libc::PACKET_VERSION, &[if blocks { 2i32 } else { 1 }])?;
-            let frames = (BLOCK / FRAME * BLOCKS) as u32;
+            set(fd, libc::PACKET_VERSION, &[2i32])?;
+            let frames = (BLOCK / 2048 * BLOCKS) as u32;
             // Blocks are handed over after 1 ms at the latest, the least that can be asked for; no private area, no features.
-            let request = [BLOCK as u32, BLOCKS as u32, FRAME as u32, frames, 1, 0, 0];
-            set(fd, libc::PACKET_RX_RING, &request[..if blocks { 7 } else { 4 }])
+            let request = [BLOCK as u32, BLOCKS as u32, 2048, frames, 1, 0, 0];
+            set(fd, libc::PACKET_RX_RING, &request)
         })?;
         let (len, access) = (BLOCK * BLOCKS, libc::PROT_READ | libc::PROT_WRITE);
         // SAFETY: a new mapping of the ring that was just made.
@@ -71,12 +66,16 @@ impl Ring {
         if map == libc::MAP_FAILED {
             return Err(Error::last_os_error().into());
         }
-        Ok(Ring { fd, map: map.cast(), blocks, at: 0, received: 0 })
+        Ok(Ring { fd, map: map.cast(), at: 0, received: 0 })
     }
 
-    /// Packets that came through it so far.
-    pub(super) fn received(&self) -> u64 {
-        self.received
+    /// Takes what there is as soon as there is something.
+    pub(super) fn wait(&mut self, cache: &mut Cache) -> Duration {
+        let (begin, before) = (Instant::now(), self.received);
+        while self.received == before && begin.elapsed() < Duration::from_millis(100) {
+            self.drain(cache);
+        }
+        begin.elapsed()
     }
 
     fn word(&self, at: usize) -> u32 {
@@ -90,46 +89,33 @@ impl Ring {
     }
 
     /// Takes every packet that the kernel has handed over.
-    pub(super) fn drain(&mut self, cache: &mut Cache, copy: bool) -> Duration {
+    pub(super) fn drain(&mut self, cache: &mut Cache) -> Duration {
         let begin = Instant::now();
-        if self.blocks {
-            while self.status(self.at * BLOCK + 8).load(Ordering::Acquire) & 1 != 0 {
-                let block = self.at * BLOCK;
-                let mut frame = block + self.word(block + 16) as usize;
-                for _ in 0..self.word(block + 12) {
-                    let (len, mac) = (self.word(frame + 12) as usize, (self.word(frame + 24) & 0xffff) as usize);
-                    self.take(frame + mac, len, cache, copy);
-                    frame += self.word(frame) as usize;
-                }
-                self.status(block + 8).store(0, Ordering::Release);
-                self.at = (self.at + 1) % BLOCKS;
+        while self.status(self.at * BLOCK + 8).load(Ordering::Acquire) & 1 != 0 {
+            let block = self.at * BLOCK;
+            let mut frame = block + self.word(block + 16) as usize;
+            for _ in 0..self.word(block + 12) {
+                let (len, mac) = (self.word(frame + 12) as usize, (self.word(frame + 24) & 0xffff) as usize);
+                self.take(frame + mac, len, cache);
+                frame += self.word(frame) as usize;
             }
-        } else {
-            while self.status(self.at * FRAME).load(Ordering::Acquire) & 1 != 0 {
-                let frame = self.at * FRAME;
-                let (len, mac) = (self.word(frame + 8) as usize, (self.word(frame + 12) & 0xffff) as usize);
-                self.take(frame + mac, len, cache, copy);
-                self.status(frame).store(0, Ordering::Release);
-                self.at = (self.at + 1) % (BLOCK / FRAME * BLOCKS);
-            }
+            self.status(block + 8).store(0, Ordering::Release);
+            self.at = (self.at + 1) % BLOCKS;
         }
         begin.elapsed()
     }
 
-    fn take(&mut self, data: usize, len: usize, cache: &mut Cache, copy: bool) {
-        // SAFETY: the kernel put the frame there, behind its virtio-net header, and will not touch it until the slot is given back.
+    fn take(&mut self, data: usize, len: usize, cache: &mut Cache) {
+        // SAFETY: the kernel put the frame there, behind its virtio-net header, and will not touch it until the block is given
+        // back.
         let (header, bytes) = unsafe {
             let data = self.map.add(data);
             let header = data.sub(VnetHeader::LEN).cast::<[u8; VnetHeader::LEN]>().read();
             (header, std::slice::from_raw_parts(data, len))
         };
-        if copy {
-            if let Some(mut packet) = Packet::copy_from(cache, bytes) {
-                let _ = VnetHeader::read(&header).apply(&mut packet);
-                cache.free(packet);
-            }
-        } else {
-            std::hint::black_box((bytes[0], header));
+        if let Some(mut packet) = Packet::copy_from(cache, bytes) {
+            let _ = VnetHeader::read(&header).apply(&mut packet);
+            cache.free(packet);
         }
         self.received += 1;
     }
