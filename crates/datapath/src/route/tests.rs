@@ -102,6 +102,16 @@ fn balances(route: &Route<Source, Sink>) -> bool {
 }
 
 #[test]
+fn a_port_that_is_gone_ends_the_route_though_it_takes_what_it_can_never_send() {
+    let (_pool, mut route) = setup(200, RouteConfig::default());
+    route.turn(false);
+    assert_eq!(route.ended(), None);
+    route.tx.state = State::Gone("deleted".into());
+    route.turn(false);
+    assert_eq!(route.ended(), Some(&State::Gone("deleted".into())));
+}
+
+#[test]
 fn packets_arrive_in_order_however_little_the_egress_takes_at_a_time() {
     let (_pool, mut route) = setup(300, RouteConfig::default());
     for room in (0..7).cycle().take(500) {

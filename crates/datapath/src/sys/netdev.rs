@@ -94,9 +94,26 @@ impl Control {
         match flags {
             Err(_) => Link::Absent,
             Ok(flags) if flags & libc::IFF_UP == 0 => Link::Down,
-            Ok(flags) if flags & libc::IFF_RUNNING == 0 => Link::NoCarrier,
+            Ok(flags) if flags & libc::IFF_RUNNING == 0 && !self.has_carrier(&name_of(&r)) => Link::NoCarrier,
             Ok(_) => Link::Up,
         }
+    }
+
+    /// Whether the driver sees the other end. `IFF_RUNNING` follows up to a second late (`net/core/link_watch.c`), but is
+    /// read without a lock: this takes the one that all changes of interfaces take.
+    fn has_carrier(&self, name: &str) -> bool {
+        /// `struct ethtool_value` (`include/uapi/linux/ethtool.h`).
+        #[repr(C)]
+        struct Value {
+            command: u32,
+            data: u32,
+        }
+        const ETHTOOL_GLINK: u32 = 0xa;
+        let mut value = Value { command: ETHTOOL_GLINK, data: 0 };
+        let mut r = request(name);
+        r.ifr_ifru.ifru_data = (&raw mut value).cast();
+        // The kernel reads and writes the value that the request points to, which outlives the call.
+        self.ioctl(libc::SIOCETHTOOL, &mut r).is_ok() && value.data != 0
     }
 
     pub(crate) fn is_up(&self, name: &str) -> io::Result<bool> {

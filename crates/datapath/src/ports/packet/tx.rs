@@ -83,22 +83,14 @@ impl PacketTx {
                 self.counters.retried(1);
                 Refusal::Keep
             }
-            // Without a carrier there is no queue that would ever empty (`noop_enqueue` in `net/sched/sch_generic.c`).
-            Some(libc::ENOBUFS) if matches!(self.state, State::Down(_)) => Refusal::DropAll(DropReason::LinkDown),
             Some(libc::ENOBUFS) => {
                 let since = *self.refused_since.get_or_insert_with(Instant::now);
-                if since.elapsed() <= PATIENCE {
-                    self.counters.retried(1);
-                    return Refusal::Keep;
+                if since.elapsed() > PATIENCE {
+                    self.refused_since = None;
+                    return Refusal::Drop(DropReason::Refused);
                 }
-                self.refused_since = None;
-                match self.watch.look() {
-                    Some(link @ Link::NoCarrier) => {
-                        self.state = down(link);
-                        Refusal::DropAll(DropReason::LinkDown)
-                    }
-                    _ => Refusal::Drop(DropReason::Refused),
-                }
+                self.counters.retried(1);
+                Refusal::Keep
             }
             Some(libc::ENETDOWN) => {
                 self.state = down(Link::Down);
@@ -138,6 +130,15 @@ fn describe(packet: &Packet, offloads: Offloads, layer: Layer) -> Result<VnetHea
 impl TxQueue for PacketTx {
     fn tx(&mut self, batch: &mut Batch) -> usize {
         let (mut taken, mut calls, mut packets, mut bytes) = (0, 0, 0, 0);
+        let lost = match self.state {
+            State::Down(_) => Some(DropReason::LinkDown),
+            State::Gone(_) => Some(DropReason::PortGone),
+            State::Up | State::Done => None,
+        };
+        if let Some(reason) = lost {
+            taken = batch.len();
+            self.counters.dropped(reason, taken as u64);
+        }
         while let rest @ [first, ..] = &batch.as_slice()[taken..] {
             let (n, bad) = self.prepare(rest);
             if n == 0 {
@@ -172,23 +173,22 @@ impl TxQueue for PacketTx {
         self.counters.called(calls);
         if packets > 0 {
             self.counters.moved(packets, bytes);
-            if matches!(self.state, State::Down(_)) {
-                self.state = State::Up;
-            }
         }
         self.cache.free_first(batch, taken);
         taken
     }
 
-    /// Frees nothing, for nothing is held back; looks whether a link that was down has returned.
+    /// Frees nothing, for nothing is held back; looks now and then how the link is, because the kernel says that a packet
+    /// was sent which it drops for want of a carrier (`noop_enqueue` in `net/sched/sch_generic.c`).
     fn reclaim(&mut self) -> usize {
-        if matches!(self.state, State::Down(_)) {
-            match self.watch.look() {
-                Some(Link::Up) => self.state = State::Up,
-                Some(Link::Absent) => self.state = gone(),
-                Some(link) => self.state = down(link),
-                None => {}
-            }
+        if self.state.ended() {
+            return 0;
+        }
+        match self.watch.look() {
+            Some(Link::Up) => self.state = State::Up,
+            Some(Link::Absent) => self.state = gone(),
+            Some(link) => self.state = down(link),
+            None => {}
         }
         0
     }

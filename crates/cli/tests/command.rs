@@ -1,0 +1,155 @@
+//! What the command says, and how it ends, where no network and no root is needed.
+
+mod support;
+
+use support::datapath::{Line, command, run};
+use support::{Finished, Towpath};
+
+fn json_lines(finished: &Finished) -> Vec<Line> {
+    let parse = |line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"));
+    finished.stdout.lines().map(parse).collect()
+}
+
+#[test]
+fn fwd_alone_tries_built_in_ports_and_ends_by_itself_with_the_balance() {
+    let finished = run(&["fwd", "--duration", "300ms"]).code(0);
+    for part in ["gen:", "null:", "balance", "all home", "packets"] {
+        assert!(finished.stdout.contains(part), "{part} is missing: {finished:#?}");
+    }
+    assert!(!finished.stdout.contains("UNACCOUNTED") && finished.stderr.contains("no root needed"), "{finished:#?}");
+}
+
+#[test]
+fn every_line_of_json_can_be_read_and_the_last_is_an_exact_summary() {
+    let args = ["fwd", "gen:flows=4,size=imix", "null:", "--oneway", "--gro", "off", "--duration", "400ms"];
+    let finished = run(&[&args[..], &["--interval", "100ms", "--json"]].concat()).code(0);
+    let lines = json_lines(&finished);
+    let live = lines.iter().filter(|line| matches!(line, Line::Live(_))).count();
+    assert!(live >= 1 && live + 1 == lines.len(), "{finished:#?}");
+    let summary = finished.summary();
+    let (made, taken) = (summary.port("gen").rx.packets, summary.port("null").tx.packets);
+    assert!(made > 0 && made == taken && summary.balance.received == made, "{summary:#?}");
+    summary.is_clean();
+}
+
+#[test]
+fn what_people_and_machines_are_told_is_the_same() {
+    let args = ["gen", "null:", "--count", "12345", "--size", "100", "--gro", "off"];
+    let summary = run(&[&args[..], &["--json"]].concat()).code(0).summary();
+    assert_eq!((summary.balance.received, summary.balance.sent), (12_345, 12_345));
+    assert_eq!(summary.port("null").tx.bytes, 1_234_500);
+    let shown = run(&args).code(0);
+    assert!(shown.stdout.contains("12 345 in = 12 345 out"), "{shown:#?}");
+}
+
+#[test]
+fn a_count_is_kept_to_the_packet_whichever_command_has_it() {
+    for args in [&["gen", "null:"][..], &["sink", "gen:flows=3"], &["fwd", "gen:", "null:", "--oneway"]] {
+        let summary = run(&[args, &["--count", "1000", "--gro", "off", "--json"]].concat()).code(0).summary();
+        assert_eq!(summary.is_balanced().balance.sent, 1000, "{args:?}: {summary:#?}");
+    }
+}
+
+#[test]
+fn a_signal_ends_it_in_good_order() {
+    for signal in ["TERM", "INT", "HUP"] {
+        let towpath = Towpath::start(&["fwd", "gen:", "null:", "--oneway"]);
+        towpath.signal(signal);
+        let summary = towpath.wait().code(0).summary();
+        assert!(summary.is_clean().balance.received > 0);
+    }
+}
+
+#[test]
+fn what_is_coalesced_is_accounted_for() {
+    let args = ["fwd", "gen:count=5000,flows=7,size=1448,proto=tcp", "null:", "--oneway", "--gro", "on", "--json"];
+    let balance = run(&args).code(0).summary().is_clean().balance.clone();
+    assert!(balance.received == 5000 && balance.merged > 0 && balance.sent + balance.merged == 5000, "{balance:?}");
+}
+
+#[test]
+fn errors_name_the_option_the_value_and_the_rule() {
+    let long = "tap:a-name-that-is-too-long";
+    let table: &[(&[&str], &[&str])] = &[
+        (&["fwd", "tap", "null:"], &["tap", "scheme:target"]),
+        (&["fwd", "tp:a", "null:"], &["tp:a", "no port of kind 'tp'", "tap", "null"]),
+        (&["fwd", "null:"], &["<B>"]),
+        (&["fwd", "tap:a?mtu=70000", "null:"], &["mtu=70000", "from 68 to 65521"]),
+        (&["fwd", "tap:a?mtu", "null:"], &["'mtu' has no value", "mtu=…"]),
+        (&["fwd", "tap:a?mtu=1500,mtu=1500", "null:"], &["'mtu'", "twice"]),
+        (&["fwd", "tap:a?colour=red", "null:"], &["colour=red", "no such option", "mtu"]),
+        (&["fwd", "tap:a?tso=perhaps", "null:"], &["tso=perhaps", "require, prefer or off"]),
+        (&["fwd", long, "null:"], &["a-name-that-is-too-long", "1 to 15 bytes"]),
+        (&["fwd", "packet:", "null:"], &["interface=''", "1 to 15 bytes"]),
+        (&["gen", "null:", "--size", "huge"], &["size=huge", "number of bytes or imix"]),
+        (&["gen", "null:", "--proto", "sctp"], &["proto=sctp", "udp", "tcp"]),
+        (&["gen", "null:", "--with", "nothing=1"], &["nothing=1", "no such option"]),
+        (&["fwd", "--duration", "soon"], &["--duration", "soon", "250us, 10ms, 5s"]),
+        (&["fwd", "--count", "0"], &["--count", "0", "above 0"]),
+        (&["fwd", "--buffers", "none"], &["--buffers", "none", "whole number"]),
+        (&["fwd", "--idle", "doze"], &["--idle", "doze", "spin, yield, sleep"]),
+        (&["fwd", "--workers", "0"], &["workers"]),
+        (&["fwd", "--workers", "9999"], &["workers=9999", "each of the workers needs one"]),
+        (&["fwd", "--cores", "4095"], &["cores=4095", "among the cores"]),
+        (&["fwd", "--lanes", "4095"], &["4095", "among the cores"]),
+        (&["fwd", "--steer", "left"], &["--steer", "left", "round-robin"]),
+        (&["fwd", "--gro-max-size", "1"], &["--gro-max-size", "1280..=65535"]),
+        (&["frwd"], &["frwd", "fwd"]),
+        (&["probe", "what:"], &["no port of kind 'what'"]),
+    ];
+    for (args, parts) in table {
+        let finished = run(args).code(2);
+        assert!(finished.stdout.is_empty() && !finished.stderr.contains("panicked"), "{args:?}: {finished:#?}");
+        for part in *parts {
+            assert!(finished.stderr.contains(part), "{args:?}: '{part}' is missing in: {}", finished.stderr);
+        }
+    }
+}
+
+const COMMANDS: [&str; 7] = ["fwd", "gen", "sink", "record", "replay", "probe", "completions"];
+
+#[test]
+fn help_names_every_command_and_shows_how_ports_are_written() {
+    let help = run(&["--help"]).code(0).stdout;
+    for part in COMMANDS.iter().chain(&["tap:", "packet:", "gen:", "null:", "scheme:target"]) {
+        assert!(help.contains(part), "{part} is missing in:\n{help}");
+    }
+    for name in COMMANDS {
+        let one = run(&[name, "--help"]).code(0).stdout;
+        assert!(one.contains("Usage: towpath"), "{name}: {one}");
+    }
+    assert!(run(&["fwd", "-h"]).code(0).stdout.contains("Examples:"));
+    assert!(run(&["--version"]).code(0).stdout.starts_with("towpath "));
+}
+
+#[test]
+fn completions_know_every_command_in_every_shell() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = run(&["completions", shell]).code(0).stdout;
+        for name in COMMANDS {
+            assert!(script.contains(name), "{shell}: {name} is missing");
+        }
+    }
+}
+
+#[test]
+fn probe_tells_what_a_port_can_do_to_people_and_to_machines() {
+    for port in ["null:", "gen:flows=2"] {
+        let shown = run(&["probe", port]).code(0).stdout;
+        assert!(shown.contains("mtu") && shown.contains("queues"), "{shown}");
+        let report: serde_json::Value = serde_json::from_str(&run(&["probe", port, "--json"]).code(0).stdout).unwrap();
+        assert!(report["abilities"].is_array() && report["mtu"].is_number(), "{report:#}");
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_it_without_a_panic() {
+    use std::process::Stdio;
+    let mut command =
+        command(&["fwd", "gen:", "null:", "--oneway", "--json", "--interval", "20ms", "--duration", "20s"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(!stderr.contains("panicked") && output.status.code().is_some(), "{output:?}");
+}

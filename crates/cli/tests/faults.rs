@@ -1,0 +1,218 @@
+//! What goes wrong: signals, memory that runs out, links that fail, interfaces that vanish, rights that are missing. In
+//! each case the datapath says what happened, accounts for every packet and buffer, and goes on with what is left.
+
+mod support;
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+use support::datapath::{command, run};
+use support::traffic::{Background, has_interface, ping, tcp, wait_until_gone};
+use support::{Cable, Hosts, Namespace, Towpath, until};
+
+/// A generator as fast as it can be, into a tap that a host has.
+fn flood(ns: &Namespace) -> Towpath {
+    let tap = format!("tap:e0?netns={}", ns.name());
+    Towpath::start(&["fwd", "gen:flows=16,size=64", &tap, "--gro", "off"])
+}
+
+/// How many users want an interface to be promiscuous.
+fn promiscuity(ns: &Namespace, name: &str) -> u64 {
+    let links: serde_json::Value = serde_json::from_str(&ns.ip(&format!("-d -j link show {name}"))).unwrap();
+    links[0]["promiscuity"].as_u64().unwrap_or_else(|| panic!("{links:#}"))
+}
+
+#[test]
+fn sigterm_in_the_middle_of_a_flood_into_a_tap_leaks_nothing_and_takes_the_tap_away() {
+    require!("sigterm_in_the_middle_of_a_flood_into_a_tap_leaks_nothing_and_takes_the_tap_away",);
+    let ns = Namespace::new("term");
+    let mut towpath = flood(&ns);
+    until("some packets", || towpath.look().ports[1].tx.packets > 20_000);
+    let summary = towpath.stop().code(0).summary();
+    println!("{:.2} Mpps", summary.port("tap").tx.packets as f64 / summary.seconds / 1e6);
+    summary.is_clean();
+    wait_until_gone(&ns, "e0");
+}
+
+#[test]
+fn sigterm_in_the_middle_of_a_flood_into_a_veth_leaks_nothing_and_lets_go_of_it() {
+    require!("sigterm_in_the_middle_of_a_flood_into_a_veth_leaks_nothing_and_lets_go_of_it",);
+    let hosts = Hosts::new();
+    let port = hosts.port(1, Cable::Packet, 1500, "");
+    let mut towpath = Towpath::start(&["fwd", "gen:flows=16,size=64", &port, "--gro", "off"]);
+    until("some packets", || towpath.look().ports[1].tx.packets > 20_000);
+    assert_eq!(promiscuity(&hosts.cables, "p1"), 1);
+    let summary = towpath.stop().code(0).summary();
+    println!("{:.2} Mpps", summary.port("packet").tx.packets as f64 / summary.seconds / 1e6);
+    summary.is_balanced();
+    assert_eq!(promiscuity(&hosts.cables, "p1"), 0);
+}
+
+#[test]
+fn sigkill_leaves_nothing_attached() {
+    require!("sigkill_leaves_nothing_attached",);
+    let hosts = Hosts::new();
+    let mut towpath = hosts.join((Cable::Tap, Cable::Packet), 1500, "", &[]);
+    assert!(has_interface(&hosts.one, "e0") && promiscuity(&hosts.cables, "p2") == 1);
+    ping(&hosts, "", "10.0.0.2");
+    towpath.look();
+    towpath.signal("KILL");
+    assert_eq!(towpath.wait().status.code(), None);
+    wait_until_gone(&hosts.one, "e0");
+    assert_eq!(promiscuity(&hosts.cables, "p2"), 0);
+    // The name can be used again at once.
+    let tap = hosts.port(1, Cable::Tap, 1500, "");
+    let packet = format!("packet:p2?netns={}", hosts.cables.name());
+    let again = Towpath::start(&["fwd", &tap, &packet]);
+    ping(&hosts, "", "10.0.0.2");
+    again.stop().code(0).summary().is_clean();
+}
+
+#[test]
+fn a_pool_that_is_far_too_small_makes_it_slow_but_loses_nothing() {
+    require!("a_pool_that_is_far_too_small_makes_it_slow_but_loses_nothing", "ping", "iperf3");
+    for buffers in ["16", "64"] {
+        let hosts = Hosts::new();
+        let towpath = hosts.join((Cable::Tap, Cable::Tap), 1500, "", &["--buffers", buffers]);
+        ping(&hosts, "", "10.0.0.2");
+        tcp(&hosts, "10.0.0.2", "8M");
+        towpath.stop().code(0).summary().is_balanced();
+    }
+}
+
+#[test]
+fn a_dry_pool_is_counted_and_said() {
+    let args = ["fwd", "gen:flows=8,size=64", "null:", "--oneway", "--gro", "off", "--buffers", "8"];
+    let args = [&args[..], &["--duration", "300ms"]].concat();
+    let summary = run(&[&args[..], &["--json"]].concat()).code(0).summary();
+    assert!(summary.is_clean().balance.sent > 100 && summary.pool_shortages > 0, "{summary:#?}");
+    assert!(run(&args).code(0).stdout.contains("the pool was dry"));
+}
+
+#[test]
+fn a_link_that_goes_down_and_comes_back_drops_by_name_and_goes_on() {
+    require!("a_link_that_goes_down_and_comes_back_drops_by_name_and_goes_on", "ping");
+    for cables in [(Cable::Tap, Cable::Tap), (Cable::Tap, Cable::Packet), (Cable::Packet, Cable::Packet)] {
+        let hosts = Hosts::new();
+        let towpath = hosts.join(cables, 1500, "", &[]);
+        ping(&hosts, "", "10.0.0.2");
+        hosts.one.ip("neigh replace 10.0.0.2 lladdr 02:00:00:00:00:99 dev e0 nud permanent");
+        let mut flood = hosts.one.command("ping", "-q -f -i 0.002 10.0.0.2");
+        let flood = Background::start(flood.stdout(std::process::Stdio::null()));
+        std::thread::sleep(Duration::from_millis(100));
+        hosts.two.ip("link set e0 down");
+        // The kernel tells of a lost carrier up to a second late, and the port looks ten times a second.
+        let far = if cables.1 == Cable::Packet { (&hosts.cables, "p2") } else { (&hosts.two, "e0") };
+        until("the link is down", || {
+            let shown = far.0.ip(&format!("-br link show {}", far.1));
+            shown.contains("NO-CARRIER") || !shown.contains("UP")
+        });
+        std::thread::sleep(Duration::from_millis(300));
+        hosts.two.ip("link set e0 up");
+        std::thread::sleep(Duration::from_millis(300));
+        drop(flood);
+        hosts.one.ip("neigh del 10.0.0.2 dev e0");
+        ping(&hosts, "", "10.0.0.2");
+        let summary = towpath.stop().code(0).summary();
+        summary.is_balanced();
+        assert!(summary.dropped("link-down") > 0 && summary.gone.is_empty(), "{cables:?}: {summary:#?}");
+    }
+}
+
+#[test]
+fn a_deleted_interface_ends_its_routes_with_code_1_and_is_named() {
+    require!("a_deleted_interface_ends_its_routes_with_code_1_and_is_named", "ping");
+    for cables in [(Cable::Tap, Cable::Tap), (Cable::Packet, Cable::Packet)] {
+        let hosts = Hosts::new();
+        let towpath = hosts.join(cables, 1500, "", &[]);
+        ping(&hosts, "", "10.0.0.2");
+        hosts.two.ip("link del e0");
+        // Without traffic: being gone must be noticed by itself.
+        let summary = towpath.wait().code(1).summary();
+        summary.is_balanced();
+        assert!(summary.gone.iter().any(|g| g.contains("deleted")), "{cables:?}: {summary:#?}");
+    }
+}
+
+#[test]
+fn an_interface_deleted_during_a_flood_loses_no_count() {
+    require!("an_interface_deleted_during_a_flood_loses_no_count",);
+    let ns = Namespace::new("gone");
+    let mut towpath = flood(&ns);
+    until("some packets", || towpath.look().ports[1].tx.packets > 10_000);
+    ns.ip("link del e0");
+    let summary = towpath.wait().code(1).summary();
+    summary.is_balanced();
+    assert_eq!(summary.gone.len(), 1, "{summary:#?}");
+}
+
+/// Somebody without any right runs it: `setpriv` of util-linux gives up everything.
+fn nobody(args: &[&str]) -> Command {
+    let towpath = command(args);
+    let mut all = Command::new("setpriv");
+    all.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all", "--no-new-privs"]);
+    all.arg(readable(towpath.get_program().into())).args(towpath.get_args());
+    all
+}
+
+/// The binary, where somebody without rights can reach it.
+fn readable(program: PathBuf) -> PathBuf {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = std::env::temp_dir().join(format!("towpath-test-{}", std::process::id()));
+    let copy = dir.join("towpath");
+    if !copy.exists() {
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o755)).unwrap();
+        std::fs::copy(program, &copy).unwrap();
+    }
+    copy
+}
+
+#[test]
+fn without_the_right_to_it_the_step_the_reason_and_a_remedy_are_named() {
+    let name = "without_the_right_to_it_the_step_the_reason_and_a_remedy_are_named";
+    require!("without_the_right_to_it_the_step_the_reason_and_a_remedy_are_named", "setpriv");
+    let table = [
+        ("tap:tpnobody", &["TUNSETIFF", "root"][..]),
+        ("tun:tpnobody", &["TUNSETIFF", "root"]),
+        ("packet:lo", &["AF_PACKET", "root", "cap_net_raw"]),
+    ];
+    for (port, parts) in table {
+        let output = support::run(&mut nobody(&["fwd", port, "null:"]));
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{name}: {stderr}");
+        for part in parts.iter().chain(&[port]) {
+            assert!(stderr.contains(part), "{port}: '{part}' is missing in: {stderr}");
+        }
+    }
+    // What needs no right works.
+    let output = support::run(&mut nobody(&["fwd", "--duration", "100ms"]));
+    assert!(output.status.success(), "{output:?}");
+    let _ = std::fs::remove_dir_all(readable(PathBuf::new()).parent().unwrap());
+}
+
+/// Ticks of the processor that a process has used.
+fn ticks(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+#[test]
+fn a_quiet_datapath_costs_next_to_nothing() {
+    require!("a_quiet_datapath_costs_next_to_nothing",);
+    for cables in [(Cable::Tap, Cable::Tap), (Cable::Packet, Cable::Packet)] {
+        let hosts = Hosts::new();
+        let (a, b) = (hosts.port(1, cables.0, 1500, ""), hosts.port(2, cables.1, 1500, ""));
+        let mut command = command(&["fwd", &a, &b, "--json", "--interval", "100ms"]);
+        let mut quiet = Background::start(command.stdout(std::process::Stdio::null()));
+        std::thread::sleep(Duration::from_millis(500));
+        let before = ticks(quiet.0.id());
+        std::thread::sleep(Duration::from_secs(2));
+        let used = ticks(quiet.0.id()) - before;
+        assert!(quiet.0.try_wait().unwrap().is_none(), "it ended");
+        // A tick is 10 ms, of 2 s: half a percent.
+        println!("quiet {cables:?}: {:.1} % of a processor", used as f64 / 2.0);
+        assert!(used < 10, "{used} ticks in 2 s");
+    }
+}
