@@ -1,10 +1,14 @@
 //! A rule as a masked compare.
 //!
 //! ```text
-//!   word   0   1      2   3      4                    5                   6                     7
-//!        source     destination  source MAC, type     dest. MAC, flags    protocol, ports       tags
-//!        └──────────────── compared under the rule's mask ───────────────┘└── spans: compared by size ──┘
+//!   word   0                1                    2    3     4    5        6                  7
+//!          protocol, ports  destination MAC,     source     destination   source MAC, type   tags
+//!                           flags
+//!          └──────────── compared under the rule's mask, up to the first that differs ───────┘└ compared by size
 //! ```
+//!
+//! What tells most packets from most rules stands first, so that a rule that does not match costs one or two compares and
+//! one cache line. Of an address the second half stands first: it is where all IPv4 addresses differ.
 //!
 //! What packets that have no such field would show as zero is guarded by a flag, which a rule about the field asks for as
 //! well: without it `src 0.0.0.0/0` would match ARP.
@@ -18,12 +22,14 @@ use towpath_wire::vlan::{Tag, Tci};
 use towpath_wire::{Dissected, ip};
 
 const WORDS: usize = 8;
+/// Words that a mask can have bits in.
+const MASKED: usize = 7;
 
-const SOURCE: usize = 0;
-const DESTINATION: usize = 2;
-const SOURCE_MAC: usize = 4;
-const DESTINATION_MAC: usize = 5;
-const PROTOCOL: usize = 6;
+const PROTOCOL: usize = 0;
+const DESTINATION_MAC: usize = 1;
+const SOURCE: usize = 2;
+const DESTINATION: usize = 4;
+const SOURCE_MAC: usize = 6;
 const TAGS: usize = 7;
 
 /// The type stands above the source address.
@@ -53,8 +59,9 @@ fn mac_word(mac: Mac) -> u64 {
     u64::from_be_bytes([0, 0, a, b, c, d, e, f])
 }
 
+/// The second half, then the first.
 fn address_words(address: [u8; 16]) -> [u64; 2] {
-    let bits = u128::from_ne_bytes(address);
+    let bits = u128::from_be_bytes(address);
     [bits as u64, (bits >> 64) as u64]
 }
 
@@ -85,16 +92,9 @@ impl Key {
         if tags != NO_TAGS {
             flags |= TAGGED;
         }
-        Key([
-            src_0,
-            src_1,
-            dst_0,
-            dst_1,
-            src_mac | u64::from(found.ethertype) << TYPE_SHIFT,
-            dst_mac | u64::from(flags) << FLAGS_SHIFT,
-            protocol,
-            tags,
-        ])
+        let dst_mac = dst_mac | u64::from(flags) << FLAGS_SHIFT;
+        let src_mac = src_mac | u64::from(found.ethertype) << TYPE_SHIFT;
+        Key([protocol, dst_mac, src_0, src_1, dst_0, dst_1, src_mac, tags])
     }
 }
 
@@ -130,19 +130,25 @@ impl Width {
     }
 }
 
+/// What a word must be where the mask has ones.
+#[derive(Debug, Clone, Copy, Default)]
+struct Word {
+    mask: u64,
+    value: u64,
+}
+
 /// A rule, ready to be compared.
 #[derive(Debug, Clone)]
-#[repr(C, align(16))]
+#[repr(C, align(64))]
 pub(super) struct Compiled {
-    mask: [u64; WORDS],
-    value: [u64; WORDS],
+    words: [Word; MASKED],
     src_port: Width,
     dst_port: Width,
     vlan: Width,
     verdict: Verdict,
 }
 
-const _: () = assert!(size_of::<Compiled>() == 144);
+const _: () = assert!(size_of::<Compiled>() == 128);
 
 impl Compiled {
     pub(super) fn new(rule: &Rule) -> Compiled {
@@ -152,8 +158,7 @@ impl Compiled {
         let vlan = |span: Span| Width::new(span.first().min(NO_TAG - 1), span.last().min(NO_TAG - 1));
         let port = |span: Span| Width::new(span.first(), span.last());
         let mut compiled = Compiled {
-            mask: [0; WORDS],
-            value: [0; WORDS],
+            words: [Word::default(); MASKED],
             src_port: matches.src_port.map_or(all, port),
             dst_port: matches.dst_port.map_or(all, port),
             vlan: matches.vlan.map_or(all, vlan),
@@ -206,8 +211,10 @@ impl Compiled {
     }
 
     fn require(&mut self, word: usize, mask: u64, value: u64) {
-        self.mask[word] |= mask;
-        self.value[word] |= value & mask;
+        if let Some(word) = self.words.get_mut(word) {
+            word.mask |= mask;
+            word.value |= value & mask;
+        }
     }
 
     pub(super) fn verdict(&self) -> Verdict {
@@ -217,11 +224,7 @@ impl Compiled {
     /// Whether the packet of this key is one of the rule's.
     #[inline(always)]
     pub(super) fn matches(&self, key: &Key) -> bool {
-        let mut differs = 0;
-        for ((key, mask), value) in key.0.iter().zip(&self.mask).zip(&self.value) {
-            differs |= key & mask ^ value;
-        }
-        differs == 0 && self.spans_hold(key)
+        key.0.iter().zip(&self.words).all(|(key, word)| key & word.mask == word.value) && self.spans_hold(key)
     }
 
     #[inline(always)]
