@@ -47,7 +47,9 @@ pub(crate) struct Frame<'a> {
     pub(crate) header: VnetHeader,
     /// Its bytes, from the first on, as many as fit into the frame.
     pub(crate) bytes: &'a [u8],
-    /// How it is complete.
+    /// Length of the whole packet.
+    pub(crate) len: usize,
+    /// Where the bytes are that did not fit.
     pub(crate) rest: Rest,
     /// The tag that was taken off; `Err` for one that [`Vlan`] can't say.
     pub(crate) vlan: Result<Option<Vlan>, u16>,
@@ -130,7 +132,7 @@ fn parse(frame: &[u8], status: u32) -> Option<Frame<'_>> {
     };
     let timestamp = u64::from(word(16)) * 1_000_000_000 + u64::from(word(20));
     let vlan = tag(status, half(24), half(26));
-    Some(Frame { header: VnetHeader::read(header), bytes, rest, vlan, timestamp })
+    Some(Frame { header: VnetHeader::read(header), bytes, len, rest, vlan, timestamp })
 }
 
 /// The tag beside a packet. A kernel that does not say which type it has (before Linux 3.14) means 802.1Q.

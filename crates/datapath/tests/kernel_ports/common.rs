@@ -16,23 +16,23 @@ use towpath_wire::emit::{self, Checksums, Headers, Ip, Link, Network, Transport}
 use towpath_wire::{LinkKind, Udp, dissect, tcp};
 
 /// How long a test waits for what must happen.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
-pub fn uri(text: &str) -> Uri {
+pub(crate) fn uri(text: &str) -> Uri {
     text.parse().unwrap()
 }
 
-pub fn pool() -> Pool {
+pub(crate) fn pool() -> Pool {
     Pool::new(PoolConfig { capacity: 4096, backing: Backing::Anonymous, ..PoolConfig::default() }).unwrap()
 }
 
-pub fn start<P: Port>(port: P, pool: &Pool, accept: Offloads) -> Queues<P::Rx, P::Tx> {
+pub(crate) fn start<P: Port>(port: P, pool: &Pool, accept: Offloads) -> Queues<P::Rx, P::Tx> {
     let queues = port.info().max_queues;
     port.start(Start { pool: pool.clone(), queues, accept }).unwrap()
 }
 
 /// Receives until `wanted` says that it has seen what it waits for; everything else is dropped.
-pub fn receive<R>(rx: &mut impl RxQueue, mut wanted: impl FnMut(Packet) -> Option<R>) -> R {
+pub(crate) fn receive<R>(rx: &mut impl RxQueue, mut wanted: impl FnMut(Packet) -> Option<R>) -> R {
     let end = Instant::now() + PATIENCE;
     let mut batch = Batch::new();
     loop {
@@ -50,7 +50,7 @@ pub fn receive<R>(rx: &mut impl RxQueue, mut wanted: impl FnMut(Packet) -> Optio
 }
 
 /// Sends one packet, which the queue must take.
-pub fn send(tx: &mut impl TxQueue, packet: Packet) {
+pub(crate) fn send(tx: &mut impl TxQueue, packet: Packet) {
     let mut batch = Batch::new();
     batch.push(packet).unwrap();
     let end = Instant::now() + PATIENCE;
@@ -63,7 +63,7 @@ pub fn send(tx: &mut impl TxQueue, packet: Packet) {
 }
 
 /// Waits until something is true.
-pub fn until(what: &str, mut true_now: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, mut true_now: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !true_now() {
         assert!(Instant::now() < end, "{what}");
@@ -71,20 +71,20 @@ pub fn until(what: &str, mut true_now: impl FnMut() -> bool) {
     }
 }
 
-pub fn tx_cache(pool: &Pool) -> Cache {
+pub(crate) fn tx_cache(pool: &Pool) -> Cache {
     pool.cache(Direction::Tx).unwrap()
 }
 
 /// Bytes that are different at every place nearby.
-pub fn pattern(len: usize) -> Vec<u8> {
+pub(crate) fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
 }
 
 /// Frames between two hosts.
 #[derive(Clone, Copy)]
-pub struct Between {
-    pub link: Option<Link>,
-    pub ip: Ip,
+pub(crate) struct Between {
+    pub(crate) link: Option<Link>,
+    pub(crate) ip: Ip,
 }
 
 impl Between {
@@ -96,12 +96,12 @@ impl Between {
     }
 
     /// A datagram; returns where its transport header begins, and the length of all headers.
-    pub fn udp(self, src_port: u16, dst_port: u16, payload: &[u8], checksums: Checksums) -> (Vec<u8>, u16, u16) {
+    pub(crate) fn udp(self, src_port: u16, dst_port: u16, payload: &[u8], checksums: Checksums) -> (Vec<u8>, u16, u16) {
         self.build(Transport::Udp(emit::Udp { src_port, dst_port }), payload, checksums)
     }
 
     /// A TCP segment, likewise.
-    pub fn tcp(self, src_port: u16, dst_port: u16, payload: &[u8], checksums: Checksums) -> (Vec<u8>, u16, u16) {
+    pub(crate) fn tcp(self, src_port: u16, dst_port: u16, payload: &[u8], checksums: Checksums) -> (Vec<u8>, u16, u16) {
         let flags = tcp::flags::ACK | tcp::flags::PSH;
         let t = emit::Tcp { src_port, dst_port, seq: 1000, ack: 1, flags, window: 1000, ..emit::Tcp::default() };
         self.build(Transport::Tcp(t), payload, checksums)
@@ -109,9 +109,9 @@ impl Between {
 }
 
 /// A receive queue that remembers the longest super-packet that went through it.
-pub struct Watched<R> {
-    pub rx: R,
-    pub longest: Arc<AtomicUsize>,
+pub(crate) struct Watched<R> {
+    pub(crate) rx: R,
+    pub(crate) longest: Arc<AtomicUsize>,
 }
 
 impl<R: RxQueue> RxQueue for Watched<R> {
@@ -140,24 +140,18 @@ impl<R: RxQueue> RxQueue for Watched<R> {
 }
 
 /// A thread that moves packets between two ports until it is dropped; knows the longest super-packet of each direction.
-pub struct Forwarder {
+pub(crate) struct Forwarder {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
-    pub longest: [Arc<AtomicUsize>; 2],
+    pub(crate) longest: [Arc<AtomicUsize>; 2],
 }
 
 impl Forwarder {
-    pub fn new<A: RxQueue, B: TxQueue, C: RxQueue, D: TxQueue>(
-        a: Queues<A, D>,
-        b: Queues<C, B>,
+    pub(crate) fn new(
+        a: Queues<impl RxQueue + 'static, impl TxQueue + 'static>,
+        b: Queues<impl RxQueue + 'static, impl TxQueue + 'static>,
         pool: &Pool,
-    ) -> Forwarder
-    where
-        A: 'static,
-        B: 'static,
-        C: 'static,
-        D: 'static,
-    {
+    ) -> Forwarder {
         let (stop, longest) = (Arc::new(AtomicBool::new(false)), <[Arc<AtomicUsize>; 2]>::default());
         let (mut a, mut b) = (a, b);
         let watch = |rx, longest: &Arc<AtomicUsize>| Watched { rx, longest: longest.clone() };
@@ -177,7 +171,7 @@ impl Forwarder {
         Forwarder { stop, thread: Some(thread), longest }
     }
 
-    pub fn longest(&self, direction: usize) -> usize {
+    pub(crate) fn longest(&self, direction: usize) -> usize {
         self.longest[direction].load(Ordering::Relaxed)
     }
 }
@@ -194,7 +188,7 @@ impl Drop for Forwarder {
 }
 
 /// Sends `bytes` bytes by TCP from one namespace to `to` in another, and back again; what arrives must be what was sent.
-pub fn tcp_echo(client: &Namespace, server: &Namespace, to: &str, bytes: usize) {
+pub(crate) fn tcp_echo(client: &Namespace, server: &Namespace, to: &str, bytes: usize) {
     let listener = server.inside(|| TcpListener::bind(to).unwrap());
     let sent = pattern(bytes);
     std::thread::scope(|scope| {
@@ -217,7 +211,7 @@ pub fn tcp_echo(client: &Namespace, server: &Namespace, to: &str, bytes: usize) 
 }
 
 /// Sends a datagram of `payload` that the kernel may carry as one super-packet of datagrams of `segment` bytes each (`UDP_SEGMENT`).
-pub fn send_segmented(socket: &UdpSocket, payload: &[u8], segment: u16, to: &str) {
+pub(crate) fn send_segmented(socket: &UdpSocket, payload: &[u8], segment: u16, to: &str) {
     let value = libc::c_int::from(segment);
     // SAFETY: UDP_SEGMENT reads one int.
     let set =
@@ -227,7 +221,7 @@ pub fn send_segmented(socket: &UdpSocket, payload: &[u8], segment: u16, to: &str
 }
 
 /// Runs `f` on a thread without any capability.
-pub fn unprivileged<R: Send>(f: impl FnOnce() -> R + Send) -> R {
+pub(crate) fn unprivileged<R: Send>(f: impl FnOnce() -> R + Send) -> R {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             // Version 3 of the interface, this thread; effective, permitted and inheritable sets of 64 bits: none.
@@ -242,7 +236,7 @@ pub fn unprivileged<R: Send>(f: impl FnOnce() -> R + Send) -> R {
 }
 
 /// The payload of a UDP datagram in an Ethernet frame, if that is what the packet is.
-pub fn udp_payload(packet: &Packet) -> Option<Vec<u8>> {
+pub(crate) fn udp_payload(packet: &Packet) -> Option<Vec<u8>> {
     let bytes = packet.to_vec();
     let headers = dissect(&bytes, LinkKind::Ethernet);
     let datagram = Udp::parse(bytes.get(headers.l4.into()..)?).ok()?;

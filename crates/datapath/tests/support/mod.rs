@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// What a test needs of the machine.
-pub enum Need {
+pub(crate) enum Need {
     /// Root, or everything root may do with networks.
     Root,
     /// A program.
@@ -21,7 +21,7 @@ pub enum Need {
 
 /// Whether the test `name` can run here. If not it is named on standard error; with `TOWPATH_REQUIRE=all` that is a failure.
 #[must_use]
-pub fn needs(name: &str, needs: &[Need]) -> bool {
+pub(crate) fn needs(name: &str, needs: &[Need]) -> bool {
     let Some(why) = needs.iter().find_map(missing) else { return true };
     assert!(std::env::var("TOWPATH_REQUIRE").as_deref() != Ok("all"), "{name} can't run: {why}");
     eprintln!("skipped: {name}: {why}");
@@ -48,7 +48,7 @@ fn missing(need: &Need) -> Option<String> {
 }
 
 /// A network namespace with its loopback up, deleted on drop together with what is in it.
-pub struct Namespace {
+pub(crate) struct Namespace {
     name: String,
 }
 
@@ -56,7 +56,7 @@ static NUMBER: AtomicU32 = AtomicU32::new(0);
 
 impl Namespace {
     /// A new one; `what` becomes part of its name.
-    pub fn new(what: &str) -> Namespace {
+    pub(crate) fn new(what: &str) -> Namespace {
         Namespace::try_new(what).expect("a network namespace")
     }
 
@@ -73,30 +73,30 @@ impl Namespace {
     }
 
     /// What `netns=` takes.
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
     /// A command that runs inside; `args` are separated by blanks.
-    pub fn command(&self, program: &str, args: &str) -> Command {
+    pub(crate) fn command(&self, program: &str, args: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name, program]).args(args.split_whitespace());
         command
     }
 
     /// Runs a command inside, which must succeed; returns what it printed.
-    pub fn run(&self, program: &str, args: &str) -> String {
+    pub(crate) fn run(&self, program: &str, args: &str) -> String {
         let output = try_run(&mut self.command(program, args)).unwrap_or_else(|e| panic!("{program} {args}: {e}"));
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
     /// Runs `ip ARGS` inside.
-    pub fn ip(&self, args: &str) -> String {
+    pub(crate) fn ip(&self, args: &str) -> String {
         self.run("ip", args)
     }
 
     /// Runs `f` on a thread inside: sockets that it makes belong to the namespace.
-    pub fn inside<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
+    pub(crate) fn inside<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
         let file = std::fs::File::open(PathBuf::from("/run/netns").join(&self.name)).expect("the namespace's file");
         std::thread::scope(|scope| {
             let inside = scope.spawn(|| {

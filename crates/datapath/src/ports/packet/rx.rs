@@ -55,7 +55,7 @@ impl LongPackets {
         let (header, mut packet) = match frame.rest {
             Rest::None => (frame.header, landing.copy(frame.bytes).ok_or(Lost::Starved)?),
             Rest::Queued if !landing.fill(&mut self.place) => return Err(Lost::Starved),
-            Rest::Queued => self.receive()?,
+            Rest::Queued => self.receive(frame.len)?,
             Rest::Lost => return Err(Lost::Missed),
         };
         header.apply(&mut packet).map_err(|_| Lost::Malformed)?;
@@ -65,7 +65,7 @@ impl LongPackets {
     }
 
     #[inline]
-    fn receive(&mut self) -> Result<(VnetHeader, Packet), Lost> {
+    fn receive(&mut self, whole: usize) -> Result<(VnetHeader, Packet), Lost> {
         self.calls += 1;
         let mut header = [0; VnetHeader::LEN];
         let (head, tail) = self.place.room();
@@ -73,7 +73,11 @@ impl LongPackets {
         // An error that waits on the socket (the link went down) is told once instead of the packet, which stays the next one.
         let socket = &self.socket;
         let len = socket.receive(&mut room).or_else(|_| socket.receive(&mut room)).map_err(|_| Lost::Missed)?;
-        let len = len.checked_sub(VnetHeader::LEN).filter(|&len| len > 0).ok_or(Lost::Malformed)?;
+        let len = len.checked_sub(VnetHeader::LEN).ok_or(Lost::Malformed)?;
+        // Longer than any IP packet (an interface with a larger `gso_max_size`): what did not fit is gone.
+        if len != whole || len == 0 {
+            return Err(Lost::Missed);
+        }
         Ok((VnetHeader::read(&header), self.place.take(len).ok_or(Lost::Malformed)?))
     }
 }
@@ -126,9 +130,8 @@ impl RxQueue for PacketRx {
         }
         let (mut packets, mut bytes) = (0, 0);
         self.starved = false;
-        while out.room() > 0
-            && let Some(frame) = self.ring.next()
-        {
+        for _ in 0..out.room() {
+            let Some(frame) = self.ring.next() else { break };
             let taken = frame.map_err(|_| Lost::Malformed).and_then(|f| self.long.take(&f, &mut self.landing));
             match taken {
                 Ok(mut packet) => {

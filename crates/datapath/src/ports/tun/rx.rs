@@ -1,7 +1,7 @@
 //! What the kernel sends out of the interface, we receive: one `readv` per packet.
 
 use super::device::Device;
-use crate::landing::{Landing, Place};
+use crate::landing::{LONGEST, Landing, Place};
 use crate::ports::kernel::link::{LinkWatch, down, gone};
 use crate::sys::netdev::Link;
 use crate::vnet::VnetHeader;
@@ -118,7 +118,8 @@ impl RxQueue for TunRx {
                 Err(_) => break,
             };
             let Some(mut packet) = self.place.take(len) else { break };
-            if header.apply(&mut packet).is_err() {
+            // Longer than any IP packet (an interface with a larger `gso_max_size`): what did not fit is gone.
+            if len > LONGEST || header.apply(&mut packet).is_err() {
                 malformed += 1;
                 continue;
             }
