@@ -10,68 +10,68 @@ use std::time::{Duration, Instant};
 
 /// The last line of `--json`.
 #[derive(Debug, Clone, Deserialize)]
-pub struct Summary {
-    pub seconds: f64,
-    pub ports: Vec<Port>,
-    pub balance: Balance,
-    pub in_flight: i64,
-    pub buffers_away: u64,
-    pub pool_shortages: u64,
-    pub gone: Vec<String>,
-    pub failed: Vec<String>,
+pub(crate) struct Summary {
+    pub(crate) seconds: f64,
+    pub(crate) ports: Vec<Port>,
+    pub(crate) balance: Balance,
+    pub(crate) in_flight: i64,
+    pub(crate) buffers_away: u64,
+    pub(crate) pool_shortages: u64,
+    pub(crate) gone: Vec<String>,
+    pub(crate) failed: Vec<String>,
 }
 
 /// A line while it runs.
 #[derive(Debug, Clone, Deserialize)]
-pub struct Live {
-    pub seconds: f64,
-    pub ports: Vec<Port>,
+pub(crate) struct Live {
+    pub(crate) seconds: f64,
+    pub(crate) ports: Vec<Port>,
 }
 
 /// Any line.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
-pub enum Line {
+pub(crate) enum Line {
     Live(Live),
     Summary(Summary),
 }
 
 #[derive(Debug, Clone, Deserialize)]
-pub struct Port {
-    pub name: String,
-    pub rx: Flow,
-    pub tx: Flow,
+pub(crate) struct Port {
+    pub(crate) name: String,
+    pub(crate) rx: Flow,
+    pub(crate) tx: Flow,
 }
 
 #[derive(Debug, Clone, Deserialize)]
-pub struct Flow {
-    pub packets: u64,
-    pub bytes: u64,
-    pub retries: u64,
-    pub errors: u64,
-    pub missed: u64,
-    pub drops: Vec<Drops>,
+pub(crate) struct Flow {
+    pub(crate) packets: u64,
+    pub(crate) bytes: u64,
+    pub(crate) retries: u64,
+    pub(crate) errors: u64,
+    pub(crate) missed: u64,
+    pub(crate) drops: Vec<Drops>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
-pub struct Balance {
-    pub received: u64,
-    pub split: u64,
-    pub sent: u64,
-    pub merged: u64,
-    pub drops: Vec<Drops>,
+pub(crate) struct Balance {
+    pub(crate) received: u64,
+    pub(crate) split: u64,
+    pub(crate) sent: u64,
+    pub(crate) merged: u64,
+    pub(crate) drops: Vec<Drops>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Drops {
-    pub reason: String,
-    pub packets: u64,
+pub(crate) struct Drops {
+    pub(crate) reason: String,
+    pub(crate) packets: u64,
 }
 
 impl Summary {
     /// Everything that came in is accounted for, and every buffer is home.
     #[track_caller]
-    pub fn is_balanced(&self) -> &Summary {
+    pub(crate) fn is_balanced(&self) -> &Summary {
         assert_eq!((self.in_flight, self.buffers_away), (0, 0), "the balance is not exact: {self:#?}");
         let Balance { received, split, sent, merged, drops } = &self.balance;
         let dropped: u64 = drops.iter().map(|d| d.packets).sum();
@@ -81,36 +81,36 @@ impl Summary {
 
     /// Nothing was dropped, nothing failed, nothing is gone.
     #[track_caller]
-    pub fn is_clean(&self) -> &Summary {
+    pub(crate) fn is_clean(&self) -> &Summary {
         self.is_balanced();
         assert!(self.balance.drops.is_empty() && self.gone.is_empty() && self.failed.is_empty(), "{self:#?}");
         self
     }
 
     /// Packets dropped for a reason.
-    pub fn dropped(&self, reason: &str) -> u64 {
+    pub(crate) fn dropped(&self, reason: &str) -> u64 {
         self.balance.drops.iter().filter(|d| d.reason == reason).map(|d| d.packets).sum()
     }
 
     /// The port whose name begins so.
     #[track_caller]
-    pub fn port(&self, name: &str) -> &Port {
+    pub(crate) fn port(&self, name: &str) -> &Port {
         self.ports.iter().find(|p| p.name.starts_with(name)).unwrap_or_else(|| panic!("no port {name}: {self:#?}"))
     }
 }
 
 /// How it ended.
 #[derive(Debug)]
-pub struct Finished {
-    pub status: ExitStatus,
-    pub stdout: String,
-    pub stderr: String,
+pub(crate) struct Finished {
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
 impl Finished {
     /// The summary, which must be there, as the last line.
     #[track_caller]
-    pub fn summary(&self) -> Summary {
+    pub(crate) fn summary(&self) -> Summary {
         let last = self.stdout.lines().next_back().unwrap_or_default();
         match serde_json::from_str(last) {
             Ok(Line::Summary(summary)) => summary,
@@ -120,28 +120,28 @@ impl Finished {
 
     /// The exit code must be this one.
     #[track_caller]
-    pub fn code(self, code: i32) -> Finished {
+    pub(crate) fn code(self, code: i32) -> Finished {
         assert_eq!(self.status.code(), Some(code), "{self:#?}");
         self
     }
 }
 
 /// The binary under test.
-pub fn command(args: &[&str]) -> Command {
+pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_towpath"));
     command.args(args).stdin(Stdio::null());
     command
 }
 
 /// Runs it to its end.
-pub fn run(args: &[&str]) -> Finished {
+pub(crate) fn run(args: &[&str]) -> Finished {
     let output = super::run(&mut command(args));
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     Finished { status: output.status, stdout: text(&output.stdout), stderr: text(&output.stderr) }
 }
 
 /// A running `towpath`; dropping it ends it by force.
-pub struct Towpath {
+pub(crate) struct Towpath {
     child: Child,
     lines: Arc<Mutex<Vec<String>>>,
     readers: Option<(JoinHandle<()>, JoinHandle<String>)>,
@@ -150,13 +150,13 @@ pub struct Towpath {
 impl Towpath {
     /// Starts a command that moves packets, and waits until it does: until its first line.
     #[track_caller]
-    pub fn start(args: &[&str]) -> Towpath {
+    pub(crate) fn start(args: &[&str]) -> Towpath {
         Towpath::start_by(&mut command(args))
     }
 
     /// The same for a [`command`] that has been changed.
     #[track_caller]
-    pub fn start_by(command: &mut Command) -> Towpath {
+    pub(crate) fn start_by(command: &mut Command) -> Towpath {
         command.args(["--json", "--interval", "50ms"]).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"));
         let (stdout, mut stderr) = (child.stdout.take().expect("a pipe"), child.stderr.take().expect("a pipe"));
@@ -184,17 +184,17 @@ impl Towpath {
         self.lines.lock().expect("no panic").len()
     }
 
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    pub fn has_ended(&mut self) -> bool {
+    pub(crate) fn has_ended(&mut self) -> bool {
         self.child.try_wait().expect("a child to wait for").is_some()
     }
 
     /// What it shows at this moment: a line that is newer than the call.
     #[track_caller]
-    pub fn look(&mut self) -> Live {
+    pub(crate) fn look(&mut self) -> Live {
         let seen = self.lines();
         until("another line", || self.lines() > seen || self.has_ended());
         let lines = self.lines.lock().expect("no panic");
@@ -205,13 +205,13 @@ impl Towpath {
     }
 
     /// Sends a signal: `TERM`, `KILL`.
-    pub fn signal(&self, signal: &str) {
+    pub(crate) fn signal(&self, signal: &str) {
         super::succeed(Command::new("kill").args(["-s", signal, &self.pid().to_string()]));
     }
 
     /// Waits until it ends by itself.
     #[track_caller]
-    pub fn wait(mut self) -> Finished {
+    pub(crate) fn wait(mut self) -> Finished {
         let end = Instant::now() + LONGEST;
         let status = loop {
             if let Some(status) = self.child.try_wait().expect("a child to wait for") {
@@ -228,7 +228,7 @@ impl Towpath {
 
     /// Asks it to stop, and waits until it has.
     #[track_caller]
-    pub fn stop(self) -> Finished {
+    pub(crate) fn stop(self) -> Finished {
         self.signal("TERM");
         self.wait()
     }

@@ -4,7 +4,7 @@ use super::{Namespace, Towpath};
 
 /// What joins a host to towpath.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cable {
+pub(crate) enum Cable {
     /// The host's interface is a tap of towpath.
     Tap,
     /// The host's interface is a tun of towpath.
@@ -14,22 +14,22 @@ pub enum Cable {
 }
 
 /// Host 1 has 10.0.0.1 and fd00::1, host 2 has 10.0.0.2 and fd00::2; the interface of both is called `e0`.
-pub struct Hosts {
-    pub one: Namespace,
-    pub two: Namespace,
+pub(crate) struct Hosts {
+    pub(crate) one: Namespace,
+    pub(crate) two: Namespace,
     /// Where the far ends of veth pairs are; nobody has an address there.
-    pub cables: Namespace,
+    pub(crate) cables: Namespace,
 }
 
 impl Hosts {
-    pub fn new() -> Hosts {
+    pub(crate) fn new() -> Hosts {
         let cables = Namespace::new("cable");
         super::succeed(&mut cables.command("sysctl", "-qw net.ipv6.conf.default.disable_ipv6=1"));
         Hosts { one: Namespace::new("one"), two: Namespace::new("two"), cables }
     }
 
     /// The address of the port that joins a host; `options` are added to it. What the port does not make is made here.
-    pub fn port(&self, host: u8, cable: Cable, mtu: u32, options: &str) -> String {
+    pub(crate) fn port(&self, host: u8, cable: Cable, mtu: u32, options: &str) -> String {
         let ns = if host == 1 { &self.one } else { &self.two };
         let addr = format!("10.0.0.{host}/24+fd00::{host}/64");
         let more = if options.is_empty() { String::new() } else { format!(",{options}") };
@@ -49,7 +49,7 @@ impl Hosts {
     }
 
     /// Starts `towpath fwd` between both hosts.
-    pub fn join(&self, cables: (Cable, Cable), mtu: u32, options: &str, args: &[&str]) -> Towpath {
+    pub(crate) fn join(&self, cables: (Cable, Cable), mtu: u32, options: &str, args: &[&str]) -> Towpath {
         let (a, b) = (self.port(1, cables.0, mtu, options), self.port(2, cables.1, mtu, options));
         let mut all = vec!["fwd", &a, &b];
         all.extend(args);

@@ -9,26 +9,26 @@
 //!
 //! Every program is ended by force when it takes longer than [`LONGEST`]: no test hangs.
 
-#![allow(dead_code, unused_imports, unreachable_pub, reason = "each test binary uses a part of it")]
+#![allow(dead_code, unused_imports, reason = "each test binary uses a part of it")]
 
-pub mod datapath;
-pub mod hosts;
+pub(crate) mod datapath;
+pub(crate) mod hosts;
 #[path = "../../../datapath/tests/support/mod.rs"]
-pub mod namespace;
-pub mod traffic;
+pub(crate) mod namespace;
+pub(crate) mod traffic;
 
-pub use datapath::{Finished, Summary, Towpath};
-pub use hosts::{Cable, Hosts};
-pub use namespace::{Namespace, Need, needs};
+pub(crate) use datapath::{Finished, Summary, Towpath};
+pub(crate) use hosts::{Cable, Hosts};
+pub(crate) use namespace::{Namespace, Need, needs};
 
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// The longest that anything a test starts may take.
-pub const LONGEST: Duration = Duration::from_secs(60);
+pub(crate) const LONGEST: Duration = Duration::from_secs(60);
 
 /// What every test with namespaces and taps needs.
-pub const NETWORK: &[Need] = &[Need::Root, Need::Tun, Need::Program("ip"), Need::Program("timeout")];
+pub(crate) const NETWORK: &[Need] = &[Need::Root, Need::Tun, Need::Program("ip"), Need::Program("timeout")];
 
 /// Ends the test here, by name, if the machine can't run it.
 #[macro_export]
@@ -42,7 +42,7 @@ macro_rules! require {
 }
 
 /// Runs a program to its end; its output, whatever its exit code.
-pub fn run(command: &mut Command) -> Output {
+pub(crate) fn run(command: &mut Command) -> Output {
     let mut bounded = Command::new("timeout");
     bounded
         .args(["--kill-after=1", &LONGEST.as_secs().to_string()])
@@ -58,7 +58,7 @@ pub fn run(command: &mut Command) -> Output {
 }
 
 /// Runs a program that must succeed; what it printed.
-pub fn succeed(command: &mut Command) -> String {
+pub(crate) fn succeed(command: &mut Command) -> String {
     let output = run(command);
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{command:?}: {}\n{out}\n{err}", output.status);
@@ -66,7 +66,7 @@ pub fn succeed(command: &mut Command) -> String {
 }
 
 /// Waits until something is true.
-pub fn until(what: &str, mut true_now: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, mut true_now: impl FnMut() -> bool) {
     let end = Instant::now() + LONGEST / 4;
     while !true_now() {
         assert!(Instant::now() < end, "waited in vain: {what}");

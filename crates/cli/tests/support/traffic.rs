@@ -8,10 +8,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
 /// A program that is ended by force when the test is done with it.
-pub struct Background(pub Child);
+pub(crate) struct Background(pub(crate) Child);
 
 impl Background {
-    pub fn start(command: &mut Command) -> Background {
+    pub(crate) fn start(command: &mut Command) -> Background {
         let child = command.stdin(Stdio::null()).spawn();
         Background(child.unwrap_or_else(|e| panic!("{command:?}: {e}")))
     }
@@ -26,13 +26,13 @@ impl Drop for Background {
 
 /// Host 1 asks, host 2 must answer every time.
 #[track_caller]
-pub fn ping(hosts: &Hosts, args: &str, address: &str) {
+pub(crate) fn ping(hosts: &Hosts, args: &str, address: &str) {
     succeed(&mut hosts.one.command("ping", &format!("-q -c 3 -i 0.02 -W 5 {args} {address}")));
 }
 
 /// `iperf3` from host 1 to host 2; the report of its client.
 #[track_caller]
-pub fn iperf3(hosts: &Hosts, address: &str, args: &str) -> Value {
+pub(crate) fn iperf3(hosts: &Hosts, address: &str, args: &str) -> Value {
     let mut server = hosts.two.command("iperf3", "-s -1 --forceflush");
     let mut server = Background::start(server.stdout(Stdio::piped()));
     let mut lines = BufReader::new(server.0.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
@@ -48,7 +48,7 @@ pub fn iperf3(hosts: &Hosts, address: &str, args: &str) -> Value {
 
 /// One TCP stream of so many bytes must arrive.
 #[track_caller]
-pub fn tcp(hosts: &Hosts, address: &str, bytes: &str) {
+pub(crate) fn tcp(hosts: &Hosts, address: &str, bytes: &str) {
     let report = iperf3(hosts, address, &format!("-n {bytes}"));
     let end = &report["end"];
     let (sent, received) = (end["sum_sent"]["bytes"].as_u64(), end["sum_received"]["bytes"].as_u64());
@@ -58,7 +58,7 @@ pub fn tcp(hosts: &Hosts, address: &str, bytes: &str) {
 
 /// Datagrams at a rate that everything here can keep up with; most must arrive.
 #[track_caller]
-pub fn udp(hosts: &Hosts, address: &str) {
+pub(crate) fn udp(hosts: &Hosts, address: &str) {
     let report = iperf3(hosts, address, "-u -b 40M -n 2M");
     let sum = &report["end"]["sum"];
     let (packets, lost) = (sum["packets"].as_f64().unwrap_or(0.0), sum["lost_packets"].as_f64().unwrap_or(1.0));
@@ -66,7 +66,7 @@ pub fn udp(hosts: &Hosts, address: &str) {
 }
 
 /// A file of bytes that can't be guessed, with its digest: 256 MiB, or 1 GiB where everything is required.
-pub fn big_file() -> &'static (PathBuf, String) {
+pub(crate) fn big_file() -> &'static (PathBuf, String) {
     static FILE: OnceLock<(tempfile::TempDir, (PathBuf, String))> = OnceLock::new();
     let (_, file) = FILE.get_or_init(|| {
         let dir = tempfile::tempdir().expect("a directory for temporary files");
@@ -81,7 +81,7 @@ pub fn big_file() -> &'static (PathBuf, String) {
 
 /// Copies a file from host 1 to host 2 by TCP: it must have the same SHA-256 there.
 #[track_caller]
-pub fn copy(hosts: &Hosts, address: &str, file: &(PathBuf, String)) {
+pub(crate) fn copy(hosts: &Hosts, address: &str, file: &(PathBuf, String)) {
     let family = if address.contains(':') { 6 } else { 4 };
     let mut listener = hosts.two.command("socat", &format!("-u -b 1048576 -T 30 TCP{family}-LISTEN:5001 STDOUT"));
     let mut listener = Background::start(listener.stdout(Stdio::piped()));
@@ -98,7 +98,7 @@ pub fn copy(hosts: &Hosts, address: &str, file: &(PathBuf, String)) {
 
 /// Packets of a capture whose checksums tshark finds wrong, of how many; any complaint of tshark's fails the test.
 #[track_caller]
-pub fn judged(capture: &Path) -> (usize, usize) {
+pub(crate) fn judged(capture: &Path) -> (usize, usize) {
     let protocols = ["ip", "tcp", "udp"];
     let validate = protocols.iter().flat_map(|p| ["-o".to_owned(), format!("{p}.check_checksum:TRUE")]);
     let tshark = |filter: &str| {
@@ -112,12 +112,12 @@ pub fn judged(capture: &Path) -> (usize, usize) {
 }
 
 /// Whether a namespace has an interface.
-pub fn has_interface(ns: &Namespace, name: &str) -> bool {
+pub(crate) fn has_interface(ns: &Namespace, name: &str) -> bool {
     run(&mut ns.command("ip", &format!("-br link show {name}"))).status.success()
 }
 
 /// Waits until a namespace's interface is no more.
 #[track_caller]
-pub fn wait_until_gone(ns: &Namespace, name: &str) {
+pub(crate) fn wait_until_gone(ns: &Namespace, name: &str) {
     until("the interface goes away", || !has_interface(ns, name));
 }

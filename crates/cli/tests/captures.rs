@@ -1,0 +1,268 @@
+//! What `record` writes, `replay` reads, and what becomes of files that are not what they should be.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use support::datapath::{Summary, run};
+use support::traffic::{judged, ping, tcp, udp};
+use support::{Hosts, Namespace, Need, Towpath, needs, until};
+
+/// A directory for the files of one test.
+struct Files(tempfile::TempDir);
+
+impl Files {
+    fn new() -> Files {
+        Files(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.path(name).to_str().unwrap().to_owned()
+    }
+}
+
+/// The packets of a pcap file with the byte order of this machine: nothing but their bytes.
+fn packets(path: &Path) -> Vec<Vec<u8>> {
+    let bytes = std::fs::read(path).unwrap();
+    let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+    assert!([0xa1b2_3c4d, 0xa1b2_c3d4].contains(&word(0)), "no pcap file: {path:?}");
+    let (mut at, mut all) = (24, Vec::new());
+    while at < bytes.len() {
+        let (kept, len) = (word(at + 8) as usize, word(at + 12) as usize);
+        assert_eq!(kept, len, "a packet was cut");
+        all.push(bytes[at + 16..at + 16 + len].to_vec());
+        at += 16 + len;
+    }
+    all
+}
+
+/// Two hosts joined by the kernel's veth pair, with all its offloads.
+fn neighbours() -> Hosts {
+    let hosts = Hosts::new();
+    hosts.one.ip(&format!("link add e0 type veth peer e0 netns {}", hosts.two.name()));
+    for (n, host) in [(1, &hosts.one), (2, &hosts.two)] {
+        host.ip(&format!("addr add 10.0.0.{n}/24 dev e0"));
+        host.ip(&format!("addr add fd00::{n}/64 dev e0 nodad"));
+        host.ip("link set e0 up");
+    }
+    ping(&hosts, "", "10.0.0.2");
+    hosts
+}
+
+/// Records what host 2 receives while `traffic` runs.
+fn record(hosts: &Hosts, file: &Path, traffic: impl FnOnce()) -> Summary {
+    let port = format!("packet:e0?netns={}", hosts.two.name());
+    let towpath = Towpath::start(&["record", &port, file.to_str().unwrap()]);
+    traffic();
+    towpath.stop().code(0).summary()
+}
+
+#[test]
+fn a_recording_of_partial_checksums_and_super_packets_has_only_right_checksums_and_whole_packets() {
+    let name = "a_recording_of_partial_checksums_and_super_packets_has_only_right_checksums_and_whole_packets";
+    require!(
+        "a_recording_of_partial_checksums_and_super_packets_has_only_right_checksums_and_whole_packets",
+        "tshark",
+        "iperf3",
+        "ping"
+    );
+    for format in ["pcap", "pcapng"] {
+        let (hosts, files) = (neighbours(), Files::new());
+        let file = files.path(&format!("a.{format}"));
+        let summary = record(&hosts, &file, || {
+            ping(&hosts, "-s 3000", "10.0.0.2");
+            ping(&hosts, "", "fd00::2");
+            tcp(&hosts, "10.0.0.2", "4M");
+            tcp(&hosts, "fd00::2", "4M");
+            udp(&hosts, "10.0.0.2");
+        });
+        summary.is_clean();
+        assert!(summary.balance.split > 1000, "{name}: super-packets were there to be cut: {summary:#?}");
+        let (bad, all) = judged(&file);
+        assert_eq!(bad, 0, "{name}: of {all}");
+        assert_eq!(all as u64, summary.balance.sent);
+    }
+}
+
+#[test]
+fn a_recording_of_a_tap_and_of_a_tun_has_only_right_checksums() {
+    require!("a_recording_of_a_tap_and_of_a_tun_has_only_right_checksums", "tshark", "socat");
+    for scheme in ["tap", "tun"] {
+        let (ns, files) = (Namespace::new("rec"), Files::new());
+        let (port, file) =
+            (format!("{scheme}:e0?netns={},addr=10.0.0.1/24+fd00::1/64", ns.name()), files.text("a.pcap"));
+        let mut towpath = Towpath::start(&["record", &port, &file]);
+        if scheme == "tap" {
+            ns.ip("neigh add 10.0.0.2 lladdr 02:00:00:00:00:02 dev e0");
+            ns.ip("neigh add fd00::2 lladdr 02:00:00:00:00:02 dev e0");
+        }
+        for target in ["UDP4:10.0.0.2:9", "UDP6:[fd00::2]:9"] {
+            ns.run(
+                "socat",
+                &format!("-u -b 1201 OPEN:{} {target}", env!("CARGO_MANIFEST_DIR").to_owned() + "/src/args.rs"),
+            );
+        }
+        until("packets", || towpath.look().ports[1].tx.packets >= 8);
+        let summary = towpath.stop().code(0).summary();
+        summary.is_clean();
+        let (bad, all) = judged(Path::new(&file));
+        assert_eq!((bad, all as u64), (0, summary.balance.sent), "{scheme}");
+    }
+}
+
+#[test]
+fn a_replayed_capture_arrives_byte_for_byte_and_in_order() {
+    require!("a_replayed_capture_arrives_byte_for_byte_and_in_order", "iperf3", "ping");
+    let (hosts, files) = (neighbours(), Files::new());
+    record(&hosts, &files.path("first.pcap"), || {
+        ping(&hosts, "", "10.0.0.2");
+        tcp(&hosts, "10.0.0.2", "256K");
+    })
+    .is_clean();
+    let sent = packets(&files.path("first.pcap"));
+    assert!(sent.len() > 150, "{} packets", sent.len());
+    // The other format as well: whoever replays pcapng sends the same bytes.
+    let (pcap, pcapng) = (files.text("first.pcap"), files.text("first.pcapng"));
+    run(&["replay", &pcap, &format!("pcap:{pcapng}"), "-q"]).code(0);
+    for (number, source) in [pcap, pcapng].iter().enumerate() {
+        let again = Hosts::new();
+        let wire = again.port(2, support::Cable::Packet, 1500, "");
+        let heard = files.path(&format!("again{number}.pcap"));
+        let summary = record(&again, &heard, || {
+            let replayed = run(&["replay", source, &wire, "--json"]).code(0).summary();
+            assert_eq!(replayed.is_clean().balance.sent, sent.len() as u64);
+        });
+        summary.is_clean();
+        let heard = packets(&heard);
+        assert_eq!(heard.len(), sent.len(), "from {source}");
+        assert!(heard == sent, "from {source}: the same number, but other bytes");
+    }
+}
+
+#[test]
+fn what_a_tap_is_sent_from_a_capture_its_host_receives() {
+    require!("what_a_tap_is_sent_from_a_capture_its_host_receives",);
+    let (ns, files) = (Namespace::new("rx"), Files::new());
+    run(&["gen", &format!("pcap:{}", files.text("a.pcap")), "--count", "500", "--size", "imix", "-q"]).code(0);
+    let sent = packets(&files.path("a.pcap"));
+    // The tap must outlive the replay, so that what it received can be recorded.
+    ns.ip("tuntap add dev e0 mode tap vnet_hdr");
+    ns.ip("link set e0 up");
+    let heard = files.path("b.pcap");
+    let recorder = Towpath::start(&["record", &format!("packet:e0?netns={}", ns.name()), heard.to_str().unwrap()]);
+    let tap = format!("tap:e0?netns={}", ns.name());
+    run(&["replay", &files.text("a.pcap"), &tap, "-q"]).code(0);
+    recorder.stop().code(0).summary().is_clean();
+    let heard = packets(&heard);
+    assert!(heard == sent, "{} of {}", heard.len(), sent.len());
+}
+
+#[test]
+fn what_is_generated_has_only_right_checksums_in_a_file() {
+    let name = "what_is_generated_has_only_right_checksums_in_a_file";
+    if !needs(name, &[Need::Program("tshark")]) {
+        return;
+    }
+    let files = Files::new();
+    for (ip, proto, format) in
+        [("4", "tcp", "pcap"), ("6", "udp", "pcapng"), ("6", "tcp", "pcap"), ("4", "udp", "pcapng")]
+    {
+        let file = files.text(&format!("{ip}{proto}.{format}"));
+        let port = format!("pcap:{file}");
+        let more = ["--size", "20000", "--gso", "1400", "--ip", ip, "--proto", proto, "--json"];
+        let summary = run(&[&["gen", &port, "--count", "50"], &more[..]].concat()).code(0).summary();
+        summary.is_clean();
+        let (bad, all) = judged(Path::new(&file));
+        assert_eq!((bad, all as u64), (0, summary.balance.sent), "{ip} {proto}");
+        // The judge does judge: a byte that was changed on the way is found.
+        let mut bytes = std::fs::read(&file).unwrap();
+        let at = bytes.len() - 20;
+        bytes[at] ^= 1;
+        std::fs::write(&file, bytes).unwrap();
+        assert_eq!(judged(Path::new(&file)).0, 1, "{ip} {proto}");
+    }
+}
+
+#[test]
+fn a_file_that_ends_too_early_is_read_as_far_as_it_goes_and_the_rest_is_named() {
+    let files = Files::new();
+    for format in ["pcap", "pcapng"] {
+        let whole = files.text(&format!("whole.{format}"));
+        run(&["gen", &format!("pcap:{whole}"), "--count", "100", "--size", "200", "-q"]).code(0);
+        let bytes = std::fs::read(&whole).unwrap();
+        let cut = files.text(&format!("cut.{format}"));
+        for keep in [bytes.len() - 1, bytes.len() / 2, bytes.len() / 2 + 7, 300] {
+            std::fs::write(&cut, &bytes[..keep]).unwrap();
+            let finished = run(&["replay", &cut, "null:", "--json"]);
+            let summary = finished.summary();
+            summary.is_balanced();
+            assert!(
+                finished.status.success() == summary.gone.is_empty(),
+                "the code and the summary agree: {finished:#?}"
+            );
+            let (read, errors) = (summary.balance.sent, summary.port("pcap").rx.errors);
+            assert!(read < 101 && (errors > 0) == !summary.gone.is_empty(), "{format} cut to {keep}: {summary:#?}");
+            assert!(keep != bytes.len() / 2 + 7 || summary.gone.iter().any(|g| g.contains("byte")), "{summary:#?}");
+        }
+    }
+}
+
+/// Files that someone made to do harm.
+fn hostile() -> Vec<(&'static str, Vec<u8>)> {
+    let header = |order: [u8; 4], link: u32| {
+        [&order[..], &[2, 0, 4, 0], &[0; 8], &65535_u32.to_le_bytes(), &link.to_le_bytes()].concat()
+    };
+    let magic = 0xa1b2_c3d4_u32.to_le_bytes();
+    let record = |kept: u32, len: u32| [&[0; 8][..], &kept.to_le_bytes(), &len.to_le_bytes()].concat();
+    let section = |len: u32| {
+        let head = [0x0a0d_0d0a_u32, len, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, len];
+        head.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>()
+    };
+    let block = |kind: u32, len: u32| [kind.to_le_bytes(), len.to_le_bytes()].concat();
+    vec![
+        ("nothing", vec![]),
+        ("a magic number alone", magic.to_vec()),
+        ("a link type that does not exist", header(magic, 0xffff)),
+        ("a record of 4 GiB", [header(magic, 1), record(u32::MAX, u32::MAX), vec![0; 64]].concat()),
+        ("more kept than there was", [header(magic, 1), record(60, 10), vec![0; 60]].concat()),
+        ("records of nothing", [header(magic, 1), record(0, 0).repeat(1000)].concat()),
+        ("a header of ones", [header(magic, 1), vec![0xff; 4096]].concat()),
+        ("a block of no length", [section(28), block(6, 0), vec![0; 64]].concat()),
+        ("a block of 4 GiB", [section(28), block(6, 0xffff_fffc), vec![0; 64]].concat()),
+        (
+            "a packet of no interface",
+            [section(28), block(6, 64), vec![0xff; 52], 64_u32.to_le_bytes().to_vec()].concat(),
+        ),
+        ("sections that never end", section(28).repeat(5000)),
+        ("a section of odd length", section(29)),
+    ]
+}
+
+#[test]
+fn hostile_files_are_refused_or_counted_and_never_crash_or_hang_it() {
+    let files = Files::new();
+    let whole = files.text("whole.pcapng");
+    run(&["gen", &format!("pcap:{whole}"), "--count", "50", "--size", "100", "-q"]).code(0);
+    let whole = std::fs::read(whole).unwrap();
+    let mut all: Vec<(String, Vec<u8>)> = hostile().into_iter().map(|(what, bytes)| (what.to_owned(), bytes)).collect();
+    // A file that was fine, with one byte of the block structure turned over, all along its length.
+    for at in (0..whole.len()).step_by(whole.len() / 40) {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0xff;
+        all.push((format!("byte {at} turned over"), bytes));
+    }
+    for (what, bytes) in all {
+        let path = files.text("hostile");
+        std::fs::write(&path, bytes).unwrap();
+        let finished = run(&["replay", &path, "null:", "--json"]);
+        assert!(!finished.stderr.contains("panicked"), "{what}: {finished:#?}");
+        match finished.status.code() {
+            Some(0 | 1) => drop(finished.summary().is_balanced()),
+            Some(2) => assert!(finished.stderr.contains("hostile"), "{what}: {finished:#?}"),
+            _ => panic!("{what}: {finished:#?}"),
+        }
+    }
+}
