@@ -1,0 +1,77 @@
+//! Any text as rules, and any bytes judged by them.
+//!
+//! Lines up to the first empty one are rules; what follows is the packet, which begins with a byte that says how long its
+//! pieces are, and one that says whether the first piece is linear, what link it is from and whether a tag is beside it.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use std::cell::RefCell;
+use towpath_datapath::rules::{Rules, Verdict, dissect_packet, verdicts};
+use towpath_packet::{Backing, Cache, Direction, Packet, Pool, PoolConfig, Vlan};
+use towpath_wire::LinkKind;
+
+thread_local! {
+    static MEMORY: RefCell<Cache> = RefCell::new({
+        let config = PoolConfig { capacity: 1024, backing: Backing::Anonymous, ..PoolConfig::default() };
+        Pool::new(config).unwrap().cache(Direction::Tx).unwrap()
+    });
+}
+
+/// The bytes in pieces; `None` when they would be more than a packet can have.
+fn packet(bytes: &[u8], piece: usize, linear: bool) -> Option<Packet> {
+    MEMORY.with_borrow_mut(|cache| {
+        let mut pieces = bytes.chunks(piece);
+        let first = if linear { pieces.next().unwrap_or_default() } else { &[] };
+        let mut packet = Packet::copy_from(cache, first)?;
+        for piece in pieces {
+            packet.append(Packet::copy_from(cache, piece)?).ok()?;
+        }
+        Some(packet)
+    })
+}
+
+fuzz_target!(|data: &[u8]| {
+    let split = data.windows(2).position(|pair| pair == b"\n\n");
+    let (text, rest) = split.map_or((data, &[][..]), |at| (&data[..at], &data[at + 2..]));
+    let Ok(text) = std::str::from_utf8(text) else { return };
+
+    // Every line alone first: that one is wrong must not keep the others from being tried.
+    let good: Vec<&str> = text.lines().filter(|line| Rules::parse([line]).is_ok()).collect();
+    let mut rules = match Rules::parse(&good) {
+        Ok(rules) => rules,
+        Err(error) => {
+            assert!(good.iter().filter(|line| line.trim_start().starts_with("default")).count() > 1, "{error}");
+            return;
+        }
+    };
+    let printed = rules.to_string();
+    assert_eq!(Rules::parse(printed.lines()).as_ref(), Ok(&rules), "{printed}");
+
+    let Some((&[piece, how], bytes)) = rest.split_first_chunk() else { return };
+    let (linear, link) = (how & 1 != 0, if how & 2 != 0 { LinkKind::Ip } else { LinkKind::Ethernet });
+    let _ = rules.check(link, u16::from(how >> 4));
+    let Some(mut packet) = packet(bytes, usize::from(piece) + 1, linear) else { return };
+    packet.set_vlan((how & 4 != 0).then_some(Vlan { tci: u16::from(piece) << 4, service: how & 8 != 0 }));
+
+    let found = dissect_packet(&packet, link);
+    let first = rules.first_match(&packet, &found);
+    let alone = |rule| {
+        let mut one = Rules::default();
+        one.push(rule);
+        one.first_match(&packet, &found).is_some()
+    };
+    assert_eq!(first, rules.as_slice().iter().position(|rule| alone(*rule)), "the first rule that matches decides");
+    let expected = first.map_or(rules.default_verdict(), |number| rules.as_slice()[number].verdict);
+    assert_eq!(rules.judge(&packet, &found), expected);
+    let mut out = [Verdict::Pass];
+    verdicts(&mut rules, std::slice::from_ref(&packet), link, &mut out);
+    assert_eq!(out, [expected]);
+
+    // Where the bytes lie makes no difference to what they are, as far as the look goes.
+    if bytes.len() <= towpath_datapath::rules::LOOK
+        && let Some(mut whole) = self::packet(bytes, bytes.len().max(1), true)
+    {
+        whole.set_vlan(packet.vlan());
+        assert_eq!(rules.judge(&whole, &dissect_packet(&whole, link)), expected);
+    }
+});
