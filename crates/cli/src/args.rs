@@ -17,7 +17,7 @@ Ports:
   pcap:file.pcapng    a capture file, read or written
   gen:flows=8         a packet generator
   null:               takes everything
-  fault:drop=0.01|tap:tp0   a port with seeded faults around another port
+  fault:drop=1%@tap:tp0     another port, with seeded faults
   'towpath probe PORT' tells what a port can do here, and its options.";
 
 const FWD_EXAMPLES: &str = "\

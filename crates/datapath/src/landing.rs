@@ -55,6 +55,11 @@ impl Landing {
         Ok(Landing { heads: pool.cache(Direction::Rx).map_err(failed)?, tails })
     }
 
+    /// The pool of the tails.
+    pub(crate) fn own_pool(&self) -> Pool {
+        self.tails.pool()
+    }
+
     /// A packet with a copy of `bytes`, in as many heads as it takes.
     #[inline]
     pub(crate) fn copy(&mut self, bytes: &[u8]) -> Option<Packet> {

@@ -19,6 +19,7 @@ pub struct Meter {
     routes: Vec<Arc<Counters>>,
     gro: Vec<Arc<GroCounters>>,
     pool: Pool,
+    own_pools: Vec<Pool>,
     started: Instant,
 }
 
@@ -36,7 +37,7 @@ pub struct PortMeter {
 impl Meter {
     /// A meter; its clock starts now.
     pub fn new(ports: Vec<PortMeter>, routes: Vec<Arc<Counters>>, pool: Pool) -> Meter {
-        Meter { ports, routes, gro: Vec::new(), pool, started: Instant::now() }
+        Meter { ports, routes, gro: Vec::new(), pool, own_pools: Vec::new(), started: Instant::now() }
     }
 
     /// Reads these GRO engines as well.
@@ -58,10 +59,20 @@ impl Meter {
         }
     }
 
-    /// Chunks of the pool that are not home. Exact only once every worker has stopped.
+    /// Watches these pools as well, those of the ports' own.
+    #[must_use]
+    pub fn with_pools(mut self, pools: Vec<Pool>) -> Meter {
+        self.own_pools = pools;
+        self
+    }
+
+    /// Chunks of all pools that are not home. Exact only once every worker has stopped.
     pub fn buffers_away(&self) -> usize {
-        let stats = self.pool.stats();
-        stats.capacity - stats.home
+        let away = |pool: &Pool| {
+            let stats = pool.stats();
+            stats.capacity - stats.home
+        };
+        away(&self.pool) + self.own_pools.iter().map(away).sum::<usize>()
     }
 
     /// Times that the pool had fewer buffers than were asked for.

@@ -226,6 +226,11 @@ pub trait RxQueue: Send {
     /// Everything that was handed over before the last [`mark`](RxQueue::mark) has left through the egress.
     fn settled(&mut self) {}
 
+    /// A pool of the port's own that packets come from besides [`Start::pool`]: its buffers have to come home as well.
+    fn own_pool(&self) -> Option<Pool> {
+        None
+    }
+
     /// How the queue is; looked at when [`rx`](RxQueue::rx) brought nothing.
     fn state(&self) -> State {
         State::Up
@@ -296,4 +301,73 @@ pub trait Port: Sized {
     /// # Errors
     /// [`PortError`] names the step or the option that failed; whatever was set up until then is undone.
     fn start(self, start: Start) -> Result<Queues<Self::Rx, Self::Tx>, PortError>;
+}
+
+impl<R: RxQueue + ?Sized> RxQueue for Box<R> {
+    #[inline]
+    fn rx(&mut self, out: &mut Batch) -> usize {
+        (**self).rx(out)
+    }
+    #[inline]
+    fn refill(&mut self) -> usize {
+        (**self).refill()
+    }
+    fn restrict(&mut self, accept: Offloads) {
+        (**self).restrict(accept);
+    }
+    #[inline]
+    fn mark(&mut self) {
+        (**self).mark();
+    }
+    #[inline]
+    fn settled(&mut self) {
+        (**self).settled();
+    }
+    fn own_pool(&self) -> Option<Pool> {
+        (**self).own_pool()
+    }
+    fn state(&self) -> State {
+        (**self).state()
+    }
+    fn wake(&self) -> Wake {
+        (**self).wake()
+    }
+    fn counters(&self) -> &Arc<Counters> {
+        (**self).counters()
+    }
+}
+
+impl<T: TxQueue + ?Sized> TxQueue for Box<T> {
+    #[inline]
+    fn tx(&mut self, batch: &mut Batch) -> usize {
+        (**self).tx(batch)
+    }
+    #[inline]
+    fn reclaim(&mut self) -> usize {
+        (**self).reclaim()
+    }
+    fn close(&mut self) {
+        (**self).close();
+    }
+    #[inline]
+    fn kick(&mut self) {
+        (**self).kick();
+    }
+    #[inline]
+    fn offloads(&self) -> Offloads {
+        (**self).offloads()
+    }
+    #[inline]
+    fn pending(&self) -> usize {
+        (**self).pending()
+    }
+    fn state(&self) -> State {
+        (**self).state()
+    }
+    fn wake(&self) -> Wake {
+        (**self).wake()
+    }
+    fn counters(&self) -> &Arc<Counters> {
+        (**self).counters()
+    }
 }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 use towpath_datapath::lane::{LaneRx, Steer};
-use towpath_datapath::ports::{generator, null, packet, pcap, tun, veth};
+use towpath_datapath::ports::{fault, generator, null, packet, pcap, tun, veth};
 use towpath_datapath::uri::Uri;
 use towpath_packet::port::{Info, Port, PortError, Queues, RxQueue, Start, State, TxQueue, Wake};
-use towpath_packet::{Batch, Counters, Offloads};
+use towpath_packet::{Batch, Counters, Offloads, Pool};
 
 /// What a port is opened for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,6 +114,12 @@ macro_rules! any_port {
                     AnyRx::Lane(queue) => queue.settled(),
                 }
             }
+            fn own_pool(&self) -> Option<Pool> {
+                match self {
+                    $(AnyRx::$variant(queue) => queue.own_pool(),)*
+                    AnyRx::Lane(queue) => queue.own_pool(),
+                }
+            }
             fn restrict(&mut self, accept: Offloads) {
                 match self {
                     $(AnyRx::$variant(queue) => queue.restrict(accept),)*
@@ -204,7 +210,27 @@ macro_rules! any_port {
     };
 }
 
+/// Faults around a port of any kind; in a box, because it is a port of any kind itself.
+#[derive(Debug)]
+pub struct AnyFault(Box<fault::FaultPort<AnyPort>>);
+
+impl Port for AnyFault {
+    type Rx = Box<fault::FaultRx<AnyRx>>;
+    type Tx = Box<fault::FaultTx<AnyTx>>;
+
+    fn info(&self) -> &Info {
+        self.0.info()
+    }
+
+    fn start(self, start: Start) -> Result<Queues<Self::Rx, Self::Tx>, PortError> {
+        let Queues { rx, tx } = self.0.start(start)?;
+        Ok(Queues { rx: rx.into_iter().map(Box::new).collect(), tx: tx.into_iter().map(Box::new).collect() })
+    }
+}
+
 any_port! {
+    /// `fault:`
+    Fault: AnyFault,
     /// `gen:`
     Gen: generator::GenPort,
     /// `null:`
@@ -255,6 +281,11 @@ impl Opener {
     /// port itself says.
     pub fn open(&mut self, uri: &Uri, role: Role) -> Result<AnyPort, PortError> {
         match uri.scheme() {
+            "fault" => {
+                let (config, inner) = fault::Config::from_uri(uri)?;
+                let inner = self.open(&inner, role)?;
+                fault::open(config, inner).map(|port| AnyPort::Fault(AnyFault(Box::new(port))))
+            }
             "gen" => generator::open(generator::Config::from_uri(uri)?).map(AnyPort::Gen),
             "null" => null::open(null::Config::from_uri(uri)?).map(AnyPort::Null),
             "veth" => self.links.open(&veth::Config::from_uri(uri)?).map(AnyPort::Veth),

@@ -191,6 +191,7 @@ impl Forward {
         let a = a.start(start(b_info.tx_offloads))?;
         let b = b.start(start(a_info.tx_offloads))?;
         let ports = vec![meter_of(&a_info, &a), meter_of(&b_info, &b)];
+        let own_pools = a.rx.iter().chain(&b.rx).filter_map(RxQueue::own_pool).collect();
         let limit = self.count.map(|n| Arc::new(Limit::new(n)));
         let (threads, counters) = (Vec::new(), Vec::new());
         let mut plan = Plan { pool: &pool, layer, limit, forward: &self, threads, counters };
@@ -206,7 +207,7 @@ impl Forward {
         let mut running = Running {
             control: control.clone(),
             threads: Vec::new(),
-            meter: Meter::new(ports, counters, pool.clone()).with_gro(gro),
+            meter: Meter::new(ports, counters, pool.clone()).with_gro(gro).with_pools(own_pools),
             notes: notes(&a_info, &b_info, self.directions),
             table: table.clone(),
         };

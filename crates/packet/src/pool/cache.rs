@@ -2,7 +2,7 @@
 
 use super::depot::Mag;
 use super::shared::{Handle, Shared};
-use super::{Direction, PoolError};
+use super::{Direction, Pool, PoolError};
 use crate::batch::Batch;
 use crate::meta::{Meta, Room};
 use crate::packet::Packet;
@@ -49,6 +49,11 @@ impl Cache {
                 Err(PoolError::Caches(0))
             }
         }
+    }
+
+    /// The pool that the cache belongs to.
+    pub fn pool(&self) -> Pool {
+        Pool::from_handle(self.handle.clone())
     }
 
     /// A cache of the same pool for another thread.

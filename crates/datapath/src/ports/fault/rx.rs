@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use towpath_packet::port::{RxQueue, State, Wake};
-use towpath_packet::{Batch, Cache, Counters, DropReason, Offloads, Packet, Snapshot};
+use towpath_packet::{Batch, Cache, Counters, DropReason, Offloads, Packet, Pool, Snapshot};
 
 /// A receive queue with faults.
 ///
@@ -147,6 +147,10 @@ impl<R: RxQueue> RxQueue for FaultRx<R> {
 
     fn settled(&mut self) {
         self.inner.settled();
+    }
+
+    fn own_pool(&self) -> Option<Pool> {
+        self.inner.own_pool()
     }
 
     fn state(&self) -> State {

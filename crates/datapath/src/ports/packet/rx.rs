@@ -162,6 +162,10 @@ impl RxQueue for PacketRx {
         packets as usize
     }
 
+    fn own_pool(&self) -> Option<Pool> {
+        Some(self.landing.own_pool())
+    }
+
     fn state(&self) -> State {
         self.state.clone()
     }

@@ -147,6 +147,10 @@ impl RxQueue for TunRx {
         self.settle(Some(accept));
     }
 
+    fn own_pool(&self) -> Option<Pool> {
+        Some(self.landing.own_pool())
+    }
+
     fn state(&self) -> State {
         self.state.clone()
     }
