@@ -73,7 +73,7 @@ impl Segment for Handle {
     fn set_offload(&mut self, offload: Offload) {
         self.0.offload = offload;
     }
-    #[inline]
+    #[inline(always)]
     fn append(&mut self, mut other: Self, skip: usize, verify: Option<u16>) -> Appended<Self> {
         if let Some(rest) = verify
             && checksum::add(rest, other.sum(skip)) != VALID

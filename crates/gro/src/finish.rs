@@ -4,7 +4,7 @@
 //! lengths of all, FIN and PSH of the last, partial checksums. The rest is [`Offload`].
 
 use crate::bytes::{be16, length_field, put16};
-use crate::fixup::{self, OuterUdp};
+use crate::fixup::{self, Describe};
 use crate::layout::{Layout, Outer};
 use crate::offload::{Checksum, Gso, GsoKind, Offload, Tunnel, TunnelKind};
 use crate::segment::Segment;
@@ -26,7 +26,7 @@ pub(crate) fn finish<S: Segment>(segment: &mut S, flow: &Flow<S>) {
     let addresses = fixup::addresses(h, l3, layout.v6);
     let pseudo = fixup::pseudo(addresses, layout.protocol(), len - l4);
     put16(h, l4 + usize::from(layout.checksum_offset()), pseudo);
-    fixup::outer(h, &layout, len, None, OuterUdp::Partial);
+    fixup::outer(h, &layout, len, Describe::Whole);
     let tunnel = tunnel(h, &layout);
     segment.set_offload(Offload {
         checksum: Checksum::Partial { start: layout.l4, offset: layout.checksum_offset() },

@@ -4,7 +4,7 @@
 //! another of a different length. Coalescing calls it with the aggregate's length, segmentation
 //! with each segment's.
 
-use towpath_wire::checksum::{self, add, finish, finish_udp};
+use towpath_wire::checksum::{self, VALID, add, finish, finish_udp};
 
 use crate::bytes::{array, be16, length_field, put16, sum};
 use crate::layout::{Layout, Outer, UDP};
@@ -12,13 +12,19 @@ use crate::layout::{Layout, Outer, UDP};
 /// The sum of an IP header's two addresses.
 #[inline]
 pub(crate) fn addresses(h: &[u8], l3: usize, v6: bool) -> u16 {
-    if v6 {
-        sum(h, l3 + 8, l3 + 40)
-    } else {
-        let words: &[u8; 8] = array(h, l3 + 12).unwrap_or(&[0; 8]);
-        let word = |at: usize| u32::from(u16::from_be_bytes([words[at], words[at + 1]]));
-        fold(word(0) + word(2) + word(4) + word(6))
-    }
+    if v6 { sum(h, l3 + 8, l3 + 40) } else { words(array::<8>(h, l3 + 12).unwrap_or(&[0; 8])) }
+}
+
+/// Is the checksum of the IPv4 header without options at `l3` right?
+#[inline]
+pub(crate) fn is_right(h: &[u8], l3: usize) -> bool {
+    array::<20>(h, l3).is_some_and(|h| words(h) == VALID)
+}
+
+/// The sum of a few words, of which there are less than 65536.
+#[inline(always)]
+fn words<const N: usize>(b: &[u8; N]) -> u16 {
+    fold(b.as_chunks().0.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum())
 }
 
 #[inline]
@@ -32,18 +38,16 @@ pub(crate) fn pseudo(addresses: u16, protocol: u8, l4_len: usize) -> u16 {
     add(addresses, fold(l4_len as u32 + u32::from(protocol)))
 }
 
-/// The IP header at `l3`: its length field for a packet that ends `len` bytes after `l3`, its
-/// identification if it has one, its checksum if it has one. `l4` is where its payload begins.
+/// The IP header at `l3`: its length field for a packet that ends `len` bytes after `l3`, and if it
+/// is IPv4, identification and checksum. `l4` is where its payload begins.
 #[inline]
-pub(crate) fn ip(h: &mut [u8], l3: usize, l4: usize, v6: bool, len: usize, id: Option<u16>) {
+pub(crate) fn ip(h: &mut [u8], l3: usize, l4: usize, v6: bool, len: usize, id: u16) {
     if v6 {
         put16(h, l3 + 4, length_field(len - 40));
         return;
     }
     put16(h, l3 + 2, length_field(len));
-    if let Some(id) = id {
-        put16(h, l3 + 4, id);
-    }
+    put16(h, l3 + 4, id);
     put16(h, l3 + 10, 0);
     let check = finish(sum(h, l3, l4));
     put16(h, l3 + 10, check);
@@ -62,13 +66,13 @@ pub(crate) fn ip_length(h: &mut [u8], l3: usize, v6: bool, len: usize) {
     }
 }
 
-/// What an outer UDP checksum is to become, where there is one.
+/// What the outer headers are to describe.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum OuterUdp {
-    /// The pseudo-header sum: the packet will be segmented.
-    Partial,
-    /// The final value: the packet is a segment.
-    Complete,
+pub(crate) enum Describe {
+    /// A super-packet: its UDP checksum is partial, the pseudo-header sum.
+    Whole,
+    /// A segment, with this identification.
+    Segment(u16),
 }
 
 /// The outer headers of a packet of `len` bytes: IP, then UDP or GRE.
@@ -76,21 +80,24 @@ pub(crate) enum OuterUdp {
 /// The checksums under them need no look at the payload: the innermost transport header, its
 /// payload and its pseudo-header sum to all ones once its own checksum is right, so the part from
 /// that header on sums to the complement of the pseudo-header.
-pub(crate) fn outer(h: &mut [u8], at: &Layout, len: usize, id: Option<u16>, udp: OuterUdp) {
+pub(crate) fn outer(h: &mut [u8], at: &Layout, len: usize, describe: Describe) {
     if at.outer == Outer::None {
         return;
     }
     let (l3, l4) = (usize::from(at.outer_l3), usize::from(at.outer_l4));
-    ip(h, l3, l4, at.outer_v6, len - l3, id);
+    match describe {
+        Describe::Whole => ip_length(h, l3, at.outer_v6, len - l3),
+        Describe::Segment(id) => ip(h, l3, l4, at.outer_v6, len - l3, id),
+    }
     match at.outer {
         Outer::Udp => {
             put16(h, l4 + 4, length_field(len - l4));
             if be16(h, l4 + 6).is_some_and(|check| check != 0) {
                 let pseudo = pseudo(addresses(h, l3, at.outer_v6), UDP, len - l4);
                 put16(h, l4 + 6, 0);
-                let check = match udp {
-                    OuterUdp::Partial => pseudo,
-                    OuterUdp::Complete => finish_udp(add(pseudo, from_outer(h, at, len))),
+                let check = match describe {
+                    Describe::Whole => pseudo,
+                    Describe::Segment(_) => finish_udp(add(pseudo, from_outer(h, at, len))),
                 };
                 put16(h, l4 + 6, check);
             }

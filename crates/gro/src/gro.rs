@@ -178,15 +178,14 @@ impl<S: Segment> Gro<S> {
         };
         if let Some(flow) = self.table.flow(at)
             && flow.count > 1
+            && let Some(verify) = rules::expected(flow, &packet, &mut self.masks)
         {
-            if let Some(verify) = rules::expected(flow, &packet, &mut self.masks) {
-                let next = Next::foretold(flow, verify);
-                match merge(flow, packet, &next, out) {
-                    Ok(None) => self.stats.merged += 1,
-                    other => self.after(at, other, hash, now, out),
-                }
-                return;
+            let next = Next::foretold(flow, verify);
+            match merge(flow, packet, &next, out) {
+                Ok(None) => self.stats.merged += 1,
+                other => self.after(at, other, hash, now, out),
             }
+            return;
         }
         self.push_unexpected(at, packet, hash, now, out);
     }
@@ -198,7 +197,9 @@ impl<S: Segment> Gro<S> {
         self.after(at, merged, hash, now, out);
     }
 
-    #[inline(always)]
+    /// A packet that comes back begins anew.
+    #[cold]
+    #[inline(never)]
     fn after(&mut self, at: usize, merged: Merged<S>, hash: u64, now: u64, out: &mut impl Sink<S>) {
         if let Some(packet) = self.settle(at, merged, out) {
             self.open_common(packet, hash, now, out);
@@ -243,6 +244,7 @@ impl<S: Segment> Gro<S> {
         }
     }
 
+    /// A packet whose headers have to be walked to know its flow.
     #[inline(never)]
     fn push_uncommon(&mut self, packet: S, vlan: u32, now: u64, out: &mut impl Sink<S>) {
         let (hash, walk) = match self.hasher.any(packet.head(), vlan) {
@@ -278,7 +280,7 @@ impl<S: Segment> Gro<S> {
         out.packet(packet);
     }
 
-    #[inline(never)]
+    #[inline(always)]
     fn open_common(&mut self, packet: S, hash: u64, now: u64, out: &mut impl Sink<S>) {
         let l3 = match self.config.link {
             Link::Ethernet => 14,
@@ -372,7 +374,8 @@ fn begin<S: Segment>(flow: &mut Flow<S>, b: &[u8], config: &Config) -> bool {
     flow.expected.advance(size, counts, outer_counts);
     flow.shape = Shape::of(&layout);
     flow.header = layout.header;
-    flow.full_len = layout.header.saturating_add(size);
+    // Packets too long for the field have no expected length, and go through the rules.
+    flow.full_len = layout.header.checked_add(size).unwrap_or(0);
     flow.room = Limit::of(&layout, config).room(flow.opening.len, size);
     true
 }

@@ -24,7 +24,7 @@ use core::fmt;
 use towpath_wire::checksum::{self, add, finish, finish_udp, swap_for_odd};
 
 use crate::bytes::{be16, be32, length_field, put16, put32, sum, u8_at};
-use crate::fixup::{self, OuterUdp};
+use crate::fixup::{self, Describe};
 use crate::layout::{Hint, Layout, Link, MAX_HEADER, Unknown, walk};
 use crate::offload::{Checksum, Gso, GsoKind, Offload};
 
@@ -221,7 +221,7 @@ impl<'a, I: Iterator<Item = &'a [u8]> + Clone> Split<'a, I> {
         let id = |first: u16, fixed| if fixed { first } else { first.wrapping_add(index) };
         let l3 = usize::from(layout.l3);
         let inner_id = id(t.id, t.gso.fixed_id);
-        fixup::ip(header, l3, l4, layout.v6, len - l3, Some(inner_id));
+        fixup::ip(header, l3, l4, layout.v6, len - l3, inner_id);
         if layout.udp {
             put16(header, l4 + 4, length_field(len - l4));
         } else {
@@ -255,7 +255,7 @@ impl<'a, I: Iterator<Item = &'a [u8]> + Clone> Split<'a, I> {
             }
         };
         let outer_id = id(t.outer_id, t.gso.outer_fixed_id);
-        fixup::outer(header, layout, len, Some(outer_id), OuterUdp::Complete);
+        fixup::outer(header, layout, len, Describe::Segment(outer_id));
         checksum
     }
 }

@@ -75,6 +75,17 @@ fn transport(b: &[u8], len: usize, l4: usize, is_udp: bool) -> Option<(bool, u16
     ok.then_some((false, payload))
 }
 
+/// A packet that may join.
+pub(crate) struct Next {
+    pub(crate) payload: u16,
+    /// FIN and PSH.
+    pub(crate) flags: u8,
+    /// What the sum of the payload is to be verified against.
+    pub(crate) verify: Option<u16>,
+    /// Its fields that the next one's are foretold from, if they were not foretold.
+    pub(crate) fields: Option<Expected>,
+}
+
 impl Next {
     /// A packet that is as foretold.
     #[inline(always)]
@@ -101,6 +112,7 @@ pub(crate) fn expected<S: Segment>(flow: &Flow<S>, packet: &S, masks: &mut Masks
     }
 }
 
+/// [`expected`], for layouts the compiler does not know.
 #[inline(never)]
 fn expected_any<S: Segment>(flow: &Flow<S>, held: &[u8], packet: &S, mask: &Mask) -> Option<Option<u16>> {
     let layout = &mask.layout;
@@ -128,19 +140,8 @@ fn verify(checksum: Checksum, b: &[u8], len: usize, layout: &Layout) -> Result<O
     }
 }
 
-/// A packet that may join.
-pub(crate) struct Next {
-    pub(crate) payload: u16,
-    /// FIN and PSH.
-    pub(crate) flags: u8,
-    /// What the sum of the payload is to be verified against.
-    pub(crate) verify: Option<u16>,
-    /// Its fields that the next one's are foretold from, if they were not foretold.
-    pub(crate) fields: Option<Expected>,
-}
-
-/// May `packet`, which has the hash of `flow`, join what it holds, that being `held`? Not fast: what
-/// is as expected does not come here.
+/// May `packet`, which has the hash of `flow`, join what it holds? Not fast: what is as expected does
+/// not come here.
 #[inline(never)]
 pub(crate) fn next<S: Segment>(flow: &Flow<S>, packet: &S, mask: &Mask) -> Result<Next, Flush> {
     let held = flow.segment.as_ref().ok_or(Flush::Unknown)?;
@@ -197,12 +198,11 @@ pub(crate) fn next<S: Segment>(flow: &Flow<S>, packet: &S, mask: &Mask) -> Resul
 ///
 /// Those of a packet that may be fragmented may not stay (RFC 6864). What `b` is to this is not
 /// trusted: [`next`] compares the headers after it.
-#[cold]
 #[inline(never)]
 pub(crate) fn second<S: Segment>(packet: &S, b: &[u8], layout: &Layout) -> Option<(bool, bool)> {
     let a = packet.head();
     let len = packet.packet_len();
-    let ip = |v6: bool, l3: u16| v6 || sum(a, l3.into(), usize::from(l3) + 20) == VALID;
+    let ip = |v6: bool, l3: u16| v6 || fixup::is_right(a, l3.into());
     let tunnel = layout.outer == Outer::None || (ip(layout.outer_v6, layout.outer_l3) && outer_valid(a, len, layout));
     let transport = || match packet.offload().checksum {
         Checksum::Verified => true,
@@ -262,6 +262,7 @@ fn ipv4(a: &[u8], b: &[u8], len: usize, l3: u16, step: u16) -> Result<(), Flush>
     if (differing(a) + 3 * 0xffff - differing(b)) % 0xffff == 0 { Ok(()) } else { Err(Flush::Checksum) }
 }
 
+/// The outer headers, in so far as the mask leaves them out.
 #[inline(never)]
 fn outer<S>(flow: &Flow<S>, held: &[u8], b: &[u8], len: usize, layout: &Layout) -> Result<(), Flush> {
     if !outer_lengths(b, len, layout) {

@@ -252,7 +252,7 @@ fn packets(steps: &[(u64, Step)]) -> impl Iterator<Item = &Packet> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn it_does_what_the_reference_does((link, steps) in steps(), max_size in prop_oneof![Just(65_535usize), 200..2000usize], max_packets in prop_oneof![Just(128usize), 1..8usize]) {

@@ -317,6 +317,16 @@ fn big_tcp_is_an_option() {
 }
 
 #[test]
+fn big_tcp_does_not_take_a_packet_that_claims_to_be_longer_than_it_is() {
+    let run = tcp(v4(), 0).run(3, 65_535 - 52);
+    let mut packets: Vec<_> = run.iter().map(Spec::build).collect();
+    packets[1].truncate(65_535);
+    assert_eq!(segs(Config { max_size: 500_000, ..config() }, &packets), [1, 1, 1]);
+    let whole: Vec<_> = run.iter().map(Spec::build).collect();
+    assert_eq!(segs(Config { max_size: 500_000, ..config() }, &whole), [3]);
+}
+
+#[test]
 fn udp_merges_equal_lengths_a_shorter_one_ends_and_64_are_enough() {
     let spec = udp(v4(), 0);
     assert_eq!(specs(&spec.run(130, 18)), [64, 64, 2]);
