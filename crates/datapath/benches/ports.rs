@@ -27,7 +27,7 @@ fn ports(c: &mut Criterion) {
     for (name, options) in [
         ("gen to null, 64 B", "size=64"),
         ("gen to null, 64 B, 1024 flows", "size=64,flows=1024"),
-        ("gen to null, 64 B, TCP over IPv6", "size=74,proto=tcp,ip=6"),
+        ("gen to null, 84 B, TCP over IPv6", "size=84,proto=tcp,ip=6"),
         ("gen to null, 1448 B", "size=1448"),
         ("gen to null, mix", "size=imix"),
         ("gen to null, 64 kB super-packets", "size=65000,gso=1448,proto=tcp"),
