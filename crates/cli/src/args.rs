@@ -225,6 +225,9 @@ pub(crate) struct Run {
     /// Coalesce packets of a flow that follow each other; without it: auto for fwd, off for the others
     #[arg(long, value_enum, help_heading = "Coalescing")]
     pub(crate) gro: Option<GroArg>,
+    /// Whether egresses get super-packets; off: all are cut into segments before
+    #[arg(long, value_enum, default_value_t = GsoArg::Auto, help_heading = "Coalescing")]
+    pub(crate) gso: GsoArg,
     /// How long an aggregate may wait for more, in microseconds; 0: no longer than the burst
     #[arg(long, value_name = "US", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000_000), help_heading = "Coalescing")]
     pub(crate) gro_flush_us: u64,
@@ -280,6 +283,17 @@ pub(crate) struct Run {
     /// No live updates, only the summary
     #[arg(long, short, help_heading = "Output")]
     pub(crate) quiet: bool,
+}
+
+/// Whether egresses get super-packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum GsoArg {
+    /// They must take them
+    On,
+    /// Never
+    Off,
+    /// Those that take them do
+    Auto,
 }
 
 /// What happens to packets whose lane has no room.

@@ -1,6 +1,6 @@
 //! What each command opens and joins.
 
-use crate::args::{Args, Command, FullArg, Fwd, Gen, GroArg, IdleArg, Record, Replay, Run, Sink};
+use crate::args::{Args, Command, FullArg, Fwd, Gen, GroArg, GsoArg, IdleArg, Record, Replay, Run, Sink};
 use crate::{bench, probe, run};
 use clap::CommandFactory;
 use std::error::Error;
@@ -12,7 +12,7 @@ use towpath::datapath::idle::Idle;
 use towpath::datapath::lane::{Full, LaneConfig};
 use towpath::datapath::rules::{RuleError, Rules};
 use towpath::packet::port::{Layer, Port};
-use towpath::{Directions, Forward, Opener, Role, Uri, Verdicts};
+use towpath::{Directions, Forward, Gso, Opener, Role, Uri, Verdicts};
 
 /// What `towpath rules` prints.
 const RULES: &str = "\
@@ -181,6 +181,11 @@ fn plan(run: &Run, directions: Directions, forwards: bool) -> Result<Forward, Ru
             },
             hold: Duration::from_micros(run.gro_flush_us),
             max_size: run.gro_max_size,
+        },
+        gso: match run.gso {
+            GsoArg::On => Gso::On,
+            GsoArg::Off => Gso::Off,
+            GsoArg::Auto => Gso::Auto,
         },
         count: run.count,
         ..Forward::default()

@@ -5,7 +5,7 @@ use crate::summary::Line;
 use crate::units::si;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use std::io::{self, IsTerminal, Write};
-use towpath::datapath::report::{Meter, PortReading, Reading};
+use towpath::datapath::report::{GroReading, Meter, PortReading, Reading};
 
 pub(crate) struct Live {
     view: View,
@@ -14,7 +14,11 @@ pub(crate) struct Live {
 
 enum View {
     /// Lines that are drawn again and again, on standard error.
-    Terminal(MultiProgress, Vec<ProgressBar>),
+    Terminal {
+        area: MultiProgress,
+        ports: Vec<ProgressBar>,
+        gro: ProgressBar,
+    },
     /// One object a line, on standard output.
     Json,
     Nothing,
@@ -29,9 +33,10 @@ impl Live {
             _ if io::stderr().is_terminal() => {
                 let area = MultiProgress::new();
                 let style = ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
-                let bars = last.ports.iter().map(|_| area.add(ProgressBar::new_spinner().with_style(style.clone())));
-                let bars = bars.collect();
-                View::Terminal(area, bars)
+                let line = || area.add(ProgressBar::new_spinner().with_style(style.clone()));
+                let ports = last.ports.iter().map(|_| line()).collect();
+                let gro = line();
+                View::Terminal { area, ports, gro }
             }
             _ => View::Nothing,
         };
@@ -42,11 +47,14 @@ impl Live {
     pub(crate) fn update(&mut self, now: &Reading) -> io::Result<()> {
         let step = now.since(&self.last);
         match &self.view {
-            View::Terminal(_, bars) => {
+            View::Terminal { ports, gro, .. } => {
                 let width = now.ports.iter().map(|p| p.name.chars().count()).max().unwrap_or(0);
                 let seconds = step.elapsed.as_secs_f64().max(1e-9);
-                for ((bar, port), total) in bars.iter().zip(&step.ports).zip(&now.ports) {
+                for ((bar, port), total) in ports.iter().zip(&step.ports).zip(&now.ports) {
                     bar.set_message(line(port, total, width, seconds));
+                }
+                if now.gro.packets > 0 {
+                    gro.set_message(gro_line(&now.gro));
                 }
             }
             View::Json => {
@@ -63,11 +71,22 @@ impl Live {
 
     /// Takes the live lines away, to make room for the summary.
     pub(crate) fn end(&self) {
-        if let View::Terminal(area, bars) = &self.view {
-            bars.iter().for_each(ProgressBar::finish_and_clear);
+        if let View::Terminal { area, ports, gro } = &self.view {
+            ports.iter().chain([gro]).for_each(ProgressBar::finish_and_clear);
             let _ = area.clear();
         }
     }
+}
+
+/// The merge ratio, and why aggregates left, since the start.
+fn gro_line(gro: &GroReading) -> String {
+    let merged = 100.0 * gro.merged as f64 / gro.packets as f64;
+    let mut reasons: Vec<_> = gro.flushed().collect();
+    reasons.sort_by_key(|&(_, n)| std::cmp::Reverse(n));
+    let reasons: Vec<_> =
+        reasons.iter().take(4).map(|(reason, n)| format!("{reason} {}", si(*n as f64).trim_end())).collect();
+    let aside = if gro.engines_aside > 0 { "   aside: nothing merges" } else { "" };
+    format!("gro merged {merged:.1} %   flushed {}{aside}", reasons.join(", "))
 }
 
 fn line(step: &PortReading, total: &PortReading, width: usize, seconds: f64) -> String {

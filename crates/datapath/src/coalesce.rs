@@ -7,7 +7,7 @@
 //! Merging moves no byte: the headers are pulled off the later packet, and its chunk is chained behind the earlier one's. What a
 //! packet merged with nothing asked for stays as it was.
 //!
-//! When aggregates leave: at the end of a burst that emptied the ingress, after [`BUDGET`] packets at the latest; or, with
+//! When aggregates leave: at the end of a burst that emptied the ingress, after 512 packets at the latest; or, with
 //! [`CoalesceConfig::hold`], when they have been held that long.
 
 use std::collections::VecDeque;
@@ -124,6 +124,11 @@ impl Coalescer {
     #[inline]
     pub fn push(&mut self, burst: &mut Batch, emptied: bool) {
         let n = burst.len();
+        if self.engine.is_aside() && self.ready.is_empty() {
+            // Nothing merges: the burst stays where it is.
+            self.engine.account_passed(n);
+            return self.account();
+        }
         let now = self.now();
         let ready = &mut self.ready;
         let mut sink = |chain: Chain| ready.push_back(chain.0);

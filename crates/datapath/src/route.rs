@@ -33,6 +33,8 @@ pub struct RouteConfig {
     pub egress_wait: Duration,
     /// What packets begin with.
     pub layer: Layer,
+    /// What the egress may be given, of what it can take: without segmentation abilities, super-packets are cut before it.
+    pub allow: Offloads,
     /// The ingress is a queue between threads: when stopping, what is in it is still received, until its other side has
     /// closed it.
     pub internal: bool,
@@ -41,7 +43,12 @@ pub struct RouteConfig {
 impl Default for RouteConfig {
     /// Ten milliseconds; Ethernet.
     fn default() -> RouteConfig {
-        RouteConfig { egress_wait: Duration::from_millis(10), layer: Layer::Ethernet, internal: false }
+        RouteConfig {
+            egress_wait: Duration::from_millis(10),
+            layer: Layer::Ethernet,
+            allow: Offloads::ALL,
+            internal: false,
+        }
     }
 }
 
@@ -108,7 +115,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
         let counters = Arc::new(Counters::default());
         let link = if config.layer == Layer::Ip { Link::Ip } else { Link::Ethernet };
         let finisher = Finisher::new(cache, link, counters.clone());
-        let can = tx.offloads();
+        let can = tx.offloads().and(config.allow);
         let silent = rx.wake() == Wake::Never;
         let (incoming, outgoing) = (Batch::new(), Batch::new());
         Route {
@@ -403,7 +410,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
             let taken = self.tx.tx(batch);
             sent += taken;
             let refused = !batch.is_empty();
-            let can = self.tx.offloads();
+            let can = self.tx.offloads().and(self.config.allow);
             if can != self.can {
                 self.can = can;
                 self.rx.restrict(can);

@@ -155,6 +155,12 @@ impl<S: Segment> Gro<S> {
             out.packet(packet);
             packets += 1;
         }
+        self.account_passed(packets);
+    }
+
+    /// Accounts for packets that went by without being handed over, which is how to treat them while the engine
+    /// [stands aside](Self::is_aside): nothing is held then that they could overtake.
+    pub fn account_passed(&mut self, packets: usize) {
         self.stats.packets += packets as u64;
         self.stats.aside += packets as u64;
         self.auto.observe(packets, 0);

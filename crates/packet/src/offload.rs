@@ -74,6 +74,8 @@ impl Offloads {
     pub const USO: Offloads = Offloads(16);
     /// A VLAN tag beside the packet ([`Vlan`]).
     pub const VLAN: Offloads = Offloads(32);
+    /// Super-packets of every kind.
+    pub const GSO: Offloads = Offloads(2 | 4 | 8 | 16);
     /// Everything that this crate has a name for.
     pub const ALL: Offloads = Offloads(63);
 

@@ -69,6 +69,8 @@ pub struct Forward {
     pub in_lane: Verdicts,
     /// How packets are coalesced on their way.
     pub gro: CoalesceConfig,
+    /// Whether egresses get super-packets.
+    pub gso: Gso,
     /// Stop after so many packets, both directions together.
     pub count: Option<u64>,
     /// Buffers for everything.
@@ -93,9 +95,28 @@ impl Default for Forward {
             at_rx: Verdicts::default(),
             in_lane: Verdicts::default(),
             gro: CoalesceConfig::default(),
+            gso: Gso::Auto,
             count: None,
             pool: PoolConfig { floors: Floors { rx: 0, tx: pool.capacity / 16 }, ..pool },
         }
+    }
+}
+
+/// Whether egresses get super-packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Gso {
+    /// They must take some kind of them, else starting fails.
+    On,
+    /// Never: super-packets are cut before the egress, or by the kernel before the ingress.
+    Off,
+    /// Those that take them do, the others get segments.
+    #[default]
+    Auto,
+}
+
+impl Gso {
+    fn allows(self) -> Offloads {
+        if self == Gso::Off { Offloads::ALL.without(Offloads::GSO) } else { Offloads::ALL }
     }
 }
 
@@ -188,8 +209,8 @@ impl Forward {
         let pool = Pool::new(self.pool)?;
         let queues = self.queues();
         let start = |accept: Offloads| Start { pool: pool.clone(), queues, accept };
-        let a = a.start(start(b_info.tx_offloads))?;
-        let b = b.start(start(a_info.tx_offloads))?;
+        let a = a.start(start(b_info.tx_offloads.and(self.gso.allows())))?;
+        let b = b.start(start(a_info.tx_offloads.and(self.gso.allows())))?;
         let ports = vec![meter_of(&a_info, &a), meter_of(&b_info, &b)];
         let own_pools = a.rx.iter().chain(&b.rx).filter_map(RxQueue::own_pool).collect();
         let limit = self.count.map(|n| Arc::new(Limit::new(n)));
@@ -260,6 +281,12 @@ impl Forward {
 
     fn check(&self, a: &Info, b: &Info) -> Result<(), StartError> {
         let value = |what, value: String, rule: String| Err(StartError::Value { what, value, rule });
+        let egresses = if self.directions == Directions::Both { vec![a, b] } else { vec![b] };
+        for info in
+            egresses.into_iter().filter(|info| self.gso == Gso::On && info.tx_offloads.and(Offloads::GSO).is_none())
+        {
+            return value("gso", "on".into(), format!("{} takes no super-packets: use auto", info.name));
+        }
         for info in [a, b] {
             for (what, n) in [("workers", usize::from(self.workers)), ("lanes", self.lanes.len())] {
                 if n > usize::from(info.max_queues) || (what == "workers" && n == 0) {
@@ -388,7 +415,7 @@ impl Plan<'_> {
         let holds_back = matches!(tx, AnyTx::Steer(_)) && self.forward.steering.full == Full::Hold;
         // Lanes that hold back do so for as long as it takes: they drop what their own egress refuses.
         let egress_wait = if holds_back { Duration::MAX } else { self.forward.egress_wait };
-        let config = RouteConfig { egress_wait, layer: self.layer, internal };
+        let config = RouteConfig { egress_wait, layer: self.layer, allow: self.forward.gso.allows(), internal };
         Ok(Route::new(rx, tx, self.pool.cache(Direction::Tx)?, config))
     }
 }

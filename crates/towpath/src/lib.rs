@@ -21,7 +21,7 @@ mod any;
 mod forward;
 
 pub use any::{AnyPort, AnyRx, AnyTx, Opener, Role, SCHEMES, Scheme};
-pub use forward::{Directions, Forward, Running, StartError, Summary, Verdicts};
+pub use forward::{Directions, Forward, Gso, Running, StartError, Summary, Verdicts};
 pub use towpath_datapath as datapath;
 pub use towpath_datapath::uri::Uri;
 pub use towpath_gro as gro;
