@@ -282,8 +282,9 @@ impl Forward {
     fn check(&self, a: &Info, b: &Info) -> Result<(), StartError> {
         let value = |what, value: String, rule: String| Err(StartError::Value { what, value, rule });
         let egresses = if self.directions == Directions::Both { vec![a, b] } else { vec![b] };
-        for info in
-            egresses.into_iter().filter(|info| self.gso == Gso::On && info.tx_offloads.and(Offloads::GSO).is_none())
+        let plain = |info: &&&Info| info.tx_offloads.and(Offloads::GSO).is_none();
+        if self.gso == Gso::On
+            && let Some(info) = egresses.iter().find(plain)
         {
             return value("gso", "on".into(), format!("{} takes no super-packets: use auto", info.name));
         }
