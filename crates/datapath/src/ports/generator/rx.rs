@@ -210,7 +210,8 @@ impl RxQueue for GenRx {
     fn wake(&self) -> Wake {
         match &self.pace {
             _ if self.finished() => Wake::Never,
-            Some(pace) => pace.next().map_or(Wake::Poll, Wake::At),
+            // A packet that is due already waits for a buffer.
+            Some(pace) => pace.next().filter(|at| *at > Instant::now()).map_or(Wake::Poll, Wake::At),
             None => Wake::Poll,
         }
     }

@@ -197,6 +197,15 @@ fn a_paced_queue_waits_for_the_moment_of_its_next_packet() {
 }
 
 #[test]
+fn a_paced_queue_without_buffers_does_not_wait_for_a_moment_that_has_passed() {
+    let pool = Pool::new(PoolConfig { capacity: 16, ..PoolConfig::default() }).unwrap();
+    let mut rx = start(config("rate=10G"), 1, Offloads::NONE, &pool).rx.remove(0);
+    let mut held = Batch::new();
+    while rx.rx(&mut held) > 0 {}
+    assert_eq!((held.is_empty(), rx.wake()), (false, Wake::Poll));
+}
+
+#[test]
 fn without_the_ability_to_cut_the_segments_are_sent_and_with_it_super_packets_while_running() {
     let pool = pool();
     let mut rx = start(config("size=9000,gso=1000"), 1, Offloads::NONE, &pool).rx.remove(0);

@@ -25,7 +25,7 @@ pub struct Reader {
     /// There were packets in the file.
     any: bool,
     clock: Option<Clock>,
-    /// When the packet that comes next is due.
+    /// When the packet that comes next is due, if that is later.
     due: Option<Instant>,
     /// Bad records, and what is said of the first.
     bad: u64,
@@ -113,6 +113,7 @@ impl RxQueue for Reader {
         if self.ended || self.due.zip(now).is_some_and(|(due, now)| due > now) {
             return 0;
         }
+        self.due = None;
         let longest = (self.cache.chunk() - self.cache.headroom()) * (MAX_FRAGS + 1);
         let (mut packets, mut bytes, mut patience) = (0, 0, PATIENCE);
         while out.room() > 0 && !self.ended && patience > 0 {
@@ -125,8 +126,8 @@ impl RxQueue for Reader {
                 }
                 Item::Packet(record) => {
                     if let (Some(clock), Some(now)) = (&mut self.clock, now) {
-                        self.due = Some(clock.due(record.time, now));
-                        if self.due.is_some_and(|due| due > now) {
+                        self.due = Some(clock.due(record.time, now)).filter(|due| *due > now);
+                        if self.due.is_some() {
                             break;
                         }
                     }

@@ -394,7 +394,10 @@ fn a_pipe_is_waited_for_and_ends_with_its_writer() {
     let bytes = sample(false);
     to.write_all(&bytes[..24 + 16 + 1 + 20]).unwrap();
     let path = format!("/proc/self/fd/{}", from.as_raw_fd());
-    let (mut rx, _) = start(Config::read(&path), &pool());
+    // Every packet of the sample is due at once, so that only the pipe is waited for.
+    let timing = Timing::Original { speed: 1e9 };
+    let mode = Mode::Read(Read { timing, ..Read::default() });
+    let (mut rx, _) = start(Config { path: path.into(), mode }, &pool());
     drop(from);
     let mut batch = Batch::new();
     assert_eq!((rx.rx(&mut batch), rx.rx(&mut batch), rx.state()), (1, 0, State::Up));
