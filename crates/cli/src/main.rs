@@ -12,6 +12,8 @@
 //! Exit codes: 0 all went well (also after ^C); 1 something failed while running: a port is gone, a worker failed, buffers were
 //! lost; 2 the command line, a port's options or its environment are wrong, nothing was moved.
 
+#![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 mod args;
 mod bench;
 mod commands;

@@ -1,12 +1,5 @@
 //! Two hosts in namespaces, `towpath fwd` between them, and real traffic through it.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test that cannot set itself up can only fail"
-)]
-
 mod support;
 
 use support::traffic::{big_file, copy, ping, tcp, udp};

@@ -1,12 +1,5 @@
 //! What `record` writes, `replay` reads, and what becomes of files that are not what they should be.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test that cannot set itself up can only fail"
-)]
-
 mod support;
 
 use std::path::{Path, PathBuf};

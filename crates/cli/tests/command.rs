@@ -1,12 +1,5 @@
 //! What the command says, and how it ends, where no network and no root is needed.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test that cannot set itself up can only fail"
-)]
-
 mod support;
 
 use support::datapath::{Line, command, run};

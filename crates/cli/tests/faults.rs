@@ -1,13 +1,6 @@
 //! What goes wrong: signals, memory that runs out, links that fail, interfaces that vanish, rights that are missing. In
 //! each case the datapath says what happened, accounts for every packet and buffer, and goes on with what is left.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test that cannot set itself up can only fail"
-)]
-
 mod support;
 
 use std::path::PathBuf;

@@ -2,8 +2,6 @@
 //!
 //! Each iteration moves one burst of 64 packets; criterion's throughput line shows packets per second.
 
-#![allow(clippy::unwrap_used)] // a benchmark that cannot be set up is to stop
-
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
 use towpath_datapath::ports::{generator, null, veth};

@@ -8,7 +8,6 @@
 //!
 //! Under the counter run a case for two numbers of batches: the difference, divided by the packets between them (64 a
 //! batch), is what a packet costs. `dissect` is what every case but `0` includes.
-#![allow(clippy::expect_used, reason = "a bench that cannot build its packets has nothing to measure")]
 
 use std::hint::black_box;
 use std::process::ExitCode;

@@ -13,6 +13,7 @@
 //!   report   the counters of all, for people and machines, and the balance
 //! ```
 
+#![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![warn(missing_docs)]
 
 mod bell;
@@ -25,6 +26,7 @@ pub mod ports;
 pub mod report;
 pub mod route;
 pub mod rules;
+mod sync;
 mod sys;
 pub mod uri;
 pub mod vnet;

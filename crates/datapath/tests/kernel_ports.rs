@@ -1,7 +1,6 @@
 //! The kernel-backed ports against the real kernel, each test in network namespaces of its own.
 
 // A helper of a test fails the test, as the test itself would.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod support;
 

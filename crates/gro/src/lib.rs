@@ -25,6 +25,8 @@
 //! aggregate if its header is equal to the first one's under the mask of its layout and the three
 //! fields that are not are as foretold: no header is parsed on the way. What is not as foretold goes
 //! through the rules. Headers are fixed once, when the aggregate leaves.
+
+#![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![forbid(unsafe_code)]
 
 mod auto;

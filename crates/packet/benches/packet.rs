@@ -1,7 +1,5 @@
 //! What a packet costs before anyone looks at it: allocation, preparation, freeing, and the hop between two cores.
 
-#![allow(clippy::expect_used)] // a bench that cannot set itself up can only stop
-
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
 use std::time::{Duration, Instant};

@@ -4,8 +4,6 @@
 //! valgrind --tool=callgrind --toggle-collect='*measured*' target/release/examples/packet_ops bulk 1000
 //! ```
 
-#![allow(clippy::expect_used)] // a bench that cannot set itself up can only stop
-
 use std::hint::black_box;
 use towpath_packet::ring::{Consumer, Producer, ring};
 use towpath_packet::{Batch, Cache, Direction, Packet, Pool, PoolConfig};

@@ -26,6 +26,7 @@
 //! `unsafe` lives in `region`, `meta`, `buf`, `packet`, `batch`, `ring`, `pool` and `view`; everything that
 //! they export is safe to call.
 
+#![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![warn(missing_docs)]
 
 mod batch;

@@ -17,6 +17,8 @@
 //! [`packet`] (buffers, pools, rings, port traits), [`datapath`] (ports, workers). This crate joins them: a port of any kind
 //! by its address ([`Opener`], [`AnyPort`]), and two ports moved to and fro by workers ([`Forward`], [`Running`]).
 
+#![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 mod any;
 mod forward;
 

@@ -1,6 +1,5 @@
 //! Time per operation, hot in L1: checksums by instruction set, copies that sum, dissection and
 //! flow hashes. `cargo bench -p towpath-wire`.
-#![allow(clippy::expect_used, reason = "a bench that cannot build its frames has nothing to measure")]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;

@@ -7,7 +7,6 @@
 //!
 //! Run it for two counts and divide the difference: what remains is the operation. Without
 //! arguments it names the operations.
-#![allow(clippy::expect_used, reason = "a bench that cannot build its frames has nothing to measure")]
 
 use std::hint::black_box;
 use std::process::ExitCode;

@@ -19,6 +19,8 @@
 //!   header's own length says, so Ethernet padding is in no payload of IP.
 //! * Numbers in the API are host integers with the value they have on the wire: port 80 is `80`.
 //! * `unsafe` is confined to [`checksum`]'s choice of instruction set.
+
+#![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![deny(unsafe_code)]
 
 #[macro_use]

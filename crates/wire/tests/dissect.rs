@@ -1,5 +1,4 @@
 //! The dissector against a naive one, and case by case.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 

@@ -1,5 +1,4 @@
 //! What is written is what is read, and its checksums are right.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 

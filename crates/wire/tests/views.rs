@@ -1,5 +1,4 @@
 //! Views of single headers.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod common;
 

@@ -9,12 +9,6 @@
 //!
 //! Every program is ended by force when it takes longer than [`LONGEST`]: no test hangs.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test that cannot set itself up can only fail"
-)]
 #![allow(dead_code, unused_imports, reason = "each test binary uses a part of it")]
 
 pub(crate) mod datapath;
