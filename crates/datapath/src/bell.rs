@@ -1,9 +1,8 @@
 //! Wakes the other side of a ring, and only when it sleeps: a busy pair never makes a system call.
 
-use crate::sys::thread::Event;
+use crate::sync::{AtomicBool, Event, Ordering, fence};
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 /// A flag that the sleeper sets and a descriptor that the waker writes.
 ///
@@ -62,8 +61,53 @@ impl Bell {
     }
 }
 
+#[cfg(all(test, loom))]
+impl Bell {
+    /// Sleeps on the descriptor.
+    pub(crate) fn sleep(&self) {
+        self.event.wait();
+    }
+}
+
 /// The waker's fence, between what it put into the ring and its look at the flag.
 #[inline]
 pub(crate) fn publish() {
     fence(Ordering::SeqCst);
+}
+
+#[cfg(all(test, loom))]
+mod loom_models {
+    use super::*;
+    use std::sync::Arc;
+    use towpath_packet::ring::ring;
+
+    #[test]
+    fn whoever_looks_once_more_before_sleeping_misses_nothing() {
+        crate::sync::model(|| {
+            let bell = Arc::new(Bell::new().unwrap());
+            let (mut producer, mut consumer) = ring::<u32>(2);
+            let waker = bell.clone();
+            let thread = loom::thread::spawn(move || {
+                for number in 0..2 {
+                    producer.push(number).unwrap();
+                    publish();
+                    waker.ring();
+                }
+            });
+            let mut expected = 0;
+            while expected < 2 {
+                if let Some(number) = consumer.pop() {
+                    assert_eq!(number, expected);
+                    expected += 1;
+                    bell.disarm();
+                    continue;
+                }
+                bell.arm();
+                if consumer.available(1) == 0 {
+                    bell.sleep();
+                }
+            }
+            thread.join().unwrap();
+        });
+    }
 }

@@ -30,9 +30,9 @@ pub use steer::Steer;
 pub use table::{BUCKETS, Steering, Table};
 
 use crate::bell::Bell;
+use crate::sync::{AtomicU16, AtomicU64, Ordering};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use towpath_packet::port::Layer;
 use towpath_packet::ring::ring;
 use towpath_packet::{Counters, DropReason, Offloads};
@@ -121,7 +121,7 @@ pub fn connect(config: &LaneConfig, table: &Arc<Table>, senders: usize) -> io::R
         let mut outlets = Vec::new();
         for (gate, inlets) in gates.iter().zip(&mut inlets) {
             let (producer, consumer) = ring(config.ring.clamp(64, 65536));
-            let zero = AtomicU64::default;
+            let zero = || AtomicU64::new(0);
             let link = Arc::new(Link { settled: zero(), sent: zero(), taken: zero(), counters: counters.clone() });
             outlets.push(steer::Outlet::new(producer, link.clone(), gate.clone()));
             inlets.push(receive::Inlet::new(consumer, link));
@@ -133,5 +133,8 @@ pub fn connect(config: &LaneConfig, table: &Arc<Table>, senders: usize) -> io::R
     Ok(Lanes { steers, lanes, counters: all_counters })
 }
 
+#[cfg(all(test, loom))]
+mod loom_models;
 #[cfg(test)]
+#[cfg(not(loom))]
 mod tests;

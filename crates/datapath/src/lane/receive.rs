@@ -1,9 +1,9 @@
 //! The lane's side: a receive queue that takes from every worker's ring.
 
 use super::{Gate, Link};
+use crate::sync::Ordering;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use towpath_packet::port::{RxQueue, State, Wake};
 use towpath_packet::ring::Consumer;
 use towpath_packet::{Batch, Counters, Offloads, Packet};
@@ -116,5 +116,13 @@ impl RxQueue for LaneRx {
 
     fn counters(&self) -> &Arc<Counters> {
         &self.counters
+    }
+}
+
+#[cfg(all(test, loom))]
+impl LaneRx {
+    /// Sleeps on the descriptor that [`wake`](RxQueue::wake) told.
+    pub(super) fn sleep(&self) {
+        self.gate.bell.sleep();
     }
 }

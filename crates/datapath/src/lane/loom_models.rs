@@ -1,0 +1,132 @@
+//! Every interleaving of workers and lanes, with the queues and routes as they are. Only the threads' loops are those of the
+//! models: a worker's loop sleeps in the kernel.
+
+use super::*;
+use crate::route::{Route, RouteConfig};
+use loom::sync::atomic::AtomicUsize;
+use loom::thread::{self, JoinHandle};
+use towpath_packet::port::{RxQueue, TxQueue};
+use towpath_packet::{Backing, Batch, Cache, Direction, Packet, Pool, PoolConfig};
+
+const HASH: u32 = 5;
+
+fn pool() -> Pool {
+    let config = PoolConfig { capacity: 8, chunk: 256, backing: Backing::Anonymous, ..Default::default() };
+    Pool::new(config).unwrap()
+}
+
+/// A packet of the one flow; its length is its number.
+fn packet(cache: &mut Cache, number: usize) -> Packet {
+    let mut packet = cache.alloc().unwrap();
+    packet.push_back(number).unwrap();
+    packet.set_flow_hash(HASH);
+    packet
+}
+
+/// An egress that sends behind the caller's back: what it took leaves at the next look.
+struct Egress {
+    /// The number of the next packet, whichever lane it comes from. Relaxed: only what hands a flow from lane to lane may order it.
+    next: Arc<AtomicUsize>,
+    taken: Batch,
+    left: Batch,
+    counters: Arc<Counters>,
+}
+
+impl Egress {
+    fn new(next: &Arc<AtomicUsize>) -> Egress {
+        Egress { next: next.clone(), taken: Batch::new(), left: Batch::new(), counters: Arc::default() }
+    }
+}
+
+impl TxQueue for Egress {
+    fn tx(&mut self, batch: &mut Batch) -> usize {
+        self.taken.take_from(batch)
+    }
+
+    fn reclaim(&mut self) -> usize {
+        for packet in self.taken.iter() {
+            assert_eq!(self.next.load(Ordering::Relaxed), packet.len(), "out of order");
+            self.next.store(packet.len() + 1, Ordering::Relaxed);
+        }
+        self.left.take_from(&mut self.taken)
+    }
+
+    fn offloads(&self) -> Offloads {
+        Offloads::ALL
+    }
+
+    fn pending(&self) -> usize {
+        self.taken.len()
+    }
+
+    fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+}
+
+/// Starts a lane. Its loop is a worker's: say what to wait for, look once more, sleep. The route comes back with the thread and is
+/// dropped by who waits for it: how buffers come home is not what is modelled.
+fn start(rx: LaneRx, pool: &Pool, next: &Arc<AtomicUsize>) -> JoinHandle<Route<LaneRx, Egress>> {
+    let config = RouteConfig { internal: true, ..RouteConfig::default() };
+    let mut route = Route::new(rx, Egress::new(next), pool.cache(Direction::Tx).unwrap(), config);
+    thread::spawn(move || {
+        let mut about_to_sleep = false;
+        loop {
+            let moved = route.turn(false);
+            if route.ended().is_some() && !route.is_draining() {
+                return route;
+            }
+            if moved > 0 {
+                about_to_sleep = false;
+            } else if about_to_sleep {
+                route.rx_mut().sleep();
+                about_to_sleep = false;
+            } else {
+                route.rx_mut().wake();
+                about_to_sleep = true;
+            }
+        }
+    })
+}
+
+/// Sends packets of one flow through two lanes, and moves the flow to the other lane in front of the numbers in `moves`. All of
+/// them must leave, in order.
+fn pass(lanes: usize, packets: usize, moves: &'static [usize]) {
+    crate::sync::model(move || {
+        let (pool, next) = (pool(), Arc::new(AtomicUsize::new(0)));
+        let table = Arc::new(Table::new(lanes).unwrap());
+        let mut made = connect(&LaneConfig::default(), &table, 1).unwrap();
+        let lanes: Vec<_> = made.lanes.into_iter().map(|rx| start(rx, &pool, &next)).collect();
+        let (mut steer, mut batch) = (made.steers.remove(0), Batch::new());
+        let mut cache = pool.cache(Direction::Tx).unwrap();
+        for number in 0..packets {
+            if moves.contains(&number) {
+                table.set(HASH as usize, 1 - table.lane(HASH as usize));
+            }
+            batch.push(packet(&mut cache, number)).unwrap();
+            while steer.tx(&mut batch) == 0 {
+                thread::yield_now();
+            }
+            steer.kick();
+        }
+        steer.close();
+        let lanes: Vec<_> = lanes.into_iter().map(|lane| lane.join().unwrap()).collect();
+        assert_eq!(next.load(Ordering::Relaxed), packets);
+        drop(lanes);
+    });
+}
+
+#[test]
+fn a_lane_that_sleeps_is_woken_for_every_packet_and_for_the_end() {
+    pass(1, 2, &[]);
+}
+
+#[test]
+fn a_flow_that_moves_to_another_lane_stays_in_order() {
+    pass(2, 2, &[1]);
+}
+
+#[test]
+fn a_flow_that_moves_there_and_back_stays_in_order() {
+    pass(2, 3, &[1, 2]);
+}
