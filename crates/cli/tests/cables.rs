@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::traffic::{big_file, copy, ping, tcp, udp};
+use support::traffic::{Sample, copy, ping, tcp, udp};
 use support::{Cable, Hosts, Summary};
 
 /// Ping, TCP and UDP over both versions of IP.
@@ -116,7 +116,7 @@ fn several_workers_keep_the_same_promises() {
 fn copies(cables: (Cable, Cable), options: &str, address: &str) {
     let hosts = Hosts::new();
     let towpath = hosts.join(cables, 1500, options, &[]);
-    copy(&hosts, address, big_file());
+    copy(&hosts, address, Sample::big());
     let summary = towpath.stop().code(0).summary();
     summary.is_clean();
 }

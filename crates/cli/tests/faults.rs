@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 use support::datapath::{command, run};
-use support::traffic::{Background, has_interface, ping, tcp, wait_until_gone};
+use support::traffic::{Background, Sample, copy, has_interface, ping, tcp, wait_until_gone};
 use support::{Cable, Hosts, Namespace, Towpath, until};
 
 /// A generator as fast as it can be, into a tap that a host has.
@@ -144,6 +144,40 @@ fn an_interface_deleted_during_a_flood_loses_no_count() {
     let summary = towpath.wait().code(1).summary();
     summary.is_balanced();
     assert_eq!(summary.gone.len(), 1, "{summary:#?}");
+}
+
+/// What `fault:` does between two taps, and what of it must be seen. TCP mends all of it.
+#[test]
+fn tcp_gets_its_bytes_through_storms_of_eagain_and_unruly_ports() {
+    require!("tcp_gets_its_bytes_through_storms_of_eagain_and_unruly_ports", "socat", "sha256sum");
+    let table = [
+        ("stall=0.2,seed=1", "1M", None),
+        ("drop=1%,seed=2", "1M", Some("fault")),
+        ("drop=0.5%,duplicate=2%,reorder=2%,seed=3", "1M", Some("fault")),
+        ("flap=10%,episode=200,seed=4", "1M", Some("link-down")),
+    ];
+    for (faults, size, named) in table {
+        let (hosts, sample) = (Hosts::new(), Sample::new(size));
+        // Without super-packets there are enough packets for something to happen to them.
+        let (a, b) = (hosts.port(1, Cable::Tap, 1500, "tso=off"), hosts.port(2, Cable::Tap, 1500, "tso=off"));
+        let towpath = Towpath::start(&["fwd", &format!("fault:{faults}@{a}"), &b, "--gro", "off"]);
+        copy(&hosts, "10.0.0.2", &sample);
+        let finished = towpath.stop();
+        let summary = finished.summary();
+        summary.is_balanced();
+        assert!(summary.balance.received > 500, "{summary:#?}");
+        assert!(
+            finished.status.success() && named.is_none_or(|name| summary.dropped(name) > 0),
+            "{faults}: {finished:#?}"
+        );
+    }
+}
+
+#[test]
+fn a_port_that_vanishes_after_some_packets_is_named_and_counted() {
+    let finished = run(&["fwd", "fault:vanish=1000@gen:", "null:", "--oneway", "--gro", "off", "--json"]).code(1);
+    let summary = finished.summary();
+    assert!(summary.is_balanced().balance.sent >= 1000 && summary.gone.len() == 1, "{summary:#?}");
 }
 
 /// Somebody without any right runs it: `setpriv` of util-linux gives up everything.

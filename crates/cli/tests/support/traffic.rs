@@ -3,7 +3,7 @@
 use super::{Hosts, Namespace, run, succeed, until};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
@@ -65,23 +65,32 @@ pub(crate) fn udp(hosts: &Hosts, address: &str) {
     assert!(packets > 100.0 && lost <= packets / 10.0, "{sum:#}");
 }
 
-/// A file of bytes that can't be guessed, with its digest: 256 MiB, or 1 GiB where everything is required.
-pub(crate) fn big_file() -> &'static (PathBuf, String) {
-    static FILE: OnceLock<(tempfile::TempDir, (PathBuf, String))> = OnceLock::new();
-    let (_, file) = FILE.get_or_init(|| {
+/// A file of bytes that can't be guessed, with its digest; gone when it goes out of scope.
+pub(crate) struct Sample {
+    dir: tempfile::TempDir,
+    digest: String,
+}
+
+impl Sample {
+    /// So many bytes: `1M`, `256M`.
+    pub(crate) fn new(size: &str) -> Sample {
         let dir = tempfile::tempdir().expect("a directory for temporary files");
-        let path = dir.path().join("big");
-        let size = if std::env::var("TOWPATH_REQUIRE").as_deref() == Ok("all") { "1G" } else { "256M" };
-        let script = format!("head -c {size} /dev/urandom | tee {} | sha256sum", path.display());
+        let script = format!("head -c {size} /dev/urandom | tee {}/sample | sha256sum", dir.path().display());
         let digest = succeed(Command::new("sh").args(["-c", &script]));
-        (dir, (path, digest))
-    });
-    file
+        Sample { dir, digest }
+    }
+
+    /// 256 MiB, or 1 GiB where everything is required; made once.
+    pub(crate) fn big() -> &'static Sample {
+        static BIG: OnceLock<Sample> = OnceLock::new();
+        let all = std::env::var("TOWPATH_REQUIRE").as_deref() == Ok("all");
+        BIG.get_or_init(|| Sample::new(if all { "1G" } else { "256M" }))
+    }
 }
 
 /// Copies a file from host 1 to host 2 by TCP: it must have the same SHA-256 there.
 #[track_caller]
-pub(crate) fn copy(hosts: &Hosts, address: &str, file: &(PathBuf, String)) {
+pub(crate) fn copy(hosts: &Hosts, address: &str, sample: &Sample) {
     let family = if address.contains(':') { 6 } else { 4 };
     let mut listener = hosts.two.command("socat", &format!("-u -b 1048576 -T 30 TCP{family}-LISTEN:5001 STDOUT"));
     let mut listener = Background::start(listener.stdout(Stdio::piped()));
@@ -89,11 +98,11 @@ pub(crate) fn copy(hosts: &Hosts, address: &str, file: &(PathBuf, String)) {
     sum.stdin(listener.0.stdout.take().expect("a pipe")).stdout(Stdio::piped());
     let mut sum = Background(sum.spawn().expect("sha256sum"));
     let target = if family == 6 { format!("TCP6:[{address}]:5001") } else { format!("TCP4:{address}:5001") };
-    let source = format!("OPEN:{}", file.0.display());
+    let source = format!("OPEN:{}/sample", sample.dir.path().display());
     succeed(&mut hosts.one.command("socat", &format!("-u -b 1048576 {source} {target},retry=100,interval=0.05")));
     let mut digest = String::new();
     sum.0.stdout.take().expect("a pipe").read_to_string(&mut digest).expect("a digest");
-    assert_eq!(digest, file.1, "what arrived is not what was sent");
+    assert_eq!(digest, sample.digest, "what arrived is not what was sent");
 }
 
 /// Packets of a capture whose checksums tshark finds wrong, of how many; any complaint of tshark's fails the test.
