@@ -108,7 +108,7 @@ pub(crate) struct Gen {
     pub(crate) rate: Option<String>,
     /// Make super-packets of --size with so many bytes of payload in each segment
     #[arg(long, value_name = "BYTES")]
-    pub(crate) gso: Option<String>,
+    pub(crate) segment: Option<String>,
     /// Seed of everything that varies
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<String>,

@@ -94,7 +94,7 @@ fn generate(mut args: Gen) -> Outcome {
         ("ip", args.ip),
         ("rate", args.rate),
         ("count", count),
-        ("gso", args.gso),
+        ("gso", args.segment),
         ("seed", args.seed),
     ];
     options.extend(named.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", value?))));
