@@ -172,7 +172,7 @@ fn what_is_generated_has_only_right_checksums_in_a_file() {
     {
         let file = files.text(&format!("{ip}{proto}.{format}"));
         let port = format!("pcap:{file}");
-        let more = ["--size", "20000", "--gso", "1400", "--ip", ip, "--proto", proto, "--json"];
+        let more = ["--size", "20000", "--segment", "1400", "--ip", ip, "--proto", proto, "--json"];
         let summary = run(&[&["gen", &port, "--count", "50"], &more[..]].concat()).code(0).summary();
         summary.is_clean();
         let (bad, all) = judged(Path::new(&file));
