@@ -29,6 +29,10 @@
 //! file is at its end. Either way the records are counted (`errors`, and those that held a packet as `missed`), and
 //! the queue's last state names the first of them with its position in the file.
 //!
+//! **Why the parser is ours.** `pcap-file` 2.0 refuses sound records (original length above snaplen, options without an
+//! end mark), takes all pcapng times for nanoseconds and bounds no interface table. `pcap-parser` 0.17 puts options of
+//! a packet on the heap (2 MB for a block of 240 KB), and its readers cannot tell a pipe without bytes from an error.
+//!
 //! There is one queue: a file has one order.
 
 mod config;
