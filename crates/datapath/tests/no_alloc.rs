@@ -143,6 +143,29 @@ fn writing_and_reading_captures_allocates_nothing_per_packet() {
 }
 
 #[test]
+fn reading_packets_with_options_allocates_nothing_per_packet() {
+    let (dir, pool) = (tempfile::tempdir().unwrap(), pool());
+    let path = dir.path().join("x.pcapng");
+    let block = |kind: u32, body: &[u8]| {
+        let len = (body.len() as u32 + 12).to_le_bytes();
+        [&kind.to_le_bytes()[..], &len, body, &len].concat()
+    };
+    let section = block(0x0a0d_0d0a, &[0x4d, 0x3c, 0x2b, 0x1a, 1, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255]);
+    let words = |words: [u32; 5]| words.map(u32::to_le_bytes).concat();
+    // Direction flags and the end mark.
+    let packet = block(6, &[&words([0, 0, 1, 60, 60])[..], &[7; 60], &[2, 0, 4, 0, 1, 0, 0, 0, 0, 0, 0, 0]].concat());
+    std::fs::write(&path, [section, block(1, &[1, 0, 0, 0, 0, 0, 0, 0]), packet.repeat(80_000)].concat()).unwrap();
+    let mut rx = start(pcap::open(pcap::Config::read(&path)).unwrap(), &pool).rx.remove(0);
+    let mut tx = start(sink(), &pool).tx.remove(0);
+    let mut batch = Batch::new();
+    let read = allocations(|| {
+        rx.rx(&mut batch);
+        tx.tx(&mut batch)
+    });
+    assert_eq!(read, 0);
+}
+
+#[test]
 fn faults_allocate_nothing_either() {
     let pool = pool();
     let config = fault::Config { drop: 0.1, duplicate: 0.1, reorder: 0.1, corrupt: 0.1, ..fault::Config::default() };
