@@ -5,8 +5,10 @@
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
 use towpath_datapath::ports::{generator, null, veth};
+use towpath_datapath::route::{Route, RouteConfig};
+use towpath_datapath::rules::Rules;
 use towpath_packet::port::{Port, Queues, RxQueue, Start, TxQueue};
-use towpath_packet::{Batch, Offloads, Pool, PoolConfig};
+use towpath_packet::{Batch, Direction, Offloads, Pool, PoolConfig};
 
 fn start<P: Port>(port: P, pool: &Pool) -> Queues<P::Rx, P::Tx> {
     let start = Start { pool: pool.clone(), queues: 1, accept: Offloads::ALL };
@@ -63,9 +65,40 @@ fn ports(c: &mut Criterion) {
     group.finish();
 }
 
+/// What a worker adds: 64 frames into one veth, a turn of the route, out of the other veth.
+fn routes(c: &mut Criterion) {
+    let pool = Pool::new(PoolConfig { capacity: 4096, ..PoolConfig::default() }).unwrap();
+    let mut group = c.benchmark_group("route");
+    group.throughput(Throughput::Elements(64));
+    for (name, rules) in
+        [("veth, worker, veth", [].as_slice()), ("veth, worker with a rule, veth", &["drop udp dport 53"])]
+    {
+        let (near, from) = veth::pair(&veth::Config::default()).unwrap();
+        let (to, far) = veth::pair(&veth::Config::default()).unwrap();
+        let (mut near, from) = (start(near, &pool), start(from, &pool));
+        let (to, mut far) = (start(to, &pool), start(far, &pool));
+        let (rx, tx) = (from.rx.into_iter().next().unwrap(), to.tx.into_iter().next().unwrap());
+        let mut route = Route::new(rx, tx, pool.cache(Direction::Tx).unwrap(), RouteConfig::default());
+        if !rules.is_empty() {
+            route = route.with_judge(Box::new(Rules::parse(rules).unwrap()));
+        }
+        let mut batch = Batch::new();
+        start(gen_port(""), &pool).rx[0].rx(&mut batch);
+        group.bench_function(name, |b| {
+            b.iter(|| {
+                near.tx[0].tx(&mut batch);
+                near.tx[0].kick();
+                route.turn(false);
+                far.rx[0].rx(black_box(&mut batch))
+            });
+        });
+    }
+    group.finish();
+}
+
 fn null() -> null::NullPort {
     null::open(null::Config::default()).unwrap()
 }
 
-criterion_group!(benches, ports);
+criterion_group!(benches, ports, routes);
 criterion_main!(benches);
