@@ -1,0 +1,68 @@
+//! What the GRO of tun-rs costs: it verifies checksums and copies into the buffer of an aggregate's first packet.
+//!
+//!     tun-rs FLOWS PAYLOAD BURST POOL HOLD PACKETS
+//!
+//! It knows IP packets only, and holds nothing between bursts: HOLD must be 1.
+
+use gro_engines::measure::{Arguments, Engine, run};
+use gro_engines::mix::{ETHERNET, HEADER, Header};
+use tun_rs::{GROTable, VIRTIO_NET_HDR_LEN};
+
+/// Room for an aggregate of 65535 bytes, and for the 65536 that come out at times.
+const ROOM: usize = 70_000;
+
+struct TunRs {
+    table: GROTable,
+    bursts: Vec<Vec<Vec<u8>>>,
+    now: usize,
+    /// Bytes of a packet with the virtio header before it.
+    len: usize,
+    payload: usize,
+}
+
+impl Engine for TunRs {
+    fn prepare(&mut self, headers: &[Header], burst: usize) {
+        self.now = burst;
+        for (buffer, header) in self.bursts[burst].iter_mut().zip(headers) {
+            buffer.truncate(self.len);
+            buffer[VIRTIO_NET_HDR_LEN..][..HEADER - ETHERNET].copy_from_slice(&header[ETHERNET..]);
+        }
+    }
+
+    fn push(&mut self, _flush: bool) -> usize {
+        match self.table.apply_gro(&mut self.bursts[self.now], VIRTIO_NET_HDR_LEN, true) {
+            Ok(()) => 0,
+            Err(error) => panic!("tun-rs: {error}"),
+        }
+    }
+
+    /// What was merged is what the buffers grew by.
+    fn settle(&mut self) -> usize {
+        let burst = &self.bursts[self.now];
+        let grown: usize = burst.iter().map(|buffer| buffer.len() - self.len).sum();
+        burst.len() - grown / self.payload
+    }
+}
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let Some(arguments) = Arguments::parse(&words).filter(|arguments| arguments.hold == 1) else {
+        eprintln!("usage: tun-rs FLOWS PAYLOAD BURST POOL 1 PACKETS");
+        std::process::exit(2);
+    };
+    run(&arguments, |mix| {
+        let buffer = |packet: &Vec<u8>| {
+            let mut buffer = Vec::with_capacity(ROOM);
+            buffer.resize(VIRTIO_NET_HDR_LEN, 0);
+            buffer.extend_from_slice(&packet[ETHERNET..]);
+            buffer
+        };
+        TunRs {
+            table: GROTable::new(),
+            bursts: mix.chunks(arguments.burst).map(|burst| burst.iter().map(buffer).collect()).collect(),
+            now: 0,
+            len: VIRTIO_NET_HDR_LEN + HEADER - ETHERNET + arguments.payload,
+            payload: arguments.payload,
+        }
+    });
+}

@@ -1,0 +1,82 @@
+//! How an engine is measured: as `dpdk.c` measures DPDK's.
+
+use crate::mix::{self, HEADER, Header};
+use std::time::{Duration, Instant};
+
+/// An engine with the buffers of all bursts.
+pub trait Engine {
+    /// Makes a burst ready, untimed: metadata and headers are written anew and so are hot in the cache.
+    fn prepare(&mut self, headers: &[Header], burst: usize);
+
+    /// What is timed: a burst is pushed, and if it is the last of a round everything held leaves. Returns the packets that
+    /// left, if the engine tells it here.
+    fn push(&mut self, flush: bool) -> usize;
+
+    /// After a burst, untimed. Returns the packets that left, if the engine tells it here.
+    fn settle(&mut self) -> usize {
+        0
+    }
+}
+
+/// `FLOWS PAYLOAD BURST POOL HOLD PACKETS`, as for `dpdk`.
+pub struct Arguments {
+    pub flows: usize,
+    pub payload: usize,
+    pub burst: usize,
+    pub pool: usize,
+    pub hold: usize,
+    pub packets: usize,
+}
+
+impl Arguments {
+    pub fn parse(words: &[String]) -> Option<Arguments> {
+        let numbers: Vec<usize> = words.iter().map(|word| word.parse().ok()).collect::<Option<_>>()?;
+        let &[flows, payload, burst, pool, hold, packets] = numbers.as_slice() else { return None };
+        let sound = flows > 0 && burst > 0 && hold > 0 && pool % hold.max(1) == 0 && packets >= 20 * burst * hold;
+        sound.then_some(Arguments { flows, payload, burst, pool, hold, packets })
+    }
+}
+
+fn ticks() -> u64 {
+    // SAFETY: every x86-64 processor has the instruction, and it reads a counter only.
+    unsafe { std::arch::x86_64::_rdtsc() }
+}
+
+/// Nanoseconds of a tick of the time-stamp counter.
+fn tick() -> f64 {
+    let (start, from) = (Instant::now(), ticks());
+    while start.elapsed() < Duration::from_millis(30) {}
+    let (time, to) = (start.elapsed(), ticks());
+    time.as_nanos() as f64 / (to - from) as f64
+}
+
+/// Measures what `make` makes of the packets of the mix, and prints a line of JSON.
+pub fn run<E: Engine>(arguments: &Arguments, make: impl FnOnce(&[Vec<u8>]) -> E) {
+    let &Arguments { flows, payload, burst, pool, hold, packets } = arguments;
+    let mix = mix::packets(flows, payload, burst, pool, hold);
+    let digest = mix::digest(&mix);
+    let headers: Vec<Header> = mix.iter().filter_map(|packet| packet.first_chunk::<HEADER>().copied()).collect();
+    let mut engine = make(&mix);
+    drop(mix);
+    let tick = tick();
+    let bursts = packets / (burst * hold) * hold;
+    let warm_up = bursts / 10 / hold * hold;
+    let (mut spent, mut left) = (0, 0);
+    for b in 0..bursts {
+        if b == warm_up {
+            (spent, left) = (0, 0);
+        }
+        let at = b % pool;
+        engine.prepare(&headers[at * burst..(at + 1) * burst], at);
+        let start = ticks();
+        left += engine.push((b + 1) % hold == 0);
+        spent += ticks() - start;
+        left += engine.settle();
+    }
+    let counted = ((bursts - warm_up) * burst) as f64;
+    println!(
+        r#"{{"ns":{:.3},"merged":{:.2},"mix":"{digest:016x}"}}"#,
+        spent as f64 * tick / counted,
+        counted / left as f64
+    );
+}
