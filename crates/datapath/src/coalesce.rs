@@ -329,3 +329,6 @@ pub(crate) fn gro_offload(packet: &Packet) -> gro::Offload {
     });
     gro::Offload { checksum, gso }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

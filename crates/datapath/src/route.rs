@@ -13,6 +13,9 @@
 //!
 //! Balance: received + split = sent + merged + drops + held, at every moment between two turns.
 
+mod settle;
+
+use self::settle::Settling;
 use crate::coalesce::{CoalesceConfig, Coalescer};
 use crate::finish::{Finisher, asks_more};
 use crate::report::GroCounters;
@@ -104,8 +107,7 @@ pub struct Route<R, T> {
     ended: Option<State>,
     /// The ingress never brings anything.
     silent: bool,
-    /// Since when something is held for more of its flow, with the ingress's mark set at that moment.
-    marked: Option<Instant>,
+    settling: Settling,
     closed: bool,
 }
 
@@ -135,7 +137,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
             counters,
             ended: None,
             silent,
-            marked: None,
+            settling: Settling::default(),
             closed: false,
         }
     }
@@ -235,7 +237,9 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
         if self.turned.len() > TURNED - Batch::<64>::CAPACITY {
             return 0;
         }
-        self.settle();
+        if self.turned.is_empty() {
+            self.settling.step(&mut self.rx, self.coalescer.as_mut(), self.tx.pending());
+        }
         self.rx.refill();
         let received = self.rx.rx(&mut self.incoming);
         if received == 0 {
@@ -341,41 +345,6 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
         }
     }
 
-    /// Tells the ingress what has left. With aggregates that are held across bursts there is always something inside; but what
-    /// was received before a mark has left when all that is held is younger than the mark.
-    #[inline]
-    fn settle(&mut self) {
-        let hold = match &self.coalescer {
-            Some(coalescer) if coalescer.held() > 0 => coalescer.hold(),
-            _ => Duration::ZERO,
-        };
-        if hold.is_zero() {
-            if self.coalescer.as_ref().is_none_or(|c| c.held() == 0) && self.tx.pending() == 0 {
-                self.rx.mark();
-                self.rx.settled();
-            }
-            self.marked = None;
-            return;
-        }
-        match self.marked {
-            None => {
-                self.rx.mark();
-                self.marked = Some(Instant::now());
-            }
-            // Twice the time: the engine looks at its clock only when it has something to do.
-            Some(at) if at.elapsed() > hold * 2 && self.tx.pending() == 0 => {
-                if let Some(coalescer) = &mut self.coalescer {
-                    coalescer.idle();
-                }
-                if self.waiting() == 0 {
-                    self.rx.settled();
-                    self.marked = None;
-                }
-            }
-            Some(_) => {}
-        }
-    }
-
     /// Lets go of what is held for more of its flow; returns how many packets were sent.
     fn flush(&mut self) -> usize {
         match &mut self.coalescer {
@@ -409,6 +378,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
             }
             let taken = self.tx.tx(batch);
             sent += taken;
+            self.settling.took(taken);
             let refused = !batch.is_empty();
             let can = self.tx.offloads().and(self.config.allow);
             if can != self.can {

@@ -207,10 +207,9 @@ impl Forward {
         self.check(&a_info, &b_info)?;
         self.check_rules(layer)?;
         let pool = Pool::new(self.pool)?;
-        let queues = self.queues();
-        let start = |accept: Offloads| Start { pool: pool.clone(), queues, accept };
-        let a = a.start(start(b_info.tx_offloads.and(self.gso.allows())))?;
-        let b = b.start(start(a_info.tx_offloads.and(self.gso.allows())))?;
+        let start = |side, accept: Offloads| Start { pool: pool.clone(), queues: self.queues(side), accept };
+        let a = a.start(start(PortSide::A, b_info.tx_offloads.and(self.gso.allows())))?;
+        let b = b.start(start(PortSide::B, a_info.tx_offloads.and(self.gso.allows())))?;
         let ports = vec![meter_of(&a_info, &a), meter_of(&b_info, &b)];
         let own_pools = a.rx.iter().chain(&b.rx).filter_map(RxQueue::own_pool).collect();
         let limit = self.count.map(|n| Arc::new(Limit::new(n)));
@@ -228,6 +227,7 @@ impl Forward {
         let mut running = Running {
             control: control.clone(),
             threads: Vec::new(),
+            balancer: None,
             meter: Meter::new(ports, counters, pool.clone()).with_gro(gro).with_pools(own_pools),
             notes: notes(&a_info, &b_info, self.directions),
             table: table.clone(),
@@ -242,22 +242,29 @@ impl Forward {
             running.spawn(number, move || worker.run())?;
         }
         if let Some(table) = table.filter(|_| self.rebalance) {
-            let number = running.threads.len();
-            running.spawn(number, move || {
+            let thread = std::thread::Builder::new().name("towpath-balance".into());
+            let balance = move || {
                 let mut balancer = Balancer::new(table);
                 while !control.is_stopping() {
-                    std::thread::sleep(REBALANCE);
+                    std::thread::park_timeout(REBALANCE);
                     balancer.step();
                 }
-                Ok(Vec::new())
-            })?;
+            };
+            let number = running.threads.len() as u16;
+            running.balancer =
+                Some(thread.spawn(balance).map_err(|source| StartError::Thread { worker: number, source })?);
         }
         Ok(running)
     }
 
-    /// Queues that each port is started with.
-    fn queues(&self) -> u16 {
-        self.workers.max(self.lanes.len() as u16)
+    /// Queues that a port is started with: one for each worker where packets come in, one for each lane where they go out.
+    fn queues(&self, side: PortSide) -> u16 {
+        let lanes = if self.lanes.is_empty() { self.workers } else { self.lanes.len() as u16 };
+        match (self.directions, side) {
+            (Directions::OneWay, PortSide::A) => self.workers,
+            (Directions::OneWay, PortSide::B) => lanes,
+            (Directions::Both, _) => self.workers.max(lanes),
+        }
     }
 
     fn check_rules(&self, layer: Layer) -> Result<(), StartError> {
@@ -271,6 +278,12 @@ impl Forward {
                 let rule_text = "sends packets back where they came from: forward both ways, without --oneway".into();
                 return Err(StartError::Value { what: "rule", value: rule, rule: rule_text });
             }
+        }
+        if let Verdicts::Rules(rules) = &self.in_lane
+            && let Some(rule) = rules.names_a_lane()
+        {
+            let rule_text = "in a lane a packet has its lane already: use the rule at rx".into();
+            return Err(StartError::Value { what: "rule in a lane", value: rule, rule: rule_text });
         }
         if self.lanes.is_empty() && !matches!(self.in_lane, Verdicts::Pass) {
             let rule = "there are no lanes: give some, or use rules at rx".into();
@@ -288,14 +301,23 @@ impl Forward {
         {
             return value("gso", "on".into(), format!("{} takes no super-packets: use auto", info.name));
         }
-        for info in [a, b] {
-            for (what, n) in [("workers", usize::from(self.workers)), ("lanes", self.lanes.len())] {
-                if n > usize::from(info.max_queues) || (what == "workers" && n == 0) {
-                    let rule =
-                        format!("{} has {} queue(s), and each of the {what} needs one", info.name, info.max_queues);
-                    return value(what, n.to_string(), rule);
-                }
+        if self.workers == 0 {
+            return value("workers", "0".into(), "there must be one".into());
+        }
+        for (info, side) in [(a, PortSide::A), (b, PortSide::B)] {
+            let n = self.queues(side);
+            if n > info.max_queues {
+                let what = if n == self.workers { "workers" } else { "lanes" };
+                let rule = format!("{} has {} queue(s), and each of the {what} needs one", info.name, info.max_queues);
+                return value(what, n.to_string(), rule);
             }
+        }
+        if let Steering::Lane(lane) = self.steering.steering
+            && !self.lanes.is_empty()
+            && usize::from(lane) >= self.lanes.len()
+        {
+            let rule = format!("there are {} lane(s), the first is 0", self.lanes.len());
+            return value("steering to lane", lane.to_string(), rule);
         }
         let allowed = towpath_datapath::worker::cores();
         match self.cores.iter().chain(&self.lanes).find(|core| !allowed.contains(core)) {
@@ -472,6 +494,8 @@ fn notes(a: &Info, b: &Info, directions: Directions) -> Vec<String> {
 pub struct Running {
     control: Arc<Control>,
     threads: Vec<JoinHandle<std::io::Result<Vec<Ending>>>>,
+    /// Runs for as long as the workers do.
+    balancer: Option<JoinHandle<()>>,
     meter: Meter,
     notes: Vec<String>,
     table: Option<Arc<Table>>,
@@ -539,6 +563,15 @@ impl Running {
         self.finish()
     }
 
+    /// The workers have ended, so there is nothing left to stop but the balancer.
+    fn end_balancer(&mut self) {
+        self.control.stop();
+        if let Some(balancer) = self.balancer.take() {
+            balancer.thread().unpark();
+            let _ = balancer.join();
+        }
+    }
+
     fn finish(&mut self) -> Summary {
         let (mut gone, mut failed) = (Vec::new(), Vec::new());
         for (number, thread) in self.threads.drain(..).enumerate() {
@@ -556,6 +589,7 @@ impl Running {
                 Err(_) => failed.push(format!("worker {number} panicked")),
             }
         }
+        self.end_balancer();
         Summary {
             reading: self.meter.read(),
             buffers_away: self.meter.buffers_away(),
@@ -572,5 +606,6 @@ impl Drop for Running {
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
+        self.end_balancer();
     }
 }

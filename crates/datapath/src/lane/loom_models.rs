@@ -8,7 +8,7 @@ use loom::thread::{self, JoinHandle};
 use towpath_packet::port::{RxQueue, TxQueue};
 use towpath_packet::{Backing, Batch, Cache, Direction, Packet, Pool, PoolConfig};
 
-const HASH: u32 = 5;
+const BUCKET: usize = 4;
 
 fn pool() -> Pool {
     let config = PoolConfig { capacity: 8, chunk: 256, backing: Backing::Anonymous, ..Default::default() };
@@ -19,7 +19,7 @@ fn pool() -> Pool {
 fn packet(cache: &mut Cache, number: usize) -> Packet {
     let mut packet = cache.alloc().unwrap();
     packet.push_back(number).unwrap();
-    packet.set_flow_hash(HASH);
+    packet.set_flow_hash(BUCKET as u32);
     packet
 }
 
@@ -64,55 +64,65 @@ impl TxQueue for Egress {
     }
 }
 
+type Lane = Route<LaneRx, Egress>;
+
+fn route(rx: LaneRx, pool: &Pool, next: &Arc<AtomicUsize>) -> Lane {
+    let config = RouteConfig { internal: true, ..RouteConfig::default() };
+    Route::new(rx, Egress::new(next), pool.cache(Direction::Tx).unwrap(), config)
+}
+
 /// Starts a lane. Its loop is a worker's: say what to wait for, look once more, sleep. The route comes back with the thread and is
 /// dropped by who waits for it: how buffers come home is not what is modelled.
-fn start(rx: LaneRx, pool: &Pool, next: &Arc<AtomicUsize>) -> JoinHandle<Route<LaneRx, Egress>> {
-    let config = RouteConfig { internal: true, ..RouteConfig::default() };
-    let mut route = Route::new(rx, Egress::new(next), pool.cache(Direction::Tx).unwrap(), config);
+fn start(mut lane: Lane) -> JoinHandle<Lane> {
     thread::spawn(move || {
         let mut about_to_sleep = false;
         loop {
-            let moved = route.turn(false);
-            if route.ended().is_some() && !route.is_draining() {
-                return route;
+            let moved = lane.turn(false);
+            if lane.ended().is_some() && !lane.is_draining() {
+                return lane;
             }
             if moved > 0 {
                 about_to_sleep = false;
             } else if about_to_sleep {
-                route.rx_mut().sleep();
+                lane.rx_mut().sleep();
                 about_to_sleep = false;
             } else {
-                route.rx_mut().wake();
+                lane.rx_mut().wake();
                 about_to_sleep = true;
             }
         }
     })
 }
 
-/// Sends packets of one flow through two lanes, and moves the flow to the other lane in front of the numbers in `moves`. All of
-/// them must leave, in order.
+/// Sends packets of one flow through lane 0, which has a thread, and lane 1, which shares the worker's. The flow moves to the other
+/// lane in front of the numbers in `moves`. All packets must leave, in order.
 fn pass(lanes: usize, packets: usize, moves: &'static [usize]) {
     crate::sync::model(move || {
         let (pool, next) = (pool(), Arc::new(AtomicUsize::new(0)));
         let table = Arc::new(Table::new(lanes).unwrap());
+        table.set(BUCKET, 0);
         let mut made = connect(&LaneConfig::default(), &table, 1).unwrap();
-        let lanes: Vec<_> = made.lanes.into_iter().map(|rx| start(rx, &pool, &next)).collect();
+        let mut routes: Vec<_> = made.lanes.into_iter().map(|rx| route(rx, &pool, &next)).collect();
+        let lane = start(routes.remove(0));
         let (mut steer, mut batch) = (made.steers.remove(0), Batch::new());
         let mut cache = pool.cache(Direction::Tx).unwrap();
         for number in 0..packets {
             if moves.contains(&number) {
-                table.set(HASH as usize, 1 - table.lane(HASH as usize));
+                table.set(BUCKET, 1 - table.lane(BUCKET));
             }
             batch.push(packet(&mut cache, number)).unwrap();
             while steer.tx(&mut batch) == 0 {
                 thread::yield_now();
             }
             steer.kick();
+            for route in &mut routes {
+                while route.turn(false) > 0 {}
+            }
         }
         steer.close();
-        let lanes: Vec<_> = lanes.into_iter().map(|lane| lane.join().unwrap()).collect();
+        let lane = lane.join().unwrap();
         assert_eq!(next.load(Ordering::Relaxed), packets);
-        drop(lanes);
+        drop((lane, routes));
     });
 }
 

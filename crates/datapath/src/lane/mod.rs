@@ -137,4 +137,7 @@ pub fn connect(config: &LaneConfig, table: &Arc<Table>, senders: usize) -> io::R
 mod loom_models;
 #[cfg(test)]
 #[cfg(not(loom))]
+mod order_tests;
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests;

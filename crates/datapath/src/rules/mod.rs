@@ -143,9 +143,18 @@ impl Rules {
 
     /// The first rule, or the default, that sends packets of this end back to it.
     pub fn turns_back(&self, side: PortSide) -> Option<String> {
-        let back = |verdict| matches!(verdict, Verdict::Tx) || verdict == Verdict::Port(side);
-        let rule = self.rules.iter().find(|rule| back(rule.verdict)).map(Rule::to_string);
-        rule.or_else(|| back(self.default).then(|| format!("default {}", self.default)))
+        self.first(|verdict| verdict == Verdict::Tx || verdict == Verdict::Port(side))
+    }
+
+    /// The first rule, or the default, that chooses a lane.
+    pub fn names_a_lane(&self) -> Option<String> {
+        self.first(|verdict| matches!(verdict, Verdict::Lane(_)))
+    }
+
+    /// The first rule, or the default, with such a verdict.
+    fn first(&self, such: impl Fn(Verdict) -> bool) -> Option<String> {
+        let rule = self.rules.iter().find(|rule| such(rule.verdict)).map(Rule::to_string);
+        rule.or_else(|| such(self.default).then(|| format!("default {}", self.default)))
     }
 
     /// Whether the rules make sense where they are to be used: on ports with this link header, in a datapath with `lanes`

@@ -1,0 +1,16 @@
+//! Lanes, GRO and verdicts, end to end: real traffic through `towpath fwd --lanes`, judged by the kernel at both ends.
+//!
+//! ```text
+//!   rules    verdicts at rx and in the lane
+//!   bytes    super-packets that GRO made, received by sockets
+//! ```
+
+mod bytes;
+mod rules;
+#[path = "../support/mod.rs"]
+mod support;
+
+/// Cores for two lanes; where there is only one, they share it.
+fn two_lanes() -> &'static str {
+    if std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1) { "0,1" } else { "0,0" }
+}

@@ -1,0 +1,102 @@
+//! Verdicts: what becomes of pings.
+
+use crate::support::datapath::run;
+use crate::support::{Hosts, Namespace, Summary, Towpath};
+use crate::{require, two_lanes};
+
+/// Host 1 sends three pings, whether or not they are answered, and nothing else is let through; what came of it.
+fn pings(args: &[&str], answered: bool) -> Summary {
+    let hosts = Hosts::new();
+    // What follows the rules is counted, so nothing else may: no neighbour discovery, no router solicitation.
+    for ns in [&hosts.one, &hosts.two] {
+        ns.run("sysctl", "-qw net.ipv6.conf.default.disable_ipv6=1 net.ipv6.conf.all.disable_ipv6=1");
+    }
+    let port = |host: u8, ns: &str| format!("tap:e0?netns={ns},addr=10.0.0.{host}/24,queues=2");
+    let (a, b) = (port(1, hosts.one.name()), port(2, hosts.two.name()));
+    let towpath = Towpath::start(&[&["fwd", &a, &b], args].concat());
+    let mac = |ns: &Namespace| ns.run("cat", "/sys/class/net/e0/address").trim().to_owned();
+    let (one, two) = (mac(&hosts.one), mac(&hosts.two));
+    hosts.one.ip(&format!("neigh replace 10.0.0.2 lladdr {two} dev e0 nud permanent"));
+    hosts.two.ip(&format!("neigh replace 10.0.0.1 lladdr {one} dev e0 nud permanent"));
+    let wait = if answered { 5 } else { 1 };
+    let mut ping = hosts.one.command("ping", &format!("-q -c 3 -i 0.02 -W {wait} 10.0.0.2"));
+    let output = crate::support::run(&mut ping);
+    assert_eq!(output.status.success(), answered, "{args:?}: {output:?}");
+    let summary = towpath.stop().code(0).summary();
+    summary.is_balanced();
+    summary
+}
+
+/// Packets that left by each end.
+fn left(summary: &Summary) -> [u64; 2] {
+    [summary.ports[0].tx.packets, summary.ports[1].tx.packets]
+}
+
+/// With the rules at rx without lanes, at rx in front of lanes, and in the lanes.
+fn everywhere(rules: &[&str], check: impl Fn(&[&str])) {
+    let with = |option| -> Vec<&str> { rules.iter().flat_map(|rule| [option, *rule]).collect() };
+    check(&with("--rule"));
+    let lanes = ["--gro", "on", "--lanes", two_lanes()];
+    check(&[&lanes[..], &with("--rule")].concat());
+    check(&[&lanes[..], &with("--lane-rule")].concat());
+}
+
+#[test]
+fn what_is_to_pass_passes_and_nothing_else() {
+    require!("what_is_to_pass_passes_and_nothing_else", "ping");
+    everywhere(&["pass icmp", "default drop"], |args| {
+        let summary = pings(args, true);
+        assert_eq!(left(&summary), [3, 3], "{args:?}: {summary:#?}");
+    });
+}
+
+#[test]
+fn what_is_to_be_dropped_is_dropped_and_counted() {
+    require!("what_is_to_be_dropped_is_dropped_and_counted", "ping");
+    everywhere(&["drop icmp"], |args| {
+        let summary = pings(args, false);
+        assert_eq!(summary.dropped("filtered"), 3, "{args:?}: {summary:#?}");
+    });
+}
+
+#[test]
+fn what_is_to_be_sent_back_comes_back() {
+    require!("what_is_to_be_sent_back_comes_back", "ping");
+    everywhere(&["tx icmp", "default drop"], |args| {
+        let summary = pings(args, false);
+        assert_eq!(left(&summary), [3, 0], "{args:?}: {summary:#?}");
+    });
+}
+
+#[test]
+fn what_is_redirected_leaves_by_the_end_that_was_named_wherever_it_came_from() {
+    require!("what_is_redirected_leaves_by_the_end_that_was_named_wherever_it_came_from", "ping");
+    everywhere(&["redirect b icmp", "default drop"], |args| {
+        let summary = pings(args, false);
+        // Three requests across, and three answers back to who gave them.
+        assert_eq!(left(&summary), [0, 6], "{args:?}: {summary:#?}");
+    });
+}
+
+#[test]
+fn what_is_pinned_to_a_lane_still_arrives() {
+    require!("what_is_pinned_to_a_lane_still_arrives", "ping");
+    for lane in ["lane 0 icmp", "lane 1 icmp"] {
+        let args = ["--lanes", two_lanes(), "--rule", lane, "--rule", "default drop", "--lane-rule", "drop udp"];
+        assert_eq!(left(&pings(&args, true)), [3, 3]);
+    }
+}
+
+#[test]
+fn rules_that_cannot_be_kept_are_refused_with_the_reason() {
+    let table: [(&[&str], &str); 4] = [
+        (&["--rule", "lane 0 udp"], "no lanes"),
+        (&["--lanes", two_lanes(), "--rule", "lane 2 udp"], "lanes are 0 to 1"),
+        (&["--lanes", two_lanes(), "--lane-rule", "lane 1 udp"], "has its lane already"),
+        (&["--lanes", two_lanes(), "--steer", "lane:2"], "2 lane(s)"),
+    ];
+    for (args, why) in table {
+        let finished = run(&[&["fwd", "gen:count=1", "null:", "--oneway"], args].concat()).code(2);
+        assert!(finished.stderr.contains(why), "{args:?}: {}", finished.stderr);
+    }
+}
