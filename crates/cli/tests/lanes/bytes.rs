@@ -21,7 +21,7 @@ fn payload(number: usize, len: usize) -> Vec<u8> {
 /// Opens TCP connections from host 1 to host 2, all at the same time, sends so many bytes through each, in segments no longer than
 /// `mss` if that is given, and compares what arrives.
 pub(crate) fn streams(hosts: &Hosts, address: &str, connections: usize, bytes: usize, mss: Option<i32>) {
-    let listener = hosts.two.inside(|| TcpListener::bind((address, 5002)).unwrap());
+    let listener = hosts.two.inside(|| patiently(|| TcpListener::bind((address, 5002))));
     std::thread::scope(|scope| {
         let senders = scope.spawn(move || {
             hosts.one.inside(|| {
@@ -44,8 +44,19 @@ pub(crate) fn streams(hosts: &Hosts, address: &str, connections: usize, bytes: u
     });
 }
 
+/// Tries again while an IPv6 address is still being checked for duplicates, five seconds at most.
+fn patiently<T>(attempt: impl Fn() -> std::io::Result<T>) -> T {
+    for _ in 0..50 {
+        if let Ok(done) = attempt() {
+            return done;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    attempt().unwrap()
+}
+
 fn send_stream(address: &str, number: usize, bytes: usize, mss: Option<i32>) {
-    let mut stream = TcpStream::connect((address, 5002)).unwrap();
+    let mut stream = patiently(|| TcpStream::connect((address, 5002)));
     if let Some(mss) = mss {
         set_option(&stream, libc::IPPROTO_TCP, libc::TCP_MAXSEG, mss);
     }
@@ -135,7 +146,7 @@ fn udp_gets_its_datagrams_from_super_packets_of_any_size_and_number() {
     let directory = tempfile::tempdir().unwrap();
     for size in [2, 33, 100, 511, 1001, 1471, 1472] {
         let ns = Namespace::new("udp");
-        let socket = ns.inside(|| UdpSocket::bind("0.0.0.0:4001").unwrap());
+        let socket = ns.inside(|| patiently(|| UdpSocket::bind("0.0.0.0:4001")));
         set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, 64 << 20);
         socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         let (file, datagrams) = bursts(size);
