@@ -1,4 +1,4 @@
-//! Coalescing and segmentation, by criterion. `examples/gro_ops.rs` has the finer table: it leaves
+//! Coalescing and segmentation, by criterion. `benches/peers/gro/run --alone` of the repository has the finer table: it leaves
 //! out what is measured here too, the making of each burst.
 #![allow(missing_docs)]
 

@@ -8,6 +8,12 @@ pub(crate) fn array<const N: usize>(b: &[u8], at: usize) -> Option<&[u8; N]> {
     b.get(at..at + N)?.first_chunk()
 }
 
+/// As [`array`](fn@array), to be written.
+#[inline(always)]
+pub(crate) fn array_mut<const N: usize>(b: &mut [u8], at: usize) -> Option<&mut [u8; N]> {
+    b.get_mut(at..at + N)?.first_chunk_mut()
+}
+
 #[inline]
 pub(crate) fn u8_at(b: &[u8], at: usize) -> Option<u8> {
     b.get(at).copied()

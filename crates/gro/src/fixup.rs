@@ -6,7 +6,7 @@
 
 use towpath_wire::checksum::{self, VALID, add, finish, finish_udp};
 
-use crate::bytes::{array, be16, length_field, put16, sum};
+use crate::bytes::{array, array_mut, be16, length_field, put16, sum};
 use crate::layout::{Layout, Outer, UDP};
 
 /// The sum of an IP header's two addresses.
@@ -21,10 +21,14 @@ pub(crate) fn is_right(h: &[u8], l3: usize) -> bool {
     array::<20>(h, l3).is_some_and(|h| words(h) == VALID)
 }
 
-/// The sum of a few words, of which there are less than 65536.
+/// The sum of a few bytes, a multiple of four. The order of bytes makes no difference before the end
+/// (RFC 1071 section 2B).
 #[inline(always)]
 fn words<const N: usize>(b: &[u8; N]) -> u16 {
-    fold(b.as_chunks().0.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum())
+    let sum: u64 = b.as_chunks().0.iter().map(|four| u64::from(u32::from_ne_bytes(*four))).sum();
+    let sum = (sum & 0xffff_ffff) + (sum >> 32);
+    let sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
+    u16::from_be(add(sum as u16, (sum >> 16) as u16))
 }
 
 #[inline]
@@ -59,10 +63,11 @@ pub(crate) fn ip_length(h: &mut [u8], l3: usize, v6: bool, len: usize) {
     if v6 {
         return put16(h, l3 + 4, length_field(len - 40));
     }
-    if let (Some(old), Some(check)) = (be16(h, l3 + 2), be16(h, l3 + 10)) {
+    if let Some(h) = array_mut::<20>(h, l3) {
+        let (old, check) = (u16::from_be_bytes([h[2], h[3]]), u16::from_be_bytes([h[10], h[11]]));
         let new = length_field(len);
-        put16(h, l3 + 2, new);
-        put16(h, l3 + 10, checksum::update16(check, old, new));
+        [h[2], h[3]] = new.to_be_bytes();
+        [h[10], h[11]] = checksum::update16(check, old, new).to_be_bytes();
     }
 }
 

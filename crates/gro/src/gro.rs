@@ -14,22 +14,18 @@ use std::hash::BuildHasher;
 
 use crate::auto::Auto;
 use crate::finish::finish;
-use crate::key::Hasher;
-use crate::layout::{self, Layout, Link, Outer, Unknown};
+use crate::join::{Joined, MAX_IP, append_foretold, begin, join};
+use crate::key::{Common, Hasher};
+use crate::layout::{Link, Unknown};
 use crate::mask::Masks;
-use crate::predict::Expected;
-use crate::rules::{self, Next};
-use crate::segment::{Appended, Segment, Sink};
+use crate::rules::{self, First, Shaped};
+use crate::segment::{Segment, Sink};
 use crate::shape::Shape;
 use crate::stats::{Flush, Stats};
-use crate::table::{Flow, Opening, Table};
+use crate::table::{Chain, Opening, Table};
 
-/// The largest IP packet: what its length field can say.
-const MAX_IP: u32 = 65_535;
 /// The largest aggregate the kernel takes from itself (`GRO_MAX_SIZE`).
 const MAX_BIG_TCP: u32 = 8 * 65_535;
-/// The most datagrams of one UDP aggregate that every kernel with `GSO_UDP_L4` takes.
-const MAX_DATAGRAMS: u16 = 64;
 /// Packets that are prefetched before the one that is pushed.
 const DISTANCE: usize = 8;
 
@@ -84,6 +80,8 @@ pub struct Gro<S> {
     masks: Masks,
     stats: Stats,
     auto: Auto,
+    /// Half of the last batch merged, or more.
+    merging: bool,
 }
 
 impl<S: Segment> Gro<S> {
@@ -97,6 +95,7 @@ impl<S: Segment> Gro<S> {
             masks: Masks::new(),
             stats: Stats::default(),
             auto: Auto::default(),
+            merging: false,
             config,
         }
     }
@@ -126,27 +125,53 @@ impl<S: Segment> Gro<S> {
             return self.pass_batch(burst, out);
         }
         let before = self.stats.merged;
-        let mut ahead: [Option<S>; DISTANCE] = [const { None }; DISTANCE];
-        let mut at = 0;
-        for packet in burst {
-            packet.prefetch();
-            if let Some(packet) = ahead[at % DISTANCE].replace(packet) {
-                self.push_one(packet, now, out);
-            }
-            at += 1;
-        }
-        for later in at..at + DISTANCE {
-            if let Some(packet) = ahead[later % DISTANCE].take() {
-                self.push(packet, now, out);
-            }
-        }
+        let packets = match self.config.link {
+            Link::Ethernet => self.take_batch::<14>(burst.into_iter(), now, out),
+            Link::Ip => self.take_batch::<0>(burst.into_iter(), now, out),
+        };
+        self.stats.packets += packets as u64;
+        let merged = (self.stats.merged - before) as usize;
+        self.merging = 2 * merged >= packets;
         if self.config.auto {
-            self.auto.observe(at, (self.stats.merged - before) as usize);
+            self.auto.observe(packets, merged);
             if self.auto.is_aside() {
                 // Nothing may be held while packets pass by.
                 self.flush_all(out);
             }
         }
+    }
+
+    /// IP begins at `L3`. Returns the number of packets.
+    #[inline(always)]
+    fn take_batch<const L3: usize>(
+        &mut self,
+        burst: impl Iterator<Item = S>,
+        now: u64,
+        out: &mut impl Sink<S>,
+    ) -> usize {
+        let mut ahead: [Option<S>; DISTANCE] = [const { None }; DISTANCE];
+        let mut packets = 0;
+        for packet in burst {
+            packet.prefetch();
+            if self.merging {
+                packet.prefetch_payload();
+            }
+            if let Some(packet) = ahead[packets % DISTANCE].replace(packet) {
+                self.push_one::<L3>(packet, now, out);
+            }
+            packets += 1;
+        }
+        for later in packets..packets + DISTANCE {
+            if let Some(packet) = ahead[later % DISTANCE].take() {
+                self.push_later::<L3>(packet, now, out);
+            }
+        }
+        packets
+    }
+
+    #[inline(never)]
+    fn push_later<const L3: usize>(&mut self, packet: S, now: u64, out: &mut impl Sink<S>) {
+        self.push_one::<L3>(packet, now, out);
     }
 
     fn pass_batch(&mut self, burst: impl IntoIterator<Item = S>, out: &mut impl Sink<S>) {
@@ -167,56 +192,86 @@ impl<S: Segment> Gro<S> {
     }
 
     /// Takes one packet. Always coalesces: stepping aside is for bursts.
-    #[inline(never)]
     pub fn push(&mut self, packet: S, now: u64, out: &mut impl Sink<S>) {
-        self.push_one(packet, now, out);
+        self.stats.packets += 1;
+        match self.config.link {
+            Link::Ethernet => self.push_later::<14>(packet, now, out),
+            Link::Ip => self.push_later::<0>(packet, now, out),
+        }
     }
 
+    /// The short way: the packet that was foretold.
     #[inline(always)]
-    fn push_one(&mut self, packet: S, now: u64, out: &mut impl Sink<S>) {
-        self.stats.packets += 1;
-        let vlan = packet.vlan();
-        let Some(hash) = self.hasher.common(packet.head(), vlan) else {
-            return self.push_uncommon(packet, vlan, now, out);
+    fn push_one<const L3: usize>(&mut self, packet: S, now: u64, out: &mut impl Sink<S>) {
+        let (b, vlan) = (packet.head(), packet.vlan());
+        let Some(hash) = self.hasher.guess::<L3>(b, vlan) else {
+            return self.push_uncommon::<L3>(packet, now, out);
         };
-        let Some(at) = self.table.find(hash) else {
-            return self.open_common(packet, hash, now, out);
-        };
-        if let Some(flow) = self.table.flow(at)
-            && flow.count > 1
-            && let Some(verify) = rules::expected(flow, &packet, &mut self.masks)
+        if let Some((at, flow)) = self.table.youngest(hash)
+            && (flow.most > 0 || begin(flow, b, &self.config))
+            && let Some(verify) = rules::foretold::<L3, S>(flow, &packet, b, vlan)
         {
-            let next = Next::foretold(flow, verify);
-            match merge(flow, packet, &next, out) {
+            match append_foretold(flow, packet, verify, out) {
                 Ok(None) => self.stats.merged += 1,
-                other => self.after(at, other, hash, now, out),
+                joined => self.after::<L3>(at, joined, now, out),
             }
             return;
         }
-        self.push_unexpected(at, packet, hash, now, out);
+        self.push_first::<L3>(packet, hash, vlan, now, out);
     }
 
-    /// A packet that is not as foretold: the second of an aggregate, its last, or a stranger.
-    #[inline(never)]
-    fn push_unexpected(&mut self, at: usize, packet: S, hash: u64, now: u64, out: &mut impl Sink<S>) {
-        let merged = self.join(at, packet, out);
-        self.after(at, merged, hash, now, out);
+    /// Not so short: the first packet of an aggregate.
+    #[inline(always)]
+    fn push_first<const L3: usize>(&mut self, packet: S, hash: u64, vlan: u32, now: u64, out: &mut impl Sink<S>) {
+        let (b, len) = (packet.head(), packet.packet_len());
+        let Some(first) = rules::first_shaped::<L3>(b, len, self.config.tunnels) else {
+            return self.push_unforetold::<L3>(packet, hash, now, out);
+        };
+        let Err(chain) = self.table.find(hash) else {
+            return self.push_unforetold::<L3>(packet, hash, now, out);
+        };
+        let Shaped { shape, udp, size } = first;
+        let opening = Opening { now, vlan, shape, layout: 0, size };
+        self.open(packet, hash, chain, udp, opening, out);
     }
 
-    /// A packet that comes back begins anew.
-    #[cold]
+    /// A packet that is not as foretold: the first of an aggregate, the last, or a stranger.
     #[inline(never)]
-    fn after(&mut self, at: usize, merged: Merged<S>, hash: u64, now: u64, out: &mut impl Sink<S>) {
-        if let Some(packet) = self.settle(at, merged, out) {
-            self.open_common(packet, hash, now, out);
+    fn push_unforetold<const L3: usize>(&mut self, packet: S, hash: u64, now: u64, out: &mut impl Sink<S>) {
+        let b = packet.head();
+        let Some(common) = self.hasher.common::<L3>(b) else {
+            return self.push_uncommon::<L3>(packet, now, out);
+        };
+        match self.table.find(hash) {
+            Err(chain) => self.open_common::<L3>(packet, hash, chain, common, now, out),
+            Ok(at) => self.join_common::<L3>(at, packet, now, out),
+        }
+    }
+
+    #[inline(never)]
+    fn join_common<const L3: usize>(&mut self, at: u16, packet: S, now: u64, out: &mut impl Sink<S>) {
+        let joined = self.join::<L3>(at, packet, out);
+        self.after::<L3>(at, joined, now, out);
+    }
+
+    /// After an attempt to join. A packet that comes back begins anew.
+    #[inline(never)]
+    fn after<const L3: usize>(&mut self, at: u16, joined: Joined<S>, now: u64, out: &mut impl Sink<S>) {
+        let Some(packet) = self.settle(at, joined, out) else { return };
+        let (b, vlan) = (packet.head(), packet.vlan());
+        match (self.hasher.common::<L3>(b), self.hasher.guess::<L3>(b, vlan)) {
+            (Some(common), Some(hash)) if let Err(chain) = self.table.find(hash) => {
+                self.open_common::<L3>(packet, hash, chain, common, now, out);
+            }
+            _ => self.pass(packet, out),
         }
     }
 
     /// Counts what became of a packet that was to join. One that did not comes back, after what is
     /// held has left.
     #[inline(always)]
-    fn settle(&mut self, at: usize, merged: Merged<S>, out: &mut impl Sink<S>) -> Option<S> {
-        let (packet, ends) = match merged {
+    fn settle(&mut self, at: u16, joined: Joined<S>, out: &mut impl Sink<S>) -> Option<S> {
+        let (packet, ends) = match joined {
             Ok(ends) => {
                 self.stats.merged += 1;
                 (None, ends)
@@ -245,30 +300,40 @@ impl<S: Segment> Gro<S> {
     }
 
     fn flush_because(&mut self, reason: Flush, out: &mut impl Sink<S>) {
-        while let Some(at) = self.table.oldest() {
-            self.end(at, reason, out);
+        let (mut left, mut aggregates) = (0, 0);
+        while let Some((mut segment, flow)) = self.table.close_all() {
+            left += 1;
+            if flow.count > 1 {
+                aggregates += 1;
+                finish(&mut segment, flow);
+            }
+            out.packet(segment);
         }
+        self.stats.count(reason, left);
+        self.stats.aggregates += aggregates;
     }
 
     /// A packet whose headers have to be walked to know its flow.
     #[inline(never)]
-    fn push_uncommon(&mut self, packet: S, vlan: u32, now: u64, out: &mut impl Sink<S>) {
-        let (hash, walk) = match self.hasher.any(packet.head(), vlan) {
+    fn push_uncommon<const L3: usize>(&mut self, packet: S, now: u64, out: &mut impl Sink<S>) {
+        let (hash, walk) = match self.hasher.any(packet.head(), packet.vlan()) {
             Ok(found) => found,
             Err(unknown) => return self.pass_unknown(packet, unknown, out),
         };
-        let packet = match self.table.find(hash) {
-            Some(at) => {
-                let merged = self.join(at, packet, out);
-                self.settle(at, merged, out)
+        let (packet, chain) = match self.table.find(hash) {
+            Err(chain) => (packet, chain),
+            Ok(at) => {
+                let joined = self.join::<L3>(at, packet, out);
+                let Some(packet) = self.settle(at, joined, out) else { return };
+                let Err(chain) = self.table.find(hash) else { return self.pass(packet, out) };
+                (packet, chain)
             }
-            None => Some(packet),
         };
-        let Some(packet) = packet else { return };
         let layout = walk.layout;
         let first = if walk.plain { rules::first(packet.head(), packet.packet_len(), &layout) } else { None };
-        let opening = Opening { now, layout: layout.pack(), ..Opening::default() };
-        self.open(packet, hash, first.map(|size| (layout.udp, size)), opening, out);
+        let Some(First { udp, size, .. }) = first else { return self.pass(packet, out) };
+        let opening = Opening { now, vlan: packet.vlan(), shape: Shape::ANY, layout: layout.pack(), size };
+        self.open(packet, hash, chain, udp, opening, out);
     }
 
     #[cold]
@@ -286,156 +351,57 @@ impl<S: Segment> Gro<S> {
         out.packet(packet);
     }
 
-    #[inline(always)]
-    fn open_common(&mut self, packet: S, hash: u64, now: u64, out: &mut impl Sink<S>) {
-        let l3 = match self.config.link {
-            Link::Ethernet => 14,
-            Link::Ip => 0,
+    fn open_common<const L3: usize>(
+        &mut self,
+        packet: S,
+        hash: u64,
+        chain: Chain,
+        common: Common,
+        now: u64,
+        out: &mut impl Sink<S>,
+    ) {
+        let (b, len) = (packet.head(), packet.packet_len());
+        let Some(First { udp, size, transport }) = rules::first_common::<L3>(b, len, common) else {
+            return self.pass(packet, out);
         };
-        let first = rules::first_common(packet.head(), packet.packet_len(), l3);
-        self.open(packet, hash, first, Opening { now, ..Opening::default() }, out);
+        let shape = Shape::new::<L3>(common.v6, udp, transport);
+        let opening = Opening { now, vlan: packet.vlan(), shape, layout: 0, size };
+        self.open(packet, hash, chain, udp, opening, out);
     }
 
-    /// Holds a packet of whose flow nothing is held, or lets it pass. `first` is whether it is UDP
-    /// and the length of its data if it can begin an aggregate.
+    /// Holds a packet that may begin an aggregate, and of whose flow nothing is held.
     #[inline(always)]
-    fn open(&mut self, packet: S, hash: u64, first: Option<(bool, u16)>, opening: Opening, out: &mut impl Sink<S>) {
-        let Some((udp, size)) = first else { return self.pass(packet, out) };
+    fn open(&mut self, packet: S, hash: u64, mut chain: Chain, udp: bool, opening: Opening, out: &mut impl Sink<S>) {
         if (udp && !self.config.udp) || packet.offload().gso.is_some() {
             return self.pass(packet, out);
         }
-        let place = match self.table.place(hash) {
-            Ok(place) => place,
-            Err(oldest) => {
-                self.end(oldest, Flush::Evict, out);
-                let Ok(place) = self.table.place(hash) else { return self.pass(packet, out) };
-                place
-            }
-        };
-        let opening = Opening { size, len: packet.packet_len() as u32, ..opening };
-        if let Some(packet) = self.table.open(place, packet, opening) {
+        if let Some(victim) = self.table.victim() {
+            self.end(victim, Flush::Evict, out);
+            chain = self.table.chain(hash);
+        }
+        if let Some(packet) = self.table.open(hash, chain, packet, opening) {
             self.pass(packet, out);
         }
     }
 
     /// Appends a packet to what is held, if all rules allow it.
-    fn join(&mut self, at: usize, packet: S, out: &mut impl Sink<S>) -> Merged<S> {
-        let Some(flow) = self.table.flow(at) else { return Err((packet, Flush::Unknown)) };
-        if packet.offload().gso.is_some() {
-            return Err((packet, Flush::Gso));
+    #[inline(always)]
+    fn join<const L3: usize>(&mut self, at: u16, packet: S, out: &mut impl Sink<S>) -> Joined<S> {
+        match self.table.flow(at) {
+            Some(flow) => join::<L3, S>(flow, packet, &mut self.masks, &self.config, out),
+            None => Err((packet, Flush::Unknown)),
         }
-        if flow.count == 1 {
-            if !begin(flow, packet.head(), &self.config) {
-                return Err((packet, Flush::Checksum));
-            }
-            if let (Some(verify), 1..) = (rules::expected(flow, &packet, &mut self.masks), flow.room) {
-                return merge(flow, packet, &Next::foretold(flow, verify), out);
-            }
-        }
-        let mask = self.masks.get(flow.opening.layout);
-        let limit = Limit::of(&mask.layout, &self.config);
-        let next = match rules::next(flow, &packet, mask) {
-            Ok(next) => next,
-            Err(reason) => return Err((packet, reason)),
-        };
-        if flow.count >= limit.count || flow.opening.len + u32::from(next.payload) > limit.len {
-            return Err((packet, Flush::Full));
-        }
-        merge(flow, packet, &next, out)
     }
 
     /// What a flow holds leaves.
-    #[inline]
-    fn end(&mut self, at: usize, reason: Flush, out: &mut impl Sink<S>) {
-        let Some(flow) = self.table.close(at) else { return };
-        let Some(mut segment) = flow.segment.take() else { return };
-        self.stats.count(reason);
+    #[inline(always)]
+    fn end(&mut self, at: u16, reason: Flush, out: &mut impl Sink<S>) {
+        let Some((mut segment, flow)) = self.table.close(at) else { return };
+        self.stats.count(reason, 1);
         if flow.count > 1 {
             self.stats.aggregates += 1;
             finish(&mut segment, flow);
         }
         out.packet(segment);
-    }
-}
-
-/// `Ok` says why that ends the aggregate, if it does; `Err` why the packet cannot join.
-type Merged<S> = Result<Option<Flush>, (S, Flush)>;
-
-/// Finds out what has to be known once a second packet comes, `b` being the beginning of it. `false`
-/// if the first one's checksums are wrong.
-#[inline(always)]
-fn begin<S: Segment>(flow: &mut Flow<S>, b: &[u8], config: &Config) -> bool {
-    let Some(held) = &flow.segment else { return false };
-    let a = held.head();
-    let layout = if flow.opening.layout == 0 {
-        layout::plain(a, config.link).unwrap_or_default()
-    } else {
-        Layout::unpack(flow.opening.layout)
-    };
-    let Some((counts, outer_counts)) = rules::second(held, b, &layout) else { return false };
-    let size = flow.opening.size;
-    flow.opening.layout = layout.pack();
-    (flow.counts, flow.outer_counts) = (counts, outer_counts);
-    flow.expected = Expected::of(a, &layout);
-    flow.expected.advance(size, counts, outer_counts);
-    flow.shape = Shape::of(&layout);
-    flow.header = layout.header;
-    // Packets too long for the field have no expected length, and go through the rules.
-    flow.full_len = layout.header.checked_add(size).unwrap_or(0);
-    flow.room = Limit::of(&layout, config).room(flow.opening.len, size);
-    true
-}
-
-/// Appends a packet that may join.
-#[inline(always)]
-fn merge<S: Segment>(flow: &mut Flow<S>, packet: S, next: &Next, out: &mut impl Sink<S>) -> Merged<S> {
-    let Some(held) = &mut flow.segment else { return Err((packet, Flush::Unknown)) };
-    let size = flow.opening.size;
-    match held.append(packet, flow.header.into(), next.verify) {
-        Appended::Chained => {}
-        Appended::Copied(rest) => out.spent(rest),
-        Appended::Full(packet) => return Err((packet, Flush::Full)),
-        Appended::Corrupt(packet) => return Err((packet, Flush::Checksum)),
-    }
-    if let Some(fields) = next.fields {
-        flow.expected = fields;
-    }
-    flow.expected.advance(size, flow.counts, flow.outer_counts);
-    flow.count += 1;
-    flow.opening.len += u32::from(next.payload);
-    flow.room = flow.room.saturating_sub(1);
-    flow.flags = next.flags;
-    Ok(if next.flags != 0 {
-        Some(Flush::Push)
-    } else if next.payload < size {
-        Some(Flush::Short)
-    } else if flow.room == 0 {
-        Some(Flush::Full)
-    } else {
-        None
-    })
-}
-
-/// How large an aggregate may become.
-#[derive(Clone, Copy)]
-struct Limit {
-    /// With all headers.
-    len: u32,
-    count: u16,
-}
-
-impl Limit {
-    fn of(layout: &Layout, config: &Config) -> Self {
-        let plain = layout.outer == Outer::None;
-        let l3 = if plain { layout.l3 } else { layout.outer_l3 };
-        let size = if plain && !layout.udp { config.max_size } else { config.max_size.min(MAX_IP) };
-        let count = if layout.udp { config.max_packets.min(MAX_DATAGRAMS) } else { config.max_packets };
-        Self { len: size + u32::from(l3), count }
-    }
-
-    /// How many packets with `size` bytes of data can join one of `len` bytes.
-    fn room(&self, len: u32, size: u16) -> u16 {
-        let by_len = self.len.saturating_sub(len) / u32::from(size.max(1));
-        u16::try_from(by_len).unwrap_or(u16::MAX).min(self.count.saturating_sub(1))
     }
 }

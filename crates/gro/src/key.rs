@@ -7,7 +7,9 @@
 //! anything is merged.
 
 use crate::bytes::array;
-use crate::layout::{Hint, Link, Outer, PORT_GENEVE, PORT_VXLAN, TCP, UDP, Unknown, Walk, walk};
+use crate::layout::{
+    ETHERTYPE_IPV4, ETHERTYPE_IPV6, Hint, Link, Outer, PORT_GENEVE, PORT_VXLAN, TCP, UDP, Unknown, Walk, walk,
+};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Hasher {
@@ -18,53 +20,48 @@ pub(crate) struct Hasher {
 }
 
 impl Hasher {
-    /// The hash of the commonest packets: TCP, or UDP without a tunnel, over IP without options, no
-    /// VLAN tags inline. `b` is the beginning of the packet, `vlan` the tag beside it.
+    /// The hash of a packet that is [common](Self::common), IP beginning at `L3`. It is made of what is where
+    /// addresses and ports of such a packet are; that it is one is left to be found out.
     #[inline(always)]
-    pub(crate) fn common(&self, b: &[u8], vlan: u32) -> Option<u64> {
-        match self.link {
-            Link::Ethernet => {
-                let h: &[u8; 42] = b.first_chunk()?;
-                match [h[12], h[13]] {
-                    [0x08, 0x00] => self.ipv4(array(h, 14)?, vlan),
-                    [0x86, 0xdd] if h[14] >> 4 == 6 => self.ipv6(array(b, 14)?, vlan),
-                    _ => None,
-                }
-            }
-            Link::Ip => match *b.first()? >> 4 {
-                4 => self.ipv4(b.first_chunk()?, vlan),
-                6 => self.ipv6(b.first_chunk()?, vlan),
-                _ => None,
-            },
+    pub(crate) fn guess<const L3: usize>(&self, b: &[u8], vlan: u32) -> Option<u64> {
+        if is_v6::<L3>(b)? {
+            let h: &[u8; 36] = array(b, L3 + 8)?;
+            let addresses = self.addresses_v6([word(h, 0), word(h, 8), word(h, 16), word(h, 24)]);
+            Some(self.hash(addresses, [h[32], h[33], h[34], h[35]], vlan, 0))
+        } else {
+            let h: &[u8; 12] = array(b, L3 + 12)?;
+            Some(self.hash(word(h, 0), [h[8], h[9], h[10], h[11]], vlan, 0))
         }
     }
 
+    /// Is this one of the commonest packets: TCP, or UDP without a tunnel, over IP without options, no
+    /// VLAN tags inline? `b` is the beginning of the packet.
     #[inline(always)]
-    fn ipv4(&self, h: &[u8; 28], vlan: u32) -> Option<u64> {
+    pub(crate) fn common<const L3: usize>(&self, b: &[u8]) -> Option<Common> {
         // Version 4 without options, no fragment but maybe the first.
         const WHICH: u64 = u64::from_ne_bytes([0xff, 0, 0, 0, 0, 0, 0x1f, 0xff]);
         const PLAIN: u64 = u64::from_ne_bytes([0x45, 0, 0, 0, 0, 0, 0, 0]);
-        let ports = [h[20], h[21], h[22], h[23]];
-        if word(h, 0) & WHICH != PLAIN || !self.is_transport(h[9], ports) {
-            return None;
+        let v6 = is_v6::<L3>(b)?;
+        let (protocol, port) = if v6 {
+            let h: &[u8; 48] = array(b, L3)?;
+            if h[0] >> 4 != 6 {
+                return None;
+            }
+            (h[6], [h[42], h[43]])
+        } else {
+            let h: &[u8; 28] = array(b, L3)?;
+            if word(h, 0) & WHICH != PLAIN {
+                return None;
+            }
+            (h[9], [h[22], h[23]])
+        };
+        let port = u16::from_be_bytes(port);
+        let tunnel = || self.tunnels && (port == PORT_VXLAN || port == PORT_GENEVE);
+        match protocol {
+            TCP => Some(Common { v6, udp: false }),
+            UDP if !tunnel() => Some(Common { v6, udp: true }),
+            _ => None,
         }
-        Some(self.hash(word(h, 12), ports, vlan, 0))
-    }
-
-    #[inline(always)]
-    fn ipv6(&self, h: &[u8; 48], vlan: u32) -> Option<u64> {
-        let ports = [h[40], h[41], h[42], h[43]];
-        if !self.is_transport(h[6], ports) {
-            return None;
-        }
-        Some(self.hash(self.addresses_v6([word(h, 8), word(h, 16), word(h, 24), word(h, 32)]), ports, vlan, 0))
-    }
-
-    #[inline(always)]
-    fn is_transport(&self, protocol: u8, ports: [u8; 4]) -> bool {
-        let to = u16::from_be_bytes([ports[2], ports[3]]);
-        let tunnel = || self.tunnels && (to == PORT_VXLAN || to == PORT_GENEVE);
-        protocol == TCP || (protocol == UDP && !tunnel())
     }
 
     /// The hash of any packet, and where its headers are.
@@ -89,6 +86,30 @@ impl Hasher {
     fn hash(&self, addresses: u64, ports: [u8; 4], vlan: u32, salt: u64) -> u64 {
         let rest = u64::from(u32::from_ne_bytes(ports)) | u64::from(vlan) << 32;
         fold(addresses ^ self.seed, rest ^ salt ^ K1)
+    }
+}
+
+/// What a common packet is.
+#[derive(Clone, Copy)]
+pub(crate) struct Common {
+    pub(crate) v6: bool,
+    pub(crate) udp: bool,
+}
+
+/// Is it IPv6, or IPv4? By what the link header says, and without one by the version.
+#[inline(always)]
+pub(crate) fn is_v6<const L3: usize>(b: &[u8]) -> Option<bool> {
+    if L3 == 0 {
+        return match b.first()? >> 4 {
+            4 => Some(false),
+            6 => Some(true),
+            _ => None,
+        };
+    }
+    match u16::from_be_bytes(*array(b, L3 - 2)?) {
+        ETHERTYPE_IPV4 => Some(false),
+        ETHERTYPE_IPV6 => Some(true),
+        _ => None,
     }
 }
 

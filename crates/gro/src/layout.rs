@@ -18,8 +18,8 @@ use crate::bytes::{array, be16, be32, u8_at};
 /// with every option it can have, Ethernet, two VLAN tags, IPv6 and TCP with all options are 452.
 pub(crate) const MAX_HEADER: usize = 512;
 
-const ETHERTYPE_IPV4: u16 = 0x0800;
-const ETHERTYPE_IPV6: u16 = 0x86dd;
+pub(crate) const ETHERTYPE_IPV4: u16 = 0x0800;
+pub(crate) const ETHERTYPE_IPV6: u16 = 0x86dd;
 const ETHERTYPE_TEB: u16 = 0x6558;
 pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
@@ -65,6 +65,19 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
+    /// No packet's.
+    pub(crate) const NONE: Self = Self {
+        l3: 0,
+        l4: 0,
+        header: 0,
+        outer_l3: 0,
+        outer_l4: 0,
+        v6: false,
+        udp: false,
+        outer: Outer::None,
+        outer_v6: false,
+    };
+
     /// Where the checksum is in the transport header.
     #[inline]
     pub(crate) fn checksum_offset(&self) -> u16 {

@@ -2,89 +2,132 @@
 //!
 //! Most packets of an aggregate differ from the first in a few fields that can be foretold: sequence
 //! number, identification, and the IPv4 checksum that goes with it. A packet that has them, and is
-//! equal in all the rest ([`crate::mask::Mask::rest`]), merges without a look at any rule. What is
-//! not as expected goes through [`crate::rules`]: the second packet, the last, and any that does
-//! not belong.
+//! equal in all the rest ([`crate::shape`], [`crate::mask::Mask::rest`]), merges without a look at any
+//! rule. What is not as expected goes through [`crate::rules`]: the last packet, and any that does not
+//! belong.
+//!
+//! Of a flow with a [shape](crate::shape) the whole header of the packet to come is written down, ready to
+//! be compared with no look at the packet that is held. Of any other flow it is the fields alone.
 
-use crate::bytes::{array, be32};
-use crate::layout::{Layout, Outer};
+use crate::bytes::{array, array_mut, be32};
+use crate::layout::Layout;
+use crate::shape::Shape;
 
-/// The fields of the packet to come that are not those of the first.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Expected {
-    seq: u32,
-    ip: Ipv4,
-    outer: Ipv4,
+/// What the packet to come is expected to have.
+#[derive(Clone, Copy)]
+pub(crate) struct Expected([u8; Self::LEN]);
+
+/// Where identification, fragment word, TTL, protocol and checksum are in an IPv4 header.
+pub(crate) const IP_WORD: usize = 4;
+/// 1 more in the identification is 1 less in the checksum. Where the one or the other begins anew, what
+/// comes out is no packet's: the next one goes through the rules, and prediction begins anew with it.
+const STEP: u64 = (1 << 48) - 1;
+
+/// Where the fields are that are written down alone: the word at [`IP_WORD`], the sequence number.
+const ALONE: (usize, usize) = (IP_WORD, IP_WORD + 8);
+
+/// The fields that differ from packet to packet, of those that there are.
+#[derive(Clone, Copy)]
+pub(crate) struct Fields {
+    /// The middle of an IPv4 header, see [`IP_WORD`].
+    ip: Option<u64>,
+    seq: Option<u32>,
 }
 
-/// Identification and checksum. In one number: what is stored as two and loaded as one waits for
-/// the stores.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-struct Ipv4(u32);
-
-impl Ipv4 {
+impl Fields {
+    /// Those of packet `b`, whose IP and transport headers are at `l3` and `l4`.
     #[inline(always)]
-    fn new(id: u16, check: u16) -> Self {
-        Self(u32::from(id) << 16 | u32::from(check))
+    pub(crate) fn of(b: &[u8], l3: usize, l4: usize, v6: bool, udp: bool) -> Self {
+        let ip = if v6 { None } else { array(b, l3 + IP_WORD) };
+        let seq = if udp { None } else { be32(b, l4 + 4) };
+        Self { ip: ip.map(|word| u64::from_be_bytes(*word)), seq }
     }
 
+    /// Those of the packet after one with `size` bytes of data.
     #[inline(always)]
-    fn of(b: &[u8], l3: u16) -> Self {
-        let h: &[u8; 12] = array(b, l3.into()).unwrap_or(&[0; 12]);
-        Self::new(u16::from_be_bytes([h[4], h[5]]), u16::from_be_bytes([h[10], h[11]]))
-    }
-
-    /// Adds 1 to the identification, and so takes 1 from the checksum.
-    #[inline(always)]
-    fn count(&mut self) {
-        let (id, check) = ((self.0 >> 16) as u16, self.0 as u16);
-        // From 0xffff to 0 is no difference in ones' complement.
-        *self = match (id, check) {
-            (0xffff, _) => Self::new(0, check),
-            (_, 0) => Self::new(id + 1, 0xfffe),
-            _ => Self(self.0 + 0xffff),
-        };
+    pub(crate) fn next(self, size: u16, counts: bool) -> Self {
+        let step = if counts { STEP } else { 0 };
+        Self { ip: self.ip.map(|ip| ip.wrapping_add(step)), seq: self.seq.map(|seq| seq.wrapping_add(size.into())) }
     }
 }
 
 impl Expected {
-    /// What a packet has of it.
+    /// The longest header that has a shape: Ethernet, IPv6, TCP with timestamps.
+    const LEN: usize = 14 + 40 + 32;
+    /// No packet's.
+    pub(crate) const NONE: Self = Self([0; Self::LEN]);
+
+    /// The header, for a flow with a shape.
+    #[inline(always)]
+    pub(crate) fn header<const N: usize>(&self) -> &[u8; N] {
+        const { assert!(N <= Self::LEN) };
+        self.0.first_chunk().unwrap_or(&[0; N])
+    }
+
+    /// Begins anew with packet `b` of a flow with a shape: becomes that packet's header.
+    #[inline(always)]
+    pub(crate) fn copy_header(&mut self, b: &[u8]) {
+        match b.first_chunk() {
+            Some(header) => self.0 = *header,
+            None => self.copy_short(b),
+        }
+    }
+
+    #[inline(never)]
+    fn copy_short(&mut self, b: &[u8]) {
+        for (to, from) in self.0.iter_mut().zip(b) {
+            *to = *from;
+        }
+    }
+
+    /// Expects the fields that differ, in a flow with a shape.
+    #[inline(always)]
+    pub(crate) fn set(&mut self, l3: usize, l4: usize, fields: Fields) {
+        if let Some(ip) = fields.ip
+            && let Some(to) = array_mut(&mut self.0, l3 + IP_WORD)
+        {
+            *to = ip.to_be_bytes();
+        }
+        if let Some(seq) = fields.seq
+            && let Some(to) = array_mut(&mut self.0, l4 + 4)
+        {
+            *to = seq.to_be_bytes();
+        }
+    }
+
+    /// Begins anew with packet `b`, and goes on to the next.
+    #[inline(always)]
+    pub(crate) fn follow(&mut self, b: &[u8], shape: Shape, layout: &Layout, size: u16, counts: bool) {
+        let (l3, l4) = (usize::from(layout.l3), usize::from(layout.l4));
+        let fields = Fields::of(b, l3, l4, layout.v6, layout.udp).next(size, counts);
+        if shape == Shape::ANY {
+            self.set_alone(fields);
+        } else {
+            self.copy_header(b);
+            self.set(l3, l4, fields);
+        }
+    }
+
+    /// Goes on from one packet to the next, in a flow without a shape.
     #[inline]
-    pub(crate) fn of(b: &[u8], layout: &Layout) -> Self {
-        let seq = if layout.udp { 0 } else { be32(b, usize::from(layout.l4) + 4).unwrap_or(0) };
-        let ip = if layout.v6 { Ipv4::default() } else { Ipv4::of(b, layout.l3) };
-        let outer =
-            if layout.outer == Outer::None || layout.outer_v6 { Ipv4::default() } else { Ipv4::of(b, layout.outer_l3) };
-        Self { seq, ip, outer }
+    pub(crate) fn advance_alone(&mut self, size: u16, counts: bool) {
+        let (ip, seq) = ALONE;
+        let word = array(&self.0, ip).map(|word| u64::from_be_bytes(*word));
+        self.set_alone(Fields { ip: word, seq: be32(&self.0, seq) }.next(size, counts));
     }
 
-    /// Does a packet have it?
-    #[inline(always)]
-    pub(crate) fn is(&self, b: &[u8], layout: &Layout) -> bool {
-        (layout.udp || be32(b, usize::from(layout.l4) + 4) == Some(self.seq))
-            && (layout.v6 || Ipv4::of(b, layout.l3) == self.ip)
-            && (layout.outer == Outer::None || layout.outer_v6 || Ipv4::of(b, layout.outer_l3) == self.outer)
+    #[inline]
+    fn set_alone(&mut self, fields: Fields) {
+        let (ip, seq) = ALONE;
+        self.set(ip - IP_WORD, seq - 4, fields);
     }
 
-    #[inline(always)]
-    pub(crate) fn is_seq(&self, seq: u32) -> bool {
-        seq == self.seq
-    }
-
-    #[inline(always)]
-    pub(crate) fn is_ipv4(&self, id: u16, check: u16) -> bool {
-        Ipv4::new(id, check) == self.ip
-    }
-
-    /// Goes on from a packet of `size` bytes to the next.
-    #[inline(always)]
-    pub(crate) fn advance(&mut self, size: u16, counts: bool, outer_counts: bool) {
-        self.seq = self.seq.wrapping_add(size.into());
-        if counts {
-            self.ip.count();
-        }
-        if outer_counts {
-            self.outer.count();
-        }
+    /// Has packet `b` the fields that are expected in a flow without a shape?
+    #[inline]
+    pub(crate) fn fields_are(&self, b: &[u8], layout: &Layout) -> bool {
+        let (l3, l4) = (usize::from(layout.l3), usize::from(layout.l4));
+        let ip = || array::<8>(b, l3 + IP_WORD).is_some_and(|word| array(&self.0, ALONE.0) == Some(word));
+        let seq = || be32(b, l4 + 4).is_some_and(|seq| be32(&self.0, ALONE.1) == Some(seq));
+        (layout.v6 || ip()) && (layout.udp || seq())
     }
 }

@@ -4,18 +4,19 @@
 //! `net/ipv4/af_inet.c`, `net/ipv6/ip6_offload.c`), so that what is coalesced here can be segmented
 //! there, and the other way round.
 //!
-//! Headers are compared as a whole by [`Mask::same`]. What it leaves out is looked at here.
+//! Headers are compared as a whole by [`crate::mask::Bits::same`]. What it leaves out is looked at here.
 
 use towpath_wire::checksum::{VALID, add};
 
 use crate::bytes::{array, be16, be32, sum, u8_at};
 use crate::fixup;
 use crate::gso::MIN_TCP_SIZE;
-use crate::layout::{Layout, Outer, UDP};
-use crate::mask::{MAX_TEMPLATE, Mask, Masks};
+use crate::key::{Common, is_v6};
+use crate::layout::{Layout, Outer, PORT_GENEVE, PORT_VXLAN, TCP, UDP};
+use crate::mask::{MAX_TEMPLATE, Mask};
 use crate::offload::Checksum;
-use crate::predict::Expected;
 use crate::segment::Segment;
+use crate::shape::Shape;
 use crate::stats::Flush;
 use crate::table::Flow;
 
@@ -26,53 +27,112 @@ const CONTROL: u8 = 0x3f;
 /// Don't fragment, in the first byte of the IPv4 fragment word.
 const DF: u8 = 0x40;
 
+/// A packet that may begin an aggregate.
+pub(crate) struct First {
+    pub(crate) udp: bool,
+    /// Payload bytes.
+    pub(crate) size: u16,
+    /// Bytes of the transport header.
+    pub(crate) transport: usize,
+}
+
 /// May a packet of `len` bytes begin an aggregate? Data, nothing but data, and lengths that agree.
-/// Returns how many bytes of data. Checksums are looked at when a [`second`] packet comes.
-pub(crate) fn first(b: &[u8], len: usize, layout: &Layout) -> Option<u16> {
+/// Whether its checksums [are right](is_right) is looked at when a second packet comes.
+pub(crate) fn first(b: &[u8], len: usize, layout: &Layout) -> Option<First> {
     let lengths =
         ip_length(b, len, layout.l3, layout.v6) && (layout.outer == Outer::None || outer_lengths(b, len, layout));
     if !lengths || usize::from(layout.header) > MAX_TEMPLATE {
         return None;
     }
-    transport(b, len, layout.l4.into(), layout.udp).map(|(_, payload)| payload)
+    transport(b, len, layout.l4.into(), layout.udp)
 }
 
-/// As [`first`], for a packet whose hash is a common one ([`crate::key::Hasher::common`]): TCP or UDP
-/// over IP without options at `l3`.
+/// As [`first`], for a [common](crate::key::Hasher::common) packet.
 #[inline(always)]
-pub(crate) fn first_common(b: &[u8], len: usize, l3: usize) -> Option<(bool, u16)> {
-    let ip: &[u8; 20] = array(b, l3)?;
-    let (l4, protocol, end) = if ip[0] >> 4 == 4 {
-        // More fragments, or the reserved bit.
-        if ip[6] & 0xa0 != 0 {
-            return None;
-        }
-        (l3 + 20, ip[9], l3 + usize::from(word(ip, 2)))
+pub(crate) fn first_common<const L3: usize>(b: &[u8], len: usize, common: Common) -> Option<First> {
+    let Common { v6, udp } = common;
+    let ip: &[u8; 8] = array(b, L3)?;
+    // Of IPv4, not with more fragments or the reserved bit.
+    let (l4, end) = if v6 {
+        (L3 + 40, L3 + 40 + usize::from(word(ip, 4)))
     } else {
-        (l3 + 40, ip[6], l3 + 40 + usize::from(word(ip, 4)))
+        (L3 + 20, if ip[6] & 0xa0 == 0 { L3 + usize::from(word(ip, 2)) } else { return None })
     };
     if end != len {
         return None;
     }
-    transport(b, len, l4, protocol == UDP)
+    transport(b, len, l4, udp)
 }
 
-/// Whether it is UDP, and the length of its data.
+/// A packet that has a shape and may begin an aggregate.
+pub(crate) struct Shaped {
+    pub(crate) shape: Shape,
+    pub(crate) udp: bool,
+    /// Payload bytes.
+    pub(crate) size: u16,
+}
+
+/// [`first`] for a packet that has a shape, IP beginning at `L3`: `None` too for one that has none. A
+/// packet that has one is a [common](crate::key::Hasher::common) one; `tunnels` is whether UDP may be one.
 #[inline(always)]
-fn transport(b: &[u8], len: usize, l4: usize, is_udp: bool) -> Option<(bool, u16)> {
+pub(crate) fn first_shaped<const L3: usize>(b: &[u8], len: usize, tunnels: bool) -> Option<Shaped> {
+    // Version 4 without options, no fragment, the reserved bit clear.
+    const WHICH: u64 = u64::from_ne_bytes([0xff, 0, 0, 0, 0, 0, 0xbf, 0xff]);
+    const PLAIN: u64 = u64::from_ne_bytes([0x45, 0, 0, 0, 0, 0, 0, 0]);
+    if is_v6::<L3>(b)? {
+        let ip: &[u8; 40] = array(b, L3)?;
+        if ip[0] >> 4 != 6 || L3 + 40 + usize::from(word(ip, 4)) != len {
+            return None;
+        }
+        return transport_shaped::<L3>(b, len, L3 + 40, ip[6], tunnels);
+    }
+    let ip: &[u8; 20] = array(b, L3)?;
+    let fields = ip.first_chunk().map_or(0, |word| u64::from_ne_bytes(*word));
+    if fields & WHICH != PLAIN || L3 + usize::from(word(ip, 2)) != len {
+        return None;
+    }
+    transport_shaped::<L3>(b, len, L3 + 20, ip[9], tunnels)
+}
+
+/// `l4` is a constant.
+#[inline(always)]
+fn transport_shaped<const L3: usize>(b: &[u8], len: usize, l4: usize, protocol: u8, tunnels: bool) -> Option<Shaped> {
+    // The length of the header, and of the flags those that count.
+    const WHICH: u16 = 0xf000 | CONTROL as u16;
+    const PLAIN: u16 = 0x5000 | ACK as u16;
+    const TIMESTAMPS: u16 = 0x8000 | ACK as u16;
+    let v6 = l4 - L3 == 40;
+    if protocol == TCP {
+        let transport = match u16::from_be_bytes(*array(b, l4 + 12)?) & WHICH {
+            TIMESTAMPS => 32,
+            PLAIN => 20,
+            _ => return None,
+        };
+        let size = len.checked_sub(l4 + transport)? as u16;
+        let ok = size >= MIN_TCP_SIZE && b.len() >= l4 + transport;
+        return ok.then_some(Shaped { shape: Shape::new::<L3>(v6, false, transport), udp: false, size });
+    }
+    let first = if protocol == UDP { transport(b, len, l4, true)? } else { return None };
+    let port = u16::from_be_bytes(*array(b, l4 + 2)?);
+    let plain = !tunnels || (port != PORT_VXLAN && port != PORT_GENEVE);
+    plain.then_some(Shaped { shape: Shape::new::<L3>(v6, true, 8), udp: true, size: first.size })
+}
+
+#[inline(always)]
+fn transport(b: &[u8], len: usize, l4: usize, is_udp: bool) -> Option<First> {
     if is_udp {
         let udp: &[u8; 8] = array(b, l4)?;
-        let payload = word(udp, 4).checked_sub(8)?;
-        let ok = word(udp, 6) != 0 && payload > 0 && l4 + 8 + usize::from(payload) == len;
-        return ok.then_some((true, payload));
+        let size = word(udp, 4).checked_sub(8)?;
+        let ok = word(udp, 6) != 0 && size > 0 && l4 + 8 + usize::from(size) == len;
+        return ok.then_some(First { udp: true, size, transport: 8 });
     }
     let tcp: &[u8; 20] = array(b, l4)?;
-    let options = usize::from(tcp[12] >> 4) * 4;
-    let header = l4 + options;
-    let payload = u16::try_from(len.checked_sub(header)?).ok()?;
+    let transport = usize::from(tcp[12] >> 4) * 4;
+    let header = l4 + transport;
+    let size = u16::try_from(len.checked_sub(header)?).ok()?;
     // Smaller segments than that cannot be said in a virtio-net header.
-    let ok = tcp[13] & CONTROL == ACK && payload >= MIN_TCP_SIZE && options >= 20 && header <= b.len();
-    ok.then_some((false, payload))
+    let ok = tcp[13] & CONTROL == ACK && size >= MIN_TCP_SIZE && transport >= 20 && header <= b.len();
+    ok.then_some(First { udp: false, size, transport })
 }
 
 /// A packet that may join.
@@ -82,46 +142,60 @@ pub(crate) struct Next {
     pub(crate) flags: u8,
     /// What the sum of the payload is to be verified against.
     pub(crate) verify: Option<u16>,
-    /// Its fields that the next one's are foretold from, if they were not foretold.
-    pub(crate) fields: Option<Expected>,
 }
 
-impl Next {
-    /// A packet that is as foretold.
-    #[inline(always)]
-    pub(crate) fn foretold<S>(flow: &Flow<S>, verify: Option<u16>) -> Self {
-        Self { payload: flow.opening.size, flags: 0, verify, fields: None }
-    }
-}
-
-/// Is `packet` just what was foretold? If so, what its payload is to be verified against. If not,
-/// [`next`] has the last word.
+/// Is `packet`, whose beginning is `b`, just what was foretold? If so, what its payload is to be verified against, and the next
+/// one is foretold. If not, or if the compiler does not know its shape, [`foretold_any`] and [`next`] have the last word.
 #[inline(always)]
-pub(crate) fn expected<S: Segment>(flow: &Flow<S>, packet: &S, masks: &mut Masks) -> Option<Option<u16>> {
-    let held = flow.segment.as_ref()?;
-    let b = packet.head();
-    let offload = packet.offload();
-    if packet.packet_len() != usize::from(flow.full_len) || packet.vlan() != held.vlan() || offload.gso.is_some() {
+pub(crate) fn foretold<const L3: usize, S: Segment>(
+    flow: &mut Flow<S>,
+    packet: &S,
+    b: &[u8],
+    vlan: u32,
+) -> Option<Option<u16>> {
+    let len = packet.packet_len();
+    if len != usize::from(flow.full_len)
+        || vlan != flow.vlan
+        || !flow.shape.follows::<L3>(&mut flow.expected, b, flow.size, flow.counts)
+    {
         return None;
     }
-    match flow.shape.follows(held.head(), b, &flow.expected) {
-        Some(false) => None,
-        Some(true) if offload.checksum == Checksum::Verified => Some(None),
-        Some(true) => verify(offload.checksum, b, packet.packet_len(), &masks.get(flow.opening.layout).layout).ok(),
-        None => expected_any(flow, held.head(), packet, masks.get(flow.opening.layout)),
+    let offload = packet.offload();
+    if offload.gso.is_some() {
+        return None;
+    }
+    match offload.checksum {
+        Checksum::Verified => Some(None),
+        Checksum::Unverified => Some(Some(header_sum(flow, b, len))),
+        partial => verify(partial, b, len, &flow.shape.layout()).ok(),
     }
 }
 
-/// [`expected`], for layouts the compiler does not know.
+/// [`verify`] for a packet of a flow with a shape, that is as foretold: everything but two fields is what it was in the packet
+/// before, and so is its sum.
+#[inline(always)]
+fn header_sum<S>(flow: &mut Flow<S>, b: &[u8], len: usize) -> u16 {
+    let fields = flow.shape.changing_sum(b);
+    if flow.constant_sum == 0 {
+        let layout = flow.shape.layout();
+        let all = add(sum(b, layout.l4.into(), layout.header.into()), pseudo(b, len, &layout));
+        // It is not 0, for the protocol is not.
+        flow.constant_sum = add(all, !fields);
+    }
+    add(flow.constant_sum, fields)
+}
+
+/// [`foretold`], for layouts that the compiler does not know.
 #[inline(never)]
-fn expected_any<S: Segment>(flow: &Flow<S>, held: &[u8], packet: &S, mask: &Mask) -> Option<Option<u16>> {
+pub(crate) fn foretold_any<S: Segment>(flow: &Flow<S>, packet: &S, mask: &Mask) -> Option<Option<u16>> {
+    let held = flow.segment.as_ref().filter(|_| flow.vlan == packet.vlan())?.head();
     let layout = &mask.layout;
-    let b = packet.head();
-    let len = packet.packet_len();
-    if !mask.rest.same(held, b, layout.header.into())
-        || !flow.expected.is(b, layout)
+    let (b, len) = (packet.head(), packet.packet_len());
+    if len != usize::from(flow.full_len)
+        || !mask.rest.same(held, b, layout.header.into())
+        || !flow.expected.fields_are(b, layout)
         || (layout.udp && be16(b, usize::from(layout.l4) + 6) == Some(0))
-        || (layout.outer != Outer::None && !outer_sums(held, b, len, layout))
+        || (layout.outer != Outer::None && outer(flow, held, b, len, layout).is_err())
     {
         return None;
     }
@@ -148,7 +222,7 @@ pub(crate) fn next<S: Segment>(flow: &Flow<S>, packet: &S, mask: &Mask) -> Resul
     let layout = &mask.layout;
     let b = packet.head();
     let len = packet.packet_len();
-    let same_vlan = packet.vlan() == held.vlan();
+    let same_vlan = packet.vlan() == flow.vlan;
     let held = held.head();
     if !mask.kin.same(held, b, layout.header.into()) || !same_vlan {
         return Err(differ(held, b, layout));
@@ -177,7 +251,7 @@ pub(crate) fn next<S: Segment>(flow: &Flow<S>, packet: &S, mask: &Mask) -> Resul
     } else {
         let tcp: &[u8; 20] = array(b, layout.l4.into()).ok_or(Flush::Header)?;
         let seq = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]);
-        let before = u32::from(flow.opening.size) * u32::from(flow.count);
+        let before = u32::from(flow.size) * u32::from(flow.count);
         if be32(held, usize::from(layout.l4) + 4).map(|held| held.wrapping_add(before)) != Some(seq) {
             return Err(Flush::Order);
         }
@@ -186,38 +260,44 @@ pub(crate) fn next<S: Segment>(flow: &Flow<S>, packet: &S, mask: &Mask) -> Resul
     if payload == 0 {
         return Err(Flush::Flags);
     }
-    if payload > flow.opening.size.into() {
+    if payload > flow.size.into() {
         return Err(Flush::Size);
     }
     let verify = verify(packet.offload().checksum, b, len, layout)?;
-    Ok(Next { payload: payload as u16, flags, verify, fields: Some(Expected::of(b, layout)) })
+    Ok(Next { payload: payload as u16, flags, verify })
 }
 
-/// What is found out when a second packet comes: are the first one's checksums right, and do
-/// identifications count up? Inner and outer.
-///
-/// Those of a packet that may be fragmented may not stay (RFC 6864). What `b` is to this is not
-/// trusted: [`next`] compares the headers after it.
-#[inline(never)]
-pub(crate) fn second<S: Segment>(packet: &S, b: &[u8], layout: &Layout) -> Option<(bool, bool)> {
+/// Are the checksums of a packet right that may begin an aggregate? Looked at when a second one comes.
+#[inline(always)]
+pub(crate) fn is_right<S: Segment>(packet: &S, layout: &Layout) -> bool {
     let a = packet.head();
-    let len = packet.packet_len();
     let ip = |v6: bool, l3: u16| v6 || fixup::is_right(a, l3.into());
-    let tunnel = layout.outer == Outer::None || (ip(layout.outer_v6, layout.outer_l3) && outer_valid(a, len, layout));
+    let tunnel = || ip(layout.outer_v6, layout.outer_l3) && outer_valid(a, packet.packet_len(), layout);
     let transport = || match packet.offload().checksum {
         Checksum::Verified => true,
         Checksum::Partial { start, offset } => (start, offset) == (layout.l4, layout.checksum_offset()),
-        Checksum::Unverified => add(packet.sum(layout.l4.into()), pseudo(a, len, layout)) == VALID,
+        Checksum::Unverified => sums(packet, layout),
     };
-    if !ip(layout.v6, layout.l3) || !tunnel || !transport() {
-        return None;
-    }
+    ip(layout.v6, layout.l3) && (layout.outer == Outer::None || tunnel()) && transport()
+}
+
+#[inline(never)]
+fn sums<S: Segment>(packet: &S, layout: &Layout) -> bool {
+    add(packet.sum(layout.l4.into()), pseudo(packet.head(), packet.packet_len(), layout)) == VALID
+}
+
+/// Do identifications count up, from the first packet to the second? Inner and outer.
+///
+/// Those of a packet that may be fragmented may not stay (RFC 6864). What `b` is to this is not
+/// trusted: [`next`] compares the headers after it.
+#[inline(always)]
+pub(crate) fn counts(a: &[u8], b: &[u8], layout: &Layout) -> (bool, bool) {
     let counts = |l3: u16| {
         let l3 = usize::from(l3);
         be16(a, l3 + 4) != be16(b, l3 + 4) || u8_at(a, l3 + 6).is_none_or(|flags| flags & DF == 0)
     };
     let outer = layout.outer != Outer::None && !layout.outer_v6;
-    Some((!layout.v6 && counts(layout.l3), outer && counts(layout.outer_l3)))
+    (!layout.v6 && counts(layout.l3), outer && counts(layout.outer_l3))
 }
 
 #[inline(always)]

@@ -59,6 +59,11 @@ pub trait Segment: Sized {
     fn prefetch(&self) {
         black_box(self.head().first().copied());
     }
+
+    /// Brings the rest of the packet near, if appending it will read it: to verify or to copy it. Called
+    /// after [`prefetch`](Self::prefetch) while most packets merge.
+    #[inline]
+    fn prefetch_payload(&self) {}
 }
 
 /// What became of a packet that was to be appended.

@@ -1,14 +1,16 @@
 //! The commonest headers, their layouts known to the compiler.
 //!
-//! [`crate::mask`] compares headers of any layout. For the few that most packets have (TCP with or
-//! without timestamps, UDP; IPv4, IPv6; after Ethernet or at the start) the same comparison is made
-//! with constant offsets and a constant mask, which is a third of the instructions.
+//! [`crate::mask`] compares headers of any layout with the one that is held. For the few that most packets have (TCP with
+//! or without timestamps, UDP; IPv4, IPv6; after Ethernet or at the start) the header to come is written down
+//! ([`crate::predict`]) and compared with constant offsets and no mask, by vectors.
 
-use crate::layout::{Layout, Outer};
-use crate::predict::Expected;
+use towpath_wire::checksum::add;
+
+use crate::layout::Layout;
+use crate::predict::{Expected, Fields};
 
 /// A layout that is known to the compiler, or [`Shape::ANY`].
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape(u8);
 
 /// Each shape with the offsets of its IP and transport headers and of its payload. With IPv6 the
@@ -16,24 +18,47 @@ pub(crate) struct Shape(u8);
 macro_rules! shapes {
     ($($number:literal: $l3:literal $l4:literal $header:literal;)*) => {
         impl Shape {
-            pub(crate) const ANY: Self = Self(0);
-
-            pub(crate) fn of(layout: &Layout) -> Self {
-                if layout.outer != Outer::None {
-                    return Self::ANY;
-                }
-                match (layout.l3, layout.l4, layout.header) {
-                    $(($l3, $l4, $header) if layout.udp == ($header - $l4 == 8) => Self($number),)*
-                    _ => Self::ANY,
+            /// Its layout; that of [`Shape::ANY`] is empty.
+            #[inline(always)]
+            pub(crate) fn layout(self) -> Layout {
+                match self.0 {
+                    $($number => layout($l3, $l4, $header),)*
+                    _ => Layout::NONE,
                 }
             }
 
-            /// Does header `b` follow header `held`, as expected? `None` if that is not known here.
+            /// Does something with its layout, or with the one that is `packed` if it is [`Shape::ANY`].
             #[inline(always)]
-            pub(crate) fn follows(self, held: &[u8], b: &[u8], expected: &Expected) -> Option<bool> {
+            pub(crate) fn with_layout<T: WithLayout>(self, packed: u64, task: T) -> T::Output {
                 match self.0 {
-                    $($number => Some(follows::<$l3, $l4, $header>(held, b, expected)),)*
-                    _ => None,
+                    $($number => task.with(&const { layout($l3, $l4, $header) }),)*
+                    _ => task.with(&Layout::unpack(packed)),
+                }
+            }
+
+            /// The sum of those fields of transport header `b` that differ from packet to packet.
+            #[inline(always)]
+            pub(crate) fn changing_sum(self, b: &[u8]) -> u16 {
+                match self.0 {
+                    $($number => changing_sum::<$l4, $header>(b),)*
+                    _ => 0,
+                }
+            }
+
+            /// Is `b`, in which IP begins at `L3`, the beginning of the packet that is expected? If so, the next one is
+            /// expected: one that comes `size` bytes later, with an identification that `counts`. Never with
+            /// [`Shape::ANY`].
+            #[inline(always)]
+            pub(crate) fn follows<const L3: usize>(
+                self,
+                expected: &mut Expected,
+                b: &[u8],
+                size: u16,
+                counts: bool,
+            ) -> bool {
+                match self.0 {
+                    $($number if $l3 == L3 => follows::<$l3, $l4, $header>(expected, b, size, counts),)*
+                    _ => false,
                 }
             }
         }
@@ -41,104 +66,144 @@ macro_rules! shapes {
 }
 
 shapes! {
-    1: 14 34 66;
-    2: 14 34 54;
-    3: 14 34 42;
-    4: 14 54 86;
-    5: 14 54 74;
-    6: 14 54 62;
-    7: 0 20 52;
-    8: 0 20 40;
-    9: 0 20 28;
-    10: 0 40 72;
-    11: 0 40 60;
-    12: 0 40 48;
+    0: 14 34 66;
+    1: 14 34 54;
+    2: 14 34 42;
+    3: 14 54 86;
+    4: 14 54 74;
+    5: 14 54 62;
+    6: 0 20 52;
+    7: 0 20 40;
+    8: 0 20 28;
+    9: 0 40 72;
+    10: 0 40 60;
+    11: 0 40 48;
 }
 
-/// The mask [`crate::mask::Mask::rest`] of this layout.
-const fn mask<const N: usize>(l3: usize, l4: usize) -> [u8; N] {
-    let mut mask = [0xff; N];
-    let v6 = l4 - l3 == 40;
-    let udp = N - l4 == 8;
+/// Something to do with a layout, whose code is made for each shape anew, with constants: a closure would not be inlined so often.
+/// [`with`](Self::with) is to be `inline(always)`.
+pub(crate) trait WithLayout {
+    type Output;
+    fn with(self, layout: &Layout) -> Self::Output;
+}
+
+const fn layout(l3: u16, l4: u16, header: u16) -> Layout {
+    Layout { l3, l4, header, v6: l4 - l3 == 40, udp: header - l4 == 8, ..Layout::NONE }
+}
+
+impl Shape {
+    pub(crate) const ANY: Self = Self(12);
+
+    /// That of a transport header of `len` bytes behind an IP header without options at `L3`.
+    #[inline(always)]
+    pub(crate) fn new<const L3: usize>(v6: bool, udp: bool, len: usize) -> Self {
+        let transport = match (udp, len) {
+            (true, _) => 2,
+            (false, 20) => 1,
+            (false, 32) => 0,
+            _ => return Self::ANY,
+        };
+        Self(transport + if v6 { 3 } else { 0 } + if L3 == 0 { 6 } else { 0 })
+    }
+}
+
+/// Are the first `len` bytes the same? By 32 bytes, which the compiler makes two comparisons of vectors of; the last ones may overlap
+/// those before. More at a time would become a call.
+#[inline(always)]
+fn same<const N: usize>(a: &[u8; N], b: &[u8; N], len: usize) -> bool {
     let mut at = 0;
-    while at < N {
-        let ip = !v6 && (at == l3 + 4 || at == l3 + 5 || at == l3 + 10 || at == l3 + 11);
-        let seq = !udp && at >= l4 + 4 && at < l4 + 8;
-        let check = l4 + if udp { 6 } else { 16 };
-        if ip || seq || at == check || at == check + 1 {
-            mask[at] = 0;
+    while at + 32 < len {
+        if a[at..at + 32] != b[at..at + 32] {
+            return false;
         }
-        at += 1;
+        at += 32;
     }
-    mask
+    let at = len.saturating_sub(32);
+    a[at..len] == b[at..len]
 }
 
-struct Fixed<const L3: usize, const L4: usize, const N: usize>;
-
-impl<const L3: usize, const L4: usize, const N: usize> Fixed<L3, L4, N> {
-    const MASK: [u8; N] = mask::<N>(L3, L4);
-}
-
-/// Eight bytes at once. Inlined by force: as a call it costs more than the comparison that it is for.
+/// Goes on to the next packet if this is the one.
 #[inline(always)]
-fn word(h: &[u8], at: usize) -> u64 {
-    h.get(at..).and_then(|h| h.first_chunk()).map_or(0, |word| u64::from_ne_bytes(*word))
-}
-
-#[inline(always)]
-fn follows<const L3: usize, const L4: usize, const N: usize>(a: &[u8], b: &[u8], expected: &Expected) -> bool {
-    let (Some(a), Some(b)) = (a.first_chunk::<N>(), b.first_chunk::<N>()) else { return false };
-    let mask = &Fixed::<L3, L4, N>::MASK;
-    let mut differ = 0;
-    let mut at = 0;
-    while at < N {
-        // The last word overlaps the one before.
-        let from = if at + 8 <= N { at } else { N - 8 };
-        differ |= (word(a, from) ^ word(b, from)) & word(mask, from);
-        at += 8;
-    }
-    let v6 = L4 - L3 == 40;
+fn follows<const L3: usize, const L4: usize, const N: usize>(
+    expected: &mut Expected,
+    b: &[u8],
+    size: u16,
+    counts: bool,
+) -> bool {
+    let Some(b) = b.first_chunk::<N>() else { return false };
+    let a: &[u8; N] = expected.header();
     let udp = N - L4 == 8;
-    let half = |at: usize| u16::from_be_bytes([b[at], b[at + 1]]);
-    let seq = || u32::from_be_bytes([b[L4 + 4], b[L4 + 5], b[L4 + 6], b[L4 + 7]]);
-    differ == 0
-        && (v6 || expected.is_ipv4(half(L3 + 4), half(L3 + 10)))
-        && (if udp { half(L4 + 6) != 0 } else { expected.is_seq(seq()) })
+    // All but the checksum.
+    let checksum = if udp { N - 2 } else { L4 + 16 };
+    if !same(a, b, checksum) || a[checksum + 2..] != b[checksum + 2..] || (udp && b[N - 2] | b[N - 1] == 0) {
+        return false;
+    }
+    let seen = Fields::of(b, L3, L4, L4 - L3 == 40, udp);
+    expected.set(L3, L4, seen.next(size, counts));
+    true
+}
+
+#[inline(always)]
+fn changing_sum<const L4: usize, const N: usize>(b: &[u8]) -> u16 {
+    let Some(b) = b.first_chunk::<N>() else { return 0 };
+    let word = |at: usize| u16::from_be_bytes([b[at], b[at + 1]]);
+    if N - L4 == 8 { word(L4 + 6) } else { add(add(word(L4 + 4), word(L4 + 6)), word(L4 + 16)) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::{Link, plain};
+    use crate::mask::Masks;
 
-    #[test]
-    fn a_shape_masks_what_the_mask_of_its_layout_does() {
-        fn check<const N: usize>(l3: u16, l4: u16) {
-            let header = N as u16;
-            let layout = Layout { l3, l4, header, v6: l4 - l3 == 40, udp: header - l4 == 8, ..Layout::default() };
-            assert!(Shape::of(&layout) != Shape::ANY);
-            let mut masks = crate::mask::Masks::new();
-            assert_eq!(masks.get(layout.pack()).rest.bytes(N), mask::<N>(l3.into(), l4.into()));
-        }
-        check::<66>(14, 34);
-        check::<54>(14, 34);
-        check::<42>(14, 34);
-        check::<86>(14, 54);
-        check::<74>(14, 54);
-        check::<62>(14, 54);
-        check::<52>(0, 20);
-        check::<40>(0, 20);
-        check::<28>(0, 20);
-        check::<72>(0, 40);
-        check::<60>(0, 40);
-        check::<48>(0, 40);
+    const ALL: [u8; 12] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11];
+
+    fn follows(shape: Shape, held: &[u8], b: &[u8]) -> bool {
+        let mut expected = Expected::NONE;
+        expected.copy_header(held);
+        let as_ethernet = shape.follows::<14>(&mut expected.clone(), b, 1, true);
+        let as_ip = shape.follows::<0>(&mut expected, b, 1, true);
+        assert!(!as_ethernet || !as_ip);
+        as_ethernet || as_ip
     }
 
     #[test]
-    fn headers_of_other_layouts_have_no_shape() {
-        let mut b = [0; 80];
-        (b[0], b[9], b[32]) = (0x45, 6, 0x60);
-        let layout = plain(&b, Link::Ip).unwrap_or_default();
-        assert_eq!((layout.header, Shape::of(&layout) == Shape::ANY), (44, true));
+    fn a_shape_is_found_by_what_its_layout_says() {
+        for number in ALL {
+            let at = Shape(number).layout();
+            let len = (at.header - at.l4).into();
+            let shape =
+                if at.l3 == 0 { Shape::new::<0>(at.v6, at.udp, len) } else { Shape::new::<14>(at.v6, at.udp, len) };
+            assert_eq!(shape, Shape(number));
+        }
+        assert_eq!(Shape::new::<0>(false, false, 24), Shape::ANY);
+        assert_eq!(Shape::ANY.layout(), Layout::default());
+    }
+
+    #[test]
+    fn a_shape_compares_what_the_mask_of_its_layout_does_and_what_is_foretold() {
+        let mut masks = Masks::new();
+        for number in ALL {
+            let (shape, at) = (Shape(number), Shape(number).layout());
+            let held: Vec<u8> = (1..=at.header as u8).collect();
+            assert!(follows(shape, &held, &held));
+            assert!(!follows(shape, &held, &held[..held.len() - 1]), "too short");
+            let rest = masks.get(at.pack()).rest.bytes(at.header.into());
+            let checksum = usize::from(at.l4 + at.checksum_offset());
+            for bit in 0..held.len() * 8 {
+                let mut b = held.clone();
+                b[bit / 8] ^= 1 << (bit % 8);
+                let is_checksum = (checksum..checksum + 2).contains(&(bit / 8));
+                assert!(!is_checksum || rest[bit / 8] == 0);
+                assert_eq!(follows(shape, &held, &b), is_checksum, "shape {number}, byte {}", bit / 8);
+            }
+        }
+    }
+
+    #[test]
+    fn a_udp_checksum_of_zero_does_not_follow() {
+        let held = [1; 42];
+        let mut b = held;
+        b[40..].fill(0);
+        assert!(!follows(Shape(2), &held, &b));
     }
 }

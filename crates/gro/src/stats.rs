@@ -97,9 +97,9 @@ impl Stats {
     }
 
     #[inline]
-    pub(crate) fn count(&mut self, reason: Flush) {
-        if let Some(n) = self.flushed.get_mut(reason as usize) {
-            *n += 1;
+    pub(crate) fn count(&mut self, reason: Flush, n: u64) {
+        if let Some(flushed) = self.flushed.get_mut(reason as usize) {
+            *flushed += n;
         }
     }
 }

@@ -1,243 +1,304 @@
 //! Flows that hold a packet, found by hash and left in the order they came.
 //!
 //! ```text
-//! hash ──▶ sets: [tag × 8 | flow × 8]  32 bytes each        8 ways; ways for twice the flows
-//!                          │
-//!                          ▼
-//!          flows: [ Flow | Flow | Flow | ... ]              a line each with an 8-byte handle
-//!                          ▲
-//! oldest ─▶ log:  (flow, generation), in the order of arrival
+//!         ┌─────────── chain ───────────┐
+//!         ▼                             │
+//! flows: [ Flow | Flow | gone | Flow | Flow | free ... ]     two lines each with an 8-byte handle
+//!          ▲ first                      ▲      ▲ next
+//!          oldest                       │
+//! hash ─▶ heads: [ ... | last opened with this end of its hash | ... ]
 //! ```
 //!
-//! Nothing is searched and nothing is cleared. A flow that ends leaves its entry in the log, where
-//! its generation no longer matches. Free flows are taken most recently used first, so few flows
-//! use few cache lines. Every operation is O(1), compaction of the log amortised: at least half of
-//! its entries are stale then.
+//! Flows are a ring in the order they were opened, so that order costs nothing. One that ends is gone
+//! from its place, which is used again when all before it are gone too. Flows whose hashes end alike
+//! are chained, the youngest first. Nothing is searched and nothing is cleared: a head counts if the
+//! flow it names is held and of its chain, which one comparison tells, and the ring begins at its
+//! start again whenever nothing is held, so that few flows use few cache lines.
+//!
+//! Every operation is O(1), given that hashes are as good as random.
 
+use crate::layout::Layout;
 use crate::predict::Expected;
 use crate::shape::Shape;
 
-const WAYS: usize = 8;
-/// The tag of a way that is free.
-const VACANT: u16 = 0;
+/// Chains. Of as many flows as there can be, each has four.
+const HEADS: usize = 1 << 13;
 /// Flow numbers are 16 bits.
 const MAX_FLOWS: usize = 1 << 15;
-
-#[derive(Clone, Copy, Default)]
-#[repr(align(32))]
-struct Set {
-    tags: [u16; WAYS],
-    flows: [u16; WAYS],
-}
-
-const EACH: u64 = 0x0001_0001_0001_0001;
-
-impl Set {
-    /// The first way with this tag. Four tags are compared at once, as the lanes of a word.
-    #[inline(always)]
-    fn find(&self, tag: u16) -> Option<usize> {
-        let [a, b, c, d, e, f, g, h] = self.tags.map(u64::from);
-        // The lowest lane found is zero; those above it may be found by a borrow.
-        let zero = |x: u64| x.wrapping_sub(EACH) & !x & (EACH << 15);
-        let wanted = u64::from(tag) * EACH;
-        let low = zero((a | b << 16 | c << 32 | d << 48) ^ wanted);
-        if low != 0 {
-            return Some(low.trailing_zeros() as usize / 16);
-        }
-        let high = zero((e | f << 16 | g << 32 | h << 48) ^ wanted);
-        (high != 0).then(|| 4 + high.trailing_zeros() as usize / 16)
-    }
-}
+const MIN_FLOWS: usize = 8;
+/// Places in the ring for each flow that can be held at a time, for those that are gone.
+const PLACES: usize = 2;
 
 /// One held packet or aggregate.
 #[repr(align(64))]
 pub(crate) struct Flow<S> {
+    /// None if it is gone.
     pub(crate) segment: Option<S>,
-    pub(crate) opening: Opening,
+    /// 0 if it is gone, and maybe if it is not.
+    hash: u32,
+    /// The tag beside its packets.
+    pub(crate) vlan: u32,
+    /// Of the next packet.
+    pub(crate) expected: Expected,
+    /// Header and data of the packet that is foretold; 0 if none is.
+    pub(crate) full_len: u16,
+    /// Payload bytes of each packet.
+    pub(crate) size: u16,
+    /// How many full-sized packets it can have. 0 until a second one came: what is said of the packet to come, here and above, is not
+    /// known until then.
+    pub(crate) most: u16,
     /// Packets.
     pub(crate) count: u16,
+    /// With a shape: the sum of what does not change in a full-sized packet's transport header and pseudo-header; 0 until somebody
+    /// asks for it.
+    pub(crate) constant_sum: u16,
+    /// The next flow of its chain; itself if it is the last.
+    chain: u16,
+    pub(crate) shape: Shape,
     /// FIN and PSH of those merged.
     pub(crate) flags: u8,
-    /// The way of its set that it has.
-    way: u8,
-    /// Identifications count up; otherwise they stay, or there are none. Inner and outer.
+    /// Identifications count up, which is what is foretold of the second packet; otherwise they stay,
+    /// or there are none. Inner and outer.
     pub(crate) counts: bool,
     pub(crate) outer_counts: bool,
-    /// Of the next packet, if there is more than one.
-    pub(crate) expected: Expected,
-    pub(crate) shape: Shape,
-    /// Header and data of a full-sized packet; the header alone.
-    pub(crate) full_len: u16,
-    pub(crate) header: u16,
-    /// How many more full-sized packets may join.
-    pub(crate) room: u16,
-    set: u16,
-    generation: u32,
+    /// [`Layout::pack`]ed; 0 if its shape says it, or if nobody asked for it yet.
+    pub(crate) layout: u64,
+}
+
+impl<S> Flow<S> {
+    /// Once there is a second packet.
+    #[inline(always)]
+    pub(crate) fn layout(&self) -> Layout {
+        if self.shape == Shape::ANY { Layout::unpack(self.layout) } else { self.shape.layout() }
+    }
 }
 
 /// What is known of a packet when it begins to be held.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(crate) struct Opening {
     pub(crate) now: u64,
-    /// [`crate::layout::Layout::pack`]ed; 0 if it is a common one that nobody asked for yet.
+    /// The rest is as in [`Flow`].
+    pub(crate) vlan: u32,
+    pub(crate) shape: Shape,
     pub(crate) layout: u64,
-    /// Bytes, headers included.
-    pub(crate) len: u32,
-    /// Payload bytes of each packet.
     pub(crate) size: u16,
 }
 
-/// Where a flow can be put.
+/// The youngest flow of a chain.
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
-    set: u16,
-    way: u8,
-    tag: u16,
-}
+pub(crate) struct Chain(Option<u16>);
 
 pub(crate) struct Table<S> {
-    sets: Box<[Set]>,
+    heads: Box<[u16; HEADS]>,
+    /// As many as there are places; a power of two.
     flows: Box<[Flow<S>]>,
-    free: Vec<u16>,
-    log: Vec<(u16, u32)>,
-    /// Entries of the log before this one are stale.
+    /// When each was opened; apart, for it is seldom read.
+    opened: Box<[u64]>,
+    /// Counts places from the start of the ring on. Those before it are free.
     first: usize,
+    /// Those from it on are free.
+    next: usize,
+    held: usize,
 }
 
 impl<S> Table<S> {
     /// Room for `flows` flows, rounded up to a power of two of at least 8.
     pub(crate) fn new(flows: usize) -> Self {
-        let flows = flows.clamp(WAYS, MAX_FLOWS).next_power_of_two();
-        let vacant = || Flow {
+        let places = flows.clamp(MIN_FLOWS, MAX_FLOWS).next_power_of_two() * PLACES;
+        let free = || Flow {
             segment: None,
-            opening: Opening::default(),
+            hash: 0,
+            vlan: 0,
+            expected: Expected::NONE,
+            full_len: 0,
+            size: 0,
+            most: 0,
             count: 0,
+            constant_sum: 0,
+            chain: 0,
+            shape: Shape::ANY,
             flags: 0,
-            way: 0,
             counts: false,
             outer_counts: false,
-            expected: Expected::default(),
-            shape: Shape::ANY,
-            full_len: 0,
-            header: 0,
-            room: 0,
-            set: 0,
-            generation: 0,
+            layout: 0,
         };
         Self {
-            sets: vec![Set::default(); flows * 2 / WAYS].into(),
-            flows: (0..flows).map(|_| vacant()).collect(),
-            free: (0..flows as u16).rev().collect(),
-            log: Vec::with_capacity(flows * 2),
+            heads: Box::new([0; HEADS]),
+            flows: (0..places).map(|_| free()).collect(),
+            opened: vec![0; places].into_boxed_slice(),
             first: 0,
+            next: 0,
+            held: 0,
         }
     }
 
+    #[inline]
     pub(crate) fn held(&self) -> usize {
-        self.flows.len() - self.free.len()
+        self.held
     }
 
-    #[inline]
-    fn address(&self, hash: u64) -> (usize, u16) {
-        ((hash >> 32) as usize & (self.sets.len() - 1), hash as u16 | 1)
-    }
-
-    /// The flow with this hash.
+    /// The place that is the `n`th.
     #[inline(always)]
-    pub(crate) fn find(&self, hash: u64) -> Option<usize> {
-        let (set, tag) = self.address(hash);
-        let set = self.sets.get(set)?;
-        set.flows.get(set.find(tag)?).map(|flow| usize::from(*flow))
+    fn place(&self, n: usize) -> usize {
+        n & (self.flows.len() - 1)
     }
 
-    #[inline]
-    pub(crate) fn flow(&mut self, at: usize) -> Option<&mut Flow<S>> {
-        self.flows.get_mut(at)
-    }
-
-    /// Where a flow with this hash, which is not held, can be put. `Err` is a flow that has to be
-    /// closed before: the oldest of its set, or the oldest of all.
+    /// The flow with this hash, if it is the youngest of its chain. It may be gone.
     #[inline(always)]
-    pub(crate) fn place(&mut self, hash: u64) -> Result<Place, usize> {
-        let (set, tag) = self.address(hash);
-        let way = self.sets.get(set).and_then(|set| set.find(VACANT));
-        match way {
-            Some(way) if !self.free.is_empty() => Ok(Place { set: set as u16, way: way as u8, tag }),
-            _ => Err(self.victim(set, way.is_some())),
+    pub(crate) fn youngest(&mut self, hash: u64) -> Option<(u16, &mut Flow<S>)> {
+        let at = self.heads[hash as usize % HEADS];
+        let flow = self.flows.get_mut(usize::from(at))?;
+        (flow.hash == hash as u32).then_some((at, flow))
+    }
+
+    /// The flow with this hash; if there is none, the chain that it would be of.
+    #[inline(always)]
+    pub(crate) fn find(&self, hash: u64) -> Result<u16, Chain> {
+        let chain = self.chain(hash);
+        let mut next = chain.0;
+        while let Some(at) = next
+            && let Some(flow) = self.flows.get(usize::from(at))
+        {
+            if flow.hash == hash as u32 {
+                return Ok(at);
+            }
+            next = (flow.chain != at).then_some(flow.chain);
+        }
+        Err(chain)
+    }
+
+    /// The chain of this hash.
+    #[inline(always)]
+    pub(crate) fn chain(&self, hash: u64) -> Chain {
+        let at = self.heads[hash as usize % HEADS];
+        let is_its =
+            |flow: &Flow<S>| ((flow.hash ^ hash as u32) as usize).is_multiple_of(HEADS) & flow.segment.is_some();
+        Chain(self.flows.get(usize::from(at)).is_some_and(is_its).then_some(at))
+    }
+
+    #[inline(always)]
+    pub(crate) fn flow(&mut self, at: u16) -> Option<&mut Flow<S>> {
+        self.flows.get_mut(usize::from(at))
+    }
+
+    /// The flow that has to be closed before another can be opened, if there is no room: the oldest.
+    #[inline(always)]
+    pub(crate) fn victim(&mut self) -> Option<u16> {
+        let places = self.flows.len();
+        if self.next - self.first < places && self.held < places / PLACES { None } else { self.make_room() }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn make_room(&mut self) -> Option<u16> {
+        let oldest = self.oldest();
+        let places = self.flows.len();
+        oldest.filter(|_| self.next - self.first == places || self.held == places / PLACES)
+    }
+
+    /// Holds a packet, of whose flow nothing is held. If there is no room it comes back.
+    #[inline(always)]
+    pub(crate) fn open(&mut self, hash: u64, chain: Chain, segment: S, opening: Opening) -> Option<S> {
+        let at = self.place(self.next);
+        let Some(flow) = self.flows.get_mut(at).filter(|flow| flow.segment.is_none()) else {
+            return Some(segment);
+        };
+        self.heads[hash as usize % HEADS] = at as u16;
+        flow.segment = Some(segment);
+        flow.hash = hash as u32;
+        flow.vlan = opening.vlan;
+        flow.size = opening.size;
+        flow.most = 0;
+        flow.count = 1;
+        flow.chain = chain.0.unwrap_or(at as u16);
+        flow.shape = opening.shape;
+        flow.flags = 0;
+        flow.layout = opening.layout;
+        if let Some(opened) = self.opened.get_mut(at) {
+            *opened = opening.now;
+        }
+        self.next += 1;
+        self.held += 1;
+        None
+    }
+
+    /// Ends a flow: what it held, and what is known of it.
+    #[inline]
+    pub(crate) fn close(&mut self, at: u16) -> Option<(S, &Flow<S>)> {
+        let segment = self.flows.get_mut(usize::from(at))?.segment.take()?;
+        self.unchain(at);
+        let flow = self.flows.get_mut(usize::from(at))?;
+        flow.hash = 0;
+        self.held -= 1;
+        if self.held == 0 {
+            (self.first, self.next) = (0, 0);
+        }
+        Some((segment, flow))
+    }
+
+    /// Takes a flow out of its chain.
+    #[inline]
+    fn unchain(&mut self, at: u16) {
+        let Some(&Flow { hash, chain, .. }) = self.flows.get(usize::from(at)) else { return };
+        let head = &mut self.heads[hash as usize % HEADS];
+        if *head == at {
+            *head = chain;
+        } else {
+            let before = *head;
+            self.unchain_after(before, at, chain);
         }
     }
 
     #[cold]
-    fn victim(&mut self, set: usize, any: bool) -> usize {
-        if any {
-            return self.oldest().unwrap_or(0);
+    #[inline(never)]
+    fn unchain_after(&mut self, mut before: u16, at: u16, chain: u16) {
+        while let Some(flow) = self.flows.get_mut(usize::from(before)) {
+            if flow.chain == at {
+                flow.chain = if chain == at { before } else { chain };
+                return;
+            }
+            if flow.chain == before {
+                return;
+            }
+            before = flow.chain;
         }
-        let flows = self.sets.get(set).map_or([0; WAYS], |set| set.flows).map(usize::from);
-        let opened = |at: &usize| self.flows.get(*at).map(|flow| flow.opening.now);
-        flows.into_iter().min_by_key(opened).unwrap_or(0)
     }
 
-    /// Holds a packet at its [place](Self::place). Without one it comes back.
+    /// Ends the flow that was opened first, of all that will be ended: chains are not kept, so it is to be
+    /// called until there is none.
     #[inline(always)]
-    pub(crate) fn open(&mut self, place: Place, segment: S, opening: Opening) -> Option<S> {
-        if self.log.len() == self.log.capacity() {
-            self.compact();
+    pub(crate) fn close_all(&mut self) -> Option<(S, &Flow<S>)> {
+        while self.first < self.next {
+            let at = self.place(self.first);
+            self.first += 1;
+            if self.flows.get(at)?.segment.is_some() {
+                let flow = self.flows.get_mut(at)?;
+                flow.hash = 0;
+                return Some((flow.segment.take()?, flow));
+            }
         }
-        let Some(at) = self.free.pop() else { return Some(segment) };
-        let Some(set) = self.sets.get_mut(usize::from(place.set)) else { return Some(segment) };
-        let Some(flow) = self.flows.get_mut(usize::from(at)) else { return Some(segment) };
-        set.tags[usize::from(place.way) % WAYS] = place.tag;
-        set.flows[usize::from(place.way) % WAYS] = at;
-        flow.segment = Some(segment);
-        flow.opening = opening;
-        flow.count = 1;
-        flow.flags = 0;
-        flow.set = place.set;
-        flow.way = place.way;
-        self.log.push((at, flow.generation));
+        (self.first, self.next, self.held) = (0, 0, 0);
         None
-    }
-
-    /// Makes a flow's place free. What it held is still in it, to be taken.
-    #[inline]
-    pub(crate) fn close(&mut self, at: usize) -> Option<&mut Flow<S>> {
-        let flow = self.flows.get_mut(at)?;
-        flow.generation = flow.generation.wrapping_add(1);
-        self.sets.get_mut(usize::from(flow.set))?.tags[usize::from(flow.way) % WAYS] = VACANT;
-        if self.free.len() < self.free.capacity() {
-            self.free.push(at as u16);
-        }
-        Some(flow)
     }
 
     /// When a flow was opened.
     #[inline]
-    pub(crate) fn opened(&self, at: usize) -> Option<u64> {
-        self.flows.get(at).map(|flow| flow.opening.now)
+    pub(crate) fn opened(&self, at: u16) -> Option<u64> {
+        self.opened.get(usize::from(at)).copied()
     }
 
     /// The flow that was opened first.
     #[inline]
-    pub(crate) fn oldest(&mut self) -> Option<usize> {
-        while let Some((at, generation)) = self.log.get(self.first) {
-            let at = usize::from(*at);
-            if self.flows.get(at).is_some_and(|flow| flow.generation == *generation) {
-                return Some(at);
+    pub(crate) fn oldest(&mut self) -> Option<u16> {
+        while self.first < self.next {
+            let at = self.place(self.first);
+            if self.flows.get(at)?.segment.is_some() {
+                return Some(at as u16);
             }
             self.first += 1;
         }
-        self.log.clear();
-        self.first = 0;
+        (self.first, self.next) = (0, 0);
         None
-    }
-
-    #[cold]
-    fn compact(&mut self) {
-        let flows = &self.flows;
-        self.log.drain(..self.first);
-        self.log
-            .retain(|(at, generation)| flows.get(usize::from(*at)).is_some_and(|flow| flow.generation == *generation));
-        self.first = 0;
     }
 }
 
@@ -245,8 +306,75 @@ impl<S> Table<S> {
 mod tests {
     use super::*;
 
+    fn open(table: &mut Table<u64>, hash: u64, now: u64) {
+        let (shape, chain) = (Shape::ANY, table.chain(hash));
+        let opening = Opening { now, vlan: 0, shape, layout: 0, size: 1 };
+        assert_eq!(table.open(hash, chain, hash, opening), None);
+    }
+
+    fn held(table: &mut Table<u64>, hash: u64) -> Option<u64> {
+        let at = table.find(hash).ok()?;
+        table.flow(at)?.segment
+    }
+
     #[test]
-    fn a_flow_with_a_handle_is_one_cache_line() {
-        assert_eq!(size_of::<Flow<Box<u8>>>(), 64);
+    fn a_flow_with_a_handle_is_two_cache_lines() {
+        assert_eq!(size_of::<Flow<Box<u8>>>(), 128);
+    }
+
+    #[test]
+    fn flows_of_one_chain_are_told_apart_whichever_ends() {
+        let hashes = [1, 2, 3, 4].map(|n| n * HEADS as u64);
+        for ends in hashes {
+            let mut table = Table::new(8);
+            for hash in hashes {
+                assert_eq!(held(&mut table, hash), None);
+                open(&mut table, hash, 0);
+            }
+            let at = table.find(ends).unwrap_or(0);
+            assert_eq!(table.close(at).map(|(segment, _)| segment), Some(ends));
+            for hash in hashes {
+                assert_eq!(held(&mut table, hash), (hash != ends).then_some(hash));
+            }
+            open(&mut table, ends, 0);
+            assert!(hashes.iter().all(|hash| held(&mut table, *hash) == Some(*hash)));
+        }
+    }
+
+    #[test]
+    fn any_sequence_of_openings_and_endings_finds_what_is_held_and_nothing_else() {
+        let mut table = Table::new(8);
+        let mut model: Vec<u64> = vec![];
+        let mut random = 1_u64;
+        for step in 0..100_000_u64 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            // Few chains, and hashes that come back.
+            let hash = (random >> 60) * HEADS as u64 + ((random >> 40) & 1);
+            match (random >> 50) % 64 {
+                0 => {
+                    let all: Vec<u64> = std::iter::from_fn(|| table.close_all().map(|(hash, _)| hash)).collect();
+                    assert_eq!(all, model);
+                    model.clear();
+                }
+                1..20 => {
+                    if let Ok(at) = table.find(hash) {
+                        table.close(at);
+                    }
+                    model.retain(|held| *held != hash);
+                }
+                _ if !model.contains(&hash) => {
+                    if let Some(victim) = table.victim() {
+                        assert_eq!(table.close(victim).map(|(hash, _)| hash), Some(model.remove(0)));
+                    }
+                    open(&mut table, hash, step);
+                    model.push(hash);
+                }
+                _ => {}
+            }
+            assert_eq!(table.held(), model.len());
+            for hash in (0..16).flat_map(|high| [high * HEADS as u64, high * HEADS as u64 + 1]) {
+                assert_eq!(held(&mut table, hash), model.contains(&hash).then_some(hash));
+            }
+        }
     }
 }

@@ -46,31 +46,16 @@ header! {
     12 ETHERTYPE: u16, ethertype, set_ethertype;
 }
 
-/// An Ethernet frame.
-#[derive(Clone, Copy, Debug)]
-pub struct Ethernet<'a> {
-    header: Header<&'a [u8; HEADER_LEN]>,
-    payload: &'a [u8],
+plain_view! {
+    /// An Ethernet frame.
+    Ethernet;
+    /// Reads the header at the beginning of `bytes`.
+    parse;
+    /// All that follows the header: tags, network packet, padding.
+    payload;
 }
 
 impl<'a> Ethernet<'a> {
-    /// Reads the header at the beginning of `bytes`.
-    ///
-    /// # Errors
-    /// [`Error::Truncated`].
-    #[inline]
-    pub fn parse(bytes: &'a [u8]) -> Result<Self, Error> {
-        let (header, payload) = Header::split(bytes)?;
-        Ok(Self { header, payload })
-    }
-
-    /// All that follows the header: tags, network packet, padding.
-    #[inline]
-    #[must_use]
-    pub const fn payload(&self) -> &'a [u8] {
-        self.payload
-    }
-
     /// The VLAN tags, outermost first.
     #[inline]
     #[must_use]

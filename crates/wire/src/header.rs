@@ -5,7 +5,8 @@
 //! any that borrows it mutably. Because the length is in the type and the offsets are constants,
 //! every access is checked by the compiler and none at run time.
 //!
-//! It also lets the protocol's view (a struct with a field `header`) dereference to its header.
+//! It also lets the protocol's view (a struct with a field `header`) dereference to its header; `plain_view!` makes that
+//! view where there is nothing to check.
 
 /// A number or address as it lies in a header: big-endian.
 pub(crate) trait Field {
@@ -146,6 +147,37 @@ macro_rules! header {
             #[inline]
             fn deref(&self) -> &Self::Target {
                 &self.header
+            }
+        }
+    };
+}
+
+/// A view that is a fixed header and all that follows it, nothing to validate.
+macro_rules! plain_view {
+    ($(#[$doc:meta])* $view:ident; $(#[$parse:meta])* parse; $(#[$payload:meta])* payload;) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug)]
+        pub struct $view<'a> {
+            header: Header<&'a [u8; HEADER_LEN]>,
+            payload: &'a [u8],
+        }
+
+        impl<'a> $view<'a> {
+            $(#[$parse])*
+            ///
+            /// # Errors
+            /// [`Error::Truncated`].
+            #[inline]
+            pub fn parse(bytes: &'a [u8]) -> Result<Self, Error> {
+                let (header, payload) = Header::split(bytes)?;
+                Ok(Self { header, payload })
+            }
+
+            $(#[$payload])*
+            #[inline]
+            #[must_use]
+            pub const fn payload(&self) -> &'a [u8] {
+                self.payload
             }
         }
     };

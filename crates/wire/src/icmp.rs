@@ -62,28 +62,11 @@ header! {
     4 REST: u32, rest, set_rest;
 }
 
-/// An ICMP message.
-#[derive(Clone, Copy, Debug)]
-pub struct Icmp<'a> {
-    header: Header<&'a [u8; HEADER_LEN]>,
-    payload: &'a [u8],
-}
-
-impl<'a> Icmp<'a> {
+plain_view! {
+    /// An ICMP message.
+    Icmp;
     /// Reads the message that `bytes`, the payload of an IP packet, are.
-    ///
-    /// # Errors
-    /// [`Error::Truncated`].
-    #[inline]
-    pub fn parse(bytes: &'a [u8]) -> Result<Self, Error> {
-        let (header, payload) = Header::split(bytes)?;
-        Ok(Self { header, payload })
-    }
-
+    parse;
     /// Echo data; or, in an error message, the beginning of the packet it is about.
-    #[inline]
-    #[must_use]
-    pub const fn payload(&self) -> &'a [u8] {
-        self.payload
-    }
+    payload;
 }

@@ -56,30 +56,13 @@ pub struct Tag {
     pub tci: Tci,
 }
 
-/// A tag and what follows it.
-#[derive(Clone, Copy, Debug)]
-pub struct Vlan<'a> {
-    header: Header<&'a [u8; HEADER_LEN]>,
-    payload: &'a [u8],
-}
-
-impl<'a> Vlan<'a> {
+plain_view! {
+    /// A tag and what follows it.
+    Vlan;
     /// Reads the four bytes after the TPID.
-    ///
-    /// # Errors
-    /// [`Error::Truncated`].
-    #[inline]
-    pub fn parse(bytes: &'a [u8]) -> Result<Self, Error> {
-        let (header, payload) = Header::split(bytes)?;
-        Ok(Self { header, payload })
-    }
-
+    parse;
     /// All that follows the tag.
-    #[inline]
-    #[must_use]
-    pub const fn payload(&self) -> &'a [u8] {
-        self.payload
-    }
+    payload;
 }
 
 /// Walks over tags, outermost first, until a type that is none or a tag that is cut short; then

@@ -1,6 +1,7 @@
 //! Vector instruction sets: which of them this CPU has, and the two loops written for each.
 //!
-//! All loops add 32-bit words in 64-bit lanes, low and high halves apart, which need no carry.
+//! All loops add 64-bit words in 64-bit lanes, carries lost, and their high halves apart, which lose none: the one sum less the
+//! other, moved up again, is that of the low halves.
 //! This is the crate's only file with `unsafe`: loads and stores of whole vectors, and calls of
 //! functions compiled for more than the base instruction set.
 
@@ -152,7 +153,7 @@ mod x86 {
         }
     }
 
-    /// Low and high 32-bit halves of each 64-bit lane, summed apart.
+    /// 64-bit words without carries, and their high 32 bits.
     struct Sum256(__m256i, __m256i);
 
     impl Sum256 {
@@ -165,9 +166,8 @@ mod x86 {
         #[target_feature(enable = "avx2")]
         #[inline]
         fn add(&mut self, pair: Pair) {
-            let low = _mm256_set1_epi64x(0xffff_ffff);
             for v in pair {
-                self.0 = _mm256_add_epi64(self.0, _mm256_and_si256(v, low));
+                self.0 = _mm256_add_epi64(self.0, v);
                 self.1 = _mm256_add_epi64(self.1, _mm256_srli_epi64::<32>(v));
             }
         }
@@ -175,7 +175,8 @@ mod x86 {
         #[target_feature(enable = "avx2")]
         #[inline]
         fn reduce(self) -> u64 {
-            let v = _mm256_add_epi64(self.0, self.1);
+            let low = _mm256_sub_epi64(self.0, _mm256_slli_epi64::<32>(self.1));
+            let v = _mm256_add_epi64(low, self.1);
             let v = _mm_add_epi64(_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v));
             (_mm_cvtsi128_si64(v) as u64).wrapping_add(_mm_extract_epi64::<1>(v) as u64)
         }
@@ -239,7 +240,7 @@ mod x86 {
         unsafe { _mm512_maskz_loadu_epi8(mask, bytes.as_ptr().cast()) }
     }
 
-    /// Low and high 32-bit halves of each 64-bit lane, summed apart.
+    /// 64-bit words without carries, and their high 32 bits.
     struct Sum512(__m512i, __m512i);
 
     impl Sum512 {
@@ -254,15 +255,15 @@ mod x86 {
         #[target_feature(enable = "avx512f")]
         #[inline]
         fn add(&mut self, v: __m512i) {
-            let low = _mm512_set1_epi64(0xffff_ffff);
-            self.0 = _mm512_add_epi64(self.0, _mm512_and_si512(v, low));
+            self.0 = _mm512_add_epi64(self.0, v);
             self.1 = _mm512_add_epi64(self.1, _mm512_srli_epi64::<32>(v));
         }
 
         #[target_feature(enable = "avx512f")]
         #[inline]
         fn reduce(self) -> u64 {
-            _mm512_reduce_add_epi64(_mm512_add_epi64(self.0, self.1)) as u64
+            let low = _mm512_sub_epi64(self.0, _mm512_slli_epi64::<32>(self.1));
+            _mm512_reduce_add_epi64(_mm512_add_epi64(low, self.1)) as u64
         }
     }
 

@@ -1,0 +1,162 @@
+//! Appending a packet to what is held of its flow.
+
+use crate::Config;
+use crate::layout::{self, Layout, Outer};
+use crate::mask::Masks;
+use crate::rules::{self, Next};
+use crate::segment::{Appended, Segment, Sink};
+use crate::shape::{Shape, WithLayout};
+use crate::stats::Flush;
+use crate::table::Flow;
+
+/// The largest IP packet: what its length field can say.
+pub(crate) const MAX_IP: u32 = 65_535;
+/// The most datagrams of one UDP aggregate that every kernel with `GSO_UDP_L4` takes.
+const MAX_DATAGRAMS: u16 = 64;
+
+/// `Ok` says why that ends the aggregate, if it does; `Err` why the packet cannot join.
+pub(crate) type Joined<S> = Result<Option<Flush>, (S, Flush)>;
+
+/// Appends a packet, if all rules allow it.
+#[inline(always)]
+pub(crate) fn join<const L3: usize, S: Segment>(
+    flow: &mut Flow<S>,
+    packet: S,
+    masks: &mut Masks,
+    config: &Config,
+    out: &mut impl Sink<S>,
+) -> Joined<S> {
+    if packet.offload().gso.is_some() {
+        return Err((packet, Flush::Gso));
+    }
+    if flow.most == 0 && !begin(flow, packet.head(), config) {
+        return Err((packet, Flush::Checksum));
+    }
+    if let Some(verify) = rules::foretold::<L3, S>(flow, &packet, packet.head(), packet.vlan()) {
+        return append_foretold(flow, packet, verify, out);
+    }
+    let layout = flow.layout();
+    let mask = masks.get(layout.pack());
+    if flow.shape == Shape::ANY
+        && let Some(verify) = rules::foretold_any(flow, &packet, mask)
+    {
+        flow.expected.advance_alone(flow.size, flow.counts);
+        return append_foretold(flow, packet, verify, out);
+    }
+    let next = match rules::next(flow, &packet, mask) {
+        Ok(next) => next,
+        Err(reason) => return Err((packet, reason)),
+    };
+    append(flow, packet, &next, &Limit::of(&layout, config), out)
+}
+
+/// Finds out what has to be known once a second packet comes, `b` being the beginning of it, and foretells it. `false`
+/// if the first one's checksums are wrong.
+#[inline(never)]
+pub(crate) fn begin<S: Segment>(flow: &mut Flow<S>, b: &[u8], config: &Config) -> bool {
+    if flow.shape == Shape::ANY && flow.layout == 0 {
+        let layout = flow.segment.as_ref().and_then(|held| layout::plain(held.head(), config.link));
+        flow.layout = layout.unwrap_or_default().pack();
+    }
+    flow.shape.with_layout(flow.layout, Begin { flow, b, config })
+}
+
+struct Begin<'a, S> {
+    flow: &'a mut Flow<S>,
+    b: &'a [u8],
+    config: &'a Config,
+}
+
+impl<S: Segment> WithLayout for Begin<'_, S> {
+    type Output = bool;
+
+    #[inline(always)]
+    fn with(self, layout: &Layout) -> bool {
+        let Self { flow, b, config } = self;
+        let Some(held) = &flow.segment else { return false };
+        if !rules::is_right(held, layout) {
+            return false;
+        }
+        let a = held.head();
+        (flow.counts, flow.outer_counts) = rules::counts(a, b, layout);
+        flow.constant_sum = 0;
+        flow.most = Limit::of(layout, config).most(held.packet_len(), flow.size);
+        flow.expected.follow(a, flow.shape, layout, flow.size, flow.counts);
+        // Packets too long for the field, and those for which there is no room, have no expected length and go through the rules.
+        flow.full_len = if flow.most > 1 { layout.header.checked_add(flow.size).unwrap_or(0) } else { 0 };
+        true
+    }
+}
+
+/// Appends a full-sized packet that is as foretold; there is room for it.
+#[inline(always)]
+pub(crate) fn append_foretold<S: Segment>(
+    flow: &mut Flow<S>,
+    packet: S,
+    verify: Option<u16>,
+    out: &mut impl Sink<S>,
+) -> Joined<S> {
+    let Some(held) = &mut flow.segment else { return Err((packet, Flush::Unknown)) };
+    match held.append(packet, (flow.full_len - flow.size).into(), verify) {
+        Appended::Chained => {}
+        Appended::Copied(rest) => out.spent(rest),
+        Appended::Full(packet) => return Err((packet, Flush::Full)),
+        Appended::Corrupt(packet) => return Err((packet, Flush::Checksum)),
+    }
+    flow.count += 1;
+    Ok(if flow.count == flow.most { Some(Flush::Full) } else { None })
+}
+
+/// Appends a packet that may join, if there is room for it.
+#[inline(never)]
+fn append<S: Segment>(flow: &mut Flow<S>, packet: S, next: &Next, limit: &Limit, out: &mut impl Sink<S>) -> Joined<S> {
+    flow.expected.follow(packet.head(), flow.shape, &flow.layout(), flow.size, flow.counts);
+    let Some(held) = &mut flow.segment else { return Err((packet, Flush::Unknown)) };
+    if flow.count >= limit.count || held.packet_len() + usize::from(next.payload) > limit.len {
+        return Err((packet, Flush::Full));
+    }
+    let header = packet.packet_len() - usize::from(next.payload);
+    match held.append(packet, header, next.verify) {
+        Appended::Chained => {}
+        Appended::Copied(rest) => out.spent(rest),
+        Appended::Full(packet) => return Err((packet, Flush::Full)),
+        Appended::Corrupt(packet) => return Err((packet, Flush::Checksum)),
+    }
+    flow.count += 1;
+    flow.flags = next.flags;
+    Ok(if next.flags != 0 {
+        Some(Flush::Push)
+    } else if next.payload < flow.size {
+        Some(Flush::Short)
+    } else if flow.count >= flow.most {
+        Some(Flush::Full)
+    } else {
+        None
+    })
+}
+
+/// How large an aggregate may become.
+#[derive(Clone, Copy)]
+struct Limit {
+    /// With all headers.
+    len: usize,
+    count: u16,
+}
+
+impl Limit {
+    #[inline(always)]
+    fn of(layout: &Layout, config: &Config) -> Self {
+        let plain = layout.outer == Outer::None;
+        let l3 = if plain { layout.l3 } else { layout.outer_l3 };
+        let size = if plain && !layout.udp { config.max_size } else { config.max_size.min(MAX_IP) };
+        let count = if layout.udp { config.max_packets.min(MAX_DATAGRAMS) } else { config.max_packets };
+        Self { len: size as usize + usize::from(l3), count }
+    }
+
+    /// How many packets with `size` bytes of data an aggregate can have, one of `len` bytes among them.
+    #[inline(always)]
+    fn most(&self, len: usize, size: u16) -> u16 {
+        let others = self.len.saturating_sub(len) as u32 / u32::from(size.max(1));
+        u16::try_from(others + 1).unwrap_or(u16::MAX).min(self.count.max(1))
+    }
+}

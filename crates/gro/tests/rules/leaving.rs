@@ -1,0 +1,109 @@
+//! When packets leave, and in what order.
+
+use crate::common::chain::Chain;
+use crate::common::{Spec, udp, v4};
+use crate::{Left, config, data, push_all, trusted};
+use towpath_gro::{Checksum, Config, Flush, Gro, Offload};
+
+#[test]
+fn a_single_packet_leaves_byte_for_byte_as_it_came() {
+    for offload in
+        [trusted(), Offload::default(), Offload { checksum: Checksum::Partial { start: 34, offset: 16 }, gso: None }]
+    {
+        let bytes = data().build();
+        let (mut gro, mut left) = (Gro::new(config()), Left::default());
+        gro.push(Chain::new(bytes.clone(), offload), 0, &mut left);
+        gro.flush_all(&mut left);
+        assert_eq!((left.packets[0].bytes(), left.packets[0].offload), (bytes, offload));
+    }
+}
+
+#[test]
+fn a_super_packet_that_comes_in_leaves_in_its_place() {
+    let run = data().run(4, 100);
+    let (bytes, offload) = Spec { payload: vec![1; 200], ..run[1].clone() }.build_super(100);
+    let (mut gro, mut left) = (Gro::new(config()), Left::default());
+    gro.push(Chain::new(run[0].build(), trusted()), 0, &mut left);
+    gro.push(Chain::new(bytes, offload), 0, &mut left);
+    gro.push(Chain::new(run[3].build(), trusted()), 0, &mut left);
+    gro.flush_all(&mut left);
+    assert_eq!(left.segs, [1, 2, 1]);
+    assert_eq!(gro.stats().flushed(Flush::Gso), 1);
+}
+
+#[test]
+fn a_packet_whose_flow_cannot_be_told_leaves_after_everything_held() {
+    let mut headless = data().next(50).build();
+    let payload = headless.split_off(20);
+    let headless = Chain { pieces: vec![headless, payload], ..Chain::default() };
+    let fragment = Chain::new(udp(v4(), 50).with(|s| s.ip.fragment = 0x10).build(), trusted());
+    for stranger in [headless, fragment] {
+        let (mut gro, mut left) = (Gro::new(config()), Left::default());
+        push_all(&mut gro, data().run(2, 100).iter().map(Spec::build), &mut left);
+        gro.push(stranger, 0, &mut left);
+        assert_eq!(left.segs, [2, 1]);
+        assert_eq!(gro.stats().flushed(Flush::Unknown), 1);
+    }
+}
+
+#[test]
+fn a_full_table_evicts_the_oldest_and_keeps_order() {
+    let (mut gro, mut left) = (Gro::new(Config { flows: 8, ..config() }), Left::default());
+    for now in 0..3000u64 {
+        let spec = data().with(|s| s.ports.0 = now as u16);
+        gro.push(Chain::new(spec.build(), trusted()), now, &mut left);
+        assert!(gro.held() <= 8);
+    }
+    gro.flush_all(&mut left);
+    assert_eq!(left.packets.len(), 3000);
+    assert!(gro.stats().flushed(Flush::Evict) > 2900);
+    // Eight flows at most are ahead of any other.
+    for (i, p) in left.packets.iter().enumerate() {
+        let port = usize::from(u16::from_be_bytes([p.bytes()[34], p.bytes()[35]]));
+        assert!(port.abs_diff(i) < 64, "{port} left as number {i}");
+    }
+}
+
+#[test]
+fn held_flows_are_flushed_by_age_in_the_order_they_came() {
+    let (mut gro, mut left) = (Gro::new(config()), Left::default());
+    for now in 0..10 {
+        let spec = data().with(|s| s.ports.0 = now as u16);
+        gro.push(Chain::new(spec.build(), trusted()), now, &mut left);
+    }
+    gro.flush(4, &mut left);
+    assert_eq!((left.packets.len(), gro.held()), (5, 5));
+    assert_eq!(gro.stats().flushed(Flush::Age), 5);
+    gro.flush_all(&mut left);
+    assert_eq!(gro.stats().flushed(Flush::End), 5);
+    let ports: Vec<u8> = left.packets.iter().map(|p| p.bytes()[35]).collect();
+    assert_eq!(ports, (0..10).collect::<Vec<u8>>());
+}
+
+#[test]
+fn auto_steps_aside_when_nothing_merges_and_comes_back_in_order() {
+    let (mut gro, mut left) = (Gro::new(Config { auto: true, ..config() }), Left::default());
+    let mut burst = |gro: &mut Gro<Chain>, flows: u16, base: u32| {
+        let packets = (0..64u16).map(|i| {
+            let n = u32::from(i / flows) + base;
+            Chain::new(
+                data().seq(1000 + 100 * n).with(|s| (s.ports.0, s.ip.id) = (i % flows, n as u16)).build(),
+                trusted(),
+            )
+        });
+        gro.push_batch(packets, 0, &mut left);
+        if !gro.is_aside() {
+            gro.flush_all(&mut left);
+        }
+        assert_eq!(gro.held(), 0);
+    };
+    (0..16).for_each(|i| burst(&mut gro, 64, i));
+    assert!(gro.is_aside(), "a window without a merge");
+    (0..100).for_each(|i| burst(&mut gro, 1, i * 64));
+    assert!(gro.is_aside(), "the rest is not over");
+    (100..300).for_each(|i| burst(&mut gro, 1, i * 64));
+    assert!(!gro.is_aside(), "it probed, and everything merges");
+    let stats = *gro.stats();
+    assert_eq!(stats.packets, 64 * 316);
+    assert!(stats.aside >= 16 * 1024 && stats.merged > 0);
+}

@@ -1,0 +1,74 @@
+//! Every rule and every known bug of other engines, by name.
+#![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod bugs_of_others;
+mod checksums;
+mod ip;
+mod keys;
+mod leaving;
+mod limits;
+mod tcp;
+mod udp_and_tunnels;
+
+use common::chain::Chain;
+use common::{Spec, tcp, v4};
+use towpath_gro::{Checksum, Config, Gro, Offload, Sink};
+
+fn trusted() -> Offload {
+    Offload { checksum: Checksum::Verified, gso: None }
+}
+
+fn config() -> Config {
+    Config { seed: 1, ..Config::default() }
+}
+
+/// What leaves, as the number of packets in each, and its bytes.
+#[derive(Default)]
+struct Left {
+    segs: Vec<usize>,
+    packets: Vec<Chain>,
+}
+
+impl Sink<Chain> for Left {
+    fn packet(&mut self, packet: Chain) {
+        self.segs.push(packet.offload.gso.map_or(1, |gso| gso.segs.into()));
+        self.packets.push(packet);
+    }
+}
+
+fn push_all(gro: &mut Gro<Chain>, packets: impl IntoIterator<Item = Vec<u8>>, left: &mut Left) {
+    gro.push_batch(packets.into_iter().map(|b| Chain::new(b, Offload::default())), 0, left);
+}
+
+/// The number of packets in each that leaves, in the order they leave, all flushed.
+fn segs(config: Config, packets: &[Vec<u8>]) -> Vec<usize> {
+    let (mut gro, mut left) = (Gro::new(config), Left::default());
+    push_all(&mut gro, packets.to_vec(), &mut left);
+    gro.flush_all(&mut left);
+    left.segs
+}
+
+fn specs(specs: &[Spec]) -> Vec<usize> {
+    let config = Config { link: specs[0].link, ..config() };
+    segs(config, &specs.iter().map(Spec::build).collect::<Vec<_>>())
+}
+
+/// Two packets that would merge, the second changed.
+fn pair(first: &Spec, change: impl FnOnce(&mut Spec)) -> Vec<usize> {
+    let first = first.clone().with(|s| s.payload = vec![5; 100]);
+    specs(&[first.clone(), first.next(100).with(change)])
+}
+
+fn data() -> Spec {
+    tcp(v4(), 100)
+}
+
+fn outer(s: &mut Spec) -> &mut common::Outer {
+    s.outer.as_mut().unwrap()
+}
+
+const MERGED: [usize; 1] = [2];
+const APART: [usize; 2] = [1, 1];
