@@ -1,11 +1,16 @@
 //! What can be typed.
 
-use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum, ValueHint};
+mod bench;
+mod run;
+
+pub(crate) use bench::{BatchTable, Bench, BenchBatch, BenchCopybreak, BenchGro, BenchKind, BenchLatency, BenchXsk};
+pub(crate) use run::{FullArg, GroArg, GsoArg, IdleArg, Run};
+
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueHint};
 use std::path::PathBuf;
 use std::time::Duration;
-use towpath::datapath::lane::Steering;
+use towpath::bus::vfio::Bdf;
 use towpath::datapath::uri::{parse_duration, parse_number};
-use towpath::wire::Toeplitz;
 
 const PORTS_HELP: &str = "\
 Ports:
@@ -13,10 +18,14 @@ Ports:
   tap:tp0             an interface of the kernel with Ethernet frames (made if it does not exist; needs CAP_NET_ADMIN)
   tun:tn0             an interface of the kernel with IP packets
   packet:eth1         any interface that exists, by AF_PACKET (needs CAP_NET_RAW)
+  xdp:eth1            any interface that exists, by AF_XDP, whole or the flows of match= (root)
+  sock:/run/x.sock    applications, by rings in memory that they share with towpath (crate towpath-client)
   veth:name           one end of a pair in memory; the second port of that name is the other end
   pcap:file.pcapng    a capture file, read or written
   gen:flows=8         a packet generator
   null:               takes everything
+  e1000e:vfio=BDF     an Intel 82574 or 82583 by VFIO ('towpath bind' first); e1000e:model@PORT is a model whose wire is PORT
+  cpsw:model?ports=2  a MAC port of a CPSW switch, on a model; …@tap:far names its wire
   fault:drop=1%@tap:tp0     another port, with seeded faults
   'towpath probe PORT' tells what a port can do here, and its options.";
 
@@ -26,6 +35,16 @@ Examples:
   towpath fwd tap:a tap:b                      a cable between two interfaces (root)
   towpath fwd packet:eth1 tap:vm0 --cores 1    pinned to a core
   towpath fwd gen:rate=1M,size=64 null: --oneway --duration 5s --json";
+
+const ECHO_EXAMPLES: &str = "\
+Examples:
+  towpath echo xdp:eth1 --idle spin --cores 1          frames with their addresses swapped, as DPDK's macswap and xdpsock's l2fwd do
+  towpath echo 'tun:tn0?addr=10.0.0.1/24'              IP packets with addresses and ports swapped: every UDP port answers";
+
+const SERVE_EXAMPLES: &str = "\
+Examples:
+  towpath serve /run/towpath.sock 'tap:tp0?addr=10.0.0.1/24'
+  towpath serve '/run/towpath.sock?mode=666,budget=1M' xdp:eth1     options as in sock:…";
 
 /// A user-space network datapath: moves packets between ports of all kinds.
 #[derive(Debug, Parser)]
@@ -48,6 +67,12 @@ pub(crate) enum Command {
     /// Receive from a port and count
     #[command(after_long_help = PORTS_HELP)]
     Sink(Sink),
+    /// Send back what a port receives: Ethernet addresses swapped, or, where there are none, IP addresses and ports
+    #[command(after_help = ECHO_EXAMPLES, after_long_help = format!("{ECHO_EXAMPLES}\n\n{PORTS_HELP}"))]
+    Echo(Echo),
+    /// Let applications send and receive through a port: 'fwd sock:PATH PORT'
+    #[command(after_help = SERVE_EXAMPLES, after_long_help = format!("{SERVE_EXAMPLES}\n\n{PORTS_HELP}"))]
+    Serve(Serve),
     /// Record what a port receives in a capture file
     #[command(after_long_help = PORTS_HELP)]
     Record(Record),
@@ -57,6 +82,15 @@ pub(crate) enum Command {
     /// Tell what a port can do here, what not, why, and the command that would mend it
     #[command(after_long_help = PORTS_HELP)]
     Probe(Probe),
+    /// Hand a PCI function over to vfio-pci, so that a port can use it (root)
+    #[command(after_help = "Example:\n  towpath bind 0000:03:00.0 && towpath probe e1000e:vfio=0000:03:00.0")]
+    Bind(Bind),
+    /// Give a PCI function back to the driver that had it (root)
+    Unbind(Unbind),
+    /// Show or change settings of ports while they run (see --control of the commands that move packets)
+    #[command(after_help = "Example:\n  towpath fwd e1000e:vfio=0000:03:00.0 tap:a --control /run/towpath.sock\n  \
+        towpath set --control /run/towpath.sock e1000e:vfio=0000:03:00.0 copybreak=256")]
+    Set(Set),
     /// Explain the rules of --rule and --lane-rule
     Rules,
     /// Measure what towpath is judged by, in the shape of the tables that it is compared with
@@ -119,11 +153,51 @@ pub(crate) struct Gen {
     pub(crate) run: Run,
 }
 
+/// `towpath set`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Set {
+    /// The socket that the running towpath was given
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub(crate) control: PathBuf,
+    /// The port, as the summary names it; without it, all settings of all ports are shown
+    #[arg(value_name = "PORT")]
+    pub(crate) port: Option<String>,
+    /// What to change; without it, the port's settings are shown
+    #[arg(value_name = "NAME=VALUE", value_parser = setting)]
+    pub(crate) settings: Vec<(String, u64)>,
+    /// One line of JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// `towpath sink`.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Sink {
     /// Where the packets come from
     #[arg(value_name = "PORT")]
+    pub(crate) port: String,
+    #[command(flatten)]
+    pub(crate) run: Run,
+}
+
+/// `towpath echo`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Echo {
+    /// Where the packets come from and go back to
+    #[arg(value_name = "PORT")]
+    pub(crate) port: String,
+    #[command(flatten)]
+    pub(crate) run: Run,
+}
+
+/// `towpath serve`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Serve {
+    /// Where applications connect to
+    #[arg(value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub(crate) path: String,
+    /// What they send and receive through
+    #[arg(value_name = "PORT", value_hint = ValueHint::Other)]
     pub(crate) port: String,
     #[command(flatten)]
     pub(crate) run: Run,
@@ -175,177 +249,29 @@ pub(crate) struct Probe {
     pub(crate) json: bool,
 }
 
-/// `towpath bench`.
+/// `towpath bind`.
 #[derive(Debug, ClapArgs)]
-pub(crate) struct Bench {
-    /// Which.
-    #[command(subcommand)]
-    pub(crate) kind: BenchKind,
+pub(crate) struct Bind {
+    /// PCI addresses, as lspci -D shows them; all or none are handed over
+    #[arg(value_name = "BDF", required = true)]
+    pub(crate) bdfs: Vec<Bdf>,
+    /// Also one whose interface has addresses or is part of a bridge
+    #[arg(long)]
+    pub(crate) force: bool,
 }
 
-/// The benches.
-#[derive(Debug, Subcommand)]
-pub(crate) enum BenchKind {
-    /// GRO off against GRO on: a counting sink, the kernel's stack behind a TAP (root), a lane
-    Gro(BenchGro),
-}
-
-/// `towpath bench gro`.
+/// `towpath unbind`.
 #[derive(Debug, ClapArgs)]
-pub(crate) struct BenchGro {
-    /// Bytes of a UDP frame
-    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u32).range(43..=1514))]
-    pub(crate) size: u32,
-    /// Flows, which take turns
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub(crate) flows: u32,
-    /// Rounds, each with GRO off and on; the median counts
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) rounds: u32,
-    /// Time of one measurement
-    #[arg(long, value_name = "TIME", value_parser = time, default_value = "1s")]
-    pub(crate) seconds: Duration,
-    /// Fail if anything had to be skipped
-    #[arg(long)]
-    pub(crate) require: bool,
-    /// For machines
-    #[arg(long)]
-    pub(crate) json: bool,
+pub(crate) struct Unbind {
+    /// PCI addresses
+    #[arg(value_name = "BDF", required = true)]
+    pub(crate) bdfs: Vec<Bdf>,
 }
 
-/// Options of every command that moves packets.
-#[derive(Debug, Clone, ClapArgs)]
-pub(crate) struct Run {
-    /// Stop after this time: 10s, 5m, 1h
-    #[arg(long, value_name = "TIME", value_parser = time)]
-    pub(crate) duration: Option<Duration>,
-    /// Stop after so many packets
-    #[arg(long, value_name = "N", value_parser = number)]
-    pub(crate) count: Option<u64>,
-    /// Coalesce packets of a flow that follow each other; without it: auto for fwd, off for the others
-    #[arg(long, value_enum, help_heading = "Coalescing")]
-    pub(crate) gro: Option<GroArg>,
-    /// Whether egresses get super-packets; off: all are cut into segments before
-    #[arg(long, value_enum, default_value_t = GsoArg::Auto, help_heading = "Coalescing")]
-    pub(crate) gso: GsoArg,
-    /// How long an aggregate may wait for more, in microseconds; 0: no longer than the burst
-    #[arg(long, value_name = "US", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000_000), help_heading = "Coalescing")]
-    pub(crate) gro_flush_us: u64,
-    /// Largest aggregate, as its IP header says
-    #[arg(long, value_name = "BYTES", default_value_t = 65535, value_parser = clap::value_parser!(u32).range(1280..=65535), help_heading = "Coalescing")]
-    pub(crate) gro_max_size: u32,
-    /// What becomes of packets as they are received, in order: pass, drop, tx, redirect a|b, lane N, and what to match:
-    /// 'drop udp dport 53', 'redirect b vlan 100', 'default drop' (see 'towpath rules')
-    #[arg(long, value_name = "RULE", help_heading = "Rules")]
-    pub(crate) rule: Vec<String>,
-    /// The same, in the lane
-    #[arg(long, value_name = "RULE", requires = "lanes", help_heading = "Rules")]
-    pub(crate) lane_rule: Vec<String>,
-    /// Cores of lanes, which take the packets of their flows from all workers; none: the workers do all the work
-    #[arg(long, value_name = "CORES", value_delimiter = ',', help_heading = "Lanes")]
-    pub(crate) lanes: Vec<usize>,
-    /// How a packet gets to its lane: flow, rss, rss:KEY (40 bytes in hex), lane:N, round-robin (which breaks the order of flows)
-    #[arg(long, value_name = "HOW", value_parser = steering, default_value = "flow", help_heading = "Lanes")]
-    pub(crate) steer: Steering,
-    /// What happens to packets whose lane has no room
-    #[arg(long, value_enum, default_value_t = FullArg::Hold, help_heading = "Lanes")]
-    pub(crate) lane_full: FullArg,
-    /// Packets that wait between a worker and a lane
-    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(64..=65536), help_heading = "Lanes")]
-    pub(crate) lane_ring: u32,
-    /// Move flows from busy to idle lanes while running
-    #[arg(long, help_heading = "Lanes")]
-    pub(crate) rebalance: bool,
-    /// Threads; each runs one queue of both ports
-    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Workers")]
-    pub(crate) workers: u16,
-    /// Cores to pin the workers to, in order
-    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Workers")]
-    pub(crate) cores: Vec<usize>,
-    /// What a worker does when there is nothing to do
-    #[arg(long, value_enum, default_value_t = IdleArg::Sleep, help_heading = "Workers")]
-    pub(crate) idle: IdleArg,
-    /// Buffers of 2 KiB for everything
-    #[arg(long, value_name = "N", value_parser = number, help_heading = "Workers")]
-    pub(crate) buffers: Option<u64>,
-    /// How long a port may refuse packets before those held for it are dropped
-    #[arg(long, value_name = "TIME", value_parser = time, default_value = "10ms", help_heading = "Workers")]
-    pub(crate) egress_wait: Duration,
-    /// How long packets under way get to leave when stopping
-    #[arg(long, value_name = "TIME", value_parser = time, default_value = "1s", help_heading = "Workers")]
-    pub(crate) drain: Duration,
-    /// JSON on standard output: a line per interval, and the summary as the last
-    #[arg(long, help_heading = "Output")]
-    pub(crate) json: bool,
-    /// Time between live updates
-    #[arg(long, value_name = "TIME", value_parser = time, default_value = "1s", help_heading = "Output")]
-    pub(crate) interval: Duration,
-    /// No live updates, only the summary
-    #[arg(long, short, help_heading = "Output")]
-    pub(crate) quiet: bool,
-}
-
-/// Whether egresses get super-packets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum GsoArg {
-    /// They must take them
-    On,
-    /// Never
-    Off,
-    /// Those that take them do
-    Auto,
-}
-
-/// What happens to packets whose lane has no room.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum FullArg {
-    /// They are dropped, as lane-full
-    Drop,
-    /// They wait, and the port is held back
-    Hold,
-}
-
-/// Whether to coalesce.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum GroArg {
-    /// Always, whatever the egress takes
-    On,
-    /// Never
-    Off,
-    /// Where the egress takes super-packets, and while something merges
-    Auto,
-}
-
-/// What a worker does when there is nothing to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum IdleArg {
-    /// Never gives the core away: lowest latency
-    Spin,
-    /// Gives way to others, but never sleeps
-    Yield,
-    /// Sleeps until something arrives: a quiet datapath costs nothing
-    Sleep,
-}
-
-fn steering(text: &str) -> Result<Steering, String> {
-    const RULE: &str = "must be flow, rss, rss:KEY with a key of 80 hexadecimal digits, lane:N, or round-robin";
-    match text.split_once(':') {
-        None => match text {
-            "flow" => Ok(Steering::Flow),
-            "rss" => Ok(Steering::Rss(Box::new(Toeplitz::new(&Toeplitz::MICROSOFT_KEY)))),
-            "round-robin" => Ok(Steering::RoundRobin),
-            _ => Err(RULE.into()),
-        },
-        Some(("rss", hex)) if hex.len() == 80 && hex.is_ascii() => {
-            let mut key = [0; 40];
-            for (byte, digits) in key.iter_mut().zip(hex.as_bytes().chunks(2)) {
-                let digits = str::from_utf8(digits).map_err(|_| RULE)?;
-                *byte = u8::from_str_radix(digits, 16).map_err(|_| RULE)?;
-            }
-            Ok(Steering::Rss(Box::new(Toeplitz::new(&key))))
-        }
-        Some(("lane", n)) => n.parse().map(Steering::Lane).map_err(|_| RULE.into()),
-        Some(_) => Err(RULE.into()),
+fn setting(text: &str) -> Result<(String, u64), String> {
+    match text.split_once('=').and_then(|(name, value)| Some((name, parse_number(value)?))) {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value)),
+        _ => Err("must be a name and a whole number: copybreak=256".into()),
     }
 }
 

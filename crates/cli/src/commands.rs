@@ -1,7 +1,7 @@
 //! What each command opens and joins.
 
-use crate::args::{Args, Command, FullArg, Fwd, Gen, GroArg, GsoArg, IdleArg, Record, Replay, Run, Sink};
-use crate::{bench, probe, run};
+use crate::args::{Args, Command, Echo, FullArg, Fwd, Gen, GroArg, GsoArg, IdleArg, Record, Replay, Run, Serve, Sink};
+use crate::{bench, bind, control, probe, run};
 use clap::CommandFactory;
 use std::error::Error;
 use std::path::Path;
@@ -45,9 +45,14 @@ pub(crate) fn dispatch(args: Args) -> Outcome {
         Command::Fwd(fwd) => forward(fwd),
         Command::Gen(gen_) => generate(gen_),
         Command::Sink(sink) => drain(sink),
+        Command::Echo(args) => echo(args),
+        Command::Serve(args) => serve(args),
         Command::Record(record) => capture(record),
         Command::Replay(replay) => play(replay),
         Command::Probe(args) => probe::probe(&args),
+        Command::Bind(args) => bind::bind(&args),
+        Command::Unbind(args) => bind::unbind(&args),
+        Command::Set(args) => control::set(&args),
         Command::Rules => {
             println!("{RULES}");
             Ok(ExitCode::SUCCESS)
@@ -83,7 +88,7 @@ fn forward(mut fwd: Fwd) -> Outcome {
 
 fn generate(mut args: Gen) -> Outcome {
     let mut opener = Opener::new();
-    let to = opener.open(&args.port.parse()?, Role::Egress)?;
+    let address: Uri = args.port.parse()?;
     let mut options = Vec::new();
     // The generator stops at exactly that many; a limit on the route would make more and drop them.
     let count = args.run.count.take().map(|n| n.to_string());
@@ -98,10 +103,16 @@ fn generate(mut args: Gen) -> Outcome {
         ("seed", args.seed),
     ];
     options.extend(named.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", value?))));
+    options.extend(args.more);
+    let frames: Uri = format!("gen:{}", options.join(",")).parse()?;
+    if let Some(maker) = opener.open_maker(&address, &frames)? {
+        let nothing = opener.open(&"null:".parse()?, Role::Egress)?;
+        return run::run(plan(&args.run, Directions::OneWay, false)?, maker, nothing, &args.run);
+    }
+    let to = opener.open(&address, Role::Egress)?;
     if to.info().layer == Layer::Ip {
         options.push("layer=ip".into());
     }
-    options.extend(args.more);
     let from = opener.open(&format!("gen:{}", options.join(",")).parse()?, Role::Ingress)?;
     opener.check()?;
     run::run(plan(&args.run, Directions::OneWay, false)?, from, to, &args.run)
@@ -113,6 +124,19 @@ fn drain(args: Sink) -> Outcome {
     let to = opener.open(&"null:".parse()?, Role::Egress)?;
     opener.check()?;
     run::run(plan(&args.run, Directions::OneWay, false)?, from, to, &args.run)
+}
+
+fn echo(args: Echo) -> Outcome {
+    let mut opener = Opener::new();
+    let port = opener.open(&args.port.parse()?, Role::Both)?;
+    opener.check()?;
+    let plan = plan(&args.run, Directions::OneWay, false)?;
+    run::watch(|| plan.echo(port), &args.run)
+}
+
+fn serve(args: Serve) -> Outcome {
+    let path = args.path.strip_prefix("sock:").unwrap_or(&args.path);
+    forward(Fwd { a: Some(format!("sock:{path}")), b: Some(args.port), oneway: false, run: args.run })
 }
 
 fn capture(args: Record) -> Outcome {

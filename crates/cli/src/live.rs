@@ -1,7 +1,7 @@
 //! What is shown while packets move: a line per port on a terminal, plain lines elsewhere, JSON where it is asked for.
 
 use crate::args::Run;
-use crate::summary::Line;
+use crate::summary::{Happened, Line, event};
 use crate::units::si;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use std::io::{self, IsTerminal, Write};
@@ -10,6 +10,7 @@ use towpath::datapath::report::{GroReading, Meter, PortReading, Reading};
 pub(crate) struct Live {
     view: View,
     last: Reading,
+    events: Vec<Happened>,
 }
 
 enum View {
@@ -21,6 +22,8 @@ enum View {
     },
     /// One object a line, on standard output.
     Json,
+    /// Only what happens to the ports, on standard error.
+    Events,
     Nothing,
 }
 
@@ -38,16 +41,20 @@ impl Live {
                 let gro = line();
                 View::Terminal { area, ports, gro }
             }
-            _ => View::Nothing,
+            _ => View::Events,
         };
-        Live { view, last }
+        Live { view, last, events: Vec::new() }
     }
 
     /// Shows what happened since the last time.
-    pub(crate) fn update(&mut self, now: &Reading) -> io::Result<()> {
+    pub(crate) fn update(&mut self, now: &Reading, events: Vec<Happened>) -> io::Result<()> {
         let step = now.since(&self.last);
+        let news = events.iter().filter(|happened| !self.events.contains(happened));
         match &self.view {
-            View::Terminal { ports, gro, .. } => {
+            View::Terminal { area, ports, gro } => {
+                for happened in news {
+                    area.println(format!("event: {}", event(happened)))?;
+                }
                 let width = now.ports.iter().map(|p| p.name.chars().count()).max().unwrap_or(0);
                 let seconds = step.elapsed.as_secs_f64().max(1e-9);
                 for ((bar, port), total) in ports.iter().zip(&step.ports).zip(&now.ports) {
@@ -59,13 +66,14 @@ impl Live {
             }
             View::Json => {
                 let mut out = io::stdout().lock();
-                serde_json::to_writer(&mut out, &Line::live(now, &step))?;
+                serde_json::to_writer(&mut out, &Line::live(now, &step, &events))?;
                 writeln!(out)?;
                 out.flush()?;
             }
+            View::Events => news.for_each(|happened| eprintln!("event: {}", event(happened))),
             View::Nothing => {}
         }
-        self.last = now.clone();
+        (self.last, self.events) = (now.clone(), events);
         Ok(())
     }
 

@@ -3,8 +3,11 @@
 //! ```text
 //!   args      what can be typed
 //!   commands  what each command opens and joins
+//!   bind      hand a device over, give it back
+//!   probe     what a port can do; findings: what its device lacks
 //!   bench     the measurements, as tables
 //!   run       start, watch, stop: the same for all that move packets
+//!   control   settings of the ports, changed while it runs
 //!   live      the line per port while it runs
 //!   summary   the tables at the end, and both as JSON
 //! ```
@@ -16,7 +19,10 @@
 
 mod args;
 mod bench;
+mod bind;
 mod commands;
+mod control;
+mod findings;
 mod live;
 mod probe;
 mod run;

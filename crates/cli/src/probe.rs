@@ -1,6 +1,7 @@
 //! `towpath probe`: what a port can do here, what not, why, and the command that would mend it.
 
 use crate::args::Probe;
+use crate::findings;
 use serde::Serialize;
 use std::error::Error;
 use std::process::ExitCode;
@@ -55,6 +56,11 @@ fn report(info: &Info) -> Report<'_> {
 }
 
 pub(crate) fn probe(args: &Probe) -> Result<ExitCode, Box<dyn Error>> {
+    if let Some(bdf) = findings::function(&args.port)
+        && !findings::print(&args.port, bdf?, args.json)?
+    {
+        return Ok(ExitCode::from(2));
+    }
     let port = Opener::new().open(&args.port.parse()?, Role::Both)?;
     let report = report(port.info());
     if args.json {

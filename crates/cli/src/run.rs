@@ -1,31 +1,42 @@
 //! Start, watch, stop: the same for all commands that move packets.
 
 use crate::args::Run;
+use crate::control::Listener;
 use crate::live::Live;
 use crate::summary;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::error::Error;
+use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use towpath::{AnyPort, Forward};
+use towpath::{AnyPort, Forward, Running, StartError};
 
 /// How often the main thread looks whether the workers have ended or a signal has come.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Runs until a signal, the end of the time, or the end of the ports; prints the live view and the summary.
+/// Moves packets between two ports, as [`watch`] says.
 pub(crate) fn run(plan: Forward, a: AnyPort, b: AnyPort, args: &Run) -> Result<ExitCode, Box<dyn Error>> {
+    watch(|| plan.start(a, b), args)
+}
+
+/// Runs what `start` starts until a signal, the end of the time, or the end of the ports; prints the live view and the summary.
+pub(crate) fn watch(
+    start: impl FnOnce() -> Result<Running, StartError>,
+    args: &Run,
+) -> Result<ExitCode, Box<dyn Error>> {
     let asked = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         // The first asks to stop and drain; a second one, for those who can't wait, ends the process at once.
         signal_hook::flag::register_conditional_shutdown(signal, 130, asked.clone())?;
         signal_hook::flag::register(signal, asked.clone())?;
     }
-    let running = plan.start(a, b)?;
+    let running = start()?;
     for note in running.notes() {
         eprintln!("note: {note}");
     }
+    let control = args.control.as_ref().map(|path| Listener::new(path, running.tuners().clone())).transpose()?;
     let mut live = Live::new(args, running.meter());
     let started = Instant::now();
     let mut next = started + args.interval;
@@ -39,19 +50,27 @@ pub(crate) fn run(plan: Forward, a: AnyPort, b: AnyPort, args: &Run) -> Result<E
             break;
         }
         if now >= next {
-            live.update(&running.meter().read())?;
+            // Nobody reads any more: time to stop.
+            if !is_read(live.update(&running.meter().read(), running.tuners().events()))? {
+                break;
+            }
             next += args.interval;
         }
         std::thread::sleep(LOOK.min(left));
     }
     live.end();
+    drop(control);
     let summary = running.stop();
-    if args.json {
-        summary::json(&summary)?
-    } else {
-        summary::print(&summary)?
-    }
-    let lost = summary.buffers_away > 0 || summary.reading.balance().in_flight() != 0;
+    is_read(if args.json { summary::json(&summary) } else { summary::print(&summary) })?;
+    let lost = summary.buffers_away > 0 || summary.pages_away > 0 || summary.reading.balance().in_flight() != 0;
     let failed = !summary.failed.is_empty() || !summary.gone.is_empty();
     Ok(if lost || failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Whether there is still somebody who reads what is written.
+fn is_read(written: io::Result<()>) -> io::Result<bool> {
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        other => other.map(|()| true),
+    }
 }

@@ -8,12 +8,15 @@ use towpath::Summary;
 use towpath::datapath::report::{Balance, Drops, GroReading, PortReading, Reading};
 use towpath::packet::Snapshot;
 
+/// Users of ports that people are told of.
+const VISITORS: usize = 8;
+
 /// One line of JSON.
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub(crate) enum Line<'a> {
     /// While it runs: totals, and rates since the last line.
-    Live { seconds: f64, ports: Vec<Port<'a>>, gro: Gro },
+    Live { seconds: f64, ports: Vec<Port<'a>>, gro: Gro, events: Vec<Event<'a>> },
     /// At the end: totals, mean rates, the balance.
     Summary {
         seconds: f64,
@@ -22,7 +25,13 @@ pub(crate) enum Line<'a> {
         balance: Balance,
         in_flight: i64,
         buffers_away: usize,
+        pages: u64,
+        pages_away: u64,
+        /// Packets that could not be handed to their egress as they lay.
+        copied: u64,
         pool_shortages: u64,
+        events: Vec<Event<'a>>,
+        visitors: &'a [(String, String)],
         gone: &'a [String],
         failed: &'a [String],
     },
@@ -43,6 +52,28 @@ impl Gro {
         let GroReading { packets, merged, aggregates, aside, .. } = *reading;
         Gro { packets, merged, aggregates, aside, flushed: reading.flushed().collect() }
     }
+}
+
+/// What is worth to be known, and was survived.
+#[derive(Serialize)]
+pub(crate) struct Event<'a> {
+    port: &'a str,
+    event: &'static str,
+    times: u64,
+}
+
+/// Port, event, and how often.
+pub(crate) type Happened = (String, &'static str, u64);
+
+impl<'a> Event<'a> {
+    fn new((port, event, times): &'a Happened) -> Event<'a> {
+        Event { port, event, times: *times }
+    }
+}
+
+/// An event for people.
+pub(crate) fn event((port, event, times): &Happened) -> String {
+    format!("{port}: {} {}", grouped(*times), event.replace(['_', '-'], " "))
 }
 
 /// One port.
@@ -95,8 +126,13 @@ fn ports<'a>(total: &'a Reading, step: &Reading) -> Vec<Port<'a>> {
 }
 
 impl<'a> Line<'a> {
-    pub(crate) fn live(total: &'a Reading, step: &Reading) -> Line<'a> {
-        Line::Live { seconds: total.elapsed.as_secs_f64(), ports: ports(total, step), gro: Gro::new(&total.gro) }
+    pub(crate) fn live(total: &'a Reading, step: &Reading, events: &'a [Happened]) -> Line<'a> {
+        Line::Live {
+            seconds: total.elapsed.as_secs_f64(),
+            ports: ports(total, step),
+            gro: Gro::new(&total.gro),
+            events: events.iter().map(Event::new).collect(),
+        }
     }
 
     fn summary(summary: &'a Summary) -> Line<'a> {
@@ -109,7 +145,12 @@ impl<'a> Line<'a> {
             in_flight: balance.in_flight(),
             balance,
             buffers_away: summary.buffers_away,
+            pages: summary.pages,
+            pages_away: summary.pages_away,
+            copied: reading.copied().0,
             pool_shortages: summary.shortages,
+            events: summary.events.iter().map(Event::new).collect(),
+            visitors: &summary.visitors,
             gone: &summary.gone,
             failed: &summary.failed,
         }
@@ -141,6 +182,9 @@ pub(crate) fn print(summary: &Summary) -> io::Result<()> {
     }
     print_gro(&mut out, &reading.gro)?;
     print_balance(&mut out, &reading.balance())?;
+    if let (copies @ 1.., bytes) = reading.copied() {
+        writeln!(out, "copied   {} packets, {}B, on their way to egresses", grouped(copies), si(bytes as f64))?;
+    }
     let home = match summary.buffers_away {
         0 => "all home".to_owned(),
         n => format!("{n} NOT HOME"),
@@ -150,7 +194,24 @@ pub(crate) fn print(summary: &Summary) -> io::Result<()> {
         n => format!("; the pool was dry {} times (--buffers)", grouped(n)),
     };
     writeln!(out, "buffers  {home}{shortages}")?;
+    if summary.pages > 0 {
+        let home = match summary.pages_away {
+            0 => "all home".to_owned(),
+            n => format!("{n} NOT HOME"),
+        };
+        writeln!(out, "pages    {} of applications, {home}", grouped(summary.pages))?;
+    }
     writeln!(out, "time     {seconds:.2} s")?;
+    for happened in &summary.events {
+        writeln!(out, "events   {}", event(happened))?;
+    }
+    let earlier = summary.visitors.len().saturating_sub(VISITORS);
+    for (port, line) in summary.visitors.iter().skip(earlier) {
+        writeln!(out, "visitor  {port}: {line}")?;
+    }
+    if earlier > 0 {
+        writeln!(out, "visitors {earlier} earlier ones (--json tells all that are remembered)")?;
+    }
     for gone in &summary.gone {
         writeln!(out, "gone     {gone}")?;
     }

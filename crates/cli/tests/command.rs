@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::process::Stdio;
 use support::datapath::{Line, command, run};
 use support::{Finished, Towpath};
 
@@ -61,6 +62,17 @@ fn a_signal_ends_it_in_good_order() {
 }
 
 #[test]
+fn it_stops_in_good_order_when_nobody_reads_what_it_says() {
+    for more in [&["--json", "--interval", "20ms"][..], &["--duration", "200ms"]] {
+        let mut command = command(&[&["fwd", "gen:", "null:", "--oneway"], more].concat());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{more:?}: {output:?}");
+    }
+}
+
+#[test]
 fn what_is_coalesced_is_accounted_for() {
     let args = ["fwd", "gen:count=5000,flows=7,size=1448,proto=tcp", "null:", "--oneway", "--gro", "on", "--json"];
     let balance = run(&args).code(0).summary().is_clean().balance.clone();
@@ -87,9 +99,14 @@ fn errors_name_the_option_the_value_and_the_rule() {
         (&["fwd", "--duration", "soon"], &["--duration", "soon", "250us, 10ms, 5s"]),
         (&["fwd", "--count", "0"], &["--count", "0", "above 0"]),
         (&["fwd", "--buffers", "none"], &["--buffers", "none", "whole number"]),
+        (&["fwd", "--buffers", "7"], &["buffers=7", "8 or more"]),
         (&["fwd", "--idle", "doze"], &["--idle", "doze", "spin, yield, sleep"]),
         (&["fwd", "--workers", "0"], &["workers"]),
         (&["fwd", "--workers", "9999"], &["workers=9999", "each of the workers needs one"]),
+        (
+            &["fwd", "veth:x?queues=1", "veth:x?queues=1", "--workers", "2"],
+            &["workers=2", "1 queue", "open it with ?queues=2"],
+        ),
         (&["fwd", "--cores", "4095"], &["cores=4095", "among the cores"]),
         (&["fwd", "--lanes", "4095"], &["4095", "among the cores"]),
         (&["fwd", "--steer", "left"], &["--steer", "left", "round-robin"]),

@@ -61,6 +61,16 @@ impl Bell {
     }
 }
 
+#[cfg(all(test, not(loom)))]
+impl Bell {
+    /// How often it rang since it was last armed, as the kernel tells it.
+    pub(crate) fn rung(&self) -> Option<u64> {
+        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", self.fd())).ok()?;
+        let count = info.lines().find_map(|line| line.strip_prefix("eventfd-count:"))?;
+        u64::from_str_radix(count.trim(), 16).ok()
+    }
+}
+
 #[cfg(all(test, loom))]
 impl Bell {
     /// Sleeps on the descriptor.

@@ -15,8 +15,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_gro as gro;
 use towpath_packet::port::Layer;
-use towpath_packet::{Batch, Cache, Counters, Csum, Gso, GsoKind, Offloads, Packet};
-use towpath_wire::checksum::{self, Checksum};
+use towpath_packet::{Batch, Cache, Counters, Offloads, Packet};
+
+mod chain;
+
+pub use chain::Chain;
+pub(crate) use chain::gro_offload;
 
 /// Packets after which a busy ingress is flushed, as if it had been emptied: it bounds what the first of them waits.
 const BUDGET: usize = 512;
@@ -201,133 +205,6 @@ impl Coalescer {
         }
         self.figures.store(stats, self.engine.is_aside());
     }
-}
-
-/// A packet, as the engine sees it.
-struct Chain(Packet);
-
-impl gro::Segment for Chain {
-    #[inline]
-    fn head(&self) -> &[u8] {
-        self.0.linear()
-    }
-
-    #[inline]
-    fn head_mut(&mut self) -> &mut [u8] {
-        self.0.linear_mut()
-    }
-
-    #[inline]
-    fn packet_len(&self) -> usize {
-        self.0.len()
-    }
-
-    #[inline]
-    fn offload(&self) -> gro::Offload {
-        gro_offload(&self.0)
-    }
-
-    #[inline]
-    fn set_offload(&mut self, offload: gro::Offload) {
-        let packet = &mut self.0;
-        packet.set_csum(match offload.checksum {
-            gro::Checksum::Unverified => Csum::Unknown,
-            gro::Checksum::Verified => Csum::Verified,
-            // The transport's own field, so always within reach.
-            gro::Checksum::Partial { start, offset } => Csum::Partial { start, offset: offset as u8 },
-        });
-        packet.set_gso(offload.gso.map(|gso| Gso {
-            kind: match gso.kind {
-                gro::GsoKind::Tcp4 => GsoKind::Tcp4,
-                gro::GsoKind::Tcp6 => GsoKind::Tcp6,
-                gro::GsoKind::Udp => GsoKind::Udp,
-            },
-            ecn: gso.ecn,
-            size: gso.size,
-            segs: gso.segs,
-            hdr_len: gso.header_len,
-        }));
-    }
-
-    #[inline]
-    fn vlan(&self) -> u32 {
-        match self.0.vlan() {
-            None => 0,
-            Some(vlan) => (if vlan.service { 0x88a8_0000 } else { 0x8100_0000 }) | u32::from(vlan.tci),
-        }
-    }
-
-    #[inline]
-    fn sum(&self, from: usize) -> u16 {
-        if self.0.frags() == 0 {
-            return checksum::sum(self.0.linear().get(from..).unwrap_or_default());
-        }
-        let (mut sum, mut skip) = (Checksum::new(), from);
-        for chunk in self.0.chunks() {
-            let mut piece = chunk.skip(skip);
-            skip = skip.saturating_sub(chunk.len());
-            match piece.bytes() {
-                Some(bytes) => sum.add_bytes(bytes),
-                None => {
-                    let mut copy = [0; 256];
-                    while !piece.is_empty() {
-                        let n = piece.copy_to(0, &mut copy);
-                        sum.add_bytes(&copy[..n]);
-                        piece = piece.skip(n);
-                    }
-                }
-            }
-        }
-        sum.sum()
-    }
-
-    #[inline]
-    fn append(&mut self, mut other: Chain, skip: usize, verify: Option<u16>) -> gro::Appended<Chain> {
-        if let Some(rest) = verify
-            && checksum::add(rest, other.sum(skip)) != checksum::VALID
-        {
-            return gro::Appended::Corrupt(other);
-        }
-        if self.0.frags() + other.0.frags() + 1 > towpath_packet::MAX_FRAGS {
-            return gro::Appended::Full(other);
-        }
-        if !other.0.pull_front(skip) {
-            return gro::Appended::Full(other);
-        }
-        match self.0.append(other.0) {
-            Ok(()) => gro::Appended::Chained,
-            Err(back) => gro::Appended::Full(Chain(back)),
-        }
-    }
-
-    #[inline]
-    fn prefetch(&self) {
-        self.0.prefetch_data();
-    }
-}
-
-/// The packet's metadata in the terms of the engine.
-pub(crate) fn gro_offload(packet: &Packet) -> gro::Offload {
-    let checksum = match packet.csum() {
-        Csum::Unknown => gro::Checksum::Unverified,
-        Csum::Verified => gro::Checksum::Verified,
-        Csum::Partial { start, offset } => gro::Checksum::Partial { start, offset: u16::from(offset) },
-    };
-    let gso = packet.gso().map(|gso| gro::Gso {
-        kind: match gso.kind {
-            GsoKind::Tcp4 => gro::GsoKind::Tcp4,
-            GsoKind::Tcp6 => gro::GsoKind::Tcp6,
-            GsoKind::Udp => gro::GsoKind::Udp,
-        },
-        size: gso.size,
-        segs: gso.segs,
-        header_len: gso.hdr_len,
-        ecn: gso.ecn,
-        fixed_id: false,
-        outer_fixed_id: false,
-        tunnel: None,
-    });
-    gro::Offload { checksum, gso }
 }
 
 #[cfg(test)]

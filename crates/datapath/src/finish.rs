@@ -278,13 +278,19 @@ impl Finisher {
     }
 }
 
+impl std::fmt::Debug for Finisher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Finisher").field("link", &self.link).field("ready", &self.ready.len()).finish()
+    }
+}
+
 struct Written {
     written: u64,
     lost: u64,
 }
 
 /// Copies to `to`, which gets `shift` bytes more in front, what `from` asks for and what is known of it.
-fn carry_over(from: &Packet, to: &mut Packet, shift: u16) {
+pub(crate) fn carry_over(from: &Packet, to: &mut Packet, shift: u16) {
     to.set_gso(from.gso());
     to.set_csum(match from.csum() {
         Csum::Partial { start, offset } => Csum::Partial { start: start.saturating_add(shift), offset },

@@ -3,6 +3,7 @@
 //! ```text
 //!   received + split  =  sent + merged + drops (each by name)        the balance
 //!   buffers out       =  buffers home                                once everything has stopped
+//!   pages taken       =  pages home                                  the same, of applications' memory
 //! ```
 
 use serde::Serialize;
@@ -10,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use towpath_gro::{Flush, Stats};
+use towpath_packet::port::Lent;
 use towpath_packet::{Counters, Pool, Snapshot};
 
 /// Where to read everything from; cheap to read at any time, from any thread.
@@ -20,6 +22,7 @@ pub struct Meter {
     gro: Vec<Arc<GroCounters>>,
     pool: Pool,
     own_pools: Vec<Pool>,
+    lent: Vec<Arc<Lent>>,
     started: Instant,
 }
 
@@ -37,7 +40,7 @@ pub struct PortMeter {
 impl Meter {
     /// A meter; its clock starts now.
     pub fn new(ports: Vec<PortMeter>, routes: Vec<Arc<Counters>>, pool: Pool) -> Meter {
-        Meter { ports, routes, gro: Vec::new(), pool, own_pools: Vec::new(), started: Instant::now() }
+        Meter { ports, routes, gro: Vec::new(), pool, own_pools: Vec::new(), lent: Vec::new(), started: Instant::now() }
     }
 
     /// Reads these GRO engines as well.
@@ -64,6 +67,23 @@ impl Meter {
     pub fn with_pools(mut self, pools: Vec<Pool>) -> Meter {
         self.own_pools = pools;
         self
+    }
+
+    /// Watches these counts of others' memory as well.
+    #[must_use]
+    pub fn with_lent(mut self, lent: Vec<Arc<Lent>>) -> Meter {
+        self.lent = lent;
+        self
+    }
+
+    /// Pieces of others' memory that were put into packets.
+    pub fn pages(&self) -> u64 {
+        self.lent.iter().map(|lent| lent.taken()).sum()
+    }
+
+    /// Pieces of others' memory that are not home. Exact only once every worker has stopped.
+    pub fn pages_away(&self) -> u64 {
+        self.lent.iter().map(|lent| lent.away()).sum()
     }
 
     /// Chunks of all pools that are not home. Exact only once every worker has stopped.
@@ -120,6 +140,12 @@ impl Reading {
             routes: self.routes.since(&earlier.routes),
             gro: self.gro,
         }
+    }
+
+    /// Packets that could not be handed to their egress as they lay, and how many bytes of them were copied.
+    pub fn copied(&self) -> (u64, u64) {
+        let all = self.ports.iter().fold(self.routes, |sum, port| sum.plus(&port.rx).plus(&port.tx));
+        (all.copied, all.copied_bytes)
     }
 
     /// The balance at this moment.

@@ -3,8 +3,8 @@
 //! ```text
 //!   RxQueue ──rx──► incoming ──► verdicts ──► Coalescer, if there is one ──► incoming
 //!                      │            └ tx, redirect: to the route of the other direction, on the same thread
-//!                      ├─ a packet asks for more than the egress can ──► Finisher ──► outgoing ──tx──► TxQueue
-//!                      └─ no packet does ──────────────────────────────────────────────────tx──► TxQueue
+//!                      ├─ a packet asks for more than the egress can ──► Finisher ──► outgoing ──► Fitter ──tx──► TxQueue
+//!                      └─ no packet does ──────────────────────────────────────────────────► Fitter ──tx──► TxQueue
 //! ```
 //!
 //! Order is absolute: nothing is received while something waits to be sent. An egress that takes no more holds the
@@ -18,6 +18,8 @@ mod settle;
 use self::settle::Settling;
 use crate::coalesce::{CoalesceConfig, Coalescer};
 use crate::finish::{Finisher, asks_more};
+use crate::fit::Fitter;
+use crate::mirror::mirror;
 use crate::report::GroCounters;
 use crate::rules::{Judge, PortSide, Verdict, dissect_packet};
 use std::collections::VecDeque;
@@ -25,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 use towpath_gro::Link;
-use towpath_packet::port::{Layer, RxQueue, State, TxQueue, Wake};
+use towpath_packet::port::{Layer, RxQueue, State, TxLinear, TxQueue, TxShape, Wake};
 use towpath_packet::{Batch, Cache, Counters, DropReason, Offloads, Packet};
 use towpath_wire::LinkKind;
 
@@ -38,6 +40,8 @@ pub struct RouteConfig {
     pub layer: Layer,
     /// What the egress may be given, of what it can take: without segmentation abilities, super-packets are cut before it.
     pub allow: Offloads,
+    /// What the egress wants of the memory of packets.
+    pub shape: TxShape,
     /// The ingress is a queue between threads: when stopping, what is in it is still received, until its other side has
     /// closed it.
     pub internal: bool,
@@ -50,6 +54,7 @@ impl Default for RouteConfig {
             egress_wait: Duration::from_millis(10),
             layer: Layer::Ethernet,
             allow: Offloads::ALL,
+            shape: TxShape::default(),
             internal: false,
         }
     }
@@ -98,7 +103,10 @@ pub struct Route<R, T> {
     standing: Standing,
     turned: VecDeque<Packet>,
     coalescer: Option<Coalescer>,
+    gro: CoalesceConfig,
     finisher: Finisher,
+    fitter: Option<Fitter>,
+    mirrors: bool,
     can: Offloads,
     limit: Option<Arc<Limit>>,
     config: RouteConfig,
@@ -113,7 +121,11 @@ pub struct Route<R, T> {
 
 impl<R: RxQueue, T: TxQueue> Route<R, T> {
     /// Joins two queues. `cache` is where segments and copies come from, a [`Direction::Tx`](towpath_packet::Direction::Tx) one.
-    pub fn new(rx: R, tx: T, cache: Cache, config: RouteConfig) -> Route<R, T> {
+    pub fn new(rx: R, tx: T, cache: Cache, mut config: RouteConfig) -> Route<R, T> {
+        if config.shape.linear == TxLinear::Whole {
+            // A super-packet is longer than any chunk.
+            config.allow = config.allow.without(Offloads::GSO);
+        }
         let counters = Arc::new(Counters::default());
         let link = if config.layer == Layer::Ip { Link::Ip } else { Link::Ethernet };
         let finisher = Finisher::new(cache, link, counters.clone());
@@ -129,7 +141,10 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
             standing: Standing { side: PortSide::A, pair: 0 },
             turned: VecDeque::with_capacity(TURNED),
             coalescer: None,
+            gro: CoalesceConfig::default(),
             finisher,
+            fitter: Fitter::new(config.shape, counters.clone()),
+            mirrors: false,
             can,
             limit: None,
             config,
@@ -152,8 +167,10 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
     /// Coalesces what is received, if `config` says so for this egress.
     #[must_use]
     pub fn with_gro(mut self, config: &CoalesceConfig) -> Route<R, T> {
-        if config.applies(self.can) {
-            self.coalescer = Some(Coalescer::new(config, self.config.layer, self.can, self.counters.clone()));
+        let potential = self.tx.potential().and(self.config.allow);
+        if config.applies(potential) {
+            self.gro = *config;
+            self.coalescer = Some(Coalescer::new(config, self.config.layer, potential, self.counters.clone()));
         }
         self
     }
@@ -162,6 +179,13 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
     #[must_use]
     pub fn with_judge(mut self, judge: Box<dyn Judge>) -> Route<R, T> {
         self.judge = Some(judge);
+        self
+    }
+
+    /// Turns each packet round: the egress is where it came from.
+    #[must_use]
+    pub fn with_mirror(mut self) -> Route<R, T> {
+        self.mirrors = true;
         self
     }
 
@@ -238,7 +262,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
             return 0;
         }
         if self.turned.is_empty() {
-            self.settling.step(&mut self.rx, self.coalescer.as_mut(), self.tx.pending());
+            self.settling.step(&mut self.rx, self.coalescer.as_mut(), &mut self.tx);
         }
         self.rx.refill();
         let received = self.rx.rx(&mut self.incoming);
@@ -265,7 +289,13 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
         if self.judge.is_some() {
             self.judge_incoming();
         }
-        if let Some(coalescer) = &mut self.coalescer {
+        if self.mirrors {
+            self.mirror_incoming();
+        }
+        let worth = self.gro.applies(self.can);
+        if let Some(coalescer) = &mut self.coalescer
+            && (worth || coalescer.ready() + coalescer.held() > 0)
+        {
             coalescer.push(&mut self.incoming, received < Batch::<64>::CAPACITY);
         }
         self.send();
@@ -316,6 +346,27 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
                 Verdict::Pass | Verdict::Port(_) => {}
             }
             let _ = self.incoming.push(packet);
+        }
+    }
+
+    /// Turns all that has come in round; what can't be is dropped as malformed.
+    fn mirror_incoming(&mut self) {
+        let mut turned = [true; Batch::<64>::CAPACITY];
+        for (packet, turned) in self.incoming.as_mut_slice().iter_mut().zip(&mut turned) {
+            *turned = mirror(packet, self.config.layer);
+        }
+        if turned.iter().all(|turned| *turned) {
+            return;
+        }
+        let mut all = std::mem::take(&mut self.incoming);
+        let n = all.len();
+        for (packet, turned) in all.drain_front(n).zip(turned) {
+            if turned {
+                let _ = self.incoming.push(packet);
+            } else {
+                self.counters.dropped(DropReason::Malformed, 1);
+                self.finisher.cache().free(packet);
+            }
         }
     }
 
@@ -375,6 +426,9 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
             };
             if batch.is_empty() {
                 break;
+            }
+            if let Some(fitter) = &mut self.fitter {
+                fitter.fit(batch, self.finisher.cache());
             }
             let taken = self.tx.tx(batch);
             sent += taken;
@@ -458,7 +512,11 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
             // that the route waits is bounded anyway, so it is looked at from time to time as well.
             return [(Wake::Poll, true), (Wake::Never, true)];
         }
-        let reclaim = if self.tx.pending() > 0 { self.tx.wake() } else { Wake::Never };
+        let reclaim = match self.tx.pending() {
+            0 if self.settling.is_under_way() => Wake::Poll,
+            0 => Wake::Never,
+            _ => self.tx.wake(),
+        };
         let rx = if self.ended.is_some() { Wake::Never } else { self.rx.wake() };
         [(rx, false), (reclaim, true)]
     }

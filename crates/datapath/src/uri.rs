@@ -16,7 +16,7 @@
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
-use towpath_packet::port::PortError;
+use towpath_packet::port::{PortError, TxLinear};
 
 /// Schemes whose options follow the colon directly.
 const NO_TARGET: [&str; 2] = ["gen", "null"];
@@ -193,6 +193,18 @@ impl Options {
         }
     }
 
+    /// How much of a packet is to be linear: `none`, `whole`, or a number of bytes.
+    ///
+    /// # Errors
+    /// [`PortError::Option`] shows the forms.
+    pub fn linear(&mut self, name: &'static str) -> Result<Option<TxLinear>, PortError> {
+        let Some(value) = self.text(name) else { return Ok(None) };
+        match parse_linear(&value) {
+            Some(linear) => Ok(Some(linear)),
+            None => Err(self.error(name, value, "must be none, whole, or a number of bytes from 1 to 65535")),
+        }
+    }
+
     /// A span of time: a number with `us`, `ms`, `s`, `m` or `h`.
     ///
     /// # Errors
@@ -219,6 +231,15 @@ impl Options {
             None => Ok(()),
             Some((key, value)) => Err(self.error(key, value, rule)),
         }
+    }
+}
+
+/// How much of a packet is to be linear: `none`, `whole`, or a number of bytes.
+pub fn parse_linear(text: &str) -> Option<TxLinear> {
+    match text {
+        "none" => Some(TxLinear::None),
+        "whole" => Some(TxLinear::Whole),
+        number => number.parse().ok().filter(|&n| n > 0).map(TxLinear::Header),
     }
 }
 

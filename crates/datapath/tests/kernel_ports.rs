@@ -10,3 +10,5 @@ mod common;
 mod packet;
 #[path = "kernel_ports/tap.rs"]
 mod tap;
+#[path = "kernel_ports/xdp.rs"]
+mod xdp;

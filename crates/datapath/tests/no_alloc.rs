@@ -3,6 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use towpath_datapath::ports::{fault, generator, null, pcap, veth};
+use towpath_datapath::sock;
 use towpath_packet::port::{Port, Queues, RxQueue, Start, TxQueue};
 use towpath_packet::{Batch, Offloads, Pool, PoolConfig};
 
@@ -182,4 +183,46 @@ fn faults_allocate_nothing_either() {
         taken
     });
     assert_eq!(n, 0);
+}
+
+#[test]
+fn sending_from_and_receiving_into_an_application_allocates_nothing_on_either_side() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let config = sock::Config { path: path.clone(), ..sock::Config::default() };
+    let Queues { mut rx, mut tx } = start(sock::open(config).unwrap(), &pool());
+    let umem = towpath_client::Umem::new(512, 2048).unwrap();
+    let mut app = towpath_client::Socket::connect(&umem, &path, &towpath_client::Config::default()).unwrap();
+    let mut empty: Vec<_> = std::iter::from_fn(|| umem.alloc()).take(256).collect();
+    let mut out: Vec<_> = std::iter::from_fn(|| umem.alloc()).take(64).collect();
+    let (mut fresh, mut got) = (Vec::with_capacity(512), Vec::with_capacity(512));
+    let mut batch = Batch::new();
+    app.fill(&mut empty).unwrap();
+    out.iter_mut().for_each(|frame| assert!(frame.set_range(0, 100)));
+    app.tx(&mut out).unwrap();
+    // The session's halves reach the queues from another thread.
+    while batch.is_empty() || tx[0].tx(&mut batch) == 0 {
+        std::thread::yield_now();
+        tx[0].reclaim();
+        rx[0].rx(&mut batch);
+    }
+    let dropped = tx[0].counters().snapshot().all_drops();
+    let n = allocations(|| {
+        out.append(&mut fresh);
+        out.iter_mut().for_each(|frame| assert!(frame.set_range(0, 100)));
+        app.fill(&mut empty).unwrap();
+        app.tx(&mut out).unwrap();
+        // What it sends comes back to it.
+        tx[0].reclaim();
+        rx[0].rx(&mut batch);
+        let moved = tx[0].tx(&mut batch);
+        tx[0].kick();
+        rx[0].rx(&mut batch);
+        app.completions(&mut fresh).unwrap();
+        app.rx(&mut got).unwrap();
+        empty.append(&mut got);
+        moved
+    });
+    assert_eq!(n, 0);
+    assert_eq!(tx[0].counters().snapshot().all_drops(), dropped);
 }

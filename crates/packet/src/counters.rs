@@ -65,6 +65,8 @@ pub struct Counters {
     missed: AtomicU64,
     split: AtomicU64,
     merged: AtomicU64,
+    copied: AtomicU64,
+    copied_bytes: AtomicU64,
     drops: [AtomicU64; REASONS],
 }
 
@@ -117,6 +119,13 @@ impl Counters {
         add(&self.merged, n);
     }
 
+    /// `packets` could not be handed on as they lay: `bytes` of them were copied.
+    #[inline]
+    pub fn copied(&self, packets: u64, bytes: u64) {
+        add(&self.copied, packets);
+        add(&self.copied_bytes, bytes);
+    }
+
     /// `n` packets were dropped.
     #[inline]
     pub fn dropped(&self, reason: DropReason, n: u64) {
@@ -135,6 +144,8 @@ impl Counters {
             missed: get(&self.missed),
             split: get(&self.split),
             merged: get(&self.merged),
+            copied: get(&self.copied),
+            copied_bytes: get(&self.copied_bytes),
             drops: std::array::from_fn(|i| get(&self.drops[i])),
         }
     }
@@ -159,6 +170,10 @@ pub struct Snapshot {
     pub split: u64,
     /// Packets that became part of others.
     pub merged: u64,
+    /// Packets that could not be handed on as they lay.
+    pub copied: u64,
+    /// Bytes of them that were copied.
+    pub copied_bytes: u64,
     drops: [u64; REASONS],
 }
 
@@ -200,6 +215,8 @@ impl Snapshot {
             missed: f(self.missed, other.missed),
             split: f(self.split, other.split),
             merged: f(self.merged, other.merged),
+            copied: f(self.copied, other.copied),
+            copied_bytes: f(self.copied_bytes, other.copied_bytes),
             drops: std::array::from_fn(|i| f(self.drops[i], other.drops[i])),
         }
     }

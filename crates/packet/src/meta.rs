@@ -7,8 +7,8 @@
 //!  └─ never cleared ─┘                       └─ zero in a new packet: three wide stores ─┘
 //! ```
 //!
-//! Everything that allocation, a driver and GRO touch lies in this one line. What only shared or foreign chunks
-//! need (a reference count, the owner's token) lies in side arrays of the pool, so that ordinary packets
+//! Everything that allocation, a driver and GRO touch lies in this one line. What only shared chunks
+//! need (a reference count, what a view keeps alive) lies in side arrays of the pool, so that ordinary packets
 //! never pay for it.
 //!
 //! Invariant: `data - headroom` is the first byte of the chunk and `headroom + len + tailroom` its size, at all times.
@@ -74,9 +74,9 @@ pub(crate) struct Meta {
     /// Next chunk of the chain; when free: next free chunk in the pool's list of returned chunks.
     pub(crate) next: *mut Meta,
     pub(crate) stamp: Stamp,
-    /// Bytes in the whole chain. Head only.
+    /// Bytes in the whole chain. Head only; in a page, half of its token.
     pub(crate) total: u32,
-    /// Flow hash. Head only.
+    /// Flow hash. Head only; in a page, the other half.
     pub(crate) hash: u32,
     pub(crate) csum_start: u16,
     pub(crate) gso_size: u16,
@@ -124,6 +124,23 @@ impl Meta {
     #[inline]
     pub(crate) fn size(&self) -> u16 {
         self.room.headroom + self.room.len + self.room.tailroom
+    }
+
+    /// Makes the Meta stand for a page. What its owner calls it, and how long it is at first, is kept in fields that only heads use;
+    /// the others of these stay as they are.
+    #[inline]
+    pub(crate) fn show(&mut self, at: NonNull<u8>, len: u16, token: u64) {
+        self.data = at.as_ptr();
+        self.room = Room { headroom: 0, tailroom: 0, len, frags: 0 };
+        self.next = null_mut();
+        self.flags = flag::FOREIGN;
+        (self.total, self.hash, self.hdr_len) = (token as u32, (token >> 32) as u32, len);
+    }
+
+    /// What a page's owner calls it, and how long it was at first.
+    #[inline]
+    pub(crate) fn token(&self) -> (u64, u16) {
+        (u64::from(self.hash) << 32 | u64::from(self.total), self.hdr_len)
     }
 
     /// Makes the chunk an empty packet. `room` is that of an empty chunk of this size.

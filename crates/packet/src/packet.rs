@@ -10,11 +10,14 @@
 //! each has at least one byte. A packet handed over by value is owned; every refusal hands it back.
 
 use crate::buf::Buf;
-use crate::chunk::Chunk;
-use crate::meta::{Meta, Stamp, flag};
-use crate::offload::{Csum, Gso, GsoKind, Vlan};
+use crate::meta::{Meta, Room, flag};
 use crate::pool::{Cache, Shared};
 use std::ptr::NonNull;
+
+mod chain;
+mod work;
+
+pub use chain::Chunks;
 
 /// Fragments that a packet can have behind its head: enough for 64 KiB in pieces of 256 bytes.
 pub const MAX_FRAGS: usize = 256;
@@ -124,29 +127,32 @@ impl Packet {
         usize::from(self.meta().room.tailroom)
     }
 
+    /// First byte of the tailroom.
+    #[inline]
+    pub(crate) fn spare(&self) -> NonNull<u8> {
+        let meta = self.meta();
+        // SAFETY: a head's chunk is memory of its pool, so its data pointer is not null, nor is one behind it in the chunk.
+        unsafe { NonNull::new_unchecked(meta.data.wrapping_add(usize::from(meta.room.len))) }
+    }
+
+    /// Makes an empty packet's headroom exactly `n` bytes, whatever its pool gives.
+    ///
+    /// # Errors
+    /// [`NoRoom`] when the chunk is smaller, or the packet not empty.
+    #[inline]
+    pub fn set_headroom(&mut self, n: usize) -> Result<(), NoRoom> {
+        let meta = self.meta_mut();
+        let short = u16::try_from(n).ok().filter(|&n| n <= meta.size() && meta.total == 0).ok_or(NoRoom)?;
+        // The chunk begins `headroom` bytes before the data, so both steps stay inside it.
+        meta.data = meta.data.wrapping_sub(usize::from(meta.room.headroom)).wrapping_add(n);
+        meta.room = Room::empty(meta.size(), short);
+        Ok(())
+    }
+
     /// Number of fragments.
     #[inline]
     pub fn frags(&self) -> usize {
         usize::from(self.meta().room.frags)
-    }
-
-    /// All contiguous pieces in order: the linear part if it has bytes, then the fragments.
-    #[inline]
-    pub fn chunks(&self) -> Chunks<'_> {
-        let first = self.meta();
-        let next = if first.room.len > 0 { Some(first) } else { chained(first) };
-        Chunks { next }
-    }
-
-    /// Memory that the packet keeps busy, in bytes: whole chunks and their metadata, however few bytes are used.
-    pub fn truesize(&self) -> usize {
-        let mut at = Some(self.meta());
-        let mut sum = 0;
-        while let Some(meta) = at {
-            sum += usize::from(meta.size()) + size_of::<Meta>();
-            at = chained(meta);
-        }
-        sum
     }
 
     /// Adds `n` bytes in front and returns them to be written (they hold whatever was there).
@@ -192,33 +198,6 @@ impl Packet {
         true
     }
 
-    /// Takes `n` bytes (at most those in the fragments) off the first fragments, and frees those that it empties.
-    #[cold]
-    fn pull_frags(&mut self, mut n: usize) {
-        let head = self.meta_mut();
-        while n > 0
-            && let Some(mut first) = NonNull::new(head.next)
-        {
-            // SAFETY: the chain is owned by this packet.
-            let frag = unsafe { first.as_mut() };
-            let take = n.min(usize::from(frag.room.len));
-            frag.pull(take as u16);
-            n -= take;
-            head.total -= take as u32;
-            if frag.room.len == 0 {
-                head.next = frag.next;
-                head.room.frags -= 1;
-                if let Some(mut second) = NonNull::new(frag.next) {
-                    // SAFETY: the chain is owned by this packet; the second fragment becomes the first.
-                    unsafe { second.as_mut().stamp = frag.stamp };
-                }
-                frag.next = std::ptr::null_mut();
-                // SAFETY: the fragment was unlinked, so nothing refers to it any more.
-                unsafe { Shared::give_home(first) };
-            }
-        }
-    }
-
     /// Adds `n` bytes behind the linear part of a packet without fragments and returns them to be written (they hold
     /// whatever was there).
     ///
@@ -233,144 +212,6 @@ impl Packet {
         meta.room.len += short;
         meta.total += u32::from(short);
         Ok(&mut self.linear_mut()[old..])
-    }
-
-    /// Cuts the packet to its first `len` bytes; does nothing if it has no more. Fragments that lie behind are freed.
-    pub fn truncate(&mut self, len: usize) {
-        if len >= self.len() {
-            return;
-        }
-        let (mut keep, mut frags, mut last) = (len, 0, self.0);
-        loop {
-            // SAFETY: the chain is owned by this packet.
-            let meta = unsafe { last.as_mut() };
-            let stay = keep.min(usize::from(meta.room.len)) as u16;
-            meta.room.tailroom += meta.room.len - stay;
-            meta.room.len = stay;
-            keep -= usize::from(stay);
-            match NonNull::new(meta.next) {
-                Some(next) if keep > 0 => last = next,
-                rest => {
-                    meta.next = std::ptr::null_mut();
-                    if let Some(rest) = rest {
-                        // SAFETY: what follows was unlinked from this packet.
-                        unsafe { Shared::give_home(rest) };
-                    }
-                    break;
-                }
-            }
-            frags += 1;
-        }
-        let meta = self.meta_mut();
-        meta.total = len as u32;
-        meta.room.frags = frags;
-        if let Some(mut first) = NonNull::new(meta.next) {
-            // SAFETY: the chain is owned by this packet.
-            unsafe { first.as_mut().stamp = Stamp { last: last.as_ptr() } };
-        }
-    }
-
-    /// Makes the first `n` bytes contiguous in the linear part, by copying them out of the fragments.
-    ///
-    /// # Errors
-    /// [`NoRoom`] when the packet is shorter than `n`, or when the head's chunk has not enough room behind the linear part.
-    pub fn make_linear(&mut self, n: usize) -> Result<(), NoRoom> {
-        let missing = n.saturating_sub(usize::from(self.meta().room.len));
-        if missing == 0 {
-            return Ok(());
-        }
-        if n > self.len() || missing > self.tailroom() {
-            return Err(NoRoom);
-        }
-        let (mut at, mut left) = (chained(self.meta()), missing);
-        let mut to = self.meta().data.wrapping_add(usize::from(self.meta().room.len));
-        while left > 0
-            && let Some(frag) = at
-        {
-            let take = left.min(usize::from(frag.room.len));
-            // SAFETY: `to` is the start of the unused tailroom, of which at least `left` bytes remain; the fragment is
-            // readable for `take` bytes and lies in another chunk.
-            unsafe { std::ptr::copy_nonoverlapping(frag.data, to, take) };
-            to = to.wrapping_add(take);
-            left -= take;
-            at = chained(frag);
-        }
-        self.pull_frags(missing);
-        let meta = self.meta_mut();
-        meta.room.len += missing as u16;
-        meta.room.tailroom -= missing as u16;
-        meta.total += missing as u32;
-        Ok(())
-    }
-
-    /// Chains another packet's bytes behind this one's, without copying. What the other asked for (checksum,
-    /// segmentation, …) is forgotten.
-    ///
-    /// # Errors
-    /// Hands the other packet back when the two have more than [`MAX_FRAGS`] fragments together.
-    #[inline]
-    pub fn append(&mut self, other: Packet) -> Result<(), Packet> {
-        let added = other.frags() + usize::from(other.meta().room.len > 0);
-        if self.frags() + added > MAX_FRAGS {
-            return Err(other);
-        }
-        let bytes = other.meta().total;
-        let mut first = other.into_meta();
-        // SAFETY: the chain was the other packet's, and now is ours.
-        let head = unsafe { first.as_mut() };
-        let rest = NonNull::new(head.next);
-        // SAFETY: in a first fragment the field is the last one of the chain.
-        let last = rest.map_or(first.as_ptr(), |rest| unsafe { rest.as_ref().stamp.last });
-        if head.room.len == 0 {
-            head.next = std::ptr::null_mut();
-            // SAFETY: an empty head carries nothing; it was unlinked above.
-            unsafe { Shared::give_home(first) };
-            match rest {
-                Some(rest) => first = rest,
-                None => return Ok(()),
-            }
-        }
-        self.link(first, last, added as u16, bytes);
-        Ok(())
-    }
-
-    /// Chains a single chunk behind this packet's bytes; one without bytes is freed.
-    ///
-    /// # Errors
-    /// Hands the chunk back when the packet has [`MAX_FRAGS`] fragments already.
-    #[inline]
-    pub fn append_buf(&mut self, buf: Buf) -> Result<(), Buf> {
-        if self.frags() == MAX_FRAGS {
-            return Err(buf);
-        }
-        if !buf.is_empty() {
-            let bytes = buf.len() as u32;
-            let meta = buf.into_meta();
-            self.link(meta, meta.as_ptr(), 1, bytes);
-        }
-        Ok(())
-    }
-
-    /// Links the owned chunks `first ..= last` behind what is there.
-    #[inline]
-    fn link(&mut self, mut first: NonNull<Meta>, last: *mut Meta, frags: u16, bytes: u32) {
-        let meta = self.meta_mut();
-        meta.room.frags += frags;
-        meta.total += bytes;
-        match NonNull::new(meta.next) {
-            None => {
-                meta.next = first.as_ptr();
-                // SAFETY: the chunk is owned, and is the first fragment now.
-                unsafe { first.as_mut().stamp = Stamp { last } };
-            }
-            Some(mut front) => {
-                // SAFETY: the chain is owned by this packet; the first fragment knows the last.
-                unsafe {
-                    (*front.as_ref().stamp.last).next = first.as_ptr();
-                    front.as_mut().stamp = Stamp { last };
-                }
-            }
-        }
     }
 
     /// The head's chunk alone, to be [shared](crate::SharedBuf) by views.
@@ -408,165 +249,26 @@ impl Packet {
         prefetch(self.0.as_ptr().cast());
     }
 
-    /// Asks the processor to fetch the first line of the linear part.
+    /// Asks the processor to fetch the first two lines of the linear part: TCP's timestamps reach into the second.
     #[inline]
     pub fn prefetch_data(&self) {
-        prefetch(self.meta().data);
+        let data = self.meta().data;
+        prefetch(data);
+        prefetch(data.wrapping_add(64));
     }
 
-    /// What is known about the transport checksum.
+    /// Asks the processor to fetch the rest of the linear part, to be summed or copied soon.
     #[inline]
-    pub fn csum(&self) -> Csum {
+    pub fn prefetch_payload(&self) {
         let meta = self.meta();
-        if meta.flags & flag::CSUM_PARTIAL != 0 {
-            Csum::Partial { start: meta.csum_start, offset: meta.csum_offset }
-        } else if meta.flags & flag::CSUM_VERIFIED != 0 {
-            Csum::Verified
-        } else {
-            Csum::Unknown
+        let (mut at, len) = (128, usize::from(meta.room.len));
+        // Two at a time, since there are many of them.
+        while at < len {
+            prefetch(meta.data.wrapping_add(at));
+            prefetch(meta.data.wrapping_add(at + 64));
+            at += 128;
         }
     }
-
-    /// Sets what is known about the transport checksum.
-    #[inline]
-    pub fn set_csum(&mut self, csum: Csum) {
-        let meta = self.meta_mut();
-        meta.flags &= !(flag::CSUM_PARTIAL | flag::CSUM_VERIFIED);
-        match csum {
-            Csum::Unknown => {}
-            Csum::Verified => meta.flags |= flag::CSUM_VERIFIED,
-            Csum::Partial { start, offset } => {
-                meta.flags |= flag::CSUM_PARTIAL;
-                meta.csum_start = start;
-                meta.csum_offset = offset;
-            }
-        }
-    }
-
-    /// How the packet is to be segmented, if it is a super-packet.
-    #[inline]
-    pub fn gso(&self) -> Option<Gso> {
-        let meta = self.meta();
-        if meta.flags & flag::GSO == 0 {
-            return None;
-        }
-        let kind = match meta.gso_kind {
-            1 => GsoKind::Tcp4,
-            4 => GsoKind::Tcp6,
-            _ => GsoKind::Udp,
-        };
-        let ecn = meta.flags & flag::GSO_ECN != 0;
-        Some(Gso { kind, ecn, size: meta.gso_size, segs: meta.gso_segs, hdr_len: meta.hdr_len })
-    }
-
-    /// Makes the packet a super-packet, or an ordinary one.
-    #[inline]
-    pub fn set_gso(&mut self, gso: Option<Gso>) {
-        let meta = self.meta_mut();
-        meta.flags &= !(flag::GSO | flag::GSO_ECN);
-        if let Some(gso) = gso {
-            meta.flags |= flag::GSO | if gso.ecn { flag::GSO_ECN } else { 0 };
-            meta.gso_kind = gso.kind as u8;
-            meta.gso_size = gso.size;
-            meta.gso_segs = gso.segs;
-            meta.hdr_len = gso.hdr_len;
-        }
-    }
-
-    /// Whether the packet asks for anything that a plain port cannot do: a partial checksum, segmentation, a tag beside it.
-    #[inline]
-    pub fn wants_offload(&self) -> bool {
-        self.meta().flags & (flag::CSUM_PARTIAL | flag::GSO | flag::VLAN) != 0
-    }
-
-    /// The VLAN tag beside the packet.
-    #[inline]
-    pub fn vlan(&self) -> Option<Vlan> {
-        let meta = self.meta();
-        let service = meta.flags & flag::VLAN_SERVICE != 0;
-        (meta.flags & flag::VLAN != 0).then_some(Vlan { tci: meta.vlan_tci, service })
-    }
-
-    /// Sets or removes the VLAN tag beside the packet.
-    #[inline]
-    pub fn set_vlan(&mut self, vlan: Option<Vlan>) {
-        let meta = self.meta_mut();
-        meta.flags &= !(flag::VLAN | flag::VLAN_SERVICE);
-        if let Some(Vlan { tci, service }) = vlan {
-            meta.flags |= flag::VLAN | if service { flag::VLAN_SERVICE } else { 0 };
-            meta.vlan_tci = tci;
-        }
-    }
-
-    /// Hash of the packet's flow, if somebody computed one.
-    #[inline]
-    pub fn flow_hash(&self) -> Option<u32> {
-        let meta = self.meta();
-        (meta.flags & flag::HASH != 0).then_some(meta.hash)
-    }
-
-    /// Notes the hash of the packet's flow.
-    #[inline]
-    pub fn set_flow_hash(&mut self, hash: u32) {
-        let meta = self.meta_mut();
-        meta.flags |= flag::HASH;
-        meta.hash = hash;
-    }
-
-    /// Lane that a verdict chose for the packet.
-    #[inline]
-    pub fn lane(&self) -> Option<u8> {
-        self.meta().lane.checked_sub(1)
-    }
-
-    /// Chooses a lane, 0 to 254.
-    #[inline]
-    pub fn set_lane(&mut self, lane: Option<u8>) {
-        self.meta_mut().lane = lane.map_or(0, |lane| lane.saturating_add(1));
-    }
-
-    /// Number of the port that received the packet, and the queue.
-    #[inline]
-    pub fn ingress(&self) -> (u8, u8) {
-        (self.meta().port, self.meta().rx_queue)
-    }
-
-    /// Notes where the packet came from.
-    #[inline]
-    pub fn set_ingress(&mut self, port: u8, queue: u8) {
-        let meta = self.meta_mut();
-        meta.port = port;
-        meta.rx_queue = queue;
-    }
-
-    /// Time of arrival in nanoseconds since the epoch; 0 when nobody took it.
-    #[inline]
-    pub fn timestamp(&self) -> u64 {
-        // SAFETY: this is a head, where the field is the time; any bits are a number.
-        unsafe { self.meta().stamp.time }
-    }
-
-    /// Notes the time of arrival, in nanoseconds since the epoch.
-    #[inline]
-    pub fn set_timestamp(&mut self, ns: u64) {
-        self.meta_mut().stamp = Stamp { time: ns };
-    }
-}
-
-impl Meta {
-    /// Takes `n` bytes (at most `len`) off the front.
-    #[inline]
-    fn pull(&mut self, n: u16) {
-        self.data = self.data.wrapping_add(usize::from(n));
-        self.room.len -= n;
-        self.room.headroom += n;
-    }
-}
-
-#[inline]
-fn chained(meta: &Meta) -> Option<&Meta> {
-    // SAFETY: chunks of a chain are owned by the packet that `meta` is borrowed from.
-    unsafe { meta.next.as_ref() }
 }
 
 #[inline]
@@ -578,25 +280,6 @@ fn prefetch(at: *const u8) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;
-}
-
-/// Iterator over the contiguous pieces of a packet.
-#[derive(Clone)]
-pub struct Chunks<'a> {
-    next: Option<&'a Meta>,
-}
-
-impl<'a> Iterator for Chunks<'a> {
-    type Item = Chunk<'a>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Chunk<'a>> {
-        let meta = self.next?;
-        self.next = chained(meta);
-        // SAFETY: data and len describe bytes inside the chunk, which the borrowed packet owns; what may change under
-        // us is marked foreign.
-        Some(unsafe { Chunk::new(meta.data, usize::from(meta.room.len), meta.flags & flag::FOREIGN != 0) })
-    }
 }
 
 impl Drop for Packet {

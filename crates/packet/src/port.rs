@@ -23,6 +23,12 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
+mod lent;
+mod tune;
+
+pub use lent::Lent;
+pub use tune::{Setting, Tune, TuneError};
+
 /// What the first bytes of a port's packets are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layer {
@@ -42,14 +48,26 @@ impl Layer {
 }
 
 /// How much of a packet a port wants in the linear part before it can send it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TxLinear {
     /// Nothing: all bytes may be in fragments.
+    #[default]
     None,
     /// The first bytes, as many as said, or the whole packet if it is shorter.
     Header(u16),
     /// All of it.
     Whole,
+}
+
+/// What an egress asks of the bytes of a packet, so that it neither copies nor moves them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TxShape {
+    /// What it wants linear.
+    pub linear: TxLinear,
+    /// Bytes in front of the packet that it writes its own headers to.
+    pub headroom: u16,
+    /// Bytes behind the packet that it uses.
+    pub tailroom: u16,
 }
 
 /// Whether an ability of a port is there, and why.
@@ -93,6 +111,13 @@ pub struct Info {
     pub finite: bool,
     /// What was probed, for people.
     pub abilities: Vec<Ability>,
+}
+
+impl Info {
+    /// What it asks of the bytes of a packet.
+    pub fn tx_shape(&self) -> TxShape {
+        TxShape { linear: self.tx_linear, headroom: self.headroom, tailroom: self.tailroom }
+    }
 }
 
 /// How to start a port.
@@ -220,14 +245,28 @@ pub trait RxQueue: Send {
         let _ = accept;
     }
 
-    /// Remembers what has been handed over up to now, for [`settled`](RxQueue::settled). Only queues between threads care.
-    fn mark(&mut self) {}
+    /// Says what the egress asks of the bytes of packets, before the first of them. A queue that brings pages of somebody else copies
+    /// as much of them as that, and no more.
+    fn shape(&mut self, egress: TxShape) {
+        let _ = egress;
+    }
+
+    /// Remembers what has been handed over up to now, for [`settled`](RxQueue::settled); returns whether the queue wants to be
+    /// told. Only queues between threads do.
+    fn mark(&mut self) -> bool {
+        false
+    }
 
     /// Everything that was handed over before the last [`mark`](RxQueue::mark) has left through the egress.
     fn settled(&mut self) {}
 
     /// A pool of the port's own that packets come from besides [`Start::pool`]: its buffers have to come home as well.
     fn own_pool(&self) -> Option<Pool> {
+        None
+    }
+
+    /// The count of memory of others in its packets, where there is such; the same for all queues of the port.
+    fn lent(&self) -> Option<Arc<Lent>> {
         None
     }
 
@@ -267,9 +306,23 @@ pub trait TxQueue: Send {
     /// What the queue takes at this moment: an ability that failed is gone from it.
     fn offloads(&self) -> Offloads;
 
+    /// What it may come to take while it runs.
+    fn potential(&self) -> Offloads {
+        self.offloads()
+    }
+
     /// Packets that were taken and have not left yet.
     fn pending(&self) -> usize {
         0
+    }
+
+    /// Remembers what has left up to now, for [`is_beyond`](TxQueue::is_beyond).
+    fn mark(&mut self) {}
+
+    /// Whether what had left at the last [`mark`](TxQueue::mark) can't be overtaken any more by what another queue of the port
+    /// sends: it is not in something behind the queue that each of them has for itself.
+    fn is_beyond(&mut self) -> bool {
+        true
     }
 
     /// How the queue is.
@@ -296,6 +349,11 @@ pub trait Port: Sized {
     /// What it is and can do.
     fn info(&self) -> &Info;
 
+    /// What can be changed while it runs, if anything.
+    fn tuner(&self) -> Option<Arc<dyn Tune>> {
+        None
+    }
+
     /// Starts it.
     ///
     /// # Errors
@@ -315,9 +373,15 @@ impl<R: RxQueue + ?Sized> RxQueue for Box<R> {
     fn restrict(&mut self, accept: Offloads) {
         (**self).restrict(accept);
     }
+    fn shape(&mut self, egress: TxShape) {
+        (**self).shape(egress);
+    }
+    fn lent(&self) -> Option<Arc<Lent>> {
+        (**self).lent()
+    }
     #[inline]
-    fn mark(&mut self) {
-        (**self).mark();
+    fn mark(&mut self) -> bool {
+        (**self).mark()
     }
     #[inline]
     fn settled(&mut self) {
@@ -357,9 +421,20 @@ impl<T: TxQueue + ?Sized> TxQueue for Box<T> {
     fn offloads(&self) -> Offloads {
         (**self).offloads()
     }
+    fn potential(&self) -> Offloads {
+        (**self).potential()
+    }
     #[inline]
     fn pending(&self) -> usize {
         (**self).pending()
+    }
+    #[inline]
+    fn mark(&mut self) {
+        (**self).mark();
+    }
+    #[inline]
+    fn is_beyond(&mut self) -> bool {
+        (**self).is_beyond()
     }
     fn state(&self) -> State {
         (**self).state()
@@ -369,5 +444,24 @@ impl<T: TxQueue + ?Sized> TxQueue for Box<T> {
     }
     fn counters(&self) -> &Arc<Counters> {
         (**self).counters()
+    }
+}
+
+/// Queues of a port that is boxed are boxed one by one: for ports whose queues are large.
+impl<P: Port> Port for Box<P> {
+    type Rx = Box<P::Rx>;
+    type Tx = Box<P::Tx>;
+
+    fn info(&self) -> &Info {
+        (**self).info()
+    }
+
+    fn tuner(&self) -> Option<Arc<dyn Tune>> {
+        (**self).tuner()
+    }
+
+    fn start(self, start: Start) -> Result<Queues<Self::Rx, Self::Tx>, PortError> {
+        let Queues { rx, tx } = (*self).start(start)?;
+        Ok(Queues { rx: rx.into_iter().map(Box::new).collect(), tx: tx.into_iter().map(Box::new).collect() })
     }
 }

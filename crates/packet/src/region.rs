@@ -105,7 +105,7 @@ impl Region {
             Backing::Memfd => {
                 let len = round_up(len, page_size())?;
                 let fd = sealed_memfd(len)?;
-                Region::map(len, libc::MAP_SHARED, Some(fd), backing)
+                Region::map(len, libc::MAP_SHARED, Some((fd, 0)), backing)
             }
         }
     }
@@ -116,7 +116,16 @@ impl Region {
     /// [`RegionError::NotSealed`] unless the file is sealed against shrinking, [`RegionError::Short`] when it is
     /// shorter than `len`, [`RegionError::Os`] when it can't be examined or mapped.
     pub fn from_memfd(fd: OwnedFd, len: usize) -> Result<Region, RegionError> {
+        Region::from_memfd_at(fd, 0, len)
+    }
+
+    /// Maps `len` bytes of a memfd from `offset` on, a multiple of the page size.
+    ///
+    /// # Errors
+    /// As [`from_memfd`](Region::from_memfd); an offset that is no multiple of the page size is refused by the kernel.
+    pub fn from_memfd_at(fd: OwnedFd, offset: usize, len: usize) -> Result<Region, RegionError> {
         let rounded = round_up(len, page_size())?;
+        let end = offset.checked_add(rounded).ok_or(RegionError::Length(len))?;
         // SAFETY: fcntl with F_GET_SEALS takes no pointer.
         let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
         if seals < 0 {
@@ -132,21 +141,22 @@ impl Region {
         }
         // SAFETY: fstat returned 0, so the kernel filled the whole structure.
         let actual = unsafe { stat.assume_init() }.st_size as u64;
-        if actual < rounded as u64 {
+        if actual < end as u64 {
             return Err(RegionError::Short { len, actual });
         }
-        Region::map(rounded, libc::MAP_SHARED, Some(fd), Backing::Memfd)
+        Region::map(rounded, libc::MAP_SHARED, Some((fd, offset)), Backing::Memfd)
     }
 
-    fn map(len: usize, flags: i32, fd: Option<OwnedFd>, backing: Backing) -> Result<Region, RegionError> {
-        let raw = fd.as_ref().map_or(-1, AsRawFd::as_raw_fd);
+    fn map(len: usize, flags: i32, file: Option<(OwnedFd, usize)>, backing: Backing) -> Result<Region, RegionError> {
+        let (raw, offset) = file.as_ref().map_or((-1, 0), |(fd, offset)| (fd.as_raw_fd(), *offset));
+        let (protection, offset) = (libc::PROT_READ | libc::PROT_WRITE, offset as libc::off_t);
         // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, raw, 0) };
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, raw, offset) };
         if at == libc::MAP_FAILED {
             return Err(os(len, "mmap"));
         }
         let base = NonNull::new(at.cast()).ok_or_else(|| os(len, "mmap"))?;
-        Ok(Region { base, len, backing, fd })
+        Ok(Region { base, len, backing, fd: file.map(|(fd, _)| fd) })
     }
 
     /// First byte, page-aligned.
@@ -249,6 +259,20 @@ mod tests {
             ours.base().add(5000).write(7);
             assert_eq!(theirs.base().add(5000).read(), 7);
         }
+    }
+
+    #[test]
+    fn a_piece_of_a_memfd_begins_at_its_offset() {
+        let whole = Region::new(8192, Backing::Memfd).unwrap();
+        let fd = || whole.fd().unwrap().try_clone_to_owned().unwrap();
+        let half = Region::from_memfd_at(fd(), 4096, 4096).unwrap();
+        // SAFETY: both offsets are inside their mappings; the test is the only user.
+        unsafe {
+            whole.base().add(4096).write(9);
+            assert_eq!(half.base().read(), 9);
+        }
+        let err = Region::from_memfd_at(fd(), 8192, 4096).unwrap_err();
+        assert!(matches!(err, RegionError::Short { actual: 8192, .. }), "{err}");
     }
 
     #[test]

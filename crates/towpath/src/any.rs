@@ -1,10 +1,19 @@
 //! A port of any kind, by its address: one enum, one match per batch.
 
+use crate::port_wire::PortWire;
+use crate::{cpsw, nic};
 use std::sync::Arc;
+use towpath_bus::qtest::QtestBus;
+use towpath_bus::vfio::VfioBus;
 use towpath_datapath::lane::{LaneRx, Steer};
-use towpath_datapath::ports::{fault, generator, null, packet, pcap, tun, veth};
+use towpath_datapath::ports::{fault, generator, null, packet, pcap, tun, veth, xdp};
+use towpath_datapath::sock;
 use towpath_datapath::uri::Uri;
-use towpath_packet::port::{Info, Port, PortError, Queues, RxQueue, Start, State, TxQueue, Wake};
+use towpath_model::cpsw::CpswBus;
+use towpath_model::e1000e::ModelBus;
+use towpath_nic::cpsw::CpswPort;
+use towpath_nic::e1000e::E1000e;
+use towpath_packet::port::{Info, Lent, Port, PortError, Queues, RxQueue, Start, State, Tune, TxQueue, TxShape, Wake};
 use towpath_packet::{Batch, Counters, Offloads, Pool};
 
 /// What a port is opened for.
@@ -36,10 +45,18 @@ pub const SCHEMES: &[Scheme] = &[
         example: "gen:flows=8,size=imix",
         what: "makes packets, and checks them when they come back",
     },
+    Scheme { name: "cpsw", example: "cpsw:model?ports=2", what: "TI's CPSW switch, a MAC port of it: on a model" },
+    Scheme { name: "e1000e", example: "e1000e:vfio=0000:03:00.0", what: "an Intel 82574 or 82583, driven from here" },
     Scheme { name: "null", example: "null:", what: "takes everything, brings nothing" },
     Scheme { name: "tap", example: "tap:tp0", what: "an interface of the kernel with Ethernet frames" },
     Scheme { name: "veth", example: "veth:x", what: "one end of a pair in memory" },
     Scheme { name: "packet", example: "packet:eth1", what: "any interface of the kernel, by AF_PACKET" },
+    Scheme {
+        name: "sock",
+        example: "sock:/run/towpath.sock",
+        what: "applications, by rings in memory that they share",
+    },
+    Scheme { name: "xdp", example: "xdp:eth1", what: "queues of an interface of the kernel, by AF_XDP" },
     Scheme { name: "pcap", example: "pcap:file.pcapng", what: "a capture file, read or written" },
     Scheme { name: "tun", example: "tun:tn0", what: "an interface of the kernel with IP packets" },
 ];
@@ -74,6 +91,10 @@ macro_rules! any_port {
                 match self { $(AnyPort::$variant(port) => port.info(),)* }
             }
 
+            fn tuner(&self) -> Option<Arc<dyn Tune>> {
+                match self { $(AnyPort::$variant(port) => port.tuner(),)* }
+            }
+
             fn start(self, start: Start) -> Result<Queues<AnyRx, AnyTx>, PortError> {
                 match self {
                     $(AnyPort::$variant(port) => {
@@ -101,7 +122,7 @@ macro_rules! any_port {
                 }
             }
             #[inline]
-            fn mark(&mut self) {
+            fn mark(&mut self) -> bool {
                 match self {
                     $(AnyRx::$variant(queue) => queue.mark(),)*
                     AnyRx::Lane(queue) => queue.mark(),
@@ -124,6 +145,18 @@ macro_rules! any_port {
                 match self {
                     $(AnyRx::$variant(queue) => queue.restrict(accept),)*
                     AnyRx::Lane(queue) => queue.restrict(accept),
+                }
+            }
+            fn lent(&self) -> Option<Arc<Lent>> {
+                match self {
+                    $(AnyRx::$variant(queue) => queue.lent(),)*
+                    AnyRx::Lane(queue) => queue.lent(),
+                }
+            }
+            fn shape(&mut self, egress: TxShape) {
+                match self {
+                    $(AnyRx::$variant(queue) => queue.shape(egress),)*
+                    AnyRx::Lane(queue) => queue.shape(egress),
                 }
             }
             fn state(&self) -> State {
@@ -181,11 +214,31 @@ macro_rules! any_port {
                     AnyTx::Steer(queue) => queue.offloads(),
                 }
             }
+            fn potential(&self) -> Offloads {
+                match self {
+                    $(AnyTx::$variant(queue) => queue.potential(),)*
+                    AnyTx::Steer(queue) => queue.potential(),
+                }
+            }
             #[inline]
             fn pending(&self) -> usize {
                 match self {
                     $(AnyTx::$variant(queue) => queue.pending(),)*
                     AnyTx::Steer(queue) => queue.pending(),
+                }
+            }
+            #[inline]
+            fn mark(&mut self) {
+                match self {
+                    $(AnyTx::$variant(queue) => queue.mark(),)*
+                    AnyTx::Steer(queue) => queue.mark(),
+                }
+            }
+            #[inline]
+            fn is_beyond(&mut self) -> bool {
+                match self {
+                    $(AnyTx::$variant(queue) => queue.is_beyond(),)*
+                    AnyTx::Steer(queue) => queue.is_beyond(),
                 }
             }
             fn state(&self) -> State {
@@ -210,27 +263,17 @@ macro_rules! any_port {
     };
 }
 
-/// Faults around a port of any kind; in a box, because it is a port of any kind itself.
-#[derive(Debug)]
-pub struct AnyFault(Box<fault::FaultPort<AnyPort>>);
-
-impl Port for AnyFault {
-    type Rx = Box<fault::FaultRx<AnyRx>>;
-    type Tx = Box<fault::FaultTx<AnyTx>>;
-
-    fn info(&self) -> &Info {
-        self.0.info()
-    }
-
-    fn start(self, start: Start) -> Result<Queues<Self::Rx, Self::Tx>, PortError> {
-        let Queues { rx, tx } = self.0.start(start)?;
-        Ok(Queues { rx: rx.into_iter().map(Box::new).collect(), tx: tx.into_iter().map(Box::new).collect() })
-    }
-}
-
 any_port! {
+    /// `cpsw:model`
+    Cpsw: Box<CpswPort<CpswBus>>,
+    /// `e1000e:vfio=`
+    E1000eVfio: Box<E1000e<VfioBus>>,
+    /// `e1000e:qtest=`
+    E1000eQtest: Box<E1000e<QtestBus>>,
+    /// `e1000e:model`
+    E1000eModel: Box<E1000e<ModelBus>>,
     /// `fault:`
-    Fault: AnyFault,
+    Fault: Box<fault::FaultPort<AnyPort>>,
     /// `gen:`
     Gen: generator::GenPort,
     /// `null:`
@@ -239,10 +282,16 @@ any_port! {
     Packet: packet::PacketPort,
     /// `pcap:`
     Pcap: pcap::PcapPort,
+    /// `sock:`
+    Sock: sock::SockPort,
     /// `tap:` and `tun:`
     Tun: tun::TunPort,
     /// `veth:`
     Veth: veth::VethPort,
+    /// `xdp:`
+    Xdp: xdp::XdpPort,
+    /// `xdp:` with `tx=template`
+    XdpTemplate: xdp::live::TemplatePort,
     @lanes
 }
 
@@ -252,6 +301,7 @@ any_port! {
 #[derive(Debug, Default)]
 pub struct Opener {
     links: veth::Links,
+    switches: cpsw::Models,
 }
 
 impl Opener {
@@ -274,6 +324,23 @@ impl Opener {
         }
     }
 
+    /// The port `to` as the maker of the frames that `frames`, a `gen:` address, describes; `None` unless its options say so. It is
+    /// an ingress, and what comes from it has left already.
+    ///
+    /// # Errors
+    /// What the port says, or the generator about its options.
+    pub fn open_maker(&mut self, to: &Uri, frames: &Uri) -> Result<Option<AnyPort>, PortError> {
+        if to.scheme() != "xdp" {
+            return Ok(None);
+        }
+        let config = xdp::Config::from_uri(to)?;
+        if config.transmit != xdp::Transmit::Template {
+            return Ok(None);
+        }
+        let frames = generator::Config::from_uri(frames)?;
+        xdp::live::open_templates(&config, &frames).map(|port| Some(AnyPort::XdpTemplate(port)))
+    }
+
     /// Opens the port that `uri` names.
     ///
     /// # Errors
@@ -284,7 +351,25 @@ impl Opener {
             "fault" => {
                 let (config, inner) = fault::Config::from_uri(uri)?;
                 let inner = self.open(&inner, role)?;
-                fault::open(config, inner).map(|port| AnyPort::Fault(AnyFault(Box::new(port))))
+                fault::open(config, inner).map(|port| AnyPort::Fault(Box::new(port)))
+            }
+            "cpsw" => {
+                let (device, wire) = cpsw::split(uri)?;
+                let wire = wire.map(|wire| self.open(&wire, Role::Both).and_then(PortWire::new)).transpose()?;
+                self.switches.open(&device, wire).map(|port| AnyPort::Cpsw(Box::new(port)))
+            }
+            "e1000e" => {
+                let (device, wire) = nic::split(uri)?;
+                let wire = wire.map(|wire| self.open(&wire, Role::Both)).transpose()?;
+                match nic::Way::of(&device)? {
+                    nic::Way::Vfio(function) => {
+                        nic::vfio(&device, function).map(|port| AnyPort::E1000eVfio(Box::new(port)))
+                    }
+                    nic::Way::Qtest(socket) => {
+                        nic::qtest(&device, socket).map(|port| AnyPort::E1000eQtest(Box::new(port)))
+                    }
+                    nic::Way::Model => nic::model(&device, wire).map(|port| AnyPort::E1000eModel(Box::new(port))),
+                }
             }
             "gen" => generator::open(generator::Config::from_uri(uri)?).map(AnyPort::Gen),
             "null" => null::open(null::Config::from_uri(uri)?).map(AnyPort::Null),
@@ -301,6 +386,8 @@ impl Opener {
                 };
                 pcap::open(pcap::Config::from_uri(uri, role)?).map(AnyPort::Pcap)
             }
+            "sock" => sock::open(sock::Config::from_uri(uri)?).map(AnyPort::Sock),
+            "xdp" => xdp::open(xdp::Config::from_uri(uri)?).map(AnyPort::Xdp),
             "tap" | "tun" => tun::open(tun::Config::from_uri(uri)?).map(AnyPort::Tun),
             other => {
                 let known: Vec<_> = SCHEMES.iter().map(|s| s.name).collect();

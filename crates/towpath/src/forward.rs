@@ -11,23 +11,26 @@
 //!   worker i                                    └─► …                                   lane j
 //! ```
 
-use crate::any::{AnyPort, AnyRx, AnyTx};
+mod check;
+mod plan;
+mod running;
+
+pub use running::{Running, Summary, Tuners};
+
+use crate::any::AnyPort;
+use check::{common_layer, notes};
+use plan::{AnyRoute, Place, Plan};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 use towpath_datapath::coalesce::CoalesceConfig;
 use towpath_datapath::idle::Idle;
-use towpath_datapath::lane::{self, Balancer, Full, LaneConfig, Steering, Table};
-use towpath_datapath::report::{Meter, PortMeter, Reading};
-use towpath_datapath::route::{Limit, Route, RouteConfig, Standing};
+use towpath_datapath::lane::{Balancer, LaneConfig, Steering, Table};
+use towpath_datapath::report::{Meter, PortMeter};
+use towpath_datapath::route::{Limit, RouteConfig};
 use towpath_datapath::rules::{Judge, PortSide, RuleError, Rules};
-use towpath_datapath::worker::{Control, Ending, Worker, WorkerConfig};
-use towpath_packet::port::{Info, Layer, Port, PortError, Queues, RxQueue, Start, State, TxQueue};
-use towpath_packet::{Counters, Direction, Floors, Offloads, Pool, PoolConfig, PoolError};
-use towpath_wire::LinkKind;
-
-/// Numbers of pairs of lane routes begin behind those of all queues.
-const LANE_PAIRS: usize = 1 << 16;
+use towpath_datapath::worker::{Control, Worker, WorkerConfig};
+use towpath_packet::port::{Info, Port, PortError, Queues, RxQueue, Start, TxQueue};
+use towpath_packet::{Floors, Offloads, Pool, PoolConfig, PoolError};
 
 /// Time between two steps of rebalancing.
 const REBALANCE: Duration = Duration::from_millis(100);
@@ -196,6 +199,14 @@ pub enum StartError {
     },
 }
 
+fn meter_of<R: RxQueue, T: TxQueue>(info: &Info, queues: &Queues<R, T>) -> PortMeter {
+    PortMeter {
+        name: info.name.clone(),
+        rx: queues.rx.iter().map(|q| q.counters().clone()).collect(),
+        tx: queues.tx.iter().map(|q| q.counters().clone()).collect(),
+    }
+}
+
 impl Forward {
     /// Starts the ports and the workers.
     ///
@@ -207,14 +218,19 @@ impl Forward {
         self.check(&a_info, &b_info)?;
         self.check_rules(layer)?;
         let pool = Pool::new(self.pool)?;
+        let tuners = [&a, &b].into_iter().filter_map(|port| Some((port.info().name.clone(), port.tuner()?))).collect();
         let start = |side, accept: Offloads| Start { pool: pool.clone(), queues: self.queues(side), accept };
-        let a = a.start(start(PortSide::A, b_info.tx_offloads.and(self.gso.allows())))?;
-        let b = b.start(start(PortSide::B, a_info.tx_offloads.and(self.gso.allows())))?;
+        let mut a = a.start(start(PortSide::A, b_info.tx_offloads.and(self.gso.allows())))?;
+        let mut b = b.start(start(PortSide::B, a_info.tx_offloads.and(self.gso.allows())))?;
+        a.rx.iter_mut().for_each(|rx| rx.shape(b_info.tx_shape()));
+        b.rx.iter_mut().for_each(|rx| rx.shape(a_info.tx_shape()));
         let ports = vec![meter_of(&a_info, &a), meter_of(&b_info, &b)];
+        let lent = [a.rx.first(), b.rx.first()].into_iter().flatten().filter_map(RxQueue::lent).collect();
         let own_pools = a.rx.iter().chain(&b.rx).filter_map(RxQueue::own_pool).collect();
         let limit = self.count.map(|n| Arc::new(Limit::new(n)));
         let (threads, counters) = (Vec::new(), Vec::new());
-        let mut plan = Plan { pool: &pool, layer, limit, forward: &self, threads, counters };
+        let shapes = [&a_info, &b_info].map(Info::tx_shape);
+        let mut plan = Plan { pool: &pool, layer, limit, forward: &self, shapes, threads, counters };
         let table = if self.lanes.is_empty() {
             plan.direct(a, b)?;
             None
@@ -222,19 +238,69 @@ impl Forward {
             Some(plan.through_lanes(a, b)?)
         };
         let Plan { threads, counters, .. } = plan;
+        let meter = Meter::new(ports, counters, pool.clone()).with_pools(own_pools).with_lent(lent);
+        let mut notes = notes(&a_info, &b_info, self.directions);
+        if matches!(self.steering.steering, Steering::RoundRobin) && self.lanes.len() > 1 {
+            notes.push("round-robin: packets of one flow go to different lanes and overtake each other".into());
+        }
+        self.launch(threads, meter, notes, table, Tuners(tuners))
+    }
+
+    /// Starts a port and the workers that send what it receives back through it: frames with their Ethernet addresses swapped, IP
+    /// packets (of a `tun`) with addresses and ports swapped (see [`mirror`](towpath_datapath::mirror)). Each worker runs a queue of the
+    /// port; there are no lanes, and no coalescing.
+    ///
+    /// # Errors
+    /// As for [`start`](Forward::start).
+    pub fn echo(mut self, port: AnyPort) -> Result<Running, StartError> {
+        self.directions = Directions::OneWay;
+        let info = port.info().clone();
+        if let Some(lane) = self.lanes.first() {
+            let rule = "packets are turned round where they come in: use more workers".into();
+            return Err(StartError::Value { what: "lanes", value: lane.to_string(), rule });
+        }
+        let layer = common_layer(&info, &info)?;
+        self.check(&info, &info)?;
+        self.check_rules(layer)?;
+        let pool = Pool::new(self.pool)?;
+        let tuners = port.tuner().map(|tuner| (info.name.clone(), tuner)).into_iter().collect();
+        let accept = info.tx_offloads.and(self.gso.allows());
+        let mut queues = port.start(Start { pool: pool.clone(), queues: self.workers, accept })?;
+        queues.rx.iter_mut().for_each(|rx| rx.shape(info.tx_shape()));
+        let ports = vec![meter_of(&info, &queues)];
+        let lent = queues.rx.first().and_then(RxQueue::lent).into_iter().collect();
+        let own_pools = queues.rx.iter().filter_map(RxQueue::own_pool).collect();
+        let limit = self.count.map(|n| Arc::new(Limit::new(n)));
+        let (threads, counters) = (Vec::new(), Vec::new());
+        let shapes = [info.tx_shape(); 2];
+        let mut plan = Plan { pool: &pool, layer, limit, forward: &self, shapes, threads, counters };
+        plan.back(queues)?;
+        let Plan { threads, counters, .. } = plan;
+        let meter = Meter::new(ports, counters, pool.clone()).with_pools(own_pools).with_lent(lent);
+        let notes = notes(&info, &info, self.directions);
+        self.launch(threads, meter, notes, None, Tuners(tuners))
+    }
+
+    /// Starts the threads.
+    fn launch(
+        &self,
+        threads: Vec<(Place, Vec<AnyRoute>)>,
+        meter: Meter,
+        notes: Vec<String>,
+        table: Option<Arc<Table>>,
+        tuners: Tuners,
+    ) -> Result<Running, StartError> {
         let gro = threads.iter().flat_map(|(_, routes)| routes).filter_map(|route| route.gro().cloned()).collect();
         let control = Control::new().map_err(|source| StartError::Thread { worker: 0, source })?;
         let mut running = Running {
             control: control.clone(),
             threads: Vec::new(),
             balancer: None,
-            meter: Meter::new(ports, counters, pool.clone()).with_gro(gro).with_pools(own_pools),
-            notes: notes(&a_info, &b_info, self.directions),
+            meter: meter.with_gro(gro),
+            notes,
             table: table.clone(),
+            tuners,
         };
-        if matches!(self.steering.steering, Steering::RoundRobin) && self.lanes.len() > 1 {
-            running.notes.push("round-robin: packets of one flow go to different lanes and overtake each other".into());
-        }
         for (number, (place, routes)) in threads.into_iter().enumerate() {
             let core = if let Place::Core(core) = place { Some(core) } else { None };
             let config = WorkerConfig { core, idle: self.idle, drain: self.drain };
@@ -255,357 +321,5 @@ impl Forward {
                 Some(thread.spawn(balance).map_err(|source| StartError::Thread { worker: number, source })?);
         }
         Ok(running)
-    }
-
-    /// Queues that a port is started with: one for each worker where packets come in, one for each lane where they go out.
-    fn queues(&self, side: PortSide) -> u16 {
-        let lanes = if self.lanes.is_empty() { self.workers } else { self.lanes.len() as u16 };
-        match (self.directions, side) {
-            (Directions::OneWay, PortSide::A) => self.workers,
-            (Directions::OneWay, PortSide::B) => lanes,
-            (Directions::Both, _) => self.workers.max(lanes),
-        }
-    }
-
-    fn check_rules(&self, layer: Layer) -> Result<(), StartError> {
-        let link = if layer == Layer::Ip { LinkKind::Ip } else { LinkKind::Ethernet };
-        for verdicts in [&self.at_rx, &self.in_lane] {
-            let Verdicts::Rules(rules) = verdicts else { continue };
-            rules.check(link, self.lanes.len() as u16)?;
-            if self.directions == Directions::OneWay
-                && let Some(rule) = rules.turns_back(PortSide::A)
-            {
-                let rule_text = "sends packets back where they came from: forward both ways, without --oneway".into();
-                return Err(StartError::Value { what: "rule", value: rule, rule: rule_text });
-            }
-        }
-        if let Verdicts::Rules(rules) = &self.in_lane
-            && let Some(rule) = rules.names_a_lane()
-        {
-            let rule_text = "in a lane a packet has its lane already: use the rule at rx".into();
-            return Err(StartError::Value { what: "rule in a lane", value: rule, rule: rule_text });
-        }
-        if self.lanes.is_empty() && !matches!(self.in_lane, Verdicts::Pass) {
-            let rule = "there are no lanes: give some, or use rules at rx".into();
-            return Err(StartError::Value { what: "rules in lanes", value: format!("{:?}", self.in_lane), rule });
-        }
-        Ok(())
-    }
-
-    fn check(&self, a: &Info, b: &Info) -> Result<(), StartError> {
-        let value = |what, value: String, rule: String| Err(StartError::Value { what, value, rule });
-        let egresses = if self.directions == Directions::Both { vec![a, b] } else { vec![b] };
-        let plain = |info: &&&Info| info.tx_offloads.and(Offloads::GSO).is_none();
-        if self.gso == Gso::On
-            && let Some(info) = egresses.iter().find(plain)
-        {
-            return value("gso", "on".into(), format!("{} takes no super-packets: use auto", info.name));
-        }
-        if self.workers == 0 {
-            return value("workers", "0".into(), "there must be one".into());
-        }
-        for (info, side) in [(a, PortSide::A), (b, PortSide::B)] {
-            let n = self.queues(side);
-            if n > info.max_queues {
-                let what = if n == self.workers { "workers" } else { "lanes" };
-                let rule = format!("{} has {} queue(s), and each of the {what} needs one", info.name, info.max_queues);
-                return value(what, n.to_string(), rule);
-            }
-        }
-        if let Steering::Lane(lane) = self.steering.steering
-            && !self.lanes.is_empty()
-            && usize::from(lane) >= self.lanes.len()
-        {
-            let rule = format!("there are {} lane(s), the first is 0", self.lanes.len());
-            return value("steering to lane", lane.to_string(), rule);
-        }
-        let allowed = towpath_datapath::worker::cores();
-        match self.cores.iter().chain(&self.lanes).find(|core| !allowed.contains(core)) {
-            Some(core) => {
-                value("cores", core.to_string(), format!("must be among the cores of this process: {allowed:?}"))
-            }
-            None => Ok(()),
-        }
-    }
-}
-
-/// Where a thread runs; what has the same place shares a thread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
-    /// Pinned to a core.
-    Core(usize),
-    /// Wherever the scheduler puts the worker of this number.
-    Worker(usize),
-}
-
-/// Routes, sorted by the thread that will run them.
-struct Plan<'a> {
-    pool: &'a Pool,
-    layer: Layer,
-    limit: Option<Arc<Limit>>,
-    forward: &'a Forward,
-    threads: Vec<(Place, Vec<AnyRoute>)>,
-    counters: Vec<Arc<Counters>>,
-}
-
-type AnyRoute = Route<AnyRx, AnyTx>;
-type AnyQueues = Queues<AnyRx, AnyTx>;
-
-impl Plan<'_> {
-    /// Queue i of one port to queue i of the other.
-    fn direct(&mut self, a: AnyQueues, b: AnyQueues) -> Result<(), PoolError> {
-        for (i, ((a_rx, a_tx), (b_rx, b_tx))) in a.rx.into_iter().zip(a.tx).zip(b.rx.into_iter().zip(b.tx)).enumerate()
-        {
-            let mut routes = vec![self.first(a_rx, b_tx, PortSide::A, i)?.with_gro(&self.forward.gro)];
-            if self.forward.directions == Directions::Both {
-                routes.push(self.first(b_rx, a_tx, PortSide::B, i)?.with_gro(&self.forward.gro));
-            }
-            self.assign(self.worker(i), routes);
-        }
-        Ok(())
-    }
-
-    /// Queue i of each port to the lanes, and lane j to queue j of the other port.
-    fn through_lanes(&mut self, a: AnyQueues, b: AnyQueues) -> Result<Arc<Table>, StartError> {
-        let lanes = &self.forward.lanes;
-        let table = Table::new(lanes.len()).map(Arc::new).ok_or_else(|| StartError::Value {
-            what: "lanes",
-            value: lanes.len().to_string(),
-            rule: "there can be 1 to 64".into(),
-        })?;
-        self.one_way(a.rx, b.tx, PortSide::A, &table)?;
-        if self.forward.directions == Directions::Both {
-            self.one_way(b.rx, a.tx, PortSide::B, &table)?;
-        }
-        Ok(table)
-    }
-
-    fn one_way(
-        &mut self,
-        rx: Vec<AnyRx>,
-        tx: Vec<AnyTx>,
-        side: PortSide,
-        table: &Arc<Table>,
-    ) -> Result<(), StartError> {
-        let config = LaneConfig { layer: self.layer, ..self.forward.steering.clone() };
-        let made = lane::connect(&config, table, rx.len())
-            .map_err(|source| StartError::Thread { worker: self.forward.workers, source })?;
-        self.counters.extend(made.counters);
-        for (i, (rx, steer)) in rx.into_iter().zip(made.steers).enumerate() {
-            let route = self.first(rx, AnyTx::Steer(steer), side, i)?;
-            self.assign(self.worker(i), vec![route]);
-        }
-        for (j, ((core, lane), tx)) in self.forward.lanes.clone().into_iter().zip(made.lanes).zip(tx).enumerate() {
-            let standing = Standing { side, pair: LANE_PAIRS + j };
-            let mut route =
-                self.route(AnyRx::Lane(lane), tx, true)?.with_gro(&self.forward.gro).with_standing(standing);
-            if let Some(judge) = self.forward.in_lane.judge(side) {
-                route = route.with_judge(judge);
-            }
-            self.counters.push(route.counters().clone());
-            self.assign(Place::Core(core), vec![route]);
-        }
-        Ok(())
-    }
-
-    /// Where the worker of queue `i` runs.
-    fn worker(&self, i: usize) -> Place {
-        let number = i % usize::from(self.forward.workers);
-        self.forward.cores.get(number).map_or(Place::Worker(number), |&core| Place::Core(core))
-    }
-
-    fn assign(&mut self, place: Place, routes: Vec<AnyRoute>) {
-        match self.threads.iter_mut().find(|(taken, _)| *taken == place) {
-            Some((_, list)) => list.extend(routes),
-            None => self.threads.push((place, routes)),
-        }
-    }
-
-    /// A route from a port, which the limit counts.
-    fn first(&mut self, rx: AnyRx, tx: AnyTx, side: PortSide, queue: usize) -> Result<AnyRoute, PoolError> {
-        let mut route = self.route(rx, tx, false)?.with_standing(Standing { side, pair: queue });
-        if let Some(judge) = self.forward.at_rx.judge(side) {
-            route = route.with_judge(judge);
-        }
-        self.counters.push(route.counters().clone());
-        Ok(match &self.limit {
-            Some(limit) => route.with_limit(limit.clone()),
-            None => route,
-        })
-    }
-
-    fn route(&self, rx: AnyRx, tx: AnyTx, internal: bool) -> Result<AnyRoute, PoolError> {
-        let holds_back = matches!(tx, AnyTx::Steer(_)) && self.forward.steering.full == Full::Hold;
-        // Lanes that hold back do so for as long as it takes: they drop what their own egress refuses.
-        let egress_wait = if holds_back { Duration::MAX } else { self.forward.egress_wait };
-        let config = RouteConfig { egress_wait, layer: self.layer, allow: self.forward.gso.allows(), internal };
-        Ok(Route::new(rx, tx, self.pool.cache(Direction::Tx)?, config))
-    }
-}
-
-fn common_layer(a: &Info, b: &Info) -> Result<Layer, StartError> {
-    let name = |layer| match layer {
-        Layer::Ethernet => "Ethernet frames",
-        Layer::Ip => "IP packets",
-        Layer::Any => "anything",
-    };
-    match (a.layer, b.layer) {
-        (Layer::Any, Layer::Any) => Ok(Layer::Ethernet),
-        (Layer::Any, layer) | (layer, Layer::Any) => Ok(layer),
-        (x, y) if x == y => Ok(x),
-        (x, y) => Err(StartError::Layers { a: a.name.clone(), a_layer: name(x), b: b.name.clone(), b_layer: name(y) }),
-    }
-}
-
-fn meter_of<R: RxQueue, T: TxQueue>(info: &Info, queues: &Queues<R, T>) -> PortMeter {
-    PortMeter {
-        name: info.name.clone(),
-        rx: queues.rx.iter().map(|q| q.counters().clone()).collect(),
-        tx: queues.tx.iter().map(|q| q.counters().clone()).collect(),
-    }
-}
-
-/// What a user should know about this pair of ports.
-fn notes(a: &Info, b: &Info, directions: Directions) -> Vec<String> {
-    let mut notes = Vec::new();
-    for info in [a, b] {
-        for ability in info.abilities.iter().filter(|ability| !ability.on) {
-            let mend = ability.mend.as_ref().map(|m| format!("; to mend it: {m}")).unwrap_or_default();
-            notes.push(format!("{}: {} is off: {}{mend}", info.name, ability.name, ability.why));
-        }
-    }
-    let mut longer = |from: &Info, to: &Info| {
-        if from.layer != Layer::Any && to.layer != Layer::Any && from.mtu > to.mtu {
-            notes.push(format!(
-                "{} has an MTU of {}, {} of {}: longer packets from the first are dropped as too-long",
-                from.name, from.mtu, to.name, to.mtu
-            ));
-        }
-    };
-    longer(a, b);
-    if directions == Directions::Both {
-        longer(b, a);
-    }
-    notes
-}
-
-/// Ports that are being forwarded between. Dropping it stops the workers and waits for them.
-#[derive(Debug)]
-pub struct Running {
-    control: Arc<Control>,
-    threads: Vec<JoinHandle<std::io::Result<Vec<Ending>>>>,
-    /// Runs for as long as the workers do.
-    balancer: Option<JoinHandle<()>>,
-    meter: Meter,
-    notes: Vec<String>,
-    table: Option<Arc<Table>>,
-}
-
-/// What came of it.
-#[derive(Debug, Clone)]
-pub struct Summary {
-    /// All counters, at the end.
-    pub reading: Reading,
-    /// Buffers that are not home: 0, or something is leaked.
-    pub buffers_away: usize,
-    /// Times that the pool was dry.
-    pub shortages: u64,
-    /// Ports that are gone, as their queues said it.
-    pub gone: Vec<String>,
-    /// Workers that failed.
-    pub failed: Vec<String>,
-}
-
-impl Running {
-    fn spawn(
-        &mut self,
-        number: usize,
-        f: impl FnOnce() -> std::io::Result<Vec<Ending>> + Send + 'static,
-    ) -> Result<(), StartError> {
-        let thread = std::thread::Builder::new().name(format!("towpath-{number}")).spawn(f);
-        self.threads.push(thread.map_err(|source| StartError::Thread { worker: number as u16, source })?);
-        Ok(())
-    }
-
-    /// The table that lanes are chosen by, to be changed while it runs; `None` without lanes.
-    pub fn lane_table(&self) -> Option<&Arc<Table>> {
-        self.table.as_ref()
-    }
-
-    /// Where to read the counters.
-    pub fn meter(&self) -> &Meter {
-        &self.meter
-    }
-
-    /// What a user should know: abilities that are off, packets that can't pass.
-    pub fn notes(&self) -> &[String] {
-        &self.notes
-    }
-
-    /// Asks the workers to stop, without waiting for them. Can be called from anywhere.
-    pub fn control(&self) -> &Arc<Control> {
-        &self.control
-    }
-
-    /// Whether all workers have ended.
-    pub fn is_finished(&self) -> bool {
-        self.threads.iter().all(JoinHandle::is_finished)
-    }
-
-    /// Stops the workers, and waits until they have: at most as long as draining takes.
-    pub fn stop(mut self) -> Summary {
-        self.control.stop();
-        self.finish()
-    }
-
-    /// Waits until the workers end by themselves.
-    pub fn join(mut self) -> Summary {
-        self.finish()
-    }
-
-    /// The workers have ended, so there is nothing left to stop but the balancer.
-    fn end_balancer(&mut self) {
-        self.control.stop();
-        if let Some(balancer) = self.balancer.take() {
-            balancer.thread().unpark();
-            let _ = balancer.join();
-        }
-    }
-
-    fn finish(&mut self) -> Summary {
-        let (mut gone, mut failed) = (Vec::new(), Vec::new());
-        for (number, thread) in self.threads.drain(..).enumerate() {
-            match thread.join() {
-                Ok(Ok(endings)) => {
-                    for ending in endings {
-                        if let State::Gone(why) = ending.state
-                            && !gone.iter().any(|known| *known == why)
-                        {
-                            gone.push(why.into_owned());
-                        }
-                    }
-                }
-                Ok(Err(error)) => failed.push(format!("worker {number}: {error}")),
-                Err(_) => failed.push(format!("worker {number} panicked")),
-            }
-        }
-        self.end_balancer();
-        Summary {
-            reading: self.meter.read(),
-            buffers_away: self.meter.buffers_away(),
-            shortages: self.meter.shortages(),
-            gone,
-            failed,
-        }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.control.stop();
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
-        }
-        self.end_balancer();
     }
 }

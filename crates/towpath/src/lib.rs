@@ -14,18 +14,25 @@
 //! ```
 //!
 //! The layers, each a crate of its own, are re-exported: [`wire`] (headers, checksums), [`gro`] (coalescing and splitting),
-//! [`packet`] (buffers, pools, rings, port traits), [`datapath`] (ports, workers). This crate joins them: a port of any kind
+//! [`packet`] (buffers, pools, rings, port traits), [`bus`]
+//! (registers, DMA, devices through VFIO), [`drivers`] (network devices), [`model`] (devices in software), [`datapath`] (ports, workers). This crate joins them: a port of any kind
 //! by its address ([`Opener`], [`AnyPort`]), and two ports moved to and fro by workers ([`Forward`], [`Running`]).
 
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod any;
+mod cpsw;
 mod forward;
+mod nic;
+mod port_wire;
 
 pub use any::{AnyPort, AnyRx, AnyTx, Opener, Role, SCHEMES, Scheme};
-pub use forward::{Directions, Forward, Gso, Running, StartError, Summary, Verdicts};
+pub use forward::{Directions, Forward, Gso, Running, StartError, Summary, Tuners, Verdicts};
+pub use towpath_bus as bus;
 pub use towpath_datapath as datapath;
 pub use towpath_datapath::uri::Uri;
 pub use towpath_gro as gro;
+pub use towpath_model as model;
+pub use towpath_nic as drivers;
 pub use towpath_packet as packet;
 pub use towpath_wire as wire;

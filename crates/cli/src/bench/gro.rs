@@ -10,6 +10,7 @@
 //! Every figure is the median of several rounds; in each round GRO is off, then on, in turn, so that a slow moment of the
 //! machine meets both.
 
+use super::median;
 use super::netns::Namespace;
 use crate::args::BenchGro;
 use serde::Serialize;
@@ -87,11 +88,6 @@ fn pairs(
     }
     let (off, on) = (median(off), median(on));
     Ok(Row { consumer, off, on, difference_percent: 100.0 * (on / off - 1.0) })
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
 fn plan(mode: Mode, core: usize) -> Forward {

@@ -50,6 +50,11 @@ impl Namespace {
         &self.path
     }
 
+    /// Runs something in the namespace, and waits for it.
+    pub(crate) fn run<R: Send + 'static>(&self, f: impl FnOnce() -> R + Send + 'static) -> std::io::Result<R> {
+        self.start(|| Ok(f())).recv().map_err(std::io::Error::other)?
+    }
+
     /// Runs something in the namespace, without waiting for it.
     fn start<R: Send + 'static>(
         &self,

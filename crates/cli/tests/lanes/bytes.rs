@@ -22,6 +22,13 @@ fn payload(number: usize, len: usize) -> Vec<u8> {
 /// `mss` if that is given, and compares what arrives.
 pub(crate) fn streams(hosts: &Hosts, address: &str, connections: usize, bytes: usize, mss: Option<i32>) {
     let listener = hosts.two.inside(|| patiently(|| TcpListener::bind((address, 5002))));
+    // `bind` lets 128 connections wait to be accepted. The kernel answers those beyond with cookies, and resets them if the first
+    // of their data is lost.
+    // SAFETY: listen takes no pointer.
+    assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 4096) }, 0, "listen: {}", std::io::Error::last_os_error());
+    // Where a sender fails, nobody waits for its connection for ever.
+    let longest = libc::timeval { tv_sec: LONGEST.as_secs() as libc::time_t, tv_usec: 0 };
+    set_option(&listener, libc::SOL_SOCKET, libc::SO_RCVTIMEO, longest);
     std::thread::scope(|scope| {
         let senders = scope.spawn(move || {
             hosts.one.inside(|| {
@@ -76,9 +83,10 @@ fn receive_stream(mut stream: TcpStream, bytes: usize) -> usize {
     number
 }
 
-fn set_option(socket: &impl AsRawFd, level: i32, name: i32, value: i32) {
+fn set_option<T>(socket: &impl AsRawFd, level: i32, name: i32, value: T) {
+    let len = size_of::<T>() as libc::socklen_t;
     // SAFETY: the value lives across the call, and its size is the one given.
-    let done = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), 4) };
+    let done = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), len) };
     assert_eq!(done, 0, "setsockopt {name}: {}", std::io::Error::last_os_error());
 }
 

@@ -1,12 +1,16 @@
 //! Lanes, GRO and verdicts, end to end: real traffic through `towpath fwd --lanes`, judged by the kernel at both ends.
 //!
 //! ```text
+//!   order    whether segments overtake each other, with lanes and without
+//!   storm    the same while flows move between lanes all the time
 //!   rules    verdicts at rx and in the lane
 //!   bytes    super-packets that GRO made, received by sockets
 //! ```
 
 mod bytes;
+mod order;
 mod rules;
+mod storm;
 #[path = "../support/mod.rs"]
 mod support;
 

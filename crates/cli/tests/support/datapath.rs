@@ -16,9 +16,21 @@ pub(crate) struct Summary {
     pub(crate) balance: Balance,
     pub(crate) in_flight: i64,
     pub(crate) buffers_away: u64,
+    pub(crate) pages: u64,
+    pub(crate) pages_away: u64,
+    pub(crate) copied: u64,
     pub(crate) pool_shortages: u64,
+    pub(crate) events: Vec<Event>,
     pub(crate) gone: Vec<String>,
     pub(crate) failed: Vec<String>,
+}
+
+/// What should not happen and was survived.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Event {
+    pub(crate) port: String,
+    pub(crate) event: String,
+    pub(crate) times: u64,
 }
 
 /// A line while it runs.
@@ -26,6 +38,7 @@ pub(crate) struct Summary {
 pub(crate) struct Live {
     pub(crate) seconds: f64,
     pub(crate) ports: Vec<Port>,
+    pub(crate) events: Vec<Event>,
 }
 
 /// Any line.
@@ -72,7 +85,11 @@ impl Summary {
     /// Everything that came in is accounted for, and every buffer is home.
     #[track_caller]
     pub(crate) fn is_balanced(&self) -> &Summary {
-        assert_eq!((self.in_flight, self.buffers_away), (0, 0), "the balance is not exact: {self:#?}");
+        assert_eq!(
+            (self.in_flight, self.buffers_away, self.pages_away),
+            (0, 0, 0),
+            "the balance is not exact: {self:#?}"
+        );
         let Balance { received, split, sent, merged, drops } = &self.balance;
         let dropped: u64 = drops.iter().map(|d| d.packets).sum();
         assert_eq!(received + split, sent + merged + dropped, "the balance does not add up: {self:#?}");
@@ -92,10 +109,26 @@ impl Summary {
         self.balance.drops.iter().filter(|d| d.reason == reason).map(|d| d.packets).sum()
     }
 
+    /// How often something happened to the ports.
+    pub(crate) fn happened(&self, event: &str) -> u64 {
+        times(&self.events, event)
+    }
+
     /// The port whose name begins so.
     #[track_caller]
     pub(crate) fn port(&self, name: &str) -> &Port {
         self.ports.iter().find(|p| p.name.starts_with(name)).unwrap_or_else(|| panic!("no port {name}: {self:#?}"))
+    }
+}
+
+fn times(events: &[Event], event: &str) -> u64 {
+    events.iter().filter(|happened| happened.event == event).map(|happened| happened.times).sum()
+}
+
+impl Live {
+    /// How often something has happened to the ports so far.
+    pub(crate) fn happened(&self, event: &str) -> u64 {
+        times(&self.events, event)
     }
 }
 

@@ -11,6 +11,8 @@ pub(crate) enum Cable {
     Tun,
     /// The host's interface is one end of the kernel's veth pair; towpath has the other by AF_PACKET.
     Packet,
+    /// Likewise, by AF_XDP.
+    Xdp,
 }
 
 /// Host 1 has 10.0.0.1 and fd00::1, host 2 has 10.0.0.2 and fd00::2; the interface of both is called `e0`.
@@ -36,14 +38,15 @@ impl Hosts {
         match cable {
             Cable::Tap => format!("tap:e0?netns={},mtu={mtu},addr={addr}{more}", ns.name()),
             Cable::Tun => format!("tun:e0?netns={},mtu={mtu},addr={addr}{more}", ns.name()),
-            Cable::Packet => {
+            Cable::Packet | Cable::Xdp => {
                 let far = format!("p{host}");
                 self.cables.ip(&format!("link add {far} mtu {mtu} type veth peer e0 mtu {mtu} netns {}", ns.name()));
                 self.cables.ip(&format!("link set {far} up"));
                 ns.ip(&format!("addr add 10.0.0.{host}/24 dev e0"));
                 ns.ip(&format!("addr add fd00::{host}/64 dev e0 nodad"));
                 ns.ip("link set e0 up");
-                format!("packet:{far}?netns={}{more}", self.cables.name())
+                let scheme = if cable == Cable::Xdp { "xdp" } else { "packet" };
+                format!("{scheme}:{far}?netns={}{more}", self.cables.name())
             }
         }
     }

@@ -5,6 +5,8 @@
 //!   datapath    the running `towpath`, ended on drop; its summary
 //!   hosts       two hosts, joined by nothing but what a test starts
 //!   traffic     ping, iperf3, files copied through, captures read by tshark
+//!   victims     applications that are killed at full load
+//!   witness     whether segments of a connection overtake each other
 //! ```
 //!
 //! Every program is ended by force when it takes longer than [`LONGEST`]: no test hangs.
@@ -16,6 +18,8 @@ pub(crate) mod hosts;
 #[path = "../../../datapath/tests/support/mod.rs"]
 pub(crate) mod namespace;
 pub(crate) mod traffic;
+pub(crate) mod victims;
+pub(crate) mod witness;
 
 pub(crate) use datapath::{Finished, Summary, Towpath};
 pub(crate) use hosts::{Cable, Hosts};

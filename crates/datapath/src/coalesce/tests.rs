@@ -6,7 +6,8 @@ use proptest::prelude::*;
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use towpath_packet::{Backing, Direction, MAX_FRAGS, Owner, Pool, PoolConfig, Region, Views, Vlan};
+use towpath_packet::{Backing, Direction, MAX_FRAGS, Owner, Pages, Pool, PoolConfig, Region, Vlan};
+use towpath_wire::checksum;
 
 /// What a flow is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -68,14 +69,14 @@ enum Shape {
 
 struct Nobody;
 impl Owner for Nobody {
-    fn give_back(&self, _: u64) {}
+    fn came_home(&self) {}
 }
 
 /// Makes packets of all shapes.
 struct Maker {
     pool: Pool,
     cache: Cache,
-    views: Views,
+    pages: Pages,
     memory: File,
     used: usize,
 }
@@ -88,8 +89,8 @@ impl Maker {
         let pool = Pool::new(config).unwrap();
         let region = Arc::new(Region::new(FOREIGN, Backing::Memfd).unwrap());
         let memory = region.fd().unwrap().try_clone_to_owned().unwrap().into();
-        let views = Views::of_region(1024, region, Arc::new(Nobody)).unwrap();
-        Maker { cache: pool.cache(Direction::Tx).unwrap(), pool, views, memory, used: 0 }
+        let pages = Pages::new(1024, region, Arc::new(Nobody)).unwrap();
+        Maker { cache: pool.cache(Direction::Tx).unwrap(), pool, pages, memory, used: 0 }
     }
 
     fn packet(&mut self, bytes: &[u8], shape: &Shape, headers: usize) -> Packet {
@@ -117,7 +118,8 @@ impl Maker {
                     self.used = 0;
                 }
                 self.memory.write_all_at(rest, self.used as u64).unwrap();
-                if let Some(view) = self.views.attach(self.used, rest.len(), 0) {
+                self.pages.take_back(usize::MAX, |_, _| {});
+                if let Some(view) = self.pages.attach(self.used, rest.len(), 0) {
                     packet.append_buf(view).unwrap();
                     self.used += rest.len();
                 } else {

@@ -14,7 +14,9 @@
 //! [routes](crate::route).
 //!
 //! **Order.** A flow belongs to a bucket of the [`Table`], a bucket to a lane. When a bucket moves, the worker first waits until the
-//! old lane has sent the last packet of that bucket, GRO included; only then does the next one go to the new lane.
+//! old lane has sent the last packet of that bucket, GRO included, to where none can overtake it; only then does the next one go to
+//! the new lane. What comes in must have been in one queue for that: a port that moves flows between its receive queues has no
+//! order that could be kept (`steering` of [`tun`](crate::ports::tun)).
 //!
 //! **Balance.** What a full ring refuses is dropped as `lane-full`, or held back, as [`Full`] says. What is still in a ring when both
 //! of its sides are gone is counted as `stopped`.

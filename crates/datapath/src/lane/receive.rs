@@ -81,10 +81,13 @@ impl RxQueue for LaneRx {
     }
 
     #[inline]
-    fn mark(&mut self) {
+    fn mark(&mut self) -> bool {
+        let mut news = false;
         for inlet in &mut self.inlets {
             inlet.marked = inlet.taken;
+            news |= inlet.published != inlet.taken;
         }
+        news
     }
 
     #[inline]
@@ -116,6 +119,13 @@ impl RxQueue for LaneRx {
 
     fn counters(&self) -> &Arc<Counters> {
         &self.counters
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+impl LaneRx {
+    pub(super) fn bell(&self) -> &crate::bell::Bell {
+        &self.gate.bell
     }
 }
 

@@ -129,6 +129,34 @@ fn a_full_lane_holds_back_or_drops_by_name_and_nothing_is_lost_unnamed() {
 }
 
 #[test]
+fn a_lane_that_sleeps_is_woken_once_a_burst_and_also_for_what_had_waited_for_room() {
+    let pool = pool();
+    let mut cache = pool.cache(Direction::Tx).unwrap();
+    let (_, mut made) = make(LaneConfig { ring: 64, ..Default::default() }, 1, 1);
+    let (steer, lane) = (&mut made.steers[0], &mut made.lanes[0]);
+    let rung = |lane: &LaneRx| lane.bell().rung().unwrap();
+    assert_eq!(fill(steer, &mut cache, 128), 128, "64 in the ring, as many before it");
+    steer.kick();
+    assert_eq!(rung(lane), 0, "nobody sleeps");
+    assert_eq!(take(lane).len(), 64);
+    lane.wake();
+    assert_eq!(rung(lane), 0, "the ring is empty");
+    // The worker has nothing new for the lane; it only looks what has left.
+    steer.reclaim();
+    assert_eq!(rung(lane), 1);
+    assert_eq!((take(lane).len(), steer.pending()), (64, 0));
+    lane.wake();
+    let mut batch = Batch::new();
+    for burst in 0..2 {
+        (0..20).for_each(|i| drop(batch.push(frame(&mut cache, 1, burst * 20 + i, false))));
+        assert_eq!(steer.tx(&mut batch), 20);
+        assert_eq!(rung(lane), u64::from(burst), "not before the burst's end");
+        steer.kick();
+        assert_eq!(rung(lane), 1, "once for its sleep, however many bursts");
+    }
+}
+
+#[test]
 fn what_is_in_a_ring_when_both_sides_go_is_counted_and_its_buffers_come_home() {
     let pool = pool();
     let mut cache = pool.cache(Direction::Tx).unwrap();

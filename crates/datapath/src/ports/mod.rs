@@ -9,3 +9,4 @@ pub mod pcap;
 mod random;
 pub mod tun;
 pub mod veth;
+pub mod xdp;

@@ -1,16 +1,17 @@
 //! When what was received has left by the egress, so that an ingress may let its flows go another way.
 //!
 //! ```text
-//!   mark ──► held for more of its flow ──► released ──► taken by the egress ──► left: settled, and the next mark
-//!            at most the hold time         it waits     an egress that sends behind the
-//!                                                       caller's back always has some under way
+//!   mark ──► held for more of its flow ──► released ──► taken by the egress ──► left ──► beyond what is each lane's
+//!            at most the hold time         it waits     an egress that sends             own: settled, and the next
+//!                                                       behind the caller's back         mark
+//!                                                       always has some under way
 //! ```
 //!
 //! Never is everything gone while traffic flows, so a mark is followed through: what came after it may still be anywhere.
 
 use crate::coalesce::Coalescer;
 use std::time::{Duration, Instant};
-use towpath_packet::port::RxQueue;
+use towpath_packet::port::{RxQueue, TxQueue};
 
 /// Follows the ingress's mark through one route.
 #[derive(Debug, Default)]
@@ -32,6 +33,8 @@ enum Mark {
     Released,
     /// Taken by the egress, as the one of this number.
     Taken(u64),
+    /// Gone from the egress, perhaps to where what another lane sends could still overtake it.
+    Left,
 }
 
 impl Settling {
@@ -41,18 +44,21 @@ impl Settling {
         self.taken += packets as u64;
     }
 
-    /// To be called while nothing waits for the egress, of whose packets `pending` have not left yet.
+    /// Whether the next step may settle something although nothing moves.
+    pub(super) fn is_under_way(&self) -> bool {
+        matches!(self.mark, Mark::Left)
+    }
+
+    /// To be called while nothing waits for the egress.
     #[inline]
-    pub(super) fn step(&mut self, rx: &mut impl RxQueue, coalescer: Option<&mut Coalescer>, pending: usize) {
+    pub(super) fn step(&mut self, rx: &mut impl RxQueue, coalescer: Option<&mut Coalescer>, tx: &mut impl TxQueue) {
         let (held, hold) = coalescer.as_ref().map_or((0, Duration::ZERO), |c| (c.held(), c.hold()));
         if matches!(self.mark, Mark::Unset) {
-            self.mark = match (held, hold.is_zero()) {
-                (0, _) => Mark::Taken(self.taken),
-                (_, false) => Mark::Held(Instant::now()),
-                // Let go with the burst, or after a few.
-                (_, true) => return,
-            };
-            rx.mark();
+            // With nothing to hold for: let go with the burst, or after a few.
+            if (held > 0 && hold.is_zero()) || !rx.mark() {
+                return;
+            }
+            self.mark = if held == 0 { Mark::Taken(self.taken) } else { Mark::Held(Instant::now()) };
         }
         match self.mark {
             Mark::Held(_) if held == 0 => self.mark = Mark::Taken(self.taken),
@@ -66,8 +72,12 @@ impl Settling {
             _ => {}
         }
         if let Mark::Taken(taken) = self.mark
-            && self.taken.saturating_sub(pending as u64) >= taken
+            && self.taken.saturating_sub(tx.pending() as u64) >= taken
         {
+            tx.mark();
+            self.mark = Mark::Left;
+        }
+        if matches!(self.mark, Mark::Left) && tx.is_beyond() {
             rx.settled();
             self.mark = Mark::Unset;
         }
@@ -94,8 +104,9 @@ mod tests {
         fn rx(&mut self, _: &mut Batch) -> usize {
             0
         }
-        fn mark(&mut self) {
+        fn mark(&mut self) -> bool {
             self.marks += 1;
+            true
         }
         fn settled(&mut self) {
             self.settled = self.marks;
@@ -112,20 +123,71 @@ mod tests {
         }
     }
 
+    /// An egress that has packets under way, and some behind it.
+    #[derive(Default)]
+    struct Egress {
+        pending: usize,
+        behind: bool,
+        marks: usize,
+        counters: Arc<Counters>,
+    }
+
+    impl TxQueue for Egress {
+        fn tx(&mut self, _: &mut Batch) -> usize {
+            0
+        }
+        fn offloads(&self) -> Offloads {
+            Offloads::ALL
+        }
+        fn pending(&self) -> usize {
+            self.pending
+        }
+        fn mark(&mut self) {
+            self.marks += 1;
+        }
+        fn is_beyond(&mut self) -> bool {
+            !self.behind
+        }
+        fn counters(&self) -> &Arc<Counters> {
+            &self.counters
+        }
+    }
+
+    fn step(settling: &mut Settling, rx: &mut Ingress, tx: &mut Egress, pending: usize) {
+        tx.pending = pending;
+        settling.step(rx, None, tx);
+    }
+
     #[test]
     fn an_egress_that_always_has_something_under_way_settles_what_left_before() {
-        let (mut settling, mut rx) = (Settling::default(), Ingress::default());
+        let (mut settling, mut rx, mut tx) = (Settling::default(), Ingress::default(), Egress::default());
         settling.took(10);
-        settling.step(&mut rx, None, 10);
+        step(&mut settling, &mut rx, &mut tx, 10);
         assert_eq!((rx.marks, rx.settled), (1, 0));
         settling.took(10);
-        settling.step(&mut rx, None, 11);
+        step(&mut settling, &mut rx, &mut tx, 11);
         assert_eq!((rx.marks, rx.settled), (1, 0), "one from before the mark is still there");
         settling.took(10);
-        settling.step(&mut rx, None, 20);
+        step(&mut settling, &mut rx, &mut tx, 20);
         assert_eq!((rx.marks, rx.settled), (1, 1));
-        settling.step(&mut rx, None, 0);
+        step(&mut settling, &mut rx, &mut tx, 0);
         assert_eq!((rx.marks, rx.settled), (2, 2));
+    }
+
+    #[test]
+    fn what_has_left_settles_only_when_another_lane_cannot_overtake_it_any_more() {
+        let (mut settling, mut rx, mut tx) = (Settling::default(), Ingress::default(), Egress::default());
+        tx.behind = true;
+        settling.took(10);
+        step(&mut settling, &mut rx, &mut tx, 10);
+        assert_eq!((tx.marks, settling.is_under_way()), (0, false));
+        for _ in 0..3 {
+            step(&mut settling, &mut rx, &mut tx, 0);
+            assert_eq!((tx.marks, rx.settled, settling.is_under_way()), (1, 0, true));
+        }
+        tx.behind = false;
+        step(&mut settling, &mut rx, &mut tx, 0);
+        assert_eq!((tx.marks, rx.settled, settling.is_under_way()), (1, 1, false));
     }
 
     #[test]
@@ -151,7 +213,7 @@ mod tests {
         let (mut settling, mut rx) = (Settling::default(), Ingress::default());
         push(&mut coalescer);
         assert_eq!(coalescer.held(), 1);
-        settling.step(&mut rx, Some(&mut coalescer), 0);
+        settling.step(&mut rx, Some(&mut coalescer), &mut Egress::default());
         let (marked, mut sent) = (Instant::now(), 0);
         // More comes all the time, so there is always something held.
         while rx.settled == 0 {
@@ -162,7 +224,7 @@ mod tests {
             coalescer.fill(&mut batch);
             sent += batch.len();
             settling.took(batch.len());
-            settling.step(&mut rx, Some(&mut coalescer), 0);
+            settling.step(&mut rx, Some(&mut coalescer), &mut Egress::default());
             assert!(coalescer.held() > 0);
         }
         assert!(marked.elapsed() >= config.hold && sent > 0);

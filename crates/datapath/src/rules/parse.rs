@@ -90,6 +90,19 @@ impl<'a> Words<'a> {
         let word = self.next(&format!("{name} wants {form}"))?;
         read(word).map_err(|problem| self.error(word, problem))
     }
+
+    /// Reads the value of the match `name`, which may be given once, and keeps it in `to`.
+    fn once<T>(
+        &mut self,
+        to: &mut Option<T>,
+        name: &str,
+        what: &str,
+        form: &str,
+        read: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Result<(), RuleError> {
+        let value = self.value(name, form, read)?;
+        set(to, value, name, what, self)
+    }
 }
 
 fn verdict(word: &str, words: &mut Words<'_>) -> Result<Verdict, RuleError> {
@@ -138,42 +151,15 @@ fn one(name: &str, words: &mut Words<'_>, to: &mut Match) -> Result<(), RuleErro
         return set(&mut to.ethertype, *number, name, "the type", words);
     }
     match name {
-        "proto" => {
-            let number = words.value(name, "a protocol number", proto)?;
-            set(&mut to.protocol, number, name, "the protocol", words)
-        }
-        "ether" => {
-            let number = words.value(name, "a type such as 0x88cc", ether)?;
-            set(&mut to.ethertype, number, name, "the type", words)
-        }
-        "src" => {
-            let value = words.value(name, PREFIX, prefix)?;
-            set(&mut to.src, value, name, "the source address", words)
-        }
-        "dst" => {
-            let value = words.value(name, PREFIX, prefix)?;
-            set(&mut to.dst, value, name, "the destination address", words)
-        }
-        "sport" => {
-            let value = words.value(name, "a port or a range such as 1024-2047", ports)?;
-            set(&mut to.src_port, value, name, "the source port", words)
-        }
-        "dport" => {
-            let value = words.value(name, "a port or a range such as 1024-2047", ports)?;
-            set(&mut to.dst_port, value, name, "the destination port", words)
-        }
-        "vlan" => {
-            let value = words.value(name, "an identifier or a range such as 100-199", vlan)?;
-            set(&mut to.vlan, value, name, "the VLAN", words)
-        }
-        "smac" => {
-            let value = words.value(name, "a MAC address", mac)?;
-            set(&mut to.src_mac, value, name, "the source MAC address", words)
-        }
-        "dmac" => {
-            let value = words.value(name, "a MAC address", mac)?;
-            set(&mut to.dst_mac, value, name, "the destination MAC address", words)
-        }
+        "proto" => words.once(&mut to.protocol, name, "the protocol", "a protocol number", proto),
+        "ether" => words.once(&mut to.ethertype, name, "the type", "a type such as 0x88cc", ether),
+        "src" => words.once(&mut to.src, name, "the source address", PREFIX, prefix),
+        "dst" => words.once(&mut to.dst, name, "the destination address", PREFIX, prefix),
+        "sport" => words.once(&mut to.src_port, name, "the source port", PORTS, ports),
+        "dport" => words.once(&mut to.dst_port, name, "the destination port", PORTS, ports),
+        "vlan" => words.once(&mut to.vlan, name, "the VLAN", "an identifier or a range such as 100-199", vlan),
+        "smac" => words.once(&mut to.src_mac, name, "the source MAC address", "a MAC address", mac),
+        "dmac" => words.once(&mut to.dst_mac, name, "the destination MAC address", "a MAC address", mac),
         "frag" if to.fragment => Err(words.error(name, "is given twice")),
         "frag" => {
             to.fragment = true;
@@ -223,6 +209,7 @@ fn contradiction(matches: &Match) -> Option<&'static str> {
 }
 
 const PREFIX: &str = "an address or a prefix such as 10.0.0.0/8 or 2001:db8::/32";
+const PORTS: &str = "a port or a range such as 1024-2047";
 
 fn prefix(word: &str) -> Result<Prefix, String> {
     let (address, len) = match word.split_once('/') {

@@ -1,13 +1,18 @@
 //! Thin, safe wrappers of the system calls that the kernel-backed ports need.
 //!
 //! ```text
+//!   app      what applications are met with                         (epoll, eventfd)
 //!   netns    run something in another network namespace
 //!   netdev   an interface's index, flags, MTU, addresses          (ioctl on a socket)
+//!   bpf      programs that the kernel runs on packets, and maps    (bpf)
 //!   tun      make and configure TUN/TAP devices                   (ioctl on /dev/net/tun)
 //!   gather   write a header and a packet's chunks with one call   (writev)
 //!   packet   AF_PACKET sockets and their options                  (setsockopt)
 //!   mmsg     many packets with one call                           (sendmmsg)
 //!   ring     packets in memory that the kernel fills              (PACKET_RX_RING)
+//!   features what a driver says that it can do with XDP           (generic netlink)
+//!   xsk      AF_XDP sockets and their rings                       (AF_XDP)
+//!   host     number of the kernel, its clocks                     (uname, clock_gettime)
 //!   thread   pin a thread, let it wait for descriptors             (sched_setaffinity, ppoll, eventfd)
 //! ```
 //!
@@ -15,7 +20,11 @@
 //! argument: addresses come from references and packets that are borrowed for the length of the call, lengths from
 //! the same place as the addresses.
 
+pub(crate) mod app;
+pub(crate) mod bpf;
+pub(crate) mod features;
 pub(crate) mod gather;
+pub(crate) mod host;
 pub(crate) mod mmsg;
 pub(crate) mod netdev;
 pub(crate) mod netns;
@@ -23,6 +32,7 @@ pub(crate) mod packet;
 pub(crate) mod ring;
 pub(crate) mod thread;
 pub(crate) mod tun;
+pub(crate) mod xsk;
 
 use std::io;
 

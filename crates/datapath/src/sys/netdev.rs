@@ -166,6 +166,34 @@ impl Control {
         Ok(unsafe { r.ifr_ifru.ifru_hwaddr.sa_family })
     }
 
+    /// Hardware address of an Ethernet interface.
+    pub(crate) fn mac(&self, name: &str) -> io::Result<[u8; 6]> {
+        let mut r = request(name);
+        self.ioctl(libc::SIOCGIFHWADDR, &mut r)?;
+        // SAFETY: SIOCGIFHWADDR fills this member.
+        let address = unsafe { r.ifr_ifru.ifru_hwaddr.sa_data };
+        Ok(std::array::from_fn(|i| address[i] as u8))
+    }
+
+    /// Name of the interface's driver, as `ethtool -i` shows it.
+    pub(crate) fn driver(&self, name: &str) -> io::Result<String> {
+        const ETHTOOL_GDRVINFO: u32 = 0x3;
+        /// `struct ethtool_drvinfo`, of which the first two members are read.
+        #[repr(C)]
+        struct Info {
+            command: u32,
+            driver: [u8; 32],
+            rest: [u8; 160],
+        }
+        let mut info = Info { command: ETHTOOL_GDRVINFO, driver: [0; 32], rest: [0; 160] };
+        let mut r = request(name);
+        r.ifr_ifru.ifru_data = (&raw mut info).cast();
+        // The kernel reads and writes the structure that the request points to, which outlives the call.
+        self.ioctl(libc::SIOCETHTOOL, &mut r)?;
+        let end = info.driver.iter().position(|&b| b == 0).unwrap_or(info.driver.len());
+        Ok(String::from_utf8_lossy(&info.driver[..end]).into_owned())
+    }
+
     pub(crate) fn set_mac(&self, name: &str, mac: [u8; 6]) -> io::Result<()> {
         let mut r = request(name);
         let mut address = libc::sockaddr { sa_family: libc::ARPHRD_ETHER, sa_data: [0; 14] };

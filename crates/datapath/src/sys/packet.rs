@@ -191,6 +191,14 @@ impl Socket {
         self.set(libc::SOL_PACKET, libc::PACKET_FANOUT, &(u32::from(group) | mode << 16))
     }
 
+    /// Bytes of memory that packets take which were sent and that the kernel has not let go of (`SIOCOUTQ`).
+    pub(crate) fn outstanding(&self) -> u64 {
+        let mut bytes: libc::c_int = 0;
+        // SAFETY: TIOCOUTQ, which is SIOCOUTQ, writes one int.
+        let done = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+        if done < 0 { 0 } else { u64::try_from(bytes).unwrap_or(0) }
+    }
+
     /// Packets that arrived and found the socket's buffer full, since this was last asked.
     pub(crate) fn missed(&self) -> u64 {
         // SAFETY: two integers, for which every pattern of bits is a value.

@@ -4,7 +4,7 @@ use super::check;
 use super::netdev::{name_of, request};
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 /// Where TUN/TAP devices are made.
@@ -36,6 +36,13 @@ pub(crate) fn attach(queue: &File, name: &str, how: Attach) -> io::Result<String
     Ok(name_of(&r))
 }
 
+/// Whether the descriptor still has a device: one that was deleted is `EBADFD`.
+pub(crate) fn is_attached(queue: &File) -> bool {
+    let mut r = request("");
+    // SAFETY: TUNGETIFF fills one ifreq, which is borrowed exclusively.
+    check(unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNGETIFF, &mut r) }).is_ok()
+}
+
 /// Length of the header in front of every packet, of all queues of the device.
 pub(crate) fn set_header_len(queue: &File, len: usize) -> io::Result<()> {
     let len = libc::c_int::try_from(len).unwrap_or(libc::c_int::MAX);
@@ -53,4 +60,11 @@ pub(crate) fn set_offload(queue: &File, bits: libc::c_uint) -> io::Result<()> {
 pub(crate) fn set_persist(queue: &File, on: bool) -> io::Result<()> {
     // SAFETY: TUNSETPERSIST takes a value, no pointer.
     check(unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNSETPERSIST, libc::c_ulong::from(on)) }).map(drop)
+}
+
+/// Which program chooses the queue of a packet that goes to user space, for the device as a whole; -1 for none. The kernel takes what
+/// the program gives back modulo the number of queues (`tun_ebpf_select_queue`).
+pub(crate) fn set_steering(queue: &File, program: RawFd) -> io::Result<()> {
+    // SAFETY: TUNSETSTEERINGEBPF reads one int.
+    check(unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNSETSTEERINGEBPF, &program) }).map(drop)
 }

@@ -16,7 +16,7 @@ use towpath_wire::emit::{self, Checksums, Headers, Ip, Link, Network, Transport}
 use towpath_wire::{LinkKind, Udp, dissect, tcp};
 
 /// How long a test waits for what must happen.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) fn uri(text: &str) -> Uri {
     text.parse().unwrap()

@@ -95,6 +95,8 @@ fn bytes_go_through_an_interface_unchanged_in_both_directions_and_nothing_is_see
         }
         let s = q.tx[0].counters().snapshot();
         assert_eq!((s.packets, s.bytes, s.all_drops()), (3, sent, 0));
+        let s = q.rx[0].counters().snapshot();
+        assert!(s.packets >= 3 && s.calls == 0, "out of the ring, without a system call: {s:?}");
     }
 }
 
@@ -291,6 +293,37 @@ fn a_link_that_goes_down_is_said_and_works_again_when_it_returns() {
     assert_eq!(datagram(&socket), b"again");
     socket.send_to(b"back", "10.0.0.2:9").unwrap();
     receive(&mut q.rx[0], |p| (udp_payload(&p)? == b"back").then_some(()));
+}
+
+#[test]
+fn what_waits_behind_the_socket_can_be_overtaken_and_is_said_to() {
+    let name = "what_waits_behind_the_socket_can_be_overtaken_and_is_said_to";
+    if !needs(name, NEEDS) || !needs(name, &[Need::Program("tc")]) {
+        return;
+    }
+    let pair = pair();
+    let slow = "qdisc add dev p0 root tbf rate 8kbit burst 1600 latency 10s";
+    if !pair.middle.command("tc", slow).status().is_ok_and(|status| status.success()) {
+        assert!(std::env::var("TOWPATH_REQUIRE").as_deref() != Ok("all"), "{name} can't run: no tbf");
+        return eprintln!("skipped: {name}: the kernel has no tbf");
+    }
+    let mut q = pair.start("");
+    let tx = &mut q.tx[0];
+    let pool = pool();
+    let frame = to_host().udp(9, 7000, &pattern(1000), Checksums::Full).0;
+    let packet = || Packet::copy_from(&mut tx_cache(&pool), &frame).unwrap();
+    tx.mark();
+    assert!(tx.is_beyond(), "nothing was sent");
+    // The first passes at once, the second a second later.
+    send(tx, packet());
+    tx.mark();
+    until("the first has passed", || tx.is_beyond());
+    send(tx, packet());
+    tx.mark();
+    assert!(!tx.is_beyond(), "the second waits");
+    send(tx, packet());
+    assert!(!tx.is_beyond(), "what was sent after it does not make it pass");
+    until("it is given up, or has passed", || tx.is_beyond());
 }
 
 #[test]

@@ -2,11 +2,13 @@
 
 use crate::common::*;
 use crate::support::{Namespace, Need, needs};
-use std::net::UdpSocket;
-use towpath_datapath::ports::tun::{Config, TunPort, TunRx, TunTx, open};
+use std::collections::HashSet;
+use std::net::{Ipv6Addr, UdpSocket};
+use towpath_datapath::ports::tun::{Config, STEERING, TunPort, TunRx, TunTx, open};
 use towpath_packet::port::{Info, Port, PortError, Queues, RxQueue, State, TxQueue, Wake};
 use towpath_packet::{Batch, Csum, DropReason, Gso, GsoKind, Offloads, Packet};
 use towpath_wire::emit::{Checksums, Ip, Link};
+use towpath_wire::vlan::{Tag, Tci};
 
 const NEEDS: &[Need] = &[Need::Root, Need::Tun];
 
@@ -20,8 +22,8 @@ fn tap(ns: &Namespace, options: &str, accept: Offloads) -> (Info, Queues<TunRx, 
     let port = try_open(&format!("tap:tp0?netns={},{own}{options}", ns.name())).unwrap();
     let info = port.info().clone();
     let queues = start(port, &pool(), accept);
-    ns.ip("neigh add 10.0.0.2 dev tp0 lladdr 02:00:00:00:00:02");
-    ns.ip("neigh add fd00::2 dev tp0 lladdr 02:00:00:00:00:02");
+    ns.ip("neigh replace 10.0.0.2 dev tp0 lladdr 02:00:00:00:00:02");
+    ns.ip("neigh replace fd00::2 dev tp0 lladdr 02:00:00:00:00:02");
     (info, queues)
 }
 
@@ -249,24 +251,125 @@ fn datagrams_as_long_as_the_largest_mtu_go_through_whole() {
     assert_eq!(datagram(&socket), payload);
 }
 
+/// The queue that the kernel sends a datagram to which answers one that was written to queue `by`.
+fn answered_by(socket: &UdpSocket, q: &mut Queues<TunRx, TunTx>, port: u16, by: usize) -> usize {
+    let text = [port.to_be_bytes(), [by as u8, 0]].concat();
+    send(&mut q.tx[by], packet(&to_host().udp(port, 7000, &text, Checksums::Full).0));
+    let mut buffer = [0; 10];
+    let (n, from) = socket.recv_from(&mut buffer).unwrap();
+    socket.send_to(&buffer[..n], from).unwrap();
+    queue_of(q, |p| udp_payload(p).is_some_and(|payload| payload == text))
+}
+
+/// The queue in which a packet arrives.
+fn queue_of(q: &mut Queues<TunRx, TunTx>, is_it: impl Fn(&Packet) -> bool) -> usize {
+    let mut batch = Batch::new();
+    let mut found = None;
+    until("the packet arrives", || {
+        for (number, rx) in q.rx.iter_mut().enumerate() {
+            rx.rx(&mut batch);
+            found = found.or(batch.drain_front(64).any(|p| is_it(&p)).then_some(number));
+        }
+        found.is_some()
+    });
+    found.unwrap()
+}
+
 #[test]
-fn a_reply_comes_back_on_the_queue_that_sent_the_request() {
-    if !needs("a_reply_comes_back_on_the_queue_that_sent_the_request", NEEDS) {
+fn a_flow_stays_in_its_queue_whichever_queue_its_other_direction_is_written_to() {
+    if !needs("a_flow_stays_in_its_queue_whichever_queue_its_other_direction_is_written_to", NEEDS) {
         return;
     }
     let ns = Namespace::new("queues");
-    let (info, mut q) = tap(&ns, ",queues=4", Offloads::NONE);
+    let (info, mut q) = tap(&ns, ",queues=4,steering=require", Offloads::NONE);
     assert_eq!((info.max_queues, q.rx.len()), (4, 4));
+    assert!(info.abilities.iter().any(|a| a.name == STEERING && a.on));
     let socket = socket(&ns, "10.0.0.1:7000");
-    for i in 0..4u16 {
-        let frame = to_host().udp(100 + i, 7000, &[i as u8], Checksums::Full).0;
-        send(&mut q.tx[usize::from(i)], packet(&frame));
-        let mut buffer = [0; 10];
-        let (n, from) = socket.recv_from(&mut buffer).unwrap();
-        socket.send_to(&buffer[..n], from).unwrap();
-        let queue = receive(&mut q.rx[usize::from(i)], |p| (udp_payload(&p)? == [i as u8]).then(|| p.ingress().1));
-        assert_eq!(u16::from(queue), i);
+    let mut used = HashSet::new();
+    for port in 100..116 {
+        let queues: HashSet<usize> = (0..4).map(|by| answered_by(&socket, &mut q, port, by)).collect();
+        assert_eq!(queues.len(), 1, "port {port}: {queues:?}");
+        used.extend(queues);
     }
+    assert!(used.len() > 1, "all in one queue");
+}
+
+#[test]
+fn without_a_program_the_kernel_moves_a_flow_to_the_queue_its_other_direction_was_written_to() {
+    let name = "without_a_program_the_kernel_moves_a_flow_to_the_queue_its_other_direction_was_written_to";
+    if !needs(name, NEEDS) {
+        return;
+    }
+    let ns = Namespace::new("moves");
+    let (info, mut q) = tap(&ns, ",queues=4,steering=off", Offloads::NONE);
+    let ability = info.abilities.iter().find(|a| a.name == STEERING).unwrap();
+    assert!(!ability.on && ability.why.contains("overtake") && ability.mend.is_some(), "{ability:?}");
+    let socket = socket(&ns, "10.0.0.1:7000");
+    assert_eq!([0, 1, 2, 3].map(|by| answered_by(&socket, &mut q, 100, by)), [0, 1, 2, 3]);
+}
+
+#[test]
+fn both_directions_of_a_flow_have_one_queue_with_and_without_tags_ports_and_fragments() {
+    let name = "both_directions_of_a_flow_have_one_queue_with_and_without_tags_ports_and_fragments";
+    if !needs(name, NEEDS) {
+        return;
+    }
+    let ns = Namespace::new("hash");
+    let (_, mut q) = tap(&ns, ",queues=2,steering=require", Offloads::NONE);
+    let config = towpath_datapath::ports::packet::Config::from_uri(&uri(&format!("packet:tp0?netns={}", ns.name())));
+    let mut host = start(towpath_datapath::ports::packet::open(config.unwrap()).unwrap(), &pool(), Offloads::NONE);
+    let mut queue_of_frame = |frame: &[u8]| {
+        send(&mut host.tx[0], packet(frame));
+        queue_of(&mut q, |p| p.to_vec() == frame)
+    };
+    let tag = Tag { tpid: 0x8100, tci: Tci::default() };
+    let (one, two) = ("fd00::1".parse::<Ipv6Addr>().unwrap().octets(), "fd00::2".parse::<Ipv6Addr>().unwrap().octets());
+    let v4 = [Ip::v4([10, 0, 0, 1], [10, 0, 0, 2]), Ip::v4([10, 0, 0, 2], [10, 0, 0, 1])];
+    let v6 = [Ip::v6(one, two), Ip::v6(two, one)];
+    let mut random = 1u32;
+    for (ips, header) in [(v4, 20), (v6, 40)] {
+        for tags in [[Tag::default(); 2], [tag, Tag::default()], [Tag { tpid: 0x88a8, ..tag }, tag]] {
+            let [there, back] = ips.map(|ip| Between { link: Some(Link { tags, ..link() }), ip });
+            let mut used = HashSet::new();
+            for source in 100..124 {
+                random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                let (port, text) = ((random >> 16) as u16 | 1, random.to_be_bytes());
+                let udp = queue_of_frame(&there.udp(source, port, &text, Checksums::Full).0);
+                assert_eq!(queue_of_frame(&back.udp(port, source, &text, Checksums::Full).0), udp);
+                let tcp = queue_of_frame(&there.tcp(source, port, &text, Checksums::Full).0);
+                assert_eq!(queue_of_frame(&back.tcp(port, source, &text, Checksums::Full).0), tcp);
+                used.extend([udp, tcp]);
+                // Not TCP any more but a protocol without ports: all between two addresses have one queue.
+                let mut other = there.tcp(source, port, &text, Checksums::Full).0;
+                let at = other.len() - 24 - header;
+                other[at + if header == 20 { 9 } else { 6 }] = 47;
+                let first = queue_of_frame(&other);
+                if header == 20 {
+                    // So have fragments, the first of which alone has ports.
+                    for bits in [0x20, 0x01] {
+                        let mut piece = there.udp(source, port, &text, Checksums::Full).0;
+                        let at = piece.len() - 12 - header;
+                        piece[at + 6] = bits;
+                        assert_eq!(queue_of_frame(&piece), first);
+                    }
+                }
+            }
+            assert_eq!(used.len(), 2, "{ips:?} {tags:?}");
+        }
+    }
+}
+
+#[test]
+fn a_persistent_device_gets_back_what_the_kernel_does_by_itself() {
+    if !needs("a_persistent_device_gets_back_what_the_kernel_does_by_itself", NEEDS) {
+        return;
+    }
+    let ns = Namespace::new("back");
+    let (_, q) = tap(&ns, ",queues=2,steering=require,persist=on", Offloads::NONE);
+    drop(q);
+    let (_, mut q) = tap(&ns, ",queues=2,steering=off,persist=off", Offloads::NONE);
+    let socket = socket(&ns, "10.0.0.1:7000");
+    assert_eq!([0, 1].map(|by| answered_by(&socket, &mut q, 100, by)), [0, 1]);
 }
 
 #[test]
@@ -384,6 +487,22 @@ fn a_deleted_interface_ends_the_queues_for_good() {
     send(&mut q.tx[0], packet(&to_host().udp(9, 9, b"x", Checksums::Full).0));
     assert!(matches!(q.tx[0].state(), State::Gone(_)));
     assert_eq!(q.tx[0].counters().snapshot().dropped(DropReason::PortGone), 1);
+}
+
+#[test]
+fn a_transmit_queue_that_has_nothing_to_send_notices_that_its_interface_was_deleted() {
+    if !needs("a_transmit_queue_that_has_nothing_to_send_notices_that_its_interface_was_deleted", NEEDS) {
+        return;
+    }
+    let ns = Namespace::new("quiet");
+    let (_, mut q) = tap(&ns, "", Offloads::NONE);
+    q.tx[0].reclaim();
+    assert_eq!(q.tx[0].state(), State::Up);
+    ns.ip("link del tp0");
+    until("the transmit queue notices", || {
+        q.tx[0].reclaim();
+        matches!(q.tx[0].state(), State::Gone(_))
+    });
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Packets against a model that is a plain vector of bytes.
 
+use super::chain::chained;
 use super::*;
+use crate::offload::{Csum, Gso, GsoKind, Vlan};
 use crate::{Backing, Direction, Pool, PoolConfig};
 use proptest::prelude::*;
 
@@ -54,6 +56,23 @@ fn an_appended_packet_with_an_empty_head_leaves_no_empty_fragment() {
     p.append(cache.alloc().unwrap()).unwrap();
     assert_eq!((p.linear().len(), p.frags(), p.to_vec()), (0, 1, b"x".to_vec()));
     assert!(p.chunks().all(|c| !c.is_empty()));
+}
+
+#[test]
+fn a_packet_is_appended_without_its_first_bytes_whether_it_is_a_chain_or_not() {
+    let mut cache = cache();
+    for len in [40, 200] {
+        let bytes: Vec<u8> = (0..len).collect();
+        for skip in 0..=usize::from(len) {
+            let mut p = Packet::copy_from(&mut cache, b"head").unwrap();
+            match p.append_from(Packet::copy_from(&mut cache, &bytes).unwrap(), skip) {
+                Ok(()) => assert_eq!(p.to_vec(), [b"head", &bytes[skip..]].concat()),
+                Err(back) => assert_eq!((skip, back.to_vec()), (bytes.len(), bytes.clone())),
+            }
+            p.append_from(Packet::copy_from(&mut cache, b"more").unwrap(), 2).unwrap();
+            assert!(p.to_vec().ends_with(b"re") && p.knows_its_last());
+        }
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The per-core side of a pool: two magazines, no atomics until both are used up.
 
+use super::away::Away;
 use super::depot::Mag;
 use super::shared::{Handle, Shared};
 use super::{Direction, Pool, PoolError};
@@ -15,7 +16,7 @@ use std::sync::Arc;
 /// One thread's stock of chunks of one pool. It can be sent to the thread that will use it, but not shared.
 ///
 /// Chunks of any pool may be freed through it: those of its own pool go into its magazines, those of others to their
-/// pool's list, a run of neighbours by one compare-and-swap.
+/// pool's list, what is freed together by one compare-and-swap.
 pub struct Cache {
     loaded: Mag,
     spare: Mag,
@@ -66,7 +67,13 @@ impl Cache {
 
     /// Bytes of headroom in a new packet.
     pub fn headroom(&self) -> usize {
-        usize::from(self.handle.shared().headroom)
+        usize::from(self.room.headroom)
+    }
+
+    /// Chooses the headroom of this cache's new packets, instead of the pool's: at most the chunk.
+    pub fn set_headroom(&mut self, headroom: usize) {
+        let chunk = self.handle.shared().chunk;
+        self.room = Room::empty(chunk, u16::try_from(headroom).unwrap_or(u16::MAX).min(chunk));
     }
 
     /// Bytes in a chunk, headroom included.
@@ -141,20 +148,22 @@ impl Cache {
     #[inline]
     pub fn free_first<const N: usize>(&mut self, batch: &mut Batch<N>, n: usize) {
         let mut left = batch.drain_front(n);
+        let mut away = Away::new();
         while let Some(packets) = left.peek() {
             // SAFETY: the handle keeps the depot alive.
             let magazine = unsafe { self.loaded.open() };
             let mut run = 0;
             for (slot, packet) in magazine.slots[..self.fill][magazine.len..].iter_mut().zip(packets) {
                 let meta = packet.as_meta();
-                if self.plain != Some(meta.owner) || !meta.next.is_null() {
+                // SAFETY: the packet owns its chain; if that is taken its head goes into the magazine.
+                if self.plain != Some(meta.owner) || !unsafe { away.take(meta.next, meta.owner) } {
                     break;
                 }
                 *slot = packet.as_ptr();
                 run += 1;
             }
             magazine.len += run;
-            // SAFETY: the magazine owns the chunks of the first `run` packets now.
+            // SAFETY: the magazine and `away` own the chunks of the first `run` packets now.
             unsafe { left.forget(run) };
             if let Some(odd) = left.next() {
                 self.free(odd);
@@ -267,7 +276,10 @@ impl Cache {
         false
     }
 
-    /// The loaded magazine is full: it becomes the spare, and a full spare goes to the depot.
+    /// The loaded magazine is full: it becomes the spare; and where that is full already, it goes to the depot.
+    ///
+    /// Most caches only ever free, or only allocate: what this one has freed last is what another one should get next, while
+    /// its bytes are still in this core's cache. The spare stays behind as a reserve.
     ///
     /// # Safety
     /// The caller owns `meta`, a chunk of this pool, and gives it up.
@@ -278,8 +290,7 @@ impl Cache {
         if shared.depot.open(&mut self.spare).len < shared.depot.fill() {
             swap(&mut self.loaded, &mut self.spare);
         } else if let Some(empty) = shared.depot.take_empty() {
-            shared.depot.put_full(replace(&mut self.spare, empty));
-            swap(&mut self.loaded, &mut self.spare);
+            shared.depot.put_full(replace(&mut self.loaded, empty));
         } else {
             // SAFETY: owned; cut off from any chain.
             unsafe {

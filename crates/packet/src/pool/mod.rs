@@ -22,13 +22,14 @@
 //! away, the pool becomes an orphan that counts them home, and the last of them frees it. Ordinary allocation and
 //! freeing pay nothing for that.
 
+mod away;
 mod cache;
 mod depot;
 mod returned;
 mod shared;
 
 pub use cache::Cache;
-pub(crate) use shared::{Handle, Keep, Kind, Shared};
+pub(crate) use shared::{Handle, Kind, Shared};
 
 use crate::region::{Backing, Region, RegionError};
 use std::sync::Arc;
@@ -91,6 +92,21 @@ impl Default for PoolConfig {
     }
 }
 
+impl PoolConfig {
+    fn check(&self) -> Result<(), PoolError> {
+        let PoolConfig { capacity, chunk, headroom, floors, max_caches, .. } = *self;
+        let check =
+            |ok: bool, field, value, rule| if ok { Ok(()) } else { Err(PoolError::Config { field, value, rule }) };
+        check((1..=1 << 24).contains(&capacity), "capacity", capacity, "from 1 to 2^24")?;
+        let sized = (64..=65472).contains(&chunk) && chunk % 64 == 0;
+        check(sized, "chunk", chunk, "a multiple of 64 from 64 to 65472")?;
+        check(headroom <= chunk, "headroom", headroom, "at most the chunk size")?;
+        check((1..=1024).contains(&max_caches), "max_caches", max_caches, "from 1 to 1024")?;
+        check(floors.rx <= capacity / 2, "floors.rx", floors.rx, "at most half of the capacity")?;
+        check(floors.tx <= capacity / 2, "floors.tx", floors.tx, "at most half of the capacity")
+    }
+}
+
 /// Why a pool or a cache could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
@@ -134,18 +150,30 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Config`] names the field that is out of range; [`PoolError::Region`] when memory can't be had.
     pub fn new(config: PoolConfig) -> Result<Pool, PoolError> {
-        let PoolConfig { capacity, chunk, headroom, floors, max_caches, .. } = config;
-        let check =
-            |ok: bool, field, value, rule| if ok { Ok(()) } else { Err(PoolError::Config { field, value, rule }) };
-        check((1..=1 << 24).contains(&capacity), "capacity", capacity, "from 1 to 2^24")?;
-        let sized = (64..=65472).contains(&chunk) && chunk % 64 == 0;
-        check(sized, "chunk", chunk, "a multiple of 64 from 64 to 65472")?;
-        check(headroom <= chunk, "headroom", headroom, "at most the chunk size")?;
-        check((1..=1024).contains(&max_caches), "max_caches", max_caches, "from 1 to 1024")?;
-        check(floors.rx <= capacity / 2, "floors.rx", floors.rx, "at most half of the capacity")?;
-        check(floors.tx <= capacity / 2, "floors.tx", floors.tx, "at most half of the capacity")?;
-        let region = Arc::new(Region::new(capacity * chunk, config.backing)?);
-        let shared = Shared::new(&config, Kind::Data, Some(region))?;
+        config.check()?;
+        Pool::build(config, Region::new(config.capacity * config.chunk, config.backing)?)
+    }
+
+    /// Makes a pool of memory that was had elsewhere, such as from a DMA domain; [`PoolConfig::backing`] is not looked at.
+    ///
+    /// # Errors
+    /// As [`new`](Pool::new); a region with fewer bytes than the chunks need is refused by the name of `capacity`.
+    ///
+    /// # Safety
+    /// From now on nobody reads or writes the region's bytes but through the pool's packets, and devices while a chunk is
+    /// lent to them: the region is mapped nowhere else, or only where such a device lives.
+    pub unsafe fn in_region(config: PoolConfig, region: Region) -> Result<Pool, PoolError> {
+        config.check()?;
+        let fits = region.len() / config.chunk;
+        if config.capacity > fits {
+            let (field, value, rule) = ("capacity", config.capacity, "at most what the region has room for");
+            return Err(PoolError::Config { field, value, rule });
+        }
+        Pool::build(config, region)
+    }
+
+    fn build(config: PoolConfig, region: Region) -> Result<Pool, PoolError> {
+        let shared = Shared::new(&config, Kind::Data, Some(Arc::new(region)))?;
         Ok(Pool(Arc::new(Handle::new(shared))))
     }
 
@@ -167,7 +195,7 @@ impl Pool {
     }
 
     /// The memory that the chunks are cut from: what a driver maps for DMA, or shares.
-    pub fn region(&self) -> Option<&Region> {
+    pub fn region(&self) -> Option<&Arc<Region>> {
         self.0.shared().region()
     }
 

@@ -20,15 +20,24 @@ impl Returned {
         Returned(AtomicPtr::new(null_mut()))
     }
 
-    /// Pushes the linked chunks `first ..= last`; false if the list is closed, and then they stay the caller's.
+    /// Whether there are no chunks; for who can be wrong about it.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.load(Ordering::Relaxed).is_null()
+    }
+
+    /// Pushes the linked chunks `first ..= last`; false if the list is closed, and then they stay the caller's. Calls `on_first` before
+    /// it pushes them on a list that is empty: at least once if they become the first.
     ///
     /// # Safety
     /// The chunks are owned by the caller, linked by `next` from `first` to `last`, and belong to this list's pool.
-    pub(crate) unsafe fn push(&self, first: *mut Meta, last: *mut Meta) -> bool {
+    pub(crate) unsafe fn push(&self, first: *mut Meta, last: *mut Meta, mut on_first: impl FnMut()) -> bool {
         let mut head = self.0.load(Ordering::Relaxed);
         loop {
             if head == CLOSED {
                 return false;
+            }
+            if head.is_null() {
+                on_first();
             }
             // SAFETY: `last` is owned by the caller until the exchange below succeeds.
             unsafe { (*last).next = head };
@@ -69,6 +78,7 @@ mod tests {
     fn count_and_free(mut at: *mut Meta) -> usize {
         let mut n = 0;
         while !at.is_null() {
+            // SAFETY: every chunk here was made by `chunk` and leaves the list once, so this is its only owner.
             let meta = unsafe { Box::from_raw(at) };
             at = meta.next;
             n += 1;
@@ -82,7 +92,8 @@ mod tests {
             let list = Arc::new(Returned::new());
             let push = |list: Arc<Returned>| {
                 let c = chunk();
-                assert!(unsafe { list.push(c, c) });
+                // SAFETY: the chunk was just made and is given up.
+                assert!(unsafe { list.push(c, c, || {}) });
             };
             let other = list.clone();
             let t = loom::thread::spawn(move || push(other));
@@ -100,7 +111,8 @@ mod tests {
             let other = list.clone();
             let t = loom::thread::spawn(move || {
                 let c = chunk();
-                let pushed = unsafe { other.push(c, c) };
+                // SAFETY: the chunk was just made and is given up, unless the push is refused.
+                let pushed = unsafe { other.push(c, c, || {}) };
                 if !pushed {
                     count_and_free(c);
                 }

@@ -3,10 +3,10 @@
 use super::depot::Depot;
 use super::returned::Returned;
 use super::{Direction, Floors, MAGAZINE, PoolConfig, PoolError, PoolStats};
-use crate::meta::Meta;
+use crate::meta::{Meta, flag};
+use crate::pages::Owner;
 use crate::region::{Backing, Region};
 use crate::sync::{AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use crate::view::Owner;
 use std::cell::UnsafeCell;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
@@ -15,19 +15,10 @@ use std::sync::Arc;
 pub(crate) enum Kind {
     /// Memory of the pool's own region.
     Data,
-    /// Views of bytes that something else keeps alive, see [`Keep`].
-    View(Option<Arc<dyn Owner>>),
-}
-
-/// What a view keeps alive.
-#[derive(Clone, Copy)]
-pub(crate) enum Keep {
-    /// Nothing: the view is free.
-    Nothing,
-    /// A piece of the owner's memory, named by the owner's token.
-    Token(u64),
-    /// A shared chunk, possibly of another pool.
-    Parent(NonNull<Meta>),
+    /// Views of chunks that they keep alive.
+    View,
+    /// Pages of the region, whose owner is told when some come home.
+    Page(Arc<dyn Owner>),
 }
 
 pub(crate) struct Shared {
@@ -41,7 +32,7 @@ pub(crate) struct Shared {
     /// Users of a chunk that was shared, by index; 0 for all others.
     refs: Box<[AtomicU32]>,
     /// For views: what each keeps alive. Only the owner of the chunk touches its entry.
-    keeps: Box<[UnsafeCell<Keep>]>,
+    keeps: Box<[UnsafeCell<Option<NonNull<Meta>>>]>,
     pub(crate) depot: Depot,
     returned: Returned,
     caches: AtomicUsize,
@@ -67,18 +58,18 @@ impl Shared {
         let PoolConfig { capacity, chunk, headroom, floors, max_caches, .. } = *config;
         // Two magazines per cache must not hold the whole of a small pool.
         let fill = (capacity / 16).clamp(1, MAGAZINE);
-        // Full ones for every chunk, two for each cache, and one more so that an exchange always finds an empty one.
-        let magazines = capacity.div_ceil(fill) + 2 * max_caches + 1;
-        let is_view = matches!(kind, Kind::View(_));
+        // Full ones for every chunk, two for each cache, and one more so that an exchange always finds an empty one. Pages lie in none.
+        let magazines = if max_caches > 0 { capacity.div_ceil(fill) + 2 * max_caches + 1 } else { 0 };
+        let (is_data, is_view) = (matches!(kind, Kind::Data), matches!(kind, Kind::View));
         let shared = Box::new(Shared {
             kind,
-            chunk: if is_view { 0 } else { chunk as u16 },
-            headroom: if is_view { 0 } else { headroom as u16 },
+            chunk: if is_data { chunk as u16 } else { 0 },
+            headroom: if is_data { headroom as u16 } else { 0 },
             capacity,
             floors,
             metas: Region::new(capacity * size_of::<Meta>(), Backing::HugePreferred)?,
             refs: (0..capacity).map(|_| AtomicU32::new(0)).collect(),
-            keeps: (0..if is_view { capacity } else { 0 }).map(|_| UnsafeCell::new(Keep::Nothing)).collect(),
+            keeps: (0..if is_view { capacity } else { 0 }).map(|_| UnsafeCell::new(None)).collect(),
             region,
             depot: Depot::new(magazines as u32, fill),
             returned: Returned::new(),
@@ -126,7 +117,7 @@ impl Shared {
                 None => {
                     for i in start..end {
                         // SAFETY: the chunk is free, of this pool, and known to nobody else.
-                        unsafe { self.returned.push(self.meta(i), self.meta(i)) };
+                        unsafe { self.returned.push(self.meta(i), self.meta(i), || {}) };
                     }
                 }
             }
@@ -143,13 +134,13 @@ impl Shared {
         (meta.as_ptr().addr() - self.metas.base().as_ptr().addr()) / size_of::<Meta>()
     }
 
-    pub(crate) fn region(&self) -> Option<&Region> {
-        self.region.as_deref()
+    pub(crate) fn region(&self) -> Option<&Arc<Region>> {
+        self.region.as_ref()
     }
 
     #[inline]
     pub(crate) fn is_view(&self) -> bool {
-        matches!(self.kind, Kind::View(_))
+        matches!(self.kind, Kind::View)
     }
 
     /// Chunks that an allocation for `direction` leaves in the depot.
@@ -180,6 +171,11 @@ impl Shared {
         self.returned.take_all()
     }
 
+    /// Whether there are some.
+    pub(crate) fn has_returned(&self) -> bool {
+        !self.returned.is_empty()
+    }
+
     pub(crate) fn stats(&self) -> PoolStats {
         let mut on_list = 0;
         let first = self.returned.take_all();
@@ -191,7 +187,7 @@ impl Shared {
                     last = next;
                     on_list += 1;
                 }
-                self.returned.push(first, last.as_ptr());
+                self.returned.push(first, last.as_ptr(), || {});
             }
         }
         let home = self.depot.chunks() + on_list;
@@ -202,9 +198,9 @@ impl Shared {
     ///
     /// # Safety
     /// The caller owns `meta`, a chunk of this pool of views.
-    pub(crate) unsafe fn keep(&self, meta: NonNull<Meta>, keep: Keep) {
+    pub(crate) unsafe fn keep(&self, meta: NonNull<Meta>, parent: NonNull<Meta>) {
         // SAFETY: the entry belongs to the owner of the chunk, which is the caller.
-        unsafe { *self.keeps[self.index(meta)].get() = keep };
+        unsafe { *self.keeps[self.index(meta)].get() = Some(parent) };
     }
 
     /// Lets go of what a view keeps alive.
@@ -213,12 +209,24 @@ impl Shared {
     /// The caller owns `meta`, a chunk of this pool of views.
     pub(crate) unsafe fn release(&self, meta: NonNull<Meta>) {
         // SAFETY: the entry belongs to the owner of the chunk, which is the caller.
-        let keep = unsafe { self.keeps[self.index(meta)].get().replace(Keep::Nothing) };
-        match (keep, &self.kind) {
-            (Keep::Token(token), Kind::View(Some(owner))) => owner.give_back(token),
+        let parent = unsafe { self.keeps[self.index(meta)].get().replace(None) };
+        if let Some(parent) = parent {
             // SAFETY: the view held one of the parent's references, and gives it up here.
-            (Keep::Parent(parent), _) => unsafe { Shared::unshare(parent) },
-            _ => {}
+            unsafe { Shared::unshare(parent) };
+        }
+    }
+
+    /// Tells the owner of a page that came home to an orphan.
+    ///
+    /// # Safety
+    /// The caller owns `meta`, a chunk of this pool.
+    unsafe fn came_late(&self, meta: NonNull<Meta>) {
+        // SAFETY: owned by the caller.
+        let meta = unsafe { meta.as_ref() };
+        if let Kind::Page(owner) = &self.kind
+            && meta.flags & flag::FOREIGN != 0
+        {
+            owner.came_late(meta.token().0);
         }
     }
 
@@ -279,7 +287,7 @@ impl Shared {
 
     /// # Safety
     /// As for `give_home`, for `count` linked chunks of the pool `this`.
-    unsafe fn take_in(this: NonNull<Shared>, first: NonNull<Meta>, last: NonNull<Meta>, count: isize) {
+    pub(crate) unsafe fn take_in(this: NonNull<Shared>, first: NonNull<Meta>, last: NonNull<Meta>, count: isize) {
         // SAFETY: `count` chunks are away, so the pool lives at least until they are handed in below.
         let shared = unsafe { this.as_ref() };
         if shared.is_view() {
@@ -292,11 +300,30 @@ impl Shared {
                 }
             }
         }
+        let mut owner = None;
+        // Before the push, because the pool may be gone right after it.
+        let on_first = || {
+            if let Kind::Page(waits) = &shared.kind {
+                owner.get_or_insert_with(|| waits.clone());
+            }
+        };
         // SAFETY: owned, linked, of this pool.
-        if unsafe { shared.returned.push(first.as_ptr(), last.as_ptr()) } {
+        if unsafe { shared.returned.push(first.as_ptr(), last.as_ptr(), on_first) } {
+            if let Some(owner) = owner {
+                owner.came_home();
+            }
             return;
         }
-        // The pool is an orphan: nobody will allocate again, so the chunks are only counted. AcqRel: whoever frees the
+        // The pool is an orphan: nobody will allocate again, so the chunks are only counted.
+        let mut at = Some(first);
+        while let Some(meta) = at {
+            // SAFETY: the chunks are owned, and linked up to `last`.
+            at = unsafe {
+                shared.came_late(meta);
+                if meta == last { None } else { NonNull::new(meta.as_ref().next) }
+            };
+        }
+        // AcqRel: whoever frees the
         // pool sees everything that was done with the chunks before.
         if shared.awaited.fetch_sub(count, Ordering::AcqRel) == count {
             // SAFETY: these were the last chunks that the orphan waited for.
@@ -344,7 +371,10 @@ impl Drop for Handle {
         while let Some(meta) = NonNull::new(at) {
             home += 1;
             // SAFETY: closing the list made its chunks ours.
-            at = unsafe { meta.as_ref().next };
+            at = unsafe {
+                shared.came_late(meta);
+                meta.as_ref().next
+            };
         }
         let away = (shared.capacity - home) as isize;
         // Chunks that came home since the list was closed have been subtracted already; if all have, the sum is zero

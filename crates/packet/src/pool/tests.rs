@@ -38,6 +38,22 @@ fn every_chunk_can_be_out_at_once_and_none_twice() {
 }
 
 #[test]
+fn what_one_cache_frees_is_what_another_allocates_next() {
+    let pool = pool(4096);
+    let (mut from, mut to) = (pool.cache(Direction::Tx).unwrap(), pool.cache(Direction::Tx).unwrap());
+    let mut used = std::collections::HashSet::new();
+    for turn in 0..100 {
+        let mut batch: Batch = Batch::new();
+        assert_eq!(from.alloc_bulk(&mut batch, MAGAZINE), MAGAZINE);
+        if turn >= 50 {
+            used.extend(batch.iter().map(|packet| packet.as_meta() as *const _));
+        }
+        to.free_bulk(&mut batch);
+    }
+    assert!(used.len() <= 2 * MAGAZINE, "{} chunks take turns, whose bytes no core's cache holds for long", used.len());
+}
+
+#[test]
 fn packets_dropped_without_a_cache_come_home_and_are_allocated_again() {
     let pool = pool(200);
     let mut cache = pool.cache(Direction::Rx).unwrap();
@@ -187,4 +203,18 @@ proptest! {
         drop(out);
         prop_assert_eq!(pool.stats().home, capacity);
     }
+}
+
+#[test]
+fn a_pool_can_be_cut_from_memory_that_was_had_elsewhere_if_there_is_enough_of_it() {
+    let config = PoolConfig { capacity: 4, chunk: 2048, ..Default::default() };
+    let region = || Region::new(8192, Backing::Memfd).unwrap();
+    // SAFETY: the region was just made and is mapped nowhere else.
+    let pool = unsafe { Pool::in_region(config, region()) }.unwrap();
+    let mut cache = pool.cache(Direction::Rx).unwrap();
+    let packets: Vec<_> = std::iter::from_fn(|| cache.alloc()).collect();
+    assert_eq!(packets.len(), 4);
+    // SAFETY: as above.
+    let err = unsafe { Pool::in_region(PoolConfig { capacity: 5, ..config }, region()) }.unwrap_err();
+    assert!(matches!(err, PoolError::Config { field: "capacity", value: 5, .. }), "{err}");
 }

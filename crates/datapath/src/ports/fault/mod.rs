@@ -30,7 +30,7 @@ pub use tx::FaultTx;
 
 use dice::Dice;
 use std::sync::Arc;
-use towpath_packet::port::{Info, Port, PortError, Queues, Start};
+use towpath_packet::port::{Info, Port, PortError, Queues, Start, Tune};
 use towpath_packet::{Cache, Direction};
 
 /// Puts faults around a port.
@@ -40,7 +40,7 @@ use towpath_packet::{Cache, Direction};
 pub fn open<P: Port>(config: Config, inner: P) -> Result<FaultPort<P>, PortError> {
     let mut info = inner.info().clone();
     info.name = format!("fault@{}", info.name);
-    Ok(FaultPort { info, config, inner: Box::new(inner), tally: Arc::default() })
+    Ok(FaultPort { info, config, inner, tally: Arc::default() })
 }
 
 /// A port with faults.
@@ -48,7 +48,7 @@ pub fn open<P: Port>(config: Config, inner: P) -> Result<FaultPort<P>, PortError
 pub struct FaultPort<P> {
     info: Info,
     config: Config,
-    inner: Box<P>,
+    inner: P,
     tally: Arc<Tally>,
 }
 
@@ -65,6 +65,10 @@ impl<P: Port> Port for FaultPort<P> {
 
     fn info(&self) -> &Info {
         &self.info
+    }
+
+    fn tuner(&self) -> Option<Arc<dyn Tune>> {
+        self.inner.tuner()
     }
 
     fn start(self, start: Start) -> Result<Queues<Self::Rx, Self::Tx>, PortError> {

@@ -4,7 +4,7 @@ use super::dice::{self, Dice, Fate, Mood};
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use towpath_packet::port::{RxQueue, State, Wake};
+use towpath_packet::port::{Lent, RxQueue, State, TxShape, Wake};
 use towpath_packet::{Batch, Cache, Counters, DropReason, Offloads, Packet, Pool, Snapshot};
 
 /// A receive queue with faults.
@@ -14,7 +14,7 @@ use towpath_packet::{Batch, Cache, Counters, DropReason, Offloads, Packet, Pool,
 #[derive(Debug)]
 pub struct FaultRx<R> {
     // A box, so that a queue of any kind may be a queue with faults around another of any kind.
-    inner: Box<R>,
+    inner: R,
     dice: Dice,
     cache: Cache,
     /// Received, and not yet decided on.
@@ -29,7 +29,7 @@ pub struct FaultRx<R> {
 impl<R: RxQueue> FaultRx<R> {
     pub(super) fn new(inner: R, dice: Dice, cache: Cache) -> FaultRx<R> {
         FaultRx {
-            inner: Box::new(inner),
+            inner,
             dice,
             cache,
             fresh: Batch::new(),
@@ -97,12 +97,10 @@ impl<R: RxQueue> RxQueue for FaultRx<R> {
         let idle = self.fresh.is_empty();
         while out.room() > 0 && self.dice.mood() == Mood::Well {
             self.release(out, idle);
-            let Some(mut packet) = self.fresh.drain_front(1).next() else { break };
             if out.room() == 0 {
-                // Held back until the next call, with its place.
-                self.held = Some((packet, 0));
                 break;
             }
+            let Some(mut packet) = self.fresh.drain_front(1).next() else { break };
             match self.dice.fate(&mut packet) {
                 Fate::Drop => {
                     self.counters.dropped(DropReason::Fault, 1);
@@ -141,8 +139,16 @@ impl<R: RxQueue> RxQueue for FaultRx<R> {
         self.inner.restrict(accept);
     }
 
-    fn mark(&mut self) {
-        self.inner.mark();
+    fn lent(&self) -> Option<Arc<Lent>> {
+        self.inner.lent()
+    }
+
+    fn shape(&mut self, egress: TxShape) {
+        self.inner.shape(egress);
+    }
+
+    fn mark(&mut self) -> bool {
+        self.inner.mark()
     }
 
     fn settled(&mut self) {

@@ -123,6 +123,19 @@ proptest! {
 }
 
 #[test]
+fn a_packet_that_finds_the_batch_full_still_meets_its_fate() {
+    for vanish in 990..=1000 {
+        let pool = pool();
+        let config =
+            Config { side: Side::Rx, seed: 5612343491, reorder: 1.0, vanish: Some(vanish), ..Config::default() };
+        let (mut rx, _) = start(open(config, source("count=1000,size=100")).unwrap(), &pool);
+        let (_, mut tx) = start(null::open(null::Config::default()).unwrap(), &pool);
+        run(&mut rx, &mut tx);
+        assert!(matches!(rx.state(), State::Gone(_)), "vanish={vanish}");
+    }
+}
+
+#[test]
 fn the_same_seed_makes_the_same_faults() {
     let fates = |seed| {
         let pool = pool();

@@ -12,7 +12,7 @@ use towpath_packet::{Batch, Cache, Counters, DropReason, Offloads, Packet};
 #[derive(Debug)]
 pub struct FaultTx<T: TxQueue> {
     // A box for the reason that `FaultRx` has one.
-    inner: Box<T>,
+    inner: T,
     dice: Dice,
     cache: Cache,
     /// Decided on, and not yet taken by the queue inside.
@@ -25,7 +25,7 @@ pub struct FaultTx<T: TxQueue> {
 
 impl<T: TxQueue> FaultTx<T> {
     pub(super) fn new(inner: T, dice: Dice, cache: Cache) -> FaultTx<T> {
-        FaultTx { inner: Box::new(inner), dice, cache, ready: Batch::new(), held: None, idle: false }
+        FaultTx { inner, dice, cache, ready: Batch::new(), held: None, idle: false }
     }
 
     fn pass(&mut self, packet: Packet) {
@@ -121,6 +121,14 @@ impl<T: TxQueue> TxQueue for FaultTx<T> {
 
     fn pending(&self) -> usize {
         self.inner.pending() + self.waiting()
+    }
+
+    fn mark(&mut self) {
+        self.inner.mark();
+    }
+
+    fn is_beyond(&mut self) -> bool {
+        self.inner.is_beyond()
     }
 
     fn state(&self) -> State {

@@ -33,6 +33,16 @@ pub enum Protocol {
     Tcp,
 }
 
+/// What is behind the headers and the tag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Payload {
+    /// Bytes that the seed decides, the same in all packets.
+    Random,
+    /// Whatever the buffer held before, packets that were received included; for measuring, where nobody looks at it. The
+    /// checksum of UDP is left out, because the bytes are not looked at either.
+    Stale,
+}
+
 /// What is generated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
@@ -45,6 +55,8 @@ pub struct Config {
     pub size: Size,
     /// Transport protocol.
     pub protocol: Protocol,
+    /// Payload behind the first 128 bytes of a packet.
+    pub payload: Payload,
     /// Packets per second over all queues; `None` for as many as there is room for.
     pub rate: Option<u64>,
     /// Packets to send over all queues; `None` for no end.
@@ -81,6 +93,7 @@ impl Default for Config {
             flows: 8,
             size: Size::Fixed(64),
             protocol: Protocol::Udp,
+            payload: Payload::Random,
             rate: None,
             count: None,
             seed: 1,
@@ -112,6 +125,8 @@ impl Config {
         set(&mut config.layer, o.choice("layer", &[("ethernet", Layer::Ethernet), ("ip", Layer::Ip)])?);
         set(&mut config.flows, o.number("flows", 1..=1 << 20)?.map(|n| n as u32));
         set(&mut config.protocol, o.choice("proto", &[("udp", Protocol::Udp), ("tcp", Protocol::Tcp)])?);
+        let payloads = [("random", Payload::Random), ("stale", Payload::Stale)];
+        set(&mut config.payload, o.choice("payload", &payloads)?);
         if o.choice("ip", &[("4", false), ("6", true)])? == Some(true) {
             (config.src_ip, config.dst_ip) = (SRC_6, DST_6);
         }
@@ -165,6 +180,11 @@ impl Config {
             && !(least..=most).contains(&(size as usize))
         {
             return bad("size", size.to_string(), format!("must be from {least} to {most} with these headers"));
+        }
+        let unsummed = self.protocol == Protocol::Udp && self.src_ip.is_ipv4() && self.gso.is_none();
+        if self.payload == Payload::Stale && !unsummed {
+            let rule = "goes without checksums: with proto=udp and ip=4 only, and without gso".to_owned();
+            return bad("payload", "stale".to_owned(), rule);
         }
         if let Some(gso) = self.gso {
             let Size::Fixed(size) = self.size else {
@@ -241,6 +261,7 @@ mod tests {
             flows: 12_000,
             size: Size::Fixed(65_000),
             protocol: Protocol::Tcp,
+            payload: Payload::Random,
             rate: Some(2_000_000),
             count: Some(7),
             seed: 9,
@@ -257,6 +278,7 @@ mod tests {
         assert_eq!(got, expected);
         assert_eq!(config("size=imix").unwrap(), Config { size: Size::Imix, ..Config::default() });
         assert_eq!(config("rate=0").unwrap(), Config::default());
+        assert_eq!(config("payload=stale").unwrap(), Config { payload: Payload::Stale, ..Config::default() });
     }
 
     #[test]
@@ -272,6 +294,8 @@ mod tests {
             ("vlan=4095", "vlan=4095"),
             ("vlan=7,layer=ip", "layer=ethernet"),
             ("gso=1448", "gso=1448: must be less than the payload of size, 22"),
+            ("payload=stale,proto=tcp", "payload=stale: goes without checksums"),
+            ("payload=stale,ip=6", "payload=stale"),
             ("gso=100,size=imix", "needs packets of one size"),
             ("src-mac=2:0:0:0:0", "src-mac=2:0:0:0:0"),
             ("src-mac=2:0:0:0:0:0:0", "six bytes"),

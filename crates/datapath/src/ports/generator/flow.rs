@@ -9,7 +9,7 @@
 //! All sums are partial: 32 bits that hold some 16-bit words and are folded once, when a packet's own words (sequence
 //! numbers, identification) have been added (RFC 1071 section 2).
 
-use super::config::{Config, IMIX, PORTS, Protocol, Size};
+use super::config::{Config, IMIX, PORTS, Payload, Protocol, Size};
 use super::tag::{self, Tag};
 use crate::ports::random::Random;
 use std::net::IpAddr;
@@ -77,6 +77,8 @@ pub(super) struct Plan {
     pub(super) whole: Option<(Shape, u16)>,
     /// Whether there is room for tags.
     pub(super) tagged: bool,
+    /// Packets keep what their buffers held behind the head, and have no checksum of it.
+    pub(super) stale: bool,
 }
 
 impl Plan {
@@ -104,7 +106,7 @@ impl Plan {
         let shape = |len: usize| Shape::new(config, len, &payload);
         let whole = whole.map(|(len, segment)| (shape(len), segment));
         let shapes = lengths.into_iter().map(shape).collect();
-        Plan { l3, l4, headers, payload, shapes, whole, tagged }
+        Plan { l3, l4, headers, payload, shapes, whole, tagged, stale: config.payload == Payload::Stale }
     }
 
     /// The flows of queue `queue` of `queues`: every `queues`th.

@@ -6,6 +6,7 @@
 //!   layer=ethernet|ip        what packets begin with
 //!   flows=N                  flows take turns, one packet each                                        8
 //!   size=BYTES|imix          whole packet from the first byte of the layer, without an Ethernet FCS   64
+//!   payload=random|stale     stale: behind 128 bytes, whatever the buffer held, and no checksum         random
 //!   proto=udp|tcp  ip=4|6    TCP is a stream of ACK segments with advancing sequence numbers          udp, 4
 //!   rate=PPS                 over all queues, with k or M; 0 is as fast as possible                   0
 //!   count=N                  over all queues; the port is done after that many                        no end
@@ -34,7 +35,7 @@ mod tag;
 mod tx;
 mod verify;
 
-pub use config::{Config, IMIX, Protocol, Size};
+pub use config::{Config, IMIX, Payload, Protocol, Size};
 pub use rx::GenRx;
 pub use tx::GenTx;
 pub use verify::{Verification, Verified};

@@ -108,7 +108,7 @@ fn make<const V6: bool, const TCP: bool>(
     if shape.len <= packet.tailroom() {
         let (front, behind) = packet.push_back(shape.len).ok()?.split_at_mut(head.len());
         front.copy_from_slice(head);
-        if !rest.is_empty() {
+        if !rest.is_empty() && !plan.stale {
             behind.copy_from_slice(rest);
         }
     } else {

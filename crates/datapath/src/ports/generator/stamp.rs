@@ -56,7 +56,12 @@ pub(super) fn packet<const V6: bool, const TCP: bool>(
     if plan.tagged {
         sum += words(flow.number);
     }
-    let check = if TCP { checksum::finish(fold(sum)) } else { checksum::finish_udp(fold(sum)) };
+    let check = match TCP {
+        true => checksum::finish(fold(sum)),
+        // None at all (RFC 768).
+        false if plan.stale => 0,
+        false => checksum::finish_udp(fold(sum)),
+    };
     let payload = transport::<TCP>(rest, flow, shape, check)?;
     if plan.tagged {
         *payload.get_mut(tag::NUMBER..)?.first_chunk_mut()? = flow.number.to_be_bytes();

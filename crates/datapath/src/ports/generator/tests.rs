@@ -52,6 +52,26 @@ fn any_config() -> impl Strategy<Value = Config> {
     })
 }
 
+#[test]
+fn a_stale_payload_is_what_the_buffer_held_and_has_no_checksum() {
+    let pool = pool();
+    let mut cache = pool.cache(Direction::Tx).unwrap();
+    let dirty: Vec<_> = (0..512).map_while(|_| Packet::copy_from(&mut cache, &[0xaa; 1500])).collect();
+    assert!(dirty.len() > 64);
+    drop((dirty, cache));
+    let mut rx = start(config("size=1000,payload=stale"), 1, Offloads::NONE, &pool).rx.remove(0);
+    let mut batch = Batch::new();
+    rx.rx(&mut batch);
+    for packet in &batch {
+        let bytes = packet.to_vec();
+        let found = dissect(&bytes, LinkKind::Ethernet);
+        assert_eq!((found.stop, found.end), (Stop::Complete, 1000));
+        assert_eq!(verify(&bytes, LinkKind::Ethernet).transport, Check::Absent);
+        assert!(bytes[128..].iter().all(|&byte| byte == 0xaa));
+    }
+    assert!(!batch.is_empty());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 

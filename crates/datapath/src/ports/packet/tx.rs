@@ -20,6 +20,9 @@ const SHORTEST_FRAME: usize = 14;
 /// How long the interface may refuse one packet with ENOBUFS before that packet is given up: a queue that is full empties faster,
 /// and a packet that the driver never takes must not hold up the others.
 const PATIENCE: Duration = Duration::from_millis(1);
+/// How long the kernel may go on charging for something that was sent before that is taken for a driver that lets go of packets late,
+/// when it needs their places: longer than any backlog lasts.
+const LINGER: Duration = Duration::from_millis(100);
 
 /// A transmit queue of an AF_PACKET port.
 pub struct PacketTx {
@@ -30,6 +33,10 @@ pub struct PacketTx {
     layer: Layer,
     state: State,
     refused_since: Option<Instant>,
+    /// Bytes that were sent since the mark.
+    since_mark: u64,
+    /// Since when something from before the mark may be in a backlog; `None` if nobody has asked since the mark.
+    behind_since: Option<Instant>,
     cache: Cache,
     watch: LinkWatch,
     counters: Arc<Counters>,
@@ -56,6 +63,8 @@ impl PacketTx {
             layer: info.layer,
             state: State::Up,
             refused_since: None,
+            since_mark: 0,
+            behind_since: None,
             cache: pool.cache(Direction::Tx).map_err(failed)?,
             watch,
             counters: Arc::default(),
@@ -150,7 +159,9 @@ impl TxQueue for PacketTx {
             match self.sender.send(&self.socket, &self.headers[..n], rest) {
                 Ok(sent) => {
                     packets += sent as u64;
-                    bytes += rest.iter().take(sent).map(|packet| packet.len() as u64).sum::<u64>();
+                    let more = rest.iter().take(sent).map(|packet| packet.len() as u64).sum::<u64>();
+                    bytes += more;
+                    self.since_mark += more;
                     taken += sent;
                     self.refused_since = None;
                     if sent == 0 {
@@ -195,6 +206,21 @@ impl TxQueue for PacketTx {
 
     fn offloads(&self) -> Offloads {
         self.offloads
+    }
+
+    fn mark(&mut self) {
+        self.since_mark = 0;
+        self.behind_since = None;
+    }
+
+    /// What was sent is in a queue of the driver's, or, for a veth, in a backlog that each core has for itself
+    /// (`enqueue_to_backlog` in `net/core/dev.c`), until the driver or the receiving stack lets go of it. It goes in order, and the kernel
+    /// charges at least its length for it: if no more is charged than was sent since the mark, nothing older is left.
+    fn is_beyond(&mut self) -> bool {
+        if self.socket.outstanding() <= self.since_mark {
+            return true;
+        }
+        self.behind_since.get_or_insert_with(Instant::now).elapsed() > LINGER
     }
 
     fn state(&self) -> State {

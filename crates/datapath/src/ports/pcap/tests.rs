@@ -381,6 +381,26 @@ fn what_was_gathered_is_on_disk_after_the_flush_interval_in_whole_records() {
 }
 
 #[test]
+fn packets_are_written_by_a_quarter_of_a_mebibyte_and_the_rest_at_the_end() {
+    let (_dir, path) = file("x.pcap");
+    let pool = pool();
+    let mode = Mode::Write(Write { flush: Duration::from_secs(3600), ..Write::default() });
+    let (_, mut tx) = start(Config { path: path.clone(), mode }, &pool);
+    let (mut cache, mut batch) = (pool.cache(Direction::Tx).unwrap(), Batch::new());
+    for _ in 0..200 {
+        (0..50).for_each(|_| drop(batch.push(Packet::copy_from(&mut cache, &[1; 60]).unwrap())));
+        tx.reclaim();
+        tx.tx(&mut batch);
+        tx.kick();
+    }
+    let counters = tx.counters().clone();
+    // A record has 16 bytes and the packet: the 3450th fills a piece. The first write is the header's.
+    assert_eq!((counters.snapshot().calls, counters.snapshot().packets, tx.pending()), (3, 6900, 3100));
+    drop(tx);
+    assert_eq!((counters.snapshot().calls, read(&path).len()), (4, 10_000));
+}
+
+#[test]
 fn a_disk_that_is_full_from_the_beginning_is_an_error_of_the_start() {
     let start = Start { pool: pool(), queues: 1, accept: Offloads::NONE };
     let error = open(Config::write("/dev/full")).unwrap().start(start).unwrap_err().to_string();

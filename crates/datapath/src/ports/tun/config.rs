@@ -2,7 +2,7 @@
 
 use super::Wants;
 use crate::sys::netdev::valid_name;
-use crate::uri::{Options, Uri};
+use crate::uri::{Options, Uri, Want};
 use std::net::IpAddr;
 use towpath_packet::port::PortError;
 
@@ -66,6 +66,8 @@ pub struct Config {
     pub persist: Option<bool>,
     /// Packets that the kernel queues for each queue; at least 1000, if not said.
     pub queue_len: Option<u32>,
+    /// Whether a program keeps each flow in one queue.
+    pub steering: Want,
     /// Offloads.
     pub wants: Wants,
 }
@@ -84,6 +86,7 @@ impl Default for Config {
             up: true,
             persist: None,
             queue_len: None,
+            steering: Want::default(),
             wants: Wants::default(),
         }
     }
@@ -113,6 +116,7 @@ impl Config {
             up: o.switch("up")?.unwrap_or(true),
             persist: o.switch("persist")?,
             queue_len: o.number("txqueuelen", 1..=MAX_QUEUE_LEN.into())?.map(|n| n as u32),
+            steering: o.want("steering")?.unwrap_or_default(),
             wants: Wants::from_options(&mut o)?,
         };
         o.finish()?;
@@ -203,7 +207,7 @@ mod tests {
     fn every_option_reaches_its_field() {
         let c = config(
             "tap:tp0?netns=blue,queues=4,mtu=9000,addr=10.0.0.1/24+fd00::1/64,mac=02:00:00:00:00:0a,up=off,persist=on,\
-             txqueuelen=2000,uso=require,tso=off",
+             txqueuelen=2000,steering=require,uso=require,tso=off",
         )
         .unwrap();
         let expected = Config {
@@ -216,7 +220,8 @@ mod tests {
             up: false,
             persist: Some(true),
             queue_len: Some(2000),
-            wants: Wants { tso: crate::uri::Want::Off, uso: crate::uri::Want::Require, ..Wants::default() },
+            steering: Want::Require,
+            wants: Wants { tso: Want::Off, uso: Want::Require, ..Wants::default() },
             ..Config::default()
         };
         assert_eq!(c, expected);

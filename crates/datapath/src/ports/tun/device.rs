@@ -1,6 +1,7 @@
 //! The device that all queues of a port share: made or attached to, configured, agreed upon.
 
 use super::config::{Config, Kind};
+use super::steering::Steering;
 use crate::ports::kernel::link::LinkWatch;
 use crate::sys::netdev::Control;
 use crate::sys::tun::{self, Attach};
@@ -26,6 +27,7 @@ pub(super) struct Device {
     /// What the kernel and the options permit.
     limit: Offloads,
     agreed: Mutex<Agreed>,
+    pub(super) steering: Option<Steering>,
 }
 
 /// What each queue accepts, and what the kernel was told.
@@ -60,8 +62,16 @@ impl Device {
             let index = control.index(&name).map_err(step("SIOCGIFINDEX".to_owned()))?;
             let port = format!("{}:{name}", config.kind.name());
             let (kind, limit) = (config.kind, Offloads::NONE);
-            let device =
-                Device { port, kind, name, index, control: Arc::new(control), limit, agreed: Mutex::default() };
+            let device = Device {
+                port,
+                kind,
+                name,
+                index,
+                control: Arc::new(control),
+                limit,
+                agreed: Mutex::default(),
+                steering: None,
+            };
             Ok((device, queues))
         };
         let netns = config.netns.as_deref();
@@ -103,7 +113,11 @@ impl Device {
         }
         for &(address, prefix) in &config.addresses {
             let step = self.os(format!("add address {address}/{prefix}"));
-            control.add_address(name, address, prefix).map_err(step)?;
+            match control.add_address(name, address, prefix) {
+                // An interface that existed before may have it.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                done => done.map_err(step)?,
+            }
         }
         Ok(())
     }

@@ -16,8 +16,9 @@
 //!   carry their metadata, and whoever sends them finishes them. What the kernel takes is found out by writing one packet
 //!   of each kind to the interface before it is up: the header is examined before the packet is dropped for that. A kind
 //!   that is refused later is switched off for that queue, see [`TxQueue::offloads`].
-//! * **Queues.** With `queues=N` the device has N descriptors. The kernel sends a flow to the queue that last wrote packets of
-//!   that flow, otherwise by hash.
+//! * **Queues.** With `queues=N` the device has N descriptors. A flow stays in one of them, the same for both of its directions,
+//!   because a small program chooses it. Where the kernel does not take the program, `steering` is off: the kernel then moves
+//!   flows to the queue that their other direction was last written to, and packets of theirs overtake each other.
 //! * **Namespaces.** With `netns=` the interface is made in another network namespace, and stays there.
 //! * **Link.** A packet for an interface that is down is dropped as [`DropReason::LinkDown`]; the queue works again when the
 //!   link does. A deleted interface is [`State::Gone`].
@@ -33,17 +34,20 @@
 //! | `persist` | as it is | keep the interface when the process ends |
 //! | `netns` | that of the process | a name known to `ip netns`, or a path |
 //! | `txqueuelen` | at least 1000 | packets that the kernel queues for each queue |
+//! | `steering` | prefer | require, prefer or off: a program keeps each flow in one queue |
 //! | `csum`, `tso`, `uso` | prefer | require, prefer or off |
 
 mod config;
 mod device;
 mod probe;
 mod rx;
+mod steering;
 mod tx;
 
 pub use super::kernel::ability::Wants;
 pub use config::{Config, Kind};
 pub use rx::TunRx;
+pub use steering::STEERING;
 pub use tx::TunTx;
 
 use super::kernel::ability;
@@ -75,10 +79,13 @@ pub struct TunPort {
 /// then, unless it existed before.
 pub fn open(config: Config) -> Result<TunPort, PortError> {
     config.check()?;
-    let (device, queues) = Device::open(&config)?;
+    let (mut device, queues) = Device::open(&config)?;
     let (port, wants) = (device.port().to_owned(), config.wants);
     let found = probe::probe(&device, &queues, config.kind)?;
-    let abilities = ability::report(&port, wants, &found)?;
+    let mut abilities = ability::report(&port, wants, &found)?;
+    let (steering, said) = steering::Steering::of(&port, &queues, config.kind, config.steering)?;
+    abilities.extend(said);
+    device.steering = steering;
     device.configure(&config, &queues)?;
     let info = Info {
         name: port,

@@ -8,6 +8,7 @@ use crate::ports::kernel::link::{LinkWatch, down, gone};
 use crate::ports::kernel::lose;
 use crate::sys::gather::Gather;
 use crate::sys::netdev::Link;
+use crate::sys::tun;
 use crate::vnet::VnetHeader;
 use std::fs::File;
 use std::io;
@@ -148,11 +149,19 @@ impl TxQueue for TunTx {
         taken
     }
 
-    /// Frees nothing, for nothing is held back; looks whether a link that was down has returned.
+    /// Frees nothing, for nothing is held back; looks now and then whether a link that was down has returned, and whether the
+    /// interface still exists, which writing would tell only if there were something to write.
     fn reclaim(&mut self) -> usize {
-        // An interface that was moved to another namespace is absent here, and works.
-        if matches!(self.state, State::Down(_)) && self.watch.look().is_some_and(|link| link != Link::Down) {
-            self.state = State::Up;
+        if self.state.ended() {
+            return 0;
+        }
+        match self.watch.look() {
+            None => {}
+            // An interface that was moved to another namespace is absent here, and works.
+            Some(Link::Absent) if !tun::is_attached(&self.file) => self.state = gone(),
+            Some(Link::Down) => {}
+            Some(_) if matches!(self.state, State::Down(_)) => self.state = State::Up,
+            Some(_) => {}
         }
         0
     }

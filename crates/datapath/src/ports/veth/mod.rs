@@ -8,6 +8,7 @@
 //!                             bell, rung only when the receiver sleeps
 //!
 //!   veth:x?ring=1024,queues=8       packets in each ring; queues that an end can be started with
+//!   veth:x?linear=whole,headroom=64,tailroom=16    what the ends ask of packets' memory, as some devices do: for tests and measurements
 //! ```
 //!
 //! Packets are handed over as they are: no copy, super-packets whole, with whatever metadata they have. What the receiving
@@ -25,7 +26,7 @@ pub use queue::{VethRx, VethTx};
 use crate::uri::Uri;
 use std::collections::HashMap;
 use std::sync::Arc;
-use towpath_packet::port::{Info, Layer, Port, PortError, Queues, Start, TxLinear};
+use towpath_packet::port::{Info, Layer, Port, PortError, Queues, Start, TxShape};
 use towpath_packet::ring::{Consumer, Producer, ring};
 use towpath_packet::{MAX_FRAGS, Offloads, Packet};
 use way::{Closer, Way};
@@ -39,12 +40,14 @@ pub struct Config {
     pub ring: usize,
     /// Queues that an end can be started with: 1 to 64.
     pub queues: u16,
+    /// What the ends ask of the memory of packets that are sent into them.
+    pub shape: TxShape,
 }
 
 impl Default for Config {
     /// 1024 packets in each ring, up to 8 queues.
     fn default() -> Config {
-        Config { name: "pair".to_owned(), ring: 1024, queues: 8 }
+        Config { name: "pair".to_owned(), ring: 1024, queues: 8, shape: TxShape::default() }
     }
 }
 
@@ -61,8 +64,13 @@ impl Config {
         let (mut options, default) = (uri.options(), Config::default());
         let ring = options.number("ring", 2..=65_536)?.map_or(default.ring, |n| n as usize);
         let queues = options.number("queues", 1..=64)?.map_or(default.queues, |n| n as u16);
+        let shape = TxShape {
+            linear: options.linear("linear")?.unwrap_or_default(),
+            headroom: options.number("headroom", 0..=1024)?.unwrap_or_default() as u16,
+            tailroom: options.number("tailroom", 0..=1024)?.unwrap_or_default() as u16,
+        };
         options.finish()?;
-        Ok(Config { name: uri.target().to_owned(), ring, queues })
+        Ok(Config { name: uri.target().to_owned(), ring, queues, shape })
     }
 }
 
@@ -97,9 +105,9 @@ pub fn pair(config: &Config) -> Result<(VethPort, VethPort), PortError> {
         name: format!("{port}.{end}"),
         layer: Layer::Any,
         mtu: u32::from(u16::MAX),
-        tx_linear: TxLinear::None,
-        headroom: 0,
-        tailroom: 0,
+        tx_linear: config.shape.linear,
+        headroom: config.shape.headroom,
+        tailroom: config.shape.tailroom,
         max_chunks: MAX_FRAGS as u16 + 1,
         tx_offloads: Offloads::ALL,
         rx_offloads: Offloads::ALL,
@@ -209,4 +217,5 @@ fn deal<T>(things: Vec<T>, n: usize) -> Vec<Vec<T>> {
 }
 
 #[cfg(test)]
+#[cfg(not(loom))]
 mod tests;

@@ -36,7 +36,7 @@ impl VethRx {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 impl VethRx {
     pub(super) fn bell(&self) -> &crate::bell::Bell {
         &self.way.bells[self.number]

@@ -1,0 +1,98 @@
+//! Memory that driver and device share as words: rings and descriptors.
+//!
+//! Words are atomic, because the other side may write them at any moment, and in the device's byte order (little-endian). Loads
+//! and stores are relaxed: whoever publishes or consumes descriptors names the fence at that line.
+
+use crate::dma::{Dma, Iova, MapError};
+use crate::domain::Domain;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use towpath_packet::Region;
+
+/// Memory that stays mapped for the device, accessed as 32- and 64-bit words at byte offsets.
+///
+/// An offset that is not a multiple of the word's size, or lies outside, reads as all ones and is not written: as with
+/// registers, a defect elsewhere does no harm here.
+#[derive(Debug)]
+pub struct Coherent {
+    at: NonNull<u8>,
+    len: usize,
+    iova: Iova,
+    _region: Arc<Region>,
+}
+
+// SAFETY: all access is by atomic words.
+unsafe impl Send for Coherent {}
+// SAFETY: as above.
+unsafe impl Sync for Coherent {}
+
+impl Coherent {
+    /// `len` zeroed bytes, at least, of memory that the domain maps for the device.
+    ///
+    /// # Errors
+    /// [`MapError`] when there is none, or it can't be mapped.
+    pub fn new<D: Dma>(domain: &Domain<D>, len: usize) -> Result<Coherent, MapError> {
+        let (region, iova) = domain.alloc(len.max(8))?;
+        Ok(Coherent { at: region.base(), len: region.len(), iova, _region: region })
+    }
+
+    /// Where the device finds it.
+    #[inline]
+    pub fn iova(&self) -> Iova {
+        self.iova
+    }
+
+    /// Length in bytes.
+    #[allow(clippy::len_without_is_empty)] // never empty
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline]
+    fn word32(&self, at: usize) -> Option<&AtomicU32> {
+        if at > self.len - 4 || !at.is_multiple_of(4) {
+            return None;
+        }
+        // SAFETY: inside the region, aligned (the region is by pages), alive as long as `self`; every access is atomic.
+        Some(unsafe { AtomicU32::from_ptr(self.at.add(at).cast().as_ptr()) })
+    }
+
+    #[inline]
+    fn word64(&self, at: usize) -> Option<&AtomicU64> {
+        if at > self.len - 8 || !at.is_multiple_of(8) {
+            return None;
+        }
+        // SAFETY: as in `word32`.
+        Some(unsafe { AtomicU64::from_ptr(self.at.add(at).cast().as_ptr()) })
+    }
+
+    /// Loads the 32-bit word at byte offset `at`.
+    #[inline]
+    pub fn load32(&self, at: usize) -> u32 {
+        self.word32(at).map_or(u32::MAX, |word| u32::from_le(word.load(Relaxed)))
+    }
+
+    /// Stores the 32-bit word at byte offset `at`.
+    #[inline]
+    pub fn store32(&self, at: usize, value: u32) {
+        if let Some(word) = self.word32(at) {
+            word.store(value.to_le(), Relaxed);
+        }
+    }
+
+    /// Loads the 64-bit word at byte offset `at`.
+    #[inline]
+    pub fn load64(&self, at: usize) -> u64 {
+        self.word64(at).map_or(u64::MAX, |word| u64::from_le(word.load(Relaxed)))
+    }
+
+    /// Stores the 64-bit word at byte offset `at`.
+    #[inline]
+    pub fn store64(&self, at: usize, value: u64) {
+        if let Some(word) = self.word64(at) {
+            word.store(value.to_le(), Relaxed);
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Takes over a machine that somebody else started.
+
+use super::channel::Channel;
+use super::machine::ANSWER;
+use super::process::os;
+use super::ram::Ram;
+use crate::bus::BusError;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// What QEMU calls a `memory-backend-memfd` (`backends/hostmem-memfd.c`).
+const BACKEND: &str = "/memfd:memory-backend-memfd";
+
+const HINT: &str =
+    "start QEMU with -object memory-backend-memfd,id=ram,size=64M,share=on -machine q35,memory-backend=ram";
+
+pub(super) fn attach(name: &str, socket: &Path, memory: Option<&Path>) -> Result<(Channel, Ram), BusError> {
+    let device = |what: String| BusError::Device { device: name.to_owned(), what };
+    let hint = Some("start QEMU with -qtest unix:SOCKET,server=on,wait=off");
+    let stream = connect(socket).map_err(os(name, "connecting", hint))?;
+    let peer = peer(&stream).map_err(os(name, "asking who listens (SO_PEERCRED)", None))?;
+    let channel = Channel::new(stream, ANSWER).map_err(os(name, "setting up the socket", None))?;
+    let busy = |why| device(format!("{why} (only one program at a time can be connected to its socket)"));
+    channel.handshake().map_err(busy)?;
+    let path = match memory {
+        Some(path) => path.to_owned(),
+        None => find(peer).ok_or_else(|| device(format!("process {peer} has no memory that is shared: {HINT}")))?,
+    };
+    let file = File::options().read(true).write(true).open(&path);
+    let file = file.map_err(os(name, format!("opening {}", path.display()), None))?;
+    sealed(&file).map_err(|()| device(format!("{} could shrink while it is in use: {HINT}", path.display())))?;
+    let ram = Ram::new(file.into()).map_err(os(name, "examining the memory", None))?;
+    if ram.is_empty() {
+        return Err(device(format!("{} is no memory of a machine: it has {} bytes", path.display(), ram.len())));
+    }
+    Ok((channel, ram))
+}
+
+/// Connects to a socket; one that is there, but nobody listens on yet, is given a second.
+fn connect(socket: &Path) -> io::Result<UnixStream> {
+    let begun = Instant::now();
+    loop {
+        match UnixStream::connect(socket) {
+            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused && begun.elapsed() < Duration::from_secs(1) => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            other => return other,
+        }
+    }
+}
+
+/// The process that listens on the socket.
+fn peer(stream: &UnixStream) -> io::Result<i32> {
+    let mut who = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: pointer and length are those of a ucred that is borrowed exclusively across the call.
+    let result = unsafe {
+        libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut who).cast(), &mut len)
+    };
+    if result == 0 { Ok(who.pid) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The descriptor of a process that is a machine's memory; the first, if it has several.
+fn find(process: i32) -> Option<PathBuf> {
+    let mut found: Vec<(u32, PathBuf)> = std::fs::read_dir(format!("/proc/{process}/fd"))
+        .ok()?
+        .filter_map(Result::ok)
+        .filter(|entry| std::fs::read_link(entry.path()).is_ok_and(|to| to.to_string_lossy().starts_with(BACKEND)))
+        .filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path())))
+        .collect();
+    found.sort();
+    found.into_iter().next().map(|(_, path)| path)
+}
+
+/// Memory that shrinks under a mapping kills whoever touches it.
+fn sealed(file: &File) -> Result<(), ()> {
+    // SAFETY: fcntl with F_GET_SEALS takes no pointer.
+    let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+    if seals >= 0 && seals & libc::F_SEAL_SHRINK != 0 { Ok(()) } else { Err(()) }
+}

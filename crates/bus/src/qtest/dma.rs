@@ -1,0 +1,75 @@
+//! A device's reach into the machine's memory.
+
+use super::qemu::Qemu;
+use super::ram::{LOWEST, Ram};
+use super::registers::Registers;
+use crate::dma::{Access, Dma, Iova, Limits, MapError};
+use crate::vtd::{Memory, SlotWindow, Space};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use towpath_packet::Region;
+
+/// Guest memory, with or without a remapping unit in between.
+///
+/// Only memory that [`alloc`](Dma::alloc) gave out can be mapped: everything else is [`MapError::Foreign`]. Without a unit an address is
+/// the physical one, and the device reaches all of the machine's memory, mapped or not.
+#[derive(Clone)]
+pub struct QtestDma {
+    // The space is left before the machine goes.
+    space: Option<Space<Registers, Ram>>,
+    limits: Arc<Limits>,
+    qemu: Qemu,
+}
+
+impl QtestDma {
+    pub(super) fn new(qemu: Qemu, space: Option<Space<Registers, Ram>>) -> QtestDma {
+        let ranges = match &space {
+            Some(space) => space.ranges(),
+            None => vec![LOWEST..=qemu.ram().len().saturating_sub(1)],
+        };
+        let limits = Limits { iommu: space.is_some(), granule: 4096, mappings: None, locked: None, ranges };
+        QtestDma { space, limits: Arc::new(limits), qemu }
+    }
+}
+
+impl Dma for QtestDma {
+    type Window = SlotWindow<Registers, Ram>;
+
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn alloc(&self, len: usize) -> Result<Region, MapError> {
+        self.qemu.ram().alloc(len)
+    }
+
+    fn reaches(&self, at: NonNull<u8>, len: usize) -> bool {
+        self.qemu.ram().locate(at, len).is_ok()
+    }
+
+    unsafe fn map(&self, at: NonNull<u8>, len: usize, access: Access) -> Result<Iova, MapError> {
+        match &self.space {
+            // SAFETY: the promise is handed on as it is.
+            Some(space) => unsafe { space.map(at, len, access) },
+            None => {
+                let physical = self.qemu.ram().locate(at, len)?.physical_of(at, len);
+                physical.and_then(Iova::new).ok_or(MapError::Foreign)
+            }
+        }
+    }
+
+    fn unmap(&self, iova: Iova, len: usize) -> Result<(), MapError> {
+        // Without a unit nothing was mapped: the memory is in reach before and after.
+        self.space.as_ref().map_or(Ok(()), |space| space.unmap(iova, len))
+    }
+
+    fn window(&self, slots: u32, bytes: usize) -> Result<Self::Window, MapError> {
+        self.space.as_ref().ok_or(MapError::NoIommu)?.window(slots, bytes)
+    }
+}
+
+impl std::fmt::Debug for QtestDma {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("QtestDma").field("limits", &self.limits).finish()
+    }
+}

@@ -1,0 +1,198 @@
+//! Starts a QEMU that has devices and memory, but nothing that runs.
+
+use super::channel::Channel;
+use super::netdev::Netdev;
+use super::process::{Process, memfd, os};
+use super::qemu::Qemu;
+use super::ram::Ram;
+use crate::bus::BusError;
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+use std::time::Duration;
+use towpath_packet::{Backing, Region};
+
+/// The program.
+const PROGRAM: &str = "qemu-system-x86_64";
+
+/// How long it may take to start, and to answer.
+const START: Duration = Duration::from_secs(20);
+pub(super) const ANSWER: Duration = Duration::from_secs(2);
+
+/// Its name in errors.
+const NAME: &str = "qtest";
+
+/// A machine to be started: a q35 PC with one processor that halts at once, and the devices that it is given.
+///
+/// ```no_run
+/// use towpath_bus::qtest::{Device, Machine, Netdev};
+///
+/// let (netdev, cable) = Netdev::cable()?;
+/// let qemu = Machine::default().with(Device::e1000e(4, netdev)).start()?;
+/// let nic = qemu.open(4)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Machine {
+    /// Bytes of memory: a multiple of 1 MiB from 16 MiB to 2 GiB.
+    pub memory: usize,
+    /// Whether a VT-d remapping unit stands before the devices, and for how many address bits.
+    pub iommu: Option<Width>,
+    /// Its devices.
+    pub devices: Vec<Device>,
+}
+
+/// Address bits of a remapping unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Width {
+    /// 39: tables of three levels.
+    Bits39,
+    /// 48: tables of four levels.
+    Bits48,
+}
+
+/// A device of a machine.
+#[derive(Debug)]
+pub struct Device {
+    /// QEMU's name for its kind: `e1000e`.
+    pub model: String,
+    /// Its slot on bus 0: 1 to 29 (30 and 31 are the machine's own).
+    pub slot: u8,
+    /// What its network side is connected to.
+    pub netdev: Option<Netdev>,
+    /// Further properties, as QEMU wants them: `mac=52:54:00:12:34:56`.
+    pub properties: Vec<String>,
+}
+
+impl Device {
+    /// An Intel 82574L.
+    pub fn e1000e(slot: u8, netdev: Netdev) -> Device {
+        Device { model: "e1000e".to_owned(), slot, netdev: Some(netdev), properties: Vec::new() }
+    }
+
+    /// With a property more.
+    pub fn property(mut self, property: impl Into<String>) -> Device {
+        self.properties.push(property.into());
+        self
+    }
+}
+
+impl Default for Machine {
+    /// 64 MiB, no remapping unit, no devices.
+    fn default() -> Machine {
+        Machine { memory: 64 << 20, iommu: None, devices: Vec::new() }
+    }
+}
+
+impl Machine {
+    /// With a device more.
+    pub fn with(mut self, device: Device) -> Machine {
+        self.devices.push(device);
+        self
+    }
+
+    /// With a remapping unit.
+    pub fn iommu(mut self, width: Width) -> Machine {
+        self.iommu = Some(width);
+        self
+    }
+
+    fn check(&self) -> Result<(), BusError> {
+        let refuse = |what: String| Err(BusError::Device { device: NAME.to_owned(), what });
+        let Machine { memory, devices, .. } = self;
+        if !(16 << 20..=2 << 30).contains(memory) || memory % (1 << 20) != 0 {
+            return refuse(format!("memory={memory}: must be a multiple of 1 MiB from 16 MiB to 2 GiB"));
+        }
+        for (i, Device { slot, model, properties, .. }) in devices.iter().enumerate() {
+            if !(1..=29).contains(slot) || devices.iter().take(i).any(|other| other.slot == *slot) {
+                return refuse(format!("slot={slot}: must be from 1 to 29, and of one device only"));
+            }
+            if [model].into_iter().chain(properties).any(|text| text.is_empty() || text.contains([',', '\0'])) {
+                return refuse(format!("device={model}: names and properties must be single words without commas"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts it. The machine ends when the last handle of it, of a device of it, and of a device's reach into memory is gone.
+    /// No file is left behind, whatever happens.
+    ///
+    /// # Errors
+    /// [`BusError`] with what QEMU said, if it did not start.
+    pub fn start(self) -> Result<Qemu, BusError> {
+        self.check()?;
+        let memfd = memory(self.memory)?;
+        let firmware = firmware().map_err(os(NAME, "a file for the firmware", None))?;
+        let (ours, theirs) = UnixStream::pair().map_err(os(NAME, "socketpair", None))?;
+        let theirs = OwnedFd::from(theirs);
+        let ram = memfd.try_clone().and_then(Ram::new).map_err(os(NAME, "examining the memory", None))?;
+        let (command, mut inherit) = self.command(&memfd, &firmware, &theirs);
+        inherit.extend([memfd, firmware, theirs]);
+        let hint = Some("apt-get install qemu-system-x86");
+        let mut process = Process::start(command, inherit).map_err(os(NAME, format!("starting {PROGRAM}"), hint))?;
+        let channel = Channel::new(ours, START).map_err(os(NAME, "setting up the socket", None))?;
+        if let Err(why) = channel.handshake() {
+            process.end();
+            let said = process.errors();
+            let what = if said.is_empty() { why } else { format!("{PROGRAM} did not start: {said}") };
+            return Err(BusError::Device { device: NAME.to_owned(), what });
+        }
+        channel.patience(ANSWER);
+        Qemu::new(NAME.to_owned(), channel, ram, Some(process))
+    }
+
+    /// The command line, and what it refers to.
+    fn command(self, memory: &OwnedFd, firmware: &OwnedFd, socket: &OwnedFd) -> (Command, Vec<OwnedFd>) {
+        let mut inherit = Vec::new();
+        let mut command = Command::new(PROGRAM);
+        let bytes = self.memory;
+        let file = |fd: &OwnedFd| format!("/proc/self/fd/{}", fd.as_raw_fd());
+        command.args(["-nodefaults", "-no-user-config", "-display", "none"]);
+        // The processor must run (a stopped machine's devices receive nothing): it halts in the firmware's first instruction.
+        command.args(["-accel", "tcg", "-machine", "q35,memory-backend=ram", "-m", &format!("{}M", bytes >> 20)]);
+        command.args(["-bios", &file(firmware)]);
+        let ram = format!("memory-backend-file,id=ram,size={bytes},mem-path={},share=on", file(memory));
+        command.args(["-object", &ram]);
+        command.args(["-chardev", &format!("socket,id=towpath,fd={}", socket.as_raw_fd())]);
+        command.args(["-object", "qtest,id=control,chardev=towpath,log=/dev/null"]);
+        if let Some(width) = self.iommu {
+            // Before the devices, or it does not stand between them and memory.
+            let bits = if width == Width::Bits48 { 48 } else { 39 };
+            command.args(["-device", &format!("intel-iommu,aw-bits={bits}")]);
+        }
+        for Device { model, slot, netdev, properties } in self.devices {
+            let mut device = format!("{model},addr={slot:x}.0");
+            if let Some(netdev) = netdev {
+                let id = format!("net{slot}");
+                let (argument, fd) = netdev.argument(&id);
+                command.args(["-netdev", &argument]);
+                inherit.extend(fd);
+                device += &format!(",netdev={id}");
+            }
+            for property in properties {
+                device += &format!(",{property}");
+            }
+            command.args(["-device", &device]);
+        }
+        (command, inherit)
+    }
+}
+
+/// A sealed file of `len` bytes, without a mapping: a mapping here would count as memory in use.
+fn memory(len: usize) -> Result<OwnedFd, BusError> {
+    let region = Region::new(len, Backing::Memfd);
+    let region = region.map_err(|source| BusError::Map { device: NAME.to_owned(), source: source.into() })?;
+    let fd = region.fd().ok_or_else(|| std::io::Error::other("a region without a descriptor"));
+    fd.and_then(|fd| fd.try_clone_to_owned()).map_err(os(NAME, "duplicating a descriptor", None))
+}
+
+/// Firmware that halts: `cli; hlt; jmp` back to the halt, at the reset vector 16 bytes below the end of 64 KiB.
+fn firmware() -> std::io::Result<OwnedFd> {
+    const LEN: u64 = 64 << 10;
+    let file = File::from(memfd(c"firmware", 0)?);
+    file.set_len(LEN)?;
+    file.write_all_at(&[0xfa, 0xf4, 0xeb, 0xfd], LEN - 16)?;
+    Ok(file.into())
+}

@@ -1,0 +1,104 @@
+//! Registers of a device in QEMU, and how often each was accessed.
+
+use super::channel::Channel;
+use crate::mmio::Mmio;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// How often registers were accessed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Count {
+    /// Reads: round trips.
+    pub reads: u64,
+    /// Writes.
+    pub writes: u64,
+}
+
+impl std::ops::Sub for Count {
+    type Output = Count;
+
+    /// What happened since `earlier`.
+    fn sub(self, earlier: Count) -> Count {
+        Count { reads: self.reads - earlier.reads, writes: self.writes - earlier.writes }
+    }
+}
+
+/// The accesses to every register of one BAR, by all of its handles, since it was first asked for.
+///
+/// A register access is what costs most on a real device; here it can be counted exactly.
+#[derive(Debug)]
+pub struct Accesses(Box<[[AtomicU32; 2]]>);
+
+impl Accesses {
+    pub(super) fn new(len: usize) -> Accesses {
+        Accesses((0..len / 4).map(|_| Default::default()).collect())
+    }
+
+    /// All of them.
+    pub fn total(&self) -> Count {
+        self.of(0..self.0.len() * 4)
+    }
+
+    /// Those to registers at the byte offsets `at`.
+    pub fn of(&self, at: Range<usize>) -> Count {
+        let registers = self.0.get(at.start / 4..(at.end.div_ceil(4)).min(self.0.len())).unwrap_or_default();
+        registers.iter().fold(Count::default(), |sum, [reads, writes]| Count {
+            reads: sum.reads + u64::from(reads.load(Ordering::Relaxed)),
+            writes: sum.writes + u64::from(writes.load(Ordering::Relaxed)),
+        })
+    }
+}
+
+/// Registers in the machine's memory space.
+#[derive(Clone)]
+pub struct Registers {
+    channel: Arc<Channel>,
+    base: u64,
+    accesses: Arc<Accesses>,
+}
+
+impl Registers {
+    pub(super) fn new(channel: Arc<Channel>, base: u64, accesses: Arc<Accesses>) -> Registers {
+        Registers { channel, base, accesses }
+    }
+
+    /// How often they were accessed.
+    pub fn accesses(&self) -> &Arc<Accesses> {
+        &self.accesses
+    }
+
+    /// The address of a register, which is counted; none if it lies outside or is not aligned.
+    #[inline]
+    fn address(&self, at: usize, kind: usize) -> Option<u64> {
+        let register = self.accesses.0.get(at / 4).filter(|_| at.is_multiple_of(4))?;
+        register.get(kind)?.fetch_add(1, Ordering::Relaxed);
+        Some(self.base + at as u64)
+    }
+}
+
+impl Mmio for Registers {
+    fn len(&self) -> usize {
+        self.accesses.0.len() * 4
+    }
+
+    fn r32(&self, at: usize) -> u32 {
+        let value = self.address(at, 0).and_then(|address| self.channel.ask(format_args!("readl {address:#x}")));
+        value.map_or(u32::MAX, |value| value as u32)
+    }
+
+    fn w32(&self, at: usize, value: u32) {
+        // Stores to memory come first: the system call that sends the command is a barrier for the processor, this fence is
+        // one for the compiler.
+        std::sync::atomic::fence(Ordering::Release);
+        if let Some(address) = self.address(at, 1) {
+            self.channel.post(format_args!("writel {address:#x} {value:#x}"));
+        }
+    }
+}
+
+impl std::fmt::Debug for Registers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Registers").field("base", &self.base).field("len", &self.len()).finish()
+    }
+}

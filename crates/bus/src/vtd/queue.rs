@@ -1,0 +1,186 @@
+//! The invalidation queue (VT-d §6.5.2): a ring of 16-byte descriptors that the unit works off in order.
+//!
+//! ```text
+//!   batch:  [invalidate][invalidate] … [wait: store n at status]      one write of IQT
+//!                                                └────► status word: n      everything up to batch n is done
+//! ```
+//!
+//! Batches are numbered. Whoever submitted one waits for its number, or a later one, to appear; several threads may wait, and
+//! none of them reads a register for it.
+
+use super::registers::{FSTS, IQT, QUEUE_ERRORS};
+use super::words::Words;
+use super::{Memory, PAGE};
+use crate::dma::MapError;
+use crate::mmio::Mmio;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Descriptors that fit into the ring: one page, the smallest there is.
+const SLOTS: u32 = PAGE as u32 / 16;
+
+/// Most invalidations in a batch: a quarter of the ring, so that a batch rarely waits for the one before it.
+pub(super) const BATCH: usize = SLOTS as usize / 4;
+
+/// How long the unit may take. On silicon an invalidation takes microseconds; an emulated unit may be scheduled out.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long is waited before the unit is asked what is wrong: by then it is.
+const SUSPICIOUS: Duration = Duration::from_millis(500);
+
+/// Domain id, as it stands in a descriptor.
+type Did = u16;
+
+/// What the unit is to forget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Invalidation {
+    /// All context entries.
+    Contexts,
+    /// The context entry of one device.
+    Context { source: u16, did: Did },
+    /// All translations.
+    Everything,
+    /// All translations of a domain.
+    Domain { did: Did },
+    /// Those of 2^`mask` pages from `iova` on, which is a multiple of their size.
+    Pages { did: Did, iova: u64, mask: u8 },
+}
+
+impl Invalidation {
+    /// As the unit reads it (§6.5.2.1, §6.5.2.3); reads and writes that are under way are drained.
+    fn encode(self) -> [u64; 2] {
+        const CONTEXT: u64 = 0x1;
+        const IOTLB: u64 = 0x2 | DRAIN;
+        const DRAIN: u64 = 3 << 6;
+        let granularity = |g: u64| g << 4;
+        match self {
+            Invalidation::Contexts => [CONTEXT | granularity(1), 0],
+            Invalidation::Context { source, did } => {
+                [CONTEXT | granularity(3) | u64::from(did) << 16 | u64::from(source) << 32, 0]
+            }
+            Invalidation::Everything => [IOTLB | granularity(1), 0],
+            Invalidation::Domain { did } => [IOTLB | granularity(2) | u64::from(did) << 16, 0],
+            Invalidation::Pages { did, iova, mask } => {
+                [IOTLB | granularity(3) | u64::from(did) << 16, (iova & !(PAGE - 1)) | u64::from(mask & 0x3f)]
+            }
+        }
+    }
+}
+
+/// A wait descriptor that stores `number` at `status` (§6.5.2.8: type 5, SW).
+fn wait(number: u32, status: u64) -> [u64; 2] {
+    [0x25 | u64::from(number) << 32, status]
+}
+
+/// The ring, and the word behind it.
+pub(super) struct Queue {
+    memory: Words,
+    tail: u32,
+    /// Free slots, as far as is known.
+    free: u32,
+    last: u32,
+}
+
+/// Where batches report that they are done; a clone is another handle.
+#[derive(Clone)]
+pub(super) struct Status(Words);
+
+/// The status word lies in the page behind the ring.
+const STATUS: usize = super::words::PER_PAGE;
+
+impl Queue {
+    pub(super) fn new<P: Memory>(memory: &P) -> Result<Queue, MapError> {
+        // One slot stays free: head = tail means empty.
+        Ok(Queue { memory: Words::alloc(memory, 2)?, tail: 0, free: SLOTS - 1, last: 0 })
+    }
+
+    /// What to write into IQA: 256 entries (QS = 0).
+    pub(super) fn base(&self) -> u64 {
+        self.memory.physical()
+    }
+
+    pub(super) fn status(&self) -> Status {
+        Status(self.memory.clone())
+    }
+
+    /// Hands over a batch of at most [`BATCH`] and one invalidations; returns its number.
+    pub(super) fn submit<M: Mmio>(&mut self, bar: &M, batch: &[Invalidation]) -> Result<u32, MapError> {
+        let needed = batch.len() as u32 + 1;
+        if self.free < needed {
+            self.status().wait(bar, self.last)?;
+            self.free = SLOTS - 1;
+        }
+        if self.free < needed {
+            return Err(MapError::Refused("more invalidations at once than the queue has room for"));
+        }
+        self.last = self.last.wrapping_add(1);
+        let status = self.memory.physical() + STATUS as u64 * 8;
+        for descriptor in batch.iter().map(|i| i.encode()).chain([wait(self.last, status)]) {
+            for (half, word) in descriptor.into_iter().enumerate() {
+                // Relaxed: the unit looks only after the write of IQT below, before which all stores are seen.
+                let at = self.memory.at(self.tail as usize * 2 + half);
+                at.ok_or(MapError::Refused("no such descriptor"))?.store(word, Ordering::Relaxed);
+            }
+            self.tail = (self.tail + 1) % SLOTS;
+        }
+        self.free -= needed;
+        IQT.write(bar, self.tail << 4);
+        Ok(self.last)
+    }
+}
+
+impl Status {
+    /// The unit may use the queue for ever.
+    pub(super) fn leak(&self) {
+        self.0.leak();
+    }
+
+    /// Returns when batch `number` is done.
+    pub(super) fn wait<M: Mmio>(&self, bar: &M, number: u32) -> Result<(), MapError> {
+        let word = self.0.at(STATUS).ok_or(MapError::Refused("no status word"))?;
+        // Acquire: what the device wrote before it lost the pages is seen by whoever reads them after this.
+        let done = || (word.load(Ordering::Acquire) as u32).wrapping_sub(number) as i32 >= 0;
+        for _ in 0..64 {
+            if done() {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        let begun = Instant::now();
+        let mut asked = false;
+        while !done() {
+            std::thread::yield_now();
+            if begun.elapsed() > PATIENCE {
+                return Err(MapError::Refused("the remapping unit did not answer an invalidation in time"));
+            }
+            if !asked && begun.elapsed() > SUSPICIOUS {
+                asked = true;
+                match FSTS.read(bar) {
+                    u32::MAX => return Err(MapError::Refused("the remapping unit is gone")),
+                    status if status & QUEUE_ERRORS != 0 && !done() => {
+                        return Err(MapError::Refused(
+                            "the remapping unit's invalidation queue has stopped with an error",
+                        ));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_have_the_values_of_the_specification() {
+        assert_eq!(Invalidation::Contexts.encode(), [0x11, 0]);
+        assert_eq!(Invalidation::Context { source: 0x20, did: 5 }.encode(), [0x20_0005_0031, 0]);
+        assert_eq!(Invalidation::Everything.encode(), [0xd2, 0]);
+        assert_eq!(Invalidation::Domain { did: 7 }.encode(), [0x7_00e2, 0]);
+        assert_eq!(Invalidation::Pages { did: 1, iova: 0x12_3000, mask: 3 }.encode(), [0x1_00f2, 0x12_3003]);
+        assert_eq!(wait(9, 0x5000), [0x9_0000_0025, 0x5000]);
+    }
+}

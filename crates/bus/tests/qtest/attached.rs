@@ -1,0 +1,111 @@
+//! A machine that somebody else started.
+
+use super::raw::{Raw, Shared, frame, get, until};
+use crate::require;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use towpath_bus::qtest::Qemu;
+use towpath_bus::{Access, Bus, Dma, Window};
+
+/// A QEMU as a user would start it, ended on drop.
+struct Theirs {
+    child: Child,
+    directory: PathBuf,
+}
+
+impl Theirs {
+    fn start(name: &str, memory: &str, more: &[&str]) -> Theirs {
+        let directory = std::env::temp_dir().join(format!("towpath-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let firmware = directory.join("halt.bin");
+        let mut halt = vec![0xf4; 65536];
+        halt[0xfff0..0xfff4].copy_from_slice(&[0xfa, 0xf4, 0xeb, 0xfd]);
+        std::fs::write(&firmware, halt).unwrap();
+        let socket = directory.join("qtest");
+        let child = Command::new("qemu-system-x86_64")
+            .args(["-nodefaults", "-no-user-config", "-display", "none", "-accel", "tcg", "-m", "64M"])
+            .args(["-machine", "q35,memory-backend=ram", "-object", memory, "-bios", firmware.to_str().unwrap()])
+            .args(["-qtest", &format!("unix:{},server=on,wait=off", socket.display()), "-qtest-log", "/dev/null"])
+            .args(more)
+            .args(["-netdev", "hubport,id=n,hubid=0", "-device", "e1000e,netdev=n,addr=4.0"])
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let theirs = Theirs { child, directory };
+        until("QEMU listens", || theirs.socket().exists());
+        theirs
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.directory.join("qtest")
+    }
+}
+
+impl Drop for Theirs {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+const MEMFD: &str = "memory-backend-memfd,id=ram,size=64M,share=on";
+
+#[test]
+fn a_running_machine_is_taken_over_and_given_back_again_and_again() {
+    require!("a_running_machine_is_taken_over_and_given_back_again_and_again");
+    let mut theirs = Theirs::start("twice", MEMFD, &["-device", "intel-iommu"]);
+    for _ in 0..3 {
+        let qemu = Qemu::attach(&theirs.socket(), None).unwrap();
+        let nic = Raw::new(&qemu);
+        let data = Shared::new(nic.bus.dma(), 4096, Access::Both);
+        loops_back(nic, &data, &qemu);
+    }
+    assert!(theirs.child.try_wait().unwrap().is_none(), "it is still running");
+}
+
+/// A frame that the device sends to itself.
+fn loops_back(mut nic: Raw, data: &Shared, qemu: &Qemu) {
+    use towpath_bus::Mmio;
+    nic.bar.w32(0x100, nic.bar.r32(0x100) | 0x40);
+    data.put(0, &frame(3, 200));
+    nic.post(data.iova.get() + 2048);
+    nic.send(data.iova.get(), 200);
+    assert_eq!(nic.wait_received(), 200);
+    assert_eq!(data.get(2048, 200), frame(3, 200));
+    assert!(qemu.faults().records.is_empty());
+}
+
+/// QEMU's unit caches absent entries then, as VT-d §6.1 allows, so that mapping needs an invalidation too.
+#[test]
+fn mapping_is_announced_to_a_unit_in_caching_mode() {
+    require!("mapping_is_announced_to_a_unit_in_caching_mode");
+    let theirs = Theirs::start("caching", MEMFD, &["-device", "intel-iommu,caching-mode=on,aw-bits=48"]);
+    let qemu = Qemu::attach(&theirs.socket(), None).unwrap();
+    let unit = qemu.iommu().unwrap();
+    assert!(unit.capabilities().caching_mode);
+    let nic = Raw::new(&qemu);
+    let before = unit.invalidations().batches;
+    let data = Shared::new(nic.bus.dma(), 4096, Access::Both);
+    assert_eq!(unit.invalidations().batches, before + 1);
+    let buffer = nic.bus.dma().alloc(4096).unwrap();
+    let mut window = nic.bus.dma().window(1, 2048).unwrap();
+    let before = unit.invalidations().batches;
+    // SAFETY: the buffer lives longer than the window.
+    unsafe { window.map(0, buffer.base(), 2048, Access::Write) }.unwrap();
+    assert_eq!(unit.invalidations().batches, before + 1);
+    assert_eq!(get(&buffer, 0, 1), [0]);
+    loops_back(nic, &data, &qemu);
+}
+
+#[test]
+fn what_is_wrong_with_a_machine_is_said_together_with_what_mends_it() {
+    require!("what_is_wrong_with_a_machine_is_said_together_with_what_mends_it");
+    let error = Qemu::attach(Path::new("/nonexistent/socket"), None).unwrap_err().to_string();
+    assert!(error.contains("-qtest unix:SOCKET"), "{error}");
+    let theirs = Theirs::start("private", "memory-backend-ram,id=ram,size=64M", &[]);
+    let error = Qemu::attach(&theirs.socket(), None).unwrap_err().to_string();
+    assert!(error.contains("no memory that is shared") && error.contains("memory-backend-memfd"), "{error}");
+    let error = Qemu::attach(&theirs.socket(), Some(Path::new("/dev/null"))).unwrap_err().to_string();
+    assert!(error.contains("could shrink"), "{error}");
+}

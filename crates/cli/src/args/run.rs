@@ -1,0 +1,147 @@
+//! Options of every command that moves packets.
+
+use super::{number, time};
+use clap::{Args as ClapArgs, ValueEnum, ValueHint};
+use std::path::PathBuf;
+use std::time::Duration;
+use towpath::datapath::lane::Steering;
+use towpath::wire::Toeplitz;
+
+/// Options of every command that moves packets.
+#[derive(Debug, Clone, ClapArgs)]
+pub(crate) struct Run {
+    /// Stop after this time: 10s, 5m, 1h
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) duration: Option<Duration>,
+    /// Stop after so many packets
+    #[arg(long, value_name = "N", value_parser = number)]
+    pub(crate) count: Option<u64>,
+    /// Make a socket at this path, through which 'towpath set' changes settings of the ports while they run
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub(crate) control: Option<PathBuf>,
+    /// Coalesce packets of a flow that follow each other; without it: auto for fwd, off for the others
+    #[arg(long, value_enum, help_heading = "Coalescing")]
+    pub(crate) gro: Option<GroArg>,
+    /// Whether egresses get super-packets; off: all are cut into segments before
+    #[arg(long, value_enum, default_value_t = GsoArg::Auto, help_heading = "Coalescing")]
+    pub(crate) gso: GsoArg,
+    /// How long an aggregate may wait for more, in microseconds; 0: no longer than the burst
+    #[arg(long, value_name = "US", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000_000), help_heading = "Coalescing")]
+    pub(crate) gro_flush_us: u64,
+    /// Largest aggregate, as its IP header says
+    #[arg(long, value_name = "BYTES", default_value_t = 65535, value_parser = clap::value_parser!(u32).range(1280..=65535), help_heading = "Coalescing")]
+    pub(crate) gro_max_size: u32,
+    /// What becomes of packets as they are received, in order: pass, drop, tx, redirect a|b, lane N, and what to match:
+    /// 'drop udp dport 53', 'redirect b vlan 100', 'default drop' (see 'towpath rules')
+    #[arg(long, value_name = "RULE", help_heading = "Rules")]
+    pub(crate) rule: Vec<String>,
+    /// The same, in the lane
+    #[arg(long, value_name = "RULE", requires = "lanes", help_heading = "Rules")]
+    pub(crate) lane_rule: Vec<String>,
+    /// Cores of lanes, which take the packets of their flows from all workers; none: the workers do all the work
+    #[arg(long, value_name = "CORES", value_delimiter = ',', help_heading = "Lanes")]
+    pub(crate) lanes: Vec<usize>,
+    /// How a packet gets to its lane: flow, rss, rss:KEY (40 bytes in hex), lane:N, round-robin (which breaks the order of flows)
+    #[arg(long, value_name = "HOW", value_parser = steering, default_value = "flow", help_heading = "Lanes")]
+    pub(crate) steer: Steering,
+    /// What happens to packets whose lane has no room
+    #[arg(long, value_enum, default_value_t = FullArg::Hold, help_heading = "Lanes")]
+    pub(crate) lane_full: FullArg,
+    /// Packets that wait between a worker and a lane
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(64..=65536), help_heading = "Lanes")]
+    pub(crate) lane_ring: u32,
+    /// Move flows from busy to idle lanes while running
+    #[arg(long, help_heading = "Lanes")]
+    pub(crate) rebalance: bool,
+    /// Threads; each runs one queue of both ports
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Workers")]
+    pub(crate) workers: u16,
+    /// Cores to pin the workers to, in order
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Workers")]
+    pub(crate) cores: Vec<usize>,
+    /// What a worker does when there is nothing to do
+    #[arg(long, value_enum, default_value_t = IdleArg::Sleep, help_heading = "Workers")]
+    pub(crate) idle: IdleArg,
+    /// Buffers of 2 KiB for everything
+    #[arg(long, value_name = "N", value_parser = number, help_heading = "Workers")]
+    pub(crate) buffers: Option<u64>,
+    /// How long a port may refuse packets before those held for it are dropped
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "10ms", help_heading = "Workers")]
+    pub(crate) egress_wait: Duration,
+    /// How long packets under way get to leave when stopping
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "1s", help_heading = "Workers")]
+    pub(crate) drain: Duration,
+    /// JSON on standard output: a line per interval, and the summary as the last
+    #[arg(long, help_heading = "Output")]
+    pub(crate) json: bool,
+    /// Time between live updates
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "1s", help_heading = "Output")]
+    pub(crate) interval: Duration,
+    /// No live updates, only the summary
+    #[arg(long, short, help_heading = "Output")]
+    pub(crate) quiet: bool,
+}
+
+/// Whether egresses get super-packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum GsoArg {
+    /// They must take them
+    On,
+    /// Never
+    Off,
+    /// Those that take them do
+    Auto,
+}
+
+/// What happens to packets whose lane has no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FullArg {
+    /// They are dropped, as lane-full
+    Drop,
+    /// They wait, and the port is held back
+    Hold,
+}
+
+/// Whether to coalesce.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum GroArg {
+    /// Always, whatever the egress takes
+    On,
+    /// Never
+    Off,
+    /// Where the egress takes super-packets, and while something merges
+    Auto,
+}
+
+/// What a worker does when there is nothing to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum IdleArg {
+    /// Never gives the core away: lowest latency
+    Spin,
+    /// Gives way to others, but never sleeps
+    Yield,
+    /// Sleeps until something arrives: a quiet datapath costs nothing
+    Sleep,
+}
+
+fn steering(text: &str) -> Result<Steering, String> {
+    const RULE: &str = "must be flow, rss, rss:KEY with a key of 80 hexadecimal digits, lane:N, or round-robin";
+    match text.split_once(':') {
+        None => match text {
+            "flow" => Ok(Steering::Flow),
+            "rss" => Ok(Steering::Rss(Box::new(Toeplitz::new(&Toeplitz::MICROSOFT_KEY)))),
+            "round-robin" => Ok(Steering::RoundRobin),
+            _ => Err(RULE.into()),
+        },
+        Some(("rss", hex)) if hex.len() == 80 && hex.is_ascii() => {
+            let mut key = [0; 40];
+            for (byte, digits) in key.iter_mut().zip(hex.as_bytes().chunks(2)) {
+                let digits = str::from_utf8(digits).map_err(|_| RULE)?;
+                *byte = u8::from_str_radix(digits, 16).map_err(|_| RULE)?;
+            }
+            Ok(Steering::Rss(Box::new(Toeplitz::new(&key))))
+        }
+        Some(("lane", n)) => n.parse().map(Steering::Lane).map_err(|_| RULE.into()),
+        Some(_) => Err(RULE.into()),
+    }
+}

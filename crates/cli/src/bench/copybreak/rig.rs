@@ -1,0 +1,206 @@
+//! A driver that can be measured: its receive path, and what brings it frames.
+
+use super::{PerBuffer, Seen, Variant};
+use crate::args::BenchCopybreak;
+use std::error::Error;
+use std::time::{Duration, Instant};
+use towpath::bus::vfio::{Bdf, VfioBus, VfioConfig};
+use towpath::bus::{DmaPolicy, Pci};
+use towpath::drivers::e1000e::{Config, Copybreak, E1000e, E1000eRx, E1000eTx, RxCounts};
+use towpath::model::e1000e::{self as model, Device};
+use towpath::model::{iommu, wire};
+use towpath::packet::port::{Port, Queues, RxQueue, Start, TxQueue};
+use towpath::packet::{Batch, Cache, Direction, Offloads, Pool, PoolConfig};
+
+/// Buffers of a burst.
+const BURST: usize = 64;
+/// How long to wait for frames that somebody else sends.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Where the device is.
+pub(super) enum Source {
+    /// In this process; its frames are made here.
+    Model {
+        /// The device, and with it its IOMMU, has a thread of its own.
+        threaded: bool,
+    },
+    /// Behind VFIO; somebody sends frames to it.
+    Vfio(Bdf),
+}
+
+impl Source {
+    pub(super) fn new(args: &BenchCopybreak) -> Result<Source, Box<dyn Error>> {
+        match args.port.as_deref() {
+            None | Some("e1000e:model") => Ok(Source::Model { threaded: args.threaded }),
+            Some(_) if args.threaded => Err("--threaded: only a model can be given a thread".into()),
+            Some(port) => match port.strip_prefix("e1000e:vfio=") {
+                Some(function) => Ok(Source::Vfio(function.parse()?)),
+                None => Err(format!("--port={port}: must be e1000e:model or e1000e:vfio=0000:03:00.0").into()),
+            },
+        }
+    }
+
+    /// What figures were measured on, for people.
+    pub(super) fn on(&self) -> String {
+        match self {
+            Source::Model { threaded: false } => "a model of the device and of its IOMMU, in this thread".to_owned(),
+            Source::Model { threaded: true } => {
+                "a model of the device and of its IOMMU, in a thread of their own".to_owned()
+            }
+            Source::Vfio(bdf) => format!("the device {bdf}, by VFIO"),
+        }
+    }
+
+    /// Whether frames can be had in any size.
+    pub(super) fn chooses_sizes(&self) -> bool {
+        matches!(self, Source::Model { .. })
+    }
+
+    /// Measures the variants in turns: `rounds` times as many samples of each as make `samples` together.
+    pub(super) fn measure(
+        &self,
+        variants: &[Variant],
+        samples: usize,
+        rounds: usize,
+        size: usize,
+    ) -> Result<Vec<Seen>, Box<dyn Error>> {
+        let each = samples.div_ceil(rounds.max(1));
+        match self {
+            // Threads that are idle would take each other's cores.
+            Source::Model { threaded: true } => {
+                variants.iter().map(|v| Ok(Rig::model(*v, size, true)?.run(samples)?.seen())).collect()
+            }
+            Source::Model { threaded: false } => {
+                let made: Result<Vec<_>, _> = variants.iter().map(|v| Rig::model(*v, size, false)).collect();
+                let mut rigs = made?;
+                for _ in 0..rounds {
+                    rigs = rigs.into_iter().map(|rig| rig.run(each)).collect::<Result<_, _>>()?;
+                }
+                Ok(rigs.iter().map(Rig::seen).collect())
+            }
+            // There is one device, which is opened anew for each variant.
+            Source::Vfio(bdf) => variants
+                .iter()
+                .map(|variant| {
+                    let bus = VfioBus::open(*bdf, &VfioConfig::default())?;
+                    Ok(Rig::new(bus, *variant, Feed::Others)?.run(samples)?.seen())
+                })
+                .collect(),
+        }
+    }
+}
+
+/// What brings frames.
+enum Feed {
+    Model { device: Device, threaded: bool, frames: Vec<Vec<u8>> },
+    Others,
+}
+
+/// A driver with one queue.
+pub(super) struct Rig<B: Pci> {
+    rx: E1000eRx<B>,
+    tx: E1000eTx<B>,
+    cache: Cache,
+    feed: Feed,
+    samples: Vec<f64>,
+    /// What had been done when the first sample was taken.
+    before: Option<RxCounts>,
+}
+
+impl Rig<model::ModelBus> {
+    /// Over a model that this thread steps, or that has its own.
+    pub(super) fn model(variant: Variant, size: usize, threaded: bool) -> Result<Rig<model::ModelBus>, Box<dyn Error>> {
+        let iommu = match variant.policy {
+            DmaPolicy::Persistent => iommu::Config::off(),
+            DmaPolicy::PerBuffer { .. } => iommu::Config::default(),
+        };
+        let bus = model::launch(model::Config { iommu, threaded, ..model::Config::default() }, wire::Loop::default())?;
+        let frame = |i: usize| (0..size).map(|at| if at < 6 { 0xff } else { (at * 7 + i) as u8 }).collect();
+        let feed = Feed::Model { device: bus.device(), threaded, frames: (0..BURST).map(frame).collect() };
+        Rig::new(bus, variant, feed)
+    }
+}
+
+impl<B: Pci> Rig<B> {
+    fn new(bus: B, variant: Variant, feed: Feed) -> Result<Rig<B>, Box<dyn Error>> {
+        let config = Config {
+            policy: variant.policy,
+            copybreak: Some(Copybreak::new(variant.copybreak.into())?),
+            recycle: variant.recycle,
+            wait_each: variant.wait_each,
+            ..Config::default()
+        };
+        let port = E1000e::open(bus, "e1000e", config)?;
+        let pool = Pool::new(PoolConfig { capacity: 4096, ..PoolConfig::default() })?;
+        let cache = pool.cache(Direction::Rx)?;
+        let Queues { rx, tx } = port.start(Start { pool, queues: 1, accept: Offloads::NONE })?;
+        let (Some(mut rx), Some(tx)) = (rx.into_iter().next(), tx.into_iter().next()) else {
+            return Err("the device has no queues".into());
+        };
+        rx.refill();
+        Ok(Rig { rx, tx, cache, feed, samples: Vec::new(), before: None })
+    }
+
+    /// Takes `samples` samples, after some that do not count.
+    pub(super) fn run(mut self, samples: usize) -> Result<Self, Box<dyn Error>> {
+        for _ in 0..samples.min(32) {
+            self.sample()?;
+        }
+        self.before.get_or_insert(self.rx.counts());
+        for _ in 0..samples {
+            let sample = self.sample()?;
+            self.samples.push(sample);
+        }
+        Ok(self)
+    }
+
+    /// Nanoseconds for each buffer of one burst.
+    fn sample(&mut self) -> Result<f64, Box<dyn Error>> {
+        let mut batch: Batch = Batch::new();
+        if let Feed::Model { device, threaded, frames } = &self.feed {
+            device.deliver(frames.iter().map(Vec::as_slice));
+            match threaded {
+                false => _ = device.run_until_idle(),
+                true => while device.waiting() > 0 {},
+            }
+        }
+        let patience = Instant::now() + PATIENCE;
+        loop {
+            let begun = Instant::now();
+            let n = self.rx.rx(&mut batch);
+            self.rx.refill();
+            let took = begun.elapsed();
+            if n > 0 {
+                self.cache.free_bulk(&mut batch);
+                return Ok(took.as_nanos() as f64 / n as f64);
+            }
+            self.tx.reclaim();
+            if Instant::now() > patience {
+                return Err(
+                    "no frame arrives: somebody has to send frames to the device, as fast as it takes them".into()
+                );
+            }
+        }
+    }
+
+    /// What was seen until now.
+    pub(super) fn seen(&self) -> Seen {
+        let n = self.samples.len().max(1) as f64;
+        let mean_ns = self.samples.iter().sum::<f64>() / n;
+        let variance = self.samples.iter().map(|s| (s - mean_ns).powi(2)).sum::<f64>() / n;
+        let (now, then) = (self.rx.counts(), self.before.unwrap_or_default());
+        let buffers = (now.completed - then.completed).max(1) as f64;
+        let each = |of: fn(&RxCounts) -> u64| (of(&now) - of(&then)) as f64 / buffers;
+        let per_buffer = PerBuffer {
+            maps: each(|c| c.maps),
+            unmaps: each(|c| c.unmaps),
+            waits: each(|c| c.flushes),
+            copies: each(|c| c.copies),
+            syncs: each(|c| c.syncs_for_cpu + c.syncs_for_device),
+        };
+        let mut sorted = self.samples.clone();
+        sorted.sort_by(f64::total_cmp);
+        let median_ns = sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN);
+        Seen { samples: self.samples.len(), mean_ns, stdev_ns: variance.sqrt(), median_ns, per_buffer }
+    }
+}

@@ -1,0 +1,174 @@
+//! `towpath bench latency`: how long a message takes from one application to another, through the datapath and, in the same run, through
+//! the kernel.
+//!
+//! ```text
+//!   sock → sock        application ─ TX ring ─► datapath on the other core ─ RX ring ─► application
+//!   UDP over veth      sendto ─► the kernel's stack, a veth pair, the stack in another namespace ─► recv
+//!   AF_XDP over veth   sendto on an XDP socket ─► the veth pair ─► an XDP socket in another namespace
+//! ```
+//!
+//! *Spinning*, two threads never give up their cores, and each message is sent when the one before has come: the application has both of
+//! its ends on one core and the datapath the other one; the kernel's sender has one core and its receiver the other. *Sleeping*, a
+//! message is sent after a pause in which all threads have gone to sleep, and each of them must be woken: by an eventfd and a byte on
+//! the connection, or by the kernel. That they slept is counted: voluntary switches for each message, the sender's pauses left out.
+//!
+//! A message carries the moment at which it was sent. Ways and modes take turns, round by round, so that a slow moment of the machine meets
+//! all of them; the percentiles are of all rounds.
+
+mod exchange;
+mod sock;
+mod udp;
+mod xdp;
+
+use super::netns::Namespace;
+use crate::args::BenchLatency;
+use exchange::{Mode, Sample};
+use serde::Serialize;
+use std::error::Error;
+use std::io::Write;
+use std::process::{Command, ExitCode};
+
+/// A way to measure: runs one round, with the sender on the first core and the other thread on the second.
+type Way = fn(Mode, &BenchLatency, [usize; 2]) -> Result<Sample, Box<dyn Error>>;
+
+const WAYS: [(&str, Way); 3] = [
+    ("towpath: sock -> sock", sock::round),
+    ("kernel: UDP over veth", udp::round),
+    ("kernel: AF_XDP over veth", xdp::round),
+];
+
+/// One way in one mode.
+#[derive(Debug, Serialize)]
+struct Row {
+    way: &'static str,
+    mode: &'static str,
+    messages: u64,
+    lost: u64,
+    /// Percentiles, in microseconds.
+    p50_us: f64,
+    p99_us: f64,
+    p999_us: f64,
+    /// How often a thread went to sleep for each message.
+    sleeps: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    size: usize,
+    rows: Vec<Row>,
+    skipped: Vec<String>,
+}
+
+pub(crate) fn run(args: &BenchLatency) -> Result<ExitCode, Box<dyn Error>> {
+    let cores = towpath::datapath::worker::cores();
+    let cores = [cores[0], cores[cores.len() - 1]];
+    if cores[0] == cores[1] {
+        return Err("two cores are needed: one for the application, one for the datapath".into());
+    }
+    let mut found: Vec<(&str, Mode, Result<Sample, String>)> = Vec::new();
+    for round in 0..args.rounds {
+        for (i, (way, mode, measure)) in
+            WAYS.iter().flat_map(|(way, measure)| Mode::ALL.map(|mode| (*way, mode, measure))).enumerate()
+        {
+            if round == 0 {
+                found.push((way, mode, Sample::new().map_err(|error| error.to_string())));
+            }
+            if let Some((_, _, sum)) = found.get_mut(i)
+                && let Ok(all) = sum
+            {
+                match measure(mode, args, cores) {
+                    Ok(sample) => all.add(&sample),
+                    Err(error) => *sum = Err(error.to_string()),
+                }
+            }
+        }
+    }
+    let mut report = Report { size: args.size, rows: Vec::new(), skipped: Vec::new() };
+    for (way, mode, sample) in found {
+        match sample {
+            Ok(sample) => report.rows.push(row(way, mode, &sample)),
+            Err(error) => report.skipped.push(format!("{way}, {}: {error}", mode.name())),
+        }
+    }
+    if args.json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        print(&report, args)?;
+    }
+    Ok(if args.require && !report.skipped.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn row(way: &'static str, mode: Mode, sample: &Sample) -> Row {
+    let us = |quantile| sample.ns.value_at_quantile(quantile) as f64 / 1e3;
+    let messages = sample.ns.len();
+    Row {
+        way,
+        mode: mode.name(),
+        messages,
+        lost: sample.lost,
+        p50_us: us(0.5),
+        p99_us: us(0.99),
+        p999_us: us(0.999),
+        sleeps: sample.sleeps as f64 / (messages + sample.lost).max(1) as f64,
+    }
+}
+
+fn print(report: &Report, args: &BenchLatency) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(
+        out,
+        "{:26} {:>6} {:>9} {:>9} {:>9} {:>9} {:>8} {:>6}",
+        "one way, microseconds", "mode", "p50", "p99", "p99.9", "messages", "sleeps", "lost"
+    )?;
+    for Row { way, mode, messages, lost, p50_us, p99_us, p999_us, sleeps } in &report.rows {
+        writeln!(
+            out,
+            "{way:26} {mode:>6} {p50_us:>9.2} {p99_us:>9.2} {p999_us:>9.2} {messages:>9} {sleeps:>8.2} {lost:>6}"
+        )?;
+    }
+    for skipped in &report.skipped {
+        writeln!(out, "skipped: {skipped}")?;
+    }
+    writeln!(
+        out,
+        "\n{} rounds of {} messages of {} bytes, {} us of pause before each where threads sleep; sleeps: for each message",
+        args.rounds, args.messages, args.size, args.pause
+    )
+}
+
+/// Two namespaces, joined by a veth pair with addresses.
+struct Pair {
+    near: Namespace,
+    far: Namespace,
+}
+
+impl Pair {
+    /// Makes them, and what `options` say of the two interfaces.
+    fn new() -> Result<Pair, Box<dyn Error>> {
+        let (near, far) = (Namespace::new(None)?, Namespace::new(None)?);
+        let peer = far.run(nix::unistd::gettid)?;
+        let ends = [
+            (
+                &near,
+                vec![
+                    format!("link add v0 type veth peer name v0 netns {peer}"),
+                    "addr add 198.18.0.1/24 dev v0".into(),
+                ],
+            ),
+            (&far, vec!["addr add 198.18.0.2/24 dev v0".into()]),
+        ];
+        for (end, commands) in ends {
+            let up = ["link set lo up".to_owned(), "link set v0 up".to_owned()];
+            end.run(move || commands.iter().chain(&up).try_for_each(|command| ip(command)))??;
+        }
+        Ok(Pair { near, far })
+    }
+}
+
+/// Runs `ip` where this thread is.
+fn ip(command: &str) -> Result<(), String> {
+    let done = Command::new("ip").args(command.split_whitespace()).output();
+    let done = done.map_err(|error| format!("ip, of iproute2, does not run: {error}"))?;
+    let said = || String::from_utf8_lossy(&done.stderr).trim().to_owned();
+    if done.status.success() { Ok(()) } else { Err(format!("ip {command}: {}", said())) }
+}

@@ -1,0 +1,202 @@
+//! Messages that carry the moment at which they were sent, and what becomes of them.
+
+use crate::args::BenchLatency;
+use hdrhistogram::Histogram;
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::unistd::Pid;
+use std::error::Error;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use towpath::datapath::idle::Idle;
+
+/// How threads wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    Spin,
+    Sleep,
+}
+
+impl Mode {
+    pub(super) const ALL: [Mode; 2] = [Mode::Spin, Mode::Sleep];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Mode::Spin => "spin",
+            Mode::Sleep => "sleep",
+        }
+    }
+
+    /// How a worker of the datapath does it.
+    pub(super) fn idle(self) -> Idle {
+        match self {
+            Mode::Spin => Idle::SPIN,
+            Mode::Sleep => Idle::SLEEP,
+        }
+    }
+}
+
+/// What was measured.
+pub(super) struct Sample {
+    pub(super) ns: Histogram<u64>,
+    pub(super) lost: u64,
+    /// Voluntary switches, without the sender's pauses.
+    pub(super) sleeps: i64,
+}
+
+impl Sample {
+    pub(super) fn new() -> Result<Sample, Box<dyn Error>> {
+        Ok(Sample { ns: Histogram::new_with_bounds(1, 60_000_000_000, 3)?, lost: 0, sleeps: 0 })
+    }
+
+    pub(super) fn add(&mut self, other: &Sample) {
+        // Both have the same bounds.
+        let _ = self.ns.add(&other.ns);
+        self.lost += other.lost;
+        self.sleeps += other.sleeps;
+    }
+}
+
+/// Bytes of a message at its beginning: the moment, in nanoseconds, and a bit.
+pub(super) const STAMP: usize = 8;
+/// The message is not counted: it was sent to warm up.
+const UNCOUNTED: u64 = 1 << 63;
+/// How long the slowest message may take, and all may take to become possible.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// After how long a message is given up.
+const LOST: Duration = Duration::from_millis(200);
+
+/// A round: what both sides know.
+pub(super) struct Round {
+    epoch: Instant,
+    mode: Mode,
+    messages: u64,
+    pause: Duration,
+    seen: AtomicU64,
+    ns: Mutex<Histogram<u64>>,
+}
+
+impl Round {
+    pub(super) fn new(mode: Mode, args: &BenchLatency) -> Result<Round, Box<dyn Error>> {
+        let pause = Duration::from_micros(args.pause);
+        let (messages, ns) = (args.messages as u64, Mutex::new(Sample::new()?.ns));
+        Ok(Round { epoch: Instant::now(), mode, messages, pause, seen: AtomicU64::new(0), ns })
+    }
+
+    pub(super) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    fn now(&self) -> u64 {
+        self.epoch.elapsed().as_nanos() as u64
+    }
+
+    /// By the receiver: a message has come.
+    pub(super) fn came(&self, stamp: u64) {
+        if stamp & UNCOUNTED == 0
+            && let Ok(mut ns) = self.ns.lock()
+        {
+            ns.saturating_record(self.now().saturating_sub(stamp));
+        }
+        self.seen.fetch_add(1, Ordering::Release);
+    }
+
+    /// By the sender, from its beginning to its end: `send` sends a message with a stamp, `look` is called while waiting for it.
+    pub(super) fn send_all(
+        &self,
+        mut send: impl FnMut(u64) -> Result<(), Box<dyn Error>>,
+        mut look: impl FnMut() -> Result<(), Box<dyn Error>>,
+    ) -> Result<Sample, Box<dyn Error>> {
+        let mut until_seen = |n: u64, at_most: Duration| -> Result<bool, Box<dyn Error>> {
+            let since = Instant::now();
+            while self.seen.load(Ordering::Acquire) < n && since.elapsed() < at_most {
+                look()?;
+                std::hint::spin_loop();
+            }
+            Ok(self.seen.load(Ordering::Acquire) >= n)
+        };
+        // Until the way is open, and then some to warm up.
+        let since = Instant::now();
+        let warm = self.messages / 10 + 10;
+        while self.seen.load(Ordering::Acquire) < warm {
+            send(self.now() | UNCOUNTED)?;
+            until_seen(self.seen.load(Ordering::Acquire) + 1, Duration::from_millis(5))?;
+            if since.elapsed() > PATIENCE {
+                return Err("nothing arrives".into());
+            }
+        }
+        // What was sent too often comes meanwhile.
+        std::thread::sleep(Duration::from_millis(20));
+        until_seen(u64::MAX, Duration::from_millis(1))?;
+        let (first, slept) = (self.seen.load(Ordering::Acquire), switches()?);
+        let mut pauses = 0;
+        for n in 0..self.messages {
+            match self.mode {
+                Mode::Spin => _ = until_seen(first + n, LOST)?,
+                Mode::Sleep => pauses += self.rest(first + n),
+            }
+            send(self.now())?;
+        }
+        if self.mode == Mode::Sleep {
+            pauses += self.rest(first + self.messages);
+        }
+        let sleeps = switches()? - slept - pauses;
+        until_seen(first + self.messages, LOST)?;
+        let ns = self.ns.lock().map_err(|_| "the receiver failed")?.clone();
+        let lost = self.messages.saturating_sub(ns.len());
+        Ok(Sample { ns, lost, sleeps })
+    }
+
+    /// Pauses, and goes on pausing until the `n`th message has come or is given up; how often.
+    fn rest(&self, n: u64) -> i64 {
+        let (since, mut pauses) = (Instant::now(), 0);
+        while pauses == 0 || (self.seen.load(Ordering::Acquire) < n && since.elapsed() < LOST) {
+            std::thread::sleep(self.pause);
+            pauses += 1;
+        }
+        pauses
+    }
+
+    /// Runs a receiver of its own on `core` while `send` runs on this thread; `receive` waits for a while for a message, if that is the
+    /// mode, and tells its stamp.
+    pub(super) fn beside<T>(
+        &self,
+        core: usize,
+        mut receive: impl FnMut() -> Result<Option<u64>, Box<dyn Error>> + Send,
+        send: impl FnOnce() -> Result<T, Box<dyn Error>>,
+    ) -> Result<T, Box<dyn Error>> {
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let receiver = scope.spawn(|| -> Result<(), String> {
+                pin(core);
+                while !stop.load(Ordering::Relaxed) {
+                    if let Some(stamp) = receive().map_err(|error| error.to_string())? {
+                        self.came(stamp);
+                    }
+                }
+                Ok(())
+            });
+            let sent = send();
+            stop.store(true, Ordering::Relaxed);
+            receiver.join().map_err(|_| "the receiver failed")??;
+            sent
+        })
+    }
+}
+
+/// Voluntary switches of all threads so far.
+fn switches() -> nix::Result<i64> {
+    getrusage(UsageWho::RUSAGE_SELF).map(|usage| usage.voluntary_context_switches())
+}
+
+/// Keeps this thread on a core, where that is allowed.
+pub(super) fn pin(core: usize) {
+    let mut set = CpuSet::new();
+    let _ = set.set(core).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set));
+}
+
+/// The stamp at the beginning of a message.
+pub(super) fn stamp(message: &[u8]) -> Option<u64> {
+    message.first_chunk::<STAMP>().map(|bytes| u64::from_ne_bytes(*bytes))
+}

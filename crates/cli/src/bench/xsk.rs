@@ -1,0 +1,140 @@
+//! `towpath bench xsk`: the table of the series that builds packets of the application's pages (copy, page, percent for 64, 512, 1024 and
+//! 1500 bytes), from an application's socket to ports of several kinds.
+//!
+//! ```text
+//!   application ── TX ring ──► sock:…?tx=copy|page ══ route ══► egress ══► (veth: the far end, which takes and frees)
+//!               ◄─ COMPLETION ─┘
+//!   stepped:  the application sends a burst │ timed: one turn of each route │ the device, if it is a model, works
+//! ```
+//!
+//! What is timed is the datapath's side on one core: descriptors to packets, the egress, freeing, completions. As `xdpsock -t` does, the
+//! application goes through 4096 frames that it wrote once (or writes each anew with `--write`). Copy and page take turns, round by
+//! round; a round's figure is the median of its bursts, a row's percentage the median of its rounds' ratios.
+
+mod app;
+mod egress;
+mod rig;
+mod table;
+
+use super::median;
+use crate::args::BenchXsk;
+use egress::Egress;
+use rig::Rig;
+use serde::Serialize;
+use std::error::Error;
+use std::process::ExitCode;
+use towpath::datapath::sock::Transmit;
+
+/// A column of a table.
+#[derive(Debug, Serialize)]
+struct Column {
+    size: u32,
+    copy: Way,
+    page: Way,
+    /// Packets more in the same time, page over copy.
+    percent: f64,
+}
+
+/// One way of sending.
+#[derive(Debug, Serialize)]
+struct Way {
+    /// Nanoseconds that a packet takes, of one core.
+    ns: f64,
+    /// Packets a second that one core moves.
+    pps: f64,
+    copies: f64,
+    copied_bytes: f64,
+}
+
+/// One egress.
+#[derive(Debug, Serialize)]
+struct Table {
+    egress: &'static str,
+    what: &'static str,
+    columns: Vec<Column>,
+    /// What each byte more costs a page, from the smallest size to the largest.
+    page_ns_per_byte: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    tables: Vec<Table>,
+    skipped: Vec<String>,
+}
+
+pub(crate) fn run(args: &BenchXsk) -> Result<ExitCode, Box<dyn Error>> {
+    let mut report = Report { tables: Vec::new(), skipped: Vec::new() };
+    for &egress in Egress::ALL {
+        if !args.egress.is_empty() && !args.egress.iter().any(|name| name == egress.name()) {
+            continue;
+        }
+        match measure(egress, args) {
+            Ok(table) => report.tables.push(table),
+            Err(error) => report.skipped.push(format!("{}: {error}", egress.name())),
+        }
+    }
+    if let Some(name) = args.egress.iter().find(|name| Egress::ALL.iter().all(|egress| egress.name() != *name)) {
+        let all: Vec<_> = Egress::ALL.iter().map(|egress| egress.name()).collect();
+        return Err(format!("--egress {name}: must be one of {}", all.join(", ")).into());
+    }
+    if args.json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        table::print(&report, args)?;
+    }
+    Ok(if args.require && !report.skipped.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn measure(egress: Egress, args: &BenchXsk) -> Result<Table, Box<dyn Error>> {
+    let columns: Vec<_> = args.sizes.iter().map(|&size| column(egress, size, args)).collect::<Result<_, _>>()?;
+    let slope = match columns.as_slice() {
+        [first, .., last] => (last.page.ns - first.page.ns) / f64::from(last.size - first.size),
+        _ => 0.0,
+    };
+    Ok(Table { egress: egress.name(), what: egress.what(), columns, page_ns_per_byte: slope })
+}
+
+fn column(egress: Egress, size: u32, args: &BenchXsk) -> Result<Column, Box<dyn Error>> {
+    let umems = [app::memory()?, app::memory()?];
+    let make = |umem, transmit| Rig::new(umem, egress, transmit, size, args);
+    let [copy, page] = &umems;
+    let (mut copy, mut page) = (make(copy, Transmit::Copy)?, make(page, Transmit::Page)?);
+    let (mut ns, mut ratios) = ([Vec::new(), Vec::new()], Vec::new());
+    for _ in 0..args.rounds {
+        let round = [copy.round(args.bursts)?, page.round(args.bursts)?];
+        ratios.push(round[0] / round[1]);
+        ns.iter_mut().zip(round).for_each(|(all, ns)| all.push(ns));
+    }
+    let percent = 100.0 * (median(ratios) - 1.0);
+    let [copy_ns, page_ns] = ns.map(median);
+    Ok(Column { size, copy: copy.seen(copy_ns)?, page: page.seen(page_ns)?, percent })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Args, Bench, BenchKind, Command};
+    use clap::Parser;
+
+    fn seen(egress: Egress, transmit: Transmit, size: u32) -> (f64, f64) {
+        let umem = app::memory().unwrap();
+        let args = match Args::parse_from(["towpath", "bench", "xsk"]).command {
+            Command::Bench(Bench { kind: BenchKind::Xsk(args) }) => args,
+            other => panic!("{other:?}"),
+        };
+        let mut rig = Rig::new(&umem, egress, transmit, size, &args).unwrap();
+        rig.round(4).unwrap();
+        let way = rig.seen(1.0).unwrap();
+        (way.copies, way.copied_bytes)
+    }
+
+    #[test]
+    fn a_page_to_memory_and_to_a_device_costs_no_copy_and_a_copy_one_of_every_byte() {
+        for egress in [Egress::Veth, Egress::E1000e] {
+            for size in [64, 1500] {
+                assert_eq!(seen(egress, Transmit::Page, size), (0.0, 0.0), "{egress:?} {size}");
+                assert_eq!(seen(egress, Transmit::Copy, size), (1.0, size.into()), "{egress:?} {size}");
+            }
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The application: sends bursts of frames, round its memory, as fast as they come back.
+
+use std::collections::VecDeque;
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use towpath_client::{Config, Frame, Sizes, Socket, Umem};
+
+/// Frames in a burst.
+pub(super) const BURST: usize = 64;
+/// Frames that the memory has, and bytes of each.
+const FRAMES: (u32, u32) = (4096, 2048);
+
+/// Memory for an application.
+pub(super) fn memory() -> Result<Umem, towpath_client::Error> {
+    Umem::new(FRAMES.0, FRAMES.1)
+}
+
+/// An application that does a step when it is told.
+pub(super) struct App<'u> {
+    socket: Socket<'u>,
+    /// The one that was sent longest ago first.
+    free: VecDeque<Frame<'u>>,
+    back: Vec<Frame<'u>>,
+    burst: Vec<Frame<'u>>,
+    size: u32,
+    write: bool,
+}
+
+impl<'u> App<'u> {
+    pub(super) fn new(umem: &'u Umem, path: &Path, size: u32, write: bool) -> Result<App<'u>, Box<dyn Error>> {
+        let config = Config { rings: Sizes::all(2048), rules: Vec::new(), ..Config::default() };
+        let socket = Socket::connect(umem, path, &config)?;
+        let mut free = VecDeque::with_capacity(FRAMES.0 as usize);
+        while let Some(mut frame) = umem.alloc() {
+            if !frame.set_range(0, size) {
+                return Err(format!("a frame of {size} bytes does not fit in a chunk of {}", FRAMES.1).into());
+            }
+            fill(frame.bytes_mut());
+            free.push_back(frame);
+        }
+        let (back, burst) = (Vec::with_capacity(FRAMES.0 as usize), Vec::with_capacity(BURST));
+        Ok(App { socket, free, back, burst, size, write })
+    }
+
+    /// Takes what came back and sends a burst; returns how many frames were sent.
+    pub(super) fn step(&mut self) -> Result<usize, Box<dyn Error>> {
+        self.socket.completions(&mut self.back)?;
+        self.free.extend(self.back.drain(..));
+        while self.burst.len() < BURST
+            && let Some(mut frame) = self.free.pop_front()
+        {
+            // It had room when it was sent first.
+            let _ = frame.set_range(0, self.size);
+            if self.write {
+                fill(frame.bytes_mut());
+            }
+            self.burst.push(frame);
+        }
+        Ok(self.socket.tx(&mut self.burst)?)
+    }
+}
+
+/// A frame to everybody, of an ethertype for experiments (IEEE 802, 0x88b5).
+fn fill(bytes: &mut [u8]) {
+    bytes.fill(7);
+    for (byte, header) in bytes.iter_mut().zip([0xff; 6].into_iter().chain([2, 0, 0, 0, 0, 1, 0x88, 0xb5])) {
+        *byte = header;
+    }
+}
+
+/// An application with a thread of its own, which sleeps but when it is to run.
+pub(super) struct Runner {
+    state: Arc<State>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct State {
+    runs: AtomicBool,
+    ends: AtomicBool,
+}
+
+impl Runner {
+    pub(super) fn new(path: PathBuf, size: u32, write: bool, core: Option<usize>) -> Runner {
+        let state = Arc::new(State::default());
+        let of_thread = state.clone();
+        let thread = std::thread::spawn(move || {
+            if let Some(core) = core {
+                let mut set = nix::sched::CpuSet::new();
+                let _ = set.set(core).and_then(|()| nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &set));
+            }
+            if let Err(error) = work(&of_thread, &path, size, write) {
+                eprintln!("the application: {error}");
+            }
+        });
+        Runner { state, thread: Some(thread) }
+    }
+
+    /// Lets it run, or sleep.
+    pub(super) fn run(&self, runs: bool) {
+        self.state.runs.store(runs, Ordering::Release);
+        if let Some(thread) = &self.thread {
+            thread.thread().unpark();
+        }
+    }
+
+    /// Whether it goes on.
+    pub(super) fn is_alive(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+}
+
+fn work(state: &State, path: &Path, size: u32, write: bool) -> Result<(), Box<dyn Error>> {
+    let umem = memory()?;
+    let mut app = App::new(&umem, path, size, write)?;
+    while !state.ends.load(Ordering::Acquire) {
+        if !state.runs.load(Ordering::Acquire) {
+            std::thread::park();
+        } else if app.step()? == 0 {
+            std::hint::spin_loop();
+        }
+    }
+    Ok(())
+}
+
+impl Drop for Runner {
+    fn drop(&mut self) {
+        self.state.ends.store(true, Ordering::Release);
+        self.run(false);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

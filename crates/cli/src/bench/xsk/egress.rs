@@ -1,0 +1,111 @@
+//! Where the packets go.
+
+use crate::bench::netns::Namespace;
+use std::error::Error;
+use std::process::Command;
+use towpath::drivers::e1000e::{Config, E1000e};
+use towpath::model::e1000e::{self as model, Device};
+use towpath::model::{iommu, wire};
+use towpath::{AnyPort, Opener, Role};
+
+/// A kind of egress.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Egress {
+    Veth,
+    E1000e,
+    Tap,
+    Packet,
+    Xdp,
+}
+
+/// An egress that was opened.
+pub(super) struct Opened {
+    pub(super) port: AnyPort,
+    /// The other end of a pair in memory.
+    pub(super) far: Option<AnyPort>,
+    /// A model, to be stepped.
+    pub(super) device: Option<Device>,
+    /// Where its interface is.
+    pub(super) namespace: Option<Namespace>,
+}
+
+/// A wire that takes everything.
+struct Sink;
+
+impl wire::Wire for Sink {
+    fn send(&mut self, _: &[u8]) -> bool {
+        true
+    }
+    fn receive(&mut self, _: &mut Vec<u8>) -> bool {
+        false
+    }
+}
+
+impl Egress {
+    pub(super) const ALL: &[Egress] = &[Egress::Veth, Egress::E1000e, Egress::Tap, Egress::Packet, Egress::Xdp];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Egress::Veth => "veth",
+            Egress::E1000e => "e1000e",
+            Egress::Tap => "tap",
+            Egress::Packet => "packet",
+            Egress::Xdp => "xdp",
+        }
+    }
+
+    pub(super) fn what(self) -> &'static str {
+        match self {
+            Egress::Veth => "a pair in memory, whose far end takes and frees",
+            Egress::E1000e => "the e1000e driver, on the model of its device (whose work is not timed)",
+            Egress::Tap => "an interface of the kernel, which drops: writev of one page, or of linear bytes",
+            Egress::Packet => "AF_PACKET on a veth of the kernel, whose other end drops",
+            Egress::Xdp => {
+                "AF_XDP on a veth of the kernel, whose other end drops: the port copies pages to its own memory, the kernel all"
+            }
+        }
+    }
+
+    /// Opens it.
+    pub(super) fn open(self) -> Result<Opened, Box<dyn Error>> {
+        let mut opener = Opener::new();
+        let mut open = |address: &str, role| opener.open(&address.parse()?, role);
+        let plain = |port| Opened { port, far: None, device: None, namespace: None };
+        match self {
+            Egress::Veth => {
+                let port = open("veth:bench", Role::Egress)?;
+                Ok(Opened { far: Some(open("veth:bench", Role::Ingress)?), ..plain(port) })
+            }
+            Egress::E1000e => {
+                let config = model::Config { iommu: iommu::Config::off(), ..model::Config::default() };
+                let bus = model::launch(config, Sink)?;
+                let device = bus.device();
+                let port = E1000e::open(bus, "e1000e:model", Config::default())?;
+                Ok(Opened { device: Some(device), ..plain(AnyPort::E1000eModel(Box::new(port))) })
+            }
+            Egress::Tap => {
+                let namespace = Namespace::new(None)?;
+                let port = open(&format!("tap:bench0?netns={}", namespace.path()), Role::Egress)?;
+                Ok(Opened { namespace: Some(namespace), ..plain(port) })
+            }
+            Egress::Packet | Egress::Xdp => {
+                let namespace = Namespace::new(None)?;
+                namespace.run(pair)??;
+                let address = format!("{}:bench0?netns={}", self.name(), namespace.path());
+                let port = open(&address, Role::Egress)?;
+                Ok(Opened { namespace: Some(namespace), ..plain(port) })
+            }
+        }
+    }
+}
+
+/// Makes a pair of interfaces; nobody takes what comes out of the other end.
+fn pair() -> Result<(), String> {
+    for args in ["link add bench0 type veth peer name bench1", "link set bench0 up", "link set bench1 up"] {
+        let output = Command::new("ip").args(args.split(' ')).output().map_err(|error| format!("ip: {error}"))?;
+        if !output.status.success() {
+            return Err(format!("ip {args}: {}", String::from_utf8_lossy(&output.stderr).trim()));
+        }
+    }
+    Ok(())
+}

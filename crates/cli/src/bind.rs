@@ -1,0 +1,62 @@
+//! `towpath bind` and `unbind`: hand a PCI function over to the driver that lets programs use it, and give it back.
+
+use crate::args::{Bind, Unbind};
+use std::error::Error;
+use std::process::ExitCode;
+use towpath::bus::vfio::{self, Bdf, Finding};
+
+/// Several are bound all, or none.
+pub(crate) fn bind(args: &Bind) -> Result<ExitCode, Box<dyn Error>> {
+    let mut done: Vec<Bdf> = Vec::new();
+    for &bdf in &args.bdfs {
+        match vfio::bind(bdf, args.force) {
+            Ok(bound) if bound.already => println!("{bdf}: vfio-pci has it already"),
+            Ok(bound) => {
+                done.push(bdf);
+                println!("{bdf}: {} -> vfio-pci", bound.from.as_deref().unwrap_or("no driver"));
+            }
+            Err(error) => {
+                for bdf in done {
+                    match vfio::unbind(bdf) {
+                        Ok(_) => println!("{bdf}: given back"),
+                        Err(error) => eprintln!("towpath: {error}"),
+                    }
+                }
+                // Why it did not go is mostly why it can't.
+                print_findings(bdf);
+                return Err(error.into());
+            }
+        }
+    }
+    // Bound is not yet usable: what else is missing is better said now.
+    args.bdfs.iter().for_each(|&bdf| print_findings(bdf));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is missing besides the driver.
+fn print_findings(bdf: Bdf) {
+    let findings = vfio::inspect(bdf).findings;
+    for finding in
+        findings.iter().filter(|finding| !matches!(finding, Finding::Driver { .. } | Finding::NoDevice { .. }))
+    {
+        eprintln!("towpath: {bdf}: {finding}\n  to mend it: {}", finding.mend(bdf));
+    }
+}
+
+/// All are given back that can be; fails if one can't.
+pub(crate) fn unbind(args: &Unbind) -> Result<ExitCode, Box<dyn Error>> {
+    let mut failed = None;
+    for &bdf in &args.bdfs {
+        match vfio::unbind(bdf) {
+            Ok(unbound) => {
+                let interfaces = unbound.interfaces.iter().map(|i| format!(", as {i}")).collect::<String>();
+                println!("{bdf}: vfio-pci -> {}{interfaces}", unbound.to.as_deref().unwrap_or("no driver"));
+            }
+            Err(error) => {
+                eprintln!("towpath: {error}");
+                failed = Some(error);
+            }
+        }
+    }
+    Ok(if failed.is_some() { ExitCode::from(2) } else { ExitCode::SUCCESS })
+}

@@ -1,0 +1,78 @@
+//! `towpath probe SCHEME:vfio=BDF`: what stands between a PCI function and its use, before it is opened.
+
+use serde::Serialize;
+use towpath::bus::vfio::{Bdf, BdfError, Inspection, inspect};
+
+#[derive(Serialize)]
+struct Report<'a> {
+    port: &'a str,
+    driver: Option<&'a str>,
+    iommu_group: Option<u32>,
+    iommufd: bool,
+    findings: Vec<FindingReport>,
+}
+
+#[derive(Serialize)]
+struct FindingReport {
+    what: String,
+    mend: String,
+    obstacle: bool,
+}
+
+/// The PCI function in a port's address, if there is one.
+pub(crate) fn function(port: &str) -> Option<Result<Bdf, BdfError>> {
+    let (_, rest) = port.split_once(":vfio=")?;
+    Some(rest.split('?').next().unwrap_or(rest).parse())
+}
+
+/// Prints what was found; whether the device can be opened all the same.
+pub(crate) fn print(port: &str, bdf: Bdf, json: bool) -> Result<bool, serde_json::Error> {
+    let Inspection { driver, group, iommufd, findings, .. } = inspect(bdf);
+    let openable = !findings.iter().any(|finding| finding.is_obstacle());
+    if json {
+        // On its own only where there is nothing more to say about the port.
+        if !openable {
+            let findings = findings.iter().map(|finding| FindingReport {
+                what: finding.to_string(),
+                mend: finding.mend(bdf),
+                obstacle: finding.is_obstacle(),
+            });
+            let driver = driver.as_deref();
+            let report = Report { port, driver, iommu_group: group, iommufd, findings: findings.collect() };
+            println!("{}", serde_json::to_string(&report)?);
+        }
+        return Ok(openable);
+    }
+    println!("{bdf}");
+    let group = group.map_or("none".to_owned(), |group| group.to_string());
+    let rows = [
+        ("driver", driver.as_deref().unwrap_or("none")),
+        ("IOMMU group", &group),
+        ("iommufd", if iommufd { "yes" } else { "no" }),
+    ];
+    for (name, value) in rows {
+        println!("  {name:<13} {value}");
+    }
+    for finding in &findings {
+        println!("  {} {finding}", if finding.is_obstacle() { "OFF" } else { "!  " });
+        println!("      to mend it: {}", finding.mend(bdf));
+    }
+    if findings.is_empty() {
+        println!("  nothing is missing");
+    }
+    Ok(openable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_function_is_found_in_an_address_with_and_without_options() {
+        let name = |port: &str| function(port).map(|bdf| bdf.unwrap().to_string());
+        assert_eq!(name("e1000e:vfio=03:00.0").as_deref(), Some("0000:03:00.0"));
+        assert_eq!(name("e1000e:vfio=0000:03:00.0?queues=2").as_deref(), Some("0000:03:00.0"));
+        assert_eq!(name("tap:tp0"), None);
+        assert!(function("e1000e:vfio=eth0").is_some_and(|bdf| bdf.is_err()));
+    }
+}

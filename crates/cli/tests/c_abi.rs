@@ -1,0 +1,228 @@
+//! C programs that were written for AF_XDP, on application sockets: linked with `libtowpath_xdp.so`, or with libxdp and ours loaded before.
+
+mod support;
+#[path = "../../xdp-abi/tests/support/mod.rs"]
+mod xdp_abi;
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use support::traffic::Background;
+use support::victims::{Victims, was_busy_and_is_unharmed};
+use support::{LONGEST, Namespace, Need, Towpath, needs, until};
+use towpath_client::{Config, Socket, Umem};
+use xdp_abi::{Link, Programs};
+
+/// The address of a socket port in the directory of the programs, for everybody, and what `TOWPATH_XDP` has to say.
+fn port(programs: &Programs, name: &str) -> (String, String) {
+    let path = programs.path(name);
+    (format!("sock:{}?mode=666", path.display()), format!("{name}={}", path.display()))
+}
+
+/// Set when it goes out of scope, also when the test panics.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Sends everything back as it is, in this process, until it is stopped.
+fn echo(path: &Path, stop: &AtomicBool) {
+    let umem = Umem::new(1024, 2048).unwrap();
+    let mut socket = Socket::connect(&umem, path, &Config::default()).unwrap();
+    let mut empty: Vec<_> = std::iter::from_fn(|| umem.alloc()).take(512).collect();
+    let mut frames = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        socket.completions(&mut empty).unwrap();
+        socket.fill(&mut empty).unwrap();
+        if socket.rx(&mut frames).unwrap() == 0 && frames.is_empty() {
+            socket.wait(Some(Duration::from_millis(100))).unwrap();
+        }
+        socket.tx(&mut frames).unwrap();
+    }
+}
+
+/// Waits for the end of a program, which must be a good one.
+#[track_caller]
+fn succeeds(mut child: Background) {
+    let end = Instant::now() + LONGEST;
+    let status = loop {
+        if let Some(status) = child.0.try_wait().unwrap() {
+            break status;
+        }
+        assert!(Instant::now() < end, "the program does not end");
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    assert!(status.success(), "{status}");
+}
+
+#[test]
+fn a_c_program_talks_to_a_rust_program_and_every_byte_arrives() {
+    if !xdp_abi::can_compile("a_c_program_talks_to_a_rust_program_and_every_byte_arrives") {
+        return;
+    }
+    let programs = Programs::new();
+    let ((a, sockets), (b, _)) = (port(&programs, "a"), port(&programs, "b"));
+    let towpath = Towpath::start(&["fwd", &a, &b, "--gro", "off"]);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        scope.spawn(|| echo(&programs.path("b"), &stop));
+        for link in [Link::Ours, Link::Libxdp] {
+            let program = programs.compile("traffic", link);
+            succeeds(Background::start(&mut program.command(&sockets, &["talk", "a", "2000"])));
+        }
+    });
+    let summary = towpath.stop().code(0).summary();
+    summary.is_balanced();
+    assert!(summary.balance.sent >= 8000, "{summary:#?}");
+}
+
+#[test]
+fn two_c_programs_talk_and_the_one_that_waits_ends_with_the_datapath() {
+    if !xdp_abi::can_compile("two_c_programs_talk_and_the_one_that_waits_ends_with_the_datapath") {
+        return;
+    }
+    let programs = Programs::new();
+    let ((a, at_a), (b, at_b)) = (port(&programs, "a"), port(&programs, "b"));
+    let towpath = Towpath::start(&["fwd", &a, &b, "--gro", "off"]);
+    let program = programs.compile("traffic", Link::Libxdp);
+    let echo = Background::start(&mut program.command(&at_b, &["echo", "b"]));
+    succeeds(Background::start(&mut program.command(&at_a, &["talk", "a", "3000"])));
+    towpath.stop().code(0).summary().is_balanced();
+    succeeds(echo);
+}
+
+#[test]
+fn two_sockets_of_one_memory_pass_frames_from_one_datapath_to_another() {
+    if !xdp_abi::can_compile("two_sockets_of_one_memory_pass_frames_from_one_datapath_to_another") {
+        return;
+    }
+    let programs = Programs::new();
+    let [(a, at_a), (b, at_b), (c, at_c), (d, at_d)] = ["a", "b", "c", "d"].map(|name| port(&programs, name));
+    let here = Towpath::start(&["fwd", &a, &b, "--gro", "off"]);
+    let there = Towpath::start(&["fwd", &c, &d, "--gro", "off"]);
+    let bridge = programs.compile("bridge", Link::Ours);
+    let bridge = Background::start(&mut bridge.command(&format!("{at_b},{at_c}"), &["b", "c"]));
+    let program = programs.compile("traffic", Link::Ours);
+    let echo = Background::start(&mut program.command(&at_d, &["echo", "d"]));
+    succeeds(Background::start(&mut program.command(&at_a, &["talk", "a", "2000"])));
+    here.stop().code(0).summary().is_balanced();
+    succeeds(bridge);
+    there.stop().code(0).summary().is_balanced();
+    succeeds(echo);
+}
+
+#[test]
+fn a_c_program_returns_datagrams_of_the_kernel_through_a_tap() {
+    require!("a_c_program_returns_datagrams_of_the_kernel_through_a_tap", "socat");
+    if !xdp_abi::can_compile("a_c_program_returns_datagrams_of_the_kernel_through_a_tap") {
+        return;
+    }
+    let (programs, ns) = (Programs::new(), Namespace::new("c-abi"));
+    let (a, sockets) = port(&programs, "a");
+    let tap = format!("tap:e0?netns={},addr=10.0.0.1/24", ns.name());
+    let towpath = Towpath::start(&["fwd", &a, &tap]);
+    for link in [Link::Ours, Link::Libxdp] {
+        let program = programs.compile("traffic", link);
+        let _host = Background::start(&mut program.command(&sockets, &["host", "a"]));
+        let sent = "x".repeat(1400);
+        until("an answer", || {
+            let ask = format!("printf {sent} | ip netns exec {} socat -t 1 - UDP4:10.0.0.2:7", ns.name());
+            support::run(Command::new("sh").args(["-c", &ask])).stdout == sent.as_bytes()
+        });
+    }
+    towpath.stop().code(0).summary().is_balanced();
+}
+
+#[test]
+fn what_is_asked_for_wrongly_is_refused_and_nothing_is_lost() {
+    if !xdp_abi::can_compile("what_is_asked_for_wrongly_is_refused_and_nothing_is_lost") {
+        return;
+    }
+    let programs = Programs::new();
+    let ((a, sockets), (b, _)) = (port(&programs, "there"), port(&programs, "b"));
+    let towpath = Towpath::start(&["fwd", &a, &b]);
+    let sockets = format!("{sockets},nobody=/nonexistent/socket");
+    let program = programs.compile("refusals", Link::Ours);
+    let output = support::run(&mut program.command(&sockets, &["there"]));
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{out}\n{err}");
+    assert!(err.contains("xsk_socket__create: /nonexistent/socket: connect"), "{err}");
+    towpath.stop().code(0).summary().is_balanced();
+}
+
+/// What DPDK is told: memory that it alone has, chunks that do not cross pages of 4 KiB, two threads on one core, `lo` for a name.
+const TESTPMD: &str = "--lcores 0@0,1@0 -n 1 --no-huge -m 128 --no-pci --no-shconf --no-telemetry \
+    --vdev net_af_xdp0,iface=lo,busy_budget=0 -- \
+    --forward-mode=io --total-num-mbufs=8192 --mbuf-size=3904 --no-mlockall";
+
+#[test]
+fn dpdk_returns_every_frame_without_root_and_without_an_interface_of_the_kernel() {
+    let name = "dpdk_returns_every_frame_without_root_and_without_an_interface_of_the_kernel";
+    if !needs(name, &[Need::Program("dpdk-testpmd"), Need::Program("unshare")]) || !xdp_abi::can_compile(name) {
+        return;
+    }
+    // It sets flags of its interface, so it needs one of its own: the loopback of a network that nobody else sees.
+    let own_network = |program: &str| {
+        let mut command = xdp_abi::unprivileged(Path::new("unshare"));
+        command.args(["--user", "--map-root-user", "--net", "--", program]);
+        command
+    };
+    let has_one = own_network("true").status().is_ok_and(|status| status.success());
+    if !xdp_abi::is_there(name, "network of one's own without root", has_one) {
+        return;
+    }
+    let programs = Programs::new();
+    let ((a, _), (b, at_b)) = (port(&programs, "a"), port(&programs, "b"));
+    let towpath = Towpath::start(&["fwd", &format!("{a},umem=512M"), &b, "--gro", "off"]);
+    let mut testpmd = own_network("dpdk-testpmd");
+    testpmd.args(TESTPMD.split_whitespace());
+    testpmd.env("TOWPATH_XDP", format!("lo={}", programs.path("a").display())).env("TOWPATH_XDP_UMEM", "replace");
+    testpmd.env("LD_PRELOAD", programs.library()).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    let testpmd = Background(testpmd.spawn().unwrap());
+    let talk = programs.compile("traffic", Link::Ours);
+    succeeds(Background::start(&mut talk.command(&at_b, &["talk", "b", "2000"])));
+    drop(testpmd);
+    let summary = towpath.stop().code(0).summary();
+    summary.is_balanced();
+    assert!(summary.balance.sent >= 4000, "{summary:#?}");
+}
+
+#[test]
+fn killing_c_programs_at_any_moment_harms_nobody_and_loses_no_page() {
+    const KILLS: u64 = 50;
+    if !xdp_abi::can_compile("killing_c_programs_at_any_moment_harms_nobody_and_loses_no_page") {
+        return;
+    }
+    let programs = Programs::new();
+    let ((a, at_a), (b, at_b)) = (port(&programs, "a"), port(&programs, "b"));
+    let mut towpath = Towpath::start(&["fwd", &a, &b, "--gro", "off"]);
+    let program = Rc::new(programs.compile("traffic", Link::Ours));
+    let flooder = |sockets: &str, name: &'static str| -> Box<dyn Fn() -> Command> {
+        let (program, sockets) = (program.clone(), sockets.to_owned());
+        Box::new(move || program.command(&sockets, &["flood", name]))
+    };
+    Victims::new([flooder(&at_a, "a"), flooder(&at_b, "b")]).are_killed(KILLS, &mut towpath);
+    // And it still works for the next ones, which are refused, or heard in the middle, until the last ones are gone.
+    let start = |at: &str, args: &[&str]| Background::start(program.command(at, args).stderr(Stdio::null()));
+    let (mut echo, mut talk) = (start(&at_b, &["echo", "b"]), start(&at_a, &["talk", "a", "1000"]));
+    let end = Instant::now() + LONGEST;
+    loop {
+        if echo.0.try_wait().unwrap().is_some() {
+            echo = start(&at_b, &["echo", "b"]);
+        }
+        match talk.0.try_wait().unwrap() {
+            Some(status) if status.success() => break,
+            Some(_) => talk = start(&at_a, &["talk", "a", "1000"]),
+            None => std::thread::sleep(Duration::from_millis(5)),
+        }
+        assert!(Instant::now() < end, "nobody can talk");
+    }
+    was_busy_and_is_unharmed(&towpath.stop().code(0).summary(), KILLS);
+    succeeds(echo);
+}

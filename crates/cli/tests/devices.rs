@@ -1,0 +1,95 @@
+//! Models of network devices as ports of the command, with real traffic through them; settings while packets move; addresses.
+
+mod support;
+
+use support::traffic::{ping, tcp};
+use support::{Cable, Hosts, Towpath, datapath};
+
+/// Ping and TCP, both ways.
+fn traffic(hosts: &Hosts, bytes: &str) {
+    ping(hosts, "", "10.0.0.2");
+    ping(hosts, "-s 1472 -M do", "10.0.0.2");
+    tcp(hosts, "10.0.0.2", bytes);
+    tcp(hosts, "fd00::2", bytes);
+}
+
+#[test]
+fn hosts_reach_each_other_through_the_model_of_a_nic_under_every_policy() {
+    require!("hosts_reach_each_other_through_the_model_of_a_nic_under_every_policy", "ping", "iperf3");
+    for options in ["policy=persistent", "policy=strict", "policy=deferred,copybreak=0", "iommu=off,interrupts=on"] {
+        let hosts = Hosts::new();
+        let (a, b) = (hosts.port(1, Cable::Tap, 1500, ""), hosts.port(2, Cable::Tap, 1500, ""));
+        let towpath = Towpath::start(&["fwd", &format!("e1000e:model?{options}@{a}"), &b]);
+        traffic(&hosts, "8M");
+        let summary = towpath.stop().code(0).summary();
+        summary.is_balanced();
+        assert!(summary.events.is_empty(), "{options}: {summary:#?}");
+    }
+}
+
+#[test]
+fn the_threshold_of_copying_is_changed_while_packets_move() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("control");
+    let control = format!("--control={}", socket.display());
+    let towpath = Towpath::start(&["fwd", "gen:rate=10k,size=128", "e1000e:model?policy=strict,copybreak=0", &control]);
+    let set = |args: &[&str]| datapath::run(&[&["set", &control], args].concat());
+    assert!(set(&[]).code(0).stdout.contains("copybreak=0 "));
+    assert!(set(&["e1000e:model", "copybreak=256"]).code(0).stdout.contains("copybreak=256 "));
+    assert!(set(&["e1000e:model", "batch=8"]).code(0).stdout.contains("batch=8 "));
+    let refused = set(&["e1000e:model", "copybreak=99999"]).code(2);
+    assert!(refused.stderr.contains("copybreak=99999: must be from 0 to 16384"), "{refused:#?}");
+    let refused = set(&["tap:a", "copybreak=1"]).code(2);
+    assert!(refused.stderr.contains("'tap:a'") && refused.stderr.contains("e1000e:model"), "{refused:#?}");
+    let report = set(&["--json"]).code(0).stdout;
+    assert!(report.contains(r#""name":"copybreak","value":256"#), "{report}");
+    towpath.stop().code(0).summary().is_balanced();
+    assert!(!socket.exists(), "the socket is gone with the command");
+    assert!(set(&[]).code(2).stderr.contains("start towpath with --control"));
+}
+
+#[test]
+fn a_socket_that_another_towpath_uses_is_left_alone_and_one_of_the_dead_is_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let control = format!("--control={}", dir.path().join("control").display());
+    let first = Towpath::start(&["fwd", "gen:rate=1k", "null:", "--oneway", &control]);
+    let second = datapath::run(&["fwd", "gen:rate=1k", "null:", "--oneway", "--duration=1s", &control]).code(2);
+    assert!(second.stderr.contains("another towpath listens there"), "{second:#?}");
+    first.signal("KILL");
+    drop(first);
+    let third = Towpath::start(&["fwd", "gen:rate=1k", "null:", "--oneway", &control]);
+    third.stop().code(0);
+}
+
+#[test]
+fn the_table_of_copybreak_tells_the_work_for_each_buffer() {
+    let report = datapath::run(&["bench", "copybreak", "--samples", "50", "--rounds", "2", "--json"]).code(0);
+    let report: serde_json::Value = serde_json::from_str(&report.stdout).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 14);
+    let of = |rev: &str, copybreak: u64| {
+        let found = |row: &&serde_json::Value| {
+            row["rev"] == rev && row["protection"] == "on" && row["copybreak"].as_u64() == Some(copybreak)
+        };
+        &rows.iter().find(found).unwrap()["per_buffer"]
+    };
+    assert_eq!((of("before", 2048)["maps"].as_f64(), of("after", 2048)["maps"].as_f64()), (Some(1.0), Some(0.0)));
+    assert_eq!(report["sizes"].as_array().map(Vec::len), Some(8));
+}
+
+#[test]
+fn an_address_that_names_no_device_says_how_one_is_named() {
+    let cases = [
+        ("e1000e:eth0", "e1000e:vfio=0000:03:00.0"),
+        ("e1000e:vfio=eth0", "vfio=eth0"),
+        ("e1000e:vfio=0000:03:00.0@null:", "only a model's wire"),
+        ("e1000e:qtest=/does/not/exist", "connecting"),
+        ("e1000e:model?copybreak=99999", "from 0 to 16384"),
+        ("e1000e:model?rx=81", "multiple of 8"),
+        ("e1000e:model@tun:x", "use a tap"),
+    ];
+    for (port, part) in cases {
+        let refused = datapath::run(&["fwd", port, "null:", "--duration", "1s"]).code(2);
+        assert!(refused.stderr.contains(part), "{port}: {}", refused.stderr);
+    }
+}

@@ -1,0 +1,71 @@
+//! `towpath fwd e1000e:qtest=SOCKET`: a QEMU without a guest, whose network device is wired to a host's interface.
+
+mod support;
+
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use support::traffic::{ping, tcp};
+use support::{Hosts, Towpath, until};
+
+/// QEMU as its users start it (`towpath_bus::qtest::Qemu::attach`), in host 2's namespace; ended on drop.
+struct Machine {
+    child: Child,
+    directory: tempfile::TempDir,
+}
+
+impl Machine {
+    fn start(hosts: &Hosts) -> Machine {
+        hosts.two.ip("tuntap add e0 mode tap");
+        hosts.two.ip("addr add 10.0.0.2/24 dev e0");
+        hosts.two.ip("addr add fd00::2/64 dev e0 nodad");
+        hosts.two.ip("link set e0 up");
+        let directory = tempfile::tempdir().unwrap();
+        let (firmware, socket) = (directory.path().join("halt.bin"), directory.path().join("qtest"));
+        let mut halt = vec![0; 65536];
+        halt[0xfff0..0xfff4].copy_from_slice(&[0xfa, 0xf4, 0xeb, 0xfd]);
+        std::fs::write(&firmware, halt).unwrap();
+        let args = format!(
+            "-nodefaults -no-user-config -display none -accel tcg -bios {} -m 64M -machine q35,memory-backend=ram \
+             -object memory-backend-memfd,id=ram,size=64M,share=on -qtest unix:{},server=on,wait=off -qtest-log /dev/null \
+             -device intel-iommu -netdev tap,id=net,ifname=e0,script=no,downscript=no -device e1000e,netdev=net",
+            firmware.display(),
+            socket.display()
+        );
+        let child = hosts.two.command("qemu-system-x86_64", &args).stdin(Stdio::null()).spawn().unwrap();
+        until("QEMU listens", || socket.exists());
+        Machine { child, directory }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.directory.path().join("qtest")
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// One machine: each time towpath finds what the one before it left behind.
+#[test]
+fn a_device_of_qemu_carries_ping_and_tcp_under_every_policy() {
+    require!("a_device_of_qemu_carries_ping_and_tcp_under_every_policy", "qemu-system-x86_64", "ping", "iperf3");
+    let hosts = Hosts::new();
+    let machine = Machine::start(&hosts);
+    let tap = format!("tap:e0?netns={},addr=10.0.0.1/24+fd00::1/64", hosts.one.name());
+    for policy in ["persistent", "strict", "strict,copybreak=0", "deferred"] {
+        let device = format!("e1000e:qtest={}?policy={policy}", machine.socket().display());
+        let towpath = Towpath::start(&["fwd", &tap, &device]);
+        ping(&hosts, "", "10.0.0.2");
+        ping(&hosts, "", "fd00::2");
+        tcp(&hosts, "10.0.0.2", "16M");
+        tcp(&hosts, "fd00::2", "4M");
+        let summary = towpath.stop().code(0).summary();
+        summary.is_balanced();
+        assert!(summary.failed.is_empty() && summary.gone.is_empty(), "{policy}: {summary:#?}");
+        // Not those of reception: QEMU counts frames that it pads, and delivers, among those that are too short.
+        assert_eq!(summary.port("e1000e:").tx.errors, 0, "{policy}");
+    }
+}

@@ -1,0 +1,240 @@
+//! Who overtakes whom, told from the packets themselves.
+//!
+//! ```text
+//!   host 1 ── e0 ── cable, towpath, cable ── e0 ── host 2
+//!             │                              │
+//!          Witness                        Witness       what left, and what came in, by AF_PACKET, in its order
+//! ```
+//!
+//! What TCP counts as reordering is a guess: a sender concludes it from the acknowledgements that reach it, and where some of
+//! those are lost or put off it takes a gap whose report is late for a segment that came late (`tcp_check_sack_reordering` in
+//! `net/ipv4/tcp_input.c`). Two witnesses do not guess. A segment was overtaken if it left before, and came after, another one
+//! of its direction. One that is sent again is another segment, told apart by its timestamp; and one that is lost overtakes
+//! nobody.
+
+use super::Namespace;
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+/// Length of the virtio-net header in front of every packet.
+const VNET: usize = 10;
+/// Bytes of each packet that are looked at: enough for IPv6 and the longest TCP header.
+const LOOK: usize = 14 + 40 + 60;
+
+/// Addresses, and ports, of one direction of a connection.
+type Flow = (u128, u128, [u8; 4]);
+
+/// What tells a segment from all others of its direction: sequence number, length, acknowledgement number, timestamp.
+type Mark = (u32, usize, u32, u32);
+
+/// Segments by direction, in their order.
+type Segments = HashMap<Flow, Vec<Mark>>;
+
+/// What a witness saw of TCP.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    left: Segments,
+    came: Segments,
+    /// Packets that went by faster than it could look.
+    unseen: u64,
+}
+
+/// What both witnesses together know.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    /// Segments that left one host and came to the other.
+    pub(crate) arrived: u64,
+    /// Segments that did not.
+    pub(crate) lost: u64,
+    /// Segments that came after one that had left later.
+    pub(crate) overtaken: u64,
+    /// Packets that went by a witness faster than it could look: none of the above knows of them.
+    pub(crate) unseen: u64,
+}
+
+/// Compares what left one host with what came to the other, both ways.
+pub(crate) fn judge(one: &Seen, two: &Seen) -> Verdict {
+    let mut verdict = Verdict { unseen: one.unseen + two.unseen, ..Verdict::default() };
+    for (from, to) in [(one, two), (two, one)] {
+        for (flow, left) in &from.left {
+            let mut places: HashMap<Mark, Vec<usize>> = HashMap::with_capacity(left.len());
+            for (place, mark) in left.iter().enumerate().rev() {
+                places.entry(*mark).or_default().push(place);
+            }
+            let mut last = None;
+            let mut arrived = 0;
+            for mark in to.came.get(flow).into_iter().flatten() {
+                // Of those that look the same the first that is left.
+                let Some(place) = places.get_mut(mark).and_then(Vec::pop) else { continue };
+                arrived += 1;
+                verdict.overtaken += u64::from(last > Some(place));
+                last = last.max(Some(place));
+            }
+            verdict.arrived += arrived;
+            verdict.lost += left.len() as u64 - arrived;
+        }
+    }
+    verdict
+}
+
+/// Looks at everything that leaves by an interface and comes in through it, until it is asked.
+pub(crate) struct Witness {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Seen>>,
+}
+
+impl Witness {
+    /// Begins to look. The interface must exist.
+    #[track_caller]
+    pub(crate) fn new(ns: &Namespace, interface: &str) -> Witness {
+        let socket = ns.inside(|| socket(interface)).unwrap_or_else(|e| panic!("a witness at {interface}: {e}"));
+        let stop: Arc<AtomicBool> = Arc::default();
+        let asked = stop.clone();
+        let thread = std::thread::spawn(move || {
+            let (mut seen, mut packet) = (Seen::default(), [0; VNET + LOOK]);
+            loop {
+                match receive(&socket, &mut packet) {
+                    Ok((n, outgoing)) => drop(seen.packet(&packet[..n], outgoing)),
+                    // What had come when it was asked has been looked at.
+                    Err(_) if asked.load(Ordering::Acquire) => break,
+                    Err(_) => {}
+                }
+            }
+            seen.unseen = unseen(&socket);
+            seen
+        });
+        Witness { stop, thread: Some(thread) }
+    }
+
+    /// What it saw; it looks no longer.
+    pub(crate) fn ask(&mut self) -> Seen {
+        self.stop.store(true, Ordering::Release);
+        self.thread.take().map(|thread| thread.join().expect("no panic")).unwrap_or_default()
+    }
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+    }
+}
+
+impl Seen {
+    /// Takes a packet down: `None` if it is not TCP.
+    fn packet(&mut self, bytes: &[u8], outgoing: bool) -> Option<()> {
+        let (vnet, frame) = bytes.split_at_checked(VNET)?;
+        let be = |at: usize| Some(u16::from_be_bytes(frame.get(at..at + 2)?.try_into().ok()?));
+        let address = |at: usize, len: usize| {
+            Some(frame.get(at..at + len)?.iter().fold(0, |address, byte| address << 8 | u128::from(*byte)))
+        };
+        let (from, to, tcp, len) = match (be(12)?, *frame.get(14)? >> 4, frame.get(14 + 6), frame.get(14 + 9)) {
+            (0x0800, 4, _, Some(6)) => {
+                let header = usize::from(frame[14] & 15) * 4;
+                (address(26, 4)?, address(30, 4)?, 14 + header, usize::from(be(16)?).checked_sub(header)?)
+            }
+            (0x86dd, 6, Some(6), _) => (address(22, 16)?, address(38, 16)?, 54, usize::from(be(18)?)),
+            _ => return None,
+        };
+        let word = |at: usize| Some(u32::from_be_bytes(frame.get(tcp + at..tcp + at + 4)?.try_into().ok()?));
+        let header = usize::from(*frame.get(tcp + 12)? >> 4) * 4;
+        let timestamp = timestamp(frame.get(tcp + 20..tcp + header)?).unwrap_or_default();
+        let payload = len.checked_sub(header)?;
+        let segment = match usize::from(u16::from_le_bytes([vnet[4], vnet[5]])) {
+            size if vnet[1] != 0 && size > 0 => size,
+            _ => payload.max(1),
+        };
+        let direction = if outgoing { &mut self.left } else { &mut self.came };
+        let segments = direction.entry((from, to, frame[tcp..tcp + 4].try_into().ok()?)).or_default();
+        let (first, acknowledged) = (word(4)?, word(8)?);
+        for start in (0..payload.max(1)).step_by(segment) {
+            let len = segment.min(payload - start.min(payload));
+            segments.push((first.wrapping_add(start as u32), len, acknowledged, timestamp));
+        }
+        Some(())
+    }
+}
+
+/// The sender's clock among a segment's options (RFC 7323 3.2).
+fn timestamp(mut options: &[u8]) -> Option<u32> {
+    loop {
+        match options {
+            [0, ..] => return None,
+            [1, rest @ ..] => options = rest,
+            [8, 10, a, b, c, d, ..] => return Some(u32::from_be_bytes([*a, *b, *c, *d])),
+            [_, len, ..] if *len >= 2 => options = options.get(usize::from(*len)..)?,
+            _ => return None,
+        }
+    }
+}
+
+/// A socket that gets the beginning of every packet that leaves or comes in, its virtio-net header in front.
+fn socket(interface: &str) -> io::Result<OwnedFd> {
+    let check = |n: i32| if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n) };
+    // SAFETY: no pointers.
+    let fd = check(unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) })?;
+    // SAFETY: a descriptor that was just opened and that nobody else knows of.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    let mut short = [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: LOOK as u32 }];
+    let program = libc::sock_fprog { len: 1, filter: short.as_mut_ptr() };
+    let patience = libc::timeval { tv_sec: 0, tv_usec: 20_000 };
+    set(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
+    set(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &(1i32 << 29))?;
+    set(&socket, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &patience)?;
+    set(&socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1i32)?;
+    let name = std::ffi::CString::new(interface)?;
+    // SAFETY: a string that ends with a zero and lives until the call returns.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    if index == 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut at = address();
+    at.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+    at.sll_ifindex = index as i32;
+    // SAFETY: address and length describe one sockaddr_ll that lives until the call returns.
+    check(unsafe { libc::bind(fd, (&raw const at).cast(), size_of_val(&at) as libc::socklen_t) })?;
+    Ok(socket)
+}
+
+fn address() -> libc::sockaddr_ll {
+    libc::sockaddr_ll {
+        sll_family: libc::AF_PACKET as u16,
+        sll_protocol: 0,
+        sll_ifindex: 0,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 0,
+        sll_addr: [0; 8],
+    }
+}
+
+/// The next packet: bytes of it, and whether it is one that leaves.
+fn receive(socket: &OwnedFd, packet: &mut [u8]) -> io::Result<(usize, bool)> {
+    let mut from = address();
+    let mut len = size_of_val(&from) as libc::socklen_t;
+    let (fd, at) = (socket.as_raw_fd(), packet.as_mut_ptr().cast());
+    // SAFETY: address and length describe the packet's place and one sockaddr_ll, both borrowed exclusively.
+    let n = unsafe { libc::recvfrom(fd, at, packet.len(), 0, (&raw mut from).cast(), &mut len) };
+    let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
+    Ok((n, from.sll_pkttype == libc::PACKET_OUTGOING))
+}
+
+fn set<T>(socket: &OwnedFd, level: i32, option: i32, value: &T) -> io::Result<()> {
+    let len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: address and length describe the borrowed value, which the kernel only reads.
+    match unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const *value).cast(), len) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn unseen(socket: &OwnedFd) -> u64 {
+    let (mut statistics, mut len) = ([0u32; 2], size_of::<[u32; 2]>() as libc::socklen_t);
+    let at = statistics.as_mut_ptr().cast();
+    // SAFETY: address and length describe the array, which the kernel fills with integers.
+    unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_PACKET, libc::PACKET_STATISTICS, at, &mut len) };
+    statistics[1].into()
+}

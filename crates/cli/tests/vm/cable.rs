@@ -1,0 +1,119 @@
+//! Two hosts inside the machine, joined by `towpath fwd` between the NIC behind VFIO and a tap.
+//!
+//! ```text
+//!   10.7.0.1  tp0 ── tap ── towpath ── 82574L ── hub ── virtio ── 10.7.0.2      in a network namespace of its own
+//! ```
+
+use crate::guest::{Guest, NIC, PEER};
+use crate::interface;
+use crate::support::Summary;
+use crate::support::datapath::Line;
+use std::time::{Duration, Instant};
+
+const NEAR: &str = "10.7.0.1";
+const FAR: &str = "10.7.0.2";
+
+/// Bytes of the file that is fetched.
+const FILE: u32 = 4 << 20;
+
+pub(crate) struct Cable<'a> {
+    guest: &'a mut Guest,
+    /// `nsenter …`, to be put in front of what the far host does.
+    far: String,
+    /// The far host's interface.
+    name: String,
+}
+
+impl<'a> Cable<'a> {
+    /// Both hosts with their addresses, and a file that each serves.
+    pub(crate) fn new(guest: &'a mut Guest) -> Cable<'a> {
+        guest.run(&format!("towpath bind {NIC}"));
+        let name = interface(guest, PEER);
+        // A namespace lives as long as a process in it.
+        guest.run("unshare -n sleep 1000 & echo $! >/tmp/far");
+        let pid = guest.run("cat /tmp/far");
+        let far = format!("nsenter -t {pid} -n");
+        guest.until("the namespace", &format!("[ $(readlink /proc/{pid}/ns/net) != $(readlink /proc/1/ns/net) ]"));
+        guest.run(&format!("ip link set {name} netns {pid}"));
+        guest.run(&format!("{far} ip addr add {FAR}/24 dev {name} && {far} ip link set {name} up"));
+        guest.run(&format!("tunctl -t tp0 && ip addr add {NEAR}/24 dev tp0 && ip link set tp0 up"));
+        guest.run(&format!("mkdir -p /tmp/www && head -c {FILE} /dev/urandom >/tmp/www/file"));
+        guest.run(&format!("httpd -p {NEAR}:80 -h /tmp/www && {far} httpd -p {FAR}:80 -h /tmp/www"));
+        Cable { guest, far, name }
+    }
+
+    /// Starts `towpath fwd`; `options` are the NIC's.
+    pub(crate) fn start(&mut self, options: &str) {
+        let fwd = format!("towpath fwd 'e1000e:vfio={NIC}{options}' tap:tp0 --json --interval 100ms");
+        // The shell's child empties the file when its turn comes: until then an earlier one's words would pass for this one's.
+        self.guest.run("rm -f /tmp/fwd.out");
+        self.guest.run(&format!("{fwd} >/tmp/fwd.out 2>/tmp/fwd.err & echo $! >/tmp/fwd.pid"));
+        let runs = "[ -s /tmp/fwd.out ] || ! kill -0 $(cat /tmp/fwd.pid)";
+        self.guest.until("towpath moves packets, or has ended", runs);
+        self.guest.run("[ -s /tmp/fwd.out ] || ! cat /tmp/fwd.err");
+    }
+
+    /// Ends it, and waits until it has.
+    pub(crate) fn stop(&mut self) -> Summary {
+        self.guest.run("kill -TERM $(cat /tmp/fwd.pid)");
+        self.guest.until("it has drained", "! kill -0 $(cat /tmp/fwd.pid)");
+        let last = self.guest.run("tail -n 1 /tmp/fwd.out");
+        match serde_json::from_str(&last) {
+            Ok(Line::Summary(summary)) => summary,
+            other => panic!("the last line is no summary: {other:?}: {last}\n{}", self.guest.run("cat /tmp/fwd.err")),
+        }
+    }
+
+    /// Both hosts answer each other.
+    pub(crate) fn ping(&mut self) {
+        self.guest.until("the far host answers", &format!("ping -c 1 -W 1 {FAR}"));
+        let far = &self.far;
+        self.guest.run(&format!("ping -c 5 -i 0.1 -W 2 {FAR} && {far} ping -c 5 -i 0.1 -W 2 -s 1400 {NEAR}"));
+    }
+
+    /// Each host fetches the file from the other.
+    pub(crate) fn fetch_both_ways(&mut self) {
+        let far = &self.far;
+        for fetch in [format!("wget -q -O - http://{FAR}/file"), format!("{far} wget -q -O - http://{NEAR}/file")] {
+            let began = Instant::now();
+            self.guest.run(&format!("{fetch} | cmp - /tmp/www/file"));
+            let rate = f64::from(FILE) * 8.0 / began.elapsed().as_secs_f64() / 1e6;
+            eprintln!("{fetch}: {rate:.0} Mb/s");
+        }
+    }
+
+    /// The same, while towpath is killed and started again.
+    pub(crate) fn fetch_through_a_kill(&mut self) {
+        // A page that takes its time, so that the transfer is under way when towpath is killed, however fast the machine is.
+        let body = "for i in $(seq 40); do head -c 524288 /tmp/www/file; sleep 0.1; done";
+        let script = format!("#!/bin/sh\necho Content-Type: application/octet-stream\necho\n{body}\n");
+        self.guest.run(&format!("mkdir -p /tmp/www/cgi-bin && printf '{script}' >/tmp/www/cgi-bin/slow"));
+        self.guest.run("chmod +x /tmp/www/cgi-bin/slow && rm -f /tmp/got /tmp/fetched");
+        let fetch = format!("wget -q -O /tmp/got http://{FAR}/cgi-bin/slow && touch /tmp/fetched");
+        self.guest.run(&format!("( {fetch} ) >/dev/null 2>&1 &"));
+        // Waited for inside: the guest's transfer does not wait for what is decided out here.
+        let some = "until [ $(wc -c </tmp/got 2>/dev/null || echo 0) -gt 500000 ]; do sleep 0.01; done";
+        self.guest.run(&format!("dmesg -c >/dev/null; {some}; kill -KILL $(cat /tmp/fwd.pid)"));
+        self.guest.until("it is gone", "! kill -0 $(cat /tmp/fwd.pid)");
+        std::thread::sleep(Duration::from_millis(500));
+        self.guest.run("[ ! -e /tmp/fetched ]");
+        self.start("");
+        self.guest.until("the transfer is at its end", "[ -e /tmp/fetched ]");
+        // Neither the kernel's end of the first nor the beginning of the second let the device use the first one's addresses.
+        let faults = self.guest.try_run("dmesg | grep DMAR");
+        assert_eq!(faults.code, 1, "the device reached for memory that it had lost: {}", faults.text);
+        self.guest.run(&format!("{} | cmp - /tmp/got && rm /tmp/got", body.replace("sleep 0.1", "true")));
+    }
+
+    /// Takes it all down; the NIC goes back.
+    pub(crate) fn end(self) {
+        // Not left to the end of the namespace, which comes with that of its last connection.
+        self.guest.run(&format!("{} ip link set {} netns 1", self.far, self.name));
+        self.guest.run("killall httpd; tunctl -d tp0; kill $(cat /tmp/far)");
+        self.guest.run(&format!("towpath unbind {NIC}"));
+        self.guest.until(
+            "the far host's interface is back",
+            &format!("n=$(ls /sys/bus/pci/devices/{PEER}/virtio*/net) && [ -n \"$n\" ] && [ -d /sys/class/net/$n ]"),
+        );
+    }
+}

@@ -1,0 +1,220 @@
+//! The booted machine: commands go in by one serial line, what the kernel says comes out of another into a file.
+//!
+//! One machine serves all tests, one after the other. A test that fails takes it down with it, and the next boots its own.
+
+use crate::image;
+use crate::kernel::Kernel;
+use crate::support::{Need, needs};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The longest that booting, or a command inside, may be silent.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// Where the devices are.
+pub(crate) const NIC: &str = "0000:00:04.0";
+/// The kernel's own NIC, wired to that one.
+pub(crate) const PEER: &str = "0000:00:06.0";
+/// Another one of the kernel's own, wired to nothing.
+pub(crate) const SPARE: &str = "0000:00:07.0";
+
+pub(crate) struct Guest {
+    qemu: Child,
+    input: ChildStdin,
+    lines: Receiver<String>,
+    console: PathBuf,
+    commands: u32,
+}
+
+/// What a command inside printed, both ways, and its exit code.
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(crate) code: i32,
+    pub(crate) text: String,
+}
+
+static GUEST: Mutex<Option<Guest>> = Mutex::new(None);
+
+/// Runs a test in the machine, or says why that can't be.
+pub(crate) fn inside(name: &str, test: impl FnOnce(&mut Guest)) {
+    let packages = ["qemu-system-x86_64", "busybox", "dpkg-deb", "apt-get"];
+    if !packages.iter().all(|program| needs(name, &[Need::Program(program)])) {
+        return;
+    }
+    let mut shared = GUEST.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut guest = match shared.take() {
+        Some(guest) => guest,
+        None => match Guest::boot() {
+            Ok(guest) => guest,
+            Err(why) => {
+                assert!(std::env::var("TOWPATH_REQUIRE").as_deref() != Ok("all"), "{name} can't run: {why}");
+                eprintln!("skipped: {name}: {why}");
+                return;
+            }
+        },
+    };
+    test(&mut guest);
+    *shared = Some(guest);
+}
+
+impl Guest {
+    fn boot() -> Result<Guest, String> {
+        let kernel = Kernel::fetch(&image::cache())?;
+        let initrd = image::build(&kernel)?;
+        let console = image::cache().join("console.log");
+        let began = Instant::now();
+        let mut qemu = spawn(&kernel.image().ok_or("no kernel")?, &initrd, &console)?;
+        let input = qemu.stdin.take().ok_or("no input")?;
+        let output = qemu.stdout.take().ok_or("no output")?;
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            let mut output = BufReader::new(output);
+            let mut line = Vec::new();
+            while output.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
+                let text = String::from_utf8_lossy(&line).trim_end().to_owned();
+                line.clear();
+                if sender.send(text).is_err() {
+                    break;
+                }
+            }
+        });
+        let guest = Guest { qemu, input, lines, console, commands: 0 };
+        // What is sent before somebody listens is lost.
+        guest.hear("booting", |line| (line == "@ready").then_some(()));
+        eprintln!("booted in {:.1} s", began.elapsed().as_secs_f32());
+        Ok(guest)
+    }
+
+    /// Runs a command of the guest's shell to its end.
+    #[track_caller]
+    pub(crate) fn try_run(&mut self, command: &str) -> Done {
+        self.commands += 1;
+        let (begin, end) = (format!("@begin-{}", self.commands), format!("@end-{} ", self.commands));
+        let n = self.commands;
+        let sent =
+            writeln!(self.input, "echo @begin-{n}; {{ {command}\n}} </dev/null 2>&1; c=$?; echo; echo @end-{n} $c");
+        sent.and_then(|()| self.input.flush()).unwrap_or_else(|e| self.fail(&format!("{command}: {e}")));
+        self.hear(command, |line| (line == begin).then_some(()));
+        let mut text = String::new();
+        let code = self.hear(command, |line| {
+            let code = line.strip_prefix(&end).map(|code| code.parse().unwrap_or(-1));
+            if code.is_none() {
+                text += line;
+                text.push('\n');
+            }
+            code
+        });
+        Done { code, text: text.trim_end().to_owned() }
+    }
+
+    /// Listens until `heard` has an answer.
+    #[track_caller]
+    fn hear<T>(&self, what: &str, mut heard: impl FnMut(&str) -> Option<T>) -> T {
+        let mut all = String::new();
+        loop {
+            let Ok(line) = self.lines.recv_timeout(LONGEST) else {
+                self.fail(&format!("{what}: no end in sight; until now it said:\n{all}"));
+            };
+            if let Some(answer) = heard(&line) {
+                return answer;
+            }
+            all += &format!("{line}\n");
+        }
+    }
+
+    /// The same for one that must succeed; what it printed.
+    #[track_caller]
+    pub(crate) fn run(&mut self, command: &str) -> String {
+        let done = self.try_run(command);
+        if done.code != 0 {
+            self.fail(&format!("{command}: code {}: {}", done.code, done.text));
+        }
+        done.text
+    }
+
+    /// Waits until a command succeeds.
+    #[track_caller]
+    pub(crate) fn until(&mut self, what: &str, command: &str) {
+        let by = Instant::now() + LONGEST / 2;
+        while self.try_run(command).code != 0 {
+            if Instant::now() > by {
+                self.fail(&format!("waited in vain: {what}: {command}"));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    #[track_caller]
+    fn fail(&self, why: &str) -> ! {
+        let console = std::fs::read(&self.console).unwrap_or_default();
+        let console = String::from_utf8_lossy(&console);
+        let last: Vec<_> = console.lines().rev().take(30).collect();
+        panic!("{why}\nthe guest's kernel said last:\n{}", last.into_iter().rev().collect::<Vec<_>>().join("\n"));
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+    }
+}
+
+/// Starts the machine on a thread that ends only with the process: the machine ends with that thread, however it ends.
+fn spawn(kernel: &Path, initrd: &Path, console: &Path) -> Result<Child, String> {
+    let mut qemu = Command::new("qemu-system-x86_64");
+    qemu.args(["-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-smp", "2", "-m", "384"])
+        .args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"])
+        .arg("-kernel")
+        .arg(kernel)
+        .arg("-initrd")
+        .arg(initrd)
+        .arg("-append")
+        .arg(
+            "console=ttyS0 panic=-1 rdinit=/init intel_iommu=on iommu.strict=1 mitigations=off tsc=reliable \
+             clocksource=tsc random.trust_cpu=on",
+        )
+        .arg("-serial")
+        .arg(format!("file:{}", console.display()))
+        .args(["-serial", "stdio"])
+        .args(["-device", "intel-iommu,intremap=on,aw-bits=48"])
+        .args([
+            "-netdev",
+            "hubport,id=h0,hubid=0",
+            "-netdev",
+            "hubport,id=h1,hubid=0",
+            "-netdev",
+            "hubport,id=h2,hubid=1",
+        ])
+        .args(["-device", "e1000e,netdev=h0,addr=4.0,romfile=,mac=02:00:00:00:00:04"])
+        .args(["-device", &virtio("h1", 6), "-device", &virtio("h2", 7)])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit());
+    // SAFETY: prctl is safe to call between fork and exec, and takes no pointer here.
+    unsafe {
+        qemu.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        });
+    }
+    let (sender, child) = channel();
+    std::thread::spawn(move || {
+        let _ = sender.send(qemu.spawn().map_err(|e| format!("qemu-system-x86_64: {e}")));
+        loop {
+            std::thread::park();
+        }
+    });
+    child.recv().map_err(|e| e.to_string())?
+}
+
+fn virtio(netdev: &str, slot: u32) -> String {
+    format!(
+        "virtio-net-pci,netdev={netdev},addr={slot}.0,disable-legacy=on,iommu_platform=on,romfile=,mac=02:00:00:00:00:0{slot}"
+    )
+}

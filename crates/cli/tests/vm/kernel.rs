@@ -1,0 +1,106 @@
+//! A kernel to boot: Debian's for cloud machines, from its package, which is unpacked but not installed.
+
+use crate::support::succeed;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The package that depends on the newest one.
+const NEWEST: &str = "linux-image-cloud-amd64";
+
+pub(crate) struct Kernel {
+    /// `boot/` and `lib/modules/`.
+    root: PathBuf,
+}
+
+impl Kernel {
+    /// The kernel's files in `cache`, fetched if they are not there; why that can't be.
+    pub(crate) fn fetch(cache: &Path) -> Result<Kernel, String> {
+        std::fs::create_dir_all(cache).map_err(|e| format!("{}: {e}", cache.display()))?;
+        let kernel = Kernel { root: cache.join("kernel") };
+        if kernel.image().is_none() {
+            let package = package(cache)?;
+            // Unpacked beside, and then renamed: a half of it is never taken for all.
+            let beside = cache.join("unpacking");
+            let _ = std::fs::remove_dir_all(&beside);
+            succeed(Command::new("dpkg-deb").arg("-x").arg(package).arg(&beside));
+            let _ = std::fs::remove_dir_all(&kernel.root);
+            std::fs::rename(&beside, &kernel.root).map_err(|e| e.to_string())?;
+        }
+        if kernel.image().is_some() { Ok(kernel) } else { Err(format!("there is no kernel in {NEWEST}")) }
+    }
+
+    /// The kernel itself.
+    pub(crate) fn image(&self) -> Option<PathBuf> {
+        let files = std::fs::read_dir(self.root.join("boot")).ok()?;
+        let mut files = files.flatten().map(|entry| entry.path());
+        files.find(|path| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"vmlinuz")))
+    }
+
+    /// The files of modules and all that they need, in the order in which they are to be loaded.
+    pub(crate) fn modules(&self, wanted: &[&str]) -> Vec<(String, PathBuf)> {
+        let mut all = BTreeMap::new();
+        gather(&self.root.join("lib/modules"), &mut all);
+        let mut ordered = Vec::new();
+        for name in wanted {
+            with_needs(&all, name, &mut ordered);
+        }
+        ordered
+    }
+}
+
+/// The package's file in the cache.
+fn package(cache: &Path) -> Result<PathBuf, String> {
+    let cached = || {
+        let files = std::fs::read_dir(cache).into_iter().flatten().flatten().map(|entry| entry.path());
+        files.filter(|path| path.extension().is_some_and(|e| e == "deb")).max()
+    };
+    if let Some(file) = cached() {
+        return Ok(file);
+    }
+    let run = |command: &mut Command| {
+        let output = command.current_dir(cache).output().map_err(|e| format!("{command:?}: {e}"))?;
+        let error = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
+        if output.status.success() { Ok(output.stdout) } else { Err(format!("{command:?}: {error}")) }
+    };
+    let depends = run(Command::new("apt-cache").args(["depends", NEWEST]))?;
+    let depends = String::from_utf8_lossy(&depends);
+    let name = depends
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("Depends: "))
+        .ok_or("apt knows no kernel: apt-get update")?;
+    run(Command::new("apt-get").args(["download", name]))?;
+    cached().ok_or_else(|| format!("apt-get download {name} brought nothing"))
+}
+
+/// All modules below a folder, by their names as the kernel has them: with underscores.
+fn gather(folder: &Path, all: &mut BTreeMap<String, PathBuf>) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            gather(&path, all);
+        } else if path.extension().is_some_and(|e| e == "ko") {
+            let name = path.file_stem().unwrap_or_default().to_string_lossy().replace('-', "_");
+            all.insert(name, path);
+        }
+    }
+}
+
+/// Appends a module behind those that it needs, unless it is there. Modules that are not files are parts of the kernel.
+fn with_needs(all: &BTreeMap<String, PathBuf>, name: &str, ordered: &mut Vec<(String, PathBuf)>) {
+    let name = name.replace('-', "_");
+    if ordered.iter().any(|(known, _)| *known == name) {
+        return;
+    }
+    let Some(path) = all.get(&name) else { return };
+    let content = std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    // In the section .modinfo: "depends=a,b" between zeros.
+    let key = b"\0depends=";
+    if let Some(at) = content.windows(key.len()).position(|window| window == key) {
+        let list = content[at + key.len()..].split(|&byte| byte == 0).next().unwrap_or_default();
+        for need in String::from_utf8_lossy(list).split(',').filter(|need| !need.is_empty()) {
+            with_needs(all, need, ordered);
+        }
+    }
+    ordered.push((name, path.clone()));
+}

@@ -1,0 +1,197 @@
+//! A booted machine with an IOMMU and a NIC behind it, on which towpath drives that NIC through VFIO.
+//!
+//! ```text
+//!   QEMU, all in software ─ q35, VT-d with interrupt remapping
+//!     00:04.0  82574L       ── hub ── 00:06.0  virtio, the guest kernel's own NIC
+//!     00:07.0  virtio       ── nothing
+//!   guest: Debian's kernel for cloud machines, busybox, towpath linked statically
+//! ```
+//!
+//! Modules: `cable` two hosts inside, joined by towpath; `guest` the machine and its shell; `image` what it boots into; `kernel` where its kernel comes from; `cpio` the
+//! archive's format.
+
+mod cable;
+mod cpio;
+mod guest;
+mod image;
+mod kernel;
+#[path = "../support/mod.rs"]
+mod support;
+
+use cable::Cable;
+use guest::{Guest, NIC, PEER, SPARE, inside};
+
+/// The driver that has a function; empty if none has.
+fn driver(guest: &mut Guest, bdf: &str) -> String {
+    let link = guest.try_run(&format!("readlink /sys/bus/pci/devices/{bdf}/driver"));
+    link.text.rsplit('/').next().unwrap_or_default().to_owned()
+}
+
+fn only(guest: &mut Guest, bdf: &str) -> String {
+    guest.run(&format!("cat /sys/bus/pci/devices/{bdf}/driver_override"))
+}
+
+/// The interfaces of a virtio function.
+fn interface(guest: &mut Guest, bdf: &str) -> String {
+    guest.try_run(&format!("ls /sys/bus/pci/devices/{bdf}/virtio*/net")).text
+}
+
+#[track_caller]
+fn says(text: &str, what: &[&str]) {
+    for what in what {
+        assert!(text.contains(what), "'{what}' is not in:\n{text}");
+    }
+}
+
+#[test]
+fn registers_reset_interrupts_and_dma_work_through_vfio_and_what_is_unmapped_is_out_of_reach() {
+    inside("the proof of VFIO", |guest| {
+        guest.run(&format!("towpath bind {NIC}"));
+        guest.run("dmesg -c >/dev/null");
+        let text = guest.run(&format!("vfio_proof {NIC}"));
+        println!("{text}");
+        for claim in ["limits", "registers", "reset", "interrupts", "dma", "unmap", "refusals", "cost"] {
+            assert!(text.lines().any(|line| line == format!("ok {claim}")), "{claim}: {text}");
+        }
+        says(&guest.run("dmesg | grep DMAR"), &["DMA Write", "DMA Read"]);
+        guest.run(&format!("towpath unbind {NIC}"));
+    });
+}
+
+#[test]
+fn a_program_without_rights_uses_what_it_was_given_and_is_told_what_it_may_lock() {
+    inside("VFIO without root", |guest| {
+        guest.run(&format!("towpath bind {NIC}"));
+        let group = group(guest, NIC);
+        let probe = format!("su nobody -c 'towpath probe e1000e:vfio={NIC}'");
+        let refused = guest.try_run(&probe);
+        assert_eq!(refused.code, 2, "{}", refused.text);
+        says(&refused.text, &[&format!("/dev/vfio/{group} can't be opened"), "may be locked in memory", "ulimit -l"]);
+        guest.run(&format!("chown nobody /dev/vfio/{group}"));
+        let text = guest.run(&format!("su nobody -c 'vfio_proof {NIC} limits refusals dma'"));
+        says(&text, &["ok limits", "ok refusals", "ok dma", "may be locked"]);
+        guest.run(&format!("chown root /dev/vfio/{group}; towpath unbind {NIC}"));
+    });
+}
+
+fn group(guest: &mut Guest, bdf: &str) -> String {
+    guest.run(&format!("basename $(readlink /sys/bus/pci/devices/{bdf}/iommu_group)"))
+}
+
+#[test]
+fn a_function_that_no_driver_had_is_given_back_as_it_was() {
+    inside("binding a function without a driver", |guest| {
+        assert_eq!((driver(guest, NIC), only(guest, NIC)), (String::new(), "(null)".to_owned()));
+        says(&guest.run(&format!("towpath bind {NIC}")), &["no driver -> vfio-pci"]);
+        assert_eq!(driver(guest, NIC), "vfio-pci");
+        says(&guest.run(&format!("towpath unbind {NIC}")), &["vfio-pci -> no driver"]);
+        assert_eq!((driver(guest, NIC), only(guest, NIC)), (String::new(), "(null)".to_owned()));
+        let again = guest.try_run(&format!("towpath unbind {NIC}"));
+        assert_eq!(again.code, 2);
+        says(&again.text, &["vfio-pci does not have it"]);
+    });
+}
+
+#[test]
+fn a_nic_of_the_kernel_is_taken_unless_it_is_in_use_and_given_back_to_its_driver() {
+    inside("binding a NIC of the kernel", |guest| {
+        let name = interface(guest, SPARE);
+        guest.run(&format!("ip addr add 192.0.2.1/24 dev {name}; ip link set {name} up"));
+        let refused = guest.try_run(&format!("towpath bind {SPARE}"));
+        assert_eq!((refused.code, driver(guest, SPARE).as_str()), (2, "virtio-pci"), "{}", refused.text);
+        says(&refused.text, &[&name, "192.0.2.1"]);
+        for way in ["--force", ""] {
+            says(&guest.run(&format!("towpath bind {SPARE} {way}")), &["virtio-pci -> vfio-pci"]);
+            assert_eq!((driver(guest, SPARE).as_str(), interface(guest, SPARE).contains("eth")), ("vfio-pci", false));
+            says(&guest.run(&format!("towpath unbind {SPARE}")), &["vfio-pci -> virtio-pci"]);
+            guest.until("its interface is back", &format!("ls /sys/bus/pci/devices/{SPARE}/virtio*/net"));
+            assert_eq!(only(guest, SPARE), "(null)");
+        }
+    });
+}
+
+#[test]
+fn probing_says_step_by_step_what_is_missing() {
+    inside("findings", |guest| {
+        let probe = |guest: &mut Guest, bdf: &str| guest.try_run(&format!("towpath probe e1000e:vfio={bdf}"));
+        let nowhere = probe(guest, "00:09.0");
+        assert_eq!(nowhere.code, 2);
+        says(&nowhere.text, &["no such device", NIC, PEER, "virtio-pci"]);
+        says(&probe(guest, PEER).text, &["virtio-pci has the device, as eth", &format!("towpath bind {PEER}")]);
+        says(&probe(guest, NIC).text, &["no driver has the device", &format!("towpath bind {NIC}")]);
+        guest.run("rmmod vfio_pci");
+        says(&probe(guest, NIC).text, &["vfio-pci is not loaded", "modprobe vfio-pci"]);
+        guest.run("insmod /modules/vfio_pci.ko");
+        guest.run(&format!("towpath bind {NIC}"));
+        says(&probe(guest, NIC).text, &["nothing is missing"]);
+
+        let group = group(guest, NIC);
+        guest.run(&format!("(exec 9<>/dev/vfio/{group}; exec sleep 60) & echo $! >/tmp/holder"));
+        let holder = guest.run("cat /tmp/holder");
+        let held = "ls -l /proc/$(cat /tmp/holder)/fd | grep -q vfio";
+        guest.until("another process has the group", held);
+        says(&probe(guest, NIC).text, &[&format!("in use by process {holder}")]);
+        let refused = guest.try_run(&format!("towpath unbind {NIC}"));
+        assert_eq!((refused.code, driver(guest, NIC).as_str()), (2, "vfio-pci"), "{}", refused.text);
+        says(&refused.text, &[&holder]);
+        guest.run("kill $(cat /tmp/holder)");
+        guest.until("it is gone", &format!("towpath unbind {NIC}"));
+    });
+}
+
+#[test]
+fn ping_and_files_cross_between_the_nic_and_a_tap_byte_for_byte_under_every_policy() {
+    inside("forwarding", |guest| {
+        let mut cable = Cable::new(guest);
+        for options in ["", "?policy=strict,copybreak=256", "?policy=deferred,copybreak=0,interrupts=on"] {
+            cable.start(options);
+            cable.ping();
+            cable.fetch_both_ways();
+            let summary = cable.stop();
+            summary.is_balanced();
+            assert!(summary.failed.is_empty() && summary.gone.is_empty(), "{options}: {summary:#?}");
+        }
+        cable.end();
+    });
+}
+
+#[test]
+fn a_transfer_goes_on_when_towpath_was_killed_and_started_again() {
+    inside("kill -9", |guest| {
+        let mut cable = Cable::new(guest);
+        cable.start("");
+        cable.ping();
+        cable.fetch_through_a_kill();
+        cable.stop().is_balanced();
+        cable.end();
+    });
+}
+
+#[test]
+fn the_table_of_copybreak_is_measured_with_the_mappings_of_the_kernel() {
+    inside("bench copybreak", |guest| {
+        guest.run(&format!("towpath bind {NIC}"));
+        let name = interface(guest, PEER);
+        guest.run(&format!("ip link set {name} up"));
+        // Every port of the hub hears it.
+        let sender = format!("towpath gen packet:{name} --size 1500 --quiet");
+        guest.run(&format!("{sender} >/dev/null 2>/tmp/gen.err & echo $! >/tmp/gen.pid"));
+        let bench = format!("towpath bench copybreak --port e1000e:vfio={NIC} --samples 25");
+        let table = guest.run(&bench);
+        println!("{table}");
+        says(&table, &[&format!("the device {NIC}, by VFIO"), "before / after ="]);
+        guest.run("kill $(cat /tmp/gen.pid)");
+        let row = |rev: &str, iommu: &str, copybreak: &str| {
+            let found = table.lines().find(|line| {
+                let mut cells = line.split('|').map(str::trim);
+                (cells.next(), cells.next(), cells.next()) == (Some(rev), Some(iommu), Some(copybreak))
+            });
+            let work = found.and_then(|line| line.split('|').nth(7)).unwrap_or_default();
+            work.split_whitespace().map(|n| n.parse().unwrap_or(f64::NAN)).collect::<Vec<f64>>()
+        };
+        // Maps and unmaps for each buffer.
+        assert_eq!(row("before", "on", "2048").get(..2), Some(&[1.0, 1.0][..]), "{table}");
+        assert_eq!(row("after", "on", "2048").get(..2), Some(&[0.0, 0.0][..]), "{table}");
+        guest.run(&format!("towpath unbind {NIC}"));
+    });
+}

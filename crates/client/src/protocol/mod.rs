@@ -1,0 +1,219 @@
+//! What a datapath and an application say to each other, before rings and memory speak for themselves.
+//!
+//! ```text
+//!   application                                        datapath, listening at PATH (UNIX, SOCK_SEQPACKET)
+//!       │── Hello, rules in words, descriptor of the memory ──►│
+//!       │◄── Welcome, descriptors of the rings and the kick ───│      or a Refusal, and the end
+//!       │                                                      │
+//!       │── kick (eventfd), only if the TX ring asks for it ──►│
+//!       │◄── one byte, only if the RX ring asks for it ────────│
+//!       │                                                      │
+//!       └── either side closes the connection: the session is over
+//! ```
+//!
+//! Every message is one record with its descriptors (`SCM_RIGHTS`), integers in little endian. The memory is a memfd that is sealed
+//! against shrinking. The rings lie in one memfd that the datapath made, each as AF_XDP lays them out
+//! ([`Layout`]).
+//!
+//! **Chunks.** The memory is an array of chunks of equal size. A chunk belongs to the application until its descriptor is in the
+//! TX ring or its address in the FILL ring, and again once it has come back by the COMPLETION or the RX ring. A descriptor
+//! lies inside of one chunk; a packet may be several descriptors, all but the last [continued](towpath_packet::xring::Desc::CONTINUED).
+//! A received frame begins [`headroom`](Hello::headroom) bytes into its chunk. COMPLETION gives addresses back as they were sent.
+//!
+//! **Unaligned chunks** begin anywhere, and addresses have an offset in their upper 16 bits, as those of AF_XDP with
+//! `XDP_UMEM_UNALIGNED_CHUNK_FLAG` do ([`Address`]). FILL takes where a chunk begins; RX gives that back with the offset of the frame. A
+//! descriptor is no longer than a chunk. Nobody but the application knows which chunks there are, so nobody notices one that is
+//! handed over twice: it harms nobody else.
+//!
+//! **Shared memory.** A session may use the memory of another, by its number; chunks belong to all of them together, and may be
+//! received by one and sent by another. Sessions of the same memory with the same rules are one receiver: a packet goes to the one that lives
+//! on the queue of the port that it comes through, or else to the first.
+//!
+//! **Budget.** A chunk on its way is charged to the session that sent it: all of it if chunks are aligned, the bytes that were sent if not.
+//!
+//! **What is not finished.** An application that [asks for it](Hello::offloads) gets super-packets whole, and packets whose checksum is
+//! partial or was verified. The descriptor of the first piece has [`METADATA`](towpath_packet::xring::Desc::METADATA) in its options
+//! then, and the ten bytes in front of the piece, in its headroom, are a virtio-net header, as TUN/TAP and AF_PACKET have it: kind and
+//! size of the segments, where the checksum begins and lies.
+//!
+//! **Metadata of sent frames,** as AF_XDP has it ([`Hello::tx_metadata`]): a first descriptor with
+//! [`METADATA`](towpath_packet::xring::Desc::METADATA) has so many bytes of metadata in front of its frame, in the same chunk. They begin
+//! with 64 bits of flags, of which [`REQUEST_CHECKSUM`] is known: the 16 bits behind are where the sum begins, from the first
+//! byte of the packet, the next 16 where its field lies from there; the field has the sum over the pseudo-header. A device does
+//! the rest, or the datapath.
+//!
+//! **Waking.** `XDP_RING_NEED_WAKEUP` in the TX ring's flags: the datapath sleeps; the application writes to the kick after it has
+//! published descriptors. The same bit in the RX ring's flags, which the application sets, and which is set at first: the datapath sends
+//! a byte when there are new entries in the RX or COMPLETION ring. A byte on the connection, not an eventfd, because the datapath must
+//! never wait for an application, and whether a write to a shared eventfd waits is for the application to say.
+//!
+//! **One descriptor,** for programs that were written for AF_XDP ([`Hello::one_descriptor`]): instead of the kick the application gets a
+//! socket that behaves as an AF_XDP socket does. An empty record that is sent to it is a kick; it is readable as long as the RX ring has
+//! entries, which the datapath sees to (when it has come to rest, within a millisecond after they were taken), and an application
+//! that reads from it loses nothing. The RX ring's flag has no meaning then.
+//!
+//! **What ends a session,** besides closing the connection: a counter that is ahead of its ring, a descriptor that is empty, leaves its
+//! chunk or has options that do not exist, a chunk that the datapath has already, and any message after the first.
+
+mod answer;
+pub mod connection;
+mod hello;
+
+pub use answer::{Answer, Code, Refusal, Welcome};
+pub use hello::Hello;
+
+use towpath_packet::xring::Layout;
+
+/// `"TWPSOCK1"`, the first bytes of a [`Hello`] and of an answer.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"TWPSOCK1");
+/// Version of all that is described here.
+pub const VERSION: u32 = 1;
+/// Longest text of rules, in bytes.
+pub const MAX_RULES: usize = 4096;
+/// Pieces that a packet may have.
+pub const MAX_PIECES: usize = 18;
+/// Pieces that a received super-packet may have; one that would have more comes as segments.
+pub const MAX_SUPER_PIECES: usize = 64;
+/// Bytes of the virtio-net header (`struct virtio_net_hdr`, virtio 1.2 §5.1.6, in the machine's byte order) in front of a received packet
+/// that is not finished.
+pub const HEADER: usize = 10;
+/// Flag in the metadata of a sent frame: a checksum is to be completed (`XDP_TXMD_FLAGS_CHECKSUM`).
+pub const REQUEST_CHECKSUM: u64 = 2;
+/// Chunk sizes in bytes; powers of two, if chunks are aligned.
+pub const CHUNK: std::ops::RangeInclusive<u32> = 256..=32768;
+/// Ring sizes in entries, powers of two.
+pub const RING: std::ops::RangeInclusive<u32> = 2..=32768;
+/// Chunks that the memory may have.
+pub const MAX_CHUNKS: u64 = 1 << 20;
+
+/// Entries of the rings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sizes {
+    /// Chunks to receive into.
+    pub fill: u32,
+    /// Chunks that were sent.
+    pub completion: u32,
+    /// Frames that were received.
+    pub rx: u32,
+    /// Frames to send.
+    pub tx: u32,
+}
+
+impl Sizes {
+    /// The same size for all.
+    pub const fn all(size: u32) -> Sizes {
+        Sizes { fill: size, completion: size, rx: size, tx: size }
+    }
+
+    fn each(self) -> [u32; 4] {
+        [self.fill, self.completion, self.rx, self.tx]
+    }
+}
+
+/// An address of [unaligned](Hello::unaligned) chunks: where the chunk begins in the lower 48 bits, the offset in it above.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Address {
+    /// First byte of the chunk.
+    pub base: u64,
+    /// From there to the frame.
+    pub offset: u16,
+}
+
+impl Address {
+    /// Where the offset begins (`XSK_UNALIGNED_BUF_OFFSET_SHIFT`).
+    const SHIFT: u32 = 48;
+
+    /// Takes an address apart.
+    #[inline]
+    pub const fn of(word: u64) -> Address {
+        Address { base: word & ((1 << Address::SHIFT) - 1), offset: (word >> Address::SHIFT) as u16 }
+    }
+
+    /// The address as it stands in a ring.
+    #[inline]
+    pub const fn word(self) -> u64 {
+        (self.base & ((1 << Address::SHIFT) - 1)) | ((self.offset as u64) << Address::SHIFT)
+    }
+
+    /// First byte of the frame.
+    #[inline]
+    pub const fn at(self) -> u64 {
+        self.base + self.offset as u64
+    }
+}
+
+/// Where the rings lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rings {
+    /// RX.
+    pub rx: Layout,
+    /// TX.
+    pub tx: Layout,
+    /// FILL.
+    pub fill: Layout,
+    /// COMPLETION.
+    pub completion: Layout,
+}
+
+impl Rings {
+    /// One behind the other; returns how many bytes they need. FILL and COMPLETION come first, so that where they lie does not depend
+    /// on the other two, which a program of AF_XDP's chooses later.
+    pub const fn lay_out(sizes: &Sizes) -> (Rings, u64) {
+        let fill = Layout::at(0);
+        let completion_at = Layout::bytes(sizes.fill, 1);
+        let rx_at = completion_at + Layout::bytes(sizes.completion, 1);
+        let tx_at = rx_at + Layout::bytes(sizes.rx, 2);
+        let end = tx_at + Layout::bytes(sizes.tx, 2);
+        (Rings { rx: Layout::at(rx_at), tx: Layout::at(tx_at), fill, completion: Layout::at(completion_at) }, end)
+    }
+}
+
+/// Why a message can't be read, or what breaks a rule.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// It is not a message of this protocol.
+    #[error("not a message of this protocol")]
+    Magic,
+    /// It is of another version.
+    #[error("version {0}, not {VERSION}")]
+    Version(u32),
+    /// It is shorter or longer than it says.
+    #[error("a length that cannot be")]
+    Length,
+    /// Flags that this version does not know.
+    #[error("unknown flags {0:#x}")]
+    Flags(u32),
+    /// Rules that are no text.
+    #[error("rules that are no text")]
+    Text,
+    /// A number out of its range.
+    #[error("{what} = {value}: must be {rule}")]
+    Value {
+        /// Which.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+        /// The rule that it breaks.
+        rule: &'static str,
+    },
+}
+
+/// Integers from the front of a message.
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (first, rest) = self.0.split_first_chunk::<N>().ok_or(Malformed::Length)?;
+        self.0 = rest;
+        Ok(*first)
+    }
+    fn u32(&mut self) -> Result<u32, Malformed> {
+        self.take().map(u32::from_le_bytes)
+    }
+    fn u64(&mut self) -> Result<u64, Malformed> {
+        self.take().map(u64::from_le_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,115 @@
+use super::*;
+
+fn hello() -> Hello {
+    let rings = Sizes { fill: 8, completion: 16, rx: 32, tx: 64 };
+    let (umem, rules) = (1 << 20, "udp dport 53\ndefault".to_owned());
+    Hello {
+        umem,
+        chunk: 2048,
+        unaligned: false,
+        headroom: 64,
+        pieces: true,
+        offloads: false,
+        one_descriptor: false,
+        rings,
+        budget: 77,
+        share: 9,
+        tx_metadata: 0,
+        queue: Some(3),
+        rules,
+    }
+}
+
+#[test]
+fn messages_arrive_as_they_were_sent() {
+    let unaligned = Hello { unaligned: true, chunk: 3000, umem: 10_000, queue: None, pieces: false, ..hello() };
+    for hello in [
+        hello(),
+        unaligned,
+        Hello { one_descriptor: true, ..hello() },
+        Hello { offloads: true, tx_metadata: 24, ..hello() },
+    ] {
+        assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
+    }
+    let (rings, memory) = Rings::lay_out(&hello().rings);
+    let welcome = Answer::Welcome(Welcome { session: 3, queue: 5, longest: 1518, budget: 1 << 33, memory, rings });
+    assert_eq!(Answer::decode(&welcome.encode()), Ok(welcome));
+    for code in [Code::Protocol, Code::Memory, Code::Rules, Code::Full] {
+        let refusal = Answer::Refusal(Refusal { code, why: "ä sentence".to_owned() });
+        assert_eq!(Answer::decode(&refusal.encode()), Ok(refusal));
+    }
+}
+
+#[test]
+fn a_reason_that_is_too_long_is_cut_between_characters() {
+    let refusal = Answer::Refusal(Refusal { code: Code::Rules, why: "ä".repeat(4000) });
+    let bytes = refusal.encode();
+    assert!(bytes.len() <= Answer::LONGEST);
+    assert!(matches!(Answer::decode(&bytes), Ok(Answer::Refusal(r)) if r.why.chars().all(|c| c == 'ä')));
+}
+
+#[test]
+fn every_cut_of_a_message_is_refused() {
+    let whole = hello().encode();
+    for n in 0..whole.len() {
+        assert!(Hello::decode(&whole[..n]).is_err(), "{n} bytes");
+    }
+    assert_eq!(Hello::decode(&[&whole[..], b"x"].concat()), Err(Malformed::Length));
+    let (rings, memory) = Rings::lay_out(&hello().rings);
+    let whole = Answer::Welcome(Welcome { session: 3, queue: 5, longest: 1518, budget: 1, memory, rings }).encode();
+    for n in 0..whole.len() {
+        assert!(Answer::decode(&whole[..n]).is_err(), "{n} bytes");
+    }
+}
+
+#[test]
+fn numbers_out_of_their_range_are_named() {
+    type Change = fn(&mut Hello);
+    let cases: [(Change, &str); 17] = [
+        (|h| (h.unaligned, h.chunk) = (true, 255), "chunk"),
+        (|h| (h.unaligned, h.umem) = (true, 2047), "umem"),
+        (|h| (h.unaligned, h.umem) = (true, u64::MAX), "umem"),
+        (|h| (h.offloads, h.headroom) = (true, 9), "headroom"),
+        (|h| (h.offloads, h.pieces) = (true, false), "headroom"),
+        (|h| h.tx_metadata = 8, "tx_metadata"),
+        (|h| h.tx_metadata = 20, "tx_metadata"),
+        (|h| h.tx_metadata = 256, "tx_metadata"),
+        (|h| h.chunk = 3000, "chunk"),
+        (|h| h.chunk = 0, "chunk"),
+        (|h| h.chunk = 1 << 16, "chunk"),
+        (|h| h.headroom = 1025, "headroom"),
+        (|h| h.umem = 0, "umem"),
+        (|h| h.umem += 1, "umem"),
+        (|h| h.umem = u64::MAX - 2047, "umem"),
+        (|h| h.rings.tx = 48, "ring"),
+        (|h| h.rings.fill = 0, "ring"),
+    ];
+    for (change, name) in cases {
+        let mut bad = hello();
+        change(&mut bad);
+        let error = Hello::decode(&bad.encode());
+        assert!(matches!(error, Err(Malformed::Value { what, .. }) if what == name), "{bad:?}: {error:?}");
+    }
+    let mut other = hello().encode();
+    other[12] = 128;
+    assert_eq!(Hello::decode(&other), Err(Malformed::Flags(128)));
+    other[8] = 9;
+    assert_eq!(Hello::decode(&other), Err(Malformed::Version(9)));
+    other[0] = 0;
+    assert_eq!(Hello::decode(&other), Err(Malformed::Magic));
+}
+
+#[test]
+fn rings_lie_behind_each_other_and_do_not_overlap() {
+    let (rings, end) = Rings::lay_out(&Sizes { fill: 2, completion: 4, rx: 2, tx: 32768 });
+    assert_eq!(rings.fill, Layout { producer: 0, consumer: 128, flags: 196, desc: 320 });
+    let ends = [
+        (rings.fill, 2 * 8, rings.completion.producer),
+        (rings.completion, 4 * 8, rings.rx.producer),
+        (rings.rx, 2 * 16, rings.tx.producer),
+        (rings.tx, 32768 * 16, end),
+    ];
+    for (at, bytes, next) in ends {
+        assert!(at.desc + bytes <= next && next.is_multiple_of(128), "{at:?} {bytes} {next}");
+    }
+}

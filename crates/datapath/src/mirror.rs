@@ -1,0 +1,146 @@
+//! Sending packets back to where they came from: who it is from and who it is for change places.
+//!
+//! | layer | what is swapped |
+//! |---|---|
+//! | Ethernet | the two addresses, and nothing else, whatever the frame carries |
+//! | IP | the two addresses, and the ports of TCP and UDP; checksums add up to the same as before |
+
+use towpath_packet::Packet;
+use towpath_packet::port::Layer;
+
+/// An Ethernet header.
+const ETHERNET: usize = 14;
+/// Protocols with two ports in front.
+const PORTS: [u8; 2] = [6, 17];
+
+/// Turns a packet round; false, and nothing is changed, if it is too short for that, or its first bytes are in fragments for which the
+/// head has no room. A page of somebody else is not written to: what is changed is copied in front of it.
+#[inline]
+pub fn mirror(packet: &mut Packet, layer: Layer) -> bool {
+    match layer {
+        Layer::Ethernet | Layer::Any => packet.make_linear(ETHERNET).is_ok() && swap(packet, 0, 6),
+        Layer::Ip => mirror_ip(packet),
+    }
+}
+
+/// An IP packet, without options that precede an IPv6 transport.
+fn mirror_ip(packet: &mut Packet) -> bool {
+    if packet.make_linear(20).is_err() {
+        return false;
+    }
+    let (at, len, header, protocol) = match *packet.linear() {
+        [first, _, _, _, _, _, fragment, rest, _, protocol, ..] if first >> 4 == 4 => {
+            let is_later = (fragment & 0x1f, rest) != (0, 0);
+            (12, 4, usize::from(first & 15) * 4, if is_later { 0 } else { protocol })
+        }
+        [first, _, _, _, _, _, next, ..] if first >> 4 == 6 && packet.len() >= 40 => (8, 16, 40, next),
+        _ => return false,
+    };
+    if packet.make_linear(at + 2 * len).is_err() || !swap(packet, at, len) {
+        return false;
+    }
+    if PORTS.contains(&protocol) && packet.make_linear(header + 4).is_ok() {
+        swap(packet, header, 2);
+    }
+    true
+}
+
+/// Swaps the `len` bytes at `at` with those behind them, in the linear part.
+#[inline]
+fn swap(packet: &mut Packet, at: usize, len: usize) -> bool {
+    let both = packet.linear_mut().get_mut(at..at + 2 * len);
+    let Some((a, b)) = both.and_then(|bytes| bytes.split_at_mut_checked(len)) else { return false };
+    a.swap_with_slice(b);
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use towpath_packet::{Cache, Direction, Pool, PoolConfig};
+    use towpath_wire::checksum::Checksum;
+
+    fn cache() -> Cache {
+        Pool::new(PoolConfig { capacity: 512, ..PoolConfig::default() }).unwrap().cache(Direction::Tx).unwrap()
+    }
+
+    /// The packet in pieces of these lengths behind a head that has none of it.
+    fn pieces(cache: &mut Cache, bytes: &[u8], len: usize) -> Packet {
+        let mut packet = cache.alloc().unwrap();
+        for piece in bytes.chunks(len) {
+            packet.append(Packet::copy_from(cache, piece).unwrap()).unwrap();
+        }
+        packet
+    }
+
+    fn numbered(len: u8) -> Vec<u8> {
+        (0..len).collect()
+    }
+
+    #[test]
+    fn a_frame_comes_back_with_its_addresses_swapped_and_all_else_as_it_was() {
+        let mut cache = cache();
+        for size in [14, 60, 200] {
+            let mut expected = numbered(size);
+            let (to, from) = expected.split_at_mut(6);
+            to.swap_with_slice(&mut from[..6]);
+            for len in [1, 5, 13, 200] {
+                let mut packet = pieces(&mut cache, &numbered(size), len);
+                assert!(mirror(&mut packet, Layer::Ethernet));
+                assert_eq!(packet.to_vec(), expected, "{size} in pieces of {len}");
+                assert!(mirror(&mut packet, Layer::Ethernet));
+                assert_eq!(packet.to_vec(), numbered(size), "twice is not at all");
+            }
+        }
+        let mut short = Packet::copy_from(&mut cache, &numbered(13)).unwrap();
+        assert!(!mirror(&mut short, Layer::Ethernet));
+        assert_eq!(short.to_vec(), numbered(13));
+    }
+
+    #[test]
+    fn an_ip_packet_comes_back_with_addresses_and_ports_swapped_and_the_same_sum() {
+        let mut cache = cache();
+        let v4 = |fragment: u8, protocol: u8| {
+            let mut bytes = numbered(60);
+            (bytes[0], bytes[6], bytes[7], bytes[9]) = (0x46, 0, fragment, protocol);
+            bytes
+        };
+        let mut v6 = numbered(60);
+        (v6[0], v6[6]) = (0x60, 17);
+        let cases =
+            [(v4(0, 17), 12, 4, Some(24)), (v4(0, 1), 12, 4, None), (v4(1, 6), 12, 4, None), (v6, 8, 16, Some(40))];
+        for (bytes, at, len, ports) in cases {
+            let mut expected = bytes.clone();
+            expected[at..at + 2 * len].rotate_left(len);
+            if let Some(ports) = ports {
+                expected[ports..ports + 4].rotate_left(2);
+            }
+            for piece in [3, 60] {
+                let mut packet = pieces(&mut cache, &bytes, piece);
+                assert!(mirror(&mut packet, Layer::Ip));
+                assert_eq!(packet.to_vec(), expected);
+            }
+            let sum = |bytes: &[u8]| {
+                let mut sum = Checksum::new();
+                sum.add_bytes(bytes);
+                sum.finish()
+            };
+            assert_eq!(sum(&bytes), sum(&expected));
+        }
+    }
+
+    #[test]
+    fn what_is_no_ip_packet_or_cut_short_is_refused_as_it_is() {
+        let mut cache = cache();
+        let first = |byte: u8, len: u8| {
+            let mut bytes = numbered(len);
+            bytes[0] = byte;
+            bytes
+        };
+        for bytes in [first(0x45, 19), first(0x60, 39), first(0x50, 60), first(0, 60)] {
+            let mut packet = pieces(&mut cache, &bytes, 7);
+            assert!(!mirror(&mut packet, Layer::Ip));
+            assert_eq!(packet.to_vec(), bytes);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! How the port is made.
+
+use crate::uri::Uri;
+use std::path::PathBuf;
+use towpath_packet::port::PortError;
+
+/// How what applications send becomes packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Transmit {
+    /// As the egress wants it: pages where it takes fragments.
+    #[default]
+    Auto,
+    /// Pages; an egress that wants linear bytes copies them itself.
+    Page,
+    /// Copies.
+    Copy,
+}
+
+/// How the port is made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Where it listens.
+    pub path: PathBuf,
+    /// Permissions of the socket's file.
+    pub mode: u32,
+    /// Whose the file is; `None` leaves it to who opens the port.
+    pub uid: Option<u32>,
+    /// Of which group it is.
+    pub gid: Option<u32>,
+    /// Sessions at a time, 1 to 1024.
+    pub sessions: u16,
+    /// Bytes of memory that an application may share, at most.
+    pub umem: u64,
+    /// Bytes of chunks that an application may have on their way, at most.
+    pub budget: u64,
+    /// Queues that it can be started with, 1 to 64.
+    pub queues: u16,
+    /// Longest packet without its Ethernet header.
+    pub mtu: u32,
+    /// How what applications send becomes packets.
+    pub transmit: Transmit,
+}
+
+impl Default for Config {
+    /// 64 sessions of the same user, 64 MiB each, 4 MiB on their way; up to 8 queues.
+    fn default() -> Config {
+        Config {
+            path: PathBuf::new(),
+            mode: 0o600,
+            uid: None,
+            gid: None,
+            sessions: 64,
+            umem: 64 << 20,
+            budget: 4 << 20,
+            queues: 8,
+            mtu: 1500,
+            transmit: Transmit::Auto,
+        }
+    }
+}
+
+impl Config {
+    /// Reads `sock:PATH?…`.
+    ///
+    /// # Errors
+    /// [`PortError::Option`] for a value that breaks its rule, or an option that does not exist; [`PortError::Input`] without a path.
+    pub fn from_uri(uri: &Uri) -> Result<Config, PortError> {
+        if uri.target().is_empty() {
+            return Err(uri.error("a path is needed: sock:/run/towpath.sock"));
+        }
+        let (mut options, default) = (uri.options(), Config::default());
+        let mode = match options.text("mode") {
+            None => default.mode,
+            Some(text) => u32::from_str_radix(&text, 8)
+                .ok()
+                .filter(|mode| *mode <= 0o777)
+                .ok_or_else(|| options.error("mode", &text, "must be permissions in octal, such as 660"))?,
+        };
+        let id = 0..=u64::from(u32::MAX - 1);
+        let uid = options.number("uid", id.clone())?.map(|id| id as u32);
+        let gid = options.number("gid", id)?.map(|id| id as u32);
+        let sessions = options.number("sessions", 1..=1024)?.map_or(default.sessions, |n| n as u16);
+        let umem = options.number("umem", 4096..=1 << 34)?.unwrap_or(default.umem);
+        let budget = options.number("budget", 4096..=1 << 30)?.unwrap_or(default.budget);
+        let queues = options.number("queues", 1..=64)?.map_or(default.queues, |n| n as u16);
+        let mtu = options.number("mtu", 68..=65_000)?.map_or(default.mtu, |n| n as u32);
+        let ways = [("auto", Transmit::Auto), ("page", Transmit::Page), ("copy", Transmit::Copy)];
+        let transmit = options.choice("tx", &ways)?.unwrap_or_default();
+        options.finish()?;
+        Ok(Config { path: uri.target().into(), mode, uid, gid, sessions, umem, budget, queues, mtu, transmit })
+    }
+
+    /// The port's name.
+    pub(super) fn port(&self) -> String {
+        format!("sock:{}", self.path.display())
+    }
+}

@@ -1,0 +1,182 @@
+//! What a driver holds of the device: registers by region, reach, interrupts.
+
+use super::Cpsw;
+use super::config::IrqMode;
+use super::device::{Area, Device};
+use super::thread::Running;
+use crate::iommu::ModelDma;
+use crate::wire::Bell;
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use towpath_bus::{Bus, BusError, Irq, Mmio};
+
+/// The way to a [`Cpsw`].
+///
+/// Regions: 0 the switch, 1 real-time registers of the rings, 2 of the transmit channels, 3 of the receive channels, 4 windows of the
+/// rings. Interrupts 0 to 7 are the completions of the transmit channels, in the order of the switch's threads; from 8 on those of
+/// the receive flows.
+#[derive(Debug)]
+pub struct CpswBus {
+    model: Cpsw,
+    /// The device's thread, if it lives as long as the bus.
+    _running: Option<Running>,
+}
+
+impl CpswBus {
+    pub(super) fn new(model: Cpsw, running: Option<Running>) -> CpswBus {
+        CpswBus { model, _running: running }
+    }
+}
+
+impl Bus for CpswBus {
+    type Bar = Registers;
+    type Dma = ModelDma;
+    type Irq = CpswIrq;
+
+    fn name(&self) -> &str {
+        "cpsw:model"
+    }
+
+    fn bar(&self, index: u8, len: usize) -> Result<Registers, BusError> {
+        let wrong = |what: String| BusError::Device { device: self.name().to_owned(), what };
+        let area = Area::ALL.get(usize::from(index)).ok_or_else(|| wrong(format!("there is no region {index}")))?;
+        let has = area.len(self.model.config());
+        if len > has {
+            return Err(wrong(format!("region {index} has {has} bytes, {len} are needed")));
+        }
+        Ok(Registers { model: self.model.clone(), area: *area, len: has })
+    }
+
+    fn dma(&self) -> &ModelDma {
+        &self.model.dma
+    }
+
+    fn irqs(&self, count: u16) -> Result<Vec<CpswIrq>, BusError> {
+        let made: io::Result<Vec<_>> = (0..count).map(|_| Bell::new().map(Arc::new)).collect();
+        let bells = made.map_err(|source| BusError::Os {
+            device: self.name().to_owned(),
+            step: "eventfd".to_owned(),
+            source,
+            hint: Some("raise the limit on open files".to_owned()),
+        })?;
+        self.model.shared.lines.set(&bells);
+        let irq = |(line, bell)| CpswIrq { bell, line: line as u16, model: self.model.clone() };
+        Ok(bells.into_iter().enumerate().map(irq).collect())
+    }
+}
+
+/// One region of registers.
+#[derive(Debug, Clone)]
+pub struct Registers {
+    model: Cpsw,
+    area: Area,
+    len: usize,
+}
+
+impl Registers {
+    /// After a write: levels may have fallen, and there may be work for the device.
+    fn settle(&self, device: MutexGuard<'_, Device>) {
+        self.model.shared.lines.update(&device);
+        drop(device);
+        self.model.shared.bell.ring();
+    }
+}
+
+impl Mmio for Registers {
+    const WIDE: bool = true;
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn r32(&self, at: usize) -> u32 {
+        if at >= self.len || !at.is_multiple_of(4) {
+            return u32::MAX;
+        }
+        self.model.device().read(self.area, at)
+    }
+
+    fn w32(&self, at: usize, value: u32) {
+        if at < self.len && at.is_multiple_of(4) {
+            let mut device = self.model.device();
+            device.write(self.area, at, value);
+            self.settle(device);
+        }
+    }
+
+    fn r64(&self, at: usize) -> u64 {
+        if self.area != Area::Fifos {
+            return u64::from(self.r32(at)) | u64::from(self.r32(at + 4)) << 32;
+        }
+        let mut device = self.model.device();
+        let element = device.read_wide(at);
+        self.model.shared.lines.update(&device);
+        element
+    }
+
+    fn w64(&self, at: usize, value: u64) {
+        if self.area == Area::Fifos {
+            let mut device = self.model.device();
+            device.write_wide(at, value);
+            self.settle(device);
+        } else {
+            self.w32(at, value as u32);
+            self.w32(at + 4, (value >> 32) as u32);
+        }
+    }
+}
+
+/// The interrupts: descriptor `i` becomes readable when level `i` rises.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    /// Somebody asked for interrupts.
+    used: AtomicBool,
+    lines: Mutex<Vec<(Arc<Bell>, bool)>>,
+}
+
+impl Lines {
+    fn set(&self, bells: &[Arc<Bell>]) {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        *lines = bells.iter().map(|bell| (bell.clone(), false)).collect();
+        self.used.store(true, Ordering::Release);
+    }
+
+    /// Signals those whose level has risen. To be called whenever a level may have changed, up or down.
+    pub(super) fn update(&self, device: &Device) {
+        if !self.used.load(Ordering::Acquire) {
+            return;
+        }
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        for (line, (bell, was)) in lines.iter_mut().enumerate() {
+            let level = device.level(line as u16);
+            if level && !*was {
+                bell.ring();
+            }
+            *was = level;
+        }
+    }
+}
+
+/// One interrupt.
+#[derive(Debug)]
+pub struct CpswIrq {
+    bell: Arc<Bell>,
+    line: u16,
+    model: Cpsw,
+}
+
+impl Irq for CpswIrq {
+    fn fd(&self) -> Option<RawFd> {
+        Some(self.bell.fd())
+    }
+
+    fn take(&self) -> u64 {
+        let taken = self.bell.take();
+        if self.model.config().irq == IrqMode::Level && self.model.device().level(self.line) {
+            self.bell.ring();
+        }
+        taken
+    }
+}

@@ -1,0 +1,335 @@
+//! What a driver must not do, and who noticed first.
+//!
+//! Every descriptor that passes through a ring has a shadow here:
+//!
+//! ```text
+//!   Free (host) ──doorbell──► Pushed ──fetch──► Fetched ──write status──► Done ──pop──► Free
+//! ```
+//!
+//! and an image of what it held when it was announced. A host that stores to it before it has it back is seen at the next
+//! step of the descriptor, whichever side looks.
+
+use super::descriptor::{ADDRESS, Image, MAX_CHAIN, SLOT, asel};
+use super::view::View;
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+
+/// Events that a violation is reported with.
+const HISTORY: usize = 48;
+
+macro_rules! rules {
+    ($($(#[$doc:meta])* $name:ident = $number:literal,)*) => {
+        /// A rule that was broken.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Rule { $($(#[$doc])* $name,)* }
+
+        impl Rule {
+            /// Its number in the model's specification.
+            pub fn number(self) -> &'static str {
+                match self { $(Rule::$name => $number,)* }
+            }
+        }
+    };
+}
+
+rules! {
+    /// Bits of a doorbell beside the count are neither zero nor its sign.
+    DoorbellBits = "M1",
+    /// Teardown acknowledged together with a count: the marker of a teardown that is still to be seen would be lost.
+    AckWithCount = "M1",
+    /// Teardown acknowledged that was not shown.
+    AckWithoutTeardown = "M1",
+    /// More pushed than the ring has free slots.
+    Overflow = "M2",
+    /// More popped than there is, or pushed on a side that only hardware pushes.
+    Underflow = "M3",
+    /// Popped from a submission ring whose channel runs.
+    PopWhileRunning = "M3",
+    /// A slot was stored to after it had been announced, before it was free again.
+    SlotRewritten = "M4",
+    /// A descriptor was stored to after it had been announced, before it came back.
+    DescriptorRewritten = "M4",
+    /// A ring element is zero, not aligned, has another tag than its ring, or leads to no descriptor slot.
+    BadElement = "M5",
+    /// A descriptor was announced that is in the device's hands.
+    DoubleUse = "M5",
+    /// A ring was set up while its channel runs.
+    ConfigWhileRunning = "M6",
+    /// A doorbell of a ring that is not set up.
+    Unconfigured = "M6",
+    /// A doorbell of a ring in message mode.
+    MessageDoorbell = "M6",
+    /// Elements of a ring in message mode were stored to its memory.
+    MessageMemory = "M6",
+    /// An element passed through the window in another way than by one access of eight bytes at its end.
+    FifoAccess = "M6",
+    /// An element was pushed through the window of a full ring.
+    FifoOverflow = "M6",
+    /// The device found a completion ring full.
+    CompletionOverflow = "M6",
+    /// A descriptor in a packet is not of host type.
+    DescriptorType = "M11",
+    /// Packet length and the sum of its buffers differ.
+    LengthMismatch = "M11",
+    /// A chain that is endless, crosses itself, or leaves the descriptors.
+    BrokenChain = "M11",
+    /// A packet names another return ring than its channel's.
+    ReturnRing = "M11",
+    /// A buffer that is not mapped for the device, or has another tag than its ring.
+    BadBuffer = "M11",
+    /// A frame took several descriptors from an exposed ring: what is taken in vain would be pushed back to it.
+    ExposedChain = "M13",
+    /// A channel was switched off with packets in flight.
+    DisabledInFlight = "M16",
+    /// A channel was switched on before it was paired or set up.
+    NotReady = "M16",
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?} ({})", self.number())
+    }
+}
+
+/// What happened on the rings, for the history of a violation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Event {
+    Doorbell { ring: u16, value: u32 },
+    Reverse { ring: u16, value: u32 },
+    Pushed { ring: u16, index: u32, element: u64 },
+    Fetched { ring: u16, index: u32, element: u64 },
+    Completed { ring: u16, index: u32, element: u64 },
+    Popped { ring: u16, index: u32, element: u64 },
+    Control { channel: u16, rx: bool, value: u32 },
+    Config { ring: u16 },
+    Marker { ring: u16 },
+}
+
+/// The first violation that was seen.
+#[derive(Debug, Clone)]
+pub struct Violation {
+    /// The rule.
+    pub rule: Rule,
+    /// What was seen.
+    pub what: String,
+    /// The ring, if it is about one.
+    pub ring: Option<u16>,
+    /// The slot.
+    pub index: Option<u32>,
+    /// The descriptor's address as the device sees it.
+    pub descriptor: Option<u64>,
+    /// What happened before, oldest first.
+    pub history: Vec<String>,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.rule, self.what)?;
+        if let Some(ring) = self.ring {
+            write!(f, ", ring {ring}")?;
+        }
+        if let Some(index) = self.index {
+            write!(f, ", slot {index}")?;
+        }
+        if let Some(descriptor) = self.descriptor {
+            write!(f, ", descriptor {descriptor:#x}")?;
+        }
+        self.history.iter().try_for_each(|event| write!(f, "\n  {event}"))
+    }
+}
+
+/// Where a violation is.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct At {
+    pub(crate) ring: Option<u16>,
+    pub(crate) index: Option<u32>,
+    pub(crate) descriptor: Option<u64>,
+}
+
+impl At {
+    pub(crate) fn ring(ring: u16) -> At {
+        At { ring: Some(ring), ..At::default() }
+    }
+
+    pub(crate) fn slot(ring: u16, index: u32, element: u64) -> At {
+        At { ring: Some(ring), index: Some(index), descriptor: Some(element & ADDRESS) }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Owner {
+    Free,
+    Pushed,
+    Fetched,
+    Done,
+}
+
+impl Owner {
+    /// Whether the device may access the buffer.
+    fn is_device(self) -> bool {
+        matches!(self, Owner::Pushed | Owner::Fetched)
+    }
+}
+
+#[derive(Debug)]
+struct Shadow {
+    owner: Owner,
+    image: Image,
+    /// Its buffer, when it was announced.
+    buffer: (u64, usize),
+    /// Of the first descriptor of a packet: the others.
+    rest: Vec<u64>,
+}
+
+/// The watcher.
+#[derive(Debug)]
+pub(crate) struct Check {
+    strict: bool,
+    first: Option<Violation>,
+    count: u64,
+    history: VecDeque<Event>,
+    shadows: HashMap<u64, Shadow>,
+}
+
+impl Check {
+    pub(crate) fn new(strict: bool) -> Check {
+        Check { strict, first: None, count: 0, history: VecDeque::with_capacity(HISTORY), shadows: HashMap::new() }
+    }
+
+    pub(crate) fn strict(&self) -> bool {
+        self.strict
+    }
+
+    pub(crate) fn first(&self) -> Option<&Violation> {
+        self.first.as_ref()
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Descriptors in the device's hands, or on their way back.
+    pub(crate) fn away(&self) -> usize {
+        self.shadows.values().filter(|s| s.owner != Owner::Free).count()
+    }
+
+    #[inline]
+    pub(crate) fn note(&mut self, event: Event) {
+        if self.strict {
+            if self.history.len() == HISTORY {
+                self.history.pop_front();
+            }
+            self.history.push_back(event);
+        }
+    }
+
+    #[cold]
+    pub(crate) fn broken(&mut self, rule: Rule, at: At, what: impl Into<String>) {
+        if !self.strict {
+            return;
+        }
+        self.count += 1;
+        if self.first.is_none() {
+            let history = self.history.iter().map(|event| format!("{event:x?}")).collect();
+            let At { ring, index, descriptor } = at;
+            self.first = Some(Violation { rule, what: what.into(), ring, index, descriptor, history });
+        }
+    }
+
+    /// Why an element can't be a descriptor of a ring with the tag `tag`.
+    pub(crate) fn fault(element: u64, tag: u8, view: &View<'_>) -> Option<&'static str> {
+        let address = element & ADDRESS;
+        if element == 0 {
+            Some("element is zero")
+        } else if !address.is_multiple_of(16) {
+            Some("element is not aligned to 16 bytes")
+        } else if asel(element) != tag {
+            Some("element has another address tag than its ring")
+        } else if !address.is_multiple_of(SLOT) || !view.holds_descriptors(address, SLOT as usize) {
+            Some("element leads to no descriptor slot")
+        } else {
+            None
+        }
+    }
+
+    /// An element was announced: the packet's descriptors are the device's now.
+    pub(crate) fn pushed(&mut self, ring: u16, index: u32, element: u64, tag: u8, view: &View<'_>) {
+        if !self.strict {
+            return;
+        }
+        self.note(Event::Pushed { ring, index, element });
+        let sop = element & ADDRESS;
+        let (mut at, mut chain) = (element, Vec::new());
+        // What can't be a descriptor is reported when it is fetched.
+        while Check::fault(at, tag, view).is_none() && chain.len() < MAX_CHAIN {
+            let address = at & ADDRESS;
+            if chain.contains(&address) {
+                break;
+            }
+            let Some(image) = Image::fetch(view, address, 24) else { break };
+            let known = self.shadows.get(&address).map(|s| s.owner).filter(|&owner| owner != Owner::Free);
+            if let Some(owner) = known {
+                let what = format!("descriptor {address:#x} announced while it is {owner:?}");
+                self.broken(Rule::DoubleUse, At::slot(ring, index, at), what);
+                break;
+            }
+            let buffer = (image.buffer() & ADDRESS, image.buffer_len());
+            view.own(buffer, true);
+            self.shadows.insert(address, Shadow { owner: Owner::Pushed, image, buffer, rest: Vec::new() });
+            chain.push(address);
+            at = image.next();
+            if at == 0 {
+                break;
+            }
+        }
+        if let Some(first) = self.shadows.get_mut(&sop).filter(|first| first.owner == Owner::Pushed) {
+            first.rest = chain.split_off(chain.len().min(1));
+        }
+    }
+
+    /// The device linked descriptors that were announced one by one: they come back with the first.
+    pub(crate) fn link(&mut self, first: u64, others: &[Image]) {
+        if others.is_empty() {
+            return;
+        }
+        for other in others {
+            if let Some(shadow) = self.shadows.get_mut(&other.address) {
+                shadow.owner = Owner::Fetched;
+            }
+        }
+        if let Some(first) = self.shadows.get_mut(&(first & ADDRESS)) {
+            first.rest = others.iter().map(|other| other.address).collect();
+        }
+    }
+
+    /// Moves a packet's descriptors on, and compares them with their images if `compare` says so.
+    pub(crate) fn advance(&mut self, element: u64, to: Owner, compare: bool, at: At, view: &View<'_>) {
+        if !self.strict {
+            return;
+        }
+        let sop = element & ADDRESS;
+        let Some(first) = self.shadows.get(&sop) else { return };
+        let chain: Vec<u64> = std::iter::once(sop).chain(first.rest.iter().copied()).collect();
+        for address in chain {
+            let Some(shadow) = self.shadows.get_mut(&address) else { continue };
+            let (had, has) = (shadow.owner.is_device(), to.is_device());
+            if had && !has {
+                view.own(shadow.buffer, false);
+            }
+            shadow.owner = to;
+            if compare && Image::fetch(view, address, 24) != Some(shadow.image) {
+                let what = format!("descriptor {address:#x} changed while the device had it");
+                self.broken(Rule::DescriptorRewritten, At { descriptor: Some(address), ..at }, what);
+            }
+        }
+    }
+
+    /// What the device itself wrote to a descriptor.
+    pub(crate) fn wrote(&mut self, image: &Image, view: &View<'_>) {
+        if let Some(shadow) = self.shadows.get_mut(&image.address)
+            && let Some(now) = Image::fetch(view, image.address, 24)
+        {
+            shadow.image = now;
+        }
+    }
+}

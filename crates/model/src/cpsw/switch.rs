@@ -1,0 +1,349 @@
+//! The switch: one host port, up to eight MAC ports, each with a wire.
+//!
+//! ```text
+//!   transmit channels ──► host port ──(destination tag: port 1…8)──► MAC port: frames that wait ──► Wire
+//!   receive channel   ◄── frames that wait ◄──(source tag, flow by user priority)── MAC port ◄───── Wire
+//! ```
+//!
+//! Ports drain independently: one whose wire is busy, or that is stalled, holds up the channel whose next frame is for it, and no other.
+//! Where a frame goes that has no destination tag, and what comes in, the address lookup engine decides.
+
+use super::Lie;
+use super::ale::{Ale, Ports};
+use super::checksum;
+use super::config::Config;
+use crate::wire::{Unplugged, Wire};
+use std::collections::VecDeque;
+
+/// Register offsets, from the base of the switch.
+mod reg {
+    /// In-band status of RGMII, one word a MAC port.
+    pub(super) const RGMII_STATUS: usize = 0x30;
+    pub(super) const CONTROL: usize = 0x2_0004;
+    pub(super) const P0_CONTROL: usize = 0x2_1004;
+    pub(super) const P0_FLOW_ID_OFFSET: usize = 0x2_1008;
+    pub(super) const P0_RX_MAXLEN: usize = 0x2_1024;
+    /// The address lookup engine.
+    pub(super) const ALE: std::ops::Range<usize> = 0x3_e000..0x3_e064;
+    /// Statistics, 0x200 bytes a port.
+    pub(super) const STATISTICS: std::ops::Range<usize> = 0x3_a000..0x3_b200;
+}
+
+const P0_ENABLE: u32 = 1 << 2;
+const P0_RX_PAD: u32 = 1 << 14;
+const RX_CHECKSUM_EN: u32 = 1;
+/// Shortest frame, without FCS.
+const MIN_FRAME: usize = 60;
+/// Bytes of the FCS, which counts in length limits but is never seen here.
+const FCS: usize = 4;
+
+/// A frame on its way to the host.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Arrived {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) port: u8,
+    pub(crate) priority: u8,
+    /// Code of what is wrong with it; 0 if nothing is.
+    pub(crate) error: u8,
+    /// Nanoseconds, for PS words 0 and 1.
+    pub(crate) timestamp: u64,
+    pub(crate) lie: Lie,
+}
+
+/// What a port has counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PortStats {
+    /// Frames that left through the wire.
+    pub sent: u64,
+    /// Frames that came in.
+    pub received: u64,
+    /// Frames that could not be sent: too short, too long, no carrier, a checksum outside of the frame.
+    pub tx_dropped: u64,
+    /// Frames that came in and found no room towards the host, or the host port off.
+    pub rx_dropped: u64,
+}
+
+pub(super) struct MacPort {
+    pub(super) wire: Box<dyn Wire>,
+    waiting: VecDeque<Vec<u8>>,
+    arriving: Option<Vec<u8>>,
+    max_len: u32,
+    pub(super) stalled: bool,
+    /// It sends a frame every so many turns, and how many are over.
+    pub(super) turns: u32,
+    turn: u32,
+    pub(super) stats: PortStats,
+}
+
+pub(crate) struct Switch {
+    registers: std::collections::HashMap<usize, u32>,
+    control: u32,
+    p0_control: u32,
+    ale: Ale,
+    pub(super) flow_base: u16,
+    max_len: u32,
+    pub(super) ports: Vec<MacPort>,
+    depth: usize,
+    host_depth: usize,
+    pub(super) to_host: VecDeque<Arrived>,
+    spare: Vec<Vec<u8>>,
+    /// Frames for the host that found its port off or full, or no free descriptor.
+    pub(super) host_dropped: u64,
+}
+
+impl Switch {
+    pub(crate) fn new(config: &Config) -> Switch {
+        let port = |_| MacPort {
+            wire: Box::new(Unplugged) as Box<dyn Wire>,
+            waiting: VecDeque::new(),
+            arriving: None,
+            max_len: 1518,
+            stalled: false,
+            turns: 1,
+            turn: 0,
+            stats: PortStats::default(),
+        };
+        Switch {
+            registers: std::collections::HashMap::new(),
+            control: 0,
+            p0_control: 0,
+            ale: Ale::default(),
+            flow_base: 0,
+            max_len: 1518,
+            ports: (0..config.ports.clamp(1, 8)).map(port).collect(),
+            depth: config.port_depth.max(1),
+            host_depth: config.host_depth.max(1),
+            to_host: VecDeque::new(),
+            spare: Vec::new(),
+            host_dropped: 0,
+        }
+    }
+
+    pub(crate) fn read(&mut self, at: usize) -> u32 {
+        match at {
+            reg::CONTROL => self.control,
+            reg::P0_CONTROL => self.p0_control,
+            reg::P0_FLOW_ID_OFFSET => u32::from(self.flow_base),
+            reg::P0_RX_MAXLEN => self.max_len,
+            _ if reg::ALE.contains(&at) => self.ale.read(at - reg::ALE.start).unwrap_or(0),
+            _ if reg::STATISTICS.contains(&at) => self.statistic(at - reg::STATISTICS.start),
+            _ => match self.ports.get(at.wrapping_sub(reg::RGMII_STATUS) / 4) {
+                // Full duplex, 1 Gb/s, link.
+                Some(port) => {
+                    if port.wire.carrier() {
+                        0xd
+                    } else {
+                        0
+                    }
+                }
+                None => self.registers.get(&at).copied().unwrap_or(0),
+            },
+        }
+    }
+
+    /// One of a MAC port's counters; those of frames alone.
+    fn statistic(&mut self, at: usize) -> u32 {
+        let stats = self.port((at / 0x200) as u8).map(|port| port.stats).unwrap_or_default();
+        match at % 0x200 {
+            0x00 => stats.received as u32,
+            0x34 => stats.sent as u32,
+            _ => 0,
+        }
+    }
+
+    pub(crate) fn write(&mut self, at: usize, value: u32) {
+        match at {
+            reg::CONTROL => self.control = value,
+            reg::P0_CONTROL => self.p0_control = value,
+            reg::P0_FLOW_ID_OFFSET => self.flow_base = value as u16,
+            reg::P0_RX_MAXLEN => self.max_len = value & 0x3fff,
+            _ if reg::ALE.contains(&at) => self.ale.write(at - reg::ALE.start, value),
+            _ => {
+                let port = at.checked_sub(reg::P0_RX_MAXLEN).filter(|offset| offset.is_multiple_of(0x1000));
+                match port.and_then(|offset| self.port((offset / 0x1000) as u8)) {
+                    Some(port) => port.max_len = value & 0x3fff,
+                    None => drop(self.registers.insert(at, value)),
+                }
+            }
+        }
+    }
+
+    /// MAC port `number`, 1 and up.
+    pub(super) fn port(&mut self, number: u8) -> Option<&mut MacPort> {
+        self.ports.get_mut(usize::from(number).checked_sub(1)?)
+    }
+
+    pub(crate) fn vector(&mut self) -> Vec<u8> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    pub(crate) fn give_back(&mut self, mut bytes: Vec<u8>) {
+        if self.spare.len() < 1024 {
+            bytes.clear();
+            self.spare.push(bytes);
+        }
+    }
+
+    /// Whether a frame with the destination tag would find room now.
+    pub(crate) fn has_room(&self, destination: u16) -> bool {
+        let mut to = self.ports.iter().enumerate().filter(|&(i, _)| is_to(destination, i));
+        to.all(|(_, port)| port.waiting.len() < self.depth)
+    }
+
+    /// A frame from the host. `word` is PS word 2.
+    pub(crate) fn send(&mut self, mut frame: Vec<u8>, destination: u16, word: u32) {
+        let known = usize::from(destination) <= self.ports.len();
+        let mut good = self.control & P0_ENABLE != 0 && known && frame.len() + FCS <= self.max_len as usize;
+        if word & 0x3fff != 0 && self.p0_control & RX_CHECKSUM_EN != 0 {
+            good &= checksum::insert(&mut frame, word);
+        }
+        if frame.len() < MIN_FRAME {
+            if self.control & P0_RX_PAD != 0 && !frame.is_empty() {
+                frame.resize(MIN_FRAME, 0);
+            } else {
+                good = false;
+            }
+        }
+        let to = match destination {
+            0 => self.ale.forward(0, &frame),
+            // Directed: nothing is looked up, but the port must be on.
+            port if self.ale.forwards(0) && self.ale.forwards(port as u8) => 1 << (port & 0xf),
+            port => {
+                self.drop_for(port);
+                0
+            }
+        };
+        for port in 1..=self.ports.len() as u8 {
+            if to & 1 << port != 0 {
+                if good { self.queue(port, &frame) } else { self.drop_for(port.into()) }
+            }
+        }
+        self.give_back(frame);
+    }
+
+    /// Puts a frame behind those that wait for a port's wire, if there is one.
+    fn queue(&mut self, port: u8, frame: &[u8]) {
+        if !self.port(port).is_some_and(|port| port.wire.carrier()) {
+            return self.drop_for(port.into());
+        }
+        let mut copy = self.vector();
+        copy.extend_from_slice(frame);
+        if let Some(port) = self.port(port) {
+            port.waiting.push_back(copy);
+        }
+    }
+
+    fn drop_for(&mut self, port: u16) {
+        if let Some(port) = self.ports.get_mut(usize::from(port).wrapping_sub(1)) {
+            port.stats.tx_dropped += 1;
+        }
+    }
+
+    /// Whether a port has a frame that its wire may take.
+    pub(crate) fn can_drain(&self, port: usize) -> bool {
+        !self.ports[port].stalled && !self.ports[port].waiting.is_empty()
+    }
+
+    /// Puts one frame on a port's wire, if it is the port's turn; false if the wire is busy.
+    pub(crate) fn drain(&mut self, port: usize) -> bool {
+        let mac = &mut self.ports[port];
+        mac.turn += 1;
+        if mac.turn < mac.turns {
+            return true;
+        }
+        mac.turn = 0;
+        let Some(frame) = self.ports[port].waiting.pop_front() else { return false };
+        let port = &mut self.ports[port];
+        if port.wire.send(&frame) {
+            port.stats.sent += 1;
+            self.give_back(frame);
+            true
+        } else {
+            port.waiting.push_front(frame);
+            false
+        }
+    }
+
+    /// Whether a port has a frame for the host; looks at its wire.
+    pub(crate) fn can_arrive(&mut self, port: usize) -> bool {
+        if self.ports[port].arriving.is_none() && self.to_host.len() < self.host_depth {
+            let mut bytes = self.vector();
+            if self.ports[port].wire.receive(&mut bytes) {
+                self.ports[port].arriving = Some(bytes);
+            } else {
+                self.give_back(bytes);
+            }
+        }
+        self.ports[port].arriving.is_some()
+    }
+
+    /// Takes the frame that a port has for the host.
+    pub(crate) fn arrive(&mut self, port: usize) {
+        let Some(bytes) = self.ports[port].arriving.take() else { return };
+        let from = port as u8 + 1;
+        let to: Ports = self.ale.forward(from, &bytes);
+        for other in (1..=self.ports.len() as u8).filter(|other| to & 1 << other != 0) {
+            // What a MAC port finds no room for is dropped: there is nobody to wait.
+            if self.has_room(other.into()) {
+                self.queue(other, &bytes);
+            } else {
+                self.drop_for(other.into());
+            }
+        }
+        if to & 1 == 0 {
+            self.ports[port].stats.received += 1;
+            self.ports[port].stats.rx_dropped += u64::from(to == 0);
+            return self.give_back(bytes);
+        }
+        let priority = match bytes.get(12..16) {
+            Some(&[0x81, 0, high, _]) => high >> 5,
+            _ => 0,
+        };
+        self.inject(Arrived { bytes, port: from, priority, ..Arrived::default() });
+    }
+
+    /// Drops the frame that a port has: the host port's channel is off.
+    pub(crate) fn discard(&mut self, port: usize) {
+        if let Some(bytes) = self.ports[port].arriving.take() {
+            self.ports[port].stats.received += 1;
+            self.ports[port].stats.rx_dropped += 1;
+            self.give_back(bytes);
+        }
+    }
+
+    /// A frame on its way to the host; false, and dropped, if there is no room.
+    pub(crate) fn inject(&mut self, frame: Arrived) -> bool {
+        let full = self.control & P0_ENABLE == 0 || self.to_host.len() >= self.host_depth;
+        let Some(port) = self.port(frame.port) else { return false };
+        port.stats.received += 1;
+        if full || frame.bytes.len() + FCS > port.max_len as usize {
+            port.stats.rx_dropped += 1;
+            self.give_back(frame.bytes);
+            return false;
+        }
+        self.to_host.push_back(frame);
+        true
+    }
+
+    /// Nothing is on its way to the host any more.
+    pub(crate) fn flush(&mut self) {
+        self.host_dropped += self.to_host.len() as u64;
+        self.to_host.clear();
+    }
+
+    /// The thread for a user priority, with `flows` of them.
+    pub(crate) fn thread(priority: u8, flows: u16) -> u16 {
+        let p = usize::from(priority & 7);
+        match flows {
+            0 | 1 => 0,
+            2 => [0, 0, 0, 0, 1, 1, 1, 1][p],
+            4 => [1, 0, 0, 1, 2, 2, 3, 3][p],
+            8 => [2, 0, 1, 3, 4, 5, 6, 7][p],
+            n => (p as u16 * n) / 8,
+        }
+    }
+}
+
+fn is_to(destination: u16, index: usize) -> bool {
+    destination == 0 || usize::from(destination) == index + 1
+}

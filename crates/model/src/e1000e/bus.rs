@@ -1,0 +1,235 @@
+//! The driver's side: registers, configuration space, interrupts, as `towpath-bus` has them.
+
+use super::Shared;
+use super::irq::{ModelIrq, VECTORS};
+use super::registers::canonical;
+use super::regs::*;
+use super::stats;
+use super::strict;
+use crate::iommu::ModelDma;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use towpath_bus::{Bus, BusError, Mmio, Pci};
+
+/// A model as a driver opens it. Dropping it ends the device, and its thread.
+#[derive(Debug)]
+pub struct ModelBus {
+    pub(super) shared: Arc<Shared>,
+    pub(super) thread: Option<std::thread::JoinHandle<()>>,
+}
+
+/// The registers of a model.
+#[derive(Debug, Clone)]
+pub struct ModelBar {
+    shared: Arc<Shared>,
+}
+
+/// The tail registers.
+const TAILS: [usize; 4] = [RDBAL + TAIL, RDBAL + QUEUE + TAIL, TDBAL + TAIL, TDBAL + QUEUE + TAIL];
+
+impl Mmio for ModelBar {
+    fn len(&self) -> usize {
+        BAR_LEN
+    }
+
+    fn r32(&self, at: usize) -> u32 {
+        self.shared.read(at)
+    }
+
+    #[inline]
+    fn w32(&self, at: usize, value: u32) {
+        // Tails are the driver's hot path: a store.
+        if let Some(which) = TAILS.iter().position(|tail| *tail == at) {
+            self.shared.write_tail(which, at, value);
+        } else {
+            self.shared.write(at, value);
+        }
+    }
+}
+
+impl Shared {
+    fn read(&self, at: usize) -> u32 {
+        let env = &self.env;
+        env.accesses.reads.fetch_add(1, Ordering::Relaxed);
+        if !at.is_multiple_of(4) || at >= BAR_LEN || !env.decodes.load(Ordering::Acquire) {
+            return u32::MAX;
+        }
+        match canonical(at) {
+            ICR => env.irqs().read(&env.registers),
+            ICS | IMC => 0,
+            STATUS => {
+                self.machine().tick(env);
+                env.registers.get(STATUS)
+            }
+            SWSM => {
+                // Reading takes the semaphore: the first reader sees it free (82574 datasheet §10.2.11.6).
+                let word = env.registers.word(SWSM);
+                word.map_or(u32::MAX, |w| w.fetch_or(1, Ordering::AcqRel))
+            }
+            at @ STATS..STATS_END => stats::read(&env.registers, at),
+            at => env.registers.get(at),
+        }
+    }
+
+    #[inline]
+    fn write_tail(&self, which: usize, at: usize, value: u32) {
+        let env = &self.env;
+        env.accesses.tail(which);
+        if !env.decodes.load(Ordering::Relaxed) {
+            return;
+        }
+        if env.violations.strict() {
+            strict::tail(env, at, env.registers.get(at) & 0xffff, value);
+        }
+        env.registers.set(at, value);
+        if self.asleep.load(Ordering::Relaxed) {
+            self.wake();
+        }
+    }
+
+    fn write(&self, at: usize, value: u32) {
+        let env = &self.env;
+        let at = canonical(at);
+        if let Some(which) = TAILS.iter().position(|tail| *tail == at) {
+            return self.write_tail(which, at, value);
+        }
+        env.accesses.writes.fetch_add(1, Ordering::Relaxed);
+        if !at.is_multiple_of(4) || at >= BAR_LEN || !env.decodes.load(Ordering::Acquire) {
+            return;
+        }
+        if env.violations.strict() {
+            strict::register(env, at, value);
+        }
+        match at {
+            ICR => env.irqs().clear(value),
+            ICS => {
+                // Under the machine's lock, so that a burst at work does not come between.
+                let _machine = self.machine();
+                env.irqs().raise(&env.registers, value & !cause::ASSERTED, || false);
+            }
+            IMS => {
+                let mut irqs = env.irqs();
+                env.registers.change(IMS, 0, value);
+                irqs.unmasked(&env.registers, value);
+            }
+            IMC => {
+                let _irqs = env.irqs();
+                env.registers.change(IMS, value, 0);
+            }
+            STATUS | EECD | STATS..STATS_END => {}
+            _ => self.write_device(at, value),
+        }
+        self.wake();
+    }
+
+    /// Registers in which the device itself takes an interest.
+    fn write_device(&self, at: usize, value: u32) {
+        let (env, mut machine) = (&self.env, self.machine());
+        match at {
+            CTRL if value & CTRL_RST != 0 => machine.reset(env),
+            CTRL => {
+                env.registers.set(CTRL, value & !CTRL_PHY_RST);
+                if value & CTRL_PHY_RST != 0 {
+                    machine.reset_phy(env);
+                }
+                machine.written(env, at);
+            }
+            CTRL_EXT => {
+                if value & CTRL_EXT_EE_RST != 0 {
+                    machine.reset(env);
+                }
+                env.registers.set(at, value & !(CTRL_EXT_EE_RST | CTRL_EXT_PBA_CLR));
+                machine.written(env, at);
+            }
+            MDIC => machine.mdic(env, value),
+            EERD => machine.eerd(env, value),
+            // The transmit half is what the receive half leaves of 40 KiB (82574 datasheet §10.2.3.5).
+            PBA => env.registers.set(PBA, value & 0x3f | (40 - (value & 0x3f).min(40)) << 16),
+            _ => {
+                env.registers.set(at, value);
+                machine.written(env, at);
+            }
+        }
+    }
+}
+
+impl ModelBus {
+    fn error(&self, what: String) -> BusError {
+        BusError::Device { device: self.shared.name.clone(), what }
+    }
+
+    /// The device's far side: to step it, and to look at it.
+    pub fn device(&self) -> super::Device {
+        super::Device { shared: self.shared.clone() }
+    }
+}
+
+impl Bus for ModelBus {
+    type Bar = ModelBar;
+    type Dma = ModelDma;
+    type Irq = ModelIrq;
+
+    fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    fn bar(&self, index: u8, len: usize) -> Result<ModelBar, BusError> {
+        if index != 0 || len > BAR_LEN {
+            return Err(self.error(format!("no {len} bytes of registers in BAR {index}: BAR 0 has {BAR_LEN}")));
+        }
+        Ok(ModelBar { shared: self.shared.clone() })
+    }
+
+    fn dma(&self) -> &ModelDma {
+        &self.shared.env.dma
+    }
+
+    fn irqs(&self, count: u16) -> Result<Vec<ModelIrq>, BusError> {
+        if count > VECTORS {
+            return Err(self.error(format!("{count} interrupts: there are {VECTORS}")));
+        }
+        self.shared.env.irqs().connect(count).map_err(|source| BusError::Os {
+            device: self.shared.name.clone(),
+            step: "eventfd".into(),
+            source,
+            hint: None,
+        })
+    }
+}
+
+impl Pci for ModelBus {
+    fn config_r32(&self, at: u16) -> u32 {
+        self.shared.pci.read(at)
+    }
+
+    fn config_w32(&self, at: u16, value: u32) {
+        let enabled = self.shared.pci.write(at, value);
+        // Under the machine's lock: when it returns, a device that may not use DMA any more does not.
+        let _machine = self.shared.machine();
+        self.shared.env.decodes.store(enabled.memory, Ordering::Release);
+        self.shared.env.master.store(enabled.master, Ordering::Release);
+    }
+
+    fn reset(&self) -> Result<(), BusError> {
+        let mut machine = self.shared.machine();
+        machine.reset(&self.shared.env);
+        self.shared.pci.reset();
+        self.shared.env.decodes.store(false, Ordering::Release);
+        self.shared.env.master.store(false, Ordering::Release);
+        Ok(())
+    }
+}
+
+impl Drop for ModelBus {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.wake();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        // The device was given back: no register answers, nothing is accessed any more.
+        self.shared.machine().reset(&self.shared.env);
+        self.shared.env.decodes.store(false, Ordering::Release);
+        self.shared.env.master.store(false, Ordering::Release);
+    }
+}

@@ -1,0 +1,32 @@
+//! What the driver's side and the device's side of a model share.
+
+use super::irq::{Accesses, Irqs};
+use super::registers::Registers;
+use crate::iommu::ModelDma;
+use crate::violation::Violations;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+pub(crate) struct Env {
+    pub(crate) registers: Registers,
+    pub(crate) irqs: Mutex<Irqs>,
+    pub(crate) dma: ModelDma,
+    pub(crate) violations: Arc<Violations>,
+    pub(crate) accesses: Accesses,
+    /// PCI Command: the function may use DMA.
+    pub(crate) master: AtomicBool,
+    /// PCI Command: the function decodes its registers; off as well when it was given back.
+    pub(crate) decodes: AtomicBool,
+    /// Strict, and no fault of the device's own changes descriptors.
+    pub(crate) audits: bool,
+}
+
+impl Env {
+    pub(crate) fn irqs(&self) -> MutexGuard<'_, Irqs> {
+        self.irqs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn may_master(&self) -> bool {
+        self.master.load(Ordering::Acquire)
+    }
+}

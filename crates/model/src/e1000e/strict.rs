@@ -1,0 +1,161 @@
+//! The rules of descriptors and registers, looked after when the model is strict (82574 datasheet §3.2, §7.1, §7.2, §10.2).
+
+use super::env::Env;
+use super::registers::canonical;
+use super::regs::*;
+use super::ring::{DescriptorRing, Fetched};
+use crate::iommu::Transfer;
+use crate::violation::{Ring, Violation};
+
+/// A descriptor was fetched: is it one that may be given to the device? Notes what it is owned for.
+#[cold]
+pub(crate) fn fetched(env: &Env, ring: Ring, fetched: &mut Fetched, buffer: usize) {
+    let [address, second] = fetched.words;
+    let index = fetched.index;
+    let report = |violation| env.violations.report(violation);
+    match ring {
+        Ring::Rx(_) => {
+            fetched.owned = (address, buffer);
+            // Software writes zeros there: what it held before were status and length.
+            if second != 0 && env.registers.get(RFCTL) & RFCTL_EXTEN != 0 {
+                report(Violation::ReservedBits { ring, index, bits: second });
+            }
+        }
+        Ring::Tx(_) => {
+            let extended = second & txd::DEXT != 0;
+            let context = extended && second & txd::TYPE == 0;
+            if context {
+                return context_rules(env, ring, fetched);
+            }
+            let len = if extended { second & txd::LEN } else { second & 0xffff };
+            fetched.owned = (address, len as usize);
+            let reserved = match extended {
+                // Status beyond what the driver may set (all of it), options 7:2.
+                true => 0xfc0f_u64 << 32,
+                false => 0x0f << 32,
+            };
+            if second & reserved != 0 {
+                report(Violation::ReservedBits { ring, index, bits: second & reserved });
+            }
+            if extended && second & txd::TYPE != txd::TYPE_DATA {
+                report(Violation::Transmit {
+                    ring,
+                    index,
+                    rule: "an extended descriptor is a context (0) or data (1)",
+                });
+            }
+            if len == 0 {
+                report(Violation::Transmit { ring, index, rule: "a data descriptor has a length" });
+            }
+            if len > 16 << 10 {
+                report(Violation::Transmit { ring, index, rule: "a descriptor's data is at most 16 KiB long" });
+            }
+        }
+    }
+    if address == 0 {
+        report(Violation::AddressZero { ring, index });
+        fetched.owned = (0, 0);
+    }
+}
+
+fn context_rules(env: &Env, ring: Ring, fetched: &Fetched) {
+    let (second, index) = (fetched.words[1], fetched.index);
+    let context = super::offload::Context::new(fetched.words);
+    let rule = if second & txd::TSE != 0 && context.mss == 0 {
+        "segmentation needs an MSS"
+    } else if second & txd::TSE != 0 && !(14..=240).contains(&context.header) {
+        "the header of a segmented frame is at most 240 bytes long"
+    } else if second & txd::TSE != 0 && context.payload == 0 {
+        "segmentation needs a payload length"
+    } else if context.l4_start != 0 && context.l4_at < context.l4_start {
+        "the checksum field lies behind its header's start"
+    } else if second & 0xf << 32 != 0 {
+        return env.violations.report(Violation::ReservedBits { ring, index, bits: second & 0xf << 32 });
+    } else {
+        return;
+    };
+    env.violations.report(Violation::Transmit { ring, index, rule });
+}
+
+/// Is a descriptor still in memory as it was fetched?
+#[cold]
+pub(crate) fn unchanged(env: &Env, ring: &DescriptorRing, transfer: &mut Transfer<'_>, fetched: &Fetched) {
+    let mut now = [[0; 2]];
+    if env.audits && transfer.descriptors(ring.address(fetched.index), &mut now).is_ok() && now[0] != fetched.words {
+        let (was, is) = (fetched.words, now[0]);
+        env.violations.report(Violation::OwnedDescriptorWritten { ring: ring.which, index: fetched.index, was, is });
+    }
+}
+
+/// A descriptor is about to be used: for the last time it is the device's.
+#[cold]
+pub(crate) fn used(env: &Env, ring: &DescriptorRing, transfer: &mut Transfer<'_>, fetched: &Fetched) {
+    unchanged(env, ring, transfer, fetched);
+    transfer.disown(fetched.owned.0, fetched.owned.1);
+}
+
+/// A tail is about to be moved from `from`.
+#[cold]
+pub(crate) fn tail(env: &Env, at: usize, from: u32, tail: u32) {
+    let base = at - TAIL;
+    let number = u8::from(base & QUEUE != 0);
+    let ring = if base & !QUEUE == RDBAL { Ring::Rx(number) } else { Ring::Tx(number) };
+    let len = (env.registers.get(base + LEN) & 0xf_ff80) / 16;
+    let head = env.registers.get(base + HEAD) & 0xffff;
+    if tail >= len && tail != 0 {
+        env.violations.report(Violation::TailBeyondRing { ring, tail, len });
+    } else if len > 0 {
+        // The head may have moved on meanwhile, which leaves more room, never less.
+        let (outstanding, more) = ((from + len - head % len) % len, (tail + len - from % len) % len);
+        if outstanding + more >= len {
+            env.violations.report(Violation::RingOverrun { ring, from, tail, head, len });
+        }
+    }
+}
+
+/// A register other than a tail is about to be written.
+#[cold]
+pub(crate) fn register(env: &Env, at: usize, value: u32) {
+    let get = |at| env.registers.get(at);
+    let (rx, tx) = (get(RCTL) & RCTL_EN != 0, get(TCTL) & TCTL_EN != 0);
+    let queue = at & !QUEUE;
+    let within = |base: usize, offsets: &[usize]| offsets.iter().any(|o| queue == base + o);
+    let rule = if canonical(at) == CTRL && value & CTRL_BIT29 != 0 {
+        "bit 29 must be 0"
+    } else if rx && within(RDBAL, &[0, BAH, LEN, HEAD]) {
+        "a receive ring must not be moved while reception is enabled"
+    } else if tx && within(TDBAL, &[0, BAH, LEN, HEAD]) {
+        "a transmit ring must not be moved while transmission is enabled"
+    } else if within(RDBAL, &[0]) || within(TDBAL, &[0]) {
+        if value & 0x7f == 0 { return } else { "a ring begins at a multiple of 128 bytes" }
+    } else if within(RDBAL, &[LEN]) || within(TDBAL, &[LEN]) {
+        if value & 0x7f == 0 && value >> 4 <= 1 << 16 { return } else { "a ring's length is a multiple of 128 bytes" }
+    } else if within(TDBAL, &[DCTL]) && value & TXDCTL_BIT22 == 0 {
+        "TXDCTL bit 22 must be 1"
+    } else if rx && at == RFCTL && (value ^ get(RFCTL)) & RFCTL_EXTEN != 0 {
+        "the descriptor format must not change while reception is enabled"
+    } else if at == RCTL
+        && rx
+        && value & RCTL_EN != 0
+        && (value ^ get(RCTL)) & (RCTL_BSIZE | RCTL_BSEX | RCTL_FLXBUF | RCTL_DTYP) != 0
+    {
+        "buffer sizes must not change while reception is enabled"
+    } else if at == RCTL && value & RCTL_EN != 0 && value & RCTL_BSEX != 0 && value & RCTL_BSIZE == 0 {
+        "buffer size 0 with BSEX is reserved"
+    } else if at == TCTL && value & TCTL_EN != 0 && !tx && get(TDBAL + DCTL) != get(TDBAL + QUEUE + DCTL) {
+        "TXDCTL of both queues must be alike"
+    } else if at == TCTL
+        && value & TCTL_EN != 0
+        && !tx
+        && get(TDBAL + DCTL) >> 16 & 0x3f != 0
+        && get(TDBAL + DELAY) == 0
+    {
+        "TXDCTL.WTHRESH needs TIDV"
+    } else if at == RCTL && value & RCTL_EN != 0 && !rx && get(RDBAL + DCTL) >> 16 & 0x3f > 1 && get(RDBAL + DELAY) == 0
+    {
+        "RXDCTL.WTHRESH above 1 needs RDTR"
+    } else {
+        return;
+    };
+    env.violations.report(Violation::Register { at: at as u32, value, rule });
+}

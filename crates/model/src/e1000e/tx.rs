@@ -1,0 +1,251 @@
+//! Transmission: descriptors are gathered to frames, offloads are done, frames leave, descriptors that asked for it are written back.
+
+use super::env::Env;
+use super::faults::Plan;
+use super::filter::Cast;
+use super::offload::{self, Context};
+use super::regs::*;
+use super::ring::{DescriptorRing, Fetched};
+use super::settings::Settings;
+use super::stats::{self, Stats};
+use crate::iommu::Transfer;
+use crate::violation::{Ring, Violation};
+use std::collections::VecDeque;
+
+/// Bytes of a frame that the device gathers at most: what a context's payload length can say.
+const MAX_GATHER: usize = 1 << 20;
+/// Longest frame on the wire without FCS; what is longer is dropped.
+const MAX: usize = crate::wire::MAX_FRAME;
+
+/// Frames that are ready to leave, one behind the other.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    bytes: Vec<u8>,
+    ends: VecDeque<usize>,
+    begin: usize,
+}
+
+impl Outbox {
+    fn push(&mut self, frame: &[u8]) {
+        if self.ends.is_empty() {
+            self.bytes.clear();
+            self.begin = 0;
+        }
+        self.bytes.extend_from_slice(frame);
+        self.ends.push_back(self.bytes.len());
+    }
+
+    /// The next frame.
+    pub(crate) fn peek(&self) -> Option<&[u8]> {
+        self.bytes.get(self.begin..*self.ends.front()?)
+    }
+
+    /// It has left.
+    pub(crate) fn pop(&mut self) {
+        if let Some(end) = self.ends.pop_front() {
+            self.begin = end;
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Transmitter {
+    pub(crate) ring: DescriptorRing,
+    context: Option<Context>,
+    /// The frame that is being gathered, and of its first data descriptor the second word.
+    frame: Vec<u8>,
+    first: Option<u64>,
+    /// A piece could not be read: the frame will not leave.
+    torn: bool,
+    segment: Vec<u8>,
+    pub(crate) outbox: Outbox,
+    /// To be written back once the outbox is empty: index and second word.
+    done: VecDeque<(u32, u64)>,
+}
+
+impl Transmitter {
+    pub(crate) fn new(n: u8) -> Transmitter {
+        Transmitter {
+            ring: DescriptorRing::new(Ring::Tx(n)),
+            context: None,
+            frame: Vec::new(),
+            first: None,
+            torn: false,
+            segment: Vec::new(),
+            outbox: Outbox::default(),
+            done: VecDeque::new(),
+        }
+    }
+
+    pub(crate) fn stop(&mut self, transfer: &mut Transfer<'_>) {
+        self.ring.stop(transfer);
+        self.frame.clear();
+        (self.first, self.torn) = (None, false);
+        self.done.clear();
+        self.outbox = Outbox::default();
+    }
+
+    /// Contexts are forgotten by a reset, not by pausing.
+    pub(crate) fn reset(&mut self) {
+        self.context = None;
+    }
+
+    pub(crate) fn fetch(&mut self, env: &Env, transfer: &mut Transfer<'_>) -> usize {
+        self.ring.fetch(env, transfer, 0)
+    }
+
+    /// Uses the next descriptor; false when there is none, or frames wait to leave.
+    #[inline]
+    pub(crate) fn take(
+        &mut self,
+        env: &Env,
+        settings: &Settings,
+        transfer: &mut Transfer<'_>,
+        stats: &mut Stats,
+    ) -> bool {
+        if self.outbox.peek().is_some() {
+            return false;
+        }
+        let Some(fetched) = self.ring.take(env, transfer) else { return false };
+        let [address, second] = fetched.words;
+        let extended = second & txd::DEXT != 0;
+        if second & txd::RS != 0 {
+            self.done.push_back((fetched.index, second));
+        }
+        if extended && second & txd::TYPE == 0 {
+            if self.first.is_some() {
+                self.complain(env, &fetched, "a context must not come between the descriptors of a frame");
+            }
+            self.context = Some(Context::new(fetched.words));
+            return true;
+        }
+        if env.violations.strict() {
+            self.rules(env, &fetched);
+        }
+        let len = (if extended { second & txd::LEN } else { second & 0xffff }) as usize;
+        let (begin, first) = (self.frame.len(), *self.first.get_or_insert(second));
+        if begin + len > MAX_GATHER {
+            self.torn = true;
+        } else {
+            self.frame.resize(begin + len, 0);
+            let into = self.frame.get_mut(begin..).unwrap_or_default();
+            // What can't be read does not leave; neither does what was read before.
+            self.torn |= transfer.read(address, into).is_err();
+        }
+        if second & txd::EOP != 0 {
+            if !self.torn {
+                self.finish(settings, stats, first, second);
+            }
+            self.frame.clear();
+            (self.first, self.torn) = (None, false);
+        }
+        true
+    }
+
+    /// A frame is complete. Options are those of its first descriptor, the command those of its last (82574 datasheet §7.2.5).
+    fn finish(&mut self, settings: &Settings, stats: &mut Stats, first: u64, last: u64) {
+        let context = self.context.unwrap_or_default();
+        let extended = first & txd::DEXT != 0;
+        if !extended && last & txd::LEGACY_IC != 0 {
+            let at = (first >> 16 & 0xff) as usize;
+            offload::insert(&mut self.frame, (first >> 40 & 0xff) as usize, at, 0, false);
+        }
+        let tag = settings.vlan.filter(|_| last & txd::VLE != 0).map(|kind| (kind, (last >> 48) as u16));
+        let Transmitter { frame, segment, outbox, .. } = self;
+        if extended && first & txd::TSE != 0 {
+            let options = first;
+            let n = offload::segment(frame, &context, options, segment, |segment| {
+                leave(segment, tag, settings.pad, outbox, stats)
+            });
+            stats.add(stats::TSCTC, u64::from(n > 0));
+            return;
+        }
+        if extended {
+            offload::insert_all(frame, &context, first);
+        }
+        leave(frame, tag, settings.pad, outbox, stats);
+    }
+
+    /// Writes the next descriptor back that asked for it; false when there is none, or its frame has not left.
+    #[inline]
+    pub(crate) fn write_back(&mut self, transfer: &mut Transfer<'_>, plan: &mut Plan) -> bool {
+        if self.outbox.peek().is_some() {
+            return false;
+        }
+        if self.done.len() > 1 && plan.draw(|f| f.reorder) {
+            self.done.swap(0, 1);
+        }
+        let Some((index, second)) = self.done.pop_front() else { return false };
+        if plan.draw(|f| f.wild) {
+            let wild = plan.seed.below(self.ring.len() as usize) as u32;
+            let _ = transfer.write_back(self.ring.address(wild), None, second | txd::DD);
+        }
+        if !plan.draw(|f| f.lose) {
+            let _ = transfer.write_back(self.ring.address(index), None, second | txd::DD);
+        }
+        true
+    }
+
+    #[cold]
+    fn complain(&self, env: &Env, fetched: &Fetched, rule: &'static str) {
+        env.violations.report(Violation::Transmit { ring: self.ring.which, index: fetched.index, rule });
+    }
+
+    /// Strict: the rules of data descriptors in their context.
+    #[cold]
+    fn rules(&self, env: &Env, fetched: &Fetched) {
+        let second = fetched.words[1];
+        if second & txd::DEXT == 0 {
+            return;
+        }
+        let len = (second & txd::LEN) as usize;
+        let offloads = second & (txd::TSE | txd::IXSM | txd::TXSM) != 0;
+        let context = self.context.unwrap_or_default();
+        let first = self.first.is_none();
+        let alike = txd::TSE | txd::VLE | txd::IXSM | txd::TXSM | 0xffff << 48;
+        if offloads && self.context.is_none() {
+            self.complain(env, fetched, "offloads need a context before them");
+        } else if self.first.is_some_and(|f| (f ^ second) & alike != 0) {
+            self.complain(env, fetched, "options, VLAN and TSE of all descriptors of a frame are the same");
+        } else if second & txd::TSE != 0 && !context.tse {
+            self.complain(env, fetched, "segmentation needs a context for it");
+        } else if second & txd::TSE != 0 && first && len < context.header {
+            self.complain(env, fetched, "the first descriptor of a segmented frame has all of its header");
+        } else if second & txd::TSE != 0 && first && len == context.header {
+            self.complain(env, fetched, "the first descriptor of a segmented frame has more than its header");
+        } else if second & txd::TSE != 0
+            && second & txd::EOP != 0
+            && self.frame.len() + len != context.header + context.payload
+        {
+            self.complain(env, fetched, "a segmented frame is as long as its context says");
+        } else if second & txd::TSE == 0 && offloads && context.tse {
+            self.complain(env, fetched, "checksums without segmentation need a context without it");
+        }
+    }
+}
+
+/// Tags, pads and counts a frame, and puts it in the outbox.
+#[inline]
+fn leave(frame: &mut Vec<u8>, tag: Option<(u16, u16)>, pad: bool, outbox: &mut Outbox, stats: &mut Stats) {
+    if let Some((kind, tag)) = tag.filter(|_| frame.len() >= 12) {
+        let ([a, b], [c, d]) = (kind.to_be_bytes(), tag.to_be_bytes());
+        frame.splice(12..12, [a, b, c, d]);
+    }
+    if pad && frame.len() < 60 {
+        frame.resize(60, 0);
+    }
+    if frame.len() < 14 || frame.len() > MAX {
+        return;
+    }
+    let len = frame.len() + 4;
+    for (at, n) in [(stats::GPTC, 1), (stats::TPT, 1), (stats::GOTC, len as u64), (stats::TOT, len as u64)] {
+        stats.add(at, n);
+    }
+    stats.size(stats::PTC64, len);
+    match Cast::of(frame) {
+        Cast::Uni => {}
+        Cast::Multi => stats.add(stats::MPTC, 1),
+        Cast::Broad => stats.add(stats::BPTC, 1),
+    }
+    outbox.push(frame);
+}

@@ -1,0 +1,73 @@
+//! Copies that a device works on in place of the buffers themselves.
+
+use crate::memory::Place;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+/// What the shadow of a buffer holds before anything was synchronised: not what the buffer holds, and not zeros.
+const POISON: u8 = 0xdb;
+
+#[derive(Debug, Clone, Copy)]
+struct Pair {
+    len: u64,
+    buffer: Place,
+    shadow: Place,
+}
+
+/// The shadows of what is mapped, by the device's address.
+#[derive(Debug, Default)]
+pub(super) struct Bounces(Mutex<BTreeMap<u64, Pair>>);
+
+impl Bounces {
+    fn pairs(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Pair>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers a shadow, and poisons it.
+    ///
+    /// # Safety
+    /// Until [`remove`](Bounces::remove), `len` bytes at both places are memory of ours that nobody relies on.
+    pub(super) unsafe fn add(&self, iova: u64, len: u64, buffer: u64, shadow: u64) {
+        let pair = Pair { len, buffer: Place::new(buffer), shadow: Place::new(shadow) };
+        // SAFETY: the caller's promise.
+        unsafe { pair.shadow.write(&vec![POISON; len as usize]) };
+        self.pairs().insert(iova, pair);
+    }
+
+    pub(super) fn remove(&self, iova: u64) {
+        self.pairs().remove(&iova);
+    }
+
+    /// Copies between buffer and shadow; false if `len` bytes at `iova` are not mapped.
+    pub(super) fn sync(&self, iova: u64, len: usize, to_device: bool) -> bool {
+        let pairs = self.pairs();
+        let Some((offset, pair)) = locate(&pairs, iova, len) else { return false };
+        let mut bytes = vec![0; len];
+        let (from, to) = if to_device { (pair.buffer, pair.shadow) } else { (pair.shadow, pair.buffer) };
+        // SAFETY: both places hold `pair.len` bytes while the pair is in the map, whose lock is held; `locate` bounded the range.
+        unsafe {
+            from.offset(offset).read(&mut bytes);
+            to.offset(offset).write(&bytes);
+        }
+        true
+    }
+
+    /// Whether buffer and shadow hold the same; true for what has no shadow.
+    pub(super) fn same(&self, iova: u64, len: usize) -> bool {
+        let pairs = self.pairs();
+        let Some((offset, pair)) = locate(&pairs, iova, len) else { return true };
+        let (mut a, mut b) = (vec![0; len], vec![0; len]);
+        // SAFETY: as in `sync`.
+        unsafe {
+            pair.buffer.offset(offset).read(&mut a);
+            pair.shadow.offset(offset).read(&mut b);
+        }
+        a == b
+    }
+}
+
+fn locate(pairs: &BTreeMap<u64, Pair>, iova: u64, len: usize) -> Option<(usize, Pair)> {
+    let (start, pair) = pairs.range(..=iova).next_back()?;
+    let offset = iova - start;
+    (offset.checked_add(len as u64)? <= pair.len).then_some((offset as usize, *pair))
+}

@@ -1,0 +1,224 @@
+//! Regions that are mapped for good.
+
+use super::queue::Invalidate;
+use super::tables::{READ, WRITE};
+use super::unit::{Counts, Live, Unit};
+use super::{Config, Fault, ModelWindow, Refuse, Transfer};
+use crate::memory::Place;
+use crate::violation::{Violation, Violations};
+use std::ptr::NonNull;
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, PoisonError};
+use towpath_bus::{Access, Dma, Iova, Limits, MapError};
+use towpath_packet::{Backing, Region};
+
+/// A handle of an IOMMU, or of memory without one: the driver's side. What devices do with it is their own business.
+#[derive(Clone)]
+pub struct ModelDma {
+    pub(super) unit: Arc<Unit>,
+    /// Copied here: syncs look at nothing else.
+    bounce: bool,
+}
+
+/// The permissions in a page table.
+pub(super) fn permissions(access: Access) -> u64 {
+    match access {
+        Access::Read => READ,
+        Access::Write => WRITE,
+        Access::Both => READ | WRITE,
+    }
+}
+
+impl ModelDma {
+    /// A unit.
+    ///
+    /// # Errors
+    /// [`MapError`] when its tables can't be had, or its ranges are none that it can translate.
+    pub fn new(config: &Config, violations: Arc<Violations>) -> Result<ModelDma, MapError> {
+        Ok(ModelDma { unit: Arc::new(Unit::new(config, violations)?), bounce: config.bounce })
+    }
+
+    /// What it did.
+    pub fn counts(&self) -> Counts {
+        self.unit.counts()
+    }
+
+    /// The accesses that were refused since the last call, the first 64 of them.
+    pub fn take_faults(&self) -> Vec<Fault> {
+        self.unit.take_faults()
+    }
+
+    /// Which mappings fail from now on.
+    pub fn refuse(&self, refuse: Refuse) {
+        self.unit.refusal.set(refuse);
+        self.unit.refuses.store(refuse != Refuse::Never, Ordering::Relaxed);
+    }
+
+    /// What a strict model found.
+    pub fn violations(&self) -> &Arc<Violations> {
+        &self.unit.violations
+    }
+
+    /// The device's side: begins a burst of accesses. Invalidations that wait are done first.
+    pub(crate) fn transfer(&self) -> Transfer<'_> {
+        Transfer::new(&self.unit)
+    }
+
+    /// Says whether a thread calls [`transfer`](ModelDma::transfer) all the time.
+    pub(crate) fn set_served(&self, served: bool) {
+        self.unit.set_served(served);
+    }
+
+    /// DMA from outside of any device: what an address gives, or why it gives nothing. For tests of what a device could reach.
+    ///
+    /// # Errors
+    /// The fault, which is recorded as well.
+    pub fn probe_read(&self, iova: u64, into: &mut [u8]) -> Result<(), Fault> {
+        self.transfer().read(iova, into)
+    }
+
+    /// As [`probe_read`](ModelDma::probe_read): writes what the device could write.
+    ///
+    /// # Errors
+    /// The fault, which is recorded as well.
+    pub fn probe_write(&self, iova: u64, from: &[u8]) -> Result<(), Fault> {
+        self.transfer().write(iova, from)
+    }
+
+    unsafe fn map_region(&self, at: NonNull<u8>, len: usize, access: Access) -> Result<u64, MapError> {
+        let unit = &*self.unit;
+        let (buffer, len) = (Place::expose(at), len as u64);
+        let granule = unit.limits.granule;
+        if len == 0 || (buffer | len) % granule as u64 != 0 {
+            return Err(MapError::Granule { address: buffer, len: len as usize, granule });
+        }
+        unit.refuses()?;
+        let shadow = match unit.bounce && !unit.is_coherent(buffer, len) {
+            true => Some(Region::new(len as usize, Backing::Anonymous)?),
+            false => None,
+        };
+        let memory = shadow.as_ref().map_or(buffer, |s| Place::expose(s.base()));
+        if let Some(limit) = unit.limits.locked
+            && unit.locked.load(Ordering::Relaxed) + len > limit
+        {
+            return Err(MapError::Locked { len: len as usize, limit });
+        }
+        let mut live = unit.live.lock().unwrap_or_else(PoisonError::into_inner);
+        unit.count_mapping()?;
+        let iova = if unit.on {
+            let mut space = unit.space.lock().unwrap_or_else(PoisonError::into_inner);
+            // Alike in the lower bits, so that large pages fit.
+            let align = if len >= 1 << 21 { 1 << 21 } else { 1 << 12 };
+            let taken = space.take(len, align, memory).filter(|&iova| {
+                let mapped = unit.tables.map(iova, memory, len, permissions(access));
+                if !mapped {
+                    space.give_back(iova);
+                }
+                mapped
+            });
+            taken.ok_or_else(|| {
+                unit.uncount_mapping();
+                MapError::Range { len: len as usize }
+            })?
+        } else {
+            unit.engine().open(memory, len);
+            memory
+        };
+        if shadow.is_some() {
+            // SAFETY: the caller keeps the buffer in place until it is unmapped; the shadow lives as long in `live`.
+            unsafe { unit.bounces.add(iova, len, buffer, memory) };
+        }
+        unit.locked.fetch_add(len, Ordering::Relaxed);
+        live.insert(iova, Live { len, buffer, shadow });
+        Ok(iova)
+    }
+
+    #[cold]
+    fn bounce(&self, iova: Iova, len: usize, to_device: bool) {
+        self.unit.bounced.fetch_add(1, Ordering::Relaxed);
+        let iova = iova.get();
+        if !self.unit.bounces.sync(iova, len, to_device) && !self.is_coherent_iova(iova, len) {
+            self.unit.violations.report(Violation::SyncOfUnmapped { iova, len });
+        }
+    }
+
+    fn is_coherent_iova(&self, iova: u64, len: usize) -> bool {
+        let live = self.unit.live.lock().unwrap_or_else(PoisonError::into_inner);
+        live.range(..=iova).next_back().is_some_and(|(at, l)| l.shadow.is_none() && iova - at + len as u64 <= l.len)
+    }
+}
+
+impl Dma for ModelDma {
+    type Window = ModelWindow;
+
+    fn limits(&self) -> &Limits {
+        &self.unit.limits
+    }
+
+    fn alloc(&self, len: usize) -> Result<Region, MapError> {
+        let region = Region::new(len, Backing::Anonymous)?;
+        let mut coherent = self.unit.coherent.lock().unwrap_or_else(PoisonError::into_inner);
+        coherent.push((Place::expose(region.base()), region.len() as u64));
+        Ok(region)
+    }
+
+    unsafe fn map(&self, at: NonNull<u8>, len: usize, access: Access) -> Result<Iova, MapError> {
+        // SAFETY: the same contract.
+        let mapped = unsafe { self.map_region(at, len, access) };
+        let count = if mapped.is_ok() { &self.unit.maps } else { &self.unit.refused };
+        count.fetch_add(1, Ordering::Relaxed);
+        Iova::new(mapped?).ok_or(MapError::Range { len })
+    }
+
+    fn unmap(&self, iova: Iova, len: usize) -> Result<(), MapError> {
+        let (unit, iova) = (&*self.unit, iova.get());
+        let mut live = unit.live.lock().unwrap_or_else(PoisonError::into_inner);
+        if live.get(&iova).is_none_or(|l| l.len != len as u64) {
+            return Err(MapError::Refused("nothing of this length is mapped at this address"));
+        }
+        let Some(gone) = live.remove(&iova) else { return Ok(()) };
+        drop(live);
+        if let Some(page) = unit.engine().owned(iova, gone.len) {
+            unit.violations.report(Violation::UnmappedWhileOwned { iova: page });
+        }
+        if unit.on {
+            unit.tables.unmap(iova, gone.len);
+            unit.invalidate([Invalidate::All].into_iter());
+            unit.space.lock().unwrap_or_else(PoisonError::into_inner).give_back(iova);
+        } else {
+            unit.engine().close(iova);
+        }
+        unit.bounces.remove(iova);
+        unit.coherent.lock().unwrap_or_else(PoisonError::into_inner).retain(|(base, _)| *base != gone.buffer);
+        unit.locked.fetch_sub(gone.len, Ordering::Relaxed);
+        unit.uncount_mapping();
+        unit.unmaps.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn window(&self, slots: u32, bytes: usize) -> Result<ModelWindow, MapError> {
+        ModelWindow::new(self.unit.clone(), slots, bytes)
+    }
+
+    #[inline]
+    fn sync_for_cpu(&self, iova: Iova, len: usize) {
+        fence(Ordering::Acquire);
+        if self.bounce {
+            self.bounce(iova, len, false);
+        }
+    }
+
+    #[inline]
+    fn sync_for_device(&self, iova: Iova, len: usize) {
+        if self.bounce {
+            self.bounce(iova, len, true);
+        }
+        fence(Ordering::Release);
+    }
+}
+
+impl std::fmt::Debug for ModelDma {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ModelDma").field("on", &self.unit.on).field("counts", &self.counts()).finish()
+    }
+}

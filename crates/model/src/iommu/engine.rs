@@ -1,0 +1,319 @@
+//! The device's side: translation, DMA, the invalidation queue.
+
+use super::queue::Invalidate;
+use super::tables::{READ, WRITE, Walk};
+use super::tlb::Tlb;
+use super::unit::{Counts, Unit};
+use super::{Fault, FaultReason};
+use crate::memory::Place;
+use crate::violation::Violation;
+use std::collections::{HashMap, VecDeque};
+use std::sync::MutexGuard;
+
+/// Faults kept; the rest is only counted.
+const RECORDS: usize = 64;
+/// Ranges that were taken away, remembered where nothing translates.
+const FREED: usize = 64;
+
+#[derive(Debug)]
+pub(super) struct Engine {
+    tlb: Tlb,
+    pub(super) counts: Counts,
+    pub(super) faults: VecDeque<Fault>,
+    /// Off: what is mapped, ascending, first and last address.
+    ranges: Vec<(u64, u64)>,
+    freed: VecDeque<(u64, u64)>,
+    last: usize,
+    /// Strict: pages that descriptors point to which the device owns, and how many of them.
+    owned: Option<HashMap<u64, u32>>,
+}
+
+impl Engine {
+    pub(super) fn new(strict: bool) -> Engine {
+        Engine {
+            tlb: Tlb::new(),
+            counts: Counts::default(),
+            faults: VecDeque::new(),
+            ranges: Vec::new(),
+            freed: VecDeque::new(),
+            last: 0,
+            owned: strict.then(HashMap::new),
+        }
+    }
+
+    /// Processes the invalidation queue.
+    #[inline]
+    pub(super) fn run(&mut self, unit: &Unit) {
+        while let Some(descriptor) = unit.queue.take() {
+            match descriptor {
+                Invalidate::Pages { iova, order } => {
+                    self.counts.page_invalidations += 1;
+                    self.tlb.invalidate(iova, 4096 << order);
+                }
+                Invalidate::All => {
+                    self.counts.full_invalidations += 1;
+                    self.tlb.clear();
+                }
+                Invalidate::Wait(data) => {
+                    self.counts.waits += 1;
+                    unit.queue.reach(data);
+                }
+            }
+        }
+    }
+
+    /// Off: makes a range reachable.
+    pub(super) fn open(&mut self, first: u64, len: u64) {
+        let at = self.ranges.partition_point(|r| r.0 < first);
+        self.ranges.insert(at, (first, first + (len - 1)));
+        self.freed.retain(|r| r.1 < first || first + (len - 1) < r.0);
+    }
+
+    /// Off: takes it away.
+    pub(super) fn close(&mut self, first: u64) {
+        if let Ok(at) = self.ranges.binary_search_by_key(&first, |r| r.0) {
+            self.freed.push_back(self.ranges.remove(at));
+            self.freed.truncate(FREED);
+        }
+    }
+
+    /// Strict: the first page of a range that a descriptor of the device's points to.
+    pub(super) fn owned(&self, iova: u64, len: u64) -> Option<u64> {
+        let owned = self.owned.as_ref()?;
+        let pages = (iova >> 12)..=((iova + (len.max(1) - 1)) >> 12);
+        if pages.end() - pages.start() < owned.len() as u64 {
+            return pages.map(|p| p << 12).find(|p| owned.contains_key(p));
+        }
+        owned.keys().copied().find(|p| pages.contains(&(p >> 12)))
+    }
+
+    /// Where `iova` lies in memory, and how many bytes from there on do as well.
+    #[inline]
+    fn translate(&mut self, unit: &Unit, iova: u64, write: bool) -> Result<(Place, usize), FaultReason> {
+        if !unit.on {
+            return self.range(iova).map(|last| (Place::new(iova), (last - iova + 1) as usize));
+        }
+        let (need, rest) = (if write { WRITE } else { READ }, (4096 - (iova & 0xfff)) as usize);
+        if let Some((at, access)) = self.tlb.look_up(iova)
+            && access & need != 0
+        {
+            self.counts.hits += 1;
+            return Ok((Place::new(at), rest));
+        }
+        self.counts.walks += 1;
+        match unit.tables.walk(iova) {
+            Walk::Leaf { page, shift, access } if access & need != 0 => {
+                self.tlb.insert(iova, page, shift, access);
+                Ok((Place::new(page + (iova & ((1 << shift) - 1))), rest))
+            }
+            Walk::Leaf { .. } => Err(FaultReason::Permission),
+            Walk::Freed => Err(FaultReason::Unmapped),
+            Walk::Absent => Err(FaultReason::NotMapped),
+            Walk::Width => Err(FaultReason::Width),
+            Walk::Entry => Err(FaultReason::Entry),
+        }
+    }
+
+    /// Off: the last address of the range around `iova`.
+    #[inline]
+    fn range(&mut self, iova: u64) -> Result<u64, FaultReason> {
+        let inside = |r: &(u64, u64)| r.0 <= iova && iova <= r.1;
+        if let Some(range) = self.ranges.get(self.last).filter(|r| inside(r)) {
+            return Ok(range.1);
+        }
+        self.last = self.ranges.partition_point(|r| r.0 <= iova).saturating_sub(1);
+        match self.ranges.get(self.last).filter(|r| inside(r)) {
+            Some(range) => Ok(range.1),
+            None if self.freed.iter().any(inside) => Err(FaultReason::Unmapped),
+            None => Err(FaultReason::NotMapped),
+        }
+    }
+}
+
+/// Accesses to memory, by addresses of the device. While it exists nothing that the device can reach is let go.
+pub(crate) struct Transfer<'a> {
+    unit: &'a Unit,
+    engine: MutexGuard<'a, Engine>,
+}
+
+impl<'a> Transfer<'a> {
+    pub(super) fn new(unit: &'a Unit) -> Transfer<'a> {
+        let mut engine = unit.engine();
+        engine.run(unit);
+        Transfer { unit, engine }
+    }
+
+    /// Calls `each` with every contiguous piece of `len` bytes at `iova`, and its offset.
+    #[inline]
+    fn pieces(
+        &mut self,
+        iova: u64,
+        len: usize,
+        write: bool,
+        mut each: impl FnMut(Place, usize, usize),
+    ) -> Result<(), Fault> {
+        let mut done = 0;
+        while done < len {
+            let at = iova.wrapping_add(done as u64);
+            let (place, room) = match self.engine.translate(self.unit, at, write) {
+                Ok(found) => found,
+                Err(reason) => return Err(self.fault(Fault { iova: at, len: len - done, write, reason })),
+            };
+            if self.engine.owned.is_some() {
+                self.look_closer(at, room.min(len - done), write);
+            }
+            let n = room.min(len - done);
+            each(place, done, n);
+            done += n;
+        }
+        Ok(())
+    }
+
+    /// Strict: is the translation that was used still in the tables, and does the device see what the processor wrote last?
+    #[cold]
+    fn look_closer(&mut self, iova: u64, len: usize, write: bool) {
+        let access = if write { "write" } else { "read" };
+        if self.unit.on && self.unit.tables.walk(iova) == Walk::Freed {
+            self.unit.violations.report(Violation::UseAfterUnmap { access, iova, len });
+        }
+        if self.unit.bounce && !write && !self.unit.bounces.same(iova, len) {
+            self.unit.violations.report(Violation::MissingSync { iova, len });
+        }
+    }
+
+    #[cold]
+    fn fault(&mut self, fault: Fault) -> Fault {
+        self.engine.counts.faults += 1;
+        if self.engine.faults.len() < RECORDS {
+            self.engine.faults.push_back(fault);
+        }
+        let Fault { iova, len, reason, .. } = fault;
+        let access = fault.access();
+        self.unit.violations.report(match reason {
+            FaultReason::Unmapped => Violation::UseAfterUnmap { access, iova, len },
+            _ => Violation::NotMapped { access, iova, len },
+        });
+        fault
+    }
+
+    /// Reads `into.len()` bytes.
+    #[inline]
+    pub(crate) fn read(&mut self, iova: u64, into: &mut [u8]) -> Result<(), Fault> {
+        let len = into.len();
+        self.pieces(iova, len, false, |place, at, n| {
+            if let Some(into) = into.get_mut(at..at + n) {
+                // SAFETY: the translation says that these bytes are mapped; the engine's lock keeps them so.
+                unsafe { place.read(into) };
+            }
+        })
+    }
+
+    /// Writes bytes. What lies before a page that faults has been written.
+    #[inline]
+    pub(crate) fn write(&mut self, iova: u64, from: &[u8]) -> Result<(), Fault> {
+        self.pieces(iova, from.len(), true, |place, at, n| {
+            if let Some(from) = from.get(at..at + n) {
+                // SAFETY: as in `read`.
+                unsafe { place.write(from) };
+            }
+        })
+    }
+
+    /// Reads descriptors: pairs of words, the second first, of which it is known that it was written last.
+    #[inline]
+    pub(crate) fn descriptors(&mut self, iova: u64, into: &mut [[u64; 2]]) -> Result<(), Fault> {
+        let len = into.len() * 16;
+        self.pieces(iova, len, false, |place, at, n| {
+            for (i, descriptor) in into.iter_mut().skip(at / 16).take(n / 16).enumerate() {
+                let place = place.offset(i * 16);
+                // SAFETY: as in `read`; sixteen bytes from here on are part of the piece.
+                let words = unsafe { (place.offset(8).load(), place.load()) };
+                *descriptor = [words.1.unwrap_or(0), words.0.unwrap_or(0)];
+            }
+        })
+    }
+
+    /// Writes a descriptor back: the first word if there is one, then the second, which says that it is done.
+    #[inline]
+    pub(crate) fn write_back(&mut self, iova: u64, first: Option<u64>, second: u64) -> Result<(), Fault> {
+        self.pieces(iova, 16, true, |place, _, n| {
+            if n == 16 {
+                // SAFETY: as in `read`; all sixteen bytes are in this piece.
+                unsafe {
+                    if let Some(first) = first {
+                        place.store(first);
+                    }
+                    place.offset(8).store(second);
+                }
+            }
+        })
+    }
+
+    /// Loads an aligned word of a descriptor or ring.
+    #[inline]
+    pub(crate) fn load(&mut self, iova: u64) -> Option<u64> {
+        let mut word = None;
+        // SAFETY: the translation says that these bytes are mapped; the engine's lock keeps them so.
+        let each = |place: Place, _, n: usize| word = if n == 8 { unsafe { place.load() } } else { None };
+        self.pieces(iova, 8, false, each).ok()?;
+        word
+    }
+
+    /// Loads aligned words of a descriptor; false if they are not all mapped.
+    #[inline]
+    pub(crate) fn load_words(&mut self, iova: u64, into: &mut [u64]) -> bool {
+        let len = into.len() * 8;
+        let each = |place: Place, at: usize, n: usize| {
+            for (i, word) in into.iter_mut().skip(at / 8).take(n / 8).enumerate() {
+                // SAFETY: as in `load`; eight bytes from here on are part of the piece.
+                *word = unsafe { place.offset(i * 8).load() }.unwrap_or(0);
+            }
+        };
+        self.pieces(iova, len, false, each).is_ok()
+    }
+
+    /// Stores an aligned word of a descriptor or ring; false if it is not mapped for that.
+    #[inline]
+    pub(crate) fn store(&mut self, iova: u64, value: u64) -> bool {
+        let each = |place: Place, _, n: usize| {
+            if n == 8 {
+                // SAFETY: as in `load`.
+                unsafe { place.store(value) };
+            }
+        };
+        self.pieces(iova, 8, true, each).is_ok()
+    }
+
+    /// Whether the bytes are memory that was allocated for descriptors and rings. Nothing is accessed: no fault.
+    pub(crate) fn is_coherent(&mut self, iova: u64, len: usize) -> bool {
+        match self.engine.translate(self.unit, iova, true) {
+            Ok((place, room)) => len <= room && self.unit.is_coherent(place.address(), len as u64),
+            Err(_) => false,
+        }
+    }
+
+    /// Strict: the device takes possession of a descriptor for these bytes.
+    pub(crate) fn own(&mut self, iova: u64, len: usize) {
+        self.owned_pages(iova, len, |owned, page| *owned.entry(page).or_default() += 1);
+    }
+
+    /// Strict: it gives it back.
+    pub(crate) fn disown(&mut self, iova: u64, len: usize) {
+        self.owned_pages(iova, len, |owned, page| {
+            if let Some(n) = owned.get_mut(&page) {
+                *n -= 1;
+                if *n == 0 {
+                    owned.remove(&page);
+                }
+            }
+        });
+    }
+
+    fn owned_pages(&mut self, iova: u64, len: usize, each: impl Fn(&mut HashMap<u64, u32>, u64)) {
+        if let Some(owned) = &mut self.engine.owned {
+            for page in (iova >> 12)..=(iova.saturating_add(len.max(1) as u64 - 1) >> 12) {
+                each(owned, page << 12);
+            }
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Addresses: which are taken, which are free.
+
+use super::tables::PAGE;
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+/// Addresses that are handed out, next fit: one that was given back is used again as late as possible, so that who goes on using
+/// it is found out.
+#[derive(Debug)]
+pub(super) struct Space {
+    ranges: Vec<RangeInclusive<u64>>,
+    taken: BTreeMap<u64, u64>,
+    cursor: u64,
+}
+
+impl Space {
+    /// Page 0 is never handed out: address 0 means "no address" in descriptors.
+    pub(super) fn new(ranges: &[RangeInclusive<u64>], begin: u64) -> Space {
+        let ranges = ranges.iter().map(|r| *r.start().max(&PAGE)..=*r.end()).collect();
+        Space { ranges, taken: BTreeMap::new(), cursor: begin }
+    }
+
+    /// Takes `len` bytes (whole pages) at an address that leaves the same remainder as `like` when divided by `align`.
+    pub(super) fn take(&mut self, len: u64, align: u64, like: u64) -> Option<u64> {
+        let found = self.find(self.cursor, len, align, like).or_else(|| self.find(0, len, align, like))?;
+        self.taken.insert(found, len);
+        self.cursor = found + len;
+        Some(found)
+    }
+
+    pub(super) fn give_back(&mut self, at: u64) {
+        self.taken.remove(&at);
+    }
+
+    fn find(&self, from: u64, len: u64, align: u64, like: u64) -> Option<u64> {
+        for range in &self.ranges {
+            let mut at = from.max(*range.start());
+            loop {
+                at = at.checked_add(like.wrapping_sub(at) & (align - 1))?;
+                if at.checked_add(len - 1).is_none_or(|last| last > *range.end()) {
+                    break;
+                }
+                match self.taken.range(..at + len).next_back() {
+                    Some((start, length)) if start + length > at => at = start + length,
+                    _ => return Some(at),
+                }
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_was_given_back_is_used_again_only_after_the_rest() {
+        let mut space = Space::new(&[0x1000..=0x4fff], 0);
+        let first = space.take(PAGE, PAGE, 0).unwrap();
+        space.give_back(first);
+        let rest: Vec<_> = (0..4).map(|_| space.take(PAGE, PAGE, 0).unwrap()).collect();
+        assert_eq!(rest, [0x2000, 0x3000, 0x4000, 0x1000]);
+        assert_eq!(space.take(PAGE, PAGE, 0), None);
+    }
+
+    #[test]
+    fn page_zero_is_never_handed_out() {
+        let mut space = Space::new(&[0..=0x1fff], 0);
+        assert_eq!((space.take(PAGE, PAGE, 0), space.take(PAGE, PAGE, 0)), (Some(0x1000), None));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_taken_lies_in_a_range_aligned_and_apart_from_the_rest(ops in prop::collection::vec((1u64..9, 0u32..4, 0u64..16, any::<bool>()), 1..200)) {
+            let ranges = [0x5000..=0x1_ffff, 0x4_0000..=0x7_ffff];
+            let mut space = Space::new(&ranges, 0x3_0000);
+            let mut live: Vec<(u64, u64)> = Vec::new();
+            for (pages, order, like, free) in ops {
+                if free && !live.is_empty() {
+                    space.give_back(live.swap_remove(live.len() / 2).0);
+                }
+                let (len, align, like) = (pages * PAGE, PAGE << order, like * PAGE);
+                if let Some(at) = space.take(len, align, like) {
+                    prop_assert_eq!(at % align, like % align);
+                    prop_assert!(ranges.iter().any(|r| *r.start() <= at && at + len - 1 <= *r.end()));
+                    prop_assert!(live.iter().all(|(a, l)| at + len <= *a || a + l <= at));
+                    live.push((at, len));
+                }
+            }
+        }
+    }
+}

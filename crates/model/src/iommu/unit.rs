@@ -1,0 +1,207 @@
+//! The unit: what both of its sides share.
+
+use super::bounce::Bounces;
+use super::engine::Engine;
+use super::queue::{Invalidate, Queue};
+use super::refuse::Refusal;
+use super::space::Space;
+use super::tables::{PAGE, Tables, WIDTH};
+use super::window::WindowCounts;
+use super::{Config, Fault};
+use crate::violation::Violations;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use towpath_bus::{Limits, MapError};
+use towpath_packet::Region;
+
+/// What a unit did, since it was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Regions and buffers mapped.
+    pub maps: u64,
+    /// Regions and buffers unmapped.
+    pub unmaps: u64,
+    /// Mappings that were refused, for whatever reason.
+    pub refused: u64,
+    /// Translations found in the IOTLB.
+    pub hits: u64,
+    /// Translations looked up in the tables.
+    pub walks: u64,
+    /// Invalidations of pages.
+    pub page_invalidations: u64,
+    /// Invalidations of everything.
+    pub full_invalidations: u64,
+    /// Wait descriptors reached.
+    pub waits: u64,
+    /// Accesses refused.
+    pub faults: u64,
+    /// Syncs that copied.
+    pub bounces: u64,
+}
+
+/// A region that is mapped.
+#[derive(Debug)]
+pub(super) struct Live {
+    pub(super) len: u64,
+    pub(super) buffer: u64,
+    /// The copy that the device works on.
+    pub(super) shadow: Option<Region>,
+}
+
+pub(super) struct Unit {
+    pub(super) on: bool,
+    pub(super) bounce: bool,
+    pub(super) limits: Limits,
+    pub(super) tables: Tables,
+    pub(super) queue: Queue,
+    pub(super) bounces: Bounces,
+    pub(super) refusal: Refusal,
+    /// Looked at on the path of every mapping, hence apart.
+    pub(super) refuses: AtomicBool,
+    pub(super) violations: Arc<Violations>,
+    pub(super) space: Mutex<Space>,
+    pub(super) live: Mutex<BTreeMap<u64, Live>>,
+    /// Regions that [`Dma::alloc`](towpath_bus::Dma::alloc) gave: base and length.
+    pub(super) coherent: Mutex<Vec<(u64, u64)>>,
+    /// Strict: buffers that windows have mapped for writing, and where.
+    pub(super) held: Mutex<HashMap<u64, u64>>,
+    pub(super) windows: Mutex<Vec<Arc<WindowCounts>>>,
+    /// Mappings that exist; kept only where they are bounded.
+    pub(super) mapped: AtomicU64,
+    pub(super) locked: AtomicU64,
+    pub(super) maps: AtomicU64,
+    pub(super) unmaps: AtomicU64,
+    pub(super) refused: AtomicU64,
+    pub(super) bounced: AtomicU64,
+    /// Whether a thread of the device takes care of the queue.
+    served: AtomicBool,
+    engine: Mutex<Engine>,
+}
+
+/// Looks at the queue's status before whoever waits processes the queue himself.
+const SPINS: u32 = 2000;
+
+impl Unit {
+    pub(super) fn new(config: &Config, violations: Arc<Violations>) -> Result<Unit, MapError> {
+        let whole = 0..=(1u64 << WIDTH) - 1;
+        let ranges = if config.on { config.ranges.clone() } else { vec![0..=(1 << 47) - 1] };
+        if config.on && ranges.iter().any(|r| !whole.contains(r.start()) || !whole.contains(r.end())) {
+            return Err(MapError::Refused("ranges: addresses of more than 39 bits can't be translated"));
+        }
+        let limits = Limits {
+            iommu: config.on,
+            granule: PAGE as usize,
+            mappings: config.mappings,
+            locked: config.locked,
+            ranges: ranges.clone(),
+        };
+        Ok(Unit {
+            on: config.on,
+            bounce: config.bounce,
+            limits,
+            tables: Tables::new()?,
+            queue: Queue::new(),
+            bounces: Bounces::default(),
+            refusal: Refusal::new(config.refuse),
+            refuses: AtomicBool::new(config.refuse != super::Refuse::Never),
+            space: Mutex::new(Space::new(&ranges, 1 << 32)),
+            live: Mutex::default(),
+            coherent: Mutex::default(),
+            held: Mutex::default(),
+            windows: Mutex::default(),
+            mapped: AtomicU64::new(0),
+            locked: AtomicU64::new(0),
+            maps: AtomicU64::new(0),
+            unmaps: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            bounced: AtomicU64::new(0),
+            served: AtomicBool::new(false),
+            engine: Mutex::new(Engine::new(violations.strict())),
+            violations,
+        })
+    }
+
+    /// Whether the bytes are memory that [`Dma::alloc`](towpath_bus::Dma::alloc) gave.
+    pub(super) fn is_coherent(&self, at: u64, len: u64) -> bool {
+        let coherent = self.coherent.lock().unwrap_or_else(PoisonError::into_inner);
+        coherent.iter().any(|(base, size)| *base <= at && at + len <= base + size)
+    }
+
+    /// The device's side. While it is held no buffer leaves the device's reach.
+    pub(super) fn engine(&self) -> MutexGuard<'_, Engine> {
+        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn set_served(&self, served: bool) {
+        self.served.store(served, Ordering::Release);
+    }
+
+    /// Has translations forgotten; returns when the device uses none of them any more.
+    pub(super) fn invalidate(&self, what: impl Iterator<Item = Invalidate>) {
+        let wait = self.queue.submit(what, || self.process());
+        let mut spins = 0;
+        while !self.queue.reached(wait) {
+            if spins < SPINS && self.served.load(Ordering::Acquire) {
+                spins += 1;
+                std::hint::spin_loop();
+            } else {
+                self.process();
+            }
+        }
+    }
+
+    /// Processes the queue; or gives way to whoever holds the engine, and begins or ends with processing it.
+    fn process(&self) {
+        match self.engine.try_lock() {
+            Ok(mut engine) => engine.run(self),
+            Err(TryLockError::Poisoned(engine)) => engine.into_inner().run(self),
+            Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+        }
+    }
+
+    /// Whether a mapping is to fail on demand.
+    #[inline]
+    pub(super) fn refuses(&self) -> Result<(), MapError> {
+        if self.refuses.load(Ordering::Relaxed) && self.refusal.next() {
+            return Err(MapError::Refused("a fault was asked for"));
+        }
+        Ok(())
+    }
+
+    /// One mapping more, if there may be one.
+    #[inline]
+    pub(super) fn count_mapping(&self) -> Result<(), MapError> {
+        let Some(limit) = self.limits.mappings else { return Ok(()) };
+        if self.mapped.fetch_add(1, Ordering::Relaxed) >= limit {
+            self.mapped.fetch_sub(1, Ordering::Relaxed);
+            return Err(MapError::Mappings { limit });
+        }
+        Ok(())
+    }
+
+    #[inline]
+    pub(super) fn uncount_mapping(&self) {
+        if self.limits.mappings.is_some() {
+            self.mapped.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        let engine = self.engine();
+        let windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
+        let sum =
+            |of: fn(&WindowCounts) -> &AtomicU64| windows.iter().map(|w| of(w).load(Ordering::Relaxed)).sum::<u64>();
+        Counts {
+            maps: self.maps.load(Ordering::Relaxed) + sum(|w| &w.maps),
+            unmaps: self.unmaps.load(Ordering::Relaxed) + sum(|w| &w.unmaps),
+            refused: self.refused.load(Ordering::Relaxed),
+            bounces: self.bounced.load(Ordering::Relaxed),
+            ..engine.counts
+        }
+    }
+
+    pub(super) fn take_faults(&self) -> Vec<Fault> {
+        std::mem::take(&mut self.engine().faults).into()
+    }
+}

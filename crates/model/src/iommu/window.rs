@@ -1,0 +1,223 @@
+//! Buffers that are mapped one by one.
+//!
+//! A window is a range of addresses whose lowest tables were made beforehand. Slot `i` has the same `2^n` pages for good, so mapping
+//! a buffer is to fill in one or two entries, and unmapping it to clear them; one invalidation descriptor covers a slot.
+
+use super::dma::permissions;
+use super::queue::Invalidate;
+use super::tables::{PAGE, cleared};
+use super::unit::Unit;
+use crate::memory::Place;
+use crate::violation::Violation;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
+use towpath_bus::{Access, Iova, MapError, Window};
+use towpath_packet::{Backing, Region};
+
+/// More slots than this are invalidated by one descriptor for everything.
+const ONE_BY_ONE: usize = 64;
+
+/// What a window did: written by its owner only.
+#[derive(Debug, Default)]
+pub(super) struct WindowCounts {
+    pub(super) maps: AtomicU64,
+    pub(super) unmaps: AtomicU64,
+}
+
+/// One more, where only one thread counts.
+#[inline]
+fn count(counter: &AtomicU64) {
+    counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Slot {
+    /// Pages that are mapped; 0 when the slot is not.
+    pages: u32,
+    /// Where the buffer lies in memory.
+    buffer: u64,
+}
+
+/// Addresses for buffers that are mapped one by one.
+pub struct ModelWindow {
+    unit: Arc<Unit>,
+    counts: Arc<WindowCounts>,
+    base: u64,
+    /// Pages of a slot: `1 << order`.
+    order: u32,
+    bytes: usize,
+    /// The tables of level 1, each with 512 entries.
+    leaves: Box<[u64]>,
+    slots: Box<[Slot]>,
+    /// Unmapped since the last flush.
+    pending: Vec<u32>,
+    shadow: Option<Region>,
+}
+
+impl ModelWindow {
+    pub(super) fn new(unit: Arc<Unit>, slots: u32, bytes: usize) -> Result<ModelWindow, MapError> {
+        if !unit.on {
+            return Err(MapError::NoIommu);
+        }
+        // A buffer may begin at the last byte of its first page.
+        let order = ((bytes as u64 + PAGE - 2) / PAGE + 1).next_power_of_two().trailing_zeros();
+        let len = (u64::from(slots.max(1)) << order) * PAGE;
+        let range = || MapError::Range { len: len as usize };
+        let mut space = unit.space.lock().unwrap_or_else(PoisonError::into_inner);
+        // Tables of its own: nobody else's entries lie between.
+        let base = space.take(len.next_multiple_of(1 << 21), 1 << 21, 0).ok_or_else(range)?;
+        let leaves: Option<Box<[u64]>> = (base..base + len).step_by(1 << 21).map(|at| unit.tables.leaf(at)).collect();
+        let Some(leaves) = leaves else {
+            space.give_back(base);
+            return Err(range());
+        };
+        drop(space);
+        let shadow = if unit.bounce { Some(Region::new(len as usize, Backing::Anonymous)?) } else { None };
+        let counts = Arc::new(WindowCounts::default());
+        unit.windows.lock().unwrap_or_else(PoisonError::into_inner).push(counts.clone());
+        let slots = vec![Slot::default(); slots as usize].into();
+        Ok(ModelWindow { unit, counts, base, order, bytes, leaves, slots, pending: Vec::new(), shadow })
+    }
+
+    #[inline]
+    fn entry(&self, slot: u32, page: u32) -> Option<&AtomicU64> {
+        let number = (slot << self.order) + page;
+        self.unit.tables.entry(*self.leaves.get((number >> 9) as usize)?, u64::from(number & 511))
+    }
+
+    fn iova(&self, slot: u32) -> u64 {
+        self.base + (u64::from(slot) << self.order) * PAGE
+    }
+
+    #[inline]
+    fn try_map(&mut self, slot: u32, at: NonNull<u8>, len: usize, access: Access) -> Result<Iova, MapError> {
+        let buffer = Place::expose(at);
+        let offset = buffer & (PAGE - 1);
+        self.unit.refuses()?;
+        if len == 0 || len > self.bytes || self.slots.get(slot as usize).is_none_or(|s| s.pages != 0) {
+            return Err(MapError::Refused("the buffer is longer than the window's, or the slot is mapped"));
+        }
+        self.unit.count_mapping()?;
+        let memory = match &self.shadow {
+            None => buffer,
+            Some(shadow) => Place::expose(shadow.base()) + (u64::from(slot) << self.order) * PAGE + offset,
+        };
+        let pages = ((offset + len as u64 - 1) / PAGE + 1) as u32;
+        let first = memory & !(PAGE - 1);
+        for page in 0..pages {
+            let Some(entry) = self.entry(slot, page) else { continue };
+            // Release: what the driver wrote to the buffer before is seen by whoever finds the entry.
+            entry.store((first + u64::from(page) * PAGE) | permissions(access), Ordering::Release);
+        }
+        if let Some(state) = self.slots.get_mut(slot as usize) {
+            *state = Slot { pages, buffer };
+        }
+        let iova = self.iova(slot) + offset;
+        if self.shadow.is_some() || self.unit.violations.strict() {
+            self.note(iova, buffer, memory, len, access);
+        }
+        Iova::new(iova).ok_or(MapError::Range { len })
+    }
+
+    #[cold]
+    fn note(&self, iova: u64, buffer: u64, memory: u64, len: usize, access: Access) {
+        if self.shadow.is_some() {
+            // SAFETY: the buffer stays in place until the slot was unmapped, which removes the pair; the shadow lives as
+            // long as the window.
+            unsafe { self.unit.bounces.add(iova, len as u64, buffer, memory) };
+        }
+        if self.unit.violations.strict() && access != Access::Read {
+            let mut held = self.unit.held.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(before) = held.insert(buffer, iova) {
+                self.unit.violations.report(Violation::ReturnedWhileMapped { iova: before, again: iova });
+            }
+        }
+    }
+
+    #[cold]
+    fn forget(&self, first_page: u64, state: Slot) {
+        let iova = first_page + (state.buffer & (PAGE - 1));
+        self.unit.bounces.remove(iova);
+        if self.unit.violations.strict() {
+            let mut held = self.unit.held.lock().unwrap_or_else(PoisonError::into_inner);
+            if held.get(&state.buffer) == Some(&iova) {
+                held.remove(&state.buffer);
+            }
+            drop(held);
+            if let Some(page) = self.unit.engine().owned(first_page, u64::from(state.pages) * PAGE) {
+                self.unit.violations.report(Violation::UnmappedWhileOwned { iova: page });
+            }
+        }
+    }
+}
+
+impl Window for ModelWindow {
+    #[inline]
+    unsafe fn map(&mut self, slot: u32, at: NonNull<u8>, len: usize, access: Access) -> Result<Iova, MapError> {
+        let mapped = self.try_map(slot, at, len, access);
+        match &mapped {
+            Ok(_) => count(&self.counts.maps),
+            Err(_) => {
+                self.unit.refused.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        mapped
+    }
+
+    #[inline]
+    fn unmap(&mut self, slot: u32) -> Result<(), MapError> {
+        let state = match self.slots.get_mut(slot as usize) {
+            Some(state) if state.pages != 0 => std::mem::take(state),
+            _ => return Err(MapError::Refused("the slot is not mapped")),
+        };
+        if self.shadow.is_some() || self.unit.violations.strict() {
+            self.forget(self.iova(slot), state);
+        }
+        for page in 0..state.pages {
+            if let Some(entry) = self.entry(slot, page) {
+                entry.store(cleared(), Ordering::Release);
+            }
+        }
+        self.pending.push(slot);
+        self.unit.uncount_mapping();
+        count(&self.counts.unmaps);
+        Ok(())
+    }
+
+    #[inline]
+    fn flush(&mut self) -> Result<(), MapError> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        if self.pending.len() > ONE_BY_ONE {
+            self.unit.invalidate([Invalidate::All].into_iter());
+        } else {
+            let (base, order) = (self.base, self.order);
+            let pages = |slot: &u32| Invalidate::Pages { iova: base + (u64::from(*slot) << order) * PAGE, order };
+            self.unit.invalidate(self.pending.iter().map(pages));
+        }
+        self.pending.clear();
+        Ok(())
+    }
+}
+
+impl Drop for ModelWindow {
+    fn drop(&mut self) {
+        let left: Vec<u32> = (0..self.slots.len() as u32).filter(|&s| self.slots[s as usize].pages != 0).collect();
+        if !left.is_empty() {
+            self.unit.violations.report(Violation::MappingsLeft { count: left.len() as u32 });
+        }
+        for slot in left {
+            let _ = self.unmap(slot);
+        }
+        let _ = self.flush();
+        self.unit.space.lock().unwrap_or_else(PoisonError::into_inner).give_back(self.base);
+    }
+}
+
+impl std::fmt::Debug for ModelWindow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ModelWindow").field("slots", &self.slots.len()).field("pages", &(1 << self.order)).finish()
+    }
+}

@@ -1,0 +1,28 @@
+//! Numbers from a seed: the same seed, the same run.
+
+/// SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators"): one addition and a mix per number.
+#[derive(Debug, Clone)]
+pub(crate) struct Seed(u64);
+
+impl Seed {
+    pub(crate) fn new(seed: u64) -> Seed {
+        Seed(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    /// A number below `n`, 0 when `n` is.
+    pub(crate) fn below(&mut self, n: usize) -> usize {
+        if n == 0 { 0 } else { (self.next() % n as u64) as usize }
+    }
+
+    /// True `per_million` times in a million.
+    pub(crate) fn chance(&mut self, per_million: u32) -> bool {
+        per_million > 0 && self.next() % 1_000_000 < u64::from(per_million)
+    }
+}

@@ -1,0 +1,172 @@
+//! A cable: two ends, a bounded queue of frames each way.
+//!
+//! ```text
+//!   Plug ── frames ring ──► Plug
+//!        ◄── empties ring ──          the vectors come back, so that nothing is allocated once the cable has been filled
+//! ```
+//!
+//! A device that sleeps at one end is woken by a frame from the other.
+
+use super::{Bell, Wire};
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use towpath_packet::ring::{Consumer, Producer, ring};
+
+/// Whoever receives at one end sleeps, or is about to.
+#[derive(Debug)]
+struct Sleeper {
+    asleep: AtomicBool,
+    /// None where the system has no descriptor left: then he looks from time to time.
+    bell: Option<Bell>,
+}
+
+impl Sleeper {
+    fn new() -> Arc<Sleeper> {
+        Arc::new(Sleeper { asleep: AtomicBool::new(false), bell: Bell::new().ok() })
+    }
+}
+
+/// One end of a cable: a device's, or a test's.
+#[derive(Debug)]
+pub struct Plug {
+    out: Producer<Vec<u8>>,
+    out_empties: Consumer<Vec<u8>>,
+    into: Consumer<Vec<u8>>,
+    in_empties: Producer<Vec<u8>>,
+    carrier: Arc<AtomicBool>,
+    us: Arc<Sleeper>,
+    peer: Arc<Sleeper>,
+}
+
+/// A cable with room for `frames` frames in each direction (a power of two is used, 1 at least).
+pub fn cable(frames: usize) -> (Plug, Plug) {
+    let frames = frames.clamp(1, 1 << 20).next_power_of_two();
+    let ((a_out, b_in), (b_empty_out, a_empties)) = (ring(frames), ring(frames));
+    let ((b_out, a_in), (a_empty_out, b_empties)) = (ring(frames), ring(frames));
+    let carrier = Arc::new(AtomicBool::new(true));
+    let (us, peer) = (Sleeper::new(), Sleeper::new());
+    let b = Plug {
+        out: b_out,
+        out_empties: b_empties,
+        into: b_in,
+        in_empties: b_empty_out,
+        carrier: carrier.clone(),
+        us: peer.clone(),
+        peer: us.clone(),
+    };
+    let a = Plug { out: a_out, out_empties: a_empties, into: a_in, in_empties: a_empty_out, carrier, us, peer };
+    (a, b)
+}
+
+impl Plug {
+    /// Pulls the cable, or plugs it in again: both ends lose or find their carrier. Frames under way arrive all the same.
+    pub fn set_carrier(&self, on: bool) {
+        self.carrier.store(on, Ordering::Release);
+    }
+
+    /// The next frame that has arrived.
+    pub fn pop(&mut self) -> Option<Vec<u8>> {
+        self.into.pop()
+    }
+
+    /// All frames that have arrived.
+    pub fn drain(&mut self) -> Vec<Vec<u8>> {
+        std::iter::from_fn(|| self.pop()).collect()
+    }
+}
+
+impl Wire for Plug {
+    fn send(&mut self, frame: &[u8]) -> bool {
+        if self.out.room(1) == 0 {
+            return false;
+        }
+        let mut copy = self.out_empties.pop().unwrap_or_default();
+        copy.clear();
+        copy.extend_from_slice(frame);
+        let sent = self.out.push(copy).is_ok();
+        // Either we see that the other end is about to sleep, or it sees the frame: it looks once more after it has said so.
+        fence(Ordering::SeqCst);
+        if self.peer.asleep.load(Ordering::Relaxed)
+            && self.peer.asleep.swap(false, Ordering::Relaxed)
+            && let Some(bell) = &self.peer.bell
+        {
+            bell.ring();
+        }
+        sent
+    }
+
+    fn receive(&mut self, into: &mut Vec<u8>) -> bool {
+        let Some(frame) = self.into.pop() else { return false };
+        let empty = std::mem::replace(into, frame);
+        // When the other end has more empties than it can have frames under way, this one is freed.
+        let _ = self.in_empties.push(empty);
+        true
+    }
+
+    fn carrier(&self) -> bool {
+        self.carrier.load(Ordering::Acquire)
+    }
+
+    fn wake(&mut self) -> Option<RawFd> {
+        let bell = self.us.bell.as_ref()?;
+        bell.take();
+        self.us.asleep.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        Some(bell.fd())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_end_receives_what_the_other_sent() {
+        let (mut a, mut b) = cable(4);
+        assert!(a.send(b"ping") && b.send(b"pong"));
+        assert_eq!((a.pop().unwrap(), b.pop().unwrap()), (b"pong".to_vec(), b"ping".to_vec()));
+        assert!(a.pop().is_none());
+    }
+
+    #[test]
+    fn a_full_cable_refuses_and_keeps_what_it_has() {
+        let (mut a, mut b) = cable(2);
+        assert!(a.send(b"1") && a.send(b"2") && !a.send(b"3"));
+        assert_eq!(b.drain(), [b"1", b"2"]);
+        assert!(a.send(b"4"));
+    }
+
+    #[test]
+    fn vectors_come_back_to_be_used_again() {
+        let (mut a, mut b) = cable(1);
+        let mut frame = Vec::with_capacity(77);
+        assert!(a.send(b"1") && b.receive(&mut frame) && a.send(b"2"));
+        assert!(
+            b.pop().unwrap().capacity() >= 77,
+            "the second frame travels in the vector that was given for the first"
+        );
+    }
+
+    #[test]
+    fn who_is_about_to_sleep_is_woken_by_the_next_frame() {
+        let readable = |fd| {
+            let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            // SAFETY: the pointer is to one entry that lives across the call.
+            unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
+        };
+        let (mut a, mut b) = cable(4);
+        assert!(a.send(b"before"));
+        let fd = b.wake().unwrap();
+        assert!(!readable(fd));
+        assert!(a.send(b"after") && readable(fd));
+        assert!(b.wake().is_some_and(|fd| !readable(fd)), "quiet again");
+    }
+
+    #[test]
+    fn a_pulled_cable_has_no_carrier_at_either_end() {
+        let (a, b) = cable(1);
+        a.set_carrier(false);
+        assert!(!a.carrier() && !b.carrier());
+    }
+}

@@ -1,0 +1,259 @@
+//! A host that does what it is told, right or wrong: no driver between the test and the registers.
+
+use towpath_bus::tisci::{RingConfig, RingMode, RxChannelConfig, RxFlowConfig, Tisci, TxChannelConfig};
+use towpath_bus::{Bus, Coherent, DmaPolicy, Domain, Mmio};
+use towpath_model::cpsw::{Config, Cpsw, CpswBus, Firmware, Registers, Rule, Soc};
+use towpath_model::iommu::ModelDma;
+use towpath_model::wire::{Plug, cable};
+
+pub(crate) const SIZE: u32 = 8;
+/// Where free descriptors' buffers begin, in the buffer memory.
+const BUFFERS: usize = 16;
+
+/// One transmit channel and one receive flow, with rings of eight and descriptors of 128 bytes.
+pub(crate) struct Host {
+    pub(crate) model: Cpsw,
+    pub(crate) firmware: Firmware,
+    pub(crate) plug: Plug,
+    rings: Registers,
+    channels: Registers,
+    rx_channels: Registers,
+    pub(crate) windows: Registers,
+    switch: Registers,
+    pub(crate) slots: Coherent,
+    completions: Coherent,
+    pub(crate) free: Coherent,
+    filled: Coherent,
+    pub(crate) descriptors: Coherent,
+    buffers: Coherent,
+    pub(crate) soc: Soc,
+    pub(crate) message: bool,
+    head: u32,
+    free_head: u32,
+    _domain: Domain<ModelDma>,
+    _bus: CpswBus,
+}
+
+impl Host {
+    pub(crate) fn new(soc: Soc, message: bool) -> Host {
+        Host::with(Config { soc, ports: 1, lag: false, ..Config::default() }, message)
+    }
+
+    pub(crate) fn with(config: Config, message: bool) -> Host {
+        let soc = config.soc;
+        let model = Cpsw::new(config).unwrap();
+        let (near, plug) = cable(64);
+        model.plug(1, near);
+        let (bus, firmware) = (model.bus(), model.firmware());
+        let domain = Domain::new(bus.dma().clone(), DmaPolicy::Persistent).unwrap();
+        let memory = |len| Coherent::new(&domain, len).unwrap();
+        let bar = |index| bus.bar(index, 0x1000).unwrap();
+        let host = Host {
+            rings: bar(1),
+            channels: bar(2),
+            rx_channels: bar(3),
+            windows: bar(4),
+            switch: bar(0),
+            slots: memory(64),
+            completions: memory(64),
+            free: memory(64),
+            filled: memory(64),
+            descriptors: memory(128 * 32),
+            buffers: memory(2048 * 32),
+            model,
+            firmware,
+            plug,
+            soc,
+            message,
+            head: 0,
+            free_head: 0,
+            _domain: domain,
+            _bus: bus,
+        };
+        host.set_up();
+        host
+    }
+
+    /// The lookup engine's control of a port.
+    pub(crate) fn port_control(&self, port: u8, value: u32) {
+        self.switch.w32(0x3_e040 + 4 * usize::from(port), value);
+    }
+
+    /// The lookup engine's control of itself.
+    pub(crate) fn lookup_control(&self, value: u32) {
+        self.switch.w32(0x3_e008, value);
+    }
+
+    pub(crate) fn pktdma(&self) -> bool {
+        self.soc == Soc::Am64x
+    }
+
+    pub(crate) fn asel(&self) -> u64 {
+        if self.pktdma() { 15 << 48 } else { 0 }
+    }
+
+    fn channel(&self) -> u16 {
+        if self.pktdma() { 19 } else { 0 }
+    }
+
+    pub(crate) fn submit(&self) -> u16 {
+        if self.pktdma() { 19 } else { 0 }
+    }
+
+    fn returns(&self) -> u16 {
+        if self.pktdma() { 19 } else { 512 }
+    }
+
+    pub(crate) fn free_ring(&self) -> u16 {
+        if self.pktdma() { 118 } else { 528 }
+    }
+
+    pub(crate) fn ring_config(&self, ring: u16, memory: &Coherent, mode: RingMode) -> RingConfig {
+        let asel = if self.pktdma() { 15 } else { 0 };
+        RingConfig { ring, address: memory.iova().get(), count: SIZE, mode, asel }
+    }
+
+    fn set_up(&self) {
+        self.switch.w32(0x2_0004, 1 << 1 | 1 << 2 | 1 << 13 | 1 << 14);
+        self.switch.w32(0x2_1004, 1);
+        self.switch.w32(0x2_1008, 19);
+        self.switch.w32(0x2_1024, 2024);
+        self.switch.w32(0x3_e008, 1 << 31 | 1 << 4);
+        (0..=self.model.config().ports).for_each(|port| self.port_control(port, 3));
+        let firmware = &self.firmware;
+        let mode = if self.message { RingMode::Message } else { RingMode::Exposed };
+        firmware.ring_config(&self.ring_config(self.submit(), &self.slots, RingMode::Exposed)).unwrap();
+        firmware.ring_config(&self.ring_config(self.free_ring(), &self.free, mode)).unwrap();
+        if !self.pktdma() {
+            firmware.ring_config(&self.ring_config(512, &self.completions, RingMode::Exposed)).unwrap();
+            firmware.ring_config(&self.ring_config(529, &self.filled, RingMode::Exposed)).unwrap();
+        }
+        let completion_ring = self.returns();
+        let channel = self.channel();
+        firmware.tx_channel_config(&TxChannelConfig { channel, fetch_words: 24, completion_ring }).unwrap();
+        let (tx, rx) = if self.pktdma() { (0xc600, 0x4600) } else { (0xca00, 0x4a00) };
+        firmware.psil_pair(0x1000 + channel, tx).unwrap();
+        self.control(1 << 31, 1 << 31);
+        let flow = RxFlowConfig {
+            flow: 19,
+            einfo: true,
+            psinfo: true,
+            stall: false,
+            sop_offset: 0,
+            completion_ring: 529,
+            free_ring: 528,
+        };
+        firmware.rx_flow_config(&flow).unwrap();
+        let rx_channel = RxChannelConfig { channel, fetch_words: 24, flow_start: 19, flow_count: 1 };
+        firmware.rx_channel_config(&rx_channel).unwrap();
+        firmware.psil_pair(rx, 0x9000 + channel).unwrap();
+        let at = usize::from(channel) * 0x1000;
+        self.rx_channels.w32(at, 1 << 31);
+        self.rx_channels.w32(at + 0x220, 1 << 31);
+    }
+
+    /// Control and peer of the transmit channel.
+    pub(crate) fn control(&self, control: u32, peer: u32) {
+        let at = usize::from(self.channel()) * 0x1000;
+        self.channels.w32(at + 0x220, peer);
+        self.channels.w32(at, control);
+    }
+
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.channels.r32(usize::from(self.channel()) * 0x1000) & 1 << 31 != 0
+    }
+
+    fn ring_at(&self, ring: u16, register: usize) -> usize {
+        usize::from(ring) * if self.pktdma() { 0x2000 } else { 0x1000 } + register
+    }
+
+    /// A doorbell, as the word that is written.
+    pub(crate) fn ring(&self, ring: u16, value: u32) {
+        self.rings.w32(self.ring_at(ring, 0x10), value);
+    }
+
+    /// The doorbell of completions.
+    pub(crate) fn ring_back(&self, value: u32) {
+        let register = if self.pktdma() { 0x1010 } else { 0x10 };
+        self.rings.w32(self.ring_at(self.returns(), register), value);
+    }
+
+    /// Completions that can be popped, with the flag of teardown.
+    pub(crate) fn done(&self) -> u32 {
+        let register = if self.pktdma() { 0x1018 } else { 0x18 };
+        self.rings.r32(self.ring_at(self.returns(), register))
+    }
+
+    pub(crate) fn completion(&self, slot: usize) -> u64 {
+        self.completions.load64(slot * 8)
+    }
+
+    pub(crate) fn occupancy(&self, ring: u16) -> u32 {
+        self.rings.r32(self.ring_at(ring, 0x18))
+    }
+
+    pub(crate) fn element(&self, index: usize) -> u64 {
+        self.asel() | (self.descriptors.iova().get() + 128 * index as u64)
+    }
+
+    fn store(&self, index: usize, pair: usize, low: u32, high: u32) {
+        self.descriptors.store64(128 * index + 8 * pair, u64::from(low) | u64::from(high) << 32);
+    }
+
+    /// A packet of 100 bytes for port 1, in one descriptor.
+    pub(crate) fn build(&self, index: usize) {
+        let buffer = self.asel() | (self.buffers.iova().get() + 2048 * index as u64);
+        self.store(index, 0, 1 << 30 | 1 << 29 | 4 << 22 | 100, 0x3fff);
+        self.store(index, 1, 7 << 27 | u32::from(self.returns()), 1);
+        self.descriptors.store64(128 * index + 0x10, 0);
+        self.descriptors.store64(128 * index + 0x18, buffer);
+        self.store(index, 4, 100, 100);
+        self.descriptors.store64(128 * index + 0x28, buffer);
+        self.store(index, 8, 0, 0);
+        self.store(index, 9, 0, 0);
+    }
+
+    /// Stores an element in the next slot, without announcing it.
+    pub(crate) fn stage(&mut self, element: u64) {
+        self.slots.store64(8 * self.head as usize, element);
+        self.head = (self.head + 1) % SIZE;
+    }
+
+    /// Builds, stages and announces a packet.
+    pub(crate) fn send(&mut self, index: usize) {
+        self.build(index);
+        self.stage(self.element(index));
+        self.ring(self.submit(), 1);
+    }
+
+    /// Hands over a free descriptor, the way that the ring has.
+    pub(crate) fn post(&mut self, index: usize) {
+        self.build(index);
+        let buffer = self.asel() | (self.buffers.iova().get() + 2048 * (BUFFERS + index % 16) as u64);
+        self.descriptors.store64(128 * index + 0x18, buffer);
+        self.store(index, 4, 2048, 2048);
+        self.descriptors.store64(128 * index + 0x28, buffer);
+        let element = self.element(index);
+        if self.message {
+            self.windows.w64(usize::from(self.free_ring()) * 0x1000 + 0x3f8, element);
+        } else {
+            self.free.store64(8 * self.free_head as usize, element);
+            self.free_head = (self.free_head + 1) % SIZE;
+            self.ring(self.free_ring(), 1);
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn assert_clean(&self) {
+        if let Some(violation) = self.model.violation() {
+            panic!("{violation}");
+        }
+    }
+
+    /// The first rule that was broken is this one.
+    #[track_caller]
+    pub(crate) fn assert_broken(&self, rule: Rule) {
+        let violation = self.model.violation().unwrap_or_else(|| panic!("{rule} was not noticed"));
+        assert_eq!(violation.rule, rule, "{violation}");
+    }
+}

@@ -1,0 +1,351 @@
+//! One rule broken by each test; what is right before and after stays unreported.
+
+use super::host::{Host, SIZE};
+use towpath_bus::tisci::Tisci;
+use towpath_bus::{Bus, Irq, Mmio};
+use towpath_model::cpsw::{Config, Injected, IrqMode, Rule, Soc};
+
+const FAMILIES: [Soc; 2] = [Soc::Am64x, Soc::J784s4];
+
+fn each(mut test: impl FnMut(Host)) {
+    FAMILIES.into_iter().for_each(|soc| test(Host::new(soc, false)));
+}
+
+#[test]
+fn a_host_that_keeps_the_rules_is_not_reported() {
+    each(|mut host| {
+        for index in 0..20 {
+            host.send(index % 8);
+            host.model.settle();
+            assert_eq!(host.done(), 1);
+            host.ring_back(0xff);
+        }
+        assert_eq!(host.plug.drain().len(), 20);
+        host.assert_clean();
+        assert_eq!(host.model.descriptors_away(), 0);
+    });
+}
+
+#[test]
+fn m1_a_push_of_128_is_a_pop_of_128() {
+    each(|mut host| {
+        host.send(0);
+        host.ring(host.submit(), 128);
+        host.assert_broken(Rule::PopWhileRunning);
+    });
+}
+
+#[test]
+fn m1_a_doorbell_with_other_bits_than_its_count_is_reported() {
+    each(|host| {
+        host.ring(host.submit(), 0x100);
+        host.assert_broken(Rule::DoorbellBits);
+    });
+}
+
+#[test]
+fn m1_a_negative_number_that_is_not_masked_acknowledges_teardown() {
+    let mut host = Host::new(Soc::Am64x, false);
+    host.send(0);
+    host.model.settle();
+    host.ring_back(0xffff_ffff);
+    host.assert_broken(Rule::AckWithCount);
+}
+
+#[test]
+fn m1_teardown_is_not_acknowledged_before_it_shows() {
+    let host = Host::new(Soc::Am64x, false);
+    host.ring_back(1 << 31);
+    host.assert_broken(Rule::AckWithoutTeardown);
+}
+
+#[test]
+fn m2_more_than_the_ring_has_slots_is_an_overflow_though_forward_occupancy_has_fallen() {
+    let mut host = Host::with(Config { prefetch: 4, ports: 1, lag: false, ..Config::default() }, false);
+    host.model.stall(1, true);
+    (0..SIZE as usize).for_each(|index| host.send(index));
+    host.model.settle();
+    assert!(host.occupancy(host.submit()) < SIZE, "fetched, and not yet back");
+    host.assert_clean();
+    host.send(20);
+    host.assert_broken(Rule::Overflow);
+}
+
+#[test]
+fn m2_a_full_ring_of_the_accelerator_takes_no_more() {
+    let mut host = Host::new(Soc::J784s4, false);
+    host.control(0, 0);
+    (0..=SIZE as usize).for_each(|index| host.send(index));
+    host.assert_broken(Rule::Overflow);
+}
+
+#[test]
+fn m3_more_than_there_is_cannot_be_popped() {
+    each(|mut host| {
+        host.send(0);
+        host.model.settle();
+        host.ring_back(0xfe);
+        host.assert_broken(Rule::Underflow);
+        let count = host.done() & 0x1f_ffff;
+        assert!(count > 1 << 20, "the count has wrapped: {count}");
+    });
+}
+
+#[test]
+fn m3_a_running_channel_is_not_popped_from() {
+    each(|mut host| {
+        host.send(0);
+        host.ring(host.submit(), 0xff);
+        host.assert_broken(Rule::PopWhileRunning);
+    });
+}
+
+#[test]
+fn m4_a_slot_that_was_announced_is_not_stored_to() {
+    each(|mut host| {
+        host.send(0);
+        host.build(1);
+        host.slots.store64(0, host.element(1));
+        host.model.settle();
+        host.assert_broken(Rule::SlotRewritten);
+    });
+}
+
+#[test]
+fn m4_a_slot_whose_completion_was_not_popped_is_not_stored_to() {
+    let mut host = Host::new(Soc::Am64x, false);
+    host.send(0);
+    host.model.settle();
+    host.slots.store64(0, host.element(1));
+    host.ring_back(0xff);
+    host.assert_broken(Rule::SlotRewritten);
+}
+
+#[test]
+fn m4_a_descriptor_that_was_announced_is_not_stored_to() {
+    each(|mut host| {
+        host.send(0);
+        host.descriptors.store64(0x18, 0);
+        host.model.settle();
+        host.assert_broken(Rule::DescriptorRewritten);
+    });
+}
+
+#[test]
+fn m10_what_was_fetched_is_sent_whatever_the_host_stores_later() {
+    each(|mut host| {
+        host.send(0);
+        assert!(host.model.step(0), "the only action is the fetch");
+        host.descriptors.store64(0x20, 7);
+        host.model.settle();
+        assert_eq!(host.plug.drain()[0].len(), 100);
+        host.assert_broken(Rule::DescriptorRewritten);
+    });
+}
+
+#[test]
+fn m5_elements_that_are_no_descriptors_are_reported() {
+    each(|host| {
+        let soc = host.soc;
+        let good = host.element(0);
+        let bad = [0, good + 8, good + 16, good ^ 1 << 48, good + 128 * 4096];
+        for element in bad {
+            let mut host = Host::new(soc, false);
+            // Addresses are handed out in the same order each time.
+            host.stage(element);
+            host.ring(host.submit(), 1);
+            host.model.settle();
+            host.assert_broken(Rule::BadElement);
+        }
+    });
+}
+
+#[test]
+fn m5_a_descriptor_is_announced_once_until_it_is_back() {
+    each(|mut host| {
+        host.send(0);
+        host.send(0);
+        host.assert_broken(Rule::DoubleUse);
+    });
+}
+
+#[test]
+fn m5_a_descriptor_that_came_back_and_was_not_popped_is_still_away() {
+    each(|mut host| {
+        host.send(0);
+        host.model.settle();
+        host.stage(host.element(0));
+        host.ring(host.submit(), 1);
+        host.assert_broken(Rule::DoubleUse);
+    });
+}
+
+#[test]
+fn m6_a_ring_is_not_set_up_while_its_channel_runs() {
+    each(|host| {
+        host.firmware.ring_reset(host.submit()).unwrap();
+        host.assert_broken(Rule::ConfigWhileRunning);
+    });
+}
+
+#[test]
+fn m6_a_ring_that_was_not_set_up_has_no_doorbell() {
+    each(|host| {
+        host.ring(77, 1);
+        host.assert_broken(Rule::Unconfigured);
+    });
+}
+
+#[test]
+fn m6_a_ring_of_messages_has_no_doorbell() {
+    let host = Host::new(Soc::J784s4, true);
+    host.ring(host.free_ring(), 1);
+    host.assert_broken(Rule::MessageDoorbell);
+}
+
+#[test]
+fn m6_elements_of_a_ring_of_messages_are_not_stored_to_its_memory() {
+    let mut host = Host::new(Soc::J784s4, true);
+    host.post(0);
+    host.free.store64(0, host.element(1));
+    assert!(host.model.inject(1, &[1; 64], Injected::default()));
+    host.model.settle();
+    host.assert_broken(Rule::MessageMemory);
+}
+
+#[test]
+fn m6_a_window_is_accessed_by_eight_bytes_at_its_end() {
+    let at = 528 * 0x1000;
+    let wrong: [fn(&Host, usize); 3] = [
+        |host, at| host.windows.w32(at + 0x3f8, 1),
+        |host, at| host.windows.w64(at + 0x200, 1),
+        |host, at| assert_eq!(host.windows.r64(at), 0),
+    ];
+    for access in wrong {
+        let host = Host::new(Soc::J784s4, true);
+        access(&host, at);
+        host.assert_broken(Rule::FifoAccess);
+    }
+}
+
+#[test]
+fn m6_a_full_ring_of_messages_loses_what_is_pushed_and_an_empty_one_reads_as_zero() {
+    let mut host = Host::new(Soc::J784s4, true);
+    assert_eq!(host.windows.r64(529 * 0x1000 + 0x1f8), 0);
+    (0..SIZE as usize).for_each(|index| host.post(index));
+    host.assert_clean();
+    host.post(8);
+    host.assert_broken(Rule::FifoOverflow);
+}
+
+#[test]
+fn m11_a_packet_is_what_its_descriptors_say() {
+    type Spoil = (fn(&Host), Rule);
+    let wrong: [Spoil; 5] = [
+        (|host| host.descriptors.store64(0, 2 << 30 | 100), Rule::DescriptorType),
+        (|host| host.descriptors.store64(0x20, 99), Rule::LengthMismatch),
+        (|host| host.descriptors.store64(0x10, host.element(0)), Rule::BrokenChain),
+        (|host| host.descriptors.store64(0x10, 0x1230), Rule::BrokenChain),
+        (|host| host.descriptors.store64(0x18, 0x1230), Rule::BadBuffer),
+    ];
+    for (spoil, rule) in wrong {
+        each(|mut host| {
+            host.build(0);
+            spoil(&host);
+            host.stage(host.element(0));
+            host.ring(host.submit(), 1);
+            host.model.settle();
+            host.assert_broken(rule);
+        });
+    }
+}
+
+#[test]
+fn m11_a_packet_returns_to_its_channels_ring() {
+    let mut host = Host::new(Soc::J784s4, false);
+    host.build(0);
+    host.descriptors.store64(8, 7 << 27 | 513 | 1 << 32);
+    host.stage(host.element(0));
+    host.ring(host.submit(), 1);
+    host.model.settle();
+    host.assert_broken(Rule::ReturnRing);
+}
+
+#[test]
+fn m13_without_a_free_descriptor_frames_are_dropped_and_counted() {
+    each(|mut host| {
+        host.post(0);
+        for _ in 0..3 {
+            assert!(host.model.inject(1, &[1; 64], Injected::default()));
+        }
+        host.model.settle();
+        assert_eq!(host.model.starved(), 2);
+        host.assert_clean();
+    });
+}
+
+#[test]
+fn stale_control_words_of_a_descriptor_patch_the_next_frame() {
+    // What a driver gets that does not write PS word 2 anew: the reason why ours does.
+    each(|mut host| {
+        host.build(0);
+        host.descriptors.store64(0x48, 41 << 24 | 35 << 16 | 66);
+        host.stage(host.element(0));
+        host.ring(host.submit(), 1);
+        host.model.settle();
+        assert_ne!(host.plug.drain()[0], [0; 100]);
+    });
+}
+
+#[test]
+fn m8_a_level_signals_until_its_ring_is_popped_and_an_edge_only_when_it_rises() {
+    for irq in [IrqMode::Level, IrqMode::Edge] {
+        for soc in FAMILIES {
+            let mut host = Host::with(Config { soc, ports: 1, lag: false, irq, ..Config::default() }, false);
+            let line = host.model.bus().irqs(1).unwrap().remove(0);
+            host.send(0);
+            assert_eq!(line.take(), 0, "nothing is complete");
+            host.model.settle();
+            assert!(line.take() > 0);
+            // Taken, with the completion still on the ring.
+            assert_eq!(line.take() > 0, irq == IrqMode::Level, "{irq:?}");
+            host.send(1);
+            host.model.settle();
+            assert_eq!(line.take() > 0, irq == IrqMode::Level, "no edge: the level was high already");
+            // Popped: the level falls, and rises with the next, though the device made no step between.
+            host.ring_back(0xfe);
+            line.take();
+            assert_eq!(line.take(), 0);
+            host.send(2);
+            host.model.settle();
+            assert!(line.take() > 0, "{irq:?}");
+            host.assert_clean();
+        }
+    }
+}
+
+#[test]
+fn m8_the_end_of_a_teardown_interrupts() {
+    for soc in FAMILIES {
+        let host = Host::new(soc, false);
+        let line = host.model.bus().irqs(1).unwrap().remove(0);
+        host.control(3 << 30, 1 << 31);
+        host.model.settle();
+        assert!(line.take() > 0, "{soc:?}");
+    }
+}
+
+#[test]
+fn m7_counts_show_completions_some_time_after_their_memory() {
+    let mut host = Host::with(Config { soc: Soc::J784s4, ports: 1, ..Config::default() }, false);
+    host.send(0);
+    // The count is the last thing that happens: at every step before, it is zero.
+    let mut steps = 0;
+    while host.completion(0) == 0 {
+        assert!(host.model.step(steps), "nothing more happens");
+        steps += 1;
+    }
+    assert_eq!(host.done(), 0);
+    host.model.settle();
+    assert_eq!(host.done(), 1);
+}

@@ -1,0 +1,153 @@
+//! A driver over a model of its device, on one core; the device runs only when it is told to, outside of what is measured.
+
+use std::time::Duration;
+use towpath_bus::DmaPolicy;
+use towpath_model::e1000e::{self as model, Device, ModelBus};
+use towpath_nic::e1000e::{Config, Copybreak, E1000e, E1000eRx, E1000eTx, Pauses, RecycleMode, RingSize};
+use towpath_packet::port::{Port, RxQueue, Start, TxQueue};
+use towpath_packet::{Batch, Cache, Direction, Offloads, Packet, Pool, PoolConfig};
+
+/// Frames of one round: as many as are there before what is measured begins.
+pub const ROUND: usize = 256;
+
+/// What takes all, and has a carrier.
+struct Sink;
+
+impl towpath_model::wire::Wire for Sink {
+    fn send(&mut self, _: &[u8]) -> bool {
+        true
+    }
+    fn receive(&mut self, _: &mut Vec<u8>) -> bool {
+        false
+    }
+}
+
+pub struct Rig {
+    pub device: Device,
+    pub rx: E1000eRx<ModelBus>,
+    pub tx: E1000eTx<ModelBus>,
+    pub cache: Cache,
+    filler: Vec<Packet>,
+    frame: Vec<u8>,
+    out: Batch,
+}
+
+/// How a rig is.
+#[derive(Debug, Clone, Copy)]
+pub struct Setup {
+    pub policy: DmaPolicy,
+    pub copybreak: u64,
+    pub recycle: RecycleMode,
+    /// Bytes of a frame.
+    pub len: usize,
+}
+
+impl Rig {
+    pub fn new(setup: Setup) -> Rig {
+        let ring = |option| RingSize::new(option, 512).expect("a size");
+        let config = Config {
+            policy: setup.policy,
+            copybreak: Some(Copybreak::new(setup.copybreak).expect("a threshold")),
+            recycle: setup.recycle,
+            rx_ring: ring("rx"),
+            tx_ring: ring("tx"),
+            pauses: Pauses::None,
+            stall: Duration::from_secs(60),
+            ..Config::default()
+        };
+        let bus = model::launch(model::Config::default(), Sink).expect("a model");
+        let device = bus.device();
+        let port = E1000e::open(bus, "e1000e:model", config).expect("the device opens");
+        let pool = Pool::new(PoolConfig { capacity: 4096, ..PoolConfig::default() }).expect("memory");
+        let start = Start { pool: pool.clone(), queues: 1, accept: Offloads::ALL };
+        let mut queues = port.start(start).expect("the port starts");
+        let (rx, tx) = (queues.rx.remove(0), queues.tx.remove(0));
+        let mut cache = pool.cache(Direction::Tx).expect("a cache");
+        let filler = (0..64).filter_map(|_| cache.alloc()).collect();
+        let mut frame = vec![0; setup.len];
+        frame[..14].copy_from_slice(&[2, 0x74, 0x6f, 0x77, 0, 1, 2, 0, 0, 0, 0, 9, 0x88, 0xb5]);
+        Rig { device, rx, tx, cache, filler, frame, out: Batch::new() }
+    }
+
+    /// Not measured: the device receives a round of frames.
+    pub fn arrive(&mut self) {
+        self.rx.refill();
+        let mut left = ROUND;
+        while left > 0 {
+            let n = self.device.deliver(std::iter::repeat_n(self.frame.as_slice(), left.min(64)));
+            self.device.run_until_idle();
+            left -= n.clamp(1, left);
+        }
+    }
+
+    /// Not measured: room for `burst` packets in the batch, at most 64.
+    pub fn make_room(&mut self, burst: usize) {
+        while self.out.room() > burst
+            && let Some(packet) = self.filler.pop()
+        {
+            let _ = self.out.push(packet);
+        }
+    }
+
+    /// Not measured: takes that back.
+    pub fn clear_room(&mut self) {
+        self.filler.extend(self.out.drain_front(64));
+    }
+
+    /// Measured: receives a round by bursts, frees the packets, and gives the descriptors back.
+    #[inline(never)]
+    pub fn measured_rx(&mut self, burst: usize) -> usize {
+        let (room, mut got) = (burst.min(64), 0);
+        while got < ROUND {
+            self.rx.refill();
+            let n = self.rx.rx(&mut self.out);
+            if n == 0 {
+                break;
+            }
+            got += n;
+            if room == 64 {
+                self.cache.free_bulk(&mut self.out);
+            } else {
+                for _ in 0..n {
+                    if let Some(packet) = self.out.pop() {
+                        self.cache.free(packet);
+                    }
+                }
+            }
+        }
+        got
+    }
+
+    /// Not measured: a round of packets to be sent, in bursts.
+    pub fn prepare(&mut self, burst: usize) -> Vec<Batch> {
+        (0..ROUND.div_ceil(burst.min(64)))
+            .map(|_| {
+                let mut batch = Batch::new();
+                for _ in 0..burst.min(64) {
+                    let _ = batch.push(Packet::copy_from(&mut self.cache, &self.frame).expect("a buffer"));
+                }
+                batch
+            })
+            .collect()
+    }
+
+    /// Measured: sends a round by bursts, each announced on its own, and frees what had left before. Bursts of more than 64 are several
+    /// batches before one announcement.
+    #[inline(never)]
+    pub fn measured_tx(&mut self, batches: &mut [Batch], burst: usize) -> usize {
+        let mut sent = 0;
+        for batches in batches.chunks_mut(burst.div_ceil(64)) {
+            self.tx.reclaim();
+            for batch in batches {
+                sent += self.tx.tx(batch);
+            }
+            self.tx.kick();
+        }
+        sent
+    }
+
+    /// Not measured: what was announced leaves.
+    pub fn leave(&mut self) {
+        self.device.run_until_idle();
+    }
+}

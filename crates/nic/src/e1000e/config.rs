@@ -1,0 +1,251 @@
+//! What a port is made like.
+
+use crate::batching::BatchSize;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+use towpath_bus::DmaPolicy;
+use towpath_wire::Toeplitz;
+
+/// Frames up to this many bytes (without check sequence) pass with [`Config::mtu`] at its largest: 9234 with it.
+pub(super) const MAX_FRAME: usize = 9230;
+/// Bytes of an Ethernet header.
+pub(super) const ETHERNET: usize = 14;
+/// Bytes of the tags that a frame may have on top of the MTU.
+pub(super) const TAGS: usize = 8;
+
+const RING: RangeInclusive<u64> = 80..=4096;
+const MTU: RangeInclusive<u64> = 68..=9216;
+const COPYBREAK: RangeInclusive<u64> = 0..=16384;
+const RS: RangeInclusive<u64> = 1..=64;
+const STALL_MS: RangeInclusive<u64> = 10..=60_000;
+/// What a worker hands over at once: one tail write.
+const BURST: BatchSize = match BatchSize::new(64) {
+    Some(size) => size,
+    None => BatchSize::MAX,
+};
+
+/// An option's value breaks a rule.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{option}={value}: {rule}")]
+pub struct ConfigError {
+    /// The option.
+    pub option: &'static str,
+    /// Its value.
+    pub value: String,
+    /// The rule that it breaks.
+    pub rule: String,
+}
+
+fn within(option: &'static str, value: u64, range: RangeInclusive<u64>) -> Result<(), ConfigError> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    let rule = format!("must be from {} to {}", range.start(), range.end());
+    Err(ConfigError { option, value: value.to_string(), rule })
+}
+
+/// Descriptors in a ring: 80 to 4096, a multiple of 8 (a ring is whole units of 128 bytes, §10.2.5.7).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RingSize(u16);
+
+impl RingSize {
+    /// Checks a number of descriptors; `option` is the name that an error gives.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the rule.
+    pub fn new(option: &'static str, descriptors: u64) -> Result<RingSize, ConfigError> {
+        within(option, descriptors, RING)?;
+        if !descriptors.is_multiple_of(8) {
+            let (value, rule) = (descriptors.to_string(), "must be a multiple of 8".to_owned());
+            return Err(ConfigError { option, value, rule });
+        }
+        Ok(RingSize(descriptors as u16))
+    }
+
+    /// Number of descriptors.
+    pub fn get(self) -> u32 {
+        self.0.into()
+    }
+}
+
+/// Frames shorter than this many bytes are copied out of their buffer, which stays with the device: 0 (never) to 16384.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Copybreak(u16);
+
+impl Copybreak {
+    /// Nothing is copied.
+    pub const OFF: Copybreak = Copybreak(0);
+
+    /// Checks a threshold in bytes.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the rule.
+    pub fn new(bytes: u64) -> Result<Copybreak, ConfigError> {
+        within("copybreak", bytes, COPYBREAK)?;
+        Ok(Copybreak(bytes as u16))
+    }
+
+    /// Bytes.
+    pub fn get(self) -> u32 {
+        self.0.into()
+    }
+
+    /// What a policy is best served by, as `towpath bench copybreak` measures it (`docs/perf/e1000e.md`): where nothing is mapped per
+    /// buffer, copying costs less than handing the buffer on for small frames only; where it is, for whole frames.
+    pub fn default_for(policy: DmaPolicy) -> Copybreak {
+        match policy {
+            DmaPolicy::Persistent => Copybreak(256),
+            DmaPolicy::PerBuffer { .. } => Copybreak(2048),
+        }
+    }
+}
+
+/// Which frames are received besides those for the port's own address and broadcasts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Filter {
+    /// All.
+    Promiscuous,
+    /// Those for any group.
+    AllMulticast,
+    /// Those for these groups, and for others that share their hash.
+    Groups(Vec<[u8; 6]>),
+}
+
+/// What happens to a receive buffer whose bytes were copied out, or whose frame was broken.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RecycleMode {
+    /// It stays mapped and goes back to the device.
+    #[default]
+    KeepMapped,
+    /// Every buffer that comes back is unmapped before anything else is looked at, and mapped again when it returns to the device:
+    /// what drivers did before. For comparison only.
+    UnmapFirst,
+}
+
+/// Whether the pauses that silicon needs between the steps of a reset are kept.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Pauses {
+    /// All.
+    #[default]
+    Silicon,
+    /// None: for models, where thousands of resets are to be seen.
+    None,
+}
+
+/// Configuration of a port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Descriptors for reception, of each queue.
+    pub rx_ring: RingSize,
+    /// Descriptors for transmission, of each queue.
+    pub tx_ring: RingSize,
+    /// Queues at most: 1 or 2 (82583V: 1).
+    pub queues: u16,
+    /// Longest packet in bytes, without Ethernet header and tags: 68 to 9216.
+    pub mtu: u16,
+    /// How packets are protected from the device.
+    pub policy: DmaPolicy,
+    /// When received frames are copied; unless given, what [`Copybreak::default_for`] says.
+    pub copybreak: Option<Copybreak>,
+    /// What is received.
+    pub filter: Filter,
+    /// Descriptors of one tail write, in frames sent or buffers given, at most. It can be changed while the port runs.
+    pub batch: BatchSize,
+    /// The device reports after this many frames that were sent, and after the last of a burst: 1 to 64.
+    pub report_every: u16,
+    /// Whether an idle receiver waits for interrupts instead of looking from time to time.
+    pub interrupts: bool,
+    /// Whether the device checks and completes TCP and UDP checksums.
+    pub csum: bool,
+    /// Whether it cuts TCP super-packets.
+    pub tso: bool,
+    /// Whether it strips and inserts VLAN tags.
+    pub vlan: bool,
+    /// Key of the receive hash. The default gives both directions of a flow the same hash.
+    pub rss_key: [u8; 40],
+    /// How long a frame may wait to be sent until the device counts as hung: 10 ms to 60 s.
+    pub stall: Duration,
+    #[doc(hidden)]
+    pub recycle: RecycleMode,
+    /// Whether the device's translation of each received buffer is waited for alone, instead of once for a burst. For comparison only.
+    #[doc(hidden)]
+    pub wait_each: bool,
+    #[doc(hidden)]
+    pub pauses: Pauses,
+}
+
+impl Default for Config {
+    /// One queue of 512 descriptors each way, everything that the device can do for us.
+    fn default() -> Config {
+        Config {
+            rx_ring: RingSize(512),
+            tx_ring: RingSize(512),
+            queues: 1,
+            mtu: 1500,
+            policy: DmaPolicy::default(),
+            copybreak: None,
+            filter: Filter::Promiscuous,
+            batch: BURST,
+            report_every: 32,
+            interrupts: false,
+            csum: true,
+            tso: true,
+            vlan: true,
+            rss_key: Toeplitz::SYMMETRIC_KEY,
+            stall: Duration::from_secs(1),
+            recycle: RecycleMode::default(),
+            wait_each: false,
+            pauses: Pauses::default(),
+        }
+    }
+}
+
+impl Config {
+    /// Checks what the types do not.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the option, its value and the rule.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        within("queues", self.queues.into(), 1..=2)?;
+        within("mtu", self.mtu.into(), MTU)?;
+        within("rs", self.report_every.into(), RS)?;
+        within("stall", self.stall.as_millis().try_into().unwrap_or(u64::MAX), STALL_MS)
+    }
+
+    /// Longest frame in bytes, tags included, check sequence not.
+    pub(super) fn max_frame(&self) -> usize {
+        (usize::from(self.mtu) + ETHERNET + TAGS).min(MAX_FRAME)
+    }
+
+    /// Whether frames are longer than what any Ethernet device takes.
+    pub(super) fn is_jumbo(&self) -> bool {
+        self.mtu > 1500
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_breaks_a_rule_is_named_with_its_value_and_the_rule() {
+        let text = |e: ConfigError| e.to_string();
+        assert_eq!(text(RingSize::new("rx", 79).unwrap_err()), "rx=79: must be from 80 to 4096");
+        assert_eq!(text(RingSize::new("tx", 84).unwrap_err()), "tx=84: must be a multiple of 8");
+        assert_eq!(text(Copybreak::new(16385).unwrap_err()), "copybreak=16385: must be from 0 to 16384");
+        let bad = |c: Config| text(c.check().unwrap_err());
+        assert_eq!(bad(Config { queues: 3, ..Config::default() }), "queues=3: must be from 1 to 2");
+        assert_eq!(bad(Config { mtu: 9217, ..Config::default() }), "mtu=9217: must be from 68 to 9216");
+        assert_eq!(bad(Config { report_every: 0, ..Config::default() }), "rs=0: must be from 1 to 64");
+        assert!(bad(Config { stall: Duration::ZERO, ..Config::default() }).starts_with("stall=0"));
+        assert_eq!(Config::default().check(), Ok(()));
+    }
+
+    #[test]
+    fn the_largest_mtu_gives_the_longest_frame_of_the_device() {
+        assert_eq!(Config { mtu: 9216, ..Config::default() }.max_frame(), 9230);
+        assert_eq!(Config::default().max_frame(), 1522);
+    }
+}

@@ -1,0 +1,385 @@
+//! The buffers' states, step by step, with descriptors that a test writes back.
+
+use super::super::control::{Control, Faults};
+use super::super::fake::{FakeDma, Script};
+use super::super::slots::next;
+use super::*;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use towpath_bus::{DmaPolicy, Domain, Flush};
+use towpath_packet::{Backing, Direction, Pool, PoolConfig};
+
+const RING: u32 = 80;
+const STRICT: DmaPolicy = DmaPolicy::PerBuffer { flush: Flush::Strict };
+const DONE: u64 = 1;
+const END: u64 = 2;
+const BROKEN: u64 = 0x0100_0000;
+
+struct Bench {
+    core: RxCore<FakeDma>,
+    script: Arc<Script>,
+    pool: Pool,
+    control: Control,
+    out: Batch,
+    batch: u32,
+    tail: u32,
+    /// Descriptors of each tail write.
+    announced: Vec<u32>,
+    /// The next descriptor that the device writes.
+    device: u32,
+}
+
+fn bench_with(policy: DmaPolicy, config: Config, capacity: usize) -> Bench {
+    let script = Arc::new(Script::default());
+    let domain = Domain::new(FakeDma::new(script.clone(), true), policy).unwrap();
+    let config_of_pool = PoolConfig { capacity, chunk: 2048, backing: Backing::Anonymous, ..Default::default() };
+    let pool = Pool::new(config_of_pool).unwrap();
+    domain.register(pool.region().unwrap()).unwrap();
+    let control = Control::new(&config);
+    let parts = RxParts {
+        ring: Ring::new(&domain, RING).unwrap(),
+        mapper: Mapper::new(&domain, RING, 2048).unwrap(),
+        buffers: pool.cache(Direction::Rx).unwrap(),
+        copies: None,
+        buffer_size: 1920,
+    };
+    let core = RxCore::new(parts, &config, 0, Log::new(&control));
+    Bench { core, script, pool, control, out: Batch::new(), batch: 64, tail: 0, announced: Vec::new(), device: 0 }
+}
+
+fn bench(policy: DmaPolicy) -> Bench {
+    bench_with(policy, Config::default(), 1024)
+}
+
+impl Bench {
+    fn refill(&mut self) -> usize {
+        let (tail, announced) = (&mut self.tail, &mut self.announced);
+        self.core.refill(self.batch, |index| {
+            announced.push(distance(*tail, index, RING));
+            *tail = index;
+        })
+    }
+
+    /// The device writes a descriptor back.
+    fn write(&mut self, len: u64, status: u64) {
+        self.core.ring.store(self.device, [0, len << 32 | status]);
+        self.device = next(self.device, RING);
+    }
+
+    fn receive(&mut self, copybreak: usize) -> usize {
+        self.core.receive(&mut self.out, Terms { copybreak, tags: true }).0
+    }
+
+    fn drain(&mut self) {
+        while let Some(packet) = self.out.pop() {
+            drop(packet);
+        }
+    }
+
+    fn faults(&self) -> Faults {
+        self.control.faults()
+    }
+
+    fn mapped(&self) -> usize {
+        self.script.live.lock().unwrap().len()
+    }
+
+    /// Ends it; buffers that are missing from the pool.
+    fn end(mut self) -> usize {
+        self.drain();
+        self.core.release();
+        let stats = self.pool.stats();
+        stats.capacity - stats.home
+    }
+}
+
+#[test]
+fn all_but_one_descriptor_are_filled_and_announced() {
+    let mut b = bench(STRICT);
+    assert_eq!(b.refill(), 79);
+    assert_eq!((b.tail, b.mapped()), (79, 79));
+    assert_eq!(b.refill(), 0);
+    assert_eq!(b.end(), 0);
+}
+
+#[test]
+fn descriptors_are_announced_by_batches_and_a_small_rest_waits_while_the_device_has_plenty() {
+    for (batch, full, after_20, after_40) in [
+        (64, vec![20, 20, 20, 19], vec![20], vec![20]),
+        (16, vec![16; 4], vec![16; 2], vec![16]),
+        (8, vec![8; 9], vec![8; 3], vec![8; 2]),
+        (1, vec![1; 79], vec![1; 20], vec![1; 20]),
+    ] {
+        let mut b = bench(STRICT);
+        b.batch = batch;
+        b.refill();
+        assert_eq!(b.announced, full);
+        for expected in [after_20, after_40] {
+            b.announced.clear();
+            (0..20).for_each(|_| b.write(100, DONE | END));
+            assert_eq!(b.receive(2048), 20);
+            b.drain();
+            b.refill();
+            assert_eq!(b.announced, expected, "batch {batch}");
+        }
+        assert_eq!(b.end(), 0);
+    }
+}
+
+#[test]
+fn a_copied_frame_costs_two_syncs_and_no_mapping() {
+    let mut b = bench(STRICT);
+    b.refill();
+    for _ in 0..10 {
+        for _ in 0..10 {
+            b.write(100, DONE | END);
+        }
+        assert_eq!(b.receive(2048), 10);
+        assert!(b.out.iter().all(|p| p.len() == 100));
+        b.drain();
+        b.refill();
+    }
+    let counts = b.core.counts();
+    assert_eq!((counts.maps, counts.unmaps, counts.flushes), (80, 0, 0), "each slot has been filled once");
+    assert_eq!((counts.syncs_for_cpu, counts.syncs_for_device), (100, 100));
+    assert_eq!((counts.copies, counts.recycled, counts.handed), (100, 100, 0));
+    assert_eq!(b.end(), 0);
+}
+
+#[test]
+fn a_frame_that_is_handed_on_costs_one_unmapping_and_one_mapping_and_a_burst_one_wait() {
+    let mut b = bench(STRICT);
+    b.refill();
+    for _ in 0..10 {
+        b.write(1522, DONE | END);
+    }
+    assert_eq!(b.receive(256), 10);
+    assert_eq!(b.mapped(), 69);
+    b.refill();
+    let counts = b.core.counts();
+    assert_eq!((counts.maps, counts.unmaps, counts.flushes, counts.handed, counts.copies), (89, 10, 1, 10, 0));
+    assert_eq!(b.end(), 0);
+}
+
+#[test]
+fn the_old_way_maps_and_unmaps_every_buffer_whatever_becomes_of_it() {
+    let mut b = bench_with(STRICT, Config { recycle: RecycleMode::UnmapFirst, ..Config::default() }, 1024);
+    b.refill();
+    for status in [DONE | END, DONE | END | BROKEN, DONE | END] {
+        b.write(100, status);
+    }
+    assert_eq!(b.receive(2048), 2);
+    assert_eq!(b.mapped(), 76);
+    b.refill();
+    let counts = b.core.counts();
+    assert_eq!((counts.maps, counts.unmaps, counts.flushes, counts.copies), (82, 3, 1, 2));
+    assert_eq!((counts.syncs_for_cpu, counts.syncs_for_device), (3, 0));
+    assert_eq!(b.end(), 0);
+}
+
+#[test]
+fn without_protection_nothing_is_mapped_by_either_way() {
+    for recycle in [RecycleMode::KeepMapped, RecycleMode::UnmapFirst] {
+        let mut b = bench_with(DmaPolicy::Persistent, Config { recycle, ..Config::default() }, 1024);
+        b.refill();
+        b.write(100, DONE | END);
+        b.write(1500, DONE | END);
+        assert_eq!(b.receive(256), 2);
+        b.refill();
+        let counts = b.core.counts();
+        assert_eq!((counts.maps, counts.unmaps, counts.flushes, counts.copies, counts.handed), (0, 0, 0, 1, 1));
+        assert_eq!(b.end(), 0);
+    }
+}
+
+#[test]
+fn broken_frames_and_parts_of_endless_ones_go_back_without_a_mapping() {
+    let mut b = bench(STRICT);
+    b.refill();
+    b.write(100, DONE | END | BROKEN);
+    for _ in 0..70 {
+        b.write(1000, DONE);
+    }
+    assert_eq!(b.receive(0), 0);
+    b.refill();
+    b.write(1000, DONE | END);
+    b.write(60, DONE | END);
+    assert_eq!(b.receive(0), 1, "what follows the end of the endless frame is received");
+    let (counts, faults) = (b.core.counts(), b.faults());
+    assert_eq!((counts.unmaps, counts.recycled), (1, 72));
+    assert_eq!((faults.broken_frames, faults.endless_frames), (1, 1));
+    assert_eq!(b.end(), 0);
+}
+
+#[test]
+fn a_mapping_that_fails_leaves_the_slot_with_its_buffer_and_is_tried_again() {
+    let mut b = bench(STRICT);
+    b.script.fail_maps.store(1, Relaxed);
+    assert_eq!(b.refill(), 0);
+    assert_eq!((b.tail, b.faults().map_failed), (0, 1), "nothing is announced that has no address");
+    b.script.fail_maps.store(0, Relaxed);
+    assert_eq!(b.refill(), 79);
+    assert_eq!(b.pool.stats().shortages, 0);
+    b.script.fail_maps.store(1, Relaxed);
+    for _ in 0..20 {
+        b.write(1000, DONE | END);
+    }
+    assert_eq!(b.receive(0), 20);
+    b.drain();
+    assert_eq!(b.refill(), 0);
+    assert_eq!(b.refill(), 20);
+    assert_eq!(b.end(), 0);
+}
+
+#[test]
+fn a_pool_that_is_dry_leaves_slots_empty_until_buffers_come_home() {
+    let mut b = bench_with(STRICT, Config::default(), 90);
+    assert_eq!(b.refill(), 79);
+    for _ in 0..40 {
+        b.write(1000, DONE | END);
+    }
+    assert_eq!(b.receive(0), 40);
+    assert!(b.refill() < 40);
+    assert!(b.faults().no_buffer > 0);
+    b.drain();
+    while b.refill() > 0 {}
+    assert_eq!(b.mapped(), 79);
+    assert_eq!(b.end(), 0);
+}
+
+#[test]
+fn without_a_buffer_for_the_copy_the_frame_itself_is_handed_on() {
+    let mut b = bench_with(STRICT, Config::default(), 79);
+    assert_eq!(b.refill(), 79);
+    for _ in 0..3 {
+        b.write(64, DONE | END);
+    }
+    assert_eq!(b.receive(2048), 3);
+    let counts = b.core.counts();
+    assert_eq!((counts.copies, counts.handed, counts.unmaps), (0, 3, 3));
+    assert_eq!(b.end(), 0);
+}
+
+#[test]
+fn a_buffer_that_can_not_be_unmapped_is_never_used_again() {
+    let mut b = bench(STRICT);
+    b.refill();
+    b.script.fail_unmaps.store(1, Relaxed);
+    b.write(1000, DONE | END);
+    b.write(1000, DONE | END);
+    assert_eq!(b.receive(0), 1);
+    assert_eq!((b.faults().leaked, b.faults().lost_frames), (1, 1));
+    assert_eq!(b.refill(), 2);
+    assert_eq!(b.end(), 1);
+}
+
+#[test]
+fn frames_whose_translations_may_still_be_cached_are_not_handed_on() {
+    let mut b = bench(STRICT);
+    b.refill();
+    b.script.fail_flushes.store(1, Relaxed);
+    for len in [1000, 64, 1000] {
+        b.write(len, DONE | END);
+    }
+    assert_eq!(b.receive(256), 1, "the copy was made of a buffer that stayed mapped");
+    assert_eq!((b.faults().leaked, b.faults().lost_frames), (2, 2));
+    assert_eq!(b.end(), 2);
+}
+
+#[test]
+fn a_long_frame_becomes_a_chain_and_waits_for_its_end() {
+    let mut b = bench_with(STRICT, Config { mtu: 9000, ..Config::default() }, 1024);
+    b.refill();
+    b.write(1920, DONE);
+    b.write(0, DONE);
+    b.write(1920, DONE);
+    assert_eq!(b.receive(0), 0);
+    assert_eq!(b.core.counts().unmaps, 0, "a frame that has begun keeps its buffers");
+    b.write(60, DONE | END);
+    assert_eq!(b.receive(0), 1);
+    let packet = b.out.pop().unwrap();
+    assert_eq!((packet.len(), packet.frags()), (3900, 2), "a buffer without bytes is no fragment");
+    drop(packet);
+    assert_eq!(b.end(), 0);
+}
+
+#[test]
+fn a_chain_below_the_threshold_is_copied_into_one_buffer() {
+    let mut b = bench_with(STRICT, Config { mtu: 9000, ..Config::default() }, 1024);
+    b.core.buffer_size = 1024;
+    b.refill();
+    b.write(1024, DONE);
+    b.write(300, DONE | END);
+    assert_eq!(b.receive(16384), 1);
+    let packet = b.out.pop().unwrap();
+    assert_eq!((packet.len(), packet.frags(), b.core.counts().unmaps), (1324, 0, 0));
+    drop(packet);
+    assert_eq!(b.end(), 0);
+}
+
+#[test]
+fn lengths_that_can_not_be_are_counted_and_cost_no_buffer() {
+    let mut b = bench(STRICT);
+    b.refill();
+    b.write(0xffff, DONE | END);
+    b.write(13, DONE | END);
+    b.write(1600, DONE | END);
+    b.write(60, DONE | END);
+    assert_eq!(b.receive(0), 1);
+    let faults = b.faults();
+    assert_eq!((faults.bad_lengths, faults.runts, faults.oversize), (1, 1, 1));
+    assert_eq!(b.end(), 0);
+}
+
+#[test]
+fn a_descriptor_that_was_not_announced_is_not_looked_at() {
+    let mut b = bench(STRICT);
+    for _ in 0..79 {
+        b.write(100, DONE | END);
+    }
+    assert_eq!(b.receive(0), 0);
+    assert_eq!(b.end(), 0);
+}
+
+#[test]
+fn a_descriptor_that_comes_back_before_its_turn_is_noticed() {
+    let mut b = bench(STRICT);
+    b.refill();
+    assert!(!b.core.is_out_of_order());
+    b.device = 5;
+    b.write(100, DONE | END);
+    assert_eq!(b.receive(0), 0);
+    assert!(b.core.is_out_of_order());
+    b.core.restart();
+    assert_eq!(b.mapped(), 79, "buffers stay mapped over a reset");
+    b.device = 0;
+    assert_eq!(b.refill(), 79);
+    b.write(100, DONE | END);
+    assert_eq!(b.receive(0), 1);
+    assert_eq!(b.end(), 0);
+}
+
+#[test]
+fn a_device_that_may_go_on_writing_keeps_its_buffers_for_ever() {
+    let mut b = bench(STRICT);
+    b.refill();
+    let Bench { core, pool, control, .. } = b;
+    core.abandon();
+    assert_eq!(control.faults().leaked, 79);
+    assert_eq!(pool.stats().capacity - pool.stats().home, 79);
+}
+
+#[test]
+fn tails_are_announced_by_batches_unless_the_device_runs_dry() {
+    let mut b = bench(DmaPolicy::Persistent);
+    b.refill();
+    let mut told = 0;
+    for _ in 0..64 {
+        b.write(64, DONE | END);
+        b.receive(256);
+        b.drain();
+        b.core.refill(64, |_| told += 1);
+    }
+    assert_eq!(told, 4);
+    assert_eq!(b.end(), 0);
+}

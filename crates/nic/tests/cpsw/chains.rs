@@ -1,0 +1,178 @@
+//! Frames that are longer than a buffer, and devices that lie about them.
+
+use super::rig::{Rig, Way, assert_stamps, config, model_config, stamp};
+use towpath_model::cpsw::{self as model, Injected, Lie};
+use towpath_nic::cpsw::{Config, CpswError, FreeRing, open};
+use towpath_packet::port::{RxQueue, TxQueue};
+use towpath_packet::{Backing, Batch, Packet, Pool, PoolConfig};
+
+/// Those that take chains: UDMA only with rings of messages.
+const WAYS: [Way; 3] = [Way::Pktdma, Way::PktdmaUntagged, Way::UdmaMessages];
+const LONGEST: usize = 9000;
+/// Bytes of a frame that a buffer takes.
+const BUFFER: usize = 2048 - 128;
+
+/// Jumbo frames in buffers of less than 2 KiB: up to five a frame.
+fn jumbo(way: Way, rx_ring: u32) -> Rig {
+    let config = Config { rx_ring, tx_descriptors: 32, max_len: 9018, rx_buffers: 6, ..config(way, 1) };
+    Rig::with(config, model::Config { host_depth: 1024, ..model_config(way, 1) })
+}
+
+fn inject(rig: &Rig, number: u32, len: usize, lie: Lie) {
+    assert!(rig.model.inject(1, &stamp(0, number, len), Injected { lie, ..Injected::default() }));
+}
+
+#[test]
+fn a_frame_of_any_length_arrives_whole_whatever_buffers_it_takes() {
+    for way in WAYS {
+        let mut rig = jumbo(way, 24);
+        let edges = (1..=4).flat_map(|buffers| [-1, 0, 1].map(|off| (buffers * BUFFER).strict_add_signed(off)));
+        let lengths = (60..=LONGEST).step_by(57).chain(edges).chain([LONGEST]);
+        let mut number = 0;
+        for len in lengths {
+            inject(&rig, number, len, Lie::None);
+            number += 1;
+            rig.run(number as usize % 9);
+            rig.model.settle();
+            let frames = rig.receive(0);
+            assert_stamps(&frames, 0, number - 1);
+            assert_eq!(frames.len(), 1, "{way:?}: frame of {len} bytes");
+        }
+        let counts = rig.ports[0].rx[0].counts()[0];
+        assert_eq!((counts.received, counts.broken, counts.strays), (u64::from(number), 0, 0));
+        assert_eq!(rig.model.starved(), 0);
+        rig.finish();
+        rig.assert_no_leak();
+    }
+}
+
+#[test]
+fn short_frames_between_long_ones_leave_the_rest_of_their_chains_for_others() {
+    let mut rig = jumbo(Way::Pktdma, 24);
+    let posted = |rig: &Rig| rig.pool.stats().capacity - rig.pool.stats().home;
+    rig.receive(0);
+    let before = posted(&rig);
+    for number in 0..100 {
+        inject(&rig, number, if number % 3 == 0 { 6000 } else { 70 }, Lie::None);
+        rig.model.settle();
+        assert_stamps(&rig.receive(0), 0, number);
+    }
+    // Buffers are in the ring, or in a cache: none was given up.
+    assert!(posted(&rig) <= before + 64, "{} buffers away, {before} before", posted(&rig));
+    rig.finish();
+    rig.assert_no_leak();
+}
+
+#[test]
+fn long_frames_go_out_as_they_came_in() {
+    for way in WAYS {
+        let mut rig = jumbo(way, 24);
+        for number in 0..20 {
+            let packet = rig.fragmented(&stamp(0, number, 8000), 5);
+            rig.send(0, packet);
+            rig.settle();
+        }
+        let sent = rig.plugs[0].drain();
+        assert_eq!(sent.len(), 20, "{way:?}");
+        assert_stamps(&sent, 0, 0);
+        rig.finish();
+    }
+}
+
+#[test]
+fn a_frame_that_finds_too_few_buffers_is_dropped_and_the_next_finds_them() {
+    let mut rig = jumbo(Way::UdmaMessages, 24);
+    // Of 24 buffers five frames take four each; a sixth finds four, and needs five.
+    (0..5).for_each(|number| inject(&rig, number, 7000, Lie::None));
+    inject(&rig, 5, 8900, Lie::None);
+    inject(&rig, 5, 7000, Lie::None);
+    rig.model.settle();
+    assert_eq!(rig.model.starved(), 1);
+    let frames = rig.receive(0);
+    assert_eq!(frames.len(), 6);
+    assert_stamps(&frames, 0, 0);
+    rig.finish();
+    rig.assert_no_leak();
+}
+
+/// Frames with the lie between good ones: only they are lost, and at the end everything is home.
+fn lies(way: Way, lie: Lie, len: usize) {
+    let mut rig = jumbo(way, 64);
+    let mut batch = Batch::new();
+    for round in 0..4 {
+        inject(&rig, 2 * round, 5000, Lie::None);
+        inject(&rig, 2 * round, len, lie);
+        inject(&rig, 2 * round + 1, 100, Lie::None);
+        rig.model.settle();
+        assert_eq!(rig.ports[0].rx[0].rx(&mut batch), 2, "{way:?} {lie:?} in round {round}");
+        let frames: Vec<_> = batch.iter().map(Packet::to_vec).collect();
+        assert_stamps(&frames, 0, 2 * round);
+        rig.cache.free_bulk(&mut batch);
+        rig.ports[0].rx[0].refill();
+    }
+    assert_eq!(rig.ports[0].rx[0].counts()[0].broken, 4, "{way:?} {lie:?}");
+    rig.model.answer_reads(4);
+    rig.stop();
+    for stop in rig.control.stops() {
+        assert!(stop.orderly && stop.home == stop.descriptors, "{way:?} {lie:?}: {stop:?}");
+    }
+    rig.assert_no_leak();
+}
+
+#[test]
+fn a_frame_that_is_said_to_be_longer_than_its_buffers_is_dropped() {
+    for way in WAYS {
+        for (len, excess) in [(100, 20_000), (3000, 9000), (9000, 4_000_000), (BUFFER, 1)] {
+            lies(way, Lie::Longer(excess), len);
+        }
+    }
+}
+
+#[test]
+fn a_chain_that_leads_nowhere_or_in_a_circle_or_does_not_reach_the_frames_end_is_dropped() {
+    for lie in [Lie::Nowhere, Lie::Loop, Lie::NoEnd] {
+        lies(Way::UdmaMessages, lie, 3000);
+    }
+    // So is a frame that is complete, and goes on.
+    for lie in [Lie::Nowhere, Lie::Loop] {
+        lies(Way::UdmaMessages, lie, 9000);
+    }
+}
+
+#[test]
+fn a_frame_of_one_buffer_that_is_said_to_go_on_is_dropped_where_frames_have_one_buffer() {
+    let mut rig = Rig::new(Way::UdmaMessages, 1);
+    inject(&rig, 0, 100, Lie::Loop);
+    inject(&rig, 0, 100, Lie::None);
+    rig.model.settle();
+    assert_stamps(&rig.receive(0), 0, 0);
+    assert_eq!(rig.ports[0].rx[0].counts()[0].broken, 1);
+    rig.finish();
+}
+
+#[test]
+fn an_exposed_ring_of_udma_takes_no_chains() {
+    let model = model::Cpsw::new(model_config(Way::Udma, 1)).unwrap();
+    let config = Config { rx_buffers: 2, ..config(Way::Udma, 1) };
+    assert_eq!(config.soc.free_ring, FreeRing::Exposed);
+    let error = open(model.bus(), std::sync::Arc::new(model.firmware()), config).unwrap_err();
+    assert!(matches!(error, CpswError::Config { field: "rx_buffers", .. }), "{error}");
+}
+
+#[test]
+fn small_buffers_take_ordinary_frames_in_several_pieces() {
+    for way in WAYS {
+        let config = Config { rx_ring: 32, rx_buffers: 8, ..config(way, 1) };
+        let pool =
+            Pool::new(PoolConfig { chunk: 512, capacity: 1024, backing: Backing::Anonymous, ..PoolConfig::default() });
+        let mut rig = Rig::with_pool(config, model_config(way, 1), pool.unwrap());
+        for number in 0..40 {
+            inject(&rig, number, 64 + number as usize * 35, Lie::None);
+            rig.model.settle();
+            assert_stamps(&rig.receive(0), 0, number);
+        }
+        assert_eq!(rig.ports[0].tx[0].pending(), 0);
+        rig.finish();
+        rig.assert_no_leak();
+    }
+}

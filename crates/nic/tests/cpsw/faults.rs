@@ -1,0 +1,169 @@
+//! What fails on the way (T8): firmware, memory that the device can't reach, buffers, packets that can't be sent.
+
+use super::rig::{Rig, Way, assert_stamps, config, model_config, pool, stamp};
+use std::sync::Arc;
+use towpath_bus::tisci::Tisci;
+use towpath_model::cpsw::{self as model, Cpsw};
+use towpath_model::wire::{Wire, cable};
+use towpath_nic::cpsw::{Config, open};
+use towpath_packet::port::{Port, RxQueue, Start, TxQueue};
+use towpath_packet::{Batch, Direction, DropReason, Gso, GsoKind, Offloads, Packet};
+
+#[test]
+fn t8_whatever_firmware_refuses_is_named_and_nothing_stays_behind() {
+    for way in Way::ALL {
+        let mut refused = 0;
+        for call in 1.. {
+            let model = Cpsw::new(model::Config { steps_per_read: 2, ..model_config(way, 1) }).unwrap();
+            let (near, mut far) = cable(8);
+            model.plug(1, near);
+            let firmware = Arc::new(model.firmware());
+            firmware.refuse(call);
+            let pool = pool(256);
+            let (mut ports, control) = open(model.bus(), firmware as Arc<dyn Tisci>, config(way, 1)).unwrap();
+            let start = Start { pool: pool.clone(), queues: 1, accept: Offloads::ALL };
+            let started = ports.pop().unwrap().start(start);
+            match started {
+                Err(error) => {
+                    assert!(error.to_string().contains("a refusal was asked for"), "{error}");
+                    refused += 1;
+                }
+                Ok(queues) => {
+                    assert!(far.send(&stamp(0, 0, 60)));
+                    drop(queues);
+                    assert!(refused >= 6, "{way:?}: {refused} calls");
+                    drop(control);
+                    assert_eq!(pool.stats().home, 256);
+                    break;
+                }
+            }
+            drop(control);
+            assert!(model.violation().is_none(), "{}", model.violation().unwrap());
+            assert_eq!(pool.stats().home, 256, "after refusal of call {call}");
+        }
+    }
+}
+
+#[test]
+fn t8_a_packet_of_memory_that_the_device_cannot_reach_is_copied() {
+    let mut rig = Rig::new(Way::Pktdma, 1);
+    let other = pool(64);
+    let mut cache = other.cache(Direction::Tx).unwrap();
+    for number in 0..40 {
+        let mut packet = rig.packet(&stamp(0, number, 90)[..20]);
+        let rest = Packet::copy_from(&mut cache, &stamp(0, number, 90)[20..]).unwrap();
+        packet.append(rest).unwrap();
+        rig.send(0, packet);
+        rig.run(10);
+    }
+    rig.settle();
+    let sent = rig.plugs[0].drain();
+    assert_eq!(sent.len(), 40);
+    assert_stamps(&sent, 0, 0);
+    assert_eq!(rig.ports[0].tx[0].counters().snapshot().copied, 40);
+    drop(cache);
+    assert_eq!(other.stats().home, 64);
+    rig.finish();
+}
+
+#[test]
+fn a_packet_of_more_pieces_than_a_chain_has_is_copied() {
+    let mut rig = Rig::new(Way::Udma, 1);
+    let packet = rig.fragmented(&stamp(0, 0, 400), 40);
+    rig.send(0, packet);
+    rig.settle();
+    assert_stamps(&rig.plugs[0].drain(), 0, 0);
+    rig.assert_clean();
+}
+
+#[test]
+fn t8_what_can_never_be_sent_is_dropped_by_name_in_the_middle_of_a_batch_and_strands_nothing() {
+    let mut rig = Rig::new(Way::Pktdma, 1);
+    let mut batch = Batch::new();
+    let long = vec![0; 1900];
+    for (i, bytes) in [stamp(0, 0, 60), vec![0; 13], stamp(0, 1, 60), long.clone(), stamp(0, 2, 60)].iter().enumerate()
+    {
+        let mut packet = rig.packet(bytes);
+        if i == 3 {
+            let tail = rig.packet(&long[..500]);
+            packet.append(tail).unwrap();
+        }
+        batch.push(packet).unwrap();
+    }
+    let mut segments = rig.packet(&stamp(0, 9, 60));
+    segments.set_gso(Some(Gso { kind: GsoKind::Udp, ecn: false, size: 10, segs: 5, hdr_len: 42 }));
+    batch.push(segments).unwrap();
+    assert_eq!(rig.ports[0].tx[0].tx(&mut batch), 6);
+    rig.ports[0].tx[0].kick();
+    rig.settle();
+    let sent = rig.plugs[0].drain();
+    assert_eq!(sent.len(), 3);
+    assert_stamps(&sent, 0, 0);
+    let counted = rig.ports[0].tx[0].counters().snapshot();
+    assert_eq!(counted.packets, 3);
+    for reason in [DropReason::Malformed, DropReason::TooLong, DropReason::Offload] {
+        assert_eq!(counted.dropped(reason), 1, "{reason:?}");
+    }
+    rig.assert_clean();
+}
+
+#[test]
+fn what_was_staged_before_room_ran_out_is_announced() {
+    for way in Way::ALL {
+        let mut rig = Rig::with(Config { tx_ring: 4, ..config(way, 1) }, model_config(way, 1));
+        rig.control.batching(1).unwrap().resize(towpath_nic::cpsw::BatchSize::MAX);
+        let mut batch = Batch::new();
+        for number in 0..6 {
+            let packet = rig.packet(&stamp(0, number, 60));
+            batch.push(packet).unwrap();
+        }
+        // Neither a full batch nor a kick: the ring is full.
+        assert_eq!((rig.ports[0].tx[0].tx(&mut batch), batch.len()), (4, 2));
+        rig.model.settle();
+        assert_eq!(rig.plugs[0].drain().len(), 4, "{way:?}");
+    }
+}
+
+#[test]
+fn what_is_staged_has_its_slots_before_it_is_announced() {
+    for way in Way::ALL {
+        let mut rig = Rig::with(Config { tx_ring: 4, ..config(way, 1) }, model_config(way, 1));
+        rig.control.batching(1).unwrap().resize(towpath_nic::cpsw::BatchSize::MAX);
+        let mut taken = 0;
+        for number in 0..6 {
+            let packet = rig.packet(&stamp(0, number, 60));
+            let mut batch = Batch::new();
+            batch.push(packet).unwrap();
+            taken += rig.ports[0].tx[0].tx(&mut batch);
+        }
+        assert_eq!(taken, 4, "{way:?}");
+        rig.finish();
+    }
+}
+
+#[test]
+fn t8_a_pool_that_is_dry_stops_reception_only_until_buffers_are_back() {
+    for way in Way::ALL {
+        let mut rig = Rig::new(way, 1);
+        let hoard: Vec<_> = std::iter::from_fn(|| rig.cache.alloc()).collect();
+        let mut batch = Batch::new();
+        let mut number = 0;
+        for _ in 0..10 {
+            assert!(rig.plugs[0].send(&stamp(0, number, 60)));
+            rig.model.settle();
+            rig.ports[0].rx[0].refill();
+            number += rig.ports[0].rx[0].rx(&mut batch) as u32;
+        }
+        assert!(number <= 16);
+        hoard.into_iter().for_each(|packet| rig.cache.free(packet));
+        rig.cache.free_bulk(&mut batch);
+        let cache = std::mem::replace(&mut rig.cache, rig.pool.cache(Direction::Tx).unwrap());
+        drop(cache);
+        rig.ports[0].rx[0].refill();
+        assert!(rig.plugs[0].send(&stamp(0, 500, 60)));
+        rig.model.settle();
+        let last = rig.receive(0).pop().expect("reception goes on");
+        assert_eq!(last, stamp(0, 500, 60), "{way:?}");
+        rig.assert_clean();
+    }
+}

@@ -1,0 +1,133 @@
+//! Interrupts of level and of edges (M8), and channels that do not wait for each other's (M17).
+
+use super::rig::{Rig, Way, assert_stamps, config, model_config, stamp};
+use std::os::fd::RawFd;
+use towpath_bus::{Bus, Irq};
+use towpath_model::cpsw::{self as model, Injected, IrqMode};
+use towpath_nic::cpsw::Config;
+use towpath_packet::Batch;
+use towpath_packet::port::{RxQueue, TxQueue, Wake};
+
+fn is_readable(fd: RawFd) -> bool {
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: the pointer is that of one `pollfd`, which lives across the call.
+    unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
+}
+
+fn descriptor(rig: &Rig) -> RawFd {
+    match rig.ports[0].rx[0].wake() {
+        Wake::Fd(fd) => fd,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A receiver that looks at its queue only when it was woken, and then until nothing is left; frames that are good have numbers.
+fn woken_receiver(way: Way, irq: IrqMode, seed: u64) {
+    let mut rig = Rig::with(config(way, 1), model::Config { irq, seed, ..model_config(way, 1) });
+    let fd = descriptor(&rig);
+    let (mut batch, mut got, mut number, mut damaged) = (Batch::<64>::new(), Vec::new(), 0, 0);
+    for turn in 0..600_u64 {
+        if turn < 300 && turn % 3 == seed % 3 {
+            // A damaged frame alone must not put the receiver to sleep on those behind it.
+            let error = u8::from(turn % 4 == 1);
+            assert!(rig.model.inject(1, &stamp(0, number, 90), Injected { error, ..Injected::default() }));
+            number += u32::from(error == 0);
+            damaged += u64::from(error);
+        }
+        rig.run((turn * 7 + seed) as usize % 5);
+        if turn > 300 {
+            rig.model.settle();
+        }
+        if !is_readable(fd) {
+            continue;
+        }
+        assert_eq!(descriptor(&rig), fd, "taken");
+        while rig.ports[0].rx[0].rx(&mut batch) > 0 {
+            got.extend(batch.iter().map(|packet| packet.to_vec()));
+            rig.cache.free_bulk(&mut batch);
+            // The device goes on while the queue is emptied.
+            rig.run(2);
+        }
+        rig.ports[0].rx[0].refill();
+    }
+    let broken = rig.ports[0].rx[0].counts()[0].broken;
+    assert_eq!(got.len() as u64 + broken + rig.model.starved(), u64::from(number) + damaged, "{way:?} {irq:?} {seed}");
+    assert!(got.len() > 60 && broken > 10, "{} good, {broken} broken", got.len());
+    rig.finish();
+}
+
+#[test]
+fn m8_a_receiver_that_sleeps_on_its_interrupt_misses_no_frame_by_level_or_by_edges() {
+    for way in Way::ALL {
+        for irq in [IrqMode::Level, IrqMode::Edge] {
+            (0..6).for_each(|seed| woken_receiver(way, irq, seed));
+        }
+    }
+}
+
+#[test]
+fn m8_a_burst_of_damaged_frames_does_not_put_the_receiver_to_sleep_on_those_behind_it() {
+    for way in Way::ALL {
+        for irq in [IrqMode::Level, IrqMode::Edge] {
+            let model = model::Config { irq, ..model_config(way, 1) };
+            let mut rig = Rig::with(Config { rx_ring: 128, ..config(way, 1) }, model);
+            // More than a batch.
+            for number in 0..75 {
+                let error = u8::from(number < 70);
+                assert!(rig.model.inject(1, &stamp(0, number, 90), Injected { error, ..Injected::default() }));
+            }
+            rig.model.settle();
+            let mut got = Vec::new();
+            while is_readable(descriptor(&rig)) || got.is_empty() {
+                match rig.receive(0) {
+                    frames if frames.is_empty() => break,
+                    frames => got.extend(frames),
+                }
+            }
+            assert_eq!(got.len(), 5, "{way:?} {irq:?}");
+            assert_stamps(&got, 0, 70);
+            rig.finish();
+        }
+    }
+}
+
+#[test]
+fn m17_a_port_that_stands_still_keeps_no_other_channel_from_completing_or_interrupting() {
+    for way in Way::ALL {
+        for seed in 0..4 {
+            let config = Config { tx_ring: 64, tx_descriptors: 64, ..config(way, 8) };
+            let mut rig = Rig::with(config, model::Config { seed, port_depth: 2, ..model_config(way, 8) });
+            let irqs = rig.model.bus().irqs(8).unwrap();
+            rig.model.stall(3, true);
+            for number in 0..24 {
+                for port in 0..8_u8 {
+                    let packet = rig.packet(&stamp(port, number, 90));
+                    let mut batch = Batch::<64>::new();
+                    batch.push(packet).unwrap();
+                    assert_eq!(rig.ports[usize::from(port)].tx[0].tx(&mut batch), 1);
+                    rig.ports[usize::from(port)].tx[0].kick();
+                }
+                rig.run(30 + seed as usize);
+            }
+            rig.model.settle();
+            let signalled: Vec<_> = irqs.iter().map(|irq| irq.take() > 0).collect();
+            assert_eq!(signalled, [true; 8], "what the stalled port had room for is complete, too");
+            for (port, irq) in irqs.iter().enumerate() {
+                let tx = &mut rig.ports[port].tx[0];
+                let done = tx.reclaim() + tx.reclaim();
+                // Two wait in the port; those that the engine has fetched for it are not through.
+                assert_eq!((done, tx.pending()), if port == 2 { (2, 22) } else { (24, 0) }, "{way:?} port {port}");
+                irq.take();
+                assert_eq!(irq.take(), 0, "the level has fallen");
+            }
+            rig.model.stall(3, false);
+            rig.settle();
+            for port in 0..8 {
+                let sent = rig.plugs[port].drain();
+                assert_eq!(sent.len(), 24);
+                assert_stamps(&sent, port as u8, 0);
+            }
+            rig.finish();
+        }
+    }
+}

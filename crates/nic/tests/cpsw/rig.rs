@@ -1,0 +1,283 @@
+//! A driver, a model, and the far ends of its wires.
+
+use std::sync::Arc;
+use towpath_bus::tisci::Tisci;
+use towpath_model::cpsw::{self as model, Cpsw, CpswBus, Firmware};
+use towpath_model::wire::{Plug, cable};
+use towpath_nic::cpsw::{BatchSize, Config, Control, CpswRx, CpswTx, FreeRing, Soc, open};
+use towpath_packet::port::{Port, Queues, RxQueue, Start, TxQueue};
+use towpath_packet::{Backing, Batch, Cache, Direction, Offloads, Packet, Pool, PoolConfig};
+
+/// A DMA family, with the way in which free descriptors are handed over, and the address tag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    Pktdma,
+    PktdmaUntagged,
+    Udma,
+    UdmaMessages,
+}
+
+impl Way {
+    pub(crate) const ALL: [Way; 4] = [Way::Pktdma, Way::PktdmaUntagged, Way::Udma, Way::UdmaMessages];
+
+    pub(crate) fn soc(self) -> Soc {
+        match self {
+            Way::Pktdma => Soc::AM64X,
+            Way::PktdmaUntagged => Soc { asel: 0, ..Soc::AM64X },
+            Way::Udma => Soc::J7200,
+            Way::UdmaMessages => Soc::J784S4,
+        }
+    }
+
+    pub(crate) fn model(self) -> model::Soc {
+        match self {
+            Way::Pktdma | Way::PktdmaUntagged => model::Soc::Am64x,
+            Way::Udma | Way::UdmaMessages => model::Soc::J784s4,
+        }
+    }
+
+    /// Whether free receive descriptors can be announced by batches.
+    pub(crate) fn exposed(self) -> bool {
+        self.soc().free_ring == FreeRing::Exposed
+    }
+}
+
+/// Frames in flight on a wire of the tests: more than any of them sends.
+const WIRE: usize = 1 << 15;
+
+/// One started port.
+pub(crate) struct Side {
+    pub(crate) rx: Vec<CpswRx<CpswBus>>,
+    pub(crate) tx: Vec<CpswTx<CpswBus>>,
+}
+
+pub(crate) struct Rig {
+    pub(crate) model: Cpsw,
+    pub(crate) firmware: Arc<Firmware>,
+    pub(crate) plugs: Vec<Plug>,
+    pub(crate) pool: Pool,
+    pub(crate) cache: Cache,
+    pub(crate) config: Config,
+    pub(crate) control: Control<CpswBus>,
+    pub(crate) ports: Vec<Side>,
+    seed: u64,
+}
+
+/// What the tests begin with: small rings, so that descriptors turn over.
+pub(crate) fn config(way: Way, ports: u8) -> Config {
+    Config {
+        soc: way.soc(),
+        ports,
+        tx_channels: ports,
+        rx_flows: 1,
+        tx_ring: 16,
+        tx_descriptors: 16,
+        rx_ring: 16,
+        batch: BatchSize::new(4).unwrap(),
+        ..Config::default()
+    }
+}
+
+pub(crate) fn model_config(way: Way, ports: u8) -> model::Config {
+    model::Config { soc: way.model(), ports, ..model::Config::default() }
+}
+
+pub(crate) fn pool(capacity: usize) -> Pool {
+    Pool::new(PoolConfig { capacity, backing: Backing::Anonymous, ..PoolConfig::default() }).unwrap()
+}
+
+impl Rig {
+    pub(crate) fn new(way: Way, ports: u8) -> Rig {
+        Rig::with(config(way, ports), model_config(way, ports))
+    }
+
+    pub(crate) fn with(config: Config, model_config: model::Config) -> Rig {
+        Rig::with_pool(config, model_config, pool(4096))
+    }
+
+    pub(crate) fn with_pool(config: Config, model_config: model::Config, pool: Pool) -> Rig {
+        let model = Cpsw::new(model_config).unwrap();
+        let firmware = Arc::new(model.firmware());
+        let plugs = (1..=config.ports).map(|port| {
+            let (near, far) = cable(WIRE);
+            model.plug(port, near);
+            far
+        });
+        let plugs = plugs.collect();
+        let cache = pool.cache(Direction::Tx).unwrap();
+        let (ports, control) = start(&model, &firmware, config, &pool);
+        Rig { model, firmware, plugs, pool, cache, config, control, ports, seed: 1 }
+    }
+
+    /// Tears everything down; the device stays.
+    pub(crate) fn stop(&mut self) {
+        self.ports.clear();
+    }
+
+    /// Tears everything down while the device answers, and finds all of it home.
+    pub(crate) fn finish(&mut self) {
+        self.model.answer_reads(4);
+        self.stop();
+        self.assert_home();
+    }
+
+    /// Brings everything up again.
+    pub(crate) fn restart(&mut self) {
+        assert!(self.ports.is_empty());
+        (self.ports, self.control) = start(&self.model, &self.firmware, self.config, &self.pool);
+    }
+
+    /// Random actions of the device.
+    pub(crate) fn run(&mut self, steps: usize) -> usize {
+        self.seed += 1;
+        self.model.run(self.seed, steps)
+    }
+
+    pub(crate) fn packet(&mut self, bytes: &[u8]) -> Packet {
+        Packet::copy_from(&mut self.cache, bytes).unwrap()
+    }
+
+    /// A packet of `pieces` chunks with the bytes.
+    pub(crate) fn fragmented(&mut self, bytes: &[u8], pieces: usize) -> Packet {
+        let size = bytes.len().div_ceil(pieces);
+        let mut chunks = bytes.chunks(size);
+        let mut packet = self.packet(chunks.next().unwrap());
+        for chunk in chunks {
+            let next = self.packet(chunk);
+            packet.append(next).unwrap();
+        }
+        packet
+    }
+
+    /// Sends one packet through port `port` (from 0 on), as soon as there is room.
+    pub(crate) fn send(&mut self, port: usize, packet: Packet) {
+        let mut batch = Batch::new();
+        batch.push(packet).unwrap();
+        for _ in 0..100_000 {
+            self.ports[port].tx[0].reclaim();
+            if self.ports[port].tx[0].tx(&mut batch) == 1 {
+                return;
+            }
+            self.run(8);
+        }
+        panic!("no room for a packet: {:?}", self.model.violation());
+    }
+
+    pub(crate) fn kick(&mut self) {
+        for port in &mut self.ports {
+            port.tx.iter_mut().for_each(TxQueue::kick);
+        }
+    }
+
+    /// All frames that port `port` (from 0 on) has received.
+    pub(crate) fn receive(&mut self, port: usize) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        let mut batch = Batch::new();
+        for queue in &mut self.ports[port].rx {
+            queue.refill();
+            while queue.rx(&mut batch) > 0 {
+                frames.extend(batch.iter().map(Packet::to_vec));
+                self.cache.free_bulk(&mut batch);
+                queue.refill();
+            }
+        }
+        frames
+    }
+
+    /// Until nothing moves: everything announced, done, and taken back.
+    pub(crate) fn settle(&mut self) {
+        for _ in 0..4 {
+            self.kick();
+            self.model.settle();
+            for port in &mut self.ports {
+                for tx in &mut port.tx {
+                    tx.reclaim();
+                    tx.reclaim();
+                }
+            }
+        }
+    }
+
+    /// No rule was broken.
+    #[track_caller]
+    pub(crate) fn assert_clean(&self) {
+        if let Some(violation) = self.model.violation() {
+            panic!("{violation}");
+        }
+        if let Some(violation) = self.model.iommu().violations().first() {
+            panic!("{violation}");
+        }
+    }
+
+    /// After everything has stopped: all channels in order, all descriptors home, no buffer away, nothing with the device.
+    #[track_caller]
+    pub(crate) fn assert_home(&self) {
+        assert!(self.ports.is_empty());
+        for stop in self.control.stops() {
+            assert!(stop.orderly, "{stop:?}");
+            assert_eq!(stop.home, stop.descriptors, "{stop:?}");
+            assert!(stop.refusals.is_empty(), "{stop:?}");
+        }
+        assert_eq!(self.model.descriptors_away(), 0);
+        assert_eq!(self.model.in_flight(), 0);
+        self.assert_clean();
+    }
+
+    /// The pool is whole; consumes the rig.
+    #[track_caller]
+    pub(crate) fn assert_no_leak(self) {
+        let pool = self.pool.clone();
+        drop(self);
+        let stats = pool.stats();
+        assert_eq!(stats.home, stats.capacity, "buffers are missing");
+    }
+}
+
+impl Drop for Rig {
+    /// The device answers while the driver waits for it.
+    fn drop(&mut self) {
+        (1..=8).for_each(|port| self.model.stall(port, false));
+        self.model.answer_reads(4);
+        self.ports.clear();
+    }
+}
+
+fn start(model: &Cpsw, firmware: &Arc<Firmware>, config: Config, pool: &Pool) -> (Vec<Side>, Control<CpswBus>) {
+    let calls: Arc<dyn Tisci> = firmware.clone();
+    let (ports, control) = open(model.bus(), calls, config).unwrap();
+    let started = ports.into_iter().map(|port| {
+        let queues = port.info().max_queues;
+        let Queues { rx, tx } = port.start(Start { pool: pool.clone(), queues, accept: Offloads::ALL }).unwrap();
+        Side { rx, tx }
+    });
+    (started.collect(), control)
+}
+
+/// A frame that says where it belongs: its port, its number, its length, and bytes that follow from both.
+pub(crate) fn stamp(port: u8, number: u32, len: usize) -> Vec<u8> {
+    let mut frame = vec![0; len.max(60)];
+    frame[..6].fill(2);
+    frame[6..12].fill(4 + port);
+    frame[12..14].copy_from_slice(&[0x88, 0xb5]);
+    frame[14] = port;
+    frame[15..19].copy_from_slice(&number.to_be_bytes());
+    let len = frame.len() as u32;
+    frame[19..23].copy_from_slice(&len.to_be_bytes());
+    let mut state = number.wrapping_mul(2_654_435_761) ^ u32::from(port);
+    for byte in &mut frame[23..] {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        *byte = (state >> 24) as u8;
+    }
+    frame
+}
+
+/// The frames are those of `port`, from `first` on, none missing, none twice, none changed.
+#[track_caller]
+pub(crate) fn assert_stamps(frames: &[Vec<u8>], port: u8, first: u32) {
+    for (number, frame) in (first..).zip(frames) {
+        let len = u32::from_be_bytes(frame[19..23].try_into().unwrap()) as usize;
+        let is = u32::from_be_bytes(frame[15..19].try_into().unwrap());
+        assert_eq!((frame[14], is, frame.len()), (port, number, len), "frame {number} of port {port}");
+        assert_eq!(frame, &stamp(port, number, len), "bytes of frame {number} of port {port}");
+    }
+}

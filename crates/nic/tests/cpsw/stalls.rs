@@ -1,0 +1,252 @@
+//! Rings that are full, ports that are stalled, wires without a carrier (T6, T9).
+
+use super::rig::{Rig, Way, assert_stamps, config, model_config, stamp};
+use towpath_model::cpsw::{self as model, Injected};
+use towpath_model::wire::Wire;
+use towpath_nic::cpsw::Config;
+use towpath_packet::Batch;
+use towpath_packet::port::{RxQueue, State, TxQueue};
+
+/// Offers one packet; whether it was taken.
+fn offer(rig: &mut Rig, port: usize, number: u32) -> bool {
+    let packet = rig.packet(&stamp(port as u8, number, 100));
+    let mut batch = Batch::new();
+    batch.push(packet).unwrap();
+    let tx = &mut rig.ports[port].tx[0];
+    tx.reclaim();
+    let taken = tx.tx(&mut batch) == 1;
+    tx.kick();
+    taken
+}
+
+#[test]
+fn t6_a_stalled_port_takes_packets_until_its_credits_end_and_goes_on_when_it_is_let_go() {
+    for way in Way::ALL {
+        // More descriptors than slots: only credits keep the ring from being overrun.
+        let config = Config { tx_descriptors: 64, ..config(way, 1) };
+        let mut rig = Rig::with(config, model::Config { port_depth: 2, ..model_config(way, 1) });
+        rig.model.stall(1, true);
+        let mut number = 0;
+        for _ in 0..100 {
+            number += u32::from(offer(&mut rig, 0, number));
+            rig.run(20);
+        }
+        // The ring, less what the port itself holds.
+        assert_eq!(number, 16 + 2, "{way:?}");
+        assert_eq!(rig.ports[0].tx[0].pending(), 16);
+        rig.model.stall(1, false);
+        for _ in 0..100 {
+            rig.run(20);
+            number += u32::from(offer(&mut rig, 0, number));
+        }
+        rig.settle();
+        let sent = rig.plugs[0].drain();
+        assert_eq!(sent.len(), number as usize);
+        assert_stamps(&sent, 0, 0);
+        assert_eq!(rig.ports[0].tx[0].pending(), 0);
+        rig.assert_clean();
+    }
+}
+
+/// What is wrong with the first port.
+#[derive(Debug, Clone, Copy)]
+enum First {
+    Fast,
+    /// It sends a frame every so many turns.
+    Slow(u32),
+    Stalled,
+}
+
+/// Frames that the ports but the first put on their wires while all send for so many steps.
+fn sent_by_the_others(way: Way, config: Config, first: First, steps: usize) -> Vec<usize> {
+    let mut rig = Rig::with(config, model_config(way, config.ports));
+    match first {
+        First::Fast => {}
+        First::Slow(turns) => rig.model.slow_down(1, turns),
+        First::Stalled => rig.model.stall(1, true),
+    }
+    let mut numbers = vec![0; rig.ports.len()];
+    let mut done = 0;
+    while done < steps {
+        for (port, number) in numbers.iter_mut().enumerate() {
+            *number += u32::from(offer(&mut rig, port, *number));
+        }
+        done += rig.run(16);
+    }
+    rig.assert_clean();
+    (1..numbers.len())
+        .map(|port| {
+            let sent = rig.plugs[port].drain();
+            assert_stamps(&sent, port as u8, 0);
+            sent.len()
+        })
+        .collect()
+}
+
+#[track_caller]
+fn assert_not_slowed_down(way: Way, config: Config, first: First, steps: usize) {
+    let free = sent_by_the_others(way, config, First::Fast, steps);
+    let beside = sent_by_the_others(way, config, first, steps);
+    for (&free, &beside) in free.iter().zip(&beside) {
+        assert!(free > 200, "{free}");
+        assert!(beside * 100 >= free * 95, "{way:?} {first:?}: {beside} against {free}");
+    }
+}
+
+#[test]
+fn t9_a_stalled_port_does_not_slow_another_down_that_has_its_own_channel() {
+    for way in Way::ALL {
+        assert_not_slowed_down(way, config(way, 2), First::Stalled, 8000);
+    }
+}
+
+#[test]
+fn t9_a_stalled_port_does_not_slow_those_down_that_share_its_channel() {
+    for way in Way::ALL {
+        for ports in [2, 8] {
+            let config = Config { tx_channels: 1, tx_ring: 64, tx_descriptors: 64, ..config(way, ports) };
+            assert_not_slowed_down(way, config, First::Stalled, 4000 * usize::from(ports));
+        }
+    }
+}
+
+#[test]
+fn t9_a_slow_port_slows_nobody_down_that_shares_its_channel() {
+    for way in [Way::Pktdma, Way::Udma] {
+        let config = Config { tx_channels: 1, tx_ring: 64, tx_descriptors: 64, ..config(way, 3) };
+        assert_not_slowed_down(way, config, First::Slow(400), 15_000);
+    }
+}
+
+#[test]
+fn t9_a_port_that_has_nothing_under_way_gets_the_room_that_others_took_and_left() {
+    for way in Way::ALL {
+        let config = Config { tx_channels: 1, ..config(way, 4) };
+        let mut rig = Rig::with(config, model_config(way, 4));
+        // The first three fill the ring, and never look at it again.
+        let mut batch = Batch::new();
+        for port in 0..3 {
+            for number in 0..7 {
+                let packet = rig.packet(&stamp(port as u8, number, 100));
+                batch.push(packet).unwrap();
+            }
+            rig.ports[port].tx[0].tx(&mut batch);
+            rig.ports[port].tx[0].kick();
+            rig.cache.free_bulk(&mut batch);
+        }
+        assert!(!offer(&mut rig, 3, 0), "the ring is full");
+        assert_eq!(rig.ports[3].tx[0].pending(), 0);
+        rig.model.settle();
+        assert!(offer(&mut rig, 3, 0), "{way:?}");
+        rig.settle();
+        assert_stamps(&rig.plugs[3].drain(), 3, 0);
+        rig.assert_clean();
+    }
+}
+
+#[test]
+fn t9_ports_that_share_a_channel_all_go_on_when_the_stalled_one_is_let_go() {
+    let config = Config { tx_channels: 1, ..config(Way::Pktdma, 4) };
+    let mut rig = Rig::with(config, model_config(Way::Pktdma, 4));
+    rig.model.stall(2, true);
+    let mut numbers = [0_u32; 4];
+    for turn in 0..400 {
+        if turn == 200 {
+            // It has what its FIFO takes, and the channel has nothing for it.
+            assert_eq!((rig.ports[1].tx[0].pending(), numbers[1]), (0, 7));
+            rig.model.stall(2, false);
+        }
+        for (port, number) in numbers.iter_mut().enumerate() {
+            *number += u32::from(offer(&mut rig, port, *number));
+        }
+        rig.run(24);
+    }
+    rig.settle();
+    for (port, &number) in numbers.iter().enumerate() {
+        let sent = rig.plugs[port].drain();
+        assert_eq!(sent.len(), number as usize, "port {port}");
+        assert!(number > 50, "port {port} sent {number}");
+        assert_stamps(&sent, port as u8, 0);
+        assert_eq!(rig.ports[port].tx[0].counters().snapshot().packets, u64::from(number));
+    }
+    rig.assert_clean();
+}
+
+#[test]
+fn t9_a_port_without_a_carrier_does_not_hold_up_a_shared_channel() {
+    let config = Config { tx_channels: 1, ..config(Way::Udma, 2) };
+    let mut rig = Rig::with(config, model_config(Way::Udma, 2));
+    rig.plugs[0].set_carrier(false);
+    let mut number = 0;
+    for _ in 0..100 {
+        offer(&mut rig, 0, 0);
+        number += u32::from(offer(&mut rig, 1, number));
+        rig.run(40);
+    }
+    rig.settle();
+    assert_eq!(rig.plugs[1].drain().len(), number as usize);
+    assert!(number > 90, "{number}");
+    assert!(rig.model.port_stats(1).tx_dropped > 0);
+}
+
+#[test]
+fn what_a_link_lost_does_not_keep_its_port_from_sending_when_it_is_back() {
+    let config = Config { tx_channels: 1, ..config(Way::Udma, 2) };
+    let mut rig = Rig::with(config, model_config(Way::Udma, 2));
+    rig.plugs[0].set_carrier(false);
+    // As many as the window; the port looks at its link once in 4096 turns.
+    (0..7).for_each(|number| assert!(offer(&mut rig, 0, number)));
+    rig.settle();
+    let look = |rig: &mut Rig| assert!((0..4096).all(|_| rig.ports[0].tx[0].reclaim() <= 7));
+    look(&mut rig);
+    assert_ne!(rig.ports[0].tx[0].state(), State::Up);
+    rig.plugs[0].set_carrier(true);
+    look(&mut rig);
+    assert_eq!(rig.ports[0].tx[0].state(), State::Up);
+    (0..7).for_each(|number| assert!(offer(&mut rig, 0, number)));
+    rig.settle();
+    assert_stamps(&rig.plugs[0].drain(), 0, 0);
+    assert_eq!(rig.model.port_stats(1).tx_dropped, 7);
+}
+
+#[test]
+fn a_port_that_is_not_read_loses_only_its_own_frames() {
+    for way in Way::ALL {
+        let mut rig = Rig::with(config(way, 2), model_config(way, 2));
+        let mut received = Vec::new();
+        for number in 0..500 {
+            assert!(rig.plugs[0].send(&stamp(0, number, 80)) && rig.plugs[1].send(&stamp(1, number, 80)));
+            rig.model.settle();
+            received.extend(rig.receive(1));
+        }
+        assert_eq!((received.len(), rig.model.starved()), (500, 0), "{way:?}");
+        assert_stamps(&received, 1, 0);
+        // What there was room for is still there, in order.
+        let kept = rig.receive(0);
+        assert!(kept.len() >= 16);
+        assert_stamps(&kept, 0, 0);
+        let lost = rig.ports[0].rx[0].counters().snapshot().missed;
+        assert_eq!(kept.len() as u64 + lost, 500);
+        rig.assert_clean();
+    }
+}
+
+#[test]
+fn t6_frames_without_a_free_descriptor_are_dropped_by_the_device_and_reception_goes_on() {
+    for way in Way::ALL {
+        let mut rig = Rig::new(way, 1);
+        for number in 0..40 {
+            assert!(rig.model.inject(1, &stamp(0, number, 80), Injected::default()));
+        }
+        rig.model.settle();
+        assert_eq!(rig.model.starved(), 40 - 16);
+        let mut batch = Batch::new();
+        assert_eq!(rig.ports[0].rx[0].rx(&mut batch), 16);
+        rig.cache.free_bulk(&mut batch);
+        rig.ports[0].rx[0].refill();
+        assert!(rig.model.inject(1, &stamp(0, 77, 80), Injected::default()));
+        rig.model.settle();
+        assert_stamps(&rig.receive(0), 0, 77);
+        rig.assert_clean();
+    }
+}

@@ -1,0 +1,199 @@
+//! Whatever the device does: no panic, no leak, bounded recovery, a counter with a name.
+
+use super::rig::*;
+use std::time::{Duration, Instant};
+use towpath_model::e1000e::{self as model, Faults};
+use towpath_model::iommu::Refuse;
+use towpath_model::wire::Wire;
+use towpath_nic::e1000e::Config;
+use towpath_packet::port::{RxQueue, State, TxQueue};
+use towpath_packet::{Batch, DropReason};
+
+/// Traffic both ways for `frames` frames, and some time for what must be noticed, or until the device is given up.
+fn traffic(r: &mut Rig, frames: u64) {
+    let begun = Instant::now();
+    let mut got = Vec::new();
+    let (mut sent, mut batch) = (0, Batch::new());
+    while sent < frames || r.tx[0].pending() > 0 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it does not end: {:?}", r.control.faults());
+        if matches!(r.tx[0].state(), State::Gone(_)) {
+            return;
+        }
+        let before = sent;
+        while batch.room() > 0 && sent < frames {
+            let bytes = frame(60 + (sent as usize * 37) % 1400, sent);
+            let packet = r.packet(&bytes);
+            batch.push(packet).unwrap();
+            let _ = r.far.send(&bytes);
+            sent += 1;
+        }
+        r.tx[0].tx(&mut batch);
+        r.tx[0].kick();
+        if r.turn(&mut got) == 0 && before == sent {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        r.far.drain();
+        got.clear();
+    }
+    for _ in 0..300 {
+        r.turn(&mut got);
+        got.clear();
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+fn with(faults: Faults) -> model::Config {
+    // Rules of descriptors that a fault itself breaks are not looked at.
+    model::Config { faults, ..strict() }
+}
+
+/// Runs traffic over a device with a fault, then ends it: buffers and mappings balance.
+fn survive(name: &str, faults: Faults, check: impl Fn(&Rig)) {
+    for policy in POLICIES {
+        for seed in 0..3 {
+            let mut r = rig(Config { policy, ..config() }, with(Faults { seed, ..faults }));
+            traffic(&mut r, 3000);
+            check(&r);
+            let Rig { device, rx, tx, pool, cache, control, .. } = r;
+            let counters = tx[0].counters().clone();
+            drop((rx, tx, cache));
+            let (stats, counts) = (pool.stats(), device.iommu().counts());
+            assert_eq!(stats.home, stats.capacity, "{name}: buffers are missing: {:?}", control.faults());
+            assert_eq!(counts.maps, counts.unmaps, "{name}: mappings are left");
+            let sent = counters.snapshot();
+            assert!(sent.packets + sent.all_drops() <= 3000, "{name}: something was counted twice");
+        }
+    }
+}
+
+const OFTEN: u32 = 20_000;
+const SELDOM: u32 = 2_000;
+
+#[test]
+fn frames_that_are_broken_on_the_wire_are_counted_and_their_buffers_recycled() {
+    survive("crc", Faults { crc: OFTEN, symbol: OFTEN, data: OFTEN, ..Faults::default() }, |r| {
+        assert!(r.control.faults().broken_frames > 0);
+        assert_eq!(r.control.faults().resets, 0);
+    });
+}
+
+#[test]
+fn lengths_that_are_lies_are_bounded() {
+    survive("length", Faults { bad_length: OFTEN, ..Faults::default() }, |r| {
+        let f = r.control.faults();
+        assert!(f.bad_lengths + f.runts + f.oversize > 0, "{f:?}");
+    });
+}
+
+#[test]
+fn frames_that_do_not_end_are_thrown_away() {
+    survive("end", Faults { no_eop: OFTEN, ..Faults::default() }, |r| {
+        let f = r.control.faults();
+        assert!(f.oversize + f.endless_frames > 0, "{f:?}");
+    });
+}
+
+#[test]
+fn garbage_in_fields_does_no_harm() {
+    survive("garbage", Faults { garbage: OFTEN, ..Faults::default() }, |r| {
+        assert!(r.rx[0].counters().snapshot().packets > 0);
+    });
+}
+
+#[test]
+fn write_backs_out_of_order_lost_or_wild_are_survived() {
+    survive("reorder", Faults { reorder: SELDOM, ..Faults::default() }, |_| {});
+    survive("lose", Faults { lose: SELDOM, ..Faults::default() }, |r| {
+        assert!(r.control.faults().resets > 0, "{:?}", r.control.faults());
+    });
+    survive("wild", Faults { wild: SELDOM, ..Faults::default() }, |_| {});
+}
+
+#[test]
+fn a_device_that_stalls_for_a_while_is_waited_for_and_one_that_stalls_for_good_is_reset() {
+    survive("stall", Faults { stall: SELDOM, stall_turns: 20, ..Faults::default() }, |_| {});
+    survive("stall for good", Faults { stall: SELDOM, stall_turns: 0, ..Faults::default() }, |r| {
+        assert!(r.control.faults().hangs > 0 || r.control.faults().resets == 0);
+    });
+}
+
+#[test]
+fn a_link_that_flaps_costs_frames_and_nothing_else() {
+    survive("flap", Faults { flap: SELDOM, flap_turns: 30, ..Faults::default() }, |_| {});
+}
+
+#[test]
+fn mappings_that_fail_are_tried_again() {
+    for refuse in [Refuse::Every(7), Refuse::Chance { per_million: 100_000, seed: 1 }] {
+        let mut r = rig(Config { policy: STRICT, ..config() }, strict());
+        r.device.iommu().refuse(refuse);
+        traffic(&mut r, 3000);
+        let (faults, rx, tx) = (r.control.faults(), r.rx[0].counters().snapshot(), r.tx[0].counters().snapshot());
+        assert!(faults.map_failed > 0);
+        assert_eq!((tx.packets, tx.all_drops()), (3000, 0), "{refuse:?}");
+        assert!(rx.packets > 0);
+        r.end();
+    }
+}
+
+#[test]
+fn lost_interrupts_are_no_lost_packets_because_sleepers_wake_up() {
+    let faults = Faults { interrupt: 1_000_000, ..Faults::default() };
+    let mut r = rig(Config { interrupts: true, ..config() }, with(faults));
+    r.settle();
+    r.rx[0].wake();
+    r.arrive([frame(60, 1).as_slice()]);
+    assert_eq!(r.settle().len(), 1);
+    r.end();
+}
+
+#[test]
+fn everything_at_once() {
+    let all = Faults {
+        seed: 0,
+        mappings: Refuse::Chance { per_million: 10_000, seed: 5 },
+        crc: SELDOM,
+        symbol: SELDOM,
+        data: SELDOM,
+        flap: 200,
+        flap_turns: 10,
+        stall: 200,
+        stall_turns: 0,
+        bad_length: SELDOM,
+        no_eop: SELDOM,
+        garbage: SELDOM,
+        reorder: 200,
+        wild: 200,
+        lose: 200,
+        interrupt: SELDOM,
+    };
+    survive("all", all, |_| {});
+}
+
+#[test]
+fn a_pulled_cable_is_a_lost_link_and_what_waits_is_dropped_by_name() {
+    let mut r = rig(config(), strict());
+    r.settle();
+    r.far.set_carrier(false);
+    let begun = Instant::now();
+    while !matches!(r.tx[0].state(), State::Down(_)) {
+        assert!(begun.elapsed() < Duration::from_secs(10));
+        r.turn(&mut Vec::new());
+    }
+    assert_eq!(r.control.faults().link_losses, 1);
+    let mut batch: Batch = Batch::new();
+    let packet = r.packet(&frame(60, 1));
+    batch.push(packet).unwrap();
+    assert_eq!(r.tx[0].tx(&mut batch), 0);
+    r.far.set_carrier(true);
+    while r.tx[0].state() != State::Up {
+        assert!(begun.elapsed() < Duration::from_secs(20));
+        r.turn(&mut Vec::new());
+    }
+    assert_eq!(r.tx[0].tx(&mut batch), 1);
+    r.tx[0].kick();
+    r.settle();
+    assert_eq!(r.far.drain().len(), 1);
+    assert_eq!(r.tx[0].counters().snapshot().dropped(DropReason::LinkDown), 0);
+    r.end();
+}

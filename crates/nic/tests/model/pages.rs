@@ -1,0 +1,102 @@
+//! Pages of applications: memory that the driver meets on the way, reads where it lies, and lets go of.
+
+use super::rig::*;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use towpath_bus::DmaPolicy;
+use towpath_model::iommu::Refuse;
+use towpath_nic::e1000e::Config;
+use towpath_packet::{Backing, Owner, Packet, Pages, Region};
+
+const CHUNK: usize = 2048;
+const N: usize = 64;
+
+struct Nobody;
+impl Owner for Nobody {
+    fn came_home(&self) {}
+}
+
+/// An application's memory, a frame in each chunk.
+fn memory() -> Arc<Region> {
+    let region = Arc::new(Region::new(N * CHUNK, Backing::Memfd).unwrap());
+    let file: File = region.fd().unwrap().try_clone_to_owned().unwrap().into();
+    for i in 0..N {
+        file.write_all_at(&frame(1000, i as u64), (i * CHUNK) as u64).unwrap();
+    }
+    region
+}
+
+fn packets(r: &mut Rig, pages: &mut Pages) -> Vec<Packet> {
+    let make = |i| {
+        let mut packet = r.cache.alloc().unwrap();
+        packet.append_buf(pages.attach(i * CHUNK, 1000, i as u64).unwrap()).unwrap();
+        packet
+    };
+    (0..N).map(make).collect()
+}
+
+/// Sends every page twice; all must arrive, and come back.
+fn exchange(r: &mut Rig, pages: &mut Pages) {
+    for _ in 0..2 {
+        let packets = packets(r, pages);
+        r.send(0, packets);
+        r.settle();
+        let expected: Vec<_> = (0..N as u64).map(|i| frame(1000, i)).collect();
+        assert_eq!(r.far.drain(), expected);
+        assert_eq!(pages.take_back(N, |_, _| {}), N);
+    }
+}
+
+fn until(r: &mut Rig, mut done: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it never happens");
+        r.turn(&mut Vec::new());
+    }
+}
+
+#[test]
+fn pages_are_read_where_they_lie_and_their_memory_is_let_go_of_when_its_owner_is_gone() {
+    for policy in POLICIES {
+        let mut r = rig(Config { policy, ..config() }, strict());
+        for _ in 0..2 {
+            let region = memory();
+            let alive = Arc::downgrade(&region);
+            let mut pages = Pages::new(N, region, Arc::new(Nobody)).unwrap();
+            exchange(&mut r, &mut pages);
+            assert_eq!(r.faults(), 0, "nothing is copied: {policy:?}");
+            drop(pages);
+            until(&mut r, || alive.strong_count() == 0);
+        }
+        r.end();
+    }
+}
+
+#[test]
+fn memory_that_the_device_can_not_be_shown_is_copied_and_counted_and_tried_once() {
+    let mut r = rig(config(), strict());
+    let mut pages = Pages::new(N, memory(), Arc::new(Nobody)).unwrap();
+    r.device.iommu().refuse(Refuse::Always);
+    exchange(&mut r, &mut pages);
+    assert_eq!(r.faults(), 2 * N as u64);
+    r.device.iommu().refuse(Refuse::Never);
+    exchange(&mut r, &mut pages);
+    assert_eq!(r.faults(), 4 * N as u64, "it is not tried again");
+    r.end();
+}
+
+#[test]
+fn memory_that_is_met_again_after_a_pause_is_known_again() {
+    let mut r = rig(Config { policy: DmaPolicy::Persistent, ..config() }, strict());
+    let mut pages = Pages::new(N, memory(), Arc::new(Nobody)).unwrap();
+    exchange(&mut r, &mut pages);
+    let maps = r.device.iommu().counts().maps;
+    let begun = Instant::now();
+    until(&mut r, || begun.elapsed() > Duration::from_millis(100));
+    exchange(&mut r, &mut pages);
+    assert_eq!((r.faults(), r.device.iommu().counts().maps), (0, maps));
+    drop(pages);
+    r.end();
+}

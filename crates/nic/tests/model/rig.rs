@@ -1,0 +1,137 @@
+//! A driver, its device, and the far end of the cable.
+
+use std::time::Duration;
+use towpath_bus::{DmaPolicy, Flush};
+use towpath_model::e1000e::{self as model, Device, ModelBus};
+use towpath_model::wire::{Plug, Wire, cable};
+use towpath_nic::e1000e::{Config, Control, E1000e, E1000eRx, E1000eTx, Pauses, RingSize};
+use towpath_packet::port::{Port, Queues, RxQueue, Start, TxQueue};
+use towpath_packet::{Backing, Batch, Cache, Direction, Offloads, Packet, Pool, PoolConfig};
+
+pub(crate) const STRICT: DmaPolicy = DmaPolicy::PerBuffer { flush: Flush::Strict };
+pub(crate) const DEFERRED: DmaPolicy = DmaPolicy::PerBuffer { flush: Flush::Deferred };
+pub(crate) const POLICIES: [DmaPolicy; 3] = [DmaPolicy::Persistent, STRICT, DEFERRED];
+
+pub(crate) struct Rig {
+    pub(crate) device: Device,
+    pub(crate) rx: Vec<E1000eRx<ModelBus>>,
+    pub(crate) tx: Vec<E1000eTx<ModelBus>>,
+    pub(crate) pool: Pool,
+    pub(crate) cache: Cache,
+    pub(crate) control: Control,
+    pub(crate) far: Plug,
+}
+
+/// A configuration for tests: no pauses, and a hang is one after 10 ms.
+pub(crate) fn config() -> Config {
+    let (rx_ring, tx_ring) = (RingSize::new("rx", 128).unwrap(), RingSize::new("tx", 128).unwrap());
+    Config { rx_ring, tx_ring, pauses: Pauses::None, stall: Duration::from_millis(10), ..Config::default() }
+}
+
+/// A strict device.
+pub(crate) fn strict() -> model::Config {
+    model::Config { strict: true, ..model::Config::default() }
+}
+
+pub(crate) fn pool_of(chunk: usize) -> Pool {
+    Pool::new(PoolConfig { capacity: 2048, chunk, backing: Backing::Anonymous, ..Default::default() }).unwrap()
+}
+
+pub(crate) fn rig(config: Config, device: model::Config) -> Rig {
+    rig_with(config, device, pool_of(2048), Offloads::ALL)
+}
+
+pub(crate) fn rig_with(config: Config, device: model::Config, pool: Pool, accept: Offloads) -> Rig {
+    let (near, far) = cable(4096);
+    let bus = model::launch(device, near).unwrap();
+    let device = bus.device();
+    let queues = config.queues;
+    let port = E1000e::open(bus, "e1000e:model", config).unwrap();
+    let control = port.control();
+    let Queues { rx, tx } = port.start(Start { pool: pool.clone(), queues, accept }).unwrap();
+    let cache = pool.cache(Direction::Tx).unwrap();
+    Rig { device, rx, tx, pool, cache, control, far }
+}
+
+impl Rig {
+    pub(crate) fn packet(&mut self, bytes: &[u8]) -> Packet {
+        Packet::copy_from(&mut self.cache, bytes).unwrap()
+    }
+
+    /// One turn of everything; what was received is appended to `got`. Returns what the driver and the device did.
+    pub(crate) fn turn(&mut self, got: &mut Vec<Packet>) -> usize {
+        let mut work = self.device.turn();
+        let mut out: Batch = Batch::new();
+        for rx in &mut self.rx {
+            work += rx.refill();
+            work += rx.rx(&mut out);
+            got.extend(out.drain_front(64));
+        }
+        work + self.tx.iter_mut().map(TxQueue::reclaim).sum::<usize>()
+    }
+
+    /// Turns until nothing moves any more.
+    pub(crate) fn settle(&mut self) -> Vec<Packet> {
+        let mut got = Vec::new();
+        let mut quiet = 0;
+        while quiet < 3 {
+            quiet = if self.turn(&mut got) == 0 { quiet + 1 } else { 0 };
+        }
+        got
+    }
+
+    /// Sends packets on queue `queue`, as often as it takes.
+    pub(crate) fn send(&mut self, queue: usize, packets: impl IntoIterator<Item = Packet>) -> Vec<Packet> {
+        let mut got = Vec::new();
+        let mut batch: Batch = Batch::new();
+        let mut packets = packets.into_iter();
+        loop {
+            while batch.room() > 0
+                && let Some(packet) = packets.next()
+            {
+                batch.push(packet).unwrap();
+            }
+            if batch.is_empty() {
+                return got;
+            }
+            self.tx[queue].tx(&mut batch);
+            self.tx[queue].kick();
+            self.turn(&mut got);
+        }
+    }
+
+    /// Frames arrive from the far end.
+    pub(crate) fn arrive<'a>(&mut self, frames: impl IntoIterator<Item = &'a [u8]>) {
+        for frame in frames {
+            assert!(self.far.send(frame), "the cable is full");
+        }
+    }
+
+    pub(crate) fn faults(&self) -> u64 {
+        self.control.faults().iter().map(|(_, n)| n).sum()
+    }
+
+    /// Ends it: nothing may be missing, mapped or wrong.
+    #[track_caller]
+    pub(crate) fn end(self) {
+        let Rig { device, rx, tx, pool, cache, .. } = self;
+        drop((rx, tx, cache));
+        let (stats, counts) = (pool.stats(), device.iommu().counts());
+        assert_eq!(stats.home, stats.capacity, "buffers are missing");
+        assert_eq!(counts.maps, counts.unmaps, "mappings are left");
+        assert_eq!(device.violation(), None);
+    }
+}
+
+/// A frame of `len` bytes that is different for each `seed`, of an ethertype that nobody knows.
+pub(crate) fn frame(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes: Vec<u8> = (0..len)
+        .map(|_| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 56) as u8
+        })
+        .collect();
+    bytes[..14].copy_from_slice(&[2, 0x74, 0x6f, 0x77, 0, 1, 2, 0, 0, 0, 0, 9, 0x88, 0xb5]);
+    bytes
+}

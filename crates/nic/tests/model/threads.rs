@@ -1,0 +1,91 @@
+//! Queues on threads of their own, over a device with its own: they agree on resets, and end in any order.
+
+use super::rig::*;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use towpath_model::e1000e::{self as model, Faults};
+use towpath_model::wire::{Loop, Wire};
+use towpath_nic::e1000e::{Config, E1000e};
+use towpath_packet::port::{Port, Queues, RxQueue, Start, TxQueue};
+use towpath_packet::{Batch, Direction, Offloads, Packet};
+
+/// Four threads with a queue each, two queues each way, until `enough` says so or some seconds are over; then they end one after the
+/// other. Returns what was sent and received.
+fn run(device: model::Config, wire: impl Wire, config: Config, enough: impl Fn(u64) -> bool + Sync) -> (u64, u64) {
+    let bus = model::launch(model::Config { threaded: true, ..device }, wire).unwrap();
+    let device = bus.device();
+    let port = E1000e::open(bus, "e1000e:model", Config { queues: 2, ..config }).unwrap();
+    let (pool, control) = (pool_of(2048), port.control());
+    let start = Start { pool: pool.clone(), queues: 2, accept: Offloads::ALL };
+    let Queues { rx, tx } = port.start(start).unwrap();
+    let counters: (Vec<_>, Vec<_>) =
+        (rx.iter().map(|q| q.counters().clone()).collect(), tx.iter().map(|q| q.counters().clone()).collect());
+    let (stop, begun) = (AtomicBool::new(false), Instant::now());
+    std::thread::scope(|s| {
+        for mut rx in rx {
+            let stop = &stop;
+            s.spawn(move || {
+                let mut out: Batch = Batch::new();
+                while !stop.load(Relaxed) {
+                    rx.refill();
+                    if rx.rx(&mut out) == 0 {
+                        std::thread::yield_now();
+                    }
+                    drop(std::mem::take(&mut out));
+                }
+            });
+        }
+        for (number, mut tx) in tx.into_iter().enumerate() {
+            let (stop, pool) = (&stop, &pool);
+            s.spawn(move || {
+                let mut cache = pool.cache(Direction::Tx).unwrap();
+                let mut batch: Batch = Batch::new();
+                let mut at = 0;
+                while !stop.load(Relaxed) {
+                    while batch.len() < 16
+                        && let Some(packet) =
+                            Packet::copy_from(&mut cache, &frame(60 + at % 1000, (at * 2 + number) as u64))
+                    {
+                        batch.push(packet).unwrap();
+                        at += 1;
+                    }
+                    tx.reclaim();
+                    if tx.tx(&mut batch) == 0 {
+                        std::thread::yield_now();
+                    }
+                    tx.kick();
+                }
+            });
+        }
+        while !enough(control.faults().resets) && begun.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        stop.store(true, Relaxed);
+    });
+    assert!(enough(control.faults().resets), "it took too long: {:?}", control.faults());
+    let (stats, counts) = (pool.stats(), device.iommu().counts());
+    assert_eq!(stats.home, stats.capacity, "buffers are missing: {:?}", control.faults());
+    assert_eq!(counts.maps, counts.unmaps, "mappings are left");
+    assert_eq!(device.violation(), None);
+    let packets = |all: &[std::sync::Arc<towpath_packet::Counters>]| all.iter().map(|c| c.snapshot().packets).sum();
+    (packets(&counters.1), packets(&counters.0))
+}
+
+#[test]
+fn queues_of_four_threads_send_and_receive_at_once() {
+    for policy in POLICIES {
+        let begun = Instant::now();
+        let enough = |_| begun.elapsed() > Duration::from_millis(300);
+        let (sent, received) = run(strict(), Loop::default(), Config { policy, ..config() }, enough);
+        assert!(sent > 0 && received > 0, "{sent} sent, {received} received");
+    }
+}
+
+#[test]
+fn queues_of_four_threads_agree_on_every_reset() {
+    for policy in POLICIES {
+        let faults = Faults { stall: 300, stall_turns: 0, seed: 1, ..Faults::default() };
+        let device = model::Config { faults, ..strict() };
+        run(device, Loop::default(), Config { policy, ..config() }, |resets| resets >= 4);
+    }
+}

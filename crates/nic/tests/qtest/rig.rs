@@ -1,0 +1,238 @@
+//! A running port, the other end of its cable, and frames.
+
+use crate::spy::{Log, Spy};
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use towpath_bus::qtest::{Accesses, Cable, Device, Machine, Netdev, Qemu, QtestDma, Width};
+use towpath_bus::{Dma, DmaPolicy, Flush};
+use towpath_nic::e1000e::{Config, Control, Copybreak, E1000e, E1000eRx, E1000eTx, Pauses, RingSize};
+use towpath_packet::port::{Port, Queues, RxQueue, Start, TxQueue};
+use towpath_packet::{Batch, Cache, Direction, Offloads, Packet, Pool, PoolConfig};
+
+/// A way of protecting memory, and the copybreak that goes with it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Way {
+    pub(crate) policy: DmaPolicy,
+    pub(crate) iommu: Option<Width>,
+    pub(crate) copybreak: u64,
+}
+
+pub(crate) const STRICT: DmaPolicy = DmaPolicy::PerBuffer { flush: Flush::Strict };
+pub(crate) const DEFERRED: DmaPolicy = DmaPolicy::PerBuffer { flush: Flush::Deferred };
+
+/// The three policies, with and without copies, through tables of three and four levels; and no remapping unit at all.
+pub(crate) fn ways() -> [Way; 5] {
+    let way = |policy, iommu, copybreak| Way { policy, iommu, copybreak };
+    [
+        way(DmaPolicy::Persistent, None, 0),
+        way(DmaPolicy::Persistent, Some(Width::Bits48), 256),
+        way(STRICT, Some(Width::Bits39), 0),
+        way(STRICT, Some(Width::Bits48), 2048),
+        way(DEFERRED, Some(Width::Bits39), 256),
+    ]
+}
+
+/// How a rig is made.
+pub(crate) struct Setup {
+    pub(crate) way: Way,
+    pub(crate) config: Config,
+    pub(crate) queues: u16,
+    /// Packets lie in memory that the device reaches; else the port copies.
+    pub(crate) shared: bool,
+    /// Bytes of a buffer, 128 of them headroom.
+    pub(crate) chunk: usize,
+    pub(crate) netdev: Option<Netdev>,
+    pub(crate) accept: Offloads,
+}
+
+impl Setup {
+    /// Small rings, so that they turn often.
+    pub(crate) fn new(way: Way) -> Setup {
+        let config = Config {
+            policy: way.policy,
+            copybreak: Some(Copybreak::new(way.copybreak).unwrap()),
+            rx_ring: ring(128),
+            tx_ring: ring(128),
+            pauses: Pauses::None,
+            ..Config::default()
+        };
+        Setup { way, config, queues: 1, shared: true, chunk: 2048, netdev: None, accept: Offloads::ALL }
+    }
+
+    pub(crate) fn start(self) -> Rig {
+        let (ours, cable) = Netdev::cable().unwrap();
+        let netdev = self.netdev.unwrap_or(ours);
+        let machine = Machine { iommu: self.way.iommu, ..Machine::default() };
+        let nic = Device::e1000e(4, netdev).property("mac=52:54:00:aa:bb:cc");
+        let qemu = machine.with(nic).start().unwrap();
+        let bus = qemu.open(4).unwrap();
+        let (accesses, log) = (bus.accesses(0).unwrap(), Arc::<Log>::default());
+        let bus = Spy::new(bus, log.clone());
+        let dma = bus.real_dma().clone();
+        let raw = bus.registers();
+        let pool = pool(self.chunk, self.shared.then_some(&dma));
+        let port = E1000e::open(bus, "e1000e:qtest", self.config).unwrap();
+        assert_eq!(port.mac(), [0x52, 0x54, 0, 0xaa, 0xbb, 0xcc]);
+        let control = port.control();
+        let start = Start { pool: pool.clone(), queues: self.queues, accept: self.accept };
+        let Queues { rx, tx } = port.start(start).unwrap();
+        let cache = pool.cache(Direction::Tx).unwrap();
+        Rig { rx, tx, cache, pool, control, cable, accesses, log, raw, dma, qemu }
+    }
+}
+
+pub(crate) fn ring(descriptors: u64) -> RingSize {
+    RingSize::new("ring", descriptors).unwrap()
+}
+
+/// Buffers in memory of the machine or not.
+fn pool(chunk: usize, shared: Option<&QtestDma>) -> Pool {
+    let config = PoolConfig { capacity: 4096, chunk, ..PoolConfig::default() };
+    match shared {
+        // SAFETY: the region is new, and devices write only to buffers that are lent to them.
+        Some(dma) => unsafe { Pool::in_region(config, dma.alloc(config.capacity * config.chunk).unwrap()) }.unwrap(),
+        None => Pool::new(config).unwrap(),
+    }
+}
+
+/// A port that runs.
+pub(crate) struct Rig {
+    // Dropped in this order: queues, what is left of packets, the machine.
+    pub(crate) rx: Vec<E1000eRx<Spy>>,
+    pub(crate) tx: Vec<E1000eTx<Spy>>,
+    pub(crate) cache: Cache,
+    pub(crate) pool: Pool,
+    pub(crate) control: Control,
+    pub(crate) cable: Cable,
+    pub(crate) accesses: Arc<Accesses>,
+    pub(crate) log: Arc<Log>,
+    pub(crate) raw: towpath_bus::qtest::Registers,
+    pub(crate) dma: QtestDma,
+    pub(crate) qemu: Qemu,
+}
+
+impl Rig {
+    pub(crate) fn packet(&mut self, bytes: &[u8]) -> Packet {
+        Packet::copy_from(&mut self.cache, bytes).unwrap()
+    }
+
+    /// Hands packets to queue 0, a burst at a time, and waits until they have left.
+    pub(crate) fn send(&mut self, packets: impl IntoIterator<Item = Packet>) {
+        let mut packets = packets.into_iter().peekable();
+        let mut batch = Batch::<64>::new();
+        while packets.peek().is_some() || !batch.is_empty() {
+            while batch.room() > 0 {
+                let Some(packet) = packets.next() else { break };
+                batch.push(packet).unwrap();
+            }
+            self.tx[0].reclaim();
+            self.tx[0].tx(&mut batch);
+            self.tx[0].kick();
+            self.sent();
+        }
+    }
+
+    /// Waits until nothing is on its way.
+    pub(crate) fn sent(&mut self) {
+        let queue = &mut self.tx[0];
+        until("frames are sent", || {
+            queue.reclaim();
+            queue.pending() == 0
+        });
+    }
+
+    /// Sends bytes as frames from the other end, and waits for as many packets.
+    pub(crate) fn exchange(&mut self, frames: &[Vec<u8>]) -> Vec<Packet> {
+        self.refill();
+        frames.iter().for_each(|frame| self.cable.send(frame).unwrap());
+        self.receive(frames.len())
+    }
+
+    pub(crate) fn refill(&mut self) {
+        self.rx.iter_mut().for_each(|queue| _ = queue.refill());
+    }
+
+    /// Waits for packets, from any queue.
+    pub(crate) fn receive(&mut self, count: usize) -> Vec<Packet> {
+        let (mut batch, mut packets) = (Batch::<64>::new(), Vec::new());
+        let rx = &mut self.rx;
+        until(&format!("{count} frames are received"), || {
+            for queue in rx.iter_mut() {
+                queue.refill();
+                queue.rx(&mut batch);
+                packets.extend(batch.drain_front(64));
+            }
+            packets.len() >= count
+        });
+        assert_eq!(packets.len(), count);
+        packets
+    }
+
+    /// A frame from the other end.
+    pub(crate) fn out(&self) -> Vec<u8> {
+        out(&self.cable)
+    }
+
+    /// Waits until the device has taken every frame out of the cable, and dealt with it.
+    pub(crate) fn delivered(&self) {
+        until("the cable is empty", || {
+            let mut queued: libc::c_int = 0;
+            // SAFETY: SIOCOUTQ writes one int, which is borrowed exclusively.
+            let asked = unsafe { libc::ioctl(self.cable.as_fd().as_raw_fd(), libc::TIOCOUTQ, &mut queued) };
+            assert_eq!(asked, 0);
+            queued == 0
+        });
+        // A command is carried out between frames, not during one.
+        self.qemu.devices();
+    }
+
+    /// Ends the port. Every buffer comes home, and nothing was refused by the remapping unit.
+    pub(crate) fn end(self) {
+        let Rig { rx, tx, cache, pool, qemu, .. } = self;
+        assert!(qemu.gone().is_none());
+        let own = rx[0].own_pool();
+        drop((rx, tx, cache));
+        for pool in own.into_iter().chain([pool]) {
+            assert_eq!(pool.stats().home, pool.stats().capacity);
+        }
+        assert_eq!(qemu.faults().records, []);
+    }
+}
+
+pub(crate) fn out(cable: &Cable) -> Vec<u8> {
+    let mut buffer = vec![0; 70_000];
+    let len = cable.receive(&mut buffer, Duration::from_secs(10)).expect("a frame in time");
+    buffer.truncate(len);
+    buffer
+}
+
+#[track_caller]
+pub(crate) fn until(what: &str, mut true_now: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !true_now() {
+        assert!(Instant::now() < end, "waited in vain: {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Frame number `n`: of any length from 60 to 1514, like no other.
+pub(crate) fn frame(n: usize) -> Vec<u8> {
+    sized(n, 60 + n * 7919 % 1455)
+}
+
+/// A frame of `len` bytes.
+pub(crate) fn sized(n: usize, len: usize) -> Vec<u8> {
+    let mut frame = vec![0x02; len];
+    let mut state = n as u64 ^ 0x9e37_79b9_7f4a_7c15;
+    for word in frame.chunks_mut(8) {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        word.copy_from_slice(&(state ^ state >> 29).to_le_bytes()[..word.len()]);
+    }
+    frame[..6].copy_from_slice(&[0x52, 0x54, 0, 0xaa, 0xbb, 0xcc]);
+    // A type that means nothing to the device.
+    if let Some(kind) = frame.get_mut(12..14) {
+        kind.copy_from_slice(&[0x88, 0xb5]);
+    }
+    frame
+}

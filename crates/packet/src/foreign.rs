@@ -1,0 +1,104 @@
+//! Memory that another process may read and write at any moment.
+
+use crate::packet::Packet;
+use crate::region::Region;
+use std::sync::Arc;
+
+/// A region that is shared with somebody who is not trusted: no reference to its bytes is ever made, so that nothing the other side
+/// does can be more than wrong bytes. [`Pages`](crate::Pages) show pieces of it as fragments, [`write`](Foreign::write) fills them.
+#[derive(Debug)]
+pub struct Foreign(Arc<Region>);
+
+impl Foreign {
+    /// Takes the only handle of a region, so that no pool has chunks in it.
+    pub fn new(region: Region) -> Foreign {
+        Foreign(Arc::new(region))
+    }
+
+    /// The region, for [`Pages`](crate::Pages).
+    pub fn region(&self) -> &Arc<Region> {
+        &self.0
+    }
+
+    /// Another handle.
+    #[must_use]
+    pub fn another(&self) -> Foreign {
+        Foreign(self.0.clone())
+    }
+
+    /// A copy of the `N` bytes at `offset`; `None` if they do not lie inside. What they say is for the caller to check.
+    #[inline]
+    pub fn get<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
+        let (from, mut bytes) = (self.0.at(offset, N)?, [0; N]);
+        // SAFETY: the region is readable there for N bytes; nobody holds a reference of it, nor of the copy.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), bytes.as_mut_ptr(), N) };
+        Some(bytes)
+    }
+
+    /// Copies `bytes` to `offset`; false, and nothing is written, if they do not lie inside.
+    #[inline]
+    pub fn put(&self, offset: usize, bytes: &[u8]) -> bool {
+        let Some(to) = self.0.at(offset, bytes.len()) else { return false };
+        // SAFETY: the region has room for the bytes there, and nobody holds a reference of it.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
+        true
+    }
+
+    /// Copies up to `len` bytes of `packet`, from its byte `from` on, to `offset`; returns how many there were, or `None`, and nothing
+    /// is written, if `len` bytes do not lie inside.
+    #[inline]
+    pub fn write(&self, offset: usize, packet: &Packet, mut from: usize, len: usize) -> Option<usize> {
+        let mut to = self.0.at(offset, len)?.as_ptr();
+        let mut left = len;
+        for chunk in packet.chunks() {
+            let piece = chunk.skip(from);
+            from = from.saturating_sub(chunk.len());
+            let n = piece.len().min(left);
+            // SAFETY: the piece is readable for n bytes while the packet is borrowed; `to` has at least `left` bytes in a region
+            // of which nobody holds a reference. The two may overlap, when the packet is a view of the same memory.
+            unsafe { std::ptr::copy(piece.as_ptr(), to, n) };
+            to = to.wrapping_add(n);
+            left -= n;
+            if left == 0 {
+                break;
+            }
+        }
+        Some(len - left)
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+    use crate::{Backing, Direction, Pool, PoolConfig};
+
+    #[test]
+    fn any_range_of_a_packet_in_pieces_is_written_and_nothing_beside_it() {
+        let pool = Pool::new(PoolConfig { capacity: 32, chunk: 64, headroom: 0, ..PoolConfig::default() }).unwrap();
+        let bytes: Vec<u8> = (1..=200).collect();
+        let packet = Packet::copy_from(&mut pool.cache(Direction::Tx).unwrap(), &bytes).unwrap();
+        assert!(packet.frags() > 2);
+        for (from, len) in [(0, 200), (63, 2), (64, 64), (199, 1), (150, 100), (200, 5), (0, 0)] {
+            let memory = Foreign::new(Region::new(4096, Backing::Memfd).unwrap());
+            let expected = &bytes[from..bytes.len().min(from + len)];
+            assert_eq!(memory.write(100, &packet, from, len), Some(expected.len()));
+            // SAFETY: inside of the region; the test is its only user.
+            let seen = unsafe { std::slice::from_raw_parts(memory.region().base().as_ptr(), 400) };
+            assert_eq!(&seen[100..100 + expected.len()], expected);
+            assert!(seen[..100].iter().chain(&seen[100 + expected.len()..]).all(|&b| b == 0));
+        }
+    }
+
+    #[test]
+    fn what_does_not_lie_inside_is_not_written() {
+        let pool = Pool::new(PoolConfig { capacity: 32, chunk: 64, headroom: 0, ..PoolConfig::default() }).unwrap();
+        let packet = Packet::copy_from(&mut pool.cache(Direction::Tx).unwrap(), &[1; 10]).unwrap();
+        let memory = Foreign::new(Region::new(4096, Backing::Memfd).unwrap());
+        assert_eq!(memory.write(4090, &packet, 0, 10), None);
+        assert_eq!(memory.write(usize::MAX, &packet, 0, 10), None);
+        assert_eq!(memory.write(4086, &packet, 0, 10), Some(10));
+        assert_eq!((memory.get::<2>(4095), memory.get::<2>(4094)), (None, Some([1; 2])));
+        assert!(!memory.put(4087, &[1; 10]) && memory.put(4086, &[1; 10]));
+    }
+}

@@ -1,0 +1,275 @@
+//! The fragments behind a packet's head: linking, unlinking, walking.
+//!
+//! ```text
+//!   head ── next ──► first fragment ── next ──► … ──► last fragment
+//!                    └─ stamp.last ───────────────────▲             so that appending does not walk
+//! ```
+
+use super::{MAX_FRAGS, NoRoom, Packet};
+use crate::buf::Buf;
+use crate::chunk::Chunk;
+use crate::meta::{Meta, Stamp, flag};
+use crate::pool::Shared;
+use crate::region::Region;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+impl Packet {
+    /// All contiguous pieces in order: the linear part if it has bytes, then the fragments.
+    #[inline]
+    pub fn chunks(&self) -> Chunks<'_> {
+        let first = self.meta();
+        let next = if first.room.len > 0 { Some(first) } else { chained(first) };
+        Chunks { next }
+    }
+
+    /// The memory that its [pages](crate::Pages) lie in, once for each: for drivers that have not met it before.
+    pub fn foreign_memory(&self) -> impl Iterator<Item = &Arc<Region>> {
+        std::iter::successors(Some(self.meta()), |meta| chained(meta))
+            .filter(|meta| meta.flags & flag::FOREIGN != 0)
+            // SAFETY: a chunk that is away keeps its pool alive, and the chain is owned by this packet.
+            .filter_map(|meta| unsafe { meta.owner.as_ref() }.region())
+    }
+
+    /// Memory that the packet keeps busy, in bytes: whole chunks and their metadata, however few bytes are used.
+    pub fn truesize(&self) -> usize {
+        let mut at = Some(self.meta());
+        let mut sum = 0;
+        while let Some(meta) = at {
+            sum += usize::from(meta.size()) + size_of::<Meta>();
+            at = chained(meta);
+        }
+        sum
+    }
+
+    /// Takes `n` bytes (at most those in the fragments) off the first fragments, and frees those that it empties.
+    #[cold]
+    pub(super) fn pull_frags(&mut self, mut n: usize) {
+        let head = self.meta_mut();
+        while n > 0
+            && let Some(mut first) = NonNull::new(head.next)
+        {
+            // SAFETY: the chain is owned by this packet.
+            let frag = unsafe { first.as_mut() };
+            let take = n.min(usize::from(frag.room.len));
+            frag.pull(take as u16);
+            n -= take;
+            head.total -= take as u32;
+            if frag.room.len == 0 {
+                head.next = frag.next;
+                head.room.frags -= 1;
+                if let Some(mut second) = NonNull::new(frag.next) {
+                    // SAFETY: the chain is owned by this packet; the second fragment becomes the first.
+                    unsafe { second.as_mut().stamp = frag.stamp };
+                }
+                frag.next = std::ptr::null_mut();
+                // SAFETY: the fragment was unlinked, so nothing refers to it any more.
+                unsafe { Shared::give_home(first) };
+            }
+        }
+    }
+
+    /// Cuts the packet to its first `len` bytes; does nothing if it has no more. Fragments that lie behind are freed.
+    pub fn truncate(&mut self, len: usize) {
+        if len >= self.len() {
+            return;
+        }
+        let (mut keep, mut frags, mut last) = (len, 0, self.0);
+        loop {
+            // SAFETY: the chain is owned by this packet.
+            let meta = unsafe { last.as_mut() };
+            let stay = keep.min(usize::from(meta.room.len)) as u16;
+            meta.room.tailroom += meta.room.len - stay;
+            meta.room.len = stay;
+            keep -= usize::from(stay);
+            match NonNull::new(meta.next) {
+                Some(next) if keep > 0 => last = next,
+                rest => {
+                    meta.next = std::ptr::null_mut();
+                    if let Some(rest) = rest {
+                        // SAFETY: what follows was unlinked from this packet.
+                        unsafe { Shared::give_home(rest) };
+                    }
+                    break;
+                }
+            }
+            frags += 1;
+        }
+        let meta = self.meta_mut();
+        meta.total = len as u32;
+        meta.room.frags = frags;
+        if let Some(mut first) = NonNull::new(meta.next) {
+            // SAFETY: the chain is owned by this packet.
+            unsafe { first.as_mut().stamp = Stamp { last: last.as_ptr() } };
+        }
+    }
+
+    /// Makes the first `n` bytes contiguous in the linear part, by copying them out of the fragments.
+    ///
+    /// # Errors
+    /// [`NoRoom`] when the packet is shorter than `n`, or when the head's chunk has not enough room behind the linear part.
+    pub fn make_linear(&mut self, n: usize) -> Result<(), NoRoom> {
+        let missing = n.saturating_sub(usize::from(self.meta().room.len));
+        if missing == 0 {
+            return Ok(());
+        }
+        if n > self.len() || missing > self.tailroom() {
+            return Err(NoRoom);
+        }
+        let (mut at, mut left) = (chained(self.meta()), missing);
+        let mut to = self.meta().data.wrapping_add(usize::from(self.meta().room.len));
+        while left > 0
+            && let Some(frag) = at
+        {
+            let take = left.min(usize::from(frag.room.len));
+            // SAFETY: `to` is the start of the unused tailroom, of which at least `left` bytes remain; the fragment is
+            // readable for `take` bytes and lies in another chunk.
+            unsafe { std::ptr::copy_nonoverlapping(frag.data, to, take) };
+            to = to.wrapping_add(take);
+            left -= take;
+            at = chained(frag);
+        }
+        self.pull_frags(missing);
+        let meta = self.meta_mut();
+        meta.room.len += missing as u16;
+        meta.room.tailroom -= missing as u16;
+        meta.total += missing as u32;
+        Ok(())
+    }
+
+    /// Chains another packet's bytes behind this one's, without copying. What the other asked for (checksum,
+    /// segmentation, …) is forgotten.
+    ///
+    /// # Errors
+    /// Hands the other packet back when the two have more than [`MAX_FRAGS`] fragments together.
+    #[inline]
+    pub fn append(&mut self, other: Packet) -> Result<(), Packet> {
+        let added = other.frags() + usize::from(other.meta().room.len > 0);
+        if self.frags() + added > MAX_FRAGS {
+            return Err(other);
+        }
+        let bytes = other.meta().total;
+        let mut first = other.into_meta();
+        // SAFETY: the chain was the other packet's, and now is ours.
+        let head = unsafe { first.as_mut() };
+        let rest = NonNull::new(head.next);
+        // SAFETY: in a first fragment the field is the last one of the chain.
+        let last = rest.map_or(first.as_ptr(), |rest| unsafe { rest.as_ref().stamp.last });
+        if head.room.len == 0 {
+            head.next = std::ptr::null_mut();
+            // SAFETY: an empty head carries nothing; it was unlinked above.
+            unsafe { Shared::give_home(first) };
+            match rest {
+                Some(rest) => first = rest,
+                None => return Ok(()),
+            }
+        }
+        self.link(first, last, added as u16, bytes);
+        Ok(())
+    }
+
+    /// [`append`](Self::append), without the first `skip` bytes of the other packet.
+    ///
+    /// # Errors
+    /// As there, and when the other packet is not longer than `skip`. What comes back is as it was.
+    #[inline(always)]
+    pub fn append_from(&mut self, mut other: Packet, skip: usize) -> Result<(), Packet> {
+        let head = other.meta_mut();
+        if head.room.frags > 0 || skip >= usize::from(head.room.len) {
+            return self.append_chain_from(other, skip);
+        }
+        if self.frags() == MAX_FRAGS {
+            return Err(other);
+        }
+        head.pull(skip as u16);
+        let bytes = u32::from(head.room.len);
+        let meta = other.into_meta();
+        self.link(meta, meta.as_ptr(), 1, bytes);
+        Ok(())
+    }
+
+    /// [`append_from`](Self::append_from) with a packet that is a chain.
+    #[cold]
+    #[inline(never)]
+    fn append_chain_from(&mut self, mut other: Packet, skip: usize) -> Result<(), Packet> {
+        if skip >= other.len() || self.frags() + other.frags() + 1 > MAX_FRAGS {
+            return Err(other);
+        }
+        other.pull_front(skip);
+        self.append(other)
+    }
+
+    /// Chains a single chunk behind this packet's bytes; one without bytes is freed.
+    ///
+    /// # Errors
+    /// Hands the chunk back when the packet has [`MAX_FRAGS`] fragments already.
+    #[inline]
+    pub fn append_buf(&mut self, buf: Buf) -> Result<(), Buf> {
+        if self.frags() == MAX_FRAGS {
+            return Err(buf);
+        }
+        if !buf.is_empty() {
+            let bytes = buf.len() as u32;
+            let meta = buf.into_meta();
+            self.link(meta, meta.as_ptr(), 1, bytes);
+        }
+        Ok(())
+    }
+
+    /// Links the owned chunks `first ..= last` behind what is there.
+    #[inline]
+    fn link(&mut self, mut first: NonNull<Meta>, last: *mut Meta, frags: u16, bytes: u32) {
+        let meta = self.meta_mut();
+        meta.room.frags += frags;
+        meta.total += bytes;
+        match NonNull::new(meta.next) {
+            None => {
+                meta.next = first.as_ptr();
+                // SAFETY: the chunk is owned, and is the first fragment now.
+                unsafe { first.as_mut().stamp = Stamp { last } };
+            }
+            Some(mut front) => {
+                // SAFETY: the chain is owned by this packet; the first fragment knows the last.
+                unsafe {
+                    (*front.as_ref().stamp.last).next = first.as_ptr();
+                    front.as_mut().stamp = Stamp { last };
+                }
+            }
+        }
+    }
+}
+
+impl Meta {
+    /// Takes `n` bytes (at most `len`) off the front.
+    #[inline]
+    pub(super) fn pull(&mut self, n: u16) {
+        self.data = self.data.wrapping_add(usize::from(n));
+        self.room.len -= n;
+        self.room.headroom += n;
+    }
+}
+
+#[inline]
+pub(super) fn chained(meta: &Meta) -> Option<&Meta> {
+    // SAFETY: chunks of a chain are owned by the packet that `meta` is borrowed from.
+    unsafe { meta.next.as_ref() }
+}
+
+/// Iterator over the contiguous pieces of a packet.
+#[derive(Clone)]
+pub struct Chunks<'a> {
+    next: Option<&'a Meta>,
+}
+
+impl<'a> Iterator for Chunks<'a> {
+    type Item = Chunk<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Chunk<'a>> {
+        let meta = self.next?;
+        self.next = chained(meta);
+        // SAFETY: data and len describe bytes inside the chunk, which the borrowed packet owns; what may change under
+        // us is marked foreign.
+        Some(unsafe { Chunk::new(meta.data, usize::from(meta.room.len), meta.flags & flag::FOREIGN != 0) })
+    }
+}

@@ -1,0 +1,145 @@
+//! What travels beside a packet's bytes: the work that it still asks for, and what is known about it.
+
+use super::Packet;
+use crate::meta::{Stamp, flag};
+use crate::offload::{Csum, Gso, GsoKind, Vlan};
+
+impl Packet {
+    /// What is known about the transport checksum.
+    #[inline]
+    pub fn csum(&self) -> Csum {
+        let meta = self.meta();
+        if meta.flags & flag::CSUM_PARTIAL != 0 {
+            Csum::Partial { start: meta.csum_start, offset: meta.csum_offset }
+        } else if meta.flags & flag::CSUM_VERIFIED != 0 {
+            Csum::Verified
+        } else {
+            Csum::Unknown
+        }
+    }
+
+    /// Sets what is known about the transport checksum.
+    #[inline]
+    pub fn set_csum(&mut self, csum: Csum) {
+        let meta = self.meta_mut();
+        meta.flags &= !(flag::CSUM_PARTIAL | flag::CSUM_VERIFIED);
+        match csum {
+            Csum::Unknown => {}
+            Csum::Verified => meta.flags |= flag::CSUM_VERIFIED,
+            Csum::Partial { start, offset } => {
+                meta.flags |= flag::CSUM_PARTIAL;
+                meta.csum_start = start;
+                meta.csum_offset = offset;
+            }
+        }
+    }
+
+    /// How the packet is to be segmented, if it is a super-packet.
+    #[inline]
+    pub fn gso(&self) -> Option<Gso> {
+        let meta = self.meta();
+        if meta.flags & flag::GSO == 0 {
+            return None;
+        }
+        let kind = match meta.gso_kind {
+            1 => GsoKind::Tcp4,
+            4 => GsoKind::Tcp6,
+            _ => GsoKind::Udp,
+        };
+        let ecn = meta.flags & flag::GSO_ECN != 0;
+        Some(Gso { kind, ecn, size: meta.gso_size, segs: meta.gso_segs, hdr_len: meta.hdr_len })
+    }
+
+    /// Makes the packet a super-packet, or an ordinary one.
+    #[inline]
+    pub fn set_gso(&mut self, gso: Option<Gso>) {
+        let meta = self.meta_mut();
+        meta.flags &= !(flag::GSO | flag::GSO_ECN);
+        if let Some(gso) = gso {
+            meta.flags |= flag::GSO | if gso.ecn { flag::GSO_ECN } else { 0 };
+            meta.gso_kind = gso.kind as u8;
+            meta.gso_size = gso.size;
+            meta.gso_segs = gso.segs;
+            meta.hdr_len = gso.hdr_len;
+        }
+    }
+
+    /// Whether the packet asks for anything that a plain port cannot do: a partial checksum, segmentation, a tag beside it.
+    #[inline]
+    pub fn wants_offload(&self) -> bool {
+        self.meta().flags & (flag::CSUM_PARTIAL | flag::GSO | flag::VLAN) != 0
+    }
+
+    /// The VLAN tag beside the packet.
+    #[inline]
+    pub fn vlan(&self) -> Option<Vlan> {
+        let meta = self.meta();
+        let service = meta.flags & flag::VLAN_SERVICE != 0;
+        (meta.flags & flag::VLAN != 0).then_some(Vlan { tci: meta.vlan_tci, service })
+    }
+
+    /// Sets or removes the VLAN tag beside the packet.
+    #[inline]
+    pub fn set_vlan(&mut self, vlan: Option<Vlan>) {
+        let meta = self.meta_mut();
+        meta.flags &= !(flag::VLAN | flag::VLAN_SERVICE);
+        if let Some(Vlan { tci, service }) = vlan {
+            meta.flags |= flag::VLAN | if service { flag::VLAN_SERVICE } else { 0 };
+            meta.vlan_tci = tci;
+        }
+    }
+
+    /// Hash of the packet's flow, if somebody computed one.
+    #[inline]
+    pub fn flow_hash(&self) -> Option<u32> {
+        let meta = self.meta();
+        (meta.flags & flag::HASH != 0).then_some(meta.hash)
+    }
+
+    /// Notes the hash of the packet's flow.
+    #[inline]
+    pub fn set_flow_hash(&mut self, hash: u32) {
+        let meta = self.meta_mut();
+        meta.flags |= flag::HASH;
+        meta.hash = hash;
+    }
+
+    /// Lane that a verdict chose for the packet.
+    #[inline]
+    pub fn lane(&self) -> Option<u8> {
+        self.meta().lane.checked_sub(1)
+    }
+
+    /// Chooses a lane, 0 to 254.
+    #[inline]
+    pub fn set_lane(&mut self, lane: Option<u8>) {
+        self.meta_mut().lane = lane.map_or(0, |lane| lane.saturating_add(1));
+    }
+
+    /// Number of the port that received the packet, and the queue.
+    #[inline]
+    pub fn ingress(&self) -> (u8, u8) {
+        (self.meta().port, self.meta().rx_queue)
+    }
+
+    /// Notes where the packet came from.
+    #[inline]
+    pub fn set_ingress(&mut self, port: u8, queue: u8) {
+        let meta = self.meta_mut();
+        meta.port = port;
+        meta.rx_queue = queue;
+    }
+
+    /// Time of arrival in nanoseconds since the epoch; 0 when nobody took it.
+    #[inline]
+    pub fn timestamp(&self) -> u64 {
+        // SAFETY: this is a head, where the field is the time; any bits are a number.
+        unsafe { self.meta().stamp.time }
+    }
+
+    /// Notes the time of arrival, in nanoseconds since the epoch.
+    #[inline]
+    pub fn set_timestamp(&mut self, ns: u64) {
+        self.meta_mut().stamp = Stamp { time: ns };
+    }
+}

@@ -1,0 +1,247 @@
+//! Rings in memory that two sides share which do not trust each other: the kernel's AF_XDP rings, and those of application sockets.
+//!
+//! ```text
+//!   consumer                    producer                free-running 32-bit counters, each written by one side only
+//!      │ ── filled entries ──► │ ── free entries ──► consumer + size
+//!
+//!   producer:  read consumer (Acquire) ─ write entries ─ store producer (Release)
+//!   consumer:  read producer (Acquire) ─ read entries  ─ store consumer (Release)
+//! ```
+//!
+//! Of the four rings of a socket the application produces FILL and TX and consumes COMPLETION and RX; the kernel, or the datapath, does
+//! the opposite. [`Producer`] and [`Consumer`] are one side's end of any of them. Each keeps a copy of the other side's counter and
+//! looks at the shared word, a cache line that the other core writes, only when the copy says that there is too little.
+//!
+//! Where the words and entries lie is behind [`Shared`]; [`Mapped`] is a ring in a [`Region`](crate::Region).
+//!
+//! **Trust.** A side's own counter is never read back from shared memory. What the other side wrote into its counter is not believed
+//! beyond the size of the ring: [`ready`](Consumer::ready) and [`free`](Producer::free) cut it,
+//! [`try_ready`](Consumer::try_ready) and [`try_free`](Producer::try_free) say so. Entries are read once; what they say is for the caller
+//! to check.
+//!
+//! Source: `include/uapi/linux/if_xdp.h` and `net/xdp/xsk_queue.h` in Linux.
+
+use std::sync::atomic::Ordering;
+
+mod mapped;
+mod wakeup;
+
+pub use mapped::{Entry, Layout, Mapped, Memory};
+
+/// The other side's counter says what no ring can hold: more entries than there is room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the counter of a ring is ahead by more than the ring's size")]
+pub struct Impossible;
+
+/// An entry of the RX and TX rings (`xdp_desc`): a piece of the memory that both sides share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct Desc {
+    /// Offset of the first byte.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u32,
+    /// [`CONTINUED`](Desc::CONTINUED), [`METADATA`](Desc::METADATA).
+    pub options: u32,
+}
+
+impl Desc {
+    /// The packet goes on in the next entry (`XDP_PKT_CONTD`).
+    pub const CONTINUED: u32 = 1;
+    /// There is metadata in front of the frame (`XDP_TX_METADATA`).
+    pub const METADATA: u32 = 2;
+}
+
+/// A shared counter.
+pub trait Word {
+    /// Reads it.
+    fn load(&self, order: Ordering) -> u32;
+    /// Writes it.
+    fn store(&self, value: u32, order: Ordering);
+}
+
+impl Word for std::sync::atomic::AtomicU32 {
+    #[inline]
+    fn load(&self, order: Ordering) -> u32 {
+        self.load(order)
+    }
+    #[inline]
+    fn store(&self, value: u32, order: Ordering) {
+        self.store(value, order);
+    }
+}
+
+/// Where the counters and entries are.
+pub trait Shared {
+    /// What an entry holds.
+    type Entry: Copy;
+    /// What a counter is.
+    type Word: Word;
+    /// Entries, a power of two.
+    fn size(&self) -> u32;
+    /// The producer's counter.
+    fn producer(&self) -> &Self::Word;
+    /// The consumer's counter.
+    fn consumer(&self) -> &Self::Word;
+    /// Reads the entry of a counter, whose low bits choose it.
+    fn read(&self, at: u32) -> Self::Entry;
+    /// Writes it.
+    fn write(&self, at: u32, entry: Self::Entry);
+}
+
+/// The side that writes entries.
+#[derive(Debug)]
+pub struct Producer<S> {
+    ring: S,
+    /// Written up to here, perhaps not announced yet.
+    at: u32,
+    /// The consumer's counter as it was last seen, plus the size.
+    limit: u32,
+}
+
+impl<S: Shared> Producer<S> {
+    /// The producer of a ring that nobody has used yet.
+    pub fn new(ring: S) -> Producer<S> {
+        let limit = ring.size();
+        Producer { ring, at: 0, limit }
+    }
+
+    /// Entries that can be written; looks at the shared counter only if there are fewer than `want`.
+    #[inline]
+    pub fn free(&mut self, want: u32) -> u32 {
+        let free = self.limit.wrapping_sub(self.at);
+        if free >= want {
+            return free;
+        }
+        let free = self.ring.size().saturating_sub(self.held());
+        self.limit = self.at.wrapping_add(free);
+        free
+    }
+
+    /// As [`free`](Producer::free), for a consumer that must be right.
+    ///
+    /// # Errors
+    /// [`Impossible`] when it counts entries that were never written, or none of more than there are.
+    #[inline]
+    pub fn try_free(&mut self, want: u32) -> Result<u32, Impossible> {
+        let free = self.limit.wrapping_sub(self.at);
+        if free >= want {
+            return Ok(free);
+        }
+        let free = self.ring.size().checked_sub(self.held()).ok_or(Impossible)?;
+        self.limit = self.at.wrapping_add(free);
+        Ok(free)
+    }
+
+    /// Entries that the consumer has not counted, as it says.
+    #[inline]
+    fn held(&self) -> u32 {
+        // Acquire: the consumer has read the entries before it counted them.
+        self.at.wrapping_sub(self.ring.consumer().load(Ordering::Acquire))
+    }
+
+    /// Writes the next entry, of those that [`free`](Producer::free) promised; the other side does not see it yet.
+    #[inline]
+    pub fn push(&mut self, entry: S::Entry) {
+        self.ring.write(self.at, entry);
+        self.at = self.at.wrapping_add(1);
+    }
+
+    /// Shows the other side what was written.
+    #[inline]
+    pub fn publish(&mut self) {
+        // Release: the entries come before the counter that covers them.
+        self.ring.producer().store(self.at, Ordering::Release);
+    }
+
+    /// Entries that were written and that the other side has not taken.
+    #[inline]
+    pub fn waiting(&self) -> u32 {
+        let consumed = self.ring.consumer().load(Ordering::Relaxed);
+        self.at.wrapping_sub(consumed).min(self.ring.size())
+    }
+
+    /// The ring.
+    #[inline]
+    pub fn ring(&self) -> &S {
+        &self.ring
+    }
+}
+
+/// The side that reads entries.
+#[derive(Debug)]
+pub struct Consumer<S> {
+    ring: S,
+    /// Read up to here, perhaps not given back yet.
+    at: u32,
+    /// The producer's counter as it was last seen.
+    limit: u32,
+}
+
+impl<S: Shared> Consumer<S> {
+    /// The consumer of a ring that nobody has used yet.
+    pub fn new(ring: S) -> Consumer<S> {
+        Consumer { ring, at: 0, limit: 0 }
+    }
+
+    /// Entries that can be read; looks at the shared counter only if there are fewer than `want`.
+    #[inline]
+    pub fn ready(&mut self, want: u32) -> u32 {
+        let ready = self.limit.wrapping_sub(self.at);
+        if ready >= want {
+            return ready;
+        }
+        let ready = self.shown().min(self.ring.size());
+        self.limit = self.at.wrapping_add(ready);
+        ready
+    }
+
+    /// As [`ready`](Consumer::ready), for a producer that must be right.
+    ///
+    /// # Errors
+    /// [`Impossible`] when it counts more entries than the ring has.
+    #[inline]
+    pub fn try_ready(&mut self, want: u32) -> Result<u32, Impossible> {
+        let ready = self.limit.wrapping_sub(self.at);
+        if ready >= want {
+            return Ok(ready);
+        }
+        let ready = self.shown();
+        if ready > self.ring.size() {
+            return Err(Impossible);
+        }
+        self.limit = self.at.wrapping_add(ready);
+        Ok(ready)
+    }
+
+    /// Entries that the producer has counted and that were not read, as it says.
+    #[inline]
+    fn shown(&self) -> u32 {
+        // Acquire: the producer wrote the entries before it counted them.
+        self.ring.producer().load(Ordering::Acquire).wrapping_sub(self.at)
+    }
+
+    /// Reads the next entry, of those that [`ready`](Consumer::ready) promised.
+    #[inline]
+    pub fn pop(&mut self) -> S::Entry {
+        let entry = self.ring.read(self.at);
+        self.at = self.at.wrapping_add(1);
+        entry
+    }
+
+    /// Gives the entries that were read back.
+    #[inline]
+    pub fn release(&mut self) {
+        // Release: our reads of the entries come before the producer's next writes to them.
+        self.ring.consumer().store(self.at, Ordering::Release);
+    }
+
+    /// The ring.
+    #[inline]
+    pub fn ring(&self) -> &S {
+        &self.ring
+    }
+}
+
+#[cfg(test)]
+mod tests;

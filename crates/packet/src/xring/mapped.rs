@@ -1,0 +1,280 @@
+//! A ring in memory that is shared, its entries read and written as atomic words.
+
+use super::{Desc, Shared, wakeup};
+use crate::region::Region;
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for u64 {}
+    impl Sealed for super::Desc {}
+}
+
+/// What a ring can hold: whole words, of which every pattern of bits is a value.
+pub trait Entry: Copy + sealed::Sealed {
+    /// Words of eight bytes that an entry has.
+    const WORDS: usize;
+    /// An entry of its words, each read once.
+    fn read(word: impl Fn(usize) -> u64) -> Self;
+    /// Writes the words of the entry.
+    fn write(self, word: impl Fn(usize, u64));
+}
+
+impl Entry for u64 {
+    const WORDS: usize = 1;
+    #[inline]
+    fn read(word: impl Fn(usize) -> u64) -> u64 {
+        word(0)
+    }
+    #[inline]
+    fn write(self, word: impl Fn(usize, u64)) {
+        word(0, self);
+    }
+}
+
+impl Entry for Desc {
+    const WORDS: usize = 2;
+    #[inline]
+    fn read(word: impl Fn(usize) -> u64) -> Desc {
+        let addr = word(0);
+        let [a, b, c, d, e, f, g, h] = word(1).to_ne_bytes();
+        Desc { addr, len: u32::from_ne_bytes([a, b, c, d]), options: u32::from_ne_bytes([e, f, g, h]) }
+    }
+    #[inline]
+    fn write(self, word: impl Fn(usize, u64)) {
+        let ([a, b, c, d], [e, f, g, h]) = (self.len.to_ne_bytes(), self.options.to_ne_bytes());
+        word(0, self.addr);
+        word(1, u64::from_ne_bytes([a, b, c, d, e, f, g, h]));
+    }
+}
+
+/// Where the parts of a ring lie, in bytes from the first of their memory (`xdp_ring_offset`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct Layout {
+    /// The producer's counter, 32 bits.
+    pub producer: u64,
+    /// The consumer's counter, 32 bits.
+    pub consumer: u64,
+    /// The first entry.
+    pub desc: u64,
+    /// The flags, 32 bits.
+    pub flags: u64,
+}
+
+impl Layout {
+    /// A ring that begins at `at`, a multiple of 64, laid out as Linux does: counters and flags in lines of their own, 128 bytes
+    /// apart where both sides write.
+    pub const fn at(at: u64) -> Layout {
+        Layout { producer: at, consumer: at + 128, flags: at + 196, desc: at + 320 }
+    }
+
+    /// Bytes of a ring that is laid out so, from its first to behind its last entry of `words` words, rounded up to whole lines.
+    pub const fn bytes(size: u32, words: usize) -> u64 {
+        (320 + size as u64 * words as u64 * 8).next_multiple_of(128)
+    }
+}
+
+/// A ring in memory that another process, or the kernel, may write to at any moment.
+#[derive(Debug)]
+pub struct Mapped<T> {
+    producer: NonNull<AtomicU32>,
+    consumer: NonNull<AtomicU32>,
+    flags: NonNull<AtomicU32>,
+    entries: NonNull<AtomicU64>,
+    size: u32,
+    _memory: Arc<dyn Memory>,
+    holds: PhantomData<fn() -> T>,
+}
+
+/// Memory that stays in place for as long as the value lives.
+pub trait Memory: std::fmt::Debug + Send + Sync {
+    /// The address of `offset`, if `offset + len` lies inside.
+    fn at(&self, offset: usize, len: usize) -> Option<NonNull<u8>>;
+}
+
+impl Memory for Region {
+    fn at(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
+        Region::at(self, offset, len)
+    }
+}
+
+// SAFETY: the words are only touched as atomics, and the memory that they lie in is held alive.
+unsafe impl<T> Send for Mapped<T> {}
+// SAFETY: as for Send.
+unsafe impl<T> Sync for Mapped<T> {}
+
+impl<T: Entry> Mapped<T> {
+    /// The ring of `size` entries, a power of two, that lies in `memory` as `layout` says; `None` if it does not lie inside, or is
+    /// not aligned.
+    ///
+    /// # Safety
+    /// What [`Memory::at`] gives is readable and writable for as long as the memory lives, and page-aligned at offset 0. The bytes of
+    /// the ring are touched by nobody but as words of a ring: no reference to them exists in this process.
+    pub unsafe fn new(memory: Arc<dyn Memory>, layout: &Layout, size: u32) -> Option<Mapped<T>> {
+        let entries = (size as usize).checked_mul(T::WORDS * 8).filter(|_| size.is_power_of_two())?;
+        let at = |offset: u64, len, align| {
+            let offset = usize::try_from(offset).ok().filter(|offset| offset % align == 0)?;
+            memory.at(offset, len)
+        };
+        Some(Mapped {
+            producer: at(layout.producer, 4, 4)?.cast(),
+            consumer: at(layout.consumer, 4, 4)?.cast(),
+            flags: at(layout.flags, 4, 4)?.cast(),
+            entries: at(layout.desc, entries, 8)?.cast(),
+            size,
+            _memory: memory,
+            holds: PhantomData,
+        })
+    }
+
+    #[inline]
+    fn word(&self, at: u32, word: usize) -> &AtomicU64 {
+        let index = (at & (self.size - 1)) as usize * T::WORDS + word;
+        // SAFETY: the entry is one of the ring's, and `word` below its number of words, so it lies in the memory, aligned; it
+        // is touched as an atomic only.
+        unsafe { self.entries.add(index).as_ref() }
+    }
+
+    #[inline]
+    fn flags(&self) -> &AtomicU32 {
+        // SAFETY: the word lies in memory that is held; it is touched as an atomic only.
+        unsafe { self.flags.as_ref() }
+    }
+
+    /// Whether the other side sleeps, or may, and must be woken. To be asked after the counter was stored.
+    #[inline]
+    pub fn needs_wakeup(&self) -> bool {
+        wakeup::is_needed(self.flags())
+    }
+
+    /// Says whether this side must be woken. Before it sleeps it looks into the ring once more.
+    #[inline]
+    pub fn set_needs_wakeup(&self, needs: bool) {
+        wakeup::set_needed(self.flags(), needs);
+    }
+}
+
+impl<T: Entry> Shared for Mapped<T> {
+    type Entry = T;
+    type Word = AtomicU32;
+
+    #[inline]
+    fn size(&self) -> u32 {
+        self.size
+    }
+
+    #[inline]
+    fn producer(&self) -> &AtomicU32 {
+        // SAFETY: the word lies in memory that is held; it is touched as an atomic only.
+        unsafe { self.producer.as_ref() }
+    }
+
+    #[inline]
+    fn consumer(&self) -> &AtomicU32 {
+        // SAFETY: as above.
+        unsafe { self.consumer.as_ref() }
+    }
+
+    #[inline]
+    fn read(&self, at: u32) -> T {
+        // Relaxed: the counters order the entries, for those who keep to them; the others get some words or other.
+        T::read(|word| self.word(at, word).load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn write(&self, at: u32, entry: T) {
+        entry.write(|word, value| self.word(at, word).store(value, Ordering::Relaxed));
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+    use crate::Backing;
+    use crate::xring::{Consumer, Impossible, Producer};
+
+    fn region(size: u32) -> Arc<Region> {
+        Arc::new(Region::new(Layout::bytes(size, 2) as usize, Backing::Memfd).unwrap())
+    }
+
+    fn ends(region: &Arc<Region>, size: u32) -> (Producer<Mapped<Desc>>, Consumer<Mapped<Desc>>) {
+        // SAFETY: nobody else has the region.
+        let ring = || unsafe { Mapped::new(region.clone(), &Layout::at(0), size) }.unwrap();
+        (Producer::new(ring()), Consumer::new(ring()))
+    }
+
+    #[test]
+    fn descriptors_cross_the_memory_as_they_were() {
+        let (mut producer, mut consumer) = ends(&region(4), 4);
+        for round in 0..10u32 {
+            let desc = Desc { addr: u64::from(round) << 40 | 7, len: round | 1 << 31, options: !round };
+            assert_eq!(producer.try_free(1), Ok(4));
+            producer.push(desc);
+            assert_eq!(consumer.try_ready(1), Ok(0), "not before it is shown");
+            producer.publish();
+            assert_eq!(consumer.try_ready(1), Ok(1));
+            assert_eq!(consumer.pop(), desc);
+            consumer.release();
+            let _ = producer.free(4);
+        }
+    }
+
+    #[test]
+    fn a_descriptor_lies_in_memory_as_the_kernel_has_it() {
+        let region = region(2);
+        let (mut producer, _) = ends(&region, 2);
+        producer.push(Desc { addr: 1, len: 2, options: 3 });
+        // SAFETY: inside of the region, aligned to eight bytes; nobody writes to it now.
+        let [len, options] = unsafe { region.base().add(328).cast::<[u32; 2]>().read() };
+        assert_eq!((len, options), (2, 3));
+    }
+
+    #[test]
+    fn a_counter_that_can_not_be_is_told() {
+        let region = region(4);
+        let (mut producer, mut consumer) = ends(&region, 4);
+        for ahead in [5, u32::MAX, 1 << 31] {
+            consumer.ring().producer().store(ahead, Ordering::Relaxed);
+            assert_eq!(consumer.try_ready(1), Err(Impossible));
+        }
+        for ahead in [1, 5, 1 << 31] {
+            producer.ring().consumer().store(ahead, Ordering::Relaxed);
+            assert_eq!(producer.try_free(5), Err(Impossible));
+        }
+    }
+
+    #[test]
+    fn a_ring_that_does_not_lie_inside_is_refused() {
+        let region = region(4);
+        let here = Layout::at(0);
+        let (far, odd) = (1 << 40, here.desc + 4);
+        let cases = [
+            (Layout { producer: far, ..here }, 4),
+            (Layout { consumer: u64::MAX, ..here }, 4),
+            (Layout { flags: 2, ..here }, 4),
+            (Layout { desc: odd, ..here }, 4),
+            (here, 3),
+            (here, 0),
+            (here, 1 << 31),
+        ];
+        for (layout, size) in cases {
+            // SAFETY: nobody else has the region.
+            assert!(unsafe { Mapped::<Desc>::new(region.clone(), &layout, size) }.is_none(), "{layout:?} {size}");
+        }
+    }
+
+    #[test]
+    fn the_flag_is_seen_by_the_other_side() {
+        let (producer, consumer) = ends(&region(4), 4);
+        assert!(!producer.ring().needs_wakeup());
+        consumer.ring().set_needs_wakeup(true);
+        assert!(producer.ring().needs_wakeup());
+        consumer.ring().set_needs_wakeup(false);
+        assert!(!producer.ring().needs_wakeup());
+    }
+}

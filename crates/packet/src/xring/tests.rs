@@ -1,0 +1,275 @@
+//! The rings against a plain model of the other side, and in every interleaving.
+
+#[cfg(not(loom))]
+mod model {
+    use super::super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+    /// A ring in ordinary memory.
+    #[derive(Debug, Default)]
+    struct Memory {
+        producer: AtomicU32,
+        consumer: AtomicU32,
+        entries: Vec<AtomicU64>,
+    }
+
+    impl Shared for Arc<Memory> {
+        type Entry = u64;
+        type Word = AtomicU32;
+        fn size(&self) -> u32 {
+            self.entries.len() as u32
+        }
+        fn producer(&self) -> &AtomicU32 {
+            &self.producer
+        }
+        fn consumer(&self) -> &AtomicU32 {
+            &self.consumer
+        }
+        fn read(&self, at: u32) -> u64 {
+            self.entries[(at & (self.size() - 1)) as usize].load(Relaxed)
+        }
+        fn write(&self, at: u32, entry: u64) {
+            self.entries[(at & (self.size() - 1)) as usize].store(entry, Relaxed);
+        }
+    }
+
+    /// A ring whose counters both stand at `start`.
+    fn memory(size: u32, start: u32) -> Arc<Memory> {
+        let entries = (0..size).map(|_| AtomicU64::new(u64::MAX)).collect();
+        Arc::new(Memory { producer: AtomicU32::new(start), consumer: AtomicU32::new(start), entries })
+    }
+
+    proptest! {
+        /// We produce, a kernel that keeps a queue consumes; counters wrap on the way.
+        #[test]
+        fn what_is_published_arrives_in_order_and_nothing_else(
+            log in 0u32..6, back in 0u32..40, steps in proptest::collection::vec((0u8..3, 1u32..9), 1..200),
+        ) {
+            let (size, start) = (1 << log, 0u32.wrapping_sub(back));
+            let ring = memory(size, start);
+            let mut ours = Producer { ring: ring.clone(), at: start, limit: start.wrapping_add(size) };
+            let (mut next, mut written, mut shown) = (0u64, VecDeque::new(), VecDeque::new());
+            for (what, n) in steps {
+                match what {
+                    0 => {
+                        let free = ours.free(n);
+                        let used = (written.len() + shown.len()) as u32;
+                        prop_assert!(free <= size - used, "never more than there is");
+                        prop_assert!(free >= n.min(size - used), "as much as was asked for, where there is as much");
+                        for _ in 0..n.min(free) {
+                            ours.push(next);
+                            written.push_back(next);
+                            next += 1;
+                        }
+                    }
+                    1 => {
+                        ours.publish();
+                        shown.append(&mut written);
+                    }
+                    _ => {
+                        let (from, to) = (ring.consumer.load(Relaxed), ring.producer.load(Relaxed));
+                        prop_assert_eq!(to.wrapping_sub(from), shown.len() as u32);
+                        for i in 0..n.min(to.wrapping_sub(from)) {
+                            prop_assert_eq!(Some(ring.read(from.wrapping_add(i))), shown.pop_front());
+                            ring.consumer.store(from.wrapping_add(i + 1), Relaxed);
+                        }
+                    }
+                }
+                prop_assert_eq!(ours.waiting(), (written.len() + shown.len()) as u32);
+            }
+        }
+
+        /// A kernel produces, we consume.
+        #[test]
+        fn what_the_other_side_shows_is_read_once_and_in_order(
+            log in 0u32..6, back in 0u32..40, steps in proptest::collection::vec((0u8..3, 1u32..9), 1..200),
+        ) {
+            let (size, start) = (1 << log, 0u32.wrapping_sub(back));
+            let ring = memory(size, start);
+            let mut ours = Consumer { ring: ring.clone(), at: start, limit: start };
+            let (mut next, mut shown) = (0u64, VecDeque::new());
+            for (what, n) in steps {
+                match what {
+                    0 => {
+                        let (mut to, from) = (ring.producer.load(Relaxed), ring.consumer.load(Relaxed));
+                        for _ in 0..n.min(size - to.wrapping_sub(from)) {
+                            ring.write(to, next);
+                            shown.push_back(next);
+                            next += 1;
+                            to = to.wrapping_add(1);
+                        }
+                        ring.producer.store(to, Relaxed);
+                    }
+                    1 => {
+                        let ready = ours.ready(n);
+                        prop_assert!(ready as usize <= shown.len());
+                        prop_assert!(ready >= n.min(shown.len() as u32));
+                        for _ in 0..n.min(ready) {
+                            prop_assert_eq!(Some(ours.pop()), shown.pop_front());
+                        }
+                    }
+                    _ => ours.release(),
+                }
+            }
+        }
+
+        /// Whatever the other side writes into its counter: never more than the ring holds is read or written.
+        #[test]
+        fn a_counter_that_cannot_be_is_not_believed(log in 0u32..6, words in proptest::collection::vec(any::<u32>(), 1..50)) {
+            let size = 1 << log;
+            let ring = memory(size, 0);
+            let (mut producer, mut consumer) = (Producer::new(ring.clone()), Consumer::new(memory(size, 0)));
+            for word in words {
+                ring.consumer.store(word, Relaxed);
+                consumer.ring.producer.store(word, Relaxed);
+                prop_assert!(producer.free(u32::MAX) <= size);
+                prop_assert!(producer.waiting() <= size);
+                let ready = consumer.ready(u32::MAX);
+                prop_assert!(ready <= size);
+                (0..ready).for_each(|_| drop(consumer.pop().to_string()));
+            }
+        }
+    }
+}
+
+#[cfg(loom)]
+mod interleavings {
+    use super::super::*;
+    use loom::cell::UnsafeCell;
+    use loom::sync::atomic::AtomicU32;
+    use loom::sync::{Arc, Mutex, Notify};
+
+    struct Memory {
+        producer: AtomicU32,
+        consumer: AtomicU32,
+        flags: AtomicU32,
+        entries: [UnsafeCell<u64>; 2],
+    }
+
+    fn ring() -> Arc<Memory> {
+        let [producer, consumer, flags] = [(); 3].map(|()| AtomicU32::new(0));
+        Arc::new(Memory { producer, consumer, flags, entries: [UnsafeCell::new(0), UnsafeCell::new(0)] })
+    }
+
+    impl Word for AtomicU32 {
+        fn load(&self, order: Ordering) -> u32 {
+            self.load(order)
+        }
+        fn store(&self, value: u32, order: Ordering) {
+            self.store(value, order);
+        }
+    }
+
+    impl Shared for Arc<Memory> {
+        type Entry = u64;
+        type Word = AtomicU32;
+        fn size(&self) -> u32 {
+            2
+        }
+        fn producer(&self) -> &AtomicU32 {
+            &self.producer
+        }
+        fn consumer(&self) -> &AtomicU32 {
+            &self.consumer
+        }
+        fn read(&self, at: u32) -> u64 {
+            // SAFETY: loom reports an access that another one is not ordered with.
+            self.entries[(at & 1) as usize].with(|entry| unsafe { *entry })
+        }
+        fn write(&self, at: u32, entry: u64) {
+            // SAFETY: as above.
+            self.entries[(at & 1) as usize].with_mut(|place| unsafe { *place = entry });
+        }
+    }
+
+    #[test]
+    fn entries_cross_in_order_and_no_slot_is_touched_by_both_sides_at_once() {
+        crate::sync::model(|| {
+            let ring = ring();
+            let mut producer = Producer::new(ring.clone());
+            let mut consumer = Consumer::new(ring);
+            let sender = loom::thread::spawn(move || {
+                for value in 1..=3 {
+                    while producer.free(1) == 0 {
+                        loom::thread::yield_now();
+                    }
+                    producer.push(value);
+                    producer.publish();
+                }
+            });
+            for value in 1..=3 {
+                while consumer.ready(1) == 0 {
+                    loom::thread::yield_now();
+                }
+                assert_eq!(consumer.pop(), value);
+                consumer.release();
+            }
+            sender.join().unwrap();
+        });
+    }
+
+    /// A descriptor: readable from the first wake on until it is drained. Who is never woken is a deadlock, which loom reports.
+    #[derive(Default)]
+    struct Line {
+        readable: Mutex<bool>,
+        changed: Notify,
+    }
+
+    impl Line {
+        fn wake(&self) {
+            *self.readable.lock().unwrap() = true;
+            self.changed.notify();
+        }
+
+        fn wait(&self) {
+            while !*self.readable.lock().unwrap() {
+                self.changed.wait();
+            }
+        }
+
+        fn drain(&self) {
+            *self.readable.lock().unwrap() = false;
+        }
+    }
+
+    #[test]
+    fn a_consumer_that_looks_once_more_before_it_sleeps_is_woken_for_every_entry() {
+        crate::sync::model(|| {
+            let (ring, line) = (ring(), Arc::new(Line::default()));
+            let mut producer = Producer::new(ring.clone());
+            let mut consumer = Consumer::new(ring);
+            let bell = line.clone();
+            let sender = loom::thread::spawn(move || {
+                // There is room for both from the start.
+                for value in 1..=2 {
+                    producer.push(value);
+                    producer.publish();
+                    if wakeup::is_needed(&producer.ring().flags) {
+                        bell.wake();
+                    }
+                }
+            });
+            let mut seen = 0;
+            while seen < 2 {
+                for _ in 0..consumer.ready(2) {
+                    seen += 1;
+                    assert_eq!(consumer.pop(), seen);
+                    consumer.release();
+                }
+                if seen < 2 {
+                    // As the application's `wait` does.
+                    wakeup::set_needed(&consumer.ring().flags, true);
+                    if consumer.ready(1) == 0 {
+                        line.wait();
+                    }
+                    wakeup::set_needed(&consumer.ring().flags, false);
+                    line.drain();
+                }
+            }
+            sender.join().unwrap();
+        });
+    }
+}

@@ -1,0 +1,148 @@
+//! What can be joined, and what not; and what a user should know about it.
+
+use super::{Directions, Forward, Gso, StartError, Verdicts};
+use towpath_datapath::lane::Steering;
+use towpath_datapath::ports::tun::STEERING;
+use towpath_datapath::rules::PortSide;
+use towpath_packet::Offloads;
+use towpath_packet::port::{Ability, Info, Layer};
+use towpath_wire::LinkKind;
+
+/// Fewer than these, and some are always held where others wait for them: by the caches of queues, by a packet in pieces.
+const FEWEST_BUFFERS: usize = 8;
+
+impl Forward {
+    /// Queues that a port is started with: one for each worker where packets come in, one for each lane where they go out.
+    pub(super) fn queues(&self, side: PortSide) -> u16 {
+        let lanes = if self.lanes.is_empty() { self.workers } else { self.lanes.len() as u16 };
+        match (self.directions, side) {
+            (Directions::OneWay, PortSide::A) => self.workers,
+            (Directions::OneWay, PortSide::B) => lanes,
+            (Directions::Both, _) => self.workers.max(lanes),
+        }
+    }
+
+    pub(super) fn check_rules(&self, layer: Layer) -> Result<(), StartError> {
+        let link = if layer == Layer::Ip { LinkKind::Ip } else { LinkKind::Ethernet };
+        for verdicts in [&self.at_rx, &self.in_lane] {
+            let Verdicts::Rules(rules) = verdicts else { continue };
+            rules.check(link, self.lanes.len() as u16)?;
+            if self.directions == Directions::OneWay
+                && let Some(rule) = rules.turns_back(PortSide::A)
+            {
+                let rule_text = "sends packets back where they came from: forward both ways, without --oneway".into();
+                return Err(StartError::Value { what: "rule", value: rule, rule: rule_text });
+            }
+        }
+        if let Verdicts::Rules(rules) = &self.in_lane
+            && let Some(rule) = rules.names_a_lane()
+        {
+            let rule_text = "in a lane a packet has its lane already: use the rule at rx".into();
+            return Err(StartError::Value { what: "rule in a lane", value: rule, rule: rule_text });
+        }
+        if self.lanes.is_empty() && !matches!(self.in_lane, Verdicts::Pass) {
+            let rule = "there are no lanes: give some, or use rules at rx".into();
+            return Err(StartError::Value { what: "rules in lanes", value: format!("{:?}", self.in_lane), rule });
+        }
+        Ok(())
+    }
+
+    pub(super) fn check(&self, a: &Info, b: &Info) -> Result<(), StartError> {
+        let value = |what, value: String, rule: String| Err(StartError::Value { what, value, rule });
+        let egresses = if self.directions == Directions::Both { vec![a, b] } else { vec![b] };
+        let plain = |info: &&&Info| info.tx_offloads.and(Offloads::GSO).is_none();
+        if self.gso == Gso::On
+            && let Some(info) = egresses.iter().find(plain)
+        {
+            return value("gso", "on".into(), format!("{} takes no super-packets: use auto", info.name));
+        }
+        if self.workers == 0 {
+            return value("workers", "0".into(), "there must be one".into());
+        }
+        if self.pool.capacity < FEWEST_BUFFERS {
+            let rule = format!("must be {FEWEST_BUFFERS} or more");
+            return value("buffers", self.pool.capacity.to_string(), rule);
+        }
+        for (info, side) in [(a, PortSide::A), (b, PortSide::B)] {
+            let n = self.queues(side);
+            if n > info.max_queues {
+                let what = if n == self.workers { "workers" } else { "lanes" };
+                let (name, has) = (&info.name, info.max_queues);
+                let rule =
+                    format!("{name} has {has} queue(s), and each of the {what} needs one{}", more_queues(name, n));
+                return value(what, n.to_string(), rule);
+            }
+            let steering = info.abilities.iter().find(|ability| ability.name == STEERING && !ability.on);
+            let is_ingress = side == PortSide::A || self.directions == Directions::Both;
+            if let Some(steering) = steering.filter(|_| self.rebalance && is_ingress && n > 1) {
+                return value("rebalance", "on".into(), off(info, steering));
+            }
+        }
+        if let Steering::Lane(lane) = self.steering.steering
+            && !self.lanes.is_empty()
+            && usize::from(lane) >= self.lanes.len()
+        {
+            let rule = format!("there are {} lane(s), the first is 0", self.lanes.len());
+            return value("steering to lane", lane.to_string(), rule);
+        }
+        let allowed = towpath_datapath::worker::cores();
+        match self.cores.iter().chain(&self.lanes).find(|core| !allowed.contains(core)) {
+            Some(core) => {
+                value("cores", core.to_string(), format!("must be among the cores of this process: {allowed:?}"))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// What gives a port `n` queues, if anything does.
+fn more_queues(name: &str, n: u16) -> String {
+    let own = name.rsplit('@').next().unwrap_or(name);
+    match own.split_once(':') {
+        Some(("tap" | "tun" | "packet" | "veth", _)) => format!(": open it with ?queues={n}"),
+        _ => String::new(),
+    }
+}
+
+pub(super) fn common_layer(a: &Info, b: &Info) -> Result<Layer, StartError> {
+    let name = |layer| match layer {
+        Layer::Ethernet => "Ethernet frames",
+        Layer::Ip => "IP packets",
+        Layer::Any => "anything",
+    };
+    match (a.layer, b.layer) {
+        (Layer::Any, Layer::Any) => Ok(Layer::Ethernet),
+        (Layer::Any, layer) | (layer, Layer::Any) => Ok(layer),
+        (x, y) if x == y => Ok(x),
+        (x, y) => Err(StartError::Layers { a: a.name.clone(), a_layer: name(x), b: b.name.clone(), b_layer: name(y) }),
+    }
+}
+
+/// What is off, why, and what would mend it.
+fn off(info: &Info, ability: &Ability) -> String {
+    let mend = ability.mend.as_ref().map(|mend| format!("; to mend it: {mend}")).unwrap_or_default();
+    format!("{}: {} is off: {}{mend}", info.name, ability.name, ability.why)
+}
+
+/// What a user should know about this pair of ports.
+pub(super) fn notes(a: &Info, b: &Info, directions: Directions) -> Vec<String> {
+    let mut notes = Vec::new();
+    for info in [a, b] {
+        for ability in info.abilities.iter().filter(|ability| !ability.on) {
+            notes.push(off(info, ability));
+        }
+    }
+    let mut longer = |from: &Info, to: &Info| {
+        if from.layer != Layer::Any && to.layer != Layer::Any && from.mtu > to.mtu {
+            notes.push(format!(
+                "{} has an MTU of {}, {} of {}: longer packets from the first are dropped as too-long",
+                from.name, from.mtu, to.name, to.mtu
+            ));
+        }
+    };
+    longer(a, b);
+    if directions == Directions::Both {
+        longer(b, a);
+    }
+    notes
+}

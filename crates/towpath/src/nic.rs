@@ -1,0 +1,230 @@
+//! Network devices by their addresses: `e1000e:vfio=0000:03:00.0?copybreak=2048,policy=strict`, `e1000e:model@tap:far`.
+//!
+//! The drivers know nothing of addresses: here their words become the plain configuration that a driver takes.
+
+use crate::any::AnyPort;
+use crate::port_wire::PortWire;
+use std::path::Path;
+use towpath_bus::qtest::{Qemu, QtestBus};
+use towpath_bus::vfio::{Backend, VfioBus, VfioConfig};
+use towpath_bus::{BusError, DmaPolicy, Flush, Pci};
+use towpath_datapath::uri::{Options, Uri};
+use towpath_model::e1000e::{self as model, ModelBus};
+use towpath_model::iommu;
+use towpath_model::wire::Loop;
+use towpath_nic::batching::BatchSize;
+use towpath_nic::e1000e::{Config, ConfigError, Copybreak, DEVICES, E1000e, Filter, RingSize};
+use towpath_packet::port::PortError;
+
+/// How a driver reaches its device.
+pub(crate) enum Way<'a> {
+    /// The kernel's VFIO: a PCI function.
+    Vfio(&'a str),
+    /// QEMU's device: the qtest socket of a machine that runs.
+    Qtest(&'a str),
+    /// A model in this process.
+    Model,
+}
+
+impl Way<'_> {
+    /// The way that the target of an address names.
+    pub(crate) fn of(uri: &Uri) -> Result<Way<'_>, PortError> {
+        match uri.target().split_once('=').unwrap_or((uri.target(), "")) {
+            ("vfio", function) => Ok(Way::Vfio(function)),
+            ("qtest", socket) if !socket.is_empty() => Ok(Way::Qtest(socket)),
+            ("model", "") => Ok(Way::Model),
+            _ => Err(uri.error(
+                "say where the device is: e1000e:vfio=0000:03:00.0, e1000e:qtest=SOCKET of a QEMU, or e1000e:model",
+            )),
+        }
+    }
+}
+
+/// Opens a PCI function that is bound to `vfio-pci`.
+pub(crate) fn vfio(uri: &Uri, function: &str) -> Result<E1000e<VfioBus>, PortError> {
+    let mut options = uri.options();
+    let backends = [("auto", Backend::Auto), ("group", Backend::Group), ("iommufd", Backend::Iommufd)];
+    let bus = VfioConfig {
+        backend: options.choice("backend", &backends)?.unwrap_or_default(),
+        unprotected: options.switch("unprotected")?.unwrap_or(false),
+    };
+    let config = e1000e(&mut options)?;
+    options.finish()?;
+    let bdf = function.parse().map_err(|error| uri.error(format!("vfio={function}: {error}")))?;
+    let bus = VfioBus::open(bdf, &bus).map_err(|error| bus_error(uri, error))?;
+    open(uri, bus, config)
+}
+
+/// Opens a device of a QEMU that runs, without a guest: the one in `slot`, or the first that the driver knows.
+pub(crate) fn qtest(uri: &Uri, socket: &str) -> Result<E1000e<QtestBus>, PortError> {
+    let mut options = uri.options();
+    let slot = options.number("slot", 0..=31)?.map(|slot| slot as u8);
+    let memory = options.text("memory");
+    let config = e1000e(&mut options)?;
+    options.finish()?;
+    let failed = |error| bus_error(uri, error);
+    let qemu = Qemu::attach(Path::new(socket), memory.as_deref().map(Path::new)).map_err(failed)?;
+    let known = |&(slot, id): &(u8, u32)| DEVICES.contains(&id).then_some(slot);
+    let slot = slot
+        .or_else(|| qemu.devices().iter().find_map(known))
+        .ok_or_else(|| uri.error("the machine has no e1000e: start it with -device e1000e,netdev=…"))?;
+    open(uri, qemu.open(slot).map_err(failed)?, config)
+}
+
+/// The address of a device, and the port that is its wire, if there is one: `e1000e:model?policy=strict@tap:far`.
+pub(crate) fn split(uri: &Uri) -> Result<(Uri, Option<Uri>), PortError> {
+    match uri.as_str().split_once('@') {
+        None => Ok((uri.clone(), None)),
+        Some((device, wire)) if device.split('?').next() == Some("e1000e:model") => {
+            Ok((device.parse()?, Some(wire.parse()?)))
+        }
+        Some(_) => Err(uri.error("only a model's wire can be chosen: e1000e:model@tap:far")),
+    }
+}
+
+/// Makes a model with a thread of its own, whose wire is `wire`, or a plug in which what is sent comes back.
+pub(crate) fn model(uri: &Uri, wire: Option<AnyPort>) -> Result<E1000e<ModelBus>, PortError> {
+    let mut options = uri.options();
+    let iommu = if options.switch("iommu")?.unwrap_or(true) { iommu::Config::default() } else { iommu::Config::off() };
+    let config = e1000e(&mut options)?;
+    options.finish()?;
+    let device = model::Config { name: uri.short(), iommu, threaded: true, ..model::Config::default() };
+    let bus = match wire {
+        None => model::launch(device, Loop::default()),
+        Some(port) => model::launch(device, PortWire::new(port)?),
+    };
+    open(uri, bus.map_err(|error| bus_error(uri, error))?, config)
+}
+
+fn open<B: Pci>(uri: &Uri, bus: B, config: Config) -> Result<E1000e<B>, PortError> {
+    E1000e::open(bus, &uri.short(), config).map_err(|error| error.at_port(uri.as_str()))
+}
+
+/// What a bus says, as the port of that address says it.
+fn bus_error(uri: &Uri, error: BusError) -> PortError {
+    match error {
+        BusError::Os { step, source, hint, .. } => PortError::Os { port: uri.short(), step, source, hint },
+        other => uri.error(other.to_string()),
+    }
+}
+
+/// How the memory of packets is protected, for any driver.
+pub(crate) fn policy(options: &mut Options) -> Result<Option<DmaPolicy>, PortError> {
+    let policies = [
+        ("persistent", DmaPolicy::Persistent),
+        ("strict", DmaPolicy::PerBuffer { flush: Flush::Strict }),
+        ("deferred", DmaPolicy::PerBuffer { flush: Flush::Deferred }),
+    ];
+    options.choice("policy", &policies)
+}
+
+/// The driver's own options.
+fn e1000e(options: &mut Options) -> Result<Config, PortError> {
+    let default = Config::default();
+    let ring =
+        |options: &mut Options, name: &'static str, default: RingSize| match options.number(name, 0..=u64::MAX)? {
+            None => Ok(default),
+            Some(n) => RingSize::new(name, n).map_err(|error| rule(options, error)),
+        };
+    let filters =
+        [("all", Filter::Promiscuous), ("multicast", Filter::AllMulticast), ("own", Filter::Groups(Vec::new()))];
+    let copybreak = match options.number("copybreak", 0..=u64::MAX)? {
+        None => None,
+        Some(bytes) => Some(Copybreak::new(bytes).map_err(|error| rule(options, error))?),
+    };
+    let receive = match options.text("receive") {
+        None => default.filter,
+        Some(word) => match filters.iter().find(|(name, _)| *name == word) {
+            Some((_, filter)) => filter.clone(),
+            None => return Err(options.error("receive", word, "must be one of all, multicast, own")),
+        },
+    };
+    let config = Config {
+        rx_ring: ring(options, "rx", default.rx_ring)?,
+        tx_ring: ring(options, "tx", default.tx_ring)?,
+        queues: options.number("queues", 1..=2)?.map_or(default.queues, |n| n as u16),
+        mtu: options.number("mtu", 68..=9216)?.map_or(default.mtu, |n| n as u16),
+        policy: policy(options)?.unwrap_or(default.policy),
+        copybreak,
+        filter: receive,
+        batch: options.number("batch", 1..=127)?.and_then(|n| BatchSize::new(n as u8)).unwrap_or(default.batch),
+        report_every: options.number("rs", 1..=64)?.map_or(default.report_every, |n| n as u16),
+        interrupts: options.switch("interrupts")?.unwrap_or(default.interrupts),
+        csum: options.switch("csum")?.unwrap_or(default.csum),
+        tso: options.switch("tso")?.unwrap_or(default.tso),
+        vlan: options.switch("vlan")?.unwrap_or(default.vlan),
+        stall: options.duration("stall")?.unwrap_or(default.stall),
+        ..default
+    };
+    config.check().map_err(|error| rule(options, error))?;
+    Ok(config)
+}
+
+fn rule(options: &Options, error: ConfigError) -> PortError {
+    options.error(error.option, error.value, error.rule)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn config(text: &str) -> Result<Config, PortError> {
+        let uri: Uri = text.parse().unwrap();
+        let mut options = uri.options();
+        let config = e1000e(&mut options)?;
+        options.finish()?;
+        Ok(config)
+    }
+
+    #[test]
+    fn every_option_reaches_its_field() {
+        let text = "e1000e:vfio=3:0.0?rx=128,tx=256,queues=2,mtu=9000,policy=strict,copybreak=512,receive=own,batch=16,rs=8,\
+                    interrupts=on,csum=on,tso=off,vlan=off,stall=50ms";
+        let expected = Config {
+            rx_ring: RingSize::new("rx", 128).unwrap(),
+            tx_ring: RingSize::new("tx", 256).unwrap(),
+            queues: 2,
+            mtu: 9000,
+            policy: DmaPolicy::PerBuffer { flush: Flush::Strict },
+            copybreak: Some(Copybreak::new(512).unwrap()),
+            filter: Filter::Groups(Vec::new()),
+            batch: BatchSize::new(16).unwrap(),
+            report_every: 8,
+            interrupts: true,
+            csum: true,
+            tso: false,
+            vlan: false,
+            stall: Duration::from_millis(50),
+            ..Config::default()
+        };
+        assert_eq!(config(text).unwrap(), expected);
+    }
+
+    #[test]
+    fn what_breaks_a_rule_is_named_with_the_rule() {
+        let cases = [
+            ("e1000e:vfio=3:0.0?rx=84", "multiple of 8"),
+            ("e1000e:vfio=3:0.0?tx=5000", "from 80 to 4096"),
+            ("e1000e:vfio=3:0.0?copybreak=99999", "from 0 to 16384"),
+            ("e1000e:vfio=3:0.0?policy=lazy", "persistent, strict, deferred"),
+            ("e1000e:vfio=3:0.0?receive=some", "all, multicast, own"),
+            ("e1000e:vfio=3:0.0?stall=1ms", "from 10 to 60000"),
+            ("e1000e:vfio=3:0.0?speed=10", "no such option"),
+        ];
+        for (text, part) in cases {
+            let error = config(text).unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_address_without_a_device_says_how_to_name_one() {
+        let uri: Uri = "e1000e:eth0".parse().unwrap();
+        let error = Way::of(&uri).err().unwrap().to_string();
+        assert!(error.contains("e1000e:vfio=0000:03:00.0"), "{error}");
+        let uri: Uri = "e1000e:vfio=eth0".parse().unwrap();
+        let error = vfio(&uri, "eth0").unwrap_err().to_string();
+        assert!(error.contains("vfio=eth0"), "{error}");
+    }
+}

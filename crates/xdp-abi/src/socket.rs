@@ -1,0 +1,272 @@
+//! `xsk_socket__*`: sessions with a datapath.
+
+use crate::abi::{BIND_COPY, BIND_NEED_WAKEUP, BIND_SG, BIND_ZEROCOPY, INHIBIT_PROG_LOAD, Ring, SocketConfig};
+use crate::area::Area;
+use crate::failure::{Failure, answer, failure};
+use crate::place::Place;
+use crate::umem::{Known, Umem, given};
+use libc::{c_char, c_int};
+use std::ffi::CStr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::ptr::null_mut;
+use std::sync::{Arc, Once};
+use towpath_client::protocol::Rings;
+use towpath_client::{Session, Sizes};
+
+/// `struct xsk_socket`.
+#[derive(Debug)]
+pub struct Socket {
+    umem: Arc<Umem>,
+    /// The rings; the program has their addresses.
+    _area: Area,
+    /// The session lasts as long as this.
+    _connection: OwnedFd,
+    /// What the program waits for and kicks with.
+    line: OwnedFd,
+    /// Where the datapath listens, and the number of the session there.
+    path: PathBuf,
+    session: u64,
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // The connection is not closed yet, so no other socket has this number at the same path.
+        let gone = |known: &Known| known.session == self.session && known.path == self.path;
+        self.umem.sockets().retain(|known| !gone(known));
+    }
+}
+
+/// A ring that is not used has the least size that there is.
+const UNUSED: u32 = 2;
+
+/// Whether packets may come in pieces; an error for flags that can't be had.
+fn pieces(config: &SocketConfig, receives: bool) -> Result<bool, Failure> {
+    let (libxdp, flags) = (config.libxdp_flags, config.bind_flags);
+    if libxdp & !INHIBIT_PROG_LOAD != 0
+        || flags & !(BIND_COPY | BIND_ZEROCOPY | BIND_NEED_WAKEUP | BIND_SG) != 0
+        || flags & BIND_COPY != 0 && flags & BIND_ZEROCOPY != 0
+    {
+        let why = format!("libxdp_flags {libxdp:#x}, bind_flags {flags:#x}: some are not known, or exclude others");
+        return Err(failure(libc::EINVAL, why));
+    }
+    if flags & BIND_ZEROCOPY != 0 && receives {
+        let why = "XDP_ZEROCOPY with an RX ring: what is sent is not copied, what is received is, once";
+        return Err(failure(libc::EOPNOTSUPP, why));
+    }
+    Ok(flags & BIND_SG != 0)
+}
+
+/// What a program asks for with `xsk_socket__create[_shared]`.
+struct Wish<'a> {
+    interface: &'a CStr,
+    queue: u32,
+    umem: &'a Arc<Umem>,
+    /// Where to tell the rings; null for one that is not wanted.
+    rx: *mut Ring,
+    tx: *mut Ring,
+    /// Where to tell FILL and COMPLETION; null if the program has those that came with the memory.
+    fill: *mut Ring,
+    comp: *mut Ring,
+    config: SocketConfig,
+}
+
+impl Wish<'_> {
+    /// Opens a session.
+    ///
+    /// # Safety
+    /// The rings' pointers are null or may be written to.
+    unsafe fn grant(mut self) -> Result<Socket, Failure> {
+        let (interface, queue) = (self.interface.to_bytes(), self.queue);
+        if self.umem.sockets().iter().any(|known| known.interface == interface && known.queue == queue) {
+            let why = "a second socket of the same memory and queue, which would share FILL and COMPLETION";
+            return Err(failure(libc::EOPNOTSUPP, why));
+        }
+        let mut first = self.umem.prepared();
+        let (area, opened) = match first.take() {
+            Some(prepared) => match self.open(&prepared.area) {
+                Ok(opened) => {
+                    if prepared.told == [self.fill.addr(), self.comp.addr()] {
+                        (self.fill, self.comp) = (null_mut(), null_mut());
+                    }
+                    (prepared.area, opened)
+                }
+                Err(why) => {
+                    // The program may try again with other flags.
+                    *first = Some(prepared);
+                    return Err(why);
+                }
+            },
+            None if self.fill.is_null() || self.comp.is_null() => {
+                let why = "FILL and COMPLETION belong to another socket: xsk_socket__create_shared takes others";
+                return Err(failure(libc::EFAULT, why));
+            }
+            None => {
+                let area = self.umem.reserve()?;
+                let opened = self.open(&area)?;
+                (area, opened)
+            }
+        };
+        let Opened { session: Session { connection, kick: line, welcome, .. }, sizes, rings, path } = opened;
+        let (fill, comp) = area.prepared();
+        let told = [
+            (self.rx, area.consumer(&rings.rx, sizes.rx)),
+            (self.tx, area.producer(&rings.tx, sizes.tx)),
+            (self.fill, fill),
+            (self.comp, comp),
+        ];
+        for (to, ring) in told.into_iter().filter(|(to, _)| !to.is_null()) {
+            // SAFETY: not null, so it may be written to, as the caller promises.
+            unsafe { to.write(ring) };
+        }
+        let (interface, session) = (interface.to_vec(), welcome.session);
+        self.umem.sockets().push(Known { interface, queue, path: path.clone(), session });
+        Ok(Socket { umem: self.umem.clone(), _area: area, _connection: connection, line, path, session })
+    }
+
+    /// Opens a session whose rings lie in an area. Nothing has changed when this fails.
+    fn open(&self, area: &Area) -> Result<Opened, Failure> {
+        let (receives, sends) = (!self.rx.is_null(), !self.tx.is_null());
+        let pieces = pieces(&self.config, receives)?;
+        let Place { path, rules } = Place::find(self.interface, self.queue)?;
+        let size = |used, size| if used { size } else { UNUSED };
+        let sizes = area.sizes(size(receives, self.config.rx_size), size(sends, self.config.tx_size));
+        let hello = self.umem.hello(&path, sizes, pieces, if receives { rules } else { String::new() });
+        let session = Session::open(&path, &hello, self.umem.memory().file()).map_err(|error| {
+            let Failure { errno, why } = error.into();
+            failure(errno, format!("{}: {why}", path.display()))
+        })?;
+        let rings = area.open(&session.rings, &session.welcome, &sizes)?;
+        fence_for_datapaths();
+        Ok(Opened { session, sizes, rings, path })
+    }
+}
+
+/// A session and where its rings lie.
+struct Opened {
+    session: Session,
+    sizes: Sizes,
+    rings: Rings,
+    path: PathBuf,
+}
+
+/// Lets datapaths fence this process: the header's helpers leave out the fence between a counter and the flag that is read after it.
+fn fence_for_datapaths() {
+    /// `MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED`.
+    const REGISTER: libc::c_long = 1 << 2;
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: no pointers. If this kernel can't, its datapaths know it.
+        unsafe { libc::syscall(libc::SYS_membarrier, REGISTER, 0, 0) };
+    });
+}
+
+/// Both kinds of creation.
+///
+/// # Safety
+/// Pointers are null or point to what the header says.
+unsafe fn create(
+    xsk: *mut *mut Socket,
+    ifname: *const c_char,
+    queue: u32,
+    umem: *const Umem,
+    (rx, tx): (*mut Ring, *mut Ring),
+    (fill, comp): (*mut Ring, *mut Ring),
+    config: *const SocketConfig,
+) -> Result<(), Failure> {
+    let (xsk, umem) = (given(xsk, "xsk")?, given(umem.cast_mut(), "umem")?);
+    let ifname = given(ifname.cast_mut(), "ifname")?;
+    if rx.is_null() && tx.is_null() {
+        return Err(failure(libc::EFAULT, "neither an RX nor a TX ring"));
+    }
+    // SAFETY: not null, so it is a string, as the caller promises.
+    let interface = unsafe { CStr::from_ptr(ifname) };
+    // SAFETY: null, or a configuration.
+    let config = unsafe { config.as_ref() }.copied().unwrap_or_default();
+    // SAFETY: what `xsk_umem__create` gave and nobody has deleted; one more holds it for the time of the call.
+    let umem = unsafe {
+        Arc::increment_strong_count(umem);
+        Arc::from_raw(umem)
+    };
+    let wish = Wish { interface, queue, umem: &umem, rx, tx, fill, comp, config };
+    // SAFETY: the pointers are null or may be written to.
+    let socket = unsafe { wish.grant()? };
+    // SAFETY: not null, so it may be written to.
+    unsafe { xsk.write(Box::into_raw(Box::new(socket))) };
+    Ok(())
+}
+
+/// `xsk_socket__create`: opens a session over memory, with its first FILL and COMPLETION rings, on the socket that stands for the
+/// interface and the queue.
+///
+/// # Errors
+/// As a negative number: `EFAULT` for a null pointer, or if another socket has those rings, `EINVAL` for what can't be, `EOPNOTSUPP` for what
+/// is not there, `ENODEV` when nothing stands for the interface, `EBUSY` when somebody else receives the packets, `EPROTO` for a
+/// datapath that is none, and what the system says: `ENOENT`, `ECONNREFUSED`, `EACCES`. Nothing has changed then.
+///
+/// # Safety
+/// Pointers are null or point to what the header says; `umem` is what [`xsk_umem__create`](crate::umem::xsk_umem__create) gave.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn xsk_socket__create(
+    xsk: *mut *mut Socket,
+    ifname: *const c_char,
+    queue_id: u32,
+    umem: *const Umem,
+    rx: *mut Ring,
+    tx: *mut Ring,
+    config: *const SocketConfig,
+) -> c_int {
+    let none = (null_mut(), null_mut());
+    // SAFETY: as the caller promises.
+    answer("xsk_socket__create", || unsafe { create(xsk, ifname, queue_id, umem, (rx, tx), none, config) })
+}
+
+/// `xsk_socket__create_shared`: the same with FILL and COMPLETION rings of its own, so that several sockets can use the same memory.
+///
+/// # Errors
+/// As for [`xsk_socket__create`].
+///
+/// # Safety
+/// As for [`xsk_socket__create`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn xsk_socket__create_shared(
+    xsk: *mut *mut Socket,
+    ifname: *const c_char,
+    queue_id: u32,
+    umem: *const Umem,
+    rx: *mut Ring,
+    tx: *mut Ring,
+    fill: *mut Ring,
+    comp: *mut Ring,
+    config: *const SocketConfig,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    let work = || unsafe { create(xsk, ifname, queue_id, umem, (rx, tx), (fill, comp), config) };
+    answer("xsk_socket__create_shared", work)
+}
+
+/// `xsk_socket__fd`: a descriptor that behaves as an AF_XDP socket's in `poll`, `select` and `epoll`, and with `sendto` and `recvfrom` of
+/// nothing; it belongs to the library. `-EINVAL` for a null pointer.
+///
+/// # Safety
+/// Null, or what a creation gave.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn xsk_socket__fd(xsk: *const Socket) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { xsk.as_ref() }.map_or(-libc::EINVAL, |socket| socket.line.as_raw_fd())
+}
+
+/// `xsk_socket__delete`: ends the session; its rings are gone. A null pointer is fine.
+///
+/// # Safety
+/// Null, or what a creation gave, for the last time. Nobody uses its rings any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn xsk_socket__delete(xsk: *mut Socket) {
+    answer("xsk_socket__delete", || {
+        if !xsk.is_null() {
+            // SAFETY: what a creation gave, and nobody has deleted yet.
+            drop(unsafe { Box::from_raw(xsk) });
+        }
+        Ok(())
+    });
+}

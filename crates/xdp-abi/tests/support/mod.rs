@@ -1,0 +1,112 @@
+//! C programs for tests: compiled here, and run without any privilege.
+//!
+//! ```text
+//!   Link::Ours      cc … -ltowpath_xdp                              linked against the library
+//!   Link::Libxdp    cc … -lxdp, then LD_PRELOAD=libtowpath_xdp.so   as people have it, put onto towpath when it is started
+//! ```
+//!
+//! [`Programs`] is a directory that anybody may read, with the library and what was compiled; it is deleted when dropped. A crate whose tests
+//! use this depends on `towpath-xdp-abi` for development, so that cargo makes the library beside the tests.
+
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// How a program gets at the library.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Link {
+    /// It is linked with it.
+    Ours,
+    /// It is linked with libxdp, and ours is loaded before.
+    Libxdp,
+}
+
+/// Whether the test `name` can compile programs here. If not it is named on standard error; with `TOWPATH_REQUIRE=all` that is a failure.
+#[must_use]
+pub(crate) fn can_compile(name: &str) -> bool {
+    let compiler = Command::new("cc").arg("--version").stdout(Stdio::null()).status().is_ok();
+    let headers = Path::new("/usr/include/xdp/xsk.h").exists();
+    is_there(name, "cc, a compiler of C", compiler) && is_there(name, "libxdp-dev", headers)
+}
+
+/// The same for whatever else a test needs.
+#[must_use]
+pub(crate) fn is_there(name: &str, what: &str, there: bool) -> bool {
+    if !there {
+        assert!(std::env::var("TOWPATH_REQUIRE").as_deref() != Ok("all"), "{name} can't run: no {what}");
+        eprintln!("skipped: {name}: no {what}");
+    }
+    there
+}
+
+/// Compiled programs, and sockets for them.
+pub(crate) struct Programs(tempfile::TempDir);
+
+impl Programs {
+    pub(crate) fn new() -> Programs {
+        let dir = tempfile::tempdir().expect("a directory for temporary files");
+        std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).expect("a directory of ours");
+        let here = std::env::current_exe().expect("a path of this program");
+        let name = "libtowpath_xdp.so";
+        let library = here.with_file_name(name);
+        std::fs::copy(&library, dir.path().join(name)).unwrap_or_else(|e| panic!("{}: {e}", library.display()));
+        Programs(dir)
+    }
+
+    /// A path in the directory.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Compiles `tests/c/NAME.c`.
+    pub(crate) fn compile(&self, name: &str, link: Link) -> Program {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../xdp-abi/tests/c").join(name).with_extension("c");
+        let binary = self.path(&format!("{name}-{link:?}"));
+        let directory = self.0.path().display();
+        let mut cc = Command::new("cc");
+        cc.args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror"]).arg(&source).arg("-o").arg(&binary);
+        match link {
+            Link::Ours => cc.args([format!("-L{directory}"), format!("-Wl,-rpath,{directory}")]).arg("-ltowpath_xdp"),
+            Link::Libxdp => cc.arg("-lxdp"),
+        };
+        let output = cc.output().expect("cc");
+        assert!(output.status.success(), "{cc:?}\n{}", String::from_utf8_lossy(&output.stderr));
+        Program { binary, preload: (link == Link::Libxdp).then(|| self.library()) }
+    }
+
+    /// The library.
+    pub(crate) fn library(&self) -> PathBuf {
+        self.path("libtowpath_xdp.so")
+    }
+}
+
+/// A program that was compiled.
+pub(crate) struct Program {
+    binary: PathBuf,
+    preload: Option<PathBuf>,
+}
+
+impl Program {
+    /// It, to be run with arguments and with `TOWPATH_XDP` as said, by nobody in particular: if this is root it is not.
+    pub(crate) fn command(&self, sockets: &str, args: &[&str]) -> Command {
+        let mut command = unprivileged(&self.binary);
+        command.args(args).env("TOWPATH_XDP", sockets).stdin(Stdio::null());
+        if let Some(library) = &self.preload {
+            command.env("LD_PRELOAD", library);
+        }
+        command
+    }
+}
+
+/// A command that runs without any privilege.
+pub(crate) fn unprivileged(program: &Path) -> Command {
+    let root = std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
+    if !root {
+        return Command::new(program);
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs", "--"]).arg(program);
+    command
+}
