@@ -5,8 +5,11 @@ use std::time::{Duration, Instant};
 
 /// An engine with the buffers of all bursts.
 pub trait Engine {
-    /// Makes a burst ready, untimed: metadata and headers are written anew and so are hot in the cache.
+    /// Makes a burst ready, untimed: its headers are written anew. They are hot in the cache, if it is pushed next.
     fn prepare(&mut self, headers: &[Header], burst: usize);
+
+    /// Takes what was made ready first, untimed: metadata is written anew.
+    fn receive(&mut self, packets: usize);
 
     /// What is timed: a burst is pushed, and if it is the last of a round everything held leaves. Returns the packets that
     /// left, if the engine tells it here.
@@ -18,8 +21,9 @@ pub trait Engine {
     }
 }
 
-/// `FLOWS PAYLOAD BURST POOL HOLD PACKETS`, as for `dpdk`.
+/// `FLOWS PAYLOAD BURST POOL HOLD PACKETS`, as for `dpdk`; and how long before they are pushed bursts are made ready.
 pub struct Arguments {
+    pub cold: bool,
     pub flows: usize,
     pub payload: usize,
     pub burst: usize,
@@ -29,11 +33,16 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    pub fn parse(words: &[String]) -> Option<Arguments> {
+    pub fn parse(words: &[&str], cold: bool) -> Option<Arguments> {
         let numbers: Vec<usize> = words.iter().map(|word| word.parse().ok()).collect::<Option<_>>()?;
         let &[flows, payload, burst, pool, hold, packets] = numbers.as_slice() else { return None };
         let sound = flows > 0 && burst > 0 && hold > 0 && pool % hold.max(1) == 0 && packets >= 20 * burst * hold;
-        sound.then_some(Arguments { flows, payload, burst, pool, hold, packets })
+        sound.then_some(Arguments { cold, flows, payload, burst, pool, hold, packets })
+    }
+
+    /// How many bursts are made ready before the one that is pushed: none, or all that are not in the engine.
+    pub fn ahead(&self) -> usize {
+        if self.cold { self.pool - self.hold } else { 0 }
     }
 }
 
@@ -52,7 +61,7 @@ fn tick() -> f64 {
 
 /// Measures what `make` makes of the packets of the mix, and prints a line of JSON.
 pub fn run<E: Engine>(arguments: &Arguments, make: impl FnOnce(&[Vec<u8>]) -> E) {
-    let &Arguments { flows, payload, burst, pool, hold, packets } = arguments;
+    let &Arguments { flows, payload, burst, pool, hold, packets, .. } = arguments;
     let mix = mix::packets(flows, payload, burst, pool, hold);
     let digest = mix::digest(&mix);
     let headers: Vec<Header> = mix.iter().filter_map(|packet| packet.first_chunk::<HEADER>().copied()).collect();
@@ -62,12 +71,17 @@ pub fn run<E: Engine>(arguments: &Arguments, make: impl FnOnce(&[Vec<u8>]) -> E)
     let bursts = packets / (burst * hold) * hold;
     let warm_up = bursts / 10 / hold * hold;
     let (mut spent, mut left) = (0, 0);
+    let prepare = |engine: &mut E, burst_number: usize| {
+        let at = burst_number % pool;
+        engine.prepare(&headers[at * burst..(at + 1) * burst], at);
+    };
+    (0..arguments.ahead()).for_each(|b| prepare(&mut engine, b));
     for b in 0..bursts {
         if b == warm_up {
             (spent, left) = (0, 0);
         }
-        let at = b % pool;
-        engine.prepare(&headers[at * burst..(at + 1) * burst], at);
+        prepare(&mut engine, b + arguments.ahead());
+        engine.receive(burst);
         let start = ticks();
         left += engine.push((b + 1) % hold == 0);
         spent += ticks() - start;

@@ -1,91 +1,23 @@
 //! What towpath-gro costs.
 //!
-//!     towpath chain|copy trusted|verified FLOWS PAYLOAD BURST POOL HOLD PACKETS
+//!     towpath chain|copy trusted|verified hot|cold FLOWS PAYLOAD BURST POOL HOLD PACKETS
 //!
-//! `chain` merges packets of towpath-packet, the counterpart of DPDK's mbufs, as the datapath does. `copy` merges byte
-//! buffers of IP packets, as a VPN with a TUN does, and as tun-rs.
+//! `chain` merges packets of towpath-packet as the datapath does, the counterpart of DPDK's mbufs. `copy` merges byte
+//! buffers of IP packets, as a VPN with a TUN does, and as tun-rs. `cold` has headers and payloads come from memory, as a
+//! device has left them there, given a POOL that the caches do not hold (2048 bursts of 64): bursts are made ready that
+//! long before they are pushed. Only metadata is hot, for a driver has just written it.
 
 use gro_engines::measure::{Arguments, Engine, run};
 use gro_engines::mix::{ETHERNET, HEADER, Header};
 use std::collections::VecDeque;
+use towpath_datapath::coalesce::Chain;
 use towpath_gro::{Appended, Checksum, Config, Gro, Linear, Link, Offload, Segment, Sink};
-use towpath_packet::{Backing, Cache, Csum, Direction, Gso, GsoKind, MAX_FRAGS, Packet, Pool, PoolConfig};
-use towpath_wire::checksum;
-
-/// A packet, as the engine sees it.
-struct Chain(Packet);
-
-impl Segment for Chain {
-    #[inline]
-    fn head(&self) -> &[u8] {
-        self.0.linear()
-    }
-
-    #[inline]
-    fn head_mut(&mut self) -> &mut [u8] {
-        self.0.linear_mut()
-    }
-
-    #[inline]
-    fn packet_len(&self) -> usize {
-        self.0.len()
-    }
-
-    #[inline]
-    fn offload(&self) -> Offload {
-        let checksum = match self.0.csum() {
-            Csum::Unknown => Checksum::Unverified,
-            Csum::Verified => Checksum::Verified,
-            Csum::Partial { start, offset } => Checksum::Partial { start, offset: u16::from(offset) },
-        };
-        Offload { checksum, gso: None }
-    }
-
-    #[inline]
-    fn set_offload(&mut self, offload: Offload) {
-        self.0.set_csum(match offload.checksum {
-            Checksum::Unverified => Csum::Unknown,
-            Checksum::Verified => Csum::Verified,
-            Checksum::Partial { start, offset } => Csum::Partial { start, offset: offset as u8 },
-        });
-        self.0.set_gso(offload.gso.map(|gso| Gso {
-            kind: match gso.kind {
-                towpath_gro::GsoKind::Tcp4 => GsoKind::Tcp4,
-                towpath_gro::GsoKind::Tcp6 => GsoKind::Tcp6,
-                towpath_gro::GsoKind::Udp => GsoKind::Udp,
-            },
-            ecn: gso.ecn,
-            size: gso.size,
-            segs: gso.segs,
-            hdr_len: gso.header_len,
-        }));
-    }
-
-    #[inline]
-    fn append(&mut self, mut other: Chain, skip: usize, verify: Option<u16>) -> Appended<Chain> {
-        if let Some(rest) = verify
-            && checksum::add(rest, other.sum(skip)) != checksum::VALID
-        {
-            return Appended::Corrupt(other);
-        }
-        if self.0.frags() + other.0.frags() + 1 > MAX_FRAGS || !other.0.pull_front(skip) {
-            return Appended::Full(other);
-        }
-        match self.0.append(other.0) {
-            Ok(()) => Appended::Chained,
-            Err(back) => Appended::Full(Chain(back)),
-        }
-    }
-
-    #[inline]
-    fn prefetch(&self) {
-        self.0.prefetch_data();
-    }
-}
+use towpath_packet::{Backing, Cache, Csum, Direction, Packet, Pool, PoolConfig};
 
 struct Chains {
     gro: Gro<Chain>,
     cache: Cache,
+    ready: VecDeque<Packet>,
     burst: Vec<Chain>,
     out: Vec<Packet>,
     /// What left lately: freed so late that, as with the others, the buffers of `pool` bursts take turns.
@@ -107,9 +39,10 @@ impl Chains {
         Chains {
             gro: Gro::new(Config::default()),
             cache,
+            ready: VecDeque::new(),
             burst: Vec::with_capacity(arguments.burst),
             out: Vec::with_capacity(round),
-            away: (0..arguments.pool).map(|_| Vec::with_capacity(round)).collect(),
+            away: (arguments.ahead()..arguments.pool).map(|_| Vec::with_capacity(round)).collect(),
             len: HEADER + arguments.payload,
             csum: if trusted { Csum::Verified } else { Csum::Unknown },
         }
@@ -122,11 +55,18 @@ impl Engine for Chains {
             let mut packet = self.cache.alloc().expect("the pool is large enough");
             let bytes = packet.push_back(self.len).expect("a chunk is large enough");
             bytes[..HEADER].copy_from_slice(header);
-            packet.set_csum(self.csum);
-            self.burst.push(Chain(packet));
+            self.ready.push_back(packet);
         }
     }
 
+    fn receive(&mut self, packets: usize) {
+        self.burst.extend(self.ready.drain(..packets).map(|mut packet| {
+            packet.set_csum(self.csum);
+            Chain(packet)
+        }));
+    }
+
+    #[inline(never)]
     fn push(&mut self, flush: bool) -> usize {
         let mut sink = |chain: Chain| self.out.push(chain.0);
         self.gro.push_batch(self.burst.drain(..), 0, &mut sink);
@@ -208,6 +148,8 @@ struct Copies {
     gro: Gro<Copied>,
     /// Buffers of all bursts, those in the engine missing.
     buffers: Vec<Option<Box<[u8]>>>,
+    /// Places of those that are ready.
+    ready: VecDeque<usize>,
     burst: Vec<Copied>,
     out: Out,
     offload: Offload,
@@ -226,6 +168,7 @@ impl Copies {
         Copies {
             gro: Gro::new(Config { link: Link::Ip, ..Config::default() }),
             buffers: mix.iter().map(buffer).collect(),
+            ready: VecDeque::new(),
             burst: Vec::with_capacity(arguments.burst),
             out: Out { packets: Vec::with_capacity(round), spent: Vec::with_capacity(round) },
             offload: Offload { checksum, gso: None },
@@ -238,12 +181,20 @@ impl Engine for Copies {
     fn prepare(&mut self, headers: &[Header], burst: usize) {
         let first = burst * headers.len();
         for (place, header) in (first..).zip(headers) {
-            let mut buffer = self.buffers[place].take().expect("the buffer came back");
+            let buffer = self.buffers[place].as_mut().expect("the buffer came back");
             buffer[..HEADER - ETHERNET].copy_from_slice(&header[ETHERNET..]);
+            self.ready.push_back(place);
+        }
+    }
+
+    fn receive(&mut self, packets: usize) {
+        for place in self.ready.drain(..packets) {
+            let buffer = self.buffers[place].take().expect("the buffer came back");
             self.burst.push(Copied(Linear::new(buffer, self.len, self.offload), place));
         }
     }
 
+    #[inline(never)]
     fn push(&mut self, flush: bool) -> usize {
         let mut out = &mut self.out;
         self.gro.push_batch(self.burst.drain(..), 0, &mut out);
@@ -263,9 +214,10 @@ impl Engine for Copies {
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let (output, trusted, arguments) = match words.as_slice() {
-        [output, checksum, rest @ ..] if matches!(checksum.as_str(), "trusted" | "verified") => {
-            (output.as_str(), checksum == "trusted", Arguments::parse(rest))
+        [output, checksum @ ("trusted" | "verified"), caches @ ("hot" | "cold"), rest @ ..] => {
+            (*output, *checksum == "trusted", Arguments::parse(rest, *caches == "cold"))
         }
         _ => ("", false, None),
     };
@@ -273,7 +225,7 @@ fn main() {
         ("chain", Some(arguments)) => run(&arguments, |mix| Chains::new(&arguments, trusted, mix)),
         ("copy", Some(arguments)) => run(&arguments, |mix| Copies::new(&arguments, trusted, mix)),
         _ => {
-            eprintln!("usage: towpath chain|copy trusted|verified FLOWS PAYLOAD BURST POOL HOLD PACKETS");
+            eprintln!("usage: towpath chain|copy trusted|verified hot|cold FLOWS PAYLOAD BURST POOL HOLD PACKETS");
             std::process::exit(2);
         }
     }

@@ -29,6 +29,8 @@ impl Engine for TunRs {
         }
     }
 
+    fn receive(&mut self, _packets: usize) {}
+
     fn push(&mut self, _flush: bool) -> usize {
         match self.table.apply_gro(&mut self.bursts[self.now], VIRTIO_NET_HDR_LEN, true) {
             Ok(()) => 0,
@@ -46,7 +48,8 @@ impl Engine for TunRs {
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let Some(arguments) = Arguments::parse(&words).filter(|arguments| arguments.hold == 1) else {
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let Some(arguments) = Arguments::parse(&words, false).filter(|arguments| arguments.hold == 1) else {
         eprintln!("usage: tun-rs FLOWS PAYLOAD BURST POOL 1 PACKETS");
         std::process::exit(2);
     };
