@@ -13,85 +13,28 @@
 //!
 //! Balance: received + split = sent + merged + drops + held, at every moment between two turns.
 
+mod build;
+mod config;
+mod send;
 mod settle;
+mod verdict;
 
-use self::settle::Settling;
+pub use config::{Limit, RouteConfig, Standing};
+
 use crate::coalesce::{CoalesceConfig, Coalescer};
-use crate::finish::{Finisher, asks_more};
+use crate::finish::Finisher;
 use crate::fit::Fitter;
-use crate::mirror::mirror;
 use crate::report::GroCounters;
-use crate::rules::{Judge, PortSide, Verdict, dissect_packet};
+use crate::rules::Judge;
+use settle::Settling;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, Instant};
-use towpath_gro::Link;
-use towpath_packet::port::{Layer, RxQueue, State, TxLinear, TxQueue, TxShape, Wake};
-use towpath_packet::{Batch, Cache, Counters, DropReason, Offloads, Packet};
-use towpath_wire::LinkKind;
-
-/// How a route behaves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RouteConfig {
-    /// How long an egress may refuse before what is held is dropped as `egress-full`. Zero drops at once.
-    pub egress_wait: Duration,
-    /// What packets begin with.
-    pub layer: Layer,
-    /// What the egress may be given, of what it can take: without segmentation abilities, super-packets are cut before it.
-    pub allow: Offloads,
-    /// What the egress wants of the memory of packets.
-    pub shape: TxShape,
-    /// The ingress is a queue between threads: when stopping, what is in it is still received, until its other side has
-    /// closed it.
-    pub internal: bool,
-}
-
-impl Default for RouteConfig {
-    /// Ten milliseconds; Ethernet.
-    fn default() -> RouteConfig {
-        RouteConfig {
-            egress_wait: Duration::from_millis(10),
-            layer: Layer::Ethernet,
-            allow: Offloads::ALL,
-            shape: TxShape::default(),
-            internal: false,
-        }
-    }
-}
-
-/// A number of packets that several routes may move together.
-#[derive(Debug)]
-pub struct Limit(AtomicI64);
-
-impl Limit {
-    /// `n` packets.
-    pub fn new(n: u64) -> Limit {
-        Limit(AtomicI64::new(i64::try_from(n).unwrap_or(i64::MAX)))
-    }
-
-    /// Takes up to `n`; returns how many there were.
-    fn take(&self, n: usize) -> usize {
-        let before = self.0.fetch_sub(n as i64, Ordering::Relaxed);
-        before.clamp(0, n as i64) as usize
-    }
-
-    fn used_up(&self) -> bool {
-        self.0.load(Ordering::Relaxed) <= 0
-    }
-}
+use std::time::Instant;
+use towpath_packet::port::{RxQueue, State, TxQueue, Wake};
+use towpath_packet::{Batch, Counters, DropReason, Offloads, Packet};
 
 /// Packets that may wait for the route of the other direction.
 const TURNED: usize = 256;
-
-/// Where a route stands among others: what its verdicts refer to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Standing {
-    /// The end of `fwd A B` that its packets come from.
-    pub side: PortSide,
-    /// A number that it shares with the route of the other direction, if there is one: both run on the same thread.
-    pub pair: usize,
-}
 
 /// One direction, owned by the thread that runs it.
 pub struct Route<R, T> {
@@ -120,82 +63,6 @@ pub struct Route<R, T> {
 }
 
 impl<R: RxQueue, T: TxQueue> Route<R, T> {
-    /// Joins two queues. `cache` is where segments and copies come from, a [`Direction::Tx`](towpath_packet::Direction::Tx) one.
-    pub fn new(rx: R, tx: T, cache: Cache, mut config: RouteConfig) -> Route<R, T> {
-        if config.shape.linear == TxLinear::Whole {
-            // A super-packet is longer than any chunk.
-            config.allow = config.allow.without(Offloads::GSO);
-        }
-        let counters = Arc::new(Counters::default());
-        let link = if config.layer == Layer::Ip { Link::Ip } else { Link::Ethernet };
-        let finisher = Finisher::new(cache, link, counters.clone());
-        let can = tx.offloads().and(config.allow);
-        let silent = rx.wake() == Wake::Never;
-        let (incoming, outgoing) = (Batch::new(), Batch::new());
-        Route {
-            rx,
-            tx,
-            incoming,
-            outgoing,
-            judge: None,
-            standing: Standing { side: PortSide::A, pair: 0 },
-            turned: VecDeque::with_capacity(TURNED),
-            coalescer: None,
-            gro: CoalesceConfig::default(),
-            finisher,
-            fitter: Fitter::new(config.shape, counters.clone()),
-            mirrors: false,
-            can,
-            limit: None,
-            config,
-            refused_since: None,
-            counters,
-            ended: None,
-            silent,
-            settling: Settling::default(),
-            closed: false,
-        }
-    }
-
-    /// Ends the route when `limit` is used up; what was received beyond it is dropped as `stopped`.
-    #[must_use]
-    pub fn with_limit(mut self, limit: Arc<Limit>) -> Route<R, T> {
-        self.limit = Some(limit);
-        self
-    }
-
-    /// Coalesces what is received, if `config` says so for this egress.
-    #[must_use]
-    pub fn with_gro(mut self, config: &CoalesceConfig) -> Route<R, T> {
-        let potential = self.tx.potential().and(self.config.allow);
-        if config.applies(potential) {
-            self.gro = *config;
-            self.coalescer = Some(Coalescer::new(config, self.config.layer, potential, self.counters.clone()));
-        }
-        self
-    }
-
-    /// Asks `judge` what becomes of each packet that is received.
-    #[must_use]
-    pub fn with_judge(mut self, judge: Box<dyn Judge>) -> Route<R, T> {
-        self.judge = Some(judge);
-        self
-    }
-
-    /// Turns each packet round: the egress is where it came from.
-    #[must_use]
-    pub fn with_mirror(mut self) -> Route<R, T> {
-        self.mirrors = true;
-        self
-    }
-
-    /// Says where the route stands.
-    #[must_use]
-    pub fn with_standing(mut self, standing: Standing) -> Route<R, T> {
-        self.standing = standing;
-        self
-    }
-
     /// Where the route stands.
     pub fn standing(&self) -> Standing {
         self.standing
@@ -307,170 +174,6 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
         received
     }
 
-    /// Lets the judge decide on every packet that has come in.
-    fn judge_incoming(&mut self) {
-        let Some(judge) = &mut self.judge else { return };
-        if judge.constant() == Some(Verdict::Pass) {
-            return;
-        }
-        let link = if self.config.layer == Layer::Ip { LinkKind::Ip } else { LinkKind::Ethernet };
-        let mut verdicts = [Verdict::Pass; Batch::<64>::CAPACITY];
-        for (packet, verdict) in self.incoming.as_mut_slice().iter_mut().zip(&mut verdicts) {
-            let found = dissect_packet(packet, link);
-            *verdict = judge.judge(packet, &found);
-            if packet.flow_hash().is_none() {
-                packet.set_flow_hash(found.symmetric_hash(0));
-            }
-        }
-        if verdicts[..self.incoming.len()].iter().all(|verdict| *verdict == Verdict::Pass) {
-            return;
-        }
-        let mut judged = std::mem::take(&mut self.incoming);
-        let (n, side) = (judged.len(), self.standing.side);
-        for (mut packet, verdict) in judged.drain_front(n).zip(verdicts) {
-            match verdict {
-                Verdict::Drop => {
-                    self.counters.dropped(DropReason::Filtered, 1);
-                    self.finisher.cache().free(packet);
-                    continue;
-                }
-                Verdict::Tx => {
-                    self.turned.push_back(packet);
-                    continue;
-                }
-                Verdict::Port(to) if to == side => {
-                    self.turned.push_back(packet);
-                    continue;
-                }
-                Verdict::Lane(lane) => packet.set_lane(u8::try_from(lane).ok()),
-                Verdict::Pass | Verdict::Port(_) => {}
-            }
-            let _ = self.incoming.push(packet);
-        }
-    }
-
-    /// Turns all that has come in round; what can't be is dropped as malformed.
-    fn mirror_incoming(&mut self) {
-        let mut turned = [true; Batch::<64>::CAPACITY];
-        for (packet, turned) in self.incoming.as_mut_slice().iter_mut().zip(&mut turned) {
-            *turned = mirror(packet, self.config.layer);
-        }
-        if turned.iter().all(|turned| *turned) {
-            return;
-        }
-        let mut all = std::mem::take(&mut self.incoming);
-        let n = all.len();
-        for (packet, turned) in all.drain_front(n).zip(turned) {
-            if turned {
-                let _ = self.incoming.push(packet);
-            } else {
-                self.counters.dropped(DropReason::Malformed, 1);
-                self.finisher.cache().free(packet);
-            }
-        }
-    }
-
-    /// Packets that are to leave by the port that they came from.
-    pub(crate) fn turned(&mut self) -> &mut VecDeque<Packet> {
-        &mut self.turned
-    }
-
-    /// Takes packets that the route of the other direction turned back, as many as it has room for, and sends them.
-    pub(crate) fn take_turned(&mut self, turned: &mut VecDeque<Packet>) {
-        if self.waiting() > 0 {
-            return;
-        }
-        while self.incoming.room() > 0
-            && let Some(packet) = turned.pop_front()
-        {
-            let _ = self.incoming.push(packet);
-        }
-        self.send();
-    }
-
-    /// There is no route of the other direction.
-    pub(crate) fn refuse_turned(&mut self) {
-        self.counters.dropped(DropReason::Refused, self.turned.len() as u64);
-        for packet in self.turned.drain(..) {
-            self.finisher.cache().free(packet);
-        }
-    }
-
-    /// Lets go of what is held for more of its flow; returns how many packets were sent.
-    fn flush(&mut self) -> usize {
-        match &mut self.coalescer {
-            Some(coalescer) if coalescer.held() > 0 => {
-                coalescer.flush();
-                self.send()
-            }
-            _ => 0,
-        }
-    }
-
-    /// Sends what is held, as far as the egress takes it; returns how many packets it took.
-    #[inline]
-    fn send(&mut self) -> usize {
-        let mut sent = 0;
-        loop {
-            if let Some(coalescer) = &mut self.coalescer {
-                coalescer.fill(&mut self.incoming);
-            }
-            let direct = self.outgoing.is_empty()
-                && self.finisher.holds() == 0
-                && !self.incoming.iter().any(|packet| asks_more(packet, self.can));
-            let batch = if direct {
-                &mut self.incoming
-            } else {
-                self.finisher.finish(&mut self.incoming, &mut self.outgoing, self.can);
-                &mut self.outgoing
-            };
-            if batch.is_empty() {
-                break;
-            }
-            if let Some(fitter) = &mut self.fitter {
-                fitter.fit(batch, self.finisher.cache());
-            }
-            let taken = self.tx.tx(batch);
-            sent += taken;
-            self.settling.took(taken);
-            let refused = !batch.is_empty();
-            let can = self.tx.offloads().and(self.config.allow);
-            if can != self.can {
-                self.can = can;
-                self.rx.restrict(can);
-                self.finisher.redo(&mut self.outgoing, can);
-                continue;
-            }
-            if refused {
-                break;
-            }
-        }
-        self.tx.kick();
-        sent
-    }
-
-    /// The egress takes no more for now.
-    #[cold]
-    fn refused(&mut self, progress: bool) {
-        let reason = match self.tx.state() {
-            State::Gone(_) | State::Done => DropReason::PortGone,
-            State::Down(_) => DropReason::LinkDown,
-            State::Up => DropReason::EgressFull,
-        };
-        let now = Instant::now();
-        if progress {
-            self.refused_since = None;
-        }
-        let since = *self.refused_since.get_or_insert(now);
-        if reason == DropReason::PortGone || now.duration_since(since) >= self.config.egress_wait {
-            self.drop_held(reason);
-            self.refused_since = None;
-        }
-        if reason == DropReason::PortGone {
-            self.ended = Some(self.tx.state());
-        }
-    }
-
     #[cold]
     fn look_for_the_end(&mut self) {
         let (rx, tx) = (self.rx.state(), self.tx.state());
@@ -480,29 +183,6 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
             (_, true) => Some(tx),
             _ => used_up.then_some(State::Done),
         };
-    }
-
-    /// The time for draining is over: what is still held is dropped.
-    pub(crate) fn abandon(&mut self) {
-        if let Some(coalescer) = &mut self.coalescer {
-            coalescer.flush();
-        }
-        self.counters.dropped(DropReason::Stopped, self.turned.len() as u64);
-        for packet in self.turned.drain(..) {
-            self.finisher.cache().free(packet);
-        }
-        self.drop_held(DropReason::Stopped);
-    }
-
-    /// Drops everything that waits for the egress.
-    fn drop_held(&mut self, reason: DropReason) {
-        self.counters.dropped(reason, self.waiting() as u64);
-        if let Some(coalescer) = &mut self.coalescer {
-            coalescer.drop_ready(self.finisher.cache());
-        }
-        self.finisher.drop_held();
-        self.finisher.cache().free_bulk(&mut self.incoming);
-        self.finisher.cache().free_bulk(&mut self.outgoing);
     }
 
     /// What an idle worker waits for, and whether on the sending side.

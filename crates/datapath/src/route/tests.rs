@@ -2,6 +2,7 @@
 
 use super::*;
 use std::collections::VecDeque;
+use std::time::Duration;
 use towpath_packet::{Backing, Csum, Direction, Gso, GsoKind, Packet, Pool, PoolConfig};
 
 pub(crate) struct Source {
