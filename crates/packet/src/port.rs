@@ -118,6 +118,23 @@ impl Info {
     pub fn tx_shape(&self) -> TxShape {
         TxShape { linear: self.tx_linear, headroom: self.headroom, tailroom: self.tailroom }
     }
+
+    /// `queues`, if the port can be started with as many in each direction.
+    ///
+    /// # Errors
+    ///
+    /// [`PortError::Option`] for none, and for more than [`max_queues`](Self::max_queues).
+    pub fn queues(&self, queues: u16) -> Result<u16, PortError> {
+        if (1..=self.max_queues).contains(&queues) {
+            return Ok(queues);
+        }
+        Err(PortError::Option {
+            port: self.name.clone(),
+            option: "queues".to_owned(),
+            value: queues.to_string(),
+            rule: format!("must be from 1 to {}", self.max_queues),
+        })
+    }
 }
 
 /// How to start a port.

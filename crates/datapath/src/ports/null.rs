@@ -85,9 +85,10 @@ impl Port for NullPort {
     }
 
     fn start(self, start: Start) -> Result<Queues<NullRx, NullTx>, PortError> {
+        let queues = self.info.queues(start.queues)?;
         let tx: Result<_, _> =
-            (0..start.queues).map(|_| NullTx::new(&self.info.name, &start.pool, self.config.accept)).collect();
-        Ok(Queues { rx: (0..start.queues).map(|_| NullRx::default()).collect(), tx: tx? })
+            (0..queues).map(|_| NullTx::new(&self.info.name, &start.pool, self.config.accept)).collect();
+        Ok(Queues { rx: (0..queues).map(|_| NullRx::default()).collect(), tx: tx? })
     }
 }
 
@@ -198,5 +199,19 @@ mod tests {
         assert_eq!(null("all", &pool()).1.offloads(), Offloads::ALL);
         let error = Config::from_uri(&"null:acept=none".parse().unwrap()).unwrap_err().to_string();
         assert!(error.contains("acept=none") && error.contains("accept"), "{error}");
+    }
+
+    #[test]
+    fn as_many_queues_as_it_has_can_be_asked_for_neither_none_nor_more() {
+        for (queues, well) in [(0, false), (1, true), (MAX_QUEUES, true), (MAX_QUEUES + 1, false)] {
+            let port = open(Config::from_uri(&"null:".parse().unwrap()).unwrap()).unwrap();
+            let pool = Pool::new(PoolConfig { capacity: 8192, ..PoolConfig::default() }).unwrap();
+            let started = port.start(Start { pool, queues, accept: Offloads::NONE });
+            assert_eq!(started.is_ok(), well, "{queues}");
+            if let Err(error) = started {
+                let rule = format!("queues={queues}: must be from 1 to {MAX_QUEUES}");
+                assert!(error.to_string().contains(&rule), "{error}");
+            }
+        }
     }
 }

@@ -135,7 +135,7 @@ impl Port for SockPort {
         let cache = |direction| {
             start.pool.cache(direction).map_err(|source| PortError::Pool { port: self.info.name.clone(), source })
         };
-        let (queues, sessions) = (start.queues.clamp(1, self.info.max_queues), self.config.sessions);
+        let (queues, sessions) = (self.info.queues(start.queues)?, self.config.sessions);
         let transmit = self.config.transmit;
         let gate = Gate::new(queues, sessions, self.events.clone()).map_err(|error| failed("eventfd", error))?;
         let gate = Arc::new(gate);

@@ -205,7 +205,7 @@ impl<B: Bus> CpswPort<B> {
 
     fn begin(&self, start: &Start) -> Result<Queues<CpswRx<B>, CpswTx<B>>, CpswError> {
         let host = &self.shared.host;
-        let queues = start.queues.clamp(1, self.info.max_queues);
+        let queues = start.queues;
         if let Some(region) = start.pool.region() {
             host.domain.register(region)?;
         }
@@ -266,6 +266,7 @@ impl<B: Bus> Port for CpswPort<B> {
     }
 
     fn start(self, start: Start) -> Result<Queues<CpswRx<B>, CpswTx<B>>, PortError> {
+        self.info.queues(start.queues)?;
         self.begin(&start).map_err(|error| self.failed(error))
     }
 }

@@ -322,14 +322,7 @@ impl<B: Pci> Port for E1000e<B> {
         let E1000e { mut opened, info, config, chip, mac, control } = self;
         let port = info.name.as_str();
         let input = |what: String| PortError::Input { port: port.to_owned(), what };
-        if !(1..=info.max_queues).contains(&start.queues) {
-            return Err(PortError::Option {
-                port: info.name,
-                option: "queues".to_owned(),
-                value: start.queues.to_string(),
-                rule: format!("must be from 1 to {}", info.max_queues),
-            });
-        }
+        info.queues(start.queues)?;
         let gone = || input("the device was closed".to_owned());
         let (bus, _) = opened.parts.as_ref().ok_or_else(gone)?;
         let domain = Domain::new(bus.dma().clone(), config.policy).map_err(|e| input(e.to_string()))?;

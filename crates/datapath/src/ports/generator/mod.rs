@@ -84,7 +84,7 @@ impl Port for GenPort {
         let name = &self.info.name;
         let plan = Arc::new(Plan::new(&self.config));
         fits(&self.config, &plan, &start.pool)?;
-        let queues = u32::from(start.queues);
+        let queues = u32::from(self.info.queues(start.queues)?);
         let active = u64::from(queues.min(self.config.flows)).min(self.config.rate.unwrap_or(u64::MAX)).max(1);
         let mut made = Queues { rx: Vec::new(), tx: Vec::new() };
         for queue in 0..queues {

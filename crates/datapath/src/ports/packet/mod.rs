@@ -178,14 +178,7 @@ impl Port for PacketPort {
 
     fn start(self, start: Start) -> Result<Queues<PacketRx, PacketTx>, PortError> {
         let PacketPort { info, control, index, mut queues } = self;
-        if !(1..=info.max_queues).contains(&start.queues) {
-            return Err(PortError::Option {
-                port: info.name,
-                option: "queues".to_owned(),
-                value: start.queues.to_string(),
-                rule: format!("must be from 1 to {}", info.max_queues),
-            });
-        }
+        info.queues(start.queues)?;
         queues.truncate(start.queues.into());
         let sockets: Vec<_> = queues.iter().map(|q| &q.rx).collect();
         listen(&sockets, index).map_err(|source| PortError::Os {

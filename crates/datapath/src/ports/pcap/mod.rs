@@ -144,6 +144,7 @@ impl Port for PcapPort {
     }
 
     fn start(self, start: Start) -> Result<Queues<PcapRx, PcapTx>, PortError> {
+        self.info.queues(start.queues)?;
         let port = self.info.name;
         let cache = |direction| -> Result<Cache, PortError> {
             start.pool.cache(direction).map_err(|source| PortError::Pool { port: port.clone(), source })

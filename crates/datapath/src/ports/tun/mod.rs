@@ -114,14 +114,7 @@ impl Port for TunPort {
 
     fn start(self, start: Start) -> Result<Queues<TunRx, TunTx>, PortError> {
         let TunPort { info, mut device, mut queues, up } = self;
-        if !(1..=info.max_queues).contains(&start.queues) {
-            return Err(PortError::Option {
-                port: info.name,
-                option: "queues".to_owned(),
-                value: start.queues.to_string(),
-                rule: format!("must be from 1 to {}", info.max_queues),
-            });
-        }
+        info.queues(start.queues)?;
         // The kernel must not send packets to queues that nobody reads.
         queues.truncate(start.queues.into());
         device.limit(info.rx_offloads, start.accept, queues.len());

@@ -190,7 +190,7 @@ impl Port for VethPort {
     }
 
     fn start(self, start: Start) -> Result<Queues<VethRx, VethTx>, PortError> {
-        let queues = usize::from(start.queues.clamp(1, self.info.max_queues));
+        let queues = usize::from(self.info.queues(start.queues)?);
         let Receiving { rings, way } = self.receiving;
         way.receive_with(queues as u16);
         way.set_accept(start.accept);

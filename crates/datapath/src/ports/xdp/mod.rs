@@ -299,9 +299,7 @@ impl Port for XdpPort {
 
     fn start(self, start: Start) -> Result<Queues<XdpRx, XdpTx>, PortError> {
         let XdpPort { info, config, control, index, found, attached, notes, timed, live, events } = self;
-        if !(1..=info.max_queues).contains(&start.queues) {
-            return Err(config.error("queues", start.queues, format!("must be from 1 to {}", info.max_queues)));
-        }
+        info.queues(start.queues)?;
         let mut lives = Vec::new();
         if let Some(first) = live {
             lives.push(first);
