@@ -155,7 +155,7 @@ fn a_queue_that_stalls_is_reported_while_it_runs_and_made_anew() {
     let mut towpath = Towpath::start(&["fwd", &a, &b]);
     ping(&hosts, "", "10.0.0.2");
     let before = descriptors(&towpath);
-    hosts.cables.run("tc", "qdisc add dev p2 root tbf rate 8kbit burst 1540 limit 1000000");
+    hosts.cables.run("tc", "qdisc add dev p2 root tbf rate 80bit burst 1540 limit 1000000");
     let load = flood(&hosts);
     until("the stall is reported", || towpath.look().happened("stalled") > 0);
     drop(load);

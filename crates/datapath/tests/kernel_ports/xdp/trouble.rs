@@ -3,6 +3,7 @@
 use super::{NEEDS, Pair, all_home, datagram, pair, to_host};
 use crate::common::*;
 use crate::support::{Need, needs};
+use std::time::Duration;
 use towpath_datapath::ports::xdp::{Config, XdpRx, XdpTx, open};
 use towpath_packet::port::{Queues, RxQueue, State, TxQueue};
 use towpath_packet::{Batch, DropReason, Offloads, Packet};
@@ -115,7 +116,7 @@ fn a_queue_that_completes_nothing_is_made_anew_and_every_packet_is_accounted_for
     pair.middle.ip("link add m0 link p0 type macvlan mode bridge");
     pair.middle.ip("link set m0 up");
     // What is sent waits below, for minutes, and is not completed as long.
-    pair.middle.run("tc", "qdisc add dev p0 root tbf rate 8kbit burst 1540 limit 1000000");
+    pair.middle.run("tc", "qdisc add dev p0 root tbf rate 80bit burst 1540 limit 1000000");
     let pool = pool();
     let address = format!("xdp:m0?netns={},mode=generic,stall=200ms", pair.middle.name());
     let port = open(Config::from_uri(&uri(&address)).unwrap()).unwrap();
@@ -132,10 +133,13 @@ fn a_queue_that_completes_nothing_is_made_anew_and_every_packet_is_accounted_for
         tx.reclaim();
         tx.state()
     };
-    until(
-        "the stall is noticed",
-        || matches!(turn(&mut rx[0], &mut tx[0]), State::Down(why) if why.contains("completes nothing")),
-    );
+    let is_stalled = |state: State| matches!(state, State::Down(why) if why.contains("completes nothing"));
+    until("the stall is noticed", || is_stalled(turn(&mut rx[0], &mut tx[0])));
+    // And not forgotten when the link is looked at again, ten times a second: it is up.
+    for _ in 0..30 {
+        std::thread::sleep(Duration::from_millis(10));
+        assert!(is_stalled(turn(&mut rx[0], &mut tx[0])), "{:?}", tx[0].state());
+    }
     let s = tx[0].counters().snapshot();
     assert_eq!(s.packets + s.dropped(DropReason::Refused), 20);
     assert!(s.dropped(DropReason::Refused) > 0);

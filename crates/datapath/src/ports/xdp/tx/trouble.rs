@@ -9,13 +9,21 @@ use std::time::Instant;
 use towpath_packet::DropReason;
 use towpath_packet::port::State;
 
+/// The state of a queue that stalled, until it has new rings.
+fn anew() -> State {
+    State::Down("the driver completes nothing of what was sent: the queue is being made anew".into())
+}
+
 impl SocketTx {
     /// Nothing was completed: is there a reason, or is it a stall?
     #[cold]
     pub(super) fn look(&mut self) {
         let Some(link) = self.watch.look() else { return };
         match link {
-            Link::Up if matches!(self.state, State::Down(_)) => self.state = State::Up,
+            // A link that is up brings no rings.
+            Link::Up if matches!(self.state, State::Down(_)) => {
+                self.state = if self.handed { anew() } else { State::Up }
+            }
             Link::Up => {}
             Link::Absent => self.state = self.queue.gone(),
             Link::Down | Link::NoCarrier => self.state = down(link),
@@ -64,8 +72,7 @@ impl SocketTx {
             self.handed = true;
             self.give_up(DropReason::Refused);
             self.queue.hand_over(self.lent.take().map(Loan::Tx));
-            self.state =
-                State::Down("the driver completes nothing of what was sent: the queue is being made anew".into());
+            self.state = anew();
         }
         match self.queue.claim_tx() {
             Ok(None) => {}
