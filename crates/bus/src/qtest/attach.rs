@@ -1,7 +1,7 @@
 //! Takes over a machine that somebody else started.
 
 use super::channel::Channel;
-use super::machine::ANSWER;
+use super::machine::{ANSWER, START};
 use super::process::os;
 use super::ram::Ram;
 use crate::bus::BusError;
@@ -23,9 +23,10 @@ pub(super) fn attach(name: &str, socket: &Path, memory: Option<&Path>) -> Result
     let hint = Some("start QEMU with -qtest unix:SOCKET,server=on,wait=off");
     let stream = connect(socket).map_err(os(name, "connecting", hint))?;
     let peer = peer(&stream).map_err(os(name, "asking who listens (SO_PEERCRED)", None))?;
-    let channel = Channel::new(stream, ANSWER).map_err(os(name, "setting up the socket", None))?;
+    let channel = Channel::new(stream, START).map_err(os(name, "setting up the socket", None))?;
     let busy = |why| device(format!("{why} (only one program at a time can be connected to its socket)"));
     channel.handshake().map_err(busy)?;
+    channel.patience(ANSWER);
     let path = match memory {
         Some(path) => path.to_owned(),
         None => find(peer).ok_or_else(|| device(format!("process {peer} has no memory that is shared: {HINT}")))?,

@@ -18,8 +18,8 @@ use towpath_packet::{Backing, Region};
 const PROGRAM: &str = "qemu-system-x86_64";
 
 /// How long it may take to start, and to answer.
-const START: Duration = Duration::from_secs(20);
-pub(super) const ANSWER: Duration = Duration::from_secs(2);
+pub(super) const START: Duration = Duration::from_secs(20);
+pub(super) const ANSWER: Duration = Duration::from_secs(5);
 
 /// Its name in errors.
 const NAME: &str = "qtest";

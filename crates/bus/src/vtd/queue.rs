@@ -23,7 +23,7 @@ const SLOTS: u32 = PAGE as u32 / 16;
 pub(super) const BATCH: usize = SLOTS as usize / 4;
 
 /// How long the unit may take. On silicon an invalidation takes microseconds; an emulated unit may be scheduled out.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long is waited before the unit is asked what is wrong: by then it is.
 const SUSPICIOUS: Duration = Duration::from_millis(500);

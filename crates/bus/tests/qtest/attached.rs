@@ -10,18 +10,17 @@ use towpath_bus::{Access, Bus, Dma, Window};
 /// A QEMU as a user would start it, ended on drop.
 struct Theirs {
     child: Child,
-    directory: PathBuf,
+    directory: tempfile::TempDir,
 }
 
 impl Theirs {
-    fn start(name: &str, memory: &str, more: &[&str]) -> Theirs {
-        let directory = std::env::temp_dir().join(format!("towpath-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
-        let firmware = directory.join("halt.bin");
+    fn start(memory: &str, more: &[&str]) -> Theirs {
+        let directory = tempfile::tempdir().unwrap();
+        let firmware = directory.path().join("halt.bin");
         let mut halt = vec![0xf4; 65536];
         halt[0xfff0..0xfff4].copy_from_slice(&[0xfa, 0xf4, 0xeb, 0xfd]);
         std::fs::write(&firmware, halt).unwrap();
-        let socket = directory.join("qtest");
+        let socket = directory.path().join("qtest");
         let child = Command::new("qemu-system-x86_64")
             .args(["-nodefaults", "-no-user-config", "-display", "none", "-accel", "tcg", "-m", "64M"])
             .args(["-machine", "q35,memory-backend=ram", "-object", memory, "-bios", firmware.to_str().unwrap()])
@@ -37,7 +36,7 @@ impl Theirs {
     }
 
     fn socket(&self) -> PathBuf {
-        self.directory.join("qtest")
+        self.directory.path().join("qtest")
     }
 }
 
@@ -45,7 +44,6 @@ impl Drop for Theirs {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
 
@@ -54,7 +52,7 @@ const MEMFD: &str = "memory-backend-memfd,id=ram,size=64M,share=on";
 #[test]
 fn a_running_machine_is_taken_over_and_given_back_again_and_again() {
     require!("a_running_machine_is_taken_over_and_given_back_again_and_again");
-    let mut theirs = Theirs::start("twice", MEMFD, &["-device", "intel-iommu"]);
+    let mut theirs = Theirs::start(MEMFD, &["-device", "intel-iommu"]);
     for _ in 0..3 {
         let qemu = Qemu::attach(&theirs.socket(), None).unwrap();
         let nic = Raw::new(&qemu);
@@ -80,7 +78,7 @@ fn loops_back(mut nic: Raw, data: &Shared, qemu: &Qemu) {
 #[test]
 fn mapping_is_announced_to_a_unit_in_caching_mode() {
     require!("mapping_is_announced_to_a_unit_in_caching_mode");
-    let theirs = Theirs::start("caching", MEMFD, &["-device", "intel-iommu,caching-mode=on,aw-bits=48"]);
+    let theirs = Theirs::start(MEMFD, &["-device", "intel-iommu,caching-mode=on,aw-bits=48"]);
     let qemu = Qemu::attach(&theirs.socket(), None).unwrap();
     let unit = qemu.iommu().unwrap();
     assert!(unit.capabilities().caching_mode);
@@ -103,7 +101,7 @@ fn what_is_wrong_with_a_machine_is_said_together_with_what_mends_it() {
     require!("what_is_wrong_with_a_machine_is_said_together_with_what_mends_it");
     let error = Qemu::attach(Path::new("/nonexistent/socket"), None).unwrap_err().to_string();
     assert!(error.contains("-qtest unix:SOCKET"), "{error}");
-    let theirs = Theirs::start("private", "memory-backend-ram,id=ram,size=64M", &[]);
+    let theirs = Theirs::start("memory-backend-ram,id=ram,size=64M", &[]);
     let error = Qemu::attach(&theirs.socket(), None).unwrap_err().to_string();
     assert!(error.contains("no memory that is shared") && error.contains("memory-backend-memfd"), "{error}");
     let error = Qemu::attach(&theirs.socket(), Some(Path::new("/dev/null"))).unwrap_err().to_string();

@@ -7,6 +7,9 @@ use towpath_bus::qtest::{Cable, Device, Machine, Netdev, Qemu, QtestBus, QtestDm
 use towpath_bus::{Access, Bus, Dma, Iova, Mmio, Pci};
 use towpath_packet::Region;
 
+/// How long a test waits for what must happen.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 const CTRL: usize = 0x0;
 const RCTL: usize = 0x100;
 const TCTL: usize = 0x400;
@@ -146,7 +149,7 @@ impl Raw {
 }
 
 pub(crate) fn until(what: &str, mut true_now: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + PATIENCE;
     while !true_now() {
         assert!(Instant::now() < end, "waited in vain: {what}");
         std::thread::yield_now();
@@ -163,7 +166,7 @@ pub(crate) fn frame(seed: u8, len: usize) -> Vec<u8> {
 
 pub(crate) fn receive(cable: &Cable) -> Vec<u8> {
     let mut buffer = vec![0; 70_000];
-    let len = cable.receive(&mut buffer, Duration::from_secs(10)).unwrap();
+    let len = cable.receive(&mut buffer, PATIENCE).unwrap();
     buffer.truncate(len);
     buffer
 }

@@ -10,6 +10,9 @@ use towpath_nic::e1000e::{Config, Control, Copybreak, E1000e, E1000eRx, E1000eTx
 use towpath_packet::port::{Port, Queues, RxQueue, Start, TxQueue};
 use towpath_packet::{Batch, Cache, Direction, Offloads, Packet, Pool, PoolConfig};
 
+/// How long a test waits for what must happen.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A way of protecting memory, and the copybreak that goes with it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Way {
@@ -202,14 +205,14 @@ impl Rig {
 
 pub(crate) fn out(cable: &Cable) -> Vec<u8> {
     let mut buffer = vec![0; 70_000];
-    let len = cable.receive(&mut buffer, Duration::from_secs(10)).expect("a frame in time");
+    let len = cable.receive(&mut buffer, PATIENCE).expect("a frame in time");
     buffer.truncate(len);
     buffer
 }
 
 #[track_caller]
 pub(crate) fn until(what: &str, mut true_now: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + PATIENCE;
     while !true_now() {
         assert!(Instant::now() < end, "waited in vain: {what}");
         std::thread::yield_now();
