@@ -52,11 +52,12 @@ fn neighbours() -> Hosts {
     hosts
 }
 
-/// Records what host 2 receives while `traffic` runs.
-fn record(hosts: &Hosts, file: &Path, traffic: impl FnOnce()) -> Summary {
+/// Records what host 2 receives while `traffic` runs, and until it is `least` packets or more: the kernel may deliver the last ones late.
+fn record(hosts: &Hosts, file: &Path, least: usize, traffic: impl FnOnce()) -> Summary {
     let port = format!("packet:e0?netns={}", hosts.two.name());
-    let towpath = Towpath::start(&["record", &port, file.to_str().unwrap()]);
+    let mut towpath = Towpath::start(&["record", &port, file.to_str().unwrap()]);
     traffic();
+    until("all of it is received", || towpath.look().ports[0].rx.packets >= least as u64);
     towpath.stop().code(0).summary()
 }
 
@@ -72,7 +73,7 @@ fn a_recording_of_partial_checksums_and_super_packets_has_only_right_checksums_a
     for format in ["pcap", "pcapng"] {
         let (hosts, files) = (neighbours(), Files::new());
         let file = files.path(&format!("a.{format}"));
-        let summary = record(&hosts, &file, || {
+        let summary = record(&hosts, &file, 0, || {
             ping(&hosts, "-s 3000", "10.0.0.2");
             ping(&hosts, "", "fd00::2");
             tcp(&hosts, "10.0.0.2", "4M");
@@ -117,7 +118,7 @@ fn a_recording_of_a_tap_and_of_a_tun_has_only_right_checksums() {
 fn a_replayed_capture_arrives_byte_for_byte_and_in_order() {
     require!("a_replayed_capture_arrives_byte_for_byte_and_in_order", "iperf3", "ping");
     let (hosts, files) = (neighbours(), Files::new());
-    record(&hosts, &files.path("first.pcap"), || {
+    record(&hosts, &files.path("first.pcap"), 0, || {
         ping(&hosts, "", "10.0.0.2");
         tcp(&hosts, "10.0.0.2", "256K");
     })
@@ -131,7 +132,7 @@ fn a_replayed_capture_arrives_byte_for_byte_and_in_order() {
         let again = Hosts::new();
         let wire = again.port(2, support::Cable::Packet, 1500, "");
         let heard = files.path(&format!("again{number}.pcap"));
-        let summary = record(&again, &heard, || {
+        let summary = record(&again, &heard, sent.len(), || {
             let replayed = run(&["replay", source, &wire, "--json"]).code(0).summary();
             assert_eq!(replayed.is_clean().balance.sent, sent.len() as u64);
         });
@@ -152,9 +153,10 @@ fn what_a_tap_is_sent_from_a_capture_its_host_receives() {
     ns.ip("tuntap add dev e0 mode tap vnet_hdr");
     ns.ip("link set e0 up");
     let heard = files.path("b.pcap");
-    let recorder = Towpath::start(&["record", &format!("packet:e0?netns={}", ns.name()), heard.to_str().unwrap()]);
+    let mut recorder = Towpath::start(&["record", &format!("packet:e0?netns={}", ns.name()), heard.to_str().unwrap()]);
     let tap = format!("tap:e0?netns={}", ns.name());
     run(&["replay", &files.text("a.pcap"), &tap, "-q"]).code(0);
+    until("all of it is received", || recorder.look().ports[0].rx.packets >= sent.len() as u64);
     recorder.stop().code(0).summary().is_clean();
     let heard = packets(&heard);
     assert!(heard == sent, "{} of {}", heard.len(), sent.len());

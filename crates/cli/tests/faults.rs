@@ -6,7 +6,7 @@ mod support;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
-use support::datapath::{command, run};
+use support::datapath::{Port, command, run};
 use support::traffic::{Background, Sample, copy, has_interface, ping, tcp, wait_until_gone};
 use support::{Cable, Hosts, Namespace, Towpath, until};
 
@@ -94,24 +94,20 @@ fn a_link_that_goes_down_and_comes_back_drops_by_name_and_goes_on() {
     require!("a_link_that_goes_down_and_comes_back_drops_by_name_and_goes_on", "ping");
     for cables in [(Cable::Tap, Cable::Tap), (Cable::Tap, Cable::Packet), (Cable::Packet, Cable::Packet)] {
         let hosts = Hosts::new();
-        let towpath = hosts.join(cables, 1500, "", &[]);
+        let mut towpath = hosts.join(cables, 1500, "", &[]);
         ping(&hosts, "", "10.0.0.2");
         hosts.one.ip("neigh replace 10.0.0.2 lladdr 02:00:00:00:00:99 dev e0 nud permanent");
         let mut flood = hosts.one.command("ping", "-q -f -i 0.002 10.0.0.2");
         let flood = Background::start(flood.stdout(std::process::Stdio::null()));
-        std::thread::sleep(Duration::from_millis(100));
         hosts.two.ip("link set e0 down");
         // The kernel tells of a lost carrier up to a second late, and the port looks ten times a second.
-        let far = if cables.1 == Cable::Packet { (&hosts.cables, "p2") } else { (&hosts.two, "e0") };
-        until("the link is down", || {
-            let shown = far.0.ip(&format!("-br link show {}", far.1));
-            shown.contains("NO-CARRIER") || !shown.contains("UP")
-        });
-        std::thread::sleep(Duration::from_millis(300));
+        let dropped = |port: &Port| port.tx.drops.iter().any(|drops| drops.reason == "link-down");
+        until("packets are dropped for it", || towpath.look().ports.iter().any(dropped));
         hosts.two.ip("link set e0 up");
-        std::thread::sleep(Duration::from_millis(300));
         drop(flood);
         hosts.one.ip("neigh del 10.0.0.2 dev e0");
+        let asks = || hosts.one.command("ping", "-q -c 1 -W 1 10.0.0.2").output();
+        until("it works again", || asks().is_ok_and(|output| output.status.success()));
         ping(&hosts, "", "10.0.0.2");
         let summary = towpath.stop().code(0).summary();
         summary.is_balanced();
@@ -238,15 +234,16 @@ fn a_quiet_datapath_costs_next_to_nothing() {
     for cables in [(Cable::Tap, Cable::Tap), (Cable::Packet, Cable::Packet)] {
         let hosts = Hosts::new();
         let (a, b) = (hosts.port(1, cables.0, 1500, ""), hosts.port(2, cables.1, 1500, ""));
-        let mut command = command(&["fwd", &a, &b, "--json", "--interval", "100ms"]);
-        let mut quiet = Background::start(command.stdout(std::process::Stdio::null()));
-        std::thread::sleep(Duration::from_millis(500));
-        let before = ticks(quiet.0.id());
-        std::thread::sleep(Duration::from_secs(2));
-        let used = ticks(quiet.0.id()) - before;
-        assert!(quiet.0.try_wait().unwrap().is_none(), "it ended");
-        // A tick is 10 ms, of 2 s: half a percent.
-        println!("quiet {cables:?}: {:.1} % of a processor", used as f64 / 2.0);
-        assert!(used < 10, "{used} ticks in 2 s");
+        let mut quiet = Towpath::start(&["fwd", &a, &b]);
+        // The hosts have something to say to each other at first.
+        until("it is quiet", || {
+            let before = ticks(quiet.pid());
+            std::thread::sleep(Duration::from_secs(2));
+            let used = ticks(quiet.pid()) - before;
+            // A tick is 10 ms, of 2 s: half a percent.
+            println!("quiet {cables:?}: {:.1} % of a processor", used as f64 / 2.0);
+            assert!(!quiet.has_ended(), "it ended");
+            used < 10
+        });
     }
 }

@@ -7,7 +7,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Byte `at` of stream or datagram `number`.
 fn byte(number: usize, at: usize) -> u8 {
@@ -51,15 +51,16 @@ pub(crate) fn streams(hosts: &Hosts, address: &str, connections: usize, bytes: u
     });
 }
 
-/// Tries again while an IPv6 address is still being checked for duplicates, five seconds at most.
+/// Tries again while an IPv6 address is still being checked for duplicates.
 fn patiently<T>(attempt: impl Fn() -> std::io::Result<T>) -> T {
-    for _ in 0..50 {
-        if let Ok(done) = attempt() {
-            return done;
+    let end = Instant::now() + LONGEST / 4;
+    loop {
+        match attempt() {
+            Ok(done) => return done,
+            Err(e) => assert!(Instant::now() < end, "tried in vain: {e}"),
         }
         std::thread::sleep(Duration::from_millis(100));
     }
-    attempt().unwrap()
 }
 
 fn send_stream(address: &str, number: usize, bytes: usize, mss: Option<i32>) {
@@ -156,7 +157,7 @@ fn udp_gets_its_datagrams_from_super_packets_of_any_size_and_number() {
         let ns = Namespace::new("udp");
         let socket = ns.inside(|| patiently(|| UdpSocket::bind("0.0.0.0:4001")));
         set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, 64 << 20);
-        socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        socket.set_read_timeout(Some(LONGEST)).unwrap();
         let (file, datagrams) = bursts(size);
         let path = directory.path().join(format!("{size}.pcap"));
         fs::write(&path, file).unwrap();

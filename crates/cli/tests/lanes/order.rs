@@ -10,7 +10,6 @@ use crate::support::{Cable, Hosts, Namespace, Summary, until};
 use crate::{bytes, require, two_lanes};
 use std::collections::HashMap;
 use std::process::Command;
-use std::time::Duration;
 
 /// What leaves host 1 is whole segments of the MTU's size, so that there is something to merge.
 const OFF: &str = "csum=off,tso=off,uso=off,queues=2";
@@ -169,8 +168,11 @@ fn every_way_of_steering_that_keeps_flows_together_keeps_their_order() {
 fn round_robin_is_said_to_break_the_order_and_does() {
     require!("round_robin_is_said_to_break_the_order_and_does", "ping", "iperf3");
     let args = ["--gro", "on", "--lanes", two_lanes(), "--steer", "round-robin"];
-    let (noticed, _) = flows((Cable::Tap, Cable::Tap), "10.0.0.2", 1, &args);
-    assert!(noticed.verdict.overtaken > 0 && noticed.reordered > 0, "{noticed:?}");
+    // On a busy machine both lanes may have one core for a while, and nothing overtakes.
+    until("the order is broken", || {
+        let (noticed, _) = flows((Cable::Tap, Cable::Tap), "10.0.0.2", 1, &args);
+        noticed.verdict.overtaken > 0 && noticed.reordered > 0
+    });
 }
 
 #[test]
@@ -222,7 +224,7 @@ fn sigterm_in_the_middle_of_everything_leaks_nothing() {
         let (Scene { hosts, .. }, mut towpath) = join((Cable::Tap, Cable::Tap), &args);
         let quiet = || std::process::Stdio::null();
         let _server = Background::start(hosts.two.command("iperf3", "-s -1").stdout(quiet()).stderr(quiet()));
-        std::thread::sleep(Duration::from_millis(300));
+        until("iperf3 listens", || hosts.two.run("ss", "-Hltn sport = 5201").contains("LISTEN"));
         let mut client = hosts.one.command("iperf3", "-c 10.0.0.2 -t 30 -P 8 --bidir");
         let _client = Background::start(client.stdout(quiet()).stderr(quiet()));
         until("some packets", || towpath.look().ports[1].tx.packets > 5_000);

@@ -29,7 +29,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// The longest that anything a test starts may take.
-pub(crate) const LONGEST: Duration = Duration::from_secs(60);
+pub(crate) const LONGEST: Duration = Duration::from_secs(240);
 
 /// What every test with namespaces and taps needs.
 pub(crate) const NETWORK: &[Need] = &[Need::Root, Need::Tun, Need::Program("ip"), Need::Program("timeout")];

@@ -2,7 +2,9 @@
 
 use super::{Hosts, Namespace, run, succeed, until};
 use serde_json::Value;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -56,28 +58,30 @@ pub(crate) fn tcp(hosts: &Hosts, address: &str, bytes: &str) {
     assert!(received.is_some_and(|n| n > 0) && sent.is_some(), "{end:#}");
 }
 
-/// Datagrams at a rate that everything here can keep up with; most must arrive.
-#[track_caller]
+/// Datagrams at a rate that everything here can keep up with, unless the machine has other things to do for a while; most must arrive.
 pub(crate) fn udp(hosts: &Hosts, address: &str) {
-    let report = iperf3(hosts, address, "-u -b 10M -n 1M");
-    let sum = &report["end"]["sum"];
-    let (packets, lost) = (sum["packets"].as_f64().unwrap_or(0.0), sum["lost_packets"].as_f64().unwrap_or(1.0));
-    assert!(packets > 100.0 && lost <= packets / 10.0, "{sum:#}");
+    until("most datagrams arrive", || {
+        let report = iperf3(hosts, address, "-u -b 4M -n 512K");
+        let sum = &report["end"]["sum"];
+        let (packets, lost) = (sum["packets"].as_f64().unwrap_or(0.0), sum["lost_packets"].as_f64().unwrap_or(1.0));
+        println!("  udp {address}: {lost} of {packets} lost");
+        packets > 100.0 && lost <= packets / 10.0
+    });
 }
 
-/// A file of bytes that can't be guessed, with its digest; gone when it goes out of scope.
+/// A file of bytes that can't be guessed, with its digest. It has no name, so that it is gone with the process, however that ends.
 pub(crate) struct Sample {
-    dir: tempfile::TempDir,
+    file: File,
     digest: String,
 }
 
 impl Sample {
     /// So many bytes: `1M`, `256M`.
     pub(crate) fn new(size: &str) -> Sample {
-        let dir = tempfile::tempdir().expect("a directory for temporary files");
-        let script = format!("head -c {size} /dev/urandom | tee {}/sample | sha256sum", dir.path().display());
+        let file = tempfile::tempfile().expect("a temporary file");
+        let script = format!("head -c {size} /dev/urandom | tee {} | sha256sum", path(&file));
         let digest = succeed(Command::new("sh").args(["-c", &script]));
-        Sample { dir, digest }
+        Sample { file, digest }
     }
 
     /// 256 MiB, or 1 GiB where everything is required; made once.
@@ -88,17 +92,22 @@ impl Sample {
     }
 }
 
+/// Where other processes find a file of this one.
+fn path(file: &File) -> String {
+    format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd())
+}
+
 /// Copies a file from host 1 to host 2 by TCP: it must have the same SHA-256 there.
 #[track_caller]
 pub(crate) fn copy(hosts: &Hosts, address: &str, sample: &Sample) {
     let family = if address.contains(':') { 6 } else { 4 };
-    let mut listener = hosts.two.command("socat", &format!("-u -b 1048576 -T 30 TCP{family}-LISTEN:5001 STDOUT"));
+    let mut listener = hosts.two.command("socat", &format!("-u -b 1048576 -T 120 TCP{family}-LISTEN:5001 STDOUT"));
     let mut listener = Background::start(listener.stdout(Stdio::piped()));
     let mut sum = Command::new("sha256sum");
     sum.stdin(listener.0.stdout.take().expect("a pipe")).stdout(Stdio::piped());
     let mut sum = Background(sum.spawn().expect("sha256sum"));
     let target = if family == 6 { format!("TCP6:[{address}]:5001") } else { format!("TCP4:{address}:5001") };
-    let source = format!("OPEN:{}/sample", sample.dir.path().display());
+    let source = format!("OPEN:{}", path(&sample.file));
     succeed(&mut hosts.one.command("socat", &format!("-u -b 1048576 {source} {target},retry=100,interval=0.05")));
     let mut digest = String::new();
     sum.0.stdout.take().expect("a pipe").read_to_string(&mut digest).expect("a digest");

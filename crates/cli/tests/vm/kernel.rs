@@ -8,6 +8,9 @@ use std::process::Command;
 /// The package that depends on the newest one.
 const NEWEST: &str = "linux-image-cloud-amd64";
 
+/// For a mirror that is slow, or away for a moment.
+const PATIENTLY: [&str; 2] = ["-o", "Acquire::Retries=5"];
+
 pub(crate) struct Kernel {
     /// `boot/` and `lib/modules/`.
     root: PathBuf,
@@ -51,26 +54,44 @@ impl Kernel {
 
 /// The package's file in the cache.
 fn package(cache: &Path) -> Result<PathBuf, String> {
-    let cached = || {
-        let files = std::fs::read_dir(cache).into_iter().flatten().flatten().map(|entry| entry.path());
-        files.filter(|path| path.extension().is_some_and(|e| e == "deb")).max()
-    };
-    if let Some(file) = cached() {
+    if let Some(file) = file_in(cache) {
         return Ok(file);
     }
-    let run = |command: &mut Command| {
-        let output = command.current_dir(cache).output().map_err(|e| format!("{command:?}: {e}"))?;
-        let error = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
-        if output.status.success() { Ok(output.stdout) } else { Err(format!("{command:?}: {error}")) }
-    };
+    // Fetched beside, and then renamed: a half of it is never taken for all.
+    let beside = cache.join("fetching");
+    let _ = std::fs::remove_dir_all(&beside);
+    std::fs::create_dir_all(&beside).map_err(|e| format!("{}: {e}", beside.display()))?;
+    download(&beside).or_else(|why| {
+        // What apt knows may be old: a version that there was then, and is not any more.
+        run(Command::new("apt-get").args(PATIENTLY).arg("update")).map_err(|also| format!("{why}; {also}"))?;
+        download(&beside)
+    })?;
+    let file = file_in(&beside).ok_or_else(|| format!("apt-get download brought nothing for {NEWEST}"))?;
+    let kept = cache.join("kernel.deb");
+    std::fs::rename(&file, &kept).map_err(|e| format!("{}: {e}", file.display()))?;
+    Ok(kept)
+}
+
+/// A package's file in a folder.
+fn file_in(folder: &Path) -> Option<PathBuf> {
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    files.filter(|path| path.extension().is_some_and(|e| e == "deb")).max()
+}
+
+/// Downloads the newest kernel's package into a folder.
+fn download(folder: &Path) -> Result<(), String> {
     let depends = run(Command::new("apt-cache").args(["depends", NEWEST]))?;
-    let depends = String::from_utf8_lossy(&depends);
-    let name = depends
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("Depends: "))
-        .ok_or("apt knows no kernel: apt-get update")?;
-    run(Command::new("apt-get").args(["download", name]))?;
-    cached().ok_or_else(|| format!("apt-get download {name} brought nothing"))
+    let name = depends.lines().find_map(|line| line.trim().strip_prefix("Depends: "));
+    let name = name.ok_or("apt knows no kernel: apt-get update")?;
+    run(Command::new("apt-get").args(PATIENTLY).args(["download", name]).current_dir(folder)).map(drop)
+}
+
+/// What a program printed, or why it failed.
+fn run(command: &mut Command) -> Result<String, String> {
+    let output = command.output().map_err(|e| format!("{command:?}: {e}"))?;
+    let error = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() { Ok(printed) } else { Err(format!("{command:?}: {error}")) }
 }
 
 /// All modules below a folder, by their names as the kernel has them: with underscores.

@@ -302,7 +302,7 @@ fn what_waits_behind_the_socket_can_be_overtaken_and_is_said_to() {
         return;
     }
     let pair = pair();
-    let slow = "qdisc add dev p0 root tbf rate 8kbit burst 1600 latency 10s";
+    let slow = "qdisc add dev p0 root tbf rate 800bit burst 1600 limit 10000";
     if !pair.middle.command("tc", slow).status().is_ok_and(|status| status.success()) {
         assert!(std::env::var("TOWPATH_REQUIRE").as_deref() != Ok("all"), "{name} can't run: no tbf");
         return eprintln!("skipped: {name}: the kernel has no tbf");
@@ -314,7 +314,7 @@ fn what_waits_behind_the_socket_can_be_overtaken_and_is_said_to() {
     let packet = || Packet::copy_from(&mut tx_cache(&pool), &frame).unwrap();
     tx.mark();
     assert!(tx.is_beyond(), "nothing was sent");
-    // The first passes at once, the second a second later.
+    // The first passes at once, the second some seconds later.
     send(tx, packet());
     tx.mark();
     until("the first has passed", || tx.is_beyond());
