@@ -4,6 +4,9 @@ mod support;
 #[path = "../../xdp-abi/tests/support/mod.rs"]
 mod xdp_abi;
 
+use std::io::Read;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::rc::Rc;
@@ -156,6 +159,34 @@ fn what_is_asked_for_wrongly_is_refused_and_nothing_is_lost() {
     towpath.stop().code(0).summary().is_balanced();
 }
 
+#[test]
+fn what_a_program_does_wrong_is_counted_and_its_socket_tells() {
+    if !xdp_abi::can_compile("what_a_program_does_wrong_is_counted_and_its_socket_tells") {
+        return;
+    }
+    let programs = Programs::new();
+    let ((a, sockets), (b, _)) = (port(&programs, "a"), port(&programs, "b"));
+    let towpath = Towpath::start(&["fwd", &a, &b, "--gro", "off"]);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        scope.spawn(|| echo(&programs.path("b"), &stop));
+        for link in [Link::Ours, Link::Libxdp] {
+            let program = programs.compile("options", link);
+            // The one before it may not be gone yet.
+            until("answers to what is asked", || {
+                let output = support::run(&mut program.command(&sockets, &["a"]));
+                let said = String::from_utf8_lossy(&output.stdout).into_owned();
+                assert!(output.status.success() || said.starts_with("Device or resource busy"), "{said}");
+                output.status.success()
+            });
+        }
+    });
+    let summary = towpath.stop().code(0).summary();
+    summary.is_balanced();
+    assert_eq!(summary.happened("descriptors-skipped"), 12, "{summary:#?}");
+}
+
 /// What DPDK is told: memory that it alone has, chunks that do not cross pages of 4 KiB, two threads on one core, `lo` for a name.
 const TESTPMD: &str = "--lcores 0@0,1@0 -n 1 --no-huge -m 128 --no-pci --no-shconf --no-telemetry \
     --vdev net_af_xdp0,iface=lo,busy_budget=0 -- \
@@ -225,4 +256,54 @@ fn killing_c_programs_at_any_moment_harms_nobody_and_loses_no_page() {
     }
     was_busy_and_is_unharmed(&towpath.stop().code(0).summary(), KILLS);
     succeeds(echo);
+}
+
+/// Returns every datagram to port 7 of a namespace to who sent it, in this process, until it is stopped.
+fn return_datagrams(ns: &Namespace, stop: &AtomicBool) {
+    let file = std::fs::File::open(Path::new("/run/netns").join(ns.name())).unwrap();
+    // SAFETY: no pointers; the thread ends with this function.
+    let entered = unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) };
+    assert_eq!(entered, 0, "{}", std::io::Error::last_os_error());
+    let socket = std::net::UdpSocket::bind("0.0.0.0:7").unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    let mut bytes = [0; 2048];
+    while !stop.load(Ordering::Relaxed) {
+        if let Ok((n, from)) = socket.recv_from(&mut bytes) {
+            // A full queue is not this socket's fault.
+            let _ = socket.send_to(&bytes[..n], from);
+        }
+    }
+}
+
+#[test]
+fn killing_c_programs_that_talk_to_a_socket_of_the_kernel_harms_nobody_and_loses_no_page() {
+    const KILLS: u64 = 50;
+    require!("killing_c_programs_that_talk_to_a_socket_of_the_kernel_harms_nobody_and_loses_no_page", "ip");
+    if !xdp_abi::can_compile("killing_c_programs_that_talk_to_a_socket_of_the_kernel_harms_nobody_and_loses_no_page") {
+        return;
+    }
+    let (programs, ns) = (Programs::new(), Namespace::new("c-kill"));
+    let (a, at_a) = port(&programs, "a");
+    let tap = format!("tap:e0?netns={},addr=10.0.0.1/24", ns.name());
+    let mut towpath = Towpath::start(&["fwd", &a, &tap]);
+    support::succeed(&mut ns.command("ip", "neigh add 10.0.0.2 lladdr 02:00:00:00:00:09 dev e0"));
+    let (program, stop) = (Rc::new(programs.compile("traffic", Link::Ours)), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        scope.spawn(|| return_datagrams(&ns, &stop));
+        let callers = ["1000", "1001", "1002"].map(|number| -> Box<dyn Fn() -> Command> {
+            let (program, sockets) = (program.clone(), format!("{at_a}?match=udp dport {number}"));
+            Box::new(move || program.command(&sockets, &["call", "a", number]))
+        });
+        Victims::new(callers).are_killed(KILLS, &mut towpath);
+        // The next one is answered as well.
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_read_timeout(Some(LONGEST)).unwrap();
+        let mut next = program.command(&format!("{at_a}?match=udp dport 1003"), &["call", "a", "1003"]);
+        let _next = Background::start(next.stdout(Stdio::null()).stderr(OwnedFd::from(theirs)));
+        let mut byte = [0];
+        ours.read_exact(&mut byte).unwrap();
+        assert_eq!(byte, *b"!");
+    });
+    was_busy_and_is_unharmed(&towpath.stop().code(0).summary(), KILLS);
 }

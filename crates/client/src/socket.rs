@@ -1,7 +1,7 @@
 //! A session with a datapath.
 
 use crate::handshake::Session;
-use crate::protocol::{HEADER, Hello, Malformed, Refusal, Sizes, Welcome};
+use crate::protocol::{HEADER, Hello, Malformed, Refusal, Sizes, Statistic, Statistics, Welcome};
 use crate::umem::{Frame, METADATA, Umem};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -114,6 +114,7 @@ pub struct Socket<'u> {
     tx: Producer<Mapped<Desc>>,
     fill: Producer<Mapped<u64>>,
     completion: Consumer<Mapped<u64>>,
+    statistics: Mapped<u64>,
     holders: Box<[Holder]>,
     welcome: Welcome,
 }
@@ -132,6 +133,7 @@ impl<'u> Socket<'u> {
             pieces: config.pieces,
             offloads: config.offloads,
             one_descriptor: false,
+            lenient: false,
             rings: config.rings,
             budget: config.budget,
             share: config.share,
@@ -150,9 +152,11 @@ impl<'u> Socket<'u> {
             let (rx, tx) =
                 (Mapped::new(region.clone(), &at.rx, sizes.rx), Mapped::new(region.clone(), &at.tx, sizes.tx));
             let fill = Mapped::new(region.clone(), &at.fill, sizes.fill);
-            (|| Some((rx?, tx?, fill?, Mapped::new(region.clone(), &at.completion, sizes.completion)?)))()
+            let completion = Mapped::new(region.clone(), &at.completion, sizes.completion);
+            let statistics = Mapped::new(region.clone(), &at.statistics, Statistic::ENTRIES);
+            (|| Some((rx?, tx?, fill?, completion?, statistics?)))()
         };
-        let (rx, tx, fill, completion) = rings.ok_or(outside)?;
+        let (rx, tx, fill, completion, statistics) = rings.ok_or(outside)?;
         rx.set_needs_wakeup(false);
         Ok(Socket {
             umem,
@@ -162,6 +166,7 @@ impl<'u> Socket<'u> {
             tx: Producer::new(tx),
             fill: Producer::new(fill),
             completion: Consumer::new(completion),
+            statistics,
             holders: vec![Holder::Us; umem.count() as usize].into(),
             welcome,
         })
@@ -170,6 +175,11 @@ impl<'u> Socket<'u> {
     /// What the datapath said at the beginning.
     pub fn welcome(&self) -> &Welcome {
         &self.welcome
+    }
+
+    /// What befell the session until now, as the datapath counts it.
+    pub fn statistics(&self) -> Statistics {
+        Statistics::read(|entry| self.statistics.read(entry))
     }
 
     /// Sends frames from the front of `frames`, as many as the ring has room for; returns how many. The others stay, in order.

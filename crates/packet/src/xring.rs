@@ -229,6 +229,12 @@ impl<S: Shared> Consumer<S> {
         entry
     }
 
+    /// Entries that wait to be read, as the producer says.
+    #[inline]
+    pub fn waiting(&self) -> u32 {
+        self.shown().min(self.ring.size())
+    }
+
     /// Gives the entries that were read back.
     #[inline]
     pub fn release(&mut self) {

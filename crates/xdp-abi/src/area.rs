@@ -30,6 +30,8 @@ pub(crate) struct Area {
 
 // SAFETY: the area owns its addresses until it is dropped; its words are touched as atomics only.
 unsafe impl Send for Area {}
+// SAFETY: as for Send.
+unsafe impl Sync for Area {}
 
 impl Area {
     /// Reserves addresses, with a FILL and a COMPLETION ring that nobody looks into yet. The sizes are
@@ -119,6 +121,11 @@ impl Area {
         self.base.as_ptr().wrapping_add(offset as usize)
     }
 
+    /// A counter of an opened session's, of [`Rings::statistics`], as the datapath has written it.
+    pub(crate) fn counter(&self, at: &Layout, i: u32) -> u64 {
+        self.entry(at, i).load(Ordering::Relaxed)
+    }
+
     fn word(&self, offset: u64) -> &AtomicU32 {
         // SAFETY: the offset is that of a word of the FILL ring, whose pages are mapped from the start, aligned as the layout is; it is
         // touched as an atomic only.
@@ -126,7 +133,7 @@ impl Area {
     }
 
     fn entry(&self, at: &Layout, i: u32) -> &AtomicU64 {
-        // SAFETY: as above, for an entry of the FILL ring.
+        // SAFETY: as above, for an entry of the FILL ring, or of the counters.
         unsafe { &*self.at(at.desc + 8 * u64::from(i)).cast() }
     }
 }

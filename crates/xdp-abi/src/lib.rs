@@ -14,6 +14,7 @@
 //! |---|---|
 //! | [`umem`] | `xsk_umem__*`; `memory` makes the program's memory one that can be shared, `area` is where rings lie |
 //! | [`socket`] | `xsk_socket__*`; `place` says which socket stands for which interface |
+//! | [`options`] | `getsockopt`, for what programs ask of a socket |
 //! | [`program`] | what would load a BPF program, and has nothing to do here |
 //! | [`inline`] | the ring helpers as functions, for who can't inline them |
 //! | [`abi`] | structures and constants of the header |
@@ -32,6 +33,7 @@ mod failure;
 pub mod inline;
 mod maps;
 mod memory;
+pub mod options;
 mod place;
 pub mod program;
 pub mod socket;

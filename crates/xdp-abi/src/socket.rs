@@ -3,6 +3,7 @@
 use crate::abi::{BIND_COPY, BIND_NEED_WAKEUP, BIND_SG, BIND_ZEROCOPY, INHIBIT_PROG_LOAD, Ring, SocketConfig};
 use crate::area::Area;
 use crate::failure::{Failure, answer, failure};
+use crate::options::Answering;
 use crate::place::Place;
 use crate::umem::{Known, Umem, given};
 use libc::{c_char, c_int};
@@ -19,7 +20,8 @@ use towpath_client::{Session, Sizes};
 pub struct Socket {
     umem: Arc<Umem>,
     /// The rings; the program has their addresses.
-    _area: Area,
+    _area: Arc<Area>,
+    _answering: Answering,
     /// The session lasts as long as this.
     _connection: OwnedFd,
     /// What the program waits for and kicks with.
@@ -121,7 +123,9 @@ impl Wish<'_> {
         }
         let (interface, session) = (interface.to_vec(), welcome.session);
         self.umem.sockets().push(Known { interface, queue, path: path.clone(), session });
-        Ok(Socket { umem: self.umem.clone(), _area: area, _connection: connection, line, path, session })
+        let (_area, zero_copy) = (Arc::new(area), self.config.bind_flags & BIND_ZEROCOPY != 0);
+        let _answering = Answering::of(line.as_raw_fd(), _area.clone(), rings.statistics, zero_copy);
+        Ok(Socket { umem: self.umem.clone(), _area, _answering, _connection: connection, line, path, session })
     }
 
     /// Opens a session whose rings lie in an area. Nothing has changed when this fails.

@@ -75,6 +75,7 @@ fn hello(umem: u64, config: &UmemConfig, rings: Sizes) -> Hello {
         headroom: config.frame_headroom.saturating_add(PACKET_HEADROOM),
         pieces: false,
         one_descriptor: true,
+        lenient: true,
         rings,
         ..Hello::default()
     }

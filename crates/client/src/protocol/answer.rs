@@ -64,8 +64,9 @@ impl Answer {
         match self {
             Answer::Welcome(welcome) => {
                 [0, welcome.longest].iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
-                let Rings { rx, tx, fill, completion } = welcome.rings;
-                let each = [rx, tx, fill, completion].map(|at| [at.producer, at.consumer, at.desc, at.flags]);
+                let Rings { rx, tx, fill, completion, statistics } = welcome.rings;
+                let each =
+                    [rx, tx, fill, completion, statistics].map(|at| [at.producer, at.consumer, at.desc, at.flags]);
                 let first = [welcome.session, welcome.queue.into(), welcome.budget, welcome.memory];
                 first.iter().chain(each.iter().flatten()).for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
             }
@@ -97,7 +98,8 @@ impl Answer {
                     let (producer, consumer) = (fields.u64()?, fields.u64()?);
                     Ok(Layout { producer, consumer, desc: fields.u64()?, flags: fields.u64()? })
                 };
-                let rings = Rings { rx: layout()?, tx: layout()?, fill: layout()?, completion: layout()? };
+                let (rx, tx, fill, completion) = (layout()?, layout()?, layout()?, layout()?);
+                let rings = Rings { rx, tx, fill, completion, statistics: layout()? };
                 return Ok(Answer::Welcome(Welcome { session, queue, longest, budget, memory, rings }));
             }
             1 => Code::Protocol,

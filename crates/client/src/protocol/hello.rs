@@ -20,6 +20,8 @@ pub struct Hello {
     pub offloads: bool,
     /// Whether to wait and to kick by one descriptor that behaves as an AF_XDP socket's.
     pub one_descriptor: bool,
+    /// Whether descriptors that can't be are counted, as AF_XDP does, rather than the end of the session.
+    pub lenient: bool,
     /// Sizes of the rings.
     pub rings: Sizes,
     /// Bytes of chunks that may be on their way at a time, 0 for the datapath's default: no more is taken from the TX ring until some
@@ -46,6 +48,8 @@ const UNALIGNED: u32 = 2;
 const OFFLOADS: u32 = 4;
 /// A socket instead of an eventfd.
 const ONE_DESCRIPTOR: u32 = 1 << 4;
+/// Descriptors that can't be are counted.
+const LENIENT: u32 = 1 << 5;
 /// Any queue.
 const ANY: u32 = u32::MAX;
 
@@ -60,6 +64,7 @@ impl Default for Hello {
             pieces: true,
             offloads: false,
             one_descriptor: false,
+            lenient: false,
             rings: Sizes::all(1024),
             budget: 0,
             share: 0,
@@ -115,7 +120,8 @@ impl Hello {
         let flags = flag(self.pieces, PIECES)
             | flag(self.unaligned, UNALIGNED)
             | flag(self.offloads, OFFLOADS)
-            | flag(self.one_descriptor, ONE_DESCRIPTOR);
+            | flag(self.one_descriptor, ONE_DESCRIPTOR)
+            | flag(self.lenient, LENIENT);
         [VERSION, flags].iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
         [self.umem, self.budget].iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
         let [fill, completion, rx, tx] = self.rings.each();
@@ -141,7 +147,7 @@ impl Hello {
         if version != VERSION {
             return Err(Malformed::Version(version));
         }
-        if flags & !(PIECES | UNALIGNED | OFFLOADS | ONE_DESCRIPTOR) != 0 {
+        if flags & !(PIECES | UNALIGNED | OFFLOADS | ONE_DESCRIPTOR | LENIENT) != 0 {
             return Err(Malformed::Flags(flags));
         }
         let (umem, budget) = (fields.u64()?, fields.u64()?);
@@ -164,6 +170,7 @@ impl Hello {
         };
         let (pieces, unaligned) = (flags & PIECES != 0, flags & UNALIGNED != 0);
         let (offloads, one_descriptor) = (flags & OFFLOADS != 0, flags & ONE_DESCRIPTOR != 0);
+        let lenient = flags & LENIENT != 0;
         let hello = Hello {
             umem,
             chunk,
@@ -172,6 +179,7 @@ impl Hello {
             pieces,
             offloads,
             one_descriptor,
+            lenient,
             rings,
             budget,
             share,

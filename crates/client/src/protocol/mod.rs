@@ -50,17 +50,26 @@
 //! **One descriptor,** for programs that were written for AF_XDP ([`Hello::one_descriptor`]): instead of the kick the application gets a
 //! socket that behaves as an AF_XDP socket does. An empty record that is sent to it is a kick; it is readable as long as the RX ring has
 //! entries, which the datapath sees to (when it has come to rest, within a millisecond after they were taken), and an application
-//! that reads from it loses nothing. The RX ring's flag has no meaning then.
+//! that reads from it loses nothing. It is not writable as long as the datapath has left more in the TX ring than half of what it holds. The RX ring's flag has no meaning then.
 //!
 //! **What ends a session,** besides closing the connection: a counter that is ahead of its ring, a descriptor that is empty, leaves its
 //! chunk or has options that do not exist, a chunk that the datapath has already, and any message after the first.
+//!
+//! **Lenient sessions,** for programs that were written for AF_XDP ([`Hello::lenient`]), lose what they did wrong and go on: a descriptor that can't
+//! be is counted and completed unsent, and so are the pieces in front of it; the next descriptor begins a packet. An entry of the FILL
+//! ring that can't be is counted and skipped. Chunks are not watched: one that is handed over twice is used twice.
+//!
+//! **Statistics** ([`Rings::statistics`]) are counted by the datapath, which writes what it has counted and reads nothing back: who overwrites
+//! them deceives nobody else.
 
 mod answer;
 pub mod connection;
 mod hello;
+mod statistics;
 
 pub use answer::{Answer, Code, Refusal, Welcome};
 pub use hello::Hello;
+pub use statistics::{Statistic, Statistics};
 
 use towpath_packet::xring::Layout;
 
@@ -153,6 +162,8 @@ pub struct Rings {
     pub fill: Layout,
     /// COMPLETION.
     pub completion: Layout,
+    /// Not a ring, but laid out as one of [`Statistic::ENTRIES`] entries, which are the session's [`Statistics`]: the datapath writes them.
+    pub statistics: Layout,
 }
 
 impl Rings {
@@ -163,8 +174,10 @@ impl Rings {
         let completion_at = Layout::bytes(sizes.fill, 1);
         let rx_at = completion_at + Layout::bytes(sizes.completion, 1);
         let tx_at = rx_at + Layout::bytes(sizes.rx, 2);
-        let end = tx_at + Layout::bytes(sizes.tx, 2);
-        (Rings { rx: Layout::at(rx_at), tx: Layout::at(tx_at), fill, completion: Layout::at(completion_at) }, end)
+        let statistics_at = tx_at + Layout::bytes(sizes.tx, 2);
+        let end = statistics_at + Layout::bytes(Statistic::ENTRIES, 1);
+        let (rx, tx, completion) = (Layout::at(rx_at), Layout::at(tx_at), Layout::at(completion_at));
+        (Rings { rx, tx, fill, completion, statistics: Layout::at(statistics_at) }, end)
     }
 }
 

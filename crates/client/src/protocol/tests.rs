@@ -11,6 +11,7 @@ fn hello() -> Hello {
         pieces: true,
         offloads: false,
         one_descriptor: false,
+        lenient: false,
         rings,
         budget: 77,
         share: 9,
@@ -27,6 +28,7 @@ fn messages_arrive_as_they_were_sent() {
         hello(),
         unaligned,
         Hello { one_descriptor: true, ..hello() },
+        Hello { lenient: true, ..hello() },
         Hello { offloads: true, tx_metadata: 24, ..hello() },
     ] {
         assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
@@ -107,7 +109,8 @@ fn rings_lie_behind_each_other_and_do_not_overlap() {
         (rings.fill, 2 * 8, rings.completion.producer),
         (rings.completion, 4 * 8, rings.rx.producer),
         (rings.rx, 2 * 16, rings.tx.producer),
-        (rings.tx, 32768 * 16, end),
+        (rings.tx, 32768 * 16, rings.statistics.producer),
+        (rings.statistics, 8 * 8, end),
     ];
     for (at, bytes, next) in ends {
         assert!(at.desc + bytes <= next && next.is_multiple_of(128), "{at:?} {bytes} {next}");

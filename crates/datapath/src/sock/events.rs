@@ -36,6 +36,8 @@ pub(super) struct Events {
     pub(super) counter: AtomicU64,
     pub(super) descriptor: AtomicU64,
     pub(super) chunk: AtomicU64,
+    /// Descriptors that lenient sessions lost.
+    pub(super) skipped: AtomicU64,
     pub(super) too_long: AtomicU64,
     /// Descriptors of which bytes were copied, and how many bytes.
     pub(super) copies: AtomicU64,
@@ -81,6 +83,7 @@ impl Events {
             (Fault::Counter.name(), &self.counter),
             (Fault::Descriptor.name(), &self.descriptor),
             (Fault::Chunk.name(), &self.chunk),
+            ("descriptors-skipped", &self.skipped),
             ("frame-length", &self.too_long),
             ("copies", &self.copies),
             ("copied-bytes", &self.copied_bytes),

@@ -4,12 +4,15 @@
 //!   program     far ◄──────────────────────────► near     datapath
 //!               sendto(fd, NULL, 0): an empty record ──► wakes the queue that sleeps
 //!               poll(fd, POLLIN)     ◄── one record, as long as the RX ring has entries
+//!               poll(fd, POLLOUT)        a large record of ours ──► as long as the TX ring is more than half full
 //! ```
 //!
 //! Such a program takes entries out of its RX ring without a word to anybody, and expects `poll` to know. So the datapath keeps
 //! both ends: it puts a record into the line when the RX ring gets its first entry, and takes it out again, at the program's own end, when
 //! it finds the ring empty. While packets flow the record stays where it is: no system call, and a program that polls then is told
-//! of packets that it may have seen. When the queue comes to rest it looks ([`settle`](Line::settle)), and once more after
+//! of packets that it may have seen. (What the program finds out about room in its TX ring is likewise what the datapath saw when it last
+//! took from it and had to leave something, or came to rest: a record that the datapath sends from the program's end, to itself, takes so
+//! much of the buffer there that the end is not ready for writing.) When the queue comes to rest it looks ([`settle`](Line::settle)), and once more after
 //! [`AGAIN`] as long as there are entries; a record that the program has read (`recvfrom` with no room) is put back.
 
 use crate::sys::app;
@@ -27,12 +30,15 @@ pub(super) struct Line {
     far: OwnedFd,
     /// A record was put into the line, and not taken out by us.
     raised: AtomicBool,
+    /// The program's end was stuffed. Only the queue that takes the program's frames changes it.
+    full: AtomicBool,
 }
 
 impl Line {
     pub(super) fn new() -> std::io::Result<Line> {
         let [near, far] = app::pair()?;
-        Ok(Line { near, far, raised: AtomicBool::new(false) })
+        app::size_send_buffer(far.as_fd())?;
+        Ok(Line { near, far, raised: AtomicBool::new(false), full: AtomicBool::new(false) })
     }
 
     /// Our end, to be woken by.
@@ -81,9 +87,25 @@ impl Line {
         true
     }
 
-    /// Forgets kicks: those that come from here on wake.
+    /// Whether the program's end is not ready for writing.
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.full.load(Ordering::Relaxed)
+    }
+
+    /// Makes the program's end ready for writing, or not.
+    pub(super) fn set_full(&self, full: bool) {
+        if self.full.swap(full, Ordering::Relaxed) == full {
+            return;
+        }
+        if full { app::stuff(self.far()) } else { app::forget(self.near()) }
+    }
+
+    /// Forgets kicks: those that come from here on wake. As long as the program has no room nothing is forgotten; they wake just the same.
     pub(super) fn forget_kicks(&self) {
-        app::forget(self.near());
+        if !self.is_full() {
+            app::forget(self.near());
+        }
     }
 }
 
@@ -123,6 +145,36 @@ mod tests {
             looks.get() > 1
         };
         assert!(line.settle(has_entries) && app::is_readable(line.far()));
+    }
+
+    /// Whether an end is ready for writing.
+    fn is_writable(end: BorrowedFd<'_>) -> bool {
+        let mut poll = libc::pollfd { fd: std::os::fd::AsRawFd::as_raw_fd(&end), events: libc::POLLOUT, revents: 0 };
+        // SAFETY: one descriptor lives across the call; no time is waited.
+        unsafe { libc::poll(&mut poll, 1, 0) > 0 }
+    }
+
+    #[test]
+    fn a_program_without_room_can_kick_and_is_told_when_there_is_some() {
+        let line = Line::new().unwrap();
+        let kick = || {
+            let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+            // SAFETY: no bytes are sent.
+            unsafe { libc::send(std::os::fd::AsRawFd::as_raw_fd(&line.far()), std::ptr::null(), 0, flags) == 0 }
+        };
+        for _ in 0..3 {
+            assert!(is_writable(line.far()));
+            for _ in 0..2 {
+                line.set_full(true);
+                assert!(!is_writable(line.far()));
+                line.forget_kicks();
+            }
+            assert!((0..50).all(|_| kick()) && !is_writable(line.far()));
+            line.raise();
+            assert!(app::is_readable(line.far()), "the other direction is as it was");
+            line.set_full(false);
+            assert!(is_writable(line.far()) && !app::is_readable(line.near()));
+        }
     }
 
     #[test]

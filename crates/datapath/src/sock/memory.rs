@@ -6,7 +6,8 @@
 //! ```
 //!
 //! The ledger is a courtesy to applications that err: whoever hands over a chunk twice gets to know. Nothing else relies on it, because
-//! what is on its way is known by its [page](towpath_packet::Pages), not by its chunk.
+//! what is on its way is known by its [page](towpath_packet::Pages), not by its chunk. For lenient sessions nothing is noted in it: AF_XDP
+//! lets a program send the same frame as often as it likes.
 
 use super::events::Fault;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -46,6 +47,8 @@ pub(super) struct Memory {
     shift: u32,
     /// Who has each aligned chunk; empty if they are unaligned.
     ledger: Box<[AtomicU8]>,
+    /// Nobody wants to know who has which.
+    lenient: bool,
 }
 
 impl Memory {
@@ -54,13 +57,13 @@ impl Memory {
         let ledger = (0..chunks).map(|_| AtomicU8::new(FREE)).collect();
         let (chunk, shift) = (hello.chunk, hello.chunk.trailing_zeros());
         let least = if hello.unaligned { 0 } else { chunk };
-        Memory { foreign, file, len: hello.umem, chunk, least, shift, ledger }
+        Memory { foreign, file, len: hello.umem, chunk, least, shift, ledger, lenient: hello.lenient }
     }
 
     /// Whether a session that says so means this memory.
     pub(super) fn is(&self, file: (u64, u64), hello: &Hello) -> bool {
         let same = (self.len, self.chunk, self.is_unaligned()) == (hello.umem, hello.chunk, hello.unaligned);
-        same && self.file == file
+        same && self.lenient == hello.lenient && self.file == file
     }
 
     pub(super) fn foreign(&self) -> &Foreign {
@@ -104,7 +107,7 @@ impl Memory {
         if holder.load(Ordering::Relaxed) != FREE {
             return Err(Fault::Chunk);
         }
-        if keeps {
+        if keeps && !self.lenient {
             holder.store(SENT, Ordering::Relaxed);
         }
         Ok(addr as usize)
@@ -148,7 +151,9 @@ impl Memory {
     /// The chunk waits to be received into.
     #[inline]
     pub(super) fn posted(&self, piece: Piece) {
-        self.note(piece.chunk, POSTED);
+        if !self.lenient {
+            self.note(piece.chunk, POSTED);
+        }
     }
 
     /// The application has the chunk again, or is about to be told.

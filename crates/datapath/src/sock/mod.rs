@@ -29,7 +29,8 @@
 //! they are, with a virtio-net header; the others get finished frames.
 //!
 //! **Trust.** Every word that an application wrote is read once and bounded. What breaks the protocol ends that session, counted by name,
-//! and touches no other. An application that is killed is gone when its connection is: its pages stay mapped here until the last
+//! and touches no other; a lenient session, of a program that was written for AF_XDP, has descriptors that can't be counted and skipped instead, at no
+//! higher cost than good ones. An application that is killed is gone when its connection is: its pages stay mapped here until the last
 //! packet that shows them has left. While it is on its way the application may still change a page, as with any zero-copy socket:
 //! the bytes are foreign, never seen as a slice.
 
@@ -44,6 +45,7 @@ mod opening;
 mod receiving;
 mod sending;
 mod session;
+mod statistics;
 mod steer;
 mod visitors;
 

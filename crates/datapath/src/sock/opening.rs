@@ -7,6 +7,7 @@ use super::memory::Memory;
 use super::receiving::{Receiver, Receiving};
 use super::sending::Sending;
 use super::session::{Parts, Session, Waking};
+use super::statistics::Counted;
 use crate::rules::Rules;
 use crate::sys::app::{self, AppRings};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -81,9 +82,10 @@ pub(super) fn open(
     let chunk = u64::from(hello.chunk);
     let least = 2 * MAX_PIECES as u64 * chunk;
     let budget = if hello.budget == 0 { config.budget } else { hello.budget.min(config.budget) }.max(least);
-    // No more can be on its way than the budget allows, or, if that says nothing about their number, than the rings hold.
-    let most = if hello.unaligned {
-        (hello.rings.tx + hello.rings.completion) as usize
+    // No more can be on its way than the budget allows, or, if that says nothing about their number, than the rings hold; and always some
+    // packets.
+    let most = if hello.unaligned || hello.lenient {
+        ((hello.rings.tx + hello.rings.completion) as usize).max(2 * MAX_PIECES)
     } else {
         (hello.umem / chunk).min(budget / chunk + 1) as usize
     };
@@ -92,7 +94,8 @@ pub(super) fn open(
     let waking = if hello.one_descriptor { line() } else { app::kick().map(Waking::Kick) };
     let waking = waking.map_err(|error| full(&error.to_string()))?;
     let own = fd.try_clone().map_err(|error| full(&error.to_string()))?;
-    let (sleeps, bell) = (rings.bell, waker.bell.clone());
+    let (sleeps, bell, counted) = (rings.bell, waker.bell.clone(), rings.statistics.map(Counted::new));
+    let [counted_sending, counted_receiving] = counted;
     let parts = Parts { id, connection: own, memory: memory.clone(), sleeps, waking, bell, events: events.clone() };
     let session = Arc::new(Session::new(parts));
     let owner: Arc<dyn Owner> = session.clone();
@@ -118,6 +121,8 @@ pub(super) fn open(
         session: session.clone(),
         tx: rings.tx,
         completion: rings.completion,
+        counted: counted_sending,
+        lenient: hello.lenient,
         pages,
         budget,
         charged: 0,
@@ -134,6 +139,8 @@ pub(super) fn open(
     let receiving = Receiving {
         fill: rings.fill,
         rx: rings.rx,
+        counted: counted_receiving,
+        lenient: hello.lenient,
         posted: Vec::with_capacity(posted),
         headroom: hello.headroom as usize,
         pieces: hello.pieces,

@@ -6,11 +6,12 @@
 use super::events::Fault;
 use super::memory::Piece;
 use super::session::Session;
+use super::statistics::Counted;
 use crate::rules::Rules;
 use crate::vnet::VnetHeader;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use towpath_client::protocol::{HEADER, MAX_PIECES, MAX_SUPER_PIECES};
+use towpath_client::protocol::{HEADER, MAX_PIECES, MAX_SUPER_PIECES, Statistic};
 use towpath_packet::xring::{Consumer, Desc, Mapped, Producer};
 use towpath_packet::{DropReason, Packet};
 
@@ -77,6 +78,9 @@ impl Drop for Receiver {
 pub(super) struct Receiving {
     pub(super) fill: Consumer<Mapped<u64>>,
     pub(super) rx: Producer<Mapped<Desc>>,
+    pub(super) counted: Counted,
+    /// Addresses that can't be are counted, and do not end the session.
+    pub(super) lenient: bool,
     /// Chunks that were posted.
     pub(super) posted: Vec<Piece>,
     pub(super) headroom: usize,
@@ -94,9 +98,17 @@ impl Receiving {
         let ready = self.fill.try_ready(1).map_err(|_| Fault::Counter)? as usize;
         let n = ready.min(room);
         for _ in 0..n {
-            let piece = session.memory.fillable(self.fill.pop())?;
-            session.memory.posted(piece);
-            self.posted.push(piece);
+            match session.memory.fillable(self.fill.pop()) {
+                Ok(piece) => {
+                    session.memory.posted(piece);
+                    self.posted.push(piece);
+                }
+                Err(_) if self.lenient => {
+                    self.counted.add(Statistic::RxInvalidDescs, 1);
+                    session.events().skipped.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(fault) => return Err(fault),
+            }
         }
         if n > 0 {
             self.fill.release();
@@ -144,6 +156,19 @@ impl Receiving {
             self.rx.push(Desc { addr: memory.received(piece, self.headroom), len: len as u32, options });
         }
         Ok(None)
+    }
+
+    /// Counts a packet that was not delivered, as AF_XDP does.
+    #[cold]
+    pub(super) fn lost(&mut self, reason: DropReason) {
+        match reason {
+            DropReason::EgressFull => self.counted.add(Statistic::RxRingFull, 1),
+            DropReason::NoBuffer => {
+                self.counted.add(Statistic::RxFillRingEmptyDescs, 1);
+                self.counted.add(Statistic::RxDropped, 1);
+            }
+            _ => self.counted.add(Statistic::RxDropped, 1),
+        }
     }
 
     /// Shows the application what was delivered.

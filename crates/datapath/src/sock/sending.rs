@@ -6,13 +6,15 @@ use super::events::Fault;
 use super::gate::{Gate, Waker};
 use super::line::AGAIN;
 use super::session::Session;
+use super::statistics::Counted;
 use crate::sys::app::fence_programs;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use towpath_client::protocol::{MAX_PIECES, REQUEST_CHECKSUM};
+use towpath_client::protocol::{MAX_PIECES, REQUEST_CHECKSUM, Statistic};
 use towpath_packet::port::{Lent, RxQueue, TxLinear, TxShape, Wake};
 use towpath_packet::ring::{Consumer, Producer};
+use towpath_packet::xring::Shared;
 use towpath_packet::{Batch, Cache, Counters, Csum, Packet, Pages, xring};
 
 /// Turns between looks at what programs made of their lines, of a queue that does not come to rest.
@@ -40,6 +42,9 @@ pub(super) struct Sending {
     pub(super) session: Arc<Session>,
     pub(super) tx: xring::Consumer<xring::Mapped<xring::Desc>>,
     pub(super) completion: xring::Producer<xring::Mapped<u64>>,
+    pub(super) counted: Counted,
+    /// Descriptors that can't be are counted, and do not end the session.
+    pub(super) lenient: bool,
     /// Their tokens are the addresses by which they were sent.
     pub(super) pages: Pages,
     /// Bytes of chunks that may be on their way.
@@ -82,11 +87,21 @@ impl Sending {
     ) -> Result<(), Fault> {
         tally.home += self.complete()?;
         let done = self.take(room, copying, cache, out, tally);
+        if let Some(line) = self.session.line()
+            && (self.starved || line.is_full())
+        {
+            line.set_full(!self.has_room());
+        }
         if std::mem::take(&mut self.told) {
             self.completion.publish();
             self.session.tell_completed();
         }
         done
+    }
+
+    /// Whether the application has room to send, by AF_XDP's rule: no more than half of its TX ring is full.
+    fn has_room(&self) -> bool {
+        self.tx.waiting() <= self.tx.ring().size() / 2
     }
 
     /// Writes completions of pages that came home, as far as the ring has room; returns how many.
@@ -122,14 +137,17 @@ impl Sending {
         let ready = self.tx.try_ready(room as u32).map_err(|_| Fault::Counter)? as usize;
         let chunks = self.budget.saturating_sub(self.charged) / self.session.memory.chunk() as u64;
         let mut n = ready.min(room).min(self.pages.free()).min(chunks as usize);
-        if copying.linear > 0 {
-            // What is copied is completed at once.
+        if copying.linear > 0 || self.lenient {
+            // What is copied, or skipped, is completed at once.
             n = n.min(self.completion.try_free(n as u32).map_err(|_| Fault::Counter)? as usize);
         }
         // More is there, which no kick will announce, and this turn may end without a packet.
         self.starved = n < ready;
         if n == 0 {
             return Ok(());
+        }
+        if n == ready && n < room {
+            self.counted.add(Statistic::TxRingEmptyDescs, 1);
         }
         let mut at = out.len();
         let begun = self.begun.take().is_some_and(|packet| out.push(packet).is_ok());
@@ -139,27 +157,25 @@ impl Sending {
         for _ in 0..n {
             let Some(packet) = out.as_mut_slice().get_mut(at) else { break };
             let desc = self.tx.pop();
-            done = self.add(desc, packet, copying, tally);
-            if done.is_err() {
-                break;
-            }
-            if desc.options & xring::Desc::CONTINUED != 0 {
+            let added = self.add(desc, packet, copying, tally);
+            if added.is_ok() && desc.options & xring::Desc::CONTINUED != 0 {
                 continue;
             }
-            self.pieces = 0;
-            if let Some(request) = self.request.take() {
-                done = ask(packet, request);
-                if done.is_err() {
+            let (pieces, request) = (std::mem::take(&mut self.pieces), self.request.take());
+            match added.and_then(|()| request.map_or(Ok(()), |request| ask(packet, request))) {
+                Ok(()) if (SHORTEST..=self.longest).contains(&packet.len()) => {
+                    tally.bytes += packet.len();
+                    packet.set_ingress(0, self.queue);
+                    at += 1;
+                    continue;
+                }
+                Ok(()) => drop(self.session.events().too_long.fetch_add(1, Ordering::Relaxed)),
+                Err(_) if self.lenient => self.skip(pieces, added.is_err().then_some(desc.addr)),
+                Err(fault) => {
+                    done = Err(fault);
                     break;
                 }
             }
-            if (SHORTEST..=self.longest).contains(&packet.len()) {
-                tally.bytes += packet.len();
-                packet.set_ingress(0, self.queue);
-                at += 1;
-                continue;
-            }
-            self.session.events().too_long.fetch_add(1, Ordering::Relaxed);
             // The last head takes its place.
             let last = out.len() - 1;
             out.as_mut_slice().swap(at, last);
@@ -174,6 +190,18 @@ impl Sending {
             if packet.len() > 0 { self.begun = Some(packet) } else { cache.free(packet) }
         }
         done
+    }
+
+    /// Counts a packet that can't be sent. Its pieces come home with its head; a descriptor that is none of them is completed here.
+    #[cold]
+    fn skip(&mut self, pieces: usize, last: Option<u64>) {
+        let lost = pieces as u64 + u64::from(last.is_some());
+        if let Some(addr) = last {
+            self.completion.push(addr);
+            self.told = true;
+        }
+        self.counted.add(Statistic::TxInvalidDescs, lost);
+        self.session.events().skipped.fetch_add(lost, Ordering::Relaxed);
     }
 
     /// Reads what lies in front of the first frame of a packet.
@@ -326,6 +354,7 @@ impl SockRx {
         let mut waiting = false;
         for app in &self.apps {
             if let Some(line) = app.session.line() {
+                line.set_full(!app.has_room());
                 line.forget_kicks();
                 waiting |= app.session.settle();
             }

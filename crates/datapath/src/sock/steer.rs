@@ -177,7 +177,10 @@ impl SockTx {
                     moved += 1;
                     bytes += packet.len() as u64;
                 }
-                Ok(Some(reason)) => self.counters.dropped(reason, 1),
+                Ok(Some(reason)) => {
+                    half.lost(reason);
+                    self.counters.dropped(reason, 1);
+                }
                 Err(fault) => {
                     session.fail(fault);
                     self.counters.failed(1);

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::null_mut;
 use std::sync::Arc;
-use towpath_client::protocol::{Rings, Sizes};
+use towpath_client::protocol::{Rings, Sizes, Statistic};
 use towpath_packet::xring::{Consumer, Desc, Mapped, Producer};
 use towpath_packet::{Backing, Region};
 
@@ -71,6 +71,33 @@ pub(crate) fn pair() -> io::Result<[OwnedFd; 2]> {
     check(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) })?;
     // SAFETY: the kernel just returned these descriptors and nobody else has them.
     Ok(fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }))
+}
+
+/// Bytes that an end of a line may have on their way, as they are asked for; the kernel takes twice as many.
+const SEND_BUFFER: libc::c_int = 100 << 10;
+
+/// Gives an end of a line the send buffer that [`stuff`] expects.
+pub(crate) fn size_send_buffer(end: BorrowedFd<'_>) -> io::Result<()> {
+    let size = SEND_BUFFER;
+    let (at, len) = ((&raw const size).cast(), size_of_val(&size) as libc::socklen_t);
+    // SAFETY: the number lives across the call and has the length that is given.
+    check(unsafe { libc::setsockopt(end.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, at, len) }).map(drop)
+}
+
+/// Sends a record from this end that fills so much of its send buffer that it is not ready for writing, until the record is forgotten at the
+/// other end; small records can still be sent. (A UNIX socket is ready for writing when no more than a quarter is used.)
+pub(crate) fn stuff(end: BorrowedFd<'_>) {
+    const PIECES: usize = 14;
+    static ZEROS: [u8; 4096] = [0; 4096];
+    // With what the kernel needs itself that is more than a quarter of twice the size, and less than all.
+    const { assert!(PIECES * 4096 > SEND_BUFFER as usize / 2 && PIECES * 4096 < SEND_BUFFER as usize) };
+    let piece = libc::iovec { iov_base: ZEROS.as_ptr().cast_mut().cast(), iov_len: ZEROS.len() };
+    let mut pieces = [piece; PIECES];
+    // SAFETY: msghdr is plain data; all zeroes are a message with nothing in it.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (pieces.as_mut_ptr(), PIECES as _);
+    // SAFETY: the pieces and their bytes live across the call, and are only read. A full buffer is as good.
+    unsafe { libc::sendmsg(end.as_raw_fd(), &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
 }
 
 /// Whether there is a record to be read at this end, or the other one is closed.
@@ -160,6 +187,8 @@ pub(crate) struct AppRings {
     pub(crate) rx: Producer<Mapped<Desc>>,
     /// The RX ring again, for its flag.
     pub(crate) bell: Mapped<Desc>,
+    /// The session's counters, for each of its halves.
+    pub(crate) statistics: [Mapped<u64>; 2],
 }
 
 impl AppRings {
@@ -177,10 +206,11 @@ impl AppRings {
                 );
                 let completion = Mapped::new(region.clone(), &at.completion, sizes.completion)?;
                 let rx = || Mapped::new(region.clone(), &at.rx, sizes.rx);
-                Some((tx, completion, fill, rx()?, rx()?))
+                let statistics = || Mapped::new(region.clone(), &at.statistics, Statistic::ENTRIES);
+                Some((tx, completion, fill, [rx()?, rx()?], [statistics()?, statistics()?]))
             })()
         };
-        let (tx, completion, fill, rx, bell) = made.ok_or(io::ErrorKind::InvalidInput)?;
+        let (tx, completion, fill, [rx, bell], statistics) = made.ok_or(io::ErrorKind::InvalidInput)?;
         bell.set_needs_wakeup(true);
         tx.set_needs_wakeup(true);
         let (tx, fill) = (Consumer::new(tx), Consumer::new(fill));
@@ -192,6 +222,7 @@ impl AppRings {
             fill,
             rx: Producer::new(rx),
             bell,
+            statistics,
         })
     }
 }

@@ -219,6 +219,33 @@ fn a_turn_takes_no_more_descriptors_of_anybody_than_it_has_room_for_packets() {
 }
 
 #[test]
+fn whoever_may_send_and_post_garbage_takes_nothing_from_the_others() {
+    const TURNS: u64 = 300;
+    let mut rig = Rig::new("");
+    let umem = Umem::new(256, 2048).unwrap();
+    let mut honest = Honest::new(&mut rig, &umem);
+    let mut rogue = Rogue::connect(&rig, &Hello { lenient: true, ..rogue::hello() });
+    let (mut seen, mut most) = (0, 0);
+    for turn in 0..TURNS {
+        let random = |i: u64| (turn << 8 | i | 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let descs = 0..u64::from(rogue.tx.free(COUNT));
+        let descs: Vec<_> = descs.map(|i| (random(i), random(i + 32) as u32, random(i + 64) as u32)).collect();
+        rogue.send(&descs);
+        let addrs: Vec<_> = (0..u64::from(rogue.fill.free(COUNT))).map(|i| random(i) | 1 << 63).collect();
+        rogue.post(&addrs);
+        drop(honest.turn(&mut rig, OFFER, &unwanted()));
+        rogue.reap();
+        let now = rig.event("descriptors-skipped");
+        (seen, most) = (now, most.max(now - seen));
+    }
+    assert!(seen > 20 * TURNS && most <= 64 + u64::from(COUNT), "{seen} in all, {most} at once");
+    honest.has_at_least(95, TURNS as u32 * OFFER, "sends garbage");
+    assert_eq!(rig.event("sessions-ended"), 0, "it may");
+    drop((honest, rogue));
+    rig.end();
+}
+
+#[test]
 fn whoever_takes_nothing_back_sends_nothing_more_and_loses_nothing() {
     let mut rig = Rig::new("");
     let rings = Sizes { completion: 8, ..Sizes::all(COUNT) };

@@ -88,7 +88,8 @@ fn introduce(input: &mut Input<'_>) -> Hello {
     let [pieces, one_descriptor, unaligned, offloads] = [1, 2, 4, 8].map(|bit| more & bit != 0);
     // Who takes what is not finished needs both.
     let offloads = offloads && pieces && headroom > 0;
-    Hello { rings, headroom, pieces, one_descriptor, unaligned, offloads, ..hello() }
+    let lenient = input.byte() & 1 != 0;
+    Hello { rings, headroom, pieces, one_descriptor, lenient, unaligned, offloads, ..hello() }
 }
 
 /// The rogue does one thing; false if that was to leave.

@@ -107,6 +107,7 @@ mod model {
                         let ready = ours.ready(n);
                         prop_assert!(ready as usize <= shown.len());
                         prop_assert!(ready >= n.min(shown.len() as u32));
+                        prop_assert_eq!(ours.waiting(), shown.len() as u32);
                         for _ in 0..n.min(ready) {
                             prop_assert_eq!(Some(ours.pop()), shown.pop_front());
                         }
@@ -126,7 +127,7 @@ mod model {
                 ring.consumer.store(word, Relaxed);
                 consumer.ring.producer.store(word, Relaxed);
                 prop_assert!(producer.free(u32::MAX) <= size);
-                prop_assert!(producer.waiting() <= size);
+                prop_assert!(producer.waiting() <= size && consumer.waiting() <= size);
                 let ready = consumer.ready(u32::MAX);
                 prop_assert!(ready <= size);
                 (0..ready).for_each(|_| drop(consumer.pop().to_string()));

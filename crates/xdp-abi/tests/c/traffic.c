@@ -5,6 +5,7 @@
  *   traffic host IF         is the host 10.0.0.2: answers ARP, and returns UDP datagrams to who sent them
  *   traffic talk IF N       sends N frames of all lengths, and expects the same back, in order
  *   traffic flood IF        sends as much as it can, and takes whatever comes; writes a ! when the first frames are back
+ *   traffic call IF PORT    the same with UDP datagrams of the host 10.0.0.2 from that port to 10.0.0.1:7; writes a ! when something is answered
  *
  * Ends with 0 when all that was expected came, or, but for talk, when the other side is gone.
  */
@@ -296,21 +297,48 @@ static int talk(__u32 count)
 	return 0;
 }
 
-static int flood(void)
+/* Makes every chunk of the memory a UDP datagram of 600 bytes; what is received lies behind its headers. */
+static void write_datagrams(unsigned int port)
+{
+	static const unsigned char head[] = {
+		0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 9, 8, 0, 0x45, 0, 586 >> 8, 586 & 255, 0, 0, 0, 0, 64, 17,
+		0, 0, 10, 0, 0, 2, 10, 0, 0, 1, 0, 0, 0, 7, 566 >> 8, 566 & 255, 0, 0,
+	};
+
+	for (unsigned int i = 0; i < FRAMES; i++) {
+		unsigned char *frame = area + (size_t)i * FRAME;
+		__u32 sum = 0;
+
+		memcpy(frame, head, sizeof(head));
+		frame[34] = port >> 8;
+		frame[35] = port;
+		for (int at = 14; at < 34; at += 2)
+			sum += frame[at] << 8 | frame[at + 1];
+		sum = ~((sum & 0xffff) + (sum >> 16));
+		frame[24] = sum >> 8;
+		frame[25] = sum;
+	}
+}
+
+static int flood(unsigned int port)
 {
 	bool said = false;
 
+	if (port)
+		write_datagrams(port);
 	for (;;) {
 		__u32 at, n, had = idle_count;
 
 		collect();
-		if (!said && idle_count > had)
+		if (!said && !port && idle_count > had)
 			said = write(2, "!", 1) == 1;
 		for (; idle_count > FRAMES / 4 && queue(idle[idle_count - 1], 600); idle_count--)
 			;
 		kick();
 		post();
 		n = receive(POSTED, &at);
+		if (!said && port && n)
+			said = write(2, "!", 1) == 1;
 		for (__u32 i = 0; i < n; i++)
 			idle[idle_count++] = xsk_ring_cons__rx_desc(&rx, at + i)->addr & ~(__u64)(FRAME - 1);
 		if (n)
@@ -334,9 +362,11 @@ int main(int count, char **args)
 	else if (!strcmp(role, "talk") && count > 3)
 		code = talk(strtoul(args[3], NULL, 10));
 	else if (!strcmp(role, "flood"))
-		code = flood();
+		code = flood(0);
+	else if (!strcmp(role, "call") && count > 3)
+		code = flood(strtoul(args[3], NULL, 10));
 	else
-		fprintf(stderr, "traffic echo|host|flood IF, traffic talk IF N\n");
+		fprintf(stderr, "traffic echo|host|flood IF, traffic talk IF N, traffic call IF PORT\n");
 	xsk_socket__delete(xsk);
 	if (xsk_umem__delete(umem))
 		code = 1;

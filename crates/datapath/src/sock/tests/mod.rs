@@ -4,12 +4,13 @@ use super::*;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use towpath_client::protocol::{Answer, Code, Hello, Sizes};
+use towpath_client::protocol::{Answer, Code, Hello, Sizes, Statistic, Statistics};
 use towpath_client::{Error, Frame, Socket, Umem};
 use towpath_packet::xring::{Consumer, Desc, Mapped, Producer};
 use towpath_packet::{Backing, Batch, DropReason, Packet, Pool, PoolConfig, Region};
 
 mod copying;
+mod lenient;
 mod line;
 mod shared;
 mod supers;
@@ -72,6 +73,13 @@ impl Rig {
 
     fn event(&self, name: &str) -> u64 {
         self.watch.events().iter().find(|(known, _)| *known == name).unwrap().1
+    }
+
+    /// One turn of the receive queue.
+    fn step(&mut self) -> Batch {
+        let mut batch = Batch::new();
+        self.rx.rx(&mut batch);
+        batch
     }
 
     /// Runs the receive queue until `n` packets have come.
@@ -307,6 +315,8 @@ struct Program {
     tx: Producer<Mapped<Desc>>,
     fill: Producer<Mapped<u64>>,
     rx: Consumer<Mapped<Desc>>,
+    completion: Consumer<Mapped<u64>>,
+    statistics: Mapped<u64>,
     kick: OwnedFd,
 }
 
@@ -318,6 +328,7 @@ const HELLO: Hello = Hello {
     pieces: true,
     offloads: false,
     one_descriptor: false,
+    lenient: false,
     rings: Sizes::all(16),
     budget: 0,
     share: 0,
@@ -350,9 +361,11 @@ impl Program {
         let program = unsafe {
             Program {
                 _connection: connection,
-                tx: Producer::new(Mapped::new(region.clone(), &at.tx, 16).unwrap()),
-                fill: Producer::new(Mapped::new(region.clone(), &at.fill, 16).unwrap()),
-                rx: Consumer::new(Mapped::new(region.clone(), &at.rx, 16).unwrap()),
+                tx: Producer::new(Mapped::new(region.clone(), &at.tx, hello.rings.tx).unwrap()),
+                fill: Producer::new(Mapped::new(region.clone(), &at.fill, hello.rings.fill).unwrap()),
+                rx: Consumer::new(Mapped::new(region.clone(), &at.rx, hello.rings.rx).unwrap()),
+                completion: Consumer::new(Mapped::new(region.clone(), &at.completion, hello.rings.completion).unwrap()),
+                statistics: Mapped::new(region, &at.statistics, Statistic::ENTRIES).unwrap(),
                 kick,
             }
         };
