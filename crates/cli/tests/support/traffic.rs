@@ -61,7 +61,7 @@ pub(crate) fn tcp(hosts: &Hosts, address: &str, bytes: &str) {
 /// Datagrams at a rate that everything here can keep up with, unless the machine has other things to do for a while; most must arrive.
 pub(crate) fn udp(hosts: &Hosts, address: &str) {
     until("most datagrams arrive", || {
-        let report = iperf3(hosts, address, "-u -b 4M -n 512K");
+        let report = iperf3(hosts, address, "-u -b 8M -n 1M");
         let sum = &report["end"]["sum"];
         let (packets, lost) = (sum["packets"].as_f64().unwrap_or(0.0), sum["lost_packets"].as_f64().unwrap_or(1.0));
         println!("  udp {address}: {lost} of {packets} lost");
