@@ -55,6 +55,10 @@ fn report(info: &Info) -> Report<'_> {
     }
 }
 
+fn pieces(most: u16) -> String {
+    if most == 1 { "one piece".to_owned() } else { format!("up to {most} pieces") }
+}
+
 pub(crate) fn probe(args: &Probe) -> Result<ExitCode, Box<dyn Error>> {
     if let Some(bdf) = findings::function(&args.port)
         && !findings::print(&args.port, bdf?, args.json)?
@@ -74,7 +78,7 @@ pub(crate) fn probe(args: &Probe) -> Result<ExitCode, Box<dyn Error>> {
         ("queues", format!("up to {}", report.queues)),
         ("hands over", report.receives.clone()),
         ("takes", report.sends.clone()),
-        ("needs linear", format!("{}, in up to {} pieces", report.tx_linear, report.max_chunks)),
+        ("needs linear", format!("{}, in {}", report.tx_linear, pieces(report.max_chunks))),
     ];
     for (name, value) in rows {
         println!("  {name:<13} {value}");

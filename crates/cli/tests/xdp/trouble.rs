@@ -55,7 +55,8 @@ fn a_program_of_another_is_named_and_stays() {
     let (a, b) = (hosts.port(1, Cable::Xdp, 1500, ""), hosts.port(2, Cable::Xdp, 1500, ""));
     let other = program_on(&hosts.cables, "p2");
     let failed = run(&["fwd", &a, &b]).code(2);
-    for part in ["another XDP program is attached", "ip -d link show dev p2"] {
+    let shows = format!("ip -n {} -d link show dev p2", hosts.cables.name());
+    for part in ["another XDP program is attached", &shows] {
         assert!(failed.stderr.contains(part), "{failed:#?}");
     }
     assert_eq!(programs(&hosts.cables), 1, "the other's");

@@ -194,6 +194,28 @@ impl Control {
         Ok(String::from_utf8_lossy(&info.driver[..end]).into_owned())
     }
 
+    /// Queues that the interface has at the moment, in the direction in which it has more of them, as `ethtool -l` shows them.
+    pub(crate) fn queues(&self, name: &str) -> io::Result<u32> {
+        const ETHTOOL_GCHANNELS: u32 = 0x3c;
+        /// `struct ethtool_channels`.
+        #[repr(C)]
+        #[derive(Default)]
+        struct Channels {
+            command: u32,
+            most: [u32; 4],
+            rx: u32,
+            tx: u32,
+            other: u32,
+            combined: u32,
+        }
+        let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
+        let mut r = request(name);
+        r.ifr_ifru.ifru_data = (&raw mut channels).cast();
+        // The kernel reads and writes the structure that the request points to, which outlives the call.
+        self.ioctl(libc::SIOCETHTOOL, &mut r)?;
+        Ok(channels.combined.saturating_add(channels.rx.max(channels.tx)))
+    }
+
     pub(crate) fn set_mac(&self, name: &str, mac: [u8; 6]) -> io::Result<()> {
         let mut r = request(name);
         let mut address = libc::sockaddr { sa_family: libc::ARPHRD_ETHER, sa_data: [0; 14] };

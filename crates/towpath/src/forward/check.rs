@@ -99,7 +99,7 @@ impl Forward {
 fn more_queues(name: &str, n: u16) -> String {
     let own = name.rsplit('@').next().unwrap_or(name);
     match own.split_once(':') {
-        Some(("tap" | "tun" | "packet" | "veth", _)) => format!(": open it with ?queues={n}"),
+        Some(("tap" | "tun" | "packet" | "veth" | "xdp", _)) => format!(": open it with ?queues={n}"),
         _ => String::new(),
     }
 }
@@ -129,7 +129,11 @@ pub(super) fn notes(a: &Info, b: &Info, directions: Directions) -> Vec<String> {
     let mut notes = Vec::new();
     for info in [a, b] {
         for ability in info.abilities.iter().filter(|ability| !ability.on) {
-            notes.push(off(info, ability));
+            let note = off(info, ability);
+            // The port of an echo is both ends.
+            if !notes.contains(&note) {
+                notes.push(note);
+            }
         }
     }
     let mut longer = |from: &Info, to: &Info| {

@@ -11,6 +11,10 @@ use towpath_packet::port::PortError;
 const MAX_QUEUES: u64 = 64;
 /// Entries of a ring.
 const RING: RangeInclusive<u64> = 64..=32768;
+/// How long one turn of the driver's receive loop may be run; the kernel counts microseconds.
+const BUSY_POLL: RangeInclusive<Duration> = Duration::from_micros(1)..=Duration::from_secs(1);
+/// Shortest time after which a queue may be said to have stalled.
+const STALL: Duration = Duration::from_millis(10);
 /// Flows that `match` may name.
 const MAX_MATCHES: usize = 16;
 
@@ -158,8 +162,12 @@ impl Config {
             timestamps: want("timestamps", d.timestamps)?,
             ..d
         };
-        if let Some((native, generic)) = o.choice("mode", &MODES)? {
-            (config.native, config.generic) = (native, generic);
+        if let Some(mode) = o.choice("mode", &MODES)? {
+            if (config.native, config.generic) != (d.native, d.generic) {
+                let word = MODES.iter().find(|(_, known)| *known == mode).map_or("", |(word, _)| word);
+                return Err(o.error("mode", word, "stands for native= and generic=: give it, or them"));
+            }
+            (config.native, config.generic) = mode;
         }
         config.netns = o.text("netns");
         config.queue = o.number("queue", 0..=MAX_QUEUES - 1)?.map_or(config.queue, |n| n as u16);
@@ -198,13 +206,25 @@ impl Config {
         };
         let name = &self.interface;
         rule(valid_name(name), "interface", format!("'{name}'"), "must have 1 to 15 bytes, no slash, colon or blank")?;
+        let named = self.netns.as_ref().is_none_or(|netns| !netns.is_empty());
+        rule(named, "netns", String::new(), "must be a name that ip netns list shows, or a path")?;
         let last = u64::from(self.queue) + u64::from(self.queues);
         let queues = self.queues > 0 && last <= MAX_QUEUES;
         rule(queues, "queues", self.queues.to_string(), "must be from 1 on, and the last queue below 64")?;
         let ring = self.ring.is_power_of_two() && RING.contains(&self.ring.into());
         rule(ring, "ring", self.ring.to_string(), "must be a power of two from 64 to 32768")?;
         let budget = (32..=self.ring).contains(&self.tx_budget);
-        rule(budget, "txbudget", self.tx_budget.to_string(), "must be from 32 to the size of the ring")?;
+        let most = format!("must be from 32 to the size of the ring, {}", self.ring);
+        rule(budget, "txbudget", self.tx_budget.to_string(), &most)?;
+        let poll = self.busy_poll.is_zero() || BUSY_POLL.contains(&self.busy_poll);
+        rule(poll, "busypoll", format!("{:?}", self.busy_poll), "must be 0, or from 1us to 1s")?;
+        let stall = self.stall >= STALL;
+        rule(
+            stall,
+            "stall",
+            format!("{:?}", self.stall),
+            "must be at least 10ms, or all that is on its way has stalled",
+        )?;
         for (one, other, option, word) in
             [(self.native, self.generic, "native", "generic"), (self.zero_copy, self.copy, "zerocopy", "copy")]
         {
@@ -248,69 +268,4 @@ fn matches(options: &mut Options) -> Result<Vec<Match>, PortError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn config(text: &str) -> Result<Config, PortError> {
-        Config::from_uri(&text.parse().unwrap())
-    }
-
-    #[test]
-    fn every_option_reaches_its_field() {
-        let text = "xdp:eth0?netns=blue,queue=2,queues=3,native=off,generic=require,zerocopy=off,copy=require,wakeup=off,\
-                    frags=require,csum=off,timestamps=prefer,tx=prefer-live,burst=64,partial=on,match=udp dport 4242+tcp,busypoll=20us,\
-                    busybudget=16,ring=512,txbudget=32,sndbuf=1M,promisc=off,stall=2s,selftest=frame";
-        let c = config(text).unwrap();
-        let one = |text: &str| text.parse::<Rule>().unwrap().matches;
-        let expected = Config {
-            interface: "eth0".to_owned(),
-            netns: Some("blue".to_owned()),
-            queue: 2,
-            queues: 3,
-            native: Want::Off,
-            generic: Want::Require,
-            zero_copy: Want::Off,
-            copy: Want::Require,
-            wakeup: Want::Off,
-            frags: Want::Require,
-            csum: Want::Off,
-            timestamps: Want::Prefer,
-            transmit: Transmit::PreferLive,
-            burst: 64,
-            partial: Partial::On,
-            matches: vec![one("pass udp dport 4242"), one("pass tcp")],
-            busy_poll: Duration::from_micros(20),
-            busy_budget: 16,
-            ring: 512,
-            tx_budget: 32,
-            send_buffer: 1_000_000,
-            promiscuous: false,
-            stall: Duration::from_secs(2),
-            self_test: SelfTest::Frame,
-        };
-        assert_eq!(c, expected);
-        let modes = |text| config(text).map(|c| (c.native, c.generic)).unwrap();
-        assert_eq!(modes("xdp:a?mode=generic"), (Want::Off, Want::Require));
-        assert_eq!(modes("xdp:a?mode=native"), (Want::Require, Want::Off));
-    }
-
-    #[test]
-    fn what_breaks_a_rule_is_named_with_the_rule() {
-        let cases = [
-            ("xdp:", "1 to 15 bytes"),
-            ("xdp:a?queue=60,queues=10", "below 64"),
-            ("xdp:a?ring=100", "power of two"),
-            ("xdp:a?ring=64,txbudget=128", "size of the ring"),
-            ("xdp:a?native=off,generic=off", "can't be off together with generic"),
-            ("xdp:a?zerocopy=require,copy=require", "together with copy"),
-            ("xdp:a?match=udp dport x", "'x'"),
-            ("xdp:a?match=any", "leave it out"),
-            ("xdp:a?tx=dead", "socket, live, prefer-live"),
-            ("xdp:a?queu=0", "no such option"),
-        ];
-        for (text, part) in cases {
-            let error = config(text).unwrap_err().to_string();
-            assert!(error.contains(part), "{text}: {error}");
-        }
-    }
-}
+mod tests;

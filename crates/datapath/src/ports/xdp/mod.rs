@@ -27,7 +27,7 @@
 //!   the kernel had taken them, descriptors that the kernel found invalid, what the kernel's own statistics say of rings.
 //! * **Self-test.** At the start the driver is woken once with nothing to send, which some refuse for ever. A frame is sent only
 //!   if asked (`selftest=frame`), because whoever is at the other end sees it.
-//! * **Link.** Packets for an interface that is down are dropped as [`DropReason::LinkDown`]; the queues work again when it is up. A
+//! * **Link.** An interface that is not up is opened, and said to be down. Packets for an interface that is down are dropped as [`DropReason::LinkDown`]; the queues work again when it is up. A
 //!   deleted interface is [`State::Gone`].
 //!
 //! | option | default | |
@@ -45,13 +45,14 @@
 //! | `ring` | 2048 | entries of each ring, a power of two |
 //! | `txbudget` | 64 | frames that one call may send |
 //! | `sndbuf` | 4M | bytes that may be on their way out |
-//! | `busypoll`, `busybudget` | off, 64 | run the driver's receive loop from here, so long (`20us`) and for so many frames |
+//! | `busypoll`, `busybudget` | off, 64 | run the driver's receive loop from here, so long (`20us`, at most 1s) and for so many frames |
 //! | `promisc` | on | receive frames for any address |
-//! | `stall` | 1s | see above |
+//! | `stall` | 1s | see above; at least 10ms |
 //! | `selftest` | wake | `off`, `wake` or `frame` |
 //! | `tx` | socket | `live`, `prefer-live`; `template` for `towpath gen`: see [`live`] |
 //! | `burst` | 256 | frames that `tx=live` gathers for one call, at most 1024 |
 
+mod abilities;
 mod ask;
 mod config;
 mod either;
@@ -79,10 +80,10 @@ pub use tx::SocketTx;
 use super::kernel::link::LinkWatch;
 use crate::sys::bpf::Hook;
 use crate::sys::features::{Device, Features};
-use crate::sys::host::kernel_version;
 use crate::sys::netdev::Control;
 use crate::sys::{netns, packet};
 use crate::uri::Want;
+use abilities::{abilities, link, timestamps};
 use events::{Events, Watch};
 use live::{Live, LiveTx};
 use probe::Found;
@@ -123,7 +124,7 @@ pub struct XdpPort {
 pub fn open(config: Config) -> Result<XdpPort, PortError> {
     config.check()?;
     let netns = config.netns.clone();
-    netns::within(netns.as_deref(), || examine(config.clone())).map_err(ask::os(&config, "enter the namespace"))?
+    netns::within(netns.as_deref(), || examine(config.clone())).map_err(ask::namespace(&config))?
 }
 
 fn examine(config: Config) -> Result<XdpPort, PortError> {
@@ -140,6 +141,7 @@ fn examine(config: Config) -> Result<XdpPort, PortError> {
     let mtu = control.mtu(name).map_err(failed("SIOCGIFMTU"))?;
     let mac = control.mac(name).map_err(failed("SIOCGIFHWADDR"))?;
     let driver = control.driver(name).unwrap_or_default();
+    ask::queues(&config, &control)?;
     let device = Device::new(index).map_err(failed("socket(AF_NETLINK)"))?;
     let said = device.features().ok();
     let busy_poll = probe::busy_poll(&config)?;
@@ -166,7 +168,8 @@ fn examine(config: Config) -> Result<XdpPort, PortError> {
         (true, Hook::Native) => Offloads::CSUM,
         (true, Hook::Generic) => Offloads::CSUM.with(SEGMENTS),
     };
-    let mut abilities = abilities(&config, &found, said, notes)?;
+    let mut abilities = abilities(&config, &found, said, notes, mtu)?;
+    abilities.insert(0, link(&config, control.link(index)));
     abilities.push(Ability { name: "busypoll", on: true, why: busy_poll.into(), mend: None });
     let timed = live.is_none() && config.timestamps != Want::Off && timestamps(&found, said).is_ok();
     abilities.push(transmit);
@@ -184,8 +187,8 @@ fn examine(config: Config) -> Result<XdpPort, PortError> {
         finite: false,
         abilities,
     };
-    let link = Mutex::new((found.hook, Some(on.link)));
-    let attached = Attached { map: on.map, link, program: on.program, _promiscuous: promiscuous };
+    let attachment = Mutex::new((found.hook, Some(on.link)));
+    let attached = Attached { map: on.map, link: attachment, program: on.program, _promiscuous: promiscuous };
     let (control, events, found) = (Arc::new(control), Arc::default(), Box::new(found));
     Ok(XdpPort { info, config, control, index, found, attached, notes, timed, live, events })
 }
@@ -222,66 +225,6 @@ fn transmit(
         Ok(live) => Ok((Some(live), ability(true, "as frames of a program".to_owned()))),
         Err(why) if config.transmit == Transmit::Live => Err(config.error("tx", "live", format!("{why} ({mend})"))),
         Err(why) => Ok((None, ability(false, format!("through the socket, because {why}")))),
-    }
-}
-
-/// One line for each ability; an error if one that is required is missing.
-fn abilities(config: &Config, found: &Found, said: Option<Features>, notes: bool) -> Result<Vec<Ability>, PortError> {
-    let (major, minor) = kernel_version();
-    let here = |text: String| if text.contains("Linux") { format!("{text} (this is {major}.{minor})") } else { text };
-    let mut list = Vec::new();
-    let mut add = |name, want: Want, why: Result<String, String>, mend: Option<String>| {
-        let on = why.is_ok();
-        let why = here(why.unwrap_or_else(|why| why));
-        if want == Want::Require && !on {
-            return Err(PortError::Required { port: config.port(), ability: str::to_owned(name), why });
-        }
-        list.push(Ability { name, on, why: why.into(), mend: mend.filter(|_| !on) });
-        Ok(())
-    };
-    let ok = |why: &Option<String>, yes: &str| why.clone().map_or_else(|| Ok(yes.to_owned()), Err);
-    add("native", config.native, ok(&found.not_native, "the program runs in the driver"), None)?;
-    let zero_copy = match (&found.not_zero_copy, said) {
-        (Some(why), Some(said)) if said.native() && !said.zero_copy() => {
-            Err(format!("{why}; its driver does not say that it can"))
-        }
-        (why, _) => ok(why, "the driver uses the buffers of this process"),
-    };
-    add("zerocopy", config.zero_copy, zero_copy, None)?;
-    let pieces = format!("packets in up to {} pieces", found.pieces);
-    add("frags", config.frags, ok(&found.not_frags, &pieces), None)?;
-    let csum = match &found.metadata {
-        _ if config.csum == Want::Off => Err(probe::OFF.to_owned()),
-        Err(why) => Err(why.clone()),
-        Ok(_) if found.zero_copy() && !said.is_some_and(Features::checksums) => {
-            Err("the driver does not complete checksums of such frames".to_owned())
-        }
-        Ok(_) => Ok("partial checksums are sent, by metadata".to_owned()),
-    };
-    let mend = (config.csum == Want::Off).then(|| "csum=prefer".to_owned());
-    add("csum", config.csum, csum, mend)?;
-    let stamps = match (timestamps(found, said), config.timestamps) {
-        (Ok(clock), Want::Off) => Ok(format!("not asked for: timestamps=prefer gives {clock}")),
-        (Err(why), Want::Off) => Ok(format!("none, and none to be had: {why}")),
-        (had, _) => had.map(str::to_owned),
-    };
-    add("timestamps", config.timestamps, stamps, None)?;
-    let budget = found.budget.clone().map(|()| format!("up to {} frames a call", config.tx_budget));
-    add("txbudget", Want::Prefer, budget, None)?;
-    if notes {
-        add("partial", Want::Prefer, Ok("what the peer's stack left to its device is recognised".to_owned()), None)?;
-    }
-    add("selftest", Want::Prefer, Ok(found.tested.to_owned()), None)?;
-    Ok(list)
-}
-
-/// Whose timestamps of sent frames there are, or why there are none.
-fn timestamps(found: &Found, said: Option<Features>) -> Result<&'static str, String> {
-    match &found.metadata {
-        Err(why) => Err(why.clone()),
-        Ok(_) if !found.zero_copy() => Ok("timestamps of the kernel, taken when the driver is through with a frame"),
-        Ok(_) if said.is_some_and(Features::timestamps) => Ok("timestamps of the device, by its own clock"),
-        Ok(_) => Err("the driver takes none of such frames".to_owned()),
     }
 }
 

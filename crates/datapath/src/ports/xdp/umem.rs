@@ -22,6 +22,9 @@ const CHUNKS: std::ops::RangeInclusive<usize> = 2048..=4096;
 /// Bytes in an address of unaligned chunks that say where the chunk is; the rest is the offset (`XSK_UNALIGNED_BUF_OFFSET_SHIFT`).
 const OFFSET_SHIFT: u32 = 48;
 
+/// Longest packet, without its link header and two tags, that a chunk has room for.
+pub(super) const LONGEST: u32 = (*CHUNKS.end() - KERNEL_HEADROOM) as u32 - 22;
+
 /// The memory, and how its chunks are found.
 #[derive(Debug)]
 pub(super) struct Frames {

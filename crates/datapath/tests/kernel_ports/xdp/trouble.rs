@@ -5,7 +5,7 @@ use crate::common::*;
 use crate::support::{Need, needs};
 use std::time::Duration;
 use towpath_datapath::ports::xdp::{Config, XdpRx, XdpTx, open};
-use towpath_packet::port::{Queues, RxQueue, State, TxQueue};
+use towpath_packet::port::{Port, Queues, RxQueue, State, TxQueue};
 use towpath_packet::{Batch, DropReason, Offloads, Packet};
 use towpath_wire::emit::Checksums;
 
@@ -16,13 +16,22 @@ fn what_is_in_the_way_is_named_and_nothing_is_left() {
     }
     let pair = pair("");
     let error = |options: &str| pair.try_open(options).unwrap_err().to_string();
-    let open = pair.try_open("").unwrap();
+    let holder = pair.try_open("").unwrap();
     assert!(error("").contains("another XDP program is attached"), "{}", error(""));
     assert!(error(",mode=generic").contains("another XDP program is attached"));
-    drop(open);
+    drop(holder);
     pair.is_free();
     assert!(error(",zerocopy=require").contains("zerocopy=require"), "{}", error(",zerocopy=require"));
-    assert!(error(",queue=1").contains("no queue 1"), "{}", error(",queue=1"));
+    assert!(error(",queue=1").contains("queue=1: p0 has one queue, 0"), "{}", error(",queue=1"));
+    assert!(error(",queues=2").contains("queues=2: p0 has one queue, 0"), "{}", error(",queues=2"));
+    let elsewhere = |address: &str| open(Config::from_uri(&uri(address)).unwrap()).unwrap_err().to_string();
+    assert_eq!(
+        elsewhere("xdp:p0?netns=no-such-namespace"),
+        "xdp:p0: netns=no-such-namespace: there is no such namespace: ip netns list shows the names"
+    );
+    assert!(elsewhere("xdp:p0?netns=/proc/self/ns/pid").contains("netns=/proc/self/ns/pid: is not a network"));
+    let host = pair.host.name();
+    assert!(elsewhere(&format!("xdp:p0?netns={host}")).contains(&format!("ip -n {host} link shows")));
     assert!(error(",tx=live").contains("takes no frames of programs"), "{}", error(",tx=live"));
     pair.is_free();
     let pool = pool();
@@ -32,6 +41,28 @@ fn what_is_in_the_way_is_named_and_nothing_is_left() {
     }
     all_home(&pool);
     assert!(unprivileged(|| pair.try_open("")).unwrap_err().to_string().contains("run as root"));
+}
+
+#[test]
+fn an_interface_that_is_not_up_is_opened_and_said_to_be_down_with_what_would_mend_it() {
+    if !needs("an_interface_that_is_not_up_is_opened_and_said_to_be_down_with_what_would_mend_it", NEEDS) {
+        return;
+    }
+    let pair = pair("");
+    let link = || {
+        let port = pair.try_open("").unwrap();
+        let link = port.info().abilities.iter().find(|ability| ability.name == "link").unwrap().clone();
+        drop(port);
+        pair.is_free();
+        (link.on, link.why, link.mend)
+    };
+    assert!(link().0);
+    pair.middle.ip("link set p0 down");
+    let mend = format!("ip -n {} link set dev p0 up", pair.middle.name());
+    assert_eq!(link(), (false, "the interface is not up".into(), Some(mend)));
+    pair.middle.ip("link set p0 up");
+    pair.host.ip("link set h0 down");
+    assert_eq!(link(), (false, "no carrier: the other end is not there, or not up".into(), None));
 }
 
 #[test]

@@ -42,7 +42,7 @@ pub fn open_templates(config: &Config, frames: &generator::Config) -> Result<Tem
             .map_err(|why| config.error("tx", "template", format!("{why} ({})", super::mend(&driver))))?;
         Ok((Arc::new(control), index, mtu, device))
     });
-    let (control, index, mtu, device) = examined.map_err(failed("enter the namespace"))??;
+    let (control, index, mtu, device) = examined.map_err(ask::namespace(config))??;
     let len = templates.frames.first().map_or(0, Vec::len);
     if len > mtu as usize + 22 {
         return Err(config.error(
