@@ -1,12 +1,14 @@
 //! Descriptors as a device would see them, and what becomes of packets.
 
 use super::super::control::Control;
+use super::super::descriptors::tx;
 use super::super::fake::{FakeDma, Script};
+use super::super::slots::next;
 use super::*;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use towpath_bus::{DmaPolicy, Domain, Flush};
-use towpath_packet::{Backing, Csum, Direction, Gso, GsoKind, Pool, PoolConfig, Vlan};
+use towpath_packet::{Backing, Csum, Direction, DropReason, Gso, GsoKind, Packet, Pool, PoolConfig, Vlan};
 use towpath_wire::emit::{Checksums, Headers, Ip, Link, Network, Tcp, Transport, Udp};
 
 const RING: u32 = 80;
