@@ -26,6 +26,7 @@
 //! happens to slots.
 
 mod buffers;
+mod copy;
 mod deliver;
 mod look;
 
@@ -34,9 +35,10 @@ use super::control::Log;
 use super::descriptors::Received;
 use super::memory::Ring;
 use super::slots::{Slots, distance};
+use super::tag;
 use buffers::Slot;
 use towpath_bus::{Dma, Mapper};
-use towpath_packet::{Batch, Cache};
+use towpath_packet::{Batch, Cache, Csum, Packet};
 
 /// Descriptors are announced by as many at least, unless the device runs out of them, or a batch is smaller.
 const ANNOUNCE: u32 = 16;
@@ -116,6 +118,8 @@ pub(super) struct RxCore<D: Dma> {
     scan: u32,
     told: u32,
     fill: u32,
+    /// The descriptors from here up to `clean` are written again already.
+    ready: u32,
     begun: Begun,
     discarding: bool,
     targets: Batch,
@@ -154,6 +158,7 @@ impl<D: Dma> RxCore<D> {
             scan: 0,
             told: 0,
             fill: 0,
+            ready: 0,
             begun: Begun::default(),
             discarding: false,
             targets: Batch::new(),
@@ -188,6 +193,17 @@ impl<D: Dma> RxCore<D> {
     /// Appends frames that have arrived; returns how many, and their bytes.
     #[inline]
     pub(super) fn receive(&mut self, out: &mut Batch, terms: Terms) -> (usize, u64) {
+        let (copied, bytes) = self.copy_run(out, terms);
+        if self.scan == self.told || !Received::done(self.ring.report(self.scan)) {
+            return (copied, bytes);
+        }
+        let (others, more) = self.receive_any(out, terms);
+        (copied + others, bytes + more)
+    }
+
+    /// Any frames, in three passes.
+    #[inline]
+    fn receive_any(&mut self, out: &mut Batch, terms: Terms) -> (usize, u64) {
         let (frames, small, any_unmapped) = self.look(out.room().min(BURST), terms.copybreak);
         if frames == 0 {
             if any_unmapped && self.mapper.settle().is_err() {
@@ -209,6 +225,19 @@ impl<D: Dma> RxCore<D> {
         }
         got
     }
+}
+
+/// Puts beside a packet what the device says of its frame; false when a tag has no place.
+#[inline]
+fn describe(packet: &mut Packet, said: Received, queue: u8, terms: Terms) -> bool {
+    packet.set_ingress(0, queue);
+    if said.is_verified() {
+        packet.set_csum(Csum::Verified);
+    }
+    if let Some(hash) = said.hash() {
+        packet.set_flow_hash(hash);
+    }
+    said.vlan().is_none_or(|tci| tag::receive(packet, tci, terms.tags))
 }
 
 #[cfg(test)]

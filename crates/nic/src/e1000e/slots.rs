@@ -26,6 +26,13 @@ pub(super) fn next(index: u32, len: u32) -> u32 {
     if next >= len { 0 } else { next }
 }
 
+/// Position `by` descriptors further on, at most once around.
+#[inline]
+pub(super) fn ahead(index: u32, by: u32, len: u32) -> u32 {
+    let at = index + by;
+    if at >= len { at - len } else { at }
+}
+
 /// Descriptors from `from` on, up to and without `to`.
 #[inline]
 pub(super) fn distance(from: u32, to: u32, len: u32) -> u32 {
@@ -39,6 +46,7 @@ mod tests {
     #[test]
     fn positions_go_round_and_distances_count_forward() {
         assert_eq!((next(6, 8), next(7, 8)), (7, 0));
+        assert_eq!((ahead(6, 1, 8), ahead(6, 2, 8), ahead(6, 7, 8), ahead(3, 0, 8)), (7, 0, 5, 3));
         assert_eq!((distance(2, 5, 8), distance(6, 1, 8), distance(3, 3, 8)), (3, 3, 0));
     }
 

@@ -2,7 +2,7 @@
 
 use super::super::control::{Fault, Log};
 use super::super::descriptors;
-use super::super::slots::{Slots, distance, next};
+use super::super::slots::{Slots, ahead, distance, next};
 use super::{ANNOUNCE, Begun, RxCore};
 use towpath_bus::{Dma, Mapped, Mapper};
 use towpath_packet::{Cache, FromDevice, Loaned};
@@ -25,9 +25,12 @@ impl<D: Dma> RxCore<D> {
         // The device is not to wait for a batch that is as large as the ring.
         let batch = batch.min(len / 4);
         let free = len - 1 - distance(self.clean, self.fill, len);
+        let ready = distance(self.ready, self.clean, len);
+        // There is one free descriptor more than may be filled: the last one.
+        let unwritten = (free + 1).saturating_sub(ready).min(free);
         let ring = &self.ring;
         let (mut filled, mut news) = (0, distance(self.told, self.fill, len));
-        while filled < free {
+        while filled < unwritten {
             let Some(slot) = self.slots.get(self.fill) else { break };
             if slot.mapped.is_none() && !prepare(slot, &mut self.buffers, &mut self.mapper, &self.log) {
                 break;
@@ -42,6 +45,22 @@ impl<D: Dma> RxCore<D> {
                 announce(self.fill);
                 news = 0;
             }
+        }
+        // From here on they are written already, the last one, which stays free, included.
+        if ready > 0 && filled == unwritten {
+            while filled < free {
+                // The batch may have been larger when those that wait were written.
+                let n = (free - filled).min(batch.saturating_sub(news).max(1));
+                self.fill = ahead(self.fill, n, len);
+                filled += n;
+                news += n;
+                if news >= batch {
+                    self.told = self.fill;
+                    announce(self.fill);
+                    news = 0;
+                }
+            }
+            self.ready = self.fill;
         }
         if news >= ANNOUNCE || (news > 0 && distance(self.clean, self.told, len) < len / 4) {
             self.told = self.fill;
@@ -73,7 +92,7 @@ impl<D: Dma> RxCore<D> {
     #[cold]
     pub(in super::super) fn restart(&mut self) {
         self.ring.clear();
-        (self.clean, self.scan, self.told, self.fill) = (0, 0, 0, 0);
+        (self.clean, self.scan, self.told, self.fill, self.ready) = (0, 0, 0, 0, 0);
         self.begun = Begun::default();
         self.discarding = false;
     }

@@ -3,11 +3,10 @@
 use super::super::config::RecycleMode;
 use super::super::control::Fault;
 use super::super::slots::next;
-use super::super::tag;
 use super::buffers::unmap;
-use super::{Frame, RxCore, Terms};
+use super::{Frame, RxCore, Terms, describe};
 use towpath_bus::Dma;
-use towpath_packet::{Batch, Csum, Packet};
+use towpath_packet::{Batch, Packet};
 
 impl<D: Dma> RxCore<D> {
     /// Second pass: takes from the device what will be handed on.
@@ -51,16 +50,7 @@ impl<D: Dma> RxCore<D> {
                 self.log.fault(Fault::LostFrame);
                 continue;
             };
-            packet.set_ingress(0, self.queue);
-            if frame.said.is_verified() {
-                packet.set_csum(Csum::Verified);
-            }
-            if let Some(hash) = frame.said.hash() {
-                packet.set_flow_hash(hash);
-            }
-            if let Some(tci) = frame.said.vlan()
-                && !tag::receive(&mut packet, tci, terms.tags)
-            {
+            if !describe(&mut packet, frame.said, self.queue, terms) {
                 self.log.fault(Fault::LostFrame);
                 continue;
             }

@@ -67,6 +67,9 @@ impl<D: Dma> RxCore<D> {
             frames += 1;
             self.clean = self.scan;
         }
+        if begin != self.clean {
+            self.ready = self.clean;
+        }
         self.counts.completed += completed;
         (frames, small, begin != self.clean && self.mode == RecycleMode::UnmapFirst)
     }

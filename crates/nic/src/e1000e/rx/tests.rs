@@ -9,6 +9,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use towpath_bus::{DmaPolicy, Domain, Flush};
 use towpath_packet::{Backing, Direction, Pool, PoolConfig};
 
+mod mixed;
+
 const RING: u32 = 80;
 const STRICT: DmaPolicy = DmaPolicy::PerBuffer { flush: Flush::Strict };
 const DONE: u64 = 1;
