@@ -103,6 +103,8 @@ pub(super) fn reset<M: Mmio>(bar: &M, config: &Config) -> Result<(), Timeout> {
         }
         owned
     });
+    // The packet buffer's pointers follow its split only with a reset (§10.2.3.1), which leaves the split itself alone.
+    PBA.write(bar, receive_kb(config));
     CTRL.change(bar, ctrl::RESERVED, ctrl::RESET);
     // Registers may not be touched for a microsecond.
     pause(config, MS);
@@ -119,6 +121,11 @@ pub(super) fn reset<M: Mmio>(bar: &M, config: &Config) -> Result<(), Timeout> {
     let _ = ICR.read(bar);
     clear(bar);
     Ok(())
+}
+
+/// KB of the packet buffer for reception: transmission is given two of the longest frames, and 8 KB at least; reception the rest.
+fn receive_kb(config: &Config) -> u32 {
+    PBA_TOTAL - (2 * (config.max_frame() as u32 + 12)).div_ceil(1024).max(8)
 }
 
 /// Takes the PHY from the firmware (§4.6.1), so that neither falls into an access of the other; false when the firmware has it.
@@ -191,9 +198,6 @@ fn general<M: Mmio>(bar: &M, config: &Config) {
     FCRTL.write(bar, 0);
     FCRTH.write(bar, 0);
     VET.write(bar, 0x8100);
-    // Transmission is given two of the longest frames, and 8 KiB at least; reception the rest.
-    let tx = (2 * (config.max_frame() as u32 + 12)).div_ceil(1024).max(8);
-    PBA.write(bar, PBA_TOTAL - tx);
 }
 
 /// Which frames are received (§4.6.5.2, §7.1.1): our own address, and groups by the hash table.
@@ -344,6 +348,16 @@ mod tests {
         let size = BufferSize::for_room(1920, false).unwrap();
         assert_eq!((size.bits, size.bytes), (0, 1920));
         assert_eq!(BufferSize::for_room(1920, true).unwrap().bytes, 1024, "a long one may use every byte of a buffer");
+    }
+
+    #[test]
+    fn both_parts_of_the_packet_buffer_have_room_for_the_longest_frame() {
+        assert_eq!(receive_kb(&Config::default()), 32);
+        for mtu in 68..=9216 {
+            let config = Config { mtu, ..Config::default() };
+            let (rx, frame) = (receive_kb(&config) as usize * 1024, config.max_frame() + 4);
+            assert!(rx >= frame && (PBA_TOTAL as usize * 1024 - rx) >= 2 * frame, "{mtu}: {rx}");
+        }
     }
 
     #[test]

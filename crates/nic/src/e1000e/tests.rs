@@ -66,6 +66,15 @@ fn reception_is_enabled_after_descriptors_have_their_shape_and_before_any_are_gi
 }
 
 #[test]
+fn the_packet_buffer_is_split_before_the_reset_that_makes_it_so_and_never_after() {
+    let (_queues, script, ..) = started(config());
+    let writes = script.writes.lock().unwrap();
+    let split: Vec<_> = (0..).zip(writes.iter()).filter(|(_, (at, _))| *at == PBA.at()).collect();
+    let reset = writes.iter().position(|&(at, v)| at == CTRL.at() && v & ctrl::RESET != 0).unwrap();
+    assert!(split.len() == 1 && split[0].0 < reset, "{split:?}, reset at {reset}");
+}
+
+#[test]
 fn bursts_cost_one_register_write_and_no_read() {
     let (mut queues, script, pool, control) = started(config());
     let mut cache = pool.cache(Direction::Tx).unwrap();
