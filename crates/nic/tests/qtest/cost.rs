@@ -69,7 +69,9 @@ fn a_burst_costs_one_tail_write_each_way_and_no_read() {
         // Link and statistics are looked at by time, never by frame.
         let looks = (begun.elapsed().as_secs_f64() * LOOKS_A_SECOND) as u64 + 2;
         assert!(total.reads <= looks * LOOK, "{} reads in {looks} looks", total.reads);
-        assert_eq!(iommu.reads, 0, "the remapping unit reports in memory");
+        // The remapping unit reports in memory; it is asked what is wrong once in a wait that has lasted half a second.
+        let waits = (begun.elapsed().as_secs_f64() / 0.5) as u64;
+        assert!(iommu.reads <= waits, "{} reads of the remapping unit in {waits} half seconds", iommu.reads);
         let bursts = BURSTS as u64;
         // Two directions; with copies only transmission maps anything.
         let flushes = match (way.policy, way.copybreak) {
