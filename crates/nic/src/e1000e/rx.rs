@@ -21,9 +21,10 @@
 //! | U, E | a buffer is had if there is none, and mapped | M |
 //! | | none to be had, or mapping fails: refilling ends here, and begins here the next time | E, U |
 //!
-//! A burst goes through three passes, so that it shares one wait for the device's translations: look at descriptors and decide; unmap
-//! what is handed on, and [settle](Mapper::settle); make packets. No byte is read, and nothing handed on, before that. `look` is the first of them, `deliver` the others; `buffers` is what
-//! happens to slots.
+//! A run of small frames is copied in one pass (`copy`), because their buffers stay where they are. Any other burst goes through three, so that
+//! it shares one wait for the device's translations: look at descriptors and decide (`look`); unmap what is handed on, and
+//! [settle](Mapper::settle); make packets (both in `deliver`). No byte of what is unmapped is read, and nothing handed on, before that.
+//! `buffers` is what happens to slots.
 
 mod buffers;
 mod copy;
