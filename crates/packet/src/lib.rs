@@ -13,6 +13,7 @@
 //!   Foreign          a region that somebody else may write to: written by address, never seen as a slice
 //!   ring             single producer, single consumer, reserve/commit in bulk
 //!   xring            rings shared with those who are not trusted: the kernel (AF_XDP), applications
+//!   TakeCell         a value that threads take turns with, without waiting
 //!   port             RxQueue, TxQueue, Port, Info: what a driver or a kernel port is
 //! ```
 //!
@@ -26,8 +27,8 @@
 //! * Metadata lies out of line: nothing that a device, a guest or an application can write decides where a
 //!   pointer goes.
 //!
-//! `unsafe` lives in `region`, `meta`, `buf`, `packet`, `batch`, `ring`, `pool`, `loan`, `view`, `pages`, `foreign`
-//! and `xring`; everything that
+//! `unsafe` lives in `region`, `meta`, `buf`, `packet`, `batch`, `ring`, `pool`, `loan`, `view`, `pages`, `foreign`,
+//! `take` and `xring`; everything that
 //! they export is safe to call.
 
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -48,6 +49,7 @@ pub mod port;
 mod region;
 pub mod ring;
 mod sync;
+mod take;
 mod view;
 pub mod xring;
 
@@ -62,4 +64,5 @@ pub use packet::{Chunks, MAX_FRAGS, NoRoom, Packet};
 pub use pages::{Owner, Pages};
 pub use pool::{Cache, Direction, Floors, Pool, PoolConfig, PoolError, PoolStats};
 pub use region::{Backing, Region, RegionError};
+pub use take::TakeCell;
 pub use view::{SharedBuf, Views};

@@ -39,9 +39,9 @@ pub enum Code {
     Protocol = 1,
     /// The memory can't be used: it is not sealed, too short, too large.
     Memory = 2,
-    /// The rules can't be read, or somebody else has the default.
+    /// The rules can't be read, are more than one application may have, or somebody else has the default.
     Rules = 3,
-    /// There are as many sessions as there may be, or no resources for one more.
+    /// There are as many sessions, or rules of all of them, as there may be, or no resources for one more.
     Full = 4,
 }
 

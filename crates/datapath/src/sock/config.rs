@@ -35,6 +35,10 @@ pub struct Config {
     pub budget: u64,
     /// Queues that it can be started with, 1 to 64.
     pub queues: u16,
+    /// Rules that an application may have, 1 to 1024. Every packet is compared with those of all applications.
+    pub rules: u16,
+    /// Rules that all applications together may have, 1 to 16384.
+    pub all_rules: u16,
     /// Longest packet without its Ethernet header.
     pub mtu: u32,
     /// How what applications send becomes packets.
@@ -42,7 +46,7 @@ pub struct Config {
 }
 
 impl Default for Config {
-    /// 64 sessions of the same user, 64 MiB each, 4 MiB on their way; up to 8 queues.
+    /// 64 sessions of the same user, 64 MiB each, 4 MiB on their way; 64 rules each, 512 in all; up to 8 queues.
     fn default() -> Config {
         Config {
             path: PathBuf::new(),
@@ -53,6 +57,8 @@ impl Default for Config {
             umem: 64 << 20,
             budget: 4 << 20,
             queues: 8,
+            rules: 64,
+            all_rules: 512,
             mtu: 1500,
             transmit: Transmit::Auto,
         }
@@ -83,11 +89,14 @@ impl Config {
         let umem = options.number("umem", 4096..=1 << 34)?.unwrap_or(default.umem);
         let budget = options.number("budget", 4096..=1 << 30)?.unwrap_or(default.budget);
         let queues = options.number("queues", 1..=64)?.map_or(default.queues, |n| n as u16);
+        let rules = options.number("rules", 1..=1024)?.map_or(default.rules, |n| n as u16);
+        let all_rules = options.number("all-rules", 1..=16384)?.map_or(default.all_rules, |n| n as u16);
         let mtu = options.number("mtu", 68..=65_000)?.map_or(default.mtu, |n| n as u32);
         let ways = [("auto", Transmit::Auto), ("page", Transmit::Page), ("copy", Transmit::Copy)];
         let transmit = options.choice("tx", &ways)?.unwrap_or_default();
         options.finish()?;
-        Ok(Config { path: uri.target().into(), mode, uid, gid, sessions, umem, budget, queues, mtu, transmit })
+        let path = uri.target().into();
+        Ok(Config { path, mode, uid, gid, sessions, umem, budget, queues, rules, all_rules, mtu, transmit })
     }
 
     /// The port's name.

@@ -1,10 +1,10 @@
 //! The thread that everything is done on that may wait or allocate: accepting, handshakes, noticing that an application is gone, freeing.
 
 use super::Config;
+use super::app::App;
 use super::events::Events;
 use super::gate::Gate;
 use super::opening::{Asked, Opened, Standing, open};
-use super::receiving::Receiver;
 use super::sending::Sending;
 use crate::sys::thread::WaitSet;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -75,7 +75,7 @@ pub(super) struct Desk {
     /// To receive queues.
     pub(super) sending: Vec<Ways<Sending>>,
     /// To transmit queues.
-    pub(super) receiving: Vec<Ways<Arc<Receiver>>>,
+    pub(super) receiving: Vec<Ways<App>>,
     peers: Vec<Peer>,
     sessions: u64,
 }
@@ -87,7 +87,7 @@ impl Desk {
         longest: u32,
         gate: Arc<Gate>,
         sending: Vec<Ways<Sending>>,
-        receiving: Vec<Ways<Arc<Receiver>>>,
+        receiving: Vec<Ways<App>>,
     ) -> Desk {
         Desk { listening, config, longest, gate, sending, receiving, peers: Vec::new(), sessions: 0 }
     }
@@ -237,7 +237,7 @@ impl Desk {
             drop(ways.to.push(sending));
         }
         for ways in &mut self.receiving {
-            drop(ways.to.push(receiver.clone()));
+            drop(ways.to.push(App::new(receiver.clone())));
         }
         self.gate.events.change();
         crate::bell::publish();

@@ -7,7 +7,7 @@
 //!   application   RX ◄── SockTx ◄── packet, to the application whose rules match
 //!                 FILL ──► chunks to copy it into
 //!
-//!   sock:/run/towpath.sock?mode=660,gid=100,sessions=64,umem=64M,budget=4M,queues=8,tx=auto
+//!   sock:/run/towpath.sock?mode=660,gid=100,sessions=64,umem=64M,budget=4M,queues=8,rules=64,all-rules=512,tx=auto
 //! ```
 //!
 //! The protocol is that of [`towpath_client::protocol`]; who may connect is a matter of the directory, and of `mode`, `uid` and `gid`; who
@@ -34,6 +34,7 @@
 //! packet that shows them has left. While it is on its way the application may still change a page, as with any zero-copy socket:
 //! the bytes are foreign, never seen as a slice.
 
+mod app;
 mod config;
 mod copying;
 mod events;
@@ -43,6 +44,7 @@ mod listen;
 mod memory;
 mod opening;
 mod receiving;
+mod roster;
 mod sending;
 mod session;
 mod statistics;

@@ -40,6 +40,8 @@ pub(super) struct Opened {
     /// The queue that it lives on.
     pub(super) queue: u16,
     rules: String,
+    /// How many these are.
+    count: usize,
     default: bool,
     group: u64,
 }
@@ -73,6 +75,8 @@ pub(super) fn open(
     let queue = queue(hello, gate, others)?;
     let memory = memory(hello, fds, config, others)?;
     let (rules, default) = rules(&hello.rules).map_err(|why| (Code::Rules, why))?;
+    let count = rules.len();
+    bound_rules(count, config, others)?;
     let alike = |other: &&&Opened| Arc::ptr_eq(&other.session.memory, &memory) && other.rules == hello.rules;
     let group = others.iter().find(alike).map_or(id, |other| other.group);
     if default && others.iter().any(|other| other.default && other.group != group) {
@@ -137,6 +141,7 @@ pub(super) fn open(
     };
     let posted = (hello.umem / chunk).min(hello.rings.fill.into()) as usize;
     let receiving = Receiving {
+        session: session.clone(),
         fill: rings.fill,
         rx: rings.rx,
         counted: counted_receiving,
@@ -146,8 +151,8 @@ pub(super) fn open(
         pieces: hello.pieces,
         offloads: hello.offloads,
     };
-    let receiver = Arc::new(Receiver::new(session.clone(), (rules, default), (group, queue), receiving));
-    Ok((Opened { session, queue, rules: hello.rules.clone(), default, group }, sending, receiver))
+    let receiver = Arc::new(Receiver::new((rules, default), (group, queue), receiving));
+    Ok((Opened { session, queue, rules: hello.rules.clone(), count, default, group }, sending, receiver))
 }
 
 /// The queue that the session lives on: the one that is asked for, or the one with the fewest.
@@ -186,6 +191,22 @@ fn memory(hello: &Hello, fds: Vec<OwnedFd>, config: &Config, others: &[&Opened])
         return Err(no("memory of huge pages, which may be missing when they are touched".to_owned()));
     }
     Ok(Arc::new(Memory::new(Foreign::new(region), file, hello)))
+}
+
+/// Whether an application may have so many rules beside those of the others: each costs every packet a comparison.
+fn bound_rules(count: usize, config: &Config, others: &[&Opened]) -> Result<(), Refused> {
+    let (rules, all_rules) = (config.rules, config.all_rules);
+    if count > rules.into() {
+        return Err((Code::Rules, format!("{count} rules: an application may have {rules} (rules={rules})")));
+    }
+    let there: usize = others.iter().map(|other| other.count).sum();
+    if there + count > all_rules.into() {
+        let why = format!(
+            "{count} rules beside the {there} of other applications: together they may have {all_rules} (all-rules={all_rules})"
+        );
+        return Err((Code::Full, why));
+    }
+    Ok(())
 }
 
 /// The rules of an application, and whether it wants the default.

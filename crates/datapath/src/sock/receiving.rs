@@ -9,11 +9,11 @@ use super::session::Session;
 use super::statistics::Counted;
 use crate::rules::Rules;
 use crate::vnet::VnetHeader;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use towpath_client::protocol::{HEADER, MAX_PIECES, MAX_SUPER_PIECES, Statistic};
 use towpath_packet::xring::{Consumer, Desc, Mapped, Producer};
-use towpath_packet::{DropReason, Packet};
+use towpath_packet::{DropReason, Packet, TakeCell};
 
 /// An application, as every transmit queue of the port knows it.
 #[derive(Debug)]
@@ -30,45 +30,24 @@ pub(super) struct Receiver {
     pub(super) offloads: bool,
     /// Bytes of a packet that fit in one of its chunks.
     room: usize,
-    /// Taken by a queue once for all packets of a burst.
-    half: Mutex<Receiving>,
+    /// Taken by one queue at a time.
+    pub(super) rings: TakeCell<Receiving>,
 }
 
 impl Receiver {
-    pub(super) fn new(
-        session: Arc<Session>,
-        (rules, default): (Rules, bool),
-        (group, queue): (u64, u16),
-        half: Receiving,
-    ) -> Receiver {
-        let (offloads, room) = (half.offloads, session.memory.chunk() - half.headroom);
-        Receiver { session, rules, default, group, queue, offloads, room, half: Mutex::new(half) }
+    pub(super) fn new((rules, default): (Rules, bool), (group, queue): (u64, u16), rings: Receiving) -> Receiver {
+        let (session, offloads, room) = (rings.session.clone(), rings.offloads, rings.room());
+        Receiver { session, rules, default, group, queue, offloads, room, rings: TakeCell::new(Box::new(rings)) }
     }
 
     /// Whether it takes a packet that is not finished as it is.
     pub(super) fn takes(&self, packet: &Packet) -> bool {
         self.offloads && packet.len().div_ceil(self.room) <= MAX_SUPER_PIECES
     }
-
-    /// The rings, for this queue alone.
-    #[inline]
-    pub(super) fn half(&self) -> MutexGuard<'_, Receiving> {
-        // Nobody panics in the middle of it.
-        self.half.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes chunks out of the FILL ring, unless another queue is at it.
-    #[inline]
-    pub(super) fn stock(&self) -> Result<(), Fault> {
-        self.half.try_lock().map_or(Ok(()), |mut half| half.stock(&self.session))
-    }
 }
 
 impl Drop for Receiver {
     fn drop(&mut self) {
-        for piece in self.half().posted.drain(..) {
-            self.session.memory.returned(piece.chunk);
-        }
         self.session.events().halves.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -76,6 +55,7 @@ impl Drop for Receiver {
 /// The datapath's ends of the rings.
 #[derive(Debug)]
 pub(super) struct Receiving {
+    pub(super) session: Arc<Session>,
     pub(super) fill: Consumer<Mapped<u64>>,
     pub(super) rx: Producer<Mapped<Desc>>,
     pub(super) counted: Counted,
@@ -90,22 +70,36 @@ pub(super) struct Receiving {
     pub(super) offloads: bool,
 }
 
+impl Drop for Receiving {
+    fn drop(&mut self) {
+        for piece in self.posted.drain(..) {
+            self.session.memory.returned(piece.chunk);
+        }
+    }
+}
+
 impl Receiving {
+    /// Bytes of a packet that fit in a chunk.
+    #[inline]
+    fn room(&self) -> usize {
+        self.session.memory.chunk() - self.headroom
+    }
+
     /// Takes chunks out of the FILL ring.
     #[inline]
-    pub(super) fn stock(&mut self, session: &Session) -> Result<(), Fault> {
+    pub(super) fn stock(&mut self) -> Result<(), Fault> {
         let room = self.posted.capacity() - self.posted.len();
         let ready = self.fill.try_ready(1).map_err(|_| Fault::Counter)? as usize;
         let n = ready.min(room);
         for _ in 0..n {
-            match session.memory.fillable(self.fill.pop()) {
+            match self.session.memory.fillable(self.fill.pop()) {
                 Ok(piece) => {
-                    session.memory.posted(piece);
+                    self.session.memory.posted(piece);
                     self.posted.push(piece);
                 }
                 Err(_) if self.lenient => {
                     self.counted.add(Statistic::RxInvalidDescs, 1);
-                    session.events().skipped.fetch_add(1, Ordering::Relaxed);
+                    self.session.events().skipped.fetch_add(1, Ordering::Relaxed);
                 }
                 Err(fault) => return Err(fault),
             }
@@ -118,9 +112,8 @@ impl Receiving {
 
     /// Copies the packet into posted chunks; why not, if not. It is seen when it is [published](Receiving::publish).
     #[inline]
-    pub(super) fn deliver(&mut self, session: &Session, packet: &Packet) -> Result<Option<DropReason>, Fault> {
-        let memory = &session.memory;
-        let room = memory.chunk() - self.headroom;
+    pub(super) fn deliver(&mut self, packet: &Packet) -> Result<Option<DropReason>, Fault> {
+        let room = self.room();
         let pieces = packet.len().div_ceil(room);
         let header = if self.offloads { VnetHeader::of(packet) } else { Ok(VnetHeader::default()) };
         let header = match header {
@@ -132,7 +125,7 @@ impl Receiving {
             return Ok(Some(DropReason::TooLong));
         }
         if pieces > self.posted.len() {
-            self.stock(session)?;
+            self.stock()?;
         }
         if pieces > self.posted.len() {
             return Ok(Some(DropReason::NoBuffer));
@@ -140,6 +133,7 @@ impl Receiving {
         if self.rx.try_free(pieces as u32).map_err(|_| Fault::Counter)? < pieces as u32 {
             return Ok(Some(DropReason::EgressFull));
         }
+        let memory = &self.session.memory;
         for number in 0..pieces {
             let Some(piece) = self.posted.pop() else { break };
             let from = number * room;

@@ -5,6 +5,7 @@ use super::copying::Copying;
 use super::events::Fault;
 use super::gate::{Gate, Waker};
 use super::line::AGAIN;
+use super::roster::{Member, Roster};
 use super::session::Session;
 use super::statistics::Counted;
 use crate::sys::app::fence_programs;
@@ -66,6 +67,12 @@ pub(super) struct Sending {
     pub(super) blocked: bool,
     /// There was no buffer for a head, no page, or no room in the COMPLETION ring.
     pub(super) starved: bool,
+}
+
+impl Member for Sending {
+    fn session(&self) -> &Session {
+        &self.session
+    }
 }
 
 impl Drop for Sending {
@@ -275,16 +282,12 @@ fn ask(packet: &mut Packet, (start, offset): (u16, u16)) -> Result<(), Fault> {
 /// A receive queue of the port.
 #[derive(Debug)]
 pub struct SockRx {
-    apps: Vec<Sending>,
-    new: Consumer<Sending>,
-    old: Producer<Sending>,
+    apps: Roster<Sending>,
     /// The application to begin with, so that none is starved.
     first: usize,
     transmit: Transmit,
     copying: Copying,
     cache: Cache,
-    /// Up to which change the applications are known.
-    changes: u64,
     waker: Waker,
     armed: Cell<bool>,
     turns: u32,
@@ -294,7 +297,7 @@ pub struct SockRx {
 
 impl SockRx {
     pub(super) fn new(
-        (new, old): (Consumer<Sending>, Producer<Sending>),
+        ways: (Consumer<Sending>, Producer<Sending>),
         cache: Cache,
         transmit: Transmit,
         waker: Waker,
@@ -302,14 +305,11 @@ impl SockRx {
     ) -> SockRx {
         let unknown = TxShape { linear: TxLinear::None, headroom: 0, tailroom: 0 };
         SockRx {
-            apps: Vec::with_capacity(gate.sessions),
+            apps: Roster::new(ways, gate.sessions),
             transmit,
             copying: Copying::of(transmit, unknown),
-            new,
-            old,
             first: 0,
             cache,
-            changes: 0,
             waker,
             armed: Cell::new(false),
             turns: 0,
@@ -318,41 +318,19 @@ impl SockRx {
         }
     }
 
-    /// Who has come, and who has gone. What is gone is freed by the thread that made it.
+    /// Who has come, and who has gone.
     #[inline]
     fn greet(&mut self) {
-        let changes = self.gate.events.changes();
-        if changes != self.changes {
-            self.changes = changes;
-            self.look();
+        if self.apps.greet(&self.gate) {
+            let armed = self.armed.get();
+            self.apps.iter().for_each(|app| app.tx.ring().set_needs_wakeup(armed));
         }
     }
 
-    #[cold]
-    fn look(&mut self) {
-        while self.apps.len() < self.apps.capacity()
-            && let Some(app) = self.new.pop()
-        {
-            app.tx.ring().set_needs_wakeup(self.armed.get());
-            self.apps.push(app);
-        }
-        let mut i = 0;
-        while let Some(app) = self.apps.get(i) {
-            if app.session.is_closed() {
-                drop(self.old.push(self.apps.swap_remove(i)));
-                self.gate.call();
-            } else {
-                i += 1;
-            }
-        }
-    }
-}
-
-impl SockRx {
     /// Makes lines say what is true and takes what programs kicked; returns whether one of them has entries to take.
     fn settle(&self) -> bool {
         let mut waiting = false;
-        for app in &self.apps {
+        for app in self.apps.iter() {
             if let Some(line) = app.session.line() {
                 line.set_full(!app.has_room());
                 line.forget_kicks();

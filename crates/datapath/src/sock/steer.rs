@@ -5,10 +5,13 @@
 //! ```
 //!
 //! Every queue knows all applications, in the order in which they came, so a packet goes to the same one through whichever queue it
-//! comes. A queue takes an application's rings for as long as it serves the packets of one burst.
+//! comes. A queue has an application's rings for as long as it serves the packets of one burst, or, being the only one, for good
+//! ([`app`](super::app)).
 
+use super::app::App;
+use super::events::Fault;
 use super::gate::Gate;
-use super::receiving::Receiver;
+use super::roster::Roster;
 use crate::finish::Finisher;
 use crate::rules::dissect_packet;
 use std::sync::Arc;
@@ -17,29 +20,17 @@ use towpath_packet::ring::{Consumer, Producer};
 use towpath_packet::{Batch, Cache, Counters, DropReason, Offloads, Packet};
 use towpath_wire::LinkKind;
 
-/// An application, and what this queue has to do with it.
-#[derive(Debug)]
-struct App {
-    receiver: Arc<Receiver>,
-    /// Who gets its packets from this queue: itself, or the one of its group that lives here.
-    here: usize,
-    /// It was given something, and not woken.
-    unannounced: bool,
-}
-
 /// A transmit queue of the port.
 #[derive(Debug)]
 pub struct SockTx {
     number: u16,
-    apps: Vec<App>,
+    /// Whether it is the only one.
+    alone: bool,
+    apps: Roster<App>,
     /// Whether any of them has rules.
     ruled: bool,
     /// Who gets what no rule matches.
     default: Option<usize>,
-    new: Consumer<Arc<Receiver>>,
-    old: Producer<Arc<Receiver>>,
-    /// Up to which change the applications are known.
-    changes: u64,
     /// The application whose FILL ring is looked into next.
     next: usize,
     cache: Cache,
@@ -51,28 +42,40 @@ pub struct SockTx {
     gate: Arc<Gate>,
 }
 
+/// What was given in one burst.
+#[derive(Debug, Default)]
+struct Given {
+    packets: u64,
+    bytes: u64,
+}
+
 /// What applications can be given that is not finished.
 pub(super) const TAKEN: Offloads = Offloads::GSO.with(Offloads::CSUM);
 
 /// Nobody's packet.
 const NOBODY: u16 = u16::MAX;
 
+/// An application broke the protocol.
+#[cold]
+fn fail(app: &App, fault: Fault, counters: &Counters) {
+    app.receiver.session.fail(fault);
+    counters.failed(1);
+}
+
 impl SockTx {
     pub(super) fn new(
         number: u16,
-        (new, old): (Consumer<Arc<Receiver>>, Producer<Arc<Receiver>>),
+        ways: (Consumer<App>, Producer<App>),
         (cache, spare): (Cache, Cache),
         gate: Arc<Gate>,
     ) -> SockTx {
-        let (apps, counters) = (Vec::with_capacity(gate.sessions), Arc::<Counters>::default());
+        let counters = Arc::<Counters>::default();
         SockTx {
             number,
-            apps,
+            alone: gate.wakers.len() == 1,
+            apps: Roster::new(ways, gate.sessions),
             ruled: false,
             default: None,
-            new,
-            old,
-            changes: 0,
             next: 0,
             cache,
             finisher: Finisher::new(spare, towpath_gro::Link::Ethernet, counters.clone()),
@@ -83,36 +86,21 @@ impl SockTx {
     }
 
     #[cfg(test)]
-    pub(super) fn sessions(&self) -> usize {
-        self.apps.len()
+    pub(super) fn apps(&mut self) -> &mut [App] {
+        &mut self.apps
     }
 
     /// Who has come, and who has gone.
     #[inline]
     fn greet(&mut self) {
-        let changes = self.gate.events.changes();
-        if changes != self.changes {
-            self.changes = changes;
-            self.look();
+        if self.apps.greet(&self.gate) {
+            self.survey();
         }
     }
 
+    /// What follows from who is there.
     #[cold]
-    fn look(&mut self) {
-        while self.apps.len() < self.apps.capacity()
-            && let Some(receiver) = self.new.pop()
-        {
-            self.apps.push(App { receiver, here: 0, unannounced: false });
-        }
-        let mut i = 0;
-        while let Some(app) = self.apps.get(i) {
-            if app.receiver.session.is_closed() {
-                drop(self.old.push(self.apps.remove(i).receiver));
-                self.gate.call();
-            } else {
-                i += 1;
-            }
-        }
+    fn survey(&mut self) {
         self.ruled = self.apps.iter().any(|app| !app.receiver.rules.is_empty());
         self.offloads = self.apps.iter().any(|app| app.receiver.offloads);
         self.default = self.apps.iter().position(|app| app.receiver.default);
@@ -132,79 +120,88 @@ impl SockTx {
         if lives_here(app) { i } else { self.apps.iter().position(lives_here).unwrap_or(i) }
     }
 
-    /// Looks into the FILL ring of one application, in turn, so that those who get nothing are heard as well.
+    /// Looks into the FILL ring of one application that lives here, in turn, so that those who get nothing are heard as well.
     #[inline]
     fn stock(&mut self) {
-        let Some(app) = self.apps.get(self.next) else {
+        let Some(app) = self.apps.get_mut(self.next) else {
             self.next = 0;
             return;
         };
         self.next += 1;
-        if let Err(fault) = app.receiver.stock() {
-            app.receiver.session.fail(fault);
-            self.counters.failed(1);
+        if app.receiver.queue == self.number
+            && let Err(fault) = app.stock(self.alone)
+        {
+            fail(app, fault, &self.counters);
         }
     }
 
-    /// Whose packet it is.
+    /// Who gets on this queue what is for that application.
     #[inline]
-    fn choose(&self, packet: &Packet) -> Option<usize> {
-        let mut first = self.default;
-        if self.ruled {
-            let found = dissect_packet(packet, LinkKind::Ethernet);
-            let matches = |app: &App| app.receiver.rules.first_match(packet, &found).is_some();
-            first = self.apps.iter().position(matches).or(first);
-        }
-        self.apps.get(first?).map(|app| app.here)
+    fn here(&self, app: Option<usize>) -> u16 {
+        // There are 1024 at most.
+        app.and_then(|app| self.apps.get(app)).map_or(NOBODY, |app| app.here as u16)
     }
 
-    /// Gives an application those packets that are its own.
+    /// Whose packet it is, where there are rules.
     #[inline]
-    fn deliver(&mut self, to: u16, packets: &[Packet], choices: &[u16]) {
-        let mine = packets.iter().zip(choices).filter(|(_, choice)| **choice == to).map(|(packet, _)| packet);
+    fn choose(&self, packet: &Packet) -> u16 {
+        let found = dissect_packet(packet, LinkKind::Ethernet);
+        let matches = |app: &App| app.receiver.rules.first_match(packet, &found).is_some();
+        self.here(self.apps.iter().position(matches).or(self.default))
+    }
+
+    /// Takes the rings of who was chosen, unless this queue has them; `false` if another queue does.
+    #[inline]
+    fn take_rings(&mut self, of: u16) -> bool {
+        self.apps.get_mut(usize::from(of)).is_none_or(App::take_rings)
+    }
+
+    /// Whose each packet is, up to the first whose application's rings another queue has at the moment; returns how many these are.
+    #[inline]
+    fn choose_each(&mut self, packets: &[Packet], choices: &mut [u16]) -> usize {
+        if !self.ruled {
+            let to = self.here(self.default);
+            choices.fill(to);
+            return if self.take_rings(to) { packets.len() } else { 0 };
+        }
+        for (number, (packet, choice)) in packets.iter().zip(choices).enumerate() {
+            *choice = self.choose(packet);
+            if !self.take_rings(*choice) {
+                return number;
+            }
+        }
+        packets.len()
+    }
+
+    /// Gives packets to whose they are.
+    #[inline]
+    fn give(&mut self, packets: &[Packet], to: u16, given: &mut Given) {
         let Some(app) = self.apps.get_mut(usize::from(to)) else {
-            return self.counters.dropped(DropReason::Filtered, mine.count() as u64);
+            return self.counters.dropped(DropReason::Filtered, packets.len() as u64);
         };
-        let (session, mut half) = (&app.receiver.session, app.receiver.half());
-        let (mut moved, mut bytes) = (0, 0);
-        for packet in mine {
-            if session.is_closed() {
-                self.counters.dropped(DropReason::PortGone, 1);
-                continue;
-            }
-            match half.deliver(session, packet) {
-                Ok(None) => {
-                    moved += 1;
-                    bytes += packet.len() as u64;
+        for packet in packets {
+            match app.give(packet) {
+                Ok(()) => {
+                    given.packets += 1;
+                    given.bytes += packet.len() as u64;
                 }
-                Ok(Some(reason)) => {
-                    half.lost(reason);
+                Err((reason, fault)) => {
                     self.counters.dropped(reason, 1);
-                }
-                Err(fault) => {
-                    session.fail(fault);
-                    self.counters.failed(1);
-                    self.counters.dropped(DropReason::PortGone, 1);
+                    if let Some(fault) = fault {
+                        fail(app, fault, &self.counters);
+                    }
                 }
             }
-        }
-        if moved > 0 {
-            half.publish();
-            app.unannounced = true;
-            self.counters.moved(moved, bytes);
         }
     }
-}
 
-impl SockTx {
-    /// Packets of which some are not finished: one by one, those as segments that their application does not take whole.
-    fn tx_each(&mut self, batch: &mut Batch, choices: &[u16]) -> usize {
-        let n = batch.len();
-        for (packet, &to) in batch.drain_front(n).zip(choices) {
+    /// Gives packets of which some are not finished: those as segments that their application does not take whole.
+    fn give_unfinished(&mut self, batch: &mut Batch, choices: &[u16], given: &mut Given) {
+        for (packet, &to) in batch.drain_front(choices.len()).zip(choices) {
             let receiver = self.apps.get(usize::from(to)).map(|app| &app.receiver);
             let finished = !packet.wants_offload();
             if finished || receiver.is_none_or(|receiver| receiver.takes(&packet)) {
-                self.deliver(to, std::slice::from_ref(&packet), &[to]);
+                self.give(std::slice::from_ref(&packet), to, given);
                 self.cache.free(packet);
                 continue;
             }
@@ -216,33 +213,33 @@ impl SockTx {
                 if cut.is_empty() {
                     break;
                 }
-                self.deliver(to, cut.as_slice(), &[to; Batch::<64>::CAPACITY]);
+                self.give(cut.as_slice(), to, given);
                 self.cache.free_bulk(&mut cut);
             }
         }
-        n
     }
 }
 
 impl TxQueue for SockTx {
     fn tx(&mut self, batch: &mut Batch) -> usize {
         self.greet();
-        let mut choices = [NOBODY; Batch::<64>::CAPACITY];
-        for (packet, choice) in batch.iter().zip(&mut choices) {
-            // There are 1024 at most.
-            *choice = self.choose(packet).map_or(NOBODY, |i| i as u16);
-        }
-        if batch.iter().any(Packet::wants_offload) {
-            return self.tx_each(batch, &choices);
-        }
-        let (packets, choices) = (batch.as_slice(), &choices[..batch.len()]);
-        for (i, &to) in choices.iter().enumerate() {
-            if !choices[..i].contains(&to) {
-                self.deliver(to, packets, choices);
+        let (mut choices, mut given) = ([NOBODY; Batch::<64>::CAPACITY], Given::default());
+        let n = self.choose_each(batch.as_slice(), &mut choices);
+        let choices = &choices[..n];
+        if batch.iter().zip(choices).any(|(packet, _)| packet.wants_offload()) {
+            self.give_unfinished(batch, choices, &mut given);
+        } else {
+            let mut rest = batch.as_slice();
+            for run in choices.chunk_by(u16::eq) {
+                let packets = rest.split_off(..run.len()).unwrap_or_default();
+                self.give(packets, run.first().copied().unwrap_or(NOBODY), &mut given);
             }
+            self.cache.free_first(batch, n);
         }
-        let n = batch.len();
-        self.cache.free_first(batch, n);
+        self.apps.iter_mut().for_each(|app| app.end_burst(self.alone));
+        if given.packets > 0 {
+            self.counters.moved(given.packets, given.bytes);
+        }
         n
     }
 
@@ -254,10 +251,7 @@ impl TxQueue for SockTx {
     }
 
     fn kick(&mut self) {
-        for app in self.apps.iter_mut().filter(|app| app.unannounced) {
-            app.unannounced = false;
-            app.receiver.session.tell_received();
-        }
+        self.apps.iter_mut().for_each(App::announce);
     }
 
     fn offloads(&self) -> Offloads {

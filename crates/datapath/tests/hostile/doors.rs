@@ -154,6 +154,34 @@ fn of_sessions_that_come_and_go_nothing_stays() {
 }
 
 #[test]
+fn rules_are_no_more_than_an_application_and_all_of_them_may_have() {
+    let mut rig = Rig::new("rules=3,all-rules=5");
+    let umem = Umem::new(8, 2048).unwrap();
+    let refused = |rig: &Rig, rules: &str, code: Code, limit: &str| {
+        let refusal = match ask(rig, &umem, rules) {
+            Err(Error::Refused(refusal)) => refusal,
+            other => panic!("{rules}: {other:?}"),
+        };
+        assert!(refusal.code == code && refusal.why.contains(limit), "{refusal}");
+    };
+    refused(&rig, "udp,tcp,arp,ip6", Code::Rules, "4 rules: an application may have 3 (rules=3)");
+    // As long a text as can be said.
+    refused(&rig, &"arp,".repeat(1024), Code::Rules, "rules=3");
+    let first = ask(&rig, &umem, "udp,tcp,arp").unwrap();
+    refused(&rig, "udp,tcp,arp", Code::Full, "together they may have 5 (all-rules=5)");
+    let second = ask(&rig, &umem, "udp,tcp").unwrap();
+    refused(&rig, "ip6", Code::Full, "1 rules beside the 5");
+    // What nobody else wants is no rule, and costs no comparison.
+    let rest = ask(&rig, &umem, "default").unwrap();
+    drop(first);
+    rig.until_event("sessions-ended", 1);
+    let third = ask(&rig, &umem, "ip6").unwrap();
+    assert_eq!(rig.event("sessions-refused"), 4);
+    drop((second, rest, third));
+    rig.end();
+}
+
+#[test]
 fn who_says_nothing_keeps_nobody_out() {
     let mut rig = Rig::new("");
     // Many more than are heard at a time.

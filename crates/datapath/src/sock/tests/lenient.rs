@@ -9,7 +9,7 @@ fn program(rig: &mut Rig, hello: Hello) -> Program {
     until(|| {
         rig.tx.reclaim();
         rig.rx.rx(&mut Batch::new());
-        rig.tx.queue.sessions() == 1
+        rig.tx.queue.apps().len() == 1
     });
     program
 }

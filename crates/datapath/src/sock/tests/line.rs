@@ -13,7 +13,7 @@ fn program(rig: &mut Rig) -> Program {
     until(|| {
         rig.tx.reclaim();
         rig.rx.rx(&mut Batch::new());
-        rig.tx.queue.sessions() == 1
+        rig.tx.queue.apps().len() == 1
     });
     program
 }

@@ -14,6 +14,7 @@ mod lenient;
 mod line;
 mod shared;
 mod supers;
+mod turns;
 
 /// A started port, whose queues the test runs.
 struct Rig {
@@ -67,7 +68,7 @@ impl Rig {
             for (_, tx) in &mut self.more {
                 tx.reclaim();
             }
-            self.tx.queue.sessions() == n && self.more.iter().all(|(_, tx)| tx.queue.sessions() == n)
+            self.tx.queue.apps().len() == n && self.more.iter_mut().all(|(_, tx)| tx.queue.apps().len() == n)
         });
     }
 
@@ -440,11 +441,19 @@ fn options_reach_their_fields_and_what_breaks_a_rule_is_named() {
     let (path, transmit) = ("/a/b".into(), Transmit::Copy);
     let (mode, uid, gid) = (0o660, Some(12), Some(0));
     let (sessions, umem, budget, queues, mtu) = (7, 1_000_000, 5000, 3, 9000);
-    let expected = Config { path, mode, uid, gid, sessions, umem, budget, queues, mtu, transmit };
-    let text = "sock:/a/b?mode=660,uid=12,gid=0,sessions=7,umem=1M,budget=5k,queues=3,mtu=9000,tx=copy";
+    let (rules, all_rules) = (9, 11);
+    let expected = Config { path, mode, uid, gid, sessions, umem, budget, queues, rules, all_rules, mtu, transmit };
+    let text =
+        "sock:/a/b?mode=660,uid=12,gid=0,sessions=7,umem=1M,budget=5k,queues=3,rules=9,all-rules=11,mtu=9000,tx=copy";
     assert_eq!(config(text).unwrap(), expected);
-    for (text, part) in [("sock:", "path"), ("sock:x?mode=9", "octal"), ("sock:x?sessions=0", "1"), ("sock:x?y=1", "y")]
-    {
+    for (text, part) in [
+        ("sock:", "path"),
+        ("sock:x?mode=9", "octal"),
+        ("sock:x?sessions=0", "1"),
+        ("sock:x?rules=0", "rules"),
+        ("sock:x?all-rules=16385", "16384"),
+        ("sock:x?y=1", "y"),
+    ] {
         let error = config(text).unwrap_err().to_string();
         assert!(error.contains(part), "{text}: {error}");
     }
