@@ -22,8 +22,12 @@ fuzz_target!(|data: &[u8]| {
         buffer.resize(65_549, 0);
         Linear::new(buffer, packet.len(), Offload { checksum, gso: None })
     });
-    gro.push_batch(burst, 0, &mut sink);
-    gro.flush_all(&mut sink);
+    if how & 16 == 0 {
+        gro.push_batch(burst, 0, &mut sink);
+        gro.flush_all(&mut sink);
+    } else {
+        gro.push_and_flush(burst, &mut sink);
+    }
     let mut again = vec![];
     for (packet, offload) in left {
         if offload.gso.is_none() {

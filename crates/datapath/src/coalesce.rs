@@ -136,15 +136,16 @@ impl Coalescer {
         let now = self.now();
         let ready = &mut self.ready;
         let mut sink = |chain: Chain| ready.push_back(chain.0);
-        self.engine.push_batch(burst.drain_front(n).map(Chain), now, &mut sink);
+        let packets = burst.drain_front(n).map(Chain);
         self.since_flush += n;
-        if self.hold.is_zero() {
-            if emptied || self.since_flush >= BUDGET {
-                self.engine.flush_all(&mut sink);
-                self.since_flush = 0;
-            }
-        } else {
+        if !self.hold.is_zero() {
+            self.engine.push_batch(packets, now, &mut sink);
             self.engine.flush(now.saturating_sub(self.hold.as_nanos() as u64), &mut sink);
+        } else if emptied || self.since_flush >= BUDGET {
+            self.engine.push_and_flush(packets, &mut sink);
+            self.since_flush = 0;
+        } else {
+            self.engine.push_batch(packets, now, &mut sink);
         }
         self.account();
     }

@@ -48,8 +48,7 @@ fn coalesce(c: &mut Criterion) {
                     || burst.clone(),
                     |burst| {
                         let linear = burst.into_iter().map(|b| Linear::new(b, HEADER + SIZE, offload));
-                        gro.push_batch(linear, 0, &mut out);
-                        gro.flush_all(&mut out);
+                        gro.push_and_flush(linear, &mut out);
                     },
                     BatchSize::LargeInput,
                 );

@@ -54,8 +54,7 @@ fn main() {
             batch.push(Linear::new(buffer, len, Offload::default()));
         }
         packets += batch.len();
-        gro.push_batch(batch, 0, &mut tun);
-        gro.flush_all(&mut tun);
+        gro.push_and_flush(batch, &mut tun);
     }
     println!("{packets} packets, {} writes of {} bytes on average", tun.writes, tun.bytes / tun.writes.max(1));
 

@@ -12,6 +12,7 @@
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 
+use crate::alone::Window;
 use crate::auto::Auto;
 use crate::finish::finish;
 use crate::join::{Joined, MAX_IP, append_foretold, begin, join};
@@ -23,6 +24,8 @@ use crate::segment::{Segment, Sink};
 use crate::shape::Shape;
 use crate::stats::{Flush, Stats};
 use crate::table::{Chain, Opening, Table};
+
+mod last;
 
 /// The largest aggregate the kernel takes from itself (`GRO_MAX_SIZE`).
 const MAX_BIG_TCP: u32 = 8 * 65_535;
@@ -82,6 +85,7 @@ pub struct Gro<S> {
     auto: Auto,
     /// Half of the last batch merged, or more.
     merging: bool,
+    window: Window<S>,
 }
 
 impl<S: Segment> Gro<S> {
@@ -96,6 +100,7 @@ impl<S: Segment> Gro<S> {
             stats: Stats::default(),
             auto: Auto::default(),
             merging: false,
+            window: Window::new(),
             config,
         }
     }
@@ -129,6 +134,11 @@ impl<S: Segment> Gro<S> {
             Link::Ethernet => self.take_batch::<14>(burst.into_iter(), now, out),
             Link::Ip => self.take_batch::<0>(burst.into_iter(), now, out),
         };
+        self.settle_batch(packets, before, out);
+    }
+
+    /// Counts a batch, `before` which so many packets had merged.
+    fn settle_batch(&mut self, packets: usize, before: u64, out: &mut impl Sink<S>) {
         self.stats.packets += packets as u64;
         let merged = (self.stats.merged - before) as usize;
         self.merging = 2 * merged >= packets;

@@ -29,6 +29,7 @@
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![forbid(unsafe_code)]
 
+mod alone;
 mod auto;
 mod bytes;
 mod finish;

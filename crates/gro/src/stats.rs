@@ -79,7 +79,8 @@ pub struct Stats {
     pub packets: u64,
     /// Of these, packets that became part of another.
     pub merged: u64,
-    /// Of these, packets that were not held, because they can begin no aggregate.
+    /// Of these, packets that were not held, because they can begin no aggregate, or would merge with nothing before
+    /// everything leaves.
     pub passed: u64,
     /// Of these, packets that passed while the engine stood aside (see [`crate::Auto`]).
     pub aside: u64,

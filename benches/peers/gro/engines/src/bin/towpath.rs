@@ -69,9 +69,9 @@ impl Engine for Chains {
     #[inline(never)]
     fn push(&mut self, flush: bool) -> usize {
         let mut sink = |chain: Chain| self.out.push(chain.0);
-        self.gro.push_batch(self.burst.drain(..), 0, &mut sink);
-        if flush {
-            self.gro.flush_all(&mut sink);
+        match flush {
+            true => self.gro.push_and_flush(self.burst.drain(..), &mut sink),
+            false => self.gro.push_batch(self.burst.drain(..), 0, &mut sink),
         }
         self.out.len()
     }
@@ -197,9 +197,9 @@ impl Engine for Copies {
     #[inline(never)]
     fn push(&mut self, flush: bool) -> usize {
         let mut out = &mut self.out;
-        self.gro.push_batch(self.burst.drain(..), 0, &mut out);
-        if flush {
-            self.gro.flush_all(&mut out);
+        match flush {
+            true => self.gro.push_and_flush(self.burst.drain(..), &mut out),
+            false => self.gro.push_batch(self.burst.drain(..), 0, &mut out),
         }
         self.out.packets.len()
     }
