@@ -74,9 +74,9 @@ pub(crate) struct Meta {
     /// Next chunk of the chain; when free: next free chunk in the pool's list of returned chunks.
     pub(crate) next: *mut Meta,
     pub(crate) stamp: Stamp,
-    /// Bytes in the whole chain. Head only; in a page, half of its token.
+    /// Bytes in the whole chain. Head only.
     pub(crate) total: u32,
-    /// Flow hash. Head only; in a page, the other half.
+    /// Flow hash. Head only.
     pub(crate) hash: u32,
     pub(crate) csum_start: u16,
     pub(crate) gso_size: u16,
@@ -126,21 +126,36 @@ impl Meta {
         self.room.headroom + self.room.len + self.room.tailroom
     }
 
-    /// Makes the Meta stand for a page. What its owner calls it, and how long it is at first, is kept in fields that only heads use;
-    /// the others of these stay as they are.
+    /// Makes the Meta stand for a page, a fragment. Fields that only heads use stay as they are.
     #[inline]
-    pub(crate) fn show(&mut self, at: NonNull<u8>, len: u16, token: u64) {
+    pub(crate) fn show(&mut self, at: NonNull<u8>, len: u16) {
         self.data = at.as_ptr();
         self.room = Room { headroom: 0, tailroom: 0, len, frags: 0 };
         self.next = null_mut();
         self.flags = flag::FOREIGN;
-        (self.total, self.hash, self.hdr_len) = (token as u32, (token >> 32) as u32, len);
     }
 
-    /// What a page's owner calls it, and how long it was at first.
+    /// Makes the Meta stand for a page that is a packet: an empty head and its only fragment in one. The fragment's bytes begin at `data`,
+    /// and are as many as the whole packet has.
     #[inline]
-    pub(crate) fn token(&self) -> (u64, u16) {
-        (u64::from(self.hash) << 32 | u64::from(self.total), self.hdr_len)
+    pub(crate) fn show_alone(&mut self, at: NonNull<u8>, len: u16) {
+        self.data = at.as_ptr();
+        self.clear(Room { headroom: 0, tailroom: 0, len: 0, frags: 1 });
+        self.total = len.into();
+        self.flags = flag::FOREIGN;
+    }
+
+    /// Whether a head is a page as well.
+    #[inline]
+    pub(crate) fn is_alone(&self) -> bool {
+        self.flags & flag::FOREIGN != 0
+    }
+
+    /// Makes a page that was a packet a fragment.
+    #[inline]
+    pub(crate) fn join(&mut self) {
+        // As long as it was at first, or shorter.
+        self.room = Room { headroom: 0, tailroom: 0, len: self.total as u16, frags: 0 };
     }
 
     /// Makes the chunk an empty packet. `room` is that of an empty chunk of this size.
@@ -149,6 +164,12 @@ impl Meta {
         // The chunk begins `headroom` bytes before the data, so both steps stay inside it.
         let base = self.data.wrapping_sub(usize::from(self.room.headroom));
         self.data = base.wrapping_add(usize::from(room.headroom));
+        self.clear(room);
+    }
+
+    /// All but the data of a new head.
+    #[inline]
+    fn clear(&mut self, room: Room) {
         self.room = room;
         self.next = null_mut();
         self.stamp = Stamp { time: 0 };

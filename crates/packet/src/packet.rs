@@ -8,6 +8,12 @@
 //!
 //! The *linear part* is where headers live: always memory of a pool, always writable. Fragments are read only, and
 //! each has at least one byte. A packet handed over by value is owned; every refusal hands it back.
+//!
+//! A packet that is a single [page](crate::Pages::packet) of somebody else's memory has head and fragment in one:
+//!
+//! ```text
+//!   Packet ──► bytes (foreign)             no linear part, and no room for one; one fragment, and no other
+//! ```
 
 use crate::buf::Buf;
 use crate::meta::{Meta, Room, flag};
@@ -37,7 +43,7 @@ unsafe impl Sync for Packet {}
 
 impl Packet {
     /// # Safety
-    /// The caller owns the chunk, prepared as a head of a pool's own memory (and the chain behind it), and gives it up.
+    /// The caller owns the chunk, prepared as a head of a pool's own memory (and the chain behind it) or as a page alone, and gives it up.
     #[inline]
     pub(crate) unsafe fn from_meta(meta: NonNull<Meta>) -> Packet {
         Packet(meta)
@@ -147,6 +153,12 @@ impl Packet {
         meta.data = meta.data.wrapping_sub(usize::from(meta.room.headroom)).wrapping_add(n);
         meta.room = Room::empty(meta.size(), short);
         Ok(())
+    }
+
+    /// Whether it is a single page of somebody else's memory, and has no head.
+    #[inline]
+    pub fn is_page(&self) -> bool {
+        self.meta().is_alone()
     }
 
     /// Number of fragments.

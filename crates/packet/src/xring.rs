@@ -235,6 +235,12 @@ impl<S: Shared> Consumer<S> {
         self.shown().min(self.ring.size())
     }
 
+    /// Leaves the entry that was read last, and not [given back](Consumer::release), to be read again: it may say something else then.
+    #[inline]
+    pub fn put_back(&mut self) {
+        self.at = self.at.wrapping_sub(1);
+    }
+
     /// Gives the entries that were read back.
     #[inline]
     pub fn release(&mut self) {

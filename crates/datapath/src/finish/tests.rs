@@ -168,3 +168,41 @@ fn a_dry_pool_costs_segments_not_order_and_every_one_is_counted() {
     assert!(out.len() < 40);
     assert_eq!(out.len() as u64 + s.dropped(DropReason::NoBuffer), s.split + 1);
 }
+
+struct Nobody;
+impl towpath_packet::Owner for Nobody {
+    fn came_home(&self) {}
+}
+
+#[test]
+fn what_is_to_be_written_into_a_page_is_written_in_front_of_it() {
+    let (pool, mut finisher) = setup();
+    let memory = towpath_packet::Foreign::new(towpath_packet::Region::new(4096, Backing::Memfd).unwrap());
+    let bytes = tcp(100);
+    assert!(memory.put(0, &bytes));
+    let mut pages = towpath_packet::Pages::new(4, memory.region().clone(), Arc::new(Nobody)).unwrap();
+    let mut packet = pages.packet(0, bytes.len(), 7).unwrap();
+    packet.set_csum(Csum::Partial { start: 34, offset: 16 });
+    packet.set_vlan(Some(Vlan { tci: 9, service: false }));
+    let out = run(&mut finisher, packet, Offloads::NONE);
+    let frame = out[0].to_vec();
+    assert_eq!(&frame[12..16], &[0x81, 0, 0, 9]);
+    assert!(good(&frame) && frame.len() == bytes.len() + 4);
+    assert_eq!(memory.get(0), Some([2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0]), "the page is as it was");
+    // Without a buffer for a head it can't be.
+    let mut hoard = Vec::new();
+    while let Some(packet) = finisher.cache().alloc() {
+        hoard.push(packet);
+    }
+    let mut packet = pages.packet(0, bytes.len(), 8).unwrap();
+    packet.set_csum(Csum::Partial { start: 34, offset: 16 });
+    assert!(run(&mut finisher, packet, Offloads::NONE).is_empty());
+    assert_eq!(finisher.counters.snapshot().dropped(DropReason::NoBuffer), 1);
+    drop((out, hoard));
+    let mut home = Vec::new();
+    pages.take_back(8, |token, _| home.push(token));
+    home.sort_unstable();
+    assert_eq!(home, [7, 8]);
+    drop(finisher);
+    assert_eq!(pool.stats().home, pool.stats().capacity);
+}

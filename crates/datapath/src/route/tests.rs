@@ -211,3 +211,30 @@ fn an_ability_that_fails_while_running_is_done_in_software_from_there_on_and_in_
     assert_eq!(route.rx.restricted, Some(Offloads::CSUM), "the ingress is told");
     assert!(balances(&route) && route.held() == 0);
 }
+
+struct Nobody;
+impl towpath_packet::Owner for Nobody {
+    fn came_home(&self) {}
+}
+
+#[test]
+fn a_page_is_turned_round_behind_a_head_of_its_own() {
+    let (pool, route) = setup(0, RouteConfig::default());
+    let mut route = route.with_mirror();
+    let memory = towpath_packet::Foreign::new(towpath_packet::Region::new(4096, Backing::Memfd).unwrap());
+    let bytes: Vec<u8> = (0..60).collect();
+    assert!(memory.put(0, &bytes));
+    let mut pages = towpath_packet::Pages::new(4, memory.region().clone(), Arc::new(Nobody)).unwrap();
+    route.rx_mut().packets.push_back(pages.packet(0, 60, 0).unwrap());
+    route.turn(false);
+    let turned = route.tx_mut().got.pop().unwrap().to_vec();
+    assert_eq!(turned, [&bytes[6..12], &bytes[..6], &bytes[12..]].concat());
+    // Without a buffer for a head it is dropped by name.
+    let mut cache = pool.cache(Direction::Tx).unwrap();
+    let hoard: Vec<_> = std::iter::from_fn(|| cache.alloc()).collect();
+    let stocked: Vec<_> = std::iter::from_fn(|| route.finisher.cache().alloc()).collect();
+    route.rx_mut().packets.push_back(pages.packet(0, 60, 0).unwrap());
+    route.turn(false);
+    assert_eq!(route.counters().snapshot().dropped(DropReason::NoBuffer), 1);
+    drop((hoard, stocked));
+}

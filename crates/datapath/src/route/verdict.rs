@@ -51,23 +51,28 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
         }
     }
 
-    /// Turns all that has come in round; what can't be is dropped as malformed.
+    /// Turns all that has come in round; what can't be is dropped: as malformed, or for lack of a head.
     pub(super) fn mirror_incoming(&mut self) {
-        let mut turned = [true; Batch::<64>::CAPACITY];
-        for (packet, turned) in self.incoming.as_mut_slice().iter_mut().zip(&mut turned) {
-            *turned = mirror(packet, self.config.layer);
+        let mut refused = [None; Batch::<64>::CAPACITY];
+        for (packet, refused) in self.incoming.as_mut_slice().iter_mut().zip(&mut refused) {
+            *refused = if self.finisher.cache().give_head(packet) {
+                (!mirror(packet, self.config.layer)).then_some(DropReason::Malformed)
+            } else {
+                Some(DropReason::NoBuffer)
+            };
         }
-        if turned.iter().all(|turned| *turned) {
+        if refused.iter().all(Option::is_none) {
             return;
         }
         let mut all = std::mem::take(&mut self.incoming);
         let n = all.len();
-        for (packet, turned) in all.drain_front(n).zip(turned) {
-            if turned {
-                let _ = self.incoming.push(packet);
-            } else {
-                self.counters.dropped(DropReason::Malformed, 1);
-                self.finisher.cache().free(packet);
+        for (packet, refused) in all.drain_front(n).zip(refused) {
+            match refused {
+                None => drop(self.incoming.push(packet)),
+                Some(reason) => {
+                    self.counters.dropped(reason, 1);
+                    self.finisher.cache().free(packet);
+                }
             }
         }
     }

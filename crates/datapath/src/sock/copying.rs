@@ -11,6 +11,8 @@ pub(super) struct Copying {
     pub(super) linear: usize,
     /// Bytes to leave free behind them.
     tailroom: usize,
+    /// A frame of one piece is sent as its page and nothing else: there need be no room in front of it.
+    pub(super) alone: bool,
 }
 
 impl Copying {
@@ -21,7 +23,7 @@ impl Copying {
             (Transmit::Auto, TxLinear::Header(n)) => n.into(),
             (Transmit::Copy, _) | (Transmit::Auto, TxLinear::Whole) => usize::MAX,
         };
-        Copying { linear, tailroom: egress.tailroom.into() }
+        Copying { linear, tailroom: egress.tailroom.into(), alone: linear == 0 && egress.headroom == 0 }
     }
 
     /// How many of the next `len` bytes of a packet.

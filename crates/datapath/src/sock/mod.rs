@@ -1,8 +1,8 @@
 //! `sock:PATH`: applications send their own pages, and receive, through rings in memory that they share with the datapath.
 //!
 //! ```text
-//!   application   TX ──► SockRx ──► packet of views: head empty, fragments the application's pages ──► egress
-//!                 COMPLETION ◄──── the last view of a page is gone, in any order
+//!   application   TX ──► SockRx ──► packet: a page of the application alone, or several behind an empty head ──► egress
+//!                 COMPLETION ◄──── the last user of a page is gone, in any order
 //!
 //!   application   RX ◄── SockTx ◄── packet, to the application whose rules match
 //!                 FILL ──► chunks to copy it into
@@ -39,6 +39,7 @@ mod config;
 mod copying;
 mod events;
 mod gate;
+mod gather;
 mod line;
 mod listen;
 mod memory;
@@ -52,7 +53,7 @@ mod steer;
 mod visitors;
 
 pub use config::{Config, Transmit};
-pub use sending::SockRx;
+pub use gather::SockRx;
 pub use steer::SockTx;
 
 use events::Events;

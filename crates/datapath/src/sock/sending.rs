@@ -1,38 +1,33 @@
-//! What applications send: the port's receive queues. A session lives on one of them, which keeps its frames in order.
+//! What an application sends: its descriptors, taken as packets.
+//!
+//! ```text
+//!   a frame of one piece, to an egress that takes fragments       ──► its page, and no head
+//!   in pieces, with metadata, or with bytes that are to be linear ──► a head of the pool: copies in it, pages behind it
+//! ```
 
-use super::Transmit;
 use super::copying::Copying;
 use super::events::Fault;
-use super::gate::{Gate, Waker};
-use super::line::AGAIN;
-use super::roster::{Member, Roster};
+use super::roster::Member;
 use super::session::Session;
 use super::statistics::Counted;
-use crate::sys::app::fence_programs;
-use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use towpath_client::protocol::{MAX_PIECES, REQUEST_CHECKSUM, Statistic};
-use towpath_packet::port::{Lent, RxQueue, TxLinear, TxShape, Wake};
-use towpath_packet::ring::{Consumer, Producer};
 use towpath_packet::xring::Shared;
-use towpath_packet::{Batch, Cache, Counters, Csum, Packet, Pages, xring};
-
-/// Turns between looks at what programs made of their lines, of a queue that does not come to rest.
-const TURNS: u32 = 1024;
+use towpath_packet::{Batch, Cache, Csum, Packet, Pages, xring};
 
 /// Shortest frame: an Ethernet header.
 const SHORTEST: usize = 14;
 
 /// What was taken in one turn.
 #[derive(Debug, Default)]
-struct Tally {
-    bytes: usize,
-    copies: u64,
-    copied_bytes: u64,
+pub(super) struct Tally {
+    pub(super) bytes: usize,
+    pub(super) copies: u64,
+    pub(super) copied_bytes: u64,
     /// Pages that were attached, and that came home.
-    lent: u64,
-    home: u64,
+    pub(super) lent: u64,
+    pub(super) home: u64,
 }
 
 /// One application's half: its TX and COMPLETION rings.
@@ -84,7 +79,7 @@ impl Drop for Sending {
 impl Sending {
     /// One turn: completions, then up to `room` packets.
     #[inline]
-    fn turn(
+    pub(super) fn turn(
         &mut self,
         room: usize,
         copying: Copying,
@@ -107,7 +102,7 @@ impl Sending {
     }
 
     /// Whether the application has room to send, by AF_XDP's rule: no more than half of its TX ring is full.
-    fn has_room(&self) -> bool {
+    pub(super) fn has_room(&self) -> bool {
         self.tx.waiting() <= self.tx.ring().size() / 2
     }
 
@@ -156,6 +151,69 @@ impl Sending {
         if n == ready && n < room {
             self.counted.add(Statistic::TxRingEmptyDescs, 1);
         }
+        let alone = copying.alone && self.begun.is_none();
+        let taken = if alone { self.take_alone(n, cache, out, tally) } else { Ok(0) };
+        let done = taken.and_then(|taken| match n - taken {
+            0 => Ok(()),
+            left => self.take_pieces(left, copying, cache, out, tally),
+        });
+        self.tx.release();
+        done
+    }
+
+    /// Takes up to `n` frames of one piece that ask for nothing, as pages without heads; returns how many there were in a row.
+    #[inline]
+    fn take_alone(&mut self, n: usize, cache: &mut Cache, out: &mut Batch, tally: &mut Tally) -> Result<usize, Fault> {
+        for taken in 0..n {
+            let xring::Desc { addr, len, options } = self.tx.pop();
+            if options != 0 {
+                self.tx.put_back();
+                return Ok(taken);
+            }
+            let at = self.session.memory.send(addr, len, true);
+            let page = at.and_then(|at| self.pages.packet(at, len as usize, addr).ok_or(Fault::Descriptor));
+            let mut packet = match page {
+                Ok(packet) => packet,
+                Err(_) if self.lenient => {
+                    self.skip(0, Some(addr));
+                    continue;
+                }
+                Err(fault) => return Err(fault),
+            };
+            tally.lent += 1;
+            self.charged += self.session.memory.truesize(len);
+            if !self.fits(packet.len()) {
+                cache.free(packet);
+                continue;
+            }
+            tally.bytes += packet.len();
+            packet.set_ingress(0, self.queue);
+            // There is room: for as many as were to be taken.
+            let _ = out.push(packet);
+        }
+        Ok(n)
+    }
+
+    /// Whether a frame of so many bytes can be sent; counts those that can't.
+    #[inline]
+    fn fits(&self, len: usize) -> bool {
+        let fits = (SHORTEST..=self.longest).contains(&len);
+        if !fits {
+            self.session.events().too_long.fetch_add(1, Ordering::Relaxed);
+        }
+        fits
+    }
+
+    /// Takes `n` pieces of packets of any kind, each packet into a head.
+    #[inline]
+    fn take_pieces(
+        &mut self,
+        n: usize,
+        copying: Copying,
+        cache: &mut Cache,
+        out: &mut Batch,
+        tally: &mut Tally,
+    ) -> Result<(), Fault> {
         let mut at = out.len();
         let begun = self.begun.take().is_some_and(|packet| out.push(packet).is_ok());
         let heads = n - usize::from(begun);
@@ -170,13 +228,13 @@ impl Sending {
             }
             let (pieces, request) = (std::mem::take(&mut self.pieces), self.request.take());
             match added.and_then(|()| request.map_or(Ok(()), |request| ask(packet, request))) {
-                Ok(()) if (SHORTEST..=self.longest).contains(&packet.len()) => {
+                Ok(()) if self.fits(packet.len()) => {
                     tally.bytes += packet.len();
                     packet.set_ingress(0, self.queue);
                     at += 1;
                     continue;
                 }
-                Ok(()) => drop(self.session.events().too_long.fetch_add(1, Ordering::Relaxed)),
+                Ok(()) => {}
                 Err(_) if self.lenient => self.skip(pieces, added.is_err().then_some(desc.addr)),
                 Err(fault) => {
                     done = Err(fault);
@@ -190,7 +248,6 @@ impl Sending {
                 cache.free(packet);
             }
         }
-        self.tx.release();
         while out.len() > at
             && let Some(packet) = out.pop()
         {
@@ -277,156 +334,4 @@ fn ask(packet: &mut Packet, (start, offset): (u16, u16)) -> Result<(), Fault> {
     let offset = u8::try_from(offset).ok().filter(|_| inside).ok_or(Fault::Descriptor)?;
     packet.set_csum(Csum::Partial { start, offset });
     Ok(())
-}
-
-/// A receive queue of the port.
-#[derive(Debug)]
-pub struct SockRx {
-    apps: Roster<Sending>,
-    /// The application to begin with, so that none is starved.
-    first: usize,
-    transmit: Transmit,
-    copying: Copying,
-    cache: Cache,
-    waker: Waker,
-    armed: Cell<bool>,
-    turns: u32,
-    counters: Arc<Counters>,
-    gate: Arc<Gate>,
-}
-
-impl SockRx {
-    pub(super) fn new(
-        ways: (Consumer<Sending>, Producer<Sending>),
-        cache: Cache,
-        transmit: Transmit,
-        waker: Waker,
-        gate: Arc<Gate>,
-    ) -> SockRx {
-        let unknown = TxShape { linear: TxLinear::None, headroom: 0, tailroom: 0 };
-        SockRx {
-            apps: Roster::new(ways, gate.sessions),
-            transmit,
-            copying: Copying::of(transmit, unknown),
-            first: 0,
-            cache,
-            waker,
-            armed: Cell::new(false),
-            turns: 0,
-            counters: Arc::default(),
-            gate,
-        }
-    }
-
-    /// Who has come, and who has gone.
-    #[inline]
-    fn greet(&mut self) {
-        if self.apps.greet(&self.gate) {
-            let armed = self.armed.get();
-            self.apps.iter().for_each(|app| app.tx.ring().set_needs_wakeup(armed));
-        }
-    }
-
-    /// Makes lines say what is true and takes what programs kicked; returns whether one of them has entries to take.
-    fn settle(&self) -> bool {
-        let mut waiting = false;
-        for app in self.apps.iter() {
-            if let Some(line) = app.session.line() {
-                line.set_full(!app.has_room());
-                line.forget_kicks();
-                waiting |= app.session.settle();
-            }
-        }
-        waiting
-    }
-}
-
-impl RxQueue for SockRx {
-    fn rx(&mut self, out: &mut Batch) -> usize {
-        self.greet();
-        self.turns = self.turns.wrapping_add(1);
-        if self.turns.is_multiple_of(TURNS) {
-            self.settle();
-        }
-        let (before, n) = (out.len(), self.apps.len());
-        let (mut tally, mut faults) = (Tally::default(), 0);
-        // Each gets its share at first; what one leaves, the others may have.
-        let share = (out.room() / n.max(1)).max(1);
-        for round in [share, usize::MAX] {
-            for i in 0..n {
-                let Some(app) = self.apps.get_mut((self.first + i) % n) else { continue };
-                let room = out.room().min(round);
-                if app.session.is_closed() || room == 0 {
-                    continue;
-                }
-                if let Err(fault) = app.turn(room, self.copying, &mut self.cache, out, &mut tally) {
-                    app.session.fail(fault);
-                    faults += 1;
-                }
-            }
-            if n < 2 {
-                break;
-            }
-        }
-        self.first = if self.first + 1 < n { self.first + 1 } else { 0 };
-        if faults > 0 {
-            self.counters.failed(faults);
-        }
-        let got = out.len() - before;
-        if got > 0 {
-            if self.armed.replace(false) {
-                self.waker.bell.disarm();
-                self.apps.iter().for_each(|app| app.tx.ring().set_needs_wakeup(false));
-            }
-            self.counters.moved(got as u64, tally.bytes as u64);
-        }
-        if tally.copies > 0 {
-            self.counters.copied(tally.copies, tally.copied_bytes);
-            self.gate.events.copies.fetch_add(tally.copies, Ordering::Relaxed);
-            self.gate.events.copied_bytes.fetch_add(tally.copied_bytes, Ordering::Relaxed);
-        }
-        if tally.lent > 0 {
-            self.gate.events.lent.take(tally.lent);
-        }
-        if tally.home > 0 {
-            self.gate.events.lent.bring_home(tally.home);
-        }
-        got
-    }
-
-    fn lent(&self) -> Option<Arc<Lent>> {
-        Some(self.gate.events.lent.clone())
-    }
-
-    fn shape(&mut self, egress: TxShape) {
-        self.copying = Copying::of(self.transmit, egress);
-        if self.copying.linear > 0 {
-            self.cache.set_headroom(egress.headroom.into());
-        }
-    }
-
-    /// Asks all applications to kick; to be called only by who is about to sleep.
-    fn wake(&self) -> Wake {
-        self.waker.epoll.drain();
-        if self.settle() {
-            self.waker.timer.set(AGAIN);
-        }
-        self.waker.bell.arm();
-        self.armed.set(true);
-        self.apps.iter().for_each(|app| app.tx.ring().set_needs_wakeup(true));
-        // Programs read the flag without a fence behind their counter. A kernel that can't make up for it costs them a timer.
-        if self.apps.iter().any(|app| app.session.line().is_some()) && !fence_programs() {
-            self.waker.timer.set(AGAIN);
-        }
-        if self.apps.iter().any(|app| (app.pages.has_back() && !app.blocked) || app.session.is_closed()) {
-            self.waker.bell.wake();
-        }
-        // What waits for something that nobody announces.
-        let stalled = self.apps.iter().any(|app| app.starved || app.blocked);
-        if stalled { Wake::Poll } else { Wake::Fd(self.waker.epoll.fd()) }
-    }
-
-    fn counters(&self) -> &Arc<Counters> {
-        &self.counters
-    }
 }

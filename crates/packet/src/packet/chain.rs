@@ -19,7 +19,7 @@ impl Packet {
     #[inline]
     pub fn chunks(&self) -> Chunks<'_> {
         let first = self.meta();
-        let next = if first.room.len > 0 { Some(first) } else { chained(first) };
+        let next = if first.room.len > 0 || self.is_page() { Some(first) } else { chained(first) };
         Chunks { next }
     }
 
@@ -39,13 +39,19 @@ impl Packet {
             sum += usize::from(meta.size()) + size_of::<Meta>();
             at = chained(meta);
         }
-        sum
+        if self.is_page() { sum + self.len() } else { sum }
     }
 
     /// Takes `n` bytes (at most those in the fragments) off the first fragments, and frees those that it empties.
     #[cold]
     pub(super) fn pull_frags(&mut self, mut n: usize) {
+        let is_page = self.is_page();
         let head = self.meta_mut();
+        if is_page {
+            head.data = head.data.wrapping_add(n);
+            head.total -= n as u32;
+            return;
+        }
         while n > 0
             && let Some(mut first) = NonNull::new(head.next)
         {
@@ -72,6 +78,10 @@ impl Packet {
     /// Cuts the packet to its first `len` bytes; does nothing if it has no more. Fragments that lie behind are freed.
     pub fn truncate(&mut self, len: usize) {
         if len >= self.len() {
+            return;
+        }
+        if self.is_page() {
+            self.meta_mut().total = len as u32;
             return;
         }
         let (mut keep, mut frags, mut last) = (len, 0, self.0);
@@ -141,12 +151,16 @@ impl Packet {
     /// segmentation, …) is forgotten.
     ///
     /// # Errors
-    /// Hands the other packet back when the two have more than [`MAX_FRAGS`] fragments together.
+    /// Hands the other packet back when the two have more than [`MAX_FRAGS`] fragments together, or this one is a
+    /// [page](Packet::is_page).
     #[inline]
-    pub fn append(&mut self, other: Packet) -> Result<(), Packet> {
+    pub fn append(&mut self, mut other: Packet) -> Result<(), Packet> {
         let added = other.frags() + usize::from(other.meta().room.len > 0);
-        if self.frags() + added > MAX_FRAGS {
+        if self.frags() + added > MAX_FRAGS || self.is_page() {
             return Err(other);
+        }
+        if other.is_page() {
+            other.meta_mut().join();
         }
         let bytes = other.meta().total;
         let mut first = other.into_meta();
@@ -178,7 +192,7 @@ impl Packet {
         if head.room.frags > 0 || skip >= usize::from(head.room.len) {
             return self.append_chain_from(other, skip);
         }
-        if self.frags() == MAX_FRAGS {
+        if self.is_full() {
             return Err(other);
         }
         head.pull(skip as u16);
@@ -192,7 +206,7 @@ impl Packet {
     #[cold]
     #[inline(never)]
     fn append_chain_from(&mut self, mut other: Packet, skip: usize) -> Result<(), Packet> {
-        if skip >= other.len() || self.frags() + other.frags() + 1 > MAX_FRAGS {
+        if skip >= other.len() || self.frags() + other.frags() + 1 > MAX_FRAGS || self.is_page() {
             return Err(other);
         }
         other.pull_front(skip);
@@ -202,10 +216,10 @@ impl Packet {
     /// Chains a single chunk behind this packet's bytes; one without bytes is freed.
     ///
     /// # Errors
-    /// Hands the chunk back when the packet has [`MAX_FRAGS`] fragments already.
+    /// Hands the chunk back when the packet has [`MAX_FRAGS`] fragments already, or is a [page](Packet::is_page).
     #[inline]
     pub fn append_buf(&mut self, buf: Buf) -> Result<(), Buf> {
-        if self.frags() == MAX_FRAGS {
+        if self.is_full() {
             return Err(buf);
         }
         if !buf.is_empty() {
@@ -214,6 +228,12 @@ impl Packet {
             self.link(meta, meta.as_ptr(), 1, bytes);
         }
         Ok(())
+    }
+
+    /// Whether no fragment can be added.
+    #[inline]
+    fn is_full(&self) -> bool {
+        self.frags() == MAX_FRAGS || self.is_page()
     }
 
     /// Links the owned chunks `first ..= last` behind what is there.
@@ -268,8 +288,10 @@ impl<'a> Iterator for Chunks<'a> {
     fn next(&mut self) -> Option<Chunk<'a>> {
         let meta = self.next?;
         self.next = chained(meta);
+        // Only where head and fragment are one has it no length of its own.
+        let len = if meta.room.len > 0 { usize::from(meta.room.len) } else { meta.total as usize };
         // SAFETY: data and len describe bytes inside the chunk, which the borrowed packet owns; what may change under
         // us is marked foreign.
-        Some(unsafe { Chunk::new(meta.data, usize::from(meta.room.len), meta.flags & flag::FOREIGN != 0) })
+        Some(unsafe { Chunk::new(meta.data, len, meta.flags & flag::FOREIGN != 0) })
     }
 }

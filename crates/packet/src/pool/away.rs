@@ -1,4 +1,4 @@
-//! Fragments of another pool, gathered while packets are freed, to go home together.
+//! Fragments and packets of another pool, gathered while packets are freed, to go home together.
 
 use super::shared::Shared;
 use crate::meta::Meta;
@@ -38,6 +38,16 @@ impl Away {
             // SAFETY: as the caller's.
             _ => unsafe { self.take_chain(first, head) },
         }
+    }
+
+    /// As `take`, for a packet: false as well if its head is of the pool `own`.
+    ///
+    /// # Safety
+    /// As for `take`.
+    #[inline]
+    pub(super) unsafe fn take_whole(&mut self, head: *mut Meta, own: NonNull<Shared>) -> bool {
+        // SAFETY: the chain is owned by the caller.
+        unsafe { (*head).owner != own && self.take(head, own) }
     }
 
     /// # Safety

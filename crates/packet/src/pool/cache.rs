@@ -121,6 +121,19 @@ impl Cache {
         got
     }
 
+    /// Puts an empty head, with room for a linear part, in front of a packet that is a [page](Packet::is_page); what travels beside its
+    /// bytes stays. All other packets have a head already. False, and nothing is changed, when the pool is dry.
+    pub fn give_head(&mut self, packet: &mut Packet) -> bool {
+        if packet.is_page() {
+            let Some(mut head) = self.alloc() else { return false };
+            head.take_work_of(packet);
+            let page = replace(packet, head);
+            // A head without fragments has room for one.
+            let _ = packet.append(page);
+        }
+        true
+    }
+
     /// Frees a packet and all its fragments.
     #[inline]
     pub fn free(&mut self, packet: Packet) {
@@ -165,7 +178,15 @@ impl Cache {
             magazine.len += run;
             // SAFETY: the magazine and `away` own the chunks of the first `run` packets now.
             unsafe { left.forget(run) };
-            if let Some(odd) = left.next() {
+            let others = left.peek().zip(self.plain).map_or(0, |(packets, own)| {
+                // SAFETY: the packets own their chains, and are forgotten below as far as they are taken.
+                packets.iter().take_while(|packet| unsafe { away.take_whole(packet.as_ptr(), own) }).count()
+            });
+            // SAFETY: `away` owns the chains of the next `others` packets now.
+            unsafe { left.forget(others) };
+            if others == 0
+                && let Some(odd) = left.next()
+            {
                 self.free(odd);
             }
         }

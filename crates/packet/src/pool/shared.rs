@@ -4,7 +4,7 @@ use super::depot::Depot;
 use super::returned::Returned;
 use super::{Direction, Floors, MAGAZINE, PoolConfig, PoolError, PoolStats};
 use crate::meta::{Meta, flag};
-use crate::pages::Owner;
+use crate::pages::{Owner, Token};
 use crate::region::{Backing, Region};
 use crate::sync::{AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::cell::UnsafeCell;
@@ -33,6 +33,8 @@ pub(crate) struct Shared {
     refs: Box<[AtomicU32]>,
     /// For views: what each keeps alive. Only the owner of the chunk touches its entry.
     keeps: Box<[UnsafeCell<Option<NonNull<Meta>>>]>,
+    /// For pages: what their owner calls each. As for `keeps`.
+    names: Box<[UnsafeCell<Token>]>,
     pub(crate) depot: Depot,
     returned: Returned,
     caches: AtomicUsize,
@@ -42,8 +44,8 @@ pub(crate) struct Shared {
     awaited: AtomicIsize,
 }
 
-// SAFETY: regions are address ranges, depot and list synchronise themselves, and a `keeps` entry is touched only by whoever
-// owns the chunk of that index.
+// SAFETY: regions are address ranges, depot and list synchronise themselves, and an entry of `keeps` or `names` is touched only by
+// whoever owns the chunk of that index.
 unsafe impl Send for Shared {}
 // SAFETY: as for Send.
 unsafe impl Sync for Shared {}
@@ -60,7 +62,8 @@ impl Shared {
         let fill = (capacity / 16).clamp(1, MAGAZINE);
         // Full ones for every chunk, two for each cache, and one more so that an exchange always finds an empty one. Pages lie in none.
         let magazines = if max_caches > 0 { capacity.div_ceil(fill) + 2 * max_caches + 1 } else { 0 };
-        let (is_data, is_view) = (matches!(kind, Kind::Data), matches!(kind, Kind::View));
+        let (is_data, is_view, is_page) =
+            (matches!(kind, Kind::Data), matches!(kind, Kind::View), matches!(kind, Kind::Page(_)));
         let shared = Box::new(Shared {
             kind,
             chunk: if is_data { chunk as u16 } else { 0 },
@@ -70,6 +73,7 @@ impl Shared {
             metas: Region::new(capacity * size_of::<Meta>(), Backing::HugePreferred)?,
             refs: (0..capacity).map(|_| AtomicU32::new(0)).collect(),
             keeps: (0..if is_view { capacity } else { 0 }).map(|_| UnsafeCell::new(None)).collect(),
+            names: (0..if is_page { capacity } else { 0 }).map(|_| UnsafeCell::default()).collect(),
             region,
             depot: Depot::new(magazines as u32, fill),
             returned: Returned::new(),
@@ -216,17 +220,37 @@ impl Shared {
         }
     }
 
+    /// Notes what its owner calls a page.
+    ///
+    /// # Safety
+    /// The caller owns `meta`, a chunk of this pool of pages.
+    #[inline]
+    pub(crate) unsafe fn name(&self, meta: NonNull<Meta>, token: Token) {
+        // SAFETY: the entry belongs to the owner of the chunk, which is the caller.
+        unsafe { *self.names[self.index(meta)].get() = token };
+    }
+
+    /// What its owner calls a page.
+    ///
+    /// # Safety
+    /// As for [`name`](Shared::name).
+    #[inline]
+    pub(crate) unsafe fn name_of(&self, meta: NonNull<Meta>) -> Token {
+        // SAFETY: the entry belongs to the owner of the chunk, which is the caller.
+        unsafe { *self.names[self.index(meta)].get() }
+    }
+
     /// Tells the owner of a page that came home to an orphan.
     ///
     /// # Safety
     /// The caller owns `meta`, a chunk of this pool.
     unsafe fn came_late(&self, meta: NonNull<Meta>) {
-        // SAFETY: owned by the caller.
-        let meta = unsafe { meta.as_ref() };
         if let Kind::Page(owner) = &self.kind
-            && meta.flags & flag::FOREIGN != 0
+            // SAFETY: owned by the caller.
+            && unsafe { meta.as_ref() }.flags & flag::FOREIGN != 0
         {
-            owner.came_late(meta.token().0);
+            // SAFETY: as above, and of this pool of pages.
+            owner.came_late(unsafe { self.name_of(meta) }.word);
         }
     }
 

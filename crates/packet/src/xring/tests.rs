@@ -109,7 +109,12 @@ mod model {
                         prop_assert!(ready >= n.min(shown.len() as u32));
                         prop_assert_eq!(ours.waiting(), shown.len() as u32);
                         for _ in 0..n.min(ready) {
-                            prop_assert_eq!(Some(ours.pop()), shown.pop_front());
+                            let entry = ours.pop();
+                            // Put back, it is the next one again.
+                            ours.put_back();
+                            prop_assert!(ours.ready(1) > 0);
+                            prop_assert_eq!(ours.pop(), entry);
+                            prop_assert_eq!(Some(entry), shown.pop_front());
                         }
                     }
                     _ => ours.release(),

@@ -104,3 +104,52 @@ fn copies_wait_for_room_in_the_completion_ring() {
     drop((got, back, app));
     rig.end();
 }
+
+#[test]
+fn frames_of_one_piece_are_pages_without_a_head_unless_the_egress_wants_room_and_all_leave_in_order() {
+    for (headroom, alone) in [(0, true), (32, false)] {
+        let mut rig = Rig::new("");
+        rig.rx.shape(TxShape { linear: TxLinear::None, headroom, tailroom: 0 });
+        let umem = Umem::new(64, 2048).unwrap();
+        let mut app = rig.connect(&umem, "default");
+        let mut sent = frames(&umem, 6, LEN);
+        // The second and the third are one packet.
+        sent[1].set_continues(true);
+        app.tx(&mut sent).unwrap();
+        let mut batch = rig.receive(5);
+        let bytes: Vec<_> = batch.iter().map(|packet| (packet.to_vec()[0], packet.len(), packet.frags())).collect();
+        assert_eq!(bytes, [(0, LEN, 1), (1, 2 * LEN, 2), (3, LEN, 1), (4, LEN, 1), (5, LEN, 1)]);
+        assert!(batch.iter().all(|packet| packet.linear().is_empty() && packet.headroom() >= headroom.into()));
+        // Behind a packet in pieces the burst goes on with heads; the next one begins without.
+        assert_eq!((batch.as_slice()[0].is_page(), batch.as_slice()[1].is_page()), (alone, false));
+        drop(std::mem::take(&mut batch));
+        rig.rx.rx(&mut batch);
+        let mut back = Vec::new();
+        assert_eq!(app.completions(&mut back).unwrap(), 6);
+        app.tx(&mut frames(&umem, 2, LEN)).unwrap();
+        let batch = rig.receive(2);
+        assert!(batch.iter().all(|packet| packet.is_page() == alone));
+        drop((batch, back, app));
+        rig.end();
+    }
+}
+
+#[test]
+fn pages_without_heads_are_taken_where_no_buffer_is_left_and_frames_in_pieces_wait_for_one() {
+    let mut rig = Rig::new("");
+    let umem = Umem::new(64, 2048).unwrap();
+    let mut app = rig.connect(&umem, "default");
+    let mut cache = rig.pool.cache(Direction::Tx).unwrap();
+    let all: Vec<_> = std::iter::from_fn(|| cache.alloc()).collect();
+    let mut sent = frames(&umem, 4, LEN);
+    sent[2].set_continues(true);
+    app.tx(&mut sent).unwrap();
+    let batch = rig.receive(2);
+    let mut more = Batch::new();
+    assert_eq!((0..10).map(|_| rig.rx.rx(&mut more)).sum::<usize>(), 0, "the third is read again, and not lost");
+    drop((all, cache));
+    let pieces = rig.receive(1);
+    assert_eq!((batch.len(), pieces.as_slice()[0].to_vec()), (2, [[2; LEN], [3; LEN]].concat()));
+    drop((batch, pieces, app));
+    rig.end();
+}
