@@ -75,7 +75,7 @@ fn storm(hold: Duration) {
     let table = Arc::new(Table::new(2).unwrap());
     let made = connect(&LaneConfig { ring: 64, ..Default::default() }, &table, 1).unwrap();
     let wire: Wire = Mutex::new([0; FLOWS]);
-    let end = Instant::now() + Duration::from_secs(30);
+    let end = Instant::now() + Duration::from_secs(300);
     let mut steer = made.steers.into_iter().next().unwrap();
     let mut moves = 0;
     std::thread::scope(|s| {
