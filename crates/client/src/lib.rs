@@ -60,10 +60,12 @@
 
 mod handshake;
 pub mod protocol;
+mod request;
 mod socket;
 mod umem;
 
 pub use handshake::Session;
 pub use protocol::Sizes;
+pub use request::{Segmentation, Segments};
 pub use socket::{Config, Error, Socket};
 pub use umem::{Frame, Umem};

@@ -2,7 +2,8 @@
 
 use crate::handshake::Session;
 use crate::protocol::{HEADER, Hello, Malformed, Refusal, Sizes, Statistic, Statistics, Welcome};
-use crate::umem::{Frame, METADATA, Umem};
+use crate::request::asks_for_segments;
+use crate::umem::{Frame, Umem};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -23,6 +24,8 @@ pub struct Config {
     /// Take super-packets whole, and packets with partial checksums: [`Frame::vnet_header`] says what is to be done. Wants 10 bytes of
     /// headroom.
     pub offloads: bool,
+    /// Send super-packets, that the egress cuts or the datapath: [`Frame::request_segmentation`], or as they were received.
+    pub segmentation: bool,
     /// Bytes of chunks that may be on their way; 0 for the datapath's default.
     pub budget: u64,
     /// The [number](Welcome::session) of another session of the same [`Umem`], to be one with it: the datapath maps the memory once, and
@@ -43,6 +46,7 @@ impl Default for Config {
             headroom: 0,
             pieces: true,
             offloads: false,
+            segmentation: false,
             budget: 0,
             share: 0,
             queue: None,
@@ -86,6 +90,10 @@ pub enum Error {
     /// A frame without bytes; it is the first of those that were handed in.
     #[error("the frame is empty")]
     Empty,
+    /// A super-packet that this session may not send; its first frame is the first of those that were handed in. See
+    /// [`Config::segmentation`].
+    #[error("the session was not opened to send super-packets")]
+    Segmentation,
 }
 
 pub(crate) fn os(step: &'static str) -> impl FnOnce(io::Error) -> Error {
@@ -116,6 +124,7 @@ pub struct Socket<'u> {
     completion: Consumer<Mapped<u64>>,
     statistics: Mapped<u64>,
     holders: Box<[Holder]>,
+    segmentation: bool,
     welcome: Welcome,
 }
 
@@ -137,7 +146,8 @@ impl<'u> Socket<'u> {
             rings: config.rings,
             budget: config.budget,
             share: config.share,
-            tx_metadata: METADATA,
+            tx_metadata: HEADER as u32,
+            segmentation: config.segmentation,
             queue: config.queue,
             rules: config.rules.join("\n"),
         };
@@ -168,6 +178,7 @@ impl<'u> Socket<'u> {
             completion: Consumer::new(completion),
             statistics,
             holders: vec![Holder::Us; umem.count() as usize].into(),
+            segmentation: config.segmentation,
             welcome,
         })
     }
@@ -185,16 +196,19 @@ impl<'u> Socket<'u> {
     /// Sends frames from the front of `frames`, as many as the ring has room for; returns how many. The others stay, in order.
     ///
     /// # Errors
-    /// [`Error::Foreign`] or [`Error::Empty`] for the frame that is first in `frames` then; those in front of it have been sent.
+    /// [`Error::Foreign`], [`Error::Empty`] or [`Error::Segmentation`] for the frame that is first in `frames` then; those in front of it
+    /// have been sent.
     pub fn tx(&mut self, frames: &mut Vec<Frame<'u>>) -> Result<usize, Error> {
         let want = u32::try_from(frames.len()).unwrap_or(u32::MAX);
         let n = (self.tx.free(want) as usize).min(frames.len());
-        let bad = frames.iter().take(n).find_map(|frame| match frame {
+        let bad = |frame: &Frame<'u>| match frame {
             frame if !std::ptr::eq(frame.umem(), self.umem) => Some(Error::Foreign),
-            frame => frame.bytes().is_empty().then_some(Error::Empty),
-        });
-        let good = |frame: &Frame<'u>| std::ptr::eq(frame.umem(), self.umem) && !frame.bytes().is_empty();
-        let n = frames.iter().take(n).take_while(|frame| good(frame)).count();
+            frame if frame.bytes().is_empty() => Some(Error::Empty),
+            _ if self.segmentation => None,
+            frame => frame.vnet_header().is_some_and(asks_for_segments).then_some(Error::Segmentation),
+        };
+        let first = frames.iter().take(n).enumerate().find_map(|(i, frame)| bad(frame).map(|error| (i, error)));
+        let (n, bad) = first.map_or((n, None), |(i, error)| (i, Some(error)));
         for frame in frames.drain(..n) {
             let options = frame.options();
             let (index, start, len) = frame.into_parts();

@@ -1,6 +1,7 @@
 //! Memory that is shared with the datapath, and the frames in it.
 
-use crate::protocol::{Address, CHUNK, HEADER, MAX_CHUNKS, REQUEST_CHECKSUM};
+use crate::protocol::{Address, CHUNK, HEADER, MAX_CHUNKS};
+use crate::request::{self, Segmentation};
 use crate::socket::Error;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -50,7 +51,7 @@ impl Umem {
     /// A frame of its own, empty; `None` when all are in use.
     pub fn alloc(&self) -> Option<Frame<'_>> {
         let index = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
-        Some(Frame { umem: self, index, start: 0, len: 0, continues: false, described: false, requests: false })
+        Some(Frame { umem: self, index, start: 0, len: 0, continues: false, described: false })
     }
 
     /// Number of chunks.
@@ -107,12 +108,7 @@ pub struct Frame<'u> {
     continues: bool,
     /// There is a virtio-net header in front.
     described: bool,
-    /// There is metadata of ours in front.
-    requests: bool,
 }
-
-/// Bytes of metadata in front of a frame that is sent.
-pub(crate) const METADATA: u32 = 16;
 
 impl<'u> Frame<'u> {
     /// The frame of a chunk.
@@ -121,7 +117,7 @@ impl<'u> Frame<'u> {
     pub(crate) fn of(umem: &'u Umem, index: u32, range: Range<u32>, options: u32) -> Frame<'u> {
         let len = range.end.saturating_sub(range.start);
         let (continues, described) = (options & Desc::CONTINUED != 0, options & Desc::METADATA != 0);
-        Frame { umem, index, start: range.start, len, continues, described, requests: false }
+        Frame { umem, index, start: range.start, len, continues, described }
     }
 
     /// Gives up the frame without making it free: its chunk, first byte, length.
@@ -161,7 +157,7 @@ impl<'u> Frame<'u> {
         let fits = start.checked_add(len).is_some_and(|end| end <= self.umem.chunk);
         if fits {
             (self.start, self.len) = (start, len);
-            (self.described, self.requests) = (false, false);
+            self.described = false;
         }
         fits
     }
@@ -176,8 +172,10 @@ impl<'u> Frame<'u> {
         fits
     }
 
-    /// The virtio-net header of a received packet that is not finished, in the first of its frames, as it came; `None` for a packet
+    /// The virtio-net header of a packet that is not finished, in the first of its frames, as it came or was asked for; `None` for a packet
     /// that nothing is to be done about. See [`Config::offloads`](crate::Config::offloads).
+    ///
+    /// A packet that came with one is sent with it, unless its first frame's range was changed.
     pub fn vnet_header(&self) -> Option<[u8; HEADER]> {
         let start = (self.start as usize).checked_sub(HEADER).filter(|_| self.described)?;
         let at = self.index as usize * self.umem.chunk as usize + start;
@@ -187,29 +185,37 @@ impl<'u> Frame<'u> {
 
     /// Asks for a checksum to be completed, in the first frame of a packet: the sum from byte `start` of the packet to its end goes into the
     /// field `offset` bytes behind that, which holds the sum over the pseudo-header. False, and nothing is asked for, unless the frame
-    /// begins 16 bytes into its chunk or later: what is asked for lies there. Changing the frame's range forgets it.
+    /// begins 10 bytes into its chunk or later: what is asked for lies there. Changing the frame's range forgets it.
     #[must_use]
     pub fn request_checksum(&mut self, start: u16, offset: u16) -> bool {
-        if self.start < METADATA {
-            return false;
+        self.describe(request::checksum(start, offset))
+    }
+
+    /// Asks for a super-packet to be cut, in the first of its frames, which has all of its headers or is continued by those that have: the
+    /// egress cuts it if it can, else the datapath. A session that may send super-packets
+    /// ([`Config::segmentation`](crate::Config::segmentation)) sends them in up to
+    /// [`MAX_SUPER_PIECES`](crate::protocol::MAX_SUPER_PIECES) frames. A request that is not true of the packet costs the session. False as
+    /// for [`request_checksum`](Frame::request_checksum).
+    #[must_use]
+    pub fn request_segmentation(&mut self, segmentation: Segmentation) -> bool {
+        self.describe(segmentation.header())
+    }
+
+    /// Writes a virtio-net header in front of the frame.
+    fn describe(&mut self, header: [u8; HEADER]) -> bool {
+        let fits = self.start as usize >= HEADER;
+        if fits {
+            // SAFETY: the bytes in front of the frame lie in its chunk, which no other frame stands for.
+            unsafe { self.umem.region.base().add(self.at() - HEADER).cast::<[u8; HEADER]>().write(header) };
+            self.described = true;
         }
-        let ([a, b], [c, d]) = (start.to_ne_bytes(), offset.to_ne_bytes());
-        let mut bytes = [0; METADATA as usize];
-        bytes[..8].copy_from_slice(&REQUEST_CHECKSUM.to_ne_bytes());
-        bytes[8..12].copy_from_slice(&[a, b, c, d]);
-        // SAFETY: the bytes in front of the frame lie in its chunk, which no other frame stands for.
-        unsafe {
-            let at = self.umem.region.base().add(self.at() - bytes.len());
-            at.cast::<[u8; METADATA as usize]>().write(bytes);
-        }
-        self.requests = true;
-        true
+        fits
     }
 
     /// What its descriptor says.
     pub(crate) fn options(&self) -> u32 {
         let continued = if self.continues { Desc::CONTINUED } else { 0 };
-        continued | if self.requests { Desc::METADATA } else { 0 }
+        continued | if self.described { Desc::METADATA } else { 0 }
     }
 
     /// Whether the packet goes on in the next frame.
@@ -217,7 +223,7 @@ impl<'u> Frame<'u> {
         self.continues
     }
 
-    /// Says whether the packet goes on in the next frame that is sent; a packet has up to 18.
+    /// Says whether the packet goes on in the next frame that is sent; a packet has up to 18, a super-packet up to 64.
     pub fn set_continues(&mut self, continues: bool) {
         self.continues = continues;
     }

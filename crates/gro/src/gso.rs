@@ -25,7 +25,7 @@ use towpath_wire::checksum::{self, add, finish, finish_udp, swap_for_odd};
 
 use crate::bytes::{be16, be32, length_field, put16, put32, sum, u8_at};
 use crate::fixup::{self, Describe};
-use crate::layout::{Hint, Layout, Link, MAX_HEADER, Unknown, walk};
+use crate::layout::{Hint, Layout, Link, MAX_HEADER, Outer, Unknown, walk};
 use crate::offload::{Checksum, Gso, GsoKind, Offload};
 
 /// The smallest segment size accepted for TCP, as in the kernel: below it, headers are amplified
@@ -156,10 +156,7 @@ impl<'a, I: Iterator<Item = &'a [u8]> + Clone> Split<'a, I> {
             let template = Template::new(headers, len, link, gso, offload.checksum)?;
             split.size = usize::from(gso.size);
             split.left = len - usize::from(template.layout.header);
-            split.packets = split.left.div_ceil(split.size).max(1);
-            if gso.kind == GsoKind::Udp && split.packets > MAX_UDP_SEGMENTS {
-                return Err(GsoError::Size);
-            }
+            split.packets = template.packets(len)?;
             split.payload.skip(template.layout.header.into());
             split.template = Some(template);
         }
@@ -260,7 +257,38 @@ impl<'a, I: Iterator<Item = &'a [u8]> + Clone> Split<'a, I> {
     }
 }
 
+/// What a super-packet is cut into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cuts {
+    /// Bytes of headers, in front of the payload of each segment.
+    pub header: usize,
+    /// Segments.
+    pub packets: usize,
+    /// Whether the headers are those of a tunnel as well.
+    pub tunneled: bool,
+}
+
+impl Cuts {
+    /// Foretells how a super-packet of `len` bytes is cut, from its beginning alone: `start` has all of its headers.
+    ///
+    /// # Errors
+    ///
+    /// What [`Split::new`] would say.
+    pub fn of(start: &[u8], len: usize, link: Link, gso: Gso, checksum: Checksum) -> Result<Self, GsoError> {
+        let start = start.get(..len).unwrap_or(start);
+        let template = Template::new(start, len, link, gso, checksum)?;
+        let Layout { header, outer, .. } = template.layout;
+        Ok(Self { header: header.into(), packets: template.packets(len)?, tunneled: outer != Outer::None })
+    }
+}
+
 impl Template {
+    /// Segments of a super-packet of `len` bytes.
+    fn packets(&self, len: usize) -> Result<usize, GsoError> {
+        let packets = (len - usize::from(self.layout.header)).div_ceil(self.gso.size.into()).max(1);
+        if self.layout.udp && packets > MAX_UDP_SEGMENTS { Err(GsoError::Size) } else { Ok(packets) }
+    }
+
     fn new(headers: &[u8], len: usize, link: Link, gso: Gso, checksum: Checksum) -> Result<Self, GsoError> {
         let udp = gso.kind == GsoKind::Udp;
         if gso.size == 0 || (!udp && gso.size < MIN_TCP_SIZE) {

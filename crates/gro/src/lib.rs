@@ -52,7 +52,7 @@ mod virtio;
 
 pub use auto::Auto;
 pub use gro::{Config, Gro};
-pub use gso::{Checksums, GsoError, MAX_UDP_SEGMENTS, MIN_TCP_SIZE, Split, complete};
+pub use gso::{Checksums, Cuts, GsoError, MAX_UDP_SEGMENTS, MIN_TCP_SIZE, Split, complete};
 pub use layout::Link;
 pub use linear::Linear;
 pub use offload::{Checksum, Gso, GsoKind, Offload, Tunnel, TunnelKind};

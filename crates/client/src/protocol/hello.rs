@@ -30,9 +30,11 @@ pub struct Hello {
     /// A session of which this one shares the memory, 0 for none. The memory is handed over again, as proof; all that is said of it must
     /// be the same.
     pub share: u64,
-    /// Bytes in front of a sent frame that are metadata, where its descriptor says that there is some: 0 for none, else a multiple of 8
-    /// from 16 to 248 (`tx_metadata_len` of AF_XDP).
+    /// Bytes in front of a sent frame that are metadata, where its descriptor says that there is some: 0 for none,
+    /// [`HEADER`](super::HEADER) for a virtio-net header, else a multiple of 8 from 16 to 248 (`tx_metadata_len` of AF_XDP).
     pub tx_metadata: u32,
+    /// Whether it may send super-packets, that others cut. Wants virtio-net headers.
+    pub segmentation: bool,
     /// The queue of the port that the session is to live on; `None` for the one with the fewest.
     pub queue: Option<u16>,
     /// Which received packets the application wants, a match a line as in the rules of the datapath (`udp dport 53`), or
@@ -46,6 +48,8 @@ const PIECES: u32 = 1;
 const UNALIGNED: u32 = 2;
 /// Super-packets and partial checksums.
 const OFFLOADS: u32 = 4;
+/// Super-packets may be sent.
+const SEGMENTATION: u32 = 1 << 3;
 /// A socket instead of an eventfd.
 const ONE_DESCRIPTOR: u32 = 1 << 4;
 /// Descriptors that can't be are counted.
@@ -69,6 +73,7 @@ impl Default for Hello {
             budget: 0,
             share: 0,
             tx_metadata: 0,
+            segmentation: false,
             queue: None,
             rules: String::new(),
         }
@@ -102,8 +107,10 @@ impl Hello {
         check(room, "headroom", self.headroom.into(), "at most half of a chunk")?;
         let room = !self.offloads || (self.pieces && self.headroom as usize >= HEADER);
         check(room, "headroom", self.headroom.into(), "at least 10, and packets in pieces, for what is not finished")?;
-        let room = matches!(self.tx_metadata, 0 | 16..256) && self.tx_metadata.is_multiple_of(8);
-        check(room, "tx_metadata", self.tx_metadata.into(), "0, or a multiple of 8 from 16 to 248")?;
+        let header = self.tx_metadata as usize == HEADER;
+        let room = header || (matches!(self.tx_metadata, 0 | 16..256) && self.tx_metadata.is_multiple_of(8));
+        check(room, "tx_metadata", self.tx_metadata.into(), "0, 10, or a multiple of 8 from 16 to 248")?;
+        check(header || !self.segmentation, "tx_metadata", self.tx_metadata.into(), "10 to send super-packets")?;
         check(self.umem / chunk <= MAX_CHUNKS, "umem", self.umem, "at most 1048576 chunks")?;
         for size in self.rings.each() {
             let power = RING.contains(&size) && size.is_power_of_two();
@@ -120,6 +127,7 @@ impl Hello {
         let flags = flag(self.pieces, PIECES)
             | flag(self.unaligned, UNALIGNED)
             | flag(self.offloads, OFFLOADS)
+            | flag(self.segmentation, SEGMENTATION)
             | flag(self.one_descriptor, ONE_DESCRIPTOR)
             | flag(self.lenient, LENIENT);
         [VERSION, flags].iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
@@ -147,7 +155,7 @@ impl Hello {
         if version != VERSION {
             return Err(Malformed::Version(version));
         }
-        if flags & !(PIECES | UNALIGNED | OFFLOADS | ONE_DESCRIPTOR | LENIENT) != 0 {
+        if flags & !(PIECES | UNALIGNED | OFFLOADS | SEGMENTATION | ONE_DESCRIPTOR | LENIENT) != 0 {
             return Err(Malformed::Flags(flags));
         }
         let (umem, budget) = (fields.u64()?, fields.u64()?);
@@ -184,6 +192,7 @@ impl Hello {
             budget,
             share,
             tx_metadata,
+            segmentation: flags & SEGMENTATION != 0,
             queue,
             rules,
         };

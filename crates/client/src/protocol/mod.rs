@@ -36,11 +36,18 @@
 //! then, and the ten bytes in front of the piece, in its headroom, are a virtio-net header, as TUN/TAP and AF_PACKET have it: kind and
 //! size of the segments, where the checksum begins and lies.
 //!
-//! **Metadata of sent frames,** as AF_XDP has it ([`Hello::tx_metadata`]): a first descriptor with
-//! [`METADATA`](towpath_packet::xring::Desc::METADATA) has so many bytes of metadata in front of its frame, in the same chunk. They begin
-//! with 64 bits of flags, of which [`REQUEST_CHECKSUM`] is known: the 16 bits behind are where the sum begins, from the first
-//! byte of the packet, the next 16 where its field lies from there; the field has the sum over the pseudo-header. A device does
-//! the rest, or the datapath.
+//! **Metadata of sent frames** ([`Hello::tx_metadata`]): a first descriptor with
+//! [`METADATA`](towpath_packet::xring::Desc::METADATA) has so many bytes of metadata in front of its frame, in the same chunk. What they
+//! ask for a device does, or the datapath.
+//!
+//! * [`HEADER`] bytes are a virtio-net header, as in front of received packets, so that what was received may be sent as it is. It asks for
+//!   a checksum (`VIRTIO_NET_HDR_F_NEEDS_CSUM`; the field has the sum over the pseudo-header), and, in a session that said
+//!   so ([`Hello::segmentation`]), for segmentation: a super-packet, in up to [`MAX_SUPER_PIECES`] pieces, that is cut into at most
+//!   [`MAX_SEGMENTS`], none of them longer than the port sends. Its headers must be those of what `gso_type` names, outside of tunnels,
+//!   within the first [`MAX_SUPER_HEADERS`] bytes, its checksum partial. `VIRTIO_NET_HDR_F_DATA_VALID` is allowed and means nothing:
+//!   nobody takes the application's word for a checksum. `hdr_len` is a hint that nobody needs.
+//! * More bytes are AF_XDP's metadata: 64 bits of flags, of which [`REQUEST_CHECKSUM`] is known, then 16 bits of where the sum begins, from
+//!   the first byte of the packet, and 16 of where its field lies from there.
 //!
 //! **Waking.** `XDP_RING_NEED_WAKEUP` in the TX ring's flags: the datapath sleeps; the application writes to the kick after it has
 //! published descriptors. The same bit in the RX ring's flags, which the application sets, and which is set at first: the datapath sends
@@ -53,7 +60,8 @@
 //! that reads from it loses nothing. It is not writable as long as the datapath has left more in the TX ring than half of what it holds. The RX ring's flag has no meaning then.
 //!
 //! **What ends a session,** besides closing the connection: a counter that is ahead of its ring, a descriptor that is empty, leaves its
-//! chunk or has options that do not exist, a chunk that the datapath has already, and any message after the first.
+//! chunk or has options that do not exist, metadata that is not true of its packet, a chunk that the datapath has already, and any message
+//! after the first.
 //!
 //! **Lenient sessions,** for programs that were written for AF_XDP ([`Hello::lenient`]), lose what they did wrong and go on: a descriptor that can't
 //! be is counted and completed unsent, and so are the pieces in front of it; the next descriptor begins a packet. An entry of the FILL
@@ -81,10 +89,14 @@ pub const VERSION: u32 = 1;
 pub const MAX_RULES: usize = 4096;
 /// Pieces that a packet may have.
 pub const MAX_PIECES: usize = 18;
-/// Pieces that a received super-packet may have; one that would have more comes as segments.
+/// Pieces that a super-packet may have; one that would be received in more comes as segments.
 pub const MAX_SUPER_PIECES: usize = 64;
-/// Bytes of the virtio-net header (`struct virtio_net_hdr`, virtio 1.2 §5.1.6, in the machine's byte order) in front of a received packet
-/// that is not finished.
+/// Segments that a sent super-packet may ask for, as many as Linux cuts one of UDP into (`UDP_MAX_SEGMENTS`).
+pub const MAX_SEGMENTS: usize = 128;
+/// Bytes of headers that a sent super-packet may have.
+pub const MAX_SUPER_HEADERS: usize = 256;
+/// Bytes of the virtio-net header (`struct virtio_net_hdr`, virtio 1.2 §5.1.6, in the machine's byte order) in front of a packet that is
+/// not finished.
 pub const HEADER: usize = 10;
 /// Flag in the metadata of a sent frame: a checksum is to be completed (`XDP_TXMD_FLAGS_CHECKSUM`).
 pub const REQUEST_CHECKSUM: u64 = 2;

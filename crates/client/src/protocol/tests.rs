@@ -16,6 +16,7 @@ fn hello() -> Hello {
         budget: 77,
         share: 9,
         tx_metadata: 0,
+        segmentation: false,
         queue: Some(3),
         rules,
     }
@@ -30,6 +31,7 @@ fn messages_arrive_as_they_were_sent() {
         Hello { one_descriptor: true, ..hello() },
         Hello { lenient: true, ..hello() },
         Hello { offloads: true, tx_metadata: 24, ..hello() },
+        Hello { segmentation: true, tx_metadata: 10, ..hello() },
     ] {
         assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
     }
@@ -67,13 +69,14 @@ fn every_cut_of_a_message_is_refused() {
 #[test]
 fn numbers_out_of_their_range_are_named() {
     type Change = fn(&mut Hello);
-    let cases: [(Change, &str); 17] = [
+    let cases: [(Change, &str); 18] = [
         (|h| (h.unaligned, h.chunk) = (true, 255), "chunk"),
         (|h| (h.unaligned, h.umem) = (true, 2047), "umem"),
         (|h| (h.unaligned, h.umem) = (true, u64::MAX), "umem"),
         (|h| (h.offloads, h.headroom) = (true, 9), "headroom"),
         (|h| (h.offloads, h.pieces) = (true, false), "headroom"),
         (|h| h.tx_metadata = 8, "tx_metadata"),
+        (|h| (h.segmentation, h.tx_metadata) = (true, 16), "tx_metadata"),
         (|h| h.tx_metadata = 20, "tx_metadata"),
         (|h| h.tx_metadata = 256, "tx_metadata"),
         (|h| h.chunk = 3000, "chunk"),

@@ -178,8 +178,8 @@ impl Memory {
         }
     }
 
-    /// The first of `len` bytes in front of a frame, if they are in the same chunk.
-    pub(super) fn in_front(&self, addr: u64, len: u32) -> Option<[u8; 16]> {
+    /// The first `N` of `len` bytes in front of a frame, if they are in the same chunk.
+    pub(super) fn in_front<const N: usize>(&self, addr: u64, len: u32) -> Option<[u8; N]> {
         let (at, room) = if self.is_unaligned() {
             let at = Address::of(addr).at();
             (at, at)

@@ -35,6 +35,7 @@
 //! the bytes are foreign, never seen as a slice.
 
 mod app;
+mod asking;
 mod config;
 mod copying;
 mod events;
@@ -111,7 +112,7 @@ pub fn open(config: Config) -> Result<SockPort, PortError> {
         max_chunks: MAX_FRAGS as u16 + 1,
         tx_offloads: steer::TAKEN,
         // What an application asks for, and the egress can't do, the route does.
-        rx_offloads: Offloads::CSUM,
+        rx_offloads: steer::TAKEN,
         max_queues: config.queues,
         finite: false,
         abilities: Vec::new(),

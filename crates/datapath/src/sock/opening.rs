@@ -1,6 +1,7 @@
 //! The handshake: from what an application asks for to a session, or the reason why not.
 
 use super::Config;
+use super::asking::Metadata;
 use super::gate::Gate;
 use super::line::Line;
 use super::memory::Memory;
@@ -13,7 +14,7 @@ use crate::sys::app::{self, AppRings};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use towpath_client::protocol::{Answer, Code, Hello, MAX_PIECES, Welcome, connection};
+use towpath_client::protocol::{Answer, Code, Hello, MAX_PIECES, MAX_SUPER_PIECES, Welcome, connection};
 use towpath_packet::{Foreign, Owner, Pages, Region};
 
 /// What is asked, and by whom.
@@ -84,7 +85,9 @@ pub(super) fn open(
     }
     let waker = gate.wakers.get(usize::from(queue)).ok_or_else(|| full("no such queue"))?;
     let chunk = u64::from(hello.chunk);
-    let least = 2 * MAX_PIECES as u64 * chunk;
+    let metadata = Metadata::of(hello);
+    let pieces = if metadata.segmentation() { MAX_SUPER_PIECES } else { MAX_PIECES };
+    let least = 2 * pieces as u64 * chunk;
     let budget = if hello.budget == 0 { config.budget } else { hello.budget.min(config.budget) }.max(least);
     // No more can be on its way than the budget allows, or, if that says nothing about their number, than the rings hold; and always some
     // packets.
@@ -133,7 +136,7 @@ pub(super) fn open(
         longest: longest as usize,
         begun: None,
         pieces: 0,
-        metadata: hello.tx_metadata,
+        metadata,
         request: None,
         told: false,
         blocked: false,

@@ -5,16 +5,18 @@
 //!   in pieces, with metadata, or with bytes that are to be linear ──► a head of the pool: copies in it, pages behind it
 //! ```
 
+use super::asking::{Metadata, grant};
 use super::copying::Copying;
 use super::events::Fault;
 use super::roster::Member;
 use super::session::Session;
 use super::statistics::Counted;
+use crate::vnet::VnetHeader;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use towpath_client::protocol::{MAX_PIECES, REQUEST_CHECKSUM, Statistic};
+use towpath_client::protocol::{MAX_PIECES, MAX_SUPER_PIECES, Statistic};
 use towpath_packet::xring::Shared;
-use towpath_packet::{Batch, Cache, Csum, Packet, Pages, xring};
+use towpath_packet::{Batch, Cache, Packet, Pages, xring};
 
 /// Shortest frame: an Ethernet header.
 const SHORTEST: usize = 14;
@@ -52,10 +54,10 @@ pub(super) struct Sending {
     /// The first pieces of a packet, and how many they are.
     pub(super) begun: Option<Packet>,
     pub(super) pieces: usize,
-    /// Bytes of metadata in front of frames, 0 for none.
-    pub(super) metadata: u32,
-    /// Where the checksum of the packet begins and lies, if it asks for one.
-    pub(super) request: Option<(u16, u16)>,
+    /// What may be asked for in front of frames.
+    pub(super) metadata: Metadata,
+    /// What the packet asks for.
+    pub(super) request: Option<VnetHeader>,
     /// Completions were written that the application has not been told of.
     pub(super) told: bool,
     /// There was no room in the COMPLETION ring for all that came home.
@@ -227,14 +229,18 @@ impl Sending {
                 continue;
             }
             let (pieces, request) = (std::mem::take(&mut self.pieces), self.request.take());
-            match added.and_then(|()| request.map_or(Ok(()), |request| ask(packet, request))) {
-                Ok(()) if self.fits(packet.len()) => {
+            let granted = added.and_then(|()| match request {
+                None => Ok(packet.len()),
+                Some(request) => grant(request, packet, tally),
+            });
+            match granted {
+                Ok(len) if self.fits(len) => {
                     tally.bytes += packet.len();
                     packet.set_ingress(0, self.queue);
                     at += 1;
                     continue;
                 }
-                Ok(()) => {}
+                Ok(_) => {}
                 Err(_) if self.lenient => self.skip(pieces, added.is_err().then_some(desc.addr)),
                 Err(fault) => {
                     done = Err(fault);
@@ -272,18 +278,17 @@ impl Sending {
     #[cold]
     fn read_metadata(&mut self, desc: xring::Desc) -> Result<(), Fault> {
         let known = desc.options & !(xring::Desc::CONTINUED | xring::Desc::METADATA) == 0;
-        if !known || self.metadata == 0 || self.pieces > 0 {
+        if !known || self.pieces > 0 {
             return Err(Fault::Descriptor);
         }
-        let metadata = self.session.memory.in_front(desc.addr, self.metadata).ok_or(Fault::Descriptor)?;
-        let [a, b, c, d, e, f, g, h, s0, s1, o0, o1, ..] = metadata;
-        let flags = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
-        if flags & !REQUEST_CHECKSUM != 0 {
-            return Err(Fault::Descriptor);
-        }
-        let (start, offset) = (u16::from_ne_bytes([s0, s1]), u16::from_ne_bytes([o0, o1]));
-        self.request = (flags != 0).then_some((start, offset));
+        self.request = self.metadata.read(&self.session.memory, desc.addr)?;
         Ok(())
+    }
+
+    /// Whether a packet of so many pieces may have another one.
+    #[cold]
+    fn may_go_on(&self) -> bool {
+        self.pieces < MAX_SUPER_PIECES && self.request.is_some_and(|request| request.gso_type != 0)
     }
 
     /// Adds the piece of a descriptor to a packet: copied, or as a page.
@@ -299,7 +304,7 @@ impl Sending {
         if options & !xring::Desc::CONTINUED != 0 {
             self.read_metadata(desc)?;
         }
-        if self.pieces >= MAX_PIECES {
+        if self.pieces >= MAX_PIECES && !self.may_go_on() {
             return Err(Fault::Descriptor);
         }
         let memory = &self.session.memory;
@@ -325,13 +330,4 @@ impl Sending {
         self.charged += memory.truesize((len - n) as u32);
         Ok(())
     }
-}
-
-/// Notes on a packet that its checksum is to be completed.
-#[cold]
-fn ask(packet: &mut Packet, (start, offset): (u16, u16)) -> Result<(), Fault> {
-    let inside = usize::from(start) + usize::from(offset) + 2 <= packet.len();
-    let offset = u8::try_from(offset).ok().filter(|_| inside).ok_or(Fault::Descriptor)?;
-    packet.set_csum(Csum::Partial { start, offset });
-    Ok(())
 }

@@ -10,7 +10,7 @@ mod script;
 
 use proptest::prelude::*;
 use rig::{Honest, Rig, udp, until};
-use rogue::{CHUNK, COUNT, PORT, Rogue};
+use rogue::{CHUNK, COUNT, PORT, Rogue, super_packet};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use towpath_client::Umem;
@@ -25,7 +25,7 @@ const OFFER: u32 = 16;
 fn whoever_breaks_the_protocol_loses_the_session_and_nobody_else_anything() {
     type Crime = fn(&mut Rogue);
     const WHOLE: u64 = COUNT as u64 * CHUNK;
-    let crimes: [(&str, Crime); 26] = [
+    let crimes: [(&str, Crime); 29] = [
         // Counters: ahead by one too many, far ahead, behind, half way round.
         ("bad-counter", |r| r.tx.ring().producer().store(1 + COUNT + 1, Ordering::Release)),
         ("bad-counter", |r| r.tx.ring().producer().store(0, Ordering::Release)),
@@ -49,6 +49,19 @@ fn whoever_breaks_the_protocol_loses_the_session_and_nobody_else_anything() {
         // Options that do not exist.
         ("bad-descriptor", |r| r.send(&[(0, 60, 1 << 31)])),
         ("bad-descriptor", |r| r.send(&[(0, 60, Desc::METADATA << 1)])),
+        // Requests: where none may be, for what is not there, of another packet.
+        ("bad-descriptor", |r| r.send(&[(0, 60, Desc::METADATA)])),
+        ("bad-descriptor", |r| {
+            let (header, start) = super_packet(7);
+            let at = r.describe(0, &header, &start);
+            r.send(&[(at, 2000, Desc::METADATA)]);
+        }),
+        ("bad-descriptor", |r| {
+            let (header, mut start) = super_packet(500);
+            start[23] = 17;
+            let at = r.describe(0, &header, &start);
+            r.send(&[(at, 2000, Desc::METADATA)]);
+        }),
         // Chunks that the datapath has: sent twice, posted twice, posted and sent.
         ("bad-chunk", |r| r.send(&[(0, 60, Desc::CONTINUED), (0, 60, 0)])),
         ("bad-chunk", |r| r.send(&[(5, 60, Desc::CONTINUED), (100, 60, 0)])),
@@ -115,7 +128,7 @@ fn chunks_that_may_be_anywhere_must_still_lie_inside() {
 /// How an application that keeps to the protocol may still be a burden, a turn at a time.
 type Burden = fn(&mut Rogue, u64);
 
-const BURDENS: [(&str, Burden); 9] = [
+const BURDENS: [(&str, Burden); 10] = [
     ("sends as much as it can", |r, turn| {
         let all: Vec<_> = r.spare(turn).iter().map(|addr| (*addr, 60, 0)).collect();
         r.send(&all);
@@ -126,6 +139,13 @@ const BURDENS: [(&str, Burden); 9] = [
             pieces.last_mut().unwrap().2 = 0;
             r.send(&pieces);
         }
+    }),
+    ("sends super-packets of many segments", |r, turn| {
+        let (header, start) = super_packet(16);
+        let all: Vec<_> = r.spare(turn).iter().map(|addr| addr & !(CHUNK - 1)).collect();
+        r.send(
+            &all.iter().map(|chunk| (r.describe(*chunk, &header, &start), 2000, Desc::METADATA)).collect::<Vec<_>>(),
+        );
     }),
     ("sends what is too short", |r, turn| {
         let all: Vec<_> = r.spare(turn).iter().map(|addr| (*addr, 1, 0)).collect();
@@ -190,8 +210,8 @@ fn a_crowd_of_all_kinds_of_burdens_takes_nothing_from_who_wants_no_more_than_its
     let umem = Umem::new(256, 2048).unwrap();
     let mut honest = Honest::new(&mut rig, &umem);
     let mut rogues: Vec<_> = BURDENS.iter().map(|(_, burden)| (Rogue::new(&mut rig), *burden)).collect();
-    // Ten applications share a batch.
-    let share = Batch::<64>::CAPACITY as u32 / 10;
+    // They and the honest one share a batch.
+    let share = (Batch::<64>::CAPACITY / (BURDENS.len() + 1)) as u32;
     for turn in 0..TURNS {
         rogues.iter_mut().for_each(|(rogue, burden)| burden(rogue, turn));
         drop(honest.turn(&mut rig, share, &unwanted()));

@@ -4,7 +4,7 @@ use crate::rig::{Rig, until};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use towpath_client::protocol::{Answer, Hello, Rings, Sizes, connection};
+use towpath_client::protocol::{Answer, HEADER, Hello, Rings, Sizes, connection};
 use towpath_packet::xring::{Consumer, Desc, Mapped, Producer, Shared};
 use towpath_packet::{Backing, Region};
 
@@ -22,6 +22,8 @@ pub(crate) fn hello() -> Hello {
         chunk: CHUNK as u32,
         rings: Sizes { rx: COUNT / 4, ..Sizes::all(COUNT) },
         rules: format!("udp dport {PORT}"),
+        tx_metadata: HEADER as u32,
+        segmentation: true,
         ..Hello::default()
     }
 }
@@ -140,6 +142,16 @@ impl Rogue {
         scribble(&self.umem, at, value);
     }
 
+    /// Writes a super-packet's header and the beginning of its first frame into a chunk; where the frame begins.
+    pub(crate) fn describe(&self, chunk: u64, header: &[u8; HEADER], start: &[u8]) -> u64 {
+        // The frame begins at a whole word.
+        let bytes = [&[0; 2], &header[..], start, &[0; 3]].concat();
+        for (i, word) in bytes.as_chunks().0.iter().enumerate() {
+            self.scrawl(chunk as usize + 4 + 4 * i, u32::from_ne_bytes(*word));
+        }
+        chunk + 16
+    }
+
     /// Wakes the datapath, for nothing.
     pub(crate) fn kick(&self) {
         let one = 1u64.to_ne_bytes();
@@ -152,6 +164,15 @@ impl Rogue {
         let mut bytes = [0; 8];
         until(|| connection::receive(self.connection.as_fd(), &mut bytes).is_ok_and(|got| got.len == 0));
     }
+}
+
+/// The headers of an IPv4 TCP super-packet, and what a virtio-net header says of it.
+pub(crate) fn super_packet(size: u16) -> ([u8; HEADER], [u8; 54]) {
+    let mut start = [0; 54];
+    start[12..15].copy_from_slice(&[8, 0, 0x45]);
+    (start[22], start[23], start[46]) = (64, 6, 0x50);
+    let ([a, b], [c, d], [e, f]) = (size.to_ne_bytes(), 34u16.to_ne_bytes(), 16u16.to_ne_bytes());
+    ([1, 1, 0, 0, a, b, c, d, e, f], start)
 }
 
 /// Writes a word into shared memory, at the nearest place that has one.

@@ -4,14 +4,14 @@
 //! The same function is run by a property test, on bytes at random, and by the fuzz target `sock`, on bytes that are not.
 
 use crate::rig::{Honest, Rig, udp, until};
-use crate::rogue::{CHUNK, COUNT, PORT, Rogue, hello};
+use crate::rogue::{CHUNK, COUNT, PORT, Rogue, hello, super_packet};
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use towpath_client::Umem;
-use towpath_client::protocol::{Hello, MAX_PIECES, Sizes, connection};
+use towpath_client::protocol::{HEADER, Hello, MAX_PIECES, MAX_SUPER_PIECES, Sizes, connection};
 use towpath_packet::port::{RxQueue, TxQueue};
 use towpath_packet::xring::Desc;
-use towpath_packet::{Batch, Packet};
+use towpath_packet::{Batch, Csum, Packet};
 
 /// The input, a byte at a time; zeros after its end.
 struct Input<'a>(&'a [u8]);
@@ -89,12 +89,28 @@ fn introduce(input: &mut Input<'_>) -> Hello {
     // Who takes what is not finished needs both.
     let offloads = offloads && pieces && headroom > 0;
     let lenient = input.byte() & 1 != 0;
-    Hello { rings, headroom, pieces, one_descriptor, lenient, unaligned, offloads, ..hello() }
+    let (tx_metadata, segmentation) = match input.byte() % 4 {
+        0 => (0, false),
+        1 => (16, false),
+        asks => (HEADER as u32, asks == 2),
+    };
+    Hello {
+        rings,
+        headroom,
+        pieces,
+        one_descriptor,
+        lenient,
+        unaligned,
+        offloads,
+        tx_metadata,
+        segmentation,
+        ..hello()
+    }
 }
 
 /// The rogue does one thing; false if that was to leave.
 fn act(input: &mut Input<'_>, rig: &mut Rig, rogue: &mut Rogue, held: &mut VecDeque<Packet>) -> bool {
-    match input.byte() % 16 {
+    match input.byte() % 18 {
         0..=3 => {
             let n = input.byte() % 4 + 1;
             let frames = (0..n).map(|_| (input.chunk(), u32::from(input.word()) % 2049, u32::from(input.byte() & 1)));
@@ -130,6 +146,7 @@ fn act(input: &mut Input<'_>, rig: &mut Rig, rogue: &mut Rogue, held: &mut VecDe
             rogue.tx.push(desc);
             rogue.fill.push(input.chunk());
         }
+        15 | 16 => ask(input, rogue),
         _ if input.byte().is_multiple_of(8) => {
             let _ = connection::send(rogue.connection.as_fd(), &[input.byte()], &[rogue.kick.as_fd()]);
             return false;
@@ -139,13 +156,36 @@ fn act(input: &mut Input<'_>, rig: &mut Rig, rogue: &mut Rogue, held: &mut VecDe
     true
 }
 
+/// The rogue asks for segments of a packet of one frame or more, and perhaps lies.
+fn ask(input: &mut Input<'_>, rogue: &mut Rogue) {
+    let (mut header, mut start) = super_packet(input.word() % 1500);
+    for _ in 0..input.byte() % 4 {
+        let (at, byte) = (usize::from(input.byte()), input.byte());
+        if let Some(place) = header.iter_mut().chain(&mut start).nth(at % (HEADER + 54)) {
+            *place = byte;
+        }
+    }
+    let at = rogue.describe(input.chunk(), &header, &start);
+    let mut frames = vec![(at, u32::from(input.word()) % 2033, Desc::METADATA)];
+    frames.extend((0..input.byte() % 20).map(|_| (input.chunk(), u32::from(input.word()) % 2049, 0)));
+    let last = frames.len() - 1;
+    frames[..last].iter_mut().for_each(|frame| frame.2 |= Desc::CONTINUED);
+    rogue.send(&frames);
+}
+
 /// The queues take a turn each; what comes is looked at, and held.
 fn turn(rig: &mut Rig, honest: &mut Honest<'_>, copies: bool, held: &mut VecDeque<Packet>) {
     let mut batch: Batch = honest.turn(rig, 1, &[]);
     while let Some(packet) = batch.pop() {
         let bytes = packet.to_vec();
-        assert!(bytes.len() == packet.len() && (14..=MTU + 22).contains(&bytes.len()), "{} bytes", bytes.len());
-        assert!(packet.linear().is_empty() != copies && packet.frags() <= MAX_PIECES);
+        // What asks for something may have headers of its own, and what is to be cut be longer: its segments may not.
+        let asks = matches!(packet.csum(), Csum::Partial { .. });
+        let (len, most) = match packet.gso() {
+            Some(gso) => (usize::from(gso.hdr_len + gso.size), MAX_SUPER_PIECES),
+            None => (bytes.len(), if asks { MAX_SUPER_PIECES } else { MAX_PIECES }),
+        };
+        assert!(bytes.len() == packet.len() && (14..=MTU + 22).contains(&len), "{} bytes, {len}", bytes.len());
+        assert!((asks || packet.linear().is_empty() != copies) && packet.frags() <= most);
         held.push_back(packet);
     }
     held.drain(..held.len().saturating_sub(HELD)).for_each(drop);

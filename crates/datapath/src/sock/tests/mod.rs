@@ -12,6 +12,7 @@ use towpath_packet::{Backing, Batch, DropReason, Packet, Pool, PoolConfig, Regio
 mod copying;
 mod lenient;
 mod line;
+mod segments;
 mod shared;
 mod supers;
 mod turns;
@@ -334,6 +335,7 @@ const HELLO: Hello = Hello {
     budget: 0,
     share: 0,
     tx_metadata: 0,
+    segmentation: false,
     queue: None,
     rules: String::new(),
 };
