@@ -18,6 +18,28 @@ pub enum Segments {
 
 /// How a super-packet is to be cut. Its headers are those of one segment, but for their lengths, which are those of the super-packet; the
 /// transport's checksum field has the sum over the pseudo-header.
+///
+/// ```no_run
+/// # use towpath_client::{Config, Error, Segmentation, Segments, Socket, Umem};
+/// # fn send(umem: &Umem, super_packet: &[u8]) -> Result<(), Error> {
+/// let config = Config { segmentation: true, ..Config::default() };
+/// let mut socket = Socket::connect(umem, "/run/towpath.sock", &config)?;
+/// let mut frames: Vec<_> = std::iter::from_fn(|| umem.alloc()).take(super_packet.len().div_ceil(2032)).collect();
+/// for (frame, piece) in frames.iter_mut().zip(super_packet.chunks(2032)) {
+///     // What is asked for lies in front.
+///     assert!(frame.set_range(16, piece.len() as u32));
+///     frame.bytes_mut().copy_from_slice(piece);
+///     frame.set_continues(true);
+/// }
+/// if let [first, ..] = &mut frames[..] {
+///     assert!(first.request_segmentation(Segmentation { segments: Segments::Tcp4, size: 1460, transport: 34 }));
+/// }
+/// if let [.., last] = &mut frames[..] {
+///     last.set_continues(false);
+/// }
+/// socket.tx(&mut frames)?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segmentation {
     /// Of what protocol it is.

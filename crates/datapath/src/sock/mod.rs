@@ -22,8 +22,9 @@
 //! wherever it goes, `tx=copy` everything, into a buffer with exactly the headroom and tailroom of the egress; what is copied is counted,
 //! and its chunk completed at once. Each page on its way is charged to its application, by its whole chunk where there are chunks; at the
 //! budget, with the COMPLETION ring full, or with no buffer for a head, nothing more is taken out of the TX ring: descriptors wait, none
-//! is lost. A frame longer or shorter than the port sends is completed unsent, and counted. A checksum that is asked for in a frame's
-//! metadata is the egress's to complete, or the route's.
+//! is lost. A frame longer or shorter than the port sends is completed unsent, and counted. What is asked for in a frame's metadata, a
+//! checksum to be completed or a super-packet to be cut, is the egress's to do, or the route's. The headers of a super-packet (256 bytes at
+//! most) are always copied: they are checked, and must not change any more.
 //!
 //! **Receiving** copies once, into chunks that the application posted. One that takes super-packets and partial checksums gets them as
 //! they are, with a virtio-net header; the others get finished frames.
