@@ -288,6 +288,7 @@ fn an_application_that_sleeps_is_woken_by_what_comes_in() {
     let mut rig = Rig::new("");
     let umem = Umem::new(64, 2048).unwrap();
     let mut app = rig.connect(&umem, "default");
+    rig.until_sessions(1);
     app.fill(&mut frames(&umem, 4, 1)).unwrap();
     assert!(!app.wait(Some(Duration::from_millis(1))).unwrap());
     assert!(app.arm());
