@@ -8,7 +8,8 @@
 //! packet merged with nothing asked for stays as it was.
 //!
 //! When aggregates leave: at the end of a burst that emptied the ingress, after 512 packets at the latest; or, with
-//! [`CoalesceConfig::hold`], when they have been held that long.
+//! [`CoalesceConfig::hold`], when they have been held that long. While next to nothing merges on a busy ingress, they leave at
+//! the end of each burst: a packet that is alone in its burst then passes without a flow being opened for it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -69,6 +70,9 @@ pub struct Coalescer {
     ready: VecDeque<Packet>,
     hold: Duration,
     since_flush: usize,
+    /// Whether it pays to hold packets from one burst of a busy ingress to the next. Not asked where the engine itself steps aside:
+    /// what this one splits up would keep the engine from seeing that merging pays again.
+    across: Option<gro::Auto>,
     started: Instant,
     merged: u64,
     counters: Arc<Counters>,
@@ -95,6 +99,7 @@ impl Coalescer {
             ready: VecDeque::with_capacity(2 * flows + BUDGET),
             hold: config.hold,
             since_flush: 0,
+            across: (config.mode == Mode::On).then(gro::Auto::default),
             started: Instant::now(),
             merged: 0,
             counters,
@@ -141,11 +146,16 @@ impl Coalescer {
         if !self.hold.is_zero() {
             self.engine.push_batch(packets, now, &mut sink);
             self.engine.flush(now.saturating_sub(self.hold.as_nanos() as u64), &mut sink);
-        } else if emptied || self.since_flush >= BUDGET {
+        } else if emptied || self.since_flush >= BUDGET || self.across.is_some_and(|across| across.is_aside()) {
             self.engine.push_and_flush(packets, &mut sink);
             self.since_flush = 0;
         } else {
             self.engine.push_batch(packets, now, &mut sink);
+        }
+        if let Some(across) = &mut self.across
+            && !emptied
+        {
+            across.observe(n, (self.engine.stats().merged - self.merged) as usize);
         }
         self.account();
     }

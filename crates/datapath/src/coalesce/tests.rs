@@ -317,6 +317,34 @@ fn an_ingress_that_is_never_empty_is_flushed_by_the_budget() {
 }
 
 #[test]
+fn where_nothing_merges_across_bursts_each_leaves_at_once_until_something_does() {
+    let (mut maker, mut coalescer) = (Maker::new(), engine(Mode::On, Duration::ZERO));
+    let mut seq = [0; 64];
+    let mut burst = |coalescer: &mut Coalescer, step: u32| {
+        let mut batch = Batch::new();
+        for flow in 0..64 {
+            let at = &mut seq[usize::from(flow)];
+            batch.push(maker.packet(&frame(Kind::Tcp4, flow, 0, *at, &[1; 100]), &Shape::Linear, 54)).unwrap();
+            *at += step;
+        }
+        coalescer.push(&mut batch, false);
+        (coalescer.held(), drain(coalescer).len())
+    };
+    // A gap behind every packet.
+    let stepped: Vec<_> = (0..64).map(|_| burst(&mut coalescer, 1000)).collect();
+    assert_eq!((stepped[0], stepped[63]), ((64, 0), (0, 64)));
+    let merged = coalescer.counters.snapshot().merged;
+    assert_eq!(merged, 0);
+    // Far fewer than the packets of the longest rest.
+    let back = (0..10_000).find(|_| burst(&mut coalescer, 100).0 > 0);
+    assert!(back.is_some());
+    for _ in 0..16 {
+        burst(&mut coalescer, 100);
+    }
+    assert!(coalescer.counters.snapshot().merged > 0);
+}
+
+#[test]
 fn with_a_hold_time_an_aggregate_outlives_its_burst_and_leaves_when_it_is_old_enough() {
     let hold = Duration::from_millis(20);
     let (mut maker, mut coalescer) = (Maker::new(), engine(Mode::On, hold));
