@@ -4,6 +4,7 @@ use crate::rig::{Honest, Rig, ask, until};
 use crate::rogue::{Rogue, hello, memfd, say};
 use std::mem::size_of_val;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use towpath_client::protocol::{Answer, Code, Hello, connection};
 use towpath_client::{Error, Umem};
 use towpath_packet::port::TxQueue;
@@ -202,17 +203,28 @@ fn who_says_nothing_keeps_nobody_out() {
     rig.end();
 }
 
+/// Says that it is over when it goes.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 #[test]
 fn a_flood_of_connections_holds_up_no_session() {
     let mut rig = Rig::new("");
     let umem = Umem::new(256, 2048).unwrap();
     let mut honest = Honest::new(&mut rig, &umem);
-    let stop = std::sync::atomic::AtomicBool::new(false);
+    let over = AtomicBool::new(false);
     let path = rig.path.clone();
     std::thread::scope(|scope| {
+        // However this ends: the scope waits for those whom nobody else stops.
+        let _over = Over(&over);
         for _ in 0..2 {
             scope.spawn(|| {
-                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                while !over.load(Relaxed) {
                     drop(connection::connect(&path));
                 }
             });
@@ -222,7 +234,6 @@ fn a_flood_of_connections_holds_up_no_session() {
         let rogue = Rogue::new(&mut rig);
         drop(rogue);
         rig.until_event("sessions-ended", 1);
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
     honest.has_at_least(95, 8000, "connect all the time");
     assert_eq!((honest.sent, honest.got), (honest.offered, honest.asked));

@@ -4,7 +4,8 @@ use crate::rig::{Rig, until};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use towpath_client::protocol::{Answer, HEADER, Hello, Rings, Sizes, connection};
+use std::time::Instant;
+use towpath_client::protocol::{Answer, Code, HEADER, Hello, Rings, Sizes, connection};
 use towpath_packet::xring::{Consumer, Desc, Mapped, Producer, Shared};
 use towpath_packet::{Backing, Region};
 
@@ -64,8 +65,15 @@ impl Rogue {
     /// Gets a session like any other; the queues may not have it yet.
     pub(crate) fn connect(rig: &Rig, hello: &Hello) -> Rogue {
         let umem = Region::new(hello.umem as usize, Backing::Memfd).unwrap();
-        let (connection, answer, fds) = say(rig, &hello.encode(), &[umem.fd().unwrap()]);
-        let Some(Answer::Welcome(welcome)) = answer else { panic!("{answer:?}") };
+        let began = Instant::now();
+        let (connection, welcome, fds) = loop {
+            match say(rig, &hello.encode(), &[umem.fd().unwrap()]) {
+                (connection, Some(Answer::Welcome(welcome)), fds) => break (connection, welcome, fds),
+                // In a crowd of connections that say nothing, who takes its time is sent away: it comes again.
+                (_, Some(Answer::Refusal(no)), _) if no.code == Code::Full && began.elapsed().as_secs() < 60 => {}
+                (_, answer, _) => panic!("{answer:?}"),
+            }
+        };
         let [rings, kick] = <[OwnedFd; 2]>::try_from(fds).unwrap();
         let region = Arc::new(Region::from_memfd(rings, welcome.memory as usize).unwrap());
         let (at, sizes) = (welcome.rings, hello.rings);
