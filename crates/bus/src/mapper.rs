@@ -4,7 +4,7 @@ use crate::dma::{Access, Dma, DmaPolicy, Flush, Iova, MapError, Window};
 use crate::domain::{Domain, Registered};
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
-use towpath_packet::{Chunk, FromDevice, Loaned, Region};
+use towpath_packet::{Chunk, FromDevice, Loaned, Packet, Region};
 
 /// What a mapper did, since it was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -169,20 +169,23 @@ impl<D: Dma> Mapper<D> {
         Ok(found)
     }
 
-    /// Makes memory that was met on the way known, such as that of an application: [`map_to_device`](Mapper::map_to_device) knows it from
-    /// then on, until nobody else holds it any more.
-    ///
-    /// # Errors
-    /// [`MapError`]: the device can't reach it, or a limit was hit. What lies there must be copied.
+    /// Makes the memory that a packet's pages lie in known, an application's: [`map_to_device`](Mapper::map_to_device) knows it from then on,
+    /// until nobody else holds it any more. Returns whether there is some that the device can read now; what lies in other memory must be
+    /// copied, because the device can't reach it, or a limit was hit.
     #[cold]
-    pub fn adopt(&mut self, region: &Arc<Region>) -> Result<(), MapError> {
+    pub fn adopt(&mut self, packet: &Packet) -> bool {
+        // All are tried: a packet may have pages of several applications.
+        packet.foreign_memory().filter(|memory| self.adopt_memory(memory)).count() > 0
+    }
+
+    fn adopt_memory(&mut self, region: &Arc<Region>) -> bool {
         self.refused.retain(|refused| refused.strong_count() > 0);
         if self.refused.iter().any(|refused| std::ptr::eq(refused.as_ptr(), Arc::as_ptr(region))) {
-            return Err(MapError::Unregistered);
+            return false;
         }
         self.let_go();
         self.adopted = true;
-        self.domain.adopt(region).inspect_err(|_| self.refused.push(Arc::downgrade(region)))
+        self.domain.adopt(region).inspect_err(|_| self.refused.push(Arc::downgrade(region))).is_ok()
     }
 
     /// Lets go of adopted memory that nobody else holds: when a queue has nothing to do. Whatever of it was mapped has been unmapped.

@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use support::traffic::Background;
 use support::victims::{Victims, was_busy_and_is_unharmed};
-use support::{LONGEST, Namespace, Need, Towpath, needs, until};
+use support::{LONGEST, Namespace, Need, Summary, Towpath, needs, until};
 use towpath_client::{Config, Socket, Umem};
-use xdp_abi::{Link, Programs};
+use xdp_abi::{Link, Program, Programs};
 
 /// The address of a socket port in the directory of the programs, for everybody, and what `TOWPATH_XDP` has to say.
 fn port(programs: &Programs, name: &str) -> (String, String) {
@@ -63,11 +63,8 @@ fn succeeds(mut child: Background) {
     assert!(status.success(), "{status}");
 }
 
-#[test]
-fn a_c_program_talks_to_a_rust_program_and_every_byte_arrives() {
-    if !xdp_abi::can_compile("a_c_program_talks_to_a_rust_program_and_every_byte_arrives") {
-        return;
-    }
+/// Compiles `tests/c/NAME.c` in both ways, and has each run on port `a` of a datapath at whose other end everything is sent back.
+fn beside_an_echo(name: &str, run: impl Fn(&Program, &str)) -> Summary {
     let programs = Programs::new();
     let ((a, sockets), (b, _)) = (port(&programs, "a"), port(&programs, "b"));
     let towpath = Towpath::start(&["fwd", &a, &b, "--gro", "off"]);
@@ -76,12 +73,22 @@ fn a_c_program_talks_to_a_rust_program_and_every_byte_arrives() {
         let _stop = Stop(&stop);
         scope.spawn(|| echo(&programs.path("b"), &stop));
         for link in [Link::Ours, Link::Libxdp] {
-            let program = programs.compile("traffic", link);
-            succeeds(Background::start(&mut program.command(&sockets, &["talk", "a", "2000"])));
+            run(&programs.compile(name, link), &sockets);
         }
     });
     let summary = towpath.stop().code(0).summary();
     summary.is_balanced();
+    summary
+}
+
+#[test]
+fn a_c_program_talks_to_a_rust_program_and_every_byte_arrives() {
+    if !xdp_abi::can_compile("a_c_program_talks_to_a_rust_program_and_every_byte_arrives") {
+        return;
+    }
+    let summary = beside_an_echo("traffic", |program, sockets| {
+        succeeds(Background::start(&mut program.command(sockets, &["talk", "a", "2000"])));
+    });
     assert!(summary.balance.sent >= 8000, "{summary:#?}");
 }
 
@@ -164,26 +171,15 @@ fn what_a_program_does_wrong_is_counted_and_its_socket_tells() {
     if !xdp_abi::can_compile("what_a_program_does_wrong_is_counted_and_its_socket_tells") {
         return;
     }
-    let programs = Programs::new();
-    let ((a, sockets), (b, _)) = (port(&programs, "a"), port(&programs, "b"));
-    let towpath = Towpath::start(&["fwd", &a, &b, "--gro", "off"]);
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let _stop = Stop(&stop);
-        scope.spawn(|| echo(&programs.path("b"), &stop));
-        for link in [Link::Ours, Link::Libxdp] {
-            let program = programs.compile("options", link);
-            // The one before it may not be gone yet.
-            until("answers to what is asked", || {
-                let output = support::run(&mut program.command(&sockets, &["a"]));
-                let said = String::from_utf8_lossy(&output.stdout).into_owned();
-                assert!(output.status.success() || said.starts_with("Device or resource busy"), "{said}");
-                output.status.success()
-            });
-        }
+    let summary = beside_an_echo("options", |program, sockets| {
+        // The one before it may not be gone yet.
+        until("answers to what is asked", || {
+            let output = support::run(&mut program.command(sockets, &["a"]));
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(output.status.success() || said.starts_with("Device or resource busy"), "{said}");
+            output.status.success()
+        });
     });
-    let summary = towpath.stop().code(0).summary();
-    summary.is_balanced();
     assert_eq!(summary.happened("descriptors-skipped"), 12, "{summary:#?}");
 }
 

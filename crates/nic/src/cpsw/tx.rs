@@ -232,11 +232,7 @@ impl<B: Bus> TxChannel<B> {
     /// Makes the memory that a packet's pages lie in known to the device, an application's; whether there is some that it can read now.
     #[cold]
     pub(super) fn adopt(&mut self, packet: &Packet) -> bool {
-        let mut any = false;
-        for memory in packet.foreign_memory() {
-            any |= self.mapper.adopt(memory).is_ok();
-        }
-        any
+        self.mapper.adopt(packet)
     }
 
     /// Lets go of such memory when nobody else holds it.

@@ -15,16 +15,6 @@ impl<D: Dma> TxCore<D> {
         self.cache.free(std::mem::replace(packet, copy));
         true
     }
-
-    /// Lets the device read the memory that a packet's pages lie in, if it can.
-    #[cold]
-    pub(super) fn adopt(&mut self, packet: &Packet) -> bool {
-        let mut any = false;
-        for memory in packet.foreign_memory() {
-            any |= self.mapper.adopt(memory).is_ok();
-        }
-        any
-    }
 }
 
 /// A copy of a packet in buffers of `cache`, with all that it asks for.

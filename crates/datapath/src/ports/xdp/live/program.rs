@@ -11,7 +11,7 @@
 //!
 //! A descriptor of length 0 is a frame that is dropped: with these the cost of a call is measured.
 
-use crate::sys::bpf::asm::{Alu, Asm, Call, If, R0, R1, R2, R3, R4, R6, R7, R8, R9, Size};
+use crate::sys::bpf::asm::{Alu, Asm, Call, If, Label, R0, R1, R2, R3, R4, R6, R7, R8, R9, Size};
 
 /// Descriptors, a power of two: frames of one call at most.
 pub(super) const FRAMES: usize = 1024;
@@ -36,24 +36,8 @@ const DROP: i32 = 1;
 pub(super) fn frames(memory: i32, devices: i32) -> Vec<u64> {
     let mut a = Asm::default();
     let (drop, copy) = (a.label(), a.label());
-    a.reg(Alu::Mov, R6, R1);
-    a.map_value(R7, memory, 0);
-    // One run at a time uses this memory, so the counter needs no lock.
-    a.load(Size::B8, R1, R7, 0);
-    a.reg(Alu::Mov, R2, R1);
-    a.imm(Alu::Add, R2, 1);
-    a.store(Size::B8, R7, 0, R2);
-    a.imm(Alu::And, R1, FRAMES as i32 - 1);
-    a.imm(Alu::Left, R1, 3);
-    a.reg(Alu::Add, R1, R7);
-    a.load(Size::B4, R9, R1, DESCRIPTORS as i16);
-    a.load(Size::B4, R8, R1, DESCRIPTORS as i16 + 4);
-    a.jump_imm(If::Equal, R8, 0, drop);
-    a.jump_imm(If::Greater, R8, LONGEST as i32, drop);
+    begin(&mut a, memory, None, drop);
     a.load(Size::B8, R3, R7, 8);
-    a.imm(Alu::And, R9, ROOM as i32 - 1);
-    a.reg(Alu::Add, R9, R7);
-    a.imm(Alu::Add, R9, BYTES as i32);
     a.reg(Alu::Mov, R2, R8);
     a.reg(Alu::Sub, R2, R3);
     a.jump_imm(If::Equal, R2, 0, copy);
@@ -61,24 +45,55 @@ pub(super) fn frames(memory: i32, devices: i32) -> Vec<u64> {
     a.call(Call::AdjustTail);
     a.jump_imm(If::Differs, R0, 0, drop);
     a.place(copy);
+    store(&mut a, drop);
+    end(a, devices, drop)
+}
+
+/// Finds this run's bytes in `memory`: the descriptors have turns, all of them or the first `of`. Leaves the context in `R6`, the memory in `R7`,
+/// the length in `R8` and where the bytes begin in `R9`; goes to `drop` where there are none.
+pub(super) fn begin(a: &mut Asm, memory: i32, of: Option<u32>, drop: Label) {
+    a.reg(Alu::Mov, R6, R1);
+    a.map_value(R7, memory, 0);
+    // One run at a time uses this memory, so the counter needs no lock.
+    a.load(Size::B8, R1, R7, 0);
+    a.reg(Alu::Mov, R2, R1);
+    a.imm(Alu::Add, R2, 1);
+    a.store(Size::B8, R7, 0, R2);
+    if let Some(of) = of {
+        a.imm(Alu::Mod, R1, of as i32);
+    }
+    // With `of` known already, but not to the verifier.
+    a.imm(Alu::And, R1, FRAMES as i32 - 1);
+    a.imm(Alu::Left, R1, 3);
+    a.reg(Alu::Add, R1, R7);
+    a.load(Size::B4, R9, R1, DESCRIPTORS as i16);
+    a.load(Size::B4, R8, R1, DESCRIPTORS as i16 + 4);
+    a.jump_imm(If::Equal, R8, 0, drop);
+    a.jump_imm(If::Greater, R8, LONGEST as i32, drop);
+    a.imm(Alu::And, R9, ROOM as i32 - 1);
+    a.reg(Alu::Add, R9, R7);
+    a.imm(Alu::Add, R9, BYTES as i32);
+}
+
+/// Makes the bytes that [`begin`] found the frame's.
+pub(super) fn store(a: &mut Asm, drop: Label) {
     a.reg(Alu::Mov, R1, R6);
     a.imm(Alu::Mov, R2, 0);
     a.reg(Alu::Mov, R3, R9);
     a.reg(Alu::Mov, R4, R8);
     a.call(Call::StoreBytes);
     a.jump_imm(If::Differs, R0, 0, drop);
-    redirect(&mut a, devices);
-    a.place(drop);
-    a.imm(Alu::Mov, R0, DROP);
-    a.exit();
-    a.finish()
 }
 
-/// Returns what `bpf_redirect_map` says of the first device; a frame that has none is dropped.
-pub(super) fn redirect(a: &mut Asm, devices: i32) {
+/// Returns what `bpf_redirect_map` says of the first device; a frame that has none is dropped, and so is one that came by `drop`.
+pub(super) fn end(mut a: Asm, devices: i32, drop: Label) -> Vec<u64> {
     a.map(R1, devices);
     a.imm(Alu::Mov, R2, 0);
     a.imm(Alu::Mov, R3, DROP);
     a.call(Call::RedirectMap);
     a.exit();
+    a.place(drop);
+    a.imm(Alu::Mov, R0, DROP);
+    a.exit();
+    a.finish()
 }

@@ -11,9 +11,9 @@
 //! The frames are those that `gen:` makes, in its order, byte by byte; nothing crosses from the process to the kernel but a call for
 //! [`CALL`] of them. The port is the generator: its receive queue makes and sends, and counts both.
 
-use super::program::{BYTES, DESCRIPTORS, FRAMES, LONGEST, ROOM, redirect};
+use super::program::{self, FRAMES, LONGEST, ROOM};
 use crate::ports::generator::{self, GenPort};
-use crate::sys::bpf::asm::{Alu, Asm, Call, If, Label, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, Reg, Size};
+use crate::sys::bpf::asm::{Alu, Asm, If, Label, R1, R2, R5, R9, Reg, Size};
 use towpath_packet::port::{Port, PortError, RxQueue, Start};
 use towpath_packet::{Backing, Batch, Offloads, Pool, PoolConfig};
 use towpath_wire::dissect::Stop;
@@ -22,8 +22,6 @@ use towpath_wire::{LinkKind, dissect};
 
 /// Frames of one call: some milliseconds, after which the process can stop.
 pub(super) const CALL: u32 = 16384;
-/// `XDP_DROP`.
-const DROP: i32 = 1;
 /// Where the number is in the payload's tag.
 const NUMBER: usize = 6;
 /// What a tag begins with.
@@ -124,36 +122,10 @@ fn places(frame: &[u8]) -> Option<Places> {
 pub(super) fn program(memory: i32, devices: i32, flows: u32, places: &Places) -> Vec<u64> {
     let mut a = Asm::default();
     let drop = a.label();
-    a.reg(Alu::Mov, R6, R1);
-    a.map_value(R7, memory, 0);
-    a.load(Size::B8, R1, R7, 0);
-    a.reg(Alu::Mov, R2, R1);
-    a.imm(Alu::Add, R2, 1);
-    a.store(Size::B8, R7, 0, R2);
-    a.imm(Alu::Mod, R1, flows as i32);
-    // Known already, but not to the verifier.
-    a.imm(Alu::And, R1, FRAMES as i32 - 1);
-    a.imm(Alu::Left, R1, 3);
-    a.reg(Alu::Add, R1, R7);
-    a.load(Size::B4, R9, R1, DESCRIPTORS as i16);
-    a.load(Size::B4, R8, R1, DESCRIPTORS as i16 + 4);
-    a.jump_imm(If::Equal, R8, 0, drop);
-    a.jump_imm(If::Greater, R8, LONGEST as i32, drop);
-    a.imm(Alu::And, R9, ROOM as i32 - 1);
-    a.reg(Alu::Add, R9, R7);
-    a.imm(Alu::Add, R9, BYTES as i32);
-    a.reg(Alu::Mov, R1, R6);
-    a.imm(Alu::Mov, R2, 0);
-    a.reg(Alu::Mov, R3, R9);
-    a.reg(Alu::Mov, R4, R8);
-    a.call(Call::StoreBytes);
-    a.jump_imm(If::Differs, R0, 0, drop);
+    program::begin(&mut a, memory, Some(flows), drop);
+    program::store(&mut a, drop);
     move_on(&mut a, places);
-    redirect(&mut a, devices);
-    a.place(drop);
-    a.imm(Alu::Mov, R0, DROP);
-    a.exit();
-    a.finish()
+    program::end(a, devices, drop)
 }
 
 /// Makes the template at `R9` the next packet of its flow.
