@@ -11,7 +11,7 @@ use towpath_model::e1000e::{self as model, Faults};
 use towpath_model::wire::{Wire, cable};
 use towpath_nic::e1000e::{Config, Copybreak, E1000e, Pauses, RecycleMode, RingSize};
 use towpath_packet::port::{Port, Queues, RxQueue, Start, TxQueue};
-use towpath_packet::{Backing, Batch, Csum, Direction, Gso, GsoKind, Offloads, Packet, Pool, PoolConfig, Vlan};
+use towpath_packet::{Backing, Batch, Checksum, Direction, Gso, GsoKind, Offloads, Packet, Pool, PoolConfig, Vlan};
 
 /// The input, a byte at a time; zeros after its end.
 struct Input<'a>(&'a [u8]);
@@ -80,7 +80,7 @@ fn packet(input: &mut Input<'_>, cache: &mut towpath_packet::Cache) -> Option<Pa
         packet.append(Packet::copy_from(cache, part)?).ok()?;
     }
     if how & 1 != 0 {
-        packet.set_csum(Csum::Partial { start: input.word(), offset: input.byte() });
+        packet.set_csum(Checksum::Partial { start: input.word(), offset: input.byte() });
     }
     if how & 2 != 0 {
         let kind = [GsoKind::Tcp4, GsoKind::Tcp6, GsoKind::Udp][usize::from(how >> 3) % 3];

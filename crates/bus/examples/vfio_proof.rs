@@ -10,8 +10,8 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 use towpath_bus::vfio::{Bdf, VfioBar, VfioBus, VfioConfig};
-use towpath_bus::{Bus, Coherent, Dma, DmaPolicy, Domain, Flush, Iova, Irq, MapError, Mapper, Mmio, Pci, Reg};
-use towpath_packet::{Backing, Cache, Direction, FromDevice, Loaned, Packet, Pool, PoolConfig, Region, ToDevice};
+use towpath_bus::{Bus, Coherent, Dma, DmaMapper, DmaPolicy, Domain, Flush, Iova, Irq, MapError, Mmio, Pci, Reg};
+use towpath_packet::{Backing, Cache, Direction, FromDevice, InFlight, Packet, Pool, PoolConfig, Region, ToDevice};
 
 type Proof = Result<(), Box<dyn Error>>;
 type Claim = fn(&VfioBus) -> Proof;
@@ -200,22 +200,22 @@ fn a_frame_goes_from_memory_to_memory(bus: &VfioBus) -> Proof {
     for policy in [DmaPolicy::Persistent, strict, deferred] {
         let (pool, mut cache) = buffers()?;
         let domain = domain(bus, &pool, policy)?;
-        let mut mapper = Mapper::new(&domain, 64, pool.chunk())?;
+        let mut mapper = DmaMapper::new(&domain, 64, pool.chunk())?;
         let mut device = Loop::new(bus, &domain)?;
         for (i, len) in [60, 1514, 61, 300].into_iter().cycle().take(20).enumerate() {
             let bytes = frame(len, i as u8);
             let sent = Packet::copy_from(&mut cache, &bytes).ok_or("no buffer")?;
-            let sent = Loaned::<ToDevice>::lend(sent);
-            let room = Loaned::<FromDevice>::lend(cache.alloc().ok_or("no buffer")?).map_err(|_| "no room")?;
+            let sent = InFlight::<ToDevice>::post(sent);
+            let room = InFlight::<FromDevice>::post(cache.alloc().ok_or("no buffer")?).map_err(|_| "no room")?;
             let from = mapper.map_to_device(sent.chunks().next().ok_or("no bytes")?)?;
             let to = mapper.map_from_device(&room)?;
             let arrived = device.send(from.iova(), len, to.iova()).ok_or("nothing arrived")?;
             mapper.sync_for_cpu(&to, arrived);
             mapper.unmap(from)?;
             mapper.unmap(to)?;
-            mapper.settle()?;
-            let received = room.filled(arrived);
-            drop(sent.done());
+            mapper.sync_iotlb()?;
+            let received = room.complete(arrived);
+            drop(sent.complete());
             check(received.linear() == bytes, || format!("{policy:?}: frame {i} of {len} bytes differs"))?;
         }
         mapper.flush()?;
@@ -228,16 +228,16 @@ fn a_frame_goes_from_memory_to_memory(bus: &VfioBus) -> Proof {
 fn what_is_unmapped_is_out_of_reach(bus: &VfioBus) -> Proof {
     let (pool, mut cache) = buffers()?;
     let domain = domain(bus, &pool, DmaPolicy::PerBuffer { flush: Flush::Strict })?;
-    let mut mapper = Mapper::new(&domain, 64, pool.chunk())?;
+    let mut mapper = DmaMapper::new(&domain, 64, pool.chunk())?;
     let mut device = Loop::new(bus, &domain)?;
-    let secret = Loaned::<ToDevice>::lend(Packet::copy_from(&mut cache, &frame(100, 1)).ok_or("no buffer")?);
-    let room = Loaned::<FromDevice>::lend(cache.alloc().ok_or("no buffer")?).map_err(|_| "no room")?;
+    let secret = InFlight::<ToDevice>::post(Packet::copy_from(&mut cache, &frame(100, 1)).ok_or("no buffer")?);
+    let room = InFlight::<FromDevice>::post(cache.alloc().ok_or("no buffer")?).map_err(|_| "no room")?;
     let (from, to) = (mapper.map_to_device(secret.chunks().next().ok_or("no bytes")?)?, mapper.map_from_device(&room)?);
     let (source, target) = (from.iova(), to.iova());
     check(device.send(source, 100, target) == Some(100), || "nothing arrives even while all is mapped".into())?;
     mapper.unmap(to)?;
-    mapper.settle()?;
-    let mut kept = room.filled(100);
+    mapper.sync_iotlb()?;
+    let mut kept = room.complete(100);
     kept.linear_mut().fill(0xee);
     // The device still knows the address, and uses it: it says that it wrote.
     device.send(source, 100, target);
@@ -246,15 +246,15 @@ fn what_is_unmapped_is_out_of_reach(bus: &VfioBus) -> Proof {
     check(kept.linear().iter().all(|&b| b == 0xee), || "a device wrote to memory that was unmapped".into())?;
 
     // Another address than the source's, which would be the next to be used again.
-    let room = Loaned::<FromDevice>::lend(cache.alloc().ok_or("no buffer")?).map_err(|_| "no room")?;
+    let room = InFlight::<FromDevice>::post(cache.alloc().ok_or("no buffer")?).map_err(|_| "no room")?;
     let to = mapper.map_from_device(&room)?;
     mapper.unmap(from)?;
-    mapper.settle()?;
+    mapper.sync_iotlb()?;
     let arrived = device.send(source, 100, to.iova()).unwrap_or(0);
     println!("{arrived} bytes arrived from memory that was unmapped");
     mapper.unmap(to)?;
-    mapper.settle()?;
-    let read = room.filled(arrived);
+    mapper.sync_iotlb()?;
+    let read = room.complete(arrived);
     let leaked = read.linear().iter().zip(frame(100, 1)).skip(1).filter(|(a, b)| **a == *b).count();
     check(leaked < 4, || format!("{leaked} of 100 bytes of memory that was unmapped were sent"))
 }
@@ -303,10 +303,10 @@ fn one_mapping_costs(bus: &VfioBus) -> Proof {
     let (pool, mut cache) = buffers()?;
     let domain = domain(bus, &pool, DmaPolicy::PerBuffer { flush: Flush::Strict })?;
     for burst in [1, 8, 32] {
-        let mut mapper = Mapper::new(&domain, 64, pool.chunk())?;
+        let mut mapper = DmaMapper::new(&domain, 64, pool.chunk())?;
         let mut lent = Vec::new();
         for _ in 0..burst {
-            lent.push(Loaned::<FromDevice>::lend(cache.alloc().ok_or("no buffer")?).map_err(|_| "no room")?);
+            lent.push(InFlight::<FromDevice>::post(cache.alloc().ok_or("no buffer")?).map_err(|_| "no room")?);
         }
         let (begun, rounds) = (Instant::now(), 512 / burst);
         for _ in 0..rounds {
@@ -317,12 +317,12 @@ fn one_mapping_costs(bus: &VfioBus) -> Proof {
             for mapped in mapped {
                 mapper.unmap(mapped)?;
             }
-            mapper.settle()?;
+            mapper.sync_iotlb()?;
         }
         let each = begun.elapsed().as_nanos() / (rounds * burst) as u128;
         println!("map + unmap of one buffer, settled by {burst}: {each} ns");
         for room in lent {
-            drop(room.filled(0));
+            drop(room.complete(0));
         }
     }
     Ok(())

@@ -64,7 +64,7 @@ pub enum DmaPolicy {
     ///
     /// Protection is by whole pages (4 KiB): what shares a page with a buffer is exposed together with it. With
     /// [`Flush::Strict`] a buffer is unmapped, and the device's translation of it invalidated, before anybody reads it; a burst
-    /// shares one invalidation. With [`Flush::Deferred`] up to [`DEFERRED`](crate::Mapper::DEFERRED) buffers remain within the
+    /// shares one invalidation. With [`Flush::Deferred`] up to [`DEFERRED`](crate::DmaMapper::DEFERRED) buffers remain within the
     /// device's reach after they were handed on, until that many have gathered or the queue finds nothing to do.
     PerBuffer {
         /// When an unmapped buffer is out of reach.
@@ -153,7 +153,7 @@ pub enum MapError {
 
 /// A device's reach into memory: one protection domain. A clone is another handle of the same.
 ///
-/// This is what a bus implements; drivers use [`Domain`](crate::Domain) and [`Mapper`](crate::Mapper), which keep its
+/// This is what a bus implements; drivers use [`Domain`](crate::Domain) and [`DmaMapper`](crate::DmaMapper), which keep its
 /// promises for them.
 pub trait Dma: Clone + Send + Sync + 'static {
     /// Addresses for single buffers.

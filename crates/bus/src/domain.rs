@@ -32,7 +32,7 @@ struct Inner<D: Dma> {
 }
 
 /// A device's domain: the memory that it may use, alive and in place for as long as the domain or a
-/// [`Mapper`](crate::Mapper) of it is.
+/// [`DmaMapper`](crate::DmaMapper) of it is.
 ///
 /// The last handle unmaps everything, so **a driver drops it only after the device has been stopped**. Memory that cannot be
 /// shown to be out of the device's reach is leaked, not freed.
@@ -76,16 +76,16 @@ impl<D: Dma> Domain<D> {
     }
 
     /// As [`register`](Domain::register), for memory that comes and goes: an application's. It is unmapped by
-    /// [`let_go`](Domain::let_go) when nobody else holds it any more. Not for hot paths: mapping may take long.
+    /// [`unmap_unused`](Domain::unmap_unused) when nobody else holds it any more. Not for hot paths: mapping may take long.
     ///
     /// # Errors
     /// As there.
-    pub fn adopt(&self, region: &Arc<Region>) -> Result<(), MapError> {
+    pub fn map_external(&self, region: &Arc<Region>) -> Result<(), MapError> {
         self.add(region, true)
     }
 
     /// Unmaps adopted memory that nobody else holds; returns whether there is some that others hold.
-    pub fn let_go(&self) -> bool {
+    pub fn unmap_unused(&self) -> bool {
         let mut memory = self.memory();
         memory.retain_mut(|memory| {
             // Nobody can take another handle: ours is the last, and it is behind the lock.

@@ -6,7 +6,7 @@
 //!                    └── Irq      an interrupt as a descriptor to wait on
 //!
 //!   Domain ── register(Region) ──►  the memory that a device may use at all
-//!     └─ Mapper (one per queue) ──► an address for a buffer, by the DmaPolicy:
+//!     └─ DmaMapper (one per queue) ──► an address for a buffer, by the DmaPolicy:
 //!            Persistent             looked up: everything was mapped when it was registered
 //!            PerBuffer { Strict }   mapped while the device owns it, unmapped and invalidated before anyone reads it
 //!            PerBuffer { Deferred } the same, invalidated by batches: the window of exposure is stated there
@@ -25,8 +25,8 @@
 mod bus;
 mod coherent;
 mod dma;
+mod dma_mapper;
 mod domain;
-mod mapper;
 mod mmio;
 pub mod qtest;
 pub mod tisci;
@@ -36,6 +36,6 @@ pub mod vtd;
 pub use bus::{Bus, BusError, Irq, Pci};
 pub use coherent::Coherent;
 pub use dma::{Access, Dma, DmaPolicy, Flush, Iova, Limits, MapError, Window};
+pub use dma_mapper::{DmaCounts, DmaMapper, Mapped};
 pub use domain::Domain;
-pub use mapper::{DmaCounts, Mapped, Mapper};
 pub use mmio::{Mmio, Reg, Timeout};

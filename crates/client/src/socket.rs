@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use towpath_packet::xring::{Consumer, Desc, Mapped, Producer, Shared};
+use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer, Shared};
 use towpath_packet::{Region, RegionError};
 
 /// What is asked for.
@@ -86,7 +86,7 @@ pub enum Error {
     Broken(&'static str),
     /// A frame of other memory than the socket's; it is the first of those that were handed in.
     #[error("the frame belongs to another Umem")]
-    Foreign,
+    UntrustedMem,
     /// A frame without bytes; it is the first of those that were handed in.
     #[error("the frame is empty")]
     Empty,
@@ -196,13 +196,13 @@ impl<'u> Socket<'u> {
     /// Sends frames from the front of `frames`, as many as the ring has room for; returns how many. The others stay, in order.
     ///
     /// # Errors
-    /// [`Error::Foreign`], [`Error::Empty`] or [`Error::Segmentation`] for the frame that is first in `frames` then; those in front of it
+    /// [`Error::UntrustedMem`], [`Error::Empty`] or [`Error::Segmentation`] for the frame that is first in `frames` then; those in front of it
     /// have been sent.
     pub fn tx(&mut self, frames: &mut Vec<Frame<'u>>) -> Result<usize, Error> {
         let want = u32::try_from(frames.len()).unwrap_or(u32::MAX);
-        let n = (self.tx.free(want) as usize).min(frames.len());
+        let n = (self.tx.reserve(want) as usize).min(frames.len());
         let bad = |frame: &Frame<'u>| match frame {
-            frame if !std::ptr::eq(frame.umem(), self.umem) => Some(Error::Foreign),
+            frame if !std::ptr::eq(frame.umem(), self.umem) => Some(Error::UntrustedMem),
             frame if frame.bytes().is_empty() => Some(Error::Empty),
             _ if self.segmentation => None,
             frame => frame.vnet_header().is_some_and(asks_for_segments).then_some(Error::Segmentation),
@@ -215,10 +215,10 @@ impl<'u> Socket<'u> {
             if let Some(holder) = self.holders.get_mut(index as usize) {
                 *holder = Holder::Sent;
             }
-            self.tx.push(Desc { addr: self.umem.address(index, start), len, options });
+            self.tx.write(Desc { addr: self.umem.address(index, start), len, options });
         }
         if n > 0 {
-            self.tx.publish();
+            self.tx.submit();
             if self.tx.ring().needs_wakeup() {
                 self.kick();
             }
@@ -231,10 +231,10 @@ impl<'u> Socket<'u> {
     /// # Errors
     /// [`Error::Broken`] when the datapath names a frame that it did not have: nothing that it says can be believed then.
     pub fn completions(&mut self, out: &mut Vec<Frame<'u>>) -> Result<usize, Error> {
-        let n = self.completion.try_ready(self.completion.ring().size());
+        let n = self.completion.try_peek(self.completion.ring().size());
         let n = n.map_err(|_| Error::Broken("the completion ring's counter"))?;
         for _ in 0..n {
-            let addr = self.completion.pop();
+            let addr = self.completion.read();
             let (index, start) = self.locate(addr, Holder::Sent)?;
             out.push(Frame::of(self.umem, index, start..start, 0));
         }
@@ -247,22 +247,22 @@ impl<'u> Socket<'u> {
     /// Posts frames from the front of `frames` to be received into, as many as the ring has room for; returns how many.
     ///
     /// # Errors
-    /// [`Error::Foreign`] as for [`tx`](Socket::tx).
+    /// [`Error::UntrustedMem`] as for [`tx`](Socket::tx).
     pub fn fill(&mut self, frames: &mut Vec<Frame<'u>>) -> Result<usize, Error> {
         let want = u32::try_from(frames.len()).unwrap_or(u32::MAX);
-        let room = (self.fill.free(want) as usize).min(frames.len());
+        let room = (self.fill.reserve(want) as usize).min(frames.len());
         let n = frames.iter().take(room).take_while(|frame| std::ptr::eq(frame.umem(), self.umem)).count();
         for frame in frames.drain(..n) {
             let (index, ..) = frame.into_parts();
             if let Some(holder) = self.holders.get_mut(index as usize) {
                 *holder = Holder::Posted;
             }
-            self.fill.push(self.umem.address(index, 0));
+            self.fill.write(self.umem.address(index, 0));
         }
         if n > 0 {
-            self.fill.publish();
+            self.fill.submit();
         }
-        if n < room { Err(Error::Foreign) } else { Ok(n) }
+        if n < room { Err(Error::UntrustedMem) } else { Ok(n) }
     }
 
     /// Appends frames that were received; returns how many.
@@ -270,9 +270,9 @@ impl<'u> Socket<'u> {
     /// # Errors
     /// [`Error::Broken`] as for [`completions`](Socket::completions).
     pub fn rx(&mut self, out: &mut Vec<Frame<'u>>) -> Result<usize, Error> {
-        let n = self.rx.try_ready(self.rx.ring().size()).map_err(|_| Error::Broken("the RX ring's counter"))?;
+        let n = self.rx.try_peek(self.rx.ring().size()).map_err(|_| Error::Broken("the RX ring's counter"))?;
         for _ in 0..n {
-            let desc = self.rx.pop();
+            let desc = self.rx.read();
             let (index, start) = self.locate(desc.addr, Holder::Posted)?;
             let end = start.checked_add(desc.len).filter(|&end| end <= self.umem.chunk());
             let end = end.ok_or(Error::Broken("a received frame leaves its chunk"))?;
@@ -312,7 +312,7 @@ impl<'u> Socket<'u> {
     /// those who wait with a loop of their own; [`wait`](Socket::wait) does it too.
     pub fn arm(&mut self) -> bool {
         self.rx.ring().set_needs_wakeup(true);
-        self.rx.ready(1) == 0 && self.completion.ready(1) == 0
+        self.rx.peek(1) == 0 && self.completion.peek(1) == 0
     }
 
     /// Waits until frames come in or back; false when the time is over, or a signal came.

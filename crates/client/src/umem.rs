@@ -5,7 +5,7 @@ use crate::request::{self, Segmentation};
 use crate::socket::Error;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
-use towpath_packet::xring::Desc;
+use towpath_packet::xsk_ring::Desc;
 use towpath_packet::{Backing, Region};
 
 /// Chunks of equal size in a sealed memfd.

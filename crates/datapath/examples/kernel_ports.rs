@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use towpath_datapath::ports::{packet, tun};
 use towpath_datapath::uri::Uri;
 use towpath_packet::port::{Port, Queues, RxQueue, Start, TxQueue};
-use towpath_packet::{Batch, Cache, Csum, Direction, Gso, GsoKind, Offloads, Packet, Pool, PoolConfig};
+use towpath_packet::{Batch, Cache, Checksum, Direction, Gso, GsoKind, Offloads, Packet, Pool, PoolConfig};
 use towpath_wire::emit::{Checksums, Headers, Ip, Link, Network, Tcp, Transport, Udp};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -60,7 +60,7 @@ impl Load {
         headers.write(&mut frame, Checksums::Partial)?;
         let mut packet = Packet::copy_from(cache, &frame).ok_or("the pool is dry")?;
         let start = headers.transport_offset() as u16;
-        packet.set_csum(Csum::Partial { start, offset: if self.gso { 16 } else { 6 } });
+        packet.set_csum(Checksum::Partial { start, offset: if self.gso { 16 } else { 6 } });
         let hdr_len = headers.len() as u16;
         packet.set_gso(self.gso.then_some(Gso { kind: GsoKind::Tcp4, ecn: false, size: 1448, segs: 45, hdr_len }));
         Ok(packet)

@@ -89,7 +89,7 @@ pub(crate) fn publish() {
 mod loom_models {
     use super::*;
     use std::sync::Arc;
-    use towpath_packet::ring::ring;
+    use towpath_packet::spsc::ring;
 
     #[test]
     fn whoever_looks_once_more_before_sleeping_misses_nothing() {

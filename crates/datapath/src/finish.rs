@@ -14,8 +14,8 @@ use crate::coalesce::gro_offload;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use towpath_gro as gro;
-use towpath_packet::{Batch, Cache, Counters, Csum, DropReason, Gso, Offloads, Packet};
-use towpath_wire::checksum::Checksum;
+use towpath_packet::{Batch, Cache, Checksum, Counters, DropReason, Gso, Offloads, Packet};
+use towpath_wire::checksum::Accumulator;
 
 /// Longest packet that is finished: the largest an IP length field can say, behind Ethernet and two tags.
 const MAX_LEN: usize = 65535 + 14 + 8;
@@ -47,7 +47,7 @@ pub fn asks_more(packet: &Packet, can: Offloads) -> bool {
 /// What a packet asks for.
 fn wants(packet: &Packet) -> Offloads {
     let mut wants = packet.gso().map_or(Offloads::NONE, Gso::needs);
-    if matches!(packet.csum(), Csum::Partial { .. }) {
+    if matches!(packet.csum(), Checksum::Partial { .. }) {
         wants = wants.with(Offloads::CSUM);
     }
     if packet.vlan().is_some() {
@@ -181,7 +181,7 @@ impl Finisher {
 
     /// Adds up what a partial checksum leaves out.
     fn complete(&mut self, mut packet: Packet) -> Result<Packet, (DropReason, Packet)> {
-        let Csum::Partial { start, offset } = packet.csum() else { return Ok(packet) };
+        let Checksum::Partial { start, offset } = packet.csum() else { return Ok(packet) };
         if !self.cache.give_head(&mut packet) {
             return Err((DropReason::NoBuffer, packet));
         }
@@ -189,7 +189,7 @@ impl Finisher {
         if packet.make_linear(field + 2).is_err() {
             return Err((DropReason::Malformed, packet));
         }
-        let mut sum = Checksum::new();
+        let mut sum = Accumulator::new();
         let mut skip = start;
         for chunk in packet.chunks() {
             let piece = chunk.skip(skip);
@@ -208,7 +208,7 @@ impl Finisher {
             check => check,
         };
         packet.linear_mut()[field..field + 2].copy_from_slice(&check.to_be_bytes());
-        packet.set_csum(Csum::Unknown);
+        packet.set_csum(Checksum::Unknown);
         Ok(packet)
     }
 
@@ -252,7 +252,7 @@ impl Finisher {
             if let gro::Checksum::Partial { start, offset } = offload.checksum
                 && let Ok(offset) = u8::try_from(offset)
             {
-                segment.set_csum(Csum::Partial { start, offset });
+                segment.set_csum(Checksum::Partial { start, offset });
             }
             segment.set_vlan(of.vlan());
             segment.set_timestamp(of.timestamp());
@@ -299,7 +299,7 @@ struct Written {
 pub(crate) fn carry_over(from: &Packet, to: &mut Packet, shift: u16) {
     to.set_gso(from.gso());
     to.set_csum(match from.csum() {
-        Csum::Partial { start, offset } => Csum::Partial { start: start.saturating_add(shift), offset },
+        Checksum::Partial { start, offset } => Checksum::Partial { start: start.saturating_add(shift), offset },
         csum => csum,
     });
     to.set_timestamp(from.timestamp());

@@ -7,17 +7,17 @@
 //!   all of it               one copy, with exactly the headroom and the tailroom that the egress asks for
 //! ```
 //!
-//! An ingress that knows the egress ([`RxQueue::shape`](towpath_packet::port::RxQueue::shape)) brings packets that fit. For all others
+//! An ingress that knows the egress ([`RxQueue::set_tx_layout`](towpath_packet::port::RxQueue::set_tx_layout)) brings packets that fit. For all others
 //! this is the place. What fits already is moved, not touched. Every copy is counted ([`Counters::copied`]).
 
 use crate::finish::carry_over;
 use std::sync::Arc;
-use towpath_packet::port::{TxLinear, TxShape};
+use towpath_packet::port::{TxLayout, TxLinear};
 use towpath_packet::{Batch, Cache, Counters, DropReason, Packet};
 
 /// Bytes of a packet of `len` bytes that are to be linear.
 #[inline]
-fn linear(egress: TxShape, len: usize) -> usize {
+fn linear(egress: TxLayout, len: usize) -> usize {
     match egress.linear {
         TxLinear::None => 0,
         TxLinear::Header(n) => len.min(n.into()),
@@ -27,7 +27,7 @@ fn linear(egress: TxShape, len: usize) -> usize {
 
 /// Whether a packet is as the egress wants it. For tailroom all of it has to be in one piece.
 #[inline]
-fn fits(egress: TxShape, packet: &Packet) -> bool {
+fn fits(egress: TxLayout, packet: &Packet) -> bool {
     packet.linear().len() >= linear(egress, packet.len())
         && packet.headroom() >= egress.headroom.into()
         && (egress.tailroom == 0 || (packet.frags() == 0 && packet.tailroom() >= egress.tailroom.into()))
@@ -36,14 +36,14 @@ fn fits(egress: TxShape, packet: &Packet) -> bool {
 /// Fits packets for one egress queue; owned by the thread that runs it.
 #[derive(Debug)]
 pub struct Fitter {
-    egress: TxShape,
+    egress: TxLayout,
     counters: Arc<Counters>,
 }
 
 impl Fitter {
     /// A fitter that counts copies and drops in `counters`; `None` if every packet fits.
-    pub fn new(egress: TxShape, counters: Arc<Counters>) -> Option<Fitter> {
-        (egress != TxShape::default()).then_some(Fitter { egress, counters })
+    pub fn new(egress: TxLayout, counters: Arc<Counters>) -> Option<Fitter> {
+        (egress != TxLayout::default()).then_some(Fitter { egress, counters })
     }
 
     /// Fits all packets of a batch, in order, with chunks from `cache`. What can't be fitted is dropped: without a buffer as

@@ -58,7 +58,7 @@ fn swap(packet: &mut Packet, at: usize, len: usize) -> bool {
 mod tests {
     use super::*;
     use towpath_packet::{Cache, Direction, Pool, PoolConfig};
-    use towpath_wire::checksum::Checksum;
+    use towpath_wire::checksum::Accumulator;
 
     fn cache() -> Cache {
         Pool::new(PoolConfig { capacity: 512, ..PoolConfig::default() }).unwrap().cache(Direction::Tx).unwrap()
@@ -121,7 +121,7 @@ mod tests {
                 assert_eq!(packet.to_vec(), expected);
             }
             let sum = |bytes: &[u8]| {
-                let mut sum = Checksum::new();
+                let mut sum = Accumulator::new();
                 sum.add_bytes(bytes);
                 sum.finish()
             };

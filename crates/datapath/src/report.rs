@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use towpath_gro::{Flush, Stats};
-use towpath_packet::port::Lent;
+use towpath_packet::port::ExtBufGauge;
 use towpath_packet::{Counters, Pool, Snapshot};
 
 /// Where to read everything from; cheap to read at any time, from any thread.
@@ -22,7 +22,7 @@ pub struct Meter {
     gro: Vec<Arc<GroCounters>>,
     pool: Pool,
     own_pools: Vec<Pool>,
-    lent: Vec<Arc<Lent>>,
+    lent: Vec<Arc<ExtBufGauge>>,
     started: Instant,
 }
 
@@ -71,7 +71,7 @@ impl Meter {
 
     /// Watches these counts of others' memory as well.
     #[must_use]
-    pub fn with_lent(mut self, lent: Vec<Arc<Lent>>) -> Meter {
+    pub fn with_lent(mut self, lent: Vec<Arc<ExtBufGauge>>) -> Meter {
         self.lent = lent;
         self
     }

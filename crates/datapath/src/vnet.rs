@@ -15,7 +15,7 @@
 //!
 //! Numbers are in the host's byte order: what TUN and AF_PACKET use, and virtio 1 on a little-endian machine.
 
-use towpath_packet::{Csum, DropReason, Gso, GsoKind, Packet};
+use towpath_packet::{Checksum, DropReason, Gso, GsoKind, Packet};
 
 /// The checksum is partial: `csum_start` and `csum_offset` hold.
 pub const NEEDS_CSUM: u8 = 1;
@@ -127,11 +127,11 @@ impl VnetHeader {
             if usize::from(start) + usize::from(offset) + 2 > len {
                 return Err(bad);
             }
-            Csum::Partial { start, offset: u8::try_from(offset).map_err(|_| bad)? }
+            Checksum::Partial { start, offset: u8::try_from(offset).map_err(|_| bad)? }
         } else if self.flags & DATA_VALID != 0 {
-            Csum::Verified
+            Checksum::Verified
         } else {
-            Csum::Unknown
+            Checksum::Unknown
         };
         let gso = self.gso(len, csum)?;
         packet.set_csum(csum);
@@ -140,7 +140,7 @@ impl VnetHeader {
     }
 
     #[inline]
-    fn gso(&self, len: usize, csum: Csum) -> Result<Option<Gso>, Malformed> {
+    fn gso(&self, len: usize, csum: Checksum) -> Result<Option<Gso>, Malformed> {
         let ecn = self.gso_type & GSO_ECN != 0;
         let kind = match self.gso_type & !GSO_ECN {
             0 if !ecn => return Ok(None),
@@ -152,7 +152,7 @@ impl VnetHeader {
         if matches!(self.gso_size, 0 | GSO_BY_FRAGS) {
             return Err(Malformed::GsoSize(self.gso_size));
         }
-        if let Csum::Partial { start, offset } = csum {
+        if let Checksum::Partial { start, offset } = csum {
             let right = offset == l4(kind).csum_offset && usize::from(start) + l4(kind).header <= len;
             if !right || start > MAX_GSO_START {
                 return Err(Malformed::Checksum { start, offset: offset.into(), len });
@@ -171,7 +171,7 @@ impl VnetHeader {
     pub fn of(packet: &Packet) -> Result<VnetHeader, DropReason> {
         let csum = packet.csum();
         let mut header = VnetHeader::default();
-        if csum == Csum::Verified {
+        if csum == Checksum::Verified {
             header.flags = DATA_VALID;
         }
         if !packet.wants_offload() {
@@ -181,7 +181,7 @@ impl VnetHeader {
             return Err(DropReason::Offload);
         }
         let len = packet.len();
-        if let Csum::Partial { start, offset } = csum {
+        if let Checksum::Partial { start, offset } = csum {
             if usize::from(start) + usize::from(offset) + 2 > len {
                 return Err(DropReason::Malformed);
             }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use towpath_packet::port::{Setting, Tune, TuneError};
+use towpath_packet::port::{ControlError, PortControl, Setting};
 
 /// Packets that are announced together: 1 to 127, the most that the signed byte of a K3 ring's doorbell can say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,19 +54,19 @@ impl Batching {
     }
 }
 
-impl Tune for Batching {
+impl PortControl for Batching {
     fn settings(&self) -> Vec<Setting> {
         let what = "packets that one doorbell announces, 1 to 127";
         vec![Setting { name: "batch", value: self.get().get().into(), what }]
     }
 
-    fn set(&self, name: &str, value: u64) -> Result<(), TuneError> {
+    fn set(&self, name: &str, value: u64) -> Result<(), ControlError> {
         if name != "batch" {
-            return Err(TuneError::unknown(name, self));
+            return Err(ControlError::unknown(name, self));
         }
         let size = u8::try_from(value).ok().and_then(BatchSize::new);
         let rule = "must be from 1 to 127".to_owned();
-        self.resize(size.ok_or_else(|| TuneError::Value { name: name.to_owned(), value, rule })?);
+        self.resize(size.ok_or_else(|| ControlError::Value { name: name.to_owned(), value, rule })?);
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
-use towpath_packet::ring::ring;
+use towpath_packet::spsc::ring;
 use towpath_packet::{Batch, Direction, Packet, Pool, PoolConfig};
 
 fn pool() -> Pool {

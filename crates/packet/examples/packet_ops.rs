@@ -5,7 +5,7 @@
 //! ```
 
 use std::hint::black_box;
-use towpath_packet::ring::{Consumer, Producer, ring};
+use towpath_packet::spsc::{Consumer, Producer, ring};
 use towpath_packet::{Batch, Cache, Direction, Packet, Pool, PoolConfig};
 
 #[inline(never)]

@@ -4,15 +4,15 @@
 //!   Region           one mapping: anonymous, huge pages, or a memfd that can be shared
 //!     └─ Pool        equal chunks cut from a region, each described by a 64-byte Meta
 //!          ├─ Cache  per core, !Sync: allocates and frees without touching another core
-//!          ├─ Views  slices of a larger buffer that they share, which goes home with the last of them
-//!          └─ Pages  bytes of a region that belongs to someone else, who is told when they are free again
+//!          ├─ IndirectPool  slices of a larger buffer that they share, which goes home with the last of them
+//!          └─ ExtBufPool  bytes of a region that belongs to someone else, who is told when they are free again
 //!   Buf              8-byte owned handle of one chunk:  headroom | data | tailroom
 //!   Packet           8-byte owned handle of a chain:    head ─► fragment ─► fragment
 //!   Batch            what crosses every interface: an array of packets
-//!   Loaned           a packet in a device's hands: it has an address, but no bytes
-//!   Foreign          a region that somebody else may write to: written by address, never seen as a slice
+//!   InFlight           a packet in a device's hands: it has an address, but no bytes
+//!   UntrustedMem          a region that somebody else may write to: written by address, never seen as a slice
 //!   ring             single producer, single consumer, reserve/commit in bulk
-//!   xring            rings shared with those who are not trusted: the kernel (AF_XDP), applications
+//!   xsk_ring            rings shared with those who are not trusted: the kernel (AF_XDP), applications
 //!   TakeCell         a value that threads take turns with, without waiting
 //!   port             RxQueue, TxQueue, Port, Info: what a driver or a kernel port is
 //! ```
@@ -28,7 +28,7 @@
 //!   pointer goes.
 //!
 //! `unsafe` lives in `region`, `meta`, `buf`, `packet`, `batch`, `ring`, `pool`, `loan`, `view`, `pages`, `foreign`,
-//! `take` and `xring`; everything that
+//! `take` and `xsk_ring`; everything that
 //! they export is safe to call.
 
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -38,31 +38,31 @@ mod batch;
 mod buf;
 mod chunk;
 mod counters;
-mod foreign;
-mod loan;
+mod extbuf;
+mod in_flight;
+mod indirect;
 mod meta;
 mod offload;
 mod packet;
-mod pages;
 mod pool;
 pub mod port;
 mod region;
-pub mod ring;
+pub mod spsc;
 mod sync;
 mod take;
-mod view;
-pub mod xring;
+mod untrusted;
+pub mod xsk_ring;
 
 pub use batch::{Batch, DrainFront};
 pub use buf::Buf;
 pub use chunk::Chunk;
 pub use counters::{Counters, DropReason, Snapshot};
-pub use foreign::Foreign;
-pub use loan::{FromDevice, Loaned, ToDevice};
-pub use offload::{Csum, Gso, GsoKind, Offloads, Vlan};
+pub use extbuf::{ExtBufOwner, ExtBufPool};
+pub use in_flight::{FromDevice, InFlight, ToDevice};
+pub use indirect::{IndirectPool, SharedBuf};
+pub use offload::{Checksum, Gso, GsoKind, Offloads, Vlan};
 pub use packet::{Chunks, MAX_FRAGS, NoRoom, Packet};
-pub use pages::{Owner, Pages};
 pub use pool::{Cache, Direction, Floors, Pool, PoolConfig, PoolError, PoolStats};
 pub use region::{Backing, Region, RegionError};
 pub use take::TakeCell;
-pub use view::{SharedBuf, Views};
+pub use untrusted::UntrustedMem;

@@ -3,7 +3,7 @@
 
 /// What is known about the transport checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Csum {
+pub enum Checksum {
     /// Nothing: the bytes on the wire carry a checksum that nobody looked at.
     #[default]
     Unknown,
@@ -62,7 +62,7 @@ pub struct Offloads(u16);
 impl Offloads {
     /// None: complete checksums, one frame a packet, tags inline.
     pub const NONE: Offloads = Offloads(0);
-    /// Partial checksums ([`Csum::Partial`]).
+    /// Partial checksums ([`Checksum::Partial`]).
     pub const CSUM: Offloads = Offloads(1);
     /// TCP over IPv4 super-packets.
     pub const TSO4: Offloads = Offloads(2);

@@ -9,7 +9,7 @@
 //! The *linear part* is where headers live: always memory of a pool, always writable. Fragments are read only, and
 //! each has at least one byte. A packet handed over by value is owned; every refusal hands it back.
 //!
-//! A packet that is a single [page](crate::Pages::packet) of somebody else's memory has head and fragment in one:
+//! A packet that is a single [page](crate::ExtBufPool::packet) of somebody else's memory has head and fragment in one:
 //!
 //! ```text
 //!   Packet ──► bytes (foreign)             no linear part, and no room for one; one fragment, and no other
@@ -157,7 +157,7 @@ impl Packet {
 
     /// Whether it is a single page of somebody else's memory, and has no head.
     #[inline]
-    pub fn is_page(&self) -> bool {
+    pub fn is_extbuf(&self) -> bool {
         self.meta().is_alone()
     }
 

@@ -23,11 +23,11 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-mod lent;
-mod tune;
+mod control;
+mod gauge;
 
-pub use lent::Lent;
-pub use tune::{Setting, Tune, TuneError};
+pub use control::{ControlError, PortControl, Setting};
+pub use gauge::ExtBufGauge;
 
 /// What the first bytes of a port's packets are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub enum TxLinear {
 
 /// What an egress asks of the bytes of a packet, so that it neither copies nor moves them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct TxShape {
+pub struct TxLayout {
     /// What it wants linear.
     pub linear: TxLinear,
     /// Bytes in front of the packet that it writes its own headers to.
@@ -103,7 +103,7 @@ pub struct Info {
     pub max_chunks: u16,
     /// What its transmit queues take.
     pub tx_offloads: Offloads,
-    /// What its receive queues may hand over, unless [restricted](RxQueue::restrict).
+    /// What its receive queues may hand over, unless [restricted](RxQueue::set_rx_offloads).
     pub rx_offloads: Offloads,
     /// Receive and transmit queues that it can be started with, at most.
     pub max_queues: u16,
@@ -115,8 +115,8 @@ pub struct Info {
 
 impl Info {
     /// What it asks of the bytes of a packet.
-    pub fn tx_shape(&self) -> TxShape {
-        TxShape { linear: self.tx_linear, headroom: self.headroom, tailroom: self.tailroom }
+    pub fn tx_layout(&self) -> TxLayout {
+        TxLayout { linear: self.tx_linear, headroom: self.headroom, tailroom: self.tailroom }
     }
 
     /// `queues`, if the port can be started with as many in each direction.
@@ -258,13 +258,13 @@ pub trait RxQueue: Send {
 
     /// Narrows what the queue may hand over to what the egress can take, also while running: a super-packet or a partial
     /// checksum that is not in `accept` is finished before it is handed over, or never made.
-    fn restrict(&mut self, accept: Offloads) {
+    fn set_rx_offloads(&mut self, accept: Offloads) {
         let _ = accept;
     }
 
     /// Says what the egress asks of the bytes of packets, before the first of them. A queue that brings pages of somebody else copies
     /// as much of them as that, and no more.
-    fn shape(&mut self, egress: TxShape) {
+    fn set_tx_layout(&mut self, egress: TxLayout) {
         let _ = egress;
     }
 
@@ -283,7 +283,7 @@ pub trait RxQueue: Send {
     }
 
     /// The count of memory of others in its packets, where there is such; the same for all queues of the port.
-    fn lent(&self) -> Option<Arc<Lent>> {
+    fn lent(&self) -> Option<Arc<ExtBufGauge>> {
         None
     }
 
@@ -324,7 +324,7 @@ pub trait TxQueue: Send {
     fn offloads(&self) -> Offloads;
 
     /// What it may come to take while it runs.
-    fn potential(&self) -> Offloads {
+    fn max_offloads(&self) -> Offloads {
         self.offloads()
     }
 
@@ -367,7 +367,7 @@ pub trait Port: Sized {
     fn info(&self) -> &Info;
 
     /// What can be changed while it runs, if anything.
-    fn tuner(&self) -> Option<Arc<dyn Tune>> {
+    fn tuner(&self) -> Option<Arc<dyn PortControl>> {
         None
     }
 
@@ -387,13 +387,13 @@ impl<R: RxQueue + ?Sized> RxQueue for Box<R> {
     fn refill(&mut self) -> usize {
         (**self).refill()
     }
-    fn restrict(&mut self, accept: Offloads) {
-        (**self).restrict(accept);
+    fn set_rx_offloads(&mut self, accept: Offloads) {
+        (**self).set_rx_offloads(accept);
     }
-    fn shape(&mut self, egress: TxShape) {
-        (**self).shape(egress);
+    fn set_tx_layout(&mut self, egress: TxLayout) {
+        (**self).set_tx_layout(egress);
     }
-    fn lent(&self) -> Option<Arc<Lent>> {
+    fn lent(&self) -> Option<Arc<ExtBufGauge>> {
         (**self).lent()
     }
     #[inline]
@@ -438,8 +438,8 @@ impl<T: TxQueue + ?Sized> TxQueue for Box<T> {
     fn offloads(&self) -> Offloads {
         (**self).offloads()
     }
-    fn potential(&self) -> Offloads {
-        (**self).potential()
+    fn max_offloads(&self) -> Offloads {
+        (**self).max_offloads()
     }
     #[inline]
     fn pending(&self) -> usize {
@@ -473,7 +473,7 @@ impl<P: Port> Port for Box<P> {
         (**self).info()
     }
 
-    fn tuner(&self) -> Option<Arc<dyn Tune>> {
+    fn tuner(&self) -> Option<Arc<dyn PortControl>> {
         (**self).tuner()
     }
 

@@ -13,7 +13,9 @@ use towpath_model::cpsw::CpswBus;
 use towpath_model::e1000e::ModelBus;
 use towpath_nic::cpsw::CpswPort;
 use towpath_nic::e1000e::E1000e;
-use towpath_packet::port::{Info, Lent, Port, PortError, Queues, RxQueue, Start, State, Tune, TxQueue, TxShape, Wake};
+use towpath_packet::port::{
+    ExtBufGauge, Info, Port, PortControl, PortError, Queues, RxQueue, Start, State, TxLayout, TxQueue, Wake,
+};
 use towpath_packet::{Batch, Counters, Offloads, Pool};
 
 /// What a port is opened for.
@@ -91,7 +93,7 @@ macro_rules! any_port {
                 match self { $(AnyPort::$variant(port) => port.info(),)* }
             }
 
-            fn tuner(&self) -> Option<Arc<dyn Tune>> {
+            fn tuner(&self) -> Option<Arc<dyn PortControl>> {
                 match self { $(AnyPort::$variant(port) => port.tuner(),)* }
             }
 
@@ -141,22 +143,22 @@ macro_rules! any_port {
                     AnyRx::Lane(queue) => queue.own_pool(),
                 }
             }
-            fn restrict(&mut self, accept: Offloads) {
+            fn set_rx_offloads(&mut self, accept: Offloads) {
                 match self {
-                    $(AnyRx::$variant(queue) => queue.restrict(accept),)*
-                    AnyRx::Lane(queue) => queue.restrict(accept),
+                    $(AnyRx::$variant(queue) => queue.set_rx_offloads(accept),)*
+                    AnyRx::Lane(queue) => queue.set_rx_offloads(accept),
                 }
             }
-            fn lent(&self) -> Option<Arc<Lent>> {
+            fn lent(&self) -> Option<Arc<ExtBufGauge>> {
                 match self {
                     $(AnyRx::$variant(queue) => queue.lent(),)*
                     AnyRx::Lane(queue) => queue.lent(),
                 }
             }
-            fn shape(&mut self, egress: TxShape) {
+            fn set_tx_layout(&mut self, egress: TxLayout) {
                 match self {
-                    $(AnyRx::$variant(queue) => queue.shape(egress),)*
-                    AnyRx::Lane(queue) => queue.shape(egress),
+                    $(AnyRx::$variant(queue) => queue.set_tx_layout(egress),)*
+                    AnyRx::Lane(queue) => queue.set_tx_layout(egress),
                 }
             }
             fn state(&self) -> State {
@@ -214,10 +216,10 @@ macro_rules! any_port {
                     AnyTx::Steer(queue) => queue.offloads(),
                 }
             }
-            fn potential(&self) -> Offloads {
+            fn max_offloads(&self) -> Offloads {
                 match self {
-                    $(AnyTx::$variant(queue) => queue.potential(),)*
-                    AnyTx::Steer(queue) => queue.potential(),
+                    $(AnyTx::$variant(queue) => queue.max_offloads(),)*
+                    AnyTx::Steer(queue) => queue.max_offloads(),
                 }
             }
             #[inline]

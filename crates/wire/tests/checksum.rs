@@ -1,7 +1,7 @@
 //! Checksums against an oracle that adds one byte at a time.
 
 use proptest::prelude::*;
-use towpath_wire::checksum::{self, Checksum, Isa, VALID};
+use towpath_wire::checksum::{self, Accumulator, Isa, VALID};
 
 /// RFC 1071, as slowly and obviously as can be.
 fn oracle(data: &[u8]) -> u16 {
@@ -124,7 +124,7 @@ proptest! {
     #[test]
     fn pieces_of_any_parity_sum_like_the_whole(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..99), 0..9)) {
         let whole = pieces.concat();
-        let mut check = Checksum::new();
+        let mut check = Accumulator::new();
         let (mut by_hand, mut offset) = (0, 0);
         for piece in &pieces {
             match piece[..] {

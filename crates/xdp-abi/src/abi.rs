@@ -25,7 +25,7 @@ pub struct Ring {
 }
 
 /// `struct xdp_desc`.
-pub type Desc = towpath_packet::xring::Desc;
+pub type Desc = towpath_packet::xsk_ring::Desc;
 
 /// `struct xsk_umem_config`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

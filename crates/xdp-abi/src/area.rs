@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use towpath_client::Sizes;
 use towpath_client::protocol::{RING, Rings, Welcome};
 use towpath_packet::Region;
-use towpath_packet::xring::Layout;
+use towpath_packet::xsk_ring::Layout;
 
 /// Addresses of one socket's rings.
 #[derive(Debug)]

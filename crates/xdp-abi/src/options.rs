@@ -6,7 +6,7 @@ use libc::{SOL_XDP, XDP_MMAP_OFFSETS, XDP_OPTIONS, XDP_OPTIONS_ZEROCOPY, XDP_STA
 use std::mem::size_of;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use towpath_client::protocol::Statistics;
-use towpath_packet::xring::Layout;
+use towpath_packet::xsk_ring::Layout;
 
 /// What can be asked of a socket.
 #[derive(Debug)]

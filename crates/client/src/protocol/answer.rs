@@ -1,7 +1,7 @@
 //! What the datapath says to that.
 
 use super::{Fields, MAGIC, Malformed, Rings};
-use towpath_packet::xring::Layout;
+use towpath_packet::xsk_ring::Layout;
 
 /// What the application gets; with it come two descriptors: the memfd of the rings, and the eventfd, or the socket, to kick
 /// the datapath with.

@@ -17,7 +17,7 @@
 //!
 //! **Chunks.** The memory is an array of chunks of equal size. A chunk belongs to the application until its descriptor is in the
 //! TX ring or its address in the FILL ring, and again once it has come back by the COMPLETION or the RX ring. A descriptor
-//! lies inside of one chunk; a packet may be several descriptors, all but the last [continued](towpath_packet::xring::Desc::CONTINUED).
+//! lies inside of one chunk; a packet may be several descriptors, all but the last [continued](towpath_packet::xsk_ring::Desc::CONTINUED).
 //! A received frame begins [`headroom`](Hello::headroom) bytes into its chunk. COMPLETION gives addresses back as they were sent.
 //!
 //! **Unaligned chunks** begin anywhere, and addresses have an offset in their upper 16 bits, as those of AF_XDP with
@@ -32,12 +32,12 @@
 //! **Budget.** A chunk on its way is charged to the session that sent it: all of it if chunks are aligned, the bytes that were sent if not.
 //!
 //! **What is not finished.** An application that [asks for it](Hello::offloads) gets super-packets whole, and packets whose checksum is
-//! partial or was verified. The descriptor of the first piece has [`METADATA`](towpath_packet::xring::Desc::METADATA) in its options
+//! partial or was verified. The descriptor of the first piece has [`METADATA`](towpath_packet::xsk_ring::Desc::METADATA) in its options
 //! then, and the ten bytes in front of the piece, in its headroom, are a virtio-net header, as TUN/TAP and AF_PACKET have it: kind and
 //! size of the segments, where the checksum begins and lies.
 //!
 //! **Metadata of sent frames** ([`Hello::tx_metadata`]): a first descriptor with
-//! [`METADATA`](towpath_packet::xring::Desc::METADATA) has so many bytes of metadata in front of its frame, in the same chunk. What they
+//! [`METADATA`](towpath_packet::xsk_ring::Desc::METADATA) has so many bytes of metadata in front of its frame, in the same chunk. What they
 //! ask for a device does, or the datapath.
 //!
 //! * [`HEADER`] bytes are a virtio-net header, as in front of received packets, so that what was received may be sent as it is. It asks for
@@ -79,7 +79,7 @@ pub use answer::{Answer, Code, Refusal, Welcome};
 pub use hello::Hello;
 pub use statistics::{Statistic, Statistics};
 
-use towpath_packet::xring::Layout;
+use towpath_packet::xsk_ring::Layout;
 
 /// `"TWPSOCK1"`, the first bytes of a [`Hello`] and of an answer.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"TWPSOCK1");

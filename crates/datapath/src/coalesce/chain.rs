@@ -1,8 +1,8 @@
 //! A packet as the engine sees it: what joins it becomes its fragments, and no byte moves.
 
 use towpath_gro as gro;
-use towpath_packet::{Csum, Gso, GsoKind, Packet};
-use towpath_wire::checksum::{self, Checksum};
+use towpath_packet::{Checksum, Gso, GsoKind, Packet};
+use towpath_wire::checksum::{self, Accumulator};
 
 /// A packet to which others are chained, for [`towpath_gro::Gro`].
 pub struct Chain(pub Packet);
@@ -32,10 +32,10 @@ impl gro::Segment for Chain {
     fn set_offload(&mut self, offload: gro::Offload) {
         let packet = &mut self.0;
         packet.set_csum(match offload.checksum {
-            gro::Checksum::Unverified => Csum::Unknown,
-            gro::Checksum::Verified => Csum::Verified,
+            gro::Checksum::Unverified => Checksum::Unknown,
+            gro::Checksum::Verified => Checksum::Verified,
             // The transport's own field, so always within reach.
-            gro::Checksum::Partial { start, offset } => Csum::Partial { start, offset: offset as u8 },
+            gro::Checksum::Partial { start, offset } => Checksum::Partial { start, offset: offset as u8 },
         });
         packet.set_gso(offload.gso.map(|gso| Gso {
             kind: match gso.kind {
@@ -83,7 +83,7 @@ impl gro::Segment for Chain {
 
     #[inline]
     fn prefetch_payload(&self) {
-        if self.0.csum() == Csum::Unknown {
+        if self.0.csum() == Checksum::Unknown {
             self.0.prefetch_payload();
         }
     }
@@ -99,7 +99,7 @@ impl Chain {
     /// The sum of a packet in pieces.
     #[inline(never)]
     fn sum_chunks(&self, from: usize) -> u16 {
-        let (mut sum, mut skip) = (Checksum::new(), from);
+        let (mut sum, mut skip) = (Accumulator::new(), from);
         for chunk in self.0.chunks() {
             let mut piece = chunk.skip(skip);
             skip = skip.saturating_sub(chunk.len());
@@ -122,9 +122,9 @@ impl Chain {
 /// The packet's metadata in the terms of the engine.
 pub(crate) fn gro_offload(packet: &Packet) -> gro::Offload {
     let checksum = match packet.csum() {
-        Csum::Unknown => gro::Checksum::Unverified,
-        Csum::Verified => gro::Checksum::Verified,
-        Csum::Partial { start, offset } => gro::Checksum::Partial { start, offset: u16::from(offset) },
+        Checksum::Unknown => gro::Checksum::Unverified,
+        Checksum::Verified => gro::Checksum::Verified,
+        Checksum::Partial { start, offset } => gro::Checksum::Partial { start, offset: u16::from(offset) },
     };
     let gso = packet.gso().map(|gso| gro::Gso {
         kind: match gso.kind {

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use towpath_packet::{Backing, Direction, MAX_FRAGS, Owner, Pages, Pool, PoolConfig, Region, Vlan};
+use towpath_packet::{Backing, Direction, ExtBufOwner, ExtBufPool, MAX_FRAGS, Pool, PoolConfig, Region, Vlan};
 use towpath_wire::checksum;
 
 /// What a flow is made of.
@@ -64,19 +64,19 @@ enum Shape {
     /// The first so many bytes linear, and the rest in pieces of these lengths, in turn.
     Pieces(usize, Vec<usize>),
     /// The payload in memory that belongs to somebody else.
-    Foreign,
+    UntrustedMem,
 }
 
 struct Nobody;
-impl Owner for Nobody {
-    fn came_home(&self) {}
+impl ExtBufOwner for Nobody {
+    fn on_free(&self) {}
 }
 
 /// Makes packets of all shapes.
 struct Maker {
     pool: Pool,
     cache: Cache,
-    pages: Pages,
+    pages: ExtBufPool,
     memory: File,
     used: usize,
 }
@@ -89,7 +89,7 @@ impl Maker {
         let pool = Pool::new(config).unwrap();
         let region = Arc::new(Region::new(FOREIGN, Backing::Memfd).unwrap());
         let memory = region.fd().unwrap().try_clone_to_owned().unwrap().into();
-        let pages = Pages::new(1024, region, Arc::new(Nobody)).unwrap();
+        let pages = ExtBufPool::new(1024, region, Arc::new(Nobody)).unwrap();
         Maker { cache: pool.cache(Direction::Tx).unwrap(), pool, pages, memory, used: 0 }
     }
 
@@ -111,7 +111,7 @@ impl Maker {
                 }
                 packet
             }
-            Shape::Foreign => {
+            Shape::UntrustedMem => {
                 let (head, rest) = bytes.split_at(headers);
                 let mut packet = Packet::copy_from(&mut self.cache, head).unwrap();
                 if self.used + rest.len() > FOREIGN {
@@ -204,7 +204,7 @@ fn step() -> impl Strategy<Value = Step> {
     let shape = prop_oneof![
         4 => Just(Shape::Linear),
         2 => pieces.prop_map(|(linear, lengths)| Shape::Pieces(linear, lengths)),
-        1 => Just(Shape::Foreign),
+        1 => Just(Shape::UntrustedMem),
     ];
     let tag = prop_oneof![6 => Just(None), 1 => (1u16..3, any::<bool>()).prop_map(Some)];
     let rarely = prop::bool::weighted(0.04);
@@ -283,7 +283,7 @@ fn coalesced(shape: &Shape, packets: u16, len: usize) -> (Maker, Vec<Packet>) {
 
 #[test]
 fn bytes_of_every_shape_are_chained_without_being_copied() {
-    for shape in [Shape::Linear, Shape::Pieces(54, vec![7, 100]), Shape::Pieces(60, vec![33]), Shape::Foreign] {
+    for shape in [Shape::Linear, Shape::Pieces(54, vec![7, 100]), Shape::Pieces(60, vec![33]), Shape::UntrustedMem] {
         let (_maker, out) = coalesced(&shape, 10, 300);
         assert_eq!((out.len(), out[0].len()), (1, 54 + 3000), "{shape:?}");
         assert_eq!(out[0].gso().map(|gso| (gso.size, gso.segs)), Some((300, 10)), "{shape:?}");

@@ -46,7 +46,7 @@ fn run(finisher: &mut Finisher, packet: Packet, can: Offloads) -> Vec<Packet> {
 
 fn partial(finisher: &mut Finisher, payload: usize) -> Packet {
     let mut p = Packet::copy_from(finisher.cache(), &tcp(payload)).unwrap();
-    p.set_csum(Csum::Partial { start: 34, offset: 16 });
+    p.set_csum(Checksum::Partial { start: 34, offset: 16 });
     p
 }
 
@@ -73,7 +73,7 @@ fn a_partial_checksum_is_completed_across_fragments_of_any_length() {
         let out = run(&mut f, p, Offloads::NONE);
         assert_eq!(out.len(), 1);
         assert!(good(&out[0].to_vec()), "payload of {payload}");
-        assert_eq!(out[0].csum(), Csum::Unknown);
+        assert_eq!(out[0].csum(), Checksum::Unknown);
     }
 }
 
@@ -87,7 +87,7 @@ fn a_super_packet_becomes_segments_that_carry_its_bytes() {
         assert_eq!(out.len(), payload.div_ceil(usize::from(size)), "size {size}");
         let mut bytes = Vec::new();
         for p in &out {
-            assert_eq!(p.csum() == Csum::Unknown, can.is_none());
+            assert_eq!(p.csum() == Checksum::Unknown, can.is_none());
             let frame = p.to_vec();
             assert!(!can.is_none() || good(&frame));
             bytes.extend_from_slice(&frame[54..]);
@@ -110,7 +110,7 @@ fn a_tag_beside_the_packet_goes_behind_the_addresses() {
             p.push_front(room).unwrap();
             p.linear_mut()[..bytes.len()].copy_from_slice(&bytes);
             p.truncate(bytes.len());
-            p.set_csum(Csum::Partial { start: 34, offset: 16 });
+            p.set_csum(Checksum::Partial { start: 34, offset: 16 });
         }
         p.set_vlan(Some(Vlan { tci: 0x2064, service: false }));
         let out = run(&mut f, p, Offloads::NONE);
@@ -139,7 +139,7 @@ fn metadata_that_lies_is_dropped_and_counted() {
     let (pool, mut f) = setup();
     let mut nonsense = Vec::new();
     let mut p = partial(&mut f, 10);
-    p.set_csum(Csum::Partial { start: 60, offset: 16 });
+    p.set_csum(Checksum::Partial { start: 60, offset: 16 });
     nonsense.push(p);
     for size in [0, 1, 65535] {
         let mut p = super_packet(&mut f, 3000, size);
@@ -170,19 +170,19 @@ fn a_dry_pool_costs_segments_not_order_and_every_one_is_counted() {
 }
 
 struct Nobody;
-impl towpath_packet::Owner for Nobody {
-    fn came_home(&self) {}
+impl towpath_packet::ExtBufOwner for Nobody {
+    fn on_free(&self) {}
 }
 
 #[test]
 fn what_is_to_be_written_into_a_page_is_written_in_front_of_it() {
     let (pool, mut finisher) = setup();
-    let memory = towpath_packet::Foreign::new(towpath_packet::Region::new(4096, Backing::Memfd).unwrap());
+    let memory = towpath_packet::UntrustedMem::new(towpath_packet::Region::new(4096, Backing::Memfd).unwrap());
     let bytes = tcp(100);
     assert!(memory.put(0, &bytes));
-    let mut pages = towpath_packet::Pages::new(4, memory.region().clone(), Arc::new(Nobody)).unwrap();
+    let mut pages = towpath_packet::ExtBufPool::new(4, memory.region().clone(), Arc::new(Nobody)).unwrap();
     let mut packet = pages.packet(0, bytes.len(), 7).unwrap();
-    packet.set_csum(Csum::Partial { start: 34, offset: 16 });
+    packet.set_csum(Checksum::Partial { start: 34, offset: 16 });
     packet.set_vlan(Some(Vlan { tci: 9, service: false }));
     let out = run(&mut finisher, packet, Offloads::NONE);
     let frame = out[0].to_vec();
@@ -195,7 +195,7 @@ fn what_is_to_be_written_into_a_page_is_written_in_front_of_it() {
         hoard.push(packet);
     }
     let mut packet = pages.packet(0, bytes.len(), 8).unwrap();
-    packet.set_csum(Csum::Partial { start: 34, offset: 16 });
+    packet.set_csum(Checksum::Partial { start: 34, offset: 16 });
     assert!(run(&mut finisher, packet, Offloads::NONE).is_empty());
     assert_eq!(finisher.counters.snapshot().dropped(DropReason::NoBuffer), 1);
     drop((out, hoard));

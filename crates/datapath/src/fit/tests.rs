@@ -1,13 +1,13 @@
 use super::*;
 use proptest::prelude::*;
-use towpath_packet::{Backing, Csum, Direction, Gso, GsoKind, Pool, PoolConfig, SharedBuf, Views, Vlan};
+use towpath_packet::{Backing, Checksum, Direction, Gso, GsoKind, IndirectPool, Pool, PoolConfig, SharedBuf, Vlan};
 
 const CHUNK: usize = 2048;
 
 struct Rig {
     pool: Pool,
     cache: Cache,
-    views: Views,
+    views: IndirectPool,
     counters: Arc<Counters>,
 }
 
@@ -15,7 +15,7 @@ fn rig(capacity: usize) -> Rig {
     let config = PoolConfig { capacity, chunk: CHUNK, backing: Backing::Anonymous, ..PoolConfig::default() };
     let pool = Pool::new(config).unwrap();
     let cache = pool.cache(Direction::Tx).unwrap();
-    Rig { pool, cache, views: Views::of_buffers(256).unwrap(), counters: Arc::default() }
+    Rig { pool, cache, views: IndirectPool::new(256).unwrap(), counters: Arc::default() }
 }
 
 impl Rig {
@@ -39,7 +39,7 @@ impl Rig {
         packet
     }
 
-    fn fit(&mut self, egress: TxShape, packets: impl IntoIterator<Item = Packet>) -> Batch {
+    fn fit(&mut self, egress: TxLayout, packets: impl IntoIterator<Item = Packet>) -> Batch {
         let mut batch = Batch::new();
         packets.into_iter().for_each(|packet| batch.push(packet).unwrap());
         Fitter::new(egress, self.counters.clone()).unwrap().fit(&mut batch, &mut self.cache);
@@ -52,13 +52,13 @@ impl Rig {
     }
 }
 
-fn wants(linear: TxLinear) -> TxShape {
-    TxShape { linear, ..TxShape::default() }
+fn wants(linear: TxLinear) -> TxLayout {
+    TxLayout { linear, ..TxLayout::default() }
 }
 
 #[test]
 fn an_egress_that_takes_fragments_gets_packets_untouched() {
-    assert!(Fitter::new(TxShape::default(), Arc::default()).is_none());
+    assert!(Fitter::new(TxLayout::default(), Arc::default()).is_none());
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn of_a_page_only_the_headers_are_copied_and_the_rest_stays_where_it_is() {
 fn a_whole_copy_has_exactly_the_headroom_and_at_least_the_tailroom_that_are_asked_for() {
     let mut rig = rig(64);
     let room = CHUNK - 37 - 11;
-    let egress = TxShape { linear: TxLinear::Whole, headroom: 37, tailroom: 11 };
+    let egress = TxLayout { linear: TxLinear::Whole, headroom: 37, tailroom: 11 };
     let packets =
         [rig.packet(0, &[700, 300]), rig.packet(20, &[1000, room - 1020]), rig.packet(20, &[1000, room - 1019])];
     let batch = rig.fit(egress, packets);
@@ -90,7 +90,7 @@ fn a_whole_copy_has_exactly_the_headroom_and_at_least_the_tailroom_that_are_aske
 #[test]
 fn what_fits_already_is_not_copied() {
     let mut rig = rig(64);
-    let egress = TxShape { linear: TxLinear::Whole, headroom: 64, tailroom: 64 };
+    let egress = TxLayout { linear: TxLinear::Whole, headroom: 64, tailroom: 64 };
     let packet = rig.packet(500, &[]);
     let at = packet.linear().as_ptr();
     let batch = rig.fit(egress, [packet]);
@@ -107,9 +107,9 @@ fn without_a_buffer_the_packet_is_dropped_by_name() {
     drop(hoard);
 }
 
-fn egresses() -> impl Strategy<Value = TxShape> {
+fn egresses() -> impl Strategy<Value = TxLayout> {
     let linear = prop_oneof![Just(TxLinear::None), Just(TxLinear::Whole), (1..300u16).prop_map(TxLinear::Header),];
-    (linear, 0..300u16, prop_oneof![Just(0), 0..300u16]).prop_map(|(linear, headroom, tailroom)| TxShape {
+    (linear, 0..300u16, prop_oneof![Just(0), 0..300u16]).prop_map(|(linear, headroom, tailroom)| TxLayout {
         linear,
         headroom,
         tailroom,
@@ -122,12 +122,12 @@ proptest! {
         egress in egresses(),
         shapes in prop::collection::vec((0..200usize, prop::collection::vec(1..300usize, 0..4)), 1..8),
     ) {
-        prop_assume!(egress != TxShape::default());
+        prop_assume!(egress != TxLayout::default());
         let mut rig = rig(256);
         let (mut expected, mut packets) = (Vec::new(), Vec::new());
         for (linear, frags) in shapes.iter().filter(|(linear, frags)| linear + frags.len() > 0) {
             let mut packet = rig.packet(*linear, frags);
-            packet.set_csum(Csum::Partial { start: 34, offset: 6 });
+            packet.set_csum(Checksum::Partial { start: 34, offset: 6 });
             packet.set_gso(Some(Gso { kind: GsoKind::Udp, ecn: false, size: 100, segs: 3, hdr_len: 42 }));
             packet.set_vlan(Some(Vlan { tci: 5, service: false }));
             packet.set_flow_hash(77);
@@ -140,7 +140,7 @@ proptest! {
         for (packet, bytes) in batch.iter().zip(&expected) {
             prop_assert_eq!(&packet.to_vec(), bytes);
             prop_assert!(fits(egress, packet), "{:?} {:?}", egress, packet);
-            prop_assert_eq!(packet.csum(), Csum::Partial { start: 34, offset: 6 });
+            prop_assert_eq!(packet.csum(), Checksum::Partial { start: 34, offset: 6 });
             prop_assert_eq!(packet.gso().map(|gso| gso.size), Some(100));
             prop_assert_eq!((packet.vlan().map(|vlan| vlan.tci), packet.flow_hash(), packet.ingress()), (Some(5), Some(77), (1, 2)));
         }

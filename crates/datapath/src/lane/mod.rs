@@ -36,7 +36,7 @@ use crate::sync::{AtomicU16, AtomicU64, Ordering};
 use std::io;
 use std::sync::Arc;
 use towpath_packet::port::Layer;
-use towpath_packet::ring::ring;
+use towpath_packet::spsc::ring;
 use towpath_packet::{Counters, DropReason, Offloads};
 
 /// What happens to a packet whose lane has no room.

@@ -5,7 +5,7 @@ use crate::sync::Ordering;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use towpath_packet::port::{RxQueue, State, Wake};
-use towpath_packet::ring::Consumer;
+use towpath_packet::spsc::Consumer;
 use towpath_packet::{Batch, Counters, Offloads, Packet};
 
 /// The way from one worker.
@@ -76,7 +76,7 @@ impl RxQueue for LaneRx {
         got.len()
     }
 
-    fn restrict(&mut self, accept: Offloads) {
+    fn set_rx_offloads(&mut self, accept: Offloads) {
         self.gate.accept.store(accept.bits(), Ordering::Relaxed);
     }
 
@@ -110,7 +110,7 @@ impl RxQueue for LaneRx {
     fn wake(&self) -> Wake {
         self.gate.bell.arm();
         self.armed.set(true);
-        let waiting = |inlet: &Inlet| inlet.ring.try_borrow_mut().is_ok_and(|mut ring| ring.available(1) > 0);
+        let waiting = |inlet: &Inlet| inlet.ring.try_borrow_mut().is_ok_and(|mut ring| ring.peek(1) > 0);
         if self.inlets.iter().any(waiting) || self.is_closed() {
             self.gate.bell.wake();
         }

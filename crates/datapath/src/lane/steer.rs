@@ -7,7 +7,7 @@ use crate::rules::dissect_packet;
 use crate::sync::Ordering;
 use std::sync::Arc;
 use towpath_packet::port::{Layer, State, TxQueue, Wake};
-use towpath_packet::ring::Producer;
+use towpath_packet::spsc::Producer;
 use towpath_packet::{Batch, Counters, DropReason, Offloads, Packet};
 use towpath_wire::LinkKind;
 
@@ -35,7 +35,7 @@ impl Outlet {
     #[inline]
     fn count_room(&mut self, want: usize) -> usize {
         let staged = self.stage.len();
-        self.ring.as_mut().map_or(0, |ring| ring.room(want + staged) + Batch::<64>::CAPACITY - staged)
+        self.ring.as_mut().map_or(0, |ring| ring.free(want + staged) + Batch::<64>::CAPACITY - staged)
     }
 
     /// Puts a packet on the stage; there was room for it when it was dealt.

@@ -60,7 +60,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
     /// Coalesces what is received, if `config` says so for this egress.
     #[must_use]
     pub fn with_gro(mut self, config: &CoalesceConfig) -> Route<R, T> {
-        let potential = self.tx.potential().and(self.config.allow);
+        let potential = self.tx.max_offloads().and(self.config.allow);
         if config.applies(potential) {
             self.gro = *config;
             self.coalescer = Some(Coalescer::new(config, self.config.layer, potential, self.counters.clone()));

@@ -4,7 +4,7 @@ use crate::rules::PortSide;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 use towpath_packet::Offloads;
-use towpath_packet::port::{Layer, TxShape};
+use towpath_packet::port::{Layer, TxLayout};
 
 /// How a route behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub struct RouteConfig {
     /// What the egress may be given, of what it can take: without segmentation abilities, super-packets are cut before it.
     pub allow: Offloads,
     /// What the egress wants of the memory of packets.
-    pub shape: TxShape,
+    pub shape: TxLayout,
     /// The ingress is a queue between threads: when stopping, what is in it is still received, until its other side has
     /// closed it.
     pub internal: bool,
@@ -29,7 +29,7 @@ impl Default for RouteConfig {
             egress_wait: Duration::from_millis(10),
             layer: Layer::Ethernet,
             allow: Offloads::ALL,
-            shape: TxShape::default(),
+            shape: TxLayout::default(),
             internal: false,
         }
     }

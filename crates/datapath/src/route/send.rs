@@ -48,7 +48,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
             let can = self.tx.offloads().and(self.config.allow);
             if can != self.can {
                 self.can = can;
-                self.rx.restrict(can);
+                self.rx.set_rx_offloads(can);
                 self.finisher.redo(&mut self.outgoing, can);
                 continue;
             }

@@ -90,7 +90,7 @@ mod tests {
     use crate::coalesce::{CoalesceConfig, Mode};
     use std::sync::Arc;
     use towpath_packet::port::{Layer, State, Wake};
-    use towpath_packet::{Backing, Batch, Counters, Csum, Direction, Offloads, Packet, Pool, PoolConfig};
+    use towpath_packet::{Backing, Batch, Checksum, Counters, Direction, Offloads, Packet, Pool, PoolConfig};
 
     /// Counts marks, and how many of them were settled.
     #[derive(Default)]
@@ -117,7 +117,7 @@ mod tests {
         fn wake(&self) -> Wake {
             Wake::Poll
         }
-        fn restrict(&mut self, _: Offloads) {}
+        fn set_rx_offloads(&mut self, _: Offloads) {}
         fn counters(&self) -> &Arc<Counters> {
             &self.counters
         }
@@ -206,7 +206,7 @@ mod tests {
             bytes[10..12].copy_from_slice(&sum.to_be_bytes());
             let mut batch = Batch::new();
             let mut packet = Packet::copy_from(&mut cache, &bytes).unwrap();
-            packet.set_csum(Csum::Verified);
+            packet.set_csum(Checksum::Verified);
             batch.push(packet).unwrap();
             coalescer.push(&mut batch, true);
         };

@@ -3,7 +3,7 @@
 use super::*;
 use std::collections::VecDeque;
 use std::time::Duration;
-use towpath_packet::{Backing, Csum, Direction, Gso, GsoKind, Packet, Pool, PoolConfig};
+use towpath_packet::{Backing, Checksum, Direction, Gso, GsoKind, Packet, Pool, PoolConfig};
 
 pub(crate) struct Source {
     pub(crate) packets: VecDeque<Packet>,
@@ -24,7 +24,7 @@ impl RxQueue for Source {
         self.counters.moved(n as u64, 0);
         n
     }
-    fn restrict(&mut self, accept: Offloads) {
+    fn set_rx_offloads(&mut self, accept: Offloads) {
         self.restricted = Some(accept);
     }
     fn state(&self) -> State {
@@ -197,7 +197,7 @@ fn an_ability_that_fails_while_running_is_done_in_software_from_there_on_and_in_
         frame[46] = 0x50;
         frame[54..].fill(id);
         let mut packet = Packet::copy_from(cache, &frame).unwrap();
-        packet.set_csum(Csum::Partial { start: 34, offset: 16 });
+        packet.set_csum(Checksum::Partial { start: 34, offset: 16 });
         if id != 2 {
             packet.set_gso(Some(Gso { kind: GsoKind::Tcp4, ecn: false, size: 1000, segs: 3, hdr_len: 54 }));
         }
@@ -213,18 +213,18 @@ fn an_ability_that_fails_while_running_is_done_in_software_from_there_on_and_in_
 }
 
 struct Nobody;
-impl towpath_packet::Owner for Nobody {
-    fn came_home(&self) {}
+impl towpath_packet::ExtBufOwner for Nobody {
+    fn on_free(&self) {}
 }
 
 #[test]
 fn a_page_is_turned_round_behind_a_head_of_its_own() {
     let (pool, route) = setup(0, RouteConfig::default());
     let mut route = route.with_mirror();
-    let memory = towpath_packet::Foreign::new(towpath_packet::Region::new(4096, Backing::Memfd).unwrap());
+    let memory = towpath_packet::UntrustedMem::new(towpath_packet::Region::new(4096, Backing::Memfd).unwrap());
     let bytes: Vec<u8> = (0..60).collect();
     assert!(memory.put(0, &bytes));
-    let mut pages = towpath_packet::Pages::new(4, memory.region().clone(), Arc::new(Nobody)).unwrap();
+    let mut pages = towpath_packet::ExtBufPool::new(4, memory.region().clone(), Arc::new(Nobody)).unwrap();
     route.rx_mut().packets.push_back(pages.packet(0, 60, 0).unwrap());
     route.turn(false);
     let turned = route.tx_mut().got.pop().unwrap().to_vec();

@@ -16,7 +16,7 @@ use crate::landing::LONGEST;
 use crate::vnet::{DATA_VALID, NEEDS_CSUM, VnetHeader};
 use towpath_client::protocol::{HEADER, Hello, MAX_SEGMENTS, MAX_SUPER_HEADERS, REQUEST_CHECKSUM};
 use towpath_gro as gro;
-use towpath_packet::{Csum, Gso, Packet};
+use towpath_packet::{Checksum, Gso, Packet};
 
 /// What a session may ask for, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,7 +93,7 @@ pub(super) fn grant(header: VnetHeader, packet: &mut Packet, tally: &mut Tally) 
     let start = packet.linear().get(..len.min(MAX_SUPER_HEADERS)).unwrap_or_default();
     let gro::Offload { checksum, gso: Some(asked) } = gro_offload(packet) else { return Err(Fault::Descriptor) };
     let cuts = gro::Cuts::of(start, len, gro::Link::Ethernet, asked, checksum).map_err(|_| Fault::Descriptor)?;
-    if cuts.tunneled || cuts.packets > MAX_SEGMENTS || !matches!(packet.csum(), Csum::Partial { .. }) {
+    if cuts.tunneled || cuts.packets > MAX_SEGMENTS || !matches!(packet.csum(), Checksum::Partial { .. }) {
         return Err(Fault::Descriptor);
     }
     // One segment is no super-packet, but a packet that wants its checksum.

@@ -10,7 +10,7 @@ pub enum Transmit {
     /// As the egress wants it: pages where it takes fragments.
     #[default]
     Auto,
-    /// Pages; an egress that wants linear bytes copies them itself.
+    /// ExtBufPool; an egress that wants linear bytes copies them itself.
     Page,
     /// Copies.
     Copy,

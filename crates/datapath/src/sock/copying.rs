@@ -2,7 +2,7 @@
 
 use super::Transmit;
 use towpath_packet::Packet;
-use towpath_packet::port::{TxLinear, TxShape};
+use towpath_packet::port::{TxLayout, TxLinear};
 
 /// How much of a packet is copied out of its pages.
 #[derive(Debug, Clone, Copy)]
@@ -17,7 +17,7 @@ pub(super) struct Copying {
 
 impl Copying {
     /// What `transmit` copies for an egress.
-    pub(super) fn of(transmit: Transmit, egress: TxShape) -> Copying {
+    pub(super) fn of(transmit: Transmit, egress: TxLayout) -> Copying {
         let linear = match (transmit, egress.linear) {
             (Transmit::Page, _) | (Transmit::Auto, TxLinear::None) => 0,
             (Transmit::Auto, TxLinear::Header(n)) => n.into(),

@@ -3,7 +3,7 @@
 use super::visitors::Visitors;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use towpath_packet::port::Lent;
+use towpath_packet::port::ExtBufGauge;
 
 /// How an application broke the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,8 +42,8 @@ pub(super) struct Events {
     /// Descriptors of which bytes were copied, and how many bytes.
     pub(super) copies: AtomicU64,
     pub(super) copied_bytes: AtomicU64,
-    /// Pages on their way, counted burst by burst.
-    pub(super) lent: Arc<Lent>,
+    /// ExtBufPool on their way, counted burst by burst.
+    pub(super) lent: Arc<ExtBufGauge>,
     /// Who was here.
     pub(super) visitors: Visitors,
     /// Halves of sessions that queues still have, or will have.

@@ -10,8 +10,8 @@ use crate::sys::app::fence_programs;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use towpath_packet::port::{Lent, RxQueue, TxLinear, TxShape, Wake};
-use towpath_packet::ring::{Consumer, Producer};
+use towpath_packet::port::{ExtBufGauge, RxQueue, TxLayout, TxLinear, Wake};
+use towpath_packet::spsc::{Consumer, Producer};
 use towpath_packet::{Batch, Cache, Counters};
 
 /// Turns between looks at what programs made of their lines, of a queue that does not come to rest.
@@ -41,7 +41,7 @@ impl SockRx {
         waker: Waker,
         gate: Arc<Gate>,
     ) -> SockRx {
-        let unknown = TxShape { linear: TxLinear::None, headroom: 0, tailroom: 0 };
+        let unknown = TxLayout { linear: TxLinear::None, headroom: 0, tailroom: 0 };
         SockRx {
             apps: Roster::new(ways, gate.sessions),
             transmit,
@@ -132,11 +132,11 @@ impl RxQueue for SockRx {
         got
     }
 
-    fn lent(&self) -> Option<Arc<Lent>> {
+    fn lent(&self) -> Option<Arc<ExtBufGauge>> {
         Some(self.gate.events.lent.clone())
     }
 
-    fn shape(&mut self, egress: TxShape) {
+    fn set_tx_layout(&mut self, egress: TxLayout) {
         self.copying = Copying::of(self.transmit, egress);
         if self.copying.linear > 0 {
             self.cache.set_headroom(egress.headroom.into());

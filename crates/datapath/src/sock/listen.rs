@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use towpath_client::protocol::{Answer, Code, Hello, Refusal, connection};
-use towpath_packet::ring::{Consumer, Producer};
+use towpath_packet::spsc::{Consumer, Producer};
 
 /// How long an application may take to say what it wants.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -6,13 +6,13 @@
 //! ```
 //!
 //! The ledger is a courtesy to applications that err: whoever hands over a chunk twice gets to know. Nothing else relies on it, because
-//! what is on its way is known by its [page](towpath_packet::Pages), not by its chunk. For lenient sessions nothing is noted in it: AF_XDP
+//! what is on its way is known by its [page](towpath_packet::ExtBufPool), not by its chunk. For lenient sessions nothing is noted in it: AF_XDP
 //! lets a program send the same frame as often as it likes.
 
 use super::events::Fault;
 use std::sync::atomic::{AtomicU8, Ordering};
 use towpath_client::protocol::{Address, Hello};
-use towpath_packet::Foreign;
+use towpath_packet::UntrustedMem;
 
 /// The application has the chunk.
 const FREE: u8 = 0;
@@ -36,7 +36,7 @@ pub(super) struct Piece {
 /// The memory of one session, or of several that share it.
 #[derive(Debug)]
 pub(super) struct Memory {
-    foreign: Foreign,
+    foreign: UntrustedMem,
     /// Device and inode of its file.
     file: (u64, u64),
     len: u64,
@@ -52,7 +52,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    pub(super) fn new(foreign: Foreign, file: (u64, u64), hello: &Hello) -> Memory {
+    pub(super) fn new(foreign: UntrustedMem, file: (u64, u64), hello: &Hello) -> Memory {
         let chunks = if hello.unaligned { 0 } else { hello.umem / u64::from(hello.chunk) };
         let ledger = (0..chunks).map(|_| AtomicU8::new(FREE)).collect();
         let (chunk, shift) = (hello.chunk, hello.chunk.trailing_zeros());
@@ -66,7 +66,7 @@ impl Memory {
         same && self.lenient == hello.lenient && self.file == file
     }
 
-    pub(super) fn foreign(&self) -> &Foreign {
+    pub(super) fn foreign(&self) -> &UntrustedMem {
         &self.foreign
     }
 
@@ -207,7 +207,7 @@ mod tests {
     fn memory(umem: u64, chunk: u32, unaligned: bool) -> Memory {
         let region = Region::new(umem as usize, Backing::Memfd).unwrap();
         let hello = Hello { umem, chunk, unaligned, ..Hello::default() };
-        Memory::new(Foreign::new(region), (1, 2), &hello)
+        Memory::new(UntrustedMem::new(region), (1, 2), &hello)
     }
 
     /// The bytes that a descriptor names, worked out with wide numbers.

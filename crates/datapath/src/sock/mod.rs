@@ -64,10 +64,10 @@ use listen::{Desk, Listener, Listening, Ways};
 use std::sync::Arc;
 use towpath_client::protocol::connection;
 use towpath_packet::port::{
-    Info, Layer, Lent, Port, PortError, Queues, RxQueue, Setting, Start, State, Tune, TuneError, TxLinear, TxQueue,
-    TxShape, Wake,
+    ControlError, ExtBufGauge, Info, Layer, Port, PortControl, PortError, Queues, RxQueue, Setting, Start, State,
+    TxLayout, TxLinear, TxQueue, Wake,
 };
-use towpath_packet::ring::ring;
+use towpath_packet::spsc::ring;
 use towpath_packet::{Batch, Counters, Direction, MAX_FRAGS, Offloads};
 
 /// A port that applications connect to.
@@ -129,7 +129,7 @@ impl Port for SockPort {
         &self.info
     }
 
-    fn tuner(&self) -> Option<Arc<dyn Tune>> {
+    fn tuner(&self) -> Option<Arc<dyn PortControl>> {
         Some(Arc::new(Watch(self.events.clone())))
     }
 
@@ -179,11 +179,11 @@ impl RxQueue for Ended<SockRx> {
     fn rx(&mut self, out: &mut Batch) -> usize {
         self.queue.rx(out)
     }
-    fn lent(&self) -> Option<Arc<Lent>> {
+    fn lent(&self) -> Option<Arc<ExtBufGauge>> {
         self.queue.lent()
     }
-    fn shape(&mut self, egress: TxShape) {
-        self.queue.shape(egress);
+    fn set_tx_layout(&mut self, egress: TxLayout) {
+        self.queue.set_tx_layout(egress);
     }
     fn state(&self) -> State {
         self.queue.state()
@@ -212,8 +212,8 @@ impl TxQueue for Ended<SockTx> {
     fn offloads(&self) -> Offloads {
         self.queue.offloads()
     }
-    fn potential(&self) -> Offloads {
-        self.queue.potential()
+    fn max_offloads(&self) -> Offloads {
+        self.queue.max_offloads()
     }
     fn wake(&self) -> Wake {
         self.queue.wake()
@@ -226,12 +226,12 @@ impl TxQueue for Ended<SockTx> {
 /// What befell the port.
 struct Watch(Arc<Events>);
 
-impl Tune for Watch {
+impl PortControl for Watch {
     fn settings(&self) -> Vec<Setting> {
         Vec::new()
     }
 
-    fn visitors(&self) -> Vec<String> {
+    fn session_log(&self) -> Vec<String> {
         self.0.visitors.all()
     }
 
@@ -239,8 +239,8 @@ impl Tune for Watch {
         self.0.each()
     }
 
-    fn set(&self, name: &str, _: u64) -> Result<(), TuneError> {
-        Err(TuneError::unknown(name, self))
+    fn set(&self, name: &str, _: u64) -> Result<(), ControlError> {
+        Err(ControlError::unknown(name, self))
     }
 }
 

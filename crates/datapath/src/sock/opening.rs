@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use towpath_client::protocol::{Answer, Code, Hello, MAX_PIECES, MAX_SUPER_PIECES, Welcome, connection};
-use towpath_packet::{Foreign, Owner, Pages, Region};
+use towpath_packet::{ExtBufOwner, ExtBufPool, Region, UntrustedMem};
 
 /// What is asked, and by whom.
 pub(super) struct Asked<'a> {
@@ -105,8 +105,8 @@ pub(super) fn open(
     let [counted_sending, counted_receiving] = counted;
     let parts = Parts { id, connection: own, memory: memory.clone(), sleeps, waking, bell, events: events.clone() };
     let session = Arc::new(Session::new(parts));
-    let owner: Arc<dyn Owner> = session.clone();
-    let pages = Pages::new(most, memory.foreign().region().clone(), owner);
+    let owner: Arc<dyn ExtBufOwner> = session.clone();
+    let pages = ExtBufPool::new(most, memory.foreign().region().clone(), owner);
     let pages = pages.map_err(|error| full(&error.to_string()))?;
     let (ours, theirs) = (session.waking().ours().as_raw_fd(), session.waking().theirs());
     waker.epoll.add(ours, true).map_err(|error| full(&error.to_string()))?;
@@ -193,7 +193,7 @@ fn memory(hello: &Hello, fds: Vec<OwnedFd>, config: &Config, others: &[&Opened])
     if region.fd().is_none_or(|fd| app::is_huge(fd).unwrap_or(true)) {
         return Err(no("memory of huge pages, which may be missing when they are touched".to_owned()));
     }
-    Ok(Arc::new(Memory::new(Foreign::new(region), file, hello)))
+    Ok(Arc::new(Memory::new(UntrustedMem::new(region), file, hello)))
 }
 
 /// Whether an application may have so many rules beside those of the others: each costs every packet a comparison.

@@ -12,7 +12,7 @@ use crate::vnet::VnetHeader;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use towpath_client::protocol::{HEADER, MAX_PIECES, MAX_SUPER_PIECES, Statistic};
-use towpath_packet::xring::{Consumer, Desc, Mapped, Producer};
+use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer};
 use towpath_packet::{DropReason, Packet, TakeCell};
 
 /// An application, as every transmit queue of the port knows it.
@@ -89,10 +89,10 @@ impl Receiving {
     #[inline]
     pub(super) fn stock(&mut self) -> Result<(), Fault> {
         let room = self.posted.capacity() - self.posted.len();
-        let ready = self.fill.try_ready(1).map_err(|_| Fault::Counter)? as usize;
+        let ready = self.fill.try_peek(1).map_err(|_| Fault::Counter)? as usize;
         let n = ready.min(room);
         for _ in 0..n {
-            match self.session.memory.fillable(self.fill.pop()) {
+            match self.session.memory.fillable(self.fill.read()) {
                 Ok(piece) => {
                     self.session.memory.posted(piece);
                     self.posted.push(piece);
@@ -130,7 +130,7 @@ impl Receiving {
         if pieces > self.posted.len() {
             return Ok(Some(DropReason::NoBuffer));
         }
-        if self.rx.try_free(pieces as u32).map_err(|_| Fault::Counter)? < pieces as u32 {
+        if self.rx.try_reserve(pieces as u32).map_err(|_| Fault::Counter)? < pieces as u32 {
             return Ok(Some(DropReason::EgressFull));
         }
         let memory = &self.session.memory;
@@ -147,7 +147,7 @@ impl Receiving {
                 // It lies in the headroom.
                 let _ = memory.foreign().put(piece.at + self.headroom - HEADER, &header.write());
             }
-            self.rx.push(Desc { addr: memory.received(piece, self.headroom), len: len as u32, options });
+            self.rx.write(Desc { addr: memory.received(piece, self.headroom), len: len as u32, options });
         }
         Ok(None)
     }
@@ -168,6 +168,6 @@ impl Receiving {
     /// Shows the application what was delivered.
     #[inline]
     pub(super) fn publish(&mut self) {
-        self.rx.publish();
+        self.rx.submit();
     }
 }

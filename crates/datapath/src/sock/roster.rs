@@ -3,7 +3,7 @@
 use super::gate::Gate;
 use super::session::Session;
 use std::ops::{Deref, DerefMut};
-use towpath_packet::ring::{Consumer, Producer};
+use towpath_packet::spsc::{Consumer, Producer};
 
 /// What a queue has of a session.
 pub(super) trait Member: Send {

@@ -15,8 +15,8 @@ use crate::vnet::VnetHeader;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use towpath_client::protocol::{MAX_PIECES, MAX_SUPER_PIECES, Statistic};
-use towpath_packet::xring::Shared;
-use towpath_packet::{Batch, Cache, Packet, Pages, xring};
+use towpath_packet::xsk_ring::Shared;
+use towpath_packet::{Batch, Cache, ExtBufPool, Packet, xsk_ring};
 
 /// Shortest frame: an Ethernet header.
 const SHORTEST: usize = 14;
@@ -27,7 +27,7 @@ pub(super) struct Tally {
     pub(super) bytes: usize,
     pub(super) copies: u64,
     pub(super) copied_bytes: u64,
-    /// Pages that were attached, and that came home.
+    /// ExtBufPool that were attached, and that came home.
     pub(super) lent: u64,
     pub(super) home: u64,
 }
@@ -38,13 +38,13 @@ pub(super) struct Sending {
     /// The queue that it lives on.
     pub(super) queue: u8,
     pub(super) session: Arc<Session>,
-    pub(super) tx: xring::Consumer<xring::Mapped<xring::Desc>>,
-    pub(super) completion: xring::Producer<xring::Mapped<u64>>,
+    pub(super) tx: xsk_ring::Consumer<xsk_ring::Mapped<xsk_ring::Desc>>,
+    pub(super) completion: xsk_ring::Producer<xsk_ring::Mapped<u64>>,
     pub(super) counted: Counted,
     /// Descriptors that can't be are counted, and do not end the session.
     pub(super) lenient: bool,
     /// Their tokens are the addresses by which they were sent.
-    pub(super) pages: Pages,
+    pub(super) pages: ExtBufPool,
     /// Bytes of chunks that may be on their way.
     pub(super) budget: u64,
     /// Bytes that are.
@@ -97,7 +97,7 @@ impl Sending {
             line.set_full(!self.has_room());
         }
         if std::mem::take(&mut self.told) {
-            self.completion.publish();
+            self.completion.submit();
             self.session.tell_completed();
         }
         done
@@ -115,10 +115,10 @@ impl Sending {
         if !self.pages.has_back() {
             return Ok(0);
         }
-        let free = self.completion.try_free(self.pages.away() as u32).map_err(|_| Fault::Counter)?;
+        let free = self.completion.try_reserve(self.pages.away() as u32).map_err(|_| Fault::Counter)?;
         let (completion, memory, charged) = (&mut self.completion, &self.session.memory, &mut self.charged);
         let n = self.pages.take_back(free as usize, |addr, len| {
-            completion.push(addr);
+            completion.write(addr);
             memory.came_back(addr);
             *charged -= memory.truesize(len.into());
         });
@@ -138,12 +138,12 @@ impl Sending {
         out: &mut Batch,
         tally: &mut Tally,
     ) -> Result<(), Fault> {
-        let ready = self.tx.try_ready(room as u32).map_err(|_| Fault::Counter)? as usize;
+        let ready = self.tx.try_peek(room as u32).map_err(|_| Fault::Counter)? as usize;
         let chunks = self.budget.saturating_sub(self.charged) / self.session.memory.chunk() as u64;
         let mut n = ready.min(room).min(self.pages.free()).min(chunks as usize);
         if copying.linear > 0 || self.lenient {
             // What is copied, or skipped, is completed at once.
-            n = n.min(self.completion.try_free(n as u32).map_err(|_| Fault::Counter)? as usize);
+            n = n.min(self.completion.try_reserve(n as u32).map_err(|_| Fault::Counter)? as usize);
         }
         // More is there, which no kick will announce, and this turn may end without a packet.
         self.starved = n < ready;
@@ -167,7 +167,7 @@ impl Sending {
     #[inline]
     fn take_alone(&mut self, n: usize, cache: &mut Cache, out: &mut Batch, tally: &mut Tally) -> Result<usize, Fault> {
         for taken in 0..n {
-            let xring::Desc { addr, len, options } = self.tx.pop();
+            let xsk_ring::Desc { addr, len, options } = self.tx.read();
             if options != 0 {
                 self.tx.put_back();
                 return Ok(taken);
@@ -223,9 +223,9 @@ impl Sending {
         let mut done = Ok(());
         for _ in 0..n {
             let Some(packet) = out.as_mut_slice().get_mut(at) else { break };
-            let desc = self.tx.pop();
+            let desc = self.tx.read();
             let added = self.add(desc, packet, copying, tally);
-            if added.is_ok() && desc.options & xring::Desc::CONTINUED != 0 {
+            if added.is_ok() && desc.options & xsk_ring::Desc::CONTINUED != 0 {
                 continue;
             }
             let (pieces, request) = (std::mem::take(&mut self.pieces), self.request.take());
@@ -267,7 +267,7 @@ impl Sending {
     fn skip(&mut self, pieces: usize, last: Option<u64>) {
         let lost = pieces as u64 + u64::from(last.is_some());
         if let Some(addr) = last {
-            self.completion.push(addr);
+            self.completion.write(addr);
             self.told = true;
         }
         self.counted.add(Statistic::TxInvalidDescs, lost);
@@ -276,8 +276,8 @@ impl Sending {
 
     /// Reads what lies in front of the first frame of a packet.
     #[cold]
-    fn read_metadata(&mut self, desc: xring::Desc) -> Result<(), Fault> {
-        let known = desc.options & !(xring::Desc::CONTINUED | xring::Desc::METADATA) == 0;
+    fn read_metadata(&mut self, desc: xsk_ring::Desc) -> Result<(), Fault> {
+        let known = desc.options & !(xsk_ring::Desc::CONTINUED | xsk_ring::Desc::METADATA) == 0;
         if !known || self.pieces > 0 {
             return Err(Fault::Descriptor);
         }
@@ -295,13 +295,13 @@ impl Sending {
     #[inline]
     fn add(
         &mut self,
-        desc: xring::Desc,
+        desc: xsk_ring::Desc,
         packet: &mut Packet,
         copying: Copying,
         tally: &mut Tally,
     ) -> Result<(), Fault> {
-        let xring::Desc { addr, len, options } = desc;
-        if options & !xring::Desc::CONTINUED != 0 {
+        let xsk_ring::Desc { addr, len, options } = desc;
+        if options & !xsk_ring::Desc::CONTINUED != 0 {
             self.read_metadata(desc)?;
         }
         if self.pieces >= MAX_PIECES && !self.may_go_on() {
@@ -319,7 +319,7 @@ impl Sending {
             tally.copied_bytes += n as u64;
         }
         if n == len {
-            self.completion.push(addr);
+            self.completion.write(addr);
             self.told = true;
             return Ok(());
         }

@@ -9,8 +9,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use towpath_client::protocol::connection;
-use towpath_packet::Owner;
-use towpath_packet::xring::{Desc, Mapped, Shared};
+use towpath_packet::ExtBufOwner;
+use towpath_packet::xsk_ring::{Desc, Mapped, Shared};
 
 /// How an application and the datapath wake each other.
 #[derive(Debug)]
@@ -143,15 +143,15 @@ impl Session {
     }
 }
 
-impl Owner for Session {
+impl ExtBufOwner for Session {
     /// Whoever comes home behind others relies on the first to have rung.
-    fn came_home(&self) {
+    fn on_free(&self) {
         publish();
         self.bell.ring();
     }
 
     /// Others may share the memory.
-    fn came_late(&self, addr: u64) {
+    fn on_free_late(&self, addr: u64) {
         self.memory.came_back(addr);
         self.events.lent.bring_home(1);
     }

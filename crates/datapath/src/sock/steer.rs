@@ -16,7 +16,7 @@ use crate::finish::Finisher;
 use crate::rules::dissect_packet;
 use std::sync::Arc;
 use towpath_packet::port::{TxQueue, Wake};
-use towpath_packet::ring::{Consumer, Producer};
+use towpath_packet::spsc::{Consumer, Producer};
 use towpath_packet::{Batch, Cache, Counters, DropReason, Offloads, Packet};
 use towpath_wire::LinkKind;
 
@@ -258,7 +258,7 @@ impl TxQueue for SockTx {
         if self.offloads { TAKEN } else { Offloads::NONE }
     }
 
-    fn potential(&self) -> Offloads {
+    fn max_offloads(&self) -> Offloads {
         TAKEN
     }
 

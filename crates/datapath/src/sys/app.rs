@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::null_mut;
 use std::sync::Arc;
 use towpath_client::protocol::{Rings, Sizes, Statistic};
-use towpath_packet::xring::{Consumer, Desc, Mapped, Producer};
+use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer};
 use towpath_packet::{Backing, Region};
 
 /// Many descriptors to wait for as one.

@@ -11,9 +11,9 @@ fn packet(cache: &mut Cache, len: usize) -> Packet {
     Packet::copy_from(cache, &vec![0; len]).unwrap()
 }
 
-fn tcp(start: u16) -> (Csum, Gso) {
+fn tcp(start: u16) -> (Checksum, Gso) {
     let gso = Gso { kind: GsoKind::Tcp4, ecn: true, size: 1448, segs: 0, hdr_len: start + 32 };
-    (Csum::Partial { start, offset: 16 }, gso)
+    (Checksum::Partial { start, offset: 16 }, gso)
 }
 
 #[test]
@@ -70,15 +70,18 @@ fn metadata_that_contradicts_the_packet_never_reaches_the_kernel() {
     assert_eq!(refusal(51, csum, None, None), Some(DropReason::Malformed), "checksum field cut off");
     assert_eq!(refusal(53, csum, Some(gso), None), Some(DropReason::Malformed), "TCP header cut off");
     assert_eq!(refusal(9000, csum, Some(Gso { size: 0, ..gso }), None), Some(DropReason::Malformed));
-    assert_eq!(refusal(9000, Csum::Partial { start: 34, offset: 6 }, Some(gso), None), Some(DropReason::Malformed));
-    assert_eq!(refusal(9000, Csum::Partial { start: 19, offset: 16 }, Some(gso), None), Some(DropReason::Malformed));
+    assert_eq!(refusal(9000, Checksum::Partial { start: 34, offset: 6 }, Some(gso), None), Some(DropReason::Malformed));
+    assert_eq!(
+        refusal(9000, Checksum::Partial { start: 19, offset: 16 }, Some(gso), None),
+        Some(DropReason::Malformed)
+    );
     let udp = Gso { kind: GsoKind::Udp, ecn: false, size: 10, ..gso };
-    let at = Csum::Partial { start: 34, offset: 6 };
+    let at = Checksum::Partial { start: 34, offset: 6 };
     assert_eq!(refusal(42 + 1280, at, Some(udp), None), None);
     assert_eq!(refusal(42 + 1281, at, Some(udp), None), Some(DropReason::Offload), "129 segments");
-    assert_eq!(refusal(1000, Csum::Unknown, Some(udp), None), Some(DropReason::Offload), "complete checksum");
+    assert_eq!(refusal(1000, Checksum::Unknown, Some(udp), None), Some(DropReason::Offload), "complete checksum");
     let tag = Some(Vlan { tci: 5, service: false });
-    assert_eq!(refusal(1000, Csum::Unknown, None, tag), Some(DropReason::Offload), "no word for a tag");
+    assert_eq!(refusal(1000, Checksum::Unknown, None, tag), Some(DropReason::Offload), "no word for a tag");
 }
 
 #[test]
@@ -99,7 +102,7 @@ fn a_header_that_lies_about_the_packet_is_refused_and_leaves_it_unchanged() {
     for header in cases {
         let mut p = packet(&mut cache, 1000);
         assert!(header.apply(&mut p).is_err(), "{header:?}");
-        assert_eq!((p.csum(), p.gso()), (Csum::Unknown, None));
+        assert_eq!((p.csum(), p.gso()), (Checksum::Unknown, None));
     }
     let mut p = packet(&mut cache, 1000);
     good.apply(&mut p).unwrap();
@@ -110,7 +113,7 @@ fn verified_is_said_in_both_directions() {
     let mut cache = cache();
     let mut p = packet(&mut cache, 60);
     VnetHeader { flags: DATA_VALID, ..VnetHeader::default() }.apply(&mut p).unwrap();
-    assert_eq!(p.csum(), Csum::Verified);
+    assert_eq!(p.csum(), Checksum::Verified);
     assert_eq!(VnetHeader::of(&p).unwrap(), VnetHeader { flags: DATA_VALID, ..VnetHeader::default() });
 }
 
@@ -122,7 +125,7 @@ proptest! {
         let header = VnetHeader::read(&bytes);
         prop_assert_eq!(header.write(), bytes);
         if header.apply(&mut p).is_ok() {
-            if let Csum::Partial { start, offset } = p.csum() {
+            if let Checksum::Partial { start, offset } = p.csum() {
                 prop_assert!(usize::from(start) + usize::from(offset) + 2 <= len);
             }
             if let Some(gso) = p.gso() {

@@ -15,7 +15,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use towpath_client::Umem;
 use towpath_client::protocol::{Hello, MAX_PIECES, Sizes, connection};
-use towpath_packet::xring::{Desc, Shared};
+use towpath_packet::xsk_ring::{Desc, Shared};
 use towpath_packet::{Batch, DropReason};
 
 /// Packets that the honest application offers each way at each turn: a quarter of what a turn can carry.
@@ -248,10 +248,10 @@ fn whoever_may_send_and_post_garbage_takes_nothing_from_the_others() {
     let (mut seen, mut most) = (0, 0);
     for turn in 0..TURNS {
         let random = |i: u64| (turn << 8 | i | 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let descs = 0..u64::from(rogue.tx.free(COUNT));
+        let descs = 0..u64::from(rogue.tx.reserve(COUNT));
         let descs: Vec<_> = descs.map(|i| (random(i), random(i + 32) as u32, random(i + 64) as u32)).collect();
         rogue.send(&descs);
-        let addrs: Vec<_> = (0..u64::from(rogue.fill.free(COUNT))).map(|i| random(i) | 1 << 63).collect();
+        let addrs: Vec<_> = (0..u64::from(rogue.fill.reserve(COUNT))).map(|i| random(i) | 1 << 63).collect();
         rogue.post(&addrs);
         drop(honest.turn(&mut rig, OFFER, &unwanted()));
         rogue.reap();
@@ -293,7 +293,7 @@ fn a_counter_of_what_was_never_there_is_noticed_when_the_ring_seems_full() {
     rogue.completion.ring().consumer().store(1 << 31, Ordering::Release);
     let mut chunks = (0..u64::from(COUNT)).cycle();
     until(|| {
-        if rogue.tx.free(1) > 0 {
+        if rogue.tx.reserve(1) > 0 {
             let chunk = chunks.find(|chunk| *chunk != 1).unwrap();
             rogue.send(&[(chunk * CHUNK, 60, 0)]);
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_client::{Config, Error, Frame, Sizes, Socket, Umem};
 use towpath_datapath::sock::{self, SockPort};
-use towpath_packet::port::{Port, Queues, RxQueue, Start, Tune, TxQueue};
+use towpath_packet::port::{Port, PortControl, Queues, RxQueue, Start, TxQueue};
 use towpath_packet::{Backing, Batch, Cache, Direction, DropReason, Offloads, Packet, Pool, PoolConfig};
 
 /// The port, its queues, and the pool that they take heads from.
@@ -15,7 +15,7 @@ pub(crate) struct Rig {
     pub(crate) path: PathBuf,
     pool: Pool,
     cache: Option<Cache>,
-    watch: Arc<dyn Tune>,
+    watch: Arc<dyn PortControl>,
     _dir: tempfile::TempDir,
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 use towpath_client::protocol::{Answer, Code, HEADER, Hello, Rings, Sizes, connection};
-use towpath_packet::xring::{Consumer, Desc, Mapped, Producer, Shared};
+use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer, Shared};
 use towpath_packet::{Backing, Region};
 
 /// Bytes of its chunks.
@@ -100,7 +100,7 @@ impl Rogue {
         rogue.post(&[CHUNK]);
         let taken = |ring: &AtomicU32| ring.load(Ordering::Acquire) == 1;
         rig.until(|_| taken(rogue.tx.ring().consumer()) && taken(rogue.fill.ring().consumer()));
-        rig.until(|_| rogue.completion.ready(1) == 1);
+        rig.until(|_| rogue.completion.peek(1) == 1);
         rogue.reap();
         rogue
     }
@@ -108,14 +108,14 @@ impl Rogue {
     /// Descriptors, whatever they say, as many as the ring would hold or more.
     pub(crate) fn send(&mut self, descs: &[(u64, u32, u32)]) {
         for &(addr, len, options) in descs {
-            self.tx.push(Desc { addr, len, options });
+            self.tx.write(Desc { addr, len, options });
         }
-        self.tx.publish();
+        self.tx.submit();
     }
 
     pub(crate) fn post(&mut self, addrs: &[u64]) {
-        addrs.iter().for_each(|addr| self.fill.push(*addr));
-        self.fill.publish();
+        addrs.iter().for_each(|addr| self.fill.write(*addr));
+        self.fill.submit();
     }
 
     /// Chunks that it may use at this turn of many: at first those that [`new`](Rogue::new) did not use, then what comes back.
@@ -126,16 +126,16 @@ impl Rogue {
 
     /// Takes what has come back.
     pub(crate) fn reap(&mut self) -> Vec<u64> {
-        let n = self.completion.ready(COUNT);
-        let addrs = (0..n).map(|_| self.completion.pop()).collect();
+        let n = self.completion.peek(COUNT);
+        let addrs = (0..n).map(|_| self.completion.read()).collect();
         self.completion.release();
         addrs
     }
 
     /// Takes what has come in.
     pub(crate) fn drain(&mut self) -> Vec<Desc> {
-        let n = self.rx.ready(COUNT);
-        let descs = (0..n).map(|_| self.rx.pop()).collect();
+        let n = self.rx.peek(COUNT);
+        let descs = (0..n).map(|_| self.rx.read()).collect();
         self.rx.release();
         descs
     }

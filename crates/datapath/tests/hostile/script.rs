@@ -10,8 +10,8 @@ use std::os::fd::AsFd;
 use towpath_client::Umem;
 use towpath_client::protocol::{HEADER, Hello, MAX_PIECES, MAX_SUPER_PIECES, Sizes, connection};
 use towpath_packet::port::{RxQueue, TxQueue};
-use towpath_packet::xring::Desc;
-use towpath_packet::{Batch, Csum, Packet};
+use towpath_packet::xsk_ring::Desc;
+use towpath_packet::{Batch, Checksum, Packet};
 
 /// The input, a byte at a time; zeros after its end.
 struct Input<'a>(&'a [u8]);
@@ -143,8 +143,8 @@ fn act(input: &mut Input<'_>, rig: &mut Rig, rogue: &mut Rogue, held: &mut VecDe
         14 => {
             let desc = Desc { addr: input.chunk(), len: 60, options: 0 };
             // Entries behind the counters, and counters without entries.
-            rogue.tx.push(desc);
-            rogue.fill.push(input.chunk());
+            rogue.tx.write(desc);
+            rogue.fill.write(input.chunk());
         }
         15 | 16 => ask(input, rogue),
         _ if input.byte().is_multiple_of(8) => {
@@ -179,7 +179,7 @@ fn turn(rig: &mut Rig, honest: &mut Honest<'_>, copies: bool, held: &mut VecDequ
     while let Some(packet) = batch.pop() {
         let bytes = packet.to_vec();
         // What asks for something may have headers of its own, and what is to be cut be longer: its segments may not.
-        let asks = matches!(packet.csum(), Csum::Partial { .. });
+        let asks = matches!(packet.csum(), Checksum::Partial { .. });
         let (len, most) = match packet.gso() {
             Some(gso) => (usize::from(gso.hdr_len + gso.size), MAX_SUPER_PIECES),
             None => (bytes.len(), if asks { MAX_SUPER_PIECES } else { MAX_PIECES }),

@@ -125,8 +125,8 @@ impl<R: RxQueue> RxQueue for Watched<R> {
     fn refill(&mut self) -> usize {
         self.rx.refill()
     }
-    fn restrict(&mut self, accept: Offloads) {
-        self.rx.restrict(accept);
+    fn set_rx_offloads(&mut self, accept: Offloads) {
+        self.rx.set_rx_offloads(accept);
     }
     fn state(&self) -> State {
         self.rx.state()

@@ -7,7 +7,7 @@ use std::net::UdpSocket;
 use towpath_datapath::ports::packet::{Config, PacketPort, PacketRx, PacketTx, open};
 use towpath_datapath::ports::tun;
 use towpath_packet::port::{Layer, Port, PortError, Queues, RxQueue, State, TxQueue, Wake};
-use towpath_packet::{Batch, Csum, DropReason, Gso, GsoKind, Offloads, Packet, Pool, Vlan};
+use towpath_packet::{Batch, Checksum, DropReason, Gso, GsoKind, Offloads, Packet, Pool, Vlan};
 use towpath_wire::emit::{Checksums, Ip, Link};
 use towpath_wire::vlan::{Tag, Tci};
 
@@ -140,12 +140,12 @@ fn checksums_and_super_packets_go_both_ways() {
     send_segmented(&socket, &payload, 1000, "10.0.0.2:9");
     let whole = receive(&mut q.rx[0], |p| p.gso().map(|gso| (gso, p.csum(), p.frags(), p.to_vec())));
     assert_eq!((whole.0.kind, whole.0.size), (GsoKind::Udp, 1000));
-    assert_eq!((whole.1, whole.2), (Csum::Partial { start: 34, offset: 6 }, 1));
+    assert_eq!((whole.1, whole.2), (Checksum::Partial { start: 34, offset: 6 }, 1));
     assert_eq!(whole.3[42..], payload);
 
     let (frame, start, headers) = to_host().udp(9, 7000, &payload[..4500], Checksums::Partial);
     let mut p = packet(&frame);
-    p.set_csum(Csum::Partial { start, offset: 6 });
+    p.set_csum(Checksum::Partial { start, offset: 6 });
     p.set_gso(Some(Gso { kind: GsoKind::Udp, ecn: false, size: 1000, segs: 5, hdr_len: headers }));
     send(&mut q.tx[0], p);
     for part in payload[..4500].chunks(1000) {
@@ -215,11 +215,11 @@ fn a_tag_that_the_kernel_took_off_comes_beside_the_packet() {
         tagged.link = tagged.link.map(|link| Link { tags: [Tag { tpid, tci: Tci(100) }, Tag::default()], ..link });
         let (frame, start, _) = tagged.udp(9, 9, b"tagged", Checksums::Partial);
         let mut p = packet(&frame);
-        p.set_csum(Csum::Partial { start, offset: 6 });
+        p.set_csum(Checksum::Partial { start, offset: 6 });
         send(&mut far.tx[0], p);
         let (vlan, csum) = receive(&mut q.rx[0], |p| (udp_payload(&p)? == b"tagged").then(|| (p.vlan(), p.csum())));
         assert_eq!(vlan, Some(Vlan { tci: 100, service }));
-        assert_eq!(csum, Csum::Partial { start: 34, offset: 6 }, "counted in the packet without the tag");
+        assert_eq!(csum, Checksum::Partial { start: 34, offset: 6 }, "counted in the packet without the tag");
     }
 }
 
@@ -354,7 +354,7 @@ fn packets_that_the_port_cannot_send_are_dropped_under_their_reason_and_the_rest
     let socket = pair.socket(7000);
     let (frame, start, headers) = to_host().udp(9, 7000, &pattern(3000), Checksums::Partial);
     let mut uso = packet(&frame);
-    uso.set_csum(Csum::Partial { start, offset: 6 });
+    uso.set_csum(Checksum::Partial { start, offset: 6 });
     uso.set_gso(Some(Gso { kind: GsoKind::Udp, ecn: false, size: 1000, segs: 3, hdr_len: headers }));
     let mut tagged = packet(&frame[..60]);
     tagged.set_vlan(Some(Vlan { tci: 1, service: false }));

@@ -11,7 +11,7 @@ use super::{Bell, Wire};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
-use towpath_packet::ring::{Consumer, Producer, ring};
+use towpath_packet::spsc::{Consumer, Producer, ring};
 
 /// Whoever receives at one end sleeps, or is about to.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ impl Plug {
 
 impl Wire for Plug {
     fn send(&mut self, frame: &[u8]) -> bool {
-        if self.out.room(1) == 0 {
+        if self.out.free(1) == 0 {
             return false;
         }
         let mut copy = self.out_empties.pop().unwrap_or_default();

@@ -11,7 +11,7 @@
 
 use crate::sync::{Mutex, MutexGuard};
 use std::sync::{PoisonError, TryLockError};
-use towpath_packet::ring::{Consumer, Producer, ring};
+use towpath_packet::spsc::{Consumer, Producer, ring};
 
 /// Where a taker's things are put by others.
 pub(super) struct Outbox<T, O> {

@@ -12,7 +12,7 @@ use super::rx::RxFlow;
 use super::tx::TxChannel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use towpath_bus::Bus;
-use towpath_packet::ring::Consumer;
+use towpath_packet::spsc::Consumer;
 use towpath_packet::{Batch, Counters, Packet};
 
 /// A transmit channel that is torn down when its last owner ends.

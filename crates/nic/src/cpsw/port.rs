@@ -12,7 +12,7 @@ use crate::batching::Batching;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use towpath_bus::Bus;
 use towpath_bus::tisci::Tisci;
-use towpath_packet::port::{Info, Layer, Port, PortError, Queues, Start, State, Tune, TxLinear};
+use towpath_packet::port::{Info, Layer, Port, PortControl, PortError, Queues, Start, State, TxLinear};
 use towpath_packet::{Counters, Direction, Offloads, Pool};
 
 /// Opens the device: one port for each MAC, and a handle of the whole.
@@ -261,7 +261,7 @@ impl<B: Bus> Port for CpswPort<B> {
         &self.info
     }
 
-    fn tuner(&self) -> Option<Arc<dyn Tune>> {
+    fn tuner(&self) -> Option<Arc<dyn PortControl>> {
         Some(Arc::new(self.batching.clone()))
     }
 

@@ -10,7 +10,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use towpath_bus::{Bus, Irq, Mmio};
 use towpath_packet::port::{RxQueue, State, TxQueue, Wake};
-use towpath_packet::{Batch, Cache, Counters, Csum, DropReason, Offloads, Packet, Pool};
+use towpath_packet::{Batch, Cache, Checksum, Counters, DropReason, Offloads, Packet, Pool};
 
 /// Calls between two looks at the link.
 const LOOK_EVERY: u32 = 4096;
@@ -113,7 +113,7 @@ pub struct CpswTx<B: Bus> {
 /// Where a checksum goes, in the terms of PS word 2: bytes are numbered from one.
 #[inline]
 fn checksum_word(packet: &Packet) -> Result<u32, DropReason> {
-    let Csum::Partial { start, offset } = packet.csum() else { return Ok(0) };
+    let Checksum::Partial { start, offset } = packet.csum() else { return Ok(0) };
     let (start, offset) = (u32::from(start), u32::from(offset));
     let count = (packet.len() as u32).checked_sub(start).ok_or(DropReason::Malformed)?;
     let result = start + offset + 1;
@@ -162,7 +162,7 @@ fn send<B: Bus>(
     let packet = if channel.takes(&packet) {
         match channel.stage(packet, port, word, batch) {
             Ok(()) => return Ok(len),
-            Err(packet) if channel.adopt(&packet) => match channel.stage(packet, port, word, batch) {
+            Err(packet) if channel.map_external(&packet) => match channel.stage(packet, port, word, batch) {
                 Ok(()) => return Ok(len),
                 Err(packet) => packet,
             },
@@ -213,7 +213,7 @@ impl<B: Bus> CpswTx<B> {
 
     fn look_at_link(&mut self) {
         self.turn = 0;
-        self.way.with(TxChannel::let_go);
+        self.way.with(TxChannel::unmap_unused);
         let was = std::mem::replace(&mut self.state, if self.host.has_link(self.port) { State::Up } else { NO_LINK });
         if was != self.state
             && let Some(window) = &mut self.window

@@ -19,14 +19,14 @@ use super::doorbell::{MOST, Side};
 use super::recycler::Recycler;
 use super::regs::{Regions, window};
 use frame::Taken;
-use towpath_bus::{Bus, Coherent, Domain, MapError, Mapped, Mapper, Mmio};
-use towpath_packet::{Batch, Cache, FromDevice, Loaned};
+use towpath_bus::{Bus, Coherent, DmaMapper, Domain, MapError, Mapped, Mmio};
+use towpath_packet::{Batch, Cache, FromDevice, InFlight};
 
 const NONE: u16 = u16::MAX;
 
 #[derive(Debug)]
 struct Shadow {
-    loan: Option<Loaned<FromDevice>>,
+    loan: Option<InFlight<FromDevice>>,
     mapped: Option<Mapped>,
     /// Of a chain that was made for the device: the descriptor that goes on.
     next: u16,
@@ -81,7 +81,7 @@ pub(super) struct RxFlow<B: Bus> {
     taken: Vec<Taken>,
     /// Descriptors with a buffer, mapped, that are not with the device: frames that were shorter than their chain left them over.
     kept: Vec<u16>,
-    mapper: Mapper<B::Dma>,
+    mapper: DmaMapper<B::Dma>,
     cache: Cache,
     size: u32,
     /// Buffers of a frame, at most.
@@ -128,7 +128,7 @@ impl<B: Bus> RxFlow<B> {
             popped: Vec::with_capacity(MOST as usize),
             taken: Vec::with_capacity(MOST as usize * usize::from(config.rx_buffers)),
             kept: Vec::with_capacity(usize::from(count)),
-            mapper: Mapper::new(domain, config.rx_ring, 1 << 16)?,
+            mapper: DmaMapper::new(domain, config.rx_ring, 1 << 16)?,
             cache,
             size: config.rx_ring,
             chain: u16::from(config.rx_buffers),
@@ -176,9 +176,9 @@ impl<B: Bus> RxFlow<B> {
         self.kept.clear();
         for index in 0..self.shadows.len() as u16 {
             if let Some(loan) = self.take(index, 0)
-                && self.mapper.settle().is_ok()
+                && self.mapper.sync_iotlb().is_ok()
             {
-                self.cache.free(loan.filled(0));
+                self.cache.free(loan.complete(0));
             }
         }
         let _ = self.mapper.flush();

@@ -19,8 +19,8 @@ use super::descriptor::{Descriptors, Piece, TxHead};
 use super::doorbell::{MOST, Side};
 use super::recycler::Recycler;
 use super::regs::Regions;
-use towpath_bus::{Bus, Coherent, Domain, MapError, Mapped, Mapper};
-use towpath_packet::{Loaned, Packet, ToDevice};
+use towpath_bus::{Bus, Coherent, DmaMapper, Domain, MapError, Mapped};
+use towpath_packet::{InFlight, Packet, ToDevice};
 
 /// Pieces of a packet that is sent as it is.
 pub(super) const MAX_PIECES: u16 = 18;
@@ -33,7 +33,7 @@ const LAST: u16 = u16::MAX;
 #[derive(Debug, Default)]
 struct Shadow {
     /// Of a packet's first descriptor: the packet.
-    loan: Option<Loaned<ToDevice>>,
+    loan: Option<InFlight<ToDevice>>,
     mapped: Option<Mapped>,
     next: u16,
     /// MAC port of the packet.
@@ -73,7 +73,7 @@ pub(super) struct TxChannel<B: Bus> {
     order: Box<[u16]>,
     /// Room for what is popped at once.
     popped: Vec<u16>,
-    mapper: Mapper<B::Dma>,
+    mapper: DmaMapper<B::Dma>,
     /// Bytes of the longest frame.
     pub(super) longest: usize,
     size: u32,
@@ -125,7 +125,7 @@ impl<B: Bus> TxChannel<B> {
             shadows: (0..count).map(|_| Shadow::default()).collect(),
             order: vec![LAST; config.tx_ring as usize].into(),
             popped: Vec::with_capacity(MOST as usize),
-            mapper: Mapper::new(domain, config.tx_descriptors, 1 << 16)?,
+            mapper: DmaMapper::new(domain, config.tx_descriptors, 1 << 16)?,
             longest: config.longest(),
             size,
             back_size,
@@ -170,8 +170,8 @@ impl<B: Bus> TxChannel<B> {
     #[inline]
     pub(super) fn stage(&mut self, packet: Packet, port: u8, checksum: u32, batch: u8) -> Result<(), Packet> {
         let len = packet.len() as u32;
-        let loan = Loaned::<ToDevice>::lend(packet);
-        let Some(first) = self.describe(&loan, len, port, checksum) else { return Err(loan.done()) };
+        let loan = InFlight::<ToDevice>::post(packet);
+        let Some(first) = self.describe(&loan, len, port, checksum) else { return Err(loan.complete()) };
         let slot = self.head;
         self.slots.store64(slot as usize * 8, self.descriptors.element(first));
         if let Some(order) = self.order.get_mut(slot as usize) {
@@ -191,7 +191,7 @@ impl<B: Bus> TxChannel<B> {
 
     /// Fills descriptors, from the last piece to the first, because each names the next.
     #[inline]
-    fn describe(&mut self, loan: &Loaned<ToDevice>, len: u32, port: u8, checksum: u32) -> Option<u16> {
+    fn describe(&mut self, loan: &InFlight<ToDevice>, len: u32, port: u8, checksum: u32) -> Option<u16> {
         let mut chunks = loan.chunks().filter(|chunk| !chunk.is_empty());
         let first = self.recycler.take()?;
         let (mut index, mut chunk) = (first, chunks.next());
@@ -231,14 +231,14 @@ impl<B: Bus> TxChannel<B> {
 
     /// Makes the memory that a packet's pages lie in known to the device, an application's; whether there is some that it can read now.
     #[cold]
-    pub(super) fn adopt(&mut self, packet: &Packet) -> bool {
-        self.mapper.adopt(packet)
+    pub(super) fn map_external(&mut self, packet: &Packet) -> bool {
+        self.mapper.map_external(packet)
     }
 
     /// Lets go of such memory when nobody else holds it.
     #[cold]
-    pub(super) fn let_go(&mut self) {
-        self.mapper.let_go();
+    pub(super) fn unmap_unused(&mut self) {
+        self.mapper.unmap_unused();
     }
 
     fn link(&mut self, index: u16, next: u16) {
@@ -251,7 +251,7 @@ impl<B: Bus> TxChannel<B> {
     fn undo(&mut self, first: u16) {
         // The pieces that were mapped were never announced; one whose unmapping fails stays mapped, as the mapper counts.
         let _ = self.release(first);
-        let _ = self.mapper.settle();
+        let _ = self.mapper.sync_iotlb();
     }
 
     /// Unmaps the pieces of a packet and gives its descriptors back; the packet, if it can be used again.
@@ -272,7 +272,7 @@ impl<B: Bus> TxChannel<B> {
             index = next;
         }
         // A loan that is dropped leaks its packet: that is what is to happen to one that the device may keep.
-        if lost { None } else { loan.map(Loaned::done) }
+        if lost { None } else { loan.map(InFlight::<ToDevice>::complete) }
     }
 
     /// Announces what was staged.

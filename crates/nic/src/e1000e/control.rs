@@ -5,7 +5,7 @@ use crate::batching::Batching;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use towpath_packet::Counters;
-use towpath_packet::port::{Setting, Tune, TuneError};
+use towpath_packet::port::{ControlError, PortControl, Setting};
 
 macro_rules! faults {
     ($($(#[$doc:meta])* $variant:ident = $field:ident,)*) => {
@@ -158,7 +158,7 @@ impl Control {
     }
 }
 
-impl Tune for Control {
+impl PortControl for Control {
     fn settings(&self) -> Vec<Setting> {
         let what = "frames shorter than this many bytes are copied out of their buffer";
         let mut settings = vec![Setting { name: "copybreak", value: self.copybreak().into(), what }];
@@ -170,12 +170,12 @@ impl Tune for Control {
         self.faults().iter().collect()
     }
 
-    fn set(&self, name: &str, value: u64) -> Result<(), TuneError> {
-        let rule = |error: ConfigError| TuneError::Value { name: name.to_owned(), value, rule: error.rule };
+    fn set(&self, name: &str, value: u64) -> Result<(), ControlError> {
+        let rule = |error: ConfigError| ControlError::Value { name: name.to_owned(), value, rule: error.rule };
         match name {
             "copybreak" => self.set_copybreak(value).map_err(rule),
             "batch" => self.batching().set(name, value),
-            _ => Err(TuneError::unknown(name, self)),
+            _ => Err(ControlError::unknown(name, self)),
         }
     }
 }

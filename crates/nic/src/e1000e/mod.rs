@@ -3,9 +3,9 @@
 //! ```text
 //!   E1000e::open ── reset, address, abilities ──► Info        start ── rings, buffers, enable ──► queues
 //!
-//!   E1000eRx ─ queue ─ RxCore: ring │ slots │ Mapper ─┐         ┌─ Control    copybreak, link, faults
+//!   E1000eRx ─ queue ─ RxCore: ring │ slots │ DmaMapper ─┐         ┌─ Control    copybreak, link, faults
 //!                                                     ├─ Device ┤
-//!   E1000eTx ─ queue ─ TxCore: ring │ slots │ Mapper ─┘         └─ reset that all queues agree on, end
+//!   E1000eTx ─ queue ─ TxCore: ring │ slots │ DmaMapper ─┘         └─ reset that all queues agree on, end
 //! ```
 //!
 //! | file | idea |
@@ -25,7 +25,7 @@
 //!   is cut to the buffer, a frame ends after a bounded number of descriptors, and a descriptor is loaded once. What cannot be is counted
 //!   by name in [`Faults`].
 //! * **A mapping is live or absent.** A buffer goes to the packet's next owner after it was unmapped and the domain has
-//!   [settled](towpath_bus::Mapper::settle), or by a copy.
+//!   [settled](towpath_bus::DmaMapper::sync_iotlb), or by a copy.
 //! * **Recovery is bounded.** A device that does not send is reset; one that does not come back, or hangs again and again, is given
 //!   up, and its queues say [`State::Gone`](towpath_packet::port::State::Gone).
 //! * **The end is orderly.** The last queue that is dropped stops the device; when that was seen, buffers, rings and domain go, in this
@@ -63,8 +63,8 @@ use queue::RxMake;
 use rx::{RxCore, RxParts};
 use std::borrow::Cow;
 use std::sync::Arc;
-use towpath_bus::{BusError, Dma, DmaPolicy, Domain, MapError, Mapper, Pci};
-use towpath_packet::port::{Ability, Info, Layer, Port, PortError, Queues, Start, Tune, TxLinear};
+use towpath_bus::{BusError, Dma, DmaMapper, DmaPolicy, Domain, MapError, Pci};
+use towpath_packet::port::{Ability, Info, Layer, Port, PortControl, PortError, Queues, Start, TxLinear};
 use towpath_packet::{Backing, Cache, Direction, Floors, MAX_FRAGS, Offloads, Pool, PoolConfig, Region};
 use tx::{TxCore, TxParts};
 
@@ -277,8 +277,8 @@ impl<B: Pci> Starter<'_, B> {
         self.own.as_ref().unwrap_or(&self.pool)
     }
 
-    fn mapper(&self, buffers: u32, bytes: usize) -> Result<Mapper<B::Dma>, PortError> {
-        Mapper::new(&self.domain, buffers, bytes).map_err(|source| self.map_error(source))
+    fn mapper(&self, buffers: u32, bytes: usize) -> Result<DmaMapper<B::Dma>, PortError> {
+        DmaMapper::new(&self.domain, buffers, bytes).map_err(|source| self.map_error(source))
     }
 
     fn rx(&self, queue: u16, buffer: BufferSize, log: Log) -> Result<RxCore<B::Dma>, PortError> {
@@ -314,7 +314,7 @@ impl<B: Pci> Port for E1000e<B> {
         &self.info
     }
 
-    fn tuner(&self) -> Option<Arc<dyn Tune>> {
+    fn tuner(&self) -> Option<Arc<dyn PortControl>> {
         Some(Arc::new(self.control.clone()))
     }
 

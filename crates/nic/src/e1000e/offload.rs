@@ -11,7 +11,7 @@
 
 use super::descriptors::{Command, Context, tx};
 use super::tag;
-use towpath_packet::{Csum, DropReason, Gso, GsoKind, Packet};
+use towpath_packet::{Checksum, DropReason, Gso, GsoKind, Packet};
 use towpath_wire::dissect::Stop;
 use towpath_wire::{LinkKind, checksum, dissect, ip};
 
@@ -71,7 +71,9 @@ pub(super) fn plan(packet: &mut Packet, can: Abilities) -> Result<Plan, Refusal>
     if let Some(gso) = packet.gso() {
         return cut(packet, gso, command, can);
     }
-    let Csum::Partial { start, offset } = packet.csum() else { return Ok(Plan { command, context: None, cut: None }) };
+    let Checksum::Partial { start, offset } = packet.csum() else {
+        return Ok(Plan { command, context: None, cut: None });
+    };
     let (start, offset) = (usize::from(start), usize::from(offset));
     if start + offset + 2 > packet.len() {
         return Err(Refusal::Drop(DropReason::Malformed));
@@ -115,7 +117,7 @@ fn sum_by_device(packet: &Packet, start: usize, offset: usize) -> Option<Context
 fn complete(packet: &mut Packet, start: usize, offset: usize) -> Result<(), Refusal> {
     let field = start + offset;
     packet.make_linear(field + 2).map_err(|_| Refusal::Copy)?;
-    let mut sum = checksum::Checksum::new();
+    let mut sum = checksum::Accumulator::new();
     let mut skip = start;
     for chunk in packet.chunks() {
         let part = chunk.skip(skip);
@@ -127,7 +129,7 @@ fn complete(packet: &mut Packet, start: usize, offset: usize) -> Result<(), Refu
     if let Some(bytes) = packet.linear_mut().get_mut(field..field + 2) {
         bytes.copy_from_slice(&check);
     }
-    packet.set_csum(Csum::Unknown);
+    packet.set_csum(Checksum::Unknown);
     Ok(())
 }
 

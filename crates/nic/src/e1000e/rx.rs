@@ -23,7 +23,7 @@
 //!
 //! A run of small frames is copied in one pass (`copy`), because their buffers stay where they are. Any other burst goes through three, so that
 //! it shares one wait for the device's translations: look at descriptors and decide (`look`); unmap what is handed on, and
-//! [settle](Mapper::settle); make packets (both in `deliver`). No byte of what is unmapped is read, and nothing handed on, before that.
+//! [`sync_iotlb`](DmaMapper::sync_iotlb); make packets (both in `deliver`). No byte of what is unmapped is read, and nothing handed on, before that.
 //! `buffers` is what happens to slots.
 
 mod buffers;
@@ -38,8 +38,8 @@ use super::memory::Ring;
 use super::slots::{Slots, distance};
 use super::tag;
 use buffers::Slot;
-use towpath_bus::{Dma, Mapper};
-use towpath_packet::{Batch, Cache, Csum, Packet};
+use towpath_bus::{Dma, DmaMapper};
+use towpath_packet::{Batch, Cache, Checksum, Packet};
 
 /// Descriptors are announced by as many at least, unless the device runs out of them, or a batch is smaller.
 const ANNOUNCE: u32 = 16;
@@ -104,7 +104,7 @@ pub(super) struct Terms {
 pub(super) struct RxCore<D: Dma> {
     ring: Ring,
     slots: Slots<Slot>,
-    mapper: Mapper<D>,
+    mapper: DmaMapper<D>,
     buffers: Cache,
     /// Where copies go, if not to buffers of the same pool.
     copies: Option<Cache>,
@@ -133,7 +133,7 @@ pub(super) struct RxCore<D: Dma> {
 /// What a queue gets at its start.
 pub(super) struct RxParts<D: Dma> {
     pub(super) ring: Ring,
-    pub(super) mapper: Mapper<D>,
+    pub(super) mapper: DmaMapper<D>,
     pub(super) buffers: Cache,
     pub(super) copies: Option<Cache>,
     pub(super) buffer_size: usize,
@@ -207,7 +207,7 @@ impl<D: Dma> RxCore<D> {
     fn receive_any(&mut self, out: &mut Batch, terms: Terms) -> (usize, u64) {
         let (frames, small, any_unmapped) = self.look(out.room().min(BURST), terms.copybreak);
         if frames == 0 {
-            if any_unmapped && self.mapper.settle().is_err() {
+            if any_unmapped && self.mapper.sync_iotlb().is_err() {
                 self.lose_unmapped();
             }
             return (0, 0);
@@ -216,7 +216,7 @@ impl<D: Dma> RxCore<D> {
             self.copies.as_mut().unwrap_or(&mut self.buffers).alloc_bulk(&mut self.targets, small);
         }
         self.let_go(frames);
-        let settled = self.mapper.settle().is_ok();
+        let settled = self.mapper.sync_iotlb().is_ok();
         let got = self.make(frames, out, terms, settled);
         if !self.targets.is_empty() {
             self.copies.as_mut().unwrap_or(&mut self.buffers).free_bulk(&mut self.targets);
@@ -233,7 +233,7 @@ impl<D: Dma> RxCore<D> {
 fn describe(packet: &mut Packet, said: Received, queue: u8, terms: Terms) -> bool {
     packet.set_ingress(0, queue);
     if said.is_verified() {
-        packet.set_csum(Csum::Verified);
+        packet.set_csum(Checksum::Verified);
     }
     if let Some(hash) = said.hash() {
         packet.set_flow_hash(hash);

@@ -30,8 +30,8 @@ use super::offload::Abilities;
 use super::slots::{Slots, distance};
 use std::collections::VecDeque;
 use take::Taken;
-use towpath_bus::{Dma, Mapped, Mapper};
-use towpath_packet::{Batch, Cache, Loaned, ToDevice};
+use towpath_bus::{Dma, DmaMapper, Mapped};
+use towpath_packet::{Batch, Cache, InFlight, ToDevice};
 
 const BURST: usize = Batch::<64>::CAPACITY;
 
@@ -41,14 +41,14 @@ struct Slot {
     /// What was mapped for this piece, and perhaps for those that follow.
     mapped: Option<Mapped>,
     /// The frame that ends here.
-    frame: Option<Loaned<ToDevice>>,
+    frame: Option<InFlight<ToDevice>>,
 }
 
 /// The ring, the frames in it, and where copies come from.
 pub(super) struct TxCore<D: Dma> {
     ring: Ring,
     slots: Slots<Slot>,
-    mapper: Mapper<D>,
+    mapper: DmaMapper<D>,
     /// Where copies come from, and what has left goes to.
     cache: Cache,
     /// Nothing that is sent lies in memory that the device reaches.
@@ -65,7 +65,7 @@ pub(super) struct TxCore<D: Dma> {
     last: (u32, Words),
     context: Option<Context>,
     ends: [Option<u32>; BURST],
-    gone: Vec<Loaned<ToDevice>>,
+    gone: Vec<InFlight<ToDevice>>,
     pending: usize,
     /// Frames that the device does not know of.
     staged: u32,
@@ -75,7 +75,7 @@ pub(super) struct TxCore<D: Dma> {
 /// What a queue gets at its start.
 pub(super) struct TxParts<D: Dma> {
     pub(super) ring: Ring,
-    pub(super) mapper: Mapper<D>,
+    pub(super) mapper: DmaMapper<D>,
     pub(super) cache: Cache,
     pub(super) copy_all: bool,
 }
@@ -153,7 +153,7 @@ impl<D: Dma> TxCore<D> {
         }
         for (packet, end) in batch.drain_front(taken).zip(&self.ends) {
             match end.and_then(|end| self.slots.get(end)) {
-                Some(slot) => slot.frame = Some(Loaned::<ToDevice>::lend(packet)),
+                Some(slot) => slot.frame = Some(InFlight::<ToDevice>::post(packet)),
                 None => self.cache.free(packet),
             }
         }

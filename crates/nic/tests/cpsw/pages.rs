@@ -1,18 +1,18 @@
-//! Pages of applications: read where they lie, and their memory let go of when its owner is gone.
+//! ExtBufPool of applications: read where they lie, and their memory let go of when its owner is gone.
 
 use super::rig::{Rig, Way, assert_stamps, stamp};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use towpath_packet::port::TxQueue;
-use towpath_packet::{Backing, Owner, Pages, Region};
+use towpath_packet::{Backing, ExtBufOwner, ExtBufPool, Region};
 
 const N: u32 = 40;
 const CHUNK: usize = 2048;
 
 struct Nobody;
-impl Owner for Nobody {
-    fn came_home(&self) {}
+impl ExtBufOwner for Nobody {
+    fn on_free(&self) {}
 }
 
 #[test]
@@ -22,7 +22,7 @@ fn pages_leave_without_a_copy_and_their_memory_goes_with_its_owner() {
         let region = Arc::new(Region::new(N as usize * CHUNK, Backing::Memfd).unwrap());
         let file: File = region.fd().unwrap().try_clone_to_owned().unwrap().into();
         let alive = Arc::downgrade(&region);
-        let mut pages = Pages::new(N as usize, region, Arc::new(Nobody)).unwrap();
+        let mut pages = ExtBufPool::new(N as usize, region, Arc::new(Nobody)).unwrap();
         for number in 0..N {
             let at = number as usize * CHUNK;
             file.write_all_at(&stamp(0, number, 90), at as u64).unwrap();

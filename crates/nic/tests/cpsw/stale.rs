@@ -4,7 +4,7 @@ use super::rig::{Rig, Way, config, model_config, stamp};
 use towpath_model::cpsw::{self as model, Injected};
 use towpath_nic::cpsw::Config;
 use towpath_packet::port::RxQueue;
-use towpath_packet::{Batch, Csum};
+use towpath_packet::{Batch, Checksum};
 
 /// UDP in IPv4 with `len` bytes of payload; the checksum field holds the pseudo-header's sum, or the right checksum.
 fn udp(len: usize, complete: bool) -> Vec<u8> {
@@ -42,7 +42,7 @@ fn t4_checksums_fragments_and_ports_of_one_packet_do_not_show_in_the_next() {
                 };
                 let mut packet = rig.fragmented(&bytes, 1 + number as usize % 3);
                 if bytes != wire {
-                    packet.set_csum(Csum::Partial { start: 34, offset: 6 });
+                    packet.set_csum(Checksum::Partial { start: 34, offset: 6 });
                 }
                 expected[port].push(wire);
                 rig.send(port, packet);
@@ -70,7 +70,7 @@ fn short_frames_are_padded_and_a_checksum_of_zero_is_sent_as_all_ones() {
     let needed = payload.wrapping_add(0xffff - sum);
     bytes[42..44].copy_from_slice(&needed.to_be_bytes());
     let mut packet = rig.packet(&bytes);
-    packet.set_csum(Csum::Partial { start: 34, offset: 6 });
+    packet.set_csum(Checksum::Partial { start: 34, offset: 6 });
     rig.send(0, packet);
     rig.settle();
     let frame = rig.plugs[0].pop().unwrap();
@@ -94,7 +94,7 @@ fn checked_frames_are_verified_and_damaged_ones_are_not() {
         let mut batch = Batch::new();
         rig.ports[0].rx[0].rx(&mut batch);
         let checked: Vec<_> = batch.iter().map(|packet| packet.csum()).collect();
-        assert_eq!(checked, [Csum::Verified, Csum::Unknown, Csum::Unknown, Csum::Unknown], "{way:?}");
+        assert_eq!(checked, [Checksum::Verified, Checksum::Unknown, Checksum::Unknown, Checksum::Unknown], "{way:?}");
     }
 }
 

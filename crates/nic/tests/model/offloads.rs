@@ -2,7 +2,7 @@
 
 use super::rig::*;
 use towpath_nic::e1000e::Config;
-use towpath_packet::{Csum, Gso, GsoKind, Offloads, Packet, Vlan};
+use towpath_packet::{Checksum, Gso, GsoKind, Offloads, Packet, Vlan};
 use towpath_wire::emit::{Checksums, Headers, Ip, Link, Network, Tcp, Transport, Udp};
 use towpath_wire::verify::{Check, verify};
 use towpath_wire::{LinkKind, Toeplitz, dissect};
@@ -44,7 +44,7 @@ fn checksums_of_received_packets_are_verified_or_not() {
         *bad.last_mut().unwrap() ^= 1;
         r.arrive([good.as_slice(), &bad]);
         let got = r.settle();
-        assert_eq!(got.iter().map(Packet::csum).collect::<Vec<_>>(), [Csum::Verified, Csum::Unknown]);
+        assert_eq!(got.iter().map(Packet::csum).collect::<Vec<_>>(), [Checksum::Verified, Checksum::Unknown]);
         assert_eq!(got[1].to_vec(), bad, "a packet with a wrong checksum is somebody else's business");
     }
     r.end();
@@ -62,7 +62,7 @@ fn partial_checksums_are_completed_whatever_the_packet_is_made_of() {
                 let mut packet = r.packet(&bytes[..cut]);
                 let rest = r.packet(&bytes[cut..]);
                 packet.append(rest).unwrap();
-                packet.set_csum(Csum::Partial { start, offset });
+                packet.set_csum(Checksum::Partial { start, offset });
                 r.send(0, [packet]);
                 r.settle();
                 let sent = r.far.drain();
@@ -81,7 +81,7 @@ fn a_checksum_inside_a_tunnel_is_completed_too() {
     let transport = Transport::Udp(Udp { src_port: 9, dst_port: 4789 });
     let bytes = bytes_of(v4(1), transport, &vxlan, Checksums::Full);
     let mut packet = r.packet(&bytes);
-    packet.set_csum(Csum::Partial { start: 50 + 34, offset: 6 });
+    packet.set_csum(Checksum::Partial { start: 50 + 34, offset: 6 });
     r.send(0, [packet]);
     r.settle();
     let sent = r.far.drain();
@@ -102,7 +102,7 @@ fn super_packets_leave_as_segments_with_right_headers() {
                     let part = r.packet(piece);
                     packet.append(part).unwrap();
                 }
-                packet.set_csum(Csum::Partial { start: l4, offset: 16 });
+                packet.set_csum(Checksum::Partial { start: l4, offset: 16 });
                 let segs = len.div_ceil(size) as u16;
                 packet.set_gso(Some(Gso { kind, ecn: false, size: size as u16, segs, hdr_len: 0 }));
                 r.send(0, [packet]);

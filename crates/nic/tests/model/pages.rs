@@ -1,4 +1,4 @@
-//! Pages of applications: memory that the driver meets on the way, reads where it lies, and lets go of.
+//! ExtBufPool of applications: memory that the driver meets on the way, reads where it lies, and lets go of.
 
 use super::rig::*;
 use std::fs::File;
@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use towpath_bus::DmaPolicy;
 use towpath_model::iommu::Refuse;
 use towpath_nic::e1000e::Config;
-use towpath_packet::{Backing, Owner, Packet, Pages, Region};
+use towpath_packet::{Backing, ExtBufOwner, ExtBufPool, Packet, Region};
 
 const CHUNK: usize = 2048;
 const N: usize = 64;
 
 struct Nobody;
-impl Owner for Nobody {
-    fn came_home(&self) {}
+impl ExtBufOwner for Nobody {
+    fn on_free(&self) {}
 }
 
 /// An application's memory, a frame in each chunk.
@@ -28,7 +28,7 @@ fn memory() -> Arc<Region> {
     region
 }
 
-fn packets(r: &mut Rig, pages: &mut Pages) -> Vec<Packet> {
+fn packets(r: &mut Rig, pages: &mut ExtBufPool) -> Vec<Packet> {
     let make = |i| {
         let mut packet = r.cache.alloc().unwrap();
         packet.append_buf(pages.attach(i * CHUNK, 1000, i as u64).unwrap()).unwrap();
@@ -38,7 +38,7 @@ fn packets(r: &mut Rig, pages: &mut Pages) -> Vec<Packet> {
 }
 
 /// Sends every page twice; all must arrive, and come back.
-fn exchange(r: &mut Rig, pages: &mut Pages) {
+fn exchange(r: &mut Rig, pages: &mut ExtBufPool) {
     for _ in 0..2 {
         let packets = packets(r, pages);
         r.send(0, packets);
@@ -64,7 +64,7 @@ fn pages_are_read_where_they_lie_and_their_memory_is_let_go_of_when_its_owner_is
         for _ in 0..2 {
             let region = memory();
             let alive = Arc::downgrade(&region);
-            let mut pages = Pages::new(N, region, Arc::new(Nobody)).unwrap();
+            let mut pages = ExtBufPool::new(N, region, Arc::new(Nobody)).unwrap();
             exchange(&mut r, &mut pages);
             assert_eq!(r.faults(), 0, "nothing is copied: {policy:?}");
             drop(pages);
@@ -77,7 +77,7 @@ fn pages_are_read_where_they_lie_and_their_memory_is_let_go_of_when_its_owner_is
 #[test]
 fn memory_that_the_device_can_not_be_shown_is_copied_and_counted_and_tried_once() {
     let mut r = rig(config(), strict());
-    let mut pages = Pages::new(N, memory(), Arc::new(Nobody)).unwrap();
+    let mut pages = ExtBufPool::new(N, memory(), Arc::new(Nobody)).unwrap();
     r.device.iommu().refuse(Refuse::Always);
     exchange(&mut r, &mut pages);
     assert_eq!(r.faults(), 2 * N as u64);
@@ -90,7 +90,7 @@ fn memory_that_the_device_can_not_be_shown_is_copied_and_counted_and_tried_once(
 #[test]
 fn memory_that_is_met_again_after_a_pause_is_known_again() {
     let mut r = rig(Config { policy: DmaPolicy::Persistent, ..config() }, strict());
-    let mut pages = Pages::new(N, memory(), Arc::new(Nobody)).unwrap();
+    let mut pages = ExtBufPool::new(N, memory(), Arc::new(Nobody)).unwrap();
     exchange(&mut r, &mut pages);
     let maps = r.device.iommu().counts().maps;
     let begun = Instant::now();

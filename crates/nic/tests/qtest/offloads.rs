@@ -3,7 +3,7 @@
 use crate::require;
 use crate::rig::{Rig, Setup, ways};
 use towpath_nic::e1000e::Config;
-use towpath_packet::{Csum, Offloads, Packet, Vlan};
+use towpath_packet::{Checksum, Offloads, Packet, Vlan};
 use towpath_wire::dissect::dissect;
 use towpath_wire::emit::{Checksums, Headers, Ip, Link, Network, Tcp, Transport, Udp};
 use towpath_wire::verify::{Check, verify};
@@ -46,7 +46,7 @@ fn partial(rig: &mut Rig, headers: &Headers<'_>, payload: usize, split: usize) -
         let rest = rig.packet(&bytes[at..]);
         packet.append(rest).unwrap();
     }
-    packet.set_csum(Csum::Partial { start: headers.transport_offset() as u16, offset: checksum_field(headers) });
+    packet.set_csum(Checksum::Partial { start: headers.transport_offset() as u16, offset: checksum_field(headers) });
     packet
 }
 
@@ -107,7 +107,7 @@ fn received_checksums_are_verified_and_wrong_ones_are_not() {
             bad[200] ^= 1;
             let received = rig.exchange(&[good.clone(), bad.clone()]);
             assert_eq!([received[0].to_vec(), received[1].to_vec()], [good, bad], "both are handed over");
-            assert_eq!(received.iter().map(Packet::csum).collect::<Vec<_>>(), [Csum::Verified, Csum::Unknown]);
+            assert_eq!(received.iter().map(Packet::csum).collect::<Vec<_>>(), [Checksum::Verified, Checksum::Unknown]);
         }
         rig.end();
     }

@@ -9,7 +9,7 @@ use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use towpath_bus::qtest::Netdev;
-use towpath_packet::{Csum, Gso, GsoKind};
+use towpath_packet::{Checksum, Gso, GsoKind};
 use towpath_wire::LinkKind;
 use towpath_wire::dissect::dissect;
 use towpath_wire::emit::{Checksums, Headers, Ip, Link, Network, Tcp, Transport};
@@ -79,7 +79,7 @@ fn super_packets_are_cut_into_segments_with_right_headers() {
                 packet.append(piece).unwrap();
             }
             let l4 = if v4 { 34 } else { 54 };
-            packet.set_csum(Csum::Partial { start: l4, offset: 16 });
+            packet.set_csum(Checksum::Partial { start: l4, offset: 16 });
             let kind = if v4 { GsoKind::Tcp4 } else { GsoKind::Tcp6 };
             packet.set_gso(Some(Gso { kind, ecn: false, size, segs: 0, hdr_len: l4 + 32 }));
             rig.send([packet]);

@@ -19,11 +19,11 @@ impl Packet {
     #[inline]
     pub fn chunks(&self) -> Chunks<'_> {
         let first = self.meta();
-        let next = if first.room.len > 0 || self.is_page() { Some(first) } else { chained(first) };
+        let next = if first.room.len > 0 || self.is_extbuf() { Some(first) } else { chained(first) };
         Chunks { next }
     }
 
-    /// The memory that its [pages](crate::Pages) lie in, once for each: for drivers that have not met it before.
+    /// The memory that its [pages](crate::ExtBufPool) lie in, once for each: for drivers that have not met it before.
     pub fn foreign_memory(&self) -> impl Iterator<Item = &Arc<Region>> {
         std::iter::successors(Some(self.meta()), |meta| chained(meta))
             .filter(|meta| meta.flags & flag::FOREIGN != 0)
@@ -39,15 +39,15 @@ impl Packet {
             sum += usize::from(meta.size()) + size_of::<Meta>();
             at = chained(meta);
         }
-        if self.is_page() { sum + self.len() } else { sum }
+        if self.is_extbuf() { sum + self.len() } else { sum }
     }
 
     /// Takes `n` bytes (at most those in the fragments) off the first fragments, and frees those that it empties.
     #[cold]
     pub(super) fn pull_frags(&mut self, mut n: usize) {
-        let is_page = self.is_page();
+        let is_extbuf = self.is_extbuf();
         let head = self.meta_mut();
-        if is_page {
+        if is_extbuf {
             head.data = head.data.wrapping_add(n);
             head.total -= n as u32;
             return;
@@ -80,7 +80,7 @@ impl Packet {
         if len >= self.len() {
             return;
         }
-        if self.is_page() {
+        if self.is_extbuf() {
             self.meta_mut().total = len as u32;
             return;
         }
@@ -152,14 +152,14 @@ impl Packet {
     ///
     /// # Errors
     /// Hands the other packet back when the two have more than [`MAX_FRAGS`] fragments together, or this one is a
-    /// [page](Packet::is_page).
+    /// [page](Packet::is_extbuf).
     #[inline]
     pub fn append(&mut self, mut other: Packet) -> Result<(), Packet> {
         let added = other.frags() + usize::from(other.meta().room.len > 0);
-        if self.frags() + added > MAX_FRAGS || self.is_page() {
+        if self.frags() + added > MAX_FRAGS || self.is_extbuf() {
             return Err(other);
         }
-        if other.is_page() {
+        if other.is_extbuf() {
             other.meta_mut().join();
         }
         let bytes = other.meta().total;
@@ -206,7 +206,7 @@ impl Packet {
     #[cold]
     #[inline(never)]
     fn append_chain_from(&mut self, mut other: Packet, skip: usize) -> Result<(), Packet> {
-        if skip >= other.len() || self.frags() + other.frags() + 1 > MAX_FRAGS || self.is_page() {
+        if skip >= other.len() || self.frags() + other.frags() + 1 > MAX_FRAGS || self.is_extbuf() {
             return Err(other);
         }
         other.pull_front(skip);
@@ -216,7 +216,7 @@ impl Packet {
     /// Chains a single chunk behind this packet's bytes; one without bytes is freed.
     ///
     /// # Errors
-    /// Hands the chunk back when the packet has [`MAX_FRAGS`] fragments already, or is a [page](Packet::is_page).
+    /// Hands the chunk back when the packet has [`MAX_FRAGS`] fragments already, or is a [page](Packet::is_extbuf).
     #[inline]
     pub fn append_buf(&mut self, buf: Buf) -> Result<(), Buf> {
         if self.is_full() {
@@ -233,7 +233,7 @@ impl Packet {
     /// Whether no fragment can be added.
     #[inline]
     fn is_full(&self) -> bool {
-        self.frags() == MAX_FRAGS || self.is_page()
+        self.frags() == MAX_FRAGS || self.is_extbuf()
     }
 
     /// Links the owned chunks `first ..= last` behind what is there.

@@ -2,7 +2,7 @@
 
 use super::chain::chained;
 use super::*;
-use crate::offload::{Csum, Gso, GsoKind, Vlan};
+use crate::offload::{Checksum, Gso, GsoKind, Vlan};
 use crate::{Backing, Direction, Pool, PoolConfig};
 use proptest::prelude::*;
 
@@ -89,13 +89,13 @@ fn more_fragments_than_allowed_are_handed_back() {
 #[test]
 fn a_partial_checksum_keeps_its_place_when_headers_come_and_go() {
     let mut p = Packet::copy_from(&mut cache(), &[0; 60]).unwrap();
-    p.set_csum(Csum::Partial { start: 34, offset: 16 });
+    p.set_csum(Checksum::Partial { start: 34, offset: 16 });
     p.push_front(4).unwrap();
-    assert_eq!(p.csum(), Csum::Partial { start: 38, offset: 16 });
+    assert_eq!(p.csum(), Checksum::Partial { start: 38, offset: 16 });
     assert!(p.pull_front(18));
-    assert_eq!(p.csum(), Csum::Partial { start: 20, offset: 16 });
+    assert_eq!(p.csum(), Checksum::Partial { start: 20, offset: 16 });
     assert!(p.pull_front(21));
-    assert_eq!(p.csum(), Csum::Unknown);
+    assert_eq!(p.csum(), Checksum::Unknown);
 }
 
 #[test]
@@ -106,16 +106,16 @@ fn metadata_is_what_was_set_and_a_reused_chunk_has_none() {
     let mut p = cache.alloc().unwrap();
     p.set_gso(Some(gso));
     p.set_vlan(Some(vlan));
-    p.set_csum(Csum::Verified);
+    p.set_csum(Checksum::Verified);
     p.set_flow_hash(9);
     p.set_ingress(3, 4);
     p.set_timestamp(5);
-    assert_eq!((p.gso(), p.vlan(), p.csum()), (Some(gso), Some(vlan), Csum::Verified));
+    assert_eq!((p.gso(), p.vlan(), p.csum()), (Some(gso), Some(vlan), Checksum::Verified));
     assert_eq!((p.flow_hash(), p.ingress(), p.timestamp()), (Some(9), (3, 4), 5));
     assert!(p.wants_offload());
     cache.free(p);
     let p = cache.alloc().unwrap();
-    assert_eq!((p.gso(), p.vlan(), p.csum()), (None, None, Csum::Unknown));
+    assert_eq!((p.gso(), p.vlan(), p.csum()), (None, None, Checksum::Unknown));
     assert_eq!((p.flow_hash(), p.ingress(), p.timestamp()), (None, (0, 0), 0));
 }
 

@@ -2,7 +2,7 @@
 
 use super::Packet;
 use crate::meta::{Stamp, flag};
-use crate::offload::{Csum, Gso, GsoKind, Vlan};
+use crate::offload::{Checksum, Gso, GsoKind, Vlan};
 
 impl Packet {
     /// All of it as with another packet.
@@ -18,26 +18,26 @@ impl Packet {
 
     /// What is known about the transport checksum.
     #[inline]
-    pub fn csum(&self) -> Csum {
+    pub fn csum(&self) -> Checksum {
         let meta = self.meta();
         if meta.flags & flag::CSUM_PARTIAL != 0 {
-            Csum::Partial { start: meta.csum_start, offset: meta.csum_offset }
+            Checksum::Partial { start: meta.csum_start, offset: meta.csum_offset }
         } else if meta.flags & flag::CSUM_VERIFIED != 0 {
-            Csum::Verified
+            Checksum::Verified
         } else {
-            Csum::Unknown
+            Checksum::Unknown
         }
     }
 
     /// Sets what is known about the transport checksum.
     #[inline]
-    pub fn set_csum(&mut self, csum: Csum) {
+    pub fn set_csum(&mut self, csum: Checksum) {
         let meta = self.meta_mut();
         meta.flags &= !(flag::CSUM_PARTIAL | flag::CSUM_VERIFIED);
         match csum {
-            Csum::Unknown => {}
-            Csum::Verified => meta.flags |= flag::CSUM_VERIFIED,
-            Csum::Partial { start, offset } => {
+            Checksum::Unknown => {}
+            Checksum::Verified => meta.flags |= flag::CSUM_VERIFIED,
+            Checksum::Partial { start, offset } => {
                 meta.flags |= flag::CSUM_PARTIAL;
                 meta.csum_start = start;
                 meta.csum_offset = offset;

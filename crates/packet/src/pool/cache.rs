@@ -121,10 +121,10 @@ impl Cache {
         got
     }
 
-    /// Puts an empty head, with room for a linear part, in front of a packet that is a [page](Packet::is_page); what travels beside its
+    /// Puts an empty head, with room for a linear part, in front of a packet that is a [page](Packet::is_extbuf); what travels beside its
     /// bytes stays. All other packets have a head already. False, and nothing is changed, when the pool is dry.
     pub fn give_head(&mut self, packet: &mut Packet) -> bool {
-        if packet.is_page() {
+        if packet.is_extbuf() {
             let Some(mut head) = self.alloc() else { return false };
             head.take_work_of(packet);
             let page = replace(packet, head);

@@ -3,8 +3,8 @@
 use super::depot::Depot;
 use super::returned::Returned;
 use super::{Direction, Floors, MAGAZINE, PoolConfig, PoolError, PoolStats};
+use crate::extbuf::{ExtBufOwner, Token};
 use crate::meta::{Meta, flag};
-use crate::pages::{Owner, Token};
 use crate::region::{Backing, Region};
 use crate::sync::{AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::cell::UnsafeCell;
@@ -15,10 +15,10 @@ use std::sync::Arc;
 pub(crate) enum Kind {
     /// Memory of the pool's own region.
     Data,
-    /// Views of chunks that they keep alive.
+    /// IndirectPool of chunks that they keep alive.
     View,
-    /// Pages of the region, whose owner is told when some come home.
-    Page(Arc<dyn Owner>),
+    /// ExtBufPool of the region, whose owner is told when some come home.
+    Page(Arc<dyn ExtBufOwner>),
 }
 
 pub(crate) struct Shared {
@@ -60,9 +60,9 @@ impl Shared {
         let PoolConfig { capacity, chunk, headroom, floors, max_caches, .. } = *config;
         // Two magazines per cache must not hold the whole of a small pool.
         let fill = (capacity / 16).clamp(1, MAGAZINE);
-        // Full ones for every chunk, two for each cache, and one more so that an exchange always finds an empty one. Pages lie in none.
+        // Full ones for every chunk, two for each cache, and one more so that an exchange always finds an empty one. ExtBufPool lie in none.
         let magazines = if max_caches > 0 { capacity.div_ceil(fill) + 2 * max_caches + 1 } else { 0 };
-        let (is_data, is_view, is_page) =
+        let (is_data, is_view, is_extbuf) =
             (matches!(kind, Kind::Data), matches!(kind, Kind::View), matches!(kind, Kind::Page(_)));
         let shared = Box::new(Shared {
             kind,
@@ -73,7 +73,7 @@ impl Shared {
             metas: Region::new(capacity * size_of::<Meta>(), Backing::HugePreferred)?,
             refs: (0..capacity).map(|_| AtomicU32::new(0)).collect(),
             keeps: (0..if is_view { capacity } else { 0 }).map(|_| UnsafeCell::new(None)).collect(),
-            names: (0..if is_page { capacity } else { 0 }).map(|_| UnsafeCell::default()).collect(),
+            names: (0..if is_extbuf { capacity } else { 0 }).map(|_| UnsafeCell::default()).collect(),
             region,
             depot: Depot::new(magazines as u32, fill),
             returned: Returned::new(),
@@ -244,13 +244,13 @@ impl Shared {
     ///
     /// # Safety
     /// The caller owns `meta`, a chunk of this pool.
-    unsafe fn came_late(&self, meta: NonNull<Meta>) {
+    unsafe fn on_free_late(&self, meta: NonNull<Meta>) {
         if let Kind::Page(owner) = &self.kind
             // SAFETY: owned by the caller.
             && unsafe { meta.as_ref() }.flags & flag::FOREIGN != 0
         {
             // SAFETY: as above, and of this pool of pages.
-            owner.came_late(unsafe { self.name_of(meta) }.word);
+            owner.on_free_late(unsafe { self.name_of(meta) }.word);
         }
     }
 
@@ -334,7 +334,7 @@ impl Shared {
         // SAFETY: owned, linked, of this pool.
         if unsafe { shared.returned.push(first.as_ptr(), last.as_ptr(), on_first) } {
             if let Some(owner) = owner {
-                owner.came_home();
+                owner.on_free();
             }
             return;
         }
@@ -343,7 +343,7 @@ impl Shared {
         while let Some(meta) = at {
             // SAFETY: the chunks are owned, and linked up to `last`.
             at = unsafe {
-                shared.came_late(meta);
+                shared.on_free_late(meta);
                 if meta == last { None } else { NonNull::new(meta.as_ref().next) }
             };
         }
@@ -396,7 +396,7 @@ impl Drop for Handle {
             home += 1;
             // SAFETY: closing the list made its chunks ours.
             at = unsafe {
-                shared.came_late(meta);
+                shared.on_free_late(meta);
                 meta.as_ref().next
             };
         }

@@ -95,7 +95,7 @@ fn a_pool_outlives_its_handles_until_the_last_buffer_is_home() {
 #[test]
 fn caches_on_many_threads_lose_nothing() {
     let pool = pool(4096);
-    let (mut to, mut from) = crate::ring::ring::<Packet>(256);
+    let (mut to, mut from) = crate::spsc::ring::<Packet>(256);
     std::thread::scope(|s| {
         // One thread only allocates, the other only frees, a third does both and drops some without its cache.
         s.spawn(|| {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use towpath_datapath::lane::{self, Full, LaneConfig, Table};
 use towpath_datapath::route::{Limit, Route, RouteConfig, Standing};
 use towpath_datapath::rules::PortSide;
-use towpath_packet::port::{Layer, Queues, TxShape};
+use towpath_packet::port::{Layer, Queues, TxLayout};
 use towpath_packet::{Counters, Direction, Pool, PoolError};
 
 /// Numbers of pairs of lane routes begin behind those of all queues.
@@ -29,7 +29,7 @@ pub(super) struct Plan<'a> {
     pub(super) limit: Option<Arc<Limit>>,
     pub(super) forward: &'a Forward,
     /// What A and B want of packets.
-    pub(super) shapes: [TxShape; 2],
+    pub(super) shapes: [TxLayout; 2],
     pub(super) threads: Vec<(Place, Vec<AnyRoute>)>,
     pub(super) counters: Vec<Arc<Counters>>,
 }
@@ -136,7 +136,7 @@ impl Plan<'_> {
         let egress_wait = if holds_back { Duration::MAX } else { self.forward.egress_wait };
         let [a, b] = self.shapes;
         let shape = match tx {
-            AnyTx::Steer(_) => TxShape::default(),
+            AnyTx::Steer(_) => TxLayout::default(),
             _ if side == PortSide::A => b,
             _ => a,
         };

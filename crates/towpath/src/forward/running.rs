@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use towpath_datapath::lane::Table;
 use towpath_datapath::report::{Meter, Reading};
 use towpath_datapath::worker::{Control, Ending};
-use towpath_packet::port::{State, Tune};
+use towpath_packet::port::{PortControl, State};
 
 /// Ports that are being forwarded between. Dropping it stops the workers and waits for them.
 #[derive(Debug)]
@@ -23,17 +23,17 @@ pub struct Running {
 
 /// Handles to what can be changed about ports while they run. A clone is another handle of the same.
 #[derive(Clone, Default)]
-pub struct Tuners(pub(super) Vec<(String, Arc<dyn Tune>)>);
+pub struct Tuners(pub(super) Vec<(String, Arc<dyn PortControl>)>);
 
 impl Tuners {
     /// The ports that have settings, by name.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &dyn Tune)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &dyn PortControl)> {
         self.0.iter().map(|(name, tuner)| (name.as_str(), &**tuner))
     }
 
     /// What has happened to the ports that is worth to be known: port, name, how often.
     pub fn events(&self) -> Vec<(String, &'static str, u64)> {
-        let of = |(port, tuner): (&str, &dyn Tune)| {
+        let of = |(port, tuner): (&str, &dyn PortControl)| {
             let port = port.to_owned();
             tuner.events().into_iter().map(move |(name, n)| (port.clone(), name, n))
         };
@@ -41,16 +41,16 @@ impl Tuners {
     }
 
     /// Who used the ports, as far as that is remembered.
-    pub fn visitors(&self) -> Vec<(String, String)> {
-        let of = |(port, tuner): (&str, &dyn Tune)| {
+    pub fn session_log(&self) -> Vec<(String, String)> {
+        let of = |(port, tuner): (&str, &dyn PortControl)| {
             let port = port.to_owned();
-            tuner.visitors().into_iter().map(move |line| (port.clone(), line))
+            tuner.session_log().into_iter().map(move |line| (port.clone(), line))
         };
         self.iter().flat_map(of).collect()
     }
 
     /// The settings of a port.
-    pub fn port(&self, name: &str) -> Option<&dyn Tune> {
+    pub fn port(&self, name: &str) -> Option<&dyn PortControl> {
         self.iter().find(|(port, _)| *port == name).map(|(_, tuner)| tuner)
     }
 }
@@ -170,7 +170,7 @@ impl Running {
             pages_away: self.meter.pages_away(),
             shortages: self.meter.shortages(),
             events: self.tuners.events(),
-            visitors: self.tuners.visitors(),
+            visitors: self.tuners.session_log(),
             gone,
             failed,
         }

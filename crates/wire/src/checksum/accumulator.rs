@@ -5,12 +5,12 @@ use super::{add, finish, sum, swap_for_odd};
 /// Sums pieces one after the other as if they were one run of bytes; pieces of odd length move
 /// the parity of what follows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Checksum {
+pub struct Accumulator {
     sum: u16,
     odd: bool,
 }
 
-impl Checksum {
+impl Accumulator {
     /// The checksum of nothing.
     #[must_use]
     pub const fn new() -> Self {

@@ -8,7 +8,7 @@
 //!
 //! A *sum* is folded to 16 bits, not complemented, and has the numeric value it has on the wire
 //! (big-endian). Sums of neighbouring pieces are joined by [`add`]; a piece that begins at an odd
-//! offset goes through [`swap_for_odd`] first, or through a [`Checksum`], which keeps count.
+//! offset goes through [`swap_for_odd`] first, or through a [`Accumulator`], which keeps count.
 //! Zero is the sum of zeros only: any other data sums to `1..=0xffff`, with `0xffff` standing for
 //! the other zero of ones'-complement. So sums compare with `==` whichever way they were made,
 //! and data that holds its own valid checksum sums to [`VALID`].
@@ -21,7 +21,7 @@ mod isa;
 mod partial;
 mod words;
 
-pub use accumulator::Checksum;
+pub use accumulator::Accumulator;
 pub use isa::{Isa, copy_with, sum_with};
 pub use partial::complete_partial;
 

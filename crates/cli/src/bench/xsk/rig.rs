@@ -14,7 +14,7 @@ use towpath::datapath::ports::null;
 use towpath::datapath::route::{Route, RouteConfig};
 use towpath::datapath::sock::{self, Transmit};
 use towpath::model::e1000e::Device;
-use towpath::packet::port::{Info, Port, Queues, RxQueue, Start, Tune, TxShape};
+use towpath::packet::port::{Info, Port, PortControl, Queues, RxQueue, Start, TxLayout};
 use towpath::packet::{Counters, Direction, Offloads, Pool, PoolConfig};
 use towpath::{AnyPort, AnyRx, AnyTx};
 use towpath_client::Umem;
@@ -36,7 +36,7 @@ pub(super) struct Rig<'u> {
     device: Option<Device>,
     sender: Sender<'u>,
     received: Arc<Counters>,
-    events: Arc<dyn Tune>,
+    events: Arc<dyn PortControl>,
     _namespace: Option<Namespace>,
 }
 
@@ -67,10 +67,10 @@ impl<'u> Rig<'u> {
         let config = sock::Config { path: path.clone(), transmit, ..sock::Config::default() };
         let sock = AnyPort::Sock(sock::open(config)?);
         let events = sock.tuner().ok_or("a socket without figures")?;
-        let shape = Info::tx_shape(port.info());
+        let shape = Info::tx_layout(port.info());
         let (mut rx, unused) = start(sock, &pool)?;
         drop(unused);
-        rx.shape(shape);
+        rx.set_tx_layout(shape);
         let received = rx.counters().clone();
         let (_, tx) = start(port, &pool)?;
         let route = |rx, tx, shape| -> Result<_, Box<dyn Error>> {
@@ -81,7 +81,7 @@ impl<'u> Rig<'u> {
             Some(far) => {
                 let (rx, _) = start(far, &pool)?;
                 let null = null::open(null::Config::from_uri(&"null:".parse()?)?).map(AnyPort::Null)?;
-                Some(route(rx, start(null, &pool)?.1, TxShape::default())?)
+                Some(route(rx, start(null, &pool)?.1, TxLayout::default())?)
             }
         };
         let near = route(rx, tx, shape)?;

@@ -30,7 +30,7 @@ pub use tx::FaultTx;
 
 use dice::Dice;
 use std::sync::Arc;
-use towpath_packet::port::{Info, Port, PortError, Queues, Start, Tune};
+use towpath_packet::port::{Info, Port, PortControl, PortError, Queues, Start};
 use towpath_packet::{Cache, Direction};
 
 /// Puts faults around a port.
@@ -67,7 +67,7 @@ impl<P: Port> Port for FaultPort<P> {
         &self.info
     }
 
-    fn tuner(&self) -> Option<Arc<dyn Tune>> {
+    fn tuner(&self) -> Option<Arc<dyn PortControl>> {
         self.inner.tuner()
     }
 

@@ -4,7 +4,7 @@ use super::dice::{self, Dice, Fate, Mood};
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use towpath_packet::port::{Lent, RxQueue, State, TxShape, Wake};
+use towpath_packet::port::{ExtBufGauge, RxQueue, State, TxLayout, Wake};
 use towpath_packet::{Batch, Cache, Counters, DropReason, Offloads, Packet, Pool, Snapshot};
 
 /// A receive queue with faults.
@@ -135,16 +135,16 @@ impl<R: RxQueue> RxQueue for FaultRx<R> {
         self.inner.refill()
     }
 
-    fn restrict(&mut self, accept: Offloads) {
-        self.inner.restrict(accept);
+    fn set_rx_offloads(&mut self, accept: Offloads) {
+        self.inner.set_rx_offloads(accept);
     }
 
-    fn lent(&self) -> Option<Arc<Lent>> {
+    fn lent(&self) -> Option<Arc<ExtBufGauge>> {
         self.inner.lent()
     }
 
-    fn shape(&mut self, egress: TxShape) {
-        self.inner.shape(egress);
+    fn set_tx_layout(&mut self, egress: TxLayout) {
+        self.inner.set_tx_layout(egress);
     }
 
     fn mark(&mut self) -> bool {

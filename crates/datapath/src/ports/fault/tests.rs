@@ -203,7 +203,7 @@ fn without_faults_everything_of_the_port_inside_is_passed_on() {
     assert_eq!((port.info().name.as_str(), port.info().max_queues), ("fault@veth:pair.a", 8));
     let (mut rx, mut tx) = start(port, &pool);
     let (mut far_rx, mut far_tx) = start(b, &pool);
-    rx.restrict(Offloads::CSUM);
+    rx.set_rx_offloads(Offloads::CSUM);
     assert_eq!(far_tx.offloads(), Offloads::CSUM);
     let mut batch = Batch::new();
     start(source("count=40"), &pool).0.rx(&mut batch);

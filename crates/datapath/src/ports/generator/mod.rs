@@ -97,7 +97,7 @@ impl Port for GenPort {
             let cache = start.pool.cache(Direction::Tx);
             let cache = cache.map_err(|source| PortError::Pool { port: name.clone(), source })?;
             let mut rx = GenRx::new(&self.config, plan.clone(), flows, share, cache);
-            rx.restrict(start.accept);
+            rx.set_rx_offloads(start.accept);
             made.rx.push(rx);
             let sink = NullTx::new(name, &start.pool, self.info.tx_offloads)?;
             let verifier = self.config.verify.then(|| Verifier::new(self.config.flows, link(&self.config)));

@@ -193,7 +193,7 @@ impl RxQueue for GenRx {
         made as usize
     }
 
-    fn restrict(&mut self, accept: Offloads) {
+    fn set_rx_offloads(&mut self, accept: Offloads) {
         let Some((shape, segment)) = self.plan.whole else { return };
         let segs = shape.payload.div_ceil(usize::from(segment)) as u16;
         let gso = Gso { kind: self.kind, ecn: false, size: segment, segs, hdr_len: self.plan.headers as u16 };

@@ -5,7 +5,7 @@
 
 use super::flow::{Flow, Plan, Shape};
 use super::tag::{self, fold, words};
-use towpath_packet::{Csum, Packet};
+use towpath_packet::{Checksum, Packet};
 use towpath_wire::{checksum, ipv4, ipv6, tcp, udp};
 
 /// Writes the IP header's own words; returns what is behind it.
@@ -87,7 +87,7 @@ pub(super) fn super_packet<const V6: bool, const TCP: bool>(
     let check = fold(flow.pseudo_sum + u32::from(shape.transport_len));
     transport::<TCP>(rest, flow, shape, check)?;
     let offset = if TCP { tcp::offset::CHECKSUM } else { udp::offset::CHECKSUM };
-    packet.set_csum(Csum::Partial { start: start as u16, offset: offset as u8 });
+    packet.set_csum(Checksum::Partial { start: start as u16, offset: offset as u8 });
     flow.number = flow.number.wrapping_add(u32::from(segs));
     flow.id = flow.id.wrapping_add(segs);
     flow.tcp_seq = flow.tcp_seq.wrapping_add(shape.payload as u32);

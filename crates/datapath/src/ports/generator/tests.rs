@@ -2,7 +2,7 @@ use super::*;
 use proptest::prelude::*;
 use std::collections::HashMap;
 use towpath_packet::port::{Layer, State, TxQueue, Wake};
-use towpath_packet::{Batch, Csum, GsoKind, Packet, PoolConfig};
+use towpath_packet::{Batch, Checksum, GsoKind, Packet, PoolConfig};
 use towpath_wire::dissect::Stop;
 use towpath_wire::verify::{Check, verify};
 use towpath_wire::{LinkKind, Tcp, dissect};
@@ -123,7 +123,7 @@ proptest! {
             let mut bytes = packet.to_vec();
             let kind = match (tcp, v6) { (false, _) => GsoKind::Udp, (true, false) => GsoKind::Tcp4, _ => GsoKind::Tcp6 };
             assert_eq!((gso.kind, gso.size), (kind, segment));
-            let Csum::Partial { start, offset } = packet.csum() else { panic!("not partial") };
+            let Checksum::Partial { start, offset } = packet.csum() else { panic!("not partial") };
             towpath_wire::checksum::complete_partial(&mut bytes, start.into(), offset.into()).unwrap();
             let found = dissect(&bytes, LinkKind::Ethernet);
             let verdict = verify(&bytes, LinkKind::Ethernet);
@@ -235,9 +235,9 @@ fn without_the_ability_to_cut_the_segments_are_sent_and_with_it_super_packets_wh
         batch.iter().map(|p| (p.len(), p.gso().is_some())).next().unwrap()
     };
     assert_eq!(lengths(&mut rx), (1042, false));
-    rx.restrict(Offloads::ALL);
+    rx.set_rx_offloads(Offloads::ALL);
     assert_eq!(lengths(&mut rx), (9000, true));
-    rx.restrict(Offloads::USO);
+    rx.set_rx_offloads(Offloads::USO);
     assert_eq!(lengths(&mut rx), (1042, false), "a cut packet needs its checksums too");
 }
 

@@ -4,7 +4,7 @@
 //! addresses `02:…`, and their UDP or TCP port is 9 (discard).
 
 use crate::vnet::VnetHeader;
-use towpath_packet::{Backing, Csum, Direction, Gso, GsoKind, Offloads, Packet, Pool, PoolConfig};
+use towpath_packet::{Backing, Checksum, Direction, Gso, GsoKind, Offloads, Packet, Pool, PoolConfig};
 use towpath_wire::emit::{Checksums, Headers, Ip, Link, Network, Tcp, Transport, Udp};
 
 /// Payload bytes of one segment.
@@ -40,7 +40,7 @@ pub(crate) fn each(ethernet: bool) -> Vec<Crafted> {
             let tcp = matches!(gso, Some((GsoKind::Tcp4 | GsoKind::Tcp6, _)));
             let (start, headers, frame) = frame(ethernet, v6, tcp)?;
             let mut packet = Packet::copy_from(&mut cache, &frame)?;
-            packet.set_csum(Csum::Partial { start, offset: if tcp { 16 } else { 6 } });
+            packet.set_csum(Checksum::Partial { start, offset: if tcp { 16 } else { 6 } });
             packet.set_gso(gso.map(|(kind, ecn)| Gso { kind, ecn, size: SEGMENT, segs: 3, hdr_len: headers }));
             let mut bytes = VnetHeader::of(&packet).ok()?.write().to_vec();
             bytes.extend_from_slice(&frame);

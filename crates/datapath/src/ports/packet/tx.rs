@@ -13,7 +13,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_packet::port::{Info, Layer, PortError, State, TxQueue, Wake};
-use towpath_packet::{Batch, Cache, Counters, Csum, Direction, DropReason, Offloads, Packet, Pool};
+use towpath_packet::{Batch, Cache, Checksum, Counters, Direction, DropReason, Offloads, Packet, Pool};
 
 /// Shortest Ethernet frame that the kernel takes: its header.
 const SHORTEST_FRAME: usize = 14;
@@ -112,7 +112,7 @@ impl PacketTx {
             Some(libc::EMSGSIZE) => Refusal::Drop(DropReason::TooLong),
             // The header was right, so this tells something about the kernel. A super-packet with a complete checksum is
             // another matter: the kernel looks into those, and refuses what is not what it says.
-            Some(libc::EINVAL) if packet.gso().is_some() && matches!(packet.csum(), Csum::Partial { .. }) => {
+            Some(libc::EINVAL) if packet.gso().is_some() && matches!(packet.csum(), Checksum::Partial { .. }) => {
                 self.counters.failed(1);
                 self.offloads = lose(self.offloads, packet);
                 Refusal::Keep

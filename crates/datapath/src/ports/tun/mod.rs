@@ -12,7 +12,7 @@
 //! * **Life.** The interface is made when the port is opened and vanishes with the process, however that ends, unless it is
 //!   persistent (`persist=on`, or made by `ip tuntap add`). It is set up when the port starts.
 //! * **Offloads.** What the kernel hands over is agreed on by `TUNSETOFFLOAD`, for the device as a whole: the least that any of
-//!   its queues is [restricted](RxQueue::restrict) to. Packets that the kernel had queued before may still ask for more; they
+//!   its queues is [restricted](RxQueue::set_rx_offloads) to. Packets that the kernel had queued before may still ask for more; they
 //!   carry their metadata, and whoever sends them finishes them. What the kernel takes is found out by writing one packet
 //!   of each kind to the interface before it is up: the header is examined before the packet is dropped for that. A kind
 //!   that is refused later is switched off for that queue, see [`TxQueue::offloads`].

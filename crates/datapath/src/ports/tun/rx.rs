@@ -143,7 +143,7 @@ impl RxQueue for TunRx {
     }
 
     /// Lowers or raises, within what the port's [`Info`](towpath_packet::port::Info) says, what the kernel hands over.
-    fn restrict(&mut self, accept: Offloads) {
+    fn set_rx_offloads(&mut self, accept: Offloads) {
         self.settle(Some(accept));
     }
 

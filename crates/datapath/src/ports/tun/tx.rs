@@ -15,7 +15,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use towpath_packet::port::{Info, PortError, State, TxQueue, Wake};
-use towpath_packet::{Batch, Cache, Counters, Csum, Direction, DropReason, Offloads, Packet, Pool};
+use towpath_packet::{Batch, Cache, Checksum, Counters, Direction, DropReason, Offloads, Packet, Pool};
 
 /// Shortest Ethernet frame that the kernel takes: its header.
 const SHORTEST_FRAME: usize = 14;
@@ -108,7 +108,7 @@ impl TunTx {
             }
             // The header was right, so this tells something about the kernel. A super-packet with a complete checksum is
             // another matter: the kernel looks into those, and refuses what is not what it says.
-            Some(libc::EINVAL) if packet.gso().is_some() && matches!(packet.csum(), Csum::Partial { .. }) => {
+            Some(libc::EINVAL) if packet.gso().is_some() && matches!(packet.csum(), Checksum::Partial { .. }) => {
                 self.counters.failed(1);
                 self.offloads = lose(self.offloads, packet);
                 Outcome::Kept

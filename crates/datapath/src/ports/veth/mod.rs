@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Packets are handed over as they are: no copy, super-packets whole, with whatever metadata they have. What the receiving
-//! end's worker [restricts](towpath_packet::port::RxQueue::restrict) becomes what the sending end's queues take.
+//! end's worker [restricts](towpath_packet::port::RxQueue::set_rx_offloads) becomes what the sending end's queues take.
 //!
 //! The ends may be started with different numbers of queues: with fewer receivers than rings, receiver `i` takes rings
 //! `i`, `i + n`, …, in turn; with fewer senders some rings stay empty. An end that is dropped, started or not, is seen by
@@ -26,8 +26,8 @@ pub use queue::{VethRx, VethTx};
 use crate::uri::Uri;
 use std::collections::HashMap;
 use std::sync::Arc;
-use towpath_packet::port::{Info, Layer, Port, PortError, Queues, Start, TxShape};
-use towpath_packet::ring::{Consumer, Producer, ring};
+use towpath_packet::port::{Info, Layer, Port, PortError, Queues, Start, TxLayout};
+use towpath_packet::spsc::{Consumer, Producer, ring};
 use towpath_packet::{MAX_FRAGS, Offloads, Packet};
 use way::{Closer, Way};
 
@@ -41,13 +41,13 @@ pub struct Config {
     /// Queues that an end can be started with: 1 to 64.
     pub queues: u16,
     /// What the ends ask of the memory of packets that are sent into them.
-    pub shape: TxShape,
+    pub shape: TxLayout,
 }
 
 impl Default for Config {
     /// 1024 packets in each ring, up to 8 queues.
     fn default() -> Config {
-        Config { name: "pair".to_owned(), ring: 1024, queues: 8, shape: TxShape::default() }
+        Config { name: "pair".to_owned(), ring: 1024, queues: 8, shape: TxLayout::default() }
     }
 }
 
@@ -64,7 +64,7 @@ impl Config {
         let (mut options, default) = (uri.options(), Config::default());
         let ring = options.number("ring", 2..=65_536)?.map_or(default.ring, |n| n as usize);
         let queues = options.number("queues", 1..=64)?.map_or(default.queues, |n| n as u16);
-        let shape = TxShape {
+        let shape = TxLayout {
             linear: options.linear("linear")?.unwrap_or_default(),
             headroom: options.number("headroom", 0..=1024)?.unwrap_or_default() as u16,
             tailroom: options.number("tailroom", 0..=1024)?.unwrap_or_default() as u16,

@@ -4,7 +4,7 @@ use super::way::{Closer, Way};
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use towpath_packet::port::{RxQueue, State, TxQueue, Wake};
-use towpath_packet::ring::{Consumer, Producer};
+use towpath_packet::spsc::{Consumer, Producer};
 use towpath_packet::{Batch, Counters, Offloads, Packet};
 
 /// What a queue says when nobody is on the other side any more.
@@ -80,7 +80,7 @@ impl RxQueue for VethRx {
         got.len()
     }
 
-    fn restrict(&mut self, accept: Offloads) {
+    fn set_rx_offloads(&mut self, accept: Offloads) {
         self.way.set_accept(accept);
     }
 
@@ -96,7 +96,7 @@ impl RxQueue for VethRx {
         };
         bell.arm();
         self.armed.set(true);
-        if rings.iter_mut().any(|ring| ring.available(1) > 0) || rings.iter_mut().all(Consumer::is_closed) {
+        if rings.iter_mut().any(|ring| ring.peek(1) > 0) || rings.iter_mut().all(Consumer::is_closed) {
             bell.wake();
         }
         Wake::Fd(bell.fd())
@@ -130,7 +130,7 @@ impl VethTx {
 impl TxQueue for VethTx {
     #[inline]
     fn tx(&mut self, batch: &mut Batch) -> usize {
-        let n = self.ring.room(batch.len()).min(batch.len());
+        let n = self.ring.free(batch.len()).min(batch.len());
         if n == 0 || self.ring.is_closed() {
             return 0;
         }

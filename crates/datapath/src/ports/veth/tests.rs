@@ -71,7 +71,7 @@ fn a_full_ring_takes_no_more_and_what_it_did_not_take_stays_in_order() {
 fn what_the_receiver_is_restricted_to_is_what_the_sender_takes() {
     let (a, mut b) = started(4, 1, 1, &pool());
     assert_eq!(a.tx[0].offloads(), Offloads::ALL);
-    b.rx[0].restrict(Offloads::CSUM.with(Offloads::VLAN));
+    b.rx[0].set_rx_offloads(Offloads::CSUM.with(Offloads::VLAN));
     assert_eq!(a.tx[0].offloads(), Offloads::CSUM.with(Offloads::VLAN));
     assert_eq!(b.tx[0].offloads(), Offloads::ALL, "the other direction is not concerned");
 }

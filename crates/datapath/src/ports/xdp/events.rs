@@ -3,7 +3,7 @@
 use super::timing::{Delays, Percentile};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use towpath_packet::port::{Setting, Tune, TuneError};
+use towpath_packet::port::{ControlError, PortControl, Setting};
 
 /// What can happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +66,7 @@ impl Events {
 /// A handle for those who watch the port.
 pub(super) struct Watch(pub(super) Arc<Events>);
 
-impl Tune for Watch {
+impl PortControl for Watch {
     fn settings(&self) -> Vec<Setting> {
         Vec::new()
     }
@@ -81,7 +81,7 @@ impl Tune for Watch {
         NAMES.into_iter().zip(counts).chain(delays).collect()
     }
 
-    fn set(&self, name: &str, _: u64) -> Result<(), TuneError> {
-        Err(TuneError::unknown(name, self))
+    fn set(&self, name: &str, _: u64) -> Result<(), ControlError> {
+        Err(ControlError::unknown(name, self))
     }
 }

@@ -5,7 +5,7 @@
 //!               │ 8 answered: timestamp u64, in the same place      │
 //! ```
 
-use towpath_packet::{Csum, Packet};
+use towpath_packet::{Checksum, Packet};
 
 /// Bytes of it.
 pub(super) const LEN: usize = 24;
@@ -20,7 +20,7 @@ pub(super) fn ask(packet: &mut Packet, flags: u64) -> Option<()> {
     let room = packet.push_front(LEN).ok()?;
     room.fill(0);
     room.get_mut(..8)?.copy_from_slice(&flags.to_ne_bytes());
-    if let (true, Csum::Partial { start, offset }) = (flags & CHECKSUM != 0, csum) {
+    if let (true, Checksum::Partial { start, offset }) = (flags & CHECKSUM != 0, csum) {
         room.get_mut(8..10)?.copy_from_slice(&start.to_ne_bytes());
         room.get_mut(10..12)?.copy_from_slice(&u16::from(offset).to_ne_bytes());
     }

@@ -58,7 +58,7 @@ mod config;
 mod either;
 mod events;
 mod fallback;
-mod lent;
+mod in_flight_table;
 pub mod live;
 mod metadata;
 mod partial;
@@ -90,7 +90,7 @@ use probe::Found;
 use queue::{Attached, Queue, Setup, halves, patiently};
 use std::sync::{Arc, Mutex};
 use towpath_packet::Offloads;
-use towpath_packet::port::{Ability, Info, Layer, Port, PortError, Queues, Start, Tune, TxLinear};
+use towpath_packet::port::{Ability, Info, Layer, Port, PortControl, PortError, Queues, Start, TxLinear};
 #[cfg(doc)]
 use towpath_packet::{DropReason, port::State};
 use umem::Frames;
@@ -236,7 +236,7 @@ impl Port for XdpPort {
         &self.info
     }
 
-    fn tuner(&self) -> Option<Arc<dyn Tune>> {
+    fn tuner(&self) -> Option<Arc<dyn PortControl>> {
         Some(Arc::new(Watch(self.events.clone())))
     }
 

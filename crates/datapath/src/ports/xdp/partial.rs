@@ -10,7 +10,7 @@
 //! * A TCP segment with a partial checksum that is longer than the interface's MTU is several. How long each was to be is
 //!   lost; they become as long as the MTU allows.
 
-use towpath_packet::{Csum, Gso, GsoKind, Packet};
+use towpath_packet::{Checksum, Gso, GsoKind, Packet};
 use towpath_wire::dissect::Stop;
 use towpath_wire::ip::protocol;
 use towpath_wire::{LinkKind, checksum, dissect};
@@ -35,7 +35,7 @@ pub(super) fn note(packet: &mut Packet, mtu: usize) {
     }
     let headers = usize::from(found.payload);
     let v6 = found.is_ipv6();
-    packet.set_csum(Csum::Partial { start: l4 as u16, offset: offset as u8 });
+    packet.set_csum(Checksum::Partial { start: l4 as u16, offset: offset as u8 });
     if packet.len() - l3 > mtu && found.flow.protocol == protocol::TCP {
         let kind = if v6 { GsoKind::Tcp6 } else { GsoKind::Tcp4 };
         let size = (mtu + l3).saturating_sub(headers).max(1) as u16;
@@ -93,7 +93,7 @@ mod tests {
         fn a_checksum_that_was_left_undone_is_found(v6: bool, tcp: bool, payload in proptest::collection::vec(any::<u8>(), 0..900)) {
             let (bytes, start) = frame(v6, tcp, &payload, Checksums::Partial);
             let offset = if tcp { 16 } else { 6 };
-            prop_assert_eq!(noted(&bytes, 1500).csum(), Csum::Partial { start: start as u16, offset });
+            prop_assert_eq!(noted(&bytes, 1500).csum(), Checksum::Partial { start: start as u16, offset });
         }
 
         #[test]
@@ -111,7 +111,7 @@ mod tests {
             payload[..2].copy_from_slice(&x.to_be_bytes());
             let (complete, _) = frame(v6, tcp, &payload, Checksums::Full);
             let mut again = complete.clone();
-            if let Csum::Partial { start, offset } = noted(&complete, 1500).csum() {
+            if let Checksum::Partial { start, offset } = noted(&complete, 1500).csum() {
                 checksum::complete_partial(&mut again, start.into(), offset.into()).unwrap();
             }
             prop_assert_eq!(again, complete);
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn a_complete_checksum_is_left_alone() {
         let (bytes, _) = frame(false, true, b"payload", Checksums::Full);
-        assert_eq!(noted(&bytes, 1500).csum(), Csum::Unknown);
+        assert_eq!(noted(&bytes, 1500).csum(), Checksum::Unknown);
     }
 
     #[test]

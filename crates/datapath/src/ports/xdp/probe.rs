@@ -19,8 +19,8 @@ use crate::uri::Want;
 use std::io;
 use std::time::{Duration, Instant};
 use towpath_packet::port::PortError;
-use towpath_packet::xring::Desc;
-use towpath_packet::{Backing, Direction, Loaned, Packet, Pool, PoolConfig, ToDevice};
+use towpath_packet::xsk_ring::Desc;
+use towpath_packet::{Backing, Direction, InFlight, Packet, Pool, PoolConfig, ToDevice};
 
 /// Queues that the map of sockets has room for.
 const QUEUES: u32 = 64;
@@ -285,11 +285,11 @@ fn send_one(socket: &Socket, rings: &mut Rings, frames: &Frames, mac: [u8; 6]) -
     bytes[12..18].copy_from_slice(&[0x90, 0, 0, 0, 1, 0]);
     let packet = Packet::copy_from(&mut cache, &bytes).ok_or_else(dry)?;
     let (_, addr) = packet.chunks().next().and_then(|piece| frames.address(&piece)).ok_or_else(dry)?;
-    let lent = Loaned::<ToDevice>::lend(packet);
-    rings.tx.push(Desc { addr, len: bytes.len() as u32, options: 0 });
-    rings.tx.publish();
+    let lent = InFlight::<ToDevice>::post(packet);
+    rings.tx.write(Desc { addr, len: bytes.len() as u32, options: 0 });
+    rings.tx.submit();
     let end = Instant::now() + PATIENCE;
-    while rings.completion.ready(1) == 0 {
+    while rings.completion.peek(1) == 0 {
         if rings.tx.waiting() > 0 || rings.tx.ring().needs_wakeup() {
             let _ = socket.wake_tx();
         }
@@ -299,6 +299,6 @@ fn send_one(socket: &Socket, rings: &mut Rings, frames: &Frames, mac: [u8; 6]) -
         }
         std::thread::yield_now();
     }
-    drop(lent.done());
+    drop(lent.complete());
     Ok(())
 }

@@ -30,8 +30,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use towpath_packet::port::State;
-use towpath_packet::xring::{Consumer, Desc, Mapped, Producer};
-use towpath_packet::{FromDevice, Loaned, ToDevice};
+use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer};
+use towpath_packet::{FromDevice, InFlight, ToDevice};
 
 /// How long a queue or an interface may be taken before that is an error: the kernel takes a moment to let go of a socket that was
 /// closed, and a process that is being started may still have a descriptor of one that has ended.
@@ -143,16 +143,16 @@ pub(super) fn patiently<R>(mut f: impl FnMut() -> io::Result<R>) -> io::Result<R
 /// A packet in the kernel's hands.
 #[derive(Debug)]
 pub(super) enum Loan {
-    Rx(Loaned<FromDevice>),
-    Tx(Loaned<ToDevice>),
+    Rx(InFlight<FromDevice>),
+    Tx(InFlight<ToDevice>),
 }
 
 impl Loan {
     /// Gives it home: the socket is closed.
     fn home(self) {
         match self {
-            Loan::Rx(loan) => drop(loan.filled(0)),
-            Loan::Tx(loan) => drop(loan.done()),
+            Loan::Rx(loan) => drop(loan.complete(0)),
+            Loan::Tx(loan) => drop(loan.complete()),
         }
     }
 }

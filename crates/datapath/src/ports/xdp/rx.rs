@@ -9,8 +9,8 @@ use crate::sys::xsk::Statistics;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use towpath_packet::port::{PortError, RxQueue, State, Wake};
-use towpath_packet::xring::Desc;
-use towpath_packet::{Batch, Cache, Counters, Direction, FromDevice, Loaned, Offloads, Packet, Pool};
+use towpath_packet::xsk_ring::Desc;
+use towpath_packet::{Batch, Cache, Counters, Direction, FromDevice, InFlight, Offloads, Packet, Pool};
 
 /// Calls between two looks at the clock while packets keep coming.
 const LOOK_EVERY: u32 = 256;
@@ -26,7 +26,7 @@ pub struct XdpRx {
     /// The rings have been handed over, and no new ones have come.
     handed: bool,
     /// The buffer that the kernel has of each chunk.
-    lent: Box<[Option<Loaned<FromDevice>>]>,
+    lent: Box<[Option<InFlight<FromDevice>>]>,
     out: usize,
     most: usize,
     spare: Box<Batch>,
@@ -90,16 +90,16 @@ impl XdpRx {
     fn stock(&mut self) -> usize {
         let Some(rings) = &mut self.rings else { return 0 };
         let mut lent = 0;
-        while self.out + STOCK <= self.most && rings.fill.free(STOCK as u32) as usize >= STOCK {
+        while self.out + STOCK <= self.most && rings.fill.reserve(STOCK as u32) as usize >= STOCK {
             let got = self.cache.alloc_bulk(&mut self.spare, STOCK);
             self.starved = got < STOCK;
             for packet in self.spare.drain_front(STOCK) {
-                let Ok(loan) = Loaned::<FromDevice>::lend(packet) else { continue };
+                let Ok(loan) = InFlight::<FromDevice>::post(packet) else { continue };
                 let Some(chunk) = self.queue.setup.frames.chunk_of(loan.at().as_ptr()) else {
-                    drop(loan.filled(0));
+                    drop(loan.complete(0));
                     continue;
                 };
-                rings.fill.push(self.queue.setup.frames.start(chunk));
+                rings.fill.write(self.queue.setup.frames.start(chunk));
                 if let Some(slot) = self.lent.get_mut(chunk) {
                     // It was empty: a chunk that is lent is not in the pool.
                     *slot = Some(loan);
@@ -112,7 +112,7 @@ impl XdpRx {
             }
         }
         if lent > 0 {
-            rings.fill.publish();
+            rings.fill.submit();
         }
         lent
     }
@@ -127,12 +127,12 @@ impl XdpRx {
         let len = desc.len as usize;
         match offset.checked_sub(before) {
             Some(skip) if skip + len <= loan.room() => {
-                let mut packet = loan.filled(skip + len);
+                let mut packet = loan.complete(skip + len);
                 packet.pull_front(skip);
                 Some(packet)
             }
             _ => {
-                drop(loan.filled(0));
+                drop(loan.complete(0));
                 None
             }
         }
@@ -243,17 +243,17 @@ impl RxQueue for XdpRx {
         }
         let Some(rings) = &mut self.rings else { return 0 };
         let room = out.room() as u32;
-        let mut ready = rings.rx.ready(room);
+        let mut ready = rings.rx.peek(room);
         if ready == 0 && (self.busy_poll || rings.fill.ring().needs_wakeup()) {
             // An interface that is down says so here, and to `look`.
             let _ = rings.socket.wake_rx();
             self.counters.called(1);
-            ready = rings.rx.ready(room);
+            ready = rings.rx.peek(room);
         }
         let (mut packets, mut bytes) = (0, 0);
         for _ in 0..ready.min(room) {
             let Some(rings) = &mut self.rings else { break };
-            let desc = rings.rx.pop();
+            let desc = rings.rx.read();
             let Some(mut packet) = self.piece(desc) else { continue };
             if let Some(mtu) = self.notes {
                 partial::note(&mut packet, mtu);
@@ -283,7 +283,7 @@ impl RxQueue for XdpRx {
     }
 
     /// What is received is what there is: the rest is finished by whoever sends it.
-    fn restrict(&mut self, _accept: Offloads) {}
+    fn set_rx_offloads(&mut self, _accept: Offloads) {}
 
     fn own_pool(&self) -> Option<Pool> {
         let frames = &self.queue.setup.frames;

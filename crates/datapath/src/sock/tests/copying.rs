@@ -1,7 +1,7 @@
 //! How much of what applications send is copied: what the egress wants linear, and no byte more.
 
 use super::*;
-use towpath_packet::port::TxShape;
+use towpath_packet::port::TxLayout;
 
 const LEN: usize = 100;
 const N: usize = 10;
@@ -19,7 +19,7 @@ struct Seen {
 
 fn send(options: &str, linear: TxLinear) -> Seen {
     let mut rig = Rig::new(options);
-    rig.rx.shape(TxShape { linear, headroom: 32, tailroom: 8 });
+    rig.rx.set_tx_layout(TxLayout { linear, headroom: 32, tailroom: 8 });
     let umem = Umem::new(64, 2048).unwrap();
     let mut app = rig.connect(&umem, "default");
     app.tx(&mut frames(&umem, N as u8, LEN)).unwrap();
@@ -73,7 +73,7 @@ fn of_a_header_that_the_egress_wants_linear_only_that_is_copied() {
 fn what_a_buffer_has_no_room_for_stays_a_page() {
     let mut rig = Rig::new("tx=copy,mtu=9000");
     let (headroom, tailroom) = (64, 100);
-    rig.rx.shape(TxShape { linear: TxLinear::Whole, headroom, tailroom });
+    rig.rx.set_tx_layout(TxLayout { linear: TxLinear::Whole, headroom, tailroom });
     let umem = Umem::new(8, 4096).unwrap();
     let mut app = rig.connect(&umem, "default");
     app.tx(&mut frames(&umem, 1, 4000)).unwrap();
@@ -109,7 +109,7 @@ fn copies_wait_for_room_in_the_completion_ring() {
 fn frames_of_one_piece_are_pages_without_a_head_unless_the_egress_wants_room_and_all_leave_in_order() {
     for (headroom, alone) in [(0, true), (32, false)] {
         let mut rig = Rig::new("");
-        rig.rx.shape(TxShape { linear: TxLinear::None, headroom, tailroom: 0 });
+        rig.rx.set_tx_layout(TxLayout { linear: TxLinear::None, headroom, tailroom: 0 });
         let umem = Umem::new(64, 2048).unwrap();
         let mut app = rig.connect(&umem, "default");
         let mut sent = frames(&umem, 6, LEN);
@@ -121,14 +121,14 @@ fn frames_of_one_piece_are_pages_without_a_head_unless_the_egress_wants_room_and
         assert_eq!(bytes, [(0, LEN, 1), (1, 2 * LEN, 2), (3, LEN, 1), (4, LEN, 1), (5, LEN, 1)]);
         assert!(batch.iter().all(|packet| packet.linear().is_empty() && packet.headroom() >= headroom.into()));
         // Behind a packet in pieces the burst goes on with heads; the next one begins without.
-        assert_eq!((batch.as_slice()[0].is_page(), batch.as_slice()[1].is_page()), (alone, false));
+        assert_eq!((batch.as_slice()[0].is_extbuf(), batch.as_slice()[1].is_extbuf()), (alone, false));
         drop(std::mem::take(&mut batch));
         rig.rx.rx(&mut batch);
         let mut back = Vec::new();
         assert_eq!(app.completions(&mut back).unwrap(), 6);
         app.tx(&mut frames(&umem, 2, LEN)).unwrap();
         let batch = rig.receive(2);
-        assert!(batch.iter().all(|packet| packet.is_page() == alone));
+        assert!(batch.iter().all(|packet| packet.is_extbuf() == alone));
         drop((batch, back, app));
         rig.end();
     }

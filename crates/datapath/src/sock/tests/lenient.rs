@@ -1,7 +1,7 @@
 //! Sessions that lose what they did wrong, and go on.
 
 use super::*;
-use towpath_packet::xring::Shared;
+use towpath_packet::xsk_ring::Shared;
 
 /// A lenient program, known to both queues, that may have so many chunks on their way.
 fn program(rig: &mut Rig, hello: Hello) -> Program {
@@ -23,9 +23,9 @@ impl Program {
     fn completes(&mut self, rig: &mut Rig, n: u32) -> Vec<u64> {
         until(|| {
             rig.rx.rx(&mut Batch::new());
-            self.completion.ready(n) >= n
+            self.completion.peek(n) >= n
         });
-        let addrs = (0..n).map(|_| self.completion.pop()).collect();
+        let addrs = (0..n).map(|_| self.completion.read()).collect();
         self.completion.release();
         addrs
     }
@@ -118,7 +118,7 @@ fn a_frame_may_be_sent_as_often_as_wanted_at_a_time() {
     assert_eq!(program.completes(&mut rig, 3).len(), 3);
     program.post(&[0, 0]);
     rig.send(&[&udp(1, 60), &udp(2, 60)]);
-    assert_eq!(program.rx.ready(2), 2);
+    assert_eq!(program.rx.peek(2), 2);
     assert_eq!(program.statistics().tx_invalid_descs + program.statistics().rx_invalid_descs, 0);
     drop(program);
     rig.end();

@@ -4,7 +4,7 @@ use super::*;
 use crate::sys::app;
 use std::os::fd::AsRawFd;
 use towpath_packet::port::Wake;
-use towpath_packet::xring::Shared;
+use towpath_packet::xsk_ring::Shared;
 
 /// A program that both queues know.
 fn program(rig: &mut Rig) -> Program {
@@ -38,8 +38,8 @@ impl Program {
 
     /// Takes one packet, and posts its chunk again.
     fn take(&mut self) {
-        assert!(self.rx.ready(1) >= 1);
-        let addr = self.rx.pop().addr;
+        assert!(self.rx.peek(1) >= 1);
+        let addr = self.rx.read().addr;
         self.rx.release();
         self.post(&[addr]);
     }
@@ -96,8 +96,8 @@ fn a_programs_descriptor_is_writable_as_long_as_half_of_its_tx_ring_is_free() {
         drop(on_their_way);
         until(|| {
             drop(rig.step());
-            let back = program.completion.ready(16);
-            left -= (0..back).map(|_| program.completion.pop()).count();
+            let back = program.completion.peek(16);
+            left -= (0..back).map(|_| program.completion.read()).count();
             program.completion.release();
             left == 0
         });

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use towpath_client::protocol::{Answer, Code, Hello, Sizes, Statistic, Statistics};
 use towpath_client::{Error, Frame, Socket, Umem};
-use towpath_packet::xring::{Consumer, Desc, Mapped, Producer};
+use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer};
 use towpath_packet::{Backing, Batch, DropReason, Packet, Pool, PoolConfig, Region};
 
 mod copying;
@@ -24,7 +24,7 @@ struct Rig {
     /// Queues behind the first.
     more: Vec<(Ended<SockRx>, Ended<SockTx>)>,
     pool: Pool,
-    watch: Arc<dyn Tune>,
+    watch: Arc<dyn PortControl>,
     path: PathBuf,
     _dir: tempfile::TempDir,
 }
@@ -378,14 +378,14 @@ impl Program {
 
     fn send(&mut self, descs: &[(u64, u32, u32)]) {
         for &(addr, len, options) in descs {
-            self.tx.push(Desc { addr, len, options });
+            self.tx.write(Desc { addr, len, options });
         }
-        self.tx.publish();
+        self.tx.submit();
     }
 
     fn post(&mut self, addrs: &[u64]) {
-        addrs.iter().for_each(|addr| self.fill.push(*addr));
-        self.fill.publish();
+        addrs.iter().for_each(|addr| self.fill.write(*addr));
+        self.fill.submit();
     }
 }
 
@@ -431,10 +431,10 @@ fn the_file_is_whose_the_options_say_and_who_came_is_remembered() {
     let app = rig.connect(&umem, "default");
     let who = format!("session 1: pid {}, uid {uid}, queue 0", std::process::id());
     // The application has its answer before that is noted.
-    until(|| rig.watch.visitors() == [format!("{who}: here")]);
+    until(|| rig.watch.session_log() == [format!("{who}: here")]);
     drop(app);
     rig.until_event("sessions-ended", 1);
-    assert_eq!(rig.watch.visitors(), [format!("{who}: left")]);
+    assert_eq!(rig.watch.session_log(), [format!("{who}: left")]);
     rig.end();
 }
 

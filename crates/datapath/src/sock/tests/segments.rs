@@ -6,7 +6,7 @@ use crate::finish::Finisher;
 use crate::vnet::{DATA_VALID, NEEDS_CSUM, VnetHeader};
 use towpath_client::protocol::{HEADER, MAX_PIECES, MAX_SEGMENTS, MAX_SUPER_HEADERS, MAX_SUPER_PIECES};
 use towpath_client::{Segmentation, Segments};
-use towpath_packet::{Csum, Foreign, Gso, GsoKind};
+use towpath_packet::{Checksum, Gso, GsoKind, UntrustedMem};
 
 const SEGMENTATION: towpath_client::Config = towpath_client::Config {
     rings: Sizes::all(256),
@@ -54,7 +54,7 @@ fn a_super_packet_leaves_in_one_of_its_pages_but_for_the_headers_which_are_copie
         let mut batch = rig.receive(1);
         let packet = batch.pop().unwrap();
         assert_eq!((packet.linear().len(), packet.frags()), (MAX_SUPER_HEADERS, n), "{each}");
-        assert_eq!((packet.to_vec(), packet.csum()), (bytes.clone(), Csum::Partial { start: 34, offset: 6 }));
+        assert_eq!((packet.to_vec(), packet.csum()), (bytes.clone(), Checksum::Partial { start: 34, offset: 6 }));
         let gso = Gso { kind: GsoKind::Udp, ecn: false, size: PAYLOAD as u16, segs: 0, hdr_len: 42 };
         assert_eq!(packet.gso(), Some(gso));
         assert_eq!(rig.event("copied-bytes") - copied, MAX_SUPER_HEADERS as u64);
@@ -127,7 +127,7 @@ fn who_did_not_say_so_keeps_super_packets_and_loses_no_session() {
     sent[0].set_continues(false);
     sent.truncate(1);
     assert_eq!(app.tx(&mut sent).unwrap(), 1);
-    assert_eq!(rig.receive(1).as_slice()[0].csum(), Csum::Unknown);
+    assert_eq!(rig.receive(1).as_slice()[0].csum(), Checksum::Unknown);
     drop((sent, app));
     rig.end();
 }
@@ -165,7 +165,7 @@ fn a_request_for_a_single_segment_is_one_for_its_checksum() {
     app.tx(&mut sent).unwrap();
     let batch = rig.receive(1);
     let packet = &batch.as_slice()[0];
-    assert_eq!((packet.gso(), packet.csum()), (None, Csum::Partial { start: 34, offset: 6 }));
+    assert_eq!((packet.gso(), packet.csum()), (None, Checksum::Partial { start: 34, offset: 6 }));
     drop((batch, app));
     rig.end();
 }
@@ -225,7 +225,7 @@ fn truth() -> Lie {
 fn tell(rig: &Rig, lie: &Lie, segmentation: bool) -> (Program, Region) {
     let hello = Hello { tx_metadata: HEADER as u32, segmentation, rings: Sizes::all(16), ..HELLO };
     let (mut program, memory) = Program::with_memory(rig, &hello);
-    let foreign = Foreign::new(memory);
+    let foreign = UntrustedMem::new(memory);
     assert!(foreign.put(2048, &lie.header.write()) && foreign.put(2048 + HEADER, &lie.bytes));
     let (first, second) = (2048 - HEADER, lie.bytes.len().saturating_sub(2048 - HEADER));
     assert!(second > 0);
@@ -298,7 +298,7 @@ fn what_was_checked_is_what_leaves_whatever_the_application_writes_meanwhile() {
     let truth = truth();
     let (_program, memory) = tell(&rig, &truth, true);
     let batch = rig.receive(1);
-    assert!(Foreign::new(memory).put(2048, &[0xff; 2048]));
+    assert!(UntrustedMem::new(memory).put(2048, &[0xff; 2048]));
     let packet = &batch.as_slice()[0];
     assert_eq!(packet.to_vec()[..MAX_SUPER_HEADERS], truth.bytes[..MAX_SUPER_HEADERS]);
     assert_eq!(packet.to_vec()[MAX_SUPER_HEADERS], 0xff, "the others may change, as those of any page");

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::vnet::VnetHeader;
-use towpath_packet::{Csum, Gso, GsoKind};
+use towpath_packet::{Checksum, Gso, GsoKind};
 use towpath_wire::checksum;
 
 /// Payload bytes of each datagram.
@@ -23,7 +23,7 @@ pub(super) fn super_bytes(port: u16, segments: usize) -> Vec<u8> {
 fn super_packet(pool: &Pool, port: u16, segments: usize) -> Packet {
     let bytes = super_bytes(port, segments);
     let mut packet = Packet::copy_from(&mut pool.cache(Direction::Tx).unwrap(), &bytes).unwrap();
-    packet.set_csum(Csum::Partial { start: 34, offset: 6 });
+    packet.set_csum(Checksum::Partial { start: 34, offset: 6 });
     packet.set_gso(Some(Gso { kind: GsoKind::Udp, ecn: false, size: PAYLOAD as u16, segs: 0, hdr_len: 42 }));
     packet
 }
@@ -42,7 +42,7 @@ fn who_takes_super_packets_gets_them_whole_with_a_header_and_the_others_get_data
     let (big, small) = (Umem::new(64, 2048).unwrap(), Umem::new(64, 2048).unwrap());
     let mut plain = rig.connect(&small, "udp dport 2");
     rig.until_sessions(1);
-    assert_eq!((rig.tx.offloads(), rig.tx.potential()), (Offloads::NONE, steer::TAKEN));
+    assert_eq!((rig.tx.offloads(), rig.tx.max_offloads()), (Offloads::NONE, steer::TAKEN));
     let wants = towpath_client::Config { rings: Sizes::all(64), offloads: true, ..Default::default() };
     let mut app = rig.ask_for(&big, "udp dport 1", wants).unwrap();
     rig.until_sessions(2);
@@ -113,8 +113,8 @@ fn a_checksum_that_an_application_asks_for_is_left_to_the_egress() {
     app.tx(&mut sent).unwrap();
     let batch = rig.receive(3);
     let found: Vec<_> = batch.iter().map(|packet| (packet.csum(), packet.len(), packet.linear().len())).collect();
-    let partial = Csum::Partial { start: 34, offset: 6 };
-    assert_eq!(found, [(partial, 100, 0), (Csum::Unknown, 100, 0), (partial, 150, 0)]);
+    let partial = Checksum::Partial { start: 34, offset: 6 };
+    assert_eq!(found, [(partial, 100, 0), (Checksum::Unknown, 100, 0), (partial, 150, 0)]);
     drop((batch, app));
     rig.end();
 }
@@ -129,7 +129,7 @@ fn metadata_that_can_not_be_ends_the_session() {
         let (mut program, memory) = Program::with_memory(&rig, &Hello { tx_metadata: 16, ..HELLO });
         let mut bytes = flags.to_ne_bytes().to_vec();
         words.iter().for_each(|word| bytes.extend_from_slice(&word.to_ne_bytes()));
-        assert!(towpath_packet::Foreign::new(memory).put(0, &bytes));
+        assert!(towpath_packet::UntrustedMem::new(memory).put(0, &bytes));
         program.send(&[(at, 60, Desc::METADATA)]);
         rig.until_event("bad-descriptor", 1);
         rig.end();

@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 use towpath_packet::Region;
-use towpath_packet::xring::{Consumer, Desc, Entry, Layout, Mapped, Memory, Producer};
+use towpath_packet::xsk_ring::{Consumer, Desc, Entry, Layout, Mapped, Memory, Producer};
 
 /// Bytes that the kernel leaves free in front of a received frame (`XDP_PACKET_HEADROOM`).
 pub(crate) const KERNEL_HEADROOM: usize = 256;

@@ -4,7 +4,7 @@ use super::{NEEDS, datagram, packet, socket, tap, to_host, try_open};
 use crate::common::*;
 use crate::support::{Namespace, needs};
 use towpath_packet::port::{Port, RxQueue, TxQueue};
-use towpath_packet::{Csum, DropReason, Offloads};
+use towpath_packet::{Checksum, DropReason, Offloads};
 use towpath_wire::emit::Checksums;
 
 #[test]
@@ -62,7 +62,7 @@ fn the_kernel_completes_a_partial_checksum_and_refuses_a_wrong_complete_one() {
     // The same bytes are wrong as long as nobody says that the checksum is partial.
     send(&mut q.tx[0], packet(&frame));
     let mut partial = packet(&frame);
-    partial.set_csum(Csum::Partial { start, offset: 6 });
+    partial.set_csum(Checksum::Partial { start, offset: 6 });
     send(&mut q.tx[0], partial);
     send(&mut q.tx[0], packet(&to_host().udp(9, 7000, b"last", Checksums::Full).0));
     assert_eq!(datagram(&socket), b"partial");
@@ -70,7 +70,7 @@ fn the_kernel_completes_a_partial_checksum_and_refuses_a_wrong_complete_one() {
     // And the other way: the kernel leaves the checksum to us, and says where.
     socket.send_to(b"from the kernel", "10.0.0.2:9").unwrap();
     let csum = receive(&mut q.rx[0], |p| (udp_payload(&p)? == b"from the kernel").then(|| p.csum()));
-    assert_eq!(csum, Csum::Partial { start: 34, offset: 6 });
+    assert_eq!(csum, Checksum::Partial { start: 34, offset: 6 });
 }
 
 #[test]

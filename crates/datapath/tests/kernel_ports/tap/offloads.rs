@@ -5,7 +5,7 @@ use crate::common::*;
 use crate::support::{Namespace, needs};
 use std::sync::atomic::Ordering;
 use towpath_packet::port::{Port, RxQueue};
-use towpath_packet::{Batch, Csum, Gso, GsoKind, Offloads};
+use towpath_packet::{Batch, Checksum, Gso, GsoKind, Offloads};
 use towpath_wire::emit::Checksums;
 
 #[test]
@@ -63,7 +63,7 @@ fn udp_super_packets_go_both_ways_whole() {
 
     let (frame, start, headers) = to_host().udp(9, 7000, &payload[..4500], Checksums::Partial);
     let mut p = packet(&frame);
-    p.set_csum(Csum::Partial { start, offset: 6 });
+    p.set_csum(Checksum::Partial { start, offset: 6 });
     p.set_gso(Some(Gso { kind: GsoKind::Udp, ecn: false, size: 1000, segs: 5, hdr_len: headers }));
     send(&mut q.tx[0], p);
     for part in payload[..4500].chunks(1000) {
@@ -82,7 +82,7 @@ fn restricting_a_running_queue_stops_super_packets_and_partial_checksums() {
     let payload = pattern(5000);
     send_segmented(&socket, &payload, 1000, "10.0.0.2:9");
     receive(&mut q.rx[0], |p| p.gso().map(drop));
-    q.rx[0].restrict(Offloads::NONE);
+    q.rx[0].set_rx_offloads(Offloads::NONE);
     send_segmented(&socket, &payload, 1000, "10.0.0.2:9");
     let mut parts = Vec::new();
     receive(&mut q.rx[0], |p| {
@@ -91,7 +91,7 @@ fn restricting_a_running_queue_stops_super_packets_and_partial_checksums() {
         (parts.len() == 5000).then_some(())
     });
     assert_eq!(parts, payload);
-    q.rx[0].restrict(Offloads::CSUM.with(Offloads::USO));
+    q.rx[0].set_rx_offloads(Offloads::CSUM.with(Offloads::USO));
     send_segmented(&socket, &payload, 1000, "10.0.0.2:9");
     receive(&mut q.rx[0], |p| p.gso().map(drop));
 }
@@ -103,7 +103,7 @@ fn what_one_queue_cannot_take_no_queue_of_the_device_gets() {
     }
     let ns = Namespace::new("least");
     let (_, mut q) = tap(&ns, ",queues=2", Offloads::ALL);
-    q.rx[1].restrict(Offloads::NONE);
+    q.rx[1].set_rx_offloads(Offloads::NONE);
     let socket = socket(&ns, "10.0.0.1:7000");
     send_segmented(&socket, &pattern(3000), 1000, "10.0.0.2:9");
     let mut seen = 0;

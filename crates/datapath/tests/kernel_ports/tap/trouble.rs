@@ -4,7 +4,7 @@ use super::{NEEDS, datagram, packet, socket, tap, to_host, try_open};
 use crate::common::*;
 use crate::support::{Namespace, needs};
 use towpath_packet::port::{RxQueue, State, TxQueue, Wake};
-use towpath_packet::{Batch, Csum, DropReason, Gso, GsoKind, Offloads};
+use towpath_packet::{Batch, Checksum, DropReason, Gso, GsoKind, Offloads};
 use towpath_wire::emit::Checksums;
 
 #[test]
@@ -18,10 +18,10 @@ fn packets_that_the_port_cannot_send_are_dropped_under_their_reason_and_the_rest
     let mut batch = Batch::new();
     let (frame, start, _) = to_host().tcp(9, 9, &pattern(3000), Checksums::Partial);
     let mut tso = packet(&frame);
-    tso.set_csum(Csum::Partial { start, offset: 16 });
+    tso.set_csum(Checksum::Partial { start, offset: 16 });
     tso.set_gso(Some(Gso { kind: GsoKind::Tcp4, ecn: false, size: 1000, segs: 3, hdr_len: 54 }));
     let mut lying = packet(&frame[..60]);
-    lying.set_csum(Csum::Partial { start: 59, offset: 6 });
+    lying.set_csum(Checksum::Partial { start: 59, offset: 6 });
     for p in [tso, lying, packet(b"short"), packet(&vec![0; 65_558])] {
         batch.push(p).unwrap();
     }

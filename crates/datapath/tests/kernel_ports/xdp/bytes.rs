@@ -4,7 +4,7 @@ use super::{NEEDS, all_home, datagram, pair, pool_of, to_host};
 use crate::common::*;
 use crate::support::needs;
 use towpath_packet::port::{RxQueue, TxQueue};
-use towpath_packet::{Backing, Batch, Csum, Direction, Offloads, Packet, Pool, PoolConfig, Views};
+use towpath_packet::{Backing, Batch, Checksum, Direction, IndirectPool, Offloads, Packet, Pool, PoolConfig};
 use towpath_wire::emit::Checksums;
 
 #[test]
@@ -113,7 +113,7 @@ fn a_checksum_that_a_stack_left_to_its_device_is_partial_and_one_that_we_leave_i
     let payload = pattern(500);
     socket.send_to(&payload, "10.0.0.2:9").unwrap();
     let csum = receive(&mut q.rx[0], |p| (udp_payload(&p)? == payload).then(|| p.csum()));
-    assert_eq!(csum, Csum::Partial { start: 34, offset: 6 });
+    assert_eq!(csum, Checksum::Partial { start: 34, offset: 6 });
     // The host has it computed on its way through a device without that ability.
     pair.host.run("ethtool", "-K h0 rx off");
     for headroom in [128, 0] {
@@ -121,7 +121,7 @@ fn a_checksum_that_a_stack_left_to_its_device_is_partial_and_one_that_we_leave_i
         let mut cache = Pool::new(config).unwrap().cache(Direction::Tx).unwrap();
         let (frame, start, _) = to_host().udp(9, 7000, &payload, Checksums::Partial);
         let mut packet = Packet::copy_from(&mut cache, &frame).unwrap();
-        packet.set_csum(Csum::Partial { start, offset: 6 });
+        packet.set_csum(Checksum::Partial { start, offset: 6 });
         send(&mut q.tx[0], packet);
         assert_eq!(datagram(&socket), payload);
     }
@@ -142,7 +142,7 @@ fn packets_that_lie_elsewhere_or_share_a_buffer_are_copied_and_arrive() {
     // The same bytes as fragments of two packets that are sent together.
     let whole = Packet::copy_from(&mut cache, &frame[42..]).unwrap();
     let shared = towpath_packet::SharedBuf::new(whole.into_linear_buf().unwrap());
-    let mut views = Views::of_buffers(8).unwrap();
+    let mut views = IndirectPool::new(8).unwrap();
     let mut batch = Batch::new();
     for _ in 0..2 {
         let mut packet = Packet::copy_from(&mut cache, &frame[..42]).unwrap();

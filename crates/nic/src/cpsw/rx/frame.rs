@@ -4,11 +4,11 @@ use super::super::descriptor::{Part, Received};
 use super::super::doorbell::MOST;
 use super::{NONE, RxFlow};
 use towpath_bus::Bus;
-use towpath_packet::{Csum, FromDevice, Loaned, Packet};
+use towpath_packet::{Checksum, FromDevice, InFlight, Packet};
 
 /// A buffer that was taken back from the device.
 pub(super) struct Taken {
-    loan: Loaned<FromDevice>,
+    loan: InFlight<FromDevice>,
     place: Place,
 }
 
@@ -98,27 +98,27 @@ impl<B: Bus> RxFlow<B> {
             taken.push(Taken { loan, place: if good { Place::Whole(received) } else { self.waste() } });
         }
         self.popped = elements;
-        if self.mapper.settle().is_err() {
+        if self.mapper.sync_iotlb().is_err() {
             // Loans that are dropped leak their packets: the device may keep them.
             taken.clear();
         }
         let (mut done, mut begun) = (0, None);
         for Taken { loan, place } in taken.drain(..) {
             let whole = match place {
-                Place::Whole(received) => Some((loan.filled(received.len), received)),
+                Place::Whole(received) => Some((loan.complete(received.len), received)),
                 Place::First(received, left) => {
-                    begun = Some(Begun { packet: loan.filled(received.part.len), received, left: left - 1 });
+                    begun = Some(Begun { packet: loan.complete(received.part.len), received, left: left - 1 });
                     None
                 }
-                Place::Further(len) => begun.take().and_then(|frame| self.join(frame, loan.filled(len), &mut begun)),
+                Place::Further(len) => begun.take().and_then(|frame| self.join(frame, loan.complete(len), &mut begun)),
                 Place::Waste => {
-                    self.cache.free(loan.filled(0));
+                    self.cache.free(loan.complete(0));
                     None
                 }
             };
             if let Some((mut packet, received)) = whole {
                 if received.is_verified() {
-                    packet.set_csum(Csum::Verified);
+                    packet.set_csum(Checksum::Verified);
                 }
                 self.counts.received += 1;
                 done += 1;
@@ -226,7 +226,7 @@ impl<B: Bus> RxFlow<B> {
 
     /// Takes a buffer back from the device, which wrote `len` bytes.
     #[inline]
-    pub(super) fn take(&mut self, index: u16, len: usize) -> Option<Loaned<FromDevice>> {
+    pub(super) fn take(&mut self, index: u16, len: usize) -> Option<InFlight<FromDevice>> {
         let shadow = self.shadows.get_mut(usize::from(index))?;
         let (loan, mapped) = (shadow.loan.take()?, shadow.mapped.take()?);
         self.posted -= u32::from(std::mem::take(&mut shadow.listed));

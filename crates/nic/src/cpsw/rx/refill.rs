@@ -5,7 +5,7 @@ use super::super::doorbell::MOST;
 use super::super::regs::window;
 use super::{Free, NONE, RxFlow, Shadow};
 use towpath_bus::{Bus, Mmio};
-use towpath_packet::{Batch, FromDevice, Loaned, Packet};
+use towpath_packet::{Batch, FromDevice, InFlight, Packet};
 
 impl<B: Bus> RxFlow<B> {
     /// Hands buffers to the device: when as many as a batch are missing, or the device is about to run short. Returns how many
@@ -71,14 +71,14 @@ impl<B: Bus> RxFlow<B> {
 
     /// A descriptor for a buffer, which is mapped; none if that can't be.
     fn furnish(&mut self, buffer: Packet) -> Option<u16> {
-        let loan = Loaned::<FromDevice>::lend(buffer).ok()?;
+        let loan = InFlight::<FromDevice>::post(buffer).ok()?;
         let Ok(mapped) = self.mapper.map_from_device(&loan) else {
-            self.cache.free(loan.filled(0));
+            self.cache.free(loan.complete(0));
             return None;
         };
         let Some(index) = self.recycler.take() else {
             let _ = self.mapper.unmap(mapped);
-            self.cache.free(loan.filled(0));
+            self.cache.free(loan.complete(0));
             return None;
         };
         if let Some(shadow) = self.shadows.get_mut(usize::from(index)) {

@@ -108,7 +108,7 @@ impl<B: Bus> TxChannel<B> {
         if batch.is_empty() {
             return;
         }
-        if self.mapper.settle().is_ok() {
+        if self.mapper.sync_iotlb().is_ok() {
             free(batch);
         } else {
             std::mem::forget(std::mem::take(batch));

@@ -154,7 +154,7 @@ impl<B: Pci> RxQueue for E1000eRx<B> {
         })
     }
 
-    fn restrict(&mut self, accept: Offloads) {
+    fn set_rx_offloads(&mut self, accept: Offloads) {
         self.tags = accept.has(Offloads::VLAN);
     }
 

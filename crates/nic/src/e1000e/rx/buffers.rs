@@ -4,13 +4,13 @@ use super::super::control::{Fault, Log};
 use super::super::descriptors;
 use super::super::slots::{Slots, ahead, distance, next};
 use super::{ANNOUNCE, Begun, RxCore};
-use towpath_bus::{Dma, Mapped, Mapper};
-use towpath_packet::{Cache, FromDevice, Loaned};
+use towpath_bus::{Dma, DmaMapper, Mapped};
+use towpath_packet::{Cache, FromDevice, InFlight};
 
 /// One descriptor's buffer. `mapped` without `buffer` does not occur.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
-    pub(super) buffer: Option<Loaned<FromDevice>>,
+    pub(super) buffer: Option<InFlight<FromDevice>>,
     pub(super) mapped: Option<Mapped>,
     /// Bytes that the device said it wrote, at most a buffer's, if this was not the last descriptor of a frame.
     pub(super) said: u16,
@@ -113,7 +113,7 @@ impl<D: Dma> RxCore<D> {
         }
         for slot in self.slots.iter_mut() {
             if let Some(buffer) = slot.buffer.take() {
-                self.buffers.free(buffer.filled(0));
+                self.buffers.free(buffer.complete(0));
             }
         }
     }
@@ -141,7 +141,13 @@ impl Slots<Slot> {
 /// Takes a slot's buffer, with the `len` bytes that the device wrote, from it; false when it is not known whether that worked: the buffer
 /// is gone then.
 #[inline]
-pub(super) fn unmap<D: Dma>(slots: &mut Slots<Slot>, mapper: &mut Mapper<D>, at: u32, len: usize, log: &Log) -> bool {
+pub(super) fn unmap<D: Dma>(
+    slots: &mut Slots<Slot>,
+    mapper: &mut DmaMapper<D>,
+    at: u32,
+    len: usize,
+    log: &Log,
+) -> bool {
     let Some(slot) = slots.get(at) else { return false };
     let Some(mapped) = slot.mapped.take() else { return slot.buffer.is_some() };
     mapper.sync_for_cpu(&mapped, len);
@@ -156,7 +162,7 @@ pub(super) fn unmap<D: Dma>(slots: &mut Slots<Slot>, mapper: &mut Mapper<D>, at:
 
 /// A buffer that the device may keep for ever.
 #[cold]
-fn leak(buffer: Loaned<FromDevice>, log: &Log) {
+fn leak(buffer: InFlight<FromDevice>, log: &Log) {
     log.fault(Fault::Leaked);
     // A loan that is dropped keeps its packet from going home.
     drop(buffer);
@@ -164,7 +170,7 @@ fn leak(buffer: Loaned<FromDevice>, log: &Log) {
 
 /// Gives a slot a buffer that the device may write to; false when there is none, or it can't be mapped.
 #[inline]
-fn prepare<D: Dma>(slot: &mut Slot, buffers: &mut Cache, mapper: &mut Mapper<D>, log: &Log) -> bool {
+fn prepare<D: Dma>(slot: &mut Slot, buffers: &mut Cache, mapper: &mut DmaMapper<D>, log: &Log) -> bool {
     let buffer = match slot.buffer.take() {
         Some(buffer) => buffer,
         None => {
@@ -172,7 +178,7 @@ fn prepare<D: Dma>(slot: &mut Slot, buffers: &mut Cache, mapper: &mut Mapper<D>,
                 log.fault(Fault::NoBuffer);
                 return false;
             };
-            let Ok(buffer) = Loaned::<FromDevice>::lend(packet) else { return false };
+            let Ok(buffer) = InFlight::<FromDevice>::post(packet) else { return false };
             buffer
         }
     };

@@ -91,7 +91,7 @@ impl<D: Dma> RxCore<D> {
         if frame.descriptors == 1 {
             let buffer = self.slots.get(frame.first)?.buffer.take()?;
             self.counts.handed += 1;
-            let packet = buffer.filled(frame.len as usize);
+            let packet = buffer.complete(frame.len as usize);
             // Whoever gets it looks at its headers next.
             packet.prefetch_data();
             return Some(packet);
@@ -113,7 +113,7 @@ impl<D: Dma> RxCore<D> {
             }
             let buffer = slot.buffer.take()?;
             self.counts.handed += 1;
-            let part = buffer.filled(said);
+            let part = buffer.complete(said);
             match &mut whole {
                 None => whole = Some(part),
                 Some(packet) => packet.append(part).ok()?,

@@ -40,7 +40,7 @@ fn bench_with(policy: DmaPolicy, config: Config, capacity: usize) -> Bench {
     let control = Control::new(&config);
     let parts = RxParts {
         ring: Ring::new(&domain, RING).unwrap(),
-        mapper: Mapper::new(&domain, RING, 2048).unwrap(),
+        mapper: DmaMapper::new(&domain, RING, 2048).unwrap(),
         buffers: pool.cache(Direction::Rx).unwrap(),
         copies: None,
         buffer_size: 1920,

@@ -5,7 +5,7 @@ use super::super::descriptors::tx;
 use super::super::slots::next;
 use super::TxCore;
 use towpath_bus::Dma;
-use towpath_packet::{Batch, DropReason, Loaned, ToDevice};
+use towpath_packet::{Batch, DropReason, InFlight, ToDevice};
 
 impl<D: Dma> TxCore<D> {
     /// Frees what has left; returns how many frames.
@@ -46,7 +46,7 @@ impl<D: Dma> TxCore<D> {
             }
             self.clean = next(self.clean, len);
         }
-        let settled = self.mapper.settle().is_ok();
+        let settled = self.mapper.sync_iotlb().is_ok();
         let (mut frames, mut bytes) = (0, 0);
         let mut home: Batch = Batch::new();
         for frame in self.gone.drain(..) {
@@ -54,7 +54,7 @@ impl<D: Dma> TxCore<D> {
                 leak(frame, reason, &self.log);
                 continue;
             }
-            let packet = frame.done();
+            let packet = frame.complete();
             frames += 1;
             bytes += packet.len() as u64;
             if let Err(packet) = home.push(packet) {
@@ -74,7 +74,7 @@ impl<D: Dma> TxCore<D> {
     #[cold]
     pub(in super::super) fn idle(&mut self) {
         let _ = self.mapper.flush();
-        self.mapper.let_go();
+        self.mapper.unmap_unused();
     }
 
     /// The device was reset, and its ring is empty: what was in it is dropped.
@@ -110,7 +110,7 @@ impl<D: Dma> TxCore<D> {
 
 /// A frame that the device may read for ever.
 #[cold]
-fn leak(frame: Loaned<ToDevice>, reason: Option<DropReason>, log: &Log) {
+fn leak(frame: InFlight<ToDevice>, reason: Option<DropReason>, log: &Log) {
     log.fault(Fault::Leaked);
     let bytes = frame.chunks().map(|chunk| chunk.len() as u64).sum();
     match reason {

@@ -99,7 +99,7 @@ impl<D: Dma> TxCore<D> {
                 Ok(end) => return Taken::Queued(end),
                 Err(Unmappable::Later) => return Taken::Full,
                 Err(Unmappable::Copy) if copied => return Taken::Dropped(DropReason::Refused),
-                Err(Unmappable::Copy) if !adopted && self.mapper.adopt(packet) => adopted = true,
+                Err(Unmappable::Copy) if !adopted && self.mapper.map_external(packet) => adopted = true,
                 Err(Unmappable::Copy) => {
                     if !self.copy(packet, Fault::Bounced) {
                         return Taken::Dropped(DropReason::NoBuffer);

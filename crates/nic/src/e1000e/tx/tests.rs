@@ -8,7 +8,7 @@ use super::*;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use towpath_bus::{DmaPolicy, Domain, Flush};
-use towpath_packet::{Backing, Csum, Direction, DropReason, Gso, GsoKind, Packet, Pool, PoolConfig, Vlan};
+use towpath_packet::{Backing, Checksum, Direction, DropReason, Gso, GsoKind, Packet, Pool, PoolConfig, Vlan};
 use towpath_wire::emit::{Checksums, Headers, Ip, Link, Network, Tcp, Transport, Udp};
 
 const RING: u32 = 80;
@@ -34,7 +34,7 @@ fn bench_with(policy: DmaPolicy, config: Config) -> Bench {
     let control = Control::new(&config);
     let parts = TxParts {
         ring: Ring::new(&domain, RING).unwrap(),
-        mapper: Mapper::new(&domain, RING, 4096).unwrap(),
+        mapper: DmaMapper::new(&domain, RING, 4096).unwrap(),
         cache: pool.cache(Direction::Tx).unwrap(),
         copy_all: false,
     };
@@ -219,7 +219,7 @@ fn a_context_comes_before_the_first_frame_that_needs_it_and_not_again() {
     let mut b = bench(STRICT);
     for _ in 0..3 {
         let mut packet = b.packet(&udp(&[1; 100]));
-        packet.set_csum(Csum::Partial { start: 34, offset: 6 });
+        packet.set_csum(Checksum::Partial { start: 34, offset: 6 });
         assert_eq!(b.send(packet), 1);
     }
     assert_eq!(b.words(0), [0x0000_2822_0021_180e, 0x2200_0000]);
@@ -230,7 +230,7 @@ fn a_context_comes_before_the_first_frame_that_needs_it_and_not_again() {
     b.core.restart(DropReason::Refused);
     b.device = 0;
     let mut packet = b.packet(&udp(&[1; 100]));
-    packet.set_csum(Csum::Partial { start: 34, offset: 6 });
+    packet.set_csum(Checksum::Partial { start: 34, offset: 6 });
     b.send(packet);
     assert_eq!(b.words(0)[1], 0x2200_0000, "after a reset the device has forgotten it");
     assert_eq!(b.end(), 0);
@@ -243,16 +243,16 @@ fn a_checksum_that_the_device_would_not_find_is_completed_here() {
     let inner = udp(&[9; 30]);
     let bytes = udp(&[&[0; 8], &inner[..]].concat());
     let mut packet = b.packet(&bytes);
-    packet.set_csum(Csum::Partial { start: 50 + 34, offset: 6 });
+    packet.set_csum(Checksum::Partial { start: 50 + 34, offset: 6 });
     assert_eq!(b.send(packet), 1);
     assert_eq!(b.words(0)[1] & tx::L4_CSUM, 0);
-    let packet = b.core.slots.get(0).unwrap().frame.take().unwrap().done();
+    let packet = b.core.slots.get(0).unwrap().frame.take().unwrap().complete();
     let mut expected = bytes.clone();
     towpath_wire::checksum::complete_partial(&mut expected, 84, 6).unwrap();
     assert_eq!(packet.to_vec(), expected);
     drop(packet);
     let mut cut_short = b.packet(&bytes);
-    cut_short.set_csum(Csum::Partial { start: bytes.len() as u16 - 7, offset: 6 });
+    cut_short.set_csum(Checksum::Partial { start: bytes.len() as u16 - 7, offset: 6 });
     assert_eq!(b.send(cut_short), 1);
     assert_eq!(b.log.counters.snapshot().dropped(DropReason::Malformed), 1);
     assert_eq!(b.end(), 0);
@@ -272,7 +272,7 @@ fn a_super_packet_has_its_headers_and_a_little_payload_in_the_first_descriptor()
             let part = b.packet(piece);
             packet.append(part).unwrap();
         }
-        packet.set_csum(Csum::Partial { start: l4 as u16, offset: 16 });
+        packet.set_csum(Checksum::Partial { start: l4 as u16, offset: 16 });
         packet.set_gso(Some(Gso { kind, ecn: false, size: 1400, segs: 4, hdr_len: headers as u16 }));
         assert_eq!(b.send(packet), 1);
         let [_, context] = b.words(0);
@@ -283,7 +283,7 @@ fn a_super_packet_has_its_headers_and_a_little_payload_in_the_first_descriptor()
         assert_ne!(first & tx::SEGMENT, 0);
         assert_eq!(first & tx::IP_CSUM != 0, kind == GsoKind::Tcp4);
         let last = before_tail(&b);
-        let packet = b.core.slots.get(last).unwrap().frame.take().unwrap().done();
+        let packet = b.core.slots.get(last).unwrap().frame.take().unwrap().complete();
         let sent = packet.to_vec();
         let sum = &sent[l4 + 16..l4 + 18];
         let expected = if kind == GsoKind::Tcp4 {

@@ -117,7 +117,7 @@ impl<D: Dma> TxCore<D> {
             }
             at = next(at, len);
         }
-        let _ = self.mapper.settle();
+        let _ = self.mapper.sync_iotlb();
         match error {
             MapError::Foreign | MapError::Unregistered | MapError::Granule { .. } | MapError::Range { .. } => {
                 Unmappable::Copy

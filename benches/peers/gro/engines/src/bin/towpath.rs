@@ -12,7 +12,7 @@ use gro_engines::mix::{ETHERNET, HEADER, Header};
 use std::collections::VecDeque;
 use towpath_datapath::coalesce::Chain;
 use towpath_gro::{Appended, Checksum, Config, Gro, Linear, Link, Offload, Segment, Sink};
-use towpath_packet::{Backing, Cache, Csum, Direction, Packet, Pool, PoolConfig};
+use towpath_packet::{Backing, Cache, Checksum, Direction, Packet, Pool, PoolConfig};
 
 struct Chains {
     gro: Gro<Chain>,
@@ -23,7 +23,7 @@ struct Chains {
     /// What left lately: freed so late that, as with the others, the buffers of `pool` bursts take turns.
     away: VecDeque<Vec<Packet>>,
     len: usize,
-    csum: Csum,
+    csum: Checksum,
 }
 
 impl Chains {
@@ -44,7 +44,7 @@ impl Chains {
             out: Vec::with_capacity(round),
             away: (arguments.ahead()..arguments.pool).map(|_| Vec::with_capacity(round)).collect(),
             len: HEADER + arguments.payload,
-            csum: if trusted { Csum::Verified } else { Csum::Unknown },
+            csum: if trusted { Checksum::Verified } else { Checksum::Unknown },
         }
     }
 }

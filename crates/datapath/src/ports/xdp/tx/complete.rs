@@ -32,13 +32,13 @@ impl SocketTx {
         let mut sent = 0;
         let mut bytes = 0;
         while let Some(rings) = &mut self.rings {
-            let ready = rings.completion.ready(1).min(self.done.room() as u32);
+            let ready = rings.completion.peek(1).min(self.done.room() as u32);
             if ready == 0 {
                 break;
             }
             for _ in 0..ready {
                 let Some(rings) = &mut self.rings else { break };
-                let addr = rings.completion.pop();
+                let addr = rings.completion.read();
                 if let Some(packet) = self.complete(addr) {
                     bytes += packet.len() as u64;
                     sent += 1;

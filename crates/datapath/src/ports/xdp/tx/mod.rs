@@ -15,7 +15,7 @@ mod submit;
 mod trouble;
 mod wake;
 
-use super::lent::Lent;
+use super::in_flight_table::InFlightTable;
 use super::queue::{Loan, Queue, TxRings};
 use super::timing::Sample;
 use crate::ports::kernel::link::LinkWatch;
@@ -40,7 +40,7 @@ pub struct SocketTx {
     /// The rings have been handed over, and no new ones have come.
     handed: bool,
     /// At most as many chunks as a ring has entries.
-    lent: Lent,
+    lent: InFlightTable,
     size: usize,
     pieces: usize,
     longest: usize,
@@ -78,7 +78,7 @@ impl SocketTx {
             rings: Some(rings),
             epoch: queue.epoch(),
             handed: false,
-            lent: Lent::new(setup.frames.capacity()),
+            lent: InFlightTable::new(setup.frames.capacity()),
             size: setup.config.ring.into(),
             pieces: info.max_chunks.into(),
             longest: info.mtu as usize + LINK,
@@ -124,7 +124,7 @@ impl TxQueue for SocketTx {
         if n > 0
             && let Some(rings) = &mut self.rings
         {
-            rings.tx.publish();
+            rings.tx.submit();
             self.wake_kernel();
             self.collect();
         }

@@ -2,13 +2,13 @@
 
 use super::super::metadata;
 use super::{MOST_PIECES, SocketTx};
-use towpath_packet::{Csum, DropReason, Packet};
+use towpath_packet::{Checksum, DropReason, Packet};
 
 impl SocketTx {
     /// Whether there is room in front of the packet for what must be asked.
     #[inline]
     fn has_room(packet: &Packet) -> bool {
-        !matches!(packet.csum(), Csum::Partial { .. })
+        !matches!(packet.csum(), Checksum::Partial { .. })
             || (packet.headroom() >= metadata::LEN && !packet.linear().is_empty())
     }
 

@@ -4,8 +4,8 @@ use super::super::metadata;
 use super::super::timing::Sample;
 use super::{MOST_PIECES, SHORTEST, SocketTx};
 use crate::finish::asks_more;
-use towpath_packet::xring::Desc;
-use towpath_packet::{Batch, Csum, DropReason, Packet};
+use towpath_packet::xsk_ring::Desc;
+use towpath_packet::{Batch, Checksum, DropReason, Packet};
 
 impl SocketTx {
     /// Packets from the front for whose pieces there is room.
@@ -14,12 +14,12 @@ impl SocketTx {
         let Some(rings) = &mut self.rings else { return 0 };
         let most = self.pieces.max(1);
         let at_worst = batch.len() * most;
-        if (rings.tx.free(at_worst as u32) as usize).min(self.size - self.lent.chunks()) >= at_worst {
+        if (rings.tx.reserve(at_worst as u32) as usize).min(self.size - self.lent.chunks()) >= at_worst {
             return batch.len();
         }
         let pieces = |packet: &Packet| (packet.frags() + 1).min(most);
         let wanted: usize = batch.iter().map(pieces).sum();
-        let free = rings.tx.free(wanted as u32) as usize;
+        let free = rings.tx.reserve(wanted as u32) as usize;
         let mut room = free.min(self.size - self.lent.chunks());
         let mut n = 0;
         for packet in batch {
@@ -50,7 +50,7 @@ impl SocketTx {
             place = self.place(&packet);
         }
         let mut ask = 0;
-        if let Csum::Partial { .. } = packet.csum() {
+        if let Checksum::Partial { .. } = packet.csum() {
             ask |= metadata::CHECKSUM;
         }
         let room = packet.headroom() >= metadata::LEN && !packet.linear().is_empty();
@@ -70,7 +70,7 @@ impl SocketTx {
     fn lend_whole(&mut self, packet: Packet, chunk: usize, addr: u64, ask: u64) -> Result<(), (DropReason, Packet)> {
         let Some(rings) = &mut self.rings else { return Err((DropReason::PortGone, packet)) };
         let options = if ask == 0 { 0 } else { Desc::METADATA };
-        rings.tx.push(Desc { addr, len: packet.len() as u32, options });
+        rings.tx.write(Desc { addr, len: packet.len() as u32, options });
         self.lent.lend(packet, chunk);
         self.time(chunk, ask);
         Ok(())
@@ -89,7 +89,7 @@ impl SocketTx {
             };
             (*at, n) = (chunk, i + 1);
             let more = if i + 1 < total { Desc::CONTINUED } else { 0 };
-            rings.tx.push(Desc { addr, len: piece.len() as u32, options: options | more });
+            rings.tx.write(Desc { addr, len: piece.len() as u32, options: options | more });
             options = 0;
         }
         if n == 0 {

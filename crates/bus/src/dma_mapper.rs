@@ -4,7 +4,7 @@ use crate::dma::{Access, Dma, DmaPolicy, Flush, Iova, MapError, Window};
 use crate::domain::{Domain, Registered};
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
-use towpath_packet::{Chunk, FromDevice, Loaned, Packet, Region};
+use towpath_packet::{Chunk, FromDevice, InFlight, Packet, Region};
 
 /// What a mapper did, since it was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -25,7 +25,7 @@ pub struct DmaCounts {
     pub syncs_for_device: u64,
 }
 
-/// A buffer as the device sees it. Given back with [`Mapper::unmap`]; not `Copy`, so that it can't be used afterwards.
+/// A buffer as the device sees it. Given back with [`DmaMapper::unmap`]; not `Copy`, so that it can't be used afterwards.
 #[derive(Debug)]
 #[must_use = "a mapping that is dropped stays in place until the queue ends"]
 pub struct Mapped {
@@ -44,9 +44,9 @@ impl Mapped {
 
 /// Maps and unmaps the buffers of one queue.
 ///
-/// Buffers that were unmapped may be read, or go home, **only after [`settle`](Mapper::settle)** returned: that is where strict
+/// Buffers that were unmapped may be read, or go home, **only after [`sync_iotlb`](DmaMapper::sync_iotlb)** returned: that is where strict
 /// protection waits, once for a whole burst.
-pub struct Mapper<D: Dma> {
+pub struct DmaMapper<D: Dma> {
     // Dropped in this order: the window must not outlive the memory that its slots may still be mapped to.
     buffers: Option<PerBuffer<D::Window>>,
     /// The memory that the last buffers lay in: looked at first, without a lock.
@@ -67,7 +67,7 @@ struct PerBuffer<W> {
     pending: Vec<u32>,
 }
 
-impl<D: Dma> Mapper<D> {
+impl<D: Dma> DmaMapper<D> {
     /// Buffers that [`Flush::Deferred`] gathers before it invalidates.
     pub const DEFERRED: u32 = 256;
 
@@ -75,7 +75,7 @@ impl<D: Dma> Mapper<D> {
     ///
     /// # Errors
     /// [`MapError`]: a limit of the bus was hit.
-    pub fn new(domain: &Domain<D>, buffers: u32, bytes: usize) -> Result<Mapper<D>, MapError> {
+    pub fn new(domain: &Domain<D>, buffers: u32, bytes: usize) -> Result<DmaMapper<D>, MapError> {
         let per_buffer = match domain.policy() {
             DmaPolicy::Persistent => None,
             DmaPolicy::PerBuffer { flush } => {
@@ -86,7 +86,7 @@ impl<D: Dma> Mapper<D> {
                 Some(PerBuffer { window, flush, free: (0..slots).rev().collect(), pending })
             }
         };
-        Ok(Mapper {
+        Ok(DmaMapper {
             domain: domain.clone(),
             recent: Vec::with_capacity(4),
             refused: Vec::new(),
@@ -109,9 +109,9 @@ impl<D: Dma> Mapper<D> {
     /// Makes a lent buffer writable for the device.
     ///
     /// # Errors
-    /// As [`map_to_device`](Mapper::map_to_device).
+    /// As [`map_to_device`](DmaMapper::map_to_device).
     #[inline]
-    pub fn map_from_device(&mut self, buffer: &Loaned<FromDevice>) -> Result<Mapped, MapError> {
+    pub fn map_from_device(&mut self, buffer: &InFlight<FromDevice>) -> Result<Mapped, MapError> {
         self.map(buffer.at(), buffer.room(), Access::Write)
     }
 
@@ -169,36 +169,36 @@ impl<D: Dma> Mapper<D> {
         Ok(found)
     }
 
-    /// Makes the memory that a packet's pages lie in known, an application's: [`map_to_device`](Mapper::map_to_device) knows it from then on,
+    /// Makes the memory that a packet's pages lie in known, an application's: [`map_to_device`](DmaMapper::map_to_device) knows it from then on,
     /// until nobody else holds it any more. Returns whether there is some that the device can read now; what lies in other memory must be
     /// copied, because the device can't reach it, or a limit was hit.
     #[cold]
-    pub fn adopt(&mut self, packet: &Packet) -> bool {
+    pub fn map_external(&mut self, packet: &Packet) -> bool {
         // All are tried: a packet may have pages of several applications.
-        packet.foreign_memory().filter(|memory| self.adopt_memory(memory)).count() > 0
+        packet.foreign_memory().filter(|memory| self.map_external_region(memory)).count() > 0
     }
 
-    fn adopt_memory(&mut self, region: &Arc<Region>) -> bool {
+    fn map_external_region(&mut self, region: &Arc<Region>) -> bool {
         self.refused.retain(|refused| refused.strong_count() > 0);
         if self.refused.iter().any(|refused| std::ptr::eq(refused.as_ptr(), Arc::as_ptr(region))) {
             return false;
         }
-        self.let_go();
+        self.unmap_unused();
         self.adopted = true;
-        self.domain.adopt(region).inspect_err(|_| self.refused.push(Arc::downgrade(region))).is_ok()
+        self.domain.map_external(region).inspect_err(|_| self.refused.push(Arc::downgrade(region))).is_ok()
     }
 
     /// Lets go of adopted memory that nobody else holds: when a queue has nothing to do. Whatever of it was mapped has been unmapped.
     #[cold]
-    pub fn let_go(&mut self) {
+    pub fn unmap_unused(&mut self) {
         // Nothing that goes may still be within reach.
         if self.adopted && self.flush().is_ok() {
             self.recent.retain(|memory| !memory.adopted);
-            self.adopted = self.domain.let_go();
+            self.adopted = self.domain.unmap_unused();
         }
     }
 
-    /// Takes a buffer out of the device's hands: it is so after [`settle`](Mapper::settle).
+    /// Takes a buffer out of the device's hands: it is so after [`sync_iotlb`](DmaMapper::sync_iotlb).
     ///
     /// # Errors
     /// [`MapError`] when the device may keep it for ever: the buffer must not be used again, nor go home.
@@ -220,7 +220,7 @@ impl<D: Dma> Mapper<D> {
     /// # Errors
     /// [`MapError`] when that can't be shown.
     #[inline]
-    pub fn settle(&mut self) -> Result<(), MapError> {
+    pub fn sync_iotlb(&mut self) -> Result<(), MapError> {
         let wait = self.buffers.as_ref().is_some_and(|b| match b.flush {
             Flush::Strict => !b.pending.is_empty(),
             Flush::Deferred => b.pending.len() >= Self::DEFERRED as usize,
@@ -266,8 +266,8 @@ impl<D: Dma> Mapper<D> {
     }
 }
 
-impl<D: Dma> std::fmt::Debug for Mapper<D> {
+impl<D: Dma> std::fmt::Debug for DmaMapper<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Mapper").field("policy", &self.domain.policy()).field("counts", &self.counts).finish()
+        f.debug_struct("DmaMapper").field("policy", &self.domain.policy()).field("counts", &self.counts).finish()
     }
 }

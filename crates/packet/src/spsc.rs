@@ -116,7 +116,7 @@ impl<T: Send> Producer<T> {
     /// Free slots, at least `want` of them if there are as many: the consumer's index is looked at only when the last look
     /// showed fewer.
     #[inline]
-    pub fn room(&mut self, want: usize) -> usize {
+    pub fn free(&mut self, want: usize) -> usize {
         let capacity = self.shared.mask + 1;
         let room = capacity - self.tail.wrapping_sub(self.head_seen);
         if room >= want {
@@ -130,7 +130,7 @@ impl<T: Send> Producer<T> {
     /// Reserves up to `n` slots, to be filled and then committed together; fewer if the ring has no more.
     #[inline]
     pub fn reserve(&mut self, n: usize) -> Reservation<'_, T> {
-        let n = n.min(self.room(n));
+        let n = n.min(self.free(n));
         Reservation { producer: self, room: n, written: 0 }
     }
 
@@ -142,7 +142,7 @@ impl<T: Send> Producer<T> {
     pub fn push(&mut self, item: T) -> Result<(), T> {
         let mut slot = self.reserve(1);
         slot.push(item)?;
-        slot.commit();
+        slot.submit();
         Ok(())
     }
 
@@ -163,11 +163,11 @@ impl Producer<Packet> {
             // The reservation has room for every packet that was drained.
             let _ = slots.push(packet);
         }
-        slots.commit()
+        slots.submit()
     }
 }
 
-/// Slots that are being filled; dropped without [`commit`](Reservation::commit), it takes everything back.
+/// Slots that are being filled; dropped without [`submit`](Reservation::submit), it takes everything back.
 pub struct Reservation<'a, T> {
     producer: &'a mut Producer<T>,
     room: usize,
@@ -200,7 +200,7 @@ impl<T> Reservation<'_, T> {
 
     /// Makes all filled slots visible to the consumer at once; returns how many.
     #[inline]
-    pub fn commit(mut self) -> usize {
+    pub fn submit(mut self) -> usize {
         let n = std::mem::take(&mut self.written);
         self.producer.tail = self.producer.tail.wrapping_add(n);
         // Release: the items are written before the consumer can see the index.
@@ -224,7 +224,7 @@ impl<T: Send> Consumer<T> {
     /// Items that wait, at least `want` of them if there are as many: the producer's index is looked at only when the last
     /// look showed fewer.
     #[inline]
-    pub fn available(&mut self, want: usize) -> usize {
+    pub fn peek(&mut self, want: usize) -> usize {
         let ready = self.tail_seen.wrapping_sub(self.head);
         if ready >= want {
             return ready;
@@ -237,22 +237,22 @@ impl<T: Send> Consumer<T> {
     /// Claims up to `n` items; the slots are given back together when the claim is dropped, and with them the items that it
     /// did not yield.
     #[inline]
-    pub fn claim(&mut self, n: usize) -> Claim<'_, T> {
-        let n = n.min(self.available(n));
-        Claim { consumer: self, at: 0, end: n }
+    pub fn drain(&mut self, n: usize) -> Drain<'_, T> {
+        let n = n.min(self.peek(n));
+        Drain { consumer: self, at: 0, end: n }
     }
 
     /// Takes one item.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
-        self.claim(1).next()
+        self.drain(1).next()
     }
 
     /// Whether the producer is gone and everything that it sent has been taken.
     #[inline]
     pub fn is_closed(&mut self) -> bool {
         // The flag first: what the producer sent before it went is visible once the flag is.
-        self.shared.producer_gone.load(Ordering::Acquire) && self.available(1) == 0
+        self.shared.producer_gone.load(Ordering::Acquire) && self.peek(1) == 0
     }
 }
 
@@ -260,9 +260,9 @@ impl Consumer<Packet> {
     /// Appends packets to a batch, as many as wait and it has room for; returns how many.
     #[inline]
     pub fn pop_batch<const N: usize>(&mut self, batch: &mut Batch<N>) -> usize {
-        let claim = self.claim(batch.room());
-        let n = claim.len();
-        for packet in claim {
+        let items = self.drain(batch.room());
+        let n = items.len();
+        for packet in items {
             // SAFETY: the claim is no larger than the batch's room.
             unsafe { batch.push_unchecked(packet) };
         }
@@ -271,13 +271,13 @@ impl Consumer<Packet> {
 }
 
 /// Items that are being taken.
-pub struct Claim<'a, T: Send> {
+pub struct Drain<'a, T: Send> {
     consumer: &'a mut Consumer<T>,
     at: usize,
     end: usize,
 }
 
-impl<T: Send> Iterator for Claim<'_, T> {
+impl<T: Send> Iterator for Drain<'_, T> {
     type Item = T;
 
     #[inline]
@@ -299,9 +299,9 @@ impl<T: Send> Iterator for Claim<'_, T> {
     }
 }
 
-impl<T: Send> ExactSizeIterator for Claim<'_, T> {}
+impl<T: Send> ExactSizeIterator for Drain<'_, T> {}
 
-impl<T: Send> Drop for Claim<'_, T> {
+impl<T: Send> Drop for Drain<'_, T> {
     #[inline]
     fn drop(&mut self) {
         for item in self.by_ref() {

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// How many pieces of others' memory a port has put into packets, and how many of those have no user any more. Once the port and
 /// whatever sent its packets have ended, the two are equal.
 #[derive(Debug, Default)]
-pub struct Lent {
+pub struct ExtBufGauge {
     taken: AtomicU64,
     home: AtomicU64,
 }
 
-impl Lent {
+impl ExtBufGauge {
     /// `n` more are on their way.
     #[inline]
     pub fn take(&self, n: u64) {

@@ -1,4 +1,4 @@
-//! Views: fragments that show pieces of a buffer that they share.
+//! IndirectPool: fragments that show pieces of a buffer that they share.
 //!
 //! ```text
 //!   a large buffer, shared
@@ -9,7 +9,7 @@
 //!
 //! A view costs one 64-byte Meta from a pool of its own and no copy. It can be a fragment of a packet, never its head: the
 //! head's linear part is where headers are written, and nobody may write into bytes that others see. Fragments in memory of somebody
-//! else are [`Pages`](crate::Pages).
+//! else are [`ExtBufPool`](crate::ExtBufPool).
 
 use crate::buf::Buf;
 use crate::meta::{Meta, Room, flag};
@@ -18,29 +18,29 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// A core's stock of views; `Send`, not `Sync`, like every cache.
-pub struct Views(Cache);
+pub struct IndirectPool(Cache);
 
-impl Views {
-    /// Views of [shared buffers](SharedBuf), at most `capacity` at a time.
+impl IndirectPool {
+    /// IndirectPool of [shared buffers](SharedBuf), at most `capacity` at a time.
     ///
     /// # Errors
     /// [`PoolError::Config`] for a capacity of 0 or beyond 2^24; [`PoolError::Region`] when memory can't be had.
-    pub fn of_buffers(capacity: usize) -> Result<Views, PoolError> {
+    pub fn new(capacity: usize) -> Result<IndirectPool, PoolError> {
         if !(1..=1 << 24).contains(&capacity) {
             return Err(PoolError::Config { field: "capacity", value: capacity, rule: "from 1 to 2^24" });
         }
         let config = PoolConfig { capacity, ..PoolConfig::default() };
         let shared = Shared::new(&config, Kind::View, None)?;
         let pool = Pool::from_handle(Arc::new(Handle::new(shared)));
-        Ok(Views(pool.cache(Direction::Tx)?))
+        Ok(IndirectPool(pool.cache(Direction::Tx)?))
     }
 
-    /// Views for another thread, drawing on the same capacity.
+    /// IndirectPool for another thread, drawing on the same capacity.
     ///
     /// # Errors
     /// [`PoolError::Caches`] when 64 threads have some already.
-    pub fn another(&self) -> Result<Views, PoolError> {
-        Ok(Views(self.0.another(Direction::Tx)?))
+    pub fn another(&self) -> Result<IndirectPool, PoolError> {
+        Ok(IndirectPool(self.0.another(Direction::Tx)?))
     }
 
     fn view(&mut self, at: NonNull<u8>, len: u16, parent: NonNull<Meta>, flags: u8) -> Option<Buf> {
@@ -86,7 +86,7 @@ impl SharedBuf {
     /// A view of `len` bytes at `offset`; `None` if they do not all lie inside, if `len` is 0, or if as many views exist as the
     /// capacity allows.
     #[inline]
-    pub fn view(&self, offset: usize, len: usize, views: &mut Views) -> Option<Buf> {
+    pub fn view(&self, offset: usize, len: usize, views: &mut IndirectPool) -> Option<Buf> {
         let chunk = self.0.chunk();
         if len == 0 || offset.checked_add(len)? > chunk.len() {
             return None;
@@ -112,9 +112,9 @@ impl Drop for SharedBuf {
     }
 }
 
-impl std::fmt::Debug for Views {
+impl std::fmt::Debug for IndirectPool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Views").field(&self.0).finish()
+        f.debug_tuple("IndirectPool").field(&self.0).finish()
     }
 }
 
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn a_shared_buffer_goes_home_with_its_last_view() {
         let pool = small_pool();
-        let mut views = Views::of_buffers(8).unwrap();
+        let mut views = IndirectPool::new(8).unwrap();
         let mut packet = Packet::copy_from(&mut pool.cache(Direction::Tx).unwrap(), b"headerpayload").unwrap();
         assert!(packet.pull_front(6));
         let shared = SharedBuf::new(packet.into_linear_buf().unwrap());

@@ -5,17 +5,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[derive(Default)]
 struct Calls(AtomicUsize, Mutex<Vec<u64>>);
-impl Owner for Calls {
-    fn came_home(&self) {
+impl ExtBufOwner for Calls {
+    fn on_free(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
-    fn came_late(&self, token: u64) {
+    fn on_free_late(&self, token: u64) {
         self.1.lock().unwrap().push(token);
     }
 }
 
 struct Rig {
-    pages: Pages,
+    pages: ExtBufPool,
     calls: Arc<Calls>,
     cache: Cache,
 }
@@ -24,7 +24,7 @@ impl Rig {
     fn new(capacity: usize) -> Rig {
         let region = Arc::new(Region::new(8192, Backing::Memfd).unwrap());
         let calls = Arc::new(Calls::default());
-        let pages = Pages::new(capacity, region, calls.clone()).unwrap();
+        let pages = ExtBufPool::new(capacity, region, calls.clone()).unwrap();
         let config = PoolConfig { capacity: 256, backing: Backing::Anonymous, ..Default::default() };
         Rig { pages, calls, cache: Pool::new(config).unwrap().cache(Direction::Tx).unwrap() }
     }
@@ -174,7 +174,7 @@ fn a_page_alone_is_a_packet_of_one_fragment_without_any_room() {
     let mut rig = Rig::new(4);
     let mut packet = alone(&mut rig, 10, 5);
     assert_eq!((packet.len(), packet.frags(), packet.headroom(), packet.tailroom()), (5, 1, 0, 0));
-    assert!(packet.is_page() && packet.linear().is_empty() && packet.linear_mut().is_empty());
+    assert!(packet.is_extbuf() && packet.linear().is_empty() && packet.linear_mut().is_empty());
     assert_eq!(packet.chunks().map(|chunk| (chunk.len(), chunk.bytes())).collect::<Vec<_>>(), [(5, None)]);
     assert_eq!((packet.to_vec(), packet.truesize()), (vec![10, 11, 12, 13, 14], 64 + 5));
     assert_eq!(packet.foreign_memory().count(), 1);
@@ -232,10 +232,10 @@ fn a_page_alone_becomes_a_fragment_of_another_packet() {
 
 #[test]
 fn a_page_alone_is_given_a_head_and_keeps_what_travels_beside_its_bytes() {
-    use crate::{Csum, Gso, GsoKind, Vlan};
+    use crate::{Checksum, Gso, GsoKind, Vlan};
     let mut rig = Rig::new(4);
     let mut packet = alone(&mut rig, 60, 30);
-    let (csum, vlan) = (Csum::Partial { start: 14, offset: 6 }, Some(Vlan { tci: 5, service: true }));
+    let (csum, vlan) = (Checksum::Partial { start: 14, offset: 6 }, Some(Vlan { tci: 5, service: true }));
     let gso = Some(Gso { kind: GsoKind::Udp, ecn: false, size: 9, segs: 2, hdr_len: 8 });
     let dress = |packet: &mut Packet| {
         packet.set_csum(csum);
@@ -248,7 +248,7 @@ fn a_page_alone_is_given_a_head_and_keeps_what_travels_beside_its_bytes() {
     };
     dress(&mut packet);
     assert_eq!(packet.to_vec(), (60..90).collect::<Vec<u8>>(), "none of it is where the page is described");
-    assert!(rig.cache.give_head(&mut packet) && !packet.is_page());
+    assert!(rig.cache.give_head(&mut packet) && !packet.is_extbuf());
     assert_eq!((packet.csum(), packet.vlan(), packet.gso()), (csum, vlan, gso));
     assert_eq!(
         (packet.flow_hash(), packet.lane(), packet.ingress(), packet.timestamp()),

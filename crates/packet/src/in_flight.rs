@@ -1,9 +1,9 @@
 //! Buffers in a device's hands: they have an address, but no bytes.
 //!
 //! ```text
-//!   Packet ── lend ──► Loaned<FromDevice>   the device writes    ── filled(n) ──► Packet with n bytes
+//!   Packet ── lend ──► InFlight<FromDevice>   the device writes    ── filled(n) ──► Packet with n bytes
 //!                                                                ── copy_to ────► bytes elsewhere, still lent
-//!   Packet ── lend ──► Loaned<ToDevice>     the device reads     ── done ───────► Packet
+//!   Packet ── lend ──► InFlight<ToDevice>     the device reads     ── done ───────► Packet
 //! ```
 //!
 //! While a packet is lent nothing else of the process can reach its bytes: there is no other handle, and this one gives no
@@ -27,14 +27,14 @@ pub enum FromDevice {}
 
 /// A packet in a device's hands.
 #[must_use = "a loan that is dropped leaks its packet"]
-pub struct Loaned<D> {
+pub struct InFlight<D> {
     packet: ManuallyDrop<Packet>,
     direction: PhantomData<D>,
 }
 
-impl<D> Loaned<D> {
-    fn new(packet: Packet) -> Loaned<D> {
-        Loaned { packet: ManuallyDrop::new(packet), direction: PhantomData }
+impl<D> InFlight<D> {
+    fn new(packet: Packet) -> InFlight<D> {
+        InFlight { packet: ManuallyDrop::new(packet), direction: PhantomData }
     }
 
     #[inline]
@@ -43,14 +43,14 @@ impl<D> Loaned<D> {
     }
 }
 
-impl Loaned<FromDevice> {
+impl InFlight<FromDevice> {
     /// Lends the free room behind the head of an empty packet.
     ///
     /// # Errors
     /// Hands the packet back if it has bytes, or no room.
     #[inline]
-    pub fn lend(packet: Packet) -> Result<Loaned<FromDevice>, Packet> {
-        if packet.len() == 0 && packet.tailroom() > 0 { Ok(Loaned::new(packet)) } else { Err(packet) }
+    pub fn post(packet: Packet) -> Result<InFlight<FromDevice>, Packet> {
+        if packet.len() == 0 && packet.tailroom() > 0 { Ok(InFlight::new(packet)) } else { Err(packet) }
     }
 
     /// Where the device may write.
@@ -67,7 +67,7 @@ impl Loaned<FromDevice> {
 
     /// The device is through and wrote `len` bytes; more than there is room for count as all of it.
     #[inline]
-    pub fn filled(self, len: usize) -> Packet {
+    pub fn complete(self, len: usize) -> Packet {
         let mut packet = self.take();
         let len = len.min(packet.tailroom());
         // It cannot fail: an empty packet without fragments has room for what was just bounded.
@@ -91,11 +91,11 @@ impl Loaned<FromDevice> {
     }
 }
 
-impl Loaned<ToDevice> {
+impl InFlight<ToDevice> {
     /// Lends the bytes of a packet.
     #[inline]
-    pub fn lend(packet: Packet) -> Loaned<ToDevice> {
-        Loaned::new(packet)
+    pub fn post(packet: Packet) -> InFlight<ToDevice> {
+        InFlight::new(packet)
     }
 
     /// The pieces that the device is to read.
@@ -106,14 +106,14 @@ impl Loaned<ToDevice> {
 
     /// The device is through.
     #[inline]
-    pub fn done(self) -> Packet {
+    pub fn complete(self) -> Packet {
         self.take()
     }
 }
 
-impl<D> std::fmt::Debug for Loaned<D> {
+impl<D> std::fmt::Debug for InFlight<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Loaned").field("len", &self.packet.len()).finish()
+        f.debug_struct("InFlight").field("len", &self.packet.len()).finish()
     }
 }
 
@@ -143,44 +143,44 @@ mod tests {
     #[test]
     fn what_the_device_wrote_is_the_packet_when_it_comes_back() {
         let mut cache = pool().cache(Direction::Rx).unwrap();
-        let lent = Loaned::<FromDevice>::lend(cache.alloc().unwrap()).unwrap();
+        let lent = InFlight::<FromDevice>::post(cache.alloc().unwrap()).unwrap();
         assert_eq!(lent.room(), 192);
         dma_write(lent.at(), b"frame");
-        assert_eq!(lent.filled(5).linear(), b"frame");
+        assert_eq!(lent.complete(5).linear(), b"frame");
     }
 
     #[test]
     fn a_length_beyond_the_buffer_is_cut_to_it() {
         let mut cache = pool().cache(Direction::Rx).unwrap();
-        let lent = Loaned::<FromDevice>::lend(cache.alloc().unwrap()).unwrap();
-        assert_eq!(lent.filled(usize::MAX).len(), 192);
+        let lent = InFlight::<FromDevice>::post(cache.alloc().unwrap()).unwrap();
+        assert_eq!(lent.complete(usize::MAX).len(), 192);
     }
 
     #[test]
     fn bytes_can_be_copied_out_while_the_buffer_stays_lent() {
         let mut cache = pool().cache(Direction::Rx).unwrap();
-        let lent = Loaned::<FromDevice>::lend(cache.alloc().unwrap()).unwrap();
+        let lent = InFlight::<FromDevice>::post(cache.alloc().unwrap()).unwrap();
         dma_write(lent.at(), b"small");
         let mut copy = cache.alloc().unwrap();
         lent.copy_to(5, &mut copy).unwrap();
         dma_write(lent.at(), b"other");
         assert_eq!(copy.linear(), b"small");
         assert_eq!(lent.copy_to(192, &mut copy), Err(crate::NoRoom), "192 bytes more do not fit behind five");
-        drop(lent.filled(0));
+        drop(lent.complete(0));
     }
 
     #[test]
     fn a_packet_with_bytes_can_not_be_lent_to_be_written() {
         let mut cache = pool().cache(Direction::Rx).unwrap();
         let full = Packet::copy_from(&mut cache, b"x").unwrap();
-        assert_eq!(Loaned::<FromDevice>::lend(full).unwrap_err().linear(), b"x");
+        assert_eq!(InFlight::<FromDevice>::post(full).unwrap_err().linear(), b"x");
     }
 
     #[test]
     fn a_loan_that_is_dropped_is_missing_from_the_pool() {
         let pool = pool();
         let packet = pool.cache(Direction::Tx).unwrap().alloc().unwrap();
-        drop(Loaned::<ToDevice>::lend(packet));
+        drop(InFlight::<ToDevice>::post(packet));
         assert_eq!(pool.stats().home, 3);
     }
 }

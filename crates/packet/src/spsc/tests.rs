@@ -52,7 +52,7 @@ mod plain {
         for _ in 0..8 {
             assert!(p.push(Counted(&dropped)).is_ok());
         }
-        drop(c.claim(3));
+        drop(c.drain(3));
         assert_eq!(dropped.load(Ordering::Relaxed), 3);
         drop((p, c));
         assert_eq!(dropped.load(Ordering::Relaxed), 8);
@@ -79,10 +79,10 @@ mod plain {
                         prop_assert_eq!(r.room(), n.min(8 - model.len()));
                         let mut sent = Vec::new();
                         while r.push(next).is_ok() { sent.push(next); next += 1; }
-                        if commit { r.commit(); model.extend(sent); }
+                        if commit { r.submit(); model.extend(sent); }
                     }
                     Op::Claim(n, take) => {
-                        let mut claim = c.claim(n);
+                        let mut claim = c.drain(n);
                         let promised = claim.len();
                         prop_assert_eq!(promised, n.min(model.len()));
                         for _ in 0..take.min(promised) { prop_assert_eq!(claim.next(), model.pop_front()); }
@@ -105,7 +105,7 @@ mod plain {
                 while next < N && r.push(next).is_ok() {
                     next += 1;
                 }
-                if r.commit() == 0 {
+                if r.submit() == 0 {
                     std::thread::yield_now();
                 }
             }
@@ -113,7 +113,7 @@ mod plain {
         let mut expect = 0;
         while expect < N {
             let before = expect;
-            for got in c.claim(13) {
+            for got in c.drain(13) {
                 assert_eq!(got, expect);
                 expect += 1;
             }

@@ -5,25 +5,25 @@ use crate::region::Region;
 use std::sync::Arc;
 
 /// A region that is shared with somebody who is not trusted: no reference to its bytes is ever made, so that nothing the other side
-/// does can be more than wrong bytes. [`Pages`](crate::Pages) show pieces of it as fragments, [`write`](Foreign::write) fills them.
+/// does can be more than wrong bytes. [`ExtBufPool`](crate::ExtBufPool) show pieces of it as fragments, [`write`](UntrustedMem::write) fills them.
 #[derive(Debug)]
-pub struct Foreign(Arc<Region>);
+pub struct UntrustedMem(Arc<Region>);
 
-impl Foreign {
+impl UntrustedMem {
     /// Takes the only handle of a region, so that no pool has chunks in it.
-    pub fn new(region: Region) -> Foreign {
-        Foreign(Arc::new(region))
+    pub fn new(region: Region) -> UntrustedMem {
+        UntrustedMem(Arc::new(region))
     }
 
-    /// The region, for [`Pages`](crate::Pages).
+    /// The region, for [`ExtBufPool`](crate::ExtBufPool).
     pub fn region(&self) -> &Arc<Region> {
         &self.0
     }
 
     /// Another handle.
     #[must_use]
-    pub fn another(&self) -> Foreign {
-        Foreign(self.0.clone())
+    pub fn another(&self) -> UntrustedMem {
+        UntrustedMem(self.0.clone())
     }
 
     /// A copy of the `N` bytes at `offset`; `None` if they do not lie inside. What they say is for the caller to check.
@@ -80,7 +80,7 @@ mod tests {
         let packet = Packet::copy_from(&mut pool.cache(Direction::Tx).unwrap(), &bytes).unwrap();
         assert!(packet.frags() > 2);
         for (from, len) in [(0, 200), (63, 2), (64, 64), (199, 1), (150, 100), (200, 5), (0, 0)] {
-            let memory = Foreign::new(Region::new(4096, Backing::Memfd).unwrap());
+            let memory = UntrustedMem::new(Region::new(4096, Backing::Memfd).unwrap());
             let expected = &bytes[from..bytes.len().min(from + len)];
             assert_eq!(memory.write(100, &packet, from, len), Some(expected.len()));
             // SAFETY: inside of the region; the test is its only user.
@@ -94,7 +94,7 @@ mod tests {
     fn what_does_not_lie_inside_is_not_written() {
         let pool = Pool::new(PoolConfig { capacity: 32, chunk: 64, headroom: 0, ..PoolConfig::default() }).unwrap();
         let packet = Packet::copy_from(&mut pool.cache(Direction::Tx).unwrap(), &[1; 10]).unwrap();
-        let memory = Foreign::new(Region::new(4096, Backing::Memfd).unwrap());
+        let memory = UntrustedMem::new(Region::new(4096, Backing::Memfd).unwrap());
         assert_eq!(memory.write(4090, &packet, 0, 10), None);
         assert_eq!(memory.write(usize::MAX, &packet, 0, 10), None);
         assert_eq!(memory.write(4086, &packet, 0, 10), Some(10));

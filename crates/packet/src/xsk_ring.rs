@@ -15,8 +15,8 @@
 //! Where the words and entries lie is behind [`Shared`]; [`Mapped`] is a ring in a [`Region`](crate::Region).
 //!
 //! **Trust.** A side's own counter is never read back from shared memory. What the other side wrote into its counter is not believed
-//! beyond the size of the ring: [`ready`](Consumer::ready) and [`free`](Producer::free) cut it,
-//! [`try_ready`](Consumer::try_ready) and [`try_free`](Producer::try_free) say so. Entries are read once; what they say is for the caller
+//! beyond the size of the ring: [`peek`](Consumer::peek) and [`reserve`](Producer::reserve) cut it,
+//! [`try_peek`](Consumer::try_peek) and [`try_reserve`](Producer::try_reserve) say so. Entries are read once; what they say is for the caller
 //! to check.
 //!
 //! Source: `include/uapi/linux/if_xdp.h` and `net/xdp/xsk_queue.h` in Linux.
@@ -31,7 +31,7 @@ pub use mapped::{Entry, Layout, Mapped, Memory};
 /// The other side's counter says what no ring can hold: more entries than there is room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the counter of a ring is ahead by more than the ring's size")]
-pub struct Impossible;
+pub struct RingCorrupt;
 
 /// An entry of the RX and TX rings (`xdp_desc`): a piece of the memory that both sides share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -108,7 +108,7 @@ impl<S: Shared> Producer<S> {
 
     /// Entries that can be written; looks at the shared counter only if there are fewer than `want`.
     #[inline]
-    pub fn free(&mut self, want: u32) -> u32 {
+    pub fn reserve(&mut self, want: u32) -> u32 {
         let free = self.limit.wrapping_sub(self.at);
         if free >= want {
             return free;
@@ -118,17 +118,17 @@ impl<S: Shared> Producer<S> {
         free
     }
 
-    /// As [`free`](Producer::free), for a consumer that must be right.
+    /// As [`reserve`](Producer::reserve), for a consumer that must be right.
     ///
     /// # Errors
-    /// [`Impossible`] when it counts entries that were never written, or none of more than there are.
+    /// [`RingCorrupt`] when it counts entries that were never written, or none of more than there are.
     #[inline]
-    pub fn try_free(&mut self, want: u32) -> Result<u32, Impossible> {
+    pub fn try_reserve(&mut self, want: u32) -> Result<u32, RingCorrupt> {
         let free = self.limit.wrapping_sub(self.at);
         if free >= want {
             return Ok(free);
         }
-        let free = self.ring.size().checked_sub(self.held()).ok_or(Impossible)?;
+        let free = self.ring.size().checked_sub(self.held()).ok_or(RingCorrupt)?;
         self.limit = self.at.wrapping_add(free);
         Ok(free)
     }
@@ -140,16 +140,16 @@ impl<S: Shared> Producer<S> {
         self.at.wrapping_sub(self.ring.consumer().load(Ordering::Acquire))
     }
 
-    /// Writes the next entry, of those that [`free`](Producer::free) promised; the other side does not see it yet.
+    /// Writes the next entry, of those that [`reserve`](Producer::reserve) promised; the other side does not see it yet.
     #[inline]
-    pub fn push(&mut self, entry: S::Entry) {
+    pub fn write(&mut self, entry: S::Entry) {
         self.ring.write(self.at, entry);
         self.at = self.at.wrapping_add(1);
     }
 
     /// Shows the other side what was written.
     #[inline]
-    pub fn publish(&mut self) {
+    pub fn submit(&mut self) {
         // Release: the entries come before the counter that covers them.
         self.ring.producer().store(self.at, Ordering::Release);
     }
@@ -186,7 +186,7 @@ impl<S: Shared> Consumer<S> {
 
     /// Entries that can be read; looks at the shared counter only if there are fewer than `want`.
     #[inline]
-    pub fn ready(&mut self, want: u32) -> u32 {
+    pub fn peek(&mut self, want: u32) -> u32 {
         let ready = self.limit.wrapping_sub(self.at);
         if ready >= want {
             return ready;
@@ -196,19 +196,19 @@ impl<S: Shared> Consumer<S> {
         ready
     }
 
-    /// As [`ready`](Consumer::ready), for a producer that must be right.
+    /// As [`peek`](Consumer::peek), for a producer that must be right.
     ///
     /// # Errors
-    /// [`Impossible`] when it counts more entries than the ring has.
+    /// [`RingCorrupt`] when it counts more entries than the ring has.
     #[inline]
-    pub fn try_ready(&mut self, want: u32) -> Result<u32, Impossible> {
+    pub fn try_peek(&mut self, want: u32) -> Result<u32, RingCorrupt> {
         let ready = self.limit.wrapping_sub(self.at);
         if ready >= want {
             return Ok(ready);
         }
         let ready = self.shown();
         if ready > self.ring.size() {
-            return Err(Impossible);
+            return Err(RingCorrupt);
         }
         self.limit = self.at.wrapping_add(ready);
         Ok(ready)
@@ -221,9 +221,9 @@ impl<S: Shared> Consumer<S> {
         self.ring.producer().load(Ordering::Acquire).wrapping_sub(self.at)
     }
 
-    /// Reads the next entry, of those that [`ready`](Consumer::ready) promised.
+    /// Reads the next entry, of those that [`peek`](Consumer::peek) promised.
     #[inline]
-    pub fn pop(&mut self) -> S::Entry {
+    pub fn read(&mut self) -> S::Entry {
         let entry = self.ring.read(self.at);
         self.at = self.at.wrapping_add(1);
         entry

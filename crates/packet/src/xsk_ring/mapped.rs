@@ -196,7 +196,7 @@ impl<T: Entry> Shared for Mapped<T> {
 mod tests {
     use super::*;
     use crate::Backing;
-    use crate::xring::{Consumer, Impossible, Producer};
+    use crate::xsk_ring::{Consumer, Producer, RingCorrupt};
 
     fn region(size: u32) -> Arc<Region> {
         Arc::new(Region::new(Layout::bytes(size, 2) as usize, Backing::Memfd).unwrap())
@@ -213,14 +213,14 @@ mod tests {
         let (mut producer, mut consumer) = ends(&region(4), 4);
         for round in 0..10u32 {
             let desc = Desc { addr: u64::from(round) << 40 | 7, len: round | 1 << 31, options: !round };
-            assert_eq!(producer.try_free(1), Ok(4));
-            producer.push(desc);
-            assert_eq!(consumer.try_ready(1), Ok(0), "not before it is shown");
-            producer.publish();
-            assert_eq!(consumer.try_ready(1), Ok(1));
-            assert_eq!(consumer.pop(), desc);
+            assert_eq!(producer.try_reserve(1), Ok(4));
+            producer.write(desc);
+            assert_eq!(consumer.try_peek(1), Ok(0), "not before it is shown");
+            producer.submit();
+            assert_eq!(consumer.try_peek(1), Ok(1));
+            assert_eq!(consumer.read(), desc);
             consumer.release();
-            let _ = producer.free(4);
+            let _ = producer.reserve(4);
         }
     }
 
@@ -228,7 +228,7 @@ mod tests {
     fn a_descriptor_lies_in_memory_as_the_kernel_has_it() {
         let region = region(2);
         let (mut producer, _) = ends(&region, 2);
-        producer.push(Desc { addr: 1, len: 2, options: 3 });
+        producer.write(Desc { addr: 1, len: 2, options: 3 });
         // SAFETY: inside of the region, aligned to eight bytes; nobody writes to it now.
         let [len, options] = unsafe { region.base().add(328).cast::<[u32; 2]>().read() };
         assert_eq!((len, options), (2, 3));
@@ -240,11 +240,11 @@ mod tests {
         let (mut producer, mut consumer) = ends(&region, 4);
         for ahead in [5, u32::MAX, 1 << 31] {
             consumer.ring().producer().store(ahead, Ordering::Relaxed);
-            assert_eq!(consumer.try_ready(1), Err(Impossible));
+            assert_eq!(consumer.try_peek(1), Err(RingCorrupt));
         }
         for ahead in [1, 5, 1 << 31] {
             producer.ring().consumer().store(ahead, Ordering::Relaxed);
-            assert_eq!(producer.try_free(5), Err(Impossible));
+            assert_eq!(producer.try_reserve(5), Err(RingCorrupt));
         }
     }
 

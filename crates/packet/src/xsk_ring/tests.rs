@@ -55,18 +55,18 @@ mod model {
             for (what, n) in steps {
                 match what {
                     0 => {
-                        let free = ours.free(n);
+                        let free = ours.reserve(n);
                         let used = (written.len() + shown.len()) as u32;
                         prop_assert!(free <= size - used, "never more than there is");
                         prop_assert!(free >= n.min(size - used), "as much as was asked for, where there is as much");
                         for _ in 0..n.min(free) {
-                            ours.push(next);
+                            ours.write(next);
                             written.push_back(next);
                             next += 1;
                         }
                     }
                     1 => {
-                        ours.publish();
+                        ours.submit();
                         shown.append(&mut written);
                     }
                     _ => {
@@ -104,16 +104,16 @@ mod model {
                         ring.producer.store(to, Relaxed);
                     }
                     1 => {
-                        let ready = ours.ready(n);
+                        let ready = ours.peek(n);
                         prop_assert!(ready as usize <= shown.len());
                         prop_assert!(ready >= n.min(shown.len() as u32));
                         prop_assert_eq!(ours.waiting(), shown.len() as u32);
                         for _ in 0..n.min(ready) {
-                            let entry = ours.pop();
+                            let entry = ours.read();
                             // Put back, it is the next one again.
                             ours.put_back();
-                            prop_assert!(ours.ready(1) > 0);
-                            prop_assert_eq!(ours.pop(), entry);
+                            prop_assert!(ours.peek(1) > 0);
+                            prop_assert_eq!(ours.read(), entry);
                             prop_assert_eq!(Some(entry), shown.pop_front());
                         }
                     }
@@ -131,11 +131,11 @@ mod model {
             for word in words {
                 ring.consumer.store(word, Relaxed);
                 consumer.ring.producer.store(word, Relaxed);
-                prop_assert!(producer.free(u32::MAX) <= size);
+                prop_assert!(producer.reserve(u32::MAX) <= size);
                 prop_assert!(producer.waiting() <= size && consumer.waiting() <= size);
-                let ready = consumer.ready(u32::MAX);
+                let ready = consumer.peek(u32::MAX);
                 prop_assert!(ready <= size);
-                (0..ready).for_each(|_| drop(consumer.pop().to_string()));
+                (0..ready).for_each(|_| drop(consumer.read().to_string()));
             }
         }
     }

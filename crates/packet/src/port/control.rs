@@ -13,7 +13,7 @@ pub struct Setting {
 
 /// Why a setting was not changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum TuneError {
+pub enum ControlError {
     /// The port has no setting of that name.
     #[error("{name}: no such setting; there are: {known}")]
     Unknown {
@@ -35,7 +35,7 @@ pub enum TuneError {
 }
 
 /// A handle to a port's settings and events; it works from any thread, and longer than the port.
-pub trait Tune: Send + Sync {
+pub trait PortControl: Send + Sync {
     /// What can be changed.
     fn settings(&self) -> Vec<Setting>;
 
@@ -46,22 +46,22 @@ pub trait Tune: Send + Sync {
     }
 
     /// Who used the port since it was started, as far as that is remembered: a line for people each.
-    fn visitors(&self) -> Vec<String> {
+    fn session_log(&self) -> Vec<String> {
         Vec::new()
     }
 
     /// Changes a setting, for good or until the next change.
     ///
     /// # Errors
-    /// [`TuneError`]; nothing has changed then.
-    fn set(&self, name: &str, value: u64) -> Result<(), TuneError>;
+    /// [`ControlError`]; nothing has changed then.
+    fn set(&self, name: &str, value: u64) -> Result<(), ControlError>;
 }
 
-impl TuneError {
+impl ControlError {
     /// There is no setting `name` among those of `of`.
-    pub fn unknown(name: &str, of: &dyn Tune) -> TuneError {
+    pub fn unknown(name: &str, of: &dyn PortControl) -> ControlError {
         let known: Vec<_> = of.settings().iter().map(|setting| setting.name).collect();
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-        TuneError::Unknown { name: name.to_owned(), known }
+        ControlError::Unknown { name: name.to_owned(), known }
     }
 }

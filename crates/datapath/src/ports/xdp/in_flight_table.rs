@@ -1,15 +1,15 @@
 //! Packets in the kernel's hands, found by the chunks that they lie in.
 
-use towpath_packet::{Loaned, Packet, ToDevice};
+use towpath_packet::{InFlight, Packet, ToDevice};
 
 /// What the kernel has of a chunk.
 #[derive(Debug)]
 enum Slot {
     Empty,
     /// A packet that is all in this chunk.
-    Whole(Loaned<ToDevice>),
+    Whole(InFlight<ToDevice>),
     /// A packet, and its pieces that are not completed yet, in whatever chunks.
-    First(Loaned<ToDevice>, u16),
+    First(InFlight<ToDevice>, u16),
     /// Another piece of the packet whose first is in the chunk of this number.
     Next(u32),
 }
@@ -20,17 +20,17 @@ pub(super) struct NotLent;
 
 /// All chunks of the memory, and what is lent of them.
 #[derive(Debug)]
-pub(super) struct Lent {
+pub(super) struct InFlightTable {
     slots: Box<[Slot]>,
     chunks: usize,
     packets: usize,
 }
 
-impl Lent {
+impl InFlightTable {
     /// For a memory of so many chunks, of which none is lent.
-    pub(super) fn new(capacity: usize) -> Lent {
+    pub(super) fn new(capacity: usize) -> InFlightTable {
         let slots = std::iter::repeat_with(|| Slot::Empty).take(capacity).collect();
-        Lent { slots, chunks: 0, packets: 0 }
+        InFlightTable { slots, chunks: 0, packets: 0 }
     }
 
     /// Chunks that are lent.
@@ -39,7 +39,7 @@ impl Lent {
         self.chunks
     }
 
-    /// Packets that are lent and counted: until [`forget`](Lent::forget).
+    /// Packets that are lent and counted: until [`forget`](InFlightTable::forget).
     #[inline]
     pub(super) fn packets(&self) -> usize {
         self.packets
@@ -51,11 +51,11 @@ impl Lent {
         matches!(self.slots.get(chunk), Some(Slot::Empty))
     }
 
-    /// Lends a packet that is all in one chunk, which must be [free](Lent::is_free).
+    /// Lends a packet that is all in one chunk, which must be [free](InFlightTable::is_free).
     #[inline]
     pub(super) fn lend(&mut self, packet: Packet, chunk: usize) {
         if let Some(slot) = self.slots.get_mut(chunk) {
-            *slot = Slot::Whole(Loaned::<ToDevice>::lend(packet));
+            *slot = Slot::Whole(InFlight::<ToDevice>::post(packet));
             self.chunks += 1;
             self.packets += 1;
         }
@@ -71,7 +71,7 @@ impl Lent {
             }
         }
         if let Some(slot) = self.slots.get_mut(first) {
-            *slot = Slot::First(Loaned::<ToDevice>::lend(packet), chunks.len() as u16);
+            *slot = Slot::First(InFlight::<ToDevice>::post(packet), chunks.len() as u16);
         }
         self.chunks += chunks.len();
         self.packets += 1;
@@ -85,7 +85,7 @@ impl Lent {
             Slot::Whole(loan) => {
                 self.chunks -= 1;
                 self.packets -= 1;
-                Ok(Some(loan.done()))
+                Ok(Some(loan.complete()))
             }
             Slot::Empty => Err(NotLent),
             Slot::First(loan, left) => Ok(self.complete_piece(loan, left, chunk)),
@@ -102,11 +102,11 @@ impl Lent {
 
     /// One of the `left` pieces of a packet came back. The first stands for the packet until all others have.
     #[cold]
-    fn complete_piece(&mut self, loan: Loaned<ToDevice>, left: u16, first: usize) -> Option<Packet> {
+    fn complete_piece(&mut self, loan: InFlight<ToDevice>, left: u16, first: usize) -> Option<Packet> {
         self.chunks -= 1;
         if left == 1 {
             self.packets -= 1;
-            return Some(loan.done());
+            return Some(loan.complete());
         }
         if let Some(slot) = self.slots.get_mut(first) {
             *slot = Slot::First(loan, left - 1);
@@ -114,13 +114,13 @@ impl Lent {
         None
     }
 
-    /// What is lent is not counted any more, and stays lent until [`take`](Lent::take).
+    /// What is lent is not counted any more, and stays lent until [`take`](InFlightTable::take).
     pub(super) fn forget(&mut self) {
         (self.chunks, self.packets) = (0, 0);
     }
 
     /// Everything that is lent.
-    pub(super) fn take(&mut self) -> impl Iterator<Item = Loaned<ToDevice>> {
+    pub(super) fn take(&mut self) -> impl Iterator<Item = InFlight<ToDevice>> {
         self.slots.iter_mut().filter_map(|slot| match std::mem::replace(slot, Slot::Empty) {
             Slot::Whole(loan) | Slot::First(loan, _) => Some(loan),
             Slot::Empty | Slot::Next(_) => None,

@@ -1,10 +1,10 @@
-//! Pages: fragments whose bytes lie in memory that belongs to somebody who is not trusted, and who wants to know when they are free again.
+//! ExtBufPool: fragments whose bytes lie in memory that belongs to somebody who is not trusted, and who wants to know when they are free again.
 //!
 //! ```text
 //!   application's memory (Region)
 //!   ├── page 7 ◄── attach(…, 7) ──► Buf, a fragment of a packet ──► … any thread, any cache ──► dropped
 //!   │                                                                                              │
-//!   └── Pages::take_back: "7" ◄──────────── a list, pushed a burst at a time ◄─────────────────────┘
+//!   └── ExtBufPool::take_back: "7" ◄──────────── a list, pushed a burst at a time ◄─────────────────────┘
 //! ```
 //!
 //! A page on its way costs one 64-byte Meta and no copy. Its token waits in a table of the pool, four to a line, so that coming home is
@@ -12,7 +12,7 @@
 //!
 //! A page is a fragment of a packet, and has no linear part: that is where headers are written. Its bytes are *foreign*:
 //! whoever owns them may write at any moment (see [`Chunk::bytes`](crate::Chunk::bytes)). A packet that is a single page
-//! ([`packet`](Pages::packet)) has head and fragment in one Meta; who needs room in front of it
+//! ([`packet`](ExtBufPool::packet)) has head and fragment in one Meta; who needs room in front of it
 //! [gives it a head](crate::Cache::give_head).
 
 use crate::buf::Buf;
@@ -24,13 +24,13 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
 /// Who waits for pages to come home.
-pub trait Owner: Send + Sync {
-    /// Pages have come home where none were waiting to be taken back. Called on whatever thread dropped them, so it must neither
+pub trait ExtBufOwner: Send + Sync {
+    /// ExtBufPool have come home where none were waiting to be taken back. Called on whatever thread dropped them, so it must neither
     /// block nor panic. It may be called once too often.
-    fn came_home(&self);
+    fn on_free(&self);
 
-    /// A page came home after its [`Pages`] were gone. Under the same terms.
-    fn came_late(&self, token: u64) {
+    /// A page came home after its [`ExtBufPool`] were gone. Under the same terms.
+    fn on_free_late(&self, token: u64) {
         let _ = token;
     }
 }
@@ -43,7 +43,7 @@ pub(crate) struct Token {
 }
 
 /// One thread's right to show pages of a region; it can be sent to another.
-pub struct Pages {
+pub struct ExtBufPool {
     /// Metas of pages that are not on their way.
     stock: Vec<NonNull<Meta>>,
     /// Came home, and not taken back yet; linked.
@@ -54,14 +54,14 @@ pub struct Pages {
 }
 
 // SAFETY: the Metas in stock and at home are free ones of a pool that the handle keeps alive, and nobody else knows of them.
-unsafe impl Send for Pages {}
+unsafe impl Send for ExtBufPool {}
 
-impl Pages {
+impl ExtBufPool {
     /// Up to `capacity` pages of `region` at a time.
     ///
     /// # Errors
     /// [`PoolError::Config`] for a capacity of 0 or beyond 2^24; [`PoolError::Region`] when memory can't be had.
-    pub fn new(capacity: usize, region: Arc<Region>, owner: Arc<dyn Owner>) -> Result<Pages, PoolError> {
+    pub fn new(capacity: usize, region: Arc<Region>, owner: Arc<dyn ExtBufOwner>) -> Result<ExtBufPool, PoolError> {
         if !(1..=1 << 24).contains(&capacity) {
             return Err(PoolError::Config { field: "capacity", value: capacity, rule: "from 1 to 2^24" });
         }
@@ -76,16 +76,16 @@ impl Pages {
         }
         // The first addresses are used first.
         stock.reverse();
-        Ok(Pages { stock, home: null_mut(), capacity, region, handle })
+        Ok(ExtBufPool { stock, home: null_mut(), capacity, region, handle })
     }
 
-    /// Pages that can be attached now. Those that came home count once they were [taken back](Pages::take_back).
+    /// ExtBufPool that can be attached now. Those that came home count once they were [taken back](ExtBufPool::take_back).
     #[inline]
     pub fn free(&self) -> usize {
         self.stock.len()
     }
 
-    /// Pages that are on their way, or came home and were not taken back.
+    /// ExtBufPool that are on their way, or came home and were not taken back.
     #[inline]
     pub fn away(&self) -> usize {
         self.capacity - self.stock.len()
@@ -93,7 +93,7 @@ impl Pages {
 
     /// A fragment of `len` bytes at `offset` of the region. When its last user is gone, `token` can be taken back.
     ///
-    /// `None` if the bytes do not all lie in the region, if `len` is 0 or more than 65535, or if no page is [free](Pages::free).
+    /// `None` if the bytes do not all lie in the region, if `len` is 0 or more than 65535, or if no page is [free](ExtBufPool::free).
     #[inline]
     pub fn attach(&mut self, offset: usize, len: usize, token: u64) -> Option<Buf> {
         let (mut meta, at, len) = self.take(offset, len, token)?;
@@ -106,7 +106,7 @@ impl Pages {
 
     /// A packet of nothing but such a fragment, without room for anything else: no headroom, no linear part, no further fragment.
     ///
-    /// `None` as for [`attach`](Pages::attach).
+    /// `None` as for [`attach`](ExtBufPool::attach).
     #[inline]
     pub fn packet(&mut self, offset: usize, len: usize, token: u64) -> Option<Packet> {
         let (mut meta, at, len) = self.take(offset, len, token)?;
@@ -168,7 +168,7 @@ impl Pages {
     }
 }
 
-impl Drop for Pages {
+impl Drop for ExtBufPool {
     /// Gives the free Metas back, so that the last page that is still on its way frees the pool.
     fn drop(&mut self) {
         for meta in self.stock.drain(..) {
@@ -183,9 +183,9 @@ impl Drop for Pages {
     }
 }
 
-impl std::fmt::Debug for Pages {
+impl std::fmt::Debug for ExtBufPool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pages").field("capacity", &self.capacity).field("free", &self.free()).finish()
+        f.debug_struct("ExtBufPool").field("capacity", &self.capacity).field("free", &self.free()).finish()
     }
 }
 
