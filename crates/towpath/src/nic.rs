@@ -13,7 +13,7 @@ use towpath_model::e1000e::{self as model, ModelBus};
 use towpath_model::iommu;
 use towpath_model::wire::Loop;
 use towpath_nic::batching::BatchSize;
-use towpath_nic::e1000e::{Config, ConfigError, Copybreak, DEVICES, E1000e, Filter, RingSize};
+use towpath_nic::e1000e::{Config, ConfigError, Copybreak, DEVICES, E1000e, RingSize, RxFilter};
 use towpath_packet::port::PortError;
 
 /// How a driver reaches its device.
@@ -127,7 +127,7 @@ fn e1000e(options: &mut Options) -> Result<Config, PortError> {
             Some(n) => RingSize::new(name, n).map_err(|error| rule(options, error)),
         };
     let filters =
-        [("all", Filter::Promiscuous), ("multicast", Filter::AllMulticast), ("own", Filter::Groups(Vec::new()))];
+        [("all", RxFilter::Promiscuous), ("multicast", RxFilter::AllMulticast), ("own", RxFilter::Groups(Vec::new()))];
     let copybreak = match options.number("copybreak", 0..=u64::MAX)? {
         None => None,
         Some(bytes) => Some(Copybreak::new(bytes).map_err(|error| rule(options, error))?),
@@ -188,7 +188,7 @@ mod tests {
             mtu: 9000,
             policy: DmaPolicy::PerBuffer { flush: Flush::Strict },
             copybreak: Some(Copybreak::new(512).unwrap()),
-            filter: Filter::Groups(Vec::new()),
+            filter: RxFilter::Groups(Vec::new()),
             batch: BatchSize::new(16).unwrap(),
             report_every: 8,
             interrupts: true,

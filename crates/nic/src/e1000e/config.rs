@@ -1,6 +1,7 @@
 //! What a port is made like.
 
-use crate::batching::BatchSize;
+use crate::common::batching::BatchSize;
+use crate::common::filter::RxFilter;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 use towpath_bus::DmaPolicy;
@@ -100,17 +101,6 @@ impl Copybreak {
     }
 }
 
-/// Which frames are received besides those for the port's own address and broadcasts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Filter {
-    /// All.
-    Promiscuous,
-    /// Those for any group.
-    AllMulticast,
-    /// Those for these groups, and for others that share their hash.
-    Groups(Vec<[u8; 6]>),
-}
-
 /// What happens to a receive buffer whose bytes were copied out, or whose frame was broken.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -150,7 +140,7 @@ pub struct Config {
     /// When received frames are copied; unless given, what [`Copybreak::default_for`] says.
     pub copybreak: Option<Copybreak>,
     /// What is received.
-    pub filter: Filter,
+    pub filter: RxFilter,
     /// Descriptors of one tail write, in frames sent or buffers given, at most. It can be changed while the port runs.
     pub batch: BatchSize,
     /// The device reports after this many frames that were sent, and after the last of a burst: 1 to 64.
@@ -186,7 +176,7 @@ impl Default for Config {
             mtu: 1500,
             policy: DmaPolicy::default(),
             copybreak: None,
-            filter: Filter::Promiscuous,
+            filter: RxFilter::Promiscuous,
             batch: BURST,
             report_every: 32,
             interrupts: false,

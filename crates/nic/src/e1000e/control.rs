@@ -1,7 +1,8 @@
 //! What can be seen and set from outside while the queues run.
 
 use super::config::{Config, ConfigError, Copybreak};
-use crate::batching::Batching;
+use crate::common::batching::Batching;
+use crate::common::link::{LinkCell, LinkStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use towpath_packet::Counters;
@@ -66,36 +67,25 @@ faults! {
     Leaked = leaked,
 }
 
-/// State of the link.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Link {
-    /// Whether there is one.
-    pub up: bool,
-    /// Mb/s.
-    pub speed: u32,
-    /// Whether both sides can send at once.
-    pub full_duplex: bool,
-}
-
 #[derive(Debug)]
-struct Shared {
+struct ControlShared {
     copybreak: AtomicU32,
     batching: Batching,
-    link: AtomicU32,
+    link: LinkCell,
     faults: [AtomicU64; FAULTS],
 }
 
 /// A handle to a running port; a clone is another handle of the same. It works from any thread, and longer than the port.
 #[derive(Debug, Clone)]
-pub struct Control(Arc<Shared>);
+pub struct Control(Arc<ControlShared>);
 
 impl Control {
     pub(super) fn new(config: &Config) -> Control {
         let copybreak = config.copybreak.unwrap_or(Copybreak::default_for(config.policy));
-        Control(Arc::new(Shared {
+        Control(Arc::new(ControlShared {
             copybreak: AtomicU32::new(copybreak.get()),
             batching: Batching::new(config.batch),
-            link: AtomicU32::new(0),
+            link: LinkCell::default(),
             faults: [const { AtomicU64::new(0) }; FAULTS],
         }))
     }
@@ -125,22 +115,19 @@ impl Control {
         self.0.batching.get().get().into()
     }
 
-    /// The link, as it was when it was last looked at.
-    pub fn link(&self) -> Link {
-        let word = self.0.link.load(Relaxed);
-        Link { up: word & 1 != 0, full_duplex: word & 2 != 0, speed: word >> 2 }
+    /// The link, as the port's watchdog saw it last.
+    pub fn link(&self) -> LinkStatus {
+        self.0.link.get()
     }
 
     #[inline]
     pub(super) fn link_is_up(&self) -> bool {
-        self.0.link.load(Relaxed) & 1 != 0
+        self.0.link.is_up()
     }
 
-    /// Notes the state of the link.
-    pub(super) fn set_link(&self, link: Link) {
-        let word = u32::from(link.up) | u32::from(link.full_duplex) << 1 | link.speed << 2;
-        let before = self.0.link.swap(word, Relaxed);
-        if before & 1 != 0 && !link.up {
+    /// Notes the state of the link, and counts a loss.
+    pub(super) fn set_link(&self, status: LinkStatus) {
+        if self.0.link.set(status) {
             self.fault(Fault::LinkLost);
         }
     }
@@ -228,11 +215,11 @@ mod tests {
     #[test]
     fn a_lost_link_is_counted_once() {
         let control = Control::new(&Config::default());
-        let up = Link { up: true, speed: 1000, full_duplex: true };
+        let up = LinkStatus { up: true, speed: 1000, full_duplex: true };
         control.set_link(up);
         assert_eq!(control.link(), up);
         for _ in 0..2 {
-            control.set_link(Link { up: false, ..up });
+            control.set_link(LinkStatus { up: false, ..up });
         }
         assert_eq!(control.faults().link_losses, 1);
     }

@@ -7,11 +7,10 @@
 //!   transmit, context          where checksums are              │ payload, command 32 │ status, header, segment 32
 //! ```
 //!
-//! A descriptor is two 64-bit words in the device's byte order (little-endian); [`Ring`](super::memory::Ring) loads and stores them. The write-back
-//! of a receive descriptor **replaces the address**, which is therefore written again each time.
+//! A [`DescRing`](crate::common::ring::DescRing) loads and stores the two words. The write-back of a receive descriptor **replaces the address**, so that
+//! the driver writes the address again each time.
 
-/// Two words of a descriptor, as a number: of the host's byte order.
-pub(super) type Words = [u64; 2];
+pub(super) use crate::common::ring::Words;
 
 /// What the device wrote back to a receive descriptor; read once, nothing of it believed.
 #[derive(Debug, Clone, Copy, Default)]

@@ -3,9 +3,11 @@
 //! The same steps are right on silicon and on QEMU, whose reset leaves some registers as they were: whatever the driver relies on is
 //! written.
 
-use super::config::{Config, Filter, Pauses};
-use super::memory::Ring;
+use super::config::{Config, Pauses};
+
 use super::regs::*;
+use crate::common::filter::{RxFilter, multicast_table};
+use crate::common::ring::DescRing;
 use std::time::Duration;
 use towpath_bus::{Mmio, Timeout};
 
@@ -49,8 +51,8 @@ pub(super) struct Place {
     len: u32,
 }
 
-impl From<&Ring> for Place {
-    fn from(ring: &Ring) -> Place {
+impl From<&DescRing> for Place {
+    fn from(ring: &DescRing) -> Place {
         Place { iova: ring.iova().get(), len: ring.len() }
     }
 }
@@ -214,24 +216,11 @@ fn filters<M: Mmio>(bar: &M, config: &Config, mac: [u8; 6]) {
         RAL.nth(i, 8).write(bar, 0);
         RAH.nth(i, 8).write(bar, 0);
     }
-    if let Filter::Groups(groups) = &config.filter {
-        let mut table = [0; 128];
-        for group in groups {
-            let (word, bit) = multicast(*group);
-            if let Some(word) = table.get_mut(word) {
-                *word |= bit;
-            }
-        }
-        for (i, word) in (0..).zip(table) {
+    if let RxFilter::Groups(groups) = &config.filter {
+        for (i, word) in (0..).zip(multicast_table(groups)) {
             MTA.nth(i, 4).write(bar, word);
         }
     }
-}
-
-/// Where a group is in the hash table: 12 bits of its address, from bit 36 on (RCTL.MO = 0).
-fn multicast(group: [u8; 6]) -> (usize, u32) {
-    let hash = (u32::from(group[4]) >> 4 | u32::from(group[5]) << 4) & 0xfff;
-    ((hash >> 5) as usize, 1 << (hash & 31))
 }
 
 /// Statistics are cleared by reading them (§4.6.8).
@@ -282,9 +271,9 @@ fn receive<M: Mmio>(bar: &M, config: &Config, layout: &Layout) {
         scaling(bar, &config.rss_key, layout.rx.len() as u32);
     }
     let filter = match config.filter {
-        Filter::Promiscuous => rctl::UNICAST_ALL | rctl::MULTICAST_ALL,
-        Filter::AllMulticast => rctl::MULTICAST_ALL,
-        Filter::Groups(_) => 0,
+        RxFilter::Promiscuous => rctl::UNICAST_ALL | rctl::MULTICAST_ALL,
+        RxFilter::AllMulticast => rctl::MULTICAST_ALL,
+        RxFilter::Groups(_) => 0,
     };
     let long = if config.is_jumbo() { rctl::LONG } else { 0 };
     let control = rctl::BROADCAST | rctl::STRIP_CRC | layout.buffer.bits | filter | long;
@@ -358,10 +347,5 @@ mod tests {
             let (rx, frame) = (receive_kb(&config) as usize * 1024, config.max_frame() + 4);
             assert!(rx >= frame && (PBA_TOTAL as usize * 1024 - rx) >= 2 * frame, "{mtu}: {rx}");
         }
-    }
-
-    #[test]
-    fn a_group_is_found_by_the_upper_bits_of_its_address() {
-        assert_eq!(multicast([1, 0, 0x5e, 0, 0, 0xfb]), (0xfb0 >> 5, 1 << 16));
     }
 }

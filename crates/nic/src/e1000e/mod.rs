@@ -38,27 +38,34 @@ mod device;
 #[cfg(test)]
 mod fake;
 mod init;
-mod memory;
 mod offload;
-mod queue;
+mod queue {
+    mod receive;
+    mod transmit;
+    pub use receive::E1000eRx;
+    pub(super) use receive::RxMake;
+    pub use transmit::E1000eTx;
+}
 mod regs;
 mod rx;
-mod slots;
 mod tag;
 mod tx;
-mod watch;
 
-pub use config::{Config, ConfigError, Copybreak, Filter, RingSize};
+pub use config::{Config, ConfigError, Copybreak, RingSize};
 #[doc(hidden)]
 pub use config::{Pauses, RecycleMode};
-pub use control::{Control, Faults, Link};
+pub use control::{Control, Faults};
 pub use queue::{E1000eRx, E1000eTx};
 pub use rx::RxCounts;
 
+pub use crate::common::filter::RxFilter;
+pub use crate::common::link::LinkStatus;
+
+use crate::common::pool::{DevicePoolError, device_pool};
+use crate::common::ring::DescRing;
 use control::Log;
 use device::Device;
 use init::{BufferSize, Layout, Place};
-use memory::{OwnPoolError, Ring};
 use queue::RxMake;
 use rx::{RxCore, RxParts};
 use std::borrow::Cow;
@@ -264,9 +271,9 @@ impl<B: Pci> Starter<'_, B> {
             floors: Floors { rx: 0, tx: queues * tx / 2 },
             ..PoolConfig::default()
         };
-        let own = memory::own_pool(&self.domain, config).map_err(|error| match error {
-            OwnPoolError::Map(source) => self.map_error(source),
-            OwnPoolError::Pool(source) => PortError::Pool { port: self.port.to_owned(), source },
+        let own = device_pool(&self.domain, config).map_err(|error| match error {
+            DevicePoolError::Map(source) => self.map_error(source),
+            DevicePoolError::Pool(source) => PortError::Pool { port: self.port.to_owned(), source },
         })?;
         self.own = Some(own);
         Ok(())
@@ -284,7 +291,7 @@ impl<B: Pci> Starter<'_, B> {
     fn rx(&self, queue: u16, buffer: BufferSize, log: Log) -> Result<RxCore<B::Dma>, PortError> {
         let buffers = self.buffers();
         let parts = RxParts {
-            ring: Ring::new(&self.domain, self.config.rx_ring.get()).map_err(|source| self.map_error(source))?,
+            ring: DescRing::new(&self.domain, self.config.rx_ring.get()).map_err(|source| self.map_error(source))?,
             mapper: self.mapper(self.config.rx_ring.get(), buffers.chunk())?,
             buffers: self.cache(buffers, Direction::Rx)?,
             copies: self.own.as_ref().map(|_| self.cache(&self.pool, Direction::Rx)).transpose()?,
@@ -296,7 +303,7 @@ impl<B: Pci> Starter<'_, B> {
     fn tx(&self, log: Log) -> Result<TxCore<B::Dma>, PortError> {
         let buffers = self.buffers();
         let parts = TxParts {
-            ring: Ring::new(&self.domain, self.config.tx_ring.get()).map_err(|source| self.map_error(source))?,
+            ring: DescRing::new(&self.domain, self.config.tx_ring.get()).map_err(|source| self.map_error(source))?,
             // Pieces of other ports' packets may be longer than chunks of this pool; the usual ones are not, and others are copied.
             mapper: self.mapper(self.config.tx_ring.get(), buffers.chunk().max(4096))?,
             cache: self.cache(buffers, Direction::Tx)?,
@@ -365,7 +372,7 @@ impl<B: Pci> Port for E1000e<B> {
         bus.set_master(true);
         init::program(&bar, &config, &layout);
         let device = Arc::new(Device::new(bus, bar, domain, config.clone(), layout, control));
-        device.look();
+        device.check_link();
         let tags = start.accept.has(Offloads::VLAN);
         let mut irqs = irqs.into_iter();
         let rx = (0..).zip(rx).map(|(number, (core, counters))| {

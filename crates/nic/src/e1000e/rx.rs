@@ -34,9 +34,10 @@ mod look;
 use super::config::{Config, RecycleMode};
 use super::control::Log;
 use super::descriptors::Received;
-use super::memory::Ring;
-use super::slots::{Slots, distance};
 use super::tag;
+use crate::common::ring::DescRing;
+use crate::common::ring::distance;
+use crate::common::slots::Slots;
 use buffers::Slot;
 use towpath_bus::{Dma, DmaMapper};
 use towpath_packet::{Batch, Cache, Checksum, Packet};
@@ -102,7 +103,7 @@ pub(super) struct Terms {
 
 /// The ring, the buffers in it, and where they come from.
 pub(super) struct RxCore<D: Dma> {
-    ring: Ring,
+    ring: DescRing,
     slots: Slots<Slot>,
     mapper: DmaMapper<D>,
     buffers: Cache,
@@ -132,7 +133,7 @@ pub(super) struct RxCore<D: Dma> {
 
 /// What a queue gets at its start.
 pub(super) struct RxParts<D: Dma> {
-    pub(super) ring: Ring,
+    pub(super) ring: DescRing,
     pub(super) mapper: DmaMapper<D>,
     pub(super) buffers: Cache,
     pub(super) copies: Option<Cache>,
@@ -170,7 +171,7 @@ impl<D: Dma> RxCore<D> {
         }
     }
 
-    pub(super) fn ring(&self) -> &Ring {
+    pub(super) fn ring(&self) -> &DescRing {
         &self.ring
     }
 
@@ -195,7 +196,7 @@ impl<D: Dma> RxCore<D> {
     #[inline]
     pub(super) fn receive(&mut self, out: &mut Batch, terms: Terms) -> (usize, u64) {
         let (copied, bytes) = self.copy_run(out, terms);
-        if self.scan == self.told || !Received::done(self.ring.report(self.scan)) {
+        if self.scan == self.told || !Received::done(self.ring.status(self.scan)) {
             return (copied, bytes);
         }
         let (others, more) = self.receive_any(out, terms);

@@ -207,7 +207,7 @@ fn a_device_that_was_taken_away_is_gone_and_what_it_could_reach_is_leaked() {
     let (mut queues, script, pool, control) = started(config());
     queues.rx[0].refill();
     script.dead.store(true, Relaxed);
-    turn(&mut queues, || control.link() == Link { up: false, speed: 1000, full_duplex: true });
+    turn(&mut queues, || control.link() == LinkStatus { up: false, speed: 1000, full_duplex: true });
     assert!(matches!(queues.rx[0].state(), State::Gone(_)));
     drop(queues);
     assert_eq!((control.faults().leaked, missing(&pool)), (79, 79));

@@ -25,9 +25,10 @@ mod write;
 use super::config::Config;
 use super::control::Log;
 use super::descriptors::{Context, Words};
-use super::memory::Ring;
 use super::offload::Abilities;
-use super::slots::{Slots, distance};
+use crate::common::ring::DescRing;
+use crate::common::ring::distance;
+use crate::common::slots::Slots;
 use std::collections::VecDeque;
 use take::Taken;
 use towpath_bus::{Dma, DmaMapper, Mapped};
@@ -46,7 +47,7 @@ struct Slot {
 
 /// The ring, the frames in it, and where copies come from.
 pub(super) struct TxCore<D: Dma> {
-    ring: Ring,
+    ring: DescRing,
     slots: Slots<Slot>,
     mapper: DmaMapper<D>,
     /// Where copies come from, and what has left goes to.
@@ -74,7 +75,7 @@ pub(super) struct TxCore<D: Dma> {
 
 /// What a queue gets at its start.
 pub(super) struct TxParts<D: Dma> {
-    pub(super) ring: Ring,
+    pub(super) ring: DescRing,
     pub(super) mapper: DmaMapper<D>,
     pub(super) cache: Cache,
     pub(super) copy_all: bool,
@@ -107,7 +108,7 @@ impl<D: Dma> TxCore<D> {
         }
     }
 
-    pub(super) fn ring(&self) -> &Ring {
+    pub(super) fn ring(&self) -> &DescRing {
         &self.ring
     }
 
@@ -152,7 +153,7 @@ impl<D: Dma> TxCore<D> {
             taken += 1;
         }
         for (packet, end) in batch.drain_front(taken).zip(&self.ends) {
-            match end.and_then(|end| self.slots.get(end)) {
+            match end.and_then(|end| self.slots.get_mut(end)) {
                 Some(slot) => slot.frame = Some(InFlight::<ToDevice>::post(packet)),
                 None => self.cache.free(packet),
             }

@@ -2,7 +2,7 @@
 
 use crate::require;
 use crate::rig::{Setup, frame, out, ring, sized, ways};
-use towpath_nic::e1000e::{Config, Filter};
+use towpath_nic::e1000e::{Config, RxFilter};
 use towpath_packet::Batch;
 use towpath_packet::port::{RxQueue, State, TxQueue, Wake};
 
@@ -174,8 +174,8 @@ fn what_is_for_others_is_received_as_the_filter_says() {
         to([1, 0, 0x5e, 0, 0, 0x16]),
         to([2, 0, 0, 0, 0, 9]),
     ];
-    let group = Filter::Groups(vec![[1, 0, 0x5e, 0, 0, 0xfb]]);
-    for (filter, wanted) in [(Filter::Promiscuous, 5), (Filter::AllMulticast, 4), (group, 3)] {
+    let group = RxFilter::Groups(vec![[1, 0, 0x5e, 0, 0, 0xfb]]);
+    for (filter, wanted) in [(RxFilter::Promiscuous, 5), (RxFilter::AllMulticast, 4), (group, 3)] {
         let setup = Setup::new(ways()[0]);
         let mut rig = Setup { config: Config { filter, ..setup.config }, ..setup }.start();
         rig.refill();

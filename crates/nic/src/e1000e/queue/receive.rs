@@ -1,11 +1,11 @@
 //! A receive queue: its core, its interrupt, and the looks that are not taken per packet.
 
 use super::super::control::{Control, Fault};
-use super::super::device::Device;
+use super::super::device::{Device, PhyWatch, QueueRing, add_rx_statistics};
 use super::super::regs::{ICR, IMC, IMS, QUEUE, RDT, cause};
 use super::super::rx::{RxCore, RxCounts, Terms};
-use super::super::watch::{self, PhyWatch, Watch};
-use super::Member;
+use crate::common::reset::QueueHandle;
+use crate::common::watch::Watchdog;
 use std::cell::Cell;
 use std::sync::Arc;
 use towpath_bus::{Irq, Pci};
@@ -17,12 +17,12 @@ pub struct E1000eRx<B: Pci> {
     // Empty only while the queue is being dropped.
     core: Option<RxCore<B::Dma>>,
     bar: B::Bar,
-    member: Member<B>,
+    handle: QueueHandle<Device<B>>,
     control: Control,
     number: u32,
     counters: Arc<Counters>,
     tags: bool,
-    watch: Watch,
+    watchdog: Watchdog,
     phy: PhyWatch,
     suspected: bool,
     last: u64,
@@ -51,14 +51,14 @@ impl<B: Pci> E1000eRx<B> {
             number,
             counters,
             tags,
-            watch: Watch::new(&device.config),
+            watchdog: Watchdog::new(device.config.stall),
             phy: PhyWatch::default(),
             suspected: false,
             last: 0,
             irq,
             armed: Cell::new(false),
             own_pool,
-            member: Member::new(device),
+            handle: QueueHandle::new(device),
         }
     }
 
@@ -74,8 +74,8 @@ impl<B: Pci> E1000eRx<B> {
 
     #[inline]
     fn runs(&mut self) -> bool {
-        let E1000eRx { member, core, suspected, .. } = self;
-        member.runs(|| {
+        let E1000eRx { handle, core, suspected, .. } = self;
+        handle.runs(|| {
             core.iter_mut().for_each(RxCore::restart);
             *suspected = false;
         })
@@ -83,12 +83,12 @@ impl<B: Pci> E1000eRx<B> {
 
     /// Looks at what need not be looked at per packet.
     #[cold]
-    fn look(&mut self) {
-        self.member.device().look();
+    fn watch(&mut self) {
+        self.handle.device().check_link();
         if self.number == 0 {
-            watch::receive_statistics(&self.bar, &self.counters);
+            add_rx_statistics(&self.bar, &self.counters);
             if self.phy.is_stuck(&self.bar) {
-                self.member.ask_reset();
+                self.handle.request_reset();
             }
         }
         let Some(core) = &mut self.core else { return };
@@ -104,7 +104,7 @@ impl<B: Pci> E1000eRx<B> {
             self.suspected = false;
             self.control.fault(Fault::OutOfOrder);
             self.counters.failed(1);
-            self.member.ask_reset();
+            self.handle.request_reset();
         }
     }
 
@@ -130,10 +130,10 @@ impl<B: Pci> RxQueue for E1000eRx<B> {
         let (packets, bytes) = core.receive(out, terms);
         if packets > 0 {
             self.counters.moved(packets as u64, bytes);
-            self.member.moved(packets as u64);
+            self.handle.moved(packets as u64);
         }
-        if self.watch.is_due(packets == 0) {
-            self.look();
+        if self.watchdog.is_due(packets == 0) {
+            self.watch();
         }
         packets
     }
@@ -163,7 +163,7 @@ impl<B: Pci> RxQueue for E1000eRx<B> {
     }
 
     fn state(&self) -> State {
-        self.member.state()
+        self.handle.device().state()
     }
 
     /// Unmasks the queue's interrupt; the worker looks once more before it waits, so that what came in between is not missed.
@@ -171,7 +171,7 @@ impl<B: Pci> RxQueue for E1000eRx<B> {
         let starved = self.core.as_ref().is_none_or(RxCore::is_starved);
         match self.irq.as_ref().and_then(Irq::fd) {
             // Without buffers there will be no interrupt, and someone has to try to get some.
-            Some(fd) if !starved && self.member.is_running() => {
+            Some(fd) if !starved && self.handle.is_running() => {
                 self.armed.set(true);
                 // What came before is known, or found by that look.
                 ICR.write(&self.bar, cause::RX_QUEUE_0 << self.number);
@@ -190,7 +190,7 @@ impl<B: Pci> RxQueue for E1000eRx<B> {
 impl<B: Pci> Drop for E1000eRx<B> {
     fn drop(&mut self) {
         if let Some(core) = self.core.take() {
-            self.member.leave_rx(core);
+            self.handle.leave(QueueRing::Rx(Box::new(core)));
         }
     }
 }

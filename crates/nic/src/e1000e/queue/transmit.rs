@@ -1,11 +1,11 @@
 //! A transmit queue: its core, its doorbells, and the watch over what does not come back.
 
 use super::super::control::{Control, Fault};
-use super::super::device::Device;
+use super::super::device::{Device, QueueRing, add_tx_statistics};
 use super::super::regs::{FLUSH_PARTIAL, QUEUE, TDT, TIDV, status};
 use super::super::tx::TxCore;
-use super::super::watch::{self, Stall, Verdict, Watch};
-use super::Member;
+use crate::common::reset::QueueHandle;
+use crate::common::watch::{HangState, HangWatch, Watchdog};
 use std::sync::Arc;
 use towpath_bus::{DmaCounts, Pci};
 use towpath_packet::port::{State, TxQueue};
@@ -16,13 +16,13 @@ pub struct E1000eTx<B: Pci> {
     // Empty only while the queue is being dropped.
     core: Option<TxCore<B::Dma>>,
     bar: B::Bar,
-    member: Member<B>,
+    handle: QueueHandle<Device<B>>,
     control: Control,
     number: u32,
     counters: Arc<Counters>,
     offloads: Offloads,
-    watch: Watch,
-    stall: Stall,
+    watchdog: Watchdog,
+    hang: HangWatch,
     done: u64,
 }
 
@@ -41,10 +41,10 @@ impl<B: Pci> E1000eTx<B> {
             number,
             counters,
             offloads,
-            watch: Watch::new(&device.config),
-            stall: Stall::new(),
+            watchdog: Watchdog::new(device.config.stall),
+            hang: HangWatch::new(),
             done: 0,
-            member: Member::new(device),
+            handle: QueueHandle::new(device),
         }
     }
 
@@ -60,11 +60,11 @@ impl<B: Pci> E1000eTx<B> {
 
     #[inline]
     fn runs(&mut self) -> bool {
-        let E1000eTx { member, core, control, stall, .. } = self;
-        member.runs(|| {
+        let E1000eTx { handle, core, control, hang, .. } = self;
+        handle.runs(|| {
             let reason = if control.link_is_up() { DropReason::Refused } else { DropReason::LinkDown };
             core.iter_mut().for_each(|core| core.restart(reason));
-            stall.forget();
+            hang.restart();
         })
     }
 
@@ -98,24 +98,24 @@ impl<B: Pci> E1000eTx<B> {
 
     /// Looks at what need not be looked at per packet: whether frames wait for too long.
     #[cold]
-    fn look(&mut self) {
-        let word = self.member.device().look();
+    fn watch(&mut self) {
+        let word = self.handle.device().check_link();
         if self.number == 0 {
-            watch::transmit_statistics(&self.bar, &self.counters);
+            add_tx_statistics(&self.bar, &self.counters);
         }
         let Some(core) = &mut self.core else { return };
         let pending = core.pending();
         if pending == 0 {
             core.idle();
         }
-        let verdict = self.stall.judge(self.done, pending, self.member.device().config.stall);
-        if verdict == Verdict::Fine {
+        let state = self.hang.check(self.done, pending, self.handle.device().config.stall);
+        if state == HangState::Fine {
             return;
         }
-        if word & status::TX_OFF != 0 && word & status::LINK_UP != 0 && self.stall.pause() {
+        if word & status::TX_OFF != 0 && word & status::LINK_UP != 0 && self.hang.excuse_pause() {
             return;
         }
-        if verdict == Verdict::Suspect {
+        if state == HangState::Suspect {
             // Reports may be waiting for more of them.
             TIDV.nth(self.number, QUEUE).write(&self.bar, FLUSH_PARTIAL);
             return;
@@ -125,8 +125,8 @@ impl<B: Pci> E1000eTx<B> {
             self.control.fault(Fault::Hang);
             self.counters.failed(1);
         }
-        self.stall.forget();
-        self.member.ask_reset();
+        self.hang.restart();
+        self.handle.request_reset();
     }
 }
 
@@ -155,9 +155,9 @@ impl<B: Pci> TxQueue for E1000eTx<B> {
         let done = core.reclaim();
         let idle = done == 0;
         self.done += done as u64;
-        self.member.moved(done as u64);
-        if self.watch.is_due(idle) {
-            self.look();
+        self.handle.moved(done as u64);
+        if self.watchdog.is_due(idle) {
+            self.watch();
         }
         done
     }
@@ -180,7 +180,7 @@ impl<B: Pci> TxQueue for E1000eTx<B> {
     }
 
     fn state(&self) -> State {
-        self.member.state()
+        self.handle.device().state()
     }
 
     fn counters(&self) -> &Arc<Counters> {
@@ -191,7 +191,7 @@ impl<B: Pci> TxQueue for E1000eTx<B> {
 impl<B: Pci> Drop for E1000eTx<B> {
     fn drop(&mut self) {
         if let Some(core) = self.core.take() {
-            self.member.leave_tx(core);
+            self.handle.leave(QueueRing::Tx(Box::new(core)));
         }
     }
 }

@@ -2,8 +2,9 @@
 
 use super::super::control::{Fault, Log};
 use super::super::descriptors;
-use super::super::slots::{Slots, ahead, distance, next};
 use super::{ANNOUNCE, Begun, RxCore};
+use crate::common::ring::{ahead, distance, next};
+use crate::common::slots::Slots;
 use towpath_bus::{Dma, DmaMapper, Mapped};
 use towpath_packet::{Cache, FromDevice, InFlight};
 
@@ -31,7 +32,7 @@ impl<D: Dma> RxCore<D> {
         let ring = &self.ring;
         let (mut filled, mut news) = (0, distance(self.told, self.fill, len));
         while filled < unwritten {
-            let Some(slot) = self.slots.get(self.fill) else { break };
+            let Some(slot) = self.slots.get_mut(self.fill) else { break };
             if slot.mapped.is_none() && !prepare(slot, &mut self.buffers, &mut self.mapper, &self.log) {
                 break;
             }
@@ -134,7 +135,7 @@ impl<D: Dma> RxCore<D> {
 impl Slots<Slot> {
     /// What the device said it wrote to a buffer that is not a frame's last.
     pub(super) fn said(&mut self, at: u32) -> usize {
-        self.get(at).map_or(0, |slot| usize::from(slot.said))
+        self.get_mut(at).map_or(0, |slot| usize::from(slot.said))
     }
 }
 
@@ -148,7 +149,7 @@ pub(super) fn unmap<D: Dma>(
     len: usize,
     log: &Log,
 ) -> bool {
-    let Some(slot) = slots.get(at) else { return false };
+    let Some(slot) = slots.get_mut(at) else { return false };
     let Some(mapped) = slot.mapped.take() else { return slot.buffer.is_some() };
     mapper.sync_for_cpu(&mapped, len);
     if mapper.unmap(mapped).is_ok() {

@@ -6,8 +6,8 @@
 
 use super::super::config::{ETHERNET, RecycleMode};
 use super::super::descriptors::{self, Received};
-use super::super::slots::next;
 use super::{RxCore, Terms, describe};
+use crate::common::ring::next;
 use towpath_bus::Dma;
 use towpath_packet::Batch;
 
@@ -24,11 +24,11 @@ impl<D: Dma> RxCore<D> {
         let (len, room, told, mut at) = (self.ring.len(), out.room(), self.told, self.clean);
         let copies = self.copies.as_mut().unwrap_or(&mut self.buffers);
         while packets < room && at != told {
-            let Some(said) = Received::new(self.ring.report(at), || self.ring.first(at)) else { break };
+            let Some(said) = Received::new(self.ring.status(at), || self.ring.first(at)) else { break };
             if !small.contains(&said.len()) || !said.ends() || said.is_broken() {
                 break;
             }
-            let Some(slot) = self.slots.get(at) else { break };
+            let Some(slot) = self.slots.get_mut(at) else { break };
             let (Some(buffer), Some(mapped)) = (&slot.buffer, &slot.mapped) else { break };
             let Some(mut packet) = copies.alloc() else { break };
             self.mapper.sync_for_cpu(mapped, said.len());

@@ -2,9 +2,9 @@
 
 use super::super::config::RecycleMode;
 use super::super::control::Fault;
-use super::super::slots::next;
 use super::buffers::unmap;
 use super::{Frame, RxCore, Terms, describe};
+use crate::common::ring::next;
 use towpath_bus::Dma;
 use towpath_packet::{Batch, Packet};
 
@@ -66,7 +66,7 @@ impl<D: Dma> RxCore<D> {
         let mut packet = self.targets.pop()?;
         let (ring, mut at, mut left) = (self.ring.len(), frame.first, frame.len as usize);
         for i in 0..frame.descriptors {
-            let slot = self.slots.get(at)?;
+            let slot = self.slots.get_mut(at)?;
             let said = if i + 1 == frame.descriptors { left } else { usize::from(slot.said).min(left) };
             let buffer = slot.buffer.as_ref()?;
             if let Some(mapped) = &slot.mapped {
@@ -89,7 +89,7 @@ impl<D: Dma> RxCore<D> {
     #[inline]
     fn hand_on(&mut self, frame: &Frame) -> Option<Packet> {
         if frame.descriptors == 1 {
-            let buffer = self.slots.get(frame.first)?.buffer.take()?;
+            let buffer = self.slots.get_mut(frame.first)?.buffer.take()?;
             self.counts.handed += 1;
             let packet = buffer.complete(frame.len as usize);
             // Whoever gets it looks at its headers next.
@@ -104,7 +104,7 @@ impl<D: Dma> RxCore<D> {
         let (ring, mut at, mut left) = (self.ring.len(), frame.first, frame.len as usize);
         let mut whole: Option<Packet> = None;
         for i in 0..frame.descriptors {
-            let slot = self.slots.get(at)?;
+            let slot = self.slots.get_mut(at)?;
             let said = if i + 1 == frame.descriptors { left } else { usize::from(slot.said).min(left) };
             at = next(at, ring);
             left -= said;

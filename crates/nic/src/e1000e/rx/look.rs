@@ -3,9 +3,9 @@
 use super::super::config::{ETHERNET, RecycleMode};
 use super::super::control::Fault;
 use super::super::descriptors::Received;
-use super::super::slots::next;
 use super::buffers::unmap;
 use super::{Begun, Frame, MAX_CHAIN, RxCore};
+use crate::common::ring::next;
 use towpath_bus::Dma;
 
 impl<D: Dma> RxCore<D> {
@@ -19,7 +19,7 @@ impl<D: Dma> RxCore<D> {
         let (begin, mut completed) = (self.clean, 0);
         while frames < room && self.scan != self.told {
             let at = self.scan;
-            let Some(said) = Received::new(self.ring.report(at), || self.ring.first(at)) else { break };
+            let Some(said) = Received::new(self.ring.status(at), || self.ring.first(at)) else { break };
             self.scan = next(at, len);
             completed += 1;
             if self.mode == RecycleMode::UnmapFirst {
@@ -36,7 +36,7 @@ impl<D: Dma> RxCore<D> {
                 begun.bad = true;
             }
             if !said.ends() {
-                if let Some(slot) = self.slots.get(at) {
+                if let Some(slot) = self.slots.get_mut(at) {
                     slot.said = said.len().min(self.buffer_size) as u16;
                 }
                 if begun.descriptors >= MAX_CHAIN && !self.discarding {
@@ -95,12 +95,12 @@ impl<D: Dma> RxCore<D> {
     /// Whether a descriptor came back before the one that is next: a device that does so has lost count.
     pub(in super::super) fn is_out_of_order(&self) -> bool {
         let (len, ring) = (self.ring.len(), &self.ring);
-        if self.scan == self.told || Received::done(ring.report(self.scan)) {
+        if self.scan == self.told || Received::done(ring.status(self.scan)) {
             return false;
         }
         let mut at = next(self.scan, len);
         while at != self.told {
-            if Received::done(ring.report(at)) {
+            if Received::done(ring.status(at)) {
                 return true;
             }
             at = next(at, len);

@@ -2,8 +2,8 @@
 
 use super::super::control::{Control, Faults};
 use super::super::fake::{FakeDma, Script};
-use super::super::slots::next;
 use super::*;
+use crate::common::ring::next;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use towpath_bus::{DmaPolicy, Domain, Flush};
@@ -39,7 +39,7 @@ fn bench_with(policy: DmaPolicy, config: Config, capacity: usize) -> Bench {
     domain.register(pool.region().unwrap()).unwrap();
     let control = Control::new(&config);
     let parts = RxParts {
-        ring: Ring::new(&domain, RING).unwrap(),
+        ring: DescRing::new(&domain, RING).unwrap(),
         mapper: DmaMapper::new(&domain, RING, 2048).unwrap(),
         buffers: pool.cache(Direction::Rx).unwrap(),
         copies: None,

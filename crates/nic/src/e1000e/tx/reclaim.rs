@@ -2,8 +2,8 @@
 
 use super::super::control::{Fault, Log};
 use super::super::descriptors::tx;
-use super::super::slots::next;
 use super::TxCore;
+use crate::common::ring::next;
 use towpath_bus::Dma;
 use towpath_packet::{Batch, DropReason, InFlight, ToDevice};
 
@@ -13,7 +13,7 @@ impl<D: Dma> TxCore<D> {
     pub(in super::super) fn reclaim(&mut self) -> usize {
         let mut until = None;
         while let Some(&at) = self.reports.front() {
-            if self.ring.report(at) & tx::DONE == 0 {
+            if self.ring.status(at) & tx::DONE == 0 {
                 break;
             }
             self.reports.pop_front();
@@ -31,7 +31,7 @@ impl<D: Dma> TxCore<D> {
         let len = self.ring.len();
         let mut lost = false;
         while self.clean != until {
-            if let Some(slot) = self.slots.get(self.clean) {
+            if let Some(slot) = self.slots.get_mut(self.clean) {
                 if let Some(mapped) = slot.mapped.take() {
                     lost |= self.mapper.unmap(mapped).is_err();
                 }

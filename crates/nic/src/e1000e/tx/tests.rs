@@ -3,8 +3,8 @@
 use super::super::control::Control;
 use super::super::descriptors::tx;
 use super::super::fake::{FakeDma, Script};
-use super::super::slots::next;
 use super::*;
+use crate::common::ring::next;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use towpath_bus::{DmaPolicy, Domain, Flush};
@@ -33,7 +33,7 @@ fn bench_with(policy: DmaPolicy, config: Config) -> Bench {
     domain.register(pool.region().unwrap()).unwrap();
     let control = Control::new(&config);
     let parts = TxParts {
-        ring: Ring::new(&domain, RING).unwrap(),
+        ring: DescRing::new(&domain, RING).unwrap(),
         mapper: DmaMapper::new(&domain, RING, 4096).unwrap(),
         cache: pool.cache(Direction::Tx).unwrap(),
         copy_all: false,
@@ -68,7 +68,7 @@ impl Bench {
     }
 
     fn words(&self, index: u32) -> Words {
-        [self.core.ring.first(index), self.core.ring.report(index)]
+        [self.core.ring.first(index), self.core.ring.status(index)]
     }
 
     /// The device sends all that was announced, and reports where it was asked to.
@@ -246,7 +246,7 @@ fn a_checksum_that_the_device_would_not_find_is_completed_here() {
     packet.set_csum(Checksum::Partial { start: 50 + 34, offset: 6 });
     assert_eq!(b.send(packet), 1);
     assert_eq!(b.words(0)[1] & tx::L4_CSUM, 0);
-    let packet = b.core.slots.get(0).unwrap().frame.take().unwrap().complete();
+    let packet = b.core.slots.get_mut(0).unwrap().frame.take().unwrap().complete();
     let mut expected = bytes.clone();
     towpath_wire::checksum::complete_partial(&mut expected, 84, 6).unwrap();
     assert_eq!(packet.to_vec(), expected);
@@ -283,7 +283,7 @@ fn a_super_packet_has_its_headers_and_a_little_payload_in_the_first_descriptor()
         assert_ne!(first & tx::SEGMENT, 0);
         assert_eq!(first & tx::IP_CSUM != 0, kind == GsoKind::Tcp4);
         let last = before_tail(&b);
-        let packet = b.core.slots.get(last).unwrap().frame.take().unwrap().complete();
+        let packet = b.core.slots.get_mut(last).unwrap().frame.take().unwrap().complete();
         let sent = packet.to_vec();
         let sum = &sent[l4 + 16..l4 + 18];
         let expected = if kind == GsoKind::Tcp4 {

@@ -3,8 +3,8 @@
 use super::super::control::Fault;
 use super::super::descriptors::{Command, Context, MAX_PIECE, Words, tx};
 use super::super::offload::Plan;
-use super::super::slots::next;
 use super::TxCore;
+use crate::common::ring::next;
 use towpath_bus::{Dma, MapError, Mapped};
 use towpath_packet::{Chunk, Packet};
 
@@ -30,7 +30,7 @@ impl<D: Dma> TxCore<D> {
         for chunk in packet.chunks() {
             match self.mapper.map_to_device(chunk) {
                 Ok(mapped) => {
-                    let Some(slot) = self.slots.get(at) else { return Err(Unmappable::Later) };
+                    let Some(slot) = self.slots.get_mut(at) else { return Err(Unmappable::Later) };
                     slot.mapped = Some(mapped);
                 }
                 Err(error) => return Err(self.undo(first, at, error)),
@@ -58,7 +58,7 @@ impl<D: Dma> TxCore<D> {
 
     /// Writes the descriptors of one piece of a packet, mapped by the slot of the first of them.
     fn write_chunk(&mut self, chunk: Chunk<'_>, command: Command, is_last: bool) {
-        let Some(slot) = self.slots.get(self.tail) else { return };
+        let Some(slot) = self.slots.get_mut(self.tail) else { return };
         let Some(mapped) = slot.mapped.take() else { return };
         self.mapper.sync_for_device(&mapped, chunk.len());
         let (iova, mut mapped) = (mapped.iova(), Some(mapped));
@@ -79,7 +79,7 @@ impl<D: Dma> TxCore<D> {
     #[inline]
     fn put(&mut self, words: Words, mapped: Option<Mapped>) {
         self.ring.store(self.tail, words);
-        if let Some(slot) = self.slots.get(self.tail) {
+        if let Some(slot) = self.slots.get_mut(self.tail) {
             slot.mapped = mapped;
         }
         self.tail = next(self.tail, self.ring.len());
@@ -111,7 +111,7 @@ impl<D: Dma> TxCore<D> {
     fn undo(&mut self, first: u32, failed: u32, error: MapError) -> Unmappable {
         let (len, mut at) = (self.ring.len(), first);
         while at != failed {
-            if let Some(mapped) = self.slots.get(at).and_then(|slot| slot.mapped.take()) {
+            if let Some(mapped) = self.slots.get_mut(at).and_then(|slot| slot.mapped.take()) {
                 // If it stays within reach the device can read these bytes, but no descriptor tells it to.
                 let _ = self.mapper.unmap(mapped);
             }

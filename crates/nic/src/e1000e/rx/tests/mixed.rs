@@ -38,8 +38,8 @@ impl Bench {
         let mut at = self.device;
         while at != self.tail {
             let expected =
-                self.core.slots.get(at).and_then(|slot| slot.mapped.as_ref()).map(|mapped| mapped.iova().get());
-            assert_eq!((Some(self.core.ring.first(at)), self.core.ring.report(at)), (expected, 0), "descriptor {at}");
+                self.core.slots.get_mut(at).and_then(|slot| slot.mapped.as_ref()).map(|mapped| mapped.iova().get());
+            assert_eq!((Some(self.core.ring.first(at)), self.core.ring.status(at)), (expected, 0), "descriptor {at}");
             at = next(at, RING);
         }
     }

@@ -1,39 +1,42 @@
-//! How many packets one doorbell announces, and the handle that changes it while a port runs.
+//! How many packets one doorbell announces, and the handle that changes this number while a port
+//! runs.
 //!
-//! Every driver here stages packets and announces them by full batches; what is less than a batch at the end of a burst goes with the
-//! burst. The discipline is explained in `docs/batching.md`.
+//! Every driver in this crate stages packets and announces full batches. The rest of a burst, less
+//! than a batch, is announced at the end of the burst. `docs/batching.md` explains the discipline.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use towpath_packet::port::{ControlError, PortControl, Setting};
 
-/// Packets that are announced together: 1 to 127, the most that the signed byte of a K3 ring's doorbell can say.
+/// The number of packets that are announced together: 1 to 127, the largest number in the signed
+/// byte of a K3 ring's doorbell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BatchSize(u8);
 
 impl BatchSize {
-    /// The most.
+    /// 127 packets.
     pub const MAX: BatchSize = BatchSize(127);
 
-    /// `n` packets, if that is 1 to 127.
+    /// `n` packets; `None` unless `n` is 1 to 127.
     pub const fn new(n: u8) -> Option<BatchSize> {
         if n >= 1 && n <= 127 { Some(BatchSize(n)) } else { None }
     }
 
-    /// As a number.
+    /// The number.
     pub const fn get(self) -> u8 {
         self.0
     }
 }
 
 impl Default for BatchSize {
-    /// 32: eight packets a doorbell already save most of the writes, and beyond 64 there is little left to save.
+    /// 32: eight packets a doorbell save most of the writes already, and more than 64 save little
+    /// more.
     fn default() -> BatchSize {
         BatchSize(32)
     }
 }
 
-/// Changes the batch size of one port while it runs; a clone is another handle of the same.
+/// Changes the batch size of one port while it runs. A clone is another handle to the same size.
 #[derive(Debug, Clone)]
 pub struct Batching(Arc<AtomicU8>);
 
@@ -42,12 +45,12 @@ impl Batching {
         Batching(Arc::new(AtomicU8::new(size.0)))
     }
 
-    /// Sets it; the queues follow with their next packet.
+    /// Sets the size; the queues use it from their next packet on.
     pub fn resize(&self, size: BatchSize) {
         self.0.store(size.0, Ordering::Relaxed);
     }
 
-    /// What it is.
+    /// The size.
     #[inline]
     pub fn get(&self) -> BatchSize {
         BatchSize(self.0.load(Ordering::Relaxed))
