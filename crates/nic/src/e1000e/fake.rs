@@ -1,5 +1,5 @@
-//! A device that does only what a test tells it to: registers that remember, memory under its own address, mappings that are counted
-//! and fail on request. The descriptors are written by the test.
+//! A device that does only what a test tells it to: registers that remember, memory under its own
+//! address, mappings that are counted and fail on request. The descriptors are written by the test.
 
 use super::regs::{CTRL, EECD, EECD_AUTO_READ_DONE, RAH, RAH_VALID, RAL, STATUS, ctrl, status};
 use std::collections::HashMap;

@@ -3,7 +3,7 @@
 use super::super::control::{Control, Faults};
 use super::super::fake::{FakeDma, Script};
 use super::*;
-use crate::common::ring::next;
+use crate::common::ring::{distance, next};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use towpath_bus::{DmaPolicy, Domain, Flush};
@@ -18,7 +18,7 @@ const END: u64 = 2;
 const BROKEN: u64 = 0x0100_0000;
 
 struct Bench {
-    core: RxCore<FakeDma>,
+    ring: RxRing<FakeDma>,
     script: Arc<Script>,
     pool: Pool,
     control: Control,
@@ -41,12 +41,12 @@ fn bench_with(policy: DmaPolicy, config: Config, capacity: usize) -> Bench {
     let parts = RxParts {
         ring: DescRing::new(&domain, RING).unwrap(),
         mapper: DmaMapper::new(&domain, RING, 2048).unwrap(),
-        buffers: pool.cache(Direction::Rx).unwrap(),
-        copies: None,
+        cache: pool.cache(Direction::Rx).unwrap(),
+        copy_cache: None,
         buffer_size: 1920,
     };
-    let core = RxCore::new(parts, &config, 0, Log::new(&control));
-    Bench { core, script, pool, control, out: Batch::new(), batch: 64, tail: 0, announced: Vec::new(), device: 0 }
+    let ring = RxRing::new(parts, &config, 0, FaultLog::new(&control));
+    Bench { ring, script, pool, control, out: Batch::new(), batch: 64, tail: 0, announced: Vec::new(), device: 0 }
 }
 
 fn bench(policy: DmaPolicy) -> Bench {
@@ -56,7 +56,7 @@ fn bench(policy: DmaPolicy) -> Bench {
 impl Bench {
     fn refill(&mut self) -> usize {
         let (tail, announced) = (&mut self.tail, &mut self.announced);
-        self.core.refill(self.batch, |index| {
+        self.ring.buffers.refill(self.batch, |index| {
             announced.push(distance(*tail, index, RING));
             *tail = index;
         })
@@ -64,12 +64,12 @@ impl Bench {
 
     /// The device writes a descriptor back.
     fn write(&mut self, len: u64, status: u64) {
-        self.core.ring.store(self.device, [0, len << 32 | status]);
+        self.ring.buffers.ring.store(self.device, [0, len << 32 | status]);
         self.device = next(self.device, RING);
     }
 
     fn receive(&mut self, copybreak: usize) -> usize {
-        self.core.receive(&mut self.out, Terms { copybreak, tags: true }).0
+        self.ring.receive(&mut self.out, BurstOptions { copybreak, keep_tags: true }).0
     }
 
     fn drain(&mut self) {
@@ -89,7 +89,7 @@ impl Bench {
     /// Ends it; buffers that are missing from the pool.
     fn end(mut self) -> usize {
         self.drain();
-        self.core.release();
+        self.ring.release();
         let stats = self.pool.stats();
         stats.capacity - stats.home
     }
@@ -141,7 +141,7 @@ fn a_copied_frame_costs_two_syncs_and_no_mapping() {
         b.drain();
         b.refill();
     }
-    let counts = b.core.counts();
+    let counts = b.ring.counts();
     assert_eq!((counts.maps, counts.unmaps, counts.flushes), (80, 0, 0), "each slot has been filled once");
     assert_eq!((counts.syncs_for_cpu, counts.syncs_for_device), (100, 100));
     assert_eq!((counts.copies, counts.recycled, counts.handed), (100, 100, 0));
@@ -158,7 +158,7 @@ fn a_frame_that_is_handed_on_costs_one_unmapping_and_one_mapping_and_a_burst_one
     assert_eq!(b.receive(256), 10);
     assert_eq!(b.mapped(), 69);
     b.refill();
-    let counts = b.core.counts();
+    let counts = b.ring.counts();
     assert_eq!((counts.maps, counts.unmaps, counts.flushes, counts.handed, counts.copies), (89, 10, 1, 10, 0));
     assert_eq!(b.end(), 0);
 }
@@ -173,7 +173,7 @@ fn the_old_way_maps_and_unmaps_every_buffer_whatever_becomes_of_it() {
     assert_eq!(b.receive(2048), 2);
     assert_eq!(b.mapped(), 76);
     b.refill();
-    let counts = b.core.counts();
+    let counts = b.ring.counts();
     assert_eq!((counts.maps, counts.unmaps, counts.flushes, counts.copies), (82, 3, 1, 2));
     assert_eq!((counts.syncs_for_cpu, counts.syncs_for_device), (3, 0));
     assert_eq!(b.end(), 0);
@@ -188,7 +188,7 @@ fn without_protection_nothing_is_mapped_by_either_way() {
         b.write(1500, DONE | END);
         assert_eq!(b.receive(256), 2);
         b.refill();
-        let counts = b.core.counts();
+        let counts = b.ring.counts();
         assert_eq!((counts.maps, counts.unmaps, counts.flushes, counts.copies, counts.handed), (0, 0, 0, 1, 1));
         assert_eq!(b.end(), 0);
     }
@@ -207,7 +207,7 @@ fn broken_frames_and_parts_of_endless_ones_go_back_without_a_mapping() {
     b.write(1000, DONE | END);
     b.write(60, DONE | END);
     assert_eq!(b.receive(0), 1, "what follows the end of the endless frame is received");
-    let (counts, faults) = (b.core.counts(), b.faults());
+    let (counts, faults) = (b.ring.counts(), b.faults());
     assert_eq!((counts.unmaps, counts.recycled), (1, 72));
     assert_eq!((faults.broken_frames, faults.endless_frames), (1, 1));
     assert_eq!(b.end(), 0);
@@ -257,7 +257,7 @@ fn without_a_buffer_for_the_copy_the_frame_itself_is_handed_on() {
         b.write(64, DONE | END);
     }
     assert_eq!(b.receive(2048), 3);
-    let counts = b.core.counts();
+    let counts = b.ring.counts();
     assert_eq!((counts.copies, counts.handed, counts.unmaps), (0, 3, 3));
     assert_eq!(b.end(), 0);
 }
@@ -296,7 +296,7 @@ fn a_long_frame_becomes_a_chain_and_waits_for_its_end() {
     b.write(0, DONE);
     b.write(1920, DONE);
     assert_eq!(b.receive(0), 0);
-    assert_eq!(b.core.counts().unmaps, 0, "a frame that has begun keeps its buffers");
+    assert_eq!(b.ring.counts().unmaps, 0, "a frame that has begun keeps its buffers");
     b.write(60, DONE | END);
     assert_eq!(b.receive(0), 1);
     let packet = b.out.pop().unwrap();
@@ -308,13 +308,13 @@ fn a_long_frame_becomes_a_chain_and_waits_for_its_end() {
 #[test]
 fn a_chain_below_the_threshold_is_copied_into_one_buffer() {
     let mut b = bench_with(STRICT, Config { mtu: 9000, ..Config::default() }, 1024);
-    b.core.buffer_size = 1024;
+    b.ring.buffer_size = 1024;
     b.refill();
     b.write(1024, DONE);
     b.write(300, DONE | END);
     assert_eq!(b.receive(16384), 1);
     let packet = b.out.pop().unwrap();
-    assert_eq!((packet.len(), packet.frags(), b.core.counts().unmaps), (1324, 0, 0));
+    assert_eq!((packet.len(), packet.frags(), b.ring.counts().unmaps), (1324, 0, 0));
     drop(packet);
     assert_eq!(b.end(), 0);
 }
@@ -347,12 +347,12 @@ fn a_descriptor_that_was_not_announced_is_not_looked_at() {
 fn a_descriptor_that_comes_back_before_its_turn_is_noticed() {
     let mut b = bench(STRICT);
     b.refill();
-    assert!(!b.core.is_out_of_order());
+    assert!(!b.ring.buffers.is_out_of_order());
     b.device = 5;
     b.write(100, DONE | END);
     assert_eq!(b.receive(0), 0);
-    assert!(b.core.is_out_of_order());
-    b.core.restart();
+    assert!(b.ring.buffers.is_out_of_order());
+    b.ring.restart();
     assert_eq!(b.mapped(), 79, "buffers stay mapped over a reset");
     b.device = 0;
     assert_eq!(b.refill(), 79);
@@ -365,8 +365,8 @@ fn a_descriptor_that_comes_back_before_its_turn_is_noticed() {
 fn a_device_that_may_go_on_writing_keeps_its_buffers_for_ever() {
     let mut b = bench(STRICT);
     b.refill();
-    let Bench { core, pool, control, .. } = b;
-    core.abandon();
+    let Bench { ring, pool, control, .. } = b;
+    ring.abandon();
     assert_eq!(control.faults().leaked, 79);
     assert_eq!(pool.stats().capacity - pool.stats().home, 79);
 }
@@ -380,7 +380,7 @@ fn tails_are_announced_by_batches_unless_the_device_runs_dry() {
         b.write(64, DONE | END);
         b.receive(256);
         b.drain();
-        b.core.refill(64, |_| told += 1);
+        b.ring.buffers.refill(64, |_| told += 1);
     }
     assert_eq!(told, 4);
     assert_eq!(b.end(), 0);

@@ -1,4 +1,5 @@
-//! Frames that are copied, handed on, broken and of several buffers, in any order: what the device finds in its descriptors.
+//! Frames that are copied, handed on, broken and of several buffers, in any order: what the device
+//! finds in its descriptors.
 
 use super::*;
 use proptest::prelude::*;
@@ -33,13 +34,23 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 impl Bench {
-    /// The descriptors that the device has, from the one that is next: each has its slot's buffer and says nothing yet.
+    /// The descriptors that the device has, from the one that is next: each has its slot's buffer
+    /// and says nothing yet.
     fn check(&mut self) {
         let mut at = self.device;
         while at != self.tail {
-            let expected =
-                self.core.slots.get_mut(at).and_then(|slot| slot.mapped.as_ref()).map(|mapped| mapped.iova().get());
-            assert_eq!((Some(self.core.ring.first(at)), self.core.ring.status(at)), (expected, 0), "descriptor {at}");
+            let expected = self
+                .ring
+                .buffers
+                .slots
+                .get_mut(at)
+                .and_then(|slot| slot.mapped.as_ref())
+                .map(|mapped| mapped.iova().get());
+            assert_eq!(
+                (Some(self.ring.buffers.ring.first(at)), self.ring.buffers.ring.status(at)),
+                (expected, 0),
+                "descriptor {at}"
+            );
             at = next(at, RING);
         }
     }
@@ -61,7 +72,7 @@ impl Bench {
                 self.refill();
             }
             Step::Restart => {
-                self.core.restart();
+                self.ring.restart();
                 (self.device, self.tail) = (0, 0);
             }
         }

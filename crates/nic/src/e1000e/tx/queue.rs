@@ -1,9 +1,9 @@
-//! A transmit queue: its core, its doorbells, and the watch over what does not come back.
+//! A transmit queue as a port's: its ring, its doorbells and its watchdog.
 
 use super::super::control::{Control, Fault};
 use super::super::device::{Device, QueueRing, add_tx_statistics};
 use super::super::regs::{FLUSH_PARTIAL, QUEUE, TDT, TIDV, status};
-use super::super::tx::TxCore;
+use super::TxRing;
 use crate::common::reset::QueueHandle;
 use crate::common::watch::{HangState, HangWatch, Watchdog};
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use towpath_packet::{Batch, Counters, DropReason, Offloads};
 
 /// A transmit queue.
 pub struct E1000eTx<B: Pci> {
-    // Empty only while the queue is being dropped.
-    core: Option<TxCore<B::Dma>>,
+    // `None` only while the queue is dropped.
+    ring: Option<TxRing<B::Dma>>,
     bar: B::Bar,
     handle: QueueHandle<Device<B>>,
     control: Control,
@@ -23,19 +23,19 @@ pub struct E1000eTx<B: Pci> {
     offloads: Offloads,
     watchdog: Watchdog,
     hang: HangWatch,
-    done: u64,
+    completed: u64,
 }
 
 impl<B: Pci> E1000eTx<B> {
     pub(in super::super) fn new(
         device: Arc<Device<B>>,
-        core: TxCore<B::Dma>,
+        ring: TxRing<B::Dma>,
         number: u32,
         counters: Arc<Counters>,
         offloads: Offloads,
     ) -> E1000eTx<B> {
         E1000eTx {
-            core: Some(core),
+            ring: Some(ring),
             bar: device.bar.clone(),
             control: device.control.clone(),
             number,
@@ -43,7 +43,7 @@ impl<B: Pci> E1000eTx<B> {
             offloads,
             watchdog: Watchdog::new(device.config.stall),
             hang: HangWatch::new(),
-            done: 0,
+            completed: 0,
             handle: QueueHandle::new(device),
         }
     }
@@ -53,31 +53,32 @@ impl<B: Pci> E1000eTx<B> {
         self.control.clone()
     }
 
-    /// What was done with buffers.
+    /// What the queue has done with buffers.
     pub fn dma_counts(&self) -> DmaCounts {
-        self.core.as_ref().map(TxCore::dma_counts).unwrap_or_default()
+        self.ring.as_ref().map(TxRing::dma_counts).unwrap_or_default()
     }
 
     #[inline]
     fn runs(&mut self) -> bool {
-        let E1000eTx { handle, core, control, hang, .. } = self;
+        let E1000eTx { handle, ring, control, hang, .. } = self;
         handle.runs(|| {
             let reason = if control.link_is_up() { DropReason::Refused } else { DropReason::LinkDown };
-            core.iter_mut().for_each(|core| core.restart(reason));
+            ring.iter_mut().for_each(|ring| ring.restart(reason));
             hang.restart();
         })
     }
 
-    /// Writes descriptors, and announces each full batch of them; returns how many packets were taken.
+    /// Writes descriptors, and announces each full batch of them; returns how many packets were
+    /// taken.
     #[inline]
     fn stage(&mut self, batch: &mut Batch) -> usize {
         let (size, mut taken) = (self.control.batch(), 0);
-        while let Some(core) = &mut self.core
+        while let Some(ring) = &mut self.ring
             && !batch.is_empty()
         {
-            let n = core.send(batch, size.saturating_sub(core.staged()) as usize);
+            let n = ring.send(batch, size.saturating_sub(ring.staged()) as usize);
             taken += n;
-            if core.staged() >= size {
+            if ring.staged() >= size {
                 self.announce();
             } else if n == 0 {
                 break;
@@ -86,29 +87,29 @@ impl<B: Pci> E1000eTx<B> {
         taken
     }
 
-    /// Tells the device of everything that it does not know of.
+    /// Announces all descriptors that are written.
     #[inline]
     fn announce(&mut self) {
-        let Some(core) = &mut self.core else { return };
-        if let Some(index) = core.announce() {
+        let Some(ring) = &mut self.ring else { return };
+        if let Some(index) = ring.announce() {
             TDT.nth(self.number, QUEUE).write(&self.bar, index);
             self.counters.called(1);
         }
     }
 
-    /// Looks at what need not be looked at per packet: whether frames wait for too long.
+    /// The watchdog's task: link, statistics, and frames that hang.
     #[cold]
     fn watch(&mut self) {
         let word = self.handle.device().check_link();
         if self.number == 0 {
             add_tx_statistics(&self.bar, &self.counters);
         }
-        let Some(core) = &mut self.core else { return };
-        let pending = core.pending();
+        let Some(ring) = &mut self.ring else { return };
+        let pending = ring.pending();
         if pending == 0 {
-            core.idle();
+            ring.idle();
         }
-        let state = self.hang.check(self.done, pending, self.handle.device().config.stall);
+        let state = self.hang.check(self.completed, pending, self.handle.device().config.stall);
         if state == HangState::Fine {
             return;
         }
@@ -116,12 +117,12 @@ impl<B: Pci> E1000eTx<B> {
             return;
         }
         if state == HangState::Suspect {
-            // Reports may be waiting for more of them.
+            // Write-backs may wait for more descriptors to fill their block.
             TIDV.nth(self.number, QUEUE).write(&self.bar, FLUSH_PARTIAL);
             return;
         }
         if self.control.link_is_up() {
-            // It does not go on, or does not report: for us that is the same.
+            // The device does not send, or does not write back: the driver can't tell which.
             self.control.fault(Fault::Hang);
             self.counters.failed(1);
         }
@@ -138,7 +139,7 @@ impl<B: Pci> TxQueue for E1000eTx<B> {
         }
         let mut taken = self.stage(batch);
         if !batch.is_empty() {
-            // There is no room: the device gets what there is, and what it has reported in the meantime makes some.
+            // The ring is full: announces what is written, and frees what was sent meanwhile.
             self.announce();
             self.reclaim();
             taken += self.stage(batch);
@@ -151,15 +152,14 @@ impl<B: Pci> TxQueue for E1000eTx<B> {
         if !self.runs() {
             return 0;
         }
-        let Some(core) = &mut self.core else { return 0 };
-        let done = core.reclaim();
-        let idle = done == 0;
-        self.done += done as u64;
-        self.handle.moved(done as u64);
-        if self.watchdog.is_due(idle) {
+        let Some(ring) = &mut self.ring else { return 0 };
+        let completed = ring.reclaim();
+        self.completed += completed as u64;
+        self.handle.moved(completed as u64);
+        if self.watchdog.is_due(completed == 0) {
             self.watch();
         }
-        done
+        completed
     }
 
     #[inline]
@@ -176,7 +176,7 @@ impl<B: Pci> TxQueue for E1000eTx<B> {
 
     #[inline]
     fn pending(&self) -> usize {
-        self.core.as_ref().map_or(0, TxCore::pending)
+        self.ring.as_ref().map_or(0, TxRing::pending)
     }
 
     fn state(&self) -> State {
@@ -190,8 +190,8 @@ impl<B: Pci> TxQueue for E1000eTx<B> {
 
 impl<B: Pci> Drop for E1000eTx<B> {
     fn drop(&mut self) {
-        if let Some(core) = self.core.take() {
-            self.handle.leave(QueueRing::Tx(Box::new(core)));
+        if let Some(ring) = self.ring.take() {
+            self.handle.leave(QueueRing::Tx(Box::new(ring)));
         }
     }
 }

@@ -1,9 +1,9 @@
-//! A receive queue: its core, its interrupt, and the looks that are not taken per packet.
+//! A receive queue as a port's: its ring, its interrupt and its watchdog.
 
 use super::super::control::{Control, Fault};
 use super::super::device::{Device, PhyWatch, QueueRing, add_rx_statistics};
 use super::super::regs::{ICR, IMC, IMS, QUEUE, RDT, cause};
-use super::super::rx::{RxCore, RxCounts, Terms};
+use super::{BurstOptions, RxCounts, RxRing};
 use crate::common::reset::QueueHandle;
 use crate::common::watch::Watchdog;
 use std::cell::Cell;
@@ -14,47 +14,47 @@ use towpath_packet::{Batch, Counters, Offloads, Pool};
 
 /// A receive queue.
 pub struct E1000eRx<B: Pci> {
-    // Empty only while the queue is being dropped.
-    core: Option<RxCore<B::Dma>>,
+    // `None` only while the queue is dropped.
+    ring: Option<RxRing<B::Dma>>,
     bar: B::Bar,
     handle: QueueHandle<Device<B>>,
     control: Control,
     number: u32,
     counters: Arc<Counters>,
-    tags: bool,
+    keep_tags: bool,
     watchdog: Watchdog,
     phy: PhyWatch,
-    suspected: bool,
-    last: u64,
+    out_of_order: bool,
+    last_completed: u64,
     irq: Option<B::Irq>,
     armed: Cell<bool>,
     own_pool: Option<Pool>,
 }
 
-/// What a receive queue is made of.
-pub(in super::super) struct RxMake<B: Pci> {
-    pub(in super::super) core: RxCore<B::Dma>,
+/// The parts of a receive queue.
+pub(in super::super) struct RxQueueParts<B: Pci> {
+    pub(in super::super) ring: RxRing<B::Dma>,
     pub(in super::super) number: u32,
     pub(in super::super) counters: Arc<Counters>,
-    pub(in super::super) tags: bool,
+    pub(in super::super) keep_tags: bool,
     pub(in super::super) irq: Option<B::Irq>,
     pub(in super::super) own_pool: Option<Pool>,
 }
 
 impl<B: Pci> E1000eRx<B> {
-    pub(in super::super) fn new(device: Arc<Device<B>>, make: RxMake<B>) -> E1000eRx<B> {
-        let RxMake { core, number, counters, tags, irq, own_pool } = make;
+    pub(in super::super) fn new(device: Arc<Device<B>>, parts: RxQueueParts<B>) -> E1000eRx<B> {
+        let RxQueueParts { ring, number, counters, keep_tags, irq, own_pool } = parts;
         E1000eRx {
-            core: Some(core),
+            ring: Some(ring),
             bar: device.bar.clone(),
             control: device.control.clone(),
             number,
             counters,
-            tags,
+            keep_tags,
             watchdog: Watchdog::new(device.config.stall),
             phy: PhyWatch::default(),
-            suspected: false,
-            last: 0,
+            out_of_order: false,
+            last_completed: 0,
             irq,
             armed: Cell::new(false),
             own_pool,
@@ -67,21 +67,21 @@ impl<B: Pci> E1000eRx<B> {
         self.control.clone()
     }
 
-    /// What was done with buffers.
+    /// What the queue has done with buffers.
     pub fn counts(&self) -> RxCounts {
-        self.core.as_ref().map(RxCore::counts).unwrap_or_default()
+        self.ring.as_ref().map(RxRing::counts).unwrap_or_default()
     }
 
     #[inline]
     fn runs(&mut self) -> bool {
-        let E1000eRx { handle, core, suspected, .. } = self;
+        let E1000eRx { handle, ring, out_of_order, .. } = self;
         handle.runs(|| {
-            core.iter_mut().for_each(RxCore::restart);
-            *suspected = false;
+            ring.iter_mut().for_each(RxRing::restart);
+            *out_of_order = false;
         })
     }
 
-    /// Looks at what need not be looked at per packet.
+    /// The watchdog's task: link, statistics, PHY, and descriptors out of order.
     #[cold]
     fn watch(&mut self) {
         self.handle.device().check_link();
@@ -91,24 +91,23 @@ impl<B: Pci> E1000eRx<B> {
                 self.handle.request_reset();
             }
         }
-        let Some(core) = &mut self.core else { return };
-        let completed = core.counts().completed;
-        if std::mem::replace(&mut self.last, completed) != completed {
-            self.suspected = false;
+        let Some(ring) = &mut self.ring else { return };
+        let completed = ring.counts().completed;
+        if std::mem::replace(&mut self.last_completed, completed) != completed {
+            self.out_of_order = false;
             return;
         }
-        core.idle();
-        if !core.is_out_of_order() {
-            self.suspected = false;
-        } else if std::mem::replace(&mut self.suspected, true) {
-            self.suspected = false;
+        ring.buffers.idle();
+        let suspected = std::mem::replace(&mut self.out_of_order, ring.buffers.is_out_of_order());
+        if suspected && self.out_of_order {
+            self.out_of_order = false;
             self.control.fault(Fault::OutOfOrder);
             self.counters.failed(1);
             self.handle.request_reset();
         }
     }
 
-    /// The interrupt that was asked for has been waited for.
+    /// Masks the interrupt that was armed: its wait is over.
     #[cold]
     fn disarm(&mut self) {
         self.armed.set(false);
@@ -125,9 +124,9 @@ impl<B: Pci> RxQueue for E1000eRx<B> {
         if !self.runs() {
             return 0;
         }
-        let terms = Terms { copybreak: self.control.copybreak() as usize, tags: self.tags };
-        let Some(core) = &mut self.core else { return 0 };
-        let (packets, bytes) = core.receive(out, terms);
+        let options = BurstOptions { copybreak: self.control.copybreak() as usize, keep_tags: self.keep_tags };
+        let Some(ring) = &mut self.ring else { return 0 };
+        let (packets, bytes) = ring.receive(out, options);
         if packets > 0 {
             self.counters.moved(packets as u64, bytes);
             self.handle.moved(packets as u64);
@@ -146,16 +145,16 @@ impl<B: Pci> RxQueue for E1000eRx<B> {
         if self.armed.get() {
             self.disarm();
         }
-        let Some(core) = &mut self.core else { return 0 };
+        let Some(ring) = &mut self.ring else { return 0 };
         let (bar, counters, tail) = (&self.bar, &self.counters, RDT.nth(self.number, QUEUE));
-        core.refill(self.control.batch(), |index| {
+        ring.buffers.refill(self.control.batch(), |index| {
             tail.write(bar, index);
             counters.called(1);
         })
     }
 
     fn set_rx_offloads(&mut self, accept: Offloads) {
-        self.tags = accept.has(Offloads::VLAN);
+        self.keep_tags = accept.has(Offloads::VLAN);
     }
 
     fn own_pool(&self) -> Option<Pool> {
@@ -166,14 +165,15 @@ impl<B: Pci> RxQueue for E1000eRx<B> {
         self.handle.device().state()
     }
 
-    /// Unmasks the queue's interrupt; the worker looks once more before it waits, so that what came in between is not missed.
+    /// Unmasks the queue's interrupt. The worker polls once more before it waits, so that no frame
+    /// that came meanwhile is missed.
     fn wake(&self) -> Wake {
-        let starved = self.core.as_ref().is_none_or(RxCore::is_starved);
+        let starved = self.ring.as_ref().is_none_or(|ring| ring.buffers.is_starved());
         match self.irq.as_ref().and_then(Irq::fd) {
-            // Without buffers there will be no interrupt, and someone has to try to get some.
+            // Without buffers no interrupt comes, and the worker has to try to refill.
             Some(fd) if !starved && self.handle.is_running() => {
                 self.armed.set(true);
-                // What came before is known, or found by that look.
+                // Causes from before are known, or that poll finds their frames.
                 ICR.write(&self.bar, cause::RX_QUEUE_0 << self.number);
                 IMS.write(&self.bar, cause::RX_QUEUE_0 << self.number);
                 Wake::Fd(fd)
@@ -189,8 +189,8 @@ impl<B: Pci> RxQueue for E1000eRx<B> {
 
 impl<B: Pci> Drop for E1000eRx<B> {
     fn drop(&mut self) {
-        if let Some(core) = self.core.take() {
-            self.handle.leave(QueueRing::Rx(Box::new(core)));
+        if let Some(ring) = self.ring.take() {
+            self.handle.leave(QueueRing::Rx(Box::new(ring)));
         }
     }
 }
