@@ -5,10 +5,7 @@ use crate::{cpsw, nic};
 use std::sync::Arc;
 use towpath_bus::qtest::QtestBus;
 use towpath_bus::vfio::VfioBus;
-use towpath_datapath::lane::{LaneRx, Steer};
-use towpath_datapath::ports::{fault, generator, null, packet, pcap, tun, veth, xdp};
-use towpath_datapath::sock;
-use towpath_datapath::uri::Uri;
+use towpath_engine::lane::{LaneRx, Steer};
 use towpath_model::cpsw::CpswBus;
 use towpath_model::e1000e::ModelBus;
 use towpath_nic::cpsw::CpswPort;
@@ -17,6 +14,9 @@ use towpath_packet::port::{
     ExtBufGauge, Info, Port, PortControl, PortError, Queues, RxQueue, Start, State, TxLayout, TxQueue, Wake,
 };
 use towpath_packet::{Batch, Counters, Offloads, Pool};
+use towpath_ports::sock;
+use towpath_ports::uri::Uri;
+use towpath_ports::{fault, generator, null, packet, pcap, tun, veth, xdp};
 
 /// What a port is opened for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
