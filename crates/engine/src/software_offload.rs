@@ -165,9 +165,12 @@ impl Finisher {
             Err(_) => {
                 // No headroom: the addresses and the tag get a chunk of their own.
                 let Some(mut head) = self.cache.alloc() else { return Err((DropReason::NoBuffer, packet)) };
-                let Ok(to) = head.push_back(header.len()) else { return Err((DropReason::NoBuffer, packet)) };
-                to.copy_from_slice(&header);
-                carry_over(&packet, &mut head, TAG as u16);
+                let room = head.set_headroom(TAG).and_then(|()| head.push_back(ADDRESSES).map(drop));
+                head.copy_metadata_from(&packet);
+                if room.and_then(|()| head.push_front(TAG).map(drop)).is_err() {
+                    return Err((DropReason::NoBuffer, packet));
+                }
+                head.linear_mut().copy_from_slice(&header);
                 packet.pull_front(ADDRESSES);
                 if let Err(packet) = head.append(packet) {
                     return Err((DropReason::Offload, packet));
@@ -249,18 +252,14 @@ impl Finisher {
             let Some((mut segment, offload)) = self.write_segment(&mut split, len) else {
                 return Written { written, lost: split.packets() as u64 };
             };
-            if let gro::Checksum::Partial { start, offset } = offload.checksum
-                && let Ok(offset) = u8::try_from(offset)
-            {
-                segment.set_csum(Checksum::Partial { start, offset });
-            }
-            segment.set_vlan(of.vlan());
-            segment.set_timestamp(of.timestamp());
-            let (port, queue) = of.ingress();
-            segment.set_ingress(port, queue);
-            if let Some(hash) = of.flow_hash() {
-                segment.set_flow_hash(hash);
-            }
+            segment.copy_metadata_from(of);
+            segment.set_gso(None);
+            segment.set_csum(match offload.checksum {
+                gro::Checksum::Partial { start, offset } => {
+                    u8::try_from(offset).map_or(Checksum::Unknown, |offset| Checksum::Partial { start, offset })
+                }
+                gro::Checksum::Verified | gro::Checksum::Unverified => Checksum::Unknown,
+            });
             self.ready.push_back(segment);
             written += 1;
         }
@@ -293,21 +292,6 @@ impl std::fmt::Debug for Finisher {
 struct Written {
     written: u64,
     lost: u64,
-}
-
-/// Copies to `to`, which gets `shift` bytes more in front, what `from` asks for and what is known of it.
-pub(crate) fn carry_over(from: &Packet, to: &mut Packet, shift: u16) {
-    to.set_gso(from.gso());
-    to.set_csum(match from.csum() {
-        Checksum::Partial { start, offset } => Checksum::Partial { start: start.saturating_add(shift), offset },
-        csum => csum,
-    });
-    to.set_timestamp(from.timestamp());
-    let (port, queue) = from.ingress();
-    to.set_ingress(port, queue);
-    if let Some(hash) = from.flow_hash() {
-        to.set_flow_hash(hash);
-    }
 }
 
 #[cfg(test)]

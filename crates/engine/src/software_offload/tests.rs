@@ -122,6 +122,29 @@ fn a_tag_beside_the_packet_goes_behind_the_addresses() {
 }
 
 #[test]
+fn a_tag_in_a_super_packet_moves_what_its_offloads_point_to() {
+    for headroom in [true, false] {
+        let (_pool, mut f) = setup();
+        let mut p = super_packet(&mut f, 3000, 1000);
+        let (before, start) = (p.gso().unwrap().hdr_len, 34);
+        if !headroom {
+            assert!(p.linear().len() >= 14);
+            let mut tight = f.cache().alloc().unwrap();
+            tight.set_headroom(0).unwrap();
+            tight.push_back(54).unwrap().copy_from_slice(&p.to_vec()[..54]);
+            tight.copy_metadata_from(&p);
+            p.pull_front(54);
+            tight.append(p).unwrap();
+            p = tight;
+        }
+        p.set_vlan(Some(Vlan { tci: 5, service: false }));
+        let out = run(&mut f, p, Offloads::CSUM.with(Offloads::TSO4));
+        assert_eq!((out.len(), out[0].gso().unwrap().hdr_len), (1, before + 4), "headroom {headroom}");
+        assert_eq!(out[0].csum(), Checksum::Partial { start: start + 4, offset: 16 }, "headroom {headroom}");
+    }
+}
+
+#[test]
 fn a_super_packet_with_a_tag_is_cut_into_tagged_segments() {
     let (_pool, mut f) = setup();
     let mut p = super_packet(&mut f, 3000, 1000);

@@ -6,7 +6,7 @@ use crate::vnet::VnetHeader;
 use std::io::IoSliceMut;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use towpath_packet::port::{Info, PortError, RxQueue, State, Wake};
+use towpath_packet::port::{Info, PortError, RxMemory, RxQueue, State, Wake};
 use towpath_packet::{Batch, Counters, DropReason, Packet, Pool, Vlan};
 use towpath_sys::af_packet::Socket;
 use towpath_sys::netdev::Link;
@@ -172,8 +172,8 @@ impl RxQueue for PacketRx {
         packets as usize
     }
 
-    fn own_pool(&self) -> Option<Pool> {
-        Some(self.landing.own_pool())
+    fn memory(&self) -> RxMemory {
+        RxMemory::own_pool(self.landing.own_pool())
     }
 
     fn state(&self) -> State {

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, IoSliceMut, Read};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use towpath_packet::port::{PortError, RxQueue, State, Wake};
+use towpath_packet::port::{PortError, RxMemory, RxQueue, State, Wake};
 use towpath_packet::{Batch, Counters, DropReason, Offloads, Pool};
 use towpath_sys::netdev::Link;
 
@@ -147,8 +147,8 @@ impl RxQueue for TunRx {
         self.settle(Some(accept));
     }
 
-    fn own_pool(&self) -> Option<Pool> {
-        Some(self.landing.own_pool())
+    fn memory(&self) -> RxMemory {
+        RxMemory::own_pool(self.landing.own_pool())
     }
 
     fn state(&self) -> State {
