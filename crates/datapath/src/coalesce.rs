@@ -21,7 +21,6 @@ use towpath_packet::{Batch, Cache, Counters, Offloads, Packet};
 mod chain;
 
 pub use chain::Chain;
-pub(crate) use chain::gro_offload;
 
 /// Packets after which a busy ingress is flushed, as if it had been emptied: it bounds what the first of them waits.
 const BUDGET: usize = 512;
@@ -85,7 +84,7 @@ impl Coalescer {
     pub fn new(config: &CoalesceConfig, layer: Layer, can: Offloads, counters: Arc<Counters>) -> Coalescer {
         let flows = 2048;
         let config_of_engine = gro::Config {
-            link: if layer == Layer::Ip { gro::Link::Ip } else { gro::Link::Ethernet },
+            link: layer.into(),
             flows,
             max_size: config.max_size,
             udp: config.mode == Mode::On || can.has(Offloads::USO),

@@ -12,12 +12,14 @@
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 
+use towpath_wire::offload::LinkKind;
+
 use crate::alone::Window;
 use crate::auto::Auto;
 use crate::finish::finish;
 use crate::join::{Joined, MAX_IP, append_foretold, begin, join};
 use crate::key::{Common, Hasher};
-use crate::layout::{Link, Unknown};
+use crate::layout::Unknown;
 use crate::mask::Masks;
 use crate::rules::{self, First, Shaped};
 use crate::segment::{Segment, Sink};
@@ -36,7 +38,7 @@ const DISTANCE: usize = 8;
 #[derive(Clone, Debug)]
 pub struct Config {
     /// What packets begin with.
-    pub link: Link,
+    pub link: LinkKind,
     /// Flows that can be held at a time, rounded up to a power of two, at most 32768.
     pub flows: usize,
     /// Largest aggregate, as its (outer) IP header says: up to 65535. Above that, up to 524280, for
@@ -59,7 +61,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            link: Link::Ethernet,
+            link: LinkKind::Ethernet,
             flows: 2048,
             max_size: MAX_IP,
             max_packets: 128,
@@ -131,8 +133,8 @@ impl<S: Segment> Gro<S> {
         }
         let before = self.stats.merged;
         let packets = match self.config.link {
-            Link::Ethernet => self.take_batch::<14>(burst.into_iter(), now, out),
-            Link::Ip => self.take_batch::<0>(burst.into_iter(), now, out),
+            LinkKind::Ethernet => self.take_batch::<14>(burst.into_iter(), now, out),
+            LinkKind::Ip => self.take_batch::<0>(burst.into_iter(), now, out),
         };
         self.settle_batch(packets, before, out);
     }
@@ -205,8 +207,8 @@ impl<S: Segment> Gro<S> {
     pub fn push(&mut self, packet: S, now: u64, out: &mut impl Sink<S>) {
         self.stats.packets += 1;
         match self.config.link {
-            Link::Ethernet => self.push_later::<14>(packet, now, out),
-            Link::Ip => self.push_later::<0>(packet, now, out),
+            LinkKind::Ethernet => self.push_later::<14>(packet, now, out),
+            LinkKind::Ip => self.push_later::<0>(packet, now, out),
         }
     }
 

@@ -48,14 +48,12 @@ mod segment;
 mod shape;
 mod stats;
 mod table;
-mod virtio;
 
 pub use auto::Auto;
 pub use gro::{Config, Gro};
-pub use gso::{Checksums, Cuts, GsoError, MAX_UDP_SEGMENTS, MIN_TCP_SIZE, Split, complete};
-pub use layout::Link;
+pub use gso::{Checksums, Cuts, GsoError, MIN_TCP_SIZE, Split, complete};
 pub use linear::Linear;
-pub use offload::{Checksum, Gso, GsoKind, Offload, Tunnel, TunnelKind};
+pub use offload::{Offload, Tunnel, TunnelKind};
 pub use segment::{Appended, Segment, Sink};
 pub use stats::{Flush, Stats};
-pub use virtio::VIRTIO_HEADER;
+pub use towpath_wire::offload::{Checksum, Gso, GsoKind, LinkKind, MAX_UDP_SEGMENTS};

@@ -57,7 +57,7 @@ impl Mask {
         let mut rest = Bits([0; MAX_TEMPLATE]);
         rest.0.iter_mut().take(layout.header.into()).for_each(|bits| *bits = 0xff);
         rest.clear_ipv4(layout.l3, layout.v6);
-        rest.clear(l4 + layout.checksum_offset(), 2);
+        rest.clear(l4 + u16::from(layout.checksum_offset()), 2);
         if !layout.udp {
             rest.clear(l4 + 4, 4);
         }

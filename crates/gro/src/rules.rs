@@ -7,6 +7,7 @@
 //! Headers are compared as a whole by [`crate::mask::Bits::same`]. What it leaves out is looked at here.
 
 use towpath_wire::checksum::{VALID, add};
+use towpath_wire::offload::Checksum;
 
 use crate::bytes::{array, be16, be32, sum, u8_at};
 use crate::fixup;
@@ -14,7 +15,6 @@ use crate::gso::MIN_TCP_SIZE;
 use crate::key::{Common, is_v6};
 use crate::layout::{Layout, Outer, PORT_GENEVE, PORT_VXLAN, TCP, UDP};
 use crate::mask::{MAX_TEMPLATE, Mask};
-use crate::offload::Checksum;
 use crate::segment::Segment;
 use crate::shape::Shape;
 use crate::stats::Flush;
@@ -166,7 +166,7 @@ pub(crate) fn foretold<const L3: usize, S: Segment>(
     }
     match offload.checksum {
         Checksum::Verified => Some(None),
-        Checksum::Unverified => Some(Some(header_sum(flow, b, len))),
+        Checksum::Unknown => Some(Some(header_sum(flow, b, len))),
         partial => verify(partial, b, len, &flow.shape.layout()).ok(),
     }
 }
@@ -210,7 +210,7 @@ fn verify(checksum: Checksum, b: &[u8], len: usize, layout: &Layout) -> Result<O
         Checksum::Partial { start, offset } if (start, offset) == (layout.l4, layout.checksum_offset()) => Ok(None),
         Checksum::Partial { .. } => Err(Flush::Checksum),
         // Everything under the checksum but the payload.
-        Checksum::Unverified => Ok(Some(add(sum(b, layout.l4.into(), layout.header.into()), pseudo(b, len, layout)))),
+        Checksum::Unknown => Ok(Some(add(sum(b, layout.l4.into(), layout.header.into()), pseudo(b, len, layout)))),
     }
 }
 
@@ -276,7 +276,7 @@ pub(crate) fn is_right<S: Segment>(packet: &S, layout: &Layout) -> bool {
     let transport = || match packet.offload().checksum {
         Checksum::Verified => true,
         Checksum::Partial { start, offset } => (start, offset) == (layout.l4, layout.checksum_offset()),
-        Checksum::Unverified => sums(packet, layout),
+        Checksum::Unknown => sums(packet, layout),
     };
     ip(layout.v6, layout.l3) && (layout.outer == Outer::None || tunnel()) && transport()
 }

@@ -188,7 +188,7 @@ mod tests {
             assert!(follows(shape, &held, &held));
             assert!(!follows(shape, &held, &held[..held.len() - 1]), "too short");
             let rest = masks.get(at.pack()).rest.bytes(at.header.into());
-            let checksum = usize::from(at.l4 + at.checksum_offset());
+            let checksum = usize::from(at.l4) + usize::from(at.checksum_offset());
             for bit in 0..held.len() * 8 {
                 let mut b = held.clone();
                 b[bit / 8] ^= 1 << (bit % 8);

@@ -8,7 +8,7 @@ use common::chain::Chain;
 use common::reference::{Fault, Packet, Reference, identity};
 use common::{ACK, CWR, Carrier, FIN, L4, PSH, RST, SYN, Spec, URG, check, in_tunnel, tcp, udp, v4, v6};
 use proptest::prelude::*;
-use towpath_gro::{Checksum, Checksums, Config, Gro, Linear, Link, Offload, Segment, Split};
+use towpath_gro::{Checksum, Checksums, Config, Gro, Linear, LinkKind, Offload, Segment, Split};
 
 /// What happens next on a flow.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +60,7 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 /// Flows of every kind; those with the same number differ in one thing only.
-fn flow(kind: usize, link: Link) -> Spec {
+fn flow(kind: usize, link: LinkKind) -> Spec {
     let carriers = [
         Carrier::Ip,
         Carrier::Vxlan { vni: 1, checksum: false },
@@ -78,7 +78,7 @@ fn flow(kind: usize, link: Link) -> Spec {
         5 => udp(v6(), 0).with(|s| s.ports.0 += 2),
         6 => tcp(v6(), 0).with(|s| (s.ports.0, s.ip.options) = (7, vec![1, 4, 0, 0, 0, 0])),
         _ => tcp(v4(), 0)
-            .with(|s| s.tags = if link == Link::Ethernet { vec![(0x88a8, 3), (0x8100, 4)] } else { vec![] })
+            .with(|s| s.tags = if link == LinkKind::Ethernet { vec![(0x88a8, 3), (0x8100, 4)] } else { vec![] })
             .with(|s| s.ports.1 = 9),
     };
     let spec = spec.with(|s| s.link = link);
@@ -100,7 +100,7 @@ enum Step {
 }
 
 /// The events of flows as packets, in the order they come.
-fn story(link: Link, kinds: &[usize], size: usize, events: &[(usize, Event, bool)]) -> Vec<(u64, Step)> {
+fn story(link: LinkKind, kinds: &[usize], size: usize, events: &[(usize, Event, bool)]) -> Vec<(u64, Step)> {
     let mut flows: Vec<Spec> =
         kinds.iter().map(|k| flow(*k, link)).map(|s| Spec { payload: vec![1; size], ..s }).collect();
     let mut steps = vec![];
@@ -127,7 +127,7 @@ fn story(link: Link, kinds: &[usize], size: usize, events: &[(usize, Event, bool
             Event::Ttl => packet.ip.ttl ^= 3,
             Event::Tos => packet.ip.tos ^= 3,
             Event::Df => packet.ip.df ^= !packet.ip.v6,
-            Event::Mac => packet.mac ^= if link == Link::Ethernet { 3 } else { 0 },
+            Event::Mac => packet.mac ^= if link == LinkKind::Ethernet { 3 } else { 0 },
             Event::Label => packet.ip.label ^= u32::from(packet.ip.v6),
             Event::Ack => {
                 if let L4::Tcp { ack, .. } = &mut packet.l4 {
@@ -187,11 +187,11 @@ fn story(link: Link, kinds: &[usize], size: usize, events: &[(usize, Event, bool
 }
 
 fn offload(packet: &Packet) -> Offload {
-    let checksum = if packet.trusted { Checksum::Verified } else { Checksum::Unverified };
-    Offload { checksum, gso: None }
+    let checksum = if packet.trusted { Checksum::Verified } else { Checksum::Unknown };
+    Offload::new(checksum, None)
 }
 
-fn config(link: Link) -> Config {
+fn config(link: LinkKind) -> Config {
     Config { link, seed: 1, ..Config::default() }
 }
 
@@ -220,7 +220,7 @@ fn run_chained(config: Config, steps: &[(u64, Step)]) -> Vec<(Vec<u8>, Offload)>
 }
 
 /// Per flow, the packets in order, segmented again if need be.
-fn delivered(link: Link, out: &[(Vec<u8>, Offload)]) -> Vec<Vec<u8>> {
+fn delivered(link: LinkKind, out: &[(Vec<u8>, Offload)]) -> Vec<Vec<u8>> {
     let mut packets = vec![];
     for (bytes, offload) in out {
         if offload.gso.is_none() {
@@ -237,8 +237,8 @@ fn delivered(link: Link, out: &[(Vec<u8>, Offload)]) -> Vec<Vec<u8>> {
     packets
 }
 
-fn steps() -> impl Strategy<Value = (Link, Vec<(u64, Step)>)> {
-    let link = prop_oneof![Just(Link::Ethernet), Just(Link::Ip)];
+fn steps() -> impl Strategy<Value = (LinkKind, Vec<(u64, Step)>)> {
+    let link = prop_oneof![Just(LinkKind::Ethernet), Just(LinkKind::Ip)];
     let events = prop::collection::vec((0..4usize, event(), any::<bool>()), 1..60);
     (link, prop::collection::vec(0..64usize, 1..4), 1..300usize, events)
         .prop_map(|(link, kinds, size, events)| (link, story(link, &kinds, size, &events)))
@@ -375,7 +375,7 @@ proptest! {
     ) {
         let mut packets: Vec<Vec<u8>> = vec![];
         for (i, (kind, _)) in kinds.iter().enumerate() {
-            packets.push(Spec { payload: vec![i as u8; 40], ..flow(*kind, Link::Ethernet) }.build());
+            packets.push(Spec { payload: vec![i as u8; 40], ..flow(*kind, LinkKind::Ethernet) }.build());
         }
         for (packet, at, value) in flips {
             if let Some(b) = packets.get_mut(packet).and_then(|p| p.get_mut(at)) { *b = value; }
@@ -384,9 +384,9 @@ proptest! {
             if let Some(p) = packets.get_mut(packet) { p.truncate(len); }
         }
         let mut out = 0;
-        let mut gro = Gro::new(config(Link::Ethernet));
+        let mut gro = Gro::new(config(LinkKind::Ethernet));
         let mut sink = |c: Chain| out += c.pieces.len();
-        gro.push_batch(packets.iter().map(|p| Chain::new(p.clone(), Offload { checksum: Checksum::Verified, gso: None })), 0, &mut sink);
+        gro.push_batch(packets.iter().map(|p| Chain::new(p.clone(), Offload::new(Checksum::Verified, None))), 0, &mut sink);
         gro.flush_all(&mut sink);
         prop_assert_eq!(out, packets.len());
     }

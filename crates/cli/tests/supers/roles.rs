@@ -7,7 +7,7 @@ use towpath::wire::emit::{Checksums, Headers, Ip, Link, Network, Transport, Udp}
 use towpath::wire::tcp::flags;
 use towpath::wire::verify::{Check, verify};
 use towpath::wire::{LinkKind, dissect};
-use towpath_client::{Segmentation, Segments, Socket, Umem};
+use towpath_client::{GsoKind, Segmentation, Socket, Umem};
 
 /// The file that a stream is written to when it is complete.
 pub(crate) const STREAM: &str = "stream";
@@ -146,6 +146,6 @@ fn answer(host: &mut Host<'_>, bytes: &[u8]) {
     let headers = Headers { link: Some(link), network: Network::Ip(ip, Transport::Udp(udp)) };
     let mut packet = vec![0; headers.len() + payload.len()];
     headers.emit(&mut packet, &payload, Checksums::Partial).unwrap();
-    let asked = Segmentation { segments: Segments::Udp, size: DATAGRAM as u16, transport: 34 };
+    let asked = Segmentation { kind: GsoKind::Udp, size: DATAGRAM as u16, transport: 34 };
     host.send(&packet, Some(asked));
 }

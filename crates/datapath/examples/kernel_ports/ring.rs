@@ -4,7 +4,7 @@ use super::Result;
 use std::io::Error;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use towpath_datapath::vnet::VnetHeader;
+use towpath_datapath::vnet::{self, VnetHeader};
 use towpath_packet::{Cache, Packet};
 
 const BLOCK: usize = 1 << 18;
@@ -114,7 +114,7 @@ impl Ring {
             (header, std::slice::from_raw_parts(data, len))
         };
         if let Some(mut packet) = Packet::copy_from(cache, bytes) {
-            let _ = VnetHeader::read(&header).apply(&mut packet);
+            let _ = vnet::apply(VnetHeader::from_ne_bytes(&header), &mut packet);
             cache.free(packet);
         }
         self.received += 1;

@@ -157,7 +157,7 @@ fn drain(coalescer: &mut Coalescer) -> Vec<Packet> {
 /// Cuts what an egress without any ability gets.
 fn cut(maker: &Maker, packets: Vec<Packet>) -> Vec<Vec<u8>> {
     let cache = maker.pool.cache(Direction::Tx).unwrap();
-    let mut finisher = Finisher::new(cache, gro::Link::Ethernet, Arc::default());
+    let mut finisher = Finisher::new(cache, gro::LinkKind::Ethernet, Arc::default());
     let mut frames = Vec::new();
     for packet in packets {
         let mut from = Batch::new();

@@ -1,13 +1,13 @@
 use super::*;
-use towpath_packet::{Backing, Direction, GsoKind, Pool, PoolConfig, Vlan};
-use towpath_wire::dissect::LinkKind;
+use towpath_packet::{Backing, Direction, Gso, GsoKind, Pool, PoolConfig, Vlan};
+use towpath_wire::LinkKind;
 use towpath_wire::verify::{Check, verify};
 
 fn setup() -> (Pool, Finisher) {
     let config = PoolConfig { capacity: 512, backing: Backing::Anonymous, ..Default::default() };
     let pool = Pool::new(config).unwrap();
     let cache = pool.cache(Direction::Tx).unwrap();
-    (pool, Finisher::new(cache, gro::Link::Ethernet, Arc::default()))
+    (pool, Finisher::new(cache, LinkKind::Ethernet, Arc::default()))
 }
 
 /// Ethernet, IPv4, TCP without options, `payload` bytes; the checksum partial.
@@ -161,7 +161,7 @@ fn metadata_that_lies_is_dropped_and_counted() {
 fn a_dry_pool_costs_segments_not_order_and_every_one_is_counted() {
     let config = PoolConfig { capacity: 40, backing: Backing::Anonymous, ..Default::default() };
     let pool = Pool::new(config).unwrap();
-    let mut f = Finisher::new(pool.cache(Direction::Tx).unwrap(), gro::Link::Ethernet, Arc::default());
+    let mut f = Finisher::new(pool.cache(Direction::Tx).unwrap(), LinkKind::Ethernet, Arc::default());
     let p = super_packet(&mut f, 40_000, 1000);
     let out = run(&mut f, p, Offloads::NONE);
     let s = f.counters.snapshot();

@@ -132,7 +132,7 @@ fn parse(frame: &[u8], status: u32) -> Option<Frame<'_>> {
     };
     let timestamp = u64::from(word(16)) * 1_000_000_000 + u64::from(word(20));
     let vlan = tag(status, half(24), half(26));
-    Some(Frame { header: VnetHeader::read(header), bytes, len, rest, vlan, timestamp })
+    Some(Frame { header: VnetHeader::from_ne_bytes(header), bytes, len, rest, vlan, timestamp })
 }
 
 /// The tag beside a packet. A kernel that does not say which type it has (before Linux 3.14) means 802.1Q.

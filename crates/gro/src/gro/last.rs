@@ -1,8 +1,9 @@
 //! A burst after which everything leaves.
 
+use towpath_wire::offload::LinkKind;
+
 use super::Gro;
 use crate::alone::WINDOW;
-use crate::layout::Link;
 use crate::segment::{Segment, Sink};
 
 impl<S: Segment> Gro<S> {
@@ -16,8 +17,8 @@ impl<S: Segment> Gro<S> {
         } else {
             let before = self.stats.merged;
             let packets = match self.config.link {
-                Link::Ethernet => self.take_windows::<14>(&mut burst, out),
-                Link::Ip => self.take_windows::<0>(&mut burst, out),
+                LinkKind::Ethernet => self.take_windows::<14>(&mut burst, out),
+                LinkKind::Ip => self.take_windows::<0>(&mut burst, out),
             };
             self.settle_batch(packets, before, out);
         }

@@ -7,9 +7,7 @@ use towpath_gro::{Checksum, Config, Flush, Gro, Offload};
 
 #[test]
 fn a_single_packet_leaves_byte_for_byte_as_it_came() {
-    for offload in
-        [trusted(), Offload::default(), Offload { checksum: Checksum::Partial { start: 34, offset: 16 }, gso: None }]
-    {
+    for offload in [trusted(), Offload::default(), Offload::new(Checksum::Partial { start: 34, offset: 16 }, None)] {
         let bytes = data().build();
         let (mut gro, mut left) = (Gro::new(config()), Left::default());
         gro.push(Chain::new(bytes.clone(), offload), 0, &mut left);

@@ -3,7 +3,7 @@
 use crate::common::chain::Chain;
 use crate::common::{Carrier, L4, Spec, check, in_tunnel, tcp, v4, v6};
 use crate::{Left, config, data, push_all, segs, trusted};
-use towpath_gro::{Config, Gro, Linear, Link, Offload};
+use towpath_gro::{Config, Gro, Linear, LinkKind, Offload};
 
 #[test]
 fn an_ip_packet_is_never_longer_than_65535() {
@@ -42,7 +42,7 @@ fn exactly_65535_is_reached() {
     gro.flush_all(&mut left);
     assert_eq!(left.segs, [5, 1]);
     assert_eq!(left.packets[0].bytes().len(), 14 + 65_535);
-    check::super_packet(&left.packets[0].bytes(), Link::Ethernet, &left.packets[0].offload).unwrap();
+    check::super_packet(&left.packets[0].bytes(), LinkKind::Ethernet, &left.packets[0].offload).unwrap();
 }
 
 #[test]

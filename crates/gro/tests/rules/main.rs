@@ -18,7 +18,7 @@ use common::{Spec, tcp, v4};
 use towpath_gro::{Checksum, Config, Gro, Offload, Sink};
 
 fn trusted() -> Offload {
-    Offload { checksum: Checksum::Verified, gso: None }
+    Offload::new(Checksum::Verified, None)
 }
 
 fn config() -> Config {

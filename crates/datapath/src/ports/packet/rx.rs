@@ -5,7 +5,7 @@ use crate::ports::kernel::link::{LinkWatch, down, gone};
 use crate::sys::netdev::Link;
 use crate::sys::packet::Socket;
 use crate::sys::ring::{Frame, Rest, Ring};
-use crate::vnet::VnetHeader;
+use crate::vnet::{self, VnetHeader};
 use std::io::IoSliceMut;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -58,7 +58,7 @@ impl LongPackets {
             Rest::Queued => self.receive(frame.len)?,
             Rest::Lost => return Err(Lost::Missed),
         };
-        header.apply(&mut packet).map_err(|_| Lost::Malformed)?;
+        vnet::apply(header, &mut packet).map_err(|_| Lost::Malformed)?;
         packet.set_vlan(frame.vlan.map_err(|_| Lost::Malformed)?);
         packet.set_timestamp(frame.timestamp);
         Ok(packet)
@@ -78,7 +78,7 @@ impl LongPackets {
         if len != whole || len == 0 {
             return Err(Lost::Missed);
         }
-        Ok((VnetHeader::read(&header), self.place.take(len).ok_or(Lost::Malformed)?))
+        Ok((VnetHeader::from_ne_bytes(&header), self.place.take(len).ok_or(Lost::Malformed)?))
     }
 }
 

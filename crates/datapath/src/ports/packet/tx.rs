@@ -7,7 +7,7 @@ use crate::ports::kernel::lose;
 use crate::sys::mmsg::{MESSAGES, Sender};
 use crate::sys::netdev::Link;
 use crate::sys::packet::Socket;
-use crate::vnet::VnetHeader;
+use crate::vnet::{self, VnetHeader};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -77,7 +77,7 @@ impl PacketTx {
         let mut n = 0;
         for (header, packet) in self.headers.iter_mut().zip(packets) {
             match describe(packet, self.offloads, self.layer) {
-                Ok(made) => *header = made.write(),
+                Ok(made) => *header = made.to_ne_bytes(),
                 Err(reason) => return (n, Some(reason)),
             }
             n += 1;
@@ -132,7 +132,7 @@ fn describe(packet: &Packet, offloads: Offloads, layer: Layer) -> Result<VnetHea
         0 => Err(DropReason::Malformed),
         len if len > LONGEST => Err(DropReason::TooLong),
         len if layer == Layer::Ethernet && len < SHORTEST_FRAME => Err(DropReason::Malformed),
-        _ => VnetHeader::of(packet),
+        _ => vnet::header_of(packet),
     }
 }
 

@@ -9,7 +9,7 @@ use crate::ports::kernel::lose;
 use crate::sys::gather::Gather;
 use crate::sys::netdev::Link;
 use crate::sys::tun;
-use crate::vnet::VnetHeader;
+use crate::vnet::{self, VnetHeader};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -63,7 +63,7 @@ impl TunTx {
             Ok(header) => header,
             Err(reason) => return Outcome::Dropped(reason),
         };
-        match self.gather.write(&*self.file, &header.write(), packet) {
+        match self.gather.write(&*self.file, &header.to_ne_bytes(), packet) {
             Ok(_) => Outcome::Sent,
             Err(error) => self.refused(packet, &error),
         }
@@ -88,7 +88,7 @@ impl TunTx {
                 matches!(first[0] >> 4, 4 | 6)
             }
         };
-        if right { VnetHeader::of(packet) } else { Err(DropReason::Malformed) }
+        if right { vnet::header_of(packet) } else { Err(DropReason::Malformed) }
     }
 
     #[cold]

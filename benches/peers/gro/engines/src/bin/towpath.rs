@@ -11,7 +11,7 @@ use gro_engines::measure::{Arguments, Engine, run};
 use gro_engines::mix::{ETHERNET, HEADER, Header};
 use std::collections::VecDeque;
 use towpath_datapath::coalesce::Chain;
-use towpath_gro::{Appended, Checksum, Config, Gro, Linear, Link, Offload, Segment, Sink};
+use towpath_gro::{Appended, Checksum, Config, Gro, Linear, LinkKind, Offload, Segment, Sink};
 use towpath_packet::{Backing, Cache, Checksum, Direction, Packet, Pool, PoolConfig};
 
 struct Chains {
@@ -164,14 +164,14 @@ impl Copies {
             buffer[..packet.len() - ETHERNET].copy_from_slice(&packet[ETHERNET..]);
             Some(buffer)
         };
-        let checksum = if trusted { Checksum::Verified } else { Checksum::Unverified };
+        let checksum = if trusted { Checksum::Verified } else { Checksum::Unknown };
         Copies {
-            gro: Gro::new(Config { link: Link::Ip, ..Config::default() }),
+            gro: Gro::new(Config { link: LinkKind::Ip, ..Config::default() }),
             buffers: mix.iter().map(buffer).collect(),
             ready: VecDeque::new(),
             burst: Vec::with_capacity(arguments.burst),
             out: Out { packets: Vec::with_capacity(round), spent: Vec::with_capacity(round) },
-            offload: Offload { checksum, gso: None },
+            offload: Offload::new(checksum, None),
             len: HEADER - ETHERNET + arguments.payload,
         }
     }
