@@ -2,12 +2,12 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use towpath_gro::{Checksum, Checksums, Config, Gro, Linear, LinkKind, Offload, Segment, Split};
+use towpath_gro::{Checksum, Checksums, GroConfig, Gro, Linear, LinkKind, Offload, Segment, Split};
 
 fuzz_target!(|data: &[u8]| {
     let Some((how, mut data)) = data.split_first() else { return };
     let link = if how & 1 == 0 { LinkKind::Ethernet } else { LinkKind::Ip };
-    let config = Config { link, flows: 8, seed: 0, tunnels: how & 2 == 0, auto: how & 4 != 0, ..Config::default() };
+    let config = GroConfig::default().link(link).flows(8).seed(0).tunnels(how & 2 == 0).auto(how & 4 != 0);
     let checksum = if how & 8 == 0 { Checksum::Verified } else { Checksum::Unknown };
     let (mut packets, mut gro) = (vec![], Gro::new(config));
     while let Some((len, rest)) = data.split_first() {

@@ -3,7 +3,7 @@
 #![allow(missing_docs)]
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use towpath_gro::{Checksum, Checksums, Config, Gro, Gso, GsoKind, Linear, LinkKind, Offload, Split};
+use towpath_gro::{Checksum, Checksums, Gro, GroConfig, Gso, GsoKind, Linear, LinkKind, Offload, Split};
 use towpath_wire::checksum;
 
 const BURST: usize = 64;
@@ -22,7 +22,7 @@ fn packet(flow: u16, number: u32, payload: usize) -> Vec<u8> {
     tcp[..20].copy_from_slice(&[0, 80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0x50, 0x10, 1, 0, 0, 0, 0, 0]);
     tcp[2..4].copy_from_slice(&flow.to_be_bytes());
     tcp[4..8].copy_from_slice(&(number * payload as u32).to_be_bytes());
-    let pseudo = checksum::pseudo_v4([10, 0, 0, 2], [10, 0, 0, 1], 6, tcp.len() as u32);
+    let pseudo = checksum::pseudo_v4([10, 0, 0, 2].into(), [10, 0, 0, 1].into(), 6, tcp.len() as u32);
     let check = checksum::finish(checksum::add(pseudo, checksum::sum(tcp)));
     tcp[16..18].copy_from_slice(&check.to_be_bytes());
     b
@@ -42,7 +42,7 @@ fn coalesce(c: &mut Criterion) {
                 .collect();
             group.bench_function(format!("{name}, {flows} flows"), |b| {
                 let offload = Offload::new(checksum, None);
-                let mut gro = Gro::new(Config { link: LinkKind::Ip, ..Config::default() });
+                let mut gro = Gro::new(GroConfig::default().link(LinkKind::Ip));
                 let mut out = drop::<Linear<Vec<u8>>>;
                 b.iter_batched(
                     || burst.clone(),

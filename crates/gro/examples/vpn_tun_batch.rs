@@ -4,7 +4,7 @@
 //! It runs without a device: the "TUN" counts writes. With one, open it with `IFF_VNET_HDR`, and
 //! write header and packet with one `writev`.
 
-use towpath_gro::{Checksums, Config, Gro, Linear, LinkKind, Offload, Segment, Sink, Split};
+use towpath_gro::{Checksums, Gro, GroConfig, Linear, LinkKind, Offload, Segment, Sink, Split};
 use towpath_wire::checksum;
 use towpath_wire::virtio_net::VnetHeader;
 
@@ -35,7 +35,7 @@ impl Sink<Linear<Box<[u8]>>> for Tun {
         self.free.push(packet.into_buffer());
     }
 
-    fn spent(&mut self, packet: Linear<Box<[u8]>>) {
+    fn recycle(&mut self, packet: Linear<Box<[u8]>>) {
         self.free.push(packet.into_buffer());
     }
 }
@@ -45,7 +45,7 @@ fn main() {
     let mut tun = Tun { free, last: vec![], header: [0; VnetHeader::LEN], writes: 0, bytes: 0 };
     // Tunnels inside the VPN are not looked into: the 10-byte header has no fields for them. Since Linux 6.17 a TUN device
     // takes super-packets in UDP tunnels behind a longer header (`TUN_F_UDP_TUNNEL_GSO`).
-    let mut gro = Gro::new(Config { link: LinkKind::Ip, tunnels: false, ..Config::default() });
+    let mut gro = Gro::new(GroConfig::default().link(LinkKind::Ip).tunnels(false));
 
     let (mut packets, mut index) = (0, 0);
     for _ in 0..1000 {
@@ -94,7 +94,7 @@ fn decrypt(index: u32, buffer: &mut [u8]) -> usize {
     tcp[..20].copy_from_slice(&[0, 80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0x50, 0x10, 1, 0, 0, 0, 0, 0]);
     tcp[2..4].copy_from_slice(&(5000 + stream).to_be_bytes());
     tcp[4..8].copy_from_slice(&number.wrapping_mul(PAYLOAD as u32).to_be_bytes());
-    let pseudo = checksum::pseudo_v4([10, 0, 0, 2], [10, 0, 0, 1], 6, tcp.len() as u32);
+    let pseudo = checksum::pseudo_v4([10, 0, 0, 2].into(), [10, 0, 0, 1].into(), 6, tcp.len() as u32);
     let check = checksum::finish(checksum::add(pseudo, checksum::sum(tcp)));
     tcp[16..18].copy_from_slice(&check.to_be_bytes());
     len

@@ -269,7 +269,7 @@ pub struct Cuts {
 }
 
 impl Cuts {
-    /// Foretells how a super-packet of `len` bytes is cut, from its beginning alone: `start` has all of its headers.
+    /// Predicts how a super-packet of `len` bytes is cut, from its beginning alone: `start` has all of its headers.
     ///
     /// # Errors
     ///

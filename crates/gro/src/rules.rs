@@ -144,10 +144,10 @@ pub(crate) struct Next {
     pub(crate) verify: Option<u16>,
 }
 
-/// Is `packet`, whose beginning is `b`, just what was foretold? If so, what its payload is to be verified against, and the next
-/// one is foretold. If not, or if the compiler does not know its shape, [`foretold_any`] and [`next`] have the last word.
+/// Is `packet`, whose beginning is `b`, just what was predicted? If so, what its payload is to be verified against, and the next
+/// one is predicted. If not, or if the compiler does not know its shape, [`predicted_any`] and [`next`] have the last word.
 #[inline(always)]
-pub(crate) fn foretold<const L3: usize, S: Segment>(
+pub(crate) fn predicted<const L3: usize, S: Segment>(
     flow: &mut Flow<S>,
     packet: &S,
     b: &[u8],
@@ -171,7 +171,7 @@ pub(crate) fn foretold<const L3: usize, S: Segment>(
     }
 }
 
-/// [`verify`] for a packet of a flow with a shape, that is as foretold: everything but two fields is what it was in the packet
+/// [`verify`] for a packet of a flow with a shape, that is as predicted: everything but two fields is what it was in the packet
 /// before, and so is its sum.
 #[inline(always)]
 fn header_sum<S>(flow: &mut Flow<S>, b: &[u8], len: usize) -> u16 {
@@ -185,14 +185,14 @@ fn header_sum<S>(flow: &mut Flow<S>, b: &[u8], len: usize) -> u16 {
     add(flow.constant_sum, fields)
 }
 
-/// [`foretold`], for layouts that the compiler does not know.
+/// [`predicted`], for layouts that the compiler does not know.
 #[inline(never)]
-pub(crate) fn foretold_any<S: Segment>(flow: &Flow<S>, packet: &S, mask: &Mask) -> Option<Option<u16>> {
+pub(crate) fn predicted_any<S: Segment>(flow: &Flow<S>, packet: &S, mask: &Mask) -> Option<Option<u16>> {
     let held = flow.segment.as_ref().filter(|_| flow.vlan == packet.vlan())?.head();
     let layout = &mask.layout;
     let (b, len) = (packet.head(), packet.packet_len());
     if len != usize::from(flow.full_len)
-        || !mask.rest.same(held, b, layout.header.into())
+        || !mask.unpredicted.same(held, b, layout.header.into())
         || !flow.expected.fields_are(b, layout)
         || (layout.udp && be16(b, usize::from(layout.l4) + 6) == Some(0))
         || (layout.outer != Outer::None && outer(flow, held, b, len, layout).is_err())
@@ -224,7 +224,7 @@ pub(crate) fn next<S: Segment>(flow: &Flow<S>, packet: &S, mask: &Mask) -> Resul
     let len = packet.packet_len();
     let same_vlan = packet.vlan() == flow.vlan;
     let held = held.head();
-    if !mask.kin.same(held, b, layout.header.into()) || !same_vlan {
+    if !mask.invariant.same(held, b, layout.header.into()) || !same_vlan {
         return Err(differ(held, b, layout));
     }
     // Equal headers are equally long, and both are inside their packets.

@@ -22,6 +22,7 @@
 
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![deny(unsafe_code)]
+#![cfg_attr(not(any(feature = "std", test)), no_std)]
 
 #[macro_use]
 mod header;

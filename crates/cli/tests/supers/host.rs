@@ -121,7 +121,7 @@ impl<'a> Segment<'a> {
         });
         Some(Segment {
             mac: bytes[6..12].try_into().ok()?,
-            ip: found.flow.src[12..].try_into().ok()?,
+            ip: found.flow.src.to_ipv4_mapped()?.octets(),
             ports: (found.flow.src_port, found.flow.dst_port),
             seq: tcp.seq(),
             ack: tcp.ack(),

@@ -19,7 +19,8 @@ fn tcp(payload: usize) -> Vec<u8> {
     ip[10..12].copy_from_slice(&check.to_be_bytes());
     f.extend(ip);
     let mut tcp = vec![0x10, 0, 0x14, 0x51, 0, 0, 0, 1, 0, 0, 0, 2, 0x50, 0x18, 1, 0, 0, 0, 0, 0];
-    let pseudo = towpath_wire::checksum::pseudo_v4([198, 18, 0, 1], [198, 19, 0, 1], 6, 20 + payload as u32);
+    let pseudo =
+        towpath_wire::checksum::pseudo_v4([198, 18, 0, 1].into(), [198, 19, 0, 1].into(), 6, 20 + payload as u32);
     tcp[16..18].copy_from_slice(&pseudo.to_be_bytes());
     f.extend(tcp);
     f.extend((0..payload).map(|i| (i * 7) as u8));
