@@ -9,7 +9,7 @@ use super::super::offload::{Plan, Refusal, plan};
 use super::TxRing;
 use crate::common::ring::{Words, next};
 use towpath_bus::{Dma, MapError, Mapped};
-use towpath_packet::{Batch, Cache, Chunk, DropReason, InFlight, Packet, ToDevice};
+use towpath_packet::{Batch, Chunk, DropReason, InFlight, Packet, ToDevice};
 
 /// The driver pads shorter frames; the device pads the rest (§7.2.1.2, TCTL.PSP).
 const MIN_FRAME: usize = 17;
@@ -281,7 +281,7 @@ impl<D: Dma> TxRing<D> {
     /// Replaces a packet by a copy; returns false if the pool is empty.
     #[cold]
     fn copy(&mut self, packet: &mut Packet, why: Fault) -> bool {
-        let Some(copy) = duplicate(packet, &mut self.cache) else { return false };
+        let Some(copy) = packet.duplicate(&mut self.cache) else { return false };
         self.log.counters.copied(1, packet.len() as u64);
         self.log.control.fault(why);
         self.cache.free(std::mem::replace(packet, copy));
@@ -293,29 +293,4 @@ impl<D: Dma> TxRing<D> {
 fn pad(packet: &mut Packet) -> bool {
     let missing = MIN_FRAME.saturating_sub(packet.len());
     packet.push_back(missing).map(|bytes| bytes.fill(0)).is_ok()
-}
-
-/// A copy of a packet in buffers of `cache`, with the offloads that it asks for. Hash, timestamp
-/// and ingress are left out: no transmit descriptor has a field for them, and the copy is freed
-/// when it was sent.
-fn duplicate(packet: &Packet, cache: &mut Cache) -> Option<Packet> {
-    let mut copy = cache.alloc()?;
-    let mut offset = 0;
-    while offset < packet.len() {
-        let mut part = if offset == 0 { None } else { Some(cache.alloc()?) };
-        let to = part.as_mut().unwrap_or(&mut copy);
-        let n = to.tailroom().min(packet.len() - offset);
-        if n == 0 {
-            return None;
-        }
-        packet.copy_to(offset, to.push_back(n).ok()?);
-        offset += n;
-        if let Some(part) = part {
-            copy.append(part).ok()?;
-        }
-    }
-    copy.set_csum(packet.csum());
-    copy.set_gso(packet.gso());
-    copy.set_vlan(packet.vlan());
-    Some(copy)
 }
