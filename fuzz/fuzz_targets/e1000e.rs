@@ -34,21 +34,20 @@ fn config(how: u8, threshold: u8) -> Config {
         1 => DmaPolicy::PerBuffer { flush: Flush::Deferred },
         _ => DmaPolicy::PerBuffer { flush: Flush::Strict },
     };
-    Config {
-        policy,
-        queues: 1 + u16::from(how >> 2 & 1),
-        mtu: if how & 8 != 0 { 9000 } else { 1500 },
-        recycle: if how & 16 != 0 { RecycleMode::UnmapFirst } else { RecycleMode::KeepMapped },
-        vlan: how & 32 == 0,
-        csum: how & 64 == 0,
-        interrupts: how & 128 != 0,
-        copybreak: Copybreak::new(u64::from(threshold) * 16).ok(),
-        rx_ring: RingSize::new("rx", 80).unwrap(),
-        tx_ring: RingSize::new("tx", 80).unwrap(),
-        pauses: Pauses::None,
-        stall: Duration::from_millis(10),
-        ..Config::default()
-    }
+    let mut config = Config::default();
+    config.policy = policy;
+    config.queues = 1 + u16::from(how >> 2 & 1);
+    config.mtu = if how & 8 != 0 { 9000 } else { 1500 };
+    config.recycle = if how & 16 != 0 { RecycleMode::UnmapFirst } else { RecycleMode::KeepMapped };
+    config.vlan = how & 32 == 0;
+    config.csum = how & 64 == 0;
+    config.interrupts = how & 128 != 0;
+    config.copybreak = Copybreak::new(u64::from(threshold) * 16).ok();
+    config.rx_ring = RingSize::new("rx", 80).unwrap();
+    config.tx_ring = RingSize::new("tx", 80).unwrap();
+    config.pauses = Pauses::None;
+    config.stall = Duration::from_millis(10);
+    config
 }
 
 fn faults(which: u8, seed: u8) -> Faults {

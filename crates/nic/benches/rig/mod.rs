@@ -45,16 +45,14 @@ pub struct Setup {
 impl Rig {
     pub fn new(setup: Setup) -> Rig {
         let ring = |option| RingSize::new(option, 512).expect("a size");
-        let config = Config {
-            policy: setup.policy,
-            copybreak: Some(Copybreak::new(setup.copybreak).expect("a threshold")),
-            recycle: setup.recycle,
-            rx_ring: ring("rx"),
-            tx_ring: ring("tx"),
-            pauses: Pauses::None,
-            stall: Duration::from_secs(60),
-            ..Config::default()
-        };
+        let mut config = Config::default();
+        config.policy = setup.policy;
+        config.copybreak = Some(Copybreak::new(setup.copybreak).expect("a threshold"));
+        config.recycle = setup.recycle;
+        config.rx_ring = ring("rx");
+        config.tx_ring = ring("tx");
+        config.pauses = Pauses::None;
+        config.stall = Duration::from_secs(60);
         let bus = model::launch(model::Config::default(), Sink).expect("a model");
         let device = bus.device();
         let port = E1000e::open(bus, "e1000e:model", config).expect("the device opens");

@@ -27,6 +27,7 @@ const BURST: BatchSize = match BatchSize::new(64) {
 
 /// An option's value breaks a rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 #[error("{option}={value}: {rule}")]
 pub struct ConfigError {
     /// The option.
@@ -127,8 +128,9 @@ pub enum Pauses {
     None,
 }
 
-/// Configuration of a port.
+/// Configuration of a port: [`Config::default`], with fields changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Config {
     /// Descriptors for reception, of each queue.
     pub rx_ring: RingSize,

@@ -19,6 +19,7 @@ macro_rules! faults {
 
         /// How often each fault has happened since the port was started.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        #[non_exhaustive]
         pub struct Faults { $($(#[$doc])* pub $field: u64,)* }
 
         impl Faults {

@@ -115,6 +115,7 @@ impl<B: Pci> Drop for Opened<B> {
 
 /// Why a port could not be opened.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// An option breaks a rule.
     #[error(transparent)]

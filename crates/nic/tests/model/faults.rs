@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use towpath_model::e1000e::{self as model, Faults};
 use towpath_model::iommu::Refuse;
 use towpath_model::wire::Wire;
-use towpath_nic::e1000e::Config;
 use towpath_packet::port::{RxQueue, State, TxQueue};
 use towpath_packet::{Batch, DropReason};
 
@@ -42,7 +41,7 @@ fn traffic(r: &mut Rig, frames: u64) {
     }
 }
 
-fn with(faults: Faults) -> model::Config {
+fn faulty(faults: Faults) -> model::Config {
     // Rules of descriptors that a fault itself breaks are not looked at.
     model::Config { faults, ..strict() }
 }
@@ -51,7 +50,7 @@ fn with(faults: Faults) -> model::Config {
 fn survive(name: &str, faults: Faults, check: impl Fn(&Rig)) {
     for policy in POLICIES {
         for seed in 0..3 {
-            let mut r = rig(Config { policy, ..config() }, with(Faults { seed, ..faults }));
+            let mut r = rig(with(|c| c.policy = policy), faulty(Faults { seed, ..faults }));
             traffic(&mut r, 3000);
             check(&r);
             let Rig { device, rx, tx, pool, cache, control, .. } = r;
@@ -78,7 +77,7 @@ fn frames_that_are_broken_on_the_wire_are_counted_and_their_buffers_recycled() {
 }
 
 #[test]
-fn lengths_that_are_lies_are_bounded() {
+fn wrong_lengths_are_bounded() {
     survive("length", Faults { bad_length: OFTEN, ..Faults::default() }, |r| {
         let f = r.control.faults();
         assert!(f.bad_lengths + f.runts + f.oversize > 0, "{f:?}");
@@ -86,7 +85,7 @@ fn lengths_that_are_lies_are_bounded() {
 }
 
 #[test]
-fn frames_that_do_not_end_are_thrown_away() {
+fn frames_that_do_not_end_are_discarded() {
     survive("end", Faults { no_eop: OFTEN, ..Faults::default() }, |r| {
         let f = r.control.faults();
         assert!(f.oversize + f.endless_frames > 0, "{f:?}");
@@ -125,7 +124,7 @@ fn a_link_that_flaps_costs_frames_and_nothing_else() {
 #[test]
 fn mappings_that_fail_are_tried_again() {
     for refuse in [Refuse::Every(7), Refuse::Chance { per_million: 100_000, seed: 1 }] {
-        let mut r = rig(Config { policy: STRICT, ..config() }, strict());
+        let mut r = rig(with(|c| c.policy = STRICT), strict());
         r.device.iommu().refuse(refuse);
         traffic(&mut r, 3000);
         let (faults, rx, tx) = (r.control.faults(), r.rx[0].counters().snapshot(), r.tx[0].counters().snapshot());
@@ -139,7 +138,7 @@ fn mappings_that_fail_are_tried_again() {
 #[test]
 fn lost_interrupts_are_no_lost_packets_because_sleepers_wake_up() {
     let faults = Faults { interrupt: 1_000_000, ..Faults::default() };
-    let mut r = rig(Config { interrupts: true, ..config() }, with(faults));
+    let mut r = rig(with(|c| c.interrupts = true), faulty(faults));
     r.settle();
     r.rx[0].wake();
     r.arrive([frame(60, 1).as_slice()]);
@@ -148,7 +147,7 @@ fn lost_interrupts_are_no_lost_packets_because_sleepers_wake_up() {
 }
 
 #[test]
-fn everything_at_once() {
+fn all_faults_at_once_are_survived() {
     let all = Faults {
         seed: 0,
         mappings: Refuse::Chance { per_million: 10_000, seed: 5 },

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_bus::DmaPolicy;
 use towpath_model::iommu::Refuse;
-use towpath_nic::e1000e::Config;
 use towpath_packet::{Backing, ExtBufOwner, ExtBufPool, Packet, Region};
 
 const CHUNK: usize = 2048;
@@ -58,9 +57,9 @@ fn until(r: &mut Rig, mut done: impl FnMut() -> bool) {
 }
 
 #[test]
-fn pages_are_read_where_they_lie_and_their_memory_is_let_go_of_when_its_owner_is_gone() {
+fn pages_are_sent_without_a_copy_and_unmapped_when_their_owner_is_gone() {
     for policy in POLICIES {
-        let mut r = rig(Config { policy, ..config() }, strict());
+        let mut r = rig(with(|c| c.policy = policy), strict());
         for _ in 0..2 {
             let region = memory();
             let alive = Arc::downgrade(&region);
@@ -75,7 +74,7 @@ fn pages_are_read_where_they_lie_and_their_memory_is_let_go_of_when_its_owner_is
 }
 
 #[test]
-fn memory_that_the_device_can_not_be_shown_is_copied_and_counted_and_tried_once() {
+fn memory_that_can_not_be_mapped_is_copied_and_counted_and_tried_once() {
     let mut r = rig(config(), strict());
     let mut pages = ExtBufPool::new(N, memory(), Arc::new(Nobody)).unwrap();
     r.device.iommu().refuse(Refuse::Always);
@@ -88,8 +87,8 @@ fn memory_that_the_device_can_not_be_shown_is_copied_and_counted_and_tried_once(
 }
 
 #[test]
-fn memory_that_is_met_again_after_a_pause_is_known_again() {
-    let mut r = rig(Config { policy: DmaPolicy::Persistent, ..config() }, strict());
+fn external_memory_stays_mapped_over_a_pause() {
+    let mut r = rig(with(|c| c.policy = DmaPolicy::Persistent), strict());
     let mut pages = ExtBufPool::new(N, memory(), Arc::new(Nobody)).unwrap();
     exchange(&mut r, &mut pages);
     let maps = r.device.iommu().counts().maps;

@@ -25,7 +25,17 @@ pub(crate) struct Rig {
 /// A configuration for tests: no pauses, and a hang is one after 10 ms.
 pub(crate) fn config() -> Config {
     let (rx_ring, tx_ring) = (RingSize::new("rx", 128).unwrap(), RingSize::new("tx", 128).unwrap());
-    Config { rx_ring, tx_ring, pauses: Pauses::None, stall: Duration::from_millis(10), ..Config::default() }
+    let mut config = Config::default();
+    (config.rx_ring, config.tx_ring) = (rx_ring, tx_ring);
+    (config.pauses, config.stall) = (Pauses::None, Duration::from_millis(10));
+    config
+}
+
+/// The same with some options changed.
+pub(crate) fn with(change: impl FnOnce(&mut Config)) -> Config {
+    let mut config = config();
+    change(&mut config);
+    config
 }
 
 /// A strict device.

@@ -118,14 +118,13 @@ fn run(config: Config, device: model::Config, actions: &[Action]) -> Result<(), 
 
 fn configs() -> impl Strategy<Value = Config> {
     (0..3usize, 1..3u16, any::<bool>(), prop_oneof![Just(1500u16), Just(9000)], 0..3000u64).prop_map(
-        |(policy, queues, old, mtu, copybreak)| Config {
-            policy: POLICIES[policy],
-            queues,
-            mtu,
-            rx_ring: RingSize::new("rx", 80).unwrap(),
-            recycle: if old { RecycleMode::UnmapFirst } else { RecycleMode::KeepMapped },
-            copybreak: Some(Copybreak::new(copybreak).unwrap()),
-            ..config()
+        |(policy, queues, unmap_first, mtu, copybreak)| {
+            with(|c| {
+                (c.policy, c.queues, c.mtu) = (POLICIES[policy], queues, mtu);
+                c.rx_ring = RingSize::new("rx", 80).unwrap();
+                c.recycle = if unmap_first { RecycleMode::UnmapFirst } else { RecycleMode::KeepMapped };
+                c.copybreak = Some(Copybreak::new(copybreak).unwrap());
+            })
         },
     )
 }
@@ -149,10 +148,10 @@ proptest! {
 }
 
 #[test]
-fn it_can_be_ended_at_any_moment_of_traffic() {
+fn a_port_can_end_at_any_moment_of_traffic() {
     for policy in POLICIES {
         for moment in 0..60 {
-            let mut r = rig(Config { policy, ..config() }, strict());
+            let mut r = rig(with(|c| c.policy = policy), strict());
             let mut got = Vec::new();
             for i in 0..moment {
                 r.arrive([frame(100, i).as_slice(), frame(1400, i).as_slice()]);

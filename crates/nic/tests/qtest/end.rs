@@ -6,8 +6,8 @@ use towpath_packet::Batch;
 use towpath_packet::port::{RxQueue, State, TxQueue};
 
 #[test]
-fn a_port_that_ends_in_mid_traffic_gives_every_buffer_home() {
-    require!("a_port_that_ends_in_mid_traffic_gives_every_buffer_home");
+fn a_port_that_ends_in_mid_traffic_returns_every_buffer() {
+    require!("a_port_that_ends_in_mid_traffic_returns_every_buffer");
     for way in ways() {
         for shared in [true, false] {
             let mut rig = Setup { shared, ..Setup::new(way) }.start();
@@ -74,7 +74,8 @@ fn a_port_can_be_started_again_and_again() {
     let pool = Pool::new(PoolConfig { capacity: 1024, ..PoolConfig::default() }).unwrap();
     for round in 0..12 {
         let policy = [towpath_bus::DmaPolicy::Persistent, crate::rig::STRICT, crate::rig::DEFERRED][round % 3];
-        let config = Config { policy, pauses: Pauses::None, ..Config::default() };
+        let mut config = Config::default();
+        (config.policy, config.pauses) = (policy, Pauses::None);
         let port = E1000e::open(qemu.open(4).unwrap(), "again", config).unwrap();
         let start = Start { pool: pool.clone(), queues: 1, accept: Offloads::NONE };
         let Queues { mut rx, tx } = port.start(start).unwrap();

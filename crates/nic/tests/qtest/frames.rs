@@ -2,13 +2,13 @@
 
 use crate::require;
 use crate::rig::{Setup, frame, out, ring, sized, ways};
-use towpath_nic::e1000e::{Config, RxFilter};
+use towpath_nic::e1000e::RxFilter;
 use towpath_packet::Batch;
 use towpath_packet::port::{RxQueue, State, TxQueue, Wake};
 
 #[test]
-fn a_port_comes_up_says_what_it_is_and_can_be_opened_again() {
-    require!("a_port_comes_up_says_what_it_is_and_can_be_opened_again");
+fn a_port_comes_up_with_its_link_and_receives() {
+    require!("a_port_comes_up_with_its_link_and_receives");
     for way in ways() {
         let mut rig = Setup::new(way).start();
         let link = rig.control.link();
@@ -92,8 +92,9 @@ fn packets_out_of_reach_are_copied_and_counted() {
 fn long_frames_span_descriptors_in_both_directions() {
     require!("long_frames_span_descriptors_in_both_directions");
     for way in ways() {
-        let setup = Setup::new(way);
-        let mut rig = Setup { config: Config { mtu: 9216, ..setup.config }, ..setup }.start();
+        let mut setup = Setup::new(way);
+        setup.config.mtu = 9216;
+        let mut rig = setup.start();
         for (n, len) in [1514, 1515, 2048, 2049, 3072, 3073, 5042, 9000, 9014, 9230].into_iter().enumerate() {
             let bytes = sized(n, len);
             let received = rig.exchange(std::slice::from_ref(&bytes)).remove(0);
@@ -113,9 +114,10 @@ fn long_frames_span_descriptors_in_both_directions() {
 fn long_frames_arrive_in_as_many_small_buffers_as_they_need() {
     require!("long_frames_arrive_in_as_many_small_buffers_as_they_need");
     for way in ways() {
-        let setup = Setup { chunk: 128 + 256, ..Setup::new(way) };
+        let mut setup = Setup { chunk: 128 + 256, ..Setup::new(way) };
+        setup.config.mtu = 9216;
         let copybreak = setup.config.copybreak.map_or(0, |bytes| bytes.get() as usize);
-        let mut rig = Setup { config: Config { mtu: 9216, ..setup.config }, ..setup }.start();
+        let mut rig = setup.start();
         for (n, pieces) in (1..=36).enumerate() {
             for len in [pieces * 256, pieces * 256 + 1] {
                 let bytes = sized(n, len);
@@ -160,8 +162,8 @@ fn short_frames_pass_and_frames_beyond_the_mtu_do_not() {
 }
 
 #[test]
-fn what_is_for_others_is_received_as_the_filter_says() {
-    require!("what_is_for_others_is_received_as_the_filter_says");
+fn the_filter_decides_which_frames_to_others_are_received() {
+    require!("the_filter_decides_which_frames_to_others_are_received");
     let to = |address: [u8; 6]| {
         let mut bytes = sized(1, 60);
         bytes[..6].copy_from_slice(&address);
@@ -176,8 +178,9 @@ fn what_is_for_others_is_received_as_the_filter_says() {
     ];
     let group = RxFilter::Groups(vec![[1, 0, 0x5e, 0, 0, 0xfb]]);
     for (filter, wanted) in [(RxFilter::Promiscuous, 5), (RxFilter::AllMulticast, 4), (group, 3)] {
-        let setup = Setup::new(ways()[0]);
-        let mut rig = Setup { config: Config { filter, ..setup.config }, ..setup }.start();
+        let mut setup = Setup::new(ways()[0]);
+        setup.config.filter = filter;
+        let mut rig = setup.start();
         rig.refill();
         all.iter().for_each(|frame| rig.cable.send(frame).unwrap());
         let received = rig.receive(wanted);
@@ -190,10 +193,12 @@ fn what_is_for_others_is_received_as_the_filter_says() {
 }
 
 #[test]
-fn a_port_that_asked_for_interrupts_is_polled_where_none_can_be_waited_for() {
-    require!("a_port_that_asked_for_interrupts_is_polled_where_none_can_be_waited_for");
-    let setup = Setup::new(ways()[3]);
-    let mut rig = Setup { config: Config { interrupts: true, rx_ring: ring(80), ..setup.config }, ..setup }.start();
+fn a_port_with_interrupts_is_polled_where_none_can_be_waited_for() {
+    require!("a_port_with_interrupts_is_polled_where_none_can_be_waited_for");
+    let mut setup = Setup::new(ways()[3]);
+    setup.config.interrupts = true;
+    setup.config.rx_ring = ring(80);
+    let mut rig = setup.start();
     assert_eq!(rig.rx[0].wake(), Wake::Poll);
     for n in 0..200 {
         assert_eq!(rig.exchange(&[frame(n)])[0].to_vec(), frame(n));
@@ -204,8 +209,8 @@ fn a_port_that_asked_for_interrupts_is_polled_where_none_can_be_waited_for() {
 
 /// Two machines' ports, joined: what one sends the other receives, and back.
 #[test]
-fn two_ports_on_one_cable_hear_each_other() {
-    require!("two_ports_on_one_cable_hear_each_other");
+fn two_ports_on_one_cable_exchange_frames() {
+    require!("two_ports_on_one_cable_exchange_frames");
     let mut a = Setup::new(ways()[1]).start();
     let mut b = Setup::new(ways()[2]).start();
     for n in 0..200 {

@@ -65,8 +65,8 @@ fn frames_wait_while_no_buffers_are_there_and_arrive_when_some_are() {
 }
 
 #[test]
-fn a_pool_that_runs_dry_is_survived_and_counted() {
-    require!("a_pool_that_runs_dry_is_survived_and_counted");
+fn an_empty_pool_is_survived_and_counted() {
+    require!("an_empty_pool_is_survived_and_counted");
     for way in ways().into_iter().filter(|way| way.copybreak == 0) {
         let mut rig = Setup::new(way).start();
         let hoard: Vec<_> = std::iter::from_fn(|| rig.cache.alloc()).collect();

@@ -2,7 +2,6 @@
 
 use crate::require;
 use crate::rig::{Rig, Setup, ways};
-use towpath_nic::e1000e::Config;
 use towpath_packet::{Checksum, Offloads, Packet, Vlan};
 use towpath_wire::dissect::dissect;
 use towpath_wire::emit::{Checksums, Headers, Ip, Link, Network, Tcp, Transport, Udp};
@@ -119,8 +118,9 @@ fn a_tag_beside_a_packet_is_on_the_wire_and_one_on_the_wire_is_beside_the_packet
     let tagged = |bytes: &[u8], tci: u16| [&bytes[..12], &[0x81, 0], &tci.to_be_bytes(), &bytes[12..]].concat();
     for way in ways() {
         for vlan in [true, false] {
-            let setup = Setup::new(way);
-            let mut rig = Setup { config: Config { vlan, ..setup.config }, ..setup }.start();
+            let mut setup = Setup::new(way);
+            setup.config.vlan = vlan;
+            let mut rig = setup.start();
             for (n, headers) in kinds(3).iter().enumerate() {
                 let (plain, tci) = (bytes(headers, 100 + n, Checksums::Full), 0x2005 + n as u16);
                 let mut packet = partial(&mut rig, headers, 100 + n, 0);
@@ -158,8 +158,10 @@ fn flows_are_spread_over_two_queues_by_their_hash() {
     require!("flows_are_spread_over_two_queues_by_their_hash");
     let toeplitz = Toeplitz::new(&Toeplitz::SYMMETRIC_KEY);
     for way in ways() {
-        let setup = Setup::new(way);
-        let mut rig = Setup { queues: 2, config: Config { queues: 2, ..setup.config }, ..setup }.start();
+        let mut setup = Setup::new(way);
+        setup.config.queues = 2;
+        setup.queues = 2;
+        let mut rig = setup.start();
         let mut seen = [0, 0];
         for flow in 0..64 {
             // TCP hashes addresses and ports; the device hashes only the addresses of UDP.

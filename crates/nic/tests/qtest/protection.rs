@@ -98,8 +98,8 @@ fn stray_access_to_other_memory_is_refused_and_leaks_nothing() {
 
 /// A packet that was sent: out of reach at once, out of reach when the queue has had nothing to do, or always in reach.
 #[test]
-fn what_was_sent_is_in_reach_as_long_as_the_policy_says() {
-    require!("what_was_sent_is_in_reach_as_long_as_the_policy_says");
+fn a_sent_packet_is_in_reach_as_long_as_the_policy_allows() {
+    require!("a_sent_packet_is_in_reach_as_long_as_the_policy_allows");
     for policy in [STRICT, DEFERRED, DmaPolicy::Persistent] {
         let mut rig = Setup::new(way(policy, 0)).start();
         let mut astray = Astray::new(&rig);
@@ -192,8 +192,8 @@ fn a_missing_invalidation_is_caught_on_transmission() {
 
 /// Seed of the driver's design: a frame that is copied out costs no mapping.
 #[test]
-fn mappings_are_made_and_taken_back_as_the_policy_and_copybreak_say() {
-    require!("mappings_are_made_and_taken_back_as_the_policy_and_copybreak_say");
+fn policy_and_copybreak_decide_how_often_buffers_are_mapped_and_unmapped() {
+    require!("policy_and_copybreak_decide_how_often_buffers_are_mapped_and_unmapped");
     for (policy, copybreak) in
         [(STRICT, 0), (STRICT, 2048), (DEFERRED, 0), (DEFERRED, 2048), (DmaPolicy::Persistent, 0)]
     {

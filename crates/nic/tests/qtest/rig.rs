@@ -52,14 +52,12 @@ pub(crate) struct Setup {
 impl Setup {
     /// Small rings, so that they turn often.
     pub(crate) fn new(way: Way) -> Setup {
-        let config = Config {
-            policy: way.policy,
-            copybreak: Some(Copybreak::new(way.copybreak).unwrap()),
-            rx_ring: ring(128),
-            tx_ring: ring(128),
-            pauses: Pauses::None,
-            ..Config::default()
-        };
+        let mut config = Config::default();
+        config.policy = way.policy;
+        config.copybreak = Some(Copybreak::new(way.copybreak).unwrap());
+        config.rx_ring = ring(128);
+        config.tx_ring = ring(128);
+        config.pauses = Pauses::None;
         Setup { way, config, queues: 1, shared: true, chunk: 2048, netdev: None, accept: Offloads::ALL }
     }
 

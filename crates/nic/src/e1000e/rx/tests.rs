@@ -149,7 +149,7 @@ fn a_copied_frame_costs_two_syncs_and_no_mapping() {
 }
 
 #[test]
-fn a_frame_that_is_handed_on_costs_one_unmapping_and_one_mapping_and_a_burst_one_wait() {
+fn a_delivered_buffer_costs_one_unmapping_and_one_mapping_and_a_burst_one_flush() {
     let mut b = bench(STRICT);
     b.refill();
     for _ in 0..10 {
@@ -164,7 +164,7 @@ fn a_frame_that_is_handed_on_costs_one_unmapping_and_one_mapping_and_a_burst_one
 }
 
 #[test]
-fn the_old_way_maps_and_unmaps_every_buffer_whatever_becomes_of_it() {
+fn unmap_first_maps_and_unmaps_every_buffer() {
     let mut b = bench_with(STRICT, Config { recycle: RecycleMode::UnmapFirst, ..Config::default() }, 1024);
     b.refill();
     for status in [DONE | END, DONE | END | BROKEN, DONE | END] {
@@ -180,7 +180,7 @@ fn the_old_way_maps_and_unmaps_every_buffer_whatever_becomes_of_it() {
 }
 
 #[test]
-fn without_protection_nothing_is_mapped_by_either_way() {
+fn without_protection_neither_mode_maps_a_buffer() {
     for recycle in [RecycleMode::KeepMapped, RecycleMode::UnmapFirst] {
         let mut b = bench_with(DmaPolicy::Persistent, Config { recycle, ..Config::default() }, 1024);
         b.refill();
@@ -234,7 +234,7 @@ fn a_mapping_that_fails_leaves_the_slot_with_its_buffer_and_is_tried_again() {
 }
 
 #[test]
-fn a_pool_that_is_dry_leaves_slots_empty_until_buffers_come_home() {
+fn an_empty_pool_leaves_slots_empty_until_buffers_are_freed() {
     let mut b = bench_with(STRICT, Config::default(), 90);
     assert_eq!(b.refill(), 79);
     for _ in 0..40 {
@@ -250,7 +250,7 @@ fn a_pool_that_is_dry_leaves_slots_empty_until_buffers_come_home() {
 }
 
 #[test]
-fn without_a_buffer_for_the_copy_the_frame_itself_is_handed_on() {
+fn without_a_buffer_for_the_copy_the_frame_itself_is_delivered() {
     let mut b = bench_with(STRICT, Config::default(), 79);
     assert_eq!(b.refill(), 79);
     for _ in 0..3 {
@@ -276,7 +276,7 @@ fn a_buffer_that_can_not_be_unmapped_is_never_used_again() {
 }
 
 #[test]
-fn frames_whose_translations_may_still_be_cached_are_not_handed_on() {
+fn frames_whose_translations_may_still_be_cached_are_not_delivered() {
     let mut b = bench(STRICT);
     b.refill();
     b.script.fail_flushes.store(1, Relaxed);
@@ -320,7 +320,7 @@ fn a_chain_below_the_threshold_is_copied_into_one_buffer() {
 }
 
 #[test]
-fn lengths_that_can_not_be_are_counted_and_cost_no_buffer() {
+fn impossible_lengths_are_counted_and_cost_no_buffer() {
     let mut b = bench(STRICT);
     b.refill();
     b.write(0xffff, DONE | END);
@@ -334,7 +334,7 @@ fn lengths_that_can_not_be_are_counted_and_cost_no_buffer() {
 }
 
 #[test]
-fn a_descriptor_that_was_not_announced_is_not_looked_at() {
+fn a_descriptor_that_was_not_announced_is_not_read() {
     let mut b = bench(STRICT);
     for _ in 0..79 {
         b.write(100, DONE | END);
@@ -344,7 +344,7 @@ fn a_descriptor_that_was_not_announced_is_not_looked_at() {
 }
 
 #[test]
-fn a_descriptor_that_comes_back_before_its_turn_is_noticed() {
+fn a_descriptor_that_is_completed_out_of_order_is_noticed() {
     let mut b = bench(STRICT);
     b.refill();
     assert!(!b.ring.buffers.is_out_of_order());

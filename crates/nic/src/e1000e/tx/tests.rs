@@ -110,7 +110,7 @@ fn frame(ip: Ip, transport: Transport, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_plain_frame_is_one_descriptor_and_reported_at_the_end_of_its_burst() {
+fn a_plain_frame_is_one_descriptor_with_rs_at_the_end_of_its_burst() {
     let mut b = bench(STRICT);
     let mut batch = b.batch(3);
     assert_eq!(b.ring.send(&mut batch, BURST), 3);
@@ -128,7 +128,7 @@ fn a_plain_frame_is_one_descriptor_and_reported_at_the_end_of_its_burst() {
 }
 
 #[test]
-fn reports_are_asked_for_every_few_frames() {
+fn rs_is_set_every_few_frames() {
     let mut b = bench_with(DmaPolicy::Persistent, Config { report_every: 16, ..Config::default() });
     let mut batch = b.batch(40);
     assert_eq!(b.ring.send(&mut batch, BURST), 40);
@@ -139,7 +139,7 @@ fn reports_are_asked_for_every_few_frames() {
 }
 
 #[test]
-fn no_stretch_of_a_ring_is_without_a_report() {
+fn no_quarter_of_a_ring_is_without_rs() {
     let mut b = bench_with(DmaPolicy::Persistent, Config { report_every: 64, ..Config::default() });
     let mut batch = b.batch(64);
     assert_eq!(b.ring.send(&mut batch, BURST), 64);
@@ -167,7 +167,7 @@ fn a_full_ring_takes_no_more_and_keeps_one_descriptor_free() {
 }
 
 #[test]
-fn fragments_have_a_descriptor_each_and_say_the_same() {
+fn each_fragment_has_a_descriptor_and_all_have_the_same_command() {
     let mut b = bench(STRICT);
     let mut packet = b.cache.alloc().unwrap();
     for piece in [5, 700, 300] {
@@ -237,7 +237,7 @@ fn a_context_comes_before_the_first_frame_that_needs_it_and_not_again() {
 }
 
 #[test]
-fn a_checksum_that_the_device_would_not_find_is_completed_here() {
+fn a_checksum_that_the_device_would_not_find_is_completed_in_software() {
     let mut b = bench(STRICT);
     // Inside of a UDP tunnel: the outer headers are what a device finds.
     let inner = udp(&[9; 30]);
@@ -353,7 +353,7 @@ fn a_mapping_that_fails_leaves_the_packet_in_the_batch_and_nothing_mapped() {
 }
 
 #[test]
-fn memory_that_the_device_does_not_know_is_copied() {
+fn unregistered_memory_is_copied() {
     let mut b = bench(STRICT);
     let other = Pool::new(PoolConfig { capacity: 4, backing: Backing::Anonymous, ..Default::default() }).unwrap();
     let packet = Packet::copy_from(&mut other.cache(Direction::Tx).unwrap(), &[6; 100]).unwrap();
@@ -365,7 +365,7 @@ fn memory_that_the_device_does_not_know_is_copied() {
 }
 
 #[test]
-fn what_was_in_the_ring_is_dropped_by_name_when_the_device_was_reset() {
+fn frames_in_the_ring_are_dropped_by_name_after_a_reset() {
     let mut b = bench(STRICT);
     let mut batch = b.batch(5);
     b.ring.send(&mut batch, BURST);
@@ -376,7 +376,7 @@ fn what_was_in_the_ring_is_dropped_by_name_when_the_device_was_reset() {
 }
 
 #[test]
-fn a_packet_that_can_not_be_unmapped_never_goes_home() {
+fn a_packet_that_can_not_be_unmapped_never_returns_to_its_pool() {
     let mut b = bench(STRICT);
     let mut batch = b.batch(2);
     b.ring.send(&mut batch, BURST);

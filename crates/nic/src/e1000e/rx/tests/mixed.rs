@@ -81,7 +81,7 @@ impl Bench {
 
 proptest! {
     #[test]
-    fn whatever_became_of_its_frame_a_descriptor_of_the_device_has_its_own_buffer(
+    fn after_any_mix_of_frames_each_descriptor_of_the_device_has_its_own_buffer(
         steps in prop::collection::vec(step(), 1..80),
         strict in any::<bool>(),
     ) {
