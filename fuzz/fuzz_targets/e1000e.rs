@@ -1,7 +1,9 @@
-//! The e1000e driver and its device, in any order and with any fault: what each does next is read from the input.
+//! The e1000e driver and its device, in any order and with any fault: the input chooses each
+//! action.
 //!
-//! Three bytes say what the port and the device are like; each action after them is one byte and its arguments. Whatever
-//! happens, buffers and mappings balance in the end, and a device without faults has nothing to object to.
+//! Four bytes configure the port and the device; each action after them is one byte and its
+//! arguments. Buffers and mappings balance in the end, and a device without faults reports no
+//! violation.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -13,7 +15,7 @@ use towpath_nic::e1000e::{Config, Copybreak, E1000e, Pauses, RecycleMode, RingSi
 use towpath_packet::port::{Port, Queues, RxQueue, Start, TxQueue};
 use towpath_packet::{Backing, Batch, Checksum, Direction, Gso, GsoKind, Offloads, Packet, Pool, PoolConfig, Vlan};
 
-/// The input, a byte at a time; zeros after its end.
+/// The input, byte by byte; zeros after its end.
 struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {
@@ -67,7 +69,7 @@ fn faults(which: u8, seed: u8) -> Faults {
     }
 }
 
-/// A packet of any shape that asks for any work, with the input's bytes as headers.
+/// A packet of any layout with any offloads, and the input's bytes as headers.
 fn packet(input: &mut Input<'_>, cache: &mut towpath_packet::Cache) -> Option<Packet> {
     let (len, how, piece) = (usize::from(input.word()) % 20_000, input.byte(), usize::from(input.byte()) * 8 + 1);
     let mut bytes = vec![how; len];

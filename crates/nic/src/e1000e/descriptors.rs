@@ -2,10 +2,10 @@
 //! §7.2.10).
 //!
 //! ```text
-//!   receive, for the device    address                          │ 0
-//!   receive, written back      type, queue 32 │ hash 32         │ status, errors 32 │ length 16 │ VLAN 16
-//!   transmit, data             address                          │ length, command 32 │ status, options, VLAN 32
-//!   transmit, context          where checksums are              │ payload, command 32 │ status, header, segment 32
+//!   receive, for the device address                    │ 0
+//!   receive, written back   type, queue 32 │ hash 32   │ status, errors │ length 16 │ VLAN 16
+//!   transmit, data          address                    │ length, command 32 │ status, options, VLAN
+//!   transmit, context       positions of checksums     │ payload, command 32 │ status, header, MSS
 //! ```
 //!
 //! A [`DescRing`] loads and stores the two words. The write-back of a receive descriptor **replaces

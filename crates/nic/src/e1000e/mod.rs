@@ -2,11 +2,11 @@
 //! Family Datasheet.
 //!
 //! ```text
-//!   E1000e::open ── reset, address, abilities ──► Info        start ── rings, buffers, enable ──► queues
+//!  E1000e::open ── reset, address, abilities ──► Info     start ── rings, buffers ──► queues
 //!
-//!   E1000eRx ─ RxRing: DescRing │ Slots │ DmaMapper ─┐          ┌─ Control       copybreak, link, faults
-//!                                                    ├─ Device ─┤
-//!   E1000eTx ─ TxRing: DescRing │ Slots │ DmaMapper ─┘          └─ ResetGroup    reset that all queues agree on, end
+//!  E1000eRx ─ RxRing: DescRing │ Slots │ DmaMapper ─┐         ┌─ Control     link, faults
+//!                                                   ├─ Device ┤
+//!  E1000eTx ─ TxRing: DescRing │ Slots │ DmaMapper ─┘         └─ ResetGroup  agreed reset, end
 //! ```
 //!
 //! | file | idea |
@@ -137,8 +137,8 @@ impl<B: Pci> E1000e<B> {
     /// Resets the device behind `bus` and reads its address. `name` becomes [`Info::name`].
     ///
     /// # Errors
-    /// [`OpenError`]: an option breaks a rule, the driver does not know the device, the device does not answer, or the bus can't protect
-    /// memory by the policy.
+    /// [`OpenError`]: an option breaks a rule, the driver does not know the device, the device does not
+    /// answer, or the bus can't protect memory by the policy.
     pub fn open(bus: B, name: &str, config: Config) -> Result<E1000e<B>, OpenError> {
         config.check()?;
         let id = bus.config_r32(0);
@@ -206,7 +206,7 @@ fn info(name: &str, config: &Config, chip: Chip, copybreak: u32, reaches_heap: b
         DmaPolicy::PerBuffer { flush: towpath_bus::Flush::Strict } => {
             "strict: a buffer is out of reach before it is read"
         }
-        DmaPolicy::PerBuffer { .. } => "deferred: a buffer is out of reach some time after it was handed on",
+        DmaPolicy::PerBuffer { .. } => "deferred: a buffer is out of reach some time after it was delivered",
     };
     let zero_copy = if reaches_heap {
         "the device reads and writes packet memory"

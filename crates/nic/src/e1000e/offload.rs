@@ -3,9 +3,9 @@
 //!
 //! | packet | device | otherwise |
 //! |---|---|---|
-//! | partial checksum of TCP or UDP, not in a tunnel | context with its position (§7.2.10) | completed in software |
-//! | TCP super-packet | context with headers, payload and segment size (§7.2.4) | dropped: the port does not offer it |
-//! | customer tag beside the packet | inserted (§7.2.11) | inserted in software |
+//! | partial checksum, not in a tunnel | context with its position (§7.2.10) | in software |
+//! | TCP super-packet | context with lengths and segment size (§7.2.4) | dropped: not offered |
+//! | customer tag beside the packet | inserted (§7.2.11) | in software |
 //!
 //! The ring may have no room for a planned packet. Until there is room, a packet is changed only in
 //! ways that leave it the same packet: gathering headers, completing a checksum, inserting a tag.

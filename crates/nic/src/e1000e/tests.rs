@@ -1,4 +1,4 @@
-//! The port as a whole, over a device that does only what the test tells it to.
+//! The port as a whole, over a fake device.
 
 use super::fake::{FakePci, Script};
 use super::regs::*;
@@ -140,12 +140,12 @@ fn staged_packets_are_announced_when_the_ring_is_full_and_when_batches_become_sm
     assert_eq!(missing(&pool), 0);
 }
 
-/// Turns all queues until `until`, at most for some seconds.
+/// Turns all queues until `until` is true, at most for some seconds.
 fn turn(queues: &mut Both, mut until: impl FnMut() -> bool) {
     let mut out: Batch = Batch::new();
     let begun = std::time::Instant::now();
     while !until() {
-        assert!(begun.elapsed() < Duration::from_secs(20), "it never came");
+        assert!(begun.elapsed() < Duration::from_secs(20), "waited in vain");
         for rx in &mut queues.rx {
             rx.refill();
             rx.rx(&mut out);
@@ -185,7 +185,7 @@ fn a_device_that_hangs_after_every_reset_is_given_up() {
     let mut cache = pool.cache(Direction::Tx).unwrap();
     let begun = std::time::Instant::now();
     while !matches!(queues.tx[0].state(), State::Gone(_)) {
-        assert!(begun.elapsed() < Duration::from_secs(30), "it never was given up");
+        assert!(begun.elapsed() < Duration::from_secs(30), "the device is not given up");
         let mut batch: Batch = Batch::new();
         batch.push(Packet::copy_from(&mut cache, &[0; 60]).unwrap()).unwrap();
         queues.tx[0].tx(&mut batch);
@@ -198,7 +198,7 @@ fn a_device_that_hangs_after_every_reset_is_given_up() {
     }
     assert_eq!(control.faults().resets, 8);
     drop((queues, cache));
-    assert_eq!(missing(&pool), 0, "it could still be stopped");
+    assert_eq!(missing(&pool), 0, "the device could still be stopped");
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn a_device_that_was_removed_is_gone_and_all_that_it_could_reach_is_leaked() {
     assert!(matches!(queues.rx[0].state(), State::Gone(_)));
     drop(queues);
     assert_eq!((control.faults().leaked, missing(&pool)), (79, 79));
-    assert!(script.persistent.load(Relaxed) > 0, "and stays mapped");
+    assert!(script.persistent.load(Relaxed) > 0, "leaked memory stays mapped");
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Whatever the device does: no panic, no leak, bounded recovery, a counter with a name.
+//! A device with faults causes no panic and no leak; recovery is bounded, and each fault is counted
+//! by name.
 
 use super::rig::*;
 use std::time::{Duration, Instant};
@@ -8,13 +9,14 @@ use towpath_model::wire::Wire;
 use towpath_packet::port::{RxQueue, State, TxQueue};
 use towpath_packet::{Batch, DropReason};
 
-/// Traffic both ways for `frames` frames, and some time for what must be noticed, or until the device is given up.
+/// Traffic of `frames` frames in both directions, then some time for the watchdog; ends earlier if
+/// the device is given up.
 fn traffic(r: &mut Rig, frames: u64) {
     let begun = Instant::now();
     let mut got = Vec::new();
     let (mut sent, mut batch) = (0, Batch::new());
     while sent < frames || r.tx[0].pending() > 0 {
-        assert!(begun.elapsed() < Duration::from_secs(60), "it does not end: {:?}", r.control.faults());
+        assert!(begun.elapsed() < Duration::from_secs(60), "traffic does not end: {:?}", r.control.faults());
         if matches!(r.tx[0].state(), State::Gone(_)) {
             return;
         }
@@ -42,11 +44,11 @@ fn traffic(r: &mut Rig, frames: u64) {
 }
 
 fn faulty(faults: Faults) -> model::Config {
-    // Rules of descriptors that a fault itself breaks are not looked at.
+    // The model does not check the rules that a fault itself breaks.
     model::Config { faults, ..strict() }
 }
 
-/// Runs traffic over a device with a fault, then ends it: buffers and mappings balance.
+/// Runs traffic over a device with a fault, then ends the port: buffers and mappings balance.
 fn survive(name: &str, faults: Faults, check: impl Fn(&Rig)) {
     for policy in POLICIES {
         for seed in 0..3 {
@@ -60,7 +62,7 @@ fn survive(name: &str, faults: Faults, check: impl Fn(&Rig)) {
             assert_eq!(stats.home, stats.capacity, "{name}: buffers are missing: {:?}", control.faults());
             assert_eq!(counts.maps, counts.unmaps, "{name}: mappings are left");
             let sent = counters.snapshot();
-            assert!(sent.packets + sent.all_drops() <= 3000, "{name}: something was counted twice");
+            assert!(sent.packets + sent.all_drops() <= 3000, "{name}: a packet was counted twice");
         }
     }
 }

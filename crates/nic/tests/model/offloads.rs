@@ -1,4 +1,4 @@
-//! What the device does for us: checksums, segmentation, tags, hashes.
+//! Offloads: checksums, segmentation, tags, hashes.
 
 use super::rig::*;
 use towpath_packet::{Checksum, Gso, GsoKind, Offloads, Packet, Vlan};
@@ -44,7 +44,7 @@ fn checksums_of_received_packets_are_verified_or_not() {
         r.arrive([good.as_slice(), &bad]);
         let got = r.settle();
         assert_eq!(got.iter().map(Packet::csum).collect::<Vec<_>>(), [Checksum::Verified, Checksum::Unknown]);
-        assert_eq!(got[1].to_vec(), bad, "a packet with a wrong checksum is somebody else's business");
+        assert_eq!(got[1].to_vec(), bad, "a packet with a wrong checksum is delivered");
     }
     r.end();
 }

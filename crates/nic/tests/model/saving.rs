@@ -1,4 +1,4 @@
-//! What copybreak saves, by counts per buffer: each step of the saving that the bench shows in time.
+//! What copybreak saves, counted per buffer: the steps whose time the bench measures.
 
 use super::rig::*;
 use towpath_bus::DmaPolicy;
@@ -6,7 +6,8 @@ use towpath_nic::e1000e::{Copybreak, RecycleMode, RxCounts};
 
 const FRAMES: u64 = 640;
 
-/// What 640 frames of `len` bytes cost in bursts of 64, once every slot of the ring has had its first buffer.
+/// The cost of 640 frames of `len` bytes in bursts of 64, after every slot of the ring has had a
+/// buffer.
 fn cost(policy: DmaPolicy, recycle: RecycleMode, copybreak: u64, len: usize) -> RxCounts {
     let copybreak = Some(Copybreak::new(copybreak).unwrap());
     let mut r = rig(
@@ -46,7 +47,7 @@ fn cost(policy: DmaPolicy, recycle: RecycleMode, copybreak: u64, len: usize) -> 
 fn with_strict_protection_a_copied_buffer_costs_no_mapping_instead_of_one_each_way() {
     let before = cost(STRICT, RecycleMode::UnmapFirst, 2048, 1500);
     assert_eq!((before.maps, before.unmaps, before.copies, before.handed), (FRAMES, FRAMES, FRAMES, 0));
-    assert_eq!(before.flushes, FRAMES / 64, "a burst shares one invalidation");
+    assert_eq!(before.flushes, FRAMES / 64, "a burst shares one flush");
     let after = cost(STRICT, RecycleMode::KeepMapped, 2048, 1500);
     assert_eq!((after.maps, after.unmaps, after.flushes), (0, 0, 0));
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Driver and device in any order: teardown at any moment, actions of both sides as a generator has them.
+//! Actions of the driver and the device in any order, and the end at any moment.
 
 use super::rig::*;
 use proptest::prelude::*;
@@ -97,7 +97,7 @@ fn run(config: Config, device: model::Config, actions: &[Action]) -> Result<(), 
                 }
             }
             Action::Copybreak(bytes) => r.control.set_copybreak(bytes).unwrap(),
-            // Seldom, so that most runs go on for a while.
+            // Rare, so that most runs are long.
             Action::Drop(0) => drop(r.rx.pop()),
             Action::Drop(1) => drop(r.tx.pop()),
             Action::Drop(_) => {}

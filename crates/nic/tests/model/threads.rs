@@ -1,4 +1,5 @@
-//! Queues on threads of their own, over a device with its own: they agree on resets, and end in any order.
+//! Each queue and the device on a thread of its own: the queues agree on resets, and end in any
+//! order.
 
 use super::rig::*;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -9,8 +10,8 @@ use towpath_nic::e1000e::{Config, E1000e};
 use towpath_packet::port::{Port, Queues, RxQueue, Start, TxQueue};
 use towpath_packet::{Batch, Direction, Offloads, Packet};
 
-/// Four threads with a queue each, two queues each way, until `enough` says so or some seconds are over; then they end one after the
-/// other. Returns what was sent and received.
+/// Runs two queues in each direction on four threads until `enough` is true or some seconds are
+/// over. Then the queues end one after the other. Returns the number of packets sent and received.
 fn run(device: model::Config, wire: impl Wire, mut config: Config, enough: impl Fn(u64) -> bool + Sync) -> (u64, u64) {
     let bus = model::launch(model::Config { threaded: true, ..device }, wire).unwrap();
     let device = bus.device();

@@ -1,4 +1,4 @@
-//! Frames arrive, and leave, as they are.
+//! Frames are received and sent byte for byte.
 
 use super::rig::*;
 use towpath_model::e1000e as model;
@@ -130,7 +130,7 @@ fn a_full_ring_refuses_packets_and_takes_more_after_frames_were_sent() {
     }
     assert_eq!((taken, r.tx[0].pending()), (127, 127));
     r.device.run_until_idle();
-    assert!(r.tx[0].tx(&mut batch) > 0, "what has left makes room without a call of reclaim");
+    assert!(r.tx[0].tx(&mut batch) > 0, "sent frames make room without a call of reclaim");
     r.tx[0].kick();
     r.settle();
     drop(batch);
@@ -177,7 +177,7 @@ fn a_hundred_thousand_frames_each_way() {
             let burst: Vec<_> = (sent..(sent + 64).min(total)).map(|i| r.packet(&samples[i % 97])).collect();
             sent += burst.len();
             let mut got = r.send(0, burst);
-            // The far end returns what it gets.
+            // The far end returns every frame.
             for bytes in r.far.drain() {
                 r.arrive([bytes.as_slice()]);
             }
@@ -201,7 +201,7 @@ fn bursts_of_32_cost_a_sixteenth_of_a_tail_write_a_frame_and_no_register_is_read
     let mut r = rig(with(|c| c.stall = std::time::Duration::from_secs(60)), strict());
     r.settle();
     let before = r.device.accesses();
-    // Few enough for the clock not to be asked in between, and with it the link.
+    // So few calls that the watchdog does not read the clock, nor the link.
     for i in 0..16 {
         let frames: Vec<_> = (0..32).map(|j| frame(60, i * 32 + j)).collect();
         r.arrive(frames.iter().map(Vec::as_slice));
@@ -231,11 +231,11 @@ fn an_idle_receiver_waits_for_an_interrupt_and_loses_none() {
     let mut r = rig(with(|c| c.interrupts = true), strict());
     r.settle();
     for i in 0..3 {
-        let Wake::Fd(_) = r.rx[0].wake() else { panic!("it should wait for its interrupt") };
+        let Wake::Fd(_) = r.rx[0].wake() else { panic!("it does not wait for its interrupt") };
         let sent = r.device.interrupts().0;
         r.arrive([frame(60, i).as_slice()]);
         r.device.run_until_idle();
-        assert_eq!(r.device.interrupts().0, sent + 1, "one interrupt for each time that it was asked for");
+        assert_eq!(r.device.interrupts().0, sent + 1, "one interrupt for each call of wake");
         assert_eq!(r.settle().len(), 1);
         r.arrive([frame(60, i).as_slice()]);
         assert_eq!(r.settle().len(), 1);

@@ -8,8 +8,10 @@
 //! | pass | what it does |
 //! |---|---|
 //! | harvest | reads completed descriptors, and decides for each frame: discard, copy or deliver |
-//! | unmap | unmaps the buffers that are delivered; then [`sync_iotlb`](towpath_bus::DmaMapper::sync_iotlb) |
+//! | unmap | unmaps the buffers that are delivered; then [`sync_iotlb`] flushes the IOTLB |
 //! | deliver | makes packets: copies, or the buffers themselves |
+//!
+//! [`sync_iotlb`]: towpath_bus::DmaMapper::sync_iotlb
 //!
 //! No byte of an unmapped buffer is read, and no unmapped buffer is delivered, before the flush.
 

@@ -21,8 +21,8 @@
 //! | completed descriptor | what the driver does with the buffer | slot |
 //! |---|---|---|
 //! | damaged frame, part of a frame that is discarded | nothing | M |
-//! | frame shorter than copybreak, and a buffer for the copy | sync for the CPU, copy, sync for the device | M |
-//! | the same without a buffer for the copy; longer frame | sync for the CPU, unmap, deliver | E |
+//! | frame below copybreak, and a buffer for the copy | sync for CPU, copy, sync for device | M |
+//! | the same without a buffer for the copy; longer frame | sync for CPU, unmap, deliver | E |
 //! | | unmapping fails: leak the buffer | E |
 //!
 //! | refill | what the driver does | slot |

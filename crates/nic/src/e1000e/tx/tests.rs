@@ -1,4 +1,4 @@
-//! Descriptors as a device would see them, and what becomes of packets.
+//! Descriptors as the device reads them, and the packets behind them.
 
 use super::super::control::Control;
 use super::super::descriptors::tx;
@@ -14,18 +14,18 @@ use towpath_wire::emit::{Checksums, Headers, Ip, Link, Network, Tcp, Transport, 
 const RING: u32 = 80;
 const STRICT: DmaPolicy = DmaPolicy::PerBuffer { flush: Flush::Strict };
 
-struct Bench {
+struct Rig {
     ring: TxRing<FakeDma>,
     script: Arc<Script>,
     pool: Pool,
     cache: Cache,
     control: Control,
     log: FaultLog,
-    /// The next descriptor that the device looks at.
+    /// The next descriptor that the device reads.
     device: u32,
 }
 
-fn bench_with(policy: DmaPolicy, config: Config) -> Bench {
+fn rig_with(policy: DmaPolicy, config: Config) -> Rig {
     let script = Arc::new(Script::default());
     let domain = Domain::new(FakeDma::new(script.clone(), true), policy).unwrap();
     let config_of_pool = PoolConfig { capacity: 1024, chunk: 2048, backing: Backing::Anonymous, ..Default::default() };
@@ -41,14 +41,14 @@ fn bench_with(policy: DmaPolicy, config: Config) -> Bench {
     let log = FaultLog::new(&control);
     let ring = TxRing::new(parts, &config, log.clone());
     let cache = pool.cache(Direction::Tx).unwrap();
-    Bench { ring, script, pool, cache, control, log, device: 0 }
+    Rig { ring, script, pool, cache, control, log, device: 0 }
 }
 
-fn bench(policy: DmaPolicy) -> Bench {
-    bench_with(policy, Config::default())
+fn rig(policy: DmaPolicy) -> Rig {
+    rig_with(policy, Config::default())
 }
 
-impl Bench {
+impl Rig {
     fn packet(&mut self, bytes: &[u8]) -> Packet {
         Packet::copy_from(&mut self.cache, bytes).unwrap()
     }
@@ -71,7 +71,7 @@ impl Bench {
         [self.ring.ring.first(index), self.ring.ring.status(index)]
     }
 
-    /// The device sends all that was announced, and reports where it was asked to.
+    /// The device sends all announced frames, and writes back the descriptors with RS.
     fn run(&mut self) -> usize {
         let mut reports = 0;
         while self.device != self.ring.tail {
@@ -111,7 +111,7 @@ fn frame(ip: Ip, transport: Transport, payload: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_plain_frame_is_one_descriptor_with_rs_at_the_end_of_its_burst() {
-    let mut b = bench(STRICT);
+    let mut b = rig(STRICT);
     let mut batch = b.batch(3);
     assert_eq!(b.ring.send(&mut batch, BURST), 3);
     assert_eq!(b.ring.announce(), Some(3));
@@ -129,7 +129,7 @@ fn a_plain_frame_is_one_descriptor_with_rs_at_the_end_of_its_burst() {
 
 #[test]
 fn rs_is_set_every_few_frames() {
-    let mut b = bench_with(DmaPolicy::Persistent, Config { report_every: 16, ..Config::default() });
+    let mut b = rig_with(DmaPolicy::Persistent, Config { report_every: 16, ..Config::default() });
     let mut batch = b.batch(40);
     assert_eq!(b.ring.send(&mut batch, BURST), 40);
     b.ring.announce();
@@ -140,7 +140,7 @@ fn rs_is_set_every_few_frames() {
 
 #[test]
 fn no_quarter_of_a_ring_is_without_rs() {
-    let mut b = bench_with(DmaPolicy::Persistent, Config { report_every: 64, ..Config::default() });
+    let mut b = rig_with(DmaPolicy::Persistent, Config { report_every: 64, ..Config::default() });
     let mut batch = b.batch(64);
     assert_eq!(b.ring.send(&mut batch, BURST), 64);
     b.ring.announce();
@@ -151,24 +151,24 @@ fn no_quarter_of_a_ring_is_without_rs() {
 
 #[test]
 fn a_full_ring_takes_no_more_and_keeps_one_descriptor_free() {
-    let mut b = bench(DmaPolicy::Persistent);
+    let mut b = rig(DmaPolicy::Persistent);
     let mut batch = b.batch(64);
     assert_eq!(b.ring.send(&mut batch, BURST), 64);
     let mut more = b.batch(64);
     assert_eq!(b.ring.send(&mut more, BURST), 15);
-    assert_eq!(more.len(), 49, "what was not taken stays, in order");
+    assert_eq!(more.len(), 49, "refused packets stay, in order");
     assert_eq!(more.as_slice()[0].linear()[0], 15);
     b.ring.announce();
     b.run();
     assert_eq!(b.ring.reclaim(), 79);
     assert_eq!(b.ring.send(&mut more, BURST), 49);
-    assert_eq!(b.end(), 0, "what was still in the ring came home");
+    assert_eq!(b.end(), 0, "frames that were still in the ring are freed");
     drop(more);
 }
 
 #[test]
 fn each_fragment_has_a_descriptor_and_all_have_the_same_command() {
-    let mut b = bench(STRICT);
+    let mut b = rig(STRICT);
     let mut packet = b.cache.alloc().unwrap();
     for piece in [5, 700, 300] {
         let part = b.packet(&vec![1; piece]);
@@ -187,7 +187,7 @@ fn each_fragment_has_a_descriptor_and_all_have_the_same_command() {
 
 #[test]
 fn more_pieces_than_the_device_takes_are_gathered() {
-    let mut b = bench(STRICT);
+    let mut b = rig(STRICT);
     let mut packet = b.cache.alloc().unwrap();
     for i in 0..65 {
         let part = b.packet(&[i; 10]);
@@ -201,7 +201,7 @@ fn more_pieces_than_the_device_takes_are_gathered() {
 
 #[test]
 fn frames_that_are_too_short_or_too_long_are_padded_or_dropped() {
-    let mut b = bench(STRICT);
+    let mut b = rig(STRICT);
     let lens = [13, 14, 16, 17, 1522, 1523];
     for len in lens {
         let packet = b.packet(&vec![7; len]);
@@ -216,7 +216,7 @@ fn frames_that_are_too_short_or_too_long_are_padded_or_dropped() {
 
 #[test]
 fn a_context_comes_before_the_first_frame_that_needs_it_and_not_again() {
-    let mut b = bench(STRICT);
+    let mut b = rig(STRICT);
     for _ in 0..3 {
         let mut packet = b.packet(&udp(&[1; 100]));
         packet.set_csum(Checksum::Partial { start: 34, offset: 6 });
@@ -232,14 +232,14 @@ fn a_context_comes_before_the_first_frame_that_needs_it_and_not_again() {
     let mut packet = b.packet(&udp(&[1; 100]));
     packet.set_csum(Checksum::Partial { start: 34, offset: 6 });
     b.send(packet);
-    assert_eq!(b.words(0)[1], 0x2200_0000, "after a reset the device has forgotten it");
+    assert_eq!(b.words(0)[1], 0x2200_0000, "after a reset the context is written again");
     assert_eq!(b.end(), 0);
 }
 
 #[test]
 fn a_checksum_that_the_device_would_not_find_is_completed_in_software() {
-    let mut b = bench(STRICT);
-    // Inside of a UDP tunnel: the outer headers are what a device finds.
+    let mut b = rig(STRICT);
+    // In a UDP tunnel: the device would find the outer headers.
     let inner = udp(&[9; 30]);
     let bytes = udp(&[&[0; 8], &inner[..]].concat());
     let mut packet = b.packet(&bytes);
@@ -263,10 +263,10 @@ fn a_super_packet_has_its_headers_and_a_little_payload_in_the_first_descriptor()
     for (ip, kind, l4) in
         [(Ip::v4([10, 0, 0, 1], [10, 0, 0, 2]), GsoKind::Tcp4, 34usize), (Ip::v6([1; 16], [2; 16]), GsoKind::Tcp6, 54)]
     {
-        let mut b = bench(STRICT);
+        let mut b = rig(STRICT);
         let bytes = tcp(ip, &[5; 5000]);
         let headers = bytes.len() - 5000;
-        // All of it in fragments, the headers in two.
+        // All bytes in fragments, the headers in two.
         let mut packet = b.cache.alloc().unwrap();
         for piece in [&bytes[..30], &bytes[30..headers], &bytes[headers..headers + 1500], &bytes[headers + 1500..]] {
             let part = b.packet(piece);
@@ -299,13 +299,13 @@ fn a_super_packet_has_its_headers_and_a_little_payload_in_the_first_descriptor()
     }
 }
 
-fn before_tail(b: &Bench) -> u32 {
+fn before_tail(b: &Rig) -> u32 {
     b.ring.next_to_use.checked_sub(1).unwrap()
 }
 
 #[test]
 fn a_super_packet_that_does_not_fit_stays_as_it_was() {
-    let mut b = bench(DmaPolicy::Persistent);
+    let mut b = rig(DmaPolicy::Persistent);
     let mut fill = b.batch(64);
     b.ring.send(&mut fill, BURST);
     let mut fill = b.batch(13);
@@ -316,7 +316,7 @@ fn a_super_packet_that_does_not_fit_stays_as_it_was() {
     let mut batch: Batch = Batch::new();
     batch.push(packet).unwrap();
     assert_eq!(b.ring.send(&mut batch, BURST), 0);
-    assert_eq!(batch.as_slice()[0].to_vec(), bytes, "its headers are changed only when it leaves");
+    assert_eq!(batch.as_slice()[0].to_vec(), bytes, "its headers are changed only when it is queued");
     drop(batch);
     assert_eq!(b.end(), 0);
 }
@@ -324,7 +324,7 @@ fn a_super_packet_that_does_not_fit_stays_as_it_was() {
 #[test]
 fn a_tag_beside_the_packet_is_inserted_by_the_device_or_here() {
     for (vlan, service) in [(true, false), (true, true), (false, false)] {
-        let mut b = bench_with(STRICT, Config { vlan, ..Config::default() });
+        let mut b = rig_with(STRICT, Config { vlan, ..Config::default() });
         let mut packet = b.packet(&[3; 60]);
         packet.set_vlan(Some(Vlan { tci: 0x2007, service }));
         assert_eq!(b.send(packet), 1);
@@ -338,7 +338,7 @@ fn a_tag_beside_the_packet_is_inserted_by_the_device_or_here() {
 
 #[test]
 fn a_mapping_that_fails_leaves_the_packet_in_the_batch_and_nothing_mapped() {
-    let mut b = bench(STRICT);
+    let mut b = rig(STRICT);
     let mut packet = b.packet(&[1; 900]);
     let part = b.packet(&[2; 100]);
     packet.append(part).unwrap();
@@ -354,19 +354,19 @@ fn a_mapping_that_fails_leaves_the_packet_in_the_batch_and_nothing_mapped() {
 
 #[test]
 fn unregistered_memory_is_copied() {
-    let mut b = bench(STRICT);
+    let mut b = rig(STRICT);
     let other = Pool::new(PoolConfig { capacity: 4, backing: Backing::Anonymous, ..Default::default() }).unwrap();
     let packet = Packet::copy_from(&mut other.cache(Direction::Tx).unwrap(), &[6; 100]).unwrap();
     assert_eq!(b.send(packet), 1);
     assert_eq!(b.control.faults().bounced, 1);
-    assert_eq!(other.stats().home, 4, "the original went home at once");
+    assert_eq!(other.stats().home, 4, "the original is freed at once");
     assert_eq!(b.words(0)[1] & 0xf_ffff, 100);
     assert_eq!(b.end(), 0);
 }
 
 #[test]
 fn frames_in_the_ring_are_dropped_by_name_after_a_reset() {
-    let mut b = bench(STRICT);
+    let mut b = rig(STRICT);
     let mut batch = b.batch(5);
     b.ring.send(&mut batch, BURST);
     b.ring.restart(DropReason::LinkDown);
@@ -377,7 +377,7 @@ fn frames_in_the_ring_are_dropped_by_name_after_a_reset() {
 
 #[test]
 fn a_packet_that_can_not_be_unmapped_never_returns_to_its_pool() {
-    let mut b = bench(STRICT);
+    let mut b = rig(STRICT);
     let mut batch = b.batch(2);
     b.ring.send(&mut batch, BURST);
     b.ring.announce();
@@ -385,6 +385,6 @@ fn a_packet_that_can_not_be_unmapped_never_returns_to_its_pool() {
     b.script.fail_unmaps.store(1, Relaxed);
     b.ring.reclaim();
     assert_eq!(b.control.faults().leaked, 1);
-    assert_eq!(b.log.counters.snapshot().packets, 2, "sent they were all the same");
+    assert_eq!(b.log.counters.snapshot().packets, 2, "the leaked frame was sent as well");
     assert_eq!(b.end(), 1);
 }
