@@ -62,7 +62,7 @@ use crate::common::ring::DescRing;
 use control::FaultLog;
 use device::Device;
 use init::{BufferSize, Layout, RingBase};
-use rx::{RxParts, RxQueueParts, RxRing};
+use rx::{RxParts, RxRing};
 use std::borrow::Cow;
 use std::sync::Arc;
 use towpath_bus::{BusError, Dma, DmaMapper, DmaPolicy, Domain, MapError, Pci};
@@ -377,8 +377,7 @@ impl<B: Pci> Port for E1000e<B> {
         let keep_tags = start.accept.has(Offloads::VLAN);
         let mut irqs = irqs.into_iter();
         let rx = (0..).zip(rx).map(|(number, (ring, counters))| {
-            let parts = RxQueueParts { ring, number, counters, keep_tags, irq: irqs.next(), own_pool: own.clone() };
-            E1000eRx::new(device.clone(), parts)
+            E1000eRx::new(device.clone(), ring, number, counters, keep_tags, irqs.next(), own.clone())
         });
         let rx = rx.collect();
         let tx = (0..)

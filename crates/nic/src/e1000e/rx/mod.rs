@@ -36,7 +36,6 @@ mod burst;
 mod queue;
 
 pub use queue::E1000eRx;
-pub(super) use queue::RxQueueParts;
 
 use super::config::{Config, RecycleMode};
 use super::control::FaultLog;

@@ -31,19 +31,16 @@ pub struct E1000eRx<B: Pci> {
     own_pool: Option<Pool>,
 }
 
-/// The parts of a receive queue.
-pub(in super::super) struct RxQueueParts<B: Pci> {
-    pub(in super::super) ring: RxRing<B::Dma>,
-    pub(in super::super) number: u32,
-    pub(in super::super) counters: Arc<Counters>,
-    pub(in super::super) keep_tags: bool,
-    pub(in super::super) irq: Option<B::Irq>,
-    pub(in super::super) own_pool: Option<Pool>,
-}
-
 impl<B: Pci> E1000eRx<B> {
-    pub(in super::super) fn new(device: Arc<Device<B>>, parts: RxQueueParts<B>) -> E1000eRx<B> {
-        let RxQueueParts { ring, number, counters, keep_tags, irq, own_pool } = parts;
+    pub(in super::super) fn new(
+        device: Arc<Device<B>>,
+        ring: RxRing<B::Dma>,
+        number: u32,
+        counters: Arc<Counters>,
+        keep_tags: bool,
+        irq: Option<B::Irq>,
+        own_pool: Option<Pool>,
+    ) -> E1000eRx<B> {
         E1000eRx {
             ring: Some(ring),
             bar: device.bar.clone(),

@@ -36,7 +36,7 @@ use super::offload::TxAbilities;
 use crate::common::ring::{DescRing, Words, distance};
 use crate::common::slots::Slots;
 use std::collections::VecDeque;
-use towpath_bus::{Dma, DmaCounts, DmaMapper, Mapped};
+use towpath_bus::{Dma, DmaMapper, Mapped};
 use towpath_packet::{Batch, Cache, InFlight, ToDevice};
 
 const BURST: usize = Batch::<64>::CAPACITY;
@@ -75,6 +75,7 @@ pub(super) struct TxRing<D: Dma> {
     ends: [Option<u32>; BURST],
     /// Unmapped frames, until the IOTLB is flushed.
     unmapped: Vec<InFlight<ToDevice>>,
+    /// Frames that were submitted and are not freed.
     pending: usize,
     /// Frames that are not announced.
     staged: u32,
@@ -123,22 +124,6 @@ impl<D: Dma> TxRing<D> {
 
     pub(super) fn descriptors(&self) -> &DescRing {
         &self.ring
-    }
-
-    fn dma_counts(&self) -> DmaCounts {
-        self.mapper.counts()
-    }
-
-    /// Frames that were submitted and are not freed.
-    #[inline]
-    fn pending(&self) -> usize {
-        self.pending
-    }
-
-    /// Frames that are not announced.
-    #[inline]
-    fn staged(&self) -> u32 {
-        self.staged
     }
 
     #[inline]

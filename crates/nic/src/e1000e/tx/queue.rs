@@ -55,7 +55,7 @@ impl<B: Pci> E1000eTx<B> {
 
     /// What the queue has done with buffers.
     pub fn dma_counts(&self) -> DmaCounts {
-        self.ring.as_ref().map(TxRing::dma_counts).unwrap_or_default()
+        self.ring.as_ref().map(|ring| ring.mapper.counts()).unwrap_or_default()
     }
 
     #[inline]
@@ -76,9 +76,9 @@ impl<B: Pci> E1000eTx<B> {
         while let Some(ring) = &mut self.ring
             && !batch.is_empty()
         {
-            let n = ring.send(batch, size.saturating_sub(ring.staged()) as usize);
+            let n = ring.send(batch, size.saturating_sub(ring.staged) as usize);
             taken += n;
-            if ring.staged() >= size {
+            if ring.staged >= size {
                 self.announce();
             } else if n == 0 {
                 break;
@@ -105,7 +105,7 @@ impl<B: Pci> E1000eTx<B> {
             add_tx_statistics(&self.bar, &self.counters);
         }
         let Some(ring) = &mut self.ring else { return };
-        let pending = ring.pending();
+        let pending = ring.pending;
         if pending == 0 {
             ring.idle();
         }
@@ -176,7 +176,7 @@ impl<B: Pci> TxQueue for E1000eTx<B> {
 
     #[inline]
     fn pending(&self) -> usize {
-        self.ring.as_ref().map_or(0, TxRing::pending)
+        self.ring.as_ref().map_or(0, |ring| ring.pending)
     }
 
     fn state(&self) -> State {

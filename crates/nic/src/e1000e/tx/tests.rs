@@ -118,10 +118,10 @@ fn a_plain_frame_is_one_descriptor_with_rs_at_the_end_of_its_burst() {
     assert_eq!(b.ring.announce(), None);
     let commands: Vec<_> = (0..3).map(|i| b.words(i)[1]).collect();
     assert_eq!(commands, [0x2310_003c, 0x2310_003c, 0x2b10_003c]);
-    assert_eq!(b.ring.pending(), 3);
+    assert_eq!(b.ring.pending, 3);
     b.run();
     assert_eq!(b.ring.reclaim(), 3);
-    assert_eq!((b.ring.pending(), b.script.live.lock().unwrap().len()), (0, 0));
+    assert_eq!((b.ring.pending, b.script.live.lock().unwrap().len()), (0, 0));
     let sent = b.log.counters.snapshot();
     assert_eq!((sent.packets, sent.bytes), (3, 180));
     assert_eq!(b.end(), 0);
@@ -180,7 +180,7 @@ fn each_fragment_has_a_descriptor_and_all_have_the_same_command() {
     assert_eq!(commands, [0x2210_0005, 0x2210_02bc, 0x2b10_012c]);
     b.run();
     assert_eq!(b.ring.reclaim(), 1);
-    let counts = b.ring.dma_counts();
+    let counts = b.ring.mapper.counts();
     assert_eq!((counts.maps, counts.unmaps, counts.flushes), (3, 3, 1));
     assert_eq!(b.end(), 0);
 }
@@ -371,7 +371,7 @@ fn frames_in_the_ring_are_dropped_by_name_after_a_reset() {
     b.ring.send(&mut batch, BURST);
     b.ring.restart(DropReason::LinkDown);
     assert_eq!(b.log.counters.snapshot().dropped(DropReason::LinkDown), 5);
-    assert_eq!((b.ring.pending(), b.script.live.lock().unwrap().len()), (0, 0));
+    assert_eq!((b.ring.pending, b.script.live.lock().unwrap().len()), (0, 0));
     assert_eq!(b.end(), 0);
 }
 
