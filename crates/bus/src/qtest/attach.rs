@@ -1,4 +1,4 @@
-//! Takes over a machine that somebody else started.
+//! Attaches to a machine that was started by other means.
 
 use super::channel::Channel;
 use super::machine::{ANSWER, START};
@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// What QEMU calls a `memory-backend-memfd` (`backends/hostmem-memfd.c`).
+/// QEMU's name of a `memory-backend-memfd` (`backends/hostmem-memfd.c`).
 const BACKEND: &str = "/memfd:memory-backend-memfd";
 
 const HINT: &str =
@@ -22,14 +22,16 @@ pub(super) fn attach(name: &str, socket: &Path, memory: Option<&Path>) -> Result
     let device = |what: String| BusError::Device { device: name.to_owned(), what };
     let hint = Some("start QEMU with -qtest unix:SOCKET,server=on,wait=off");
     let stream = connect(socket).map_err(os(name, "connecting", hint))?;
-    let peer = peer(&stream).map_err(os(name, "asking who listens (SO_PEERCRED)", None))?;
+    let peer = peer_pid(&stream).map_err(os(name, "asking who listens (SO_PEERCRED)", None))?;
     let channel = Channel::new(stream, START).map_err(os(name, "setting up the socket", None))?;
     let busy = |why| device(format!("{why} (only one program at a time can be connected to its socket)"));
     channel.handshake().map_err(busy)?;
-    channel.patience(ANSWER);
+    channel.set_timeout(ANSWER);
     let path = match memory {
         Some(path) => path.to_owned(),
-        None => find(peer).ok_or_else(|| device(format!("process {peer} has no memory that is shared: {HINT}")))?,
+        None => {
+            find_memfd(peer).ok_or_else(|| device(format!("process {peer} has no memory that is shared: {HINT}")))?
+        }
     };
     let file = File::options().read(true).write(true).open(&path);
     let file = file.map_err(os(name, format!("opening {}", path.display()), None))?;
@@ -41,7 +43,7 @@ pub(super) fn attach(name: &str, socket: &Path, memory: Option<&Path>) -> Result
     Ok((channel, ram))
 }
 
-/// Connects to a socket; one that is there, but nobody listens on yet, is given a second.
+/// Connects to a socket; waits up to a second until a process listens on it.
 fn connect(socket: &Path) -> io::Result<UnixStream> {
     let begun = Instant::now();
     loop {
@@ -55,7 +57,7 @@ fn connect(socket: &Path) -> io::Result<UnixStream> {
 }
 
 /// The process that listens on the socket.
-fn peer(stream: &UnixStream) -> io::Result<i32> {
+fn peer_pid(stream: &UnixStream) -> io::Result<i32> {
     let mut who = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: pointer and length are those of a ucred that is borrowed exclusively across the call.
@@ -65,8 +67,8 @@ fn peer(stream: &UnixStream) -> io::Result<i32> {
     if result == 0 { Ok(who.pid) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The descriptor of a process that is a machine's memory; the first, if it has several.
-fn find(process: i32) -> Option<PathBuf> {
+/// The memory of a machine among the descriptors of a process; the first if there are several.
+fn find_memfd(process: i32) -> Option<PathBuf> {
     let mut found: Vec<(u32, PathBuf)> = std::fs::read_dir(format!("/proc/{process}/fd"))
         .ok()?
         .filter_map(Result::ok)
@@ -77,7 +79,7 @@ fn find(process: i32) -> Option<PathBuf> {
     found.into_iter().next().map(|(_, path)| path)
 }
 
-/// Memory that shrinks under a mapping kills whoever touches it.
+/// Access to a mapping whose file has shrunk kills the process, so the file must be sealed.
 fn sealed(file: &File) -> Result<(), ()> {
     // SAFETY: fcntl with F_GET_SEALS takes no pointer.
     let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };

@@ -1,4 +1,4 @@
-//! Interrupts as descriptors.
+//! Interrupts as eventfds.
 
 use crate::bus::Irq;
 use std::fs::File;
@@ -6,14 +6,14 @@ use std::io::Read;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
-/// An interrupt of a device: an eventfd that the kernel signals (`eventfd(2)`). Dropping it does not take it from the device: that
-/// is [`Bus::irqs`](crate::Bus::irqs) with 0, or the end of the bus.
+/// An interrupt of a device: an eventfd that the kernel signals (`eventfd(2)`). Dropping it does
+/// not disable the interrupt: call [`Bus::irqs`](crate::Bus::irqs) with 0, or drop the bus.
 #[derive(Debug, Clone)]
 pub struct VfioIrq(Arc<File>);
 
 impl VfioIrq {
     pub(super) fn new() -> std::io::Result<VfioIrq> {
-        Ok(VfioIrq(Arc::new(super::sys::eventfd()?)))
+        Ok(VfioIrq(Arc::new(super::ioctl::eventfd()?)))
     }
 }
 

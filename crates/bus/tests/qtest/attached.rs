@@ -1,13 +1,13 @@
-//! A machine that somebody else started.
+//! A machine that was started by other means.
 
-use super::raw::{Raw, Shared, frame, get, until};
+use super::raw::{Mapped, Raw, frame, get, until};
 use crate::require;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use towpath_bus::qtest::Qemu;
 use towpath_bus::{Access, Bus, Dma, Window};
 
-/// A QEMU as a user would start it, ended on drop.
+/// A QEMU as a user starts it, killed on drop.
 struct Theirs {
     child: Child,
     directory: tempfile::TempDir,
@@ -50,20 +50,20 @@ impl Drop for Theirs {
 const MEMFD: &str = "memory-backend-memfd,id=ram,size=64M,share=on";
 
 #[test]
-fn a_running_machine_is_taken_over_and_given_back_again_and_again() {
-    require!("a_running_machine_is_taken_over_and_given_back_again_and_again");
+fn a_running_machine_is_attached_and_detached_repeatedly() {
+    require!("a_running_machine_is_attached_and_detached_repeatedly");
     let mut theirs = Theirs::start(MEMFD, &["-device", "intel-iommu"]);
     for _ in 0..3 {
         let qemu = Qemu::attach(&theirs.socket(), None).unwrap();
         let nic = Raw::new(&qemu);
-        let data = Shared::new(nic.bus.dma(), 4096, Access::Both);
+        let data = Mapped::new(nic.bus.dma(), 4096, Access::Both);
         loops_back(nic, &data, &qemu);
     }
     assert!(theirs.child.try_wait().unwrap().is_none(), "it is still running");
 }
 
-/// A frame that the device sends to itself.
-fn loops_back(mut nic: Raw, data: &Shared, qemu: &Qemu) {
+/// The device sends a frame to itself.
+fn loops_back(mut nic: Raw, data: &Mapped, qemu: &Qemu) {
     use towpath_bus::Mmio;
     nic.bar.w32(0x100, nic.bar.r32(0x100) | 0x40);
     data.put(0, &frame(3, 200));
@@ -74,17 +74,18 @@ fn loops_back(mut nic: Raw, data: &Shared, qemu: &Qemu) {
     assert!(qemu.faults().records.is_empty());
 }
 
-/// QEMU's unit caches absent entries then, as VT-d §6.1 allows, so that mapping needs an invalidation too.
+/// In caching mode QEMU's unit caches absent entries, as VT-d §6.1 allows, so mapping needs an
+/// invalidation too.
 #[test]
-fn mapping_is_announced_to_a_unit_in_caching_mode() {
-    require!("mapping_is_announced_to_a_unit_in_caching_mode");
+fn mapping_is_invalidated_in_caching_mode() {
+    require!("mapping_is_invalidated_in_caching_mode");
     let theirs = Theirs::start(MEMFD, &["-device", "intel-iommu,caching-mode=on,aw-bits=48"]);
     let qemu = Qemu::attach(&theirs.socket(), None).unwrap();
     let unit = qemu.iommu().unwrap();
     assert!(unit.capabilities().caching_mode);
     let nic = Raw::new(&qemu);
     let before = unit.invalidations().batches;
-    let data = Shared::new(nic.bus.dma(), 4096, Access::Both);
+    let data = Mapped::new(nic.bus.dma(), 4096, Access::Both);
     assert_eq!(unit.invalidations().batches, before + 1);
     let buffer = nic.bus.dma().alloc(4096).unwrap();
     let mut window = nic.bus.dma().window(1, 2048).unwrap();
@@ -97,8 +98,8 @@ fn mapping_is_announced_to_a_unit_in_caching_mode() {
 }
 
 #[test]
-fn what_is_wrong_with_a_machine_is_said_together_with_what_mends_it() {
-    require!("what_is_wrong_with_a_machine_is_said_together_with_what_mends_it");
+fn errors_of_attaching_name_the_remedy() {
+    require!("errors_of_attaching_name_the_remedy");
     let error = Qemu::attach(Path::new("/nonexistent/socket"), None).unwrap_err().to_string();
     assert!(error.contains("-qtest unix:SOCKET"), "{error}");
     let theirs = Theirs::start("memory-backend-ram,id=ram,size=64M", &[]);

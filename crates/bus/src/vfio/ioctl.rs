@@ -1,6 +1,6 @@
-//! The system calls that VFIO takes, each once.
+//! The system calls of VFIO and iommufd.
 //!
-//! Everything `unsafe` of this folder except the accesses to registers lies here.
+//! All `unsafe` of this folder is in this file, except register accesses and `host`.
 
 use super::abi;
 use libc::{Ioctl, c_int};
@@ -10,20 +10,22 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::ptr::NonNull;
 
-/// A structure that an ioctl reads, and perhaps writes: plain data whose first field is its own length.
+/// A structure that an ioctl reads and may write: plain data that begins with its length.
 ///
 /// # Safety
-/// All bit patterns are valid, and the first four bytes hold the length that the kernel may touch, at most the value's size.
-pub(super) unsafe trait Sized32: Copy {
-    /// The structure with its first field set.
-    fn sized(self) -> Self;
+/// All bit patterns are valid. The first four bytes hold the length that the kernel may access, at
+/// most the size of the value.
+pub(super) unsafe trait IoctlArg: Copy {
+    /// Sets the length field.
+    fn with_size(self) -> Self;
 }
 
-macro_rules! sized {
+macro_rules! ioctl_args {
     ($field:ident: $($name:ident),*) => {$(
-        // SAFETY: the structure is `repr(C)`, made of integers, and begins with its length, which is set here to its size.
-        unsafe impl Sized32 for abi::$name {
-            fn sized(mut self) -> Self {
+        // SAFETY: the structure is `repr(C)`, made of integers, and begins with its length, which
+        // is set to its size here.
+        unsafe impl IoctlArg for abi::$name {
+            fn with_size(mut self) -> Self {
                 self.$field = abi::size::<Self>();
                 self
             }
@@ -31,8 +33,8 @@ macro_rules! sized {
     )*};
 }
 
-sized!(argsz: GroupStatus, DeviceInfo, RegionInfo, IrqInfo, DmaMap, DmaUnmap, BindIommufd, AttachPt);
-sized!(size: IoasAlloc, IoasMap, IoasUnmap);
+ioctl_args!(argsz: GroupStatus, DeviceInfo, RegionInfo, IrqInfo, DmaMap, DmaUnmap, BindIommufd, AttachPt);
+ioctl_args!(size: IoasAlloc, IoasMap, IoasUnmap);
 
 fn check(result: c_int) -> io::Result<c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
@@ -42,16 +44,17 @@ pub(super) fn open(path: &Path) -> io::Result<OwnedFd> {
     OpenOptions::new().read(true).write(true).open(path).map(OwnedFd::from)
 }
 
-/// A call whose argument is a number, or nothing.
-pub(super) fn plain(fd: impl AsFd, request: Ioctl, value: c_int) -> io::Result<c_int> {
-    // SAFETY: the requests that are made this way take their argument by value, or none.
+/// An ioctl whose argument is a number, or absent.
+pub(super) fn ioctl_value(fd: impl AsFd, request: Ioctl, value: c_int) -> io::Result<c_int> {
+    // SAFETY: the requests of this function take their argument by value, or none.
     check(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), request, value as libc::c_ulong) })
 }
 
-/// A call that takes a structure, and may answer in it.
-pub(super) fn call<T: Sized32>(fd: impl AsFd, request: Ioctl, argument: T) -> io::Result<T> {
-    let mut argument = argument.sized();
-    // SAFETY: the kernel touches no more than the length in the first field, which is the structure's, and it outlives the call.
+/// An ioctl with a structure, which the kernel may modify.
+pub(super) fn ioctl<T: IoctlArg>(fd: impl AsFd, request: Ioctl, argument: T) -> io::Result<T> {
+    let mut argument = argument.with_size();
+    // SAFETY: the kernel accesses at most the length in the first field, which is that of the
+    // structure, which outlives the call.
     check(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), request, &raw mut argument) })?;
     Ok(argument)
 }
@@ -63,24 +66,26 @@ pub(super) fn set_container(group: impl AsFd, container: impl AsFd) -> io::Resul
     check(unsafe { libc::ioctl(group.as_fd().as_raw_fd(), abi::GROUP_SET_CONTAINER, &raw const container) }).map(drop)
 }
 
-/// The device of a group by its name.
-pub(super) fn device_of(group: impl AsFd, name: &str) -> io::Result<OwnedFd> {
+/// Opens a device of a group by name.
+pub(super) fn group_device(group: impl AsFd, name: &str) -> io::Result<OwnedFd> {
     let name = std::ffi::CString::new(name)?;
-    // SAFETY: the call reads a string that ends with NUL and lives across the call.
+    // SAFETY: the call reads a string that ends with NUL and outlives it.
     let fd = check(unsafe { libc::ioctl(group.as_fd().as_raw_fd(), abi::GROUP_GET_DEVICE_FD, name.as_ptr()) })?;
-    // SAFETY: the kernel just returned this descriptor and nobody else has it.
+    // SAFETY: the kernel just returned this descriptor, which has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A call whose answer grows with what there is to say: the structure, then capabilities. `start` is the structure as bytes, its
-/// first field anything.
-fn growing(fd: impl AsFd, request: Ioctl, start: &[u8]) -> io::Result<Vec<u8>> {
+/// An ioctl with a result of variable length: a structure, then capabilities. `start` is the
+/// structure as bytes; its first field is overwritten.
+fn ioctl_growing(fd: impl AsFd, request: Ioctl, start: &[u8]) -> io::Result<Vec<u8>> {
     let mut answer = start.to_vec();
-    // The kernel says how much it would have written: asked again with as much room, unless that has grown as well.
+    // The kernel returns the length that it needs. The call is repeated with that length, several
+    // times if it grows meanwhile.
     for _ in 0..4 {
         let len = answer.len();
         answer[..4].copy_from_slice(&(len as u32).to_ne_bytes());
-        // SAFETY: the kernel touches no more than the length in the first field, which is the buffer's, and it outlives the call.
+        // SAFETY: the kernel accesses at most the length in the first field, which is that of the
+        // buffer, which outlives the call.
         check(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), request, answer.as_mut_ptr()) })?;
         let wanted = abi::u32_at(&answer, 0).unwrap_or(0) as usize;
         if wanted <= len {
@@ -95,20 +100,20 @@ fn growing(fd: impl AsFd, request: Ioctl, start: &[u8]) -> io::Result<Vec<u8>> {
     Err(io::Error::other("the kernel's answer keeps growing"))
 }
 
-/// What a container can map, and the answer's bytes.
+/// The properties of a container, and the bytes of the result.
 pub(super) fn iommu_info(container: impl AsFd) -> io::Result<(abi::IommuInfo, Vec<u8>)> {
-    let answer = growing(container, abi::IOMMU_GET_INFO, &[0; size_of::<abi::IommuInfo>()])?;
+    let answer = ioctl_growing(container, abi::IOMMU_GET_INFO, &[0; size_of::<abi::IommuInfo>()])?;
     let word = |at| abi::u32_at(&answer, at).unwrap_or(0);
     let page_sizes = abi::u64_at(&answer, 8).unwrap_or(0);
     let info = abi::IommuInfo { argsz: word(0), flags: word(4), page_sizes, cap_offset: word(16), pad: 0 };
     Ok((info, answer))
 }
 
-/// Where a region of a device lies in its file, and the answer's bytes.
+/// The offset of a region in the device's file, and the bytes of the result.
 pub(super) fn region_info(device: impl AsFd, index: u32) -> io::Result<(abi::RegionInfo, Vec<u8>)> {
     let mut start = [0; size_of::<abi::RegionInfo>()];
     start[8..12].copy_from_slice(&index.to_ne_bytes());
-    let answer = growing(device, abi::DEVICE_GET_REGION_INFO, &start)?;
+    let answer = ioctl_growing(device, abi::DEVICE_GET_REGION_INFO, &start)?;
     let word = |at| abi::u32_at(&answer, at).unwrap_or(0);
     let long = |at| abi::u64_at(&answer, at).unwrap_or(0);
     let (size, offset) = (long(16), long(24));
@@ -116,18 +121,19 @@ pub(super) fn region_info(device: impl AsFd, index: u32) -> io::Result<(abi::Reg
     Ok((info, answer))
 }
 
-/// Wires `fds` to the first interrupts of a kind; with none, takes the interrupts away.
+/// Connects `fds` to the first interrupts of a kind; an empty list disables them.
 pub(super) fn set_irqs(device: impl AsFd, index: u32, fds: &[c_int]) -> io::Result<()> {
     let data = if fds.is_empty() { abi::IRQ_NONE } else { abi::IRQ_EVENTFD };
     let len = abi::size::<abi::IrqSet>() + 4 * fds.len() as u32;
     let header = [len, data | abi::IRQ_TRIGGER, index, 0, fds.len() as u32];
     let words = header.into_iter().chain(fds.iter().map(|&fd| fd.cast_unsigned()));
     let message: Vec<u32> = words.collect();
-    // SAFETY: the kernel reads as many bytes as the first field says, which is what was gathered one line above.
+    // SAFETY: the kernel reads as many bytes as the first field says, which is the length of the
+    // message.
     check(unsafe { libc::ioctl(device.as_fd().as_raw_fd(), abi::DEVICE_SET_IRQS, message.as_ptr()) }).map(drop)
 }
 
-/// The addresses that an I/O address space offers.
+/// The usable IOVA ranges of an IOAS, and their alignment.
 pub(super) fn ioas_ranges(iommufd: impl AsFd, ioas_id: u32) -> io::Result<(Vec<abi::IovaRange>, u64)> {
     let mut ranges = vec![abi::IovaRange::default(); 64];
     loop {
@@ -139,7 +145,8 @@ pub(super) fn ioas_ranges(iommufd: impl AsFd, ioas_id: u32) -> io::Result<(Vec<a
             ..Default::default()
         };
         ranges.as_mut_ptr().expose_provenance();
-        // SAFETY: the kernel touches the structure, and at most `num_iovas` entries of the array, both alive across the call.
+        // SAFETY: the kernel accesses the structure and at most `num_iovas` entries of the array;
+        // both outlive the call.
         let result = check(unsafe { libc::ioctl(iommufd.as_fd().as_raw_fd(), abi::IOAS_IOVA_RANGES, &raw mut query) });
         match result {
             Ok(_) => {
@@ -206,21 +213,22 @@ pub(super) fn eventfd() -> io::Result<File> {
     Ok(unsafe { File::from_raw_fd(fd) })
 }
 
-/// Keeps memory from children of this process, for good. They would share its pages until one side writes, and then the device
-/// might be left with the other copy.
-pub(super) fn keep_from_children(at: NonNull<u8>, len: usize) -> io::Result<()> {
-    // SAFETY: this advice changes neither the contents of the memory nor where it is, for this process.
+/// Excludes memory from child processes. Otherwise they share its pages until one side writes, and
+/// the device may keep the other copy.
+pub(super) fn exclude_from_children(at: NonNull<u8>, len: usize) -> io::Result<()> {
+    // SAFETY: this advice changes neither the contents nor the location of the memory in this
+    // process.
     check(unsafe { libc::madvise(at.as_ptr().cast(), len, libc::MADV_DONTFORK) }).map(drop)
 }
 
-/// Keeps memory from being swapped out, and makes it present.
-pub(super) fn lock(at: NonNull<u8>, len: usize) -> io::Result<()> {
-    // SAFETY: locking changes neither the contents of the memory nor where it is, for this process.
+/// Pins memory and makes it present.
+pub(super) fn mlock(at: NonNull<u8>, len: usize) -> io::Result<()> {
+    // SAFETY: locking changes neither the contents nor the location of the memory in this process.
     check(unsafe { libc::mlock(at.as_ptr().cast(), len) }).map(drop)
 }
 
-/// Undoes [`lock`].
-pub(super) fn unlock(at: NonNull<u8>, len: usize) {
+/// Undoes [`mlock`].
+pub(super) fn munlock(at: NonNull<u8>, len: usize) {
     // SAFETY: as for mlock.
     unsafe { libc::munlock(at.as_ptr().cast(), len) };
 }
@@ -230,10 +238,10 @@ pub(super) fn page_size() -> usize {
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
-/// Bytes that this process may lock in memory; `None` where it is not bounded.
-pub(super) fn memlock() -> Option<u64> {
+/// Bytes that this process may lock in memory; `None` if that is unlimited.
+pub(super) fn rlimit_memlock() -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the call fills the structure, which lives across it.
+    // SAFETY: the call fills the structure, which outlives it.
     let got = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) } == 0;
     (got && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
