@@ -1,4 +1,5 @@
-//! The driver's side: registers, configuration space, interrupts, as `towpath-bus` has them.
+//! The driver's side: registers, configuration space and interrupts behind the traits of
+//! `towpath-bus`.
 
 use super::Shared;
 use super::irq::{ModelIrq, VECTORS};
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use towpath_bus::{Bus, BusError, Mmio, Pci};
 
-/// A model as a driver opens it. Dropping it ends the device, and its thread.
+/// The driver's handle of a model. Dropping it stops the device and its thread.
 #[derive(Debug)]
 pub struct ModelBus {
     pub(super) shared: Arc<Shared>,
@@ -38,7 +39,7 @@ impl Mmio for ModelBar {
 
     #[inline]
     fn w32(&self, at: usize, value: u32) {
-        // Tails are the driver's hot path: a store.
+        // Tail writes are the driver's hot path: a plain store.
         if let Some(which) = TAILS.iter().position(|tail| *tail == at) {
             self.shared.write_tail(which, at, value);
         } else {
@@ -62,7 +63,8 @@ impl Shared {
                 env.registers.get(STATUS)
             }
             SWSM => {
-                // Reading takes the semaphore: the first reader sees it free (82574 datasheet §10.2.11.6).
+                // Reading acquires the semaphore: the first reader sees it clear (82574 datasheet
+                // §10.2.11.6).
                 let word = env.registers.word(SWSM);
                 word.map_or(u32::MAX, |w| w.fetch_or(1, Ordering::AcqRel))
             }
@@ -103,7 +105,7 @@ impl Shared {
         match at {
             ICR => env.irqs().clear(value),
             ICS => {
-                // Under the machine's lock, so that a burst at work does not come between.
+                // Under the machine's lock, so that no burst runs concurrently.
                 let _machine = self.machine();
                 env.irqs().raise(&env.registers, value & !cause::ASSERTED, || false);
             }
@@ -122,7 +124,7 @@ impl Shared {
         self.wake();
     }
 
-    /// Registers in which the device itself takes an interest.
+    /// Writes to registers with side effects in the device.
     fn write_device(&self, at: usize, value: u32) {
         let (env, mut machine) = (&self.env, self.machine());
         match at {
@@ -143,7 +145,7 @@ impl Shared {
             }
             MDIC => machine.mdic(env, value),
             EERD => machine.eerd(env, value),
-            // The transmit half is what the receive half leaves of 40 KiB (82574 datasheet §10.2.3.5).
+            // The transmit part is the rest of 40 KiB (82574 datasheet §10.2.3.5).
             PBA => env.registers.set(PBA, value & 0x3f | (40 - (value & 0x3f).min(40)) << 16),
             _ => {
                 env.registers.set(at, value);
@@ -158,7 +160,7 @@ impl ModelBus {
         BusError::Device { device: self.shared.name.clone(), what }
     }
 
-    /// The device's far side: to step it, and to look at it.
+    /// The device's far side, to step and examine it.
     pub fn device(&self) -> super::Device {
         super::Device { shared: self.shared.clone() }
     }
@@ -204,7 +206,8 @@ impl Pci for ModelBus {
 
     fn config_w32(&self, at: u16, value: u32) {
         let enabled = self.shared.pci.write(at, value);
-        // Under the machine's lock: when it returns, a device that may not use DMA any more does not.
+        // Under the machine's lock: when the write returns, a device without bus mastering has
+        // stopped DMA.
         let _machine = self.shared.machine();
         self.shared.env.decodes.store(enabled.memory, Ordering::Release);
         self.shared.env.master.store(enabled.master, Ordering::Release);
@@ -227,7 +230,7 @@ impl Drop for ModelBus {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        // The device was given back: no register answers, nothing is accessed any more.
+        // The device is closed: no register answers, and no memory is accessed any more.
         self.shared.machine().reset(&self.shared.env);
         self.shared.env.decodes.store(false, Ordering::Release);
         self.shared.env.master.store(false, Ordering::Release);

@@ -1,4 +1,4 @@
-//! What the driver's side and the device's side of a model share.
+//! The state that the driver's side and the device's side of a model share.
 
 use super::irq::{Accesses, Irqs};
 use super::registers::Registers;
@@ -13,11 +13,11 @@ pub(crate) struct Env {
     pub(crate) dma: ModelDma,
     pub(crate) violations: Arc<Violations>,
     pub(crate) accesses: Accesses,
-    /// PCI Command: the function may use DMA.
+    /// PCI Command: bus mastering is enabled.
     pub(crate) master: AtomicBool,
-    /// PCI Command: the function decodes its registers; off as well when it was given back.
+    /// PCI Command: memory decoding is enabled; also off after the device was closed.
     pub(crate) decodes: AtomicBool,
-    /// Strict, and no fault of the device's own changes descriptors.
+    /// Strict, and no injected fault writes to descriptors.
     pub(crate) audits: bool,
 }
 

@@ -1,7 +1,7 @@
-//! Reception: from the wire through the filters into the packet buffer, and from there into descriptors' buffers.
+//! Reception: from the wire through the filters into the packet buffer, then into the buffers of descriptors.
 //!
 //! ```text
-//!   wire ──► filter ──► packet buffer (FIFO, PBA KiB) ──► buffers of as many descriptors as it takes ──► write-backs
+//!   wire ──► filter ──► packet buffer (FIFO, PBA KiB) ──► buffers of descriptors ──► write-backs
 //!              │                │ full: MPC, RXO              │ no descriptor: RNBC, the frame waits
 //!              └ dropped        └ or the wire waits (pause)
 //! ```
@@ -19,9 +19,9 @@ use crate::violation::Ring;
 use std::collections::VecDeque;
 use towpath_wire::{Dissected, LinkKind, checksum, dissect};
 
-/// Bytes of the shortest frame, without FCS.
+/// The shortest frame in bytes, without FCS.
 const MIN: usize = 60;
-/// Longest without RCTL.LPE, and with it; without FCS (82574 datasheet §7.1.1, §10.2.5.1).
+/// The longest frame without and with RCTL.LPE; without FCS (82574 datasheet §7.1.1, §10.2.5.1).
 const MAX: usize = 1518;
 const MAX_LONG: usize = 9230;
 
@@ -30,18 +30,18 @@ const MAX_LONG: usize = 9230;
 struct Arrived {
     data: Vec<u8>,
     queue: usize,
-    /// Bytes that have gone to buffers.
+    /// Bytes that were moved to buffers.
     done: usize,
-    /// RNBC was counted for it.
+    /// The frame is counted in RNBC.
     waited: bool,
-    /// Status and errors of its last descriptor.
+    /// Status and errors of the last descriptor.
     status: u32,
     mrq: u32,
     hash: u32,
     vlan: u16,
 }
 
-/// A descriptor that is to be written back.
+/// A pending write-back.
 #[derive(Debug, Clone, Copy)]
 struct WriteBack {
     index: u32,
@@ -75,7 +75,7 @@ impl Receiver {
         self.queues.iter_mut().for_each(|q| q.ring.start(env));
     }
 
-    /// Stops: what was received, and not written back, is lost.
+    /// Stops reception: frames in the packet buffer and pending write-backs are lost.
     pub(crate) fn stop(&mut self, transfer: &mut Transfer<'_>) {
         for queue in &mut self.queues {
             queue.ring.stop(transfer);
@@ -86,13 +86,13 @@ impl Receiver {
         self.format = None;
     }
 
-    /// Room in the packet buffer for one more frame of the longest kind.
+    /// Whether the packet buffer has room for a frame of maximal length.
     pub(crate) fn has_room(&self, env: &Env, settings: &Settings) -> bool {
         let kib = (env.registers.get(PBA) & 0xffff) as usize;
         self.bytes + if settings.long { MAX_LONG } else { MAX } <= kib << 10
     }
 
-    /// A vector for a frame to be received into.
+    /// A recycled vector for the next frame.
     pub(crate) fn vector(&mut self) -> Vec<u8> {
         self.spare.pop().unwrap_or_default()
     }
@@ -101,7 +101,7 @@ impl Receiver {
         self.spare.push(vector);
     }
 
-    /// A frame has arrived; returns the interrupt causes.
+    /// Receives a frame; returns the interrupt causes.
     pub(crate) fn arrive(
         &mut self,
         env: &Env,
@@ -111,7 +111,7 @@ impl Receiver {
         mut data: Vec<u8>,
     ) -> u32 {
         if data.len() < MIN {
-            // Whoever sent it padded it.
+            // The sender's MAC padded it.
             data.resize(MIN, 0);
         }
         let len = data.len() + 4;
@@ -167,13 +167,14 @@ impl Receiver {
         self.fifo.push_back(Arrived { data, queue, done: 0, waited: false, status, mrq, hash, vlan });
     }
 
-    /// Fetches descriptors of queue `n`; returns how many.
+    /// Fetches descriptors of queue `n`; returns their number.
     pub(crate) fn fetch(&mut self, env: &Env, transfer: &mut Transfer<'_>, n: usize) -> usize {
         let buffer = self.format.map_or(0, |f| f.buffer);
         self.queues.get_mut(n).map_or(0, |q| q.ring.fetch(env, transfer, buffer))
     }
 
-    /// Moves data of the first frame into the next descriptor's buffer; false when there is no frame, or no descriptor.
+    /// Moves data of the first frame into the buffer of the next descriptor; returns false without
+    /// a frame or a descriptor.
     #[inline]
     pub(crate) fn store(&mut self, env: &Env, transfer: &mut Transfer<'_>, stats: &mut Stats, plan: &mut Plan) -> bool {
         let (Some(frame), Some(format)) = (self.fifo.front_mut(), self.format) else { return false };
@@ -188,9 +189,10 @@ impl Receiver {
         queue.ring.take(env, transfer);
         let address = fetched.words[0];
         let rest = frame.data.get(frame.done..).unwrap_or_default();
-        // A descriptor without address is used up empty.
+        // A descriptor with address zero is consumed without data.
         let piece = if address == 0 { &[] } else { rest.get(..format.buffer).unwrap_or(rest) };
-        // A posted write that is refused is lost without the device knowing: the fault is the IOMMU's to report.
+        // A posted write that is blocked is lost without notice to the device: the IOMMU records
+        // the fault.
         let _ = transfer.write(address, piece);
         let len = piece.len();
         frame.done += len;
@@ -205,7 +207,7 @@ impl Receiver {
         true
     }
 
-    /// Writes the next descriptor of queue `n` back; false when there is none.
+    /// Writes the next descriptor of queue `n` back; returns false if none is pending.
     #[inline]
     pub(crate) fn write_back(&mut self, transfer: &mut Transfer<'_>, plan: &mut Plan, n: usize) -> bool {
         let Some(Queue { ring, done }) = self.queues.get_mut(n) else { return false };
@@ -223,7 +225,7 @@ impl Receiver {
         true
     }
 
-    /// Whether queue `n` has fewer free descriptors than RCTL.RDMTS asks for.
+    /// Whether queue `n` has at most the share of free descriptors of RCTL.RDMTS.
     pub(crate) fn is_low(&self, env: &Env, settings: &Settings, n: usize) -> bool {
         self.queues.get(n).is_some_and(|q| q.ring.available(env) <= q.ring.len() >> settings.low_shift)
     }
@@ -238,7 +240,7 @@ impl Receiver {
     }
 }
 
-/// Errors of a frame, which are the faults' doing.
+/// The injected errors of a frame.
 fn errors(plan: &mut Plan, stats: &mut Stats) -> u32 {
     let mut errors = 0;
     if plan.draw(|f| f.crc) {
@@ -256,7 +258,7 @@ fn errors(plan: &mut Plan, stats: &mut Stats) -> u32 {
     errors
 }
 
-/// The first word of the write-back, and the queue.
+/// The parts of the write-back's first word, and the queue.
 fn hash(settings: &Settings, data: &[u8], found: &Dissected, status: &mut u32) -> (u32, u32, usize) {
     if settings.rxcsum & RXCSUM_PCSD != 0 {
         let hash = settings.rss.hash(found);
@@ -273,7 +275,8 @@ fn hash(settings: &Settings, data: &[u8], found: &Dissected, status: &mut u32) -
     (0, u32::from(id) | u32::from(sum) << 16, 0)
 }
 
-/// The write-back of one of a frame's descriptors: status, errors, hash and VLAN are those of the last (82574 datasheet §7.1.3).
+/// The write-back of one of a frame's descriptors: the last one carries status, errors, hash and
+/// VLAN (82574 datasheet §7.1.3).
 fn written_back(frame: &Arrived, format: Format, plan: &mut Plan, index: u32, len: usize, last: bool) -> WriteBack {
     let mut len = len as u64;
     let mut status = rxd::DD | if last { rxd::EOP | frame.status } else { 0 };

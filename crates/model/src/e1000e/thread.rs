@@ -1,8 +1,8 @@
 //! The device's thread.
 //!
-//! It works in bursts. With nothing to do it looks again some thousand times, then sleeps until the wire's descriptor is readable, a
-//! register is written, or a short time is over: a tail is written without a fence, so that a driver may miss that the thread is
-//! about to sleep.
+//! It works in bursts. Without work it polls some thousand times, then sleeps until the wire's descriptor
+//! is readable, a register is written, or a short timeout has passed. The timeout is needed because a tail
+//! is written without a fence: the driver may not see that the thread is about to sleep.
 
 use super::Shared;
 use std::io;
@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
-/// Turns without work before the thread gives way, and before it sleeps.
+/// Bursts without work before the thread yields, and before it sleeps.
 const SPINS: u32 = 256;
 const YIELDS: u32 = 1024;
-/// Longest sleep, in milliseconds.
+/// The longest sleep, in milliseconds.
 const NAP: i32 = 1;
 
 impl Shared {
@@ -31,7 +31,7 @@ impl Shared {
         let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut fds = [poll(bell.fd()), poll(wire)];
         self.asleep.store(true, Ordering::SeqCst);
-        // Once more: what came before we said that we sleep rang no bell.
+        // Look once more: work that arrived before `asleep` was set has not signalled.
         if self.lock().turn(&self.env) > 0 {
             self.asleep.store(false, Ordering::Relaxed);
             return;
@@ -46,7 +46,8 @@ impl Shared {
         let mut idle = 0;
         self.env.dma.set_served(true);
         while !self.stop.load(Ordering::Acquire) {
-            // A lock is not fair: whoever wants a register of a busy device is let in first.
+            // Locks are not fair: a driver that waits for a register of a busy device is let in
+            // first.
             if self.waiting.load(Ordering::Relaxed) > 0 {
                 std::thread::yield_now();
                 continue;

@@ -1,4 +1,5 @@
-//! Transmission: descriptors are gathered to frames, offloads are done, frames leave, descriptors that asked for it are written back.
+//! Transmission: descriptors are gathered to frames, offloads are applied, frames leave, and
+//! descriptors that request it are written back.
 
 use super::env::Env;
 use super::faults::Plan;
@@ -12,12 +13,12 @@ use crate::iommu::Transfer;
 use crate::violation::{Ring, Violation};
 use std::collections::VecDeque;
 
-/// Bytes of a frame that the device gathers at most: what a context's payload length can say.
+/// The maximum of bytes that are gathered for a frame: the range of a context's payload length.
 const MAX_GATHER: usize = 1 << 20;
-/// Longest frame on the wire without FCS; what is longer is dropped.
+/// The longest frame on the wire without FCS; longer ones are dropped.
 const MAX: usize = crate::wire::MAX_FRAME;
 
-/// Frames that are ready to leave, one behind the other.
+/// The frames that are ready to leave, stored contiguously.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     bytes: Vec<u8>,
@@ -40,7 +41,7 @@ impl Outbox {
         self.bytes.get(self.begin..*self.ends.front()?)
     }
 
-    /// It has left.
+    /// Removes the frame that has left.
     pub(crate) fn pop(&mut self) {
         if let Some(end) = self.ends.pop_front() {
             self.begin = end;
@@ -52,14 +53,14 @@ impl Outbox {
 pub(crate) struct Transmitter {
     pub(crate) ring: DescriptorRing,
     context: Option<Context>,
-    /// The frame that is being gathered, and of its first data descriptor the second word.
+    /// The frame that is being gathered, and the second word of its first data descriptor.
     frame: Vec<u8>,
     first: Option<u64>,
-    /// A piece could not be read: the frame will not leave.
+    /// A buffer could not be read: the frame is discarded.
     torn: bool,
     segment: Vec<u8>,
     pub(crate) outbox: Outbox,
-    /// To be written back once the outbox is empty: index and second word.
+    /// Pending write-backs, done when the outbox is empty: index and second word.
     done: VecDeque<(u32, u64)>,
 }
 
@@ -85,7 +86,7 @@ impl Transmitter {
         self.outbox = Outbox::default();
     }
 
-    /// Contexts are forgotten by a reset, not by pausing.
+    /// A reset discards the context; disabling transmission does not.
     pub(crate) fn reset(&mut self) {
         self.context = None;
     }
@@ -94,7 +95,7 @@ impl Transmitter {
         self.ring.fetch(env, transfer, 0)
     }
 
-    /// Uses the next descriptor; false when there is none, or frames wait to leave.
+    /// Uses the next descriptor; returns false without one, or while frames wait to leave.
     #[inline]
     pub(crate) fn take(
         &mut self,
@@ -129,7 +130,7 @@ impl Transmitter {
         } else {
             self.frame.resize(begin + len, 0);
             let into = self.frame.get_mut(begin..).unwrap_or_default();
-            // What can't be read does not leave; neither does what was read before.
+            // If any part cannot be read, the whole frame is discarded.
             self.torn |= transfer.read(address, into).is_err();
         }
         if second & txd::EOP != 0 {
@@ -142,7 +143,8 @@ impl Transmitter {
         true
     }
 
-    /// A frame is complete. Options are those of its first descriptor, the command those of its last (82574 datasheet §7.2.5).
+    /// Completes a frame. Its first descriptor has the options, its last one the command (82574
+    /// datasheet §7.2.5).
     fn finish(&mut self, settings: &Settings, stats: &mut Stats, first: u64, last: u64) {
         let context = self.context.unwrap_or_default();
         let extended = first & txd::DEXT != 0;
@@ -166,7 +168,7 @@ impl Transmitter {
         leave(frame, tag, settings.pad, outbox, stats);
     }
 
-    /// Writes the next descriptor back that asked for it; false when there is none, or its frame has not left.
+    /// Does the next pending write-back; returns false without one, or if its frame has not left.
     #[inline]
     pub(crate) fn write_back(&mut self, transfer: &mut Transfer<'_>, plan: &mut Plan) -> bool {
         if self.outbox.peek().is_some() {
@@ -191,7 +193,7 @@ impl Transmitter {
         env.violations.report(Violation::Transmit { ring: self.ring.which, index: fetched.index, rule });
     }
 
-    /// Strict: the rules of data descriptors in their context.
+    /// Strict: checks a data descriptor against its context.
     #[cold]
     fn rules(&self, env: &Env, fetched: &Fetched) {
         let second = fetched.words[1];
@@ -224,7 +226,7 @@ impl Transmitter {
     }
 }
 
-/// Tags, pads and counts a frame, and puts it in the outbox.
+/// Tags, pads and counts a frame, and puts it into the outbox.
 #[inline]
 fn leave(frame: &mut Vec<u8>, tag: Option<(u16, u16)>, pad: bool, outbox: &mut Outbox, stats: &mut Stats) {
     if let Some((kind, tag)) = tag.filter(|_| frame.len() >= 12) {

@@ -1,4 +1,4 @@
-//! Regions that are mapped for good.
+//! Persistent mappings.
 
 use super::queue::Invalidate;
 use super::tables::{READ, WRITE};
@@ -12,15 +12,15 @@ use std::sync::{Arc, PoisonError};
 use towpath_bus::{Access, Dma, Iova, Limits, MapError};
 use towpath_packet::{Backing, Region};
 
-/// A handle of an IOMMU, or of memory without one: the driver's side. What devices do with it is their own business.
+/// The driver's side of an IOMMU, or of memory without one.
 #[derive(Clone)]
 pub struct ModelDma {
     pub(super) unit: Arc<Unit>,
-    /// Copied here: syncs look at nothing else.
+    /// Copied here, so that syncs need no other state.
     bounce: bool,
 }
 
-/// The permissions in a page table.
+/// The permission bits of a page table entry.
 pub(super) fn permissions(access: Access) -> u64 {
     match access {
         Access::Read => READ,
@@ -30,46 +30,47 @@ pub(super) fn permissions(access: Access) -> u64 {
 }
 
 impl ModelDma {
-    /// A unit.
+    /// A new unit.
     ///
     /// # Errors
-    /// [`MapError`] when its tables can't be had, or its ranges are none that it can translate.
+    /// [`MapError`] if there is no memory for its tables, or its ranges exceed the address width.
     pub fn new(config: &Config, violations: Arc<Violations>) -> Result<ModelDma, MapError> {
         Ok(ModelDma { unit: Arc::new(Unit::new(config, violations)?), bounce: config.bounce })
     }
 
-    /// What it did.
+    /// The counters.
     pub fn counts(&self) -> Counts {
         self.unit.counts()
     }
 
-    /// The accesses that were refused since the last call, the first 64 of them.
+    /// The first 64 faults since the last call.
     pub fn take_faults(&self) -> Vec<Fault> {
         self.unit.take_faults()
     }
 
-    /// Which mappings fail from now on.
+    /// Sets which mappings fail from now on.
     pub fn refuse(&self, refuse: Refuse) {
         self.unit.refusal.set(refuse);
         self.unit.refuses.store(refuse != Refuse::Never, Ordering::Relaxed);
     }
 
-    /// What a strict model found.
+    /// The violations that a strict model found.
     pub fn violations(&self) -> &Arc<Violations> {
         &self.unit.violations
     }
 
-    /// The device's side: begins a burst of accesses. Invalidations that wait are done first.
+    /// The device's side: begins a burst of accesses. Pending invalidations are processed first.
     pub(crate) fn transfer(&self) -> Transfer<'_> {
         Transfer::new(&self.unit)
     }
 
-    /// Says whether a thread calls [`transfer`](ModelDma::transfer) all the time.
+    /// Sets whether a thread calls [`transfer`](ModelDma::transfer) continuously.
     pub(crate) fn set_served(&self, served: bool) {
         self.unit.set_served(served);
     }
 
-    /// DMA from outside of any device: what an address gives, or why it gives nothing. For tests of what a device could reach.
+    /// DMA that belongs to no device: reads what an IOVA translates to. For tests of what a device
+    /// could reach.
     ///
     /// # Errors
     /// The fault, which is recorded as well.
@@ -77,7 +78,7 @@ impl ModelDma {
         self.transfer().read(iova, into)
     }
 
-    /// As [`probe_read`](ModelDma::probe_read): writes what the device could write.
+    /// As [`probe_read`](ModelDma::probe_read), for writes.
     ///
     /// # Errors
     /// The fault, which is recorded as well.
@@ -107,7 +108,7 @@ impl ModelDma {
         unit.count_mapping()?;
         let iova = if unit.on {
             let mut space = unit.space.lock().unwrap_or_else(PoisonError::into_inner);
-            // Alike in the lower bits, so that large pages fit.
+            // Congruent to the memory, so that large pages fit.
             let align = if len >= 1 << 21 { 1 << 21 } else { 1 << 12 };
             let taken = space.take(len, align, memory).filter(|&iova| {
                 let mapped = unit.tables.map(iova, memory, len, permissions(access));
@@ -125,7 +126,8 @@ impl ModelDma {
             memory
         };
         if shadow.is_some() {
-            // SAFETY: the caller keeps the buffer in place until it is unmapped; the shadow lives as long in `live`.
+            // SAFETY: the caller keeps the buffer in place until it is unmapped; `mappings` holds
+            // the bounce buffer as long.
             unsafe { unit.bounces.add(iova, len, buffer, memory) };
         }
         unit.locked.fetch_add(len, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The device's side: translation, DMA, the invalidation queue.
+//! The device's side: translation, DMA, invalidation.
 
 use super::queue::Invalidate;
 use super::tables::{READ, WRITE, Walk};
@@ -10,9 +10,9 @@ use crate::violation::Violation;
 use std::collections::{HashMap, VecDeque};
 use std::sync::MutexGuard;
 
-/// Faults kept; the rest is only counted.
+/// The maximum of fault records; further faults are only counted.
 const RECORDS: usize = 64;
-/// Ranges that were taken away, remembered where nothing translates.
+/// Without translation: the maximum of removed ranges that are remembered.
 const FREED: usize = 64;
 
 #[derive(Debug)]
@@ -20,11 +20,11 @@ pub(super) struct Engine {
     tlb: Tlb,
     pub(super) counts: Counts,
     pub(super) faults: VecDeque<Fault>,
-    /// Off: what is mapped, ascending, first and last address.
+    /// Without translation: the mapped ranges, ascending, first and last address.
     ranges: Vec<(u64, u64)>,
     freed: VecDeque<(u64, u64)>,
     last: usize,
-    /// Strict: pages that descriptors point to which the device owns, and how many of them.
+    /// Strict: the pages of descriptors that the device owns, and their number.
     owned: Option<HashMap<u64, u32>>,
 }
 
@@ -62,14 +62,14 @@ impl Engine {
         }
     }
 
-    /// Off: makes a range reachable.
+    /// Without translation: adds a range.
     pub(super) fn open(&mut self, first: u64, len: u64) {
         let at = self.ranges.partition_point(|r| r.0 < first);
         self.ranges.insert(at, (first, first + (len - 1)));
         self.freed.retain(|r| r.1 < first || first + (len - 1) < r.0);
     }
 
-    /// Off: takes it away.
+    /// Without translation: removes a range.
     pub(super) fn close(&mut self, first: u64) {
         if let Ok(at) = self.ranges.binary_search_by_key(&first, |r| r.0) {
             self.freed.push_back(self.ranges.remove(at));
@@ -77,7 +77,7 @@ impl Engine {
         }
     }
 
-    /// Strict: the first page of a range that a descriptor of the device's points to.
+    /// Strict: the first page of a range that belongs to a descriptor owned by the device.
     pub(super) fn owned(&self, iova: u64, len: u64) -> Option<u64> {
         let owned = self.owned.as_ref()?;
         let pages = (iova >> 12)..=((iova + (len.max(1) - 1)) >> 12);
@@ -87,7 +87,7 @@ impl Engine {
         owned.keys().copied().find(|p| pages.contains(&(p >> 12)))
     }
 
-    /// Where `iova` lies in memory, and how many bytes from there on do as well.
+    /// Translates `iova`; returns the address and the number of contiguous bytes.
     #[inline]
     fn translate(&mut self, unit: &Unit, iova: u64, write: bool) -> Result<(Place, usize), FaultReason> {
         if !unit.on {
@@ -114,7 +114,7 @@ impl Engine {
         }
     }
 
-    /// Off: the last address of the range around `iova`.
+    /// Without translation: the last address of the range around `iova`.
     #[inline]
     fn range(&mut self, iova: u64) -> Result<u64, FaultReason> {
         let inside = |r: &(u64, u64)| r.0 <= iova && iova <= r.1;
@@ -130,7 +130,7 @@ impl Engine {
     }
 }
 
-/// Accesses to memory, by addresses of the device. While it exists nothing that the device can reach is let go.
+/// Accesses to memory by IOVA. While it exists, no memory can be unmapped.
 pub(crate) struct Transfer<'a> {
     unit: &'a Unit,
     engine: MutexGuard<'a, Engine>,
@@ -143,7 +143,7 @@ impl<'a> Transfer<'a> {
         Transfer { unit, engine }
     }
 
-    /// Calls `each` with every contiguous piece of `len` bytes at `iova`, and its offset.
+    /// Calls `each` with every contiguous part of `len` bytes at `iova`, and its offset.
     #[inline]
     fn pieces(
         &mut self,
@@ -169,7 +169,8 @@ impl<'a> Transfer<'a> {
         Ok(())
     }
 
-    /// Strict: is the translation that was used still in the tables, and does the device see what the processor wrote last?
+    /// Strict: checks that the used translation is still in the tables, and that the device sees
+    /// the CPU's last writes.
     #[cold]
     fn look_closer(&mut self, iova: u64, len: usize, write: bool) {
         let access = if write { "write" } else { "read" };
@@ -202,13 +203,14 @@ impl<'a> Transfer<'a> {
         let len = into.len();
         self.pieces(iova, len, false, |place, at, n| {
             if let Some(into) = into.get_mut(at..at + n) {
-                // SAFETY: the translation says that these bytes are mapped; the engine's lock keeps them so.
+                // SAFETY: the translation shows that these bytes are mapped; the engine's lock
+                // keeps them mapped.
                 unsafe { place.read(into) };
             }
         })
     }
 
-    /// Writes bytes. What lies before a page that faults has been written.
+    /// Writes bytes. The bytes before a page that faults are written.
     #[inline]
     pub(crate) fn write(&mut self, iova: u64, from: &[u8]) -> Result<(), Fault> {
         self.pieces(iova, from.len(), true, |place, at, n| {
@@ -219,26 +221,28 @@ impl<'a> Transfer<'a> {
         })
     }
 
-    /// Reads descriptors: pairs of words, the second first, of which it is known that it was written last.
+    /// Reads descriptors: pairs of words. The second word is read first, because the driver writes
+    /// it last.
     #[inline]
     pub(crate) fn descriptors(&mut self, iova: u64, into: &mut [[u64; 2]]) -> Result<(), Fault> {
         let len = into.len() * 16;
         self.pieces(iova, len, false, |place, at, n| {
             for (i, descriptor) in into.iter_mut().skip(at / 16).take(n / 16).enumerate() {
                 let place = place.offset(i * 16);
-                // SAFETY: as in `read`; sixteen bytes from here on are part of the piece.
+                // SAFETY: as in `read`; sixteen bytes from here on are inside the part.
                 let words = unsafe { (place.offset(8).load(), place.load()) };
                 *descriptor = [words.1.unwrap_or(0), words.0.unwrap_or(0)];
             }
         })
     }
 
-    /// Writes a descriptor back: the first word if there is one, then the second, which says that it is done.
+    /// Writes a descriptor back: the first word if given, then the second, which holds the done
+    /// bit.
     #[inline]
     pub(crate) fn write_back(&mut self, iova: u64, first: Option<u64>, second: u64) -> Result<(), Fault> {
         self.pieces(iova, 16, true, |place, _, n| {
             if n == 16 {
-                // SAFETY: as in `read`; all sixteen bytes are in this piece.
+                // SAFETY: as in `read`; all sixteen bytes are inside this part.
                 unsafe {
                     if let Some(first) = first {
                         place.store(first);
@@ -253,26 +257,28 @@ impl<'a> Transfer<'a> {
     #[inline]
     pub(crate) fn load(&mut self, iova: u64) -> Option<u64> {
         let mut word = None;
-        // SAFETY: the translation says that these bytes are mapped; the engine's lock keeps them so.
+        // SAFETY: the translation shows that these bytes are mapped; the engine's lock keeps them
+        // mapped.
         let each = |place: Place, _, n: usize| word = if n == 8 { unsafe { place.load() } } else { None };
         self.pieces(iova, 8, false, each).ok()?;
         word
     }
 
-    /// Loads aligned words of a descriptor; false if they are not all mapped.
+    /// Loads aligned words of a descriptor; returns false if any is not mapped.
     #[inline]
     pub(crate) fn load_words(&mut self, iova: u64, into: &mut [u64]) -> bool {
         let len = into.len() * 8;
         let each = |place: Place, at: usize, n: usize| {
             for (i, word) in into.iter_mut().skip(at / 8).take(n / 8).enumerate() {
-                // SAFETY: as in `load`; eight bytes from here on are part of the piece.
+                // SAFETY: as in `load`; eight bytes from here on are inside the part.
                 *word = unsafe { place.offset(i * 8).load() }.unwrap_or(0);
             }
         };
         self.pieces(iova, len, false, each).is_ok()
     }
 
-    /// Stores an aligned word of a descriptor or ring; false if it is not mapped for that.
+    /// Stores an aligned word of a descriptor or ring; returns false if it is not mapped for
+    /// writing.
     #[inline]
     pub(crate) fn store(&mut self, iova: u64, value: u64) -> bool {
         let each = |place: Place, _, n: usize| {
@@ -284,7 +290,8 @@ impl<'a> Transfer<'a> {
         self.pieces(iova, 8, true, each).is_ok()
     }
 
-    /// Whether the bytes are memory that was allocated for descriptors and rings. Nothing is accessed: no fault.
+    /// Whether the bytes are memory that was allocated for descriptors and rings. Accesses nothing,
+    /// so there is no fault.
     pub(crate) fn is_coherent(&mut self, iova: u64, len: usize) -> bool {
         match self.engine.translate(self.unit, iova, true) {
             Ok((place, room)) => len <= room && self.unit.is_coherent(place.address(), len as u64),
@@ -292,12 +299,12 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    /// Strict: the device takes possession of a descriptor for these bytes.
+    /// Strict: the device becomes the owner of a descriptor for these bytes.
     pub(crate) fn own(&mut self, iova: u64, len: usize) {
         self.owned_pages(iova, len, |owned, page| *owned.entry(page).or_default() += 1);
     }
 
-    /// Strict: it gives it back.
+    /// Strict: the device returns it.
     pub(crate) fn disown(&mut self, iova: u64, len: usize) {
         self.owned_pages(iova, len, |owned, page| {
             if let Some(n) = owned.get_mut(&page) {

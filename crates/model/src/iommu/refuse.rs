@@ -1,9 +1,9 @@
-//! Mappings that fail because they are asked to.
+//! Injected failures of mappings.
 
 use crate::seed::Seed;
 use std::sync::{Mutex, PoisonError};
 
-/// Which mappings of single buffers, and of regions, are refused.
+/// Which mappings of buffers and regions fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Refuse {
     /// None.
@@ -11,18 +11,18 @@ pub enum Refuse {
     Never,
     /// Every `n`-th.
     Every(u32),
-    /// As many in a million, which of them by the seed.
+    /// At random, by a seed.
     Chance {
-        /// How many of a million.
+        /// The rate in a million.
         per_million: u32,
-        /// Which.
+        /// The seed.
         seed: u64,
     },
     /// All of them.
     Always,
 }
 
-/// A [`Refuse`] at work; it can be changed meanwhile.
+/// The state of a [`Refuse`]; it can be replaced at any time.
 #[derive(Debug)]
 pub(super) struct Refusal(Mutex<(Refuse, u32, Seed)>);
 
@@ -37,7 +37,7 @@ impl Refusal {
             Refusal::new(refuse).0.into_inner().unwrap_or_else(PoisonError::into_inner);
     }
 
-    /// Whether the next is refused.
+    /// Whether the next mapping fails.
     pub(super) fn next(&self) -> bool {
         let (refuse, count, seed) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match *refuse {

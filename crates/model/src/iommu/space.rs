@@ -1,11 +1,11 @@
-//! Addresses: which are taken, which are free.
+//! The IOVA allocator.
 
 use super::tables::PAGE;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-/// Addresses that are handed out, next fit: one that was given back is used again as late as possible, so that who goes on using
-/// it is found out.
+/// Allocates IOVAs by next fit: a freed one is reused as late as possible, so that a stale use is
+/// detected.
 #[derive(Debug)]
 pub(super) struct Space {
     ranges: Vec<RangeInclusive<u64>>,
@@ -14,13 +14,14 @@ pub(super) struct Space {
 }
 
 impl Space {
-    /// Page 0 is never handed out: address 0 means "no address" in descriptors.
+    /// Page 0 is never allocated: address 0 means "no address" in descriptors.
     pub(super) fn new(ranges: &[RangeInclusive<u64>], begin: u64) -> Space {
         let ranges = ranges.iter().map(|r| *r.start().max(&PAGE)..=*r.end()).collect();
         Space { ranges, taken: BTreeMap::new(), cursor: begin }
     }
 
-    /// Takes `len` bytes (whole pages) at an address that leaves the same remainder as `like` when divided by `align`.
+    /// Allocates `len` bytes (whole pages) at an address that is congruent to `like` modulo
+    /// `align`.
     pub(super) fn take(&mut self, len: u64, align: u64, like: u64) -> Option<u64> {
         let found = self.find(self.cursor, len, align, like).or_else(|| self.find(0, len, align, like))?;
         self.taken.insert(found, len);
@@ -56,7 +57,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_was_given_back_is_used_again_only_after_the_rest() {
+    fn a_freed_address_is_reused_after_all_others() {
         let mut space = Space::new(&[0x1000..=0x4fff], 0);
         let first = space.take(PAGE, PAGE, 0).unwrap();
         space.give_back(first);
@@ -66,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn page_zero_is_never_handed_out() {
+    fn page_zero_is_never_allocated() {
         let mut space = Space::new(&[0..=0x1fff], 0);
         assert_eq!((space.take(PAGE, PAGE, 0), space.take(PAGE, PAGE, 0)), (Some(0x1000), None));
     }

@@ -1,7 +1,8 @@
-//! The IOTLB: translations that were looked up, kept until they are invalidated.
+//! The IOTLB: a cache of translations that are kept until they are invalidated.
 //!
-//! 256 sets of 4 ways for pages of 4 KiB, as many for those of 2 MiB (a page of 1 GiB takes an entry for each 2 MiB of it that
-//! is used). Replacement is round robin. Entries carry the epoch in which they were made: to forget all of them is to begin the next.
+//! 256 sets of 4 ways for 4 KiB pages, and as many for 2 MiB pages (a 1 GiB page takes an entry for
+//! each 2 MiB that is used). Replacement is round robin. Entries carry the epoch of their
+//! insertion: a new epoch invalidates all of them.
 
 use super::tables::{READ, WRITE};
 
@@ -11,7 +12,7 @@ const WAYS: usize = 4;
 #[derive(Debug, Clone, Copy, Default)]
 struct Entry {
     page: u64,
-    /// Where the page begins in memory, READ and WRITE in the lowest bits.
+    /// The address of the page in memory, with READ and WRITE in the low bits.
     leaf: u64,
     epoch: u64,
 }
@@ -21,7 +22,8 @@ struct Array {
     shift: u32,
     entries: Box<[[Entry; WAYS]; SETS]>,
     next: usize,
-    /// Whether anything was put in since everything was forgotten: spares the look-up.
+    /// Whether an entry was inserted since the last [`clear`](Iotlb::clear); otherwise the lookup
+    /// is skipped.
     used: bool,
 }
 
@@ -45,11 +47,11 @@ pub(super) struct Tlb {
 
 impl Tlb {
     pub(super) fn new() -> Tlb {
-        // Epoch 0 is that of entries that were never filled.
+        // Entries that were never filled have epoch 0.
         Tlb { small: Array::new(12), large: Array::new(21), epoch: 1 }
     }
 
-    /// Where an address lies in memory, and what may be done there.
+    /// Looks up an IOVA: the address in memory, and the permissions.
     #[inline]
     pub(super) fn look_up(&mut self, iova: u64) -> Option<(u64, u64)> {
         let epoch = self.epoch;
@@ -66,7 +68,7 @@ impl Tlb {
         None
     }
 
-    /// Keeps the translation of a page that covers `shift` bits and begins at `page` in memory.
+    /// Inserts the translation of a page of `shift` bits that begins at `page` in memory.
     pub(super) fn insert(&mut self, iova: u64, page: u64, shift: u32, access: u64) {
         let array = if shift == 12 { &mut self.small } else { &mut self.large };
         let inside = iova & ((1 << shift) - 1) & !((1 << array.shift) - 1);
@@ -74,12 +76,12 @@ impl Tlb {
         array.next += 1;
         array.used = true;
         let set = array.set(number);
-        // An entry that is there already (its permissions did not suffice) is replaced, not doubled.
+        // An existing entry, whose permissions did not suffice, is replaced and not duplicated.
         let way = set.iter().position(|e| e.page == number && e.epoch == epoch).unwrap_or(way);
         set[way] = Entry { page: number, leaf: (page + inside) | access, epoch };
     }
 
-    /// Forgets the translations of a range.
+    /// Invalidates the translations of a range.
     pub(super) fn invalidate(&mut self, iova: u64, len: u64) {
         for array in [&mut self.small, &mut self.large] {
             if !array.used || len == 0 {
@@ -97,7 +99,7 @@ impl Tlb {
         }
     }
 
-    /// Forgets everything.
+    /// Invalidates all translations.
     pub(super) fn clear(&mut self) {
         self.epoch += 1;
         self.small.used = false;
@@ -111,7 +113,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_was_inserted_is_found_until_it_is_invalidated() {
+    fn an_entry_is_found_until_it_is_invalidated() {
         let mut tlb = Tlb::new();
         tlb.insert(0x5123, 0x9000, 12, READ);
         assert_eq!(tlb.look_up(0x5fff), Some((0x9fff, READ)));
@@ -122,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_page_is_found_by_any_address_in_it_and_forgotten_by_any_range_that_touches_it() {
+    fn a_large_page_is_found_by_any_address_in_it_and_invalidated_by_any_range_that_touches_it() {
         let mut tlb = Tlb::new();
         tlb.insert((1 << 30) + (5 << 21) + 77, 3 << 30, 30, WRITE);
         assert_eq!(tlb.look_up((1 << 30) + (5 << 21) + 4096), Some(((3 << 30) + (5 << 21) + 4096, WRITE)));
@@ -131,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn clearing_forgets_everything() {
+    fn clearing_invalidates_everything() {
         let mut tlb = Tlb::new();
         tlb.insert(0x5000, 0x9000, 12, READ);
         tlb.insert(1 << 21, 1 << 22, 21, READ);
@@ -140,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_larger_than_the_cache_is_forgotten_too() {
+    fn a_range_larger_than_the_cache_is_invalidated_too() {
         let mut tlb = Tlb::new();
         tlb.insert(0x5000, 0x9000, 12, READ);
         tlb.invalidate(0, 1 << 38);
@@ -148,9 +150,9 @@ mod tests {
     }
 
     proptest! {
-        /// It may forget, but never say what was not said to it.
+        /// It may lose entries, but never return one that was not inserted.
         #[test]
-        fn it_agrees_with_a_map_in_whatever_it_still_knows(ops in prop::collection::vec((0u64..3000, 0u64..4), 1..4000)) {
+        fn it_agrees_with_a_map_in_all_entries_that_it_returns(ops in prop::collection::vec((0u64..3000, 0u64..4), 1..4000)) {
             let mut tlb = Tlb::new();
             let mut oracle = std::collections::HashMap::new();
             for (n, (page, op)) in ops.into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The unit: what both of its sides share.
+//! The state that both sides of the IOMMU share.
 
 use super::bounce::Bounces;
 use super::engine::Engine;
@@ -15,37 +15,37 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use towpath_bus::{Limits, MapError};
 use towpath_packet::Region;
 
-/// What a unit did, since it was made.
+/// The counters of a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     /// Regions and buffers mapped.
     pub maps: u64,
     /// Regions and buffers unmapped.
     pub unmaps: u64,
-    /// Mappings that were refused, for whatever reason.
+    /// Mappings that were refused, for any reason.
     pub refused: u64,
     /// Translations found in the IOTLB.
     pub hits: u64,
-    /// Translations looked up in the tables.
+    /// Page table walks.
     pub walks: u64,
-    /// Invalidations of pages.
+    /// Page-selective invalidations.
     pub page_invalidations: u64,
-    /// Invalidations of everything.
+    /// Full invalidations.
     pub full_invalidations: u64,
-    /// Wait descriptors reached.
+    /// Completed wait descriptors.
     pub waits: u64,
-    /// Accesses refused.
+    /// Blocked accesses.
     pub faults: u64,
     /// Syncs that copied.
     pub bounces: u64,
 }
 
-/// A region that is mapped.
+/// A persistent mapping.
 #[derive(Debug)]
 pub(super) struct Live {
     pub(super) len: u64,
     pub(super) buffer: u64,
-    /// The copy that the device works on.
+    /// The bounce buffer.
     pub(super) shadow: Option<Region>,
 }
 
@@ -57,29 +57,29 @@ pub(super) struct Unit {
     pub(super) queue: Queue,
     pub(super) bounces: Bounces,
     pub(super) refusal: Refusal,
-    /// Looked at on the path of every mapping, hence apart.
+    /// Read for every mapping, therefore separate.
     pub(super) refuses: AtomicBool,
     pub(super) violations: Arc<Violations>,
     pub(super) space: Mutex<Space>,
     pub(super) live: Mutex<BTreeMap<u64, Live>>,
-    /// Regions that [`Dma::alloc`](towpath_bus::Dma::alloc) gave: base and length.
+    /// Regions from [`Dma::alloc`](towpath_bus::Dma::alloc): base and length.
     pub(super) coherent: Mutex<Vec<(u64, u64)>>,
-    /// Strict: buffers that windows have mapped for writing, and where.
+    /// Strict: buffers that windows have mapped for writing, and their IOVAs.
     pub(super) held: Mutex<HashMap<u64, u64>>,
     pub(super) windows: Mutex<Vec<Arc<WindowCounts>>>,
-    /// Mappings that exist; kept only where they are bounded.
+    /// The number of mappings; only maintained if it is limited.
     pub(super) mapped: AtomicU64,
     pub(super) locked: AtomicU64,
     pub(super) maps: AtomicU64,
     pub(super) unmaps: AtomicU64,
     pub(super) refused: AtomicU64,
     pub(super) bounced: AtomicU64,
-    /// Whether a thread of the device takes care of the queue.
+    /// Whether a thread of the device processes the queue.
     served: AtomicBool,
     engine: Mutex<Engine>,
 }
 
-/// Looks at the queue's status before whoever waits processes the queue himself.
+/// Polls of the queue's status before the waiting thread processes the queue itself.
 const SPINS: u32 = 2000;
 
 impl Unit {
@@ -122,13 +122,13 @@ impl Unit {
         })
     }
 
-    /// Whether the bytes are memory that [`Dma::alloc`](towpath_bus::Dma::alloc) gave.
+    /// Whether the bytes are memory from [`Dma::alloc`](towpath_bus::Dma::alloc).
     pub(super) fn is_coherent(&self, at: u64, len: u64) -> bool {
         let coherent = self.coherent.lock().unwrap_or_else(PoisonError::into_inner);
         coherent.iter().any(|(base, size)| *base <= at && at + len <= base + size)
     }
 
-    /// The device's side. While it is held no buffer leaves the device's reach.
+    /// The device's side. While the lock is held, no memory can be unmapped.
     pub(super) fn engine(&self) -> MutexGuard<'_, Engine> {
         self.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -137,7 +137,7 @@ impl Unit {
         self.served.store(served, Ordering::Release);
     }
 
-    /// Has translations forgotten; returns when the device uses none of them any more.
+    /// Submits invalidations and waits until the device uses none of the translations any more.
     pub(super) fn invalidate(&self, what: impl Iterator<Item = Invalidate>) {
         let wait = self.queue.submit(what, || self.process());
         let mut spins = 0;
@@ -151,7 +151,8 @@ impl Unit {
         }
     }
 
-    /// Processes the queue; or gives way to whoever holds the engine, and begins or ends with processing it.
+    /// Processes the queue, or yields to the thread that holds the engine, which processes the
+    /// queue when it locks the engine.
     fn process(&self) {
         match self.engine.try_lock() {
             Ok(mut engine) => engine.run(self),
@@ -160,7 +161,7 @@ impl Unit {
         }
     }
 
-    /// Whether a mapping is to fail on demand.
+    /// Fails if an injected failure is due.
     #[inline]
     pub(super) fn refuses(&self) -> Result<(), MapError> {
         if self.refuses.load(Ordering::Relaxed) && self.refusal.next() {
@@ -169,7 +170,7 @@ impl Unit {
         Ok(())
     }
 
-    /// One mapping more, if there may be one.
+    /// Counts a mapping, unless the limit is reached.
     #[inline]
     pub(super) fn count_mapping(&self) -> Result<(), MapError> {
         let Some(limit) = self.limits.mappings else { return Ok(()) };

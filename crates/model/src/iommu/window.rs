@@ -1,7 +1,8 @@
 //! Buffers that are mapped one by one.
 //!
-//! A window is a range of addresses whose lowest tables were made beforehand. Slot `i` has the same `2^n` pages for good, so mapping
-//! a buffer is to fill in one or two entries, and unmapping it to clear them; one invalidation descriptor covers a slot.
+//! A window is a range of IOVAs whose level 1 tables are allocated in advance. Slot `i` always has
+//! the same `2^n` pages, so mapping a buffer stores one or two entries and unmapping it clears
+//! them. One invalidation descriptor covers a slot.
 
 use super::dma::permissions;
 use super::queue::Invalidate;
@@ -15,17 +16,17 @@ use std::sync::{Arc, PoisonError};
 use towpath_bus::{Access, Iova, MapError, Window};
 use towpath_packet::{Backing, Region};
 
-/// More slots than this are invalidated by one descriptor for everything.
+/// The maximum of page-selective invalidations; more slots are covered by one full invalidation.
 const ONE_BY_ONE: usize = 64;
 
-/// What a window did: written by its owner only.
+/// The counters of a window, which only its owner writes.
 #[derive(Debug, Default)]
 pub(super) struct WindowCounts {
     pub(super) maps: AtomicU64,
     pub(super) unmaps: AtomicU64,
 }
 
-/// One more, where only one thread counts.
+/// Increments a counter that only one thread writes.
 #[inline]
 fn count(counter: &AtomicU64) {
     counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -33,21 +34,21 @@ fn count(counter: &AtomicU64) {
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Slot {
-    /// Pages that are mapped; 0 when the slot is not.
+    /// The number of mapped pages; 0 if the slot is not mapped.
     pages: u32,
-    /// Where the buffer lies in memory.
+    /// The address of the buffer in memory.
     buffer: u64,
 }
 
-/// Addresses for buffers that are mapped one by one.
+/// The IOVAs of buffers that are mapped one by one.
 pub struct ModelWindow {
     unit: Arc<Unit>,
     counts: Arc<WindowCounts>,
     base: u64,
-    /// Pages of a slot: `1 << order`.
+    /// Pages per slot: `1 << order`.
     order: u32,
     bytes: usize,
-    /// The tables of level 1, each with 512 entries.
+    /// The level 1 tables, with 512 entries each.
     leaves: Box<[u64]>,
     slots: Box<[Slot]>,
     /// Unmapped since the last flush.
@@ -60,12 +61,12 @@ impl ModelWindow {
         if !unit.on {
             return Err(MapError::NoIommu);
         }
-        // A buffer may begin at the last byte of its first page.
+        // A buffer may begin on the last byte of its first page.
         let order = ((bytes as u64 + PAGE - 2) / PAGE + 1).next_power_of_two().trailing_zeros();
         let len = (u64::from(slots.max(1)) << order) * PAGE;
         let range = || MapError::Range { len: len as usize };
         let mut space = unit.space.lock().unwrap_or_else(PoisonError::into_inner);
-        // Tables of its own: nobody else's entries lie between.
+        // The tables belong to this window alone.
         let base = space.take(len.next_multiple_of(1 << 21), 1 << 21, 0).ok_or_else(range)?;
         let leaves: Option<Box<[u64]>> = (base..base + len).step_by(1 << 21).map(|at| unit.tables.leaf(at)).collect();
         let Some(leaves) = leaves else {
@@ -107,7 +108,8 @@ impl ModelWindow {
         let first = memory & !(PAGE - 1);
         for page in 0..pages {
             let Some(entry) = self.entry(slot, page) else { continue };
-            // Release: what the driver wrote to the buffer before is seen by whoever finds the entry.
+            // Release: the driver's earlier writes to the buffer are visible to a walk that finds
+            // the entry.
             entry.store((first + u64::from(page) * PAGE) | permissions(access), Ordering::Release);
         }
         if let Some(state) = self.slots.get_mut(slot as usize) {
@@ -123,8 +125,8 @@ impl ModelWindow {
     #[cold]
     fn note(&self, iova: u64, buffer: u64, memory: u64, len: usize, access: Access) {
         if self.shadow.is_some() {
-            // SAFETY: the buffer stays in place until the slot was unmapped, which removes the pair; the shadow lives as
-            // long as the window.
+            // SAFETY: the buffer stays in place until the slot is unmapped, which removes the
+            // entry; the bounce buffer lives as long as the window.
             unsafe { self.unit.bounces.add(iova, len as u64, buffer, memory) };
         }
         if self.unit.violations.strict() && access != Access::Read {

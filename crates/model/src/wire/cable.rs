@@ -1,11 +1,11 @@
-//! A cable: two ends, a bounded queue of frames each way.
+//! A cable: two ends, and a bounded queue of frames in each direction.
 //!
 //! ```text
 //!   Plug ── frames ring ──► Plug
-//!        ◄── empties ring ──          the vectors come back, so that nothing is allocated once the cable has been filled
+//!        ◄── empties ring ──          vectors are recycled: no allocation once the cable has been filled
 //! ```
 //!
-//! A device that sleeps at one end is woken by a frame from the other.
+//! A frame from one end wakes a device that sleeps at the other.
 
 use super::{Bell, Wire};
 use std::os::fd::RawFd;
@@ -13,11 +13,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use towpath_packet::spsc::{Consumer, Producer, ring};
 
-/// Whoever receives at one end sleeps, or is about to.
+/// The sleep state of the receiver at one end.
 #[derive(Debug)]
 struct Sleeper {
     asleep: AtomicBool,
-    /// None where the system has no descriptor left: then he looks from time to time.
+    /// `None` if the system has no descriptor left: the receiver polls then.
     bell: Option<Bell>,
 }
 
@@ -27,7 +27,7 @@ impl Sleeper {
     }
 }
 
-/// One end of a cable: a device's, or a test's.
+/// One end of a cable.
 #[derive(Debug)]
 pub struct Plug {
     out: Producer<Vec<u8>>,
@@ -39,7 +39,7 @@ pub struct Plug {
     peer: Arc<Sleeper>,
 }
 
-/// A cable with room for `frames` frames in each direction (a power of two is used, 1 at least).
+/// A cable with room for `frames` frames in each direction, rounded up to a power of two.
 pub fn cable(frames: usize) -> (Plug, Plug) {
     let frames = frames.clamp(1, 1 << 20).next_power_of_two();
     let ((a_out, b_in), (b_empty_out, a_empties)) = (ring(frames), ring(frames));
@@ -60,17 +60,18 @@ pub fn cable(frames: usize) -> (Plug, Plug) {
 }
 
 impl Plug {
-    /// Pulls the cable, or plugs it in again: both ends lose or find their carrier. Frames under way arrive all the same.
+    /// Disconnects or reconnects the cable: both ends lose or regain their carrier. Frames in
+    /// flight still arrive.
     pub fn set_carrier(&self, on: bool) {
         self.carrier.store(on, Ordering::Release);
     }
 
-    /// The next frame that has arrived.
+    /// Returns the next frame that has arrived.
     pub fn pop(&mut self) -> Option<Vec<u8>> {
         self.into.pop()
     }
 
-    /// All frames that have arrived.
+    /// Returns all frames that have arrived.
     pub fn drain(&mut self) -> Vec<Vec<u8>> {
         std::iter::from_fn(|| self.pop()).collect()
     }
@@ -85,7 +86,8 @@ impl Wire for Plug {
         copy.clear();
         copy.extend_from_slice(frame);
         let sent = self.out.push(copy).is_ok();
-        // Either we see that the other end is about to sleep, or it sees the frame: it looks once more after it has said so.
+        // Dekker's pattern: the sender sees `asleep`, or the receiver sees the frame, because it
+        // looks once more after it has set `asleep`.
         fence(Ordering::SeqCst);
         if self.peer.asleep.load(Ordering::Relaxed)
             && self.peer.asleep.swap(false, Ordering::Relaxed)
@@ -99,7 +101,7 @@ impl Wire for Plug {
     fn receive(&mut self, into: &mut Vec<u8>) -> bool {
         let Some(frame) = self.into.pop() else { return false };
         let empty = std::mem::replace(into, frame);
-        // When the other end has more empties than it can have frames under way, this one is freed.
+        // If the other end has more empties than frames in flight, this one is freed.
         let _ = self.in_empties.push(empty);
         true
     }
@@ -138,18 +140,15 @@ mod tests {
     }
 
     #[test]
-    fn vectors_come_back_to_be_used_again() {
+    fn vectors_are_recycled() {
         let (mut a, mut b) = cable(1);
         let mut frame = Vec::with_capacity(77);
         assert!(a.send(b"1") && b.receive(&mut frame) && a.send(b"2"));
-        assert!(
-            b.pop().unwrap().capacity() >= 77,
-            "the second frame travels in the vector that was given for the first"
-        );
+        assert!(b.pop().unwrap().capacity() >= 77, "the second frame uses the vector of the first");
     }
 
     #[test]
-    fn who_is_about_to_sleep_is_woken_by_the_next_frame() {
+    fn a_receiver_about_to_sleep_is_woken_by_the_next_frame() {
         let readable = |fd| {
             let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
             // SAFETY: the pointer is to one entry that lives across the call.

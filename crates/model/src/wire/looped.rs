@@ -1,12 +1,12 @@
-//! A plug whose transmit pair is joined to its receive pair.
+//! Loopback: the transmit pair is connected to the receive pair.
 
 use super::Wire;
 use std::collections::VecDeque;
 
-/// Frames that are under way at most.
+/// The maximum of frames in flight.
 const CAPACITY: usize = 1024;
 
-/// What is sent comes back, in order.
+/// Frames are received in the order in which they were sent.
 #[derive(Debug, Default)]
 pub struct Loop {
     frames: VecDeque<Vec<u8>>,
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_sent_comes_back_in_order() {
+    fn frames_return_in_order() {
         let mut wire = Loop::default();
         assert!(wire.send(b"one") && wire.send(b"two"));
         let mut frame = Vec::new();

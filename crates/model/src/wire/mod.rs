@@ -1,12 +1,12 @@
-//! What a device's connector is joined to.
+//! The network at a device's far end.
 //!
 //! ```text
-//!   device ──► Wire::send        a frame leaves, without FCS; false: the wire is busy, the frame waits in the device
+//!   device ──► Wire::send        a frame leaves, without FCS; false: no room, the frame stays in the device
 //!          ◄── Wire::receive     the next frame that has arrived
 //!
-//!   Loop                 what is sent comes back
+//!   Loopback             every frame returns to its sender
 //!   cable(n) ─► Plug, Plug     two ends, n frames in flight each way: two devices, or a device and a test
-//!   Packets(fd)          a TAP, a packet socket: one frame a read, one a write
+//!   FdWire(fd)           a TAP, a packet socket: one frame per read, one per write
 //!   Unplugged            no carrier
 //! ```
 
@@ -21,24 +21,25 @@ pub use packets::Packets;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-/// Longest frame that a wire carries, without FCS.
+/// The longest frame of a wire, without FCS.
 pub const MAX_FRAME: usize = 16 << 10;
 
-/// A wire's end. Calls don't block.
+/// The end of a wire. Calls do not block.
 pub trait Wire: Send + 'static {
-    /// Sends a frame; false when there is no room at the moment.
+    /// Sends a frame; returns false if there is no room at the moment.
     fn send(&mut self, frame: &[u8]) -> bool;
 
-    /// Puts the next frame that has arrived into `into`, in place of what was there; false when there is none.
+    /// Replaces the contents of `into` by the next frame that has arrived; returns false if there
+    /// is none.
     fn receive(&mut self, into: &mut Vec<u8>) -> bool;
 
-    /// Whether there is a carrier.
+    /// Whether the link has a carrier.
     fn carrier(&self) -> bool {
         true
     }
 
-    /// A descriptor that becomes readable when a frame arrives, if there is one. Called by a device that is about to sleep, which looks
-    /// with [`receive`](Wire::receive) once more before it does.
+    /// A descriptor that becomes readable when a frame arrives, if the wire has one. A device that
+    /// is about to sleep calls this, then [`receive`](Wire::receive) once more before it sleeps.
     fn wake(&mut self) -> Option<RawFd> {
         None
     }
@@ -93,7 +94,7 @@ impl<W: Wire + ?Sized> Wire for Box<W> {
     }
 }
 
-/// No cable: no carrier, nothing arrives, what is sent is lost.
+/// No cable: no carrier, nothing arrives, sent frames are lost.
 #[derive(Debug, Default)]
 pub struct Unplugged;
 

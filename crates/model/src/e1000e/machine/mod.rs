@@ -1,4 +1,5 @@
-//! The device itself: its state, what registers mean for it, its link and its interrupts. What it does with frames is [`work`].
+//! The device: the effect of registers, the link, the interrupts, and units of work in bursts or
+//! one by one.
 
 use super::Config;
 mod work;
@@ -24,7 +25,7 @@ pub(crate) struct Machine {
     tx: [Transmitter; 2],
     running: (bool, bool),
     wire: Box<dyn Wire>,
-    /// Frames that came back by loopback, before they are received.
+    /// Frames in loopback that are not received yet.
     looped: Vec<Vec<u8>>,
     link: Link,
     phy: Phy,
@@ -33,7 +34,7 @@ pub(crate) struct Machine {
     stats: Stats,
     plan: Plan,
     pause: bool,
-    /// Turns that the device stands still; `u32::MAX` until a reset.
+    /// Bursts for which the device does nothing; `u32::MAX`: until reset.
     stalled: u32,
     causes: u32,
 }
@@ -60,7 +61,7 @@ impl Machine {
         }
     }
 
-    /// CTRL.RST, or a reset of the function.
+    /// CTRL.RST, or a function reset.
     pub(crate) fn reset(&mut self, env: &Env) {
         let mut transfer = env.dma.transfer();
         self.stop(&mut transfer);
@@ -79,7 +80,7 @@ impl Machine {
         self.running = (false, false);
     }
 
-    /// A register was written that is no tail.
+    /// A register other than a tail was written.
     pub(crate) fn written(&mut self, env: &Env, at: usize) {
         self.dirty = true;
         if matches!(at, RCTL | TCTL) {
@@ -123,7 +124,7 @@ impl Machine {
         env.registers.change(STATUS, STATUS_LU, phy::status_link(self.link.up()));
     }
 
-    /// Time passes for the link.
+    /// Advances the link by one tick.
     pub(crate) fn tick(&mut self, env: &Env) {
         let wanted = env.registers.get(CTRL) & CTRL_SLU != 0 && self.phy.powered() && self.wire.carrier();
         if self.link.tick(wanted) {
@@ -133,7 +134,7 @@ impl Machine {
         }
     }
 
-    /// Decodes registers again, and starts or stops what they say.
+    /// Decodes the registers, and starts or stops reception and transmission accordingly.
     fn refresh(&mut self, env: &Env, transfer: &mut Transfer<'_>) {
         self.dirty = false;
         self.settings = Settings::new(&env.registers);
@@ -160,7 +161,7 @@ impl Machine {
         }
     }
 
-    /// What wakes a device that is about to sleep; nothing does while it could not receive.
+    /// The wire's descriptor for a device that is about to sleep; `None` while it cannot receive.
     pub(crate) fn wire_wake(&mut self, env: &Env) -> Option<std::os::fd::RawFd> {
         let receives = self.running.0 && self.link.up() && self.rx.has_room(env, &self.settings);
         if receives { self.wire.wake() } else { None }

@@ -6,10 +6,10 @@ use super::Machine;
 use crate::iommu::Transfer;
 use crate::seed::Seed;
 
-/// Frames moved in each direction in one turn.
+/// Frames per direction and burst.
 const BURST: usize = 64;
 
-/// What a step does, one of these.
+/// The kinds of units of work.
 const UNITS: usize = 12;
 
 impl Machine {
@@ -34,7 +34,7 @@ impl Machine {
         env.may_master() && env.registers.get(CTRL) & CTRL_MASTER_DISABLE == 0
     }
 
-    /// One burst of everything there is to do; returns how many units of work were done.
+    /// Does one burst of everything that is possible; returns the number of units of work.
     pub(crate) fn turn(&mut self, env: &Env) -> usize {
         let mut transfer = env.dma.transfer();
         let mut done = 0;
@@ -90,7 +90,8 @@ impl Machine {
         done
     }
 
-    /// One unit of work, which of those that can be done by the seed; false when nothing could.
+    /// Does one unit of work, selected by the seed among those that are possible; returns false if
+    /// none is.
     pub(crate) fn step(&mut self, env: &Env, seed: &mut Seed) -> bool {
         let mut transfer = env.dma.transfer();
         let mut done = false;
@@ -124,7 +125,8 @@ impl Machine {
         tx.get_mut(n).is_some_and(|t| t.take(env, settings, transfer, stats))
     }
 
-    /// A frame leaves: over the wire, back to the receiver, or, without a link, nowhere (it waits in the packet buffer).
+    /// Sends a frame to the wire, or back to the receiver. Without a link it stays in the packet
+    /// buffer.
     fn tx_leave(&mut self, n: usize) -> bool {
         let Some(transmitter) = self.tx.get_mut(n) else { return false };
         let Some(frame) = transmitter.outbox.peek() else { return false };
@@ -149,7 +151,7 @@ impl Machine {
         done
     }
 
-    /// A frame arrives from the wire.
+    /// Receives a frame from the wire.
     fn arrive(&mut self, env: &Env) -> bool {
         if !self.running.0 || self.pause && !self.rx.has_room(env, &self.settings) {
             return false;
@@ -189,7 +191,7 @@ impl Machine {
         done
     }
 
-    /// Frames from the caller, as if they came over the wire; returns how many there was room for.
+    /// Receives frames from the caller as if they came over the wire; returns how many had room.
     pub(crate) fn deliver<'a>(&mut self, env: &Env, frames: impl Iterator<Item = &'a [u8]>) -> usize {
         let mut transfer = env.dma.transfer();
         if !self.prepare(env, &mut transfer) || !self.running.0 {
@@ -220,7 +222,7 @@ impl Machine {
         count
     }
 
-    /// Ends a turn: the descriptors are looked after, statistics and interrupts are published.
+    /// Ends a burst: checks owned descriptors, publishes statistics and interrupts.
     fn finish(&mut self, env: &Env, transfer: &mut Transfer<'_>) {
         if env.audits {
             self.rx.audit(env, transfer);
