@@ -1,11 +1,12 @@
-//! Checks the promises of `towpath_bus::vfio` on a real 82574L (`8086:10d3`) or QEMU's, without a driver.
+//! Checks the promises of `towpath_bus::vfio` on a real 82574L (`8086:10d3`) or QEMU's, without a
+//! driver.
 //!
 //! ```text
 //! vfio_proof BDF [CLAIM…]        prints ok for each claim, or fails at the first that does not hold
 //! ```
 //!
-//! The function must be bound to `vfio-pci` (`towpath bind BDF`) and not be in use: it is reset, and
-//! sends frames to itself.
+//! The function must be bound to `vfio-pci` (`towpath bind BDF`) and not be in use: it is reset,
+//! and sends frames to itself.
 
 use std::error::Error;
 use std::time::{Duration, Instant};

@@ -6,6 +6,7 @@ use std::os::fd::RawFd;
 
 /// Why a device could not be opened or set up.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum BusError {
     /// The operating system refused a step.
     #[error("{device}: {step}: {source}{}", .hint.as_ref().map(|h| format!(" ({h})")).unwrap_or_default())]

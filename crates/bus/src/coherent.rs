@@ -57,7 +57,8 @@ impl Coherent {
         if at > self.len - 4 || !at.is_multiple_of(4) {
             return None;
         }
-        // SAFETY: inside the region, aligned (the region is by pages), alive as long as `self`; every access is atomic.
+        // SAFETY: inside the region, aligned (the region is by pages), alive as long as `self`;
+        // every access is atomic.
         Some(unsafe { AtomicU32::from_ptr(self.at.add(at).cast().as_ptr()) })
     }
 

@@ -76,6 +76,7 @@ pub enum DmaPolicy {
 
 /// The limits of a device's DMA.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Limits {
     /// Whether an IOMMU translates and protects. Without one the device reaches all of memory, or
     /// all shared memory.
@@ -90,8 +91,16 @@ pub struct Limits {
     pub ranges: Vec<RangeInclusive<u64>>,
 }
 
+impl Limits {
+    /// Limits without a maximum of mappings or of locked memory.
+    pub fn new(iommu: bool, granule: usize, ranges: Vec<RangeInclusive<u64>>) -> Limits {
+        Limits { iommu, granule, mappings: None, locked: None, ranges }
+    }
+}
+
 /// Why memory could not be mapped.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum MapError {
     /// The policy needs an IOMMU, and there is none.
     #[error("protection of single buffers needs an IOMMU, and there is none: use policy=persistent")]

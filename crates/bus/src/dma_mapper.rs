@@ -1,13 +1,14 @@
 //! Maps and unmaps the buffers of one queue by the policy of its domain.
 
 use crate::dma::{Access, Dma, DmaPolicy, Flush, Iova, MapError, Window};
-use crate::domain::{Domain, Registered};
+use crate::domain::{Domain, RegisteredRegion};
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 use towpath_packet::{Chunk, FromDevice, InFlight, Packet, Region};
 
 /// The counters of a mapper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct DmaCounts {
     /// Buffers mapped one by one.
     pub maps: u64,
@@ -52,11 +53,11 @@ pub struct DmaMapper<D: Dma> {
     // Dropped in this order: the window must not outlive the memory that its slots may map.
     buffers: Option<PerBuffer<D::Window>>,
     /// The regions of the last buffers: searched first, without a lock.
-    recent: Vec<Registered>,
+    recent: Vec<RegisteredRegion>,
     /// Regions that could not be mapped; they are not tried for each packet.
-    refused: Vec<Weak<Region>>,
+    unmappable: Vec<Weak<Region>>,
     /// External memory may be mapped.
-    adopted: bool,
+    external: bool,
     domain: Domain<D>,
     counts: DmaCounts,
 }
@@ -72,7 +73,7 @@ struct PerBuffer<W> {
 impl<D: Dma> DmaMapper<D> {
     /// The buffers that [`Flush::Deferred`] gathers before it invalidates the IOTLB (Linux:
     /// `IOVA_FQ_SIZE`).
-    pub const DEFERRED: u32 = 256;
+    pub const FLUSH_QUEUE_LEN: u32 = 256;
 
     /// A mapper for up to `buffers` buffers of `bytes` bytes each at a time.
     ///
@@ -82,7 +83,7 @@ impl<D: Dma> DmaMapper<D> {
         let per_buffer = match domain.policy() {
             DmaPolicy::Persistent => None,
             DmaPolicy::PerBuffer { flush } => {
-                let slots = buffers + if flush == Flush::Deferred { Self::DEFERRED } else { 0 };
+                let slots = buffers + if flush == Flush::Deferred { Self::FLUSH_QUEUE_LEN } else { 0 };
                 let window = domain.dma().window(slots, bytes)?;
                 let pending = Vec::with_capacity(slots as usize);
                 // Low IOVAs are used first and reused soonest: the IOTLB still holds their table
@@ -93,8 +94,8 @@ impl<D: Dma> DmaMapper<D> {
         Ok(DmaMapper {
             domain: domain.clone(),
             recent: Vec::with_capacity(4),
-            refused: Vec::new(),
-            adopted: false,
+            unmappable: Vec::new(),
+            external: false,
             buffers: per_buffer,
             counts: DmaCounts::default(),
         })
@@ -161,11 +162,11 @@ impl<D: Dma> DmaMapper<D> {
                 return Ok((memory.iova, offset));
             }
         }
-        self.learn(at, len)
+        self.find_region(at, len)
     }
 
     #[cold]
-    fn learn(&mut self, at: NonNull<u8>, len: usize) -> Result<(Option<Iova>, usize), MapError> {
+    fn find_region(&mut self, at: NonNull<u8>, len: usize) -> Result<(Option<Iova>, usize), MapError> {
         let memory = self.domain.find(at, len).ok_or(MapError::Unregistered)?;
         let found = (memory.iova, memory.offset(at, len).unwrap_or(0));
         if self.recent.len() == self.recent.capacity() {
@@ -186,13 +187,13 @@ impl<D: Dma> DmaMapper<D> {
     }
 
     fn map_external_region(&mut self, region: &Arc<Region>) -> bool {
-        self.refused.retain(|refused| refused.strong_count() > 0);
-        if self.refused.iter().any(|refused| std::ptr::eq(refused.as_ptr(), Arc::as_ptr(region))) {
+        self.unmappable.retain(|region| region.strong_count() > 0);
+        if self.unmappable.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(region))) {
             return false;
         }
         self.unmap_unused();
-        self.adopted = true;
-        self.domain.map_external(region).inspect_err(|_| self.refused.push(Arc::downgrade(region))).is_ok()
+        self.external = true;
+        self.domain.map_external(region).inspect_err(|_| self.unmappable.push(Arc::downgrade(region))).is_ok()
     }
 
     /// Unmaps external memory without another handle; called when a queue is idle. Its buffers have
@@ -200,9 +201,9 @@ impl<D: Dma> DmaMapper<D> {
     #[cold]
     pub fn unmap_unused(&mut self) {
         // The IOTLB must not hold an entry of memory that is freed.
-        if self.adopted && self.flush().is_ok() {
-            self.recent.retain(|memory| !memory.adopted);
-            self.adopted = self.domain.unmap_unused();
+        if self.external && self.flush().is_ok() {
+            self.recent.retain(|memory| !memory.external);
+            self.external = self.domain.unmap_unused();
         }
     }
 
@@ -233,7 +234,7 @@ impl<D: Dma> DmaMapper<D> {
     pub fn sync_iotlb(&mut self) -> Result<(), MapError> {
         let wait = self.buffers.as_ref().is_some_and(|b| match b.flush {
             Flush::Strict => !b.pending.is_empty(),
-            Flush::Deferred => b.pending.len() >= Self::DEFERRED as usize,
+            Flush::Deferred => b.pending.len() >= Self::FLUSH_QUEUE_LEN as usize,
         });
         if wait { self.flush() } else { Ok(()) }
     }

@@ -7,15 +7,15 @@ use towpath_packet::Region;
 
 /// Memory that was registered.
 #[derive(Debug, Clone)]
-pub(crate) struct Registered {
+pub(crate) struct RegisteredRegion {
     pub(crate) region: Arc<Region>,
     /// The IOVA, if it is mapped persistently.
     pub(crate) iova: Option<Iova>,
     /// Memory of an application: unmapped when no other handle of it is left.
-    pub(crate) adopted: bool,
+    pub(crate) external: bool,
 }
 
-impl Registered {
+impl RegisteredRegion {
     /// The offset of the `len` bytes at `at`, if they lie inside.
     #[inline]
     pub(crate) fn offset(&self, at: NonNull<u8>, len: usize) -> Option<usize> {
@@ -28,7 +28,7 @@ impl Registered {
 struct Inner<D: Dma> {
     dma: D,
     policy: DmaPolicy,
-    memory: Mutex<Vec<Registered>>,
+    memory: Mutex<Vec<RegisteredRegion>>,
 }
 
 /// A device's IOMMU domain: all memory that the device may use. The memory stays in place as long
@@ -92,16 +92,16 @@ impl<D: Dma> Domain<D> {
         let mut memory = self.memory();
         memory.retain_mut(|memory| {
             // This handle is the last and is behind the lock, so no other can be cloned from it.
-            if !memory.adopted || Arc::strong_count(&memory.region) > 1 {
+            if !memory.external || Arc::strong_count(&memory.region) > 1 {
                 return true;
             }
             // Memory that cannot be unmapped stays.
             memory.iova.is_some_and(|iova| self.0.dma.unmap(iova, memory.region.len()).is_err())
         });
-        memory.iter().any(|memory| memory.adopted)
+        memory.iter().any(|memory| memory.external)
     }
 
-    fn add(&self, region: &Arc<Region>, adopted: bool) -> Result<(), MapError> {
+    fn add(&self, region: &Arc<Region>, external: bool) -> Result<(), MapError> {
         let mut memory = self.memory();
         if memory.iter().any(|m| Arc::ptr_eq(&m.region, region)) {
             return Ok(());
@@ -117,7 +117,7 @@ impl<D: Dma> Domain<D> {
             // only while it owns them.
             DmaPolicy::Persistent => Some(unsafe { self.0.dma.map(region.base(), region.len(), Access::Both) }?),
         };
-        memory.push(Registered { region: region.clone(), iova, adopted });
+        memory.push(RegisteredRegion { region: region.clone(), iova, external });
         Ok(())
     }
 
@@ -130,15 +130,15 @@ impl<D: Dma> Domain<D> {
         let region = Arc::new(self.0.dma.alloc(len)?);
         // SAFETY: as in `add`; the caller knows that the region is shared with the device.
         let iova = unsafe { self.0.dma.map(region.base(), region.len(), Access::Both) }?;
-        self.memory().push(Registered { region: region.clone(), iova: Some(iova), adopted: false });
+        self.memory().push(RegisteredRegion { region: region.clone(), iova: Some(iova), external: false });
         Ok((region, iova))
     }
 
-    pub(crate) fn find(&self, at: NonNull<u8>, len: usize) -> Option<Registered> {
+    pub(crate) fn find(&self, at: NonNull<u8>, len: usize) -> Option<RegisteredRegion> {
         self.memory().iter().find(|m| m.offset(at, len).is_some()).cloned()
     }
 
-    fn memory(&self) -> std::sync::MutexGuard<'_, Vec<Registered>> {
+    fn memory(&self) -> std::sync::MutexGuard<'_, Vec<RegisteredRegion>> {
         self.0.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -146,7 +146,7 @@ impl<D: Dma> Domain<D> {
 impl<D: Dma> Drop for Inner<D> {
     fn drop(&mut self) {
         let memory = self.memory.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for Registered { region, iova, .. } in memory.drain(..) {
+        for RegisteredRegion { region, iova, .. } in memory.drain(..) {
             if let Some(iova) = iova
                 && self.dma.unmap(iova, region.len()).is_err()
             {

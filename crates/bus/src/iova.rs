@@ -10,8 +10,8 @@ const PAGE: u64 = 4096;
 pub(crate) struct IovaAllocator(Vec<RangeInclusive<u64>>);
 
 impl IovaAllocator {
-    /// The addresses of `ranges`, except those below `lowest`: zero, or an address close to it, is an
-    /// error in a descriptor.
+    /// The addresses of `ranges`, except those below `lowest`: zero, or an address close to it, is
+    /// an error in a descriptor.
     pub(crate) fn new(ranges: &[RangeInclusive<u64>], lowest: u64) -> IovaAllocator {
         let usable = ranges.iter().map(|range| (*range.start()).max(lowest)..=*range.end());
         let mut free: Vec<_> = usable.filter(|range| !range.is_empty()).collect();
@@ -35,7 +35,8 @@ impl IovaAllocator {
         Some(start)
     }
 
-    /// Allocates the highest range of `len` bytes, at least one, that begins at a multiple of `align`.
+    /// Allocates the highest range of `len` bytes, at least one, that begins at a multiple of
+    /// `align`.
     pub(crate) fn alloc_high(&mut self, len: u64, align: u64) -> Option<u64> {
         let (index, start) = self.0.iter().enumerate().rev().find_map(|(i, free)| {
             let start = free.end().checked_sub(len - 1)? / align * align;

@@ -1,3 +1,5 @@
+#![doc = include_str!("../README.md")]
+//!
 //! # Modules
 //!
 //! | module | holds |
@@ -30,11 +32,11 @@
 //! ```
 //!
 //! A driver is written once, over these traits. VFIO, QEMU's qtest socket and the models of
-//! `towpath-model` implement them. The caller chooses one at compile time; nothing is dispatched at run
-//! time.
+//! `towpath-model` implement them. The caller chooses one at compile time; nothing is dispatched at
+//! run time.
 //!
-//! All answers of a device are untrusted. A register that cannot be read (the device is gone, or the
-//! offset is out of bounds) reads as all ones, as on PCI.
+//! All answers of a device are untrusted. A register that cannot be read (the device is gone, or
+//! the offset is out of bounds) reads as all ones, as on PCI.
 
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![warn(missing_docs)]

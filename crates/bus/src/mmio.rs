@@ -19,8 +19,9 @@ pub trait Mmio: Clone + Send + Sync + 'static {
     /// gone.
     fn r32(&self, at: usize) -> u32;
 
-    /// Writes the register at byte offset `at`, a multiple of four; does nothing when the offset lies outside or the device
-    /// is gone. All stores to memory that come before it in the program are seen by the device before the write is.
+    /// Writes the register at byte offset `at`, a multiple of four; does nothing when the offset
+    /// lies outside or the device is gone. All stores to memory that come before it in the program
+    /// are seen by the device before the write is.
     fn w32(&self, at: usize, value: u32);
 
     /// Whether [`r64`](Mmio::r64) and [`w64`](Mmio::w64) are single accesses of eight bytes. The

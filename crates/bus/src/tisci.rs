@@ -1,4 +1,5 @@
-//! The calls of TI's K3 system firmware that a driver needs: rings, DMA channels, flows, PSI-L threads.
+//! The calls of TI's K3 system firmware that a driver needs: rings, DMA channels, flows, PSI-L
+//! threads.
 //!
 //! ```text
 //!   driver ── Tisci ──► system firmware ──► configuration space of rings and channels (firmware only)

@@ -1,3 +1,5 @@
+#![doc = include_str!("../README.md")]
+//!
 //! # Modules
 //!
 //! | module | holds |
@@ -20,8 +22,8 @@
 //! A device is either *stepped* by the caller, one unit of work at a time in an order that a seed
 //! determines, or has a thread of its own. Both execute the same code.
 //!
-//! `unsafe` is confined to `memory` (access to memory on behalf of a device), the functions that the bus
-//! traits declare unsafe, and system calls on descriptors.
+//! `unsafe` is confined to `memory` (access to memory on behalf of a device), the functions that
+//! the bus traits declare unsafe, and system calls on descriptors.
 
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![warn(missing_docs)]

@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A translated address.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place(usize);
+pub(crate) struct HostAddr(usize);
 
-impl Place {
-    pub(crate) fn new(address: u64) -> Place {
-        Place(address as usize)
+impl HostAddr {
+    pub(crate) fn new(address: u64) -> HostAddr {
+        HostAddr(address as usize)
     }
 
     /// The form that a page table stores.
@@ -27,8 +27,8 @@ impl Place {
     }
 
     /// The address `bytes` higher.
-    pub(crate) fn offset(self, bytes: usize) -> Place {
-        Place(self.0.wrapping_add(bytes))
+    pub(crate) fn offset(self, bytes: usize) -> HostAddr {
+        HostAddr(self.0.wrapping_add(bytes))
     }
 
     /// Copies memory out.
@@ -45,7 +45,7 @@ impl Place {
     /// Copies bytes in.
     ///
     /// # Safety
-    /// As [`read`](Place::read).
+    /// As [`read`](HostAddr::read).
     pub(crate) unsafe fn write(self, from: &[u8]) {
         let to = ptr::with_exposed_provenance_mut::<u8>(self.0);
         // SAFETY: the caller guarantees the destination. No code relies on its bytes while it is
@@ -70,7 +70,7 @@ impl Place {
     /// Loads a word. Stores of the driver before its tail write are visible.
     ///
     /// # Safety
-    /// As [`word`](Place::word).
+    /// As [`word`](HostAddr::word).
     pub(crate) unsafe fn load(self) -> Option<u64> {
         // SAFETY: the same contract.
         unsafe { self.word() }.map(|word| u64::from_le(word.load(Ordering::Relaxed)))
@@ -79,7 +79,7 @@ impl Place {
     /// Stores a word. Earlier writes are visible to a reader of the word.
     ///
     /// # Safety
-    /// As [`word`](Place::word).
+    /// As [`word`](HostAddr::word).
     pub(crate) unsafe fn store(self, value: u64) {
         // SAFETY: the same contract.
         if let Some(word) = unsafe { self.word() } {

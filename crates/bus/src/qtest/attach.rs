@@ -7,10 +7,11 @@ use super::ram::Ram;
 use crate::bus::BusError;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use towpath_sys::seqpacket::peer;
 
 /// QEMU's name of a `memory-backend-memfd` (`backends/hostmem-memfd.c`).
 const BACKEND: &str = "/memfd:memory-backend-memfd";
@@ -22,16 +23,15 @@ pub(super) fn attach(name: &str, socket: &Path, memory: Option<&Path>) -> Result
     let device = |what: String| BusError::Device { device: name.to_owned(), what };
     let hint = Some("start QEMU with -qtest unix:SOCKET,server=on,wait=off");
     let stream = connect(socket).map_err(os(name, "connecting", hint))?;
-    let peer = peer_pid(&stream).map_err(os(name, "asking who listens (SO_PEERCRED)", None))?;
+    let peer = peer(stream.as_fd()).map_err(os(name, "asking who listens (SO_PEERCRED)", None))?;
     let channel = Channel::new(stream, START).map_err(os(name, "setting up the socket", None))?;
     let busy = |why| device(format!("{why} (only one program at a time can be connected to its socket)"));
     channel.handshake().map_err(busy)?;
     channel.set_timeout(ANSWER);
     let path = match memory {
         Some(path) => path.to_owned(),
-        None => {
-            find_memfd(peer).ok_or_else(|| device(format!("process {peer} has no memory that is shared: {HINT}")))?
-        }
+        None => find_memfd(peer.pid)
+            .ok_or_else(|| device(format!("process {} has no memory that is shared: {HINT}", peer.pid)))?,
     };
     let file = File::options().read(true).write(true).open(&path);
     let file = file.map_err(os(name, format!("opening {}", path.display()), None))?;
@@ -54,17 +54,6 @@ fn connect(socket: &Path) -> io::Result<UnixStream> {
             other => return other,
         }
     }
-}
-
-/// The process that listens on the socket.
-fn peer_pid(stream: &UnixStream) -> io::Result<i32> {
-    let mut who = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: pointer and length are those of a ucred that is borrowed exclusively across the call.
-    let result = unsafe {
-        libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut who).cast(), &mut len)
-    };
-    if result == 0 { Ok(who.pid) } else { Err(io::Error::last_os_error()) }
 }
 
 /// The memory of a machine among the descriptors of a process; the first if there are several.

@@ -1,8 +1,8 @@
 //! QEMU's qtest protocol: one command per line, one answer per line, in order.
 //!
-//! A command without a result is *posted*: its answer is read later, with others, so that a register
-//! write costs one system call and no wait. At most [`UNANSWERED`] commands are in flight. Their lines
-//! and answers fit into the socket's buffers, so neither side ever blocks on the other.
+//! A command without a result is *posted*: its answer is read later, with others, so that a
+//! register write costs one system call and no wait. At most [`UNANSWERED`] commands are in flight.
+//! Their lines and answers fit into the socket's buffers, so neither side ever blocks on the other.
 
 use std::fmt::{Arguments, Write as _};
 use std::io::{self, Read};

@@ -28,7 +28,7 @@ impl QtestDma {
             Some(space) => space.ranges(),
             None => vec![LOWEST..=qemu.ram().len().saturating_sub(1)],
         };
-        let limits = Limits { iommu: space.is_some(), granule: 4096, mappings: None, locked: None, ranges };
+        let limits = Limits::new(space.is_some(), 4096, ranges);
         QtestDma { space, limits: Arc::new(limits), qemu }
     }
 }

@@ -35,6 +35,7 @@ const NAME: &str = "qtest";
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Machine {
     /// Bytes of memory: a multiple of 1 MiB from 16 MiB to 2 GiB.
     pub memory: usize,
@@ -55,6 +56,7 @@ pub enum Width {
 
 /// A device of a machine.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Device {
     /// QEMU's name of the device model: `e1000e`.
     pub model: String,
@@ -67,9 +69,14 @@ pub struct Device {
 }
 
 impl Device {
+    /// A device of QEMU's model `model`, without a network.
+    pub fn new(model: impl Into<String>, slot: u8) -> Device {
+        Device { model: model.into(), slot, netdev: None, properties: Vec::new() }
+    }
+
     /// An Intel 82574L.
     pub fn e1000e(slot: u8, netdev: Netdev) -> Device {
-        Device { model: "e1000e".to_owned(), slot, netdev: Some(netdev), properties: Vec::new() }
+        Device { netdev: Some(netdev), ..Device::new("e1000e", slot) }
     }
 
     /// Adds a property.
@@ -90,6 +97,12 @@ impl Machine {
     /// Adds a device.
     pub fn with(mut self, device: Device) -> Machine {
         self.devices.push(device);
+        self
+    }
+
+    /// Sets the size of the memory in bytes.
+    pub fn memory(mut self, bytes: usize) -> Machine {
+        self.memory = bytes;
         self
     }
 

@@ -20,19 +20,19 @@
 //! | `bus`, `registers`, `dma`, `irq` | the types of [`Bus`](crate::Bus) |
 //! | `netdev` | [`Netdev`], [`Cable`]: the network of a device |
 //!
-//! A register access is a line of text to another process: 15 to 50 µs with a result. PhysMemory is shared,
-//! so descriptors and packets cost nothing. As on silicon, registers are expensive and memory is cheap,
-//! only more so. [`Accesses`] counts register accesses.
+//! A register access is a line of text to another process: 15 to 50 µs with a result. Memory is
+//! shared, so descriptors and packets cost nothing. As on silicon, registers are expensive and
+//! memory is cheap, only more so. [`Accesses`] counts register accesses.
 //!
-//! * [`Machine`] starts a QEMU. It ends with its last handle or with this process, and leaves no file
-//!   behind.
+//! * [`Machine`] starts a QEMU. It ends with its last handle or with this process, and leaves no
+//!   file behind.
 //! * [`Qemu::attach`] attaches to a running one.
-//! * Register writes are posted; reads wait for all earlier writes, as on PCI. A frame that is sent into
-//!   the cable can overtake the write that enables reception, and is lost then. A driver therefore ends
-//!   its bring-up with a read.
-//! * A machine that has ended, or does not answer in time, is [`gone`](Qemu::gone): registers read as all
-//!   ones from then on, and nothing hangs. PhysMemory stays readable. An invalidation that is not confirmed
-//!   is an error, and its memory is leaked.
+//! * Register writes are posted; reads wait for all earlier writes, as on PCI. A frame that is sent
+//!   into the cable can overtake the write that enables reception, and is lost then. A driver
+//!   therefore ends its bring-up with a read.
+//! * A machine that has ended, or does not answer in time, is [`gone`](Qemu::gone): registers read
+//!   as all ones from then on, and nothing hangs. Memory stays readable. An invalidation that is
+//!   not confirmed is an error, and its memory is leaked.
 //! * Interrupts cannot be waited for: [`Irq::fd`](crate::Irq::fd) is `None`.
 //!
 //! Sources: QEMU `softmmu/qtest.c` (the protocol), `hw/pci-host/q35.c`.

@@ -1,8 +1,9 @@
 //! The network of a device, and the far end of its cable.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
+use towpath_sys::poll::wait_readable;
 
 /// Send buffer of a cable, in bytes of frames and the kernel's overhead: at least a hundred long
 /// frames, many short ones.
@@ -79,7 +80,9 @@ impl Cable {
     /// # Errors
     /// `WouldBlock` if no frame arrived in time, otherwise the error of `recv(2)`.
     pub fn receive(&self, buffer: &mut [u8], timeout: Duration) -> io::Result<usize> {
-        ready(&self.0, libc::POLLIN, timeout)?;
+        if !wait_readable(self.0.as_fd(), Some(timeout))? {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
         // SAFETY: pointer and length are those of a slice that is borrowed exclusively across the
         // call.
         let got =
@@ -88,8 +91,8 @@ impl Cable {
     }
 }
 
-impl std::os::fd::AsFd for Cable {
-    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+impl AsFd for Cable {
+    fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
@@ -100,15 +103,4 @@ fn set<T>(fd: &OwnedFd, option: libc::c_int, value: &T) -> io::Result<()> {
     // length.
     let done = unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const *value).cast(), len) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-fn ready(fd: &OwnedFd, events: i16, timeout: Duration) -> io::Result<()> {
-    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
-    let millis = timeout.as_millis().try_into().unwrap_or(i32::MAX);
-    // SAFETY: the pointer is to one pollfd that is borrowed exclusively across the call.
-    match unsafe { libc::poll(&mut poll, 1, millis) } {
-        0 => Err(io::ErrorKind::WouldBlock.into()),
-        n if n < 0 => Err(io::Error::last_os_error()),
-        _ => Ok(()),
-    }
 }

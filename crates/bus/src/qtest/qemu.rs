@@ -60,9 +60,9 @@ impl Qemu {
     ///     -netdev tap,id=net,ifname=TAP,script=no,downscript=no -device e1000e,netdev=net
     /// ```
     ///
-    /// `socket` is the path SOCKET; one program at a time can be connected to it. `memory` is the file of the
-    /// machine's memory. Without it, the file is searched among the descriptors of the process that listens
-    /// on the socket.
+    /// `socket` is the path SOCKET; one program at a time can be connected to it. `memory` is the
+    /// file of the machine's memory. Without it, the file is searched among the descriptors of the
+    /// process that listens on the socket.
     ///
     /// # Errors
     /// [`BusError`] names the step and the remedy.

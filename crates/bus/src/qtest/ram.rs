@@ -5,15 +5,17 @@
 //!           │ holes │ Region │ free │ Region │ free ...          each Region is a mapping in this process
 //! ```
 //!
-//! The kernel is the only record of allocations: a range is in use while a mapping of this process covers
-//! it (`/proc/self/maps`). A [`Region`] that is dropped is therefore free again. One that was leaked,
-//! because a device may still reach it, never is. An address that is passed to a device is looked up, not
-//! trusted. None of this happens per packet.
+//! The kernel is the only record of allocations: a range is in use while a mapping of this process
+//! covers it (`/proc/self/maps`). A [`Region`] that is dropped is therefore free again. One that
+//! was leaked, because a device may still reach it, never is. An address that is passed to a device
+//! is looked up, not trusted. None of this happens per packet.
 
 use crate::dma::MapError;
 use crate::vtd::{PhysMemory, PhysRange};
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 use towpath_packet::Region;
@@ -38,7 +40,7 @@ pub struct Ram(Arc<RamInner>);
 
 #[derive(Debug)]
 struct RamInner {
-    memfd: OwnedFd,
+    memfd: File,
     len: u64,
     /// Device and inode, as `/proc/self/maps` prints them.
     identity: (u32, u32, u64),
@@ -56,15 +58,10 @@ struct Mapping {
 impl Ram {
     /// The memory of a sealed memfd.
     pub(super) fn new(memfd: OwnedFd) -> io::Result<Ram> {
-        let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
-        // SAFETY: the pointer is to a stat-sized buffer that outlives the call.
-        if unsafe { libc::fstat(memfd.as_raw_fd(), stat.as_mut_ptr()) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: fstat returned 0, so the kernel filled the whole structure.
-        let stat = unsafe { stat.assume_init() };
-        let identity = (libc::major(stat.st_dev), libc::minor(stat.st_dev), stat.st_ino);
-        let len = (stat.st_size as u64).min(HIGHEST);
+        let memfd = File::from(memfd);
+        let metadata = memfd.metadata()?;
+        let identity = (libc::major(metadata.dev()), libc::minor(metadata.dev()), metadata.ino());
+        let len = metadata.len().min(HIGHEST);
         Ok(Ram(Arc::new(RamInner { memfd, len, identity, allocating: Mutex::new(()) })))
     }
 

@@ -6,8 +6,8 @@
 //!   unprotected  /dev/vfio/vfio ◄── /dev/vfio/noiommu-N ◄── device  no IOMMU; only on request
 //! ```
 //!
-//! Devices of one group share an address space, because the IOMMU cannot tell them apart: the second
-//! one that this process opens is attached to the address space of the first.
+//! Devices of one group share an address space, because the IOMMU cannot tell them apart: the
+//! second one that this process opens is attached to the address space of the first.
 
 use super::abi::{self, Caps, u32_at, u64_at};
 use super::bdf::Bdf;
@@ -22,6 +22,7 @@ use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use towpath_sys::mmap::page_size;
 
 /// Huge pages of this size are mapped as one: IOVA and memory are congruent modulo it.
 const HUGE: u64 = 2 << 20;
@@ -142,7 +143,7 @@ impl AddressSpace {
     pub(super) fn unprotected(host: &Host, bdf: Bdf, group: u32) -> Result<(Arc<AddressSpace>, OwnedFd), BusError> {
         let space = open_shared(group, || {
             let (group, container) = container(host, bdf, &format!("dev/vfio/noiommu-{group}"), abi::NOIOMMU)?;
-            let granule = ioctl::page_size();
+            let granule = page_size();
             let ranges = vec![granule as u64..=(1 << 52) - 1];
             let limits = Limits { iommu: false, granule, mappings: None, locked: memlock_limit(host), ranges };
             Ok(AddressSpace::new(Backend::Unprotected { group, _container: container }, limits))
@@ -203,7 +204,7 @@ impl AddressSpace {
             let id = attach_device(&iommufd, None)?;
             attached = true;
             let (ranges, alignment) = ioctl::ioas_ranges(&iommufd, id).map_err(os(bdf, "IOMMU_IOAS_IOVA_RANGES"))?;
-            let granule = (alignment as usize).max(ioctl::page_size());
+            let granule = (alignment as usize).max(page_size());
             let ranges = ranges.iter().map(|r| r.start..=r.last).collect();
             let limits = Limits { iommu: true, granule, mappings: None, locked: memlock_limit(host), ranges };
             Ok(AddressSpace::new(Backend::Ioas { iommufd, id }, limits))
@@ -330,7 +331,7 @@ fn type1_limits(host: &Host, container: &OwnedFd) -> io::Result<Limits> {
     let ranges = caps().find(|c| c.0 == abi::CAP_IOVA_RANGES).map(|c| ranges(c.1));
     Ok(Limits {
         iommu: true,
-        granule: ioctl::page_size().max(smallest),
+        granule: page_size().max(smallest),
         mappings,
         locked: memlock_limit(host),
         // Older kernels do not report ranges. 39 bits is the smallest address width, and the hole

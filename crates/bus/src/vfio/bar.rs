@@ -1,9 +1,9 @@
 //! Registers mapped into the process.
 
 use super::device::VfioDevice;
-use super::ioctl::Mapping;
 use crate::mmio::Mmio;
 use std::sync::Arc;
+use towpath_sys::Mmap;
 
 /// The registers of a BAR. A clone is another handle; the device stays open as long as one exists.
 ///
@@ -14,7 +14,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone)]
 pub struct VfioBar {
     // Dropped before the device, so that it is unmapped first.
-    map: Option<Arc<Mapping>>,
+    map: Option<Arc<Mmap>>,
     device: Arc<VfioDevice>,
     /// The offset of the BAR in the device's file.
     offset: u64,
@@ -22,7 +22,7 @@ pub struct VfioBar {
 }
 
 impl VfioBar {
-    pub(super) fn new(device: Arc<VfioDevice>, map: Option<Mapping>, offset: u64, len: usize) -> VfioBar {
+    pub(super) fn new(device: Arc<VfioDevice>, map: Option<Mmap>, offset: u64, len: usize) -> VfioBar {
         VfioBar { map: map.map(Arc::new), device, offset, len }
     }
 
@@ -32,7 +32,7 @@ impl VfioBar {
         let map = self.map.as_ref()?;
         let inside = at.is_multiple_of(4) && at < map.len() && map.len() - at >= 4;
         // The mapping is page-aligned, so a multiple of four in it is aligned.
-        inside.then(|| map.at().as_ptr().wrapping_add(at).cast())
+        inside.then(|| map.base().as_ptr().wrapping_add(at).cast())
     }
 
     #[cold]

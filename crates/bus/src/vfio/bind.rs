@@ -8,9 +8,9 @@
 //!            matches ─► check
 //! ```
 //!
-//! A device is not unbound while its interface in_use addresses or is part of a bridge or a bond,
-//! unless that is forced. It is never unbound from `vfio-pci` while a process has it open: the kernel
-//! would wait for that process.
+//! A device is not unbound while its interface carries addresses or is part of a bridge or a bond,
+//! unless that is forced. It is never unbound from `vfio-pci` while a process has it open: the
+//! kernel would wait for that process.
 //!
 //! Source: Linux [`Documentation/ABI/testing/sysfs-bus-pci`].
 //!
@@ -70,7 +70,7 @@ pub enum BindError {
         /// The error of the system call.
         source: io::Error,
     },
-    /// All steps succeeded, but the device has the refuse driver.
+    /// All steps succeeded, but the device has the wrong driver.
     #[error("{bdf}: {} has it, not {wanted}: see dmesg", .has.as_deref().unwrap_or("no driver"))]
     WrongDriver {
         /// The device.
@@ -84,6 +84,7 @@ pub enum BindError {
 
 /// The result of [`bind`].
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Bound {
     /// The device.
     pub bdf: Bdf,
@@ -95,6 +96,7 @@ pub struct Bound {
 
 /// The result of [`unbind`].
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Unbound {
     /// The device.
     pub bdf: Bdf,

@@ -5,13 +5,15 @@ use super::abi::{self, Caps, u32_at, u64_at};
 use super::address_space::{AddressSpace, os};
 use super::bar::VfioBar;
 use super::bdf::Bdf;
-use super::ioctl::{self, Mapping};
+use super::ioctl;
 use super::irq::VfioIrq;
 use crate::bus::{BusError, Irq};
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, PoisonError};
+use towpath_sys::Mmap;
+use towpath_sys::mmap::page_size;
 
 /// The Command register and its bits (PCI 3.0 §6.2.2).
 const COMMAND: u64 = 4;
@@ -121,13 +123,13 @@ impl VfioDevice {
         let sparse = Caps::new(&answer, caps).find(|cap| cap.0 == abi::CAP_REGION_SPARSE).map(|cap| cap.1);
         let map = if region.flags & abi::REGION_MMAP != 0 && sparse.is_none_or(|areas| covers_start(areas, len as u64))
         {
-            let rounded = len.next_multiple_of(ioctl::page_size()).min(size);
-            let map = Mapping::new(&self.file, region.offset, rounded);
+            let rounded = len.next_multiple_of(page_size()).min(size);
+            let map = Mmap::shared(self.file.as_fd(), region.offset, rounded);
             Some(map.map_err(os(self.bdf, format!("mapping BAR {index}")))?)
         } else {
             None
         };
-        Ok(VfioBar::new(self.clone(), map, region.offset, size.min(len.next_multiple_of(ioctl::page_size()))))
+        Ok(VfioBar::new(self.clone(), map, region.offset, size.min(len.next_multiple_of(page_size()))))
     }
 
     /// Enables interrupts 0 to `count - 1`: MSI-X if the device has enough, otherwise MSI.

@@ -173,6 +173,7 @@ impl fmt::Display for Finding {
 
 /// The state of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Inspection {
     /// The device.
     pub bdf: Bdf,

@@ -4,7 +4,7 @@
 
 use super::abi;
 use libc::{Ioctl, c_int};
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
@@ -164,55 +164,6 @@ pub(super) fn ioas_ranges(iommufd: impl AsFd, ioas_id: u32) -> io::Result<(Vec<a
     }
 }
 
-/// Memory of a device in our address space, taken away on drop.
-#[derive(Debug)]
-pub(super) struct Mapping {
-    at: NonNull<u8>,
-    len: usize,
-}
-
-// SAFETY: the mapping is owned until drop; what it is used for are volatile accesses to registers, which need no exclusivity.
-unsafe impl Send for Mapping {}
-// SAFETY: as for Send.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    /// Maps `len` bytes of a device's file.
-    pub(super) fn new(device: impl AsFd, offset: u64, len: usize) -> io::Result<Mapping> {
-        let offset = libc::off_t::try_from(offset).map_err(io::Error::other)?;
-        let (protection, fd) = (libc::PROT_READ | libc::PROT_WRITE, device.as_fd().as_raw_fd());
-        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, libc::MAP_SHARED, fd, offset) };
-        if at == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        NonNull::new(at.cast()).map(|at| Mapping { at, len }).ok_or_else(|| io::Error::other("mapped at address zero"))
-    }
-
-    pub(super) fn at(&self) -> NonNull<u8> {
-        self.at
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.len
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: address and length are those that mmap returned, and every user of the mapping holds it alive.
-        unsafe { libc::munmap(self.at.as_ptr().cast(), self.len) };
-    }
-}
-
-/// An eventfd that does not block.
-pub(super) fn eventfd() -> io::Result<File> {
-    // SAFETY: eventfd takes no pointer.
-    let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
-    // SAFETY: the kernel just returned this descriptor and nobody else has it.
-    Ok(unsafe { File::from_raw_fd(fd) })
-}
-
 /// Excludes memory from child processes. Otherwise they share its pages until one side writes, and
 /// the device may keep the other copy.
 pub(super) fn exclude_from_children(at: NonNull<u8>, len: usize) -> io::Result<()> {
@@ -231,11 +182,6 @@ pub(super) fn mlock(at: NonNull<u8>, len: usize) -> io::Result<()> {
 pub(super) fn munlock(at: NonNull<u8>, len: usize) {
     // SAFETY: as for mlock.
     unsafe { libc::munlock(at.as_ptr().cast(), len) };
-}
-
-pub(super) fn page_size() -> usize {
-    // SAFETY: sysconf takes no pointer.
-    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
 /// Bytes that this process may lock in memory; `None` if that is unlimited.

@@ -18,19 +18,19 @@
 //! | `host` | `/sys`, `/proc` and `/dev` |
 //! | `abi`, `ioctl` | structures and system calls |
 //!
-//! A device is opened by its own file and [iommufd] if the kernel has them (since 6.6), otherwise by its
-//! group (`/dev/vfio/N`, type 1 version 2). [`VfioConfig::backend`] forces either.
+//! A device is opened by its own file and [iommufd] if the kernel has them (since 6.6), otherwise
+//! by its group (`/dev/vfio/N`, type 1 version 2). [`VfioConfig::backend`] forces either.
 //!
-//! **Without an IOMMU** a device can reach all of memory, whatever its driver writes. That is refused
-//! unless [`VfioConfig::unprotected`] is set. It needs a kernel with
+//! **Without an IOMMU** a device can reach all of memory, whatever its driver writes. That is
+//! refused unless [`VfioConfig::unprotected`] is set. It needs a kernel with
 //! `vfio.enable_unsafe_noiommu_mode=1`, root, and reserved huge pages for all memory. Only
 //! [`DmaPolicy::Persistent`](crate::DmaPolicy::Persistent) works.
 //!
-//! **Teardown order.** Dropping the bus disables DMA and interrupts of the device. The last [`VfioBar`]
-//! closes the device's descriptor. After that the last [`VfioDma`] closes the address space with all
-//! mappings: memory is unmapped for the device before it returns to the system. When the process is
-//! killed, the kernel does all of it in the same order: it resets the device, which can be opened again
-//! at once.
+//! **Teardown order.** Dropping the bus disables DMA and interrupts of the device. The last
+//! [`VfioBar`] closes the device's descriptor. After that the last [`VfioDma`] closes the address
+//! space with all mappings: memory is unmapped for the device before it returns to the system. When
+//! the process is killed, the kernel does all of it in the same order: it resets the device, which
+//! can be opened again at once.
 //!
 //! [VFIO]: https://docs.kernel.org/driver-api/vfio.html
 //! [iommufd]: https://docs.kernel.org/userspace-api/iommufd.html
@@ -80,11 +80,26 @@ pub enum Backend {
 
 /// How to open a device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct VfioConfig {
     /// The kernel interface.
     pub backend: Backend,
     /// Accept a device that is not behind an IOMMU.
     pub unprotected: bool,
+}
+
+impl VfioConfig {
+    /// Sets the kernel interface.
+    pub fn backend(mut self, backend: Backend) -> VfioConfig {
+        self.backend = backend;
+        self
+    }
+
+    /// Sets whether a device without an IOMMU is accepted.
+    pub fn unprotected(mut self, unprotected: bool) -> VfioConfig {
+        self.unprotected = unprotected;
+        self
+    }
 }
 
 /// A PCI function, opened through VFIO.

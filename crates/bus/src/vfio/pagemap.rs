@@ -19,7 +19,7 @@ const HUGETLB: u64 = 1 << 17;
 
 /// The physical address of `len` bytes, if they lie in contiguous reserved huge pages.
 pub(super) fn contiguous(at: NonNull<u8>, len: usize) -> Result<u64, MapError> {
-    let page = super::ioctl::page_size();
+    let page = towpath_sys::mmap::page_size();
     let table = open("/proc/self/pagemap", "opening /proc/self/pagemap")?;
     let flags = open("/proc/kpageflags", "opening /proc/kpageflags (only root may)")?;
     let first_page = (at.addr().get() / page) as u64;

@@ -6,11 +6,12 @@
 //! ```
 //!
 //! The kernel's unmap returns after the IOTLB invalidation, so it is strict by nature. To implement
-//! [`Flush::Deferred`](crate::Flush::Deferred), and one wait per strict burst, [`unmap`](Window::unmap)
-//! only queues the slot and [`flush`](Window::flush) makes the calls: one per run of adjacent slots.
+//! [`Flush::Deferred`](crate::Flush::Deferred), and one wait per strict burst,
+//! [`unmap`](Window::unmap) only queues the slot and [`flush`](Window::flush) makes the calls: one
+//! per run of adjacent slots.
 //!
-//! Unlike with persistent mappings, child processes inherit the memory: since Linux 5.12, `fork` copies
-//! pages that a device writes.
+//! Unlike with persistent mappings, child processes inherit the memory: since Linux 5.12, `fork`
+//! copies pages that a device writes.
 
 use super::address_space::AddressSpace;
 use crate::dma::{Access, Iova, MapError, Window};

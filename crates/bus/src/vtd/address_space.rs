@@ -145,7 +145,7 @@ impl<M: Mmio, P: PhysMemory> AddressSpace<M, P> {
         let leaves = TablePages::alloc(&self.0.unit.memory, tables)?;
         let len = tables as u64 * LARGE;
         let mut state = lock(&self.0.state);
-        // From the top: persistent mappings grow from the leaves, so the two seldom share tables.
+        // From the top: persistent mappings grow from the bottom, so the two seldom share tables.
         let start = state.iovas.alloc_high(len, LARGE).ok_or(MapError::Range { len: len as usize })?;
         let installed = state.tables.install_leaves(start, &leaves);
         let invalidated = if self.0.unit.capabilities.caching_mode { self.invalidate(start, len) } else { Ok(()) };
@@ -157,8 +157,8 @@ impl<M: Mmio, P: PhysMemory> AddressSpace<M, P> {
         Ok((start, leaves))
     }
 
-    /// Undoes [`alloc_window`](AddressSpace::alloc_window). If the unit does not confirm it, IOVAs and
-    /// tables are never used again.
+    /// Undoes [`alloc_window`](AddressSpace::alloc_window). If the unit does not confirm it, IOVAs
+    /// and tables are never used again.
     pub(super) fn free_window(&self, start: u64, leaves: &TablePages) {
         let mut state = lock(&self.0.state);
         state.tables.remove_leaves(start, leaves);

@@ -45,6 +45,7 @@ impl std::fmt::Display for FaultReason {
 
 /// A blocked access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Fault {
     /// The requesting device.
     pub source: SourceId,
@@ -66,6 +67,7 @@ impl std::fmt::Display for Fault {
 /// The blocked accesses since the last call. A unit keeps a few records and may drop further faults
 /// of a device that has a record: one record means "at least one".
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Faults {
     /// The records.
     pub records: Vec<Fault>,

@@ -1,11 +1,11 @@
-//! PhysMemory for tests.
+//! Memory for tests.
 
 use super::{PhysMemory, PhysRange};
 use crate::dma::MapError;
 use std::ptr::NonNull;
 use towpath_packet::{Backing, Region};
 
-/// PhysMemory whose physical addresses are its addresses in this process.
+/// Memory whose physical addresses are its addresses in this process.
 #[derive(Clone)]
 pub(super) struct IdentityMemory;
 

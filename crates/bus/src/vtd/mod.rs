@@ -19,20 +19,20 @@
 //! | `queue` | the invalidation queue |
 //! | `tables` | second-level page tables |
 //! | `table_pages` | the memory of tables and queue, as atomic words |
-//! | `space` | [`AddressSpace`]: map, unmap |
+//! | `address_space` | [`AddressSpace`]: map, unmap |
 //! | `window` | [`SlotWindow`]: the [`Window`](crate::Window) of one queue |
 //! | `fault` | fault records |
 //!
-//! The IOTLB holds translations until it is invalidated: **the device can reach unmapped memory until
-//! the invalidation has completed**. Every function here that unmaps waits for that.
+//! The IOTLB holds translations until it is invalidated: **the device can reach unmapped memory
+//! until the invalidation has completed**. Every function here that unmaps waits for that.
 //!
-//! Registers are an [`Mmio`](crate::Mmio), memory is a [`PhysMemory`]. QEMU's unit and a machine's memory
-//! ([`qtest`](crate::qtest)) implement them. Tables are written with ordinary stores. A unit that does
-//! not snoop the CPU's caches (ECAP.C = 0) would need cache flushes as well; QEMU's reports C = 0 but
-//! reads memory coherently.
+//! Registers are an [`Mmio`](crate::Mmio), memory is a [`PhysMemory`]. QEMU's unit and a machine's
+//! memory ([`qtest`](crate::qtest)) implement them. Tables are written with ordinary stores. A unit
+//! that does not snoop the CPU's caches (ECAP.C = 0) would need cache flushes as well; QEMU's
+//! reports C = 0 but reads memory coherently.
 //!
-//! Sources: [VT-d] specification rev. 4.1 §3.4, §3.7 (legacy mode), §6.5 (invalidation), §7 (faults),
-//! §9 (structures), §11 (registers); QEMU [`hw/i386/intel_iommu.c`].
+//! Sources: [VT-d] specification rev. 4.1 §3.4, §3.7 (legacy mode), §6.5 (invalidation), §7
+//! (faults), §9 (structures), §11 (registers); QEMU [`hw/i386/intel_iommu.c`].
 //!
 //! [VT-d]: https://cdrdv2.intel.com/v1/dl/getContent/671081
 //! [`hw/i386/intel_iommu.c`]: https://gitlab.com/qemu-project/qemu/-/blob/master/hw/i386/intel_iommu.c
@@ -59,7 +59,7 @@ use crate::dma::MapError;
 use std::ptr::NonNull;
 use towpath_packet::Region;
 
-/// PhysMemory with physical addresses, which the remapping unit and the devices use.
+/// Memory with physical addresses, which the remapping unit and the devices use.
 pub trait PhysMemory: Clone + Send + Sync + 'static {
     /// Allocates at least `len` bytes, zeroed, in physically contiguous whole pages.
     ///
@@ -75,7 +75,7 @@ pub trait PhysMemory: Clone + Send + Sync + 'static {
     fn locate(&self, at: NonNull<u8>, len: usize) -> Result<PhysRange, MapError>;
 }
 
-/// PhysMemory that is contiguous both virtually and physically.
+/// Memory that is contiguous both virtually and physically.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PhysRange {
     /// The address of its first byte in this process.

@@ -53,6 +53,7 @@ impl std::fmt::Display for SourceId {
 
 /// The capabilities of a unit (§11.4.2, §11.4.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Capabilities {
     /// Address width: 39 bits with three table levels, 48 with four.
     pub address_bits: u8,

@@ -1,4 +1,4 @@
-//! PhysMemory that the unit accesses concurrently: only atomic 64-bit entries, never references to
+//! Memory that the unit accesses concurrently: only atomic 64-bit entries, never references to
 //! plain data.
 
 use super::{PAGE, PhysMemory};

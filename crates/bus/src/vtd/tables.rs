@@ -5,8 +5,9 @@
 //!                      └ 1 GiB     └ 2 MiB     └ 4 KiB             entry of a page: address | large | rights
 //! ```
 //!
-//! A table exists as long as the tree, so an entry that points to a table never changes while the unit
-//! walks it. The exception is the leaf tables of a window, which are installed and removed as a whole.
+//! A table exists as long as the tree, so an entry that points to a table never changes while the
+//! unit walks it. The exception is the leaf tables of a window, which are installed and removed as
+//! a whole.
 
 use super::registers::Capabilities;
 use super::table_pages::{PER_PAGE, TablePages};

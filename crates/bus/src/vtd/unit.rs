@@ -21,6 +21,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The submitted invalidations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Invalidations {
     /// Page-selective.
     pub pages: u64,
@@ -30,8 +31,9 @@ pub struct Invalidations {
     pub batches: u64,
 }
 
-/// A remapping unit; a clone is another handle. While a handle or a [`AddressSpace`](super::AddressSpace) of it
-/// exists, the devices behind the unit reach only memory that was mapped for them.
+/// A remapping unit; a clone is another handle. While a handle or an
+/// [`AddressSpace`](super::AddressSpace) of it exists, the devices behind the unit reach only
+/// memory that was mapped for them.
 pub struct Unit<M: Mmio, P: PhysMemory>(pub(super) Arc<UnitInner<M, P>>);
 
 impl<M: Mmio, P: PhysMemory> Clone for Unit<M, P> {

@@ -10,16 +10,16 @@ use crate::mmio::Mmio;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
-/// Slots of one size. Their upper tables exist from the beginning, and their leaf tables belong to the
-/// window alone:
+/// Slots of one size. Their upper tables exist from the beginning, and their leaf tables belong to
+/// the window alone:
 ///
 /// ```text
 ///   slot n:  pages n·stride … n·stride + stride-1
 /// ```
 ///
-/// `stride` is a power of two, so that one invalidation covers a slot. Mapping stores one entry per page.
-/// Unmapping stores zeros and queues the slot. [`flush`](Window::flush) invalidates up to 64 slots one
-/// by one, and more by their whole domain.
+/// `stride` is a power of two, so that one invalidation covers a slot. Mapping stores one entry per
+/// page. Unmapping stores zeros and queues the slot. [`flush`](Window::flush) invalidates up to 64
+/// slots one by one, and more by their whole domain.
 pub struct SlotWindow<M: Mmio, P: PhysMemory> {
     space: AddressSpace<M, P>,
     start: u64,
@@ -39,7 +39,8 @@ pub struct SlotWindow<M: Mmio, P: PhysMemory> {
 const MAX_RANGES: usize = 8;
 
 impl<M: Mmio, P: PhysMemory> SlotWindow<M, P> {
-    /// Reserves IOVAs for `slots` buffers of up to `bytes` bytes each, at any offset in their pages.
+    /// Reserves IOVAs for `slots` buffers of up to `bytes` bytes each, at any offset in their
+    /// pages.
     ///
     /// # Errors
     /// [`MapError`] if there are no IOVAs left, or no memory for tables.

@@ -179,7 +179,7 @@ fn absent_devices_and_impossible_requests_are_named() {
 #[test]
 fn a_machine_that_does_not_start_reports_why() {
     require!("a_machine_that_does_not_start_reports_why");
-    let wrong = Device { model: "no-such-nic".into(), slot: 4, netdev: None, properties: vec![] };
+    let wrong = Device::new("no-such-nic", 4);
     let error = Machine::default().with(wrong).start().unwrap_err().to_string();
     assert!(error.contains("no-such-nic") && error.contains("did not start"), "{error}");
     let device = |slot| Device::e1000e(slot, Netdev::Hub(0));
@@ -189,6 +189,6 @@ fn a_machine_that_does_not_start_reports_why() {
     };
     assert!(refused(Machine::default().with(device(30))).contains("slot=30"));
     assert!(refused(Machine::default().with(device(3)).with(device(3))).contains("slot=3"));
-    assert!(refused(Machine { memory: 12345, ..Machine::default() }).contains("memory=12345"));
+    assert!(refused(Machine::default().memory(12345)).contains("memory=12345"));
     assert!(refused(Machine::default().with(device(3).property("mac=1,romfile=x"))).contains("commas"));
 }

@@ -30,7 +30,7 @@ const RING: u32 = 256;
 /// A machine with one NIC in slot 4, and the far end of its cable.
 pub(crate) fn machine(iommu: Option<Width>) -> (Qemu, Cable) {
     let (netdev, cable) = Netdev::cable().unwrap();
-    let machine = Machine { iommu, ..Machine::default() };
+    let machine = iommu.into_iter().fold(Machine::default(), Machine::iommu);
     (machine.with(Device::e1000e(4, netdev)).start().unwrap(), cable)
 }
 

@@ -1,10 +1,10 @@
 //! The driver's side: registers, configuration space and interrupts behind the traits of
 //! `towpath-bus`.
 
-use super::Shared;
 use super::irq::{ModelIrq, VECTORS};
-use super::registers::canonical;
+use super::register_file::canonical;
 use super::regs::*;
+use super::shared::DeviceShared;
 use super::stats;
 use super::strict;
 use crate::iommu::ModelDma;
@@ -15,14 +15,14 @@ use towpath_bus::{Bus, BusError, Mmio, Pci};
 /// The driver's handle of a model. Dropping it stops the device and its thread.
 #[derive(Debug)]
 pub struct ModelBus {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<DeviceShared>,
     pub(super) thread: Option<std::thread::JoinHandle<()>>,
 }
 
 /// The registers of a model.
 #[derive(Debug, Clone)]
 pub struct ModelBar {
-    shared: Arc<Shared>,
+    shared: Arc<DeviceShared>,
 }
 
 /// The tail registers.
@@ -34,23 +34,23 @@ impl Mmio for ModelBar {
     }
 
     fn r32(&self, at: usize) -> u32 {
-        self.shared.read(at)
+        self.read(at)
     }
 
     #[inline]
     fn w32(&self, at: usize, value: u32) {
         // Tail writes are the driver's hot path: a plain store.
         if let Some(which) = TAILS.iter().position(|tail| *tail == at) {
-            self.shared.write_tail(which, at, value);
+            self.write_tail(which, at, value);
         } else {
-            self.shared.write(at, value);
+            self.write(at, value);
         }
     }
 }
 
-impl Shared {
+impl ModelBar {
     fn read(&self, at: usize) -> u32 {
-        let env = &self.env;
+        let env = &self.shared.env;
         env.accesses.reads.fetch_add(1, Ordering::Relaxed);
         if !at.is_multiple_of(4) || at >= BAR_LEN || !env.decodes.load(Ordering::Acquire) {
             return u32::MAX;
@@ -59,7 +59,7 @@ impl Shared {
             ICR => env.irqs().read(&env.registers),
             ICS | IMC => 0,
             STATUS => {
-                self.machine().tick(env);
+                self.shared.machine().tick(env);
                 env.registers.get(STATUS)
             }
             SWSM => {
@@ -75,7 +75,7 @@ impl Shared {
 
     #[inline]
     fn write_tail(&self, which: usize, at: usize, value: u32) {
-        let env = &self.env;
+        let env = &self.shared.env;
         env.accesses.tail(which);
         if !env.decodes.load(Ordering::Relaxed) {
             return;
@@ -84,13 +84,13 @@ impl Shared {
             strict::tail(env, at, env.registers.get(at) & 0xffff, value);
         }
         env.registers.set(at, value);
-        if self.asleep.load(Ordering::Relaxed) {
-            self.wake();
+        if self.shared.asleep.load(Ordering::Relaxed) {
+            self.shared.wake();
         }
     }
 
     fn write(&self, at: usize, value: u32) {
-        let env = &self.env;
+        let env = &self.shared.env;
         let at = canonical(at);
         if let Some(which) = TAILS.iter().position(|tail| *tail == at) {
             return self.write_tail(which, at, value);
@@ -106,7 +106,7 @@ impl Shared {
             ICR => env.irqs().clear(value),
             ICS => {
                 // Under the machine's lock, so that no burst runs concurrently.
-                let _machine = self.machine();
+                let _machine = self.shared.machine();
                 env.irqs().raise(&env.registers, value & !cause::ASSERTED, || false);
             }
             IMS => {
@@ -121,12 +121,12 @@ impl Shared {
             STATUS | EECD | STATS..STATS_END => {}
             _ => self.write_device(at, value),
         }
-        self.wake();
+        self.shared.wake();
     }
 
     /// Writes to registers with side effects in the device.
     fn write_device(&self, at: usize, value: u32) {
-        let (env, mut machine) = (&self.env, self.machine());
+        let (env, mut machine) = (&self.shared.env, self.shared.machine());
         match at {
             CTRL if value & CTRL_RST != 0 => machine.reset(env),
             CTRL => {

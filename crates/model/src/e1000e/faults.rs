@@ -49,23 +49,23 @@ impl Faults {
 
 /// The state of fault injection.
 #[derive(Debug)]
-pub(crate) struct Plan {
-    pub(crate) faults: Faults,
+pub(crate) struct FaultInjector {
+    pub(crate) rates: Faults,
     pub(crate) seed: Seed,
     /// All rates are zero: no random number is needed.
     none: bool,
 }
 
-impl Plan {
-    pub(crate) fn new(faults: Faults) -> Plan {
+impl FaultInjector {
+    pub(crate) fn new(faults: Faults) -> FaultInjector {
         let none = faults == Faults { seed: faults.seed, mappings: faults.mappings, ..Faults::default() };
-        Plan { faults, seed: Seed::new(faults.seed), none }
+        FaultInjector { rates: faults, seed: Seed::new(faults.seed), none }
     }
 
     /// Whether a fault with this rate occurs now.
     #[inline]
-    pub(crate) fn draw(&mut self, rate: fn(&Faults) -> u32) -> bool {
-        !self.none && self.seed.chance(rate(&self.faults))
+    pub(crate) fn inject(&mut self, rate: fn(&Faults) -> u32) -> bool {
+        !self.none && self.seed.chance(rate(&self.rates))
     }
 }
 
@@ -75,15 +75,15 @@ mod tests {
 
     #[test]
     fn a_device_without_faults_never_draws_one() {
-        let mut plan = Plan::new(Faults { seed: 3, ..Faults::default() });
-        assert!((0..1000).all(|_| !plan.draw(|f| f.crc) && !plan.draw(|f| f.stall)));
+        let mut faults = FaultInjector::new(Faults { seed: 3, ..Faults::default() });
+        assert!((0..1000).all(|_| !faults.inject(|f| f.crc) && !faults.inject(|f| f.stall)));
     }
 
     #[test]
     fn the_same_seed_draws_the_same() {
         let run = |seed| {
-            let mut plan = Plan::new(Faults { seed, crc: 500_000, ..Faults::default() });
-            (0..64).map(|_| plan.draw(|f| f.crc)).collect::<Vec<_>>()
+            let mut faults = FaultInjector::new(Faults { seed, crc: 500_000, ..Faults::default() });
+            (0..64).map(|_| faults.inject(|f| f.crc)).collect::<Vec<_>>()
         };
         assert_eq!(run(1), run(1));
         assert_ne!(run(1), run(2));

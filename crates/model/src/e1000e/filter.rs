@@ -1,6 +1,6 @@
 //! Receive filters: destination address and VLAN (82574 datasheet §7.1.1).
 
-use super::registers::Registers;
+use super::register_file::RegisterFile;
 use super::regs::*;
 
 /// The kind of a destination address.
@@ -37,7 +37,7 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    pub(crate) fn new(registers: &Registers) -> Filter {
+    pub(crate) fn new(registers: &RegisterFile) -> Filter {
         let rctl = registers.get(RCTL);
         let table = |at| Box::new(std::array::from_fn(|i| registers.get(at + 4 * i)));
         let exact = (0..16).filter_map(|i| {
@@ -103,7 +103,7 @@ mod tests {
     }
 
     fn accepts(set: &[(usize, u32)], frame: &[u8]) -> bool {
-        let registers = Registers::new(MAC);
+        let registers = RegisterFile::new(MAC);
         for (at, value) in set {
             registers.set(*at, *value);
         }

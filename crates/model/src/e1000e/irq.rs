@@ -8,19 +8,19 @@
 //!
 //! There is no moderation: ITR and EITR can be written, but have no effect.
 
-use super::registers::Registers;
+use super::register_file::RegisterFile;
 use super::regs::*;
-use crate::wire::Bell;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use towpath_sys::EventFd;
 
 /// The number of vectors.
 pub(crate) const VECTORS: u16 = 5;
 
 /// An interrupt vector: a descriptor that is readable after it has fired.
 #[derive(Debug, Clone)]
-pub struct ModelIrq(Arc<Bell>);
+pub struct ModelIrq(Arc<EventFd>);
 
 impl towpath_bus::Irq for ModelIrq {
     fn fd(&self) -> Option<RawFd> {
@@ -52,8 +52,9 @@ const OTHER: u32 = cause::LSC | cause::RXO | cause::MDAC;
 impl Irqs {
     /// Connects `count` vectors in place of all earlier ones.
     pub(crate) fn connect(&mut self, count: u16) -> std::io::Result<Vec<ModelIrq>> {
-        self.vectors =
-            (0..count).map(|_| Bell::new().map(|bell| ModelIrq(Arc::new(bell)))).collect::<std::io::Result<_>>()?;
+        self.vectors = (0..count)
+            .map(|_| EventFd::new().map(|event| ModelIrq(Arc::new(event))))
+            .collect::<std::io::Result<_>>()?;
         Ok(self.vectors.clone())
     }
 
@@ -62,7 +63,7 @@ impl Irqs {
     }
 
     /// Sets causes and fires their vectors.
-    pub(crate) fn raise(&mut self, registers: &Registers, causes: u32, mut swallow: impl FnMut() -> bool) {
+    pub(crate) fn raise(&mut self, registers: &RegisterFile, causes: u32, mut lose: impl FnMut() -> bool) {
         let causes = causes | if causes & OTHER != 0 { cause::OTHER } else { 0 };
         self.icr |= causes;
         let due = causes & registers.get(IMS);
@@ -75,11 +76,11 @@ impl Irqs {
             };
             if fired & (1 << (allocation & 7)) == 0 {
                 fired |= 1 << (allocation & 7);
-                if swallow() {
+                if lose() {
                     self.lost += 1;
                 } else {
                     self.sent += 1;
-                    vector.0.ring();
+                    vector.0.signal();
                 }
             }
             // Auto-clear and auto-mask (82574 datasheet §7.4.6).
@@ -92,13 +93,13 @@ impl Irqs {
         }
     }
 
-    fn asserted(&self, registers: &Registers) -> bool {
+    fn asserted(&self, registers: &RegisterFile) -> bool {
         self.icr & registers.get(IMS) != 0
     }
 
     /// A read of ICR (82574 datasheet §10.2.4.1): clears it if all causes are masked, or if an
     /// interrupt was asserted; otherwise it has no effect.
-    pub(crate) fn read(&mut self, registers: &Registers) -> u32 {
+    pub(crate) fn read(&mut self, registers: &RegisterFile) -> u32 {
         let asserted = self.asserted(registers);
         let value = self.icr | if asserted { cause::ASSERTED } else { 0 };
         if asserted || registers.get(IMS) == 0 {
@@ -116,7 +117,7 @@ impl Irqs {
     }
 
     /// Causes were unmasked: pending ones fire now.
-    pub(crate) fn unmasked(&mut self, registers: &Registers, bits: u32) {
+    pub(crate) fn unmasked(&mut self, registers: &RegisterFile, bits: u32) {
         let waiting = self.icr & bits;
         if waiting != 0 {
             self.raise(registers, waiting, || false);
@@ -149,8 +150,8 @@ mod tests {
 
     const NO: fn() -> bool = || false;
 
-    fn set_up() -> (Registers, Irqs, Vec<ModelIrq>) {
-        let (registers, mut irqs) = (Registers::new([0; 6]), Irqs::default());
+    fn set_up() -> (RegisterFile, Irqs, Vec<ModelIrq>) {
+        let (registers, mut irqs) = (RegisterFile::new([0; 6]), Irqs::default());
         let vectors = irqs.connect(3).unwrap();
         registers.set(IVAR, 8 | (8 | 1) << 8 | (8 | 2) << 16);
         (registers, irqs, vectors)

@@ -13,34 +13,37 @@
 //! |---|---|
 //! | `bus`, `pci` | the driver's side: [`ModelBus`], [`ModelBar`], configuration space |
 //! | `regs`, `register_file` | register offsets and bits; their values |
-//! | `env` | the state that both sides share |
+//! | `shared` | the state that both sides share, and the device's thread |
 //! | `irq` | causes, masks, vectors |
 //! | `machine` | the device: bursts, steps, resets |
 //! | `rx`, `filter`, `rss`, `crc` | reception |
 //! | `tx`, `offload` | transmission |
-//! | `ring`, `queue_config` | descriptor rings, and the registers that configure them |
+//! | `ring` | descriptor rings |
+//! | `settings` | the driver's configuration, decoded |
 //! | `link`, `phy`, `stats` | the link, the PHY's registers, the statistics registers |
 //! | `faults` | [`Faults`]: injected faults |
 //! | `strict` | the rules of strict models |
-//! | `thread` | a device with a thread |
 //!
-//! **Registers** are atomic words. A tail write is a plain store, like a driver's posted write. Every other
-//! register is written under the device's lock and takes effect at once. Only BAR 0 exists: BAR 3, the MSI-X
-//! table, belongs to the code that enables interrupts.
+//! **Registers** are atomic words. A tail write is a plain store, like a driver's posted write.
+//! Every other register is written under the device's lock and takes effect at once. Only BAR 0
+//! exists: BAR 3, the MSI-X table, belongs to the code that enables interrupts.
 //!
-//! **Where silicon and QEMU's model differ, this is silicon**: CTRL.RST resets everything except PBA. Ring
-//! registers, RFCTL.EXTEN and buffer sizes are latched when reception is enabled. Options are those of a
-//! frame's first descriptor, VLAN and command those of its last. Checksums of legacy descriptors are
-//! inserted. ICR clears as in §10.2.4.1. A lack of descriptors counts RNBC, and a full packet buffer MPC,
-//! unless the other end obeys flow control ([`Config::pause`]). The FCS is real.
+//! **Where silicon and QEMU's model differ, this is silicon**: CTRL.RST resets everything except
+//! PBA. Ring registers, RFCTL.EXTEN and buffer sizes are latched when reception is enabled. Options
+//! are those of a frame's first descriptor, VLAN and command those of its last. Checksums of legacy
+//! descriptors are inserted. ICR clears as in §10.2.4.1. A lack of descriptors counts RNBC, and a
+//! full packet buffer MPC, unless the other end obeys flow control ([`Config::pause`]). The FCS is
+//! real.
 //!
-//! **The effect of a blocked access** is unspecified. Here, a descriptor that cannot be read stops its queue
-//! until reset. A frame that cannot be read entirely is not sent, and received data that cannot be written is
-//! lost; their descriptors are completed. Nothing leaks, and the IOMMU records the fault.
+//! **The effect of a blocked access** is unspecified. Here, a descriptor that cannot be read stops
+//! its queue until reset. A frame that cannot be read entirely is not sent, and received data that
+//! cannot be written is lost; their descriptors are completed. Nothing leaks, and the IOMMU records
+//! the fault.
 //!
-//! **Not modelled**: packet split descriptors, interrupt moderation, write-back thresholds (each descriptor
-//! is written back at once), wake-up, management, time stamps, flow control frames, the half-duplex MAC. A
-//! frame that arrives while reception is off, or without a link, waits on the wire instead of being lost.
+//! **Not modelled**: packet split descriptors, interrupt moderation, write-back thresholds (each
+//! descriptor is written back at once), wake-up, management, time stamps, flow control frames, the
+//! half-duplex MAC. A frame that arrives while reception is off, or without a link, waits on the
+//! wire instead of being lost.
 //!
 //! ```
 //! use towpath_bus::{Bus, Mmio, Pci};
@@ -65,7 +68,6 @@
 
 mod bus;
 mod crc;
-mod env;
 mod faults;
 mod filter;
 mod irq;
@@ -74,17 +76,17 @@ mod machine;
 mod offload;
 mod pci;
 mod phy;
-mod registers;
+mod register_file;
 mod regs;
 mod ring;
 mod rss;
 mod rx;
 mod settings;
+mod shared;
 mod stats;
 mod strict;
 #[cfg(test)]
 mod tests;
-mod thread;
 mod tx;
 
 pub use bus::{ModelBar, ModelBus};
@@ -94,13 +96,14 @@ pub use irq::ModelIrq;
 use crate::iommu::{self, ModelDma, Refuse};
 use crate::seed::Seed;
 use crate::violation::{Violation, Violations};
-use crate::wire::{Bell, Wire};
-use env::Env;
+use crate::wire::Wire;
 use machine::Machine;
 use pci::ConfigSpace;
+use shared::{DeviceShared, Env};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use towpath_bus::BusError;
+use towpath_sys::EventFd;
 
 /// The configuration of a model.
 #[derive(Debug, Clone)]
@@ -140,43 +143,6 @@ impl Default for Config {
     }
 }
 
-/// The state that both sides and the device's thread share.
-pub(crate) struct Shared {
-    name: String,
-    env: Env,
-    pci: ConfigSpace,
-    machine: Mutex<Machine>,
-    stop: AtomicBool,
-    /// The thread waits for `wakeup`.
-    asleep: AtomicBool,
-    bell: Option<Bell>,
-    /// Threads that wait for the machine while the device's thread has it.
-    waiting: AtomicU32,
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Machine> {
-        self.machine.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Locks the machine, for every thread except the device's.
-    fn machine(&self) -> MutexGuard<'_, Machine> {
-        if let Ok(machine) = self.machine.try_lock() {
-            return machine;
-        }
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        let machine = self.lock();
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
-        machine
-    }
-}
-
-impl std::fmt::Debug for Shared {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("e1000e model").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
 /// Builds a model in the state after power-on, connected to a wire; DMA is off.
 ///
 /// # Errors
@@ -190,30 +156,30 @@ pub fn launch(config: Config, wire: impl Wire) -> Result<ModelBus, BusError> {
         dma.refuse(config.faults.mappings);
     }
     let env = Env {
-        registers: registers::Registers::new(config.mac),
+        registers: register_file::RegisterFile::new(config.mac),
         irqs: Mutex::default(),
         dma,
         violations,
         accesses: irq::Accesses::default(),
         master: AtomicBool::new(false),
         decodes: AtomicBool::new(false),
-        audits: config.strict && !config.faults.writes_wildly(),
+        checks_owned: config.strict && !config.faults.writes_wildly(),
     };
     let machine = Machine::new(&config, &env, Box::new(wire));
     let os = |step: &str, source| BusError::Os { device: config.name.clone(), step: step.into(), source, hint: None };
-    let bell = if config.threaded { Some(Bell::new().map_err(|e| os("eventfd", e))?) } else { None };
-    let shared = Arc::new(Shared {
+    let wakeup = if config.threaded { Some(EventFd::new().map_err(|e| os("eventfd", e))?) } else { None };
+    let shared = Arc::new(DeviceShared {
         name: config.name.clone(),
         env,
         pci: ConfigSpace::new(),
         machine: Mutex::new(machine),
         stop: AtomicBool::new(false),
         asleep: AtomicBool::new(false),
-        bell,
+        wakeup,
         waiting: AtomicU32::new(0),
     });
     let thread = match config.threaded {
-        true => Some(thread::spawn(&shared).map_err(|e| os("the device's thread", e))?),
+        true => Some(shared::spawn(&shared).map_err(|e| os("the device's thread", e))?),
         false => None,
     };
     Ok(ModelBus { shared, thread })
@@ -221,6 +187,7 @@ pub fn launch(config: Config, wire: impl Wire) -> Result<ModelBus, BusError> {
 
 /// Counters of register accesses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Accesses {
     /// Reads.
     pub reads: u64,
@@ -233,7 +200,7 @@ pub struct Accesses {
 /// The far side of a model: steps and examines it. A clone is another handle.
 #[derive(Debug, Clone)]
 pub struct Device {
-    shared: Arc<Shared>,
+    shared: Arc<DeviceShared>,
 }
 
 impl Device {

@@ -6,11 +6,11 @@
 //!    done│ on the chip   │ in memory, device's    │ driver's
 //! ```
 //!
-//! Up to 64 descriptors are on the chip, with their contents at the time of the fetch. The head register
-//! follows the used descriptors.
+//! Up to 64 descriptors are on the chip, with their contents at the time of the fetch. The head
+//! register follows the used descriptors.
 
-use super::env::Env;
 use super::regs::*;
+use super::shared::Env;
 use crate::iommu::Transfer;
 use crate::violation::Ring;
 use std::collections::VecDeque;
@@ -137,7 +137,7 @@ impl DescriptorRing {
     }
 
     /// Strict: checks that the driver has not changed fetched descriptors in memory.
-    pub(crate) fn audit(&self, env: &Env, transfer: &mut Transfer<'_>) {
+    pub(crate) fn check_owned(&self, env: &Env, transfer: &mut Transfer<'_>) {
         for fetched in &self.chip {
             super::strict::unchanged(env, self, transfer, fetched);
         }

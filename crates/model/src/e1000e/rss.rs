@@ -1,6 +1,6 @@
 //! Receive side scaling: a hash over addresses and ports selects a queue (82574 datasheet §7.1.7).
 
-use super::registers::Registers;
+use super::register_file::RegisterFile;
 use super::regs::*;
 use towpath_wire::dissect::Flags;
 use towpath_wire::hash::RssInput;
@@ -32,7 +32,7 @@ pub(crate) struct Rss {
 }
 
 impl Rss {
-    pub(crate) fn new(registers: &Registers) -> Rss {
+    pub(crate) fn new(registers: &RegisterFile) -> Rss {
         let mrqc = registers.get(MRQC);
         let on = mrqc >> 16 != 0 && registers.get(RXCSUM) & RXCSUM_PCSD != 0;
         let key = on.then(|| {
@@ -85,8 +85,8 @@ mod tests {
         frame
     }
 
-    fn registers(mrqc: u32) -> Registers {
-        let registers = Registers::new([0; 6]);
+    fn registers(mrqc: u32) -> RegisterFile {
+        let registers = RegisterFile::new([0; 6]);
         for (i, bytes) in Toeplitz::MICROSOFT_KEY.as_chunks::<4>().0.iter().enumerate() {
             registers.set(RSSRK + 4 * i, u32::from_le_bytes(*bytes));
         }
@@ -95,7 +95,7 @@ mod tests {
         registers
     }
 
-    fn hash(registers: &Registers, frame: &[u8]) -> Hash {
+    fn hash(registers: &RegisterFile, frame: &[u8]) -> Hash {
         Rss::new(registers).hash(&dissect(frame, LinkKind::Ethernet))
     }
 

@@ -1,4 +1,5 @@
-//! Reception: from the wire through the filters into the packet buffer, then into the buffers of descriptors.
+//! Reception: from the wire through the filters into the packet buffer, then into the buffers of
+//! descriptors.
 //!
 //! ```text
 //!   wire ──► filter ──► packet buffer (FIFO, PBA KiB) ──► buffers of descriptors ──► write-backs
@@ -6,12 +7,12 @@
 //!              └ dropped        └ or the wire waits (pause)
 //! ```
 
-use super::env::Env;
-use super::faults::Plan;
+use super::faults::FaultInjector;
 use super::filter::Cast;
 use super::regs::*;
 use super::ring::DescriptorRing;
 use super::settings::{Format, Settings};
+use super::shared::Env;
 use super::stats::{self, Stats};
 use super::{crc, offload};
 use crate::iommu::Transfer;
@@ -27,7 +28,7 @@ const MAX_LONG: usize = 9230;
 
 /// A frame in the packet buffer.
 #[derive(Debug, Default)]
-struct Arrived {
+struct RxFrame {
     data: Vec<u8>,
     queue: usize,
     /// Bytes that were moved to buffers.
@@ -58,7 +59,7 @@ struct Queue {
 #[derive(Debug)]
 pub(crate) struct Receiver {
     queues: [Queue; 2],
-    fifo: VecDeque<Arrived>,
+    fifo: VecDeque<RxFrame>,
     bytes: usize,
     spare: Vec<Vec<u8>>,
     format: Option<Format>,
@@ -97,7 +98,7 @@ impl Receiver {
         self.spare.pop().unwrap_or_default()
     }
 
-    pub(crate) fn give_back(&mut self, vector: Vec<u8>) {
+    pub(crate) fn recycle(&mut self, vector: Vec<u8>) {
         self.spare.push(vector);
     }
 
@@ -107,7 +108,7 @@ impl Receiver {
         env: &Env,
         settings: &Settings,
         stats: &mut Stats,
-        plan: &mut Plan,
+        faults: &mut FaultInjector,
         mut data: Vec<u8>,
     ) -> u32 {
         if data.len() < MIN {
@@ -127,15 +128,15 @@ impl Receiver {
                 self.spare.push(data);
                 return cause::RXO;
             }
-            self.accept(settings, stats, plan, data);
+            self.accept(settings, stats, faults, data);
             return 0;
         }
         self.spare.push(data);
         0
     }
 
-    fn accept(&mut self, settings: &Settings, stats: &mut Stats, plan: &mut Plan, mut data: Vec<u8>) {
-        let errors = errors(plan, stats);
+    fn accept(&mut self, settings: &Settings, stats: &mut Stats, faults: &mut FaultInjector, mut data: Vec<u8>) {
+        let errors = errors(faults, stats);
         if errors == 0 {
             let len = data.len() + 4;
             stats.add(stats::GPRC, 1);
@@ -164,7 +165,7 @@ impl Receiver {
             data.drain(12..16);
         }
         self.bytes += data.len();
-        self.fifo.push_back(Arrived { data, queue, done: 0, waited: false, status, mrq, hash, vlan });
+        self.fifo.push_back(RxFrame { data, queue, done: 0, waited: false, status, mrq, hash, vlan });
     }
 
     /// Fetches descriptors of queue `n`; returns their number.
@@ -176,7 +177,13 @@ impl Receiver {
     /// Moves data of the first frame into the buffer of the next descriptor; returns false without
     /// a frame or a descriptor.
     #[inline]
-    pub(crate) fn store(&mut self, env: &Env, transfer: &mut Transfer<'_>, stats: &mut Stats, plan: &mut Plan) -> bool {
+    pub(crate) fn store(
+        &mut self,
+        env: &Env,
+        transfer: &mut Transfer<'_>,
+        stats: &mut Stats,
+        faults: &mut FaultInjector,
+    ) -> bool {
         let (Some(frame), Some(format)) = (self.fifo.front_mut(), self.format) else { return false };
         let Some(queue) = self.queues.get_mut(frame.queue) else { return false };
         let Some(fetched) = queue.ring.peek().copied() else {
@@ -197,7 +204,7 @@ impl Receiver {
         let len = piece.len();
         frame.done += len;
         let last = frame.done == frame.data.len();
-        queue.done.push_back(written_back(frame, format, plan, fetched.index, len, last));
+        queue.done.push_back(write_back_of(frame, format, faults, fetched.index, len, last));
         if last {
             self.bytes -= frame.data.len();
             if let Some(frame) = self.fifo.pop_front() {
@@ -209,17 +216,17 @@ impl Receiver {
 
     /// Writes the next descriptor of queue `n` back; returns false if none is pending.
     #[inline]
-    pub(crate) fn write_back(&mut self, transfer: &mut Transfer<'_>, plan: &mut Plan, n: usize) -> bool {
+    pub(crate) fn write_back(&mut self, transfer: &mut Transfer<'_>, faults: &mut FaultInjector, n: usize) -> bool {
         let Some(Queue { ring, done }) = self.queues.get_mut(n) else { return false };
-        if done.len() > 1 && plan.draw(|f| f.reorder) {
+        if done.len() > 1 && faults.inject(|f| f.reorder) {
             done.swap(0, 1);
         }
         let Some(back) = done.pop_front() else { return false };
-        if plan.draw(|f| f.wild) {
-            let index = plan.seed.below(ring.len() as usize) as u32;
+        if faults.inject(|f| f.wild) {
+            let index = faults.seed.below(ring.len() as usize) as u32;
             let _ = transfer.write_back(ring.address(index), back.first, back.second);
         }
-        if !plan.draw(|f| f.lose) {
+        if !faults.inject(|f| f.lose) {
             let _ = transfer.write_back(ring.address(back.index), back.first, back.second);
         }
         true
@@ -230,8 +237,8 @@ impl Receiver {
         self.queues.get(n).is_some_and(|q| q.ring.available(env) <= q.ring.len() >> settings.low_shift)
     }
 
-    pub(crate) fn audit(&self, env: &Env, transfer: &mut Transfer<'_>) {
-        self.queues.iter().for_each(|q| q.ring.audit(env, transfer));
+    pub(crate) fn check_owned(&self, env: &Env, transfer: &mut Transfer<'_>) {
+        self.queues.iter().for_each(|q| q.ring.check_owned(env, transfer));
     }
 
     /// Frames in the packet buffer.
@@ -241,17 +248,17 @@ impl Receiver {
 }
 
 /// The injected errors of a frame.
-fn errors(plan: &mut Plan, stats: &mut Stats) -> u32 {
+fn errors(faults: &mut FaultInjector, stats: &mut Stats) -> u32 {
     let mut errors = 0;
-    if plan.draw(|f| f.crc) {
+    if faults.inject(|f| f.crc) {
         errors |= rxd::CE;
         stats.add(stats::CRCERRS, 1);
     }
-    if plan.draw(|f| f.symbol) {
+    if faults.inject(|f| f.symbol) {
         errors |= rxd::SE;
         stats.add(stats::RXERRC, 1);
     }
-    if plan.draw(|f| f.data) {
+    if faults.inject(|f| f.data) {
         errors |= rxd::RXE;
         stats.add(stats::RXERRC, 1);
     }
@@ -277,18 +284,25 @@ fn hash(settings: &Settings, data: &[u8], found: &Dissected, status: &mut u32) -
 
 /// The write-back of one of a frame's descriptors: the last one carries status, errors, hash and
 /// VLAN (82574 datasheet §7.1.3).
-fn written_back(frame: &Arrived, format: Format, plan: &mut Plan, index: u32, len: usize, last: bool) -> WriteBack {
+fn write_back_of(
+    frame: &RxFrame,
+    format: Format,
+    faults: &mut FaultInjector,
+    index: u32,
+    len: usize,
+    last: bool,
+) -> WriteBack {
     let mut len = len as u64;
     let mut status = rxd::DD | if last { rxd::EOP | frame.status } else { 0 };
     let mut mrq = if last { frame.mrq } else { 0 };
-    if plan.draw(|f| f.bad_length) {
-        len = [0, 1, 0xffff, len + 1, 0x4000, plan.seed.next() & 0xffff][plan.seed.below(6)];
+    if faults.inject(|f| f.bad_length) {
+        len = [0, 1, 0xffff, len + 1, 0x4000, faults.seed.next() & 0xffff][faults.seed.below(6)];
     }
-    if plan.draw(|f| f.no_eop) {
+    if faults.inject(|f| f.no_eop) {
         status &= !rxd::EOP;
     }
-    if plan.draw(|f| f.garbage) {
-        let noise = plan.seed.next();
+    if faults.inject(|f| f.garbage) {
+        let noise = faults.seed.next();
         mrq = noise as u32;
         status |= (noise >> 32) as u32;
     }

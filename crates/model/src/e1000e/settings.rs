@@ -1,7 +1,7 @@
 //! The driver's configuration, decoded at every change.
 
 use super::filter::Filter;
-use super::registers::Registers;
+use super::register_file::RegisterFile;
 use super::regs::*;
 use super::rss::Rss;
 
@@ -16,7 +16,7 @@ pub(crate) struct Format {
 }
 
 impl Format {
-    pub(crate) fn new(registers: &Registers) -> Format {
+    pub(crate) fn new(registers: &RegisterFile) -> Format {
         let rctl = registers.get(RCTL);
         let flexible = (rctl & RCTL_FLXBUF) >> 27;
         let code = (rctl & RCTL_BSIZE) >> 16;
@@ -51,7 +51,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    pub(crate) fn new(registers: &Registers) -> Settings {
+    pub(crate) fn new(registers: &RegisterFile) -> Settings {
         let (rctl, tctl, ctrl) = (registers.get(RCTL), registers.get(TCTL), registers.get(CTRL));
         Settings {
             rx_on: rctl & RCTL_EN != 0,
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn buffer_sizes_match_the_datasheet() {
-        let registers = Registers::new([0; 6]);
+        let registers = RegisterFile::new([0; 6]);
         let size = |rctl| {
             registers.set(RCTL, rctl);
             Format::new(&registers).buffer
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn exten_selects_the_descriptor_format() {
-        let registers = Registers::new([0; 6]);
+        let registers = RegisterFile::new([0; 6]);
         let legacy = Format::new(&registers);
         registers.set(RFCTL, RFCTL_EXTEN);
         assert!(!legacy.extended && Format::new(&registers).extended);

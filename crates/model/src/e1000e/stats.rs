@@ -1,6 +1,6 @@
 //! Statistics registers: the device counts, reading clears (82574 datasheet §10.2.10).
 
-use super::registers::Registers;
+use super::register_file::RegisterFile;
 use super::regs::{STATS, STATS_END};
 use std::sync::atomic::Ordering;
 
@@ -68,7 +68,7 @@ impl Stats {
 
     /// Adds the counts to the registers.
     #[inline]
-    pub(crate) fn publish(&mut self, registers: &Registers) {
+    pub(crate) fn publish(&mut self, registers: &RegisterFile) {
         if !self.any {
             return;
         }
@@ -91,7 +91,7 @@ impl Stats {
 }
 
 /// Reads a statistics register and clears it. Of a pair, reading the upper half clears both.
-pub(crate) fn read(registers: &Registers, at: usize) -> u32 {
+pub(crate) fn read(registers: &RegisterFile, at: usize) -> u32 {
     let swap = |at| registers.word(at).map_or(u32::MAX, |w| w.swap(0, Ordering::Relaxed));
     if WIDE.contains(&at) {
         registers.get(at)
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn reading_clears() {
-        let (registers, mut stats) = (Registers::new([0; 6]), Stats::default());
+        let (registers, mut stats) = (RegisterFile::new([0; 6]), Stats::default());
         stats.add(GPRC, 3);
         stats.publish(&registers);
         stats.add(GPRC, 2);
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_pair_carries_and_is_cleared_by_its_upper_half() {
-        let (registers, mut stats) = (Registers::new([0; 6]), Stats::default());
+        let (registers, mut stats) = (RegisterFile::new([0; 6]), Stats::default());
         for _ in 0..3 {
             stats.add(GORC, 0x8000_0001);
             stats.publish(&registers);
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn a_narrow_counter_saturates() {
-        let (registers, mut stats) = (Registers::new([0; 6]), Stats::default());
+        let (registers, mut stats) = (RegisterFile::new([0; 6]), Stats::default());
         for _ in 0..2 {
             stats.add(MPC, 0xffff_fff0);
             stats.publish(&registers);
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn frame_sizes_are_counted_in_their_classes() {
-        let (registers, mut stats) = (Registers::new([0; 6]), Stats::default());
+        let (registers, mut stats) = (RegisterFile::new([0; 6]), Stats::default());
         for len in [64, 65, 127, 128, 255, 256, 511, 512, 1023, 1024, 9000] {
             stats.size(PRC64, len);
         }

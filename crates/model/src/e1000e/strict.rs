@@ -1,10 +1,10 @@
 //! The rules for descriptors and registers, which strict models check (82574 datasheet §3.2, §7.1,
 //! §7.2, §10.2).
 
-use super::env::Env;
-use super::registers::canonical;
+use super::register_file::canonical;
 use super::regs::*;
 use super::ring::{DescriptorRing, Fetched};
+use super::shared::Env;
 use crate::iommu::Transfer;
 use crate::violation::{Ring, Violation};
 
@@ -82,7 +82,10 @@ fn context_rules(env: &Env, ring: Ring, fetched: &Fetched) {
 #[cold]
 pub(crate) fn unchanged(env: &Env, ring: &DescriptorRing, transfer: &mut Transfer<'_>, fetched: &Fetched) {
     let mut now = [[0; 2]];
-    if env.audits && transfer.descriptors(ring.address(fetched.index), &mut now).is_ok() && now[0] != fetched.words {
+    if env.checks_owned
+        && transfer.descriptors(ring.address(fetched.index), &mut now).is_ok()
+        && now[0] != fetched.words
+    {
         let (was, is) = (fetched.words, now[0]);
         env.violations.report(Violation::OwnedDescriptorWritten { ring: ring.which, index: fetched.index, was, is });
     }

@@ -1,13 +1,13 @@
 //! Transmission: descriptors are gathered to frames, offloads are applied, frames leave, and
 //! descriptors that request it are written back.
 
-use super::env::Env;
-use super::faults::Plan;
+use super::faults::FaultInjector;
 use super::filter::Cast;
 use super::offload::{self, Context};
 use super::regs::*;
 use super::ring::{DescriptorRing, Fetched};
 use super::settings::Settings;
+use super::shared::Env;
 use super::stats::{self, Stats};
 use crate::iommu::Transfer;
 use crate::violation::{Ring, Violation};
@@ -57,7 +57,7 @@ pub(crate) struct Transmitter {
     frame: Vec<u8>,
     first: Option<u64>,
     /// A buffer could not be read: the frame is discarded.
-    torn: bool,
+    unreadable: bool,
     segment: Vec<u8>,
     pub(crate) outbox: Outbox,
     /// Pending write-backs, done when the outbox is empty: index and second word.
@@ -71,7 +71,7 @@ impl Transmitter {
             context: None,
             frame: Vec::new(),
             first: None,
-            torn: false,
+            unreadable: false,
             segment: Vec::new(),
             outbox: Outbox::default(),
             done: VecDeque::new(),
@@ -81,7 +81,7 @@ impl Transmitter {
     pub(crate) fn stop(&mut self, transfer: &mut Transfer<'_>) {
         self.ring.stop(transfer);
         self.frame.clear();
-        (self.first, self.torn) = (None, false);
+        (self.first, self.unreadable) = (None, false);
         self.done.clear();
         self.outbox = Outbox::default();
     }
@@ -115,7 +115,7 @@ impl Transmitter {
         }
         if extended && second & txd::TYPE == 0 {
             if self.first.is_some() {
-                self.complain(env, &fetched, "a context must not come between the descriptors of a frame");
+                self.report(env, &fetched, "a context must not come between the descriptors of a frame");
             }
             self.context = Some(Context::new(fetched.words));
             return true;
@@ -126,19 +126,19 @@ impl Transmitter {
         let len = (if extended { second & txd::LEN } else { second & 0xffff }) as usize;
         let (begin, first) = (self.frame.len(), *self.first.get_or_insert(second));
         if begin + len > MAX_GATHER {
-            self.torn = true;
+            self.unreadable = true;
         } else {
             self.frame.resize(begin + len, 0);
             let into = self.frame.get_mut(begin..).unwrap_or_default();
             // If any part cannot be read, the whole frame is discarded.
-            self.torn |= transfer.read(address, into).is_err();
+            self.unreadable |= transfer.read(address, into).is_err();
         }
         if second & txd::EOP != 0 {
-            if !self.torn {
+            if !self.unreadable {
                 self.finish(settings, stats, first, second);
             }
             self.frame.clear();
-            (self.first, self.torn) = (None, false);
+            (self.first, self.unreadable) = (None, false);
         }
         true
     }
@@ -170,26 +170,26 @@ impl Transmitter {
 
     /// Does the next pending write-back; returns false without one, or if its frame has not left.
     #[inline]
-    pub(crate) fn write_back(&mut self, transfer: &mut Transfer<'_>, plan: &mut Plan) -> bool {
+    pub(crate) fn write_back(&mut self, transfer: &mut Transfer<'_>, faults: &mut FaultInjector) -> bool {
         if self.outbox.peek().is_some() {
             return false;
         }
-        if self.done.len() > 1 && plan.draw(|f| f.reorder) {
+        if self.done.len() > 1 && faults.inject(|f| f.reorder) {
             self.done.swap(0, 1);
         }
         let Some((index, second)) = self.done.pop_front() else { return false };
-        if plan.draw(|f| f.wild) {
-            let wild = plan.seed.below(self.ring.len() as usize) as u32;
+        if faults.inject(|f| f.wild) {
+            let wild = faults.seed.below(self.ring.len() as usize) as u32;
             let _ = transfer.write_back(self.ring.address(wild), None, second | txd::DD);
         }
-        if !plan.draw(|f| f.lose) {
+        if !faults.inject(|f| f.lose) {
             let _ = transfer.write_back(self.ring.address(index), None, second | txd::DD);
         }
         true
     }
 
     #[cold]
-    fn complain(&self, env: &Env, fetched: &Fetched, rule: &'static str) {
+    fn report(&self, env: &Env, fetched: &Fetched, rule: &'static str) {
         env.violations.report(Violation::Transmit { ring: self.ring.which, index: fetched.index, rule });
     }
 
@@ -206,22 +206,22 @@ impl Transmitter {
         let first = self.first.is_none();
         let alike = txd::TSE | txd::VLE | txd::IXSM | txd::TXSM | 0xffff << 48;
         if offloads && self.context.is_none() {
-            self.complain(env, fetched, "offloads need a context before them");
+            self.report(env, fetched, "offloads need a context before them");
         } else if self.first.is_some_and(|f| (f ^ second) & alike != 0) {
-            self.complain(env, fetched, "options, VLAN and TSE of all descriptors of a frame are the same");
+            self.report(env, fetched, "options, VLAN and TSE of all descriptors of a frame are the same");
         } else if second & txd::TSE != 0 && !context.tse {
-            self.complain(env, fetched, "segmentation needs a context for it");
+            self.report(env, fetched, "segmentation needs a context for it");
         } else if second & txd::TSE != 0 && first && len < context.header {
-            self.complain(env, fetched, "the first descriptor of a segmented frame has all of its header");
+            self.report(env, fetched, "the first descriptor of a segmented frame has all of its header");
         } else if second & txd::TSE != 0 && first && len == context.header {
-            self.complain(env, fetched, "the first descriptor of a segmented frame has more than its header");
+            self.report(env, fetched, "the first descriptor of a segmented frame has more than its header");
         } else if second & txd::TSE != 0
             && second & txd::EOP != 0
             && self.frame.len() + len != context.header + context.payload
         {
-            self.complain(env, fetched, "a segmented frame is as long as its context says");
+            self.report(env, fetched, "a segmented frame is as long as its context says");
         } else if second & txd::TSE == 0 && offloads && context.tse {
-            self.complain(env, fetched, "checksums without segmentation need a context without it");
+            self.report(env, fetched, "checksums without segmentation need a context without it");
         }
     }
 }

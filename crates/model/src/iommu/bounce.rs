@@ -1,6 +1,6 @@
 //! Bounce buffers: the device works on copies of the buffers.
 
-use crate::memory::Place;
+use crate::memory::HostAddr;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -10,15 +10,15 @@ const POISON: u8 = 0xdb;
 #[derive(Debug, Clone, Copy)]
 struct Pair {
     len: u64,
-    buffer: Place,
-    shadow: Place,
+    buffer: HostAddr,
+    bounce_buffer: HostAddr,
 }
 
 /// The bounce buffers of all mappings, by IOVA.
 #[derive(Debug, Default)]
-pub(super) struct Bounces(Mutex<BTreeMap<u64, Pair>>);
+pub(super) struct BounceBuffers(Mutex<BTreeMap<u64, Pair>>);
 
-impl Bounces {
+impl BounceBuffers {
     fn pairs(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Pair>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -28,10 +28,10 @@ impl Bounces {
     /// # Safety
     /// Until [`remove`](BounceBuffers::remove), `len` bytes at both addresses are memory of this
     /// process whose contents nothing relies on.
-    pub(super) unsafe fn add(&self, iova: u64, len: u64, buffer: u64, shadow: u64) {
-        let pair = Pair { len, buffer: Place::new(buffer), shadow: Place::new(shadow) };
+    pub(super) unsafe fn add(&self, iova: u64, len: u64, buffer: u64, bounce_buffer: u64) {
+        let pair = Pair { len, buffer: HostAddr::new(buffer), bounce_buffer: HostAddr::new(bounce_buffer) };
         // SAFETY: the caller's promise.
-        unsafe { pair.shadow.write(&vec![POISON; len as usize]) };
+        unsafe { pair.bounce_buffer.write(&vec![POISON; len as usize]) };
         self.pairs().insert(iova, pair);
     }
 
@@ -45,7 +45,7 @@ impl Bounces {
         let pairs = self.pairs();
         let Some((offset, pair)) = locate(&pairs, iova, len) else { return false };
         let mut bytes = vec![0; len];
-        let (from, to) = if to_device { (pair.buffer, pair.shadow) } else { (pair.shadow, pair.buffer) };
+        let (from, to) = if to_device { (pair.buffer, pair.bounce_buffer) } else { (pair.bounce_buffer, pair.buffer) };
         // SAFETY: both addresses hold `len` bytes while the entry is in the map, whose lock is
         // held; `locate` checked the range.
         unsafe {
@@ -63,7 +63,7 @@ impl Bounces {
         // SAFETY: as in `sync`.
         unsafe {
             pair.buffer.offset(offset).read(&mut a);
-            pair.shadow.offset(offset).read(&mut b);
+            pair.bounce_buffer.offset(offset).read(&mut b);
         }
         a == b
     }

@@ -2,9 +2,9 @@
 
 use super::queue::Invalidate;
 use super::tables::{READ, WRITE};
-use super::unit::{Counts, Live, Unit};
+use super::unit::{Counts, Mapping, Unit};
 use super::{Config, Fault, ModelWindow, Refuse, Transfer};
-use crate::memory::Place;
+use crate::memory::HostAddr;
 use crate::violation::{Violation, Violations};
 use std::ptr::NonNull;
 use std::sync::atomic::{Ordering, fence};
@@ -50,7 +50,7 @@ impl ModelDma {
 
     /// Sets which mappings fail from now on.
     pub fn refuse(&self, refuse: Refuse) {
-        self.unit.refusal.set(refuse);
+        self.unit.refusals.set(refuse);
         self.unit.refuses.store(refuse != Refuse::Never, Ordering::Relaxed);
     }
 
@@ -65,8 +65,8 @@ impl ModelDma {
     }
 
     /// Sets whether a thread calls [`transfer`](ModelDma::transfer) continuously.
-    pub(crate) fn set_served(&self, served: bool) {
-        self.unit.set_served(served);
+    pub(crate) fn set_threaded(&self, threaded: bool) {
+        self.unit.set_threaded(threaded);
     }
 
     /// DMA that belongs to no device: reads what an IOVA translates to. For tests of what a device
@@ -88,32 +88,32 @@ impl ModelDma {
 
     unsafe fn map_region(&self, at: NonNull<u8>, len: usize, access: Access) -> Result<u64, MapError> {
         let unit = &*self.unit;
-        let (buffer, len) = (Place::expose(at), len as u64);
+        let (buffer, len) = (HostAddr::expose(at), len as u64);
         let granule = unit.limits.granule;
         if len == 0 || (buffer | len) % granule as u64 != 0 {
             return Err(MapError::Granule { address: buffer, len: len as usize, granule });
         }
-        unit.refuses()?;
-        let shadow = match unit.bounce && !unit.is_coherent(buffer, len) {
+        unit.check_refusal()?;
+        let bounce_buffer = match unit.bounce && !unit.is_coherent(buffer, len) {
             true => Some(Region::new(len as usize, Backing::Anonymous)?),
             false => None,
         };
-        let memory = shadow.as_ref().map_or(buffer, |s| Place::expose(s.base()));
+        let memory = bounce_buffer.as_ref().map_or(buffer, |s| HostAddr::expose(s.base()));
         if let Some(limit) = unit.limits.locked
             && unit.locked.load(Ordering::Relaxed) + len > limit
         {
             return Err(MapError::Locked { len: len as usize, limit });
         }
-        let mut live = unit.live.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut mappings = unit.mappings.lock().unwrap_or_else(PoisonError::into_inner);
         unit.count_mapping()?;
         let iova = if unit.on {
-            let mut space = unit.space.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut iovas = unit.iovas.lock().unwrap_or_else(PoisonError::into_inner);
             // Congruent to the memory, so that large pages fit.
             let align = if len >= 1 << 21 { 1 << 21 } else { 1 << 12 };
-            let taken = space.take(len, align, memory).filter(|&iova| {
+            let taken = iovas.alloc(len, align, memory).filter(|&iova| {
                 let mapped = unit.tables.map(iova, memory, len, permissions(access));
                 if !mapped {
-                    space.give_back(iova);
+                    iovas.free(iova);
                 }
                 mapped
             });
@@ -122,16 +122,16 @@ impl ModelDma {
                 MapError::Range { len: len as usize }
             })?
         } else {
-            unit.engine().open(memory, len);
+            unit.engine().add_range(memory, len);
             memory
         };
-        if shadow.is_some() {
+        if bounce_buffer.is_some() {
             // SAFETY: the caller keeps the buffer in place until it is unmapped; `mappings` holds
             // the bounce buffer as long.
             unsafe { unit.bounces.add(iova, len, buffer, memory) };
         }
         unit.locked.fetch_add(len, Ordering::Relaxed);
-        live.insert(iova, Live { len, buffer, shadow });
+        mappings.insert(iova, Mapping { len, buffer, bounce_buffer });
         Ok(iova)
     }
 
@@ -145,8 +145,11 @@ impl ModelDma {
     }
 
     fn is_coherent_iova(&self, iova: u64, len: usize) -> bool {
-        let live = self.unit.live.lock().unwrap_or_else(PoisonError::into_inner);
-        live.range(..=iova).next_back().is_some_and(|(at, l)| l.shadow.is_none() && iova - at + len as u64 <= l.len)
+        let mappings = self.unit.mappings.lock().unwrap_or_else(PoisonError::into_inner);
+        mappings
+            .range(..=iova)
+            .next_back()
+            .is_some_and(|(at, l)| l.bounce_buffer.is_none() && iova - at + len as u64 <= l.len)
     }
 }
 
@@ -160,7 +163,7 @@ impl Dma for ModelDma {
     fn alloc(&self, len: usize) -> Result<Region, MapError> {
         let region = Region::new(len, Backing::Anonymous)?;
         let mut coherent = self.unit.coherent.lock().unwrap_or_else(PoisonError::into_inner);
-        coherent.push((Place::expose(region.base()), region.len() as u64));
+        coherent.push((HostAddr::expose(region.base()), region.len() as u64));
         Ok(region)
     }
 
@@ -174,25 +177,25 @@ impl Dma for ModelDma {
 
     fn unmap(&self, iova: Iova, len: usize) -> Result<(), MapError> {
         let (unit, iova) = (&*self.unit, iova.get());
-        let mut live = unit.live.lock().unwrap_or_else(PoisonError::into_inner);
-        if live.get(&iova).is_none_or(|l| l.len != len as u64) {
+        let mut mappings = unit.mappings.lock().unwrap_or_else(PoisonError::into_inner);
+        if mappings.get(&iova).is_none_or(|l| l.len != len as u64) {
             return Err(MapError::Refused("nothing of this length is mapped at this address"));
         }
-        let Some(gone) = live.remove(&iova) else { return Ok(()) };
-        drop(live);
-        if let Some(page) = unit.engine().owned(iova, gone.len) {
+        let Some(mapping) = mappings.remove(&iova) else { return Ok(()) };
+        drop(mappings);
+        if let Some(page) = unit.engine().owned(iova, mapping.len) {
             unit.violations.report(Violation::UnmappedWhileOwned { iova: page });
         }
         if unit.on {
-            unit.tables.unmap(iova, gone.len);
+            unit.tables.unmap(iova, mapping.len);
             unit.invalidate([Invalidate::All].into_iter());
-            unit.space.lock().unwrap_or_else(PoisonError::into_inner).give_back(iova);
+            unit.iovas.lock().unwrap_or_else(PoisonError::into_inner).free(iova);
         } else {
-            unit.engine().close(iova);
+            unit.engine().remove_range(iova);
         }
         unit.bounces.remove(iova);
-        unit.coherent.lock().unwrap_or_else(PoisonError::into_inner).retain(|(base, _)| *base != gone.buffer);
-        unit.locked.fetch_sub(gone.len, Ordering::Relaxed);
+        unit.coherent.lock().unwrap_or_else(PoisonError::into_inner).retain(|(base, _)| *base != mapping.buffer);
+        unit.locked.fetch_sub(mapping.len, Ordering::Relaxed);
         unit.uncount_mapping();
         unit.unmaps.fetch_add(1, Ordering::Relaxed);
         Ok(())

@@ -2,6 +2,7 @@
 
 /// Why an access was blocked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum FaultReason {
     /// The address has more than 39 bits.
     Width,
@@ -28,6 +29,7 @@ impl FaultReason {
 
 /// A blocked access: a read returns nothing, a write has no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Fault {
     /// The IOVA.
     pub iova: u64,

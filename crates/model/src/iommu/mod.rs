@@ -22,27 +22,27 @@
 //! | `refuse` | [`Refuse`]: injected failures of mappings |
 //! | `fault` | [`Fault`], [`FaultReason`] |
 //!
-//! * **On** ([`Config::on`]): tables of [VT-d]'s second-level format translate addresses. The root and
-//!   context tables, which select them by requester, are left out: a unit serves one device. Only mapped
-//!   memory is reachable. Clearing an entry does not end the device's access: only an invalidation does,
-//!   as on silicon.
-//! * **Off**: the IOVA is the address of the memory. Access to unmapped memory is blocked all the same,
-//!   so that a stray access never damages the process. This is the only difference to a machine without
-//!   an IOMMU.
+//! * **On** ([`Config::on`]): tables of [VT-d]'s second-level format translate addresses. The root
+//!   and context tables, which select them by requester, are left out: a unit serves one device.
+//!   Only mapped memory is reachable. Clearing an entry does not end the device's access: only an
+//!   invalidation does, as on silicon.
+//! * **Off**: the IOVA is the address of the memory. Access to unmapped memory is blocked all the
+//!   same, so that a stray access never damages the process. This is the only difference to a
+//!   machine without an IOMMU.
 //!
-//! **Processing of the queue.** The unit processes its queue in a thread that is available: the device's
-//! thread between bursts, or the waiting thread if the device is stepped or its thread is busy. Both hold
-//! the engine's lock, under which every DMA runs too. When a descriptor is processed, no DMA with an older
-//! translation is in flight.
+//! **Processing of the queue.** The unit processes its queue in a thread that is available: the
+//! device's thread between bursts, or the waiting thread if the device is stepped or its thread is
+//! busy. Both hold the engine's lock, under which every DMA runs too. When a descriptor is
+//! processed, no DMA with an older translation is in flight.
 //!
-//! **Bounce** ([`Config::bounce`]): the device works on a copy of each buffer. Only `sync_for_device` and
-//! `sync_for_cpu` copy between them; mapping and unmapping do not, and neither does posting a persistently
-//! mapped buffer. A missing sync shows as wrong bytes. Memory from
-//! [`Dma::alloc`](towpath_bus::Dma::alloc) is coherent: it never bounces.
+//! **Bounce** ([`Config::bounce`]): the device works on a copy of each buffer. Only
+//! `sync_for_device` and `sync_for_cpu` copy between them; mapping and unmapping do not, and
+//! neither does posting a persistently mapped buffer. A missing sync shows as wrong bytes. Memory
+//! from [`Dma::alloc`](towpath_bus::Dma::alloc) is coherent: it never bounces.
 //!
-//! **Faults** are recorded with address, access and [reason](FaultReason). With a strict model they are
-//! [violations](crate::Violation) as well. Unmapped addresses are distinct from those that were never
-//! mapped.
+//! **Faults** are recorded with address, access and [reason](FaultReason). With a strict model they
+//! are [violations](crate::Violation) as well. Unmapped addresses are distinct from those that were
+//! never mapped.
 //!
 //! [VT-d]: https://cdrdv2.intel.com/v1/dl/getContent/671081
 
@@ -50,13 +50,13 @@ mod bounce;
 mod dma;
 mod engine;
 mod fault;
+mod iotlb;
+mod iova_alloc;
 mod queue;
 mod refuse;
-mod space;
 mod tables;
 #[cfg(test)]
 mod tests;
-mod tlb;
 mod unit;
 mod window;
 

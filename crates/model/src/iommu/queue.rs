@@ -1,5 +1,5 @@
-//! The invalidation queue: 16-byte descriptors (VT-d specification §6.5.2). The driver's side writes them, the
-//! device's side processes them.
+//! The invalidation queue: 16-byte descriptors (VT-d specification §6.5.2). The driver's side
+//! writes them, the device's side processes them.
 //!
 //! ```text
 //!   unmap ──► page, page, …, wait(n) ──► tail ═════► head ──► invalidate IOTLB; DMA in flight ends ──► status = n
@@ -47,7 +47,7 @@ impl Invalidate {
 }
 
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(super) struct InvalidationQueue {
     ring: Box<[[AtomicU64; 2]]>,
     /// Free-running index of the first unprocessed descriptor.
     head: AtomicU32,
@@ -63,9 +63,9 @@ struct Writer {
     waits: u32,
 }
 
-impl Queue {
-    pub(super) fn new() -> Queue {
-        Queue {
+impl InvalidationQueue {
+    pub(super) fn new() -> InvalidationQueue {
+        InvalidationQueue {
             ring: (0..ENTRIES).map(|_| [AtomicU64::new(0), AtomicU64::new(0)]).collect(),
             head: AtomicU32::new(0),
             tail: AtomicU32::new(0),
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn descriptors_are_taken_in_order_with_a_wait_after_them() {
-        let queue = Queue::new();
+        let queue = InvalidationQueue::new();
         let pages = Invalidate::Pages { iova: 0x1_2345_6000, order: 3 };
         let wait = queue.submit([pages, Invalidate::All].into_iter(), || unreachable!());
         assert!(!queue.reached(wait));
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_full_queue_waits_for_its_reader() {
-        let queue = Queue::new();
+        let queue = InvalidationQueue::new();
         let all = (0..2 * ENTRIES).map(|_| Invalidate::All);
         let mut helped = 0;
         queue.submit(all, || {

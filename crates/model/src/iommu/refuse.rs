@@ -24,17 +24,17 @@ pub enum Refuse {
 
 /// The state of a [`Refuse`]; it can be replaced at any time.
 #[derive(Debug)]
-pub(super) struct Refusal(Mutex<(Refuse, u32, Seed)>);
+pub(super) struct MapRefusals(Mutex<(Refuse, u32, Seed)>);
 
-impl Refusal {
-    pub(super) fn new(refuse: Refuse) -> Refusal {
+impl MapRefusals {
+    pub(super) fn new(refuse: Refuse) -> MapRefusals {
         let seed = if let Refuse::Chance { seed, .. } = refuse { seed } else { 0 };
-        Refusal(Mutex::new((refuse, 0, Seed::new(seed))))
+        MapRefusals(Mutex::new((refuse, 0, Seed::new(seed))))
     }
 
     pub(super) fn set(&self, refuse: Refuse) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) =
-            Refusal::new(refuse).0.into_inner().unwrap_or_else(PoisonError::into_inner);
+            MapRefusals::new(refuse).0.into_inner().unwrap_or_else(PoisonError::into_inner);
     }
 
     /// Whether the next mapping fails.
@@ -58,16 +58,16 @@ mod tests {
 
     #[test]
     fn every_third_is_every_third() {
-        let refusal = Refusal::new(Refuse::Every(3));
-        let got: Vec<_> = (0..7).map(|_| refusal.next()).collect();
+        let refusals = MapRefusals::new(Refuse::Every(3));
+        let got: Vec<_> = (0..7).map(|_| refusals.next()).collect();
         assert_eq!(got, [false, false, true, false, false, true, false]);
     }
 
     #[test]
     fn the_same_seed_refuses_the_same() {
         let run = |seed| {
-            let refusal = Refusal::new(Refuse::Chance { per_million: 300_000, seed });
-            (0..100).map(|_| refusal.next()).collect::<Vec<_>>()
+            let refusals = MapRefusals::new(Refuse::Chance { per_million: 300_000, seed });
+            (0..100).map(|_| refusals.next()).collect::<Vec<_>>()
         };
         assert_eq!(run(7), run(7));
         assert_ne!(run(7), run(8));

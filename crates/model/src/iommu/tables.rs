@@ -1,4 +1,5 @@
-//! Page tables: VT-d's second level (VT-d specification §9.8) with three levels, 39 bits of address.
+//! Page tables: VT-d's second level (VT-d specification §9.8) with three levels, 39 bits of
+//! address.
 //!
 //! ```text
 //!   iova  │ 38 … 30 │ 29 … 21 │ 20 … 12 │ 11 … 0 │
@@ -7,12 +8,12 @@
 //!   entry │ address 51:12 │ … PS 7 … │ W 1 │ R 0 │        R = W = 0: absent, the other bits are free
 //! ```
 //!
-//! The tables lie in one region. As on silicon, an entry holds an address in memory; a walk that would
-//! leave the region fails. The driver's side writes entries and the device's side reads them: 64-bit words
-//! that are stored atomically. A cleared entry keeps a mark, so that unmapped pages are distinct from those
-//! that were never mapped.
+//! The tables lie in one region. As on silicon, an entry holds an address in memory; a walk that
+//! would leave the region fails. The driver's side writes entries and the device's side reads them:
+//! 64-bit words that are stored atomically. A cleared entry keeps a mark, so that unmapped pages
+//! are distinct from those that were never mapped.
 
-use crate::memory::Place;
+use crate::memory::HostAddr;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -64,7 +65,7 @@ impl Tables {
     }
 
     fn root(&self) -> u64 {
-        Place::expose(self.region.base())
+        HostAddr::expose(self.region.base())
     }
 
     /// Entry `index` of the table at `table`; `None` if the table is outside the region.

@@ -1,10 +1,10 @@
 //! The state that both sides of the IOMMU share.
 
-use super::bounce::Bounces;
+use super::bounce::BounceBuffers;
 use super::engine::Engine;
-use super::queue::{Invalidate, Queue};
-use super::refuse::Refusal;
-use super::space::Space;
+use super::iova_alloc::IovaAllocator;
+use super::queue::{Invalidate, InvalidationQueue};
+use super::refuse::MapRefusals;
 use super::tables::{PAGE, Tables, WIDTH};
 use super::window::WindowCounts;
 use super::{Config, Fault};
@@ -17,6 +17,7 @@ use towpath_packet::Region;
 
 /// The counters of a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Counts {
     /// Regions and buffers mapped.
     pub maps: u64,
@@ -42,11 +43,11 @@ pub struct Counts {
 
 /// A persistent mapping.
 #[derive(Debug)]
-pub(super) struct Live {
+pub(super) struct Mapping {
     pub(super) len: u64,
     pub(super) buffer: u64,
     /// The bounce buffer.
-    pub(super) shadow: Option<Region>,
+    pub(super) bounce_buffer: Option<Region>,
 }
 
 pub(super) struct Unit {
@@ -54,18 +55,18 @@ pub(super) struct Unit {
     pub(super) bounce: bool,
     pub(super) limits: Limits,
     pub(super) tables: Tables,
-    pub(super) queue: Queue,
-    pub(super) bounces: Bounces,
-    pub(super) refusal: Refusal,
+    pub(super) queue: InvalidationQueue,
+    pub(super) bounces: BounceBuffers,
+    pub(super) refusals: MapRefusals,
     /// Read for every mapping, therefore separate.
     pub(super) refuses: AtomicBool,
     pub(super) violations: Arc<Violations>,
-    pub(super) space: Mutex<Space>,
-    pub(super) live: Mutex<BTreeMap<u64, Live>>,
+    pub(super) iovas: Mutex<IovaAllocator>,
+    pub(super) mappings: Mutex<BTreeMap<u64, Mapping>>,
     /// Regions from [`Dma::alloc`](towpath_bus::Dma::alloc): base and length.
     pub(super) coherent: Mutex<Vec<(u64, u64)>>,
     /// Strict: buffers that windows have mapped for writing, and their IOVAs.
-    pub(super) held: Mutex<HashMap<u64, u64>>,
+    pub(super) write_mapped: Mutex<HashMap<u64, u64>>,
     pub(super) windows: Mutex<Vec<Arc<WindowCounts>>>,
     /// The number of mappings; only maintained if it is limited.
     pub(super) mapped: AtomicU64,
@@ -75,7 +76,7 @@ pub(super) struct Unit {
     pub(super) refused: AtomicU64,
     pub(super) bounced: AtomicU64,
     /// Whether a thread of the device processes the queue.
-    served: AtomicBool,
+    threaded: AtomicBool,
     engine: Mutex<Engine>,
 }
 
@@ -89,26 +90,21 @@ impl Unit {
         if config.on && ranges.iter().any(|r| !whole.contains(r.start()) || !whole.contains(r.end())) {
             return Err(MapError::Refused("ranges: addresses of more than 39 bits can't be translated"));
         }
-        let limits = Limits {
-            iommu: config.on,
-            granule: PAGE as usize,
-            mappings: config.mappings,
-            locked: config.locked,
-            ranges: ranges.clone(),
-        };
+        let mut limits = Limits::new(config.on, PAGE as usize, ranges.clone());
+        (limits.mappings, limits.locked) = (config.mappings, config.locked);
         Ok(Unit {
             on: config.on,
             bounce: config.bounce,
             limits,
             tables: Tables::new()?,
-            queue: Queue::new(),
-            bounces: Bounces::default(),
-            refusal: Refusal::new(config.refuse),
+            queue: InvalidationQueue::new(),
+            bounces: BounceBuffers::default(),
+            refusals: MapRefusals::new(config.refuse),
             refuses: AtomicBool::new(config.refuse != super::Refuse::Never),
-            space: Mutex::new(Space::new(&ranges, 1 << 32)),
-            live: Mutex::default(),
+            iovas: Mutex::new(IovaAllocator::new(&ranges, 1 << 32)),
+            mappings: Mutex::default(),
             coherent: Mutex::default(),
-            held: Mutex::default(),
+            write_mapped: Mutex::default(),
             windows: Mutex::default(),
             mapped: AtomicU64::new(0),
             locked: AtomicU64::new(0),
@@ -116,7 +112,7 @@ impl Unit {
             unmaps: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             bounced: AtomicU64::new(0),
-            served: AtomicBool::new(false),
+            threaded: AtomicBool::new(false),
             engine: Mutex::new(Engine::new(violations.strict())),
             violations,
         })
@@ -133,8 +129,8 @@ impl Unit {
         self.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn set_served(&self, served: bool) {
-        self.served.store(served, Ordering::Release);
+    pub(super) fn set_threaded(&self, threaded: bool) {
+        self.threaded.store(threaded, Ordering::Release);
     }
 
     /// Submits invalidations and waits until the device uses none of the translations any more.
@@ -142,7 +138,7 @@ impl Unit {
         let wait = self.queue.submit(what, || self.process());
         let mut spins = 0;
         while !self.queue.reached(wait) {
-            if spins < SPINS && self.served.load(Ordering::Acquire) {
+            if spins < SPINS && self.threaded.load(Ordering::Acquire) {
                 spins += 1;
                 std::hint::spin_loop();
             } else {
@@ -163,8 +159,8 @@ impl Unit {
 
     /// Fails if an injected failure is due.
     #[inline]
-    pub(super) fn refuses(&self) -> Result<(), MapError> {
-        if self.refuses.load(Ordering::Relaxed) && self.refusal.next() {
+    pub(super) fn check_refusal(&self) -> Result<(), MapError> {
+        if self.refuses.load(Ordering::Relaxed) && self.refusals.next() {
             return Err(MapError::Refused("a fault was asked for"));
         }
         Ok(())

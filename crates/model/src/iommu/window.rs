@@ -8,7 +8,7 @@ use super::dma::permissions;
 use super::queue::Invalidate;
 use super::tables::{PAGE, cleared};
 use super::unit::Unit;
-use crate::memory::Place;
+use crate::memory::HostAddr;
 use crate::violation::Violation;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use towpath_bus::{Access, Iova, MapError, Window};
 use towpath_packet::{Backing, Region};
 
 /// The maximum of page-selective invalidations; more slots are covered by one full invalidation.
-const ONE_BY_ONE: usize = 64;
+const MAX_PAGE_INVALIDATIONS: usize = 64;
 
 /// The counters of a window, which only its owner writes.
 #[derive(Debug, Default)]
@@ -53,7 +53,7 @@ pub struct ModelWindow {
     slots: Box<[Slot]>,
     /// Unmapped since the last flush.
     pending: Vec<u32>,
-    shadow: Option<Region>,
+    bounce_buffer: Option<Region>,
 }
 
 impl ModelWindow {
@@ -65,20 +65,20 @@ impl ModelWindow {
         let order = ((bytes as u64 + PAGE - 2) / PAGE + 1).next_power_of_two().trailing_zeros();
         let len = (u64::from(slots.max(1)) << order) * PAGE;
         let range = || MapError::Range { len: len as usize };
-        let mut space = unit.space.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut iovas = unit.iovas.lock().unwrap_or_else(PoisonError::into_inner);
         // The tables belong to this window alone.
-        let base = space.take(len.next_multiple_of(1 << 21), 1 << 21, 0).ok_or_else(range)?;
+        let base = iovas.alloc(len.next_multiple_of(1 << 21), 1 << 21, 0).ok_or_else(range)?;
         let leaves: Option<Box<[u64]>> = (base..base + len).step_by(1 << 21).map(|at| unit.tables.leaf(at)).collect();
         let Some(leaves) = leaves else {
-            space.give_back(base);
+            iovas.free(base);
             return Err(range());
         };
-        drop(space);
-        let shadow = if unit.bounce { Some(Region::new(len as usize, Backing::Anonymous)?) } else { None };
+        drop(iovas);
+        let bounce_buffer = if unit.bounce { Some(Region::new(len as usize, Backing::Anonymous)?) } else { None };
         let counts = Arc::new(WindowCounts::default());
         unit.windows.lock().unwrap_or_else(PoisonError::into_inner).push(counts.clone());
         let slots = vec![Slot::default(); slots as usize].into();
-        Ok(ModelWindow { unit, counts, base, order, bytes, leaves, slots, pending: Vec::new(), shadow })
+        Ok(ModelWindow { unit, counts, base, order, bytes, leaves, slots, pending: Vec::new(), bounce_buffer })
     }
 
     #[inline]
@@ -93,16 +93,18 @@ impl ModelWindow {
 
     #[inline]
     fn try_map(&mut self, slot: u32, at: NonNull<u8>, len: usize, access: Access) -> Result<Iova, MapError> {
-        let buffer = Place::expose(at);
+        let buffer = HostAddr::expose(at);
         let offset = buffer & (PAGE - 1);
-        self.unit.refuses()?;
+        self.unit.check_refusal()?;
         if len == 0 || len > self.bytes || self.slots.get(slot as usize).is_none_or(|s| s.pages != 0) {
             return Err(MapError::Refused("the buffer is longer than the window's, or the slot is mapped"));
         }
         self.unit.count_mapping()?;
-        let memory = match &self.shadow {
+        let memory = match &self.bounce_buffer {
             None => buffer,
-            Some(shadow) => Place::expose(shadow.base()) + (u64::from(slot) << self.order) * PAGE + offset,
+            Some(bounce_buffer) => {
+                HostAddr::expose(bounce_buffer.base()) + (u64::from(slot) << self.order) * PAGE + offset
+            }
         };
         let pages = ((offset + len as u64 - 1) / PAGE + 1) as u32;
         let first = memory & !(PAGE - 1);
@@ -116,37 +118,37 @@ impl ModelWindow {
             *state = Slot { pages, buffer };
         }
         let iova = self.iova(slot) + offset;
-        if self.shadow.is_some() || self.unit.violations.strict() {
-            self.note(iova, buffer, memory, len, access);
+        if self.bounce_buffer.is_some() || self.unit.violations.strict() {
+            self.record_mapping(iova, buffer, memory, len, access);
         }
         Iova::new(iova).ok_or(MapError::Range { len })
     }
 
     #[cold]
-    fn note(&self, iova: u64, buffer: u64, memory: u64, len: usize, access: Access) {
-        if self.shadow.is_some() {
+    fn record_mapping(&self, iova: u64, buffer: u64, memory: u64, len: usize, access: Access) {
+        if self.bounce_buffer.is_some() {
             // SAFETY: the buffer stays in place until the slot is unmapped, which removes the
             // entry; the bounce buffer lives as long as the window.
             unsafe { self.unit.bounces.add(iova, len as u64, buffer, memory) };
         }
         if self.unit.violations.strict() && access != Access::Read {
-            let mut held = self.unit.held.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(before) = held.insert(buffer, iova) {
+            let mut write_mapped = self.unit.write_mapped.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(before) = write_mapped.insert(buffer, iova) {
                 self.unit.violations.report(Violation::ReturnedWhileMapped { iova: before, again: iova });
             }
         }
     }
 
     #[cold]
-    fn forget(&self, first_page: u64, state: Slot) {
+    fn remove_mapping(&self, first_page: u64, state: Slot) {
         let iova = first_page + (state.buffer & (PAGE - 1));
         self.unit.bounces.remove(iova);
         if self.unit.violations.strict() {
-            let mut held = self.unit.held.lock().unwrap_or_else(PoisonError::into_inner);
-            if held.get(&state.buffer) == Some(&iova) {
-                held.remove(&state.buffer);
+            let mut write_mapped = self.unit.write_mapped.lock().unwrap_or_else(PoisonError::into_inner);
+            if write_mapped.get(&state.buffer) == Some(&iova) {
+                write_mapped.remove(&state.buffer);
             }
-            drop(held);
+            drop(write_mapped);
             if let Some(page) = self.unit.engine().owned(first_page, u64::from(state.pages) * PAGE) {
                 self.unit.violations.report(Violation::UnmappedWhileOwned { iova: page });
             }
@@ -173,8 +175,8 @@ impl Window for ModelWindow {
             Some(state) if state.pages != 0 => std::mem::take(state),
             _ => return Err(MapError::Refused("the slot is not mapped")),
         };
-        if self.shadow.is_some() || self.unit.violations.strict() {
-            self.forget(self.iova(slot), state);
+        if self.bounce_buffer.is_some() || self.unit.violations.strict() {
+            self.remove_mapping(self.iova(slot), state);
         }
         for page in 0..state.pages {
             if let Some(entry) = self.entry(slot, page) {
@@ -192,7 +194,7 @@ impl Window for ModelWindow {
         if self.pending.is_empty() {
             return Ok(());
         }
-        if self.pending.len() > ONE_BY_ONE {
+        if self.pending.len() > MAX_PAGE_INVALIDATIONS {
             self.unit.invalidate([Invalidate::All].into_iter());
         } else {
             let (base, order) = (self.base, self.order);
@@ -214,7 +216,7 @@ impl Drop for ModelWindow {
             let _ = self.unmap(slot);
         }
         let _ = self.flush();
-        self.unit.space.lock().unwrap_or_else(PoisonError::into_inner).give_back(self.base);
+        self.unit.iovas.lock().unwrap_or_else(PoisonError::into_inner).free(self.base);
     }
 }
 

@@ -7,23 +7,24 @@
 //!
 //! A frame from one end wakes a device that sleeps at the other.
 
-use super::{Bell, Wire};
+use super::Wire;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use towpath_packet::spsc::{Consumer, Producer, ring};
+use towpath_sys::EventFd;
 
 /// The sleep state of the receiver at one end.
 #[derive(Debug)]
-struct Sleeper {
+struct SleepState {
     asleep: AtomicBool,
     /// `None` if the system has no descriptor left: the receiver polls then.
-    bell: Option<Bell>,
+    wakeup: Option<EventFd>,
 }
 
-impl Sleeper {
-    fn new() -> Arc<Sleeper> {
-        Arc::new(Sleeper { asleep: AtomicBool::new(false), bell: Bell::new().ok() })
+impl SleepState {
+    fn new() -> Arc<SleepState> {
+        Arc::new(SleepState { asleep: AtomicBool::new(false), wakeup: EventFd::new().ok() })
     }
 }
 
@@ -35,8 +36,8 @@ pub struct Plug {
     into: Consumer<Vec<u8>>,
     in_empties: Producer<Vec<u8>>,
     carrier: Arc<AtomicBool>,
-    us: Arc<Sleeper>,
-    peer: Arc<Sleeper>,
+    local: Arc<SleepState>,
+    peer: Arc<SleepState>,
 }
 
 /// A cable with room for `frames` frames in each direction, rounded up to a power of two.
@@ -45,17 +46,17 @@ pub fn cable(frames: usize) -> (Plug, Plug) {
     let ((a_out, b_in), (b_empty_out, a_empties)) = (ring(frames), ring(frames));
     let ((b_out, a_in), (a_empty_out, b_empties)) = (ring(frames), ring(frames));
     let carrier = Arc::new(AtomicBool::new(true));
-    let (us, peer) = (Sleeper::new(), Sleeper::new());
+    let (local, peer) = (SleepState::new(), SleepState::new());
     let b = Plug {
         out: b_out,
         out_empties: b_empties,
         into: b_in,
         in_empties: b_empty_out,
         carrier: carrier.clone(),
-        us: peer.clone(),
-        peer: us.clone(),
+        local: peer.clone(),
+        peer: local.clone(),
     };
-    let a = Plug { out: a_out, out_empties: a_empties, into: a_in, in_empties: a_empty_out, carrier, us, peer };
+    let a = Plug { out: a_out, out_empties: a_empties, into: a_in, in_empties: a_empty_out, carrier, local, peer };
     (a, b)
 }
 
@@ -91,9 +92,9 @@ impl Wire for Plug {
         fence(Ordering::SeqCst);
         if self.peer.asleep.load(Ordering::Relaxed)
             && self.peer.asleep.swap(false, Ordering::Relaxed)
-            && let Some(bell) = &self.peer.bell
+            && let Some(wakeup) = &self.peer.wakeup
         {
-            bell.ring();
+            wakeup.signal();
         }
         sent
     }
@@ -111,17 +112,19 @@ impl Wire for Plug {
     }
 
     fn wake(&mut self) -> Option<RawFd> {
-        let bell = self.us.bell.as_ref()?;
-        bell.take();
-        self.us.asleep.store(true, Ordering::Relaxed);
+        let wakeup = self.local.wakeup.as_ref()?;
+        wakeup.clear();
+        self.local.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        Some(bell.fd())
+        Some(wakeup.fd())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::BorrowedFd;
+    use towpath_sys::poll::is_readable;
 
     #[test]
     fn each_end_receives_what_the_other_sent() {
@@ -149,17 +152,14 @@ mod tests {
 
     #[test]
     fn a_receiver_about_to_sleep_is_woken_by_the_next_frame() {
-        let readable = |fd| {
-            let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-            // SAFETY: the pointer is to one entry that lives across the call.
-            unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
-        };
+        // SAFETY: the descriptor belongs to a cable that outlives the call.
+        let readable = |fd| is_readable(unsafe { BorrowedFd::borrow_raw(fd) });
         let (mut a, mut b) = cable(4);
         assert!(a.send(b"before"));
         let fd = b.wake().unwrap();
         assert!(!readable(fd));
         assert!(a.send(b"after") && readable(fd));
-        assert!(b.wake().is_some_and(|fd| !readable(fd)), "quiet again");
+        assert!(b.wake().is_some_and(|fd| !readable(fd)), "cleared by wake");
     }
 
     #[test]

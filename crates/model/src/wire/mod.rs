@@ -11,15 +11,14 @@
 //! ```
 
 mod cable;
-mod looped;
-mod packets;
+mod fd;
+mod loopback;
 
 pub use cable::{Plug, cable};
-pub use looped::Loop;
-pub use packets::Packets;
+pub use fd::FdWire;
+pub use loopback::Loopback;
 
-use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::RawFd;
 
 /// The longest frame of a wire, without FCS.
 pub const MAX_FRAME: usize = 16 << 10;
@@ -42,40 +41,6 @@ pub trait Wire: Send + 'static {
     /// is about to sleep calls this, then [`receive`](Wire::receive) once more before it sleeps.
     fn wake(&mut self) -> Option<RawFd> {
         None
-    }
-}
-
-/// An event descriptor: rung by one side, waited for by the other.
-#[derive(Debug)]
-pub(crate) struct Bell(OwnedFd);
-
-impl Bell {
-    pub(crate) fn new() -> io::Result<Bell> {
-        // SAFETY: eventfd takes no pointer.
-        let raw = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if raw < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the kernel just returned this descriptor and nobody else has it.
-        Ok(Bell(unsafe { OwnedFd::from_raw_fd(raw) }))
-    }
-
-    pub(crate) fn ring(&self) {
-        let one = 1u64.to_ne_bytes();
-        // SAFETY: the pointer is to eight bytes that live across the call. It fails only when 2^64 - 1 rings wait.
-        unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), one.len()) };
-    }
-
-    /// How often it was rung since it was last asked; it is quiet then.
-    pub(crate) fn take(&self) -> u64 {
-        let mut count = [0; 8];
-        // SAFETY: the pointer is to eight bytes that live across the call and are exclusively ours.
-        let n = unsafe { libc::read(self.0.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
-        if n == 8 { u64::from_ne_bytes(count) } else { 0 }
-    }
-
-    pub(crate) fn fd(&self) -> RawFd {
-        self.0.as_raw_fd()
     }
 }
 

@@ -1,7 +1,7 @@
 //! The device with a thread.
 
 use super::*;
-use crate::wire::Loop;
+use crate::wire::Loopback;
 use std::time::{Duration, Instant};
 
 fn threaded() -> Config {
@@ -65,7 +65,7 @@ fn a_flush_returns_while_the_thread_sleeps() {
 #[test]
 fn dropping_the_bus_ends_the_thread_during_traffic() {
     for _ in 0..20 {
-        let bus = launch(threaded(), Loop::default()).unwrap();
+        let bus = launch(threaded(), Loopback::default()).unwrap();
         bus.set_master(true);
         let bar = bus.bar(0, BAR_LEN).unwrap();
         bar.w32(RCTL, RCTL_EN | RCTL_UPE);

@@ -8,12 +8,12 @@ const CAPACITY: usize = 1024;
 
 /// Frames are received in the order in which they were sent.
 #[derive(Debug, Default)]
-pub struct Loop {
+pub struct Loopback {
     frames: VecDeque<Vec<u8>>,
     spare: Vec<Vec<u8>>,
 }
 
-impl Wire for Loop {
+impl Wire for Loopback {
     fn send(&mut self, frame: &[u8]) -> bool {
         if self.frames.len() >= CAPACITY {
             return false;
@@ -38,7 +38,7 @@ mod tests {
 
     #[test]
     fn frames_return_in_order() {
-        let mut wire = Loop::default();
+        let mut wire = Loopback::default();
         assert!(wire.send(b"one") && wire.send(b"two"));
         let mut frame = Vec::new();
         assert!(wire.receive(&mut frame));
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn a_full_loop_refuses() {
-        let mut wire = Loop::default();
+        let mut wire = Loopback::default();
         let sent = (0..).take_while(|_| wire.send(b"x")).count();
         assert_eq!(sent, CAPACITY);
         assert!(wire.receive(&mut Vec::new()) && wire.send(b"x"));

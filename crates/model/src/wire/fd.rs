@@ -8,24 +8,24 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 /// Frames over a descriptor, which is set to non-blocking. A TAP must have neither a packet
 /// information header (`IFF_NO_PI`) nor a virtio-net header.
 #[derive(Debug)]
-pub struct Packets {
+pub struct FdWire {
     fd: OwnedFd,
     lost: u64,
 }
 
-impl Packets {
+impl FdWire {
     /// A wire over `fd`.
     ///
     /// # Errors
     /// The error of `fcntl(2)`.
-    pub fn new(fd: OwnedFd) -> io::Result<Packets> {
+    pub fn new(fd: OwnedFd) -> io::Result<FdWire> {
         // SAFETY: fcntl with F_GETFL takes no pointer.
         let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
         // SAFETY: nor does fcntl with F_SETFL.
         if flags < 0 || unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) } < 0 {
             return Err(io::Error::last_os_error());
         }
-        Ok(Packets { fd, lost: 0 })
+        Ok(FdWire { fd, lost: 0 })
     }
 
     /// Frames that were lost because the other side refused them: too long, or the interface is
@@ -35,7 +35,7 @@ impl Packets {
     }
 }
 
-impl Wire for Packets {
+impl Wire for FdWire {
     fn send(&mut self, frame: &[u8]) -> bool {
         // SAFETY: pointer and length are those of a slice that outlives the call.
         let n = unsafe { libc::write(self.fd.as_raw_fd(), frame.as_ptr().cast(), frame.len()) };
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn one_frame_is_one_message_and_nothing_blocks() {
         let (a, b) = pair();
-        let (mut a, mut b) = (Packets::new(a).unwrap(), Packets::new(b).unwrap());
+        let (mut a, mut b) = (FdWire::new(a).unwrap(), FdWire::new(b).unwrap());
         let mut frame = Vec::new();
         assert!(!b.receive(&mut frame));
         assert!(a.send(&[1; 60]) && a.send(&[2; 9000]));
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn a_full_descriptor_refuses_and_a_closed_one_counts_lost_frames() {
         let (a, b) = pair();
-        let mut a = Packets::new(a).unwrap();
+        let mut a = FdWire::new(a).unwrap();
         assert!((0..100_000).any(|_| !a.send(&[0; 1500])), "it fills up");
         assert_eq!(a.lost(), 0);
         drop(b);

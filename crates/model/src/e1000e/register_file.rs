@@ -22,14 +22,14 @@ const RESET: [(usize, u32); 14] = [
 ];
 
 /// All registers of BAR 0.
-pub(crate) struct Registers {
+pub(crate) struct RegisterFile {
     words: Box<[AtomicU32]>,
 }
 
-impl Registers {
-    pub(crate) fn new(mac: [u8; 6]) -> Registers {
+impl RegisterFile {
+    pub(crate) fn new(mac: [u8; 6]) -> RegisterFile {
         let words = (0..BAR_LEN / 4).map(|_| AtomicU32::new(0)).collect();
-        let registers = Registers { words };
+        let registers = RegisterFile { words };
         registers.reset(mac);
         registers
     }
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_reset_restores_all_but_the_split_of_the_packet_buffer() {
-        let registers = Registers::new([2, 0, 0, 0, 0, 1]);
+        let registers = RegisterFile::new([2, 0, 0, 0, 0, 1]);
         for at in [RCTL, PBA, RAL, TIPG, MTA + 4] {
             registers.set(at, 0x0012_3450);
         }

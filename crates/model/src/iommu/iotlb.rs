@@ -39,21 +39,21 @@ impl Array {
 }
 
 #[derive(Debug)]
-pub(super) struct Tlb {
+pub(super) struct Iotlb {
     small: Array,
     large: Array,
     epoch: u64,
 }
 
-impl Tlb {
-    pub(super) fn new() -> Tlb {
+impl Iotlb {
+    pub(super) fn new() -> Iotlb {
         // Entries that were never filled have epoch 0.
-        Tlb { small: Array::new(12), large: Array::new(21), epoch: 1 }
+        Iotlb { small: Array::new(12), large: Array::new(21), epoch: 1 }
     }
 
     /// Looks up an IOVA: the address in memory, and the permissions.
     #[inline]
-    pub(super) fn look_up(&mut self, iova: u64) -> Option<(u64, u64)> {
+    pub(super) fn lookup(&mut self, iova: u64) -> Option<(u64, u64)> {
         let epoch = self.epoch;
         for array in [&mut self.small, &mut self.large] {
             if !array.used {
@@ -114,52 +114,52 @@ mod tests {
 
     #[test]
     fn an_entry_is_found_until_it_is_invalidated() {
-        let mut tlb = Tlb::new();
+        let mut tlb = Iotlb::new();
         tlb.insert(0x5123, 0x9000, 12, READ);
-        assert_eq!(tlb.look_up(0x5fff), Some((0x9fff, READ)));
+        assert_eq!(tlb.lookup(0x5fff), Some((0x9fff, READ)));
         tlb.invalidate(0x6000, 4096);
-        assert!(tlb.look_up(0x5000).is_some());
+        assert!(tlb.lookup(0x5000).is_some());
         tlb.invalidate(0x4000, 0x2000);
-        assert_eq!(tlb.look_up(0x5000), None);
+        assert_eq!(tlb.lookup(0x5000), None);
     }
 
     #[test]
     fn a_large_page_is_found_by_any_address_in_it_and_invalidated_by_any_range_that_touches_it() {
-        let mut tlb = Tlb::new();
+        let mut tlb = Iotlb::new();
         tlb.insert((1 << 30) + (5 << 21) + 77, 3 << 30, 30, WRITE);
-        assert_eq!(tlb.look_up((1 << 30) + (5 << 21) + 4096), Some(((3 << 30) + (5 << 21) + 4096, WRITE)));
+        assert_eq!(tlb.lookup((1 << 30) + (5 << 21) + 4096), Some(((3 << 30) + (5 << 21) + 4096, WRITE)));
         tlb.invalidate((1 << 30) + (5 << 21) + 8192, 4096);
-        assert_eq!(tlb.look_up((1 << 30) + (5 << 21)), None);
+        assert_eq!(tlb.lookup((1 << 30) + (5 << 21)), None);
     }
 
     #[test]
     fn clearing_invalidates_everything() {
-        let mut tlb = Tlb::new();
+        let mut tlb = Iotlb::new();
         tlb.insert(0x5000, 0x9000, 12, READ);
         tlb.insert(1 << 21, 1 << 22, 21, READ);
         tlb.clear();
-        assert_eq!((tlb.look_up(0x5000), tlb.look_up(1 << 21)), (None, None));
+        assert_eq!((tlb.lookup(0x5000), tlb.lookup(1 << 21)), (None, None));
     }
 
     #[test]
     fn a_range_larger_than_the_cache_is_invalidated_too() {
-        let mut tlb = Tlb::new();
+        let mut tlb = Iotlb::new();
         tlb.insert(0x5000, 0x9000, 12, READ);
         tlb.invalidate(0, 1 << 38);
-        assert_eq!(tlb.look_up(0x5000), None);
+        assert_eq!(tlb.lookup(0x5000), None);
     }
 
     proptest! {
         /// It may lose entries, but never return one that was not inserted.
         #[test]
         fn it_agrees_with_a_map_in_all_entries_that_it_returns(ops in prop::collection::vec((0u64..3000, 0u64..4), 1..4000)) {
-            let mut tlb = Tlb::new();
+            let mut tlb = Iotlb::new();
             let mut oracle = std::collections::HashMap::new();
             for (n, (page, op)) in ops.into_iter().enumerate() {
                 match op {
                     0 => { tlb.invalidate(page << 12, 4096); oracle.remove(&page); }
                     1 => { let to = (n as u64 + 1) << 12; tlb.insert(page << 12, to, 12, READ); oracle.insert(page, to); }
-                    _ => if let Some((at, _)) = tlb.look_up(page << 12) { prop_assert_eq!(Some(&at), oracle.get(&page)); }
+                    _ => if let Some((at, _)) = tlb.lookup(page << 12) { prop_assert_eq!(Some(&at), oracle.get(&page)); }
                 }
             }
         }
