@@ -2,7 +2,7 @@
 //! driver.
 //!
 //! ```text
-//! vfio_proof BDF [CLAIM…]        prints ok for each claim, or fails at the first that does not hold
+//! vfio_proof BDF [CLAIM…]     prints ok for each claim, or fails at the first that does not hold
 //! ```
 //!
 //! The function must be bound to `vfio-pci` (`towpath bind BDF`) and not be in use: it is reset,
@@ -305,14 +305,14 @@ fn one_mapping_costs(bus: &VfioBus) -> Proof {
     let domain = domain(bus, &pool, DmaPolicy::PerBuffer { flush: Flush::Strict })?;
     for burst in [1, 8, 32] {
         let mut mapper = DmaMapper::new(&domain, 64, pool.chunk())?;
-        let mut lent = Vec::new();
+        let mut posted = Vec::new();
         for _ in 0..burst {
-            lent.push(InFlight::<FromDevice>::post(cache.alloc().ok_or("no buffer")?).map_err(|_| "no room")?);
+            posted.push(InFlight::<FromDevice>::post(cache.alloc().ok_or("no buffer")?).map_err(|_| "no room")?);
         }
         let (begun, rounds) = (Instant::now(), 512 / burst);
         for _ in 0..rounds {
             let mut mapped = Vec::with_capacity(burst);
-            for room in &lent {
+            for room in &posted {
                 mapped.push(mapper.map_from_device(room)?);
             }
             for mapped in mapped {
@@ -322,7 +322,7 @@ fn one_mapping_costs(bus: &VfioBus) -> Proof {
         }
         let each = begun.elapsed().as_nanos() / (rounds * burst) as u128;
         println!("map + unmap of one buffer, one sync per {burst}: {each} ns");
-        for room in lent {
+        for room in posted {
             drop(room.complete(0));
         }
     }

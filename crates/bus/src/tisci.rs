@@ -2,7 +2,7 @@
 //! threads.
 //!
 //! ```text
-//!   driver ── Tisci ──► system firmware ──► configuration space of rings and channels (firmware only)
+//!   driver ── Tisci ──► system firmware ──► configuration of rings and channels (firmware only)
 //!   driver ── Mmio ───────────────────────► real-time registers of the granted resources
 //! ```
 //!

@@ -6,21 +6,21 @@
 //! |---|---|
 //! | [`e1000e`] | the Intel 82574L, by its datasheet |
 //! | [`cpsw`] | TI's CPSW switch with both of its DMA engines |
-//! | [`iommu`] | an IOMMU: page tables in memory, and an IOTLB that keeps what was not invalidated |
+//! | [`iommu`] | an IOMMU: page tables in memory, and an IOTLB that keeps stale translations |
 //! | [`wire`] | the network at a device's far end: loopback, cable, file descriptor |
 //! | `violation` | [`Violation`]: a rule that a driver broke, found by a strict model |
 //! | `memory` | access to memory on behalf of a device |
 //! | `seed` | reproducible random numbers |
 //!
 //! ```text
-//!   driver ── ModelBus ──┬── registers ──► e1000e ──► Wire        loopback, cable, packet descriptor
+//!   driver ── ModelBus ──┬── registers ──► e1000e ──► Wire      loopback, cable, descriptor
 //!                        ├── Dma, Window ──► page tables, invalidation queue
 //!                        └── Irq ◄─────────── one eventfd per vector       │
-//!                                          e1000e ── every access ──► iommu ┘ ──► memory of this process
+//!                                          e1000e ── every access ──► iommu ┘ ──► memory
 //! ```
 //!
 //! A device is either *stepped* by the caller, one unit of work at a time in an order that a seed
-//! determines, or has a thread of its own. Both execute the same code.
+//! determines, or has a thread. Both execute the same code.
 //!
 //! `unsafe` is confined to `memory` (access to memory on behalf of a device), the functions that
 //! the bus traits declare unsafe, and system calls on descriptors.

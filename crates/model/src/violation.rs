@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[non_exhaustive]
 pub enum Violation {
     /// The tail was set to an index outside the ring.
-    #[error("{ring}: tail {tail} is beyond a ring of {len} descriptors")]
-    TailBeyondRing {
+    #[error("{ring}: tail {tail} is outside a ring of {len} descriptors")]
+    TailOutsideRing {
         /// The ring.
         ring: Ring,
         /// The written value.

@@ -23,7 +23,7 @@ pub(super) fn attach(name: &str, socket: &Path, memory: Option<&Path>) -> Result
     let device = |what: String| BusError::Device { device: name.to_owned(), what };
     let hint = Some("start QEMU with -qtest unix:SOCKET,server=on,wait=off");
     let stream = connect(socket).map_err(os(name, "connecting", hint))?;
-    let peer = peer(stream.as_fd()).map_err(os(name, "asking who listens (SO_PEERCRED)", None))?;
+    let peer = peer(stream.as_fd()).map_err(os(name, "SO_PEERCRED", None))?;
     let channel = Channel::new(stream, START).map_err(os(name, "setting up the socket", None))?;
     let busy = |why| device(format!("{why} (only one program at a time can be connected to its socket)"));
     channel.handshake().map_err(busy)?;

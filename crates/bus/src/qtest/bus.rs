@@ -170,12 +170,12 @@ impl Bus for QtestBus {
     /// polled ([`Irq::take`](crate::Irq::take)).
     fn irqs(&self, count: u16) -> Result<Vec<QtestIrq>, BusError> {
         let mut messages = self.messages();
-        irq::disable(self);
+        irq::disable(self, self.capability(irq::MSI_X));
         *messages = None;
         if count == 0 {
             return Ok(Vec::new());
         }
-        let (set_up, irqs) = irq::enable(self, count)?;
+        let (set_up, irqs) = irq::enable(self, self.capability(irq::MSI_X), count)?;
         *messages = Some(set_up);
         Ok(irqs)
     }
@@ -222,7 +222,7 @@ impl Pci for QtestBus {
 
 impl Drop for QtestBus {
     fn drop(&mut self) {
-        irq::disable(self);
+        irq::disable(self, self.capability(irq::MSI_X));
         self.config_w32(COMMAND, 0);
         // Writes are posted. The read waits until the device has no access to memory.
         let _ = self.config_r32(COMMAND);

@@ -191,16 +191,16 @@ mod tests {
 
     /// A channel to a thread that answers each line with the result of `f`.
     fn answered(f: impl Fn(&str) -> String + Send + 'static) -> Channel {
-        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (local, remote) = UnixStream::pair().unwrap();
         std::thread::spawn(move || {
-            let mut to = theirs.try_clone().unwrap();
-            for line in BufReader::new(theirs).lines().map_while(Result::ok) {
+            let mut to = remote.try_clone().unwrap();
+            for line in BufReader::new(remote).lines().map_while(Result::ok) {
                 if to.write_all(f(&line).as_bytes()).is_err() {
                     return;
                 }
             }
         });
-        Channel::new(ours, Duration::from_millis(200)).unwrap()
+        Channel::new(local, Duration::from_millis(200)).unwrap()
     }
 
     #[test]
@@ -233,9 +233,9 @@ mod tests {
 
     #[test]
     fn a_closed_connection_fails_posted_commands_too() {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        let channel = Channel::new(ours, Duration::from_secs(1)).unwrap();
-        drop(theirs);
+        let (local, remote) = UnixStream::pair().unwrap();
+        let channel = Channel::new(local, Duration::from_secs(1)).unwrap();
+        drop(remote);
         channel.post(format_args!("write"));
         assert!(channel.gone().unwrap().contains("takes no commands"), "{:?}", channel.gone());
         assert!(channel.handshake().is_err());

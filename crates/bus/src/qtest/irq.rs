@@ -3,9 +3,8 @@
 //! An MSI-X message is a write of 32 bits to an address (PCI 3.0 §6.8.2). The machine's CPU handles
 //! no interrupts, so the address is a word of memory that is mapped for the device like any other.
 
-use super::bus::QtestBus;
 use super::dma::QtestDma;
-use crate::bus::{Bus, BusError, Irq, Pci};
+use crate::bus::{BusError, Irq, Pci};
 use crate::dma::{Access, Dma, Iova};
 use crate::mmio::Mmio;
 use std::os::fd::RawFd;
@@ -13,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use towpath_packet::Region;
 
-const MSI_X: u8 = 0x11;
+pub(super) const MSI_X: u8 = 0x11;
 /// Message Control, in the upper half of the capability's first word.
 const ENABLE: u32 = 1 << 31;
 const MASK_ALL: u32 = 1 << 30;
@@ -56,11 +55,15 @@ impl Drop for MsixPage {
     }
 }
 
-/// Enables vectors 0 to `count - 1`.
-pub(super) fn enable(bus: &QtestBus, count: u16) -> Result<(MsixPage, Vec<QtestIrq>), BusError> {
+/// Enables vectors 0 to `count - 1` by the MSI-X capability at offset `capability`.
+pub(super) fn enable(
+    bus: &impl Pci<Dma = QtestDma>,
+    capability: Option<u16>,
+    count: u16,
+) -> Result<(MsixPage, Vec<QtestIrq>), BusError> {
     let device = |what: String| BusError::Device { device: bus.name().to_owned(), what };
     let map = |source| BusError::Map { device: bus.name().to_owned(), source };
-    let at = bus.capability(MSI_X).ok_or_else(|| device("has no MSI-X".to_owned()))?;
+    let at = capability.ok_or_else(|| device("has no MSI-X".to_owned()))?;
     let control = bus.config_r32(at);
     let vectors = (control >> 16 & 0x7ff) as u16 + 1;
     if count > vectors.min((PAGE / 4) as u16) {
@@ -88,8 +91,8 @@ pub(super) fn enable(bus: &QtestBus, count: u16) -> Result<(MsixPage, Vec<QtestI
 }
 
 /// Disables MSI-X. No message arrives after the return.
-pub(super) fn disable(bus: &QtestBus) {
-    if let Some(at) = bus.capability(MSI_X) {
+pub(super) fn disable(bus: &impl Pci, capability: Option<u16>) {
+    if let Some(at) = capability {
         let control = bus.config_r32(at);
         bus.config_w32(at, control & 0xffff_0000 & !ENABLE);
         let _ = bus.config_r32(at);

@@ -138,14 +138,14 @@ impl Machine {
         self.check()?;
         let memfd = memory(self.memory)?;
         let firmware = firmware().map_err(os(NAME, "a file for the firmware", None))?;
-        let (ours, theirs) = UnixStream::pair().map_err(os(NAME, "socketpair", None))?;
-        let theirs = OwnedFd::from(theirs);
+        let (local, remote) = UnixStream::pair().map_err(os(NAME, "socketpair", None))?;
+        let remote = OwnedFd::from(remote);
         let ram = memfd.try_clone().and_then(Ram::new).map_err(os(NAME, "examining the memory", None))?;
-        let (command, mut inherit) = self.command(&memfd, &firmware, &theirs);
-        inherit.extend([memfd, firmware, theirs]);
+        let (command, mut inherit) = self.command(&memfd, &firmware, &remote);
+        inherit.extend([memfd, firmware, remote]);
         let hint = Some("apt-get install qemu-system-x86");
         let mut process = Process::start(command, inherit).map_err(os(NAME, format!("starting {PROGRAM}"), hint))?;
-        let channel = Channel::new(ours, START).map_err(os(NAME, "setting up the socket", None))?;
+        let channel = Channel::new(local, START).map_err(os(NAME, "setting up the socket", None))?;
         if let Err(why) = channel.handshake() {
             process.end();
             let errors = process.errors();

@@ -1,12 +1,12 @@
 //! QEMU's devices without a guest, over its [qtest] socket.
 //!
 //! ```text
-//!   driver ── QtestBus ──► Channel ── "writel 0xe0083818 0x20" ──► QEMU: q35, CPU halted
-//!                │                                                  │ e1000e ── netdev ── Cable, TAP, hub
-//!                ├── Registers  (counted)                           │
-//!                ├── QtestDma ── AddressSpace ── Unit ◄─ registers ─┤ intel-iommu, optional
-//!                │      └── Ram: memfd ◄──── shared memory ───────► │
-//!                └── QtestIrq: words in that memory
+//! driver ── QtestBus ──► Channel ── "writel 0xe0083818 0x20" ──► QEMU: q35, CPU halted
+//!              │                                                  │ e1000e ── netdev ── Cable, TAP
+//!              ├── Registers  (counted)                           │
+//!              ├── QtestDma ── AddressSpace ── Unit ◄─ registers ─┤ intel-iommu, optional
+//!              │      └── Ram: memfd ◄──── shared memory ───────► │
+//!              └── QtestIrq: words in that memory
 //! ```
 //!
 //! | file | holds |

@@ -39,13 +39,13 @@ impl Netdev {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the kernel just returned both descriptors, which have no other owner.
-        let [ours, theirs] = ends.map(|raw| unsafe { OwnedFd::from_raw_fd(raw) });
+        let [far, near] = ends.map(|raw| unsafe { OwnedFd::from_raw_fd(raw) });
         // The largest buffer that an unprivileged user may have: the kernel clamps the value
         // without an error.
-        set(&ours, libc::SO_SNDBUF, &LENGTH)?;
-        set(&theirs, libc::SO_SNDBUF, &LENGTH)?;
-        set(&ours, libc::SO_SNDTIMEO, &libc::timeval { tv_sec: TIMEOUT.as_secs() as libc::time_t, tv_usec: 0 })?;
-        Ok((Netdev::Frames(theirs), Cable(ours)))
+        set(&far, libc::SO_SNDBUF, &LENGTH)?;
+        set(&near, libc::SO_SNDBUF, &LENGTH)?;
+        set(&far, libc::SO_SNDTIMEO, &libc::timeval { tv_sec: TIMEOUT.as_secs() as libc::time_t, tv_usec: 0 })?;
+        Ok((Netdev::Frames(near), Cable(far)))
     }
 
     /// QEMU's `-netdev` option, and the descriptor that it inherits.

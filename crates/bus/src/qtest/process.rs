@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 /// The kernel kills it if this process dies first (`PR_SET_PDEATHSIG`). That signal is bound to the
 /// *thread* that started the child, so a dedicated thread starts it and stays until it is reaped.
 pub(super) struct Process {
-    /// Dropping it tells the thread to kill the child.
+    /// Dropping it makes the thread kill the child.
     stop: Option<mpsc::Sender<()>>,
     keeper: Option<JoinHandle<()>>,
     id: u32,

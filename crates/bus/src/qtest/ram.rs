@@ -1,9 +1,12 @@
 //! The machine's memory, shared with QEMU.
 //!
 //! ```text
-//!   memfd   0 ──── 1 MiB ──────────────────────────── len       offset = guest-physical address, up to 2 GiB
-//!           │ holes │ Region │ free │ Region │ free ...          each Region is a mapping in this process
+//!   memfd   0 ──── 1 MiB ──────────────────────────── len
+//!           │ holes │ Region │ free │ Region │ free ...
 //! ```
+//!
+//! An offset in the file is a guest-physical address, up to 2 GiB. Each [`Region`] is a mapping in
+//! this process.
 //!
 //! The kernel is the only record of allocations: a range is in use while a mapping of this process
 //! covers it (`/proc/self/maps`). A [`Region`] that is dropped is therefore free again. One that
@@ -195,13 +198,13 @@ mod tests {
     #[test]
     fn other_memory_and_more_than_one_region_are_foreign() {
         let ram = ram(2 << 20);
-        let ours = ram.alloc(8192).unwrap();
+        let region = ram.alloc(8192).unwrap();
         let other = Region::new(4096, Backing::Memfd).unwrap();
         assert!(matches!(ram.locate(other.base(), 4096), Err(MapError::Foreign)));
-        assert!(matches!(ram.locate(ours.base(), 64 << 20), Err(MapError::Foreign)));
-        let base = ours.base();
-        drop(ours);
-        assert!(matches!(ram.locate(base, 4096), Err(MapError::Foreign)), "an address that was ours once");
+        assert!(matches!(ram.locate(region.base(), 64 << 20), Err(MapError::Foreign)));
+        let base = region.base();
+        drop(region);
+        assert!(matches!(ram.locate(base, 4096), Err(MapError::Foreign)), "an address of a freed region");
         assert!(ram.alloc(0).is_err() && ram.alloc(usize::MAX).is_err());
     }
 }

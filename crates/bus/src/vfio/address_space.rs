@@ -1,7 +1,7 @@
 //! A device's address space: the container of its group, or an IOAS of iommufd.
 //!
 //! ```text
-//!   group        /dev/vfio/vfio ◄── /dev/vfio/N ◄── device          one container per group, type 1 v2
+//!   group        /dev/vfio/vfio ◄── /dev/vfio/N ◄── device      one container per group, type 1 v2
 //!   iommufd      /dev/iommu ── IOAS ◄── /dev/vfio/devices/vfioX
 //!   unprotected  /dev/vfio/vfio ◄── /dev/vfio/noiommu-N ◄── device  no IOMMU; only on request
 //! ```

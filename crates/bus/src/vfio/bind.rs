@@ -12,9 +12,9 @@
 //! unless that is forced. It is never unbound from `vfio-pci` while a process has it open: the
 //! kernel would wait for that process.
 //!
-//! Source: Linux [`Documentation/ABI/testing/sysfs-bus-pci`].
+//! Source: Linux [`sysfs-bus-pci`].
 //!
-//! [`Documentation/ABI/testing/sysfs-bus-pci`]: https://docs.kernel.org/admin-guide/abi-testing.html
+//! [`sysfs-bus-pci`]: https://docs.kernel.org/admin-guide/abi-testing.html
 
 use super::bdf::Bdf;
 use super::host::{self, Host, device};

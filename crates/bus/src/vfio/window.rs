@@ -1,7 +1,7 @@
 //! Buffers that are mapped one by one, each by a system call.
 //!
 //! ```text
-//!   IOVAs     slot 0        slot 1        slot 2     each as long as the pages that a buffer can touch
+//!   IOVAs     slot 0        slot 1        slot 2     each covers all pages that a buffer can touch
 //!   mapped    ████          ████████      ··          at the buffer's offset in its page
 //! ```
 //!

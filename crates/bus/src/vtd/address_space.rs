@@ -1,11 +1,11 @@
 //! The address space of one device.
 
+use super::phys_memory::{PAGE, PhysMemory, PhysRange};
 use super::queue::Invalidation;
 use super::registers::SourceId;
 use super::table_pages::{PER_PAGE, TablePages};
 use super::tables::PageTables;
 use super::unit::{Unit, UnitInner, lock};
-use super::{PAGE, PhysMemory, PhysRange};
 use crate::bus::BusError;
 use crate::dma::{Access, Iova, MapError};
 use crate::iova::IovaAllocator;

@@ -2,15 +2,15 @@
 //!
 //! ```text
 //!   batch:  [invalidate][invalidate] … [wait: store n at status]      one write of IQT
-//!                                                └────► status word: n: all batches up to n are done
+//!                                                └────► status word: n: batches up to n are done
 //! ```
 //!
 //! Batches are numbered. A submitter waits until the status word reaches its number or a later one.
 //! Several threads may wait at once, and none of them reads a register for it.
 
+use super::phys_memory::{PAGE, PhysMemory};
 use super::registers::{FSTS, IQT, QUEUE_ERRORS};
 use super::table_pages::TablePages;
-use super::{PAGE, PhysMemory};
 use crate::dma::MapError;
 use crate::mmio::Mmio;
 use std::sync::atomic::Ordering;

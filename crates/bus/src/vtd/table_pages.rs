@@ -1,7 +1,7 @@
 //! Memory that the unit accesses concurrently: only atomic 64-bit entries, never references to
 //! plain data.
 
-use super::{PAGE, PhysMemory};
+use super::phys_memory::{PAGE, PhysMemory};
 use crate::dma::MapError;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;

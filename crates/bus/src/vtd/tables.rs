@@ -1,17 +1,17 @@
 //! Second-level page tables (VT-d §3.7, §9.8): pages of 512 entries.
 //!
 //! ```text
-//!   level 4 (3) ──► level 3 ──► level 2 ──► level 1 ──► page      entry of a table: address | read | write
-//!                      └ 1 GiB     └ 2 MiB     └ 4 KiB             entry of a page: address | large | rights
+//!   level 4 (3) ──► level 3 ──► level 2 ──► level 1 ──► page    entry of a table: address | rights
+//!                      └ 1 GiB     └ 2 MiB     └ 4 KiB           of a page: address | large | rights
 //! ```
 //!
 //! A table exists as long as the tree, so an entry that points to a table never changes while the
 //! unit walks it. The exception is the leaf tables of a window, which are installed and removed as
 //! a whole.
 
+use super::phys_memory::{PAGE, PhysMemory};
 use super::registers::Capabilities;
 use super::table_pages::{PER_PAGE, TablePages};
-use super::{PAGE, PhysMemory};
 use crate::dma::{Access, MapError};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;

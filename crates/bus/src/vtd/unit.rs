@@ -1,13 +1,13 @@
 //! The remapping unit: enable, attach and detach devices, invalidate, disable.
 
 use super::fault::{self, Faults};
+use super::phys_memory::{PAGE, PhysMemory};
 use super::queue::{BATCH, Invalidation, InvalidationQueue, WaitStatus};
 use super::registers::{
     Capabilities, FECTL, FECTL_MASKED, FSTS, GCMD, GSTS, IQA, IQT, LEN, PERSISTENT, QIE, QUEUE_ERRORS, RTADDR, SRTP,
     SourceId, TE, VER,
 };
 use super::table_pages::TablePages;
-use super::{PAGE, PhysMemory};
 use crate::bus::BusError;
 use crate::dma::MapError;
 use crate::mmio::Mmio;

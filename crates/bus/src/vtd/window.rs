@@ -1,10 +1,10 @@
 //! The IOVAs of buffers that are mapped one by one.
 
 use super::address_space::AddressSpace;
+use super::phys_memory::{PAGE, PhysMemory, PhysRange};
 use super::queue::{BATCH, Invalidation};
 use super::table_pages::TablePages;
 use super::tables::rights;
-use super::{PAGE, PhysMemory, PhysRange};
 use crate::dma::{Access, Iova, MapError, Window};
 use crate::mmio::Mmio;
 use std::ptr::NonNull;

@@ -8,13 +8,13 @@ use towpath_bus::qtest::Qemu;
 use towpath_bus::{Access, Bus, Dma, Window};
 
 /// A QEMU as a user starts it, killed on drop.
-struct Theirs {
+struct RunningQemu {
     child: Child,
     directory: tempfile::TempDir,
 }
 
-impl Theirs {
-    fn start(memory: &str, more: &[&str]) -> Theirs {
+impl RunningQemu {
+    fn start(memory: &str, more: &[&str]) -> RunningQemu {
         let directory = tempfile::tempdir().unwrap();
         let firmware = directory.path().join("halt.bin");
         let mut halt = vec![0xf4; 65536];
@@ -30,9 +30,9 @@ impl Theirs {
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
-        let theirs = Theirs { child, directory };
-        until("QEMU listens", || theirs.socket().exists());
-        theirs
+        let running = RunningQemu { child, directory };
+        until("QEMU listens", || running.socket().exists());
+        running
     }
 
     fn socket(&self) -> PathBuf {
@@ -40,7 +40,7 @@ impl Theirs {
     }
 }
 
-impl Drop for Theirs {
+impl Drop for RunningQemu {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -52,14 +52,14 @@ const MEMFD: &str = "memory-backend-memfd,id=ram,size=64M,share=on";
 #[test]
 fn a_running_machine_is_attached_and_detached_repeatedly() {
     require!("a_running_machine_is_attached_and_detached_repeatedly");
-    let mut theirs = Theirs::start(MEMFD, &["-device", "intel-iommu"]);
+    let mut running = RunningQemu::start(MEMFD, &["-device", "intel-iommu"]);
     for _ in 0..3 {
-        let qemu = Qemu::attach(&theirs.socket(), None).unwrap();
+        let qemu = Qemu::attach(&running.socket(), None).unwrap();
         let nic = Raw::new(&qemu);
         let data = Mapped::new(nic.bus.dma(), 4096, Access::Both);
         loops_back(nic, &data, &qemu);
     }
-    assert!(theirs.child.try_wait().unwrap().is_none(), "it is still running");
+    assert!(running.child.try_wait().unwrap().is_none(), "it is still running");
 }
 
 /// The device sends a frame to itself.
@@ -79,8 +79,8 @@ fn loops_back(mut nic: Raw, data: &Mapped, qemu: &Qemu) {
 #[test]
 fn mapping_is_invalidated_in_caching_mode() {
     require!("mapping_is_invalidated_in_caching_mode");
-    let theirs = Theirs::start(MEMFD, &["-device", "intel-iommu,caching-mode=on,aw-bits=48"]);
-    let qemu = Qemu::attach(&theirs.socket(), None).unwrap();
+    let running = RunningQemu::start(MEMFD, &["-device", "intel-iommu,caching-mode=on,aw-bits=48"]);
+    let qemu = Qemu::attach(&running.socket(), None).unwrap();
     let unit = qemu.iommu().unwrap();
     assert!(unit.capabilities().caching_mode);
     let nic = Raw::new(&qemu);
@@ -102,9 +102,9 @@ fn errors_of_attaching_name_the_remedy() {
     require!("errors_of_attaching_name_the_remedy");
     let error = Qemu::attach(Path::new("/nonexistent/socket"), None).unwrap_err().to_string();
     assert!(error.contains("-qtest unix:SOCKET"), "{error}");
-    let theirs = Theirs::start("memory-backend-ram,id=ram,size=64M", &[]);
-    let error = Qemu::attach(&theirs.socket(), None).unwrap_err().to_string();
+    let running = RunningQemu::start("memory-backend-ram,id=ram,size=64M", &[]);
+    let error = Qemu::attach(&running.socket(), None).unwrap_err().to_string();
     assert!(error.contains("no memory that is shared") && error.contains("memory-backend-memfd"), "{error}");
-    let error = Qemu::attach(&theirs.socket(), Some(Path::new("/dev/null"))).unwrap_err().to_string();
+    let error = Qemu::attach(&running.socket(), Some(Path::new("/dev/null"))).unwrap_err().to_string();
     assert!(error.contains("could shrink"), "{error}");
 }

@@ -154,7 +154,7 @@ impl Raw {
 pub(crate) fn until(what: &str, mut true_now: impl FnMut() -> bool) {
     let end = Instant::now() + TIMEOUT;
     while !true_now() {
-        assert!(Instant::now() < end, "waited in vain: {what}");
+        assert!(Instant::now() < end, "timeout: {what}");
         std::thread::yield_now();
     }
 }

@@ -1,9 +1,9 @@
 //! A model of the Intel [82574L] Gigabit Ethernet controller, faithful and strict.
 //!
 //! ```text
-//!   driver's threads                                 the device: stepped by the caller, or with a thread
+//!   driver's threads                                 the device: stepped, or with a thread
 //!   ModelBus ─ ModelBar ─ w32(tail) ──► registers ──► Machine ── turn / step
-//!                       ─ w32, r32 ───► (its lock)      ├ Receiver     filters, packet buffer, descriptors
+//!                       ─ w32, r32 ───► (its lock)      ├ Receiver     filters, packet buffer
 //!            ─ ModelIrq ◄── eventfd ◄── Irqs ◄──────────┤ Transmitter  descriptors, offloads
 //!                                                       ├ Link, Phy, NVM
 //!                                                       └ Wire

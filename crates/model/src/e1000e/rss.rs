@@ -71,7 +71,9 @@ mod tests {
     use towpath_wire::{LinkKind, dissect};
 
     /// TCP from 66.9.149.187:2794 to 161.142.100.80:1766: the first of Microsoft's
-    /// [test vectors](https://learn.microsoft.com/en-us/windows-hardware/drivers/network/verifying-the-rss-hash-calculation).
+    /// [test vectors].
+    ///
+    /// [test vectors]: https://learn.microsoft.com/windows-hardware/drivers/network/verifying-the-rss-hash-calculation
     fn vector() -> Vec<u8> {
         let mut frame = vec![0; 60];
         frame[12..14].copy_from_slice(&[8, 0]);

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   wire ──► filter ──► packet buffer (FIFO, PBA KiB) ──► buffers of descriptors ──► write-backs
-//!              │                │ full: MPC, RXO              │ no descriptor: RNBC, the frame waits
+//!              │                │ full: MPC, RXO              │ no descriptor: RNBC, frame waits
 //!              └ dropped        └ or the wire waits (pause)
 //! ```
 

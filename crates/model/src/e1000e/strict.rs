@@ -107,7 +107,7 @@ pub(crate) fn tail(env: &Env, at: usize, from: u32, tail: u32) {
     let len = (env.registers.get(base + LEN) & 0xf_ff80) / 16;
     let head = env.registers.get(base + HEAD) & 0xffff;
     if tail >= len && tail != 0 {
-        env.violations.report(Violation::TailBeyondRing { ring, tail, len });
+        env.violations.report(Violation::TailOutsideRing { ring, tail, len });
     } else if len > 0 {
         // The head may have advanced meanwhile, which leaves more room, never less.
         let (outstanding, more) = ((from + len - head % len) % len, (tail + len - from % len) % len);

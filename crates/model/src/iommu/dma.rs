@@ -1,9 +1,13 @@
 //! Persistent mappings.
 
+use super::Config;
+use super::engine::Transfer;
+use super::fault::Fault;
 use super::queue::Invalidate;
-use super::tables::{READ, WRITE};
+use super::refuse::Refuse;
+use super::tables::permissions;
 use super::unit::{Counts, Mapping, Unit};
-use super::{Config, Fault, ModelWindow, Refuse, Transfer};
+use super::window::ModelWindow;
 use crate::memory::HostAddr;
 use crate::violation::{Violation, Violations};
 use std::ptr::NonNull;
@@ -18,15 +22,6 @@ pub struct ModelDma {
     pub(super) unit: Arc<Unit>,
     /// Copied here, so that syncs need no other state.
     bounce: bool,
-}
-
-/// The permission bits of a page table entry.
-pub(super) fn permissions(access: Access) -> u64 {
-    match access {
-        Access::Read => READ,
-        Access::Write => WRITE,
-        Access::Both => READ | WRITE,
-    }
 }
 
 impl ModelDma {

@@ -1,10 +1,10 @@
 //! The device's side: translation, DMA, invalidation.
 
+use super::fault::{Fault, FaultReason};
 use super::iotlb::Iotlb;
 use super::queue::Invalidate;
 use super::tables::{READ, WRITE, Walk};
 use super::unit::{Counts, Unit};
-use super::{Fault, FaultReason};
 use crate::memory::HostAddr;
 use crate::violation::Violation;
 use std::collections::{HashMap, VecDeque};

@@ -2,7 +2,7 @@
 //! writes them, the device's side processes them.
 //!
 //! ```text
-//!   unmap ──► page, page, …, wait(n) ──► tail ═════► head ──► invalidate IOTLB; DMA in flight ends ──► status = n
+//!   unmap ──► page, page, …, wait(n) ──► tail ═════► head ──► invalidate, drain DMA ──► status = n
 //! ```
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

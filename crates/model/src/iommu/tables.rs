@@ -3,9 +3,9 @@
 //!
 //! ```text
 //!   iova  │ 38 … 30 │ 29 … 21 │ 20 … 12 │ 11 … 0 │
-//!            level 3   level 2   level 1   offset         PS in level 3: 1 GiB, in level 2: 2 MiB, else 4 KiB
+//!            level 3   level 2   level 1   offset    PS in level 3: 1 GiB, in level 2: 2 MiB
 //!
-//!   entry │ address 51:12 │ … PS 7 … │ W 1 │ R 0 │        R = W = 0: absent, the other bits are free
+//!   entry │ address 51:12 │ … PS 7 … │ W 1 │ R 0 │      R = W = 0: absent, the other bits are free
 //! ```
 //!
 //! The tables lie in one region. As on silicon, an entry holds an address in memory; a walk that
@@ -17,6 +17,7 @@ use crate::memory::HostAddr;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
+use towpath_bus::Access;
 use towpath_packet::{Backing, Region, RegionError};
 
 pub(super) const PAGE: u64 = 4096;
@@ -31,6 +32,15 @@ const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 /// The maximum of tables: 16 MiB of address space for 8 GiB in 4 KiB pages. Only used tables occupy
 /// memory.
 const TABLES: u64 = 4096;
+
+/// The permission bits of a page table entry.
+pub(super) fn permissions(access: Access) -> u64 {
+    match access {
+        Access::Read => READ,
+        Access::Write => WRITE,
+        Access::Both => READ | WRITE,
+    }
+}
 
 /// Address bits that an entry of a level covers.
 const fn shift(level: u32) -> u32 {

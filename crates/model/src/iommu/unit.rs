@@ -1,13 +1,13 @@
 //! The state that both sides of the IOMMU share.
 
+use super::Config;
 use super::bounce::BounceBuffers;
 use super::engine::Engine;
+use super::fault::Fault;
 use super::iova_alloc::IovaAllocator;
 use super::queue::{Invalidate, InvalidationQueue};
 use super::refuse::MapRefusals;
 use super::tables::{PAGE, Tables, WIDTH};
-use super::window::WindowCounts;
-use super::{Config, Fault};
 use crate::violation::Violations;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -39,6 +39,13 @@ pub struct Counts {
     pub faults: u64,
     /// Syncs that copied.
     pub bounces: u64,
+}
+
+/// The counters of a window, which only its owner writes.
+#[derive(Debug, Default)]
+pub(super) struct WindowCounts {
+    pub(super) maps: AtomicU64,
+    pub(super) unmaps: AtomicU64,
 }
 
 /// A persistent mapping.
@@ -161,7 +168,7 @@ impl Unit {
     #[inline]
     pub(super) fn check_refusal(&self) -> Result<(), MapError> {
         if self.refuses.load(Ordering::Relaxed) && self.refusals.next() {
-            return Err(MapError::Refused("a fault was asked for"));
+            return Err(MapError::Refused("an injected failure"));
         }
         Ok(())
     }

@@ -4,10 +4,9 @@
 //! the same `2^n` pages, so mapping a buffer stores one or two entries and unmapping it clears
 //! them. One invalidation descriptor covers a slot.
 
-use super::dma::permissions;
 use super::queue::Invalidate;
-use super::tables::{PAGE, cleared};
-use super::unit::Unit;
+use super::tables::{PAGE, cleared, permissions};
+use super::unit::{Unit, WindowCounts};
 use crate::memory::HostAddr;
 use crate::violation::Violation;
 use std::ptr::NonNull;
@@ -18,13 +17,6 @@ use towpath_packet::{Backing, Region};
 
 /// The maximum of page-selective invalidations; more slots are covered by one full invalidation.
 const MAX_PAGE_INVALIDATIONS: usize = 64;
-
-/// The counters of a window, which only its owner writes.
-#[derive(Debug, Default)]
-pub(super) struct WindowCounts {
-    pub(super) maps: AtomicU64,
-    pub(super) unmaps: AtomicU64,
-}
 
 /// Increments a counter that only one thread writes.
 #[inline]

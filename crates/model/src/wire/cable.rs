@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Plug ── frames ring ──► Plug
-//!        ◄── empties ring ──          vectors are recycled: no allocation once the cable has been filled
+//!        ◄── empties ring ──          vectors are recycled: no allocation after a while
 //! ```
 //!
 //! A frame from one end wakes a device that sleeps at the other.

@@ -1,11 +1,11 @@
 //! The network at a device's far end.
 //!
 //! ```text
-//!   device ──► Wire::send        a frame leaves, without FCS; false: no room, the frame stays in the device
+//!   device ──► Wire::send        a frame leaves, without FCS; false: no room
 //!          ◄── Wire::receive     the next frame that has arrived
 //!
 //!   Loopback             every frame returns to its sender
-//!   cable(n) ─► Plug, Plug     two ends, n frames in flight each way: two devices, or a device and a test
+//!   cable(n) ─► Plug, Plug     two ends, n frames in flight each way
 //!   FdWire(fd)           a TAP, a packet socket: one frame per read, one per write
 //!   Unplugged            no carrier
 //! ```

@@ -1,7 +1,7 @@
 //! The page tables against a naive walk, as the unit does it.
 
 use super::*;
-use crate::vtd::identity_memory::IdentityMemory;
+use crate::vtd::phys_memory::IdentityMemory;
 use proptest::prelude::*;
 
 const ALL: Capabilities = Capabilities {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::dma::{Access, Window};
 use crate::vtd::address_space::AddressSpace;
-use crate::vtd::identity_memory::IdentityMemory;
+use crate::vtd::phys_memory::IdentityMemory;
 use crate::vtd::registers::{IQA, PPF, VER};
 use crate::vtd::window::SlotWindow;
 use std::collections::HashMap;

@@ -26,7 +26,7 @@ fn sent(descriptors: impl Fn(&Rig) -> Vec<[u64; 2]>) -> Rig {
 fn a_tail_outside_the_ring() {
     let rig = Rig::new(config());
     rig.bar.w32(RDBAL + TAIL, RING);
-    assert_eq!(first(&rig), Violation::TailBeyondRing { ring: Ring::Rx(0), tail: RING, len: RING });
+    assert_eq!(first(&rig), Violation::TailOutsideRing { ring: Ring::Rx(0), tail: RING, len: RING });
 }
 
 #[test]
