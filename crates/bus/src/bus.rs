@@ -2,6 +2,8 @@
 
 use crate::dma::{Dma, MapError};
 use crate::mmio::{Mmio, Timeout};
+use std::fmt::Display;
+use std::io;
 use std::os::fd::RawFd;
 
 /// Why a device could not be opened or set up.
@@ -16,7 +18,7 @@ pub enum BusError {
         /// The step.
         step: String,
         /// The error of the system call.
-        source: std::io::Error,
+        source: io::Error,
         /// How to fix it.
         hint: Option<String>,
     },
@@ -46,6 +48,31 @@ pub enum BusError {
         /// The reason.
         source: MapError,
     },
+}
+
+impl BusError {
+    /// A [`BusError::Device`].
+    pub fn device(device: impl Display, what: impl Into<String>) -> BusError {
+        BusError::Device { device: device.to_string(), what: what.into() }
+    }
+
+    /// A [`BusError::Os`] without a hint, for [`Result::map_err`].
+    pub fn os(device: impl Display, step: impl Into<String>) -> impl FnOnce(io::Error) -> BusError {
+        move |source| BusError::Os { device: device.to_string(), step: step.into(), source, hint: None }
+    }
+
+    /// A [`BusError::Map`], for [`Result::map_err`].
+    pub fn map(device: impl Display) -> impl Fn(MapError) -> BusError {
+        move |source| BusError::Map { device: device.to_string(), source }
+    }
+
+    /// Adds a hint to a [`BusError::Os`] without one.
+    pub fn with_hint(mut self, text: impl Into<String>) -> BusError {
+        if let BusError::Os { hint: hint @ None, .. } = &mut self {
+            *hint = Some(text.into());
+        }
+        self
+    }
 }
 
 /// An interrupt.

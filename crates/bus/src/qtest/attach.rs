@@ -2,7 +2,6 @@
 
 use super::channel::Channel;
 use super::machine::{ANSWER, START};
-use super::process::os;
 use super::ram::Ram;
 use crate::bus::BusError;
 use std::fs::File;
@@ -20,11 +19,11 @@ const HINT: &str =
     "start QEMU with -object memory-backend-memfd,id=ram,size=64M,share=on -machine q35,memory-backend=ram";
 
 pub(super) fn attach(name: &str, socket: &Path, memory: Option<&Path>) -> Result<(Channel, Ram), BusError> {
-    let device = |what: String| BusError::Device { device: name.to_owned(), what };
-    let hint = Some("start QEMU with -qtest unix:SOCKET,server=on,wait=off");
-    let stream = connect(socket).map_err(os(name, "connecting", hint))?;
-    let peer = peer(stream.as_fd()).map_err(os(name, "SO_PEERCRED", None))?;
-    let channel = Channel::new(stream, START).map_err(os(name, "setting up the socket", None))?;
+    let device = |what: String| BusError::device(name, what);
+    let hint = "start QEMU with -qtest unix:SOCKET,server=on,wait=off";
+    let stream = connect(socket).map_err(BusError::os(name, "connecting")).map_err(|error| error.with_hint(hint))?;
+    let peer = peer(stream.as_fd()).map_err(BusError::os(name, "SO_PEERCRED"))?;
+    let channel = Channel::new(stream, START).map_err(BusError::os(name, "setting up the socket"))?;
     let busy = |why| device(format!("{why} (only one program at a time can be connected to its socket)"));
     channel.handshake().map_err(busy)?;
     channel.set_timeout(ANSWER);
@@ -34,9 +33,9 @@ pub(super) fn attach(name: &str, socket: &Path, memory: Option<&Path>) -> Result
             .ok_or_else(|| device(format!("process {} has no memory that is shared: {HINT}", peer.pid)))?,
     };
     let file = File::options().read(true).write(true).open(&path);
-    let file = file.map_err(os(name, format!("opening {}", path.display()), None))?;
+    let file = file.map_err(BusError::os(name, format!("opening {}", path.display())))?;
     sealed(&file).map_err(|()| device(format!("{} could shrink while it is in use: {HINT}", path.display())))?;
-    let ram = Ram::new(file.into()).map_err(os(name, "examining the memory", None))?;
+    let ram = Ram::new(file.into()).map_err(BusError::os(name, "examining the memory"))?;
     if ram.is_empty() {
         return Err(device(format!("{} is no memory of a machine: it has {} bytes", path.display(), ram.len())));
     }

@@ -36,7 +36,7 @@ impl QtestBus {
     pub(super) fn new(qemu: &Qemu, slot: u8) -> Result<QtestBus, BusError> {
         let function = SourceId::new(0, slot, 0);
         let name = format!("{}:{slot:02x}.0", qemu.name());
-        let refuse = |what: String| Err(BusError::Device { device: name.clone(), what });
+        let refuse = |what: String| Err(BusError::device(&name, what));
         if !(1..30).contains(&slot) {
             return refuse("a device's slot is from 1 to 29".to_owned());
         }
@@ -94,7 +94,7 @@ impl QtestBus {
                 self.config_w32(at, here);
                 if !io && low != 0 {
                     let what = format!("BAR {index} has {len} bytes: more than the {MMIO_SHARE} that a device gets");
-                    return Err(BusError::Device { device: self.name.clone(), what });
+                    return Err(BusError::device(&self.name, what));
                 }
             } else {
                 let base = next.next_multiple_of(len);
@@ -109,7 +109,7 @@ impl QtestBus {
         }
         if next > share + MMIO_SHARE {
             let what = format!("its BARs have {} bytes together: more than a device gets", next - share);
-            return Err(BusError::Device { device: self.name.clone(), what });
+            return Err(BusError::device(&self.name, what));
         }
         Ok(())
     }
@@ -157,7 +157,7 @@ impl Bus for QtestBus {
             (found, _) => {
                 let actual = found.map_or(0, |&(_, len)| len);
                 let what = format!("BAR {index} has {actual} bytes of registers, {len} are needed");
-                Err(BusError::Device { device: self.name.clone(), what })
+                Err(BusError::device(&self.name, what))
             }
         }
     }
@@ -200,10 +200,7 @@ impl Pci for QtestBus {
         const DEVICE_CONTROL: u16 = 8;
         const CAN_RESET: u32 = 1 << 28;
         const RESET: u32 = 1 << 15;
-        let refused = || BusError::Device {
-            device: self.name.clone(),
-            what: "has no function-level reset: reset it by its own registers".to_owned(),
-        };
+        let refused = || BusError::device(&self.name, "has no function-level reset: reset it by its own registers");
         let at = self.capability(PCI_EXPRESS).ok_or_else(refused)?;
         if self.config_r32(at + DEVICE_CAPABILITIES) & CAN_RESET == 0 {
             return Err(refused());

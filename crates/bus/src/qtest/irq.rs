@@ -61,8 +61,8 @@ pub(super) fn enable(
     capability: Option<u16>,
     count: u16,
 ) -> Result<(MsixPage, Vec<QtestIrq>), BusError> {
-    let device = |what: String| BusError::Device { device: bus.name().to_owned(), what };
-    let map = |source| BusError::Map { device: bus.name().to_owned(), source };
+    let device = |what: String| BusError::device(bus.name(), what);
+    let map = BusError::map(bus.name());
     let at = capability.ok_or_else(|| device("has no MSI-X".to_owned()))?;
     let control = bus.config_r32(at);
     let vectors = (control >> 16 & 0x7ff) as u16 + 1;
@@ -72,10 +72,10 @@ pub(super) fn enable(
     let place = bus.config_r32(at + 4);
     let (bar, table) = ((place & 7) as u8, (place & !7) as usize);
     let registers = bus.bar(bar, table + usize::from(vectors) * 16)?;
-    let page = Arc::new(bus.dma().alloc(PAGE).map_err(map)?);
+    let page = Arc::new(bus.dma().alloc(PAGE).map_err(&map)?);
     // SAFETY: the page stays in place until `MsixPage` has unmapped it; its bytes are accessed as
     // atomics only.
-    let iova = unsafe { bus.dma().map(page.base(), PAGE, Access::Both) }.map_err(map)?;
+    let iova = unsafe { bus.dma().map(page.base(), PAGE, Access::Both) }.map_err(&map)?;
     bus.config_w32(at, control & 0xffff_0000 | ENABLE | MASK_ALL);
     for vector in 0..usize::from(vectors) {
         let (entry, used) = (table + vector * 16, vector < usize::from(count));

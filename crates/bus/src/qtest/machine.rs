@@ -2,7 +2,7 @@
 
 use super::channel::Channel;
 use super::netdev::Netdev;
-use super::process::{Process, memfd, os};
+use super::process::{Process, memfd};
 use super::qemu::Qemu;
 use super::ram::Ram;
 use crate::bus::BusError;
@@ -113,7 +113,7 @@ impl Machine {
     }
 
     fn check(&self) -> Result<(), BusError> {
-        let refuse = |what: String| Err(BusError::Device { device: NAME.to_owned(), what });
+        let refuse = |what: String| Err(BusError::device(NAME, what));
         let Machine { memory, devices, .. } = self;
         if !(16 << 20..=2 << 30).contains(memory) || memory % (1 << 20) != 0 {
             return refuse(format!("memory={memory}: must be a multiple of 1 MiB from 16 MiB to 2 GiB"));
@@ -137,20 +137,21 @@ impl Machine {
     pub fn start(self) -> Result<Qemu, BusError> {
         self.check()?;
         let memfd = memory(self.memory)?;
-        let firmware = firmware().map_err(os(NAME, "a file for the firmware", None))?;
-        let (local, remote) = UnixStream::pair().map_err(os(NAME, "socketpair", None))?;
+        let firmware = firmware().map_err(BusError::os(NAME, "a file for the firmware"))?;
+        let (local, remote) = UnixStream::pair().map_err(BusError::os(NAME, "socketpair"))?;
         let remote = OwnedFd::from(remote);
-        let ram = memfd.try_clone().and_then(Ram::new).map_err(os(NAME, "examining the memory", None))?;
+        let ram = memfd.try_clone().and_then(Ram::new).map_err(BusError::os(NAME, "examining the memory"))?;
         let (command, mut inherit) = self.command(&memfd, &firmware, &remote);
         inherit.extend([memfd, firmware, remote]);
-        let hint = Some("apt-get install qemu-system-x86");
-        let mut process = Process::start(command, inherit).map_err(os(NAME, format!("starting {PROGRAM}"), hint))?;
-        let channel = Channel::new(local, START).map_err(os(NAME, "setting up the socket", None))?;
+        let hint = "apt-get install qemu-system-x86";
+        let process = Process::start(command, inherit).map_err(BusError::os(NAME, format!("starting {PROGRAM}")));
+        let mut process = process.map_err(|error| error.with_hint(hint))?;
+        let channel = Channel::new(local, START).map_err(BusError::os(NAME, "setting up the socket"))?;
         if let Err(why) = channel.handshake() {
             process.end();
             let errors = process.errors();
             let what = if errors.is_empty() { why } else { format!("{PROGRAM} did not start: {errors}") };
-            return Err(BusError::Device { device: NAME.to_owned(), what });
+            return Err(BusError::device(NAME, what));
         }
         channel.set_timeout(ANSWER);
         Qemu::new(NAME.to_owned(), channel, ram, Some(process))
@@ -197,9 +198,9 @@ impl Machine {
 /// A sealed file of `len` bytes without a mapping: [`Ram`] would count a mapping as memory in use.
 fn memory(len: usize) -> Result<OwnedFd, BusError> {
     let region = Region::new(len, Backing::Memfd);
-    let region = region.map_err(|source| BusError::Map { device: NAME.to_owned(), source: source.into() })?;
+    let region = region.map_err(|error| BusError::map(NAME)(error.into()))?;
     let fd = region.fd().ok_or_else(|| std::io::Error::other("a region without a descriptor"));
-    fd.and_then(|fd| fd.try_clone_to_owned()).map_err(os(NAME, "duplicating a descriptor", None))
+    fd.and_then(|fd| fd.try_clone_to_owned()).map_err(BusError::os(NAME, "duplicating a descriptor"))
 }
 
 /// Firmware that halts: `cli; hlt; jmp` back to `hlt`, at the reset vector 16 bytes below the end

@@ -1,6 +1,5 @@
 //! A QEMU that this process started: it ends with this process.
 
-use crate::bus::BusError;
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -105,10 +104,4 @@ pub(super) fn memfd(name: &std::ffi::CStr, flags: libc::c_uint) -> io::Result<Ow
     }
     // SAFETY: the kernel just returned this descriptor, which has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
-}
-
-/// Wraps an error of the system with its step.
-pub(super) fn os(device: &str, step: impl Into<String>, hint: Option<&str>) -> impl FnOnce(io::Error) -> BusError {
-    let (device, step, hint) = (device.to_owned(), step.into(), hint.map(str::to_owned));
-    move |source| BusError::Os { device, step, source, hint }
 }

@@ -29,7 +29,7 @@ const HUGE: u64 = 2 << 20;
 
 /// The kernel interface. Descriptors are closed in the order of the fields.
 #[derive(Debug)]
-enum Backend {
+enum IommuApi {
     Type1 { group: OwnedFd, container: OwnedFd },
     Ioas { iommufd: OwnedFd, id: u32 },
     Unprotected { group: OwnedFd, _container: OwnedFd },
@@ -38,7 +38,7 @@ enum Backend {
 /// An address space, managed by the kernel.
 #[derive(Debug)]
 pub(super) struct AddressSpace {
-    backend: Backend,
+    api: IommuApi,
     limits: Limits,
     iovas: Mutex<IovaAllocator>,
     /// The persistent mappings by IOVA: address and length.
@@ -72,10 +72,6 @@ fn open_shared(
     Ok(space)
 }
 
-pub(super) fn os(bdf: Bdf, step: impl Into<String>) -> impl FnOnce(io::Error) -> BusError {
-    move |source| BusError::Os { device: bdf.to_string(), step: step.into(), source, hint: None }
-}
-
 fn os_with_hint(
     bdf: Bdf,
     step: impl Into<String>,
@@ -83,8 +79,9 @@ fn os_with_hint(
     hint: &'static str,
 ) -> impl FnOnce(io::Error) -> BusError {
     move |source| {
-        let hint = (source.raw_os_error() == Some(code)).then(|| hint.to_owned());
-        BusError::Os { device: bdf.to_string(), step: step.into(), source, hint }
+        let applies = source.raw_os_error() == Some(code);
+        let error = BusError::os(bdf, step)(source);
+        if applies { error.with_hint(hint) } else { error }
     }
 }
 
@@ -94,13 +91,16 @@ const IN_USE: &str = "another process uses a device of this group: fuser -v /dev
 
 /// A container with a group in it.
 fn container(host: &Host, bdf: Bdf, node: &str, kind: i32) -> Result<(OwnedFd, OwnedFd), BusError> {
-    let refuse = |what: String| BusError::Device { device: bdf.to_string(), what };
-    let container = ioctl::open(&host.path("dev/vfio/vfio")).map_err(os(bdf, "opening /dev/vfio/vfio"))?;
-    let version = ioctl::ioctl_value(&container, abi::GET_API_VERSION, 0).map_err(os(bdf, "VFIO_GET_API_VERSION"))?;
+    let refuse = |what: String| BusError::device(bdf, what);
+    let container = ioctl::open(&host.path("dev/vfio/vfio")).map_err(BusError::os(bdf, "opening /dev/vfio/vfio"))?;
+    let version =
+        ioctl::ioctl_value(&container, abi::GET_API_VERSION, 0).map_err(BusError::os(bdf, "VFIO_GET_API_VERSION"))?;
     if version != abi::API_VERSION {
         return Err(refuse(format!("the kernel's VFIO has version {version}, known is {}", abi::API_VERSION)));
     }
-    if ioctl::ioctl_value(&container, abi::CHECK_EXTENSION, kind).map_err(os(bdf, "VFIO_CHECK_EXTENSION"))? <= 0 {
+    if ioctl::ioctl_value(&container, abi::CHECK_EXTENSION, kind).map_err(BusError::os(bdf, "VFIO_CHECK_EXTENSION"))?
+        <= 0
+    {
         return Err(refuse(match kind {
             abi::NOIOMMU => "the kernel's VFIO has no mode without an IOMMU".to_owned(),
             _ => "the kernel's VFIO has no type 1 IOMMU, version 2: modprobe vfio_iommu_type1".to_owned(),
@@ -109,10 +109,10 @@ fn container(host: &Host, bdf: Bdf, node: &str, kind: i32) -> Result<(OwnedFd, O
     let group =
         ioctl::open(&host.path(node)).map_err(os_with_hint(bdf, format!("opening /{node}"), libc::EBUSY, IN_USE))?;
     let status = ioctl::ioctl(&group, abi::GROUP_GET_STATUS, abi::GroupStatus::default());
-    if status.map_err(os(bdf, "VFIO_GROUP_GET_STATUS"))?.flags & abi::GROUP_VIABLE == 0 {
+    if status.map_err(BusError::os(bdf, "VFIO_GROUP_GET_STATUS"))?.flags & abi::GROUP_VIABLE == 0 {
         return Err(refuse("other devices of its IOMMU group are in the hands of the kernel's drivers".to_owned()));
     }
-    ioctl::set_container(&group, &container).map_err(os(bdf, "VFIO_GROUP_SET_CONTAINER"))?;
+    ioctl::set_container(&group, &container).map_err(BusError::os(bdf, "VFIO_GROUP_SET_CONTAINER"))?;
     ioctl::ioctl_value(&container, abi::SET_IOMMU, kind).map_err(os_with_hint(
         bdf,
         "VFIO_SET_IOMMU",
@@ -123,17 +123,17 @@ fn container(host: &Host, bdf: Bdf, node: &str, kind: i32) -> Result<(OwnedFd, O
 }
 
 impl AddressSpace {
-    fn new(backend: Backend, limits: Limits) -> AddressSpace {
+    fn new(api: IommuApi, limits: Limits) -> AddressSpace {
         let iovas = Mutex::new(IovaAllocator::new(&limits.ranges, HUGE));
-        AddressSpace { backend, limits, iovas, mappings: Mutex::default() }
+        AddressSpace { api, limits, iovas, mappings: Mutex::default() }
     }
 
     /// Opens a device through its group.
     pub(super) fn of_group(host: &Host, bdf: Bdf, group: u32) -> Result<(Arc<AddressSpace>, OwnedFd), BusError> {
         let space = open_shared(group, || {
             let (group, container) = container(host, bdf, &format!("dev/vfio/{group}"), abi::TYPE1V2)?;
-            let limits = type1_limits(host, &container).map_err(os(bdf, "VFIO_IOMMU_GET_INFO"))?;
-            Ok(AddressSpace::new(Backend::Type1 { group, container }, limits))
+            let limits = type1_limits(host, &container).map_err(BusError::os(bdf, "VFIO_IOMMU_GET_INFO"))?;
+            Ok(AddressSpace::new(IommuApi::Type1 { group, container }, limits))
         })?;
         let device = space.device(bdf)?;
         Ok((space, device))
@@ -146,21 +146,20 @@ impl AddressSpace {
             let granule = page_size();
             let ranges = vec![granule as u64..=(1 << 52) - 1];
             let limits = Limits { iommu: false, granule, mappings: None, locked: memlock_limit(host), ranges };
-            Ok(AddressSpace::new(Backend::Unprotected { group, _container: container }, limits))
+            Ok(AddressSpace::new(IommuApi::Unprotected { group, _container: container }, limits))
         })?;
         let device = space.device(bdf)?;
         Ok((space, device))
     }
 
     fn device(&self, bdf: Bdf) -> Result<OwnedFd, BusError> {
-        match &self.backend {
-            Backend::Type1 { group, .. } | Backend::Unprotected { group, .. } => {
-                ioctl::group_device(group, &bdf.to_string()).map_err(os(bdf, "VFIO_GROUP_GET_DEVICE_FD"))
+        match &self.api {
+            IommuApi::Type1 { group, .. } | IommuApi::Unprotected { group, .. } => {
+                ioctl::group_device(group, &bdf.to_string()).map_err(BusError::os(bdf, "VFIO_GROUP_GET_DEVICE_FD"))
             }
-            Backend::Ioas { .. } => Err(BusError::Device {
-                device: bdf.to_string(),
-                what: "a device of its group is open by iommufd: open both the same way".to_owned(),
-            }),
+            IommuApi::Ioas { .. } => {
+                Err(BusError::device(bdf, "a device of its group is open by iommufd: open both the same way"))
+            }
         }
     }
 
@@ -181,12 +180,13 @@ impl AddressSpace {
         let attach_device = |iommufd: &OwnedFd, id: Option<u32>| {
             use std::os::fd::AsRawFd;
             let bind = abi::BindIommufd { iommufd: iommufd.as_raw_fd(), ..Default::default() };
-            ioctl::ioctl(&device, abi::DEVICE_BIND_IOMMUFD, bind).map_err(os(bdf, "VFIO_DEVICE_BIND_IOMMUFD"))?;
+            ioctl::ioctl(&device, abi::DEVICE_BIND_IOMMUFD, bind)
+                .map_err(BusError::os(bdf, "VFIO_DEVICE_BIND_IOMMUFD"))?;
             let id = match id {
                 Some(id) => id,
                 None => {
                     let made = ioctl::ioctl(iommufd, abi::IOAS_ALLOC, abi::IoasAlloc::default());
-                    made.map_err(os(bdf, "IOMMU_IOAS_ALLOC"))?.out_ioas_id
+                    made.map_err(BusError::os(bdf, "IOMMU_IOAS_ALLOC"))?.out_ioas_id
                 }
             };
             let attach = abi::AttachPt { pt_id: id, ..Default::default() };
@@ -200,32 +200,33 @@ impl AddressSpace {
         };
         let mut attached = false;
         let space = open_shared(group, || {
-            let iommufd = ioctl::open(&host.path("dev/iommu")).map_err(os(bdf, "opening /dev/iommu"))?;
+            let iommufd = ioctl::open(&host.path("dev/iommu")).map_err(BusError::os(bdf, "opening /dev/iommu"))?;
             let id = attach_device(&iommufd, None)?;
             attached = true;
-            let (ranges, alignment) = ioctl::ioas_ranges(&iommufd, id).map_err(os(bdf, "IOMMU_IOAS_IOVA_RANGES"))?;
+            let (ranges, alignment) =
+                ioctl::ioas_ranges(&iommufd, id).map_err(BusError::os(bdf, "IOMMU_IOAS_IOVA_RANGES"))?;
             let granule = (alignment as usize).max(page_size());
             let ranges = ranges.iter().map(|r| r.start..=r.last).collect();
             let limits = Limits { iommu: true, granule, mappings: None, locked: memlock_limit(host), ranges };
-            Ok(AddressSpace::new(Backend::Ioas { iommufd, id }, limits))
+            Ok(AddressSpace::new(IommuApi::Ioas { iommufd, id }, limits))
         })?;
-        match &space.backend {
-            Backend::Ioas { .. } if attached => {}
-            Backend::Ioas { iommufd, id } => drop(attach_device(iommufd, Some(*id))?),
+        match &space.api {
+            IommuApi::Ioas { .. } if attached => {}
+            IommuApi::Ioas { iommufd, id } => drop(attach_device(iommufd, Some(*id))?),
             _ => {
                 let what = "a device of its group is open by the group: open both the same way".to_owned();
-                return Err(BusError::Device { device: bdf.to_string(), what });
+                return Err(BusError::device(bdf, what));
             }
         }
         Ok((space, device))
     }
 
     /// The kernel interface, for people.
-    pub(super) fn backend_name(&self) -> &'static str {
-        match self.backend {
-            Backend::Type1 { .. } => "VFIO group, type 1 v2",
-            Backend::Ioas { .. } => "iommufd",
-            Backend::Unprotected { .. } => "VFIO without an IOMMU",
+    pub(super) fn api_name(&self) -> &'static str {
+        match self.api {
+            IommuApi::Type1 { .. } => "VFIO group, type 1 v2",
+            IommuApi::Ioas { .. } => "iommufd",
+            IommuApi::Unprotected { .. } => "VFIO without an IOMMU",
         }
     }
 
@@ -250,19 +251,19 @@ impl AddressSpace {
         let vaddr = at.as_ptr().expose_provenance() as u64;
         let (reads, writes) = (access != Access::Write, access != Access::Read);
         let flags = |read, write| if reads { read } else { 0 } | if writes { write } else { 0 };
-        let (step, result) = match &self.backend {
-            Backend::Type1 { container, .. } => {
+        let (step, result) = match &self.api {
+            IommuApi::Type1 { container, .. } => {
                 let flags = flags(abi::DMA_READ, abi::DMA_WRITE);
                 let map = abi::DmaMap { argsz: 0, flags, vaddr, iova, size: len as u64 };
                 ("VFIO_IOMMU_MAP_DMA", ioctl::ioctl(container, abi::IOMMU_MAP_DMA, map).map(drop))
             }
-            Backend::Ioas { iommufd, id } => {
+            IommuApi::Ioas { iommufd, id } => {
                 let flags = abi::IOAS_FIXED | flags(abi::IOAS_READ, abi::IOAS_WRITE);
                 let length = len as u64;
                 let map = abi::IoasMap { size: 0, flags, ioas_id: *id, reserved: 0, user_va: vaddr, length, iova };
                 ("IOMMU_IOAS_MAP", ioctl::ioctl(iommufd, abi::IOAS_MAP, map).map(drop))
             }
-            Backend::Unprotected { .. } => return Err(MapError::NoIommu),
+            IommuApi::Unprotected { .. } => return Err(MapError::NoIommu),
         };
         result.map_err(|e| map_error(&self.limits, step, len, e))
     }
@@ -270,16 +271,16 @@ impl AddressSpace {
     /// Unmaps all pages in a range that cuts no mapping. When it returns, the device cannot reach
     /// them. Returns the number of bytes.
     pub(super) fn unmap(&self, iova: u64, len: u64) -> Result<u64, MapError> {
-        let (step, result) = match &self.backend {
-            Backend::Type1 { container, .. } => {
+        let (step, result) = match &self.api {
+            IommuApi::Type1 { container, .. } => {
                 let unmap = abi::DmaUnmap { argsz: 0, flags: 0, iova, size: len };
                 ("VFIO_IOMMU_UNMAP_DMA", ioctl::ioctl(container, abi::IOMMU_UNMAP_DMA, unmap).map(|u| u.size))
             }
-            Backend::Ioas { iommufd, id } => {
+            IommuApi::Ioas { iommufd, id } => {
                 let unmap = abi::IoasUnmap { size: 0, ioas_id: *id, iova, length: len };
                 ("IOMMU_IOAS_UNMAP", ioctl::ioctl(iommufd, abi::IOAS_UNMAP, unmap).map(|u| u.length))
             }
-            Backend::Unprotected { .. } => return Err(MapError::NoIommu),
+            IommuApi::Unprotected { .. } => return Err(MapError::NoIommu),
         };
         result.map_err(|source| MapError::Os { step, source })
     }

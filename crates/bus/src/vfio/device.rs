@@ -2,7 +2,7 @@
 //! opened.
 
 use super::abi::{self, Caps, u32_at, u64_at};
-use super::address_space::{AddressSpace, os};
+use super::address_space::AddressSpace;
 use super::bar::VfioBar;
 use super::bdf::Bdf;
 use super::ioctl;
@@ -36,9 +36,9 @@ pub(super) struct VfioDevice {
 impl VfioDevice {
     pub(super) fn new(bdf: Bdf, fd: OwnedFd, space: Arc<AddressSpace>) -> Result<VfioDevice, BusError> {
         let info = ioctl::ioctl(&fd, abi::DEVICE_GET_INFO, abi::DeviceInfo::default());
-        let info = info.map_err(os(bdf, "VFIO_DEVICE_GET_INFO"))?;
+        let info = info.map_err(BusError::os(bdf, "VFIO_DEVICE_GET_INFO"))?;
         let (region, _) =
-            ioctl::region_info(&fd, abi::REGION_CONFIG).map_err(os(bdf, "VFIO_DEVICE_GET_REGION_INFO"))?;
+            ioctl::region_info(&fd, abi::REGION_CONFIG).map_err(BusError::os(bdf, "VFIO_DEVICE_GET_REGION_INFO"))?;
         let config = (region.offset, region.size);
         Ok(VfioDevice { file: File::from(fd), space, bdf, info, config, irqs: Mutex::new(None) })
     }
@@ -48,7 +48,7 @@ impl VfioDevice {
     }
 
     fn refuse(&self, what: String) -> BusError {
-        BusError::Device { device: self.bdf.to_string(), what }
+        BusError::device(self.bdf, what)
     }
 
     /// Reads a word of the device's file; all ones if that fails.
@@ -101,7 +101,7 @@ impl VfioDevice {
             return Err(self.refuse("the kernel knows no way to reset this function alone".to_owned()));
         }
         let was = self.config_at(COMMAND).map_or(0, |at| self.read(at) & 0x7ff);
-        ioctl::ioctl_value(&self.file, abi::DEVICE_RESET, 0).map_err(os(self.bdf, "VFIO_DEVICE_RESET"))?;
+        ioctl::ioctl_value(&self.file, abi::DEVICE_RESET, 0).map_err(BusError::os(self.bdf, "VFIO_DEVICE_RESET"))?;
         // Memory decoding must be on before any mapped register is accessed.
         self.command(0, was | MEMORY);
         Ok(())
@@ -113,7 +113,7 @@ impl VfioDevice {
             return Err(self.refuse(format!("BAR {index}: there are BARs 0 to 5")));
         }
         let (region, answer) = ioctl::region_info(&self.file, index.into())
-            .map_err(os(self.bdf, format!("VFIO_DEVICE_GET_REGION_INFO of BAR {index}")))?;
+            .map_err(BusError::os(self.bdf, format!("VFIO_DEVICE_GET_REGION_INFO of BAR {index}")))?;
         let size = usize::try_from(region.size).unwrap_or(usize::MAX);
         if len == 0 || size < len || region.flags & abi::REGION_READ == 0 {
             return Err(self.refuse(format!("BAR {index} has {size} bytes, {len} are needed")));
@@ -125,7 +125,7 @@ impl VfioDevice {
         {
             let rounded = len.next_multiple_of(page_size()).min(size);
             let map = Mmap::shared(self.file.as_fd(), region.offset, rounded);
-            Some(map.map_err(os(self.bdf, format!("mapping BAR {index}")))?)
+            Some(map.map_err(BusError::os(self.bdf, format!("mapping BAR {index}")))?)
         } else {
             None
         };
@@ -136,7 +136,7 @@ impl VfioDevice {
     pub(super) fn irqs(&self, count: u16) -> Result<Vec<VfioIrq>, BusError> {
         let mut on = self.irqs.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(kind) = on.take() {
-            ioctl::set_irqs(&self.file, kind, &[]).map_err(os(self.bdf, "taking interrupts away"))?;
+            ioctl::set_irqs(&self.file, kind, &[]).map_err(BusError::os(self.bdf, "taking interrupts away"))?;
         }
         if count == 0 {
             return Ok(Vec::new());
@@ -150,9 +150,9 @@ impl VfioDevice {
             return Err(self.refuse(format!("{count} interrupts are needed; it has {x} of MSI-X and {msi} of MSI")));
         };
         let irqs: Result<Vec<_>, _> = (0..count).map(|_| VfioIrq::new()).collect();
-        let irqs = irqs.map_err(os(self.bdf, "eventfd"))?;
+        let irqs = irqs.map_err(BusError::os(self.bdf, "eventfd"))?;
         let fds: Vec<_> = irqs.iter().filter_map(Irq::fd).collect();
-        ioctl::set_irqs(&self.file, kind, &fds).map_err(os(self.bdf, "VFIO_DEVICE_SET_IRQS"))?;
+        ioctl::set_irqs(&self.file, kind, &fds).map_err(BusError::os(self.bdf, "VFIO_DEVICE_SET_IRQS"))?;
         *on = Some(kind);
         Ok(irqs)
     }

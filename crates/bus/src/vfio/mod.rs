@@ -118,16 +118,14 @@ impl VfioBus {
     /// [`BusError`] names the step. If [`inspect`] finds the cause, its first finding is the hint.
     pub fn open(bdf: Bdf, config: &VfioConfig) -> Result<VfioBus, BusError> {
         let host = Host::this();
-        VfioBus::open_on(&host, bdf, config).map_err(|error| match (error, inspect(bdf).first_obstacle()) {
-            (BusError::Os { device, step, source, hint: None }, Some(found)) => {
-                BusError::Os { device, step, source, hint: Some(found.to_string()) }
-            }
-            (error, _) => error,
+        VfioBus::open_on(&host, bdf, config).map_err(|error| match inspect(bdf).first_obstacle() {
+            Some(found) => error.with_hint(found.to_string()),
+            None => error,
         })
     }
 
     fn open_on(host: &Host, bdf: Bdf, config: &VfioConfig) -> Result<VfioBus, BusError> {
-        let refuse = |what: String| BusError::Device { device: bdf.to_string(), what };
+        let refuse = |what: String| BusError::device(bdf, what);
         let Some(group) = host.group(bdf) else {
             let why = inspect(bdf).first_obstacle().map(ToString::to_string);
             return Err(refuse(why.unwrap_or_else(|| "it has no IOMMU group".to_owned())));
@@ -159,7 +157,7 @@ impl VfioBus {
 
     /// The interface through which the device was opened, for people.
     pub fn backend(&self) -> &'static str {
-        self.device.space().backend_name()
+        self.device.space().api_name()
     }
 }
 

@@ -60,7 +60,7 @@ impl<M: Mmio, P: PhysMemory> AddressSpace<M, P> {
     pub fn attach(unit: &Unit<M, P>, source: SourceId) -> Result<AddressSpace<M, P>, BusError> {
         let unit = unit.0.clone();
         let tables = PageTables::new(unit.memory.clone(), &unit.capabilities);
-        let tables = tables.map_err(|e| BusError::Map { device: source.to_string(), source: e })?;
+        let tables = tables.map_err(BusError::map(source))?;
         let did = unit.attach(source, tables.root())?;
         let iovas = iovas(unit.capabilities.address_bits);
         Ok(AddressSpace(Arc::new(SpaceInner { unit, source, did, state: Mutex::new(SpaceState { tables, iovas }) })))

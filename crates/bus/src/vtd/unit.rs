@@ -73,15 +73,15 @@ impl<M: Mmio, P: PhysMemory> Unit<M, P> {
     /// [`BusError`] names the missing capability, the step that did not complete, or the failed
     /// allocation.
     pub fn new(name: &str, bar: M, memory: P) -> Result<Unit<M, P>, BusError> {
-        let device = |what: String| BusError::Device { device: name.to_owned(), what };
-        let map = |source| BusError::Map { device: name.to_owned(), source };
+        let device = |what: String| BusError::device(name, what);
+        let map = BusError::map(name);
         if bar.len() < LEN {
             return Err(device(format!("a remapping unit has {LEN} bytes of registers, not {}", bar.len())));
         }
         let capabilities = Capabilities::read(&bar).map_err(device)?;
-        let queue = InvalidationQueue::new(&memory).map_err(map)?;
+        let queue = InvalidationQueue::new(&memory).map_err(&map)?;
         let contexts = Contexts {
-            root: TablePages::alloc(&memory, 1).map_err(map)?,
+            root: TablePages::alloc(&memory, 1).map_err(&map)?,
             buses: BTreeMap::new(),
             attached: BTreeMap::new(),
         };
@@ -138,7 +138,7 @@ impl<M: Mmio, P: PhysMemory> UnitInner<M, P> {
         FSTS.write(&self.bar, QUEUE_ERRORS);
         fault::take(&self.bar, &self.capabilities);
         let invalidated = self.invalidate(&[Invalidation::Contexts, Invalidation::Everything]);
-        invalidated.map_err(|source| BusError::Map { device: self.name.clone(), source })?;
+        invalidated.map_err(BusError::map(&self.name))?;
         self.command(TE, true, "enabling translation")
     }
 
@@ -147,7 +147,7 @@ impl<M: Mmio, P: PhysMemory> UnitInner<M, P> {
     fn command(&self, bit: u32, on: bool, step: &'static str) -> Result<(), BusError> {
         let state = GSTS.read(&self.bar);
         if state == u32::MAX {
-            return Err(BusError::Device { device: self.name.clone(), what: format!("{step}: the unit is gone") });
+            return Err(BusError::device(&self.name, format!("{step}: the unit is gone")));
         }
         if !on && state & bit == 0 {
             return Ok(());
@@ -191,8 +191,8 @@ impl<M: Mmio, P: PhysMemory> UnitInner<M, P> {
 
     /// Attaches a device: a new domain id and a context entry that points to `tables`.
     pub(super) fn attach(&self, source: SourceId, tables: u64) -> Result<u16, BusError> {
-        let refuse = |what: String| BusError::Device { device: self.name.clone(), what };
-        let map = |source| BusError::Map { device: self.name.clone(), source };
+        let refuse = |what: String| BusError::device(&self.name, what);
+        let map = BusError::map(&self.name);
         let mut contexts = lock(&self.contexts);
         if contexts.attached.values().any(|&s| s == source) {
             return Err(refuse(format!("device {source} has tables already")));
@@ -203,7 +203,7 @@ impl<M: Mmio, P: PhysMemory> UnitInner<M, P> {
         let did = did.ok_or_else(|| refuse(format!("all {domains} domain ids are in use")))?;
         let bus = (source.0 >> 8) as u8;
         if !contexts.buses.contains_key(&bus) {
-            let table = TablePages::alloc(&self.memory, 1).map_err(map)?;
+            let table = TablePages::alloc(&self.memory, 1).map_err(&map)?;
             store(&contexts.root, usize::from(bus) * 2, table.physical() | PRESENT);
             contexts.buses.insert(bus, table);
         }
@@ -215,7 +215,7 @@ impl<M: Mmio, P: PhysMemory> UnitInner<M, P> {
         contexts.attached.insert(did, source);
         // In caching mode absent entries are cached too, under domain id 0.
         let stale = [Invalidation::Context { source: source.0, did: 0 }, Invalidation::Domain { did }];
-        self.invalidate(&stale).map_err(map)?;
+        self.invalidate(&stale).map_err(&map)?;
         Ok(did)
     }
 

@@ -157,7 +157,7 @@ impl ModelBar {
 
 impl ModelBus {
     fn error(&self, what: String) -> BusError {
-        BusError::Device { device: self.shared.name.clone(), what }
+        BusError::device(&self.shared.name, what)
     }
 
     /// The device's far side, to step and examine it.
@@ -190,12 +190,7 @@ impl Bus for ModelBus {
         if count > VECTORS {
             return Err(self.error(format!("{count} interrupts: there are {VECTORS}")));
         }
-        self.shared.env.irqs().connect(count).map_err(|source| BusError::Os {
-            device: self.shared.name.clone(),
-            step: "eventfd".into(),
-            source,
-            hint: None,
-        })
+        self.shared.env.irqs().connect(count).map_err(BusError::os(&self.shared.name, "eventfd"))
     }
 }
 

@@ -150,8 +150,7 @@ impl Default for Config {
 /// thread or descriptor left.
 pub fn launch(config: Config, wire: impl Wire) -> Result<ModelBus, BusError> {
     let violations = Arc::new(Violations::new(config.strict));
-    let map = |source| BusError::Map { device: config.name.clone(), source };
-    let dma = ModelDma::new(&config.iommu, violations.clone()).map_err(map)?;
+    let dma = ModelDma::new(&config.iommu, violations.clone()).map_err(BusError::map(&config.name))?;
     if config.faults.mappings != Refuse::Never {
         dma.refuse(config.faults.mappings);
     }
@@ -166,8 +165,8 @@ pub fn launch(config: Config, wire: impl Wire) -> Result<ModelBus, BusError> {
         checks_owned: config.strict && !config.faults.writes_wildly(),
     };
     let machine = Machine::new(&config, &env, Box::new(wire));
-    let os = |step: &str, source| BusError::Os { device: config.name.clone(), step: step.into(), source, hint: None };
-    let wakeup = if config.threaded { Some(EventFd::new().map_err(|e| os("eventfd", e))?) } else { None };
+    let wakeup =
+        if config.threaded { Some(EventFd::new().map_err(BusError::os(&config.name, "eventfd"))?) } else { None };
     let shared = Arc::new(DeviceShared {
         name: config.name.clone(),
         env,
@@ -179,7 +178,7 @@ pub fn launch(config: Config, wire: impl Wire) -> Result<ModelBus, BusError> {
         waiting: AtomicU32::new(0),
     });
     let thread = match config.threaded {
-        true => Some(shared::spawn(&shared).map_err(|e| os("the device's thread", e))?),
+        true => Some(shared::spawn(&shared).map_err(BusError::os(&config.name, "the device's thread"))?),
         false => None,
     };
     Ok(ModelBus { shared, thread })

@@ -87,9 +87,9 @@ impl DeviceShared {
         }
     }
 
-    fn sleep(&self) {
+    fn sleep(&self, set: &mut PollSet) {
         let Some(wakeup) = &self.wakeup else { return };
-        let mut set = PollSet::with_capacity(2);
+        set.clear();
         set.readable(wakeup.fd());
         if let Some(wire) = self.lock().wire_wake(&self.env) {
             set.readable(wire);
@@ -106,7 +106,7 @@ impl DeviceShared {
     }
 
     fn run(&self) {
-        let mut idle = 0;
+        let (mut idle, mut set) = (0, PollSet::with_capacity(2));
         self.env.dma.set_threaded(true);
         while !self.stop.load(Ordering::Acquire) {
             // Locks are not fair: a driver that waits for a register of a busy device is let in
@@ -125,7 +125,7 @@ impl DeviceShared {
                 SPINS..YIELDS => std::thread::yield_now(),
                 _ => {
                     self.env.dma.set_threaded(false);
-                    self.sleep();
+                    self.sleep(&mut set);
                     self.env.dma.set_threaded(true);
                 }
             }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Plug ── frames ring ──► Plug
-//!        ◄── empties ring ──          vectors are recycled: no allocation after a while
+//!        ◄── empties ring ──          vectors are recycled: no allocation in steady state
 //! ```
 //!
 //! A frame from one end wakes a device that sleeps at the other.
