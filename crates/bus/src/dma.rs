@@ -214,7 +214,7 @@ pub trait Dma: Clone + Send + Sync + 'static {
     fn window(&self, slots: u32, bytes: usize) -> Result<Self::Window, MapError>;
 
     /// Makes the device's writes to `len` bytes at `iova` visible to the CPU
-    /// (`dma_sync_single_for_cpu`). Only a compiler fence where memory is coherent and there are no
+    /// (`dma_sync_single_for_cpu`). Only a fence where memory is coherent and there are no
     /// bounce buffers.
     #[inline]
     fn sync_for_cpu(&self, iova: Iova, len: usize) {

@@ -53,10 +53,10 @@ impl Qemu {
     /// Attaches to a running machine, whose CPU must halt at once and whose memory must be shared.
     ///
     /// ```text
-    /// (head -c 65520 /dev/zero; printf '\\372\\364\\353\\375'; head -c 12 /dev/zero) >halt.bin
-    /// qemu-system-x86_64 -nodefaults -display none -accel tcg -bios halt.bin -m 64M \\
-    ///     -qtest unix:SOCKET,server=on,wait=off -device intel-iommu \\
-    ///     -object memory-backend-memfd,id=ram,size=64M,share=on -machine q35,memory-backend=ram \\
+    /// (head -c 65520 /dev/zero; printf '\372\364\353\375'; head -c 12 /dev/zero) >halt.bin
+    /// qemu-system-x86_64 -nodefaults -display none -accel tcg -bios halt.bin -m 64M \
+    ///     -qtest unix:SOCKET,server=on,wait=off -device intel-iommu \
+    ///     -object memory-backend-memfd,id=ram,size=64M,share=on -machine q35,memory-backend=ram \
     ///     -netdev tap,id=net,ifname=TAP,script=no,downscript=no -device e1000e,netdev=net
     /// ```
     ///

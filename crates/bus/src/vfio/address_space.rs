@@ -221,7 +221,7 @@ impl AddressSpace {
         Ok((space, device))
     }
 
-    /// The kernel interface, for people.
+    /// The kernel interface, for messages.
     pub(super) fn api_name(&self) -> &'static str {
         match self.api {
             IommuApi::Type1 { .. } => "VFIO group, type 1 v2",

@@ -1,6 +1,6 @@
 //! Registers mapped into the process.
 
-use super::device::VfioDevice;
+use super::device::{BarMapping, VfioDevice};
 use crate::mmio::Mmio;
 use std::sync::Arc;
 use towpath_sys::Mmap;
@@ -22,8 +22,8 @@ pub struct VfioBar {
 }
 
 impl VfioBar {
-    pub(super) fn new(device: Arc<VfioDevice>, map: Option<Mmap>, offset: u64, len: usize) -> VfioBar {
-        VfioBar { map: map.map(Arc::new), device, offset, len }
+    pub(super) fn new(device: Arc<VfioDevice>, bar: BarMapping) -> VfioBar {
+        VfioBar { map: bar.map.map(Arc::new), device, offset: bar.offset, len: bar.len }
     }
 
     /// The address of the register, if it lies inside.

@@ -3,7 +3,6 @@
 
 use super::abi::{self, Caps, u32_at, u64_at};
 use super::address_space::AddressSpace;
-use super::bar::VfioBar;
 use super::bdf::Bdf;
 use super::ioctl;
 use super::irq::VfioIrq;
@@ -31,6 +30,13 @@ pub(super) struct VfioDevice {
     config: (u64, u64),
     /// The enabled kind of interrupts.
     irqs: Mutex<Option<u32>>,
+}
+
+/// A BAR: its mapping if it has one, its offset in the device's file, and its usable length.
+pub(super) struct BarMapping {
+    pub(super) map: Option<Mmap>,
+    pub(super) offset: u64,
+    pub(super) len: usize,
 }
 
 impl VfioDevice {
@@ -107,8 +113,8 @@ impl VfioDevice {
         Ok(())
     }
 
-    /// The registers of a BAR.
-    pub(super) fn bar(self: &Arc<VfioDevice>, index: u8, len: usize) -> Result<VfioBar, BusError> {
+    /// Maps the registers of a BAR, if the kernel allows that.
+    pub(super) fn map_bar(&self, index: u8, len: usize) -> Result<BarMapping, BusError> {
         if index > 5 {
             return Err(self.refuse(format!("BAR {index}: there are BARs 0 to 5")));
         }
@@ -129,7 +135,8 @@ impl VfioDevice {
         } else {
             None
         };
-        Ok(VfioBar::new(self.clone(), map, region.offset, size.min(len.next_multiple_of(page_size()))))
+        let len = size.min(len.next_multiple_of(page_size()));
+        Ok(BarMapping { map, offset: region.offset, len })
     }
 
     /// Enables interrupts 0 to `count - 1`: MSI-X if the device has enough, otherwise MSI.

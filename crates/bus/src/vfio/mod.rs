@@ -155,7 +155,7 @@ impl VfioBus {
         Ok(VfioBus { name: bdf.to_string(), device, dma })
     }
 
-    /// The interface through which the device was opened, for people.
+    /// The interface through which the device was opened, for messages.
     pub fn backend(&self) -> &'static str {
         self.device.space().api_name()
     }
@@ -171,7 +171,7 @@ impl Bus for VfioBus {
     }
 
     fn bar(&self, index: u8, len: usize) -> Result<VfioBar, BusError> {
-        self.device.bar(index, len)
+        Ok(VfioBar::new(self.device.clone(), self.device.map_bar(index, len)?))
     }
 
     fn dma(&self) -> &VfioDma {

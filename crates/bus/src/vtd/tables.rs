@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   level 4 (3) ──► level 3 ──► level 2 ──► level 1 ──► page    entry of a table: address | rights
-//!                      └ 1 GiB     └ 2 MiB     └ 4 KiB           of a page: address | large | rights
+//!                      └ 1 GiB     └ 2 MiB     └ 4 KiB         of a page: address | large | rights
 //! ```
 //!
 //! A table exists as long as the tree, so an entry that points to a table never changes while the

@@ -1,7 +1,8 @@
 //! The device: the effect of registers, the link, the interrupts, and units of work in bursts or
 //! one by one.
 
-use super::Config;
+use super::config::Config;
+use super::env::Env;
 use super::faults::FaultInjector;
 use super::irq::Irqs;
 use super::link::Link;
@@ -9,7 +10,6 @@ use super::phy::{self, LinkEvent, Phy};
 use super::regs::*;
 use super::rx::Receiver;
 use super::settings::Settings;
-use super::shared::Env;
 use super::stats::Stats;
 use super::tx::Transmitter;
 use crate::iommu::Transfer;

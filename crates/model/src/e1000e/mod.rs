@@ -13,6 +13,8 @@
 //! |---|---|
 //! | `bus`, `pci` | the driver's side: [`ModelBus`], [`ModelBar`], configuration space |
 //! | `regs`, `register_file` | register offsets and bits; their values |
+//! | `config` | [`Config`] |
+//! | `env` | the state that needs no lock on the device |
 //! | `shared` | the state that both sides share, and the device's thread |
 //! | `irq` | causes, masks, vectors |
 //! | `machine` | the device: bursts, steps, resets |
@@ -67,7 +69,9 @@
 //! [82574L]: https://www.intel.com/content/dam/doc/datasheet/82574l-gbe-controller-datasheet.pdf
 
 mod bus;
+mod config;
 mod crc;
+mod env;
 mod faults;
 mod filter;
 mod irq;
@@ -90,58 +94,22 @@ mod tests;
 mod tx;
 
 pub use bus::{ModelBar, ModelBus};
+pub use config::Config;
 pub use faults::Faults;
 pub use irq::ModelIrq;
 
-use crate::iommu::{self, ModelDma, Refuse};
+use crate::iommu::{ModelDma, Refuse};
 use crate::seed::Seed;
 use crate::violation::{Violation, Violations};
 use crate::wire::Wire;
+use env::Env;
 use machine::Machine;
 use pci::ConfigSpace;
-use shared::{DeviceShared, Env};
+use shared::DeviceShared;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use towpath_bus::BusError;
 use towpath_sys::EventFd;
-
-/// The configuration of a model.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// The device's name in errors.
-    pub name: String,
-    /// The MAC address in its NVM.
-    pub mac: [u8; 6],
-    /// The IOMMU between the device and memory.
-    pub iommu: iommu::Config,
-    /// Injected faults.
-    pub faults: Faults,
-    /// Whether the driver is checked against the rules.
-    pub strict: bool,
-    /// Ticks that the link takes to come up: bursts or steps of the device, and reads of STATUS.
-    pub negotiation: u32,
-    /// Whether the other end stops sending while the packet buffer is full. Otherwise frames are
-    /// lost then, and counted as MPC.
-    pub pause: bool,
-    /// Whether the device has a thread; otherwise the caller [steps](Device) it.
-    pub threaded: bool,
-}
-
-impl Default for Config {
-    /// Without faults, not strict, behind an IOMMU, stepped by the caller.
-    fn default() -> Config {
-        Config {
-            name: "e1000e:model".into(),
-            mac: [0x02, 0x74, 0x6f, 0x77, 0x00, 0x01],
-            iommu: iommu::Config::default(),
-            faults: Faults::default(),
-            strict: false,
-            negotiation: 0,
-            pause: true,
-            threaded: false,
-        }
-    }
-}
 
 /// Builds a model in the state after power-on, connected to a wire; DMA is off.
 ///

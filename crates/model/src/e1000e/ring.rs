@@ -9,8 +9,8 @@
 //! Up to 64 descriptors are on the chip, with their contents at the time of the fetch. The head
 //! register follows the used descriptors.
 
+use super::env::Env;
 use super::regs::*;
-use super::shared::Env;
 use crate::iommu::Transfer;
 use crate::violation::Ring;
 use std::collections::VecDeque;

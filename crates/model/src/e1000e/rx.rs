@@ -7,12 +7,12 @@
 //!              └ dropped        └ or the wire waits (pause)
 //! ```
 
+use super::env::Env;
 use super::faults::FaultInjector;
 use super::filter::Cast;
 use super::regs::*;
 use super::ring::DescriptorRing;
 use super::settings::{Format, Settings};
-use super::shared::Env;
 use super::stats::{self, Stats};
 use super::{crc, offload};
 use crate::iommu::Transfer;

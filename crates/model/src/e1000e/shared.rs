@@ -1,15 +1,14 @@
-//! The state that the driver's side and the device's side of a model share, and the device's thread.
+//! The state that the driver's side and the device's side of a model share, and the device's
+//! thread.
 //!
-//! The thread works in bursts. Without work it polls some thousand times, then sleeps until the wire's
-//! descriptor is readable, a register is written, or a short timeout has passed. The timeout is needed
-//! because a tail is written without a fence: the driver may not see that the thread is about to sleep.
+//! The thread works in bursts. Without work it polls some thousand times, then sleeps until the
+//! wire's descriptor is readable, a register is written, or a short timeout has passed. The timeout
+//! is needed because a tail is written without a fence: the driver may not see that the thread is
+//! about to sleep.
 
-use super::irq::{Accesses, Irqs};
+use super::env::Env;
 use super::machine::Machine;
 use super::pci::ConfigSpace;
-use super::register_file::RegisterFile;
-use crate::iommu::ModelDma;
-use crate::violation::Violations;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,31 +22,6 @@ const SPINS: u32 = 256;
 const YIELDS: u32 = 1024;
 /// The longest sleep.
 const MAX_SLEEP: Duration = Duration::from_millis(1);
-
-/// The part of the state that needs no lock on the device.
-pub(crate) struct Env {
-    pub(crate) registers: RegisterFile,
-    pub(crate) irqs: Mutex<Irqs>,
-    pub(crate) dma: ModelDma,
-    pub(crate) violations: Arc<Violations>,
-    pub(crate) accesses: Accesses,
-    /// PCI Command: bus mastering is enabled.
-    pub(crate) master: AtomicBool,
-    /// PCI Command: memory decoding is enabled; also off after the device was closed.
-    pub(crate) decodes: AtomicBool,
-    /// Strict, and no injected fault writes to descriptors.
-    pub(crate) checks_owned: bool,
-}
-
-impl Env {
-    pub(crate) fn irqs(&self) -> MutexGuard<'_, Irqs> {
-        self.irqs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn may_master(&self) -> bool {
-        self.master.load(Ordering::Acquire)
-    }
-}
 
 /// The state that both sides and the device's thread share.
 pub(crate) struct DeviceShared {

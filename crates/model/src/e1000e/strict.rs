@@ -1,10 +1,10 @@
 //! The rules for descriptors and registers, which strict models check (82574 datasheet §3.2, §7.1,
 //! §7.2, §10.2).
 
+use super::env::Env;
 use super::register_file::canonical;
 use super::regs::*;
 use super::ring::{DescriptorRing, Fetched};
-use super::shared::Env;
 use crate::iommu::Transfer;
 use crate::violation::{Ring, Violation};
 

@@ -1,13 +1,13 @@
 //! Transmission: descriptors are gathered to frames, offloads are applied, frames leave, and
 //! descriptors that request it are written back.
 
+use super::env::Env;
 use super::faults::FaultInjector;
 use super::filter::Cast;
 use super::offload::{self, Context};
 use super::regs::*;
 use super::ring::{DescriptorRing, Fetched};
 use super::settings::Settings;
-use super::shared::Env;
 use super::stats::{self, Stats};
 use crate::iommu::Transfer;
 use crate::violation::{Ring, Violation};

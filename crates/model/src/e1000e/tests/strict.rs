@@ -1,6 +1,7 @@
 //! Every rule, violated.
 
 use super::*;
+use crate::iommu;
 use crate::violation::Ring;
 
 fn first(rig: &Rig) -> Violation {
