@@ -12,7 +12,7 @@
 use super::abi::{self, Caps, u32_at, u64_at};
 use super::bdf::Bdf;
 use super::host::Host;
-use super::ioctl;
+use super::ioctl::{self, ioctl, ioctl_value};
 use crate::bus::BusError;
 use crate::dma::{Access, Limits, MapError};
 use crate::iova::IovaAllocator;
@@ -72,16 +72,11 @@ fn open_shared(
     Ok(space)
 }
 
-fn os_with_hint(
-    bdf: Bdf,
-    step: impl Into<String>,
-    code: i32,
-    hint: &'static str,
-) -> impl FnOnce(io::Error) -> BusError {
-    move |source| {
-        let applies = source.raw_os_error() == Some(code);
-        let error = BusError::os(bdf, step)(source);
-        if applies { error.with_hint(hint) } else { error }
+/// [`BusError::os`], with a hint for one error code.
+fn os_hint(bdf: Bdf, step: impl Into<String>, code: i32, hint: &str) -> impl FnOnce(io::Error) -> BusError {
+    move |source| match source.raw_os_error() {
+        Some(errno) if errno == code => BusError::os(bdf, step)(source).with_hint(hint),
+        _ => BusError::os(bdf, step)(source),
     }
 }
 
@@ -94,31 +89,23 @@ fn container(host: &Host, bdf: Bdf, node: &str, kind: i32) -> Result<(OwnedFd, O
     let refuse = |what: String| BusError::device(bdf, what);
     let container = ioctl::open(&host.path("dev/vfio/vfio")).map_err(BusError::os(bdf, "opening /dev/vfio/vfio"))?;
     let version =
-        ioctl::ioctl_value(&container, abi::GET_API_VERSION, 0).map_err(BusError::os(bdf, "VFIO_GET_API_VERSION"))?;
+        ioctl_value(&container, abi::GET_API_VERSION, 0).map_err(BusError::os(bdf, "VFIO_GET_API_VERSION"))?;
     if version != abi::API_VERSION {
         return Err(refuse(format!("the kernel's VFIO has version {version}, known is {}", abi::API_VERSION)));
     }
-    if ioctl::ioctl_value(&container, abi::CHECK_EXTENSION, kind).map_err(BusError::os(bdf, "VFIO_CHECK_EXTENSION"))?
-        <= 0
-    {
+    if ioctl_value(&container, abi::CHECK_EXTENSION, kind).map_err(BusError::os(bdf, "VFIO_CHECK_EXTENSION"))? <= 0 {
         return Err(refuse(match kind {
             abi::NOIOMMU => "the kernel's VFIO has no mode without an IOMMU".to_owned(),
             _ => "the kernel's VFIO has no type 1 IOMMU, version 2: modprobe vfio_iommu_type1".to_owned(),
         }));
     }
-    let group =
-        ioctl::open(&host.path(node)).map_err(os_with_hint(bdf, format!("opening /{node}"), libc::EBUSY, IN_USE))?;
-    let status = ioctl::ioctl(&group, abi::GROUP_GET_STATUS, abi::GroupStatus::default());
+    let group = ioctl::open(&host.path(node)).map_err(os_hint(bdf, format!("opening /{node}"), libc::EBUSY, IN_USE))?;
+    let status = ioctl(&group, abi::GROUP_GET_STATUS, abi::GroupStatus::default());
     if status.map_err(BusError::os(bdf, "VFIO_GROUP_GET_STATUS"))?.flags & abi::GROUP_VIABLE == 0 {
         return Err(refuse("other devices of its IOMMU group are in the hands of the kernel's drivers".to_owned()));
     }
     ioctl::set_container(&group, &container).map_err(BusError::os(bdf, "VFIO_GROUP_SET_CONTAINER"))?;
-    ioctl::ioctl_value(&container, abi::SET_IOMMU, kind).map_err(os_with_hint(
-        bdf,
-        "VFIO_SET_IOMMU",
-        libc::EPERM,
-        NO_REMAPPING,
-    ))?;
+    ioctl_value(&container, abi::SET_IOMMU, kind).map_err(os_hint(bdf, "VFIO_SET_IOMMU", libc::EPERM, NO_REMAPPING))?;
     Ok((group, container))
 }
 
@@ -171,26 +158,21 @@ impl AddressSpace {
         cdev: &str,
     ) -> Result<(Arc<AddressSpace>, OwnedFd), BusError> {
         let node = format!("dev/vfio/devices/{cdev}");
-        let device = ioctl::open(&host.path(&node)).map_err(os_with_hint(
-            bdf,
-            format!("opening /{node}"),
-            libc::EBUSY,
-            IN_USE,
-        ))?;
+        let device =
+            ioctl::open(&host.path(&node)).map_err(os_hint(bdf, format!("opening /{node}"), libc::EBUSY, IN_USE))?;
         let attach_device = |iommufd: &OwnedFd, id: Option<u32>| {
             use std::os::fd::AsRawFd;
             let bind = abi::BindIommufd { iommufd: iommufd.as_raw_fd(), ..Default::default() };
-            ioctl::ioctl(&device, abi::DEVICE_BIND_IOMMUFD, bind)
-                .map_err(BusError::os(bdf, "VFIO_DEVICE_BIND_IOMMUFD"))?;
+            ioctl(&device, abi::DEVICE_BIND_IOMMUFD, bind).map_err(BusError::os(bdf, "VFIO_DEVICE_BIND_IOMMUFD"))?;
             let id = match id {
                 Some(id) => id,
                 None => {
-                    let made = ioctl::ioctl(iommufd, abi::IOAS_ALLOC, abi::IoasAlloc::default());
+                    let made = ioctl(iommufd, abi::IOAS_ALLOC, abi::IoasAlloc::default());
                     made.map_err(BusError::os(bdf, "IOMMU_IOAS_ALLOC"))?.out_ioas_id
                 }
             };
             let attach = abi::AttachPt { pt_id: id, ..Default::default() };
-            ioctl::ioctl(&device, abi::DEVICE_ATTACH_IOMMUFD_PT, attach).map_err(os_with_hint(
+            ioctl(&device, abi::DEVICE_ATTACH_IOMMUFD_PT, attach).map_err(os_hint(
                 bdf,
                 "VFIO_DEVICE_ATTACH_IOMMUFD_PT",
                 libc::EPERM,
@@ -255,13 +237,13 @@ impl AddressSpace {
             IommuApi::Type1 { container, .. } => {
                 let flags = flags(abi::DMA_READ, abi::DMA_WRITE);
                 let map = abi::DmaMap { argsz: 0, flags, vaddr, iova, size: len as u64 };
-                ("VFIO_IOMMU_MAP_DMA", ioctl::ioctl(container, abi::IOMMU_MAP_DMA, map).map(drop))
+                ("VFIO_IOMMU_MAP_DMA", ioctl(container, abi::IOMMU_MAP_DMA, map).map(drop))
             }
             IommuApi::Ioas { iommufd, id } => {
                 let flags = abi::IOAS_FIXED | flags(abi::IOAS_READ, abi::IOAS_WRITE);
                 let length = len as u64;
                 let map = abi::IoasMap { size: 0, flags, ioas_id: *id, reserved: 0, user_va: vaddr, length, iova };
-                ("IOMMU_IOAS_MAP", ioctl::ioctl(iommufd, abi::IOAS_MAP, map).map(drop))
+                ("IOMMU_IOAS_MAP", ioctl(iommufd, abi::IOAS_MAP, map).map(drop))
             }
             IommuApi::Unprotected { .. } => return Err(MapError::NoIommu),
         };
@@ -274,11 +256,11 @@ impl AddressSpace {
         let (step, result) = match &self.api {
             IommuApi::Type1 { container, .. } => {
                 let unmap = abi::DmaUnmap { argsz: 0, flags: 0, iova, size: len };
-                ("VFIO_IOMMU_UNMAP_DMA", ioctl::ioctl(container, abi::IOMMU_UNMAP_DMA, unmap).map(|u| u.size))
+                ("VFIO_IOMMU_UNMAP_DMA", ioctl(container, abi::IOMMU_UNMAP_DMA, unmap).map(|u| u.size))
             }
             IommuApi::Ioas { iommufd, id } => {
                 let unmap = abi::IoasUnmap { size: 0, ioas_id: *id, iova, length: len };
-                ("IOMMU_IOAS_UNMAP", ioctl::ioctl(iommufd, abi::IOAS_UNMAP, unmap).map(|u| u.length))
+                ("IOMMU_IOAS_UNMAP", ioctl(iommufd, abi::IOAS_UNMAP, unmap).map(|u| u.length))
             }
             IommuApi::Unprotected { .. } => return Err(MapError::NoIommu),
         };

@@ -4,7 +4,7 @@
 use super::abi::{self, Caps, u32_at, u64_at};
 use super::address_space::AddressSpace;
 use super::bdf::Bdf;
-use super::ioctl;
+use super::ioctl::{self, ioctl, ioctl_value};
 use super::irq::VfioIrq;
 use crate::bus::{BusError, Irq};
 use std::fs::File;
@@ -41,7 +41,7 @@ pub(super) struct BarMapping {
 
 impl VfioDevice {
     pub(super) fn new(bdf: Bdf, fd: OwnedFd, space: Arc<AddressSpace>) -> Result<VfioDevice, BusError> {
-        let info = ioctl::ioctl(&fd, abi::DEVICE_GET_INFO, abi::DeviceInfo::default());
+        let info = ioctl(&fd, abi::DEVICE_GET_INFO, abi::DeviceInfo::default());
         let info = info.map_err(BusError::os(bdf, "VFIO_DEVICE_GET_INFO"))?;
         let (region, _) =
             ioctl::region_info(&fd, abi::REGION_CONFIG).map_err(BusError::os(bdf, "VFIO_DEVICE_GET_REGION_INFO"))?;
@@ -107,7 +107,7 @@ impl VfioDevice {
             return Err(self.refuse("the kernel knows no way to reset this function alone".to_owned()));
         }
         let was = self.config_at(COMMAND).map_or(0, |at| self.read(at) & 0x7ff);
-        ioctl::ioctl_value(&self.file, abi::DEVICE_RESET, 0).map_err(BusError::os(self.bdf, "VFIO_DEVICE_RESET"))?;
+        ioctl_value(&self.file, abi::DEVICE_RESET, 0).map_err(BusError::os(self.bdf, "VFIO_DEVICE_RESET"))?;
         // Memory decoding must be on before any mapped register is accessed.
         self.command(0, was | MEMORY);
         Ok(())
@@ -150,7 +150,7 @@ impl VfioDevice {
         }
         let has = |index| {
             let info = abi::IrqInfo { index, ..Default::default() };
-            ioctl::ioctl(&self.file, abi::DEVICE_GET_IRQ_INFO, info).map_or(0, |info| info.count)
+            ioctl(&self.file, abi::DEVICE_GET_IRQ_INFO, info).map_or(0, |info| info.count)
         };
         let Some(kind) = [abi::IRQ_MSIX, abi::IRQ_MSI].into_iter().find(|&kind| has(kind) >= count.into()) else {
             let (x, msi) = (has(abi::IRQ_MSIX), has(abi::IRQ_MSI));
