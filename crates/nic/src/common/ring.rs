@@ -1,7 +1,7 @@
 //! A descriptor ring in memory that the device and the driver access at the same time.
 //!
 //! A descriptor is two 64-bit words in the device's byte order (little-endian). Each word is loaded
-//! and stored at once, as an atomic word. The ring knows no format: a driver says what the words
+//! and stored at once, as an atomic word. The ring knows no format: a driver decides what the words
 //! mean, and which descriptors are the device's.
 
 use std::sync::atomic::{Ordering::Acquire, fence};

@@ -2,7 +2,7 @@
 //!
 //! A slot holds what is in flight behind a descriptor: an [`InFlight`](towpath_packet::InFlight)
 //! buffer or packet, its mapping, and what the driver noted. The device can change descriptors, but
-//! not slots: what it completes is looked up here, by position or by a number that is bounded.
+//! not slots: a completion is looked up here, by position or by a number that is bounded.
 
 /// One `T` for each descriptor of a ring. An index outside of the ring, which no code path makes,
 /// finds nothing.

@@ -1,16 +1,16 @@
-//! The watchdog of a queue: when to look at what is never looked at per packet, and whether frames
+//! The watchdog of a queue: when to check what is never checked per packet, and whether frames
 //! hang.
 
 use std::time::{Duration, Instant};
 
-/// The longest time between two looks of a queue that is called.
+/// The longest time between two checks of a queue that is called.
 const PERIOD: Duration = Duration::from_millis(200);
-/// Calls between two looks at the clock.
+/// Calls between two reads of the clock.
 const CALLS: u32 = 1024;
 /// An idle call counts as this many, because a worker that sleeps makes few calls.
 const IDLE: u32 = 64;
 
-/// Tells a queue when to look at link, statistics and hangs.
+/// Tells a queue when to check link, statistics and hangs.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     calls: u32,
@@ -19,12 +19,12 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Looks at least twice within `stall`, the time after which frames hang.
+    /// Checks at least twice within `stall`, the time after which frames hang.
     pub(crate) fn new(stall: Duration) -> Watchdog {
         Watchdog { calls: 0, period: PERIOD.min(stall / 2), last: Instant::now() }
     }
 
-    /// Whether it is time to look; to be asked once per call of the queue. `idle`: the call moved
+    /// Whether it is time to check; to be called once per call of the queue. `idle`: the call moved
     /// nothing.
     #[inline]
     pub(crate) fn is_due(&mut self, idle: bool) -> bool {

@@ -52,7 +52,7 @@ fn within(option: &'static str, value: u64, range: RangeInclusive<u64>) -> Resul
 pub struct RingSize(u16);
 
 impl RingSize {
-    /// Checks a number of descriptors; `option` is the name that an error gives.
+    /// Checks a number of descriptors; `option` is the name in the error.
     ///
     /// # Errors
     /// [`ConfigError`] names the rule.

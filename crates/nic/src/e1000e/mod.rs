@@ -1,5 +1,7 @@
-//! Intel 82574L, 82574LA and 82583V (`e1000e` in Linux and QEMU), after the 82574 GbE Controller
-//! Family Datasheet.
+//! Intel 82574L, 82574LA and 82583V (`e1000e` in Linux and QEMU), after the
+//! [82574 GbE Controller Family Datasheet][datasheet].
+//!
+//! [datasheet]: https://www.intel.com/content/dam/doc/datasheet/82574l-gbe-controller-datasheet.pdf
 //!
 //! ```text
 //!  E1000e::open ── reset, address, abilities ──► Info     start ── rings, buffers ──► queues
@@ -213,7 +215,7 @@ fn info(name: &str, config: &Config, chip: Chip, copybreak: u32, reaches_heap: b
     } else {
         "the device reaches only memory of its bus: a pool of its own, and a copy of every packet sent, unless packets lie there"
     };
-    let wait = if config.interrupts { "MSI-X, unmasked when a queue is idle" } else { "queues are looked at" };
+    let wait = if config.interrupts { "MSI-X, unmasked when a queue is idle" } else { "queues are polled" };
     Info {
         name: name.to_owned(),
         layer: Layer::Ethernet,
@@ -331,8 +333,8 @@ impl<B: Pci> Port for E1000e<B> {
         let port = info.name.as_str();
         let input = |what: String| PortError::Input { port: port.to_owned(), what };
         info.queues(start.queues)?;
-        let gone = || input("the device was closed".to_owned());
-        let (bus, _) = opened.parts.as_ref().ok_or_else(gone)?;
+        let closed = || input("the device was closed".to_owned());
+        let (bus, _) = opened.parts.as_ref().ok_or_else(closed)?;
         let domain = Domain::new(bus.dma().clone(), config.policy).map_err(|e| input(e.to_string()))?;
         let mut starter = Starter::<B> { port, config: &config, domain, pool: start.pool, own: None };
         let reached = match starter.pool.region() {
@@ -369,7 +371,7 @@ impl<B: Pci> Port for E1000e<B> {
         };
         let Starter { domain, own, .. } = starter;
         // From here on the end of the queues stops the device.
-        let (bus, bar) = opened.parts.take().ok_or_else(gone)?;
+        let (bus, bar) = opened.parts.take().ok_or_else(closed)?;
         bus.set_master(true);
         init::program(&bar, &config, &layout);
         let device = Arc::new(Device::new(bus, bar, domain, config.clone(), layout, control));

@@ -86,8 +86,8 @@ pub(super) fn plan(packet: &mut Packet, can: TxAbilities) -> Result<Plan, Refusa
     }
 }
 
-/// The context for a partial checksum, if every implementation computes it right: some look at the
-/// packet instead of the context, and find the outermost headers.
+/// The context for a partial checksum, if every implementation computes it right: some parse the
+/// packet and not the context, and find the outermost headers.
 fn checksum_context(packet: &Packet, start: usize, offset: usize) -> Option<Context> {
     /// Enough for tags and IPv6, and for IPv4 with all options.
     const HEADERS: usize = 82;

@@ -328,7 +328,7 @@ impl<D: Dma> RxRing<D> {
     }
 }
 
-/// Puts beside a packet what the descriptor says of its frame; returns whether a stripped tag has a
+/// Sets a packet's metadata from the descriptor; returns whether a stripped tag has a
 /// place.
 #[inline]
 fn set_metadata(packet: &mut Packet, status: RxStatus, queue: u8, options: BurstOptions) -> bool {

@@ -16,8 +16,8 @@
 //! ```
 //!
 //! The device writes back the descriptors with RS set: the last of every k-th frame, and the last
-//! of each announcement, so that no frame waits for another. DD in the oldest of them says that all
-//! frames up to there were sent. A frame's descriptors are written when it is submitted;
+//! of each announcement, so that no frame waits for another. DD in the oldest of them means that
+//! all frames up to there were sent. A frame's descriptors are written when it is submitted;
 //! [`announce`](TxRing::announce) makes one tail write for a batch, or for the rest of a burst.
 //!
 //! An application's memory is mapped when the first packet of its pages comes. A packet in memory

@@ -1,4 +1,4 @@
-//! Packets become descriptors. A packet of one piece that asks for nothing takes the short way
+//! Packets become descriptors. A packet of one piece without offloads takes the short way
 //! ([`TxRing::submit`]). Every other packet takes the long way: its headers are prepared, it is
 //! copied if the device can't reach it, and its pieces are mapped, then written.
 
