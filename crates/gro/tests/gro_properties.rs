@@ -342,7 +342,8 @@ proptest! {
             out
         };
         let (mut wanted, got) = (run(false), run(true));
-        // The same packets leave after each burst. Which flow's first may differ; each flow's in the order they came.
+        // The same packets leave after each burst. Which flow's first may differ; each flow's in
+        // the order they came.
         for (wanted, got) in wanted.iter_mut().zip(&got) {
             prop_assert_eq!(wanted.len(), got.len());
             for leaves in got {

@@ -1,15 +1,15 @@
-//! The short way through nearly all traffic: TCP and UDP over IPv4 without options or IPv6 without
+//! The fast path, for nearly all traffic: TCP and UDP over IPv4 without options or IPv6 without
 //! extension headers, whole and not fragmented.
 //!
-//! It makes the result in one expression, from values in registers. What it does not take, and
-//! only that, goes the careful way, which would find the same for what it does.
+//! It makes the result in one expression, from values in registers. Other packets take the general
+//! path, which has the same result for those that the fast path takes.
 
 use super::{Dissected, Flags, Link, Stop, general};
 use crate::hash::FlowKey;
 use crate::ip::{self, protocol};
 use crate::{ipv4, ipv6, tcp, udp};
 
-/// As far as TCP's control bits.
+/// Bytes up to and including TCP's control bits.
 const NEEDED: usize = tcp::offset::FLAGS + 1;
 
 /// Finds the headers of an IPv4 packet.

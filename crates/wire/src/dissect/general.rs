@@ -1,5 +1,5 @@
-//! The careful walk over any IP packet: options, extension headers, fragments, frames cut short.
-//! Each step checks that its header is inside and reads it through an array of its exact size.
+//! The general path, for any IP packet: options, extension headers, fragments, frames cut short.
+//! Each step checks that its header is inside the frame and reads it through an array of its size.
 
 use super::{Dissected, Flags, Link, Stop};
 use crate::Error;
@@ -8,7 +8,8 @@ use crate::ipv6::{Extensions, is_extension};
 use crate::{icmp, ipv4, ipv6, tcp, udp};
 use core::cmp::Ordering;
 
-/// Length of SCTP's common header (RFC 9260 section 3.1).
+/// Length of SCTP's common header
+/// ([RFC 9260 section 3.1](https://www.rfc-editor.org/rfc/rfc9260#section-3.1)).
 const SCTP_HEADER_LEN: usize = 12;
 
 impl Dissected {
@@ -19,7 +20,7 @@ impl Dissected {
     }
 }
 
-/// What a packet of the length it promises says about the frame.
+/// Flags of a frame whose IP header states this length.
 #[inline]
 fn length_flags(promised: usize, frame: &[u8]) -> Flags {
     match promised.cmp(&frame.len()) {
@@ -113,7 +114,7 @@ fn extensions(mut found: Dissected, frame: &[u8], l4: usize, end: usize) -> Diss
     }
 }
 
-/// Reads the transport header at `l4` of a packet that promises to reach to `end`.
+/// Reads the transport header at `l4` of a packet that ends at `end` by its IP header.
 #[inline]
 fn transport(mut found: Dissected, frame: &[u8], l4: usize, end: usize) -> Dissected {
     let end = end.min(frame.len());
@@ -160,7 +161,7 @@ fn transport(mut found: Dissected, frame: &[u8], l4: usize, end: usize) -> Disse
     found.stopped(Stop::Complete)
 }
 
-/// Fragments have no ports in their key, or the first would not be of the same flow as the rest.
+/// Fragments have no ports in their key, so that all fragments of a packet have the same key.
 #[inline]
 fn ports(found: &mut Dissected, src_port: u16, dst_port: u16) {
     if !found.flags.contains(Flags::FRAGMENT) {

@@ -6,7 +6,7 @@ use crate::ip;
 use crate::offload::LinkKind;
 use crate::vlan::{Tag, Tags};
 
-/// What lies before the network header.
+/// The part of a frame before the network header.
 #[derive(Clone, Copy)]
 pub(super) struct Link {
     pub(super) l3: u16,
@@ -20,7 +20,7 @@ impl Link {
         Self { l3: l3 as u16, ethertype, tags: [Tag::default(); 2] }
     }
 
-    /// Nothing behind the link header is understood.
+    /// The result if nothing behind the link header is understood.
     #[inline(always)]
     pub(super) fn stop(self, frame: &[u8], stop: Stop) -> Dissected {
         Dissected {
@@ -58,8 +58,8 @@ fn ethernet(frame: &[u8]) -> Dissected {
     }
 }
 
-/// A function of its own, like the next, so that offsets are constants in it and its result is
-/// written where the caller wants it, not merged with the other's.
+/// A function of its own, like the next, so that its offsets are constants and its result is
+/// written in place, not merged with the other's.
 #[inline(never)]
 fn untagged_ipv4(frame: &[u8]) -> Dissected {
     common::ipv4(frame, Link::new(ethernet::HEADER_LEN, ethertype::IPV4))
