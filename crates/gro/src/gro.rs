@@ -1,10 +1,10 @@
 //! The GRO engine.
 //!
 //! ```text
-//! packet ─▶ key ─▶ table ─┬─ not held ──▶ rules::first ─┬─▶ held
-//!                         │                             └─▶ leaves at once
-//!                         └─ held ──▶ rules::next ─┬─▶ appended; the aggregate leaves if it is complete
-//!                                                  └─▶ the aggregate leaves; the packet is as if not held
+//! packet ─▶ key ─▶ table ─┬─ not held ─▶ rules::first ─┬─▶ held
+//!                         │                            └─▶ leaves at once
+//!                         └─ held ─▶ rules::next ─┬─▶ appended; if complete, the aggregate leaves
+//!                                                 └─▶ the aggregate leaves; then as if not held
 //! ```
 //!
 //! Every packet leaves after all packets of its flow that came before it.

@@ -25,14 +25,13 @@ use towpath_wire::offload::{Checksum, Gso, GsoKind, LinkKind, MAX_UDP_SEGMENTS};
 
 use crate::bytes::{be16, be32, length_field, put16, put32, sum, u8_at};
 use crate::fixup::{self, Describe};
-use crate::layout::{Hint, Layout, MAX_HEADER, Outer, Unknown, walk};
+use crate::layout::{FIN_PSH, Hint, Layout, MAX_HEADER, Outer, Unknown, walk};
 use crate::offload::Offload;
 
 /// The smallest segment size accepted for TCP, as in Linux (`TCP_MIN_GSO_SIZE`): smaller segments
 /// would consist of headers.
 pub const MIN_TCP_SIZE: u16 = 8;
 
-const FIN_PSH: u8 = 0x09;
 const CWR: u8 = 0x80;
 
 /// Whether the packets that [`Split`] writes carry their transport checksum or leave it to the
@@ -49,6 +48,7 @@ pub enum Checksums {
 
 /// Why a packet cannot be segmented, or its checksum not completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum GsoError {
     /// The segment size is 0, below [`MIN_TCP_SIZE`], too large for an IP length field, or yields
     /// more than [`MAX_UDP_SEGMENTS`].
@@ -81,7 +81,8 @@ impl core::error::Error for GsoError {}
 /// # fn send(_: &[u8]) {}
 /// # let (head, fragment, offload) = (&[0u8; 60][..], &[0u8; 100][..], Offload::default());
 /// let chunks = [head, fragment];
-/// let mut split = Split::new(chunks.into_iter(), LinkKind::Ethernet, &offload, Checksums::Complete)?;
+/// let (link, checksums) = (LinkKind::Ethernet, Checksums::Complete);
+/// let mut split = Split::new(chunks.into_iter(), link, &offload, checksums)?;
 /// let mut buffer = [0u8; 2048];
 /// while let Some(len) = split.next_len() {
 ///     let Some(out) = buffer.get_mut(..len) else { break };

@@ -25,6 +25,8 @@ pub(crate) const ETHERTYPE_IPV6: u16 = 0x86dd;
 const ETHERTYPE_TEB: u16 = 0x6558;
 pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
+/// TCP flags that may differ within an aggregate: the last packet may have them.
+pub(crate) const FIN_PSH: u8 = 0x09;
 pub(crate) const PORT_VXLAN: u16 = 4789;
 pub(crate) const PORT_GENEVE: u16 = 6081;
 /// [RFC 8200](https://www.rfc-editor.org/rfc/rfc8200) permits any number; real packets have at most

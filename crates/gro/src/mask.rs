@@ -10,8 +10,7 @@
 
 use alloc::boxed::Box;
 
-use crate::layout::{Layout, Outer};
-use crate::rules::FIN_PSH;
+use crate::layout::{FIN_PSH, Layout, Outer};
 
 /// Packets with longer headers, all layers together, are not coalesced.
 pub(crate) const MAX_TEMPLATE: usize = 256;

@@ -22,14 +22,13 @@ use crate::bytes::{array, be16, be32, sum, u8_at};
 use crate::fixup;
 use crate::gso::MIN_TCP_SIZE;
 use crate::key::{Common, is_v6};
-use crate::layout::{Layout, Outer, PORT_GENEVE, PORT_VXLAN, TCP, UDP};
+use crate::layout::{FIN_PSH, Layout, Outer, PORT_GENEVE, PORT_VXLAN, TCP, UDP};
 use crate::mask::{MAX_TEMPLATE, Mask};
 use crate::segment::Segment;
 use crate::shape::Shape;
 use crate::stats::Flush;
 use crate::table::Flow;
 
-pub(crate) const FIN_PSH: u8 = 0x09;
 const ACK: u8 = 0x10;
 /// FIN, SYN, RST, PSH, ACK, URG.
 const CONTROL: u8 = 0x3f;

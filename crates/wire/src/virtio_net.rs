@@ -8,10 +8,10 @@
 //!                                                                    └ only with 12 bytes
 //! ```
 //!
-//! | written by | byte order | methods |
+//! | used by | byte order | methods |
 //! |---|---|---|
-//! | TUN/TAP, AF_PACKET | the host's | [`from_ne_bytes`](VnetHeader::from_ne_bytes), [`to_ne_bytes`](VnetHeader::to_ne_bytes) |
-//! | virtio 1, vhost | little-endian | [`from_le_bytes`](VnetHeader::from_le_bytes), [`to_le_bytes`](VnetHeader::to_le_bytes), [`to_le_bytes_v1`](VnetHeader::to_le_bytes_v1) |
+//! | TUN/TAP, AF_PACKET | the host's | `from_ne_bytes`, `to_ne_bytes` |
+//! | virtio 1, vhost | little-endian | `from_le_bytes`, `to_le_bytes`, `to_le_bytes_v1` |
 //!
 //! [`VnetHeader::offload`] and [`VnetHeader::new`] convert to and from [`Checksum`] and [`Gso`].
 //! Both are *total*: every input gives a result or a named error. Both are *strict*: what `offload`

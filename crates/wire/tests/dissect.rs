@@ -374,7 +374,7 @@ fn a_chain_of_extension_headers_without_end_is_given_up() {
 }
 
 #[test]
-fn what_is_not_ip_is_left_alone() {
+fn frames_without_ip_are_not_dissected_further() {
     let arp = Headers { link: Some(Link::default()), network: Network::Arp(emit::Arp::default()) };
     let mut bytes = vec![0; 60];
     arp.write(&mut bytes, Checksums::Full).unwrap();

@@ -1,7 +1,7 @@
 //! The general path, for any IP packet: options, extension headers, fragments, frames cut short.
 //! Each step checks that its header is inside the frame and reads it through an array of its size.
 
-use super::{Dissected, Flags, Link, Stop};
+use super::{Dissected, Flags, LinkLayer, Stop};
 use crate::Error;
 use crate::ip::{self, protocol};
 use crate::ipv6::{Extensions, is_extension};
@@ -32,7 +32,7 @@ fn length_flags(promised: usize, frame: &[u8]) -> Flags {
 
 /// Finds the headers of an IPv4 packet.
 #[inline(never)]
-pub(super) fn ipv4(frame: &[u8], link: Link) -> Dissected {
+pub(super) fn ipv4(frame: &[u8], link: LinkLayer) -> Dissected {
     let mut found = link.stop(frame, Stop::NetworkTruncated);
     let l3 = usize::from(link.l3);
     let packet = frame.get(l3..).unwrap_or_default();
@@ -64,7 +64,7 @@ pub(super) fn ipv4(frame: &[u8], link: Link) -> Dissected {
 
 /// Finds the headers of an IPv6 packet.
 #[inline(never)]
-pub(super) fn ipv6(frame: &[u8], link: Link) -> Dissected {
+pub(super) fn ipv6(frame: &[u8], link: LinkLayer) -> Dissected {
     let mut found = link.stop(frame, Stop::NetworkTruncated);
     let l3 = usize::from(link.l3);
     let packet = frame.get(l3..).unwrap_or_default();

@@ -15,7 +15,7 @@ mod common;
 mod general;
 mod link;
 
-use link::Link;
+use link::LinkLayer;
 pub use link::dissect;
 
 use crate::hash::{FlowKey, RssInput, Toeplitz};

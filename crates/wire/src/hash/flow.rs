@@ -8,7 +8,7 @@
 //!
 //! Each endpoint is mixed separately before a commutative operation combines the two. Combining
 //! the bare addresses with `^` or `+` would be cheaper and wrong: 10.0.0.1:1 ⇄ 10.0.0.2:2
-//! would collide with 10.0.0.1:2 ⇄ 10.0.0.2:1, and likewise every such rectangle of flows.
+//! would collide with 10.0.0.1:2 ⇄ 10.0.0.2:1, and likewise every rectangle of flows.
 //!
 //! The mixing step is the 128-bit product of two 64-bit numbers, its halves joined by `^`. Every
 //! bit of the result depends on every bit of both factors; on flows that count up addresses or

@@ -4,7 +4,7 @@
 //! |---|---|---|---|
 //! | [`FlowKey::symmetric_hash`] | choosing a lane or worker | yes | three multiplications deep |
 //! | [`FlowKey::directed_hash`] | tables of flows | no | the same |
-//! | [`Toeplitz`] | the hash of a NIC with that key | with [`Toeplitz::SYMMETRIC_KEY`] | two table look-ups a byte |
+//! | [`Toeplitz`] | a NIC's hash | with [`Toeplitz::SYMMETRIC_KEY`] | two look-ups a byte |
 
 mod flow;
 mod toeplitz;
