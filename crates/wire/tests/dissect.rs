@@ -113,6 +113,9 @@ mod naive {
                 if later || more {
                     flags.push(Flags::FRAGMENT);
                 }
+                if later {
+                    flags.retain(|flag| *flag != Flags::FIRST_FRAGMENT);
+                }
                 if !later && more {
                     flags.push(Flags::FIRST_FRAGMENT);
                 }
@@ -164,6 +167,9 @@ mod naive {
                 later = c.peek16(2) >= 8;
                 if later || c.peek(3) % 2 == 1 {
                     flags.push(Flags::FRAGMENT);
+                }
+                if later {
+                    flags.retain(|flag| *flag != Flags::FIRST_FRAGMENT);
                 }
                 if !later && c.peek(3) % 2 == 1 {
                     flags.push(Flags::FIRST_FRAGMENT);
@@ -363,6 +369,13 @@ fn a_whole_packet_with_a_fragment_header_is_no_fragment() {
     assert_eq!(found.stop, Stop::Complete);
     let found = on_ethernet(&extended(44, &[17, 0, 0, 8, 0, 0, 0, 9]));
     assert_eq!((found.stop, found.flow.protocol), (Stop::LaterFragment, 17));
+}
+
+#[test]
+fn a_later_fragment_inside_a_first_one_has_no_transport_header() {
+    let found = on_ethernet(&extended(44, &[44, 0, 0, 1, 0, 0, 0, 9, 6, 0, 0, 58, 0, 0, 0, 9]));
+    assert_eq!((found.stop, found.flow.protocol), (Stop::LaterFragment, 6));
+    assert!(found.is_fragment() && !found.flags.contains(Flags::FIRST_FRAGMENT));
 }
 
 #[test]

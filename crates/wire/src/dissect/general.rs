@@ -96,9 +96,11 @@ fn extensions(mut found: Dissected, frame: &[u8], l4: usize, end: usize) -> Diss
                 found.flags |= Flags::EXTENSIONS;
                 if let Some(fragment) = extension.fragment().filter(|f| f.is_fragment()) {
                     found.flags |= Flags::FRAGMENT;
-                    if fragment.offset == 0 {
-                        found.flags |= Flags::FIRST_FRAGMENT;
-                    }
+                    // A fragment may contain a fragment header again. The last one decides.
+                    found.flags = match fragment.offset {
+                        0 => found.flags | Flags::FIRST_FRAGMENT,
+                        _ => Flags(found.flags.0 & !Flags::FIRST_FRAGMENT.0),
+                    };
                 }
             }
             Err(e) => error = Some(e),
