@@ -19,6 +19,7 @@ use crate::buf::Buf;
 use crate::meta::{Meta, Room, flag};
 use crate::pool::{Cache, Shared};
 use std::ptr::NonNull;
+use towpath_sys::uio::{IoVec, Pieces};
 
 mod chain;
 mod work;
@@ -27,6 +28,9 @@ pub use chain::Chunks;
 
 /// Fragments that a packet can have behind its head: enough for 64 KiB in pieces of 256 bytes.
 pub const MAX_FRAGS: usize = 256;
+
+/// Contiguous pieces of a packet, at most: its head and its fragments.
+pub const MAX_CHUNKS: usize = MAX_FRAGS + 1;
 
 /// There is less room than the operation needs; nothing was changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -326,6 +330,18 @@ impl std::fmt::Debug for Packet {
             .field("csum", &self.csum())
             .field("gso", &self.gso())
             .finish()
+    }
+}
+
+impl Pieces for Packet {
+    #[inline]
+    fn count(&self) -> usize {
+        self.frags() + 1
+    }
+
+    #[inline]
+    fn pieces(&self) -> impl Iterator<Item = IoVec<'_>> {
+        self.chunks().map(|chunk| chunk.io_vec())
     }
 }
 

@@ -5,16 +5,16 @@ use crate::{cpsw, nic};
 use std::sync::Arc;
 use towpath_bus::qtest::QtestBus;
 use towpath_bus::vfio::VfioBus;
-use towpath_datapath::lane::{LaneRx, Steer};
-use towpath_datapath::ports::{fault, generator, null, packet, pcap, tun, veth, xdp};
-use towpath_datapath::sock;
-use towpath_datapath::uri::Uri;
+use towpath_engine::lane::{LaneRx, Steer};
 use towpath_model::cpsw::CpswBus;
 use towpath_model::e1000e::ModelBus;
 use towpath_nic::cpsw::CpswPort;
 use towpath_nic::e1000e::E1000e;
 use towpath_packet::port::{Info, Port, PortControl, PortError, Queues, Start};
 use towpath_packet::{delegate_rx_queue, delegate_tx_queue};
+use towpath_ports::sock;
+use towpath_ports::uri::Uri;
+use towpath_ports::{fault, generator, null, packet, pcap, tun, veth, xdp};
 
 /// What a port is opened for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -22,13 +22,13 @@ use check::{common_layer, notes};
 use plan::{AnyRoute, Place, Plan};
 use std::sync::Arc;
 use std::time::Duration;
-use towpath_datapath::coalesce::CoalesceConfig;
-use towpath_datapath::idle::Idle;
-use towpath_datapath::lane::{Balancer, LaneConfig, Steering, Table};
-use towpath_datapath::report::{Meter, PortMeter};
-use towpath_datapath::route::{Limit, RouteConfig};
-use towpath_datapath::rules::{Judge, PortSide, RuleError, Rules};
-use towpath_datapath::worker::{Control, Worker, WorkerConfig};
+use towpath_engine::gro_stage::CoalesceConfig;
+use towpath_engine::idle::Idle;
+use towpath_engine::lane::{Balancer, LaneConfig, Steering, Table};
+use towpath_engine::report::{Meter, PortMeter};
+use towpath_engine::route::{Limit, RouteConfig};
+use towpath_engine::rules::{Judge, PortSide, RuleError, Rules};
+use towpath_engine::worker::{Control, Worker, WorkerConfig};
 use towpath_packet::port::{Info, Port, PortError, Queues, RxQueue, Start, TxQueue};
 use towpath_packet::{Floors, Offloads, Pool, PoolConfig, PoolError};
 
@@ -248,7 +248,7 @@ impl Forward {
     }
 
     /// Starts a port and the workers that send what it receives back through it: frames with their Ethernet addresses swapped, IP
-    /// packets (of a `tun`) with addresses and ports swapped (see [`mirror`](towpath_datapath::mirror)). Each worker runs a queue of the
+    /// packets (of a `tun`) with addresses and ports swapped (see [`mirror`](towpath_engine::reflect)). Each worker runs a queue of the
     /// port; there are no lanes, and no coalescing.
     ///
     /// # Errors

@@ -8,13 +8,13 @@ use std::path::Path;
 use towpath_bus::qtest::{Qemu, QtestBus};
 use towpath_bus::vfio::{Backend, VfioBus, VfioConfig};
 use towpath_bus::{BusError, DmaPolicy, Flush, Pci};
-use towpath_datapath::uri::{Options, Uri};
 use towpath_model::e1000e::{self as model, ModelBus};
 use towpath_model::iommu;
 use towpath_model::wire::Loop;
 use towpath_nic::batching::BatchSize;
 use towpath_nic::e1000e::{Config, ConfigError, Copybreak, DEVICES, E1000e, Filter, RingSize};
 use towpath_packet::port::PortError;
+use towpath_ports::uri::{Options, Uri};
 
 /// How a driver reaches its device.
 pub(crate) enum Way<'a> {

@@ -1,8 +1,7 @@
 //! The way to QEMU's devices, and the remapping unit before them, with nothing in between but register writes of the tests' own:
 //! a driver's mistakes can't hide here, and none can be mistaken for one of the bus.
 
-#[path = "../../../datapath/tests/support/mod.rs"]
-mod support;
+use towpath_testing as support;
 
 mod attached;
 mod device;

@@ -71,7 +71,7 @@
 //! them deceives nobody else.
 
 mod answer;
-pub mod connection;
+
 mod hello;
 mod statistics;
 

@@ -3,8 +3,7 @@
 //! Every test runs under each way of protecting memory that makes a difference to it ([`rig::ways`]); what is asserted is bytes,
 //! balances, and numbers of register accesses, never time.
 
-#[path = "../../../datapath/tests/support/mod.rs"]
-mod support;
+use towpath_testing as support;
 
 mod cost;
 mod end;

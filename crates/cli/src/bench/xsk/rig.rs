@@ -10,12 +10,12 @@ use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use towpath::datapath::ports::null;
-use towpath::datapath::route::{Route, RouteConfig};
-use towpath::datapath::sock::{self, Transmit};
+use towpath::engine::route::{Route, RouteConfig};
 use towpath::model::e1000e::Device;
 use towpath::packet::port::{Info, Port, PortControl, Queues, RxQueue, Start, TxLayout};
 use towpath::packet::{Counters, Direction, Offloads, Pool, PoolConfig};
+use towpath::ports::null;
+use towpath::ports::sock::{self, Transmit};
 use towpath::{AnyPort, AnyRx, AnyTx};
 use towpath_client::Umem;
 

@@ -10,7 +10,7 @@
 use gro_engines::measure::{Arguments, Engine, run};
 use gro_engines::mix::{ETHERNET, HEADER, Header};
 use std::collections::VecDeque;
-use towpath_datapath::coalesce::Chain;
+use towpath_engine::gro_stage::Chain;
 use towpath_gro::{Appended, Checksum, Config, Gro, Linear, Link, Offload, Segment, Sink};
 use towpath_packet::{Backing, Cache, Checksum, Direction, Packet, Pool, PoolConfig};
 
