@@ -4,7 +4,7 @@
 //!   application's memory (Region)
 //!   ├── page 7 ◄── attach(…, 7) ──► Buf, a fragment of a packet ──► … any thread, any cache ──► dropped
 //!   │                                                                                              │
-//!   └── ExtBufPool::take_back: "7" ◄──────────── a list, pushed a burst at a time ◄─────────────────────┘
+//!   └── ExtBufPool::reclaim: "7" ◄──────────── a list, pushed a burst at a time ◄─────────────────────┘
 //! ```
 //!
 //! A page on its way costs one 64-byte Meta and no copy. Its token waits in a table of the pool, four to a line, so that coming home is
@@ -13,15 +13,16 @@
 //! A page is a fragment of a packet, and has no linear part: that is where headers are written. Its bytes are *foreign*:
 //! whoever owns them may write at any moment (see [`Chunk::bytes`](crate::Chunk::bytes)). A packet that is a single page
 //! ([`packet`](ExtBufPool::packet)) has head and fragment in one Meta; who needs room in front of it
-//! [gives it a head](crate::Cache::give_head).
+//! [gives it a head](crate::Cache::ensure_head).
 
 use crate::buf::Buf;
 use crate::meta::Meta;
 use crate::packet::Packet;
-use crate::pool::{Handle, Kind, PoolConfig, PoolError, Shared};
+use crate::pool::{Handle, Kind, PoolConfig, PoolError, PoolShared};
 use crate::region::Region;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Who waits for pages to come home.
 pub trait ExtBufOwner: Send + Sync {
@@ -30,7 +31,7 @@ pub trait ExtBufOwner: Send + Sync {
     fn on_free(&self);
 
     /// A page came home after its [`ExtBufPool`] were gone. Under the same terms.
-    fn on_free_late(&self, token: u64) {
+    fn on_free_orphaned(&self, token: u64) {
         let _ = token;
     }
 }
@@ -66,7 +67,7 @@ impl ExtBufPool {
             return Err(PoolError::Config { field: "capacity", value: capacity, rule: "from 1 to 2^24" });
         }
         let config = PoolConfig { capacity, max_caches: 0, ..PoolConfig::default() };
-        let shared = Shared::new(&config, Kind::Page(owner), Some(region.clone()))?;
+        let shared = PoolShared::new(&config, Kind::Page(owner), Some(region.clone()))?;
         let handle = Arc::new(Handle::new(shared));
         let (mut stock, mut at) = (Vec::with_capacity(capacity), handle.shared().take_returned());
         while let Some(meta) = NonNull::new(at) {
@@ -79,7 +80,7 @@ impl ExtBufPool {
         Ok(ExtBufPool { stock, home: null_mut(), capacity, region, handle })
     }
 
-    /// ExtBufPool that can be attached now. Those that came home count once they were [taken back](ExtBufPool::take_back).
+    /// ExtBufPool that can be attached now. Those that came home count once they were [taken back](ExtBufPool::reclaim).
     #[inline]
     pub fn free(&self) -> usize {
         self.stock.len()
@@ -87,7 +88,7 @@ impl ExtBufPool {
 
     /// ExtBufPool that are on their way, or came home and were not taken back.
     #[inline]
-    pub fn away(&self) -> usize {
+    pub fn in_use(&self) -> usize {
         self.capacity - self.stock.len()
     }
 
@@ -142,7 +143,7 @@ impl ExtBufPool {
     /// Hands over the tokens of pages that came home, with the lengths that they were attached with, at most `most`; returns how many
     /// there were. What was dropped together comes in the order in which it was dropped.
     #[inline]
-    pub fn take_back(&mut self, most: usize, mut each: impl FnMut(u64, u16)) -> usize {
+    pub fn reclaim(&mut self, most: usize, mut each: impl FnMut(u64, u16)) -> usize {
         let (mut n, mut home, shared) = (0, self.home, self.handle.shared());
         while n < most {
             if home.is_null() {
@@ -163,7 +164,7 @@ impl ExtBufPool {
     }
 
     /// Whether pages came home that were not taken back.
-    pub fn has_back(&self) -> bool {
+    pub fn has_freed(&self) -> bool {
         !self.home.is_null() || self.handle.shared().has_returned()
     }
 }
@@ -178,7 +179,7 @@ impl Drop for ExtBufPool {
         }
         if let Some(first) = NonNull::new(self.home) {
             // SAFETY: all of them are ours, linked, and of this pool.
-            unsafe { Shared::give_home(first) };
+            unsafe { PoolShared::free_chain(first) };
         }
     }
 }
@@ -186,6 +187,38 @@ impl Drop for ExtBufPool {
 impl std::fmt::Debug for ExtBufPool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ExtBufPool").field("capacity", &self.capacity).field("free", &self.free()).finish()
+    }
+}
+
+/// Counts the external buffers that a port attached to packets, and those that were freed. Once the port and the egress of its packets
+/// have ended, the two numbers are equal.
+#[derive(Debug, Default)]
+pub struct ExtBufGauge {
+    attached: AtomicU64,
+    freed: AtomicU64,
+}
+
+impl ExtBufGauge {
+    /// `n` more were attached.
+    #[inline]
+    pub fn attach(&self, n: u64) {
+        self.attached.fetch_add(n, Relaxed);
+    }
+
+    /// `n` were freed.
+    #[inline]
+    pub fn free(&self, n: u64) {
+        self.freed.fetch_add(n, Relaxed);
+    }
+
+    /// Buffers that were attached until now.
+    pub fn attached(&self) -> u64 {
+        self.attached.load(Relaxed)
+    }
+
+    /// Buffers that are attached now. Exact only while nothing moves.
+    pub fn in_use(&self) -> u64 {
+        self.attached().saturating_sub(self.freed.load(Relaxed))
     }
 }
 

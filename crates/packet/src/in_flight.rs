@@ -11,7 +11,7 @@
 //! stopped. **A loan that is dropped leaks its packet**: giving a buffer home that a device may still write to would
 //! be worse. The pool's balance then shows it as missing.
 
-use crate::chunk::Chunk;
+use crate::buf::Chunk;
 use crate::packet::{Chunks, Packet};
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
@@ -181,6 +181,6 @@ mod tests {
         let pool = pool();
         let packet = pool.cache(Direction::Tx).unwrap().alloc().unwrap();
         drop(InFlight::<ToDevice>::post(packet));
-        assert_eq!(pool.stats().home, 3);
+        assert_eq!(pool.stats().free, 3);
     }
 }

@@ -13,7 +13,7 @@
 
 use crate::buf::Buf;
 use crate::meta::{Meta, Room, flag};
-use crate::pool::{Cache, Direction, Handle, Kind, Pool, PoolConfig, PoolError, Shared};
+use crate::pool::{Cache, Direction, Handle, Kind, Pool, PoolConfig, PoolError, PoolShared};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ impl IndirectPool {
             return Err(PoolError::Config { field: "capacity", value: capacity, rule: "from 1 to 2^24" });
         }
         let config = PoolConfig { capacity, ..PoolConfig::default() };
-        let shared = Shared::new(&config, Kind::View, None)?;
+        let shared = PoolShared::new(&config, Kind::View, None)?;
         let pool = Pool::from_handle(Arc::new(Handle::new(shared)));
         Ok(IndirectPool(pool.cache(Direction::Tx)?))
     }
@@ -68,7 +68,7 @@ impl SharedBuf {
         let meta = buf.into_meta();
         // SAFETY: we own the chunk; from here on it lives until its last user calls `unshare`.
         unsafe {
-            Shared::share(meta, 1);
+            PoolShared::share(meta, 1);
             SharedBuf(std::mem::ManuallyDrop::new(Buf::from_meta(meta)))
         }
     }
@@ -96,7 +96,7 @@ impl SharedBuf {
         let parent = self.meta();
         let view = views.view(at, u16::try_from(len).ok()?, parent, foreign)?;
         // SAFETY: this handle holds a reference, so the chunk is alive; the view gets one of its own.
-        unsafe { Shared::share(parent, 1) };
+        unsafe { PoolShared::share(parent, 1) };
         Some(view)
     }
 
@@ -108,7 +108,7 @@ impl SharedBuf {
 impl Drop for SharedBuf {
     fn drop(&mut self) {
         // SAFETY: the handle held one reference, and gives it up.
-        unsafe { Shared::unshare(self.meta()) };
+        unsafe { PoolShared::unshare(self.meta()) };
     }
 }
 
@@ -141,8 +141,8 @@ mod tests {
         drop(shared);
         assert_eq!((a.chunk().bytes().unwrap(), b.chunk().bytes().unwrap()), (&b"pay"[..], &b"load"[..]));
         drop(a);
-        assert_eq!(pool.stats().home, 31);
+        assert_eq!(pool.stats().free, 31);
         drop(b);
-        assert_eq!(pool.stats().home, 32);
+        assert_eq!(pool.stats().free, 32);
     }
 }

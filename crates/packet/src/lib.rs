@@ -36,7 +36,6 @@
 
 mod batch;
 mod buf;
-mod chunk;
 mod counters;
 mod extbuf;
 mod in_flight;
@@ -50,15 +49,14 @@ pub mod port;
 mod region;
 pub mod spsc;
 mod sync;
-mod take;
+mod take_cell;
 mod untrusted;
 pub mod xsk_ring;
 
 pub use batch::{Batch, DrainFront};
-pub use buf::Buf;
-pub use chunk::Chunk;
+pub use buf::{Buf, Chunk};
 pub use counters::{Counters, DropReason, Snapshot};
-pub use extbuf::{ExtBufOwner, ExtBufPool};
+pub use extbuf::{ExtBufGauge, ExtBufOwner, ExtBufPool};
 pub use in_flight::{FromDevice, InFlight, ToDevice};
 pub use indirect::{IndirectPool, SharedBuf};
 pub use notify::Notifier;
@@ -66,5 +64,5 @@ pub use offload::{Checksum, Gso, GsoKind, Offloads, Vlan};
 pub use packet::{Chunks, MAX_CHUNKS, MAX_FRAGS, NoRoom, Packet};
 pub use pool::{Cache, Direction, Floors, Pool, PoolConfig, PoolError, PoolStats};
 pub use region::{Backing, Region, RegionError};
-pub use take::TakeCell;
+pub use take_cell::TakeCell;
 pub use untrusted::UntrustedMem;

@@ -13,7 +13,7 @@
 //!
 //! Invariant: `data - headroom` is the first byte of the chunk and `headroom + len + tailroom` its size, at all times.
 
-use crate::pool::Shared;
+use crate::pool::PoolShared;
 use std::ptr::{NonNull, null_mut};
 
 /// Flag bits of [`Meta::flags`].
@@ -67,7 +67,7 @@ pub(crate) union Stamp {
 #[repr(C, align(64))]
 pub(crate) struct Meta {
     /// The pool that the chunk returns to. Never changes.
-    pub(crate) owner: NonNull<Shared>,
+    pub(crate) owner: NonNull<PoolShared>,
     /// First byte of the data.
     pub(crate) data: *mut u8,
     pub(crate) room: Room,
@@ -97,7 +97,7 @@ const _: () = assert!(size_of::<Meta>() == 64 && align_of::<Meta>() == 64);
 
 impl Meta {
     /// A free chunk of `size` bytes at `data`.
-    pub(crate) fn free(owner: NonNull<Shared>, data: *mut u8, size: u16) -> Meta {
+    pub(crate) fn free(owner: NonNull<PoolShared>, data: *mut u8, size: u16) -> Meta {
         Meta {
             owner,
             data,

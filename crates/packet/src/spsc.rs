@@ -63,7 +63,7 @@ impl<T> Slot<T> {
 #[repr(align(128))]
 struct Index(AtomicUsize);
 
-struct Shared<T> {
+struct SpscShared<T> {
     head: Index,
     tail: Index,
     producer_gone: AtomicBool,
@@ -74,20 +74,20 @@ struct Shared<T> {
 
 // SAFETY: a slot is touched by the producer while its index is in tail..head + capacity, by the consumer while it is in
 // head..tail, and by the last of the two when the ring is dropped; the indices hand it over with release and acquire.
-unsafe impl<T: Send> Send for Shared<T> {}
+unsafe impl<T: Send> Send for SpscShared<T> {}
 // SAFETY: as for Send.
-unsafe impl<T: Send> Sync for Shared<T> {}
+unsafe impl<T: Send> Sync for SpscShared<T> {}
 
 /// The sending side.
 pub struct Producer<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<SpscShared<T>>,
     tail: usize,
     head_seen: usize,
 }
 
 /// The receiving side.
 pub struct Consumer<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<SpscShared<T>>,
     head: usize,
     tail_seen: usize,
 }
@@ -95,7 +95,7 @@ pub struct Consumer<T> {
 /// A ring for `capacity` items, rounded up to a power of two (at least 2).
 pub fn ring<T: Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
     let capacity = capacity.clamp(2, 1 << 30).next_power_of_two();
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(SpscShared {
         head: Index(AtomicUsize::new(0)),
         tail: Index(AtomicUsize::new(0)),
         producer_gone: AtomicBool::new(false),
@@ -339,7 +339,7 @@ impl<T> Drop for Consumer<T> {
     }
 }
 
-impl<T> Drop for Shared<T> {
+impl<T> Drop for SpscShared<T> {
     fn drop(&mut self) {
         let tail = self.tail.0.load(Ordering::Acquire);
         let mut head = self.head.0.load(Ordering::Acquire);

@@ -147,6 +147,6 @@ proptest! {
         drop(batch);
         let Rig { pool, cache, .. } = rig;
         drop(cache);
-        prop_assert_eq!(pool.stats().home, pool.stats().capacity);
+        prop_assert_eq!(pool.stats().free, pool.stats().capacity);
     }
 }

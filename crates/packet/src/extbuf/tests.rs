@@ -9,7 +9,7 @@ impl ExtBufOwner for Calls {
     fn on_free(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
-    fn on_free_late(&self, token: u64) {
+    fn on_free_orphaned(&self, token: u64) {
         self.1.lock().unwrap().push(token);
     }
 }
@@ -39,7 +39,7 @@ impl Rig {
 
     fn back(&mut self) -> Vec<u64> {
         let mut tokens = Vec::new();
-        self.pages.take_back(usize::MAX, |token, len| {
+        self.pages.reclaim(usize::MAX, |token, len| {
             assert_eq!(len, 1);
             tokens.push(token);
         });
@@ -56,11 +56,11 @@ fn a_page_becomes_a_fragment_and_its_token_comes_back_when_it_is_dropped() {
     assert_eq!((packet.len(), packet.linear().len()), (1, 0));
     assert!(packet.chunks().next().unwrap().bytes().is_none(), "no reference into foreign memory");
     assert_eq!(packet.to_vec(), [42]);
-    assert!(!rig.pages.has_back() && rig.back().is_empty());
+    assert!(!rig.pages.has_freed() && rig.back().is_empty());
     drop(packet);
-    assert!(rig.pages.has_back());
+    assert!(rig.pages.has_freed());
     assert_eq!(rig.back(), [100]);
-    assert_eq!((rig.pages.free(), rig.pages.away()), (4, 0));
+    assert_eq!((rig.pages.free(), rig.pages.in_use()), (4, 0));
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn what_is_freed_together_comes_home_together_in_order_and_with_one_call() {
     rig.cache.free_bulk(&mut batch);
     assert_eq!(rig.calls.0.load(Ordering::Relaxed), 1);
     assert_eq!(rig.back(), expected);
-    assert_eq!(rig.pages.away(), 0);
+    assert_eq!(rig.pages.in_use(), 0);
 }
 
 #[test]
@@ -106,8 +106,8 @@ fn no_more_are_taken_back_than_asked_for_and_the_others_wait() {
     let mut rig = Rig::new(8);
     drop((0..8).map(|token| rig.packet([token])).collect::<Vec<_>>());
     let mut tokens = Vec::new();
-    assert_eq!(rig.pages.take_back(3, |token, _| tokens.push(token)), 3);
-    assert_eq!((rig.pages.free(), rig.pages.has_back()), (3, true));
+    assert_eq!(rig.pages.reclaim(3, |token, _| tokens.push(token)), 3);
+    assert_eq!((rig.pages.free(), rig.pages.has_freed()), (3, true));
     tokens.extend(rig.back());
     tokens.sort_unstable();
     assert_eq!(tokens, (0..8).collect::<Vec<_>>());
@@ -165,7 +165,7 @@ fn alone(rig: &mut Rig, offset: u8, len: u8) -> Packet {
 
 fn tokens(rig: &mut Rig) -> Vec<(u64, u16)> {
     let mut all = Vec::new();
-    rig.pages.take_back(usize::MAX, |token, len| all.push((token, len)));
+    rig.pages.reclaim(usize::MAX, |token, len| all.push((token, len)));
     all
 }
 
@@ -177,7 +177,7 @@ fn a_page_alone_is_a_packet_of_one_fragment_without_any_room() {
     assert!(packet.is_extbuf() && packet.linear().is_empty() && packet.linear_mut().is_empty());
     assert_eq!(packet.chunks().map(|chunk| (chunk.len(), chunk.bytes())).collect::<Vec<_>>(), [(5, None)]);
     assert_eq!((packet.to_vec(), packet.truesize()), (vec![10, 11, 12, 13, 14], 64 + 5));
-    assert_eq!(packet.foreign_memory().count(), 1);
+    assert_eq!(packet.extbuf_regions().count(), 1);
     assert!(packet.push_front(1).is_err() && packet.push_back(1).is_err() && packet.make_linear(1).is_err());
     assert!(packet.set_headroom(0).is_err() && packet.make_linear(0).is_ok());
     let more = rig.packet([7]);
@@ -248,7 +248,7 @@ fn a_page_alone_is_given_a_head_and_keeps_what_travels_beside_its_bytes() {
     };
     dress(&mut packet);
     assert_eq!(packet.to_vec(), (60..90).collect::<Vec<u8>>(), "none of it is where the page is described");
-    assert!(rig.cache.give_head(&mut packet) && !packet.is_extbuf());
+    assert!(rig.cache.ensure_head(&mut packet) && !packet.is_extbuf());
     assert_eq!((packet.csum(), packet.vlan(), packet.gso()), (csum, vlan, gso));
     assert_eq!(
         (packet.flow_hash(), packet.lane(), packet.ingress(), packet.timestamp()),
@@ -256,7 +256,7 @@ fn a_page_alone_is_given_a_head_and_keeps_what_travels_beside_its_bytes() {
     );
     packet.make_linear(8).unwrap();
     assert_eq!((packet.linear().len(), packet.frags(), packet.to_vec()), (8, 1, (60..90).collect()));
-    assert!(rig.cache.give_head(&mut packet), "it has one");
+    assert!(rig.cache.ensure_head(&mut packet), "it has one");
     assert_eq!(packet.linear().len(), 8);
     drop(packet);
     assert_eq!(tokens(&mut rig), [(60, 30)]);
@@ -273,7 +273,7 @@ fn pages_alone_go_home_together_with_others_and_heads_to_their_pool() {
     rig.cache.free_bulk(&mut batch);
     assert_eq!(rig.calls.0.load(Ordering::Relaxed), 1);
     assert_eq!(rig.back(), (0..30).collect::<Vec<_>>());
-    assert_eq!(rig.pages.away(), 0);
+    assert_eq!(rig.pages.in_use(), 0);
     let heads: Vec<_> = std::iter::from_fn(|| rig.cache.alloc()).collect();
     assert_eq!(heads.len(), 256, "every head can be had again");
     drop(heads);

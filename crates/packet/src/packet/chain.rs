@@ -6,10 +6,9 @@
 //! ```
 
 use super::{MAX_FRAGS, NoRoom, Packet};
-use crate::buf::Buf;
-use crate::chunk::Chunk;
+use crate::buf::{Buf, Chunk};
 use crate::meta::{Meta, Stamp, flag};
-use crate::pool::Shared;
+use crate::pool::PoolShared;
 use crate::region::Region;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -24,7 +23,7 @@ impl Packet {
     }
 
     /// The memory that its [pages](crate::ExtBufPool) lie in, once for each: for drivers that have not met it before.
-    pub fn foreign_memory(&self) -> impl Iterator<Item = &Arc<Region>> {
+    pub fn extbuf_regions(&self) -> impl Iterator<Item = &Arc<Region>> {
         std::iter::successors(Some(self.meta()), |meta| chained(meta))
             .filter(|meta| meta.flags & flag::FOREIGN != 0)
             // SAFETY: a chunk that is away keeps its pool alive, and the chain is owned by this packet.
@@ -70,7 +69,7 @@ impl Packet {
                 }
                 frag.next = std::ptr::null_mut();
                 // SAFETY: the fragment was unlinked, so nothing refers to it any more.
-                unsafe { Shared::give_home(first) };
+                unsafe { PoolShared::free_chain(first) };
             }
         }
     }
@@ -98,7 +97,7 @@ impl Packet {
                     meta.next = std::ptr::null_mut();
                     if let Some(rest) = rest {
                         // SAFETY: what follows was unlinked from this packet.
-                        unsafe { Shared::give_home(rest) };
+                        unsafe { PoolShared::free_chain(rest) };
                     }
                     break;
                 }
@@ -172,7 +171,7 @@ impl Packet {
         if head.room.len == 0 {
             head.next = std::ptr::null_mut();
             // SAFETY: an empty head carries nothing; it was unlinked above.
-            unsafe { Shared::give_home(first) };
+            unsafe { PoolShared::free_chain(first) };
             match rest {
                 Some(rest) => first = rest,
                 None => return Ok(()),

@@ -226,6 +226,6 @@ proptest! {
             prop_assert_eq!(p.chunks().count(), p.frags() + linear);
         }
         drop((p, cache));
-        prop_assert_eq!(pool.stats().home, 512);
+        prop_assert_eq!(pool.stats().free, 512);
     }
 }

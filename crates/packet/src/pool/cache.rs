@@ -1,8 +1,8 @@
 //! The per-core side of a pool: two magazines, no atomics until both are used up.
 
-use super::away::Away;
 use super::depot::Mag;
-use super::shared::{Handle, Shared};
+use super::return_list::FreeRun;
+use super::shared::{Handle, PoolShared};
 use super::{Direction, Pool, PoolError};
 use crate::batch::Batch;
 use crate::meta::{Meta, Room};
@@ -21,7 +21,7 @@ pub struct Cache {
     loaded: Mag,
     spare: Mag,
     /// The pool, if what it has is memory of its own; views must be released one by one.
-    plain: Option<NonNull<Shared>>,
+    plain: Option<NonNull<PoolShared>>,
     fill: usize,
     /// What a new packet starts with.
     room: Room,
@@ -123,7 +123,7 @@ impl Cache {
 
     /// Puts an empty head, with room for a linear part, in front of a packet that is a [page](Packet::is_extbuf); what travels beside its
     /// bytes stays. All other packets have a head already. False, and nothing is changed, when the pool is dry.
-    pub fn give_head(&mut self, packet: &mut Packet) -> bool {
+    pub fn ensure_head(&mut self, packet: &mut Packet) -> bool {
         if packet.is_extbuf() {
             let Some(mut head) = self.alloc() else { return false };
             head.copy_metadata_from(packet);
@@ -161,7 +161,7 @@ impl Cache {
     #[inline]
     pub fn free_first<const N: usize>(&mut self, batch: &mut Batch<N>, n: usize) {
         let mut left = batch.drain_front(n);
-        let mut away = Away::new();
+        let mut away = FreeRun::new();
         while let Some(packets) = left.peek() {
             // SAFETY: the handle keeps the depot alive.
             let magazine = unsafe { self.loaded.open() };
@@ -217,7 +217,7 @@ impl Cache {
             // SAFETY: owned, and cut off from its chain.
             unsafe {
                 meta.as_mut().next = null_mut();
-                Shared::give_home(meta);
+                PoolShared::free_chain(meta);
             }
             return;
         }
@@ -282,7 +282,7 @@ impl Cache {
         }
         if let Some(rest) = NonNull::new(at) {
             // SAFETY: still ours from the list; a depot that has no empty magazine left cannot take them.
-            unsafe { Shared::give_home(rest) };
+            unsafe { PoolShared::free_chain(rest) };
         }
         if let Some(full) = shared.depot.take_full(leave) {
             // The partly filled one waits in the spare, which is empty.
@@ -316,7 +316,7 @@ impl Cache {
             // SAFETY: owned; cut off from any chain.
             unsafe {
                 meta.as_mut().next = null_mut();
-                Shared::give_home(meta);
+                PoolShared::free_chain(meta);
             }
             return;
         }
@@ -339,7 +339,7 @@ impl Cache {
         magazine.len = 0;
         if let Some(first) = NonNull::new(run) {
             // SAFETY: the run is linked, ours, and no longer in the magazine.
-            unsafe { Shared::give_home(first) };
+            unsafe { PoolShared::free_chain(first) };
         }
     }
 }

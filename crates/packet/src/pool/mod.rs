@@ -22,14 +22,13 @@
 //! away, the pool becomes an orphan that counts them home, and the last of them frees it. Ordinary allocation and
 //! freeing pay nothing for that.
 
-mod away;
 mod cache;
 mod depot;
-mod returned;
+mod return_list;
 mod shared;
 
 pub use cache::Cache;
-pub(crate) use shared::{Handle, Kind, Shared};
+pub(crate) use shared::{Handle, Kind, PoolShared};
 
 use crate::region::{Backing, Region, RegionError};
 use std::sync::Arc;
@@ -135,7 +134,7 @@ pub struct PoolStats {
     pub capacity: usize,
     /// Chunks that are home: in the depot or on the returned list. Those inside caches count as away, so the number is
     /// `capacity` exactly when every packet and every cache is gone.
-    pub home: usize,
+    pub free: usize,
     /// Times that a cache asked for chunks and got fewer than it asked for.
     pub shortages: u64,
 }
@@ -173,7 +172,7 @@ impl Pool {
     }
 
     fn build(config: PoolConfig, region: Region) -> Result<Pool, PoolError> {
-        let shared = Shared::new(&config, Kind::Data, Some(Arc::new(region)))?;
+        let shared = PoolShared::new(&config, Kind::Data, Some(Arc::new(region)))?;
         Ok(Pool(Arc::new(Handle::new(shared))))
     }
 

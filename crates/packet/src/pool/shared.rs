@@ -1,7 +1,7 @@
 //! What all handles, caches and chunks of a pool share, and how it ends.
 
 use super::depot::Depot;
-use super::returned::Returned;
+use super::return_list::ReturnList;
 use super::{Direction, Floors, MAGAZINE, PoolConfig, PoolError, PoolStats};
 use crate::extbuf::{ExtBufOwner, Token};
 use crate::meta::{Meta, flag};
@@ -21,7 +21,7 @@ pub(crate) enum Kind {
     Page(Arc<dyn ExtBufOwner>),
 }
 
-pub(crate) struct Shared {
+pub(crate) struct PoolShared {
     kind: Kind,
     pub(crate) chunk: u16,
     pub(crate) headroom: u16,
@@ -36,7 +36,7 @@ pub(crate) struct Shared {
     /// For pages: what their owner calls each. As for `keeps`.
     names: Box<[UnsafeCell<Token>]>,
     pub(crate) depot: Depot,
-    returned: Returned,
+    returned: ReturnList,
     caches: AtomicUsize,
     max_caches: usize,
     shortages: AtomicU64,
@@ -46,17 +46,17 @@ pub(crate) struct Shared {
 
 // SAFETY: regions are address ranges, depot and list synchronise themselves, and an entry of `keeps` or `names` is touched only by
 // whoever owns the chunk of that index.
-unsafe impl Send for Shared {}
+unsafe impl Send for PoolShared {}
 // SAFETY: as for Send.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for PoolShared {}
 
-impl Shared {
+impl PoolShared {
     /// Builds the shared part, all chunks home in the depot.
     pub(crate) fn new(
         config: &PoolConfig,
         kind: Kind,
         region: Option<Arc<Region>>,
-    ) -> Result<NonNull<Shared>, PoolError> {
+    ) -> Result<NonNull<PoolShared>, PoolError> {
         let PoolConfig { capacity, chunk, headroom, floors, max_caches, .. } = *config;
         // Two magazines per cache must not hold the whole of a small pool.
         let fill = (capacity / 16).clamp(1, MAGAZINE);
@@ -64,7 +64,7 @@ impl Shared {
         let magazines = if max_caches > 0 { capacity.div_ceil(fill) + 2 * max_caches + 1 } else { 0 };
         let (is_data, is_view, is_extbuf) =
             (matches!(kind, Kind::Data), matches!(kind, Kind::View), matches!(kind, Kind::Page(_)));
-        let shared = Box::new(Shared {
+        let shared = Box::new(PoolShared {
             kind,
             chunk: if is_data { chunk as u16 } else { 0 },
             headroom: if is_data { headroom as u16 } else { 0 },
@@ -76,7 +76,7 @@ impl Shared {
             names: (0..if is_extbuf { capacity } else { 0 }).map(|_| UnsafeCell::default()).collect(),
             region,
             depot: Depot::new(magazines as u32, fill),
-            returned: Returned::new(),
+            returned: ReturnList::new(),
             caches: AtomicUsize::new(0),
             max_caches,
             shortages: AtomicU64::new(0),
@@ -92,7 +92,7 @@ impl Shared {
     ///
     /// # Safety
     /// Called once, before anybody else has the pool; `this` is `self`.
-    unsafe fn lay_out(&self, this: NonNull<Shared>) {
+    unsafe fn lay_out(&self, this: NonNull<PoolShared>) {
         let size = usize::from(self.chunk);
         let base = match (&self.kind, &self.region) {
             (Kind::Data, Some(region)) => region.base().as_ptr(),
@@ -170,7 +170,7 @@ impl Shared {
         self.caches.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Takes the list of chunks that came home without a cache; the caller owns them, linked by `next`.
+    /// Takes the list of chunks that came free without a cache; the caller owns them, linked by `next`.
     pub(crate) fn take_returned(&self) -> *mut Meta {
         self.returned.take_all()
     }
@@ -194,8 +194,8 @@ impl Shared {
                 self.returned.push(first, last.as_ptr(), || {});
             }
         }
-        let home = self.depot.chunks() + on_list;
-        PoolStats { capacity: self.capacity, home, shortages: self.shortages.load(Ordering::Relaxed) }
+        let free = self.depot.chunks() + on_list;
+        PoolStats { capacity: self.capacity, free, shortages: self.shortages.load(Ordering::Relaxed) }
     }
 
     /// Notes what a new view keeps alive.
@@ -216,7 +216,7 @@ impl Shared {
         let parent = unsafe { self.keeps[self.index(meta)].get().replace(None) };
         if let Some(parent) = parent {
             // SAFETY: the view held one of the parent's references, and gives it up here.
-            unsafe { Shared::unshare(parent) };
+            unsafe { PoolShared::unshare(parent) };
         }
     }
 
@@ -233,7 +233,7 @@ impl Shared {
     /// What its owner calls a page.
     ///
     /// # Safety
-    /// As for [`name`](Shared::name).
+    /// As for [`name`](PoolShared::name).
     #[inline]
     pub(crate) unsafe fn name_of(&self, meta: NonNull<Meta>) -> Token {
         // SAFETY: the entry belongs to the owner of the chunk, which is the caller.
@@ -244,13 +244,13 @@ impl Shared {
     ///
     /// # Safety
     /// The caller owns `meta`, a chunk of this pool.
-    unsafe fn on_free_late(&self, meta: NonNull<Meta>) {
+    unsafe fn on_free_orphaned(&self, meta: NonNull<Meta>) {
         if let Kind::Page(owner) = &self.kind
             // SAFETY: owned by the caller.
             && unsafe { meta.as_ref() }.flags & flag::FOREIGN != 0
         {
             // SAFETY: as above, and of this pool of pages.
-            owner.on_free_late(unsafe { self.name_of(meta) }.word);
+            owner.on_free_orphaned(unsafe { self.name_of(meta) }.word);
         }
     }
 
@@ -267,14 +267,14 @@ impl Shared {
     /// Takes one user away; the last one gives the chunk home.
     ///
     /// # Safety
-    /// The caller holds a reference made by [`share`](Shared::share), and gives it up.
+    /// The caller holds a reference made by [`share`](PoolShared::share), and gives it up.
     pub(crate) unsafe fn unshare(meta: NonNull<Meta>) {
         // SAFETY: the reference keeps the chunk and its pool alive until the decrement.
         let shared = unsafe { meta.as_ref().owner.as_ref() };
         // AcqRel: all reads by other users happen before the chunk is reused.
         if shared.refs[shared.index(meta)].fetch_sub(1, Ordering::AcqRel) == 1 {
             // SAFETY: that was the last user, so the chunk is ours alone; a shared chunk has no chain.
-            unsafe { Shared::give_home(meta) };
+            unsafe { PoolShared::free_chain(meta) };
         }
     }
 
@@ -282,7 +282,7 @@ impl Shared {
     ///
     /// # Safety
     /// The caller owns the whole chain, and gives it up.
-    pub(crate) unsafe fn give_home(first: NonNull<Meta>) {
+    pub(crate) unsafe fn free_chain(first: NonNull<Meta>) {
         let mut run = first;
         loop {
             // SAFETY: the chain is owned; a chunk that is away keeps its pool alive.
@@ -301,7 +301,7 @@ impl Shared {
                 }
             };
             // SAFETY: run..=last is owned, linked and of one pool; nothing of it is touched afterwards.
-            unsafe { Shared::take_in(owner, run, last, count) };
+            unsafe { PoolShared::return_run(owner, run, last, count) };
             match rest {
                 Some(next) => run = next,
                 None => return,
@@ -310,8 +310,13 @@ impl Shared {
     }
 
     /// # Safety
-    /// As for `give_home`, for `count` linked chunks of the pool `this`.
-    pub(crate) unsafe fn take_in(this: NonNull<Shared>, first: NonNull<Meta>, last: NonNull<Meta>, count: isize) {
+    /// As for `free_chain`, for `count` linked chunks of the pool `this`.
+    pub(crate) unsafe fn return_run(
+        this: NonNull<PoolShared>,
+        first: NonNull<Meta>,
+        last: NonNull<Meta>,
+        count: isize,
+    ) {
         // SAFETY: `count` chunks are away, so the pool lives at least until they are handed in below.
         let shared = unsafe { this.as_ref() };
         if shared.is_view() {
@@ -343,7 +348,7 @@ impl Shared {
         while let Some(meta) = at {
             // SAFETY: the chunks are owned, and linked up to `last`.
             at = unsafe {
-                shared.on_free_late(meta);
+                shared.on_free_orphaned(meta);
                 if meta == last { None } else { NonNull::new(meta.as_ref().next) }
             };
         }
@@ -360,27 +365,27 @@ impl Shared {
 ///
 /// # Safety
 /// Every chunk is home and no handle is left.
-unsafe fn destroy(shared: NonNull<Shared>) {
+unsafe fn destroy(shared: NonNull<PoolShared>) {
     // SAFETY: the pointer came from Box::leak, and by contract nobody uses it any more.
     drop(unsafe { Box::from_raw(shared.as_ptr()) });
 }
 
 /// Keeps a pool open for allocation; the last one to go makes the pool an orphan.
-pub(crate) struct Handle(NonNull<Shared>);
+pub(crate) struct Handle(NonNull<PoolShared>);
 
-// SAFETY: Shared is Send and Sync; the handle only gives out shared references to it.
+// SAFETY: PoolShared is Send and Sync; the handle only gives out shared references to it.
 unsafe impl Send for Handle {}
 // SAFETY: as for Send.
 unsafe impl Sync for Handle {}
 
 impl Handle {
     /// Takes over a pool that was just made.
-    pub(crate) fn new(shared: NonNull<Shared>) -> Handle {
+    pub(crate) fn new(shared: NonNull<PoolShared>) -> Handle {
         Handle(shared)
     }
 
     #[inline]
-    pub(crate) fn shared(&self) -> &Shared {
+    pub(crate) fn shared(&self) -> &PoolShared {
         // SAFETY: the pool is destroyed only after the last handle went.
         unsafe { self.0.as_ref() }
     }
@@ -396,7 +401,7 @@ impl Drop for Handle {
             home += 1;
             // SAFETY: closing the list made its chunks ours.
             at = unsafe {
-                shared.on_free_late(meta);
+                shared.on_free_orphaned(meta);
                 meta.as_ref().next
             };
         }

@@ -29,11 +29,11 @@ fn every_chunk_can_be_out_at_once_and_none_twice() {
         for (i, p) in out.iter().enumerate() {
             assert_eq!(p.linear(), (i as u64).to_le_bytes(), "two packets shared a chunk");
         }
-        assert_eq!(pool.stats().home, 0);
+        assert_eq!(pool.stats().free, 0);
         assert_eq!(pool.stats().shortages, 1);
         out.into_iter().for_each(|p| cache.free(p));
         drop(cache);
-        assert_eq!(pool.stats().home, capacity);
+        assert_eq!(pool.stats().free, capacity);
     }
 }
 
@@ -61,7 +61,7 @@ fn packets_dropped_without_a_cache_come_home_and_are_allocated_again() {
         let all: Vec<Packet> = std::iter::from_fn(|| cache.alloc()).collect();
         assert_eq!(all.len(), 200);
         drop(all);
-        assert_eq!(pool.stats().home, 200);
+        assert_eq!(pool.stats().free, 200);
     }
 }
 
@@ -75,7 +75,7 @@ fn packets_freed_through_a_cache_of_another_pool_go_to_their_own() {
     ca.alloc_bulk(&mut batch, 20);
     cb.free_bulk(&mut batch);
     drop((ca, cb));
-    assert_eq!((a.stats().home, b.stats().home), (100, 100));
+    assert_eq!((a.stats().free, b.stats().free), (100, 100));
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn caches_on_many_threads_lose_nothing() {
             }
         });
     });
-    assert_eq!(pool.stats().home, 4096);
+    assert_eq!(pool.stats().free, 4096);
 }
 
 #[test]
@@ -199,9 +199,9 @@ proptest! {
             prop_assert!(out.len() <= capacity);
         }
         caches.clear();
-        prop_assert_eq!(pool.stats().home + out.len(), capacity);
+        prop_assert_eq!(pool.stats().free + out.len(), capacity);
         drop(out);
-        prop_assert_eq!(pool.stats().home, capacity);
+        prop_assert_eq!(pool.stats().free, capacity);
     }
 }
 

@@ -137,18 +137,18 @@ mod model {
                 let mut r = p.reserve(2);
                 r.push(Box::new(0)).unwrap();
                 r.push(Box::new(1)).unwrap();
-                r.commit();
+                r.submit();
                 let _ = p.push(Box::new(2));
             });
             let mut expect = 0;
             for _ in 0..2 {
-                for item in c.claim(1) {
+                for item in c.drain(1) {
                     assert_eq!(*item, expect);
                     expect += 1;
                 }
             }
             t.join().unwrap();
-            for item in c.claim(2) {
+            for item in c.drain(2) {
                 assert_eq!(*item, expect);
                 expect += 1;
             }

@@ -1,6 +1,6 @@
 //! A ring in memory that is shared, its entries read and written as atomic words.
 
-use super::{Desc, Shared, wakeup};
+use super::{Desc, RingMemory, wakeup};
 use crate::region::Region;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -88,23 +88,23 @@ pub struct Mapped<T> {
     flags: NonNull<AtomicU32>,
     entries: NonNull<AtomicU64>,
     size: u32,
-    _memory: Arc<dyn Memory>,
+    _memory: Arc<dyn PinnedMemory>,
     holds: PhantomData<fn() -> T>,
 }
 
-/// Memory that stays in place for as long as the value lives.
-pub trait Memory: std::fmt::Debug + Send + Sync {
+/// PinnedMemory that stays in place for as long as the value lives.
+pub trait PinnedMemory: std::fmt::Debug + Send + Sync {
     /// The address of `offset`, if `offset + len` lies inside.
     fn at(&self, offset: usize, len: usize) -> Option<NonNull<u8>>;
 }
 
-impl Memory for Mmap {
+impl PinnedMemory for Mmap {
     fn at(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
         Mmap::at(self, offset, len)
     }
 }
 
-impl Memory for Region {
+impl PinnedMemory for Region {
     fn at(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
         Region::at(self, offset, len)
     }
@@ -120,9 +120,9 @@ impl<T: Entry> Mapped<T> {
     /// not aligned.
     ///
     /// # Safety
-    /// What [`Memory::at`] gives is readable and writable for as long as the memory lives, and page-aligned at offset 0. The bytes of
+    /// What [`PinnedMemory::at`] gives is readable and writable for as long as the memory lives, and page-aligned at offset 0. The bytes of
     /// the ring are touched by nobody but as words of a ring: no reference to them exists in this process.
-    pub unsafe fn new(memory: Arc<dyn Memory>, layout: &Layout, size: u32) -> Option<Mapped<T>> {
+    pub unsafe fn new(memory: Arc<dyn PinnedMemory>, layout: &Layout, size: u32) -> Option<Mapped<T>> {
         let entries = (size as usize).checked_mul(T::WORDS * 8).filter(|_| size.is_power_of_two())?;
         let at = |offset: u64, len, align| {
             let offset = usize::try_from(offset).ok().filter(|offset| offset % align == 0)?;
@@ -174,9 +174,9 @@ impl<T: Entry> Mapped<T> {
     }
 }
 
-impl<T: Entry> Shared for Mapped<T> {
+impl<T: Entry> RingMemory for Mapped<T> {
     type Entry = T;
-    type Word = AtomicU32;
+    type RingCounter = AtomicU32;
 
     #[inline]
     fn size(&self) -> u32 {

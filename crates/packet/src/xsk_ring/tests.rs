@@ -10,15 +10,15 @@ mod model {
 
     /// A ring in ordinary memory.
     #[derive(Debug, Default)]
-    struct Memory {
+    struct TestRing {
         producer: AtomicU32,
         consumer: AtomicU32,
         entries: Vec<AtomicU64>,
     }
 
-    impl Shared for Arc<Memory> {
+    impl RingMemory for Arc<TestRing> {
         type Entry = u64;
-        type Word = AtomicU32;
+        type RingCounter = AtomicU32;
         fn size(&self) -> u32 {
             self.entries.len() as u32
         }
@@ -37,9 +37,9 @@ mod model {
     }
 
     /// A ring whose counters both stand at `start`.
-    fn memory(size: u32, start: u32) -> Arc<Memory> {
+    fn memory(size: u32, start: u32) -> Arc<TestRing> {
         let entries = (0..size).map(|_| AtomicU64::new(u64::MAX)).collect();
-        Arc::new(Memory { producer: AtomicU32::new(start), consumer: AtomicU32::new(start), entries })
+        Arc::new(TestRing { producer: AtomicU32::new(start), consumer: AtomicU32::new(start), entries })
     }
 
     proptest! {
@@ -111,7 +111,7 @@ mod model {
                         for _ in 0..n.min(ready) {
                             let entry = ours.read();
                             // Put back, it is the next one again.
-                            ours.put_back();
+                            ours.cancel();
                             prop_assert!(ours.peek(1) > 0);
                             prop_assert_eq!(ours.read(), entry);
                             prop_assert_eq!(Some(entry), shown.pop_front());
@@ -148,19 +148,19 @@ mod interleavings {
     use loom::sync::atomic::AtomicU32;
     use loom::sync::{Arc, Mutex, Notify};
 
-    struct Memory {
+    struct TestRing {
         producer: AtomicU32,
         consumer: AtomicU32,
         flags: AtomicU32,
         entries: [UnsafeCell<u64>; 2],
     }
 
-    fn ring() -> Arc<Memory> {
+    fn ring() -> Arc<TestRing> {
         let [producer, consumer, flags] = [(); 3].map(|()| AtomicU32::new(0));
-        Arc::new(Memory { producer, consumer, flags, entries: [UnsafeCell::new(0), UnsafeCell::new(0)] })
+        Arc::new(TestRing { producer, consumer, flags, entries: [UnsafeCell::new(0), UnsafeCell::new(0)] })
     }
 
-    impl Word for AtomicU32 {
+    impl RingCounter for AtomicU32 {
         fn load(&self, order: Ordering) -> u32 {
             self.load(order)
         }
@@ -169,9 +169,9 @@ mod interleavings {
         }
     }
 
-    impl Shared for Arc<Memory> {
+    impl RingMemory for Arc<TestRing> {
         type Entry = u64;
-        type Word = AtomicU32;
+        type RingCounter = AtomicU32;
         fn size(&self) -> u32 {
             2
         }
@@ -199,18 +199,18 @@ mod interleavings {
             let mut consumer = Consumer::new(ring);
             let sender = loom::thread::spawn(move || {
                 for value in 1..=3 {
-                    while producer.free(1) == 0 {
+                    while producer.reserve(1) == 0 {
                         loom::thread::yield_now();
                     }
-                    producer.push(value);
-                    producer.publish();
+                    producer.write(value);
+                    producer.submit();
                 }
             });
             for value in 1..=3 {
-                while consumer.ready(1) == 0 {
+                while consumer.peek(1) == 0 {
                     loom::thread::yield_now();
                 }
-                assert_eq!(consumer.pop(), value);
+                assert_eq!(consumer.read(), value);
                 consumer.release();
             }
             sender.join().unwrap();
@@ -251,8 +251,8 @@ mod interleavings {
             let sender = loom::thread::spawn(move || {
                 // There is room for both from the start.
                 for value in 1..=2 {
-                    producer.push(value);
-                    producer.publish();
+                    producer.write(value);
+                    producer.submit();
                     if wakeup::is_needed(&producer.ring().flags) {
                         bell.wake();
                     }
@@ -260,15 +260,15 @@ mod interleavings {
             });
             let mut seen = 0;
             while seen < 2 {
-                for _ in 0..consumer.ready(2) {
+                for _ in 0..consumer.peek(2) {
                     seen += 1;
-                    assert_eq!(consumer.pop(), seen);
+                    assert_eq!(consumer.read(), seen);
                     consumer.release();
                 }
                 if seen < 2 {
                     // As the application's `wait` does.
                     wakeup::set_needed(&consumer.ring().flags, true);
-                    if consumer.ready(1) == 0 {
+                    if consumer.peek(1) == 0 {
                         line.wait();
                     }
                     wakeup::set_needed(&consumer.ring().flags, false);

@@ -8,7 +8,7 @@
 //! Both sides write one word and then read the other's, with a sequentially consistent fence in between (Dekker's pattern). The
 //! fences have an order: if the sleeper's comes first the waker sees the flag, else the sleeper sees the counter.
 
-use super::Word;
+use super::RingCounter;
 use crate::sync::fence;
 use std::sync::atomic::Ordering;
 
@@ -17,7 +17,7 @@ const NEED_WAKEUP: u32 = 1;
 
 /// By the waker, after its counter was stored.
 #[inline]
-pub(super) fn is_needed(flags: &impl Word) -> bool {
+pub(super) fn is_needed(flags: &impl RingCounter) -> bool {
     // SeqCst fence: our counter is written before the flag is read.
     fence(Ordering::SeqCst);
     flags.load(Ordering::Relaxed) & NEED_WAKEUP != 0
@@ -25,7 +25,7 @@ pub(super) fn is_needed(flags: &impl Word) -> bool {
 
 /// By the sleeper, before its last look, and when it is awake again.
 #[inline]
-pub(super) fn set_needed(flags: &impl Word, needed: bool) {
+pub(super) fn set_needed(flags: &impl RingCounter, needed: bool) {
     flags.store(if needed { NEED_WAKEUP } else { 0 }, Ordering::Relaxed);
     if needed {
         // SeqCst fence: the flag is written before the other side's counter is read.

@@ -17,7 +17,7 @@
 
 use crate::buf::Buf;
 use crate::meta::{Meta, Room, flag};
-use crate::pool::{Cache, Shared};
+use crate::pool::{Cache, PoolShared};
 use std::ptr::NonNull;
 use towpath_sys::uio::{IoVec, Pieces};
 
@@ -317,7 +317,7 @@ impl Drop for Packet {
     #[inline]
     fn drop(&mut self) {
         // SAFETY: the handle owned the chain and is going away.
-        unsafe { Shared::give_home(self.0) };
+        unsafe { PoolShared::free_chain(self.0) };
     }
 }
 

@@ -12,7 +12,7 @@
 //! the opposite. [`Producer`] and [`Consumer`] are one side's end of any of them. Each keeps a copy of the other side's counter and
 //! looks at the shared word, a cache line that the other core writes, only when the copy says that there is too little.
 //!
-//! Where the words and entries lie is behind [`Shared`]; [`Mapped`] is a ring in a [`Region`](crate::Region).
+//! Where the words and entries lie is behind [`RingMemory`]; [`Mapped`] is a ring in a [`Region`](crate::Region).
 //!
 //! **Trust.** A side's own counter is never read back from shared memory. What the other side wrote into its counter is not believed
 //! beyond the size of the ring: [`peek`](Consumer::peek) and [`reserve`](Producer::reserve) cut it,
@@ -26,7 +26,7 @@ use std::sync::atomic::Ordering;
 mod mapped;
 mod wakeup;
 
-pub use mapped::{Entry, Layout, Mapped, Memory};
+pub use mapped::{Entry, Layout, Mapped, PinnedMemory};
 
 /// The other side's counter says what no ring can hold: more entries than there is room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -53,14 +53,14 @@ impl Desc {
 }
 
 /// A shared counter.
-pub trait Word {
+pub trait RingCounter {
     /// Reads it.
     fn load(&self, order: Ordering) -> u32;
     /// Writes it.
     fn store(&self, value: u32, order: Ordering);
 }
 
-impl Word for std::sync::atomic::AtomicU32 {
+impl RingCounter for std::sync::atomic::AtomicU32 {
     #[inline]
     fn load(&self, order: Ordering) -> u32 {
         self.load(order)
@@ -72,17 +72,17 @@ impl Word for std::sync::atomic::AtomicU32 {
 }
 
 /// Where the counters and entries are.
-pub trait Shared {
+pub trait RingMemory {
     /// What an entry holds.
     type Entry: Copy;
     /// What a counter is.
-    type Word: Word;
+    type RingCounter: RingCounter;
     /// Entries, a power of two.
     fn size(&self) -> u32;
     /// The producer's counter.
-    fn producer(&self) -> &Self::Word;
+    fn producer(&self) -> &Self::RingCounter;
     /// The consumer's counter.
-    fn consumer(&self) -> &Self::Word;
+    fn consumer(&self) -> &Self::RingCounter;
     /// Reads the entry of a counter, whose low bits choose it.
     fn read(&self, at: u32) -> Self::Entry;
     /// Writes it.
@@ -99,7 +99,7 @@ pub struct Producer<S> {
     limit: u32,
 }
 
-impl<S: Shared> Producer<S> {
+impl<S: RingMemory> Producer<S> {
     /// The producer of a ring that nobody has used yet.
     pub fn new(ring: S) -> Producer<S> {
         let limit = ring.size();
@@ -113,7 +113,7 @@ impl<S: Shared> Producer<S> {
         if free >= want {
             return free;
         }
-        let free = self.ring.size().saturating_sub(self.held());
+        let free = self.ring.size().saturating_sub(self.outstanding());
         self.limit = self.at.wrapping_add(free);
         free
     }
@@ -128,14 +128,14 @@ impl<S: Shared> Producer<S> {
         if free >= want {
             return Ok(free);
         }
-        let free = self.ring.size().checked_sub(self.held()).ok_or(RingCorrupt)?;
+        let free = self.ring.size().checked_sub(self.outstanding()).ok_or(RingCorrupt)?;
         self.limit = self.at.wrapping_add(free);
         Ok(free)
     }
 
     /// Entries that the consumer has not counted, as it says.
     #[inline]
-    fn held(&self) -> u32 {
+    fn outstanding(&self) -> u32 {
         // Acquire: the consumer has read the entries before it counted them.
         self.at.wrapping_sub(self.ring.consumer().load(Ordering::Acquire))
     }
@@ -178,7 +178,7 @@ pub struct Consumer<S> {
     limit: u32,
 }
 
-impl<S: Shared> Consumer<S> {
+impl<S: RingMemory> Consumer<S> {
     /// The consumer of a ring that nobody has used yet.
     pub fn new(ring: S) -> Consumer<S> {
         Consumer { ring, at: 0, limit: 0 }
@@ -191,7 +191,7 @@ impl<S: Shared> Consumer<S> {
         if ready >= want {
             return ready;
         }
-        let ready = self.shown().min(self.ring.size());
+        let ready = self.submitted().min(self.ring.size());
         self.limit = self.at.wrapping_add(ready);
         ready
     }
@@ -206,7 +206,7 @@ impl<S: Shared> Consumer<S> {
         if ready >= want {
             return Ok(ready);
         }
-        let ready = self.shown();
+        let ready = self.submitted();
         if ready > self.ring.size() {
             return Err(RingCorrupt);
         }
@@ -216,7 +216,7 @@ impl<S: Shared> Consumer<S> {
 
     /// Entries that the producer has counted and that were not read, as it says.
     #[inline]
-    fn shown(&self) -> u32 {
+    fn submitted(&self) -> u32 {
         // Acquire: the producer wrote the entries before it counted them.
         self.ring.producer().load(Ordering::Acquire).wrapping_sub(self.at)
     }
@@ -232,12 +232,12 @@ impl<S: Shared> Consumer<S> {
     /// Entries that wait to be read, as the producer says.
     #[inline]
     pub fn waiting(&self) -> u32 {
-        self.shown().min(self.ring.size())
+        self.submitted().min(self.ring.size())
     }
 
     /// Leaves the entry that was read last, and not [given back](Consumer::release), to be read again: it may say something else then.
     #[inline]
-    pub fn put_back(&mut self) {
+    pub fn cancel(&mut self) {
         self.at = self.at.wrapping_sub(1);
     }
 

@@ -4,20 +4,21 @@
 //! the whole list, so no node is ever popped from under a reader and no tag against ABA is needed. The list can be
 //! *closed*: from then on nothing is pushed any more, and the pusher learns of it (the pool has become an orphan).
 
+use super::shared::PoolShared;
 use crate::meta::Meta;
 use crate::sync::{AtomicPtr, Ordering};
-use std::ptr::null_mut;
+use std::ptr::{NonNull, null_mut};
 
 /// Alone on its cache line: every core that drops packets writes it.
 #[repr(align(64))]
-pub(crate) struct Returned(AtomicPtr<Meta>);
+pub(crate) struct ReturnList(AtomicPtr<Meta>);
 
 /// A head that is no chunk: the list is closed. Metas are 64-byte aligned, so no chunk has this address.
 const CLOSED: *mut Meta = std::ptr::without_provenance_mut(1);
 
-impl Returned {
-    pub(crate) fn new() -> Returned {
-        Returned(AtomicPtr::new(null_mut()))
+impl ReturnList {
+    pub(crate) fn new() -> ReturnList {
+        ReturnList(AtomicPtr::new(null_mut()))
     }
 
     /// Whether there are no chunks; for who can be wrong about it.
@@ -49,7 +50,7 @@ impl Returned {
         }
     }
 
-    /// Takes the whole list; null when it is empty. Must not be called after [`close`](Returned::close).
+    /// Takes the whole list; null when it is empty. Must not be called after [`close`](ReturnList::close).
     pub(crate) fn take_all(&self) -> *mut Meta {
         if self.0.load(Ordering::Relaxed).is_null() {
             return null_mut();
@@ -64,12 +65,109 @@ impl Returned {
     }
 }
 
+/// Linked chunks of one pool, given home when this is dropped or when chunks of a third pool come.
+pub(super) struct FreeRun(Option<Run>);
+
+struct Run {
+    owner: NonNull<PoolShared>,
+    first: NonNull<Meta>,
+    last: NonNull<Meta>,
+    count: isize,
+}
+
+impl FreeRun {
+    pub(super) fn new() -> FreeRun {
+        FreeRun(None)
+    }
+
+    /// Takes the chain that begins at `next`, which may be null; false, and nothing is taken, unless all of it is of one pool other than
+    /// `head`, that of the packet's head.
+    ///
+    /// # Safety
+    /// The caller owns the chain, and gives it up if it is taken.
+    #[inline]
+    pub(super) unsafe fn take(&mut self, next: *mut Meta, head: NonNull<PoolShared>) -> bool {
+        let Some(first) = NonNull::new(next) else { return true };
+        // SAFETY: the chain is owned by the caller.
+        let meta = unsafe { first.as_ref() };
+        match &mut self.0 {
+            // One more of the same, alone: a page.
+            Some(run) if run.owner == meta.owner && meta.next.is_null() => {
+                run.join(first, first, 1);
+                true
+            }
+            // SAFETY: as the caller's.
+            _ => unsafe { self.take_chain(first, head) },
+        }
+    }
+
+    /// As `take`, for a packet: false as well if its head is of the pool `own`.
+    ///
+    /// # Safety
+    /// As for `take`.
+    #[inline]
+    pub(super) unsafe fn take_whole(&mut self, head: *mut Meta, own: NonNull<PoolShared>) -> bool {
+        // SAFETY: the chain is owned by the caller.
+        unsafe { (*head).owner != own && self.take(head, own) }
+    }
+
+    /// # Safety
+    /// As for `take`.
+    unsafe fn take_chain(&mut self, first: NonNull<Meta>, head: NonNull<PoolShared>) -> bool {
+        // SAFETY: the chain is owned by the caller.
+        let owner = unsafe { first.as_ref().owner };
+        if owner == head {
+            return false;
+        }
+        let (mut last, mut count) = (first, 1);
+        // SAFETY: as above, for each chunk of the chain.
+        while let Some(next) = NonNull::new(unsafe { last.as_ref().next }) {
+            // SAFETY: as above.
+            if unsafe { next.as_ref().owner } != owner {
+                return false;
+            }
+            (last, count) = (next, count + 1);
+        }
+        match &mut self.0 {
+            Some(run) if run.owner == owner => run.join(first, last, count),
+            _ => {
+                self.go_home();
+                self.0 = Some(Run { owner, first, last, count });
+            }
+        }
+        true
+    }
+
+    fn go_home(&mut self) {
+        if let Some(Run { owner, first, last, count }) = self.0.take() {
+            // SAFETY: the run's chunks are ours, linked, of that pool, and not touched any more.
+            unsafe { PoolShared::return_run(owner, first, last, count) };
+        }
+    }
+}
+
+impl Run {
+    /// Links chunks behind those that are there.
+    #[inline]
+    fn join(&mut self, first: NonNull<Meta>, last: NonNull<Meta>, count: isize) {
+        // SAFETY: the run's chunks are ours.
+        unsafe { self.last.as_mut().next = first.as_ptr() };
+        (self.last, self.count) = (last, self.count + count);
+    }
+}
+
+impl Drop for FreeRun {
+    #[inline]
+    fn drop(&mut self) {
+        self.go_home();
+    }
+}
+
 #[cfg(test)]
 #[cfg(loom)]
 mod tests {
     use super::*;
     use loom::sync::Arc;
-    use std::ptr::NonNull;
 
     fn chunk() -> *mut Meta {
         Box::into_raw(Box::new(Meta::free(NonNull::dangling(), null_mut(), 0)))
@@ -89,8 +187,8 @@ mod tests {
     #[test]
     fn what_two_threads_push_is_taken_once() {
         crate::sync::model(|| {
-            let list = Arc::new(Returned::new());
-            let push = |list: Arc<Returned>| {
+            let list = Arc::new(ReturnList::new());
+            let push = |list: Arc<ReturnList>| {
                 let c = chunk();
                 // SAFETY: the chunk was just made and is given up.
                 assert!(unsafe { list.push(c, c, || {}) });
@@ -107,7 +205,7 @@ mod tests {
     #[test]
     fn a_push_against_a_close_is_either_taken_or_refused() {
         crate::sync::model(|| {
-            let list = Arc::new(Returned::new());
+            let list = Arc::new(ReturnList::new());
             let other = list.clone();
             let t = loom::thread::spawn(move || {
                 let c = chunk();
