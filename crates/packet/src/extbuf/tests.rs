@@ -1,13 +1,13 @@
 use super::*;
 use crate::{Backing, Batch, Cache, Direction, Pool};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 
 #[derive(Default)]
 struct Calls(AtomicUsize, Mutex<Vec<u64>>);
 impl ExtBufOwner for Calls {
     fn on_free(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        self.0.fetch_add(1, Relaxed);
     }
     fn on_free_orphaned(&self, token: u64) {
         self.1.lock().unwrap().push(token);
@@ -74,7 +74,7 @@ fn what_is_freed_together_comes_home_together_in_order_and_with_one_call() {
     }
     let expected: Vec<_> = (0..20).flat_map(|token| 3 * token..3 * token + token % 4).collect();
     rig.cache.free_bulk(&mut batch);
-    assert_eq!(rig.calls.0.load(Ordering::Relaxed), 1);
+    assert_eq!(rig.calls.0.load(Relaxed), 1);
     assert_eq!(rig.back(), expected);
     assert_eq!(rig.pages.in_use(), 0);
 }
@@ -271,7 +271,7 @@ fn pages_alone_go_home_together_with_others_and_heads_to_their_pool() {
         batch.push(packet).unwrap();
     }
     rig.cache.free_bulk(&mut batch);
-    assert_eq!(rig.calls.0.load(Ordering::Relaxed), 1);
+    assert_eq!(rig.calls.0.load(Relaxed), 1);
     assert_eq!(rig.back(), (0..30).collect::<Vec<_>>());
     assert_eq!(rig.pages.in_use(), 0);
     let heads: Vec<_> = std::iter::from_fn(|| rig.cache.alloc()).collect();
