@@ -12,9 +12,8 @@ use towpath_nic::cpsw::CpswPort;
 use towpath_nic::e1000e::E1000e;
 use towpath_packet::port::{Info, Port, PortControl, PortError, Queues, Start};
 use towpath_packet::{delegate_rx_queue, delegate_tx_queue};
-use towpath_ports::sock;
 use towpath_ports::uri::Uri;
-use towpath_ports::{fault, generator, null, packet, pcap, tun, veth, xdp};
+use towpath_ports::{fault, generator, null, packet, pcap, sock, tun, veth, xdp};
 
 /// What a port is opened for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

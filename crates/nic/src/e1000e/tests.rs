@@ -6,8 +6,7 @@ use super::*;
 use crate::batching::BatchSize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-use towpath_bus::Flush;
-use towpath_bus::Reg;
+use towpath_bus::{Flush, Reg};
 use towpath_packet::port::{RxQueue, State, TxQueue};
 use towpath_packet::{Batch, Packet};
 

@@ -3,7 +3,8 @@
 use super::config::Config;
 use crate::random::Random;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use towpath_packet::Packet;
 
 /// Faults that have happened, on all queues of a port.

@@ -52,14 +52,13 @@ use super::kernel::ability;
 use super::kernel::link::LinkWatch;
 use std::io;
 use std::sync::Arc;
-use towpath_packet::MAX_CHUNKS;
-use towpath_packet::Offloads;
 use towpath_packet::port::{Info, Layer, Port, PortError, Queues, Start};
 #[cfg(doc)]
 use towpath_packet::{
     DropReason,
     port::{State, TxQueue},
 };
+use towpath_packet::{MAX_CHUNKS, Offloads};
 use towpath_sys::af_packet::Socket;
 use towpath_sys::netdev::Control;
 use towpath_sys::netns;
