@@ -9,8 +9,8 @@ pub enum Checksum {
     Unknown,
     /// Someone who can be trusted with it found the checksum right.
     Verified,
-    /// The field holds only the folded pseudo-header sum; the rest, from `start` to the end of the packet, must be
-    /// added and the result inverted before the packet reaches a wire.
+    /// The field holds only the folded pseudo-header sum; the rest, from `start` to the end of the
+    /// packet, must be added and the result inverted before the packet reaches a wire.
     Partial {
         /// First summed byte, counted from the first byte of the packet.
         start: u16,

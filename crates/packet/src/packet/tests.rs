@@ -209,7 +209,8 @@ proptest! {
                         && p.append(other).is_ok() { model.extend(bytes); }
                 }
                 Op::AppendOf(n) => {
-                    // A packet whose bytes are all in fragments, like one made of an application's pages.
+                    // A packet whose bytes are all in fragments, like one made of an application's
+                    // pages.
                     let bytes = fresh(n);
                     let other = (cache.alloc(), Packet::copy_from(&mut cache, &bytes));
                     if let (Some(mut other), Some(body)) = other {

@@ -1,8 +1,11 @@
-//! The list of chunks that came home without a cache: any thread pushes, one thread at a time takes all.
+//! Chunks on their way back to their pool without a cache of that pool: the list that any thread
+//! pushes to ([`ReturnList`]), and the run that a cache of another pool gathers for it
+//! ([`FreeRun`]).
 //!
-//! Linked through [`Meta::next`], which a free chunk does not need. Pushing is one compare-and-swap; taking is one swap of
-//! the whole list, so no node is ever popped from under a reader and no tag against ABA is needed. The list can be
-//! *closed*: from then on nothing is pushed any more, and the pusher learns of it (the pool has become an orphan).
+//! The list is linked through [`Meta::next`], which a free chunk does not need. Pushing is one
+//! compare-and-swap. One thread takes the whole list by one swap, so no node is ever popped from
+//! under a reader and no tag against ABA is needed. The list can be *closed*: nothing is pushed
+//! from then on, and the pusher learns of it (the pool has become an orphan).
 
 use super::shared::PoolShared;
 use crate::meta::Meta;
@@ -13,7 +16,7 @@ use std::ptr::{NonNull, null_mut};
 #[repr(align(64))]
 pub(crate) struct ReturnList(AtomicPtr<Meta>);
 
-/// A head that is no chunk: the list is closed. Metas are 64-byte aligned, so no chunk has this address.
+/// The head of a closed list. Metas are 64-byte aligned, so no chunk has this address.
 const CLOSED: *mut Meta = std::ptr::without_provenance_mut(1);
 
 impl ReturnList {
@@ -21,16 +24,18 @@ impl ReturnList {
         ReturnList(AtomicPtr::new(null_mut()))
     }
 
-    /// Whether there are no chunks; for who can be wrong about it.
+    /// Whether there are no chunks, for callers to which a stale answer does no harm.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.load(Ordering::Relaxed).is_null()
     }
 
-    /// Pushes the linked chunks `first ..= last`; false if the list is closed, and then they stay the caller's. Calls `on_first` before
-    /// it pushes them on a list that is empty: at least once if they become the first.
+    /// Pushes the linked chunks `first ..= last`. Returns false if the list is closed; the caller
+    /// still owns them then. Calls `on_first` before a push on an empty list: at least once if they
+    /// become the first.
     ///
     /// # Safety
-    /// The chunks are owned by the caller, linked by `next` from `first` to `last`, and belong to this list's pool.
+    /// The chunks are owned by the caller, linked by `next` from `first` to `last`, and belong to
+    /// this list's pool.
     pub(crate) unsafe fn push(&self, first: *mut Meta, last: *mut Meta, mut on_first: impl FnMut()) -> bool {
         let mut head = self.0.load(Ordering::Relaxed);
         loop {
@@ -42,7 +47,7 @@ impl ReturnList {
             }
             // SAFETY: `last` is owned by the caller until the exchange below succeeds.
             unsafe { (*last).next = head };
-            // Release: whoever takes the list sees the links and all that was written to the chunks.
+            // Release: the thread that takes the list sees the links and all writes to the chunks.
             match self.0.compare_exchange_weak(head, first, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(now) => head = now,
@@ -50,7 +55,8 @@ impl ReturnList {
         }
     }
 
-    /// Takes the whole list; null when it is empty. Must not be called after [`close`](ReturnList::close).
+    /// Takes the whole list; null if it is empty. Must not be called after
+    /// [`close`](ReturnList::close).
     pub(crate) fn take_all(&self) -> *mut Meta {
         if self.0.load(Ordering::Relaxed).is_null() {
             return null_mut();
@@ -59,13 +65,14 @@ impl ReturnList {
         self.0.swap(null_mut(), Ordering::Acquire)
     }
 
-    /// Takes the whole list and lets nothing in any more.
+    /// Takes the whole list and refuses all further pushes.
     pub(crate) fn close(&self) -> *mut Meta {
         self.0.swap(CLOSED, Ordering::AcqRel)
     }
 }
 
-/// Linked chunks of one pool, given home when this is dropped or when chunks of a third pool come.
+/// Linked chunks of one pool other than the cache's, gathered while packets are freed. They are
+/// returned when this is dropped or when chunks of a third pool come.
 pub(super) struct FreeRun(Option<Run>);
 
 struct Run {
@@ -80,40 +87,40 @@ impl FreeRun {
         FreeRun(None)
     }
 
-    /// Takes the chain that begins at `next`, which may be null; false, and nothing is taken, unless all of it is of one pool other than
-    /// `head`, that of the packet's head.
+    /// Adds the chain that begins at `next`, which may be null. Returns false, and adds nothing,
+    /// unless all of it is of one pool other than `head`, that of the packet's head.
     ///
     /// # Safety
-    /// The caller owns the chain, and gives it up if it is taken.
+    /// The caller owns the chain, and gives it up if it is added.
     #[inline]
-    pub(super) unsafe fn take(&mut self, next: *mut Meta, head: NonNull<PoolShared>) -> bool {
+    pub(super) unsafe fn add(&mut self, next: *mut Meta, head: NonNull<PoolShared>) -> bool {
         let Some(first) = NonNull::new(next) else { return true };
         // SAFETY: the chain is owned by the caller.
         let meta = unsafe { first.as_ref() };
         match &mut self.0 {
-            // One more of the same, alone: a page.
+            // One more chunk of the same pool: an external buffer.
             Some(run) if run.owner == meta.owner && meta.next.is_null() => {
                 run.join(first, first, 1);
                 true
             }
             // SAFETY: as the caller's.
-            _ => unsafe { self.take_chain(first, head) },
+            _ => unsafe { self.add_chain(first, head) },
         }
     }
 
-    /// As `take`, for a packet: false as well if its head is of the pool `own`.
+    /// As `add`, for a packet; returns false as well if its head is of the pool `own`.
     ///
     /// # Safety
-    /// As for `take`.
+    /// As for `add`.
     #[inline]
-    pub(super) unsafe fn take_whole(&mut self, head: *mut Meta, own: NonNull<PoolShared>) -> bool {
+    pub(super) unsafe fn add_packet(&mut self, head: *mut Meta, own: NonNull<PoolShared>) -> bool {
         // SAFETY: the chain is owned by the caller.
-        unsafe { (*head).owner != own && self.take(head, own) }
+        unsafe { (*head).owner != own && self.add(head, own) }
     }
 
     /// # Safety
-    /// As for `take`.
-    unsafe fn take_chain(&mut self, first: NonNull<Meta>, head: NonNull<PoolShared>) -> bool {
+    /// As for `add`.
+    unsafe fn add_chain(&mut self, first: NonNull<Meta>, head: NonNull<PoolShared>) -> bool {
         // SAFETY: the chain is owned by the caller.
         let owner = unsafe { first.as_ref().owner };
         if owner == head {
@@ -131,14 +138,14 @@ impl FreeRun {
         match &mut self.0 {
             Some(run) if run.owner == owner => run.join(first, last, count),
             _ => {
-                self.go_home();
+                self.flush();
                 self.0 = Some(Run { owner, first, last, count });
             }
         }
         true
     }
 
-    fn go_home(&mut self) {
+    fn flush(&mut self) {
         if let Some(Run { owner, first, last, count }) = self.0.take() {
             // SAFETY: the run's chunks are ours, linked, of that pool, and not touched any more.
             unsafe { PoolShared::return_run(owner, first, last, count) };
@@ -147,7 +154,7 @@ impl FreeRun {
 }
 
 impl Run {
-    /// Links chunks behind those that are there.
+    /// Links chunks behind the present ones.
     #[inline]
     fn join(&mut self, first: NonNull<Meta>, last: NonNull<Meta>, count: isize) {
         // SAFETY: the run's chunks are ours.
@@ -159,7 +166,7 @@ impl Run {
 impl Drop for FreeRun {
     #[inline]
     fn drop(&mut self) {
-        self.go_home();
+        self.flush();
     }
 }
 
@@ -176,7 +183,8 @@ mod tests {
     fn count_and_free(mut at: *mut Meta) -> usize {
         let mut n = 0;
         while !at.is_null() {
-            // SAFETY: every chunk here was made by `chunk` and leaves the list once, so this is its only owner.
+            // SAFETY: every chunk here was made by `chunk` and leaves the list once, so this is its
+            // only owner.
             let meta = unsafe { Box::from_raw(at) };
             at = meta.next;
             n += 1;
@@ -185,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_threads_push_is_taken_once() {
+    fn chunks_that_two_threads_push_are_taken_once() {
         crate::sync::model(|| {
             let list = Arc::new(ReturnList::new());
             let push = |list: Arc<ReturnList>| {

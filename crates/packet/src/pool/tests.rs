@@ -38,7 +38,7 @@ fn every_chunk_can_be_out_at_once_and_none_twice() {
 }
 
 #[test]
-fn what_one_cache_frees_is_what_another_allocates_next() {
+fn chunks_that_one_cache_frees_are_the_next_that_another_allocates() {
     let pool = pool(4096);
     let (mut from, mut to) = (pool.cache(Direction::Tx).unwrap(), pool.cache(Direction::Tx).unwrap());
     let mut used = std::collections::HashSet::new();
@@ -50,11 +50,11 @@ fn what_one_cache_frees_is_what_another_allocates_next() {
         }
         to.free_bulk(&mut batch);
     }
-    assert!(used.len() <= 2 * MAGAZINE, "{} chunks take turns, whose bytes no core's cache holds for long", used.len());
+    assert!(used.len() <= 2 * MAGAZINE, "{} chunks take turns, too many for a core's cache", used.len());
 }
 
 #[test]
-fn packets_dropped_without_a_cache_come_home_and_are_allocated_again() {
+fn packets_dropped_without_a_cache_return_to_the_pool_and_are_allocated_again() {
     let pool = pool(200);
     let mut cache = pool.cache(Direction::Rx).unwrap();
     for _ in 0..5 {
@@ -79,7 +79,7 @@ fn packets_freed_through_a_cache_of_another_pool_go_to_their_own() {
 }
 
 #[test]
-fn a_pool_outlives_its_handles_until_the_last_buffer_is_home() {
+fn a_pool_outlives_its_handles_until_the_last_buffer_is_free() {
     let pool = pool(64);
     let mut cache = pool.cache(Direction::Tx).unwrap();
     let mut kept: Vec<Packet> = (0..40).map(|_| Packet::copy_from(&mut cache, b"still here").unwrap()).collect();
@@ -97,7 +97,8 @@ fn caches_on_many_threads_lose_nothing() {
     let pool = pool(4096);
     let (mut to, mut from) = crate::spsc::ring::<Packet>(256);
     std::thread::scope(|s| {
-        // One thread only allocates, the other only frees, a third does both and drops some without its cache.
+        // One thread only allocates, the other only frees, a third does both and drops some without
+        // its cache.
         s.spawn(|| {
             let mut cache = pool.cache(Direction::Rx).unwrap();
             let mut sent = 0;
@@ -146,7 +147,7 @@ fn receiving_leaves_the_floor_of_transmission() {
     drop(left);
     assert!(tx.alloc().is_some());
     drop(received);
-    assert!(rx.alloc().is_some(), "reception goes on when its packets are home");
+    assert!(rx.alloc().is_some(), "reception goes on when its packets are free");
 }
 
 #[test]
@@ -174,7 +175,7 @@ fn a_bad_configuration_is_refused_by_name() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn buffers_out_and_buffers_home_always_add_up(
+    fn free_buffers_and_buffers_in_use_always_add_up(
         capacity in 1usize..300,
         steps in proptest::collection::vec((0u8..5, 0usize..80), 0..100),
     ) {
@@ -206,7 +207,7 @@ proptest! {
 }
 
 #[test]
-fn a_pool_can_be_cut_from_memory_that_was_had_elsewhere_if_there_is_enough_of_it() {
+fn a_pool_can_be_made_of_existing_memory_if_there_is_enough_of_it() {
     let config = PoolConfig { capacity: 4, chunk: 2048, ..Default::default() };
     let region = || Region::new(8192, Backing::Memfd).unwrap();
     // SAFETY: the region was just made and is mapped nowhere else.

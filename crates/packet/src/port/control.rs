@@ -57,12 +57,14 @@ pub trait PortControl: Send + Sync {
     /// The settings.
     fn settings(&self) -> Vec<Setting>;
 
-    /// Events since the port was started, above all faults that were survived: names and numbers, in a fixed order.
+    /// Events since the port was started, above all faults that were survived: names and numbers,
+    /// in a fixed order.
     fn events(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
 
-    /// The sessions of the port's users since it was started, one printable line each. Old lines may be dropped.
+    /// The sessions of the port's users since it was started, one printable line each. Old lines
+    /// may be dropped.
     fn session_log(&self) -> Vec<String> {
         Vec::new()
     }

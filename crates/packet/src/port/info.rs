@@ -2,7 +2,7 @@
 
 use super::PortError;
 use crate::offload::Offloads;
-use crate::packet::MAX_FRAGS;
+use crate::packet::MAX_CHUNKS;
 use std::borrow::Cow;
 
 /// What the first bytes of a port's packets are.
@@ -89,8 +89,8 @@ pub struct Info {
     pub name: String,
     /// What its packets begin with.
     pub layer: Layer,
-    /// Length of the longest packet that is not a super-packet, from the first byte of the layer's payload: the MTU
-    /// as Linux defines it, without an Ethernet header and VLAN tags.
+    /// Length of the longest packet that is not a super-packet, from the first byte of the layer's
+    /// payload: the MTU as Linux defines it, without an Ethernet header and VLAN tags.
     pub mtu: u32,
     /// The layout of the packets that it sends without a copy.
     pub tx_layout: TxLayout,
@@ -98,7 +98,8 @@ pub struct Info {
     pub max_chunks: u16,
     /// Offloads of its transmit queues.
     pub tx_offloads: Offloads,
-    /// Offloads that packets of its receive queues may need, unless [restricted](super::RxQueue::set_rx_offloads).
+    /// Offloads that packets of its receive queues may need, unless
+    /// [restricted](super::RxQueue::set_rx_offloads).
     pub rx_offloads: Offloads,
     /// Largest number of queues in each direction.
     pub max_queues: u16,
@@ -116,7 +117,7 @@ impl Info {
             layer,
             mtu,
             tx_layout: TxLayout::default(),
-            max_chunks: MAX_FRAGS as u16 + 1,
+            max_chunks: MAX_CHUNKS as u16,
             tx_offloads: Offloads::NONE,
             rx_offloads: Offloads::NONE,
             max_queues: 1,

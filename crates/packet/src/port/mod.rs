@@ -7,12 +7,13 @@
 //!   TxQueue::tx(&mut Batch)   takes packets from the front; the rest stays in the batch
 //! ```
 //!
-//! No call returns a `Result` per packet: a queue returns a count, drops what can never be sent under a named reason, and
-//! keeps its own [`State`]. Only `start` may allocate, block or panic.
+//! No call returns a `Result` per packet: a queue returns a count, drops what can never be sent
+//! under a named reason, and keeps its own [`State`]. Only `start` may allocate, block or panic.
 //!
-//! **Balance.** For every rx queue: packets returned = `counters().packets`. For every tx queue: packets taken out of
-//! batches, plus the segments that they were cut into = `packets` sent + drops. Packets that the kernel or the device lost
-//! before the port received them are `missed` and not part of the balance.
+//! **Balance.** For every rx queue: packets returned = `counters().packets`. For every tx queue:
+//! packets taken out of batches, plus the segments that they were cut into = `packets` sent +
+//! drops. Packets that the kernel or the device lost before the port received them are `missed` and
+//! not part of the balance.
 //!
 //! | file | contents |
 //! |---|---|

@@ -44,8 +44,8 @@ pub enum Wake {
     Never,
 }
 
-/// Memory behind a receive queue besides [`Start::pool`](super::Start::pool). All of it is free once the port and its
-/// packets have ended.
+/// Memory behind a receive queue besides [`Start::pool`](super::Start::pool). All of it is free
+/// once the port and its packets have ended.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct RxMemory {
@@ -67,19 +67,20 @@ impl RxMemory {
     }
 }
 
-/// The receive queue's side of a barrier in the order of packets. It informs the queue when earlier packets have left
-/// by the egress, so that their flows may take another path without being reordered.
+/// The receive queue's side of a barrier in the order of packets. It informs the queue when earlier
+/// packets have left by the egress, so that their flows may take another path without being
+/// reordered.
 pub trait RxBarrier {
-    /// Begins a barrier behind the last packet that was received. Returns `false` if nothing was received since the
-    /// barrier that passed last.
+    /// Begins a barrier behind the last packet that was received. Returns `false` if nothing was
+    /// received since the barrier that passed last.
     fn begin(&mut self) -> bool;
 
     /// All packets in front of the barrier have left.
     fn passed(&mut self);
 }
 
-/// The transmit queue's side of a barrier in the order of packets, for a queue with a backlog behind it that it does
-/// not share with the port's other queues.
+/// The transmit queue's side of a barrier in the order of packets, for a queue with a backlog
+/// behind it that it does not share with the port's other queues.
 pub trait TxBarrier {
     /// Begins a barrier behind the last packet that has left.
     fn begin(&mut self);
@@ -90,23 +91,25 @@ pub trait TxBarrier {
 
 /// The receiving side of a port, run by one thread.
 pub trait RxQueue: Send {
-    /// Appends packets that have arrived, as many as the batch has room for; returns how many. Fewer than the room
-    /// means that no more are there now.
+    /// Appends packets that have arrived, as many as the batch has room for; returns how many.
+    /// Fewer than the room means that no more are there now.
     fn rx(&mut self, out: &mut Batch) -> usize;
 
-    /// Posts empty buffers ahead of arrivals; returns how many. Called once before each [`rx`](RxQueue::rx).
+    /// Posts empty buffers ahead of arrivals; returns how many. Called once before each
+    /// [`rx`](RxQueue::rx).
     fn refill(&mut self) -> usize {
         0
     }
 
-    /// Restricts the offloads that received packets need to those of the egress, also while running. The queue
-    /// finishes a super-packet or a partial checksum that is not in `accept`, or never makes one.
+    /// Restricts the offloads that received packets need to those of the egress, also while
+    /// running. The queue finishes a super-packet or a partial checksum that is not in `accept`, or
+    /// never makes one.
     fn set_rx_offloads(&mut self, accept: Offloads) {
         let _ = accept;
     }
 
-    /// Sets the layout that the egress needs, before the first packet. A queue that receives external buffers copies
-    /// as much as that layout needs, and no more.
+    /// Sets the layout that the egress needs, before the first packet. A queue that receives
+    /// external buffers copies as much as that layout needs, and no more.
     fn set_tx_layout(&mut self, egress: TxLayout) {
         let _ = egress;
     }
@@ -127,9 +130,9 @@ pub trait RxQueue: Send {
         State::Up
     }
 
-    /// What an idle worker can wait for. A worker that is about to sleep calls this, then [`rx`](RxQueue::rx) once
-    /// more, and only then waits. A queue whose other side must signal can therefore request the signal here without
-    /// losing one.
+    /// What an idle worker can wait for. A worker that is about to sleep calls this, then
+    /// [`rx`](RxQueue::rx) once more, and only then waits. A queue whose other side must signal can
+    /// therefore request the signal here without losing one.
     fn wake(&self) -> Wake {
         Wake::Poll
     }
@@ -140,19 +143,23 @@ pub trait RxQueue: Send {
 
 /// The sending side of a port, run by one thread.
 pub trait TxQueue: Send {
-    /// Takes packets from the front of the batch; returns how many. Packets that do not fit now stay in the batch, in
-    /// order. Packets that can never be sent are dropped, counted, and part of the number returned.
+    /// Takes packets from the front of the batch; returns how many. Packets that do not fit now
+    /// stay in the batch, in order. Packets that can never be sent are dropped, counted, and part
+    /// of the number returned.
     fn tx(&mut self, batch: &mut Batch) -> usize;
 
-    /// Frees packets that have left; returns how many. Called once before each [`tx`](TxQueue::tx), and while idle.
+    /// Frees packets that have left; returns how many. Called once before each [`tx`](TxQueue::tx),
+    /// and while idle.
     fn reclaim(&mut self) -> usize {
         0
     }
 
-    /// Nothing more will be sent. Called once, when everything that was taken has left or was given up.
+    /// Nothing more will be sent. Called once, when everything that was taken has left or was given
+    /// up.
     fn close(&mut self) {}
 
-    /// Rings the doorbell for packets that were queued since the last call, if the port batches doorbells.
+    /// Rings the doorbell for packets that were queued since the last call, if the port batches
+    /// doorbells.
     fn kick(&mut self) {}
 
     /// The offloads of the queue now. An offload that failed is no longer one of them.
