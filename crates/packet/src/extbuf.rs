@@ -3,9 +3,9 @@
 //!
 //! ```text
 //!   application's memory (Region)
-//!   ├── frame 7 ◄─ attach(…, 7) ──► Buf, a fragment of a packet ──► … any thread, any cache ──► dropped
-//!   │                                                                                              │
-//!   └── ExtBufPool::reclaim: "7" ◄──────────── a list, pushed a burst at a time ◄─────────────────────┘
+//!   ├── frame 7 ◄─ attach(…, 7) ──► Buf, a fragment of a packet ──► … any thread ──► dropped
+//!   │                                                                                   │
+//!   └── ExtBufPool::reclaim: "7" ◄────── a list, pushed a burst at a time ◄─────────────┘
 //! ```
 //!
 //! An attached buffer costs one 64-byte Meta and no copy. Its token is stored in a table of the

@@ -1,9 +1,9 @@
 //! Buffers in flight: a device owns them, so they have an address but no bytes.
 //!
 //! ```text
-//!   Packet ── post ──► InFlight<FromDevice>   the device writes    ── complete(n) ──► Packet with n bytes
-//!                                                                ── copy_to ──────► bytes elsewhere, still in flight
-//!   Packet ── post ──► InFlight<ToDevice>   the device reads     ── complete ─────► Packet
+//!   Packet ── post ──► InFlight<FromDevice>  device writes ── complete(n) ──► Packet with n bytes
+//!                                                          ── copy_to ──────► bytes elsewhere
+//!   Packet ── post ──► InFlight<ToDevice>    device reads  ── complete ─────► Packet
 //! ```
 //!
 //! No other handle to a packet in flight exists, and this one gives no reference to its bytes. A

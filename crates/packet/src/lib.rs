@@ -18,7 +18,7 @@
 //! | `pool`, `region` | [`Pool`], [`Cache`]; [`Region`]: the memory |
 //! | `extbuf`, `indirect` | [`ExtBufPool`], [`IndirectPool`]: chunks without memory of their own |
 //! | `in_flight` | [`InFlight`]: a packet that a device owns has an address, but no bytes |
-//! | `untrusted` | [`UntrustedMem`]: a region that others may write to is accessed by address only |
+//! | `untrusted` | [`UntrustedMem`]: a region that others may write to, accessed by address |
 //! | `offload` | [`Checksum`], [`Gso`], [`Offloads`], [`Vlan`]: offloads that a packet requests |
 //! | [`spsc`] | single-producer single-consumer ring between threads |
 //! | [`xsk_ring`] | rings shared with an untrusted side: the kernel (AF_XDP), applications |
@@ -30,16 +30,16 @@
 //! # Invariants
 //!
 //! * **A packet has one owner.** Handles are moved, never copied; dropping one frees its chunks.
-//! * **Free + in use = capacity.** At any quiet moment a pool knows how many of its chunks are in use, and
-//!   its memory outlives the last of them.
-//! * **No lock, no allocation, no system call** on the path of a packet: a [`Cache`] works on its own
-//!   arrays and exchanges whole magazines with the pool by one compare-and-swap per 64 packets.
-//! * Metadata lies out of line: no device, guest or application can write to anything that decides where a
-//!   pointer goes.
+//! * **Free + in use = capacity.** At any quiet moment a pool knows how many of its chunks are in
+//!   use, and its memory outlives the last of them.
+//! * **No lock, no allocation, no system call** on the path of a packet: a [`Cache`] works on its
+//!   own arrays and exchanges whole magazines with the pool by one compare-and-swap per 64 packets.
+//! * Metadata lies out of line: no device, guest or application can write to anything that decides
+//!   where a pointer goes.
 //!
-//! `unsafe` lives in `batch`, `buf`, `extbuf`, `in_flight`, `indirect`, `packet`, `pool`, `region`, `spsc`,
-//! `take_cell`, `untrusted` and `xsk_ring::mapped`; everything that they export is safe to call, except
-//! [`Pool::in_region`] and [`xsk_ring::Mapped::new`].
+//! `unsafe` lives in `batch`, `buf`, `extbuf`, `in_flight`, `indirect`, `packet`, `pool`, `region`,
+//! `spsc`, `take_cell`, `untrusted` and `xsk_ring::mapped`; everything that they export is safe to
+//! call, except [`Pool::in_region`] and [`xsk_ring::Mapped::new`].
 
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![warn(missing_docs)]

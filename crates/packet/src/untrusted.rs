@@ -78,7 +78,7 @@ mod tests {
     use crate::{Backing, Direction, Pool, PoolConfig};
 
     #[test]
-    fn any_range_of_a_packet_in_pieces_is_written_and_nothing_beside_it() {
+    fn any_range_of_a_packet_in_pieces_is_written_and_nothing_around_it() {
         let pool = Pool::new(PoolConfig { capacity: 32, chunk: 64, headroom: 0, ..PoolConfig::default() }).unwrap();
         let bytes: Vec<u8> = (1..=200).collect();
         let packet = Packet::copy_from(&mut pool.cache(Direction::Tx).unwrap(), &bytes).unwrap();

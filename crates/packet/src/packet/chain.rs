@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   head ── next ──► first fragment ── next ──► … ──► last fragment
-//!                    └─ stamp.last ───────────────────▲             so that appending does not walk
+//!                    └─ stamp.last ───────────────────▲   so that appending does not walk
 //! ```
 
 use super::{MAX_FRAGS, NoRoom, Packet};

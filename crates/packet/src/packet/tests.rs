@@ -99,7 +99,7 @@ fn a_packet_is_appended_without_its_first_bytes_whether_it_is_a_chain_or_not() {
 }
 
 #[test]
-fn more_fragments_than_allowed_are_handed_back() {
+fn more_fragments_than_allowed_are_returned() {
     let mut cache = cache();
     let mut p = cache.alloc().unwrap();
     for _ in 0..MAX_FRAGS {

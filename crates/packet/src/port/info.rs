@@ -79,7 +79,9 @@ impl Ability {
 /// use towpath_packet::Offloads;
 /// use towpath_packet::port::{Info, Layer};
 ///
-/// let info = Info::new("tap:tp0", Layer::Ethernet, 1500).with_offloads(Offloads::CSUM, Offloads::NONE).with_max_queues(4);
+/// let info = Info::new("tap:tp0", Layer::Ethernet, 1500)
+///     .with_offloads(Offloads::CSUM, Offloads::NONE)
+///     .with_max_queues(4);
 /// assert!(info.queues(4).is_ok() && info.queues(5).is_err());
 /// ```
 #[derive(Debug, Clone)]

@@ -18,10 +18,10 @@
 //! | file | contents |
 //! |---|---|
 //! | `mod` | [`Port`], [`Start`], [`Queues`], [`PortError`] |
-//! | `queue` | [`RxQueue`], [`TxQueue`], [`State`], [`Wake`]; [`RxBarrier`], [`TxBarrier`], [`RxMemory`] |
+//! | `queue` | [`RxQueue`], [`TxQueue`], [`State`], [`Wake`], [`RxBarrier`], [`TxBarrier`] |
 //! | `info` | [`Info`], [`Layer`], [`TxLayout`], [`Ability`] |
 //! | `control` | [`PortControl`]: settings and events of a running port |
-//! | `delegate` | [`delegate_rx_queue!`](crate::delegate_rx_queue), [`delegate_tx_queue!`](crate::delegate_tx_queue) |
+//! | `delegate` | macros for queues around queues: [`delegate_rx_queue!`](crate::delegate_rx_queue) |
 
 use crate::offload::Offloads;
 use crate::pool::Pool;

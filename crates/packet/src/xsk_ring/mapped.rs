@@ -201,8 +201,7 @@ impl<T: Entry> RingMemory for Mapped<T> {
 
     #[inline]
     fn read(&self, at: u32) -> T {
-        // Relaxed: the counters order the entries, for those who keep to them; the others get some
-        // words or other.
+        // Relaxed: the counters order the entries. A side that ignores them reads arbitrary words.
         T::read(|word| self.word(at, word).load(Ordering::Relaxed))
     }
 

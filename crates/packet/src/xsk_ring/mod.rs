@@ -2,7 +2,7 @@
 //! those of application sockets.
 //!
 //! ```text
-//!   consumer                    producer                free-running 32-bit counters, each written by one side only
+//!   consumer                    producer       free-running 32-bit counters with one writer each
 //!      │ ── filled entries ──► │ ── free entries ──► consumer + size
 //!
 //!   producer:  read consumer (Acquire) ─ write entries ─ store producer (Release)
