@@ -10,11 +10,10 @@
 //! A packet that asks for nothing (one test of a flag byte) is moved, not touched. What contradicts itself is dropped as
 //! [`DropReason::Malformed`]; what can't be finished for lack of buffers as [`DropReason::NoBuffer`].
 
-use crate::gro_stage::gro_offload;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use towpath_gro as gro;
-use towpath_packet::{Batch, Cache, Checksum, Counters, DropReason, Gso, Offloads, Packet};
+use towpath_packet::{Batch, Cache, Checksum, Counters, DropReason, Offloads, Packet};
 use towpath_wire::checksum::Accumulator;
 
 /// Longest packet that is finished: the largest an IP length field can say, behind Ethernet and two tags.
@@ -28,7 +27,7 @@ const MAX_SEGMENTS: usize = 65535 / gro::MIN_TCP_SIZE as usize + 1;
 /// Finishes packets for one egress queue; owned by the thread that runs it.
 pub struct Finisher {
     cache: Cache,
-    link: gro::Link,
+    link: gro::LinkKind,
     counters: Arc<Counters>,
     /// Finished, and waiting for room.
     ready: VecDeque<Packet>,
@@ -46,7 +45,7 @@ pub fn asks_more(packet: &Packet, can: Offloads) -> bool {
 
 /// What a packet asks for.
 fn wants(packet: &Packet) -> Offloads {
-    let mut wants = packet.gso().map_or(Offloads::NONE, Gso::needs);
+    let mut wants = packet.gso().map_or(Offloads::NONE, Offloads::for_gso);
     if matches!(packet.csum(), Checksum::Partial { .. }) {
         wants = wants.with(Offloads::CSUM);
     }
@@ -59,7 +58,7 @@ fn wants(packet: &Packet) -> Offloads {
 impl Finisher {
     /// A finisher that takes buffers from `cache`, counts splits and drops in `counters`, and reads packets that begin as `link`
     /// says.
-    pub fn new(cache: Cache, link: gro::Link, counters: Arc<Counters>) -> Finisher {
+    pub fn new(cache: Cache, link: gro::LinkKind, counters: Arc<Counters>) -> Finisher {
         let buffer = || vec![0; MAX_LEN].into_boxed_slice();
         let ready = VecDeque::with_capacity(MAX_SEGMENTS);
         Finisher { cache, link, counters, ready, scratch: buffer(), whole: buffer() }
@@ -136,7 +135,7 @@ impl Finisher {
             packet = self.insert_tag(packet)?;
         }
         match packet.gso() {
-            Some(gso) if !can.has(gso.needs()) => self.split(packet, can),
+            Some(gso) if !can.has(Offloads::for_gso(gso)) => self.split(packet, can),
             _ => {
                 if !can.has(Offloads::CSUM) {
                     packet = self.complete(packet)?;
@@ -153,7 +152,7 @@ impl Finisher {
         if !self.cache.ensure_head(&mut packet) {
             return Err((DropReason::NoBuffer, packet));
         }
-        if self.link != gro::Link::Ethernet || packet.make_linear(ADDRESSES).is_err() {
+        if self.link != gro::LinkKind::Ethernet || packet.make_linear(ADDRESSES).is_err() {
             return Err((DropReason::Malformed, packet));
         }
         let mut header = [0; ADDRESSES + TAG];
@@ -217,7 +216,7 @@ impl Finisher {
 
     /// Cuts a super-packet; the segments go to the end of `ready`.
     fn split(&mut self, packet: Packet, can: Offloads) -> Result<(), (DropReason, Packet)> {
-        let offload = gro_offload(&packet);
+        let offload = gro::Offload::new(packet.csum(), packet.gso());
         let sums = if can.has(Offloads::CSUM) { gro::Checksums::Partial } else { gro::Checksums::Complete };
         let done = if packet.chunks().all(|chunk| chunk.bytes().is_some()) {
             let chunks = packet.chunks().filter_map(|chunk| chunk.bytes());
@@ -255,10 +254,8 @@ impl Finisher {
             segment.copy_metadata_from(of);
             segment.set_gso(None);
             segment.set_csum(match offload.checksum {
-                gro::Checksum::Partial { start, offset } => {
-                    u8::try_from(offset).map_or(Checksum::Unknown, |offset| Checksum::Partial { start, offset })
-                }
-                gro::Checksum::Verified | gro::Checksum::Unverified => Checksum::Unknown,
+                partial @ Checksum::Partial { .. } => partial,
+                Checksum::Verified | Checksum::Unknown => Checksum::Unknown,
             });
             self.ready.push_back(segment);
             written += 1;
