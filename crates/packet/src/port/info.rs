@@ -4,6 +4,7 @@ use super::PortError;
 use crate::offload::Offloads;
 use crate::packet::MAX_CHUNKS;
 use std::borrow::Cow;
+use towpath_wire::offload::LinkKind;
 
 /// What the first bytes of a port's packets are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +21,14 @@ impl Layer {
     /// Whether packets of one can be sent through the other.
     pub fn fits(self, other: Layer) -> bool {
         self == other || self == Layer::Any || other == Layer::Any
+    }
+}
+
+impl From<Layer> for LinkKind {
+    /// [`Layer::Any`] counts as Ethernet.
+    #[inline]
+    fn from(layer: Layer) -> LinkKind {
+        if layer == Layer::Ip { LinkKind::Ip } else { LinkKind::Ethernet }
     }
 }
 
