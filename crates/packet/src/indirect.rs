@@ -44,7 +44,7 @@ impl IndirectPool {
         Ok(IndirectPool(self.0.another(Direction::Tx)?))
     }
 
-    fn view(&mut self, at: NonNull<u8>, len: u16, parent: NonNull<Meta>, flags: u8) -> Option<Buf> {
+    fn get(&mut self, at: NonNull<u8>, len: u16, parent: NonNull<Meta>, flags: u8) -> Option<Buf> {
         let mut meta = self.0.alloc_meta()?;
         // SAFETY: the chunk came out of the cache, so it is ours; `set_parent` is called on its own
         // pool.
@@ -89,19 +89,19 @@ impl SharedBuf {
     /// An indirect buffer of `len` bytes at `offset`; `None` if they do not all lie inside, if
     /// `len` is 0, or if the pool is empty.
     #[inline]
-    pub fn view(&self, offset: usize, len: usize, views: &mut IndirectPool) -> Option<Buf> {
+    pub fn slice(&self, offset: usize, len: usize, pool: &mut IndirectPool) -> Option<Buf> {
         let chunk = self.0.chunk();
         if len == 0 || offset.checked_add(len)? > chunk.len() {
             return None;
         }
-        let foreign = if chunk.bytes().is_none() { flag::UNTRUSTED } else { 0 };
+        let untrusted = if chunk.bytes().is_none() { flag::UNTRUSTED } else { 0 };
         let at = NonNull::new(chunk.as_ptr().cast_mut().wrapping_add(offset))?;
         let parent = self.meta();
-        let view = views.view(at, u16::try_from(len).ok()?, parent, foreign)?;
+        let slice = pool.get(at, u16::try_from(len).ok()?, parent, untrusted)?;
         // SAFETY: this handle holds a reference, so the chunk is alive; the indirect buffer
         // receives a reference of its own.
         unsafe { PoolShared::share(parent, 1) };
-        Some(view)
+        Some(slice)
     }
 
     fn meta(&self) -> NonNull<Meta> {
@@ -135,13 +135,13 @@ mod tests {
     #[test]
     fn a_shared_buffer_returns_to_its_pool_with_its_last_indirect_buffer() {
         let pool = small_pool();
-        let mut views = IndirectPool::new(8).unwrap();
+        let mut slices = IndirectPool::new(8).unwrap();
         let mut packet = Packet::copy_from(&mut pool.cache(Direction::Tx).unwrap(), b"headerpayload").unwrap();
         assert!(packet.pull_front(6));
         let shared = SharedBuf::new(packet.into_linear_buf().unwrap());
-        let a = shared.view(0, 3, &mut views).unwrap();
-        let b = shared.view(3, 4, &mut views).unwrap();
-        assert!(shared.view(4, 4, &mut views).is_none(), "beyond the end");
+        let a = shared.slice(0, 3, &mut slices).unwrap();
+        let b = shared.slice(3, 4, &mut slices).unwrap();
+        assert!(shared.slice(4, 4, &mut slices).is_none(), "beyond the end");
         drop(shared);
         assert_eq!((a.chunk().bytes().unwrap(), b.chunk().bytes().unwrap()), (&b"pay"[..], &b"load"[..]));
         drop(a);

@@ -50,13 +50,13 @@ pub enum RegionError {
     },
     /// A memfd of another process that could still shrink: an access behind its new end would kill
     /// the process.
-    #[error("foreign memory of {len} bytes is not sealed against shrinking (F_SEAL_SHRINK)")]
+    #[error("shared memory of {len} bytes is not sealed against shrinking (F_SEAL_SHRINK)")]
     NotSealed {
         /// Requested length, in bytes.
         len: usize,
     },
     /// A memfd of another process that is shorter than announced.
-    #[error("foreign memory is {actual} bytes long, {len} were announced")]
+    #[error("shared memory is {actual} bytes long, {len} were announced")]
     Short {
         /// Requested length, in bytes.
         len: usize,

@@ -87,7 +87,7 @@ fn buffers_of_two_owners_in_one_batch_each_return_to_their_own() {
         let packet = if token % 3 == 0 { b.packet([token]) } else { a.packet([token]) };
         batch.push(packet).unwrap();
     }
-    // A packet with bufs of both.
+    // A packet with buffers of both.
     let mut mixed = a.packet([100]);
     mixed.append(b.packet([200])).unwrap();
     batch.push(mixed).unwrap();

@@ -133,9 +133,9 @@ impl Cache {
         if packet.is_extbuf() {
             let Some(mut head) = self.alloc() else { return false };
             head.copy_metadata_from(packet);
-            let page = replace(packet, head);
+            let ext_buf = replace(packet, head);
             // A head without fragments has room for one.
-            let _ = packet.append(page);
+            let _ = packet.append(ext_buf);
         }
         true
     }

@@ -1,5 +1,5 @@
 #[cfg(not(loom))]
-mod plain {
+mod threads {
     use super::super::*;
     use proptest::prelude::*;
     use std::collections::VecDeque;
