@@ -10,23 +10,10 @@
 use super::Wire;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering};
+use towpath_packet::Notifier;
+use towpath_packet::notify::publish;
 use towpath_packet::spsc::{Consumer, Producer, ring};
-use towpath_sys::EventFd;
-
-/// The sleep state of the receiver at one end.
-#[derive(Debug)]
-struct SleepState {
-    asleep: AtomicBool,
-    /// `None` if the system has no descriptor left: the receiver polls then.
-    wakeup: Option<EventFd>,
-}
-
-impl SleepState {
-    fn new() -> Arc<SleepState> {
-        Arc::new(SleepState { asleep: AtomicBool::new(false), wakeup: EventFd::new().ok() })
-    }
-}
 
 /// One end of a cable.
 #[derive(Debug)]
@@ -36,8 +23,9 @@ pub struct Plug {
     into: Consumer<Vec<u8>>,
     in_empties: Producer<Vec<u8>>,
     carrier: Arc<AtomicBool>,
-    local: Arc<SleepState>,
-    peer: Arc<SleepState>,
+    /// Wakes the device at this end; `None` if the system has no descriptor left: the device polls.
+    local: Arc<Option<Notifier>>,
+    peer: Arc<Option<Notifier>>,
 }
 
 /// A cable with room for `frames` frames in each direction, rounded up to a power of two.
@@ -46,7 +34,7 @@ pub fn cable(frames: usize) -> (Plug, Plug) {
     let ((a_out, b_in), (b_empty_out, a_empties)) = (ring(frames), ring(frames));
     let ((b_out, a_in), (a_empty_out, b_empties)) = (ring(frames), ring(frames));
     let carrier = Arc::new(AtomicBool::new(true));
-    let (local, peer) = (SleepState::new(), SleepState::new());
+    let (local, peer) = (Arc::new(Notifier::new().ok()), Arc::new(Notifier::new().ok()));
     let b = Plug {
         out: b_out,
         out_empties: b_empties,
@@ -87,14 +75,9 @@ impl Wire for Plug {
         copy.clear();
         copy.extend_from_slice(frame);
         let sent = self.out.push(copy).is_ok();
-        // Dekker's pattern: the sender sees `asleep`, or the receiver sees the frame, because it
-        // looks once more after it has set `asleep`.
-        fence(Ordering::SeqCst);
-        if self.peer.asleep.load(Ordering::Relaxed)
-            && self.peer.asleep.swap(false, Ordering::Relaxed)
-            && let Some(wakeup) = &self.peer.wakeup
-        {
-            wakeup.signal();
+        publish();
+        if let Some(notifier) = &*self.peer {
+            notifier.notify();
         }
         sent
     }
@@ -112,11 +95,9 @@ impl Wire for Plug {
     }
 
     fn wake(&mut self) -> Option<RawFd> {
-        let wakeup = self.local.wakeup.as_ref()?;
-        wakeup.clear();
-        self.local.asleep.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        Some(wakeup.fd())
+        let notifier = Option::as_ref(&self.local)?;
+        notifier.arm();
+        Some(notifier.fd())
     }
 }
 
