@@ -16,8 +16,9 @@ pub enum Segments {
     Udp,
 }
 
-/// How a super-packet is to be cut. Its headers are those of one segment, but for their lengths, which are those of the super-packet; the
-/// transport's checksum field has the sum over the pseudo-header.
+/// How a super-packet is segmented. Its headers are those of one segment, except for the lengths,
+/// which are those of the super-packet. The transport's checksum field holds the sum over the
+/// pseudo-header.
 ///
 /// ```no_run
 /// # use towpath_client::{Config, Error, Segmentation, Segments, Socket, Umem};
@@ -26,7 +27,7 @@ pub enum Segments {
 /// let mut socket = Socket::connect(umem, "/run/towpath.sock", &config)?;
 /// let mut frames: Vec<_> = std::iter::from_fn(|| umem.alloc()).take(super_packet.len().div_ceil(2032)).collect();
 /// for (frame, piece) in frames.iter_mut().zip(super_packet.chunks(2032)) {
-///     // What is asked for lies in front.
+///     // The request lies in front of the frame.
 ///     assert!(frame.set_range(16, piece.len() as u32));
 ///     frame.bytes_mut().copy_from_slice(piece);
 ///     frame.set_continues(true);
@@ -42,16 +43,16 @@ pub enum Segments {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segmentation {
-    /// Of what protocol it is.
+    /// The protocol.
     pub segments: Segments,
     /// Payload bytes of each segment but the last, which may have fewer.
     pub size: u16,
-    /// Where the transport header begins, in bytes from the first of the packet.
+    /// Start of the transport header, in bytes from the first of the packet.
     pub transport: u16,
 }
 
 impl Segmentation {
-    /// The header that says this.
+    /// The header of the request.
     pub(crate) fn header(self) -> [u8; HEADER] {
         let (kind, offset) = match self.segments {
             Segments::Tcp4 => (1, 16),
@@ -75,6 +76,6 @@ pub(crate) fn asks_for_segments(header: [u8; HEADER]) -> bool {
 
 fn header(kind: u8, size: u16, start: u16, offset: u16) -> [u8; HEADER] {
     let [[a, b], [c, d], [e, f]] = [size, start, offset].map(u16::to_ne_bytes);
-    // How long all headers are is a hint, which nobody needs.
+    // `hdr_len` is a hint, which no reader needs.
     [NEEDS_CSUM, kind, 0, 0, a, b, c, d, e, f]
 }

@@ -1,4 +1,4 @@
-//! The library and the headers of libxdp say the same.
+//! The library and the headers of libxdp agree.
 
 mod support;
 
@@ -55,7 +55,7 @@ fn structures_and_constants_are_those_of_the_header() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The functions that a library has, of `xsk_…`.
+/// The functions `xsk_…` of a library.
 fn functions(library: &std::path::Path) -> Vec<String> {
     let output = Command::new("nm").args(["-D", "--defined-only"]).arg(library).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -245,7 +245,7 @@ fn whoever_may_send_and_post_garbage_takes_nothing_from_the_others() {
     let mut rig = Rig::new("");
     let umem = Umem::new(256, 2048).unwrap();
     let mut honest = Honest::new(&mut rig, &umem);
-    let mut rogue = Rogue::connect(&rig, &Hello { lenient: true, ..rogue::hello() });
+    let mut rogue = Rogue::connect(&rig, &Hello { skip_invalid: true, ..rogue::hello() });
     let (mut seen, mut most) = (0, 0);
     for turn in 0..TURNS {
         let random = |i: u64| (turn << 8 | i | 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);

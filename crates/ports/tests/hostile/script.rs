@@ -89,7 +89,7 @@ fn introduce(input: &mut Input<'_>) -> Hello {
     let [pieces, one_descriptor, unaligned, offloads] = [1, 2, 4, 8].map(|bit| more & bit != 0);
     // Who takes what is not finished needs both.
     let offloads = offloads && pieces && headroom > 0;
-    let lenient = input.byte() & 1 != 0;
+    let skip_invalid = input.byte() & 1 != 0;
     let (tx_metadata, segmentation) = match input.byte() % 4 {
         0 => (0, false),
         1 => (16, false),
@@ -100,7 +100,7 @@ fn introduce(input: &mut Input<'_>) -> Hello {
         headroom,
         pieces,
         one_descriptor,
-        lenient,
+        skip_invalid,
         unaligned,
         offloads,
         tx_metadata,

@@ -1,5 +1,6 @@
 use super::*;
 use libc::{MAP_ANONYMOUS, MAP_PRIVATE, MAP_SHARED};
+use std::ptr::null_mut;
 
 const PAGE: usize = 4096;
 
@@ -10,12 +11,12 @@ fn map(len: usize, flags: i32, file: i32) -> *mut u8 {
     at.cast()
 }
 
-fn share(at: *mut u8, len: usize) -> Result<Memory, i32> {
+fn share(at: *mut u8, len: usize) -> Result<ProgramMemory, i32> {
     // SAFETY: the memory is the test's own, or is refused.
-    unsafe { Memory::share(at, len) }.map_err(|failure| failure.errno)
+    unsafe { ProgramMemory::share(at, len) }.map_err(|failure| failure.errno)
 }
 
-/// Writes a pattern; says whether it is there.
+/// Writes a pattern, or checks it.
 fn write(at: *mut u8, len: usize, seed: usize) {
     // SAFETY: the memory is the test's own.
     (0..len).for_each(|i| unsafe { at.add(i).write_volatile((i * 7 + seed) as u8) });

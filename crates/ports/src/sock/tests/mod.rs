@@ -9,11 +9,12 @@ use towpath_client::{Error, Frame, Socket, Umem};
 use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer};
 use towpath_packet::{Backing, Batch, DropReason, Packet, Pool, PoolConfig, Region};
 
-mod copying;
-mod lenient;
-mod line;
+mod copy_plan;
+mod handshake;
+mod poll_fd;
 mod segments;
 mod shared;
+mod skip_invalid;
 mod supers;
 mod turns;
 
@@ -331,7 +332,7 @@ const HELLO: Hello = Hello {
     pieces: true,
     offloads: false,
     one_descriptor: false,
-    lenient: false,
+    skip_invalid: false,
     rings: Sizes::all(16),
     budget: 0,
     share: 0,

@@ -42,11 +42,11 @@ fn who_takes_super_packets_gets_them_whole_with_a_header_and_the_others_get_data
     let (big, small) = (Umem::new(64, 2048).unwrap(), Umem::new(64, 2048).unwrap());
     let mut plain = rig.connect(&small, "udp dport 2");
     rig.until_sessions(1);
-    assert_eq!((rig.tx.offloads(), rig.tx.max_offloads()), (Offloads::NONE, steer::TAKEN));
+    assert_eq!((rig.tx.offloads(), rig.tx.max_offloads()), (Offloads::NONE, tx::OFFLOADS));
     let wants = towpath_client::Config { rings: Sizes::all(64), offloads: true, ..Default::default() };
     let mut app = rig.ask_for(&big, "udp dport 1", wants).unwrap();
     rig.until_sessions(2);
-    assert_eq!(rig.tx.offloads(), steer::TAKEN);
+    assert_eq!(rig.tx.offloads(), tx::OFFLOADS);
     app.fill(&mut frames(&big, 32, 1)).unwrap();
     plain.fill(&mut frames(&small, 32, 1)).unwrap();
 

@@ -5,7 +5,7 @@ use towpath_packet::xsk_ring::Shared;
 
 /// A lenient program, known to both queues, that may have so many chunks on their way.
 fn program(rig: &mut Rig, hello: Hello) -> Program {
-    let program = Program::that_says(rig, &Hello { lenient: true, rules: "default".to_owned(), ..hello });
+    let program = Program::that_says(rig, &Hello { skip_invalid: true, rules: "default".to_owned(), ..hello });
     until(|| {
         rig.tx.reclaim();
         rig.rx.rx(&mut Batch::new());

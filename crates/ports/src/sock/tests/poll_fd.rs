@@ -9,8 +9,10 @@ use towpath_sys::seqpacket;
 
 /// A program that both queues know.
 fn program(rig: &mut Rig) -> Program {
-    let program =
-        Program::that_says(rig, &Hello { one_descriptor: true, lenient: true, rules: "default".to_owned(), ..HELLO });
+    let program = Program::that_says(
+        rig,
+        &Hello { one_descriptor: true, skip_invalid: true, rules: "default".to_owned(), ..HELLO },
+    );
     until(|| {
         rig.tx.reclaim();
         rig.rx.rx(&mut Batch::new());
