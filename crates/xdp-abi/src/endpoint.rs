@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_of_an_interface_is_refused() {
+    fn an_invalid_interface_name_is_refused() {
         for name in ["", "a/b", "../x", "sixteen-letters-"] {
             assert_eq!(of("/run", name, 0), Err(libc::EINVAL), "{name}");
         }

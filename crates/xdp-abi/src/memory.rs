@@ -43,7 +43,7 @@ fn refuse(mapping: &Mapping, replace: bool) -> Option<Failure> {
     let anonymous = (*inode == 0 && !name.starts_with("[stack")) || name.starts_with("/anon_hugepage");
     let unnamed = name.starts_with("/memfd:") || name.starts_with("/dev/zero");
     if mode.contains('x') || !(mode.ends_with('p') && anonymous || replace && unnamed) {
-        let hint = if unnamed { "; if nobody else looks at it, say TOWPATH_XDP_UMEM=replace" } else { "" };
+        let hint = if unnamed { "; if no other process uses it, set TOWPATH_XDP_UMEM=replace" } else { "" };
         let why = format!("only private anonymous memory can be shared, not {mode} {name}{hint}");
         return Some(failure(libc::EOPNOTSUPP, why));
     }

@@ -65,8 +65,8 @@ fn functions(library: &std::path::Path) -> Vec<String> {
 }
 
 #[test]
-fn every_function_of_libxdp_that_has_to_do_with_af_xdp_is_there() {
-    if !support::can_compile("every_function_of_libxdp_that_has_to_do_with_af_xdp_is_there") {
+fn every_af_xdp_function_of_libxdp_is_exported() {
+    if !support::can_compile("every_af_xdp_function_of_libxdp_is_exported") {
         return;
     }
     let libxdp = Command::new("cc").arg("-print-file-name=libxdp.so").output().unwrap().stdout;

@@ -168,7 +168,7 @@ pub(super) fn open_session(
     let is_member = |other: &&&ServerSession| Arc::ptr_eq(&other.session.umem, &umem) && other.rules == hello.rules;
     let group = others.iter().find(is_member).map_or(id, |other| other.group);
     if default && others.iter().any(|other| other.default && other.group != group) {
-        return Err(refusal(Code::Rules, "somebody else has the default"));
+        return Err(refusal(Code::Rules, "another application has the default"));
     }
     let waker = shared.wakers.get(usize::from(queue)).ok_or_else(|| full("no such queue"))?;
     let chunk = u64::from(hello.chunk);
@@ -284,7 +284,7 @@ fn find_umem(
         return same.ok_or_else(|| no(format!("not the memory of session {}, or of other chunks", hello.share)));
     }
     if hello.umem > config.umem {
-        return Err(no(format!("at most {} bytes of memory may be had", config.umem)));
+        return Err(no(format!("more than {} bytes of memory", config.umem)));
     }
     let region = Region::from_memfd(fd, hello.umem as usize).map_err(|error| no(error.to_string()))?;
     // The region checked the seals, so the file is a memfd and the query does not block.

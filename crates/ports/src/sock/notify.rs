@@ -98,7 +98,7 @@ pub(super) const RESYNC: Duration = Duration::from_millis(1);
 ///                poll(fd, POLLOUT)      a large record of the datapath ──► as long as the TX ring is more than half full
 /// ```
 ///
-/// Such a program takes entries out of its RX ring without notice to anyone, and expects `poll` to
+/// An AF_XDP program takes entries out of its RX ring without a system call, and expects `poll` to
 /// reflect that. The datapath therefore holds both ends. It sends a record to the program when the
 /// RX ring gets its first entry, and reads the record back at the program's end when the ring is
 /// empty. While packets flow the record stays where it is: there is no system call, and `poll` may

@@ -26,7 +26,7 @@ fn hello() -> Hello {
 }
 
 #[test]
-fn messages_arrive_as_they_were_sent() {
+fn messages_are_decoded_as_they_were_encoded() {
     let unaligned = Hello { unaligned: true, chunk: 3000, umem: 10_000, queue: None, pieces: false, ..hello() };
     for hello in [
         hello(),
