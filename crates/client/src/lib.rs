@@ -51,6 +51,7 @@ pub use error::Error;
 pub use frame::Frame;
 pub use handshake::Session;
 pub use protocol::Sizes;
-pub use request::{Segmentation, Segments};
+pub use request::Segmentation;
 pub use socket::{Config, Socket};
+pub use towpath_packet::GsoKind;
 pub use umem::Umem;

@@ -21,7 +21,6 @@ use towpath_packet::{Batch, Cache, Counters, Offloads, Packet};
 mod chain;
 
 pub use chain::Chain;
-pub use chain::gro_offload;
 
 /// Packets after which a busy ingress is flushed, as if it had been emptied: it bounds what the first of them waits.
 const BUDGET: usize = 512;
@@ -84,18 +83,16 @@ impl Coalescer {
     /// in `counters`.
     pub fn new(config: &CoalesceConfig, layer: Layer, can: Offloads, counters: Arc<Counters>) -> Coalescer {
         let flows = 2048;
-        let config_of_engine = gro::Config {
-            link: if layer == Layer::Ip { gro::Link::Ip } else { gro::Link::Ethernet },
-            flows,
-            max_size: config.max_size,
-            udp: config.mode == Mode::On || can.has(Offloads::USO),
-            // The metadata of a packet has no place for outer headers, so what is inside tunnels passes.
-            tunnels: false,
-            auto: config.mode == Mode::Auto,
-            ..gro::Config::default()
-        };
+        // The metadata of a packet has no place for outer headers, so what is inside tunnels passes.
+        let gro_config = gro::GroConfig::default()
+            .link(layer.into())
+            .flows(flows)
+            .max_size(config.max_size)
+            .udp(config.mode == Mode::On || can.has(Offloads::USO))
+            .tunnels(false)
+            .auto(config.mode == Mode::Auto);
         Coalescer {
-            engine: gro::Gro::new(config_of_engine),
+            engine: gro::Gro::new(gro_config),
             ready: VecDeque::with_capacity(2 * flows + BUDGET),
             hold: config.hold,
             since_flush: 0,
@@ -133,9 +130,9 @@ impl Coalescer {
     #[inline]
     pub fn push(&mut self, burst: &mut Batch, emptied: bool) {
         let n = burst.len();
-        if self.engine.is_aside() && self.ready.is_empty() {
+        if self.engine.is_bypassed() && self.ready.is_empty() {
             // Nothing merges: the burst stays where it is.
-            self.engine.account_passed(n);
+            self.engine.account_bypassed(n);
             return self.account();
         }
         let now = self.now();
@@ -146,7 +143,7 @@ impl Coalescer {
         if !self.hold.is_zero() {
             self.engine.push_batch(packets, now, &mut sink);
             self.engine.flush(now.saturating_sub(self.hold.as_nanos() as u64), &mut sink);
-        } else if emptied || self.since_flush >= BUDGET || self.across.is_some_and(|across| across.is_aside()) {
+        } else if emptied || self.since_flush >= BUDGET || self.across.is_some_and(|across| across.is_bypassed()) {
             self.engine.push_and_flush(packets, &mut sink);
             self.since_flush = 0;
         } else {
@@ -214,7 +211,7 @@ impl Coalescer {
             self.counters.merged(stats.merged - self.merged);
             self.merged = stats.merged;
         }
-        self.figures.store(stats, self.engine.is_aside());
+        self.figures.store(stats, self.engine.is_bypassed());
     }
 }
 

@@ -10,7 +10,6 @@
 //! An ingress that knows the egress ([`RxQueue::set_tx_layout`](towpath_packet::port::RxQueue::set_tx_layout)) brings packets that fit. For all others
 //! this is the place. What fits already is moved, not touched. Every copy is counted ([`Counters::copied`]).
 
-use crate::software_offload::carry_over;
 use std::sync::Arc;
 use towpath_packet::port::{TxLayout, TxLinear};
 use towpath_packet::{Batch, Cache, Counters, DropReason, Packet};
@@ -101,9 +100,7 @@ impl Fitter {
             return Err(DropReason::TooLong);
         }
         of.copy_to(0, packet.linear_mut());
-        carry_over(of, &mut packet, 0);
-        packet.set_vlan(of.vlan());
-        packet.set_lane(of.lane());
+        packet.copy_metadata_from(of);
         Ok(packet)
     }
 

@@ -10,11 +10,10 @@
 //! A packet that asks for nothing (one test of a flag byte) is moved, not touched. What contradicts itself is dropped as
 //! [`DropReason::Malformed`]; what can't be finished for lack of buffers as [`DropReason::NoBuffer`].
 
-use crate::gro_stage::gro_offload;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use towpath_gro as gro;
-use towpath_packet::{Batch, Cache, Checksum, Counters, DropReason, Gso, Offloads, Packet};
+use towpath_packet::{Batch, Cache, Checksum, Counters, DropReason, Offloads, Packet};
 use towpath_wire::checksum::Accumulator;
 
 /// Longest packet that is finished: the largest an IP length field can say, behind Ethernet and two tags.
@@ -28,7 +27,7 @@ const MAX_SEGMENTS: usize = 65535 / gro::MIN_TCP_SIZE as usize + 1;
 /// Finishes packets for one egress queue; owned by the thread that runs it.
 pub struct Finisher {
     cache: Cache,
-    link: gro::Link,
+    link: gro::LinkKind,
     counters: Arc<Counters>,
     /// Finished, and waiting for room.
     ready: VecDeque<Packet>,
@@ -46,7 +45,7 @@ pub fn asks_more(packet: &Packet, can: Offloads) -> bool {
 
 /// What a packet asks for.
 fn wants(packet: &Packet) -> Offloads {
-    let mut wants = packet.gso().map_or(Offloads::NONE, Gso::needs);
+    let mut wants = packet.gso().map_or(Offloads::NONE, Offloads::for_gso);
     if matches!(packet.csum(), Checksum::Partial { .. }) {
         wants = wants.with(Offloads::CSUM);
     }
@@ -59,7 +58,7 @@ fn wants(packet: &Packet) -> Offloads {
 impl Finisher {
     /// A finisher that takes buffers from `cache`, counts splits and drops in `counters`, and reads packets that begin as `link`
     /// says.
-    pub fn new(cache: Cache, link: gro::Link, counters: Arc<Counters>) -> Finisher {
+    pub fn new(cache: Cache, link: gro::LinkKind, counters: Arc<Counters>) -> Finisher {
         let buffer = || vec![0; MAX_LEN].into_boxed_slice();
         let ready = VecDeque::with_capacity(MAX_SEGMENTS);
         Finisher { cache, link, counters, ready, scratch: buffer(), whole: buffer() }
@@ -136,7 +135,7 @@ impl Finisher {
             packet = self.insert_tag(packet)?;
         }
         match packet.gso() {
-            Some(gso) if !can.has(gso.needs()) => self.split(packet, can),
+            Some(gso) if !can.has(Offloads::for_gso(gso)) => self.split(packet, can),
             _ => {
                 if !can.has(Offloads::CSUM) {
                     packet = self.complete(packet)?;
@@ -153,7 +152,7 @@ impl Finisher {
         if !self.cache.give_head(&mut packet) {
             return Err((DropReason::NoBuffer, packet));
         }
-        if self.link != gro::Link::Ethernet || packet.make_linear(ADDRESSES).is_err() {
+        if self.link != gro::LinkKind::Ethernet || packet.make_linear(ADDRESSES).is_err() {
             return Err((DropReason::Malformed, packet));
         }
         let mut header = [0; ADDRESSES + TAG];
@@ -165,9 +164,12 @@ impl Finisher {
             Err(_) => {
                 // No headroom: the addresses and the tag get a chunk of their own.
                 let Some(mut head) = self.cache.alloc() else { return Err((DropReason::NoBuffer, packet)) };
-                let Ok(to) = head.push_back(header.len()) else { return Err((DropReason::NoBuffer, packet)) };
-                to.copy_from_slice(&header);
-                carry_over(&packet, &mut head, TAG as u16);
+                let room = head.set_headroom(TAG).and_then(|()| head.push_back(ADDRESSES).map(drop));
+                head.copy_metadata_from(&packet);
+                if room.and_then(|()| head.push_front(TAG).map(drop)).is_err() {
+                    return Err((DropReason::NoBuffer, packet));
+                }
+                head.linear_mut().copy_from_slice(&header);
                 packet.pull_front(ADDRESSES);
                 if let Err(packet) = head.append(packet) {
                     return Err((DropReason::Offload, packet));
@@ -214,7 +216,7 @@ impl Finisher {
 
     /// Cuts a super-packet; the segments go to the end of `ready`.
     fn split(&mut self, packet: Packet, can: Offloads) -> Result<(), (DropReason, Packet)> {
-        let offload = gro_offload(&packet);
+        let offload = gro::Offload::new(packet.csum(), packet.gso());
         let sums = if can.has(Offloads::CSUM) { gro::Checksums::Partial } else { gro::Checksums::Complete };
         let done = if packet.chunks().all(|chunk| chunk.bytes().is_some()) {
             let chunks = packet.chunks().filter_map(|chunk| chunk.bytes());
@@ -249,18 +251,12 @@ impl Finisher {
             let Some((mut segment, offload)) = self.write_segment(&mut split, len) else {
                 return Written { written, lost: split.packets() as u64 };
             };
-            if let gro::Checksum::Partial { start, offset } = offload.checksum
-                && let Ok(offset) = u8::try_from(offset)
-            {
-                segment.set_csum(Checksum::Partial { start, offset });
-            }
-            segment.set_vlan(of.vlan());
-            segment.set_timestamp(of.timestamp());
-            let (port, queue) = of.ingress();
-            segment.set_ingress(port, queue);
-            if let Some(hash) = of.flow_hash() {
-                segment.set_flow_hash(hash);
-            }
+            segment.copy_metadata_from(of);
+            segment.set_gso(None);
+            segment.set_csum(match offload.checksum {
+                partial @ Checksum::Partial { .. } => partial,
+                Checksum::Verified | Checksum::Unknown => Checksum::Unknown,
+            });
             self.ready.push_back(segment);
             written += 1;
         }
@@ -293,21 +289,6 @@ impl std::fmt::Debug for Finisher {
 struct Written {
     written: u64,
     lost: u64,
-}
-
-/// Copies to `to`, which gets `shift` bytes more in front, what `from` asks for and what is known of it.
-pub(crate) fn carry_over(from: &Packet, to: &mut Packet, shift: u16) {
-    to.set_gso(from.gso());
-    to.set_csum(match from.csum() {
-        Checksum::Partial { start, offset } => Checksum::Partial { start: start.saturating_add(shift), offset },
-        csum => csum,
-    });
-    to.set_timestamp(from.timestamp());
-    let (port, queue) = from.ingress();
-    to.set_ingress(port, queue);
-    if let Some(hash) = from.flow_hash() {
-        to.set_flow_hash(hash);
-    }
 }
 
 #[cfg(test)]

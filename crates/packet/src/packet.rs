@@ -82,21 +82,36 @@ impl Packet {
         unsafe { self.0.as_mut() }
     }
 
-    /// A packet with a copy of `bytes`, in as many chunks as it takes; `None` when the pool is dry or the bytes would need
-    /// more than [`MAX_FRAGS`] fragments.
+    /// A packet with a copy of `bytes`, in as many chunks as it takes; `None` if the pool is empty or the bytes need more than
+    /// [`MAX_FRAGS`] fragments.
     pub fn copy_from(cache: &mut Cache, bytes: &[u8]) -> Option<Packet> {
+        Packet::build(cache, bytes.len(), |at, out| out.copy_from_slice(&bytes[at..at + out.len()]))
+    }
+
+    /// A copy of the packet, metadata included, in chunks of `cache`; `None` as in [`copy_from`](Packet::copy_from).
+    pub fn duplicate(&self, cache: &mut Cache) -> Option<Packet> {
+        let mut copy = Packet::build(cache, self.len(), |at, out| {
+            self.copy_to(at, out);
+        })?;
+        copy.copy_metadata_from(self);
+        Some(copy)
+    }
+
+    /// A packet of `len` bytes, which `write` writes piece by piece, each at its offset.
+    #[inline]
+    fn build(cache: &mut Cache, len: usize, mut write: impl FnMut(usize, &mut [u8])) -> Option<Packet> {
         let mut packet = cache.alloc()?;
-        let (first, mut rest) = bytes.split_at(bytes.len().min(packet.tailroom()));
-        packet.push_back(first.len()).ok()?.copy_from_slice(first);
-        while !rest.is_empty() {
+        let mut at = len.min(packet.tailroom());
+        write(0, packet.push_back(at).ok()?);
+        while at < len {
             let mut next = cache.alloc()?;
-            let (piece, after) = rest.split_at(rest.len().min(next.tailroom()));
-            if piece.is_empty() {
+            let n = (len - at).min(next.tailroom());
+            if n == 0 {
                 return None;
             }
-            next.push_back(piece.len()).ok()?.copy_from_slice(piece);
+            write(at, next.push_back(n).ok()?);
             packet.append(next).ok()?;
-            rest = after;
+            at += n;
         }
         Some(packet)
     }

@@ -218,15 +218,16 @@ impl Forward {
         self.check(&a_info, &b_info)?;
         self.check_rules(layer)?;
         let pool = Pool::new(self.pool)?;
-        let tuners = [&a, &b].into_iter().filter_map(|port| Some((port.info().name.clone(), port.tuner()?))).collect();
+        let tuners =
+            [&a, &b].into_iter().filter_map(|port| Some((port.info().name.clone(), port.control()?))).collect();
         let start = |side, accept: Offloads| Start { pool: pool.clone(), queues: self.queues(side), accept };
         let mut a = a.start(start(PortSide::A, b_info.tx_offloads.and(self.gso.allows())))?;
         let mut b = b.start(start(PortSide::B, a_info.tx_offloads.and(self.gso.allows())))?;
         a.rx.iter_mut().for_each(|rx| rx.set_tx_layout(b_info.tx_layout()));
         b.rx.iter_mut().for_each(|rx| rx.set_tx_layout(a_info.tx_layout()));
         let ports = vec![meter_of(&a_info, &a), meter_of(&b_info, &b)];
-        let lent = [a.rx.first(), b.rx.first()].into_iter().flatten().filter_map(RxQueue::lent).collect();
-        let own_pools = a.rx.iter().chain(&b.rx).filter_map(RxQueue::own_pool).collect();
+        let lent = [a.rx.first(), b.rx.first()].into_iter().flatten().filter_map(|rx| rx.memory().ext_bufs).collect();
+        let own_pools = a.rx.iter().chain(&b.rx).filter_map(|rx| rx.memory().pool).collect();
         let limit = self.count.map(|n| Arc::new(Limit::new(n)));
         let (threads, counters) = (Vec::new(), Vec::new());
         let shapes = [&a_info, &b_info].map(Info::tx_layout);
@@ -263,13 +264,13 @@ impl Forward {
         self.check(&info, &info)?;
         self.check_rules(layer)?;
         let pool = Pool::new(self.pool)?;
-        let tuners = port.tuner().map(|tuner| (info.name.clone(), tuner)).into_iter().collect();
+        let tuners = port.control().map(|tuner| (info.name.clone(), tuner)).into_iter().collect();
         let accept = info.tx_offloads.and(self.gso.allows());
         let mut queues = port.start(Start { pool: pool.clone(), queues: self.workers, accept })?;
         queues.rx.iter_mut().for_each(|rx| rx.set_tx_layout(info.tx_layout()));
         let ports = vec![meter_of(&info, &queues)];
-        let lent = queues.rx.first().and_then(RxQueue::lent).into_iter().collect();
-        let own_pools = queues.rx.iter().filter_map(RxQueue::own_pool).collect();
+        let lent = queues.rx.first().and_then(|rx| rx.memory().ext_bufs).into_iter().collect();
+        let own_pools = queues.rx.iter().filter_map(|rx| rx.memory().pool).collect();
         let limit = self.count.map(|n| Arc::new(Limit::new(n)));
         let (threads, counters) = (Vec::new(), Vec::new());
         let shapes = [info.tx_layout(); 2];

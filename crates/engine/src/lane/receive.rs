@@ -3,7 +3,7 @@
 use super::{Gate, Link};
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
-use towpath_packet::port::{RxQueue, State, Wake};
+use towpath_packet::port::{RxBarrier, RxQueue, State, Wake};
 use towpath_packet::spsc::Consumer;
 use towpath_packet::{Batch, Counters, Offloads, Packet};
 use towpath_sys::sync::Ordering;
@@ -81,24 +81,8 @@ impl RxQueue for LaneRx {
     }
 
     #[inline]
-    fn mark(&mut self) -> bool {
-        let mut news = false;
-        for inlet in &mut self.inlets {
-            inlet.marked = inlet.taken;
-            news |= inlet.published != inlet.taken;
-        }
-        news
-    }
-
-    #[inline]
-    fn settled(&mut self) {
-        for inlet in &mut self.inlets {
-            if inlet.published != inlet.marked {
-                inlet.published = inlet.marked;
-                // Release: what was sent happened before the worker gives the flow to another lane.
-                inlet.link.settled.store(inlet.marked, Ordering::Release);
-            }
-        }
+    fn order_barrier(&mut self) -> Option<&mut dyn RxBarrier> {
+        Some(self)
     }
 
     /// Done when every worker has closed its ring and all of them are empty.
@@ -119,6 +103,29 @@ impl RxQueue for LaneRx {
 
     fn counters(&self) -> &Arc<Counters> {
         &self.counters
+    }
+}
+
+impl RxBarrier for LaneRx {
+    #[inline]
+    fn begin(&mut self) -> bool {
+        let mut news = false;
+        for inlet in &mut self.inlets {
+            inlet.marked = inlet.taken;
+            news |= inlet.published != inlet.taken;
+        }
+        news
+    }
+
+    #[inline]
+    fn passed(&mut self) {
+        for inlet in &mut self.inlets {
+            if inlet.published != inlet.marked {
+                inlet.published = inlet.marked;
+                // Release: what was sent happened before the worker gives the flow to another lane.
+                inlet.link.settled.store(inlet.marked, Ordering::Release);
+            }
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 use super::*;
 use std::collections::HashMap;
-use towpath_packet::port::{RxQueue, State, TxQueue};
+use towpath_packet::port::{RxBarrier, RxQueue, State, TxQueue};
 use towpath_packet::{Backing, Batch, Cache, Direction, Packet, Pool, PoolConfig};
 
 fn pool() -> Pool {
@@ -204,8 +204,8 @@ fn a_bucket_moves_only_after_the_old_lane_has_sent_its_last_packet() {
         assert!(table.set(bucket, 1 - old as u8));
     }
     assert_eq!(send(&mut made.steers[0], 1), 0, "taken by the old lane, but not sent yet");
-    made.lanes[old].mark();
-    made.lanes[old].settled();
+    made.lanes[old].begin();
+    made.lanes[old].passed();
     assert_eq!(send(&mut made.steers[0], 2), 1);
     assert_eq!(take(&mut made.lanes[1 - old]), [(7, 2)]);
     assert!(!table.set(BUCKETS, 0) && !table.set(0, 2), "no such bucket, no such lane");
@@ -225,8 +225,8 @@ fn order_within_every_flow_survives_rebalancing_under_load() {
             s.spawn(move || {
                 let mut batch = Batch::new();
                 while !lane.state().ended() {
-                    lane.mark();
-                    lane.settled();
+                    lane.begin();
+                    lane.passed();
                     lane.rx(&mut batch);
                     for packet in batch.drain_front(64) {
                         let (flow, number) = tag(&packet);

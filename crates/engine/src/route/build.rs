@@ -8,9 +8,9 @@ use crate::rules::{Judge, PortSide};
 use crate::software_offload::Finisher;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use towpath_gro::Link;
-use towpath_packet::port::{Layer, RxQueue, TxLinear, TxQueue, Wake};
+use towpath_packet::port::{RxQueue, TxLinear, TxQueue, Wake};
 use towpath_packet::{Batch, Cache, Counters, Offloads};
+use towpath_wire::LinkKind;
 
 impl<R: RxQueue, T: TxQueue> Route<R, T> {
     /// Joins two queues. `cache` is where segments and copies come from, a [`Direction::Tx`](towpath_packet::Direction::Tx) one.
@@ -20,7 +20,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
             config.allow = config.allow.without(Offloads::GSO);
         }
         let counters = Arc::new(Counters::default());
-        let link = if config.layer == Layer::Ip { Link::Ip } else { Link::Ethernet };
+        let link = LinkKind::from(config.layer);
         let finisher = Finisher::new(cache, link, counters.clone());
         let can = tx.offloads().and(config.allow);
         let silent = rx.wake() == Wake::Never;

@@ -11,7 +11,7 @@
 
 use crate::gro_stage::Coalescer;
 use std::time::{Duration, Instant};
-use towpath_packet::port::{RxQueue, TxQueue};
+use towpath_packet::port::{RxBarrier, RxQueue, TxBarrier, TxQueue};
 
 /// Follows the ingress's mark through one route.
 #[derive(Debug, Default)]
@@ -55,7 +55,7 @@ impl Settling {
         let (held, hold) = coalescer.as_ref().map_or((0, Duration::ZERO), |c| (c.held(), c.hold()));
         if matches!(self.mark, Mark::Unset) {
             // With nothing to hold for: let go with the burst, or after a few.
-            if (held > 0 && hold.is_zero()) || !rx.mark() {
+            if (held > 0 && hold.is_zero()) || !rx.order_barrier().is_some_and(RxBarrier::begin) {
                 return;
             }
             self.mark = if held == 0 { Mark::Taken(self.taken) } else { Mark::Held(Instant::now()) };
@@ -74,11 +74,15 @@ impl Settling {
         if let Mark::Taken(taken) = self.mark
             && self.taken.saturating_sub(tx.pending() as u64) >= taken
         {
-            tx.mark();
+            if let Some(barrier) = tx.order_barrier() {
+                barrier.begin();
+            }
             self.mark = Mark::Left;
         }
-        if matches!(self.mark, Mark::Left) && tx.is_beyond() {
-            rx.settled();
+        if matches!(self.mark, Mark::Left) && tx.order_barrier().is_none_or(TxBarrier::passed) {
+            if let Some(barrier) = rx.order_barrier() {
+                barrier.passed();
+            }
             self.mark = Mark::Unset;
         }
     }
@@ -104,12 +108,8 @@ mod tests {
         fn rx(&mut self, _: &mut Batch) -> usize {
             0
         }
-        fn mark(&mut self) -> bool {
-            self.marks += 1;
-            true
-        }
-        fn settled(&mut self) {
-            self.settled = self.marks;
+        fn order_barrier(&mut self) -> Option<&mut dyn RxBarrier> {
+            Some(self)
         }
         fn state(&self) -> State {
             State::Up
@@ -120,6 +120,16 @@ mod tests {
         fn set_rx_offloads(&mut self, _: Offloads) {}
         fn counters(&self) -> &Arc<Counters> {
             &self.counters
+        }
+    }
+
+    impl RxBarrier for Ingress {
+        fn begin(&mut self) -> bool {
+            self.marks += 1;
+            true
+        }
+        fn passed(&mut self) {
+            self.settled = self.marks;
         }
     }
 
@@ -142,14 +152,20 @@ mod tests {
         fn pending(&self) -> usize {
             self.pending
         }
-        fn mark(&mut self) {
-            self.marks += 1;
-        }
-        fn is_beyond(&mut self) -> bool {
-            !self.behind
+        fn order_barrier(&mut self) -> Option<&mut dyn TxBarrier> {
+            Some(self)
         }
         fn counters(&self) -> &Arc<Counters> {
             &self.counters
+        }
+    }
+
+    impl TxBarrier for Egress {
+        fn begin(&mut self) {
+            self.marks += 1;
+        }
+        fn passed(&mut self) -> bool {
+            !self.behind
         }
     }
 

@@ -1,13 +1,13 @@
 use super::*;
-use towpath_packet::{Backing, Direction, GsoKind, Pool, PoolConfig, Vlan};
-use towpath_wire::dissect::LinkKind;
+use towpath_packet::{Backing, Direction, Gso, GsoKind, Pool, PoolConfig, Vlan};
+use towpath_wire::LinkKind;
 use towpath_wire::verify::{Check, verify};
 
 fn setup() -> (Pool, Finisher) {
     let config = PoolConfig { capacity: 512, backing: Backing::Anonymous, ..Default::default() };
     let pool = Pool::new(config).unwrap();
     let cache = pool.cache(Direction::Tx).unwrap();
-    (pool, Finisher::new(cache, gro::Link::Ethernet, Arc::default()))
+    (pool, Finisher::new(cache, LinkKind::Ethernet, Arc::default()))
 }
 
 /// Ethernet, IPv4, TCP without options, `payload` bytes; the checksum partial.
@@ -19,7 +19,8 @@ fn tcp(payload: usize) -> Vec<u8> {
     ip[10..12].copy_from_slice(&check.to_be_bytes());
     f.extend(ip);
     let mut tcp = vec![0x10, 0, 0x14, 0x51, 0, 0, 0, 1, 0, 0, 0, 2, 0x50, 0x18, 1, 0, 0, 0, 0, 0];
-    let pseudo = towpath_wire::checksum::pseudo_v4([198, 18, 0, 1], [198, 19, 0, 1], 6, 20 + payload as u32);
+    let pseudo =
+        towpath_wire::checksum::pseudo_v4([198, 18, 0, 1].into(), [198, 19, 0, 1].into(), 6, 20 + payload as u32);
     tcp[16..18].copy_from_slice(&pseudo.to_be_bytes());
     f.extend(tcp);
     f.extend((0..payload).map(|i| (i * 7) as u8));
@@ -122,6 +123,29 @@ fn a_tag_beside_the_packet_goes_behind_the_addresses() {
 }
 
 #[test]
+fn a_tag_in_a_super_packet_moves_what_its_offloads_point_to() {
+    for headroom in [true, false] {
+        let (_pool, mut f) = setup();
+        let mut p = super_packet(&mut f, 3000, 1000);
+        let (before, start) = (p.gso().unwrap().hdr_len, 34);
+        if !headroom {
+            assert!(p.linear().len() >= 14);
+            let mut tight = f.cache().alloc().unwrap();
+            tight.set_headroom(0).unwrap();
+            tight.push_back(54).unwrap().copy_from_slice(&p.to_vec()[..54]);
+            tight.copy_metadata_from(&p);
+            p.pull_front(54);
+            tight.append(p).unwrap();
+            p = tight;
+        }
+        p.set_vlan(Some(Vlan { tci: 5, service: false }));
+        let out = run(&mut f, p, Offloads::CSUM.with(Offloads::TSO4));
+        assert_eq!((out.len(), out[0].gso().unwrap().hdr_len), (1, before + 4), "headroom {headroom}");
+        assert_eq!(out[0].csum(), Checksum::Partial { start: start + 4, offset: 16 }, "headroom {headroom}");
+    }
+}
+
+#[test]
 fn a_super_packet_with_a_tag_is_cut_into_tagged_segments() {
     let (_pool, mut f) = setup();
     let mut p = super_packet(&mut f, 3000, 1000);
@@ -161,7 +185,7 @@ fn metadata_that_lies_is_dropped_and_counted() {
 fn a_dry_pool_costs_segments_not_order_and_every_one_is_counted() {
     let config = PoolConfig { capacity: 40, backing: Backing::Anonymous, ..Default::default() };
     let pool = Pool::new(config).unwrap();
-    let mut f = Finisher::new(pool.cache(Direction::Tx).unwrap(), gro::Link::Ethernet, Arc::default());
+    let mut f = Finisher::new(pool.cache(Direction::Tx).unwrap(), LinkKind::Ethernet, Arc::default());
     let p = super_packet(&mut f, 40_000, 1000);
     let out = run(&mut f, p, Offloads::NONE);
     let s = f.counters.snapshot();

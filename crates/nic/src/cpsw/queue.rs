@@ -9,7 +9,7 @@ use crate::batching::Batching;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use towpath_bus::{Bus, Irq, Mmio};
-use towpath_packet::port::{RxQueue, State, TxQueue, Wake};
+use towpath_packet::port::{RxMemory, RxQueue, State, TxQueue, Wake};
 use towpath_packet::{Batch, Cache, Checksum, Counters, DropReason, Offloads, Packet, Pool};
 
 /// Calls between two looks at the link.
@@ -78,8 +78,8 @@ impl<B: Bus> RxQueue for CpswRx<B> {
         self.ways.iter_mut().map(|way| way.refill(batch)).sum()
     }
 
-    fn own_pool(&self) -> Option<Pool> {
-        self.own_pool.clone()
+    fn memory(&self) -> RxMemory {
+        self.own_pool.clone().map_or_else(RxMemory::default, RxMemory::own_pool)
     }
 
     fn wake(&self) -> Wake {

@@ -314,7 +314,7 @@ impl<B: Pci> Port for E1000e<B> {
         &self.info
     }
 
-    fn tuner(&self) -> Option<Arc<dyn PortControl>> {
+    fn control(&self) -> Option<Arc<dyn PortControl>> {
         Some(Arc::new(self.control.clone()))
     }
 

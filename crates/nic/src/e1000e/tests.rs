@@ -6,8 +6,7 @@ use super::*;
 use crate::batching::BatchSize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-use towpath_bus::Flush;
-use towpath_bus::Reg;
+use towpath_bus::{Flush, Reg};
 use towpath_packet::port::{RxQueue, State, TxQueue};
 use towpath_packet::{Batch, Packet};
 
@@ -278,7 +277,7 @@ fn out_of_the_devices_reach_buffers_come_from_a_pool_of_the_port_and_what_is_sen
         assert!(!zero_copy.on && zero_copy.why.contains("copy of every packet"));
         let (pool, control) = (pool(), port.control());
         let mut queues = port.start(Start { pool: pool.clone(), queues: 1, accept: Offloads::ALL }).unwrap();
-        let own = queues.rx[0].own_pool().unwrap();
+        let own = queues.rx[0].memory().pool.unwrap();
         queues.rx[0].refill();
         assert!(own.stats().home < own.stats().capacity);
         let mut batch: Batch = Batch::new();

@@ -73,7 +73,7 @@ fn packets_out_of_reach_are_copied_and_counted() {
     require!("packets_out_of_reach_are_copied_and_counted");
     for way in ways() {
         let mut rig = Setup { shared: false, ..Setup::new(way) }.start();
-        assert!(rig.rx[0].own_pool().is_some());
+        assert!(rig.rx[0].memory().pool.is_some());
         for burst in (0..960).step_by(32) {
             let frames: Vec<_> = (burst..burst + 32).map(frame).collect();
             let packets: Vec<_> = frames.iter().map(|frame| rig.packet(frame)).collect();

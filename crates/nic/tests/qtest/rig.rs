@@ -194,7 +194,7 @@ impl Rig {
     pub(crate) fn end(self) {
         let Rig { rx, tx, cache, pool, qemu, .. } = self;
         assert!(qemu.gone().is_none());
-        let own = rx[0].own_pool();
+        let own = rx[0].memory().pool;
         drop((rx, tx, cache));
         for pool in own.into_iter().chain([pool]) {
             assert_eq!(pool.stats().home, pool.stats().capacity);

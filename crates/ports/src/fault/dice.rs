@@ -3,8 +3,9 @@
 use super::config::Config;
 use crate::random::Random;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use towpath_packet::{Cache, Packet};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use towpath_packet::Packet;
 
 /// Faults that have happened, on all queues of a port.
 #[derive(Debug, Default)]
@@ -124,24 +125,4 @@ impl Dice {
     pub(super) fn tally(&self) -> &Tally {
         &self.tally
     }
-}
-
-/// A copy of a packet with what it asks for; `None` when there are too few buffers.
-pub(super) fn copy(packet: &Packet, cache: &mut Cache) -> Option<Packet> {
-    let (mut twin, mut at) = (cache.alloc()?, packet.len().min(cache.chunk() - cache.headroom()));
-    packet.copy_to(0, twin.push_back(at).ok()?);
-    while at < packet.len() {
-        let mut next = cache.alloc()?;
-        let n = (packet.len() - at).min(next.tailroom());
-        at += packet.copy_to(at, next.push_back(n).ok()?);
-        twin.append(next).ok().filter(|()| n > 0)?;
-    }
-    twin.set_csum(packet.csum());
-    twin.set_gso(packet.gso());
-    twin.set_vlan(packet.vlan());
-    twin.set_timestamp(packet.timestamp());
-    if let Some(hash) = packet.flow_hash() {
-        twin.set_flow_hash(hash);
-    }
-    Some(twin)
 }

@@ -67,8 +67,8 @@ impl<P: Port> Port for FaultPort<P> {
         &self.info
     }
 
-    fn tuner(&self) -> Option<Arc<dyn PortControl>> {
-        self.inner.tuner()
+    fn control(&self) -> Option<Arc<dyn PortControl>> {
+        self.inner.control()
     }
 
     fn start(self, start: Start) -> Result<Queues<Self::Rx, Self::Tx>, PortError> {

@@ -1,11 +1,11 @@
 //! Faults of what is received.
 
-use super::dice::{self, Dice, Fate, Mood};
+use super::dice::{Dice, Fate, Mood};
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use towpath_packet::port::{ExtBufGauge, RxQueue, State, TxLayout, Wake};
-use towpath_packet::{Batch, Cache, Counters, DropReason, Offloads, Packet, Pool, Snapshot};
+use towpath_packet::port::{RxBarrier, RxMemory, RxQueue, State, TxLayout, Wake};
+use towpath_packet::{Batch, Cache, Counters, DropReason, Offloads, Packet, Snapshot};
 
 /// A receive queue with faults.
 ///
@@ -79,6 +79,7 @@ impl<R: RxQueue> FaultRx<R> {
     }
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl<R: RxQueue> RxQueue for FaultRx<R> {
     fn rx(&mut self, out: &mut Batch) -> usize {
         let from = out.len();
@@ -112,7 +113,7 @@ impl<R: RxQueue> RxQueue for FaultRx<R> {
                 }
                 Fate::Duplicate => {
                     if out.room() > 1
-                        && let Some(twin) = dice::copy(&packet, &mut self.cache)
+                        && let Some(twin) = packet.duplicate(&mut self.cache)
                     {
                         self.dice.tally().duplicated.fetch_add(1, Relaxed);
                         self.pass(twin, out);
@@ -139,24 +140,16 @@ impl<R: RxQueue> RxQueue for FaultRx<R> {
         self.inner.set_rx_offloads(accept);
     }
 
-    fn lent(&self) -> Option<Arc<ExtBufGauge>> {
-        self.inner.lent()
-    }
-
     fn set_tx_layout(&mut self, egress: TxLayout) {
         self.inner.set_tx_layout(egress);
     }
 
-    fn mark(&mut self) -> bool {
-        self.inner.mark()
+    fn order_barrier(&mut self) -> Option<&mut dyn RxBarrier> {
+        self.inner.order_barrier()
     }
 
-    fn settled(&mut self) {
-        self.inner.settled();
-    }
-
-    fn own_pool(&self) -> Option<Pool> {
-        self.inner.own_pool()
+    fn memory(&self) -> RxMemory {
+        self.inner.memory()
     }
 
     fn state(&self) -> State {

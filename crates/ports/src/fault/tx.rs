@@ -1,10 +1,10 @@
 //! Faults of what is sent.
 
-use super::dice::{self, Dice, Fate, Mood};
+use super::dice::{Dice, Fate, Mood};
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use towpath_packet::port::{State, TxQueue, Wake};
+use towpath_packet::port::{State, TxBarrier, TxQueue, Wake};
 use towpath_packet::{Batch, Cache, Counters, DropReason, Offloads, Packet};
 
 /// A transmit queue with faults. Its counters are those of the queue inside, with what disappeared as dropped by
@@ -51,6 +51,7 @@ impl<T: TxQueue> FaultTx<T> {
     }
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl<T: TxQueue> TxQueue for FaultTx<T> {
     fn tx(&mut self, batch: &mut Batch) -> usize {
         if batch.is_empty() {
@@ -80,7 +81,7 @@ impl<T: TxQueue> TxQueue for FaultTx<T> {
                     self.held = Some((packet, wait));
                 }
                 Fate::Duplicate => {
-                    if let Some(twin) = dice::copy(&packet, &mut self.cache) {
+                    if let Some(twin) = packet.duplicate(&mut self.cache) {
                         self.dice.tally().duplicated.fetch_add(1, Relaxed);
                         self.inner.counters().split(2);
                         self.pass(twin);
@@ -119,16 +120,16 @@ impl<T: TxQueue> TxQueue for FaultTx<T> {
         self.inner.offloads()
     }
 
+    fn max_offloads(&self) -> Offloads {
+        self.inner.max_offloads()
+    }
+
     fn pending(&self) -> usize {
         self.inner.pending() + self.waiting()
     }
 
-    fn mark(&mut self) {
-        self.inner.mark();
-    }
-
-    fn is_beyond(&mut self) -> bool {
-        self.inner.is_beyond()
+    fn order_barrier(&mut self) -> Option<&mut dyn TxBarrier> {
+        self.inner.order_barrier()
     }
 
     fn state(&self) -> State {

@@ -18,7 +18,7 @@
 //!   the same.
 //! * **Order.** The kernel has queues of its own behind each socket: the driver's, and for a veth a backlog for each core. So a flow
 //!   that changes its lane could overtake itself there. It changes only when the kernel has let go of what the old lane sent
-//!   ([`TxQueue::is_beyond`]), or has kept it for 100 ms, which some drivers do for their own convenience.
+//!   ([`TxBarrier::passed`](towpath_packet::port::TxBarrier::passed)), or has kept it for 100 ms, which some drivers do for their own convenience.
 //! * **Link.** Packets for an interface that is down are dropped as [`DropReason::LinkDown`]; the queues work again when the
 //!   link does. A deleted interface is [`State::Gone`]. What the kernel dropped because the socket's buffer was full is
 //!   counted as missed.
@@ -52,14 +52,13 @@ use super::kernel::ability;
 use super::kernel::link::LinkWatch;
 use std::io;
 use std::sync::Arc;
-use towpath_packet::MAX_CHUNKS;
-use towpath_packet::Offloads;
 use towpath_packet::port::{Info, Layer, Port, PortError, Queues, Start, TxLinear};
 #[cfg(doc)]
 use towpath_packet::{
     DropReason,
     port::{State, TxQueue},
 };
+use towpath_packet::{MAX_CHUNKS, Offloads};
 use towpath_sys::af_packet::Socket;
 use towpath_sys::netdev::Control;
 use towpath_sys::netns;

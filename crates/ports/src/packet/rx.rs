@@ -2,11 +2,12 @@
 
 use crate::kernel::link::{LinkWatch, down, gone};
 use crate::kernel::rx_buffers::{Landing, Place};
+use crate::vnet;
 use crate::vnet::VnetHeader;
 use std::io::IoSliceMut;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use towpath_packet::port::{Info, PortError, RxQueue, State, Wake};
+use towpath_packet::port::{Info, PortError, RxMemory, RxQueue, State, Wake};
 use towpath_packet::{Batch, Counters, DropReason, Packet, Pool, Vlan};
 use towpath_sys::af_packet::Socket;
 use towpath_sys::netdev::Link;
@@ -63,12 +64,12 @@ impl LongPackets {
     #[inline]
     fn take(&mut self, frame: &Frame<'_>, landing: &mut Landing) -> Result<Packet, Lost> {
         let (header, mut packet) = match frame.rest {
-            Rest::None => (VnetHeader::read(frame.header), landing.copy(frame.bytes).ok_or(Lost::Starved)?),
+            Rest::None => (VnetHeader::from_ne_bytes(frame.header), landing.copy(frame.bytes).ok_or(Lost::Starved)?),
             Rest::Queued if !landing.fill(&mut self.place) => return Err(Lost::Starved),
             Rest::Queued => self.receive(frame.len)?,
             Rest::Lost => return Err(Lost::Missed),
         };
-        header.apply(&mut packet).map_err(|_| Lost::Malformed)?;
+        vnet::apply(header, &mut packet).map_err(|_| Lost::Malformed)?;
         packet.set_vlan(frame.vlan.map(vlan).transpose()?);
         packet.set_timestamp(frame.timestamp);
         Ok(packet)
@@ -88,7 +89,7 @@ impl LongPackets {
         if len != whole || len == 0 {
             return Err(Lost::Missed);
         }
-        Ok((VnetHeader::read(&header), self.place.take(len).ok_or(Lost::Malformed)?))
+        Ok((VnetHeader::from_ne_bytes(&header), self.place.take(len).ok_or(Lost::Malformed)?))
     }
 }
 
@@ -172,8 +173,8 @@ impl RxQueue for PacketRx {
         packets as usize
     }
 
-    fn own_pool(&self) -> Option<Pool> {
-        Some(self.landing.own_pool())
+    fn memory(&self) -> RxMemory {
+        RxMemory::own_pool(self.landing.own_pool())
     }
 
     fn state(&self) -> State {

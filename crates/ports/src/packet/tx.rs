@@ -4,12 +4,13 @@ use crate::kernel::link::{LinkWatch, down, gone};
 use crate::kernel::lose;
 use crate::kernel::rx_buffers::LONGEST;
 use crate::vnet::VnetHeader;
+use crate::vnet::{self};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_engine::software_offload::asks_more;
-use towpath_packet::port::{Info, Layer, PortError, State, TxQueue, Wake};
+use towpath_packet::port::{Info, Layer, PortError, State, TxBarrier, TxQueue, Wake};
 use towpath_packet::{Batch, Cache, Checksum, Counters, Direction, DropReason, Offloads, Packet, Pool};
 use towpath_sys::af_packet::Socket;
 use towpath_sys::mmsg::{MESSAGES, Sender};
@@ -77,7 +78,7 @@ impl PacketTx {
         let mut n = 0;
         for (header, packet) in self.headers.iter_mut().zip(packets) {
             match describe(packet, self.offloads, self.layer) {
-                Ok(made) => *header = made.write(),
+                Ok(made) => *header = made.to_ne_bytes(),
                 Err(reason) => return (n, Some(reason)),
             }
             n += 1;
@@ -132,7 +133,7 @@ fn describe(packet: &Packet, offloads: Offloads, layer: Layer) -> Result<VnetHea
         0 => Err(DropReason::Malformed),
         len if len > LONGEST => Err(DropReason::TooLong),
         len if layer == Layer::Ethernet && len < SHORTEST_FRAME => Err(DropReason::Malformed),
-        _ => VnetHeader::of(packet),
+        _ => vnet::header_of(packet),
     }
 }
 
@@ -208,19 +209,8 @@ impl TxQueue for PacketTx {
         self.offloads
     }
 
-    fn mark(&mut self) {
-        self.since_mark = 0;
-        self.behind_since = None;
-    }
-
-    /// What was sent is in a queue of the driver's, or, for a veth, in a backlog that each core has for itself
-    /// (`enqueue_to_backlog` in `net/core/dev.c`), until the driver or the receiving stack lets go of it. It goes in order, and the kernel
-    /// charges at least its length for it: if no more is charged than was sent since the mark, nothing older is left.
-    fn is_beyond(&mut self) -> bool {
-        if self.socket.outstanding() <= self.since_mark {
-            return true;
-        }
-        self.behind_since.get_or_insert_with(Instant::now).elapsed() > LINGER
+    fn order_barrier(&mut self) -> Option<&mut dyn TxBarrier> {
+        Some(self)
     }
 
     fn state(&self) -> State {
@@ -233,6 +223,23 @@ impl TxQueue for PacketTx {
 
     fn counters(&self) -> &Arc<Counters> {
         &self.counters
+    }
+}
+
+impl TxBarrier for PacketTx {
+    fn begin(&mut self) {
+        self.since_mark = 0;
+        self.behind_since = None;
+    }
+
+    /// What was sent is in a queue of the driver's, or, for a veth, in a backlog that each core has for itself
+    /// (`enqueue_to_backlog` in `net/core/dev.c`), until the driver or the receiving stack lets go of it. It goes in order, and the kernel
+    /// charges at least its length for it: if no more is charged than was sent since the mark, nothing older is left.
+    fn passed(&mut self) -> bool {
+        if self.socket.outstanding() <= self.since_mark {
+            return true;
+        }
+        self.behind_since.get_or_insert_with(Instant::now).elapsed() > LINGER
     }
 }
 

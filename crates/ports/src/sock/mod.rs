@@ -73,12 +73,9 @@ use notify::PortShared;
 use server::{Channel, ListenSocket, Server, ServerThread};
 use stats::PortEvents;
 use std::sync::Arc;
-use towpath_packet::port::{
-    ControlError, ExtBufGauge, Info, Layer, Port, PortControl, PortError, Queues, RxQueue, Setting, Start, State,
-    TxLayout, TxLinear, TxQueue, Wake,
-};
+use towpath_packet::port::{ControlError, Info, Layer, Port, PortControl, PortError, Queues, Setting, Start, TxLinear};
 use towpath_packet::spsc::ring;
-use towpath_packet::{Batch, Counters, Direction, MAX_FRAGS, Offloads};
+use towpath_packet::{Direction, MAX_FRAGS, delegate_rx_queue, delegate_tx_queue};
 use towpath_sys::seqpacket;
 
 /// A port that applications connect to.
@@ -140,7 +137,7 @@ impl Port for SockPort {
         &self.info
     }
 
-    fn tuner(&self) -> Option<Arc<dyn PortControl>> {
+    fn control(&self) -> Option<Arc<dyn PortControl>> {
         Some(Arc::new(SockControl(self.events.clone())))
     }
 
@@ -186,54 +183,8 @@ pub struct Ended<Q> {
     _server: Arc<ServerThread>,
 }
 
-impl RxQueue for Ended<SockRx> {
-    #[inline]
-    fn rx(&mut self, out: &mut Batch) -> usize {
-        self.queue.rx(out)
-    }
-    fn lent(&self) -> Option<Arc<ExtBufGauge>> {
-        self.queue.lent()
-    }
-    fn set_tx_layout(&mut self, egress: TxLayout) {
-        self.queue.set_tx_layout(egress);
-    }
-    fn state(&self) -> State {
-        self.queue.state()
-    }
-    fn wake(&self) -> Wake {
-        self.queue.wake()
-    }
-    fn counters(&self) -> &Arc<Counters> {
-        self.queue.counters()
-    }
-}
-
-impl TxQueue for Ended<SockTx> {
-    #[inline]
-    fn tx(&mut self, batch: &mut Batch) -> usize {
-        self.queue.tx(batch)
-    }
-    #[inline]
-    fn reclaim(&mut self) -> usize {
-        self.queue.reclaim()
-    }
-    #[inline]
-    fn kick(&mut self) {
-        self.queue.kick();
-    }
-    fn offloads(&self) -> Offloads {
-        self.queue.offloads()
-    }
-    fn max_offloads(&self) -> Offloads {
-        self.queue.max_offloads()
-    }
-    fn wake(&self) -> Wake {
-        self.queue.wake()
-    }
-    fn counters(&self) -> &Arc<Counters> {
-        self.queue.counters()
-    }
-}
+delegate_rx_queue!(impl[] for Ended<SockRx> { Ended { queue, .. } => queue });
+delegate_tx_queue!(impl[] for Ended<SockTx> { Ended { queue, .. } => queue });
 
 /// The events and the session log of the port.
 struct SockControl(Arc<PortEvents>);

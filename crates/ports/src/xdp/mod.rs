@@ -237,7 +237,7 @@ impl Port for XdpPort {
         &self.info
     }
 
-    fn tuner(&self) -> Option<Arc<dyn PortControl>> {
+    fn control(&self) -> Option<Arc<dyn PortControl>> {
         Some(Arc::new(Watch(self.events.clone())))
     }
 

@@ -6,9 +6,9 @@ use super::queue::{Loan, Queue, RxRings};
 use crate::kernel::link::{LinkWatch, down};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use towpath_packet::port::{PortError, RxQueue, State, Wake};
+use towpath_packet::port::{PortError, RxMemory, RxQueue, State, Wake};
 use towpath_packet::xsk_ring::Desc;
-use towpath_packet::{Batch, Cache, Counters, Direction, FromDevice, InFlight, Offloads, Packet, Pool};
+use towpath_packet::{Batch, Cache, Counters, Direction, FromDevice, InFlight, Offloads, Packet};
 use towpath_sys::netdev::Link;
 use towpath_sys::xsk::Statistics;
 
@@ -285,9 +285,9 @@ impl RxQueue for XdpRx {
     /// What is received is what there is: the rest is finished by whoever sends it.
     fn set_rx_offloads(&mut self, _accept: Offloads) {}
 
-    fn own_pool(&self) -> Option<Pool> {
+    fn memory(&self) -> RxMemory {
         let frames = &self.queue.setup.frames;
-        frames.own.then(|| frames.pool.clone())
+        if frames.own { RxMemory::own_pool(frames.pool.clone()) } else { RxMemory::default() }
     }
 
     fn state(&self) -> State {

@@ -62,7 +62,7 @@ fn a_queue_that_stays_stalled_goes_on_in_the_stack_unless_the_driver_is_required
         let pool = Pool::new(PoolConfig { capacity: 4096, backing: Backing::Anonymous, ..Default::default() }).unwrap();
         let begin = |uri: String| {
             let port = open(Config::from_uri(&uri.parse().unwrap()).unwrap()).unwrap();
-            let watch = port.tuner().unwrap();
+            let watch = port.control().unwrap();
             (port.start(Start { pool: pool.clone(), queues: 1, accept: Offloads::ALL }).unwrap(), watch)
         };
         let (mut other, _) = begin(format!("xdp:v1?netns={}", ns.name()));

@@ -27,7 +27,7 @@ impl Rig {
         let port = sock::open(sock::Config::from_uri(&uri).unwrap()).unwrap();
         let config = PoolConfig { capacity: 512, backing: Backing::Anonymous, ..PoolConfig::default() };
         let pool = Pool::new(config).unwrap();
-        let (watch, cache) = (port.tuner().unwrap(), pool.cache(Direction::Tx).unwrap());
+        let (watch, cache) = (port.control().unwrap(), pool.cache(Direction::Tx).unwrap());
         let start = Start { pool: pool.clone(), queues: 1, accept: Offloads::ALL };
         let Queues { mut rx, mut tx } = port.start(start).unwrap();
         Rig { rx: rx.remove(0), tx: tx.remove(0), path, pool, cache: Some(cache), watch, _dir: dir }

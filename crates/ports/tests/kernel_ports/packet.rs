@@ -4,7 +4,7 @@ use crate::common::*;
 use crate::support::{Namespace, Need, needs};
 use std::collections::HashSet;
 use std::net::UdpSocket;
-use towpath_packet::port::{Layer, Port, PortError, Queues, RxQueue, State, TxQueue, Wake};
+use towpath_packet::port::{Layer, Port, PortError, Queues, RxQueue, State, TxBarrier, TxQueue, Wake};
 use towpath_packet::{Batch, Checksum, DropReason, Gso, GsoKind, Offloads, Packet, Pool, Vlan};
 use towpath_ports::packet::{Config, PacketPort, PacketRx, PacketTx, open};
 use towpath_ports::tun;
@@ -312,18 +312,18 @@ fn what_waits_behind_the_socket_can_be_overtaken_and_is_said_to() {
     let pool = pool();
     let frame = to_host().udp(9, 7000, &pattern(1000), Checksums::Full).0;
     let packet = || Packet::copy_from(&mut tx_cache(&pool), &frame).unwrap();
-    tx.mark();
-    assert!(tx.is_beyond(), "nothing was sent");
+    tx.begin();
+    assert!(tx.passed(), "nothing was sent");
     // The first passes at once, the second some seconds later.
     send(tx, packet());
-    tx.mark();
-    until("the first has passed", || tx.is_beyond());
+    tx.begin();
+    until("the first has passed", || tx.passed());
     send(tx, packet());
-    tx.mark();
-    assert!(!tx.is_beyond(), "the second waits");
+    tx.begin();
+    assert!(!tx.passed(), "the second waits");
     send(tx, packet());
-    assert!(!tx.is_beyond(), "what was sent after it does not make it pass");
-    until("it is given up, or has passed", || tx.is_beyond());
+    assert!(!tx.passed(), "what was sent after it does not make it pass");
+    until("it is given up, or has passed", || tx.passed());
 }
 
 #[test]

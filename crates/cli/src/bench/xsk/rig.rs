@@ -66,7 +66,7 @@ impl<'u> Rig<'u> {
         let path = path();
         let config = sock::Config { path: path.clone(), transmit, ..sock::Config::default() };
         let sock = AnyPort::Sock(sock::open(config)?);
-        let events = sock.tuner().ok_or("a socket without figures")?;
+        let events = sock.control().ok_or("a socket without figures")?;
         let shape = Info::tx_layout(port.info());
         let (mut rx, unused) = start(sock, &pool)?;
         drop(unused);

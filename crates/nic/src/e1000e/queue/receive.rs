@@ -9,7 +9,7 @@ use super::Member;
 use std::cell::Cell;
 use std::sync::Arc;
 use towpath_bus::{Irq, Pci};
-use towpath_packet::port::{RxQueue, State, Wake};
+use towpath_packet::port::{RxMemory, RxQueue, State, Wake};
 use towpath_packet::{Batch, Counters, Offloads, Pool};
 
 /// A receive queue.
@@ -158,8 +158,8 @@ impl<B: Pci> RxQueue for E1000eRx<B> {
         self.tags = accept.has(Offloads::VLAN);
     }
 
-    fn own_pool(&self) -> Option<Pool> {
-        self.own_pool.clone()
+    fn memory(&self) -> RxMemory {
+        self.own_pool.clone().map_or_else(RxMemory::default, RxMemory::own_pool)
     }
 
     fn state(&self) -> State {

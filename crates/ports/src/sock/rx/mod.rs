@@ -15,7 +15,7 @@ use app::{AppTx, CopyPlan, RxTotals};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use towpath_packet::port::{ExtBufGauge, RxQueue, TxLayout, TxLinear, Wake};
+use towpath_packet::port::{RxMemory, RxQueue, TxLayout, TxLinear, Wake};
 use towpath_packet::spsc::{Consumer, Producer};
 use towpath_packet::{Batch, Cache, Counters};
 use towpath_sys::membarrier;
@@ -139,8 +139,8 @@ impl RxQueue for SockRx {
         got
     }
 
-    fn lent(&self) -> Option<Arc<ExtBufGauge>> {
-        Some(self.shared.events.ext_bufs.clone())
+    fn memory(&self) -> RxMemory {
+        RxMemory::ext_bufs(self.shared.events.ext_bufs.clone())
     }
 
     fn set_tx_layout(&mut self, egress: TxLayout) {

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use towpath_client::protocol::{Answer, Code, Hello, Sizes, Statistic, Statistics};
 use towpath_client::{Error, Frame, Socket, Umem};
+use towpath_packet::port::{RxQueue, TxQueue};
 use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer};
-use towpath_packet::{Backing, Batch, DropReason, Packet, Pool, PoolConfig, Region};
+use towpath_packet::{Backing, Batch, DropReason, Offloads, Packet, Pool, PoolConfig, Region};
 
 mod copy_plan;
 mod handshake;
@@ -42,7 +43,7 @@ impl Rig {
             open(Config::from_uri(&format!("sock:{}?{options}", path.display()).parse().unwrap()).unwrap()).unwrap();
         let pool =
             Pool::new(PoolConfig { capacity: 512, backing: Backing::Anonymous, ..PoolConfig::default() }).unwrap();
-        let control = port.tuner().unwrap();
+        let control = port.control().unwrap();
         let start = Start { pool: pool.clone(), queues, accept: Offloads::ALL };
         let Queues { rx, tx } = port.start(start).unwrap();
         let mut queues = rx.into_iter().zip(tx);

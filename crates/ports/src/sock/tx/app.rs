@@ -20,7 +20,7 @@
 use crate::sock::session::{Session, SessionHalf};
 use crate::sock::stats::{Fault, SessionStats};
 use crate::sock::umem::FillChunk;
-use crate::vnet::VnetHeader;
+use crate::vnet::{self, VnetHeader};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use towpath_client::protocol::{HEADER, MAX_PIECES, MAX_SUPER_PIECES, Statistic};
@@ -219,7 +219,7 @@ impl AppRx {
     fn deliver(&mut self, packet: &Packet) -> Result<Option<DropReason>, Fault> {
         let room = self.room();
         let pieces = packet.len().div_ceil(room);
-        let header = if self.offloads { VnetHeader::of(packet) } else { Ok(VnetHeader::default()) };
+        let header = if self.offloads { vnet::header_of(packet) } else { Ok(VnetHeader::default()) };
         let header = match header {
             Ok(header) => header,
             Err(reason) => return Ok(Some(reason)),
@@ -249,7 +249,7 @@ impl AppRx {
             if number == 0 && header != VnetHeader::default() {
                 options |= Desc::METADATA;
                 // The header lies in the headroom.
-                let _ = umem.mem().put(chunk.at + self.headroom - HEADER, &header.write());
+                let _ = umem.mem().put(chunk.at + self.headroom - HEADER, &header.to_ne_bytes());
             }
             self.rx.write(Desc { addr: umem.rx_addr(chunk, self.headroom), len: len as u32, options });
         }

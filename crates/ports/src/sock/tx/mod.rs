@@ -85,7 +85,7 @@ impl SockTx {
             default: None,
             next: 0,
             cache,
-            finisher: Finisher::new(spare, towpath_gro::Link::Ethernet, counters.clone()),
+            finisher: Finisher::new(spare, LinkKind::Ethernet, counters.clone()),
             offloads: false,
             counters,
             shared,

@@ -79,7 +79,7 @@ impl SocketTx {
             }
         }
         self.counters.copied(1, packet.len() as u64);
-        copy.set_csum(packet.csum());
+        copy.copy_metadata_from(&packet);
         self.cache.free(packet);
         Ok(copy)
     }

@@ -25,7 +25,7 @@ fn bytes_go_through_an_interface_unchanged_in_both_directions() {
         let pair = pair("");
         let pool = pool_of(chunk);
         let mut q = pair.start(options, &pool);
-        let own = q.rx[0].own_pool();
+        let own = q.rx[0].memory().pool;
         assert_eq!(own.is_some(), !(2048..=4096).contains(&chunk));
         let socket = pair.socket(7000);
         for len in [1, 100, 1472] {
