@@ -9,6 +9,16 @@
 //! between (Dekker's pattern). The two fences have an order. If the sleeper's fence is first, the
 //! waker sees the flag. If the waker's fence is first, the sleeper sees the entry in the ring. So no
 //! entry is added to the ring of a sleeper without a wake-up.
+//!
+//! Every sleep and wake-up of the datapath follows this pattern, with the two fences of this module:
+//!
+//! | flag | sleeper | waker |
+//! |---|---|---|
+//! | a [`Notifier`]'s | a worker: [`arm`](Notifier::arm), polls its queues once more, sleeps | any thread: push, [`publish`], [`notify`](Notifier::notify) |
+//! | `XDP_RING_NEED_WAKEUP` of a shared ring | [`set_needs_wakeup`](crate::xsk_ring::Mapped::set_needs_wakeup), looks at the counter once more, sleeps | submits, [`needs_wakeup`](crate::xsk_ring::Mapped::needs_wakeup) |
+//! | "readable" of `sock`'s poll descriptor, inverted | the datapath, for a program in `poll`: clears it, [`before_last_look`], looks at the RX ring | submits, [`publish`], sends a record unless it is set |
+//!
+//! The loom models here and of `xsk_ring` run the first two in every interleaving.
 
 use crate::sync::{Ordering, fence};
 use std::io;
@@ -42,7 +52,7 @@ impl Notifier {
         // Before the flag is set: a notification after it must not be lost.
         self.event.clear();
         self.armed.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        before_last_look();
     }
 
     /// Sleeper, awake and busy: notifications make no system call from here on.
@@ -71,6 +81,12 @@ impl Notifier {
     pub fn sleep(&self) {
         self.event.wait();
     }
+}
+
+/// The sleeper's fence, between its write to the flag and its last look into the ring.
+#[inline]
+pub fn before_last_look() {
+    fence(Ordering::SeqCst);
 }
 
 /// The waker's fence, between its write to the ring and its look at the flag.

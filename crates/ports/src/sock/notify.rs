@@ -7,16 +7,15 @@
 //! | an application with an eventfd | a byte on its connection, if the RX ring's flag asks for it | its RX and COMPLETION rings |
 //! | an application in `poll` | [`PollFd`] | its RX ring |
 //!
-//! Each pair follows the pattern that [`towpath_packet::notify`] describes and proves: a side writes
-//! its word, passes a sequentially consistent fence and reads the word of the other side.
+//! [`towpath_packet::notify`] describes the pattern of each pair, and shows why no wake-up is lost.
 
 use super::stats::PortEvents;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use towpath_packet::Notifier;
-use towpath_packet::notify::publish;
+use towpath_packet::notify::{before_last_look, publish};
 use towpath_sys::poll::is_readable;
 use towpath_sys::{Epoll, EventFd, Timer, seqpacket};
 
@@ -141,7 +140,6 @@ impl PollFd {
     /// Makes the program's end readable, after entries of the RX ring were submitted.
     #[inline]
     pub(super) fn notify(&self) {
-        // The fence of the waker, between the entries and the flag; `sync` is the sleeper.
         publish();
         if !self.readable.load(Ordering::Relaxed) {
             self.send_record();
@@ -162,10 +160,9 @@ impl PollFd {
                 return false;
             }
             seqpacket::forget(self.app_end());
-            // SeqCst fence of the sleeper: the flag is cleared before the ring is read once more. The
-            // producer of a new entry finds the flag cleared and sends a record, perhaps before
+            // The producer of a new entry finds the flag cleared and sends a record, perhaps before
             // `forget`, or the entry is seen here.
-            fence(Ordering::SeqCst);
+            before_last_look();
             if !has_entries() {
                 return false;
             }
