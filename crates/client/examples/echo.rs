@@ -20,7 +20,7 @@ fn main() -> Result<(), Error> {
     let path = args.next().unwrap_or_else(|| "/run/towpath.sock".to_owned());
     let rules = args.next().unwrap_or_else(|| "udp dport 7".to_owned());
     let umem = Umem::new(4096, 2048)?;
-    let config = Config { rules: rules.split(',').map(str::to_owned).collect(), ..Config::default() };
+    let config = Config::default().rules(rules.split(',').map(str::to_owned).collect());
     let mut socket = Socket::connect(&umem, &path, &config)?;
     eprintln!("session {} at {path}", socket.welcome().session);
     let mut empty: Vec<_> = std::iter::from_fn(|| umem.alloc()).take(1024).collect();

@@ -34,14 +34,15 @@ pub enum Error {
     /// The datapath broke the protocol.
     #[error("the datapath broke the protocol: {0}")]
     Broken(&'static str),
-    /// A frame of another [`Umem`](crate::Umem) than the socket's: the first of those that were passed.
+    /// A frame of another [`Umem`](crate::Umem) than the socket's: the first of those that were
+    /// passed.
     #[error("the frame belongs to another Umem")]
     OtherUmem,
     /// A frame without bytes: the first of those that were passed.
     #[error("the frame is empty")]
     Empty,
-    /// A super-packet that this session may not send. Its first frame is the first of those that were
-    /// passed. See [`Config::segmentation`](crate::Config::segmentation).
+    /// A super-packet that this session may not send. Its first frame is the first of those that
+    /// were passed. See [`Config::segmentation`](crate::Config::segmentation).
     #[error("the session was not opened to send super-packets")]
     Segmentation,
 }

@@ -1,4 +1,5 @@
-//! The handshake, from the application's side: whatever the application then does with memory and rings.
+//! The handshake, from the application's side: whatever the application then does with memory and
+//! rings.
 
 use crate::error::{Error, os};
 use crate::protocol::{Answer, Hello, Welcome};
@@ -26,12 +27,12 @@ pub struct Session {
 }
 
 impl Session {
-    /// Opens a session with the datapath that listens at `path`, over a memfd that is sealed against
-    /// shrinking.
+    /// Opens a session with the datapath that listens at `path`, over a memfd that is sealed
+    /// against shrinking.
     ///
     /// # Errors
-    /// [`Error::Config`] if `hello` breaks a rule; [`Error::Refused`] with the reason of this datapath;
-    /// [`Error::Os`] if no datapath listens, or the process has no permission.
+    /// [`Error::Config`] if `hello` breaks a rule; [`Error::Refused`] with the reason of this
+    /// datapath; [`Error::Os`] if no datapath listens, or the process has no permission.
     pub fn open(path: &Path, hello: &Hello, memory: BorrowedFd<'_>) -> Result<Session, Error> {
         hello.check().map_err(|rule| Error::Config(rule.to_string()))?;
         let connection = seqpacket::connect(path).map_err(os("connect"))?;

@@ -3,26 +3,27 @@
 //! # How it works
 //!
 //! ```text
-//!   Umem ── alloc ──► Frame ── write into it ──► Socket::tx ─────────────► the datapath sends the page itself
-//!                       ▲                           completions ◄───────── the last user of the page is done
+//!   Umem ── alloc ──► Frame ── write into it ──► Socket::tx ────────────► sent from its page
+//!                       ▲                           completions ◄──────── its last user is done
 //!                       │
-//!                       └──────── Socket::fill ──► the datapath copies a received packet into it ──► Socket::rx
+//!                       └──── Socket::fill ──► a received packet is copied into it ──► Socket::rx
 //! ```
 //!
-//! A [`Frame`] is owned: it is not `Copy`, and a frame that was sent or posted is gone until it comes back.
-//! A program can therefore not write into a page in flight, send it twice, or use the index of another
-//! frame:
+//! A [`Frame`] is owned: it is not `Copy`, and a frame that was sent or posted is gone until it
+//! comes back. A program can therefore not write into a page in flight, send it twice, or use the
+//! index of another frame:
 //!
-//! ```compile_fail
-//! # fn f(socket: &mut towpath_client::Socket<'_>, frame: towpath_client::Frame<'_>) -> Result<(), towpath_client::Error> {
+//! ```compile_fail,E0382
+//! # use towpath_client::{Error, Frame, Socket};
+//! # fn f<'u>(socket: &mut Socket<'u>, frame: Frame<'u>) -> Result<(), Error> {
 //! let mut frames = vec![frame];
 //! socket.tx(&mut frames)?;
 //! frame.bytes(); // it was moved
 //! # Ok(()) }
 //! ```
 //!
-//! Several sockets may use one [`Umem`]: one may send the frame that another one received. Sockets that
-//! [share](Config::share) a session are one application to the datapath.
+//! Several sockets may use one [`Umem`]: one may send the frame that another one received. Sockets
+//! that [share](Config::share) a session are one application to the datapath.
 //!
 //! | module | |
 //! |---|---|
@@ -30,7 +31,7 @@
 //! | `umem` | [`Umem`]: chunks in a sealed memfd |
 //! | `frame` | [`Frame`]: a chunk that the program owns, its bytes and its header |
 //! | `request` | [`Segmentation`]: what a sent super-packet asks for |
-//! | `handshake` | [`Session`]: the handshake alone, for programs with memory and rings of their own |
+//! | `handshake` | [`Session`]: the handshake alone, for a program that has its own rings |
 //! | `error` | [`Error`] |
 //! | [`protocol`] | messages, layouts and rules of the protocol |
 //!

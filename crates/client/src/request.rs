@@ -11,9 +11,10 @@ use towpath_wire::virtio_net::{NEEDS_CSUM, VnetHeader};
 /// ```no_run
 /// # use towpath_client::{Config, Error, GsoKind, Segmentation, Socket, Umem};
 /// # fn send(umem: &Umem, super_packet: &[u8]) -> Result<(), Error> {
-/// let config = Config { segmentation: true, ..Config::default() };
+/// let config = Config::default().segmentation(true);
 /// let mut socket = Socket::connect(umem, "/run/towpath.sock", &config)?;
-/// let mut frames: Vec<_> = std::iter::from_fn(|| umem.alloc()).take(super_packet.len().div_ceil(2032)).collect();
+/// let n = super_packet.len().div_ceil(2032);
+/// let mut frames: Vec<_> = std::iter::from_fn(|| umem.alloc()).take(n).collect();
 /// for (frame, piece) in frames.iter_mut().zip(super_packet.chunks(2032)) {
 ///     // The request lies in front of the frame.
 ///     assert!(frame.set_range(16, piece.len() as u32));
@@ -21,7 +22,8 @@ use towpath_wire::virtio_net::{NEEDS_CSUM, VnetHeader};
 ///     frame.set_continues(true);
 /// }
 /// if let [first, ..] = &mut frames[..] {
-///     assert!(first.request_segmentation(Segmentation { kind: GsoKind::Tcp4, size: 1460, transport: 34 }));
+///     let request = Segmentation { kind: GsoKind::Tcp4, size: 1460, transport: 34 };
+///     assert!(first.request_segmentation(request));
 /// }
 /// if let [.., last] = &mut frames[..] {
 ///     last.set_continues(false);

@@ -16,50 +16,66 @@ use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer, Shared};
 use towpath_sys::EventFd;
 use towpath_sys::poll::wait_readable;
 
-/// What a program asks for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Config {
-    /// Entries of the rings, powers of two up to 32768.
-    pub rings: Sizes,
-    /// Bytes that stay free in front of a received frame, at most half of a chunk.
-    pub headroom: u32,
-    /// Takes packets that are longer than a chunk, in pieces.
-    pub pieces: bool,
-    /// Takes super-packets, and packets with partial checksums: [`Frame::vnet_header`] describes
-    /// them. Needs 10 bytes of headroom.
-    pub offloads: bool,
-    /// Sends super-packets, which the egress or the datapath segments: those of
-    /// [`Frame::request_segmentation`], and received ones.
-    pub segmentation: bool,
-    /// Bytes of chunks that may be in flight; 0 for the datapath's default.
-    pub budget: u64,
-    /// The [number](Welcome::session) of another session of the same [`Umem`]; 0 for none. The
-    /// datapath maps the memory once, and tracks the chunks of both sessions together.
-    pub share: u64,
-    /// The queue of the port that the session belongs to; `None` for the one with the fewest
-    /// sessions.
-    pub queue: Option<u16>,
-    /// The packets that the program wants: matches of the datapath's rules (`udp dport 53`), or
-    /// `default` for those that no other application wants.
-    pub rules: Vec<String>,
+macro_rules! config {
+    ($($(#[$doc:meta])* $field:ident: $type:ty = $default:expr;)*) => {
+        /// What a program asks for. Each field has a setter of its name.
+        ///
+        /// ```
+        /// use towpath_client::{Config, Sizes};
+        ///
+        /// let rules = vec!["udp dport 53".to_owned()];
+        /// let config = Config::default().rings(Sizes::all(256)).rules(rules);
+        /// assert_eq!((config.rings.rx, config.headroom), (256, 0));
+        /// ```
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct Config {
+            $($(#[$doc])* pub $field: $type,)*
+        }
+
+        impl Default for Config {
+            /// 1024 entries a ring, no headroom, packets in pieces, the `default` packets.
+            fn default() -> Config {
+                Config { $($field: $default,)* }
+            }
+        }
+
+        impl Config {
+            $(
+                #[doc = concat!("Sets [`", stringify!($field), "`](Config#structfield.", stringify!($field), ").")]
+                #[must_use]
+                pub fn $field(self, $field: $type) -> Config {
+                    Config { $field, ..self }
+                }
+            )*
+        }
+    };
 }
 
-impl Default for Config {
-    /// 1024 entries a ring, no headroom, packets in pieces, the `default` packets.
-    fn default() -> Config {
-        let rules = vec!["default".to_owned()];
-        Config {
-            rings: Sizes::all(1024),
-            headroom: 0,
-            pieces: true,
-            offloads: false,
-            segmentation: false,
-            budget: 0,
-            share: 0,
-            queue: None,
-            rules,
-        }
-    }
+config! {
+    /// Entries of the rings, powers of two up to 32768.
+    rings: Sizes = Sizes::all(1024);
+    /// Bytes that stay free in front of a received frame, at most half of a chunk.
+    headroom: u32 = 0;
+    /// Takes packets that are longer than a chunk, in pieces.
+    pieces: bool = true;
+    /// Takes super-packets, and packets with partial checksums: [`Frame::vnet_header`] describes
+    /// them. Needs 10 bytes of headroom.
+    offloads: bool = false;
+    /// Sends super-packets, which the egress or the datapath segments: those of
+    /// [`Frame::request_segmentation`], and received ones.
+    segmentation: bool = false;
+    /// Bytes of chunks that may be in flight; 0 for the datapath's default.
+    budget: u64 = 0;
+    /// The [number](Welcome::session) of another session of the same [`Umem`]; 0 for none. The
+    /// datapath maps the memory once, and tracks the chunks of both sessions together.
+    share: u64 = 0;
+    /// The queue of the port that the session belongs to; `None` for the one with the fewest
+    /// sessions.
+    queue: Option<u16> = None;
+    /// The packets that the program wants: matches of the datapath's rules (`udp dport 53`), or
+    /// `default` for those that no other application wants.
+    rules: Vec<String> = vec!["default".to_owned()];
 }
 
 /// The holder of a chunk.

@@ -62,7 +62,9 @@ fn measured(tx: &mut Tx, batch: &mut Batch) -> Duration {
 }
 
 fn start(path: &std::path::Path, pool: &Pool, queues: u16) -> Queues<<SockPort as Port>::Rx, Tx> {
-    let port = sock::open(sock::Config { path: path.into(), rules: 255, ..sock::Config::default() }).unwrap();
+    let mut config = sock::Config::new(path);
+    config.rules = 255;
+    let port = sock::open(config).unwrap();
     port.start(Start { pool: pool.clone(), queues, accept: Offloads::ALL }).unwrap()
 }
 
@@ -86,7 +88,7 @@ fn receiving(c: &mut Criterion) {
             let mut wanted: Vec<_> = (0..rules).map(|n| format!("udp dport {}", 1 + number * rules + n)).collect();
             // A single application gets what no rule matches.
             wanted.extend((apps == 1).then(|| "default".to_owned()));
-            let config = towpath_client::Config { rings: Sizes::all(512), rules: wanted, ..Default::default() };
+            let config = towpath_client::Config::default().rings(Sizes::all(512)).rules(wanted);
             let frames = std::iter::from_fn(|| Umem::alloc(umem)).collect();
             App { socket: Socket::connect(umem, &path, &config).unwrap(), frames }
         };
@@ -134,7 +136,7 @@ fn contended(c: &mut Criterion) {
     let (mut other, mut tx) = (queues.pop().unwrap(), queues.pop().unwrap());
     let umem = Umem::new(4096, 2048).unwrap();
     let rules = vec!["default".to_owned()];
-    let config = towpath_client::Config { rings: Sizes::all(4096), rules, ..Default::default() };
+    let config = towpath_client::Config::default().rings(Sizes::all(4096)).rules(rules);
     let mut app = App {
         socket: Socket::connect(&umem, &path, &config).unwrap(),
         frames: std::iter::from_fn(|| umem.alloc()).collect(),

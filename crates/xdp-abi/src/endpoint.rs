@@ -1,10 +1,12 @@
 //! The socket of a datapath that stands for an interface and a queue, from `TOWPATH_XDP`.
 //!
-//! | `TOWPATH_XDP` | means |
-//! |---|---|
-//! | a directory, `/run/towpath` if it is not set | queue 0 of `eth0` is `DIR/eth0`, queue 3 `DIR/eth0:3` if there is such a file, else `DIR/eth0` |
-//! | `eth0=/run/a.sock,eth1:2=/run/b.sock` | that socket for all queues of the interface, or for the queue behind the colon, which has precedence |
-//! | `eth0=/run/a.sock?match=udp dport 53+tcp dport 80` | the packets that the program wants, as matches of towpath's rules; `default`, the default, for those that no other application wants |
+//! * A directory, by default `/run/towpath`: queue 3 of `eth0` is `DIR/eth0:3` if there is such a
+//!   file, else `DIR/eth0`.
+//! * `eth0=/run/a.sock,eth1:2=/run/b.sock`: that socket for all queues of the interface, or for the
+//!   queue behind the colon, which has precedence.
+//! * `eth0=/run/a.sock?match=udp dport 53+tcp dport 80`: the packets that the program wants, as
+//!   matches of towpath's rules. Without them `default`: the packets that no other application
+//!   wants.
 //!
 //! The interface need not exist. A program with more rights than its caller ignores the caller's
 //! environment and uses `/run/towpath`.

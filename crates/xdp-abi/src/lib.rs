@@ -3,16 +3,16 @@
 //! # How it works
 //!
 //! ```text
-//!   C program ── <xdp/xsk.h>, inline ring helpers ──► rings, UMEM: the very memory that the datapath works on
+//!   C program ── <xdp/xsk.h>, inline ring helpers ──► rings and UMEM, shared with the datapath
 //!       │
-//!       └ xsk_umem__create, xsk_socket__create, … ──► this library ── towpath_client::Session ──► towpath fwd sock:PATH …
+//!       └ xsk_umem__create, … ──► this library ── towpath_client::Session ──► sock:PATH
 //! ```
 //!
 //! | module | |
 //! |---|---|
 //! | [`umem`] | `xsk_umem__*`: creating and deleting a UMEM |
 //! | [`socket`] | `xsk_socket__*`: creating and deleting a socket |
-//! | [`getsockopt`](mod@getsockopt) | `getsockopt` with `SOL_XDP`: statistics and options of a socket |
+//! | [`getsockopt`](mod@getsockopt) | `getsockopt` with `SOL_XDP`: statistics and options |
 //! | [`program`] | functions that load a BPF program, which is not needed here |
 //! | [`inline`] | the header's ring helpers as functions |
 //! | [`abi`] | structures and constants of the header |
@@ -24,10 +24,10 @@
 //!
 //! # Rules of this crate
 //!
-//! Arguments from C are checked as far as possible: null pointers, lengths, flags and strings give a
-//! negative errno and a sentence on standard error, as in libxdp. No panic crosses the boundary. What
-//! can't be checked is in each function's `# Safety`: pointers that are not null point to what the
-//! header requires. A deleted handle must not be used again.
+//! Arguments from C are checked as far as possible: null pointers, lengths, flags and strings give
+//! a negative errno and a sentence on standard error, as in libxdp. No panic crosses the boundary.
+//! What can't be checked is in each function's `# Safety`: pointers that are not null point to what
+//! the header requires. A deleted handle must not be used again.
 
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![warn(missing_docs)]

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!   before    [ private, anonymous pages ]        what posix_memalign, malloc or mmap gave
-//!   share     copied into a memfd, which is then mapped over them: same addresses, same bytes
+//!   share     copied into a memfd, which is then mapped over them: same addresses and bytes
 //!   after     [ pages of a sealed memfd ] ◄────── the datapath maps it too
-//!   give back copied into private pages, which are moved over the memfd's: same addresses, same bytes
+//!   drop      copied into private pages, which move over the memfd's: same addresses and bytes
 //! ```
 //!
 //! Pointers into the memory stay valid, and `free` gets what `malloc` returned. Only private
@@ -116,12 +116,12 @@ impl ProgramMemory {
         let (at, len) = (self.range.start as *mut u8, self.range.len());
         let fresh = Mmap::anonymous(len, false).map_err(|error| os("private pages for the memory", &error))?;
         let from = fresh.base().as_ptr();
-        // SAFETY: the check above shows that the source is still this mapping; the new pages have the
-        // same length, and are elsewhere.
+        // SAFETY: the check above shows that the source is still this mapping; the new pages have
+        // the same length, and are elsewhere.
         unsafe { std::ptr::copy_nonoverlapping(at, from, len) };
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        // SAFETY: both ranges are whole mappings that this function or this value owns, and the bytes at
-        // the target stay the same.
+        // SAFETY: both ranges are whole mappings that this function or this value owns, and the
+        // bytes at the target stay the same.
         if unsafe { libc::mremap(from.cast(), len, len, flags, at) } == libc::MAP_FAILED {
             return Err(system("moving private pages over the memory"));
         }
@@ -133,8 +133,8 @@ impl ProgramMemory {
 
 impl Drop for ProgramMemory {
     fn drop(&mut self) {
-        // ProgramMemory that can't become private again stays shared, with a datapath that has no session
-        // over it.
+        // ProgramMemory that can't become private again stays shared, with a datapath that has no
+        // session over it.
         let _ = self.give_back();
     }
 }

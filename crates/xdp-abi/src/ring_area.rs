@@ -1,8 +1,8 @@
 //! The place of a socket's rings in the program's address space.
 //!
 //! ```text
-//!   xsk_umem__create      [ FILL │ COMPLETION │ reserved ...................... ]   private: no datapath reads it
-//!   xsk_socket__create    [ FILL │ COMPLETION │ RX │ TX │ reserved ............ ]   the datapath's memory, mapped over it
+//!   xsk_umem__create      [ FILL │ COMPLETION │ reserved .............. ]   private
+//!   xsk_socket__create    [ FILL │ COMPLETION │ RX │ TX │ reserved .... ]   the datapath's memory
 //! ```
 //!
 //! A program gets its FILL and COMPLETION rings with the UMEM, before there is a session. It may

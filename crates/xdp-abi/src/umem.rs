@@ -135,7 +135,8 @@ pub unsafe extern "C" fn xsk_umem__create(
     })
 }
 
-/// `xsk_umem__fd`: the descriptor of the memory, a memfd; it belongs to the library. `-EINVAL` for a null pointer.
+/// `xsk_umem__fd`: the descriptor of the memory, a memfd; it belongs to the library. `-EINVAL` for
+/// a null pointer.
 ///
 /// # Safety
 /// Null, or what [`xsk_umem__create`] wrote.

@@ -3,8 +3,8 @@
 use super::{Fields, MAGIC, Malformed, Rings};
 use towpath_packet::xsk_ring::Layout;
 
-/// The session that the application gets. Two descriptors come with it: the memfd of the rings, and the
-/// kick, an eventfd or the socket of [`one_descriptor`](super::Hello::one_descriptor).
+/// The session that the application gets. Two descriptors come with it: the memfd of the rings, and
+/// the kick, an eventfd or the socket of [`one_descriptor`](super::Hello::one_descriptor).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Welcome {
     /// Number of the session.
@@ -39,8 +39,8 @@ pub enum Code {
     Protocol = 1,
     /// The memory can't be used: it is not sealed, too short or too large.
     Memory = 2,
-    /// The rules can't be read, are more than one application may have, or another application has the
-    /// default.
+    /// The rules can't be read, are more than one application may have, or another application has
+    /// the default.
     Rules = 3,
     /// The maximum of sessions, or of rules of all of them, is reached, or a resource is missing.
     Full = 4,
@@ -49,9 +49,9 @@ pub enum Code {
 /// The answer of a datapath to a [`Hello`](super::Hello).
 ///
 /// ```text
-///   magic u64 │ code u32 = 0, longest u32 │ session, queue, budget, memory u64
-///             │                           │ producer, consumer, desc, flags u64 of rx, tx, fill, completion, statistics
-///   magic u64 │ code u32, 0 u32           │ why
+///   magic u64 │ code u32 = 0 │ longest u32 │ session, queue, budget, memory u64
+///             │ producer, consumer, desc, flags u64 of rx, tx, fill, completion, statistics
+///   magic u64 │ code u32     │ 0 u32       │ why
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {

@@ -5,7 +5,8 @@ use super::{CHUNK, HEADER, MAGIC, MAX_CHUNKS, MAX_RULES, Malformed, RING, Sizes,
 /// What an application asks for. The descriptor of its memory comes with it.
 ///
 /// ```text
-///   magic u64 │ version u32, flags u32 │ umem u64 │ budget u64 │ chunk, headroom, fill, completion, rx, tx u32
+///   magic u64 │ version, flags u32 │ umem, budget u64
+///   chunk, headroom, fill, completion, rx, tx u32
 ///   length of the rules u32, queue u32 │ share u64 │ tx_metadata u64 │ rules
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,11 +19,12 @@ pub struct Hello {
     pub unaligned: bool,
     /// Bytes that stay free in front of a received frame.
     pub headroom: u32,
-    /// A received packet may come in several pieces. Else one that does not fit in a chunk is dropped.
+    /// A received packet may come in several pieces. Else one that does not fit in a chunk is
+    /// dropped.
     pub pieces: bool,
-    /// The application takes super-packets, in up to [`MAX_SUPER_PIECES`](super::MAX_SUPER_PIECES) pieces,
-    /// and partial checksums, described by a [virtio-net header](super::HEADER). Else it gets finished
-    /// frames.
+    /// The application takes super-packets, in up to [`MAX_SUPER_PIECES`](super::MAX_SUPER_PIECES)
+    /// pieces, and partial checksums, described by a [virtio-net header](super::HEADER). Else it
+    /// gets finished frames.
     pub offloads: bool,
     /// The application waits and kicks by one descriptor that behaves as an AF_XDP socket.
     pub one_descriptor: bool,
@@ -30,11 +32,11 @@ pub struct Hello {
     pub skip_invalid: bool,
     /// Sizes of the rings.
     pub rings: Sizes,
-    /// Bytes of chunks that may be in flight, 0 for the datapath's default. At the budget, descriptors
-    /// stay in the TX ring.
+    /// Bytes of chunks that may be in flight, 0 for the datapath's default. At the budget,
+    /// descriptors stay in the TX ring.
     pub budget: u64,
-    /// A session whose memory this one shares, 0 for none. The descriptor of the memory is sent again, as
-    /// proof, and everything about the memory must be the same.
+    /// A session whose memory this one shares, 0 for none. The descriptor of the memory is sent
+    /// again, as proof, and everything about the memory must be the same.
     pub share: u64,
     /// Bytes of metadata in front of a sent frame whose descriptor has the flag: 0 for none,
     /// [`HEADER`](super::HEADER) for a virtio-net header, else a multiple of 8 from 16 to 248
@@ -42,16 +44,17 @@ pub struct Hello {
     pub tx_metadata: u32,
     /// The application may send super-packets. Needs virtio-net headers.
     pub segmentation: bool,
-    /// The queue of the port that the session belongs to; `None` for the one with the fewest sessions.
+    /// The queue of the port that the session belongs to; `None` for the one with the fewest
+    /// sessions.
     pub queue: Option<u16>,
-    /// The packets that the application wants: a match of the datapath's rules a line (`udp dport 53`), or
-    /// `default` for those that no other application wants. Empty for none.
+    /// The packets that the application wants: a match of the datapath's rules a line
+    /// (`udp dport 53`), or `default` for those that no other application wants. Empty for none.
     pub rules: String,
 }
 
 impl Default for Hello {
-    /// 1024 entries a ring, chunks of 2048 bytes, packets in pieces, no rules; and no memory, which must
-    /// be set.
+    /// 1024 entries a ring, chunks of 2048 bytes, packets in pieces, no rules; and no memory, which
+    /// must be set.
     fn default() -> Hello {
         Hello {
             umem: 0,

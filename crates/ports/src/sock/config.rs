@@ -18,6 +18,7 @@ pub enum Transmit {
 
 /// The configuration of the port.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Config {
     /// The path of the listening socket.
     pub path: PathBuf,
@@ -68,6 +69,11 @@ impl Default for Config {
 }
 
 impl Config {
+    /// The default configuration of a port at `path`.
+    pub fn new(path: impl Into<PathBuf>) -> Config {
+        Config { path: path.into(), ..Config::default() }
+    }
+
     /// Reads `sock:PATH?…`.
     ///
     /// # Errors

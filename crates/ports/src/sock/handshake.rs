@@ -1,5 +1,5 @@
-//! The handshake, from the datapath's side: reads what an application asks for, opens the session or
-//! finds the reason why not, and writes the answer.
+//! The handshake, from the datapath's side: reads what an application asks for, opens the session
+//! or finds the reason why not, and writes the answer.
 //!
 //! [`towpath_client::protocol`] describes the messages.
 
@@ -176,8 +176,8 @@ pub(super) fn open_session(
     let pieces = if metadata.segmentation() { MAX_SUPER_PIECES } else { MAX_PIECES };
     let least = 2 * pieces as u64 * chunk;
     let budget = if hello.budget == 0 { config.budget } else { hello.budget.min(config.budget) }.max(least);
-    // The budget bounds the pages in flight. Where it does not bound their number, the rings do. There
-    // is always room for some packets.
+    // The budget bounds the pages in flight. Where it does not bound their number, the rings do.
+    // There is always room for some packets.
     let most = if hello.unaligned || hello.skip_invalid {
         ((hello.rings.tx + hello.rings.completion) as usize).max(2 * MAX_PIECES)
     } else {

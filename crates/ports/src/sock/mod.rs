@@ -1,14 +1,15 @@
-//! `sock:PATH`: applications send their own pages, and receive, by rings in memory that they share with
-//! the datapath.
+//! `sock:PATH`: applications send their own pages, and receive, by rings in memory that they share
+//! with the datapath.
 //!
 //! ```text
-//!   application   TX ──► SockRx ──► packet: a page of the application alone, or several behind an empty head ──► egress
+//!   application   TX ──► SockRx ──► packet: one page, or several behind an empty head ──► egress
 //!                 COMPLETION ◄──── the last user of a page is done, in any order
 //!
 //!   application   RX ◄── SockTx ◄── packet, to the application whose rules match
 //!                 FILL ──► chunks to copy it into
 //!
-//!   sock:/run/towpath.sock?mode=660,gid=100,sessions=64,umem=64M,budget=4M,queues=8,rules=64,all-rules=512,tx=auto
+//!   sock:/run/towpath.sock?mode=660,gid=100,sessions=64,umem=64M,budget=4M,queues=8,rules=64,
+//!                          all-rules=512,tx=auto
 //! ```
 //!
 //! | file | |
@@ -24,35 +25,37 @@
 //! | `notify` | sleep and wake-up; a descriptor that behaves as an AF_XDP socket's |
 //! | `stats` | counters, statistics, the log of sessions |
 //!
-//! [`towpath_client::protocol`] describes the protocol. The directory, `mode`, `uid` and `gid` decide
-//! which processes may connect. The log names the processes that did, and how their sessions ended.
-//! One thread of the port accepts, answers, notices closed connections and frees. The queues neither
-//! allocate nor block, and make a system call only to wake an application that sleeps, once a burst.
+//! [`towpath_client::protocol`] describes the protocol. The directory, `mode`, `uid` and `gid`
+//! decide which processes may connect. The log names the processes that did, and how their sessions
+//! ended. One thread of the port accepts, answers, notices closed connections and frees. The queues
+//! neither allocate nor block, and make a system call only to wake an application that sleeps, once
+//! a burst.
 //!
-//! **Queues.** A session belongs to one queue of the port: the one that it names, or the one with the
-//! fewest sessions. Its frames come in by this queue, in order. Packets for it may come by any queue
-//! ([`SockTx`]).
+//! **Queues.** A session belongs to one queue of the port: the one that it names, or the one with
+//! the fewest sessions. Its frames come in by this queue, in order. Packets for it may come by any
+//! queue ([`SockTx`]).
 //!
 //! **Sending** copies what the egress needs linear, and no more: nothing if it takes fragments
-//! (`tx=auto`). `tx=page` copies nothing for any egress. `tx=copy` copies everything, into a buffer with
-//! exactly the headroom and tailroom of the egress. Copies are counted, and a copied chunk is completed
-//! at once. Each page in flight is charged to its application, by the whole chunk if chunks are aligned.
-//! At the budget, with a full COMPLETION ring or without a buffer for a head, descriptors stay in the TX
-//! ring; none is lost. A frame longer or shorter than the port sends is completed unsent, and counted.
-//! A frame's metadata may ask for a checksum or for segmentation, which the egress does, or the route.
-//! The headers of a super-packet (at most 256 bytes) are always copied: they are checked, and must not
-//! change afterwards.
+//! (`tx=auto`). `tx=page` copies nothing for any egress. `tx=copy` copies everything, into a buffer
+//! with exactly the headroom and tailroom of the egress. Copies are counted, and a copied chunk is
+//! completed at once. Each page in flight is charged to its application, by the whole chunk if
+//! chunks are aligned. At the budget, with a full COMPLETION ring or without a buffer for a head,
+//! descriptors stay in the TX ring; none is lost. A frame longer or shorter than the port sends is
+//! completed unsent, and counted. A frame's metadata may ask for a checksum or for segmentation,
+//! which the egress does, or the route. The headers of a super-packet (at most 256 bytes) are
+//! always copied: they are checked, and must not change afterwards.
 //!
 //! **Receiving** copies once, into chunks that the application posted. An application that takes
-//! super-packets and partial checksums gets them as they are, with a virtio-net header. The others get
-//! finished frames.
+//! super-packets and partial checksums gets them as they are, with a virtio-net header. The others
+//! get finished frames.
 //!
-//! **Trust.** Every word that an application wrote is read once and bounded. A breach of the protocol
-//! ends that session, is counted by name, and affects no other session. Programs written for AF_XDP have
-//! sessions with `skip_invalid`: invalid descriptors are counted and skipped instead, at no higher cost
-//! than valid ones. A killed application is gone when its connection is closed. Its pages stay mapped
-//! here until the last packet that refers to them is freed. The application may change a page in flight,
-//! as with any zero-copy socket: the bytes are untrusted, and never a slice.
+//! **Trust.** Every word that an application wrote is read once and bounded. A breach of the
+//! protocol ends that session, is counted by name, and affects no other session. Programs written
+//! for AF_XDP have sessions with `skip_invalid`: invalid descriptors are counted and skipped
+//! instead, at no higher cost than valid ones. A killed application is gone when its connection is
+//! closed. Its pages stay mapped here until the last packet that refers to them is freed. The
+//! application may change a page in flight, as with any zero-copy socket: the bytes are untrusted,
+//! and never a slice.
 
 mod config;
 mod handshake;

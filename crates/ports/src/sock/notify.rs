@@ -1,10 +1,10 @@
 //! How queues, the server thread and applications wake each other.
 //!
-//! | sleeper | woken by | what the sleeper looks at once more |
+//! | sleeper | woken by | last look |
 //! |---|---|---|
-//! | a receive queue | [`QueueWaker`]: an epoll over a [`Notifier`], a timer and the kicks | pages that came back, closed sessions |
-//! | the server thread | [`PortShared::wake_server`]: an eventfd, always written | removed halves of sessions |
-//! | an application with an eventfd | a byte on its connection, if the RX ring's flag asks for it | its RX and COMPLETION rings |
+//! | a receive queue | [`QueueWaker`] | pages that came back, closed sessions |
+//! | the server thread | [`PortShared::wake_server`] | removed halves of sessions |
+//! | an application with an eventfd | a byte, if the RX ring's flag asks for it | both rings |
 //! | an application in `poll` | [`PollFd`] | its RX ring |
 //!
 //! [`towpath_packet::notify`] describes the pattern of each pair, and shows why no wake-up is lost.
@@ -19,7 +19,7 @@ use towpath_packet::notify::{before_last_look, publish};
 use towpath_sys::poll::is_readable;
 use towpath_sys::{Epoll, EventFd, Timer, seqpacket};
 
-/// Wakes a receive queue.
+/// Wakes a receive queue: an epoll over a notifier, a timer and the kicks.
 #[derive(Debug, Clone)]
 pub(super) struct QueueWaker {
     /// Notified by threads of the port.
@@ -88,13 +88,14 @@ impl PortShared {
 /// The time after which [`PollFd::sync`] runs again while an RX ring has entries.
 pub(super) const RESYNC: Duration = Duration::from_millis(1);
 
-/// A descriptor that behaves as an AF_XDP socket's in `poll`, for programs that were written for one.
+/// A descriptor that behaves as an AF_XDP socket's in `poll`, for programs that were written for
+/// one.
 ///
 /// ```text
 ///   program      app end ◄────────────────────► datapath end     datapath
 ///                sendto(fd, NULL, 0): an empty record ──► wakes the queue that sleeps
 ///                poll(fd, POLLIN)   ◄── one record, as long as the RX ring has entries
-///                poll(fd, POLLOUT)      a large record of the datapath ──► as long as the TX ring is more than half full
+///                poll(fd, POLLOUT)      a large record to itself ──► while TX is over half full
 /// ```
 ///
 /// An AF_XDP program takes entries out of its RX ring without a system call, and expects `poll` to
@@ -152,8 +153,8 @@ impl PollFd {
         seqpacket::wake(self.datapath_end());
     }
 
-    /// Makes the program's end readable if the RX ring has entries, else unreadable. Returns whether
-    /// it has entries.
+    /// Makes the program's end readable if the RX ring has entries, else unreadable. Returns
+    /// whether it has entries.
     pub(super) fn sync(&self, has_entries: impl Fn() -> bool) -> bool {
         if !has_entries() {
             if !self.readable.swap(false, Ordering::Relaxed) {
@@ -187,8 +188,8 @@ impl PollFd {
         if full { seqpacket::stuff(self.app_end()) } else { seqpacket::forget(self.datapath_end()) }
     }
 
-    /// Drops the kicks so far: only later ones wake. While the TX ring is full the large record must
-    /// stay, so nothing is dropped; later kicks wake nevertheless.
+    /// Drops the kicks so far: only later ones wake. While the TX ring is full the large record
+    /// must stay, so nothing is dropped; later kicks wake nevertheless.
     pub(super) fn drain_kicks(&self) {
         if !self.is_tx_full() {
             seqpacket::forget(self.datapath_end());

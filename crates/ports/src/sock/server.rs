@@ -1,5 +1,5 @@
-//! The server thread of the port: everything that may block or allocate. It accepts connections, opens
-//! and closes sessions, and frees them.
+//! The server thread of the port: everything that may block or allocate. It accepts connections,
+//! opens and closes sessions, and frees them.
 
 use super::Config;
 use super::handshake::{PortContext, Request, ServerSession, decode, encode, open_session, refusal};
@@ -61,7 +61,8 @@ enum Connection {
     Open(ServerSession),
 }
 
-/// The server's ends of the rings to and from a queue's [`SessionList`](super::session::SessionList).
+/// The server's ends of the rings to and from a queue's
+/// [`SessionList`](super::session::SessionList).
 pub(super) struct Channel<T: Send> {
     pub(super) added: Producer<T>,
     pub(super) removed: Consumer<T>,

@@ -83,7 +83,8 @@ impl Session {
         }
     }
 
-    /// Makes the [`PollFd`] reflect the RX ring. Returns whether the application has entries to take.
+    /// Makes the [`PollFd`] reflect the RX ring. Returns whether the application has entries to
+    /// take.
     pub(super) fn sync_poll_fd(&self) -> bool {
         let (producer, consumer) = (self.rx_ring.producer(), self.rx_ring.consumer());
         // Relaxed: the fences of `PollFd` order what matters.

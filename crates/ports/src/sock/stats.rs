@@ -1,4 +1,5 @@
-//! What the port counts: events for its operator, statistics for each application, a log of sessions.
+//! What the port counts: events for its operator, statistics for each application, a log of
+//! sessions.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,13 +1,13 @@
 //! What applications ask for in front of a frame: a checksum to complete, or segmentation.
 //!
 //! ```text
-//!   virtio-net header   10 bytes, as in front of received packets: checksum; segmentation if the session may ask for it
+//!   virtio-net header   10 bytes, as in front of received packets: checksum, segmentation
 //!   AF_XDP's metadata   16 bytes and more: checksum
 //! ```
 //!
-//! The metadata is read once, and checked when its packet is complete. The headers of a super-packet
-//! are copied into the head and checked there, by the code that segments. The application can
-//! therefore not change what an egress or a device relies on.
+//! The metadata is read once, and checked when its packet is complete. The headers of a
+//! super-packet are copied into the head and checked there, by the code that segments. The
+//! application can therefore not change what an egress or a device relies on.
 
 use super::rx::app::RxTotals;
 use super::stats::Fault;

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!   aligned     │ chunk 0 │ chunk 1 │ chunk 2 │        a byte per chunk: free, sent, posted
-//!   unaligned      │ chunk │   │ chunk │ │ chunk │     anywhere: only the application knows the chunks
+//!   unaligned      │ chunk │   │ chunk │ │ chunk │     anywhere: the application knows the chunks
 //! ```
 //!
-//! The states report an application that hands over a chunk twice. Nothing else relies on them: what
-//! is in flight is known by its [external buffer](towpath_packet::ExtBufPool), not by its chunk.
-//! Sessions with `skip_invalid` keep no states, because AF_XDP lets a program send the same frame any
-//! number of times.
+//! The states report an application that hands over a chunk twice. Nothing else relies on them:
+//! what is in flight is known by its [external buffer](towpath_packet::ExtBufPool), not by its
+//! chunk. Sessions with `skip_invalid` keep no states, because AF_XDP lets a program send the same
+//! frame any number of times.
 
 use super::stats::Fault;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -89,8 +89,9 @@ impl AppUmem {
         len.max(self.min_truesize).into()
     }
 
-    /// The first byte of the frame that a TX descriptor names, if it lies inside and the application
-    /// has the chunk. With `keeps` the chunk is sent until it is [completed](AppUmem::complete).
+    /// The first byte of the frame that a TX descriptor names, if it lies inside and the
+    /// application has the chunk. With `keeps` the chunk is sent until it is
+    /// [completed](AppUmem::complete).
     #[inline]
     pub(super) fn locate_tx(&self, addr: u64, len: u32, keeps: bool) -> Result<usize, Fault> {
         if self.is_unaligned() {
@@ -122,7 +123,8 @@ impl AppUmem {
         self.states.get(index).ok_or(Fault::Descriptor)
     }
 
-    /// The chunk that an address of the FILL ring names, if it lies inside and the application has it.
+    /// The chunk that an address of the FILL ring names, if it lies inside and the application has
+    /// it.
     #[inline]
     pub(super) fn locate_fill(&self, addr: u64) -> Result<FillChunk, Fault> {
         if self.is_unaligned() {

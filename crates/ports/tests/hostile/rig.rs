@@ -191,5 +191,5 @@ impl<'u> Honest<'u> {
 /// Opens a session.
 pub(crate) fn ask<'u>(rig: &Rig, umem: &'u Umem, rules: &str) -> Result<Socket<'u>, Error> {
     let rules = rules.split(',').map(str::to_owned).collect();
-    Socket::connect(umem, &rig.path, &Config { rings: Sizes::all(64), rules, ..Config::default() })
+    Socket::connect(umem, &rig.path, &Config::default().rings(Sizes::all(64)).rules(rules))
 }

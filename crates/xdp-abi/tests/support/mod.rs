@@ -1,8 +1,8 @@
 //! C programs for tests: compiled here, and run without any privilege.
 //!
 //! ```text
-//!   Link::Ours      cc … -ltowpath_xdp                              linked against the library
-//!   Link::Libxdp    cc … -lxdp, then LD_PRELOAD=libtowpath_xdp.so   as distributed, moved to towpath when it starts
+//!   Link::Ours      cc … -ltowpath_xdp                              linked with the library
+//!   Link::Libxdp    cc … -lxdp, then LD_PRELOAD=libtowpath_xdp.so   moved to towpath at its start
 //! ```
 //!
 //! [`Programs`] is a directory that any user may read, with the library and the compiled programs;

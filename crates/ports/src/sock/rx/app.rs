@@ -1,8 +1,8 @@
 //! One application of a receive queue: the descriptors of its TX ring, taken as packets.
 //!
 //! ```text
-//!   a frame of one piece, to an egress that takes fragments       ──► its page, and no head
-//!   in pieces, with metadata, or with bytes that must be linear   ──► a head of the pool: copies in it, pages behind it
+//!   a frame of one piece, to an egress that takes fragments ──► its page, no head
+//!   in pieces, with metadata, or with linear bytes          ──► a head with copies, then pages
 //! ```
 
 use crate::sock::Transmit;
@@ -137,7 +137,8 @@ impl AppTx {
         done
     }
 
-    /// Whether the application has room to send, by AF_XDP's rule: at most half of its TX ring is full.
+    /// Whether the application has room to send, by AF_XDP's rule: at most half of its TX ring is
+    /// full.
     pub(super) fn has_room(&self) -> bool {
         self.tx.waiting() <= self.tx.ring().size() / 2
     }
@@ -161,8 +162,8 @@ impl AppTx {
         Ok(n as u64)
     }
 
-    /// Takes up to `room` packets to the end of `out`, and at most `room` descriptors whatever their
-    /// content: frames that cannot be sent must not take time from other applications.
+    /// Takes up to `room` packets to the end of `out`, and at most `room` descriptors whatever
+    /// their content: frames that cannot be sent must not take time from other applications.
     #[inline]
     fn take(
         &mut self,
@@ -197,8 +198,8 @@ impl AppTx {
         done
     }
 
-    /// Takes up to `n` frames of one piece without metadata, as pages without heads. Returns how many
-    /// there were in a row.
+    /// Takes up to `n` frames of one piece without metadata, as pages without heads. Returns how
+    /// many there were in a row.
     #[inline]
     fn take_headless(
         &mut self,
@@ -303,8 +304,8 @@ impl AppTx {
         done
     }
 
-    /// Counts a packet that can't be sent. Its pieces complete with its head; a descriptor that is not
-    /// one of its pieces is completed here.
+    /// Counts a packet that can't be sent. Its pieces complete with its head; a descriptor that is
+    /// not one of its pieces is completed here.
     #[cold]
     fn skip(&mut self, pieces: usize, last: Option<u64>) {
         let lost = pieces as u64 + u64::from(last.is_some());

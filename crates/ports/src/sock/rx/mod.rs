@@ -71,8 +71,8 @@ impl SockRx {
         }
     }
 
-    /// Makes the poll descriptors reflect the rings, and drops kicks. Returns whether an application
-    /// with a poll descriptor has entries to take.
+    /// Makes the poll descriptors reflect the rings, and drops kicks. Returns whether an
+    /// application with a poll descriptor has entries to take.
     fn sync_poll_fds(&self) -> bool {
         let mut waiting = false;
         for app in self.apps.iter() {
@@ -163,8 +163,8 @@ impl RxQueue for SockRx {
         self.waker.notifier.arm();
         self.armed.set(true);
         self.apps.iter().for_each(|app| app.tx.ring().set_needs_wakeup(true));
-        // AF_XDP programs have no fence between their counter and their look at the flag. The kernel
-        // makes up for it, or a timer does.
+        // AF_XDP programs have no fence between their counter and their look at the flag. The
+        // kernel makes up for it, or a timer does.
         if self.apps.iter().any(|app| app.session.poll_fd().is_some()) && !membarrier::global_expedited() {
             self.waker.timer.set(RESYNC);
         }

@@ -56,12 +56,12 @@ impl Rig {
     }
 
     fn ask<'u>(&self, umem: &'u Umem, rules: &str, rings: Sizes) -> Result<Socket<'u>, Error> {
-        self.ask_for(umem, rules, towpath_client::Config { rings, ..Default::default() })
+        self.ask_for(umem, rules, towpath_client::Config::default().rings(rings))
     }
 
     fn ask_for<'u>(&self, umem: &'u Umem, rules: &str, config: towpath_client::Config) -> Result<Socket<'u>, Error> {
         let rules = rules.split(',').map(str::to_owned).collect();
-        Socket::connect(umem, &self.path, &towpath_client::Config { headroom: 32, rules, ..config })
+        Socket::connect(umem, &self.path, &config.headroom(32).rules(rules))
     }
 
     /// Runs the transmit queues until each has `n` sessions.
@@ -409,7 +409,7 @@ fn the_pages_of_an_application_that_is_gone_stay_valid_until_they_are_sent() {
 #[test]
 fn a_socket_that_a_killed_process_left_is_replaced_and_one_in_use_is_not() {
     let dir = tempfile::tempdir().unwrap();
-    let config = |name: &str| Config { path: dir.path().join(name), ..Config::default() };
+    let config = |name: &str| Config::new(dir.path().join(name));
     let access = seqpacket::Access { mode: 0o600, uid: None, gid: None };
     drop(seqpacket::listen(&config("a").path, access).unwrap());
     assert!(config("a").path.exists());

@@ -9,17 +9,9 @@ use towpath_client::protocol::{HEADER, MAX_PIECES, MAX_SEGMENTS, MAX_SUPER_HEADE
 use towpath_engine::software_offload::Finisher;
 use towpath_packet::{Checksum, Gso, GsoKind, UntrustedMem};
 
-const SEGMENTATION: towpath_client::Config = towpath_client::Config {
-    rings: Sizes::all(256),
-    headroom: 32,
-    pieces: true,
-    offloads: true,
-    segmentation: true,
-    budget: 0,
-    share: 0,
-    queue: None,
-    rules: Vec::new(),
-};
+fn segmentation() -> towpath_client::Config {
+    towpath_client::Config::default().rings(Sizes::all(256)).offloads(true).segmentation(true)
+}
 
 const UDP: Segmentation = Segmentation { kind: GsoKind::Udp, size: PAYLOAD as u16, transport: 34 };
 
@@ -43,7 +35,7 @@ fn pieces<'u>(umem: &'u Umem, bytes: &[u8], each: usize) -> Vec<Frame<'u>> {
 fn a_super_packet_is_sent_from_its_pages_with_a_copy_of_its_headers() {
     let mut rig = Rig::new("");
     let umem = Umem::new(256, 2048).unwrap();
-    let mut app = rig.ask_for(&umem, "default", SEGMENTATION).unwrap();
+    let mut app = rig.ask_for(&umem, "default", segmentation()).unwrap();
     let bytes = super_bytes(1, 20);
     // All headers in one piece, and in many.
     for each in [2000, 700, 330] {
@@ -73,7 +65,7 @@ fn a_super_packet_is_sent_from_its_pages_with_a_copy_of_its_headers() {
 fn the_software_segments_a_super_packet_as_requested() {
     let mut rig = Rig::new("");
     let umem = Umem::new(256, 2048).unwrap();
-    let mut app = rig.ask_for(&umem, "default", SEGMENTATION).unwrap();
+    let mut app = rig.ask_for(&umem, "default", segmentation()).unwrap();
     let mut sent = pieces(&umem, &super_bytes(1, 20), 2000);
     assert!(sent[0].request_segmentation(UDP));
     app.tx(&mut sent).unwrap();
@@ -95,7 +87,7 @@ fn the_software_segments_a_super_packet_as_requested() {
 fn a_super_packet_that_was_received_can_be_sent_as_it_is() {
     let mut rig = Rig::new("");
     let umem = Umem::new(256, 2048).unwrap();
-    let mut app = rig.ask_for(&umem, "default", SEGMENTATION).unwrap();
+    let mut app = rig.ask_for(&umem, "default", segmentation()).unwrap();
     rig.until_sessions(1);
     app.fill(&mut frames(&umem, 100, 1)).unwrap();
     let mut sent = pieces(&umem, &super_bytes(1, 30), 2000);
@@ -137,7 +129,7 @@ fn a_session_without_segmentation_keeps_super_packets_and_stays_open() {
 fn segments_longer_than_the_port_sends_complete_unsent_and_counted() {
     let mut rig = Rig::new("mtu=1027");
     let umem = Umem::new(256, 2048).unwrap();
-    let mut app = rig.ask_for(&umem, "default", SEGMENTATION).unwrap();
+    let mut app = rig.ask_for(&umem, "default", segmentation()).unwrap();
     for (size, fits) in [(1007, true), (1008, false)] {
         let mut sent = pieces(&umem, &super_bytes(1, 20), 2000);
         assert!(sent[0].request_segmentation(Segmentation { size, ..UDP }));
@@ -160,7 +152,7 @@ fn segments_longer_than_the_port_sends_complete_unsent_and_counted() {
 fn a_request_for_a_single_segment_is_one_for_its_checksum() {
     let mut rig = Rig::new("");
     let umem = Umem::new(64, 2048).unwrap();
-    let mut app = rig.ask_for(&umem, "default", SEGMENTATION).unwrap();
+    let mut app = rig.ask_for(&umem, "default", segmentation()).unwrap();
     let mut sent = pieces(&umem, &super_bytes(1, 1), 2000);
     assert!(sent[0].request_segmentation(UDP));
     app.tx(&mut sent).unwrap();
@@ -175,7 +167,7 @@ fn a_request_for_a_single_segment_is_one_for_its_checksum() {
 fn with_the_minimum_budget_super_packets_of_the_most_pieces_pass() {
     let mut rig = Rig::new("budget=4096");
     let umem = Umem::new(512, 2048).unwrap();
-    let mut app = rig.ask_for(&umem, "default", SEGMENTATION).unwrap();
+    let mut app = rig.ask_for(&umem, "default", segmentation()).unwrap();
     let bytes = super_bytes(1, 60);
     let each = bytes.len().div_ceil(MAX_SUPER_PIECES);
     let mut sent: Vec<_> = (0..5)
@@ -312,7 +304,7 @@ fn a_packet_of_more_pieces_than_it_may_have_ends_the_session() {
     let mut rig = Rig::new("");
     for (i, (segments, most)) in [(true, MAX_SUPER_PIECES), (false, MAX_PIECES)].into_iter().enumerate() {
         let umem = Umem::new(256, 2048).unwrap();
-        let mut app = rig.ask_for(&umem, "default", SEGMENTATION).unwrap();
+        let mut app = rig.ask_for(&umem, "default", segmentation()).unwrap();
         let mut bytes = super_bytes(1, 1);
         bytes.resize((most + 1) * 20, 0);
         let mut sent = pieces(&umem, &bytes, 20);
@@ -328,7 +320,7 @@ fn a_packet_of_more_pieces_than_it_may_have_ends_the_session() {
 fn the_maximum_of_segments_is_accepted() {
     let mut rig = Rig::new("");
     let umem = Umem::new(256, 2048).unwrap();
-    let mut app = rig.ask_for(&umem, "default", SEGMENTATION).unwrap();
+    let mut app = rig.ask_for(&umem, "default", segmentation()).unwrap();
     let mut sent = pieces(&umem, &super_bytes(1, 16), 2000);
     let size = (16 * PAYLOAD / MAX_SEGMENTS) as u16;
     assert!(sent[0].request_segmentation(Segmentation { size, ..UDP }));

@@ -3,7 +3,7 @@
 use super::*;
 
 pub(super) fn sharing(with: &Socket<'_>) -> towpath_client::Config {
-    towpath_client::Config { rings: Sizes::all(64), share: with.welcome().session, ..Default::default() }
+    towpath_client::Config::default().rings(Sizes::all(64)).share(with.welcome().session)
 }
 
 #[test]
@@ -45,8 +45,7 @@ fn unaligned_frames_are_charged_by_their_bytes_and_aligned_ones_by_their_chunks(
     for (umem, most) in [(Umem::new(128, 2048).unwrap(), 36), (Umem::unaligned(128, 2048).unwrap(), 100)] {
         // The minimum budget: 36 chunks.
         let mut rig = Rig::new("budget=4096");
-        let mut app =
-            rig.ask_for(&umem, "default", towpath_client::Config { rings: Sizes::all(128), ..Default::default() });
+        let mut app = rig.ask_for(&umem, "default", towpath_client::Config::default().rings(Sizes::all(128)));
         let app = app.as_mut().unwrap();
         assert_eq!(app.tx(&mut frames(&umem, 100, 60)).unwrap(), 100);
         let (mut one, mut other) = (Batch::<64>::new(), Batch::<64>::new());
@@ -98,7 +97,7 @@ fn memory_is_shared_only_with_a_session_that_has_it_and_describes_it_alike() {
     let first = rig.connect(&umem, "udp");
     let stranger = rig.ask_for(&other, "tcp", sharing(&first));
     assert!(matches!(&stranger, Err(Error::Refused(refusal)) if refusal.code == Code::Memory), "{stranger:?}");
-    let missing = towpath_client::Config { share: 99, ..Default::default() };
+    let missing = towpath_client::Config::default().share(99);
     let missing = rig.ask_for(&umem, "tcp", missing);
     assert!(matches!(&missing, Err(Error::Refused(refusal)) if refusal.code == Code::Memory), "{missing:?}");
     drop(first);
@@ -112,7 +111,7 @@ fn a_session_gets_the_emptiest_queue_or_the_one_it_names_and_packets_from_all() 
     let mut one = rig.connect(&umem, "udp dport 1");
     let mut two = rig.connect(&umem, "udp dport 2");
     assert_eq!((one.welcome().queue, two.welcome().queue), (0, 1));
-    let on = |queue| towpath_client::Config { rings: Sizes::all(64), queue: Some(queue), ..Default::default() };
+    let on = |queue| towpath_client::Config::default().rings(Sizes::all(64)).queue(Some(queue));
     let third = rig.ask_for(&umem, "udp dport 3", on(1)).unwrap();
     assert_eq!(third.welcome().queue, 1);
     assert!(matches!(rig.ask_for(&umem, "udp dport 4", on(2)), Err(Error::Refused(_))));

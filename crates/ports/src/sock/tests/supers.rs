@@ -44,7 +44,7 @@ fn applications_with_offloads_get_super_packets_whole_and_the_others_get_datagra
     let mut plain = rig.connect(&small, "udp dport 2");
     rig.until_sessions(1);
     assert_eq!((rig.tx.offloads(), rig.tx.max_offloads()), (Offloads::NONE, tx::OFFLOADS));
-    let wants = towpath_client::Config { rings: Sizes::all(64), offloads: true, ..Default::default() };
+    let wants = towpath_client::Config::default().rings(Sizes::all(64)).offloads(true);
     let mut app = rig.ask_for(&big, "udp dport 1", wants).unwrap();
     rig.until_sessions(2);
     assert_eq!(rig.tx.offloads(), tx::OFFLOADS);
@@ -85,7 +85,7 @@ fn applications_with_offloads_get_super_packets_whole_and_the_others_get_datagra
 fn a_super_packet_of_more_pieces_than_there_may_be_comes_as_datagrams() {
     let mut rig = Rig::new("");
     let umem = Umem::new(256, 256).unwrap();
-    let wants = towpath_client::Config { rings: Sizes::all(256), offloads: true, ..Default::default() };
+    let wants = towpath_client::Config::default().rings(Sizes::all(256)).offloads(true);
     let mut app = rig.ask_for(&umem, "udp", wants).unwrap();
     rig.until_sessions(1);
     app.fill(&mut frames(&umem, 250, 1)).unwrap();
@@ -142,7 +142,7 @@ fn invalid_metadata_ends_the_session() {
 fn a_finished_packet_has_no_header_for_an_application_with_offloads_either() {
     let mut rig = Rig::new("");
     let umem = Umem::new(64, 2048).unwrap();
-    let wants = towpath_client::Config { rings: Sizes::all(64), offloads: true, ..Default::default() };
+    let wants = towpath_client::Config::default().rings(Sizes::all(64)).offloads(true);
     let mut app = rig.ask_for(&umem, "udp", wants).unwrap();
     rig.until_sessions(1);
     app.fill(&mut frames(&umem, 4, 1)).unwrap();

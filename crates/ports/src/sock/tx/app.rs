@@ -4,18 +4,19 @@
 //! ```text
 //!   one queue        takes the rings with the first packet, and keeps them: nothing is shared
 //!   several queues   take ──► packets of one burst ──► submit ──► put back
-//!                    taken by another queue? the burst waits in front of this packet, as for a ring that is full
+//!                    taken by another queue? the burst waits, as for a ring that is full
 //! ```
 //!
-//! A queue never waits for another one: `take_rings` fails while another queue has the rings, and the
-//! worker goes on with its other routes. A queue puts the rings back at the end of its burst. Order is
-//! kept in either case: the packets of a flow come through one queue, which keeps their order.
+//! A queue never waits for another one: `take_rings` fails while another queue has the rings, and
+//! the worker goes on with its other routes. A queue puts the rings back at the end of its burst.
+//! Order is kept in either case: the packets of a flow come through one queue, which keeps their
+//! order.
 //!
 //! An application with a session on every queue (of one memory, with the same rules) has rings for
 //! each of them. Only the session's queue takes them, so they are always free for it.
 //!
-//! Bytes are copied once. An application that posts too few chunks, or leaves its RX ring full, loses
-//! packets, which are counted by reason. It does not delay other applications.
+//! Bytes are copied once. An application that posts too few chunks, or leaves its RX ring full,
+//! loses packets, which are counted by reason. It does not delay other applications.
 
 use crate::sock::session::{Session, SessionHalf};
 use crate::sock::stats::{Fault, SessionStats};
@@ -115,8 +116,8 @@ impl App {
         }
     }
 
-    /// Delivers a packet into the rings that were taken. Else returns the reason, and the fault if the
-    /// application broke the protocol.
+    /// Delivers a packet into the rings that were taken. Else returns the reason, and the fault if
+    /// the application broke the protocol.
     #[inline]
     pub(super) fn deliver(&mut self, packet: &Packet) -> Result<(), (DropReason, Option<Fault>)> {
         let gone = (DropReason::PortGone, None);

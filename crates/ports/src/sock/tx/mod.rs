@@ -1,7 +1,7 @@
 //! The port's transmit queues: what applications receive.
 //!
 //! ```text
-//!   packet ── the first application with a rule that matches, else the default one ──► its posted chunks ──► its RX ring
+//!   packet ── the first application with a rule that matches, else the default one ──► its RX ring
 //! ```
 //!
 //! Every queue has all applications, in the order in which they came, so a packet gets the same
@@ -10,7 +10,7 @@
 //!
 //! | file | |
 //! |---|---|
-//! | `mod` | [`SockTx`]: classification, runs of packets for one application, segmentation for those that take no super-packets |
+//! | `mod` | [`SockTx`]: classification, runs of packets for one application, segmentation |
 //! | `app` | [`App`](app::App): an application as a queue has it; its rings |
 
 pub(super) mod app;
@@ -128,8 +128,8 @@ impl SockTx {
         if is_local(app) { i } else { self.apps.iter().position(is_local).unwrap_or(i) }
     }
 
-    /// Takes chunks from the FILL ring of one application of this queue, in turn, so that the faults
-    /// of applications without packets are noticed too.
+    /// Takes chunks from the FILL ring of one application of this queue, in turn, so that the
+    /// faults of applications without packets are noticed too.
     #[inline]
     fn take_fill(&mut self) {
         let Some(app) = self.apps.get_mut(self.next) else {
@@ -159,7 +159,8 @@ impl SockTx {
         self.local(self.apps.iter().position(matches).or(self.default))
     }
 
-    /// Takes the rings of an application, unless this queue has them; `false` if another queue does.
+    /// Takes the rings of an application, unless this queue has them; `false` if another queue
+    /// does.
     #[inline]
     fn take_rings(&mut self, of: u16) -> bool {
         self.apps.get_mut(usize::from(of)).is_none_or(App::take_rings)
@@ -205,8 +206,8 @@ impl SockTx {
         }
     }
 
-    /// Delivers packets of which some have offloads. A packet that its application does not accept is
-    /// segmented, and its checksums are completed.
+    /// Delivers packets of which some have offloads. A packet that its application does not accept
+    /// is segmented, and its checksums are completed.
     fn deliver_with_offloads(&mut self, batch: &mut Batch, choices: &[u16], totals: &mut TxTotals) {
         for (packet, &to) in batch.drain_front(choices.len()).zip(choices) {
             let destination = self.apps.get(usize::from(to)).map(|app| &app.destination);
