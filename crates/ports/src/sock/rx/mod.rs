@@ -153,7 +153,7 @@ impl RxQueue for SockRx {
     /// Arms every wake-up source; only a worker that is about to sleep calls this.
     ///
     /// The sleeper's part of the pattern of [`towpath_packet::notify`], three times: the notifier,
-    /// the flag of each TX ring, and each [`PollFd`](super::notify::PollFd). The worker polls the
+    /// the flag of each TX ring, and each `PollFd`. The worker polls the
     /// queue once more before it sleeps.
     fn wake(&self) -> Wake {
         self.waker.epoll.drain();
