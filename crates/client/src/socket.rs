@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use towpath_packet::Region;
-use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer, Shared};
+use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer, RingMemory};
 use towpath_sys::EventFd;
 use towpath_sys::poll::wait_readable;
 

@@ -14,9 +14,9 @@
 //!
 //! | flag | sleeper | waker |
 //! |---|---|---|
-//! | a [`Notifier`]'s | a worker: [`arm`](Notifier::arm), polls its queues once more, sleeps | any thread: push, [`publish`], [`notify`](Notifier::notify) |
-//! | `XDP_RING_NEED_WAKEUP` of a shared ring | [`set_needs_wakeup`](crate::xsk_ring::Mapped::set_needs_wakeup), looks at the counter once more, sleeps | submits, [`needs_wakeup`](crate::xsk_ring::Mapped::needs_wakeup) |
-//! | "readable" of `sock`'s poll descriptor, inverted | the datapath, for a program in `poll`: clears it, [`before_last_look`], looks at the RX ring | submits, [`publish`], sends a record unless it is set |
+//! | [`Notifier`] | a worker: `arm`, polls its queues once more, sleeps | pushes, [`publish`], `notify` |
+//! | `XDP_RING_NEED_WAKEUP` | `set_needs_wakeup`, a last look, sleeps | submits, `needs_wakeup` |
+//! | `PollFd` of `sock`, inverted | clears it, [`before_last_look`], a last look | submits, [`publish`] |
 //!
 //! The loom models here and of `xsk_ring` run the first two in every interleaving.
 
@@ -47,7 +47,8 @@ impl Notifier {
         self.event.fd()
     }
 
-    /// Sleeper, before its last look into the ring: notifications write the descriptor from here on.
+    /// Sleeper, before its last look into the ring: notifications write the descriptor from here
+    /// on.
     pub fn arm(&self) {
         // Before the flag is set: a notification after it must not be lost.
         self.event.clear();

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use towpath_client::protocol::{Rings, Sizes, Statistic};
 use towpath_packet::notify::{Notifier, publish};
-use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer, Shared};
+use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer, RingMemory};
 use towpath_packet::{Backing, ExtBufOwner, Region, spsc};
 use towpath_sys::seqpacket;
 
@@ -128,9 +128,9 @@ impl ExtBufOwner for Session {
     }
 
     /// The queue is gone, but other sessions may share the memory.
-    fn on_free_late(&self, addr: u64) {
+    fn on_free_orphaned(&self, addr: u64) {
         self.umem.complete(addr);
-        self.events.ext_bufs.bring_home(1);
+        self.events.ext_bufs.free(1);
     }
 }
 

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use towpath_client::protocol::Statistic;
-use towpath_packet::port::ExtBufGauge;
-use towpath_packet::xsk_ring::{Mapped, Shared};
+use towpath_packet::ExtBufGauge;
+use towpath_packet::xsk_ring::{Mapped, RingMemory};
 use towpath_sys::seqpacket::Peer;
 
 /// How an application broke the protocol.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use towpath_client::protocol::{MAX_PIECES, MAX_SUPER_PIECES, Statistic};
 use towpath_packet::port::{TxLayout, TxLinear};
-use towpath_packet::xsk_ring::Shared;
+use towpath_packet::xsk_ring::RingMemory;
 use towpath_packet::{Batch, Cache, ExtBufPool, Packet, xsk_ring};
 
 /// Bytes of the shortest frame: an Ethernet header.
@@ -147,18 +147,18 @@ impl AppTx {
     #[inline]
     fn complete(&mut self) -> Result<u64, Fault> {
         self.completion_full = false;
-        if !self.pages.has_back() {
+        if !self.pages.has_freed() {
             return Ok(0);
         }
-        let free = self.completion.try_reserve(self.pages.away() as u32).map_err(|_| Fault::Counter)?;
+        let free = self.completion.try_reserve(self.pages.in_use() as u32).map_err(|_| Fault::Counter)?;
         let (completion, umem, charged) = (&mut self.completion, &self.session.umem, &mut self.charged);
-        let n = self.pages.take_back(free as usize, |addr, len| {
+        let n = self.pages.reclaim(free as usize, |addr, len| {
             completion.write(addr);
             umem.complete(addr);
             *charged -= umem.truesize(len.into());
         });
         self.unsubmitted |= n > 0;
-        self.completion_full = n == free as usize && self.pages.has_back();
+        self.completion_full = n == free as usize && self.pages.has_freed();
         Ok(n as u64)
     }
 
@@ -211,7 +211,7 @@ impl AppTx {
         for taken in 0..n {
             let xsk_ring::Desc { addr, len, options } = self.tx.read();
             if options != 0 {
-                self.tx.put_back();
+                self.tx.cancel();
                 return Ok(taken);
             }
             let at = self.session.umem.locate_tx(addr, len, true);

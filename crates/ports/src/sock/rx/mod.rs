@@ -131,10 +131,10 @@ impl RxQueue for SockRx {
             self.shared.events.copied_bytes.fetch_add(totals.copied_bytes, Ordering::Relaxed);
         }
         if totals.attached > 0 {
-            self.shared.events.ext_bufs.take(totals.attached);
+            self.shared.events.ext_bufs.attach(totals.attached);
         }
         if totals.completed > 0 {
-            self.shared.events.ext_bufs.bring_home(totals.completed);
+            self.shared.events.ext_bufs.free(totals.completed);
         }
         got
     }
@@ -168,7 +168,7 @@ impl RxQueue for SockRx {
         if self.apps.iter().any(|app| app.session.poll_fd().is_some()) && !membarrier::global_expedited() {
             self.waker.timer.set(RESYNC);
         }
-        if self.apps.iter().any(|app| (app.pages.has_back() && !app.completion_full) || app.session.is_closed()) {
+        if self.apps.iter().any(|app| (app.pages.has_freed() && !app.completion_full) || app.session.is_closed()) {
             self.waker.notifier.wake();
         }
         // No notification tells when a buffer, or room in the COMPLETION ring, is available again.

@@ -1,7 +1,7 @@
 //! Sessions that skip invalid descriptors.
 
 use super::*;
-use towpath_packet::xsk_ring::Shared;
+use towpath_packet::xsk_ring::RingMemory;
 
 /// A program with `skip_invalid` that both queues have.
 fn program(rig: &mut Rig, hello: Hello) -> Program {
