@@ -7,10 +7,12 @@ use towpath_packet::xsk_ring::RingMemory;
 use towpath_sys::poll::is_readable;
 use towpath_sys::seqpacket;
 
-/// A program that both queues know.
+/// A program that both queues have.
 fn program(rig: &mut Rig) -> Program {
-    let program =
-        Program::that_says(rig, &Hello { one_descriptor: true, lenient: true, rules: "default".to_owned(), ..HELLO });
+    let program = Program::connect(
+        rig,
+        &Hello { one_descriptor: true, skip_invalid: true, rules: "default".to_owned(), ..HELLO },
+    );
     until(|| {
         rig.tx.reclaim();
         rig.rx.rx(&mut Batch::new());
@@ -46,10 +48,10 @@ impl Program {
     }
 }
 
-/// The queue comes to rest; what it waits for then.
-fn rest(rig: &Rig) -> std::os::fd::BorrowedFd<'_> {
+/// Puts the queue to sleep; returns the descriptor that wakes it.
+fn sleep(rig: &Rig) -> std::os::fd::BorrowedFd<'_> {
     let Wake::Fd(fd) = rig.rx.wake() else { panic!("nothing to wait for") };
-    // SAFETY: the queue has the descriptor for as long as it lives.
+    // SAFETY: the queue owns the descriptor as long as it lives.
     unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) }
 }
 
@@ -79,7 +81,7 @@ fn a_programs_descriptor_is_writable_as_long_as_half_of_its_tx_ring_is_free() {
     let all: Vec<_> = (0..16).map(|chunk| (chunk * 2048, 60, 0)).collect();
     for _ in 0..3 {
         assert!(program.is_writable());
-        // So much that nothing more is taken.
+        // So many that the queue takes no more.
         let mut on_their_way = Batch::new();
         let stuck = |rig: &mut Rig, batch: &mut Batch| (0..3).all(|_| rig.rx.rx(batch) == 0);
         for n in [8, 9] {
@@ -92,7 +94,7 @@ fn a_programs_descriptor_is_writable_as_long_as_half_of_its_tx_ring_is_free() {
         program.send_nothing();
         rig.rx.wake();
         assert!(!program.is_writable(), "nor for a queue that comes to rest");
-        // The kick that came meanwhile is forgotten when there is room.
+        // The kick of the meantime is dropped when there is room.
         let mut left = on_their_way.len() + 9;
         drop(on_their_way);
         until(|| {
@@ -107,7 +109,7 @@ fn a_programs_descriptor_is_writable_as_long_as_half_of_its_tx_ring_is_free() {
 }
 
 #[test]
-fn a_queue_that_comes_to_rest_with_a_full_tx_ring_behind_it_says_so() {
+fn a_queue_that_sleeps_with_a_full_tx_ring_asks_to_be_polled() {
     let mut rig = Rig::new("");
     let mut program = program(&mut rig);
     let all: Vec<_> = (0..16).map(|chunk| (chunk * 2048, 60, 0)).collect();
@@ -127,7 +129,7 @@ fn reading_from_the_descriptor_loses_no_wake_up() {
     rig.send(&[&[1; 60]]);
     seqpacket::forget(program.kick.as_fd());
     assert!(!program.is_readable());
-    // Also for a queue that never comes to rest.
+    // Also with a queue that never sleeps.
     until(|| {
         rig.rx.rx(&mut Batch::new());
         program.is_readable()
@@ -144,7 +146,7 @@ fn sending_nothing_wakes_the_queue_however_often_it_was_done_before() {
     let mut rig = Rig::new("");
     let mut program = program(&mut rig);
     for _ in 0..1000 {
-        let waits_for = rest(&rig);
+        let waits_for = sleep(&rig);
         assert!(program.tx.ring().needs_wakeup() && !is_readable(waits_for));
         program.send_nothing();
         assert!(is_readable(waits_for));
@@ -156,7 +158,7 @@ fn sending_nothing_wakes_the_queue_however_often_it_was_done_before() {
 }
 
 #[test]
-fn a_program_whose_session_is_over_is_told_by_its_descriptor() {
+fn the_descriptor_shows_that_the_session_is_over() {
     let mut rig = Rig::new("");
     let program = program(&mut rig);
     program.tx.ring().producer().store(17, std::sync::atomic::Ordering::Release);

@@ -1,47 +1,49 @@
-//! Which socket of a datapath stands for which interface and queue: what `TOWPATH_XDP` says.
+//! The socket of a datapath that stands for an interface and a queue, from `TOWPATH_XDP`.
 //!
-//! | `TOWPATH_XDP` | means |
-//! |---|---|
-//! | a directory, `/run/towpath` if it is not set | queue 0 of `eth0` is `DIR/eth0`, queue 3 `DIR/eth0:3` if there is such a file, else `DIR/eth0` |
-//! | `eth0=/run/a.sock,eth1:2=/run/b.sock` | that socket for all queues of the interface, or for the one behind the colon, which goes first |
-//! | `eth0=/run/a.sock?match=udp dport 53+tcp dport 80` | the packets that the program wants, in the words of towpath's rules; `default` is what nobody else wants, and all if nothing is said |
+//! * A directory, by default `/run/towpath`: queue 3 of `eth0` is `DIR/eth0:3` if there is such a
+//!   file, else `DIR/eth0`.
+//! * `eth0=/run/a.sock,eth1:2=/run/b.sock`: that socket for all queues of the interface, or for the
+//!   queue behind the colon, which has precedence.
+//! * `eth0=/run/a.sock?match=udp dport 53+tcp dport 80`: the packets that the program wants, as
+//!   matches of towpath's rules. Without them `default`: the packets that no other application
+//!   wants.
 //!
-//! The interface need not exist: its name is a name. A program that runs with more rights than its caller is not told by the caller's
-//! environment: there, only `/run/towpath` counts.
+//! The interface need not exist. A program with more rights than its caller ignores the caller's
+//! environment and uses `/run/towpath`.
 
 use crate::failure::{Failure, failure};
 use std::ffi::{CStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// The directory to look into if nobody says otherwise.
+/// The directory without `TOWPATH_XDP`.
 const DIRECTORY: &str = "/run/towpath";
 
-/// A socket, and what is wanted from it.
+/// The socket of a datapath, and the packets that the program wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Endpoint {
     pub(crate) path: PathBuf,
     /// Matches, one a line.
     pub(crate) rules: String,
 }
 
-/// A variable of the environment, unless the program has more rights than who started it.
+/// A variable of the environment; `None` for a program with more rights than its caller.
 pub(crate) fn setting(name: &str) -> Option<OsString> {
     // SAFETY: no pointers.
     let secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
     if secure { None } else { std::env::var_os(name) }
 }
 
-impl Place {
-    /// Where the packets of an interface's queue are.
-    pub(crate) fn find(interface: &CStr, queue: u32) -> Result<Place, Failure> {
+impl Endpoint {
+    /// The endpoint of an interface's queue.
+    pub(crate) fn find(interface: &CStr, queue: u32) -> Result<Endpoint, Failure> {
         let setting = setting("TOWPATH_XDP").unwrap_or_else(|| DIRECTORY.into());
         choose(setting.as_bytes(), interface.to_bytes(), queue)
     }
 }
 
-/// The same for what a variable says.
-fn choose(setting: &[u8], interface: &[u8], queue: u32) -> Result<Place, Failure> {
+/// The endpoint by the value of `TOWPATH_XDP`.
+fn choose(setting: &[u8], interface: &[u8], queue: u32) -> Result<Endpoint, Failure> {
     let name = String::from_utf8_lossy(interface).into_owned();
     if interface.is_empty() || interface.len() >= crate::abi::NAME_SIZE || interface.contains(&b'/') {
         return Err(failure(libc::EINVAL, format!("{name:?} is no name of an interface")));
@@ -51,17 +53,17 @@ fn choose(setting: &[u8], interface: &[u8], queue: u32) -> Result<Place, Failure
         let directory = Path::new(std::ffi::OsStr::from_bytes(setting));
         let path = |name: &[u8]| directory.join(std::ffi::OsStr::from_bytes(name));
         let path = if path(&own).exists() { path(&own) } else { path(interface) };
-        return Ok(Place { path, rules: "default".to_owned() });
+        return Ok(Endpoint { path, rules: "default".to_owned() });
     }
     let entries = || setting.split(|byte| *byte == b',').filter_map(entry);
     let found = entries().find(|(of, ..)| *of == own).or_else(|| entries().find(|(of, ..)| *of == interface));
     let (_, path, rules) = found
         .ok_or_else(|| failure(libc::ENODEV, format!("TOWPATH_XDP names no socket for queue {queue} of {name}")))?;
     let rules = std::str::from_utf8(rules).map_err(|_| failure(libc::EINVAL, "TOWPATH_XDP: rules that are no text"))?;
-    Ok(Place { path: PathBuf::from(OsString::from_vec(path.to_vec())), rules: rules.replace('+', "\n") })
+    Ok(Endpoint { path: PathBuf::from(OsString::from_vec(path.to_vec())), rules: rules.replace('+', "\n") })
 }
 
-/// `NAME=PATH` or `NAME=PATH?match=RULES`: the three.
+/// The parts of `NAME=PATH` or `NAME=PATH?match=RULES`.
 fn entry(text: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     const MATCH: &[u8] = b"?match=";
     let at = text.iter().position(|byte| *byte == b'=')?;
@@ -102,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_of_an_interface_is_refused() {
+    fn an_invalid_interface_name_is_refused() {
         for name in ["", "a/b", "../x", "sixteen-letters-"] {
             assert_eq!(of("/run", name, 0), Err(libc::EINVAL), "{name}");
         }

@@ -1,4 +1,4 @@
-//! How much of what applications send is copied: what the egress wants linear, and no byte more.
+//! How much of what applications send is copied: what the egress needs linear, and no byte more.
 
 use super::*;
 use towpath_packet::port::TxLayout;
@@ -6,12 +6,12 @@ use towpath_packet::port::TxLayout;
 const LEN: usize = 100;
 const N: usize = 10;
 
-/// What became of one way of sending to an egress that wants `linear`.
+/// The result of sending to an egress with `linear`.
 struct Seen {
     /// Linear bytes and fragments of each packet.
     shape: (usize, usize),
     headroom: usize,
-    /// Frames that were completed while their packets were still on their way.
+    /// Frames that were completed while their packets were in flight.
     early: usize,
     copies: u64,
     copied_bytes: u64,
@@ -63,14 +63,14 @@ fn a_copy_costs_one_copy_of_each_byte_into_the_headroom_that_the_egress_wants_an
 }
 
 #[test]
-fn of_a_header_that_the_egress_wants_linear_only_that_is_copied() {
+fn of_a_packet_whose_header_must_be_linear_only_the_header_is_copied() {
     let seen = send("", TxLinear::Header(14));
     assert_eq!((seen.shape, seen.headroom, seen.early), ((14, 1), 32, 0));
     assert_eq!((seen.copies, seen.copied_bytes), (N as u64, N as u64 * 14));
 }
 
 #[test]
-fn what_a_buffer_has_no_room_for_stays_a_page() {
+fn bytes_that_a_buffer_has_no_room_for_stay_in_the_page() {
     let mut rig = Rig::new("tx=copy,mtu=9000");
     let (headroom, tailroom) = (64, 100);
     rig.rx.set_tx_layout(TxLayout { linear: TxLinear::Whole, headroom, tailroom });
@@ -106,7 +106,7 @@ fn copies_wait_for_room_in_the_completion_ring() {
 }
 
 #[test]
-fn frames_of_one_piece_are_pages_without_a_head_unless_the_egress_wants_room_and_all_leave_in_order() {
+fn frames_of_one_piece_are_pages_without_a_head_unless_the_egress_needs_headroom_and_all_stay_in_order() {
     for (headroom, alone) in [(0, true), (32, false)] {
         let mut rig = Rig::new("");
         rig.rx.set_tx_layout(TxLayout { linear: TxLinear::None, headroom, tailroom: 0 });
@@ -120,7 +120,7 @@ fn frames_of_one_piece_are_pages_without_a_head_unless_the_egress_wants_room_and
         let bytes: Vec<_> = batch.iter().map(|packet| (packet.to_vec()[0], packet.len(), packet.frags())).collect();
         assert_eq!(bytes, [(0, LEN, 1), (1, 2 * LEN, 2), (3, LEN, 1), (4, LEN, 1), (5, LEN, 1)]);
         assert!(batch.iter().all(|packet| packet.linear().is_empty() && packet.headroom() >= headroom.into()));
-        // Behind a packet in pieces the burst goes on with heads; the next one begins without.
+        // Behind a packet in pieces the burst continues with heads; the next burst begins without.
         assert_eq!((batch.as_slice()[0].is_extbuf(), batch.as_slice()[1].is_extbuf()), (alone, false));
         drop(std::mem::take(&mut batch));
         rig.rx.rx(&mut batch);
@@ -135,7 +135,7 @@ fn frames_of_one_piece_are_pages_without_a_head_unless_the_egress_wants_room_and
 }
 
 #[test]
-fn pages_without_heads_are_taken_where_no_buffer_is_left_and_frames_in_pieces_wait_for_one() {
+fn without_buffers_pages_without_heads_are_sent_and_frames_in_pieces_wait() {
     let mut rig = Rig::new("");
     let umem = Umem::new(64, 2048).unwrap();
     let mut app = rig.connect(&umem, "default");

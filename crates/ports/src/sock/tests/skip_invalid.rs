@@ -1,11 +1,11 @@
-//! Sessions that lose what they did wrong, and go on.
+//! Sessions that skip invalid descriptors.
 
 use super::*;
 use towpath_packet::xsk_ring::RingMemory;
 
-/// A lenient program, known to both queues, that may have so many chunks on their way.
+/// A program with `skip_invalid` that both queues have.
 fn program(rig: &mut Rig, hello: Hello) -> Program {
-    let program = Program::that_says(rig, &Hello { lenient: true, rules: "default".to_owned(), ..hello });
+    let program = Program::connect(rig, &Hello { skip_invalid: true, rules: "default".to_owned(), ..hello });
     until(|| {
         rig.tx.reclaim();
         rig.rx.rx(&mut Batch::new());
@@ -19,7 +19,7 @@ impl Program {
         Statistics::read(|entry| self.statistics.read(entry))
     }
 
-    /// Runs the queue until so many addresses have come back.
+    /// Runs the queue until `n` addresses have come back.
     fn completes(&mut self, rig: &mut Rig, n: u32) -> Vec<u64> {
         until(|| {
             rig.rx.rx(&mut Batch::new());
@@ -35,7 +35,7 @@ impl Program {
 const END: u64 = 16 * 2048;
 
 #[test]
-fn a_descriptor_that_cannot_be_is_counted_and_completed_and_the_others_are_sent() {
+fn an_invalid_descriptor_is_counted_and_completed_and_the_others_are_sent() {
     for options in ["", "tx=copy"] {
         let mut rig = Rig::new(options);
         let mut program = program(&mut rig, HELLO);
@@ -59,11 +59,11 @@ fn a_descriptor_that_cannot_be_is_counted_and_completed_and_the_others_are_sent(
 }
 
 #[test]
-fn the_pieces_in_front_of_a_bad_one_are_lost_with_it_and_the_next_descriptor_begins_a_packet() {
+fn the_pieces_in_front_of_an_invalid_one_are_lost_with_it_and_the_next_descriptor_begins_a_packet() {
     for options in ["", "tx=copy"] {
         let mut rig = Rig::new(options);
         let mut program = program(&mut rig, HELLO);
-        // In one turn, and over several.
+        // In one burst, and over several.
         for pause in [false, true] {
             let before = program.statistics().tx_invalid_descs;
             for desc in [(0, 60, 1), (2048, 60, 1), (END, 60, 1), (4096, 70, 0)] {
@@ -100,7 +100,7 @@ fn a_packet_of_too_many_pieces_is_lost_wholly() {
         });
     }
     assert_eq!(program.completes(&mut rig, 16), [0; 16]);
-    // The twentieth begins another one.
+    // The twentieth begins another packet.
     program.send(&[(0, 60, 0)]);
     assert_eq!(rig.receive(1).as_slice()[0].len(), 120);
     assert_eq!((program.statistics().tx_invalid_descs, rig.event("descriptors-skipped")), (19, 19));
@@ -125,7 +125,7 @@ fn a_frame_may_be_sent_as_often_as_wanted_at_a_time() {
 }
 
 #[test]
-fn what_does_not_reach_a_program_is_counted_for_it_by_its_reason() {
+fn packets_that_do_not_reach_a_program_are_counted_for_it_by_reason() {
     let mut rig = Rig::new("");
     let rings = Sizes { rx: 2, ..Sizes::all(16) };
     let mut program = program(&mut rig, Hello { pieces: false, rings, ..HELLO });
@@ -146,7 +146,7 @@ fn what_does_not_reach_a_program_is_counted_for_it_by_its_reason() {
 }
 
 #[test]
-fn who_writes_over_its_statistics_deceives_itself_until_something_happens() {
+fn overwritten_statistics_are_right_again_after_the_next_event() {
     let mut rig = Rig::new("");
     let mut program = program(&mut rig, HELLO);
     for n in 1..4 {
@@ -161,7 +161,7 @@ fn who_writes_over_its_statistics_deceives_itself_until_something_happens() {
 }
 
 #[test]
-fn a_counter_that_cannot_be_ends_a_lenient_session_as_well() {
+fn an_impossible_counter_ends_a_session_with_skip_invalid_too() {
     let mut rig = Rig::new("");
     let program = program(&mut rig, HELLO);
     program.tx.ring().producer().store(17, std::sync::atomic::Ordering::Release);
