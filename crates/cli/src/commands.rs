@@ -1,4 +1,4 @@
-//! What each command opens and joins.
+//! The ports and routes of each command.
 
 use crate::args::{Args, Command, Echo, FullArg, Fwd, Gen, GroArg, GsoArg, IdleArg, Record, Replay, Run, Serve, Sink};
 use crate::{bench, bind, control, probe, run};
@@ -90,7 +90,8 @@ fn generate(mut args: Gen) -> Outcome {
     let mut opener = Opener::new();
     let address: Uri = args.port.parse()?;
     let mut options = Vec::new();
-    // The generator stops at exactly that many; a limit on the route would make more and drop them.
+    // The generator stops at exactly this count; a limit on the route would generate more and drop
+    // the rest.
     let count = args.run.count.take().map(|n| n.to_string());
     let named = [
         ("flows", args.flows),
@@ -199,7 +200,8 @@ fn plan(run: &Run, directions: Directions, forwards: bool) -> Result<Forward, Ru
                 Some(GroArg::On) => Mode::On,
                 Some(GroArg::Auto) => Mode::Auto,
                 Some(GroArg::Off) => Mode::Off,
-                // What is generated, replayed or recorded is to arrive packet by packet, unless asked otherwise.
+                // Generated, replayed and recorded packets arrive one by one unless the user asks
+                // otherwise.
                 None if forwards => Mode::Auto,
                 None => Mode::Off,
             },

@@ -6,8 +6,8 @@
 //!                                       ──► Answer, a line of JSON
 //! ```
 //!
-//! The socket is a file that only its owner may open; it is removed at the end. One that nobody listens on any more (its process
-//! was killed) is replaced.
+//! The socket is a file that only its owner may open. It is removed at the end. A stale socket,
+//! whose process was killed, is replaced.
 
 use crate::args::Set;
 use serde::{Deserialize, Serialize};
@@ -25,14 +25,14 @@ use towpath::Tuners;
 
 /// Longest request or answer in bytes.
 const LONGEST: u64 = 1 << 16;
-/// How long the other side may take.
+/// Time limit for the other side.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Request {
-    /// Of which port; of all if it is not given.
+    /// The port; all ports if it is absent.
     port: Option<String>,
-    /// What is to be changed.
+    /// The settings to change.
     #[serde(default)]
     set: Vec<(String, u64)>,
 }
@@ -79,7 +79,7 @@ impl Listener {
                 if asked.load(Ordering::Relaxed) {
                     break;
                 }
-                // A client that breaks off or talks nonsense loses its connection, and nobody else anything.
+                // A client that disconnects or sends garbage loses only its own connection.
                 let _ = client.and_then(|client| answer(client, &tuners));
             }
         };
@@ -91,7 +91,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // What it waits for.
+        // Wakes the `accept` of the listener.
         let woken = UnixStream::connect(&self.path).is_ok();
         let _ = std::fs::remove_file(&self.path);
         if let Some(thread) = self.thread.take().filter(|_| woken) {

@@ -1,4 +1,4 @@
-//! Start, watch, stop: the same for all commands that move packets.
+//! Start, watch, stop: common to all commands that move packets.
 
 use crate::args::Run;
 use crate::control::Listener;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use towpath::{AnyPort, Forward, Running, StartError};
 
-/// How often the main thread looks whether the workers have ended or a signal has come.
+/// Interval at which the main thread checks for finished workers and signals.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Moves packets between two ports, as [`watch`] says.
@@ -21,14 +21,15 @@ pub(crate) fn run(plan: Forward, a: AnyPort, b: AnyPort, args: &Run) -> Result<E
     watch(|| plan.start(a, b), args)
 }
 
-/// Runs what `start` starts until a signal, the end of the time, or the end of the ports; prints the live view and the summary.
+/// Runs what `start` starts until a signal, the time limit, or the end of the ports; prints the
+/// live view and the summary.
 pub(crate) fn watch(
     start: impl FnOnce() -> Result<Running, StartError>,
     args: &Run,
 ) -> Result<ExitCode, Box<dyn Error>> {
     let asked = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        // The first asks to stop and drain; a second one, for those who can't wait, ends the process at once.
+        // The first signal stops and drains; the second one ends the process at once.
         signal_hook::flag::register_conditional_shutdown(signal, 130, asked.clone())?;
         signal_hook::flag::register(signal, asked.clone())?;
     }
@@ -50,7 +51,7 @@ pub(crate) fn watch(
             break;
         }
         if now >= next {
-            // Nobody reads any more: time to stop.
+            // The output has no reader any more: stop.
             if !is_read(live.update(&running.meter().read(), running.tuners().events()))? {
                 break;
             }
@@ -67,7 +68,7 @@ pub(crate) fn watch(
     Ok(if lost || failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Whether there is still somebody who reads what is written.
+/// Whether the output still has a reader.
 fn is_read(written: io::Result<()>) -> io::Result<bool> {
     match written {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),

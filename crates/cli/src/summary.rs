@@ -1,4 +1,4 @@
-//! What came of it: tables for people, one object for machines, and the balance in both.
+//! The summary: tables for people, one object for machines, and the balance in both.
 
 use crate::units::{grouped, si};
 use serde::Serialize;
@@ -8,7 +8,7 @@ use towpath::Summary;
 use towpath::engine::report::{Balance, Drops, GroReading, PortReading, Reading};
 use towpath::packet::Snapshot;
 
-/// Users of ports that people are told of.
+/// Most log lines of sessions that are printed.
 const VISITORS: usize = 8;
 
 /// One line of JSON.
@@ -27,7 +27,7 @@ pub(crate) enum Line<'a> {
         buffers_away: usize,
         pages: u64,
         pages_away: u64,
-        /// Packets that could not be handed to their egress as they lay.
+        /// Packets that had to be copied for their egress.
         copied: u64,
         pool_shortages: u64,
         events: Vec<Event<'a>>,
@@ -37,7 +37,7 @@ pub(crate) enum Line<'a> {
     },
 }
 
-/// What GRO did; all zero where it was not in use.
+/// What GRO did; all zero without GRO.
 #[derive(Serialize)]
 pub(crate) struct Gro {
     packets: u64,
@@ -54,7 +54,7 @@ impl Gro {
     }
 }
 
-/// What is worth to be known, and was survived.
+/// An event that a port survived.
 #[derive(Serialize)]
 pub(crate) struct Event<'a> {
     port: &'a str,
@@ -62,7 +62,7 @@ pub(crate) struct Event<'a> {
     times: u64,
 }
 
-/// Port, event, and how often.
+/// Port, event, count.
 pub(crate) type Happened = (String, &'static str, u64);
 
 impl<'a> Event<'a> {
@@ -71,7 +71,7 @@ impl<'a> Event<'a> {
     }
 }
 
-/// An event for people.
+/// An event as a printed line.
 pub(crate) fn event((port, event, times): &Happened) -> String {
     format!("{port}: {} {}", grouped(*times), event.replace(['_', '-'], " "))
 }
@@ -99,7 +99,7 @@ struct Flow {
 }
 
 impl Flow {
-    /// Totals, with the rates of `step`.
+    /// Totals, and the rates of `step`.
     fn new(total: &Snapshot, step: &Snapshot, seconds: f64) -> Flow {
         Flow {
             packets: total.packets,

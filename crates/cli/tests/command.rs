@@ -1,4 +1,4 @@
-//! What the command says, and how it ends, where no network and no root is needed.
+//! Output and exit codes of the command, where neither network nor root is needed.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! Models of network devices as ports of the command, with real traffic through them; settings while packets move; addresses.
+//! Models of network devices as ports of the command: real traffic, changes of settings under load,
+//! addresses.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! `towpath echo` sends back what comes, and `towpath serve` is `fwd sock:…`.
+//! `towpath echo` returns every packet, and `towpath serve` is `fwd sock:…`.
 
 mod support;
 
@@ -16,7 +16,7 @@ fn until(mut done: impl FnMut() -> bool) {
     }
 }
 
-/// A session with a datapath that may not be there yet.
+/// A session with a datapath that may still be starting.
 fn connect<'u>(umem: &'u Umem, path: &std::path::Path) -> Socket<'u> {
     let mut socket = None;
     until(|| {
@@ -53,7 +53,7 @@ fn what_an_application_sends_comes_back_to_it_with_the_addresses_swapped_and_the
     for frame in &got {
         assert_eq!(frame.bytes(), expected);
     }
-    // What was sent is as it was: the swapped addresses are the datapath's copy.
+    // The sent frames are unchanged: the swapped addresses are in the datapath's copy.
     let mut back = Vec::new();
     until(|| {
         socket.completions(&mut back).unwrap();

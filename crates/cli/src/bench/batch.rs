@@ -6,11 +6,13 @@
 //!   qemu        batch size 1…127, out and in                         frames/s where a register access is dear: QEMU's e1000e
 //! ```
 //!
-//! *Before* is the way of a driver without either: descriptors from a pool, every packet announced, popped and refilled by itself.
-//! On the model there is one thread: the model works between the timed calls, so that the time is the driver's alone, with the model's
-//! bookkeeping for a register access in place of the bus. The accesses are exact; on silicon each costs far more than here.
+//! *Before* is a driver without either: descriptors come from a pool, and every packet is
+//! announced, popped and refilled on its own. On the model there is one thread. The model works
+//! between the timed calls, so that only the driver's time is measured, with the model's
+//! bookkeeping in place of the bus for each register access. The accesses are exact; on silicon
+//! each costs far more.
 //!
-//! The variants take turns, so that a slow moment of the machine meets all of them.
+//! The variants take turns, so that a slow moment of the machine affects all of them.
 
 mod qemu;
 mod rig;
@@ -75,7 +77,7 @@ fn per_packet(costs: &[Cost]) -> PerPacket {
     PerPacket { ns: each(|c| c.ns), writes: each(|c| c.writes), reads: each(|c| c.reads) }
 }
 
-/// The one in the middle.
+/// The median.
 fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);

@@ -1,4 +1,5 @@
-//! `towpath bench gro`: the table of the cpumap series (GRO off, GRO on, Mpps, difference), for three consumers.
+//! `towpath bench gro`: the table of the cpumap series (GRO off, GRO on, Mpps, difference), for
+//! three consumers.
 //!
 //! ```text
 //!   counting sink        gen ──► [GRO] ──► null                                     one thread
@@ -7,8 +8,8 @@
 //!   a lane               gen ──► ring ──► lane: [GRO] ──► null                      same core, other core
 //! ```
 //!
-//! Every figure is the median of several rounds; in each round GRO is off, then on, in turn, so that a slow moment of the
-//! machine meets both.
+//! Every figure is the median of several rounds. In each round GRO is off, then on, so that a slow
+//! moment of the machine affects both.
 
 use super::median;
 use super::netns::Namespace;
@@ -20,13 +21,13 @@ use std::process::ExitCode;
 use towpath::engine::gro_stage::Mode;
 use towpath::{Directions, Forward, Opener, Role};
 
-/// The authors' table, UDP of small frames on a server's 2.7 Mpps: before the series, and with all of it.
+/// The authors' table: UDP with small frames on a server, before the series and with all of it.
 const SEED: [(&str, f64, Option<f64>); 2] = [("baseline", 2.7, None), ("patch 8", 2.4, Some(4.7))];
 
 #[derive(Serialize)]
 struct Row {
     consumer: &'static str,
-    /// Packets a second, in millions.
+    /// Packets per second, in millions.
     off: f64,
     on: f64,
     difference_percent: f64,
@@ -75,7 +76,7 @@ pub(crate) fn run(args: &BenchGro) -> Result<ExitCode, Box<dyn Error>> {
     Ok(if incomplete && args.require { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Off and on in turn; medians.
+/// Medians of off and on, measured in turn.
 fn pairs(
     consumer: &'static str,
     args: &BenchGro,
@@ -96,7 +97,7 @@ fn plan(mode: Mode, core: usize) -> Forward {
     plan
 }
 
-/// Runs it for the time of a round; millions of packets a second that the source brought.
+/// Runs for the time of a round; returns the source's rate in millions of packets per second.
 fn rate(plan: Forward, from: &str, to: &str, args: &BenchGro) -> Measured {
     let mut opener = Opener::new();
     let a = opener.open(&from.parse()?, Role::Ingress)?;
@@ -122,7 +123,7 @@ fn lane(source: &str, mode: Mode, args: &BenchGro, worker: usize, lane: usize) -
     rate(Forward { lanes: vec![lane], ..plan(mode, worker) }, source, "null:", args)
 }
 
-/// Millions of datagrams a second that a socket behind a TAP received.
+/// Millions of datagrams per second that a socket behind a TAP receives.
 fn to_socket(source: &str, mode: Mode, args: &BenchGro, core: usize, other: usize) -> Measured {
     let namespace = Namespace::new(Some(other))?;
     let tap = format!("tap:bench%d?netns={},addr=198.19.0.1/15,mac=00:00:5e:00:53:02", namespace.path());
@@ -136,10 +137,10 @@ fn to_socket(source: &str, mode: Mode, args: &BenchGro, core: usize, other: usiz
     Ok(received as f64 / args.seconds.as_secs_f64() / 1e6)
 }
 
-/// Millions of 1448-byte segments a second that a TCP connection carried from one namespace to another.
+/// Millions of 1448-byte segments per second of a TCP connection from one namespace to another.
 fn through_taps(mode: Mode, args: &BenchGro, core: usize) -> Measured {
     let (near, far) = (Namespace::new(None)?, Namespace::new(None)?);
-    // The sender's side hands over what would be on a wire: frames of the MTU, with complete checksums.
+    // The sender's side emits packets as on a wire: MTU-sized frames with complete checksums.
     let a = format!("tap:bench%d?netns={},addr=198.18.0.1/24,tso=off,uso=off,csum=off", near.path());
     let b = format!("tap:bench%d?netns={},addr=198.18.0.2/24", far.path());
     let mut opener = Opener::new();

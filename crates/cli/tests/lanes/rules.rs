@@ -1,13 +1,15 @@
-//! Verdicts: what becomes of pings.
+//! Verdicts, applied to pings.
 
 use crate::support::datapath::run;
 use crate::support::{Hosts, Namespace, Summary, Towpath};
 use crate::{require, two_lanes};
 
-/// Host 1 sends three pings, whether or not they are answered, and nothing else is let through; what came of it.
+/// Host 1 sends three pings, answered or not, and no other packet is let through; returns the
+/// summary.
 fn pings(args: &[&str], answered: bool) -> Summary {
     let hosts = Hosts::new();
-    // What follows the rules is counted, so nothing else may: no neighbour discovery, no router solicitation.
+    // Packets behind the rules are counted, so there must be no others: no neighbour discovery, no
+    // router solicitation.
     for ns in [&hosts.one, &hosts.two] {
         ns.run("sysctl", "-qw net.ipv6.conf.default.disable_ipv6=1 net.ipv6.conf.all.disable_ipv6=1");
     }
@@ -73,7 +75,7 @@ fn what_is_redirected_leaves_by_the_end_that_was_named_wherever_it_came_from() {
     require!("what_is_redirected_leaves_by_the_end_that_was_named_wherever_it_came_from", "ping");
     everywhere(&["redirect b icmp", "default drop"], |args| {
         let summary = pings(args, false);
-        // Three requests across, and three answers back to who gave them.
+        // Three requests across, and three replies back to their sender.
         assert_eq!(left(&summary), [0, 6], "{args:?}: {summary:#?}");
     });
 }

@@ -1,4 +1,4 @@
-//! Order while buckets move between lanes far more often than rebalancing would move them.
+//! Order while buckets move between lanes far more often than rebalancing moves them.
 
 use crate::order::between;
 use crate::require;
@@ -11,10 +11,11 @@ use towpath::engine::gro_stage::{CoalesceConfig, Mode};
 use towpath::engine::lane::{BUCKETS, Table};
 use towpath::{Forward, Opener, Role};
 
-/// Between two moves of some bucket.
+/// Time between two rounds of moves.
 const PACE: Duration = Duration::from_millis(2);
 
-/// Moves every eighth bucket to another lane, each time other ones, until it is told to stop; returns how many it moved.
+/// Moves every eighth bucket to another lane, each time different ones, until `stop` is set;
+/// returns the number of moves.
 fn shuffle(table: &Table, stop: &AtomicBool) -> u64 {
     let (end, mut moves, mut random) = (Instant::now() + LONGEST, 0, 1u32);
     while !stop.load(Ordering::Relaxed) && Instant::now() < end {

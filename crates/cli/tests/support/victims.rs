@@ -1,4 +1,4 @@
-//! Applications at full load, each again and again killed and replaced.
+//! Applications under full load that are killed and replaced repeatedly.
 
 use super::{LONGEST, Summary, Towpath};
 use std::io::Read;
@@ -7,9 +7,9 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A place, and who has it.
+/// A role and its current process.
 struct Place {
-    /// The program; it writes something to standard error when the first frames that it sent have come back.
+    /// Makes the program; it writes to standard error when its first frames have come back.
     program: Box<dyn Fn() -> Command>,
     victim: Child,
     at_work: UnixStream,
@@ -31,7 +31,8 @@ impl Place {
         (self.victim, self.at_work) = start(&self.program);
     }
 
-    /// Waits until the victim is at work. Where the one before it is not gone yet it may have been refused: then there is another one.
+    /// Waits until the process is at work. A process may have been refused while its predecessor
+    /// was disconnecting: then it is replaced.
     fn wait(&mut self) {
         let since = Instant::now();
         while self.at_work.read(&mut [0]).unwrap_or(0) == 0 {
@@ -49,7 +50,7 @@ fn start(program: &dyn Fn() -> Command) -> (Child, UnixStream) {
     (command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}")), ours)
 }
 
-/// All of them; dropping this kills them.
+/// All processes; dropping this kills them.
 pub(crate) struct Victims {
     places: Vec<Place>,
     seed: u32,
@@ -60,13 +61,14 @@ impl Victims {
         Victims { places: programs.into_iter().map(Place::new).collect(), seed: 0x9e37_79b9 }
     }
 
-    /// A number below `n`, another one each time.
+    /// A pseudo-random number below `n`.
     fn random(&mut self, n: usize) -> usize {
         self.seed = self.seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         (self.seed >> 8) as usize % n
     }
 
-    /// Kills so many, one after the other, most of them at work and some on their way to it; then the rest.
+    /// Kills `times` processes one after the other, most of them at work and some during startup;
+    /// then the rest.
     pub(crate) fn are_killed(mut self, times: u64, towpath: &mut Towpath) {
         for _ in 0..times {
             let (which, is_late, pause) = (self.random(self.places.len()), self.random(4) > 0, self.random(6000));
@@ -87,7 +89,7 @@ impl Drop for Victims {
     }
 }
 
-/// Most of those that were killed had come so far that they could send, and nothing is missing.
+/// Asserts that most killed processes had got as far as sending, and that nothing is missing.
 #[track_caller]
 pub(crate) fn was_busy_and_is_unharmed(summary: &Summary, kills: u64) {
     summary.is_balanced();

@@ -1,4 +1,4 @@
-//! A booted machine with an IOMMU and a NIC behind it, on which towpath drives that NIC through VFIO.
+//! A booted machine with an IOMMU and a NIC behind it. Towpath drives that NIC through VFIO.
 //!
 //! ```text
 //!   QEMU, all in software ─ q35, VT-d with interrupt remapping
@@ -7,8 +7,8 @@
 //!   guest: Debian's kernel for cloud machines, busybox, towpath linked statically
 //! ```
 //!
-//! Modules: `cable` two hosts inside, joined by towpath; `guest` the machine and its shell; `image` what it boots into; `kernel` where its kernel comes from; `cpio` the
-//! archive's format.
+//! Modules: `cable` two hosts inside, joined by towpath; `guest` the machine and its shell; `image`
+//! the boot image; `kernel` its kernel; `cpio` the archive format.
 
 mod cable;
 mod cpio;
@@ -21,7 +21,7 @@ mod support;
 use cable::Cable;
 use guest::{Guest, NIC, PEER, SPARE, inside};
 
-/// The driver that has a function; empty if none has.
+/// The driver of a function; empty without one.
 fn driver(guest: &mut Guest, bdf: &str) -> String {
     let link = guest.try_run(&format!("readlink /sys/bus/pci/devices/{bdf}/driver"));
     link.text.rsplit('/').next().unwrap_or_default().to_owned()
@@ -173,7 +173,7 @@ fn the_table_of_copybreak_is_measured_with_the_mappings_of_the_kernel() {
         guest.run(&format!("towpath bind {NIC}"));
         let name = interface(guest, PEER);
         guest.run(&format!("ip link set {name} up"));
-        // Every port of the hub hears it.
+        // Every port of the hub receives it.
         let sender = format!("towpath gen packet:{name} --size 1500 --quiet");
         guest.run(&format!("{sender} >/dev/null 2>/tmp/gen.err & echo $! >/tmp/gen.pid"));
         let bench = format!("towpath bench copybreak --port e1000e:vfio={NIC} --samples 25");

@@ -1,7 +1,7 @@
-//! Through the kernel by AF_XDP: sockets on the two ends of a veth pair.
+//! The path through the kernel by AF_XDP: sockets on the two ends of a veth pair.
 //!
-//! The sender uses the port's transmit queue itself; on the other end a worker receives, spinning or sleeping as workers do, and its judge
-//! sees each packet first.
+//! The sender uses the port's transmit queue directly. On the other end a worker receives, spinning
+//! or sleeping, and its classifier sees each packet first.
 
 use super::Pair;
 use super::exchange::{Mode, Round, STAMP, Sample, pin, stamp};

@@ -19,10 +19,10 @@ use towpath::ports::sock::{self, Transmit};
 use towpath::{AnyPort, AnyRx, AnyTx};
 use towpath_client::Umem;
 
-/// Turns in which nothing moves, after which nothing will.
+/// Time without progress after which a run is given up.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Who sends.
+/// The sender.
 enum Sender<'u> {
     Stepped(Box<App<'u>>),
     Threaded(Runner),
@@ -30,7 +30,7 @@ enum Sender<'u> {
 
 /// Application and datapath of one variant.
 pub(super) struct Rig<'u> {
-    // In this order: the queues end before the interface that they use.
+    // Drop order: the queues end before the interface that they use.
     near: Route<AnyRx, AnyTx>,
     far: Option<Route<AnyRx, AnyTx>>,
     device: Option<Device>,
@@ -40,7 +40,7 @@ pub(super) struct Rig<'u> {
     _namespace: Option<Namespace>,
 }
 
-/// A socket that nobody else uses.
+/// A unique socket path.
 fn path() -> std::path::PathBuf {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -95,7 +95,7 @@ impl<'u> Rig<'u> {
         Ok(rig)
     }
 
-    /// Nanoseconds that a packet takes: the median of so many bursts, after some that do not count.
+    /// Nanoseconds per packet: the median of `bursts` bursts after a warm-up.
     pub(super) fn round(&mut self, bursts: usize) -> Result<f64, Box<dyn Error>> {
         if let Sender::Threaded(runner) = &self.sender {
             runner.run(true);
@@ -120,7 +120,7 @@ impl<'u> Rig<'u> {
                 Sender::Threaded(_) => return Err("the application has ended".into()),
             }
             let (n, took) = self.turn();
-            // What fewer packets share is not what a burst costs.
+            // A smaller burst does not show the cost of a full one.
             if n == BURST {
                 samples.push(took.as_nanos() as f64 / n as f64);
             }
@@ -134,7 +134,7 @@ impl<'u> Rig<'u> {
         Ok(samples)
     }
 
-    /// One turn of the datapath: what is timed.
+    /// One turn of the datapath: the timed section.
     #[inline(never)]
     fn turn(&mut self) -> (usize, Duration) {
         let begun = Instant::now();
@@ -145,7 +145,7 @@ impl<'u> Rig<'u> {
         (n, begun.elapsed())
     }
 
-    /// What was seen, at `ns` a packet.
+    /// The row, at `ns` per packet.
     pub(super) fn seen(&self, ns: f64) -> Result<Way, Box<dyn Error>> {
         let received = self.received.snapshot().packets as f64;
         let event = |wanted| {
