@@ -6,7 +6,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
-use towpath_engine::rules::{Rules, Verdict, dissect_packet, verdicts};
+use towpath_engine::rules::{Rules, Verdict, dissect_packet, classify_batch};
 use towpath_packet::{Backing, Cache, Direction, Packet, Pool, PoolConfig, Vlan};
 use towpath_wire::LinkKind;
 
@@ -62,16 +62,16 @@ fuzz_target!(|data: &[u8]| {
     };
     assert_eq!(first, rules.as_slice().iter().position(|rule| alone(*rule)), "the first rule that matches decides");
     let expected = first.map_or(rules.default_verdict(), |number| rules.as_slice()[number].verdict);
-    assert_eq!(rules.judge(&packet, &found), expected);
+    assert_eq!(rules.classify(&packet, &found), expected);
     let mut out = [Verdict::Pass];
-    verdicts(&mut rules, std::slice::from_ref(&packet), link, &mut out);
+    classify_batch(&mut rules, std::slice::from_ref(&packet), link, &mut out);
     assert_eq!(out, [expected]);
 
     // Where the bytes lie makes no difference to what they are, as far as the look goes.
-    if bytes.len() <= towpath_engine::rules::LOOK
+    if bytes.len() <= towpath_engine::rules::DISSECT_LEN
         && let Some(mut whole) = self::packet(bytes, bytes.len().max(1), true)
     {
         whole.set_vlan(packet.vlan());
-        assert_eq!(rules.judge(&whole, &dissect_packet(&whole, link)), expected);
+        assert_eq!(rules.classify(&whole, &dissect_packet(&whole, link)), expected);
     }
 });

@@ -7,9 +7,9 @@ use std::error::Error;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
-use towpath::engine::gro_stage::{CoalesceConfig, Mode};
+use towpath::engine::gro_stage::{GroMode, GroStageConfig};
 use towpath::engine::idle::Idle;
-use towpath::engine::lane::{Full, LaneConfig};
+use towpath::engine::lane::{FullPolicy, LaneConfig};
 use towpath::engine::rules::{RuleError, Rules};
 use towpath::packet::port::{Layer, Port};
 use towpath::{Directions, Forward, Gso, Opener, Role, Uri, Verdicts};
@@ -188,22 +188,22 @@ fn plan(run: &Run, directions: Directions, forwards: bool) -> Result<Forward, Ru
         lanes: run.lanes.clone(),
         steering: LaneConfig {
             steering: run.steer.clone(),
-            full: if run.lane_full == FullArg::Drop { Full::Drop } else { Full::Hold },
+            full: if run.lane_full == FullArg::Drop { FullPolicy::Drop } else { FullPolicy::Hold },
             ring: run.lane_ring as usize,
             ..LaneConfig::default()
         },
         rebalance: run.rebalance,
         at_rx: verdicts(&run.rule)?,
         in_lane: verdicts(&run.lane_rule)?,
-        gro: CoalesceConfig {
+        gro: GroStageConfig {
             mode: match run.gro {
-                Some(GroArg::On) => Mode::On,
-                Some(GroArg::Auto) => Mode::Auto,
-                Some(GroArg::Off) => Mode::Off,
+                Some(GroArg::On) => GroMode::On,
+                Some(GroArg::Auto) => GroMode::Auto,
+                Some(GroArg::Off) => GroMode::Off,
                 // Generated, replayed and recorded packets arrive one by one unless the user asks
                 // otherwise.
-                None if forwards => Mode::Auto,
-                None => Mode::Off,
+                None if forwards => GroMode::Auto,
+                None => GroMode::Off,
             },
             hold: Duration::from_micros(run.gro_flush_us),
             max_size: run.gro_max_size,

@@ -37,7 +37,7 @@ pub(crate) fn watch(
     for note in running.notes() {
         eprintln!("note: {note}");
     }
-    let control = args.control.as_ref().map(|path| Listener::new(path, running.tuners().clone())).transpose()?;
+    let control = args.control.as_ref().map(|path| Listener::new(path, running.port_controls().clone())).transpose()?;
     let mut live = Live::new(args, running.meter());
     let started = Instant::now();
     let mut next = started + args.interval;
@@ -52,7 +52,7 @@ pub(crate) fn watch(
         }
         if now >= next {
             // The output has no reader any more: stop.
-            if !is_read(live.update(&running.meter().read(), running.tuners().events()))? {
+            if !is_read(live.update(&running.meter().read(), running.port_controls().events()))? {
                 break;
             }
             next += args.interval;

@@ -1,4 +1,4 @@
-//! What verdicts cost a packet: instructions by a counter, nanoseconds without one.
+//! What classify_batch cost a packet: instructions by a counter, nanoseconds without one.
 //!
 //! ```text
 //! cargo build --release -p towpath-engine --example rules_ops
@@ -12,7 +12,7 @@
 use std::hint::black_box;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use towpath_engine::rules::{Rules, Verdict, dissect_packet, verdicts};
+use towpath_engine::rules::{Rules, Verdict, classify_batch, dissect_packet};
 use towpath_packet::{Backing, Batch, Direction, Packet, Pool, PoolConfig};
 use towpath_wire::emit::{Checksums, Headers, Ip, Link, Network, Transport, Udp};
 use towpath_wire::{Dissected, LinkKind};
@@ -40,7 +40,7 @@ type Case = (&'static str, Box<dyn FnMut(&Batch)>);
 fn by_rules(mut rules: Rules) -> Box<dyn FnMut(&Batch)> {
     Box::new(move |batch| {
         let mut out = [Verdict::Pass; 64];
-        verdicts(black_box(&mut rules), batch.as_slice(), LinkKind::Ethernet, &mut out);
+        classify_batch(black_box(&mut rules), batch.as_slice(), LinkKind::Ethernet, &mut out);
         black_box(&out);
     })
 }
@@ -83,7 +83,7 @@ fn cases() -> Vec<Case> {
             "closure",
             Box::new(move |batch| {
                 let mut out = [Verdict::Pass; 64];
-                verdicts(&mut closure, batch.as_slice(), LinkKind::Ethernet, &mut out);
+                classify_batch(&mut closure, batch.as_slice(), LinkKind::Ethernet, &mut out);
                 black_box(&out);
             }),
         ),

@@ -16,7 +16,7 @@ use towpath_packet::{Batch, Cache, Counters, DropReason, Packet};
 
 /// Bytes of a packet of `len` bytes that are to be linear.
 #[inline]
-fn linear(egress: TxLayout, len: usize) -> usize {
+fn linear_len(egress: TxLayout, len: usize) -> usize {
     match egress.linear {
         TxLinear::None => 0,
         TxLinear::Header(n) => len.min(n.into()),
@@ -26,41 +26,42 @@ fn linear(egress: TxLayout, len: usize) -> usize {
 
 /// Whether a packet is as the egress wants it. For tailroom all of it has to be in one piece.
 #[inline]
-fn fits(egress: TxLayout, packet: &Packet) -> bool {
-    packet.linear().len() >= linear(egress, packet.len())
+fn conforms(egress: TxLayout, packet: &Packet) -> bool {
+    packet.linear().len() >= linear_len(egress, packet.len())
         && packet.headroom() >= egress.headroom.into()
         && (egress.tailroom == 0 || (packet.frags() == 0 && packet.tailroom() >= egress.tailroom.into()))
 }
 
 /// Fits packets for one egress queue; owned by the thread that runs it.
 #[derive(Debug)]
-pub struct Fitter {
+pub struct Linearizer {
     egress: TxLayout,
     counters: Arc<Counters>,
 }
 
-impl Fitter {
+impl Linearizer {
     /// A fitter that counts copies and drops in `counters`; `None` if every packet fits.
-    pub fn new(egress: TxLayout, counters: Arc<Counters>) -> Option<Fitter> {
-        (egress != TxLayout::default()).then_some(Fitter { egress, counters })
+    pub fn new(egress: TxLayout, counters: Arc<Counters>) -> Option<Linearizer> {
+        (egress != TxLayout::default()).then_some(Linearizer { egress, counters })
     }
 
-    /// Fits all packets of a batch, in order, with chunks from `cache`. What can't be fitted is dropped: without a buffer as
+    /// Fits all packets of a batch, in order, with chunks from `cache`. What can't be result is dropped: without a buffer as
     /// [`DropReason::NoBuffer`], without room for it in a chunk as [`DropReason::TooLong`].
     #[inline]
-    pub fn fit(&mut self, batch: &mut Batch, cache: &mut Cache) {
-        if !batch.iter().all(|packet| fits(self.egress, packet)) {
-            self.fit_each(batch, cache);
+    pub fn linearize(&mut self, batch: &mut Batch, cache: &mut Cache) {
+        if !batch.iter().all(|packet| conforms(self.egress, packet)) {
+            self.linearize_each(batch, cache);
         }
     }
 
-    fn fit_each(&mut self, batch: &mut Batch, cache: &mut Cache) {
+    fn linearize_each(&mut self, batch: &mut Batch, cache: &mut Cache) {
         let (mut copies, mut bytes) = (0, 0);
         let mut from = std::mem::take(batch);
         let n = from.len();
         for packet in from.drain_front(n) {
-            let fitted = if fits(self.egress, &packet) { Ok((packet, 0)) } else { self.fit_one(packet, cache) };
-            match fitted {
+            let result =
+                if conforms(self.egress, &packet) { Ok((packet, 0)) } else { self.linearize_one(packet, cache) };
+            match result {
                 Ok((packet, copied)) => {
                     copies += u64::from(copied > 0);
                     bytes += copied as u64;
@@ -78,24 +79,24 @@ impl Fitter {
 
     /// The packet as it is wanted, and how many bytes were copied for it.
     #[inline]
-    fn fit_one(&self, mut packet: Packet, cache: &mut Cache) -> Result<(Packet, usize), (DropReason, Packet)> {
-        let linear = linear(self.egress, packet.len());
+    fn linearize_one(&self, mut packet: Packet, cache: &mut Cache) -> Result<(Packet, usize), (DropReason, Packet)> {
+        let linear = linear_len(self.egress, packet.len());
         if self.egress.tailroom > 0 || linear == packet.len() {
             return self.copy(packet, cache);
         }
-        let there = packet.linear().len();
+        let present = packet.linear().len();
         if packet.headroom() >= self.egress.headroom.into() && packet.make_linear(linear).is_ok() {
-            return Ok((packet, linear.saturating_sub(there)));
+            return Ok((packet, linear.saturating_sub(present)));
         }
-        self.behead(packet, linear.max(there), cache)
+        self.split_head(packet, linear.max(present), cache)
     }
 
     /// A new packet with room for `len` bytes.
     #[inline]
-    fn room(&self, of: &Packet, len: usize, cache: &mut Cache) -> Result<Packet, DropReason> {
+    fn alloc_copy(&self, of: &Packet, len: usize, cache: &mut Cache) -> Result<Packet, DropReason> {
         let mut packet = cache.alloc().ok_or(DropReason::NoBuffer)?;
-        let made = packet.set_headroom(self.egress.headroom.into()).and_then(|()| packet.push_back(len).map(drop));
-        if made.is_err() || packet.tailroom() < self.egress.tailroom.into() {
+        let reserved = packet.set_headroom(self.egress.headroom.into()).and_then(|()| packet.push_back(len).map(drop));
+        if reserved.is_err() || packet.tailroom() < self.egress.tailroom.into() {
             cache.free(packet);
             return Err(DropReason::TooLong);
         }
@@ -107,7 +108,7 @@ impl Fitter {
     /// One copy of all bytes.
     #[inline]
     fn copy(&self, packet: Packet, cache: &mut Cache) -> Result<(Packet, usize), (DropReason, Packet)> {
-        match self.room(&packet, packet.len(), cache) {
+        match self.alloc_copy(&packet, packet.len(), cache) {
             Ok(copy) => {
                 let len = packet.len();
                 cache.free(packet);
@@ -118,13 +119,13 @@ impl Fitter {
     }
 
     /// A new head with the first `len` bytes, and all others behind it where they are.
-    fn behead(
+    fn split_head(
         &self,
         mut packet: Packet,
         len: usize,
         cache: &mut Cache,
     ) -> Result<(Packet, usize), (DropReason, Packet)> {
-        let mut head = match self.room(&packet, len, cache) {
+        let mut head = match self.alloc_copy(&packet, len, cache) {
             Ok(head) => head,
             Err(reason) => return Err((reason, packet)),
         };

@@ -16,15 +16,15 @@ const PORTS: [u8; 2] = [6, 17];
 /// Turns a packet round; false, and nothing is changed, if it is too short for that, or its first bytes are in fragments for which the
 /// head has no room, or in a page without a [head](towpath_packet::Cache::give_head). A page of somebody else is not written to: what is changed is copied in front of it.
 #[inline]
-pub fn mirror(packet: &mut Packet, layer: Layer) -> bool {
+pub fn reflect(packet: &mut Packet, layer: Layer) -> bool {
     match layer {
         Layer::Ethernet | Layer::Any => packet.make_linear(ETHERNET).is_ok() && swap(packet, 0, 6),
-        Layer::Ip => mirror_ip(packet),
+        Layer::Ip => reflect_ip(packet),
     }
 }
 
 /// An IP packet, without options that precede an IPv6 transport.
-fn mirror_ip(packet: &mut Packet) -> bool {
+fn reflect_ip(packet: &mut Packet) -> bool {
     if packet.make_linear(20).is_err() {
         return false;
     }
@@ -86,14 +86,14 @@ mod tests {
             to.swap_with_slice(&mut from[..6]);
             for len in [1, 5, 13, 200] {
                 let mut packet = pieces(&mut cache, &numbered(size), len);
-                assert!(mirror(&mut packet, Layer::Ethernet));
+                assert!(reflect(&mut packet, Layer::Ethernet));
                 assert_eq!(packet.to_vec(), expected, "{size} in pieces of {len}");
-                assert!(mirror(&mut packet, Layer::Ethernet));
+                assert!(reflect(&mut packet, Layer::Ethernet));
                 assert_eq!(packet.to_vec(), numbered(size), "twice is not at all");
             }
         }
         let mut short = Packet::copy_from(&mut cache, &numbered(13)).unwrap();
-        assert!(!mirror(&mut short, Layer::Ethernet));
+        assert!(!reflect(&mut short, Layer::Ethernet));
         assert_eq!(short.to_vec(), numbered(13));
     }
 
@@ -117,7 +117,7 @@ mod tests {
             }
             for piece in [3, 60] {
                 let mut packet = pieces(&mut cache, &bytes, piece);
-                assert!(mirror(&mut packet, Layer::Ip));
+                assert!(reflect(&mut packet, Layer::Ip));
                 assert_eq!(packet.to_vec(), expected);
             }
             let sum = |bytes: &[u8]| {
@@ -139,7 +139,7 @@ mod tests {
         };
         for bytes in [first(0x45, 19), first(0x60, 39), first(0x50, 60), first(0, 60)] {
             let mut packet = pieces(&mut cache, &bytes, 7);
-            assert!(!mirror(&mut packet, Layer::Ip));
+            assert!(!reflect(&mut packet, Layer::Ip));
             assert_eq!(packet.to_vec(), bytes);
         }
     }

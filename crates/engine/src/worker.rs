@@ -1,7 +1,7 @@
 //! Workers: threads that run routes to completion.
 //!
 //! ```text
-//!   Control (shared)  stop flag + descriptor that wakes sleepers
+//!   StopSignal (shared)  stop flag + descriptor that wakes sleepers
 //!      │
 //!   worker 0 (core 0)         worker 1 (core 1)
 //!   loop { each route: turn } loop { each route: turn }      no route is shared, no packet waits for another thread
@@ -12,7 +12,7 @@
 //! before [`Worker::run`] returns.
 
 use crate::idle::{Idle, Idler, Next};
-use crate::route::{Route, Standing};
+use crate::route::{Route, RouteId};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,18 +22,18 @@ use towpath_sys::{EventFd, affinity};
 
 /// Tells workers when to stop.
 #[derive(Debug)]
-pub struct Control {
+pub struct StopSignal {
     stop: AtomicBool,
     event: EventFd,
 }
 
-impl Control {
-    /// A control that lets workers run.
+impl StopSignal {
+    /// A stop that lets workers run.
     ///
     /// # Errors
     /// When the process has no descriptor left for the event.
-    pub fn new() -> io::Result<Arc<Control>> {
-        Ok(Arc::new(Control { stop: AtomicBool::new(false), event: EventFd::new()? }))
+    pub fn new() -> io::Result<Arc<StopSignal>> {
+        Ok(Arc::new(StopSignal { stop: AtomicBool::new(false), event: EventFd::new()? }))
     }
 
     /// Asks all workers to stop, and wakes those that sleep.
@@ -80,13 +80,13 @@ pub struct Ending {
 pub struct Worker<R, T> {
     routes: Vec<Route<R, T>>,
     config: WorkerConfig,
-    control: Arc<Control>,
+    stop: Arc<StopSignal>,
 }
 
 impl<R: RxQueue, T: TxQueue> Worker<R, T> {
     /// A worker for `routes`.
-    pub fn new(routes: Vec<Route<R, T>>, config: WorkerConfig, control: Arc<Control>) -> Worker<R, T> {
-        Worker { routes, config, control }
+    pub fn new(routes: Vec<Route<R, T>>, config: WorkerConfig, stop: Arc<StopSignal>) -> Worker<R, T> {
+        Worker { routes, config, stop }
     }
 
     /// Runs until it is asked to stop, or until no route has anything to wait for. Returns how each route ended.
@@ -101,13 +101,13 @@ impl<R: RxQueue, T: TxQueue> Worker<R, T> {
         let mut deadline = None;
         let mut about_to_sleep = false;
         loop {
-            let stopping = self.control.is_stopping();
+            let stopping = self.stop.is_stopping();
             let mut moved = 0;
             for route in &mut self.routes {
                 moved += route.turn(stopping);
             }
-            if self.routes.iter_mut().any(|route| !route.turned().is_empty()) {
-                self.turn_back();
+            if self.routes.iter_mut().any(|route| !route.reflected().is_empty()) {
+                self.exchange_reflected();
                 moved += 1;
             }
             if moved > 0 && !stopping {
@@ -126,7 +126,7 @@ impl<R: RxQueue, T: TxQueue> Worker<R, T> {
                 continue;
             }
             if about_to_sleep {
-                idler.sleep(self.control.event.fd());
+                idler.sleep(self.stop.event.fd());
                 about_to_sleep = false;
             } else if idler.step() == Next::Sleep {
                 for (wake, sending) in self.routes.iter().flat_map(Route::wakes) {
@@ -145,21 +145,21 @@ impl<R: RxQueue, T: TxQueue> Worker<R, T> {
 }
 
 impl<R: RxQueue, T: TxQueue> Worker<R, T> {
-    /// Gives what verdicts turned back to the routes of the other direction.
+    /// Gives what verdicts reflected back to the routes of the other direction.
     #[cold]
-    fn turn_back(&mut self) {
+    fn exchange_reflected(&mut self) {
         for i in 0..self.routes.len() {
-            let Standing { side, pair } = self.routes[i].standing();
-            let back = Standing { side: side.other(), pair };
-            let mut turned = std::mem::take(self.routes[i].turned());
-            match self.routes.iter_mut().find(|route| route.standing() == back) {
+            let RouteId { side, pair } = self.routes[i].id();
+            let back = RouteId { side: side.other(), pair };
+            let mut reflected = std::mem::take(self.routes[i].reflected());
+            match self.routes.iter_mut().find(|route| route.id() == back) {
                 Some(other) => {
-                    other.take_turned(&mut turned);
-                    *self.routes[i].turned() = turned;
+                    other.take_reflected(&mut reflected);
+                    *self.routes[i].reflected() = reflected;
                 }
                 None => {
-                    *self.routes[i].turned() = turned;
-                    self.routes[i].refuse_turned();
+                    *self.routes[i].reflected() = reflected;
+                    self.routes[i].drop_reflected();
                 }
             }
         }

@@ -15,20 +15,20 @@ mod check;
 mod plan;
 mod running;
 
-pub use running::{Running, Summary, Tuners};
+pub use running::{PortControls, Running, Summary};
 
 use crate::any::AnyPort;
 use check::{common_layer, notes};
-use plan::{AnyRoute, Place, Plan};
+use plan::{AnyRoute, Placement, Plan};
 use std::sync::Arc;
 use std::time::Duration;
-use towpath_engine::gro_stage::CoalesceConfig;
+use towpath_engine::gro_stage::GroStageConfig;
 use towpath_engine::idle::Idle;
-use towpath_engine::lane::{Balancer, LaneConfig, Steering, Table};
+use towpath_engine::lane::{Balancer, LaneConfig, LaneTable, Steering};
 use towpath_engine::report::{Meter, PortMeter};
 use towpath_engine::route::{Limit, RouteConfig};
-use towpath_engine::rules::{Judge, PortSide, RuleError, Rules};
-use towpath_engine::worker::{Control, Worker, WorkerConfig};
+use towpath_engine::rules::{Classifier, PortSide, RuleError, Rules};
+use towpath_engine::worker::{StopSignal, Worker, WorkerConfig};
 use towpath_packet::port::{Info, Port, PortError, Queues, RxQueue, Start, TxQueue};
 use towpath_packet::{Floors, Offloads, Pool, PoolConfig, PoolError};
 
@@ -71,7 +71,7 @@ pub struct Forward {
     /// What becomes of packets in their lane, before GRO.
     pub in_lane: Verdicts,
     /// How packets are coalesced on their way.
-    pub gro: CoalesceConfig,
+    pub gro: GroStageConfig,
     /// Whether egresses get super-packets.
     pub gso: Gso,
     /// Stop after so many packets, both directions together.
@@ -97,7 +97,7 @@ impl Default for Forward {
             rebalance: false,
             at_rx: Verdicts::default(),
             in_lane: Verdicts::default(),
-            gro: CoalesceConfig::default(),
+            gro: GroStageConfig::default(),
             gso: Gso::Auto,
             count: None,
             pool: PoolConfig { floors: Floors { rx: 0, tx: pool.capacity / 16 }, ..pool },
@@ -131,16 +131,16 @@ pub enum Verdicts {
     Pass,
     /// Rules in words.
     Rules(Rules),
-    /// A judge of one's own for each route, made on the thread that starts it.
-    Judge(Arc<dyn Fn(PortSide) -> Box<dyn Judge> + Send + Sync>),
+    /// A classifier of one's own for each route, made on the thread that starts it.
+    Classifier(Arc<dyn Fn(PortSide) -> Box<dyn Classifier> + Send + Sync>),
 }
 
 impl Verdicts {
-    fn judge(&self, side: PortSide) -> Option<Box<dyn Judge>> {
+    fn classifier(&self, side: PortSide) -> Option<Box<dyn Classifier>> {
         match self {
             Verdicts::Pass => None,
             Verdicts::Rules(rules) => Some(Box::new(rules.clone())),
-            Verdicts::Judge(make) => Some(make(side)),
+            Verdicts::Classifier(make) => Some(make(side)),
         }
     }
 }
@@ -150,7 +150,7 @@ impl std::fmt::Debug for Verdicts {
         match self {
             Verdicts::Pass => f.write_str("Pass"),
             Verdicts::Rules(rules) => f.debug_tuple("Rules").field(rules).finish(),
-            Verdicts::Judge(_) => f.write_str("Judge"),
+            Verdicts::Classifier(_) => f.write_str("Classifier"),
         }
     }
 }
@@ -218,7 +218,7 @@ impl Forward {
         self.check(&a_info, &b_info)?;
         self.check_rules(layer)?;
         let pool = Pool::new(self.pool)?;
-        let tuners =
+        let controls =
             [&a, &b].into_iter().filter_map(|port| Some((port.info().name.clone(), port.control()?))).collect();
         let start = |side, accept: Offloads| Start { pool: pool.clone(), queues: self.queues(side), accept };
         let mut a = a.start(start(PortSide::A, b_info.tx_offloads.and(self.gso.allows())))?;
@@ -230,8 +230,8 @@ impl Forward {
         let own_pools = a.rx.iter().chain(&b.rx).filter_map(|rx| rx.memory().pool).collect();
         let limit = self.count.map(|n| Arc::new(Limit::new(n)));
         let (threads, counters) = (Vec::new(), Vec::new());
-        let shapes = [&a_info, &b_info].map(Info::tx_layout);
-        let mut plan = Plan { pool: &pool, layer, limit, forward: &self, shapes, threads, counters };
+        let tx_layouts = [&a_info, &b_info].map(Info::tx_layout);
+        let mut plan = Plan { pool: &pool, layer, limit, forward: &self, tx_layouts, threads, counters };
         let table = if self.lanes.is_empty() {
             plan.direct(a, b)?;
             None
@@ -244,7 +244,7 @@ impl Forward {
         if matches!(self.steering.steering, Steering::RoundRobin) && self.lanes.len() > 1 {
             notes.push("round-robin: packets of one flow go to different lanes and overtake each other".into());
         }
-        self.launch(threads, meter, notes, table, Tuners(tuners))
+        self.launch(threads, meter, notes, table, PortControls(controls))
     }
 
     /// Starts a port and the workers that send what it receives back through it: frames with their Ethernet addresses swapped, IP
@@ -264,7 +264,7 @@ impl Forward {
         self.check(&info, &info)?;
         self.check_rules(layer)?;
         let pool = Pool::new(self.pool)?;
-        let tuners = port.control().map(|tuner| (info.name.clone(), tuner)).into_iter().collect();
+        let controls = port.control().map(|control| (info.name.clone(), control)).into_iter().collect();
         let accept = info.tx_offloads.and(self.gso.allows());
         let mut queues = port.start(Start { pool: pool.clone(), queues: self.workers, accept })?;
         queues.rx.iter_mut().for_each(|rx| rx.set_tx_layout(info.tx_layout()));
@@ -273,46 +273,46 @@ impl Forward {
         let own_pools = queues.rx.iter().filter_map(|rx| rx.memory().pool).collect();
         let limit = self.count.map(|n| Arc::new(Limit::new(n)));
         let (threads, counters) = (Vec::new(), Vec::new());
-        let shapes = [info.tx_layout(); 2];
-        let mut plan = Plan { pool: &pool, layer, limit, forward: &self, shapes, threads, counters };
+        let tx_layouts = [info.tx_layout(); 2];
+        let mut plan = Plan { pool: &pool, layer, limit, forward: &self, tx_layouts, threads, counters };
         plan.back(queues)?;
         let Plan { threads, counters, .. } = plan;
         let meter = Meter::new(ports, counters, pool.clone()).with_pools(own_pools).with_lent(lent);
         let notes = notes(&info, &info, self.directions);
-        self.launch(threads, meter, notes, None, Tuners(tuners))
+        self.launch(threads, meter, notes, None, PortControls(controls))
     }
 
     /// Starts the threads.
     fn launch(
         &self,
-        threads: Vec<(Place, Vec<AnyRoute>)>,
+        threads: Vec<(Placement, Vec<AnyRoute>)>,
         meter: Meter,
         notes: Vec<String>,
-        table: Option<Arc<Table>>,
-        tuners: Tuners,
+        table: Option<Arc<LaneTable>>,
+        controls: PortControls,
     ) -> Result<Running, StartError> {
         let gro = threads.iter().flat_map(|(_, routes)| routes).filter_map(|route| route.gro().cloned()).collect();
-        let control = Control::new().map_err(|source| StartError::Thread { worker: 0, source })?;
+        let stop = StopSignal::new().map_err(|source| StartError::Thread { worker: 0, source })?;
         let mut running = Running {
-            control: control.clone(),
+            stop: stop.clone(),
             threads: Vec::new(),
             balancer: None,
             meter: meter.with_gro(gro),
             notes,
             table: table.clone(),
-            tuners,
+            controls,
         };
-        for (number, (place, routes)) in threads.into_iter().enumerate() {
-            let core = if let Place::Core(core) = place { Some(core) } else { None };
+        for (number, (placement, routes)) in threads.into_iter().enumerate() {
+            let core = if let Placement::Core(core) = placement { Some(core) } else { None };
             let config = WorkerConfig { core, idle: self.idle, drain: self.drain };
-            let worker = Worker::new(routes, config, control.clone());
+            let worker = Worker::new(routes, config, stop.clone());
             running.spawn(number, move || worker.run())?;
         }
         if let Some(table) = table.filter(|_| self.rebalance) {
             let thread = std::thread::Builder::new().name("towpath-balance".into());
             let balance = move || {
                 let mut balancer = Balancer::new(table);
-                while !control.is_stopping() {
+                while !stop.is_stopping() {
                     std::thread::park_timeout(REBALANCE);
                     balancer.step();
                 }

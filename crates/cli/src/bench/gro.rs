@@ -18,7 +18,7 @@ use serde::Serialize;
 use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
-use towpath::engine::gro_stage::Mode;
+use towpath::engine::gro_stage::GroMode;
 use towpath::{Directions, Forward, Opener, Role};
 
 /// The authors' table: UDP with small frames on a server, before the series and with all of it.
@@ -80,18 +80,18 @@ pub(crate) fn run(args: &BenchGro) -> Result<ExitCode, Box<dyn Error>> {
 fn pairs(
     consumer: &'static str,
     args: &BenchGro,
-    mut measure: impl FnMut(Mode) -> Measured,
+    mut measure: impl FnMut(GroMode) -> Measured,
 ) -> Result<Row, Box<dyn Error>> {
     let (mut off, mut on) = (Vec::new(), Vec::new());
     for _ in 0..args.rounds {
-        off.push(measure(Mode::Off)?);
-        on.push(measure(Mode::On)?);
+        off.push(measure(GroMode::Off)?);
+        on.push(measure(GroMode::On)?);
     }
     let (off, on) = (median(off), median(on));
     Ok(Row { consumer, off, on, difference_percent: 100.0 * (on / off - 1.0) })
 }
 
-fn plan(mode: Mode, core: usize) -> Forward {
+fn plan(mode: GroMode, core: usize) -> Forward {
     let mut plan = Forward { directions: Directions::OneWay, cores: vec![core], ..Forward::default() };
     plan.gro.mode = mode;
     plan
@@ -115,16 +115,16 @@ fn rate(plan: Forward, from: &str, to: &str, args: &BenchGro) -> Measured {
     Ok(packets as f64 / step.elapsed.as_secs_f64() / 1e6)
 }
 
-fn direct(source: &str, mode: Mode, args: &BenchGro, core: usize) -> Measured {
+fn direct(source: &str, mode: GroMode, args: &BenchGro, core: usize) -> Measured {
     rate(plan(mode, core), source, "null:", args)
 }
 
-fn lane(source: &str, mode: Mode, args: &BenchGro, worker: usize, lane: usize) -> Measured {
+fn lane(source: &str, mode: GroMode, args: &BenchGro, worker: usize, lane: usize) -> Measured {
     rate(Forward { lanes: vec![lane], ..plan(mode, worker) }, source, "null:", args)
 }
 
 /// Millions of datagrams per second that a socket behind a TAP receives.
-fn to_socket(source: &str, mode: Mode, args: &BenchGro, core: usize, other: usize) -> Measured {
+fn to_socket(source: &str, mode: GroMode, args: &BenchGro, core: usize, other: usize) -> Measured {
     let namespace = Namespace::new(Some(other))?;
     let tap = format!("tap:bench%d?netns={},addr=198.19.0.1/15,mac=00:00:5e:00:53:02", namespace.path());
     let mut opener = Opener::new();
@@ -138,7 +138,7 @@ fn to_socket(source: &str, mode: Mode, args: &BenchGro, core: usize, other: usiz
 }
 
 /// Millions of 1448-byte segments per second of a TCP connection from one namespace to another.
-fn through_taps(mode: Mode, args: &BenchGro, core: usize) -> Measured {
+fn through_taps(mode: GroMode, args: &BenchGro, core: usize) -> Measured {
     let (near, far) = (Namespace::new(None)?, Namespace::new(None)?);
     // The sender's side emits packets as on a wire: MTU-sized frames with complete checksums.
     let a = format!("tap:bench%d?netns={},addr=198.18.0.1/24,tso=off,uso=off,csum=off", near.path());

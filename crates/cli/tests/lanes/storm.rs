@@ -7,8 +7,8 @@ use crate::support::witness::{Witness, judge};
 use crate::support::{Cable, LONGEST};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use towpath::engine::gro_stage::{CoalesceConfig, Mode};
-use towpath::engine::lane::{BUCKETS, Table};
+use towpath::engine::gro_stage::{GroMode, GroStageConfig};
+use towpath::engine::lane::{BUCKETS, LaneTable};
 use towpath::{Forward, Opener, Role};
 
 /// Time between two rounds of moves.
@@ -16,7 +16,7 @@ const PACE: Duration = Duration::from_millis(2);
 
 /// Moves every eighth bucket to another lane, each time different ones, until `stop` is set;
 /// returns the number of moves.
-fn shuffle(table: &Table, stop: &AtomicBool) -> u64 {
+fn shuffle(table: &LaneTable, stop: &AtomicBool) -> u64 {
     let (end, mut moves, mut random) = (Instant::now() + LONGEST, 0, 1u32);
     while !stop.load(Ordering::Relaxed) && Instant::now() < end {
         random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -32,7 +32,7 @@ fn shuffle(table: &Table, stop: &AtomicBool) -> u64 {
 fn storm(cables: (Cable, Cable), workers: u16, hold: Duration) {
     let cores = towpath::engine::worker::cores();
     let lanes = vec![cores[0], *cores.get(1).unwrap_or(&cores[0])];
-    let gro = CoalesceConfig { mode: Mode::On, hold, ..CoalesceConfig::default() };
+    let gro = GroStageConfig { mode: GroMode::On, hold, ..GroStageConfig::default() };
     let plan = Forward { workers, lanes, gro, rebalance: true, ..Forward::default() };
     let (hosts, running) = between(cables, |a, b| {
         let mut opener = Opener::new();

@@ -1,7 +1,7 @@
 //! Coalescing real packets: whatever their bytes lie in, cutting what came out gives what went in, flow by flow.
 
 use super::*;
-use crate::software_offload::Finisher;
+use crate::software_offload::SoftwareOffload;
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::fs::File;
@@ -139,16 +139,16 @@ fn headers(kind: Kind) -> usize {
     }
 }
 
-fn engine(mode: Mode, hold: Duration) -> Coalescer {
-    let config = CoalesceConfig { mode, hold, ..CoalesceConfig::default() };
-    Coalescer::new(&config, Layer::Ethernet, Offloads::ALL, Arc::default())
+fn engine(mode: GroMode, hold: Duration) -> GroStage {
+    let config = GroStageConfig { mode, hold, ..GroStageConfig::default() };
+    GroStage::new(&config, Layer::Ethernet, Offloads::ALL, Arc::default())
 }
 
-fn drain(coalescer: &mut Coalescer) -> Vec<Packet> {
+fn drain(gro_stage: &mut GroStage) -> Vec<Packet> {
     let mut out = Vec::new();
-    while coalescer.ready() > 0 {
+    while gro_stage.ready() > 0 {
         let mut batch = Batch::new();
-        coalescer.fill(&mut batch);
+        gro_stage.fill(&mut batch);
         out.extend(batch.drain_front(64));
     }
     out
@@ -157,14 +157,14 @@ fn drain(coalescer: &mut Coalescer) -> Vec<Packet> {
 /// Cuts what an egress without any ability gets.
 fn cut(maker: &Maker, packets: Vec<Packet>) -> Vec<Vec<u8>> {
     let cache = maker.pool.cache(Direction::Tx).unwrap();
-    let mut finisher = Finisher::new(cache, gro::Link::Ethernet, Arc::default());
+    let mut offload = SoftwareOffload::new(cache, gro::Link::Ethernet, Arc::default());
     let mut frames = Vec::new();
     for packet in packets {
         let mut from = Batch::new();
         from.push(packet).unwrap();
         loop {
             let mut to = Batch::new();
-            finisher.finish(&mut from, &mut to, Offloads::NONE);
+            offload.apply(&mut from, &mut to, Offloads::NONE);
             if to.is_empty() {
                 break;
             }
@@ -223,7 +223,7 @@ proptest! {
         hold in any::<bool>(),
     ) {
         let mut maker = Maker::new();
-        let mut coalescer = engine(Mode::On, if hold { Duration::from_secs(1000) } else { Duration::ZERO });
+        let mut gro_stage = engine(GroMode::On, if hold { Duration::from_secs(1000) } else { Duration::ZERO });
         let (mut sent, mut counts) = (HashMap::<Vec<u8>, Vec<Vec<u8>>>::new(), HashMap::<_, (u16, u32)>::new());
         let (mut batch, mut out, mut pushed) = (Batch::new(), Vec::new(), 0);
         for step in &steps {
@@ -245,15 +245,15 @@ proptest! {
             batch.push(packet).unwrap();
             pushed += 1;
             if step.burst.is_some() || batch.room() == 0 {
-                coalescer.push(&mut batch, step.burst.unwrap_or(false));
-                out.extend(drain(&mut coalescer));
+                gro_stage.push(&mut batch, step.burst.unwrap_or(false));
+                out.extend(drain(&mut gro_stage));
             }
         }
-        coalescer.push(&mut batch, true);
-        coalescer.flush();
-        out.extend(drain(&mut coalescer));
-        prop_assert_eq!(coalescer.held(), 0);
-        let merged = coalescer.counters.snapshot().merged;
+        gro_stage.push(&mut batch, true);
+        gro_stage.flush();
+        out.extend(drain(&mut gro_stage));
+        prop_assert_eq!(gro_stage.held(), 0);
+        let merged = gro_stage.counters.snapshot().merged;
         prop_assert_eq!(out.len() as u64 + merged, pushed, "received = left + merged");
         prop_assert!(out.iter().all(|p| p.frags() <= MAX_FRAGS));
         let mut got = HashMap::<Vec<u8>, Vec<Vec<u8>>>::new();
@@ -261,7 +261,7 @@ proptest! {
             got.entry(flow_of(&bytes)).or_default().push(bytes);
         }
         prop_assert_eq!(got, sent);
-        drop((coalescer, batch));
+        drop((gro_stage, batch));
         let Maker { pool, cache, .. } = maker;
         drop(cache);
         prop_assert_eq!(pool.stats().home, pool.stats().capacity, "every buffer is home");
@@ -270,14 +270,14 @@ proptest! {
 
 /// One burst of a flow in one shape each, and what came out.
 fn coalesced(shape: &Shape, packets: u16, len: usize) -> (Maker, Vec<Packet>) {
-    let (mut maker, mut coalescer) = (Maker::new(), engine(Mode::On, Duration::ZERO));
+    let (mut maker, mut gro_stage) = (Maker::new(), engine(GroMode::On, Duration::ZERO));
     let mut batch = Batch::new();
     for number in 0..packets {
         let bytes = frame(Kind::Tcp4, 1, number, u32::from(number) * len as u32, &vec![number as u8; len]);
         batch.push(maker.packet(&bytes, shape, 54)).unwrap();
     }
-    coalescer.push(&mut batch, true);
-    let out = drain(&mut coalescer);
+    gro_stage.push(&mut batch, true);
+    let out = drain(&mut gro_stage);
     (maker, out)
 }
 
@@ -301,7 +301,7 @@ fn an_aggregate_ends_before_it_has_more_fragments_than_a_packet_can() {
 
 #[test]
 fn an_ingress_that_is_never_empty_is_flushed_by_the_budget() {
-    let (mut maker, mut coalescer) = (Maker::new(), engine(Mode::On, Duration::ZERO));
+    let (mut maker, mut gro_stage) = (Maker::new(), engine(GroMode::On, Duration::ZERO));
     let mut seen = Vec::new();
     for burst in 0..BUDGET / 64 {
         let mut batch = Batch::new();
@@ -309,8 +309,8 @@ fn an_ingress_that_is_never_empty_is_flushed_by_the_budget() {
             let bytes = frame(Kind::Tcp4, flow, burst as u16, burst as u32 * 100, &[1; 100]);
             batch.push(maker.packet(&bytes, &Shape::Linear, 54)).unwrap();
         }
-        coalescer.push(&mut batch, false);
-        seen.push((coalescer.held(), coalescer.ready()));
+        gro_stage.push(&mut batch, false);
+        seen.push((gro_stage.held(), gro_stage.ready()));
     }
     assert_eq!(seen.pop(), Some((0, 64)));
     assert!(seen.iter().all(|state| *state == (64, 0)), "{seen:?}");
@@ -318,55 +318,55 @@ fn an_ingress_that_is_never_empty_is_flushed_by_the_budget() {
 
 #[test]
 fn where_nothing_merges_across_bursts_each_leaves_at_once_until_something_does() {
-    let (mut maker, mut coalescer) = (Maker::new(), engine(Mode::On, Duration::ZERO));
+    let (mut maker, mut gro_stage) = (Maker::new(), engine(GroMode::On, Duration::ZERO));
     let mut seq = [0; 64];
-    let mut burst = |coalescer: &mut Coalescer, step: u32| {
+    let mut burst = |gro_stage: &mut GroStage, step: u32| {
         let mut batch = Batch::new();
         for flow in 0..64 {
             let at = &mut seq[usize::from(flow)];
             batch.push(maker.packet(&frame(Kind::Tcp4, flow, 0, *at, &[1; 100]), &Shape::Linear, 54)).unwrap();
             *at += step;
         }
-        coalescer.push(&mut batch, false);
-        (coalescer.held(), drain(coalescer).len())
+        gro_stage.push(&mut batch, false);
+        (gro_stage.held(), drain(gro_stage).len())
     };
     // A gap behind every packet.
-    let stepped: Vec<_> = (0..64).map(|_| burst(&mut coalescer, 1000)).collect();
+    let stepped: Vec<_> = (0..64).map(|_| burst(&mut gro_stage, 1000)).collect();
     assert_eq!((stepped[0], stepped[63]), ((64, 0), (0, 64)));
-    let merged = coalescer.counters.snapshot().merged;
+    let merged = gro_stage.counters.snapshot().merged;
     assert_eq!(merged, 0);
     // Far fewer than the packets of the longest rest.
-    let back = (0..10_000).find(|_| burst(&mut coalescer, 100).0 > 0);
+    let back = (0..10_000).find(|_| burst(&mut gro_stage, 100).0 > 0);
     assert!(back.is_some());
     for _ in 0..16 {
-        burst(&mut coalescer, 100);
+        burst(&mut gro_stage, 100);
     }
-    assert!(coalescer.counters.snapshot().merged > 0);
+    assert!(gro_stage.counters.snapshot().merged > 0);
 }
 
 #[test]
 fn with_a_hold_time_an_aggregate_outlives_its_burst_and_leaves_when_it_is_old_enough() {
     let hold = Duration::from_millis(20);
-    let (mut maker, mut coalescer) = (Maker::new(), engine(Mode::On, hold));
-    let mut push = |coalescer: &mut Coalescer, number: u16| {
+    let (mut maker, mut gro_stage) = (Maker::new(), engine(GroMode::On, hold));
+    let mut push = |gro_stage: &mut GroStage, number: u16| {
         let mut batch = Batch::new();
         let bytes = frame(Kind::Tcp4, 1, number, u32::from(number) * 100, &[1; 100]);
         batch.push(maker.packet(&bytes, &Shape::Linear, 54)).unwrap();
-        coalescer.push(&mut batch, true);
+        gro_stage.push(&mut batch, true);
     };
-    push(&mut coalescer, 0);
-    assert_eq!((coalescer.held(), coalescer.ready()), (1, 0));
+    push(&mut gro_stage, 0);
+    assert_eq!((gro_stage.held(), gro_stage.ready()), (1, 0));
     std::thread::sleep(hold + Duration::from_millis(1));
     // What comes when the time is over still belongs to it.
-    push(&mut coalescer, 1);
-    coalescer.idle();
-    assert_eq!((coalescer.held(), coalescer.ready()), (0, 1));
-    assert_eq!(drain(&mut coalescer)[0].len(), 54 + 200);
+    push(&mut gro_stage, 1);
+    gro_stage.idle();
+    assert_eq!((gro_stage.held(), gro_stage.ready()), (0, 1));
+    assert_eq!(drain(&mut gro_stage)[0].len(), 54 + 200);
 }
 
 #[test]
 fn what_stands_aside_passes_in_order() {
-    let (mut maker, mut coalescer) = (Maker::new(), engine(Mode::Auto, Duration::ZERO));
+    let (mut maker, mut gro_stage) = (Maker::new(), engine(GroMode::Auto, Duration::ZERO));
     let mut next = [0u16; 200];
     let mut aside = 0;
     for burst in 0..600usize {
@@ -378,11 +378,11 @@ fn what_stands_aside_passes_in_order() {
             next[flow] += 1;
             batch.push(maker.packet(&bytes, &Shape::Linear, 54)).unwrap();
         }
-        coalescer.push(&mut batch, burst % 3 == 0);
+        gro_stage.push(&mut batch, burst % 3 == 0);
         aside += usize::from(!batch.is_empty());
         let passed = batch.drain_front(64).collect::<Vec<_>>();
-        assert!(passed.is_empty() || coalescer.ready() + coalescer.held() == 0, "nothing is overtaken");
-        drain(&mut coalescer);
+        assert!(passed.is_empty() || gro_stage.ready() + gro_stage.held() == 0, "nothing is overtaken");
+        drain(&mut gro_stage);
     }
     assert!(aside > 100, "{aside} bursts passed");
 }

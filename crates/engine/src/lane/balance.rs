@@ -1,6 +1,6 @@
 //! Moves buckets from the busiest lane to the idlest, a few at a time.
 
-use super::table::{BUCKETS, MAX_LANES, Table};
+use super::table::{BUCKETS, LaneTable, MAX_LANES};
 use std::sync::Arc;
 
 /// A lane is overloaded when it gets this much more than the mean: an eighth.
@@ -9,13 +9,13 @@ const SLACK: u64 = 8;
 /// Looks at the load of the buckets since the last time, and evens it out. Run it some ten times a second, on any thread.
 #[derive(Debug)]
 pub struct Balancer {
-    table: Arc<Table>,
+    table: Arc<LaneTable>,
     before: [u64; BUCKETS],
 }
 
 impl Balancer {
     /// A balancer for a table.
-    pub fn new(table: Arc<Table>) -> Balancer {
+    pub fn new(table: Arc<LaneTable>) -> Balancer {
         let before = table.loads();
         Balancer { table, before }
     }

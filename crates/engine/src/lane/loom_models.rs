@@ -99,7 +99,7 @@ fn start(mut lane: Lane) -> JoinHandle<Lane> {
 fn pass(lanes: usize, packets: usize, moves: &'static [usize]) {
     towpath_sys::sync::model(move || {
         let (pool, next) = (pool(), Arc::new(AtomicUsize::new(0)));
-        let table = Arc::new(Table::new(lanes).unwrap());
+        let table = Arc::new(LaneTable::new(lanes).unwrap());
         table.set(BUCKET, 0);
         let mut made = connect(&LaneConfig::default(), &table, 1).unwrap();
         let mut routes: Vec<_> = made.lanes.into_iter().map(|rx| route(rx, &pool, &next)).collect();

@@ -13,26 +13,28 @@
 //! a transmit queue ([`Steer`]), to a lane they are a receive queue ([`LaneRx`]): both are run by ordinary
 //! [routes](crate::route).
 //!
-//! **Order.** A flow belongs to a bucket of the [`Table`], a bucket to a lane. When a bucket moves, the worker first waits until the
+//! **Order.** A flow belongs to a bucket of the [`LaneTable`], a bucket to a lane. When a bucket moves, the worker first waits until the
 //! old lane has sent the last packet of that bucket, GRO included, to where none can overtake it; only then does the next one go to
 //! the new lane. What comes in must have been in one queue for that: a port that moves flows between its receive queues has no
 //! order that could be kept (`steering` of [`tun`](crate::ports::tun)).
 //!
-//! **Balance.** What a full ring refuses is dropped as `lane-full`, or held back, as [`Full`] says. What is still in a ring when both
+//! **Balance.** What a full ring refuses is dropped as `lane-full`, or held back, as [`FullPolicy`] says. What is still in a ring when both
 //! of its sides are gone is counted as `stopped`.
 
 mod balance;
-mod receive;
+mod rx;
 mod steer;
 mod table;
 
 pub use balance::Balancer;
-pub use receive::LaneRx;
+pub use rx::LaneRx;
 pub use steer::Steer;
-pub use table::{BUCKETS, Steering, Table};
+pub use table::{BUCKETS, LaneTable, Steering};
 
+use rx::RingRx;
 use std::io;
 use std::sync::Arc;
+use steer::RingTx;
 use towpath_packet::Notifier;
 use towpath_packet::port::Layer;
 use towpath_packet::spsc::ring;
@@ -41,7 +43,7 @@ use towpath_sys::sync::{AtomicU16, AtomicU64, Ordering};
 
 /// What happens to a packet whose lane has no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Full {
+pub enum FullPolicy {
     /// It is dropped, as `lane-full`.
     Drop,
     /// It waits, and with it everything behind it: the ingress is held back.
@@ -55,7 +57,7 @@ pub struct LaneConfig {
     /// How the lane of a packet is chosen.
     pub steering: Steering,
     /// What happens when it has no room.
-    pub full: Full,
+    pub full: FullPolicy,
     /// Packets that a ring holds, 64 to 65536; rounded up to a power of two.
     pub ring: usize,
     /// What packets begin with.
@@ -65,33 +67,40 @@ pub struct LaneConfig {
 impl Default for LaneConfig {
     /// By flow, holding back, 1024 packets in a ring, Ethernet.
     fn default() -> LaneConfig {
-        LaneConfig { steering: Steering::Flow, full: Full::Hold, ring: 1024, layer: Layer::Ethernet }
+        LaneConfig { steering: Steering::Flow, full: FullPolicy::Hold, ring: 1024, layer: Layer::Ethernet }
     }
 }
 
 /// What the sides of one lane share besides its rings.
 #[derive(Debug)]
-struct Gate {
+struct LaneShared {
     notifier: Notifier,
     /// What the lane's egress takes.
-    accept: AtomicU16,
+    offloads: AtomicU16,
 }
 
 /// What the two sides of one ring share besides the ring.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Link {
+struct RingShared {
     /// Packets of this ring that have left the lane. Written by the lane.
-    settled: AtomicU64,
+    completed: AtomicU64,
     /// Packets put into the ring, and taken out of it; written when a side goes.
-    sent: AtomicU64,
-    taken: AtomicU64,
+    enqueued: AtomicU64,
+    dequeued: AtomicU64,
     counters: Arc<Counters>,
 }
 
-impl Drop for Link {
+impl RingShared {
+    fn new(counters: Arc<Counters>) -> RingShared {
+        let zero = || AtomicU64::new(0);
+        RingShared { completed: zero(), enqueued: zero(), dequeued: zero(), counters }
+    }
+}
+
+impl Drop for RingShared {
     fn drop(&mut self) {
-        let lost = self.sent.load(Ordering::Relaxed).saturating_sub(self.taken.load(Ordering::Relaxed));
+        let lost = self.enqueued.load(Ordering::Relaxed).saturating_sub(self.dequeued.load(Ordering::Relaxed));
         self.counters.dropped(DropReason::Stopped, lost);
     }
 }
@@ -112,27 +121,26 @@ pub struct Lanes {
 ///
 /// # Errors
 /// When the process has no descriptor left for the notifiers, one for each lane.
-pub fn connect(config: &LaneConfig, table: &Arc<Table>, senders: usize) -> io::Result<Lanes> {
-    let gate = || -> io::Result<_> {
-        Ok(Arc::new(Gate { notifier: Notifier::new()?, accept: AtomicU16::new(Offloads::ALL.bits()) }))
+pub fn connect(config: &LaneConfig, table: &Arc<LaneTable>, senders: usize) -> io::Result<Lanes> {
+    let new_lane = |_| -> io::Result<_> {
+        Ok(Arc::new(LaneShared { notifier: Notifier::new()?, offloads: AtomicU16::new(Offloads::ALL.bits()) }))
     };
-    let gates = (0..table.lanes()).map(|_| gate()).collect::<io::Result<Vec<_>>>()?;
-    let mut inlets: Vec<Vec<receive::Inlet>> = gates.iter().map(|_| Vec::new()).collect();
+    let shared = (0..table.lanes()).map(new_lane).collect::<io::Result<Vec<_>>>()?;
+    let mut rx_rings: Vec<Vec<RingRx>> = shared.iter().map(|_| Vec::new()).collect();
     let (mut steers, mut all_counters) = (Vec::new(), Vec::new());
     for _ in 0..senders {
         let counters = Arc::new(Counters::default());
-        let mut outlets = Vec::new();
-        for (gate, inlets) in gates.iter().zip(&mut inlets) {
+        let mut tx_rings = Vec::new();
+        for (lane_shared, rx_rings) in shared.iter().zip(&mut rx_rings) {
             let (producer, consumer) = ring(config.ring.clamp(64, 65536));
-            let zero = || AtomicU64::new(0);
-            let link = Arc::new(Link { settled: zero(), sent: zero(), taken: zero(), counters: counters.clone() });
-            outlets.push(steer::Outlet::new(producer, link.clone(), gate.clone()));
-            inlets.push(receive::Inlet::new(consumer, link));
+            let ring_shared = Arc::new(RingShared::new(counters.clone()));
+            tx_rings.push(RingTx::new(producer, ring_shared.clone(), lane_shared.clone()));
+            rx_rings.push(RingRx::new(consumer, ring_shared));
         }
         all_counters.push(counters.clone());
-        steers.push(Steer::new(outlets, config, table.clone(), counters));
+        steers.push(Steer::new(tx_rings, config, table.clone(), counters));
     }
-    let lanes = inlets.into_iter().zip(gates).map(|(inlets, gate)| LaneRx::new(inlets, gate)).collect();
+    let lanes = rx_rings.into_iter().zip(shared).map(|(rings, shared)| LaneRx::new(rings, shared)).collect();
     Ok(Lanes { steers, lanes, counters: all_counters })
 }
 

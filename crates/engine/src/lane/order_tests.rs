@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::gro_stage::tests::{Kind, frame};
-use crate::gro_stage::{CoalesceConfig, Mode};
+use crate::gro_stage::{GroMode, GroStageConfig};
 use crate::route::{Route, RouteConfig};
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -72,14 +72,14 @@ impl TxQueue for Egress<'_> {
 fn storm(hold: Duration) {
     let pool = PoolConfig { capacity: 8192, chunk: 256, backing: Backing::Anonymous, ..Default::default() };
     let pool = Pool::new(pool).unwrap();
-    let table = Arc::new(Table::new(2).unwrap());
+    let table = Arc::new(LaneTable::new(2).unwrap());
     let made = connect(&LaneConfig { ring: 64, ..Default::default() }, &table, 1).unwrap();
     let wire: Wire = Mutex::new([0; FLOWS]);
     let end = Instant::now() + Duration::from_secs(300);
     let mut steer = made.steers.into_iter().next().unwrap();
     let mut moves = 0;
     std::thread::scope(|s| {
-        let gro = CoalesceConfig { mode: Mode::On, hold, ..Default::default() };
+        let gro = GroStageConfig { mode: GroMode::On, hold, ..Default::default() };
         let lanes: Vec<_> = made
             .lanes
             .into_iter()

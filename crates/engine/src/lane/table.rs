@@ -24,21 +24,21 @@ pub enum Steering {
 
 /// The indirection table: buckets to lanes. Shared by all that steer, changed while they run.
 #[derive(Debug)]
-pub struct Table {
+pub struct LaneTable {
     buckets: Box<[AtomicU8; BUCKETS]>,
     /// Packets by bucket, all senders together: what balancing goes by.
     load: Box<[AtomicU64; BUCKETS]>,
     lanes: u8,
 }
 
-impl Table {
+impl LaneTable {
     /// A table that spreads buckets evenly over `lanes`; `None` unless there are 1 to 64.
-    pub fn new(lanes: usize) -> Option<Table> {
+    pub fn new(lanes: usize) -> Option<LaneTable> {
         if !(1..=MAX_LANES).contains(&lanes) {
             return None;
         }
         let buckets = Box::new(std::array::from_fn(|i| AtomicU8::new((i % lanes) as u8)));
-        Some(Table { buckets, load: Box::new([const { AtomicU64::new(0) }; BUCKETS]), lanes: lanes as u8 })
+        Some(LaneTable { buckets, load: Box::new([const { AtomicU64::new(0) }; BUCKETS]), lanes: lanes as u8 })
     }
 
     /// Lanes that it spreads over.

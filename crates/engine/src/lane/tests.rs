@@ -25,8 +25,8 @@ fn tag(packet: &Packet) -> (u16, u32) {
     (u16::from_be_bytes([b[0], b[1]]), u32::from_be_bytes([b[2], b[3], b[4], b[5]]))
 }
 
-fn make(config: LaneConfig, senders: usize, lanes: usize) -> (Arc<Table>, Lanes) {
-    let table = Arc::new(Table::new(lanes).unwrap());
+fn make(config: LaneConfig, senders: usize, lanes: usize) -> (Arc<LaneTable>, Lanes) {
+    let table = Arc::new(LaneTable::new(lanes).unwrap());
     let made = connect(&config, &table, senders).unwrap();
     (table, made)
 }
@@ -113,13 +113,13 @@ fn fill(steer: &mut Steer, cache: &mut Cache, n: u32) -> u32 {
 
 #[test]
 fn a_full_lane_holds_back_or_drops_by_name_and_nothing_is_lost_unnamed() {
-    for full in [Full::Hold, Full::Drop] {
+    for full in [FullPolicy::Hold, FullPolicy::Drop] {
         let pool = pool();
         let mut cache = pool.cache(Direction::Tx).unwrap();
         let (_, mut made) = make(LaneConfig { full, ring: 64, ..Default::default() }, 1, 1);
         let taken = fill(&mut made.steers[0], &mut cache, 640);
         let dropped = made.counters[0].snapshot().dropped(DropReason::LaneFull);
-        assert_eq!(dropped > 0, full == Full::Drop);
+        assert_eq!(dropped > 0, full == FullPolicy::Drop);
         let mut got = take(&mut made.lanes[0]);
         made.steers[0].reclaim();
         got.extend(take(&mut made.lanes[0]));
@@ -269,7 +269,7 @@ fn order_within_every_flow_survives_rebalancing_under_load() {
 
 #[test]
 fn the_balancer_brings_lanes_nearer_to_each_other_and_leaves_a_single_heavy_flow_alone() {
-    let table = Arc::new(Table::new(2).unwrap());
+    let table = Arc::new(LaneTable::new(2).unwrap());
     let mut balancer = Balancer::new(table.clone());
     for bucket in (0..BUCKETS).filter(|b| b % 2 == 0) {
         table.count(bucket, 10);

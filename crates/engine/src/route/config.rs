@@ -14,9 +14,9 @@ pub struct RouteConfig {
     /// What packets begin with.
     pub layer: Layer,
     /// What the egress may be given, of what it can take: without segmentation abilities, super-packets are cut before it.
-    pub allow: Offloads,
+    pub offloads: Offloads,
     /// What the egress wants of the memory of packets.
-    pub shape: TxLayout,
+    pub tx_layout: TxLayout,
     /// The ingress is a queue between threads: when stopping, what is in it is still received, until its other side has
     /// closed it.
     pub internal: bool,
@@ -28,8 +28,8 @@ impl Default for RouteConfig {
         RouteConfig {
             egress_wait: Duration::from_millis(10),
             layer: Layer::Ethernet,
-            allow: Offloads::ALL,
-            shape: TxLayout::default(),
+            offloads: Offloads::ALL,
+            tx_layout: TxLayout::default(),
             internal: false,
         }
     }
@@ -58,7 +58,7 @@ impl Limit {
 
 /// Where a route stands among others: what its verdicts refer to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Standing {
+pub struct RouteId {
     /// The end of `fwd A B` that its packets come from.
     pub side: PortSide,
     /// A number that it shares with the route of the other direction, if there is one: both run on the same thread.

@@ -189,7 +189,7 @@ fn a_limit_is_exact_and_what_came_beyond_it_is_named() {
 #[test]
 fn an_ability_that_fails_while_running_is_done_in_software_from_there_on_and_in_order() {
     let (_pool, mut route) = setup(0, RouteConfig::default());
-    let cache = route.finisher.cache();
+    let cache = route.software_offload.cache();
     for id in 0..5u8 {
         let mut frame = vec![0; 54 + 3000];
         frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0]);
@@ -220,19 +220,19 @@ impl towpath_packet::ExtBufOwner for Nobody {
 #[test]
 fn a_page_is_turned_round_behind_a_head_of_its_own() {
     let (pool, route) = setup(0, RouteConfig::default());
-    let mut route = route.with_mirror();
+    let mut route = route.with_reflect();
     let memory = towpath_packet::UntrustedMem::new(towpath_packet::Region::new(4096, Backing::Memfd).unwrap());
     let bytes: Vec<u8> = (0..60).collect();
     assert!(memory.put(0, &bytes));
     let mut pages = towpath_packet::ExtBufPool::new(4, memory.region().clone(), Arc::new(Nobody)).unwrap();
     route.rx_mut().packets.push_back(pages.packet(0, 60, 0).unwrap());
     route.turn(false);
-    let turned = route.tx_mut().got.pop().unwrap().to_vec();
-    assert_eq!(turned, [&bytes[6..12], &bytes[..6], &bytes[12..]].concat());
+    let reflected = route.tx_mut().got.pop().unwrap().to_vec();
+    assert_eq!(reflected, [&bytes[6..12], &bytes[..6], &bytes[12..]].concat());
     // Without a buffer for a head it is dropped by name.
     let mut cache = pool.cache(Direction::Tx).unwrap();
     let hoard: Vec<_> = std::iter::from_fn(|| cache.alloc()).collect();
-    let stocked: Vec<_> = std::iter::from_fn(|| route.finisher.cache().alloc()).collect();
+    let stocked: Vec<_> = std::iter::from_fn(|| route.software_offload.cache().alloc()).collect();
     route.rx_mut().packets.push_back(pages.packet(0, 60, 0).unwrap());
     route.turn(false);
     assert_eq!(route.counters().snapshot().dropped(DropReason::NoBuffer), 1);

@@ -1,7 +1,7 @@
 //! Verdicts: what becomes of a packet, by rules in words or by a closure.
 //!
 //! ```text
-//!   packet ── dissect_packet ──► Dissected ── Judge::judge ──► Verdict
+//!   packet ── dissect_packet ──► Dissected ── Classifier::classify ──► Verdict
 //!                                    │          ├ Rules: the first rule that matches, else the default
 //!                                    │          └ any FnMut(&Packet, &Dissected) -> Verdict
 //!                                    └──► symmetric_hash: the lane, from the same look at the headers
@@ -43,7 +43,7 @@
 //!
 //! * **Ports of fragments.** Only the first fragment has them, and to treat it unlike the rest would tear packets apart:
 //!   a rule with `sport` or `dport` matches no fragment. A set of rules that must let no fragment by says `drop frag` first.
-//! * **Headers beyond the first [`LOOK`] bytes of a packet in pieces**, see [`dissect_packet`]. A packet that hides its
+//! * **Headers beyond the first [`DISSECT_LEN`] bytes of a packet in pieces**, see [`dissect_packet`]. A packet that hides its
 //!   ports behind a long row of extension headers matches no rule about ports; `default drop` with rules that pass is safe
 //!   against that, a list of what to drop is not.
 //! * **The inside of tunnels.**
@@ -54,18 +54,18 @@
 //!
 //! # Cost
 //!
-//! No rule and no closure: nothing, [`Judge::constant`] says so. Else one dissection a packet, a key of 64 bytes made from
+//! No rule and no closure: nothing, [`Classifier::constant`] says so. Else one dissection a packet, a key of 64 bytes made from
 //! it, and for each rule up to the first that matches one masked compare of that key. Nothing is allocated.
 
+mod classifier;
 mod compiled;
-mod judge;
 mod parse;
 mod rule;
 #[cfg(test)]
 mod tests;
 mod verdict;
 
-pub use judge::{Judge, LOOK, dissect_packet, verdicts};
+pub use classifier::{Classifier, DISSECT_LEN, classify_batch, dissect_packet};
 pub use parse::RuleError;
 pub use rule::{Match, Prefix, Rule, Span};
 pub use verdict::{PortSide, Verdict};
@@ -143,12 +143,12 @@ impl Rules {
     }
 
     /// The first rule, or the default, that sends packets of this end back to it.
-    pub fn turns_back(&self, side: PortSide) -> Option<String> {
+    pub fn first_reflecting(&self, side: PortSide) -> Option<String> {
         self.first(|verdict| verdict == Verdict::Tx || verdict == Verdict::Port(side))
     }
 
     /// The first rule, or the default, that chooses a lane.
-    pub fn names_a_lane(&self) -> Option<String> {
+    pub fn first_naming_lane(&self) -> Option<String> {
         self.first(|verdict| matches!(verdict, Verdict::Lane(_)))
     }
 
@@ -201,7 +201,7 @@ impl Rules {
 
     /// What becomes of the packet. `found` is what [`dissect_packet`] found in it.
     #[inline]
-    pub fn judge(&self, packet: &Packet, found: &Dissected) -> Verdict {
+    pub fn classify(&self, packet: &Packet, found: &Dissected) -> Verdict {
         let key = Key::new(packet, found, self.macs);
         let matching = self.compiled.iter().find(|rule| rule.matches(&key));
         matching.map_or(self.default, Compiled::verdict)
@@ -226,10 +226,10 @@ impl fmt::Display for Rules {
     }
 }
 
-impl Judge for Rules {
+impl Classifier for Rules {
     #[inline]
-    fn judge(&mut self, packet: &Packet, found: &Dissected) -> Verdict {
-        Rules::judge(self, packet, found)
+    fn classify(&mut self, packet: &Packet, found: &Dissected) -> Verdict {
+        Rules::classify(self, packet, found)
     }
 
     #[inline]

@@ -14,7 +14,7 @@ use super::gate::Gate;
 use super::roster::Roster;
 use std::sync::Arc;
 use towpath_engine::rules::dissect_packet;
-use towpath_engine::software_offload::Finisher;
+use towpath_engine::software_offload::SoftwareOffload;
 use towpath_packet::port::{TxQueue, Wake};
 use towpath_packet::spsc::{Consumer, Producer};
 use towpath_packet::{Batch, Cache, Counters, DropReason, Offloads, Packet};
@@ -35,7 +35,7 @@ pub struct SockTx {
     next: usize,
     cache: Cache,
     /// For applications that take no more than frames.
-    finisher: Finisher,
+    finisher: SoftwareOffload,
     /// Whether some application takes more.
     offloads: bool,
     counters: Arc<Counters>,
@@ -78,7 +78,7 @@ impl SockTx {
             default: None,
             next: 0,
             cache,
-            finisher: Finisher::new(spare, towpath_gro::Link::Ethernet, counters.clone()),
+            finisher: SoftwareOffload::new(spare, towpath_gro::Link::Ethernet, counters.clone()),
             offloads: false,
             counters,
             gate,
@@ -209,7 +209,7 @@ impl SockTx {
             // It is empty, and so has room.
             let _ = whole.push(packet);
             loop {
-                self.finisher.finish(&mut whole, &mut cut, Offloads::NONE);
+                self.finisher.apply(&mut whole, &mut cut, Offloads::NONE);
                 if cut.is_empty() {
                     break;
                 }

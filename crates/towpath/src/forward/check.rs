@@ -28,14 +28,14 @@ impl Forward {
             let Verdicts::Rules(rules) = verdicts else { continue };
             rules.check(link, self.lanes.len() as u16)?;
             if self.directions == Directions::OneWay
-                && let Some(rule) = rules.turns_back(PortSide::A)
+                && let Some(rule) = rules.first_reflecting(PortSide::A)
             {
                 let rule_text = "sends packets back where they came from: forward both ways, without --oneway".into();
                 return Err(StartError::Value { what: "rule", value: rule, rule: rule_text });
             }
         }
         if let Verdicts::Rules(rules) = &self.in_lane
-            && let Some(rule) = rules.names_a_lane()
+            && let Some(rule) = rules.first_naming_lane()
         {
             let rule_text = "in a lane a packet has its lane already: use the rule at rx".into();
             return Err(StartError::Value { what: "rule in a lane", value: rule, rule: rule_text });

@@ -4,8 +4,8 @@ use super::{Directions, Forward, StartError};
 use crate::any::{AnyRx, AnyTx};
 use std::sync::Arc;
 use std::time::Duration;
-use towpath_engine::lane::{self, Full, LaneConfig, Table};
-use towpath_engine::route::{Limit, Route, RouteConfig, Standing};
+use towpath_engine::lane::{self, FullPolicy, LaneConfig, LaneTable};
+use towpath_engine::route::{Limit, Route, RouteConfig, RouteId};
 use towpath_engine::rules::PortSide;
 use towpath_packet::port::{Layer, Queues, TxLayout};
 use towpath_packet::{Counters, Direction, Pool, PoolError};
@@ -13,9 +13,9 @@ use towpath_packet::{Counters, Direction, Pool, PoolError};
 /// Numbers of pairs of lane routes begin behind those of all queues.
 const LANE_PAIRS: usize = 1 << 16;
 
-/// Where a thread runs; what has the same place shares a thread.
+/// Where a thread runs; what has the same placement shares a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Placement {
     /// Pinned to a core.
     Core(usize),
     /// Wherever the scheduler puts the worker of this number.
@@ -29,8 +29,8 @@ pub(super) struct Plan<'a> {
     pub(super) limit: Option<Arc<Limit>>,
     pub(super) forward: &'a Forward,
     /// What A and B want of packets.
-    pub(super) shapes: [TxLayout; 2],
-    pub(super) threads: Vec<(Place, Vec<AnyRoute>)>,
+    pub(super) tx_layouts: [TxLayout; 2],
+    pub(super) threads: Vec<(Placement, Vec<AnyRoute>)>,
     pub(super) counters: Vec<Arc<Counters>>,
 }
 
@@ -54,16 +54,16 @@ impl Plan<'_> {
     /// Queue i of a port back to itself.
     pub(super) fn back(&mut self, queues: AnyQueues) -> Result<(), PoolError> {
         for (i, (rx, tx)) in queues.rx.into_iter().zip(queues.tx).enumerate() {
-            let route = self.first(rx, tx, PortSide::A, i)?.with_mirror();
+            let route = self.first(rx, tx, PortSide::A, i)?.with_reflect();
             self.assign(self.worker(i), vec![route]);
         }
         Ok(())
     }
 
     /// Queue i of each port to the lanes, and lane j to queue j of the other port.
-    pub(super) fn through_lanes(&mut self, a: AnyQueues, b: AnyQueues) -> Result<Arc<Table>, StartError> {
+    pub(super) fn through_lanes(&mut self, a: AnyQueues, b: AnyQueues) -> Result<Arc<LaneTable>, StartError> {
         let lanes = &self.forward.lanes;
-        let table = Table::new(lanes.len()).map(Arc::new).ok_or_else(|| StartError::Value {
+        let table = LaneTable::new(lanes.len()).map(Arc::new).ok_or_else(|| StartError::Value {
             what: "lanes",
             value: lanes.len().to_string(),
             rule: "there can be 1 to 64".into(),
@@ -80,7 +80,7 @@ impl Plan<'_> {
         rx: Vec<AnyRx>,
         tx: Vec<AnyTx>,
         side: PortSide,
-        table: &Arc<Table>,
+        table: &Arc<LaneTable>,
     ) -> Result<(), StartError> {
         let config = LaneConfig { layer: self.layer, ..self.forward.steering.clone() };
         let made = lane::connect(&config, table, rx.len())
@@ -91,36 +91,35 @@ impl Plan<'_> {
             self.assign(self.worker(i), vec![route]);
         }
         for (j, ((core, lane), tx)) in self.forward.lanes.clone().into_iter().zip(made.lanes).zip(tx).enumerate() {
-            let standing = Standing { side, pair: LANE_PAIRS + j };
-            let mut route =
-                self.route(AnyRx::Lane(lane), tx, side, true)?.with_gro(&self.forward.gro).with_standing(standing);
-            if let Some(judge) = self.forward.in_lane.judge(side) {
-                route = route.with_judge(judge);
+            let id = RouteId { side, pair: LANE_PAIRS + j };
+            let mut route = self.route(AnyRx::Lane(lane), tx, side, true)?.with_gro(&self.forward.gro).with_id(id);
+            if let Some(classifier) = self.forward.in_lane.classifier(side) {
+                route = route.with_classifier(classifier);
             }
             self.counters.push(route.counters().clone());
-            self.assign(Place::Core(core), vec![route]);
+            self.assign(Placement::Core(core), vec![route]);
         }
         Ok(())
     }
 
     /// Where the worker of queue `i` runs.
-    fn worker(&self, i: usize) -> Place {
+    fn worker(&self, i: usize) -> Placement {
         let number = i % usize::from(self.forward.workers);
-        self.forward.cores.get(number).map_or(Place::Worker(number), |&core| Place::Core(core))
+        self.forward.cores.get(number).map_or(Placement::Worker(number), |&core| Placement::Core(core))
     }
 
-    fn assign(&mut self, place: Place, routes: Vec<AnyRoute>) {
-        match self.threads.iter_mut().find(|(taken, _)| *taken == place) {
+    fn assign(&mut self, placement: Placement, routes: Vec<AnyRoute>) {
+        match self.threads.iter_mut().find(|(taken, _)| *taken == placement) {
             Some((_, list)) => list.extend(routes),
-            None => self.threads.push((place, routes)),
+            None => self.threads.push((placement, routes)),
         }
     }
 
     /// A route from a port, which the limit counts.
     fn first(&mut self, rx: AnyRx, tx: AnyTx, side: PortSide, queue: usize) -> Result<AnyRoute, PoolError> {
-        let mut route = self.route(rx, tx, side, false)?.with_standing(Standing { side, pair: queue });
-        if let Some(judge) = self.forward.at_rx.judge(side) {
-            route = route.with_judge(judge);
+        let mut route = self.route(rx, tx, side, false)?.with_id(RouteId { side, pair: queue });
+        if let Some(classifier) = self.forward.at_rx.classifier(side) {
+            route = route.with_classifier(classifier);
         }
         self.counters.push(route.counters().clone());
         Ok(match &self.limit {
@@ -131,16 +130,17 @@ impl Plan<'_> {
 
     /// A route for packets that came in on a side, to the other one or to a lane.
     fn route(&self, rx: AnyRx, tx: AnyTx, side: PortSide, internal: bool) -> Result<AnyRoute, PoolError> {
-        let holds_back = matches!(tx, AnyTx::Steer(_)) && self.forward.steering.full == Full::Hold;
+        let holds_back = matches!(tx, AnyTx::Steer(_)) && self.forward.steering.full == FullPolicy::Hold;
         // Lanes that hold back do so for as long as it takes: they drop what their own egress refuses.
         let egress_wait = if holds_back { Duration::MAX } else { self.forward.egress_wait };
-        let [a, b] = self.shapes;
-        let shape = match tx {
+        let [a, b] = self.tx_layouts;
+        let tx_layout = match tx {
             AnyTx::Steer(_) => TxLayout::default(),
             _ if side == PortSide::A => b,
             _ => a,
         };
-        let config = RouteConfig { egress_wait, layer: self.layer, allow: self.forward.gso.allows(), shape, internal };
+        let config =
+            RouteConfig { egress_wait, layer: self.layer, offloads: self.forward.gso.allows(), tx_layout, internal };
         Ok(Route::new(rx, tx, self.pool.cache(Direction::Tx)?, config))
     }
 }

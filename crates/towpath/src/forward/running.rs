@@ -3,61 +3,61 @@
 use super::StartError;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use towpath_engine::lane::Table;
+use towpath_engine::lane::LaneTable;
 use towpath_engine::report::{Meter, Reading};
-use towpath_engine::worker::{Control, Ending};
+use towpath_engine::worker::{Ending, StopSignal};
 use towpath_packet::port::{PortControl, State};
 
 /// Ports that are being forwarded between. Dropping it stops the workers and waits for them.
 #[derive(Debug)]
 pub struct Running {
-    pub(super) control: Arc<Control>,
+    pub(super) stop: Arc<StopSignal>,
     pub(super) threads: Vec<JoinHandle<std::io::Result<Vec<Ending>>>>,
     /// Runs for as long as the workers do.
     pub(super) balancer: Option<JoinHandle<()>>,
     pub(super) meter: Meter,
     pub(super) notes: Vec<String>,
-    pub(super) table: Option<Arc<Table>>,
-    pub(super) tuners: Tuners,
+    pub(super) table: Option<Arc<LaneTable>>,
+    pub(super) controls: PortControls,
 }
 
 /// Handles to what can be changed about ports while they run. A clone is another handle of the same.
 #[derive(Clone, Default)]
-pub struct Tuners(pub(super) Vec<(String, Arc<dyn PortControl>)>);
+pub struct PortControls(pub(super) Vec<(String, Arc<dyn PortControl>)>);
 
-impl Tuners {
+impl PortControls {
     /// The ports that have settings, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &dyn PortControl)> {
-        self.0.iter().map(|(name, tuner)| (name.as_str(), &**tuner))
+        self.0.iter().map(|(name, control)| (name.as_str(), &**control))
     }
 
     /// What has happened to the ports that is worth to be known: port, name, how often.
     pub fn events(&self) -> Vec<(String, &'static str, u64)> {
-        let of = |(port, tuner): (&str, &dyn PortControl)| {
+        let of = |(port, control): (&str, &dyn PortControl)| {
             let port = port.to_owned();
-            tuner.events().into_iter().map(move |(name, n)| (port.clone(), name, n))
+            control.events().into_iter().map(move |(name, n)| (port.clone(), name, n))
         };
         self.iter().flat_map(of).filter(|(_, _, n)| *n > 0).collect()
     }
 
     /// Who used the ports, as far as that is remembered.
     pub fn session_log(&self) -> Vec<(String, String)> {
-        let of = |(port, tuner): (&str, &dyn PortControl)| {
+        let of = |(port, control): (&str, &dyn PortControl)| {
             let port = port.to_owned();
-            tuner.session_log().into_iter().map(move |line| (port.clone(), line))
+            control.session_log().into_iter().map(move |line| (port.clone(), line))
         };
         self.iter().flat_map(of).collect()
     }
 
     /// The settings of a port.
     pub fn port(&self, name: &str) -> Option<&dyn PortControl> {
-        self.iter().find(|(port, _)| *port == name).map(|(_, tuner)| tuner)
+        self.iter().find(|(port, _)| *port == name).map(|(_, control)| control)
     }
 }
 
-impl std::fmt::Debug for Tuners {
+impl std::fmt::Debug for PortControls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.iter().map(|(name, tuner)| (name, tuner.settings()))).finish()
+        f.debug_list().entries(self.iter().map(|(name, control)| (name, control.settings()))).finish()
     }
 }
 
@@ -96,7 +96,7 @@ impl Running {
     }
 
     /// The table that lanes are chosen by, to be changed while it runs; `None` without lanes.
-    pub fn lane_table(&self) -> Option<&Arc<Table>> {
+    pub fn lane_table(&self) -> Option<&Arc<LaneTable>> {
         self.table.as_ref()
     }
 
@@ -111,13 +111,13 @@ impl Running {
     }
 
     /// What can be changed about the ports while they run.
-    pub fn tuners(&self) -> &Tuners {
-        &self.tuners
+    pub fn controls(&self) -> &PortControls {
+        &self.controls
     }
 
     /// Asks the workers to stop, without waiting for them. Can be called from anywhere.
-    pub fn control(&self) -> &Arc<Control> {
-        &self.control
+    pub fn stop_signal(&self) -> &Arc<StopSignal> {
+        &self.stop
     }
 
     /// Whether all workers have ended.
@@ -127,7 +127,7 @@ impl Running {
 
     /// Stops the workers, and waits until they have: at most as long as draining takes.
     pub fn stop(mut self) -> Summary {
-        self.control.stop();
+        self.stop.stop();
         self.finish()
     }
 
@@ -138,7 +138,7 @@ impl Running {
 
     /// The workers have ended, so there is nothing left to stop but the balancer.
     fn end_balancer(&mut self) {
-        self.control.stop();
+        self.stop.stop();
         if let Some(balancer) = self.balancer.take() {
             balancer.thread().unpark();
             let _ = balancer.join();
@@ -169,8 +169,8 @@ impl Running {
             pages: self.meter.pages(),
             pages_away: self.meter.pages_away(),
             shortages: self.meter.shortages(),
-            events: self.tuners.events(),
-            visitors: self.tuners.session_log(),
+            events: self.controls.events(),
+            visitors: self.controls.session_log(),
             gone,
             failed,
         }
@@ -179,7 +179,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.control.stop();
+        self.stop.stop();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }

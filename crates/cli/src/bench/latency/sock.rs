@@ -6,7 +6,7 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use towpath::engine::gro_stage::Mode as Gro;
+use towpath::engine::gro_stage::GroMode;
 use towpath::{Forward, Opener, Role};
 use towpath_client::{Config, Frame, Sizes, Socket, Umem};
 
@@ -22,7 +22,7 @@ pub(super) fn round(mode: Mode, args: &BenchLatency, [core, other]: [usize; 2]) 
     let a = opener.open(&format!("sock:{}", from.display()).parse()?, Role::Both)?;
     let b = opener.open(&format!("sock:{}", to.display()).parse()?, Role::Both)?;
     let mut plan = Forward { idle: mode.idle(), cores: vec![other], ..Forward::default() };
-    plan.gro.mode = Gro::Off;
+    plan.gro.mode = GroMode::Off;
     let running = plan.start(a, b)?;
     let memory = [Umem::new(256, 2048)?, Umem::new(256, 2048)?];
     let config = Config { rings: Sizes::all(64), ..Config::default() };

@@ -67,14 +67,14 @@ impl<'u> Rig<'u> {
         let config = sock::Config { path: path.clone(), transmit, ..sock::Config::default() };
         let sock = AnyPort::Sock(sock::open(config)?);
         let events = sock.control().ok_or("a socket without figures")?;
-        let shape = Info::tx_layout(port.info());
+        let tx_layout = Info::tx_layout(port.info());
         let (mut rx, unused) = start(sock, &pool)?;
         drop(unused);
-        rx.set_tx_layout(shape);
+        rx.set_tx_layout(tx_layout);
         let received = rx.counters().clone();
         let (_, tx) = start(port, &pool)?;
-        let route = |rx, tx, shape| -> Result<_, Box<dyn Error>> {
-            Ok(Route::new(rx, tx, pool.cache(Direction::Tx)?, RouteConfig { shape, ..RouteConfig::default() }))
+        let route = |rx, tx, tx_layout| -> Result<_, Box<dyn Error>> {
+            Ok(Route::new(rx, tx, pool.cache(Direction::Tx)?, RouteConfig { tx_layout, ..RouteConfig::default() }))
         };
         let far = match far {
             None => None,
@@ -84,7 +84,7 @@ impl<'u> Rig<'u> {
                 Some(route(rx, start(null, &pool)?.1, TxLayout::default())?)
             }
         };
-        let near = route(rx, tx, shape)?;
+        let near = route(rx, tx, tx_layout)?;
         let sender = if args.threaded {
             Sender::Threaded(Runner::new(path, size, args.write, args.app_core))
         } else {

@@ -19,7 +19,7 @@ fn rules<const N: usize>(texts: [&str; N]) -> Rules {
 fn verdict(rules: &Rules, sample: &Sample) -> Verdict {
     let mut memory = Memory::default();
     let packet = sample.packet(&mut memory, 2000);
-    rules.judge(&packet, &dissect_packet(&packet, sample.link()))
+    rules.classify(&packet, &dissect_packet(&packet, sample.link()))
 }
 
 fn udp4() -> Sample {
@@ -50,9 +50,9 @@ fn without_a_rule_that_matches_packets_pass_unless_the_default_says_otherwise() 
 
 #[test]
 fn no_rules_need_no_look_at_packets_and_one_rule_needs_it() {
-    assert_eq!(Judge::constant(&rules([])), Some(Verdict::Pass));
-    assert_eq!(Judge::constant(&rules(["default drop"])), Some(Verdict::Drop));
-    assert_eq!(Judge::constant(&rules(["drop any"])), None);
+    assert_eq!(Classifier::constant(&rules([])), Some(Verdict::Pass));
+    assert_eq!(Classifier::constant(&rules(["default drop"])), Some(Verdict::Drop));
+    assert_eq!(Classifier::constant(&rules(["drop any"])), None);
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn headers_are_found_whatever_the_pieces_they_lie_in() {
     for piece in 1..100 {
         for packet in [sample.packet(&mut memory, piece), sample.packet_without_linear_part(&mut memory, piece)] {
             let found = dissect_packet(&packet, LinkKind::Ethernet);
-            assert_eq!(rules.judge(&packet, &found), Verdict::Drop, "pieces of {piece}");
+            assert_eq!(rules.classify(&packet, &found), Verdict::Drop, "pieces of {piece}");
         }
     }
 }
@@ -168,14 +168,14 @@ fn of_a_frame_cut_short_the_headers_that_are_whole_are_matched() {
     let sample = udp4();
     let bytes = sample.bytes();
     let mut memory = Memory::default();
-    let mut verdicts = Vec::new();
+    let mut classify_batch = Vec::new();
     for len in 0..bytes.len() {
         let packet = memory.pieces(&bytes[..len], 2000, true);
-        verdicts.push(rules.judge(&packet, &dissect_packet(&packet, LinkKind::Ethernet)));
+        classify_batch.push(rules.classify(&packet, &dissect_packet(&packet, LinkKind::Ethernet)));
     }
-    assert!(verdicts[..14].iter().all(|v| *v == Verdict::Pass));
-    assert!(verdicts[14..34].iter().all(|v| *v == Verdict::Drop));
-    assert!(verdicts[34..].iter().all(|v| *v == Verdict::Tx));
+    assert!(classify_batch[..14].iter().all(|v| *v == Verdict::Pass));
+    assert!(classify_batch[14..34].iter().all(|v| *v == Verdict::Drop));
+    assert!(classify_batch[34..].iter().all(|v| *v == Verdict::Tx));
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn a_batch_is_judged_packet_by_packet_by_rules_and_closures_alike() {
 
     let mut out = [Verdict::Tx; 4];
     let mut rules = rules(["drop udp ip", "lane 1 ip6"]);
-    verdicts(&mut rules, &batch, LinkKind::Ethernet, &mut out);
+    classify_batch(&mut rules, &batch, LinkKind::Ethernet, &mut out);
     assert_eq!(out[..3], expected);
     assert_eq!(out[3], Verdict::Tx, "behind the batch nothing is written");
 
@@ -202,14 +202,14 @@ fn a_batch_is_judged_packet_by_packet_by_rules_and_closures_alike() {
         }
     };
     let mut out = [Verdict::Tx; 3];
-    let judge: &mut dyn Judge = &mut closure;
-    verdicts(judge, &batch, LinkKind::Ethernet, &mut out);
+    let classify: &mut dyn Classifier = &mut closure;
+    classify_batch(classify, &batch, LinkKind::Ethernet, &mut out);
     assert_eq!(out, expected);
     assert_eq!(count, 3);
 
     let mut out = [Verdict::Tx; 2];
-    verdicts(&mut Rules::parse(["default drop"]).unwrap(), &batch, LinkKind::Ethernet, &mut out);
-    assert_eq!(out, [Verdict::Drop; 2], "a batch longer than the room for verdicts");
+    classify_batch(&mut Rules::parse(["default drop"]).unwrap(), &batch, LinkKind::Ethernet, &mut out);
+    assert_eq!(out, [Verdict::Drop; 2], "a batch longer than the room for classify_batch");
 }
 
 #[test]
@@ -251,7 +251,7 @@ proptest! {
         let found = dissect_packet(&packet, sample.link());
         let expected = list.iter().position(|rule| oracle::matches(&rule.matches, &sample));
         prop_assert_eq!(rules.first_match(&packet, &found), expected);
-        prop_assert_eq!(rules.judge(&packet, &found), expected.map_or(Verdict::Lane(9), |n| list[n].verdict));
+        prop_assert_eq!(rules.classify(&packet, &found), expected.map_or(Verdict::Lane(9), |n| list[n].verdict));
     }
 
     #[test]

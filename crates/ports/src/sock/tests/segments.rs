@@ -5,7 +5,7 @@ use super::*;
 use crate::vnet::{DATA_VALID, NEEDS_CSUM, VnetHeader};
 use towpath_client::protocol::{HEADER, MAX_PIECES, MAX_SEGMENTS, MAX_SUPER_HEADERS, MAX_SUPER_PIECES};
 use towpath_client::{Segmentation, Segments};
-use towpath_engine::software_offload::Finisher;
+use towpath_engine::software_offload::SoftwareOffload;
 use towpath_packet::{Checksum, Gso, GsoKind, UntrustedMem};
 
 const SEGMENTATION: towpath_client::Config = towpath_client::Config {
@@ -78,8 +78,8 @@ fn a_super_packet_that_no_egress_cuts_is_cut_into_what_was_meant() {
     app.tx(&mut sent).unwrap();
     let (mut whole, mut cut) = (rig.receive(1), Batch::new());
     let cache = rig.pool.cache(Direction::Tx).unwrap();
-    let mut finisher = Finisher::new(cache, towpath_gro::Link::Ethernet, Arc::default());
-    finisher.finish(&mut whole, &mut cut, Offloads::NONE);
+    let mut finisher = SoftwareOffload::new(cache, towpath_gro::Link::Ethernet, Arc::default());
+    finisher.apply(&mut whole, &mut cut, Offloads::NONE);
     assert_eq!(cut.len(), 20);
     for (i, packet) in cut.iter().enumerate() {
         let bytes = packet.to_vec();

@@ -9,12 +9,12 @@ use towpath_wire::{Dissected, LinkKind, dissect};
 /// Implemented by [`Rules`](super::Rules) and by closures, which name the types of what they are given:
 ///
 /// ```
-/// use towpath_engine::rules::{Judge, Verdict};
+/// use towpath_engine::rules::{Classifier, Verdict};
 /// use towpath_packet::Packet;
 /// use towpath_wire::Dissected;
 ///
-/// fn install(judge: impl Judge + 'static) -> Box<dyn Judge> {
-///     Box::new(judge)
+/// fn install(classify: impl Classifier + 'static) -> Box<dyn Classifier> {
+///     Box::new(classify)
 /// }
 /// let mut seen = 0u64;
 /// install(move |packet: &Packet, found: &Dissected| {
@@ -22,10 +22,10 @@ use towpath_wire::{Dissected, LinkKind, dissect};
 ///     if found.flow.dst_port == 53 { Verdict::Lane(0) } else { Verdict::Pass }
 /// });
 /// ```
-pub trait Judge: Send {
+pub trait Classifier: Send {
     /// What becomes of `packet`, in which [`dissect_packet`] found `found`. Called for every packet: must neither block nor
     /// allocate nor panic.
-    fn judge(&mut self, packet: &Packet, found: &Dissected) -> Verdict;
+    fn classify(&mut self, packet: &Packet, found: &Dissected) -> Verdict;
 
     /// The verdict that every packet gets, if it is known without a look at any.
     #[inline]
@@ -34,33 +34,37 @@ pub trait Judge: Send {
     }
 }
 
-impl<F> Judge for F
+impl<F> Classifier for F
 where
     F: FnMut(&Packet, &Dissected) -> Verdict + Send,
 {
     #[inline]
-    fn judge(&mut self, packet: &Packet, found: &Dissected) -> Verdict {
+    fn classify(&mut self, packet: &Packet, found: &Dissected) -> Verdict {
         self(packet, found)
     }
 }
 
 /// How far into a packet in pieces headers are looked for: two tags, IPv6 and TCP with all their options (122 bytes), or
 /// IPv6 with 66 bytes of extension headers and ports.
-pub const LOOK: usize = 128;
+pub const DISSECT_LEN: usize = 128;
 
 /// Finds the headers of a packet, also where its first bytes are in fragments: those of a packet in pieces whose linear
-/// part is shorter than [`LOOK`] are copied out, once.
+/// part is shorter than [`DISSECT_LEN`] are copied out, once.
 ///
 /// Of a packet in pieces [`end`](Dissected::end) says where the bytes that were looked at end, not where the packet does.
 #[inline]
 pub fn dissect_packet(packet: &Packet, link: LinkKind) -> Dissected {
     let linear = packet.linear();
-    if linear.len() >= LOOK || packet.frags() == 0 { dissect(linear, link) } else { dissect_pieces(packet, link) }
+    if linear.len() >= DISSECT_LEN || packet.frags() == 0 {
+        dissect(linear, link)
+    } else {
+        dissect_pieces(packet, link)
+    }
 }
 
 #[inline(never)]
 fn dissect_pieces(packet: &Packet, link: LinkKind) -> Dissected {
-    let mut bytes = [0; LOOK];
+    let mut bytes = [0; DISSECT_LEN];
     let len = packet.copy_to(0, &mut bytes);
     dissect(bytes.get(..len).unwrap_or_default(), link)
 }
@@ -68,12 +72,12 @@ fn dissect_pieces(packet: &Packet, link: LinkKind) -> Dissected {
 /// Judges a batch: writes the verdict on each packet to the same place of `out`, which is as long. (Of two that differ, the
 /// end of the longer is left alone.)
 ///
-/// Who needs more of the headers than the verdict, the hash for example, calls [`dissect_packet`] and [`Judge::judge`].
+/// Who needs more of the headers than the verdict, the hash for example, calls [`dissect_packet`] and [`Classifier::classify`].
 #[inline]
-pub fn verdicts<J: Judge + ?Sized>(judge: &mut J, batch: &[Packet], link: LinkKind, out: &mut [Verdict]) {
+pub fn classify_batch<J: Classifier + ?Sized>(classify: &mut J, batch: &[Packet], link: LinkKind, out: &mut [Verdict]) {
     let out = out.iter_mut().zip(batch);
-    match judge.constant() {
+    match classify.constant() {
         Some(constant) => out.for_each(|(verdict, _)| *verdict = constant),
-        None => out.for_each(|(verdict, packet)| *verdict = judge.judge(packet, &dissect_packet(packet, link))),
+        None => out.for_each(|(verdict, packet)| *verdict = classify.classify(packet, &dissect_packet(packet, link))),
     }
 }

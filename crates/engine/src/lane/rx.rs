@@ -1,6 +1,6 @@
 //! The lane's side: a receive queue that takes from every worker's ring.
 
-use super::{Gate, Link};
+use super::{LaneShared, RingShared};
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use towpath_packet::port::{RxBarrier, RxQueue, State, Wake};
@@ -10,45 +10,45 @@ use towpath_sys::sync::Ordering;
 
 /// The way from one worker.
 #[derive(Debug)]
-pub(super) struct Inlet {
+pub(super) struct RingRx {
     /// A cell because [`state`](RxQueue::state) and [`wake`](RxQueue::wake) look into the ring through `&self`.
     ring: RefCell<Consumer<Packet>>,
-    taken: u64,
-    marked: u64,
-    published: u64,
-    link: Arc<Link>,
+    dequeued: u64,
+    barrier: u64,
+    reported: u64,
+    ring_shared: Arc<RingShared>,
 }
 
-impl Inlet {
-    pub(super) fn new(ring: Consumer<Packet>, link: Arc<Link>) -> Inlet {
-        Inlet { ring: RefCell::new(ring), taken: 0, marked: 0, published: 0, link }
+impl RingRx {
+    pub(super) fn new(ring: Consumer<Packet>, ring_shared: Arc<RingShared>) -> RingRx {
+        RingRx { ring: RefCell::new(ring), dequeued: 0, barrier: 0, reported: 0, ring_shared }
     }
 }
 
-impl Drop for Inlet {
+impl Drop for RingRx {
     fn drop(&mut self) {
-        self.link.taken.store(self.taken, Ordering::Relaxed);
+        self.ring_shared.dequeued.store(self.dequeued, Ordering::Relaxed);
     }
 }
 
 /// Takes packets from the rings of all workers; owned by the lane.
 #[derive(Debug)]
 pub struct LaneRx {
-    inlets: Vec<Inlet>,
+    rings: Vec<RingRx>,
     /// The ring to begin with, so that none is starved.
     first: usize,
-    gate: Arc<Gate>,
+    lane_shared: Arc<LaneShared>,
     armed: Cell<bool>,
     counters: Arc<Counters>,
 }
 
 impl LaneRx {
-    pub(super) fn new(inlets: Vec<Inlet>, gate: Arc<Gate>) -> LaneRx {
-        LaneRx { inlets, first: 0, gate, armed: Cell::new(false), counters: Arc::default() }
+    pub(super) fn new(rings: Vec<RingRx>, lane_shared: Arc<LaneShared>) -> LaneRx {
+        LaneRx { rings, first: 0, lane_shared, armed: Cell::new(false), counters: Arc::default() }
     }
 
     fn is_closed(&self) -> bool {
-        self.inlets.iter().all(|inlet| inlet.ring.try_borrow_mut().is_ok_and(|mut ring| ring.is_closed()))
+        self.rings.iter().all(|ring_rx| ring_rx.ring.try_borrow_mut().is_ok_and(|mut ring| ring.is_closed()))
     }
 }
 
@@ -56,18 +56,18 @@ impl RxQueue for LaneRx {
     #[inline]
     fn rx(&mut self, out: &mut Batch) -> usize {
         let from = out.len();
-        let first = self.first.min(self.inlets.len());
-        let (before, after) = self.inlets.split_at_mut(first);
-        for inlet in after.iter_mut().chain(before) {
-            inlet.taken += inlet.ring.get_mut().pop_batch(out) as u64;
+        let first = self.first.min(self.rings.len());
+        let (before, after) = self.rings.split_at_mut(first);
+        for ring_rx in after.iter_mut().chain(before) {
+            ring_rx.dequeued += ring_rx.ring.get_mut().pop_batch(out) as u64;
         }
-        self.first = if self.first + 1 < self.inlets.len() { self.first + 1 } else { 0 };
+        self.first = if self.first + 1 < self.rings.len() { self.first + 1 } else { 0 };
         let got = &out.as_slice()[from..];
         if got.is_empty() {
             return 0;
         }
         if self.armed.replace(false) {
-            self.gate.notifier.disarm();
+            self.lane_shared.notifier.disarm();
         }
         // The lines were last written on another core: fetch them together, then read them.
         got.iter().for_each(Packet::prefetch);
@@ -77,7 +77,7 @@ impl RxQueue for LaneRx {
     }
 
     fn set_rx_offloads(&mut self, accept: Offloads) {
-        self.gate.accept.store(accept.bits(), Ordering::Relaxed);
+        self.lane_shared.offloads.store(accept.bits(), Ordering::Relaxed);
     }
 
     #[inline]
@@ -92,13 +92,13 @@ impl RxQueue for LaneRx {
 
     /// Arms the notifier: to be called only by who is about to sleep.
     fn wake(&self) -> Wake {
-        self.gate.notifier.arm();
+        self.lane_shared.notifier.arm();
         self.armed.set(true);
-        let waiting = |inlet: &Inlet| inlet.ring.try_borrow_mut().is_ok_and(|mut ring| ring.peek(1) > 0);
-        if self.inlets.iter().any(waiting) || self.is_closed() {
-            self.gate.notifier.wake();
+        let waiting = |ring_rx: &RingRx| ring_rx.ring.try_borrow_mut().is_ok_and(|mut ring| ring.peek(1) > 0);
+        if self.rings.iter().any(waiting) || self.is_closed() {
+            self.lane_shared.notifier.wake();
         }
-        Wake::Fd(self.gate.notifier.fd())
+        Wake::Fd(self.lane_shared.notifier.fd())
     }
 
     fn counters(&self) -> &Arc<Counters> {
@@ -110,20 +110,20 @@ impl RxBarrier for LaneRx {
     #[inline]
     fn begin(&mut self) -> bool {
         let mut news = false;
-        for inlet in &mut self.inlets {
-            inlet.marked = inlet.taken;
-            news |= inlet.published != inlet.taken;
+        for ring_rx in &mut self.rings {
+            ring_rx.barrier = ring_rx.dequeued;
+            news |= ring_rx.reported != ring_rx.dequeued;
         }
         news
     }
 
     #[inline]
     fn passed(&mut self) {
-        for inlet in &mut self.inlets {
-            if inlet.published != inlet.marked {
-                inlet.published = inlet.marked;
+        for ring_rx in &mut self.rings {
+            if ring_rx.reported != ring_rx.barrier {
+                ring_rx.reported = ring_rx.barrier;
                 // Release: what was sent happened before the worker gives the flow to another lane.
-                inlet.link.settled.store(inlet.marked, Ordering::Release);
+                ring_rx.ring_shared.completed.store(ring_rx.barrier, Ordering::Release);
             }
         }
     }
@@ -132,7 +132,7 @@ impl RxBarrier for LaneRx {
 #[cfg(all(test, not(loom)))]
 impl LaneRx {
     pub(super) fn notifier(&self) -> &towpath_packet::Notifier {
-        &self.gate.notifier
+        &self.lane_shared.notifier
     }
 }
 
@@ -140,6 +140,6 @@ impl LaneRx {
 impl LaneRx {
     /// Sleeps on the descriptor that [`wake`](RxQueue::wake) told.
     pub(super) fn sleep(&self) {
-        self.gate.notifier.sleep();
+        self.lane_shared.notifier.sleep();
     }
 }

@@ -8,7 +8,7 @@
 //! packet merged with nothing asked for stays as it was.
 //!
 //! When aggregates leave: at the end of a burst that emptied the ingress, after 512 packets at the latest; or, with
-//! [`CoalesceConfig::hold`], when they have been held that long. While next to nothing merges on a busy ingress, they leave at
+//! [`GroStageConfig::hold`], when they have been held that long. While next to nothing merges on a busy ingress, they leave at
 //! the end of each burst: a packet that is alone in its burst then passes without a flow being opened for it.
 
 use std::collections::VecDeque;
@@ -18,17 +18,17 @@ use towpath_gro as gro;
 use towpath_packet::port::Layer;
 use towpath_packet::{Batch, Cache, Counters, Offloads, Packet};
 
-mod chain;
+mod packet;
 
-pub use chain::Chain;
-pub use chain::gro_offload;
+pub use packet::GroPacket;
+pub use packet::gro_offload;
 
 /// Packets after which a busy ingress is flushed, as if it had been emptied: it bounds what the first of them waits.
 const BUDGET: usize = 512;
 
 /// Whether to coalesce.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Mode {
+pub enum GroMode {
     /// Never.
     Off,
     /// Always, whether or not the egress takes super-packets.
@@ -40,33 +40,33 @@ pub enum Mode {
 
 /// How packets are coalesced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CoalesceConfig {
+pub struct GroStageConfig {
     /// Whether to.
-    pub mode: Mode,
+    pub mode: GroMode,
     /// How long an aggregate may wait for more. Zero: until the ingress has no more packets.
     pub hold: Duration,
     /// Largest aggregate: IP length, 1280 to 65535.
     pub max_size: u32,
 }
 
-impl Default for CoalesceConfig {
+impl Default for GroStageConfig {
     /// Auto, no longer than the burst, 65535 bytes.
-    fn default() -> CoalesceConfig {
-        CoalesceConfig { mode: Mode::Auto, hold: Duration::ZERO, max_size: 65535 }
+    fn default() -> GroStageConfig {
+        GroStageConfig { mode: GroMode::Auto, hold: Duration::ZERO, max_size: 65535 }
     }
 }
 
-impl CoalesceConfig {
+impl GroStageConfig {
     /// Whether an egress with these abilities gets aggregates.
     pub fn applies(&self, can: Offloads) -> bool {
         let worth = [Offloads::TSO4, Offloads::TSO6, Offloads::USO].into_iter().any(|kind| can.has(kind));
-        self.mode == Mode::On || (self.mode == Mode::Auto && worth && can.has(Offloads::CSUM))
+        self.mode == GroMode::On || (self.mode == GroMode::Auto && worth && can.has(Offloads::CSUM))
     }
 }
 
 /// The engine of one route, with its clock and what leaves it.
-pub struct Coalescer {
-    engine: gro::Gro<Chain>,
+pub struct GroStage {
+    engine: gro::Gro<GroPacket>,
     ready: VecDeque<Packet>,
     hold: Duration,
     since_flush: usize,
@@ -76,40 +76,40 @@ pub struct Coalescer {
     started: Instant,
     merged: u64,
     counters: Arc<Counters>,
-    figures: Arc<super::report::GroCounters>,
+    gro_counters: Arc<super::report::GroCounters>,
 }
 
-impl Coalescer {
+impl GroStage {
     /// An engine for packets that begin as `layer` says, bound for an egress that `can` do as said. Merged packets are counted
     /// in `counters`.
-    pub fn new(config: &CoalesceConfig, layer: Layer, can: Offloads, counters: Arc<Counters>) -> Coalescer {
+    pub fn new(config: &GroStageConfig, layer: Layer, can: Offloads, counters: Arc<Counters>) -> GroStage {
         let flows = 2048;
-        let config_of_engine = gro::Config {
+        let engine_config = gro::Config {
             link: if layer == Layer::Ip { gro::Link::Ip } else { gro::Link::Ethernet },
             flows,
             max_size: config.max_size,
-            udp: config.mode == Mode::On || can.has(Offloads::USO),
+            udp: config.mode == GroMode::On || can.has(Offloads::USO),
             // The metadata of a packet has no place for outer headers, so what is inside tunnels passes.
             tunnels: false,
-            auto: config.mode == Mode::Auto,
+            auto: config.mode == GroMode::Auto,
             ..gro::Config::default()
         };
-        Coalescer {
-            engine: gro::Gro::new(config_of_engine),
+        GroStage {
+            engine: gro::Gro::new(engine_config),
             ready: VecDeque::with_capacity(2 * flows + BUDGET),
             hold: config.hold,
             since_flush: 0,
-            across: (config.mode == Mode::On).then(gro::Auto::default),
+            across: (config.mode == GroMode::On).then(gro::Auto::default),
             started: Instant::now(),
             merged: 0,
             counters,
-            figures: Arc::default(),
+            gro_counters: Arc::default(),
         }
     }
 
     /// What the engine did, readable from other threads.
-    pub fn figures(&self) -> &Arc<super::report::GroCounters> {
-        &self.figures
+    pub fn gro_counters(&self) -> &Arc<super::report::GroCounters> {
+        &self.gro_counters
     }
 
     /// Packets that are ready to leave.
@@ -140,8 +140,8 @@ impl Coalescer {
         }
         let now = self.now();
         let ready = &mut self.ready;
-        let mut sink = |chain: Chain| ready.push_back(chain.0);
-        let packets = burst.drain_front(n).map(Chain);
+        let mut sink = |packet: GroPacket| ready.push_back(packet.0);
+        let packets = burst.drain_front(n).map(GroPacket);
         self.since_flush += n;
         if !self.hold.is_zero() {
             self.engine.push_batch(packets, now, &mut sink);
@@ -168,7 +168,7 @@ impl Coalescer {
         }
         let now = self.now();
         let ready = &mut self.ready;
-        let mut sink = |chain: Chain| ready.push_back(chain.0);
+        let mut sink = |packet: GroPacket| ready.push_back(packet.0);
         if self.hold.is_zero() {
             self.engine.flush_all(&mut sink);
             self.since_flush = 0;
@@ -181,7 +181,7 @@ impl Coalescer {
     /// Everything leaves.
     pub fn flush(&mut self) {
         let ready = &mut self.ready;
-        self.engine.flush_all(&mut |chain: Chain| ready.push_back(chain.0));
+        self.engine.flush_all(&mut |packet: GroPacket| ready.push_back(packet.0));
         self.account();
     }
 
@@ -214,7 +214,7 @@ impl Coalescer {
             self.counters.merged(stats.merged - self.merged);
             self.merged = stats.merged;
         }
-        self.figures.store(stats, self.engine.is_aside());
+        self.gro_counters.store(stats, self.engine.is_aside());
     }
 }
 

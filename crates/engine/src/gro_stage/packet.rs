@@ -5,9 +5,9 @@ use towpath_packet::{Checksum, Gso, GsoKind, Packet};
 use towpath_wire::checksum::{self, Accumulator};
 
 /// A packet to which others are chained, for [`towpath_gro::Gro`].
-pub struct Chain(pub Packet);
+pub struct GroPacket(pub Packet);
 
-impl gro::Segment for Chain {
+impl gro::Segment for GroPacket {
     #[inline]
     fn head(&self) -> &[u8] {
         self.0.linear()
@@ -64,7 +64,7 @@ impl gro::Segment for Chain {
     }
 
     #[inline(always)]
-    fn append(&mut self, other: Chain, skip: usize, verify: Option<u16>) -> gro::Appended<Chain> {
+    fn append(&mut self, other: GroPacket, skip: usize, verify: Option<u16>) -> gro::Appended<GroPacket> {
         if let Some(rest) = verify
             && checksum::add(rest, other.sum(skip)) != checksum::VALID
         {
@@ -72,7 +72,7 @@ impl gro::Segment for Chain {
         }
         match self.0.append_from(other.0, skip) {
             Ok(()) => gro::Appended::Chained,
-            Err(back) => gro::Appended::Full(Chain(back)),
+            Err(back) => gro::Appended::Full(GroPacket(back)),
         }
     }
 
@@ -89,7 +89,7 @@ impl gro::Segment for Chain {
     }
 }
 
-impl Chain {
+impl GroPacket {
     /// The VLAN tag beside the packet, if there is one. Apart, for the sake of packets without.
     #[inline(never)]
     fn tag(&self) -> u32 {
