@@ -298,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_contradicts_itself_nowhere() {
+    fn the_command_line_is_consistent() {
         use clap::CommandFactory;
         Args::command().debug_assert();
     }

@@ -18,7 +18,7 @@ fn accesses(cost: &Value) -> f64 {
 }
 
 #[test]
-fn the_table_of_batches_tells_the_accesses_for_each_packet() {
+fn the_table_of_batches_shows_the_accesses_for_each_packet() {
     let report = report(&["--only", "sweep", "--bursts", "8", "--rounds", "1"]);
     let rows = report["sweep"].as_array().unwrap();
     assert_eq!(rows.len(), 3 * 2 * 9);

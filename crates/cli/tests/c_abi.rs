@@ -153,8 +153,8 @@ fn a_c_program_returns_datagrams_of_the_kernel_through_a_tap() {
 }
 
 #[test]
-fn what_is_asked_for_wrongly_is_refused_and_nothing_is_lost() {
-    if !xdp_abi::can_compile("what_is_asked_for_wrongly_is_refused_and_nothing_is_lost") {
+fn invalid_requests_are_refused_and_nothing_is_lost() {
+    if !xdp_abi::can_compile("invalid_requests_are_refused_and_nothing_is_lost") {
         return;
     }
     let programs = Programs::new();
@@ -170,8 +170,8 @@ fn what_is_asked_for_wrongly_is_refused_and_nothing_is_lost() {
 }
 
 #[test]
-fn what_a_program_does_wrong_is_counted_and_its_socket_tells() {
-    if !xdp_abi::can_compile("what_a_program_does_wrong_is_counted_and_its_socket_tells") {
+fn errors_of_a_program_are_counted_and_reported_by_its_socket() {
+    if !xdp_abi::can_compile("errors_of_a_program_are_counted_and_reported_by_its_socket") {
         return;
     }
     let summary = beside_an_echo("options", |program, sockets| {
@@ -225,9 +225,9 @@ fn dpdk_returns_every_frame_without_root_and_without_an_interface_of_the_kernel(
 }
 
 #[test]
-fn killing_c_programs_at_any_moment_harms_nobody_and_loses_no_page() {
+fn killing_c_programs_at_any_moment_affects_no_other_and_loses_no_page() {
     const KILLS: u64 = 50;
-    if !xdp_abi::can_compile("killing_c_programs_at_any_moment_harms_nobody_and_loses_no_page") {
+    if !xdp_abi::can_compile("killing_c_programs_at_any_moment_affects_no_other_and_loses_no_page") {
         return;
     }
     let programs = Programs::new();
@@ -278,10 +278,12 @@ fn return_datagrams(ns: &Namespace, stop: &AtomicBool) {
 }
 
 #[test]
-fn killing_c_programs_that_talk_to_a_socket_of_the_kernel_harms_nobody_and_loses_no_page() {
+fn killing_c_programs_that_talk_to_a_socket_of_the_kernel_affects_no_other_and_loses_no_page() {
     const KILLS: u64 = 50;
-    require!("killing_c_programs_that_talk_to_a_socket_of_the_kernel_harms_nobody_and_loses_no_page", "ip");
-    if !xdp_abi::can_compile("killing_c_programs_that_talk_to_a_socket_of_the_kernel_harms_nobody_and_loses_no_page") {
+    require!("killing_c_programs_that_talk_to_a_socket_of_the_kernel_affects_no_other_and_loses_no_page", "ip");
+    if !xdp_abi::can_compile(
+        "killing_c_programs_that_talk_to_a_socket_of_the_kernel_affects_no_other_and_loses_no_page",
+    ) {
         return;
     }
     let (programs, ns) = (Programs::new(), Namespace::new("c-kill"));

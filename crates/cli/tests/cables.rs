@@ -104,8 +104,8 @@ fn two_tuns_are_a_cable() {
 }
 
 #[test]
-fn several_workers_keep_the_same_promises() {
-    require!("several_workers_keep_the_same_promises", "ping", "iperf3");
+fn several_workers_give_the_same_guarantees() {
+    require!("several_workers_give_the_same_guarantees", "ping", "iperf3");
     for cables in [(Cable::Tap, Cable::Tap), (Cable::Packet, Cable::Packet)] {
         let hosts = Hosts::new();
         let towpath = hosts.join(cables, 1500, "queues=2", &["--workers", "2"]);

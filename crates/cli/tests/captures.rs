@@ -156,8 +156,8 @@ fn a_replayed_capture_arrives_byte_for_byte_and_in_order() {
 }
 
 #[test]
-fn what_a_tap_is_sent_from_a_capture_its_host_receives() {
-    require!("what_a_tap_is_sent_from_a_capture_its_host_receives",);
+fn the_host_of_a_tap_receives_a_replayed_capture() {
+    require!("the_host_of_a_tap_receives_a_replayed_capture",);
     let (ns, files) = (Namespace::new("rx"), Files::new());
     run(&["gen", &format!("pcap:{}", files.text("a.pcap")), "--count", "500", "--size", "imix", "-q"]).code(0);
     let sent = packets(&files.path("a.pcap"));
@@ -175,8 +175,8 @@ fn what_a_tap_is_sent_from_a_capture_its_host_receives() {
 }
 
 #[test]
-fn what_is_generated_has_only_right_checksums_in_a_file() {
-    let name = "what_is_generated_has_only_right_checksums_in_a_file";
+fn generated_packets_have_only_right_checksums_in_a_file() {
+    let name = "generated_packets_have_only_right_checksums_in_a_file";
     if !needs(name, &[Need::Program("tshark")]) {
         return;
     }
@@ -201,7 +201,7 @@ fn what_is_generated_has_only_right_checksums_in_a_file() {
 }
 
 #[test]
-fn a_file_that_ends_too_early_is_read_as_far_as_it_goes_and_the_rest_is_named() {
+fn a_truncated_file_is_read_to_its_end_and_the_error_is_named() {
     let files = Files::new();
     for format in ["pcap", "pcapng"] {
         let whole = files.text(&format!("whole.{format}"));
@@ -256,7 +256,7 @@ fn hostile() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 #[test]
-fn hostile_files_are_refused_or_counted_and_never_crash_or_hang_it() {
+fn hostile_files_are_refused_or_counted_and_never_crash_or_hang_the_command() {
     let files = Files::new();
     let whole = files.text("whole.pcapng");
     run(&["gen", &format!("pcap:{whole}"), "--count", "50", "--size", "100", "-q"]).code(0);

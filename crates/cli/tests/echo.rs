@@ -33,7 +33,7 @@ fn frame<'u>(umem: &'u Umem, bytes: &[u8]) -> Frame<'u> {
 }
 
 #[test]
-fn what_an_application_sends_comes_back_to_it_with_the_addresses_swapped_and_the_balance_is_exact() {
+fn frames_of_an_application_come_back_with_the_addresses_swapped_and_the_balance_is_exact() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let towpath = Towpath::start(&["echo", &format!("sock:{}", path.display())]);
@@ -92,7 +92,7 @@ fn serving_is_forwarding_from_applications() {
 }
 
 #[test]
-fn echo_has_no_lanes_and_says_so() {
+fn echo_refuses_lanes() {
     let finished = run(&["echo", "null:", "--lanes", "0"]).code(2);
     assert!(finished.stderr.contains("lanes") && finished.stderr.contains("workers"), "{finished:#?}");
 }

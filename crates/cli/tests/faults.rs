@@ -36,8 +36,8 @@ fn sigterm_in_the_middle_of_a_flood_into_a_tap_leaks_nothing_and_takes_the_tap_a
 }
 
 #[test]
-fn sigterm_in_the_middle_of_a_flood_into_a_veth_leaks_nothing_and_lets_go_of_it() {
-    require!("sigterm_in_the_middle_of_a_flood_into_a_veth_leaks_nothing_and_lets_go_of_it",);
+fn sigterm_in_the_middle_of_a_flood_into_a_veth_leaks_nothing_and_releases_it() {
+    require!("sigterm_in_the_middle_of_a_flood_into_a_veth_leaks_nothing_and_releases_it",);
     let hosts = Hosts::new();
     let port = hosts.port(1, Cable::Packet, 1500, "");
     let mut towpath = Towpath::start(&["fwd", "gen:flows=16,size=64", &port, "--gro", "off"]);
@@ -70,8 +70,8 @@ fn sigkill_leaves_nothing_attached() {
 }
 
 #[test]
-fn a_pool_that_is_far_too_small_makes_it_slow_but_loses_nothing() {
-    require!("a_pool_that_is_far_too_small_makes_it_slow_but_loses_nothing", "ping", "iperf3");
+fn a_pool_that_is_far_too_small_slows_the_datapath_but_loses_nothing() {
+    require!("a_pool_that_is_far_too_small_slows_the_datapath_but_loses_nothing", "ping", "iperf3");
     for buffers in ["16", "64"] {
         let hosts = Hosts::new();
         let towpath = hosts.join((Cable::Tap, Cable::Tap), 1500, "", &["--buffers", buffers]);
@@ -82,7 +82,7 @@ fn a_pool_that_is_far_too_small_makes_it_slow_but_loses_nothing() {
 }
 
 #[test]
-fn a_dry_pool_is_counted_and_said() {
+fn an_exhausted_pool_is_counted_and_reported() {
     let args = ["fwd", "gen:flows=8,size=64", "null:", "--oneway", "--gro", "off", "--buffers", "8"];
     let args = [&args[..], &["--duration", "300ms"]].concat();
     let summary = run(&[&args[..], &["--json"]].concat()).code(0).summary();
@@ -202,9 +202,9 @@ fn readable(program: PathBuf) -> PathBuf {
 }
 
 #[test]
-fn without_the_right_to_it_the_step_the_reason_and_a_remedy_are_named() {
-    let name = "without_the_right_to_it_the_step_the_reason_and_a_remedy_are_named";
-    require!("without_the_right_to_it_the_step_the_reason_and_a_remedy_are_named", "setpriv");
+fn a_missing_right_is_reported_with_the_step_the_reason_and_a_remedy() {
+    let name = "a_missing_right_is_reported_with_the_step_the_reason_and_a_remedy";
+    require!("a_missing_right_is_reported_with_the_step_the_reason_and_a_remedy", "setpriv");
     let table = [
         ("tap:tpnobody", &["TUNSETIFF", "root"][..]),
         ("tun:tpnobody", &["TUNSETIFF", "root"]),

@@ -238,7 +238,7 @@ fn flooder(path: &str, rules: &str) -> Box<dyn Fn() -> Command> {
 const KILLS: u64 = 100;
 
 #[test]
-fn killing_applications_at_any_moment_harms_nobody_and_loses_no_page() {
+fn killing_applications_at_any_moment_affects_no_other_and_loses_no_page() {
     let (_dir, a, b) = paths();
     let mut towpath = Towpath::start(&["fwd", &format!("sock:{a}"), &format!("sock:{b}"), "--gro", "off"]);
     let places = [(&a, "default"), (&a, "udp dport 1"), (&b, "default"), (&b, "udp dport 1")];
@@ -253,8 +253,8 @@ fn killing_applications_at_any_moment_harms_nobody_and_loses_no_page() {
 }
 
 #[test]
-fn killing_applications_that_talk_to_the_kernel_harms_nobody_and_loses_no_page() {
-    require!("killing_applications_that_talk_to_the_kernel_harms_nobody_and_loses_no_page", "ping");
+fn killing_applications_that_talk_to_the_kernel_affects_no_other_and_loses_no_page() {
+    require!("killing_applications_that_talk_to_the_kernel_affects_no_other_and_loses_no_page", "ping");
     let (_dir, a, _) = paths();
     let ns = Namespace::new("kill");
     let tap = format!("tap:e0?netns={},addr=10.0.0.1/24", ns.name());

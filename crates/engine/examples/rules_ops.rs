@@ -1,4 +1,4 @@
-//! What classify_batch cost a packet: instructions by a counter, nanoseconds without one.
+//! The cost of verdicts per packet: instructions by a counter, nanoseconds without one.
 //!
 //! ```text
 //! cargo build --release -p towpath-engine --example rules_ops
@@ -6,8 +6,9 @@
 //! valgrind --tool=callgrind --callgrind-out-file=/dev/null target/release/examples/rules_ops 16-miss 1000
 //! ```
 //!
-//! Under the counter run a case for two numbers of batches: the difference, divided by the packets between them (64 a
-//! batch), is what a packet costs. `dissect` is what every case but `0` includes.
+//! With the counter, run a case for two numbers of batches: the difference divided by the packets
+//! between them (64 per batch) is the cost of a packet. `dissect` is included in every case but
+//! `0`.
 
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -34,7 +35,7 @@ fn packets() -> Batch {
     batch
 }
 
-/// A case, and what judges one batch.
+/// A case: its name, and the classification of one batch.
 type Case = (&'static str, Box<dyn FnMut(&Batch)>);
 
 fn by_rules(mut rules: Rules) -> Box<dyn FnMut(&Batch)> {
@@ -90,7 +91,7 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Nanoseconds a packet: the median of rounds.
+/// Nanoseconds per packet: the median of rounds.
 fn time(run: &mut dyn FnMut(&Batch), batch: &Batch) -> f64 {
     let mut round = || {
         let start = Instant::now();

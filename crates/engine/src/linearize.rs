@@ -1,20 +1,22 @@
-//! Fitting packets to what an egress wants of their memory: bytes in one piece, room in front and behind.
+//! Linearizes packets for the egress: contiguous bytes, headroom and tailroom ([`TxLayout`]).
 //!
 //! ```text
-//!   the egress wants        of a packet in fragments
-//!   nothing linear          nothing is touched: the page where the bytes were written is what is sent
-//!   n bytes of headers      these are copied, the rest stays where it is
-//!   all of it               one copy, with exactly the headroom and the tailroom that the egress asks for
+//!   tx_linear of the egress   a packet of fragments
+//!   None                      unchanged: the page that holds the bytes is sent
+//!   Header(n)                 the first n bytes are copied, the rest stays in place
+//!   Whole                     one copy, with exactly the headroom and tailroom of the egress
 //! ```
 //!
-//! An ingress that knows the egress ([`RxQueue::set_tx_layout`](towpath_packet::port::RxQueue::set_tx_layout)) brings packets that fit. For all others
-//! this is the place. What fits already is moved, not touched. Every copy is counted ([`Counters::copied`]).
+//! An ingress that knows the layout of the egress
+//! ([`RxQueue::set_tx_layout`](towpath_packet::port::RxQueue::set_tx_layout)) delivers packets that
+//! conform. Other packets are rewritten here. A packet that conforms is moved, not touched. Every
+//! copy is counted ([`Counters::copied`]).
 
 use std::sync::Arc;
 use towpath_packet::port::{TxLayout, TxLinear};
 use towpath_packet::{Batch, Cache, Counters, DropReason, Packet};
 
-/// Bytes of a packet of `len` bytes that are to be linear.
+/// Bytes of a packet of `len` bytes that must be linear.
 #[inline]
 fn linear_len(egress: TxLayout, len: usize) -> usize {
     match egress.linear {
@@ -24,7 +26,7 @@ fn linear_len(egress: TxLayout, len: usize) -> usize {
     }
 }
 
-/// Whether a packet is as the egress wants it. For tailroom all of it has to be in one piece.
+/// Whether a packet conforms to the layout. Tailroom requires the whole packet in one piece.
 #[inline]
 fn conforms(egress: TxLayout, packet: &Packet) -> bool {
     packet.linear().len() >= linear_len(egress, packet.len())
@@ -32,7 +34,7 @@ fn conforms(egress: TxLayout, packet: &Packet) -> bool {
         && (egress.tailroom == 0 || (packet.frags() == 0 && packet.tailroom() >= egress.tailroom.into()))
 }
 
-/// Fits packets for one egress queue; owned by the thread that runs it.
+/// Linearizes packets for one egress queue; owned by the thread that runs it.
 #[derive(Debug)]
 pub struct Linearizer {
     egress: TxLayout,
@@ -40,13 +42,14 @@ pub struct Linearizer {
 }
 
 impl Linearizer {
-    /// A fitter that counts copies and drops in `counters`; `None` if every packet fits.
+    /// Counts copies and drops in `counters`; `None` if every packet conforms to the layout.
     pub fn new(egress: TxLayout, counters: Arc<Counters>) -> Option<Linearizer> {
         (egress != TxLayout::default()).then_some(Linearizer { egress, counters })
     }
 
-    /// Fits all packets of a batch, in order, with chunks from `cache`. What can't be result is dropped: without a buffer as
-    /// [`DropReason::NoBuffer`], without room for it in a chunk as [`DropReason::TooLong`].
+    /// Linearizes all packets of a batch in order, with chunks from `cache`. Without a buffer a
+    /// packet is dropped as [`DropReason::NoBuffer`]; a packet that does not fit into a chunk is
+    /// dropped as [`DropReason::TooLong`].
     #[inline]
     pub fn linearize(&mut self, batch: &mut Batch, cache: &mut Cache) {
         if !batch.iter().all(|packet| conforms(self.egress, packet)) {
@@ -77,7 +80,7 @@ impl Linearizer {
         self.counters.copied(copies, bytes);
     }
 
-    /// The packet as it is wanted, and how many bytes were copied for it.
+    /// The conforming packet, and the number of copied bytes.
     #[inline]
     fn linearize_one(&self, mut packet: Packet, cache: &mut Cache) -> Result<(Packet, usize), (DropReason, Packet)> {
         let linear = linear_len(self.egress, packet.len());
@@ -91,7 +94,8 @@ impl Linearizer {
         self.split_head(packet, linear.max(present), cache)
     }
 
-    /// A new packet with room for `len` bytes.
+    /// A copy of the first `len` bytes and of the metadata, in a new chunk with the required
+    /// headroom.
     #[inline]
     fn alloc_copy(&self, of: &Packet, len: usize, cache: &mut Cache) -> Result<Packet, DropReason> {
         let mut packet = cache.alloc().ok_or(DropReason::NoBuffer)?;
@@ -105,7 +109,7 @@ impl Linearizer {
         Ok(packet)
     }
 
-    /// One copy of all bytes.
+    /// Copies the whole packet into one chunk.
     #[inline]
     fn copy(&self, packet: Packet, cache: &mut Cache) -> Result<(Packet, usize), (DropReason, Packet)> {
         match self.alloc_copy(&packet, packet.len(), cache) {
@@ -118,7 +122,8 @@ impl Linearizer {
         }
     }
 
-    /// A new head with the first `len` bytes, and all others behind it where they are.
+    /// Splits the head off: a new head with a copy of the first `len` bytes; the other bytes follow
+    /// in place.
     fn split_head(
         &self,
         mut packet: Packet,

@@ -1,6 +1,8 @@
-//! Network devices by their addresses: `e1000e:vfio=0000:03:00.0?copybreak=2048,policy=strict`, `e1000e:model@tap:far`.
+//! Network devices by their addresses: `e1000e:vfio=0000:03:00.0?copybreak=2048,policy=strict`,
+//! `e1000e:model@tap:far`.
 //!
-//! The drivers know nothing of addresses: here their words become the plain configuration that a driver takes.
+//! The drivers know nothing of addresses: here their words become the plain configuration that a
+//! driver takes.
 
 use crate::any::AnyPort;
 use crate::port_wire::PortWire;
@@ -55,7 +57,8 @@ pub(crate) fn vfio(uri: &Uri, function: &str) -> Result<E1000e<VfioBus>, PortErr
     open(uri, bus, config)
 }
 
-/// Opens a device of a QEMU that runs, without a guest: the one in `slot`, or the first that the driver knows.
+/// Opens a device of a QEMU that runs, without a guest: the one in `slot`, or the first that the
+/// driver knows.
 pub(crate) fn qtest(uri: &Uri, socket: &str) -> Result<E1000e<QtestBus>, PortError> {
     let mut options = uri.options();
     let slot = options.number("slot", 0..=31)?.map(|slot| slot as u8);
@@ -71,7 +74,8 @@ pub(crate) fn qtest(uri: &Uri, socket: &str) -> Result<E1000e<QtestBus>, PortErr
     open(uri, qemu.open(slot).map_err(failed)?, config)
 }
 
-/// The address of a device, and the port that is its wire, if there is one: `e1000e:model?policy=strict@tap:far`.
+/// The address of a device, and the port that is its wire, if there is one:
+/// `e1000e:model?policy=strict@tap:far`.
 pub(crate) fn split(uri: &Uri) -> Result<(Uri, Option<Uri>), PortError> {
     match uri.as_str().split_once('@') {
         None => Ok((uri.clone(), None)),
@@ -82,7 +86,8 @@ pub(crate) fn split(uri: &Uri) -> Result<(Uri, Option<Uri>), PortError> {
     }
 }
 
-/// Makes a model with a thread of its own, whose wire is `wire`, or a plug in which what is sent comes back.
+/// Makes a model with a thread of its own, whose wire is `wire`, or a plug in which what is sent
+/// comes back.
 pub(crate) fn model(uri: &Uri, wire: Option<AnyPort>) -> Result<E1000e<ModelBus>, PortError> {
     let mut options = uri.options();
     let iommu = if options.switch("iommu")?.unwrap_or(true) { iommu::Config::default() } else { iommu::Config::off() };
@@ -202,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_a_rule_is_named_with_the_rule() {
+    fn a_value_that_breaks_a_rule_is_named_with_the_rule() {
         let cases = [
             ("e1000e:vfio=3:0.0?rx=84", "multiple of 8"),
             ("e1000e:vfio=3:0.0?tx=5000", "from 80 to 4096"),
@@ -219,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_without_a_device_says_how_to_name_one() {
+    fn the_error_for_an_address_without_a_device_shows_how_to_name_one() {
         let uri: Uri = "e1000e:eth0".parse().unwrap();
         let error = Way::of(&uri).err().unwrap().to_string();
         assert!(error.contains("e1000e:vfio=0000:03:00.0"), "{error}");

@@ -168,8 +168,8 @@ fn every_way_of_steering_that_keeps_flows_together_keeps_their_order() {
 /// A self-test of the tests above: packets that alternate between lanes are reordered, and both TCP
 /// and the witnesses notice it.
 #[test]
-fn round_robin_is_said_to_break_the_order_and_does() {
-    require!("round_robin_is_said_to_break_the_order_and_does", "ping", "iperf3");
+fn round_robin_reports_that_it_breaks_the_order_and_does() {
+    require!("round_robin_reports_that_it_breaks_the_order_and_does", "ping", "iperf3");
     let args = ["--gro", "on", "--lanes", two_lanes(), "--steer", "round-robin"];
     // On a busy machine both lanes may share one core for a while, and nothing is reordered.
     until("the order is broken", || {

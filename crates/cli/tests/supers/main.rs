@@ -138,8 +138,8 @@ fn end(towpath: Towpath, applications: &mut [Child]) -> Summary {
 }
 
 #[test]
-fn the_kernels_super_packets_come_whole_to_who_asked_and_in_frames_to_who_did_not() {
-    require!("the_kernels_super_packets_come_whole_to_who_asked_and_in_frames_to_who_did_not", "dd");
+fn super_packets_of_the_kernel_arrive_whole_where_enabled_and_segmented_elsewhere() {
+    require!("super_packets_of_the_kernel_arrive_whole_where_enabled_and_segmented_elsewhere", "dd");
     let stage = Stage::new("whole", 4 << 20);
     let towpath = Towpath::start(&["fwd", &stage.tap(), &stage.sock(), "--gro", "on"]);
     stage.introduce();
@@ -153,8 +153,8 @@ fn the_kernels_super_packets_come_whole_to_who_asked_and_in_frames_to_who_did_no
 }
 
 #[test]
-fn frames_of_a_wire_come_merged_to_who_asked() {
-    require!("frames_of_a_wire_come_merged_to_who_asked", "dd", "ethtool");
+fn frames_of_a_wire_arrive_merged_where_super_packets_are_enabled() {
+    require!("frames_of_a_wire_arrive_merged_where_super_packets_are_enabled", "dd", "ethtool");
     let stage = Stage::new("merged", 4 << 20);
     stage.ns.ip("link add e0 type veth peer name e1");
     stage.ns.run("ethtool", "-K e0 tso off gso off tx off");

@@ -44,7 +44,7 @@ fn says(text: &str, what: &[&str]) {
 }
 
 #[test]
-fn registers_reset_interrupts_and_dma_work_through_vfio_and_what_is_unmapped_is_out_of_reach() {
+fn registers_reset_interrupts_and_dma_work_through_vfio_and_unmapped_memory_is_out_of_reach() {
     inside("the proof of VFIO", |guest| {
         guest.run(&format!("towpath bind {NIC}"));
         guest.run("dmesg -c >/dev/null");
@@ -59,7 +59,7 @@ fn registers_reset_interrupts_and_dma_work_through_vfio_and_what_is_unmapped_is_
 }
 
 #[test]
-fn a_program_without_rights_uses_what_it_was_given_and_is_told_what_it_may_lock() {
+fn a_program_without_rights_uses_a_device_it_was_given_and_learns_its_lock_limit() {
     inside("VFIO without root", |guest| {
         guest.run(&format!("towpath bind {NIC}"));
         let group = group(guest, NIC);
@@ -79,7 +79,7 @@ fn group(guest: &mut Guest, bdf: &str) -> String {
 }
 
 #[test]
-fn a_function_that_no_driver_had_is_given_back_as_it_was() {
+fn a_function_without_a_driver_is_restored_without_one() {
     inside("binding a function without a driver", |guest| {
         assert_eq!((driver(guest, NIC), only(guest, NIC)), (String::new(), "(null)".to_owned()));
         says(&guest.run(&format!("towpath bind {NIC}")), &["no driver -> vfio-pci"]);
@@ -93,7 +93,7 @@ fn a_function_that_no_driver_had_is_given_back_as_it_was() {
 }
 
 #[test]
-fn a_nic_of_the_kernel_is_taken_unless_it_is_in_use_and_given_back_to_its_driver() {
+fn a_nic_of_the_kernel_is_bound_unless_it_is_in_use_and_restored_to_its_driver() {
     inside("binding a NIC of the kernel", |guest| {
         let name = interface(guest, SPARE);
         guest.run(&format!("ip addr add 192.0.2.1/24 dev {name}; ip link set {name} up"));
@@ -111,7 +111,7 @@ fn a_nic_of_the_kernel_is_taken_unless_it_is_in_use_and_given_back_to_its_driver
 }
 
 #[test]
-fn probing_says_step_by_step_what_is_missing() {
+fn probing_reports_step_by_step_what_is_missing() {
     inside("findings", |guest| {
         let probe = |guest: &mut Guest, bdf: &str| guest.try_run(&format!("towpath probe e1000e:vfio={bdf}"));
         let nowhere = probe(guest, "00:09.0");

@@ -87,8 +87,8 @@ fn quiet(what: &str) -> Namespace {
 }
 
 #[test]
-fn what_is_generated_arrives_and_is_counted_by_the_other_end() {
-    require!("what_is_generated_arrives_and_is_counted_by_the_other_end", "ethtool");
+fn generated_packets_arrive_and_are_counted_by_the_other_end() {
+    require!("generated_packets_arrive_and_are_counted_by_the_other_end", "ethtool");
     for options in ["", ",timestamps=require,csum=off", ",tx=live", ",tx=template"] {
         let ns = quiet("gen");
         ns.ip("link add v0 type veth peer name v1");

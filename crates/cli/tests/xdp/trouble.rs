@@ -32,8 +32,8 @@ fn descriptors(towpath: &Towpath) -> BTreeMap<String, usize> {
 }
 
 #[test]
-fn a_queue_that_another_socket_has_is_named() {
-    require!("a_queue_that_another_socket_has_is_named", "ping");
+fn a_queue_that_another_socket_uses_is_named() {
+    require!("a_queue_that_another_socket_uses_is_named", "ping");
     let hosts = Hosts::new();
     let (a, b) = (hosts.port(1, Cable::Xdp, 1500, ""), hosts.port(2, Cable::Xdp, 1500, ""));
     let other = socket_on(&hosts.cables, "p2").unwrap();
@@ -50,8 +50,8 @@ fn a_queue_that_another_socket_has_is_named() {
 }
 
 #[test]
-fn a_program_of_another_is_named_and_stays() {
-    require!("a_program_of_another_is_named_and_stays", "ping");
+fn a_foreign_program_is_named_and_stays() {
+    require!("a_foreign_program_is_named_and_stays", "ping");
     let hosts = Hosts::new();
     let (a, b) = (hosts.port(1, Cable::Xdp, 1500, ""), hosts.port(2, Cable::Xdp, 1500, ""));
     let other = program_on(&hosts.cables, "p2");
@@ -146,8 +146,8 @@ fn a_link_that_goes_down_under_load_and_comes_up_again_costs_packets_and_nothing
 }
 
 #[test]
-fn a_queue_that_stalls_is_reported_while_it_runs_and_made_anew() {
-    require!("a_queue_that_stalls_is_reported_while_it_runs_and_made_anew", "ping", "tc");
+fn a_queue_that_stalls_is_reported_while_it_runs_and_recreated() {
+    require!("a_queue_that_stalls_is_reported_while_it_runs_and_recreated", "ping", "tc");
     let hosts = Hosts::new();
     let (a, _) = (hosts.port(1, Cable::Xdp, 1500, ""), hosts.port(2, Cable::Xdp, 1500, ""));
     // Packets to host 2 wait below, once there is a rate, and stay uncompleted as long.

@@ -1,15 +1,21 @@
-//! GRO on packets: the engine of [`towpath_gro`], fed with chains instead of bytes.
+//! GRO on packets: the engine of [`towpath_gro`] with fragment chains instead of copies.
 //!
 //! ```text
 //!   incoming ──► engine (holds one aggregate per flow) ──► ready ──► incoming again, merged
 //! ```
 //!
-//! Merging moves no byte: the headers are pulled off the later packet, and its chunk is chained behind the earlier one's. What a
-//! packet merged with nothing asked for stays as it was.
+//! | file | content |
+//! |---|---|
+//! | `mod` | [`GroStage`]: when aggregates are flushed |
+//! | `packet` | [`GroPacket`]: a packet as a segment of the engine |
 //!
-//! When aggregates leave: at the end of a burst that emptied the ingress, after 512 packets at the latest; or, with
-//! [`GroStageConfig::hold`], when they have been held that long. While next to nothing merges on a busy ingress, they leave at
-//! the end of each burst: a packet that is alone in its burst then passes without a flow being opened for it.
+//! Merging copies no byte: the headers are pulled off the later packet, and its chunk is chained
+//! behind the earlier one. A packet that merges with nothing is unchanged.
+//!
+//! Aggregates are flushed at the end of a burst that emptied the ingress, at the latest after 512
+//! packets. With [`GroStageConfig::hold`] they are flushed when they are that old. While almost
+//! nothing merges on a busy ingress they are flushed after each burst: a packet without a partner
+//! in its burst then passes without opening a flow.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,7 +29,8 @@ mod packet;
 pub use packet::GroPacket;
 pub use packet::gro_offload;
 
-/// Packets after which a busy ingress is flushed, as if it had been emptied: it bounds what the first of them waits.
+/// Packets after which a busy ingress is flushed as if it were empty: bounds the latency of the
+/// first one.
 const BUDGET: usize = 512;
 
 /// Whether to coalesce.
@@ -38,40 +45,41 @@ pub enum GroMode {
     Auto,
 }
 
-/// How packets are coalesced.
+/// Configuration of the GRO stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroStageConfig {
-    /// Whether to.
+    /// When to coalesce.
     pub mode: GroMode,
-    /// How long an aggregate may wait for more. Zero: until the ingress has no more packets.
+    /// How long an aggregate may wait for more packets. Zero: until the ingress is empty.
     pub hold: Duration,
     /// Largest aggregate: IP length, 1280 to 65535.
     pub max_size: u32,
 }
 
 impl Default for GroStageConfig {
-    /// Auto, no longer than the burst, 65535 bytes.
+    /// Auto, no hold time, 65535 bytes.
     fn default() -> GroStageConfig {
         GroStageConfig { mode: GroMode::Auto, hold: Duration::ZERO, max_size: 65535 }
     }
 }
 
 impl GroStageConfig {
-    /// Whether an egress with these abilities gets aggregates.
+    /// Whether to coalesce for an egress with these abilities.
     pub fn applies(&self, can: Offloads) -> bool {
         let worth = [Offloads::TSO4, Offloads::TSO6, Offloads::USO].into_iter().any(|kind| can.has(kind));
         self.mode == GroMode::On || (self.mode == GroMode::Auto && worth && can.has(Offloads::CSUM))
     }
 }
 
-/// The engine of one route, with its clock and what leaves it.
+/// The GRO engine of one route, with its clock and its output queue.
 pub struct GroStage {
     engine: gro::Gro<GroPacket>,
     ready: VecDeque<Packet>,
     hold: Duration,
     since_flush: usize,
-    /// Whether it pays to hold packets from one burst of a busy ingress to the next. Not asked where the engine itself steps aside:
-    /// what this one splits up would keep the engine from seeing that merging pays again.
+    /// Measures whether holding packets from one burst of a busy ingress to the next pays. Only
+    /// used where the engine never bypasses itself: flushing each burst would hide from the engine
+    /// that merging pays again.
     across: Option<gro::Auto>,
     started: Instant,
     merged: u64,
@@ -80,8 +88,8 @@ pub struct GroStage {
 }
 
 impl GroStage {
-    /// An engine for packets that begin as `layer` says, bound for an egress that `can` do as said. Merged packets are counted
-    /// in `counters`.
+    /// A stage for packets of `layer`, and for an egress with the abilities `can`. Merged packets
+    /// are counted in `counters`.
     pub fn new(config: &GroStageConfig, layer: Layer, can: Offloads, counters: Arc<Counters>) -> GroStage {
         let flows = 2048;
         let engine_config = gro::Config {
@@ -89,7 +97,7 @@ impl GroStage {
             flows,
             max_size: config.max_size,
             udp: config.mode == GroMode::On || can.has(Offloads::USO),
-            // The metadata of a packet has no place for outer headers, so what is inside tunnels passes.
+            // The metadata of a packet has no fields for outer headers, so tunnels pass unmerged.
             tunnels: false,
             auto: config.mode == GroMode::Auto,
             ..gro::Config::default()
@@ -107,34 +115,34 @@ impl GroStage {
         }
     }
 
-    /// What the engine did, readable from other threads.
+    /// Counters of the engine, readable from other threads.
     pub fn gro_counters(&self) -> &Arc<super::report::GroCounters> {
         &self.gro_counters
     }
 
-    /// Packets that are ready to leave.
+    /// Number of packets that are ready to be sent.
     #[inline]
     pub fn ready(&self) -> usize {
         self.ready.len()
     }
 
-    /// Aggregates that wait for more.
+    /// Number of aggregates that wait for more packets.
     #[inline]
     pub fn held(&self) -> usize {
         self.engine.held()
     }
 
-    /// How long an aggregate may wait for more.
+    /// How long an aggregate may wait for more packets.
     pub fn hold(&self) -> Duration {
         self.hold
     }
 
-    /// Takes a burst. `emptied` says that the ingress has no more packets at this moment.
+    /// Takes a burst. `emptied`: the ingress has no more packets at this moment.
     #[inline]
     pub fn push(&mut self, burst: &mut Batch, emptied: bool) {
         let n = burst.len();
         if self.engine.is_aside() && self.ready.is_empty() {
-            // Nothing merges: the burst stays where it is.
+            // Nothing merges: the burst stays in place.
             self.engine.account_passed(n);
             return self.account();
         }
@@ -160,7 +168,7 @@ impl GroStage {
         self.account();
     }
 
-    /// Nothing has come: what has been held long enough leaves.
+    /// Nothing was received: flushes aggregates that are old enough.
     #[inline]
     pub fn idle(&mut self) {
         if self.engine.held() == 0 {
@@ -178,14 +186,14 @@ impl GroStage {
         self.account();
     }
 
-    /// Everything leaves.
+    /// Flushes all aggregates.
     pub fn flush(&mut self) {
         let ready = &mut self.ready;
         self.engine.flush_all(&mut |packet: GroPacket| ready.push_back(packet.0));
         self.account();
     }
 
-    /// Moves what is ready to the end of a batch, as far as there is room.
+    /// Moves ready packets to the end of a batch, as many as fit.
     #[inline]
     pub fn fill(&mut self, to: &mut Batch) {
         while to.room() > 0
@@ -195,14 +203,14 @@ impl GroStage {
         }
     }
 
-    /// Frees what is ready; the caller counts it.
+    /// Frees all ready packets; the caller counts them.
     pub fn drop_ready(&mut self, cache: &mut Cache) {
         for packet in self.ready.drain(..) {
             cache.free(packet);
         }
     }
 
-    /// Nanoseconds since the engine was made; 0 when ages don't matter.
+    /// Nanoseconds since the stage was made; 0 if ages are not needed.
     fn now(&self) -> u64 {
         if self.hold.is_zero() { 0 } else { self.started.elapsed().as_nanos() as u64 }
     }

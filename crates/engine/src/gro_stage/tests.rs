@@ -1,4 +1,5 @@
-//! Coalescing real packets: whatever their bytes lie in, cutting what came out gives what went in, flow by flow.
+//! Coalescing of real packets: for any memory layout, segmenting the output gives the input, flow
+//! by flow.
 
 use super::*;
 use crate::software_offload::SoftwareOffload;
@@ -9,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use towpath_packet::{Backing, Direction, ExtBufOwner, ExtBufPool, MAX_FRAGS, Pool, PoolConfig, Region, Vlan};
 use towpath_wire::checksum;
 
-/// What a flow is made of.
+/// The protocols of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     Tcp4,
@@ -17,7 +18,8 @@ pub(crate) enum Kind {
     Udp4,
 }
 
-/// A frame of a flow: `number` is the IP identification, `seq` the first sequence number; all checksums are right.
+/// A frame of a flow: `number` is the IP identification, `seq` the first sequence number; all
+/// checksums are correct.
 pub(crate) fn frame(kind: Kind, flow: u8, number: u16, seq: u32, payload: &[u8]) -> Vec<u8> {
     let tcp = kind != Kind::Udp4;
     let len = payload.len() as u16 + if tcp { 20 } else { 8 };
@@ -56,14 +58,14 @@ pub(crate) fn frame(kind: Kind, flow: u8, number: u16, seq: u32, payload: &[u8])
     frame
 }
 
-/// Where the bytes of a packet lie.
+/// The memory layout of a packet.
 #[derive(Debug, Clone)]
 enum Shape {
     /// All in one chunk.
     Linear,
-    /// The first so many bytes linear, and the rest in pieces of these lengths, in turn.
+    /// The given number of linear bytes, and the rest in fragments of these lengths, in turn.
     Pieces(usize, Vec<usize>),
-    /// The payload in memory that belongs to somebody else.
+    /// The payload in an application's memory.
     UntrustedMem,
 }
 
@@ -72,7 +74,7 @@ impl ExtBufOwner for Nobody {
     fn on_free(&self) {}
 }
 
-/// Makes packets of all shapes.
+/// Makes packets of all layouts.
 struct Maker {
     pool: Pool,
     cache: Cache,
@@ -103,7 +105,7 @@ impl Maker {
                     if at == bytes.len() {
                         break;
                     }
-                    // What is left goes into one before there are too many.
+                    // The rest goes into one fragment before there are too many.
                     let len = if packet.frags() > 100 { 300 } else { *len };
                     let end = bytes.len().min(at + len);
                     packet.append(Packet::copy_from(&mut self.cache, &bytes[at..end]).unwrap()).unwrap();
@@ -154,7 +156,7 @@ fn drain(gro_stage: &mut GroStage) -> Vec<Packet> {
     out
 }
 
-/// Cuts what an egress without any ability gets.
+/// Segments packets as for an egress without any ability.
 fn cut(maker: &Maker, packets: Vec<Packet>) -> Vec<Vec<u8>> {
     let cache = maker.pool.cache(Direction::Tx).unwrap();
     let mut offload = SoftwareOffload::new(cache, gro::Link::Ethernet, Arc::default());
@@ -174,7 +176,7 @@ fn cut(maker: &Maker, packets: Vec<Packet>) -> Vec<Vec<u8>> {
     frames
 }
 
-/// The flow that a frame belongs to: tag, addresses and protocol, as they stand there.
+/// The flow of a frame: tag, addresses and protocol.
 fn flow_of(frame: &[u8]) -> Vec<u8> {
     let l3 = if frame[12..14] == [0x81, 0] || frame[12..14] == [0x88, 0xa8] { 18 } else { 14 };
     let addresses = if frame[l3] >> 4 == 4 { l3 + 9..l3 + 10 } else { l3 + 6..l3 + 7 };
@@ -191,9 +193,9 @@ struct Step {
     tag: Option<(u16, bool)>,
     /// The checksum is wrong.
     corrupt: bool,
-    /// Bytes of the stream in front of it never came.
+    /// Bytes of the stream before it are missing.
     gap: bool,
-    /// The burst ends here, and whether that emptied the ingress.
+    /// The burst ends here; whether that emptied the ingress.
     burst: Option<bool>,
 }
 
@@ -268,7 +270,7 @@ proptest! {
     }
 }
 
-/// One burst of a flow in one shape each, and what came out.
+/// Coalesces one burst of a flow with packets of one layout.
 fn coalesced(shape: &Shape, packets: u16, len: usize) -> (Maker, Vec<Packet>) {
     let (mut maker, mut gro_stage) = (Maker::new(), engine(GroMode::On, Duration::ZERO));
     let mut batch = Batch::new();
@@ -330,12 +332,12 @@ fn where_nothing_merges_across_bursts_each_leaves_at_once_until_something_does()
         gro_stage.push(&mut batch, false);
         (gro_stage.held(), drain(gro_stage).len())
     };
-    // A gap behind every packet.
+    // A gap after every packet.
     let stepped: Vec<_> = (0..64).map(|_| burst(&mut gro_stage, 1000)).collect();
     assert_eq!((stepped[0], stepped[63]), ((64, 0), (0, 64)));
     let merged = gro_stage.counters.snapshot().merged;
     assert_eq!(merged, 0);
-    // Far fewer than the packets of the longest rest.
+    // Far fewer than the packets of the longest bypass.
     let back = (0..10_000).find(|_| burst(&mut gro_stage, 100).0 > 0);
     assert!(back.is_some());
     for _ in 0..16 {
@@ -357,7 +359,7 @@ fn with_a_hold_time_an_aggregate_outlives_its_burst_and_leaves_when_it_is_old_en
     push(&mut gro_stage, 0);
     assert_eq!((gro_stage.held(), gro_stage.ready()), (1, 0));
     std::thread::sleep(hold + Duration::from_millis(1));
-    // What comes when the time is over still belongs to it.
+    // Packets that arrive when the time is over still belong to it.
     push(&mut gro_stage, 1);
     gro_stage.idle();
     assert_eq!((gro_stage.held(), gro_stage.ready()), (0, 1));
@@ -365,14 +367,14 @@ fn with_a_hold_time_an_aggregate_outlives_its_burst_and_leaves_when_it_is_old_en
 }
 
 #[test]
-fn what_stands_aside_passes_in_order() {
+fn packets_that_bypass_the_engine_stay_in_order() {
     let (mut maker, mut gro_stage) = (Maker::new(), engine(GroMode::Auto, Duration::ZERO));
     let mut next = [0u16; 200];
     let mut aside = 0;
     for burst in 0..600usize {
         let mut batch = Batch::new();
         for i in 0..64 {
-            // Every burst is of other flows, so nothing merges.
+            // Every burst has other flows, so nothing merges.
             let flow = (burst * 64 + i) % 200;
             let bytes = frame(Kind::Tcp4, flow as u8, next[flow], u32::from(next[flow]) * 10, &[1; 10]);
             next[flow] += 1;

@@ -1,5 +1,5 @@
-//! The order of flows through workers and lanes as they run: routes, GRO, egresses that send behind the caller's back, and a
-//! table that changes all the time.
+//! Order of flows through real workers and lanes: routes, GRO, egresses that send asynchronously,
+//! and a table that changes all the time.
 
 use super::*;
 use crate::gro_stage::tests::{Kind, frame};
@@ -18,7 +18,7 @@ const SIZE: u32 = 40;
 /// The wire behind all lanes: the next sequence number of each flow.
 type Wire = Mutex<[u32; FLOWS]>;
 
-/// Sends some of what it took at every look, and never all of it while more comes.
+/// Sends some of its packets at every `reclaim`, and never all of them while more arrive.
 struct Egress<'a> {
     wire: &'a Wire,
     taken: VecDeque<Packet>,
@@ -50,7 +50,7 @@ impl TxQueue for Egress<'_> {
 
     fn reclaim(&mut self) -> usize {
         self.looks += 1;
-        // Slow, so that packets are under way most of the time.
+        // Slow, so that packets are pending most of the time.
         let n = if self.looks.is_multiple_of(4) { self.taken.len().div_ceil(2) } else { 0 };
         self.leave(n);
         n

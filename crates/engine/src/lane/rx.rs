@@ -1,4 +1,4 @@
-//! The lane's side: a receive queue that takes from every worker's ring.
+//! The lane's side: a receive queue that takes packets from every worker's ring.
 
 use super::{LaneShared, RingShared};
 use std::cell::{Cell, RefCell};
@@ -8,10 +8,11 @@ use towpath_packet::spsc::Consumer;
 use towpath_packet::{Batch, Counters, Offloads, Packet};
 use towpath_sys::sync::Ordering;
 
-/// The way from one worker.
+/// The receiving side of one worker's ring.
 #[derive(Debug)]
 pub(super) struct RingRx {
-    /// A cell because [`state`](RxQueue::state) and [`wake`](RxQueue::wake) look into the ring through `&self`.
+    /// In a cell because [`state`](RxQueue::state) and [`wake`](RxQueue::wake) check the ring
+    /// through `&self`.
     ring: RefCell<Consumer<Packet>>,
     dequeued: u64,
     barrier: u64,
@@ -35,7 +36,7 @@ impl Drop for RingRx {
 #[derive(Debug)]
 pub struct LaneRx {
     rings: Vec<RingRx>,
-    /// The ring to begin with, so that none is starved.
+    /// The ring to begin with; it rotates, so that no ring starves.
     first: usize,
     lane_shared: Arc<LaneShared>,
     armed: Cell<bool>,
@@ -69,7 +70,7 @@ impl RxQueue for LaneRx {
         if self.armed.replace(false) {
             self.lane_shared.notifier.disarm();
         }
-        // The lines were last written on another core: fetch them together, then read them.
+        // The metadata was last written on another core: prefetch all lines before the first read.
         got.iter().for_each(Packet::prefetch);
         let bytes: usize = got.iter().map(Packet::len).sum();
         self.counters.moved(got.len() as u64, bytes as u64);
@@ -85,12 +86,12 @@ impl RxQueue for LaneRx {
         Some(self)
     }
 
-    /// Done when every worker has closed its ring and all of them are empty.
+    /// Done when every worker has closed its ring and all rings are empty.
     fn state(&self) -> State {
         if self.is_closed() { State::Done } else { State::Up }
     }
 
-    /// Arms the notifier: to be called only by who is about to sleep.
+    /// Arms the notifier: only called right before a sleep.
     fn wake(&self) -> Wake {
         self.lane_shared.notifier.arm();
         self.armed.set(true);
@@ -122,7 +123,7 @@ impl RxBarrier for LaneRx {
         for ring_rx in &mut self.rings {
             if ring_rx.reported != ring_rx.barrier {
                 ring_rx.reported = ring_rx.barrier;
-                // Release: what was sent happened before the worker gives the flow to another lane.
+                // Release: the sends happen before the worker gives the flow to another lane.
                 ring_rx.ring_shared.completed.store(ring_rx.barrier, Ordering::Release);
             }
         }
@@ -138,7 +139,7 @@ impl LaneRx {
 
 #[cfg(all(test, loom))]
 impl LaneRx {
-    /// Sleeps on the descriptor that [`wake`](RxQueue::wake) told.
+    /// Sleeps on the descriptor of [`wake`](RxQueue::wake).
     pub(super) fn sleep(&self) {
         self.lane_shared.notifier.sleep();
     }

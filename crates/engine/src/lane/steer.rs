@@ -1,4 +1,4 @@
-//! The worker's side: a transmit queue that deals packets out to lanes.
+//! The worker's side: a transmit queue that steers packets to lanes.
 
 use super::table::{BUCKETS, LaneTable, Steering};
 use super::{FullPolicy, LaneConfig, LaneShared, RingShared};
@@ -11,10 +11,10 @@ use towpath_packet::{Batch, Counters, DropReason, Offloads, Packet};
 use towpath_sys::sync::Ordering;
 use towpath_wire::LinkKind;
 
-/// The way to one lane.
+/// The sending side of one lane's ring.
 #[derive(Debug)]
 pub(super) struct RingTx {
-    /// `None` once closed.
+    /// `None` once it is closed.
     ring: Option<Producer<Packet>>,
     stage: Batch,
     /// Packets that were staged for this lane so far.
@@ -39,14 +39,14 @@ impl RingTx {
         }
     }
 
-    /// Packets that ring and stage have room for, as far as `want` goes.
+    /// Free places in ring and stage, counted up to `want`.
     #[inline]
     fn count_room(&mut self, want: usize) -> usize {
         let waiting = self.stage.len();
         self.ring.as_mut().map_or(0, |ring| ring.free(want + waiting) + Batch::<64>::CAPACITY - waiting)
     }
 
-    /// Puts a packet on the stage; there was room for it when it was steered.
+    /// Stages a packet, for which `steer` found room.
     #[inline]
     fn stage(&mut self, packet: Packet) {
         if self.stage.room() == 0 {
@@ -57,7 +57,7 @@ impl RingTx {
         }
     }
 
-    /// Moves what is staged into the ring, as far as there is room.
+    /// Moves staged packets into the ring, as many as fit.
     #[inline]
     fn flush(&mut self) {
         if !self.stage.is_empty()
@@ -68,7 +68,7 @@ impl RingTx {
         }
     }
 
-    /// Closes the ring, then wakes the lane so that it sees it.
+    /// Closes the ring, then wakes the lane so that it notices.
     fn close(&mut self) {
         if let Some(ring) = self.ring.take() {
             let left = self.stage.len() as u64;
@@ -87,7 +87,7 @@ impl Drop for RingTx {
     }
 }
 
-/// Deals packets out to lanes; owned by the worker that receives them.
+/// Steers packets to lanes; owned by the worker that receives them.
 #[derive(Debug)]
 pub struct Steer {
     rings: Vec<RingTx>,
@@ -95,9 +95,9 @@ pub struct Steer {
     full_policy: FullPolicy,
     link: LinkKind,
     table: Arc<LaneTable>,
-    /// Where each bucket's packets go at this moment.
+    /// The lane of each bucket at this moment.
     current: Box<[u8; BUCKETS]>,
-    /// The number of the last packet of each bucket among those sent to its lane.
+    /// The sequence number of each bucket's last packet within its lane's ring.
     last_staged: Box<[u64; BUCKETS]>,
     next: usize,
     counters: Arc<Counters>,
@@ -123,7 +123,8 @@ impl Steer {
         }
     }
 
-    /// The lane of a packet, and its bucket if that decided; `None` while the bucket is on its way to another lane.
+    /// The lane of a packet, and the bucket if it decided; `None` while the bucket moves to another
+    /// lane.
     #[inline]
     fn choose(&mut self, packet: &mut Packet) -> Option<(usize, Option<usize>)> {
         if let Some(lane) = packet.lane() {
@@ -150,7 +151,7 @@ impl Steer {
     #[cold]
     fn try_move(&mut self, bucket: usize, wanted: u8) -> bool {
         let Some(old) = self.rings.get_mut(usize::from(self.current[bucket])) else { return true };
-        // Acquire: what the old lane sent happened before the new lane gets the next packet.
+        // Acquire: the sends of the old lane happen before the new lane gets the next packet.
         if old.ring_shared.completed.load(Ordering::Acquire) < self.last_staged[bucket] {
             old.flush();
             return false;
@@ -160,7 +161,8 @@ impl Steer {
         true
     }
 
-    /// How many of the packets can be steered out, with their lanes in `lanes`; a packet that will be dropped has none.
+    /// Steers packets: writes their lanes to `lanes` (`None`: to be dropped) and returns how many
+    /// were steered.
     #[inline]
     fn steer(&mut self, packets: &mut [Packet], lanes: &mut [Option<u8>]) -> usize {
         for ring_tx in &mut self.rings {
@@ -190,7 +192,7 @@ impl Steer {
     }
 }
 
-/// The symmetric hash of a packet's flow, kept in the packet.
+/// The symmetric hash of a packet's flow, cached in the packet.
 #[inline]
 fn flow_hash(packet: &mut Packet, link: LinkKind) -> u32 {
     if let Some(hash) = packet.flow_hash() {
@@ -221,7 +223,8 @@ impl TxQueue for Steer {
         taken
     }
 
-    /// Frees nothing; what waited for room goes into the rings. Nobody else need have anything to send now, so the lanes are told.
+    /// Frees nothing; moves staged packets into the rings. There may be no further send, so the
+    /// lanes are notified here.
     #[inline]
     fn reclaim(&mut self) -> usize {
         for ring_tx in &mut self.rings {
@@ -247,7 +250,7 @@ impl TxQueue for Steer {
         }
     }
 
-    /// What all lanes' egresses take.
+    /// The offloads that the egresses of all lanes support.
     #[inline]
     fn offloads(&self) -> Offloads {
         self.rings.iter().fold(Offloads::ALL, |can, ring_tx| {

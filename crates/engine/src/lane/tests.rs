@@ -129,7 +129,7 @@ fn a_full_lane_holds_back_or_drops_by_name_and_nothing_is_lost_unnamed() {
 }
 
 #[test]
-fn a_lane_that_sleeps_is_woken_once_a_burst_and_also_for_what_had_waited_for_room() {
+fn a_lane_that_sleeps_is_woken_once_a_burst_and_also_for_packets_that_waited_for_room() {
     let pool = pool();
     let mut cache = pool.cache(Direction::Tx).unwrap();
     let (_, mut made) = make(LaneConfig { ring: 64, ..Default::default() }, 1, 1);
@@ -141,7 +141,7 @@ fn a_lane_that_sleeps_is_woken_once_a_burst_and_also_for_what_had_waited_for_roo
     assert_eq!(take(lane).len(), 64);
     lane.wake();
     assert_eq!(rung(lane), 0, "the ring is empty");
-    // The worker has nothing new for the lane; it only looks what has left.
+    // The worker has nothing new for the lane; it only reclaims.
     steer.reclaim();
     assert_eq!(rung(lane), 1);
     assert_eq!((take(lane).len(), steer.pending()), (64, 0));
@@ -157,7 +157,7 @@ fn a_lane_that_sleeps_is_woken_once_a_burst_and_also_for_what_had_waited_for_roo
 }
 
 #[test]
-fn what_is_in_a_ring_when_both_sides_go_is_counted_and_its_buffers_come_home() {
+fn packets_left_in_a_ring_are_counted_and_freed_when_both_sides_are_dropped() {
     let pool = pool();
     let mut cache = pool.cache(Direction::Tx).unwrap();
     let (_, mut made) = make(LaneConfig { ring: 64, ..Default::default() }, 1, 1);
@@ -268,7 +268,7 @@ fn order_within_every_flow_survives_rebalancing_under_load() {
 }
 
 #[test]
-fn the_balancer_brings_lanes_nearer_to_each_other_and_leaves_a_single_heavy_flow_alone() {
+fn the_balancer_evens_out_the_lanes_and_leaves_a_single_heavy_flow_alone() {
     let table = Arc::new(LaneTable::new(2).unwrap());
     let mut balancer = Balancer::new(table.clone());
     for bucket in (0..BUCKETS).filter(|b| b % 2 == 0) {

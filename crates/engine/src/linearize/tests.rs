@@ -19,7 +19,7 @@ fn rig(capacity: usize) -> Rig {
 }
 
 impl Rig {
-    /// A packet with so many linear bytes and fragments that are views, as packets of applications have.
+    /// A packet with `linear` linear bytes and indirect fragments, as packets of applications have.
     fn packet(&mut self, linear: usize, frags: &[usize]) -> Packet {
         let mut packet = self.cache.alloc().unwrap();
         let mut next = 0u8;
@@ -88,7 +88,7 @@ fn a_whole_copy_has_exactly_the_headroom_and_at_least_the_tailroom_that_are_aske
 }
 
 #[test]
-fn what_fits_already_is_not_copied() {
+fn a_conforming_packet_is_not_copied() {
     let mut rig = rig(64);
     let egress = TxLayout { linear: TxLinear::Whole, headroom: 64, tailroom: 64 };
     let packet = rig.packet(500, &[]);

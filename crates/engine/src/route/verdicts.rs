@@ -1,4 +1,4 @@
-//! What becomes of packets before they are sent: a classifier's word on each, and those that leave by the port that they came from.
+//! Verdicts on received packets, and reflection.
 
 use super::Route;
 use crate::reflect::reflect;
@@ -9,7 +9,7 @@ use towpath_packet::{Batch, DropReason, Packet};
 use towpath_wire::LinkKind;
 
 impl<R: RxQueue, T: TxQueue> Route<R, T> {
-    /// Lets the classifier decide on every packet that has come in.
+    /// Classifies every received packet and applies the verdicts.
     pub(super) fn classify_incoming(&mut self) {
         let Some(classifier) = &mut self.classifier else { return };
         if classifier.constant() == Some(Verdict::Pass) {
@@ -51,7 +51,8 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
         }
     }
 
-    /// Turns all that has come in round; what can't be is dropped: as malformed, or for lack of a head.
+    /// Reflects every received packet; failures are dropped as malformed or as lacking a buffer for
+    /// a head.
     pub(super) fn reflect_incoming(&mut self) {
         let mut refused = [None; Batch::<64>::CAPACITY];
         for (packet, refused) in self.incoming.as_mut_slice().iter_mut().zip(&mut refused) {
@@ -77,12 +78,13 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
         }
     }
 
-    /// Packets that are to leave by the port that they came from.
+    /// Packets that leave by the port that they came from.
     pub(crate) fn reflected(&mut self) -> &mut VecDeque<Packet> {
         &mut self.reflected
     }
 
-    /// Takes packets that the route of the other direction reflected back, as many as it has room for, and sends them.
+    /// Takes packets that the route of the other direction reflected, as many as fit, and sends
+    /// them.
     pub(crate) fn take_reflected(&mut self, reflected: &mut VecDeque<Packet>) {
         if self.waiting() > 0 {
             return;
@@ -95,7 +97,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
         self.send();
     }
 
-    /// There is no route of the other direction.
+    /// Drops reflected packets: there is no route of the other direction.
     pub(crate) fn drop_reflected(&mut self) {
         self.counters.dropped(DropReason::Refused, self.reflected.len() as u64);
         for packet in self.reflected.drain(..) {

@@ -1,12 +1,12 @@
-//! Who decides, and the look at the headers that the decision rests on.
+//! Classifiers, and the dissection that verdicts rest on.
 
 use super::Verdict;
 use towpath_packet::Packet;
 use towpath_wire::{Dissected, LinkKind, dissect};
 
-/// Decides what becomes of packets, on one thread.
+/// Gives packets a verdict, on one thread.
 ///
-/// Implemented by [`Rules`](super::Rules) and by closures, which name the types of what they are given:
+/// Implemented by [`Rules`](super::Rules) and by closures with explicit parameter types:
 ///
 /// ```
 /// use towpath_engine::rules::{Classifier, Verdict};
@@ -23,11 +23,11 @@ use towpath_wire::{Dissected, LinkKind, dissect};
 /// });
 /// ```
 pub trait Classifier: Send {
-    /// What becomes of `packet`, in which [`dissect_packet`] found `found`. Called for every packet: must neither block nor
-    /// allocate nor panic.
+    /// The verdict on `packet`, whose headers are in `found` (see [`dissect_packet`]). Called for
+    /// every packet: must neither block nor allocate nor panic.
     fn classify(&mut self, packet: &Packet, found: &Dissected) -> Verdict;
 
-    /// The verdict that every packet gets, if it is known without a look at any.
+    /// The verdict of all packets, if it is known without dissection.
     #[inline]
     fn constant(&self) -> Option<Verdict> {
         None
@@ -44,14 +44,15 @@ where
     }
 }
 
-/// How far into a packet in pieces headers are looked for: two tags, IPv6 and TCP with all their options (122 bytes), or
-/// IPv6 with 66 bytes of extension headers and ports.
+/// Bytes that are searched for headers in a packet of fragments: two tags, IPv6 and TCP with all
+/// options (122 bytes), or IPv6 with 66 bytes of extension headers and ports.
 pub const DISSECT_LEN: usize = 128;
 
-/// Finds the headers of a packet, also where its first bytes are in fragments: those of a packet in pieces whose linear
-/// part is shorter than [`DISSECT_LEN`] are copied out, once.
+/// Dissects a packet. If its linear part is shorter than [`DISSECT_LEN`] and it has fragments, its
+/// first bytes are copied out once.
 ///
-/// Of a packet in pieces [`end`](Dissected::end) says where the bytes that were looked at end, not where the packet does.
+/// For a packet of fragments, [`end`](Dissected::end) is the end of the dissected bytes, not of the
+/// packet.
 #[inline]
 pub fn dissect_packet(packet: &Packet, link: LinkKind) -> Dissected {
     let linear = packet.linear();
@@ -69,10 +70,11 @@ fn dissect_pieces(packet: &Packet, link: LinkKind) -> Dissected {
     dissect(bytes.get(..len).unwrap_or_default(), link)
 }
 
-/// Judges a batch: writes the verdict on each packet to the same place of `out`, which is as long. (Of two that differ, the
-/// end of the longer is left alone.)
+/// Classifies a batch: writes the verdict on each packet to the same index of `out`. If the lengths
+/// differ, the rest of the longer slice is ignored.
 ///
-/// Who needs more of the headers than the verdict, the hash for example, calls [`dissect_packet`] and [`Classifier::classify`].
+/// Callers that need more of the headers than the verdict (the hash, for example) use
+/// [`dissect_packet`] and [`Classifier::classify`].
 #[inline]
 pub fn classify_batch<J: Classifier + ?Sized>(classify: &mut J, batch: &[Packet], link: LinkKind, out: &mut [Verdict]) {
     let out = out.iter_mut().zip(batch);

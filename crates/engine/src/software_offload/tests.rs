@@ -100,7 +100,7 @@ fn a_super_packet_becomes_segments_that_carry_its_bytes() {
 }
 
 #[test]
-fn a_tag_beside_the_packet_goes_behind_the_addresses() {
+fn a_tag_in_the_metadata_is_inserted_behind_the_addresses() {
     for headroom in [true, false] {
         let (_pool, mut f) = setup();
         let mut p = partial(&mut f, 100);
@@ -158,7 +158,7 @@ fn a_super_packet_with_a_tag_is_cut_into_tagged_segments() {
 }
 
 #[test]
-fn metadata_that_lies_is_dropped_and_counted() {
+fn inconsistent_metadata_is_dropped_and_counted() {
     let (pool, mut f) = setup();
     let mut nonsense = Vec::new();
     let mut p = partial(&mut f, 10);
@@ -181,7 +181,7 @@ fn metadata_that_lies_is_dropped_and_counted() {
 }
 
 #[test]
-fn a_dry_pool_costs_segments_not_order_and_every_one_is_counted() {
+fn an_empty_pool_loses_segments_but_no_order_and_every_loss_is_counted() {
     let config = PoolConfig { capacity: 40, backing: Backing::Anonymous, ..Default::default() };
     let pool = Pool::new(config).unwrap();
     let mut f = SoftwareOffload::new(pool.cache(Direction::Tx).unwrap(), gro::Link::Ethernet, Arc::default());
@@ -198,7 +198,7 @@ impl towpath_packet::ExtBufOwner for Nobody {
 }
 
 #[test]
-fn what_is_to_be_written_into_a_page_is_written_in_front_of_it() {
+fn headers_changed_in_a_page_are_written_in_front_of_it() {
     let (pool, mut offload) = setup();
     let memory = towpath_packet::UntrustedMem::new(towpath_packet::Region::new(4096, Backing::Memfd).unwrap());
     let bytes = tcp(100);

@@ -27,7 +27,7 @@ fn a_stop_wakes_a_sleeping_worker() {
 }
 
 #[test]
-fn what_cannot_leave_within_the_drain_is_dropped_as_stopped_and_comes_home() {
+fn packets_that_cannot_leave_within_the_drain_are_dropped_as_stopped_and_freed() {
     let (pool, mut route) = setup(64, RouteConfig { egress_wait: Duration::from_secs(60), ..Default::default() });
     route.tx_mut().room = 10;
     route.turn(false);

@@ -21,7 +21,8 @@ pub struct Running {
     pub(super) controls: PortControls,
 }
 
-/// Handles to what can be changed about ports while they run. A clone is another handle of the same.
+/// Handles to what can be changed about ports while they run. A clone is another handle of the
+/// same.
 #[derive(Clone, Default)]
 pub struct PortControls(pub(super) Vec<(String, Arc<dyn PortControl>)>);
 
@@ -111,7 +112,7 @@ impl Running {
     }
 
     /// What can be changed about the ports while they run.
-    pub fn controls(&self) -> &PortControls {
+    pub fn port_controls(&self) -> &PortControls {
         &self.controls
     }
 

@@ -1,4 +1,4 @@
-//! Rules on real packets, and their words.
+//! Rules on real packets, and their text form.
 
 mod errors;
 mod oracle;
@@ -15,7 +15,7 @@ fn rules<const N: usize>(texts: [&str; N]) -> Rules {
     Rules::parse(texts).unwrap()
 }
 
-/// The verdict of rules on a frame that lies in one piece.
+/// The verdict of rules on a linear frame.
 fn verdict(rules: &Rules, sample: &Sample) -> Verdict {
     let mut memory = Memory::default();
     let packet = sample.packet(&mut memory, 2000);
@@ -49,7 +49,7 @@ fn without_a_rule_that_matches_packets_pass_unless_the_default_says_otherwise() 
 }
 
 #[test]
-fn no_rules_need_no_look_at_packets_and_one_rule_needs_it() {
+fn without_rules_the_verdict_is_constant_and_with_one_it_is_not() {
     assert_eq!(Classifier::constant(&rules([])), Some(Verdict::Pass));
     assert_eq!(Classifier::constant(&rules(["default drop"])), Some(Verdict::Drop));
     assert_eq!(Classifier::constant(&rules(["drop any"])), None);
@@ -72,7 +72,7 @@ fn a_v4_rule_leaves_ipv6_and_what_is_not_ip_alone() {
 }
 
 #[test]
-fn port_0_is_a_port_and_not_the_want_of_one() {
+fn port_0_is_a_port_and_not_an_absent_one() {
     let rules = rules(["drop sport 0"]);
     assert_eq!(verdict(&rules, &Sample { src_port: 0, ..udp4() }), Verdict::Drop);
     assert_eq!(verdict(&rules, &Sample { src_port: 0, protocol: 1, ..udp4() }), Verdict::Pass, "ICMP has no ports");
@@ -98,7 +98,7 @@ fn a_port_matches_no_fragment_and_frag_matches_each() {
 }
 
 #[test]
-fn a_vlan_is_found_in_the_outer_tag_the_inner_tag_and_beside_the_packet() {
+fn a_vlan_is_found_in_the_outer_tag_the_inner_tag_and_the_metadata() {
     let rules = rules(["drop vlan 100"]);
     let tagged = |tags: [Option<u16>; 2], beside: Option<u16>| {
         let beside = beside.map(|vid| Vlan { tci: vid | 0xe000, service: false });
@@ -113,7 +113,7 @@ fn a_vlan_is_found_in_the_outer_tag_the_inner_tag_and_beside_the_packet() {
 }
 
 #[test]
-fn vlan_0_is_a_priority_tag_and_not_the_want_of_a_tag() {
+fn vlan_0_is_a_priority_tag_and_not_an_absent_one() {
     let rules = rules(["drop vlan 0"]);
     assert_eq!(verdict(&rules, &udp4()), Verdict::Pass);
     assert_eq!(verdict(&rules, &Sample { tags: [Some(0), None], ..udp4() }), Verdict::Drop);
@@ -163,7 +163,7 @@ fn the_hash_of_a_packet_in_pieces_is_that_of_the_packet_in_one() {
 }
 
 #[test]
-fn of_a_frame_cut_short_the_headers_that_are_whole_are_matched() {
+fn the_complete_headers_of_a_truncated_frame_are_matched() {
     let rules = rules(["tx udp", "drop smac 02:00:00:00:00:01"]);
     let sample = udp4();
     let bytes = sample.bytes();
@@ -179,7 +179,7 @@ fn of_a_frame_cut_short_the_headers_that_are_whole_are_matched() {
 }
 
 #[test]
-fn a_batch_is_judged_packet_by_packet_by_rules_and_closures_alike() {
+fn a_batch_is_classified_packet_by_packet_by_rules_and_closures_alike() {
     let mut memory = Memory::default();
     let samples = [udp4(), Sample { protocol: 6, ..udp4() }, udp6()];
     let batch: Vec<Packet> = samples.iter().map(|s| s.packet(&mut memory, 2000)).collect();
@@ -258,7 +258,7 @@ proptest! {
     fn a_rule_that_is_printed_and_parsed_is_the_same_rule(rule in oracle::rule()) {
         match rule.to_string().parse::<Rule>() {
             Ok(parsed) => prop_assert_eq!(parsed, rule),
-            // A program may ask for what never happens; who types it is told.
+            // A program may build a rule that never matches; the parser rejects it.
             Err(error) => prop_assert!(error.problem.contains("never matches") || error.problem.contains("mixes"), "{}", error),
         }
     }
