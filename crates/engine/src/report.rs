@@ -185,7 +185,7 @@ impl GroCounters {
         self.packets.store(stats.packets, Relaxed);
         self.merged.store(stats.merged, Relaxed);
         self.aggregates.store(stats.aggregates, Relaxed);
-        self.aside.store(stats.aside, Relaxed);
+        self.aside.store(stats.bypassed, Relaxed);
         self.is_aside.store(is_aside, Relaxed);
         for (to, reason) in self.flushed.iter().zip(Flush::ALL) {
             to.store(stats.flushed(reason), Relaxed);

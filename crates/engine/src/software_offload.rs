@@ -9,11 +9,10 @@
 //!
 //! A packet that needs no offload (one test of a flag byte) is moved, not touched. Inconsistent metadata is dropped as [`DropReason::Malformed`]; a lack of buffers is dropped as [`DropReason::NoBuffer`].
 
-use crate::gro_stage::gro_offload;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use towpath_gro as gro;
-use towpath_packet::{Batch, Cache, Checksum, Counters, DropReason, Gso, Offloads, Packet};
+use towpath_packet::{Batch, Cache, Checksum, Counters, DropReason, Offloads, Packet};
 use towpath_wire::checksum::Accumulator;
 
 /// Longest packet: the largest IP length behind Ethernet and two tags.
@@ -27,7 +26,7 @@ const MAX_SEGMENTS: usize = 65535 / gro::MIN_TCP_SIZE as usize + 1;
 /// Applies software offload for one egress queue; owned by the thread that runs it.
 pub struct SoftwareOffload {
     cache: Cache,
-    link: gro::Link,
+    link: gro::LinkKind,
     counters: Arc<Counters>,
     /// Results that wait for room.
     ready: VecDeque<Packet>,
@@ -45,7 +44,7 @@ pub fn needs_software(packet: &Packet, can: Offloads) -> bool {
 
 /// The offloads that a packet needs.
 fn required_offloads(packet: &Packet) -> Offloads {
-    let mut required = packet.gso().map_or(Offloads::NONE, Gso::needs);
+    let mut required = packet.gso().map_or(Offloads::NONE, Offloads::for_gso);
     if matches!(packet.csum(), Checksum::Partial { .. }) {
         required = required.with(Offloads::CSUM);
     }
@@ -56,8 +55,9 @@ fn required_offloads(packet: &Packet) -> Offloads {
 }
 
 impl SoftwareOffload {
-    /// Takes buffers from `cache`, counts splits and drops in `counters`; packets begin with the header that `link` names.
-    pub fn new(cache: Cache, link: gro::Link, counters: Arc<Counters>) -> SoftwareOffload {
+    /// A offload that takes buffers from `cache`, counts splits and drops in `counters`, and reads packets that begin as `link`
+    /// says.
+    pub fn new(cache: Cache, link: gro::LinkKind, counters: Arc<Counters>) -> SoftwareOffload {
         let buffer = || vec![0; MAX_PACKET].into_boxed_slice();
         let ready = VecDeque::with_capacity(MAX_SEGMENTS);
         SoftwareOffload { cache, link, counters, ready, scratch: buffer(), snapshot: buffer() }
@@ -133,7 +133,7 @@ impl SoftwareOffload {
             packet = self.insert_tag(packet)?;
         }
         match packet.gso() {
-            Some(gso) if !can.has(gso.needs()) => self.split(packet, can),
+            Some(gso) if !can.has(Offloads::for_gso(gso)) => self.split(packet, can),
             _ => {
                 if !can.has(Offloads::CSUM) {
                     packet = self.complete_checksum(packet)?;
@@ -150,7 +150,7 @@ impl SoftwareOffload {
         if !self.cache.give_head(&mut packet) {
             return Err((DropReason::NoBuffer, packet));
         }
-        if self.link != gro::Link::Ethernet || packet.make_linear(MAC_ADDRESSES).is_err() {
+        if self.link != gro::LinkKind::Ethernet || packet.make_linear(MAC_ADDRESSES).is_err() {
             return Err((DropReason::Malformed, packet));
         }
         let mut header = [0; MAC_ADDRESSES + TAG_LEN];
@@ -214,7 +214,7 @@ impl SoftwareOffload {
 
     /// Segments a super-packet; the segments go to the end of `ready`.
     fn split(&mut self, packet: Packet, can: Offloads) -> Result<(), (DropReason, Packet)> {
-        let offload = gro_offload(&packet);
+        let offload = gro::Offload::new(packet.csum(), packet.gso());
         let sums = if can.has(Offloads::CSUM) { gro::Checksums::Partial } else { gro::Checksums::Complete };
         let done = if packet.chunks().all(|chunk| chunk.bytes().is_some()) {
             let chunks = packet.chunks().filter_map(|chunk| chunk.bytes());
@@ -252,10 +252,8 @@ impl SoftwareOffload {
             segment.copy_metadata_from(of);
             segment.set_gso(None);
             segment.set_csum(match offload.checksum {
-                gro::Checksum::Partial { start, offset } => {
-                    u8::try_from(offset).map_or(Checksum::Unknown, |offset| Checksum::Partial { start, offset })
-                }
-                gro::Checksum::Verified | gro::Checksum::Unverified => Checksum::Unknown,
+                partial @ Checksum::Partial { .. } => partial,
+                Checksum::Verified | Checksum::Unknown => Checksum::Unknown,
             });
             self.ready.push_back(segment);
             written += 1;

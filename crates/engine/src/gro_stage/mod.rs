@@ -27,7 +27,6 @@ use towpath_packet::{Batch, Cache, Counters, Offloads, Packet};
 mod packet;
 
 pub use packet::GroPacket;
-pub use packet::gro_offload;
 
 /// Packets after which a busy ingress is flushed as if it were empty: bounds the latency of the
 /// first one.
@@ -92,16 +91,14 @@ impl GroStage {
     /// are counted in `counters`.
     pub fn new(config: &GroStageConfig, layer: Layer, can: Offloads, counters: Arc<Counters>) -> GroStage {
         let flows = 2048;
-        let engine_config = gro::Config {
-            link: if layer == Layer::Ip { gro::Link::Ip } else { gro::Link::Ethernet },
-            flows,
-            max_size: config.max_size,
-            udp: config.mode == GroMode::On || can.has(Offloads::USO),
-            // The metadata of a packet has no fields for outer headers, so tunnels pass unmerged.
-            tunnels: false,
-            auto: config.mode == GroMode::Auto,
-            ..gro::Config::default()
-        };
+        // The metadata of a packet has no fields for outer headers, so tunnels pass unmerged.
+        let engine_config = gro::GroConfig::default()
+            .link(layer.into())
+            .flows(flows)
+            .max_size(config.max_size)
+            .udp(config.mode == GroMode::On || can.has(Offloads::USO))
+            .tunnels(false)
+            .auto(config.mode == GroMode::Auto);
         GroStage {
             engine: gro::Gro::new(engine_config),
             ready: VecDeque::with_capacity(2 * flows + BUDGET),
@@ -141,9 +138,9 @@ impl GroStage {
     #[inline]
     pub fn push(&mut self, burst: &mut Batch, emptied: bool) {
         let n = burst.len();
-        if self.engine.is_aside() && self.ready.is_empty() {
+        if self.engine.is_bypassed() && self.ready.is_empty() {
             // Nothing merges: the burst stays in place.
-            self.engine.account_passed(n);
+            self.engine.account_bypassed(n);
             return self.account();
         }
         let now = self.now();
@@ -154,7 +151,7 @@ impl GroStage {
         if !self.hold.is_zero() {
             self.engine.push_batch(packets, now, &mut sink);
             self.engine.flush(now.saturating_sub(self.hold.as_nanos() as u64), &mut sink);
-        } else if emptied || self.since_flush >= BUDGET || self.across.is_some_and(|across| across.is_aside()) {
+        } else if emptied || self.since_flush >= BUDGET || self.across.is_some_and(|across| across.is_bypassed()) {
             self.engine.push_and_flush(packets, &mut sink);
             self.since_flush = 0;
         } else {
@@ -222,7 +219,7 @@ impl GroStage {
             self.counters.merged(stats.merged - self.merged);
             self.merged = stats.merged;
         }
-        self.gro_counters.store(stats, self.engine.is_aside());
+        self.gro_counters.store(stats, self.engine.is_bypassed());
     }
 }
 

@@ -2,7 +2,7 @@
 //! copied.
 
 use towpath_gro as gro;
-use towpath_packet::{Checksum, Gso, GsoKind, Packet};
+use towpath_packet::{Checksum, Packet};
 use towpath_wire::checksum::{self, Accumulator};
 
 /// A packet to which the engine chains others ([`towpath_gro::Gro`]).
@@ -26,29 +26,13 @@ impl gro::Segment for GroPacket {
 
     #[inline]
     fn offload(&self) -> gro::Offload {
-        gro_offload(&self.0)
+        gro::Offload::new(self.0.csum(), self.0.gso())
     }
 
     #[inline]
     fn set_offload(&mut self, offload: gro::Offload) {
-        let packet = &mut self.0;
-        packet.set_csum(match offload.checksum {
-            gro::Checksum::Unverified => Checksum::Unknown,
-            gro::Checksum::Verified => Checksum::Verified,
-            // The transport's own field, so always within reach.
-            gro::Checksum::Partial { start, offset } => Checksum::Partial { start, offset: offset as u8 },
-        });
-        packet.set_gso(offload.gso.map(|gso| Gso {
-            kind: match gso.kind {
-                gro::GsoKind::Tcp4 => GsoKind::Tcp4,
-                gro::GsoKind::Tcp6 => GsoKind::Tcp6,
-                gro::GsoKind::Udp => GsoKind::Udp,
-            },
-            ecn: gso.ecn,
-            size: gso.size,
-            segs: gso.segs,
-            hdr_len: gso.header_len,
-        }));
+        self.0.set_csum(offload.checksum);
+        self.0.set_gso(offload.gso);
     }
 
     #[inline]
@@ -119,28 +103,4 @@ impl GroPacket {
         }
         sum.sum()
     }
-}
-
-/// The packet's metadata in the terms of the engine.
-pub fn gro_offload(packet: &Packet) -> gro::Offload {
-    let checksum = match packet.csum() {
-        Checksum::Unknown => gro::Checksum::Unverified,
-        Checksum::Verified => gro::Checksum::Verified,
-        Checksum::Partial { start, offset } => gro::Checksum::Partial { start, offset: u16::from(offset) },
-    };
-    let gso = packet.gso().map(|gso| gro::Gso {
-        kind: match gso.kind {
-            GsoKind::Tcp4 => gro::GsoKind::Tcp4,
-            GsoKind::Tcp6 => gro::GsoKind::Tcp6,
-            GsoKind::Udp => gro::GsoKind::Udp,
-        },
-        size: gso.size,
-        segs: gso.segs,
-        header_len: gso.hdr_len,
-        ecn: gso.ecn,
-        fixed_id: false,
-        outer_fixed_id: false,
-        tunnel: None,
-    });
-    gro::Offload { checksum, gso }
 }

@@ -31,7 +31,7 @@ pub(crate) fn frame(kind: Kind, flow: u8, number: u16, seq: u32, payload: &[u8])
             ip[4..6].copy_from_slice(&number.to_be_bytes());
             let check = checksum::finish(checksum::sum(&ip));
             ip[10..12].copy_from_slice(&check.to_be_bytes());
-            let pseudo = checksum::pseudo_v4([198, 18, 0, flow], [198, 19, 0, 1], proto, len.into());
+            let pseudo = checksum::pseudo_v4([198, 18, 0, flow].into(), [198, 19, 0, 1].into(), proto, len.into());
             ([&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0], &ip[..]].concat(), pseudo)
         }
         Kind::Tcp6 => {
@@ -39,7 +39,7 @@ pub(crate) fn frame(kind: Kind, flow: u8, number: u16, seq: u32, payload: &[u8])
             let (src, dst) = (address(flow), address(1));
             let mut ip = [0x60, 0, 0, 0, 0, 0, proto, 64];
             ip[4..6].copy_from_slice(&len.to_be_bytes());
-            let pseudo = checksum::pseudo_v6(src, dst, proto, len.into());
+            let pseudo = checksum::pseudo_v6(src.into(), dst.into(), proto, len.into());
             ([&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x86, 0xdd], &ip[..], &src, &dst].concat(), pseudo)
         }
     };
@@ -159,7 +159,7 @@ fn drain(gro_stage: &mut GroStage) -> Vec<Packet> {
 /// Segments packets as for an egress without any ability.
 fn cut(maker: &Maker, packets: Vec<Packet>) -> Vec<Vec<u8>> {
     let cache = maker.pool.cache(Direction::Tx).unwrap();
-    let mut offload = SoftwareOffload::new(cache, gro::Link::Ethernet, Arc::default());
+    let mut offload = SoftwareOffload::new(cache, gro::LinkKind::Ethernet, Arc::default());
     let mut frames = Vec::new();
     for packet in packets {
         let mut from = Batch::new();

@@ -5,7 +5,7 @@ use super::{FullPolicy, LaneConfig, LaneShared, RingShared};
 use crate::rules::dissect_packet;
 use std::sync::Arc;
 use towpath_packet::notify;
-use towpath_packet::port::{Layer, State, TxQueue, Wake};
+use towpath_packet::port::{State, TxQueue, Wake};
 use towpath_packet::spsc::Producer;
 use towpath_packet::{Batch, Counters, DropReason, Offloads, Packet};
 use towpath_sys::sync::Ordering;
@@ -114,7 +114,7 @@ impl Steer {
             rings,
             steering: config.steering.clone(),
             full_policy: config.full,
-            link: if config.layer == Layer::Ip { LinkKind::Ip } else { LinkKind::Ethernet },
+            link: config.layer.into(),
             current: Box::new(std::array::from_fn(|bucket| table.lane(bucket))),
             last_staged: Box::new([0; BUCKETS]),
             table,

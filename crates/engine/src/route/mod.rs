@@ -33,9 +33,9 @@ use order_barrier::OrderBarrier;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
-use towpath_gro::Link;
-use towpath_packet::port::{Layer, RxQueue, State, TxLinear, TxQueue, Wake};
+use towpath_packet::port::{RxQueue, State, TxLinear, TxQueue, Wake};
 use towpath_packet::{Batch, Cache, Counters, DropReason, Offloads, Packet};
+use towpath_wire::LinkKind;
 
 /// Packets that may wait for the route of the other direction.
 const MAX_REFLECTED: usize = 256;
@@ -74,7 +74,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
             config.offloads = config.offloads.without(Offloads::GSO);
         }
         let counters = Arc::new(Counters::default());
-        let link = if config.layer == Layer::Ip { Link::Ip } else { Link::Ethernet };
+        let link = LinkKind::from(config.layer);
         let software_offload = SoftwareOffload::new(cache, link, counters.clone());
         let egress_offloads = tx.offloads().and(config.offloads);
         let never_receives = rx.wake() == Wake::Never;

@@ -4,7 +4,7 @@ use super::Route;
 use crate::reflect::reflect;
 use crate::rules::{Verdict, dissect_packet};
 use std::collections::VecDeque;
-use towpath_packet::port::{Layer, RxQueue, TxQueue};
+use towpath_packet::port::{RxQueue, TxQueue};
 use towpath_packet::{Batch, DropReason, Packet};
 use towpath_wire::LinkKind;
 
@@ -15,7 +15,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
         if classifier.constant() == Some(Verdict::Pass) {
             return;
         }
-        let link = if self.config.layer == Layer::Ip { LinkKind::Ip } else { LinkKind::Ethernet };
+        let link = LinkKind::from(self.config.layer);
         let mut verdicts = [Verdict::Pass; Batch::<64>::CAPACITY];
         for (packet, verdict) in self.incoming.as_mut_slice().iter_mut().zip(&mut verdicts) {
             let found = dissect_packet(packet, link);

@@ -15,7 +15,7 @@
 //! about the field requires the flag as well: without it `src 0.0.0.0/0` would match ARP.
 
 use super::{Rule, Span, Verdict};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use towpath_packet::Packet;
 use towpath_wire::dissect::Flags;
 use towpath_wire::ethernet::{self, Mac};
@@ -61,8 +61,8 @@ fn mac_word(mac: Mac) -> u64 {
 }
 
 /// The second half, then the first.
-fn address_words(address: [u8; 16]) -> [u64; 2] {
-    let bits = u128::from_be_bytes(address);
+fn address_words(address: Ipv6Addr) -> [u64; 2] {
+    let bits = address.to_bits();
     [bits as u64, (bits >> 64) as u64]
 }
 
@@ -168,14 +168,14 @@ impl Compiled {
         let mut flags = 0;
         for (word, prefix) in [(SOURCE, matches.src), (DESTINATION, matches.dst)] {
             let Some(prefix) = prefix else { continue };
-            let (bytes, bits) = match prefix.address() {
-                IpAddr::V4(v4) => (ip::mapped(v4.octets()), 96 + u32::from(prefix.len())),
-                IpAddr::V6(v6) => (v6.octets(), u32::from(prefix.len())),
+            let (address, bits) = match prefix.address() {
+                IpAddr::V4(v4) => (ip::mapped(v4), 96 + u32::from(prefix.len())),
+                IpAddr::V6(v6) => (v6, u32::from(prefix.len())),
             };
             flags |= if prefix.address().is_ipv4() { Flags::IPV4.bits() } else { Flags::IPV6.bits() };
             let mask = !u128::MAX.checked_shr(bits).unwrap_or(0);
-            let masks = address_words(mask.to_be_bytes());
-            for (at, (mask, value)) in masks.into_iter().zip(address_words(bytes)).enumerate() {
+            let masks = address_words(mask.into());
+            for (at, (mask, value)) in masks.into_iter().zip(address_words(address)).enumerate() {
                 compiled.require(word + at, mask, value);
             }
         }

@@ -1,13 +1,13 @@
 use super::*;
-use towpath_packet::{Backing, Direction, GsoKind, Pool, PoolConfig, Vlan};
-use towpath_wire::dissect::LinkKind;
+use towpath_packet::{Backing, Direction, Gso, GsoKind, Pool, PoolConfig, Vlan};
+use towpath_wire::LinkKind;
 use towpath_wire::verify::{Check, verify};
 
 fn setup() -> (Pool, SoftwareOffload) {
     let config = PoolConfig { capacity: 512, backing: Backing::Anonymous, ..Default::default() };
     let pool = Pool::new(config).unwrap();
     let cache = pool.cache(Direction::Tx).unwrap();
-    (pool, SoftwareOffload::new(cache, gro::Link::Ethernet, Arc::default()))
+    (pool, SoftwareOffload::new(cache, LinkKind::Ethernet, Arc::default()))
 }
 
 /// Ethernet, IPv4, TCP without options, `payload` bytes; the checksum partial.
@@ -19,7 +19,8 @@ fn tcp(payload: usize) -> Vec<u8> {
     ip[10..12].copy_from_slice(&check.to_be_bytes());
     f.extend(ip);
     let mut tcp = vec![0x10, 0, 0x14, 0x51, 0, 0, 0, 1, 0, 0, 0, 2, 0x50, 0x18, 1, 0, 0, 0, 0, 0];
-    let pseudo = towpath_wire::checksum::pseudo_v4([198, 18, 0, 1], [198, 19, 0, 1], 6, 20 + payload as u32);
+    let pseudo =
+        towpath_wire::checksum::pseudo_v4([198, 18, 0, 1].into(), [198, 19, 0, 1].into(), 6, 20 + payload as u32);
     tcp[16..18].copy_from_slice(&pseudo.to_be_bytes());
     f.extend(tcp);
     f.extend((0..payload).map(|i| (i * 7) as u8));
@@ -184,7 +185,7 @@ fn inconsistent_metadata_is_dropped_and_counted() {
 fn an_empty_pool_loses_segments_but_no_order_and_every_loss_is_counted() {
     let config = PoolConfig { capacity: 40, backing: Backing::Anonymous, ..Default::default() };
     let pool = Pool::new(config).unwrap();
-    let mut f = SoftwareOffload::new(pool.cache(Direction::Tx).unwrap(), gro::Link::Ethernet, Arc::default());
+    let mut f = SoftwareOffload::new(pool.cache(Direction::Tx).unwrap(), LinkKind::Ethernet, Arc::default());
     let p = super_packet(&mut f, 40_000, 1000);
     let out = run(&mut f, p, Offloads::NONE);
     let s = f.counters.snapshot();

@@ -192,14 +192,14 @@ impl Cut {
             let (mut src, mut dst) = ([0; 4], [0; 4]);
             src.copy_from_slice(&header[12..16]);
             dst.copy_from_slice(&header[16..20]);
-            checksum::pseudo_v4(src, dst, ip::protocol::TCP, 0)
+            checksum::pseudo_v4(src.into(), dst.into(), ip::protocol::TCP, 0)
         } else {
             let Some(header) = head.get_mut(l3..).and_then(|bytes| bytes.first_chunk_mut::<40>()) else { return };
             header[4..6].fill(0);
             let (mut src, mut dst) = ([0; 16], [0; 16]);
             src.copy_from_slice(&header[8..24]);
             dst.copy_from_slice(&header[24..40]);
-            checksum::pseudo_v6(src, dst, ip::protocol::TCP, 0)
+            checksum::pseudo_v6(src.into(), dst.into(), ip::protocol::TCP, 0)
         };
         if let Some(field) = head.get_mut(l4 + 16..l4 + 18) {
             field.copy_from_slice(&sum.to_be_bytes());

@@ -4,6 +4,7 @@ use super::Result;
 use std::io::Error;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+
 use towpath_packet::{Cache, Packet};
 use towpath_ports::vnet::VnetHeader;
 
@@ -114,7 +115,7 @@ impl Ring {
             (header, std::slice::from_raw_parts(data, len))
         };
         if let Some(mut packet) = Packet::copy_from(cache, bytes) {
-            let _ = VnetHeader::read(&header).apply(&mut packet);
+            let _ = towpath_ports::vnet::apply(VnetHeader::from_ne_bytes(&header), &mut packet);
             cache.free(packet);
         }
         self.received += 1;

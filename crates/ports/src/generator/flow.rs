@@ -189,13 +189,10 @@ fn headers(config: &Config, index: u32) -> Headers<'static> {
         }
     };
     let addresses = match (config.src_ip, config.dst_ip) {
-        (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            IpAddresses::V4 { src: src.to_bits().wrapping_add(above).to_be_bytes(), dst: dst.octets() }
+        (IpAddr::V4(src), IpAddr::V4(dst)) => IpAddresses::V4 { src: src.to_bits().wrapping_add(above).into(), dst },
+        (src, dst) => {
+            IpAddresses::V6 { src: to_v6(src).wrapping_add(u128::from(above)).into(), dst: to_v6(dst).into() }
         }
-        (src, dst) => IpAddresses::V6 {
-            src: to_v6(src).wrapping_add(u128::from(above)).to_be_bytes(),
-            dst: to_v6(dst).to_be_bytes(),
-        },
     };
     let ip = Ip { addresses, ..Ip::v4([0; 4], [0; 4]) };
     let tag = config.vlan.map(|id| VlanTag { tpid: ethertype::VLAN, tci: Tci::new(0, false, id) });

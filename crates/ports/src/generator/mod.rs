@@ -100,17 +100,10 @@ impl Port for GenPort {
             rx.set_rx_offloads(start.accept);
             made.rx.push(rx);
             let sink = NullTx::new(name, &start.pool, self.info.tx_offloads)?;
-            let verifier = self.config.verify.then(|| Verifier::new(self.config.flows, link(&self.config)));
+            let verifier = self.config.verify.then(|| Verifier::new(self.config.flows, self.config.layer.into()));
             made.tx.push(GenTx::new(sink, verifier));
         }
         Ok(made)
-    }
-}
-
-fn link(config: &Config) -> towpath_wire::LinkKind {
-    match config.layer {
-        towpath_packet::port::Layer::Ip => towpath_wire::LinkKind::Ip,
-        _ => towpath_wire::LinkKind::Ethernet,
     }
 }
 

@@ -197,7 +197,7 @@ impl RxQueue for GenRx {
         let Some((shape, segment)) = self.plan.whole else { return };
         let segs = shape.payload.div_ceil(usize::from(segment)) as u16;
         let gso = Gso { kind: self.kind, ecn: false, size: segment, segs, hdr_len: self.plan.headers as u16 };
-        self.whole = accept.has(gso.needs().with(Offloads::CSUM)).then(|| {
+        self.whole = accept.has(Offloads::for_gso(gso).with(Offloads::CSUM)).then(|| {
             let payload = self.plan.payload.get(..shape.payload).unwrap_or_default().to_vec();
             Whole { shape, gso, payload }
         });

@@ -35,7 +35,7 @@ fn generate(config: Config, accept: Offloads, n: usize, mut look: impl FnMut(&Pa
 }
 
 fn link_of(config: &Config) -> LinkKind {
-    if config.layer == Layer::Ip { LinkKind::Ip } else { LinkKind::Ethernet }
+    config.layer.into()
 }
 
 fn any_config() -> impl Strategy<Value = Config> {

@@ -3,7 +3,7 @@
 //! They go from and to addresses that are never routed (RFC 5737, RFC 3849), from and to the locally administered hardware
 //! addresses `02:…`, and their UDP or TCP port is 9 (discard).
 
-use crate::vnet::VnetHeader;
+use crate::vnet;
 use towpath_packet::{Backing, Checksum, Direction, Gso, GsoKind, Offloads, Packet, Pool, PoolConfig};
 use towpath_wire::emit::{Checksums, Headers, Ip, Link, Network, Tcp, Transport, Udp};
 
@@ -42,7 +42,7 @@ pub(crate) fn each(ethernet: bool) -> Vec<Crafted> {
             let mut packet = Packet::copy_from(&mut cache, &frame)?;
             packet.set_csum(Checksum::Partial { start, offset: if tcp { 16 } else { 6 } });
             packet.set_gso(gso.map(|(kind, ecn)| Gso { kind, ecn, size: SEGMENT, segs: 3, hdr_len: headers }));
-            let mut bytes = VnetHeader::of(&packet).ok()?.write().to_vec();
+            let mut bytes = vnet::header_of(&packet).ok()?.to_ne_bytes().to_vec();
             bytes.extend_from_slice(&frame);
             Some(Crafted { name, needs, bytes })
         })

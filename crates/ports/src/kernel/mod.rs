@@ -20,7 +20,7 @@ use towpath_packet::{Offloads, Packet};
 #[cold]
 pub(crate) fn lose(offloads: Offloads, packet: &Packet) -> Offloads {
     let Some(gso) = packet.gso() else { return offloads };
-    let left = offloads.without(if gso.ecn { Offloads::TSO_ECN } else { gso.needs() });
+    let left = offloads.without(if gso.ecn { Offloads::TSO_ECN } else { Offloads::for_gso(gso) });
     if left.and(TSO) == Offloads::TSO_ECN { left.without(TSO) } else { left }
 }
 

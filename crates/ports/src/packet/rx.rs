@@ -2,6 +2,7 @@
 
 use crate::kernel::link::{LinkWatch, down, gone};
 use crate::kernel::rx_buffers::{Landing, Place};
+use crate::vnet;
 use crate::vnet::VnetHeader;
 use std::io::IoSliceMut;
 use std::os::fd::AsRawFd;
@@ -63,12 +64,12 @@ impl LongPackets {
     #[inline]
     fn take(&mut self, frame: &Frame<'_>, landing: &mut Landing) -> Result<Packet, Lost> {
         let (header, mut packet) = match frame.rest {
-            Rest::None => (VnetHeader::read(frame.header), landing.copy(frame.bytes).ok_or(Lost::Starved)?),
+            Rest::None => (VnetHeader::from_ne_bytes(frame.header), landing.copy(frame.bytes).ok_or(Lost::Starved)?),
             Rest::Queued if !landing.fill(&mut self.place) => return Err(Lost::Starved),
             Rest::Queued => self.receive(frame.len)?,
             Rest::Lost => return Err(Lost::Missed),
         };
-        header.apply(&mut packet).map_err(|_| Lost::Malformed)?;
+        vnet::apply(header, &mut packet).map_err(|_| Lost::Malformed)?;
         packet.set_vlan(frame.vlan.map(vlan).transpose()?);
         packet.set_timestamp(frame.timestamp);
         Ok(packet)
@@ -88,7 +89,7 @@ impl LongPackets {
         if len != whole || len == 0 {
             return Err(Lost::Missed);
         }
-        Ok((VnetHeader::read(&header), self.place.take(len).ok_or(Lost::Malformed)?))
+        Ok((VnetHeader::from_ne_bytes(&header), self.place.take(len).ok_or(Lost::Malformed)?))
     }
 }
 

@@ -4,6 +4,7 @@ use crate::kernel::link::{LinkWatch, down, gone};
 use crate::kernel::lose;
 use crate::kernel::rx_buffers::LONGEST;
 use crate::vnet::VnetHeader;
+use crate::vnet::{self};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -77,7 +78,7 @@ impl PacketTx {
         let mut n = 0;
         for (header, packet) in self.headers.iter_mut().zip(packets) {
             match describe(packet, self.offloads, self.layer) {
-                Ok(made) => *header = made.write(),
+                Ok(made) => *header = made.to_ne_bytes(),
                 Err(reason) => return (n, Some(reason)),
             }
             n += 1;
@@ -132,7 +133,7 @@ fn describe(packet: &Packet, offloads: Offloads, layer: Layer) -> Result<VnetHea
         0 => Err(DropReason::Malformed),
         len if len > LONGEST => Err(DropReason::TooLong),
         len if layer == Layer::Ethernet && len < SHORTEST_FRAME => Err(DropReason::Malformed),
-        _ => VnetHeader::of(packet),
+        _ => vnet::header_of(packet),
     }
 }
 

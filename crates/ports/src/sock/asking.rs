@@ -12,9 +12,9 @@ use super::events::Fault;
 use super::memory::Memory;
 use super::sending::Tally;
 use crate::kernel::rx_buffers::LONGEST;
+use crate::vnet::{self};
 use crate::vnet::{DATA_VALID, NEEDS_CSUM, VnetHeader};
 use towpath_client::protocol::{HEADER, Hello, MAX_SEGMENTS, MAX_SUPER_HEADERS, REQUEST_CHECKSUM};
-use towpath_engine::gro_stage::gro_offload;
 use towpath_gro as gro;
 use towpath_packet::{Checksum, Gso, Packet};
 
@@ -52,7 +52,7 @@ impl Metadata {
             Metadata::None => None,
             Metadata::Xdp(len) => memory.in_front(addr, len).and_then(checksum),
             Metadata::Header { segmentation } => memory.in_front(addr, HEADER as u32).and_then(|bytes| {
-                let header = VnetHeader::read(&bytes);
+                let header = VnetHeader::from_ne_bytes(&bytes);
                 let known = header.flags & !(NEEDS_CSUM | DATA_VALID) == 0;
                 (known && (segmentation || header.gso_type == 0)).then_some(header)
             }),
@@ -78,7 +78,7 @@ fn checksum([a, b, c, d, e, f, g, h, s0, s1, o0, o1, ..]: [u8; 16]) -> Option<Vn
 /// Notes on a packet that is complete what its header asks for. Returns its length, or that of its segments.
 #[cold]
 pub(super) fn grant(header: VnetHeader, packet: &mut Packet, tally: &mut Tally) -> Result<usize, Fault> {
-    header.apply(packet).map_err(|_| Fault::Descriptor)?;
+    vnet::apply(header, packet).map_err(|_| Fault::Descriptor)?;
     let len = packet.len();
     let Some(gso) = packet.gso() else {
         return Ok(len);
@@ -91,8 +91,8 @@ pub(super) fn grant(header: VnetHeader, packet: &mut Packet, tally: &mut Tally) 
     tally.copies += u64::from(copied > 0);
     tally.copied_bytes += copied as u64;
     let start = packet.linear().get(..len.min(MAX_SUPER_HEADERS)).unwrap_or_default();
-    let gro::Offload { checksum, gso: Some(asked) } = gro_offload(packet) else { return Err(Fault::Descriptor) };
-    let cuts = gro::Cuts::of(start, len, gro::Link::Ethernet, asked, checksum).map_err(|_| Fault::Descriptor)?;
+    let asked = gro::Offload::new(packet.csum(), Some(gso));
+    let cuts = gro::Cuts::of(start, len, gro::LinkKind::Ethernet, &asked).map_err(|_| Fault::Descriptor)?;
     if cuts.tunneled || cuts.packets > MAX_SEGMENTS || !matches!(packet.csum(), Checksum::Partial { .. }) {
         return Err(Fault::Descriptor);
     }

@@ -8,6 +8,7 @@ use super::memory::Piece;
 use super::session::Session;
 use super::statistics::Counted;
 use crate::vnet::VnetHeader;
+use crate::vnet::{self};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use towpath_client::protocol::{HEADER, MAX_PIECES, MAX_SUPER_PIECES, Statistic};
@@ -115,7 +116,7 @@ impl Receiving {
     pub(super) fn deliver(&mut self, packet: &Packet) -> Result<Option<DropReason>, Fault> {
         let room = self.room();
         let pieces = packet.len().div_ceil(room);
-        let header = if self.offloads { VnetHeader::of(packet) } else { Ok(VnetHeader::default()) };
+        let header = if self.offloads { vnet::header_of(packet) } else { Ok(VnetHeader::default()) };
         let header = match header {
             Ok(header) => header,
             Err(reason) => return Ok(Some(reason)),
@@ -145,7 +146,7 @@ impl Receiving {
             if number == 0 && header != VnetHeader::default() {
                 options |= Desc::METADATA;
                 // It lies in the headroom.
-                let _ = memory.foreign().put(piece.at + self.headroom - HEADER, &header.write());
+                let _ = memory.foreign().put(piece.at + self.headroom - HEADER, &header.to_ne_bytes());
             }
             self.rx.write(Desc { addr: memory.received(piece, self.headroom), len: len as u32, options });
         }

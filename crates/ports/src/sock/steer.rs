@@ -78,7 +78,7 @@ impl SockTx {
             default: None,
             next: 0,
             cache,
-            finisher: SoftwareOffload::new(spare, towpath_gro::Link::Ethernet, counters.clone()),
+            finisher: SoftwareOffload::new(spare, LinkKind::Ethernet, counters.clone()),
             offloads: false,
             counters,
             gate,

@@ -4,6 +4,7 @@ use super::device::Device;
 use crate::kernel::link::{LinkWatch, down, gone};
 use crate::kernel::rx_buffers::{LONGEST, Landing, Place};
 use crate::vnet::VnetHeader;
+use crate::vnet::{self};
 use std::fs::File;
 use std::io::{self, IoSliceMut, Read};
 use std::os::fd::AsRawFd;
@@ -63,7 +64,7 @@ impl TunRx {
         let mut room = [IoSliceMut::new(&mut header), IoSliceMut::new(head), IoSliceMut::new(tail)];
         let len = (&*self.file).read_vectored(&mut room)?;
         let len = len.checked_sub(VnetHeader::LEN).filter(|&n| n > 0).ok_or(io::ErrorKind::UnexpectedEof)?;
-        Ok((VnetHeader::read(&header), len))
+        Ok((VnetHeader::from_ne_bytes(&header), len))
     }
 
     /// Nothing more to read, or an error; whether to go on.
@@ -119,7 +120,7 @@ impl RxQueue for TunRx {
             };
             let Some(mut packet) = self.place.take(len) else { break };
             // Longer than any IP packet (an interface with a larger `gso_max_size`): what did not fit is gone.
-            if len > LONGEST || header.apply(&mut packet).is_err() {
+            if len > LONGEST || vnet::apply(header, &mut packet).is_err() {
                 malformed += 1;
                 continue;
             }

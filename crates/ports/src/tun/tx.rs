@@ -6,6 +6,7 @@ use crate::kernel::link::{LinkWatch, down, gone};
 use crate::kernel::lose;
 use crate::kernel::rx_buffers::LONGEST;
 use crate::vnet::VnetHeader;
+use crate::vnet::{self};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -63,7 +64,7 @@ impl TunTx {
             Ok(header) => header,
             Err(reason) => return Outcome::Dropped(reason),
         };
-        match self.gather.write(&*self.file, &header.write(), packet) {
+        match self.gather.write(&*self.file, &header.to_ne_bytes(), packet) {
             Ok(_) => Outcome::Sent,
             Err(error) => self.refused(packet, &error),
         }
@@ -88,7 +89,7 @@ impl TunTx {
                 matches!(first[0] >> 4, 4 | 6)
             }
         };
-        if right { VnetHeader::of(packet) } else { Err(DropReason::Malformed) }
+        if right { vnet::header_of(packet) } else { Err(DropReason::Malformed) }
     }
 
     #[cold]

@@ -52,11 +52,11 @@ fn pseudo(frame: &[u8], l3: usize, l4: usize, protocol: u8) -> Option<u16> {
         let ip = frame.get(l3..)?.first_chunk::<20>()?;
         let len = u32::from(u16::from_be_bytes([ip[2], ip[3]])).checked_sub((l4 - l3) as u32)?;
         let (src, dst) = ([ip[12], ip[13], ip[14], ip[15]], [ip[16], ip[17], ip[18], ip[19]]);
-        return Some(checksum::pseudo_v4(src, dst, protocol, len));
+        return Some(checksum::pseudo_v4(src.into(), dst.into(), protocol, len));
     }
     let ip = frame.get(l3..)?.first_chunk::<40>()?;
     let len = (u32::from(u16::from_be_bytes([ip[4], ip[5]])) + 40).checked_sub((l4 - l3) as u32)?;
-    let address = |at: usize| ip[at..at + 16].first_chunk().copied();
+    let address = |at: usize| ip[at..at + 16].first_chunk().map(|octets: &[u8; 16]| (*octets).into());
     Some(checksum::pseudo_v6(address(8)?, address(24)?, protocol, len))
 }
 

@@ -23,7 +23,7 @@ impl Forward {
     }
 
     pub(super) fn check_rules(&self, layer: Layer) -> Result<(), StartError> {
-        let link = if layer == Layer::Ip { LinkKind::Ip } else { LinkKind::Ethernet };
+        let link = LinkKind::from(layer);
         for verdicts in [&self.at_rx, &self.in_lane] {
             let Verdicts::Rules(rules) = verdicts else { continue };
             rules.check(link, self.lanes.len() as u16)?;

@@ -247,7 +247,7 @@ pub(super) fn udp_frame() -> Vec<u8> {
     frame[34..42].copy_from_slice(&[0x10, 0, 0x20, 0, 0, 26, 0, 0]);
     let check = !towpath_wire::checksum::sum(&frame[14..34]);
     frame[24..26].copy_from_slice(&check.to_be_bytes());
-    let pseudo = towpath_wire::checksum::pseudo_v4([10, 0, 0, 1], [10, 0, 0, 2], 17, 26);
+    let pseudo = towpath_wire::checksum::pseudo_v4([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, 26);
     let check = !towpath_wire::checksum::add(pseudo, towpath_wire::checksum::sum(&frame[34..60]));
     frame[40..42].copy_from_slice(&check.to_be_bytes());
     frame

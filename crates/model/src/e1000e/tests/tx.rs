@@ -62,7 +62,7 @@ fn checksums_are_inserted_by_context_which_persists() {
     let good = rx::udp_frame();
     let mut partial = good.clone();
     partial[24..26].fill(0);
-    let pseudo = towpath_wire::checksum::pseudo_v4([10, 0, 0, 1], [10, 0, 0, 2], 17, 26);
+    let pseudo = towpath_wire::checksum::pseudo_v4([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, 26);
     partial[40..42].copy_from_slice(&pseudo.to_be_bytes());
     rig.fill(20, &partial);
     let one = data(rig.buffer(20), 60, txd::EOP | txd::RS | txd::IXSM | txd::TXSM);
@@ -89,7 +89,7 @@ fn tcp_frame(payload: usize) -> Vec<u8> {
     tcp[12..14].copy_from_slice(&[8, 0]);
     tcp[14..34].copy_from_slice(&[0x45, 0, 0, 0, 0x12, 0x34, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
     tcp[34..54].copy_from_slice(&[0x10, 0, 0x20, 0, 0xff, 0xff, 0xff, 0, 0, 0, 0, 9, 0x50, 0x19, 1, 0, 0, 0, 0, 0]);
-    let pseudo = towpath_wire::checksum::pseudo_v4([10, 0, 0, 1], [10, 0, 0, 2], 6, 0);
+    let pseudo = towpath_wire::checksum::pseudo_v4([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 6, 0);
     tcp[50..52].copy_from_slice(&pseudo.to_be_bytes());
     tcp
 }
@@ -216,7 +216,7 @@ fn tcp6_frame(payload: &[u8], options: usize) -> (Vec<u8>, u64) {
     tcp.extend_from_slice(&[0x60, 0, 0, 0, 0, 0, 6, 64]);
     tcp.extend_from_slice(&[from, to].concat());
     tcp.extend_from_slice(&[0x10, 0, 0x20, 0, 1, 2, 3, 4, 0, 0, 0, 9, 0x50 + (options << 4) as u8, 0x18, 1, 0]);
-    tcp.extend_from_slice(&towpath_wire::checksum::pseudo_v6(from, to, 6, 0).to_be_bytes());
+    tcp.extend_from_slice(&towpath_wire::checksum::pseudo_v6(from.into(), to.into(), 6, 0).to_be_bytes());
     tcp.extend_from_slice(&[0, 0]);
     tcp.resize(tcp.len() + 4 * options, 1);
     let header = tcp.len() as u64;

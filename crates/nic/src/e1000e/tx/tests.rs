@@ -288,10 +288,10 @@ fn a_super_packet_has_its_headers_and_a_little_payload_in_the_first_descriptor()
         let sum = &sent[l4 + 16..l4 + 18];
         let expected = if kind == GsoKind::Tcp4 {
             assert_eq!((&sent[16..18], &sent[24..26]), (&[0, 0][..], &[0, 0][..]));
-            towpath_wire::checksum::pseudo_v4([10, 0, 0, 1], [10, 0, 0, 2], 6, 0)
+            towpath_wire::checksum::pseudo_v4([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 6, 0)
         } else {
             assert_eq!(&sent[18..20], [0, 0]);
-            towpath_wire::checksum::pseudo_v6([1; 16], [2; 16], 6, 0)
+            towpath_wire::checksum::pseudo_v6([1; 16].into(), [2; 16].into(), 6, 0)
         };
         assert_eq!(sum, expected.to_be_bytes());
         drop(packet);

@@ -2,9 +2,10 @@
 
 use super::supers::{PAYLOAD, super_bytes};
 use super::*;
+use crate::vnet::{self};
 use crate::vnet::{DATA_VALID, NEEDS_CSUM, VnetHeader};
+use towpath_client::Segmentation;
 use towpath_client::protocol::{HEADER, MAX_PIECES, MAX_SEGMENTS, MAX_SUPER_HEADERS, MAX_SUPER_PIECES};
-use towpath_client::{Segmentation, Segments};
 use towpath_engine::software_offload::SoftwareOffload;
 use towpath_packet::{Checksum, Gso, GsoKind, UntrustedMem};
 
@@ -20,7 +21,7 @@ const SEGMENTATION: towpath_client::Config = towpath_client::Config {
     rules: Vec::new(),
 };
 
-const UDP: Segmentation = Segmentation { segments: Segments::Udp, size: PAYLOAD as u16, transport: 34 };
+const UDP: Segmentation = Segmentation { kind: GsoKind::Udp, size: PAYLOAD as u16, transport: 34 };
 
 /// A packet in frames of so many bytes each, each `HEADER` bytes into its chunk.
 fn pieces<'u>(umem: &'u Umem, bytes: &[u8], each: usize) -> Vec<Frame<'u>> {
@@ -78,7 +79,7 @@ fn a_super_packet_that_no_egress_cuts_is_cut_into_what_was_meant() {
     app.tx(&mut sent).unwrap();
     let (mut whole, mut cut) = (rig.receive(1), Batch::new());
     let cache = rig.pool.cache(Direction::Tx).unwrap();
-    let mut finisher = SoftwareOffload::new(cache, towpath_gro::Link::Ethernet, Arc::default());
+    let mut finisher = SoftwareOffload::new(cache, towpath_gro::LinkKind::Ethernet, Arc::default());
     finisher.apply(&mut whole, &mut cut, Offloads::NONE);
     assert_eq!(cut.len(), 20);
     for (i, packet) in cut.iter().enumerate() {
@@ -103,10 +104,10 @@ fn what_was_received_whole_is_sent_on_as_it_came() {
         app.tx(&mut sent).unwrap();
         let mut batch = rig.receive(1);
         assert_eq!(batch.as_slice()[0].to_vec(), super_bytes(1, 30));
-        let header = VnetHeader::of(&batch.as_slice()[0]).unwrap();
+        let header = vnet::header_of(&batch.as_slice()[0]).unwrap();
         assert_eq!(rig.tx.tx(&mut batch), 1);
         app.rx(&mut sent).unwrap();
-        assert_eq!(VnetHeader::read(&sent[0].vnet_header().unwrap()), header);
+        assert_eq!(VnetHeader::from_ne_bytes(&sent[0].vnet_header().unwrap()), header);
     }
     drop((sent, app));
     rig.end();
@@ -226,7 +227,7 @@ fn tell(rig: &Rig, lie: &Lie, segmentation: bool) -> (Program, Region) {
     let hello = Hello { tx_metadata: HEADER as u32, segmentation, rings: Sizes::all(16), ..HELLO };
     let (mut program, memory) = Program::with_memory(rig, &hello);
     let foreign = UntrustedMem::new(memory);
-    assert!(foreign.put(2048, &lie.header.write()) && foreign.put(2048 + HEADER, &lie.bytes));
+    assert!(foreign.put(2048, &lie.header.to_ne_bytes()) && foreign.put(2048 + HEADER, &lie.bytes));
     let (first, second) = (2048 - HEADER, lie.bytes.len().saturating_sub(2048 - HEADER));
     assert!(second > 0);
     let continued = Desc::METADATA | Desc::CONTINUED;

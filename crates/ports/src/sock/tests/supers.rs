@@ -1,7 +1,7 @@
 //! Super-packets and partial checksums: whole for who takes them, finished for the others.
 
 use super::*;
-use crate::vnet::VnetHeader;
+use crate::vnet::{self, VnetHeader};
 use towpath_packet::{Checksum, Gso, GsoKind};
 use towpath_wire::checksum;
 
@@ -51,13 +51,13 @@ fn who_takes_super_packets_gets_them_whole_with_a_header_and_the_others_get_data
     plain.fill(&mut frames(&small, 32, 1)).unwrap();
 
     let packet = super_packet(&rig.pool, 1, 10);
-    let (whole, header) = (packet.to_vec(), VnetHeader::of(&packet).unwrap());
+    let (whole, header) = (packet.to_vec(), vnet::header_of(&packet).unwrap());
     deliver(&mut rig, packet);
     let mut got = Vec::new();
     // 2016 bytes fit in a chunk.
     assert_eq!(app.rx(&mut got).unwrap(), 5);
     assert_eq!(got.iter().flat_map(|frame| frame.bytes().to_vec()).collect::<Vec<_>>(), whole);
-    assert_eq!(VnetHeader::read(&got[0].vnet_header().unwrap()), header);
+    assert_eq!(VnetHeader::from_ne_bytes(&got[0].vnet_header().unwrap()), header);
     assert!(got[1..].iter().all(|frame| frame.vnet_header().is_none()));
     assert_eq!(got.iter().map(Frame::continues).collect::<Vec<_>>(), [true, true, true, true, false]);
 

@@ -4,6 +4,8 @@
 //! takes a look at the whole burst, which costs a third of that. Two packets that only seem to be of one flow, because their
 //! hashes end alike, count as company: they are held for nothing, and no more.
 
+use alloc::boxed::Box;
+
 use crate::segment::Segment;
 
 /// Packets that are looked at together: as many as a word has bits.
