@@ -42,7 +42,12 @@
 //!
 //! ```
 //! use towpath_engine::rules::Rules;
-//! let rules = Rules::parse(["pass tcp dport 22 src 10.0.0.0/8", "drop udp dport 53", "default drop"])?;
+//! let rules = Rules::parse([
+//!     "pass tcp dport 22 src 10.0.0.0/8",
+//!     "drop udp dport 53",
+//!     "redirect b vlan 100",
+//!     "default drop",
+//! ])?;
 //! assert_eq!(rules.len(), 3);
 //! # Ok::<(), towpath_engine::rules::RuleError>(())
 //! ```
