@@ -9,7 +9,7 @@ use towpath::engine::report::{Balance, Drops, GroReading, PortReading, Reading};
 use towpath::packet::Snapshot;
 
 /// Most log lines of sessions that are printed.
-const VISITORS: usize = 8;
+const MAX_SESSION_LINES: usize = 8;
 
 /// One line of JSON.
 #[derive(Serialize)]
@@ -150,7 +150,7 @@ impl<'a> Line<'a> {
             copied: reading.copied().0,
             pool_shortages: summary.shortages,
             events: summary.events.iter().map(Event::new).collect(),
-            visitors: &summary.visitors,
+            visitors: &summary.session_log,
             gone: &summary.gone,
             failed: &summary.failed,
         }
@@ -205,8 +205,8 @@ pub(crate) fn print(summary: &Summary) -> io::Result<()> {
     for happened in &summary.events {
         writeln!(out, "events   {}", event(happened))?;
     }
-    let earlier = summary.visitors.len().saturating_sub(VISITORS);
-    for (port, line) in summary.visitors.iter().skip(earlier) {
+    let earlier = summary.session_log.len().saturating_sub(MAX_SESSION_LINES);
+    for (port, line) in summary.session_log.iter().skip(earlier) {
         writeln!(out, "visitor  {port}: {line}")?;
     }
     if earlier > 0 {

@@ -22,7 +22,7 @@ pub struct Meter {
     gro: Vec<Arc<GroCounters>>,
     pool: Pool,
     own_pools: Vec<Pool>,
-    lent: Vec<Arc<ExtBufGauge>>,
+    ext_buf_gauges: Vec<Arc<ExtBufGauge>>,
     started: Instant,
 }
 
@@ -40,7 +40,15 @@ pub struct PortMeter {
 impl Meter {
     /// A meter; its clock starts now.
     pub fn new(ports: Vec<PortMeter>, routes: Vec<Arc<Counters>>, pool: Pool) -> Meter {
-        Meter { ports, routes, gro: Vec::new(), pool, own_pools: Vec::new(), lent: Vec::new(), started: Instant::now() }
+        Meter {
+            ports,
+            routes,
+            gro: Vec::new(),
+            pool,
+            own_pools: Vec::new(),
+            ext_buf_gauges: Vec::new(),
+            started: Instant::now(),
+        }
     }
 
     /// Adds the counters of GRO stages.
@@ -71,20 +79,20 @@ impl Meter {
 
     /// Adds the gauges of applications' memory.
     #[must_use]
-    pub fn with_lent(mut self, lent: Vec<Arc<ExtBufGauge>>) -> Meter {
-        self.lent = lent;
+    pub fn with_ext_buf_gauges(mut self, gauges: Vec<Arc<ExtBufGauge>>) -> Meter {
+        self.ext_buf_gauges = gauges;
         self
     }
 
     /// Pages of applications' memory that were taken into packets.
     pub fn pages(&self) -> u64 {
-        self.lent.iter().map(|lent| lent.taken()).sum()
+        self.ext_buf_gauges.iter().map(|gauge| gauge.taken()).sum()
     }
 
     /// Pages of applications' memory that are not returned. Exact only once every worker has
     /// stopped.
     pub fn pages_away(&self) -> u64 {
-        self.lent.iter().map(|lent| lent.away()).sum()
+        self.ext_buf_gauges.iter().map(|gauge| gauge.away()).sum()
     }
 
     /// Chunks of all pools that are not free. Exact only once every worker has stopped.

@@ -51,6 +51,7 @@ impl StopSignal {
 
 /// Configuration of a worker.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct WorkerConfig {
     /// The core to pin the thread to; `None` leaves it to the scheduler.
     pub core: Option<usize>,

@@ -25,8 +25,8 @@ use rig::Cost;
 use serde::Serialize;
 use std::error::Error;
 use std::process::ExitCode;
-use towpath::drivers::cpsw::Soc;
 use towpath::model::cpsw as model;
+use towpath::nic::cpsw::Soc;
 
 /// A DMA family.
 #[derive(Debug, Clone, Copy)]
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
     use rig::{BURST, Rig, Setup};
     use scenarios::{TCP, UDP};
-    use towpath::drivers::cpsw::{BatchSize, Discipline};
+    use towpath::nic::cpsw::{BatchSize, Discipline};
 
     fn cost(batch: u8, before: bool, sends: bool) -> PerPacket {
         let discipline = if before { Discipline::Pooled } else { Discipline::Recycled };

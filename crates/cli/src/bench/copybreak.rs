@@ -23,7 +23,7 @@ use serde::Serialize;
 use std::error::Error;
 use std::process::ExitCode;
 use towpath::bus::{DmaPolicy, Flush};
-use towpath::drivers::e1000e::RecycleMode;
+use towpath::nic::e1000e::RecycleMode;
 
 pub(crate) const STRICT: DmaPolicy = DmaPolicy::PerBuffer { flush: Flush::Strict };
 pub(crate) const DEFERRED: DmaPolicy = DmaPolicy::PerBuffer { flush: Flush::Deferred };

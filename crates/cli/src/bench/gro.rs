@@ -92,7 +92,8 @@ fn pairs(
 }
 
 fn plan(mode: GroMode, core: usize) -> Forward {
-    let mut plan = Forward { directions: Directions::OneWay, cores: vec![core], ..Forward::default() };
+    let mut plan = Forward::default();
+    (plan.directions, plan.cores) = (Directions::OneWay, vec![core]);
     plan.gro.mode = mode;
     plan
 }
@@ -120,7 +121,9 @@ fn direct(source: &str, mode: GroMode, args: &BenchGro, core: usize) -> Measured
 }
 
 fn lane(source: &str, mode: GroMode, args: &BenchGro, worker: usize, lane: usize) -> Measured {
-    rate(Forward { lanes: vec![lane], ..plan(mode, worker) }, source, "null:", args)
+    let mut plan = plan(mode, worker);
+    plan.lanes = vec![lane];
+    rate(plan, source, "null:", args)
 }
 
 /// Millions of datagrams per second that a socket behind a TAP receives.
@@ -145,7 +148,9 @@ fn through_taps(mode: GroMode, args: &BenchGro, core: usize) -> Measured {
     let b = format!("tap:bench%d?netns={},addr=198.18.0.2/24", far.path());
     let mut opener = Opener::new();
     let (a, b) = (opener.open(&a.parse()?, Role::Both)?, opener.open(&b.parse()?, Role::Both)?);
-    let running = Forward { directions: Directions::Both, ..plan(mode, core) }.start(a, b)?;
+    let mut plan = plan(mode, core);
+    plan.directions = Directions::Both;
+    let running = plan.start(a, b)?;
     let bytes = far.receive_stream_from(&near, ([198, 18, 0, 2], 5201).into(), args.seconds)?;
     running.stop();
     Ok(bytes as f64 / 1448.0 / args.seconds.as_secs_f64() / 1e6)

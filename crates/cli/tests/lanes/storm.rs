@@ -7,7 +7,7 @@ use crate::support::witness::{Witness, judge};
 use crate::support::{Cable, LONGEST};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use towpath::engine::gro_stage::{GroMode, GroStageConfig};
+use towpath::engine::gro_stage::GroMode;
 use towpath::engine::lane::{BUCKETS, LaneTable};
 use towpath::{Forward, Opener, Role};
 
@@ -32,8 +32,9 @@ fn shuffle(table: &LaneTable, stop: &AtomicBool) -> u64 {
 fn storm(cables: (Cable, Cable), workers: u16, hold: Duration) {
     let cores = towpath::engine::worker::cores();
     let lanes = vec![cores[0], *cores.get(1).unwrap_or(&cores[0])];
-    let gro = GroStageConfig { mode: GroMode::On, hold, ..GroStageConfig::default() };
-    let plan = Forward { workers, lanes, gro, rebalance: true, ..Forward::default() };
+    let mut plan = Forward::default();
+    (plan.workers, plan.lanes, plan.rebalance) = (workers, lanes, true);
+    (plan.gro.mode, plan.gro.hold) = (GroMode::On, hold);
     let (hosts, running) = between(cables, |a, b| {
         let mut opener = Opener::new();
         let mut open = |text: &str| opener.open(&text.parse().unwrap(), Role::Both).unwrap();

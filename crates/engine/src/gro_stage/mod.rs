@@ -46,6 +46,7 @@ pub enum GroMode {
 
 /// Configuration of the GRO stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct GroStageConfig {
     /// When to coalesce.
     pub mode: GroMode,

@@ -62,6 +62,7 @@ pub enum FullPolicy {
 
 /// Configuration of steering and rings.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct LaneConfig {
     /// How the lane of a packet is chosen.
     pub steering: Steering,

@@ -8,6 +8,7 @@ use towpath_packet::port::{Layer, TxLayout};
 
 /// Configuration of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RouteConfig {
     /// How long an egress may refuse packets before they are dropped as `egress-full`. Zero drops
     /// at once.

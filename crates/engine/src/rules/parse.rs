@@ -14,6 +14,7 @@ const MATCHES: &str = "tcp, udp, sctp, icmp, icmp6, proto, src, dst, sport, dpor
 /// Why a rule is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("rule '{rule}': {}{problem}", .word.as_ref().map(|word| format!("'{word}' ")).unwrap_or_default())]
+#[non_exhaustive]
 pub struct RuleError {
     /// The rule as written.
     pub rule: String,

@@ -1,34 +1,34 @@
-//! Routes, and the threads that run them.
+//! Assigns queues to routes, and routes to threads.
 
 use super::{Directions, Forward, StartError};
 use crate::any::{AnyRx, AnyTx};
 use std::sync::Arc;
 use std::time::Duration;
-use towpath_engine::lane::{self, FullPolicy, LaneConfig, LaneTable};
+use towpath_engine::lane::{self, FullPolicy, LaneTable};
 use towpath_engine::route::{Limit, Route, RouteConfig, RouteId};
 use towpath_engine::rules::PortSide;
 use towpath_packet::port::{Layer, Queues, TxLayout};
 use towpath_packet::{Counters, Direction, Pool, PoolError};
 
-/// Numbers of pairs of lane routes begin behind those of all queues.
+/// Pair numbers of lane routes begin after those of all queues.
 const LANE_PAIRS: usize = 1 << 16;
 
-/// Where a thread runs; what has the same placement shares a thread.
+/// Where a thread runs; routes with the same placement share a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Placement {
     /// Pinned to a core.
     Core(usize),
-    /// Wherever the scheduler puts the worker of this number.
+    /// Placed by the scheduler: the worker of this number.
     Worker(usize),
 }
 
-/// Routes, sorted by the thread that will run them.
+/// Routes, grouped by thread.
 pub(super) struct Plan<'a> {
     pub(super) pool: &'a Pool,
     pub(super) layer: Layer,
     pub(super) limit: Option<Arc<Limit>>,
     pub(super) forward: &'a Forward,
-    /// What A and B want of packets.
+    /// The memory layouts that A and B require.
     pub(super) tx_layouts: [TxLayout; 2],
     pub(super) threads: Vec<(Placement, Vec<AnyRoute>)>,
     pub(super) counters: Vec<Arc<Counters>>,
@@ -38,29 +38,29 @@ pub(super) type AnyRoute = Route<AnyRx, AnyTx>;
 type AnyQueues = Queues<AnyRx, AnyTx>;
 
 impl Plan<'_> {
-    /// Queue i of one port to queue i of the other.
+    /// Joins queue i of one port to queue i of the other.
     pub(super) fn direct(&mut self, a: AnyQueues, b: AnyQueues) -> Result<(), PoolError> {
         for (i, ((a_rx, a_tx), (b_rx, b_tx))) in a.rx.into_iter().zip(a.tx).zip(b.rx.into_iter().zip(b.tx)).enumerate()
         {
-            let mut routes = vec![self.first(a_rx, b_tx, PortSide::A, i)?.with_gro(&self.forward.gro)];
+            let mut routes = vec![self.port_route(a_rx, b_tx, PortSide::A, i)?.with_gro(&self.forward.gro)];
             if self.forward.directions == Directions::Both {
-                routes.push(self.first(b_rx, a_tx, PortSide::B, i)?.with_gro(&self.forward.gro));
+                routes.push(self.port_route(b_rx, a_tx, PortSide::B, i)?.with_gro(&self.forward.gro));
             }
             self.assign(self.worker(i), routes);
         }
         Ok(())
     }
 
-    /// Queue i of a port back to itself.
-    pub(super) fn back(&mut self, queues: AnyQueues) -> Result<(), PoolError> {
+    /// Joins queue i of a port to itself.
+    pub(super) fn reflect(&mut self, queues: AnyQueues) -> Result<(), PoolError> {
         for (i, (rx, tx)) in queues.rx.into_iter().zip(queues.tx).enumerate() {
-            let route = self.first(rx, tx, PortSide::A, i)?.with_reflect();
+            let route = self.port_route(rx, tx, PortSide::A, i)?.with_reflect();
             self.assign(self.worker(i), vec![route]);
         }
         Ok(())
     }
 
-    /// Queue i of each port to the lanes, and lane j to queue j of the other port.
+    /// Joins queue i of each port to the lanes, and lane j to queue j of the other port.
     pub(super) fn through_lanes(&mut self, a: AnyQueues, b: AnyQueues) -> Result<Arc<LaneTable>, StartError> {
         let lanes = &self.forward.lanes;
         let table = LaneTable::new(lanes.len()).map(Arc::new).ok_or_else(|| StartError::Value {
@@ -82,12 +82,13 @@ impl Plan<'_> {
         side: PortSide,
         table: &Arc<LaneTable>,
     ) -> Result<(), StartError> {
-        let config = LaneConfig { layer: self.layer, ..self.forward.steering.clone() };
+        let mut config = self.forward.steering.clone();
+        config.layer = self.layer;
         let made = lane::connect(&config, table, rx.len())
             .map_err(|source| StartError::Thread { worker: self.forward.workers, source })?;
         self.counters.extend(made.counters);
         for (i, (rx, steer)) in rx.into_iter().zip(made.steers).enumerate() {
-            let route = self.first(rx, AnyTx::Steer(steer), side, i)?;
+            let route = self.port_route(rx, AnyTx::Steer(steer), side, i)?;
             self.assign(self.worker(i), vec![route]);
         }
         for (j, ((core, lane), tx)) in self.forward.lanes.clone().into_iter().zip(made.lanes).zip(tx).enumerate() {
@@ -102,7 +103,7 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// Where the worker of queue `i` runs.
+    /// The placement of the worker of queue `i`.
     fn worker(&self, i: usize) -> Placement {
         let number = i % usize::from(self.forward.workers);
         self.forward.cores.get(number).map_or(Placement::Worker(number), |&core| Placement::Core(core))
@@ -115,8 +116,8 @@ impl Plan<'_> {
         }
     }
 
-    /// A route from a port, which the limit counts.
-    fn first(&mut self, rx: AnyRx, tx: AnyTx, side: PortSide, queue: usize) -> Result<AnyRoute, PoolError> {
+    /// A route from a port; its packets count towards the limit.
+    fn port_route(&mut self, rx: AnyRx, tx: AnyTx, side: PortSide, queue: usize) -> Result<AnyRoute, PoolError> {
         let mut route = self.route(rx, tx, side, false)?.with_id(RouteId { side, pair: queue });
         if let Some(classifier) = self.forward.at_rx.classifier(side) {
             route = route.with_classifier(classifier);
@@ -128,10 +129,11 @@ impl Plan<'_> {
         })
     }
 
-    /// A route for packets that came in on a side, to the other one or to a lane.
+    /// A route for packets of one side, to the other side or to a lane.
     fn route(&self, rx: AnyRx, tx: AnyTx, side: PortSide, internal: bool) -> Result<AnyRoute, PoolError> {
         let holds_back = matches!(tx, AnyTx::Steer(_)) && self.forward.steering.full == FullPolicy::Hold;
-        // Lanes that hold back do so for as long as it takes: they drop what their own egress refuses.
+        // A steering route that holds back does so without a limit: lanes drop what their own
+        // egress refuses.
         let egress_wait = if holds_back { Duration::MAX } else { self.forward.egress_wait };
         let [a, b] = self.tx_layouts;
         let tx_layout = match tx {
@@ -139,8 +141,9 @@ impl Plan<'_> {
             _ if side == PortSide::A => b,
             _ => a,
         };
-        let config =
-            RouteConfig { egress_wait, layer: self.layer, offloads: self.forward.gso.allows(), tx_layout, internal };
+        let mut config = RouteConfig::default();
+        (config.egress_wait, config.layer, config.tx_layout) = (egress_wait, self.layer, tx_layout);
+        (config.offloads, config.internal) = (self.forward.gso.allows(), internal);
         Ok(Route::new(rx, tx, self.pool.cache(Direction::Tx)?, config))
     }
 }

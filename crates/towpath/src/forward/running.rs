@@ -1,4 +1,4 @@
-//! Ports while they are forwarded between, and what came of it.
+//! Ports while they are joined, and the summary.
 
 use super::StartError;
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use towpath_engine::report::{Meter, Reading};
 use towpath_engine::worker::{Ending, StopSignal};
 use towpath_packet::port::{PortControl, State};
 
-/// Ports that are being forwarded between. Dropping it stops the workers and waits for them.
+/// Joined ports. Dropping it stops the workers and waits for them.
 #[derive(Debug)]
 pub struct Running {
     pub(super) stop: Arc<StopSignal>,
     pub(super) threads: Vec<JoinHandle<std::io::Result<Vec<Ending>>>>,
-    /// Runs for as long as the workers do.
+    /// Runs as long as the workers do.
     pub(super) balancer: Option<JoinHandle<()>>,
     pub(super) meter: Meter,
     pub(super) notes: Vec<String>,
@@ -21,18 +21,17 @@ pub struct Running {
     pub(super) controls: PortControls,
 }
 
-/// Handles to what can be changed about ports while they run. A clone is another handle of the
-/// same.
+/// Settings and events of ports while they run. A clone refers to the same ports.
 #[derive(Clone, Default)]
 pub struct PortControls(pub(super) Vec<(String, Arc<dyn PortControl>)>);
 
 impl PortControls {
-    /// The ports that have settings, by name.
+    /// The ports with settings, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &dyn PortControl)> {
         self.0.iter().map(|(name, control)| (name.as_str(), &**control))
     }
 
-    /// What has happened to the ports that is worth to be known: port, name, how often.
+    /// Events of the ports: port, name, count.
     pub fn events(&self) -> Vec<(String, &'static str, u64)> {
         let of = |(port, control): (&str, &dyn PortControl)| {
             let port = port.to_owned();
@@ -41,7 +40,7 @@ impl PortControls {
         self.iter().flat_map(of).filter(|(_, _, n)| *n > 0).collect()
     }
 
-    /// Who used the ports, as far as that is remembered.
+    /// The log of sessions, as far as ports keep one.
     pub fn session_log(&self) -> Vec<(String, String)> {
         let of = |(port, control): (&str, &dyn PortControl)| {
             let port = port.to_owned();
@@ -62,24 +61,24 @@ impl std::fmt::Debug for PortControls {
     }
 }
 
-/// What came of it.
+/// The result of a run.
 #[derive(Debug, Clone)]
 pub struct Summary {
     /// All counters, at the end.
     pub reading: Reading,
-    /// Buffers that are not home: 0, or something is leaked.
+    /// Buffers that are not returned: 0, or there is a leak.
     pub buffers_away: usize,
-    /// Pieces of applications' memory that were put into packets.
+    /// Pages of applications' memory that were taken into packets.
     pub pages: u64,
-    /// Those that are not home: 0, or something is leaked.
+    /// Pages that are not returned: 0, or there is a leak.
     pub pages_away: u64,
-    /// Times that the pool was dry.
+    /// Times that the pool was exhausted.
     pub shortages: u64,
-    /// What should not happen and was survived: port, name, how often.
+    /// Events that ports survived: port, name, count.
     pub events: Vec<(String, &'static str, u64)>,
-    /// Who used the ports: port, and a line each.
-    pub visitors: Vec<(String, String)>,
-    /// Ports that are gone, as their queues said it.
+    /// The log of sessions: port, line.
+    pub session_log: Vec<(String, String)>,
+    /// Ports that are gone, and why.
     pub gone: Vec<String>,
     /// Workers that failed.
     pub failed: Vec<String>,
@@ -96,27 +95,27 @@ impl Running {
         Ok(())
     }
 
-    /// The table that lanes are chosen by, to be changed while it runs; `None` without lanes.
+    /// The lane table, which can be changed while the lanes run; `None` without lanes.
     pub fn lane_table(&self) -> Option<&Arc<LaneTable>> {
         self.table.as_ref()
     }
 
-    /// Where to read the counters.
+    /// The counters.
     pub fn meter(&self) -> &Meter {
         &self.meter
     }
 
-    /// What a user should know: abilities that are off, packets that can't pass.
+    /// Notes for the user: disabled abilities, packets that can't pass.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// What can be changed about the ports while they run.
+    /// Settings and events of the ports.
     pub fn port_controls(&self) -> &PortControls {
         &self.controls
     }
 
-    /// Asks the workers to stop, without waiting for them. Can be called from anywhere.
+    /// The signal that stops the workers without waiting for them; usable from any thread.
     pub fn stop_signal(&self) -> &Arc<StopSignal> {
         &self.stop
     }
@@ -126,7 +125,7 @@ impl Running {
         self.threads.iter().all(JoinHandle::is_finished)
     }
 
-    /// Stops the workers, and waits until they have: at most as long as draining takes.
+    /// Stops the workers and waits for them, at most for the drain time.
     pub fn stop(mut self) -> Summary {
         self.stop.stop();
         self.finish()
@@ -137,7 +136,7 @@ impl Running {
         self.finish()
     }
 
-    /// The workers have ended, so there is nothing left to stop but the balancer.
+    /// Stops the balancer after the workers have ended.
     fn end_balancer(&mut self) {
         self.stop.stop();
         if let Some(balancer) = self.balancer.take() {
@@ -171,7 +170,7 @@ impl Running {
             pages_away: self.meter.pages_away(),
             shortages: self.meter.shortages(),
             events: self.controls.events(),
-            visitors: self.controls.session_log(),
+            session_log: self.controls.session_log(),
             gone,
             failed,
         }

@@ -13,7 +13,7 @@ use rig::{Rig, Sample};
 use serde::Serialize;
 use std::error::Error;
 use towpath::bus::BusError;
-use towpath::drivers::batching::BatchSize;
+use towpath::nic::batching::BatchSize;
 
 /// Sizes of the sweep; the first is the reference.
 const SIZES: [u8; 9] = [1, 2, 4, 8, 16, 32, 64, 96, 127];

@@ -4,9 +4,9 @@ use super::Family;
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
-use towpath::drivers::cpsw::{BatchSize, Config, CpswRx, CpswTx, Discipline, open};
 use towpath::model::cpsw::{self as model, Accesses, Cpsw, CpswBus, Injected};
 use towpath::model::wire::Wire;
+use towpath::nic::cpsw::{BatchSize, Config, CpswRx, CpswTx, Discipline, open};
 use towpath::packet::port::{Port, Queues, RxQueue, Start, TxQueue};
 use towpath::packet::{Batch, Cache, Direction, Offloads, Packet, Pool, PoolConfig};
 

@@ -7,7 +7,7 @@ use super::{MESSAGES, PKTDMA, PerPacket, UDMA, per_packet};
 use crate::args::BenchBatch;
 use serde::Serialize;
 use std::error::Error;
-use towpath::drivers::cpsw::{BatchSize, Discipline};
+use towpath::nic::cpsw::{BatchSize, Discipline};
 
 /// Sizes of the sweep.
 const SIZES: [u8; 9] = [1, 2, 4, 8, 16, 32, 64, 96, 127];

@@ -6,9 +6,9 @@ use std::error::Error;
 use std::time::{Duration, Instant};
 use towpath::bus::vfio::{Bdf, VfioBus, VfioConfig};
 use towpath::bus::{DmaPolicy, Pci};
-use towpath::drivers::e1000e::{Config, Copybreak, E1000e, E1000eRx, E1000eTx, RxCounts};
 use towpath::model::e1000e::{self as model, Device};
 use towpath::model::{iommu, wire};
+use towpath::nic::e1000e::{Config, Copybreak, E1000e, E1000eRx, E1000eTx, RxCounts};
 use towpath::packet::port::{Port, Queues, RxQueue, Start, TxQueue};
 use towpath::packet::{Batch, Cache, Direction, Offloads, Pool, PoolConfig};
 

@@ -21,7 +21,8 @@ pub(super) fn round(mode: Mode, args: &BenchLatency, [core, other]: [usize; 2]) 
     let mut opener = Opener::new();
     let a = opener.open(&format!("sock:{}", from.display()).parse()?, Role::Both)?;
     let b = opener.open(&format!("sock:{}", to.display()).parse()?, Role::Both)?;
-    let mut plan = Forward { idle: mode.idle(), cores: vec![other], ..Forward::default() };
+    let mut plan = Forward::default();
+    (plan.idle, plan.cores) = (mode.idle(), vec![other]);
     plan.gro.mode = GroMode::Off;
     let running = plan.start(a, b)?;
     let memory = [Umem::new(256, 2048)?, Umem::new(256, 2048)?];

@@ -36,7 +36,8 @@ pub(super) fn round(mode: Mode, args: &BenchLatency, [core, other]: [usize; 2]) 
             Verdict::Drop
         })
     };
-    let mut plan = Forward { idle: round.mode().idle(), cores: vec![other], ..Forward::default() };
+    let mut plan = Forward::default();
+    (plan.idle, plan.cores) = (round.mode().idle(), vec![other]);
     (plan.directions, plan.at_rx, plan.gro.mode) =
         (Directions::OneWay, Verdicts::Classifier(Arc::new(classifier)), GroMode::Off);
     let running = plan.start(far, opener.open(&"null:".parse()?, Role::Egress)?)?;

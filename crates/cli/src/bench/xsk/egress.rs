@@ -3,9 +3,9 @@
 use crate::bench::netns::Namespace;
 use std::error::Error;
 use std::process::Command;
-use towpath::drivers::e1000e::{Config, E1000e};
 use towpath::model::e1000e::{self as model, Device};
 use towpath::model::{iommu, wire};
+use towpath::nic::e1000e::{Config, E1000e};
 use towpath::{AnyPort, Opener, Role};
 
 /// A kind of egress.

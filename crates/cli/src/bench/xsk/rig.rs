@@ -74,7 +74,9 @@ impl<'u> Rig<'u> {
         let received = rx.counters().clone();
         let (_, tx) = start(port, &pool)?;
         let route = |rx, tx, tx_layout| -> Result<_, Box<dyn Error>> {
-            Ok(Route::new(rx, tx, pool.cache(Direction::Tx)?, RouteConfig { tx_layout, ..RouteConfig::default() }))
+            let mut config = RouteConfig::default();
+            config.tx_layout = tx_layout;
+            Ok(Route::new(rx, tx, pool.cache(Direction::Tx)?, config))
         };
         let far = match far {
             None => None,

@@ -10,8 +10,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath::bus::qtest::{Accesses, Cable, Device, Machine, Netdev, QtestBus};
-use towpath::drivers::batching::BatchSize;
-use towpath::drivers::e1000e::{Config, Control, E1000e, E1000eRx, E1000eTx};
+use towpath::nic::batching::BatchSize;
+use towpath::nic::e1000e::{Config, Control, E1000e, E1000eRx, E1000eTx};
 use towpath::packet::port::{Port, Queues, RxQueue, Start, TxQueue};
 use towpath::packet::{Batch, Cache, Direction, Offloads, Packet, Pool, PoolConfig};
 
