@@ -26,7 +26,7 @@ use towpath::PortControls;
 /// Longest request or answer in bytes.
 const LONGEST: u64 = 1 << 16;
 /// Time limit for the other side.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Request {
@@ -106,8 +106,8 @@ fn is_socket(found: &std::fs::Metadata) -> bool {
 }
 
 fn answer(client: UnixStream, controls: &PortControls) -> io::Result<()> {
-    client.set_read_timeout(Some(PATIENCE))?;
-    client.set_write_timeout(Some(PATIENCE))?;
+    client.set_read_timeout(Some(TIMEOUT))?;
+    client.set_write_timeout(Some(TIMEOUT))?;
     let mut line = String::new();
     BufReader::new((&client).take(LONGEST)).read_line(&mut line)?;
     let answer = match serde_json::from_str::<Request>(&line) {
@@ -145,7 +145,7 @@ pub(crate) fn set(args: &Set) -> Result<ExitCode, Box<dyn Error>> {
     let at = args.control.display();
     let stream = UnixStream::connect(&args.control)
         .map_err(|error| format!("--control {at}: {error} (start towpath with --control {at})"))?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     let request = Request { port: args.port.clone(), set: args.settings.clone() };
     writeln!(&stream, "{}", serde_json::to_string(&request)?)?;
     let mut line = String::new();

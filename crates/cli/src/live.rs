@@ -94,7 +94,7 @@ fn gro_line(gro: &GroReading) -> String {
     reasons.sort_by_key(|&(_, n)| std::cmp::Reverse(n));
     let reasons: Vec<_> =
         reasons.iter().take(4).map(|(reason, n)| format!("{reason} {}", si(*n as f64).trim_end())).collect();
-    let aside = if gro.engines_aside > 0 { "   aside: nothing merges" } else { "" };
+    let aside = if gro.bypassed_engines > 0 { "   aside: nothing merges" } else { "" };
     format!("gro merged {merged:.1} %   flushed {}{aside}", reasons.join(", "))
 }
 

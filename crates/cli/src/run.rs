@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use towpath::{AnyPort, Forward, Running, StartError};
 
 /// Interval at which the main thread checks for finished workers and signals.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Moves packets between two ports, as [`watch`] says.
 pub(crate) fn run(plan: Forward, a: AnyPort, b: AnyPort, args: &Run) -> Result<ExitCode, Box<dyn Error>> {
@@ -57,7 +57,7 @@ pub(crate) fn watch(
             }
             next += args.interval;
         }
-        std::thread::sleep(LOOK.min(left));
+        std::thread::sleep(POLL_INTERVAL.min(left));
     }
     live.end();
     drop(control);

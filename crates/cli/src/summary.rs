@@ -49,8 +49,8 @@ pub(crate) struct Gro {
 
 impl Gro {
     fn new(reading: &GroReading) -> Gro {
-        let GroReading { packets, merged, aggregates, aside, .. } = *reading;
-        Gro { packets, merged, aggregates, aside, flushed: reading.flushed().collect() }
+        let GroReading { packets, merged, aggregates, bypassed, .. } = *reading;
+        Gro { packets, merged, aggregates, aside: bypassed, flushed: reading.flushed().collect() }
     }
 }
 
@@ -231,8 +231,8 @@ fn print_gro(out: &mut impl Write, gro: &GroReading) -> io::Result<()> {
         let mean = (gro.merged + gro.aggregates) as f64 / gro.aggregates as f64;
         write!(out, ", {} aggregates of {mean:.1} on average", grouped(gro.aggregates))?;
     }
-    if gro.aside > 0 {
-        write!(out, "; stood aside for {:.0} %, because nothing merged", percent(gro.aside))?;
+    if gro.bypassed > 0 {
+        write!(out, "; stood aside for {:.0} %, because nothing merged", percent(gro.bypassed))?;
     }
     writeln!(out)?;
     let reasons: Vec<_> = gro.flushed().map(|(reason, n)| format!("{reason} {}", grouped(n))).collect();

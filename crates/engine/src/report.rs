@@ -183,18 +183,18 @@ pub struct GroCounters {
     packets: AtomicU64,
     merged: AtomicU64,
     aggregates: AtomicU64,
-    aside: AtomicU64,
-    is_aside: AtomicBool,
+    bypassed: AtomicU64,
+    is_bypassed: AtomicBool,
     flushed: [AtomicU64; Flush::ALL.len()],
 }
 
 impl GroCounters {
-    pub(crate) fn store(&self, stats: &Stats, is_aside: bool) {
+    pub(crate) fn store(&self, stats: &Stats, is_bypassed: bool) {
         self.packets.store(stats.packets, Relaxed);
         self.merged.store(stats.merged, Relaxed);
         self.aggregates.store(stats.aggregates, Relaxed);
-        self.aside.store(stats.bypassed, Relaxed);
-        self.is_aside.store(is_aside, Relaxed);
+        self.bypassed.store(stats.bypassed, Relaxed);
+        self.is_bypassed.store(is_bypassed, Relaxed);
         for (to, reason) in self.flushed.iter().zip(Flush::ALL) {
             to.store(stats.flushed(reason), Relaxed);
         }
@@ -205,8 +205,8 @@ impl GroCounters {
             packets: self.packets.load(Relaxed),
             merged: self.merged.load(Relaxed),
             aggregates: self.aggregates.load(Relaxed),
-            aside: self.aside.load(Relaxed),
-            engines_aside: u64::from(self.is_aside.load(Relaxed)),
+            bypassed: self.bypassed.load(Relaxed),
+            bypassed_engines: u64::from(self.is_bypassed.load(Relaxed)),
             flushed: std::array::from_fn(|i| self.flushed[i].load(Relaxed)),
         }
     }
@@ -222,9 +222,9 @@ pub struct GroReading {
     /// Super-packets that were sent on.
     pub aggregates: u64,
     /// Packets that passed while an engine bypassed itself because nothing merged.
-    pub aside: u64,
+    pub bypassed: u64,
     /// Engines that bypass themselves at this moment.
-    pub engines_aside: u64,
+    pub bypassed_engines: u64,
     flushed: [u64; Flush::ALL.len()],
 }
 
@@ -239,8 +239,8 @@ impl GroReading {
             packets: self.packets + other.packets,
             merged: self.merged + other.merged,
             aggregates: self.aggregates + other.aggregates,
-            aside: self.aside + other.aside,
-            engines_aside: self.engines_aside + other.engines_aside,
+            bypassed: self.bypassed + other.bypassed,
+            bypassed_engines: self.bypassed_engines + other.bypassed_engines,
             flushed: std::array::from_fn(|i| self.flushed[i] + other.flushed[i]),
         }
     }

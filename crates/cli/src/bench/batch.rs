@@ -57,12 +57,15 @@ pub(crate) struct Report {
 }
 
 pub(crate) fn run(args: &BenchBatch) -> Result<ExitCode, Box<dyn Error>> {
-    let wants = |table| args.only.is_none_or(|only| only == table);
+    let is_selected = |table| args.only.is_none_or(|only| only == table);
     let report = Report {
         size: args.size.unwrap_or(scenarios::UDP),
-        sweep: wants(BatchTable::Sweep).then(|| sweep::measure(args)).transpose()?.unwrap_or_default(),
-        scenarios: wants(BatchTable::Scenarios).then(|| scenarios::measure(args)).transpose()?.unwrap_or_default(),
-        qemu: wants(BatchTable::Qemu).then(|| qemu::measure(args)).transpose()?,
+        sweep: is_selected(BatchTable::Sweep).then(|| sweep::measure(args)).transpose()?.unwrap_or_default(),
+        scenarios: is_selected(BatchTable::Scenarios)
+            .then(|| scenarios::measure(args))
+            .transpose()?
+            .unwrap_or_default(),
+        qemu: is_selected(BatchTable::Qemu).then(|| qemu::measure(args)).transpose()?,
     };
     if args.json {
         println!("{}", serde_json::to_string(&report)?);

@@ -172,6 +172,6 @@ impl Pair {
 fn ip(command: &str) -> Result<(), String> {
     let done = Command::new("ip").args(command.split_whitespace()).output();
     let done = done.map_err(|error| format!("ip, of iproute2, does not run: {error}"))?;
-    let said = || String::from_utf8_lossy(&done.stderr).trim().to_owned();
-    if done.status.success() { Ok(()) } else { Err(format!("ip {command}: {}", said())) }
+    let stderr = || String::from_utf8_lossy(&done.stderr).trim().to_owned();
+    if done.status.success() { Ok(()) } else { Err(format!("ip {command}: {}", stderr())) }
 }

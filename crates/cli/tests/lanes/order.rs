@@ -7,7 +7,7 @@
 
 use crate::support::datapath::Towpath;
 use crate::support::traffic::{Background, Sample, copy, iperf3, ping};
-use crate::support::witness::{Verdict, Witness, judge};
+use crate::support::witness::{Comparison, Witness, compare};
 use crate::support::{Cable, Hosts, Namespace, Summary, until};
 use crate::{bytes, require, two_lanes};
 use std::collections::HashMap;
@@ -30,7 +30,7 @@ fn statistics(ns: &Namespace) -> HashMap<String, u64> {
 /// Observations of the witnesses, and TCP statistics of both ends together.
 #[derive(Debug)]
 struct Noticed {
-    verdict: Verdict,
+    order: Comparison,
     /// Times that a sender inferred reordering.
     reordered: u64,
     /// Retransmitted segments.
@@ -40,8 +40,8 @@ struct Noticed {
 impl Noticed {
     #[track_caller]
     fn is_in_order(&self) -> &Noticed {
-        assert!(self.verdict.arrived > 100 && self.verdict.overtaken == 0, "{self:?}");
-        assert!(self.reordered == 0 || self.verdict.lost + self.again > 0, "{self:?}");
+        assert!(self.order.arrived > 100 && self.order.overtaken == 0, "{self:?}");
+        assert!(self.reordered == 0 || self.order.lost + self.again > 0, "{self:?}");
         self
     }
 }
@@ -58,9 +58,9 @@ impl Scene {
         traffic(&self.hosts);
         let (one, two) = (statistics(&self.hosts.one), statistics(&self.hosts.two));
         let sum = |names: &[&str]| names.iter().map(|name| one[*name] + two[*name]).sum();
-        let [a, b] = self.witnesses.each_mut().map(Witness::ask);
+        let [a, b] = self.witnesses.each_mut().map(Witness::stop);
         Noticed {
-            verdict: judge(&a, &b),
+            order: compare(&a, &b),
             reordered: sum(&["TCPSACKReorder", "TCPTSReorder", "TCPRenoReorder", "TCPDSACKOfoRecv"]),
             again: sum(&["RetransSegs"]),
         }
@@ -174,7 +174,7 @@ fn round_robin_reports_that_it_breaks_the_order_and_does() {
     // On a busy machine both lanes may share one core for a while, and nothing is reordered.
     until("the order is broken", || {
         let (noticed, _) = flows((Cable::Tap, Cable::Tap), "10.0.0.2", 1, &args);
-        noticed.verdict.overtaken > 0 && noticed.reordered > 0
+        noticed.order.overtaken > 0 && noticed.reordered > 0
     });
 }
 

@@ -3,7 +3,7 @@
 use crate::order::between;
 use crate::require;
 use crate::support::traffic::{iperf3, ping};
-use crate::support::witness::{Witness, judge};
+use crate::support::witness::{Witness, compare};
 use crate::support::{Cable, LONGEST};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -51,11 +51,11 @@ fn storm(cables: (Cable, Cable), workers: u16, hold: Duration) {
         stop.store(true, Ordering::Relaxed);
         moves.join().unwrap()
     });
-    let [one, two] = witnesses.each_mut().map(Witness::ask);
-    let verdict = judge(&one, &two);
+    let [one, two] = witnesses.each_mut().map(Witness::stop);
+    let order = compare(&one, &two);
     let balance = running.stop().reading.balance();
-    println!("{cables:?}, {workers} worker(s), hold {hold:?}: {moves} moves, {verdict:?}, {balance:?}");
-    assert!(moves > 1000 && verdict.arrived > 1000 && verdict.overtaken == 0, "{moves} moves, {verdict:?}");
+    println!("{cables:?}, {workers} worker(s), hold {hold:?}: {moves} moves, {order:?}, {balance:?}");
+    assert!(moves > 1000 && order.arrived > 1000 && order.overtaken == 0, "{moves} moves, {order:?}");
 }
 
 #[test]

@@ -144,7 +144,7 @@ pub(crate) struct Connection {
     theirs: u32,
     scale: u8,
     /// Bytes received in order.
-    pub(crate) came: u32,
+    pub(crate) received: u32,
     /// Bytes that the peer has acknowledged.
     pub(crate) acknowledged: u32,
     /// The peer's window behind those.
@@ -155,16 +155,16 @@ impl Connection {
     /// Starts a connection from the peer's SYN.
     pub(crate) fn of(syn: &Segment<'_>) -> Connection {
         let &Segment { mac, ip, ports, seq, window, scale, .. } = syn;
-        Connection { mac, ip, ports, theirs: seq.wrapping_add(1), scale, came: 0, acknowledged: 0, window }
+        Connection { mac, ip, ports, theirs: seq.wrapping_add(1), scale, received: 0, acknowledged: 0, window }
     }
 
     /// The stream position of the peer's segment.
-    pub(crate) fn place(&self, segment: &Segment<'_>) -> u32 {
+    pub(crate) fn position(&self, segment: &Segment<'_>) -> u32 {
         segment.seq.wrapping_sub(self.theirs)
     }
 
     /// Takes the acknowledgement of a segment; returns whether it is new.
-    pub(crate) fn heard(&mut self, segment: &Segment<'_>) -> bool {
+    pub(crate) fn acknowledge(&mut self, segment: &Segment<'_>) -> bool {
         let acknowledged = segment.ack.wrapping_sub(FIRST);
         // An older acknowledgement.
         if acknowledged.wrapping_sub(self.acknowledged) >= 1 << 31 {
@@ -180,20 +180,20 @@ impl Connection {
         self.packet(u32::MAX, flags::SYN | flags::ACK, &options, &[])
     }
 
-    /// A packet with stream bytes at `place`: complete or, if it exceeds a segment, to be
+    /// A packet with stream bytes at `position`: complete or, if it exceeds a segment, to be
     /// segmented.
-    pub(crate) fn data(&self, place: u32, flags: u8, payload: &[u8]) -> (Vec<u8>, Option<Segmentation>) {
+    pub(crate) fn data(&self, position: u32, flags: u8, payload: &[u8]) -> (Vec<u8>, Option<Segmentation>) {
         let whole = payload.len() > MSS.into();
         let asked = Segmentation { kind: towpath_client::GsoKind::Tcp4, size: MSS, transport: 34 };
-        (self.packet(place, flags | flags::ACK, &[], payload), whole.then_some(asked))
+        (self.packet(position, flags | flags::ACK, &[], payload), whole.then_some(asked))
     }
 
-    fn packet(&self, place: u32, flags: u8, options: &[u8], payload: &[u8]) -> Vec<u8> {
+    fn packet(&self, position: u32, flags: u8, options: &[u8], payload: &[u8]) -> Vec<u8> {
         let tcp = Tcp {
             src_port: self.ports.1,
             dst_port: self.ports.0,
-            seq: FIRST.wrapping_add(place),
-            ack: self.theirs.wrapping_add(self.came),
+            seq: FIRST.wrapping_add(position),
+            ack: self.theirs.wrapping_add(self.received),
             flags,
             window: u16::MAX,
             options,

@@ -180,8 +180,8 @@ fn receive(name: &str, egress: impl Fn(&Stage) -> String, args: &[&str]) -> (Sta
     stage.introduce();
     let mut application = [play("give", stage.dir.path(), 5003, true)];
     let mut stream = stage.connect(5003);
-    let mut came = Vec::new();
-    stream.read_to_end(&mut came).unwrap();
+    let mut received = Vec::new();
+    stream.read_to_end(&mut received).unwrap();
     assert!(came == stage.sample, "what came is what was sent");
     datagrams(&stage);
     let summary = end(towpath, &mut application);
@@ -198,9 +198,9 @@ fn datagrams(stage: &Stage) {
         socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
         socket.send_to(b"?", (std::net::Ipv4Addr::from(host::IP), 5003)).unwrap();
         let mut bytes = [0; 2000];
-        let mut came = (0..DATAGRAMS).map(|_| socket.recv(&mut bytes).ok().map(|n| (n, bytes)));
+        let mut received = (0..DATAGRAMS).map(|_| socket.recv(&mut bytes).ok().map(|n| (n, bytes)));
         // UDP may lose some; received datagrams must be unchanged.
-        let all = came.by_ref().map_while(|datagram| {
+        let all = received.by_ref().map_while(|datagram| {
             let (n, bytes) = datagram?;
             assert!(n == DATAGRAM && bytes[..n].iter().all(|byte| *byte == bytes[0]), "{n} bytes");
             Some(bytes[0])

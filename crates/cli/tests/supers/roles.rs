@@ -38,11 +38,11 @@ pub(crate) fn take(umem: &Umem, socket: Socket<'_>, whole: bool, results: &Path)
             check(&packet, whole);
             longest = longest.max(packet.bytes.len());
             let Some(connection) = connection.as_mut() else { continue };
-            if !is_over && connection.place(&segment) == connection.came {
+            if !is_over && connection.position(&segment) == connection.received {
                 stream.extend_from_slice(segment.payload);
-                connection.came += segment.payload.len() as u32;
+                connection.received += segment.payload.len() as u32;
                 if segment.flags & flags::FIN != 0 {
-                    connection.came += 1;
+                    connection.received += 1;
                     is_over = true;
                     std::fs::write(results.join(LONGEST), longest.to_string()).unwrap();
                     std::fs::write(results.join("part"), &stream).unwrap();
@@ -102,12 +102,12 @@ pub(crate) fn give(umem: &Umem, socket: Socket<'_>, stream: &[u8]) {
                 let accepted = connection.get_or_insert_with(|| Connection::of(&segment));
                 host.send(&accepted.accept(), None);
             } else if let Some(connection) = &mut connection {
-                if connection.heard(&segment) {
+                if connection.acknowledge(&segment) {
                     moved = Instant::now();
                 }
                 // The peer sends no data, only acknowledgements.
                 if segment.flags & flags::FIN != 0 {
-                    connection.came = connection.place(&segment) + 1;
+                    connection.received = connection.position(&segment) + 1;
                     host.send(&connection.data(end + 1, 0, &[]).0, None);
                 }
             }

@@ -8,17 +8,17 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// A role and its current process.
-struct Place {
+struct Slot {
     /// Makes the program; it writes to standard error when its first frames have come back.
     program: Box<dyn Fn() -> Command>,
     victim: Child,
-    at_work: UnixStream,
+    ready: UnixStream,
 }
 
-impl Place {
-    fn new(program: Box<dyn Fn() -> Command>) -> Place {
-        let (victim, at_work) = start(&program);
-        Place { program, victim, at_work }
+impl Slot {
+    fn new(program: Box<dyn Fn() -> Command>) -> Slot {
+        let (victim, ready) = start(&program);
+        Slot { program, victim, ready }
     }
 
     fn kill(&mut self) {
@@ -28,14 +28,14 @@ impl Place {
 
     fn replace(&mut self) {
         self.kill();
-        (self.victim, self.at_work) = start(&self.program);
+        (self.victim, self.ready) = start(&self.program);
     }
 
     /// Waits until the process is at work. A process may have been refused while its predecessor
     /// was disconnecting: then it is replaced.
     fn wait(&mut self) {
         let since = Instant::now();
-        while self.at_work.read(&mut [0]).unwrap_or(0) == 0 {
+        while self.ready.read(&mut [0]).unwrap_or(0) == 0 {
             assert!(since.elapsed() < LONGEST, "the program does not get to work");
             self.replace();
         }
@@ -44,7 +44,7 @@ impl Place {
 
 fn start(program: &dyn Fn() -> Command) -> (Child, UnixStream) {
     let (ours, theirs) = UnixStream::pair().expect("two sockets");
-    ours.set_read_timeout(Some(LONGEST)).expect("a time that can be had");
+    ours.set_read_timeout(Some(LONGEST)).expect("a valid timeout");
     let mut command = program();
     let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(OwnedFd::from(theirs));
     (command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}")), ours)
@@ -52,13 +52,13 @@ fn start(program: &dyn Fn() -> Command) -> (Child, UnixStream) {
 
 /// All processes; dropping this kills them.
 pub(crate) struct Victims {
-    places: Vec<Place>,
+    slots: Vec<Slot>,
     seed: u32,
 }
 
 impl Victims {
     pub(crate) fn new(programs: impl IntoIterator<Item = Box<dyn Fn() -> Command>>) -> Victims {
-        Victims { places: programs.into_iter().map(Place::new).collect(), seed: 0x9e37_79b9 }
+        Victims { slots: programs.into_iter().map(Slot::new).collect(), seed: 0x9e37_79b9 }
     }
 
     /// A pseudo-random number below `n`.
@@ -71,13 +71,13 @@ impl Victims {
     /// then the rest.
     pub(crate) fn are_killed(mut self, times: u64, towpath: &mut Towpath) {
         for _ in 0..times {
-            let (which, is_late, pause) = (self.random(self.places.len()), self.random(4) > 0, self.random(6000));
-            let place = &mut self.places[which];
+            let (which, is_late, pause) = (self.random(self.slots.len()), self.random(4) > 0, self.random(6000));
+            let slot = &mut self.slots[which];
             if is_late {
-                place.wait();
+                slot.wait();
             }
             std::thread::sleep(Duration::from_micros(pause as u64));
-            place.replace();
+            slot.replace();
             assert!(!towpath.has_ended());
         }
     }
@@ -85,7 +85,7 @@ impl Victims {
 
 impl Drop for Victims {
     fn drop(&mut self) {
-        self.places.iter_mut().for_each(Place::kill);
+        self.slots.iter_mut().for_each(Slot::kill);
     }
 }
 

@@ -24,30 +24,30 @@ use std::thread::JoinHandle;
 /// Length of the virtio-net header in front of every packet.
 const VNET: usize = 10;
 /// Captured bytes of each packet: enough for IPv6 and the longest TCP header.
-const LOOK: usize = 14 + 40 + 60;
+const CAPTURED: usize = 14 + 40 + 60;
 
 /// Addresses and ports of one direction of a connection.
 type Flow = (u128, u128, [u8; 4]);
 
 /// Identifies a segment within its direction: sequence number, length, acknowledgement number,
 /// timestamp.
-type Mark = (u32, usize, u32, u32);
+type SegmentId = (u32, usize, u32, u32);
 
 /// Segments by direction, in their order.
-type Segments = HashMap<Flow, Vec<Mark>>;
+type Segments = HashMap<Flow, Vec<SegmentId>>;
 
 /// TCP segments that a witness saw.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     left: Segments,
-    came: Segments,
+    arrived: Segments,
     /// Packets that the socket dropped.
     unseen: u64,
 }
 
 /// The comparison of both witnesses.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Verdict {
+pub(crate) struct Comparison {
     /// Segments that left one host and arrived at the other.
     pub(crate) arrived: u64,
     /// Segments that did not arrive.
@@ -59,28 +59,28 @@ pub(crate) struct Verdict {
 }
 
 /// Compares the segments that left one host with those that arrived at the other, both ways.
-pub(crate) fn judge(one: &Seen, two: &Seen) -> Verdict {
-    let mut verdict = Verdict { unseen: one.unseen + two.unseen, ..Verdict::default() };
+pub(crate) fn compare(one: &Seen, two: &Seen) -> Comparison {
+    let mut result = Comparison { unseen: one.unseen + two.unseen, ..Comparison::default() };
     for (from, to) in [(one, two), (two, one)] {
         for (flow, left) in &from.left {
-            let mut places: HashMap<Mark, Vec<usize>> = HashMap::with_capacity(left.len());
-            for (place, mark) in left.iter().enumerate().rev() {
-                places.entry(*mark).or_default().push(place);
+            let mut indices: HashMap<SegmentId, Vec<usize>> = HashMap::with_capacity(left.len());
+            for (index, id) in left.iter().enumerate().rev() {
+                indices.entry(*id).or_default().push(index);
             }
             let mut last = None;
             let mut arrived = 0;
-            for mark in to.came.get(flow).into_iter().flatten() {
+            for id in to.arrived.get(flow).into_iter().flatten() {
                 // Of identical segments the first that is left.
-                let Some(place) = places.get_mut(mark).and_then(Vec::pop) else { continue };
+                let Some(index) = indices.get_mut(id).and_then(Vec::pop) else { continue };
                 arrived += 1;
-                verdict.overtaken += u64::from(last > Some(place));
-                last = last.max(Some(place));
+                result.overtaken += u64::from(last > Some(index));
+                last = last.max(Some(index));
             }
-            verdict.arrived += arrived;
-            verdict.lost += left.len() as u64 - arrived;
+            result.arrived += arrived;
+            result.lost += left.len() as u64 - arrived;
         }
     }
-    verdict
+    result
 }
 
 /// Captures all packets that leave and enter through an interface until it is stopped.
@@ -95,14 +95,14 @@ impl Witness {
     pub(crate) fn new(ns: &Namespace, interface: &str) -> Witness {
         let socket = ns.inside(|| socket(interface)).unwrap_or_else(|e| panic!("a witness at {interface}: {e}"));
         let stop: Arc<AtomicBool> = Arc::default();
-        let asked = stop.clone();
+        let stopped = stop.clone();
         let thread = std::thread::spawn(move || {
-            let (mut seen, mut packet) = (Seen::default(), [0; VNET + LOOK]);
+            let (mut seen, mut packet) = (Seen::default(), [0; VNET + CAPTURED]);
             loop {
                 match receive(&socket, &mut packet) {
                     Ok((n, outgoing)) => drop(seen.packet(&packet[..n], outgoing)),
                     // Packets that had arrived by the stop have been read.
-                    Err(_) if asked.load(Ordering::Acquire) => break,
+                    Err(_) if stopped.load(Ordering::Acquire) => break,
                     Err(_) => {}
                 }
             }
@@ -113,7 +113,7 @@ impl Witness {
     }
 
     /// Stops the capture and returns the segments.
-    pub(crate) fn ask(&mut self) -> Seen {
+    pub(crate) fn stop(&mut self) -> Seen {
         self.stop.store(true, Ordering::Release);
         self.thread.take().map(|thread| thread.join().expect("no panic")).unwrap_or_default()
     }
@@ -149,7 +149,7 @@ impl Seen {
             size if vnet[1] != 0 && size > 0 => size,
             _ => payload.max(1),
         };
-        let direction = if outgoing { &mut self.left } else { &mut self.came };
+        let direction = if outgoing { &mut self.left } else { &mut self.arrived };
         let segments = direction.entry((from, to, frame[tcp..tcp + 4].try_into().ok()?)).or_default();
         let (first, acknowledged) = (word(4)?, word(8)?);
         for start in (0..payload.max(1)).step_by(segment) {
@@ -182,12 +182,13 @@ fn socket(interface: &str) -> io::Result<OwnedFd> {
     let fd = check(unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) })?;
     // SAFETY: the descriptor was just opened and has no other owner.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    let mut short = [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: LOOK as u32 }];
+    let mut short =
+        [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: CAPTURED as u32 }];
     let program = libc::sock_fprog { len: 1, filter: short.as_mut_ptr() };
-    let patience = libc::timeval { tv_sec: 0, tv_usec: 20_000 };
+    let timeout = libc::timeval { tv_sec: 0, tv_usec: 20_000 };
     set(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
     set(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &(1i32 << 29))?;
-    set(&socket, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &patience)?;
+    set(&socket, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &timeout)?;
     set(&socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1i32)?;
     let name = std::ffi::CString::new(interface)?;
     // SAFETY: a string that ends with a zero and lives until the call returns.

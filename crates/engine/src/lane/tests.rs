@@ -134,25 +134,25 @@ fn a_lane_that_sleeps_is_woken_once_a_burst_and_also_for_packets_that_waited_for
     let mut cache = pool.cache(Direction::Tx).unwrap();
     let (_, mut made) = make(LaneConfig { ring: 64, ..Default::default() }, 1, 1);
     let (steer, lane) = (&mut made.steers[0], &mut made.lanes[0]);
-    let rung = |lane: &LaneRx| towpath_testing::eventfd_count(lane.notifier().fd());
+    let notified = |lane: &LaneRx| towpath_testing::eventfd_count(lane.notifier().fd());
     assert_eq!(fill(steer, &mut cache, 128), 128, "64 in the ring, as many before it");
     steer.kick();
-    assert_eq!(rung(lane), 0, "nobody sleeps");
+    assert_eq!(notified(lane), 0, "no lane sleeps");
     assert_eq!(take(lane).len(), 64);
     lane.wake();
-    assert_eq!(rung(lane), 0, "the ring is empty");
+    assert_eq!(notified(lane), 0, "the ring is empty");
     // The worker has nothing new for the lane; it only reclaims.
     steer.reclaim();
-    assert_eq!(rung(lane), 1);
+    assert_eq!(notified(lane), 1);
     assert_eq!((take(lane).len(), steer.pending()), (64, 0));
     lane.wake();
     let mut batch = Batch::new();
     for burst in 0..2 {
         (0..20).for_each(|i| drop(batch.push(frame(&mut cache, 1, burst * 20 + i, false))));
         assert_eq!(steer.tx(&mut batch), 20);
-        assert_eq!(rung(lane), u64::from(burst), "not before the burst's end");
+        assert_eq!(notified(lane), u64::from(burst), "not before the burst's end");
         steer.kick();
-        assert_eq!(rung(lane), 1, "once for its sleep, however many bursts");
+        assert_eq!(notified(lane), 1, "once for its sleep, however many bursts");
     }
 }
 
@@ -278,5 +278,5 @@ fn the_balancer_evens_out_the_lanes_and_leaves_a_single_heavy_flow_alone() {
     assert_eq!((moved % 2, table.lane(moved)), (0, 1));
     table.count(4, 1_000_000);
     assert_eq!(balancer.step(), None, "to move it would only turn the lanes round");
-    assert_eq!(balancer.step(), None, "nothing to do when nothing came");
+    assert_eq!(balancer.step(), None, "nothing to do without traffic");
 }

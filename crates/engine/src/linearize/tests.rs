@@ -52,7 +52,7 @@ impl Rig {
     }
 }
 
-fn wants(linear: TxLinear) -> TxLayout {
+fn layout(linear: TxLinear) -> TxLayout {
     TxLayout { linear, ..TxLayout::default() }
 }
 
@@ -66,7 +66,7 @@ fn of_a_page_only_the_headers_are_copied_and_the_rest_stays_where_it_is() {
     let mut rig = rig(64);
     let packet = rig.packet(0, &[1000]);
     let page = packet.chunks().next().unwrap().as_ptr();
-    let batch = rig.linearize(wants(TxLinear::Header(128)), [packet]);
+    let batch = rig.linearize(layout(TxLinear::Header(128)), [packet]);
     let chunks: Vec<_> = batch.as_slice()[0].chunks().map(|chunk| (chunk.as_ptr(), chunk.len())).collect();
     assert_eq!((chunks[0].1, chunks[1]), (128, (page.wrapping_add(128), 872)));
     assert_eq!(rig.copied(), (1, 128));
@@ -102,7 +102,7 @@ fn without_a_buffer_the_packet_is_dropped_by_name() {
     let mut rig = rig(32);
     let packet = rig.packet(0, &[100]);
     let hoard: Vec<_> = std::iter::from_fn(|| rig.cache.alloc()).collect();
-    assert!(rig.linearize(wants(TxLinear::Whole), [packet]).is_empty());
+    assert!(rig.linearize(layout(TxLinear::Whole), [packet]).is_empty());
     assert_eq!(rig.counters.snapshot().dropped(DropReason::NoBuffer), 1);
     drop(hoard);
 }

@@ -208,7 +208,7 @@ fn an_ability_that_fails_while_running_is_done_in_software_from_there_on_and_in_
     route.turn(false);
     let order: Vec<u8> = route.tx.got.iter().map(|p| *p.to_vec().last().unwrap()).collect();
     assert_eq!(order, [0, 0, 0, 1, 1, 1, 2, 3, 3, 3, 4, 4, 4]);
-    assert_eq!(route.rx.restricted, Some(Offloads::CSUM), "the ingress is told");
+    assert_eq!(route.rx.restricted, Some(Offloads::CSUM), "the ingress gets the new offloads");
     assert!(balances(&route) && route.held() == 0);
 }
 

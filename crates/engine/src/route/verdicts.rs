@@ -27,9 +27,9 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
         if verdicts[..self.incoming.len()].iter().all(|verdict| *verdict == Verdict::Pass) {
             return;
         }
-        let mut judged = std::mem::take(&mut self.incoming);
-        let (n, side) = (judged.len(), self.id.side);
-        for (mut packet, verdict) in judged.drain_front(n).zip(verdicts) {
+        let mut packets = std::mem::take(&mut self.incoming);
+        let (n, side) = (packets.len(), self.id.side);
+        for (mut packet, verdict) in packets.drain_front(n).zip(verdicts) {
             match verdict {
                 Verdict::Drop => {
                     self.counters.dropped(DropReason::Filtered, 1);

@@ -223,10 +223,10 @@ fn headers_changed_in_a_page_are_written_in_front_of_it() {
     assert!(run(&mut offload, packet, Offloads::NONE).is_empty());
     assert_eq!(offload.counters.snapshot().dropped(DropReason::NoBuffer), 1);
     drop((out, hoard));
-    let mut home = Vec::new();
-    pages.take_back(8, |token, _| home.push(token));
-    home.sort_unstable();
-    assert_eq!(home, [7, 8]);
+    let mut returned = Vec::new();
+    pages.take_back(8, |token, _| returned.push(token));
+    returned.sort_unstable();
+    assert_eq!(returned, [7, 8]);
     drop(offload);
     assert_eq!(pool.stats().home, pool.stats().capacity);
 }

@@ -15,7 +15,7 @@ use towpath::packet::{Batch, Cache, Direction, Offloads, Pool, PoolConfig};
 /// Buffers of a burst.
 const BURST: usize = 64;
 /// Time limit for frames of an external sender.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The device.
 pub(super) enum Source {
@@ -165,7 +165,7 @@ impl<B: Pci> Rig<B> {
                 true => while device.waiting() > 0 {},
             }
         }
-        let patience = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let begun = Instant::now();
             let n = self.rx.rx(&mut batch);
@@ -176,7 +176,7 @@ impl<B: Pci> Rig<B> {
                 return Ok(took.as_nanos() as f64 / n as f64);
             }
             self.tx.reclaim();
-            if Instant::now() > patience {
+            if Instant::now() > deadline {
                 return Err(
                     "no frame arrives: somebody has to send frames to the device, as fast as it takes them".into()
                 );

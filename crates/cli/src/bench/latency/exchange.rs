@@ -63,7 +63,7 @@ pub(super) const STAMP: usize = 8;
 /// A warm-up message: it is not counted.
 const UNCOUNTED: u64 = 1 << 63;
 /// Time limit of a message, and of the setup of all paths.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Time after which a message counts as lost.
 const LOST: Duration = Duration::from_millis(200);
 
@@ -93,7 +93,7 @@ impl Round {
     }
 
     /// Called by the receiver when a message arrives.
-    pub(super) fn came(&self, stamp: u64) {
+    pub(super) fn received(&self, stamp: u64) {
         if stamp & UNCOUNTED == 0
             && let Ok(mut ns) = self.ns.lock()
         {
@@ -123,7 +123,7 @@ impl Round {
         while self.seen.load(Ordering::Acquire) < warm {
             send(self.now() | UNCOUNTED)?;
             until_seen(self.seen.load(Ordering::Acquire) + 1, Duration::from_millis(5))?;
-            if since.elapsed() > PATIENCE {
+            if since.elapsed() > TIMEOUT {
                 return Err("nothing arrives".into());
             }
         }
@@ -173,7 +173,7 @@ impl Round {
                 pin(core);
                 while !stop.load(Ordering::Relaxed) {
                     if let Some(stamp) = receive().map_err(|error| error.to_string())? {
-                        self.came(stamp);
+                        self.received(stamp);
                     }
                 }
                 Ok(())

@@ -40,7 +40,7 @@ pub(super) fn round(mode: Mode, args: &BenchLatency, [core, other]: [usize; 2]) 
                     || {
                         receiver
                             .receive(Duration::ZERO)
-                            .map(|stamp| stamp.into_iter().for_each(|stamp| round.came(stamp)))
+                            .map(|stamp| stamp.into_iter().for_each(|stamp| round.received(stamp)))
                     },
                 ),
                 Mode::Sleep => round.beside(

@@ -31,7 +31,7 @@ pub(super) fn round(mode: Mode, args: &BenchLatency, [core, other]: [usize; 2]) 
                 && let Some((HEADER, message)) = bytes.split_first_chunk().map(|(header, message)| (*header, message))
                 && let Some(stamp) = stamp(message)
             {
-                round.came(stamp);
+                round.received(stamp);
             }
             Verdict::Drop
         })

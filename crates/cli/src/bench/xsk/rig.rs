@@ -20,7 +20,7 @@ use towpath::{AnyPort, AnyRx, AnyTx};
 use towpath_client::Umem;
 
 /// Time without progress after which a run is given up.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The sender.
 enum Sender<'u> {
@@ -129,7 +129,7 @@ impl<'u> Rig<'u> {
             if let Some(device) = &self.device {
                 device.run_until_idle();
             }
-            if samples.is_empty() && begun.elapsed() > PATIENCE {
+            if samples.is_empty() && begun.elapsed() > TIMEOUT {
                 return Err("nothing moves".into());
             }
         }

@@ -18,7 +18,7 @@ use towpath::packet::{Batch, Cache, Direction, Offloads, Packet, Pool, PoolConfi
 /// Most frames of a sample: the capacity of a cable.
 const SAMPLE: usize = 128;
 /// Time limit of the device for a sample.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Slots of the devices. The sender is on an empty hub unless a socket is asked for: a socket costs
 /// QEMU a system call per frame beside the doorbell. The receiver is on a socket.
 const SENDER: u8 = 4;
@@ -109,7 +109,7 @@ impl Rig {
         if let Some(sent) = &self.sent {
             let mut arrived = vec![0; self.frame.len().max(60)];
             for _ in 0..frames {
-                sent.receive(&mut arrived, PATIENCE)?;
+                sent.receive(&mut arrived, TIMEOUT)?;
             }
         }
         Ok(sample)
@@ -165,10 +165,10 @@ fn count(
 ) -> Result<Sample, Box<dyn Error>> {
     let before = [accesses.of(tail.clone()), accesses.total()];
     let begun = Instant::now();
-    let moved = timed(begun + PATIENCE)?;
+    let moved = timed(begun + TIMEOUT)?;
     let ns = begun.elapsed().as_nanos() as u64;
     if moved < frames {
-        return Err(format!("QEMU's device moved {moved} of {frames} frames in {PATIENCE:?}").into());
+        return Err(format!("QEMU's device moved {moved} of {frames} frames in {TIMEOUT:?}").into());
     }
     let [tails, all] = [accesses.of(tail) - before[0], accesses.total() - before[1]];
     Ok(Sample { frames, ns, doorbells: tails.writes, reads: all.reads })
