@@ -122,7 +122,7 @@ impl Stage {
         assert_eq!(stream.read(&mut [0]).unwrap(), 0, "it has nothing to say");
         let (results, took) = (self.results(port), self.results(port).join(roles::STREAM));
         until("the stream is written", || took.exists());
-        assert!(std::fs::read(took).unwrap() == self.sample, "what came is what was sent");
+        assert!(std::fs::read(took).unwrap() == self.sample, "the received bytes are the sent ones");
         std::fs::read_to_string(results.join(roles::LONGEST)).unwrap().parse().unwrap()
     }
 }
@@ -182,7 +182,7 @@ fn receive(name: &str, egress: impl Fn(&Stage) -> String, args: &[&str]) -> (Sta
     let mut stream = stage.connect(5003);
     let mut received = Vec::new();
     stream.read_to_end(&mut received).unwrap();
-    assert!(came == stage.sample, "what came is what was sent");
+    assert!(received == stage.sample, "the received bytes are the sent ones");
     datagrams(&stage);
     let summary = end(towpath, &mut application);
     assert_eq!(summary.happened("bad-descriptor"), 0, "{summary:#?}");
