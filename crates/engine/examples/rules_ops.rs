@@ -3,7 +3,8 @@
 //! ```text
 //! cargo build --release -p towpath-engine --example rules_ops
 //! target/release/examples/rules_ops                                       nanoseconds of each case
-//! valgrind --tool=callgrind --callgrind-out-file=/dev/null target/release/examples/rules_ops 16-miss 1000
+//! valgrind --tool=callgrind --callgrind-out-file=/dev/null \
+//!     target/release/examples/rules_ops 16-miss 1000
 //! ```
 //!
 //! With the counter, run a case for two numbers of batches: the difference divided by the packets

@@ -5,7 +5,10 @@
 //!   turns without a packet:   0 ......... spins ........ + yields ..........►
 //!                             pause        yield          sleep on the descriptors
 //!
-//! Spinning reacts in nanoseconds and occupies a core; sleeping reacts in microseconds and costs nothing. The default spins for some ten microseconds, so that a busy path never sleeps and a quiet one costs less than one percent of a core. Queues without a descriptor are polled: every 50 µs at first, every millisecond later.
+//! Spinning reacts in nanoseconds and occupies a core; sleeping reacts in microseconds and costs
+//! nothing. The default spins for some ten microseconds, so that a busy path never sleeps and a
+//! quiet one costs less than one percent of a core. Queues without a descriptor are polled: every
+//! 50 µs at first, every millisecond later.
 
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};

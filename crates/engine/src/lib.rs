@@ -4,12 +4,12 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`worker`] | threads that run routes to completion, sleep when idle, and stop in bounded time |
+//! | [`worker`] | threads that run routes, sleep when idle, and stop in bounded time |
 //! | [`route`] | one direction: a receive queue, a transmit queue, and the stages between them |
 //! | [`lane`] | threads that process the packets of their flows, from every receiving worker |
 //! | [`rules`] | verdicts by textual rules or by a closure |
 //! | [`gro_stage`] | GRO: consecutive packets of a flow are merged |
-//! | [`software_offload`] | segmentation, checksums and VLAN tags for an egress without these abilities |
+//! | [`software_offload`] | segmentation, checksums and VLAN tags in software |
 //! | [`linearize`] | contiguous bytes, headroom and tailroom for an egress that requires them |
 //! | [`reflect`] | swaps source and destination of a packet |
 //! | [`idle`] | spin, yield, then sleep on the descriptors of the queues |

@@ -1,9 +1,9 @@
 //! The counters of ports, routes and pools: for the live view, the summary, and machines.
 //!
 //! ```text
-//!   received + split  =  sent + merged + drops (each by name)        the balance
-//!   buffers allocated =  buffers freed                               once everything has stopped
-//!   pages taken       =  pages returned                              the same for applications' memory
+//!   received + split  =  sent + merged + drops (each by name)   the balance
+//!   buffers allocated =  buffers freed                          once everything has stopped
+//!   pages taken       =  pages returned                         the same for applications' memory
 //! ```
 
 use serde::Serialize;

@@ -1,13 +1,16 @@
-//! Software offload for an egress that lacks an ability: segmentation, partial checksums, VLAN tags in the metadata.
+//! Software offload for an egress that lacks an ability: segmentation, partial checksums, VLAN tags
+//! in the metadata.
 //!
 //! ```text
-//!   the packet has                    egress supports it   egress does not
-//!   a tag in its metadata             unchanged            inserted behind the MAC addresses
-//!   a GSO size (super-packet)         unchanged            segmented; each segment is copied and summed in one pass
-//!   a partial checksum                unchanged            completed
+//!   the packet has              egress supports it   egress does not
+//!   a tag in its metadata       unchanged            inserted behind the MAC addresses
+//!   a GSO size (super-packet)   unchanged            segmented: one copy, summed in the same pass
+//!   a partial checksum          unchanged            completed
 //! ```
 //!
-//! A packet that needs no offload (one test of a flag byte) is moved, not touched. Inconsistent metadata is dropped as [`DropReason::Malformed`]; a lack of buffers is dropped as [`DropReason::NoBuffer`].
+//! A packet that needs no offload (one test of a flag byte) is moved, not touched. Inconsistent
+//! metadata is dropped as [`DropReason::Malformed`]; a lack of buffers is dropped as
+//! [`DropReason::NoBuffer`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -55,8 +58,8 @@ fn required_offloads(packet: &Packet) -> Offloads {
 }
 
 impl SoftwareOffload {
-    /// A offload that takes buffers from `cache`, counts splits and drops in `counters`, and reads packets that begin as `link`
-    /// says.
+    /// Takes buffers from `cache`, counts splits and drops in `counters`; packets begin with the
+    /// header that `link` names.
     pub fn new(cache: Cache, link: gro::LinkKind, counters: Arc<Counters>) -> SoftwareOffload {
         let buffer = || vec![0; MAX_PACKET].into_boxed_slice();
         let ready = VecDeque::with_capacity(MAX_SEGMENTS);
@@ -80,7 +83,8 @@ impl SoftwareOffload {
         }
     }
 
-    /// Applies software offload again, in order, after the egress lost an ability: first to `refused`, then to all waiting packets.
+    /// Applies software offload again, in order, after the egress lost an ability: first to
+    /// `refused`, then to all waiting packets.
     pub fn reapply(&mut self, refused: &mut Batch, can: Offloads) {
         let waiting = std::mem::replace(&mut self.ready, VecDeque::with_capacity(MAX_SEGMENTS));
         let n = refused.len();
@@ -94,7 +98,9 @@ impl SoftwareOffload {
         }
     }
 
-    /// Moves packets from the front of `from` to the end of `to` until one is empty or the other full, and applies the offloads that `can` lacks. Segments that do not fit into `to` wait inside, ahead of all packets in `from`.
+    /// Moves packets from the front of `from` to the end of `to` until one is empty or the other
+    /// full, and applies the offloads that `can` lacks. Segments that do not fit into `to` wait
+    /// inside, ahead of all packets in `from`.
     #[inline]
     pub fn apply(&mut self, from: &mut Batch, to: &mut Batch, can: Offloads) {
         if self.ready.is_empty() && !from.iter().any(|p| needs_software(p, can)) {
@@ -202,7 +208,8 @@ impl SoftwareOffload {
                 }
             }
         }
-        // A UDP checksum of zero means "no checksum" ([RFC 768](https://www.rfc-editor.org/rfc/rfc768)).
+        // A UDP checksum of zero means "no checksum"
+        // ([RFC 768](https://www.rfc-editor.org/rfc/rfc768)).
         let check = match sum.finish() {
             0 if offset == 6 => 0xffff,
             check => check,
@@ -223,7 +230,8 @@ impl SoftwareOffload {
                 Err(_) => return Err((DropReason::Malformed, packet)),
             }
         } else {
-            // Another process may be writing these bytes. They are copied first, so that the checked bytes are the sent ones.
+            // Another process may be writing these bytes. They are copied first, so that the
+            // checked bytes are the sent ones.
             let mut copy = std::mem::take(&mut self.snapshot);
             let n = packet.copy_to(0, &mut copy);
             let done = gro::Split::new([&copy[..n]].into_iter(), self.link, &offload, sums)
@@ -271,7 +279,8 @@ impl SoftwareOffload {
             let offload = split.write(to)?;
             return Some((segment, offload));
         }
-        // The copy happens after the segment is complete in the scratch buffer, so that a lack of chunks loses no half-written packet.
+        // The copy happens after the segment is complete in the scratch buffer, so that a lack of
+        // chunks loses no half-written packet.
         let to = self.scratch.get_mut(..len)?;
         let offload = split.write(to)?;
         Packet::copy_from(&mut self.cache, to).map(|segment| (segment, offload))

@@ -1,9 +1,12 @@
 //! `towpath bench batch`: what recycled descriptors and batched rings save.
 //!
 //! ```text
-//!   sweep       batch size 1…127 × PKTDMA, UDMA × recycler, pool     accesses and ns for each packet, added latency  ┐ on the model
-//!   scenarios   the CPSW series' own: UDP out, TCP-sized in          before, after, difference, theirs               ┘ of CPSW
-//!   qemu        batch size 1…127, out and in                         frames/s where a register access is dear: QEMU's e1000e
+//!   sweep      batch size 1…127 × PKTDMA, UDMA × recycler, pool    on the model of CPSW:
+//!                                               accesses and ns per packet, added latency
+//!   scenarios  the CPSW series' own: UDP out, TCP-sized in         on the model of CPSW:
+//!                                               before, after, difference, the authors' figures
+//!   qemu       batch size 1…127, out and in                        on QEMU's e1000e:
+//!                                               frames/s where a register access is expensive
 //! ```
 //!
 //! *Before* is a driver without either: descriptors come from a pool, and every packet is

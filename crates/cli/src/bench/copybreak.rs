@@ -5,9 +5,9 @@
 //!   before   a completed buffer is unmapped first; if its frame is copied, it is mapped again
 //!   after    it stays mapped unless it is passed on
 //!
-//!   model    the device delivers a burst ║ timed: rx, refill ║ packets freed     one thread: the driver's cost alone
-//!   --threaded   the same with device and IOMMU in a thread of their own: waits are for another core
-//!   --port   frames from an external sender  ║ timed: rx, refill ║ packets freed
+//!   model        the device delivers a burst ║ timed: rx, refill ║ packets freed   (one thread)
+//!   --threaded   the same with device and IOMMU in another thread: waits are for another core
+//!   --port       frames from an external sender ║ timed: rx, refill ║ packets freed
 //! ```
 //!
 //! As in the authors' measurement, the receive path from descriptors to packets is timed. A sample

@@ -2,10 +2,10 @@
 //! three consumers.
 //!
 //! ```text
-//!   counting sink        gen ──► [GRO] ──► null                                     one thread
-//!   the kernel's stack   gen ──► [GRO] ──► tap ║ namespace: a UDP socket            UDP; needs root
-//!                        sender ║ tap ──► [GRO] ──► tap ║ receiver                  TCP, MTU-sized frames; needs root
-//!   a lane               gen ──► ring ──► lane: [GRO] ──► null                      same core, other core
+//!   counting sink        gen ──► [GRO] ──► null                                one thread
+//!   the kernel's stack   gen ──► [GRO] ──► tap ║ namespace: a UDP socket       UDP; root
+//!                        sender ║ tap ──► [GRO] ──► tap ║ receiver             TCP, MTU; root
+//!   a lane               gen ──► ring ──► lane: [GRO] ──► null                 same, other core
 //! ```
 //!
 //! Every figure is the median of several rounds. In each round GRO is off, then on, so that a slow

@@ -2,9 +2,9 @@
 //! datapath and, in the same run, through the kernel.
 //!
 //! ```text
-//!   sock → sock        application ─ TX ring ─► datapath on the other core ─ RX ring ─► application
-//!   UDP over veth      sendto ─► the kernel's stack, a veth pair, the stack in another namespace ─► recv
-//!   AF_XDP over veth   sendto on an XDP socket ─► the veth pair ─► an XDP socket in another namespace
+//!   sock → sock       application ─ TX ring ─► datapath, other core ─ RX ring ─► application
+//!   UDP over veth     sendto ─► stack, veth pair, stack in another namespace ─► recv
+//!   AF_XDP over veth  sendto on an XDP socket ─► veth pair ─► XDP socket in another namespace
 //! ```
 //!
 //! *Spinning*: two threads never yield their cores, and each message is sent when the previous one

@@ -3,9 +3,9 @@
 //! several kinds.
 //!
 //! ```text
-//!   application ── TX ring ──► sock:…?tx=copy|page ══ route ══► egress ══► (veth: the far end, which takes and frees)
+//!   application ── TX ring ──► sock:…?tx=copy|page ══ route ══► egress ══► (veth: the far end)
 //!               ◄─ COMPLETION ─┘
-//!   stepped:  the application sends a burst │ timed: one turn of each route │ the device, if it is a model, works
+//!   stepped:  the application sends a burst │ timed: one turn of each route │ a model works
 //! ```
 //!
 //! The datapath's work on one core is timed: descriptors to packets, the egress, freeing,

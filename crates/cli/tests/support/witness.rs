@@ -3,7 +3,7 @@
 //! ```text
 //!   host 1 ── e0 ── cable, towpath, cable ── e0 ── host 2
 //!             │                              │
-//!           Witness                        Witness       packets out and in, by AF_PACKET, in their order
+//!           Witness                        Witness       both directions, by AF_PACKET, in order
 //! ```
 //!
 //! TCP's reordering counter is an inference: a sender derives it from received acknowledgements.

@@ -1,7 +1,7 @@
 //! Two hosts inside the machine, joined by `towpath fwd` between the NIC behind VFIO and a tap.
 //!
 //! ```text
-//!   10.7.0.1  tp0 ── tap ── towpath ── 82574L ── hub ── virtio ── 10.7.0.2      in a network namespace of its own
+//!   10.7.0.1  tp0 ── tap ── towpath ── 82574L ── hub ── virtio ── 10.7.0.2   (another namespace)
 //! ```
 
 use crate::guest::{Guest, NIC, PEER};

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!   worker 0: rx ──► Steer ──┬─ ring ──► ┐
-//!                            └─ ring ─┐  ├─ LaneRx ─► verdict ─► GRO ─► offload ─► tx queue 0     lane 0
+//!                            └─ ring ─┐  ├─ LaneRx ─► verdict ─► GRO ─► offload ─► tx 0   lane 0
 //!                                     │  │
 //!   worker 1: rx ──► Steer ──┬─ ring ─│─►┘
-//!                            └─ ring ─┴────► LaneRx ─► verdict ─► GRO ─► offload ─► tx queue 1    lane 1
+//!                            └─ ring ─┴────► LaneRx ─► verdict ─► GRO ─► offload ─► tx 1  lane 1
 //! ```
 //!
 //! | file | content |

@@ -1,10 +1,11 @@
-//! A route: one direction from a receive queue to a transmit queue, run to completion by one thread.
+//! A route: one direction from a receive queue to a transmit queue, run to completion by one
+//! thread.
 //!
 //! ```text
 //!   RxQueue ──rx──► incoming ──► verdicts ──► GroStage, if enabled ──► incoming
-//!                      │            └ tx, redirect: to the route of the other direction, same thread
-//!                      ├─ a packet needs software ─► SoftwareOffload ─► outgoing ─► Linearizer ─► tx
-//!                      └─ no packet does ─────────────────────────────────────────► Linearizer ─► tx
+//!                    │            └ tx, redirect: to the route of the other direction
+//!                    ├─ a packet needs software ─► SoftwareOffload ─► outgoing ─► Linearizer ─► tx
+//!                    └─ no packet does ─────────────────────────────────────────► Linearizer ─► tx
 //! ```
 //!
 //! | file | content |
@@ -14,7 +15,9 @@
 //! | `order_barrier` | tells the ingress when the packets before a barrier have left |
 //! | `config` | [`RouteConfig`], [`RouteId`], [`Limit`] |
 //!
-//! Order is absolute: nothing is received while a packet waits for the egress. An egress that refuses packets holds the ingress back (the kernel, the ring or the file keeps its packets) for up to [`RouteConfig::egress_wait`]. After that the held packets are dropped by name.
+//! Order is absolute: nothing is received while a packet waits for the egress. An egress that
+//! refuses packets holds the ingress back (the kernel, the ring or the file keeps its packets) for
+//! up to [`RouteConfig::egress_wait`]. After that the held packets are dropped by name.
 //!
 //! Balance: received + split = sent + merged + drops + held, at every moment between two turns.
 
@@ -67,7 +70,8 @@ pub struct Route<R, T> {
 }
 
 impl<R: RxQueue, T: TxQueue> Route<R, T> {
-    /// Joins two queues. Segments and copies come from `cache`, which is a [`Direction::Tx`](towpath_packet::Direction::Tx) cache.
+    /// Joins two queues. Segments and copies come from `cache`, which is a
+    /// [`Direction::Tx`](towpath_packet::Direction::Tx) cache.
     pub fn new(rx: R, tx: T, cache: Cache, mut config: RouteConfig) -> Route<R, T> {
         if config.tx_layout.linear == TxLinear::Whole {
             // A super-packet is longer than any chunk.
@@ -164,7 +168,8 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
         self.incoming.len() + ready + self.software_offload.held() + self.outgoing.len()
     }
 
-    /// Packets that were received and are not sent: they wait for the egress, for more of their flow, or for the other direction.
+    /// Packets that were received and are not sent: they wait for the egress, for more of their
+    /// flow, or for the other direction.
     pub fn held(&self) -> usize {
         self.waiting() + self.reflected.len() + self.gro_stage.as_ref().map_or(0, GroStage::held)
     }
@@ -184,7 +189,8 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
         self.held() + self.tx.pending() > 0 || (self.config.internal && self.ended.is_none())
     }
 
-    /// Moves one burst; returns how many packets were received or sent. With `stopping`, nothing is received.
+    /// Moves one burst; returns how many packets were received or sent. With `stopping`, nothing is
+    /// received.
     #[inline]
     pub fn turn(&mut self, stopping: bool) -> usize {
         self.tx.reclaim();
@@ -245,7 +251,8 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
             gro_stage.push(&mut self.incoming, received < Batch::<64>::CAPACITY);
         }
         self.send();
-        // A port that is gone may accept and drop packets for ever, while the ingress always has more.
+        // A port that is gone may accept and drop packets for ever, while the ingress always has
+        // more.
         let egress = self.tx.state();
         if egress.ended() && self.ended.is_none() {
             self.ended = Some(egress);
@@ -365,7 +372,8 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
     /// The wake-up conditions of an idle worker; `true` marks the sending side.
     pub(crate) fn wakes(&self) -> [(Wake, bool); 2] {
         if self.held() > 0 {
-            // A descriptor that stays writable while the queue refuses would make a busy loop. The wait is bounded, so the queue is polled at intervals instead.
+            // A descriptor that stays writable while the queue refuses would make a busy loop. The
+            // wait is bounded, so the queue is polled at intervals instead.
             return [(Wake::Poll, true), (Wake::Never, true)];
         }
         let reclaim = match self.tx.pending() {

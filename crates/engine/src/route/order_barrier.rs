@@ -1,13 +1,15 @@
-//! Tells the ingress when the packets before a barrier have left by the egress, so that it may move their flows.
+//! Tells the ingress when the packets before a barrier have left by the egress, so that it may move
+//! their flows.
 //!
 //! ```text
-//!   begin ──► Held ────────────► Released ──► Sent ──────────► Left ─────────────► passed; the next begin
-//!             for more of their  waiting      accepted by the  the egress, until
-//!             flow, at most the  for the      egress, still    its own barrier has
-//!             hold time          egress       pending          passed
+//!   begin ──► Held ────────────► Released ──► Sent ─────────► Left ────────────► passed
+//!             for more of their  waiting      accepted by     the egress, until
+//!             flow, at most the  for the      the egress,     its own barrier
+//!             hold time          egress       still pending   has passed
 //! ```
 //!
-//! Under traffic there is never a moment without packets under way, so the packets before the barrier are followed; later packets may be anywhere.
+//! Under traffic there is never a moment without packets under way, so the packets before the
+//! barrier are followed; later packets may be anywhere.
 
 use crate::gro_stage::GroStage;
 use std::time::{Duration, Instant};

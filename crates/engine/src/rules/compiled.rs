@@ -1,10 +1,10 @@
 //! A rule as a masked compare.
 //!
 //! ```text
-//!   word   0                1                    2    3     4    5        6                  7
-//!          protocol, ports  destination MAC,     source     destination   source MAC, type   tags
-//!                           flags
-//!          └──────────── compared under the rule's mask, up to the first that differs ───────┘└ compared by size
+//!   word   0          1                2 3     4 5          6                 7
+//!          protocol,  destination MAC, source  destination  source MAC, type  tags
+//!          ports      flags
+//!          └──── compared under the rule's mask, up to the first mismatch ───┘ └ by range
 //! ```
 //!
 //! The most selective words stand first, so that a rule that does not match costs one or two

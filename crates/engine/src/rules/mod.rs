@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   packet ── dissect_packet ──► Dissected ── Classifier::classify ──► Verdict
-//!                                    │          ├ Rules: the first rule that matches, else the default
+//!                                    │          ├ Rules: the first match, else the default
 //!                                    │          └ any FnMut(&Packet, &Dissected) -> Verdict
 //!                                    └──► symmetric_hash: the lane, from the same dissection
 //! ```

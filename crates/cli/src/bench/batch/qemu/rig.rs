@@ -1,8 +1,10 @@
 //! The driver, two devices in QEMU, and their cables.
 //!
 //! ```text
-//!   transmit   stage, announce ──► QEMU moves each batch inside of the register write ──► until the last is reported   │ socket emptied
-//!   receive    frames into the cable ──► QEMU takes them one by one ──► until the last is received, buffers given back
+//!   transmit   stage, announce ──► QEMU moves each batch inside the register write
+//!                              ──► until the last frame is reported │ socket emptied
+//!   receive    frames into the cable ──► QEMU takes them one by one
+//!                              ──► until the last frame is received, buffers returned
 //! ```
 
 use std::error::Error;
