@@ -183,7 +183,7 @@ impl<D: Dma> DmaMapper<D> {
     #[cold]
     pub fn map_external(&mut self, packet: &Packet) -> bool {
         // All regions are tried: a packet may have pages of several applications.
-        packet.foreign_memory().filter(|memory| self.map_external_region(memory)).count() > 0
+        packet.extbuf_regions().filter(|memory| self.map_external_region(memory)).count() > 0
     }
 
     fn map_external_region(&mut self, region: &Arc<Region>) -> bool {

@@ -15,7 +15,7 @@ const PORTS: [u8; 2] = [6, 17];
 
 /// Swaps source and destination. Returns false and changes nothing if the packet is too short, if
 /// its first bytes are in fragments for which the head has no room, or if they are in a page
-/// without a [head](towpath_packet::Cache::give_head). A page of an application is never written:
+/// without a [head](towpath_packet::Cache::ensure_head). A page of an application is never written:
 /// the changed bytes are copied in front of it.
 #[inline]
 pub fn reflect(packet: &mut Packet, layer: Layer) -> bool {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use towpath_gro::{Flush, Stats};
-use towpath_packet::port::ExtBufGauge;
+use towpath_packet::ExtBufGauge;
 use towpath_packet::{Counters, Pool, Snapshot};
 
 /// All counters; cheap to read at any time, from any thread.
@@ -86,20 +86,20 @@ impl Meter {
 
     /// Pages of applications' memory that were taken into packets.
     pub fn pages(&self) -> u64 {
-        self.ext_buf_gauges.iter().map(|gauge| gauge.taken()).sum()
+        self.ext_buf_gauges.iter().map(|gauge| gauge.attached()).sum()
     }
 
     /// Pages of applications' memory that are not returned. Exact only once every worker has
     /// stopped.
     pub fn pages_away(&self) -> u64 {
-        self.ext_buf_gauges.iter().map(|gauge| gauge.away()).sum()
+        self.ext_buf_gauges.iter().map(|gauge| gauge.in_use()).sum()
     }
 
     /// Chunks of all pools that are not free. Exact only once every worker has stopped.
     pub fn buffers_away(&self) -> usize {
         let away = |pool: &Pool| {
             let stats = pool.stats();
-            stats.capacity - stats.home
+            stats.capacity - stats.free
         };
         away(&self.pool) + self.own_pools.iter().map(away).sum::<usize>()
     }

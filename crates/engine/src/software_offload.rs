@@ -153,7 +153,7 @@ impl SoftwareOffload {
     /// Inserts the tag from the metadata into the packet.
     fn insert_tag(&mut self, mut packet: Packet) -> Result<Packet, (DropReason, Packet)> {
         let Some(vlan) = packet.vlan() else { return Ok(packet) };
-        if !self.cache.give_head(&mut packet) {
+        if !self.cache.ensure_head(&mut packet) {
             return Err((DropReason::NoBuffer, packet));
         }
         if self.link != gro::LinkKind::Ethernet || packet.make_linear(MAC_ADDRESSES).is_err() {
@@ -188,7 +188,7 @@ impl SoftwareOffload {
     /// Completes a partial checksum.
     fn complete_checksum(&mut self, mut packet: Packet) -> Result<Packet, (DropReason, Packet)> {
         let Checksum::Partial { start, offset } = packet.csum() else { return Ok(packet) };
-        if !self.cache.give_head(&mut packet) {
+        if !self.cache.ensure_head(&mut packet) {
             return Err((DropReason::NoBuffer, packet));
         }
         let (start, field) = (usize::from(start), usize::from(start) + usize::from(offset));

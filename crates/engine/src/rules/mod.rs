@@ -65,7 +65,7 @@
 //! * **Later changes.** Fragments in an application's memory are dissected as they are at that
 //!   moment, and the application may change them later. Where a verdict must bind, make the headers
 //!   linear first ([`Packet::make_linear`](towpath_packet::Packet::make_linear); a page needs a
-//!   [head](towpath_packet::Cache::give_head) for that).
+//!   [head](towpath_packet::Cache::ensure_head) for that).
 //!
 //! # Cost
 //!

@@ -96,7 +96,7 @@ fn a_super_packet_becomes_segments_that_carry_its_bytes() {
         assert_eq!(bytes, tcp(payload)[54..]);
         assert_eq!(f.counters.snapshot().split, out.len() as u64 - 1);
         drop((out, f));
-        assert_eq!(pool.stats().home, 512);
+        assert_eq!(pool.stats().free, 512);
     }
 }
 
@@ -178,7 +178,7 @@ fn inconsistent_metadata_is_dropped_and_counted() {
     }
     assert_eq!(f.counters.snapshot().dropped(DropReason::Malformed), n);
     drop(f);
-    assert_eq!(pool.stats().home, 512);
+    assert_eq!(pool.stats().free, 512);
 }
 
 #[test]
@@ -224,9 +224,9 @@ fn headers_changed_in_a_page_are_written_in_front_of_it() {
     assert_eq!(offload.counters.snapshot().dropped(DropReason::NoBuffer), 1);
     drop((out, hoard));
     let mut returned = Vec::new();
-    pages.take_back(8, |token, _| returned.push(token));
+    pages.reclaim(8, |token, _| returned.push(token));
     returned.sort_unstable();
     assert_eq!(returned, [7, 8]);
     drop(offload);
-    assert_eq!(pool.stats().home, pool.stats().capacity);
+    assert_eq!(pool.stats().free, pool.stats().capacity);
 }

@@ -64,7 +64,7 @@ fn run(device: model::Config, wire: impl Wire, config: Config, enough: impl Fn(u
     });
     assert!(enough(control.faults().resets), "it took too long: {:?}", control.faults());
     let (stats, counts) = (pool.stats(), device.iommu().counts());
-    assert_eq!(stats.home, stats.capacity, "buffers are missing: {:?}", control.faults());
+    assert_eq!(stats.free, stats.capacity, "buffers are missing: {:?}", control.faults());
     assert_eq!(counts.maps, counts.unmaps, "mappings are left");
     assert_eq!(device.violation(), None);
     let packets = |all: &[std::sync::Arc<towpath_packet::Counters>]| all.iter().map(|c| c.snapshot().packets).sum();

@@ -197,7 +197,7 @@ impl Rig {
         let own = rx[0].memory().pool;
         drop((rx, tx, cache));
         for pool in own.into_iter().chain([pool]) {
-            assert_eq!(pool.stats().home, pool.stats().capacity);
+            assert_eq!(pool.stats().free, pool.stats().capacity);
         }
         assert_eq!(qemu.faults().records, []);
     }

@@ -27,7 +27,7 @@ pub(super) fn abilities(
         if want == Want::Require && !on {
             return Err(PortError::Required { port: config.port(), ability: str::to_owned(name), why });
         }
-        list.push(Ability { name, on, why: why.into(), mend: mend.filter(|_| !on) });
+        list.push(Ability::new(name, on, why).with_mend(mend.filter(|_| !on)));
         Ok(())
     };
     let ok = |why: &Option<String>, yes: &str| why.clone().map_or_else(|| Ok(yes.to_owned()), Err);
@@ -91,5 +91,5 @@ pub(super) fn link(config: &Config, link: Link) -> Ability {
         Link::NoCarrier => ("no carrier: the other end is not there, or not up", None),
         Link::Down | Link::Absent => ("the interface is not up", Some(format!("{ip} link set dev {name} up"))),
     };
-    Ability { name: "link", on: link == Link::Up, why: why.into(), mend }
+    Ability::new("link", link == Link::Up, why).with_mend(mend)
 }

@@ -87,7 +87,7 @@ use probe::Found;
 use queue::{Attached, Queue, Setup, halves, patiently};
 use std::sync::{Arc, Mutex};
 use towpath_packet::Offloads;
-use towpath_packet::port::{Ability, Info, Layer, Port, PortControl, PortError, Queues, Start, TxLinear};
+use towpath_packet::port::{Ability, Info, Layer, Port, PortControl, PortError, Queues, Start, TxLayout};
 #[cfg(doc)]
 use towpath_packet::{DropReason, port::State};
 use towpath_sys::bpf::Hook;
@@ -171,23 +171,17 @@ fn examine(config: Config) -> Result<XdpPort, PortError> {
     };
     let mut abilities = abilities(&config, &found, said, notes, mtu)?;
     abilities.insert(0, link(&config, control.link(index)));
-    abilities.push(Ability { name: "busypoll", on: true, why: busy_poll.into(), mend: None });
+    abilities.push(Ability::new("busypoll", true, busy_poll));
     let timed = live.is_none() && config.timestamps != Want::Off && timestamps(&found, said).is_ok();
     abilities.push(transmit);
-    let info = Info {
-        name: port,
-        layer: Layer::Ethernet,
-        mtu,
-        tx_linear: TxLinear::None,
-        headroom: if (metadata || timed) && live.is_none() { metadata::LEN as u16 } else { 0 },
-        tailroom: 0,
-        max_chunks: found.pieces,
-        tx_offloads: if metadata && live.is_none() { Offloads::CSUM } else { Offloads::NONE },
-        rx_offloads,
-        max_queues: config.queues,
-        finite: false,
-        abilities,
-    };
+    let headroom = if (metadata || timed) && live.is_none() { metadata::LEN as u16 } else { 0 };
+    let tx_offloads = if metadata && live.is_none() { Offloads::CSUM } else { Offloads::NONE };
+    let info = Info::new(port, Layer::Ethernet, mtu)
+        .with_tx_layout(TxLayout { headroom, ..TxLayout::default() })
+        .with_max_chunks(found.pieces)
+        .with_offloads(tx_offloads, rx_offloads)
+        .with_max_queues(config.queues)
+        .with_abilities(abilities);
     let attachment = Mutex::new((found.hook, Some(on.link)));
     let attached = Attached { map: on.map, link: attachment, program: on.program, _promiscuous: promiscuous };
     let (control, events, found) = (Arc::new(control), Arc::default(), Box::new(found));
@@ -208,7 +202,7 @@ fn transmit(
                 Ok(()) => "through the socket; tx=live is to be had".to_owned(),
                 Err(why) => format!("through the socket; tx=live is not to be had: {why}; to mend it, {mend}"),
             };
-            return Ok((None, Ability { name: "tx", on: true, why: why.into(), mend: None }));
+            return Ok((None, Ability::new("tx", true, why)));
         }
         Transmit::Template => {
             return Err(config.error(
@@ -221,7 +215,7 @@ fn transmit(
             possible.and_then(|()| Live::new(config, index).map_err(|error| error.to_string()))
         }
     };
-    let ability = |on, why: String| Ability { name: "tx", on, why: why.into(), mend: (!on).then(|| mend.to_owned()) };
+    let ability = |on, why: String| Ability::new("tx", on, why).with_mend((!on).then(|| mend.to_owned()));
     match made {
         Ok(live) => Ok((Some(live), ability(true, "as frames of a program".to_owned()))),
         Err(why) if config.transmit == Transmit::Live => Err(config.error("tx", "live", format!("{why} ({mend})"))),

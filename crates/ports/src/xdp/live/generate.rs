@@ -7,7 +7,7 @@ use crate::generator;
 use crate::xdp::{Config, ask};
 use std::sync::Arc;
 use std::time::Instant;
-use towpath_packet::port::{Info, Layer, Port, PortError, Queues, RxQueue, Start, State, TxLinear, TxQueue, Wake};
+use towpath_packet::port::{Info, Layer, Port, PortError, Queues, RxQueue, Start, State, TxQueue, Wake};
 use towpath_packet::{Batch, Cache, Counters, Direction, DropReason, Offloads};
 use towpath_sys::netdev::Control;
 use towpath_sys::netdev_genl::Device;
@@ -51,20 +51,10 @@ pub fn open_templates(config: &Config, frames: &generator::Config) -> Result<Tem
             format!("must be at most {}, the interface's MTU and a link header", mtu + 14),
         ));
     }
-    let info = Info {
-        name: config.port(),
-        layer: Layer::Ethernet,
-        mtu,
-        tx_linear: TxLinear::None,
-        headroom: 0,
-        tailroom: 0,
-        max_chunks: u16::MAX,
-        tx_offloads: Offloads::ALL,
-        rx_offloads: Offloads::NONE,
-        max_queues: 1,
-        finite: frames.count.is_some(),
-        abilities: Vec::new(),
-    };
+    let info = Info::new(config.port(), Layer::Ethernet, mtu)
+        .with_max_chunks(u16::MAX)
+        .with_offloads(Offloads::ALL, Offloads::NONE)
+        .with_finite(frames.count.is_some());
     let live = Live::of_templates(config, index, &templates)?;
     let account = Account::new(device, control, index);
     Ok(TemplatePort { info, live, account, len: len as u64, count: frames.count })
