@@ -3,7 +3,7 @@
 use super::super::metadata;
 use super::super::timing::Sample;
 use super::{MOST_PIECES, SHORTEST, SocketTx};
-use towpath_engine::software_offload::asks_more;
+use towpath_engine::software_offload::needs_software;
 use towpath_packet::xsk_ring::Desc;
 use towpath_packet::{Batch, Checksum, DropReason, Packet};
 
@@ -35,7 +35,7 @@ impl SocketTx {
     /// Puts a packet into the TX ring, in which there is room; or the reason why it can never go, and the packet.
     #[inline]
     pub(super) fn submit(&mut self, packet: Packet) -> Result<(), (DropReason, Packet)> {
-        if asks_more(&packet, self.offloads) {
+        if needs_software(&packet, self.offloads) {
             return Err((DropReason::Offload, packet));
         }
         match packet.len() {

@@ -1,6 +1,7 @@
-//! Network devices by their addresses: `e1000e:vfio=0000:03:00.0?copybreak=2048,policy=strict`, `e1000e:model@tap:far`.
+//! Network devices by their URIs: `e1000e:vfio=0000:03:00.0?copybreak=2048,policy=strict`,
+//! `e1000e:model@tap:far`.
 //!
-//! The drivers know nothing of addresses: here their words become the plain configuration that a driver takes.
+//! The drivers do not know URIs: this module turns options into the configuration of a driver.
 
 use crate::any::AnyPort;
 use crate::port_wire::PortWire;
@@ -16,23 +17,23 @@ use towpath_nic::e1000e::{Config, ConfigError, Copybreak, DEVICES, E1000e, RingS
 use towpath_packet::port::PortError;
 use towpath_ports::uri::{Options, Uri};
 
-/// How a driver reaches its device.
-pub(crate) enum Way<'a> {
-    /// The kernel's VFIO: a PCI function.
+/// The bus that a driver uses.
+pub(crate) enum BusChoice<'a> {
+    /// VFIO: a PCI function.
     Vfio(&'a str),
-    /// QEMU's device: the qtest socket of a machine that runs.
+    /// QEMU's device: the qtest socket of a running machine.
     Qtest(&'a str),
     /// A model in this process.
     Model,
 }
 
-impl Way<'_> {
-    /// The way that the target of an address names.
-    pub(crate) fn of(uri: &Uri) -> Result<Way<'_>, PortError> {
+impl BusChoice<'_> {
+    /// The bus that the target of a URI names.
+    pub(crate) fn of(uri: &Uri) -> Result<BusChoice<'_>, PortError> {
         match uri.target().split_once('=').unwrap_or((uri.target(), "")) {
-            ("vfio", function) => Ok(Way::Vfio(function)),
-            ("qtest", socket) if !socket.is_empty() => Ok(Way::Qtest(socket)),
-            ("model", "") => Ok(Way::Model),
+            ("vfio", function) => Ok(BusChoice::Vfio(function)),
+            ("qtest", socket) if !socket.is_empty() => Ok(BusChoice::Qtest(socket)),
+            ("model", "") => Ok(BusChoice::Model),
             _ => Err(uri.error(
                 "say where the device is: e1000e:vfio=0000:03:00.0, e1000e:qtest=SOCKET of a QEMU, or e1000e:model",
             )),
@@ -54,7 +55,7 @@ pub(crate) fn vfio(uri: &Uri, function: &str) -> Result<E1000e<VfioBus>, PortErr
     open(uri, bus, config)
 }
 
-/// Opens a device of a QEMU that runs, without a guest: the one in `slot`, or the first that the driver knows.
+/// Opens a device of a running QEMU without a guest: the one in `slot`, or the first supported one.
 pub(crate) fn qtest(uri: &Uri, socket: &str) -> Result<E1000e<QtestBus>, PortError> {
     let mut options = uri.options();
     let slot = options.number("slot", 0..=31)?.map(|slot| slot as u8);
@@ -70,7 +71,8 @@ pub(crate) fn qtest(uri: &Uri, socket: &str) -> Result<E1000e<QtestBus>, PortErr
     open(uri, qemu.open(slot).map_err(failed)?, config)
 }
 
-/// The address of a device, and the port that is its wire, if there is one: `e1000e:model?policy=strict@tap:far`.
+/// Splits the URI of a device from the URI of its wire, if there is one:
+/// `e1000e:model?policy=strict@tap:far`.
 pub(crate) fn split(uri: &Uri) -> Result<(Uri, Option<Uri>), PortError> {
     match uri.as_str().split_once('@') {
         None => Ok((uri.clone(), None)),
@@ -81,7 +83,7 @@ pub(crate) fn split(uri: &Uri) -> Result<(Uri, Option<Uri>), PortError> {
     }
 }
 
-/// Makes a model with a thread of its own, whose wire is `wire`, or a plug in which what is sent comes back.
+/// Makes a model with a thread of its own, connected to `wire` or to a loopback plug.
 pub(crate) fn model(uri: &Uri, wire: Option<AnyPort>) -> Result<E1000e<ModelBus>, PortError> {
     let mut options = uri.options();
     let iommu = if options.switch("iommu")?.unwrap_or(true) { iommu::Config::default() } else { iommu::Config::off() };
@@ -99,7 +101,7 @@ fn open<B: Pci>(uri: &Uri, bus: B, config: Config) -> Result<E1000e<B>, PortErro
     E1000e::open(bus, &uri.short(), config).map_err(|error| error.at_port(uri.as_str()))
 }
 
-/// What a bus says, as the port of that address says it.
+/// Converts an error of the bus to one of the port.
 fn bus_error(uri: &Uri, error: BusError) -> PortError {
     match error {
         BusError::Os { step, source, hint, .. } => PortError::Os { port: uri.short(), step, source, hint },
@@ -107,8 +109,8 @@ fn bus_error(uri: &Uri, error: BusError) -> PortError {
     }
 }
 
-/// How the memory of packets is protected, for any driver.
-pub(crate) fn policy(options: &mut Options) -> Result<Option<DmaPolicy>, PortError> {
+/// The DMA policy, for any driver.
+pub(crate) fn dma_policy(options: &mut Options) -> Result<Option<DmaPolicy>, PortError> {
     let policies = [
         ("persistent", DmaPolicy::Persistent),
         ("strict", DmaPolicy::PerBuffer { flush: Flush::Strict }),
@@ -117,7 +119,7 @@ pub(crate) fn policy(options: &mut Options) -> Result<Option<DmaPolicy>, PortErr
     options.choice("policy", &policies)
 }
 
-/// The driver's own options.
+/// The options of the driver.
 fn e1000e(options: &mut Options) -> Result<Config, PortError> {
     let mut config = Config::default();
     let ring =
@@ -140,7 +142,7 @@ fn e1000e(options: &mut Options) -> Result<Config, PortError> {
     config.tx_ring = ring(options, "tx", config.tx_ring)?;
     config.queues = options.number("queues", 1..=2)?.map_or(config.queues, |n| n as u16);
     config.mtu = options.number("mtu", 68..=9216)?.map_or(config.mtu, |n| n as u16);
-    config.policy = policy(options)?.unwrap_or(config.policy);
+    config.policy = dma_policy(options)?.unwrap_or(config.policy);
     config.batch = options.number("batch", 1..=127)?.and_then(|n| BatchSize::new(n as u8)).unwrap_or(config.batch);
     config.report_every = options.number("rs", 1..=64)?.map_or(config.report_every, |n| n as u16);
     config.interrupts = options.switch("interrupts")?.unwrap_or(config.interrupts);
@@ -192,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_a_rule_is_named_with_the_rule() {
+    fn a_value_that_breaks_a_rule_is_named_with_the_rule() {
         let cases = [
             ("e1000e:vfio=3:0.0?rx=84", "multiple of 8"),
             ("e1000e:vfio=3:0.0?tx=5000", "from 80 to 4096"),
@@ -209,9 +211,9 @@ mod tests {
     }
 
     #[test]
-    fn an_address_without_a_device_says_how_to_name_one() {
+    fn the_error_for_an_address_without_a_device_shows_how_to_name_one() {
         let uri: Uri = "e1000e:eth0".parse().unwrap();
-        let error = Way::of(&uri).err().unwrap().to_string();
+        let error = BusChoice::of(&uri).err().unwrap().to_string();
         assert!(error.contains("e1000e:vfio=0000:03:00.0"), "{error}");
         let uri: Uri = "e1000e:vfio=eth0".parse().unwrap();
         let error = vfio(&uri, "eth0").unwrap_err().to_string();

@@ -1,7 +1,7 @@
-//! What becomes of packets before they are sent: a judge's word on each, and those that leave by the port that they came from.
+//! Verdicts on received packets, and reflection.
 
 use super::Route;
-use crate::reflect::mirror;
+use crate::reflect::reflect;
 use crate::rules::{Verdict, dissect_packet};
 use std::collections::VecDeque;
 use towpath_packet::port::{RxQueue, TxQueue};
@@ -9,17 +9,17 @@ use towpath_packet::{Batch, DropReason, Packet};
 use towpath_wire::LinkKind;
 
 impl<R: RxQueue, T: TxQueue> Route<R, T> {
-    /// Lets the judge decide on every packet that has come in.
-    pub(super) fn judge_incoming(&mut self) {
-        let Some(judge) = &mut self.judge else { return };
-        if judge.constant() == Some(Verdict::Pass) {
+    /// Classifies every received packet and applies the verdicts.
+    pub(super) fn classify_incoming(&mut self) {
+        let Some(classifier) = &mut self.classifier else { return };
+        if classifier.constant() == Some(Verdict::Pass) {
             return;
         }
         let link = LinkKind::from(self.config.layer);
         let mut verdicts = [Verdict::Pass; Batch::<64>::CAPACITY];
         for (packet, verdict) in self.incoming.as_mut_slice().iter_mut().zip(&mut verdicts) {
             let found = dissect_packet(packet, link);
-            *verdict = judge.judge(packet, &found);
+            *verdict = classifier.classify(packet, &found);
             if packet.flow_hash().is_none() {
                 packet.set_flow_hash(found.symmetric_hash(0));
             }
@@ -27,21 +27,21 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
         if verdicts[..self.incoming.len()].iter().all(|verdict| *verdict == Verdict::Pass) {
             return;
         }
-        let mut judged = std::mem::take(&mut self.incoming);
-        let (n, side) = (judged.len(), self.standing.side);
-        for (mut packet, verdict) in judged.drain_front(n).zip(verdicts) {
+        let mut packets = std::mem::take(&mut self.incoming);
+        let (n, side) = (packets.len(), self.id.side);
+        for (mut packet, verdict) in packets.drain_front(n).zip(verdicts) {
             match verdict {
                 Verdict::Drop => {
                     self.counters.dropped(DropReason::Filtered, 1);
-                    self.finisher.cache().free(packet);
+                    self.software_offload.cache().free(packet);
                     continue;
                 }
                 Verdict::Tx => {
-                    self.turned.push_back(packet);
+                    self.reflected.push_back(packet);
                     continue;
                 }
                 Verdict::Port(to) if to == side => {
-                    self.turned.push_back(packet);
+                    self.reflected.push_back(packet);
                     continue;
                 }
                 Verdict::Lane(lane) => packet.set_lane(u8::try_from(lane).ok()),
@@ -51,12 +51,13 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
         }
     }
 
-    /// Turns all that has come in round; what can't be is dropped: as malformed, or for lack of a head.
-    pub(super) fn mirror_incoming(&mut self) {
+    /// Reflects every received packet; failures are dropped as malformed or as lacking a buffer for
+    /// a head.
+    pub(super) fn reflect_incoming(&mut self) {
         let mut refused = [None; Batch::<64>::CAPACITY];
         for (packet, refused) in self.incoming.as_mut_slice().iter_mut().zip(&mut refused) {
-            *refused = if self.finisher.cache().ensure_head(packet) {
-                (!mirror(packet, self.config.layer)).then_some(DropReason::Malformed)
+            *refused = if self.software_offload.cache().ensure_head(packet) {
+                (!reflect(packet, self.config.layer)).then_some(DropReason::Malformed)
             } else {
                 Some(DropReason::NoBuffer)
             };
@@ -71,35 +72,36 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
                 None => drop(self.incoming.push(packet)),
                 Some(reason) => {
                     self.counters.dropped(reason, 1);
-                    self.finisher.cache().free(packet);
+                    self.software_offload.cache().free(packet);
                 }
             }
         }
     }
 
-    /// Packets that are to leave by the port that they came from.
-    pub(crate) fn turned(&mut self) -> &mut VecDeque<Packet> {
-        &mut self.turned
+    /// Packets that leave by the port that they came from.
+    pub(crate) fn reflected(&mut self) -> &mut VecDeque<Packet> {
+        &mut self.reflected
     }
 
-    /// Takes packets that the route of the other direction turned back, as many as it has room for, and sends them.
-    pub(crate) fn take_turned(&mut self, turned: &mut VecDeque<Packet>) {
+    /// Takes packets that the route of the other direction reflected, as many as fit, and sends
+    /// them.
+    pub(crate) fn take_reflected(&mut self, reflected: &mut VecDeque<Packet>) {
         if self.waiting() > 0 {
             return;
         }
         while self.incoming.room() > 0
-            && let Some(packet) = turned.pop_front()
+            && let Some(packet) = reflected.pop_front()
         {
             let _ = self.incoming.push(packet);
         }
         self.send();
     }
 
-    /// There is no route of the other direction.
-    pub(crate) fn refuse_turned(&mut self) {
-        self.counters.dropped(DropReason::Refused, self.turned.len() as u64);
-        for packet in self.turned.drain(..) {
-            self.finisher.cache().free(packet);
+    /// Drops reflected packets: there is no route of the other direction.
+    pub(crate) fn drop_reflected(&mut self) {
+        self.counters.dropped(DropReason::Refused, self.reflected.len() as u64);
+        for packet in self.reflected.drain(..) {
+            self.software_offload.cache().free(packet);
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Two ports, and workers that move packets between them.
+//! Joins two ports by workers.
 //!
 //! ```text
 //!             queue i of A ──► route ──► queue i of B
 //!   worker i                                             one thread, run to completion
 //!             queue i of A ◄── route ◄── queue i of B
 //!
-//!   with lanes, a worker's routes end in a Steer, and a lane has routes of its own (see `lane`):
+//!   with lanes, a worker's routes end in a Steer, and each lane has routes of its own:
 //!
 //!             queue i of A ──► route ──► Steer ─┬─► LaneRx ──► route ──► queue j of B
 //!   worker i                                    └─► …                                   lane j
@@ -15,73 +15,76 @@ mod check;
 mod plan;
 mod running;
 
-pub use running::{Running, Summary, Tuners};
+pub use running::{PortControls, Running, Summary};
 
 use crate::any::AnyPort;
 use check::{common_layer, notes};
-use plan::{AnyRoute, Place, Plan};
+use plan::{AnyRoute, Placement, Plan};
 use std::sync::Arc;
 use std::time::Duration;
-use towpath_engine::gro_stage::CoalesceConfig;
+use towpath_engine::gro_stage::GroStageConfig;
 use towpath_engine::idle::Idle;
-use towpath_engine::lane::{Balancer, LaneConfig, Steering, Table};
+use towpath_engine::lane::{Balancer, LaneConfig, LaneTable, Steering};
 use towpath_engine::report::{Meter, PortMeter};
 use towpath_engine::route::{Limit, RouteConfig};
-use towpath_engine::rules::{Judge, PortSide, RuleError, Rules};
-use towpath_engine::worker::{Control, Worker, WorkerConfig};
+use towpath_engine::rules::{Classifier, PortSide, RuleError, Rules};
+use towpath_engine::worker::{StopSignal, Worker, WorkerConfig};
 use towpath_packet::port::{Info, Port, PortError, Queues, RxQueue, Start, TxQueue};
 use towpath_packet::{Floors, Offloads, Pool, PoolConfig, PoolError};
 
-/// Time between two steps of rebalancing.
+/// Interval of rebalancing.
 const REBALANCE: Duration = Duration::from_millis(100);
 
-/// Which way packets go.
+/// The directions of forwarding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Directions {
     /// From A to B and from B to A.
     #[default]
     Both,
-    /// From A to B only; B's receive queues are not looked at.
+    /// From A to B only; B's receive queues are not polled.
     OneWay,
 }
 
-/// How two ports are joined. Plain data: change what you need.
+/// How two ports are joined. Change fields of the default.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Forward {
-    /// Which way packets go.
+    /// The directions.
     pub directions: Directions,
-    /// Threads; each runs one queue of both ports.
+    /// Number of threads; each runs one queue of both ports.
     pub workers: u16,
-    /// Cores to pin the workers to, in order; fewer than workers leaves the rest to the scheduler.
+    /// Cores of the workers, in order; workers without one are left to the scheduler.
     pub cores: Vec<usize>,
-    /// What a worker does when there is nothing to do.
+    /// What a worker does while no packet moves.
     pub idle: Idle,
-    /// How long an egress may refuse before what is held for it is dropped.
+    /// How long an egress may refuse packets before they are dropped.
     pub egress_wait: Duration,
-    /// How long packets that are held get to leave when stopping.
+    /// How long held packets get to leave after a stop.
     pub drain: Duration,
-    /// Cores of the lanes; none: the workers do all the work. A lane and a worker on the same core share a thread.
+    /// Cores of the lanes; empty: the workers do all the work. A lane and a worker on the same core
+    /// share a thread.
     pub lanes: Vec<usize>,
-    /// How packets get to their lanes; its layer is that of the ports.
+    /// Steering of packets to lanes; its layer is replaced by that of the ports.
     pub steering: LaneConfig,
     /// Move flows from busy to idle lanes while running.
     pub rebalance: bool,
-    /// What becomes of packets as a worker receives them.
+    /// Verdicts on packets as a worker receives them.
     pub at_rx: Verdicts,
-    /// What becomes of packets in their lane, before GRO.
+    /// Verdicts on packets in their lane, before GRO.
     pub in_lane: Verdicts,
-    /// How packets are coalesced on their way.
-    pub gro: CoalesceConfig,
+    /// Coalescing.
+    pub gro: GroStageConfig,
     /// Whether egresses get super-packets.
     pub gso: Gso,
-    /// Stop after so many packets, both directions together.
+    /// Stop after this many packets, both directions together.
     pub count: Option<u64>,
-    /// Buffers for everything.
+    /// The buffer pool.
     pub pool: PoolConfig,
 }
 
 impl Default for Forward {
-    /// Both ways, one worker that sleeps when idle, the default pool with a sixteenth of it kept for transmission.
+    /// Both directions, one worker that sleeps when idle, the default pool with a sixteenth of it
+    /// reserved for transmission.
     fn default() -> Forward {
         let worker = WorkerConfig::default();
         let pool = PoolConfig::default();
@@ -97,7 +100,7 @@ impl Default for Forward {
             rebalance: false,
             at_rx: Verdicts::default(),
             in_lane: Verdicts::default(),
-            gro: CoalesceConfig::default(),
+            gro: GroStageConfig::default(),
             gso: Gso::Auto,
             count: None,
             pool: PoolConfig { floors: Floors { rx: 0, tx: pool.capacity / 16 }, ..pool },
@@ -108,11 +111,11 @@ impl Default for Forward {
 /// Whether egresses get super-packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Gso {
-    /// They must take some kind of them, else starting fails.
+    /// Required: starting fails if an egress supports no kind of them.
     On,
-    /// Never: super-packets are cut before the egress, or by the kernel before the ingress.
+    /// Never: super-packets are segmented before the egress, or by the kernel before the ingress.
     Off,
-    /// Those that take them do, the others get segments.
+    /// Egresses that support them get them, others get segments.
     #[default]
     Auto,
 }
@@ -123,24 +126,24 @@ impl Gso {
     }
 }
 
-/// Who decides what becomes of packets. The default lets all of them pass.
+/// The classifier of each route. By default all packets pass.
 #[derive(Clone, Default)]
 pub enum Verdicts {
-    /// All pass.
+    /// All packets pass.
     #[default]
     Pass,
-    /// Rules in words.
+    /// Textual rules.
     Rules(Rules),
-    /// A judge of one's own for each route, made on the thread that starts it.
-    Judge(Arc<dyn Fn(PortSide) -> Box<dyn Judge> + Send + Sync>),
+    /// A classifier for each route, made on the thread that starts it.
+    Classifier(Arc<dyn Fn(PortSide) -> Box<dyn Classifier> + Send + Sync>),
 }
 
 impl Verdicts {
-    fn judge(&self, side: PortSide) -> Option<Box<dyn Judge>> {
+    fn classifier(&self, side: PortSide) -> Option<Box<dyn Classifier>> {
         match self {
             Verdicts::Pass => None,
             Verdicts::Rules(rules) => Some(Box::new(rules.clone())),
-            Verdicts::Judge(make) => Some(make(side)),
+            Verdicts::Classifier(make) => Some(make(side)),
         }
     }
 }
@@ -150,39 +153,40 @@ impl std::fmt::Debug for Verdicts {
         match self {
             Verdicts::Pass => f.write_str("Pass"),
             Verdicts::Rules(rules) => f.debug_tuple("Rules").field(rules).finish(),
-            Verdicts::Judge(_) => f.write_str("Judge"),
+            Verdicts::Classifier(_) => f.write_str("Classifier"),
         }
     }
 }
 
 /// Why two ports could not be joined.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum StartError {
-    /// One of the ports says no.
+    /// An error of a port.
     #[error(transparent)]
     Port(#[from] PortError),
-    /// There are no buffers.
+    /// The pool could not be made.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// The packets of one begin otherwise than those of the other.
+    /// The ports carry different layers.
     #[error("{a} carries {a_layer}, {b} {b_layer}: both must carry the same (tap, packet: Ethernet; tun: IP)")]
     Layers {
         /// One port.
         a: String,
-        /// What it carries.
+        /// Its layer.
         a_layer: &'static str,
         /// The other port.
         b: String,
-        /// What it carries.
+        /// Its layer.
         b_layer: &'static str,
     },
-    /// A rule can't be kept here.
+    /// A rule that can't be applied here.
     #[error(transparent)]
     Rule(#[from] RuleError),
-    /// A number is out of range.
+    /// A value is out of range.
     #[error("{what}={value}: {rule}")]
     Value {
-        /// What number.
+        /// The option.
         what: &'static str,
         /// Its value.
         value: String,
@@ -192,9 +196,9 @@ pub enum StartError {
     /// A thread could not be started.
     #[error("worker {worker}: {source}")]
     Thread {
-        /// Which.
+        /// Its number.
         worker: u16,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
 }
@@ -211,14 +215,14 @@ impl Forward {
     /// Starts the ports and the workers.
     ///
     /// # Errors
-    /// [`StartError`]; nothing runs then, and whatever was set up is undone.
+    /// [`StartError`]; then nothing runs, and everything is undone.
     pub fn start(self, a: AnyPort, b: AnyPort) -> Result<Running, StartError> {
         let (a_info, b_info) = (a.info().clone(), b.info().clone());
         let layer = common_layer(&a_info, &b_info)?;
         self.check(&a_info, &b_info)?;
         self.check_rules(layer)?;
         let pool = Pool::new(self.pool)?;
-        let tuners =
+        let controls =
             [&a, &b].into_iter().filter_map(|port| Some((port.info().name.clone(), port.control()?))).collect();
         let start = |side, accept: Offloads| Start { pool: pool.clone(), queues: self.queues(side), accept };
         let mut a = a.start(start(PortSide::A, b_info.tx_offloads.and(self.gso.allows())))?;
@@ -226,12 +230,12 @@ impl Forward {
         a.rx.iter_mut().for_each(|rx| rx.set_tx_layout(b_info.tx_layout));
         b.rx.iter_mut().for_each(|rx| rx.set_tx_layout(a_info.tx_layout));
         let ports = vec![meter_of(&a_info, &a), meter_of(&b_info, &b)];
-        let lent = [a.rx.first(), b.rx.first()].into_iter().flatten().filter_map(|rx| rx.memory().ext_bufs).collect();
+        let gauges = [a.rx.first(), b.rx.first()].into_iter().flatten().filter_map(|rx| rx.memory().ext_bufs).collect();
         let own_pools = a.rx.iter().chain(&b.rx).filter_map(|rx| rx.memory().pool).collect();
         let limit = self.count.map(|n| Arc::new(Limit::new(n)));
         let (threads, counters) = (Vec::new(), Vec::new());
-        let shapes = [&a_info, &b_info].map(|info| info.tx_layout);
-        let mut plan = Plan { pool: &pool, layer, limit, forward: &self, shapes, threads, counters };
+        let tx_layouts = [&a_info, &b_info].map(|info| info.tx_layout);
+        let mut plan = Plan { pool: &pool, layer, limit, forward: &self, tx_layouts, threads, counters };
         let table = if self.lanes.is_empty() {
             plan.direct(a, b)?;
             None
@@ -239,17 +243,18 @@ impl Forward {
             Some(plan.through_lanes(a, b)?)
         };
         let Plan { threads, counters, .. } = plan;
-        let meter = Meter::new(ports, counters, pool.clone()).with_pools(own_pools).with_lent(lent);
+        let meter = Meter::new(ports, counters, pool.clone()).with_pools(own_pools).with_ext_buf_gauges(gauges);
         let mut notes = notes(&a_info, &b_info, self.directions);
         if matches!(self.steering.steering, Steering::RoundRobin) && self.lanes.len() > 1 {
             notes.push("round-robin: packets of one flow go to different lanes and overtake each other".into());
         }
-        self.launch(threads, meter, notes, table, Tuners(tuners))
+        self.launch(threads, meter, notes, table, PortControls(controls))
     }
 
-    /// Starts a port and the workers that send what it receives back through it: frames with their Ethernet addresses swapped, IP
-    /// packets (of a `tun`) with addresses and ports swapped (see [`mirror`](towpath_engine::reflect)). Each worker runs a queue of the
-    /// port; there are no lanes, and no coalescing.
+    /// Starts a port and workers that reflect its packets: frames with their Ethernet addresses
+    /// swapped, IP packets (of a `tun`) with addresses and ports swapped (see
+    /// [`reflect`](towpath_engine::reflect)). Each worker runs a queue of the port; lanes and GRO
+    /// are not used.
     ///
     /// # Errors
     /// As for [`start`](Forward::start).
@@ -257,62 +262,63 @@ impl Forward {
         self.directions = Directions::OneWay;
         let info = port.info().clone();
         if let Some(lane) = self.lanes.first() {
-            let rule = "packets are turned round where they come in: use more workers".into();
+            let rule = "packets are reflected where they come in: use more workers".into();
             return Err(StartError::Value { what: "lanes", value: lane.to_string(), rule });
         }
         let layer = common_layer(&info, &info)?;
         self.check(&info, &info)?;
         self.check_rules(layer)?;
         let pool = Pool::new(self.pool)?;
-        let tuners = port.control().map(|tuner| (info.name.clone(), tuner)).into_iter().collect();
+        let controls = port.control().map(|control| (info.name.clone(), control)).into_iter().collect();
         let accept = info.tx_offloads.and(self.gso.allows());
         let mut queues = port.start(Start { pool: pool.clone(), queues: self.workers, accept })?;
         queues.rx.iter_mut().for_each(|rx| rx.set_tx_layout(info.tx_layout));
         let ports = vec![meter_of(&info, &queues)];
-        let lent = queues.rx.first().and_then(|rx| rx.memory().ext_bufs).into_iter().collect();
+        let gauges = queues.rx.first().and_then(|rx| rx.memory().ext_bufs).into_iter().collect();
         let own_pools = queues.rx.iter().filter_map(|rx| rx.memory().pool).collect();
         let limit = self.count.map(|n| Arc::new(Limit::new(n)));
         let (threads, counters) = (Vec::new(), Vec::new());
-        let shapes = [info.tx_layout; 2];
-        let mut plan = Plan { pool: &pool, layer, limit, forward: &self, shapes, threads, counters };
-        plan.back(queues)?;
+        let tx_layouts = [info.tx_layout; 2];
+        let mut plan = Plan { pool: &pool, layer, limit, forward: &self, tx_layouts, threads, counters };
+        plan.reflect(queues)?;
         let Plan { threads, counters, .. } = plan;
-        let meter = Meter::new(ports, counters, pool.clone()).with_pools(own_pools).with_lent(lent);
+        let meter = Meter::new(ports, counters, pool.clone()).with_pools(own_pools).with_ext_buf_gauges(gauges);
         let notes = notes(&info, &info, self.directions);
-        self.launch(threads, meter, notes, None, Tuners(tuners))
+        self.launch(threads, meter, notes, None, PortControls(controls))
     }
 
     /// Starts the threads.
     fn launch(
         &self,
-        threads: Vec<(Place, Vec<AnyRoute>)>,
+        threads: Vec<(Placement, Vec<AnyRoute>)>,
         meter: Meter,
         notes: Vec<String>,
-        table: Option<Arc<Table>>,
-        tuners: Tuners,
+        table: Option<Arc<LaneTable>>,
+        controls: PortControls,
     ) -> Result<Running, StartError> {
         let gro = threads.iter().flat_map(|(_, routes)| routes).filter_map(|route| route.gro().cloned()).collect();
-        let control = Control::new().map_err(|source| StartError::Thread { worker: 0, source })?;
+        let stop = StopSignal::new().map_err(|source| StartError::Thread { worker: 0, source })?;
         let mut running = Running {
-            control: control.clone(),
+            stop: stop.clone(),
             threads: Vec::new(),
             balancer: None,
             meter: meter.with_gro(gro),
             notes,
             table: table.clone(),
-            tuners,
+            controls,
         };
-        for (number, (place, routes)) in threads.into_iter().enumerate() {
-            let core = if let Place::Core(core) = place { Some(core) } else { None };
-            let config = WorkerConfig { core, idle: self.idle, drain: self.drain };
-            let worker = Worker::new(routes, config, control.clone());
+        for (number, (placement, routes)) in threads.into_iter().enumerate() {
+            let core = if let Placement::Core(core) = placement { Some(core) } else { None };
+            let mut config = WorkerConfig::default();
+            (config.core, config.idle, config.drain) = (core, self.idle, self.drain);
+            let worker = Worker::new(routes, config, stop.clone());
             running.spawn(number, move || worker.run())?;
         }
         if let Some(table) = table.filter(|_| self.rebalance) {
             let thread = std::thread::Builder::new().name("towpath-balance".into());
             let balance = move || {
                 let mut balancer = Balancer::new(table);
-                while !control.is_stopping() {
+                while !stop.is_stopping() {
                     std::thread::park_timeout(REBALANCE);
                     balancer.step();
                 }

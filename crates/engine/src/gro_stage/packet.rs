@@ -1,13 +1,14 @@
-//! A packet as the engine sees it: what joins it becomes its fragments, and no byte moves.
+//! A packet as a segment of the GRO engine: merged packets become its fragments, and no byte is
+//! copied.
 
 use towpath_gro as gro;
 use towpath_packet::{Checksum, Packet};
 use towpath_wire::checksum::{self, Accumulator};
 
-/// A packet to which others are chained, for [`towpath_gro::Gro`].
-pub struct Chain(pub Packet);
+/// A packet to which the engine chains others ([`towpath_gro::Gro`]).
+pub struct GroPacket(pub Packet);
 
-impl gro::Segment for Chain {
+impl gro::Segment for GroPacket {
     #[inline]
     fn head(&self) -> &[u8] {
         self.0.linear()
@@ -48,7 +49,7 @@ impl gro::Segment for Chain {
     }
 
     #[inline(always)]
-    fn append(&mut self, other: Chain, skip: usize, verify: Option<u16>) -> gro::Appended<Chain> {
+    fn append(&mut self, other: GroPacket, skip: usize, verify: Option<u16>) -> gro::Appended<GroPacket> {
         if let Some(rest) = verify
             && checksum::add(rest, other.sum(skip)) != checksum::VALID
         {
@@ -56,7 +57,7 @@ impl gro::Segment for Chain {
         }
         match self.0.append_from(other.0, skip) {
             Ok(()) => gro::Appended::Chained,
-            Err(back) => gro::Appended::Full(Chain(back)),
+            Err(back) => gro::Appended::Full(GroPacket(back)),
         }
     }
 
@@ -73,14 +74,15 @@ impl gro::Segment for Chain {
     }
 }
 
-impl Chain {
-    /// The VLAN tag beside the packet, if there is one. Apart, for the sake of packets without.
+impl GroPacket {
+    /// The VLAN tag in the metadata, if there is one. Out of line, to keep the path without tags
+    /// short.
     #[inline(never)]
     fn tag(&self) -> u32 {
         self.0.vlan().map_or(0, |vlan| (if vlan.service { 0x88a8_0000 } else { 0x8100_0000 }) | u32::from(vlan.tci))
     }
 
-    /// The sum of a packet in pieces.
+    /// The checksum of a packet in several chunks.
     #[inline(never)]
     fn sum_chunks(&self, from: usize) -> u16 {
         let (mut sum, mut skip) = (Accumulator::new(), from);
