@@ -16,7 +16,8 @@ pub fn kernel_version() -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// Nanoseconds of `CLOCK_TAI`, with which the kernel stamps what it sends; 0 where there is no such clock.
+/// Nanoseconds of `CLOCK_TAI`, with which the kernel stamps what it sends; 0 where there is no such
+/// clock.
 pub fn clock_tai() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: clock_gettime fills the structure that is borrowed exclusively.

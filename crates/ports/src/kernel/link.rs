@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_packet::port::State;
-use towpath_sys::netdev::{Control, Link};
+use towpath_sys::netdev::{Control, LinkState};
 
 /// Time between two questions.
 const EVERY: Duration = Duration::from_millis(100);
@@ -24,20 +24,20 @@ impl LinkWatch {
 
     /// How the link is, or `None` when that was asked a moment ago.
     #[inline]
-    pub(crate) fn look(&mut self) -> Option<Link> {
+    pub(crate) fn look(&mut self) -> Option<LinkState> {
         let now = Instant::now();
         if now < self.next {
             return None;
         }
         self.next = now + EVERY;
-        Some(self.control.link(self.index))
+        Some(self.control.link_state(self.index))
     }
 }
 
 /// The state of a queue whose interface has no link.
-pub(crate) fn down(link: Link) -> State {
+pub(crate) fn down(link: LinkState) -> State {
     State::Down(Cow::Borrowed(match link {
-        Link::NoCarrier => "no carrier",
+        LinkState::NoCarrier => "no carrier",
         _ => "the interface is not up",
     }))
 }

@@ -96,7 +96,7 @@ pub fn open(config: Config) -> Result<PacketPort, PortError> {
         let failed = |step: &'static str| os(&config, step);
         let control = Control::new().map_err(failed("socket"))?;
         let index = control.index(&config.interface).map_err(failed("find the interface"))?;
-        let hardware = control.hardware(&config.interface).map_err(failed("SIOCGIFHWADDR"))?;
+        let hardware = control.hardware_type(&config.interface).map_err(failed("SIOCGIFHWADDR"))?;
         let layer = layer(hardware).ok_or_else(|| PortError::Input {
             port: port.clone(),
             what: format!("the interface carries neither Ethernet nor IP (hardware type {hardware})"),
@@ -141,13 +141,13 @@ fn sockets(config: &Config, index: i32) -> Result<Sockets, PortError> {
     rx.ignore_outgoing().map_err(failed("PACKET_IGNORE_OUTGOING"))?;
     rx.set_receive_buffer(config.receive_buffer).map_err(failed("SO_RCVBUF"))?;
     if config.promiscuous {
-        rx.promiscuous(index).map_err(failed("PACKET_ADD_MEMBERSHIP"))?;
+        rx.set_promiscuous(index).map_err(failed("PACKET_ADD_MEMBERSHIP"))?;
     }
     let ring = Ring::new(&rx, config.ring.into()).map_err(failed("PACKET_RX_RING"))?;
     let tx = Socket::new().map_err(failed("socket(AF_PACKET)"))?;
     tx.set_qdisc(config.qdisc).map_err(failed("PACKET_QDISC_BYPASS"))?;
     tx.set_send_buffer(config.send_buffer).map_err(failed("SO_SNDBUF"))?;
-    tx.bind_for_sending(index).map_err(failed("bind"))?;
+    tx.bind_tx(index).map_err(failed("bind"))?;
     Ok(Sockets { rx, ring, tx })
 }
 
@@ -201,16 +201,16 @@ impl Port for PacketPort {
 /// that is bound but no member gets every packet, and the members would get them too.
 fn listen(sockets: &[&Socket], index: i32) -> io::Result<()> {
     if let [only] = sockets {
-        return only.bind_for_receiving(index);
+        return only.bind_rx(index);
     }
     let mut group = None;
     for socket in sockets {
-        socket.close_gate()?;
-        socket.bind_for_receiving(index)?;
+        socket.attach_drop_filter()?;
+        socket.bind_rx(index)?;
         match group {
-            None => group = Some(socket.found_group()?),
-            Some(group) => socket.join_group(group)?,
+            None => group = Some(socket.create_fanout()?),
+            Some(group) => socket.join_fanout(group)?,
         }
     }
-    sockets.iter().try_for_each(|socket| socket.open_gate())
+    sockets.iter().try_for_each(|socket| socket.detach_filter())
 }

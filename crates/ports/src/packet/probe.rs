@@ -43,6 +43,6 @@ fn scratch() -> io::Result<(File, Socket)> {
     let control = Control::new()?;
     control.set_up(&name)?;
     let socket = Socket::new()?;
-    socket.bind_for_sending(control.index(&name)?)?;
+    socket.bind_tx(control.index(&name)?)?;
     Ok((tap, socket))
 }

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use towpath_packet::port::{Info, PortError, RxMemory, RxQueue, State, Wake};
 use towpath_packet::{Batch, Counters, DropReason, Packet, Pool, Vlan};
 use towpath_sys::af_packet::Socket;
-use towpath_sys::netdev::Link;
-use towpath_sys::packet_ring::{Frame, Rest, Ring, Tag};
+use towpath_sys::netdev::LinkState;
+use towpath_sys::packet_ring::{Frame, Rest, Ring, VlanTag};
 
 /// Calls between two looks at the clock while packets keep coming.
 const LOOK_EVERY: u32 = 256;
@@ -51,7 +51,7 @@ enum Lost {
 
 /// The tag that the kernel took off a frame.
 #[inline]
-fn vlan(tag: Tag) -> Result<Vlan, Lost> {
+fn vlan(tag: VlanTag) -> Result<Vlan, Lost> {
     match tag.tpid {
         0x8100 => Ok(Vlan { tci: tag.tci, service: false }),
         0x88a8 => Ok(Vlan { tci: tag.tci, service: true }),
@@ -114,15 +114,15 @@ impl PacketRx {
         })
     }
 
-    fn settle(&mut self, link: Link) {
+    fn settle(&mut self, link: LinkState) {
         self.state = match link {
-            Link::Up => State::Up,
-            Link::Absent => gone(),
-            Link::Down | Link::NoCarrier => down(link),
+            LinkState::Up => State::Up,
+            LinkState::Absent => gone(),
+            LinkState::Down | LinkState::NoCarrier => down(link),
         };
         // An error that waits on the socket (the link went down) would make it readable for ever.
         self.long.socket.clear_error();
-        self.counters.missed(self.long.socket.missed());
+        self.counters.missed(self.long.socket.take_drops());
     }
 
     /// Now and then: is the link up, and what did the kernel drop?
@@ -142,7 +142,7 @@ impl RxQueue for PacketRx {
         let (mut packets, mut bytes) = (0, 0);
         self.starved = false;
         for _ in 0..out.room() {
-            let Some(frame) = self.ring.next() else { break };
+            let Some(frame) = self.ring.peek() else { break };
             let taken = frame.map_err(|_| Lost::Malformed).and_then(|f| self.long.take(&f, &mut self.landing));
             match taken {
                 Ok(mut packet) => {
@@ -197,6 +197,6 @@ impl RxQueue for PacketRx {
 impl Drop for PacketRx {
     /// What the kernel dropped since the last look is counted too.
     fn drop(&mut self) {
-        self.counters.missed(self.long.socket.missed());
+        self.counters.missed(self.long.socket.take_drops());
     }
 }

@@ -14,7 +14,7 @@ use towpath_packet::port::{Info, Layer, PortError, State, TxBarrier, TxQueue, Wa
 use towpath_packet::{Batch, Cache, Checksum, Counters, Direction, DropReason, Offloads, Packet, Pool};
 use towpath_sys::af_packet::Socket;
 use towpath_sys::mmsg::{MESSAGES, Sender};
-use towpath_sys::netdev::Link;
+use towpath_sys::netdev::LinkState;
 
 /// Shortest Ethernet frame that the kernel takes: its header.
 const SHORTEST_FRAME: usize = 14;
@@ -103,7 +103,7 @@ impl PacketTx {
                 Refusal::Keep
             }
             Some(libc::ENETDOWN) => {
-                self.state = down(Link::Down);
+                self.state = down(LinkState::Down);
                 Refusal::DropAll(DropReason::LinkDown)
             }
             Some(libc::ENXIO | libc::ENODEV) => {
@@ -197,8 +197,8 @@ impl TxQueue for PacketTx {
             return 0;
         }
         match self.watch.look() {
-            Some(Link::Up) => self.state = State::Up,
-            Some(Link::Absent) => self.state = gone(),
+            Some(LinkState::Up) => self.state = State::Up,
+            Some(LinkState::Absent) => self.state = gone(),
             Some(link) => self.state = down(link),
             None => {}
         }

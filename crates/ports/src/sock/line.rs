@@ -38,7 +38,7 @@ pub(super) struct Line {
 impl Line {
     pub(super) fn new() -> std::io::Result<Line> {
         let [near, far] = seqpacket::pair()?;
-        seqpacket::size_send_buffer(far.as_fd())?;
+        seqpacket::set_send_buffer(far.as_fd())?;
         Ok(Line { near, far, raised: AtomicBool::new(false), full: AtomicBool::new(false) })
     }
 
@@ -74,7 +74,7 @@ impl Line {
             if !self.raised.swap(false, Ordering::Relaxed) {
                 return false;
             }
-            seqpacket::forget(self.far());
+            seqpacket::drain(self.far());
             // SeqCst fence: the flag is lowered before the ring is looked at once more. Entries that came meanwhile either find it
             // lowered and raise it, perhaps before we forgot, or are seen here.
             fence(Ordering::SeqCst);
@@ -99,13 +99,13 @@ impl Line {
         if self.full.swap(full, Ordering::Relaxed) == full {
             return;
         }
-        if full { seqpacket::stuff(self.far()) } else { seqpacket::forget(self.near()) }
+        if full { seqpacket::fill_send_buffer(self.far()) } else { seqpacket::drain(self.near()) }
     }
 
     /// Forgets kicks: those that come from here on wake. As long as the program has no room nothing is forgotten; they wake just the same.
     pub(super) fn forget_kicks(&self) {
         if !self.is_full() {
-            seqpacket::forget(self.near());
+            seqpacket::drain(self.near());
         }
     }
 }
@@ -130,7 +130,7 @@ mod tests {
     fn a_record_that_the_program_has_read_is_put_back() {
         let line = Line::new().unwrap();
         line.raise();
-        seqpacket::forget(line.far());
+        seqpacket::drain(line.far());
         line.raise();
         assert!(!is_readable(line.far()), "nobody has noticed yet");
         assert!(line.settle(|| true) && is_readable(line.far()));

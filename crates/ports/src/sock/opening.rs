@@ -52,7 +52,7 @@ pub(super) struct Opened {
 impl Opened {
     /// Ends the session.
     pub(super) fn close(&self, gate: &Gate, why: &'static str) {
-        seqpacket::shut(self.session.connection.as_fd());
+        seqpacket::shutdown(self.session.connection.as_fd());
         self.session.close(why);
         if let Some(waker) = gate.wakers.get(usize::from(self.queue)) {
             waker.epoll.remove(self.session.waking().ours().as_raw_fd());

@@ -120,7 +120,7 @@ impl Session {
         if !self.closed.swap(true, Ordering::AcqRel) {
             self.events.ended.fetch_add(1, Ordering::Relaxed);
             if let Some(line) = self.line() {
-                seqpacket::shut(line.near());
+                seqpacket::shutdown(line.near());
             }
             self.events.visitors.left(self.id, why);
             self.events.change();
@@ -133,7 +133,7 @@ impl Session {
     #[cold]
     pub(super) fn fail(&self, fault: Fault) {
         self.events.count(fault);
-        seqpacket::shut(self.connection.as_fd());
+        seqpacket::shutdown(self.connection.as_fd());
         self.close(fault.name());
     }
 

@@ -11,7 +11,7 @@ use towpath_packet::Offloads;
 use towpath_packet::port::PortError;
 use towpath_sys::netdev::Control;
 use towpath_sys::tun::{self, Attach};
-use towpath_sys::{netns, tun::CLONE};
+use towpath_sys::{netns, tun::CLONE_DEVICE};
 
 /// Packets that the kernel queues, unless the user says otherwise: one scheduling delay of 1 ms at a million packets/s.
 const QUEUE_LEN: u32 = 1000;
@@ -54,7 +54,7 @@ impl Device {
             let mut name = config.name.clone();
             let mut queues = Vec::new();
             for _ in 0..config.queues {
-                let queue = tun::open().map_err(step(format!("open {CLONE}")))?;
+                let queue = tun::open().map_err(step(format!("open {CLONE_DEVICE}")))?;
                 name = tun::attach(&queue, &name, how).map_err(step("TUNSETIFF".to_owned()))?;
                 tun::set_header_len(&queue, VnetHeader::LEN).map_err(step("TUNSETVNETHDRSZ".to_owned()))?;
                 queues.push(queue);
@@ -186,7 +186,7 @@ fn hint(config: &Config, step: &str, error: &io::Error) -> Option<String> {
     Some(match error.raw_os_error()? {
         libc::EPERM if step.starts_with("enter") => "run as root: entering a namespace needs cap_sys_admin".to_owned(),
         libc::EPERM => format!("{}, or have root do once: {owned}", privilege()),
-        libc::EACCES => format!("chmod 0666 {CLONE}, or run as root"),
+        libc::EACCES => format!("chmod 0666 {CLONE_DEVICE}, or run as root"),
         libc::ENOENT if step.starts_with("enter") => "ip netns list shows the names".to_owned(),
         libc::ENOENT | libc::ENODEV | libc::ENXIO => "modprobe tun".to_owned(),
         libc::EBUSY if config.queues > 1 => {

@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use towpath_packet::port::{PortError, RxMemory, RxQueue, State, Wake};
 use towpath_packet::{Batch, Counters, DropReason, Offloads, Pool};
-use towpath_sys::netdev::Link;
+use towpath_sys::netdev::LinkState;
 
 /// A receive queue of a TUN/TAP port.
 #[derive(Debug)]
@@ -92,7 +92,7 @@ impl TunRx {
     fn look(&mut self) {
         match self.watch.look() {
             // An interface that was moved to another namespace is absent here, and works.
-            Some(Link::Up | Link::Absent) => self.state = State::Up,
+            Some(LinkState::Up | LinkState::Absent) => self.state = State::Up,
             Some(link) => self.state = down(link),
             None => {}
         }

@@ -33,7 +33,7 @@ pub(super) struct Steering(File);
 
 impl Steering {
     fn attach(queue: &File, kind: Kind) -> io::Result<Steering> {
-        let program = Program::load(bpf::Kind::Filter, &program(kind), "towpath_steer")?;
+        let program = Program::load(bpf::ProgramType::SocketFilter, &program(kind), "towpath_steer")?;
         // The device keeps the program, so its descriptor is not needed any longer.
         tun::set_steering(queue, program.as_raw_fd())?;
         Ok(Steering(queue.try_clone()?))

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use towpath_engine::software_offload::asks_more;
 use towpath_packet::port::{Info, PortError, State, TxQueue, Wake};
 use towpath_packet::{Batch, Cache, Checksum, Counters, Direction, DropReason, MAX_CHUNKS, Offloads, Packet, Pool};
-use towpath_sys::netdev::Link;
+use towpath_sys::netdev::LinkState;
 use towpath_sys::tun;
 use towpath_sys::uio::Gather;
 
@@ -100,7 +100,7 @@ impl TunTx {
                 Outcome::Kept
             }
             Some(libc::EIO) => {
-                self.state = down(Link::Down);
+                self.state = down(LinkState::Down);
                 Outcome::AllDropped(DropReason::LinkDown)
             }
             Some(libc::EBADFD) => {
@@ -159,8 +159,8 @@ impl TxQueue for TunTx {
         match self.watch.look() {
             None => {}
             // An interface that was moved to another namespace is absent here, and works.
-            Some(Link::Absent) if !tun::is_attached(&self.file) => self.state = gone(),
-            Some(Link::Down) => {}
+            Some(LinkState::Absent) if !tun::is_attached(&self.file) => self.state = gone(),
+            Some(LinkState::Down) => {}
             Some(_) if matches!(self.state, State::Down(_)) => self.state = State::Up,
             Some(_) => {}
         }

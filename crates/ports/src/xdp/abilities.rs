@@ -7,7 +7,7 @@ use super::umem::LONGEST;
 use crate::uri::Want;
 use towpath_packet::port::{Ability, PortError};
 use towpath_sys::host::kernel_version;
-use towpath_sys::netdev::Link;
+use towpath_sys::netdev::LinkState;
 use towpath_sys::netdev_genl::Features;
 
 /// One line for each ability; an error if one that is required is missing.
@@ -52,7 +52,7 @@ pub(super) fn abilities(
     let csum = match &found.metadata {
         _ if config.csum == Want::Off => Err(probe::OFF.to_owned()),
         Err(why) => Err(why.clone()),
-        Ok(_) if found.zero_copy() && !said.is_some_and(Features::checksums) => {
+        Ok(_) if found.zero_copy() && !said.is_some_and(Features::tx_checksum) => {
             Err("the driver does not complete checksums of such frames".to_owned())
         }
         Ok(_) => Ok("partial checksums are sent, by metadata".to_owned()),
@@ -78,18 +78,20 @@ pub(super) fn timestamps(found: &Found, said: Option<Features>) -> Result<&'stat
     match &found.metadata {
         Err(why) => Err(why.clone()),
         Ok(_) if !found.zero_copy() => Ok("timestamps of the kernel, taken when the driver is through with a frame"),
-        Ok(_) if said.is_some_and(Features::timestamps) => Ok("timestamps of the device, by its own clock"),
+        Ok(_) if said.is_some_and(Features::tx_timestamp) => Ok("timestamps of the device, by its own clock"),
         Ok(_) => Err("the driver takes none of such frames".to_owned()),
     }
 }
 
 /// Whether frames can pass at this moment. That they can't is no error: it may change.
-pub(super) fn link(config: &Config, link: Link) -> Ability {
+pub(super) fn link(config: &Config, link: LinkState) -> Ability {
     let (name, ip) = (&config.interface, ask::ip(config));
     let (why, mend) = match link {
-        Link::Up => ("up, with carrier", None),
-        Link::NoCarrier => ("no carrier: the other end is not there, or not up", None),
-        Link::Down | Link::Absent => ("the interface is not up", Some(format!("{ip} link set dev {name} up"))),
+        LinkState::Up => ("up, with carrier", None),
+        LinkState::NoCarrier => ("no carrier: the other end is not there, or not up", None),
+        LinkState::Down | LinkState::Absent => {
+            ("the interface is not up", Some(format!("{ip} link set dev {name} up")))
+        }
     };
-    Ability { name: "link", on: link == Link::Up, why: why.into(), mend }
+    Ability { name: "link", on: link == LinkState::Up, why: why.into(), mend }
 }

@@ -10,7 +10,7 @@
 
 use super::config::Config;
 use crate::uri::Want;
-use towpath_sys::bpf::Hook;
+use towpath_sys::bpf::AttachMode;
 
 /// Stalls in a row, without anything completed, before something is given up.
 const STRIKES: u32 = 2;
@@ -35,15 +35,15 @@ impl Strikes {
     }
 
     /// What to give up now, if there is something to be given up.
-    pub(super) fn step(&mut self, config: &Config, zero_copy: bool, hook: Hook) -> Option<Step> {
+    pub(super) fn step(&mut self, config: &Config, zero_copy: bool, hook: AttachMode) -> Option<Step> {
         if self.0 < STRIKES {
             return None;
         }
         let may = |this, other| this == Want::Prefer && other != Want::Off;
         let step = match (zero_copy, hook) {
             (true, _) => may(config.zero_copy, config.copy).then_some(Step::Copy),
-            (false, Hook::Native) => may(config.native, config.generic).then_some(Step::Generic),
-            (false, Hook::Generic) => None,
+            (false, AttachMode::Native) => may(config.native, config.generic).then_some(Step::Generic),
+            (false, AttachMode::Generic) => None,
         };
         if step.is_some() {
             self.0 = 0;
@@ -58,13 +58,13 @@ mod tests {
 
     /// What is given up with each stall in a row, from zero copy in the driver on.
     fn ladder(config: &Config) -> Vec<Option<Step>> {
-        let (mut zero_copy, mut hook, mut strikes) = (true, Hook::Native, Strikes::default());
+        let (mut zero_copy, mut hook, mut strikes) = (true, AttachMode::Native, Strikes::default());
         let mut stall = |_| {
             strikes.stalled(false);
             let step = strikes.step(config, zero_copy, hook);
             match step {
                 Some(Step::Copy) => zero_copy = false,
-                Some(Step::Generic) => hook = Hook::Generic,
+                Some(Step::Generic) => hook = AttachMode::Generic,
                 None => {}
             }
             step
@@ -94,7 +94,7 @@ mod tests {
         let mut strikes = Strikes::default();
         for _ in 0..5 {
             strikes.stalled(true);
-            assert_eq!(strikes.step(&Config::default(), true, Hook::Native), None);
+            assert_eq!(strikes.step(&Config::default(), true, AttachMode::Native), None);
         }
     }
 }

@@ -90,7 +90,7 @@ use towpath_packet::Offloads;
 use towpath_packet::port::{Ability, Info, Layer, Port, PortControl, PortError, Queues, Start, TxLinear};
 #[cfg(doc)]
 use towpath_packet::{DropReason, port::State};
-use towpath_sys::bpf::Hook;
+use towpath_sys::bpf::AttachMode;
 use towpath_sys::netdev::Control;
 use towpath_sys::netdev_genl::{Device, Features};
 use towpath_sys::{af_packet, netns};
@@ -134,7 +134,7 @@ fn examine(config: Config) -> Result<XdpPort, PortError> {
     let name = &config.interface;
     let control = Control::new().map_err(failed("socket"))?;
     let index = control.index(name).map_err(failed("find the interface"))?;
-    let hardware = control.hardware(name).map_err(failed("SIOCGIFHWADDR"))?;
+    let hardware = control.hardware_type(name).map_err(failed("SIOCGIFHWADDR"))?;
     if !matches!(hardware, libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK) {
         let what = format!("the interface carries no Ethernet (hardware type {hardware}): packet: takes it");
         return Err(PortError::Input { port, what });
@@ -150,7 +150,7 @@ fn examine(config: Config) -> Result<XdpPort, PortError> {
     let found = probe::probe(&config, index, mtu, mac, &on, said)?;
     let promiscuous = if config.promiscuous {
         let socket = af_packet::Socket::new().map_err(failed("socket(AF_PACKET)"))?;
-        socket.promiscuous(index).map_err(failed("PACKET_ADD_MEMBERSHIP"))?;
+        socket.set_promiscuous(index).map_err(failed("PACKET_ADD_MEMBERSHIP"))?;
         Some(socket)
     } else {
         None
@@ -163,14 +163,14 @@ fn examine(config: Config) -> Result<XdpPort, PortError> {
     let (live, transmit) = transmit(&config, index, &driver, said)?;
     let metadata = found.metadata.is_ok()
         && config.csum != Want::Off
-        && (!found.zero_copy() || said.is_some_and(Features::checksums));
+        && (!found.zero_copy() || said.is_some_and(Features::tx_checksum));
     let rx_offloads = match (notes, found.hook) {
         (false, _) => Offloads::NONE,
-        (true, Hook::Native) => Offloads::CSUM,
-        (true, Hook::Generic) => Offloads::CSUM.with(SEGMENTS),
+        (true, AttachMode::Native) => Offloads::CSUM,
+        (true, AttachMode::Generic) => Offloads::CSUM.with(SEGMENTS),
     };
     let mut abilities = abilities(&config, &found, said, notes, mtu)?;
-    abilities.insert(0, link(&config, control.link(index)));
+    abilities.insert(0, link(&config, control.link_state(index)));
     abilities.push(Ability { name: "busypoll", on: true, why: busy_poll.into(), mend: None });
     let timed = live.is_none() && config.timestamps != Want::Off && timestamps(&found, said).is_ok();
     abilities.push(transmit);

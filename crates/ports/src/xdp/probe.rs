@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use towpath_packet::port::PortError;
 use towpath_packet::xsk_ring::Desc;
 use towpath_packet::{Backing, Direction, InFlight, Packet, Pool, PoolConfig, ToDevice};
-use towpath_sys::bpf::{Hook, Kind, Link, Map, MapKind, Program};
+use towpath_sys::bpf::{AttachMode, Map, MapType, Program, ProgramType, XdpLink};
 use towpath_sys::netdev_genl::Features;
 use towpath_sys::xsk::{Socket, bind};
 
@@ -36,9 +36,9 @@ const PATIENCE: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub(super) struct OnInterface {
     pub(super) map: Map,
-    pub(super) link: Link,
+    pub(super) link: XdpLink,
     pub(super) program: Program,
-    hook: Hook,
+    hook: AttachMode,
     /// Why it does not run in the driver.
     not_native: Option<String>,
     /// Whether it takes packets in several pieces.
@@ -48,7 +48,7 @@ pub(super) struct OnInterface {
 /// What was found.
 #[derive(Debug)]
 pub(super) struct Found {
-    pub(super) hook: Hook,
+    pub(super) hook: AttachMode,
     /// Why the program does not run in the driver.
     pub(super) not_native: Option<String>,
     /// Flags to bind with.
@@ -76,24 +76,26 @@ impl Found {
 /// Loads the program and attaches it as it is wanted.
 pub(super) fn attach(config: &Config, index: i32) -> Result<OnInterface, PortError> {
     let failed = |step: &'static str| ask::os(config, step);
-    let map = Map::new(MapKind::Sockets, 4, QUEUES, "towpath_xsks").map_err(failed("bpf(BPF_MAP_CREATE)"))?;
+    let map = Map::new(MapType::Xskmap, 4, QUEUES, "towpath_xsks").map_err(failed("bpf(BPF_MAP_CREATE)"))?;
     let code = if config.matches.is_empty() {
-        program::everything(map.number())
+        program::everything(map.fd())
     } else {
-        program::flows(map.number(), &config.matches)
+        program::flows(map.fd(), &config.matches)
     };
     let mut frags = config.frags != Want::Off;
-    let mut loaded = Program::load(Kind::Xdp { frags }, &code, "towpath");
+    let mut loaded = Program::load(ProgramType::Xdp { frags }, &code, "towpath");
     if loaded.is_err() && config.frags == Want::Prefer {
         // Before Linux 5.18 the flag is not known.
         frags = false;
-        loaded = Program::load(Kind::Xdp { frags }, &code, "towpath");
+        loaded = Program::load(ProgramType::Xdp { frags }, &code, "towpath");
     }
     let program = loaded.map_err(failed("bpf(BPF_PROG_LOAD)"))?;
     let mut not_native = Some(OFF.to_owned());
     if config.native != Want::Off {
-        let error = match patiently(|| Link::attach(&program, index, Hook::Native)) {
-            Ok(link) => return Ok(OnInterface { map, link, program, hook: Hook::Native, not_native: None, frags }),
+        let error = match patiently(|| XdpLink::attach(&program, index, AttachMode::Native)) {
+            Ok(link) => {
+                return Ok(OnInterface { map, link, program, hook: AttachMode::Native, not_native: None, frags });
+            }
             Err(error) => error,
         };
         // Something else is attached, which would be in the way in the stack as well; or nobody may attach anything.
@@ -106,8 +108,9 @@ pub(super) fn attach(config: &Config, index: i32) -> Result<OnInterface, PortErr
         }
         not_native = Some(why);
     }
-    let link = patiently(|| Link::attach(&program, index, Hook::Generic)).map_err(failed("attach the program"))?;
-    Ok(OnInterface { map, link, program, hook: Hook::Generic, not_native, frags })
+    let link =
+        patiently(|| XdpLink::attach(&program, index, AttachMode::Generic)).map_err(failed("attach the program"))?;
+    Ok(OnInterface { map, link, program, hook: AttachMode::Generic, not_native, frags })
 }
 
 /// A pool for trials.
@@ -188,7 +191,7 @@ pub(super) fn probe(
             let flags = wakeup | memory | if sg { bind::SG } else { 0 };
             let error = match attempt(&trial, &frames, index, flags, mac) {
                 Ok((budget, tested)) => {
-                    let given = features.map_or(1, |f| f.zero_copy_pieces).clamp(1, COPIED_PIECES.into()) as u16;
+                    let given = features.map_or(1, |f| f.zc_max_segs).clamp(1, COPIED_PIECES.into()) as u16;
                     return Ok(Found {
                         hook: on.hook,
                         not_native: on.not_native.clone(),

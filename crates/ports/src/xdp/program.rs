@@ -110,7 +110,7 @@ fn dissect(a: &mut Asm, ready: Label, pass: Label) {
         a.store(Size::B4, STACK, to + 4, R5);
     }
     a.load(Size::B2, R9, R7, 12);
-    a.order_of_host(R9, 16);
+    a.be_to_host(R9, 16);
     a.imm(Alu::Add, R7, 14);
     let untagged = a.label();
     for tag in [key::TAG_1, key::TAG_2] {
@@ -120,11 +120,11 @@ fn dissect(a: &mut Asm, ready: Label, pass: Label) {
         a.place(tagged);
         need(a, 4, ready);
         a.load(Size::B2, R5, R7, 0);
-        a.order_of_host(R5, 16);
+        a.be_to_host(R5, 16);
         a.imm(Alu::And, R5, 0xfff);
         a.store(Size::B4, STACK, tag, R5);
         a.load(Size::B2, R9, R7, 2);
-        a.order_of_host(R9, 16);
+        a.be_to_host(R9, 16);
         a.imm(Alu::Add, R7, 4);
     }
     a.place(untagged);
@@ -158,7 +158,7 @@ fn ipv4(a: &mut Asm, ready: Label) {
     a.store(Size::B4, STACK, key::PROTOCOL, R4);
     // More fragments follow, or it does not begin at the first byte.
     a.load(Size::B2, R4, R7, 6);
-    a.order_of_host(R4, 16);
+    a.be_to_host(R4, 16);
     a.imm(Alu::And, R4, 0x3fff);
     a.imm(Alu::Left, R5, 2);
     a.reg(Alu::Add, R7, R5);
@@ -193,7 +193,7 @@ fn ipv6(a: &mut Asm, ready: Label, transport: Label) {
         need(a, 8, known);
         a.load(Size::B1, R9, R7, 0);
         a.load(Size::B2, R4, R7, 2);
-        a.order_of_host(R4, 16);
+        a.be_to_host(R4, 16);
         a.imm(Alu::And, R4, 0xfff9);
         a.imm(Alu::Add, R7, 8);
         a.jump_imm(If::Equal, R4, 0, next);
@@ -226,7 +226,7 @@ fn ports(a: &mut Asm, ready: Label) {
     need(a, 4, ready);
     for (from, to) in [(0, key::SRC_PORT), (2, key::DST_PORT)] {
         a.load(Size::B2, R5, R7, from);
-        a.order_of_host(R5, 16);
+        a.be_to_host(R5, 16);
         a.store(Size::B4, STACK, to, R5);
     }
 }
@@ -301,7 +301,7 @@ fn address(a: &mut Asm, word: i16, prefix: &Prefix, other: Label) {
         }
         let mask = u32::MAX << (32 - bits);
         a.load(Size::B4, R5, STACK, word + 4 * i as i16);
-        a.order_of_host(R5, 32);
+        a.be_to_host(R5, 32);
         a.imm(Alu::Mov, R4, mask as i32);
         a.reg(Alu::And, R5, R4);
         let wanted = u32::from_be_bytes([part[0], part[1], part[2], part[3]]);

@@ -30,9 +30,9 @@ use towpath_packet::port::State;
 use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer};
 use towpath_packet::{FromDevice, InFlight, ToDevice};
 use towpath_sys::af_packet;
-use towpath_sys::bpf::{Hook, Link, Map, Program};
+use towpath_sys::bpf::{AttachMode, Map, Program, XdpLink};
 use towpath_sys::netns;
-use towpath_sys::xsk::{Sizes, Socket, bind};
+use towpath_sys::xsk::{RingSizes, Socket, bind};
 
 /// How long a queue or an interface may be taken before that is an error: the kernel takes a moment to let go of a socket that was
 /// closed, and a process that is being started may still have a descriptor of one that has ended.
@@ -46,14 +46,14 @@ const AGAIN: Duration = Duration::from_millis(50);
 pub(super) struct Attached {
     pub(super) map: Map,
     /// Where it is attached, unless it is just being attached elsewhere.
-    pub(super) link: Mutex<(Hook, Option<Link>)>,
+    pub(super) link: Mutex<(AttachMode, Option<XdpLink>)>,
     pub(super) program: Program,
     /// Keeps the interface promiscuous.
     pub(super) _promiscuous: Option<af_packet::Socket>,
 }
 
 impl Attached {
-    fn hook(&self) -> Hook {
+    fn hook(&self) -> AttachMode {
         self.link.lock().unwrap_or_else(PoisonError::into_inner).0
     }
 
@@ -61,12 +61,12 @@ impl Attached {
     fn to_generic(&self, index: i32, netns: Option<&str>) -> io::Result<()> {
         let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
         let (at, held) = &mut *link;
-        if *at == Hook::Native {
+        if *at == AttachMode::Native {
             // It can't be attached at both places at a time.
-            (*at, *held) = (Hook::Generic, None);
+            (*at, *held) = (AttachMode::Generic, None);
         }
         if held.is_none() {
-            *held = Some(netns::within(netns, || Link::attach(&self.program, index, Hook::Generic))??);
+            *held = Some(netns::within(netns, || XdpLink::attach(&self.program, index, AttachMode::Generic))??);
         }
         Ok(())
     }
@@ -90,10 +90,10 @@ pub(super) struct Setup {
 pub(super) fn open(config: &Config, frames: &Frames, shared: Option<&Socket>) -> io::Result<(Socket, Rings)> {
     let socket = netns::within(config.netns.as_deref(), Socket::new)??;
     if shared.is_none() {
-        socket.register(frames.region.mmap(), &frames.umem)?;
+        socket.register_umem(frames.region.mmap(), &frames.umem)?;
     }
     let n = u32::from(config.ring);
-    let rings = Rings::new(socket.rings(&Sizes { fill: n, completion: n, rx: n, tx: n })?)?;
+    let rings = Rings::new(socket.create_rings(&RingSizes { fill: n, completion: n, rx: n, tx: n })?)?;
     socket.set_send_buffer(config.send_buffer)?;
     // Kernels before 6.17 do not know it, and send 32 frames a call.
     let _ = socket.set_tx_budget(config.tx_budget.into());

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use towpath_packet::port::{PortError, RxMemory, RxQueue, State, Wake};
 use towpath_packet::xsk_ring::Desc;
 use towpath_packet::{Batch, Cache, Counters, Direction, FromDevice, InFlight, Offloads, Packet};
-use towpath_sys::netdev::Link;
+use towpath_sys::netdev::LinkState;
 use towpath_sys::xsk::Statistics;
 
 /// Calls between two looks at the clock while packets keep coming.
@@ -183,9 +183,9 @@ impl XdpRx {
     fn look(&mut self) {
         let Some(link) = self.watch.look() else { return };
         self.state = match link {
-            Link::Up => State::Up,
-            Link::Absent => self.queue.gone(),
-            Link::Down | Link::NoCarrier => down(link),
+            LinkState::Up => State::Up,
+            LinkState::Absent => self.queue.gone(),
+            LinkState::Down | LinkState::NoCarrier => down(link),
         };
         self.count();
     }
@@ -310,7 +310,7 @@ impl RxQueue for XdpRx {
 impl Drop for XdpRx {
     /// What arrives from now on goes to the host. What the kernel dropped since the last look is counted too.
     fn drop(&mut self) {
-        let _ = self.queue.setup.attached.map.clear(self.queue.number);
+        let _ = self.queue.setup.attached.map.delete(self.queue.number);
         self.count();
         self.rings = None;
         self.queue.leave(self.lent.iter_mut().filter_map(Option::take).map(Loan::Rx), self.handed);

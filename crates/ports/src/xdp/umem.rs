@@ -15,7 +15,7 @@ use super::config::Config;
 use std::sync::Arc;
 use towpath_packet::port::PortError;
 use towpath_packet::{Chunk, Pool, PoolConfig, Region};
-use towpath_sys::xsk::{KERNEL_HEADROOM, Umem};
+use towpath_sys::xsk::{KERNEL_HEADROOM, UmemConfig};
 
 /// Smallest and largest chunk (`XDP_UMEM_MIN_CHUNK_SIZE`, and a page).
 const CHUNKS: std::ops::RangeInclusive<usize> = 2048..=4096;
@@ -31,7 +31,7 @@ pub(super) struct Frames {
     /// What frames are received into, and copies are made in.
     pub(super) pool: Pool,
     pub(super) region: Arc<Region>,
-    pub(super) umem: Umem,
+    pub(super) umem: UmemConfig,
     /// Whether the pool is the port's own.
     pub(super) own: bool,
     base: usize,
@@ -62,7 +62,7 @@ impl Frames {
             return Err(PortError::Input { port: config.port(), what: "the pool has no memory".to_owned() });
         };
         let chunk = pool.chunk();
-        let umem = Umem {
+        let umem = UmemConfig {
             len: (pool.stats().capacity * chunk) as u64,
             chunk: chunk as u32,
             // What is received begins no earlier than a packet of the pool does.

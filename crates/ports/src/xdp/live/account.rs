@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_packet::port::State;
 use towpath_packet::{Counters, DropReason};
-use towpath_sys::netdev::{Control, Link};
+use towpath_sys::netdev::{Control, LinkState};
 use towpath_sys::netdev_genl::{Device, Statistics};
 
 /// Time between two looks at the device.
@@ -49,7 +49,7 @@ impl Account {
     #[cold]
     pub(super) fn settle(&mut self, counters: &Counters) -> State {
         self.next = Instant::now() + EVERY;
-        let takes = self.device.features().is_ok_and(|f| f.takes_frames());
+        let takes = self.device.features().is_ok_and(|f| f.ndo_xmit());
         let now = self.device.statistics().unwrap_or(self.seen);
         let (sent, bytes) = (std::mem::take(&mut self.frames), std::mem::take(&mut self.bytes));
         let dropped = now.tx_dropped.saturating_sub(self.seen.tx_dropped);
@@ -61,11 +61,11 @@ impl Account {
             counters.dropped(DropReason::Refused, refused);
         }
         counters.moved(sent - refused, bytes.checked_div(sent).map_or(0, |mean| mean * (sent - refused)));
-        match self.control.link(self.index) {
-            Link::Absent => gone(),
-            link @ (Link::Down | Link::NoCarrier) => down(link),
-            Link::Up if !takes => State::Down("the device takes no frames any more".into()),
-            Link::Up => State::Up,
+        match self.control.link_state(self.index) {
+            LinkState::Absent => gone(),
+            link @ (LinkState::Down | LinkState::NoCarrier) => down(link),
+            LinkState::Up if !takes => State::Down("the device takes no frames any more".into()),
+            LinkState::Up => State::Up,
         }
     }
 }

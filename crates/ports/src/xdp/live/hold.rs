@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use towpath_sys::bpf::{Hook, Link, Program};
+use towpath_sys::bpf::{AttachMode, Program, XdpLink};
 use towpath_sys::netdev::Control;
 use towpath_sys::netns;
 use towpath_sys::tun::{self, Attach};
@@ -11,7 +11,7 @@ use towpath_sys::tun::{self, Attach};
 #[derive(Debug)]
 #[expect(dead_code, reason = "held to be dropped")]
 pub(super) struct Held {
-    link: Link,
+    link: XdpLink,
     tap: Option<File>,
     /// The namespace, which otherwise would end with the thread that made it.
     namespace: File,
@@ -27,15 +27,15 @@ impl Held {
             if let Ok((link, tap)) = on_tap(program, &control) {
                 return Ok(Held { link, tap: Some(tap), namespace });
             }
-            let link = Link::attach(program, control.index("lo")?, Hook::Generic)?;
+            let link = XdpLink::attach(program, control.index("lo")?, AttachMode::Generic)?;
             Ok(Held { link, tap: None, namespace })
         })?
     }
 }
 
-fn on_tap(program: &Program, control: &Control) -> io::Result<(Link, File)> {
+fn on_tap(program: &Program, control: &Control) -> io::Result<(XdpLink, File)> {
     let tap = tun::open()?;
     let name = tun::attach(&tap, "hold", Attach { ethernet: true, multi_queue: false })?;
-    let link = Link::attach(program, control.index(&name)?, Hook::Native)?;
+    let link = XdpLink::attach(program, control.index(&name)?, AttachMode::Native)?;
     Ok((link, tap))
 }

@@ -3,7 +3,7 @@
 use super::program::{BYTES, DESCRIPTORS, FRAMES, LONGEST, ROOM};
 use std::sync::atomic::Ordering::Relaxed;
 use towpath_packet::Packet;
-use towpath_sys::bpf::Memory;
+use towpath_sys::bpf::MapMemory;
 
 /// Frames begin at multiples of a cache line.
 const LINE: usize = 64;
@@ -14,7 +14,7 @@ const BEGINS: usize = 8;
 /// The frames of the next call, one behind the other.
 #[derive(Debug)]
 pub(super) struct Gathered {
-    memory: Memory,
+    memory: MapMemory,
     frames: usize,
     /// Where the next one begins.
     at: usize,
@@ -23,7 +23,7 @@ pub(super) struct Gathered {
 }
 
 impl Gathered {
-    pub(super) fn new(memory: Memory) -> Gathered {
+    pub(super) fn new(memory: MapMemory) -> Gathered {
         Gathered { memory, frames: 0, at: 0, bytes: 0, longest: 0 }
     }
 
@@ -42,7 +42,7 @@ impl Gathered {
         if self.frames == FRAMES || self.at + len > ROOM || len > LONGEST {
             return false;
         }
-        packet.copy_to(0, self.memory.room(BYTES + self.at, len));
+        packet.copy_to(0, self.memory.bytes_mut(BYTES + self.at, len));
         self.describe(self.frames, self.at as u32, len as u32);
         self.frames += 1;
         self.at += len.next_multiple_of(LINE);
@@ -53,7 +53,7 @@ impl Gathered {
 
     #[inline]
     fn describe(&mut self, frame: usize, offset: u32, len: u32) {
-        if let Some((o, l)) = self.memory.room(DESCRIPTORS + 8 * frame, 8).split_at_mut_checked(4) {
+        if let Some((o, l)) = self.memory.bytes_mut(DESCRIPTORS + 8 * frame, 8).split_at_mut_checked(4) {
             o.copy_from_slice(&offset.to_ne_bytes());
             l.copy_from_slice(&len.to_ne_bytes());
         }
@@ -85,7 +85,7 @@ impl Gathered {
         if frame >= FRAMES || self.at + bytes.len() > ROOM || bytes.len() > LONGEST {
             return false;
         }
-        self.memory.room(BYTES + self.at, bytes.len()).copy_from_slice(bytes);
+        self.memory.bytes_mut(BYTES + self.at, bytes.len()).copy_from_slice(bytes);
         self.describe(frame, self.at as u32, bytes.len() as u32);
         self.at += bytes.len().next_multiple_of(LINE);
         self.longest = self.longest.max(bytes.len());

@@ -44,7 +44,7 @@ use template::Templates;
 #[cfg(doc)]
 use towpath_packet::DropReason;
 use towpath_packet::port::PortError;
-use towpath_sys::bpf::{Kind, Map, MapKind, Program};
+use towpath_sys::bpf::{Map, MapType, Program, ProgramType};
 use towpath_sys::netdev_genl::Features;
 use towpath_sys::netns;
 
@@ -74,7 +74,7 @@ pub(super) struct Live {
 /// A map with one device in it, of the namespace that the port is in.
 fn device(config: &Config, index: i32) -> io::Result<Map> {
     netns::within(config.netns.as_deref(), || {
-        let devices = Map::new(MapKind::Devices, 4, 1, "towpath_dev")?;
+        let devices = Map::new(MapType::Devmap, 4, 1, "towpath_dev")?;
         devices.set_device(0, index)?;
         Ok(devices)
     })?
@@ -84,7 +84,7 @@ fn device(config: &Config, index: i32) -> io::Result<Map> {
 pub(super) fn possible(said: Option<Features>) -> Result<(), String> {
     match said {
         None => Err("the kernel does not say whether the device takes frames of programs: Linux 6.3 does".to_owned()),
-        Some(said) if !said.takes_frames() => Err("the device takes no frames of programs".to_owned()),
+        Some(said) if !said.ndo_xmit() => Err("the device takes no frames of programs".to_owned()),
         Some(_) => Ok(()),
     }
 }
@@ -123,11 +123,11 @@ impl Live {
     fn load(config: &Config, index: i32, code: impl FnOnce(i32, i32) -> Vec<u64>) -> Result<Live, PortError> {
         let failed = |step: &'static str| ask::os(config, step);
         let memory =
-            Map::new(MapKind::Array, program::VALUE, 1, "towpath_frames").map_err(failed("bpf(BPF_MAP_CREATE)"))?;
+            Map::new(MapType::Array, program::VALUE, 1, "towpath_frames").map_err(failed("bpf(BPF_MAP_CREATE)"))?;
         let device = device(config, index).map_err(failed("put the device into a map"))?;
-        let code = code(memory.number(), device.number());
-        let program =
-            Program::load(Kind::Xdp { frags: false }, &code, "towpath_live").map_err(failed("bpf(BPF_PROG_LOAD)"))?;
+        let code = code(memory.fd(), device.fd());
+        let program = Program::load(ProgramType::Xdp { frags: false }, &code, "towpath_live")
+            .map_err(failed("bpf(BPF_PROG_LOAD)"))?;
         let held = Held::new(&program).map_err(failed("hold the program on a device of its own"))?;
         let gathered = Gathered::new(memory.memory().map_err(failed("map the frames"))?);
         Ok(Live { program, gathered, len: 0, counted: 0, _memory: memory, _device: device, _held: held })

@@ -133,12 +133,12 @@ fn move_on(a: &mut Asm, places: &Places) {
     if let Some((id, check)) = places.ipv4 {
         begin(a, check);
         a.load(Size::B2, R1, R9, id as i16);
-        a.order_of_host(R1, 16);
+        a.be_to_host(R1, 16);
         a.reg(Alu::Sub, R5, R1);
         a.imm(Alu::Add, R1, 1);
         a.imm(Alu::And, R1, 0xffff);
         a.reg(Alu::Add, R5, R1);
-        a.order_of_host(R1, 16);
+        a.be_to_host(R1, 16);
         a.store(Size::B2, R9, id as i16, R1);
         end(a, check, None);
     }
@@ -150,14 +150,14 @@ fn move_on(a: &mut Asm, places: &Places) {
     begin(a, check);
     for (at, by) in number.into_iter().chain(places.sequence) {
         a.load(Size::B4, R1, R9, at as i16);
-        a.order_of_host(R1, 32);
+        a.be_to_host(R1, 32);
         halves(a, Alu::Sub, R1);
         a.imm(Alu::Add, R1, by as i32);
         for op in [Alu::Left, Alu::Right] {
             a.imm(op, R1, 32);
         }
         halves(a, Alu::Add, R1);
-        a.order_of_host(R1, 32);
+        a.be_to_host(R1, 32);
         a.store(Size::B4, R9, at as i16, R1);
     }
     let never_zero = udp.then(|| a.label());
@@ -168,7 +168,7 @@ fn move_on(a: &mut Asm, places: &Places) {
 /// of 0xffff, which is nothing to a sum of that kind.
 fn begin(a: &mut Asm, check: usize) {
     a.load(Size::B2, R5, R9, check as i16);
-    a.order_of_host(R5, 16);
+    a.be_to_host(R5, 16);
     a.imm(Alu::Xor, R5, 0xffff);
     a.imm(Alu::Add, R5, 4 * 0xffff);
 }
@@ -197,6 +197,6 @@ fn end(a: &mut Asm, check: usize, never_zero: Option<Label>) {
         a.imm(Alu::Mov, R5, 0xffff);
         a.place(label);
     }
-    a.order_of_host(R5, 16);
+    a.be_to_host(R5, 16);
     a.store(Size::B2, R9, check as i16, R5);
 }

@@ -7,7 +7,7 @@ use crate::kernel::link::down;
 use std::time::Instant;
 use towpath_packet::DropReason;
 use towpath_packet::port::State;
-use towpath_sys::netdev::Link;
+use towpath_sys::netdev::LinkState;
 
 /// The state of a queue that stalled, until it has new rings.
 fn anew() -> State {
@@ -21,12 +21,12 @@ impl SocketTx {
         let Some(link) = self.watch.look() else { return };
         match link {
             // A link that is up brings no rings.
-            Link::Up if matches!(self.state, State::Down(_)) => {
+            LinkState::Up if matches!(self.state, State::Down(_)) => {
                 self.state = if self.handed { anew() } else { State::Up }
             }
-            Link::Up => {}
-            Link::Absent => self.state = self.queue.gone(),
-            Link::Down | Link::NoCarrier => self.state = down(link),
+            LinkState::Up => {}
+            LinkState::Absent => self.state = self.queue.gone(),
+            LinkState::Down | LinkState::NoCarrier => self.state = down(link),
         }
         if let Some(rings) = &self.rings
             && let Ok(now) = rings.socket.statistics()

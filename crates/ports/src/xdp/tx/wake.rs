@@ -3,7 +3,7 @@
 use super::super::events::Event;
 use super::SocketTx;
 use crate::kernel::link::down;
-use towpath_sys::netdev::Link;
+use towpath_sys::netdev::LinkState;
 
 impl SocketTx {
     /// Lets the kernel send what is in the ring, if it wants to be told.
@@ -34,7 +34,7 @@ impl SocketTx {
                 // So many in one call, or no room for more; both without loss.
                 Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) if progress => {}
                 Some(libc::ENETDOWN) => {
-                    self.state = down(Link::Down);
+                    self.state = down(LinkState::Down);
                     break;
                 }
                 Some(libc::ENXIO | libc::ENODEV) => {
