@@ -4,7 +4,7 @@ use super::{Attr, command};
 use crate::mmap::Mmap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// `BPF_F_MMAPABLE`.
 const MMAPABLE: u32 = 1 << 10;
@@ -26,6 +26,8 @@ pub struct Map {
     fd: OwnedFd,
     value: usize,
     entries: u32,
+    /// Its memory is mapped: only once, because [`MapMemory`] gives out exclusive references.
+    is_mapped: AtomicBool,
 }
 
 impl Map {
@@ -43,7 +45,7 @@ impl Map {
         attr = attr.name(28, name);
         // SAFETY: no addresses.
         let fd = unsafe { attr.open(command::MAP_CREATE) }?;
-        Ok(Map { fd, value, entries })
+        Ok(Map { fd, value, entries, is_mapped: AtomicBool::new(false) })
     }
 
     /// Stores a socket at a key.
@@ -89,9 +91,13 @@ impl Map {
     /// Maps the values of an array: each takes its size rounded up to eight bytes.
     ///
     /// # Errors
-    /// The error of `mmap(2)`.
+    /// The error of `mmap(2)`; `AlreadyExists` if the values have been mapped before.
     pub fn memory(&self) -> io::Result<MapMemory> {
         let len = (self.value.next_multiple_of(8) * self.entries as usize).next_multiple_of(4096);
+        // Relaxed: the flag guards no other memory.
+        if self.is_mapped.swap(true, Ordering::Relaxed) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
         Ok(MapMemory(Mmap::shared(self.fd.as_fd(), 0, len)?))
     }
 }
@@ -108,9 +114,9 @@ impl MapMemory {
         if at.checked_add(len).is_none_or(|end| end > self.0.len()) {
             return &mut [];
         }
-        // SAFETY: at..at+len lies inside the mapping, is initialised (maps begin as zeroes),
-        // borrowed exclusively, and no program runs while its owner writes: they run only within
-        // `Program::run_live`, a call that has returned.
+        // SAFETY: at..at+len lies inside the mapping, is initialised (maps begin as zeroes), and is
+        // borrowed exclusively: a map has one MapMemory. No program runs meanwhile, because
+        // `Program::run_live` has returned.
         unsafe { std::slice::from_raw_parts_mut(self.0.base().as_ptr().add(at), len) }
     }
 
