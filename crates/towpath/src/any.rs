@@ -154,7 +154,7 @@ any_port! {
 /// It remembers the pairs in memory whose other end has not been opened yet, so both ends must be opened by the same one.
 #[derive(Debug, Default)]
 pub struct Opener {
-    links: veth::Links,
+    links: veth::Pairs,
     switches: cpsw::Models,
 }
 

@@ -18,7 +18,8 @@ fn source(options: &str) -> generator::GenPort {
     generator::open(generator::Config::from_uri(&format!("gen:{options}").parse().unwrap()).unwrap()).unwrap()
 }
 
-/// Runs until the source is done and nothing is on its way, or either end is gone. Bounded: a defect would not end.
+/// Runs until the source is done and nothing is on its way, or either end is gone. Bounded: a
+/// defect would not end.
 fn run(rx: &mut impl RxQueue, tx: &mut impl TxQueue) -> u64 {
     let (mut batch, mut quiet, mut left_over) = (Batch::new(), 0, 0);
     for _ in 0..1_000_000 {
@@ -64,7 +65,7 @@ proptest! {
         let pool = pool();
         let config = Config { side: Side::Rx, ..config };
         let port = open(config, source("count=1000,size=100")).unwrap();
-        let tally = port.tally().clone();
+        let faults = port.faults().clone();
         let (mut rx, _) = start(port, &pool);
         let (_, mut tx) = start(null::open(null::Config::default()).unwrap(), &pool);
         let left_over = run(&mut rx, &mut tx);
@@ -74,11 +75,11 @@ proptest! {
         drop((rx, tx));
         let received = received.snapshot();
         prop_assert_eq!(sent.packets + left_over, received.packets);
-        let twins = tally.duplicated.load(Relaxed);
+        let twins = faults.duplicated.load(Relaxed);
         let accounted = received.packets + received.all_drops() - twins;
         if gone { prop_assert!(accounted <= 1000) } else { prop_assert_eq!(accounted, 1000) }
         prop_assert_eq!(received.dropped(DropReason::Stopped), 0, "nothing is left lying while the queue is idle");
-        prop_assert!(received.dropped(DropReason::Fault) >= tally.dropped.load(Relaxed));
+        prop_assert!(received.dropped(DropReason::Fault) >= faults.dropped.load(Relaxed));
         prop_assert_eq!(pool.stats().home, 1024);
     }
 
@@ -87,7 +88,7 @@ proptest! {
         let pool = pool();
         let config = Config { side: Side::Tx, ..config };
         let port = open(config, null::open(null::Config::default()).unwrap()).unwrap();
-        let tally = port.tally().clone();
+        let faults = port.faults().clone();
         let (mut rx, _) = start(source("count=1000,size=100"), &pool);
         let (_, mut tx) = start(port, &pool);
         let left_over = run(&mut rx, &mut tx);
@@ -96,8 +97,8 @@ proptest! {
         drop((rx, tx));
         let sent = counters.snapshot();
         prop_assert_eq!(received + sent.split, sent.packets + sent.all_drops() + left_over);
-        prop_assert_eq!(sent.split, tally.duplicated.load(Relaxed));
-        prop_assert_eq!(sent.dropped(DropReason::Fault), tally.dropped.load(Relaxed));
+        prop_assert_eq!(sent.split, faults.duplicated.load(Relaxed));
+        prop_assert_eq!(sent.dropped(DropReason::Fault), faults.dropped.load(Relaxed));
         prop_assert_eq!(pool.stats().home, 1024);
     }
 
@@ -108,14 +109,14 @@ proptest! {
         let pool = pool();
         let config = Config { seed, drop, duplicate, reorder, ..Config::default() };
         let port = open(config, source("count=5000,flows=1,verify=on")).unwrap();
-        let tally = port.tally().clone();
+        let faults = port.faults().clone();
         let ((mut rx, _), (_, mut tx)) = (start(port, &pool), start(source("verify=on"), &pool));
         run(&mut rx, &mut tx);
         let found = tx.verification().unwrap().snapshot();
-        let dropped = tally.dropped.load(Relaxed);
+        let dropped = faults.dropped.load(Relaxed);
         prop_assert_eq!((found.arrived, found.foreign), (5000 - dropped, 0));
-        prop_assert_eq!(found.duplicates, tally.duplicated.load(Relaxed));
-        prop_assert!(found.lost <= dropped && found.late <= tally.reordered.load(Relaxed), "{:?}", found);
+        prop_assert_eq!(found.duplicates, faults.duplicated.load(Relaxed));
+        prop_assert!(found.lost <= dropped && found.late <= faults.reordered.load(Relaxed), "{:?}", found);
         // Only losses before the first and after the last that arrived are unseen.
         prop_assert!(found.lost + 50 >= dropped);
         prop_assert!(reorder < 0.01 || found.late > 0);

@@ -39,9 +39,9 @@ fn link_of(config: &Config) -> LinkKind {
 }
 
 fn any_config() -> impl Strategy<Value = Config> {
-    let shape = (any::<bool>(), any::<bool>(), any::<bool>(), proptest::option::of(1u16..4095));
-    (shape, 1u32..40, 0u32..5000, any::<u64>(), any::<bool>()).prop_map(|(shape, flows, extra, seed, imix)| {
-        let (v6, tcp, bare, vlan) = shape;
+    let sizes = (any::<bool>(), any::<bool>(), any::<bool>(), proptest::option::of(1u16..4095));
+    (sizes, 1u32..40, 0u32..5000, any::<u64>(), any::<bool>()).prop_map(|(sizes, flows, extra, seed, imix)| {
+        let (v6, tcp, bare, vlan) = sizes;
         let mut config = config(&format!("flows={flows},ip={}", if v6 { 6 } else { 4 }));
         config.protocol = if tcp { Protocol::Tcp } else { Protocol::Udp };
         config.layer = if bare { Layer::Ip } else { Layer::Ethernet };
@@ -250,7 +250,7 @@ fn a_dry_pool_yields_fewer_packets_and_loses_neither_numbers_nor_buffers() {
         let mut batch = Batch::new();
         let n = rx.rx(&mut batch);
         assert!(n > 0 && n < 20, "{n}");
-        batch.iter().for_each(|packet| verifier.look(packet, &found));
+        batch.iter().for_each(|packet| verifier.check(packet, &found));
     }
     let found = found.snapshot();
     assert_eq!((found.lost, found.late, found.duplicates, found.foreign), (0, 0, 0, 0));

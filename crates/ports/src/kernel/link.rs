@@ -1,4 +1,4 @@
-//! Is the interface up, down, or gone? Asked now and then, because asking is a system call.
+//! The state of an interface, read at intervals because each read is a system call.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use towpath_packet::port::State;
 use towpath_sys::netdev::{Control, LinkState};
 
-/// Time between two questions.
-const EVERY: Duration = Duration::from_millis(100);
+/// Time between two reads.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// One queue's watch over its interface.
+/// One queue's poll of its interface.
 #[derive(Debug)]
 pub(crate) struct LinkWatch {
     control: Arc<Control>,
@@ -22,14 +22,14 @@ impl LinkWatch {
         LinkWatch { control, index, next: Instant::now() }
     }
 
-    /// How the link is, or `None` when that was asked a moment ago.
+    /// The state of the link; `None` before the interval has passed.
     #[inline]
-    pub(crate) fn look(&mut self) -> Option<LinkState> {
+    pub(crate) fn poll(&mut self) -> Option<LinkState> {
         let now = Instant::now();
         if now < self.next {
             return None;
         }
-        self.next = now + EVERY;
+        self.next = now + POLL_INTERVAL;
         Some(self.control.link_state(self.index))
     }
 }
@@ -42,7 +42,7 @@ pub(crate) fn down(link: LinkState) -> State {
     }))
 }
 
-/// The state of a queue whose interface does not exist any more.
+/// The state of a queue whose interface was deleted.
 pub(crate) fn gone() -> State {
     State::Gone(Cow::Borrowed("the interface was deleted"))
 }

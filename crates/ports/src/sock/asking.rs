@@ -11,7 +11,7 @@
 use super::events::Fault;
 use super::memory::Memory;
 use super::sending::Tally;
-use crate::kernel::rx_buffers::LONGEST;
+use crate::kernel::rx_buffers::MAX_PACKET as LONGEST;
 use crate::vnet::{self};
 use crate::vnet::{DATA_VALID, NEEDS_CSUM, VnetHeader};
 use towpath_client::protocol::{HEADER, Hello, MAX_SEGMENTS, MAX_SUPER_HEADERS, REQUEST_CHECKSUM};

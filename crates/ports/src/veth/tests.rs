@@ -137,7 +137,7 @@ fn nothing_is_signalled_to_a_receiver_that_does_not_sleep() {
 
 #[test]
 fn names_join_two_ends_and_no_third() {
-    let mut links = Links::new();
+    let mut links = Pairs::new();
     let config = |text: &str| Config::from_uri(&text.parse().unwrap()).unwrap();
     let a = links.open(&config("veth:x")).unwrap();
     assert!(links.open(&config("veth:x?ring=8")).unwrap_err().to_string().contains("ring=1024"));

@@ -119,7 +119,8 @@ proptest! {
             if let Some(gso) = p.gso() {
                 prop_assert!(gso.size > 0 && usize::from(gso.hdr_len) <= len);
             }
-            // Whatever was accepted either can be said again in the same words, or is refused by name.
+            // Whatever was accepted either can be said again in the same words, or is refused by
+            // name.
             if let Ok(again) = header_of(&p) {
                 let mut q = packet(&mut cache, len);
                 prop_assert!(apply(again, &mut q).is_ok());

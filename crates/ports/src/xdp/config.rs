@@ -58,6 +58,7 @@ pub enum SelfTest {
 
 /// Configuration of an AF_XDP port.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Config {
     /// Name of the interface: 1 to 15 bytes.
     pub interface: String,

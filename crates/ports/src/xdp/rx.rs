@@ -184,7 +184,7 @@ impl XdpRx {
 
     /// Reads the state of the link and the socket's statistics, now and then.
     fn check_link(&mut self) {
-        let Some(link) = self.watch.look() else { return };
+        let Some(link) = self.watch.poll() else { return };
         self.state = match link {
             LinkState::Up => State::Up,
             LinkState::Absent => self.queue.gone(),

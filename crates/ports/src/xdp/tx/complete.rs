@@ -79,7 +79,7 @@ impl SocketTx {
     /// a stall.
     #[cold]
     pub(super) fn check_progress(&mut self) {
-        let Some(link) = self.watch.look() else { return };
+        let Some(link) = self.watch.poll() else { return };
         match link {
             // The link is up; a detached queue stays down until it has rings.
             LinkState::Up if matches!(self.state, State::Down(_)) => {
