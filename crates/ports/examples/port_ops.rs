@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Run it with two numbers of bursts and divide the difference by that of the packets (64 a burst):
-//! what is done once falls out. Operations: `gen`, `gen-1448`, `gen-imix`, `veth`.
+//! the setup cancels out. Operations: `gen`, `gen-1448`, `gen-imix`, `veth`.
 
 use towpath_packet::port::{Port, Queues, RxQueue, Start, TxQueue};
 use towpath_packet::{Batch, Offloads, Pool, PoolConfig};

@@ -220,7 +220,7 @@ impl Options {
     /// Checks that no option is left.
     ///
     /// # Errors
-    /// [`PortError::Option`] names the first such option and the ones that exist.
+    /// [`PortError::Option`] names the first remaining option and the known ones.
     pub fn finish(mut self) -> Result<(), PortError> {
         self.known.sort_unstable();
         let rule = match self.known.as_slice() {

@@ -1,7 +1,7 @@
 //! Many packets with one call: `sendmmsg(2)` without copying.
 //!
 //! ```text
-//!   message i ──► header i (10 bytes), chunk, chunk, …      written anew for each call
+//!   message i ──► header i (10 bytes), chunk, chunk, …      written for each call
 //! ```
 
 use super::check;

@@ -8,10 +8,10 @@
 //!                                             with a wrong bit
 //!   stall=P                                   per call: no packet is sent or received (EAGAIN)
 //!   flap=P                                    per call: the link is down
-//!   episode=N                                 calls of a stall or a link that is down                   32
+//!   episode=N                                 calls of a stall or a link that is down  32
 //!   vanish=N                                  after N packets the queue is gone
-//!   on=rx|tx|both                             the direction with faults                                 both
-//!   seed=N                                    the same seed, the same faults                            1
+//!   on=rx|tx|both                             the direction with faults                both
+//!   seed=N                                    the same seed, the same faults           1
 //! ```
 //!
 //! A probability is written `0.01` or `1%`. Packets are moved, not copied, except a duplicate.

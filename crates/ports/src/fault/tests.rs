@@ -18,8 +18,8 @@ fn source(options: &str) -> generator::GenPort {
     generator::open(generator::Config::from_uri(&format!("gen:{options}").parse().unwrap()).unwrap()).unwrap()
 }
 
-/// Runs until the source is done and nothing is on its way, or either end is gone. Bounded: a
-/// defect would not end.
+/// Runs until the source is done and no packet is in flight, or either end is gone. Bounded, so
+/// that a defect ends too.
 fn run(rx: &mut impl RxQueue, tx: &mut impl TxQueue) -> u64 {
     let (mut batch, mut quiet, mut left_over) = (Batch::new(), 0, 0);
     for _ in 0..1_000_000 {
@@ -124,7 +124,7 @@ proptest! {
 }
 
 #[test]
-fn a_packet_that_finds_the_batch_full_still_meets_its_fate() {
+fn a_packet_in_a_full_batch_is_decided_on() {
     for vanish in 990..=1000 {
         let pool = pool();
         let config =
@@ -169,7 +169,7 @@ fn a_corrupt_packet_differs_in_one_bit_and_is_delivered() {
 }
 
 #[test]
-fn a_duplicate_is_a_whole_copy_with_what_the_packet_asks_for() {
+fn a_duplicate_is_a_whole_copy_with_the_packets_metadata() {
     let pool = pool();
     let config = Config { duplicate: 1.0, ..Config::default() };
     let port = open(config, source("count=2,size=9000,gso=1000")).unwrap();
@@ -182,7 +182,7 @@ fn a_duplicate_is_a_whole_copy_with_what_the_packet_asks_for() {
 }
 
 #[test]
-fn a_stall_lasts_an_episode_of_calls_and_a_flap_says_that_the_link_is_down() {
+fn a_stall_lasts_an_episode_of_calls_and_a_flap_reports_that_the_link_is_down() {
     let pool = pool();
     let config = Config { stall: 1.0, episode: 5, ..Config::default() };
     let (_, mut tx) = start(open(config, null::open(null::Config::default()).unwrap()).unwrap(), &pool);
@@ -197,7 +197,7 @@ fn a_stall_lasts_an_episode_of_calls_and_a_flap_says_that_the_link_is_down() {
 }
 
 #[test]
-fn without_faults_everything_of_the_port_inside_is_passed_on() {
+fn without_faults_the_inner_port_is_unchanged() {
     let pool = pool();
     let (a, b) = veth::pair(&veth::Config::default()).unwrap();
     let port = open(Config::default(), a).unwrap();

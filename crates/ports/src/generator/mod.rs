@@ -3,18 +3,18 @@
 //! ```text
 //!   gen:flows=8,size=1448,proto=udp,rate=1M
 //!
-//!   layer=ethernet|ip        first header of packets
-//!   flows=N                  flows take turns, one packet each                                        8
-//!   size=BYTES|imix          whole packet from the first byte of the layer, without an Ethernet FCS   64
-//!   payload=random|stale     stale: the buffer's old bytes behind the first 128, no checksum            random
-//!   proto=udp|tcp  ip=4|6    TCP is a stream of ACK segments with advancing sequence numbers          udp, 4
-//!   rate=PPS                 over all queues, with k or M; 0 is as fast as possible                   0
-//!   count=N                  over all queues; the port is done after that many                        no end
-//!   seed=N                   payload, first sequence numbers and identifications                      1
-//!   gso=BYTES                super-packets of `size`, with this payload in each segment              off
-//!   vlan=ID                  an 802.1Q tag
+//!   layer=ethernet|ip        first header of packets                                          ethernet
+//!   flows=N                  flows take turns, one packet each                                8
+//!   size=BYTES|imix          whole packet of the layer, without an Ethernet FCS               64
+//!   payload=random|stale     stale: the buffer's old bytes behind the first 128, no checksum  random
+//!   proto=udp|tcp  ip=4|6    TCP: a stream of ACK segments, advancing sequence numbers        udp, 4
+//!   rate=PPS                 over all queues, with k or M; 0 is as fast as possible           0
+//!   count=N                  over all queues; then the port is done                           no end
+//!   seed=N                   payload, first sequence numbers and identifications              1
+//!   gso=BYTES                super-packets of `size`, with this payload in each segment       off
+//!   vlan=ID                  an 802.1Q tag                                                    none
 //!   src-mac dst-mac src-ip dst-ip src-port dst-port
-//!   verify=on                check the tags of transmitted packets                                   off
+//!   verify=on                check the tags of transmitted packets                            off
 //! ```
 //!
 //! The same options always give the same bytes, in the same order. All checksums are complete,

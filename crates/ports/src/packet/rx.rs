@@ -1,5 +1,5 @@
-//! What comes in through the interface: out of a ring that the kernel fills, longer packets out of
-//! the socket's queue.
+//! The receive queue: a ring of frames that the kernel fills; a packet that is longer than a frame
+//! comes from the socket's queue.
 
 use crate::kernel::link::{LinkWatch, down, gone};
 use crate::kernel::rx_buffers::{RxBuffers, RxSlot};

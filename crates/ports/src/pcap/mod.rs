@@ -4,22 +4,22 @@
 //! Ethernet or raw IP packets:
 //!
 //! ```text
-//!   timing=fast|original   as fast as possible, or with the capture's gaps                       fast
-//!   speed=FACTOR           divides the gaps                                                     1
-//!   loop=N                 read the file N times; 0 is no end                                   1
+//!   timing=fast|original   as fast as possible, or with the capture's gaps  fast
+//!   speed=FACTOR           divides the gaps                                 1
+//!   loop=N                 read the file N times; 0 is no end               1
 //! ```
 //!
 //! As an egress it writes one of the two, with nanoseconds and complete checksums:
 //!
 //! ```text
 //!   format=pcap|pcapng     by default pcapng if FILE ends in .pcapng, else pcap
-//!   link=ethernet|ip       first header of packets                                              ethernet
-//!   snaplen=BYTES          most bytes of each packet                                            262144
-//!   rotate-size=BYTES      begin a new file: FILE-00001.pcap, FILE-00002.pcap, …                off
-//!   rotate-time=TIME       the same by age, with the next packet                                off
-//!   files=N                keep the last N of them                                              all
-//!   flush=TIME             longest time before gathered packets are written                     100ms
-//!   interface=NAME         interface name in pcapng                                             towpath
+//!   link=ethernet|ip       first header of packets                                ethernet
+//!   snaplen=BYTES          most bytes of each packet                              262144
+//!   rotate-size=BYTES      begin a new file: FILE-00001.pcap, FILE-00002.pcap, …  off
+//!   rotate-time=TIME       the same by age, with the next packet                  off
+//!   files=N                keep the last N of them                                all
+//!   flush=TIME             longest time before gathered packets are written       100ms
+//!   interface=NAME         interface name in pcapng                               towpath
 //! ```
 //!
 //! `pcap:/dev/stdin` and `pcap:/dev/stdout` use a pipe:

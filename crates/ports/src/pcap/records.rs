@@ -18,7 +18,7 @@ const MAX_PROLOGUE: usize = 1000;
 ///
 /// ```
 /// # use towpath_ports::pcap::{Item, Records};
-/// # let file: &[u8] = include_bytes!("../../../tests/data/two.pcap");
+/// # let file: &[u8] = include_bytes!("../../tests/data/two.pcap");
 /// let mut records = Records::new(file).unwrap();
 /// let mut bytes = 0;
 /// while let Item::Packet(record) = records.next() {

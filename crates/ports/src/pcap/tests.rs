@@ -42,7 +42,7 @@ fn write(path: &Path, write: WriteConfig, packets: &Captured) {
     assert_eq!(pool.stats().home, 1024);
 }
 
-/// Everything that arrives until the queue's last state.
+/// All packets until the queue's last state.
 fn drain(rx: &mut PcapRx) -> (Captured, State) {
     let mut all = Vec::new();
     loop {
@@ -221,7 +221,7 @@ fn a_file_that_ends_within_a_record_gives_all_packets_before_it_and_says_where()
 }
 
 #[test]
-fn a_bad_block_of_pcapng_is_passed_over_and_counted_and_the_rest_is_read() {
+fn a_bad_block_of_pcapng_is_skipped_and_counted_and_the_rest_is_read() {
     let mut bytes = sample(true);
     // The first packet's interface does not exist.
     let at = bytes.windows(8).position(|w| w == [6, 0, 0, 0, 36, 0, 0, 0]).unwrap();
@@ -236,12 +236,12 @@ fn a_bad_block_of_pcapng_is_passed_over_and_counted_and_the_rest_is_read() {
 }
 
 #[test]
-fn a_length_in_the_file_is_not_believed() {
+fn a_length_in_the_file_is_checked() {
     let mut bytes = sample(false);
     bytes[24 + 8..24 + 12].fill(0xff);
     let lost = Item::Lost { at: 24, what: "a record longer than any packet" };
     assert_eq!(Records::new(&bytes[..]).unwrap().next(), lost);
-    // A block of four gigabytes that is no packet is passed over as far as there is anything.
+    // A block of four gigabytes that is no packet is skipped up to the end of the file.
     let mut bytes = sample(true)[..28 + 60].to_vec();
     bytes.extend([10, 0, 0, 0, 0xfc, 0xff, 0xff, 0xff]);
     bytes.extend([0; 100]);
@@ -265,7 +265,7 @@ fn other_files_and_other_links_are_refused_by_name() {
 }
 
 #[test]
-fn packets_of_a_second_interface_with_another_link_are_passed_over() {
+fn packets_of_a_second_interface_with_another_link_are_skipped() {
     let mut bytes = Vec::new();
     let mut writer = PcapNgWriter::new(&mut bytes).unwrap();
     for link in [DataLink::ETHERNET, DataLink::LINUX_SLL] {
@@ -318,7 +318,7 @@ fn with_original_timing_the_next_packet_is_due_after_its_gap() {
 }
 
 #[test]
-fn a_dry_pool_delays_packets_and_loses_none() {
+fn an_exhausted_pool_delays_packets_and_loses_none() {
     let (_dir, path) = file("x.pcap");
     std::fs::write(&path, sample(false)).unwrap();
     let pool = Pool::new(PoolConfig { capacity: 16, ..PoolConfig::default() }).unwrap();
@@ -368,7 +368,7 @@ fn files_are_rotated_by_age() {
 }
 
 #[test]
-fn what_was_gathered_is_on_disk_after_the_flush_interval_in_whole_records() {
+fn gathered_packets_are_on_disk_after_the_flush_interval_in_whole_records() {
     let (_dir, path) = file("x.pcap");
     let pool = pool();
     let mode = Mode::Write(WriteConfig { flush: Duration::from_millis(20), ..WriteConfig::default() });
@@ -440,7 +440,7 @@ fn a_pipe_is_waited_for_and_ends_with_its_writer() {
 }
 
 #[test]
-fn a_file_that_is_read_takes_nothing_and_one_that_is_written_brings_nothing() {
+fn a_file_that_is_read_sends_nothing_and_one_that_is_written_receives_nothing() {
     let (_dir, path) = file("x.pcap");
     write(&path, WriteConfig::default(), &Vec::new());
     let pool = pool();

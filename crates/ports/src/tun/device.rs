@@ -17,7 +17,7 @@ use towpath_sys::{netns, tun::CLONE_DEVICE};
 /// a million packets/s.
 const QUEUE_LEN: u32 = 1000;
 
-/// What the queues share.
+/// The part that the queues share.
 #[derive(Debug)]
 pub(super) struct TunDevice {
     port: String,

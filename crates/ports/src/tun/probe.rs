@@ -59,13 +59,14 @@ fn probe_tx(queue: &File, kind: Kind, found: &mut KernelOffloads) {
     let mut queue = queue;
     for packet in crafted::each(kind == Kind::Tap) {
         match queue.write(&packet.bytes) {
-            // An interface that someone set up meanwhile takes the packet: so be it.
+            // The packet is delivered if the interface was set up in the meantime, which does no
+            // harm.
             Ok(_) => found.tx = found.tx.with(packet.needs),
             Err(error) if error.raw_os_error() == Some(libc::EIO) => found.tx = found.tx.with(packet.needs),
             Err(error) => found.refused.push((packet.needs, format!("tx {}: {error}", packet.name))),
         }
     }
-    // What is refused for one version of IP is not to be had for the other.
+    // A kind that is refused for one version of IP is not used for the other.
     for (needs, _) in &found.refused {
         found.tx = found.tx.without(*needs);
     }

@@ -63,8 +63,7 @@ impl PipeShared {
         }
     }
 
-    /// What the receiving end can take: read by the sending one, which groups over nothing that
-    /// asks for more.
+    /// The offloads that the receiving end accepts, and so those of the sending end.
     #[inline]
     pub(super) fn accept(&self) -> Offloads {
         Offloads::from_bits(self.accept.load(Ordering::Relaxed))

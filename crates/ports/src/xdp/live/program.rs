@@ -10,7 +10,7 @@
 //!   redirect              to the device
 //! ```
 //!
-//! A frame of length 0 is dropped: such frames measure the cost of a call.
+//! A frame of length 0 is dropped: they measure the cost of a call.
 
 use std::sync::atomic::Ordering::Relaxed;
 use towpath_packet::Packet;
