@@ -28,14 +28,15 @@ pub struct Sender {
 // SAFETY: the addresses in both lists are used only within `send`, which puts them there.
 unsafe impl Send for Sender {}
 
-impl Sender {
-    /// Empty lists.
-    pub fn new() -> Sender {
+impl Default for Sender {
+    fn default() -> Sender {
         // SAFETY: mmsghdr is plain data; all zeroes are an empty message.
         let empty = || unsafe { MaybeUninit::zeroed().assume_init() };
         Sender { messages: (0..MESSAGES).map(|_| empty()).collect(), vectors: vec![EMPTY; VECTORS].into() }
     }
+}
 
+impl Sender {
     /// Sends packets from the front, each behind its header, until the headers, the packets or the
     /// lists end; returns how many. A packet of more than 319 pieces is never sent.
     ///

@@ -4,8 +4,8 @@
 //!   fault:drop=1%,stall=0.1,seed=7@tap:tp0
 //!         └ the faults, their rates ─┘ └ the inner port: any port, also another fault port
 //!
-//!   drop=P duplicate=P reorder=P corrupt=P    per packet: dropped, duplicated, moved behind up to eight others,
-//!                                             with a wrong bit
+//!   drop=P duplicate=P reorder=P corrupt=P    per packet: dropped, duplicated, moved
+//!                                             behind up to eight others, with a wrong bit
 //!   stall=P                                   per call: no packet is sent or received (EAGAIN)
 //!   flap=P                                    per call: the link is down
 //!   episode=N                                 calls of a stall or a link that is down  32

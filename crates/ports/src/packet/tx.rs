@@ -58,7 +58,7 @@ impl PacketTx {
         let failed = |source| PortError::Pool { port: info.name.clone(), source };
         Ok(PacketTx {
             socket,
-            sender: Sender::new(),
+            sender: Sender::default(),
             headers: vec![[0; VnetHeader::LEN]; MESSAGES].into(),
             offloads: info.tx_offloads,
             layer: info.layer,
