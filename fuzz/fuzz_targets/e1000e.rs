@@ -160,7 +160,7 @@ fuzz_target!(|data: &[u8]| {
     }
 
     drop((held, rx, tx, cache));
-    assert_eq!(pool.stats().home, pool.stats().capacity, "buffers are missing: {:?}", control.faults());
+    assert_eq!(pool.stats().free, pool.stats().capacity, "buffers are missing: {:?}", control.faults());
     let counts = device.iommu().counts();
     assert_eq!(counts.maps, counts.unmaps, "mappings are left");
     if which == 0 {

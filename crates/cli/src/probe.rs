@@ -39,7 +39,7 @@ fn report(info: &Info) -> Report<'_> {
         },
         mtu: info.mtu,
         queues: info.max_queues,
-        tx_linear: match info.tx_linear {
+        tx_linear: match info.tx_layout.linear {
             TxLinear::None => "nothing".into(),
             TxLinear::Header(n) => format!("the first {n} bytes"),
             TxLinear::Whole => "the whole packet".into(),

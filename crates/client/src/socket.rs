@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer, Shared};
+use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer, RingMemory};
 use towpath_packet::{Region, RegionError};
 use towpath_sys::poll::wait_readable;
 

@@ -14,7 +14,7 @@ const ETHERNET: usize = 14;
 const PORTS: [u8; 2] = [6, 17];
 
 /// Turns a packet round; false, and nothing is changed, if it is too short for that, or its first bytes are in fragments for which the
-/// head has no room, or in a page without a [head](towpath_packet::Cache::give_head). A page of somebody else is not written to: what is changed is copied in front of it.
+/// head has no room, or in a page without a [head](towpath_packet::Cache::ensure_head). A page of somebody else is not written to: what is changed is copied in front of it.
 #[inline]
 pub fn mirror(packet: &mut Packet, layer: Layer) -> bool {
     match layer {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use towpath_gro::{Flush, Stats};
-use towpath_packet::port::ExtBufGauge;
+use towpath_packet::ExtBufGauge;
 use towpath_packet::{Counters, Pool, Snapshot};
 
 /// Where to read everything from; cheap to read at any time, from any thread.
@@ -78,19 +78,19 @@ impl Meter {
 
     /// Pieces of others' memory that were put into packets.
     pub fn pages(&self) -> u64 {
-        self.lent.iter().map(|lent| lent.taken()).sum()
+        self.lent.iter().map(|lent| lent.attached()).sum()
     }
 
     /// Pieces of others' memory that are not home. Exact only once every worker has stopped.
     pub fn pages_away(&self) -> u64 {
-        self.lent.iter().map(|lent| lent.away()).sum()
+        self.lent.iter().map(|lent| lent.in_use()).sum()
     }
 
     /// Chunks of all pools that are not home. Exact only once every worker has stopped.
     pub fn buffers_away(&self) -> usize {
         let away = |pool: &Pool| {
             let stats = pool.stats();
-            stats.capacity - stats.home
+            stats.capacity - stats.free
         };
         away(&self.pool) + self.own_pools.iter().map(away).sum::<usize>()
     }

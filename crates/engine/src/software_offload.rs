@@ -149,7 +149,7 @@ impl Finisher {
     /// Puts the tag that travels beside the packet into it.
     fn insert_tag(&mut self, mut packet: Packet) -> Result<Packet, (DropReason, Packet)> {
         let Some(vlan) = packet.vlan() else { return Ok(packet) };
-        if !self.cache.give_head(&mut packet) {
+        if !self.cache.ensure_head(&mut packet) {
             return Err((DropReason::NoBuffer, packet));
         }
         if self.link != gro::LinkKind::Ethernet || packet.make_linear(ADDRESSES).is_err() {
@@ -184,7 +184,7 @@ impl Finisher {
     /// Adds up what a partial checksum leaves out.
     fn complete(&mut self, mut packet: Packet) -> Result<Packet, (DropReason, Packet)> {
         let Checksum::Partial { start, offset } = packet.csum() else { return Ok(packet) };
-        if !self.cache.give_head(&mut packet) {
+        if !self.cache.ensure_head(&mut packet) {
             return Err((DropReason::NoBuffer, packet));
         }
         let (start, field) = (usize::from(start), usize::from(start) + usize::from(offset));

@@ -1,5 +1,5 @@
-//! Coalescing and segmentation, by criterion. `benches/peers/gro/run --alone` of the repository has the finer table: it leaves
-//! out what is measured here too, the making of each burst.
+//! Coalescing and segmentation, by criterion. `benches/peers/gro/run --alone` of the repository has
+//! the finer table: it leaves out what is measured here too, the making of each burst.
 #![allow(missing_docs)]
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};

@@ -43,8 +43,9 @@ impl Sink<Linear<Box<[u8]>>> for Tun {
 fn main() {
     let free = (0..BATCH).map(|_| vec![0; ROOM].into_boxed_slice()).collect();
     let mut tun = Tun { free, last: vec![], header: [0; VnetHeader::LEN], writes: 0, bytes: 0 };
-    // Tunnels inside the VPN are not looked into: the 10-byte header has no fields for them. Since Linux 6.17 a TUN device
-    // takes super-packets in UDP tunnels behind a longer header (`TUN_F_UDP_TUNNEL_GSO`).
+    // Tunnels inside the VPN are not looked into: the 10-byte header has no fields for them. Since
+    // Linux 6.17 a TUN device takes super-packets in UDP tunnels behind a longer header
+    // (`TUN_F_UDP_TUNNEL_GSO`).
     let mut gro = Gro::new(GroConfig::default().link(LinkKind::Ip).tunnels(false));
 
     let (mut packets, mut index) = (0, 0);

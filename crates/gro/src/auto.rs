@@ -1,24 +1,24 @@
-//! When coalescing does not pay, step aside; look again from time to time.
+//! Bypass: coalescing that does not pay is switched off, and probed again from time to time.
 //!
 //! ```text
 //!              fewer than 1 in 16 merged in a window
-//!    ┌─────────┐ ────────────────────────────────────▶ ┌───────┐
-//!    │ engaged │                                       │ aside │ pass 16 windows' worth of packets,
-//!    └─────────┘ ◀──────────── ┌─────────┐ ◀────────── └───────┘ twice as many after each failure
+//!    ┌─────────┐ ────────────────────────────────────▶ ┌────────┐
+//!    │ engaged │                                       │ bypass │ 16 windows' worth of packets,
+//!    └─────────┘ ◀──────────── ┌─────────┐ ◀────────── └────────┘ twice as many after each failure
 //!              1 in 8 or more  │ probing │ ──────────────▲
 //!              merged          └─────────┘  else
 //! ```
 //!
-//! It counts packets, not time. Who acts on it keeps order by flushing what is held at the moment
-//! of stepping aside: then nothing is held while packets pass.
+//! It counts packets, not time. The caller keeps order by flushing everything held when the bypass
+//! begins: then no held packet is overtaken.
 
 /// Packets over which the merge rate is taken.
 const WINDOW: u32 = 1024;
-/// Below one in so many merged, coalescing costs more than it saves.
+/// If fewer than one in this many merged, coalescing costs more than it saves.
 const LEAVE: u32 = 16;
-/// From one in so many on, it is worth it again.
+/// If at least one in this many merged, coalescing pays again.
 const RETURN: u32 = 8;
-/// Packets that pass before the first probe.
+/// Packets that bypass the engine before the first probe.
 const FIRST_BYPASS: u32 = 16 * WINDOW;
 const LONGEST_BYPASS: u32 = 16 * FIRST_BYPASS;
 
@@ -33,7 +33,7 @@ enum Mode {
 #[derive(Clone, Copy, Debug)]
 pub struct Auto {
     mode: Mode,
-    /// Packets seen in this window, or still to pass while aside.
+    /// Packets seen in this window; during a bypass, packets left of it.
     packets: u32,
     merged: u32,
     /// Packets that the next bypass lasts.
@@ -47,15 +47,15 @@ impl Default for Auto {
 }
 
 impl Auto {
-    /// Packets should pass without being looked at.
+    /// Whether packets should pass without being examined.
     #[inline]
     #[must_use]
     pub fn is_bypassed(&self) -> bool {
         self.mode == Mode::Bypass
     }
 
-    /// Accounts for a burst: while engaged `packets` pushed of which `merged` became part of others,
-    /// while aside `packets` passed.
+    /// Accounts for a burst: `packets` pushed, of which `merged` became part of others; during a
+    /// bypass, `packets` passed.
     pub fn observe(&mut self, packets: usize, merged: usize) {
         let packets = u32::try_from(packets).unwrap_or(u32::MAX);
         if self.is_bypassed() {

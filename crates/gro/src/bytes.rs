@@ -29,7 +29,7 @@ pub(crate) fn be32(b: &[u8], at: usize) -> Option<u32> {
     array(b, at).map(|a| u32::from_be_bytes(*a))
 }
 
-/// Stores `v` at `at`; nothing happens if it does not fit.
+/// Stores `v` at `at`, if it fits there.
 #[inline]
 pub(crate) fn put16(b: &mut [u8], at: usize, v: u16) {
     if let Some(field) = b.get_mut(at..at + 2) {
@@ -51,8 +51,8 @@ pub(crate) fn sum(b: &[u8], from: usize, to: usize) -> u16 {
     checksum::sum(b.get(from..to).unwrap_or_default())
 }
 
-/// A length as a header field says it: 0 if it is too long for one, which is how the kernel writes
-/// packets above 64 KiB ("BIG TCP").
+/// A length as a header field; 0 if it does not fit, as the kernel writes packets above 64 KiB
+/// ("BIG TCP").
 #[inline]
 pub(crate) fn length_field(len: usize) -> u16 {
     u16::try_from(len).unwrap_or(0)

@@ -45,20 +45,21 @@ config! {
     link: LinkKind = LinkKind::Ethernet;
     /// Flows that can be held at a time, rounded up to a power of two, at most 32768.
     flows: usize = 2048;
-    /// Largest aggregate, as its (outer) IP header says: up to 65535. Above that, up to 524280, for TCP outside of tunnels only,
-    /// the length field of aggregates longer than 65535 is 0 ("BIG TCP"): only for an egress that takes them, as
-    /// [`crate::Split`] does.
+    /// Largest aggregate, as its (outer) IP header says: up to 65535. Above that, up to 524280, for
+    /// TCP outside of tunnels only, the length field of aggregates longer than 65535 is 0 ("BIG
+    /// TCP"): only for an egress that takes them, as [`crate::Split`] does.
     max_size: u32 = MAX_IP;
     /// Most packets in an aggregate. UDP never has more than 64.
     max_packets: u16 = 128;
     /// Coalesce UDP.
     udp: bool = true;
-    /// Look into VXLAN, GENEVE, GRE and IP in IP. Otherwise the payload of UDP is data, and the other tunnels pass.
+    /// Look into VXLAN, GENEVE, GRE and IP in IP. Otherwise the payload of UDP is data, and the
+    /// other tunnels pass.
     tunnels: bool = true;
     /// Bypass the engine while nothing merges, see [`Auto`](crate::Auto).
     auto: bool = false;
-    /// Makes flow hashes unpredictable. The default is random; without the feature `std` it is a constant, and the caller sets
-    /// a random number of its own.
+    /// Makes flow hashes unpredictable. The default is random; without the feature `std` it is a
+    /// constant, and the caller sets a random number of its own.
     seed: u64 = random_seed();
 }
 

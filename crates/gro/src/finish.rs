@@ -1,7 +1,7 @@
-//! What leaves: an aggregate as a legal super-packet.
+//! Turns an aggregate into a legal super-packet.
 //!
-//! The held packet's headers become those of the whole, in place: the first packet's, with the
-//! lengths of all, FIN and PSH of the last, partial checksums. The rest is [`Offload`].
+//! The first packet's headers become those of the whole, in place, with the lengths of all, FIN and
+//! PSH of the last, and partial checksums. The rest is [`Offload`].
 
 use towpath_wire::offload::{Checksum, Gso, GsoKind};
 

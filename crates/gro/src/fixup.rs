@@ -1,8 +1,7 @@
 //! Writing lengths and checksums into headers, outermost to innermost.
 //!
-//! Both directions need the same thing: a header copied or kept from one packet must describe
-//! another of a different length. Coalescing calls it with the aggregate's length, segmentation
-//! with each segment's.
+//! In both directions a header from one packet must describe another one of a different length.
+//! Coalescing calls it with the length of the aggregate, segmentation with that of each segment.
 
 use towpath_wire::checksum::{self, VALID, add, finish, finish_udp};
 
@@ -15,14 +14,14 @@ pub(crate) fn addresses(h: &[u8], l3: usize, v6: bool) -> u16 {
     if v6 { sum(h, l3 + 8, l3 + 40) } else { words(array::<8>(h, l3 + 12).unwrap_or(&[0; 8])) }
 }
 
-/// Is the checksum of the IPv4 header without options at `l3` right?
+/// Whether the checksum of the IPv4 header without options at `l3` is right.
 #[inline]
 pub(crate) fn is_right(h: &[u8], l3: usize) -> bool {
     array::<20>(h, l3).is_some_and(|h| words(h) == VALID)
 }
 
-/// The sum of a few bytes, a multiple of four. The order of bytes makes no difference before the end
-/// (RFC 1071 section 2B).
+/// The sum of a few bytes, a multiple of four. The order of bytes makes no difference before the
+/// end ([RFC 1071 section 2B](https://www.rfc-editor.org/rfc/rfc1071#section-2)).
 #[inline(always)]
 fn words<const N: usize>(b: &[u8; N]) -> u16 {
     let sum: u64 = b.as_chunks().0.iter().map(|four| u64::from(u32::from_ne_bytes(*four))).sum();
@@ -42,8 +41,8 @@ pub(crate) fn pseudo(addresses: u16, protocol: u8, l4_len: usize) -> u16 {
     add(addresses, fold(l4_len as u32 + u32::from(protocol)))
 }
 
-/// The IP header at `l3`: its length field for a packet that ends `len` bytes after `l3`, and if it
-/// is IPv4, identification and checksum. `l4` is where its payload begins.
+/// Writes into the IP header at `l3` the length of a packet that ends `len` bytes after `l3`, and
+/// for IPv4 identification and checksum. Its payload begins at `l4`.
 #[inline]
 pub(crate) fn ip(h: &mut [u8], l3: usize, l4: usize, v6: bool, len: usize, id: u16) {
     if v6 {
@@ -71,7 +70,7 @@ pub(crate) fn ip_length(h: &mut [u8], l3: usize, v6: bool, len: usize) {
     }
 }
 
-/// What the outer headers are to describe.
+/// What the outer headers describe.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Describe {
     /// A super-packet: its UDP checksum is partial, the pseudo-header sum.
@@ -80,11 +79,11 @@ pub(crate) enum Describe {
     Segment(u16),
 }
 
-/// The outer headers of a packet of `len` bytes: IP, then UDP or GRE.
+/// Writes the outer headers of a packet of `len` bytes: IP, then UDP or GRE.
 ///
-/// The checksums under them need no look at the payload: the innermost transport header, its
-/// payload and its pseudo-header sum to all ones once its own checksum is right, so the part from
-/// that header on sums to the complement of the pseudo-header.
+/// Their checksums do not need the payload: the innermost transport header, its payload and its
+/// pseudo-header sum to all ones once its own checksum is right, so the part from that header on
+/// sums to the complement of the pseudo-header.
 pub(crate) fn outer(h: &mut [u8], at: &Layout, len: usize, describe: Describe) {
     if at.outer == Outer::None {
         return;

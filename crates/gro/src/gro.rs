@@ -1,13 +1,13 @@
-//! The engine.
+//! The GRO engine.
 //!
 //! ```text
-//! packet ─▶ key ─▶ table ─┬─ not held ──▶ rules::first ─┬─▶ held
-//!                         │                             └─▶ leaves at once
-//!                         └─ held ──▶ rules::next ─┬─▶ appended; leaves if that ends it
-//!                                                  └─▶ what is held leaves, then as if not held
+//! packet ─▶ key ─▶ table ─┬─ not held ─▶ rules::first ─┬─▶ held
+//!                         │                            └─▶ leaves at once
+//!                         └─ held ─▶ rules::next ─┬─▶ appended; if complete, the aggregate leaves
+//!                                                 └─▶ the aggregate leaves; then as if not held
 //! ```
 //!
-//! A packet leaves after everything of its flow that came before it, whatever becomes of it.
+//! Every packet leaves after all packets of its flow that came before it.
 
 use towpath_wire::offload::LinkKind;
 
@@ -25,14 +25,14 @@ use crate::shape::Shape;
 use crate::stats::{Flush, Stats};
 use crate::table::{Chain, Opening, Table};
 
-/// Packets that are prefetched before the one that is pushed.
+/// Packets that are prefetched ahead of the one that is pushed.
 const DISTANCE: usize = 8;
 
-/// Coalesces packets. One per thread: it has no locks and knows no clock; `now` and ages are
-/// nanoseconds of whatever clock the caller has.
+/// Coalesces packets. One per thread: it has no locks and no clock; `now` and ages are nanoseconds
+/// of the caller's clock.
 ///
-/// Nothing is allocated after [`new`](Self::new). Dropping the engine drops what it holds: flush it
-/// first.
+/// Nothing is allocated after [`new`](Self::new). Dropping the engine drops the packets that it
+/// holds: flush it first.
 pub struct Gro<S> {
     config: GroConfig,
     hasher: Hasher,
@@ -40,13 +40,13 @@ pub struct Gro<S> {
     masks: Masks,
     stats: Stats,
     auto: Auto,
-    /// Half of the last batch merged, or more.
+    /// At least half of the last batch merged.
     merging: bool,
     window: Window<S>,
 }
 
 impl<S: Segment> Gro<S> {
-    /// An engine that holds nothing.
+    /// Makes an empty engine.
     #[must_use]
     pub fn new(config: GroConfig) -> Self {
         let config = GroConfig { max_size: config.max_size.min(MAX_BIG_TCP), ..config };
@@ -68,20 +68,20 @@ impl<S: Segment> Gro<S> {
         &self.stats
     }
 
-    /// How many flows are held.
+    /// Number of held flows.
     #[must_use]
     pub fn held(&self) -> usize {
         self.table.held()
     }
 
-    /// Packets are passing without being looked at, because nothing merged ([`GroConfig::auto`]).
+    /// Whether packets bypass the engine, because nothing merged ([`GroConfig::auto`]).
     #[must_use]
     pub fn is_bypassed(&self) -> bool {
         self.auto.is_bypassed()
     }
 
-    /// Takes a burst in the order it came, prefetching some packets ahead. What ends leaves through
-    /// `out`; what does not is held until it is flushed.
+    /// Takes a burst in the order it came, prefetching some packets ahead. Complete aggregates
+    /// leave through `out`; others are held until they are flushed.
     pub fn push_batch(&mut self, burst: impl IntoIterator<Item = S>, now: u64, out: &mut impl Sink<S>) {
         if self.auto.is_bypassed() {
             return self.pass_batch(burst, out);
@@ -94,7 +94,7 @@ impl<S: Segment> Gro<S> {
         self.account_batch(packets, before, out);
     }
 
-    /// Counts a batch, `before` which so many packets had merged.
+    /// Counts a batch; `before` is the number of packets merged before it.
     fn account_batch(&mut self, packets: usize, before: u64, out: &mut impl Sink<S>) {
         self.stats.packets += packets as u64;
         let merged = (self.stats.merged - before) as usize;
@@ -102,7 +102,7 @@ impl<S: Segment> Gro<S> {
         if self.config.auto {
             self.auto.observe(packets, merged);
             if self.auto.is_bypassed() {
-                // Nothing may be held while packets pass by.
+                // Nothing may be held during a bypass.
                 self.flush_all(out);
             }
         }
@@ -141,9 +141,10 @@ impl<S: Segment> Gro<S> {
         self.push_one::<L3>(packet, now, out);
     }
 
-    /// As [`push_batch`](Self::push_batch), and then everything leaves, as by [`flush_all`](Self::flush_all): for those who hold
-    /// packets no longer than a burst. It makes the same of them, and costs less while most of them merge with nothing: those
-    /// are not held, so they may leave before packets of other flows that came earlier.
+    /// [`push_batch`](Self::push_batch) followed by [`flush_all`](Self::flush_all), for callers
+    /// that hold packets no longer than a burst. The aggregates are the same. It costs less while
+    /// most packets merge with nothing: those are not held, so they may leave before packets of
+    /// other flows that came earlier.
     pub fn push_and_flush(&mut self, burst: impl IntoIterator<Item = S>, out: &mut impl Sink<S>) {
         let mut burst = burst.into_iter();
         if self.merging || self.auto.is_bypassed() {
@@ -163,14 +164,14 @@ impl<S: Segment> Gro<S> {
     fn take_windows<const L3: usize>(&mut self, burst: &mut impl Iterator<Item = S>, out: &mut impl Sink<S>) -> usize {
         let (mut packets, hasher) = (0, self.hasher);
         loop {
-            // A packet that is alone in a window may not be so in the burst.
+            // A singleton of a window may not be one of the burst.
             let ends = burst.size_hint().1.is_some_and(|most| most <= WINDOW);
-            let (n, alone) =
+            let (n, singletons) =
                 self.window.fill(burst, |packet| hasher.guess::<L3>(packet.head(), packet.vlan()).unwrap_or(0));
-            let alone = if ends { alone } else { 0 };
+            let singletons = if ends { singletons } else { 0 };
             for at in 0..n {
                 let Some((packet, hash)) = self.window.take(at) else { continue };
-                if alone >> at & 1 != 0 && self.would_merge_with_nothing::<L3>(&packet, hash) {
+                if singletons >> at & 1 != 0 && self.would_merge_with_nothing::<L3>(&packet, hash) {
                     self.pass(packet, out);
                 } else {
                     self.push_later::<L3>(packet, 0, out);
@@ -183,9 +184,10 @@ impl<S: Segment> Gro<S> {
         }
     }
 
-    /// Is nothing held of the flow of a packet that is alone in what is left of its burst?
+    /// Whether a singleton of the rest of its burst has no aggregate to join.
     ///
-    /// A common packet's hash is that of its flow, and what it could merge with is common too. Any other packet may be of any flow.
+    /// A common packet's guessed hash is that of its flow, and it merges only with common packets.
+    /// For any other packet the guess says nothing.
     #[inline(always)]
     fn would_merge_with_nothing<const L3: usize>(&self, packet: &S, hash: u64) -> bool {
         self.hasher.common::<L3>(packet.head()).is_some() && self.table.find(hash).is_err()
@@ -200,15 +202,15 @@ impl<S: Segment> Gro<S> {
         self.account_bypassed(packets);
     }
 
-    /// Accounts for packets that went by without being handed over, which is how to treat them while the engine
-    /// [stands aside](Self::is_bypassed): nothing is held then that they could overtake.
+    /// Accounts for packets that the caller did not push because the engine
+    /// [is bypassed](Self::is_bypassed): nothing is held that they could overtake.
     pub fn account_bypassed(&mut self, packets: usize) {
         self.stats.packets += packets as u64;
         self.stats.bypassed += packets as u64;
         self.auto.observe(packets, 0);
     }
 
-    /// Takes one packet. Always coalesces: stepping aside is for bursts.
+    /// Takes one packet. Always coalesces: only bursts bypass the engine.
     pub fn push(&mut self, packet: S, now: u64, out: &mut impl Sink<S>) {
         self.stats.packets += 1;
         match self.config.link {
@@ -217,7 +219,7 @@ impl<S: Segment> Gro<S> {
         }
     }
 
-    /// The short way: the packet that was predicted.
+    /// The fast path: the predicted packet.
     #[inline(always)]
     fn push_one<const L3: usize>(&mut self, packet: S, now: u64, out: &mut impl Sink<S>) {
         let (b, vlan) = (packet.head(), packet.vlan());
@@ -237,7 +239,7 @@ impl<S: Segment> Gro<S> {
         self.push_first::<L3>(packet, hash, vlan, now, out);
     }
 
-    /// Not so short: the first packet of an aggregate.
+    /// The second path: the first packet of an aggregate.
     #[inline(always)]
     fn push_first<const L3: usize>(&mut self, packet: S, hash: u64, vlan: u32, now: u64, out: &mut impl Sink<S>) {
         let (b, len) = (packet.head(), packet.packet_len());
@@ -252,7 +254,8 @@ impl<S: Segment> Gro<S> {
         self.open(packet, hash, chain, udp, opening, out);
     }
 
-    /// A packet that is not as predicted: the first of an aggregate, the last, or a stranger.
+    /// The slow path: an unpredicted packet, which is the first of an aggregate, the last, or
+    /// belongs to none.
     #[inline(never)]
     fn push_unpredicted<const L3: usize>(&mut self, packet: S, hash: u64, now: u64, out: &mut impl Sink<S>) {
         let b = packet.head();
@@ -271,7 +274,7 @@ impl<S: Segment> Gro<S> {
         self.after::<L3>(at, joined, now, out);
     }
 
-    /// After an attempt to join. A packet that comes back begins anew.
+    /// Handles the result of an attempt to join. A refused packet may open a flow of its own.
     #[inline(never)]
     fn after<const L3: usize>(&mut self, at: u16, joined: Joined<S>, now: u64, out: &mut impl Sink<S>) {
         let Some(packet) = self.account_join(at, joined, out) else { return };
@@ -284,8 +287,8 @@ impl<S: Segment> Gro<S> {
         }
     }
 
-    /// Counts what became of a packet that was to join. One that did not comes back, after what is
-    /// held has left.
+    /// Counts the result of an attempt to join. Returns a refused packet, after the aggregate has
+    /// left.
     #[inline(always)]
     fn account_join(&mut self, at: u16, joined: Joined<S>, out: &mut impl Sink<S>) -> Option<S> {
         let (packet, ends) = match joined {
@@ -301,7 +304,7 @@ impl<S: Segment> Gro<S> {
         packet
     }
 
-    /// Everything that was opened at `older_than` or before leaves, in the order it came.
+    /// Flushes every flow that was opened at `older_than` or before, in the order of arrival.
     pub fn flush(&mut self, older_than: u64, out: &mut impl Sink<S>) {
         while let Some(at) = self.table.oldest() {
             if self.table.opened(at).is_none_or(|opened| opened > older_than) {
@@ -311,7 +314,7 @@ impl<S: Segment> Gro<S> {
         }
     }
 
-    /// Everything leaves, in the order it came.
+    /// Flushes every flow, in the order of arrival.
     pub fn flush_all(&mut self, out: &mut impl Sink<S>) {
         self.flush_because(Flush::End, out);
     }
@@ -330,7 +333,7 @@ impl<S: Segment> Gro<S> {
         self.stats.aggregates += aggregates;
     }
 
-    /// A packet whose headers have to be walked to know its flow.
+    /// A packet whose flow is found by walking its headers.
     #[inline(never)]
     fn push_uncommon<const L3: usize>(&mut self, packet: S, now: u64, out: &mut impl Sink<S>) {
         let (hash, walk) = match self.hasher.any(packet.head(), packet.vlan()) {
@@ -386,7 +389,7 @@ impl<S: Segment> Gro<S> {
         self.open(packet, hash, chain, udp, opening, out);
     }
 
-    /// Holds a packet that may begin an aggregate, and of whose flow nothing is held.
+    /// Holds a packet that may begin an aggregate; nothing of its flow is held.
     #[inline(always)]
     fn open(&mut self, packet: S, hash: u64, mut chain: Chain, udp: bool, opening: Opening, out: &mut impl Sink<S>) {
         if (udp && !self.config.udp) || packet.offload().gso.is_some() {
@@ -401,7 +404,7 @@ impl<S: Segment> Gro<S> {
         }
     }
 
-    /// Appends a packet to what is held, if all rules allow it.
+    /// Appends a packet to the aggregate of its flow, if all rules permit.
     #[inline(always)]
     fn join<const L3: usize>(&mut self, at: u16, packet: S, out: &mut impl Sink<S>) -> Joined<S> {
         match self.table.flow(at) {
@@ -410,7 +413,7 @@ impl<S: Segment> Gro<S> {
         }
     }
 
-    /// What a flow holds leaves.
+    /// Closes a flow and sends its aggregate out.
     #[inline(always)]
     fn end(&mut self, at: u16, reason: Flush, out: &mut impl Sink<S>) {
         let Some((mut segment, flow)) = self.table.close(at) else { return };

@@ -7,16 +7,15 @@
 //! write 2: [ headers'| payload 2, shorter ]
 //! ```
 //!
-//! [`Split`] is pulled: ask for [`Split::next_len`], get a buffer of that length from wherever
-//! buffers come from, [`Split::write`] into it. It allocates nothing and holds on to nothing but the
-//! chunks. What is not a super-packet comes out as one packet, its checksum completed.
+//! [`Split`] is pulled: [`Split::next_len`] returns a length, the caller provides a buffer of that
+//! length, and [`Split::write`] fills it. It allocates nothing and holds nothing but the chunks. An
+//! ordinary packet comes out as one packet, its checksum completed.
 //!
-//! The packet and its [`Offload`] are untrusted: whatever they contain, the result is legal
-//! segments or a [`GsoError`].
+//! The packet and its [`Offload`] are untrusted: the result is legal segments or a [`GsoError`].
 //!
-//! In every segment: IP lengths and header checksums, IPv4 identifications counting up unless the
-//! metadata says fixed, TCP sequence numbers, FIN and PSH in the last only, CWR in the first only if
-//! the metadata says so, UDP lengths, transport checksums, and the lengths, identifications and
+//! Every segment gets IP lengths and header checksums, IPv4 identifications that count up unless
+//! [`Offload::fixed_id`], TCP sequence numbers, FIN and PSH in the last only, CWR in the first only
+//! with [`Gso::ecn`], UDP lengths, transport checksums, and the lengths, identifications and
 //! checksums of one layer of tunnel.
 
 use core::fmt;
@@ -26,14 +25,13 @@ use towpath_wire::offload::{Checksum, Gso, GsoKind, LinkKind, MAX_UDP_SEGMENTS};
 
 use crate::bytes::{be16, be32, length_field, put16, put32, sum, u8_at};
 use crate::fixup::{self, Describe};
-use crate::layout::{Hint, Layout, MAX_HEADER, Outer, Unknown, walk};
+use crate::layout::{FIN_PSH, Hint, Layout, MAX_HEADER, Outer, Unknown, walk};
 use crate::offload::Offload;
 
-/// The smallest segment size accepted for TCP, as in the kernel: below it, headers are amplified
-/// without bound.
+/// The smallest segment size accepted for TCP, as in Linux (`TCP_MIN_GSO_SIZE`): smaller segments
+/// would consist of headers.
 pub const MIN_TCP_SIZE: u16 = 8;
 
-const FIN_PSH: u8 = 0x09;
 const CWR: u8 = 0x80;
 
 /// Whether the packets that [`Split`] writes carry their transport checksum or leave it to the
@@ -43,17 +41,19 @@ pub enum Checksums {
     /// Compute it.
     #[default]
     Complete,
-    /// Store the pseudo-header sum and say [`Checksum::Partial`], for an egress that completes it.
+    /// Store the pseudo-header sum and return [`Checksum::Partial`], for an egress that completes
+    /// it.
     Partial,
 }
 
 /// Why a packet cannot be segmented, or its checksum not completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum GsoError {
     /// The segment size is 0, below [`MIN_TCP_SIZE`], too large for an IP length field, or yields
     /// more than [`MAX_UDP_SEGMENTS`].
     Size,
-    /// The packet ends inside its headers, or they are longer than any real ones.
+    /// The packet ends inside its headers, or they are longer than 512 bytes.
     Truncated,
     /// The headers are not those of the transport the metadata names.
     Headers,
@@ -81,7 +81,8 @@ impl core::error::Error for GsoError {}
 /// # fn send(_: &[u8]) {}
 /// # let (head, fragment, offload) = (&[0u8; 60][..], &[0u8; 100][..], Offload::default());
 /// let chunks = [head, fragment];
-/// let mut split = Split::new(chunks.into_iter(), LinkKind::Ethernet, &offload, Checksums::Complete)?;
+/// let (link, checksums) = (LinkKind::Ethernet, Checksums::Complete);
+/// let mut split = Split::new(chunks.into_iter(), link, &offload, checksums)?;
 /// let mut buffer = [0u8; 2048];
 /// while let Some(len) = split.next_len() {
 ///     let Some(out) = buffer.get_mut(..len) else { break };
@@ -177,8 +178,8 @@ impl<'a, I: Iterator<Item = &'a [u8]> + Clone> Split<'a, I> {
     }
 
     /// Writes the next packet to the first [`next_len`](Self::next_len) bytes of `out` and returns
-    /// what to say beside it. `None`, and nothing has changed, if there is no next packet or `out`
-    /// is shorter.
+    /// its metadata. `None`, and nothing has changed, if there is no next packet or `out` is
+    /// shorter.
     pub fn write(&mut self, out: &mut [u8]) -> Option<Offload> {
         let out = out.get_mut(..self.next_len()?)?;
         let checksum = match self.template {
@@ -200,7 +201,7 @@ impl<'a, I: Iterator<Item = &'a [u8]> + Clone> Split<'a, I> {
                 complete_at(out, start.into(), offset.into());
                 Checksum::Verified
             }
-            (as_it_was, _) => as_it_was,
+            (unchanged, _) => unchanged,
         }
     }
 
@@ -257,23 +258,24 @@ impl<'a, I: Iterator<Item = &'a [u8]> + Clone> Split<'a, I> {
     }
 }
 
-/// What a super-packet is cut into.
+/// The segments of a super-packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cuts {
     /// Bytes of headers, in front of the payload of each segment.
     pub header: usize,
-    /// Segments.
+    /// Number of segments.
     pub packets: usize,
     /// Whether the headers are those of a tunnel as well.
     pub tunneled: bool,
 }
 
 impl Cuts {
-    /// Predicts how a super-packet of `len` bytes is cut, from its beginning alone: `start` has all of its headers.
+    /// Computes the segments of a packet of `len` bytes from its beginning: `start` has all of its
+    /// headers. An ordinary packet is one segment without headers.
     ///
     /// # Errors
     ///
-    /// Those of [`Split::new`].
+    /// As [`Split::new`].
     pub fn of(start: &[u8], len: usize, link: LinkKind, offload: &Offload) -> Result<Self, GsoError> {
         let Some(gso) = offload.gso else { return Ok(Self { header: 0, packets: 1, tunneled: false }) };
         let start = start.get(..len).unwrap_or(start);
@@ -340,8 +342,8 @@ impl Template {
     }
 }
 
-/// Completes a partial checksum in place: `packet` is the whole packet. What is not partial is left
-/// alone.
+/// Completes a partial checksum in place. `packet` is the whole packet. Other checksums stay as
+/// they are.
 ///
 /// # Errors
 ///
@@ -360,7 +362,7 @@ pub fn complete(packet: &mut [u8], offload: &Offload) -> Result<(), GsoError> {
 
 fn complete_at(packet: &mut [u8], start: usize, offset: usize) {
     let total = sum(packet, start, packet.len());
-    // Where the field of a UDP header is; no other transport has one there.
+    // Only UDP has its field at offset 6.
     let check = if offset == 6 { finish_udp(total) } else { finish(total) };
     put16(packet, start + offset, check);
 }
@@ -433,8 +435,8 @@ impl<'a, I: Iterator<Item = &'a [u8]>> Payload<'a, I> {
         while !out.is_empty() {
             let piece = self.next(out.len());
             if piece.is_empty() {
-                // Only if a clone of the chunks yields more than the original: what the buffer held
-                // before must not leave with the packet.
+                // Only if a clone of the chunks yields more than the original. Stale bytes of the
+                // buffer must not leave with the packet.
                 out.fill(0);
                 break;
             }

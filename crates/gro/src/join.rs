@@ -1,4 +1,4 @@
-//! Appending a packet to what is held of its flow.
+//! Appends a packet to the aggregate of its flow.
 
 use crate::config::{GroConfig, MAX_IP};
 use crate::layout::{self, Layout, Outer};
@@ -9,13 +9,14 @@ use crate::shape::{Shape, WithLayout};
 use crate::stats::Flush;
 use crate::table::Flow;
 
-/// The most datagrams of one UDP aggregate that every kernel with `GSO_UDP_L4` takes.
+/// Most datagrams of one UDP aggregate: every kernel with `GSO_UDP_L4` takes as many.
 const MAX_DATAGRAMS: u16 = 64;
 
-/// `Ok` says why that ends the aggregate, if it does; `Err` why the packet cannot join.
+/// `Ok` has the reason if the aggregate is complete; `Err` has the reason why the packet cannot
+/// join.
 pub(crate) type Joined<S> = Result<Option<Flush>, (S, Flush)>;
 
-/// Appends a packet, if all rules allow it.
+/// Appends a packet, if all rules permit.
 #[inline(always)]
 pub(crate) fn join<const L3: usize, S: Segment>(
     flow: &mut Flow<S>,
@@ -48,8 +49,8 @@ pub(crate) fn join<const L3: usize, S: Segment>(
     append(flow, packet, &next, &Limit::of(&layout, config), out)
 }
 
-/// Finds out what has to be known once a second packet comes, `b` being the beginning of it, and predicts it. `false`
-/// if the first one's checksums are wrong.
+/// Completes the flow's state when its second packet comes, and predicts that packet, whose
+/// beginning is `b`. Returns `false` if the first one's checksums are wrong.
 #[inline(never)]
 pub(crate) fn begin<S: Segment>(flow: &mut Flow<S>, b: &[u8], config: &GroConfig) -> bool {
     if flow.shape == Shape::ANY && flow.layout == 0 {
@@ -80,13 +81,14 @@ impl<S: Segment> WithLayout for Begin<'_, S> {
         flow.constant_sum = 0;
         flow.most = Limit::of(layout, config).most(held.packet_len(), flow.size);
         flow.expected.follow(a, flow.shape, layout, flow.size, flow.counts);
-        // Packets too long for the field, and those for which there is no room, have no expected length and go through the rules.
+        // Packets too long for the field, and those without room, have no expected length and go
+        // through the rules.
         flow.full_len = if flow.most > 1 { layout.header.checked_add(flow.size).unwrap_or(0) } else { 0 };
         true
     }
 }
 
-/// Appends a full-sized packet that is as predicted; there is room for it.
+/// Appends a full-sized packet that equals the prediction; there is room for it.
 #[inline(always)]
 pub(crate) fn append_predicted<S: Segment>(
     flow: &mut Flow<S>,
@@ -151,7 +153,8 @@ impl Limit {
         Self { len: size as usize + usize::from(l3), count }
     }
 
-    /// How many packets with `size` bytes of data an aggregate can have, one of `len` bytes among them.
+    /// How many packets of `size` payload bytes an aggregate can have, including one packet of
+    /// `len` bytes.
     #[inline(always)]
     fn most(&self, len: usize, size: u16) -> u16 {
         let others = self.len.saturating_sub(len) as u32 / u32::from(size.max(1));

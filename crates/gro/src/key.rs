@@ -1,10 +1,10 @@
-//! What flow a packet is of, as a number.
+//! The hash of a packet's flow.
 //!
-//! The number is a seeded hash of the innermost addresses and ports, VLAN tags, and the identity of
-//! a tunnel. Packets of a flow always have the same one, however unusual their headers are, so a
-//! packet that cannot be merged finds what is held of its flow. Two flows that happen to share one
-//! end each other's aggregates early; they are never mixed, since whole headers are compared before
-//! anything is merged.
+//! It covers the innermost addresses and ports, VLAN tags, and the identity of a tunnel, with a
+//! seed. All packets of a flow have the same hash, however unusual their headers are, so a packet
+//! that cannot be merged finds the aggregate of its flow. Two flows with the same hash end each
+//! other's aggregates early. They are never mixed, because whole headers are compared before a
+//! merge.
 
 use towpath_wire::offload::LinkKind;
 
@@ -17,13 +17,13 @@ use crate::layout::{
 pub(crate) struct Hasher {
     pub(crate) seed: u64,
     pub(crate) link: LinkKind,
-    /// Tunnels are looked into.
+    /// Whether inner headers of tunnels are read.
     pub(crate) tunnels: bool,
 }
 
 impl Hasher {
-    /// The hash of a packet that is [common](Self::common), IP beginning at `L3`. It is made of what is where
-    /// addresses and ports of such a packet are; that it is one is left to be found out.
+    /// The hash of a [common](Self::common) packet, IP beginning at `L3`, from the offsets of its
+    /// addresses and ports. Whether the packet is a common one is not checked.
     #[inline(always)]
     pub(crate) fn guess<const L3: usize>(&self, b: &[u8], vlan: u32) -> Option<u64> {
         if is_v6::<L3>(b)? {
@@ -36,11 +36,11 @@ impl Hasher {
         }
     }
 
-    /// Is this one of the commonest packets: TCP, or UDP without a tunnel, over IP without options, no
-    /// VLAN tags inline? `b` is the beginning of the packet.
+    /// Whether this is a common packet: TCP, or UDP without a tunnel, over IP without options, no
+    /// VLAN tags inline. `b` is the beginning of the packet.
     #[inline(always)]
     pub(crate) fn common<const L3: usize>(&self, b: &[u8]) -> Option<Common> {
-        // Version 4 without options, no fragment but maybe the first.
+        // Version 4 without options, not a later fragment.
         const WHICH: u64 = u64::from_ne_bytes([0xff, 0, 0, 0, 0, 0, 0x1f, 0xff]);
         const PLAIN: u64 = u64::from_ne_bytes([0x45, 0, 0, 0, 0, 0, 0, 0]);
         let v6 = is_v6::<L3>(b)?;
@@ -91,14 +91,14 @@ impl Hasher {
     }
 }
 
-/// What a common packet is.
+/// A common packet's kind.
 #[derive(Clone, Copy)]
 pub(crate) struct Common {
     pub(crate) v6: bool,
     pub(crate) udp: bool,
 }
 
-/// Is it IPv6, or IPv4? By what the link header says, and without one by the version.
+/// IPv6 or IPv4, by the ethertype; without a link header, by the version.
 #[inline(always)]
 pub(crate) fn is_v6<const L3: usize>(b: &[u8]) -> Option<bool> {
     if L3 == 0 {

@@ -1,14 +1,14 @@
-//! Where the headers of a packet are.
+//! The offsets of a packet's headers.
 //!
 //! ```text
 //! plain    [link | VLAN*]                                     l3: IP  l4: TCP/UDP  header: payload
 //! tunnel   [link | VLAN*] outer_l3: IP  outer_l4: UDP/GRE ... l3: IP  l4: TCP/UDP  header: payload
 //! ```
 //!
-//! [`walk`] reads a packet once and says where its innermost transport header is, whether it may be
-//! coalesced as far as its headers are concerned, and a `salt` of everything outside the innermost
-//! addresses and ports that sets flows apart: VLAN tags, outer addresses, VNI or GRE key. Coalescing
-//! and segmentation share it, so they agree on what a header is.
+//! [`walk`] reads a packet once. It finds the innermost transport header, whether the headers
+//! permit coalescing, and a `salt` of everything outside the innermost addresses and ports that
+//! distinguishes flows: VLAN tags, outer addresses, VNI or GRE key. Coalescing and segmentation
+//! share it, so they agree on what a header is.
 //!
 //! Every offset in a [`Layout`] is below [`MAX_HEADER`] and inside the bytes that were walked.
 
@@ -16,8 +16,8 @@ use towpath_wire::offload::LinkKind;
 
 use crate::bytes::{array, be16, be32, u8_at};
 
-/// The longest header, all layers together, that is looked at: two VLAN tags, IPv6, UDP, GENEVE
-/// with every option it can have, Ethernet, two VLAN tags, IPv6 and TCP with all options are 452.
+/// The longest header that is read, all layers together. Two VLAN tags, IPv6, UDP, GENEVE with all
+/// options, Ethernet, two VLAN tags, IPv6 and TCP with all options are 452.
 pub(crate) const MAX_HEADER: usize = 512;
 
 pub(crate) const ETHERTYPE_IPV4: u16 = 0x0800;
@@ -25,12 +25,15 @@ pub(crate) const ETHERTYPE_IPV6: u16 = 0x86dd;
 const ETHERTYPE_TEB: u16 = 0x6558;
 pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
+/// TCP flags that may differ within an aggregate: the last packet may have them.
+pub(crate) const FIN_PSH: u8 = 0x09;
 pub(crate) const PORT_VXLAN: u16 = 4789;
 pub(crate) const PORT_GENEVE: u16 = 6081;
-/// RFC 8200 lets a packet have any number; real ones have at most three.
+/// [RFC 8200](https://www.rfc-editor.org/rfc/rfc8200) permits any number; real packets have at most
+/// three.
 const MAX_EXTENSIONS: usize = 6;
 
-/// What carries the inner packet. Ordered by how much there is to fix: IP lengths in all of them.
+/// What carries the inner packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Outer {
     #[default]
@@ -57,7 +60,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// No packet's.
+    /// The layout of no packet.
     pub(crate) const NONE: Self = Self {
         l3: 0,
         l4: 0,
@@ -70,13 +73,13 @@ impl Layout {
         outer_v6: false,
     };
 
-    /// Where the checksum is in the transport header.
+    /// Offset of the checksum in the transport header.
     #[inline]
     pub(crate) fn checksum_offset(&self) -> u8 {
         if self.udp { 6 } else { 16 }
     }
 
-    /// All of it in one number, to be kept and compared.
+    /// The layout in one number, to be stored and compared.
     #[inline]
     pub(crate) fn pack(&self) -> u64 {
         let outer = match self.outer {
@@ -126,7 +129,7 @@ impl Layout {
 pub(crate) enum Unknown {
     /// The bytes end inside a header.
     Short,
-    /// A fragment other than the first: which flow it belongs to cannot be told.
+    /// A fragment other than the first, whose flow is unknown.
     Fragment,
     /// Not TCP or UDP over IP, or headers that contradict themselves.
     Foreign,
@@ -135,17 +138,18 @@ pub(crate) enum Unknown {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Walk {
     pub(crate) layout: Layout,
-    /// No IP options, no fragmentation, nothing else that forbids coalescing.
+    /// The headers permit coalescing: no IP options, no fragmentation.
     pub(crate) plain: bool,
-    /// Segments can be made of it: nothing has to differ in them that is not known how to.
+    /// The packet can be segmented: every field that differs between segments is known here.
     pub(crate) segmentable: bool,
     pub(crate) salt: u64,
 }
 
-/// Which transport header the caller knows to be the innermost. What nobody said is found by port.
+/// The innermost transport header, as far as the caller knows it. Other tunnels over UDP are found
+/// by port.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Hint {
-    /// Tunnels over UDP are not looked into.
+    /// Tunnels over UDP are not entered.
     pub(crate) opaque: bool,
     /// Offset of the innermost transport header.
     pub(crate) l4: Option<usize>,
@@ -153,7 +157,7 @@ pub(crate) struct Hint {
     pub(crate) inner_l3: Option<usize>,
 }
 
-/// The layout of the commonest packets that may be coalesced, in a few instructions: TCP or UDP
+/// The layout of the most common packets that may be coalesced, in a few instructions: TCP or UDP
 /// over IP without options, no VLAN tags, no tunnel. The caller knows that the link header and the
 /// IP version agree.
 #[inline]
@@ -208,7 +212,7 @@ pub(crate) fn walk(b: &[u8], link: LinkKind, hint: Hint) -> Result<Walk, Unknown
     transport(b, l4, inner_protocol, w)
 }
 
-/// Folds what sets flows apart into one number; not a hash yet.
+/// Folds what distinguishes flows into one number; not a hash yet.
 #[inline]
 pub(crate) fn mix(salt: u64, x: u64) -> u64 {
     (salt.rotate_left(23) ^ x).wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -219,7 +223,7 @@ fn addresses(b: &[u8], l3: usize, v6: bool) -> u64 {
     if v6 { [16, 24, 32].iter().fold(word(l3 + 8), |s, at| mix(s, word(l3 + at))) } else { word(l3 + 12) }
 }
 
-/// Where an IP header is, and which version the header before it says it has.
+/// The offset of an IP header, and its version according to the header before it.
 #[derive(Clone, Copy)]
 struct IpAt(usize, Option<u8>);
 
@@ -240,12 +244,12 @@ fn ethernet(b: &[u8], at: usize, w: &mut Walk) -> Result<IpAt, Unknown> {
     Err(Unknown::Foreign)
 }
 
-/// The IP header at `at`: returns where its payload begins and what it is.
+/// Reads the IP header at `at`. Returns the offset of its payload and the payload's protocol.
 fn ip(b: &[u8], at: IpAt, w: &mut Walk) -> Result<(usize, u8), Unknown> {
-    let IpAt(at, said) = at;
+    let IpAt(at, expected) = at;
     let first = u8_at(b, at).ok_or(Unknown::Short)?;
     let version = first >> 4;
-    if said.is_some_and(|said| said != version) {
+    if expected.is_some_and(|expected| expected != version) {
         return Err(Unknown::Foreign);
     }
     w.layout.l3 = at as u16;
@@ -316,7 +320,7 @@ fn transport(b: &[u8], at: usize, protocol: u8, mut w: Walk) -> Result<Walk, Unk
     Ok(w)
 }
 
-/// The GRE header at `at`: returns where the inner IP header is.
+/// Reads the GRE header at `at`. Returns the offset of the inner IP header.
 fn gre(b: &[u8], at: usize, w: &mut Walk) -> Result<(IpAt, Outer), Unknown> {
     let word = be32(b, at).ok_or(Unknown::Short)?;
     let (flags, ethertype) = ((word >> 16) as u16, word as u16);
@@ -324,7 +328,7 @@ fn gre(b: &[u8], at: usize, w: &mut Walk) -> Result<(IpAt, Outer), Unknown> {
     if flags & !0xb000 != 0 {
         return Err(Unknown::Foreign);
     }
-    // Sequence numbers differ in every packet, so none of them merges.
+    // Sequence numbers differ in every packet, so that no two merge.
     w.plain &= sequence == 0;
     w.segmentable &= sequence == 0;
     let mut inner = at + 4;
@@ -342,7 +346,7 @@ fn gre(b: &[u8], at: usize, w: &mut Walk) -> Result<(IpAt, Outer), Unknown> {
     Ok((inner_packet(b, inner, ethertype, w)?, outer))
 }
 
-/// Where the inner IP header is if the UDP header at `at` carries a tunnel.
+/// The offset of the inner IP header if the UDP header at `at` carries a tunnel.
 fn tunnel_in_udp(b: &[u8], at: usize, hint: Hint, w: &mut Walk) -> Result<Option<IpAt>, Unknown> {
     if hint.opaque || hint.l4 == Some(at) {
         return Ok(None);

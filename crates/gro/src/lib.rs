@@ -1,30 +1,45 @@
-//! A standalone GRO/GSO engine: coalescing and segmentation of TCP, UDP and tunnels.
+#![doc = include_str!("../README.md")]
+//!
+//! # Overview
 //!
 //! ```text
 //!  packets ──▶ Gro ──▶ super-packets + Offload ──▶ TAP, vhost, a virtio-net device
 //!  packets ◀── Split ◀── super-packets + Offload ◀── the same
 //! ```
 //!
-//! [`Gro`] holds one packet of each flow and appends to it what follows. [`Split`] is its inverse,
+//! | you look for | item |
+//! |---|---|
+//! | coalescing: push, flush, hold time | [`Gro`], [`GroConfig`] |
+//! | segmentation, checksum completion | [`Split`], [`Cuts`], [`complete`] |
+//! | a packet type of your own | [`Segment`], [`Sink`]; [`Linear`] for byte buffers |
+//! | metadata beside a packet | [`Offload`]: [`Checksum`], [`Gso`], [`Tunnel`] |
+//! | why packets did not merge | [`Stats`], [`Flush`] |
+//! | switching it off while nothing merges | [`GroConfig::auto`], [`Auto`] |
+//!
+//! [`Gro`] holds one packet of each flow and appends the following ones. [`Split`] is its inverse,
 //! and so the oracle of its tests: `split(gro(packets))` are the same packets, per flow in the same
-//! order. [`Segment`] is the packet they work on: a handle that chains, or [`Linear`] buffers that
-//! copy. [`Offload`] is what travels beside a packet, in and out.
+//! order.
 //!
 //! # Invariants
 //!
 //! * A packet leaves after everything of its flow that came before it.
-//! * Every packet that is pushed leaves once, through the sink: alone, as it came, or as a part of
-//!   an aggregate, in which case an empty rest may come back as spent.
-//! * An aggregate is a legal super-packet: what a virtio-net device demands.
-//! * No panic, whatever the bytes are. No allocation after [`Gro::new`], no `unsafe`, no clock.
-//! * Work per packet does not depend on how many flows are held.
+//! * Every packet leaves once, through the sink: unchanged, or as a part of an aggregate, in which
+//!   case its buffer may be recycled.
+//! * An aggregate is a legal super-packet, as a virtio-net device demands it.
+//! * No panic on any bytes. No allocation after [`Gro::new`], no `unsafe`, no clock.
+//! * Work per packet does not depend on the number of held flows.
 //!
 //! # How it is fast
 //!
-//! What a packet should be is known before it comes: the next of a flow that is held. Its hash is one
-//! multiplication, its flow two lines of a table. There its header is written down as it is expected, and it joins if it is
-//! equal: no header is parsed on the way, and of the packet that is held none is read. What is not as predicted goes
-//! through the rules. Headers are fixed once, when the aggregate leaves.
+//! Header prediction: most packets are the next of a held flow. A packet's hash is one
+//! multiplication, its flow two cache lines of a table, which hold the predicted header. A packet
+//! with that header joins: no header is parsed, and the held packet is not read. Other packets go
+//! through the rules. Headers are rewritten once, when the aggregate leaves.
+//!
+//! # Features
+//!
+//! `std` (default): a random [`GroConfig::seed`], and checksums by the instruction sets that the
+//! CPU has at run time. Without it the crate is `no_std` with `alloc`.
 
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![forbid(unsafe_code)]

@@ -12,8 +12,8 @@ use crate::segment::{Appended, Segment};
 /// 0                    len                            buffer's length
 /// ```
 ///
-/// Appending copies, and verifies the checksum in the same pass. A buffer that is to become a full
-/// aggregate has 65535 bytes and the link header; one with less is full earlier.
+/// Appending copies, and verifies the checksum in the same pass. A buffer for a full aggregate has
+/// 65535 bytes and the link header; a shorter one is full earlier.
 #[derive(Clone, Debug)]
 pub struct Linear<B> {
     buffer: B,
@@ -34,7 +34,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Linear<B> {
         self.buffer.as_ref().get(..self.len).unwrap_or_default()
     }
 
-    /// The buffer, to be used again.
+    /// The buffer, for reuse.
     pub fn into_buffer(self) -> B {
         self.buffer
     }

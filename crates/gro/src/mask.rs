@@ -1,20 +1,18 @@
-//! Which header bits packets of an aggregate must have in common.
+//! The header bits that all packets of an aggregate have in common.
 //!
 //! Two packets belong together if their headers are equal under the mask of their layout: one
-//! comparison of everything there is, whatever it is. There are two masks of each layout. `invariant`
-//! leaves out what may differ within an aggregate: lengths, identifications, sequence numbers,
-//! checksums, FIN and PSH. `unpredicted` is for a packet as long as the first: it leaves out only what
+//! comparison of all bytes. Each layout has two masks. `invariant` leaves out what may differ
+//! within an aggregate: lengths, identifications, sequence numbers, checksums, FIN and PSH.
+//! `unpredicted` is for a packet as long as the first: it leaves out only the fields that
 //! [`crate::predict`] predicts, and the checksums of transport and tunnel.
 //!
-//! Masks depend on the layout alone. A cache keeps those in use; a layout that another displaced is
-//! made again.
+//! Masks depend only on the layout. A cache keeps those in use; a displaced one is computed again.
 
 use alloc::boxed::Box;
 
-use crate::layout::{Layout, Outer};
-use crate::rules::FIN_PSH;
+use crate::layout::{FIN_PSH, Layout, Outer};
 
-/// Longer headers, all layers together, are not coalesced.
+/// Packets with longer headers, all layers together, are not coalesced.
 pub(crate) const MAX_TEMPLATE: usize = 256;
 const CACHED: usize = 32;
 
@@ -88,7 +86,7 @@ impl Mask {
 }
 
 impl Bits {
-    /// Identification and checksum.
+    /// Clears identification and checksum.
     fn clear_ipv4(&mut self, l3: u16, v6: bool) {
         if !v6 {
             self.clear(l3 + 4, 2);
@@ -110,15 +108,15 @@ impl Bits {
         }
     }
 
-    /// Those of a header of `n` bytes.
+    /// The bits of a header of `n` bytes.
     #[cfg(test)]
     pub(crate) fn bytes(&self, n: usize) -> &[u8] {
         &self.0[..n]
     }
 }
 
-/// Three slices of one length, which is that of a header and so more than a word. The last word
-/// overlaps the one before.
+/// Three slices of one length, which is a header's and so at least a word. The last word overlaps
+/// the one before.
 #[inline(always)]
 fn differ_nowhere(a: &[u8], b: &[u8], mask: &[u8]) -> bool {
     let (Some(a_end), Some(b_end), Some(m_end)) = (a.last_chunk(), b.last_chunk(), mask.last_chunk()) else {

@@ -33,8 +33,8 @@ pub struct Tunnel {
     pub inner_l3: u16,
 }
 
-/// What travels beside a packet: the fields of a virtio-net header, and facts that this header has no room for. The default
-/// is an ordinary packet with an unverified checksum.
+/// What travels beside a packet: the fields of a virtio-net header, and facts that this header has
+/// no room for. The default is an ordinary packet with an unverified checksum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
     /// The state of its checksum.
@@ -73,8 +73,8 @@ impl Offload {
     ///
     /// # Errors
     ///
-    /// [`Malformed`] for what is unknown here (fragmentation of UDP, tunnels) or contradicts the length. [`crate::Split`]
-    /// checks it against the bytes of the packet.
+    /// [`Malformed`] for what is unknown here (fragmentation of UDP, tunnels) or contradicts the
+    /// length. [`crate::Split`] checks it against the bytes of the packet.
     pub fn from_virtio(header: &VnetHeader, len: usize) -> Result<Self, Malformed> {
         let (checksum, gso) = header.offload(len)?;
         Ok(Self::new(checksum, gso))

@@ -1,32 +1,32 @@
-//! Header prediction: what will the next packet of an aggregate look like?
+//! Header prediction, as of Van Jacobson: the header of the next packet of an aggregate.
 //!
-//! Most packets of an aggregate differ from the first in a few fields that can be predicted: sequence
-//! number, identification, and the IPv4 checksum that goes with it. A packet that has them, and is
-//! equal in all the rest ([`crate::shape`], [`crate::mask::Mask::unpredicted`]), merges without a look at any
-//! rule. What is not as expected goes through [`crate::rules`]: the last packet, and any that does not
-//! belong.
+//! Most packets of an aggregate differ from the first in a few predictable fields: sequence number,
+//! identification, and the IPv4 checksum that depends on it. A packet that has them, and is equal
+//! in everything else ([`crate::shape`], [`crate::mask::Mask::unpredicted`]), merges without
+//! evaluation of the rules. Other packets go through [`crate::rules`]: the last of an aggregate,
+//! and those that do not belong.
 //!
-//! Of a flow with a [shape](crate::shape) the whole header of the packet to come is written down, ready to
-//! be compared with no look at the packet that is held. Of any other flow it is the fields alone.
+//! For a flow with a [shape](crate::shape) the whole predicted header is stored, so that the held
+//! packet is not read. For other flows only the fields are stored.
 
 use crate::bytes::{array, array_mut, be32};
 use crate::layout::Layout;
 use crate::shape::Shape;
 
-/// What the packet to come is expected to have.
+/// The predicted header, or its fields.
 #[derive(Clone, Copy)]
 pub(crate) struct Expected([u8; Self::LEN]);
 
-/// Where identification, fragment word, TTL, protocol and checksum are in an IPv4 header.
+/// Offset of identification, fragment word, TTL, protocol and checksum in an IPv4 header.
 pub(crate) const IP_WORD: usize = 4;
-/// 1 more in the identification is 1 less in the checksum. Where the one or the other begins anew, what
-/// comes out is no packet's: the next one goes through the rules, and prediction begins anew with it.
+/// Adds 1 to the identification and subtracts 1 from the checksum. If either wraps around, no
+/// packet equals the result: the next one goes through the rules, and prediction restarts with it.
 const STEP: u64 = (1 << 48) - 1;
 
-/// Where the fields are that are written down alone: the word at [`IP_WORD`], the sequence number.
+/// Offsets of the fields of a flow without a shape: the word at [`IP_WORD`], the sequence number.
 const FIELDS_AT: (usize, usize) = (IP_WORD, IP_WORD + 8);
 
-/// The fields that differ from packet to packet, of those that there are.
+/// The fields that differ from packet to packet, as far as the header has them.
 #[derive(Clone, Copy)]
 pub(crate) struct Fields {
     /// The middle of an IPv4 header, see [`IP_WORD`].
@@ -35,7 +35,7 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
-    /// Those of packet `b`, whose IP and transport headers are at `l3` and `l4`.
+    /// The fields of packet `b`, whose IP and transport headers are at `l3` and `l4`.
     #[inline(always)]
     pub(crate) fn of(b: &[u8], l3: usize, l4: usize, v6: bool, udp: bool) -> Self {
         let ip = if v6 { None } else { array(b, l3 + IP_WORD) };
@@ -43,7 +43,7 @@ impl Fields {
         Self { ip: ip.map(|word| u64::from_be_bytes(*word)), seq }
     }
 
-    /// Those of the packet after one with `size` bytes of data.
+    /// The fields of the packet after one with `size` bytes of data.
     #[inline(always)]
     pub(crate) fn next(self, size: u16, counts: bool) -> Self {
         let step = if counts { STEP } else { 0 };
@@ -54,7 +54,7 @@ impl Fields {
 impl Expected {
     /// The longest header that has a shape: Ethernet, IPv6, TCP with timestamps.
     const LEN: usize = 14 + 40 + 32;
-    /// No packet's.
+    /// The header of no packet.
     pub(crate) const NONE: Self = Self([0; Self::LEN]);
 
     /// The header, for a flow with a shape.
@@ -64,7 +64,7 @@ impl Expected {
         self.0.first_chunk().unwrap_or(&[0; N])
     }
 
-    /// Begins anew with packet `b` of a flow with a shape: becomes that packet's header.
+    /// Restarts prediction with packet `b` of a flow with a shape: becomes that packet's header.
     #[inline(always)]
     pub(crate) fn copy_header(&mut self, b: &[u8]) {
         match b.first_chunk() {
@@ -80,7 +80,7 @@ impl Expected {
         }
     }
 
-    /// Expects the fields that differ, in a flow with a shape.
+    /// Stores the predicted fields, in a flow with a shape.
     #[inline(always)]
     pub(crate) fn set(&mut self, l3: usize, l4: usize, fields: Fields) {
         if let Some(ip) = fields.ip
@@ -95,7 +95,7 @@ impl Expected {
         }
     }
 
-    /// Begins anew with packet `b`, and goes on to the next.
+    /// Restarts prediction with packet `b`, and predicts the next one.
     #[inline(always)]
     pub(crate) fn follow(&mut self, b: &[u8], shape: Shape, layout: &Layout, size: u16, counts: bool) {
         let (l3, l4) = (usize::from(layout.l3), usize::from(layout.l4));
@@ -108,7 +108,7 @@ impl Expected {
         }
     }
 
-    /// Goes on from one packet to the next, in a flow without a shape.
+    /// Predicts the packet after the next, in a flow without a shape.
     #[inline]
     pub(crate) fn advance_fields(&mut self, size: u16, counts: bool) {
         let (ip, seq) = FIELDS_AT;
@@ -122,7 +122,7 @@ impl Expected {
         self.set(ip - IP_WORD, seq - 4, fields);
     }
 
-    /// Has packet `b` the fields that are expected in a flow without a shape?
+    /// Whether packet `b` has the predicted fields, in a flow without a shape.
     #[inline]
     pub(crate) fn fields_are(&self, b: &[u8], layout: &Layout) -> bool {
         let (l3, l4) = (usize::from(layout.l3), usize::from(layout.l4));

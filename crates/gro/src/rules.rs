@@ -1,10 +1,19 @@
-//! When may a packet begin an aggregate, and when may it join one?
+//! The rules: which packets begin an aggregate, and which join one.
 //!
-//! The rules are those of the Linux kernel (`net/ipv4/tcp_offload.c`, `udp_offload.c`,
-//! `net/ipv4/af_inet.c`, `net/ipv6/ip6_offload.c`), so that what is coalesced here can be segmented
-//! there, and the other way round.
+//! They follow the Linux kernel (`net/ipv4/tcp_offload.c`, `udp_offload.c`, `net/ipv4/af_inet.c`,
+//! `net/ipv6/ip6_offload.c`), so that the kernel can segment every aggregate made here, and the
+//! other way round. They are stricter in these points:
 //!
-//! Headers are compared as a whole by [`crate::mask::Bits::same`]. What it leaves out is looked at here.
+//! * A TCP segment has at least [`MIN_TCP_SIZE`] bytes of payload: Linux coalesces shorter ones,
+//!   but refuses to segment them.
+//! * TCP flags other than FIN and PSH are equal, CWR included: Linux before its support of AccECN
+//!   let segments without CWR join one that has it.
+//! * Headers are compared as a whole, so that fields without a rule of their own are equal too:
+//!   TCP's urgent pointer, reserved fields and options of VXLAN and GENEVE, reserved bits.
+//! * Outer IPv4 identifications are checked as the inner ones are.
+//!
+//! Headers are compared by [`crate::mask::Bits::same`]. The fields that it leaves out are checked
+//! here.
 
 use towpath_wire::checksum::{VALID, add};
 use towpath_wire::offload::Checksum;
@@ -13,14 +22,13 @@ use crate::bytes::{array, be16, be32, sum, u8_at};
 use crate::fixup;
 use crate::gso::MIN_TCP_SIZE;
 use crate::key::{Common, is_v6};
-use crate::layout::{Layout, Outer, PORT_GENEVE, PORT_VXLAN, TCP, UDP};
+use crate::layout::{FIN_PSH, Layout, Outer, PORT_GENEVE, PORT_VXLAN, TCP, UDP};
 use crate::mask::{MAX_TEMPLATE, Mask};
 use crate::segment::Segment;
 use crate::shape::Shape;
 use crate::stats::Flush;
 use crate::table::Flow;
 
-pub(crate) const FIN_PSH: u8 = 0x09;
 const ACK: u8 = 0x10;
 /// FIN, SYN, RST, PSH, ACK, URG.
 const CONTROL: u8 = 0x3f;
@@ -36,8 +44,8 @@ pub(crate) struct First {
     pub(crate) transport: usize,
 }
 
-/// May a packet of `len` bytes begin an aggregate? Data, nothing but data, and lengths that agree.
-/// Whether its checksums [are right](is_right) is looked at when a second packet comes.
+/// Whether a packet of `len` bytes may begin an aggregate: plain data, and lengths that agree. Its
+/// checksums [are verified](is_right) when a second packet comes.
 pub(crate) fn first(b: &[u8], len: usize, layout: &Layout) -> Option<First> {
     let lengths =
         ip_length(b, len, layout.l3, layout.v6) && (layout.outer == Outer::None || outer_lengths(b, len, layout));
@@ -52,7 +60,7 @@ pub(crate) fn first(b: &[u8], len: usize, layout: &Layout) -> Option<First> {
 pub(crate) fn first_common<const L3: usize>(b: &[u8], len: usize, common: Common) -> Option<First> {
     let Common { v6, udp } = common;
     let ip: &[u8; 8] = array(b, L3)?;
-    // Of IPv4, not with more fragments or the reserved bit.
+    // IPv4 without more fragments or the reserved bit.
     let (l4, end) = if v6 {
         (L3 + 40, L3 + 40 + usize::from(word(ip, 4)))
     } else {
@@ -72,8 +80,9 @@ pub(crate) struct Shaped {
     pub(crate) size: u16,
 }
 
-/// [`first`] for a packet that has a shape, IP beginning at `L3`: `None` too for one that has none. A
-/// packet that has one is a [common](crate::key::Hasher::common) one; `tunnels` is whether UDP may be one.
+/// [`first`] for a packet that has a shape, IP beginning at `L3`; `None` also for a packet without
+/// one. A packet that has one is [common](crate::key::Hasher::common). `tunnels`: UDP may carry a
+/// tunnel.
 #[inline(always)]
 pub(crate) fn first_shaped<const L3: usize>(b: &[u8], len: usize, tunnels: bool) -> Option<Shaped> {
     // Version 4 without options, no fragment, the reserved bit clear.
@@ -97,7 +106,7 @@ pub(crate) fn first_shaped<const L3: usize>(b: &[u8], len: usize, tunnels: bool)
 /// `l4` is a constant.
 #[inline(always)]
 fn transport_shaped<const L3: usize>(b: &[u8], len: usize, l4: usize, protocol: u8, tunnels: bool) -> Option<Shaped> {
-    // The length of the header, and of the flags those that count.
+    // The header length, and the flags that matter.
     const WHICH: u16 = 0xf000 | CONTROL as u16;
     const PLAIN: u16 = 0x5000 | ACK as u16;
     const TIMESTAMPS: u16 = 0x8000 | ACK as u16;
@@ -130,7 +139,7 @@ fn transport(b: &[u8], len: usize, l4: usize, is_udp: bool) -> Option<First> {
     let transport = usize::from(tcp[12] >> 4) * 4;
     let header = l4 + transport;
     let size = u16::try_from(len.checked_sub(header)?).ok()?;
-    // Smaller segments than that cannot be said in a virtio-net header.
+    // The kernel refuses to segment smaller sizes.
     let ok = tcp[13] & CONTROL == ACK && size >= MIN_TCP_SIZE && transport >= 20 && header <= b.len();
     ok.then_some(First { udp: false, size, transport })
 }
@@ -140,12 +149,13 @@ pub(crate) struct Next {
     pub(crate) payload: u16,
     /// FIN and PSH.
     pub(crate) flags: u8,
-    /// What the sum of the payload is to be verified against.
+    /// The sum to verify the payload against.
     pub(crate) verify: Option<u16>,
 }
 
-/// Is `packet`, whose beginning is `b`, just what was predicted? If so, what its payload is to be verified against, and the next
-/// one is predicted. If not, or if the compiler does not know its shape, [`predicted_any`] and [`next`] have the last word.
+/// Whether `packet`, whose beginning is `b`, equals the prediction. If so, returns the sum to
+/// verify its payload against, and predicts the next one. Otherwise, or if it has no shape,
+/// [`predicted_any`] and [`next`] decide.
 #[inline(always)]
 pub(crate) fn predicted<const L3: usize, S: Segment>(
     flow: &mut Flow<S>,
@@ -171,21 +181,21 @@ pub(crate) fn predicted<const L3: usize, S: Segment>(
     }
 }
 
-/// [`verify`] for a packet of a flow with a shape, that is as predicted: everything but two fields is what it was in the packet
-/// before, and so is its sum.
+/// [`verify`] for a predicted packet of a flow with a shape: all fields but two equal those of the
+/// packet before, and so does their sum.
 #[inline(always)]
 fn header_sum<S>(flow: &mut Flow<S>, b: &[u8], len: usize) -> u16 {
     let fields = flow.shape.changing_sum(b);
     if flow.constant_sum == 0 {
         let layout = flow.shape.layout();
         let all = add(sum(b, layout.l4.into(), layout.header.into()), pseudo(b, len, &layout));
-        // It is not 0, for the protocol is not.
+        // The sum is not 0, because the protocol is not.
         flow.constant_sum = add(all, !fields);
     }
     add(flow.constant_sum, fields)
 }
 
-/// [`predicted`], for layouts that the compiler does not know.
+/// [`predicted`], for a flow without a shape.
 #[inline(never)]
 pub(crate) fn predicted_any<S: Segment>(flow: &Flow<S>, packet: &S, mask: &Mask) -> Option<Option<u16>> {
     let held = flow.segment.as_ref().filter(|_| flow.vlan == packet.vlan())?.head();
@@ -202,7 +212,7 @@ pub(crate) fn predicted_any<S: Segment>(flow: &Flow<S>, packet: &S, mask: &Mask)
     verify(packet.offload().checksum, b, len, layout).ok()
 }
 
-/// What the payload is to be verified against, by what is said of the packet.
+/// The sum to verify the payload against, by the packet's checksum state.
 #[inline(always)]
 fn verify(checksum: Checksum, b: &[u8], len: usize, layout: &Layout) -> Result<Option<u16>, Flush> {
     match checksum {
@@ -214,8 +224,8 @@ fn verify(checksum: Checksum, b: &[u8], len: usize, layout: &Layout) -> Result<O
     }
 }
 
-/// May `packet`, which has the hash of `flow`, join what it holds? Not fast: what is as expected does
-/// not come here.
+/// Whether `packet`, which has the hash of `flow`, may join its aggregate. The slow path: predicted
+/// packets do not come here.
 #[inline(never)]
 pub(crate) fn next<S: Segment>(flow: &Flow<S>, packet: &S, mask: &Mask) -> Result<Next, Flush> {
     let held = flow.segment.as_ref().ok_or(Flush::Unknown)?;
@@ -267,7 +277,8 @@ pub(crate) fn next<S: Segment>(flow: &Flow<S>, packet: &S, mask: &Mask) -> Resul
     Ok(Next { payload: payload as u16, flags, verify })
 }
 
-/// Are the checksums of a packet right that may begin an aggregate? Looked at when a second one comes.
+/// Whether the checksums of an aggregate's first packet are right. Called when the second one
+/// comes.
 #[inline(always)]
 pub(crate) fn is_right<S: Segment>(packet: &S, layout: &Layout) -> bool {
     let a = packet.head();
@@ -286,10 +297,11 @@ fn sums<S: Segment>(packet: &S, layout: &Layout) -> bool {
     add(packet.sum(layout.l4.into()), pseudo(packet.head(), packet.packet_len(), layout)) == VALID
 }
 
-/// Do identifications count up, from the first packet to the second? Inner and outer.
+/// Whether identifications count up from the first packet to the second, inner and outer.
 ///
-/// Those of a packet that may be fragmented may not stay (RFC 6864). What `b` is to this is not
-/// trusted: [`next`] compares the headers after it.
+/// A packet that may be fragmented must not repeat one
+/// ([RFC 6864](https://www.rfc-editor.org/rfc/rfc6864)). `b` is not trusted: [`next`] compares the
+/// headers afterwards.
 #[inline(always)]
 pub(crate) fn counts(a: &[u8], b: &[u8], layout: &Layout) -> (bool, bool) {
     let counts = |l3: u16| {
@@ -310,7 +322,7 @@ fn pseudo(b: &[u8], len: usize, layout: &Layout) -> u16 {
     fixup::pseudo(addresses, layout.protocol(), len - usize::from(layout.l4))
 }
 
-/// Does the IP header at `l3` end where the packet ends? Padding is not data.
+/// Whether the IP packet at `l3` ends where the packet ends. Padding is not data.
 #[inline]
 fn ip_length(b: &[u8], len: usize, l3: u16, v6: bool) -> bool {
     let l3 = usize::from(l3);
@@ -324,8 +336,8 @@ fn outer_lengths(b: &[u8], len: usize, layout: &Layout) -> bool {
         && (layout.outer != Outer::Udp || be16(b, l4 + 4).is_some_and(|field| usize::from(field) + l4 == len))
 }
 
-/// IPv4 headers equal under the mask: is the second's length that of its packet, its identification
-/// `step` after the first's, and its checksum right if the first's is?
+/// For IPv4 headers equal under the mask: checks that the second's length is its packet's, its
+/// identification is `step` after the first's, and its checksum is right if the first's is.
 #[inline(always)]
 fn ipv4(a: &[u8], b: &[u8], len: usize, l3: u16, step: u16) -> Result<(), Flush> {
     let (Some(a), Some(b)) = (array::<20>(a, l3.into()), array::<20>(b, l3.into())) else {
@@ -337,12 +349,12 @@ fn ipv4(a: &[u8], b: &[u8], len: usize, l3: u16, step: u16) -> Result<(), Flush>
     if word(b, 4).wrapping_sub(word(a, 4)) != step {
         return Err(Flush::Order);
     }
-    // What differs must sum to the same, because what is equal does.
+    // The differing fields must have equal sums, because the equal fields do.
     let differing = |h: &[u8; 20]| u32::from(word(h, 2)) + u32::from(word(h, 4)) + u32::from(word(h, 10));
     if (differing(a) + 3 * 0xffff - differing(b)) % 0xffff == 0 { Ok(()) } else { Err(Flush::Checksum) }
 }
 
-/// The outer headers, in so far as the mask leaves them out.
+/// Checks the fields of the outer headers that the mask leaves out.
 #[inline(never)]
 fn outer<S>(flow: &Flow<S>, held: &[u8], b: &[u8], len: usize, layout: &Layout) -> Result<(), Flush> {
     if !outer_lengths(b, len, layout) {
@@ -354,7 +366,7 @@ fn outer<S>(flow: &Flow<S>, held: &[u8], b: &[u8], len: usize, layout: &Layout) 
     if outer_sums(held, b, len, layout) { Ok(()) } else { Err(Flush::Checksum) }
 }
 
-/// Have both headers an outer checksum or neither, and is the second's right?
+/// Whether both headers have an outer checksum or neither, and the second's is right.
 fn outer_sums(held: &[u8], b: &[u8], len: usize, layout: &Layout) -> bool {
     outer_summed(held, layout) == outer_summed(b, layout) && outer_valid(b, len, layout)
 }
@@ -367,8 +379,8 @@ fn outer_summed(b: &[u8], layout: &Layout) -> bool {
     }
 }
 
-/// Is the outer checksum right, provided that the inner one is? If the port verified the outer one
-/// only, this being true makes the inner one right too.
+/// Whether the outer checksum is right, provided that the inner one is. If the port verified only
+/// the outer one, this implies that the inner one is right.
 fn outer_valid(b: &[u8], len: usize, layout: &Layout) -> bool {
     if !outer_summed(b, layout) {
         return true;
@@ -382,7 +394,7 @@ fn outer_valid(b: &[u8], len: usize, layout: &Layout) -> bool {
     add(inside, pseudo) == VALID
 }
 
-/// Headers of one flow that are not the same under the mask: TCP flags, or something else?
+/// Why headers of one flow differ under the mask: TCP flags, or another field.
 #[cold]
 #[inline(never)]
 fn differ(a: &[u8], b: &[u8], layout: &Layout) -> Flush {

@@ -1,15 +1,16 @@
-//! The commonest headers, their layouts known to the compiler.
+//! The most common headers, with layouts known at compile time.
 //!
-//! [`crate::mask`] compares headers of any layout with the one that is held. For the few that most packets have (TCP with
-//! or without timestamps, UDP; IPv4, IPv6; after Ethernet or at the start) the header to come is written down
-//! ([`crate::predict`]) and compared with constant offsets and no mask, by vectors.
+//! [`crate::mask`] compares headers of any layout with the one that is held. For the few that most
+//! packets have (TCP with or without timestamps, UDP; IPv4, IPv6; after Ethernet or at the start)
+//! the predicted header ([`crate::predict`]) is compared at constant offsets, without a mask, by
+//! vectors.
 
 use towpath_wire::checksum::add;
 
 use crate::layout::Layout;
 use crate::predict::{Expected, Fields};
 
-/// A layout that is known to the compiler, or [`Shape::ANY`].
+/// A layout known at compile time, or [`Shape::ANY`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape(u8);
 
@@ -18,7 +19,7 @@ pub(crate) struct Shape(u8);
 macro_rules! shapes {
     ($($number:literal: $l3:literal $l4:literal $header:literal;)*) => {
         impl Shape {
-            /// Its layout; that of [`Shape::ANY`] is empty.
+            /// The layout; empty for [`Shape::ANY`].
             #[inline(always)]
             pub(crate) fn layout(self) -> Layout {
                 match self.0 {
@@ -27,7 +28,7 @@ macro_rules! shapes {
                 }
             }
 
-            /// Does something with its layout, or with the one that is `packed` if it is [`Shape::ANY`].
+            /// Runs `task` with the layout, or with the one that is `packed` for [`Shape::ANY`].
             #[inline(always)]
             pub(crate) fn with_layout<T: WithLayout>(self, packed: u64, task: T) -> T::Output {
                 match self.0 {
@@ -45,9 +46,9 @@ macro_rules! shapes {
                 }
             }
 
-            /// Is `b`, in which IP begins at `L3`, the beginning of the packet that is expected? If so, the next one is
-            /// expected: one that comes `size` bytes later, with an identification that `counts`. Never with
-            /// [`Shape::ANY`].
+            /// Whether `b`, in which IP begins at `L3`, is the beginning of the predicted packet.
+            /// If so, the next one is predicted: `size` bytes later, its identification counted up
+            /// if `counts`. False for [`Shape::ANY`].
             #[inline(always)]
             pub(crate) fn follows<const L3: usize>(
                 self,
@@ -80,8 +81,8 @@ shapes! {
     11: 0 40 48;
 }
 
-/// Something to do with a layout, whose code is made for each shape anew, with constants: a closure would not be inlined so often.
-/// [`with`](Self::with) is to be `inline(always)`.
+/// A task that is compiled for each shape, with constants: a closure would not be inlined as often.
+/// [`with`](Self::with) is `inline(always)`.
 pub(crate) trait WithLayout {
     type Output;
     fn with(self, layout: &Layout) -> Self::Output;
@@ -94,7 +95,7 @@ const fn layout(l3: u16, l4: u16, header: u16) -> Layout {
 impl Shape {
     pub(crate) const ANY: Self = Self(12);
 
-    /// That of a transport header of `len` bytes behind an IP header without options at `L3`.
+    /// The shape of a transport header of `len` bytes behind an IP header without options at `L3`.
     #[inline(always)]
     pub(crate) fn new<const L3: usize>(v6: bool, udp: bool, len: usize) -> Self {
         let transport = match (udp, len) {
@@ -107,8 +108,8 @@ impl Shape {
     }
 }
 
-/// Are the first `len` bytes the same? By 32 bytes, which the compiler makes two comparisons of vectors of; the last ones may overlap
-/// those before. More at a time would become a call.
+/// Whether the first `len` bytes are equal. Compares 32 bytes at a time, which compile to two
+/// vector comparisons; the last 32 may overlap those before. Larger blocks would become a call.
 #[inline(always)]
 fn same<const N: usize>(a: &[u8; N], b: &[u8; N], len: usize) -> bool {
     let mut at = 0;
@@ -122,7 +123,7 @@ fn same<const N: usize>(a: &[u8; N], b: &[u8; N], len: usize) -> bool {
     a[at..len] == b[at..len]
 }
 
-/// Goes on to the next packet if this is the one.
+/// If `b` is the predicted packet, predicts the next one.
 #[inline(always)]
 fn follows<const L3: usize, const L4: usize, const N: usize>(
     expected: &mut Expected,
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shape_is_found_by_what_its_layout_says() {
+    fn a_shape_is_found_by_its_layout() {
         for number in ALL {
             let at = Shape(number).layout();
             let len = (at.header - at.l4).into();
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shape_compares_what_the_mask_of_its_layout_does_and_what_is_foretold() {
+    fn a_shape_compares_the_bits_of_its_mask_and_the_predicted_fields() {
         let mut masks = Masks::new();
         for number in ALL {
             let (shape, at) = (Shape(number), Shape(number).layout());

@@ -1,6 +1,6 @@
-//! What the engine did, and why.
+//! Counters, and the reasons of flushes.
 
-/// Why a held packet or aggregate left.
+/// Why a held packet or aggregate was flushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Flush {
@@ -10,11 +10,11 @@ pub enum Flush {
     Age,
     /// No further segment fits: maximum size, maximum count, or the buffer is full.
     Full,
-    /// Its last segment is shorter than the others, as that of a message is.
+    /// Its last segment is shorter than the others, as at the end of a message.
     Short,
     /// Its last segment has FIN or PSH.
     Push,
-    /// The next packet is not the next: sequence number or IPv4 identification.
+    /// The next packet is out of order: sequence number or IPv4 identification.
     Order,
     /// The next packet has other TCP flags, or no payload.
     Flags,
@@ -27,9 +27,9 @@ pub enum Flush {
     Checksum,
     /// The next packet is a super-packet.
     Gso,
-    /// A flow that came later took its place.
+    /// A newer flow took its place.
     Evict,
-    /// A packet came whose flow cannot be told: a later fragment, or headers in pieces.
+    /// A packet of unknown flow came: a later fragment, or headers in pieces.
     Unknown,
 }
 
@@ -79,19 +79,19 @@ pub struct Stats {
     pub packets: u64,
     /// Of these, packets that became part of another.
     pub merged: u64,
-    /// Of these, packets that were not held, because they can begin no aggregate, or would merge with nothing before
-    /// everything leaves.
+    /// Of these, packets that were not held, because they can begin no aggregate, or would merge
+    /// with nothing before everything leaves.
     pub passed: u64,
-    /// Of these, packets that passed while the engine stood aside (see [`crate::Auto`]).
+    /// Of these, packets that bypassed the engine (see [`crate::Auto`]).
     pub bypassed: u64,
     /// Super-packets that left.
     pub aggregates: u64,
-    /// What was held and left, alone or merged, by reason.
+    /// Held packets and aggregates that left, by reason.
     pub(crate) flushed: [u64; Flush::ALL.len()],
 }
 
 impl Stats {
-    /// How many packets and aggregates that were held left for this reason.
+    /// Held packets and aggregates that left for this reason.
     #[must_use]
     pub fn flushed(&self, reason: Flush) -> u64 {
         self.flushed.get(reason as usize).copied().unwrap_or(0)

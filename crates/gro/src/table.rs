@@ -1,21 +1,21 @@
-//! Flows that hold a packet, found by hash and left in the order they came.
+//! The table of held flows, found by hash and flushed in the order of their arrival.
 //!
 //! ```text
-//!         ┌─────────── chain ───────────┐
-//!         ▼                             │
-//! flows: [ Flow | Flow | gone | Flow | Flow | free ... ]     two lines each with an 8-byte handle
-//!          ▲ first                      ▲      ▲ next
-//!          oldest                       │
+//!         ┌──────────── chain ────────────┐
+//!         ▼                               │
+//! flows: [ Flow | Flow | closed | Flow | Flow | free ... ]   two lines each with an 8-byte handle
+//!          ▲ first                        ▲      ▲ next
+//!          oldest                         │
 //! hash ─▶ heads: [ ... | last opened with this end of its hash | ... ]
 //! ```
 //!
-//! Flows are a ring in the order they were opened, so that order costs nothing. One that ends is gone
-//! from its place, which is used again when all before it are gone too. Flows whose hashes end alike
-//! are chained, the youngest first. Nothing is searched and nothing is cleared: a head counts if the
-//! flow it names is held and of its chain, which one comparison tells, and the ring begins at its
-//! start again whenever nothing is held, so that few flows use few cache lines.
+//! Flows form a ring in the order they were opened, so that order costs nothing. The slot of a
+//! closed flow is reused once all flows before it are closed. Flows whose hashes end alike are
+//! chained, the youngest first. Nothing is searched and nothing is cleared: a head is valid if the
+//! flow it names is held and of its chain, which one comparison shows. Whenever nothing is held,
+//! the ring restarts at slot 0, so that few flows use few cache lines.
 //!
-//! Every operation is O(1), given that hashes are as good as random.
+//! Every operation is O(1), provided that hashes are as good as random.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -24,59 +24,60 @@ use crate::layout::Layout;
 use crate::predict::Expected;
 use crate::shape::Shape;
 
-/// Chains. Of as many flows as there can be, each has four.
+/// Number of chains. With the most flows that there can be, each has four.
 const HEADS: usize = 1 << 13;
 /// Flow numbers are 16 bits.
 const MAX_FLOWS: usize = 1 << 15;
 const MIN_FLOWS: usize = 8;
-/// Places in the ring for each flow that can be held at a time, for those that are gone.
-const PLACES: usize = 2;
+/// Slots in the ring for each flow that can be held at a time; the others are those of closed
+/// flows.
+const SLOTS_PER_FLOW: usize = 2;
 
 /// One held packet or aggregate.
 #[repr(align(64))]
 pub(crate) struct Flow<S> {
-    /// None if it is gone.
+    /// `None` if the flow is closed.
     pub(crate) segment: Option<S>,
-    /// 0 if it is gone, and maybe if it is not.
+    /// 0 if the flow is closed, and possibly if it is not.
     hash: u32,
-    /// The tag beside its packets.
+    /// The VLAN tag beside its packets.
     pub(crate) vlan: u32,
-    /// Of the next packet.
+    /// The prediction of the next packet.
     pub(crate) expected: Expected,
-    /// Header and data of the packet that is predicted; 0 if none is.
+    /// Header and payload bytes of the predicted packet; 0 if none is predicted.
     pub(crate) full_len: u16,
     /// Payload bytes of each packet.
     pub(crate) size: u16,
-    /// How many full-sized packets it can have. 0 until a second one came: what is said of the packet to come, here and above, is not
-    /// known until then.
+    /// How many full-sized packets it can have. 0 until the second one came: this field and the
+    /// prediction are unknown until then.
     pub(crate) most: u16,
     /// Packets.
     pub(crate) count: u16,
-    /// With a shape: the sum of what does not change in a full-sized packet's transport header and pseudo-header; 0 until somebody
-    /// asks for it.
+    /// With a shape: the sum of the constant fields in a full-sized packet's transport header and
+    /// pseudo-header; 0 until it is first needed.
     pub(crate) constant_sum: u16,
     /// The next flow of its chain; itself if it is the last.
     chain: u16,
     pub(crate) shape: Shape,
     /// FIN and PSH of those merged.
     pub(crate) flags: u8,
-    /// Identifications count up, which is what is predicted of the second packet; otherwise they stay,
-    /// or there are none. Inner and outer.
+    /// Identifications count up, as predicted of the second packet; otherwise they repeat, or there
+    /// are none. Inner and outer.
     pub(crate) counts: bool,
     pub(crate) outer_counts: bool,
-    /// [`Layout::pack`]ed; 0 if its shape says it, or if nobody asked for it yet.
+    /// [`Layout::pack`]ed; 0 with a shape, or until it is first needed.
     pub(crate) layout: u64,
 }
 
 impl<S> Flow<S> {
-    /// Once there is a second packet.
+    /// The layout, valid once there is a second packet.
     #[inline(always)]
     pub(crate) fn layout(&self) -> Layout {
         if self.shape == Shape::ANY { Layout::unpack(self.layout) } else { self.shape.layout() }
     }
 }
 
-/// What is known of a packet when it begins to be held.
+/// The state of a flow when it is opened.
 #[derive(Clone, Copy)]
 pub(crate) struct Opening {
     pub(crate) now: u64,
@@ -93,13 +94,13 @@ pub(crate) struct Chain(Option<u16>);
 
 pub(crate) struct Table<S> {
     heads: Box<[u16; HEADS]>,
-    /// As many as there are places; a power of two.
+    /// The slots; a power of two.
     flows: Box<[Flow<S>]>,
-    /// When each was opened; apart, for it is seldom read.
+    /// When each was opened; separate, because it is seldom read.
     opened: Box<[u64]>,
-    /// Counts places from the start of the ring on. Those before it are free.
+    /// Counts slots from the start of the ring. Those before it are free.
     first: usize,
-    /// Those from it on are free.
+    /// Slots from this one on are free.
     next: usize,
     held: usize,
 }
@@ -107,7 +108,7 @@ pub(crate) struct Table<S> {
 impl<S> Table<S> {
     /// Room for `flows` flows, rounded up to a power of two of at least 8.
     pub(crate) fn new(flows: usize) -> Self {
-        let places = flows.clamp(MIN_FLOWS, MAX_FLOWS).next_power_of_two() * PLACES;
+        let slots = flows.clamp(MIN_FLOWS, MAX_FLOWS).next_power_of_two() * SLOTS_PER_FLOW;
         let free = || Flow {
             segment: None,
             hash: 0,
@@ -127,8 +128,8 @@ impl<S> Table<S> {
         };
         Self {
             heads: Box::new([0; HEADS]),
-            flows: (0..places).map(|_| free()).collect(),
-            opened: vec![0; places].into_boxed_slice(),
+            flows: (0..slots).map(|_| free()).collect(),
+            opened: vec![0; slots].into_boxed_slice(),
             first: 0,
             next: 0,
             held: 0,
@@ -140,13 +141,13 @@ impl<S> Table<S> {
         self.held
     }
 
-    /// The place that is the `n`th.
+    /// The index of the `n`th slot.
     #[inline(always)]
-    fn place(&self, n: usize) -> usize {
+    fn slot(&self, n: usize) -> usize {
         n & (self.flows.len() - 1)
     }
 
-    /// The flow with this hash, if it is the youngest of its chain. It may be gone.
+    /// The flow with this hash, if it is the youngest of its chain. It may be closed.
     #[inline(always)]
     pub(crate) fn youngest(&mut self, hash: u64) -> Option<(u16, &mut Flow<S>)> {
         let at = self.heads[hash as usize % HEADS];
@@ -154,7 +155,7 @@ impl<S> Table<S> {
         (flow.hash == hash as u32).then_some((at, flow))
     }
 
-    /// The flow with this hash; if there is none, the chain that it would be of.
+    /// The flow with this hash; if there is none, the chain that it would join.
     #[inline(always)]
     pub(crate) fn find(&self, hash: u64) -> Result<u16, Chain> {
         let chain = self.chain(hash);
@@ -184,25 +185,25 @@ impl<S> Table<S> {
         self.flows.get_mut(usize::from(at))
     }
 
-    /// The flow that has to be closed before another can be opened, if there is no room: the oldest.
+    /// If the table is full, the flow to close before another can be opened: the oldest.
     #[inline(always)]
     pub(crate) fn victim(&mut self) -> Option<u16> {
-        let places = self.flows.len();
-        if self.next - self.first < places && self.held < places / PLACES { None } else { self.make_room() }
+        let slots = self.flows.len();
+        if self.next - self.first < slots && self.held < slots / SLOTS_PER_FLOW { None } else { self.make_room() }
     }
 
     #[cold]
     #[inline(never)]
     fn make_room(&mut self) -> Option<u16> {
         let oldest = self.oldest();
-        let places = self.flows.len();
-        oldest.filter(|_| self.next - self.first == places || self.held == places / PLACES)
+        let slots = self.flows.len();
+        oldest.filter(|_| self.next - self.first == slots || self.held == slots / SLOTS_PER_FLOW)
     }
 
-    /// Holds a packet, of whose flow nothing is held. If there is no room it comes back.
+    /// Opens a flow with its first packet. Returns the packet if there is no room.
     #[inline(always)]
     pub(crate) fn open(&mut self, hash: u64, chain: Chain, segment: S, opening: Opening) -> Option<S> {
-        let at = self.place(self.next);
+        let at = self.slot(self.next);
         let Some(flow) = self.flows.get_mut(at).filter(|flow| flow.segment.is_none()) else {
             return Some(segment);
         };
@@ -225,7 +226,7 @@ impl<S> Table<S> {
         None
     }
 
-    /// Ends a flow: what it held, and what is known of it.
+    /// Closes a flow. Returns its packet and its state.
     #[inline]
     pub(crate) fn close(&mut self, at: u16) -> Option<(S, &Flow<S>)> {
         let segment = self.flows.get_mut(usize::from(at))?.segment.take()?;
@@ -267,12 +268,12 @@ impl<S> Table<S> {
         }
     }
 
-    /// Ends the flow that was opened first, of all that will be ended: chains are not kept, so it is to be
-    /// called until there is none.
+    /// Closes the oldest flow, on the way to closing all: chains are not maintained, so the caller
+    /// repeats it until `None`.
     #[inline(always)]
     pub(crate) fn close_all(&mut self) -> Option<(S, &Flow<S>)> {
         while self.first < self.next {
-            let at = self.place(self.first);
+            let at = self.slot(self.first);
             self.first += 1;
             if self.flows.get(at)?.segment.is_some() {
                 let flow = self.flows.get_mut(at)?;
@@ -284,7 +285,7 @@ impl<S> Table<S> {
         None
     }
 
-    /// When a flow was opened.
+    /// When the flow was opened.
     #[inline]
     pub(crate) fn opened(&self, at: u16) -> Option<u64> {
         self.opened.get(usize::from(at)).copied()
@@ -294,7 +295,7 @@ impl<S> Table<S> {
     #[inline]
     pub(crate) fn oldest(&mut self) -> Option<u16> {
         while self.first < self.next {
-            let at = self.place(self.first);
+            let at = self.slot(self.first);
             if self.flows.get(at)?.segment.is_some() {
                 return Some(at as u16);
             }
@@ -326,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_of_one_chain_are_told_apart_whichever_ends() {
+    fn flows_of_one_chain_are_distinguished_whichever_is_closed() {
         let hashes = [1, 2, 3, 4].map(|n| n * HEADS as u64);
         for ends in hashes {
             let mut table = Table::new(8);
@@ -345,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn any_sequence_of_openings_and_endings_finds_what_is_held_and_nothing_else() {
+    fn any_sequence_of_openings_and_closings_finds_held_flows_and_no_others() {
         let mut table = Table::new(8);
         let mut model: Vec<u64> = vec![];
         let mut random = 1_u64;

@@ -1,5 +1,5 @@
-//! Any sequence of packets: the same as the reference engine, legal, and segmented again it is what
-//! came in.
+//! Any sequence of packets: the output equals that of the reference engine, is legal, and segments
+//! back into the input.
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -95,7 +95,7 @@ fn flow(kind: usize, link: LinkKind) -> Spec {
 #[derive(Debug)]
 enum Step {
     Packet(Box<Packet>),
-    /// Leave, what is as old as this.
+    /// Flush everything as old as this.
     Flush(u64),
 }
 
@@ -162,14 +162,14 @@ fn story(link: LinkKind, kinds: &[usize], size: usize, events: &[(usize, Event, 
                 continue;
             }
         }
-        // A port does not lie.
+        // A port reports the truth.
         let trusted = *trusted
             && (fault == Fault::None || fault == Fault::Padding || (fault == Fault::IpHeader && !packet.ip.v6));
         for _ in 0..repeat {
             steps.push((now, Step::Packet(Box::new(Packet { spec: packet.clone(), fault, trusted }))));
             if goes_on {
                 *state = packet.next(size);
-                // Only this packet is unusual, except for what lasts.
+                // Only this packet is unusual, except for lasting changes.
                 if let L4::Tcp { flags, .. } = &mut state.l4 {
                     *flags = ACK
                 }
@@ -342,7 +342,8 @@ proptest! {
             out
         };
         let (mut wanted, got) = (run(false), run(true));
-        // The same packets leave after each burst. Which flow's first may differ; each flow's in the order they came.
+        // The same packets leave after each burst. Which flow's first may differ; each flow's in
+        // the order they came.
         for (wanted, got) in wanted.iter_mut().zip(&got) {
             prop_assert_eq!(wanted.len(), got.len());
             for leaves in got {

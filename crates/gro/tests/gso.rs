@@ -26,7 +26,8 @@ fn split(
     Ok(out)
 }
 
-/// Every kind of packet the splitter knows: transports, link kinds, tags, extension headers, tunnels.
+/// Every kind of packet the splitter knows: transports, link kinds, tags, extension headers,
+/// tunnels.
 fn every_kind() -> Vec<Spec> {
     let mut plain = vec![];
     for ip in [v4(), v6()] {

@@ -57,7 +57,7 @@ impl Batching {
 impl PortControl for Batching {
     fn settings(&self) -> Vec<Setting> {
         let what = "packets that one doorbell announces, 1 to 127";
-        vec![Setting { name: "batch", value: self.get().get().into(), what }]
+        vec![Setting::new("batch", self.get().get().into(), what)]
     }
 
     fn set(&self, name: &str, value: u64) -> Result<(), ControlError> {

@@ -1,4 +1,5 @@
-//! What a packet costs before anyone looks at it: allocation, preparation, freeing, and the hop between two cores.
+//! The costs of a packet without its bytes: allocation, preparation, freeing, and the hop between
+//! two cores.
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
@@ -74,7 +75,8 @@ fn pin(core: usize) {
     }
 }
 
-/// Packets through a ring and back, so that the same buffers go round: two hops, so half of the time is one.
+/// Packets through a ring and back, so that the same buffers go round: two hops, so half of the
+/// time is one.
 fn two_cores(c: &mut Criterion) {
     let mut group = c.benchmark_group("ring between two cores");
     for burst in [1usize, 32] {
@@ -95,7 +97,7 @@ fn two_cores(c: &mut Criterion) {
                     });
                     pin(0);
                     let mut cache = pool.cache(Direction::Rx).expect("a cache");
-                    let (mut out, mut home): (Batch, Batch) = (Batch::new(), Batch::new());
+                    let (mut out, mut returned): (Batch, Batch) = (Batch::new(), Batch::new());
                     let total = rounds * burst as u64;
                     let (mut sent, mut got) = (0, 0);
                     let start = Instant::now();
@@ -105,8 +107,8 @@ fn two_cores(c: &mut Criterion) {
                             cache.alloc_bulk(&mut out, want);
                             sent += to.push_batch(&mut out) as u64;
                         }
-                        got += from.pop_batch(&mut home) as u64;
-                        cache.free_bulk(&mut home);
+                        got += from.pop_batch(&mut returned) as u64;
+                        cache.free_bulk(&mut returned);
                     }
                     let took = start.elapsed();
                     drop(to);

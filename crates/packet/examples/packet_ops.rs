@@ -1,7 +1,8 @@
 //! Runs one operation a given number of times, for instruction counts:
 //!
 //! ```sh
-//! valgrind --tool=callgrind --toggle-collect='*measured*' target/release/examples/packet_ops bulk 1000
+//! valgrind --tool=callgrind --toggle-collect='*measured*' \
+//!     target/release/examples/packet_ops bulk 1000
 //! ```
 
 use std::hint::black_box;

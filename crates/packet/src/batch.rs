@@ -1,4 +1,4 @@
-//! What crosses every interface: an array of packets.
+//! An array of packets: the argument of every call that moves packets.
 
 use crate::packet::Packet;
 use std::mem::MaybeUninit;
@@ -33,7 +33,7 @@ impl<const N: usize> Batch<N> {
         self.len == 0
     }
 
-    /// How many packets can be added.
+    /// Number of packets that can be added.
     #[inline]
     pub fn room(&self) -> usize {
         N - self.len
@@ -42,7 +42,7 @@ impl<const N: usize> Batch<N> {
     /// Adds a packet at the end.
     ///
     /// # Errors
-    /// Hands the packet back when the batch is full.
+    /// Returns the packet if the batch is full.
     #[inline]
     pub fn push(&mut self, packet: Packet) -> Result<(), Packet> {
         if self.len == N {
@@ -78,14 +78,14 @@ impl<const N: usize> Batch<N> {
     /// Puts a packet back in front of all others.
     ///
     /// # Errors
-    /// Hands the packet back when the batch is full.
+    /// Returns the packet if the batch is full.
     pub fn push_front(&mut self, packet: Packet) -> Result<(), Packet> {
         self.push(packet)?;
         self.as_mut_slice().rotate_right(1);
         Ok(())
     }
 
-    /// Takes the last packet.
+    /// Removes and returns the last packet.
     #[inline]
     pub fn pop(&mut self) -> Option<Packet> {
         self.len = self.len.checked_sub(1)?;
@@ -96,11 +96,12 @@ impl<const N: usize> Batch<N> {
     /// The packets in order.
     #[inline]
     pub fn as_slice(&self) -> &[Packet] {
-        // SAFETY: the first `len` slots are initialised, and MaybeUninit<Packet> has the layout of Packet.
+        // SAFETY: the first `len` slots are initialised, and MaybeUninit<Packet> has the layout of
+        // Packet.
         unsafe { std::slice::from_raw_parts(self.slots.as_ptr().cast(), self.len) }
     }
 
-    /// The packets in order, to be changed in place.
+    /// The packets in order, mutable.
     #[inline]
     pub fn as_mut_slice(&mut self) -> &mut [Packet] {
         // SAFETY: as in `as_slice`, borrowed exclusively.
@@ -113,8 +114,8 @@ impl<const N: usize> Batch<N> {
         self.as_slice().iter()
     }
 
-    /// Takes the first `n` packets out (all, if there are fewer); when the iterator is dropped, those it did not yield are
-    /// dropped, and the rest has moved to the front.
+    /// Removes the first `n` packets (all, if there are fewer). Dropping the iterator drops those
+    /// that it did not yield and moves the rest to the front.
     #[inline]
     pub fn drain_front(&mut self, n: usize) -> DrainFront<'_, N> {
         let n = n.min(self.len);
@@ -122,7 +123,8 @@ impl<const N: usize> Batch<N> {
         DrainFront { batch: self, at: 0, end: n, total }
     }
 
-    /// Moves packets from the front of `other` to the end of this batch, as many as there is room for; returns how many.
+    /// Moves packets from the front of `other` to the end of this batch, as many as it has room
+    /// for; returns their number.
     #[inline]
     pub fn take_from<const M: usize>(&mut self, other: &mut Batch<M>) -> usize {
         let n = other.len().min(self.room());
@@ -143,7 +145,7 @@ pub struct DrainFront<'a, const N: usize> {
 }
 
 impl<const N: usize> DrainFront<'_, N> {
-    /// The packets that were not yielded yet; `None` when there are none.
+    /// The packets that were not yielded yet; `None` if there are none.
     #[inline]
     pub(crate) fn peek(&self) -> Option<&[Packet]> {
         let slots = &self.batch.slots[self.at..self.end];
@@ -152,7 +154,7 @@ impl<const N: usize> DrainFront<'_, N> {
     }
 
     /// # Safety
-    /// Of the next packets, at most as many as `peek` shows, the first `n` belong to somebody else now.
+    /// The first `n` of the packets that `peek` returns are no longer owned by the batch.
     #[inline]
     pub(crate) unsafe fn forget(&mut self, n: usize) {
         self.at += n;
@@ -190,8 +192,8 @@ impl<const N: usize> Drop for DrainFront<'_, N> {
         let rest = self.total - self.end;
         if rest > 0 {
             let slots = self.batch.slots.as_mut_ptr();
-            // SAFETY: slots end..total are initialised and not yet moved; they stay inside the array. The batch's length
-            // covers them only after the move.
+            // SAFETY: slots end..total are initialised and not yet moved; they stay inside the
+            // array. The batch's length covers them only after the move.
             unsafe { std::ptr::copy(slots.add(self.end), slots, rest) };
         }
         self.batch.len = rest;

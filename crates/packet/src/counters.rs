@@ -1,7 +1,8 @@
-//! What each queue counts, and the names under which packets are dropped.
+//! The counters of a queue, and the reasons for which packets are dropped.
 //!
-//! One writer (the thread that runs the queue), any number of readers (the live display, the summary). Additions are a
-//! plain load and store: no locked instruction, and a reader may see a batch counted a moment late, never twice.
+//! One writer (the thread that runs the queue), any number of readers (the live display, the
+//! summary). An addition is a plain load and store, without a locked instruction. A reader may see
+//! a batch late, never twice.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -27,13 +28,15 @@ macro_rules! reasons {
 reasons! {
     /// No buffer for a copy, a header or a segment.
     NoBuffer = "no-buffer",
-    /// The egress took no more for longer than the datapath waits.
+    /// The egress was full for longer than the datapath waits.
     EgressFull = "egress-full",
     /// Longer than the egress can send.
     TooLong = "too-long",
-    /// The packet contradicts itself or its metadata: truncated, lengths that lie outside of it, an illegal virtio-net header.
+    /// The packet contradicts itself or its metadata: truncated, lengths beyond its end, an illegal
+    /// virtio-net header.
     Malformed = "malformed",
-    /// The packet asks for work (segmentation, a checksum, a tag) that neither the egress nor software could do.
+    /// The packet requests work (segmentation, a checksum, a tag) that neither the egress nor
+    /// software can do.
     Offload = "offload",
     /// The egress has no link, or is not up.
     LinkDown = "link-down",
@@ -41,13 +44,13 @@ reasons! {
     Refused = "refused",
     /// The port is gone: its interface was deleted, its peer has closed.
     PortGone = "port-gone",
-    /// A rule said so.
+    /// A rule drops it.
     Filtered = "filtered",
     /// The lane of its flow had no room.
     LaneFull = "lane-full",
-    /// Still held when the time for draining ran out.
+    /// Still held when the time for draining ended.
     Stopped = "stopped",
-    /// A fault that was asked for, see the `fault` port.
+    /// A requested fault, see the `fault` port.
     Fault = "fault",
 }
 
@@ -76,7 +79,7 @@ fn add(counter: &AtomicU64, n: u64) {
 }
 
 impl Counters {
-    /// `packets` with `bytes` together came in, or went out.
+    /// `packets` with `bytes` together were received or sent.
     #[inline]
     pub fn moved(&self, packets: u64, bytes: u64) {
         add(&self.packets, packets);
@@ -89,19 +92,19 @@ impl Counters {
         add(&self.calls, n);
     }
 
-    /// Tried again later, because the other side was busy.
+    /// `n` retries, because the other side was busy.
     #[inline]
     pub fn retried(&self, n: u64) {
         add(&self.retries, n);
     }
 
-    /// Errors of the port itself (not of one packet): link lost, a call refused.
+    /// `n` errors of the port itself (not of one packet): link lost, a call refused.
     #[inline]
     pub fn failed(&self, n: u64) {
         add(&self.errors, n);
     }
 
-    /// Packets lost before the port had them, as the kernel or the device tells it.
+    /// `n` packets were lost before the port received them, as the kernel or the device reports.
     #[inline]
     pub fn missed(&self, n: u64) {
         add(&self.missed, n);
@@ -113,13 +116,13 @@ impl Counters {
         add(&self.split, segments.saturating_sub(1));
     }
 
-    /// `n` packets became part of others.
+    /// `n` packets were merged into others.
     #[inline]
     pub fn merged(&self, n: u64) {
         add(&self.merged, n);
     }
 
-    /// `packets` could not be handed on as they lay: `bytes` of them were copied.
+    /// `packets` were copied because they could not be passed on in place, `bytes` of them.
     #[inline]
     pub fn copied(&self, packets: u64, bytes: u64) {
         add(&self.copied, packets);
@@ -164,7 +167,7 @@ pub struct Snapshot {
     pub retries: u64,
     /// Errors of the port.
     pub errors: u64,
-    /// Packets lost before the port had them; not part of the balance.
+    /// `n` packets were lost before the port received them, as the kernel or the device reports.
     pub missed: u64,
     /// Packets that segmentation added: segments − 1 for each packet that was cut.
     pub split: u64,

@@ -1,17 +1,17 @@
-//! Buffers in a device's hands: they have an address, but no bytes.
+//! Buffers in flight: a device owns them, so they have an address but no bytes.
 //!
 //! ```text
-//!   Packet ── lend ──► InFlight<FromDevice>   the device writes    ── filled(n) ──► Packet with n bytes
-//!                                                                ── copy_to ────► bytes elsewhere, still lent
-//!   Packet ── lend ──► InFlight<ToDevice>     the device reads     ── done ───────► Packet
+//!   Packet ── post ──► InFlight<FromDevice>  device writes ── complete(n) ──► Packet with n bytes
+//!                                                          ── copy_to ──────► bytes elsewhere
+//!   Packet ── post ──► InFlight<ToDevice>    device reads  ── complete ─────► Packet
 //! ```
 //!
-//! While a packet is lent nothing else of the process can reach its bytes: there is no other handle, and this one gives no
-//! reference. A driver calls `filled` or `done` when the device has said that it is through with the buffer, or has been
-//! stopped. **A loan that is dropped leaks its packet**: giving a buffer home that a device may still write to would
-//! be worse. The pool's balance then shows it as missing.
+//! No other handle to a packet in flight exists, and this one gives no reference to its bytes. A
+//! driver calls `complete` when the device has written the descriptor back, or has been stopped.
+//! **An `InFlight` that is dropped leaks its packet**: a device may still write to the buffer, so
+//! the pool must not reuse it. The pool's balance shows the packet as missing.
 
-use crate::chunk::Chunk;
+use crate::buf::Chunk;
 use crate::packet::{Chunks, Packet};
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
@@ -25,8 +25,8 @@ pub enum ToDevice {}
 #[derive(Debug)]
 pub enum FromDevice {}
 
-/// A packet in a device's hands.
-#[must_use = "a loan that is dropped leaks its packet"]
+/// A packet that a device owns.
+#[must_use = "dropping a packet in flight leaks it"]
 pub struct InFlight<D> {
     packet: ManuallyDrop<Packet>,
     direction: PhantomData<D>,
@@ -44,46 +44,46 @@ impl<D> InFlight<D> {
 }
 
 impl InFlight<FromDevice> {
-    /// Lends the free room behind the head of an empty packet.
+    /// Posts the free room behind the head of an empty packet.
     ///
     /// # Errors
-    /// Hands the packet back if it has bytes, or no room.
+    /// Returns the packet if it has bytes, or no room.
     #[inline]
     pub fn post(packet: Packet) -> Result<InFlight<FromDevice>, Packet> {
         if packet.len() == 0 && packet.tailroom() > 0 { Ok(InFlight::new(packet)) } else { Err(packet) }
     }
 
-    /// Where the device may write.
+    /// The first byte that the device may write.
     #[inline]
     pub fn at(&self) -> NonNull<u8> {
         self.packet.spare()
     }
 
-    /// Bytes that it may write.
+    /// Number of bytes that the device may write.
     #[inline]
     pub fn room(&self) -> usize {
         self.packet.tailroom()
     }
 
-    /// The device is through and wrote `len` bytes; more than there is room for count as all of it.
+    /// The device wrote `len` bytes and is done. A larger `len` than the room counts as all of it.
     #[inline]
     pub fn complete(self, len: usize) -> Packet {
         let mut packet = self.take();
         let len = len.min(packet.tailroom());
-        // It cannot fail: an empty packet without fragments has room for what was just bounded.
+        // This cannot fail: an empty packet without fragments has room for the bounded length.
         let _ = packet.push_back(len);
         packet
     }
 
-    /// Appends the first `len` bytes (at most those there is room for) to `to`, each read once, without taking the buffer
-    /// back: the device has said that it wrote them, and gets the buffer again.
+    /// Appends the first `len` bytes (at most the room) to `to`, each read once. The buffer stays
+    /// in flight: the device wrote those bytes and receives the buffer again.
     ///
     /// # Errors
-    /// [`NoRoom`](crate::NoRoom) when `to` has less room.
+    /// [`NoRoom`](crate::NoRoom) if `to` has less room.
     #[inline]
     pub fn copy_to(&self, len: usize, to: &mut Packet) -> Result<(), crate::NoRoom> {
-        // SAFETY: the room behind the head is memory of the pool, lent to the device and to nobody else, and is only named by
-        // address: the chunk is foreign.
+        // SAFETY: the room behind the head is memory of the pool that only the device uses. It is
+        // only named by address, because the chunk is untrusted.
         let chunk = unsafe { Chunk::new(self.at().as_ptr(), self.room(), true) };
         let len = len.min(self.room());
         chunk.copy_to(0, to.push_back(len)?);
@@ -92,19 +92,19 @@ impl InFlight<FromDevice> {
 }
 
 impl InFlight<ToDevice> {
-    /// Lends the bytes of a packet.
+    /// Posts the bytes of a packet.
     #[inline]
     pub fn post(packet: Packet) -> InFlight<ToDevice> {
         InFlight::new(packet)
     }
 
-    /// The pieces that the device is to read.
+    /// The pieces that the device reads.
     #[inline]
     pub fn chunks(&self) -> Chunks<'_> {
         self.packet.chunks()
     }
 
-    /// The device is through.
+    /// The device is done.
     #[inline]
     pub fn complete(self) -> Packet {
         self.take()
@@ -134,53 +134,53 @@ mod tests {
         .unwrap()
     }
 
-    /// What a device does.
+    /// Writes as a device does.
     fn dma_write(at: NonNull<u8>, bytes: &[u8]) {
-        // SAFETY: the tests write fewer bytes than were lent.
+        // SAFETY: the tests write fewer bytes than were posted.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at.as_ptr(), bytes.len()) };
     }
 
     #[test]
-    fn what_the_device_wrote_is_the_packet_when_it_comes_back() {
+    fn the_completed_packet_has_the_bytes_that_the_device_wrote() {
         let mut cache = pool().cache(Direction::Rx).unwrap();
-        let lent = InFlight::<FromDevice>::post(cache.alloc().unwrap()).unwrap();
-        assert_eq!(lent.room(), 192);
-        dma_write(lent.at(), b"frame");
-        assert_eq!(lent.complete(5).linear(), b"frame");
+        let posted = InFlight::<FromDevice>::post(cache.alloc().unwrap()).unwrap();
+        assert_eq!(posted.room(), 192);
+        dma_write(posted.at(), b"frame");
+        assert_eq!(posted.complete(5).linear(), b"frame");
     }
 
     #[test]
     fn a_length_beyond_the_buffer_is_cut_to_it() {
         let mut cache = pool().cache(Direction::Rx).unwrap();
-        let lent = InFlight::<FromDevice>::post(cache.alloc().unwrap()).unwrap();
-        assert_eq!(lent.complete(usize::MAX).len(), 192);
+        let posted = InFlight::<FromDevice>::post(cache.alloc().unwrap()).unwrap();
+        assert_eq!(posted.complete(usize::MAX).len(), 192);
     }
 
     #[test]
-    fn bytes_can_be_copied_out_while_the_buffer_stays_lent() {
+    fn bytes_can_be_copied_out_while_the_buffer_stays_in_flight() {
         let mut cache = pool().cache(Direction::Rx).unwrap();
-        let lent = InFlight::<FromDevice>::post(cache.alloc().unwrap()).unwrap();
-        dma_write(lent.at(), b"small");
+        let posted = InFlight::<FromDevice>::post(cache.alloc().unwrap()).unwrap();
+        dma_write(posted.at(), b"small");
         let mut copy = cache.alloc().unwrap();
-        lent.copy_to(5, &mut copy).unwrap();
-        dma_write(lent.at(), b"other");
+        posted.copy_to(5, &mut copy).unwrap();
+        dma_write(posted.at(), b"other");
         assert_eq!(copy.linear(), b"small");
-        assert_eq!(lent.copy_to(192, &mut copy), Err(crate::NoRoom), "192 bytes more do not fit behind five");
-        drop(lent.complete(0));
+        assert_eq!(posted.copy_to(192, &mut copy), Err(crate::NoRoom), "192 bytes more do not fit behind five");
+        drop(posted.complete(0));
     }
 
     #[test]
-    fn a_packet_with_bytes_can_not_be_lent_to_be_written() {
+    fn a_packet_with_bytes_cannot_be_posted_to_be_written() {
         let mut cache = pool().cache(Direction::Rx).unwrap();
         let full = Packet::copy_from(&mut cache, b"x").unwrap();
         assert_eq!(InFlight::<FromDevice>::post(full).unwrap_err().linear(), b"x");
     }
 
     #[test]
-    fn a_loan_that_is_dropped_is_missing_from_the_pool() {
+    fn a_packet_that_is_dropped_in_flight_is_missing_from_the_pool() {
         let pool = pool();
         let packet = pool.cache(Direction::Tx).unwrap().alloc().unwrap();
         drop(InFlight::<ToDevice>::post(packet));
-        assert_eq!(pool.stats().home, 3);
+        assert_eq!(pool.stats().free, 3);
     }
 }

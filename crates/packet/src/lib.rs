@@ -1,42 +1,51 @@
-//! Packet memory: regions, buffers, pools, rings, and the traits that ports implement.
+#![doc = include_str!("../README.md")]
+//! # Parts
 //!
 //! ```text
-//!   Region           one mapping: anonymous, huge pages, or a memfd that can be shared
-//!     └─ Pool        equal chunks cut from a region, each described by a 64-byte Meta
-//!          ├─ Cache  per core, !Sync: allocates and frees without touching another core
-//!          ├─ IndirectPool  slices of a larger buffer that they share, which goes home with the last of them
-//!          └─ ExtBufPool  bytes of a region that belongs to someone else, who is told when they are free again
-//!   Buf              8-byte owned handle of one chunk:  headroom | data | tailroom
-//!   Packet           8-byte owned handle of a chain:    head ─► fragment ─► fragment
-//!   Batch            what crosses every interface: an array of packets
-//!   InFlight           a packet in a device's hands: it has an address, but no bytes
-//!   UntrustedMem          a region that somebody else may write to: written by address, never seen as a slice
-//!   ring             single producer, single consumer, reserve/commit in bulk
-//!   xsk_ring            rings shared with those who are not trusted: the kernel (AF_XDP), applications
-//!   TakeCell         a value that threads take turns with, without waiting
-//!   port             RxQueue, TxQueue, Port, Info: what a driver or a kernel port is
+//!   Region              one mapping: anonymous, huge pages, or a memfd that can be shared
+//!     └─ Pool           equal chunks of a region, each described by a 64-byte Meta
+//!          ├─ Cache         per core, !Sync: allocates and frees without touching another core
+//!          ├─ IndirectPool  pieces of one shared buffer, which is freed with the last of them
+//!          └─ ExtBufPool    external buffers: memory of an owner that learns when they are free
+//!   Buf                 8-byte owned handle of one chunk:  headroom | data | tailroom
+//!   Packet              8-byte owned handle of a chain:    head ─► fragment ─► fragment
+//!   Batch               an array of packets
 //! ```
 //!
-//! Invariants that everything above stands on:
+//! | module | contents |
+//! |---|---|
+//! | `buf`, `packet`, `batch` | [`Buf`], [`Chunk`], [`Packet`], [`Batch`] |
+//! | `pool`, `region` | [`Pool`], [`Cache`]; [`Region`]: the memory |
+//! | `extbuf`, `indirect` | [`ExtBufPool`], [`IndirectPool`]: chunks without memory of their own |
+//! | `in_flight` | [`InFlight`]: a packet that a device owns has an address, but no bytes |
+//! | `untrusted` | [`UntrustedMem`]: a region that others may write to, accessed by address |
+//! | `offload` | [`Checksum`], [`Gso`], [`Offloads`], [`Vlan`]: offloads that a packet requests |
+//! | [`spsc`] | single-producer single-consumer ring between threads |
+//! | [`xsk_ring`] | rings shared with an untrusted side: the kernel (AF_XDP), applications |
+//! | [`notify`] | [`Notifier`]: sleep and wake between threads |
+//! | `take_cell` | [`TakeCell`]: a value that threads use in turn without waiting |
+//! | [`port`] | [`RxQueue`](port::RxQueue), [`TxQueue`](port::TxQueue), [`Port`](port::Port) |
+//! | `counters` | [`Counters`], [`DropReason`] |
 //!
-//! * **A packet has one owner.** Handles are moved, never copied; dropping one gives its chunks home.
-//! * **Buffers out = buffers home.** A pool can say at any quiet moment how many of its chunks are away,
-//!   and its memory outlives the last of them.
-//! * **No lock, no allocation, no system call** on the paths that a packet takes: a [`Cache`] works on its own
-//!   arrays and exchanges whole magazines with the pool by one compare-and-swap per 64 packets.
-//! * Metadata lies out of line: nothing that a device, a guest or an application can write decides where a
-//!   pointer goes.
+//! # Invariants
 //!
-//! `unsafe` lives in `region`, `meta`, `buf`, `packet`, `batch`, `ring`, `pool`, `loan`, `view`, `pages`, `foreign`,
-//! `take` and `xsk_ring`; everything that
-//! they export is safe to call.
+//! * **A packet has one owner.** Handles are moved, never copied; dropping one frees its chunks.
+//! * **Free + in use = capacity.** At any quiet moment a pool knows how many of its chunks are in
+//!   use, and its memory outlives the last of them.
+//! * **No lock, no allocation, no system call** on the path of a packet: a [`Cache`] works on its
+//!   own arrays and exchanges whole magazines with the pool by one compare-and-swap per 64 packets.
+//! * Metadata lies out of line: no device, guest or application can write to anything that decides
+//!   where a pointer goes.
+//!
+//! `unsafe` lives in `batch`, `buf`, `extbuf`, `in_flight`, `indirect`, `packet`, `pool`, `region`,
+//! `spsc`, `take_cell`, `untrusted` and `xsk_ring::mapped`; everything that they export is safe to
+//! call, except [`Pool::in_region`] and [`xsk_ring::Mapped::new`].
 
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![warn(missing_docs)]
 
 mod batch;
 mod buf;
-mod chunk;
 mod counters;
 mod extbuf;
 mod in_flight;
@@ -50,15 +59,14 @@ pub mod port;
 mod region;
 pub mod spsc;
 mod sync;
-mod take;
+mod take_cell;
 mod untrusted;
 pub mod xsk_ring;
 
 pub use batch::{Batch, DrainFront};
-pub use buf::Buf;
-pub use chunk::Chunk;
+pub use buf::{Buf, Chunk};
 pub use counters::{Counters, DropReason, Snapshot};
-pub use extbuf::{ExtBufOwner, ExtBufPool};
+pub use extbuf::{ExtBufGauge, ExtBufOwner, ExtBufPool};
 pub use in_flight::{FromDevice, InFlight, ToDevice};
 pub use indirect::{IndirectPool, SharedBuf};
 pub use notify::Notifier;
@@ -66,5 +74,5 @@ pub use offload::{Checksum, Gso, GsoKind, Offloads, Vlan};
 pub use packet::{Chunks, MAX_CHUNKS, MAX_FRAGS, NoRoom, Packet};
 pub use pool::{Cache, Direction, Floors, Pool, PoolConfig, PoolError, PoolStats};
 pub use region::{Backing, Region, RegionError};
-pub use take::TakeCell;
+pub use take_cell::TakeCell;
 pub use untrusted::UntrustedMem;

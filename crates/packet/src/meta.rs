@@ -1,4 +1,4 @@
-//! The 64 bytes that describe one chunk: exactly one cache line, out of line from the bytes themselves.
+//! The 64 bytes that describe one chunk: one cache line, separate from the bytes.
 //!
 //! ```text
 //!  0        8        16    18    20   22     24     32          40      44     48 … 64
@@ -7,13 +7,14 @@
 //!  └─ never cleared ─┘                       └─ zero in a new packet: three wide stores ─┘
 //! ```
 //!
-//! Everything that allocation, a driver and GRO touch lies in this one line. What only shared chunks
-//! need (a reference count, what a view keeps alive) lies in side arrays of the pool, so that ordinary packets
-//! never pay for it.
+//! Allocation, drivers and GRO touch nothing but this line. Data of shared chunks only (a reference
+//! count, the parent of an indirect buffer) lies in side arrays of the pool, so that ordinary
+//! packets do not pay for it.
 //!
-//! Invariant: `data - headroom` is the first byte of the chunk and `headroom + len + tailroom` its size, at all times.
+//! Invariant: `data - headroom` is the first byte of the chunk and `headroom + len + tailroom` its
+//! size, at all times.
 
-use crate::pool::Shared;
+use crate::pool::PoolShared;
 use std::ptr::{NonNull, null_mut};
 
 /// Flag bits of [`Meta::flags`].
@@ -32,11 +33,12 @@ pub(crate) mod flag {
     pub(crate) const GSO_ECN: u8 = 32;
     /// `hash` holds.
     pub(crate) const HASH: u8 = 64;
-    /// The bytes belong to someone else and may change while we look: no reference to them may exist.
-    pub(crate) const FOREIGN: u8 = 128;
+    /// Another process may write to the bytes at any moment: no reference to them may exist.
+    pub(crate) const UNTRUSTED: u8 = 128;
 }
 
-/// Where the data lies in its chunk, and how many chunks follow: written as one word when a packet is made.
+/// The position of the data in its chunk, and the number of chunks behind it: written as one word
+/// when a packet is made.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 pub(crate) struct Room {
@@ -48,13 +50,13 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// An empty chunk of `size` bytes with `headroom` bytes (at most as many) in front.
+    /// An empty chunk of `size` bytes with `headroom` bytes (at most `size`) in front.
     pub(crate) fn empty(size: u16, headroom: u16) -> Room {
         Room { headroom, tailroom: size - headroom, len: 0, frags: 0 }
     }
 }
 
-/// What a head and a first fragment keep in the same place.
+/// A word with different meanings in a head and in a first fragment.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) union Stamp {
@@ -66,8 +68,8 @@ pub(crate) union Stamp {
 
 #[repr(C, align(64))]
 pub(crate) struct Meta {
-    /// The pool that the chunk returns to. Never changes.
-    pub(crate) owner: NonNull<Shared>,
+    /// The pool of the chunk. Never changes.
+    pub(crate) owner: NonNull<PoolShared>,
     /// First byte of the data.
     pub(crate) data: *mut u8,
     pub(crate) room: Room,
@@ -83,9 +85,9 @@ pub(crate) struct Meta {
     pub(crate) gso_segs: u16,
     pub(crate) hdr_len: u16,
     pub(crate) vlan_tci: u16,
-    /// Ingress port, numbered by whoever runs the ports.
+    /// Ingress port, in the numbers of the application.
     pub(crate) port: u8,
-    /// Lane that the packet is meant for, plus one; 0 where nobody chose.
+    /// Lane of the packet plus one; 0 if none was chosen.
     pub(crate) lane: u8,
     pub(crate) csum_offset: u8,
     pub(crate) gso_kind: u8,
@@ -97,7 +99,7 @@ const _: () = assert!(size_of::<Meta>() == 64 && align_of::<Meta>() == 64);
 
 impl Meta {
     /// A free chunk of `size` bytes at `data`.
-    pub(crate) fn free(owner: NonNull<Shared>, data: *mut u8, size: u16) -> Meta {
+    pub(crate) fn free(owner: NonNull<PoolShared>, data: *mut u8, size: u16) -> Meta {
         Meta {
             owner,
             data,
@@ -126,35 +128,35 @@ impl Meta {
         self.room.headroom + self.room.len + self.room.tailroom
     }
 
-    /// Makes the Meta stand for a page, a fragment. Fields that only heads use stay as they are.
+    /// Makes the Meta an external buffer as a fragment. Fields of heads stay as they are.
     #[inline]
-    pub(crate) fn show(&mut self, at: NonNull<u8>, len: u16) {
+    pub(crate) fn set_extbuf(&mut self, at: NonNull<u8>, len: u16) {
         self.data = at.as_ptr();
         self.room = Room { headroom: 0, tailroom: 0, len, frags: 0 };
         self.next = null_mut();
-        self.flags = flag::FOREIGN;
+        self.flags = flag::UNTRUSTED;
     }
 
-    /// Makes the Meta stand for a page that is a packet: an empty head and its only fragment in one. The fragment's bytes begin at `data`,
-    /// and are as many as the whole packet has.
+    /// Makes the Meta an external buffer that is a packet: an empty head and its only fragment in
+    /// one. The fragment's bytes begin at `data`, and are as many as the whole packet has.
     #[inline]
-    pub(crate) fn show_alone(&mut self, at: NonNull<u8>, len: u16) {
+    pub(crate) fn set_extbuf_head(&mut self, at: NonNull<u8>, len: u16) {
         self.data = at.as_ptr();
         self.clear(Room { headroom: 0, tailroom: 0, len: 0, frags: 1 });
         self.total = len.into();
-        self.flags = flag::FOREIGN;
+        self.flags = flag::UNTRUSTED;
     }
 
-    /// Whether a head is a page as well.
+    /// Whether a head is an external buffer as well.
     #[inline]
-    pub(crate) fn is_alone(&self) -> bool {
-        self.flags & flag::FOREIGN != 0
+    pub(crate) fn is_extbuf_head(&self) -> bool {
+        self.flags & flag::UNTRUSTED != 0
     }
 
-    /// Makes a page that was a packet a fragment.
+    /// Makes an external buffer that was a packet a fragment.
     #[inline]
-    pub(crate) fn join(&mut self) {
-        // As long as it was at first, or shorter.
+    pub(crate) fn set_fragment(&mut self) {
+        // At most as long as it was attached.
         self.room = Room { headroom: 0, tailroom: 0, len: self.total as u16, frags: 0 };
     }
 
@@ -167,7 +169,7 @@ impl Meta {
         self.clear(room);
     }
 
-    /// All but the data of a new head.
+    /// Clears all but the data of a new head.
     #[inline]
     fn clear(&mut self, room: Room) {
         self.room = room;

@@ -7,8 +7,8 @@
 //!
 //! Both sides write one word and then read the other's, with a sequentially consistent fence in
 //! between (Dekker's pattern). The two fences have an order. If the sleeper's fence is first, the
-//! waker sees the flag. If the waker's fence is first, the sleeper sees the entry in the ring. So no
-//! entry is added to the ring of a sleeper without a wake-up.
+//! waker sees the flag. If the waker's fence is first, the sleeper sees the entry in the ring. So
+//! no entry is added to the ring of a sleeper without a wake-up.
 
 use crate::sync::{Ordering, fence};
 use std::io;
@@ -37,7 +37,8 @@ impl Notifier {
         self.event.fd()
     }
 
-    /// Sleeper, before its last look into the ring: notifications write the descriptor from here on.
+    /// Sleeper, before its last look into the ring: notifications write the descriptor from here
+    /// on.
     pub fn arm(&self) {
         // Before the flag is set: a notification after it must not be lost.
         self.event.clear();

@@ -1,19 +1,9 @@
-//! Work that remains to be done before a packet is on a wire, in the terms of Linux' `sk_buff`: checksum state and segmentation (from
-//! [`towpath_wire::offload`]), VLAN tag out of band; and the set of such abilities that a port has.
+//! Offloads of a packet, in the terms of Linux' `sk_buff`: checksum state and segmentation (from
+//! [`towpath_wire::offload`]), out-of-band VLAN tag; and the set of offloads of a port.
 
-use crate::port::Layer;
-use towpath_wire::offload::LinkKind;
 pub use towpath_wire::offload::{Checksum, Gso, GsoKind};
 
-impl From<Layer> for LinkKind {
-    /// [`Layer::Any`] counts as Ethernet.
-    #[inline]
-    fn from(layer: Layer) -> LinkKind {
-        if layer == Layer::Ip { LinkKind::Ip } else { LinkKind::Ethernet }
-    }
-}
-
-/// A VLAN tag that travels beside the packet instead of in it.
+/// An out-of-band VLAN tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vlan {
     /// Priority, drop eligibility and identifier, as on the wire (IEEE 802.1Q).
@@ -22,12 +12,12 @@ pub struct Vlan {
     pub service: bool,
 }
 
-/// A set of abilities: what a port takes when it sends, or what it may hand over when it receives.
+/// A set of offloads: those of a port's transmit side, or those that received packets may need.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Offloads(u16);
 
 impl Offloads {
-    /// None: complete checksums, one frame a packet, tags inline.
+    /// None: complete checksums, one frame per packet, tags inline.
     pub const NONE: Offloads = Offloads(0);
     /// Partial checksums ([`Checksum::Partial`]).
     pub const CSUM: Offloads = Offloads(1);
@@ -39,11 +29,11 @@ impl Offloads {
     pub const TSO_ECN: Offloads = Offloads(8);
     /// UDP super-packets ([`GsoKind::Udp`]).
     pub const USO: Offloads = Offloads(16);
-    /// A VLAN tag beside the packet ([`Vlan`]).
+    /// An out-of-band VLAN tag ([`Vlan`]).
     pub const VLAN: Offloads = Offloads(32);
     /// Super-packets of every kind.
     pub const GSO: Offloads = Offloads(2 | 4 | 8 | 16);
-    /// Everything that this crate has a name for.
+    /// Every offload with a name.
     pub const ALL: Offloads = Offloads(63);
 
     const NAMES: [(Offloads, &'static str); 6] = [
@@ -77,18 +67,18 @@ impl Offloads {
         Offloads(self.0 & !other.0)
     }
 
-    /// What is in both sets.
+    /// The members of both sets.
     #[must_use]
     pub const fn and(self, other: Offloads) -> Offloads {
         Offloads(self.0 & other.0)
     }
 
-    /// The set as a number, to be kept in an atomic.
+    /// The set as a number, for an atomic.
     pub const fn bits(self) -> u16 {
         self.0
     }
 
-    /// The set that [`bits`](Offloads::bits) came from; what has no name is left out.
+    /// The set of a number that [`bits`](Offloads::bits) returned; bits without a name are dropped.
     pub const fn from_bits(bits: u16) -> Offloads {
         Offloads(bits & Offloads::ALL.0)
     }
@@ -141,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_comes_back_from_its_bits_without_what_has_no_name() {
+    fn a_set_survives_as_bits_without_bits_that_have_no_name() {
         assert_eq!(Offloads::from_bits(Offloads::USO.bits()), Offloads::USO);
         assert_eq!(Offloads::from_bits(u16::MAX), Offloads::ALL);
     }

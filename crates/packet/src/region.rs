@@ -1,9 +1,9 @@
 //! Memory regions: one mapping each, never required to be special.
 //!
-//! A [`Region`] is page-aligned memory that stays where it is until its last user is gone. It can be anonymous,
-//! made of huge pages, or a memfd whose descriptor another process maps. Huge pages are an offer, not a demand:
-//! where the machine has none reserved, [`Backing::HugePreferred`] asks for transparent ones and
-//! [`Region::backing`] tells what it got.
+//! A [`Region`] is page-aligned memory that stays in place until its last user is dropped. It can
+//! be anonymous, made of huge pages, or a memfd whose descriptor another process maps. Huge pages
+//! are optional: if the machine has none reserved, [`Backing::HugePreferred`] requests transparent
+//! ones and [`Region::backing`] returns the result.
 
 use std::{
     ffi::CString,
@@ -13,23 +13,26 @@ use std::{
 };
 use towpath_sys::mmap::{Mmap, page_size};
 
-/// Size of a huge page that [`Region`] asks for: 2 MiB, the smallest on x86-64 and arm64 with 4 KiB pages.
+/// Size of a huge page that [`Region`] requests: 2 MiB, the smallest on x86-64 and arm64 with 4 KiB
+/// pages.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// What a region is made of.
+/// The kind of a region's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backing {
     /// Private anonymous pages of the machine's base size.
     Anonymous,
-    /// Reserved huge pages where there are enough, else anonymous pages with transparent huge pages asked for.
+    /// Reserved huge pages if there are enough, else anonymous pages with transparent huge pages
+    /// requested.
     HugePreferred,
     /// Reserved huge pages (`vm.nr_hugepages`), or an error.
     Huge,
-    /// A sealed memfd (it can neither shrink nor grow), so that its descriptor can be handed to another process.
+    /// A sealed memfd that can neither shrink nor grow, so that its descriptor can be passed to
+    /// another process.
     Memfd,
 }
 
-/// Why a region could not be had.
+/// Why a region could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum RegionError {
     /// A length of zero, or one that overflows when rounded up to whole pages.
@@ -38,23 +41,24 @@ pub enum RegionError {
     /// The kernel refused the named step.
     #[error("region of {len} bytes: {step}: {source}")]
     Os {
-        /// Length asked for, in bytes.
+        /// Requested length, in bytes.
         len: usize,
         /// The system call.
         step: &'static str,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
     },
-    /// A foreign memfd that could still shrink under us: reading past its new end would kill the process.
-    #[error("foreign memory of {len} bytes is not sealed against shrinking (F_SEAL_SHRINK)")]
+    /// A memfd of another process that could still shrink: an access behind its new end would kill
+    /// the process.
+    #[error("shared memory of {len} bytes is not sealed against shrinking (F_SEAL_SHRINK)")]
     NotSealed {
-        /// Length asked for, in bytes.
+        /// Requested length, in bytes.
         len: usize,
     },
-    /// A foreign memfd that is shorter than its owner claimed.
-    #[error("foreign memory is {actual} bytes long, {len} were announced")]
+    /// A memfd of another process that is shorter than announced.
+    #[error("shared memory is {actual} bytes long, {len} were announced")]
     Short {
-        /// Length asked for, in bytes.
+        /// Requested length, in bytes.
         len: usize,
         /// Length of the file, in bytes.
         actual: u64,
@@ -63,8 +67,8 @@ pub enum RegionError {
 
 /// One mapping of page-aligned memory, unmapped when dropped.
 ///
-/// The region itself hands out addresses, not references: who may read or write which bytes is decided by the
-/// pools and views that are cut from it.
+/// A region returns addresses, not references: the pools and buffers that use it decide which bytes
+/// are read or written.
 #[derive(Debug)]
 pub struct Region {
     memory: Mmap,
@@ -76,8 +80,9 @@ impl Region {
     /// Maps at least `len` bytes of zeroed memory.
     ///
     /// # Errors
-    /// [`RegionError::Length`] for a length of zero or beyond the address space, [`RegionError::Os`] when the
-    /// kernel refuses: out of memory, or no huge pages for [`Backing::Huge`].
+    /// [`RegionError::Length`] for a length of zero or beyond the address space,
+    /// [`RegionError::Os`] if the kernel refuses: out of memory, or no huge pages for
+    /// [`Backing::Huge`].
     pub fn new(len: usize, backing: Backing) -> Result<Region, RegionError> {
         match backing {
             Backing::Anonymous => Region::anonymous(round_up(len, page_size())?, backing),
@@ -95,11 +100,12 @@ impl Region {
         }
     }
 
-    /// Maps memory that another process made: the first `len` bytes of its memfd.
+    /// Maps memory of another process: the first `len` bytes of its memfd.
     ///
     /// # Errors
-    /// [`RegionError::NotSealed`] unless the file is sealed against shrinking, [`RegionError::Short`] when it is
-    /// shorter than `len`, [`RegionError::Os`] when it can't be examined or mapped.
+    /// [`RegionError::NotSealed`] unless the file is sealed against shrinking,
+    /// [`RegionError::Short`] if it is shorter than `len`, [`RegionError::Os`] if it cannot be
+    /// examined or mapped.
     pub fn from_memfd(fd: OwnedFd, len: usize) -> Result<Region, RegionError> {
         Region::from_memfd_at(fd, 0, len)
     }
@@ -107,7 +113,8 @@ impl Region {
     /// Maps `len` bytes of a memfd from `offset` on, a multiple of the page size.
     ///
     /// # Errors
-    /// As [`from_memfd`](Region::from_memfd); an offset that is no multiple of the page size is refused by the kernel.
+    /// As [`from_memfd`](Region::from_memfd); an offset that is no multiple of the page size is
+    /// refused by the kernel.
     pub fn from_memfd_at(fd: OwnedFd, offset: usize, len: usize) -> Result<Region, RegionError> {
         let rounded = round_up(len, page_size())?;
         let end = offset.checked_add(rounded).ok_or(RegionError::Length(len))?;
@@ -153,12 +160,12 @@ impl Region {
         self.memory.len()
     }
 
-    /// What the memory is really made of.
+    /// The kind of the memory that was obtained.
     pub fn backing(&self) -> Backing {
         self.backing
     }
 
-    /// The memfd behind the region, to be handed to another process; `None` for private memory.
+    /// The memfd behind the region, for another process; `None` for private memory.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.fd.as_ref().map(AsFd::as_fd)
     }
@@ -181,7 +188,7 @@ fn sealed_memfd(len: usize) -> Result<OwnedFd, RegionError> {
     if raw < 0 {
         return Err(os(len, "memfd_create"));
     }
-    // SAFETY: the kernel just returned this descriptor and nobody else has it.
+    // SAFETY: the kernel just returned this descriptor and nothing else owns it.
     let fd = unsafe { OwnedFd::from_raw_fd(raw) };
     // SAFETY: ftruncate takes no pointer.
     if unsafe { libc::ftruncate(fd.as_raw_fd(), len as libc::off_t) } != 0 {
@@ -216,7 +223,7 @@ mod tests {
     fn a_region_is_zeroed_whole_pages() {
         let r = Region::new(1, Backing::Anonymous).unwrap();
         assert_eq!(r.len() % 4096, 0);
-        // SAFETY: the first byte is inside the mapping and nobody else uses it.
+        // SAFETY: the first byte is inside the mapping and nothing else uses it.
         assert_eq!(unsafe { r.base().read() }, 0);
     }
 
@@ -227,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_memfd_region_is_seen_by_whoever_maps_its_descriptor() {
+    fn a_memfd_region_is_shared_by_all_that_map_its_descriptor() {
         let ours = Region::new(8192, Backing::Memfd).unwrap();
         let theirs = Region::from_memfd(ours.fd().unwrap().try_clone_to_owned().unwrap(), 8192).unwrap();
         // SAFETY: both offsets are inside their mappings; the test is the only user.
@@ -252,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_memory_that_could_shrink_or_is_short_is_refused() {
+    fn a_memfd_of_another_process_that_could_shrink_or_is_short_is_refused() {
         let file = tempfile_memfd(4096);
         let err = Region::from_memfd(file.as_fd().try_clone_to_owned().unwrap(), 4096).unwrap_err();
         assert!(matches!(err, RegionError::NotSealed { .. }), "{err}");
@@ -262,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_make_no_sense_are_named() {
+    fn impossible_lengths_are_reported() {
         assert!(matches!(Region::new(0, Backing::Anonymous), Err(RegionError::Length(0))));
         assert!(matches!(Region::new(usize::MAX, Backing::Memfd), Err(RegionError::Length(_))));
     }

@@ -1,17 +1,19 @@
-//! A ring between two threads: one producer, one consumer, reserve and commit in bulk.
+//! A ring between two threads: one producer, one consumer, reserve and submit in bulk.
 //!
 //! ```text
 //!          head (consumer's)                 tail (producer's)
 //!            ▼                                 ▼
-//!   [ free | full | full | full | full | full | free | free ]        indices only grow; slot = index & mask
+//!   [ free | full | full | full | full | full | free | free ]   indices only grow; slot = index & mask
 //! ```
 //!
-//! Each side keeps its own index and a copy of the other's in its own handle, and looks at the shared one only when the
-//! copy says that there is too little: at most one foreign cache line moves per batch, not per item. The two shared indices
-//! lie 128 bytes apart, because processors fetch lines in pairs.
+//! Each side keeps its own index and a copy of the other's in its own handle, and loads the shared
+//! one only if the copy shows too little room or too few items: at most one cache line of the other
+//! core moves per batch, not per item. The two shared indices lie 128 bytes apart, because
+//! processors fetch lines in pairs.
 //!
-//! Closing: when one side is dropped the other sees it ([`Producer::is_closed`], [`Consumer::is_closed`]); what is still in the
-//! ring can be taken out first, and what is left when both are gone is dropped.
+//! Closing: each side sees that the other was dropped ([`Producer::is_closed`],
+//! [`Consumer::is_closed`]). Items that are still in the ring can be taken out first, and items
+//! that are left when both are gone are dropped.
 
 use crate::batch::Batch;
 use crate::packet::Packet;
@@ -30,14 +32,14 @@ impl<T> Slot<T> {
     /// The slot is free and belongs to the caller, the producer.
     #[inline]
     unsafe fn write(&self, item: T) {
-        // SAFETY: by contract nobody else touches the slot.
+        // SAFETY: by contract nothing else touches the slot.
         unsafe { (*self.0.get()).write(item) };
     }
     /// # Safety
-    /// The slot holds an item and belongs to the caller, the consumer, who never reads it again.
+    /// The slot holds an item and belongs to the caller, the consumer, which never reads it again.
     #[inline]
     unsafe fn read(&self) -> T {
-        // SAFETY: by contract initialised, and nobody else touches the slot.
+        // SAFETY: by contract initialised, and nothing else touches the slot.
         unsafe { (*self.0.get()).assume_init_read() }
     }
 }
@@ -51,11 +53,11 @@ impl<T> Slot<T> {
         Slot(loom::cell::UnsafeCell::new(MaybeUninit::uninit()))
     }
     unsafe fn write(&self, item: T) {
-        // SAFETY: as for the other Slot; loom checks that nobody else touches it.
+        // SAFETY: as for the other Slot; loom checks that nothing else touches it.
         self.0.with_mut(|p| unsafe { (*p).write(item) });
     }
     unsafe fn read(&self) -> T {
-        // SAFETY: as for the other Slot; loom checks that nobody else touches it.
+        // SAFETY: as for the other Slot; loom checks that nothing else touches it.
         self.0.with(|p| unsafe { (*p).assume_init_read() })
     }
 }
@@ -63,7 +65,7 @@ impl<T> Slot<T> {
 #[repr(align(128))]
 struct Index(AtomicUsize);
 
-struct Shared<T> {
+struct SpscShared<T> {
     head: Index,
     tail: Index,
     producer_gone: AtomicBool,
@@ -72,22 +74,23 @@ struct Shared<T> {
     slots: Box<[Slot<T>]>,
 }
 
-// SAFETY: a slot is touched by the producer while its index is in tail..head + capacity, by the consumer while it is in
-// head..tail, and by the last of the two when the ring is dropped; the indices hand it over with release and acquire.
-unsafe impl<T: Send> Send for Shared<T> {}
+// SAFETY: a slot is touched by the producer while its index is in tail..head + capacity, by the
+// consumer while it is in head..tail, and by the last of the two when the ring is dropped; the
+// indices transfer it with release and acquire.
+unsafe impl<T: Send> Send for SpscShared<T> {}
 // SAFETY: as for Send.
-unsafe impl<T: Send> Sync for Shared<T> {}
+unsafe impl<T: Send> Sync for SpscShared<T> {}
 
 /// The sending side.
 pub struct Producer<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<SpscShared<T>>,
     tail: usize,
     head_seen: usize,
 }
 
 /// The receiving side.
 pub struct Consumer<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<SpscShared<T>>,
     head: usize,
     tail_seen: usize,
 }
@@ -95,7 +98,7 @@ pub struct Consumer<T> {
 /// A ring for `capacity` items, rounded up to a power of two (at least 2).
 pub fn ring<T: Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
     let capacity = capacity.clamp(2, 1 << 30).next_power_of_two();
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(SpscShared {
         head: Index(AtomicUsize::new(0)),
         tail: Index(AtomicUsize::new(0)),
         producer_gone: AtomicBool::new(false),
@@ -113,8 +116,8 @@ impl<T: Send> Producer<T> {
         self.shared.mask + 1
     }
 
-    /// Free slots, at least `want` of them if there are as many: the consumer's index is looked at only when the last look
-    /// showed fewer.
+    /// Free slots, at least `want` of them if there are as many. The consumer's index is loaded
+    /// only if the last load showed fewer.
     #[inline]
     pub fn free(&mut self, want: usize) -> usize {
         let capacity = self.shared.mask + 1;
@@ -122,12 +125,13 @@ impl<T: Send> Producer<T> {
         if room >= want {
             return room;
         }
-        // Acquire: the consumer is done with the slots that its index has passed.
+        // Acquire: the consumer has read the slots that its index has passed.
         self.head_seen = self.shared.head.0.load(Ordering::Acquire);
         capacity - self.tail.wrapping_sub(self.head_seen)
     }
 
-    /// Reserves up to `n` slots, to be filled and then committed together; fewer if the ring has no more.
+    /// Reserves up to `n` slots, to be filled and then submitted together; fewer if the ring has no
+    /// more.
     #[inline]
     pub fn reserve(&mut self, n: usize) -> Reservation<'_, T> {
         let n = n.min(self.free(n));
@@ -137,7 +141,7 @@ impl<T: Send> Producer<T> {
     /// Sends one item.
     ///
     /// # Errors
-    /// Hands the item back when the ring is full.
+    /// Returns the item if the ring is full.
     #[inline]
     pub fn push(&mut self, item: T) -> Result<(), T> {
         let mut slot = self.reserve(1);
@@ -146,7 +150,7 @@ impl<T: Send> Producer<T> {
         Ok(())
     }
 
-    /// Whether the consumer is gone, so that nobody will ever take what is sent.
+    /// Whether the consumer is gone, so that nothing receives further items.
     #[inline]
     pub fn is_closed(&self) -> bool {
         self.shared.consumer_gone.load(Ordering::Acquire)
@@ -154,7 +158,8 @@ impl<T: Send> Producer<T> {
 }
 
 impl Producer<Packet> {
-    /// Sends packets from the front of a batch, as many as there is room for; returns how many. The rest stays.
+    /// Sends packets from the front of a batch, as many as there is room for; returns their number.
+    /// The rest stays.
     #[inline]
     pub fn push_batch<const N: usize>(&mut self, batch: &mut Batch<N>) -> usize {
         let n = batch.len();
@@ -167,7 +172,8 @@ impl Producer<Packet> {
     }
 }
 
-/// Slots that are being filled; dropped without [`submit`](Reservation::submit), it takes everything back.
+/// Slots that are being filled. Dropped without [`submit`](Reservation::submit), it drops their
+/// items.
 pub struct Reservation<'a, T> {
     producer: &'a mut Producer<T>,
     room: usize,
@@ -184,7 +190,7 @@ impl<T> Reservation<'_, T> {
     /// Fills the next slot; the consumer does not see it yet.
     ///
     /// # Errors
-    /// Hands the item back when every reserved slot is filled.
+    /// Returns the item if every reserved slot is filled.
     #[inline]
     pub fn push(&mut self, item: T) -> Result<(), T> {
         if self.written == self.room {
@@ -192,13 +198,14 @@ impl<T> Reservation<'_, T> {
         }
         let shared = &self.producer.shared;
         let at = self.producer.tail.wrapping_add(self.written) & shared.mask;
-        // SAFETY: the slot lies in the reserved range behind the tail, which the consumer has left; masked, so in bounds.
+        // SAFETY: the slot lies in the reserved range behind the tail, which the consumer has left;
+        // masked, so in bounds.
         unsafe { shared.slots.get_unchecked(at).write(item) };
         self.written += 1;
         Ok(())
     }
 
-    /// Makes all filled slots visible to the consumer at once; returns how many.
+    /// Makes all filled slots visible to the consumer at once; returns their number.
     #[inline]
     pub fn submit(mut self) -> usize {
         let n = std::mem::take(&mut self.written);
@@ -214,15 +221,15 @@ impl<T> Drop for Reservation<'_, T> {
     fn drop(&mut self) {
         for i in 0..self.written {
             let at = self.producer.tail.wrapping_add(i) & self.producer.shared.mask;
-            // SAFETY: written by this reservation and never published.
+            // SAFETY: written by this reservation and never submitted.
             drop(unsafe { self.producer.shared.slots[at].read() });
         }
     }
 }
 
 impl<T: Send> Consumer<T> {
-    /// Items that wait, at least `want` of them if there are as many: the producer's index is looked at only when the last
-    /// look showed fewer.
+    /// Items in the ring, at least `want` of them if there are as many. The producer's index is
+    /// loaded only if the last load showed fewer.
     #[inline]
     pub fn peek(&mut self, want: usize) -> usize {
         let ready = self.tail_seen.wrapping_sub(self.head);
@@ -234,8 +241,8 @@ impl<T: Send> Consumer<T> {
         self.tail_seen.wrapping_sub(self.head)
     }
 
-    /// Claims up to `n` items; the slots are given back together when the claim is dropped, and with them the items that it
-    /// did not yield.
+    /// Drains up to `n` items. Dropping the iterator releases their slots together and drops the
+    /// items that it did not yield.
     #[inline]
     pub fn drain(&mut self, n: usize) -> Drain<'_, T> {
         let n = n.min(self.peek(n));
@@ -251,19 +258,20 @@ impl<T: Send> Consumer<T> {
     /// Whether the producer is gone and everything that it sent has been taken.
     #[inline]
     pub fn is_closed(&mut self) -> bool {
-        // The flag first: what the producer sent before it went is visible once the flag is.
+        // The flag first: items that the producer sent before it was dropped are visible once the
+        // flag is.
         self.shared.producer_gone.load(Ordering::Acquire) && self.peek(1) == 0
     }
 }
 
 impl Consumer<Packet> {
-    /// Appends packets to a batch, as many as wait and it has room for; returns how many.
+    /// Appends packets to a batch, as many as there are and it has room for; returns their number.
     #[inline]
     pub fn pop_batch<const N: usize>(&mut self, batch: &mut Batch<N>) -> usize {
         let items = self.drain(batch.room());
         let n = items.len();
         for packet in items {
-            // SAFETY: the claim is no larger than the batch's room.
+            // SAFETY: the drain yields no more packets than the batch's room.
             unsafe { batch.push_unchecked(packet) };
         }
         n
@@ -288,8 +296,8 @@ impl<T: Send> Iterator for Drain<'_, T> {
         let shared = &self.consumer.shared;
         let slot = self.consumer.head.wrapping_add(self.at) & shared.mask;
         self.at += 1;
-        // SAFETY: the slot lies between head and the tail that was seen, so it holds an item, and `at` passes it once;
-        // masked, so in bounds.
+        // SAFETY: the slot lies between head and the tail that was loaded, so it holds an item, and
+        // `at` passes it once; masked, so in bounds.
         Some(unsafe { shared.slots.get_unchecked(slot).read() })
     }
 
@@ -339,12 +347,12 @@ impl<T> Drop for Consumer<T> {
     }
 }
 
-impl<T> Drop for Shared<T> {
+impl<T> Drop for SpscShared<T> {
     fn drop(&mut self) {
         let tail = self.tail.0.load(Ordering::Acquire);
         let mut head = self.head.0.load(Ordering::Acquire);
         while head != tail {
-            // SAFETY: both sides are gone; what lies between the indices was sent and never taken.
+            // SAFETY: both sides are gone; the items between the indices were sent and never taken.
             drop(unsafe { self.slots[head & self.mask].read() });
             head = head.wrapping_add(1);
         }

@@ -4,13 +4,14 @@ use crate::packet::Packet;
 use crate::region::Region;
 use std::sync::Arc;
 
-/// A region that is shared with somebody who is not trusted: no reference to its bytes is ever made, so that nothing the other side
-/// does can be more than wrong bytes. [`ExtBufPool`](crate::ExtBufPool) show pieces of it as fragments, [`write`](UntrustedMem::write) fills them.
+/// A region that an untrusted process shares. No reference to its bytes is ever made, so the other
+/// side can cause wrong bytes and nothing worse. [`ExtBufPool`](crate::ExtBufPool) attaches pieces
+/// of it to packets, [`write`](UntrustedMem::write) fills them.
 #[derive(Debug)]
 pub struct UntrustedMem(Arc<Region>);
 
 impl UntrustedMem {
-    /// Takes the only handle of a region, so that no pool has chunks in it.
+    /// Wraps the only handle of a region, so that no pool has chunks in it.
     pub fn new(region: Region) -> UntrustedMem {
         UntrustedMem(Arc::new(region))
     }
@@ -26,26 +27,28 @@ impl UntrustedMem {
         UntrustedMem(self.0.clone())
     }
 
-    /// A copy of the `N` bytes at `offset`; `None` if they do not lie inside. What they say is for the caller to check.
+    /// A copy of the `N` bytes at `offset`; `None` if they do not lie inside. The caller checks
+    /// their meaning.
     #[inline]
     pub fn get<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
         let (from, mut bytes) = (self.0.at(offset, N)?, [0; N]);
-        // SAFETY: the region is readable there for N bytes; nobody holds a reference of it, nor of the copy.
+        // SAFETY: the region is readable there for N bytes; no reference to it or to the copy
+        // exists.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), bytes.as_mut_ptr(), N) };
         Some(bytes)
     }
 
-    /// Copies `bytes` to `offset`; false, and nothing is written, if they do not lie inside.
+    /// Copies `bytes` to `offset`; returns false, and writes nothing, if they do not lie inside.
     #[inline]
     pub fn put(&self, offset: usize, bytes: &[u8]) -> bool {
         let Some(to) = self.0.at(offset, bytes.len()) else { return false };
-        // SAFETY: the region has room for the bytes there, and nobody holds a reference of it.
+        // SAFETY: the bytes lie inside the region, and no reference to it exists.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
         true
     }
 
-    /// Copies up to `len` bytes of `packet`, from its byte `from` on, to `offset`; returns how many there were, or `None`, and nothing
-    /// is written, if `len` bytes do not lie inside.
+    /// Copies up to `len` bytes of `packet`, from its byte `from` on, to `offset`. Returns the
+    /// number of bytes, or `None`, and writes nothing, if `len` bytes do not lie inside.
     #[inline]
     pub fn write(&self, offset: usize, packet: &Packet, mut from: usize, len: usize) -> Option<usize> {
         let mut to = self.0.at(offset, len)?.as_ptr();
@@ -54,8 +57,9 @@ impl UntrustedMem {
             let piece = chunk.skip(from);
             from = from.saturating_sub(chunk.len());
             let n = piece.len().min(left);
-            // SAFETY: the piece is readable for n bytes while the packet is borrowed; `to` has at least `left` bytes in a region
-            // of which nobody holds a reference. The two may overlap, when the packet is a view of the same memory.
+            // SAFETY: the piece is readable for n bytes while the packet is borrowed; `to` has at
+            // least `left` bytes in a region without references. The two may overlap if the packet
+            // refers to the same memory.
             unsafe { std::ptr::copy(piece.as_ptr(), to, n) };
             to = to.wrapping_add(n);
             left -= n;
@@ -74,7 +78,7 @@ mod tests {
     use crate::{Backing, Direction, Pool, PoolConfig};
 
     #[test]
-    fn any_range_of_a_packet_in_pieces_is_written_and_nothing_beside_it() {
+    fn any_range_of_a_packet_in_pieces_is_written_and_nothing_around_it() {
         let pool = Pool::new(PoolConfig { capacity: 32, chunk: 64, headroom: 0, ..PoolConfig::default() }).unwrap();
         let bytes: Vec<u8> = (1..=200).collect();
         let packet = Packet::copy_from(&mut pool.cache(Direction::Tx).unwrap(), &bytes).unwrap();
@@ -91,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_lie_inside_is_not_written() {
+    fn bytes_outside_the_region_are_not_written() {
         let pool = Pool::new(PoolConfig { capacity: 32, chunk: 64, headroom: 0, ..PoolConfig::default() }).unwrap();
         let packet = Packet::copy_from(&mut pool.cache(Direction::Tx).unwrap(), &[1; 10]).unwrap();
         let memory = UntrustedMem::new(Region::new(4096, Backing::Memfd).unwrap());

@@ -11,8 +11,8 @@
 
 use crate::uri::Uri;
 use std::sync::Arc;
-use towpath_packet::port::{Info, Layer, Port, PortError, Queues, RxQueue, Start, State, TxLinear, TxQueue, Wake};
-use towpath_packet::{Batch, Cache, Counters, Direction, MAX_FRAGS, Offloads, Pool};
+use towpath_packet::port::{Info, Layer, Port, PortError, Queues, RxQueue, Start, State, TxQueue, Wake};
+use towpath_packet::{Batch, Cache, Counters, Direction, Offloads, Pool};
 
 /// Queues that one port can be started with; each has a cache of the pool.
 pub(super) const MAX_QUEUES: u16 = 64;
@@ -54,20 +54,7 @@ pub fn open(config: Config) -> Result<NullPort, PortError> {
 
 /// The properties of a port that accepts any packet.
 pub(super) fn sink_info(name: &str, accept: Offloads) -> Info {
-    Info {
-        name: name.to_owned(),
-        layer: Layer::Any,
-        mtu: u32::from(u16::MAX),
-        tx_linear: TxLinear::None,
-        headroom: 0,
-        tailroom: 0,
-        max_chunks: MAX_FRAGS as u16 + 1,
-        tx_offloads: accept,
-        rx_offloads: Offloads::NONE,
-        max_queues: MAX_QUEUES,
-        finite: false,
-        abilities: Vec::new(),
-    }
+    Info::new(name, Layer::Any, u16::MAX.into()).with_offloads(accept, Offloads::NONE).with_max_queues(MAX_QUEUES)
 }
 
 /// The opened port.
@@ -185,7 +172,7 @@ mod tests {
         let counted = tx.counters().snapshot();
         assert_eq!((counted.packets, counted.bytes), (2, 10_000));
         drop(tx);
-        assert_eq!((ours.stats().home, theirs.stats().home), (256, 256));
+        assert_eq!((ours.stats().free, theirs.stats().free), (256, 256));
     }
 
     #[test]

@@ -223,14 +223,14 @@ impl Forward {
         let start = |side, accept: Offloads| Start { pool: pool.clone(), queues: self.queues(side), accept };
         let mut a = a.start(start(PortSide::A, b_info.tx_offloads.and(self.gso.allows())))?;
         let mut b = b.start(start(PortSide::B, a_info.tx_offloads.and(self.gso.allows())))?;
-        a.rx.iter_mut().for_each(|rx| rx.set_tx_layout(b_info.tx_layout()));
-        b.rx.iter_mut().for_each(|rx| rx.set_tx_layout(a_info.tx_layout()));
+        a.rx.iter_mut().for_each(|rx| rx.set_tx_layout(b_info.tx_layout));
+        b.rx.iter_mut().for_each(|rx| rx.set_tx_layout(a_info.tx_layout));
         let ports = vec![meter_of(&a_info, &a), meter_of(&b_info, &b)];
         let lent = [a.rx.first(), b.rx.first()].into_iter().flatten().filter_map(|rx| rx.memory().ext_bufs).collect();
         let own_pools = a.rx.iter().chain(&b.rx).filter_map(|rx| rx.memory().pool).collect();
         let limit = self.count.map(|n| Arc::new(Limit::new(n)));
         let (threads, counters) = (Vec::new(), Vec::new());
-        let shapes = [&a_info, &b_info].map(Info::tx_layout);
+        let shapes = [&a_info, &b_info].map(|info| info.tx_layout);
         let mut plan = Plan { pool: &pool, layer, limit, forward: &self, shapes, threads, counters };
         let table = if self.lanes.is_empty() {
             plan.direct(a, b)?;
@@ -267,13 +267,13 @@ impl Forward {
         let tuners = port.control().map(|tuner| (info.name.clone(), tuner)).into_iter().collect();
         let accept = info.tx_offloads.and(self.gso.allows());
         let mut queues = port.start(Start { pool: pool.clone(), queues: self.workers, accept })?;
-        queues.rx.iter_mut().for_each(|rx| rx.set_tx_layout(info.tx_layout()));
+        queues.rx.iter_mut().for_each(|rx| rx.set_tx_layout(info.tx_layout));
         let ports = vec![meter_of(&info, &queues)];
         let lent = queues.rx.first().and_then(|rx| rx.memory().ext_bufs).into_iter().collect();
         let own_pools = queues.rx.iter().filter_map(|rx| rx.memory().pool).collect();
         let limit = self.count.map(|n| Arc::new(Limit::new(n)));
         let (threads, counters) = (Vec::new(), Vec::new());
-        let shapes = [info.tx_layout(); 2];
+        let shapes = [info.tx_layout; 2];
         let mut plan = Plan { pool: &pool, layer, limit, forward: &self, shapes, threads, counters };
         plan.back(queues)?;
         let Plan { threads, counters, .. } = plan;

@@ -10,7 +10,7 @@ use towpath_bus::vfio::{Backend, VfioBus, VfioConfig};
 use towpath_bus::{BusError, DmaPolicy, Flush, Pci};
 use towpath_model::e1000e::{self as model, ModelBus};
 use towpath_model::iommu;
-use towpath_model::wire::Loop;
+use towpath_model::wire::Loopback;
 use towpath_nic::batching::BatchSize;
 use towpath_nic::e1000e::{Config, ConfigError, Copybreak, DEVICES, E1000e, Filter, RingSize};
 use towpath_packet::port::PortError;
@@ -44,10 +44,9 @@ impl Way<'_> {
 pub(crate) fn vfio(uri: &Uri, function: &str) -> Result<E1000e<VfioBus>, PortError> {
     let mut options = uri.options();
     let backends = [("auto", Backend::Auto), ("group", Backend::Group), ("iommufd", Backend::Iommufd)];
-    let bus = VfioConfig {
-        backend: options.choice("backend", &backends)?.unwrap_or_default(),
-        unprotected: options.switch("unprotected")?.unwrap_or(false),
-    };
+    let bus = VfioConfig::default()
+        .backend(options.choice("backend", &backends)?.unwrap_or_default())
+        .unprotected(options.switch("unprotected")?.unwrap_or(false));
     let config = e1000e(&mut options)?;
     options.finish()?;
     let bdf = function.parse().map_err(|error| uri.error(format!("vfio={function}: {error}")))?;
@@ -90,7 +89,7 @@ pub(crate) fn model(uri: &Uri, wire: Option<AnyPort>) -> Result<E1000e<ModelBus>
     options.finish()?;
     let device = model::Config { name: uri.short(), iommu, threaded: true, ..model::Config::default() };
     let bus = match wire {
-        None => model::launch(device, Loop::default()),
+        None => model::launch(device, Loopback::default()),
         Some(port) => model::launch(device, PortWire::new(port)?),
     };
     open(uri, bus.map_err(|error| bus_error(uri, error))?, config)

@@ -1,11 +1,11 @@
-//! ARP for IPv4 over Ethernet (RFC 826).
+//! ARP for IPv4 over Ethernet ([RFC 826](https://www.rfc-editor.org/rfc/rfc826)).
 
 use crate::{Error, ethernet::ethertype};
 use core::net::Ipv4Addr;
 
-/// Operation: who has this address?
+/// Operation: request the hardware address of a protocol address.
 pub const REQUEST: u16 = 1;
-/// Operation: I have.
+/// Operation: reply.
 pub const REPLY: u16 = 2;
 
 /// Hardware type of Ethernet.

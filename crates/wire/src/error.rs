@@ -1,11 +1,12 @@
-//! Why bytes are not the header they were taken for.
+//! The error of parsers and emitters.
 
 use core::fmt;
 
 /// Why bytes are not a header of the kind asked for, or headers could not be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Error {
-    /// Fewer bytes than the header, or the length in the header, asks for.
+    /// Fewer bytes than the header, or than the length in it.
     Truncated,
     /// The version field belongs to another protocol or revision.
     Version,

@@ -42,7 +42,7 @@ header! {
     0 DST: [u8; 6], dst, set_dst;
     /// Source address.
     6 SRC: [u8; 6], src, set_src;
-    /// What follows: a type, or a length when below [`ethertype::MIN`].
+    /// The type of the payload, or its length if below [`ethertype::MIN`].
     12 ETHERTYPE: u16, ethertype, set_ethertype;
 }
 
@@ -51,7 +51,7 @@ plain_view! {
     Ethernet;
     /// Reads the header at the beginning of `bytes`.
     parse;
-    /// All that follows the header: tags, network packet, padding.
+    /// The bytes after the header: tags, network packet, padding.
     payload;
 }
 

@@ -1,4 +1,5 @@
-//! GENEVE: anything with an ethertype over UDP (RFC 8926).
+//! GENEVE: anything with an ethertype over UDP
+//! ([RFC 8926](https://www.rfc-editor.org/rfc/rfc8926)).
 
 use crate::Error;
 use crate::error::take;
@@ -55,7 +56,7 @@ pub struct Geneve<'a> {
 }
 
 impl<'a> Geneve<'a> {
-    /// Reads the packet that `bytes`, the payload of a UDP datagram, are.
+    /// Reads the packet in `bytes`, the payload of a UDP datagram.
     ///
     /// # Errors
     /// [`Error::Truncated`] and [`Error::Version`] (not 0).
@@ -85,10 +86,10 @@ impl<'a> Geneve<'a> {
     }
 }
 
-/// An option (RFC 8926 section 3.5).
+/// An option ([RFC 8926 section 3.5](https://www.rfc-editor.org/rfc/rfc8926#section-3.5)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GeneveOption<'a> {
-    /// Who defines the type.
+    /// The namespace of the type.
     pub class: u16,
     /// The type; its upper bit marks an option that must be understood.
     pub kind: u8,
@@ -96,7 +97,7 @@ pub struct GeneveOption<'a> {
     pub data: &'a [u8],
 }
 
-/// Walks over options; an option that is cut short ends the walk after an error.
+/// Iterates over options; after one that is cut short, an error ends the iteration.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a>(&'a [u8]);
 

@@ -1,10 +1,12 @@
-//! GRE: anything with an ethertype over IP (RFC 2784; key and sequence number RFC 2890).
+//! GRE: anything with an ethertype over IP ([RFC 2784](https://www.rfc-editor.org/rfc/rfc2784); key
+//! and sequence number [RFC 2890](https://www.rfc-editor.org/rfc/rfc2890)).
 
 use crate::Error;
 
 /// In [`offset::FLAGS`]: checksum present.
 pub const FLAG_CHECKSUM: u16 = 0x8000;
-/// In [`offset::FLAGS`]: routing present (RFC 1701, obsolete).
+/// In [`offset::FLAGS`]: routing present ([RFC 1701](https://www.rfc-editor.org/rfc/rfc1701),
+/// obsolete).
 pub const FLAG_ROUTING: u16 = 0x4000;
 /// In [`offset::FLAGS`]: key present.
 pub const FLAG_KEY: u16 = 0x2000;
@@ -41,7 +43,7 @@ pub struct Gre<'a> {
 }
 
 impl<'a> Gre<'a> {
-    /// Reads the packet that `bytes`, the payload of an IP packet, are.
+    /// Reads the packet in `bytes`, the payload of an IP packet.
     ///
     /// # Errors
     /// [`Error::Truncated`], [`Error::Version`] (PPTP's is 1) and [`Error::Unsupported`] (routing).

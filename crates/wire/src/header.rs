@@ -5,10 +5,10 @@
 //! any that borrows it mutably. Because the length is in the type and the offsets are constants,
 //! every access is checked by the compiler and none at run time.
 //!
-//! It also lets the protocol's view (a struct with a field `header`) dereference to its header; `plain_view!` makes that
-//! view where there is nothing to check.
+//! It also lets the protocol's view (a struct with a field `header`) dereference to its header;
+//! `plain_view!` makes a view that needs no checks.
 
-/// A number or address as it lies in a header: big-endian.
+/// A number or address in a header, big-endian.
 pub(crate) trait Field {
     /// The bytes on the wire.
     type Wire;
@@ -100,7 +100,7 @@ macro_rules! header {
         pub struct Header<B>(B);
 
         impl<'a> Header<&'a [u8; $len]> {
-            /// The header at the beginning of `bytes`, and what follows it.
+            /// The header at the beginning of `bytes`, and the rest.
             ///
             /// # Errors
             /// [`Error::Truncated`] if there are fewer than [`HEADER_LEN`] bytes.
@@ -112,7 +112,7 @@ macro_rules! header {
         }
 
         impl<'a> Header<&'a mut [u8; $len]> {
-            /// The header at the beginning of `bytes`, to be changed, and what follows it.
+            /// The mutable header at the beginning of `bytes`, and the rest.
             ///
             /// # Errors
             /// [`Error::Truncated`] if there are fewer than [`HEADER_LEN`] bytes.
@@ -169,7 +169,7 @@ macro_rules! header {
     };
 }
 
-/// A view that is a fixed header and all that follows it, nothing to validate.
+/// A view of a fixed header and the bytes after it, without validation.
 macro_rules! plain_view {
     ($(#[$doc:meta])* $view:ident; $(#[$parse:meta])* parse; $(#[$payload:meta])* payload;) => {
         $(#[$doc])*

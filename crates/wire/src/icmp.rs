@@ -1,4 +1,5 @@
-//! ICMP for IPv4 (RFC 792) and for IPv6 (RFC 4443): the same shape, other types.
+//! ICMP for IPv4 ([RFC 792](https://www.rfc-editor.org/rfc/rfc792)) and for IPv6
+//! ([RFC 4443](https://www.rfc-editor.org/rfc/rfc4443)): the same shape, other types.
 //!
 //! The checksum of ICMPv6 covers a pseudo-header, the one of ICMP does not.
 
@@ -10,7 +11,8 @@ pub mod v4 {
     pub const ECHO_REPLY: u8 = 0;
     /// Destination unreachable.
     pub const UNREACHABLE: u8 = 3;
-    /// Code of [`UNREACHABLE`]: would have to be fragmented and may not (RFC 1191).
+    /// Code of [`UNREACHABLE`]: fragmentation is needed and not permitted
+    /// ([RFC 1191](https://www.rfc-editor.org/rfc/rfc1191)).
     pub const FRAGMENTATION_NEEDED: u8 = 4;
     /// Redirect.
     pub const REDIRECT: u8 = 5;
@@ -36,7 +38,7 @@ pub mod v6 {
     pub const ECHO_REQUEST: u8 = 128;
     /// Echo reply.
     pub const ECHO_REPLY: u8 = 129;
-    /// Router solicitation (RFC 4861).
+    /// Router solicitation ([RFC 4861](https://www.rfc-editor.org/rfc/rfc4861)).
     pub const ROUTER_SOLICITATION: u8 = 133;
     /// Router advertisement.
     pub const ROUTER_ADVERTISEMENT: u8 = 134;
@@ -65,7 +67,7 @@ header! {
 plain_view! {
     /// An ICMP message.
     Icmp;
-    /// Reads the message that `bytes`, the payload of an IP packet, are.
+    /// Reads the message in `bytes`, the payload of an IP packet.
     parse;
     /// Echo data; or, in an error message, the beginning of the packet it is about.
     payload;

@@ -8,13 +8,14 @@ pub mod protocol {
     pub const HOP_BY_HOP: u8 = 0;
     /// ICMP for IPv4.
     pub const ICMP: u8 = 1;
-    /// IPv4 inside IP (RFC 2003).
+    /// IPv4 inside IP ([RFC 2003](https://www.rfc-editor.org/rfc/rfc2003)).
     pub const IPV4: u8 = 4;
     /// TCP.
     pub const TCP: u8 = 6;
     /// UDP.
     pub const UDP: u8 = 17;
-    /// IPv6 inside IP (RFC 4213, RFC 2473).
+    /// IPv6 inside IP ([RFC 4213](https://www.rfc-editor.org/rfc/rfc4213),
+    /// [RFC 2473](https://www.rfc-editor.org/rfc/rfc2473)).
     pub const IPV6: u8 = 41;
     /// IPv6 routing header.
     pub const ROUTING: u8 = 43;
@@ -36,7 +37,8 @@ pub mod protocol {
     pub const SCTP: u8 = 132;
 }
 
-/// An IPv4 address as an IPv4-mapped IPv6 address, `::ffff:a.b.c.d` (RFC 4291 section 2.5.5.2).
+/// An IPv4 address as an IPv4-mapped IPv6 address, `::ffff:a.b.c.d`
+/// ([RFC 4291 section 2.5.5.2](https://www.rfc-editor.org/rfc/rfc4291#section-2.5.5.2)).
 #[inline]
 #[must_use]
 pub fn mapped(v4: Ipv4Addr) -> Ipv6Addr {

@@ -1,4 +1,6 @@
-//! IPv4 (RFC 791; DSCP RFC 2474, ECN RFC 3168).
+//! IPv4 ([RFC 791](https://www.rfc-editor.org/rfc/rfc791); DSCP
+//! [RFC 2474](https://www.rfc-editor.org/rfc/rfc2474), ECN
+//! [RFC 3168](https://www.rfc-editor.org/rfc/rfc3168)).
 
 use crate::error::{cut, take};
 use crate::options::Options;
@@ -27,7 +29,7 @@ header! {
     6 FRAGMENT: u16, fragment, set_fragment;
     /// Time to live.
     8 TTL: u8, ttl, set_ttl;
-    /// What follows, see [`ip::protocol`](crate::ip::protocol).
+    /// The payload's protocol, see [`ip::protocol`](crate::ip::protocol).
     9 PROTOCOL: u8, protocol, set_protocol;
     /// Header checksum.
     10 CHECKSUM: u16, checksum, set_checksum;
@@ -44,7 +46,7 @@ impl<B: Borrow<[u8; HEADER_LEN]>> Header<B> {
         self.version_ihl() >> 4
     }
 
-    /// Length of the header in bytes as the header says, 0..=60.
+    /// Length of the header in bytes by its own field, 0..=60.
     #[inline]
     pub fn header_len(&self) -> usize {
         usize::from(self.version_ihl() & 15) * 4
@@ -74,7 +76,7 @@ impl<B: Borrow<[u8; HEADER_LEN]>> Header<B> {
         self.fragment() & MORE_FRAGMENTS != 0
     }
 
-    /// Where the payload belongs in the whole packet's, in bytes.
+    /// Offset of the payload in the whole packet's, in bytes.
     #[inline]
     pub fn fragment_offset(&self) -> usize {
         usize::from(self.fragment() & FRAGMENT_OFFSET) * 8
@@ -137,7 +139,7 @@ impl<'a> Ipv4<'a> {
         Options::new(self.options)
     }
 
-    /// What follows the header, up to the total length.
+    /// The bytes after the header, up to the total length.
     #[inline]
     #[must_use]
     pub const fn payload(&self) -> &'a [u8] {

@@ -1,24 +1,44 @@
-//! Packet headers as views, one-pass dissection, flow hashes and Internet checksums.
+#![doc = include_str!("../README.md")]
 //!
-//! Every other crate that looks into a packet does it through this one.
+//! # Overview
 //!
 //! ```text
 //!   bytes ──▶ dissect ──▶ Dissected: offsets, flags, FlowKey ──▶ symmetric_hash, Toeplitz
 //!     │                                                            (which lane, which slot)
 //!     ├────▶ Ethernet, Ipv4, Tcp, … ::parse ──▶ views with getters, options, payload
 //!     ├────▶ ethernet::Header, … ::split_mut ──▶ the same fields with setters
-//!     └────▶ checksum: sum, copy, update, complete_partial; verify: is this frame sound?
+//!     ├────▶ checksum: sum, copy, update, complete_partial; verify: is this frame sound?
+//!     └────▶ virtio_net::VnetHeader ──▶ offload: Checksum, Gso
 //!   emit::Headers ──▶ bytes
 //! ```
 //!
+//! | you look for | module |
+//! |---|---|
+//! | offsets, tags and flow of a frame | [`dissect`](mod@dissect) |
+//! | RSS, Toeplitz, symmetric flow hash | [`hash`] |
+//! | fields of link headers | [`ethernet`], [`vlan`], [`arp`] |
+//! | fields of IP and transport headers | [`ipv4`], [`ipv6`], [`tcp`], [`udp`], [`icmp`] |
+//! | tunnels | [`vxlan`], [`geneve`], [`gre`] |
+//! | Internet checksums: sum, copy and sum, update | [`checksum`] |
+//! | checking all checksums of a frame | [`verify`](mod@verify) |
+//! | writing headers | [`emit`] |
+//! | checksum state, GSO, link kind | [`offload`] |
+//! | the virtio-net header | [`virtio_net`] |
+//!
 //! # Invariants
 //!
-//! * No function panics, allocates or blocks, whatever the bytes are. Everything in a frame is
-//!   untrusted: a length field is compared with the bytes that are there before it is used.
+//! * No function panics, allocates or blocks on any bytes. Everything in a frame is untrusted: a
+//!   length field is compared with the number of bytes before it is used.
 //! * A view is checked once, by `parse`; its getters cannot fail. Its slices end where the
 //!   header's own length says, so Ethernet padding is in no payload of IP.
 //! * Numbers in the API are host integers with the value they have on the wire: port 80 is `80`.
+//!   IP addresses are those of `core::net`.
 //! * `unsafe` is confined to [`checksum`]'s choice of instruction set.
+//!
+//! # Features
+//!
+//! `std` (default): checksums use the best instruction set that the CPU has at run time. Without it
+//! the crate is `no_std` and uses what the target has at compile time.
 
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![deny(unsafe_code)]

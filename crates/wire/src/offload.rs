@@ -1,4 +1,5 @@
-//! What travels beside a packet: its checksum's state and its segmentation, in the terms of Linux' `sk_buff`.
+//! What travels beside a packet: its checksum's state and its segmentation, in the terms of Linux'
+//! `sk_buff`.
 //!
 //! Every crate uses these types. [`virtio_net`](crate::virtio_net) writes them as bytes.
 
@@ -18,12 +19,12 @@ pub enum Checksum {
     /// The checksum is complete, as on a wire, and not verified (`CHECKSUM_NONE`).
     #[default]
     Unknown,
-    /// The checksum is right (`CHECKSUM_UNNECESSARY`). In a tunnel this is the outermost transport checksum that is
-    /// present; a UDP checksum of 0 is absent.
+    /// The checksum is right (`CHECKSUM_UNNECESSARY`). In a tunnel this is the outermost transport
+    /// checksum that is present; a UDP checksum of 0 is absent.
     Verified,
-    /// The field holds the folded pseudo-header sum, not complemented, with the full transport length
-    /// (`CHECKSUM_PARTIAL`). To complete it, sum from `start` to the end of the packet and store the complement at
-    /// `start + offset`.
+    /// The field holds the folded pseudo-header sum, not complemented, with the full transport
+    /// length (`CHECKSUM_PARTIAL`). To complete it, sum from `start` to the end of the packet and
+    /// store the complement at `start + offset`.
     Partial {
         /// First byte under the checksum, counted from the start of the packet.
         start: u16,
@@ -40,7 +41,8 @@ pub enum GsoKind {
     Tcp4 = 1,
     /// TCP over IPv6 (`VIRTIO_NET_HDR_GSO_TCPV6`).
     Tcp6 = 4,
-    /// UDP over IPv4 or IPv6, each segment a datagram of its own (`VIRTIO_NET_HDR_GSO_UDP_L4`; not fragmentation).
+    /// UDP over IPv4 or IPv6, each segment a datagram of its own (`VIRTIO_NET_HDR_GSO_UDP_L4`; not
+    /// fragmentation).
     Udp = 5,
 }
 
@@ -49,10 +51,12 @@ pub enum GsoKind {
 pub struct Gso {
     /// Transport of the segments.
     pub kind: GsoKind,
-    /// Only the first segment carries the CWR flag ([RFC 3168](https://www.rfc-editor.org/rfc/rfc3168),
-    /// `VIRTIO_NET_HDR_GSO_ECN`). Otherwise every segment carries the flags of the super-packet.
+    /// Only the first segment carries the CWR flag
+    /// ([RFC 3168](https://www.rfc-editor.org/rfc/rfc3168), `VIRTIO_NET_HDR_GSO_ECN`). Otherwise
+    /// every segment carries the flags of the super-packet.
     pub ecn: bool,
-    /// Payload bytes of each segment but the last, which may have fewer. Never zero in a packet that a port emits.
+    /// Payload bytes of each segment but the last, which may have fewer. Never zero in a packet
+    /// that a port emits.
     pub size: u16,
     /// Number of segments, or 0 if the producer did not count them.
     pub segs: u16,

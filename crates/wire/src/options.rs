@@ -1,5 +1,7 @@
-//! The list format that IPv4 and TCP options share (RFC 791 section 3.1, RFC 9293 section 3.1):
-//! kind, length of the whole option, data; two kinds are a single byte.
+//! The list format that IPv4 and TCP options share
+//! ([RFC 791 section 3.1](https://www.rfc-editor.org/rfc/rfc791#section-3.1),
+//! [RFC 9293 section 3.1](https://www.rfc-editor.org/rfc/rfc9293#section-3.1)): kind, length of the
+//! whole option, data; two kinds are a single byte.
 
 use crate::Error;
 
@@ -8,29 +10,29 @@ pub const END: u8 = 0;
 /// Kind: nothing, used for alignment.
 pub const NOP: u8 = 1;
 
-/// An option as it lies in the header.
+/// An undecoded option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawOption<'a> {
-    /// What it is.
+    /// Its kind.
     pub kind: u8,
-    /// What follows kind and length.
+    /// The bytes after kind and length.
     pub data: &'a [u8],
 }
 
-/// Walks over options. [`NOP`]s are skipped; [`END`] and the end of the bytes end the walk, and so
-/// does an option whose length is impossible, after an error.
+/// Iterates over options. [`NOP`]s are skipped. [`END`] and the end of the bytes end the iteration,
+/// and so does an option with an impossible length, after an error.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a>(&'a [u8]);
 
 impl<'a> Options<'a> {
-    /// Over the bytes between fixed header and payload.
+    /// Starts with the bytes between fixed header and payload.
     #[inline]
     #[must_use]
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
-    /// The bytes not walked over yet.
+    /// The bytes not read yet.
     #[inline]
     #[must_use]
     pub const fn bytes(&self) -> &'a [u8] {

@@ -1,4 +1,6 @@
-//! TCP (RFC 9293) and its options (timestamps and window scale RFC 7323, SACK RFC 2018).
+//! TCP ([RFC 9293](https://www.rfc-editor.org/rfc/rfc9293)) and its options (timestamps and window
+//! scale [RFC 7323](https://www.rfc-editor.org/rfc/rfc7323), SACK
+//! [RFC 2018](https://www.rfc-editor.org/rfc/rfc2018)).
 
 use crate::Error;
 use crate::error::take;
@@ -15,13 +17,13 @@ pub mod flags {
     pub const RST: u8 = 0x04;
     /// Push.
     pub const PSH: u8 = 0x08;
-    /// The acknowledgment field counts.
+    /// The acknowledgment field is valid.
     pub const ACK: u8 = 0x10;
-    /// The urgent pointer counts.
+    /// The urgent pointer is valid.
     pub const URG: u8 = 0x20;
-    /// ECN echo (RFC 3168).
+    /// ECN echo ([RFC 3168](https://www.rfc-editor.org/rfc/rfc3168)).
     pub const ECE: u8 = 0x40;
-    /// Congestion window reduced (RFC 3168).
+    /// Congestion window reduced ([RFC 3168](https://www.rfc-editor.org/rfc/rfc3168)).
     pub const CWR: u8 = 0x80;
 }
 
@@ -49,7 +51,8 @@ header! {
     4 SEQ: u32, seq, set_seq;
     /// Acknowledgment number.
     8 ACK: u32, ack, set_ack;
-    /// Header length in 32-bit words (4 bits) and reserved bits, the last of them AE (RFC 9768).
+    /// Header length in 32-bit words (4 bits) and reserved bits, the last of them AE
+    /// ([RFC 9768](https://www.rfc-editor.org/rfc/rfc9768)).
     12 DATA_OFFSET: u8, data_offset, set_data_offset;
     /// Control bits, see [`flags`].
     13 FLAGS: u8, flags, set_flags;
@@ -62,7 +65,7 @@ header! {
 }
 
 impl<B: Borrow<[u8; HEADER_LEN]>> Header<B> {
-    /// Length of the header in bytes as the header says, 0..=60.
+    /// Length of the header in bytes by its own field, 0..=60.
     #[inline]
     pub fn header_len(&self) -> usize {
         usize::from(self.data_offset() >> 4) * 4
@@ -70,7 +73,8 @@ impl<B: Borrow<[u8; HEADER_LEN]>> Header<B> {
 }
 
 impl<B: BorrowMut<[u8; HEADER_LEN]>> Header<B> {
-    /// Sets the length of the header in bytes: a multiple of 4 in 20..=60. Clears the reserved bits.
+    /// Sets the length of the header in bytes: a multiple of 4 in 20..=60. Clears the reserved
+    /// bits.
     #[inline]
     pub fn set_header_len(&mut self, bytes: usize) {
         self.set_data_offset(((bytes / 4) << 4) as u8);
@@ -86,7 +90,7 @@ pub struct Tcp<'a> {
 }
 
 impl<'a> Tcp<'a> {
-    /// Reads the segment that `bytes`, the payload of an IP packet, are.
+    /// Reads the segment in `bytes`, the payload of an IP packet.
     ///
     /// # Errors
     /// [`Error::Truncated`] and [`Error::HeaderLength`] (less than 20).
@@ -107,7 +111,7 @@ impl<'a> Tcp<'a> {
         self.raw_options().map(|option| option.map(TcpOption::from))
     }
 
-    /// The options as they lie in the header.
+    /// The undecoded options.
     #[inline]
     #[must_use]
     pub const fn raw_options(&self) -> Options<'a> {
@@ -137,10 +141,10 @@ pub enum TcpOption<'a> {
     Timestamps {
         /// The sender's clock.
         value: u32,
-        /// The clock value of the peer that is answered.
+        /// The echoed clock value of the peer.
         echo: u32,
     },
-    /// Any other, and any of the above whose length is not the one the standard gives.
+    /// Any other option, and any of the above with a length other than the standard's.
     Other(RawOption<'a>),
 }
 

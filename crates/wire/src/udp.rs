@@ -1,4 +1,4 @@
-//! UDP (RFC 768).
+//! UDP ([RFC 768](https://www.rfc-editor.org/rfc/rfc768)).
 
 use crate::Error;
 use crate::error::{cut, take};

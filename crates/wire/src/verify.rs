@@ -1,4 +1,4 @@
-//! Verifies every checksum of a frame, for tests and tools: what a receiving host would say.
+//! Verifies every checksum of a frame, as a receiving host does; for tests and tools.
 
 use crate::checksum::{self, VALID};
 use crate::dissect::{Dissected, Flags, Stop, dissect};
@@ -6,11 +6,11 @@ use crate::ip::protocol;
 use crate::offload::LinkKind;
 use crate::{Ipv4, Ipv6, Udp};
 
-/// What became of one checksum.
+/// The state of one checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Check {
-    /// There is none: no such header, UDP with 0, a protocol without, or not all of the data is
-    /// here (a fragment, a frame cut short).
+    /// There is none: no header, UDP with 0, a protocol without, or missing data (a fragment, a
+    /// frame cut short).
     Absent,
     /// It is right.
     Good,

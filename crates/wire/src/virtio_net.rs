@@ -1,5 +1,6 @@
 //! The virtio-net header in front of a packet: `struct virtio_net_hdr`,
-//! [virtio 1.2 §5.1.6](https://docs.oasis-open.org/virtio/virtio/v1.2/virtio-v1.2.html), `include/uapi/linux/virtio_net.h`.
+//! [virtio 1.2 §5.1.6](https://docs.oasis-open.org/virtio/virtio/v1.2/virtio-v1.2.html),
+//! `include/uapi/linux/virtio_net.h`.
 //!
 //! ```text
 //!   0      1         2         4          6            8             10            12
@@ -7,29 +8,31 @@
 //!                                                                    └ only with 12 bytes
 //! ```
 //!
-//! | written by | byte order | methods |
+//! | used by | byte order | methods |
 //! |---|---|---|
-//! | TUN/TAP, AF_PACKET | the host's | [`from_ne_bytes`](VnetHeader::from_ne_bytes), [`to_ne_bytes`](VnetHeader::to_ne_bytes) |
-//! | virtio 1, vhost | little-endian | [`from_le_bytes`](VnetHeader::from_le_bytes), [`to_le_bytes`](VnetHeader::to_le_bytes), [`to_le_bytes_v1`](VnetHeader::to_le_bytes_v1) |
+//! | TUN/TAP, AF_PACKET | the host's | `from_ne_bytes`, `to_ne_bytes` |
+//! | virtio 1, vhost | little-endian | `from_le_bytes`, `to_le_bytes`, `to_le_bytes_v1` |
 //!
-//! [`VnetHeader::offload`] and [`VnetHeader::new`] convert to and from [`Checksum`] and [`Gso`]. Both are *total*: every
-//! input gives a result or a named error. Both are *strict*: what `offload` returns can be acted upon without further checks,
-//! and Linux accepts what `new` makes (`virtio_net_hdr_to_skb` in `include/linux/virtio_net.h`), so that a refusal says
-//! something about the kernel and not about the packet.
+//! [`VnetHeader::offload`] and [`VnetHeader::new`] convert to and from [`Checksum`] and [`Gso`].
+//! Both are *total*: every input gives a result or a named error. Both are *strict*: what `offload`
+//! returns can be acted upon without further checks, and Linux accepts what `new` makes
+//! (`virtio_net_hdr_to_skb` in `include/linux/virtio_net.h`), so that a refusal says something
+//! about the kernel and not about the packet.
 
 use core::fmt;
 
 use crate::offload::{Checksum, Gso, GsoKind, MAX_UDP_SEGMENTS};
 
-/// `flags`: the checksum is partial, `csum_start` and `csum_offset` hold (`VIRTIO_NET_HDR_F_NEEDS_CSUM`).
+/// `flags`: the checksum is partial, `csum_start` and `csum_offset` hold
+/// (`VIRTIO_NET_HDR_F_NEEDS_CSUM`).
 pub const NEEDS_CSUM: u8 = 1;
 /// `flags`: the checksum was verified (`VIRTIO_NET_HDR_F_DATA_VALID`).
 pub const DATA_VALID: u8 = 2;
 /// `gso_type`: the super-packet carries CWR, a bit beside the kind (`VIRTIO_NET_HDR_GSO_ECN`).
 pub const GSO_ECN: u8 = 0x80;
 
-/// Largest `csum_start` of a super-packet. No headers are longer, and the kernel keeps the value in 16 bits after it adds
-/// headroom of its own.
+/// Largest `csum_start` of a super-packet. No headers are longer, and the kernel keeps the value in
+/// 16 bits after it adds headroom of its own.
 const MAX_GSO_START: u16 = 8192;
 /// A `gso_size` with a meaning of its own in Linux.
 const GSO_BY_FRAGS: u16 = 0xffff;
@@ -55,7 +58,8 @@ pub struct VnetHeader {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Malformed {
-    /// The checksum field lies outside of the packet, or farther from its start than any protocol puts it.
+    /// The checksum field lies outside of the packet, or farther from its start than any protocol
+    /// puts it.
     Checksum {
         /// First summed byte.
         start: u16,
@@ -90,8 +94,8 @@ impl core::error::Error for Malformed {}
 pub enum Undescribable {
     /// The metadata contradicts the packet.
     Malformed,
-    /// The metadata is sound but the header has no field for it: a tunnel, or a UDP super-packet with a complete checksum or
-    /// of more than [`MAX_UDP_SEGMENTS`] segments.
+    /// The metadata is sound but the header has no field for it: a tunnel, or a UDP super-packet
+    /// with a complete checksum or of more than [`MAX_UDP_SEGMENTS`] segments.
     Unsupported,
 }
 
@@ -150,7 +154,8 @@ impl VnetHeader {
         self.swap_on_big_endian().to_ne_bytes()
     }
 
-    /// Encodes the header as virtio 1 has it, for a packet in `buffers` buffers; 0 if the receiver ignores the number.
+    /// Encodes the header as virtio 1 has it, for a packet in `buffers` buffers; 0 if the receiver
+    /// ignores the number.
     #[inline]
     #[must_use]
     pub fn to_le_bytes_v1(&self, buffers: u16) -> [u8; Self::LEN_V1] {
@@ -271,7 +276,8 @@ impl VnetHeader {
             if !tcp && len - least > usize::from(gso.size) * MAX_UDP_SEGMENTS {
                 return Err(Undescribable::Unsupported);
             }
-            // The hint may be missing, or cover everything that happened to be linear. The kernel makes that much linear.
+            // The hint may be missing, or cover everything that happened to be linear. The kernel
+            // makes that much linear.
             let hint = usize::from(gso.hdr_len);
             if (least..=start + l4.longest).contains(&hint) { hint } else { least }
         } else {

@@ -1,10 +1,10 @@
 //! VLAN tags: 802.1Q, and 802.1ad (QinQ), where an outer tag precedes an inner one.
 //!
 //! ```text
-//!   … src │ TPID │ TCI │ ethertype │ …      TPID stands where the ethertype would
+//!   … src │ TPID │ TCI │ ethertype │ …      TPID is in the place of the ethertype
 //!           ─────       PCP(3) DEI(1) VID(12)
 //! ```
-//! A tag's four bytes are taken here as *TCI and the type after it*; its TPID is the type before.
+//! Here, a tag's four bytes are *TCI and the type after it*; its TPID is the type before.
 
 use crate::Error;
 use crate::ethernet::ethertype;
@@ -13,7 +13,7 @@ header! {
     Vlan: 4 bytes;
     /// Tag control information, see [`Tci`].
     0 TCI: u16, tci, set_tci;
-    /// What follows the tag.
+    /// The ethertype after the tag.
     2 ETHERTYPE: u16, ethertype, set_ethertype;
 }
 
@@ -22,7 +22,8 @@ header! {
 pub struct Tci(pub u16);
 
 impl Tci {
-    /// From priority 0..=7, drop eligibility and VLAN identifier 0..=4095; larger values are cut.
+    /// Makes it of priority 0..=7, drop eligibility and VLAN identifier 0..=4095; larger values are
+    /// cut.
     #[must_use]
     pub const fn new(pcp: u8, dei: bool, vid: u16) -> Self {
         Self((pcp as u16) << 13 | (dei as u16) << 12 | vid & 0xfff)
@@ -47,7 +48,7 @@ impl Tci {
     }
 }
 
-/// A tag with the type that announced it. All zero where there is none.
+/// A tag with its TPID. All zero if there is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Tag {
     /// Tag protocol identifier: [`ethertype::VLAN`] or [`ethertype::QINQ`].
@@ -61,12 +62,12 @@ plain_view! {
     Vlan;
     /// Reads the four bytes after the TPID.
     parse;
-    /// All that follows the tag.
+    /// The bytes after the tag.
     payload;
 }
 
-/// Walks over tags, outermost first, until a type that is none or a tag that is cut short; then
-/// [`ethertype`](Self::ethertype) and [`payload`](Self::payload) tell what comes next.
+/// Iterates over tags, outermost first, until another type or a tag that is cut short. Then
+/// [`ethertype`](Self::ethertype) and [`payload`](Self::payload) are those of the rest.
 #[derive(Clone, Copy, Debug)]
 pub struct Tags<'a> {
     ethertype: u16,
@@ -74,22 +75,21 @@ pub struct Tags<'a> {
 }
 
 impl<'a> Tags<'a> {
-    /// Begins with the type that stands before `payload`.
+    /// Starts with the type before `payload`.
     #[inline]
     #[must_use]
     pub const fn new(ethertype: u16, payload: &'a [u8]) -> Self {
         Self { ethertype, payload }
     }
 
-    /// The type of what follows the tags walked over so far. Still a TPID after the walk if the
-    /// frame ends inside a tag.
+    /// The type of [`payload`](Self::payload). A TPID after the end if the frame ends inside a tag.
     #[inline]
     #[must_use]
     pub const fn ethertype(&self) -> u16 {
         self.ethertype
     }
 
-    /// What follows the tags walked over so far.
+    /// The bytes after the tags read so far.
     #[inline]
     #[must_use]
     pub const fn payload(&self) -> &'a [u8] {

@@ -1,4 +1,4 @@
-//! VXLAN: Ethernet frames over UDP (RFC 7348).
+//! VXLAN: Ethernet frames over UDP ([RFC 7348](https://www.rfc-editor.org/rfc/rfc7348)).
 
 use crate::Error;
 use core::borrow::{Borrow, BorrowMut};
@@ -43,11 +43,11 @@ pub struct Vxlan<'a> {
 }
 
 impl<'a> Vxlan<'a> {
-    /// Reads the packet that `bytes`, the payload of a UDP datagram, are.
+    /// Reads the packet in `bytes`, the payload of a UDP datagram.
     ///
     /// # Errors
-    /// [`Error::Truncated`]; [`Error::Unsupported`] without a valid network identifier, or if
-    /// something else than Ethernet may follow.
+    /// [`Error::Truncated`]; [`Error::Unsupported`] without a valid network identifier, or if the
+    /// next protocol need not be Ethernet.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Error> {
         let (header, payload) = Header::split(bytes)?;

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use towpath_wire::checksum::{self, Accumulator, Isa, VALID};
 
-/// RFC 1071, as slowly and obviously as can be.
+/// [RFC 1071](https://www.rfc-editor.org/rfc/rfc1071), slow and obvious.
 fn oracle(data: &[u8]) -> u16 {
     let mut sum = 0u64;
     for (i, byte) in data.iter().enumerate() {
@@ -27,7 +27,7 @@ fn noise(len: usize) -> Vec<u8> {
     (0..len).map(next).collect()
 }
 
-/// What a copy must leave alone on both sides of its target.
+/// Bytes on both sides of a copy's target, which it must not change.
 const GUARD: u8 = 0xa5;
 
 fn assert_copies(isa: Isa, src: &[u8], at: usize) {

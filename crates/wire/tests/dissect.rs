@@ -113,6 +113,9 @@ mod naive {
                 if later || more {
                     flags.push(Flags::FRAGMENT);
                 }
+                if later {
+                    flags.retain(|flag| *flag != Flags::FIRST_FRAGMENT);
+                }
                 if !later && more {
                     flags.push(Flags::FIRST_FRAGMENT);
                 }
@@ -164,6 +167,9 @@ mod naive {
                 later = c.peek16(2) >= 8;
                 if later || c.peek(3) % 2 == 1 {
                     flags.push(Flags::FRAGMENT);
+                }
+                if later {
+                    flags.retain(|flag| *flag != Flags::FIRST_FRAGMENT);
                 }
                 if !later && c.peek(3) % 2 == 1 {
                     flags.push(Flags::FIRST_FRAGMENT);
@@ -366,6 +372,13 @@ fn a_whole_packet_with_a_fragment_header_is_no_fragment() {
 }
 
 #[test]
+fn a_later_fragment_inside_a_first_one_has_no_transport_header() {
+    let found = on_ethernet(&extended(44, &[44, 0, 0, 1, 0, 0, 0, 9, 6, 0, 0, 58, 0, 0, 0, 9]));
+    assert_eq!((found.stop, found.flow.protocol), (Stop::LaterFragment, 6));
+    assert!(found.is_fragment() && !found.flags.contains(Flags::FIRST_FRAGMENT));
+}
+
+#[test]
 fn a_chain_of_extension_headers_without_end_is_given_up() {
     let chain: Vec<u8> = [0u8, 0, 1, 4, 0, 0, 0, 0].repeat(100);
     assert_eq!(on_ethernet(&extended(0, &chain)).stop, Stop::TooManyExtensions);
@@ -374,7 +387,7 @@ fn a_chain_of_extension_headers_without_end_is_given_up() {
 }
 
 #[test]
-fn what_is_not_ip_is_left_alone() {
+fn frames_without_ip_are_not_dissected_further() {
     let arp = Headers { link: Some(Link::default()), network: Network::Arp(emit::Arp::default()) };
     let mut bytes = vec![0; 60];
     arp.write(&mut bytes, Checksums::Full).unwrap();

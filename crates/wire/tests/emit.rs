@@ -1,4 +1,4 @@
-//! What is written is what is read, and its checksums are right.
+//! Emitted headers parse to the same fields, with right checksums.
 
 mod common;
 

@@ -74,7 +74,7 @@ fn arp_of_other_sizes_is_not_read() {
 }
 
 #[test]
-fn ipv4_options_and_padding_are_told_from_payload() {
+fn ipv4_options_and_padding_are_not_payload() {
     let mut bytes = [0u8; 40];
     bytes[..4].copy_from_slice(&[0x46, 0xb9, 0, 30]);
     bytes[6..8].copy_from_slice(&[0x60, 0x01]);

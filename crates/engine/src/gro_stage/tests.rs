@@ -118,7 +118,7 @@ impl Maker {
                     self.used = 0;
                 }
                 self.memory.write_all_at(rest, self.used as u64).unwrap();
-                self.pages.take_back(usize::MAX, |_, _| {});
+                self.pages.reclaim(usize::MAX, |_, _| {});
                 if let Some(view) = self.pages.attach(self.used, rest.len(), 0) {
                     packet.append_buf(view).unwrap();
                     self.used += rest.len();
@@ -264,7 +264,7 @@ proptest! {
         drop((coalescer, batch));
         let Maker { pool, cache, .. } = maker;
         drop(cache);
-        prop_assert_eq!(pool.stats().home, pool.stats().capacity, "every buffer is home");
+        prop_assert_eq!(pool.stats().free, pool.stats().capacity, "every buffer is home");
     }
 }
 

@@ -168,7 +168,7 @@ fn what_is_in_a_ring_when_both_sides_go_is_counted_and_its_buffers_come_home() {
     drop(made);
     assert_eq!(counters[0].snapshot().dropped(DropReason::Stopped), u64::from(taken) - got as u64);
     drop((batch, cache));
-    assert_eq!(pool.stats().home, 8192);
+    assert_eq!(pool.stats().free, 8192);
 }
 
 #[test]

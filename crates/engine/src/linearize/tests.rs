@@ -34,7 +34,7 @@ impl Rig {
             let mut page = self.cache.alloc().unwrap();
             fill(page.push_back(len).unwrap());
             let page = SharedBuf::new(page.into_linear_buf().unwrap());
-            packet.append_buf(page.view(0, len, &mut self.views).unwrap()).unwrap();
+            packet.append_buf(page.slice(0, len, &mut self.views).unwrap()).unwrap();
         }
         packet
     }
@@ -147,6 +147,6 @@ proptest! {
         drop(batch);
         let Rig { pool, cache, .. } = rig;
         drop(cache);
-        prop_assert_eq!(pool.stats().home, pool.stats().capacity);
+        prop_assert_eq!(pool.stats().free, pool.stats().capacity);
     }
 }

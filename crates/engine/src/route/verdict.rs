@@ -55,7 +55,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
     pub(super) fn mirror_incoming(&mut self) {
         let mut refused = [None; Batch::<64>::CAPACITY];
         for (packet, refused) in self.incoming.as_mut_slice().iter_mut().zip(&mut refused) {
-            *refused = if self.finisher.cache().give_head(packet) {
+            *refused = if self.finisher.cache().ensure_head(packet) {
                 (!mirror(packet, self.config.layer)).then_some(DropReason::Malformed)
             } else {
                 Some(DropReason::NoBuffer)

@@ -50,7 +50,7 @@
 //! * **What happens later.** Bytes in fragments that belong to an application are those of the moment of the look: it may
 //!   change them after. Where a verdict must bind, make the headers linear first
 //!   ([`Packet::make_linear`](towpath_packet::Packet::make_linear); a page needs a
-//!   [head](towpath_packet::Cache::give_head) for that).
+//!   [head](towpath_packet::Cache::ensure_head) for that).
 //!
 //! # Cost
 //!

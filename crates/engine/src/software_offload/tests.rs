@@ -96,7 +96,7 @@ fn a_super_packet_becomes_segments_that_carry_its_bytes() {
         assert_eq!(bytes, tcp(payload)[54..]);
         assert_eq!(f.counters.snapshot().split, out.len() as u64 - 1);
         drop((out, f));
-        assert_eq!(pool.stats().home, 512);
+        assert_eq!(pool.stats().free, 512);
     }
 }
 
@@ -178,7 +178,7 @@ fn metadata_that_lies_is_dropped_and_counted() {
     }
     assert_eq!(f.counters.snapshot().dropped(DropReason::Malformed), n);
     drop(f);
-    assert_eq!(pool.stats().home, 512);
+    assert_eq!(pool.stats().free, 512);
 }
 
 #[test]
@@ -224,9 +224,9 @@ fn what_is_to_be_written_into_a_page_is_written_in_front_of_it() {
     assert_eq!(finisher.counters.snapshot().dropped(DropReason::NoBuffer), 1);
     drop((out, hoard));
     let mut home = Vec::new();
-    pages.take_back(8, |token, _| home.push(token));
+    pages.reclaim(8, |token, _| home.push(token));
     home.sort_unstable();
     assert_eq!(home, [7, 8]);
     drop(finisher);
-    assert_eq!(pool.stats().home, pool.stats().capacity);
+    assert_eq!(pool.stats().free, pool.stats().capacity);
 }

@@ -12,7 +12,7 @@ fn a_worker_ends_by_itself_when_every_route_has_ended() {
     route.rx_mut().state = State::Done;
     let endings = Worker::new(vec![route], config(), Control::new().unwrap()).run().unwrap();
     assert_eq!(endings, [Ending { route: 0, state: State::Done }]);
-    assert_eq!(pool.stats().home, 1024, "everything went home with the worker");
+    assert_eq!(pool.stats().free, 1024, "everything went home with the worker");
 }
 
 #[test]
@@ -36,7 +36,7 @@ fn what_cannot_leave_within_the_drain_is_dropped_as_stopped_and_comes_home() {
     control.stop();
     Worker::new(vec![route], config(), control).run().unwrap();
     assert_eq!(counters.snapshot().dropped(DropReason::Stopped), 54);
-    assert_eq!(pool.stats().home, 1024);
+    assert_eq!(pool.stats().free, 1024);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Is this a legal packet? A legal super-packet with its virtio-net header?
+//! Checks whether a packet is legal, and whether a super-packet is, with its metadata.
 
 use towpath_gro::{Checksum, GsoKind, LinkKind, Offload, TunnelKind};
 
@@ -7,7 +7,7 @@ use super::{CWR, sum16};
 /// A packet taken apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parsed {
-    /// Everything that sets flows apart, printed.
+    /// Everything that distinguishes flows, printed.
     pub flow: String,
     pub udp: bool,
     pub v6: bool,
@@ -20,7 +20,7 @@ pub struct Parsed {
     pub outer: Option<(TunnelKind, bool, usize, bool)>,
 }
 
-/// What a checksum field must hold.
+/// The content that a checksum field must have.
 #[derive(Clone, Copy, PartialEq)]
 enum Want {
     Complete,
@@ -32,7 +32,7 @@ pub fn packet(b: &[u8], link: LinkKind) -> Result<Parsed, String> {
     layers(b, link, Want::Complete)
 }
 
-/// As [`packet`], for one that a partial checksum is said of.
+/// As [`packet`], for a packet with a partial checksum.
 pub fn partial(b: &[u8], link: LinkKind) -> Result<Parsed, String> {
     layers(b, link, Want::Pseudo)
 }

@@ -364,7 +364,7 @@ impl Outer {
     }
 }
 
-/// RFC 1071, as it is written there.
+/// [RFC 1071](https://www.rfc-editor.org/rfc/rfc1071), literally.
 pub fn sum16(data: &[u8]) -> u16 {
     let mut sum = 0u64;
     for pair in data.chunks(2) {

@@ -5,7 +5,7 @@ use towpath_gro::Offload;
 
 use super::{ACK, CWR, Carrier, FIN, Ip, L4, PSH, Spec};
 
-/// What is wrong with a packet that its specification does not say.
+/// Faults of a packet beside its specification.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fault {
     None,
@@ -17,12 +17,12 @@ pub enum Fault {
     Padding,
 }
 
-/// A packet that comes.
+/// An incoming packet.
 #[derive(Clone, Debug)]
 pub struct Packet {
     pub spec: Spec,
     pub fault: Fault,
-    /// The port says that its checksum is right.
+    /// The port verified its checksum.
     pub trusted: bool,
 }
 
@@ -44,7 +44,7 @@ impl Packet {
         b
     }
 
-    /// Would a checksum that is looked at be found wrong?
+    /// Whether verification finds a wrong checksum.
     fn is_wrong(&self) -> bool {
         match self.fault {
             Fault::None | Fault::Padding => false,
@@ -67,7 +67,7 @@ pub struct Reference {
     pub max_packets: usize,
 }
 
-/// What sets flows apart.
+/// The identity of a flow.
 pub fn identity(s: &Spec) -> impl PartialEq + std::fmt::Debug + use<> {
     let ip = |ip: &Ip| (ip.v6, ip.src, ip.dst);
     let outer = s.outer.as_ref().map(|o| {
@@ -116,7 +116,7 @@ impl Reference {
         let (first, last) = (&held.packets[0].spec, &held.packets[held.packets.len() - 1].spec);
         let new = &packet.spec;
         let n = held.packets.len();
-        // The same but for what is expected to differ.
+        // Equal except for the fields that are expected to differ.
         let mut expected = last.next(0);
         expected.payload = new.payload.clone();
         let mut ids = |ip: fn(&mut Spec) -> Option<&mut Ip>| {

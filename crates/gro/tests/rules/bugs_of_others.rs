@@ -37,7 +37,7 @@ fn tun_rs_no_ip_packet_of_65536() {
 }
 
 #[test]
-fn dpdk_fin_and_psh_do_not_overtake_what_is_held() {
+fn dpdk_fin_and_psh_do_not_overtake_held_packets() {
     for flag in [FIN, PSH, RST, SYN] {
         let run = data().run(3, 100);
         let late = run[2].next(100).flags(ACK | flag);

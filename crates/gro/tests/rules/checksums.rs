@@ -1,4 +1,4 @@
-//! What checksums have to be.
+//! Checksums: right, wrong, absent, partial.
 
 use crate::common::chain::Chain;
 use crate::common::{Carrier, L4, Spec, in_tunnel, udp, v4};
@@ -6,7 +6,7 @@ use crate::{APART, Left, MERGED, config, data, pair, push_all, segs, specs, trus
 use towpath_gro::{Checksum, Gro, Offload};
 
 #[test]
-fn a_bad_checksum_is_passed_on_alone_and_never_merged() {
+fn a_bad_checksum_is_passed_on_unmerged() {
     for at in [14 + 10, 14 + 20 + 16, 14 + 20 + 32 + 50] {
         for bad in 0..4 {
             let mut packets: Vec<_> = data().run(4, 100).iter().map(Spec::build).collect();
@@ -14,7 +14,7 @@ fn a_bad_checksum_is_passed_on_alone_and_never_merged() {
             let (mut gro, mut left) = (Gro::new(config()), Left::default());
             push_all(&mut gro, packets.clone(), &mut left);
             gro.flush_all(&mut left);
-            assert!(left.packets.iter().any(|p| p.bytes() == packets[bad]), "alone, as it came: {bad} {at}");
+            assert!(left.packets.iter().any(|p| p.bytes() == packets[bad]), "unchanged: {bad} {at}");
             assert_eq!(left.segs.iter().sum::<usize>(), 4);
         }
     }

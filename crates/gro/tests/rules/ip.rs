@@ -49,7 +49,7 @@ fn identifications_count_up_or_stay_as_the_second_packet_decides() {
 
 #[test]
 fn an_ip_checksum_that_begins_anew_does_not_end_the_aggregate() {
-    // One more in the identification is one less in the checksum, until that is 0.
+    // Adding one to the identification subtracts one from the checksum, until that is 0.
     let first = data().build();
     let check = u16::from_be_bytes([first[14 + 10], first[14 + 11]]);
     let mut run = data().with(|s| s.ip.id = s.ip.id.wrapping_add(check).wrapping_sub(4)).run(8, 100);

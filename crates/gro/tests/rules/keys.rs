@@ -1,4 +1,4 @@
-//! What sets flows apart.
+//! What distinguishes flows.
 
 use crate::common::chain::Chain;
 use crate::common::{Carrier, in_tunnel, tcp, v4, v6};

@@ -6,7 +6,7 @@ use crate::{Left, config, data, push_all, trusted};
 use towpath_gro::{Checksum, Flush, Gro, Offload};
 
 #[test]
-fn a_single_packet_leaves_byte_for_byte_as_it_came() {
+fn a_single_packet_leaves_byte_for_byte_unchanged() {
     for offload in [trusted(), Offload::default(), Offload::new(Checksum::Partial { start: 34, offset: 16 }, None)] {
         let bytes = data().build();
         let (mut gro, mut left) = (Gro::new(config()), Left::default());
@@ -30,15 +30,15 @@ fn a_super_packet_that_comes_in_leaves_in_its_place() {
 }
 
 #[test]
-fn a_packet_whose_flow_cannot_be_told_leaves_after_everything_held() {
+fn a_packet_of_unknown_flow_leaves_after_everything_held() {
     let mut headless = data().next(50).build();
     let payload = headless.split_off(20);
     let headless = Chain { pieces: vec![headless, payload], ..Chain::default() };
     let fragment = Chain::new(udp(v4(), 50).with(|s| s.ip.fragment = 0x10).build(), trusted());
-    for stranger in [headless, fragment] {
+    for unknown in [headless, fragment] {
         let (mut gro, mut left) = (Gro::new(config()), Left::default());
         push_all(&mut gro, data().run(2, 100).iter().map(Spec::build), &mut left);
-        gro.push(stranger, 0, &mut left);
+        gro.push(unknown, 0, &mut left);
         assert_eq!(left.segs, [2, 1]);
         assert_eq!(gro.stats().flushed(Flush::Unknown), 1);
     }
@@ -79,7 +79,7 @@ fn held_flows_are_flushed_by_age_in_the_order_they_came() {
 }
 
 #[test]
-fn auto_steps_aside_when_nothing_merges_and_comes_back_in_order() {
+fn auto_bypasses_when_nothing_merges_and_resumes_in_order() {
     let (mut gro, mut left) = (Gro::new(config().auto(true)), Left::default());
     let mut burst = |gro: &mut Gro<Chain>, flows: u16, base: u32| {
         let packets = (0..64u16).map(|i| {

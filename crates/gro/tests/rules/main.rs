@@ -25,7 +25,7 @@ fn config() -> GroConfig {
     GroConfig::default().seed(1)
 }
 
-/// What leaves, as the number of packets in each, and its bytes.
+/// The packets that leave, with the number of packets in each.
 #[derive(Default)]
 struct Left {
     segs: Vec<usize>,
@@ -43,7 +43,7 @@ fn push_all(gro: &mut Gro<Chain>, packets: impl IntoIterator<Item = Vec<u8>>, le
     gro.push_batch(packets.into_iter().map(|b| Chain::new(b, Offload::default())), 0, left);
 }
 
-/// The number of packets in each that leaves, in the order they leave, all flushed.
+/// The number of packets in each packet that leaves, in order, all flushed.
 fn segs(config: GroConfig, packets: &[Vec<u8>]) -> Vec<usize> {
     let (mut gro, mut left) = (Gro::new(config), Left::default());
     push_all(&mut gro, packets.to_vec(), &mut left);

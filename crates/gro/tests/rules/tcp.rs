@@ -64,7 +64,7 @@ fn other_flags_and_cwr_merge_only_when_equal() {
 }
 
 #[test]
-fn pure_acknowledgments_never_merge_and_leave_after_what_is_held() {
+fn pure_acknowledgments_never_merge_and_leave_after_held_packets() {
     let run = data().run(2, 100);
     let ack = run[1].next(0);
     assert_eq!(specs(&[run[0].clone(), run[1].clone(), ack.clone(), ack]), [2, 1, 1]);

@@ -1,4 +1,4 @@
-//! UDP, and what is inside it or GRE.
+//! UDP and tunnels.
 
 use crate::common;
 use crate::common::{Carrier, Spec, in_tunnel, udp, v4};

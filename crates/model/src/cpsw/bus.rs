@@ -5,12 +5,12 @@ use super::config::IrqMode;
 use super::device::{Area, Device};
 use super::thread::Running;
 use crate::iommu::ModelDma;
-use crate::wire::Bell;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use towpath_bus::{Bus, BusError, Irq, Mmio};
+use towpath_sys::EventFd as Bell;
 
 /// The way to a [`Cpsw`].
 ///
@@ -152,7 +152,7 @@ impl Lines {
         for (line, (bell, was)) in lines.iter_mut().enumerate() {
             let level = device.level(line as u16);
             if level && !*was {
-                bell.ring();
+                bell.signal();
             }
             *was = level;
         }
@@ -175,7 +175,7 @@ impl Irq for CpswIrq {
     fn take(&self) -> u64 {
         let taken = self.bell.take();
         if self.model.config().irq == IrqMode::Level && self.model.device().level(self.line) {
-            self.bell.ring();
+            self.bell.signal();
         }
         taken
     }

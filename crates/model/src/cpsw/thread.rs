@@ -1,16 +1,18 @@
 //! The device on a thread of its own.
 
 use super::Cpsw;
-use crate::wire::Bell as EventBell;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
+use towpath_sys::EventFd as EventBell;
+use towpath_sys::poll::PollSet;
 
 /// Sweeps without work before the thread sleeps.
 const PATIENCE: u32 = 64;
-/// Longest sleep in milliseconds: wires without a descriptor are looked at so often.
-const NAP: i32 = 1;
+/// Longest sleep: wires without a descriptor are polled at this interval.
+const NAP: Duration = Duration::from_millis(1);
 
 /// Wakes the thread when a register is written while it sleeps.
 pub(super) struct Bell {
@@ -26,7 +28,7 @@ impl Bell {
     #[inline]
     pub(super) fn ring(&self) {
         if self.asleep.load(Ordering::SeqCst) {
-            self.event.ring();
+            self.event.signal();
         }
     }
 }
@@ -52,7 +54,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        self.model.shared.bell.event.ring();
+        self.model.shared.bell.event.signal();
         if let Some(thread) = self.thread.take() {
             // A panic of the thread was printed when it happened.
             let _ = thread.join();
@@ -84,8 +86,8 @@ fn run(model: &Cpsw, stop: &AtomicBool) {
 /// Until a register is written or a wire has a frame.
 fn sleep(model: &Cpsw) {
     let bell = &model.shared.bell;
-    let watch = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    let mut fds = vec![watch(bell.event.fd())];
+    let mut set = PollSet::default();
+    set.readable(bell.event.fd());
     bell.asleep.store(true, Ordering::SeqCst);
     // What was written before the line above is seen now; what comes after it rings.
     let (done, wires) = {
@@ -96,9 +98,8 @@ fn sleep(model: &Cpsw) {
         (done, wires)
     };
     if done == 0 {
-        fds.extend(wires.into_iter().map(watch));
-        // SAFETY: the pointer and length are those of a vector that lives across the call.
-        unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, NAP) };
+        wires.into_iter().for_each(|wire| set.readable(wire));
+        set.wait(NAP);
         bell.event.take();
     }
     bell.asleep.store(false, Ordering::SeqCst);

@@ -12,7 +12,7 @@ use crate::batching::Batching;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use towpath_bus::Bus;
 use towpath_bus::tisci::Tisci;
-use towpath_packet::port::{Info, Layer, Port, PortControl, PortError, Queues, Start, State, TxLinear};
+use towpath_packet::port::{Info, Layer, Port, PortControl, PortError, Queues, Start, State};
 use towpath_packet::{Counters, Direction, Offloads, Pool};
 
 /// Opens the device: one port for each MAC, and a handle of the whole.
@@ -46,20 +46,10 @@ fn mtu(max_len: u32) -> u32 {
 
 fn info<B: Bus>(host: &Host<B>, number: u8) -> Info {
     let queues = host.config.channels_per_port().clamp(1, host.config.rx_flows);
-    Info {
-        name: format!("{}.{number}", host.name()),
-        layer: Layer::Ethernet,
-        mtu: mtu(host.config.max_len),
-        tx_linear: TxLinear::None,
-        headroom: 0,
-        tailroom: 0,
-        max_chunks: MAX_PIECES,
-        tx_offloads: Offloads::CSUM,
-        rx_offloads: Offloads::NONE,
-        max_queues: u16::from(queues),
-        finite: false,
-        abilities: Vec::new(),
-    }
+    Info::new(format!("{}.{number}", host.name()), Layer::Ethernet, mtu(host.config.max_len))
+        .with_max_chunks(MAX_PIECES)
+        .with_offloads(Offloads::CSUM, Offloads::NONE)
+        .with_max_queues(queues.into())
 }
 
 /// A handle of the device, for as long as anybody has one.

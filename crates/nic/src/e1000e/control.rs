@@ -161,7 +161,7 @@ impl Control {
 impl PortControl for Control {
     fn settings(&self) -> Vec<Setting> {
         let what = "frames shorter than this many bytes are copied out of their buffer";
-        let mut settings = vec![Setting { name: "copybreak", value: self.copybreak().into(), what }];
+        let mut settings = vec![Setting::new("copybreak", self.copybreak().into(), what)];
         settings.extend(self.batching().settings());
         settings
     }

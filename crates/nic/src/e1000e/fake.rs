@@ -49,7 +49,7 @@ pub(crate) struct FakeDma {
 
 impl FakeDma {
     pub(crate) fn new(script: Arc<Script>, iommu: bool) -> FakeDma {
-        let limits = Limits { iommu, granule: 4096, mappings: None, locked: None, ranges: vec![4096..=u64::MAX] };
+        let limits = Limits::new(iommu, 4096, vec![4096..=u64::MAX]);
         FakeDma { script, limits: Arc::new(limits) }
     }
 }

@@ -64,8 +64,8 @@ use rx::{RxCore, RxParts};
 use std::borrow::Cow;
 use std::sync::Arc;
 use towpath_bus::{BusError, Dma, DmaMapper, DmaPolicy, Domain, MapError, Pci};
-use towpath_packet::port::{Ability, Info, Layer, Port, PortControl, PortError, Queues, Start, TxLinear};
-use towpath_packet::{Backing, Cache, Direction, Floors, MAX_FRAGS, Offloads, Pool, PoolConfig, Region};
+use towpath_packet::port::{Ability, Info, Layer, Port, PortControl, PortError, Queues, Start};
+use towpath_packet::{Backing, Cache, Direction, Floors, Offloads, Pool, PoolConfig, Region};
 use tx::{TxCore, TxParts};
 
 /// Intel's number, and the devices that this driver knows (82574 datasheet §9.2.2; 82583V §9.2.2).
@@ -193,7 +193,7 @@ fn offloads(config: &Config) -> Offloads {
 }
 
 fn info(name: &str, config: &Config, chip: Chip, copybreak: u32, reaches_us: bool) -> Info {
-    let ability = |name, on, why: Cow<'static, str>| Ability { name, on, why, mend: None };
+    let ability = |name, on, why: Cow<'static, str>| Ability::new(name, on, why);
     let chosen = |on: bool| if on { "by the device" } else { "switched off" };
     let protection = match config.policy {
         DmaPolicy::Persistent => "persistent: all packet memory is mapped",
@@ -208,31 +208,23 @@ fn info(name: &str, config: &Config, chip: Chip, copybreak: u32, reaches_us: boo
         "the device reaches only memory of its bus: a pool of its own, and a copy of every packet sent, unless packets lie there"
     };
     let wait = if config.interrupts { "MSI-X, unmasked when a queue is idle" } else { "queues are looked at" };
-    Info {
-        name: name.to_owned(),
-        layer: Layer::Ethernet,
-        mtu: config.mtu.into(),
-        tx_linear: TxLinear::None,
-        headroom: 0,
-        tailroom: 0,
-        // More pieces than descriptors may have are gathered by a copy.
-        max_chunks: MAX_FRAGS as u16 + 1,
-        tx_offloads: offloads(config),
-        rx_offloads: if config.vlan { Offloads::VLAN } else { Offloads::NONE },
-        max_queues: config.queues,
-        finite: false,
-        abilities: vec![
-            ability("chip", true, chip.name.into()),
-            ability("csum", config.csum, chosen(config.csum).into()),
-            ability("tso", config.csum && config.tso, chosen(config.csum && config.tso).into()),
-            ability("vlan", config.vlan, chosen(config.vlan).into()),
-            ability("zerocopy", reaches_us, zero_copy.into()),
-            // Choices, none of which is a lack.
-            ability("policy", true, protection.into()),
-            ability("copybreak", true, format!("frames below {copybreak} bytes are copied").into()),
-            ability("interrupts", true, wait.into()),
-        ],
-    }
+    let rx_offloads = if config.vlan { Offloads::VLAN } else { Offloads::NONE };
+    let abilities = vec![
+        ability("chip", true, chip.name.into()),
+        ability("csum", config.csum, chosen(config.csum).into()),
+        ability("tso", config.csum && config.tso, chosen(config.csum && config.tso).into()),
+        ability("vlan", config.vlan, chosen(config.vlan).into()),
+        ability("zerocopy", reaches_us, zero_copy.into()),
+        // Choices, none of which is a lack.
+        ability("policy", true, protection.into()),
+        ability("copybreak", true, format!("frames below {copybreak} bytes are copied").into()),
+        ability("interrupts", true, wait.into()),
+    ];
+    // A packet of more pieces than descriptors may have is linearized by a copy.
+    Info::new(name, Layer::Ethernet, config.mtu.into())
+        .with_offloads(offloads(config), rx_offloads)
+        .with_max_queues(config.queues)
+        .with_abilities(abilities)
 }
 
 /// The parts of a start, each of which may fail.

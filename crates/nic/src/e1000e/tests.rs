@@ -34,7 +34,7 @@ fn started(config: Config) -> (Both, Arc<Script>, Pool, Control) {
 }
 
 fn missing(pool: &Pool) -> usize {
-    pool.stats().capacity - pool.stats().home
+    pool.stats().capacity - pool.stats().free
 }
 
 #[test]
@@ -279,7 +279,7 @@ fn out_of_the_devices_reach_buffers_come_from_a_pool_of_the_port_and_what_is_sen
         let mut queues = port.start(Start { pool: pool.clone(), queues: 1, accept: Offloads::ALL }).unwrap();
         let own = queues.rx[0].memory().pool.unwrap();
         queues.rx[0].refill();
-        assert!(own.stats().home < own.stats().capacity);
+        assert!(own.stats().free < own.stats().capacity);
         let mut batch: Batch = Batch::new();
         batch.push(Packet::copy_from(&mut pool.cache(Direction::Tx).unwrap(), &[1; 300]).unwrap()).unwrap();
         assert_eq!(queues.tx[0].tx(&mut batch), 1);

@@ -33,13 +33,13 @@ fn t8_whatever_firmware_refuses_is_named_and_nothing_stays_behind() {
                     drop(queues);
                     assert!(refused >= 6, "{way:?}: {refused} calls");
                     drop(control);
-                    assert_eq!(pool.stats().home, 256);
+                    assert_eq!(pool.stats().free, 256);
                     break;
                 }
             }
             drop(control);
             assert!(model.violation().is_none(), "{}", model.violation().unwrap());
-            assert_eq!(pool.stats().home, 256, "after refusal of call {call}");
+            assert_eq!(pool.stats().free, 256, "after refusal of call {call}");
         }
     }
 }
@@ -62,7 +62,7 @@ fn t8_a_packet_of_memory_that_the_device_cannot_reach_is_copied() {
     assert_stamps(&sent, 0, 0);
     assert_eq!(rig.ports[0].tx[0].counters().snapshot().copied, 40);
     drop(cache);
-    assert_eq!(other.stats().home, 64);
+    assert_eq!(other.stats().free, 64);
     rig.finish();
 }
 

@@ -36,7 +36,7 @@ fn pages_leave_without_a_copy_and_their_memory_goes_with_its_owner() {
         assert_eq!(sent.len(), N as usize);
         assert_stamps(&sent, 0, 0);
         assert_eq!(rig.ports[0].tx[0].counters().snapshot().copied, 0, "{way:?}");
-        assert_eq!(pages.take_back(N as usize, |_, _| {}), N as usize);
+        assert_eq!(pages.reclaim(N as usize, |_, _| {}), N as usize);
         drop(pages);
         let mut turns = 0;
         while alive.strong_count() > 0 {

@@ -229,7 +229,7 @@ impl Rig {
         let pool = self.pool.clone();
         drop(self);
         let stats = pool.stats();
-        assert_eq!(stats.home, stats.capacity, "buffers are missing");
+        assert_eq!(stats.free, stats.capacity, "buffers are missing");
     }
 }
 

@@ -90,7 +90,7 @@ fn cross(way: Way, tx_channels: u8) {
     assert!(control.stops().iter().all(|stop| stop.orderly && stop.home == stop.descriptors), "{:?}", control.stops());
     assert_eq!(model.descriptors_away(), 0);
     drop((running, control));
-    assert_eq!(pool.stats().home, 4096);
+    assert_eq!(pool.stats().free, 4096);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use towpath_bus::tisci::Tisci;
 use towpath_bus::{Bus, BusError, Mmio};
 use towpath_model::cpsw::{Cpsw, CpswBus, CpswIrq, Registers};
 use towpath_model::iommu::ModelDma;
-use towpath_model::wire::Loop;
+use towpath_model::wire::Loopback;
 use towpath_nic::cpsw::{Config, CpswTx, open};
 use towpath_packet::port::{Port, Start, TxQueue};
 use towpath_packet::{Batch, Direction, Offloads, Packet};
@@ -132,7 +132,7 @@ fn a_queue_that_is_in_the_middle_of_a_doorbell_keeps_no_other_channel_from_ringi
     for ports in [2, 4] {
         let model = Cpsw::new(model_config(Way::Pktdma, ports)).unwrap();
         model.answer_reads(4);
-        (1..=ports).for_each(|port| model.plug(port, Loop::default()));
+        (1..=ports).for_each(|port| model.plug(port, Loopback::default()));
         let doorbell = |ring: usize| ring * 0x2000 + 0x10;
         let held = Held { gate: Arc::default(), holds: doorbell(19), opens: doorbell(27) };
         let bus = HeldBus { bus: model.bus(), held: held.clone() };

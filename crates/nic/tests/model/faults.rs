@@ -58,7 +58,7 @@ fn survive(name: &str, faults: Faults, check: impl Fn(&Rig)) {
             let counters = tx[0].counters().clone();
             drop((rx, tx, cache));
             let (stats, counts) = (pool.stats(), device.iommu().counts());
-            assert_eq!(stats.home, stats.capacity, "{name}: buffers are missing: {:?}", control.faults());
+            assert_eq!(stats.free, stats.capacity, "{name}: buffers are missing: {:?}", control.faults());
             assert_eq!(counts.maps, counts.unmaps, "{name}: mappings are left");
             let sent = counters.snapshot();
             assert!(sent.packets + sent.all_drops() <= 3000, "{name}: something was counted twice");

@@ -45,7 +45,7 @@ fn exchange(r: &mut Rig, pages: &mut ExtBufPool) {
         r.settle();
         let expected: Vec<_> = (0..N as u64).map(|i| frame(1000, i)).collect();
         assert_eq!(r.far.drain(), expected);
-        assert_eq!(pages.take_back(N, |_, _| {}), N);
+        assert_eq!(pages.reclaim(N, |_, _| {}), N);
     }
 }
 

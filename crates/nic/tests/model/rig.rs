@@ -117,7 +117,7 @@ impl Rig {
         let Rig { device, rx, tx, pool, cache, .. } = self;
         drop((rx, tx, cache));
         let (stats, counts) = (pool.stats(), device.iommu().counts());
-        assert_eq!(stats.home, stats.capacity, "buffers are missing");
+        assert_eq!(stats.free, stats.capacity, "buffers are missing");
         assert_eq!(counts.maps, counts.unmaps, "mappings are left");
         assert_eq!(device.violation(), None);
     }

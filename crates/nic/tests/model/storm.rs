@@ -107,7 +107,7 @@ fn run(config: Config, device: model::Config, actions: &[Action]) -> Result<(), 
     let Rig { device, rx, tx, pool, cache, control, .. } = r;
     drop((rx, tx, cache));
     let (stats, counts) = (pool.stats(), device.iommu().counts());
-    prop_assert_eq!(stats.home, stats.capacity, "buffers are missing: {:?}", control.faults());
+    prop_assert_eq!(stats.free, stats.capacity, "buffers are missing: {:?}", control.faults());
     prop_assert_eq!(counts.maps, counts.unmaps);
     if honest {
         prop_assert_eq!(device.violation(), None);

@@ -4,7 +4,7 @@ use super::rig::*;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use towpath_model::e1000e::{self as model, Faults};
-use towpath_model::wire::{Loop, Wire};
+use towpath_model::wire::{Loopback, Wire};
 use towpath_nic::e1000e::{Config, E1000e};
 use towpath_packet::port::{Port, Queues, RxQueue, Start, TxQueue};
 use towpath_packet::{Batch, Direction, Offloads, Packet};
@@ -64,7 +64,7 @@ fn run(device: model::Config, wire: impl Wire, config: Config, enough: impl Fn(u
     });
     assert!(enough(control.faults().resets), "it took too long: {:?}", control.faults());
     let (stats, counts) = (pool.stats(), device.iommu().counts());
-    assert_eq!(stats.home, stats.capacity, "buffers are missing: {:?}", control.faults());
+    assert_eq!(stats.free, stats.capacity, "buffers are missing: {:?}", control.faults());
     assert_eq!(counts.maps, counts.unmaps, "mappings are left");
     assert_eq!(device.violation(), None);
     let packets = |all: &[std::sync::Arc<towpath_packet::Counters>]| all.iter().map(|c| c.snapshot().packets).sum();
@@ -76,7 +76,7 @@ fn queues_of_four_threads_send_and_receive_at_once() {
     for policy in POLICIES {
         let begun = Instant::now();
         let enough = |_| begun.elapsed() > Duration::from_millis(300);
-        let (sent, received) = run(strict(), Loop::default(), Config { policy, ..config() }, enough);
+        let (sent, received) = run(strict(), Loopback::default(), Config { policy, ..config() }, enough);
         assert!(sent > 0 && received > 0, "{sent} sent, {received} received");
     }
 }
@@ -86,6 +86,6 @@ fn queues_of_four_threads_agree_on_every_reset() {
     for policy in POLICIES {
         let faults = Faults { stall: 300, stall_turns: 0, seed: 1, ..Faults::default() };
         let device = model::Config { faults, ..strict() };
-        run(device, Loop::default(), Config { policy, ..config() }, |resets| resets >= 4);
+        run(device, Loopback::default(), Config { policy, ..config() }, |resets| resets >= 4);
     }
 }

@@ -87,7 +87,7 @@ fn a_port_can_be_started_again_and_again() {
         });
         assert!(batch.as_slice()[0].to_vec() == frame(round));
         drop((rx, tx, batch));
-        assert_eq!(pool.stats().home, 1024);
+        assert_eq!(pool.stats().free, 1024);
     }
     assert_eq!(qemu.faults().records, []);
 }

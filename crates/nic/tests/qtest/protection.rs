@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use towpath_bus::qtest::Width;
-use towpath_bus::vtd::{Memory, Reason};
+use towpath_bus::vtd::{FaultReason, PhysMemory};
 use towpath_bus::{Access, Dma, DmaPolicy, Mmio};
 use towpath_packet::Region;
 use towpath_packet::port::{RxQueue, TxQueue};
@@ -57,7 +57,11 @@ fn refused(rig: &Rig, page: u64) {
     let faults = rig.qemu.faults();
     assert!(!faults.records.is_empty(), "nothing was refused");
     for fault in faults.records {
-        assert_eq!((fault.page, fault.access, fault.reason), (page & !0xfff, Access::Read, Reason::READ), "{fault}");
+        assert_eq!(
+            (fault.page, fault.access, fault.reason),
+            (page & !0xfff, Access::Read, FaultReason::READ),
+            "{fault}"
+        );
     }
 }
 

@@ -66,7 +66,7 @@ impl Setup {
     pub(crate) fn start(self) -> Rig {
         let (ours, cable) = Netdev::cable().unwrap();
         let netdev = self.netdev.unwrap_or(ours);
-        let machine = Machine { iommu: self.way.iommu, ..Machine::default() };
+        let machine = self.way.iommu.into_iter().fold(Machine::default(), Machine::iommu);
         let nic = Device::e1000e(4, netdev).property("mac=52:54:00:aa:bb:cc");
         let qemu = machine.with(nic).start().unwrap();
         let bus = qemu.open(4).unwrap();
@@ -197,7 +197,7 @@ impl Rig {
         let own = rx[0].memory().pool;
         drop((rx, tx, cache));
         for pool in own.into_iter().chain([pool]) {
-            assert_eq!(pool.stats().home, pool.stats().capacity);
+            assert_eq!(pool.stats().free, pool.stats().capacity);
         }
         assert_eq!(qemu.faults().records, []);
     }

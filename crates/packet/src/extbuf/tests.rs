@@ -1,21 +1,21 @@
 use super::*;
 use crate::{Backing, Batch, Cache, Direction, Pool};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 
 #[derive(Default)]
 struct Calls(AtomicUsize, Mutex<Vec<u64>>);
 impl ExtBufOwner for Calls {
     fn on_free(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        self.0.fetch_add(1, Relaxed);
     }
-    fn on_free_late(&self, token: u64) {
+    fn on_free_orphaned(&self, token: u64) {
         self.1.lock().unwrap().push(token);
     }
 }
 
 struct Rig {
-    pages: ExtBufPool,
+    bufs: ExtBufPool,
     calls: Arc<Calls>,
     cache: Cache,
 }
@@ -24,22 +24,22 @@ impl Rig {
     fn new(capacity: usize) -> Rig {
         let region = Arc::new(Region::new(8192, Backing::Memfd).unwrap());
         let calls = Arc::new(Calls::default());
-        let pages = ExtBufPool::new(capacity, region, calls.clone()).unwrap();
+        let bufs = ExtBufPool::new(capacity, region, calls.clone()).unwrap();
         let config = PoolConfig { capacity: 256, backing: Backing::Anonymous, ..Default::default() };
-        Rig { pages, calls, cache: Pool::new(config).unwrap().cache(Direction::Tx).unwrap() }
+        Rig { bufs, calls, cache: Pool::new(config).unwrap().cache(Direction::Tx).unwrap() }
     }
 
     fn packet(&mut self, tokens: impl IntoIterator<Item = u64>) -> Packet {
         let mut packet = self.cache.alloc().unwrap();
         for token in tokens {
-            packet.append_buf(self.pages.attach(token as usize, 1, token).unwrap()).unwrap();
+            packet.append_buf(self.bufs.attach(token as usize, 1, token).unwrap()).unwrap();
         }
         packet
     }
 
-    fn back(&mut self) -> Vec<u64> {
+    fn reclaim(&mut self) -> Vec<u64> {
         let mut tokens = Vec::new();
-        self.pages.take_back(usize::MAX, |token, len| {
+        self.bufs.reclaim(usize::MAX, |token, len| {
             assert_eq!(len, 1);
             tokens.push(token);
         });
@@ -48,46 +48,46 @@ impl Rig {
 }
 
 #[test]
-fn a_page_becomes_a_fragment_and_its_token_comes_back_when_it_is_dropped() {
+fn an_external_buffer_becomes_a_fragment_and_its_token_is_reclaimed_when_it_is_dropped() {
     let mut rig = Rig::new(4);
     // SAFETY: inside the region; the test is the only user.
-    unsafe { rig.pages.region.base().add(100).write(42) };
+    unsafe { rig.bufs.region.base().add(100).write(42) };
     let packet = rig.packet([100]);
     assert_eq!((packet.len(), packet.linear().len()), (1, 0));
-    assert!(packet.chunks().next().unwrap().bytes().is_none(), "no reference into foreign memory");
+    assert!(packet.chunks().next().unwrap().bytes().is_none(), "no reference into untrusted memory");
     assert_eq!(packet.to_vec(), [42]);
-    assert!(!rig.pages.has_back() && rig.back().is_empty());
+    assert!(!rig.bufs.has_freed() && rig.reclaim().is_empty());
     drop(packet);
-    assert!(rig.pages.has_back());
-    assert_eq!(rig.back(), [100]);
-    assert_eq!((rig.pages.free(), rig.pages.away()), (4, 0));
+    assert!(rig.bufs.has_freed());
+    assert_eq!(rig.reclaim(), [100]);
+    assert_eq!((rig.bufs.free(), rig.bufs.in_use()), (4, 0));
 }
 
 #[test]
-fn what_is_freed_together_comes_home_together_in_order_and_with_one_call() {
+fn buffers_that_are_freed_together_return_in_order_and_with_one_call() {
     let mut rig = Rig::new(64);
     let mut batch = Batch::<64>::new();
     for token in 0..20 {
-        // Packets of one page, of several, and of none.
+        // Packets of one buffer, of several, and of none.
         let packet = rig.packet(3 * token..3 * token + token % 4);
         batch.push(packet).unwrap();
     }
     let expected: Vec<_> = (0..20).flat_map(|token| 3 * token..3 * token + token % 4).collect();
     rig.cache.free_bulk(&mut batch);
-    assert_eq!(rig.calls.0.load(Ordering::Relaxed), 1);
-    assert_eq!(rig.back(), expected);
-    assert_eq!(rig.pages.away(), 0);
+    assert_eq!(rig.calls.0.load(Relaxed), 1);
+    assert_eq!(rig.reclaim(), expected);
+    assert_eq!(rig.bufs.in_use(), 0);
 }
 
 #[test]
-fn pages_of_two_owners_in_one_batch_each_come_home_to_theirs() {
+fn buffers_of_two_owners_in_one_batch_each_return_to_their_own() {
     let (mut a, mut b) = (Rig::new(32), Rig::new(32));
     let mut batch = Batch::<64>::new();
     for token in 0..24 {
         let packet = if token % 3 == 0 { b.packet([token]) } else { a.packet([token]) };
         batch.push(packet).unwrap();
     }
-    // A packet with pages of both.
+    // A packet with buffers of both.
     let mut mixed = a.packet([100]);
     mixed.append(b.packet([200])).unwrap();
     batch.push(mixed).unwrap();
@@ -97,107 +97,107 @@ fn pages_of_two_owners_in_one_batch_each_come_home_to_theirs() {
         tokens
     };
     let (of_b, of_a): (Vec<u64>, Vec<u64>) = (0..24).partition(|token| token % 3 == 0);
-    assert_eq!(sorted(a.back()), [of_a, vec![100]].concat());
-    assert_eq!(sorted(b.back()), [of_b, vec![200]].concat());
+    assert_eq!(sorted(a.reclaim()), [of_a, vec![100]].concat());
+    assert_eq!(sorted(b.reclaim()), [of_b, vec![200]].concat());
 }
 
 #[test]
-fn no_more_are_taken_back_than_asked_for_and_the_others_wait() {
+fn no_more_are_reclaimed_than_requested_and_the_others_wait() {
     let mut rig = Rig::new(8);
     drop((0..8).map(|token| rig.packet([token])).collect::<Vec<_>>());
     let mut tokens = Vec::new();
-    assert_eq!(rig.pages.take_back(3, |token, _| tokens.push(token)), 3);
-    assert_eq!((rig.pages.free(), rig.pages.has_back()), (3, true));
-    tokens.extend(rig.back());
+    assert_eq!(rig.bufs.reclaim(3, |token, _| tokens.push(token)), 3);
+    assert_eq!((rig.bufs.free(), rig.bufs.has_freed()), (3, true));
+    tokens.extend(rig.reclaim());
     tokens.sort_unstable();
     assert_eq!(tokens, (0..8).collect::<Vec<_>>());
 }
 
 #[test]
-fn bytes_outside_the_region_and_pages_beyond_the_capacity_are_refused() {
+fn bytes_outside_the_region_and_buffers_beyond_the_capacity_are_refused() {
     let mut rig = Rig::new(4);
-    assert!(rig.pages.attach(8192, 1, 0).is_none());
-    assert!(rig.pages.attach(usize::MAX, 2, 0).is_none());
-    assert!(rig.pages.attach(0, 0, 0).is_none());
-    let held: Vec<_> = (0..5).map(|token| rig.pages.attach(0, 1, token)).collect();
+    assert!(rig.bufs.attach(8192, 1, 0).is_none());
+    assert!(rig.bufs.attach(usize::MAX, 2, 0).is_none());
+    assert!(rig.bufs.attach(0, 0, 0).is_none());
+    let held: Vec<_> = (0..5).map(|token| rig.bufs.attach(0, 1, token)).collect();
     assert_eq!(held.iter().flatten().count(), 4);
     drop(held);
-    assert!(rig.pages.attach(0, 1, 9).is_none(), "not before it was taken back");
-    assert_eq!(rig.back().len(), 4);
-    assert!(rig.pages.attach(0, 1, 9).is_some());
+    assert!(rig.bufs.attach(0, 1, 9).is_none(), "not before it was reclaimed");
+    assert_eq!(rig.reclaim().len(), 4);
+    assert!(rig.bufs.attach(0, 1, 9).is_some());
 }
 
 #[test]
-fn a_copy_takes_the_bytes_and_no_page() {
+fn a_copy_takes_the_bytes_and_no_buffer() {
     let mut rig = Rig::new(4);
     // SAFETY: inside the region; the test is the only user.
-    unsafe { rig.pages.region.base().add(8191).write(42) };
+    unsafe { rig.bufs.region.base().add(8191).write(42) };
     let mut packet = rig.cache.alloc().unwrap();
-    assert!(rig.pages.copy(8190, 2, &mut packet) && !rig.pages.copy(8191, 2, &mut packet));
-    assert_eq!((packet.linear(), packet.frags(), rig.pages.free()), (&[0, 42][..], 0, 4));
+    assert!(rig.bufs.copy(8190, 2, &mut packet) && !rig.bufs.copy(8191, 2, &mut packet));
+    assert_eq!((packet.linear(), packet.frags(), rig.bufs.free()), (&[0, 42][..], 0, 4));
     let room = packet.tailroom();
-    assert!(!rig.pages.copy(0, room + 1, &mut packet) && rig.pages.copy(0, room, &mut packet));
+    assert!(!rig.bufs.copy(0, room + 1, &mut packet) && rig.bufs.copy(0, room, &mut packet));
 }
 
 #[test]
-fn pages_and_their_memory_outlive_the_handle() {
+fn buffers_and_their_memory_outlive_the_handle() {
     let mut rig = Rig::new(4);
-    let page = rig.pages.attach(5, 3, 1).unwrap();
-    // Home, but not taken back.
+    let buf = rig.bufs.attach(5, 3, 1).unwrap();
+    // Freed, but not reclaimed.
     let _ = rig.packet([7, 8]);
-    drop(rig.pages);
-    assert_eq!(page.chunk().copy_to(0, &mut [0; 8]), 3);
-    std::thread::spawn(move || drop(page)).join().unwrap();
+    drop(rig.bufs);
+    assert_eq!(buf.chunk().copy_to(0, &mut [0; 8]), 3);
+    std::thread::spawn(move || drop(buf)).join().unwrap();
     assert_eq!(Arc::strong_count(&rig.calls), 1, "the pool, and with it the region, is gone");
     let mut late = rig.calls.1.lock().unwrap().clone();
     late.sort_unstable();
-    assert_eq!(late, [1, 7, 8], "none is forgotten, and none that was free is named");
+    assert_eq!(late, [1, 7, 8], "each buffer in use is reported, and no free one");
 }
 
-/// A packet that is a page of `len` bytes, which say where they lie.
-fn alone(rig: &mut Rig, offset: u8, len: u8) -> Packet {
+/// A packet that is an external buffer of `len` bytes, each of which is its offset.
+fn single(rig: &mut Rig, offset: u8, len: u8) -> Packet {
     for at in offset..offset + len {
         // SAFETY: inside the region; the test is the only user.
-        unsafe { rig.pages.region.base().add(at.into()).write(at) };
+        unsafe { rig.bufs.region.base().add(at.into()).write(at) };
     }
-    rig.pages.packet(offset.into(), len.into(), offset.into()).unwrap()
+    rig.bufs.packet(offset.into(), len.into(), offset.into()).unwrap()
 }
 
 fn tokens(rig: &mut Rig) -> Vec<(u64, u16)> {
     let mut all = Vec::new();
-    rig.pages.take_back(usize::MAX, |token, len| all.push((token, len)));
+    rig.bufs.reclaim(usize::MAX, |token, len| all.push((token, len)));
     all
 }
 
 #[test]
-fn a_page_alone_is_a_packet_of_one_fragment_without_any_room() {
+fn a_single_buffer_is_a_packet_of_one_fragment_without_any_room() {
     let mut rig = Rig::new(4);
-    let mut packet = alone(&mut rig, 10, 5);
+    let mut packet = single(&mut rig, 10, 5);
     assert_eq!((packet.len(), packet.frags(), packet.headroom(), packet.tailroom()), (5, 1, 0, 0));
     assert!(packet.is_extbuf() && packet.linear().is_empty() && packet.linear_mut().is_empty());
     assert_eq!(packet.chunks().map(|chunk| (chunk.len(), chunk.bytes())).collect::<Vec<_>>(), [(5, None)]);
     assert_eq!((packet.to_vec(), packet.truesize()), (vec![10, 11, 12, 13, 14], 64 + 5));
-    assert_eq!(packet.foreign_memory().count(), 1);
+    assert_eq!(packet.extbuf_regions().count(), 1);
     assert!(packet.push_front(1).is_err() && packet.push_back(1).is_err() && packet.make_linear(1).is_err());
     assert!(packet.set_headroom(0).is_err() && packet.make_linear(0).is_ok());
     let more = rig.packet([7]);
     let more = packet.append(more).unwrap_err();
     let more = packet.append_from(more, 0).unwrap_err();
-    assert!(packet.append_buf(rig.pages.attach(0, 1, 8).unwrap()).is_err());
+    assert!(packet.append_buf(rig.bufs.attach(0, 1, 8).unwrap()).is_err());
     let linear = Packet::copy_from(&mut rig.cache, b"xy").unwrap();
     assert!(packet.append_from(linear, 1).is_err());
     assert_eq!(packet.to_vec(), [10, 11, 12, 13, 14]);
     let packet = packet.into_linear_buf().unwrap_err();
     drop((packet, more));
-    let mut home = tokens(&mut rig);
-    home.sort_unstable();
-    assert_eq!(home, [(7, 1), (8, 1), (10, 5)]);
+    let mut reclaimed = tokens(&mut rig);
+    reclaimed.sort_unstable();
+    assert_eq!(reclaimed, [(7, 1), (8, 1), (10, 5)]);
 }
 
 #[test]
-fn a_page_alone_gets_shorter_at_both_ends_down_to_nothing_and_goes_home_by_its_first_name_and_length() {
+fn a_single_buffer_is_cut_at_both_ends_down_to_nothing_and_is_reclaimed_by_its_first_token_and_length() {
     let mut rig = Rig::new(4);
-    let mut packet = alone(&mut rig, 20, 9);
+    let mut packet = single(&mut rig, 20, 9);
     assert!(packet.pull_front(2) && !packet.pull_front(8));
     packet.truncate(4);
     assert_eq!((packet.len(), packet.to_vec()), (4, vec![22, 23, 24, 25]));
@@ -205,7 +205,7 @@ fn a_page_alone_gets_shorter_at_both_ends_down_to_nothing_and_goes_home_by_its_f
     assert!(packet.pull_front(4));
     assert_eq!((packet.len(), packet.to_vec()), (0, vec![]));
     drop(packet);
-    let mut packet = alone(&mut rig, 30, 3);
+    let mut packet = single(&mut rig, 30, 3);
     packet.truncate(0);
     // Nothing of it is left to become a fragment.
     let mut head = rig.cache.alloc().unwrap();
@@ -215,10 +215,10 @@ fn a_page_alone_gets_shorter_at_both_ends_down_to_nothing_and_goes_home_by_its_f
 }
 
 #[test]
-fn a_page_alone_becomes_a_fragment_of_another_packet() {
+fn a_single_buffer_becomes_a_fragment_of_another_packet() {
     let mut rig = Rig::new(8);
     let mut packet = Packet::copy_from(&mut rig.cache, b"head").unwrap();
-    let (mut a, b) = (alone(&mut rig, 40, 4), alone(&mut rig, 50, 3));
+    let (mut a, b) = (single(&mut rig, 40, 4), single(&mut rig, 50, 3));
     a.pull_front(1);
     packet.append(a).unwrap();
     packet.append_from(b, 1).unwrap();
@@ -231,13 +231,13 @@ fn a_page_alone_becomes_a_fragment_of_another_packet() {
 }
 
 #[test]
-fn a_page_alone_is_given_a_head_and_keeps_what_travels_beside_its_bytes() {
+fn a_single_buffer_gets_a_head_and_keeps_its_metadata() {
     use crate::{Checksum, Gso, GsoKind, Vlan};
     let mut rig = Rig::new(4);
-    let mut packet = alone(&mut rig, 60, 30);
+    let mut packet = single(&mut rig, 60, 30);
     let (csum, vlan) = (Checksum::Partial { start: 14, offset: 6 }, Some(Vlan { tci: 5, service: true }));
     let gso = Some(Gso { kind: GsoKind::Udp, ecn: false, size: 9, segs: 2, hdr_len: 8 });
-    let dress = |packet: &mut Packet| {
+    let set_metadata = |packet: &mut Packet| {
         packet.set_csum(csum);
         packet.set_vlan(vlan);
         packet.set_gso(gso);
@@ -246,9 +246,9 @@ fn a_page_alone_is_given_a_head_and_keeps_what_travels_beside_its_bytes() {
         packet.set_ingress(1, 2);
         packet.set_timestamp(99);
     };
-    dress(&mut packet);
-    assert_eq!(packet.to_vec(), (60..90).collect::<Vec<u8>>(), "none of it is where the page is described");
-    assert!(rig.cache.give_head(&mut packet) && !packet.is_extbuf());
+    set_metadata(&mut packet);
+    assert_eq!(packet.to_vec(), (60..90).collect::<Vec<u8>>(), "no metadata lies in the fields of the buffer");
+    assert!(rig.cache.ensure_head(&mut packet) && !packet.is_extbuf());
     assert_eq!((packet.csum(), packet.vlan(), packet.gso()), (csum, vlan, gso));
     assert_eq!(
         (packet.flow_hash(), packet.lane(), packet.ingress(), packet.timestamp()),
@@ -256,27 +256,27 @@ fn a_page_alone_is_given_a_head_and_keeps_what_travels_beside_its_bytes() {
     );
     packet.make_linear(8).unwrap();
     assert_eq!((packet.linear().len(), packet.frags(), packet.to_vec()), (8, 1, (60..90).collect()));
-    assert!(rig.cache.give_head(&mut packet), "it has one");
+    assert!(rig.cache.ensure_head(&mut packet), "it has one");
     assert_eq!(packet.linear().len(), 8);
     drop(packet);
     assert_eq!(tokens(&mut rig), [(60, 30)]);
 }
 
 #[test]
-fn pages_alone_go_home_together_with_others_and_heads_to_their_pool() {
+fn single_buffers_return_together_with_others_and_heads_to_their_pool() {
     let mut rig = Rig::new(64);
     let mut batch = Batch::<64>::new();
     for token in 0..30 {
-        let packet = if token % 3 == 0 { rig.packet([token]) } else { rig.pages.packet(0, 1, token).unwrap() };
+        let packet = if token % 3 == 0 { rig.packet([token]) } else { rig.bufs.packet(0, 1, token).unwrap() };
         batch.push(packet).unwrap();
     }
     rig.cache.free_bulk(&mut batch);
-    assert_eq!(rig.calls.0.load(Ordering::Relaxed), 1);
-    assert_eq!(rig.back(), (0..30).collect::<Vec<_>>());
-    assert_eq!(rig.pages.away(), 0);
+    assert_eq!(rig.calls.0.load(Relaxed), 1);
+    assert_eq!(rig.reclaim(), (0..30).collect::<Vec<_>>());
+    assert_eq!(rig.bufs.in_use(), 0);
     let heads: Vec<_> = std::iter::from_fn(|| rig.cache.alloc()).collect();
-    assert_eq!(heads.len(), 256, "every head can be had again");
+    assert_eq!(heads.len(), 256, "every head can be allocated again");
     drop(heads);
-    rig.cache.free(rig.pages.packet(3, 1, 3).unwrap());
-    assert_eq!(rig.back(), [3]);
+    rig.cache.free(rig.bufs.packet(3, 1, 3).unwrap());
+    assert_eq!(rig.reclaim(), [3]);
 }

@@ -2,14 +2,13 @@
 //!
 //! ```text
 //!   head ── next ──► first fragment ── next ──► … ──► last fragment
-//!                    └─ stamp.last ───────────────────▲             so that appending does not walk
+//!                    └─ stamp.last ───────────────────▲   so that appending does not walk
 //! ```
 
 use super::{MAX_FRAGS, NoRoom, Packet};
-use crate::buf::Buf;
-use crate::chunk::Chunk;
+use crate::buf::{Buf, Chunk};
 use crate::meta::{Meta, Stamp, flag};
-use crate::pool::Shared;
+use crate::pool::PoolShared;
 use crate::region::Region;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -23,15 +22,17 @@ impl Packet {
         Chunks { next }
     }
 
-    /// The memory that its [pages](crate::ExtBufPool) lie in, once for each: for drivers that have not met it before.
-    pub fn foreign_memory(&self) -> impl Iterator<Item = &Arc<Region>> {
+    /// The regions of its [external buffers](crate::ExtBufPool), one per buffer: for drivers that
+    /// map memory on first use.
+    pub fn extbuf_regions(&self) -> impl Iterator<Item = &Arc<Region>> {
         std::iter::successors(Some(self.meta()), |meta| chained(meta))
-            .filter(|meta| meta.flags & flag::FOREIGN != 0)
-            // SAFETY: a chunk that is away keeps its pool alive, and the chain is owned by this packet.
+            .filter(|meta| meta.flags & flag::UNTRUSTED != 0)
+            // SAFETY: a chunk in use keeps its pool alive, and this packet owns the chain.
             .filter_map(|meta| unsafe { meta.owner.as_ref() }.region())
     }
 
-    /// Memory that the packet keeps busy, in bytes: whole chunks and their metadata, however few bytes are used.
+    /// Memory that the packet occupies, in bytes: whole chunks and their metadata, however few
+    /// bytes are used.
     pub fn truesize(&self) -> usize {
         let mut at = Some(self.meta());
         let mut sum = 0;
@@ -42,7 +43,8 @@ impl Packet {
         if self.is_extbuf() { sum + self.len() } else { sum }
     }
 
-    /// Takes `n` bytes (at most those in the fragments) off the first fragments, and frees those that it empties.
+    /// Removes `n` bytes (at most those in the fragments) from the first fragments, and frees those
+    /// that become empty.
     #[cold]
     pub(super) fn pull_frags(&mut self, mut n: usize) {
         let is_extbuf = self.is_extbuf();
@@ -65,17 +67,19 @@ impl Packet {
                 head.next = frag.next;
                 head.room.frags -= 1;
                 if let Some(mut second) = NonNull::new(frag.next) {
-                    // SAFETY: the chain is owned by this packet; the second fragment becomes the first.
+                    // SAFETY: the chain is owned by this packet; the second fragment becomes the
+                    // first.
                     unsafe { second.as_mut().stamp = frag.stamp };
                 }
                 frag.next = std::ptr::null_mut();
                 // SAFETY: the fragment was unlinked, so nothing refers to it any more.
-                unsafe { Shared::give_home(first) };
+                unsafe { PoolShared::free_chain(first) };
             }
         }
     }
 
-    /// Cuts the packet to its first `len` bytes; does nothing if it has no more. Fragments that lie behind are freed.
+    /// Cuts the packet to its first `len` bytes; does nothing if it is not longer. Fragments behind
+    /// them are freed.
     pub fn truncate(&mut self, len: usize) {
         if len >= self.len() {
             return;
@@ -97,8 +101,8 @@ impl Packet {
                 rest => {
                     meta.next = std::ptr::null_mut();
                     if let Some(rest) = rest {
-                        // SAFETY: what follows was unlinked from this packet.
-                        unsafe { Shared::give_home(rest) };
+                        // SAFETY: the rest was unlinked from this packet.
+                        unsafe { PoolShared::free_chain(rest) };
                     }
                     break;
                 }
@@ -114,10 +118,12 @@ impl Packet {
         }
     }
 
-    /// Makes the first `n` bytes contiguous in the linear part, by copying them out of the fragments.
+    /// Makes the first `n` bytes contiguous in the linear part, by copying them out of the
+    /// fragments.
     ///
     /// # Errors
-    /// [`NoRoom`] when the packet is shorter than `n`, or when the head's chunk has not enough room behind the linear part.
+    /// [`NoRoom`] if the packet is shorter than `n`, or if the head's chunk has too little room
+    /// behind the linear part.
     pub fn make_linear(&mut self, n: usize) -> Result<(), NoRoom> {
         let missing = n.saturating_sub(usize::from(self.meta().room.len));
         if missing == 0 {
@@ -132,8 +138,8 @@ impl Packet {
             && let Some(frag) = at
         {
             let take = left.min(usize::from(frag.room.len));
-            // SAFETY: `to` is the start of the unused tailroom, of which at least `left` bytes remain; the fragment is
-            // readable for `take` bytes and lies in another chunk.
+            // SAFETY: `to` is the start of the unused tailroom, of which at least `left` bytes
+            // remain; the fragment is readable for `take` bytes and lies in another chunk.
             unsafe { std::ptr::copy_nonoverlapping(frag.data, to, take) };
             to = to.wrapping_add(take);
             left -= take;
@@ -147,12 +153,12 @@ impl Packet {
         Ok(())
     }
 
-    /// Chains another packet's bytes behind this one's, without copying. What the other asked for (checksum,
-    /// segmentation, …) is forgotten.
+    /// Chains another packet's bytes behind this one's without a copy. The offloads of the other
+    /// packet are dropped.
     ///
     /// # Errors
-    /// Hands the other packet back when the two have more than [`MAX_FRAGS`] fragments together, or this one is a
-    /// [page](Packet::is_extbuf).
+    /// Returns the other packet if the two have more than [`MAX_FRAGS`] fragments together, or if
+    /// this one is a single [external buffer](Packet::is_extbuf).
     #[inline]
     pub fn append(&mut self, mut other: Packet) -> Result<(), Packet> {
         let added = other.frags() + usize::from(other.meta().room.len > 0);
@@ -160,7 +166,7 @@ impl Packet {
             return Err(other);
         }
         if other.is_extbuf() {
-            other.meta_mut().join();
+            other.meta_mut().set_fragment();
         }
         let bytes = other.meta().total;
         let mut first = other.into_meta();
@@ -172,7 +178,7 @@ impl Packet {
         if head.room.len == 0 {
             head.next = std::ptr::null_mut();
             // SAFETY: an empty head carries nothing; it was unlinked above.
-            unsafe { Shared::give_home(first) };
+            unsafe { PoolShared::free_chain(first) };
             match rest {
                 Some(rest) => first = rest,
                 None => return Ok(()),
@@ -185,7 +191,8 @@ impl Packet {
     /// [`append`](Self::append), without the first `skip` bytes of the other packet.
     ///
     /// # Errors
-    /// As there, and when the other packet is not longer than `skip`. What comes back is as it was.
+    /// As there, and if the other packet is not longer than `skip`. The returned packet is
+    /// unchanged.
     #[inline(always)]
     pub fn append_from(&mut self, mut other: Packet, skip: usize) -> Result<(), Packet> {
         let head = other.meta_mut();
@@ -213,10 +220,11 @@ impl Packet {
         self.append(other)
     }
 
-    /// Chains a single chunk behind this packet's bytes; one without bytes is freed.
+    /// Chains a single chunk behind this packet's bytes; a chunk without bytes is freed.
     ///
     /// # Errors
-    /// Hands the chunk back when the packet has [`MAX_FRAGS`] fragments already, or is a [page](Packet::is_extbuf).
+    /// Returns the chunk if the packet has [`MAX_FRAGS`] fragments already, or is a single
+    /// [external buffer](Packet::is_extbuf).
     #[inline]
     pub fn append_buf(&mut self, buf: Buf) -> Result<(), Buf> {
         if self.is_full() {
@@ -236,7 +244,7 @@ impl Packet {
         self.frags() == MAX_FRAGS || self.is_extbuf()
     }
 
-    /// Links the owned chunks `first ..= last` behind what is there.
+    /// Links the owned chunks `first ..= last` behind the present ones.
     #[inline]
     fn link(&mut self, mut first: NonNull<Meta>, last: *mut Meta, frags: u16, bytes: u32) {
         let meta = self.meta_mut();
@@ -260,7 +268,7 @@ impl Packet {
 }
 
 impl Meta {
-    /// Takes `n` bytes (at most `len`) off the front.
+    /// Removes `n` bytes (at most `len`) from the front.
     #[inline]
     pub(super) fn pull(&mut self, n: u16) {
         self.data = self.data.wrapping_add(usize::from(n));
@@ -288,10 +296,10 @@ impl<'a> Iterator for Chunks<'a> {
     fn next(&mut self) -> Option<Chunk<'a>> {
         let meta = self.next?;
         self.next = chained(meta);
-        // Only where head and fragment are one has it no length of its own.
+        // Only an external buffer that is head and fragment in one has no length of its own.
         let len = if meta.room.len > 0 { usize::from(meta.room.len) } else { meta.total as usize };
-        // SAFETY: data and len describe bytes inside the chunk, which the borrowed packet owns; what may change under
-        // us is marked foreign.
-        Some(unsafe { Chunk::new(meta.data, len, meta.flags & flag::FOREIGN != 0) })
+        // SAFETY: data and len describe bytes inside the chunk, which the borrowed packet owns;
+        // bytes that others may write are marked as untrusted.
+        Some(unsafe { Chunk::new(meta.data, len, meta.flags & flag::UNTRUSTED != 0) })
     }
 }

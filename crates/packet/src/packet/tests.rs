@@ -99,7 +99,7 @@ fn a_packet_is_appended_without_its_first_bytes_whether_it_is_a_chain_or_not() {
 }
 
 #[test]
-fn more_fragments_than_allowed_are_handed_back() {
+fn more_fragments_than_allowed_are_returned() {
     let mut cache = cache();
     let mut p = cache.alloc().unwrap();
     for _ in 0..MAX_FRAGS {
@@ -209,7 +209,8 @@ proptest! {
                         && p.append(other).is_ok() { model.extend(bytes); }
                 }
                 Op::AppendOf(n) => {
-                    // A packet whose bytes are all in fragments, like one made of an application's pages.
+                    // A packet whose bytes are all in fragments, like one made of an application's
+                    // pages.
                     let bytes = fresh(n);
                     let other = (cache.alloc(), Packet::copy_from(&mut cache, &bytes));
                     if let (Some(mut other), Some(body)) = other {
@@ -226,6 +227,6 @@ proptest! {
             prop_assert_eq!(p.chunks().count(), p.frags() + linear);
         }
         drop((p, cache));
-        prop_assert_eq!(pool.stats().home, 512);
+        prop_assert_eq!(pool.stats().free, 512);
     }
 }

@@ -1,12 +1,14 @@
-//! What travels beside a packet's bytes: the work that it still asks for, and what is known about it.
+//! The metadata of a packet: requested offloads, VLAN tag, flow hash, time of arrival, ingress and
+//! lane.
 
 use super::Packet;
 use crate::meta::{Stamp, flag};
 use crate::offload::{Checksum, Gso, GsoKind, Vlan};
 
 impl Packet {
-    /// Copies from another packet all that travels beside its bytes: offloads, VLAN tag, flow hash, time of arrival, ingress and lane.
-    /// The bytes in front of the transport header must be as many in both.
+    /// Copies the metadata of another packet: offloads, VLAN tag, flow hash, time of arrival,
+    /// ingress and lane. The headers in front of the transport header must have the same length in
+    /// both packets.
     #[inline]
     pub fn copy_metadata_from(&mut self, other: &Packet) {
         let (from, to) = (other.as_meta(), self.meta_mut());
@@ -15,10 +17,10 @@ impl Packet {
         (to.gso_kind, to.gso_size, to.gso_segs, to.hdr_len) =
             (from.gso_kind, from.gso_size, from.gso_segs, from.hdr_len);
         (to.vlan_tci, to.port, to.rx_queue, to.lane) = (from.vlan_tci, from.port, from.rx_queue, from.lane);
-        to.flags = to.flags & flag::FOREIGN | from.flags & !flag::FOREIGN;
+        to.flags = to.flags & flag::UNTRUSTED | from.flags & !flag::UNTRUSTED;
     }
 
-    /// What is known about the transport checksum.
+    /// The state of the transport checksum.
     #[inline]
     pub fn csum(&self) -> Checksum {
         let meta = self.meta();
@@ -31,7 +33,7 @@ impl Packet {
         }
     }
 
-    /// Sets what is known about the transport checksum.
+    /// Sets the state of the transport checksum.
     #[inline]
     pub fn set_csum(&mut self, csum: Checksum) {
         let meta = self.meta_mut();
@@ -47,7 +49,7 @@ impl Packet {
         }
     }
 
-    /// How the packet is to be segmented, if it is a super-packet.
+    /// The segmentation that a super-packet requests.
     #[inline]
     pub fn gso(&self) -> Option<Gso> {
         let meta = self.meta();
@@ -77,13 +79,14 @@ impl Packet {
         }
     }
 
-    /// Whether the packet asks for anything that a plain port cannot do: a partial checksum, segmentation, a tag beside it.
+    /// Whether the packet requests anything that a plain port cannot do: a partial checksum,
+    /// segmentation, an out-of-band VLAN tag.
     #[inline]
     pub fn wants_offload(&self) -> bool {
         self.meta().flags & (flag::CSUM_PARTIAL | flag::GSO | flag::VLAN) != 0
     }
 
-    /// The VLAN tag beside the packet.
+    /// The out-of-band VLAN tag.
     #[inline]
     pub fn vlan(&self) -> Option<Vlan> {
         let meta = self.meta();
@@ -91,7 +94,7 @@ impl Packet {
         (meta.flags & flag::VLAN != 0).then_some(Vlan { tci: meta.vlan_tci, service })
     }
 
-    /// Sets or removes the VLAN tag beside the packet.
+    /// Sets or removes the out-of-band VLAN tag.
     #[inline]
     pub fn set_vlan(&mut self, vlan: Option<Vlan>) {
         let meta = self.meta_mut();
@@ -102,14 +105,14 @@ impl Packet {
         }
     }
 
-    /// Hash of the packet's flow, if somebody computed one.
+    /// Hash of the packet's flow, if it was computed.
     #[inline]
     pub fn flow_hash(&self) -> Option<u32> {
         let meta = self.meta();
         (meta.flags & flag::HASH != 0).then_some(meta.hash)
     }
 
-    /// Notes the hash of the packet's flow.
+    /// Sets the hash of the packet's flow.
     #[inline]
     pub fn set_flow_hash(&mut self, hash: u32) {
         let meta = self.meta_mut();
@@ -117,7 +120,7 @@ impl Packet {
         meta.hash = hash;
     }
 
-    /// Lane that a verdict chose for the packet.
+    /// Lane that a verdict chose.
     #[inline]
     pub fn lane(&self) -> Option<u8> {
         self.meta().lane.checked_sub(1)
@@ -129,13 +132,13 @@ impl Packet {
         self.meta_mut().lane = lane.map_or(0, |lane| lane.saturating_add(1));
     }
 
-    /// Number of the port that received the packet, and the queue.
+    /// Numbers of the port and the queue that received the packet.
     #[inline]
     pub fn ingress(&self) -> (u8, u8) {
         (self.meta().port, self.meta().rx_queue)
     }
 
-    /// Notes where the packet came from.
+    /// Sets the port and the queue that received the packet.
     #[inline]
     pub fn set_ingress(&mut self, port: u8, queue: u8) {
         let meta = self.meta_mut();
@@ -143,14 +146,14 @@ impl Packet {
         meta.rx_queue = queue;
     }
 
-    /// Time of arrival in nanoseconds since the epoch; 0 when nobody took it.
+    /// Time of arrival in nanoseconds since the epoch; 0 if unknown.
     #[inline]
     pub fn timestamp(&self) -> u64 {
         // SAFETY: this is a head, where the field is the time; any bits are a number.
         unsafe { self.meta().stamp.time }
     }
 
-    /// Notes the time of arrival, in nanoseconds since the epoch.
+    /// Sets the time of arrival, in nanoseconds since the epoch.
     #[inline]
     pub fn set_timestamp(&mut self, ns: u64) {
         self.meta_mut().stamp = Stamp { time: ns };

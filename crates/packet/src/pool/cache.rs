@@ -1,8 +1,8 @@
 //! The per-core side of a pool: two magazines, no atomics until both are used up.
 
-use super::away::Away;
 use super::depot::Mag;
-use super::shared::{Handle, Shared};
+use super::return_list::FreeRun;
+use super::shared::{Handle, PoolShared};
 use super::{Direction, Pool, PoolError};
 use crate::batch::Batch;
 use crate::meta::{Meta, Room};
@@ -13,24 +13,27 @@ use std::mem::{replace, swap};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
-/// One thread's stock of chunks of one pool. It can be sent to the thread that will use it, but not shared.
+/// One thread's stock of chunks of one pool. It can be sent to another thread, but not shared.
 ///
-/// Chunks of any pool may be freed through it: those of its own pool go into its magazines, those of others to their
-/// pool's list, what is freed together by one compare-and-swap.
+/// Chunks of any pool may be freed through it. Those of its own pool go into its magazines. Those
+/// of other pools go to the list of their pool, one compare-and-swap for chunks that are freed
+/// together.
 pub struct Cache {
     loaded: Mag,
     spare: Mag,
-    /// The pool, if what it has is memory of its own; views must be released one by one.
-    plain: Option<NonNull<Shared>>,
+    /// The pool, if its chunks have memory of their own; indirect buffers must be released one by
+    /// one.
+    direct: Option<NonNull<PoolShared>>,
     fill: usize,
-    /// What a new packet starts with.
+    /// The empty room of a new packet.
     room: Room,
     direction: Direction,
     handle: Arc<Handle>,
     not_sync: PhantomData<Cell<()>>,
 }
 
-// SAFETY: the pointer to the pool is only compared, never followed; everything else can be sent.
+// SAFETY: the pointer to the pool is only compared, never dereferenced; everything else can be
+// sent.
 unsafe impl Send for Cache {}
 
 impl Cache {
@@ -40,9 +43,9 @@ impl Cache {
         // There are two magazines for every cache that may register, and one more.
         match (shared.depot.take_empty(), shared.depot.take_empty()) {
             (Some(loaded), Some(spare)) => {
-                let (plain, fill) = ((!shared.is_view()).then_some(NonNull::from(shared)), shared.depot.fill());
+                let (direct, fill) = ((!shared.is_indirect()).then_some(NonNull::from(shared)), shared.depot.fill());
                 let room = Room::empty(shared.chunk, shared.headroom);
-                Ok(Cache { loaded, spare, plain, fill, room, direction, handle, not_sync: PhantomData })
+                Ok(Cache { loaded, spare, direct, fill, room, direction, handle, not_sync: PhantomData })
             }
             (a, b) => {
                 a.into_iter().chain(b).for_each(|m| shared.depot.put_empty(m));
@@ -60,7 +63,7 @@ impl Cache {
     /// A cache of the same pool for another thread.
     ///
     /// # Errors
-    /// [`PoolError::Caches`] when as many exist as the pool's configuration allows.
+    /// [`PoolError::Caches`] if as many exist as the pool's configuration allows.
     pub fn another(&self, direction: Direction) -> Result<Cache, PoolError> {
         Cache::new(self.handle.clone(), direction)
     }
@@ -70,7 +73,7 @@ impl Cache {
         usize::from(self.room.headroom)
     }
 
-    /// Chooses the headroom of this cache's new packets, instead of the pool's: at most the chunk.
+    /// Sets the headroom of this cache's new packets, instead of the pool's: at most the chunk.
     pub fn set_headroom(&mut self, headroom: usize) {
         let chunk = self.handle.shared().chunk;
         self.room = Room::empty(chunk, u16::try_from(headroom).unwrap_or(u16::MAX).min(chunk));
@@ -81,7 +84,8 @@ impl Cache {
         usize::from(self.handle.shared().chunk)
     }
 
-    /// An empty packet with the pool's headroom, or `None` when the pool is dry or down to the other direction's floor.
+    /// An empty packet with the cache's headroom, or `None` if the pool is empty or down to the
+    /// other direction's floor.
     #[inline]
     pub fn alloc(&mut self) -> Option<Packet> {
         let room = self.room;
@@ -93,7 +97,7 @@ impl Cache {
         }
     }
 
-    /// Appends up to `n` empty packets to `out`, as many as it has room for; returns how many.
+    /// Appends up to `n` empty packets to `out`, as many as it has room for; returns their number.
     #[inline]
     pub fn alloc_bulk<const N: usize>(&mut self, out: &mut Batch<N>, n: usize) -> usize {
         let room = self.room;
@@ -105,7 +109,8 @@ impl Cache {
             let take = magazine.len.min(want - got);
             let left = magazine.len - take;
             let taken = magazine.slots[left..magazine.len].iter().rev();
-            // SAFETY: slots below a magazine's length hold free chunks of this pool; taking them out makes them ours.
+            // SAFETY: slots below a magazine's length hold free chunks of this pool; taking them
+            // out makes them ours.
             let packets = taken.map(|&chunk| unsafe {
                 (*chunk).reset(room);
                 Packet::from_meta(NonNull::new_unchecked(chunk))
@@ -121,15 +126,16 @@ impl Cache {
         got
     }
 
-    /// Puts an empty head, with room for a linear part, in front of a packet that is a [page](Packet::is_extbuf); what travels beside its
-    /// bytes stays. All other packets have a head already. False, and nothing is changed, when the pool is dry.
-    pub fn give_head(&mut self, packet: &mut Packet) -> bool {
+    /// Puts an empty head, with room for a linear part, in front of a packet that is a single
+    /// [external buffer](Packet::is_extbuf). The metadata stays. All other packets have a head
+    /// already. Returns false, and changes nothing, if the pool is empty.
+    pub fn ensure_head(&mut self, packet: &mut Packet) -> bool {
         if packet.is_extbuf() {
             let Some(mut head) = self.alloc() else { return false };
             head.copy_metadata_from(packet);
-            let page = replace(packet, head);
+            let ext_buf = replace(packet, head);
             // A head without fragments has room for one.
-            let _ = packet.append(page);
+            let _ = packet.append(ext_buf);
         }
         true
     }
@@ -161,28 +167,30 @@ impl Cache {
     #[inline]
     pub fn free_first<const N: usize>(&mut self, batch: &mut Batch<N>, n: usize) {
         let mut left = batch.drain_front(n);
-        let mut away = Away::new();
+        let mut free_run = FreeRun::new();
         while let Some(packets) = left.peek() {
             // SAFETY: the handle keeps the depot alive.
             let magazine = unsafe { self.loaded.open() };
             let mut run = 0;
             for (slot, packet) in magazine.slots[..self.fill][magazine.len..].iter_mut().zip(packets) {
                 let meta = packet.as_meta();
-                // SAFETY: the packet owns its chain; if that is taken its head goes into the magazine.
-                if self.plain != Some(meta.owner) || !unsafe { away.take(meta.next, meta.owner) } {
+                // SAFETY: the packet owns its chain; if the chain is added, the head goes into the
+                // magazine.
+                if self.direct != Some(meta.owner) || !unsafe { free_run.add(meta.next, meta.owner) } {
                     break;
                 }
                 *slot = packet.as_ptr();
                 run += 1;
             }
             magazine.len += run;
-            // SAFETY: the magazine and `away` own the chunks of the first `run` packets now.
+            // SAFETY: the magazine and `free_run` own the chunks of the first `run` packets now.
             unsafe { left.forget(run) };
-            let others = left.peek().zip(self.plain).map_or(0, |(packets, own)| {
-                // SAFETY: the packets own their chains, and are forgotten below as far as they are taken.
-                packets.iter().take_while(|packet| unsafe { away.take_whole(packet.as_ptr(), own) }).count()
+            let others = left.peek().zip(self.direct).map_or(0, |(packets, own)| {
+                // SAFETY: the packets own their chains, and those that are added are forgotten
+                // below.
+                packets.iter().take_while(|packet| unsafe { free_run.add_packet(packet.as_ptr(), own) }).count()
             });
-            // SAFETY: `away` owns the chains of the next `others` packets now.
+            // SAFETY: `free_run` owns the chains of the next `others` packets now.
             unsafe { left.forget(others) };
             if others == 0
                 && let Some(odd) = left.next()
@@ -208,7 +216,7 @@ impl Cache {
     }
 
     /// # Safety
-    /// The caller owns the chunk (without what follows it in its chain), and gives it up.
+    /// The caller owns the chunk (without the rest of its chain), and gives it up.
     #[inline]
     unsafe fn free_meta(&mut self, mut meta: NonNull<Meta>) {
         let shared = self.handle.shared();
@@ -217,13 +225,13 @@ impl Cache {
             // SAFETY: owned, and cut off from its chain.
             unsafe {
                 meta.as_mut().next = null_mut();
-                Shared::give_home(meta);
+                PoolShared::free_chain(meta);
             }
             return;
         }
-        if shared.is_view() {
-            // SAFETY: owned, and of this pool of views.
-            unsafe { shared.release(meta) };
+        if shared.is_indirect() {
+            // SAFETY: owned, and of this pool of indirect buffers.
+            unsafe { shared.release_parent(meta) };
         }
         let magazine = shared.depot.open(&mut self.loaded);
         if magazine.len < shared.depot.fill() {
@@ -235,7 +243,8 @@ impl Cache {
         }
     }
 
-    /// The loaded magazine is empty: takes the spare, a full one from the depot, or what came home without a cache.
+    /// The loaded magazine is empty: takes the spare, a full one from the depot, or the returned
+    /// chunks.
     #[cold]
     #[inline(never)]
     fn reload(&mut self) -> bool {
@@ -244,7 +253,7 @@ impl Cache {
             swap(&mut self.loaded, &mut self.spare);
             return true;
         }
-        let leave = shared.leave(self.direction);
+        let leave = shared.floor(self.direction);
         if let Some(full) = shared.depot.take_full(leave) {
             shared.depot.put_empty(replace(&mut self.loaded, full));
             return true;
@@ -256,8 +265,8 @@ impl Cache {
         found
     }
 
-    /// Sorts the returned chunks into magazines: full ones go to the depot, and what is left over becomes the loaded one,
-    /// unless the floor forbids it.
+    /// Sorts the returned chunks into magazines. Full ones go to the depot, and the rest becomes
+    /// the loaded one unless the floor forbids it.
     fn harvest(&mut self, leave: usize) -> bool {
         let shared = self.handle.shared();
         let fill = shared.depot.fill();
@@ -281,11 +290,11 @@ impl Cache {
             }
         }
         if let Some(rest) = NonNull::new(at) {
-            // SAFETY: still ours from the list; a depot that has no empty magazine left cannot take them.
-            unsafe { Shared::give_home(rest) };
+            // SAFETY: still ours from the list; a depot without an empty magazine cannot take them.
+            unsafe { PoolShared::free_chain(rest) };
         }
         if let Some(full) = shared.depot.take_full(leave) {
-            // The partly filled one waits in the spare, which is empty.
+            // The partly filled one becomes the spare, which is empty.
             swap(&mut self.loaded, &mut self.spare);
             shared.depot.put_empty(replace(&mut self.loaded, full));
             return true;
@@ -297,10 +306,11 @@ impl Cache {
         false
     }
 
-    /// The loaded magazine is full: it becomes the spare; and where that is full already, it goes to the depot.
+    /// The loaded magazine is full: it becomes the spare, or goes to the depot if the spare is full
+    /// already.
     ///
-    /// Most caches only ever free, or only allocate: what this one has freed last is what another one should get next, while
-    /// its bytes are still in this core's cache. The spare stays behind as a reserve.
+    /// Most caches only free, or only allocate. Another cache should get the chunks that this one
+    /// freed last, while their bytes are still in this core's cache. The spare stays as a reserve.
     ///
     /// # Safety
     /// The caller owns `meta`, a chunk of this pool, and gives it up.
@@ -316,7 +326,7 @@ impl Cache {
             // SAFETY: owned; cut off from any chain.
             unsafe {
                 meta.as_mut().next = null_mut();
-                Shared::give_home(meta);
+                PoolShared::free_chain(meta);
             }
             return;
         }
@@ -325,21 +335,21 @@ impl Cache {
         magazine.len += 1;
     }
 
-    /// Gives the chunks of the loaded magazine to the returned list, one linked run.
+    /// Moves the chunks of the loaded magazine to the returned list, as one linked run.
     fn empty_loaded(&mut self) {
         let shared = self.handle.shared();
         let magazine = shared.depot.open(&mut self.loaded);
         let mut run = null_mut();
         for &chunk in &magazine.slots[..magazine.len] {
-            // SAFETY: slots below the length hold free chunks of this pool, ours as long as we hold the magazine. What a
-            // view kept alive was let go of when it was freed.
+            // SAFETY: slots below the length hold free chunks of this pool, ours as long as we hold
+            // the magazine. The parent of an indirect buffer was released when it was freed.
             unsafe { (*chunk).next = run };
             run = chunk;
         }
         magazine.len = 0;
         if let Some(first) = NonNull::new(run) {
             // SAFETY: the run is linked, ours, and no longer in the magazine.
-            unsafe { Shared::give_home(first) };
+            unsafe { PoolShared::free_chain(first) };
         }
     }
 }

@@ -1,9 +1,10 @@
 //! The depot: magazines of chunks on two lock-free stacks, exchanged whole.
 //!
-//! A magazine is named by a [`Mag`], an owned token: whoever has it may touch the magazine's slots, nobody else.
-//! Pushing a magazine on a stack gives its token up, popping one hands it over; the compare-and-swap in between is the
-//! release and the acquire. The stacks link magazines by index in an array of atomics, and their heads carry a 32-bit tag
-//! that grows with every pop, so that a head that was popped and pushed back in the meantime (ABA) is noticed.
+//! A magazine is named by a [`Mag`], an owned token that alone gives access to the magazine's
+//! slots. Pushing a magazine on a stack gives its token up, popping one returns it; the
+//! compare-and-swap in between is the release and the acquire. The stacks link magazines by index
+//! in an array of atomics. Their heads carry a 32-bit tag that grows with every pop, so that a head
+//! that was popped and pushed back in the meantime (ABA) is noticed.
 
 use super::MAGAZINE;
 use crate::meta::Meta;
@@ -17,11 +18,12 @@ const NONE: u32 = u32::MAX;
 #[derive(Debug)]
 pub(crate) struct Mag(NonNull<Magazine>);
 
-// SAFETY: the token is the only way to its magazine, which holds nothing but free chunks of a pool.
+// SAFETY: the token is the only access to its magazine, which holds nothing but free chunks of a
+// pool.
 unsafe impl Send for Mag {}
 
 impl Mag {
-    /// Stands where a token was that has been given up; there is no such magazine.
+    /// The placeholder for a token that was given up; there is no such magazine.
     pub(crate) const GONE: Mag = Mag(NonNull::dangling());
 
     /// The contents.
@@ -30,7 +32,8 @@ impl Mag {
     /// The depot that the token came from is alive, and the token is not [`GONE`](Mag::GONE).
     #[inline]
     pub(crate) unsafe fn open(&mut self) -> &mut Magazine {
-        // SAFETY: tokens are made only by `pop`, one at a time for each magazine, and this borrows the token exclusively.
+        // SAFETY: tokens are made only by `pop`, one at a time for each magazine, and this borrows
+        // the token exclusively.
         unsafe { self.0.as_mut() }
     }
 }
@@ -48,16 +51,17 @@ struct Stack(AtomicU64);
 pub(crate) struct Depot {
     full: Stack,
     empty: Stack,
-    /// Full magazines, never less than are on the stack.
+    /// Full magazines, never fewer than are on the stack.
     full_count: AtomicUsize,
     links: Box<[AtomicU32]>,
     magazines: Box<[UnsafeCell<Magazine>]>,
-    /// Chunks in a full magazine: fewer than the slots in a small pool, so that two caches cannot hoard all of it.
+    /// Chunks in a full magazine: fewer than the slots in a small pool, so that two caches cannot
+    /// hold all of it.
     fill: usize,
 }
 
-// SAFETY: the magazines are reached only through a `Mag`, of which there is one each; stacks are atomics. The chunk pointers
-// inside are free chunks of the pool that owns the depot.
+// SAFETY: the magazines are reached only through a `Mag`, of which there is one each; stacks are
+// atomics. The chunk pointers inside are free chunks of the pool that owns the depot.
 unsafe impl Send for Depot {}
 // SAFETY: as for Send.
 unsafe impl Sync for Depot {}
@@ -86,11 +90,11 @@ impl Depot {
     /// The contents of a magazine of this depot.
     #[inline]
     pub(crate) fn open<'a>(&'a self, mag: &'a mut Mag) -> &'a mut Magazine {
-        // SAFETY: the depot is borrowed, so it is alive, and nobody opens what was given up.
+        // SAFETY: the depot is borrowed, so it is alive, and no caller opens `GONE`.
         unsafe { mag.open() }
     }
 
-    fn name(&self, index: u32) -> Mag {
+    fn mag(&self, index: u32) -> Mag {
         Mag(NonNull::from(&self.magazines[index as usize]).cast())
     }
 
@@ -98,14 +102,14 @@ impl Depot {
         ((mag.0.as_ptr().addr() - self.magazines.as_ptr().addr()) / size_of::<Magazine>()) as u32
     }
 
-    /// Takes a full magazine if at least `leave` chunks in full magazines stay behind.
+    /// Takes a full magazine if at least `leave` chunks in full magazines remain.
     pub(crate) fn take_full(&self, leave: usize) -> Option<Mag> {
         if leave > 0 && self.chunks() < leave + self.fill {
             return None;
         }
         let index = self.full.pop(&self.links)?;
         self.full_count.fetch_sub(1, Ordering::Relaxed);
-        Some(self.name(index))
+        Some(self.mag(index))
     }
 
     pub(crate) fn put_full(&self, mag: Mag) {
@@ -115,7 +119,7 @@ impl Depot {
     }
 
     pub(crate) fn take_empty(&self) -> Option<Mag> {
-        self.empty.pop(&self.links).map(|index| self.name(index))
+        self.empty.pop(&self.links).map(|index| self.mag(index))
     }
 
     pub(crate) fn put_empty(&self, mag: Mag) {
@@ -134,7 +138,7 @@ impl Stack {
         loop {
             links[index as usize].store(head as u32, Ordering::Relaxed);
             let next = (head & !u64::from(NONE)) | u64::from(index);
-            // Release: the contents of the magazine and its link are visible to whoever pops it.
+            // Release: the thread that pops the magazine sees its contents and its link.
             match self.0.compare_exchange_weak(head, next, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(now) => head = now,
@@ -149,7 +153,8 @@ impl Stack {
             if top == NONE {
                 return None;
             }
-            // May be stale when another thread popped `top` meanwhile; then the tag differs and the exchange fails.
+            // Stale if another thread popped `top` meanwhile; then the tag differs and the exchange
+            // fails.
             let below = links[top as usize].load(Ordering::Relaxed);
             let next = (((head >> 32) + 1) << 32) | u64::from(below);
             // Acquire: pairs with the release of `push`.
@@ -183,8 +188,9 @@ mod tests {
                 for _ in 0..2 {
                     if let Some(mut mag) = depot.take_full(0) {
                         let m = depot.open(&mut mag);
-                        // Takes the chunk out while it holds the magazine: a second holder would find none.
-                        assert_eq!(m.len, 1, "somebody else had this magazine at the same time");
+                        // Takes the chunk out while it holds the magazine: a second holder would
+                        // find none.
+                        assert_eq!(m.len, 1, "another thread had this magazine at the same time");
                         m.len = 0;
                         let chunk = m.slots[0];
                         seen.push(chunk.addr());

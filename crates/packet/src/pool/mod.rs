@@ -7,51 +7,50 @@
 //!    (arrays, no      │   │  one compare-and-swap a magazine  │   │
 //!     atomics)        │   └───────────────────────────────────┘   │
 //!                     └──► returned ○─○─○─○  ◄────────────────────┘
-//!                          whatever was dropped without a cache, or by a cache of another pool
+//!                          chunks dropped without a cache, or by a cache of another pool
 //! ```
 //!
-//! A [`Cache`] belongs to one thread at a time and holds two *magazines* of up to 64 chunks. Allocation and freeing move
-//! pointers in and out of them; only when both are empty (or full) one magazine is exchanged with the depot: a lock-free
-//! stack, its head tagged against ABA. Freed chunks are reused last-in-first-out, so that the bytes are still in this
-//! core's cache.
+//! A [`Cache`] belongs to one thread at a time and holds two *magazines* of up to 64 chunks.
+//! Allocation and freeing move pointers out of and into them. When both are empty (or full), one
+//! magazine is exchanged with the depot: a lock-free stack with a head tagged against ABA. Freed
+//! chunks are reused last-in-first-out, so that their bytes are still in this core's cache.
 //!
-//! Dropping a [`Packet`](crate::Packet) anywhere at all, on any thread, with or without a cache, pushes it on the lock-free
-//! list `returned`, from which caches refill when the depot runs dry.
+//! Dropping a [`Packet`](crate::Packet) on any thread, with or without a cache, pushes it on the
+//! lock-free list `returned`, from which caches refill when the depot is empty.
 //!
-//! **Life.** The memory outlives its last buffer: when the last [`Pool`] and [`Cache`] handle goes while packets are still
-//! away, the pool becomes an orphan that counts them home, and the last of them frees it. Ordinary allocation and
-//! freeing pay nothing for that.
+//! **Life.** The memory outlives its last buffer: when the last [`Pool`] and [`Cache`] handle is
+//! dropped while packets are still in use, the pool becomes an orphan that counts them, and the
+//! last of them frees it. Ordinary allocation and freeing pay nothing for that.
 
-mod away;
 mod cache;
 mod depot;
-mod returned;
+mod return_list;
 mod shared;
 
 pub use cache::Cache;
-pub(crate) use shared::{Handle, Kind, Shared};
+pub(crate) use shared::{Handle, Kind, PoolShared};
 
 use crate::region::{Backing, Region, RegionError};
 use std::sync::Arc;
 
-/// Chunks per magazine at most; also the natural burst.
+/// Chunks in a magazine at most; also the natural burst.
 pub(crate) const MAGAZINE: usize = 64;
 
-/// Which way the packets of a cache go; each has its own floor.
+/// The direction of a cache's packets; each has its own floor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// Buffers that a port fills.
     Rx,
-    /// Buffers that are filled to be sent: generators, copies, segments.
+    /// Buffers for packets to be sent: of generators, copies, segments.
     Tx,
 }
 
-/// Chunks that one direction always leaves to the other.
+/// Chunks that each direction leaves to the other.
 ///
-/// Receiving alone could take every buffer and leave transmission none to finish with (or the reverse). An allocation
-/// for `Rx` leaves at least `tx` chunks in the depot, one for `Tx` at least `rx`, rounded up to whole magazines. Set the
-/// floor of the direction that must never starve; with both set, the smaller of them can be used by neither when
-/// the pool is that far down.
+/// Reception alone could take every buffer and leave transmission none to finish with, or the
+/// reverse. An allocation for `Rx` leaves at least `tx` chunks in the depot, one for `Tx` at least
+/// `rx`, rounded up to whole magazines. Set the floor of the direction that must never starve. If
+/// both are set, neither direction can use the smaller of them when the pool is that far down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Floors {
     /// Chunks kept for [`Direction::Rx`].
@@ -60,26 +59,26 @@ pub struct Floors {
     pub tx: usize,
 }
 
-/// What a pool is made like.
+/// The configuration of a pool.
 #[derive(Debug, Clone, Copy)]
 pub struct PoolConfig {
     /// Number of chunks, 1 to 2^24.
     pub capacity: usize,
     /// Bytes in a chunk, headroom and tailroom included: a multiple of 64 from 64 to 65472.
     pub chunk: usize,
-    /// Bytes left free in front of the data of a new packet, at most `chunk`.
+    /// Bytes of headroom in a new packet, at most `chunk`.
     pub headroom: usize,
-    /// What the memory is made of.
+    /// The kind of memory.
     pub backing: Backing,
-    /// Chunks that one direction leaves to the other.
+    /// Chunks that each direction leaves to the other.
     pub floors: Floors,
     /// Caches that may exist at the same time, 1 to 1024.
     pub max_caches: usize,
 }
 
 impl Default for PoolConfig {
-    /// 16384 chunks of 2048 bytes with 128 bytes of headroom: room for an Ethernet frame of 1920 bytes, and in front of it
-    /// for any set of tunnel headers. Huge pages if there are some.
+    /// 16384 chunks of 2048 bytes with 128 bytes of headroom: an Ethernet frame of 1920 bytes fits,
+    /// and any set of tunnel headers in front of it. Huge pages if there are some.
     fn default() -> PoolConfig {
         PoolConfig {
             capacity: 16384,
@@ -120,7 +119,7 @@ pub enum PoolError {
         /// The rule that it breaks.
         rule: &'static str,
     },
-    /// The memory could not be had.
+    /// The kernel refused the memory.
     #[error("pool: {0}")]
     Region(#[from] RegionError),
     /// As many caches as [`PoolConfig::max_caches`] exist already.
@@ -128,19 +127,20 @@ pub enum PoolError {
     Caches(usize),
 }
 
-/// A moment's view of a pool.
+/// Numbers of a pool at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolStats {
-    /// Chunks that the pool was made with.
+    /// Chunks of the pool.
     pub capacity: usize,
-    /// Chunks that are home: in the depot or on the returned list. Those inside caches count as away, so the number is
-    /// `capacity` exactly when every packet and every cache is gone.
-    pub home: usize,
-    /// Times that a cache asked for chunks and got fewer than it asked for.
+    /// Chunks in the depot or on the returned list. Those inside caches count as in use, so the
+    /// number is `capacity` exactly when every packet and every cache is gone.
+    pub free: usize,
+    /// Allocations that got fewer chunks than requested.
     pub shortages: u64,
 }
 
-/// A set of equal chunks; the handle can be cloned and sent, the memory lives until the last chunk is home.
+/// A set of equal chunks. The handle can be cloned and sent; the memory lives until the last chunk
+/// is free.
 #[derive(Clone)]
 pub struct Pool(Arc<Handle>);
 
@@ -148,20 +148,24 @@ impl Pool {
     /// Makes a pool.
     ///
     /// # Errors
-    /// [`PoolError::Config`] names the field that is out of range; [`PoolError::Region`] when memory can't be had.
+    /// [`PoolError::Config`] names the field that is out of range; [`PoolError::Region`] if the
+    /// kernel refuses the memory.
     pub fn new(config: PoolConfig) -> Result<Pool, PoolError> {
         config.check()?;
         Pool::build(config, Region::new(config.capacity * config.chunk, config.backing)?)
     }
 
-    /// Makes a pool of memory that was had elsewhere, such as from a DMA domain; [`PoolConfig::backing`] is not looked at.
+    /// Makes a pool of existing memory, such as that of a DMA domain; [`PoolConfig::backing`] is
+    /// ignored.
     ///
     /// # Errors
-    /// As [`new`](Pool::new); a region with fewer bytes than the chunks need is refused by the name of `capacity`.
+    /// As [`new`](Pool::new); a region with fewer bytes than the chunks need is refused by the name
+    /// of `capacity`.
     ///
     /// # Safety
-    /// From now on nobody reads or writes the region's bytes but through the pool's packets, and devices while a chunk is
-    /// lent to them: the region is mapped nowhere else, or only where such a device lives.
+    /// From now on the region's bytes are accessed only through the pool's packets, and by devices
+    /// while a chunk is in flight: the region is mapped nowhere else, or only where such a device
+    /// lives.
     pub unsafe fn in_region(config: PoolConfig, region: Region) -> Result<Pool, PoolError> {
         config.check()?;
         let fits = region.len() / config.chunk;
@@ -173,7 +177,7 @@ impl Pool {
     }
 
     fn build(config: PoolConfig, region: Region) -> Result<Pool, PoolError> {
-        let shared = Shared::new(&config, Kind::Data, Some(Arc::new(region)))?;
+        let shared = PoolShared::new(&config, Kind::Direct, Some(Arc::new(region)))?;
         Ok(Pool(Arc::new(Handle::new(shared))))
     }
 
@@ -181,20 +185,21 @@ impl Pool {
         Pool(handle)
     }
 
-    /// A cache for the calling thread (or for the one that it is sent to).
+    /// A cache for the calling thread, or for the thread that it is sent to.
     ///
     /// # Errors
-    /// [`PoolError::Caches`] when as many exist as the configuration allows.
+    /// [`PoolError::Caches`] if as many exist as the configuration allows.
     pub fn cache(&self, direction: Direction) -> Result<Cache, PoolError> {
         Cache::new(self.0.clone(), direction)
     }
 
-    /// What is home, what is missing. Exact when no other thread allocates or frees at this moment; not for hot paths.
+    /// Free and missing chunks. Exact if no other thread allocates or frees at this moment; not for
+    /// hot paths.
     pub fn stats(&self) -> PoolStats {
         self.0.shared().stats()
     }
 
-    /// The memory that the chunks are cut from: what a driver maps for DMA, or shares.
+    /// The memory of the chunks: for a driver that maps it for DMA, or shares it.
     pub fn region(&self) -> Option<&Arc<Region>> {
         self.0.shared().region()
     }

@@ -1,7 +1,7 @@
-//! What all handles, caches and chunks of a pool share, and how it ends.
+//! The state that all handles, caches and chunks of a pool share, and its end.
 
 use super::depot::Depot;
-use super::returned::Returned;
+use super::return_list::ReturnList;
 use super::{Direction, Floors, MAGAZINE, PoolConfig, PoolError, PoolStats};
 use crate::extbuf::{ExtBufOwner, Token};
 use crate::meta::{Meta, flag};
@@ -11,17 +11,17 @@ use std::cell::UnsafeCell;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
-/// What the chunks of a pool are.
+/// The kind of a pool's chunks.
 pub(crate) enum Kind {
-    /// Memory of the pool's own region.
-    Data,
-    /// IndirectPool of chunks that they keep alive.
-    View,
-    /// ExtBufPool of the region, whose owner is told when some come home.
-    Page(Arc<dyn ExtBufOwner>),
+    /// Memory of the pool's own region (a direct buffer).
+    Direct,
+    /// References to other chunks, which they keep alive.
+    Indirect,
+    /// Memory of an external owner, which learns when some is free.
+    ExtBuf(Arc<dyn ExtBufOwner>),
 }
 
-pub(crate) struct Shared {
+pub(crate) struct PoolShared {
     kind: Kind,
     pub(crate) chunk: u16,
     pub(crate) headroom: u16,
@@ -29,42 +29,44 @@ pub(crate) struct Shared {
     floors: Floors,
     metas: Region,
     region: Option<Arc<Region>>,
-    /// Users of a chunk that was shared, by index; 0 for all others.
+    /// Users of a shared chunk, by index; 0 for all others.
     refs: Box<[AtomicU32]>,
-    /// For views: what each keeps alive. Only the owner of the chunk touches its entry.
-    keeps: Box<[UnsafeCell<Option<NonNull<Meta>>>]>,
-    /// For pages: what their owner calls each. As for `keeps`.
-    names: Box<[UnsafeCell<Token>]>,
+    /// For indirect buffers: the chunk that each keeps alive. Only the owner of the buffer touches
+    /// its entry.
+    parents: Box<[UnsafeCell<Option<NonNull<Meta>>>]>,
+    /// For external buffers: the token of each. As for `parents`.
+    tokens: Box<[UnsafeCell<Token>]>,
     pub(crate) depot: Depot,
-    returned: Returned,
+    returned: ReturnList,
     caches: AtomicUsize,
     max_caches: usize,
     shortages: AtomicU64,
     /// Chunks that an orphan still waits for; meaningful only once `returned` is closed.
-    awaited: AtomicIsize,
+    outstanding: AtomicIsize,
 }
 
-// SAFETY: regions are address ranges, depot and list synchronise themselves, and an entry of `keeps` or `names` is touched only by
-// whoever owns the chunk of that index.
-unsafe impl Send for Shared {}
+// SAFETY: regions are address ranges, depot and list synchronise themselves, and only the owner of
+// the chunk of an index touches that entry of `parents` or `tokens`.
+unsafe impl Send for PoolShared {}
 // SAFETY: as for Send.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for PoolShared {}
 
-impl Shared {
-    /// Builds the shared part, all chunks home in the depot.
+impl PoolShared {
+    /// Builds the state, with all chunks in the depot.
     pub(crate) fn new(
         config: &PoolConfig,
         kind: Kind,
         region: Option<Arc<Region>>,
-    ) -> Result<NonNull<Shared>, PoolError> {
+    ) -> Result<NonNull<PoolShared>, PoolError> {
         let PoolConfig { capacity, chunk, headroom, floors, max_caches, .. } = *config;
         // Two magazines per cache must not hold the whole of a small pool.
         let fill = (capacity / 16).clamp(1, MAGAZINE);
-        // Full ones for every chunk, two for each cache, and one more so that an exchange always finds an empty one. ExtBufPool lie in none.
+        // Full ones for every chunk, two for each cache, and one more so that an exchange always
+        // finds an empty one. External buffers lie in none.
         let magazines = if max_caches > 0 { capacity.div_ceil(fill) + 2 * max_caches + 1 } else { 0 };
-        let (is_data, is_view, is_extbuf) =
-            (matches!(kind, Kind::Data), matches!(kind, Kind::View), matches!(kind, Kind::Page(_)));
-        let shared = Box::new(Shared {
+        let (is_data, is_indirect, is_extbuf) =
+            (matches!(kind, Kind::Direct), matches!(kind, Kind::Indirect), matches!(kind, Kind::ExtBuf(_)));
+        let shared = Box::new(PoolShared {
             kind,
             chunk: if is_data { chunk as u16 } else { 0 },
             headroom: if is_data { headroom as u16 } else { 0 },
@@ -72,40 +74,41 @@ impl Shared {
             floors,
             metas: Region::new(capacity * size_of::<Meta>(), Backing::HugePreferred)?,
             refs: (0..capacity).map(|_| AtomicU32::new(0)).collect(),
-            keeps: (0..if is_view { capacity } else { 0 }).map(|_| UnsafeCell::new(None)).collect(),
-            names: (0..if is_extbuf { capacity } else { 0 }).map(|_| UnsafeCell::default()).collect(),
+            parents: (0..if is_indirect { capacity } else { 0 }).map(|_| UnsafeCell::new(None)).collect(),
+            tokens: (0..if is_extbuf { capacity } else { 0 }).map(|_| UnsafeCell::default()).collect(),
             region,
             depot: Depot::new(magazines as u32, fill),
-            returned: Returned::new(),
+            returned: ReturnList::new(),
             caches: AtomicUsize::new(0),
             max_caches,
             shortages: AtomicU64::new(0),
-            awaited: AtomicIsize::new(0),
+            outstanding: AtomicIsize::new(0),
         });
         let shared = NonNull::from(Box::leak(shared));
-        // SAFETY: just leaked, so it lives until `destroy`; nobody else knows of it yet.
-        unsafe { shared.as_ref().lay_out(shared) };
+        // SAFETY: just leaked, so it lives until `destroy`; nothing else refers to it yet.
+        unsafe { shared.as_ref().init_chunks(shared) };
         Ok(shared)
     }
 
     /// Writes every Meta and puts all chunks in the depot, the lowest addresses on top.
     ///
     /// # Safety
-    /// Called once, before anybody else has the pool; `this` is `self`.
-    unsafe fn lay_out(&self, this: NonNull<Shared>) {
+    /// Called once, before the pool is shared; `this` is `self`.
+    unsafe fn init_chunks(&self, this: NonNull<PoolShared>) {
         let size = usize::from(self.chunk);
         let base = match (&self.kind, &self.region) {
-            (Kind::Data, Some(region)) => region.base().as_ptr(),
+            (Kind::Direct, Some(region)) => region.base().as_ptr(),
             _ => null_mut(),
         };
         let fill = self.depot.fill();
         let mut end = self.capacity;
         while end > 0 {
-            // A last magazine that is only partly filled would break the depot's rule; its chunks go to the list.
+            // A partly filled last magazine would break the depot's rule; its chunks go to the
+            // list.
             let start = (end - 1) / fill * fill;
             for i in start..end {
-                // SAFETY: i < capacity, so both the Meta and the chunk lie inside their regions; for views the base is
-                // null and no byte is ever reached through it.
+                // SAFETY: i < capacity, so both the Meta and the chunk lie inside their regions.
+                // Without memory of its own the base is null, and no byte is reached through it.
                 unsafe { self.meta(i).write(Meta::free(this, base.wrapping_add(i * size), self.chunk)) };
             }
             let mag = if end - start == fill { self.depot.take_empty() } else { None };
@@ -120,7 +123,7 @@ impl Shared {
                 }
                 None => {
                     for i in start..end {
-                        // SAFETY: the chunk is free, of this pool, and known to nobody else.
+                        // SAFETY: the chunk is free, of this pool, and nothing else refers to it.
                         unsafe { self.returned.push(self.meta(i), self.meta(i), || {}) };
                     }
                 }
@@ -133,7 +136,7 @@ impl Shared {
         self.metas.base().as_ptr().cast::<Meta>().wrapping_add(index)
     }
 
-    /// Number of a chunk of this pool.
+    /// Index of a chunk of this pool.
     fn index(&self, meta: NonNull<Meta>) -> usize {
         (meta.as_ptr().addr() - self.metas.base().as_ptr().addr()) / size_of::<Meta>()
     }
@@ -143,13 +146,13 @@ impl Shared {
     }
 
     #[inline]
-    pub(crate) fn is_view(&self) -> bool {
-        matches!(self.kind, Kind::View)
+    pub(crate) fn is_indirect(&self) -> bool {
+        matches!(self.kind, Kind::Indirect)
     }
 
     /// Chunks that an allocation for `direction` leaves in the depot.
     #[inline]
-    pub(crate) fn leave(&self, direction: Direction) -> usize {
+    pub(crate) fn floor(&self, direction: Direction) -> usize {
         match direction {
             Direction::Rx => self.floors.tx,
             Direction::Tx => self.floors.rx,
@@ -170,12 +173,12 @@ impl Shared {
         self.caches.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Takes the list of chunks that came home without a cache; the caller owns them, linked by `next`.
+    /// Takes the returned chunks; the caller owns them, linked by `next`.
     pub(crate) fn take_returned(&self) -> *mut Meta {
         self.returned.take_all()
     }
 
-    /// Whether there are some.
+    /// Whether there are returned chunks.
     pub(crate) fn has_returned(&self) -> bool {
         !self.returned.is_empty()
     }
@@ -194,63 +197,64 @@ impl Shared {
                 self.returned.push(first, last.as_ptr(), || {});
             }
         }
-        let home = self.depot.chunks() + on_list;
-        PoolStats { capacity: self.capacity, home, shortages: self.shortages.load(Ordering::Relaxed) }
+        let free = self.depot.chunks() + on_list;
+        PoolStats { capacity: self.capacity, free, shortages: self.shortages.load(Ordering::Relaxed) }
     }
 
-    /// Notes what a new view keeps alive.
+    /// Sets the chunk that a new indirect buffer keeps alive.
     ///
     /// # Safety
-    /// The caller owns `meta`, a chunk of this pool of views.
-    pub(crate) unsafe fn keep(&self, meta: NonNull<Meta>, parent: NonNull<Meta>) {
+    /// The caller owns `meta`, a chunk of this pool of indirect buffers.
+    pub(crate) unsafe fn set_parent(&self, meta: NonNull<Meta>, parent: NonNull<Meta>) {
         // SAFETY: the entry belongs to the owner of the chunk, which is the caller.
-        unsafe { *self.keeps[self.index(meta)].get() = Some(parent) };
+        unsafe { *self.parents[self.index(meta)].get() = Some(parent) };
     }
 
-    /// Lets go of what a view keeps alive.
+    /// Releases the parent of an indirect buffer.
     ///
     /// # Safety
-    /// The caller owns `meta`, a chunk of this pool of views.
-    pub(crate) unsafe fn release(&self, meta: NonNull<Meta>) {
+    /// The caller owns `meta`, a chunk of this pool of indirect buffers.
+    pub(crate) unsafe fn release_parent(&self, meta: NonNull<Meta>) {
         // SAFETY: the entry belongs to the owner of the chunk, which is the caller.
-        let parent = unsafe { self.keeps[self.index(meta)].get().replace(None) };
+        let parent = unsafe { self.parents[self.index(meta)].get().replace(None) };
         if let Some(parent) = parent {
-            // SAFETY: the view held one of the parent's references, and gives it up here.
-            unsafe { Shared::unshare(parent) };
+            // SAFETY: the indirect buffer held one of the parent's references, and gives it up
+            // here.
+            unsafe { PoolShared::unshare(parent) };
         }
     }
 
-    /// Notes what its owner calls a page.
+    /// Sets the token of an external buffer.
     ///
     /// # Safety
-    /// The caller owns `meta`, a chunk of this pool of pages.
+    /// The caller owns `meta`, a chunk of this pool of external buffers.
     #[inline]
-    pub(crate) unsafe fn name(&self, meta: NonNull<Meta>, token: Token) {
+    pub(crate) unsafe fn set_token(&self, meta: NonNull<Meta>, token: Token) {
         // SAFETY: the entry belongs to the owner of the chunk, which is the caller.
-        unsafe { *self.names[self.index(meta)].get() = token };
+        unsafe { *self.tokens[self.index(meta)].get() = token };
     }
 
-    /// What its owner calls a page.
+    /// The token of an external buffer.
     ///
     /// # Safety
-    /// As for [`name`](Shared::name).
+    /// As for [`set_token`](PoolShared::set_token).
     #[inline]
-    pub(crate) unsafe fn name_of(&self, meta: NonNull<Meta>) -> Token {
+    pub(crate) unsafe fn token(&self, meta: NonNull<Meta>) -> Token {
         // SAFETY: the entry belongs to the owner of the chunk, which is the caller.
-        unsafe { *self.names[self.index(meta)].get() }
+        unsafe { *self.tokens[self.index(meta)].get() }
     }
 
-    /// Tells the owner of a page that came home to an orphan.
+    /// Informs the owner of an external buffer that was returned to an orphan.
     ///
     /// # Safety
     /// The caller owns `meta`, a chunk of this pool.
-    unsafe fn on_free_late(&self, meta: NonNull<Meta>) {
-        if let Kind::Page(owner) = &self.kind
+    unsafe fn on_free_orphaned(&self, meta: NonNull<Meta>) {
+        if let Kind::ExtBuf(owner) = &self.kind
             // SAFETY: owned by the caller.
-            && unsafe { meta.as_ref() }.flags & flag::FOREIGN != 0
+            && unsafe { meta.as_ref() }.flags & flag::UNTRUSTED != 0
         {
-            // SAFETY: as above, and of this pool of pages.
-            owner.on_free_late(unsafe { self.name_of(meta) }.word);
+            // SAFETY: as above, and of this pool of external buffers.
+            owner.on_free_orphaned(unsafe { self.token(meta) }.value);
         }
     }
 
@@ -264,28 +268,29 @@ impl Shared {
         shared.refs[shared.index(meta)].fetch_add(n, Ordering::Relaxed);
     }
 
-    /// Takes one user away; the last one gives the chunk home.
+    /// Removes one user; the last one frees the chunk.
     ///
     /// # Safety
-    /// The caller holds a reference made by [`share`](Shared::share), and gives it up.
+    /// The caller holds a reference made by [`share`](PoolShared::share), and gives it up.
     pub(crate) unsafe fn unshare(meta: NonNull<Meta>) {
         // SAFETY: the reference keeps the chunk and its pool alive until the decrement.
         let shared = unsafe { meta.as_ref().owner.as_ref() };
         // AcqRel: all reads by other users happen before the chunk is reused.
         if shared.refs[shared.index(meta)].fetch_sub(1, Ordering::AcqRel) == 1 {
-            // SAFETY: that was the last user, so the chunk is ours alone; a shared chunk has no chain.
-            unsafe { Shared::give_home(meta) };
+            // SAFETY: that was the last user, so the chunk is ours alone; a shared chunk has no
+            // chain.
+            unsafe { PoolShared::free_chain(meta) };
         }
     }
 
-    /// Gives a chain of chunks home, each to its own pool; neighbours of one pool go together.
+    /// Returns a chain of chunks, each to its own pool; neighbours of one pool go together.
     ///
     /// # Safety
     /// The caller owns the whole chain, and gives it up.
-    pub(crate) unsafe fn give_home(first: NonNull<Meta>) {
+    pub(crate) unsafe fn free_chain(first: NonNull<Meta>) {
         let mut run = first;
         loop {
-            // SAFETY: the chain is owned; a chunk that is away keeps its pool alive.
+            // SAFETY: the chain is owned; a chunk in use keeps its pool alive.
             let owner = unsafe { run.as_ref().owner };
             let (mut last, mut count) = (run, 1);
             let rest = loop {
@@ -300,8 +305,9 @@ impl Shared {
                     other => break other,
                 }
             };
-            // SAFETY: run..=last is owned, linked and of one pool; nothing of it is touched afterwards.
-            unsafe { Shared::take_in(owner, run, last, count) };
+            // SAFETY: run..=last is owned, linked and of one pool; nothing of it is touched
+            // afterwards.
+            unsafe { PoolShared::return_run(owner, run, last, count) };
             match rest {
                 Some(next) => run = next,
                 None => return,
@@ -310,24 +316,30 @@ impl Shared {
     }
 
     /// # Safety
-    /// As for `give_home`, for `count` linked chunks of the pool `this`.
-    pub(crate) unsafe fn take_in(this: NonNull<Shared>, first: NonNull<Meta>, last: NonNull<Meta>, count: isize) {
-        // SAFETY: `count` chunks are away, so the pool lives at least until they are handed in below.
+    /// As for `free_chain`, for `count` linked chunks of the pool `this`.
+    pub(crate) unsafe fn return_run(
+        this: NonNull<PoolShared>,
+        first: NonNull<Meta>,
+        last: NonNull<Meta>,
+        count: isize,
+    ) {
+        // SAFETY: `count` chunks are in use, so the pool lives at least until they are returned
+        // below.
         let shared = unsafe { this.as_ref() };
-        if shared.is_view() {
+        if shared.is_indirect() {
             let mut at = Some(first);
             while let Some(meta) = at {
                 // SAFETY: the chunks are owned, and linked up to `last`.
                 unsafe {
-                    shared.release(meta);
+                    shared.release_parent(meta);
                     at = if meta == last { None } else { NonNull::new(meta.as_ref().next) };
                 }
             }
         }
         let mut owner = None;
-        // Before the push, because the pool may be gone right after it.
+        // Before the push, because the pool may be freed right after it.
         let on_first = || {
-            if let Kind::Page(waits) = &shared.kind {
+            if let Kind::ExtBuf(waits) = &shared.kind {
                 owner.get_or_insert_with(|| waits.clone());
             }
         };
@@ -338,50 +350,50 @@ impl Shared {
             }
             return;
         }
-        // The pool is an orphan: nobody will allocate again, so the chunks are only counted.
+        // The pool is an orphan: nothing is allocated again, so the chunks are only counted.
         let mut at = Some(first);
         while let Some(meta) = at {
             // SAFETY: the chunks are owned, and linked up to `last`.
             at = unsafe {
-                shared.on_free_late(meta);
+                shared.on_free_orphaned(meta);
                 if meta == last { None } else { NonNull::new(meta.as_ref().next) }
             };
         }
-        // AcqRel: whoever frees the
-        // pool sees everything that was done with the chunks before.
-        if shared.awaited.fetch_sub(count, Ordering::AcqRel) == count {
+        // AcqRel: the thread that frees the pool sees everything that was done with the chunks
+        // before.
+        if shared.outstanding.fetch_sub(count, Ordering::AcqRel) == count {
             // SAFETY: these were the last chunks that the orphan waited for.
             unsafe { destroy(this) };
         }
     }
 }
 
-/// Frees the shared part.
+/// Frees the state.
 ///
 /// # Safety
-/// Every chunk is home and no handle is left.
-unsafe fn destroy(shared: NonNull<Shared>) {
-    // SAFETY: the pointer came from Box::leak, and by contract nobody uses it any more.
+/// Every chunk is free and no handle is left.
+unsafe fn destroy(shared: NonNull<PoolShared>) {
+    // SAFETY: the pointer came from Box::leak, and by contract nothing uses it any more.
     drop(unsafe { Box::from_raw(shared.as_ptr()) });
 }
 
-/// Keeps a pool open for allocation; the last one to go makes the pool an orphan.
-pub(crate) struct Handle(NonNull<Shared>);
+/// Keeps a pool open for allocation; dropping the last one makes the pool an orphan.
+pub(crate) struct Handle(NonNull<PoolShared>);
 
-// SAFETY: Shared is Send and Sync; the handle only gives out shared references to it.
+// SAFETY: PoolShared is Send and Sync; the handle only gives shared references to it.
 unsafe impl Send for Handle {}
 // SAFETY: as for Send.
 unsafe impl Sync for Handle {}
 
 impl Handle {
-    /// Takes over a pool that was just made.
-    pub(crate) fn new(shared: NonNull<Shared>) -> Handle {
+    /// The handle of a new pool.
+    pub(crate) fn new(shared: NonNull<PoolShared>) -> Handle {
         Handle(shared)
     }
 
     #[inline]
-    pub(crate) fn shared(&self) -> &Shared {
-        // SAFETY: the pool is destroyed only after the last handle went.
+    pub(crate) fn shared(&self) -> &PoolShared {
+        // SAFETY: the pool is destroyed only after its last handle.
         unsafe { self.0.as_ref() }
     }
 }
@@ -389,22 +401,22 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         let shared = self.shared();
-        // No handle and so no cache is left: what is not in the depot is on the list or away.
-        let mut home = shared.depot.chunks();
+        // No handle and so no cache is left: a chunk is in the depot, on the list or in use.
+        let mut free = shared.depot.chunks();
         let mut at = shared.returned.close();
         while let Some(meta) = NonNull::new(at) {
-            home += 1;
+            free += 1;
             // SAFETY: closing the list made its chunks ours.
             at = unsafe {
-                shared.on_free_late(meta);
+                shared.on_free_orphaned(meta);
                 meta.as_ref().next
             };
         }
-        let away = (shared.capacity - home) as isize;
-        // Chunks that came home since the list was closed have been subtracted already; if all have, the sum is zero
-        // and it is on us to free the pool, else on the last of them.
-        if shared.awaited.fetch_add(away, Ordering::AcqRel) + away == 0 {
-            // SAFETY: no handle, no cache, no chunk away.
+        let in_use = (shared.capacity - free) as isize;
+        // Chunks that were returned since the list was closed have been subtracted already. If all
+        // were, the sum is zero and this thread frees the pool, else the last of them does.
+        if shared.outstanding.fetch_add(in_use, Ordering::AcqRel) + in_use == 0 {
+            // SAFETY: no handle, no cache, no chunk in use.
             unsafe { destroy(self.0) };
         }
     }

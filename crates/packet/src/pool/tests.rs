@@ -29,16 +29,16 @@ fn every_chunk_can_be_out_at_once_and_none_twice() {
         for (i, p) in out.iter().enumerate() {
             assert_eq!(p.linear(), (i as u64).to_le_bytes(), "two packets shared a chunk");
         }
-        assert_eq!(pool.stats().home, 0);
+        assert_eq!(pool.stats().free, 0);
         assert_eq!(pool.stats().shortages, 1);
         out.into_iter().for_each(|p| cache.free(p));
         drop(cache);
-        assert_eq!(pool.stats().home, capacity);
+        assert_eq!(pool.stats().free, capacity);
     }
 }
 
 #[test]
-fn what_one_cache_frees_is_what_another_allocates_next() {
+fn chunks_that_one_cache_frees_are_the_next_that_another_allocates() {
     let pool = pool(4096);
     let (mut from, mut to) = (pool.cache(Direction::Tx).unwrap(), pool.cache(Direction::Tx).unwrap());
     let mut used = std::collections::HashSet::new();
@@ -50,18 +50,18 @@ fn what_one_cache_frees_is_what_another_allocates_next() {
         }
         to.free_bulk(&mut batch);
     }
-    assert!(used.len() <= 2 * MAGAZINE, "{} chunks take turns, whose bytes no core's cache holds for long", used.len());
+    assert!(used.len() <= 2 * MAGAZINE, "{} chunks take turns, too many for a core's cache", used.len());
 }
 
 #[test]
-fn packets_dropped_without_a_cache_come_home_and_are_allocated_again() {
+fn packets_dropped_without_a_cache_return_to_the_pool_and_are_allocated_again() {
     let pool = pool(200);
     let mut cache = pool.cache(Direction::Rx).unwrap();
     for _ in 0..5 {
         let all: Vec<Packet> = std::iter::from_fn(|| cache.alloc()).collect();
         assert_eq!(all.len(), 200);
         drop(all);
-        assert_eq!(pool.stats().home, 200);
+        assert_eq!(pool.stats().free, 200);
     }
 }
 
@@ -75,11 +75,11 @@ fn packets_freed_through_a_cache_of_another_pool_go_to_their_own() {
     ca.alloc_bulk(&mut batch, 20);
     cb.free_bulk(&mut batch);
     drop((ca, cb));
-    assert_eq!((a.stats().home, b.stats().home), (100, 100));
+    assert_eq!((a.stats().free, b.stats().free), (100, 100));
 }
 
 #[test]
-fn a_pool_outlives_its_handles_until_the_last_buffer_is_home() {
+fn a_pool_outlives_its_handles_until_the_last_buffer_is_free() {
     let pool = pool(64);
     let mut cache = pool.cache(Direction::Tx).unwrap();
     let mut kept: Vec<Packet> = (0..40).map(|_| Packet::copy_from(&mut cache, b"still here").unwrap()).collect();
@@ -97,7 +97,8 @@ fn caches_on_many_threads_lose_nothing() {
     let pool = pool(4096);
     let (mut to, mut from) = crate::spsc::ring::<Packet>(256);
     std::thread::scope(|s| {
-        // One thread only allocates, the other only frees, a third does both and drops some without its cache.
+        // One thread only allocates, the other only frees, a third does both and drops some without
+        // its cache.
         s.spawn(|| {
             let mut cache = pool.cache(Direction::Rx).unwrap();
             let mut sent = 0;
@@ -128,7 +129,7 @@ fn caches_on_many_threads_lose_nothing() {
             }
         });
     });
-    assert_eq!(pool.stats().home, 4096);
+    assert_eq!(pool.stats().free, 4096);
 }
 
 #[test]
@@ -146,7 +147,7 @@ fn receiving_leaves_the_floor_of_transmission() {
     drop(left);
     assert!(tx.alloc().is_some());
     drop(received);
-    assert!(rx.alloc().is_some(), "reception goes on when its packets are home");
+    assert!(rx.alloc().is_some(), "reception goes on when its packets are free");
 }
 
 #[test]
@@ -174,7 +175,7 @@ fn a_bad_configuration_is_refused_by_name() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn buffers_out_and_buffers_home_always_add_up(
+    fn free_buffers_and_buffers_in_use_always_add_up(
         capacity in 1usize..300,
         steps in proptest::collection::vec((0u8..5, 0usize..80), 0..100),
     ) {
@@ -199,14 +200,14 @@ proptest! {
             prop_assert!(out.len() <= capacity);
         }
         caches.clear();
-        prop_assert_eq!(pool.stats().home + out.len(), capacity);
+        prop_assert_eq!(pool.stats().free + out.len(), capacity);
         drop(out);
-        prop_assert_eq!(pool.stats().home, capacity);
+        prop_assert_eq!(pool.stats().free, capacity);
     }
 }
 
 #[test]
-fn a_pool_can_be_cut_from_memory_that_was_had_elsewhere_if_there_is_enough_of_it() {
+fn a_pool_can_be_made_of_existing_memory_if_there_is_enough_of_it() {
     let config = PoolConfig { capacity: 4, chunk: 2048, ..Default::default() };
     let region = || Region::new(8192, Backing::Memfd).unwrap();
     // SAFETY: the region was just made and is mapped nowhere else.

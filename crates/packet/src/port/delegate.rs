@@ -1,13 +1,15 @@
-//! Delegation: a queue that hands every call to the queue inside it.
+//! Delegation: a queue that passes every call to the queue inside it.
 //!
-//! The macros name every method of the traits, and [`missing_trait_methods`] denies an implementation that leaves one out. A method that
-//! is new in a trait therefore never falls back to its default in a wrapper without notice.
+//! The macros name every method of the traits, and [`missing_trait_methods`] denies an
+//! implementation that leaves one out. A method that is new in a trait therefore never falls back
+//! to its default in a wrapper without notice.
 //!
 //! [`missing_trait_methods`]: https://rust-lang.github.io/rust-clippy/master/index.html#missing_trait_methods
 
 use super::{RxQueue, TxQueue};
 
-/// Implements [`RxQueue`] by handing every method to a queue inside, one for each pattern of `self`.
+/// Implements [`RxQueue`] by passing every method to the queue inside, one for each pattern
+/// of `self`.
 ///
 /// ```
 /// use towpath_packet::delegate_rx_queue;
@@ -67,7 +69,7 @@ macro_rules! delegate_rx_queue {
     };
 }
 
-/// Implements [`TxQueue`] by handing every method to a queue inside, as
+/// Implements [`TxQueue`] by passing every method to the queue inside, as
 /// [`delegate_rx_queue!`](crate::delegate_rx_queue) does.
 #[macro_export]
 macro_rules! delegate_tx_queue {

@@ -1,5 +1,5 @@
 #[cfg(not(loom))]
-mod plain {
+mod threads {
     use super::super::*;
     use proptest::prelude::*;
     use std::collections::VecDeque;
@@ -14,7 +14,7 @@ mod plain {
     }
 
     #[test]
-    fn nothing_is_seen_before_the_commit_and_an_abandoned_reservation_drops_its_items() {
+    fn nothing_is_seen_before_the_submit_and_an_abandoned_reservation_drops_its_items() {
         let (mut p, mut c) = ring(8);
         let item = Arc::new(());
         let mut r = p.reserve(3);
@@ -46,7 +46,7 @@ mod plain {
     }
 
     #[test]
-    fn what_is_left_in_the_ring_is_dropped_once() {
+    fn items_left_in_the_ring_are_dropped_once() {
         let dropped = Count::new(0);
         let (mut p, mut c) = ring(8);
         for _ in 0..8 {
@@ -61,33 +61,33 @@ mod plain {
     #[derive(Debug, Clone)]
     enum Op {
         Push(usize, bool),
-        Claim(usize, usize),
+        Drain(usize, usize),
     }
 
     proptest! {
         #[test]
         fn a_ring_is_a_bounded_queue(ops in proptest::collection::vec(prop_oneof![
-            (0usize..12, any::<bool>()).prop_map(|(n, commit)| Op::Push(n, commit)),
-            (0usize..12, 0usize..12).prop_map(|(n, take)| Op::Claim(n, take)),
+            (0usize..12, any::<bool>()).prop_map(|(n, submit)| Op::Push(n, submit)),
+            (0usize..12, 0usize..12).prop_map(|(n, take)| Op::Drain(n, take)),
         ], 0..200)) {
             let (mut p, mut c) = ring::<u32>(8);
             let (mut model, mut next) = (VecDeque::new(), 0);
             for op in ops {
                 match op {
-                    Op::Push(n, commit) => {
+                    Op::Push(n, submit) => {
                         let mut r = p.reserve(n);
                         prop_assert_eq!(r.room(), n.min(8 - model.len()));
                         let mut sent = Vec::new();
                         while r.push(next).is_ok() { sent.push(next); next += 1; }
-                        if commit { r.submit(); model.extend(sent); }
+                        if submit { r.submit(); model.extend(sent); }
                     }
-                    Op::Claim(n, take) => {
-                        let mut claim = c.drain(n);
-                        let promised = claim.len();
-                        prop_assert_eq!(promised, n.min(model.len()));
-                        for _ in 0..take.min(promised) { prop_assert_eq!(claim.next(), model.pop_front()); }
-                        drop(claim);
-                        model.drain(..promised - take.min(promised));
+                    Op::Drain(n, take) => {
+                        let mut drain = c.drain(n);
+                        let expected = drain.len();
+                        prop_assert_eq!(expected, n.min(model.len()));
+                        for _ in 0..take.min(expected) { prop_assert_eq!(drain.next(), model.pop_front()); }
+                        drop(drain);
+                        model.drain(..expected - take.min(expected));
                     }
                 }
             }
@@ -137,18 +137,18 @@ mod model {
                 let mut r = p.reserve(2);
                 r.push(Box::new(0)).unwrap();
                 r.push(Box::new(1)).unwrap();
-                r.commit();
+                r.submit();
                 let _ = p.push(Box::new(2));
             });
             let mut expect = 0;
             for _ in 0..2 {
-                for item in c.claim(1) {
+                for item in c.drain(1) {
                     assert_eq!(*item, expect);
                     expect += 1;
                 }
             }
             t.join().unwrap();
-            for item in c.claim(2) {
+            for item in c.drain(2) {
                 assert_eq!(*item, expect);
                 expect += 1;
             }

@@ -1,6 +1,6 @@
-//! A ring in memory that is shared, its entries read and written as atomic words.
+//! A ring in shared memory, its entries read and written as atomic words.
 
-use super::{Desc, Shared, wakeup};
+use super::{Desc, RingMemory, wakeup};
 use crate::region::Region;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -15,11 +15,11 @@ mod sealed {
     impl Sealed for super::Desc {}
 }
 
-/// What a ring can hold: whole words, of which every pattern of bits is a value.
+/// The entry of a ring: whole words, of which every bit pattern is a value.
 pub trait Entry: Copy + sealed::Sealed {
-    /// Words of eight bytes that an entry has.
+    /// Number of words of eight bytes in an entry.
     const WORDS: usize;
-    /// An entry of its words, each read once.
+    /// Builds an entry from its words, each read once.
     fn read(word: impl Fn(usize) -> u64) -> Self;
     /// Writes the words of the entry.
     fn write(self, word: impl Fn(usize, u64));
@@ -53,7 +53,7 @@ impl Entry for Desc {
     }
 }
 
-/// Where the parts of a ring lie, in bytes from the first of their memory (`xdp_ring_offset`).
+/// The offsets of a ring's parts from the first byte of its memory (`xdp_ring_offset`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct Layout {
@@ -68,13 +68,14 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// A ring that begins at `at`, a multiple of 64, laid out as Linux does: counters and flags in lines of their own, 128 bytes
-    /// apart where both sides write.
+    /// A ring that begins at `at`, a multiple of 64, laid out as in Linux: counters and flags in
+    /// lines of their own, 128 bytes apart if both sides write.
     pub const fn at(at: u64) -> Layout {
         Layout { producer: at, consumer: at + 128, flags: at + 196, desc: at + 320 }
     }
 
-    /// Bytes of a ring that is laid out so, from its first to behind its last entry of `words` words, rounded up to whole lines.
+    /// Bytes of a ring with that layout, to the end of its last entry of `words` words, rounded up
+    /// to whole lines.
     pub const fn bytes(size: u32, words: usize) -> u64 {
         (320 + size as u64 * words as u64 * 8).next_multiple_of(128)
     }
@@ -88,41 +89,42 @@ pub struct Mapped<T> {
     flags: NonNull<AtomicU32>,
     entries: NonNull<AtomicU64>,
     size: u32,
-    _memory: Arc<dyn Memory>,
+    _memory: Arc<dyn PinnedMemory>,
     holds: PhantomData<fn() -> T>,
 }
 
-/// Memory that stays in place for as long as the value lives.
-pub trait Memory: std::fmt::Debug + Send + Sync {
+/// PinnedMemory that stays in place for as long as the value lives.
+pub trait PinnedMemory: std::fmt::Debug + Send + Sync {
     /// The address of `offset`, if `offset + len` lies inside.
     fn at(&self, offset: usize, len: usize) -> Option<NonNull<u8>>;
 }
 
-impl Memory for Mmap {
+impl PinnedMemory for Mmap {
     fn at(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
         Mmap::at(self, offset, len)
     }
 }
 
-impl Memory for Region {
+impl PinnedMemory for Region {
     fn at(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
         Region::at(self, offset, len)
     }
 }
 
-// SAFETY: the words are only touched as atomics, and the memory that they lie in is held alive.
+// SAFETY: the words are only accessed as atomics, and the memory that they lie in is kept alive.
 unsafe impl<T> Send for Mapped<T> {}
 // SAFETY: as for Send.
 unsafe impl<T> Sync for Mapped<T> {}
 
 impl<T: Entry> Mapped<T> {
-    /// The ring of `size` entries, a power of two, that lies in `memory` as `layout` says; `None` if it does not lie inside, or is
-    /// not aligned.
+    /// The ring of `size` entries, a power of two, that lies in `memory` at `layout`; `None` if it
+    /// does not lie inside, or is not aligned.
     ///
     /// # Safety
-    /// What [`Memory::at`] gives is readable and writable for as long as the memory lives, and page-aligned at offset 0. The bytes of
-    /// the ring are touched by nobody but as words of a ring: no reference to them exists in this process.
-    pub unsafe fn new(memory: Arc<dyn Memory>, layout: &Layout, size: u32) -> Option<Mapped<T>> {
+    /// The address that [`PinnedMemory::at`] returns is readable and writable for as long as the
+    /// memory lives, and page-aligned at offset 0. The bytes of the ring are accessed only as words
+    /// of a ring: no reference to them exists in this process.
+    pub unsafe fn new(memory: Arc<dyn PinnedMemory>, layout: &Layout, size: u32) -> Option<Mapped<T>> {
         let entries = (size as usize).checked_mul(T::WORDS * 8).filter(|_| size.is_power_of_two())?;
         let at = |offset: u64, len, align| {
             let offset = usize::try_from(offset).ok().filter(|offset| offset % align == 0)?;
@@ -143,40 +145,42 @@ impl<T: Entry> Mapped<T> {
     pub fn from_kernel(ring: RingMap) -> Option<Mapped<T>> {
         let RingOffsets { producer, consumer, desc, flags } = ring.offsets;
         let layout = Layout { producer, consumer, desc, flags };
-        // SAFETY: the mapping is the ring's own and lives until the ring is dropped; no reference to its bytes exists.
+        // SAFETY: the mapping is the ring's own and lives until the ring is dropped; no reference
+        // to its bytes exists.
         unsafe { Mapped::new(Arc::new(ring.memory), &layout, ring.size) }
     }
 
     #[inline]
     fn word(&self, at: u32, word: usize) -> &AtomicU64 {
         let index = (at & (self.size - 1)) as usize * T::WORDS + word;
-        // SAFETY: the entry is one of the ring's, and `word` below its number of words, so it lies in the memory, aligned; it
-        // is touched as an atomic only.
+        // SAFETY: the entry is one of the ring's, and `word` below its number of words, so it lies
+        // in the memory, aligned; it is only accessed as an atomic.
         unsafe { self.entries.add(index).as_ref() }
     }
 
     #[inline]
     fn flags(&self) -> &AtomicU32 {
-        // SAFETY: the word lies in memory that is held; it is touched as an atomic only.
+        // SAFETY: the word lies in memory that is kept alive; it is only accessed as an atomic.
         unsafe { self.flags.as_ref() }
     }
 
-    /// Whether the other side sleeps, or may, and must be woken. To be asked after the counter was stored.
+    /// Whether the other side sleeps, or may, and must be woken. Called after the counter was
+    /// stored.
     #[inline]
     pub fn needs_wakeup(&self) -> bool {
         wakeup::is_needed(self.flags())
     }
 
-    /// Says whether this side must be woken. Before it sleeps it looks into the ring once more.
+    /// Sets whether this side must be woken. Before it sleeps it reads the ring once more.
     #[inline]
     pub fn set_needs_wakeup(&self, needs: bool) {
         wakeup::set_needed(self.flags(), needs);
     }
 }
 
-impl<T: Entry> Shared for Mapped<T> {
+impl<T: Entry> RingMemory for Mapped<T> {
     type Entry = T;
-    type Word = AtomicU32;
+    type RingCounter = AtomicU32;
 
     #[inline]
     fn size(&self) -> u32 {
@@ -185,7 +189,7 @@ impl<T: Entry> Shared for Mapped<T> {
 
     #[inline]
     fn producer(&self) -> &AtomicU32 {
-        // SAFETY: the word lies in memory that is held; it is touched as an atomic only.
+        // SAFETY: the word lies in memory that is kept alive; it is only accessed as an atomic.
         unsafe { self.producer.as_ref() }
     }
 
@@ -197,7 +201,7 @@ impl<T: Entry> Shared for Mapped<T> {
 
     #[inline]
     fn read(&self, at: u32) -> T {
-        // Relaxed: the counters order the entries, for those who keep to them; the others get some words or other.
+        // Relaxed: the counters order the entries. A side that ignores them reads arbitrary words.
         T::read(|word| self.word(at, word).load(Ordering::Relaxed))
     }
 
@@ -219,7 +223,7 @@ mod tests {
     }
 
     fn ends(region: &Arc<Region>, size: u32) -> (Producer<Mapped<Desc>>, Consumer<Mapped<Desc>>) {
-        // SAFETY: nobody else has the region.
+        // SAFETY: nothing else uses the region.
         let ring = || unsafe { Mapped::new(region.clone(), &Layout::at(0), size) }.unwrap();
         (Producer::new(ring()), Consumer::new(ring()))
     }
@@ -231,7 +235,7 @@ mod tests {
             let desc = Desc { addr: u64::from(round) << 40 | 7, len: round | 1 << 31, options: !round };
             assert_eq!(producer.try_reserve(1), Ok(4));
             producer.write(desc);
-            assert_eq!(consumer.try_peek(1), Ok(0), "not before it is shown");
+            assert_eq!(consumer.try_peek(1), Ok(0), "not before it is submitted");
             producer.submit();
             assert_eq!(consumer.try_peek(1), Ok(1));
             assert_eq!(consumer.read(), desc);
@@ -245,13 +249,13 @@ mod tests {
         let region = region(2);
         let (mut producer, _) = ends(&region, 2);
         producer.write(Desc { addr: 1, len: 2, options: 3 });
-        // SAFETY: inside of the region, aligned to eight bytes; nobody writes to it now.
+        // SAFETY: inside of the region, aligned to eight bytes; nothing writes to it now.
         let [len, options] = unsafe { region.base().add(328).cast::<[u32; 2]>().read() };
         assert_eq!((len, options), (2, 3));
     }
 
     #[test]
-    fn a_counter_that_can_not_be_is_told() {
+    fn an_impossible_counter_is_reported() {
         let region = region(4);
         let (mut producer, mut consumer) = ends(&region, 4);
         for ahead in [5, u32::MAX, 1 << 31] {
@@ -279,7 +283,7 @@ mod tests {
             (here, 1 << 31),
         ];
         for (layout, size) in cases {
-            // SAFETY: nobody else has the region.
+            // SAFETY: nothing else uses the region.
             assert!(unsafe { Mapped::<Desc>::new(region.clone(), &layout, size) }.is_none(), "{layout:?} {size}");
         }
     }

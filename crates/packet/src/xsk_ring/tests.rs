@@ -10,15 +10,15 @@ mod model {
 
     /// A ring in ordinary memory.
     #[derive(Debug, Default)]
-    struct Memory {
+    struct TestRing {
         producer: AtomicU32,
         consumer: AtomicU32,
         entries: Vec<AtomicU64>,
     }
 
-    impl Shared for Arc<Memory> {
+    impl RingMemory for Arc<TestRing> {
         type Entry = u64;
-        type Word = AtomicU32;
+        type RingCounter = AtomicU32;
         fn size(&self) -> u32 {
             self.entries.len() as u32
         }
@@ -37,26 +37,26 @@ mod model {
     }
 
     /// A ring whose counters both stand at `start`.
-    fn memory(size: u32, start: u32) -> Arc<Memory> {
+    fn memory(size: u32, start: u32) -> Arc<TestRing> {
         let entries = (0..size).map(|_| AtomicU64::new(u64::MAX)).collect();
-        Arc::new(Memory { producer: AtomicU32::new(start), consumer: AtomicU32::new(start), entries })
+        Arc::new(TestRing { producer: AtomicU32::new(start), consumer: AtomicU32::new(start), entries })
     }
 
     proptest! {
         /// We produce, a kernel that keeps a queue consumes; counters wrap on the way.
         #[test]
-        fn what_is_published_arrives_in_order_and_nothing_else(
+        fn submitted_entries_arrive_in_order_and_no_others(
             log in 0u32..6, back in 0u32..40, steps in proptest::collection::vec((0u8..3, 1u32..9), 1..200),
         ) {
             let (size, start) = (1 << log, 0u32.wrapping_sub(back));
             let ring = memory(size, start);
             let mut ours = Producer { ring: ring.clone(), at: start, limit: start.wrapping_add(size) };
-            let (mut next, mut written, mut shown) = (0u64, VecDeque::new(), VecDeque::new());
+            let (mut next, mut written, mut submitted) = (0u64, VecDeque::new(), VecDeque::new());
             for (what, n) in steps {
                 match what {
                     0 => {
                         let free = ours.reserve(n);
-                        let used = (written.len() + shown.len()) as u32;
+                        let used = (written.len() + submitted.len()) as u32;
                         prop_assert!(free <= size - used, "never more than there is");
                         prop_assert!(free >= n.min(size - used), "as much as was asked for, where there is as much");
                         for _ in 0..n.min(free) {
@@ -67,37 +67,37 @@ mod model {
                     }
                     1 => {
                         ours.submit();
-                        shown.append(&mut written);
+                        submitted.append(&mut written);
                     }
                     _ => {
                         let (from, to) = (ring.consumer.load(Relaxed), ring.producer.load(Relaxed));
-                        prop_assert_eq!(to.wrapping_sub(from), shown.len() as u32);
+                        prop_assert_eq!(to.wrapping_sub(from), submitted.len() as u32);
                         for i in 0..n.min(to.wrapping_sub(from)) {
-                            prop_assert_eq!(Some(ring.read(from.wrapping_add(i))), shown.pop_front());
+                            prop_assert_eq!(Some(ring.read(from.wrapping_add(i))), submitted.pop_front());
                             ring.consumer.store(from.wrapping_add(i + 1), Relaxed);
                         }
                     }
                 }
-                prop_assert_eq!(ours.waiting(), (written.len() + shown.len()) as u32);
+                prop_assert_eq!(ours.waiting(), (written.len() + submitted.len()) as u32);
             }
         }
 
         /// A kernel produces, we consume.
         #[test]
-        fn what_the_other_side_shows_is_read_once_and_in_order(
+        fn entries_of_the_other_side_are_read_once_and_in_order(
             log in 0u32..6, back in 0u32..40, steps in proptest::collection::vec((0u8..3, 1u32..9), 1..200),
         ) {
             let (size, start) = (1 << log, 0u32.wrapping_sub(back));
             let ring = memory(size, start);
             let mut ours = Consumer { ring: ring.clone(), at: start, limit: start };
-            let (mut next, mut shown) = (0u64, VecDeque::new());
+            let (mut next, mut submitted) = (0u64, VecDeque::new());
             for (what, n) in steps {
                 match what {
                     0 => {
                         let (mut to, from) = (ring.producer.load(Relaxed), ring.consumer.load(Relaxed));
                         for _ in 0..n.min(size - to.wrapping_sub(from)) {
                             ring.write(to, next);
-                            shown.push_back(next);
+                            submitted.push_back(next);
                             next += 1;
                             to = to.wrapping_add(1);
                         }
@@ -105,16 +105,16 @@ mod model {
                     }
                     1 => {
                         let ready = ours.peek(n);
-                        prop_assert!(ready as usize <= shown.len());
-                        prop_assert!(ready >= n.min(shown.len() as u32));
-                        prop_assert_eq!(ours.waiting(), shown.len() as u32);
+                        prop_assert!(ready as usize <= submitted.len());
+                        prop_assert!(ready >= n.min(submitted.len() as u32));
+                        prop_assert_eq!(ours.waiting(), submitted.len() as u32);
                         for _ in 0..n.min(ready) {
                             let entry = ours.read();
-                            // Put back, it is the next one again.
-                            ours.put_back();
+                            // After a cancel it is the next one again.
+                            ours.cancel();
                             prop_assert!(ours.peek(1) > 0);
                             prop_assert_eq!(ours.read(), entry);
-                            prop_assert_eq!(Some(entry), shown.pop_front());
+                            prop_assert_eq!(Some(entry), submitted.pop_front());
                         }
                     }
                     _ => ours.release(),
@@ -122,9 +122,9 @@ mod model {
             }
         }
 
-        /// Whatever the other side writes into its counter: never more than the ring holds is read or written.
+        /// For any counter of the other side, at most the size of the ring is read or written.
         #[test]
-        fn a_counter_that_cannot_be_is_not_believed(log in 0u32..6, words in proptest::collection::vec(any::<u32>(), 1..50)) {
+        fn an_impossible_counter_is_clamped(log in 0u32..6, words in proptest::collection::vec(any::<u32>(), 1..50)) {
             let size = 1 << log;
             let ring = memory(size, 0);
             let (mut producer, mut consumer) = (Producer::new(ring.clone()), Consumer::new(memory(size, 0)));
@@ -148,19 +148,19 @@ mod interleavings {
     use loom::sync::atomic::AtomicU32;
     use loom::sync::{Arc, Mutex, Notify};
 
-    struct Memory {
+    struct TestRing {
         producer: AtomicU32,
         consumer: AtomicU32,
         flags: AtomicU32,
         entries: [UnsafeCell<u64>; 2],
     }
 
-    fn ring() -> Arc<Memory> {
+    fn ring() -> Arc<TestRing> {
         let [producer, consumer, flags] = [(); 3].map(|()| AtomicU32::new(0));
-        Arc::new(Memory { producer, consumer, flags, entries: [UnsafeCell::new(0), UnsafeCell::new(0)] })
+        Arc::new(TestRing { producer, consumer, flags, entries: [UnsafeCell::new(0), UnsafeCell::new(0)] })
     }
 
-    impl Word for AtomicU32 {
+    impl RingCounter for AtomicU32 {
         fn load(&self, order: Ordering) -> u32 {
             self.load(order)
         }
@@ -169,9 +169,9 @@ mod interleavings {
         }
     }
 
-    impl Shared for Arc<Memory> {
+    impl RingMemory for Arc<TestRing> {
         type Entry = u64;
-        type Word = AtomicU32;
+        type RingCounter = AtomicU32;
         fn size(&self) -> u32 {
             2
         }
@@ -182,7 +182,7 @@ mod interleavings {
             &self.consumer
         }
         fn read(&self, at: u32) -> u64 {
-            // SAFETY: loom reports an access that another one is not ordered with.
+            // SAFETY: loom reports accesses that are not ordered with each other.
             self.entries[(at & 1) as usize].with(|entry| unsafe { *entry })
         }
         fn write(&self, at: u32, entry: u64) {
@@ -199,32 +199,33 @@ mod interleavings {
             let mut consumer = Consumer::new(ring);
             let sender = loom::thread::spawn(move || {
                 for value in 1..=3 {
-                    while producer.free(1) == 0 {
+                    while producer.reserve(1) == 0 {
                         loom::thread::yield_now();
                     }
-                    producer.push(value);
-                    producer.publish();
+                    producer.write(value);
+                    producer.submit();
                 }
             });
             for value in 1..=3 {
-                while consumer.ready(1) == 0 {
+                while consumer.peek(1) == 0 {
                     loom::thread::yield_now();
                 }
-                assert_eq!(consumer.pop(), value);
+                assert_eq!(consumer.read(), value);
                 consumer.release();
             }
             sender.join().unwrap();
         });
     }
 
-    /// A descriptor: readable from the first wake on until it is drained. Who is never woken is a deadlock, which loom reports.
+    /// A descriptor: readable from the first wake until it is drained. A side that is never woken
+    /// is a deadlock, which loom reports.
     #[derive(Default)]
-    struct Line {
+    struct WakeFd {
         readable: Mutex<bool>,
         changed: Notify,
     }
 
-    impl Line {
+    impl WakeFd {
         fn wake(&self) {
             *self.readable.lock().unwrap() = true;
             self.changed.notify();
@@ -242,37 +243,37 @@ mod interleavings {
     }
 
     #[test]
-    fn a_consumer_that_looks_once_more_before_it_sleeps_is_woken_for_every_entry() {
+    fn a_consumer_that_reads_the_ring_once_more_before_it_sleeps_is_woken_for_every_entry() {
         crate::sync::model(|| {
-            let (ring, line) = (ring(), Arc::new(Line::default()));
+            let (ring, fd) = (ring(), Arc::new(WakeFd::default()));
             let mut producer = Producer::new(ring.clone());
             let mut consumer = Consumer::new(ring);
-            let bell = line.clone();
+            let waker = fd.clone();
             let sender = loom::thread::spawn(move || {
                 // There is room for both from the start.
                 for value in 1..=2 {
-                    producer.push(value);
-                    producer.publish();
+                    producer.write(value);
+                    producer.submit();
                     if wakeup::is_needed(&producer.ring().flags) {
-                        bell.wake();
+                        waker.wake();
                     }
                 }
             });
             let mut seen = 0;
             while seen < 2 {
-                for _ in 0..consumer.ready(2) {
+                for _ in 0..consumer.peek(2) {
                     seen += 1;
-                    assert_eq!(consumer.pop(), seen);
+                    assert_eq!(consumer.read(), seen);
                     consumer.release();
                 }
                 if seen < 2 {
                     // As the application's `wait` does.
                     wakeup::set_needed(&consumer.ring().flags, true);
-                    if consumer.ready(1) == 0 {
-                        line.wait();
+                    if consumer.peek(1) == 0 {
+                        fd.wait();
                     }
                     wakeup::set_needed(&consumer.ring().flags, false);
-                    line.drain();
+                    fd.drain();
                 }
             }
             sender.join().unwrap();

@@ -80,7 +80,7 @@ proptest! {
         if gone { prop_assert!(accounted <= 1000) } else { prop_assert_eq!(accounted, 1000) }
         prop_assert_eq!(received.dropped(DropReason::Stopped), 0, "nothing is left lying while the queue is idle");
         prop_assert!(received.dropped(DropReason::Fault) >= faults.dropped.load(Relaxed));
-        prop_assert_eq!(pool.stats().home, 1024);
+        prop_assert_eq!(pool.stats().free, 1024);
     }
 
     #[test]
@@ -99,7 +99,7 @@ proptest! {
         prop_assert_eq!(received + sent.split, sent.packets + sent.all_drops() + left_over);
         prop_assert_eq!(sent.split, faults.duplicated.load(Relaxed));
         prop_assert_eq!(sent.dropped(DropReason::Fault), faults.dropped.load(Relaxed));
-        prop_assert_eq!(pool.stats().home, 1024);
+        prop_assert_eq!(pool.stats().free, 1024);
     }
 
     #[test]

@@ -66,8 +66,9 @@ pub fn open(config: Config) -> Result<GenPort, PortError> {
         (_, Protocol::Tcp, true) => Offloads::CSUM.with(Offloads::TSO4),
         (_, Protocol::Tcp, false) => Offloads::CSUM.with(Offloads::TSO6),
     };
-    let sink = sink_info("gen:", Offloads::ALL);
-    let info = Info { layer: config.layer, rx_offloads: gso, finite: config.count.is_some(), ..sink };
+    let mut info =
+        sink_info("gen:", Offloads::ALL).with_offloads(Offloads::ALL, gso).with_finite(config.count.is_some());
+    info.layer = config.layer;
     Ok(GenPort { info, config })
 }
 

@@ -31,7 +31,7 @@ fn generate(config: Config, accept: Offloads, n: usize, mut look: impl FnMut(&Pa
         seen += batch.len();
     }
     drop(rx);
-    assert_eq!(pool.stats().home, 512);
+    assert_eq!(pool.stats().free, 512);
 }
 
 fn link_of(config: &Config) -> LinkKind {
@@ -255,7 +255,7 @@ fn an_exhausted_pool_yields_fewer_packets_and_loses_neither_numbers_nor_buffers(
     let found = found.snapshot();
     assert_eq!((found.lost, found.late, found.duplicates, found.foreign), (0, 0, 0, 0));
     drop(rx);
-    assert_eq!(pool.stats().home, 40);
+    assert_eq!(pool.stats().free, 40);
 }
 
 #[test]

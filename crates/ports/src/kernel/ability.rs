@@ -72,7 +72,7 @@ pub(crate) fn report(port: &str, wants: Wants, found: &KernelOffloads) -> Result
         if want == Want::Require && !on {
             return Err(PortError::Required { port: port.to_owned(), ability: name.to_owned(), why: why.into_owned() });
         }
-        abilities.push(Ability { name, on, why, mend });
+        abilities.push(Ability::new(name, on, why).with_mend(mend));
     }
     Ok(abilities)
 }

@@ -60,7 +60,7 @@ use super::kernel::ability;
 use super::kernel::link::LinkWatch;
 use std::io;
 use std::sync::Arc;
-use towpath_packet::port::{Info, Layer, Port, PortError, Queues, Start, TxLinear};
+use towpath_packet::port::{Info, Layer, Port, PortError, Queues, Start};
 #[cfg(doc)]
 use towpath_packet::{
     DropReason,
@@ -112,20 +112,11 @@ pub fn open(config: Config) -> Result<PacketPort, PortError> {
         })?;
         let mtu = control.mtu(&config.interface).map_err(failed("SIOCGIFMTU"))?;
         let queues = (0..config.queues).map(|_| sockets(&config, index)).collect::<Result<Vec<_>, _>>()?;
-        let info = Info {
-            name: port.clone(),
-            layer,
-            mtu,
-            tx_linear: TxLinear::None,
-            headroom: 0,
-            tailroom: 0,
-            max_chunks: MAX_CHUNKS as u16,
-            tx_offloads: found.tx.and(config.wants.allowed()),
-            rx_offloads: Offloads::ALL,
-            max_queues: config.queues,
-            finite: false,
-            abilities,
-        };
+        let info = Info::new(port.clone(), layer, mtu)
+            .with_max_chunks(MAX_CHUNKS as u16)
+            .with_offloads(found.tx.and(config.wants.allowed()), Offloads::ALL)
+            .with_max_queues(config.queues)
+            .with_abilities(abilities);
         Ok(PacketPort { info, control: Arc::new(control), index, queues })
     };
     let netns = config.netns.as_deref();

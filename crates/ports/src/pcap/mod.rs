@@ -65,8 +65,8 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
-use towpath_packet::port::{Info, Layer, Port, PortError, Queues, RxQueue, Start, State, TxLinear, TxQueue, Wake};
-use towpath_packet::{Batch, Cache, Counters, Direction, MAX_FRAGS, Offloads};
+use towpath_packet::port::{Info, Layer, Port, PortError, Queues, RxQueue, Start, State, TxQueue, Wake};
+use towpath_packet::{Batch, Cache, Counters, Direction, Offloads};
 use tx::Output;
 
 /// Opens a file. One that is read is parsed up to the first packet, which tells the layer; one that
@@ -107,20 +107,7 @@ pub fn open(config: Config) -> Result<PcapPort, PortError> {
             (Opened::Write { encoder, output, config: write }, layer, false)
         }
     };
-    let info = Info {
-        name,
-        layer,
-        mtu: u32::from(u16::MAX),
-        tx_linear: TxLinear::None,
-        headroom: 0,
-        tailroom: 0,
-        max_chunks: MAX_FRAGS as u16 + 1,
-        tx_offloads: Offloads::NONE,
-        rx_offloads: Offloads::NONE,
-        max_queues: 1,
-        finite,
-        abilities: Vec::new(),
-    };
+    let info = Info::new(name, layer, u16::MAX.into()).with_finite(finite);
     Ok(PcapPort { info, opened })
 }
 

@@ -39,7 +39,7 @@ fn write(path: &Path, write: WriteConfig, packets: &Captured) {
     let counters = tx.counters().clone();
     drop((tx, cache));
     assert_eq!(counters.snapshot().packets, packets.len() as u64);
-    assert_eq!(pool.stats().home, 1024);
+    assert_eq!(pool.stats().free, 1024);
 }
 
 /// All packets until the queue's last state.
@@ -325,7 +325,7 @@ fn an_exhausted_pool_delays_packets_and_loses_none() {
     let (mut rx, _) = start(Config::read(&path), &pool);
     assert_eq!(drain(&mut rx).0.len(), 40);
     drop(rx);
-    assert_eq!(pool.stats().home, 16);
+    assert_eq!(pool.stats().free, 16);
 }
 
 #[test]

@@ -290,7 +290,7 @@ mod tests {
         let mut refused = burst();
         assert_eq!((writer.tx(&mut refused), refused.len(), writer.pending()), (0, 5, 0));
         drop((writer, burst, refused));
-        assert_eq!(pool.stats().home, 64);
+        assert_eq!(pool.stats().free, 64);
         std::fs::remove_file(path).unwrap();
     }
 }

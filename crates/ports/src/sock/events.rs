@@ -3,7 +3,7 @@
 use super::visitors::Visitors;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use towpath_packet::port::ExtBufGauge;
+use towpath_packet::ExtBufGauge;
 
 /// How an application broke the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

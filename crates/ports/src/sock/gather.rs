@@ -124,10 +124,10 @@ impl RxQueue for SockRx {
             self.gate.events.copied_bytes.fetch_add(tally.copied_bytes, Ordering::Relaxed);
         }
         if tally.lent > 0 {
-            self.gate.events.lent.take(tally.lent);
+            self.gate.events.lent.attach(tally.lent);
         }
         if tally.home > 0 {
-            self.gate.events.lent.bring_home(tally.home);
+            self.gate.events.lent.free(tally.home);
         }
         got
     }
@@ -156,7 +156,7 @@ impl RxQueue for SockRx {
         if self.apps.iter().any(|app| app.session.line().is_some()) && !membarrier::global_expedited() {
             self.waker.timer.set(AGAIN);
         }
-        if self.apps.iter().any(|app| (app.pages.has_back() && !app.blocked) || app.session.is_closed()) {
+        if self.apps.iter().any(|app| (app.pages.has_freed() && !app.blocked) || app.session.is_closed()) {
             self.waker.notifier.wake();
         }
         // What waits for something that nobody announces.

@@ -63,9 +63,9 @@ use events::Events;
 use gate::Gate;
 use listen::{Desk, Listener, Listening, Ways};
 use std::sync::Arc;
-use towpath_packet::port::{ControlError, Info, Layer, Port, PortControl, PortError, Queues, Setting, Start, TxLinear};
+use towpath_packet::port::{ControlError, Info, Layer, Port, PortControl, PortError, Queues, Setting, Start};
 use towpath_packet::spsc::ring;
-use towpath_packet::{Direction, MAX_FRAGS, delegate_rx_queue, delegate_tx_queue};
+use towpath_packet::{Direction, delegate_rx_queue, delegate_tx_queue};
 use towpath_sys::seqpacket;
 
 /// A port that applications connect to.
@@ -101,21 +101,10 @@ pub fn open(config: Config) -> Result<SockPort, PortError> {
     let fd = seqpacket::listen(&config.path, seqpacket::Access { mode, uid, gid })
         .map_err(|error| failed("bind", error, Some("is another towpath, or a file, at this path?")))?;
     let listening = Listening { fd, path: config.path.clone() };
-    let info = Info {
-        name: config.port(),
-        layer: Layer::Ethernet,
-        mtu: config.mtu,
-        tx_linear: TxLinear::None,
-        headroom: 0,
-        tailroom: 0,
-        max_chunks: MAX_FRAGS as u16 + 1,
-        tx_offloads: steer::TAKEN,
-        // What an application asks for, and the egress can't do, the route does.
-        rx_offloads: steer::TAKEN,
-        max_queues: config.queues,
-        finite: false,
-        abilities: Vec::new(),
-    };
+    // The route does what an application requests and the egress cannot do.
+    let info = Info::new(config.port(), Layer::Ethernet, config.mtu)
+        .with_offloads(steer::TAKEN, steer::TAKEN)
+        .with_max_queues(config.queues);
     Ok(SockPort { info, config, listening, events: Arc::default() })
 }
 

@@ -15,7 +15,7 @@ use crate::vnet::VnetHeader;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use towpath_client::protocol::{MAX_PIECES, MAX_SUPER_PIECES, Statistic};
-use towpath_packet::xsk_ring::Shared;
+use towpath_packet::xsk_ring::RingMemory;
 use towpath_packet::{Batch, Cache, ExtBufPool, Packet, xsk_ring};
 
 /// Shortest frame: an Ethernet header.
@@ -112,18 +112,18 @@ impl Sending {
     #[inline]
     fn complete(&mut self) -> Result<u64, Fault> {
         self.blocked = false;
-        if !self.pages.has_back() {
+        if !self.pages.has_freed() {
             return Ok(0);
         }
-        let free = self.completion.try_reserve(self.pages.away() as u32).map_err(|_| Fault::Counter)?;
+        let free = self.completion.try_reserve(self.pages.in_use() as u32).map_err(|_| Fault::Counter)?;
         let (completion, memory, charged) = (&mut self.completion, &self.session.memory, &mut self.charged);
-        let n = self.pages.take_back(free as usize, |addr, len| {
+        let n = self.pages.reclaim(free as usize, |addr, len| {
             completion.write(addr);
             memory.came_back(addr);
             *charged -= memory.truesize(len.into());
         });
         self.told |= n > 0;
-        self.blocked = n == free as usize && self.pages.has_back();
+        self.blocked = n == free as usize && self.pages.has_freed();
         Ok(n as u64)
     }
 
@@ -169,7 +169,7 @@ impl Sending {
         for taken in 0..n {
             let xsk_ring::Desc { addr, len, options } = self.tx.read();
             if options != 0 {
-                self.tx.put_back();
+                self.tx.cancel();
                 return Ok(taken);
             }
             let at = self.session.memory.send(addr, len, true);

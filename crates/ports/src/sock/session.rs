@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use towpath_packet::ExtBufOwner;
 use towpath_packet::notify::{Notifier, publish};
-use towpath_packet::xsk_ring::{Desc, Mapped, Shared};
+use towpath_packet::xsk_ring::{Desc, Mapped, RingMemory};
 use towpath_sys::seqpacket;
 
 /// How an application and the datapath wake each other.
@@ -150,8 +150,8 @@ impl ExtBufOwner for Session {
     }
 
     /// Others may share the memory.
-    fn on_free_late(&self, addr: u64) {
+    fn on_free_orphaned(&self, addr: u64) {
         self.memory.came_back(addr);
-        self.events.lent.bring_home(1);
+        self.events.lent.free(1);
     }
 }

@@ -1,7 +1,7 @@
 //! What befell a session, for its application.
 
 use towpath_client::protocol::Statistic;
-use towpath_packet::xsk_ring::{Mapped, Shared};
+use towpath_packet::xsk_ring::{Mapped, RingMemory};
 
 /// The counters of one half of a session. Each is counted here and only shown to the application, which may write over what it is shown; each is
 /// one half's alone.

@@ -67,7 +67,7 @@ use device::TunDevice;
 use std::fs::File;
 use std::sync::Arc;
 use towpath_packet::MAX_CHUNKS;
-use towpath_packet::port::{Info, Layer, Port, PortError, Queues, Start, TxLinear};
+use towpath_packet::port::{Info, Layer, Port, PortError, Queues, Start};
 #[cfg(doc)]
 use towpath_packet::{
     DropReason,
@@ -99,20 +99,12 @@ pub fn open(config: Config) -> Result<TunPort, PortError> {
     abilities.extend(ability);
     device.steering = steering;
     device.configure(&config, &queues)?;
-    let info = Info {
-        name: port,
-        layer: if config.kind == Kind::Tap { Layer::Ethernet } else { Layer::Ip },
-        mtu: device.mtu()?,
-        tx_linear: TxLinear::None,
-        headroom: 0,
-        tailroom: 0,
-        max_chunks: MAX_CHUNKS as u16,
-        tx_offloads: found.tx.and(wants.allowed()),
-        rx_offloads: found.rx.and(wants.allowed()),
-        max_queues: queues.len() as u16,
-        finite: false,
-        abilities,
-    };
+    let layer = if config.kind == Kind::Tap { Layer::Ethernet } else { Layer::Ip };
+    let info = Info::new(port, layer, device.mtu()?)
+        .with_max_chunks(MAX_CHUNKS as u16)
+        .with_offloads(found.tx.and(wants.allowed()), found.rx.and(wants.allowed()))
+        .with_max_queues(queues.len() as u16)
+        .with_abilities(abilities);
     Ok(TunPort { info, device, queues, up: config.up })
 }
 

@@ -18,7 +18,6 @@
 
 use super::config::Kind;
 use crate::uri::Want;
-use std::borrow::Cow;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -67,7 +66,7 @@ impl Steering {
         if want == Want::Require && made.is_none() {
             return Err(PortError::Required { port: port.to_owned(), ability: STEERING.to_owned(), why });
         }
-        let ability = Ability { name: STEERING, on: made.is_some(), why: Cow::Owned(why), mend };
+        let ability = Ability::new(STEERING, made.is_some(), why).with_mend(mend);
         Ok((made, Some(ability)))
     }
 }

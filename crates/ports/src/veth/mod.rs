@@ -31,7 +31,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use towpath_packet::port::{Info, Layer, Port, PortError, Queues, Start, TxLayout};
 use towpath_packet::spsc::{Consumer, Producer, ring};
-use towpath_packet::{MAX_FRAGS, Offloads, Packet};
+use towpath_packet::{Offloads, Packet};
 
 /// Configuration of a pair.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,19 +104,11 @@ pub fn pair(config: &Config) -> Result<(VethPort, VethPort), PortError> {
         pipe.map(|pipe| (TxEnd { rings: tx, guard: CloseGuard(pipe.clone()) }, RxEnd { rings: rx, pipe }))
     };
     let ((to_b, from_a), (to_a, from_b)) = (pipe()?, pipe()?);
-    let info = |end: &str| Info {
-        name: format!("{port}.{end}"),
-        layer: Layer::Any,
-        mtu: u32::from(u16::MAX),
-        tx_linear: config.tx_layout.linear,
-        headroom: config.tx_layout.headroom,
-        tailroom: config.tx_layout.tailroom,
-        max_chunks: MAX_FRAGS as u16 + 1,
-        tx_offloads: Offloads::ALL,
-        rx_offloads: Offloads::ALL,
-        max_queues: config.queues,
-        finite: false,
-        abilities: Vec::new(),
+    let info = |end: &str| {
+        Info::new(format!("{port}.{end}"), Layer::Any, u16::MAX.into())
+            .with_tx_layout(config.tx_layout)
+            .with_offloads(Offloads::ALL, Offloads::ALL)
+            .with_max_queues(config.queues)
     };
     let a = VethPort { info: info("a"), sending: to_b, receiving: from_b };
     Ok((a, VethPort { info: info("b"), sending: to_a, receiving: from_a }))

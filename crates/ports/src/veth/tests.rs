@@ -228,5 +228,5 @@ fn between_threads_that_sleep_nothing_is_lost_reordered_or_left_in_a_ring() {
     assert!(slept.into_inner() > 0);
     assert_eq!(a.tx[0].counters().snapshot().packets, b.rx[0].counters().snapshot().packets);
     drop((a, b));
-    assert_eq!(pool.stats().home, 4096);
+    assert_eq!(pool.stats().free, 4096);
 }

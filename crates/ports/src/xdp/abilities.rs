@@ -28,7 +28,7 @@ pub(super) fn abilities(
         if want == Want::Require && !on {
             return Err(PortError::Required { port: config.port(), ability: str::to_owned(name), why });
         }
-        list.push(Ability { name, on, why: why.into(), mend: mend.filter(|_| !on) });
+        list.push(Ability::new(name, on, why).with_mend(mend.filter(|_| !on)));
         Ok(())
     };
     let ok = |why: &Option<String>, text: &str| why.clone().map_or_else(|| Ok(text.to_owned()), Err);
@@ -94,5 +94,5 @@ pub(super) fn link(config: &Config, link: LinkState) -> Ability {
             ("the interface is not up", Some(format!("{ip} link set dev {name} up")))
         }
     };
-    Ability { name: "link", on: link == LinkState::Up, why: why.into(), mend }
+    Ability::new("link", link == LinkState::Up, why).with_mend(mend)
 }

@@ -101,7 +101,7 @@ use probe::Probed;
 use queue::{Attached, PortShared, QueueShared, retry_while_busy, split_rings};
 use std::sync::{Arc, Mutex};
 use towpath_packet::Offloads;
-use towpath_packet::port::{Ability, Info, Layer, Port, PortControl, PortError, Queues, Start, TxLinear};
+use towpath_packet::port::{Ability, Info, Layer, Port, PortControl, PortError, Queues, Start, TxLayout};
 #[cfg(doc)]
 use towpath_packet::{DropReason, port::State};
 use towpath_sys::bpf::AttachMode;
@@ -186,23 +186,17 @@ fn examine(config: Config) -> Result<XdpPort, PortError> {
     };
     let mut abilities = abilities(&config, &found, features, partial, mtu)?;
     abilities.insert(0, link(&config, control.link_state(index)));
-    abilities.push(Ability { name: "busypoll", on: true, why: busy_poll.into(), mend: None });
+    abilities.push(Ability::new("busypoll", true, busy_poll));
     let timed = live.is_none() && config.timestamps != Want::Off && timestamps(&found, features).is_ok();
     abilities.push(transmit);
-    let info = Info {
-        name: port,
-        layer: Layer::Ethernet,
-        mtu,
-        tx_linear: TxLinear::None,
-        headroom: if (metadata || timed) && live.is_none() { tx_metadata::LEN as u16 } else { 0 },
-        tailroom: 0,
-        max_chunks: found.max_frags,
-        tx_offloads: if metadata && live.is_none() { Offloads::CSUM } else { Offloads::NONE },
-        rx_offloads,
-        max_queues: config.queues,
-        finite: false,
-        abilities,
-    };
+    let headroom = if (metadata || timed) && live.is_none() { tx_metadata::LEN as u16 } else { 0 };
+    let tx_offloads = if metadata && live.is_none() { Offloads::CSUM } else { Offloads::NONE };
+    let info = Info::new(port, Layer::Ethernet, mtu)
+        .with_tx_layout(TxLayout { headroom, ..TxLayout::default() })
+        .with_max_chunks(found.max_frags)
+        .with_offloads(tx_offloads, rx_offloads)
+        .with_max_queues(config.queues)
+        .with_abilities(abilities);
     let attachment = Mutex::new((found.mode, Some(on.link)));
     let attached = Attached { map: on.map, link: attachment, program: on.program, _promiscuous: promiscuous };
     let (control, events, found) = (Arc::new(control), Arc::default(), Box::new(found));
@@ -223,7 +217,7 @@ fn transmit(
                 Ok(()) => "through the socket; tx=live is to be had".to_owned(),
                 Err(why) => format!("through the socket; tx=live is not to be had: {why}; to mend it, {hint}"),
             };
-            return Ok((None, Ability { name: "tx", on: true, why: why.into(), mend: None }));
+            return Ok((None, Ability::new("tx", true, why)));
         }
         Transmit::Template => {
             return Err(config.error(
@@ -236,7 +230,7 @@ fn transmit(
             possible.and_then(|()| LiveProgram::new(config, index).map_err(|error| error.to_string()))
         }
     };
-    let ability = |on, why: String| Ability { name: "tx", on, why: why.into(), mend: (!on).then(|| hint.to_owned()) };
+    let ability = |on, why: String| Ability::new("tx", on, why).with_mend((!on).then(|| hint.to_owned()));
     match made {
         Ok(live) => Ok((Some(live), ability(true, "as frames of a program".to_owned()))),
         Err(why) if config.transmit == Transmit::Live => Err(config.error("tx", "live", format!("{why} ({hint})"))),

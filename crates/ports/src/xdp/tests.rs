@@ -84,7 +84,7 @@ fn a_queue_that_stays_stalled_goes_on_in_the_stack_unless_the_driver_is_required
         assert_eq!(happened("stalled"), 3);
         drop((queues, other));
         let stats = pool.stats();
-        assert_eq!(stats.home, stats.capacity);
+        assert_eq!(stats.free, stats.capacity);
         until("no program is left", || !ns.ip("-d link show dev v0").contains("prog/xdp"));
     }
 }

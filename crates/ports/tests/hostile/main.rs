@@ -15,7 +15,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use towpath_client::Umem;
 use towpath_client::protocol::{Hello, MAX_PIECES, Sizes};
-use towpath_packet::xsk_ring::{Desc, Shared};
+use towpath_packet::xsk_ring::{Desc, RingMemory};
 use towpath_packet::{Batch, DropReason};
 use towpath_sys::seqpacket;
 

@@ -90,7 +90,7 @@ impl Rig {
     pub(crate) fn end(self) {
         let Rig { rx, tx, pool, path, cache, .. } = self;
         drop((rx, tx, cache));
-        assert_eq!(pool.stats().home, pool.stats().capacity, "buffers are missing");
+        assert_eq!(pool.stats().free, pool.stats().capacity, "buffers are missing");
         assert!(!path.exists());
     }
 }

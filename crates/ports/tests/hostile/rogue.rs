@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 use towpath_client::protocol::{Answer, Code, HEADER, Hello, Rings, Sizes};
-use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer, Shared};
+use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer, RingMemory};
 use towpath_packet::{Backing, Region};
 use towpath_sys::seqpacket;
 

@@ -420,5 +420,5 @@ fn every_buffer_is_free_after_a_busy_port_is_dropped() {
     drop(q);
     drop(batch);
     let stats = pool.stats();
-    assert_eq!(stats.home, stats.capacity);
+    assert_eq!(stats.free, stats.capacity);
 }

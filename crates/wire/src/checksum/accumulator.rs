@@ -24,8 +24,8 @@ impl Accumulator {
         self.odd ^= !data.len().is_multiple_of(2);
     }
 
-    /// Appends a 16-bit number in network byte order; also a sum made elsewhere, of an even number
-    /// of bytes, such as a pseudo-header's.
+    /// Appends a 16-bit number in network byte order; also the sum of an even number of bytes, for
+    /// example of a pseudo-header.
     #[inline]
     pub const fn add_u16(&mut self, value: u16) {
         self.join(value);

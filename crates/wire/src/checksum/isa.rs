@@ -1,17 +1,17 @@
-//! Vector instruction sets: which of them this CPU has, and the two loops written for each.
+//! Vector instruction sets: detection, and the two loops for each.
 //!
-//! All loops add 64-bit words in 64-bit lanes, carries lost, and their high halves apart, which lose none: the one sum less the
-//! other, moved up again, is that of the low halves.
-//! This is the crate's only file with `unsafe`: loads and stores of whole vectors, and calls of
-//! functions compiled for more than the base instruction set.
+//! All loops add 64-bit words in 64-bit lanes, where carries are lost, and separately their high
+//! halves, where none is lost. The first sum minus the second, shifted up again, is the sum of the
+//! low halves. This is the crate's only file with `unsafe`: loads and stores of whole vectors, and
+//! calls of functions compiled for more than the base instruction set.
 
 use super::words;
 use core::sync::atomic::{AtomicU8, Ordering};
 
 /// An instruction set that this CPU has.
 ///
-/// A value is the proof: it only comes from [`Isa::best`] and [`Isa::available`], which ask the
-/// CPU. That makes [`sum_with`] and [`copy_with`] safe.
+/// A value is proof of its presence: it only comes from [`Isa::best`] and [`Isa::available`], which
+/// detect it. That makes [`sum_with`] and [`copy_with`] safe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Isa(Kind);
 
@@ -48,7 +48,8 @@ impl Kind {
         }
     }
 
-    /// Detection at run time needs `std`: without it, the instruction sets are those that the target has at compile time.
+    /// Detection at run time needs `std`: without it, the instruction sets are those that the
+    /// target has at compile time.
     #[cfg(not(feature = "std"))]
     fn is_available(self) -> bool {
         match self {
@@ -67,7 +68,7 @@ impl Isa {
         KINDS.iter().copied().filter(|kind| kind.is_available()).map(Isa)
     }
 
-    /// The best this CPU has: asked once, one relaxed load after that.
+    /// The best that this CPU has: detected once, one relaxed load after that.
     #[inline]
     #[must_use]
     pub fn best() -> Isa {
@@ -82,7 +83,7 @@ impl Isa {
         }
     }
 
-    /// The name for people: `portable`, `avx2`, `avx512`.
+    /// The name: `portable`, `avx2`, `avx512`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self.0 {
@@ -95,7 +96,7 @@ impl Isa {
     }
 }
 
-/// Two threads may both ask: they get the same answer.
+/// Two threads may both detect: their results are equal.
 #[cold]
 fn detect(cache: &AtomicU8) -> Isa {
     let best = Isa::available().last().unwrap_or(Isa(Kind::Portable));
@@ -233,7 +234,7 @@ mod x86 {
         unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
     }
 
-    /// The empty `asm!` is there for the reason given at [`store256`].
+    /// The empty `asm!` has the reason given at [`store256`].
     #[target_feature(enable = "avx512f")]
     #[inline]
     fn store512(bytes: &mut [u8; 64], mut v: __m512i) {
@@ -259,8 +260,8 @@ mod x86 {
     fn load512_end(bytes: &[u8]) -> __m512i {
         let before = 64 - bytes.len().min(64);
         let mask = u64::MAX.checked_shl(before as u32).unwrap_or(0);
-        // SAFETY: the mask has a bit for each byte of the slice (the first 64 if there are more) and no other, and bytes whose bit
-        // is clear are not accessed.
+        // SAFETY: the mask has a bit for each byte of the slice (the first 64 if there are more)
+        // and no other, and bytes whose bit is clear are not accessed.
         unsafe { _mm512_maskz_loadu_epi8(mask, bytes.as_ptr().wrapping_sub(before).cast()) }
     }
 
@@ -291,8 +292,9 @@ mod x86 {
         }
     }
 
-    /// Whole lines of the cache are loaded: of other blocks of 64 bytes each is two accesses, since a payload seldom begins where a
-    /// line does. Where the first line is entered at an odd byte, so are all 16-bit words, which moving the sum by a byte mends.
+    /// Whole cache lines are loaded: each unaligned block of 64 bytes is two accesses, and a
+    /// payload seldom begins at a line. If it begins at an odd address, all 16-bit words are
+    /// swapped, and rotating the sum by a byte corrects it.
     #[target_feature(enable = "avx512f,avx512bw")]
     pub(super) fn sum_avx512(data: &[u8]) -> u64 {
         let (begin, lines) = data.split_at(data.as_ptr().align_offset(64).min(data.len()));

@@ -1,7 +1,8 @@
-//! The Internet checksum: the sum of 16-bit words in ones'-complement arithmetic (RFC 1071).
+//! The Internet checksum: the sum of 16-bit words in ones'-complement arithmetic
+//! ([RFC 1071](https://www.rfc-editor.org/rfc/rfc1071)).
 //!
 //! ```text
-//!   bytes ──sum/copy──▶ u16 ──add──▶ u16 ──finish──▶ what the header field holds
+//!   bytes ──sum/copy──▶ u16 ──add──▶ u16 ──finish──▶ the header field
 //!                        ▲
 //!        pseudo_v4/v6 ───┘           update16/32/bytes: field ──▶ field, without the data
 //! ```
@@ -27,7 +28,8 @@ pub use accumulator::Accumulator;
 pub use isa::{Isa, copy_with, sum_with};
 pub use partial::complete_partial;
 
-/// What data that contains its own correct checksum sums to (RFC 1071 section 1).
+/// The sum of data that contains its own correct checksum
+/// ([RFC 1071 section 1](https://www.rfc-editor.org/rfc/rfc1071#section-1)).
 pub const VALID: u16 = 0xffff;
 
 /// Inputs up to this length are summed by inlined scalar code: vectors need about as long to be
@@ -61,8 +63,8 @@ pub const fn add(a: u16, b: u16) -> u16 {
     sum + carry as u16
 }
 
-/// The contribution of a piece with the given sum when it begins at an odd offset (RFC 1071
-/// section 2B: byte order independence).
+/// The contribution of a piece with the given sum when it begins at an odd offset
+/// ([RFC 1071](https://www.rfc-editor.org/rfc/rfc1071) section 2B: byte order independence).
 #[inline]
 #[must_use]
 pub const fn swap_for_odd(sum: u16) -> u16 {
@@ -79,7 +81,7 @@ pub const fn finish(sum: u16) -> u16 {
 }
 
 /// The checksum field of a UDP header: 0 means "no checksum", so a computed 0 is sent as `0xffff`
-/// (RFC 768).
+/// ([RFC 768](https://www.rfc-editor.org/rfc/rfc768)).
 #[inline]
 #[must_use]
 pub const fn finish_udp(sum: u16) -> u16 {
@@ -95,7 +97,9 @@ const fn fold32(x: u32) -> u16 {
     (x.wrapping_add(x.rotate_left(16)) >> 16) as u16
 }
 
-/// The sum of the IPv4 pseudo-header (RFC 9293 section 3.1). `l4_len` is the length of transport header and payload.
+/// The sum of the IPv4 pseudo-header
+/// ([RFC 9293 section 3.1](https://www.rfc-editor.org/rfc/rfc9293#section-3.1)). `l4_len` is the
+/// length of transport header and payload.
 #[inline]
 #[must_use]
 pub const fn pseudo_v4(src: Ipv4Addr, dst: Ipv4Addr, proto: u8, l4_len: u32) -> u16 {
@@ -103,7 +107,9 @@ pub const fn pseudo_v4(src: Ipv4Addr, dst: Ipv4Addr, proto: u8, l4_len: u32) -> 
     add(addresses, add(proto as u16, fold32(l4_len)))
 }
 
-/// The sum of the IPv6 pseudo-header (RFC 8200 section 8.1). `l4_len` is the length of transport header and payload.
+/// The sum of the IPv6 pseudo-header
+/// ([RFC 8200 section 8.1](https://www.rfc-editor.org/rfc/rfc8200#section-8.1)). `l4_len` is the
+/// length of transport header and payload.
 #[inline]
 #[must_use]
 pub fn pseudo_v6(src: Ipv6Addr, dst: Ipv6Addr, proto: u8, l4_len: u32) -> u16 {
@@ -112,7 +118,7 @@ pub fn pseudo_v6(src: Ipv6Addr, dst: Ipv6Addr, proto: u8, l4_len: u32) -> u16 {
 }
 
 /// The checksum field `check` after a 16-bit word under it changed from `old` to `new`
-/// (RFC 1624 equation 3).
+/// ([RFC 1624](https://www.rfc-editor.org/rfc/rfc1624) equation 3).
 #[inline]
 #[must_use]
 pub const fn update16(check: u16, old: u16, new: u16) -> u16 {

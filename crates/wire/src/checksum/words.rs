@@ -1,5 +1,6 @@
 //! Portable summing, by machine words in native byte order. The sum does not depend on byte order
-//! until it is folded to 16 bits (RFC 1071 section 2B), so bytes are swapped once, in [`to_wire`].
+//! until it is folded to 16 bits ([RFC 1071](https://www.rfc-editor.org/rfc/rfc1071) section 2B),
+//! so bytes are swapped once, in [`to_wire`].
 
 /// Ones'-complement addition.
 #[inline(always)]
@@ -36,7 +37,7 @@ pub(super) fn sum(data: &[u8]) -> u64 {
     words.iter().fold(sum_tail(tail), |sum, word| add(sum, u64::from_ne_bytes(*word)))
 }
 
-/// Copies what fits, and returns what was copied.
+/// Copies as much as fits, and returns the copied bytes.
 #[inline(always)]
 pub(super) fn copied<'a>(dst: &mut [u8], src: &'a [u8]) -> &'a [u8] {
     let len = dst.len().min(src.len());

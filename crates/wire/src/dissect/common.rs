@@ -1,20 +1,20 @@
-//! The short way through nearly all traffic: TCP and UDP over IPv4 without options or IPv6 without
+//! The fast path, for nearly all traffic: TCP and UDP over IPv4 without options or IPv6 without
 //! extension headers, whole and not fragmented.
 //!
-//! It makes the result in one expression, from values in registers. What it does not take, and
-//! only that, goes the careful way, which would find the same for what it does.
+//! It makes the result in one expression, from values in registers. Other packets take the general
+//! path, which has the same result for those that the fast path takes.
 
-use super::{Dissected, Flags, Link, Stop, general};
+use super::{Dissected, Flags, LinkLayer, Stop, general};
 use crate::hash::FlowKey;
 use crate::ip::{self, protocol};
 use crate::{ipv4, ipv6, tcp, udp};
 
-/// As far as TCP's control bits.
+/// Bytes up to and including TCP's control bits.
 const NEEDED: usize = tcp::offset::FLAGS + 1;
 
 /// Finds the headers of an IPv4 packet.
 #[inline(always)]
-pub(super) fn ipv4(frame: &[u8], link: Link) -> Dissected {
+pub(super) fn ipv4(frame: &[u8], link: LinkLayer) -> Dissected {
     let found = || {
         let packet = frame.get(usize::from(link.l3)..)?;
         let (ip, _) = ipv4::Header::split(packet).ok()?;
@@ -34,7 +34,7 @@ pub(super) fn ipv4(frame: &[u8], link: Link) -> Dissected {
 
 /// Finds the headers of an IPv6 packet.
 #[inline(always)]
-pub(super) fn ipv6(frame: &[u8], link: Link) -> Dissected {
+pub(super) fn ipv6(frame: &[u8], link: LinkLayer) -> Dissected {
     let found = || {
         let packet = frame.get(usize::from(link.l3)..)?;
         let (ip, _) = ipv6::Header::split(packet).ok()?;
@@ -55,7 +55,7 @@ pub(super) fn ipv6(frame: &[u8], link: Link) -> Dissected {
 /// `packet` begins with an IP header of `header_len` and says that it is `len` bytes long.
 #[inline(always)]
 fn transport(
-    link: Link,
+    link: LinkLayer,
     flow: FlowKey,
     packet: &[u8],
     header_len: usize,

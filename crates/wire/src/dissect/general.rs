@@ -1,14 +1,15 @@
-//! The careful walk over any IP packet: options, extension headers, fragments, frames cut short.
-//! Each step checks that its header is inside and reads it through an array of its exact size.
+//! The general path, for any IP packet: options, extension headers, fragments, frames cut short.
+//! Each step checks that its header is inside the frame and reads it through an array of its size.
 
-use super::{Dissected, Flags, Link, Stop};
+use super::{Dissected, Flags, LinkLayer, Stop};
 use crate::Error;
 use crate::ip::{self, protocol};
 use crate::ipv6::{Extensions, is_extension};
 use crate::{icmp, ipv4, ipv6, tcp, udp};
 use core::cmp::Ordering;
 
-/// Length of SCTP's common header (RFC 9260 section 3.1).
+/// Length of SCTP's common header
+/// ([RFC 9260 section 3.1](https://www.rfc-editor.org/rfc/rfc9260#section-3.1)).
 const SCTP_HEADER_LEN: usize = 12;
 
 impl Dissected {
@@ -19,7 +20,7 @@ impl Dissected {
     }
 }
 
-/// What a packet of the length it promises says about the frame.
+/// Flags of a frame whose IP header states this length.
 #[inline]
 fn length_flags(promised: usize, frame: &[u8]) -> Flags {
     match promised.cmp(&frame.len()) {
@@ -31,7 +32,7 @@ fn length_flags(promised: usize, frame: &[u8]) -> Flags {
 
 /// Finds the headers of an IPv4 packet.
 #[inline(never)]
-pub(super) fn ipv4(frame: &[u8], link: Link) -> Dissected {
+pub(super) fn ipv4(frame: &[u8], link: LinkLayer) -> Dissected {
     let mut found = link.stop(frame, Stop::NetworkTruncated);
     let l3 = usize::from(link.l3);
     let packet = frame.get(l3..).unwrap_or_default();
@@ -63,7 +64,7 @@ pub(super) fn ipv4(frame: &[u8], link: Link) -> Dissected {
 
 /// Finds the headers of an IPv6 packet.
 #[inline(never)]
-pub(super) fn ipv6(frame: &[u8], link: Link) -> Dissected {
+pub(super) fn ipv6(frame: &[u8], link: LinkLayer) -> Dissected {
     let mut found = link.stop(frame, Stop::NetworkTruncated);
     let l3 = usize::from(link.l3);
     let packet = frame.get(l3..).unwrap_or_default();
@@ -95,9 +96,11 @@ fn extensions(mut found: Dissected, frame: &[u8], l4: usize, end: usize) -> Diss
                 found.flags |= Flags::EXTENSIONS;
                 if let Some(fragment) = extension.fragment().filter(|f| f.is_fragment()) {
                     found.flags |= Flags::FRAGMENT;
-                    if fragment.offset == 0 {
-                        found.flags |= Flags::FIRST_FRAGMENT;
-                    }
+                    // A fragment may contain a fragment header again. The last one decides.
+                    found.flags = match fragment.offset {
+                        0 => found.flags | Flags::FIRST_FRAGMENT,
+                        _ => Flags(found.flags.0 & !Flags::FIRST_FRAGMENT.0),
+                    };
                 }
             }
             Err(e) => error = Some(e),
@@ -113,7 +116,7 @@ fn extensions(mut found: Dissected, frame: &[u8], l4: usize, end: usize) -> Diss
     }
 }
 
-/// Reads the transport header at `l4` of a packet that promises to reach to `end`.
+/// Reads the transport header at `l4` of a packet that ends at `end` by its IP header.
 #[inline]
 fn transport(mut found: Dissected, frame: &[u8], l4: usize, end: usize) -> Dissected {
     let end = end.min(frame.len());
@@ -160,7 +163,7 @@ fn transport(mut found: Dissected, frame: &[u8], l4: usize, end: usize) -> Disse
     found.stopped(Stop::Complete)
 }
 
-/// Fragments have no ports in their key, or the first would not be of the same flow as the rest.
+/// Fragments have no ports in their key, so that all fragments of a packet have the same key.
 #[inline]
 fn ports(found: &mut Dissected, src_port: u16, dst_port: u16) {
     if !found.flags.contains(Flags::FRAGMENT) {

@@ -6,21 +6,21 @@ use crate::ip;
 use crate::offload::LinkKind;
 use crate::vlan::{Tag, Tags};
 
-/// What lies before the network header.
+/// The part of a frame before the network header.
 #[derive(Clone, Copy)]
-pub(super) struct Link {
+pub(super) struct LinkLayer {
     pub(super) l3: u16,
     pub(super) ethertype: u16,
     pub(super) tags: [Tag; 2],
 }
 
-impl Link {
+impl LinkLayer {
     #[inline(always)]
     fn new(l3: usize, ethertype: u16) -> Self {
         Self { l3: l3 as u16, ethertype, tags: [Tag::default(); 2] }
     }
 
-    /// Nothing behind the link header is understood.
+    /// The result if nothing behind the link header is understood.
     #[inline(always)]
     pub(super) fn stop(self, frame: &[u8], stop: Stop) -> Dissected {
         Dissected {
@@ -49,7 +49,7 @@ pub fn dissect(frame: &[u8], kind: LinkKind) -> Dissected {
 #[inline]
 fn ethernet(frame: &[u8]) -> Dissected {
     let Ok((header, _)) = ethernet::Header::split(frame) else {
-        return Link::new(0, 0).stop(frame, Stop::LinkTruncated);
+        return LinkLayer::new(0, 0).stop(frame, Stop::LinkTruncated);
     };
     match header.ethertype() {
         ethertype::IPV4 => untagged_ipv4(frame),
@@ -58,25 +58,25 @@ fn ethernet(frame: &[u8]) -> Dissected {
     }
 }
 
-/// A function of its own, like the next, so that offsets are constants in it and its result is
-/// written where the caller wants it, not merged with the other's.
+/// A function of its own, like the next, so that its offsets are constants and its result is
+/// written in place, not merged with the other's.
 #[inline(never)]
 fn untagged_ipv4(frame: &[u8]) -> Dissected {
-    common::ipv4(frame, Link::new(ethernet::HEADER_LEN, ethertype::IPV4))
+    common::ipv4(frame, LinkLayer::new(ethernet::HEADER_LEN, ethertype::IPV4))
 }
 
 #[inline(never)]
 fn untagged_ipv6(frame: &[u8]) -> Dissected {
-    common::ipv6(frame, Link::new(ethernet::HEADER_LEN, ethertype::IPV6))
+    common::ipv6(frame, LinkLayer::new(ethernet::HEADER_LEN, ethertype::IPV6))
 }
 
 #[inline(never)]
 fn bare_ip(frame: &[u8]) -> Dissected {
     match ip::version(frame) {
-        4 => common::ipv4(frame, Link::new(0, ethertype::IPV4)),
-        6 => common::ipv6(frame, Link::new(0, ethertype::IPV6)),
-        _ if frame.is_empty() => Link::new(0, 0).stop(frame, Stop::NetworkTruncated),
-        _ => Link::new(0, 0).stop(frame, Stop::NotIp),
+        4 => common::ipv4(frame, LinkLayer::new(0, ethertype::IPV4)),
+        6 => common::ipv6(frame, LinkLayer::new(0, ethertype::IPV6)),
+        _ if frame.is_empty() => LinkLayer::new(0, 0).stop(frame, Stop::NetworkTruncated),
+        _ => LinkLayer::new(0, 0).stop(frame, Stop::NotIp),
     }
 }
 
@@ -87,7 +87,7 @@ fn tagged(frame: &[u8], ethertype: u16) -> Dissected {
     let mut walk = Tags::new(ethertype, behind);
     let tags = core::array::from_fn(|_| walk.next().unwrap_or_default());
     let l3 = frame.len() - walk.payload().len();
-    let link = Link { tags, ..Link::new(l3, walk.ethertype()) };
+    let link = LinkLayer { tags, ..LinkLayer::new(l3, walk.ethertype()) };
     match link.ethertype {
         ethertype::IPV4 => common::ipv4(frame, link),
         ethertype::IPV6 => common::ipv6(frame, link),

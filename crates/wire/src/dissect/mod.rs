@@ -1,13 +1,13 @@
-//! The one-pass dissector: where each header of a frame begins, what it is, whose flow it is.
+//! The one-pass dissector: offsets and kinds of the headers of a frame, and its flow.
 //!
 //! ```text
 //!   │ Ethernet │ tag │ tag │ IP │ extensions or options │ transport │ payload │ padding │
 //!   0                      l3                           l4          payload   end       len
 //! ```
 //!
-//! Always `l3 <= l4 <= payload <= end <= frame.len()`, whatever the bytes are. Where a header is
-//! missing, cut short or wrong, [`Dissected::stop`] says which, and the offsets after it are all
-//! equal: the bytes from there on are not understood.
+//! Always `l3 <= l4 <= payload <= end <= frame.len()`. If a header is missing, cut short or wrong,
+//! [`Dissected::stop`] names it, and the offsets after it are all equal: the bytes from there on
+//! are not understood.
 //!
 //! Tunnels are not entered: dissect the payload again.
 
@@ -15,17 +15,17 @@ mod common;
 mod general;
 mod link;
 
-use link::Link;
+use link::LinkLayer;
 pub use link::dissect;
 
 use crate::hash::{FlowKey, RssInput, Toeplitz};
 use crate::vlan::Tag;
 
-/// Why the dissector went no further.
+/// Why the dissector stopped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Stop {
-    /// It saw all: [`Dissected::payload`] is behind the transport header.
+    /// It read all headers: [`Dissected::payload`] is behind the transport header.
     #[default]
     Complete,
     /// The Ethernet header or a tag is cut short.
@@ -36,11 +36,11 @@ pub enum Stop {
     NotIp,
     /// The IP header is cut short.
     NetworkTruncated,
-    /// Version, header length or total length of the IP header cannot be.
+    /// Version, header length or total length of the IP header is impossible.
     NetworkMalformed,
     /// An IPv6 extension header is cut short.
     ExtensionTruncated,
-    /// More IPv6 extension headers than anyone sends.
+    /// More than [`MAX_EXTENSIONS`](crate::ipv6::MAX_EXTENSIONS) IPv6 extension headers.
     TooManyExtensions,
     /// A fragment that is not the first: its payload has no transport header.
     LaterFragment,
@@ -48,11 +48,11 @@ pub enum Stop {
     OtherTransport,
     /// The transport header is cut short.
     TransportTruncated,
-    /// The TCP header length cannot be.
+    /// The TCP header length is impossible.
     TransportMalformed,
 }
 
-/// What was found, a set of bits.
+/// Properties of a frame, a set of bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Flags(u16);
 
@@ -113,7 +113,7 @@ impl core::ops::BitOrAssign for Flags {
     }
 }
 
-/// What a frame is made of, in 64 bytes. Offsets are bytes from the start of the frame.
+/// The headers of a frame, in 64 bytes. Offsets are bytes from the start of the frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(16))]
 pub struct Dissected {
@@ -121,22 +121,22 @@ pub struct Dissected {
     pub flow: FlowKey,
     /// VLAN tags, the outer first; all zero where there is none.
     pub tags: [Tag; 2],
-    /// What follows the link header and tags; derived from the IP version where there is no link
-    /// header; 0 if that was not reached.
+    /// The ethertype after the link header and tags; derived from the IP version where there is no
+    /// link header; 0 if that was not reached.
     pub ethertype: u16,
-    /// Where the network header begins: the length of the link header with its tags.
+    /// Offset of the network header: the length of the link header with its tags.
     pub l3: u16,
-    /// Where the transport header begins.
+    /// Offset of the transport header.
     pub l4: u16,
-    /// Where the transport's payload begins.
+    /// Offset of the transport's payload.
     pub payload: u16,
-    /// Where the IP packet ends.
+    /// Offset of the end of the IP packet.
     pub end: u32,
-    /// What was found.
+    /// Properties.
     pub flags: Flags,
     /// The control bits of TCP, see [`tcp::flags`](crate::tcp::flags); 0 for other protocols.
     pub tcp_flags: u8,
-    /// How far it went.
+    /// Why the dissector stopped.
     pub stop: Stop,
 }
 
@@ -178,7 +178,7 @@ impl Dissected {
         self.flow.symmetric_hash(seed)
     }
 
-    /// What a NIC would hash: addresses, and ports where there are.
+    /// The input of a NIC's hash: addresses, and ports if the packet has them.
     #[inline]
     #[must_use]
     pub fn rss_input(&self) -> RssInput {
@@ -188,7 +188,7 @@ impl Dissected {
         RssInput::new(&self.flow, self.is_ipv4(), self.flags.contains(Flags::PORTS))
     }
 
-    /// The hash a NIC with this key would give, 0 for what is not IP.
+    /// The hash of a NIC with this key; 0 for what is not IP.
     #[inline]
     #[must_use]
     pub fn toeplitz(&self, key: &Toeplitz) -> u32 {

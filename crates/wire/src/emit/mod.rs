@@ -1,7 +1,7 @@
 //! Writes headers: the other side of the dissector, for generators, replies and tests.
 //!
-//! [`Headers`] says what the headers are; [`Headers::write`] puts them before a payload that lies
-//! in place, [`Headers::emit`] copies the payload there too, summing it on the way.
+//! [`Headers`] describes the headers. [`Headers::write`] writes them before a payload in place;
+//! [`Headers::emit`] also copies the payload there, and sums it in the same pass.
 //!
 //! ```
 //! use towpath_wire::emit::{Checksums, Headers, Ip, Link, Network, Transport, Udp};
@@ -28,12 +28,12 @@ use crate::ethernet::{self, Mac, ethertype};
 use crate::vlan::{self, Tag};
 use crate::{Error, checksum};
 
-/// Who makes the transport checksum.
+/// Whether the transport checksum is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Checksums {
-    /// The writer: all checksums are right.
+    /// All checksums are right.
     Full,
-    /// Whoever sends the frame: TCP, UDP and ICMPv6 fields hold the sum of the pseudo-header, see
+    /// The sender completes it: TCP, UDP and ICMPv6 fields hold the sum of the pseudo-header, see
     /// [`checksum::complete_partial`]. ICMP for IPv4 has none and is always full.
     Partial,
 }
@@ -60,7 +60,7 @@ impl Link {
         ethernet::HEADER_LEN + self.tags().count() * vlan::HEADER_LEN
     }
 
-    /// Writes the header, returns what is behind it.
+    /// Writes the header, returns the bytes after it.
     fn write<'a>(&self, frame: &'a mut [u8], ethertype: u16) -> Result<&'a mut [u8], Error> {
         let (mut header, mut rest) = ethernet::Header::split_mut(frame)?;
         header.set_dst(self.dst);
@@ -77,7 +77,7 @@ impl Link {
     }
 }
 
-/// What the link carries.
+/// The network layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network<'a> {
     /// An ARP message. What follows it in the frame is padding.
@@ -91,7 +91,7 @@ pub enum Network<'a> {
 pub struct Headers<'a> {
     /// `None` for a port that carries bare IP packets.
     pub link: Option<Link>,
-    /// What it carries.
+    /// The network layer.
     pub network: Network<'a>,
 }
 
@@ -117,12 +117,13 @@ impl Headers<'_> {
         self.transport_offset() + transport
     }
 
-    /// Writes the headers to the beginning of `frame`, whose bytes from [`len`](Self::len) to the end
-    /// are the payload.
+    /// Writes the headers to the beginning of `frame`, whose bytes from [`len`](Self::len) to the
+    /// end are the payload.
     ///
     /// # Errors
     /// [`Error::Truncated`] if the frame is shorter than the headers, [`Error::Length`] if it is
-    /// longer than IP can say, [`Error::HeaderLength`] for more than 40 bytes of TCP options.
+    /// longer than an IP length field permits, [`Error::HeaderLength`] for more than 40 bytes of
+    /// TCP options.
     #[inline]
     pub fn write(&self, frame: &mut [u8], checksums: Checksums) -> Result<(), Error> {
         let payload = frame.get(self.len()..).ok_or(Error::Truncated)?;

@@ -116,7 +116,7 @@ impl Ip {
         }
     }
 
-    /// Writes the header of a packet that fills `packet`, returns what is behind it.
+    /// Writes the header of a packet that fills `packet`, returns the bytes after it.
     pub(super) fn write<'a>(&self, packet: &'a mut [u8], protocol: u8) -> Result<&'a mut [u8], Error> {
         let len = packet.len();
         match self.addresses {

@@ -46,7 +46,7 @@ pub struct Echo {
     pub seq: u16,
 }
 
-/// What an IP packet carries.
+/// The transport layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport<'a> {
     /// TCP.
@@ -82,7 +82,7 @@ impl Transport<'_> {
     }
 
     /// Writes the header of a segment that fills `segment`. `pseudo` is the sum of the
-    /// pseudo-header if the protocol has one, `payload` the sum of what follows the header.
+    /// pseudo-header if the protocol has one, `payload` the sum of the bytes after the header.
     pub(super) fn write(
         &self,
         segment: &mut [u8],
@@ -154,7 +154,8 @@ impl Echo {
     }
 }
 
-/// The timestamps option as stacks send it: aligned by two [`NOP`]s (RFC 7323 appendix A).
+/// The timestamps option as stacks send it: aligned by two [`NOP`]s
+/// ([RFC 7323](https://www.rfc-editor.org/rfc/rfc7323) appendix A).
 #[must_use]
 pub const fn timestamps(value: u32, echo: u32) -> [u8; 12] {
     let ([a, b, c, d], [e, f, g, h]) = (value.to_be_bytes(), echo.to_be_bytes());

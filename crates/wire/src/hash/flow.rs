@@ -6,18 +6,18 @@
 //!   dst address, port ──endpoint──▶ b ─┘      a + b: symmetric, a + rot(b): directed
 //! ```
 //!
-//! Each endpoint is mixed by itself before the two are combined by something that commutes. To
-//! combine the bare addresses with `^` or `+` would be cheaper and wrong: 10.0.0.1:1 ⇄ 10.0.0.2:2
-//! would collide with 10.0.0.1:2 ⇄ 10.0.0.2:1 and so would every such rectangle of flows.
+//! Each endpoint is mixed separately before a commutative operation combines the two. Combining
+//! the bare addresses with `^` or `+` would be cheaper and wrong: 10.0.0.1:1 ⇄ 10.0.0.2:2
+//! would collide with 10.0.0.1:2 ⇄ 10.0.0.2:1, and likewise every rectangle of flows.
 //!
 //! The mixing step is the 128-bit product of two 64-bit numbers, its halves joined by `^`. Every
 //! bit of the result depends on every bit of both factors; on flows that count up addresses or
 //! ports, buckets fill as evenly as with random numbers. It is not cryptographic. A seed that is
-//! secret and chosen at start keeps strangers from choosing flows that collide.
+//! secret and chosen at start prevents attackers from choosing flows that collide.
 
 use core::net::Ipv6Addr;
 
-/// What identifies a flow. All zero for what is not IP.
+/// The identity of a flow. All zero for what is not IP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(C)]
 pub struct FlowKey {
@@ -85,7 +85,7 @@ impl FlowKey {
         self.finish(a.wrapping_add(b))
     }
 
-    /// A hash that tells the directions of a flow apart.
+    /// A hash that differs between the directions of a flow.
     #[inline]
     #[must_use]
     pub fn directed_hash(&self, seed: u64) -> u32 {

@@ -1,10 +1,10 @@
-//! Hashes over the flow a packet belongs to.
+//! Hashes over the flow of a packet.
 //!
-//! | hash | what for | both directions equal | cost |
+//! | hash | use | both directions equal | cost |
 //! |---|---|---|---|
 //! | [`FlowKey::symmetric_hash`] | choosing a lane or worker | yes | three multiplications deep |
 //! | [`FlowKey::directed_hash`] | tables of flows | no | the same |
-//! | [`Toeplitz`] | what a NIC with that key would say | with [`Toeplitz::SYMMETRIC_KEY`] | two table look-ups a byte |
+//! | [`Toeplitz`] | a NIC's hash | with [`Toeplitz::SYMMETRIC_KEY`] | two look-ups a byte |
 
 mod flow;
 mod toeplitz;

@@ -56,7 +56,7 @@ impl Toeplitz {
         Self { table }
     }
 
-    /// The hash of up to 36 bytes; what is longer is cut.
+    /// The hash of up to 36 bytes; longer input is cut.
     #[inline]
     #[must_use]
     pub fn hash(&self, input: &[u8]) -> u32 {
@@ -85,7 +85,7 @@ impl fmt::Debug for Toeplitz {
     }
 }
 
-/// What receive side scaling hashes: addresses and, if the packet has them, ports, in network
+/// The input of receive side scaling: addresses and, if the packet has them, ports, in network
 /// byte order; IPv4 addresses as four bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RssInput {
@@ -97,7 +97,7 @@ impl RssInput {
     /// Nothing to hash: not an IP packet.
     pub const EMPTY: Self = Self { bytes: [0; MAX_INPUT], len: 0 };
 
-    /// Of a packet with the given key.
+    /// The input for a packet with the given key.
     #[inline]
     #[must_use]
     pub fn new(key: &super::FlowKey, is_v4: bool, has_ports: bool) -> Self {
@@ -131,7 +131,7 @@ mod tests {
     use crate::ip::mapped;
     use core::net::Ipv6Addr;
 
-    /// Bit by bit, as the definition reads.
+    /// Bit by bit, as defined.
     fn oracle(key: &[u8; 40], input: &[u8]) -> u32 {
         let bit = |bytes: &[u8], i: usize| bytes.get(i / 8).is_some_and(|b| b >> (7 - i % 8) & 1 != 0);
         (0..8 * input.len())
@@ -190,7 +190,7 @@ mod tests {
         }
 
         #[test]
-        fn the_symmetric_key_does_not_tell_directions_apart(
+        fn the_symmetric_key_does_not_distinguish_directions(
             src in proptest::array::uniform16(0u8..), dst in proptest::array::uniform16(0u8..),
             src_port: u16, dst_port: u16, is_v4: bool,
         ) {

@@ -1,14 +1,17 @@
-//! Walking over IPv6 extension headers (RFC 8200 section 4; authentication header RFC 4302).
+//! Walking over IPv6 extension headers
+//! ([RFC 8200 section 4](https://www.rfc-editor.org/rfc/rfc8200#section-4); authentication header
+//! [RFC 4302](https://www.rfc-editor.org/rfc/rfc4302)).
 //!
-//! The walk cannot loop, because every header has at least eight bytes, and it is bounded: a
-//! packet of tiny headers must not cost more than a useful one.
+//! The walk cannot loop, because every header has at least eight bytes, and it is bounded, so that
+//! a packet of tiny headers does not cost more than a useful one.
 
 use crate::Error;
 use crate::error::take;
 use crate::ip::protocol::{AH, DESTINATION_OPTIONS, FRAGMENT, HOP_BY_HOP, ROUTING};
 
-/// The longest chain that is followed. RFC 8200 section 4.1 recommends each header at most once,
-/// destination options twice: six.
+/// The longest chain that is followed.
+/// [RFC 8200 section 4.1](https://www.rfc-editor.org/rfc/rfc8200#section-4.1) recommends each
+/// header at most once, destination options twice: six.
 pub const MAX_EXTENSIONS: usize = 8;
 
 /// Whether this next header value is an extension header that is walked over.
@@ -21,18 +24,19 @@ pub const fn is_extension(next_header: u8) -> bool {
 /// An extension header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extension<'a> {
-    /// Which it is: the next header value before it.
+    /// Its kind: the next header value before it.
     pub kind: u8,
-    /// What follows it.
+    /// The kind of the header after it.
     pub next_header: u8,
     /// All of it, the two bytes of next header and length included. Never less than 8 bytes.
     pub bytes: &'a [u8],
 }
 
-/// What a fragment header says (RFC 8200 section 4.5).
+/// The fields of a fragment header
+/// ([RFC 8200 section 4.5](https://www.rfc-editor.org/rfc/rfc8200#section-4.5)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment {
-    /// Where the fragment belongs in the whole packet's payload, in bytes.
+    /// Offset of the fragment in the whole packet's payload, in bytes.
     pub offset: u16,
     /// Whether fragments follow.
     pub more: bool,
@@ -55,8 +59,8 @@ impl Extension<'_> {
         }
     }
 
-    /// How many addresses of a routing header are still to be visited; `None` for other kinds.
-    /// While that is not 0, the transport checksum covers another destination than the header's.
+    /// How many addresses of a routing header are not visited yet; `None` for other kinds.
+    /// If it is not 0, the transport checksum covers another destination than the header's.
     #[inline]
     #[must_use]
     pub fn segments_left(&self) -> Option<u8> {
@@ -68,8 +72,8 @@ impl Extension<'_> {
 }
 
 impl Fragment {
-    /// Whether this is a part of a packet. A packet with a fragment header that is whole (an atomic
-    /// fragment, RFC 6946) is not.
+    /// Whether this is a part of a packet. A whole packet with a fragment header (an atomic
+    /// fragment, [RFC 6946](https://www.rfc-editor.org/rfc/rfc6946)) is not.
     #[inline]
     #[must_use]
     pub const fn is_fragment(&self) -> bool {
@@ -77,9 +81,9 @@ impl Fragment {
     }
 }
 
-/// Walks over extension headers until a protocol that is none, or until a fragment that is not the
+/// Iterates over extension headers until another protocol, or until a fragment other than the
 /// first, behind which no header follows. Then [`next_header`](Self::next_header) and
-/// [`payload`](Self::payload) tell what comes next.
+/// [`payload`](Self::payload) are those of the rest.
 ///
 /// An error ends the walk: [`Error::Truncated`], or [`Error::Unsupported`] after
 /// [`MAX_EXTENSIONS`].
@@ -87,26 +91,26 @@ impl Fragment {
 pub struct Extensions<'a> {
     next_header: u8,
     payload: &'a [u8],
-    /// How many may still be walked over; 0 when the walk is over.
+    /// How many headers may follow; 0 after the end.
     budget: usize,
 }
 
 impl<'a> Extensions<'a> {
-    /// Begins with the next header value that stands before `payload`.
+    /// Starts with the next header value before `payload`.
     #[inline]
     #[must_use]
     pub const fn new(next_header: u8, payload: &'a [u8]) -> Self {
         Self { next_header, payload, budget: MAX_EXTENSIONS + 1 }
     }
 
-    /// The protocol of what follows the headers walked over so far.
+    /// The protocol of [`payload`](Self::payload).
     #[inline]
     #[must_use]
     pub const fn next_header(&self) -> u8 {
         self.next_header
     }
 
-    /// What follows the headers walked over so far.
+    /// The bytes after the headers read so far.
     #[inline]
     #[must_use]
     pub const fn payload(&self) -> &'a [u8] {

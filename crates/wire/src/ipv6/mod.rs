@@ -1,7 +1,7 @@
-//! IPv6 (RFC 8200) and its extension headers.
+//! IPv6 ([RFC 8200](https://www.rfc-editor.org/rfc/rfc8200)) and its extension headers.
 //!
-//! Jumbograms (RFC 2675: payload length 0 and a hop-by-hop option) are read as packets without
-//! payload.
+//! Jumbograms ([RFC 2675](https://www.rfc-editor.org/rfc/rfc2675): payload length 0 and a
+//! hop-by-hop option) are read as packets without payload.
 
 mod extension;
 
@@ -16,9 +16,9 @@ header! {
     Ipv6: 40 bytes;
     /// Version (4 bits), traffic class (8) and flow label (20).
     0 VERSION_CLASS_FLOW: u32, version_class_flow, set_version_class_flow;
-    /// Length of all that follows the fixed header, extension headers included.
+    /// Length of everything after the fixed header, extension headers included.
     4 PAYLOAD_LEN: u16, payload_len, set_payload_len;
-    /// What follows: an extension header or a transport protocol.
+    /// The next protocol: an extension header or a transport.
     6 NEXT_HEADER: u8, next_header, set_next_header;
     /// Hop limit.
     7 HOP_LIMIT: u8, hop_limit, set_hop_limit;
@@ -76,7 +76,7 @@ pub struct Ipv6<'a> {
     payload: &'a [u8],
 }
 
-/// What the extension headers lead to.
+/// The packet behind the extension headers.
 #[derive(Clone, Copy, Debug)]
 pub struct Upper<'a> {
     /// The protocol of `payload`.
@@ -102,7 +102,7 @@ impl<'a> Ipv6<'a> {
         Ok(Self { header, payload })
     }
 
-    /// What follows the fixed header, extension headers included.
+    /// Everything after the fixed header, extension headers included.
     #[inline]
     #[must_use]
     pub const fn payload(&self) -> &'a [u8] {
@@ -116,7 +116,7 @@ impl<'a> Ipv6<'a> {
         Extensions::new(self.next_header(), self.payload)
     }
 
-    /// What follows the extension headers.
+    /// The packet behind the extension headers.
     ///
     /// # Errors
     /// Those of [`Extensions`].
@@ -131,8 +131,8 @@ impl<'a> Ipv6<'a> {
         Ok(Upper { protocol, payload, fragment })
     }
 
-    /// The sum of the pseudo-header for `len` bytes of `protocol`; without regard to a routing
-    /// header, which would put the final destination in the place of this packet's.
+    /// The sum of the pseudo-header for `len` bytes of `protocol`. A routing header, whose final
+    /// destination would replace the packet's, is ignored.
     #[inline]
     #[must_use]
     pub fn pseudo_sum(&self, protocol: u8, len: u32) -> u16 {

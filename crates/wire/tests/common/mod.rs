@@ -1,4 +1,4 @@
-//! What the tests share: frames to try, and a use for every getter.
+//! Shared by tests: frames, and a use of every getter.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub(crate) mod exercise;

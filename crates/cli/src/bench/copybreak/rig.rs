@@ -114,7 +114,8 @@ impl Rig<model::ModelBus> {
             DmaPolicy::Persistent => iommu::Config::off(),
             DmaPolicy::PerBuffer { .. } => iommu::Config::default(),
         };
-        let bus = model::launch(model::Config { iommu, threaded, ..model::Config::default() }, wire::Loop::default())?;
+        let bus =
+            model::launch(model::Config { iommu, threaded, ..model::Config::default() }, wire::Loopback::default())?;
         let frame = |i: usize| (0..size).map(|at| if at < 6 { 0xff } else { (at * 7 + i) as u8 }).collect();
         let feed = Feed::Model { device: bus.device(), threaded, frames: (0..BURST).map(frame).collect() };
         Rig::new(bus, variant, feed)

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use towpath::engine::route::{Route, RouteConfig};
 use towpath::model::e1000e::Device;
-use towpath::packet::port::{Info, Port, PortControl, Queues, RxQueue, Start, TxLayout};
+use towpath::packet::port::{Port, PortControl, Queues, RxQueue, Start, TxLayout};
 use towpath::packet::{Counters, Direction, Offloads, Pool, PoolConfig};
 use towpath::ports::null;
 use towpath::ports::sock::{self, Transmit};
@@ -67,7 +67,7 @@ impl<'u> Rig<'u> {
         let config = sock::Config { path: path.clone(), transmit, ..sock::Config::default() };
         let sock = AnyPort::Sock(sock::open(config)?);
         let events = sock.control().ok_or("a socket without figures")?;
-        let shape = Info::tx_layout(port.info());
+        let shape = port.info().tx_layout;
         let (mut rx, unused) = start(sock, &pool)?;
         drop(unused);
         rx.set_tx_layout(shape);

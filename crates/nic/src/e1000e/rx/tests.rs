@@ -91,7 +91,7 @@ impl Bench {
         self.drain();
         self.core.release();
         let stats = self.pool.stats();
-        stats.capacity - stats.home
+        stats.capacity - stats.free
     }
 }
 
@@ -368,7 +368,7 @@ fn a_device_that_may_go_on_writing_keeps_its_buffers_for_ever() {
     let Bench { core, pool, control, .. } = b;
     core.abandon();
     assert_eq!(control.faults().leaked, 79);
-    assert_eq!(pool.stats().capacity - pool.stats().home, 79);
+    assert_eq!(pool.stats().capacity - pool.stats().free, 79);
 }
 
 #[test]

@@ -88,7 +88,7 @@ impl Bench {
     fn end(self) -> usize {
         self.core.release();
         drop(self.cache);
-        self.pool.stats().capacity - self.pool.stats().home
+        self.pool.stats().capacity - self.pool.stats().free
     }
 }
 
@@ -359,7 +359,7 @@ fn memory_that_the_device_does_not_know_is_copied() {
     let packet = Packet::copy_from(&mut other.cache(Direction::Tx).unwrap(), &[6; 100]).unwrap();
     assert_eq!(b.send(packet), 1);
     assert_eq!(b.control.faults().bounced, 1);
-    assert_eq!(other.stats().home, 4, "the original went home at once");
+    assert_eq!(other.stats().free, 4, "the original went home at once");
     assert_eq!(b.words(0)[1] & 0xf_ffff, 100);
     assert_eq!(b.end(), 0);
 }

@@ -1,7 +1,7 @@
 //! Sessions that lose what they did wrong, and go on.
 
 use super::*;
-use towpath_packet::xsk_ring::Shared;
+use towpath_packet::xsk_ring::RingMemory;
 
 /// A lenient program, known to both queues, that may have so many chunks on their way.
 fn program(rig: &mut Rig, hello: Hello) -> Program {

@@ -3,7 +3,7 @@
 use super::*;
 use std::os::fd::AsRawFd;
 use towpath_packet::port::Wake;
-use towpath_packet::xsk_ring::Shared;
+use towpath_packet::xsk_ring::RingMemory;
 use towpath_sys::poll::is_readable;
 use towpath_sys::seqpacket;
 

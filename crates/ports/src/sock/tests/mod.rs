@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use towpath_client::protocol::{Answer, Code, Hello, Sizes, Statistic, Statistics};
 use towpath_client::{Error, Frame, Socket, Umem};
-use towpath_packet::port::{RxQueue, TxQueue};
+use towpath_packet::port::{RxQueue, TxLinear, TxQueue};
 use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer};
 use towpath_packet::{Backing, Batch, DropReason, Offloads, Packet, Pool, PoolConfig, Region};
 
@@ -114,7 +114,7 @@ impl Rig {
     fn end(self) {
         let Rig { rx, tx, more, pool, path, .. } = self;
         drop((rx, tx, more));
-        assert_eq!(pool.stats().home, pool.stats().capacity);
+        assert_eq!(pool.stats().free, pool.stats().capacity);
         assert!(!path.exists());
     }
 }

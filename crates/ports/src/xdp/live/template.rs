@@ -20,7 +20,7 @@ use crate::generator::GenPort;
 use crate::xdp::{Config, errors};
 use std::sync::Arc;
 use std::time::Instant;
-use towpath_packet::port::{Info, Layer, Port, PortError, Queues, RxQueue, Start, State, TxLinear, TxQueue, Wake};
+use towpath_packet::port::{Info, Layer, Port, PortError, Queues, RxQueue, Start, State, TxQueue, Wake};
 use towpath_packet::{Backing, Batch, Cache, Counters, Direction, DropReason, Offloads, Pool, PoolConfig};
 use towpath_sys::bpf::asm::{Alu, Asm, If, Label, R1, R2, R5, R9, Reg, Size};
 use towpath_sys::netdev::Control;
@@ -68,20 +68,10 @@ pub fn open_templates(config: &Config, frames: &generator::Config) -> Result<Tem
             format!("must be at most {}, the interface's MTU and a link header", mtu + 14),
         ));
     }
-    let info = Info {
-        name: config.port(),
-        layer: Layer::Ethernet,
-        mtu,
-        tx_linear: TxLinear::None,
-        headroom: 0,
-        tailroom: 0,
-        max_chunks: u16::MAX,
-        tx_offloads: Offloads::ALL,
-        rx_offloads: Offloads::NONE,
-        max_queues: 1,
-        finite: frames.count.is_some(),
-        abilities: Vec::new(),
-    };
+    let info = Info::new(config.port(), Layer::Ethernet, mtu)
+        .with_max_chunks(u16::MAX)
+        .with_offloads(Offloads::ALL, Offloads::NONE)
+        .with_finite(frames.count.is_some());
     let live = LiveProgram::from_templates(config, index, &templates)?;
     let account = TxAccount::new(device, control, index);
     Ok(TemplatePort { info, live, account, len: len as u64, count: frames.count })

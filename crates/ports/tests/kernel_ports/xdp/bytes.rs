@@ -146,8 +146,8 @@ fn packets_outside_the_umem_or_in_a_shared_buffer_are_copied_and_arrive() {
     let mut batch = Batch::new();
     for _ in 0..2 {
         let mut packet = Packet::copy_from(&mut cache, &frame[..42]).unwrap();
-        packet.append_buf(shared.view(0, 500, &mut views).unwrap()).unwrap();
-        packet.append_buf(shared.view(500, 500, &mut views).unwrap()).unwrap();
+        packet.append_buf(shared.slice(0, 500, &mut views).unwrap()).unwrap();
+        packet.append_buf(shared.slice(500, 500, &mut views).unwrap()).unwrap();
         batch.push(packet).unwrap();
     }
     // A packet of another pool.

@@ -79,7 +79,7 @@ fn datagram(socket: &UdpSocket) -> Vec<u8> {
 #[track_caller]
 fn all_free(pool: &Pool) {
     let stats = pool.stats();
-    assert_eq!(stats.home, stats.capacity);
+    assert_eq!(stats.free, stats.capacity);
 }
 
 fn pool_of(chunk: usize) -> Pool {

@@ -129,7 +129,7 @@ impl Segment for Copied {
 /// What leaves, and the buffers whose bytes left in another.
 struct Out {
     packets: Vec<Copied>,
-    spent: Vec<Copied>,
+    recycled: Vec<Copied>,
 }
 
 impl Sink<Copied> for &mut Out {
@@ -139,8 +139,8 @@ impl Sink<Copied> for &mut Out {
     }
 
     #[inline]
-    fn recycle(&mut self, spent: Copied) {
-        self.spent.push(spent);
+    fn recycle(&mut self, recycled: Copied) {
+        self.recycled.push(recycled);
     }
 }
 
@@ -170,7 +170,7 @@ impl Copies {
             buffers: mix.iter().map(buffer).collect(),
             ready: VecDeque::new(),
             burst: Vec::with_capacity(arguments.burst),
-            out: Out { packets: Vec::with_capacity(round), spent: Vec::with_capacity(round) },
+            out: Out { packets: Vec::with_capacity(round), recycled: Vec::with_capacity(round) },
             offload: Offload::new(checksum, None),
             len: HEADER - ETHERNET + arguments.payload,
         }
@@ -205,7 +205,7 @@ impl Engine for Copies {
     }
 
     fn settle(&mut self) -> usize {
-        for Copied(linear, place) in self.out.packets.drain(..).chain(self.out.spent.drain(..)) {
+        for Copied(linear, place) in self.out.packets.drain(..).chain(self.out.recycled.drain(..)) {
             self.buffers[place] = Some(linear.into_buffer());
         }
         0

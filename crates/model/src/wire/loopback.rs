@@ -1,19 +1,19 @@
-//! A plug whose transmit pair is joined to its receive pair.
+//! Loopback: the transmit pair is connected to the receive pair.
 
 use super::Wire;
 use std::collections::VecDeque;
 
-/// Frames that are under way at most.
+/// The maximum of frames in flight.
 const CAPACITY: usize = 1024;
 
-/// What is sent comes back, in order.
+/// Frames are received in the order in which they were sent.
 #[derive(Debug, Default)]
-pub struct Loop {
+pub struct Loopback {
     frames: VecDeque<Vec<u8>>,
     spare: Vec<Vec<u8>>,
 }
 
-impl Wire for Loop {
+impl Wire for Loopback {
     fn send(&mut self, frame: &[u8]) -> bool {
         if self.frames.len() >= CAPACITY {
             return false;
@@ -37,8 +37,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_sent_comes_back_in_order() {
-        let mut wire = Loop::default();
+    fn frames_return_in_order() {
+        let mut wire = Loopback::default();
         assert!(wire.send(b"one") && wire.send(b"two"));
         let mut frame = Vec::new();
         assert!(wire.receive(&mut frame));
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn a_full_loop_refuses() {
-        let mut wire = Loop::default();
+        let mut wire = Loopback::default();
         let sent = (0..).take_while(|_| wire.send(b"x")).count();
         assert_eq!(sent, CAPACITY);
         assert!(wire.receive(&mut Vec::new()) && wire.send(b"x"));

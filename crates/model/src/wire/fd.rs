@@ -1,41 +1,43 @@
-//! A descriptor that carries one frame a read and one a write: a TAP, a packet socket, one end of a SEQPACKET pair.
+//! A descriptor with one frame per read and write: a TAP, a packet socket, one end of a SEQPACKET
+//! pair.
 
 use super::{MAX_FRAME, Wire};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-/// Frames over a descriptor, which is made non-blocking. For a TAP: without a packet information header (`IFF_NO_PI`) and
-/// without a virtio-net header.
+/// Frames over a descriptor, which is set to non-blocking. A TAP must have neither a packet
+/// information header (`IFF_NO_PI`) nor a virtio-net header.
 #[derive(Debug)]
-pub struct Packets {
+pub struct FdWire {
     fd: OwnedFd,
     lost: u64,
 }
 
-impl Packets {
+impl FdWire {
     /// A wire over `fd`.
     ///
     /// # Errors
-    /// What the system said when asked not to block.
-    pub fn new(fd: OwnedFd) -> io::Result<Packets> {
+    /// The error of `fcntl(2)`.
+    pub fn new(fd: OwnedFd) -> io::Result<FdWire> {
         // SAFETY: fcntl with F_GETFL takes no pointer.
         let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
-        // SAFETY: nor does it with F_SETFL.
+        // SAFETY: nor does fcntl with F_SETFL.
         if flags < 0 || unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) } < 0 {
             return Err(io::Error::last_os_error());
         }
-        Ok(Packets { fd, lost: 0 })
+        Ok(FdWire { fd, lost: 0 })
     }
 
-    /// Frames that the other side did not take for another reason than being full: too long for it, or down.
+    /// Frames that were lost because the other side refused them: too long, or the interface is
+    /// down.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 }
 
-impl Wire for Packets {
+impl Wire for FdWire {
     fn send(&mut self, frame: &[u8]) -> bool {
-        // SAFETY: the pointer and length are those of a slice that lives across the call.
+        // SAFETY: pointer and length are those of a slice that outlives the call.
         let n = unsafe { libc::write(self.fd.as_raw_fd(), frame.as_ptr().cast(), frame.len()) };
         if n >= 0 {
             return true;
@@ -51,7 +53,8 @@ impl Wire for Packets {
 
     fn receive(&mut self, into: &mut Vec<u8>) -> bool {
         into.resize(MAX_FRAME, 0);
-        // SAFETY: the pointer and length are those of a vector that lives across the call and is exclusively ours.
+        // SAFETY: pointer and length are those of a vector that is borrowed exclusively across the
+        // call.
         let n = unsafe { libc::read(self.fd.as_raw_fd(), into.as_mut_ptr().cast(), into.len()) };
         into.truncate(usize::try_from(n).unwrap_or(0));
         n > 0
@@ -69,7 +72,7 @@ mod tests {
 
     fn pair() -> (OwnedFd, OwnedFd) {
         let mut fds = [0; 2];
-        // SAFETY: socketpair writes two descriptors, which nobody else owns.
+        // SAFETY: socketpair writes two descriptors, which have no other owner.
         unsafe {
             assert_eq!(libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0, fds.as_mut_ptr()), 0);
             (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1]))
@@ -79,7 +82,7 @@ mod tests {
     #[test]
     fn one_frame_is_one_message_and_nothing_blocks() {
         let (a, b) = pair();
-        let (mut a, mut b) = (Packets::new(a).unwrap(), Packets::new(b).unwrap());
+        let (mut a, mut b) = (FdWire::new(a).unwrap(), FdWire::new(b).unwrap());
         let mut frame = Vec::new();
         assert!(!b.receive(&mut frame));
         assert!(a.send(&[1; 60]) && a.send(&[2; 9000]));
@@ -91,13 +94,13 @@ mod tests {
     }
 
     #[test]
-    fn a_full_descriptor_is_busy_and_a_closed_one_loses_frames_by_count() {
+    fn a_full_descriptor_refuses_and_a_closed_one_counts_lost_frames() {
         let (a, b) = pair();
-        let mut a = Packets::new(a).unwrap();
+        let mut a = FdWire::new(a).unwrap();
         assert!((0..100_000).any(|_| !a.send(&[0; 1500])), "it fills up");
         assert_eq!(a.lost(), 0);
         drop(b);
-        // Ignored as in every program of Rust: SIGPIPE.
+        // Rust programs ignore SIGPIPE.
         assert!(a.send(&[0; 60]));
         assert_eq!(a.lost(), 1);
     }

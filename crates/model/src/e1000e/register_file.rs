@@ -1,9 +1,9 @@
-//! The register file: a word for each offset, atomic, so that both sides see the same without a lock.
+//! The register file: one atomic word per offset, so that both sides access it without a lock.
 
 use super::regs::*;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Registers that keep what is written, reset to this.
+/// The reset values of read-write registers.
 const RESET: [(usize, u32); 14] = [
     (CTRL, 0x0010_0241),
     (STATUS, STATUS_FD | STATUS_1000 | STATUS_MASTER | STATUS_PHYRA),
@@ -22,20 +22,21 @@ const RESET: [(usize, u32); 14] = [
 ];
 
 /// All registers of BAR 0.
-pub(crate) struct Registers {
+pub(crate) struct RegisterFile {
     words: Box<[AtomicU32]>,
 }
 
-impl Registers {
-    pub(crate) fn new(mac: [u8; 6]) -> Registers {
+impl RegisterFile {
+    pub(crate) fn new(mac: [u8; 6]) -> RegisterFile {
         let words = (0..BAR_LEN / 4).map(|_| AtomicU32::new(0)).collect();
-        let registers = Registers { words };
+        let registers = RegisterFile { words };
         registers.reset(mac);
         registers
     }
 
-    /// What CTRL.RST and a function reset do. The packet buffer's split (PBA) survives, as on silicon; the address in the NVM is
-    /// loaded into the first receive address (82574 datasheet §4.6.1).
+    /// The effect of CTRL.RST and of a function reset. The split of the packet buffer (PBA)
+    /// survives, as on silicon. The address in the NVM is loaded into the first receive address
+    /// (82574 datasheet §4.6.1).
     pub(crate) fn reset(&self, mac: [u8; 6]) {
         let pba = self.get(PBA);
         self.words.iter().for_each(|w| w.store(0, Ordering::Relaxed));
@@ -56,13 +57,13 @@ impl Registers {
         self.words.get(at >> 2)
     }
 
-    /// Acquire, for tails: descriptors below them were written before.
+    /// Reads a register. Acquire, for tails: the descriptors below them were written before.
     #[inline]
     pub(crate) fn get(&self, at: usize) -> u32 {
         self.word(at).map_or(u32::MAX, |w| w.load(Ordering::Acquire))
     }
 
-    /// Release, for heads and status.
+    /// Writes a register. Release, for heads and status.
     #[inline]
     pub(crate) fn set(&self, at: usize, value: u32) {
         if let Some(word) = self.word(at) {
@@ -75,7 +76,8 @@ impl Registers {
     }
 }
 
-/// The offset of a register under its first name: those that 8254x drivers know are decoded as well (82574 datasheet §10.2).
+/// The offset of a register under its 82574 name; the aliases of older 8254x devices are decoded as
+/// well (82574 datasheet §10.2).
 pub(crate) fn canonical(at: usize) -> usize {
     match at {
         0x0040..=0x00bf => RAL + (at - 0x0040),
@@ -94,8 +96,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reset_restores_all_but_the_packet_buffers_split() {
-        let registers = Registers::new([2, 0, 0, 0, 0, 1]);
+    fn a_reset_restores_all_but_the_split_of_the_packet_buffer() {
+        let registers = RegisterFile::new([2, 0, 0, 0, 0, 1]);
         for at in [RCTL, PBA, RAL, TIPG, MTA + 4] {
             registers.set(at, 0x0012_3450);
         }
@@ -106,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn old_names_lead_to_the_same_registers() {
+    fn aliases_decode_to_the_same_registers() {
         assert_eq!(canonical(0x0128), RDBAL + TAIL);
         assert_eq!(canonical(0x0438), TDBAL + TAIL);
         assert_eq!(canonical(0x0044), RAH);

@@ -1,23 +1,26 @@
-//! Rings in memory that two sides share which do not trust each other: the kernel's AF_XDP rings, and those of application sockets.
+//! Rings in memory shared by two sides that do not trust each other: the kernel's AF_XDP rings, and
+//! those of application sockets.
 //!
 //! ```text
-//!   consumer                    producer                free-running 32-bit counters, each written by one side only
+//!   consumer                    producer       free-running 32-bit counters with one writer each
 //!      │ ── filled entries ──► │ ── free entries ──► consumer + size
 //!
 //!   producer:  read consumer (Acquire) ─ write entries ─ store producer (Release)
 //!   consumer:  read producer (Acquire) ─ read entries  ─ store consumer (Release)
 //! ```
 //!
-//! Of the four rings of a socket the application produces FILL and TX and consumes COMPLETION and RX; the kernel, or the datapath, does
-//! the opposite. [`Producer`] and [`Consumer`] are one side's end of any of them. Each keeps a copy of the other side's counter and
-//! looks at the shared word, a cache line that the other core writes, only when the copy says that there is too little.
+//! Of the four rings of a socket the application produces FILL and TX and consumes COMPLETION and
+//! RX; the kernel, or the datapath, does the opposite. [`Producer`] and [`Consumer`] are one side's
+//! end of any of them. Each keeps a copy of the other side's counter and loads the shared word, a
+//! cache line that the other core writes, only if the copy shows too few entries.
 //!
-//! Where the words and entries lie is behind [`Shared`]; [`Mapped`] is a ring in a [`Region`](crate::Region).
+//! The place of counters and entries is behind [`RingMemory`]; [`Mapped`] is a ring in a
+//! [`Region`](crate::Region).
 //!
-//! **Trust.** A side's own counter is never read back from shared memory. What the other side wrote into its counter is not believed
-//! beyond the size of the ring: [`peek`](Consumer::peek) and [`reserve`](Producer::reserve) cut it,
-//! [`try_peek`](Consumer::try_peek) and [`try_reserve`](Producer::try_reserve) say so. Entries are read once; what they say is for the caller
-//! to check.
+//! **Trust.** A side's own counter is never read back from shared memory. The other side's counter
+//! is limited by the size of the ring: [`peek`](Consumer::peek) and [`reserve`](Producer::reserve)
+//! clamp it, [`try_peek`](Consumer::try_peek) and [`try_reserve`](Producer::try_reserve) report
+//! [`RingCorrupt`]. Entries are read once, and the caller checks them.
 //!
 //! Source: `include/uapi/linux/if_xdp.h` and `net/xdp/xsk_queue.h` in Linux.
 
@@ -26,14 +29,14 @@ use std::sync::atomic::Ordering;
 mod mapped;
 mod wakeup;
 
-pub use mapped::{Entry, Layout, Mapped, Memory};
+pub use mapped::{Entry, Layout, Mapped, PinnedMemory};
 
-/// The other side's counter says what no ring can hold: more entries than there is room for.
+/// The other side's counter claims more entries than the ring has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the counter of a ring is ahead by more than the ring's size")]
 pub struct RingCorrupt;
 
-/// An entry of the RX and TX rings (`xdp_desc`): a piece of the memory that both sides share.
+/// An entry of the RX and TX rings (`xdp_desc`): a piece of the shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct Desc {
@@ -46,21 +49,21 @@ pub struct Desc {
 }
 
 impl Desc {
-    /// The packet goes on in the next entry (`XDP_PKT_CONTD`).
+    /// The packet continues in the next entry (`XDP_PKT_CONTD`).
     pub const CONTINUED: u32 = 1;
     /// There is metadata in front of the frame (`XDP_TX_METADATA`).
     pub const METADATA: u32 = 2;
 }
 
 /// A shared counter.
-pub trait Word {
+pub trait RingCounter {
     /// Reads it.
     fn load(&self, order: Ordering) -> u32;
     /// Writes it.
     fn store(&self, value: u32, order: Ordering);
 }
 
-impl Word for std::sync::atomic::AtomicU32 {
+impl RingCounter for std::sync::atomic::AtomicU32 {
     #[inline]
     fn load(&self, order: Ordering) -> u32 {
         self.load(order)
@@ -71,19 +74,19 @@ impl Word for std::sync::atomic::AtomicU32 {
     }
 }
 
-/// Where the counters and entries are.
-pub trait Shared {
-    /// What an entry holds.
+/// The counters and entries of a ring.
+pub trait RingMemory {
+    /// The type of an entry.
     type Entry: Copy;
-    /// What a counter is.
-    type Word: Word;
+    /// The type of a counter.
+    type RingCounter: RingCounter;
     /// Entries, a power of two.
     fn size(&self) -> u32;
     /// The producer's counter.
-    fn producer(&self) -> &Self::Word;
+    fn producer(&self) -> &Self::RingCounter;
     /// The consumer's counter.
-    fn consumer(&self) -> &Self::Word;
-    /// Reads the entry of a counter, whose low bits choose it.
+    fn consumer(&self) -> &Self::RingCounter;
+    /// Reads the entry of a counter, whose low bits are its index.
     fn read(&self, at: u32) -> Self::Entry;
     /// Writes it.
     fn write(&self, at: u32, entry: Self::Entry);
@@ -93,68 +96,69 @@ pub trait Shared {
 #[derive(Debug)]
 pub struct Producer<S> {
     ring: S,
-    /// Written up to here, perhaps not announced yet.
+    /// Written up to here, perhaps not submitted yet.
     at: u32,
-    /// The consumer's counter as it was last seen, plus the size.
+    /// The consumer's counter as last loaded, plus the size.
     limit: u32,
 }
 
-impl<S: Shared> Producer<S> {
-    /// The producer of a ring that nobody has used yet.
+impl<S: RingMemory> Producer<S> {
+    /// The producer of a new ring.
     pub fn new(ring: S) -> Producer<S> {
         let limit = ring.size();
         Producer { ring, at: 0, limit }
     }
 
-    /// Entries that can be written; looks at the shared counter only if there are fewer than `want`.
+    /// Entries that can be written; loads the shared counter only if there are fewer than `want`.
     #[inline]
     pub fn reserve(&mut self, want: u32) -> u32 {
         let free = self.limit.wrapping_sub(self.at);
         if free >= want {
             return free;
         }
-        let free = self.ring.size().saturating_sub(self.held());
+        let free = self.ring.size().saturating_sub(self.outstanding());
         self.limit = self.at.wrapping_add(free);
         free
     }
 
-    /// As [`reserve`](Producer::reserve), for a consumer that must be right.
+    /// As [`reserve`](Producer::reserve), for a consumer that must be correct.
     ///
     /// # Errors
-    /// [`RingCorrupt`] when it counts entries that were never written, or none of more than there are.
+    /// [`RingCorrupt`] if it counts entries that were never written, or that it counted before.
     #[inline]
     pub fn try_reserve(&mut self, want: u32) -> Result<u32, RingCorrupt> {
         let free = self.limit.wrapping_sub(self.at);
         if free >= want {
             return Ok(free);
         }
-        let free = self.ring.size().checked_sub(self.held()).ok_or(RingCorrupt)?;
+        let free = self.ring.size().checked_sub(self.outstanding()).ok_or(RingCorrupt)?;
         self.limit = self.at.wrapping_add(free);
         Ok(free)
     }
 
-    /// Entries that the consumer has not counted, as it says.
+    /// Entries that the consumer has not released, by its counter.
     #[inline]
-    fn held(&self) -> u32 {
-        // Acquire: the consumer has read the entries before it counted them.
+    fn outstanding(&self) -> u32 {
+        // Acquire: the consumer read the entries before it counted them.
         self.at.wrapping_sub(self.ring.consumer().load(Ordering::Acquire))
     }
 
-    /// Writes the next entry, of those that [`reserve`](Producer::reserve) promised; the other side does not see it yet.
+    /// Writes the next of the entries that [`reserve`](Producer::reserve) returned; the other side
+    /// does not see it yet.
     #[inline]
     pub fn write(&mut self, entry: S::Entry) {
         self.ring.write(self.at, entry);
         self.at = self.at.wrapping_add(1);
     }
 
-    /// Shows the other side what was written.
+    /// Makes the written entries visible to the other side.
     #[inline]
     pub fn submit(&mut self) {
         // Release: the entries come before the counter that covers them.
         self.ring.producer().store(self.at, Ordering::Release);
     }
 
-    /// Entries that were written and that the other side has not taken.
+    /// Entries that were written and not released by the other side.
     #[inline]
     pub fn waiting(&self) -> u32 {
         let consumed = self.ring.consumer().load(Ordering::Relaxed);
@@ -172,41 +176,41 @@ impl<S: Shared> Producer<S> {
 #[derive(Debug)]
 pub struct Consumer<S> {
     ring: S,
-    /// Read up to here, perhaps not given back yet.
+    /// Read up to here, perhaps not released yet.
     at: u32,
-    /// The producer's counter as it was last seen.
+    /// The producer's counter as last loaded.
     limit: u32,
 }
 
-impl<S: Shared> Consumer<S> {
-    /// The consumer of a ring that nobody has used yet.
+impl<S: RingMemory> Consumer<S> {
+    /// The consumer of a new ring.
     pub fn new(ring: S) -> Consumer<S> {
         Consumer { ring, at: 0, limit: 0 }
     }
 
-    /// Entries that can be read; looks at the shared counter only if there are fewer than `want`.
+    /// Entries that can be read; loads the shared counter only if there are fewer than `want`.
     #[inline]
     pub fn peek(&mut self, want: u32) -> u32 {
         let ready = self.limit.wrapping_sub(self.at);
         if ready >= want {
             return ready;
         }
-        let ready = self.shown().min(self.ring.size());
+        let ready = self.submitted().min(self.ring.size());
         self.limit = self.at.wrapping_add(ready);
         ready
     }
 
-    /// As [`peek`](Consumer::peek), for a producer that must be right.
+    /// As [`peek`](Consumer::peek), for a producer that must be correct.
     ///
     /// # Errors
-    /// [`RingCorrupt`] when it counts more entries than the ring has.
+    /// [`RingCorrupt`] if it counts more entries than the ring has.
     #[inline]
     pub fn try_peek(&mut self, want: u32) -> Result<u32, RingCorrupt> {
         let ready = self.limit.wrapping_sub(self.at);
         if ready >= want {
             return Ok(ready);
         }
-        let ready = self.shown();
+        let ready = self.submitted();
         if ready > self.ring.size() {
             return Err(RingCorrupt);
         }
@@ -214,14 +218,14 @@ impl<S: Shared> Consumer<S> {
         Ok(ready)
     }
 
-    /// Entries that the producer has counted and that were not read, as it says.
+    /// Entries that the producer submitted and this side has not read, by its counter.
     #[inline]
-    fn shown(&self) -> u32 {
+    fn submitted(&self) -> u32 {
         // Acquire: the producer wrote the entries before it counted them.
         self.ring.producer().load(Ordering::Acquire).wrapping_sub(self.at)
     }
 
-    /// Reads the next entry, of those that [`peek`](Consumer::peek) promised.
+    /// Reads the next of the entries that [`peek`](Consumer::peek) returned.
     #[inline]
     pub fn read(&mut self) -> S::Entry {
         let entry = self.ring.read(self.at);
@@ -229,19 +233,20 @@ impl<S: Shared> Consumer<S> {
         entry
     }
 
-    /// Entries that wait to be read, as the producer says.
+    /// Entries to be read, by the producer's counter.
     #[inline]
     pub fn waiting(&self) -> u32 {
-        self.shown().min(self.ring.size())
+        self.submitted().min(self.ring.size())
     }
 
-    /// Leaves the entry that was read last, and not [given back](Consumer::release), to be read again: it may say something else then.
+    /// Takes back the last read of an entry that was not [released](Consumer::release), so that it
+    /// is read again. The entry may have changed then.
     #[inline]
-    pub fn put_back(&mut self) {
+    pub fn cancel(&mut self) {
         self.at = self.at.wrapping_sub(1);
     }
 
-    /// Gives the entries that were read back.
+    /// Releases the entries that were read.
     #[inline]
     pub fn release(&mut self) {
         // Release: our reads of the entries come before the producer's next writes to them.

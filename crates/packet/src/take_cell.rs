@@ -1,8 +1,8 @@
-//! A value that threads take turns with, and nobody waits for.
+//! A value that threads use in turn without waiting.
 //!
 //! ```text
 //!   thread 1   take ──► the value, alone ──► put          take ──► …
-//!   thread 2         take ──► None: does something else, and comes again
+//!   thread 2         take ──► None: does something else and tries again
 //! ```
 
 use crate::sync::{AtomicPtr, Ordering};
@@ -10,10 +10,11 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ptr::null_mut;
 
-/// A place for one value: who takes it out owns it until it puts it back, others find the place empty meanwhile.
+/// A cell with one value. The thread that takes the value owns it until it puts it back; other
+/// threads find the cell empty.
 ///
-/// Unlike a lock it has nobody wait for a thread that was preempted. Taking and putting are an exchange of a pointer each; the value stays
-/// where it was allocated.
+/// Unlike with a lock, no thread waits for a preempted one. Taking and putting are an exchange of a
+/// pointer each; the value stays where it was allocated.
 ///
 /// ```
 /// use towpath_packet::TakeCell;
@@ -32,37 +33,41 @@ pub struct TakeCell<T> {
 
 // SAFETY: the cell owns its value as a box does.
 unsafe impl<T: Send> Send for TakeCell<T> {}
-// SAFETY: what a shared cell gives out is the value itself, to one thread at a time; no two have a reference to it.
+// SAFETY: a shared cell gives the value itself to one thread at a time; no two threads have a
+// reference to it.
 unsafe impl<T: Send> Sync for TakeCell<T> {}
 
 impl<T> TakeCell<T> {
-    /// With a value in its place.
+    /// A cell with a value.
     pub fn new(value: Box<T>) -> TakeCell<T> {
         TakeCell { value: AtomicPtr::new(Box::into_raw(value)), owns: PhantomData }
     }
 
-    /// Takes the value, unless somebody else has it.
+    /// Takes the value, unless another thread has it.
     #[inline]
     pub fn take(&self) -> Option<Box<T>> {
-        // A look first: an exchange takes the cache line away from who is about to put the value back.
+        // Load first: an exchange would take the cache line from the thread that is about to put
+        // the value back.
         if self.value.load(Ordering::Relaxed).is_null() {
             return None;
         }
         self.exchange(null_mut())
     }
 
-    /// Puts the value back. One that stands in its place is dropped.
+    /// Puts the value back. A value in the cell is dropped.
     #[inline]
     pub fn put(&self, value: Box<T>) {
         drop(self.exchange(Box::into_raw(value)));
     }
 
-    /// Replaces what is there by null, or by what was a box, and is not used any more by the caller.
+    /// Replaces the pointer by null, or by a former box that the caller no longer uses.
     #[inline]
     fn exchange(&self, value: *mut T) -> Option<Box<T>> {
-        // Acquire: what others did to the value before they put it back. Release: what we did to what we put.
+        // Acquire: other threads' writes to the value before they put it back. Release: our writes
+        // before we put it.
         let before = self.value.swap(value, Ordering::AcqRel);
-        // SAFETY: what is not null was a box whose owner gave it up, and an exchange hands it to one caller.
+        // SAFETY: a pointer that is not null was a box whose owner gave it up, and the exchange
+        // returns it to one caller.
         (!before.is_null()).then(|| unsafe { Box::from_raw(before) })
     }
 }
@@ -111,17 +116,17 @@ mod loom_models {
     use loom::thread;
     use std::sync::Arc;
 
-    /// Adds one, in a way that the model checker notices if another thread does it at the same time, or does not see what was done.
+    /// Adds one so that the model checker notices a concurrent access or a missed write.
     fn work(cell: &TakeCell<UnsafeCell<u32>>) -> u32 {
         let Some(value) = cell.take() else { return 0 };
-        // SAFETY: nobody else has it, which is what is tested.
+        // SAFETY: no other thread has it, which is what the test checks.
         value.with_mut(|value| unsafe { *value += 1 });
         cell.put(value);
         1
     }
 
     #[test]
-    fn whoever_takes_the_value_has_it_alone_and_sees_what_was_done_before() {
+    fn the_thread_that_takes_the_value_has_it_alone_and_sees_all_writes_before() {
         crate::sync::model(|| {
             let cell = Arc::new(TakeCell::new(Box::new(UnsafeCell::new(0))));
             let threads = [(); 2].map(|()| {
@@ -130,7 +135,7 @@ mod loom_models {
             });
             let own = work(&cell);
             let done: u32 = own + threads.map(|thread| thread.join().unwrap()).into_iter().sum::<u32>();
-            // Who came first found it.
+            // The first thread found the value.
             assert!(done > 0);
             let value = cell.take().unwrap();
             // SAFETY: the threads have ended.

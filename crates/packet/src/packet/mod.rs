@@ -2,22 +2,23 @@
 //!
 //! ```text
 //!   Packet ──► head                        fragment            fragment
-//!              headroom │ linear │ tailroom  ──►  bytes  ──►  bytes (perhaps foreign)
+//!              headroom │ linear │ tailroom  ──►  bytes  ──►  bytes (perhaps untrusted)
 //!                       └ may be empty
 //! ```
 //!
-//! The *linear part* is where headers live: always memory of a pool, always writable. Fragments are read only, and
-//! each has at least one byte. A packet handed over by value is owned; every refusal hands it back.
+//! Headers live in the *linear part*: always memory of a pool, always writable. Fragments are read
+//! only, and each has at least one byte. A packet that is passed by value is owned, and every call
+//! that refuses it returns it.
 //!
-//! A packet that is a single [page](crate::ExtBufPool::packet) of somebody else's memory has head and fragment in one:
+//! A packet of a single [external buffer](crate::ExtBufPool::packet) has head and fragment in one:
 //!
 //! ```text
-//!   Packet ──► bytes (foreign)             no linear part, and no room for one; one fragment, and no other
+//!   Packet ──► bytes (untrusted)           no linear part, no room, no further fragment
 //! ```
 
 use crate::buf::Buf;
 use crate::meta::{Meta, Room, flag};
-use crate::pool::{Cache, Shared};
+use crate::pool::{Cache, PoolShared};
 use std::ptr::NonNull;
 use towpath_sys::uio::{IoVec, Pieces};
 
@@ -26,7 +27,7 @@ mod work;
 
 pub use chain::Chunks;
 
-/// Fragments that a packet can have behind its head: enough for 64 KiB in pieces of 256 bytes.
+/// Largest number of fragments behind a packet's head: enough for 64 KiB in pieces of 256 bytes.
 pub const MAX_FRAGS: usize = 256;
 
 /// Contiguous pieces of a packet, at most: its head and its fragments.
@@ -37,17 +38,18 @@ pub const MAX_CHUNKS: usize = MAX_FRAGS + 1;
 #[error("no room in the packet's chunk")]
 pub struct NoRoom;
 
-/// An owned packet: one handle of eight bytes. Dropping it gives all its chunks home.
+/// An owned packet: one handle of eight bytes. Dropping it returns all its chunks to their pools.
 pub struct Packet(NonNull<Meta>);
 
-// SAFETY: the handle owns its chain alone, and pools take chunks back from any thread.
+// SAFETY: the handle owns its chain alone, and pools accept chunks from any thread.
 unsafe impl Send for Packet {}
 // SAFETY: `&Packet` only reads.
 unsafe impl Sync for Packet {}
 
 impl Packet {
     /// # Safety
-    /// The caller owns the chunk, prepared as a head of a pool's own memory (and the chain behind it) or as a page alone, and gives it up.
+    /// The caller owns the chunk, prepared as a head of a pool's own memory (and the chain behind
+    /// it) or as a single external buffer, and gives it up.
     #[inline]
     pub(crate) unsafe fn from_meta(meta: NonNull<Meta>) -> Packet {
         Packet(meta)
@@ -72,7 +74,8 @@ impl Packet {
 
     #[inline]
     fn meta(&self) -> &Meta {
-        // SAFETY: the handle owns the chunk, and its pool lives as long as the chunk is away.
+        // SAFETY: the handle owns the chunk, and the pool lives as long as one of its chunks is in
+        // use.
         unsafe { self.0.as_ref() }
     }
 
@@ -82,13 +85,14 @@ impl Packet {
         unsafe { self.0.as_mut() }
     }
 
-    /// A packet with a copy of `bytes`, in as many chunks as it takes; `None` if the pool is empty or the bytes need more than
-    /// [`MAX_FRAGS`] fragments.
+    /// A packet with a copy of `bytes`, in as many chunks as needed; `None` if the pool is empty or
+    /// the bytes need more than [`MAX_FRAGS`] fragments.
     pub fn copy_from(cache: &mut Cache, bytes: &[u8]) -> Option<Packet> {
         Packet::build(cache, bytes.len(), |at, out| out.copy_from_slice(&bytes[at..at + out.len()]))
     }
 
-    /// A copy of the packet, metadata included, in chunks of `cache`; `None` as in [`copy_from`](Packet::copy_from).
+    /// A copy of the packet, metadata included, in chunks of `cache`; `None` as in
+    /// [`copy_from`](Packet::copy_from).
     pub fn duplicate(&self, cache: &mut Cache) -> Option<Packet> {
         let mut copy = Packet::build(cache, self.len(), |at, out| {
             self.copy_to(at, out);
@@ -97,7 +101,7 @@ impl Packet {
         Some(copy)
     }
 
-    /// A packet of `len` bytes, which `write` writes piece by piece, each at its offset.
+    /// A packet of `len` bytes; `write` writes it piece by piece, each at its offset.
     #[inline]
     fn build(cache: &mut Cache, len: usize, mut write: impl FnMut(usize, &mut [u8])) -> Option<Packet> {
         let mut packet = cache.alloc()?;
@@ -123,12 +127,12 @@ impl Packet {
         self.meta().total as usize
     }
 
-    /// The linear part: the first bytes of the packet, or nothing when all of it is in fragments.
+    /// The linear part: the first bytes of the packet, or nothing if all bytes are in fragments.
     #[inline]
     pub fn linear(&self) -> &[u8] {
         let meta = self.meta();
-        // SAFETY: data and len describe initialised bytes inside the head's chunk, which a pool owns and only this packet
-        // uses.
+        // SAFETY: data and len describe initialised bytes inside the head's chunk, which a pool
+        // owns and only this packet uses.
         unsafe { std::slice::from_raw_parts(meta.data, usize::from(meta.room.len)) }
     }
 
@@ -156,14 +160,15 @@ impl Packet {
     #[inline]
     pub(crate) fn spare(&self) -> NonNull<u8> {
         let meta = self.meta();
-        // SAFETY: a head's chunk is memory of its pool, so its data pointer is not null, nor is one behind it in the chunk.
+        // SAFETY: a head's chunk is memory of its pool, so neither its data pointer nor one behind
+        // it in the chunk is null.
         unsafe { NonNull::new_unchecked(meta.data.wrapping_add(usize::from(meta.room.len))) }
     }
 
-    /// Makes an empty packet's headroom exactly `n` bytes, whatever its pool gives.
+    /// Makes an empty packet's headroom exactly `n` bytes, whatever the pool's headroom is.
     ///
     /// # Errors
-    /// [`NoRoom`] when the chunk is smaller, or the packet not empty.
+    /// [`NoRoom`] if the chunk is smaller, or the packet not empty.
     #[inline]
     pub fn set_headroom(&mut self, n: usize) -> Result<(), NoRoom> {
         let meta = self.meta_mut();
@@ -174,10 +179,10 @@ impl Packet {
         Ok(())
     }
 
-    /// Whether it is a single page of somebody else's memory, and has no head.
+    /// Whether it is a single external buffer without a head.
     #[inline]
     pub fn is_extbuf(&self) -> bool {
-        self.meta().is_alone()
+        self.meta().is_extbuf_head()
     }
 
     /// Number of fragments.
@@ -186,10 +191,10 @@ impl Packet {
         usize::from(self.meta().room.frags)
     }
 
-    /// Adds `n` bytes in front and returns them to be written (they hold whatever was there).
+    /// Adds `n` bytes in front and returns them to be written; their content is not cleared.
     ///
     /// # Errors
-    /// [`NoRoom`] when the headroom is smaller.
+    /// [`NoRoom`] if the headroom is smaller.
     #[inline]
     pub fn push_front(&mut self, n: usize) -> Result<&mut [u8], NoRoom> {
         let meta = self.meta_mut();
@@ -205,8 +210,8 @@ impl Packet {
         Ok(&mut self.linear_mut()[..n])
     }
 
-    /// Takes `n` bytes off the front, fragments included; false, and nothing changed, when there are not as many. A
-    /// partial checksum that began in those bytes is forgotten.
+    /// Removes `n` bytes from the front, fragments included. Returns false, and changes nothing, if
+    /// the packet is shorter. A partial checksum that began in those bytes is cleared.
     #[inline]
     pub fn pull_front(&mut self, n: usize) -> bool {
         if n > self.len() {
@@ -229,11 +234,11 @@ impl Packet {
         true
     }
 
-    /// Adds `n` bytes behind the linear part of a packet without fragments and returns them to be written (they hold
-    /// whatever was there).
+    /// Adds `n` bytes behind the linear part of a packet without fragments and returns them to be
+    /// written; their content is not cleared.
     ///
     /// # Errors
-    /// [`NoRoom`] when the tailroom is smaller, or when fragments follow.
+    /// [`NoRoom`] if the tailroom is smaller, or if fragments follow.
     #[inline]
     pub fn push_back(&mut self, n: usize) -> Result<&mut [u8], NoRoom> {
         let meta = self.meta_mut();
@@ -245,10 +250,10 @@ impl Packet {
         Ok(&mut self.linear_mut()[old..])
     }
 
-    /// The head's chunk alone, to be [shared](crate::SharedBuf) by views.
+    /// The head's chunk alone, to be [shared](crate::SharedBuf).
     ///
     /// # Errors
-    /// Hands the packet back if it has fragments.
+    /// Returns the packet if it has fragments.
     pub fn into_linear_buf(self) -> Result<Buf, Packet> {
         if self.frags() > 0 {
             return Err(self);
@@ -257,7 +262,7 @@ impl Packet {
         Ok(unsafe { Buf::from_meta(self.into_meta()) })
     }
 
-    /// Copies the bytes from `offset` on into `out`, each read once; returns how many there were.
+    /// Copies the bytes from `offset` on into `out`, each read once; returns the number of bytes.
     pub fn copy_to(&self, mut offset: usize, out: &mut [u8]) -> usize {
         let mut done = 0;
         for chunk in self.chunks() {
@@ -274,13 +279,13 @@ impl Packet {
         bytes
     }
 
-    /// Asks the processor to fetch the metadata's line; the packet will be looked at soon.
+    /// Prefetches the line of the metadata.
     #[inline]
     pub fn prefetch(&self) {
         prefetch(self.0.as_ptr().cast());
     }
 
-    /// Asks the processor to fetch the first two lines of the linear part: TCP's timestamps reach into the second.
+    /// Prefetches the first two lines of the linear part: TCP's timestamps reach into the second.
     #[inline]
     pub fn prefetch_data(&self) {
         let data = self.meta().data;
@@ -288,12 +293,12 @@ impl Packet {
         prefetch(data.wrapping_add(64));
     }
 
-    /// Asks the processor to fetch the rest of the linear part, to be summed or copied soon.
+    /// Prefetches the rest of the linear part, to be summed or copied soon.
     #[inline]
     pub fn prefetch_payload(&self) {
         let meta = self.meta();
         let (mut at, len) = (128, usize::from(meta.room.len));
-        // Two at a time, since there are many of them.
+        // Two at a time, because there are many of them.
         while at < len {
             prefetch(meta.data.wrapping_add(at));
             prefetch(meta.data.wrapping_add(at + 64));
@@ -316,8 +321,8 @@ fn prefetch(at: *const u8) {
 impl Drop for Packet {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: the handle owned the chain and is going away.
-        unsafe { Shared::give_home(self.0) };
+        // SAFETY: the handle owned the chain, and nothing uses it after the drop.
+        unsafe { PoolShared::free_chain(self.0) };
     }
 }
 

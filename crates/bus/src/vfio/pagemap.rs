@@ -1,6 +1,8 @@
-//! Physical addresses, for devices that nothing translates for (`Documentation/admin-guide/mm/pagemap.rst`).
+//! Physical addresses, for devices without an IOMMU ([pagemap]).
 //!
-//! Only reserved huge pages count: all others may be moved by the kernel at any time, locked or not.
+//! Only reserved huge pages are usable: the kernel may move all others at any time, locked or not.
+//!
+//! [pagemap]: https://docs.kernel.org/admin-guide/mm/pagemap.html
 
 use crate::dma::MapError;
 use std::fs::File;
@@ -8,20 +10,20 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 
-/// An entry of `/proc/self/pagemap`: whether the page is there, and its number.
+/// An entry of `/proc/self/pagemap`: the page is present, and its frame number.
 const PRESENT: u64 = 1 << 63;
 const NUMBER: u64 = (1 << 55) - 1;
 
-/// An entry of `/proc/kpageflags`: the page is part of a reserved huge page.
+/// A flag of `/proc/kpageflags`: the page is part of a reserved huge page.
 const HUGETLB: u64 = 1 << 17;
 
-/// Where `len` bytes lie, if they lie in reserved huge pages that follow each other.
+/// The physical address of `len` bytes, if they lie in contiguous reserved huge pages.
 pub(super) fn contiguous(at: NonNull<u8>, len: usize) -> Result<u64, MapError> {
-    let page = super::sys::page_size();
+    let page = towpath_sys::mmap::page_size();
     let table = open("/proc/self/pagemap", "opening /proc/self/pagemap")?;
     let flags = open("/proc/kpageflags", "opening /proc/kpageflags (only root may)")?;
     let first_page = (at.addr().get() / page) as u64;
-    follow(
+    contiguous_address(
         (0..len / page).map(|i| {
             let entry = entry(&table, first_page + i as u64, "reading /proc/self/pagemap")?;
             let number = entry & NUMBER;
@@ -32,16 +34,19 @@ pub(super) fn contiguous(at: NonNull<u8>, len: usize) -> Result<u64, MapError> {
                     source: denied,
                 });
             }
-            let huge =
-                entry & PRESENT != 0 && super::phys::entry(&flags, number, "reading /proc/kpageflags")? & HUGETLB != 0;
+            let huge = entry & PRESENT != 0
+                && super::pagemap::entry(&flags, number, "reading /proc/kpageflags")? & HUGETLB != 0;
             Ok(huge.then_some(number))
         }),
         page,
     )
 }
 
-/// The address of the first page, if each has a number and it is one more than the one before.
-fn follow(pages: impl Iterator<Item = Result<Option<u64>, MapError>>, page: usize) -> Result<u64, MapError> {
+/// The address of the first page, if the frame numbers are consecutive.
+fn contiguous_address(
+    pages: impl Iterator<Item = Result<Option<u64>, MapError>>,
+    page: usize,
+) -> Result<u64, MapError> {
     let mut first = None;
     for (i, number) in pages.enumerate() {
         let number = number?;
@@ -69,7 +74,7 @@ mod tests {
     use towpath_packet::{Backing, Region};
 
     fn of(pages: &[Option<u64>]) -> Result<u64, MapError> {
-        follow(pages.iter().map(|&p| Ok(p)), 4096)
+        contiguous_address(pages.iter().map(|&p| Ok(p)), 4096)
     }
 
     #[test]
@@ -87,7 +92,7 @@ mod tests {
     #[test]
     fn ordinary_memory_is_never_taken_for_memory_that_stays() {
         let region = Region::new(4096, Backing::Anonymous).unwrap();
-        // SAFETY: the first byte is inside the mapping and nobody else uses it.
+        // SAFETY: the first byte is inside the mapping, which only this test uses.
         unsafe { region.base().write(1) };
         let refused = contiguous(region.base(), 4096).unwrap_err();
         assert!(matches!(refused, MapError::NonContiguous { offset: 0 } | MapError::Os { .. }), "{refused}");

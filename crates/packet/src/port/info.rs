@@ -1,0 +1,191 @@
+//! What a port is, what it can do, and what it needs of the packets that it sends.
+
+use super::PortError;
+use crate::offload::Offloads;
+use crate::packet::MAX_CHUNKS;
+use std::borrow::Cow;
+use towpath_wire::offload::LinkKind;
+
+/// What the first bytes of a port's packets are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layer {
+    /// An Ethernet header.
+    Ethernet,
+    /// An IP header.
+    Ip,
+    /// Anything: the port does not parse packets.
+    Any,
+}
+
+impl Layer {
+    /// Whether packets of one can be sent through the other.
+    pub fn fits(self, other: Layer) -> bool {
+        self == other || self == Layer::Any || other == Layer::Any
+    }
+}
+
+impl From<Layer> for LinkKind {
+    /// [`Layer::Any`] counts as Ethernet.
+    #[inline]
+    fn from(layer: Layer) -> LinkKind {
+        if layer == Layer::Ip { LinkKind::Ip } else { LinkKind::Ethernet }
+    }
+}
+
+/// How much of a packet must be in the linear part when a port sends it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TxLinear {
+    /// Nothing: all bytes may be in fragments.
+    #[default]
+    None,
+    /// This many of the first bytes, or the whole packet if it is shorter.
+    Header(u16),
+    /// The whole packet.
+    Whole,
+}
+
+/// The layout of packets that an egress sends without a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TxLayout {
+    /// What must be linear.
+    pub linear: TxLinear,
+    /// Bytes in front of the packet, for headers of the port.
+    pub headroom: u16,
+    /// Bytes behind the packet that the port uses.
+    pub tailroom: u16,
+}
+
+/// An ability of a port: whether it is in use, and why.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Ability {
+    /// Its name, as in the port's options.
+    pub name: &'static str,
+    /// Whether it is in use.
+    pub on: bool,
+    /// What the probe found, in a few words.
+    pub why: Cow<'static, str>,
+    /// The command that turns it on, if there is one.
+    pub mend: Option<String>,
+}
+
+impl Ability {
+    /// An ability without a command that turns it on.
+    pub fn new(name: &'static str, on: bool, why: impl Into<Cow<'static, str>>) -> Ability {
+        Ability { name, on, why: why.into(), mend: None }
+    }
+
+    /// With the command that turns it on.
+    #[must_use]
+    pub fn with_mend(self, mend: Option<String>) -> Ability {
+        Ability { mend, ..self }
+    }
+}
+
+/// What a port is and can do, as the probe found when the port was opened.
+///
+/// ```
+/// use towpath_packet::Offloads;
+/// use towpath_packet::port::{Info, Layer};
+///
+/// let info = Info::new("tap:tp0", Layer::Ethernet, 1500)
+///     .with_offloads(Offloads::CSUM, Offloads::NONE)
+///     .with_max_queues(4);
+/// assert!(info.queues(4).is_ok() && info.queues(5).is_err());
+/// ```
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Info {
+    /// Its address: `tap:tp0`.
+    pub name: String,
+    /// What its packets begin with.
+    pub layer: Layer,
+    /// Length of the longest packet that is not a super-packet, from the first byte of the layer's
+    /// payload: the MTU as Linux defines it, without an Ethernet header and VLAN tags.
+    pub mtu: u32,
+    /// The layout of the packets that it sends without a copy.
+    pub tx_layout: TxLayout,
+    /// Contiguous pieces that it can send as one packet.
+    pub max_chunks: u16,
+    /// Offloads of its transmit queues.
+    pub tx_offloads: Offloads,
+    /// Offloads that packets of its receive queues may need, unless
+    /// [restricted](super::RxQueue::set_rx_offloads).
+    pub rx_offloads: Offloads,
+    /// Largest number of queues in each direction.
+    pub max_queues: u16,
+    /// Whether it ends by itself (a file, a count).
+    pub finite: bool,
+    /// What the probe found, for people.
+    pub abilities: Vec<Ability>,
+}
+
+impl Info {
+    /// A port with one queue in each direction, without offloads, that sends packets of any layout.
+    pub fn new(name: impl Into<String>, layer: Layer, mtu: u32) -> Info {
+        Info {
+            name: name.into(),
+            layer,
+            mtu,
+            tx_layout: TxLayout::default(),
+            max_chunks: MAX_CHUNKS as u16,
+            tx_offloads: Offloads::NONE,
+            rx_offloads: Offloads::NONE,
+            max_queues: 1,
+            finite: false,
+            abilities: Vec::new(),
+        }
+    }
+
+    /// With a layout that it needs.
+    #[must_use]
+    pub fn with_tx_layout(self, tx_layout: TxLayout) -> Info {
+        Info { tx_layout, ..self }
+    }
+
+    /// With a limit on the pieces of a packet.
+    #[must_use]
+    pub fn with_max_chunks(self, max_chunks: u16) -> Info {
+        Info { max_chunks, ..self }
+    }
+
+    /// With offloads.
+    #[must_use]
+    pub fn with_offloads(self, tx_offloads: Offloads, rx_offloads: Offloads) -> Info {
+        Info { tx_offloads, rx_offloads, ..self }
+    }
+
+    /// With several queues.
+    #[must_use]
+    pub fn with_max_queues(self, max_queues: u16) -> Info {
+        Info { max_queues, ..self }
+    }
+
+    /// With an end of its own, or without.
+    #[must_use]
+    pub fn with_finite(self, finite: bool) -> Info {
+        Info { finite, ..self }
+    }
+
+    /// With what the probe found.
+    #[must_use]
+    pub fn with_abilities(self, abilities: Vec<Ability>) -> Info {
+        Info { abilities, ..self }
+    }
+
+    /// Checks a number of queues.
+    ///
+    /// # Errors
+    /// [`PortError::Option`] for zero, and for more than [`max_queues`](Self::max_queues).
+    pub fn queues(&self, queues: u16) -> Result<u16, PortError> {
+        if (1..=self.max_queues).contains(&queues) {
+            return Ok(queues);
+        }
+        Err(PortError::Option {
+            port: self.name.clone(),
+            option: "queues".to_owned(),
+            value: queues.to_string(),
+            rule: format!("must be from 1 to {}", self.max_queues),
+        })
+    }
+}

@@ -1,0 +1,154 @@
+//! The interface of a port: the only place where drivers, kernel-backed ports and workers meet.
+//!
+//! ```text
+//!   Port ── start(Start) ──► Queues { rx: [RxQueue], tx: [TxQueue] }       one of each per worker
+//!
+//!   RxQueue::rx(&mut Batch)   appends packets that have arrived
+//!   TxQueue::tx(&mut Batch)   takes packets from the front; the rest stays in the batch
+//! ```
+//!
+//! No call returns a `Result` per packet: a queue returns a count, drops what can never be sent
+//! under a named reason, and keeps its own [`State`]. Only `start` may allocate, block or panic.
+//!
+//! **Balance.** For every rx queue: packets returned = `counters().packets`. For every tx queue:
+//! packets taken out of batches, plus the segments that they were cut into = `packets` sent +
+//! drops. Packets that the kernel or the device lost before the port received them are `missed` and
+//! not part of the balance.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `mod` | [`Port`], [`Start`], [`Queues`], [`PortError`] |
+//! | `queue` | [`RxQueue`], [`TxQueue`], [`State`], [`Wake`], [`RxBarrier`], [`TxBarrier`] |
+//! | `info` | [`Info`], [`Layer`], [`TxLayout`], [`Ability`] |
+//! | `control` | [`PortControl`]: settings and events of a running port |
+//! | `delegate` | macros for queues around queues: [`delegate_rx_queue!`](crate::delegate_rx_queue) |
+
+use crate::offload::Offloads;
+use crate::pool::Pool;
+use std::sync::Arc;
+
+mod control;
+mod delegate;
+mod info;
+mod queue;
+
+pub use control::{ControlError, PortControl, Setting};
+pub use info::{Ability, Info, Layer, TxLayout, TxLinear};
+pub use queue::{RxBarrier, RxMemory, RxQueue, State, TxBarrier, TxQueue, Wake};
+
+/// How to start a port.
+#[derive(Debug, Clone)]
+pub struct Start {
+    /// The pool of its buffers.
+    pub pool: Pool,
+    /// Queues in each direction, 1 to [`Info::max_queues`].
+    pub queues: u16,
+    /// Offloads of the other side: the port emits no packet that needs another one.
+    pub accept: Offloads,
+}
+
+/// The queues of a started port.
+#[derive(Debug)]
+pub struct Queues<R, T> {
+    /// Receive queues.
+    pub rx: Vec<R>,
+    /// Transmit queues, as many.
+    pub tx: Vec<T>,
+}
+
+/// Why a port could not be opened or started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PortError {
+    /// An option's value breaks a rule.
+    #[error("{port}: {option}={value}: {rule}")]
+    Option {
+        /// The port's address.
+        port: String,
+        /// The option.
+        option: String,
+        /// Its value.
+        value: String,
+        /// The rule that it breaks.
+        rule: String,
+    },
+    /// The operating system refused a step.
+    #[error("{port}: {step}: {source}{}", .hint.as_ref().map(|h| format!(" ({h})")).unwrap_or_default())]
+    Os {
+        /// The port's address.
+        port: String,
+        /// The step.
+        step: String,
+        /// The error of the system.
+        source: std::io::Error,
+        /// How to mend it.
+        hint: Option<String>,
+    },
+    /// The input (a file, a device's answer) is not valid.
+    #[error("{port}: {what}")]
+    Input {
+        /// The port's address.
+        port: String,
+        /// What is wrong, and where.
+        what: String,
+    },
+    /// An ability that was required is missing.
+    #[error("{port}: {ability}=require: {why}")]
+    Required {
+        /// The port's address.
+        port: String,
+        /// The ability.
+        ability: String,
+        /// Why it is missing.
+        why: String,
+    },
+    /// The pool has no caches or no memory left.
+    #[error("{port}: {source}")]
+    Pool {
+        /// The port's address.
+        port: String,
+        /// The error of the pool.
+        source: crate::pool::PoolError,
+    },
+}
+
+/// A port that was opened and probed, but moves nothing yet.
+pub trait Port: Sized {
+    /// Its receive queues.
+    type Rx: RxQueue;
+    /// Its transmit queues.
+    type Tx: TxQueue;
+
+    /// What it is and can do.
+    fn info(&self) -> &Info;
+
+    /// The handle to its settings and events while it runs, if it has some.
+    fn control(&self) -> Option<Arc<dyn PortControl>> {
+        None
+    }
+
+    /// Starts it.
+    ///
+    /// # Errors
+    /// [`PortError`] names the step or the option that failed; the steps before it are undone.
+    fn start(self, start: Start) -> Result<Queues<Self::Rx, Self::Tx>, PortError>;
+}
+
+/// A boxed port boxes its queues one by one: for ports whose queues are large.
+impl<P: Port> Port for Box<P> {
+    type Rx = Box<P::Rx>;
+    type Tx = Box<P::Tx>;
+
+    fn info(&self) -> &Info {
+        (**self).info()
+    }
+
+    fn control(&self) -> Option<Arc<dyn PortControl>> {
+        (**self).control()
+    }
+
+    fn start(self, start: Start) -> Result<Queues<Self::Rx, Self::Tx>, PortError> {
+        let Queues { rx, tx } = (*self).start(start)?;
+        Ok(Queues { rx: rx.into_iter().map(Box::new).collect(), tx: tx.into_iter().map(Box::new).collect() })
+    }
+}
