@@ -1,8 +1,9 @@
 //! Configuration of an AF_PACKET port.
 
-use super::{Qdisc, Wants};
+use crate::kernel::ability::Wants;
 use crate::uri::Uri;
 use towpath_packet::port::PortError;
+use towpath_sys::af_packet::Qdisc;
 use towpath_sys::netdev::valid_name;
 
 /// Members of one group (`PACKET_FANOUT_MAX` in `net/packet/internal.h`, before Linux 5.10).

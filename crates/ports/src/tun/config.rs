@@ -1,6 +1,6 @@
 //! Configuration of a TUN/TAP port.
 
-use super::Wants;
+use crate::kernel::ability::Wants;
 use crate::uri::{Options, Uri, Want};
 use std::net::IpAddr;
 use towpath_packet::port::PortError;

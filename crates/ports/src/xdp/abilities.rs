@@ -61,7 +61,7 @@ pub(super) fn abilities(
     add("csum", config.csum, csum, hint(config.csum, "csum"))?;
     let stamps = match (timestamps(found, features), config.timestamps) {
         (Ok(clock), Want::Off) => Ok(format!("not asked for: timestamps=prefer gives {clock}")),
-        (Err(why), Want::Off) => Ok(format!("none, and none to be had: {why}")),
+        (Err(why), Want::Off) => Ok(format!("none, and none possible: {why}")),
         (found, _) => found.map(str::to_owned),
     };
     add("timestamps", config.timestamps, stamps, None)?;

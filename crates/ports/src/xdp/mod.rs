@@ -214,8 +214,8 @@ fn transmit(
     let made = match config.transmit {
         Transmit::Socket => {
             let why = match possible {
-                Ok(()) => "through the socket; tx=live is to be had".to_owned(),
-                Err(why) => format!("through the socket; tx=live is not to be had: {why}; to mend it, {hint}"),
+                Ok(()) => "through the socket; tx=live is possible".to_owned(),
+                Err(why) => format!("through the socket; tx=live is not possible: {why}; to mend it, {hint}"),
             };
             return Ok((None, Ability::new("tx", true, why)));
         }

@@ -288,7 +288,7 @@ impl QueueShared {
                 // frames.
                 Err(error) if is_busy(&error) => inner.retry_at = Some(now + REOPEN_INTERVAL),
                 Err(error) => {
-                    let why = format!("queue {} stalled and could not be made anew: {error}", self.number);
+                    let why = format!("queue {} stalled and could not be reopened: {error}", self.number);
                     inner.failed = Some(why.clone());
                     return Err(why);
                 }

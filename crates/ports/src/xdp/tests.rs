@@ -72,7 +72,7 @@ fn a_queue_that_stays_stalled_goes_on_in_the_stack_unless_the_driver_is_required
         for stalls in 1..=3 {
             let XdpTx::Socket(tx) = &queues.tx[0] else { panic!("a socket sends") };
             tx.queue.stalled(false);
-            until("the queue is made anew", || {
+            until("the queue is reopened", || {
                 turn(&mut queues);
                 happened("made-anew") == stalls && queues.tx[0].state() == State::Up
             });

@@ -12,7 +12,7 @@ use towpath_sys::netdev::LinkState;
 
 /// The state of a stalled queue until it has new rings.
 fn reopening() -> State {
-    State::Down("the driver completes nothing of what was sent: the queue is being made anew".into())
+    State::Down("the driver completes nothing that was sent: the queue is being reopened".into())
 }
 
 impl SocketTx {

@@ -177,7 +177,7 @@ fn a_stalled_queue_is_reopened_and_every_packet_is_accounted_for() {
     assert_eq!((s.errors, tx[0].pending()), (1, 0));
     // It works again, in both directions, after the lower device freed the old socket's frames.
     pair.middle.run("tc", "qdisc del dev p0 root");
-    until("the queue is made anew", || turn(&mut rx[0], &mut tx[0]) == State::Up);
+    until("the queue is reopened", || turn(&mut rx[0], &mut tx[0]) == State::Up);
     let socket = pair.socket(7000);
     let packet = Packet::copy_from(&mut tx_cache(&pool), &to_host().udp(9, 7000, b"anew", Checksums::Full).0);
     send(&mut tx[0], packet.unwrap());
