@@ -16,7 +16,7 @@ pub struct FaultRx<R> {
     inner: R,
     injector: Injector,
     cache: Cache,
-    /// Received, and not yet decided on.
+    /// Received packets that are not decided on yet.
     received: Batch,
     /// A held packet, and the number of others that pass it first.
     held: Option<(Packet, u32)>,

@@ -14,7 +14,7 @@ use towpath_sys::af_packet::Socket;
 use towpath_sys::netdev::LinkState;
 use towpath_sys::packet_ring::{Frame, Rest, Ring, VlanTag};
 
-/// Calls between two looks at the clock while packets keep coming.
+/// Calls between two reads of the clock while packets arrive.
 const CHECK_EVERY: u32 = 256;
 
 /// A receive queue of an AF_PACKET port.
@@ -24,8 +24,7 @@ pub struct PacketRx {
     long: LongPackets,
     buffers: RxBuffers,
     state: State,
-    /// The last call ended for want of buffers, so the descriptor says nothing about when to come
-    /// again.
+    /// The last call ran out of buffers: the descriptor does not tell when to call again.
     starved: bool,
     queue: u8,
     turn: u32,

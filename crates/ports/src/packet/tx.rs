@@ -1,4 +1,4 @@
-//! What leaves through the interface: up to 64 packets with one `sendmmsg`.
+//! The transmit queue: up to 64 packets with one `sendmmsg`.
 
 use crate::kernel::link::{LinkWatch, down, gone};
 use crate::kernel::rx_buffers::MAX_PACKET;
@@ -16,7 +16,7 @@ use towpath_sys::af_packet::Socket;
 use towpath_sys::mmsg::{MESSAGES, Sender};
 use towpath_sys::netdev::LinkState;
 
-/// Shortest Ethernet frame that the kernel takes: its header.
+/// Shortest Ethernet frame that the kernel accepts: its header.
 const MIN_FRAME: usize = 14;
 /// Time for which a packet that is refused with `ENOBUFS` is retried: a full queue drains faster,
 /// and a packet that the driver always refuses must not block the others.

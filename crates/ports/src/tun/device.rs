@@ -1,4 +1,4 @@
-//! The device that all queues of a port share: made or attached to, configured, agreed upon.
+//! The device that all queues of a port share: made or attached to, configured, its offloads.
 
 use super::config::{Config, Kind};
 use super::steering::Steering;

@@ -96,7 +96,7 @@ pub struct Config {
     pub busy_poll: Duration,
     /// Frames of one busy poll.
     pub busy_budget: u16,
-    /// Entries of the RX and TX rings, a power of two; FILL and COMPLETION have twice as many.
+    /// Entries of each ring, a power of two.
     pub ring: u16,
     /// Frames that one wakeup sends in copy mode.
     pub tx_budget: u16,

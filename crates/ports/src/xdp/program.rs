@@ -288,7 +288,7 @@ fn outside(a: &mut Asm, span: Span, to: Label) {
     a.jump_imm(If::Greater, R5, span.last().into(), to);
 }
 
-/// Goes to `other` unless the address at `word` is in the prefix.
+/// Jumps to `other` unless the address at `word` is in the prefix.
 fn address(a: &mut Asm, word: i16, prefix: &Prefix, other: Label) {
     let (version, bytes) = match prefix.address() {
         IpAddr::V4(v4) => (4, v4.octets().to_vec()),

@@ -264,7 +264,7 @@ impl RxQueue for XdpRx {
             packet.set_ingress(0, self.queue.number as u8);
             packets += 1;
             bytes += packet.len() as u64;
-            // `ready` is at max_in_flight the room of the batch.
+            // `ready` is at most the room of the batch.
             let _ = out.push(packet);
         }
         if ready > 0

@@ -46,7 +46,7 @@ fn fits(pool: &Pool) -> bool {
 
 impl Umem {
     /// The UMEM of `pool`, or of a new pool. The kernel reads `metadata` bytes in front of
-    /// transmitted umem.
+    /// transmitted frames.
     pub(super) fn new(config: &Config, pool: &Pool, mtu: u32, metadata: u32) -> Result<Umem, PortError> {
         let failed = |source| PortError::Pool { port: config.port(), source };
         let own = !fits(pool);

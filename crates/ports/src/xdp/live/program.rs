@@ -10,7 +10,7 @@
 //!   redirect              to the device
 //! ```
 //!
-//! A frame of length 0 is dropped: they measure the cost of a call.
+//! Frames of length 0 are dropped: they measure the cost of a call.
 
 use std::sync::atomic::Ordering::Relaxed;
 use towpath_packet::Packet;
@@ -175,7 +175,7 @@ impl FrameMemory {
         self.memory.word(NEXT).store(0, Relaxed);
     }
 
-    /// Frames that the program has been run for since [`begin`](FrameMemory::begin).
+    /// Runs of the program since [`begin`](FrameMemory::begin).
     pub(super) fn done(&self) -> usize {
         self.memory.word(NEXT).load(Relaxed).min(self.frames as u64) as usize
     }
