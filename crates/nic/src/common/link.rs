@@ -1,6 +1,7 @@
 //! The state of the link: the watchdog of one queue notes it, and all queues and handles read it.
 
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// State of the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

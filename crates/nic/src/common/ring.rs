@@ -4,7 +4,8 @@
 //! and stored at once, as an atomic word. The ring knows no format: a driver decides what the words
 //! mean, and which descriptors are the device's.
 
-use std::sync::atomic::{Ordering::Acquire, fence};
+use std::sync::atomic::Ordering::Acquire;
+use std::sync::atomic::fence;
 use towpath_bus::{Coherent, Dma, Domain, Iova, MapError};
 
 /// Bytes of a descriptor.

@@ -4,7 +4,8 @@ use super::config::{Config, ConfigError, Copybreak};
 use crate::common::batching::Batching;
 use crate::common::link::{LinkCell, LinkStatus};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use towpath_packet::Counters;
 use towpath_packet::port::{ControlError, PortControl, Setting};
 

@@ -5,7 +5,8 @@ use super::regs::{CTRL, EECD, EECD_AUTO_READ_DONE, RAH, RAH_VALID, RAL, STATUS, 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex};
 use towpath_bus::{Access, Bus, BusError, Dma, Iova, Irq, Limits, MapError, Mmio, Pci, Window};
 use towpath_packet::{Backing, Region};

@@ -2,7 +2,8 @@
 //! order.
 
 use super::rig::*;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use towpath_model::e1000e::{self as model, Faults};
 use towpath_model::wire::{Loopback, Wire};

@@ -1,8 +1,7 @@
 //! Frames are received and sent byte for byte.
 
 use super::rig::*;
-use towpath_model::e1000e as model;
-use towpath_model::iommu;
+use towpath_model::{e1000e as model, iommu};
 use towpath_nic::e1000e::{Copybreak, RingSize};
 use towpath_packet::port::{RxQueue, TxQueue};
 use towpath_packet::{Batch, Packet};

@@ -3,9 +3,8 @@
 
 use std::collections::HashMap;
 use std::ptr::NonNull;
-use std::sync::Arc;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use towpath_bus::qtest::{QtestBus, QtestDma, QtestIrq, Registers};
 use towpath_bus::{Access, Bus, BusError, Dma, Iova, Limits, MapError, Pci, Window};
 use towpath_packet::Region;

@@ -2,8 +2,7 @@
 
 use super::supers::{PAYLOAD, super_bytes};
 use super::*;
-use crate::vnet::{self};
-use crate::vnet::{DATA_VALID, NEEDS_CSUM, VnetHeader};
+use crate::vnet::{self, DATA_VALID, NEEDS_CSUM, VnetHeader};
 use towpath_client::Segmentation;
 use towpath_client::protocol::{HEADER, MAX_PIECES, MAX_SEGMENTS, MAX_SUPER_HEADERS, MAX_SUPER_PIECES};
 use towpath_engine::software_offload::SoftwareOffload;

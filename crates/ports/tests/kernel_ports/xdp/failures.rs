@@ -1,6 +1,6 @@
-//! What is in the way, links that fail, interfaces that vanish, queues that stall.
+//! Errors and their hints, links that fail, deleted interfaces, queues that stall.
 
-use super::{NEEDS, Pair, all_home, datagram, pair, to_host};
+use super::{NEEDS, Pair, all_free, datagram, pair, to_host};
 use crate::common::*;
 use crate::support::{Need, needs};
 use std::time::Duration;
@@ -10,8 +10,8 @@ use towpath_ports::xdp::{Config, XdpRx, XdpTx, open};
 use towpath_wire::emit::Checksums;
 
 #[test]
-fn what_is_in_the_way_is_named_and_nothing_is_left() {
-    if !needs("what_is_in_the_way_is_named_and_nothing_is_left", NEEDS) {
+fn an_error_of_open_has_a_hint_and_leaves_no_program() {
+    if !needs("an_error_of_open_has_a_hint_and_leaves_no_program", NEEDS) {
         return;
     }
     let pair = pair("");
@@ -36,16 +36,16 @@ fn what_is_in_the_way_is_named_and_nothing_is_left() {
     pair.is_free();
     let pool = pool();
     for _ in 0..5 {
-        // Each at once after the one before: the kernel lets go of a queue a moment later.
+        // Without a pause: the kernel releases a queue with a delay.
         drop(pair.start("", &pool));
     }
-    all_home(&pool);
+    all_free(&pool);
     assert!(unprivileged(|| pair.try_open("")).unwrap_err().to_string().contains("run as root"));
 }
 
 #[test]
-fn an_interface_that_is_not_up_is_opened_and_said_to_be_down_with_what_would_mend_it() {
-    if !needs("an_interface_that_is_not_up_is_opened_and_said_to_be_down_with_what_would_mend_it", NEEDS) {
+fn an_interface_that_is_not_up_can_be_opened_and_is_reported_as_down_with_a_hint() {
+    if !needs("an_interface_that_is_not_up_can_be_opened_and_is_reported_as_down_with_a_hint", NEEDS) {
         return;
     }
     let pair = pair("");
@@ -100,7 +100,7 @@ fn packets_for_a_link_that_is_down_are_dropped_by_name_and_flow_again_when_it_is
     });
     receive_after_up(&pair, &mut q);
     drop(q);
-    all_home(&pool);
+    all_free(&pool);
 }
 
 fn receive_after_up(pair: &Pair, q: &mut Queues<XdpRx, XdpTx>) {
@@ -134,19 +134,19 @@ fn a_deleted_interface_is_gone_and_every_packet_is_accounted_for() {
     drop(q);
     let s = counters.snapshot();
     assert_eq!(s.packets + s.all_drops(), given);
-    all_home(&pool);
+    all_free(&pool);
 }
 
 #[test]
-fn a_queue_that_completes_nothing_is_made_anew_and_every_packet_is_accounted_for() {
-    const NAME: &str = "a_queue_that_completes_nothing_is_made_anew_and_every_packet_is_accounted_for";
+fn a_stalled_queue_is_reopened_and_every_packet_is_accounted_for() {
+    const NAME: &str = "a_stalled_queue_is_reopened_and_every_packet_is_accounted_for";
     if !needs(NAME, &[Need::Root, Need::Program("ip"), Need::Program("tc")]) {
         return;
     }
     let pair = pair("");
     pair.middle.ip("link add m0 link p0 type macvlan mode bridge");
     pair.middle.ip("link set m0 up");
-    // What is sent waits below, for minutes, and is not completed as long.
+    // A sent packet waits in the lower device, for minutes, without a completion.
     pair.middle.run("tc", "qdisc add dev p0 root tbf rate 80bit burst 1540 limit 1000000");
     let pool = pool();
     let address = format!("xdp:m0?netns={},mode=generic,stall=200ms", pair.middle.name());
@@ -166,7 +166,7 @@ fn a_queue_that_completes_nothing_is_made_anew_and_every_packet_is_accounted_for
     };
     let is_stalled = |state: State| matches!(state, State::Down(why) if why.contains("completes nothing"));
     until("the stall is noticed", || is_stalled(turn(&mut rx[0], &mut tx[0])));
-    // And not forgotten when the link is looked at again, ten times a second: it is up.
+    // The state is kept when the link is polled, ten times a second: it is up.
     for _ in 0..30 {
         std::thread::sleep(Duration::from_millis(10));
         assert!(is_stalled(turn(&mut rx[0], &mut tx[0])), "{:?}", tx[0].state());
@@ -175,9 +175,9 @@ fn a_queue_that_completes_nothing_is_made_anew_and_every_packet_is_accounted_for
     assert_eq!(s.packets + s.dropped(DropReason::Refused), 20);
     assert!(s.dropped(DropReason::Refused) > 0);
     assert_eq!((s.errors, tx[0].pending()), (1, 0));
-    // It works again, in both directions, as soon as what is below lets go of the old socket's frames.
+    // It works again, in both directions, after the lower device freed the old socket's frames.
     pair.middle.run("tc", "qdisc del dev p0 root");
-    until("the queue is made anew", || turn(&mut rx[0], &mut tx[0]) == State::Up);
+    until("the queue is reopened", || turn(&mut rx[0], &mut tx[0]) == State::Up);
     let socket = pair.socket(7000);
     let packet = Packet::copy_from(&mut tx_cache(&pool), &to_host().udp(9, 7000, b"anew", Checksums::Full).0);
     send(&mut tx[0], packet.unwrap());
@@ -192,5 +192,5 @@ fn a_queue_that_completes_nothing_is_made_anew_and_every_packet_is_accounted_for
         batch.iter().any(|p| udp_payload(p) == Some(b"back".to_vec()))
     });
     drop((rx, tx));
-    all_home(&pool);
+    all_free(&pool);
 }

@@ -1,4 +1,4 @@
-//! Opening and closing: what the self-test finds, what is in the way, what stays.
+//! Open and close: the probe, errors and their hints, persistence.
 
 use super::{NEEDS, try_open};
 use crate::common::*;
@@ -7,8 +7,8 @@ use towpath_packet::Offloads;
 use towpath_packet::port::Port;
 
 #[test]
-fn the_self_test_says_what_it_found_and_leaves_no_trace() {
-    if !needs("the_self_test_says_what_it_found_and_leaves_no_trace", NEEDS) {
+fn the_probe_reports_its_result_and_leaves_no_trace() {
+    if !needs("the_probe_reports_its_result_and_leaves_no_trace", NEEDS) {
         return;
     }
     let ns = Namespace::new("probe");
@@ -31,8 +31,8 @@ fn the_self_test_says_what_it_found_and_leaves_no_trace() {
 }
 
 #[test]
-fn the_interface_vanishes_with_the_port_unless_it_is_to_stay() {
-    if !needs("the_interface_vanishes_with_the_port_unless_it_is_to_stay", NEEDS) {
+fn the_interface_vanishes_with_the_port_unless_it_is_persistent() {
+    if !needs("the_interface_vanishes_with_the_port_unless_it_is_persistent", NEEDS) {
         return;
     }
     let ns = Namespace::new("persist");
@@ -40,7 +40,8 @@ fn the_interface_vanishes_with_the_port_unless_it_is_to_stay() {
     drop(start(try_open(&format!("tap:long?netns={},persist=on", ns.name())).unwrap(), &pool(), Offloads::NONE));
     assert!(ns.ip("-o link").contains("short"));
     drop(q);
-    // A child process of another test may hold the descriptors for the moment between fork and exec.
+    // A child process of another test may hold the descriptors for the moment between fork and
+    // exec.
     until("the interface vanishes", || !ns.ip("-o link").contains("short"));
     assert!(ns.ip("-o link").contains("long"));
     until("it can be attached to", || try_open(&format!("tap:long?netns={},persist=off", ns.name())).is_ok());
@@ -48,17 +49,17 @@ fn the_interface_vanishes_with_the_port_unless_it_is_to_stay() {
 }
 
 #[test]
-fn what_prevents_opening_is_said_with_what_would_mend_it() {
-    if !needs("what_prevents_opening_is_said_with_what_would_mend_it", NEEDS) {
+fn an_error_of_open_has_a_hint() {
+    if !needs("an_error_of_open_has_a_hint", NEEDS) {
         return;
     }
     let ns = Namespace::new("errors");
     let at = |text: &str| format!("{text}netns={}", ns.name());
-    let said = |text: &str| try_open(&at(text)).unwrap_err().to_string();
+    let error = |text: &str| try_open(&at(text)).unwrap_err().to_string();
     let held = try_open(&at("tap:held?")).unwrap();
-    assert!(said("tap:held?").contains("in use by another process"), "{}", said("tap:held?"));
-    assert!(said("tap:held?queues=2,").contains("multiqueue=off"), "{}", said("tap:held?queues=2,"));
-    assert!(said("tun:held?").contains("is no tun"), "{}", said("tun:held?"));
+    assert!(error("tap:held?").contains("in use by another process"), "{}", error("tap:held?"));
+    assert!(error("tap:held?queues=2,").contains("multiqueue=off"), "{}", error("tap:held?queues=2,"));
+    assert!(error("tun:held?").contains("is no tun"), "{}", error("tun:held?"));
     drop(held);
     let missing = try_open("tap:x?netns=no-such-namespace").unwrap_err().to_string();
     assert!(missing.contains("enter netns") && missing.contains("ip netns list"), "{missing}");

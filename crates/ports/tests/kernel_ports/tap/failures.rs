@@ -1,4 +1,4 @@
-//! Packets that can not be sent, links that fail, interfaces that vanish, buffers that run out.
+//! Invalid packets, links that fail, deleted interfaces, exhausted pools.
 
 use super::{NEEDS, datagram, packet, socket, tap, to_host, try_open};
 use crate::common::*;
@@ -8,8 +8,8 @@ use towpath_packet::{Batch, Checksum, DropReason, Gso, GsoKind, Offloads};
 use towpath_wire::emit::Checksums;
 
 #[test]
-fn packets_that_the_port_cannot_send_are_dropped_under_their_reason_and_the_rest_goes() {
-    if !needs("packets_that_the_port_cannot_send_are_dropped_under_their_reason_and_the_rest_goes", NEEDS) {
+fn packets_that_the_port_cannot_send_are_dropped_under_their_reason_and_the_rest_is_sent() {
+    if !needs("packets_that_the_port_cannot_send_are_dropped_under_their_reason_and_the_rest_is_sent", NEEDS) {
         return;
     }
     let ns = Namespace::new("drops");
@@ -34,8 +34,8 @@ fn packets_that_the_port_cannot_send_are_dropped_under_their_reason_and_the_rest
 }
 
 #[test]
-fn a_super_packet_that_is_not_what_it_says_costs_itself_and_not_the_ability() {
-    if !needs("a_super_packet_that_is_not_what_it_says_costs_itself_and_not_the_ability", NEEDS) {
+fn a_super_packet_with_wrong_metadata_is_dropped_and_the_offload_stays_on() {
+    if !needs("a_super_packet_with_wrong_metadata_is_dropped_and_the_offload_stays_on", NEEDS) {
         return;
     }
     let ns = Namespace::new("liar");
@@ -50,8 +50,8 @@ fn a_super_packet_that_is_not_what_it_says_costs_itself_and_not_the_ability() {
 }
 
 #[test]
-fn a_link_that_goes_down_is_said_and_works_again_when_it_returns() {
-    if !needs("a_link_that_goes_down_is_said_and_works_again_when_it_returns", NEEDS) {
+fn a_link_that_goes_down_is_reported_and_works_again_when_it_is_up() {
+    if !needs("a_link_that_goes_down_is_reported_and_works_again_when_it_is_up", NEEDS) {
         return;
     }
     let ns = Namespace::new("down");

@@ -1,29 +1,30 @@
-//! What a stack of this machine left to a device that is none.
+//! Detects partial checksums and TSO packets on a virtual device.
 //!
-//! A veth hands over frames as the other end's stack made them: with checksums that it has left to the "device" (the field
-//! holds the sum of the pseudo-header only), and, where the program runs in the stack, with several segments in one. A real
-//! device would have finished both; AF_XDP says nothing of either. So it is looked up in the frame:
+//! A veth hands over frames as the peer's stack made them: with partial checksums (the field holds
+//! the sum of the pseudo-header only), and, if the program runs in the stack, as TSO packets. A
+//! real device would have completed both; AF_XDP reports neither. So the frame is examined:
 //!
-//! * The field equals the sum of the pseudo-header: the checksum is partial. Should it be a complete one that happens to be
-//!   that number, completing it gives the same number again: with `P` the pseudo-header's sum and `R` that of the rest, a complete
-//!   checksum is `~(P + R)`, and so is a completed one.
-//! * A TCP segment with a partial checksum that is longer than the interface's MTU is several. How long each was to be is
-//!   lost; they become as long as the MTU allows.
+//! * The checksum is partial if the field equals the sum of the pseudo-header. A complete checksum
+//!   may have the same value by chance. To complete it again gives the same value: with `P` the sum
+//!   of the pseudo-header and `R` the sum of the rest, a complete checksum is `~(P + R)`, and so is
+//!   a completed one.
+//! * A TCP packet with a partial checksum that exceeds the interface's MTU is a TSO packet. Its
+//!   segment size is lost; the MTU gives a new one.
 
 use towpath_packet::{Checksum, Gso, GsoKind, Packet};
 use towpath_wire::dissect::Stop;
 use towpath_wire::ip::protocol;
 use towpath_wire::{LinkKind, checksum, dissect};
 
-/// Notes on the packet what its sender has left undone. `mtu` is that of the interface.
+/// Sets the packet's checksum and GSO metadata from its headers. `mtu` is that of the interface.
 #[inline]
-pub(super) fn note(packet: &mut Packet, mtu: usize) {
+pub(super) fn detect(packet: &mut Packet, mtu: usize) {
     let frame = packet.linear();
     let found = dissect(frame, LinkKind::Ethernet);
     let offset = match (found.stop, found.flow.protocol) {
         (Stop::Complete, protocol::TCP) => 16,
         (Stop::Complete, protocol::UDP) => 6,
-        // In pieces, the end of the first one is not the end of the packet.
+        // A fragment does not end where the packet ends.
         _ => return,
     };
     let (l3, l4) = (usize::from(found.l3), usize::from(found.l4));
@@ -80,60 +81,60 @@ mod tests {
         (frame, headers.transport_offset())
     }
 
-    fn noted(bytes: &[u8], mtu: usize) -> Packet {
+    fn detected(bytes: &[u8], mtu: usize) -> Packet {
         let config = PoolConfig { capacity: 64, backing: Backing::Anonymous, ..PoolConfig::default() };
         let mut cache = Pool::new(config).unwrap().cache(Direction::Rx).unwrap();
         let mut packet = Packet::copy_from(&mut cache, bytes).unwrap();
-        note(&mut packet, mtu);
+        detect(&mut packet, mtu);
         packet
     }
 
     proptest! {
         #[test]
-        fn a_checksum_that_was_left_undone_is_found(v6: bool, tcp: bool, payload in proptest::collection::vec(any::<u8>(), 0..900)) {
+        fn a_partial_checksum_is_detected(v6: bool, tcp: bool, payload in proptest::collection::vec(any::<u8>(), 0..900)) {
             let (bytes, start) = frame(v6, tcp, &payload, Checksums::Partial);
             let offset = if tcp { 16 } else { 6 };
-            prop_assert_eq!(noted(&bytes, 1500).csum(), Checksum::Partial { start: start as u16, offset });
+            prop_assert_eq!(detected(&bytes, 1500).csum(), Checksum::Partial { start: start as u16, offset });
         }
 
         #[test]
-        fn completing_what_was_taken_for_partial_changes_no_complete_checksum(v6: bool, tcp: bool, mut payload in proptest::collection::vec(any::<u8>(), 2..99)) {
+        fn completing_a_complete_checksum_that_looks_partial_changes_nothing(v6: bool, tcp: bool, mut payload in proptest::collection::vec(any::<u8>(), 2..99)) {
             // A payload that makes the complete checksum equal to the sum of the pseudo-header.
             payload[..2].fill(0);
             let (partial, start) = frame(v6, tcp, &payload, Checksums::Partial);
             let offset = start + if tcp { 16 } else { 6 };
             let pseudo = u16::from_be_bytes([partial[offset], partial[offset + 1]]);
-            let mut undone = partial.clone();
-            checksum::complete_partial(&mut undone, start, offset - start).unwrap();
-            let sum = u16::from_be_bytes([undone[offset], undone[offset + 1]]);
+            let mut completed = partial.clone();
+            checksum::complete_partial(&mut completed, start, offset - start).unwrap();
+            let sum = u16::from_be_bytes([completed[offset], completed[offset + 1]]);
             // ~sum is P + R; the two free bytes add what makes ~(P + R + x) = P.
             let x = checksum::add(!pseudo, sum);
             payload[..2].copy_from_slice(&x.to_be_bytes());
             let (complete, _) = frame(v6, tcp, &payload, Checksums::Full);
             let mut again = complete.clone();
-            if let Checksum::Partial { start, offset } = noted(&complete, 1500).csum() {
+            if let Checksum::Partial { start, offset } = detected(&complete, 1500).csum() {
                 checksum::complete_partial(&mut again, start.into(), offset.into()).unwrap();
             }
             prop_assert_eq!(again, complete);
         }
 
         #[test]
-        fn any_bytes_are_looked_at_without_harm(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            noted(&bytes, 1500);
+        fn any_bytes_are_examined_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            detected(&bytes, 1500);
         }
     }
 
     #[test]
     fn a_complete_checksum_is_left_alone() {
         let (bytes, _) = frame(false, true, b"payload", Checksums::Full);
-        assert_eq!(noted(&bytes, 1500).csum(), Checksum::Unknown);
+        assert_eq!(detected(&bytes, 1500).csum(), Checksum::Unknown);
     }
 
     #[test]
-    fn a_segment_longer_than_the_mtu_is_several() {
+    fn a_tcp_packet_longer_than_the_mtu_has_several_segments() {
         let (bytes, _) = frame(false, true, &[7; 4000], Checksums::Partial);
-        let gso = noted(&bytes, 1500).gso().unwrap();
+        let gso = detected(&bytes, 1500).gso().unwrap();
         assert_eq!((gso.kind, gso.size, gso.segs), (GsoKind::Tcp4, 1460, 3));
-        assert!(noted(&frame(false, true, &[7; 1000], Checksums::Partial).0, 1500).gso().is_none());
+        assert!(detected(&frame(false, true, &[7; 1000], Checksums::Partial).0, 1500).gso().is_none());
     }
 }

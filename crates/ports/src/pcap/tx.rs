@@ -1,14 +1,14 @@
-//! The writing side: packets become records in a buffer, and the buffer goes to the file in large pieces.
+//! The transmit queue: packets become records in a buffer, which is written in large pieces.
 //!
 //! ```text
 //!   tx ──► records ──► buffer ──(full, or a flush is due)──► one write ──► file ──(long or old)──► the next file
 //! ```
 //!
-//! Only whole records are ever written, so that the file is valid up to the last flush, whatever happens to the process.
-//! Packets count as sent once the system has taken them; when it refuses, the file is cut back to its last whole
-//! record, what was in the buffer is counted as dropped, and the queue is gone.
+//! Only whole records are written, so that the file is valid up to the last flush, even if the
+//! process is killed. Packets count as sent after the write. If it fails, the file is truncated to
+//! its last whole record, the packets in the buffer are counted as dropped, and the queue is gone.
 
-use super::config::Write as Config;
+use super::config::WriteConfig;
 use super::encode::Encoder;
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -21,14 +21,14 @@ use std::time::{Instant, SystemTime};
 use towpath_packet::port::{State, TxQueue, Wake};
 use towpath_packet::{Batch, Cache, Counters, DropReason, Offloads, Packet};
 
-/// Bytes that are gathered before they are written.
+/// Bytes of one write.
 const PIECE: usize = 1 << 18;
 
 /// A queue that writes to a file.
 #[derive(Debug)]
 pub struct Writer {
     encoder: Encoder,
-    config: Config,
+    config: WriteConfig,
     output: Output,
     buffer: Vec<u8>,
     /// Packets in the buffer, and their bytes.
@@ -40,7 +40,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    pub(super) fn new(encoder: Encoder, config: Config, output: Output, cache: Cache) -> Writer {
+    pub(super) fn new(encoder: Encoder, config: WriteConfig, output: Output, cache: Cache) -> Writer {
         let room = PIECE + encoder.snaplen as usize + super::encode::OVERHEAD;
         let mut writer = Writer {
             encoder,
@@ -53,13 +53,13 @@ impl Writer {
             cache,
             counters: Arc::default(),
         };
-        // At once, so that the file is a capture from the beginning.
+        // The header is written at once, so that the file is always a capture.
         writer.encoder.header(&mut writer.buffer);
         writer.flush();
         writer
     }
 
-    /// Writes what was gathered.
+    /// Writes the buffer.
     fn flush(&mut self) {
         if self.buffer.is_empty() || self.failed.is_some() {
             return;
@@ -83,11 +83,11 @@ impl Writer {
         self.failed = Some(format!("{}: {step}: {error}", self.output.path.display()));
     }
 
-    /// Goes on to the next file if this one is to have no more than it has.
+    /// Begins the next file, if this one has reached its size or age.
     fn rotate(&mut self, now: Instant, next: usize) {
         let size = self.output.written + (self.buffer.len() + next) as u64;
-        let long = self.config.rotate_size.is_some_and(|most| size > most);
-        let old = self.config.rotate_time.is_some_and(|most| now.saturating_duration_since(self.output.opened) >= most);
+        let long = self.config.rotate_size.is_some_and(|max| size > max);
+        let old = self.config.rotate_time.is_some_and(|max| now.saturating_duration_since(self.output.opened) >= max);
         if !(long || old) || self.output.records == 0 {
             return;
         }
@@ -184,26 +184,26 @@ impl Drop for Writer {
     }
 }
 
-/// The file that is being written, and those before it.
+/// The current file, and the complete ones.
 #[derive(Debug)]
 pub(super) struct Output {
-    /// What was asked for.
+    /// The configured path.
     base: PathBuf,
-    /// What is open.
+    /// The path of the current file.
     path: PathBuf,
     file: File,
     /// Bytes written: whole records.
     written: u64,
-    /// Packets in the file, or about to be.
+    /// Packets in the file and in the buffer.
     records: u64,
     opened: Instant,
     number: u32,
-    /// Files that are complete, the oldest first.
+    /// The complete files, the oldest first.
     complete: VecDeque<PathBuf>,
 }
 
 impl Output {
-    /// Makes the file, or the first of several.
+    /// Creates the file, or the first of several.
     pub(super) fn create(base: &Path, rotates: bool) -> io::Result<Output> {
         let number = u32::from(rotates);
         let path = numbered(base, number);
@@ -212,7 +212,7 @@ impl Output {
         Ok(Output { base, path, file, written: 0, records: 0, opened, number, complete: VecDeque::new() })
     }
 
-    /// Makes the next file, and removes the oldest if there are more than `keep` then.
+    /// Creates the next file, and removes the oldest if there are more than `keep`.
     fn next(&mut self, keep: Option<u32>) -> io::Result<()> {
         let number = self.number.saturating_add(1);
         let path = numbered(&self.base, number);
@@ -232,7 +232,7 @@ impl Output {
         Ok(())
     }
 
-    /// Writes whole records, or nothing that is left to be seen.
+    /// Writes whole records; after an error the file has none of them.
     fn write(&mut self, records: &[u8]) -> io::Result<()> {
         match self.file.write_all(records) {
             Ok(()) => {
@@ -240,7 +240,7 @@ impl Output {
                 Ok(())
             }
             Err(error) => {
-                // A pipe has no length to be cut back to, and whoever reads it sees the end.
+                // A pipe cannot be truncated; its reader sees the end.
                 let _ = self.file.set_len(self.written);
                 Err(error)
             }
@@ -248,7 +248,7 @@ impl Output {
     }
 }
 
-/// `out.pcap` is `out-00001.pcap` when it is the first of several.
+/// The path of a file: `out-00001.pcap` for number 1 of `out.pcap`; `out.pcap` for 0.
 fn numbered(base: &Path, number: u32) -> PathBuf {
     if number == 0 {
         return base.to_owned();
@@ -266,14 +266,14 @@ mod tests {
     use towpath_packet::{Direction, Pool, PoolConfig};
 
     #[test]
-    fn when_the_disk_is_full_what_was_gathered_is_counted_as_dropped_and_the_queue_is_gone() {
+    fn when_the_disk_is_full_the_gathered_packets_are_dropped_and_the_queue_is_gone() {
         let path = tempfile::tempdir().unwrap().path().with_extension("pcap");
         let pool = Pool::new(PoolConfig { capacity: 64, ..PoolConfig::default() }).unwrap();
         let mut cache = pool.cache(Direction::Tx).unwrap();
         let interface = String::new();
         let encoder = Encoder { format: Format::Pcap, layer: Layer::Ethernet, snaplen: 1000, interface };
         let output = Output::create(&path, false).unwrap();
-        let mut writer = Writer::new(encoder, Config::default(), output, pool.cache(Direction::Tx).unwrap());
+        let mut writer = Writer::new(encoder, WriteConfig::default(), output, pool.cache(Direction::Tx).unwrap());
         let mut burst = move || {
             let mut batch = Batch::new();
             (0..5).for_each(|_| batch.push(Packet::copy_from(&mut cache, &[1; 60]).unwrap()).unwrap());

@@ -1,6 +1,6 @@
-//! The reading side: captured packets arrive, as fast as they are taken or at the pace at which they were captured.
+//! The receive queue: the packets of a file, as fast as possible or with the gaps of the capture.
 
-use super::config::{Read as Config, Timing};
+use super::config::{ReadConfig, Timing};
 use super::records::{Item, Records};
 use std::borrow::Cow;
 use std::fs::File;
@@ -10,24 +10,24 @@ use std::time::{Duration, Instant};
 use towpath_packet::port::{RxQueue, State, Wake};
 use towpath_packet::{Batch, Cache, Counters, MAX_FRAGS, Packet};
 
-/// Bad records that one call passes over at most.
-const PATIENCE: usize = 1000;
+/// Most bad records that one call skips.
+const MAX_BAD_RECORDS: usize = 1000;
 
-/// A queue on which the packets of a file arrive.
+/// A receive queue of the packets of a file.
 #[derive(Debug)]
 pub struct Reader {
     records: Records<File>,
-    /// A regular file; what is not may have to be waited for.
+    /// A regular file; another one may have no bytes yet.
     regular: bool,
-    config: Config,
-    /// Times that the file has been read to its end.
+    config: ReadConfig,
+    /// Completed passes over the file.
     passes: u32,
-    /// There were packets in the file.
+    /// The file has packets.
     any: bool,
     clock: Option<Clock>,
-    /// When the packet that comes next is due, if that is later.
+    /// The time of the next packet, if it is later than now.
     due: Option<Instant>,
-    /// Bad records, and what is said of the first.
+    /// The number of bad records, and the error of the first.
     bad: u64,
     first_bad: String,
     ended: bool,
@@ -36,7 +36,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    pub(super) fn new(records: Records<File>, regular: bool, config: Config, cache: Cache) -> Reader {
+    pub(super) fn new(records: Records<File>, regular: bool, config: ReadConfig, cache: Cache) -> Reader {
         Reader {
             records,
             regular,
@@ -53,9 +53,9 @@ impl Reader {
         }
     }
 
-    /// Notes that something was wrong in the file.
+    /// Counts an error of the file.
     #[cold]
-    fn note(&mut self, at: Option<u64>, what: &str) {
+    fn count_bad(&mut self, at: Option<u64>, what: &str) {
         if self.bad == 0 {
             self.first_bad = at.map_or_else(|| what.to_owned(), |at| format!("byte {at}: {what}"));
         }
@@ -63,29 +63,29 @@ impl Reader {
         self.counters.failed(1);
     }
 
-    /// The file is at its end; begins again if that was asked for.
+    /// Ends a pass; begins the next one, if there is one.
     #[cold]
     fn end_of_pass(&mut self) {
         self.passes = self.passes.saturating_add(1);
         let again = self.config.loops.is_none_or(|loops| self.passes < loops.get());
-        // An endless loop over a file without packets would be just that.
+        // Without packets an endless number of passes would not end.
         if !again || !self.any {
             self.ended = true;
             return;
         }
         if let Err(error) = self.records.rewind() {
-            self.note(None, &error.to_string());
+            self.count_bad(None, &error.to_string());
             self.ended = true;
         }
         (self.clock, self.due) = (Clock::new(self.config.timing), None);
     }
 }
 
-/// Original timing: a pass begins with its first packet.
+/// Timing of a pass, which begins with its first packet.
 #[derive(Debug)]
 struct Clock {
     speed: f64,
-    /// When the first packet of the pass was handed over, and when it was captured.
+    /// The times at which the first packet of the pass was received, and captured.
     origin: Option<(Instant, u64)>,
 }
 
@@ -97,11 +97,12 @@ impl Clock {
         }
     }
 
-    /// When a packet that was captured at `time` is due; at once if that was before the first.
+    /// The time at which a packet that was captured at `time` is due; at once if that is before the
+    /// first.
     fn due(&mut self, time: u64, now: Instant) -> Instant {
         let (start, first) = *self.origin.get_or_insert((now, time));
         let after = time.saturating_sub(first) as f64 / 1e9 / self.speed;
-        // A gap of more than a year comes from a damaged file, or from a speed that nobody wants.
+        // A gap of more than a year is the result of a damaged file or of an extreme speed.
         let after = Duration::try_from_secs_f64(after.min(366.0 * 86_400.0)).unwrap_or_default();
         start + after
     }
@@ -115,14 +116,14 @@ impl RxQueue for Reader {
         }
         self.due = None;
         let longest = (self.cache.chunk() - self.cache.headroom()) * (MAX_FRAGS + 1);
-        let (mut packets, mut bytes, mut patience) = (0, 0, PATIENCE);
-        while out.room() > 0 && !self.ended && patience > 0 {
+        let (mut packets, mut bytes, mut bad_left) = (0, 0, MAX_BAD_RECORDS);
+        while out.room() > 0 && !self.ended && bad_left > 0 {
             match self.records.peek() {
                 Item::Packet(record) if record.data.len() > longest => {
                     self.records.advance();
                     self.counters.missed(1);
-                    self.note(None, "a packet that is longer than buffers can be chained to");
-                    patience -= 1;
+                    self.count_bad(None, "a packet that is longer than buffers can be chained to");
+                    bad_left -= 1;
                 }
                 Item::Packet(record) => {
                     if let (Some(clock), Some(now)) = (&mut self.clock, now) {
@@ -131,30 +132,30 @@ impl RxQueue for Reader {
                             break;
                         }
                     }
-                    // Without a buffer the record stays where it is.
+                    // Without a buffer the record stays the next one.
                     let Some(mut packet) = Packet::copy_from(&mut self.cache, record.data) else { break };
                     packet.set_timestamp(record.time);
                     self.any = true;
                     packets += 1;
                     bytes += record.data.len() as u64;
-                    // There is room.
+                    // The loop's condition leaves room.
                     let _ = out.push(packet);
                     self.records.advance();
                 }
                 Item::Bad { at, what } => {
                     self.records.advance();
                     self.counters.missed(1);
-                    self.note(Some(at), what);
-                    patience -= 1;
+                    self.count_bad(Some(at), what);
+                    bad_left -= 1;
                 }
                 Item::Wait => break,
                 Item::End => self.end_of_pass(),
                 Item::Lost { at, what } => {
-                    self.note(Some(at), what);
+                    self.count_bad(Some(at), what);
                     self.ended = true;
                 }
                 Item::Failed { at, error } => {
-                    self.note(Some(at), &error.to_string());
+                    self.count_bad(Some(at), &error.to_string());
                     self.ended = true;
                 }
             }
