@@ -8,30 +8,30 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 /// Sweeps without work before the thread sleeps.
-const PATIENCE: u32 = 64;
-/// Longest sleep in milliseconds: wires without a descriptor are looked at so often.
-const NAP: i32 = 1;
+const IDLE_SWEEPS: u32 = 64;
+/// Longest sleep in milliseconds: the poll interval of wires without a file descriptor.
+const SLEEP_MS: i32 = 1;
 
-/// Wakes the thread when a register is written while it sleeps.
-pub(super) struct Bell {
+/// Wakes the thread if a register is written while it sleeps.
+pub(super) struct Wakeup {
     event: EventBell,
     asleep: AtomicBool,
 }
 
-impl Bell {
-    pub(super) fn new() -> io::Result<Bell> {
-        Ok(Bell { event: EventBell::new()?, asleep: AtomicBool::new(false) })
+impl Wakeup {
+    pub(super) fn new() -> io::Result<Wakeup> {
+        Ok(Wakeup { event: EventBell::new()?, asleep: AtomicBool::new(false) })
     }
 
     #[inline]
-    pub(super) fn ring(&self) {
+    pub(super) fn signal(&self) {
         if self.asleep.load(Ordering::SeqCst) {
             self.event.ring();
         }
     }
 }
 
-/// A device with a thread; dropping it stops the thread, not the device.
+/// A device with a thread. Dropping it stops the thread; the device stays.
 #[derive(Debug)]
 pub struct Running {
     model: Cpsw,
@@ -52,7 +52,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        self.model.shared.bell.event.ring();
+        self.model.shared.wakeup.event.ring();
         if let Some(thread) = self.thread.take() {
             // A panic of the thread was printed when it happened.
             let _ = thread.join();
@@ -72,7 +72,7 @@ fn run(model: &Cpsw, stop: &AtomicBool) {
             done
         };
         idle = if done > 0 { 0 } else { idle + 1 };
-        if idle > PATIENCE {
+        if idle > IDLE_SWEEPS {
             sleep(model);
             idle = 0;
         } else if done == 0 {
@@ -81,13 +81,13 @@ fn run(model: &Cpsw, stop: &AtomicBool) {
     }
 }
 
-/// Until a register is written or a wire has a frame.
+/// Sleeps until a register is written or a wire has a frame.
 fn sleep(model: &Cpsw) {
-    let bell = &model.shared.bell;
+    let wakeup = &model.shared.wakeup;
     let watch = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    let mut fds = vec![watch(bell.event.fd())];
-    bell.asleep.store(true, Ordering::SeqCst);
-    // What was written before the line above is seen now; what comes after it rings.
+    let mut fds = vec![watch(wakeup.event.fd())];
+    wakeup.asleep.store(true, Ordering::SeqCst);
+    // The sweep below sees register writes before the store above. Later writes signal.
     let (done, wires) = {
         let mut device = model.device();
         let wires: Vec<_> = device.switch.ports.iter_mut().filter_map(|port| port.wire.wake()).collect();
@@ -98,8 +98,8 @@ fn sleep(model: &Cpsw) {
     if done == 0 {
         fds.extend(wires.into_iter().map(watch));
         // SAFETY: the pointer and length are those of a vector that lives across the call.
-        unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, NAP) };
-        bell.event.take();
+        unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, SLEEP_MS) };
+        wakeup.event.take();
     }
-    bell.asleep.store(false, Ordering::SeqCst);
+    wakeup.asleep.store(false, Ordering::SeqCst);
 }

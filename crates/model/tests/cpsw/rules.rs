@@ -22,7 +22,7 @@ fn a_host_that_keeps_the_rules_is_not_reported() {
         }
         assert_eq!(host.plug.drain().len(), 20);
         host.assert_clean();
-        assert_eq!(host.model.descriptors_away(), 0);
+        assert_eq!(host.model.owned_descriptors(), 0);
     });
 }
 
@@ -312,7 +312,8 @@ fn m8_a_level_signals_until_its_ring_is_popped_and_an_edge_only_when_it_rises() 
             host.send(1);
             host.model.settle();
             assert_eq!(line.take() > 0, irq == IrqMode::Level, "no edge: the level was high already");
-            // Popped: the level falls, and rises with the next, though the device made no step between.
+            // Popped: the level falls, and rises with the next, though the device made no step
+            // between.
             host.ring_back(0xfe);
             line.take();
             assert_eq!(line.take(), 0);

@@ -37,7 +37,7 @@ fn m15_what_was_fetched_is_finished_and_what_was_not_stays_and_then_the_marker_s
                 host.ring_back(0xff);
             }
             host.assert_clean();
-            assert_eq!((host.done(), host.model.descriptors_away()), (0, 0));
+            assert_eq!((host.done(), host.model.owned_descriptors()), (0, 0));
         }
     }
 }
