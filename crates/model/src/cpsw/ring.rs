@@ -93,12 +93,12 @@ impl Ring {
     pub(crate) fn reset(&mut self, view: &DmaView<'_>, check: &mut Checker) {
         check.record(Event::Config { ring: self.number });
         let size = self.size();
-        let (front, back) = match self.two_sided {
+        let (forward, reverse) = match self.two_sided {
             true => (self.occupancy, self.reverse + self.hidden),
             false => (self.occupancy + self.hidden, 0),
         };
-        let held = (0..front.min(size)).map(|i| self.tail + i);
-        for index in held.chain((0..back.min(size)).map(|i| self.reverse_tail + i)) {
+        let held = (0..forward.min(size)).map(|i| self.tail + i);
+        for index in held.chain((0..reverse.min(size)).map(|i| self.reverse_tail + i)) {
             if let Some(&element) = self.slots.get((index % size) as usize) {
                 check.set_owner(element, Owner::Free, false, At::ring(self.number), view);
             }

@@ -142,7 +142,7 @@ impl RxChannel {
         let Some((flow, Chain { element, index, chain })) = taken else {
             self.starved += 1;
             switch.host_dropped += 1;
-            switch.give_back(frame.bytes);
+            switch.recycle(frame.bytes);
             return;
         };
         let free_ring = flow.free_ring;
@@ -301,7 +301,7 @@ impl RxChannel {
         check.set_owner(packet.element, Owner::Done, true, at, view);
         self.count = self.count.wrapping_add(1);
         self.bytes = self.bytes.wrapping_add(packet.frame.bytes.len() as u32);
-        switch.give_back(packet.frame.bytes);
+        switch.recycle(packet.frame.bytes);
         self.spare.push(packet.chain);
         Some((packet.element, packet.flow.completion_ring))
     }

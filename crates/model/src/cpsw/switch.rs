@@ -180,7 +180,7 @@ impl Switch {
         self.spare.pop().unwrap_or_default()
     }
 
-    pub(crate) fn give_back(&mut self, mut bytes: Vec<u8>) {
+    pub(crate) fn recycle(&mut self, mut bytes: Vec<u8>) {
         if self.spare.len() < 1024 {
             bytes.clear();
             self.spare.push(bytes);
@@ -221,7 +221,7 @@ impl Switch {
                 if good { self.queue(port, &frame) } else { self.drop_for(port.into()) }
             }
         }
-        self.give_back(frame);
+        self.recycle(frame);
     }
 
     /// Queues a frame for a port's wire.
@@ -259,7 +259,7 @@ impl Switch {
         let port = &mut self.ports[port];
         if port.wire.send(&frame) {
             port.stats.sent += 1;
-            self.give_back(frame);
+            self.recycle(frame);
             true
         } else {
             port.waiting.push_front(frame);
@@ -274,7 +274,7 @@ impl Switch {
             if self.ports[port].wire.receive(&mut bytes) {
                 self.ports[port].arriving = Some(bytes);
             } else {
-                self.give_back(bytes);
+                self.recycle(bytes);
             }
         }
         self.ports[port].arriving.is_some()
@@ -296,7 +296,7 @@ impl Switch {
         if to & 1 == 0 {
             self.ports[port].stats.received += 1;
             self.ports[port].stats.rx_dropped += u64::from(to == 0);
-            return self.give_back(bytes);
+            return self.recycle(bytes);
         }
         let priority = match bytes.get(12..16) {
             Some(&[0x81, 0, high, _]) => high >> 5,
@@ -310,7 +310,7 @@ impl Switch {
         if let Some(bytes) = self.ports[port].arriving.take() {
             self.ports[port].stats.received += 1;
             self.ports[port].stats.rx_dropped += 1;
-            self.give_back(bytes);
+            self.recycle(bytes);
         }
     }
 
@@ -321,7 +321,7 @@ impl Switch {
         port.stats.received += 1;
         if full || frame.bytes.len() + FCS > port.max_len as usize {
             port.stats.rx_dropped += 1;
-            self.give_back(frame.bytes);
+            self.recycle(frame.bytes);
             return false;
         }
         self.to_host.push_back(frame);

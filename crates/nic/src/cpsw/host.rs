@@ -317,10 +317,10 @@ fn poll_until(mut done: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// Initialises the switch, whatever its state was: first the host port, then the address lookup
+/// Initialises the switch from any state: first the host port, then the address lookup
 /// engine (ALE), whose table is cleared. Ports forward frames last.
 ///
-/// Each frame that arrives at a MAC port goes to the host, whatever its addresses and tag, and none
+/// Each frame that arrives at a MAC port goes to the host, with any addresses and tag, and none
 /// goes from one MAC port to another: the ALE is bypassed, and MAC ports learn no addresses. In the
 /// other direction frames are directed. Without the bypass, MAC-only mode still separates the
 /// ports.

@@ -163,7 +163,7 @@ fn t8_an_empty_pool_stops_reception_only_until_buffers_are_freed() {
         rig.ports[0].rx[0].refill();
         assert!(rig.plugs[0].send(&stamp(0, 500, 60)));
         rig.model.settle();
-        let last = rig.receive(0).pop().expect("reception goes on");
+        let last = rig.receive(0).pop().expect("reception resumes");
         assert_eq!(last, stamp(0, 500, 60), "{variant:?}");
         rig.assert_clean();
     }

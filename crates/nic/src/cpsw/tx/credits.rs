@@ -19,7 +19,7 @@
 use super::super::regs::statistics;
 use towpath_bus::Mmio;
 
-/// Frames that fit into a port's FIFO whatever their length: it has 15 blocks of 1 KiB
+/// Frames that fit into a port's FIFO at any length: it has 15 blocks of 1 KiB
 /// (`CPSW_MAX_BLKS_TX` in Linux), and the longest frame takes two.
 const MAX_FRAMES: u32 = 7;
 
