@@ -2,13 +2,13 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use towpath_gro::{Checksum, Checksums, Config, Gro, Linear, Link, Offload, Segment, Split};
+use towpath_gro::{Checksum, Checksums, GroConfig, Gro, Linear, LinkKind, Offload, Segment, Split};
 
 fuzz_target!(|data: &[u8]| {
     let Some((how, mut data)) = data.split_first() else { return };
-    let link = if how & 1 == 0 { Link::Ethernet } else { Link::Ip };
-    let config = Config { link, flows: 8, seed: 0, tunnels: how & 2 == 0, auto: how & 4 != 0, ..Config::default() };
-    let checksum = if how & 8 == 0 { Checksum::Verified } else { Checksum::Unverified };
+    let link = if how & 1 == 0 { LinkKind::Ethernet } else { LinkKind::Ip };
+    let config = GroConfig::default().link(link).flows(8).seed(0).tunnels(how & 2 == 0).auto(how & 4 != 0);
+    let checksum = if how & 8 == 0 { Checksum::Verified } else { Checksum::Unknown };
     let (mut packets, mut gro) = (vec![], Gro::new(config));
     while let Some((len, rest)) = data.split_first() {
         let (packet, rest) = rest.split_at(usize::from(*len).min(rest.len()));
@@ -20,7 +20,7 @@ fuzz_target!(|data: &[u8]| {
     let burst = packets.iter().map(|packet| {
         let mut buffer = packet.clone();
         buffer.resize(65_549, 0);
-        Linear::new(buffer, packet.len(), Offload { checksum, gso: None })
+        Linear::new(buffer, packet.len(), Offload::new(checksum, None))
     });
     if how & 16 == 0 {
         gro.push_batch(burst, 0, &mut sink);
@@ -44,7 +44,7 @@ fuzz_target!(|data: &[u8]| {
     }
     assert_eq!(again.len(), packets.len());
     // Trusted checksums may be anything; verified ones come back, but for the two ways to write 0.
-    if checksum == Checksum::Unverified {
+    if checksum == Checksum::Unknown {
         for packet in packets.iter_mut().chain(&mut again) {
             packet.as_chunks_mut::<2>().0.iter_mut().filter(|pair| **pair == [0xff; 2]).for_each(|pair| *pair = [0; 2]);
         }

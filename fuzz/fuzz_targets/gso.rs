@@ -2,14 +2,33 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use towpath_gro::{Checksums, Link, Offload, Split, Tunnel, TunnelKind, complete};
+use towpath_gro::{Checksum, Checksums, Gso, GsoKind, LinkKind, Offload, Split, Tunnel, TunnelKind, complete};
+use towpath_wire::virtio_net::{DATA_VALID, GSO_ECN, NEEDS_CSUM, VnetHeader};
 
 fuzz_target!(|data: &[u8]| {
     let Some((how, rest)) = data.split_first_chunk::<4>() else { return };
     let Some((header, packet)) = rest.split_first_chunk::<10>() else { return };
-    let Some(mut offload) = Offload::from_virtio(header) else { return };
-    if let (Some(gso), true) = (&mut offload.gso, how[0] & 4 != 0) {
-        gso.tunnel = Some(Tunnel {
+    // Unlike `VnetHeader::offload`, this checks nothing.
+    let header = VnetHeader::from_le_bytes(header);
+    let checksum = match header.flags {
+        flags if flags & NEEDS_CSUM != 0 => {
+            Checksum::Partial { start: header.csum_start, offset: header.csum_offset as u8 }
+        }
+        flags if flags & DATA_VALID != 0 => Checksum::Verified,
+        _ => Checksum::Unknown,
+    };
+    let kind = match header.gso_type & !GSO_ECN {
+        0 => None,
+        1 => Some(GsoKind::Tcp4),
+        4 => Some(GsoKind::Tcp6),
+        5 => Some(GsoKind::Udp),
+        _ => return,
+    };
+    let VnetHeader { hdr_len, gso_size: size, .. } = header;
+    let ecn = header.gso_type & GSO_ECN != 0;
+    let mut offload = Offload::new(checksum, kind.map(|kind| Gso { kind, ecn, size, segs: 0, hdr_len }));
+    if offload.gso.is_some() && how[0] & 4 != 0 {
+        offload.tunnel = Some(Tunnel {
             kind: TunnelKind::Udp,
             outer_v6: how[0] & 8 != 0,
             checksum: how[0] & 16 != 0,
@@ -17,7 +36,7 @@ fuzz_target!(|data: &[u8]| {
             inner_l3: u16::from(how[2]),
         });
     }
-    let link = if how[0] & 1 == 0 { Link::Ethernet } else { Link::Ip };
+    let link = if how[0] & 1 == 0 { LinkKind::Ethernet } else { LinkKind::Ip };
     let checksums = if how[0] & 2 == 0 { Checksums::Complete } else { Checksums::Partial };
     let chunks = packet.chunks(usize::from(how[3]) + 1);
     let Ok(mut split) = Split::new(chunks, link, &offload, checksums) else { return };

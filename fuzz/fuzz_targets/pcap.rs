@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use towpath_datapath::ports::pcap::{Item, Records};
+use towpath_ports::pcap::{Item, Records};
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(mut records) = Records::new(bytes) else { return };

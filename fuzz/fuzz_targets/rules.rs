@@ -6,7 +6,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
-use towpath_datapath::rules::{Rules, Verdict, dissect_packet, verdicts};
+use towpath_engine::rules::{Rules, Verdict, dissect_packet, verdicts};
 use towpath_packet::{Backing, Cache, Direction, Packet, Pool, PoolConfig, Vlan};
 use towpath_wire::LinkKind;
 
@@ -68,7 +68,7 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(out, [expected]);
 
     // Where the bytes lie makes no difference to what they are, as far as the look goes.
-    if bytes.len() <= towpath_datapath::rules::LOOK
+    if bytes.len() <= towpath_engine::rules::LOOK
         && let Some(mut whole) = self::packet(bytes, bytes.len().max(1), true)
     {
         whole.set_vlan(packet.vlan());

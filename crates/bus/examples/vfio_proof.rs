@@ -1,11 +1,12 @@
-//! Proves that VFIO does what its module says, on a real 82574L (`8086:10d3`) or QEMU's: without any driver, by its registers.
+//! Checks the promises of `towpath_bus::vfio` on a real 82574L (`8086:10d3`) or QEMU's, without a
+//! driver.
 //!
 //! ```text
-//! vfio_proof BDF [CLAIM…]        each claim is printed with ok, or the program fails there
+//! vfio_proof BDF [CLAIM…]     prints ok for each claim, or fails at the first that does not hold
 //! ```
 //!
-//! The function must be bound to `vfio-pci` (`towpath bind BDF`), and must not be needed: it is reset, and sends frames to
-//! itself.
+//! The function must be bound to `vfio-pci` (`towpath bind BDF`) and not be in use: it is reset,
+//! and sends frames to itself.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -31,7 +32,7 @@ const TDBAL: Reg = Reg(0x3800);
 const RFCTL: Reg = Reg(0x5008);
 const BAR: usize = 0x2_0000;
 
-/// Offsets from a ring's first register: base, its upper half, length, head, tail.
+/// Offsets from the first register of a ring: base, its upper half, length, head, tail.
 const RING: [u32; 5] = [0, 4, 8, 0x10, 0x18];
 const DESCRIPTORS: u32 = 8;
 
@@ -89,7 +90,7 @@ fn a_reset_leaves_the_bus_usable(bus: &VfioBus) -> Proof {
     for master in [true, false] {
         bus.set_master(master);
         bus.reset()?;
-        // What the registers hold then is the device's affair: QEMU's keeps most of them.
+        // The register contents depend on the device: QEMU's keeps most of them.
         let (status, command) = (STATUS.read(&bar), bus.config_r32(4) & 0xffff);
         check(status != u32::MAX, || "its registers are gone after a reset".into())?;
         let wanted = 2 | if master { 4 } else { 0 };
@@ -101,9 +102,9 @@ fn a_reset_leaves_the_bus_usable(bus: &VfioBus) -> Proof {
 fn an_interrupt_arrives_where_it_was_wired(bus: &VfioBus) -> Proof {
     const OTHER: u32 = 1 << 24;
     let bar = bus.bar(0, BAR)?;
-    // A message is a write to memory, for which the function must be master.
+    // An MSI-X message is a memory write, for which bus mastering must be on.
     bus.set_master(true);
-    // Taken away and wired anew, as a driver does that changes its number of queues.
+    // Disabled and enabled again, as a driver does to change its number of queues.
     drop(bus.irqs(5)?);
     check(bus.irqs(0)?.is_empty() && bus.irqs(1000).is_err(), || "interrupts that are not there were given".into())?;
     let irqs = bus.irqs(3)?;
@@ -117,11 +118,11 @@ fn an_interrupt_arrives_where_it_was_wired(bus: &VfioBus) -> Proof {
     check(fired, || "vector 2 was not raised".into())?;
     check(irqs[0].take() == 0 && irqs[1].take() == 0, || "another vector was raised".into())?;
     IMC.write(&bar, u32::MAX);
-    // The vectors stay: QEMU's device does not survive that they are taken away while it throttles one.
+    // The vectors stay enabled: QEMU's device fails if they are disabled while it throttles one.
     Ok(())
 }
 
-/// Both rings of a device that sends to itself (RCTL.LBM), with legacy descriptors.
+/// Both rings of a device in loopback (RCTL.LBM), with legacy descriptors.
 struct Loop {
     bar: VfioBar,
     rx: Coherent,
@@ -146,12 +147,12 @@ impl Loop {
             }
         }
         TCTL.write(&bar, 0x4_00fa);
-        // Enabled, promiscuous, looped back, buffers of 2048 bytes, without the checksum at the end.
+        // Enabled, promiscuous, loopback, buffers of 2048 bytes, CRC stripped.
         RCTL.write(&bar, 0x2 | 0x8 | 0x10 | 0x40 | 0x8000 | 0x0400_0000);
         Ok(Loop { bar, rx, tx, next: 0 })
     }
 
-    /// Sends `len` bytes from one address to another; the length that arrived.
+    /// Sends `len` bytes from one address to another; returns the received length.
     fn send(&mut self, from: Iova, len: usize, to: Iova) -> Option<usize> {
         let at = (self.next % DESCRIPTORS) as usize * 16;
         self.next += 1;
@@ -160,7 +161,7 @@ impl Loop {
         self.rx.store64(at + 8, 0);
         Reg(RDBAL.0 + RING[4]).write(&self.bar, tail);
         self.tx.store64(at, from.get());
-        // EOP, insert the checksum, report status.
+        // EOP, insert the CRC, report status.
         self.tx.store64(at + 8, len as u64 | (0xb << 24));
         Reg(TDBAL.0 + RING[4]).write(&self.bar, tail);
         let done = soon(|| self.rx.load64(at + 8) & (1 << 32) != 0);
@@ -175,7 +176,7 @@ impl Drop for Loop {
     }
 }
 
-/// Buffers that lie `apart` pages from each other at least, so that protection by pages tells them apart.
+/// A pool of buffers at least a page apart, because protection is by pages.
 fn buffers() -> Result<(Pool, Cache), Box<dyn Error>> {
     let config =
         PoolConfig { capacity: 512, chunk: 8192, headroom: 0, backing: Backing::Anonymous, ..Default::default() };
@@ -239,13 +240,13 @@ fn what_is_unmapped_is_out_of_reach(bus: &VfioBus) -> Proof {
     mapper.sync_iotlb()?;
     let mut kept = room.complete(100);
     kept.linear_mut().fill(0xee);
-    // The device still knows the address, and uses it: it says that it wrote.
+    // The device still has the address and uses it; its descriptor reports a write.
     device.send(source, 100, target);
-    // An IOMMU records one fault after the other, when the kernel has read the last.
+    // An IOMMU records the next fault only after the kernel has read the last one.
     std::thread::sleep(Duration::from_millis(200));
     check(kept.linear().iter().all(|&b| b == 0xee), || "a device wrote to memory that was unmapped".into())?;
 
-    // Another address than the source's, which would be the next to be used again.
+    // Not the IOVA of the source, which would be reused next.
     let room = InFlight::<FromDevice>::post(cache.alloc().ok_or("no buffer")?).map_err(|_| "no room")?;
     let to = mapper.map_from_device(&room)?;
     mapper.unmap(from)?;
@@ -264,7 +265,7 @@ fn refusals_are_named(bus: &VfioBus) -> Proof {
     let region = Region::new(1 << 20, Backing::Anonymous)?;
     let at = |offset: usize, len| region.at(offset, len).ok_or("outside");
     let map = |offset: usize, len| -> Result<_, Box<dyn Error>> {
-        // SAFETY: the region outlives every mapping made here, and nobody looks at its bytes.
+        // SAFETY: the region outlives every mapping of it, and its bytes are not used.
         Ok(unsafe { dma.map(at(offset, len)?, len, towpath_bus::Access::Both) })
     };
     let odd = map(64, 4096)?;
@@ -273,7 +274,7 @@ fn refusals_are_named(bus: &VfioBus) -> Proof {
         let gone = Region::new(4096, Backing::Anonymous)?;
         let at = gone.base();
         drop(gone);
-        // SAFETY: nothing lies there, which is what the kernel is to find out: it maps nothing.
+        // SAFETY: the memory is unmapped, so the kernel must refuse and map nothing.
         unsafe { dma.map(at, 4096, towpath_bus::Access::Both) }
     };
     check(hole.is_err(), || "memory that is not there was mapped".into())?;
@@ -304,14 +305,14 @@ fn one_mapping_costs(bus: &VfioBus) -> Proof {
     let domain = domain(bus, &pool, DmaPolicy::PerBuffer { flush: Flush::Strict })?;
     for burst in [1, 8, 32] {
         let mut mapper = DmaMapper::new(&domain, 64, pool.chunk())?;
-        let mut lent = Vec::new();
+        let mut posted = Vec::new();
         for _ in 0..burst {
-            lent.push(InFlight::<FromDevice>::post(cache.alloc().ok_or("no buffer")?).map_err(|_| "no room")?);
+            posted.push(InFlight::<FromDevice>::post(cache.alloc().ok_or("no buffer")?).map_err(|_| "no room")?);
         }
         let (begun, rounds) = (Instant::now(), 512 / burst);
         for _ in 0..rounds {
             let mut mapped = Vec::with_capacity(burst);
-            for room in &lent {
+            for room in &posted {
                 mapped.push(mapper.map_from_device(room)?);
             }
             for mapped in mapped {
@@ -320,15 +321,15 @@ fn one_mapping_costs(bus: &VfioBus) -> Proof {
             mapper.sync_iotlb()?;
         }
         let each = begun.elapsed().as_nanos() / (rounds * burst) as u128;
-        println!("map + unmap of one buffer, settled by {burst}: {each} ns");
-        for room in lent {
+        println!("map + unmap of one buffer, one sync per {burst}: {each} ns");
+        for room in posted {
             drop(room.complete(0));
         }
     }
     Ok(())
 }
 
-/// Whether something becomes true within a second.
+/// Whether a condition becomes true within a second.
 fn soon(mut true_now: impl FnMut() -> bool) -> bool {
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(1) {

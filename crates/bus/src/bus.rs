@@ -1,59 +1,88 @@
-//! A device on a bus: its registers, its reach into memory, its interrupts.
+//! A device on a bus: registers, DMA, interrupts.
 
 use crate::dma::{Dma, MapError};
 use crate::mmio::{Mmio, Timeout};
+use std::fmt::Display;
+use std::io;
 use std::os::fd::RawFd;
 
-/// Why a device could not be reached or set up.
+/// Why a device could not be opened or set up.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum BusError {
     /// The operating system refused a step.
     #[error("{device}: {step}: {source}{}", .hint.as_ref().map(|h| format!(" ({h})")).unwrap_or_default())]
     Os {
-        /// The device, as it was named.
+        /// The device's name.
         device: String,
-        /// What was being done.
+        /// The step.
         step: String,
-        /// What the system said.
-        source: std::io::Error,
-        /// What would mend it.
+        /// The error of the system call.
+        source: io::Error,
+        /// How to fix it.
         hint: Option<String>,
     },
-    /// The device, or what lies between, is not what it should be.
+    /// The device, or a part of the path to it, is not as it must be.
     #[error("{device}: {what}")]
     Device {
-        /// The device, as it was named.
+        /// The device's name.
         device: String,
         /// What is wrong.
         what: String,
     },
-    /// A register did not answer in time.
+    /// A register did not reach the expected value in time.
     #[error("{device}: {step}: {source}")]
     Timeout {
-        /// The device, as it was named.
+        /// The device's name.
         device: String,
-        /// What was being done.
+        /// The step.
         step: &'static str,
         /// The register.
         source: Timeout,
     },
-    /// Memory could not be made reachable.
+    /// Memory could not be mapped for the device.
     #[error("{device}: {source}")]
     Map {
-        /// The device, as it was named.
+        /// The device's name.
         device: String,
-        /// Why.
+        /// The reason.
         source: MapError,
     },
 }
 
+impl BusError {
+    /// A [`BusError::Device`].
+    pub fn device(device: impl Display, what: impl Into<String>) -> BusError {
+        BusError::Device { device: device.to_string(), what: what.into() }
+    }
+
+    /// A [`BusError::Os`] without a hint, for [`Result::map_err`].
+    pub fn os(device: impl Display, step: impl Into<String>) -> impl FnOnce(io::Error) -> BusError {
+        move |source| BusError::Os { device: device.to_string(), step: step.into(), source, hint: None }
+    }
+
+    /// A [`BusError::Map`], for [`Result::map_err`].
+    pub fn map(device: impl Display) -> impl Fn(MapError) -> BusError {
+        move |source| BusError::Map { device: device.to_string(), source }
+    }
+
+    /// Adds a hint to a [`BusError::Os`] without one.
+    pub fn with_hint(mut self, text: impl Into<String>) -> BusError {
+        if let BusError::Os { hint: hint @ None, .. } = &mut self {
+            *hint = Some(text.into());
+        }
+        self
+    }
+}
+
 /// An interrupt.
 pub trait Irq: Send + 'static {
-    /// A descriptor that becomes readable when the interrupt fires; `None` where interrupts cannot be waited for, and the
-    /// device is polled.
+    /// A descriptor that becomes readable when the interrupt fires. `None` if interrupts cannot be
+    /// waited for: the device is polled instead.
     fn fd(&self) -> Option<RawFd>;
 
-    /// Takes note of it, so that the descriptor is quiet until the next; returns how many there were since the last time.
+    /// Acknowledges the interrupt: the descriptor is not readable until the next one. Returns the
+    /// number of interrupts since the last call.
     fn take(&self) -> u64;
 }
 
@@ -61,46 +90,47 @@ pub trait Irq: Send + 'static {
 pub trait Bus: Send + Sized + 'static {
     /// Registers.
     type Bar: Mmio;
-    /// Reach into memory.
+    /// DMA: the memory that the device can reach.
     type Dma: Dma;
     /// Interrupts.
     type Irq: Irq;
 
-    /// The device's name, as errors give it: `0000:03:00.0`.
+    /// The device's name, as errors print it: `0000:03:00.0`.
     fn name(&self) -> &str;
 
     /// The registers of BAR `index`.
     ///
     /// # Errors
-    /// [`BusError::Device`] when there is none, or fewer than `len` bytes of it.
+    /// [`BusError::Device`] if the BAR does not exist or is shorter than `len` bytes.
     fn bar(&self, index: u8, len: usize) -> Result<Self::Bar, BusError>;
 
-    /// Its reach into memory.
+    /// The device's DMA interface.
     fn dma(&self) -> &Self::Dma;
 
-    /// Sets up interrupts 0 to `count`, those that were there before are gone; with 0, none.
+    /// Enables interrupts 0 to `count - 1` in place of all earlier ones. With 0, disables them all.
     ///
     /// # Errors
-    /// [`BusError`] when the device has fewer, or the system refuses.
+    /// [`BusError`] if the device has fewer, or the system refuses.
     fn irqs(&self, count: u16) -> Result<Vec<Self::Irq>, BusError>;
 }
 
-/// A PCI function: configuration space and reset besides.
+/// A PCI function: adds configuration space and reset.
 pub trait Pci: Bus {
-    /// Reads the 32-bit word at byte offset `at` (a multiple of four) of the configuration space; all ones when it is not there.
+    /// Reads the 32-bit word at byte offset `at` (a multiple of four) of the configuration space.
+    /// Returns all ones if the word does not exist.
     fn config_r32(&self, at: u16) -> u32;
 
     /// Writes a word of the configuration space.
     fn config_w32(&self, at: u16, value: u32);
 
-    /// Resets the function. Registers, DMA and interrupts have to be set up again.
+    /// Resets the function. Registers, DMA and interrupts must be set up again afterwards.
     ///
     /// # Errors
     /// [`BusError`] when it cannot be reset.
     fn reset(&self) -> Result<(), BusError>;
 
-    /// Lets the function decode its memory and use DMA, or neither (PCI 3.0 §6.2.2: Command, bits 1 and 2); with interrupt
-    /// pins off in both cases.
+    /// Enables or disables memory decoding and DMA of the function (PCI 3.0 §6.2.2: Command, bits 1
+    /// and 2). INTx is off in both cases.
     fn set_master(&self, on: bool) {
         const COMMAND: u16 = 4;
         const MEMORY_AND_MASTER: u32 = 0x6;

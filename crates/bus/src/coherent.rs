@@ -1,7 +1,9 @@
-//! Memory that driver and device share as words: rings and descriptors.
+//! DMA memory that the driver and the device access as words: rings and descriptors (Linux:
+//! `dma_alloc_coherent`).
 //!
-//! Words are atomic, because the other side may write them at any moment, and in the device's byte order (little-endian). Loads
-//! and stores are relaxed: whoever publishes or consumes descriptors names the fence at that line.
+//! Words are atomic, because the device may write them at any moment, and little-endian, the
+//! device's byte order. Loads and stores are relaxed: the code that publishes or consumes
+//! descriptors names the fence at that line.
 
 use crate::dma::{Dma, Iova, MapError};
 use crate::domain::Domain;
@@ -12,8 +14,8 @@ use towpath_packet::Region;
 
 /// Memory that stays mapped for the device, accessed as 32- and 64-bit words at byte offsets.
 ///
-/// An offset that is not a multiple of the word's size, or lies outside, reads as all ones and is not written: as with
-/// registers, a defect elsewhere does no harm here.
+/// An offset that is misaligned or out of bounds reads as all ones, and a store to it does nothing.
+/// As with registers, a defect elsewhere does no harm here.
 #[derive(Debug)]
 pub struct Coherent {
     at: NonNull<u8>,
@@ -22,22 +24,22 @@ pub struct Coherent {
     _region: Arc<Region>,
 }
 
-// SAFETY: all access is by atomic words.
+// SAFETY: every access is an atomic word.
 unsafe impl Send for Coherent {}
 // SAFETY: as above.
 unsafe impl Sync for Coherent {}
 
 impl Coherent {
-    /// `len` zeroed bytes, at least, of memory that the domain maps for the device.
+    /// Allocates at least `len` zeroed bytes that the domain maps for the device.
     ///
     /// # Errors
-    /// [`MapError`] when there is none, or it can't be mapped.
+    /// [`MapError`] if there is no memory, or it cannot be mapped.
     pub fn new<D: Dma>(domain: &Domain<D>, len: usize) -> Result<Coherent, MapError> {
         let (region, iova) = domain.alloc(len.max(8))?;
         Ok(Coherent { at: region.base(), len: region.len(), iova, _region: region })
     }
 
-    /// Where the device finds it.
+    /// The IOVA of the first byte.
     #[inline]
     pub fn iova(&self) -> Iova {
         self.iova
@@ -55,7 +57,8 @@ impl Coherent {
         if at > self.len - 4 || !at.is_multiple_of(4) {
             return None;
         }
-        // SAFETY: inside the region, aligned (the region is by pages), alive as long as `self`; every access is atomic.
+        // SAFETY: inside the region, aligned (the region is by pages), alive as long as `self`;
+        // every access is atomic.
         Some(unsafe { AtomicU32::from_ptr(self.at.add(at).cast().as_ptr()) })
     }
 

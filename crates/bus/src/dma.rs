@@ -1,17 +1,17 @@
-//! Memory as a device sees it: addresses, limits, and what may be done with them.
+//! Memory as a device sees it: IOVAs, limits, mapping.
 
 use std::num::NonZeroU64;
 use std::ops::RangeInclusive;
 use std::ptr::NonNull;
 use towpath_packet::{Region, RegionError};
 
-/// An address as the device uses it (I/O virtual address; the physical one where nothing translates). Never zero: a descriptor
-/// with address zero is an error, and is to be told from a mapping.
+/// An address as the device uses it: the I/O virtual address, or the physical one without an IOMMU.
+/// Never zero, so that an empty descriptor is distinct from a mapped one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Iova(NonZeroU64);
 
 impl Iova {
-    /// The address, unless it is zero.
+    /// The address; `None` for zero.
     #[inline]
     pub const fn new(address: u64) -> Option<Iova> {
         match NonZeroU64::new(address) {
@@ -20,100 +20,112 @@ impl Iova {
         }
     }
 
-    /// As a number, to be written into a descriptor.
+    /// The number, to be written into a descriptor.
     #[inline]
     pub const fn get(self) -> u64 {
         self.0.get()
     }
 
-    /// The address `bytes` further on.
+    /// The address `bytes` higher.
     #[inline]
     pub const fn add(self, bytes: usize) -> Iova {
         Iova(self.0.saturating_add(bytes as u64))
     }
 }
 
-/// What the device does with memory.
+/// The DMA direction, from the device's view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// It reads.
+    /// The device reads (`DMA_TO_DEVICE`).
     Read,
-    /// It writes.
+    /// The device writes (`DMA_FROM_DEVICE`).
     Write,
-    /// It does both: descriptor rings, memory that is mapped once and for all.
+    /// The device reads and writes (`DMA_BIDIRECTIONAL`): descriptor rings, persistent mappings.
     Both,
 }
 
-/// When a buffer that was unmapped is out of the device's reach.
+/// When the IOTLB is invalidated after a buffer is unmapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flush {
-    /// Before anyone reads it.
+    /// Before the CPU reads the buffer (Linux: `iommu.strict=1`).
     Strict,
-    /// Some time later, see [`DmaPolicy`].
+    /// Later, by batches (Linux: the flush queue of `iommu.strict=0`); see [`DmaPolicy`].
     Deferred,
 }
 
-/// How the memory of packets is protected from the device.
+/// How packet memory is protected from the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DmaPolicy {
-    /// All memory that packets may lie in is mapped once, with the largest pages there are. No cost per packet. The device can
-    /// reach every packet at any time, but nothing else of the process.
+    /// All packet memory is mapped once, with the largest pages that fit. A packet costs nothing.
+    /// The device can reach every packet at any time, but no other memory of the process.
     #[default]
     Persistent,
-    /// A buffer is mapped while the device owns it.
+    /// A buffer is mapped only while the device owns it (Linux: `dma_map_single`).
     ///
-    /// Protection is by whole pages (4 KiB): what shares a page with a buffer is exposed together with it. With
-    /// [`Flush::Strict`] a buffer is unmapped, and the device's translation of it invalidated, before anybody reads it; a burst
-    /// shares one invalidation. With [`Flush::Deferred`] up to [`DEFERRED`](crate::DmaMapper::DEFERRED) buffers remain within the
-    /// device's reach after they were handed on, until that many have gathered or the queue finds nothing to do.
+    /// Protection is by whole pages (4 KiB): bytes that share a page with a buffer are exposed
+    /// together with it. With [`Flush::Strict`] a buffer is unmapped and its IOTLB entry
+    /// invalidated before the CPU reads it; a burst shares one invalidation. With
+    /// [`Flush::Deferred`] the device can still reach up to
+    /// [`FLUSH_QUEUE_LEN`](crate::DmaMapper::FLUSH_QUEUE_LEN) buffers after they were handed on.
+    /// The IOTLB is invalidated when the flush queue is full or the queue is idle.
     PerBuffer {
-        /// When an unmapped buffer is out of reach.
+        /// When the IOTLB is invalidated.
         flush: Flush,
     },
 }
 
-/// What a device's reach is bounded by.
+/// The limits of a device's DMA.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Limits {
-    /// Whether anything translates and protects: without it the device reaches all of memory, or all that was shared with it.
+    /// Whether an IOMMU translates and protects. Without one the device reaches all of memory, or
+    /// all shared memory.
     pub iommu: bool,
     /// Smallest page that can be mapped, in bytes.
     pub granule: usize,
-    /// Mappings that can exist, where that is bounded.
+    /// Mappings that can exist, if that is limited.
     pub mappings: Option<u64>,
-    /// Bytes that the process may lock in memory, where that is bounded.
+    /// Bytes that the process may lock in memory, if that is limited.
     pub locked: Option<u64>,
     /// Addresses that can be mapped.
     pub ranges: Vec<RangeInclusive<u64>>,
 }
 
+impl Limits {
+    /// Limits without a maximum of mappings or of locked memory.
+    pub fn new(iommu: bool, granule: usize, ranges: Vec<RangeInclusive<u64>>) -> Limits {
+        Limits { iommu, granule, mappings: None, locked: None, ranges }
+    }
+}
+
 /// Why memory could not be mapped.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum MapError {
-    /// There is nothing that could protect buffers one by one.
+    /// The policy needs an IOMMU, and there is none.
     #[error("protection of single buffers needs an IOMMU, and there is none: use policy=persistent")]
     NoIommu,
-    /// The memory is not of a kind that the device can reach.
+    /// The device cannot reach this kind of memory.
     #[error("the device cannot reach this memory: it was not allocated for it")]
     Foreign,
     /// The memory was never registered with the domain.
     #[error("the buffer lies in no memory that was registered for this device")]
     Unregistered,
-    /// As many mappings as there can be exist already.
+    /// The maximum number of mappings exists already.
     #[error("all {limit} mappings are in use")]
     Mappings {
-        /// How many there can be.
+        /// The maximum.
         limit: u64,
     },
-    /// The process may not lock as much memory.
+    /// The process may not lock this much memory.
     #[error("mapping {len} bytes: only {limit} bytes may be locked in memory (raise it: ulimit -l unlimited)")]
     Locked {
-        /// Bytes that were to be mapped.
+        /// Bytes to be mapped.
         len: usize,
         /// Bytes that may be locked.
         limit: u64,
     },
-    /// Address or length does not fit the page size.
+    /// Address or length is not a multiple of the page size.
     #[error("address {address:#x} or length {len} is not a multiple of the page size {granule}")]
     Granule {
         /// The address.
@@ -123,90 +135,95 @@ pub enum MapError {
         /// The page size.
         granule: usize,
     },
-    /// There is no room for the mapping between the addresses that the bus reserves.
+    /// No range of usable IOVAs is large enough.
     #[error("no free range of {len} bytes among the addresses that the device can use")]
     Range {
-        /// Bytes that were to be mapped.
+        /// Bytes to be mapped.
         len: usize,
     },
-    /// The pages do not follow each other physically, and nothing translates.
+    /// The pages are not physically contiguous, and there is no IOMMU.
     #[error("physical pages are not contiguous at offset {offset:#x}: use huge pages, or an IOMMU")]
     NonContiguous {
         /// Offset of the first page that does not follow.
         offset: usize,
     },
-    /// Memory could not be had.
+    /// The memory could not be allocated.
     #[error(transparent)]
     Region(#[from] RegionError),
-    /// A mapping failed because a fault was asked for, or the device's side broke.
+    /// The device or the IOMMU failed, or a test injected a failure.
     #[error("mapping refused: {0}")]
     Refused(&'static str),
     /// The operating system refused.
     #[error("{step}: {source}")]
     Os {
-        /// What was being done.
+        /// The step.
         step: &'static str,
-        /// What the system said.
+        /// The error of the system call.
         source: std::io::Error,
     },
 }
 
-/// A device's reach into memory: one protection domain. A clone is another handle of the same.
+/// The DMA interface of a device: one IOMMU domain. A clone is another handle of the same domain.
 ///
-/// This is what a bus implements; drivers use [`Domain`](crate::Domain) and [`DmaMapper`](crate::DmaMapper), which keep its
-/// promises for them.
+/// A bus implements it. Drivers use [`Domain`](crate::Domain) and [`DmaMapper`](crate::DmaMapper),
+/// which fulfil its safety conditions for them.
 pub trait Dma: Clone + Send + Sync + 'static {
-    /// Addresses for single buffers.
+    /// The IOVAs for buffers that are mapped one by one.
     type Window: Window;
 
-    /// What it is bounded by.
+    /// The limits.
     fn limits(&self) -> &Limits;
 
-    /// Memory that the device can reach once it is mapped: `len` bytes at least, zeroed, in whole pages.
+    /// Allocates memory that can be mapped for the device: at least `len` bytes, zeroed, in whole
+    /// pages.
     ///
     /// # Errors
-    /// [`MapError`] when there is none left.
+    /// [`MapError`] if there is no memory left.
     fn alloc(&self, len: usize) -> Result<Region, MapError>;
 
-    /// Whether the `len` bytes at `at` are memory of a kind that can be mapped at all; if not, mapping them is
-    /// [`MapError::Foreign`]. Not for hot paths.
+    /// Whether the `len` bytes at `at` are of a kind that can be mapped at all. If not, mapping
+    /// them fails with [`MapError::Foreign`]. Not for hot paths.
     fn reaches(&self, at: NonNull<u8>, len: usize) -> bool {
         let _ = (at, len);
         true
     }
 
-    /// Makes the `len` bytes at `at` (whole pages) reachable, and says where. For memory that stays mapped: it may take long.
+    /// Maps the `len` bytes at `at` (whole pages) and returns their IOVA. For persistent mappings:
+    /// the call may be slow.
     ///
     /// # Safety
-    /// The memory stays where it is until [`unmap`](Dma::unmap) has returned, and nobody in this process relies on bytes that
-    /// the device may write in the meantime.
+    /// The memory stays in place until [`unmap`](Dma::unmap) has returned, and this process does
+    /// not rely on bytes that the device may write meanwhile.
     ///
     /// # Errors
-    /// [`MapError`] names the limit that was hit; nothing is mapped then.
+    /// [`MapError`] names the limit. Nothing is mapped then.
     unsafe fn map(&self, at: NonNull<u8>, len: usize, access: Access) -> Result<Iova, MapError>;
 
-    /// Takes away what [`map`](Dma::map) made: when it returns, the device can't reach the memory any more.
+    /// Undoes [`map`](Dma::map). When it returns, the device cannot reach the memory.
     ///
     /// # Errors
-    /// [`MapError`] when that can't be shown: the memory must then never be used for anything else.
+    /// [`MapError`] if the IOMMU does not confirm that: the memory must never be used again.
     fn unmap(&self, iova: Iova, len: usize) -> Result<(), MapError>;
 
-    /// Addresses for `slots` buffers of up to `bytes` bytes (at any offset in their pages) that are mapped one by one, so that
-    /// mapping one is no more than filling in its pages.
+    /// Reserves IOVAs for `slots` buffers of up to `bytes` bytes each, at any offset in their
+    /// pages. The page tables exist from then on, so that mapping a buffer only fills in its leaf
+    /// entries.
     ///
     /// # Errors
-    /// [`MapError::NoIommu`] where nothing protects, otherwise the limit that was hit.
+    /// [`MapError::NoIommu`] without an IOMMU, otherwise the limit.
     fn window(&self, slots: u32, bytes: usize) -> Result<Self::Window, MapError>;
 
-    /// Makes what the device wrote to `len` bytes at `iova` visible to the processor. Nothing but a promise to the compiler where
-    /// memory is coherent and nothing bounces.
+    /// Makes the device's writes to `len` bytes at `iova` visible to the CPU
+    /// (`dma_sync_single_for_cpu`). Only a fence where memory is coherent and there are no
+    /// bounce buffers.
     #[inline]
     fn sync_for_cpu(&self, iova: Iova, len: usize) {
         let _ = (iova, len);
         std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
     }
 
-    /// Makes what the processor wrote, or left, in `len` bytes at `iova` visible to the device.
+    /// Makes the CPU's writes to `len` bytes at `iova` visible to the device
+    /// (`dma_sync_single_for_device`).
     #[inline]
     fn sync_for_device(&self, iova: Iova, len: usize) {
         let _ = (iova, len);
@@ -214,27 +231,29 @@ pub trait Dma: Clone + Send + Sync + 'static {
     }
 }
 
-/// Addresses for buffers that are mapped one by one: `slots` of them, each mapped to one buffer or to none. Owned by one queue.
+/// The IOVAs of one queue: `slots` ranges, each mapped to at most one buffer.
 pub trait Window: Send + 'static {
     /// Maps slot `slot` to the `len` bytes at `at`.
     ///
     /// # Safety
-    /// The slot is not mapped, and was [flushed](Window::flush) since it last was. The memory stays where it is until the slot
-    /// has been unmapped and flushed.
+    /// The slot is not mapped, and was [flushed](Window::flush) since its last mapping. The memory
+    /// stays in place until the slot is unmapped and flushed.
     ///
     /// # Errors
-    /// [`MapError`]; the slot is not mapped then.
+    /// [`MapError`]. The slot is not mapped then.
     unsafe fn map(&mut self, slot: u32, at: NonNull<u8>, len: usize, access: Access) -> Result<Iova, MapError>;
 
-    /// Unmaps a slot. The device may go on using the address until [`flush`](Window::flush) has returned.
+    /// Clears the slot's page table entries. The device may use the IOVA until
+    /// [`flush`](Window::flush) has returned.
     ///
     /// # Errors
-    /// [`MapError`] when it is not known to be unmapped: slot and memory must then never be used again.
+    /// [`MapError`] if the slot may still be mapped: slot and memory must never be used again.
     fn unmap(&mut self, slot: u32) -> Result<(), MapError>;
 
-    /// Returns when the device can reach nothing any more that was unmapped before.
+    /// Invalidates the IOTLB entries of all unmapped slots and waits for it. The device cannot
+    /// reach their memory afterwards.
     ///
     /// # Errors
-    /// [`MapError`] when that can't be shown.
+    /// [`MapError`] if the IOMMU does not confirm that.
     fn flush(&mut self) -> Result<(), MapError>;
 }

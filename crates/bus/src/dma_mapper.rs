@@ -1,41 +1,43 @@
-//! One queue's buffers, under its domain's policy.
+//! Maps and unmaps the buffers of one queue by the policy of its domain.
 
 use crate::dma::{Access, Dma, DmaPolicy, Flush, Iova, MapError, Window};
-use crate::domain::{Domain, Registered};
+use crate::domain::{Domain, RegisteredRegion};
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 use towpath_packet::{Chunk, FromDevice, InFlight, Packet, Region};
 
-/// What a mapper did, since it was made.
+/// The counters of a mapper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct DmaCounts {
     /// Buffers mapped one by one.
     pub maps: u64,
     /// Buffers unmapped.
     pub unmaps: u64,
-    /// Times that the device's translations were invalidated, and that was waited for.
+    /// IOTLB invalidations that were waited for.
     pub flushes: u64,
     /// Buffers that could not be mapped.
     pub failures: u64,
-    /// Slots whose unmapping failed: they, and the buffers that were in them, are never used again.
+    /// Slots that could not be unmapped. Neither they nor their buffers are ever used again.
     pub lost: u64,
-    /// Syncs for the processor.
+    /// Syncs for the CPU.
     pub syncs_for_cpu: u64,
     /// Syncs for the device.
     pub syncs_for_device: u64,
 }
 
-/// A buffer as the device sees it. Given back with [`DmaMapper::unmap`]; not `Copy`, so that it can't be used afterwards.
+/// A mapped buffer. [`DmaMapper::unmap`] consumes it; it is not `Copy`, so the IOVA cannot be used
+/// afterwards.
 #[derive(Debug)]
 #[must_use = "a mapping that is dropped stays in place until the queue ends"]
 pub struct Mapped {
     iova: Iova,
-    /// Slot of the window; none where the buffer lies in memory that is mapped for good.
+    /// The slot in the window; `None` if the buffer lies in persistently mapped memory.
     slot: Option<u32>,
 }
 
 impl Mapped {
-    /// Where the device finds the buffer.
+    /// The IOVA of the buffer.
     #[inline]
     pub fn iova(&self) -> Iova {
         self.iova
@@ -44,17 +46,18 @@ impl Mapped {
 
 /// Maps and unmaps the buffers of one queue.
 ///
-/// Buffers that were unmapped may be read, or go home, **only after [`sync_iotlb`](DmaMapper::sync_iotlb)** returned: that is where strict
-/// protection waits, once for a whole burst.
+/// A buffer that was unmapped may be read or freed **only after
+/// [`sync_iotlb`](DmaMapper::sync_iotlb) has returned**. With strict protection the mapper waits
+/// there, once for a whole burst.
 pub struct DmaMapper<D: Dma> {
-    // Dropped in this order: the window must not outlive the memory that its slots may still be mapped to.
+    // Dropped in this order: the window must not outlive the memory that its slots may map.
     buffers: Option<PerBuffer<D::Window>>,
-    /// The memory that the last buffers lay in: looked at first, without a lock.
-    recent: Vec<Registered>,
-    /// Memory that could not be adopted, so that it is not tried for each packet.
-    refused: Vec<Weak<Region>>,
-    /// There may be memory that was adopted.
-    adopted: bool,
+    /// The regions of the last buffers: searched first, without a lock.
+    recent: Vec<RegisteredRegion>,
+    /// Regions that could not be mapped; they are not tried for each packet.
+    unmappable: Vec<Weak<Region>>,
+    /// External memory may be mapped.
+    external: bool,
     domain: Domain<D>,
     counts: DmaCounts,
 }
@@ -63,50 +66,53 @@ struct PerBuffer<W> {
     window: W,
     flush: Flush,
     free: Vec<u32>,
-    /// Unmapped, but perhaps still within the device's reach.
+    /// Unmapped, but perhaps still in the IOTLB.
     pending: Vec<u32>,
 }
 
 impl<D: Dma> DmaMapper<D> {
-    /// Buffers that [`Flush::Deferred`] gathers before it invalidates.
-    pub const DEFERRED: u32 = 256;
+    /// The buffers that [`Flush::Deferred`] gathers before it invalidates the IOTLB (Linux:
+    /// `IOVA_FQ_SIZE`).
+    pub const FLUSH_QUEUE_LEN: u32 = 256;
 
-    /// A mapper for up to `buffers` buffers of `bytes` bytes at a time.
+    /// A mapper for up to `buffers` buffers of `bytes` bytes each at a time.
     ///
     /// # Errors
-    /// [`MapError`]: a limit of the bus was hit.
+    /// [`MapError`]: a limit of the bus.
     pub fn new(domain: &Domain<D>, buffers: u32, bytes: usize) -> Result<DmaMapper<D>, MapError> {
         let per_buffer = match domain.policy() {
             DmaPolicy::Persistent => None,
             DmaPolicy::PerBuffer { flush } => {
-                let slots = buffers + if flush == Flush::Deferred { Self::DEFERRED } else { 0 };
+                let slots = buffers + if flush == Flush::Deferred { Self::FLUSH_QUEUE_LEN } else { 0 };
                 let window = domain.dma().window(slots, bytes)?;
                 let pending = Vec::with_capacity(slots as usize);
-                // The lowest addresses are used first, and again soonest: the device's translations of them are still cached.
+                // Low IOVAs are used first and reused soonest: the IOTLB still holds their table
+                // entries.
                 Some(PerBuffer { window, flush, free: (0..slots).rev().collect(), pending })
             }
         };
         Ok(DmaMapper {
             domain: domain.clone(),
             recent: Vec::with_capacity(4),
-            refused: Vec::new(),
-            adopted: false,
+            unmappable: Vec::new(),
+            external: false,
             buffers: per_buffer,
             counts: DmaCounts::default(),
         })
     }
 
-    /// Makes a piece of a packet readable for the device.
+    /// Maps a chunk of a packet for the device to read.
     ///
     /// # Errors
-    /// [`MapError`]; nothing is mapped then. [`MapError::Unregistered`] for memory that the domain does not know.
+    /// [`MapError`]. Nothing is mapped then. [`MapError::Unregistered`] for memory that the domain
+    /// does not know.
     #[inline]
     pub fn map_to_device(&mut self, chunk: Chunk<'_>) -> Result<Mapped, MapError> {
         let at = NonNull::new(chunk.as_ptr().cast_mut()).ok_or(MapError::Unregistered)?;
         self.map(at, chunk.len(), Access::Read)
     }
 
-    /// Makes a lent buffer writable for the device.
+    /// Maps a posted buffer for the device to write.
     ///
     /// # Errors
     /// As [`map_to_device`](DmaMapper::map_to_device).
@@ -133,8 +139,8 @@ impl<D: Dma> DmaMapper<D> {
         }
         let buffers = self.buffers.as_mut().ok_or(MapError::Unregistered)?;
         let slot = buffers.free.pop().ok_or(MapError::Mappings { limit: buffers.pending.capacity() as u64 })?;
-        // SAFETY: a slot that is free is neither mapped nor pending; the buffer lies in memory that the domain keeps in place
-        // as long as this mapper has a handle of it.
+        // SAFETY: a free slot is neither mapped nor pending. The buffer lies in memory that the
+        // domain keeps in place as long as this mapper holds a handle of it.
         match unsafe { buffers.window.map(slot, at, len, access) } {
             Ok(iova) => {
                 self.counts.maps += 1;
@@ -147,7 +153,8 @@ impl<D: Dma> DmaMapper<D> {
         }
     }
 
-    /// The registered memory in which a buffer lies: its address if it is mapped for good, and the buffer's offset.
+    /// Finds the region of a buffer: its IOVA if it is mapped persistently, and the buffer's
+    /// offset.
     #[inline]
     fn locate(&mut self, at: NonNull<u8>, len: usize) -> Result<(Option<Iova>, usize), MapError> {
         for memory in &self.recent {
@@ -155,11 +162,11 @@ impl<D: Dma> DmaMapper<D> {
                 return Ok((memory.iova, offset));
             }
         }
-        self.learn(at, len)
+        self.find_region(at, len)
     }
 
     #[cold]
-    fn learn(&mut self, at: NonNull<u8>, len: usize) -> Result<(Option<Iova>, usize), MapError> {
+    fn find_region(&mut self, at: NonNull<u8>, len: usize) -> Result<(Option<Iova>, usize), MapError> {
         let memory = self.domain.find(at, len).ok_or(MapError::Unregistered)?;
         let found = (memory.iova, memory.offset(at, len).unwrap_or(0));
         if self.recent.len() == self.recent.capacity() {
@@ -169,39 +176,43 @@ impl<D: Dma> DmaMapper<D> {
         Ok(found)
     }
 
-    /// Makes the memory that a packet's pages lie in known, an application's: [`map_to_device`](DmaMapper::map_to_device) knows it from then on,
-    /// until nobody else holds it any more. Returns whether there is some that the device can read now; what lies in other memory must be
-    /// copied, because the device can't reach it, or a limit was hit.
+    /// Registers the memory of a packet's external buffers.
+    /// [`map_to_device`](DmaMapper::map_to_device) finds it from then on, until the last other
+    /// handle is dropped. Returns whether the device can read at least one of the regions. Packets
+    /// in the other regions must be copied: the device cannot reach them, or a limit was hit.
     #[cold]
     pub fn map_external(&mut self, packet: &Packet) -> bool {
-        // All are tried: a packet may have pages of several applications.
+        // All regions are tried: a packet may have pages of several applications.
         packet.foreign_memory().filter(|memory| self.map_external_region(memory)).count() > 0
     }
 
     fn map_external_region(&mut self, region: &Arc<Region>) -> bool {
-        self.refused.retain(|refused| refused.strong_count() > 0);
-        if self.refused.iter().any(|refused| std::ptr::eq(refused.as_ptr(), Arc::as_ptr(region))) {
+        self.unmappable.retain(|region| region.strong_count() > 0);
+        if self.unmappable.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(region))) {
             return false;
         }
         self.unmap_unused();
-        self.adopted = true;
-        self.domain.map_external(region).inspect_err(|_| self.refused.push(Arc::downgrade(region))).is_ok()
+        self.external = true;
+        self.domain.map_external(region).inspect_err(|_| self.unmappable.push(Arc::downgrade(region))).is_ok()
     }
 
-    /// Lets go of adopted memory that nobody else holds: when a queue has nothing to do. Whatever of it was mapped has been unmapped.
+    /// Unmaps external memory without another handle; called when a queue is idle. Its buffers have
+    /// been unmapped before.
     #[cold]
     pub fn unmap_unused(&mut self) {
-        // Nothing that goes may still be within reach.
-        if self.adopted && self.flush().is_ok() {
-            self.recent.retain(|memory| !memory.adopted);
-            self.adopted = self.domain.unmap_unused();
+        // The IOTLB must not hold an entry of memory that is freed.
+        if self.external && self.flush().is_ok() {
+            self.recent.retain(|memory| !memory.external);
+            self.external = self.domain.unmap_unused();
         }
     }
 
-    /// Takes a buffer out of the device's hands: it is so after [`sync_iotlb`](DmaMapper::sync_iotlb).
+    /// Unmaps a buffer. The device cannot reach it once [`sync_iotlb`](DmaMapper::sync_iotlb) has
+    /// returned.
     ///
     /// # Errors
-    /// [`MapError`] when the device may keep it for ever: the buffer must not be used again, nor go home.
+    /// [`MapError`] if the device may keep the buffer for ever: it must be neither reused nor
+    /// freed.
     #[inline]
     pub fn unmap(&mut self, mapped: Mapped) -> Result<(), MapError> {
         let (Some(slot), Some(buffers)) = (mapped.slot, &mut self.buffers) else { return Ok(()) };
@@ -214,25 +225,25 @@ impl<D: Dma> DmaMapper<D> {
         Ok(())
     }
 
-    /// To be called before buffers that were unmapped are read or go home. Waits until the device can't reach them any more, if
-    /// the policy says so.
+    /// Called before unmapped buffers are read or freed. Waits until the device cannot reach them
+    /// any more, if the policy is strict.
     ///
     /// # Errors
-    /// [`MapError`] when that can't be shown.
+    /// [`MapError`] if the IOMMU does not confirm that.
     #[inline]
     pub fn sync_iotlb(&mut self) -> Result<(), MapError> {
         let wait = self.buffers.as_ref().is_some_and(|b| match b.flush {
             Flush::Strict => !b.pending.is_empty(),
-            Flush::Deferred => b.pending.len() >= Self::DEFERRED as usize,
+            Flush::Deferred => b.pending.len() >= Self::FLUSH_QUEUE_LEN as usize,
         });
         if wait { self.flush() } else { Ok(()) }
     }
 
-    /// Waits until the device can reach nothing that was unmapped, under any policy: when a queue has nothing to do, and before it
-    /// ends.
+    /// Invalidates the IOTLB entries of all unmapped buffers under any policy; called when a queue
+    /// is idle and before it ends.
     ///
     /// # Errors
-    /// [`MapError`] when that can't be shown.
+    /// [`MapError`] if the IOMMU does not confirm that.
     pub fn flush(&mut self) -> Result<(), MapError> {
         let Some(buffers) = self.buffers.as_mut().filter(|b| !b.pending.is_empty()) else { return Ok(()) };
         buffers.window.flush()?;
@@ -241,21 +252,21 @@ impl<D: Dma> DmaMapper<D> {
         Ok(())
     }
 
-    /// Makes the first `len` bytes that the device wrote visible to the processor.
+    /// Makes the first `len` bytes, which the device wrote, visible to the CPU.
     #[inline]
     pub fn sync_for_cpu(&mut self, mapped: &Mapped, len: usize) {
         self.counts.syncs_for_cpu += 1;
         self.domain.dma().sync_for_cpu(mapped.iova, len);
     }
 
-    /// Makes the first `len` bytes visible to the device, which gets the buffer (again).
+    /// Makes the first `len` bytes visible to the device before it owns the buffer (again).
     #[inline]
     pub fn sync_for_device(&mut self, mapped: &Mapped, len: usize) {
         self.counts.syncs_for_device += 1;
         self.domain.dma().sync_for_device(mapped.iova, len);
     }
 
-    /// What was done until now.
+    /// The counters.
     pub fn counts(&self) -> DmaCounts {
         self.counts
     }

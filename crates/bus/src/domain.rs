@@ -1,4 +1,4 @@
-//! What memory a device may use, and under which policy.
+//! The memory that a device may use, and under which policy.
 
 use crate::dma::{Access, Dma, DmaPolicy, Iova, MapError};
 use std::ptr::NonNull;
@@ -7,16 +7,16 @@ use towpath_packet::Region;
 
 /// Memory that was registered.
 #[derive(Debug, Clone)]
-pub(crate) struct Registered {
+pub(crate) struct RegisteredRegion {
     pub(crate) region: Arc<Region>,
-    /// Where the device sees it, if it was mapped for good.
+    /// The IOVA, if it is mapped persistently.
     pub(crate) iova: Option<Iova>,
-    /// It was met on the way: it goes when nobody else has it any more.
-    pub(crate) adopted: bool,
+    /// Memory of an application: unmapped when no other handle of it is left.
+    pub(crate) external: bool,
 }
 
-impl Registered {
-    /// Offset of the `len` bytes at `at`, if they lie inside.
+impl RegisteredRegion {
+    /// The offset of the `len` bytes at `at`, if they lie inside.
     #[inline]
     pub(crate) fn offset(&self, at: NonNull<u8>, len: usize) -> Option<usize> {
         let offset = at.addr().get().checked_sub(self.region.base().addr().get())?;
@@ -28,14 +28,14 @@ impl Registered {
 struct Inner<D: Dma> {
     dma: D,
     policy: DmaPolicy,
-    memory: Mutex<Vec<Registered>>,
+    memory: Mutex<Vec<RegisteredRegion>>,
 }
 
-/// A device's domain: the memory that it may use, alive and in place for as long as the domain or a
-/// [`DmaMapper`](crate::DmaMapper) of it is.
+/// A device's IOMMU domain: all memory that the device may use. The memory stays in place as long
+/// as the domain or a [`DmaMapper`](crate::DmaMapper) of it exists.
 ///
-/// The last handle unmaps everything, so **a driver drops it only after the device has been stopped**. Memory that cannot be
-/// shown to be out of the device's reach is leaked, not freed.
+/// The last handle unmaps everything, so **a driver drops it only after the device has been
+/// stopped**. Memory that could not be unmapped is leaked, not freed.
 #[derive(Debug)]
 pub struct Domain<D: Dma>(Arc<Inner<D>>);
 
@@ -49,7 +49,7 @@ impl<D: Dma> Domain<D> {
     /// A domain without memory.
     ///
     /// # Errors
-    /// [`MapError::NoIommu`] for a policy of single buffers where nothing could protect them.
+    /// [`MapError::NoIommu`] for [`DmaPolicy::PerBuffer`] without an IOMMU.
     pub fn new(dma: D, policy: DmaPolicy) -> Result<Domain<D>, MapError> {
         if policy != DmaPolicy::Persistent && !dma.limits().iommu {
             return Err(MapError::NoIommu);
@@ -57,83 +57,88 @@ impl<D: Dma> Domain<D> {
         Ok(Domain(Arc::new(Inner { dma, policy, memory: Mutex::default() })))
     }
 
-    /// The device's reach.
+    /// The device's DMA interface.
     pub fn dma(&self) -> &D {
         &self.0.dma
     }
 
-    /// How packets are protected.
+    /// The policy.
     pub fn policy(&self) -> DmaPolicy {
         self.0.policy
     }
 
-    /// Lets packets in `region` be used. With [`DmaPolicy::Persistent`] it is mapped, whole; registering it twice does nothing.
+    /// Registers packet memory. [`DmaPolicy::Persistent`] maps the whole region. Registering a
+    /// region twice does nothing.
     ///
     /// # Errors
-    /// [`MapError`]: the device can't reach it, or a limit was hit. Packets that lie there must be copied then.
+    /// [`MapError`]: the device cannot reach the region, or a limit was hit. Its packets must be
+    /// copied then.
     pub fn register(&self, region: &Arc<Region>) -> Result<(), MapError> {
         self.add(region, false)
     }
 
-    /// As [`register`](Domain::register), for memory that comes and goes: an application's. It is unmapped by
-    /// [`unmap_unused`](Domain::unmap_unused) when nobody else holds it any more. Not for hot paths: mapping may take long.
+    /// Registers an application's memory, which comes and goes.
+    /// [`unmap_unused`](Domain::unmap_unused) unmaps it when no other handle of it is left. Not for
+    /// hot paths: mapping may be slow.
     ///
     /// # Errors
-    /// As there.
+    /// As [`register`](Domain::register).
     pub fn map_external(&self, region: &Arc<Region>) -> Result<(), MapError> {
         self.add(region, true)
     }
 
-    /// Unmaps adopted memory that nobody else holds; returns whether there is some that others hold.
+    /// Unmaps external memory without another handle. Returns whether any external memory is left.
     pub fn unmap_unused(&self) -> bool {
         let mut memory = self.memory();
         memory.retain_mut(|memory| {
-            // Nobody can take another handle: ours is the last, and it is behind the lock.
-            if !memory.adopted || Arc::strong_count(&memory.region) > 1 {
+            // This handle is the last and is behind the lock, so no other can be cloned from it.
+            if !memory.external || Arc::strong_count(&memory.region) > 1 {
                 return true;
             }
-            // What can't be unmapped stays.
+            // Memory that cannot be unmapped stays.
             memory.iova.is_some_and(|iova| self.0.dma.unmap(iova, memory.region.len()).is_err())
         });
-        memory.iter().any(|memory| memory.adopted)
+        memory.iter().any(|memory| memory.external)
     }
 
-    fn add(&self, region: &Arc<Region>, adopted: bool) -> Result<(), MapError> {
+    fn add(&self, region: &Arc<Region>, external: bool) -> Result<(), MapError> {
         let mut memory = self.memory();
         if memory.iter().any(|m| Arc::ptr_eq(&m.region, region)) {
             return Ok(());
         }
-        // Under every policy: what is foreign is known before the first packet.
+        // Under every policy: unreachable memory is refused before the first packet.
         if !self.0.dma.reaches(region.base(), region.len()) {
             return Err(MapError::Foreign);
         }
         let iova = match self.0.policy {
             DmaPolicy::PerBuffer { .. } => None,
-            // SAFETY: the region stays mapped in this process while `memory` holds it, which is until it was unmapped for the
-            // device; its bytes are packets, which the device writes only while they are lent to it.
+            // SAFETY: the region stays mapped in this process while `memory` holds it, which is
+            // until it was unmapped for the device. Its bytes are packets, which the device writes
+            // only while it owns them.
             DmaPolicy::Persistent => Some(unsafe { self.0.dma.map(region.base(), region.len(), Access::Both) }?),
         };
-        memory.push(Registered { region: region.clone(), iova, adopted });
+        memory.push(RegisteredRegion { region: region.clone(), iova, external });
         Ok(())
     }
 
-    /// Memory for descriptors and the like: mapped for good under any policy. Returns where it is for us, and for the device.
+    /// Allocates memory for descriptors: mapped persistently under any policy. Returns the region
+    /// and its IOVA.
     ///
     /// # Errors
-    /// [`MapError`] when there is none, or it can't be mapped.
+    /// [`MapError`] if there is no memory, or it cannot be mapped.
     pub fn alloc(&self, len: usize) -> Result<(Arc<Region>, Iova), MapError> {
         let region = Arc::new(self.0.dma.alloc(len)?);
-        // SAFETY: as in `register`; whoever uses the region knows that it is shared with the device.
+        // SAFETY: as in `add`; the caller knows that the region is shared with the device.
         let iova = unsafe { self.0.dma.map(region.base(), region.len(), Access::Both) }?;
-        self.memory().push(Registered { region: region.clone(), iova: Some(iova), adopted: false });
+        self.memory().push(RegisteredRegion { region: region.clone(), iova: Some(iova), external: false });
         Ok((region, iova))
     }
 
-    pub(crate) fn find(&self, at: NonNull<u8>, len: usize) -> Option<Registered> {
+    pub(crate) fn find(&self, at: NonNull<u8>, len: usize) -> Option<RegisteredRegion> {
         self.memory().iter().find(|m| m.offset(at, len).is_some()).cloned()
     }
 
-    fn memory(&self) -> std::sync::MutexGuard<'_, Vec<Registered>> {
+    fn memory(&self) -> std::sync::MutexGuard<'_, Vec<RegisteredRegion>> {
         self.0.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -141,7 +146,7 @@ impl<D: Dma> Domain<D> {
 impl<D: Dma> Drop for Inner<D> {
     fn drop(&mut self) {
         let memory = self.memory.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for Registered { region, iova, .. } in memory.drain(..) {
+        for RegisteredRegion { region, iova, .. } in memory.drain(..) {
             if let Some(iova) = iova
                 && self.dma.unmap(iova, region.len()).is_err()
             {

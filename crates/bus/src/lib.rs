@@ -1,23 +1,42 @@
-//! The way from a driver to its device: registers, memory that the device can reach, interrupts.
+#![doc = include_str!("../README.md")]
+//!
+//! # Modules
+//!
+//! | module | holds |
+//! |---|---|
+//! | `bus` | [`Bus`], [`Pci`], [`Irq`]: a device, opened for one driver |
+//! | `mmio` | [`Mmio`], [`Reg`]: the registers of one BAR |
+//! | `dma` | [`Dma`], [`Iova`], [`DmaPolicy`]: what a bus implements to map memory |
+//! | `domain` | [`Domain`]: the memory that one device may reach |
+//! | `dma_mapper` | [`DmaMapper`]: maps and unmaps the buffers of one queue |
+//! | `coherent` | [`Coherent`]: descriptor rings, accessed as atomic words |
+//! | [`vfio`] | devices on silicon, through VFIO |
+//! | [`vtd`] | a driver of Intel's IOMMU |
+//! | [`qtest`] | QEMU's devices and IOMMU, through its qtest socket |
+//! | [`tisci`] | the calls of TI's system firmware that a K3 driver needs |
+//!
+//! # How they fit together
 //!
 //! ```text
-//!   driver ──► Bus ──┬── Mmio     registers of one BAR: 32-bit reads and writes, bounded
-//!                    ├── Dma      what memory the device can reach, and under which addresses
+//!   driver ──► Bus ──┬── Mmio     registers of one BAR: 32-bit reads and writes, bounds-checked
+//!                    ├── Dma      memory that the device can reach, and its IOVAs
 //!                    └── Irq      an interrupt as a descriptor to wait on
 //!
-//!   Domain ── register(Region) ──►  the memory that a device may use at all
-//!     └─ DmaMapper (one per queue) ──► an address for a buffer, by the DmaPolicy:
-//!            Persistent             looked up: everything was mapped when it was registered
-//!            PerBuffer { Strict }   mapped while the device owns it, unmapped and invalidated before anyone reads it
-//!            PerBuffer { Deferred } the same, invalidated by batches: the window of exposure is stated there
+//!   Domain ── register(Region) ──►  all memory that a device may use
+//!     └─ DmaMapper (one per queue) ──► an IOVA for a buffer, by the DmaPolicy:
+//!            Persistent             looked up: register() has mapped the whole region
+//!            PerBuffer { Strict }   mapped while the device owns the buffer; unmapped, and the
+//!                                   IOTLB invalidated, before the CPU reads it
+//!            PerBuffer { Deferred } the same, but the IOTLB is invalidated by batches
 //!   Coherent                        rings and descriptors: memory that both sides use as words
 //! ```
 //!
-//! A driver is written once, over these traits: silicon through VFIO, QEMU's devices through its qtest socket, and the models
-//! of `towpath-model` are three implementations, chosen at compile time of the caller; nothing is dispatched at run time.
+//! A driver is written once, over these traits. VFIO, QEMU's qtest socket and the models of
+//! `towpath-model` implement them. The caller chooses one at compile time; nothing is dispatched at
+//! run time.
 //!
-//! What a device answers is untrusted. A register that cannot be read (the device is gone, the offset lies outside) reads as all
-//! ones, as on PCI.
+//! All answers of a device are untrusted. A register that cannot be read (the device is gone, or
+//! the offset is out of bounds) reads as all ones, as on PCI.
 
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![warn(missing_docs)]
@@ -27,6 +46,7 @@ mod coherent;
 mod dma;
 mod dma_mapper;
 mod domain;
+mod iova;
 mod mmio;
 pub mod qtest;
 pub mod tisci;

@@ -2,96 +2,102 @@
 
 use std::time::{Duration, Instant};
 
-/// The registers of one BAR (base address register: one window of a device's address space).
+/// The registers of one BAR (base address register: a range of a device's address space).
 ///
-/// A clone is another handle of the same registers; queues on several threads have one each.
+/// A clone is another handle of the same registers; each queue thread has its own.
 pub trait Mmio: Clone + Send + Sync + 'static {
     /// Length in bytes.
     fn len(&self) -> usize;
 
-    /// Whether there are no registers.
+    /// Whether the BAR is empty.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Reads the register at byte offset `at`, a multiple of four: a round trip to the device, hundreds of nanoseconds. All
-    /// ones when the offset lies outside or the device is gone.
+    /// Reads the register at byte offset `at`, a multiple of four: a round trip to the device,
+    /// hundreds of nanoseconds. Returns all ones if the offset is out of bounds or the device is
+    /// gone.
     fn r32(&self, at: usize) -> u32;
 
-    /// Writes the register at byte offset `at`, a multiple of four; does nothing when the offset lies outside or the device
-    /// is gone. All stores to memory that come before it in the program are seen by the device before the write is.
+    /// Writes the register at byte offset `at`, a multiple of four; does nothing when the offset
+    /// lies outside or the device is gone. All stores to memory that come before it in the program
+    /// are seen by the device before the write is.
     fn w32(&self, at: usize, value: u32);
 
-    /// Whether [`r64`](Mmio::r64) and [`w64`](Mmio::w64) are single accesses of eight bytes. Windows through which elements
-    /// pass whole (the FIFOs of TI's ring accelerator) need that; where it is false they must not be used.
+    /// Whether [`r64`](Mmio::r64) and [`w64`](Mmio::w64) are single accesses of eight bytes. The
+    /// FIFO windows of TI's ring accelerator, which pass whole elements, need that. Where it is
+    /// false they must not be used.
     const WIDE: bool = false;
 
-    /// Reads eight bytes at byte offset `at`, a multiple of eight; in two halves, the lower first, unless [`WIDE`](Mmio::WIDE).
+    /// Reads eight bytes at byte offset `at`, a multiple of eight: in two halves, the lower first,
+    /// unless [`WIDE`](Mmio::WIDE) is set.
     fn r64(&self, at: usize) -> u64 {
         u64::from(self.r32(at)) | u64::from(self.r32(at + 4)) << 32
     }
 
-    /// Writes eight bytes at byte offset `at`, a multiple of eight; in two halves, the lower first, unless [`WIDE`](Mmio::WIDE).
+    /// Writes eight bytes at byte offset `at`, a multiple of eight: in two halves, the lower first,
+    /// unless [`WIDE`](Mmio::WIDE) is set.
     fn w64(&self, at: usize, value: u64) {
         self.w32(at, value as u32);
         self.w32(at + 4, (value >> 32) as u32);
     }
 }
 
-/// A register did not take the awaited value in time.
+/// A register did not reach the expected value in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("register {at:#x} is {last:#010x}: bits {mask:#x} did not become {want:#x} within {within:?}")]
 pub struct Timeout {
-    /// Its byte offset.
+    /// The byte offset of the register.
     pub at: usize,
-    /// What it held when the time was over.
+    /// The last value.
     pub last: u32,
-    /// The bits that were looked at.
+    /// The bits that were tested.
     pub mask: u32,
-    /// What they should have become.
+    /// Their expected value.
     pub want: u32,
-    /// How long was waited.
+    /// The time limit.
     pub within: Duration,
 }
 
-/// A register by name: its byte offset.
+/// A register: its byte offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Reg(pub u32);
 
 impl Reg {
-    /// The same register of the `n`-th of several units that lie `stride` bytes apart.
+    /// The same register of the `n`-th unit; units lie `stride` bytes apart.
     #[inline]
     pub const fn nth(self, n: u32, stride: u32) -> Reg {
         Reg(self.0 + n * stride)
     }
 
-    /// Byte offset.
+    /// The byte offset.
     #[inline]
     pub const fn at(self) -> usize {
         self.0 as usize
     }
 
-    /// Its value.
+    /// Reads the register.
     #[inline]
     pub fn read<M: Mmio>(self, bar: &M) -> u32 {
         bar.r32(self.at())
     }
 
-    /// Sets its value.
+    /// Writes the register.
     #[inline]
     pub fn write<M: Mmio>(self, bar: &M, value: u32) {
         bar.w32(self.at(), value);
     }
 
-    /// Reads it, and writes it with the bits of `clear` off and those of `set` on.
+    /// Read-modify-write: clears the bits of `clear`, then sets those of `set`.
     pub fn change<M: Mmio>(self, bar: &M, clear: u32, set: u32) {
         self.write(bar, (self.read(bar) & !clear) | set);
     }
 
-    /// Waits until the bits of `mask` are `want`; returns the value. Sleeps between looks: not for hot paths.
+    /// Polls until the bits of `mask` equal `want` and returns the value. Sleeps between reads: not
+    /// for hot paths.
     ///
     /// # Errors
-    /// [`Timeout`] when they are not after `within`.
+    /// [`Timeout`] if they do not within `within`.
     pub fn wait<M: Mmio>(self, bar: &M, mask: u32, want: u32, within: Duration) -> Result<u32, Timeout> {
         let begun = Instant::now();
         let mut pause = Duration::from_micros(1);

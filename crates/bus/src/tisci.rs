@@ -1,32 +1,35 @@
-//! What firmware sets up for a driver on TI's K3 processors: rings, DMA channels, flows, and the threads that join them.
+//! The calls of TI's K3 system firmware that a driver needs: rings, DMA channels, flows, PSI-L
+//! threads.
 //!
 //! ```text
-//!   driver ── Tisci ──► system firmware ──► configuration space of rings and channels (closed to everybody else)
-//!   driver ── Mmio ───────────────────────► real-time registers of what was granted
+//!   driver ── Tisci ──► system firmware ──► configuration of rings and channels (firmware only)
+//!   driver ── Mmio ───────────────────────► real-time registers of the granted resources
 //! ```
 //!
-//! The calls are those of TI's system controller interface (TISCI) for ring accelerator, UDMA and PSI-L; their transport is the
-//! business of who implements the trait.
+//! The calls are those of TI's system controller interface ([TISCI]) for ring accelerator, UDMA and
+//! PSI-L. The implementation of the trait provides the transport.
+//!
+//! [TISCI]: https://software-dl.ti.com/tisci/esd/latest/
 
 /// How software and hardware share a ring (`ring_cfg.mode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RingMode {
-    /// Software keeps the indices of its side and announces by a doorbell; also the two-sided rings of PKTDMA.
+    /// Software keeps its own indices and writes a doorbell; also the two-sided rings of PKTDMA.
     Exposed,
-    /// Every element goes through a window of registers.
+    /// Every element passes through a window of registers.
     Message,
 }
 
 /// `TI_SCI_MSG_RM_RING_CFG`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RingConfig {
-    /// The ring.
+    /// The ring's number.
     pub ring: u16,
-    /// Address of its elements as the device sees it, without the tag.
+    /// The IOVA of its elements, without the address space tag.
     pub address: u64,
-    /// Elements of eight bytes each.
+    /// Elements, of eight bytes each.
     pub count: u32,
-    /// How it is shared.
+    /// The mode.
     pub mode: RingMode,
     /// Address space tag of its elements (PKTDMA: bits 51:48 of every address; 0 elsewhere).
     pub asel: u8,
@@ -35,37 +38,37 @@ pub struct RingConfig {
 /// `TI_SCI_MSG_UDMAP_TX_CH_CFG`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TxChannelConfig {
-    /// The channel.
+    /// The channel's number.
     pub channel: u16,
-    /// Words of a descriptor that are fetched.
+    /// Words of a descriptor that the channel fetches.
     pub fetch_words: u8,
-    /// The ring on which completions are returned; 0xffff where the channel's own ring takes them (PKTDMA).
+    /// The completion ring; 0xffff if completions return on the channel's own ring (PKTDMA).
     pub completion_ring: u16,
 }
 
 /// `TI_SCI_MSG_UDMAP_RX_CH_CFG`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RxChannelConfig {
-    /// The channel.
+    /// The channel's number.
     pub channel: u16,
-    /// Words of a descriptor that are fetched.
+    /// Words of a descriptor that the channel fetches.
     pub fetch_words: u8,
     /// Its first flow.
     pub flow_start: u16,
-    /// Its flows.
+    /// The number of its flows.
     pub flow_count: u16,
 }
 
 /// `TI_SCI_MSG_UDMAP_FLOW_CFG`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RxFlowConfig {
-    /// The flow.
+    /// The flow's number.
     pub flow: u16,
     /// Descriptors have the extended packet information block.
     pub einfo: bool,
-    /// Descriptors have protocol specific words.
+    /// Descriptors have protocol-specific words.
     pub psinfo: bool,
-    /// Without a free descriptor the channel waits, instead of dropping.
+    /// Without a free descriptor the channel stalls instead of dropping.
     pub stall: bool,
     /// Bytes that the device leaves free at the start of the first buffer.
     pub sop_offset: u16,
@@ -75,13 +78,13 @@ pub struct RxFlowConfig {
     pub free_ring: u16,
 }
 
-/// Firmware refused, or did not answer.
+/// The firmware refused a call, or did not answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("firmware refused {call}: {what}")]
 pub struct Refused {
     /// The call.
     pub call: &'static str,
-    /// Why.
+    /// The reason.
     pub what: &'static str,
 }
 
@@ -93,8 +96,8 @@ pub trait Tisci: Send + Sync + 'static {
     /// [`Refused`].
     fn ring_config(&self, ring: &RingConfig) -> Result<(), Refused>;
 
-    /// Empties a ring that has been set up: indices, counts and flags become zero, the rest stays (a `ring_cfg` in which only
-    /// the count is valid).
+    /// Resets a configured ring: indices, counts and flags become zero, the rest stays (a
+    /// `ring_cfg` in which only the count is valid).
     ///
     /// # Errors
     /// [`Refused`].
@@ -118,13 +121,13 @@ pub trait Tisci: Send + Sync + 'static {
     /// [`Refused`].
     fn rx_flow_config(&self, flow: &RxFlowConfig) -> Result<(), Refused>;
 
-    /// Joins a source thread to a destination thread.
+    /// Pairs a source thread with a destination thread.
     ///
     /// # Errors
     /// [`Refused`].
     fn psil_pair(&self, source: u16, destination: u16) -> Result<(), Refused>;
 
-    /// Parts them.
+    /// Unpairs them.
     ///
     /// # Errors
     /// [`Refused`].

@@ -10,7 +10,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand, ValueHint};
 use std::path::PathBuf;
 use std::time::Duration;
 use towpath::bus::vfio::Bdf;
-use towpath::datapath::uri::{parse_duration, parse_number};
+use towpath::ports::uri::{parse_duration, parse_number};
 
 const PORTS_HELP: &str = "\
 Ports:

@@ -7,10 +7,10 @@ use std::error::Error;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
-use towpath::datapath::coalesce::{CoalesceConfig, Mode};
-use towpath::datapath::idle::Idle;
-use towpath::datapath::lane::{Full, LaneConfig};
-use towpath::datapath::rules::{RuleError, Rules};
+use towpath::engine::gro_stage::{CoalesceConfig, Mode};
+use towpath::engine::idle::Idle;
+use towpath::engine::lane::{Full, LaneConfig};
+use towpath::engine::rules::{RuleError, Rules};
 use towpath::packet::port::{Layer, Port};
 use towpath::{Directions, Forward, Gso, Opener, Role, Uri, Verdicts};
 

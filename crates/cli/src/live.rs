@@ -5,7 +5,7 @@ use crate::summary::{Happened, Line, event};
 use crate::units::si;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use std::io::{self, IsTerminal, Write};
-use towpath::datapath::report::{GroReading, Meter, PortReading, Reading};
+use towpath::engine::report::{GroReading, Meter, PortReading, Reading};
 
 pub(crate) struct Live {
     view: View,

@@ -5,7 +5,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use towpath::Summary;
-use towpath::datapath::report::{Balance, Drops, GroReading, PortReading, Reading};
+use towpath::engine::report::{Balance, Drops, GroReading, PortReading, Reading};
 use towpath::packet::Snapshot;
 
 /// Users of ports that people are told of.

@@ -1,11 +1,13 @@
 //! Opening a session: what every kind of application does, whatever its memory and its rings are to it.
 
-use crate::protocol::{Answer, Hello, Welcome, connection};
-use crate::socket::{Error, os, poll};
+use crate::protocol::{Answer, Hello, Welcome};
+use crate::socket::{Error, os};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
+use towpath_sys::poll::wait_readable;
+use towpath_sys::seqpacket;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -31,13 +33,13 @@ impl Session {
     /// nobody may.
     pub fn open(path: &Path, hello: &Hello, memory: BorrowedFd<'_>) -> Result<Session, Error> {
         hello.check().map_err(|rule| Error::Config(rule.to_string()))?;
-        let connection = connection::connect(path).map_err(os("connect"))?;
-        connection::send(connection.as_fd(), &hello.encode(), &[memory]).map_err(os("sendmsg"))?;
-        if !poll(connection.as_fd(), Some(PATIENCE)).map_err(os("poll"))? {
+        let connection = seqpacket::connect(path).map_err(os("connect"))?;
+        seqpacket::send(connection.as_fd(), &hello.encode(), &[memory]).map_err(os("sendmsg"))?;
+        if !wait_readable(connection.as_fd(), Some(PATIENCE)).map_err(os("poll"))? {
             return Err(os("the datapath's answer")(io::ErrorKind::TimedOut.into()));
         }
         let mut bytes = [0; Answer::LONGEST];
-        let got = connection::receive(connection.as_fd(), &mut bytes).map_err(os("recvmsg"))?;
+        let got = seqpacket::receive(connection.as_fd(), &mut bytes).map_err(os("recvmsg"))?;
         let welcome = match Answer::decode(bytes.get(..got.len).filter(|b| !b.is_empty()).ok_or(Error::Closed)?)? {
             Answer::Welcome(welcome) => welcome,
             Answer::Refusal(refusal) => return Err(refusal.into()),

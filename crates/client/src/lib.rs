@@ -66,6 +66,7 @@ mod umem;
 
 pub use handshake::Session;
 pub use protocol::Sizes;
-pub use request::{Segmentation, Segments};
+pub use request::Segmentation;
 pub use socket::{Config, Error, Socket};
+pub use towpath_packet::GsoKind;
 pub use umem::{Frame, Umem};

@@ -1,26 +1,14 @@
 //! What an application asks for when it sends: the virtio-net header in front of a packet.
 
 use crate::protocol::HEADER;
-
-/// `VIRTIO_NET_HDR_F_NEEDS_CSUM`.
-const NEEDS_CSUM: u8 = 1;
-
-/// Protocol of a super-packet's segments.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Segments {
-    /// TCP over IPv4.
-    Tcp4,
-    /// TCP over IPv6.
-    Tcp6,
-    /// UDP, each segment a datagram of its own.
-    Udp,
-}
+use towpath_packet::GsoKind;
+use towpath_wire::virtio_net::{NEEDS_CSUM, VnetHeader};
 
 /// How a super-packet is to be cut. Its headers are those of one segment, but for their lengths, which are those of the super-packet; the
 /// transport's checksum field has the sum over the pseudo-header.
 ///
 /// ```no_run
-/// # use towpath_client::{Config, Error, Segmentation, Segments, Socket, Umem};
+/// # use towpath_client::{Config, Error, GsoKind, Segmentation, Socket, Umem};
 /// # fn send(umem: &Umem, super_packet: &[u8]) -> Result<(), Error> {
 /// let config = Config { segmentation: true, ..Config::default() };
 /// let mut socket = Socket::connect(umem, "/run/towpath.sock", &config)?;
@@ -32,7 +20,7 @@ pub enum Segments {
 ///     frame.set_continues(true);
 /// }
 /// if let [first, ..] = &mut frames[..] {
-///     assert!(first.request_segmentation(Segmentation { segments: Segments::Tcp4, size: 1460, transport: 34 }));
+///     assert!(first.request_segmentation(Segmentation { kind: GsoKind::Tcp4, size: 1460, transport: 34 }));
 /// }
 /// if let [.., last] = &mut frames[..] {
 ///     last.set_continues(false);
@@ -42,8 +30,8 @@ pub enum Segments {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segmentation {
-    /// Of what protocol it is.
-    pub segments: Segments,
+    /// Its protocol.
+    pub kind: GsoKind,
     /// Payload bytes of each segment but the last, which may have fewer.
     pub size: u16,
     /// Where the transport header begins, in bytes from the first of the packet.
@@ -53,28 +41,19 @@ pub struct Segmentation {
 impl Segmentation {
     /// The header that says this.
     pub(crate) fn header(self) -> [u8; HEADER] {
-        let (kind, offset) = match self.segments {
-            Segments::Tcp4 => (1, 16),
-            Segments::Tcp6 => (4, 16),
-            Segments::Udp => (5, 6),
-        };
-        header(kind, self.size, self.transport, offset)
+        let csum_offset = if self.kind == GsoKind::Udp { 6 } else { 16 };
+        let (gso_type, gso_size, csum_start) = (self.kind as u8, self.size, self.transport);
+        // `hdr_len` is a hint, which no reader needs.
+        VnetHeader { flags: NEEDS_CSUM, gso_type, hdr_len: 0, gso_size, csum_start, csum_offset }.to_ne_bytes()
     }
 }
 
 /// The header that asks for a checksum alone.
-pub(crate) fn checksum(start: u16, offset: u16) -> [u8; HEADER] {
-    header(0, 0, start, offset)
+pub(crate) fn checksum(csum_start: u16, csum_offset: u16) -> [u8; HEADER] {
+    VnetHeader { flags: NEEDS_CSUM, csum_start, csum_offset, ..VnetHeader::default() }.to_ne_bytes()
 }
 
 /// Whether a header asks for segmentation.
 pub(crate) fn asks_for_segments(header: [u8; HEADER]) -> bool {
-    let [_, kind, ..] = header;
-    kind != 0
-}
-
-fn header(kind: u8, size: u16, start: u16, offset: u16) -> [u8; HEADER] {
-    let [[a, b], [c, d], [e, f]] = [size, start, offset].map(u16::to_ne_bytes);
-    // How long all headers are is a hint, which nobody needs.
-    [NEEDS_CSUM, kind, 0, 0, a, b, c, d, e, f]
+    VnetHeader::from_ne_bytes(&header).gso_type != 0
 }

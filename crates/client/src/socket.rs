@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer, Shared};
 use towpath_packet::{Region, RegionError};
+use towpath_sys::poll::wait_readable;
 
 /// What is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -320,7 +321,8 @@ impl<'u> Socket<'u> {
     /// # Errors
     /// [`Error::Closed`] when the session is over.
     pub fn wait(&mut self, at_most: Option<Duration>) -> Result<bool, Error> {
-        let woken = if self.arm() { poll(self.connection.as_fd(), at_most).map_err(os("poll"))? } else { true };
+        let woken =
+            if self.arm() { wait_readable(self.connection.as_fd(), at_most).map_err(os("poll"))? } else { true };
         self.rx.ring().set_needs_wakeup(false);
         if woken {
             self.drain()?;
@@ -359,23 +361,5 @@ impl<'u> Socket<'u> {
 impl AsFd for Socket<'_> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.connection.as_fd()
-    }
-}
-
-/// Waits until the descriptor is readable or closed; false when the time is over or a signal came.
-pub(crate) fn poll(fd: BorrowedFd<'_>, at_most: Option<Duration>) -> io::Result<bool> {
-    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    let time = at_most.map(|time| libc::timespec {
-        tv_sec: libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX),
-        tv_nsec: time.subsec_nanos().into(),
-    });
-    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: one descriptor and the time, or null, live across the call.
-    match unsafe { libc::ppoll(&mut poll, 1, time, std::ptr::null()) } {
-        n if n >= 0 => Ok(n > 0),
-        _ => match io::Error::last_os_error() {
-            error if error.kind() == io::ErrorKind::Interrupted => Ok(false),
-            error => Err(error),
-        },
     }
 }

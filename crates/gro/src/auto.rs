@@ -19,13 +19,13 @@ const LEAVE: u32 = 16;
 /// From one in so many on, it is worth it again.
 const RETURN: u32 = 8;
 /// Packets that pass before the first probe.
-const FIRST_REST: u32 = 16 * WINDOW;
-const LONGEST_REST: u32 = 16 * FIRST_REST;
+const FIRST_BYPASS: u32 = 16 * WINDOW;
+const LONGEST_BYPASS: u32 = 16 * FIRST_BYPASS;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Engaged,
-    Aside,
+    Bypass,
     Probing,
 }
 
@@ -36,12 +36,13 @@ pub struct Auto {
     /// Packets seen in this window, or still to pass while aside.
     packets: u32,
     merged: u32,
-    rest: u32,
+    /// Packets that the next bypass lasts.
+    bypass: u32,
 }
 
 impl Default for Auto {
     fn default() -> Self {
-        Self { mode: Mode::Engaged, packets: 0, merged: 0, rest: FIRST_REST }
+        Self { mode: Mode::Engaged, packets: 0, merged: 0, bypass: FIRST_BYPASS }
     }
 }
 
@@ -49,15 +50,15 @@ impl Auto {
     /// Packets should pass without being looked at.
     #[inline]
     #[must_use]
-    pub fn is_aside(&self) -> bool {
-        self.mode == Mode::Aside
+    pub fn is_bypassed(&self) -> bool {
+        self.mode == Mode::Bypass
     }
 
     /// Accounts for a burst: while engaged `packets` pushed of which `merged` became part of others,
     /// while aside `packets` passed.
     pub fn observe(&mut self, packets: usize, merged: usize) {
         let packets = u32::try_from(packets).unwrap_or(u32::MAX);
-        if self.is_aside() {
+        if self.is_bypassed() {
             self.packets = self.packets.saturating_sub(packets);
             if self.packets == 0 {
                 self.enter(Mode::Probing);
@@ -75,21 +76,21 @@ impl Auto {
         let one_in = |n: u32| self.merged >= self.packets / n;
         match self.mode {
             Mode::Probing if one_in(RETURN) => {
-                self.rest = FIRST_REST;
+                self.bypass = FIRST_BYPASS;
                 self.enter(Mode::Engaged);
             }
             Mode::Probing => {
-                self.rest = (self.rest * 2).min(LONGEST_REST);
-                self.enter(Mode::Aside);
+                self.bypass = (self.bypass * 2).min(LONGEST_BYPASS);
+                self.enter(Mode::Bypass);
             }
             _ if one_in(LEAVE) => self.enter(Mode::Engaged),
-            _ => self.enter(Mode::Aside),
+            _ => self.enter(Mode::Bypass),
         }
     }
 
     fn enter(&mut self, mode: Mode) {
         self.mode = mode;
-        self.packets = if mode == Mode::Aside { self.rest } else { 0 };
+        self.packets = if mode == Mode::Bypass { self.bypass } else { 0 };
         self.merged = 0;
     }
 }

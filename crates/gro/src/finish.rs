@@ -3,10 +3,12 @@
 //! The held packet's headers become those of the whole, in place: the first packet's, with the
 //! lengths of all, FIN and PSH of the last, partial checksums. The rest is [`Offload`].
 
+use towpath_wire::offload::{Checksum, Gso, GsoKind};
+
 use crate::bytes::{array_mut, be16, length_field};
 use crate::fixup::{self, Describe};
 use crate::layout::{Layout, Outer};
-use crate::offload::{Checksum, Gso, GsoKind, Offload, Tunnel, TunnelKind};
+use crate::offload::{Offload, Tunnel, TunnelKind};
 use crate::segment::Segment;
 use crate::shape::WithLayout;
 use crate::table::Flow;
@@ -47,12 +49,12 @@ impl<S: Segment> WithLayout for Finish<'_, S> {
                 },
                 size: flow.size,
                 segs: flow.count,
-                header_len: layout.header,
+                hdr_len: layout.header,
                 ecn: false,
-                fixed_id: !layout.v6 && !flow.counts,
-                outer_fixed_id: layout.outer != Outer::None && !layout.outer_v6 && !flow.outer_counts,
-                tunnel,
             }),
+            fixed_id: !layout.v6 && !flow.counts,
+            outer_fixed_id: layout.outer != Outer::None && !layout.outer_v6 && !flow.outer_counts,
+            tunnel,
         });
     }
 }

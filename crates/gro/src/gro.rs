@@ -9,15 +9,15 @@
 //!
 //! A packet leaves after everything of its flow that came before it, whatever becomes of it.
 
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
+use towpath_wire::offload::LinkKind;
 
-use crate::alone::Window;
 use crate::auto::Auto;
+use crate::burst::{WINDOW, Window};
+use crate::config::{GroConfig, MAX_BIG_TCP};
 use crate::finish::finish;
-use crate::join::{Joined, MAX_IP, append_foretold, begin, join};
+use crate::join::{Joined, append_predicted, begin, join};
 use crate::key::{Common, Hasher};
-use crate::layout::{Link, Unknown};
+use crate::layout::Unknown;
 use crate::mask::Masks;
 use crate::rules::{self, First, Shaped};
 use crate::segment::{Segment, Sink};
@@ -25,51 +25,8 @@ use crate::shape::Shape;
 use crate::stats::{Flush, Stats};
 use crate::table::{Chain, Opening, Table};
 
-mod last;
-
-/// The largest aggregate the kernel takes from itself (`GRO_MAX_SIZE`).
-const MAX_BIG_TCP: u32 = 8 * 65_535;
 /// Packets that are prefetched before the one that is pushed.
 const DISTANCE: usize = 8;
-
-/// How the engine is to work.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// What packets begin with.
-    pub link: Link,
-    /// Flows that can be held at a time, rounded up to a power of two, at most 32768.
-    pub flows: usize,
-    /// Largest aggregate, as its (outer) IP header says: up to 65535. Above that, up to 524280, for
-    /// TCP outside tunnels only, the length field of aggregates longer than 65535 is 0 ("BIG TCP"):
-    /// only for an egress that takes such packets, as [`crate::Split`] does.
-    pub max_size: u32,
-    /// Most packets in an aggregate. UDP never has more than 64.
-    pub max_packets: u16,
-    /// Coalesce UDP.
-    pub udp: bool,
-    /// Look into VXLAN, GENEVE, GRE and IP in IP. Without it what is in UDP is data and the others
-    /// pass.
-    pub tunnels: bool,
-    /// Step aside while nothing merges, see [`Auto`].
-    pub auto: bool,
-    /// Makes flow hashes unpredictable. The default is random.
-    pub seed: u64,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            link: Link::Ethernet,
-            flows: 2048,
-            max_size: MAX_IP,
-            max_packets: 128,
-            udp: true,
-            tunnels: true,
-            auto: false,
-            seed: RandomState::new().hash_one(0),
-        }
-    }
-}
 
 /// Coalesces packets. One per thread: it has no locks and knows no clock; `now` and ages are
 /// nanoseconds of whatever clock the caller has.
@@ -77,7 +34,7 @@ impl Default for Config {
 /// Nothing is allocated after [`new`](Self::new). Dropping the engine drops what it holds: flush it
 /// first.
 pub struct Gro<S> {
-    config: Config,
+    config: GroConfig,
     hasher: Hasher,
     table: Table<S>,
     masks: Masks,
@@ -91,8 +48,8 @@ pub struct Gro<S> {
 impl<S: Segment> Gro<S> {
     /// An engine that holds nothing.
     #[must_use]
-    pub fn new(config: Config) -> Self {
-        let config = Config { max_size: config.max_size.min(MAX_BIG_TCP), ..config };
+    pub fn new(config: GroConfig) -> Self {
+        let config = GroConfig { max_size: config.max_size.min(MAX_BIG_TCP), ..config };
         Self {
             hasher: Hasher { seed: config.seed, link: config.link, tunnels: config.tunnels },
             table: Table::new(config.flows),
@@ -117,34 +74,34 @@ impl<S: Segment> Gro<S> {
         self.table.held()
     }
 
-    /// Packets are passing without being looked at, because nothing merged ([`Config::auto`]).
+    /// Packets are passing without being looked at, because nothing merged ([`GroConfig::auto`]).
     #[must_use]
-    pub fn is_aside(&self) -> bool {
-        self.auto.is_aside()
+    pub fn is_bypassed(&self) -> bool {
+        self.auto.is_bypassed()
     }
 
     /// Takes a burst in the order it came, prefetching some packets ahead. What ends leaves through
     /// `out`; what does not is held until it is flushed.
     pub fn push_batch(&mut self, burst: impl IntoIterator<Item = S>, now: u64, out: &mut impl Sink<S>) {
-        if self.auto.is_aside() {
+        if self.auto.is_bypassed() {
             return self.pass_batch(burst, out);
         }
         let before = self.stats.merged;
         let packets = match self.config.link {
-            Link::Ethernet => self.take_batch::<14>(burst.into_iter(), now, out),
-            Link::Ip => self.take_batch::<0>(burst.into_iter(), now, out),
+            LinkKind::Ethernet => self.take_batch::<14>(burst.into_iter(), now, out),
+            LinkKind::Ip => self.take_batch::<0>(burst.into_iter(), now, out),
         };
-        self.settle_batch(packets, before, out);
+        self.account_batch(packets, before, out);
     }
 
     /// Counts a batch, `before` which so many packets had merged.
-    fn settle_batch(&mut self, packets: usize, before: u64, out: &mut impl Sink<S>) {
+    fn account_batch(&mut self, packets: usize, before: u64, out: &mut impl Sink<S>) {
         self.stats.packets += packets as u64;
         let merged = (self.stats.merged - before) as usize;
         self.merging = 2 * merged >= packets;
         if self.config.auto {
             self.auto.observe(packets, merged);
-            if self.auto.is_aside() {
+            if self.auto.is_bypassed() {
                 // Nothing may be held while packets pass by.
                 self.flush_all(out);
             }
@@ -184,20 +141,70 @@ impl<S: Segment> Gro<S> {
         self.push_one::<L3>(packet, now, out);
     }
 
+    /// As [`push_batch`](Self::push_batch), and then everything leaves, as by [`flush_all`](Self::flush_all): for those who hold
+    /// packets no longer than a burst. It makes the same of them, and costs less while most of them merge with nothing: those
+    /// are not held, so they may leave before packets of other flows that came earlier.
+    pub fn push_and_flush(&mut self, burst: impl IntoIterator<Item = S>, out: &mut impl Sink<S>) {
+        let mut burst = burst.into_iter();
+        if self.merging || self.auto.is_bypassed() {
+            self.push_batch(burst, 0, out);
+        } else {
+            let before = self.stats.merged;
+            let packets = match self.config.link {
+                LinkKind::Ethernet => self.take_windows::<14>(&mut burst, out),
+                LinkKind::Ip => self.take_windows::<0>(&mut burst, out),
+            };
+            self.account_batch(packets, before, out);
+        }
+        self.flush_all(out);
+    }
+
+    #[inline(always)]
+    fn take_windows<const L3: usize>(&mut self, burst: &mut impl Iterator<Item = S>, out: &mut impl Sink<S>) -> usize {
+        let (mut packets, hasher) = (0, self.hasher);
+        loop {
+            // A packet that is alone in a window may not be so in the burst.
+            let ends = burst.size_hint().1.is_some_and(|most| most <= WINDOW);
+            let (n, alone) =
+                self.window.fill(burst, |packet| hasher.guess::<L3>(packet.head(), packet.vlan()).unwrap_or(0));
+            let alone = if ends { alone } else { 0 };
+            for at in 0..n {
+                let Some((packet, hash)) = self.window.take(at) else { continue };
+                if alone >> at & 1 != 0 && self.would_merge_with_nothing::<L3>(&packet, hash) {
+                    self.pass(packet, out);
+                } else {
+                    self.push_later::<L3>(packet, 0, out);
+                }
+            }
+            packets += n;
+            if n < WINDOW {
+                return packets;
+            }
+        }
+    }
+
+    /// Is nothing held of the flow of a packet that is alone in what is left of its burst?
+    ///
+    /// A common packet's hash is that of its flow, and what it could merge with is common too. Any other packet may be of any flow.
+    #[inline(always)]
+    fn would_merge_with_nothing<const L3: usize>(&self, packet: &S, hash: u64) -> bool {
+        self.hasher.common::<L3>(packet.head()).is_some() && self.table.find(hash).is_err()
+    }
+
     fn pass_batch(&mut self, burst: impl IntoIterator<Item = S>, out: &mut impl Sink<S>) {
         let mut packets = 0;
         for packet in burst {
             out.packet(packet);
             packets += 1;
         }
-        self.account_passed(packets);
+        self.account_bypassed(packets);
     }
 
     /// Accounts for packets that went by without being handed over, which is how to treat them while the engine
-    /// [stands aside](Self::is_aside): nothing is held then that they could overtake.
-    pub fn account_passed(&mut self, packets: usize) {
+    /// [stands aside](Self::is_bypassed): nothing is held then that they could overtake.
+    pub fn account_bypassed(&mut self, packets: usize) {
         self.stats.packets += packets as u64;
-        self.stats.aside += packets as u64;
+        self.stats.bypassed += packets as u64;
         self.auto.observe(packets, 0);
     }
 
@@ -205,12 +212,12 @@ impl<S: Segment> Gro<S> {
     pub fn push(&mut self, packet: S, now: u64, out: &mut impl Sink<S>) {
         self.stats.packets += 1;
         match self.config.link {
-            Link::Ethernet => self.push_later::<14>(packet, now, out),
-            Link::Ip => self.push_later::<0>(packet, now, out),
+            LinkKind::Ethernet => self.push_later::<14>(packet, now, out),
+            LinkKind::Ip => self.push_later::<0>(packet, now, out),
         }
     }
 
-    /// The short way: the packet that was foretold.
+    /// The short way: the packet that was predicted.
     #[inline(always)]
     fn push_one<const L3: usize>(&mut self, packet: S, now: u64, out: &mut impl Sink<S>) {
         let (b, vlan) = (packet.head(), packet.vlan());
@@ -219,9 +226,9 @@ impl<S: Segment> Gro<S> {
         };
         if let Some((at, flow)) = self.table.youngest(hash)
             && (flow.most > 0 || begin(flow, b, &self.config))
-            && let Some(verify) = rules::foretold::<L3, S>(flow, &packet, b, vlan)
+            && let Some(verify) = rules::predicted::<L3, S>(flow, &packet, b, vlan)
         {
-            match append_foretold(flow, packet, verify, out) {
+            match append_predicted(flow, packet, verify, out) {
                 Ok(None) => self.stats.merged += 1,
                 joined => self.after::<L3>(at, joined, now, out),
             }
@@ -235,19 +242,19 @@ impl<S: Segment> Gro<S> {
     fn push_first<const L3: usize>(&mut self, packet: S, hash: u64, vlan: u32, now: u64, out: &mut impl Sink<S>) {
         let (b, len) = (packet.head(), packet.packet_len());
         let Some(first) = rules::first_shaped::<L3>(b, len, self.config.tunnels) else {
-            return self.push_unforetold::<L3>(packet, hash, now, out);
+            return self.push_unpredicted::<L3>(packet, hash, now, out);
         };
         let Err(chain) = self.table.find(hash) else {
-            return self.push_unforetold::<L3>(packet, hash, now, out);
+            return self.push_unpredicted::<L3>(packet, hash, now, out);
         };
         let Shaped { shape, udp, size } = first;
         let opening = Opening { now, vlan, shape, layout: 0, size };
         self.open(packet, hash, chain, udp, opening, out);
     }
 
-    /// A packet that is not as foretold: the first of an aggregate, the last, or a stranger.
+    /// A packet that is not as predicted: the first of an aggregate, the last, or a stranger.
     #[inline(never)]
-    fn push_unforetold<const L3: usize>(&mut self, packet: S, hash: u64, now: u64, out: &mut impl Sink<S>) {
+    fn push_unpredicted<const L3: usize>(&mut self, packet: S, hash: u64, now: u64, out: &mut impl Sink<S>) {
         let b = packet.head();
         let Some(common) = self.hasher.common::<L3>(b) else {
             return self.push_uncommon::<L3>(packet, now, out);
@@ -267,7 +274,7 @@ impl<S: Segment> Gro<S> {
     /// After an attempt to join. A packet that comes back begins anew.
     #[inline(never)]
     fn after<const L3: usize>(&mut self, at: u16, joined: Joined<S>, now: u64, out: &mut impl Sink<S>) {
-        let Some(packet) = self.settle(at, joined, out) else { return };
+        let Some(packet) = self.account_join(at, joined, out) else { return };
         let (b, vlan) = (packet.head(), packet.vlan());
         match (self.hasher.common::<L3>(b), self.hasher.guess::<L3>(b, vlan)) {
             (Some(common), Some(hash)) if let Err(chain) = self.table.find(hash) => {
@@ -280,7 +287,7 @@ impl<S: Segment> Gro<S> {
     /// Counts what became of a packet that was to join. One that did not comes back, after what is
     /// held has left.
     #[inline(always)]
-    fn settle(&mut self, at: u16, joined: Joined<S>, out: &mut impl Sink<S>) -> Option<S> {
+    fn account_join(&mut self, at: u16, joined: Joined<S>, out: &mut impl Sink<S>) -> Option<S> {
         let (packet, ends) = match joined {
             Ok(ends) => {
                 self.stats.merged += 1;
@@ -334,7 +341,7 @@ impl<S: Segment> Gro<S> {
             Err(chain) => (packet, chain),
             Ok(at) => {
                 let joined = self.join::<L3>(at, packet, out);
-                let Some(packet) = self.settle(at, joined, out) else { return };
+                let Some(packet) = self.account_join(at, joined, out) else { return };
                 let Err(chain) = self.table.find(hash) else { return self.pass(packet, out) };
                 (packet, chain)
             }

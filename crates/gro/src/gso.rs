@@ -22,18 +22,16 @@
 use core::fmt;
 
 use towpath_wire::checksum::{self, add, finish, finish_udp, swap_for_odd};
+use towpath_wire::offload::{Checksum, Gso, GsoKind, LinkKind, MAX_UDP_SEGMENTS};
 
 use crate::bytes::{be16, be32, length_field, put16, put32, sum, u8_at};
 use crate::fixup::{self, Describe};
-use crate::layout::{Hint, Layout, Link, MAX_HEADER, Outer, Unknown, walk};
-use crate::offload::{Checksum, Gso, GsoKind, Offload};
+use crate::layout::{Hint, Layout, MAX_HEADER, Outer, Unknown, walk};
+use crate::offload::Offload;
 
 /// The smallest segment size accepted for TCP, as in the kernel: below it, headers are amplified
 /// without bound.
 pub const MIN_TCP_SIZE: u16 = 8;
-
-/// The most datagrams one UDP super-packet may hold (the kernel's `UDP_MAX_SEGMENTS`).
-pub const MAX_UDP_SEGMENTS: usize = 128;
 
 const FIN_PSH: u8 = 0x09;
 const CWR: u8 = 0x80;
@@ -79,11 +77,11 @@ impl core::error::Error for GsoError {}
 /// The packets of one super-packet, written one by one into buffers of the caller.
 ///
 /// ```
-/// use towpath_gro::{Checksums, Link, Offload, Split};
+/// use towpath_gro::{Checksums, LinkKind, Offload, Split};
 /// # fn send(_: &[u8]) {}
 /// # let (head, fragment, offload) = (&[0u8; 60][..], &[0u8; 100][..], Offload::default());
 /// let chunks = [head, fragment];
-/// let mut split = Split::new(chunks.into_iter(), Link::Ethernet, &offload, Checksums::Complete)?;
+/// let mut split = Split::new(chunks.into_iter(), LinkKind::Ethernet, &offload, Checksums::Complete)?;
 /// let mut buffer = [0u8; 2048];
 /// while let Some(len) = split.next_len() {
 ///     let Some(out) = buffer.get_mut(..len) else { break };
@@ -115,6 +113,8 @@ pub struct Split<'a, I> {
 struct Template {
     layout: Layout,
     gso: Gso,
+    fixed_id: bool,
+    outer_fixed_id: bool,
     id: u16,
     outer_id: u16,
     seq: u32,
@@ -129,7 +129,7 @@ impl<'a, I: Iterator<Item = &'a [u8]> + Clone> Split<'a, I> {
     /// # Errors
     ///
     /// [`GsoError`], if the metadata cannot be true of the packet. Nothing has been written then.
-    pub fn new(chunks: I, link: Link, offload: &Offload, checksums: Checksums) -> Result<Self, GsoError> {
+    pub fn new(chunks: I, link: LinkKind, offload: &Offload, checksums: Checksums) -> Result<Self, GsoError> {
         let mut header = [0; MAX_HEADER];
         let (gathered, len) = gather(chunks.clone(), &mut header);
         if len == 0 {
@@ -153,7 +153,7 @@ impl<'a, I: Iterator<Item = &'a [u8]> + Clone> Split<'a, I> {
         };
         if let Some(gso) = offload.gso {
             let headers = header.get(..gathered).unwrap_or_default();
-            let template = Template::new(headers, len, link, gso, offload.checksum)?;
+            let template = Template::new(headers, len, link, gso, offload)?;
             split.size = usize::from(gso.size);
             split.left = len - usize::from(template.layout.header);
             split.packets = template.packets(len)?;
@@ -191,7 +191,7 @@ impl<'a, I: Iterator<Item = &'a [u8]> + Clone> Split<'a, I> {
         self.packets -= 1;
         self.written += 1;
         self.left = self.left.saturating_sub(self.size);
-        Some(Offload { checksum, gso: None })
+        Some(Offload::new(checksum, None))
     }
 
     fn finish_whole(&self, out: &mut [u8]) -> Checksum {
@@ -210,14 +210,14 @@ impl<'a, I: Iterator<Item = &'a [u8]> + Clone> Split<'a, I> {
         let layout = &t.layout;
         let l4 = usize::from(layout.l4);
         let Some((header, payload)) = out.split_at_mut_checked(layout.header.into()) else {
-            return Checksum::Unverified;
+            return Checksum::Unknown;
         };
         header.copy_from_slice(self.header.get(..header.len()).unwrap_or_default());
 
         let index = self.written as u16;
         let id = |first: u16, fixed| if fixed { first } else { first.wrapping_add(index) };
         let l3 = usize::from(layout.l3);
-        let inner_id = id(t.id, t.gso.fixed_id);
+        let inner_id = id(t.id, t.fixed_id);
         fixup::ip(header, l3, l4, layout.v6, len - l3, inner_id);
         if layout.udp {
             put16(header, l4 + 4, length_field(len - l4));
@@ -251,7 +251,7 @@ impl<'a, I: Iterator<Item = &'a [u8]> + Clone> Split<'a, I> {
                 Checksum::Partial { start: layout.l4, offset: layout.checksum_offset() }
             }
         };
-        let outer_id = id(t.outer_id, t.gso.outer_fixed_id);
+        let outer_id = id(t.outer_id, t.outer_fixed_id);
         fixup::outer(header, layout, len, Describe::Segment(outer_id));
         checksum
     }
@@ -269,14 +269,15 @@ pub struct Cuts {
 }
 
 impl Cuts {
-    /// Foretells how a super-packet of `len` bytes is cut, from its beginning alone: `start` has all of its headers.
+    /// Predicts how a super-packet of `len` bytes is cut, from its beginning alone: `start` has all of its headers.
     ///
     /// # Errors
     ///
-    /// What [`Split::new`] would say.
-    pub fn of(start: &[u8], len: usize, link: Link, gso: Gso, checksum: Checksum) -> Result<Self, GsoError> {
+    /// Those of [`Split::new`].
+    pub fn of(start: &[u8], len: usize, link: LinkKind, offload: &Offload) -> Result<Self, GsoError> {
+        let Some(gso) = offload.gso else { return Ok(Self { header: 0, packets: 1, tunneled: false }) };
         let start = start.get(..len).unwrap_or(start);
-        let template = Template::new(start, len, link, gso, checksum)?;
+        let template = Template::new(start, len, link, gso, offload)?;
         let Layout { header, outer, .. } = template.layout;
         Ok(Self { header: header.into(), packets: template.packets(len)?, tunneled: outer != Outer::None })
     }
@@ -289,7 +290,8 @@ impl Template {
         if self.layout.udp && packets > MAX_UDP_SEGMENTS { Err(GsoError::Size) } else { Ok(packets) }
     }
 
-    fn new(headers: &[u8], len: usize, link: Link, gso: Gso, checksum: Checksum) -> Result<Self, GsoError> {
+    fn new(headers: &[u8], len: usize, link: LinkKind, gso: Gso, offload: &Offload) -> Result<Self, GsoError> {
+        let checksum = offload.checksum;
         let udp = gso.kind == GsoKind::Udp;
         if gso.size == 0 || (!udp && gso.size < MIN_TCP_SIZE) {
             return Err(GsoError::Size);
@@ -299,7 +301,7 @@ impl Template {
             _ if udp => return Err(GsoError::Checksum),
             _ => None,
         };
-        let hint = Hint { opaque: false, l4: start, inner_l3: gso.tunnel.map(|t| usize::from(t.inner_l3)) };
+        let hint = Hint { opaque: false, l4: start, inner_l3: offload.tunnel.map(|t| usize::from(t.inner_l3)) };
         let walked = walk(headers, link, hint).map_err(|unknown| match unknown {
             Unknown::Short => GsoError::Truncated,
             Unknown::Fragment | Unknown::Foreign => GsoError::Headers,
@@ -327,6 +329,8 @@ impl Template {
         Ok(Self {
             layout,
             gso,
+            fixed_id: offload.fixed_id,
+            outer_fixed_id: offload.outer_fixed_id,
             id: id(layout.l3),
             outer_id: id(layout.outer_l3),
             seq: be32(headers, l4 + 4).unwrap_or(0),

@@ -1,6 +1,6 @@
 //! Appending a packet to what is held of its flow.
 
-use crate::Config;
+use crate::config::{GroConfig, MAX_IP};
 use crate::layout::{self, Layout, Outer};
 use crate::mask::Masks;
 use crate::rules::{self, Next};
@@ -9,8 +9,6 @@ use crate::shape::{Shape, WithLayout};
 use crate::stats::Flush;
 use crate::table::Flow;
 
-/// The largest IP packet: what its length field can say.
-pub(crate) const MAX_IP: u32 = 65_535;
 /// The most datagrams of one UDP aggregate that every kernel with `GSO_UDP_L4` takes.
 const MAX_DATAGRAMS: u16 = 64;
 
@@ -23,7 +21,7 @@ pub(crate) fn join<const L3: usize, S: Segment>(
     flow: &mut Flow<S>,
     packet: S,
     masks: &mut Masks,
-    config: &Config,
+    config: &GroConfig,
     out: &mut impl Sink<S>,
 ) -> Joined<S> {
     if packet.offload().gso.is_some() {
@@ -32,16 +30,16 @@ pub(crate) fn join<const L3: usize, S: Segment>(
     if flow.most == 0 && !begin(flow, packet.head(), config) {
         return Err((packet, Flush::Checksum));
     }
-    if let Some(verify) = rules::foretold::<L3, S>(flow, &packet, packet.head(), packet.vlan()) {
-        return append_foretold(flow, packet, verify, out);
+    if let Some(verify) = rules::predicted::<L3, S>(flow, &packet, packet.head(), packet.vlan()) {
+        return append_predicted(flow, packet, verify, out);
     }
     let layout = flow.layout();
     let mask = masks.get(layout.pack());
     if flow.shape == Shape::ANY
-        && let Some(verify) = rules::foretold_any(flow, &packet, mask)
+        && let Some(verify) = rules::predicted_any(flow, &packet, mask)
     {
-        flow.expected.advance_alone(flow.size, flow.counts);
-        return append_foretold(flow, packet, verify, out);
+        flow.expected.advance_fields(flow.size, flow.counts);
+        return append_predicted(flow, packet, verify, out);
     }
     let next = match rules::next(flow, &packet, mask) {
         Ok(next) => next,
@@ -50,10 +48,10 @@ pub(crate) fn join<const L3: usize, S: Segment>(
     append(flow, packet, &next, &Limit::of(&layout, config), out)
 }
 
-/// Finds out what has to be known once a second packet comes, `b` being the beginning of it, and foretells it. `false`
+/// Finds out what has to be known once a second packet comes, `b` being the beginning of it, and predicts it. `false`
 /// if the first one's checksums are wrong.
 #[inline(never)]
-pub(crate) fn begin<S: Segment>(flow: &mut Flow<S>, b: &[u8], config: &Config) -> bool {
+pub(crate) fn begin<S: Segment>(flow: &mut Flow<S>, b: &[u8], config: &GroConfig) -> bool {
     if flow.shape == Shape::ANY && flow.layout == 0 {
         let layout = flow.segment.as_ref().and_then(|held| layout::plain(held.head(), config.link));
         flow.layout = layout.unwrap_or_default().pack();
@@ -64,7 +62,7 @@ pub(crate) fn begin<S: Segment>(flow: &mut Flow<S>, b: &[u8], config: &Config) -
 struct Begin<'a, S> {
     flow: &'a mut Flow<S>,
     b: &'a [u8],
-    config: &'a Config,
+    config: &'a GroConfig,
 }
 
 impl<S: Segment> WithLayout for Begin<'_, S> {
@@ -88,9 +86,9 @@ impl<S: Segment> WithLayout for Begin<'_, S> {
     }
 }
 
-/// Appends a full-sized packet that is as foretold; there is room for it.
+/// Appends a full-sized packet that is as predicted; there is room for it.
 #[inline(always)]
-pub(crate) fn append_foretold<S: Segment>(
+pub(crate) fn append_predicted<S: Segment>(
     flow: &mut Flow<S>,
     packet: S,
     verify: Option<u16>,
@@ -99,7 +97,7 @@ pub(crate) fn append_foretold<S: Segment>(
     let Some(held) = &mut flow.segment else { return Err((packet, Flush::Unknown)) };
     match held.append(packet, (flow.full_len - flow.size).into(), verify) {
         Appended::Chained => {}
-        Appended::Copied(rest) => out.spent(rest),
+        Appended::Copied(rest) => out.recycle(rest),
         Appended::Full(packet) => return Err((packet, Flush::Full)),
         Appended::Corrupt(packet) => return Err((packet, Flush::Checksum)),
     }
@@ -118,7 +116,7 @@ fn append<S: Segment>(flow: &mut Flow<S>, packet: S, next: &Next, limit: &Limit,
     let header = packet.packet_len() - usize::from(next.payload);
     match held.append(packet, header, next.verify) {
         Appended::Chained => {}
-        Appended::Copied(rest) => out.spent(rest),
+        Appended::Copied(rest) => out.recycle(rest),
         Appended::Full(packet) => return Err((packet, Flush::Full)),
         Appended::Corrupt(packet) => return Err((packet, Flush::Checksum)),
     }
@@ -145,7 +143,7 @@ struct Limit {
 
 impl Limit {
     #[inline(always)]
-    fn of(layout: &Layout, config: &Config) -> Self {
+    fn of(layout: &Layout, config: &GroConfig) -> Self {
         let plain = layout.outer == Outer::None;
         let l3 = if plain { layout.l3 } else { layout.outer_l3 };
         let size = if plain && !layout.udp { config.max_size } else { config.max_size.min(MAX_IP) };

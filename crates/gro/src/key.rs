@@ -6,15 +6,17 @@
 //! end each other's aggregates early; they are never mixed, since whole headers are compared before
 //! anything is merged.
 
+use towpath_wire::offload::LinkKind;
+
 use crate::bytes::array;
 use crate::layout::{
-    ETHERTYPE_IPV4, ETHERTYPE_IPV6, Hint, Link, Outer, PORT_GENEVE, PORT_VXLAN, TCP, UDP, Unknown, Walk, walk,
+    ETHERTYPE_IPV4, ETHERTYPE_IPV6, Hint, Outer, PORT_GENEVE, PORT_VXLAN, TCP, UDP, Unknown, Walk, walk,
 };
 
 #[derive(Clone, Copy)]
 pub(crate) struct Hasher {
     pub(crate) seed: u64,
-    pub(crate) link: Link,
+    pub(crate) link: LinkKind,
     /// Tunnels are looked into.
     pub(crate) tunnels: bool,
 }

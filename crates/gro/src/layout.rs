@@ -12,6 +12,8 @@
 //!
 //! Every offset in a [`Layout`] is below [`MAX_HEADER`] and inside the bytes that were walked.
 
+use towpath_wire::offload::LinkKind;
+
 use crate::bytes::{array, be16, be32, u8_at};
 
 /// The longest header, all layers together, that is looked at: two VLAN tags, IPv6, UDP, GENEVE
@@ -27,16 +29,6 @@ pub(crate) const PORT_VXLAN: u16 = 4789;
 pub(crate) const PORT_GENEVE: u16 = 6081;
 /// RFC 8200 lets a packet have any number; real ones have at most three.
 const MAX_EXTENSIONS: usize = 6;
-
-/// What a packet begins with.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Link {
-    /// An Ethernet header, then up to two VLAN tags.
-    #[default]
-    Ethernet,
-    /// An IP header, as on a TUN device. Its version says which.
-    Ip,
-}
 
 /// What carries the inner packet. Ordered by how much there is to fix: IP lengths in all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,7 +72,7 @@ impl Layout {
 
     /// Where the checksum is in the transport header.
     #[inline]
-    pub(crate) fn checksum_offset(&self) -> u16 {
+    pub(crate) fn checksum_offset(&self) -> u8 {
         if self.udp { 6 } else { 16 }
     }
 
@@ -165,10 +157,10 @@ pub(crate) struct Hint {
 /// over IP without options, no VLAN tags, no tunnel. The caller knows that the link header and the
 /// IP version agree.
 #[inline]
-pub(crate) fn plain(b: &[u8], link: Link) -> Option<Layout> {
+pub(crate) fn plain(b: &[u8], link: LinkKind) -> Option<Layout> {
     let l3 = match link {
-        Link::Ethernet => 14,
-        Link::Ip => 0,
+        LinkKind::Ethernet => 14,
+        LinkKind::Ip => 0,
     };
     let h: &[u8; 20] = array(b, l3)?;
     let v6 = h[0] >> 4 == 6;
@@ -189,12 +181,12 @@ pub(crate) fn plain(b: &[u8], link: Link) -> Option<Layout> {
 }
 
 /// Finds the headers of `b`, the leading bytes of a packet.
-pub(crate) fn walk(b: &[u8], link: Link, hint: Hint) -> Result<Walk, Unknown> {
+pub(crate) fn walk(b: &[u8], link: LinkKind, hint: Hint) -> Result<Walk, Unknown> {
     let b = b.get(..MAX_HEADER).unwrap_or(b);
     let mut w = Walk { layout: Layout::default(), plain: true, segmentable: true, salt: 0 };
     let l3 = match link {
-        Link::Ethernet => ethernet(b, 0, &mut w)?,
-        Link::Ip => IpAt(0, None),
+        LinkKind::Ethernet => ethernet(b, 0, &mut w)?,
+        LinkKind::Ip => IpAt(0, None),
     };
     let (l4, protocol) = ip(b, l3, &mut w)?;
     let (inner, outer) = match protocol {

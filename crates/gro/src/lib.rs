@@ -23,15 +23,19 @@
 //!
 //! What a packet should be is known before it comes: the next of a flow that is held. Its hash is one
 //! multiplication, its flow two lines of a table. There its header is written down as it is expected, and it joins if it is
-//! equal: no header is parsed on the way, and of the packet that is held none is read. What is not as foretold goes
+//! equal: no header is parsed on the way, and of the packet that is held none is read. What is not as predicted goes
 //! through the rules. Headers are fixed once, when the aggregate leaves.
 
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![forbid(unsafe_code)]
+#![cfg_attr(not(any(feature = "std", test)), no_std)]
 
-mod alone;
+extern crate alloc;
+
 mod auto;
+mod burst;
 mod bytes;
+mod config;
 mod finish;
 mod fixup;
 mod gro;
@@ -48,14 +52,13 @@ mod segment;
 mod shape;
 mod stats;
 mod table;
-mod virtio;
 
 pub use auto::Auto;
-pub use gro::{Config, Gro};
-pub use gso::{Checksums, Cuts, GsoError, MAX_UDP_SEGMENTS, MIN_TCP_SIZE, Split, complete};
-pub use layout::Link;
+pub use config::GroConfig;
+pub use gro::Gro;
+pub use gso::{Checksums, Cuts, GsoError, MIN_TCP_SIZE, Split, complete};
 pub use linear::Linear;
-pub use offload::{Checksum, Gso, GsoKind, Offload, Tunnel, TunnelKind};
+pub use offload::{Offload, Tunnel, TunnelKind};
 pub use segment::{Appended, Segment, Sink};
 pub use stats::{Flush, Stats};
-pub use virtio::VIRTIO_HEADER;
+pub use towpath_wire::offload::{Checksum, Gso, GsoKind, LinkKind, MAX_UDP_SEGMENTS};

@@ -1,13 +1,15 @@
 //! Which header bits packets of an aggregate must have in common.
 //!
 //! Two packets belong together if their headers are equal under the mask of their layout: one
-//! comparison of everything there is, whatever it is. There are two masks of each layout. `kin`
+//! comparison of everything there is, whatever it is. There are two masks of each layout. `invariant`
 //! leaves out what may differ within an aggregate: lengths, identifications, sequence numbers,
-//! checksums, FIN and PSH. `rest` is for a packet as long as the first: it leaves out only what
-//! [`crate::predict`] foretells, and the checksums of transport and tunnel.
+//! checksums, FIN and PSH. `unpredicted` is for a packet as long as the first: it leaves out only what
+//! [`crate::predict`] predicts, and the checksums of transport and tunnel.
 //!
 //! Masks depend on the layout alone. A cache keeps those in use; a layout that another displaced is
 //! made again.
+
+use alloc::boxed::Box;
 
 use crate::layout::{Layout, Outer};
 use crate::rules::FIN_PSH;
@@ -20,8 +22,8 @@ const CACHED: usize = 32;
 pub(crate) struct Mask {
     packed: u64,
     pub(crate) layout: Layout,
-    pub(crate) kin: Bits,
-    pub(crate) rest: Bits,
+    pub(crate) invariant: Bits,
+    pub(crate) unpredicted: Bits,
 }
 
 #[derive(Clone)]
@@ -33,7 +35,7 @@ pub(crate) struct Masks(Box<[Mask; CACHED]>);
 impl Masks {
     pub(crate) fn new() -> Self {
         let none = || Bits([0; MAX_TEMPLATE]);
-        let none = Mask { packed: u64::MAX, layout: Layout::default(), kin: none(), rest: none() };
+        let none = Mask { packed: u64::MAX, layout: Layout::default(), invariant: none(), unpredicted: none() };
         Self(Box::new(core::array::from_fn(|_| none.clone())))
     }
 
@@ -54,34 +56,34 @@ impl Mask {
     fn make(&mut self, packed: u64) {
         let layout = Layout::unpack(packed);
         let (l4, outer_l4) = (layout.l4, layout.outer_l4);
-        let mut rest = Bits([0; MAX_TEMPLATE]);
-        rest.0.iter_mut().take(layout.header.into()).for_each(|bits| *bits = 0xff);
-        rest.clear_ipv4(layout.l3, layout.v6);
-        rest.clear(l4 + layout.checksum_offset(), 2);
+        let mut unpredicted = Bits([0; MAX_TEMPLATE]);
+        unpredicted.0.iter_mut().take(layout.header.into()).for_each(|bits| *bits = 0xff);
+        unpredicted.clear_ipv4(layout.l3, layout.v6);
+        unpredicted.clear(l4 + u16::from(layout.checksum_offset()), 2);
         if !layout.udp {
-            rest.clear(l4 + 4, 4);
+            unpredicted.clear(l4 + 4, 4);
         }
         match layout.outer {
-            Outer::Udp => rest.clear(outer_l4 + 6, 2),
-            Outer::Gre { checksum: true } => rest.clear(outer_l4 + 4, 2),
+            Outer::Udp => unpredicted.clear(outer_l4 + 6, 2),
+            Outer::Gre { checksum: true } => unpredicted.clear(outer_l4 + 4, 2),
             _ => {}
         }
-        let mut kin = rest.clone();
-        kin.clear(layout.l3 + if layout.v6 { 4 } else { 2 }, 2);
+        let mut invariant = unpredicted.clone();
+        invariant.clear(layout.l3 + if layout.v6 { 4 } else { 2 }, 2);
         if layout.udp {
-            kin.clear(l4 + 4, 2);
-        } else if let Some(flags) = kin.0.get_mut(usize::from(l4) + 13) {
+            invariant.clear(l4 + 4, 2);
+        } else if let Some(flags) = invariant.0.get_mut(usize::from(l4) + 13) {
             *flags = !FIN_PSH;
         }
         if layout.outer != Outer::None {
-            rest.clear_ipv4(layout.outer_l3, layout.outer_v6);
-            kin.clear_ipv4(layout.outer_l3, layout.outer_v6);
-            kin.clear(layout.outer_l3 + if layout.outer_v6 { 4 } else { 2 }, 2);
+            unpredicted.clear_ipv4(layout.outer_l3, layout.outer_v6);
+            invariant.clear_ipv4(layout.outer_l3, layout.outer_v6);
+            invariant.clear(layout.outer_l3 + if layout.outer_v6 { 4 } else { 2 }, 2);
         }
         if layout.outer == Outer::Udp {
-            kin.clear(outer_l4 + 4, 2);
+            invariant.clear(outer_l4 + 4, 2);
         }
-        *self = Self { packed, layout, kin, rest };
+        *self = Self { packed, layout, invariant, unpredicted };
     }
 }
 

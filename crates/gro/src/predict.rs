@@ -1,8 +1,8 @@
 //! Header prediction: what will the next packet of an aggregate look like?
 //!
-//! Most packets of an aggregate differ from the first in a few fields that can be foretold: sequence
+//! Most packets of an aggregate differ from the first in a few fields that can be predicted: sequence
 //! number, identification, and the IPv4 checksum that goes with it. A packet that has them, and is
-//! equal in all the rest ([`crate::shape`], [`crate::mask::Mask::rest`]), merges without a look at any
+//! equal in all the rest ([`crate::shape`], [`crate::mask::Mask::unpredicted`]), merges without a look at any
 //! rule. What is not as expected goes through [`crate::rules`]: the last packet, and any that does not
 //! belong.
 //!
@@ -24,7 +24,7 @@ pub(crate) const IP_WORD: usize = 4;
 const STEP: u64 = (1 << 48) - 1;
 
 /// Where the fields are that are written down alone: the word at [`IP_WORD`], the sequence number.
-const ALONE: (usize, usize) = (IP_WORD, IP_WORD + 8);
+const FIELDS_AT: (usize, usize) = (IP_WORD, IP_WORD + 8);
 
 /// The fields that differ from packet to packet, of those that there are.
 #[derive(Clone, Copy)]
@@ -101,7 +101,7 @@ impl Expected {
         let (l3, l4) = (usize::from(layout.l3), usize::from(layout.l4));
         let fields = Fields::of(b, l3, l4, layout.v6, layout.udp).next(size, counts);
         if shape == Shape::ANY {
-            self.set_alone(fields);
+            self.set_fields(fields);
         } else {
             self.copy_header(b);
             self.set(l3, l4, fields);
@@ -110,15 +110,15 @@ impl Expected {
 
     /// Goes on from one packet to the next, in a flow without a shape.
     #[inline]
-    pub(crate) fn advance_alone(&mut self, size: u16, counts: bool) {
-        let (ip, seq) = ALONE;
+    pub(crate) fn advance_fields(&mut self, size: u16, counts: bool) {
+        let (ip, seq) = FIELDS_AT;
         let word = array(&self.0, ip).map(|word| u64::from_be_bytes(*word));
-        self.set_alone(Fields { ip: word, seq: be32(&self.0, seq) }.next(size, counts));
+        self.set_fields(Fields { ip: word, seq: be32(&self.0, seq) }.next(size, counts));
     }
 
     #[inline]
-    fn set_alone(&mut self, fields: Fields) {
-        let (ip, seq) = ALONE;
+    fn set_fields(&mut self, fields: Fields) {
+        let (ip, seq) = FIELDS_AT;
         self.set(ip - IP_WORD, seq - 4, fields);
     }
 
@@ -126,8 +126,8 @@ impl Expected {
     #[inline]
     pub(crate) fn fields_are(&self, b: &[u8], layout: &Layout) -> bool {
         let (l3, l4) = (usize::from(layout.l3), usize::from(layout.l4));
-        let ip = || array::<8>(b, l3 + IP_WORD).is_some_and(|word| array(&self.0, ALONE.0) == Some(word));
-        let seq = || be32(b, l4 + 4).is_some_and(|seq| be32(&self.0, ALONE.1) == Some(seq));
+        let ip = || array::<8>(b, l3 + IP_WORD).is_some_and(|word| array(&self.0, FIELDS_AT.0) == Some(word));
+        let seq = || be32(b, l4 + 4).is_some_and(|seq| be32(&self.0, FIELDS_AT.1) == Some(seq));
         (layout.v6 || ip()) && (layout.udp || seq())
     }
 }

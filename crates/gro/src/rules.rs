@@ -7,6 +7,7 @@
 //! Headers are compared as a whole by [`crate::mask::Bits::same`]. What it leaves out is looked at here.
 
 use towpath_wire::checksum::{VALID, add};
+use towpath_wire::offload::Checksum;
 
 use crate::bytes::{array, be16, be32, sum, u8_at};
 use crate::fixup;
@@ -14,7 +15,6 @@ use crate::gso::MIN_TCP_SIZE;
 use crate::key::{Common, is_v6};
 use crate::layout::{Layout, Outer, PORT_GENEVE, PORT_VXLAN, TCP, UDP};
 use crate::mask::{MAX_TEMPLATE, Mask};
-use crate::offload::Checksum;
 use crate::segment::Segment;
 use crate::shape::Shape;
 use crate::stats::Flush;
@@ -144,10 +144,10 @@ pub(crate) struct Next {
     pub(crate) verify: Option<u16>,
 }
 
-/// Is `packet`, whose beginning is `b`, just what was foretold? If so, what its payload is to be verified against, and the next
-/// one is foretold. If not, or if the compiler does not know its shape, [`foretold_any`] and [`next`] have the last word.
+/// Is `packet`, whose beginning is `b`, just what was predicted? If so, what its payload is to be verified against, and the next
+/// one is predicted. If not, or if the compiler does not know its shape, [`predicted_any`] and [`next`] have the last word.
 #[inline(always)]
-pub(crate) fn foretold<const L3: usize, S: Segment>(
+pub(crate) fn predicted<const L3: usize, S: Segment>(
     flow: &mut Flow<S>,
     packet: &S,
     b: &[u8],
@@ -166,12 +166,12 @@ pub(crate) fn foretold<const L3: usize, S: Segment>(
     }
     match offload.checksum {
         Checksum::Verified => Some(None),
-        Checksum::Unverified => Some(Some(header_sum(flow, b, len))),
+        Checksum::Unknown => Some(Some(header_sum(flow, b, len))),
         partial => verify(partial, b, len, &flow.shape.layout()).ok(),
     }
 }
 
-/// [`verify`] for a packet of a flow with a shape, that is as foretold: everything but two fields is what it was in the packet
+/// [`verify`] for a packet of a flow with a shape, that is as predicted: everything but two fields is what it was in the packet
 /// before, and so is its sum.
 #[inline(always)]
 fn header_sum<S>(flow: &mut Flow<S>, b: &[u8], len: usize) -> u16 {
@@ -185,14 +185,14 @@ fn header_sum<S>(flow: &mut Flow<S>, b: &[u8], len: usize) -> u16 {
     add(flow.constant_sum, fields)
 }
 
-/// [`foretold`], for layouts that the compiler does not know.
+/// [`predicted`], for layouts that the compiler does not know.
 #[inline(never)]
-pub(crate) fn foretold_any<S: Segment>(flow: &Flow<S>, packet: &S, mask: &Mask) -> Option<Option<u16>> {
+pub(crate) fn predicted_any<S: Segment>(flow: &Flow<S>, packet: &S, mask: &Mask) -> Option<Option<u16>> {
     let held = flow.segment.as_ref().filter(|_| flow.vlan == packet.vlan())?.head();
     let layout = &mask.layout;
     let (b, len) = (packet.head(), packet.packet_len());
     if len != usize::from(flow.full_len)
-        || !mask.rest.same(held, b, layout.header.into())
+        || !mask.unpredicted.same(held, b, layout.header.into())
         || !flow.expected.fields_are(b, layout)
         || (layout.udp && be16(b, usize::from(layout.l4) + 6) == Some(0))
         || (layout.outer != Outer::None && outer(flow, held, b, len, layout).is_err())
@@ -210,7 +210,7 @@ fn verify(checksum: Checksum, b: &[u8], len: usize, layout: &Layout) -> Result<O
         Checksum::Partial { start, offset } if (start, offset) == (layout.l4, layout.checksum_offset()) => Ok(None),
         Checksum::Partial { .. } => Err(Flush::Checksum),
         // Everything under the checksum but the payload.
-        Checksum::Unverified => Ok(Some(add(sum(b, layout.l4.into(), layout.header.into()), pseudo(b, len, layout)))),
+        Checksum::Unknown => Ok(Some(add(sum(b, layout.l4.into(), layout.header.into()), pseudo(b, len, layout)))),
     }
 }
 
@@ -224,7 +224,7 @@ pub(crate) fn next<S: Segment>(flow: &Flow<S>, packet: &S, mask: &Mask) -> Resul
     let len = packet.packet_len();
     let same_vlan = packet.vlan() == flow.vlan;
     let held = held.head();
-    if !mask.kin.same(held, b, layout.header.into()) || !same_vlan {
+    if !mask.invariant.same(held, b, layout.header.into()) || !same_vlan {
         return Err(differ(held, b, layout));
     }
     // Equal headers are equally long, and both are inside their packets.
@@ -276,7 +276,7 @@ pub(crate) fn is_right<S: Segment>(packet: &S, layout: &Layout) -> bool {
     let transport = || match packet.offload().checksum {
         Checksum::Verified => true,
         Checksum::Partial { start, offset } => (start, offset) == (layout.l4, layout.checksum_offset()),
-        Checksum::Unverified => sums(packet, layout),
+        Checksum::Unknown => sums(packet, layout),
     };
     ip(layout.v6, layout.l3) && (layout.outer == Outer::None || tunnel()) && transport()
 }

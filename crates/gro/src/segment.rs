@@ -86,7 +86,7 @@ pub trait Sink<S> {
 
     /// A packet whose bytes left in another, for those who recycle buffers.
     #[inline]
-    fn spent(&mut self, spent: S) {
+    fn recycle(&mut self, spent: S) {
         drop(spent);
     }
 }

@@ -187,13 +187,13 @@ mod tests {
             let held: Vec<u8> = (1..=at.header as u8).collect();
             assert!(follows(shape, &held, &held));
             assert!(!follows(shape, &held, &held[..held.len() - 1]), "too short");
-            let rest = masks.get(at.pack()).rest.bytes(at.header.into());
-            let checksum = usize::from(at.l4 + at.checksum_offset());
+            let unpredicted = masks.get(at.pack()).unpredicted.bytes(at.header.into());
+            let checksum = usize::from(at.l4) + usize::from(at.checksum_offset());
             for bit in 0..held.len() * 8 {
                 let mut b = held.clone();
                 b[bit / 8] ^= 1 << (bit % 8);
                 let is_checksum = (checksum..checksum + 2).contains(&(bit / 8));
-                assert!(!is_checksum || rest[bit / 8] == 0);
+                assert!(!is_checksum || unpredicted[bit / 8] == 0);
                 assert_eq!(follows(shape, &held, &b), is_checksum, "shape {number}, byte {}", bit / 8);
             }
         }

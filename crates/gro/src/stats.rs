@@ -83,7 +83,7 @@ pub struct Stats {
     /// everything leaves.
     pub passed: u64,
     /// Of these, packets that passed while the engine stood aside (see [`crate::Auto`]).
-    pub aside: u64,
+    pub bypassed: u64,
     /// Super-packets that left.
     pub aggregates: u64,
     /// What was held and left, alone or merged, by reason.

@@ -17,6 +17,9 @@
 //!
 //! Every operation is O(1), given that hashes are as good as random.
 
+use alloc::boxed::Box;
+use alloc::vec;
+
 use crate::layout::Layout;
 use crate::predict::Expected;
 use crate::shape::Shape;
@@ -40,7 +43,7 @@ pub(crate) struct Flow<S> {
     pub(crate) vlan: u32,
     /// Of the next packet.
     pub(crate) expected: Expected,
-    /// Header and data of the packet that is foretold; 0 if none is.
+    /// Header and data of the packet that is predicted; 0 if none is.
     pub(crate) full_len: u16,
     /// Payload bytes of each packet.
     pub(crate) size: u16,
@@ -57,7 +60,7 @@ pub(crate) struct Flow<S> {
     pub(crate) shape: Shape,
     /// FIN and PSH of those merged.
     pub(crate) flags: u8,
-    /// Identifications count up, which is what is foretold of the second packet; otherwise they stay,
+    /// Identifications count up, which is what is predicted of the second packet; otherwise they stay,
     /// or there are none. Inner and outer.
     pub(crate) counts: bool,
     pub(crate) outer_counts: bool,
@@ -352,7 +355,7 @@ mod tests {
             let hash = (random >> 60) * HEADS as u64 + ((random >> 40) & 1);
             match (random >> 50) % 64 {
                 0 => {
-                    let all: Vec<u64> = std::iter::from_fn(|| table.close_all().map(|(hash, _)| hash)).collect();
+                    let all: Vec<u64> = core::iter::from_fn(|| table.close_all().map(|(hash, _)| hash)).collect();
                     assert_eq!(all, model);
                     model.clear();
                 }

@@ -8,7 +8,7 @@ use common::chain::Chain;
 use common::reference::{Fault, Packet, Reference, identity};
 use common::{ACK, CWR, Carrier, FIN, L4, PSH, RST, SYN, Spec, URG, check, in_tunnel, tcp, udp, v4, v6};
 use proptest::prelude::*;
-use towpath_gro::{Checksum, Checksums, Config, Gro, Linear, Link, Offload, Segment, Split};
+use towpath_gro::{Checksum, Checksums, Gro, GroConfig, Linear, LinkKind, Offload, Segment, Split};
 
 /// What happens next on a flow.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +60,7 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 /// Flows of every kind; those with the same number differ in one thing only.
-fn flow(kind: usize, link: Link) -> Spec {
+fn flow(kind: usize, link: LinkKind) -> Spec {
     let carriers = [
         Carrier::Ip,
         Carrier::Vxlan { vni: 1, checksum: false },
@@ -78,7 +78,7 @@ fn flow(kind: usize, link: Link) -> Spec {
         5 => udp(v6(), 0).with(|s| s.ports.0 += 2),
         6 => tcp(v6(), 0).with(|s| (s.ports.0, s.ip.options) = (7, vec![1, 4, 0, 0, 0, 0])),
         _ => tcp(v4(), 0)
-            .with(|s| s.tags = if link == Link::Ethernet { vec![(0x88a8, 3), (0x8100, 4)] } else { vec![] })
+            .with(|s| s.tags = if link == LinkKind::Ethernet { vec![(0x88a8, 3), (0x8100, 4)] } else { vec![] })
             .with(|s| s.ports.1 = 9),
     };
     let spec = spec.with(|s| s.link = link);
@@ -100,7 +100,7 @@ enum Step {
 }
 
 /// The events of flows as packets, in the order they come.
-fn story(link: Link, kinds: &[usize], size: usize, events: &[(usize, Event, bool)]) -> Vec<(u64, Step)> {
+fn story(link: LinkKind, kinds: &[usize], size: usize, events: &[(usize, Event, bool)]) -> Vec<(u64, Step)> {
     let mut flows: Vec<Spec> =
         kinds.iter().map(|k| flow(*k, link)).map(|s| Spec { payload: vec![1; size], ..s }).collect();
     let mut steps = vec![];
@@ -127,7 +127,7 @@ fn story(link: Link, kinds: &[usize], size: usize, events: &[(usize, Event, bool
             Event::Ttl => packet.ip.ttl ^= 3,
             Event::Tos => packet.ip.tos ^= 3,
             Event::Df => packet.ip.df ^= !packet.ip.v6,
-            Event::Mac => packet.mac ^= if link == Link::Ethernet { 3 } else { 0 },
+            Event::Mac => packet.mac ^= if link == LinkKind::Ethernet { 3 } else { 0 },
             Event::Label => packet.ip.label ^= u32::from(packet.ip.v6),
             Event::Ack => {
                 if let L4::Tcp { ack, .. } = &mut packet.l4 {
@@ -187,12 +187,12 @@ fn story(link: Link, kinds: &[usize], size: usize, events: &[(usize, Event, bool
 }
 
 fn offload(packet: &Packet) -> Offload {
-    let checksum = if packet.trusted { Checksum::Verified } else { Checksum::Unverified };
-    Offload { checksum, gso: None }
+    let checksum = if packet.trusted { Checksum::Verified } else { Checksum::Unknown };
+    Offload::new(checksum, None)
 }
 
-fn config(link: Link) -> Config {
-    Config { link, seed: 1, ..Config::default() }
+fn config(link: LinkKind) -> GroConfig {
+    GroConfig::default().link(link).seed(1)
 }
 
 fn run<S: Segment>(
@@ -215,12 +215,12 @@ fn run<S: Segment>(
     out
 }
 
-fn run_chained(config: Config, steps: &[(u64, Step)]) -> Vec<(Vec<u8>, Offload)> {
+fn run_chained(config: GroConfig, steps: &[(u64, Step)]) -> Vec<(Vec<u8>, Offload)> {
     run(&mut Gro::new(config), steps, Chain::new, |c| (c.bytes(), c.offload))
 }
 
 /// Per flow, the packets in order, segmented again if need be.
-fn delivered(link: Link, out: &[(Vec<u8>, Offload)]) -> Vec<Vec<u8>> {
+fn delivered(link: LinkKind, out: &[(Vec<u8>, Offload)]) -> Vec<Vec<u8>> {
     let mut packets = vec![];
     for (bytes, offload) in out {
         if offload.gso.is_none() {
@@ -237,8 +237,8 @@ fn delivered(link: Link, out: &[(Vec<u8>, Offload)]) -> Vec<Vec<u8>> {
     packets
 }
 
-fn steps() -> impl Strategy<Value = (Link, Vec<(u64, Step)>)> {
-    let link = prop_oneof![Just(Link::Ethernet), Just(Link::Ip)];
+fn steps() -> impl Strategy<Value = (LinkKind, Vec<(u64, Step)>)> {
+    let link = prop_oneof![Just(LinkKind::Ethernet), Just(LinkKind::Ip)];
     let events = prop::collection::vec((0..4usize, event(), any::<bool>()), 1..60);
     (link, prop::collection::vec(0..64usize, 1..4), 1..300usize, events)
         .prop_map(|(link, kinds, size, events)| (link, story(link, &kinds, size, &events)))
@@ -264,10 +264,11 @@ proptest! {
             }
         }
         reference.flush(u64::MAX);
-        let config = Config { max_size: max_size as u32, max_packets: max_packets as u16, ..config(link) };
+        let config = config(link).max_size(max_size as u32).max_packets(max_packets as u16);
         let out = run_chained(config, &steps);
         for (i, (got, want)) in out.iter().zip(&reference.out).enumerate() {
-            prop_assert_eq!(got.1.gso, want.1.and_then(|o| o.gso), "output {}", i);
+            let super_packet = |o: Offload| o.gso.map(|gso| (gso, o.fixed_id, o.outer_fixed_id, o.tunnel));
+            prop_assert_eq!(super_packet(got.1), want.1.and_then(super_packet), "output {}", i);
             prop_assert_eq!(&got.0, &want.0, "output {}", i);
         }
         prop_assert_eq!(out.len(), reference.out.len());
@@ -361,7 +362,7 @@ proptest! {
 
     #[test]
     fn a_small_table_loses_nothing_and_keeps_order((link, steps) in steps()) {
-        let one = Config { flows: 1, seed: 3, ..config(link) };
+        let one = config(link).flows(1).seed(3);
         let delivered = delivered(link, &run_chained(one, &steps));
         let came: Vec<Vec<u8>> = packets(&steps).map(Packet::build).collect();
         prop_assert_eq!(delivered.len(), came.len());
@@ -375,7 +376,7 @@ proptest! {
     ) {
         let mut packets: Vec<Vec<u8>> = vec![];
         for (i, (kind, _)) in kinds.iter().enumerate() {
-            packets.push(Spec { payload: vec![i as u8; 40], ..flow(*kind, Link::Ethernet) }.build());
+            packets.push(Spec { payload: vec![i as u8; 40], ..flow(*kind, LinkKind::Ethernet) }.build());
         }
         for (packet, at, value) in flips {
             if let Some(b) = packets.get_mut(packet).and_then(|p| p.get_mut(at)) { *b = value; }
@@ -384,9 +385,9 @@ proptest! {
             if let Some(p) = packets.get_mut(packet) { p.truncate(len); }
         }
         let mut out = 0;
-        let mut gro = Gro::new(config(Link::Ethernet));
+        let mut gro = Gro::new(config(LinkKind::Ethernet));
         let mut sink = |c: Chain| out += c.pieces.len();
-        gro.push_batch(packets.iter().map(|p| Chain::new(p.clone(), Offload { checksum: Checksum::Verified, gso: None })), 0, &mut sink);
+        gro.push_batch(packets.iter().map(|p| Chain::new(p.clone(), Offload::new(Checksum::Verified, None))), 0, &mut sink);
         gro.flush_all(&mut sink);
         prop_assert_eq!(out, packets.len());
     }

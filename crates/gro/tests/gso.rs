@@ -5,11 +5,11 @@ mod common;
 
 use common::{ACK, CWR, Carrier, FIN, PSH, Spec, check, in_tunnel, tcp, udp, v4, v6};
 use proptest::prelude::*;
-use towpath_gro::{Checksum, Checksums, GsoError, GsoKind, Link, Offload, Split, complete};
+use towpath_gro::{Checksum, Checksums, GsoError, GsoKind, LinkKind, Offload, Split, complete};
 
 fn split(
     chunks: &[&[u8]],
-    link: Link,
+    link: LinkKind,
     offload: &Offload,
     checksums: Checksums,
 ) -> Result<Vec<(Vec<u8>, Offload)>, GsoError> {
@@ -33,14 +33,14 @@ fn every_kind() -> Vec<Spec> {
         plain.extend([tcp(ip.clone(), 0), udp(ip.clone(), 0)]);
     }
     let mut all = plain.clone();
-    all.extend(plain.iter().map(|s| s.clone().with(|s| s.link = Link::Ip)));
+    all.extend(plain.iter().map(|s| s.clone().with(|s| s.link = LinkKind::Ip)));
     all.extend(plain.iter().map(|s| s.clone().with(|s| s.tags = vec![(0x8100, 5)])));
     all.extend(plain.iter().map(|s| s.clone().with(|s| s.tags = vec![(0x88a8, 7), (0x8100, 5)])));
     all.push(tcp(v6(), 0).with(|s| s.ip.options = vec![1, 4, 0, 0, 0, 0]));
     all.push(tcp(v4(), 0).with(|s| s.ip.options = vec![1, 1, 1, 0]));
     for outer in [v4(), v6()] {
         for carrier in carriers() {
-            for link in [Link::Ethernet, Link::Ip] {
+            for link in [LinkKind::Ethernet, LinkKind::Ip] {
                 all.extend(
                     plain.iter().map(|s| in_tunnel(s.clone(), outer.clone(), carrier.clone()).with(|s| s.link = link)),
                 );
@@ -81,7 +81,7 @@ fn segments_of_every_kind_are_the_packets_built_one_by_one() {
         assert_eq!(segments.len(), 4);
         for (want, (got, offload)) in run.iter().zip(&segments) {
             assert_eq!(&want.build(), got, "{spec:?}");
-            assert_eq!(*offload, Offload { checksum: Checksum::Verified, gso: None });
+            assert_eq!(*offload, Offload::new(Checksum::Verified, None));
         }
     }
 }
@@ -102,7 +102,7 @@ fn partial_segments_become_right_when_the_egress_completes_them() {
 #[test]
 fn fin_and_psh_are_in_the_last_segment_only() {
     let (_, packet, offload) = sample(&tcp(v4(), 0).flags(ACK | FIN | PSH), 3, 100, 100);
-    let flags: Vec<u8> = split(&[&packet], Link::Ethernet, &offload, Checksums::Complete)
+    let flags: Vec<u8> = split(&[&packet], LinkKind::Ethernet, &offload, Checksums::Complete)
         .unwrap()
         .iter()
         .map(|(p, _)| p[14 + 20 + 13])
@@ -115,7 +115,7 @@ fn cwr_is_in_the_first_segment_only_if_the_metadata_says_ecn() {
     for (ecn, want) in [(true, [ACK | CWR, ACK, ACK]), (false, [ACK | CWR; 3])] {
         let (_, packet, mut offload) = sample(&tcp(v6(), 0).flags(ACK | CWR), 3, 100, 100);
         offload.gso.as_mut().unwrap().ecn = ecn;
-        let flags: Vec<u8> = split(&[&packet], Link::Ethernet, &offload, Checksums::Complete)
+        let flags: Vec<u8> = split(&[&packet], LinkKind::Ethernet, &offload, Checksums::Complete)
             .unwrap()
             .iter()
             .map(|(p, _)| p[14 + 40 + 13])
@@ -129,11 +129,11 @@ fn identifications_are_fixed_if_the_metadata_says_so_inner_and_outer_apart() {
     let spec = in_tunnel(tcp(v4(), 0), v4(), Carrier::Vxlan { vni: 1, checksum: true });
     for (inner, outer) in [(true, false), (false, true)] {
         let (_, packet, mut offload) = sample(&spec, 3, 100, 100);
-        let gso = offload.gso.as_mut().unwrap();
-        (gso.fixed_id, gso.outer_fixed_id) = (inner, outer);
-        for (i, (p, _)) in split(&[&packet], Link::Ethernet, &offload, Checksums::Complete).unwrap().iter().enumerate()
+        (offload.fixed_id, offload.outer_fixed_id) = (inner, outer);
+        for (i, (p, _)) in
+            split(&[&packet], LinkKind::Ethernet, &offload, Checksums::Complete).unwrap().iter().enumerate()
         {
-            check::packet(p, Link::Ethernet).unwrap();
+            check::packet(p, LinkKind::Ethernet).unwrap();
             let id = |at| u16::from_be_bytes([p[at], p[at + 1]]);
             assert_eq!(id(18), 500 + if outer { 0 } else { i as u16 });
             assert_eq!(id(64 + 4), 100 + if inner { 0 } else { i as u16 });
@@ -145,7 +145,7 @@ fn identifications_are_fixed_if_the_metadata_says_so_inner_and_outer_apart() {
 fn sequence_numbers_and_identifications_wrap() {
     let spec = tcp(v4(), 0).seq(u32::MAX - 50).with(|s| s.ip.id = u16::MAX);
     let (run, packet, offload) = sample(&spec, 3, 100, 100);
-    let segments = split(&[&packet], Link::Ethernet, &offload, Checksums::Complete).unwrap();
+    let segments = split(&[&packet], LinkKind::Ethernet, &offload, Checksums::Complete).unwrap();
     assert!(run.iter().zip(&segments).all(|(want, (got, _))| want.build() == *got));
 }
 
@@ -157,7 +157,7 @@ fn a_packet_that_is_not_a_super_packet_leaves_as_it_is_with_its_checksum_complet
         let payload_in_one = split(&[&packet], spec.link, &offload, Checksums::Complete).unwrap();
         assert_eq!(payload_in_one.len(), 1);
         assert_eq!(payload_in_one[0].0, want.build());
-        offload.gso = None;
+        offload = Offload::new(offload.checksum, None);
         let (got, state) = split(&[&packet], spec.link, &offload, Checksums::Complete).unwrap().remove(0);
         assert_eq!(state.checksum, Checksum::Verified);
         if spec.outer.is_none() {
@@ -176,9 +176,10 @@ fn a_udp_checksum_of_zero_is_sent_as_all_ones() {
     spec.payload = built[40..42].to_vec();
     let (packet, mut offload) = spec.build_super(2);
     offload.gso = None;
-    let (got, _) = split(&[&packet], Link::Ethernet, &offload, Checksums::Complete).unwrap().remove(0);
+    let (got, _) = split(&[&packet], LinkKind::Ethernet, &offload, Checksums::Complete).unwrap().remove(0);
     assert_eq!(got[40..42], [0xff, 0xff]);
-    let (got, _) = split(&[&packet], Link::Ethernet, &spec.build_super(2).1, Checksums::Complete).unwrap().remove(0);
+    let (got, _) =
+        split(&[&packet], LinkKind::Ethernet, &spec.build_super(2).1, Checksums::Complete).unwrap().remove(0);
     assert_eq!(got[40..42], [0xff, 0xff]);
 }
 
@@ -188,23 +189,35 @@ fn hostile_metadata_is_an_error() {
     let error = |change: &dyn Fn(&mut Offload)| {
         let mut offload = good;
         change(&mut offload);
-        split(&[&packet], Link::Ethernet, &offload, Checksums::Complete).err()
+        split(&[&packet], LinkKind::Ethernet, &offload, Checksums::Complete).err()
     };
     assert_eq!(error(&|_| ()), None);
     assert_eq!(error(&|o| o.gso.as_mut().unwrap().size = 0), Some(GsoError::Size));
     assert_eq!(error(&|o| o.gso.as_mut().unwrap().size = 7), Some(GsoError::Size));
-    assert_eq!(error(&|o| o.gso.as_mut().unwrap().header_len = 60_000), None, "a hint is not relied on");
+    assert_eq!(error(&|o| o.gso.as_mut().unwrap().hdr_len = 60_000), None, "a hint is not relied on");
     assert_eq!(error(&|o| o.gso.as_mut().unwrap().kind = GsoKind::Tcp6), Some(GsoError::Headers));
     assert_eq!(error(&|o| o.gso.as_mut().unwrap().kind = GsoKind::Udp), Some(GsoError::Headers));
-    assert_eq!(error(&|o| o.checksum = Checksum::Partial { start: 65_535, offset: 65_535 }), Some(GsoError::Checksum));
+    assert_eq!(error(&|o| o.checksum = Checksum::Partial { start: 65_535, offset: 255 }), Some(GsoError::Checksum));
     assert_eq!(error(&|o| o.checksum = Checksum::Partial { start: 33, offset: 16 }), Some(GsoError::Checksum));
     assert_eq!(error(&|o| o.checksum = Checksum::Partial { start: 34, offset: 6 }), Some(GsoError::Checksum));
     let datagrams = udp(v4(), 300).build_super(2);
-    assert_eq!(split(&[&datagrams.0], Link::Ethernet, &datagrams.1, Checksums::Complete).err(), Some(GsoError::Size));
-    assert_eq!(split(&[&packet[..60]], Link::Ethernet, &good, Checksums::Complete).err(), Some(GsoError::Truncated));
-    assert_eq!(split(&[], Link::Ethernet, &Offload::default(), Checksums::Complete).err(), Some(GsoError::Truncated));
-    let unchecked = Offload { checksum: Checksum::Unverified, ..datagrams.1 };
-    assert_eq!(split(&[&datagrams.0], Link::Ethernet, &unchecked, Checksums::Complete).err(), Some(GsoError::Checksum));
+    assert_eq!(
+        split(&[&datagrams.0], LinkKind::Ethernet, &datagrams.1, Checksums::Complete).err(),
+        Some(GsoError::Size)
+    );
+    assert_eq!(
+        split(&[&packet[..60]], LinkKind::Ethernet, &good, Checksums::Complete).err(),
+        Some(GsoError::Truncated)
+    );
+    assert_eq!(
+        split(&[], LinkKind::Ethernet, &Offload::default(), Checksums::Complete).err(),
+        Some(GsoError::Truncated)
+    );
+    let unchecked = Offload { checksum: Checksum::Unknown, ..datagrams.1 };
+    assert_eq!(
+        split(&[&datagrams.0], LinkKind::Ethernet, &unchecked, Checksums::Complete).err(),
+        Some(GsoError::Checksum)
+    );
 }
 
 proptest! {
@@ -228,7 +241,7 @@ proptest! {
     #[test]
     fn no_packet_and_no_metadata_make_it_panic_or_invent_bytes(
         kind in 0..every_kind().len(), flips in prop::collection::vec((0..200usize, any::<u8>()), 0..6), cut in 0..700usize,
-        size in any::<u16>(), start in any::<u16>(), offset in any::<u16>(), inner in any::<u16>(), which in 0..16u8,
+        size in any::<u16>(), start in any::<u16>(), offset in any::<u8>(), inner in any::<u16>(), which in 0..16u8,
     ) {
         let spec = &every_kind()[kind];
         let (_, mut packet, mut offload) = sample(spec, 3, 200, 50);
@@ -239,8 +252,8 @@ proptest! {
         let gso = offload.gso.as_mut().unwrap();
         if which & 1 != 0 { gso.size = size; }
         if which & 2 != 0 { offload.checksum = Checksum::Partial { start, offset }; }
-        if let (true, Some(t)) = (which & 4 != 0, &mut gso.tunnel) { t.inner_l3 = inner % 200; }
-        if which & 8 != 0 { offload.checksum = Checksum::Unverified; }
+        if let (true, Some(t)) = (which & 4 != 0, &mut offload.tunnel) { t.inner_l3 = inner % 200; }
+        if which & 8 != 0 { offload.checksum = Checksum::Unknown; }
         for checksums in [Checksums::Complete, Checksums::Partial] {
             if let Ok(segments) = split(&[&packet], spec.link, &offload, checksums) {
                 let longest = segments.iter().map(|(p, _)| p.len()).max().unwrap_or(0);

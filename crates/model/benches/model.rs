@@ -1,7 +1,7 @@
-//! What a driver pays for its side of a model, and what a model costs itself.
+//! The cost of a model for a driver, and of the model itself.
 //!
-//! The first group is part of every figure that is measured on a model: a register store, mapping, unmapping, invalidation. The second
-//! is not, because the device is stepped outside of what is timed.
+//! The first group is part of every figure that is measured on a model: a register store, mapping,
+//! unmapping, invalidation. The second is not: the device is stepped outside the measured time.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
@@ -15,7 +15,7 @@ const BUFFERS: u32 = 64;
 fn bus(on: bool) -> e1000e::ModelBus {
     let iommu = iommu::Config { on, ..iommu::Config::default() };
     let config = e1000e::Config { iommu, ..e1000e::Config::default() };
-    let bus = e1000e::launch(config, wire::Loop::default()).unwrap();
+    let bus = e1000e::launch(config, wire::Loopback::default()).unwrap();
     bus.set_master(true);
     bus
 }
@@ -56,10 +56,10 @@ fn window(c: &mut Criterion) {
     }
 }
 
-/// A receive ring of 512 extended descriptors on one page boundary, buffers behind it.
+/// A receive ring of 512 extended descriptors, followed by buffers.
 fn ring(bus: &e1000e::ModelBus) -> (Region, u64) {
     let region = bus.dma().alloc(8192 + 512 * 2048).unwrap();
-    // SAFETY: the region is dropped after the bus, in the caller.
+    // SAFETY: the caller drops the region after the bus.
     let iova = unsafe { bus.dma().map(region.base(), region.len(), Access::Both) }.unwrap().get();
     let bar = bus.bar(0, 128 << 10).unwrap();
     for (at, value) in [
@@ -67,7 +67,7 @@ fn ring(bus: &e1000e::ModelBus) -> (Region, u64) {
         (0x2800, iova as u32),
         (0x2804, (iova >> 32) as u32),
         (0x2808, 8192),
-        // RXCSUM: checksums are looked at. RCTL: on, for everyone, FCS stripped.
+        // RXCSUM: checksums are verified. RCTL: on, all broadcast and unicast, FCS stripped.
         (0x5000, 0x300),
         (0x0100, 0x0400_801a),
     ] {
@@ -88,7 +88,8 @@ fn device(c: &mut Criterion) {
             b.iter(|| {
                 for _ in 0..64 {
                     let at = region.at(tail as usize * 16, 16).unwrap().cast::<[u64; 2]>();
-                    // SAFETY: inside of the ring; the device is not running, it is stepped by this thread.
+                    // SAFETY: inside the ring; the device is stepped by this thread, so it is not
+                    // running.
                     unsafe { at.write([iova + 8192 + u64::from(tail) * 2048, 0]) };
                     tail = (tail + 1) % 512;
                 }

@@ -1,23 +1,29 @@
-//! The other side of the drivers: network devices in software, and an IOMMU.
+#![doc = include_str!("../README.md")]
+//!
+//! # Modules
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`e1000e`] | the Intel 82574L, by its datasheet |
+//! | [`cpsw`] | TI's CPSW switch with both of its DMA engines |
+//! | [`iommu`] | an IOMMU: page tables in memory, and an IOTLB that keeps stale translations |
+//! | [`wire`] | the network at a device's far end: loopback, cable, file descriptor |
+//! | `violation` | [`Violation`]: a rule that a driver broke, found by a strict model |
+//! | `memory` | access to memory on behalf of a device |
+//! | `seed` | reproducible random numbers |
 //!
 //! ```text
-//!   driver ── ModelBus ──┬── registers ──► e1000e ──► Wire        loop, cable, any packet descriptor
+//!   driver ── ModelBus ──┬── registers ──► e1000e ──► Wire      loopback, cable, descriptor
 //!                        ├── Dma, Window ──► page tables, invalidation queue
-//!                        └── Irq ◄─────────── one eventfd a vector          │
-//!                                          e1000e ── every access ──► iommu ┘ ──► memory of this process
+//!                        └── Irq ◄─────────── one eventfd per vector       │
+//!                                          e1000e ── every access ──► iommu ┘ ──► memory
 //! ```
 //!
-//! * [`e1000e`]: the 82574L, as its datasheet has it.
-//! * [`cpsw`]: TI's switch with both of its DMA engines.
-//! * [`iommu`]: translation through tables in memory, with an IOTLB that keeps what was not invalidated.
-//! * [`wire`]: what a device's far end is joined to.
-//! * [`Violation`]: what a strict model says about a driver that breaks a rule.
+//! A device is either *stepped* by the caller, one unit of work at a time in an order that a seed
+//! determines, or has a thread. Both execute the same code.
 //!
-//! A device is either *stepped* by the caller, one unit of work at a time and in an order that a seed decides, or it has a thread of
-//! its own. Both do the same things.
-//!
-//! `unsafe` is confined to `memory` (access to memory on behalf of a device), the calls that the bus traits declare so, and
-//! system calls on descriptors.
+//! `unsafe` is confined to `memory` (access to memory on behalf of a device), the functions that
+//! the bus traits declare unsafe, and system calls on descriptors.
 
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![warn(missing_docs)]

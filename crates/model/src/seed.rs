@@ -1,6 +1,8 @@
-//! Numbers from a seed: the same seed, the same run.
+//! Reproducible random numbers.
 
-/// SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators"): one addition and a mix per number.
+/// SplitMix64 (Steele, Lea, Flood,
+/// ["Fast splittable pseudorandom number generators"](https://doi.org/10.1145/2714064.2660195)):
+/// one addition and a mix per number.
 #[derive(Debug, Clone)]
 pub(crate) struct Seed(u64);
 
@@ -16,12 +18,12 @@ impl Seed {
         z ^ z >> 31
     }
 
-    /// A number below `n`, 0 when `n` is.
+    /// A number below `n`; 0 if `n` is 0.
     pub(crate) fn below(&mut self, n: usize) -> usize {
         if n == 0 { 0 } else { (self.next() % n as u64) as usize }
     }
 
-    /// True `per_million` times in a million.
+    /// True with a probability of `per_million` in a million.
     pub(crate) fn chance(&mut self, per_million: u32) -> bool {
         per_million > 0 && self.next() % 1_000_000 < u64::from(per_million)
     }

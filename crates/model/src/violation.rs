@@ -1,46 +1,47 @@
-//! What a strict model says about a driver that breaks a rule.
+//! The rules that a driver can break, as a strict model reports them.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A rule that was broken, and where. Indices are those of descriptors in a ring.
+/// A broken rule and its place. An `index` is that of a descriptor in its ring.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Violation {
-    /// A tail was moved to a descriptor that the ring does not have.
-    #[error("{ring}: tail {tail} is beyond a ring of {len} descriptors")]
-    TailBeyondRing {
+    /// The tail was set to an index outside the ring.
+    #[error("{ring}: tail {tail} is outside a ring of {len} descriptors")]
+    TailOutsideRing {
         /// The ring.
         ring: Ring,
-        /// What was written.
+        /// The written value.
         tail: u32,
         /// Descriptors in the ring.
         len: u32,
     },
-    /// A tail was moved over descriptors that the device still owns, or up to its head: no descriptor was left free.
+    /// The tail passed descriptors that the device still owns, or reached its head: no descriptor
+    /// was left free.
     #[error("{ring}: tail moved from {from} to {tail} while the head is {head}: no descriptor of {len} is left free")]
     RingOverrun {
         /// The ring.
         ring: Ring,
-        /// The tail before.
+        /// The previous tail.
         from: u32,
-        /// What was written.
+        /// The written value.
         tail: u32,
         /// The head.
         head: u32,
         /// Descriptors in the ring.
         len: u32,
     },
-    /// A descriptor that the device owned was changed.
+    /// The driver changed a descriptor that the device owned.
     #[error("{ring}: descriptor {index} was changed from {was:x?} to {is:x?} while the device owned it")]
     OwnedDescriptorWritten {
         /// The ring.
         ring: Ring,
         /// The descriptor.
         index: u32,
-        /// As it was fetched.
+        /// Its words when it was fetched.
         was: [u64; 2],
-        /// As it is.
+        /// Its words now.
         is: [u64; 2],
     },
     /// A descriptor below the tail has address 0.
@@ -58,7 +59,7 @@ pub enum Violation {
         ring: Ring,
         /// The descriptor.
         index: u32,
-        /// Those of the second word that must not be set.
+        /// The reserved bits that are set in the second word.
         bits: u64,
     },
     /// A rule of transmission was broken.
@@ -71,70 +72,71 @@ pub enum Violation {
         /// The rule.
         rule: &'static str,
     },
-    /// A register was written with what it must not hold, or when it must not be written.
+    /// A register was written with an invalid value or at an invalid time.
     #[error("register {at:#06x} = {value:#010x}: {rule}")]
     Register {
-        /// Its byte offset.
+        /// The register's byte offset.
         at: u32,
-        /// What was written.
+        /// The written value.
         value: u32,
         /// The rule.
         rule: &'static str,
     },
-    /// A buffer was given to the device that is mapped to nothing, or not for this access.
+    /// The device accessed a posted buffer that is not mapped, or not for this access.
     #[error("{access} of {len} bytes at {iova:#x}: not mapped for it")]
     NotMapped {
-        /// What the device did.
+        /// The access.
         access: &'static str,
-        /// Where.
+        /// The IOVA.
         iova: u64,
-        /// Bytes.
+        /// The length in bytes.
         len: usize,
     },
-    /// The device used an address after it was unmapped: the driver unmapped what it had not got back.
+    /// The device accessed an address after it was unmapped: the driver unmapped a buffer that the
+    /// device still owned.
     #[error("{access} of {len} bytes at {iova:#x}: unmapped before")]
     UseAfterUnmap {
-        /// What the device did.
+        /// The access.
         access: &'static str,
-        /// Where.
+        /// The IOVA.
         iova: u64,
-        /// Bytes.
+        /// The length in bytes.
         len: usize,
     },
-    /// A buffer was unmapped while a descriptor that the device owns points to it.
+    /// A buffer was unmapped while the device owns a descriptor for it.
     #[error("unmapped at {iova:#x} while the device owns a descriptor for it")]
     UnmappedWhileOwned {
-        /// A page of it.
+        /// A page of the buffer.
         iova: u64,
     },
-    /// A buffer was mapped while it is mapped already: it went home, or was handed on, without having been unmapped.
+    /// A buffer was mapped a second time: it was freed or handed on without being unmapped.
     #[error("the buffer at {iova:#x} was used again without having been unmapped, and is mapped at {again:#x} now")]
     ReturnedWhileMapped {
-        /// Where it is mapped.
+        /// The first IOVA.
         iova: u64,
-        /// Where it is mapped besides.
+        /// The second IOVA.
         again: u64,
     },
-    /// Mappings were left behind.
+    /// A window was dropped with mappings.
     #[error("{count} buffers were still mapped when their window was dropped")]
     MappingsLeft {
-        /// How many.
+        /// The number of mappings.
         count: u32,
     },
-    /// The processor wrote to a buffer after it was last synchronised for the device, which is about to read it.
+    /// The CPU wrote to a buffer after its last sync for the device, which reads it now.
     #[error("the device reads {len} bytes at {iova:#x} that were changed and never synchronised for it")]
     MissingSync {
-        /// Where.
+        /// The IOVA.
         iova: u64,
-        /// Bytes.
+        /// The length in bytes.
         len: usize,
     },
-    /// Something was synchronised that is not mapped.
+    /// A sync of an address that is not mapped.
     #[error("sync of {len} bytes at {iova:#x}, which is not mapped")]
     SyncOfUnmapped {
-        /// Where.
+        /// The IOVA.
         iova: u64,
-        /// Bytes.
+        /// The length in bytes.
         len: usize,
     },
 }
@@ -157,7 +159,7 @@ impl std::fmt::Display for Ring {
     }
 }
 
-/// Remembers the first violation: what follows it is often only its consequence.
+/// Stores the first violation; later ones are often only its consequences.
 #[derive(Debug, Default)]
 pub struct Violations {
     strict: bool,
@@ -166,7 +168,7 @@ pub struct Violations {
 }
 
 impl Violations {
-    /// Without `strict` nothing is looked for.
+    /// With `strict` unset, no rule is checked.
     pub fn new(strict: bool) -> Violations {
         Violations { strict, ..Violations::default() }
     }
@@ -177,12 +179,12 @@ impl Violations {
         self.strict
     }
 
-    /// The first.
+    /// The first violation.
     pub fn first(&self) -> Option<&Violation> {
         self.first.get()
     }
 
-    /// How many there were.
+    /// The number of violations.
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }

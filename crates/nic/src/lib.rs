@@ -1,7 +1,6 @@
-//! Drivers for network devices.
+#![doc = include_str!("../README.md")]
 //!
-//! A driver is written over the traits of `towpath-bus` and does not know whether it drives
-//! silicon, QEMU's device or a model. It offers the port traits of `towpath-packet`.
+//! # Modules
 //!
 //! | module | driver |
 //! |---|---|

@@ -1,6 +1,7 @@
 //! A contiguous piece of a packet, as its reader sees it.
 
 use std::marker::PhantomData;
+use towpath_sys::uio::IoVec;
 
 /// One contiguous piece of a packet: the linear part, or a fragment.
 ///
@@ -26,6 +27,13 @@ impl<'a> Chunk<'a> {
     /// Address of the first byte, valid for reads of [`len`](Chunk::len) bytes while the packet is borrowed.
     pub fn as_ptr(&self) -> *const u8 {
         self.ptr
+    }
+
+    /// The piece as the kernel reads it.
+    #[inline]
+    pub fn io_vec(&self) -> IoVec<'a> {
+        // SAFETY: by the contract of `new` the range is readable for 'a.
+        unsafe { IoVec::from_raw(self.ptr, self.len) }
     }
 
     /// Length in bytes.

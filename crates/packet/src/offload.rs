@@ -1,49 +1,16 @@
-//! Work that a packet still asks of whoever sends it, in the terms of Linux' `sk_buff` and of
-//! `struct virtio_net_hdr` (virtio 1.2 §5.1.6): checksum state, segmentation, VLAN tag out of band.
+//! Work that remains to be done before a packet is on a wire, in the terms of Linux' `sk_buff`: checksum state and segmentation (from
+//! [`towpath_wire::offload`]), VLAN tag out of band; and the set of such abilities that a port has.
 
-/// What is known about the transport checksum.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Checksum {
-    /// Nothing: the bytes on the wire carry a checksum that nobody looked at.
-    #[default]
-    Unknown,
-    /// Someone who can be trusted with it found the checksum right.
-    Verified,
-    /// The field holds only the folded pseudo-header sum; the rest, from `start` to the end of the packet, must be
-    /// added and the result inverted before the packet reaches a wire.
-    Partial {
-        /// First summed byte, counted from the first byte of the packet.
-        start: u16,
-        /// Position of the checksum field, counted from `start`.
-        offset: u8,
-    },
-}
+use crate::port::Layer;
+use towpath_wire::offload::LinkKind;
+pub use towpath_wire::offload::{Checksum, Gso, GsoKind};
 
-/// How a super-packet is cut into segments.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum GsoKind {
-    /// TCP over IPv4 (`VIRTIO_NET_HDR_GSO_TCPV4`).
-    Tcp4 = 1,
-    /// TCP over IPv6 (`VIRTIO_NET_HDR_GSO_TCPV6`).
-    Tcp6 = 4,
-    /// UDP, each segment a datagram of its own (`VIRTIO_NET_HDR_GSO_UDP_L4`).
-    Udp = 5,
-}
-
-/// Segmentation that a packet asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Gso {
-    /// Protocol of the segments.
-    pub kind: GsoKind,
-    /// TCP with CWR set: it belongs to the first segment only (`VIRTIO_NET_HDR_GSO_ECN`).
-    pub ecn: bool,
-    /// Payload bytes of each segment but the last; never zero in a packet that a port emitted.
-    pub size: u16,
-    /// Number of segments, or 0 where nobody counted.
-    pub segs: u16,
-    /// Length of all headers in front of the payload, in bytes; a hint that may be 0 or too large.
-    pub hdr_len: u16,
+impl From<Layer> for LinkKind {
+    /// [`Layer::Any`] counts as Ethernet.
+    #[inline]
+    fn from(layer: Layer) -> LinkKind {
+        if layer == Layer::Ip { LinkKind::Ip } else { LinkKind::Ethernet }
+    }
 }
 
 /// A VLAN tag that travels beside the packet instead of in it.
@@ -87,6 +54,16 @@ impl Offloads {
         (Offloads::USO, "uso"),
         (Offloads::VLAN, "vlan"),
     ];
+
+    /// The ability that a port needs to take a super-packet whole.
+    pub const fn for_gso(gso: Gso) -> Offloads {
+        let kind = match gso.kind {
+            GsoKind::Tcp4 => Offloads::TSO4,
+            GsoKind::Tcp6 => Offloads::TSO6,
+            GsoKind::Udp => Offloads::USO,
+        };
+        if gso.ecn { kind.with(Offloads::TSO_ECN) } else { kind }
+    }
 
     /// Both sets together.
     #[must_use]
@@ -132,18 +109,6 @@ impl Offloads {
     }
 }
 
-impl Gso {
-    /// The ability that a port needs to take this packet whole.
-    pub const fn needs(self) -> Offloads {
-        let kind = match self.kind {
-            GsoKind::Tcp4 => Offloads::TSO4,
-            GsoKind::Tcp6 => Offloads::TSO6,
-            GsoKind::Udp => Offloads::USO,
-        };
-        if self.ecn { kind.with(Offloads::TSO_ECN) } else { kind }
-    }
-}
-
 impl std::fmt::Debug for Offloads {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         std::fmt::Display::fmt(self, f)
@@ -184,7 +149,7 @@ mod tests {
     #[test]
     fn a_congestion_marked_super_packet_needs_the_ecn_ability_too() {
         let gso = Gso { kind: GsoKind::Tcp4, ecn: true, size: 1448, segs: 2, hdr_len: 66 };
-        assert!(!Offloads::TSO4.has(gso.needs()));
-        assert!(Offloads::TSO4.with(Offloads::TSO_ECN).has(gso.needs()));
+        assert!(!Offloads::TSO4.has(Offloads::for_gso(gso)));
+        assert!(Offloads::TSO4.with(Offloads::TSO_ECN).has(Offloads::for_gso(gso)));
     }
 }

@@ -19,6 +19,7 @@ use crate::buf::Buf;
 use crate::meta::{Meta, Room, flag};
 use crate::pool::{Cache, Shared};
 use std::ptr::NonNull;
+use towpath_sys::uio::{IoVec, Pieces};
 
 mod chain;
 mod work;
@@ -27,6 +28,9 @@ pub use chain::Chunks;
 
 /// Fragments that a packet can have behind its head: enough for 64 KiB in pieces of 256 bytes.
 pub const MAX_FRAGS: usize = 256;
+
+/// Contiguous pieces of a packet, at most: its head and its fragments.
+pub const MAX_CHUNKS: usize = MAX_FRAGS + 1;
 
 /// There is less room than the operation needs; nothing was changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -78,21 +82,36 @@ impl Packet {
         unsafe { self.0.as_mut() }
     }
 
-    /// A packet with a copy of `bytes`, in as many chunks as it takes; `None` when the pool is dry or the bytes would need
-    /// more than [`MAX_FRAGS`] fragments.
+    /// A packet with a copy of `bytes`, in as many chunks as it takes; `None` if the pool is empty or the bytes need more than
+    /// [`MAX_FRAGS`] fragments.
     pub fn copy_from(cache: &mut Cache, bytes: &[u8]) -> Option<Packet> {
+        Packet::build(cache, bytes.len(), |at, out| out.copy_from_slice(&bytes[at..at + out.len()]))
+    }
+
+    /// A copy of the packet, metadata included, in chunks of `cache`; `None` as in [`copy_from`](Packet::copy_from).
+    pub fn duplicate(&self, cache: &mut Cache) -> Option<Packet> {
+        let mut copy = Packet::build(cache, self.len(), |at, out| {
+            self.copy_to(at, out);
+        })?;
+        copy.copy_metadata_from(self);
+        Some(copy)
+    }
+
+    /// A packet of `len` bytes, which `write` writes piece by piece, each at its offset.
+    #[inline]
+    fn build(cache: &mut Cache, len: usize, mut write: impl FnMut(usize, &mut [u8])) -> Option<Packet> {
         let mut packet = cache.alloc()?;
-        let (first, mut rest) = bytes.split_at(bytes.len().min(packet.tailroom()));
-        packet.push_back(first.len()).ok()?.copy_from_slice(first);
-        while !rest.is_empty() {
+        let mut at = len.min(packet.tailroom());
+        write(0, packet.push_back(at).ok()?);
+        while at < len {
             let mut next = cache.alloc()?;
-            let (piece, after) = rest.split_at(rest.len().min(next.tailroom()));
-            if piece.is_empty() {
+            let n = (len - at).min(next.tailroom());
+            if n == 0 {
                 return None;
             }
-            next.push_back(piece.len()).ok()?.copy_from_slice(piece);
+            write(at, next.push_back(n).ok()?);
             packet.append(next).ok()?;
-            rest = after;
+            at += n;
         }
         Some(packet)
     }
@@ -311,6 +330,18 @@ impl std::fmt::Debug for Packet {
             .field("csum", &self.csum())
             .field("gso", &self.gso())
             .finish()
+    }
+}
+
+impl Pieces for Packet {
+    #[inline]
+    fn count(&self) -> usize {
+        self.frags() + 1
+    }
+
+    #[inline]
+    fn pieces(&self) -> impl Iterator<Item = IoVec<'_>> {
+        self.chunks().map(|chunk| chunk.io_vec())
     }
 }
 

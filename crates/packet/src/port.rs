@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 mod control;
+mod delegate;
 mod gauge;
 
 pub use control::{ControlError, PortControl, Setting};
@@ -245,6 +246,49 @@ pub enum Wake {
     Never,
 }
 
+/// Memory behind a receive queue besides [`Start::pool`]. All of it must be free once the port and its packets have ended.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct RxMemory {
+    /// A pool of the port's own.
+    pub pool: Option<Pool>,
+    /// The gauge of external buffers in the queue's packets, one for all queues of the port.
+    pub ext_bufs: Option<Arc<ExtBufGauge>>,
+}
+
+impl RxMemory {
+    /// A pool of the port's own.
+    pub fn own_pool(pool: Pool) -> RxMemory {
+        RxMemory { pool: Some(pool), ..RxMemory::default() }
+    }
+
+    /// External buffers that `gauge` counts.
+    pub fn ext_bufs(gauge: Arc<ExtBufGauge>) -> RxMemory {
+        RxMemory { ext_bufs: Some(gauge), ..RxMemory::default() }
+    }
+}
+
+/// The receive queue's side of a barrier in the order of packets: it tells the queue when earlier packets have left by the egress, so
+/// that their flows may take another path without being reordered.
+pub trait RxBarrier {
+    /// Begins a barrier behind the last packet that was received. Returns `false` if nothing was received since the barrier that
+    /// passed last.
+    fn begin(&mut self) -> bool;
+
+    /// All packets in front of the barrier have left.
+    fn passed(&mut self);
+}
+
+/// The transmit queue's side of a barrier in the order of packets, for a queue with a backlog behind it that it does not share with the
+/// port's other queues.
+pub trait TxBarrier {
+    /// Begins a barrier behind the last packet that has left.
+    fn begin(&mut self);
+
+    /// Whether no packet of another queue can overtake a packet in front of the barrier any more.
+    fn passed(&mut self) -> bool;
+}
+
 /// The receiving side of a port, run by one thread.
 pub trait RxQueue: Send {
     /// Appends packets that have arrived, as many as the batch has room for; returns how many. Fewer than the room means that
@@ -268,23 +312,15 @@ pub trait RxQueue: Send {
         let _ = egress;
     }
 
-    /// Remembers what has been handed over up to now, for [`settled`](RxQueue::settled); returns whether the queue wants to be
-    /// told. Only queues between threads do.
-    fn mark(&mut self) -> bool {
-        false
-    }
-
-    /// Everything that was handed over before the last [`mark`](RxQueue::mark) has left through the egress.
-    fn settled(&mut self) {}
-
-    /// A pool of the port's own that packets come from besides [`Start::pool`]: its buffers have to come home as well.
-    fn own_pool(&self) -> Option<Pool> {
+    /// The queue's side of order across a change of path, if flows can leave the queue for another one.
+    #[inline]
+    fn order_barrier(&mut self) -> Option<&mut dyn RxBarrier> {
         None
     }
 
-    /// The count of memory of others in its packets, where there is such; the same for all queues of the port.
-    fn lent(&self) -> Option<Arc<ExtBufGauge>> {
-        None
+    /// The memory that the queue's packets come from besides [`Start::pool`].
+    fn memory(&self) -> RxMemory {
+        RxMemory::default()
     }
 
     /// How the queue is; looked at when [`rx`](RxQueue::rx) brought nothing.
@@ -333,13 +369,10 @@ pub trait TxQueue: Send {
         0
     }
 
-    /// Remembers what has left up to now, for [`is_beyond`](TxQueue::is_beyond).
-    fn mark(&mut self) {}
-
-    /// Whether what had left at the last [`mark`](TxQueue::mark) can't be overtaken any more by what another queue of the port
-    /// sends: it is not in something behind the queue that each of them has for itself.
-    fn is_beyond(&mut self) -> bool {
-        true
+    /// The queue's side of order across a change of path, if what has left it can still be overtaken.
+    #[inline]
+    fn order_barrier(&mut self) -> Option<&mut dyn TxBarrier> {
+        None
     }
 
     /// How the queue is.
@@ -367,7 +400,7 @@ pub trait Port: Sized {
     fn info(&self) -> &Info;
 
     /// What can be changed while it runs, if anything.
-    fn tuner(&self) -> Option<Arc<dyn PortControl>> {
+    fn control(&self) -> Option<Arc<dyn PortControl>> {
         None
     }
 
@@ -376,92 +409,6 @@ pub trait Port: Sized {
     /// # Errors
     /// [`PortError`] names the step or the option that failed; whatever was set up until then is undone.
     fn start(self, start: Start) -> Result<Queues<Self::Rx, Self::Tx>, PortError>;
-}
-
-impl<R: RxQueue + ?Sized> RxQueue for Box<R> {
-    #[inline]
-    fn rx(&mut self, out: &mut Batch) -> usize {
-        (**self).rx(out)
-    }
-    #[inline]
-    fn refill(&mut self) -> usize {
-        (**self).refill()
-    }
-    fn set_rx_offloads(&mut self, accept: Offloads) {
-        (**self).set_rx_offloads(accept);
-    }
-    fn set_tx_layout(&mut self, egress: TxLayout) {
-        (**self).set_tx_layout(egress);
-    }
-    fn lent(&self) -> Option<Arc<ExtBufGauge>> {
-        (**self).lent()
-    }
-    #[inline]
-    fn mark(&mut self) -> bool {
-        (**self).mark()
-    }
-    #[inline]
-    fn settled(&mut self) {
-        (**self).settled();
-    }
-    fn own_pool(&self) -> Option<Pool> {
-        (**self).own_pool()
-    }
-    fn state(&self) -> State {
-        (**self).state()
-    }
-    fn wake(&self) -> Wake {
-        (**self).wake()
-    }
-    fn counters(&self) -> &Arc<Counters> {
-        (**self).counters()
-    }
-}
-
-impl<T: TxQueue + ?Sized> TxQueue for Box<T> {
-    #[inline]
-    fn tx(&mut self, batch: &mut Batch) -> usize {
-        (**self).tx(batch)
-    }
-    #[inline]
-    fn reclaim(&mut self) -> usize {
-        (**self).reclaim()
-    }
-    fn close(&mut self) {
-        (**self).close();
-    }
-    #[inline]
-    fn kick(&mut self) {
-        (**self).kick();
-    }
-    #[inline]
-    fn offloads(&self) -> Offloads {
-        (**self).offloads()
-    }
-    fn max_offloads(&self) -> Offloads {
-        (**self).max_offloads()
-    }
-    #[inline]
-    fn pending(&self) -> usize {
-        (**self).pending()
-    }
-    #[inline]
-    fn mark(&mut self) {
-        (**self).mark();
-    }
-    #[inline]
-    fn is_beyond(&mut self) -> bool {
-        (**self).is_beyond()
-    }
-    fn state(&self) -> State {
-        (**self).state()
-    }
-    fn wake(&self) -> Wake {
-        (**self).wake()
-    }
-    fn counters(&self) -> &Arc<Counters> {
-        (**self).counters()
-    }
 }
 
 /// Queues of a port that is boxed are boxed one by one: for ports whose queues are large.
@@ -473,8 +420,8 @@ impl<P: Port> Port for Box<P> {
         (**self).info()
     }
 
-    fn tuner(&self) -> Option<Arc<dyn PortControl>> {
-        (**self).tuner()
+    fn control(&self) -> Option<Arc<dyn PortControl>> {
+        (**self).control()
     }
 
     fn start(self, start: Start) -> Result<Queues<Self::Rx, Self::Tx>, PortError> {

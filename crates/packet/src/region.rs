@@ -8,9 +8,10 @@
 use std::{
     ffi::CString,
     io,
-    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     ptr::NonNull,
 };
+use towpath_sys::mmap::{Mmap, page_size};
 
 /// Size of a huge page that [`Region`] asks for: 2 MiB, the smallest on x86-64 and arm64 with 4 KiB pages.
 const HUGE_PAGE: usize = 2 << 20;
@@ -66,17 +67,10 @@ pub enum RegionError {
 /// pools and views that are cut from it.
 #[derive(Debug)]
 pub struct Region {
-    base: NonNull<u8>,
-    len: usize,
+    memory: Mmap,
     backing: Backing,
     fd: Option<OwnedFd>,
 }
-
-// SAFETY: a region is an address range that it owns until drop; all access to its bytes goes through raw pointers
-// whose users establish their own exclusivity.
-unsafe impl Send for Region {}
-// SAFETY: as for Send; `&Region` gives out nothing but addresses, lengths and the descriptor.
-unsafe impl Sync for Region {}
 
 impl Region {
     /// Maps at least `len` bytes of zeroed memory.
@@ -86,26 +80,17 @@ impl Region {
     /// kernel refuses: out of memory, or no huge pages for [`Backing::Huge`].
     pub fn new(len: usize, backing: Backing) -> Result<Region, RegionError> {
         match backing {
-            Backing::Anonymous => {
-                let len = round_up(len, page_size())?;
-                Region::map(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, None, backing)
-            }
-            Backing::Huge => {
-                let len = round_up(len, HUGE_PAGE)?;
-                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB;
-                Region::map(len, flags, None, backing)
-            }
+            Backing::Anonymous => Region::anonymous(round_up(len, page_size())?, backing),
+            Backing::Huge => Region::anonymous(round_up(len, HUGE_PAGE)?, backing),
             Backing::HugePreferred => Region::new(len, Backing::Huge).or_else(|_| {
                 let region = Region::new(len, Backing::Anonymous)?;
-                // SAFETY: the range is exactly the mapping made one line above. Advice never changes its contents,
-                // and a kernel without transparent huge pages may refuse it: the region works all the same.
-                unsafe { libc::madvise(region.base.as_ptr().cast(), region.len, libc::MADV_HUGEPAGE) };
+                region.memory.advise_huge();
                 Ok(region)
             }),
             Backing::Memfd => {
                 let len = round_up(len, page_size())?;
                 let fd = sealed_memfd(len)?;
-                Region::map(len, libc::MAP_SHARED, Some((fd, 0)), backing)
+                Region::shared(fd, 0, len)
             }
         }
     }
@@ -144,30 +129,28 @@ impl Region {
         if actual < end as u64 {
             return Err(RegionError::Short { len, actual });
         }
-        Region::map(rounded, libc::MAP_SHARED, Some((fd, offset)), Backing::Memfd)
+        Region::shared(fd, offset, rounded)
     }
 
-    fn map(len: usize, flags: i32, file: Option<(OwnedFd, usize)>, backing: Backing) -> Result<Region, RegionError> {
-        let (raw, offset) = file.as_ref().map_or((-1, 0), |(fd, offset)| (fd.as_raw_fd(), *offset));
-        let (protection, offset) = (libc::PROT_READ | libc::PROT_WRITE, offset as libc::off_t);
-        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, raw, offset) };
-        if at == libc::MAP_FAILED {
-            return Err(os(len, "mmap"));
-        }
-        let base = NonNull::new(at.cast()).ok_or_else(|| os(len, "mmap"))?;
-        Ok(Region { base, len, backing, fd: file.map(|(fd, _)| fd) })
+    fn anonymous(len: usize, backing: Backing) -> Result<Region, RegionError> {
+        let memory = Mmap::anonymous(len, backing == Backing::Huge).map_err(|error| refused(len, "mmap", error))?;
+        Ok(Region { memory, backing, fd: None })
+    }
+
+    fn shared(fd: OwnedFd, offset: usize, len: usize) -> Result<Region, RegionError> {
+        let memory = Mmap::shared(fd.as_fd(), offset as u64, len).map_err(|error| refused(len, "mmap", error))?;
+        Ok(Region { memory, backing: Backing::Memfd, fd: Some(fd) })
     }
 
     /// First byte, page-aligned.
     pub fn base(&self) -> NonNull<u8> {
-        self.base
+        self.memory.base()
     }
 
     /// Length in bytes, a multiple of the page size.
     #[allow(clippy::len_without_is_empty)] // a region is never empty
     pub fn len(&self) -> usize {
-        self.len
+        self.memory.len()
     }
 
     /// What the memory is really made of.
@@ -177,22 +160,17 @@ impl Region {
 
     /// The memfd behind the region, to be handed to another process; `None` for private memory.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        use std::os::fd::AsFd;
         self.fd.as_ref().map(AsFd::as_fd)
     }
 
     /// The address of `offset`, if `offset + len` lies inside.
     pub fn at(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
-        let end = offset.checked_add(len)?;
-        // SAFETY: offset <= end <= self.len, so the address stays inside the mapping (or one past its end).
-        (end <= self.len).then(|| unsafe { self.base.add(offset) })
+        self.memory.at(offset, len)
     }
-}
 
-impl Drop for Region {
-    fn drop(&mut self) {
-        // SAFETY: base and len are those that mmap returned; every user of the memory holds this region alive.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    /// The mapping itself.
+    pub fn mmap(&self) -> &Mmap {
+        &self.memory
     }
 }
 
@@ -218,12 +196,11 @@ fn sealed_memfd(len: usize) -> Result<OwnedFd, RegionError> {
 }
 
 fn os(len: usize, step: &'static str) -> RegionError {
-    RegionError::Os { len, step, source: io::Error::last_os_error() }
+    refused(len, step, io::Error::last_os_error())
 }
 
-fn page_size() -> usize {
-    // SAFETY: sysconf takes no pointer.
-    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+fn refused(len: usize, step: &'static str, source: io::Error) -> RegionError {
+    RegionError::Os { len, step, source }
 }
 
 fn round_up(len: usize, unit: usize) -> Result<usize, RegionError> {
@@ -234,7 +211,6 @@ fn round_up(len: usize, unit: usize) -> Result<usize, RegionError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd;
 
     #[test]
     fn a_region_is_zeroed_whole_pages() {

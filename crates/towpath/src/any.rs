@@ -5,18 +5,15 @@ use crate::{cpsw, nic};
 use std::sync::Arc;
 use towpath_bus::qtest::QtestBus;
 use towpath_bus::vfio::VfioBus;
-use towpath_datapath::lane::{LaneRx, Steer};
-use towpath_datapath::ports::{fault, generator, null, packet, pcap, tun, veth, xdp};
-use towpath_datapath::sock;
-use towpath_datapath::uri::Uri;
+use towpath_engine::lane::{LaneRx, Steer};
 use towpath_model::cpsw::CpswBus;
 use towpath_model::e1000e::ModelBus;
 use towpath_nic::cpsw::CpswPort;
 use towpath_nic::e1000e::E1000e;
-use towpath_packet::port::{
-    ExtBufGauge, Info, Port, PortControl, PortError, Queues, RxQueue, Start, State, TxLayout, TxQueue, Wake,
-};
-use towpath_packet::{Batch, Counters, Offloads, Pool};
+use towpath_packet::port::{Info, Port, PortControl, PortError, Queues, Start};
+use towpath_packet::{delegate_rx_queue, delegate_tx_queue};
+use towpath_ports::uri::Uri;
+use towpath_ports::{fault, generator, null, packet, pcap, sock, tun, veth, xdp};
 
 /// What a port is opened for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,8 +90,8 @@ macro_rules! any_port {
                 match self { $(AnyPort::$variant(port) => port.info(),)* }
             }
 
-            fn tuner(&self) -> Option<Arc<dyn PortControl>> {
-                match self { $(AnyPort::$variant(port) => port.tuner(),)* }
+            fn control(&self) -> Option<Arc<dyn PortControl>> {
+                match self { $(AnyPort::$variant(port) => port.control(),)* }
             }
 
             fn start(self, start: Start) -> Result<Queues<AnyRx, AnyTx>, PortError> {
@@ -108,160 +105,15 @@ macro_rules! any_port {
             }
         }
 
-        impl RxQueue for AnyRx {
-            #[inline]
-            fn rx(&mut self, out: &mut Batch) -> usize {
-                match self {
-                    $(AnyRx::$variant(queue) => queue.rx(out),)*
-                    AnyRx::Lane(queue) => queue.rx(out),
-                }
-            }
-            #[inline]
-            fn refill(&mut self) -> usize {
-                match self {
-                    $(AnyRx::$variant(queue) => queue.refill(),)*
-                    AnyRx::Lane(queue) => queue.refill(),
-                }
-            }
-            #[inline]
-            fn mark(&mut self) -> bool {
-                match self {
-                    $(AnyRx::$variant(queue) => queue.mark(),)*
-                    AnyRx::Lane(queue) => queue.mark(),
-                }
-            }
-            #[inline]
-            fn settled(&mut self) {
-                match self {
-                    $(AnyRx::$variant(queue) => queue.settled(),)*
-                    AnyRx::Lane(queue) => queue.settled(),
-                }
-            }
-            fn own_pool(&self) -> Option<Pool> {
-                match self {
-                    $(AnyRx::$variant(queue) => queue.own_pool(),)*
-                    AnyRx::Lane(queue) => queue.own_pool(),
-                }
-            }
-            fn set_rx_offloads(&mut self, accept: Offloads) {
-                match self {
-                    $(AnyRx::$variant(queue) => queue.set_rx_offloads(accept),)*
-                    AnyRx::Lane(queue) => queue.set_rx_offloads(accept),
-                }
-            }
-            fn lent(&self) -> Option<Arc<ExtBufGauge>> {
-                match self {
-                    $(AnyRx::$variant(queue) => queue.lent(),)*
-                    AnyRx::Lane(queue) => queue.lent(),
-                }
-            }
-            fn set_tx_layout(&mut self, egress: TxLayout) {
-                match self {
-                    $(AnyRx::$variant(queue) => queue.set_tx_layout(egress),)*
-                    AnyRx::Lane(queue) => queue.set_tx_layout(egress),
-                }
-            }
-            fn state(&self) -> State {
-                match self {
-                    $(AnyRx::$variant(queue) => queue.state(),)*
-                    AnyRx::Lane(queue) => queue.state(),
-                }
-            }
-            fn wake(&self) -> Wake {
-                match self {
-                    $(AnyRx::$variant(queue) => queue.wake(),)*
-                    AnyRx::Lane(queue) => queue.wake(),
-                }
-            }
-            fn counters(&self) -> &Arc<Counters> {
-                match self {
-                    $(AnyRx::$variant(queue) => queue.counters(),)*
-                    AnyRx::Lane(queue) => queue.counters(),
-                }
-            }
-        }
+        delegate_rx_queue!(impl[] for AnyRx {
+            $(AnyRx::$variant(queue) => queue,)*
+            AnyRx::Lane(queue) => queue,
+        });
 
-        impl TxQueue for AnyTx {
-            #[inline]
-            fn tx(&mut self, batch: &mut Batch) -> usize {
-                match self {
-                    $(AnyTx::$variant(queue) => queue.tx(batch),)*
-                    AnyTx::Steer(queue) => queue.tx(batch),
-                }
-            }
-            #[inline]
-            fn reclaim(&mut self) -> usize {
-                match self {
-                    $(AnyTx::$variant(queue) => queue.reclaim(),)*
-                    AnyTx::Steer(queue) => queue.reclaim(),
-                }
-            }
-            fn close(&mut self) {
-                match self {
-                    $(AnyTx::$variant(queue) => queue.close(),)*
-                    AnyTx::Steer(queue) => queue.close(),
-                }
-            }
-            #[inline]
-            fn kick(&mut self) {
-                match self {
-                    $(AnyTx::$variant(queue) => queue.kick(),)*
-                    AnyTx::Steer(queue) => queue.kick(),
-                }
-            }
-            #[inline]
-            fn offloads(&self) -> Offloads {
-                match self {
-                    $(AnyTx::$variant(queue) => queue.offloads(),)*
-                    AnyTx::Steer(queue) => queue.offloads(),
-                }
-            }
-            fn max_offloads(&self) -> Offloads {
-                match self {
-                    $(AnyTx::$variant(queue) => queue.max_offloads(),)*
-                    AnyTx::Steer(queue) => queue.max_offloads(),
-                }
-            }
-            #[inline]
-            fn pending(&self) -> usize {
-                match self {
-                    $(AnyTx::$variant(queue) => queue.pending(),)*
-                    AnyTx::Steer(queue) => queue.pending(),
-                }
-            }
-            #[inline]
-            fn mark(&mut self) {
-                match self {
-                    $(AnyTx::$variant(queue) => queue.mark(),)*
-                    AnyTx::Steer(queue) => queue.mark(),
-                }
-            }
-            #[inline]
-            fn is_beyond(&mut self) -> bool {
-                match self {
-                    $(AnyTx::$variant(queue) => queue.is_beyond(),)*
-                    AnyTx::Steer(queue) => queue.is_beyond(),
-                }
-            }
-            fn state(&self) -> State {
-                match self {
-                    $(AnyTx::$variant(queue) => queue.state(),)*
-                    AnyTx::Steer(queue) => queue.state(),
-                }
-            }
-            fn wake(&self) -> Wake {
-                match self {
-                    $(AnyTx::$variant(queue) => queue.wake(),)*
-                    AnyTx::Steer(queue) => queue.wake(),
-                }
-            }
-            fn counters(&self) -> &Arc<Counters> {
-                match self {
-                    $(AnyTx::$variant(queue) => queue.counters(),)*
-                    AnyTx::Steer(queue) => queue.counters(),
-                }
-            }
-        }
+        delegate_tx_queue!(impl[] for AnyTx {
+            $(AnyTx::$variant(queue) => queue,)*
+            AnyTx::Steer(queue) => queue,
+        });
     };
 }
 

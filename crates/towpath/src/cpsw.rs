@@ -12,11 +12,11 @@
 use crate::nic;
 use crate::port_wire::PortWire;
 use std::sync::Arc;
-use towpath_datapath::uri::{Options, Uri};
 use towpath_model::cpsw::{self as model, Cpsw, CpswBus};
-use towpath_model::wire::{Loop, Unplugged, cable};
+use towpath_model::wire::{Loopback, Unplugged, cable};
 use towpath_nic::cpsw::{BatchSize, Config, CpswPort, Soc, open};
 use towpath_packet::port::PortError;
+use towpath_ports::uri::{Options, Uri};
 
 /// Frames under way in a cable between two ports, each way.
 const CABLE: usize = 512;
@@ -81,7 +81,7 @@ impl Model {
         let model = Cpsw::new(model::Config::lenient(soc, ports)).map_err(os)?;
         for port in (1..=ports).step_by(2) {
             if port == ports {
-                model.plug(port, Loop::default());
+                model.plug(port, Loopback::default());
             } else {
                 let (near, far) = cable(CABLE);
                 model.plug(port, near);

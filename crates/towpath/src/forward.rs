@@ -22,13 +22,13 @@ use check::{common_layer, notes};
 use plan::{AnyRoute, Place, Plan};
 use std::sync::Arc;
 use std::time::Duration;
-use towpath_datapath::coalesce::CoalesceConfig;
-use towpath_datapath::idle::Idle;
-use towpath_datapath::lane::{Balancer, LaneConfig, Steering, Table};
-use towpath_datapath::report::{Meter, PortMeter};
-use towpath_datapath::route::{Limit, RouteConfig};
-use towpath_datapath::rules::{Judge, PortSide, RuleError, Rules};
-use towpath_datapath::worker::{Control, Worker, WorkerConfig};
+use towpath_engine::gro_stage::CoalesceConfig;
+use towpath_engine::idle::Idle;
+use towpath_engine::lane::{Balancer, LaneConfig, Steering, Table};
+use towpath_engine::report::{Meter, PortMeter};
+use towpath_engine::route::{Limit, RouteConfig};
+use towpath_engine::rules::{Judge, PortSide, RuleError, Rules};
+use towpath_engine::worker::{Control, Worker, WorkerConfig};
 use towpath_packet::port::{Info, Port, PortError, Queues, RxQueue, Start, TxQueue};
 use towpath_packet::{Floors, Offloads, Pool, PoolConfig, PoolError};
 
@@ -218,15 +218,16 @@ impl Forward {
         self.check(&a_info, &b_info)?;
         self.check_rules(layer)?;
         let pool = Pool::new(self.pool)?;
-        let tuners = [&a, &b].into_iter().filter_map(|port| Some((port.info().name.clone(), port.tuner()?))).collect();
+        let tuners =
+            [&a, &b].into_iter().filter_map(|port| Some((port.info().name.clone(), port.control()?))).collect();
         let start = |side, accept: Offloads| Start { pool: pool.clone(), queues: self.queues(side), accept };
         let mut a = a.start(start(PortSide::A, b_info.tx_offloads.and(self.gso.allows())))?;
         let mut b = b.start(start(PortSide::B, a_info.tx_offloads.and(self.gso.allows())))?;
         a.rx.iter_mut().for_each(|rx| rx.set_tx_layout(b_info.tx_layout()));
         b.rx.iter_mut().for_each(|rx| rx.set_tx_layout(a_info.tx_layout()));
         let ports = vec![meter_of(&a_info, &a), meter_of(&b_info, &b)];
-        let lent = [a.rx.first(), b.rx.first()].into_iter().flatten().filter_map(RxQueue::lent).collect();
-        let own_pools = a.rx.iter().chain(&b.rx).filter_map(RxQueue::own_pool).collect();
+        let lent = [a.rx.first(), b.rx.first()].into_iter().flatten().filter_map(|rx| rx.memory().ext_bufs).collect();
+        let own_pools = a.rx.iter().chain(&b.rx).filter_map(|rx| rx.memory().pool).collect();
         let limit = self.count.map(|n| Arc::new(Limit::new(n)));
         let (threads, counters) = (Vec::new(), Vec::new());
         let shapes = [&a_info, &b_info].map(Info::tx_layout);
@@ -247,7 +248,7 @@ impl Forward {
     }
 
     /// Starts a port and the workers that send what it receives back through it: frames with their Ethernet addresses swapped, IP
-    /// packets (of a `tun`) with addresses and ports swapped (see [`mirror`](towpath_datapath::mirror)). Each worker runs a queue of the
+    /// packets (of a `tun`) with addresses and ports swapped (see [`mirror`](towpath_engine::reflect)). Each worker runs a queue of the
     /// port; there are no lanes, and no coalescing.
     ///
     /// # Errors
@@ -263,13 +264,13 @@ impl Forward {
         self.check(&info, &info)?;
         self.check_rules(layer)?;
         let pool = Pool::new(self.pool)?;
-        let tuners = port.tuner().map(|tuner| (info.name.clone(), tuner)).into_iter().collect();
+        let tuners = port.control().map(|tuner| (info.name.clone(), tuner)).into_iter().collect();
         let accept = info.tx_offloads.and(self.gso.allows());
         let mut queues = port.start(Start { pool: pool.clone(), queues: self.workers, accept })?;
         queues.rx.iter_mut().for_each(|rx| rx.set_tx_layout(info.tx_layout()));
         let ports = vec![meter_of(&info, &queues)];
-        let lent = queues.rx.first().and_then(RxQueue::lent).into_iter().collect();
-        let own_pools = queues.rx.iter().filter_map(RxQueue::own_pool).collect();
+        let lent = queues.rx.first().and_then(|rx| rx.memory().ext_bufs).into_iter().collect();
+        let own_pools = queues.rx.iter().filter_map(|rx| rx.memory().pool).collect();
         let limit = self.count.map(|n| Arc::new(Limit::new(n)));
         let (threads, counters) = (Vec::new(), Vec::new());
         let shapes = [info.tx_layout(); 2];

@@ -1,6 +1,7 @@
 //! ARP for IPv4 over Ethernet (RFC 826).
 
 use crate::{Error, ethernet::ethertype};
+use core::net::Ipv4Addr;
 
 /// Operation: who has this address?
 pub const REQUEST: u16 = 1;
@@ -25,11 +26,11 @@ header! {
     /// Sender's Ethernet address.
     8 SENDER_MAC: [u8; 6], sender_mac, set_sender_mac;
     /// Sender's IPv4 address.
-    14 SENDER_IP: [u8; 4], sender_ip, set_sender_ip;
+    14 SENDER_IP: Ipv4Addr, sender_ip, set_sender_ip;
     /// Target's Ethernet address, ignored in requests.
     18 TARGET_MAC: [u8; 6], target_mac, set_target_mac;
     /// Target's IPv4 address.
-    24 TARGET_IP: [u8; 4], target_ip, set_target_ip;
+    24 TARGET_IP: Ipv4Addr, target_ip, set_target_ip;
 }
 
 /// An ARP message for IPv4 over Ethernet.

@@ -33,6 +33,23 @@ macro_rules! number {
 }
 number!(u8 u16 u32);
 
+macro_rules! address {
+    ($($ty:ty)*) => { $(
+        impl Field for $ty {
+            type Wire = [u8; size_of::<$ty>()];
+            #[inline(always)]
+            fn from_wire(wire: Self::Wire) -> Self {
+                Self::from(wire)
+            }
+            #[inline(always)]
+            fn to_wire(self) -> Self::Wire {
+                self.octets()
+            }
+        }
+    )* };
+}
+address!(core::net::Ipv4Addr core::net::Ipv6Addr);
+
 impl<const N: usize> Field for [u8; N] {
     type Wire = Self;
     #[inline(always)]

@@ -1,5 +1,7 @@
 //! What IPv4 and IPv6 have in common.
 
+use core::net::{Ipv4Addr, Ipv6Addr};
+
 /// Protocol numbers (IANA "Protocol Numbers"): IPv4's protocol and IPv6's next header field.
 pub mod protocol {
     /// IPv6 hop-by-hop options.
@@ -37,8 +39,8 @@ pub mod protocol {
 /// An IPv4 address as an IPv4-mapped IPv6 address, `::ffff:a.b.c.d` (RFC 4291 section 2.5.5.2).
 #[inline]
 #[must_use]
-pub const fn mapped(v4: [u8; 4]) -> [u8; 16] {
-    (0xffff << 80 | (u32::from_le_bytes(v4) as u128) << 96).to_le_bytes()
+pub fn mapped(v4: Ipv4Addr) -> Ipv6Addr {
+    Ipv6Addr::from((0xffff << 80 | u128::from(u32::from_le_bytes(v4.octets())) << 96).to_le_bytes())
 }
 
 /// The version in the first byte of an IP packet; 0 if there is none.

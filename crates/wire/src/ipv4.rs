@@ -1,10 +1,10 @@
 //! IPv4 (RFC 791; DSCP RFC 2474, ECN RFC 3168).
 
-use crate::Error;
-use crate::checksum;
 use crate::error::{cut, take};
 use crate::options::Options;
+use crate::{Error, checksum};
 use core::borrow::{Borrow, BorrowMut};
+use core::net::Ipv4Addr;
 
 /// In [`offset::FRAGMENT`]: do not fragment.
 pub const DONT_FRAGMENT: u16 = 0x4000;
@@ -32,9 +32,9 @@ header! {
     /// Header checksum.
     10 CHECKSUM: u16, checksum, set_checksum;
     /// Source address.
-    12 SRC: [u8; 4], src, set_src;
+    12 SRC: Ipv4Addr, src, set_src;
     /// Destination address.
-    16 DST: [u8; 4], dst, set_dst;
+    16 DST: Ipv4Addr, dst, set_dst;
 }
 
 impl<B: Borrow<[u8; HEADER_LEN]>> Header<B> {

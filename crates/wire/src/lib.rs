@@ -22,6 +22,7 @@
 
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![deny(unsafe_code)]
+#![cfg_attr(not(any(feature = "std", test)), no_std)]
 
 #[macro_use]
 mod header;
@@ -39,15 +40,17 @@ pub mod icmp;
 pub mod ip;
 pub mod ipv4;
 pub mod ipv6;
+pub mod offload;
 pub mod options;
 pub mod tcp;
 pub mod udp;
 pub mod verify;
+pub mod virtio_net;
 pub mod vlan;
 pub mod vxlan;
 
 pub use arp::Arp;
-pub use dissect::{Dissected, LinkKind, dissect};
+pub use dissect::{Dissected, dissect};
 pub use error::Error;
 pub use ethernet::Ethernet;
 pub use geneve::Geneve;
@@ -56,6 +59,7 @@ pub use hash::{FlowKey, Toeplitz};
 pub use icmp::Icmp;
 pub use ipv4::Ipv4;
 pub use ipv6::Ipv6;
+pub use offload::LinkKind;
 pub use tcp::Tcp;
 pub use udp::Udp;
 pub use vlan::Vlan;

@@ -1,8 +1,9 @@
 //! Verifies every checksum of a frame, for tests and tools: what a receiving host would say.
 
 use crate::checksum::{self, VALID};
-use crate::dissect::{Dissected, Flags, LinkKind, Stop, dissect};
+use crate::dissect::{Dissected, Flags, Stop, dissect};
 use crate::ip::protocol;
+use crate::offload::LinkKind;
 use crate::{Ipv4, Ipv6, Udp};
 
 /// What became of one checksum.

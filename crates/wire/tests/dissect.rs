@@ -3,6 +3,7 @@
 mod common;
 
 use common::{any_frame, exercise};
+use core::net::Ipv4Addr;
 use proptest::prelude::*;
 use towpath_wire::dissect::{Flags, Stop};
 use towpath_wire::emit::{self, Checksums, Headers, Ip, Link, Network, Transport, Udp};
@@ -100,8 +101,8 @@ mod naive {
                 if c.left() < 4 * words as usize {
                     return Stop::NetworkTruncated;
                 }
-                d.flow.src = mapped(c.array(12));
-                d.flow.dst = mapped(c.array(16));
+                d.flow.src = mapped(c.array(12).into());
+                d.flow.dst = mapped(c.array(16).into());
                 d.flow.protocol = c.peek(9) as u8;
                 flags.push(Flags::IPV4);
                 if words > 5 {
@@ -126,8 +127,8 @@ mod naive {
                 if c.peek(0) / 16 != 6 {
                     return Stop::NetworkMalformed;
                 }
-                d.flow.src = c.array(8);
-                d.flow.dst = c.array(24);
+                d.flow.src = c.array(8).into();
+                d.flow.dst = c.array(24).into();
                 d.flow.protocol = c.peek(6) as u8;
                 flags.push(Flags::IPV6);
                 let length = usize::from(c.peek16(4));
@@ -240,8 +241,8 @@ proptest! {
     }
 }
 
-const A: [u8; 4] = [10, 0, 0, 1];
-const B: [u8; 4] = [10, 0, 0, 2];
+const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const UDP: Udp = Udp { src_port: 1000, dst_port: 2000 };
 
 fn frame(ip: Ip, transport: Transport<'_>, tags: [Tag; 2], payload: &[u8]) -> Vec<u8> {
@@ -391,7 +392,7 @@ fn other_protocols_are_found_with_or_without_ports() {
     assert_eq!((sctp.stop, sctp.flow.dst_port), (Stop::Complete, 2));
     let esp = raw(50, &[0; 20]);
     assert_eq!((esp.stop, esp.l4, esp.payload), (Stop::OtherTransport, 34, 34));
-    assert_eq!(esp.rss_input().as_bytes(), [A, B].concat());
+    assert_eq!(esp.rss_input().as_bytes(), [A.octets(), B.octets()].concat());
 }
 
 #[test]

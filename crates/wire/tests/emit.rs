@@ -197,9 +197,9 @@ fn an_arp_request_is_read_back() {
     let request = emit::Arp {
         operation: arp::REQUEST,
         sender_mac: [2; 6],
-        sender_ip: [10, 0, 0, 1],
+        sender_ip: [10, 0, 0, 1].into(),
         target_mac: [0; 6],
-        target_ip: [10, 0, 0, 2],
+        target_ip: [10, 0, 0, 2].into(),
     };
     let headers = Headers { link: Some(Link::default()), network: Network::Arp(request) };
     let mut frame = [0xee; 60];
@@ -209,7 +209,7 @@ fn an_arp_request_is_read_back() {
     assert_eq!(view.ethertype(), 0x0806);
     let arp = Arp::parse(view.payload()).unwrap();
     assert_eq!((arp.operation(), arp.sender_mac()), (1, [2; 6]));
-    assert_eq!((arp.sender_ip(), arp.target_ip()), ([10, 0, 0, 1], [10, 0, 0, 2]));
+    assert_eq!((arp.sender_ip(), arp.target_ip()), (request.sender_ip, request.target_ip));
 }
 
 #[test]

@@ -68,7 +68,7 @@ fn arp_of_other_sizes_is_not_read() {
     bytes[..8].copy_from_slice(&[0, 1, 8, 0, 6, 4, 0, 2]);
     bytes[14..18].copy_from_slice(&[10, 0, 0, 1]);
     let view = Arp::parse(&bytes).unwrap();
-    assert_eq!((view.operation(), view.sender_ip()), (2, [10, 0, 0, 1]));
+    assert_eq!((view.operation(), view.sender_ip()), (2, [10, 0, 0, 1].into()));
     bytes[4] = 8;
     assert_eq!(Arp::parse(&bytes).err(), Some(Error::Unsupported));
 }
@@ -113,9 +113,9 @@ fn a_changed_ipv4_header_gets_a_valid_checksum() {
     bytes[3] = 20;
     let (mut header, _) = ipv4::Header::split_mut(&mut bytes).unwrap();
     header.set_ttl(63);
-    header.set_src([192, 0, 2, 1]);
+    header.set_src([192, 0, 2, 1].into());
     header.fill_checksum();
-    assert_eq!((header.ttl(), header.src()), (63, [192, 0, 2, 1]));
+    assert_eq!((header.ttl(), header.src()), (63, [192, 0, 2, 1].into()));
     assert!(Ipv4::parse(&bytes).unwrap().is_checksum_valid());
     bytes[ipv4::offset::TTL] = 62;
     assert!(!Ipv4::parse(&bytes).unwrap().is_checksum_valid());

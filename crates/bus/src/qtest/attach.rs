@@ -1,47 +1,48 @@
-//! Takes over a machine that somebody else started.
+//! Attaches to a machine that was started by other means.
 
 use super::channel::Channel;
 use super::machine::{ANSWER, START};
-use super::process::os;
 use super::ram::Ram;
 use crate::bus::BusError;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use towpath_sys::seqpacket::peer;
 
-/// What QEMU calls a `memory-backend-memfd` (`backends/hostmem-memfd.c`).
+/// QEMU's name of a `memory-backend-memfd` (`backends/hostmem-memfd.c`).
 const BACKEND: &str = "/memfd:memory-backend-memfd";
 
 const HINT: &str =
     "start QEMU with -object memory-backend-memfd,id=ram,size=64M,share=on -machine q35,memory-backend=ram";
 
 pub(super) fn attach(name: &str, socket: &Path, memory: Option<&Path>) -> Result<(Channel, Ram), BusError> {
-    let device = |what: String| BusError::Device { device: name.to_owned(), what };
-    let hint = Some("start QEMU with -qtest unix:SOCKET,server=on,wait=off");
-    let stream = connect(socket).map_err(os(name, "connecting", hint))?;
-    let peer = peer(&stream).map_err(os(name, "asking who listens (SO_PEERCRED)", None))?;
-    let channel = Channel::new(stream, START).map_err(os(name, "setting up the socket", None))?;
+    let device = |what: String| BusError::device(name, what);
+    let hint = "start QEMU with -qtest unix:SOCKET,server=on,wait=off";
+    let stream = connect(socket).map_err(BusError::os(name, "connecting")).map_err(|error| error.with_hint(hint))?;
+    let peer = peer(stream.as_fd()).map_err(BusError::os(name, "SO_PEERCRED"))?;
+    let channel = Channel::new(stream, START).map_err(BusError::os(name, "setting up the socket"))?;
     let busy = |why| device(format!("{why} (only one program at a time can be connected to its socket)"));
     channel.handshake().map_err(busy)?;
-    channel.patience(ANSWER);
+    channel.set_timeout(ANSWER);
     let path = match memory {
         Some(path) => path.to_owned(),
-        None => find(peer).ok_or_else(|| device(format!("process {peer} has no memory that is shared: {HINT}")))?,
+        None => find_memfd(peer.pid)
+            .ok_or_else(|| device(format!("process {} has no memory that is shared: {HINT}", peer.pid)))?,
     };
     let file = File::options().read(true).write(true).open(&path);
-    let file = file.map_err(os(name, format!("opening {}", path.display()), None))?;
+    let file = file.map_err(BusError::os(name, format!("opening {}", path.display())))?;
     sealed(&file).map_err(|()| device(format!("{} could shrink while it is in use: {HINT}", path.display())))?;
-    let ram = Ram::new(file.into()).map_err(os(name, "examining the memory", None))?;
+    let ram = Ram::new(file.into()).map_err(BusError::os(name, "examining the memory"))?;
     if ram.is_empty() {
         return Err(device(format!("{} is no memory of a machine: it has {} bytes", path.display(), ram.len())));
     }
     Ok((channel, ram))
 }
 
-/// Connects to a socket; one that is there, but nobody listens on yet, is given a second.
+/// Connects to a socket; waits up to a second until a process listens on it.
 fn connect(socket: &Path) -> io::Result<UnixStream> {
     let begun = Instant::now();
     loop {
@@ -54,19 +55,8 @@ fn connect(socket: &Path) -> io::Result<UnixStream> {
     }
 }
 
-/// The process that listens on the socket.
-fn peer(stream: &UnixStream) -> io::Result<i32> {
-    let mut who = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: pointer and length are those of a ucred that is borrowed exclusively across the call.
-    let result = unsafe {
-        libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut who).cast(), &mut len)
-    };
-    if result == 0 { Ok(who.pid) } else { Err(io::Error::last_os_error()) }
-}
-
-/// The descriptor of a process that is a machine's memory; the first, if it has several.
-fn find(process: i32) -> Option<PathBuf> {
+/// The memory of a machine among the descriptors of a process; the first if there are several.
+fn find_memfd(process: i32) -> Option<PathBuf> {
     let mut found: Vec<(u32, PathBuf)> = std::fs::read_dir(format!("/proc/{process}/fd"))
         .ok()?
         .filter_map(Result::ok)
@@ -77,7 +67,7 @@ fn find(process: i32) -> Option<PathBuf> {
     found.into_iter().next().map(|(_, path)| path)
 }
 
-/// Memory that shrinks under a mapping kills whoever touches it.
+/// Access to a mapping whose file has shrunk kills the process, so the file must be sealed.
 fn sealed(file: &File) -> Result<(), ()> {
     // SAFETY: fcntl with F_GET_SEALS takes no pointer.
     let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };

@@ -1,33 +1,34 @@
-//! A device's reach into the machine's memory.
+//! The DMA of a device in the machine.
 
 use super::qemu::Qemu;
 use super::ram::{LOWEST, Ram};
 use super::registers::Registers;
 use crate::dma::{Access, Dma, Iova, Limits, MapError};
-use crate::vtd::{Memory, SlotWindow, Space};
+use crate::vtd::{AddressSpace, PhysMemory, SlotWindow};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use towpath_packet::Region;
 
-/// Guest memory, with or without a remapping unit in between.
+/// Guest memory, with or without a remapping unit.
 ///
-/// Only memory that [`alloc`](Dma::alloc) gave out can be mapped: everything else is [`MapError::Foreign`]. Without a unit an address is
-/// the physical one, and the device reaches all of the machine's memory, mapped or not.
+/// Only memory from [`alloc`](Dma::alloc) can be mapped: all other is [`MapError::Foreign`].
+/// Without a remapping unit the IOVA is the physical address, and the device reaches all of the
+/// machine's memory, mapped or not.
 #[derive(Clone)]
 pub struct QtestDma {
-    // The space is left before the machine goes.
-    space: Option<Space<Registers, Ram>>,
+    // Dropped before the machine: the device is detached first.
+    space: Option<AddressSpace<Registers, Ram>>,
     limits: Arc<Limits>,
     qemu: Qemu,
 }
 
 impl QtestDma {
-    pub(super) fn new(qemu: Qemu, space: Option<Space<Registers, Ram>>) -> QtestDma {
+    pub(super) fn new(qemu: Qemu, space: Option<AddressSpace<Registers, Ram>>) -> QtestDma {
         let ranges = match &space {
             Some(space) => space.ranges(),
             None => vec![LOWEST..=qemu.ram().len().saturating_sub(1)],
         };
-        let limits = Limits { iommu: space.is_some(), granule: 4096, mappings: None, locked: None, ranges };
+        let limits = Limits::new(space.is_some(), 4096, ranges);
         QtestDma { space, limits: Arc::new(limits), qemu }
     }
 }
@@ -49,7 +50,7 @@ impl Dma for QtestDma {
 
     unsafe fn map(&self, at: NonNull<u8>, len: usize, access: Access) -> Result<Iova, MapError> {
         match &self.space {
-            // SAFETY: the promise is handed on as it is.
+            // SAFETY: the caller's promise is passed on unchanged.
             Some(space) => unsafe { space.map(at, len, access) },
             None => {
                 let physical = self.qemu.ram().locate(at, len)?.physical_of(at, len);
@@ -59,12 +60,12 @@ impl Dma for QtestDma {
     }
 
     fn unmap(&self, iova: Iova, len: usize) -> Result<(), MapError> {
-        // Without a unit nothing was mapped: the memory is in reach before and after.
+        // Without a remapping unit the device reaches the memory before and after.
         self.space.as_ref().map_or(Ok(()), |space| space.unmap(iova, len))
     }
 
     fn window(&self, slots: u32, bytes: usize) -> Result<Self::Window, MapError> {
-        self.space.as_ref().ok_or(MapError::NoIommu)?.window(slots, bytes)
+        SlotWindow::new(self.space.as_ref().ok_or(MapError::NoIommu)?, slots, bytes)
     }
 }
 

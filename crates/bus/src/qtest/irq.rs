@@ -1,11 +1,10 @@
 //! Interrupts as words in the machine's memory.
 //!
-//! An MSI-X message is a write of 32 bits to an address (PCI 3.0 §6.8.2). Nothing of the machine takes interrupts, so the
-//! address is a word of memory, mapped for the device like any other: the message is seen there.
+//! An MSI-X message is a write of 32 bits to an address (PCI 3.0 §6.8.2). The machine's CPU handles
+//! no interrupts, so the address is a word of memory that is mapped for the device like any other.
 
-use super::bus::QtestBus;
 use super::dma::QtestDma;
-use crate::bus::{Bus, BusError, Irq, Pci};
+use crate::bus::{BusError, Irq, Pci};
 use crate::dma::{Access, Dma, Iova};
 use crate::mmio::Mmio;
 use std::os::fd::RawFd;
@@ -13,13 +12,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use towpath_packet::Region;
 
-const MSI_X: u8 = 0x11;
-/// Message control, in the upper half of the capability's first word.
+pub(super) const MSI_X: u8 = 0x11;
+/// Message Control, in the upper half of the capability's first word.
 const ENABLE: u32 = 1 << 31;
 const MASK_ALL: u32 = 1 << 30;
 const PAGE: usize = 4096;
 
-/// An interrupt that can be looked at, but not waited for.
+/// An interrupt that can be polled, but not waited for.
 pub struct QtestIrq {
     page: Arc<Region>,
     vector: usize,
@@ -30,25 +29,25 @@ impl Irq for QtestIrq {
         None
     }
 
-    /// One if there were any: messages that were not taken are not counted.
+    /// Returns 1 if messages have arrived: several count as one.
     fn take(&self) -> u64 {
         let Some(word) = self.page.at(self.vector * 4, 4) else { return 0 };
-        // SAFETY: four bytes inside the page, aligned, alive as long as the region that `self` holds; the device and the
-        // irqs' handles are all that access them, the latter as atomics only.
+        // SAFETY: four bytes inside the page, aligned, alive as long as the region that `self`
+        // holds. Only the device and the irq handles access them, the latter as atomics.
         let word = unsafe { word.cast::<AtomicU32>().as_ref() };
-        // Acquire: what the device wrote before the message is seen afterwards.
+        // Acquire: later reads see all that the device wrote before the message.
         u64::from(word.swap(0, Ordering::Acquire) != 0)
     }
 }
 
-/// The page that messages go to, unmapped on drop: after they were disabled.
-pub(super) struct Messages {
+/// The target page of the messages. Unmapped on drop, after MSI-X was disabled.
+pub(super) struct MsixPage {
     page: Arc<Region>,
     at: Iova,
     dma: QtestDma,
 }
 
-impl Drop for Messages {
+impl Drop for MsixPage {
     fn drop(&mut self) {
         if self.dma.unmap(self.at, PAGE).is_err() {
             std::mem::forget(self.page.clone());
@@ -56,11 +55,15 @@ impl Drop for Messages {
     }
 }
 
-/// Sets up vectors 0 to `count`.
-pub(super) fn enable(bus: &QtestBus, count: u16) -> Result<(Messages, Vec<QtestIrq>), BusError> {
-    let device = |what: String| BusError::Device { device: bus.name().to_owned(), what };
-    let map = |source| BusError::Map { device: bus.name().to_owned(), source };
-    let at = bus.capability(MSI_X).ok_or_else(|| device("has no MSI-X".to_owned()))?;
+/// Enables vectors 0 to `count - 1` by the MSI-X capability at offset `capability`.
+pub(super) fn enable(
+    bus: &impl Pci<Dma = QtestDma>,
+    capability: Option<u16>,
+    count: u16,
+) -> Result<(MsixPage, Vec<QtestIrq>), BusError> {
+    let device = |what: String| BusError::device(bus.name(), what);
+    let map = BusError::map(bus.name());
+    let at = capability.ok_or_else(|| device("has no MSI-X".to_owned()))?;
     let control = bus.config_r32(at);
     let vectors = (control >> 16 & 0x7ff) as u16 + 1;
     if count > vectors.min((PAGE / 4) as u16) {
@@ -69,9 +72,10 @@ pub(super) fn enable(bus: &QtestBus, count: u16) -> Result<(Messages, Vec<QtestI
     let place = bus.config_r32(at + 4);
     let (bar, table) = ((place & 7) as u8, (place & !7) as usize);
     let registers = bus.bar(bar, table + usize::from(vectors) * 16)?;
-    let page = Arc::new(bus.dma().alloc(PAGE).map_err(map)?);
-    // SAFETY: the page stays in place until `Messages` has unmapped it; its bytes are accessed as atomics only.
-    let iova = unsafe { bus.dma().map(page.base(), PAGE, Access::Both) }.map_err(map)?;
+    let page = Arc::new(bus.dma().alloc(PAGE).map_err(&map)?);
+    // SAFETY: the page stays in place until `MsixPage` has unmapped it; its bytes are accessed as
+    // atomics only.
+    let iova = unsafe { bus.dma().map(page.base(), PAGE, Access::Both) }.map_err(&map)?;
     bus.config_w32(at, control & 0xffff_0000 | ENABLE | MASK_ALL);
     for vector in 0..usize::from(vectors) {
         let (entry, used) = (table + vector * 16, vector < usize::from(count));
@@ -83,12 +87,12 @@ pub(super) fn enable(bus: &QtestBus, count: u16) -> Result<(Messages, Vec<QtestI
     }
     bus.config_w32(at, control & 0xffff_0000 & !MASK_ALL | ENABLE);
     let irqs = (0..usize::from(count)).map(|vector| QtestIrq { page: page.clone(), vector }).collect();
-    Ok((Messages { page, at: iova, dma: bus.dma().clone() }, irqs))
+    Ok((MsixPage { page, at: iova, dma: bus.dma().clone() }, irqs))
 }
 
-/// No more messages, when it returns.
-pub(super) fn disable(bus: &QtestBus) {
-    if let Some(at) = bus.capability(MSI_X) {
+/// Disables MSI-X. No message arrives after the return.
+pub(super) fn disable(bus: &impl Pci, capability: Option<u16>) {
+    if let Some(at) = capability {
         let control = bus.config_r32(at);
         bus.config_w32(at, control & 0xffff_0000 & !ENABLE);
         let _ = bus.config_r32(at);

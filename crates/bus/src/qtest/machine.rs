@@ -1,8 +1,8 @@
-//! Starts a QEMU that has devices and memory, but nothing that runs.
+//! Starts a QEMU with devices and memory, but without a running guest.
 
 use super::channel::Channel;
 use super::netdev::Netdev;
-use super::process::{Process, memfd, os};
+use super::process::{Process, memfd};
 use super::qemu::Qemu;
 use super::ram::Ram;
 use crate::bus::BusError;
@@ -14,17 +14,17 @@ use std::process::Command;
 use std::time::Duration;
 use towpath_packet::{Backing, Region};
 
-/// The program.
+/// The executable.
 const PROGRAM: &str = "qemu-system-x86_64";
 
-/// How long it may take to start, and to answer.
+/// The timeouts of the start and of an answer.
 pub(super) const START: Duration = Duration::from_secs(20);
 pub(super) const ANSWER: Duration = Duration::from_secs(5);
 
-/// Its name in errors.
+/// The machine's name in errors.
 const NAME: &str = "qtest";
 
-/// A machine to be started: a q35 PC with one processor that halts at once, and the devices that it is given.
+/// A machine to be started: a q35 PC with one CPU that halts at once, and devices.
 ///
 /// ```no_run
 /// use towpath_bus::qtest::{Device, Machine, Netdev};
@@ -35,16 +35,17 @@ const NAME: &str = "qtest";
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Machine {
     /// Bytes of memory: a multiple of 1 MiB from 16 MiB to 2 GiB.
     pub memory: usize,
-    /// Whether a VT-d remapping unit stands before the devices, and for how many address bits.
+    /// The VT-d remapping unit, if any: its address width.
     pub iommu: Option<Width>,
-    /// Its devices.
+    /// The devices.
     pub devices: Vec<Device>,
 }
 
-/// Address bits of a remapping unit.
+/// The address width of a remapping unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Width {
     /// 39: tables of three levels.
@@ -55,24 +56,30 @@ pub enum Width {
 
 /// A device of a machine.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Device {
-    /// QEMU's name for its kind: `e1000e`.
+    /// QEMU's name of the device model: `e1000e`.
     pub model: String,
-    /// Its slot on bus 0: 1 to 29 (30 and 31 are the machine's own).
+    /// The slot on bus 0: 1 to 29 (30 and 31 belong to the machine).
     pub slot: u8,
-    /// What its network side is connected to.
+    /// The network that it is connected to.
     pub netdev: Option<Netdev>,
-    /// Further properties, as QEMU wants them: `mac=52:54:00:12:34:56`.
+    /// Further properties in QEMU's syntax: `mac=52:54:00:12:34:56`.
     pub properties: Vec<String>,
 }
 
 impl Device {
-    /// An Intel 82574L.
-    pub fn e1000e(slot: u8, netdev: Netdev) -> Device {
-        Device { model: "e1000e".to_owned(), slot, netdev: Some(netdev), properties: Vec::new() }
+    /// A device of QEMU's model `model`, without a network.
+    pub fn new(model: impl Into<String>, slot: u8) -> Device {
+        Device { model: model.into(), slot, netdev: None, properties: Vec::new() }
     }
 
-    /// With a property more.
+    /// An Intel 82574L.
+    pub fn e1000e(slot: u8, netdev: Netdev) -> Device {
+        Device { netdev: Some(netdev), ..Device::new("e1000e", slot) }
+    }
+
+    /// Adds a property.
     pub fn property(mut self, property: impl Into<String>) -> Device {
         self.properties.push(property.into());
         self
@@ -87,20 +94,26 @@ impl Default for Machine {
 }
 
 impl Machine {
-    /// With a device more.
+    /// Adds a device.
     pub fn with(mut self, device: Device) -> Machine {
         self.devices.push(device);
         self
     }
 
-    /// With a remapping unit.
+    /// Sets the size of the memory in bytes.
+    pub fn memory(mut self, bytes: usize) -> Machine {
+        self.memory = bytes;
+        self
+    }
+
+    /// Adds a remapping unit.
     pub fn iommu(mut self, width: Width) -> Machine {
         self.iommu = Some(width);
         self
     }
 
     fn check(&self) -> Result<(), BusError> {
-        let refuse = |what: String| Err(BusError::Device { device: NAME.to_owned(), what });
+        let refuse = |what: String| Err(BusError::device(NAME, what));
         let Machine { memory, devices, .. } = self;
         if !(16 << 20..=2 << 30).contains(memory) || memory % (1 << 20) != 0 {
             return refuse(format!("memory={memory}: must be a multiple of 1 MiB from 16 MiB to 2 GiB"));
@@ -116,41 +129,43 @@ impl Machine {
         Ok(())
     }
 
-    /// Starts it. The machine ends when the last handle of it, of a device of it, and of a device's reach into memory is gone.
-    /// No file is left behind, whatever happens.
+    /// Starts the machine. It ends with its last handle; its devices and their DMA hold handles
+    /// too. No file is ever left behind.
     ///
     /// # Errors
-    /// [`BusError`] with what QEMU said, if it did not start.
+    /// [`BusError`] with QEMU's message if it did not start.
     pub fn start(self) -> Result<Qemu, BusError> {
         self.check()?;
         let memfd = memory(self.memory)?;
-        let firmware = firmware().map_err(os(NAME, "a file for the firmware", None))?;
-        let (ours, theirs) = UnixStream::pair().map_err(os(NAME, "socketpair", None))?;
-        let theirs = OwnedFd::from(theirs);
-        let ram = memfd.try_clone().and_then(Ram::new).map_err(os(NAME, "examining the memory", None))?;
-        let (command, mut inherit) = self.command(&memfd, &firmware, &theirs);
-        inherit.extend([memfd, firmware, theirs]);
-        let hint = Some("apt-get install qemu-system-x86");
-        let mut process = Process::start(command, inherit).map_err(os(NAME, format!("starting {PROGRAM}"), hint))?;
-        let channel = Channel::new(ours, START).map_err(os(NAME, "setting up the socket", None))?;
+        let firmware = firmware().map_err(BusError::os(NAME, "a file for the firmware"))?;
+        let (local, remote) = UnixStream::pair().map_err(BusError::os(NAME, "socketpair"))?;
+        let remote = OwnedFd::from(remote);
+        let ram = memfd.try_clone().and_then(Ram::new).map_err(BusError::os(NAME, "examining the memory"))?;
+        let (command, mut inherit) = self.command(&memfd, &firmware, &remote);
+        inherit.extend([memfd, firmware, remote]);
+        let hint = "apt-get install qemu-system-x86";
+        let process = Process::start(command, inherit).map_err(BusError::os(NAME, format!("starting {PROGRAM}")));
+        let mut process = process.map_err(|error| error.with_hint(hint))?;
+        let channel = Channel::new(local, START).map_err(BusError::os(NAME, "setting up the socket"))?;
         if let Err(why) = channel.handshake() {
             process.end();
-            let said = process.errors();
-            let what = if said.is_empty() { why } else { format!("{PROGRAM} did not start: {said}") };
-            return Err(BusError::Device { device: NAME.to_owned(), what });
+            let errors = process.errors();
+            let what = if errors.is_empty() { why } else { format!("{PROGRAM} did not start: {errors}") };
+            return Err(BusError::device(NAME, what));
         }
-        channel.patience(ANSWER);
+        channel.set_timeout(ANSWER);
         Qemu::new(NAME.to_owned(), channel, ram, Some(process))
     }
 
-    /// The command line, and what it refers to.
+    /// The command line, and the descriptors that it refers to.
     fn command(self, memory: &OwnedFd, firmware: &OwnedFd, socket: &OwnedFd) -> (Command, Vec<OwnedFd>) {
         let mut inherit = Vec::new();
         let mut command = Command::new(PROGRAM);
         let bytes = self.memory;
         let file = |fd: &OwnedFd| format!("/proc/self/fd/{}", fd.as_raw_fd());
         command.args(["-nodefaults", "-no-user-config", "-display", "none"]);
-        // The processor must run (a stopped machine's devices receive nothing): it halts in the firmware's first instruction.
+        // The CPU must run, because the devices of a stopped machine receive nothing. It halts in
+        // the first instructions of the firmware.
         command.args(["-accel", "tcg", "-machine", "q35,memory-backend=ram", "-m", &format!("{}M", bytes >> 20)]);
         command.args(["-bios", &file(firmware)]);
         let ram = format!("memory-backend-file,id=ram,size={bytes},mem-path={},share=on", file(memory));
@@ -158,7 +173,7 @@ impl Machine {
         command.args(["-chardev", &format!("socket,id=towpath,fd={}", socket.as_raw_fd())]);
         command.args(["-object", "qtest,id=control,chardev=towpath,log=/dev/null"]);
         if let Some(width) = self.iommu {
-            // Before the devices, or it does not stand between them and memory.
+            // Before the devices, or the unit does not translate for them.
             let bits = if width == Width::Bits48 { 48 } else { 39 };
             command.args(["-device", &format!("intel-iommu,aw-bits={bits}")]);
         }
@@ -180,15 +195,16 @@ impl Machine {
     }
 }
 
-/// A sealed file of `len` bytes, without a mapping: a mapping here would count as memory in use.
+/// A sealed file of `len` bytes without a mapping: [`Ram`] would count a mapping as memory in use.
 fn memory(len: usize) -> Result<OwnedFd, BusError> {
     let region = Region::new(len, Backing::Memfd);
-    let region = region.map_err(|source| BusError::Map { device: NAME.to_owned(), source: source.into() })?;
+    let region = region.map_err(|error| BusError::map(NAME)(error.into()))?;
     let fd = region.fd().ok_or_else(|| std::io::Error::other("a region without a descriptor"));
-    fd.and_then(|fd| fd.try_clone_to_owned()).map_err(os(NAME, "duplicating a descriptor", None))
+    fd.and_then(|fd| fd.try_clone_to_owned()).map_err(BusError::os(NAME, "duplicating a descriptor"))
 }
 
-/// Firmware that halts: `cli; hlt; jmp` back to the halt, at the reset vector 16 bytes below the end of 64 KiB.
+/// Firmware that halts: `cli; hlt; jmp` back to `hlt`, at the reset vector 16 bytes below the end
+/// of 64 KiB.
 fn firmware() -> std::io::Result<OwnedFd> {
     const LEN: u64 = 64 << 10;
     let file = File::from(memfd(c"firmware", 0)?);

@@ -1,49 +1,54 @@
-//! The other end of a network device's cable.
+//! The network of a device, and the far end of its cable.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
+use towpath_sys::poll::wait_readable;
 
-/// Bytes of frames, with the kernel's own for each, that a cable holds: a hundred long ones at least, many short ones.
+/// Send buffer of a cable, in bytes of frames and the kernel's overhead: at least a hundred long
+/// frames, many short ones.
 const LENGTH: libc::c_int = 1 << 20;
 
-/// How long a frame may wait for room in the cable.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The time that a frame waits for room in the cable.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a network device of a machine is connected to.
+/// The network that a device of a machine is connected to.
 #[derive(Debug)]
 pub enum Netdev {
-    /// One end of a socket that keeps frames apart (`SOCK_SEQPACKET` or `SOCK_DGRAM`): a message is a frame.
+    /// One end of a socket with message boundaries (`SOCK_SEQPACKET` or `SOCK_DGRAM`): a message is
+    /// a frame.
     Frames(OwnedFd),
-    /// A TAP device, attached with `IFF_TAP | IFF_NO_PI | IFF_VNET_HDR`. Only here QEMU's devices have working TSO.
+    /// A TAP device, attached with `IFF_TAP | IFF_NO_PI | IFF_VNET_HDR`. Only with it does TSO of
+    /// QEMU's devices work.
     Tap(OwnedFd),
-    /// A hub inside of the machine: devices on the same one hear each other.
+    /// A hub inside the machine: all its devices receive each other's frames.
     Hub(u32),
 }
 
 impl Netdev {
-    /// A cable whose other end is in our hands. It loses nothing: what is not received waits in the socket, and then in
+    /// A cable whose far end is returned. It loses nothing: frames wait in the socket, and then in
     /// the device.
     ///
     /// # Errors
-    /// What `socketpair(2)` failed with.
+    /// The error of `socketpair(2)`.
     pub fn cable() -> io::Result<(Netdev, Cable)> {
         let mut ends = [-1; 2];
         let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-        // SAFETY: the pointer is to an array of two descriptors that lives across the call.
+        // SAFETY: the pointer is to an array of two descriptors that outlives the call.
         if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the kernel just returned both descriptors and nobody else has them.
-        let [ours, theirs] = ends.map(|raw| unsafe { OwnedFd::from_raw_fd(raw) });
-        // As long a cable as an ordinary user may have; what the kernel cuts off is no error.
-        set(&ours, libc::SO_SNDBUF, &LENGTH)?;
-        set(&theirs, libc::SO_SNDBUF, &LENGTH)?;
-        set(&ours, libc::SO_SNDTIMEO, &libc::timeval { tv_sec: PATIENCE.as_secs() as libc::time_t, tv_usec: 0 })?;
-        Ok((Netdev::Frames(theirs), Cable(ours)))
+        // SAFETY: the kernel just returned both descriptors, which have no other owner.
+        let [far, near] = ends.map(|raw| unsafe { OwnedFd::from_raw_fd(raw) });
+        // The largest buffer that an unprivileged user may have: the kernel clamps the value
+        // without an error.
+        set(&far, libc::SO_SNDBUF, &LENGTH)?;
+        set(&near, libc::SO_SNDBUF, &LENGTH)?;
+        set(&far, libc::SO_SNDTIMEO, &libc::timeval { tv_sec: TIMEOUT.as_secs() as libc::time_t, tv_usec: 0 })?;
+        Ok((Netdev::Frames(near), Cable(far)))
     }
 
-    /// What QEMU is told (`-netdev`), and the descriptor that it inherits.
+    /// QEMU's `-netdev` option, and the descriptor that it inherits.
     pub(super) fn argument(self, id: &str) -> (String, Option<OwnedFd>) {
         match self {
             Netdev::Frames(fd) => (format!("dgram,id={id},local.type=fd,local.str={}", fd.as_raw_fd()), Some(fd)),
@@ -53,7 +58,7 @@ impl Netdev {
     }
 }
 
-/// Our end of a cable.
+/// The far end of a cable.
 #[derive(Debug)]
 pub struct Cable(OwnedFd);
 
@@ -61,47 +66,41 @@ impl Cable {
     /// Sends a frame; waits while there is no room.
     ///
     /// # Errors
-    /// What `send(2)` failed with: `BrokenPipe` when the machine is gone, `WouldBlock` when there was no room for five seconds.
+    /// The error of `send(2)`: `BrokenPipe` if the machine is gone, `WouldBlock` if there was no
+    /// room for five seconds.
     pub fn send(&self, frame: &[u8]) -> io::Result<()> {
-        // SAFETY: the pointer and the length are those of a slice that lives across the call.
+        // SAFETY: pointer and length are those of a slice that outlives the call.
         let sent = unsafe { libc::send(self.0.as_raw_fd(), frame.as_ptr().cast(), frame.len(), libc::MSG_NOSIGNAL) };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Receives a frame into `buffer`, waiting for it at most as long as said; returns its length. What is longer than the buffer is
-    /// cut.
+    /// Receives a frame into `buffer` and returns its length; waits for at most `timeout`. A longer
+    /// frame is truncated.
     ///
     /// # Errors
-    /// `WouldBlock` when there was none in time, else what `recv(2)` failed with.
-    pub fn receive(&self, buffer: &mut [u8], patience: Duration) -> io::Result<usize> {
-        ready(&self.0, libc::POLLIN, patience)?;
-        // SAFETY: the pointer and the length are those of a slice that is borrowed exclusively across the call.
+    /// `WouldBlock` if no frame arrived in time, otherwise the error of `recv(2)`.
+    pub fn receive(&self, buffer: &mut [u8], timeout: Duration) -> io::Result<usize> {
+        if !wait_readable(self.0.as_fd(), Some(timeout))? {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        // SAFETY: pointer and length are those of a slice that is borrowed exclusively across the
+        // call.
         let got =
             unsafe { libc::recv(self.0.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT) };
         usize::try_from(got).map_err(|_| io::Error::last_os_error())
     }
 }
 
-impl std::os::fd::AsFd for Cable {
-    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+impl AsFd for Cable {
+    fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
 fn set<T>(fd: &OwnedFd, option: libc::c_int, value: &T) -> io::Result<()> {
     let len = size_of::<T>() as libc::socklen_t;
-    // SAFETY: pointer and length are those of a value that lives across the call; the kernel checks that it is what the option takes.
+    // SAFETY: pointer and length are those of a value that outlives the call; the kernel checks the
+    // length.
     let done = unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const *value).cast(), len) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-fn ready(fd: &OwnedFd, events: i16, patience: Duration) -> io::Result<()> {
-    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
-    let millis = patience.as_millis().try_into().unwrap_or(i32::MAX);
-    // SAFETY: the pointer is to one pollfd that is borrowed exclusively across the call.
-    match unsafe { libc::poll(&mut poll, 1, millis) } {
-        0 => Err(io::ErrorKind::WouldBlock.into()),
-        n if n < 0 => Err(io::Error::last_os_error()),
-        _ => Ok(()),
-    }
 }

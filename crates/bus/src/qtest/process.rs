@@ -1,6 +1,5 @@
-//! A QEMU that we started: it ends when we do.
+//! A QEMU that this process started: it ends with this process.
 
-use crate::bus::BusError;
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -11,10 +10,10 @@ use std::thread::JoinHandle;
 
 /// A child process, killed and reaped on drop.
 ///
-/// The kernel kills it if we die first (`PR_SET_PDEATHSIG`). That signal follows the *thread* that started the child, so a
-/// thread of its own starts it and stays until it has been reaped.
+/// The kernel kills it if this process dies first (`PR_SET_PDEATHSIG`). That signal is bound to the
+/// *thread* that started the child, so a dedicated thread starts it and stays until it is reaped.
 pub(super) struct Process {
-    /// Dropping it tells the thread to make an end.
+    /// Dropping it makes the thread kill the child.
     stop: Option<mpsc::Sender<()>>,
     keeper: Option<JoinHandle<()>>,
     id: u32,
@@ -22,7 +21,8 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Starts a program that inherits the descriptors `inherit` under their own numbers. What it prints is kept in memory.
+    /// Starts a program that inherits the descriptors `inherit` under their own numbers. Its error
+    /// output is kept in memory.
     pub(super) fn start(mut command: Command, inherit: Vec<OwnedFd>) -> io::Result<Process> {
         let errors = File::from(memfd(c"qemu-errors", 0)?);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::from(errors.try_clone()?));
@@ -47,7 +47,7 @@ impl Process {
         Ok(process)
     }
 
-    /// Kills it, and waits until it is gone.
+    /// Kills the process and waits until it has ended.
     pub(super) fn end(&mut self) {
         self.stop = None;
         if let Some(keeper) = self.keeper.take() {
@@ -55,12 +55,12 @@ impl Process {
         }
     }
 
-    /// Its process id.
+    /// The process id.
     pub(super) fn id(&self) -> u32 {
         self.id
     }
 
-    /// What it said on standard error.
+    /// The error output.
     pub(super) fn errors(&mut self) -> String {
         let mut text = String::new();
         let read = self.errors.rewind().and_then(|()| self.errors.read_to_string(&mut text));
@@ -76,8 +76,9 @@ impl Drop for Process {
 
 fn spawn(command: &mut Command, inherit: &[OwnedFd]) -> io::Result<Child> {
     let inherit: Vec<i32> = inherit.iter().map(AsRawFd::as_raw_fd).collect();
-    // SAFETY: between fork and exec only prctl and fcntl are called, which are async-signal-safe, take no pointer and touch
-    // nothing but this child; the vector was allocated before the fork and is only read.
+    // SAFETY: between fork and exec only prctl and fcntl are called. They are async-signal-safe,
+    // take no pointer and affect only the child. The vector was allocated before the fork and is
+    // only read.
     unsafe {
         command.pre_exec(move || {
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
@@ -96,17 +97,11 @@ fn spawn(command: &mut Command, inherit: &[OwnedFd]) -> io::Result<Child> {
 
 /// A file without a path.
 pub(super) fn memfd(name: &std::ffi::CStr, flags: libc::c_uint) -> io::Result<OwnedFd> {
-    // SAFETY: the name is a NUL-terminated string that lives across the call.
+    // SAFETY: the name is a NUL-terminated string that outlives the call.
     let raw = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | flags) };
     if raw < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel just returned this descriptor and nobody else has it.
+    // SAFETY: the kernel just returned this descriptor, which has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
-}
-
-/// An error of the system at a step of ours.
-pub(super) fn os(device: &str, step: impl Into<String>, hint: Option<&str>) -> impl FnOnce(io::Error) -> BusError {
-    let (device, step, hint) = (device.to_owned(), step.into(), hint.map(str::to_owned));
-    move |source| BusError::Os { device, step, source, hint }
 }

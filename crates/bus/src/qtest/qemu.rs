@@ -11,26 +11,27 @@ use crate::vtd::{Faults, SourceId, Unit};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Where q35 puts the remapping unit's registers (`include/hw/i386/intel_iommu.h`, Q35_HOST_BRIDGE_IOMMU_ADDR), and how many
-/// bytes may hold some.
+/// The address of the remapping unit's registers in q35 (`include/hw/i386/intel_iommu.h`,
+/// Q35_HOST_BRIDGE_IOMMU_ADDR), and their length.
 const REMAPPING: (u64, usize) = (0xfed9_0000, 0x1000);
 
 /// Ports of the PCI configuration mechanism #1 (PCI 3.0 §3.2.2.3.2).
 const CONFIG_ADDRESS: u16 = 0xcf8;
 const CONFIG_DATA: u16 = 0xcfc;
 
-/// A QEMU under our control; a clone is another handle of the same.
+/// A QEMU; a clone is another handle of the same.
 #[derive(Clone)]
-pub struct Qemu(Arc<Shared>);
+pub struct Qemu(Arc<QemuInner>);
 
-struct Shared {
+struct QemuInner {
     name: String,
-    // Dropped in this order: the unit is disabled, then the connection closed, then the process ended and reaped.
+    // Dropped in this order: the unit is disabled, the connection closed, the process killed and
+    // reaped.
     unit: Option<Unit<Registers, Ram>>,
     remapping: Arc<Accesses>,
     channel: Arc<Channel>,
     ram: Ram,
-    /// Held while an address is written and the data read: the pair of ports is one for all.
+    /// Held while the address is written and the data accessed: there is one pair of ports.
     config: Mutex<()>,
     process: Mutex<Option<Process>>,
 }
@@ -46,39 +47,41 @@ impl Qemu {
             None
         };
         let (config, process) = (Mutex::new(()), Mutex::new(process));
-        Ok(Qemu(Arc::new(Shared { name, unit, remapping, channel, ram, config, process })))
+        Ok(Qemu(Arc::new(QemuInner { name, unit, remapping, channel, ram, config, process })))
     }
 
-    /// Takes over a machine that was started by somebody else: one whose processor halts at once, and whose memory is shared.
+    /// Attaches to a running machine, whose CPU must halt at once and whose memory must be shared.
     ///
     /// ```text
     /// (head -c 65520 /dev/zero; printf '\372\364\353\375'; head -c 12 /dev/zero) >halt.bin
-    /// qemu-system-x86_64 -nodefaults -display none -accel tcg -bios halt.bin -qtest unix:SOCKET,server=on,wait=off -m 64M \
+    /// qemu-system-x86_64 -nodefaults -display none -accel tcg -bios halt.bin -m 64M \
+    ///     -qtest unix:SOCKET,server=on,wait=off -device intel-iommu \
     ///     -object memory-backend-memfd,id=ram,size=64M,share=on -machine q35,memory-backend=ram \
-    ///     -device intel-iommu -netdev tap,id=net,ifname=TAP,script=no,downscript=no -device e1000e,netdev=net
+    ///     -netdev tap,id=net,ifname=TAP,script=no,downscript=no -device e1000e,netdev=net
     /// ```
     ///
-    /// `socket` is the path SOCKET; one program at a time can be connected to it. `memory` is the file that is the machine's memory;
-    /// without one it is looked for among the descriptors of the process behind the socket.
+    /// `socket` is the path SOCKET; one program at a time can be connected to it. `memory` is the
+    /// file of the machine's memory. Without it, the file is searched among the descriptors of the
+    /// process that listens on the socket.
     ///
     /// # Errors
-    /// [`BusError`] names the step and what would mend it.
+    /// [`BusError`] names the step and the remedy.
     pub fn attach(socket: &Path, memory: Option<&Path>) -> Result<Qemu, BusError> {
         let name = socket.display().to_string();
         let (channel, ram) = attach::attach(&name, socket, memory)?;
         Qemu::new(name, channel, ram, None)
     }
 
-    /// The function 0 of the device in a slot of bus 0, for one driver. Its BARs are given addresses if they have none; bus
-    /// mastering is off.
+    /// Opens function 0 of the device in a slot of bus 0. Assigns its BAR addresses; bus mastering
+    /// is off.
     ///
     /// # Errors
-    /// [`BusError`] when there is none, or it is in use.
+    /// [`BusError`] if there is no device, or it is in use.
     pub fn open(&self, slot: u8) -> Result<QtestBus, BusError> {
         QtestBus::new(self, slot)
     }
 
-    /// The devices on bus 0: slot, and vendor (low half) with device id (high half).
+    /// The devices on bus 0: slot, and vendor id (low half) with device id (high half).
     pub fn devices(&self) -> Vec<(u8, u32)> {
         let id = |slot| (slot, self.config_r32(SourceId::new(0, slot, 0), 0));
         (0..32).map(id).filter(|&(_, id)| id != u32::MAX && id != 0).collect()
@@ -89,7 +92,8 @@ impl Qemu {
         &self.0.name
     }
 
-    /// Why it does not answer any more; `None` while it is not known not to. Registers then read as all ones.
+    /// Why the machine does not answer any more; `None` while it does. Registers then read as all
+    /// ones.
     pub fn gone(&self) -> Option<&str> {
         self.0.channel.gone()
     }
@@ -104,22 +108,22 @@ impl Qemu {
         self.0.unit.as_ref()
     }
 
-    /// How often the remapping unit's registers were accessed.
+    /// The accesses to the remapping unit's registers.
     pub fn iommu_accesses(&self) -> &Arc<Accesses> {
         &self.0.remapping
     }
 
-    /// What devices tried and were refused since the last call; nothing where there is no remapping unit.
+    /// The blocked accesses since the last call; none without a remapping unit.
     pub fn faults(&self) -> Faults {
         self.iommu().map(Unit::faults).unwrap_or_default()
     }
 
-    /// Its process id, if we started it.
+    /// The process id, if this process started the machine.
     pub fn process_id(&self) -> Option<u32> {
         self.0.process.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(Process::id)
     }
 
-    /// Ends a machine that we started, as a crash would.
+    /// Kills a machine that this process started, like a crash.
     pub fn kill(&self) {
         if let Some(process) = self.0.process.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
             process.end();
@@ -132,7 +136,7 @@ impl Qemu {
 
     pub(super) fn config_r32(&self, function: SourceId, at: u16) -> u32 {
         let _one_at_a_time = self.config_address(function, at);
-        self.0.channel.ask(format_args!("inl {CONFIG_DATA:#x}")).map_or(u32::MAX, |value| value as u32)
+        self.0.channel.request(format_args!("inl {CONFIG_DATA:#x}")).map_or(u32::MAX, |value| value as u32)
     }
 
     pub(super) fn config_w32(&self, function: SourceId, at: u16, value: u32) {

@@ -1,4 +1,4 @@
-//! Registers of a device in QEMU, and how often each was accessed.
+//! Registers of a device in QEMU, with access counters.
 
 use super::channel::Channel;
 use crate::mmio::Mmio;
@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// How often registers were accessed.
+/// The number of register accesses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Count {
     /// Reads: round trips.
@@ -18,15 +18,15 @@ pub struct Count {
 impl std::ops::Sub for Count {
     type Output = Count;
 
-    /// What happened since `earlier`.
+    /// The accesses since `earlier`.
     fn sub(self, earlier: Count) -> Count {
         Count { reads: self.reads - earlier.reads, writes: self.writes - earlier.writes }
     }
 }
 
-/// The accesses to every register of one BAR, by all of its handles, since it was first asked for.
+/// The accesses to every register of one BAR, through all of its handles.
 ///
-/// A register access is what costs most on a real device; here it can be counted exactly.
+/// Register accesses dominate the cost on a real device. Here they are counted exactly.
 #[derive(Debug)]
 pub struct Accesses(Box<[[AtomicU32; 2]]>);
 
@@ -35,12 +35,12 @@ impl Accesses {
         Accesses((0..len / 4).map(|_| Default::default()).collect())
     }
 
-    /// All of them.
+    /// All accesses.
     pub fn total(&self) -> Count {
         self.of(0..self.0.len() * 4)
     }
 
-    /// Those to registers at the byte offsets `at`.
+    /// The accesses to registers at the byte offsets `at`.
     pub fn of(&self, at: Range<usize>) -> Count {
         let registers = self.0.get(at.start / 4..(at.end.div_ceil(4)).min(self.0.len())).unwrap_or_default();
         registers.iter().fold(Count::default(), |sum, [reads, writes]| Count {
@@ -50,7 +50,7 @@ impl Accesses {
     }
 }
 
-/// Registers in the machine's memory space.
+/// Registers of one BAR or of the remapping unit.
 #[derive(Clone)]
 pub struct Registers {
     channel: Arc<Channel>,
@@ -63,12 +63,13 @@ impl Registers {
         Registers { channel, base, accesses }
     }
 
-    /// How often they were accessed.
+    /// The access counters.
     pub fn accesses(&self) -> &Arc<Accesses> {
         &self.accesses
     }
 
-    /// The address of a register, which is counted; none if it lies outside or is not aligned.
+    /// Counts an access and returns the address of the register; `None` if it is out of bounds or
+    /// misaligned.
     #[inline]
     fn address(&self, at: usize, kind: usize) -> Option<u64> {
         let register = self.accesses.0.get(at / 4).filter(|_| at.is_multiple_of(4))?;
@@ -83,13 +84,13 @@ impl Mmio for Registers {
     }
 
     fn r32(&self, at: usize) -> u32 {
-        let value = self.address(at, 0).and_then(|address| self.channel.ask(format_args!("readl {address:#x}")));
+        let value = self.address(at, 0).and_then(|address| self.channel.request(format_args!("readl {address:#x}")));
         value.map_or(u32::MAX, |value| value as u32)
     }
 
     fn w32(&self, at: usize, value: u32) {
-        // Stores to memory come first: the system call that sends the command is a barrier for the processor, this fence is
-        // one for the compiler.
+        // Orders stores to memory before the write. The system call that sends the command is a
+        // barrier for the CPU, this fence is one for the compiler.
         std::sync::atomic::fence(Ordering::Release);
         if let Some(address) = self.address(at, 1) {
             self.channel.post(format_args!("writel {address:#x} {value:#x}"));

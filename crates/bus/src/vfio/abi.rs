@@ -1,5 +1,5 @@
-//! What goes over the wire between us and the kernel's VFIO and iommufd: numbers and layouts, as in `include/uapi/linux/vfio.h`
-//! and `include/uapi/linux/iommufd.h`. Sizes are asserted here, where a mistake is made.
+//! Ioctl numbers and structures of the kernel's VFIO and iommufd, as in `include/uapi/linux/vfio.h`
+//! and `include/uapi/linux/iommufd.h`. Sizes are asserted here.
 
 use libc::Ioctl;
 
@@ -35,7 +35,7 @@ pub(super) const IOAS_IOVA_RANGES: Ioctl = iommufd(4);
 pub(super) const IOAS_MAP: Ioctl = iommufd(5);
 pub(super) const IOAS_UNMAP: Ioctl = iommufd(6);
 
-/// What a container can be: mappings by page tables, or no protection at all.
+/// IOMMU types of a container: page tables, or no protection.
 pub(super) const TYPE1V2: libc::c_int = 3;
 pub(super) const NOIOMMU: libc::c_int = 8;
 
@@ -60,7 +60,7 @@ pub(super) const REGION_CONFIG: u32 = 7;
 pub(super) const IRQ_MSI: u32 = 1;
 pub(super) const IRQ_MSIX: u32 = 2;
 
-/// Capabilities: `{id u16, version u16, next u32}`, then what the id says.
+/// Capabilities: `{id u16, version u16, next u32}`, then the content.
 pub(super) const CAP_REGION_SPARSE: u16 = 1;
 pub(super) const CAP_IOVA_RANGES: u16 = 1;
 pub(super) const CAP_DMA_AVAIL: u16 = 3;
@@ -103,7 +103,7 @@ pub(super) struct IrqInfo {
     pub(super) count: u32,
 }
 
-/// Followed by `count` descriptors, where the flags say so.
+/// Followed by `count` descriptors if the flags demand it.
 #[repr(C)]
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct IrqSet {
@@ -207,7 +207,7 @@ pub(super) struct IoasUnmap {
     pub(super) length: u64,
 }
 
-/// Length of a structure as its first field says it.
+/// The length of a structure, for its first field.
 pub(super) const fn size<T>() -> u32 {
     size_of::<T>() as u32
 }
@@ -230,11 +230,12 @@ const _: () = {
     assert!(size::<IoasUnmap>() == 24);
 };
 
-/// What the kernel appends to an answer: a chain of `{id, version, next}` with offsets from the answer's start.
+/// The capability chain after a structure: `{id, version, next}` with offsets from the start of the
+/// structure.
 pub(super) struct Caps<'a> {
     answer: &'a [u8],
     at: usize,
-    /// A chain has no more members than this, however it is tied.
+    /// The maximum of links left, so that a cyclic chain ends.
     left: usize,
 }
 
@@ -245,7 +246,7 @@ impl<'a> Caps<'a> {
 }
 
 impl<'a> Iterator for Caps<'a> {
-    /// Id, and the bytes from behind the header to the answer's end.
+    /// The id, and the bytes from the end of the header to the end of the structure.
     type Item = (u16, &'a [u8]);
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -1,9 +1,10 @@
-//! Names of PCI functions.
+//! PCI addresses.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A PCI function: domain, bus, device, function. Written `0000:03:00.0`; without the domain, domain 0 is meant.
+/// A PCI function: domain, bus, device, function. Written `0000:03:00.0`; without a domain, domain
+/// 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bdf {
     domain: u32,
@@ -12,7 +13,7 @@ pub struct Bdf {
     function: u8,
 }
 
-/// Text that names no PCI function.
+/// The text is not a PCI address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "'{0}' is not a PCI address: write it as 0000:03:00.0 (domain:bus:device.function, hexadecimal; lspci -D shows it)"
@@ -41,7 +42,7 @@ impl FromStr for Bdf {
             let device = u8::try_from(hex(device, 2)?).ok().filter(|&d| d < 32)?;
             let function = u8::try_from(hex(function, 1)?).ok().filter(|&f| f < 8)?;
             let bus = u8::try_from(hex(bus, 2)?).ok()?;
-            // Domains beyond 16 bits are those of software, behind a VMD.
+            // Domains of more than 16 bits are virtual, behind a VMD.
             let bdf = Bdf { domain: hex(domain, 8)?, bus, device, function };
             parts.next().is_none().then_some(bdf)
         };

@@ -1,15 +1,20 @@
-//! Hands a device over from the kernel's driver to `vfio-pci`, and gives it back.
+//! Binds a device to `vfio-pci` in place of the kernel's driver, and back.
 //!
 //! ```text
-//!   bind     note the driver in /run/towpath/bound ─► driver_override = vfio-pci ─► unbind ─► drivers_probe ─► look
-//!              └── whatever fails: override as it was, and back to the driver that had it
-//!   unbind   unbind from vfio-pci ─► driver_override as it was ─► the driver that had it, or whichever wants it ─► look
+//!   bind     save the driver in /run/towpath/bound ─► driver_override = vfio-pci ─► unbind
+//!            ─► drivers_probe ─► check
+//!            └── on any failure: restore the override and the previous driver
+//!   unbind   unbind from vfio-pci ─► restore driver_override ─► the previous driver, or any that
+//!            matches ─► check
 //! ```
 //!
-//! An interface that carries addresses, or is part of a bridge or a bond, is not taken away unless that is said; a device that a
-//! process has open is never given back under it (the kernel would wait for that process, and we with it).
+//! A device is not unbound while its interface carries addresses or is part of a bridge or a bond,
+//! unless that is forced. It is never unbound from `vfio-pci` while a process has it open: the
+//! kernel would wait for that process.
 //!
-//! Sources: Linux `Documentation/ABI/testing/sysfs-bus-pci`.
+//! Source: Linux [`sysfs-bus-pci`].
+//!
+//! [`sysfs-bus-pci`]: https://docs.kernel.org/admin-guide/abi-testing.html
 
 use super::bdf::Bdf;
 use super::host::{self, Host, device};
@@ -18,40 +23,41 @@ use std::path::PathBuf;
 
 const VFIO: &str = "vfio-pci";
 
-/// Why a device was not handed over. It is where it was before, unless it says otherwise.
+/// Why a device was not bound or unbound. It has its previous driver, unless the variant says
+/// otherwise.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {
-    /// There is no such device.
+    /// The device does not exist.
     #[error("{0}: there is no such device")]
     NoDevice(Bdf),
-    /// `vfio-pci` is neither loaded nor can be.
+    /// `vfio-pci` is not loaded and cannot be loaded.
     #[error("{0}: the module vfio-pci is not loaded, and could not be: modprobe vfio-pci")]
     NoModule(Bdf),
-    /// Its interface is in use.
+    /// The device's interface is in use.
     #[error("{bdf}: its interface {interface} is in use ({why}): take it down first, or force it")]
     InterfaceInUse {
         /// The device.
         bdf: Bdf,
         /// The interface.
         interface: String,
-        /// By what: an address, a bridge.
+        /// The use: an address, a bridge.
         why: String,
     },
-    /// A process has it open.
+    /// A process has the device open.
     #[error("{bdf}: process {} has it open: end it first", .pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
     InUse {
         /// The device.
         bdf: Bdf,
-        /// Which.
+        /// The processes.
         pids: Vec<u32>,
     },
-    /// It is not ours to give back.
+    /// The device is not bound to `vfio-pci`.
     #[error("{bdf}: vfio-pci does not have it, but {}", .driver.as_deref().unwrap_or("no driver"))]
     NotBound {
         /// The device.
         bdf: Bdf,
-        /// Who has it.
+        /// Its driver.
         driver: Option<String>,
     },
     /// The kernel refused a step.
@@ -59,68 +65,72 @@ pub enum BindError {
     Step {
         /// The device.
         bdf: Bdf,
-        /// What was being done.
+        /// The step.
         step: String,
-        /// What the kernel said.
+        /// The error of the system call.
         source: io::Error,
     },
-    /// All steps went well, but the device is not where it should be.
+    /// All steps succeeded, but the device has the wrong driver.
     #[error("{bdf}: {} has it, not {wanted}: see dmesg", .has.as_deref().unwrap_or("no driver"))]
-    Elsewhere {
+    WrongDriver {
         /// The device.
         bdf: Bdf,
-        /// Who has it.
+        /// Its driver.
         has: Option<String>,
-        /// Who should.
+        /// The expected driver.
         wanted: String,
     },
 }
 
-/// What [`bind`] did.
+/// The result of [`bind`].
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Bound {
     /// The device.
     pub bdf: Bdf,
-    /// The driver that had it.
+    /// The previous driver.
     pub from: Option<String>,
-    /// Whether `vfio-pci` had it already.
+    /// Whether the device was bound to `vfio-pci` before.
     pub already: bool,
 }
 
-/// What [`unbind`] did.
+/// The result of [`unbind`].
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Unbound {
     /// The device.
     pub bdf: Bdf,
-    /// The driver that has it now.
+    /// The driver that it has now.
     pub to: Option<String>,
-    /// Its interfaces, as far as they are there already.
+    /// Its interfaces that exist already.
     pub interfaces: Vec<String>,
 }
 
-/// Hands a device over to `vfio-pci`, which is loaded if need be. With `force`, also one whose interface is in use.
+/// Binds a device to `vfio-pci` and loads that module if needed. With `force`, also if its
+/// interface is in use.
 ///
 /// # Errors
-/// [`BindError`]; the device is given back to the driver that had it.
+/// [`BindError`]. The previous driver is bound again.
 pub fn bind(bdf: Bdf, force: bool) -> Result<Bound, BindError> {
     bind_on(&mut Host::this(), bdf, force)
 }
 
-/// Gives a device back: to the driver that had it when it was [bound](bind), otherwise to whichever wants it; to none if none had it.
+/// Unbinds a device from `vfio-pci`: back to the driver that it had before [`bind`], otherwise to
+/// any that matches; to none if it had none.
 ///
 /// # Errors
-/// [`BindError`]; [`BindError::InUse`] while a process has it open.
+/// [`BindError`]: [`BindError::InUse`] while a process has the device open.
 pub fn unbind(bdf: Bdf) -> Result<Unbound, BindError> {
     unbind_on(&mut Host::this(), bdf)
 }
 
-/// The kernel's side, as far as it is commanded.
+/// The writes to the kernel, so that tests can replace them.
 pub(super) trait Kernel {
     fn host(&self) -> &Host;
     /// Writes to a file of `/sys`.
-    fn command(&mut self, path: &str, text: &str) -> io::Result<()>;
-    /// Why an interface may not be taken away.
-    fn carries(&self, interface: &str) -> Option<String>;
+    fn write(&mut self, path: &str, text: &str) -> io::Result<()>;
+    /// Why an interface must stay up.
+    fn in_use(&self, interface: &str) -> Option<String>;
     fn load_module(&mut self);
 }
 
@@ -129,11 +139,11 @@ impl Kernel for Host {
         self
     }
 
-    fn command(&mut self, path: &str, text: &str) -> io::Result<()> {
-        self.write(path, text)
+    fn write(&mut self, path: &str, text: &str) -> io::Result<()> {
+        Host::write(self, path, text)
     }
 
-    fn carries(&self, interface: &str) -> Option<String> {
+    fn in_use(&self, interface: &str) -> Option<String> {
         let master = self.link(&format!("sys/class/net/{interface}/master")).map(|m| format!("part of {m}"));
         master.or_else(|| host::addresses(interface).first().map(|address| format!("it has the address {address}")))
     }
@@ -143,40 +153,41 @@ impl Kernel for Host {
     }
 }
 
-/// What a device was before, kept while it is bound.
+/// The driver of a device before it was bound, saved meanwhile.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-struct Before {
+struct PreviousDriver {
     driver: Option<String>,
     /// Its `driver_override`.
-    only: Option<String>,
+    driver_override: Option<String>,
 }
 
-impl Before {
-    fn of(host: &Host, bdf: Bdf) -> Before {
-        let only = host.read(&device(bdf, "driver_override")).filter(|only| !only.is_empty() && only != "(null)");
-        Before { driver: host.driver(bdf), only }
+impl PreviousDriver {
+    fn of(host: &Host, bdf: Bdf) -> PreviousDriver {
+        let driver_override = host.read(&device(bdf, "driver_override"));
+        let driver_override = driver_override.filter(|driver| !driver.is_empty() && driver != "(null)");
+        PreviousDriver { driver: host.driver(bdf), driver_override }
     }
 
     fn file(host: &Host, bdf: Bdf) -> PathBuf {
         host.path(&format!("run/towpath/bound/{bdf}"))
     }
 
-    /// Two lines; an empty one where there was none.
-    fn keep(&self, host: &Host, bdf: Bdf) -> io::Result<()> {
-        let file = Before::file(host, bdf);
+    /// Two lines; an empty one for `None`.
+    fn save(&self, host: &Host, bdf: Bdf) -> io::Result<()> {
+        let file = PreviousDriver::file(host, bdf);
         std::fs::create_dir_all(file.with_file_name(""))?;
         let line = |text: &Option<String>| text.clone().unwrap_or_default();
-        std::fs::write(file, format!("{}\n{}\n", line(&self.driver), line(&self.only)))
+        std::fs::write(file, format!("{}\n{}\n", line(&self.driver), line(&self.driver_override)))
     }
 
-    fn kept(host: &Host, bdf: Bdf) -> Option<Before> {
-        let text = std::fs::read_to_string(Before::file(host, bdf)).ok()?;
+    fn load(host: &Host, bdf: Bdf) -> Option<PreviousDriver> {
+        let text = std::fs::read_to_string(PreviousDriver::file(host, bdf)).ok()?;
         let mut lines = text.lines().map(|line| Some(line.to_owned()).filter(|line| !line.is_empty()));
-        Some(Before { driver: lines.next().flatten(), only: lines.next().flatten() })
+        Some(PreviousDriver { driver: lines.next().flatten(), driver_override: lines.next().flatten() })
     }
 
-    fn forget(host: &Host, bdf: Bdf) {
-        let _ = std::fs::remove_file(Before::file(host, bdf));
+    fn remove(host: &Host, bdf: Bdf) {
+        let _ = std::fs::remove_file(PreviousDriver::file(host, bdf));
     }
 }
 
@@ -187,7 +198,7 @@ struct Steps<'a, K> {
 
 impl<K: Kernel> Steps<'_, K> {
     fn write(&mut self, path: String, text: &str) -> Result<(), BindError> {
-        self.kernel.command(&path, text).map_err(|source| BindError::Step {
+        self.kernel.write(&path, text).map_err(|source| BindError::Step {
             bdf: self.bdf,
             step: format!("writing '{}' to /{path}", text.trim_end()),
             source,
@@ -198,12 +209,12 @@ impl<K: Kernel> Steps<'_, K> {
         self.kernel.host().driver(self.bdf)
     }
 
-    /// Which driver alone may have the device; a line end alone means any.
-    fn only(&mut self, driver: Option<&str>) -> Result<(), BindError> {
+    /// Sets `driver_override`: the only driver that may bind the device. An empty line allows any.
+    fn set_override(&mut self, driver: Option<&str>) -> Result<(), BindError> {
         self.write(device(self.bdf, "driver_override"), &format!("{}\n", driver.unwrap_or("")))
     }
 
-    fn release(&mut self) -> Result<(), BindError> {
+    fn unbind(&mut self) -> Result<(), BindError> {
         match self.driver() {
             Some(_) => self.write(device(self.bdf, "driver/unbind"), &self.bdf.to_string()),
             None => Ok(()),
@@ -214,35 +225,35 @@ impl<K: Kernel> Steps<'_, K> {
         self.write("sys/bus/pci/drivers_probe".to_owned(), &self.bdf.to_string())
     }
 
-    /// From the kernel's driver to ours.
-    fn take(&mut self) -> Result<(), BindError> {
-        self.only(Some(VFIO))?;
-        self.release()?;
+    /// From the kernel's driver to `vfio-pci`.
+    fn bind(&mut self) -> Result<(), BindError> {
+        self.set_override(Some(VFIO))?;
+        self.unbind()?;
         self.probe()?;
         let has = self.driver();
         if has.as_deref() == Some(VFIO) {
             Ok(())
         } else {
-            Err(BindError::Elsewhere { bdf: self.bdf, has, wanted: VFIO.to_owned() })
+            Err(BindError::WrongDriver { bdf: self.bdf, has, wanted: VFIO.to_owned() })
         }
     }
 
-    /// Back to what it was, as far as that goes.
-    fn give(&mut self, before: &Before) -> Result<(), BindError> {
-        self.only(before.only.as_deref())?;
+    /// Back to the previous driver, as far as possible.
+    fn restore(&mut self, before: &PreviousDriver) -> Result<(), BindError> {
+        self.set_override(before.driver_override.as_deref())?;
         if self.driver() == before.driver {
             return Ok(());
         }
-        self.release()?;
+        self.unbind()?;
         let Some(driver) = &before.driver else { return Ok(()) };
-        // To the very driver that had it: there may be several that would take it.
+        // Bind to that very driver: several may match the device.
         let bind = format!("sys/bus/pci/drivers/{driver}/bind");
         let direct = self.kernel.host().exists(&bind).then(|| self.write(bind, &self.bdf.to_string()));
         if !matches!(direct, Some(Ok(()))) {
             self.probe()?;
         }
         let has = self.driver();
-        if has.is_some() { Ok(()) } else { Err(BindError::Elsewhere { bdf: self.bdf, has, wanted: driver.clone() }) }
+        if has.is_some() { Ok(()) } else { Err(BindError::WrongDriver { bdf: self.bdf, has, wanted: driver.clone() }) }
     }
 }
 
@@ -251,7 +262,7 @@ pub(super) fn bind_on(kernel: &mut impl Kernel, bdf: Bdf, force: bool) -> Result
     if !host.has(bdf) {
         return Err(BindError::NoDevice(bdf));
     }
-    let before = Before::of(&host, bdf);
+    let before = PreviousDriver::of(&host, bdf);
     if before.driver.as_deref() == Some(VFIO) {
         return Ok(Bound { bdf, from: None, already: true });
     }
@@ -263,21 +274,21 @@ pub(super) fn bind_on(kernel: &mut impl Kernel, bdf: Bdf, force: bool) -> Result
     }
     if !force {
         for interface in host.interfaces(bdf) {
-            if let Some(why) = kernel.carries(&interface) {
+            if let Some(why) = kernel.in_use(&interface) {
                 return Err(BindError::InterfaceInUse { bdf, interface, why });
             }
         }
     }
-    before.keep(&host, bdf).map_err(|source| BindError::Step {
+    before.save(&host, bdf).map_err(|source| BindError::Step {
         bdf,
         step: "noting its driver in /run/towpath/bound".to_owned(),
         source,
     })?;
     let mut steps = Steps { kernel, bdf };
-    if let Err(error) = steps.take() {
-        // The first error is the one to report; a second one can change nothing any more.
-        let _ = steps.give(&before);
-        Before::forget(&host, bdf);
+    if let Err(error) = steps.bind() {
+        // The first error is reported; the second one has no remedy.
+        let _ = steps.restore(&before);
+        PreviousDriver::remove(&host, bdf);
         return Err(error);
     }
     Ok(Bound { bdf, from: before.driver, already: false })
@@ -292,23 +303,23 @@ pub(super) fn unbind_on(kernel: &mut impl Kernel, bdf: Bdf) -> Result<Unbound, B
     if driver.as_deref() != Some(VFIO) {
         return Err(BindError::NotBound { bdf, driver });
     }
-    let pids = host.holders(&host.nodes(bdf));
+    let pids = host.users(&host.device_nodes(bdf));
     if !pids.is_empty() {
         return Err(BindError::InUse { bdf, pids });
     }
-    let kept = Before::kept(&host, bdf);
+    let previous = PreviousDriver::load(&host, bdf);
     let mut steps = Steps { kernel, bdf };
-    match &kept {
-        Some(before) => steps.give(before)?,
+    match &previous {
+        Some(before) => steps.restore(before)?,
         None => {
-            // It was not us who bound it: whoever wants it may have it.
-            steps.only(None)?;
-            steps.release()?;
+            // The device was bound by other means: let any driver match.
+            steps.set_override(None)?;
+            steps.unbind()?;
             steps.probe()?;
         }
     }
     let to = steps.driver();
-    Before::forget(&host, bdf);
+    PreviousDriver::remove(&host, bdf);
     Ok(Unbound { bdf, to, interfaces: host.interfaces(bdf) })
 }
 

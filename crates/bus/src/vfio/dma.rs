@@ -1,37 +1,37 @@
-//! A device's reach into memory, by the kernel's page tables.
+//! The DMA of a device, through the kernel's IOMMU drivers.
 
-use super::device::Device;
-use super::phys;
-use super::space::Space;
-use super::sys;
+use super::address_space::AddressSpace;
+use super::device::VfioDevice;
+use super::ioctl;
+use super::pagemap;
 use super::window::VfioWindow;
 use crate::dma::{Access, Dma, Iova, Limits, MapError};
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 use towpath_packet::{Backing, Region};
 
-/// Bytes from which on huge pages are asked for.
+/// Allocations of at least this size prefer huge pages.
 const HUGE: usize = 2 << 20;
 
-/// The reach of a device that was opened by VFIO. A clone is another handle of the same.
+/// The DMA of a device opened by VFIO. A clone is another handle.
 ///
-/// [`map`](Dma::map) pins the pages, and costs microseconds for each; where huge pages lie at the same offset in 2 MiB as their
-/// addresses, which is always so here, the IOMMU needs one entry for each. Child processes don't inherit memory that
-/// was mapped.
+/// [`map`](Dma::map) pins the pages, which takes microseconds for each. IOVA and memory have the
+/// same offset in a 2 MiB page, so the IOMMU needs one entry per huge page. Child processes do not
+/// inherit memory that was mapped.
 #[derive(Debug, Clone)]
 pub struct VfioDma {
-    space: Arc<Space>,
-    /// Where nothing translates it is known only from the device whether memory is out of its reach.
-    device: Weak<Device>,
+    space: Arc<AddressSpace>,
+    /// Without an IOMMU only the device shows whether it can still reach the memory.
+    device: Weak<VfioDevice>,
 }
 
 impl VfioDma {
-    pub(super) fn new(device: &Arc<Device>) -> VfioDma {
+    pub(super) fn new(device: &Arc<VfioDevice>) -> VfioDma {
         VfioDma { space: device.space().clone(), device: Arc::downgrade(device) }
     }
 
-    /// Whole pages, and at least one.
-    fn whole(&self, at: NonNull<u8>, len: usize) -> Result<(), MapError> {
+    /// Checks that the range is whole pages, and at least one.
+    fn check_pages(&self, at: NonNull<u8>, len: usize) -> Result<(), MapError> {
         let (granule, address) = (self.limits().granule, at.addr().get());
         if len == 0 || !len.is_multiple_of(granule) || !address.is_multiple_of(granule) {
             return Err(MapError::Granule { address: address as u64, len, granule });
@@ -40,14 +40,14 @@ impl VfioDma {
     }
 
     fn map_physical(&self, at: NonNull<u8>, len: usize) -> Result<Iova, MapError> {
-        sys::lock(at, len).map_err(|source| match (source.raw_os_error(), self.limits().locked) {
+        ioctl::mlock(at, len).map_err(|source| match (source.raw_os_error(), self.limits().locked) {
             (Some(libc::ENOMEM | libc::EPERM), Some(limit)) => MapError::Locked { len, limit },
             _ => MapError::Os { step: "mlock", source },
         })?;
-        let physical = phys::contiguous(at, len).and_then(|a| Iova::new(a).ok_or(MapError::Foreign));
+        let physical = pagemap::contiguous(at, len).and_then(|a| Iova::new(a).ok_or(MapError::Foreign));
         match physical {
-            Ok(iova) => self.space.keep(iova.get(), at, len),
-            Err(_) => sys::unlock(at, len),
+            Ok(iova) => self.space.insert_mapping(iova.get(), at, len),
+            Err(_) => ioctl::munlock(at, len),
         }
         physical
     }
@@ -56,8 +56,8 @@ impl VfioDma {
         if self.device.upgrade().is_some_and(|device| device.is_master()) {
             return Err(MapError::Refused("nothing translates, and the device may still use its bus: stop it first"));
         }
-        self.space.forget(iova.get());
-        sys::unlock(at, len);
+        self.space.remove_mapping(iova.get());
+        ioctl::munlock(at, len);
         Ok(())
     }
 }
@@ -71,7 +71,7 @@ impl Dma for VfioDma {
 
     fn alloc(&self, len: usize) -> Result<Region, MapError> {
         let backing = match self.limits().iommu {
-            // Only reserved huge pages stay where they are.
+            // Only reserved huge pages are never moved.
             false => Backing::Huge,
             true if len >= HUGE => Backing::HugePreferred,
             true => Backing::Anonymous,
@@ -80,18 +80,18 @@ impl Dma for VfioDma {
     }
 
     unsafe fn map(&self, at: NonNull<u8>, len: usize, access: Access) -> Result<Iova, MapError> {
-        self.whole(at, len)?;
+        self.check_pages(at, len)?;
         if !self.limits().iommu {
             return self.map_physical(at, len);
         }
-        let iova = self.space.take(len as u64, at.addr().get() as u64)?;
-        let mapped = sys::keep_from_children(at, len)
+        let iova = self.space.alloc_iova(len as u64, at.addr().get() as u64)?;
+        let mapped = ioctl::exclude_from_children(at, len)
             .map_err(|source| MapError::Os { step: "madvise(MADV_DONTFORK)", source })
             .and_then(|()| self.space.map(iova, at, len, access));
         match mapped {
-            Ok(()) => self.space.keep(iova, at, len),
+            Ok(()) => self.space.insert_mapping(iova, at, len),
             Err(error) => {
-                self.space.give(iova, len as u64);
+                self.space.free_iova(iova, len as u64);
                 return Err(error);
             }
         }
@@ -99,15 +99,18 @@ impl Dma for VfioDma {
     }
 
     fn unmap(&self, iova: Iova, len: usize) -> Result<(), MapError> {
-        let at = self.space.kept(iova.get(), len).ok_or(MapError::Refused("nothing of this length is mapped there"))?;
+        let at = self
+            .space
+            .find_mapping(iova.get(), len)
+            .ok_or(MapError::Refused("nothing of this length is mapped there"))?;
         if !self.limits().iommu {
             return self.unmap_physical(iova, at, len);
         }
         if self.space.unmap(iova.get(), len as u64)? != len as u64 {
             return Err(MapError::Refused("the kernel unmapped another length than was mapped"));
         }
-        self.space.forget(iova.get());
-        self.space.give(iova.get(), len as u64);
+        self.space.remove_mapping(iova.get());
+        self.space.free_iova(iova.get(), len as u64);
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! A machine made of files, whose kernel does what is written to its files.
+//! A fake machine made of files, whose kernel acts on what is written to them.
 
 use super::bdf::Bdf;
 use super::bind::Kernel;
@@ -8,29 +8,29 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-pub(super) struct Machine {
+pub(super) struct FakeHost {
     // Removed on drop.
     _files: tempfile::TempDir,
     root: PathBuf,
     host: Host,
-    /// Drivers, and the device each was made for.
-    wants: Vec<(String, Bdf)>,
-    /// The command that fails: the how-many-th, from one on.
+    /// Drivers, and the devices that they match.
+    matching: Vec<(String, Bdf)>,
+    /// The number of the command that fails, counted from one.
     pub(super) fails: Option<usize>,
     pub(super) commands: Vec<String>,
-    pub(super) carried: Option<(String, String)>,
+    pub(super) used: Option<(String, String)>,
     pub(super) loadable: bool,
 }
 
-impl Machine {
-    /// A processor with everything turned on, but without devices.
-    pub(super) fn new() -> Machine {
+impl FakeHost {
+    /// A CPU with every feature on, and no devices.
+    pub(super) fn new() -> FakeHost {
         let files = tempfile::tempdir().unwrap();
         let root = files.path().to_owned();
         let host = Host::below(&root);
-        let (wants, commands) = (Vec::new(), Vec::new());
+        let (matching, commands) = (Vec::new(), Vec::new());
         let machine =
-            Machine { _files: files, root, host, wants, fails: None, commands, carried: None, loadable: true };
+            FakeHost { _files: files, root, host, matching, fails: None, commands, used: None, loadable: true };
         machine.file("proc/cpuinfo", "vendor_id\t: GenuineIntel\n");
         machine.file("proc/self/status", "CapEff:\t000001ffffffffff\n");
         machine.file("proc/sys/kernel/osrelease", "6.1.0\n");
@@ -59,7 +59,7 @@ impl Machine {
         symlink(target, path).unwrap();
     }
 
-    /// A network device with its group, and the driver that was made for it.
+    /// Adds a network device with its IOMMU group and its driver.
     pub(super) fn add(&mut self, name: &str, group: Option<u32>, driver: Option<&str>) -> Bdf {
         let bdf: Bdf = name.parse().unwrap();
         self.file(&device(bdf, "class"), "0x020000\n");
@@ -72,7 +72,7 @@ impl Machine {
         }
         if let Some(driver) = driver {
             self.file(&format!("sys/bus/pci/drivers/{driver}/bind"), "");
-            self.wants.push((driver.to_owned(), bdf));
+            self.matching.push((driver.to_owned(), bdf));
             self.attach(bdf, driver);
         }
         bdf
@@ -82,7 +82,7 @@ impl Machine {
         self.link(&format!("proc/{pid}/fd/5"), self.root.join(file));
     }
 
-    pub(super) fn only(&self, bdf: Bdf) -> String {
+    pub(super) fn driver_override(&self, bdf: Bdf) -> String {
         self.host.read(&device(bdf, "driver_override")).unwrap()
     }
 
@@ -92,7 +92,7 @@ impl Machine {
         self.link(&device(bdf, "driver"), folder);
     }
 
-    fn obey(&self, path: &str, text: &str) -> io::Result<()> {
+    fn apply(&self, path: &str, text: &str) -> io::Result<()> {
         let refused = || io::Error::from_raw_os_error(libc::ENODEV);
         if let Some(bdf) = path.strip_prefix("sys/bus/pci/devices/").and_then(|p| p.strip_suffix("/driver_override")) {
             let only = if text == "\n" { "(null)\n" } else { text };
@@ -103,10 +103,10 @@ impl Machine {
         if path.ends_with("/driver/unbind") {
             return fs::remove_file(self.root.join(device(bdf, "driver")));
         }
-        let only = Some(self.only(bdf)).filter(|only| only != "(null)");
+        let only = Some(self.driver_override(bdf)).filter(|only| only != "(null)");
         let fits = |driver: &str| match &only {
             Some(only) => only == driver,
-            None => self.wants.contains(&(driver.to_owned(), bdf)),
+            None => self.matching.contains(&(driver.to_owned(), bdf)),
         };
         let driver = match path.strip_prefix("sys/bus/pci/drivers/").and_then(|p| p.strip_suffix("/bind")) {
             Some(driver) if fits(driver) => driver.to_owned(),
@@ -123,21 +123,21 @@ impl Machine {
     }
 }
 
-impl Kernel for Machine {
+impl Kernel for FakeHost {
     fn host(&self) -> &Host {
         &self.host
     }
 
-    fn command(&mut self, path: &str, text: &str) -> io::Result<()> {
+    fn write(&mut self, path: &str, text: &str) -> io::Result<()> {
         self.commands.push(format!("{} > {path}", text.trim_end()));
         if self.fails == Some(self.commands.len()) {
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
-        self.obey(path, text)
+        self.apply(path, text)
     }
 
-    fn carries(&self, interface: &str) -> Option<String> {
-        self.carried.as_ref().filter(|carried| carried.0 == interface).map(|carried| carried.1.clone())
+    fn in_use(&self, interface: &str) -> Option<String> {
+        self.used.as_ref().filter(|used| used.0 == interface).map(|used| used.1.clone())
     }
 
     fn load_module(&mut self) {

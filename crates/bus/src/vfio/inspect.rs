@@ -1,86 +1,86 @@
-//! What stands between a device and its use through VFIO, and the command that mends each.
+//! What prevents a device from being opened through VFIO, and the command that fixes it.
 
+use super::address_space::memlock_limit;
 use super::bdf::Bdf;
 use super::host::{self, Host};
-use super::space::lockable;
 use std::fmt;
 
-/// Something that is missing, or worth knowing.
+/// Something that is missing, or notable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Finding {
-    /// There is no such device.
+    /// The device does not exist.
     NoDevice {
-        /// Network devices that there are, and their drivers.
+        /// The network devices that exist, and their drivers.
         others: Vec<(Bdf, Option<String>)>,
     },
-    /// No IOMMU stands before the device.
+    /// The device is not behind an IOMMU.
     NoIommu {
-        /// What turns it on, on the kernel's command line.
+        /// The option of the kernel's command line that enables the IOMMU.
         parameter: &'static str,
-        /// Whether the machine has one that the kernel uses for other devices.
+        /// Whether the kernel uses an IOMMU for other devices.
         elsewhere: bool,
     },
     /// The kernel has no VFIO for PCI devices.
     KernelConfig {
-        /// What it would have to be built with.
+        /// The option that the kernel must be built with.
         option: &'static str,
     },
     /// `vfio-pci` is not loaded.
     NoModule,
-    /// A driver of the kernel has the device, or none has.
+    /// A driver of the kernel has the device, or no driver.
     Driver {
-        /// Which.
+        /// The driver.
         driver: Option<String>,
         /// Its network interfaces.
         interfaces: Vec<String>,
     },
-    /// The kernel's drivers have other devices of its group.
+    /// Other devices of its IOMMU group are bound to the kernel's drivers.
     NotViable {
         /// The group.
         group: u32,
-        /// They, and their drivers.
+        /// The devices, and their drivers.
         others: Vec<(Bdf, String)>,
     },
-    /// A file can't be opened.
+    /// A file cannot be opened.
     NoRights {
-        /// Which.
+        /// The file.
         path: String,
     },
-    /// Other processes have it.
+    /// Other processes have the device open.
     InUse {
-        /// Which.
+        /// The processes.
         pids: Vec<u32>,
     },
-    /// Less memory may be locked than a pool takes.
+    /// The limit of locked memory is smaller than a pool.
     Memlock {
-        /// Bytes that may be.
+        /// The limit in bytes.
         limit: u64,
-        /// Bytes that a pool of the usual size takes.
+        /// Bytes of a pool of the default size.
         wanted: u64,
     },
-    /// Devices could raise each other's interrupts.
+    /// Interrupts are not remapped: a device could raise those of another.
     NoInterruptRemapping,
-    /// Nothing translates, and that is allowed.
+    /// There is no IOMMU, and that is allowed.
     Unprotected,
 }
 
-/// Bytes of buffers and rings of a port with the usual number of buffers.
-const USUAL: u64 = 64 << 20;
+/// Bytes of the buffers and rings of a port with the default number of buffers.
+const DEFAULT_POOL: u64 = 64 << 20;
 
-/// Whether a driver of the kernel leaves DMA to whoever has the group (`driver_managed_dma`): those of ports of bridges, the one that
-/// does nothing, and VFIO's own for particular devices.
-fn is_harmless(driver: &str) -> bool {
+/// Whether a driver leaves DMA to the owner of the group (`driver_managed_dma`): the port drivers
+/// of bridges, the stub driver, and VFIO's variant drivers.
+fn allows_user_dma(driver: &str) -> bool {
     matches!(driver, "pcieport" | "pci-stub") || driver.contains("vfio")
 }
 
 impl Finding {
-    /// Whether the device can't be opened as long as this is so.
+    /// Whether the device cannot be opened because of this.
     pub fn is_obstacle(&self) -> bool {
         !matches!(self, Finding::Memlock { .. } | Finding::Unprotected)
     }
 
-    /// The command that mends it.
+    /// The command that fixes it.
     pub fn mend(&self, bdf: Bdf) -> String {
         match self {
             Finding::NoDevice { .. } => "lspci -D -d ::0200".to_owned(),
@@ -171,8 +171,9 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What was found out about a device.
+/// The state of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Inspection {
     /// The device.
     pub bdf: Bdf,
@@ -180,14 +181,14 @@ pub struct Inspection {
     pub driver: Option<String>,
     /// Its IOMMU group.
     pub group: Option<u32>,
-    /// Whether it can be opened by its own file and iommufd.
+    /// Whether the device can be opened by its own file and iommufd.
     pub iommufd: bool,
-    /// What is missing, in the order in which it is to be mended.
+    /// The findings, in the order in which to fix them.
     pub findings: Vec<Finding>,
 }
 
 impl Inspection {
-    /// The first finding because of which the device can't be opened.
+    /// The first finding that prevents the device from being opened.
     pub fn first_obstacle(&self) -> Option<&Finding> {
         self.findings.iter().find(|finding| finding.is_obstacle())
     }
@@ -218,14 +219,16 @@ pub(super) fn inspect_on(host: &Host, bdf: Bdf) -> Inspection {
     }
     if driver.as_deref() == Some("vfio-pci") {
         findings.extend(rights(host, bdf));
-        let holders = host.holders(&host.nodes(bdf));
-        if !holders.is_empty() {
-            findings.push(Finding::InUse { pids: holders });
+        let users = host.users(&host.device_nodes(bdf));
+        if !users.is_empty() {
+            findings.push(Finding::InUse { pids: users });
         }
     } else {
         findings.push(Finding::Driver { driver: driver.clone(), interfaces: host.interfaces(bdf) });
     }
-    findings.extend(lockable(host).filter(|&l| l < USUAL).map(|limit| Finding::Memlock { limit, wanted: USUAL }));
+    findings.extend(
+        memlock_limit(host).filter(|&l| l < DEFAULT_POOL).map(|limit| Finding::Memlock { limit, wanted: DEFAULT_POOL }),
+    );
     Inspection { bdf, driver, group, iommufd, findings }
 }
 
@@ -246,7 +249,7 @@ fn no_iommu(host: &Host) -> Finding {
     Finding::NoIommu { parameter, elsewhere: !host.list("sys/kernel/iommu_groups").is_empty() }
 }
 
-/// Whether the kernel has `vfio-pci`, loaded or to be loaded.
+/// Whether the kernel has `vfio-pci`, loaded or as a module.
 fn module(host: &Host) -> Option<Finding> {
     if host.exists("sys/bus/pci/drivers/vfio-pci") {
         return None;
@@ -254,22 +257,22 @@ fn module(host: &Host) -> Option<Finding> {
     let release = host.read("proc/sys/kernel/osrelease").unwrap_or_default();
     let lists = ["modules.dep", "modules.builtin"].map(|list| host.read(&format!("lib/modules/{release}/{list}")));
     let known = lists.iter().flatten().any(|list| list.contains("/vfio-pci.ko"));
-    // Without any list there is no saying: then the command's own error will tell.
+    // Without any list that is unknown: modprobe reports it.
     let unknowable = lists.iter().all(Option::is_none);
     Some(if known || unknowable { Finding::NoModule } else { Finding::KernelConfig { option: "CONFIG_VFIO_PCI" } })
 }
 
-/// Devices of the group that the kernel would have to let go.
+/// Devices of the group that must be unbound from the kernel's drivers.
 fn viable(host: &Host, bdf: Bdf, group: u32) -> Option<Finding> {
     let members = host.list(&format!("sys/kernel/iommu_groups/{group}/devices"));
     let others = members.iter().filter_map(|name| name.parse::<Bdf>().ok()).filter(|&other| other != bdf);
     let busy = others.filter_map(|other| Some((other, host.driver(other)?)));
-    let busy: Vec<_> = busy.filter(|(_, driver)| !is_harmless(driver)).collect();
+    let busy: Vec<_> = busy.filter(|(_, driver)| !allows_user_dma(driver)).collect();
     (!busy.is_empty()).then_some(Finding::NotViable { group, others: busy })
 }
 
-/// Whether VFIO will say that interrupts are not kept apart. Only x86 has to turn that on; the names of interrupt chips tell whether
-/// it is.
+/// Whether VFIO refuses because interrupts are not isolated. Only on x86 must interrupt remapping
+/// be enabled; the names of the interrupt chips show whether it is.
 fn interrupts(host: &Host) -> Option<Finding> {
     let x86 = host.read("proc/cpuinfo").is_some_and(|cpu| cpu.contains("vendor_id"));
     let accepted = ["vfio_iommu_type1", "iommufd"].iter().any(|module| {
@@ -279,15 +282,15 @@ fn interrupts(host: &Host) -> Option<Finding> {
     let irqs = host.list("sys/kernel/irq");
     let chips = irqs.iter().filter_map(|irq| host.read(&format!("sys/kernel/irq/{irq}/chip_name")));
     let mut chips = chips.filter(|chip| !chip.is_empty()).peekable();
-    // A kernel that names no chips says nothing about it.
+    // Without chip names it is unknown.
     let off = chips.peek().is_some() && !chips.any(|chip| chip.starts_with("IR-") || chip.contains("-IR-"));
     (x86 && !accepted && off).then_some(Finding::NoInterruptRemapping)
 }
 
 fn rights(host: &Host, bdf: Bdf) -> Option<Finding> {
     let mut files = vec!["dev/vfio/vfio".to_owned()];
-    files.extend(host.nodes(bdf).into_iter().take(1));
-    files.into_iter().find(|file| !host.may_use(file)).map(|path| Finding::NoRights { path })
+    files.extend(host.device_nodes(bdf).into_iter().take(1));
+    files.into_iter().find(|file| !host.is_accessible(file)).map(|path| Finding::NoRights { path })
 }
 
 #[cfg(test)]

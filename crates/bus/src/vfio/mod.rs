@@ -1,28 +1,39 @@
-//! Devices through the kernel's VFIO: real hardware, with an IOMMU between it and everything that is not its own.
+//! Devices through the kernel's [VFIO]: real hardware, isolated by an IOMMU.
 //!
 //! ```text
-//!   VfioBus ─┬─ VfioBar      registers, mapped                    device    open device: regions, configuration, reset
-//!            ├─ VfioDma      lasting mappings                     space     its address space, and how the kernel is asked
-//!            │   └─ VfioWindow   buffers mapped one by one        iova      which addresses are free
-//!            └─ VfioIrq      MSI-X (or MSI) as eventfds           phys      physical addresses, where nothing translates
-//!
-//!   inspect  what is missing before a device can be opened, and the commands that mend it
-//!   bind     hands a device over from the kernel's driver, and gives it back
+//!   VfioBus ─┬─ VfioBar          registers, mapped
+//!            ├─ VfioDma          persistent mappings
+//!            │   └─ VfioWindow   buffers mapped one by one
+//!            └─ VfioIrq          MSI-X (or MSI) as eventfds
 //! ```
 //!
-//! A device is opened by its own file and iommufd where the kernel has them (from 6.6 on), otherwise by its group
-//! (`/dev/vfio/N`, type 1 version 2); [`VfioConfig::backend`] forces either.
+//! | file | holds |
+//! |---|---|
+//! | `device` | the open device: regions, configuration space, reset |
+//! | `address_space` | its address space: a VFIO container or an iommufd IOAS |
+//! | `pagemap` | physical addresses, for a system without an IOMMU |
+//! | `bar`, `dma`, `window`, `irq` | the types of [`Bus`] |
+//! | `inspect` | what prevents a device from being opened, and the commands that fix it |
+//! | `bind` | binds a device to `vfio-pci`, and back to its driver |
+//! | `host` | `/sys`, `/proc` and `/dev` |
+//! | `abi`, `ioctl` | structures and system calls |
 //!
-//! **Without an IOMMU** a device reaches all of memory, whatever a driver tells it. That is refused unless
-//! [`VfioConfig::unprotected`] says that it is wanted; it takes a kernel with `vfio.enable_unsafe_noiommu_mode=1`, root, and
-//! reserved huge pages for all memory, and only [`DmaPolicy::Persistent`](crate::DmaPolicy::Persistent) works.
+//! A device is opened by its own file and [iommufd] if the kernel has them (since 6.6), otherwise
+//! by its group (`/dev/vfio/N`, type 1 version 2). [`VfioConfig::backend`] forces either.
 //!
-//! **Order of the end.** Dropping the bus takes DMA and interrupts from the device. Its descriptor is closed with the last
-//! [`VfioBar`]; its address space, with all that is still mapped there, with the last [`VfioDma`] after that: memory is unmapped
-//! for the device before it goes back to the system. When the process is killed the kernel does it all, in the same order: the device
-//! is reset, and can be opened again at once.
+//! **Without an IOMMU** a device can reach all of memory, whatever its driver writes. That is
+//! refused unless [`VfioConfig::unprotected`] is set. It needs a kernel with
+//! `vfio.enable_unsafe_noiommu_mode=1`, root, and reserved huge pages for all memory. Only
+//! [`DmaPolicy::Persistent`](crate::DmaPolicy::Persistent) works.
 //!
-//! Sources: Linux `Documentation/driver-api/vfio.rst`, `Documentation/userspace-api/iommufd.rst` and the headers of both.
+//! **Teardown order.** Dropping the bus disables DMA and interrupts of the device. The last
+//! [`VfioBar`] closes the device's descriptor. After that the last [`VfioDma`] closes the address
+//! space with all mappings: memory is unmapped for the device before it returns to the system. When
+//! the process is killed, the kernel does all of it in the same order: it resets the device, which
+//! can be opened again at once.
+//!
+//! [VFIO]: https://docs.kernel.org/driver-api/vfio.html
+//! [iommufd]: https://docs.kernel.org/userspace-api/iommufd.html
 
 mod abi;
 mod bar;
@@ -34,11 +45,11 @@ mod dma;
 mod fake;
 mod host;
 mod inspect;
-mod iova;
+
+mod address_space;
+mod ioctl;
 mod irq;
-mod phys;
-mod space;
-mod sys;
+mod pagemap;
 mod window;
 
 pub use bar::VfioBar;
@@ -50,38 +61,53 @@ pub use irq::VfioIrq;
 pub use window::VfioWindow;
 
 use crate::bus::{Bus, BusError, Pci};
-use device::Device;
+use address_space::AddressSpace;
+use device::VfioDevice;
 use host::Host;
-use space::Space;
 use std::sync::Arc;
 
-/// By which of the kernel's files a device is opened.
+/// The kernel interface through which a device is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Backend {
-    /// Its own and iommufd where both are there, otherwise its group's.
+    /// The device file and iommufd if both exist, otherwise the group.
     #[default]
     Auto,
-    /// Its group's.
+    /// The group file.
     Group,
-    /// Its own, and iommufd.
+    /// The device file and iommufd.
     Iommufd,
 }
 
 /// How to open a device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct VfioConfig {
-    /// By which files.
+    /// The kernel interface.
     pub backend: Backend,
-    /// Accept a device that no IOMMU keeps from the rest of memory.
+    /// Accept a device that is not behind an IOMMU.
     pub unprotected: bool,
+}
+
+impl VfioConfig {
+    /// Sets the kernel interface.
+    pub fn backend(mut self, backend: Backend) -> VfioConfig {
+        self.backend = backend;
+        self
+    }
+
+    /// Sets whether a device without an IOMMU is accepted.
+    pub fn unprotected(mut self, unprotected: bool) -> VfioConfig {
+        self.unprotected = unprotected;
+        self
+    }
 }
 
 /// A PCI function, opened through VFIO.
 #[derive(Debug)]
 pub struct VfioBus {
     name: String,
-    // Before the reach into memory: see the order of the end.
-    device: Arc<Device>,
+    // Dropped before `dma`: see the teardown order.
+    device: Arc<VfioDevice>,
     dma: VfioDma,
 }
 
@@ -89,49 +115,49 @@ impl VfioBus {
     /// Opens a function that is bound to `vfio-pci` (see [`bind`]). The kernel resets it.
     ///
     /// # Errors
-    /// [`BusError`] names the step; where [`inspect`] finds why, its first finding is the hint.
+    /// [`BusError`] names the step. If [`inspect`] finds the cause, its first finding is the hint.
     pub fn open(bdf: Bdf, config: &VfioConfig) -> Result<VfioBus, BusError> {
         let host = Host::this();
-        VfioBus::open_on(&host, bdf, config).map_err(|error| match (error, inspect(bdf).first_obstacle()) {
-            (BusError::Os { device, step, source, hint: None }, Some(found)) => {
-                BusError::Os { device, step, source, hint: Some(found.to_string()) }
-            }
-            (error, _) => error,
+        VfioBus::open_on(&host, bdf, config).map_err(|error| match inspect(bdf).first_obstacle() {
+            Some(found) => error.with_hint(found.to_string()),
+            None => error,
         })
     }
 
     fn open_on(host: &Host, bdf: Bdf, config: &VfioConfig) -> Result<VfioBus, BusError> {
-        let wrong = |what: String| BusError::Device { device: bdf.to_string(), what };
+        let refuse = |what: String| BusError::device(bdf, what);
         let Some(group) = host.group(bdf) else {
             let why = inspect(bdf).first_obstacle().map(ToString::to_string);
-            return Err(wrong(why.unwrap_or_else(|| "it has no IOMMU group".to_owned())));
+            return Err(refuse(why.unwrap_or_else(|| "it has no IOMMU group".to_owned())));
         };
         let unprotected = host.unprotected(bdf);
         if unprotected && !config.unprotected {
             let why = "there is no IOMMU: the device could read and write all of memory. If that is accepted, say so \
                        (unprotected=on)";
-            return Err(wrong(why.to_owned()));
+            return Err(refuse(why.to_owned()));
         }
         let cdev = host.cdev(bdf).filter(|name| host.exists(&format!("dev/vfio/devices/{name}")));
         let (space, fd) = match (config.backend, cdev) {
-            _ if unprotected => Space::unprotected(host, bdf, group)?,
+            _ if unprotected => AddressSpace::unprotected(host, bdf, group)?,
             (Backend::Iommufd, None) => {
                 let why = "it has no file in /dev/vfio/devices: the kernel is older than 6.6, was built without \
                            CONFIG_VFIO_DEVICE_CDEV, or the device is not bound to vfio-pci";
-                return Err(wrong(why.to_owned()));
+                return Err(refuse(why.to_owned()));
             }
-            (Backend::Iommufd, Some(cdev)) => Space::of_cdev(host, bdf, group, &cdev)?,
-            (Backend::Auto, Some(cdev)) if host.may_use("dev/iommu") => Space::of_cdev(host, bdf, group, &cdev)?,
-            (Backend::Auto | Backend::Group, _) => Space::of_group(host, bdf, group)?,
+            (Backend::Iommufd, Some(cdev)) => AddressSpace::of_cdev(host, bdf, group, &cdev)?,
+            (Backend::Auto, Some(cdev)) if host.is_accessible("dev/iommu") => {
+                AddressSpace::of_cdev(host, bdf, group, &cdev)?
+            }
+            (Backend::Auto | Backend::Group, _) => AddressSpace::of_group(host, bdf, group)?,
         };
-        let device = Arc::new(Device::new(bdf, fd, space)?);
+        let device = Arc::new(VfioDevice::new(bdf, fd, space)?);
         let dma = VfioDma::new(&device);
         Ok(VfioBus { name: bdf.to_string(), device, dma })
     }
 
-    /// How the device was opened, in a few words for people.
+    /// The interface through which the device was opened, for messages.
     pub fn backend(&self) -> &'static str {
-        self.device.space().kind()
+        self.device.space().api_name()
     }
 }
 
@@ -145,7 +171,7 @@ impl Bus for VfioBus {
     }
 
     fn bar(&self, index: u8, len: usize) -> Result<VfioBar, BusError> {
-        self.device.bar(index, len)
+        Ok(VfioBar::new(self.device.clone(), self.device.map_bar(index, len)?))
     }
 
     fn dma(&self) -> &VfioDma {
@@ -166,7 +192,7 @@ impl Pci for VfioBus {
         self.device.config_w32(at, value);
     }
 
-    /// Resets the function; memory decoding is on afterwards, and bus mastering as it was before.
+    /// Resets the function. Memory decoding is on afterwards; bus mastering is as before.
     fn reset(&self) -> Result<(), BusError> {
         self.device.reset()
     }
@@ -174,6 +200,6 @@ impl Pci for VfioBus {
 
 impl Drop for VfioBus {
     fn drop(&mut self) {
-        self.device.quiet();
+        self.device.disable();
     }
 }

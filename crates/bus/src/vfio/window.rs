@@ -1,44 +1,45 @@
-//! Buffers that are mapped one by one, by a system call each.
+//! Buffers that are mapped one by one, each by a system call.
 //!
 //! ```text
-//!   addresses   slot 0        slot 1        slot 2     each as long as the pages that a buffer can touch
-//!   mapped      ████          ████████      ··          at the buffer's offset in its page
+//!   IOVAs     slot 0        slot 1        slot 2     each covers all pages that a buffer can touch
+//!   mapped    ████          ████████      ··          at the buffer's offset in its page
 //! ```
 //!
-//! The kernel's call to unmap returns when the device's translations are invalidated, so it is strict by nature. To give
-//! [`Flush::Deferred`](crate::Flush::Deferred) its meaning, and strict bursts their single wait, [`unmap`](Window::unmap)
-//! only notes the slot and [`flush`](Window::flush) makes the calls: one for each run of slots that follow each other.
+//! The kernel's unmap returns after the IOTLB invalidation, so it is strict by nature. To implement
+//! [`Flush::Deferred`](crate::Flush::Deferred), and one wait per strict burst,
+//! [`unmap`](Window::unmap) only queues the slot and [`flush`](Window::flush) makes the calls: one
+//! per run of adjacent slots.
 //!
-//! Unlike with lasting mappings, children of the process inherit the memory: kernels from 5.12 on copy pages that a device
-//! writes at `fork`.
+//! Unlike with persistent mappings, child processes inherit the memory: since Linux 5.12, `fork`
+//! copies pages that a device writes.
 
-use super::space::Space;
+use super::address_space::AddressSpace;
 use crate::dma::{Access, Iova, MapError, Window};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// What a slot is.
+/// The state of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Slot {
     Free,
     Mapped,
-    /// Unmapped by its user, not yet by the kernel.
-    Noted,
+    /// Unmapped by the queue, not yet by the kernel.
+    Pending,
 }
 
-/// Addresses for buffers that are mapped one by one.
+/// The IOVAs of buffers that are mapped one by one.
 #[derive(Debug)]
 pub struct VfioWindow {
-    space: Arc<Space>,
+    space: Arc<AddressSpace>,
     base: u64,
     /// Bytes from one slot to the next.
     stride: u64,
     slots: Vec<Slot>,
-    noted: Vec<u32>,
+    pending: Vec<u32>,
 }
 
 impl VfioWindow {
-    pub(super) fn new(space: Arc<Space>, slots: u32, bytes: usize) -> Result<VfioWindow, MapError> {
+    pub(super) fn new(space: Arc<AddressSpace>, slots: u32, bytes: usize) -> Result<VfioWindow, MapError> {
         let limits = space.limits();
         if !limits.iommu {
             return Err(MapError::NoIommu);
@@ -47,13 +48,14 @@ impl VfioWindow {
             return Err(MapError::Mappings { limit });
         }
         let too_long = MapError::Range { len: bytes };
-        // A buffer that begins with the last byte of a page touches one page more than its length says.
+        // A buffer that begins on the last byte of a page touches one page more than its length
+        // needs.
         let pages = bytes.max(1).checked_add(limits.granule - 1).map(|end| end.div_ceil(limits.granule));
         let stride = pages.and_then(|pages| pages.checked_mul(limits.granule)).ok_or(too_long)? as u64;
         let len = stride.checked_mul(u64::from(slots.max(1))).ok_or(MapError::Range { len: bytes })?;
-        let base = space.take(len, 0)?;
-        let noted = Vec::with_capacity(slots as usize);
-        Ok(VfioWindow { space, base, stride, slots: vec![Slot::Free; slots as usize], noted })
+        let base = space.alloc_iova(len, 0)?;
+        let pending = Vec::with_capacity(slots as usize);
+        Ok(VfioWindow { space, base, stride, slots: vec![Slot::Free; slots as usize], pending })
     }
 
     fn len(&self) -> u64 {
@@ -64,9 +66,9 @@ impl VfioWindow {
         self.base + self.stride * u64::from(slot)
     }
 
-    fn slot(&mut self, slot: u32, was: Slot) -> Result<&mut Slot, MapError> {
-        let wrong = MapError::Refused("the slot is not what it should be for this");
-        self.slots.get_mut(slot as usize).filter(|slot| **slot == was).ok_or(wrong)
+    fn slot(&mut self, slot: u32, expected: Slot) -> Result<&mut Slot, MapError> {
+        let error = MapError::Refused("the slot is not what it should be for this");
+        self.slots.get_mut(slot as usize).filter(|slot| **slot == expected).ok_or(error)
     }
 }
 
@@ -82,7 +84,7 @@ impl Window for VfioWindow {
             return Err(MapError::Range { len });
         }
         self.slot(slot, Slot::Free)?;
-        // The page's first byte; arithmetic on the address alone, it is only named to the kernel.
+        // The first byte of the page. Only the address is passed to the kernel.
         let page = NonNull::new(at.as_ptr().wrapping_sub(offset)).ok_or(MapError::Foreign)?;
         let iova = self.address(slot);
         self.space.map(iova, page, pages, access)?;
@@ -91,30 +93,30 @@ impl Window for VfioWindow {
     }
 
     fn unmap(&mut self, slot: u32) -> Result<(), MapError> {
-        *self.slot(slot, Slot::Mapped)? = Slot::Noted;
-        self.noted.push(slot);
+        *self.slot(slot, Slot::Mapped)? = Slot::Pending;
+        self.pending.push(slot);
         Ok(())
     }
 
     fn flush(&mut self) -> Result<(), MapError> {
-        self.noted.sort_unstable();
-        while let Some(&last) = self.noted.last() {
-            let run = run(&self.noted);
+        self.pending.sort_unstable();
+        while let Some(&last) = self.pending.last() {
+            let run = run(&self.pending);
             let first = last - (run - 1);
-            // Slots that have other neighbours are never touched: what lies between the ends was noted, all of it.
+            // The run is contiguous and all of it is pending, so no other slot is affected.
             if self.space.unmap(self.address(first), self.stride * u64::from(run))? == 0 {
                 return Err(MapError::Refused("the kernel found nothing to unmap"));
             }
             for slot in first..=last {
-                *self.slot(slot, Slot::Noted)? = Slot::Free;
+                *self.slot(slot, Slot::Pending)? = Slot::Free;
             }
-            self.noted.truncate(self.noted.len() - run as usize);
+            self.pending.truncate(self.pending.len() - run as usize);
         }
         Ok(())
     }
 }
 
-/// How many numbers at the end of an ordered list follow each other, with the last.
+/// The length of the run of consecutive numbers at the end of a sorted list.
 fn run(ordered: &[u32]) -> u32 {
     let follow = |pair: &&[u32]| matches!(pair, [a, b] if a + 1 == *b);
     1 + ordered.windows(2).rev().take_while(follow).count() as u32
@@ -122,10 +124,10 @@ fn run(ordered: &[u32]) -> u32 {
 
 impl Drop for VfioWindow {
     fn drop(&mut self) {
-        // Addresses that the device may still use are never given to anybody else.
+        // IOVAs that the device may still use are never reused.
         let empty = self.slots.iter().all(|&slot| slot == Slot::Free);
         if empty || self.space.unmap(self.base, self.len()).is_ok() {
-            self.space.give(self.base, self.len());
+            self.space.free_iova(self.base, self.len());
         }
     }
 }

@@ -1,21 +1,20 @@
-//! What the unit refused, and why (VT-d §7.2, §11.4.7).
+//! Fault records (VT-d §7.2, §11.4.7).
 
-use super::registers::{Capabilities, FSTS, PFO, PPF};
-use super::unit::SourceId;
+use super::registers::{Capabilities, FSTS, PFO, PPF, SourceId};
 use crate::dma::Access;
 use crate::mmio::Mmio;
 
-/// Why an access was refused: the code of VT-d table 26.
+/// Why an access was blocked: the fault reason of VT-d table 26.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Reason(pub u8);
+pub struct FaultReason(pub u8);
 
-impl Reason {
-    /// A write to a page that is not mapped, or not for writing.
-    pub const WRITE: Reason = Reason(5);
-    /// A read from a page that is not mapped, or not for reading.
-    pub const READ: Reason = Reason(6);
+impl FaultReason {
+    /// A write to a page that is not mapped for writing.
+    pub const WRITE: FaultReason = FaultReason(5);
+    /// A read from a page that is not mapped for reading.
+    pub const READ: FaultReason = FaultReason(6);
 
-    /// In words.
+    /// A description.
     pub fn name(self) -> &'static str {
         match self.0 {
             0x1 => "no root entry for the bus",
@@ -38,23 +37,24 @@ impl Reason {
     }
 }
 
-impl std::fmt::Display for Reason {
+impl std::fmt::Display for FaultReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} ({:#x})", self.name(), self.0)
     }
 }
 
-/// An access that was refused.
+/// A blocked access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Fault {
-    /// Who tried.
+    /// The requesting device.
     pub source: SourceId,
-    /// The page that it tried to reach, as the device addresses it.
+    /// The IOVA of the page.
     pub page: u64,
-    /// What it tried: [`Access::Read`] or [`Access::Write`].
+    /// [`Access::Read`] or [`Access::Write`].
     pub access: Access,
-    /// Why that was refused.
-    pub reason: Reason,
+    /// The fault reason.
+    pub reason: FaultReason,
 }
 
 impl std::fmt::Display for Fault {
@@ -64,23 +64,25 @@ impl std::fmt::Display for Fault {
     }
 }
 
-/// What was refused since the last look. A unit keeps a few records, and may drop further faults of a device of which it
-/// holds one: that one is there means "at least one".
+/// The blocked accesses since the last call. A unit keeps a few records and may drop further faults
+/// of a device that has a record: one record means "at least one".
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Faults {
-    /// The recorded ones.
+    /// The records.
     pub records: Vec<Fault>,
     /// Whether some were lost because all records were full.
     pub overflow: bool,
 }
 
-/// F: the record is valid; written as one, it is free again.
+/// F: the record is valid. Writing it as one frees the record.
 const F: u64 = 1 << 63;
 
 /// Reads and clears the unit's records.
 pub(super) fn take<M: Mmio>(bar: &M, capabilities: &Capabilities) -> Faults {
     let mut faults = Faults::default();
-    // Every turn frees one record, and faults go on while we look: as many turns as there are records, twice.
+    // Each turn frees one record, and new faults may arrive meanwhile: at most two turns per
+    // record.
     for _ in 0..2 * capabilities.fault_record_count {
         let status = FSTS.read(bar);
         if status == u32::MAX {
@@ -103,7 +105,7 @@ pub(super) fn take<M: Mmio>(bar: &M, capabilities: &Capabilities) -> Faults {
             source: SourceId(high as u16),
             page: low & !0xfff,
             access: if high >> 62 & 1 == 1 { Access::Read } else { Access::Write },
-            reason: Reason((high >> 32) as u8),
+            reason: FaultReason((high >> 32) as u8),
         });
         bar.w64(record + 8, F);
     }

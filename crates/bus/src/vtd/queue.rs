@@ -1,37 +1,39 @@
-//! The invalidation queue (VT-d §6.5.2): a ring of 16-byte descriptors that the unit works off in order.
+//! The invalidation queue (VT-d §6.5.2): a ring of 16-byte descriptors, processed in order.
 //!
 //! ```text
 //!   batch:  [invalidate][invalidate] … [wait: store n at status]      one write of IQT
-//!                                                └────► status word: n      everything up to batch n is done
+//!                                                └────► status word: n: batches up to n are done
 //! ```
 //!
-//! Batches are numbered. Whoever submitted one waits for its number, or a later one, to appear; several threads may wait, and
-//! none of them reads a register for it.
+//! Batches are numbered. A submitter waits until the status word reaches its number or a later one.
+//! Several threads may wait at once, and none of them reads a register for it.
 
+use super::phys_memory::{PAGE, PhysMemory};
 use super::registers::{FSTS, IQT, QUEUE_ERRORS};
-use super::words::Words;
-use super::{Memory, PAGE};
+use super::table_pages::TablePages;
 use crate::dma::MapError;
 use crate::mmio::Mmio;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Descriptors that fit into the ring: one page, the smallest there is.
+/// Descriptors in the ring: one page, the smallest size.
 const SLOTS: u32 = PAGE as u32 / 16;
 
-/// Most invalidations in a batch: a quarter of the ring, so that a batch rarely waits for the one before it.
+/// The maximum of invalidations in a batch: a quarter of the ring, so that a batch seldom waits for
+/// the one before it.
 pub(super) const BATCH: usize = SLOTS as usize / 4;
 
-/// How long the unit may take. On silicon an invalidation takes microseconds; an emulated unit may be scheduled out.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The time limit. On silicon an invalidation takes microseconds; an emulated unit may be scheduled
+/// out.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long is waited before the unit is asked what is wrong: by then it is.
-const SUSPICIOUS: Duration = Duration::from_millis(500);
+/// The time after which the unit is asked for queue errors.
+const CHECK_ERRORS_AFTER: Duration = Duration::from_millis(500);
 
-/// Domain id, as it stands in a descriptor.
+/// Domain id, as in a descriptor.
 type Did = u16;
 
-/// What the unit is to forget.
+/// What to invalidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Invalidation {
     /// All context entries.
@@ -42,12 +44,12 @@ pub(super) enum Invalidation {
     Everything,
     /// All translations of a domain.
     Domain { did: Did },
-    /// Those of 2^`mask` pages from `iova` on, which is a multiple of their size.
+    /// The translations of 2^`mask` pages from `iova`, a multiple of their total size.
     Pages { did: Did, iova: u64, mask: u8 },
 }
 
 impl Invalidation {
-    /// As the unit reads it (§6.5.2.1, §6.5.2.3); reads and writes that are under way are drained.
+    /// The descriptor (§6.5.2.1, §6.5.2.3). DMA reads and writes in progress are drained first.
     fn encode(self) -> [u64; 2] {
         const CONTEXT: u64 = 0x1;
         const IOTLB: u64 = 0x2 | DRAIN;
@@ -72,38 +74,38 @@ fn wait(number: u32, status: u64) -> [u64; 2] {
     [0x25 | u64::from(number) << 32, status]
 }
 
-/// The ring, and the word behind it.
-pub(super) struct Queue {
-    memory: Words,
+/// The ring, and the status word behind it.
+pub(super) struct InvalidationQueue {
+    memory: TablePages,
     tail: u32,
-    /// Free slots, as far as is known.
+    /// Free slots, a lower bound.
     free: u32,
     last: u32,
 }
 
-/// Where batches report that they are done; a clone is another handle.
+/// The status word; a clone is another handle.
 #[derive(Clone)]
-pub(super) struct Status(Words);
+pub(super) struct WaitStatus(TablePages);
 
-/// The status word lies in the page behind the ring.
-const STATUS: usize = super::words::PER_PAGE;
+/// The status word lies in the page after the ring.
+const STATUS: usize = super::table_pages::PER_PAGE;
 
-impl Queue {
-    pub(super) fn new<P: Memory>(memory: &P) -> Result<Queue, MapError> {
+impl InvalidationQueue {
+    pub(super) fn new<P: PhysMemory>(memory: &P) -> Result<InvalidationQueue, MapError> {
         // One slot stays free: head = tail means empty.
-        Ok(Queue { memory: Words::alloc(memory, 2)?, tail: 0, free: SLOTS - 1, last: 0 })
+        Ok(InvalidationQueue { memory: TablePages::alloc(memory, 2)?, tail: 0, free: SLOTS - 1, last: 0 })
     }
 
-    /// What to write into IQA: 256 entries (QS = 0).
+    /// The value of IQA: 256 entries (QS = 0).
     pub(super) fn base(&self) -> u64 {
         self.memory.physical()
     }
 
-    pub(super) fn status(&self) -> Status {
-        Status(self.memory.clone())
+    pub(super) fn status(&self) -> WaitStatus {
+        WaitStatus(self.memory.clone())
     }
 
-    /// Hands over a batch of at most [`BATCH`] and one invalidations; returns its number.
+    /// Submits at most [`BATCH`] + 1 invalidations; returns the batch number.
     pub(super) fn submit<M: Mmio>(&mut self, bar: &M, batch: &[Invalidation]) -> Result<u32, MapError> {
         let needed = batch.len() as u32 + 1;
         if self.free < needed {
@@ -117,7 +119,8 @@ impl Queue {
         let status = self.memory.physical() + STATUS as u64 * 8;
         for descriptor in batch.iter().map(|i| i.encode()).chain([wait(self.last, status)]) {
             for (half, word) in descriptor.into_iter().enumerate() {
-                // Relaxed: the unit looks only after the write of IQT below, before which all stores are seen.
+                // Relaxed: the unit reads the ring only after the write of IQT below, which orders
+                // all stores before it.
                 let at = self.memory.at(self.tail as usize * 2 + half);
                 at.ok_or(MapError::Refused("no such descriptor"))?.store(word, Ordering::Relaxed);
             }
@@ -129,16 +132,17 @@ impl Queue {
     }
 }
 
-impl Status {
-    /// The unit may use the queue for ever.
+impl WaitStatus {
+    /// Leaks the queue: the unit may access it for ever.
     pub(super) fn leak(&self) {
         self.0.leak();
     }
 
-    /// Returns when batch `number` is done.
+    /// Waits until batch `number` is done.
     pub(super) fn wait<M: Mmio>(&self, bar: &M, number: u32) -> Result<(), MapError> {
         let word = self.0.at(STATUS).ok_or(MapError::Refused("no status word"))?;
-        // Acquire: what the device wrote before it lost the pages is seen by whoever reads them after this.
+        // Acquire: reads of the pages after this see all that the device wrote before the
+        // invalidation.
         let done = || (word.load(Ordering::Acquire) as u32).wrapping_sub(number) as i32 >= 0;
         for _ in 0..64 {
             if done() {
@@ -147,14 +151,14 @@ impl Status {
             std::hint::spin_loop();
         }
         let begun = Instant::now();
-        let mut asked = false;
+        let mut checked = false;
         while !done() {
             std::thread::yield_now();
-            if begun.elapsed() > PATIENCE {
+            if begun.elapsed() > TIMEOUT {
                 return Err(MapError::Refused("the remapping unit did not answer an invalidation in time"));
             }
-            if !asked && begun.elapsed() > SUSPICIOUS {
-                asked = true;
+            if !checked && begun.elapsed() > CHECK_ERRORS_AFTER {
+                checked = true;
                 match FSTS.read(bar) {
                     u32::MAX => return Err(MapError::Refused("the remapping unit is gone")),
                     status if status & QUEUE_ERRORS != 0 && !done() => {

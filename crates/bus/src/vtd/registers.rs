@@ -1,7 +1,7 @@
-//! The unit's registers (VT-d §11.4) and what they say about it.
+//! The unit's registers (VT-d §11.4) and capabilities.
 //!
-//! Some are 64 bits wide: halves are accessed lower first, writing the upper one is what makes the unit act. Those of 32 bits must
-//! never be accessed in pairs: QEMU ends if they are.
+//! Some registers are 64 bits wide. Their halves are accessed lower first; the write of the upper
+//! half takes effect. 32-bit registers must never be accessed in pairs: QEMU aborts.
 
 use crate::mmio::{Mmio, Reg};
 
@@ -20,48 +20,67 @@ pub(super) const IQA: Reg = Reg(0x90);
 pub(super) const TE: u32 = 1 << 31;
 pub(super) const SRTP: u32 = 1 << 30;
 pub(super) const QIE: u32 = 1 << 26;
-/// GSTS bits that a command must repeat: the others are one-shots (§11.4.4.1).
-pub(super) const LASTING: u32 = 0x96ff_ffff;
+/// The GSTS bits that a command must repeat; the others are one-shot (§11.4.4.1).
+pub(super) const PERSISTENT: u32 = 0x96ff_ffff;
 
 /// FECTL: fault events raise no interrupt.
 pub(super) const FECTL_MASKED: u32 = 1 << 31;
 
-/// FSTS: fault record overflow, pending fault; what can go wrong with the invalidation queue.
+/// FSTS: fault record overflow, pending fault; the errors of the invalidation queue.
 pub(super) const PFO: u32 = 1 << 0;
 pub(super) const PPF: u32 = 1 << 1;
 pub(super) const QUEUE_ERRORS: u32 = 0x70;
 
-/// The length of a unit's registers that is used: fault records may lie anywhere in the page.
+/// The used length of a unit's registers: fault records may lie anywhere in the page.
 pub(super) const LEN: usize = 0x1000;
 
-/// What a unit can do (§11.4.2, §11.4.3).
+/// A requester on PCI: bus, device and function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SourceId(pub u16);
+
+impl SourceId {
+    /// Of a bus, a device (0 to 31) and a function (0 to 7).
+    pub const fn new(bus: u8, device: u8, function: u8) -> SourceId {
+        SourceId((bus as u16) << 8 | ((device & 31) as u16) << 3 | (function & 7) as u16)
+    }
+}
+
+impl std::fmt::Display for SourceId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:02x}:{:02x}.{}", self.0 >> 8, self.0 >> 3 & 31, self.0 & 7)
+    }
+}
+
+/// The capabilities of a unit (§11.4.2, §11.4.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Capabilities {
-    /// Bits of an address that it translates: 39 with tables of three levels, 48 with four.
+    /// Address width: 39 bits with three table levels, 48 with four.
     pub address_bits: u8,
-    /// Domain ids that there are.
+    /// The number of domain ids.
     pub domains: u32,
     /// Whether 2 MiB pages can be mapped.
     pub pages_2m: bool,
     /// Whether 1 GiB pages can be mapped.
     pub pages_1g: bool,
-    /// Whether single pages can be invalidated; else whole domains are.
+    /// Whether single pages can be invalidated; otherwise only whole domains.
     pub page_selective: bool,
-    /// Most pages of one page-selective invalidation, as a power of two.
+    /// The maximum of pages in one page-selective invalidation, as a power of two.
     pub max_mask: u8,
-    /// Whether absent entries are cached too, so that mapping needs an invalidation (emulated units).
+    /// Whether absent entries are cached too, so that mapping needs an invalidation (emulated
+    /// units).
     pub caching_mode: bool,
-    /// Where the fault records begin, in bytes.
+    /// The byte offset of the first fault record.
     pub(super) fault_records: u32,
-    /// How many of them there are.
+    /// The number of fault records.
     pub(super) fault_record_count: u32,
 }
 
 impl Capabilities {
-    /// Reads them.
+    /// Reads the capability registers.
     ///
     /// # Errors
-    /// What the unit lacks, or demands, that this driver does not serve.
+    /// A capability that the driver needs and the unit lacks, or the reverse.
     pub(super) fn read<M: Mmio>(bar: &M) -> Result<Capabilities, String> {
         match VER.read(bar) {
             0 | u32::MAX => return Err("there is no remapping unit at this address".to_owned()),
@@ -102,12 +121,12 @@ impl Capabilities {
         })
     }
 
-    /// Levels of the tables.
+    /// The number of table levels.
     pub(super) fn levels(&self) -> u32 {
         (u32::from(self.address_bits) - 12) / 9
     }
 
-    /// What a context entry says of the tables' depth (§9.3, AW).
+    /// The address width field of a context entry (§9.3, AW).
     pub(super) fn width(&self) -> u64 {
         u64::from(self.levels()) - 2
     }
@@ -120,7 +139,7 @@ mod tests {
     const ECAP_QEMU: u64 = 0xf0_0f4a;
 
     #[test]
-    fn the_values_of_qemus_unit_are_understood() {
+    fn the_registers_of_qemus_unit_are_decoded() {
         let narrow = Capabilities::decode(0xd2_008c_2226_0206, ECAP_QEMU).unwrap();
         assert_eq!((narrow.address_bits, narrow.levels(), narrow.width()), (39, 3, 1));
         assert_eq!((narrow.domains, narrow.fault_records, narrow.fault_record_count), (1 << 16, 0x220, 1));
@@ -131,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_unit_lacks_is_named() {
+    fn missing_capabilities_are_named() {
         let refused = |cap, ecap| Capabilities::decode(cap, ecap).unwrap_err();
         assert!(refused(0xd2_008c_2226_0206, 0).contains("QI"));
         assert!(refused(0xd2_008c_2226_0006, ECAP_QEMU).contains("SAGAW"));

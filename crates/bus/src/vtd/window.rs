@@ -1,132 +1,143 @@
-//! Addresses for buffers that are mapped one by one.
+//! The IOVAs of buffers that are mapped one by one.
 
+use super::address_space::AddressSpace;
+use super::phys_memory::{PAGE, PhysMemory, PhysRange};
 use super::queue::{BATCH, Invalidation};
-use super::space::Space;
+use super::table_pages::TablePages;
 use super::tables::rights;
-use super::words::Words;
-use super::{Memory, PAGE, Stretch};
 use crate::dma::{Access, Iova, MapError, Window};
 use crate::mmio::Mmio;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
-/// Slots of one size, whose upper tables are there from the beginning and whose bottom tables nobody else uses:
+/// Slots of one size. Their upper tables exist from the beginning, and their leaf tables belong to
+/// the window alone:
 ///
 /// ```text
-///   slot n:  pages n·stride … n·stride + stride-1      stride: a power of two, so that one invalidation covers a slot
+///   slot n:  pages n·stride … n·stride + stride-1
 /// ```
 ///
-/// Mapping stores a word per page. Unmapping stores zeros and remembers the slot; [`flush`](Window::flush) tells the unit of up to
-/// 64 slots one by one, of more by their whole domain.
-pub struct SlotWindow<M: Mmio, P: Memory> {
-    space: Space<M, P>,
+/// `stride` is a power of two, so that one invalidation covers a slot. Mapping stores one entry per
+/// page. Unmapping stores zeros and queues the slot. [`flush`](Window::flush) invalidates up to 64
+/// slots one by one, and more by their whole domain.
+pub struct SlotWindow<M: Mmio, P: PhysMemory> {
+    space: AddressSpace<M, P>,
     start: u64,
-    bottom: Words,
-    /// Pages of a slot, as a power of two.
+    leaves: TablePages,
+    /// Pages per slot, as a power of two.
     stride: u32,
-    /// Pages in use, by slot.
-    used: Vec<u16>,
-    /// What the next flush tells the unit.
+    /// Mapped pages, by slot.
+    mapped_pages: Vec<u16>,
+    /// The invalidations of the next flush.
     pending: Vec<Invalidation>,
-    /// Memory that buffers were found in.
-    known: Vec<Stretch>,
-    buffer: Stretch,
+    /// The physical ranges of earlier buffers.
+    ranges: Vec<PhysRange>,
+    last: PhysRange,
 }
 
-/// Pieces of memory that a window remembers: pools, as a rule one.
-const KNOWN: usize = 8;
+/// The physical ranges that a window caches: pools, usually one.
+const MAX_RANGES: usize = 8;
 
-impl<M: Mmio, P: Memory> SlotWindow<M, P> {
-    pub(super) fn new(space: &Space<M, P>, slots: u32, bytes: usize) -> Result<SlotWindow<M, P>, MapError> {
+impl<M: Mmio, P: PhysMemory> SlotWindow<M, P> {
+    /// Reserves IOVAs for `slots` buffers of up to `bytes` bytes each, at any offset in their
+    /// pages.
+    ///
+    /// # Errors
+    /// [`MapError`] if there are no IOVAs left, or no memory for tables.
+    pub fn new(space: &AddressSpace<M, P>, slots: u32, bytes: usize) -> Result<SlotWindow<M, P>, MapError> {
         let range = MapError::Range { len: bytes };
         // A buffer may begin on the last byte of a page.
         let most =
             bytes.checked_add(PAGE as usize - 2).map(|b| b / PAGE as usize + 1).filter(|&pages| pages <= 1 << 15);
         let Some(stride) = most.map(|pages| pages.next_power_of_two().ilog2()) else { return Err(range) };
         let pages = (slots as usize).max(1).checked_shl(stride).ok_or(range)?;
-        let (start, bottom) = space.carve(pages)?;
+        let (start, leaves) = space.alloc_window(pages)?;
         Ok(SlotWindow {
             space: space.clone(),
             start,
-            bottom,
+            leaves,
             stride,
-            used: vec![0; slots as usize],
+            mapped_pages: vec![0; slots as usize],
             pending: Vec::with_capacity(slots as usize),
-            known: Vec::with_capacity(KNOWN),
-            buffer: Stretch { at: 0, len: 0, physical: 0 },
+            ranges: Vec::with_capacity(MAX_RANGES),
+            last: PhysRange { at: 0, len: 0, physical: 0 },
         })
     }
 
-    /// Where a buffer is physically.
+    /// The physical address of a buffer.
     #[inline]
     fn physical(&mut self, at: NonNull<u8>, len: usize) -> Result<u64, MapError> {
-        match self.buffer.physical_of(at, len) {
+        match self.last.physical_of(at, len) {
             Some(physical) => Ok(physical),
-            None => self.look_up(at, len),
+            None => self.find_range(at, len),
         }
     }
 
     #[cold]
-    fn look_up(&mut self, at: NonNull<u8>, len: usize) -> Result<u64, MapError> {
-        let stretch = match self.known.iter().copied().find(|s| s.physical_of(at, len).is_some()) {
-            Some(stretch) => stretch,
+    fn find_range(&mut self, at: NonNull<u8>, len: usize) -> Result<u64, MapError> {
+        let range = match self.ranges.iter().copied().find(|s| s.physical_of(at, len).is_some()) {
+            Some(range) => range,
             None => {
-                let stretch = self.space.locate(at, len)?;
-                if self.known.len() == KNOWN {
-                    self.known.remove(0);
+                let range = self.space.locate(at, len)?;
+                if self.ranges.len() == MAX_RANGES {
+                    self.ranges.remove(0);
                 }
-                self.known.push(stretch);
-                stretch
+                self.ranges.push(range);
+                range
             }
         };
-        self.buffer = stretch;
-        stretch.physical_of(at, len).ok_or(MapError::Foreign)
+        self.last = range;
+        range.physical_of(at, len).ok_or(MapError::Foreign)
     }
 
-    /// Address of a slot's first page.
+    /// The IOVA of a slot's first page.
     #[inline]
     fn page_of(&self, slot: u32) -> u64 {
         self.start + (u64::from(slot) << self.stride) * PAGE
     }
 
-    /// Stores the words of a slot: `word` for the first page, then one page further each; or zeros.
+    /// Stores the entries of a slot: `first`, then `step` more per page; or zeros.
     #[inline]
     fn store(&self, slot: u32, pages: u16, first: u64, step: u64) {
         let at = (slot as usize) << self.stride;
         for page in 0..usize::from(pages) {
-            if let Some(word) = self.bottom.at(at + page) {
-                // Release: what the processor did to the buffer is done before the device can reach it; and everything that
-                // was stored is seen by the unit before the doorbell that follows a zero.
+            if let Some(word) = self.leaves.at(at + page) {
+                // Release: the CPU's accesses to the buffer are done before the device can reach
+                // it. The unit sees all entries before the doorbell that follows a zero.
                 word.store(first + page as u64 * step, Ordering::Release);
             }
         }
     }
 }
 
-impl<M: Mmio, P: Memory> Window for SlotWindow<M, P> {
+impl<M: Mmio, P: PhysMemory> Window for SlotWindow<M, P> {
     #[inline]
     unsafe fn map(&mut self, slot: u32, at: NonNull<u8>, len: usize, access: Access) -> Result<Iova, MapError> {
         let physical = self.physical(at, len)?;
         let offset = physical % PAGE;
         let pages = (offset + len as u64).div_ceil(PAGE).max(1);
-        let limit = self.used.len() as u64;
+        let limit = self.mapped_pages.len() as u64;
         if pages > 1 << self.stride {
             return Err(MapError::Range { len });
         }
-        let used = self.used.get_mut(slot as usize).ok_or(MapError::Mappings { limit })?;
-        *used = pages as u16;
+        let mapped_pages = self.mapped_pages.get_mut(slot as usize).ok_or(MapError::Mappings { limit })?;
+        *mapped_pages = pages as u16;
         let start = self.page_of(slot);
         self.store(slot, pages as u16, (physical - offset) | rights(access), PAGE);
         if self.space.unit().capabilities.caching_mode {
-            self.space.unit().invalidate(&self.space.unit().covering(self.space.did(), start, pages * PAGE))?;
+            self.space.unit().invalidate(&self.space.unit().invalidations_for(
+                self.space.did(),
+                start,
+                pages * PAGE,
+            ))?;
         }
         Iova::new(start + offset).ok_or(MapError::Range { len })
     }
 
     #[inline]
     fn unmap(&mut self, slot: u32) -> Result<(), MapError> {
-        let used = self.used.get_mut(slot as usize).ok_or(MapError::Unregistered)?;
-        let pages = std::mem::take(used);
+        let mapped_pages = self.mapped_pages.get_mut(slot as usize).ok_or(MapError::Unregistered)?;
+        let pages = std::mem::take(mapped_pages);
         if pages == 0 {
             return Err(MapError::Unregistered);
         }
@@ -149,8 +160,8 @@ impl<M: Mmio, P: Memory> Window for SlotWindow<M, P> {
     }
 }
 
-impl<M: Mmio, P: Memory> Drop for SlotWindow<M, P> {
+impl<M: Mmio, P: PhysMemory> Drop for SlotWindow<M, P> {
     fn drop(&mut self) {
-        self.space.fill_in(self.start, &self.bottom);
+        self.space.free_window(self.start, &self.leaves);
     }
 }

@@ -1,20 +1,20 @@
-//! A machine that somebody else started.
+//! A machine that was started by other means.
 
-use super::raw::{Raw, Shared, frame, get, until};
+use super::raw::{Mapped, Raw, frame, get, until};
 use crate::require;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use towpath_bus::qtest::Qemu;
 use towpath_bus::{Access, Bus, Dma, Window};
 
-/// A QEMU as a user would start it, ended on drop.
-struct Theirs {
+/// A QEMU as a user starts it, killed on drop.
+struct RunningQemu {
     child: Child,
     directory: tempfile::TempDir,
 }
 
-impl Theirs {
-    fn start(memory: &str, more: &[&str]) -> Theirs {
+impl RunningQemu {
+    fn start(memory: &str, more: &[&str]) -> RunningQemu {
         let directory = tempfile::tempdir().unwrap();
         let firmware = directory.path().join("halt.bin");
         let mut halt = vec![0xf4; 65536];
@@ -30,9 +30,9 @@ impl Theirs {
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
-        let theirs = Theirs { child, directory };
-        until("QEMU listens", || theirs.socket().exists());
-        theirs
+        let running = RunningQemu { child, directory };
+        until("QEMU listens", || running.socket().exists());
+        running
     }
 
     fn socket(&self) -> PathBuf {
@@ -40,7 +40,7 @@ impl Theirs {
     }
 }
 
-impl Drop for Theirs {
+impl Drop for RunningQemu {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -50,20 +50,20 @@ impl Drop for Theirs {
 const MEMFD: &str = "memory-backend-memfd,id=ram,size=64M,share=on";
 
 #[test]
-fn a_running_machine_is_taken_over_and_given_back_again_and_again() {
-    require!("a_running_machine_is_taken_over_and_given_back_again_and_again");
-    let mut theirs = Theirs::start(MEMFD, &["-device", "intel-iommu"]);
+fn a_running_machine_is_attached_and_detached_repeatedly() {
+    require!("a_running_machine_is_attached_and_detached_repeatedly");
+    let mut running = RunningQemu::start(MEMFD, &["-device", "intel-iommu"]);
     for _ in 0..3 {
-        let qemu = Qemu::attach(&theirs.socket(), None).unwrap();
+        let qemu = Qemu::attach(&running.socket(), None).unwrap();
         let nic = Raw::new(&qemu);
-        let data = Shared::new(nic.bus.dma(), 4096, Access::Both);
+        let data = Mapped::new(nic.bus.dma(), 4096, Access::Both);
         loops_back(nic, &data, &qemu);
     }
-    assert!(theirs.child.try_wait().unwrap().is_none(), "it is still running");
+    assert!(running.child.try_wait().unwrap().is_none(), "it is still running");
 }
 
-/// A frame that the device sends to itself.
-fn loops_back(mut nic: Raw, data: &Shared, qemu: &Qemu) {
+/// The device sends a frame to itself.
+fn loops_back(mut nic: Raw, data: &Mapped, qemu: &Qemu) {
     use towpath_bus::Mmio;
     nic.bar.w32(0x100, nic.bar.r32(0x100) | 0x40);
     data.put(0, &frame(3, 200));
@@ -74,17 +74,18 @@ fn loops_back(mut nic: Raw, data: &Shared, qemu: &Qemu) {
     assert!(qemu.faults().records.is_empty());
 }
 
-/// QEMU's unit caches absent entries then, as VT-d §6.1 allows, so that mapping needs an invalidation too.
+/// In caching mode QEMU's unit caches absent entries, as VT-d §6.1 allows, so mapping needs an
+/// invalidation too.
 #[test]
-fn mapping_is_announced_to_a_unit_in_caching_mode() {
-    require!("mapping_is_announced_to_a_unit_in_caching_mode");
-    let theirs = Theirs::start(MEMFD, &["-device", "intel-iommu,caching-mode=on,aw-bits=48"]);
-    let qemu = Qemu::attach(&theirs.socket(), None).unwrap();
+fn mapping_is_invalidated_in_caching_mode() {
+    require!("mapping_is_invalidated_in_caching_mode");
+    let running = RunningQemu::start(MEMFD, &["-device", "intel-iommu,caching-mode=on,aw-bits=48"]);
+    let qemu = Qemu::attach(&running.socket(), None).unwrap();
     let unit = qemu.iommu().unwrap();
     assert!(unit.capabilities().caching_mode);
     let nic = Raw::new(&qemu);
     let before = unit.invalidations().batches;
-    let data = Shared::new(nic.bus.dma(), 4096, Access::Both);
+    let data = Mapped::new(nic.bus.dma(), 4096, Access::Both);
     assert_eq!(unit.invalidations().batches, before + 1);
     let buffer = nic.bus.dma().alloc(4096).unwrap();
     let mut window = nic.bus.dma().window(1, 2048).unwrap();
@@ -97,13 +98,13 @@ fn mapping_is_announced_to_a_unit_in_caching_mode() {
 }
 
 #[test]
-fn what_is_wrong_with_a_machine_is_said_together_with_what_mends_it() {
-    require!("what_is_wrong_with_a_machine_is_said_together_with_what_mends_it");
+fn errors_of_attaching_name_the_remedy() {
+    require!("errors_of_attaching_name_the_remedy");
     let error = Qemu::attach(Path::new("/nonexistent/socket"), None).unwrap_err().to_string();
     assert!(error.contains("-qtest unix:SOCKET"), "{error}");
-    let theirs = Theirs::start("memory-backend-ram,id=ram,size=64M", &[]);
-    let error = Qemu::attach(&theirs.socket(), None).unwrap_err().to_string();
+    let running = RunningQemu::start("memory-backend-ram,id=ram,size=64M", &[]);
+    let error = Qemu::attach(&running.socket(), None).unwrap_err().to_string();
     assert!(error.contains("no memory that is shared") && error.contains("memory-backend-memfd"), "{error}");
-    let error = Qemu::attach(&theirs.socket(), Some(Path::new("/dev/null"))).unwrap_err().to_string();
+    let error = Qemu::attach(&running.socket(), Some(Path::new("/dev/null"))).unwrap_err().to_string();
     assert!(error.contains("could shrink"), "{error}");
 }

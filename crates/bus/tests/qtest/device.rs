@@ -1,6 +1,6 @@
 //! A device without a remapping unit: frames, registers, interrupts.
 
-use super::raw::{RDT, Raw, Shared, TDT, frame, machine, receive, until};
+use super::raw::{Mapped, RDT, Raw, TDT, frame, machine, receive, until};
 use crate::require;
 use towpath_bus::qtest::{Device, Machine, Netdev};
 use towpath_bus::{Access, Bus, BusError, Dma, DmaPolicy, Domain, Flush, Irq, MapError, Mmio, Pci};
@@ -10,7 +10,7 @@ fn a_frame_goes_out_and_comes_in() {
     require!("a_frame_goes_out_and_comes_in");
     let (qemu, cable) = machine(None);
     let mut nic = Raw::new(&qemu);
-    let data = Shared::new(nic.bus.dma(), 8192, Access::Both);
+    let data = Mapped::new(nic.bus.dma(), 8192, Access::Both);
     let out = frame(1, 1500);
     data.put(0, &out);
     nic.send(data.iova.get(), out.len());
@@ -27,7 +27,7 @@ fn a_frame_in_loopback_returns_to_its_sender() {
     require!("a_frame_in_loopback_returns_to_its_sender");
     let (qemu, _cable) = machine(None);
     let mut nic = Raw::new(&qemu);
-    let data = Shared::new(nic.bus.dma(), 8192, Access::Both);
+    let data = Mapped::new(nic.bus.dma(), 8192, Access::Both);
     nic.bar.w32(0x100, nic.bar.r32(0x100) | 0x40);
     nic.post(data.iova.get() + 4096);
     data.put(0, &frame(3, 200));
@@ -45,7 +45,7 @@ fn two_devices_on_a_hub_hear_each_other() {
         qemu.devices().into_iter().filter(|&(_, id)| id == 0x10d3_8086).map(|(slot, _)| slot).collect();
     assert_eq!(found, [4, 9]);
     let (mut a, mut b) = (Raw::in_slot(&qemu, 4), Raw::in_slot(&qemu, 9));
-    let data = Shared::new(a.bus.dma(), 8192, Access::Both);
+    let data = Mapped::new(a.bus.dma(), 8192, Access::Both);
     data.put(0, &frame(4, 60));
     b.post(data.iova.get() + 4096);
     a.send(data.iova.get(), 60);
@@ -58,7 +58,7 @@ fn accesses_are_counted_by_register() {
     require!("accesses_are_counted_by_register");
     let (qemu, cable) = machine(None);
     let mut nic = Raw::new(&qemu);
-    let data = Shared::new(nic.bus.dma(), 4096, Access::Both);
+    let data = Mapped::new(nic.bus.dma(), 4096, Access::Both);
     data.put(0, &frame(5, 64));
     let accesses = nic.bus.accesses(0).unwrap();
     let before = [accesses.total(), accesses.of(TDT..TDT + 4), accesses.of(RDT..RDT + 4)];
@@ -72,13 +72,13 @@ fn accesses_are_counted_by_register() {
     assert_eq!((accesses.of(RDT..RDT + 4) - before[2]).writes, 0);
     assert_eq!(nic.bar.r32(0x10_0000), u32::MAX, "outside");
     assert_eq!(nic.bar.r32(2), u32::MAX, "between two registers");
-    assert_eq!(accesses.total() - before[0], since, "what is no register is not counted");
+    assert_eq!(accesses.total() - before[0], since, "only registers are counted");
     assert!(nic.bus.accesses(5).is_none());
 }
 
 #[test]
-fn writes_are_carried_out_in_order_however_many_are_on_their_way() {
-    require!("writes_are_carried_out_in_order_however_many_are_on_their_way");
+fn writes_are_executed_in_order_however_many_are_in_flight() {
+    require!("writes_are_executed_in_order_however_many_are_in_flight");
     let (qemu, _cable) = machine(None);
     let nic = Raw::new(&qemu);
     const RDTR: usize = 0x2820;
@@ -93,7 +93,7 @@ fn handles_on_several_threads_get_their_own_answers() {
     require!("handles_on_several_threads_get_their_own_answers");
     let (qemu, _cable) = machine(None);
     let nic = Raw::new(&qemu);
-    // Filters of addresses: registers that hold what is written.
+    // Address filters: registers that read back as written.
     std::thread::scope(|scope| {
         for thread in 0..4 {
             let bar = nic.bar.clone();
@@ -108,17 +108,17 @@ fn handles_on_several_threads_get_their_own_answers() {
     });
 }
 
-/// It is reached through one pair of ports for all devices: address, then data.
+/// All devices share one pair of ports: address, then data.
 #[test]
-fn configuration_space_is_read_right_from_several_threads() {
-    require!("configuration_space_is_read_right_from_several_threads");
+fn configuration_space_is_read_correctly_from_several_threads() {
+    require!("configuration_space_is_read_correctly_from_several_threads");
     let two = Machine::default().with(Device::e1000e(4, Netdev::Hub(0))).with(Device::e1000e(9, Netdev::Hub(0)));
     let qemu = two.start().unwrap();
     let buses = [4, 9].map(|slot| qemu.open(slot).unwrap());
     std::thread::scope(|scope| {
         for (n, bus) in (0..).zip(&buses) {
             scope.spawn(move || {
-                // The interrupt line is a byte that nothing but software uses.
+                // The interrupt line is a byte that only software uses.
                 bus.config_w32(0x3c, 0x50 + n);
                 for _ in 0..2000 {
                     assert_eq!(bus.config_r32(0x3c) as u8, 0x50 + n as u8);
@@ -136,9 +136,9 @@ fn an_interrupt_is_seen_in_memory() {
         let (qemu, _cable) = machine(iommu);
         let nic = Raw::new(&qemu);
         let irqs = nic.bus.irqs(3).unwrap();
-        assert!(irqs.iter().all(|irq| irq.fd().is_none()), "it can't be waited for");
+        assert!(irqs.iter().all(|irq| irq.fd().is_none()), "it cannot be waited for");
         assert_eq!(irqs.iter().map(Irq::take).collect::<Vec<_>>(), [0, 0, 0]);
-        // Other causes (24) go to vector 2; unmask, then ask for one.
+        // Other causes (24) raise vector 2; unmask, then set the cause.
         nic.bar.w32(0xe4, (8 | 2) << 16);
         nic.bar.w32(0xd0, 1 << 24);
         nic.bar.w32(0xc8, 1 << 24);
@@ -162,8 +162,8 @@ fn without_a_remapping_unit_single_buffers_can_not_be_protected() {
 }
 
 #[test]
-fn what_is_not_there_or_can_not_be_done_is_named() {
-    require!("what_is_not_there_or_can_not_be_done_is_named");
+fn absent_devices_and_impossible_requests_are_named() {
+    require!("absent_devices_and_impossible_requests_are_named");
     let (qemu, _cable) = machine(None);
     let refused = |slot| qemu.open(slot).err().unwrap().to_string();
     assert!(refused(7).contains("no device in this slot"), "{}", refused(7));
@@ -177,9 +177,9 @@ fn what_is_not_there_or_can_not_be_done_is_named() {
 }
 
 #[test]
-fn a_machine_that_can_not_start_says_why() {
-    require!("a_machine_that_can_not_start_says_why");
-    let wrong = Device { model: "no-such-nic".into(), slot: 4, netdev: None, properties: vec![] };
+fn a_machine_that_does_not_start_reports_why() {
+    require!("a_machine_that_does_not_start_reports_why");
+    let wrong = Device::new("no-such-nic", 4);
     let error = Machine::default().with(wrong).start().unwrap_err().to_string();
     assert!(error.contains("no-such-nic") && error.contains("did not start"), "{error}");
     let device = |slot| Device::e1000e(slot, Netdev::Hub(0));
@@ -189,6 +189,6 @@ fn a_machine_that_can_not_start_says_why() {
     };
     assert!(refused(Machine::default().with(device(30))).contains("slot=30"));
     assert!(refused(Machine::default().with(device(3)).with(device(3))).contains("slot=3"));
-    assert!(refused(Machine { memory: 12345, ..Machine::default() }).contains("memory=12345"));
+    assert!(refused(Machine::default().memory(12345)).contains("memory=12345"));
     assert!(refused(Machine::default().with(device(3).property("mac=1,romfile=x"))).contains("commas"));
 }

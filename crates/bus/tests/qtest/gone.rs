@@ -1,4 +1,4 @@
-//! A machine that ends under the driver.
+//! A machine that ends while its driver runs.
 
 use super::raw::{Raw, machine};
 use crate::require;
@@ -24,13 +24,13 @@ fn registers_of_a_machine_that_ended_read_as_all_ones() {
 }
 
 #[test]
-fn unmapping_fails_when_nobody_can_confirm_it() {
-    require!("unmapping_fails_when_nobody_can_confirm_it");
+fn unmapping_fails_if_it_cannot_be_confirmed() {
+    require!("unmapping_fails_if_it_cannot_be_confirmed");
     let (qemu, _cable) = machine(Some(Width::Bits39));
     let bus = qemu.open(4).unwrap();
     let dma = bus.dma();
     let region = dma.alloc(8192).unwrap();
-    // SAFETY: the region lives until the end of the test, which nothing survives.
+    // SAFETY: the region lives until the end of the test.
     let iova = unsafe { dma.map(region.base(), 4096, Access::Both) }.unwrap();
     let mut window = dma.window(4, 2048).unwrap();
     // SAFETY: as above.
@@ -44,14 +44,14 @@ fn unmapping_fails_when_nobody_can_confirm_it() {
 }
 
 #[test]
-fn a_machine_that_does_not_answer_is_given_up() {
-    require!("a_machine_that_does_not_answer_is_given_up");
+fn a_machine_that_does_not_answer_times_out_once() {
+    require!("a_machine_that_does_not_answer_times_out_once");
     let (qemu, _cable) = machine(None);
     let nic = Raw::new(&qemu);
     let process = qemu.process_id().unwrap() as i32;
-    // SAFETY: kill takes no pointer; the process is our child and not reaped yet.
+    // SAFETY: kill takes no pointer; the process is a child that is not reaped yet.
     assert_eq!(unsafe { libc::kill(process, libc::SIGSTOP) }, 0);
     assert_eq!(nic.bar.r32(8), u32::MAX);
     assert!(qemu.gone().unwrap().contains("does not answer"), "{:?}", qemu.gone());
-    assert_eq!(nic.bar.r32(8), u32::MAX, "and no further patience is spent");
+    assert_eq!(nic.bar.r32(8), u32::MAX, "without a second timeout");
 }

@@ -1,8 +1,7 @@
-//! The way to QEMU's devices, and the remapping unit before them, with nothing in between but register writes of the tests' own:
-//! a driver's mistakes can't hide here, and none can be mistaken for one of the bus.
+//! QEMU's devices and remapping unit, driven by register writes of the tests themselves: a driver's
+//! defect cannot hide here, and cannot be mistaken for one of the bus.
 
-#[path = "../../../datapath/tests/support/mod.rs"]
-mod support;
+use towpath_testing as support;
 
 mod attached;
 mod device;
@@ -12,7 +11,7 @@ mod raw;
 mod remapping;
 mod window;
 
-/// Ends the test here, by name, if the machine can't run it.
+/// Returns from the test, and reports it as skipped, if this machine cannot run it.
 #[macro_export]
 macro_rules! require {
     ($name:literal) => {

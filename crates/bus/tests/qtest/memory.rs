@@ -1,4 +1,4 @@
-//! Memory shared with the machine, and the machine's end.
+//! Memory shared with the machine, and the end of the machine.
 
 use super::raw::machine;
 use crate::require;
@@ -19,7 +19,7 @@ fn only_memory_of_the_machine_can_be_mapped() {
     for backing in [Backing::Anonymous, Backing::Memfd] {
         let foreign = Arc::new(Region::new(8192, backing).unwrap());
         assert!(matches!(domain.register(&foreign), Err(MapError::Foreign)));
-        assert!(matches!(per_buffer.register(&foreign), Err(MapError::Foreign)), "known before the first packet");
+        assert!(matches!(per_buffer.register(&foreign), Err(MapError::Foreign)), "before the first packet");
     }
     let (region, iova) = domain.alloc(5000).unwrap();
     assert_eq!((region.len(), iova.get() % 4096), (8192, 0));
@@ -44,13 +44,13 @@ fn a_pool_in_the_machines_memory_is_registered_and_outlives_every_handle() {
 }
 
 #[test]
-fn memory_can_be_had_again_and_again() {
-    require!("memory_can_be_had_again_and_again");
+fn memory_can_be_allocated_and_freed_repeatedly() {
+    require!("memory_can_be_allocated_and_freed_repeatedly");
     let (qemu, _cable) = machine(Some(Width::Bits39));
     for _ in 0..40 {
         let bus = qemu.open(4).unwrap();
         let region = bus.dma().alloc(20 << 20).unwrap();
-        // SAFETY: unmapped below, before the region goes.
+        // SAFETY: unmapped below, before the region is dropped.
         let iova = unsafe { bus.dma().map(region.base(), region.len(), Access::Both) }.unwrap();
         drop(bus.dma().window(700, 4096).unwrap());
         bus.dma().unmap(iova, region.len()).unwrap();

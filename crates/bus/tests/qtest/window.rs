@@ -1,13 +1,13 @@
-//! Buffers mapped one by one: what that costs, and that the invalidation is what counts.
+//! Buffers mapped one by one: the cost, and the need for the invalidation.
 
-use super::raw::{Raw, Shared, frame, machine, receive};
+use super::raw::{Mapped, Raw, frame, machine, receive};
 use crate::require;
 use towpath_bus::qtest::Width;
-use towpath_bus::vtd::Reason;
+use towpath_bus::vtd::FaultReason;
 use towpath_bus::{Access, Bus, Dma, MapError, Window};
 
-/// Leaving the flush out is what this test is about: if the unit forgot by itself, or `unmap` waited, no test of a driver
-/// could tell a missing invalidation.
+/// This test leaves the flush out. If the unit dropped translations by itself, or `unmap` waited,
+/// no test of a driver could detect a missing invalidation.
 #[test]
 fn a_buffer_stays_in_reach_until_the_flush() {
     require!("a_buffer_stays_in_reach_until_the_flush");
@@ -32,17 +32,18 @@ fn a_buffer_stays_in_reach_until_the_flush() {
     window.flush().unwrap();
     assert!(!arrives(&mut nic, 3), "written to after the flush");
     let faults = qemu.faults();
-    assert_eq!((faults.records[0].page, faults.records[0].reason), (iova.get() & !0xfff, Reason::WRITE));
+    assert_eq!((faults.records[0].page, faults.records[0].reason), (iova.get() & !0xfff, FaultReason::WRITE));
 }
 
 #[test]
-fn a_slot_that_is_used_again_shows_its_new_buffer() {
-    require!("a_slot_that_is_used_again_shows_its_new_buffer");
+fn a_reused_slot_maps_its_new_buffer() {
+    require!("a_reused_slot_maps_its_new_buffer");
     let (qemu, cable) = machine(Some(Width::Bits48));
     let mut nic = Raw::new(&qemu);
     let data = nic.bus.dma().alloc(64 << 10).unwrap();
     let mut window = nic.bus.dma().window(2, 4000).unwrap();
-    // Over page boundaries, each time other pages: what the slot's second page was is stale as well.
+    // Across page boundaries, and each time to other pages: the slot's second page is stale as
+    // well.
     for (n, offset) in [3000, 11_500, 4095, 19_000, 0, 30_000, 3500, 12_200].into_iter().enumerate() {
         let out = frame(n as u8, 1500 - n);
         super::raw::put(&data, offset, &out);
@@ -113,11 +114,11 @@ fn windows_on_several_threads_share_the_queue() {
 }
 
 #[test]
-fn a_window_says_what_it_can_not_do_and_does_nothing_then() {
-    require!("a_window_says_what_it_can_not_do_and_does_nothing_then");
+fn an_impossible_request_to_a_window_is_named_and_changes_nothing() {
+    require!("an_impossible_request_to_a_window_is_named_and_changes_nothing");
     let (qemu, _cable) = machine(Some(Width::Bits39));
     let bus = qemu.open(4).unwrap();
-    let data = Shared::new(bus.dma(), 64 << 10, Access::Read);
+    let data = Mapped::new(bus.dma(), 64 << 10, Access::Read);
     let mut window = bus.dma().window(4, 2048).unwrap();
     // SAFETY: every call is refused.
     let mut map = |slot, at, len| unsafe { window.map(slot, at, len, Access::Read) }.map(drop);

@@ -4,7 +4,7 @@ use super::{number, time};
 use clap::{Args as ClapArgs, ValueEnum, ValueHint};
 use std::path::PathBuf;
 use std::time::Duration;
-use towpath::datapath::lane::Steering;
+use towpath::engine::lane::Steering;
 use towpath::wire::Toeplitz;
 
 /// Options of every command that moves packets.

@@ -17,7 +17,7 @@ use serde::Serialize;
 use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
-use towpath::datapath::coalesce::Mode;
+use towpath::engine::gro_stage::Mode;
 use towpath::{Directions, Forward, Opener, Role};
 
 /// The authors' table, UDP of small frames on a server's 2.7 Mpps: before the series, and with all of it.
@@ -42,7 +42,7 @@ struct Table {
 type Measured = Result<f64, Box<dyn Error>>;
 
 pub(crate) fn run(args: &BenchGro) -> Result<ExitCode, Box<dyn Error>> {
-    let cores = towpath::datapath::worker::cores();
+    let cores = towpath::engine::worker::cores();
     let (first, other) = (cores[0], cores[cores.len() - 1]);
     let udp = format!("gen:proto=udp,size={},flows={}", args.size, args.flows);
     let tcp = format!("gen:proto=tcp,size={},flows={}", 14 + 40 + 1448, args.flows);

@@ -60,7 +60,7 @@ struct Report {
 }
 
 pub(crate) fn run(args: &BenchLatency) -> Result<ExitCode, Box<dyn Error>> {
-    let cores = towpath::datapath::worker::cores();
+    let cores = towpath::engine::worker::cores();
     let cores = [cores[0], cores[cores.len() - 1]];
     if cores[0] == cores[1] {
         return Err("two cores are needed: one for the application, one for the datapath".into());

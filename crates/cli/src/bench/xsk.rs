@@ -23,7 +23,7 @@ use rig::Rig;
 use serde::Serialize;
 use std::error::Error;
 use std::process::ExitCode;
-use towpath::datapath::sock::Transmit;
+use towpath::ports::sock::Transmit;
 
 /// A column of a table.
 #[derive(Debug, Serialize)]

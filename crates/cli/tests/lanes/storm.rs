@@ -7,8 +7,8 @@ use crate::support::witness::{Witness, judge};
 use crate::support::{Cable, LONGEST};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use towpath::datapath::coalesce::{CoalesceConfig, Mode};
-use towpath::datapath::lane::{BUCKETS, Table};
+use towpath::engine::gro_stage::{CoalesceConfig, Mode};
+use towpath::engine::lane::{BUCKETS, Table};
 use towpath::{Forward, Opener, Role};
 
 /// Between two moves of some bucket.
@@ -29,7 +29,7 @@ fn shuffle(table: &Table, stop: &AtomicBool) -> u64 {
 }
 
 fn storm(cables: (Cable, Cable), workers: u16, hold: Duration) {
-    let cores = towpath::datapath::worker::cores();
+    let cores = towpath::engine::worker::cores();
     let lanes = vec![cores[0], *cores.get(1).unwrap_or(&cores[0])];
     let gro = CoalesceConfig { mode: Mode::On, hold, ..CoalesceConfig::default() };
     let plan = Forward { workers, lanes, gro, rebalance: true, ..Forward::default() };

@@ -121,7 +121,7 @@ impl<'a> Segment<'a> {
         });
         Some(Segment {
             mac: bytes[6..12].try_into().ok()?,
-            ip: found.flow.src[12..].try_into().ok()?,
+            ip: found.flow.src.to_ipv4_mapped()?.octets(),
             ports: (found.flow.src_port, found.flow.dst_port),
             seq: tcp.seq(),
             ack: tcp.ack(),
@@ -181,7 +181,7 @@ impl Connection {
     /// A packet with bytes of ours that begin at `place`, complete or, if it has more than a segment may, to be cut.
     pub(crate) fn data(&self, place: u32, flags: u8, payload: &[u8]) -> (Vec<u8>, Option<Segmentation>) {
         let whole = payload.len() > MSS.into();
-        let asked = Segmentation { segments: towpath_client::Segments::Tcp4, size: MSS, transport: 34 };
+        let asked = Segmentation { kind: towpath_client::GsoKind::Tcp4, size: MSS, transport: 34 };
         (self.packet(place, flags | flags::ACK, &[], payload), whole.then_some(asked))
     }
 

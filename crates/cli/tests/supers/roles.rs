@@ -7,7 +7,7 @@ use towpath::wire::emit::{Checksums, Headers, Ip, Link, Network, Transport, Udp}
 use towpath::wire::tcp::flags;
 use towpath::wire::verify::{Check, verify};
 use towpath::wire::{LinkKind, dissect};
-use towpath_client::{Segmentation, Segments, Socket, Umem};
+use towpath_client::{GsoKind, Segmentation, Socket, Umem};
 
 /// The file that a stream is written to when it is complete.
 pub(crate) const STREAM: &str = "stream";
@@ -74,8 +74,7 @@ fn check(packet: &Packet, whole: bool) {
     }
     let l4 = usize::from(found.l4);
     assert_eq!((flags, words[3], words[4]), (1, found.l4, 16), "the checksum is that of TCP");
-    let source = found.flow.src.last_chunk::<4>().unwrap();
-    let sum = Ip::v4(*source, IP).pseudo_sum(6, (bytes.len() - l4) as u32);
+    let sum = Ip::v4(found.flow.src.to_ipv4_mapped().unwrap(), IP).pseudo_sum(6, (bytes.len() - l4) as u32);
     assert_eq!(bytes[l4 + 16..l4 + 18], sum.to_be_bytes(), "the sum over the pseudo-header");
     if bytes.len() > FRAME {
         assert_eq!((kind & 0x7f, words[2]), (1, MSS), "segments of IPv4 TCP, as long as was agreed on");
@@ -142,10 +141,10 @@ fn answer(host: &mut Host<'_>, bytes: &[u8]) {
     let payload: Vec<_> = (0..DATAGRAMS).flat_map(|i| [i as u8; DATAGRAM]).collect();
     let udp = Udp { src_port: found.flow.dst_port, dst_port: found.flow.src_port };
     let link = Link { dst: bytes[6..12].try_into().unwrap(), src: MAC, ..Link::default() };
-    let ip = Ip::v4(IP, found.flow.src[12..].try_into().unwrap());
+    let ip = Ip::v4(IP, found.flow.src.to_ipv4_mapped().unwrap());
     let headers = Headers { link: Some(link), network: Network::Ip(ip, Transport::Udp(udp)) };
     let mut packet = vec![0; headers.len() + payload.len()];
     headers.emit(&mut packet, &payload, Checksums::Partial).unwrap();
-    let asked = Segmentation { segments: Segments::Udp, size: DATAGRAM as u16, transport: 34 };
+    let asked = Segmentation { kind: GsoKind::Udp, size: DATAGRAM as u16, transport: 34 };
     host.send(&packet, Some(asked));
 }

@@ -15,15 +15,13 @@
 
 pub(crate) mod datapath;
 pub(crate) mod hosts;
-#[path = "../../../datapath/tests/support/mod.rs"]
-pub(crate) mod namespace;
 pub(crate) mod traffic;
 pub(crate) mod victims;
 pub(crate) mod witness;
 
 pub(crate) use datapath::{Finished, Summary, Towpath};
 pub(crate) use hosts::{Cable, Hosts};
-pub(crate) use namespace::{Namespace, Need, needs};
+pub(crate) use towpath_testing::{Namespace, Need, needs};
 
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};

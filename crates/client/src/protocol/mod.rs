@@ -71,7 +71,7 @@
 //! them deceives nobody else.
 
 mod answer;
-pub mod connection;
+
 mod hello;
 mod statistics;
 
@@ -80,6 +80,7 @@ pub use hello::Hello;
 pub use statistics::{Statistic, Statistics};
 
 use towpath_packet::xsk_ring::Layout;
+use towpath_wire::virtio_net::VnetHeader;
 
 /// `"TWPSOCK1"`, the first bytes of a [`Hello`] and of an answer.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"TWPSOCK1");
@@ -97,7 +98,7 @@ pub const MAX_SEGMENTS: usize = 128;
 pub const MAX_SUPER_HEADERS: usize = 256;
 /// Bytes of the virtio-net header (`struct virtio_net_hdr`, virtio 1.2 §5.1.6, in the machine's byte order) in front of a packet that is
 /// not finished.
-pub const HEADER: usize = 10;
+pub const HEADER: usize = VnetHeader::LEN;
 /// Flag in the metadata of a sent frame: a checksum is to be completed (`XDP_TXMD_FLAGS_CHECKSUM`).
 pub const REQUEST_CHECKSUM: u64 = 2;
 /// Chunk sizes in bytes; powers of two, if chunks are aligned.

@@ -1,6 +1,6 @@
 //! Is this a legal packet? A legal super-packet with its virtio-net header?
 
-use towpath_gro::{Checksum, GsoKind, Link, Offload, TunnelKind};
+use towpath_gro::{Checksum, GsoKind, LinkKind, Offload, TunnelKind};
 
 use super::{CWR, sum16};
 
@@ -28,17 +28,17 @@ enum Want {
 }
 
 /// Takes a packet apart and checks every length and checksum. `Err` says what is wrong.
-pub fn packet(b: &[u8], link: Link) -> Result<Parsed, String> {
+pub fn packet(b: &[u8], link: LinkKind) -> Result<Parsed, String> {
     layers(b, link, Want::Complete)
 }
 
 /// As [`packet`], for one that a partial checksum is said of.
-pub fn partial(b: &[u8], link: Link) -> Result<Parsed, String> {
+pub fn partial(b: &[u8], link: LinkKind) -> Result<Parsed, String> {
     layers(b, link, Want::Pseudo)
 }
 
 /// A super-packet as a device would demand it.
-pub fn super_packet(b: &[u8], link: Link, offload: &Offload) -> Result<Parsed, String> {
+pub fn super_packet(b: &[u8], link: LinkKind, offload: &Offload) -> Result<Parsed, String> {
     let p = layers(b, link, Want::Pseudo)?;
     let gso = offload.gso.ok_or("no GSO")?;
     let offset = if p.udp { 6 } else { 16 };
@@ -49,15 +49,15 @@ pub fn super_packet(b: &[u8], link: Link, offload: &Offload) -> Result<Parsed, S
         (false, true) => GsoKind::Tcp6,
     };
     ensure(gso.kind == kind, "kind")?;
-    ensure(gso.header_len as usize == p.header, "header_len")?;
+    ensure(gso.hdr_len as usize == p.header, "hdr_len")?;
     ensure(gso.size > 0 && p.payload.len() > gso.size as usize, "size")?;
     ensure(gso.segs as usize == p.payload.len().div_ceil(gso.size as usize), "segs")?;
     ensure(!p.udp || gso.segs <= 64, "more than 64 datagrams")?;
     ensure(!gso.ecn || p.flags & CWR != 0, "ECN without CWR")?;
     ensure(p.flags & 0x26 == 0, "SYN, RST or URG in a super-packet")?;
-    let tunnel = gso.tunnel.map(|t| (t.kind, t.outer_v6, usize::from(t.outer_l4), t.checksum));
+    let tunnel = offload.tunnel.map(|t| (t.kind, t.outer_v6, usize::from(t.outer_l4), t.checksum));
     ensure(tunnel == p.outer, "tunnel")?;
-    ensure(gso.tunnel.is_none_or(|t| usize::from(t.inner_l3) == p.l3), "inner_l3")?;
+    ensure(offload.tunnel.is_none_or(|t| usize::from(t.inner_l3) == p.l3), "inner_l3")?;
     Ok(p)
 }
 
@@ -69,10 +69,10 @@ fn be16(b: &[u8], at: usize) -> usize {
     usize::from(b[at]) << 8 | usize::from(b[at + 1])
 }
 
-fn layers(b: &[u8], link: Link, want: Want) -> Result<Parsed, String> {
+fn layers(b: &[u8], link: LinkKind, want: Want) -> Result<Parsed, String> {
     let mut p = Parsed::default();
     let mut at = 0;
-    if link == Link::Ethernet {
+    if link == LinkKind::Ethernet {
         at = ethernet(b, 0, &mut p)?;
     }
     let (l4, protocol, pseudo) = ip(b, at, &mut p)?;

@@ -6,7 +6,7 @@ pub mod chain;
 pub mod check;
 pub mod reference;
 
-use towpath_gro::{Checksum, Gso, GsoKind, Link, Offload, Tunnel, TunnelKind};
+use towpath_gro::{Checksum, Gso, GsoKind, LinkKind, Offload, Tunnel, TunnelKind};
 
 pub const FIN: u8 = 1;
 pub const SYN: u8 = 2;
@@ -56,7 +56,7 @@ pub struct Outer {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spec {
-    pub link: Link,
+    pub link: LinkKind,
     pub tags: Vec<(u16, u16)>,
     pub mac: u8,
     pub outer: Option<Outer>,
@@ -78,7 +78,7 @@ pub fn v6() -> Ip {
 pub fn tcp(ip: Ip, len: usize) -> Spec {
     let options = vec![1, 1, 8, 10, 1, 2, 3, 4, 5, 6, 7, 8];
     Spec {
-        link: Link::Ethernet,
+        link: LinkKind::Ethernet,
         tags: vec![],
         mac: 1,
         outer: None,
@@ -156,10 +156,10 @@ impl Spec {
             L4::Tcp { options, .. } => 20 + options.len(),
             L4::Udp { .. } => 8,
         };
-        let header_len = packet.len() - self.payload.len();
+        let hdr_len = packet.len() - self.payload.len();
         let l3_len = |ip: &Ip| if ip.v6 { 40 } else { 20 } + if ip.v6 && !ip.options.is_empty() { ip.options.len() + 2 } else { ip.options.len() };
         let tunnel = self.outer.as_ref().map(|outer| {
-            let link = if self.link == Link::Ethernet { 14 + 4 * self.tags.len() } else { 0 };
+            let link = if self.link == LinkKind::Ethernet { 14 + 4 * self.tags.len() } else { 0 };
             let (kind, checksum) = match outer.carrier {
                 Carrier::Vxlan { checksum, .. } | Carrier::Geneve { checksum, .. } => (TunnelKind::Udp, checksum),
                 Carrier::Gre { checksum, .. } => (TunnelKind::Gre, checksum),
@@ -170,7 +170,7 @@ impl Spec {
                 outer_v6: outer.ip.v6,
                 checksum,
                 outer_l4: (link + l3_len(&outer.ip)) as u16,
-                inner_l3: (header_len - l4_len - l3_len(&self.ip)) as u16,
+                inner_l3: (hdr_len - l4_len - l3_len(&self.ip)) as u16,
             }
         });
         let gso = Gso {
@@ -181,15 +181,12 @@ impl Spec {
             },
             size,
             segs: self.payload.len().div_ceil(size.into()) as u16,
-            header_len: header_len as u16,
+            hdr_len: hdr_len as u16,
             ecn: false,
-            fixed_id: false,
-            outer_fixed_id: false,
-            tunnel,
         };
         let checksum =
-            Checksum::Partial { start: (header_len - l4_len) as u16, offset: if self.is_udp() { 6 } else { 16 } };
-        (packet, Offload { checksum, gso: Some(gso) })
+            Checksum::Partial { start: (hdr_len - l4_len) as u16, offset: if self.is_udp() { 6 } else { 16 } };
+        (packet, Offload { tunnel, ..Offload::new(checksum, Some(gso)) })
     }
 
     fn emit(&self, partial: bool) -> Vec<u8> {
@@ -200,8 +197,8 @@ impl Spec {
             Some(outer) => (outer.ip.v6, outer.emit(self.ip.v6, &inner, self.emit_inner_sum(), partial)),
         };
         match self.link {
-            Link::Ip => ip.1,
-            Link::Ethernet => ethernet(self.mac, &self.tags, ip.0, &ip.1),
+            LinkKind::Ip => ip.1,
+            LinkKind::Ethernet => ethernet(self.mac, &self.tags, ip.0, &ip.1),
         }
     }
 

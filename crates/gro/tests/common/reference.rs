@@ -140,7 +140,7 @@ impl Reference {
         let total: usize = held.packets.iter().map(|p| p.spec.payload.len()).sum();
         let headers = new.build().len()
             - new.payload.len()
-            - if new.link == towpath_gro::Link::Ethernet { 14 + 4 * new.tags.len() } else { 0 };
+            - if new.link == towpath_gro::LinkKind::Ethernet { 14 + 4 * new.tags.len() } else { 0 };
         expected == *new
             && packet.fault != Fault::Padding
             && !wrong
@@ -157,7 +157,7 @@ impl Reference {
         let flags = if let L4::Tcp { flags, .. } = last.l4 { flags } else { 0 };
         let headers = first.build().len()
             - first.payload.len()
-            - if first.link == towpath_gro::Link::Ethernet { 14 + 4 * first.tags.len() } else { 0 };
+            - if first.link == towpath_gro::LinkKind::Ethernet { 14 + 4 * first.tags.len() } else { 0 };
         last.payload.len() < first.payload.len()
             || flags & (FIN | PSH) != 0
             || held.packets.len() >= if last.is_udp() { self.max_packets.min(64) } else { self.max_packets }
@@ -178,10 +178,10 @@ impl Reference {
         }
         let (packet, mut offload) = whole.build_super(first.spec.payload.len() as u16);
         let second = &held.packets[1].spec;
-        if let Some(gso) = &mut offload.gso {
-            gso.fixed_id = !second.ip.v6 && second.ip.id == first.spec.ip.id;
+        if offload.gso.is_some() {
+            offload.fixed_id = !second.ip.v6 && second.ip.id == first.spec.ip.id;
             let ids = |s: &Spec| s.outer.as_ref().filter(|o| !o.ip.v6).map(|o| o.ip.id);
-            gso.outer_fixed_id = ids(second).is_some() && ids(second) == ids(&first.spec);
+            offload.outer_fixed_id = ids(second).is_some() && ids(second) == ids(&first.spec);
         }
         self.out.push((packet, Some(offload)));
     }

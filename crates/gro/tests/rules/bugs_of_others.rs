@@ -2,7 +2,7 @@
 
 use crate::common::{ACK, FIN, L4, PSH, RST, SYN, Spec, check, tcp, udp, v4};
 use crate::{APART, Left, config, data, pair, push_all, segs, specs};
-use towpath_gro::{Gro, Gso, Link, Offload};
+use towpath_gro::{Gro, Gso, LinkKind, Offload};
 
 #[test]
 fn wireguard_go_more_than_128_flows_a_batch() {
@@ -33,7 +33,7 @@ fn tun_rs_no_ip_packet_of_65536() {
     let header = 20 + 32;
     let size = (65_536 - header) / 4;
     assert_eq!(size * 4 + header, 65_536);
-    assert_eq!(specs(&tcp(v4(), 0).with(|s| s.link = Link::Ip).run(4, size)), [3, 1]);
+    assert_eq!(specs(&tcp(v4(), 0).with(|s| s.link = LinkKind::Ip).run(4, size)), [3, 1]);
 }
 
 #[test]
@@ -54,8 +54,8 @@ fn dpdk_the_output_has_a_right_ip_checksum_and_a_gso_size() {
     push_all(&mut gro, data().run(5, 100).iter().map(Spec::build), &mut left);
     gro.flush_all(&mut left);
     let p = &left.packets[0];
-    assert!(matches!(p.offload.gso, Some(Gso { size: 100, segs: 5, header_len: 66, .. })));
-    check::super_packet(&p.bytes(), Link::Ethernet, &p.offload).unwrap();
+    assert!(matches!(p.offload.gso, Some(Gso { size: 100, segs: 5, hdr_len: 66, .. })));
+    check::super_packet(&p.bytes(), LinkKind::Ethernet, &p.offload).unwrap();
 }
 
 #[test]

@@ -34,7 +34,7 @@ fn a_port_that_verified_is_believed() {
 fn a_partial_checksum_is_as_good_as_a_right_one_if_it_is_the_transports() {
     for (start, want) in [(34, &MERGED[..]), (14, &APART)] {
         let (mut gro, mut left) = (Gro::new(config()), Left::default());
-        let offload = Offload { checksum: Checksum::Partial { start, offset: 16 }, gso: None };
+        let offload = Offload::new(Checksum::Partial { start, offset: 16 }, None);
         gro.push_batch(data().run(2, 100).iter().map(|s| Chain::new(s.build_super(100).0, offload)), 0, &mut left);
         gro.flush_all(&mut left);
         assert_eq!(left.segs, want);

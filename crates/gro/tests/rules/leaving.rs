@@ -3,13 +3,11 @@
 use crate::common::chain::Chain;
 use crate::common::{Spec, udp, v4};
 use crate::{Left, config, data, push_all, trusted};
-use towpath_gro::{Checksum, Config, Flush, Gro, Offload};
+use towpath_gro::{Checksum, Flush, Gro, Offload};
 
 #[test]
 fn a_single_packet_leaves_byte_for_byte_as_it_came() {
-    for offload in
-        [trusted(), Offload::default(), Offload { checksum: Checksum::Partial { start: 34, offset: 16 }, gso: None }]
-    {
+    for offload in [trusted(), Offload::default(), Offload::new(Checksum::Partial { start: 34, offset: 16 }, None)] {
         let bytes = data().build();
         let (mut gro, mut left) = (Gro::new(config()), Left::default());
         gro.push(Chain::new(bytes.clone(), offload), 0, &mut left);
@@ -48,7 +46,7 @@ fn a_packet_whose_flow_cannot_be_told_leaves_after_everything_held() {
 
 #[test]
 fn a_full_table_evicts_the_oldest_and_keeps_order() {
-    let (mut gro, mut left) = (Gro::new(Config { flows: 8, ..config() }), Left::default());
+    let (mut gro, mut left) = (Gro::new(config().flows(8)), Left::default());
     for now in 0..3000u64 {
         let spec = data().with(|s| s.ports.0 = now as u16);
         gro.push(Chain::new(spec.build(), trusted()), now, &mut left);
@@ -82,7 +80,7 @@ fn held_flows_are_flushed_by_age_in_the_order_they_came() {
 
 #[test]
 fn auto_steps_aside_when_nothing_merges_and_comes_back_in_order() {
-    let (mut gro, mut left) = (Gro::new(Config { auto: true, ..config() }), Left::default());
+    let (mut gro, mut left) = (Gro::new(config().auto(true)), Left::default());
     let mut burst = |gro: &mut Gro<Chain>, flows: u16, base: u32| {
         let packets = (0..64u16).map(|i| {
             let n = u32::from(i / flows) + base;
@@ -92,18 +90,18 @@ fn auto_steps_aside_when_nothing_merges_and_comes_back_in_order() {
             )
         });
         gro.push_batch(packets, 0, &mut left);
-        if !gro.is_aside() {
+        if !gro.is_bypassed() {
             gro.flush_all(&mut left);
         }
         assert_eq!(gro.held(), 0);
     };
     (0..16).for_each(|i| burst(&mut gro, 64, i));
-    assert!(gro.is_aside(), "a window without a merge");
+    assert!(gro.is_bypassed(), "a window without a merge");
     (0..100).for_each(|i| burst(&mut gro, 1, i * 64));
-    assert!(gro.is_aside(), "the rest is not over");
+    assert!(gro.is_bypassed(), "the rest is not over");
     (100..300).for_each(|i| burst(&mut gro, 1, i * 64));
-    assert!(!gro.is_aside(), "it probed, and everything merges");
+    assert!(!gro.is_bypassed(), "it probed, and everything merges");
     let stats = *gro.stats();
     assert_eq!(stats.packets, 64 * 316);
-    assert!(stats.aside >= 16 * 1024 && stats.merged > 0);
+    assert!(stats.bypassed >= 16 * 1024 && stats.merged > 0);
 }

@@ -3,7 +3,7 @@
 use crate::common::chain::Chain;
 use crate::common::{Carrier, L4, Spec, check, in_tunnel, tcp, v4, v6};
 use crate::{Left, config, data, push_all, segs, trusted};
-use towpath_gro::{Config, Gro, Linear, Link, Offload};
+use towpath_gro::{Gro, Linear, LinkKind, Offload};
 
 #[test]
 fn an_ip_packet_is_never_longer_than_65535() {
@@ -42,13 +42,13 @@ fn exactly_65535_is_reached() {
     gro.flush_all(&mut left);
     assert_eq!(left.segs, [5, 1]);
     assert_eq!(left.packets[0].bytes().len(), 14 + 65_535);
-    check::super_packet(&left.packets[0].bytes(), Link::Ethernet, &left.packets[0].offload).unwrap();
+    check::super_packet(&left.packets[0].bytes(), LinkKind::Ethernet, &left.packets[0].offload).unwrap();
 }
 
 #[test]
 fn big_tcp_is_an_option() {
     for ip in [v4(), v6()] {
-        let (mut gro, mut left) = (Gro::new(Config { max_size: 200_000, ..config() }), Left::default());
+        let (mut gro, mut left) = (Gro::new(config().max_size(200_000)), Left::default());
         push_all(&mut gro, tcp(ip.clone(), 0).run(100, 1448).iter().map(Spec::build), &mut left);
         gro.flush_all(&mut left);
         assert_eq!(left.segs, [100]);
@@ -62,12 +62,12 @@ fn big_tcp_does_not_take_a_packet_that_claims_to_be_longer_than_it_is() {
     let run = tcp(v4(), 0).run(3, 65_535 - 52);
     let mut packets: Vec<_> = run.iter().map(Spec::build).collect();
     packets[1].truncate(65_535);
-    let (mut gro, mut left) = (Gro::new(Config { max_size: 500_000, ..config() }), Left::default());
+    let (mut gro, mut left) = (Gro::new(config().max_size(500_000)), Left::default());
     gro.push_batch(packets.into_iter().map(|b| Chain::new(b, trusted())), 0, &mut left);
     gro.flush_all(&mut left);
     assert_eq!(left.segs, [1, 1, 1]);
     let whole: Vec<_> = run.iter().map(Spec::build).collect();
-    assert_eq!(segs(Config { max_size: 500_000, ..config() }, &whole), [3]);
+    assert_eq!(segs(config().max_size(500_000), &whole), [3]);
 }
 
 #[test]

@@ -15,14 +15,14 @@ mod udp_and_tunnels;
 
 use common::chain::Chain;
 use common::{Spec, tcp, v4};
-use towpath_gro::{Checksum, Config, Gro, Offload, Sink};
+use towpath_gro::{Checksum, Gro, GroConfig, Offload, Sink};
 
 fn trusted() -> Offload {
-    Offload { checksum: Checksum::Verified, gso: None }
+    Offload::new(Checksum::Verified, None)
 }
 
-fn config() -> Config {
-    Config { seed: 1, ..Config::default() }
+fn config() -> GroConfig {
+    GroConfig::default().seed(1)
 }
 
 /// What leaves, as the number of packets in each, and its bytes.
@@ -44,7 +44,7 @@ fn push_all(gro: &mut Gro<Chain>, packets: impl IntoIterator<Item = Vec<u8>>, le
 }
 
 /// The number of packets in each that leaves, in the order they leave, all flushed.
-fn segs(config: Config, packets: &[Vec<u8>]) -> Vec<usize> {
+fn segs(config: GroConfig, packets: &[Vec<u8>]) -> Vec<usize> {
     let (mut gro, mut left) = (Gro::new(config), Left::default());
     push_all(&mut gro, packets.to_vec(), &mut left);
     gro.flush_all(&mut left);
@@ -52,7 +52,7 @@ fn segs(config: Config, packets: &[Vec<u8>]) -> Vec<usize> {
 }
 
 fn specs(specs: &[Spec]) -> Vec<usize> {
-    let config = Config { link: specs[0].link, ..config() };
+    let config = config().link(specs[0].link);
     segs(config, &specs.iter().map(Spec::build).collect::<Vec<_>>())
 }
 

@@ -3,7 +3,7 @@
 use crate::common;
 use crate::common::{Carrier, Spec, in_tunnel, udp, v4};
 use crate::{APART, Left, config, data, outer, pair, push_all, segs, specs};
-use towpath_gro::{Config, Gro};
+use towpath_gro::Gro;
 
 #[test]
 fn udp_merges_equal_lengths_a_shorter_one_ends_and_64_are_enough() {
@@ -30,7 +30,7 @@ fn tunnels_are_one_level_and_opaque_if_asked() {
     let vxlan = in_tunnel(data(), v4(), Carrier::Vxlan { vni: 1, checksum: true });
     let run: Vec<_> = vxlan.run(3, 100).iter().map(Spec::build).collect();
     assert_eq!(segs(config(), &run), [3]);
-    let (mut gro, mut left) = (Gro::new(Config { tunnels: false, ..config() }), Left::default());
+    let (mut gro, mut left) = (Gro::new(config().tunnels(false)), Left::default());
     push_all(&mut gro, run, &mut left);
     gro.flush_all(&mut left);
     assert_eq!(left.segs, [3]);

@@ -5,12 +5,12 @@ use super::config::IrqMode;
 use super::device::{Area, Device};
 use super::thread::Running;
 use crate::iommu::ModelDma;
-use crate::wire::Bell;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use towpath_bus::{Bus, BusError, Irq, Mmio};
+use towpath_sys::EventFd;
 
 /// The bus of a [`Cpsw`].
 ///
@@ -55,16 +55,16 @@ impl Bus for CpswBus {
     }
 
     fn irqs(&self, count: u16) -> Result<Vec<CpswIrq>, BusError> {
-        let made: io::Result<Vec<_>> = (0..count).map(|_| Bell::new().map(Arc::new)).collect();
-        let bells = made.map_err(|source| BusError::Os {
+        let made: io::Result<Vec<_>> = (0..count).map(|_| EventFd::new().map(Arc::new)).collect();
+        let events = made.map_err(|source| BusError::Os {
             device: self.name().to_owned(),
             step: "eventfd".to_owned(),
             source,
             hint: Some("raise the limit on open files".to_owned()),
         })?;
-        self.model.shared.lines.set(&bells);
-        let irq = |(line, bell)| CpswIrq { bell, line: line as u16, model: self.model.clone() };
-        Ok(bells.into_iter().enumerate().map(irq).collect())
+        self.model.shared.lines.set(&events);
+        let irq = |(line, event)| CpswIrq { event, line: line as u16, model: self.model.clone() };
+        Ok(events.into_iter().enumerate().map(irq).collect())
     }
 }
 
@@ -134,13 +134,13 @@ impl Mmio for Registers {
 pub(super) struct Lines {
     /// Interrupts were requested.
     used: AtomicBool,
-    lines: Mutex<Vec<(Arc<Bell>, bool)>>,
+    lines: Mutex<Vec<(Arc<EventFd>, bool)>>,
 }
 
 impl Lines {
-    fn set(&self, bells: &[Arc<Bell>]) {
+    fn set(&self, events: &[Arc<EventFd>]) {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        *lines = bells.iter().map(|bell| (bell.clone(), false)).collect();
+        *lines = events.iter().map(|event| (event.clone(), false)).collect();
         self.used.store(true, Ordering::Release);
     }
 
@@ -151,10 +151,10 @@ impl Lines {
             return;
         }
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        for (line, (bell, was)) in lines.iter_mut().enumerate() {
+        for (line, (event, was)) in lines.iter_mut().enumerate() {
             let level = device.level(line as u16);
             if level && !*was {
-                bell.ring();
+                event.signal();
             }
             *was = level;
         }
@@ -164,20 +164,20 @@ impl Lines {
 /// One interrupt.
 #[derive(Debug)]
 pub struct CpswIrq {
-    bell: Arc<Bell>,
+    event: Arc<EventFd>,
     line: u16,
     model: Cpsw,
 }
 
 impl Irq for CpswIrq {
     fn fd(&self) -> Option<RawFd> {
-        Some(self.bell.fd())
+        Some(self.event.fd())
     }
 
     fn take(&self) -> u64 {
-        let taken = self.bell.take();
+        let taken = self.event.take();
         if self.model.config().irq == IrqMode::Level && self.model.device().level(self.line) {
-            self.bell.ring();
+            self.event.signal();
         }
         taken
     }

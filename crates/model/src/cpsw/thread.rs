@@ -1,32 +1,34 @@
 //! The device on a thread of its own.
 
 use super::Cpsw;
-use crate::wire::Bell as EventBell;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
+use towpath_sys::EventFd;
+use towpath_sys::poll::PollSet;
 
 /// Sweeps without work before the thread sleeps.
 const IDLE_SWEEPS: u32 = 64;
-/// Longest sleep in milliseconds: the poll interval of wires without a file descriptor.
-const SLEEP_MS: i32 = 1;
+/// Longest sleep: the poll interval of wires without a file descriptor.
+const SLEEP: Duration = Duration::from_millis(1);
 
 /// Wakes the thread if a register is written while it sleeps.
 pub(super) struct Wakeup {
-    event: EventBell,
+    event: EventFd,
     asleep: AtomicBool,
 }
 
 impl Wakeup {
     pub(super) fn new() -> io::Result<Wakeup> {
-        Ok(Wakeup { event: EventBell::new()?, asleep: AtomicBool::new(false) })
+        Ok(Wakeup { event: EventFd::new()?, asleep: AtomicBool::new(false) })
     }
 
     #[inline]
     pub(super) fn signal(&self) {
         if self.asleep.load(Ordering::SeqCst) {
-            self.event.ring();
+            self.event.signal();
         }
     }
 }
@@ -52,7 +54,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        self.model.shared.wakeup.event.ring();
+        self.model.shared.wakeup.event.signal();
         if let Some(thread) = self.thread.take() {
             // A panic of the thread was printed when it happened.
             let _ = thread.join();
@@ -84,8 +86,8 @@ fn run(model: &Cpsw, stop: &AtomicBool) {
 /// Sleeps until a register is written or a wire has a frame.
 fn sleep(model: &Cpsw) {
     let wakeup = &model.shared.wakeup;
-    let watch = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    let mut fds = vec![watch(wakeup.event.fd())];
+    let mut set = PollSet::default();
+    set.readable(wakeup.event.fd());
     wakeup.asleep.store(true, Ordering::SeqCst);
     // The sweep below sees register writes before the store above. Later writes signal.
     let (done, wires) = {
@@ -96,9 +98,8 @@ fn sleep(model: &Cpsw) {
         (done, wires)
     };
     if done == 0 {
-        fds.extend(wires.into_iter().map(watch));
-        // SAFETY: the pointer and length are those of a vector that lives across the call.
-        unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, SLEEP_MS) };
+        wires.into_iter().for_each(|wire| set.readable(wire));
+        set.wait(SLEEP);
         wakeup.event.take();
     }
     wakeup.asleep.store(false, Ordering::SeqCst);

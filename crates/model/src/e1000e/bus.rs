@@ -1,9 +1,10 @@
-//! The driver's side: registers, configuration space, interrupts, as `towpath-bus` has them.
+//! The driver's side: registers, configuration space and interrupts behind the traits of
+//! `towpath-bus`.
 
-use super::Shared;
 use super::irq::{ModelIrq, VECTORS};
-use super::registers::canonical;
+use super::register_file::canonical;
 use super::regs::*;
+use super::shared::DeviceShared;
 use super::stats;
 use super::strict;
 use crate::iommu::ModelDma;
@@ -11,17 +12,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use towpath_bus::{Bus, BusError, Mmio, Pci};
 
-/// A model as a driver opens it. Dropping it ends the device, and its thread.
+/// The driver's handle of a model. Dropping it stops the device and its thread.
 #[derive(Debug)]
 pub struct ModelBus {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<DeviceShared>,
     pub(super) thread: Option<std::thread::JoinHandle<()>>,
 }
 
 /// The registers of a model.
 #[derive(Debug, Clone)]
 pub struct ModelBar {
-    shared: Arc<Shared>,
+    shared: Arc<DeviceShared>,
 }
 
 /// The tail registers.
@@ -33,23 +34,23 @@ impl Mmio for ModelBar {
     }
 
     fn r32(&self, at: usize) -> u32 {
-        self.shared.read(at)
+        self.read(at)
     }
 
     #[inline]
     fn w32(&self, at: usize, value: u32) {
-        // Tails are the driver's hot path: a store.
+        // Tail writes are the driver's hot path: a plain store.
         if let Some(which) = TAILS.iter().position(|tail| *tail == at) {
-            self.shared.write_tail(which, at, value);
+            self.write_tail(which, at, value);
         } else {
-            self.shared.write(at, value);
+            self.write(at, value);
         }
     }
 }
 
-impl Shared {
+impl ModelBar {
     fn read(&self, at: usize) -> u32 {
-        let env = &self.env;
+        let env = &self.shared.env;
         env.accesses.reads.fetch_add(1, Ordering::Relaxed);
         if !at.is_multiple_of(4) || at >= BAR_LEN || !env.decodes.load(Ordering::Acquire) {
             return u32::MAX;
@@ -58,11 +59,12 @@ impl Shared {
             ICR => env.irqs().read(&env.registers),
             ICS | IMC => 0,
             STATUS => {
-                self.machine().tick(env);
+                self.shared.machine().tick(env);
                 env.registers.get(STATUS)
             }
             SWSM => {
-                // Reading takes the semaphore: the first reader sees it free (82574 datasheet §10.2.11.6).
+                // Reading acquires the semaphore: the first reader sees it clear (82574 datasheet
+                // §10.2.11.6).
                 let word = env.registers.word(SWSM);
                 word.map_or(u32::MAX, |w| w.fetch_or(1, Ordering::AcqRel))
             }
@@ -73,7 +75,7 @@ impl Shared {
 
     #[inline]
     fn write_tail(&self, which: usize, at: usize, value: u32) {
-        let env = &self.env;
+        let env = &self.shared.env;
         env.accesses.tail(which);
         if !env.decodes.load(Ordering::Relaxed) {
             return;
@@ -82,13 +84,13 @@ impl Shared {
             strict::tail(env, at, env.registers.get(at) & 0xffff, value);
         }
         env.registers.set(at, value);
-        if self.asleep.load(Ordering::Relaxed) {
-            self.wake();
+        if self.shared.asleep.load(Ordering::Relaxed) {
+            self.shared.wake();
         }
     }
 
     fn write(&self, at: usize, value: u32) {
-        let env = &self.env;
+        let env = &self.shared.env;
         let at = canonical(at);
         if let Some(which) = TAILS.iter().position(|tail| *tail == at) {
             return self.write_tail(which, at, value);
@@ -103,8 +105,8 @@ impl Shared {
         match at {
             ICR => env.irqs().clear(value),
             ICS => {
-                // Under the machine's lock, so that a burst at work does not come between.
-                let _machine = self.machine();
+                // Under the machine's lock, so that no burst runs concurrently.
+                let _machine = self.shared.machine();
                 env.irqs().raise(&env.registers, value & !cause::ASSERTED, || false);
             }
             IMS => {
@@ -119,12 +121,12 @@ impl Shared {
             STATUS | EECD | STATS..STATS_END => {}
             _ => self.write_device(at, value),
         }
-        self.wake();
+        self.shared.wake();
     }
 
-    /// Registers in which the device itself takes an interest.
+    /// Writes to registers with side effects in the device.
     fn write_device(&self, at: usize, value: u32) {
-        let (env, mut machine) = (&self.env, self.machine());
+        let (env, mut machine) = (&self.shared.env, self.shared.machine());
         match at {
             CTRL if value & CTRL_RST != 0 => machine.reset(env),
             CTRL => {
@@ -143,7 +145,7 @@ impl Shared {
             }
             MDIC => machine.mdic(env, value),
             EERD => machine.eerd(env, value),
-            // The transmit half is what the receive half leaves of 40 KiB (82574 datasheet §10.2.3.5).
+            // The transmit part is the rest of 40 KiB (82574 datasheet §10.2.3.5).
             PBA => env.registers.set(PBA, value & 0x3f | (40 - (value & 0x3f).min(40)) << 16),
             _ => {
                 env.registers.set(at, value);
@@ -155,10 +157,10 @@ impl Shared {
 
 impl ModelBus {
     fn error(&self, what: String) -> BusError {
-        BusError::Device { device: self.shared.name.clone(), what }
+        BusError::device(&self.shared.name, what)
     }
 
-    /// The device's far side: to step it, and to look at it.
+    /// The device's far side, to step and examine it.
     pub fn device(&self) -> super::Device {
         super::Device { shared: self.shared.clone() }
     }
@@ -188,12 +190,7 @@ impl Bus for ModelBus {
         if count > VECTORS {
             return Err(self.error(format!("{count} interrupts: there are {VECTORS}")));
         }
-        self.shared.env.irqs().connect(count).map_err(|source| BusError::Os {
-            device: self.shared.name.clone(),
-            step: "eventfd".into(),
-            source,
-            hint: None,
-        })
+        self.shared.env.irqs().connect(count).map_err(BusError::os(&self.shared.name, "eventfd"))
     }
 }
 
@@ -204,7 +201,8 @@ impl Pci for ModelBus {
 
     fn config_w32(&self, at: u16, value: u32) {
         let enabled = self.shared.pci.write(at, value);
-        // Under the machine's lock: when it returns, a device that may not use DMA any more does not.
+        // Under the machine's lock: when the write returns, a device without bus mastering has
+        // stopped DMA.
         let _machine = self.shared.machine();
         self.shared.env.decodes.store(enabled.memory, Ordering::Release);
         self.shared.env.master.store(enabled.master, Ordering::Release);
@@ -227,7 +225,7 @@ impl Drop for ModelBus {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        // The device was given back: no register answers, nothing is accessed any more.
+        // The device is closed: no register answers, and no memory is accessed any more.
         self.shared.machine().reset(&self.shared.env);
         self.shared.env.decodes.store(false, Ordering::Release);
         self.shared.env.master.store(false, Ordering::Release);

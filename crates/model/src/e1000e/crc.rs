@@ -1,4 +1,4 @@
-//! The frame check sequence (IEEE 802.3 §3.2.9), for drivers that ask to see it.
+//! The frame check sequence (IEEE 802.3 §3.2.9), for a driver that does not have it stripped.
 
 const TABLE: [u32; 256] = {
     let mut table = [0; 256];
@@ -15,7 +15,7 @@ const TABLE: [u32; 256] = {
     table
 };
 
-/// The four bytes behind a frame.
+/// The FCS of a frame.
 pub(crate) fn fcs(frame: &[u8]) -> [u8; 4] {
     let crc = frame.iter().fold(u32::MAX, |crc, byte| crc >> 8 ^ TABLE[usize::from(crc as u8 ^ byte)]);
     (!crc).to_le_bytes()

@@ -1,24 +1,24 @@
-//! What the driver's side and the device's side of a model share.
+//! The state of a model that needs no lock on the device.
 
 use super::irq::{Accesses, Irqs};
-use super::registers::Registers;
+use super::register_file::RegisterFile;
 use crate::iommu::ModelDma;
 use crate::violation::Violations;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub(crate) struct Env {
-    pub(crate) registers: Registers,
+    pub(crate) registers: RegisterFile,
     pub(crate) irqs: Mutex<Irqs>,
     pub(crate) dma: ModelDma,
     pub(crate) violations: Arc<Violations>,
     pub(crate) accesses: Accesses,
-    /// PCI Command: the function may use DMA.
+    /// PCI Command: bus mastering is enabled.
     pub(crate) master: AtomicBool,
-    /// PCI Command: the function decodes its registers; off as well when it was given back.
+    /// PCI Command: memory decoding is enabled; also off after the device was closed.
     pub(crate) decodes: AtomicBool,
-    /// Strict, and no fault of the device's own changes descriptors.
-    pub(crate) audits: bool,
+    /// Strict, and no injected fault writes to descriptors.
+    pub(crate) checks_owned: bool,
 }
 
 impl Env {

@@ -1,14 +1,14 @@
-//! Faults: what a device does that it should not, by a seed.
+//! Injected faults of a device, by a seed.
 
 use crate::iommu::Refuse;
 use crate::seed::Seed;
 
-/// How often, in a million, and what. The default is a device without faults.
+/// The rates of faults, in a million. The default is a device without faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Faults {
-    /// Which of the occasions are taken.
+    /// The seed of the random decisions.
     pub seed: u64,
-    /// Mappings that fail, besides [`iommu::Config::refuse`](crate::iommu::Config::refuse).
+    /// Failures of mappings, in place of [`iommu::Config::refuse`](crate::iommu::Config::refuse).
     pub mappings: Refuse,
     /// Received frames with a CRC error (CE).
     pub crc: u32,
@@ -16,56 +16,56 @@ pub struct Faults {
     pub symbol: u32,
     /// Received frames with a data error (RXE).
     pub data: u32,
-    /// Turns at which the link goes down.
+    /// Bursts at which the link goes down.
     pub flap: u32,
-    /// Turns that it is down then.
+    /// Bursts for which it stays down.
     pub flap_turns: u32,
-    /// Turns at which the device stops fetching and writing back.
+    /// Bursts at which the device stops fetching and writing back.
     pub stall: u32,
-    /// Turns that it does so; 0: until it is reset.
+    /// Bursts for which it stays stopped; 0: until reset.
     pub stall_turns: u32,
-    /// Receive write-backs with a length that is not that of the data.
+    /// Receive write-backs with a wrong length.
     pub bad_length: u32,
-    /// Receive write-backs that lack EOP where it belongs.
+    /// Receive write-backs without the EOP bit of the last descriptor.
     pub no_eop: u32,
-    /// Receive write-backs with a queue, a hash type and reserved bits that mean nothing.
+    /// Receive write-backs with a random queue, hash type and reserved bits.
     pub garbage: u32,
-    /// Write-backs that overtake the one before them.
+    /// Write-backs that overtake the previous one.
     pub reorder: u32,
-    /// Write-backs of a descriptor that nobody asked for, anywhere in the ring.
+    /// Unsolicited write-backs of a descriptor anywhere in the ring.
     pub wild: u32,
-    /// Write-backs that never happen.
+    /// Write-backs that are lost.
     pub lose: u32,
-    /// Interrupts that never happen.
+    /// Interrupts that are lost.
     pub interrupt: u32,
 }
 
 impl Faults {
-    /// Whether the device writes to descriptors that are not its own, or not what it should.
+    /// Whether the device writes to descriptors that it does not own, or leaves them unwritten.
     pub(crate) fn writes_wildly(&self) -> bool {
         self.wild > 0 || self.reorder > 0 || self.lose > 0
     }
 }
 
-/// Faults at work.
+/// The state of fault injection.
 #[derive(Debug)]
-pub(crate) struct Plan {
-    pub(crate) faults: Faults,
+pub(crate) struct FaultInjector {
+    pub(crate) rates: Faults,
     pub(crate) seed: Seed,
-    /// Nothing is ever to be drawn: spares the look at each rate.
+    /// All rates are zero: no random number is needed.
     none: bool,
 }
 
-impl Plan {
-    pub(crate) fn new(faults: Faults) -> Plan {
+impl FaultInjector {
+    pub(crate) fn new(faults: Faults) -> FaultInjector {
         let none = faults == Faults { seed: faults.seed, mappings: faults.mappings, ..Faults::default() };
-        Plan { faults, seed: Seed::new(faults.seed), none }
+        FaultInjector { rates: faults, seed: Seed::new(faults.seed), none }
     }
 
-    /// Whether an occasion is taken, by one of the rates.
+    /// Whether a fault with this rate occurs now.
     #[inline]
-    pub(crate) fn draw(&mut self, rate: fn(&Faults) -> u32) -> bool {
-        !self.none && self.seed.chance(rate(&self.faults))
+    pub(crate) fn inject(&mut self, rate: fn(&Faults) -> u32) -> bool {
+        !self.none && self.seed.chance(rate(&self.rates))
     }
 }
 
@@ -75,15 +75,15 @@ mod tests {
 
     #[test]
     fn a_device_without_faults_never_draws_one() {
-        let mut plan = Plan::new(Faults { seed: 3, ..Faults::default() });
-        assert!((0..1000).all(|_| !plan.draw(|f| f.crc) && !plan.draw(|f| f.stall)));
+        let mut faults = FaultInjector::new(Faults { seed: 3, ..Faults::default() });
+        assert!((0..1000).all(|_| !faults.inject(|f| f.crc) && !faults.inject(|f| f.stall)));
     }
 
     #[test]
     fn the_same_seed_draws_the_same() {
         let run = |seed| {
-            let mut plan = Plan::new(Faults { seed, crc: 500_000, ..Faults::default() });
-            (0..64).map(|_| plan.draw(|f| f.crc)).collect::<Vec<_>>()
+            let mut faults = FaultInjector::new(Faults { seed, crc: 500_000, ..Faults::default() });
+            (0..64).map(|_| faults.inject(|f| f.crc)).collect::<Vec<_>>()
         };
         assert_eq!(run(1), run(1));
         assert_ne!(run(1), run(2));

@@ -1,9 +1,9 @@
-//! Which frames are received: by destination, and by VLAN (82574 datasheet §7.1.1).
+//! Receive filters: destination address and VLAN (82574 datasheet §7.1.1).
 
-use super::registers::Registers;
+use super::register_file::RegisterFile;
 use super::regs::*;
 
-/// A destination's kind.
+/// The kind of a destination address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cast {
     Uni,
@@ -27,17 +27,17 @@ pub(crate) struct Filter {
     unicast_all: bool,
     multicast_all: bool,
     broadcast: bool,
-    /// Exact addresses: those of RAL/RAH with AV.
+    /// The valid exact addresses: RAL/RAH with AV.
     exact: Vec<[u8; 6]>,
-    /// The multicast table, and the shift of RCTL.MO.
+    /// The multicast table, and the shift by RCTL.MO.
     table: Box<[u32; 128]>,
     shift: u32,
-    /// With RCTL.VFE the table of VLANs, and the type that marks them.
+    /// With RCTL.VFE: the VLAN table, and the EtherType of tags.
     vlans: Option<(Box<[u32; 128]>, u16)>,
 }
 
 impl Filter {
-    pub(crate) fn new(registers: &Registers) -> Filter {
+    pub(crate) fn new(registers: &RegisterFile) -> Filter {
         let rctl = registers.get(RCTL);
         let table = |at| Box::new(std::array::from_fn(|i| registers.get(at + 4 * i)));
         let exact = (0..16).filter_map(|i| {
@@ -70,7 +70,7 @@ impl Filter {
         destination && self.vlan(frame)
     }
 
-    /// Frames that pass by the table alone may be for someone else: PIF.
+    /// Whether the frame passed only by an inexact filter: PIF.
     pub(crate) fn inexact(&self, frame: &[u8]) -> bool {
         frame.first_chunk().is_none_or(|to| Cast::of(frame) != Cast::Broad && !self.exact.contains(to))
     }
@@ -103,7 +103,7 @@ mod tests {
     }
 
     fn accepts(set: &[(usize, u32)], frame: &[u8]) -> bool {
-        let registers = Registers::new(MAC);
+        let registers = RegisterFile::new(MAC);
         for (at, value) in set {
             registers.set(*at, *value);
         }
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn each_switch_lets_its_kind_pass() {
+    fn each_filter_bit_passes_its_kind() {
         assert!(accepts(&[(RCTL, RCTL_BAM)], &frame([0xff; 6])));
         assert!(accepts(&[(RCTL, RCTL_UPE)], &frame([2; 6])));
         assert!(accepts(&[(RCTL, RCTL_MPE)], &frame([1, 0, 0x5e, 0, 0, 1])));

@@ -2,25 +2,25 @@
 //!
 //! ```text
 //!   cause ──► ICR ──── & IMS ──► IVAR ──► vector ──► eventfd
-//!               │                           └ EIAC: the cause clears itself; EIAME: IAM is masked
+//!               │                           └ EIAC: clears the cause; EIAME: masks by IAM
 //!               └ ICR read: clears, see `read`
 //! ```
 //!
-//! There is no moderation: ITR and EITR keep what is written, and nothing waits for them.
+//! There is no moderation: ITR and EITR can be written, but have no effect.
 
-use super::registers::Registers;
+use super::register_file::RegisterFile;
 use super::regs::*;
-use crate::wire::Bell;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use towpath_sys::EventFd;
 
-/// Vectors that the device has.
+/// The number of vectors.
 pub(crate) const VECTORS: u16 = 5;
 
-/// An interrupt vector, as a descriptor that is readable when it has fired.
+/// An interrupt vector: a descriptor that is readable after it has fired.
 #[derive(Debug, Clone)]
-pub struct ModelIrq(Arc<Bell>);
+pub struct ModelIrq(Arc<EventFd>);
 
 impl towpath_bus::Irq for ModelIrq {
     fn fd(&self) -> Option<RawFd> {
@@ -32,28 +32,29 @@ impl towpath_bus::Irq for ModelIrq {
     }
 }
 
-/// The causes, and what is connected. The masks lie in the register file.
+/// The causes and the connected vectors. The masks are in the register file.
 #[derive(Debug, Default)]
 pub(crate) struct Irqs {
     icr: u32,
     vectors: Vec<ModelIrq>,
     /// Interrupts sent.
     pub(crate) sent: u64,
-    /// Faults: interrupts swallowed.
+    /// Interrupts that an injected fault has lost.
     pub(crate) lost: u64,
 }
 
-/// Where a cause's nibble lies in IVAR.
+/// The shift of each cause's field in IVAR.
 const ALLOCATION: [(u32, u32); 5] =
     [(cause::RXQ0, 0), (cause::RXQ0 << 1, 4), (cause::TXQ0, 8), (cause::TXQ0 << 1, 12), (cause::OTHER, 16)];
-/// Causes that MSI-X reports as OTHER.
+/// The causes that MSI-X reports as OTHER.
 const OTHER: u32 = cause::LSC | cause::RXO | cause::MDAC;
 
 impl Irqs {
-    /// Connects `count` vectors; those that were are not any more.
+    /// Connects `count` vectors in place of all earlier ones.
     pub(crate) fn connect(&mut self, count: u16) -> std::io::Result<Vec<ModelIrq>> {
-        self.vectors =
-            (0..count).map(|_| Bell::new().map(|bell| ModelIrq(Arc::new(bell)))).collect::<std::io::Result<_>>()?;
+        self.vectors = (0..count)
+            .map(|_| EventFd::new().map(|event| ModelIrq(Arc::new(event))))
+            .collect::<std::io::Result<_>>()?;
         Ok(self.vectors.clone())
     }
 
@@ -61,8 +62,8 @@ impl Irqs {
         self.icr = 0;
     }
 
-    /// Something happened.
-    pub(crate) fn raise(&mut self, registers: &Registers, causes: u32, mut swallow: impl FnMut() -> bool) {
+    /// Sets causes and fires their vectors.
+    pub(crate) fn raise(&mut self, registers: &RegisterFile, causes: u32, mut lose: impl FnMut() -> bool) {
         let causes = causes | if causes & OTHER != 0 { cause::OTHER } else { 0 };
         self.icr |= causes;
         let due = causes & registers.get(IMS);
@@ -75,11 +76,11 @@ impl Irqs {
             };
             if fired & (1 << (allocation & 7)) == 0 {
                 fired |= 1 << (allocation & 7);
-                if swallow() {
+                if lose() {
                     self.lost += 1;
                 } else {
                     self.sent += 1;
-                    vector.0.ring();
+                    vector.0.signal();
                 }
             }
             // Auto-clear and auto-mask (82574 datasheet §7.4.6).
@@ -92,12 +93,13 @@ impl Irqs {
         }
     }
 
-    fn asserted(&self, registers: &Registers) -> bool {
+    fn asserted(&self, registers: &RegisterFile) -> bool {
         self.icr & registers.get(IMS) != 0
     }
 
-    /// A read of ICR (82574 datasheet §10.2.4.1): clears when all is masked, or when an interrupt was asserted; else it has no effect.
-    pub(crate) fn read(&mut self, registers: &Registers) -> u32 {
+    /// A read of ICR (82574 datasheet §10.2.4.1): clears it if all causes are masked, or if an
+    /// interrupt was asserted; otherwise it has no effect.
+    pub(crate) fn read(&mut self, registers: &RegisterFile) -> u32 {
         let asserted = self.asserted(registers);
         let value = self.icr | if asserted { cause::ASSERTED } else { 0 };
         if asserted || registers.get(IMS) == 0 {
@@ -109,13 +111,13 @@ impl Irqs {
         value
     }
 
-    /// A write of ICR clears what is written.
+    /// A write of ICR clears the written bits.
     pub(crate) fn clear(&mut self, bits: u32) {
         self.icr &= !bits;
     }
 
-    /// Bits were unmasked: causes that wait fire now.
-    pub(crate) fn unmasked(&mut self, registers: &Registers, bits: u32) {
+    /// Causes were unmasked: pending ones fire now.
+    pub(crate) fn unmasked(&mut self, registers: &RegisterFile, bits: u32) {
         let waiting = self.icr & bits;
         if waiting != 0 {
             self.raise(registers, waiting, || false);
@@ -123,12 +125,12 @@ impl Irqs {
     }
 }
 
-/// Accesses to registers, by class.
+/// Counters of register accesses, by kind.
 #[derive(Debug, Default)]
 pub(crate) struct Accesses {
     pub(crate) reads: AtomicU64,
     pub(crate) writes: AtomicU64,
-    /// One for each tail, each written by one thread.
+    /// One per tail register, each written by one thread.
     pub(crate) tails: [AtomicU64; 4],
 }
 
@@ -148,8 +150,8 @@ mod tests {
 
     const NO: fn() -> bool = || false;
 
-    fn set_up() -> (Registers, Irqs, Vec<ModelIrq>) {
-        let (registers, mut irqs) = (Registers::new([0; 6]), Irqs::default());
+    fn set_up() -> (RegisterFile, Irqs, Vec<ModelIrq>) {
+        let (registers, mut irqs) = (RegisterFile::new([0; 6]), Irqs::default());
         let vectors = irqs.connect(3).unwrap();
         registers.set(IVAR, 8 | (8 | 1) << 8 | (8 | 2) << 16);
         (registers, irqs, vectors)
@@ -191,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_icr_clears_it_when_all_is_masked_or_something_was_asserted_and_else_not() {
+    fn reading_icr_clears_it_only_if_all_is_masked_or_an_interrupt_was_asserted() {
         let (registers, mut irqs, _vectors) = set_up();
         irqs.raise(&registers, cause::RXQ0, NO);
         registers.set(IMS, cause::TXQ0);
@@ -221,11 +223,11 @@ mod tests {
         registers.set(EIAC, cause::TXQ0);
         irqs.raise(&registers, cause::TXQ0, NO);
         registers.set(IMS, 0);
-        assert_eq!(irqs.read(&registers), cause::RXQ0, "the one that was masked waits, the other cleared itself");
+        assert_eq!(irqs.read(&registers), cause::RXQ0, "the masked cause is pending, the other was auto-cleared");
     }
 
     #[test]
-    fn a_swallowed_interrupt_is_counted_and_fires_nothing() {
+    fn a_lost_interrupt_is_counted_and_fires_nothing() {
         let (registers, mut irqs, vectors) = set_up();
         registers.set(IMS, cause::RXQ0);
         irqs.raise(&registers, cause::RXQ0, || true);

@@ -1,12 +1,12 @@
 //! The link: carrier, negotiation, flaps.
 //!
-//! Time is counted in *ticks*: a turn or step of the device, or a read of STATUS by the driver, so that a driver which waits for the link of
-//! a stepped device sees it come up.
+//! Time is counted in *ticks*: a burst or step of the device, or a read of STATUS by the driver. A
+//! driver that polls the link of a stepped device therefore sees it come up.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Down,
-    /// Ticks that are left.
+    /// The remaining ticks.
     Negotiating(u32),
     Up,
 }
@@ -15,7 +15,7 @@ enum State {
 pub(crate) struct Link {
     state: State,
     negotiation: u32,
-    /// Ticks for which it stays down, whatever else.
+    /// The remaining ticks for which the link stays down.
     flap: u32,
 }
 
@@ -28,17 +28,18 @@ impl Link {
         self.state == State::Up
     }
 
-    /// Begins to negotiate anew.
+    /// Restarts the negotiation.
     pub(crate) fn restart(&mut self) {
         self.state = State::Down;
     }
 
-    /// Goes down for so many ticks.
+    /// Takes the link down for `ticks` ticks.
     pub(crate) fn flap(&mut self, ticks: u32) {
         self.flap = ticks.max(1);
     }
 
-    /// Time passes; `wanted` when the driver and the wire allow a link. True when it went up or down.
+    /// Advances one tick. `wanted`: driver and wire allow a link. Returns true if the link went up
+    /// or down.
     #[inline]
     pub(crate) fn tick(&mut self, wanted: bool) -> bool {
         let before = self.up();
@@ -67,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_down_at_once_when_it_is_not_wanted() {
+    fn it_goes_down_at_once_if_it_is_not_wanted() {
         let mut link = Link::new(0);
         assert!(link.tick(true) && link.up());
         assert!(link.tick(false) && !link.up());

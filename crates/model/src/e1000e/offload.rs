@@ -1,11 +1,12 @@
-//! Checksums: what a receive descriptor says about a frame's, and what a transmit context has inserted; segmentation.
+//! Checksums: the receive descriptor's report, and the insertion by a transmit context;
+//! segmentation.
 
 use super::regs::*;
 use super::settings::Settings;
 use towpath_wire::verify::Check;
 use towpath_wire::{Dissected, LinkKind, checksum, verify};
 
-/// Status and errors that the checksums of a received frame give (82574 datasheet §7.1.10).
+/// The checksum status and errors of a received frame (82574 datasheet §7.1.10).
 pub(crate) fn receive(settings: &Settings, frame: &[u8], found: &Dissected) -> u32 {
     let (v4, v6) = (found.is_ipv4(), found.is_ipv6());
     if !(v4 || v6 && settings.rfctl & RFCTL_IPV6_DIS == 0) {
@@ -36,7 +37,7 @@ pub(crate) fn receive(settings: &Settings, frame: &[u8], found: &Dissected) -> u
     bits
 }
 
-/// A transmit context, and how it came.
+/// A transmit context, decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Context {
     pub(crate) ip_start: usize,
@@ -74,8 +75,9 @@ impl Context {
     }
 }
 
-/// Puts the complement of the sum of `start..=end` (to the frame's end when `end` is 0) at `at`; nothing when that lies outside.
-/// What the field holds is part of the sum: the pseudo-header's.
+/// Stores the complement of the sum of `start..=end` (to the end of the frame if `end` is 0) at
+/// `at`; does nothing if that is out of bounds. The field itself is part of the sum: it holds the
+/// sum of the pseudo-header.
 pub(crate) fn insert(frame: &mut [u8], start: usize, at: usize, end: usize, zero_is_none: bool) {
     let end = if end == 0 { frame.len() } else { (end + 1).min(frame.len()) };
     let Some(sum) = frame.get(start..end).map(checksum::sum) else { return };
@@ -85,7 +87,7 @@ pub(crate) fn insert(frame: &mut [u8], start: usize, at: usize, end: usize, zero
     }
 }
 
-/// Inserts what the options of a data descriptor ask for.
+/// Inserts the checksums that the options of a data descriptor demand.
 pub(crate) fn insert_all(frame: &mut [u8], context: &Context, options: u64) {
     if options & txd::IXSM != 0 {
         insert(frame, context.ip_start, context.ip_at, context.ip_end, false);
@@ -107,7 +109,8 @@ fn add16(frame: &mut [u8], at: usize, n: usize) {
     }
 }
 
-/// Cuts a frame into segments (82574 datasheet §7.2.4.7): each is made in `segment` and handed to `emit`. Returns how many.
+/// Segments a frame (82574 datasheet §7.2.4.7): each segment is built in `segment` and passed to
+/// `emit`. Returns the number of segments.
 pub(crate) fn segment(
     frame: &[u8],
     context: &Context,
@@ -136,13 +139,13 @@ pub(crate) fn segment(
                 *field = moved.to_be_bytes();
             }
             if let Some(flags) = segment.get_mut(context.l4_start + 13).filter(|_| !last) {
-                // FIN and PSH are the last segment's.
+                // Only the last segment has FIN and PSH.
                 *flags &= !0x09;
             }
         } else {
             set16(segment, context.l4_start + 4, l4_len);
         }
-        // The pseudo-header's sum came without the length.
+        // The driver's sum of the pseudo-header does not include the length.
         if let Some(field) = segment.get_mut(context.l4_at..).and_then(|f| f.first_chunk_mut::<2>()) {
             *field = checksum::add(u16::from_be_bytes(*field), l4_len as u16).to_be_bytes();
         }

@@ -4,12 +4,12 @@ use std::sync::{Mutex, PoisonError};
 
 const COMMAND: usize = 1;
 const BARS: std::ops::RangeInclusive<usize> = 4..=9;
-/// Sizes of the base address registers: registers, flash, I/O, MSI-X; none.
+/// Sizes of the BARs: registers, flash, I/O, MSI-X; none.
 const BAR_SIZE: [u32; 6] = [128 << 10, 128 << 10, 32, 16 << 10, 0, 0];
 const COMMAND_MEMORY: u32 = 2;
 const COMMAND_MASTER: u32 = 4;
 
-/// What a write may mean for the device.
+/// The device's state after a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Enabled {
     pub(crate) memory: bool,
@@ -58,7 +58,7 @@ impl ConfigSpace {
             *word = *word & !mask | value & mask | fixed;
         }
         let command = words[COMMAND];
-        // In D3hot the function does nothing.
+        // In D3hot the function is inactive.
         let awake = words[0x33] & 3 == 0;
         Enabled { memory: awake && command & COMMAND_MEMORY != 0, master: awake && command & COMMAND_MASTER != 0 }
     }
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_capabilities_are_a_list_that_ends() {
+    fn the_capability_list_ends() {
         let space = ConfigSpace::new();
         let (mut at, mut found) = (space.read(0x34) & 0xfc, Vec::new());
         while at != 0 {
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn base_addresses_tell_their_size() {
+    fn base_address_registers_report_their_size() {
         let space = ConfigSpace::new();
         for (bar, size) in [(0u16, 128u32 << 10), (3, 16 << 10)] {
             space.write(0x10 + 4 * bar, u32::MAX);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn command_enables_memory_and_dma_unless_the_function_sleeps() {
+    fn command_enables_memory_and_dma_except_in_d3() {
         let space = ConfigSpace::new();
         assert_eq!(space.write(4, 6), Enabled { memory: true, master: true });
         assert_eq!(space.write(0xcc, 3), Enabled { memory: false, master: false });
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_reads_as_ones() {
+    fn absent_registers_read_as_ones() {
         let space = ConfigSpace::new();
         assert_eq!((space.read(4096), space.read(2)), (u32::MAX, u32::MAX));
     }

@@ -1,4 +1,4 @@
-//! NVM and PHY: what lies behind EERD and MDIC.
+//! NVM and PHY, behind EERD and MDIC.
 
 use super::regs::*;
 
@@ -9,7 +9,7 @@ const MDIC_READ: u32 = 2 << 26;
 const MDIC_READY: u32 = 1 << 28;
 pub(crate) const MDIC_INTERRUPT: u32 = 1 << 29;
 const MDIC_ERROR: u32 = 1 << 30;
-/// The PHY's address on the management bus.
+/// The PHY's address on the MDIO bus.
 const ADDRESS: u32 = 1;
 
 pub(crate) const BMCR: usize = 0;
@@ -21,12 +21,12 @@ const BMSR: usize = 1;
 const BMSR_LINK: u16 = 1 << 2;
 const BMSR_AN_DONE: u16 = 1 << 5;
 
-/// What a PHY register access means for the link.
+/// The effect of a PHY register access on the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LinkEvent {
     /// Nothing.
     None,
-    /// Autonegotiation begins anew.
+    /// Autonegotiation restarts.
     Restart,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Phy {
 impl Phy {
     pub(crate) fn new() -> Phy {
         let mut registers = [0; 32];
-        // An 82574's BM PHY after reset: autonegotiation on, all abilities advertised.
+        // The BM PHY of an 82574 after reset: autonegotiation on, all abilities advertised.
         for (at, value) in [
             (BMCR, 0x1140),
             (BMSR, 0x7949),
@@ -89,7 +89,7 @@ impl Phy {
         if restart { LinkEvent::Restart } else { LinkEvent::None }
     }
 
-    /// A write of MDIC: what it reads as from then on.
+    /// A write of MDIC; returns the value that MDIC reads as afterwards.
     pub(crate) fn mdic(&mut self, value: u32) -> (u32, LinkEvent) {
         let (at, operation) = ((value >> 16 & 31) as usize, value & (MDIC_READ | MDIC_WRITE));
         let rest = value & 0x07ff_0000 & !MDIC_READ & !MDIC_WRITE | operation;
@@ -104,7 +104,7 @@ impl Phy {
     }
 }
 
-/// The NVM of a device with this address: 64 words that sum to 0xbaba.
+/// The NVM of a device with this address: 64 words with the sum 0xbaba.
 pub(crate) fn nvm(mac: [u8; 6]) -> [u16; 64] {
     let mut words = [0u16; 64];
     for (word, bytes) in words.iter_mut().zip(mac.as_chunks::<2>().0) {
@@ -117,7 +117,7 @@ pub(crate) fn nvm(mac: [u8; 6]) -> [u16; 64] {
     words
 }
 
-/// A write of EERD: what it reads as from then on.
+/// A write of EERD; returns the value that EERD reads as afterwards.
 pub(crate) fn eerd(nvm: &[u16; 64], value: u32) -> u32 {
     if value & EERD_START == 0 {
         return value & 0xfffc;
@@ -126,7 +126,7 @@ pub(crate) fn eerd(nvm: &[u16; 64], value: u32) -> u32 {
     value & 0xfffc | EERD_DONE | u32::from(word) << 16
 }
 
-/// The register that says whether the link's state is right, for [`STATUS`].
+/// The link bit of [`STATUS`].
 pub(crate) fn status_link(up: bool) -> u32 {
     if up { STATUS_LU } else { 0 }
 }
@@ -148,12 +148,12 @@ mod tests {
     }
 
     #[test]
-    fn a_read_of_the_nvm_beyond_its_end_gives_ones() {
+    fn a_read_of_the_nvm_past_its_end_returns_ones() {
         assert_eq!(eerd(&nvm([0; 6]), 64 << 2 | 1) >> 16, 0xffff);
     }
 
     #[test]
-    fn the_phy_tells_its_identifier_and_the_link() {
+    fn the_phy_reports_its_identifier_and_the_link() {
         let mut phy = Phy::new();
         assert_eq!(read(&mut phy, 2) & 0xffff, 0x0141);
         assert_eq!(read(&mut phy, 1) & u32::from(BMSR_LINK), 0);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn restarting_autonegotiation_says_so_and_clears_itself() {
+    fn restarting_autonegotiation_is_reported_and_clears_itself() {
         let mut phy = Phy::new();
         let (_, event) = phy.mdic(MDIC_WRITE | ADDRESS << 21 | 0x1340);
         assert_eq!(event, LinkEvent::Restart);

@@ -52,7 +52,7 @@ pub(crate) const TCTL_EN: u32 = 1 << 1;
 pub(crate) const TCTL_PSP: u32 = 1 << 3;
 pub(crate) const TIPG: usize = 0x0410;
 pub(crate) const PBA: usize = 0x1000;
-/// Receive queue 0; queue 1 lies [`QUEUE`] further on.
+/// Receive queue 0; queue 1 is at an offset of [`QUEUE`].
 pub(crate) const RDBAL: usize = 0x2800;
 /// Transmit queue 0.
 pub(crate) const TDBAL: usize = 0x3800;
@@ -100,7 +100,7 @@ pub(crate) mod cause {
     pub(crate) const ASSERTED: u32 = 1 << 31;
 }
 
-/// Bits of a receive descriptor's status and errors, in the second word of the extended format.
+/// Status and error bits of a receive descriptor, in the second word of the extended format.
 pub(crate) mod rxd {
     pub(crate) const DD: u32 = 1;
     pub(crate) const EOP: u32 = 1 << 1;
@@ -123,7 +123,7 @@ pub(crate) mod rxd {
     pub(crate) const TYPE_IPV6_L4: u32 = 6 << 16;
 }
 
-/// Bits of a transmit descriptor's second word.
+/// Bits in the second word of a transmit descriptor.
 pub(crate) mod txd {
     /// Legacy: length 15:0, CSO 23:16, command 31:24, status 35:32, CSS 47:40, VLAN 63:48.
     pub(crate) const LEGACY_IC: u64 = 1 << 26;

@@ -1,13 +1,13 @@
-//! A descriptor ring as the device holds it.
+//! A descriptor ring, from the device's view.
 //!
 //! ```text
-//!       head            fetched                tail
+//!       head            next_to_fetch             tail
 //!   ─────┬───────────────┬───────────────────────┬─────
-//!    ours│ on the chip   │ in memory, the device's│ the driver's
+//!    done│ on the chip   │ in memory, device's    │ driver's
 //! ```
 //!
-//! Up to 64 descriptors are on the chip: what they held when they were fetched is what counts. The head register follows what has
-//! been used.
+//! Up to 64 descriptors are on the chip, with their contents at the time of the fetch. The head
+//! register follows the used descriptors.
 
 use super::env::Env;
 use super::regs::*;
@@ -15,27 +15,27 @@ use crate::iommu::Transfer;
 use crate::violation::Ring;
 use std::collections::VecDeque;
 
-/// Descriptors that the chip holds of a ring.
+/// The capacity of the chip for descriptors of a ring.
 const ON_CHIP: usize = 64;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fetched {
     pub(crate) index: u32,
     pub(crate) words: [u64; 2],
-    /// Strict: what it was taken possession of for.
+    /// Strict: the buffer that the device owns through this descriptor.
     pub(crate) owned: (u64, usize),
 }
 
 #[derive(Debug)]
 pub(crate) struct DescriptorRing {
     pub(crate) which: Ring,
-    /// Its registers.
+    /// The offset of its registers.
     at: usize,
     base: u64,
     len: u32,
     fetch: u32,
     chip: VecDeque<Fetched>,
-    /// A descriptor could not be read: the queue stands still until it is reset.
+    /// A descriptor could not be read: the queue stops until reset.
     pub(crate) broken: bool,
 }
 
@@ -48,7 +48,7 @@ impl DescriptorRing {
         DescriptorRing { which, at, base: 0, len: 0, fetch: 0, chip: VecDeque::with_capacity(ON_CHIP), broken: false }
     }
 
-    /// The unit begins to work: where the ring is, is what the registers say now.
+    /// Starts the queue: latches the ring registers.
     pub(crate) fn start(&mut self, env: &Env) {
         let get = |offset| env.registers.get(self.at + offset);
         self.base = u64::from(get(BAH)) << 32 | u64::from(get(0) & !0xf);
@@ -58,7 +58,7 @@ impl DescriptorRing {
         self.broken = false;
     }
 
-    /// It stops: what was fetched is forgotten.
+    /// Stops the queue and discards the fetched descriptors.
     pub(crate) fn stop(&mut self, transfer: &mut Transfer<'_>) {
         for fetched in self.chip.drain(..) {
             transfer.disown(fetched.owned.0, fetched.owned.1);
@@ -78,7 +78,7 @@ impl DescriptorRing {
         env.registers.get(self.at + TAIL) & 0xffff
     }
 
-    /// Descriptors that the device owns: from the first on the chip to the tail.
+    /// Descriptors that the device owns: from the first one on the chip to the tail.
     pub(crate) fn available(&self, env: &Env) -> u32 {
         if self.len == 0 {
             return 0;
@@ -88,7 +88,7 @@ impl DescriptorRing {
         waiting + self.chip.len() as u32
     }
 
-    /// Fetches as many descriptors as there are, and room on the chip; returns how many.
+    /// Fetches as many descriptors as possible; returns their number.
     #[inline]
     pub(crate) fn fetch(&mut self, env: &Env, transfer: &mut Transfer<'_>, buffer: usize) -> usize {
         let tail = self.tail(env);
@@ -118,13 +118,13 @@ impl DescriptorRing {
         self.chip.len() - before
     }
 
-    /// The next descriptor to be used.
+    /// The next descriptor.
     #[inline]
     pub(crate) fn peek(&self) -> Option<&Fetched> {
         self.chip.front()
     }
 
-    /// Uses it: the head moves on.
+    /// Consumes the next descriptor and advances the head.
     #[inline]
     pub(crate) fn take(&mut self, env: &Env, transfer: &mut Transfer<'_>) -> Option<Fetched> {
         let fetched = self.chip.pop_front()?;
@@ -136,8 +136,8 @@ impl DescriptorRing {
         Some(fetched)
     }
 
-    /// Strict: are the descriptors on the chip still what they were in memory?
-    pub(crate) fn audit(&self, env: &Env, transfer: &mut Transfer<'_>) {
+    /// Strict: checks that the driver has not changed fetched descriptors in memory.
+    pub(crate) fn check_owned(&self, env: &Env, transfer: &mut Transfer<'_>) {
         for fetched in &self.chip {
             super::strict::unchanged(env, self, transfer, fetched);
         }

@@ -1,6 +1,6 @@
-//! Receive side scaling: a hash over addresses and ports, and the queue that it chooses (82574 datasheet §7.1.7).
+//! Receive side scaling: a hash over addresses and ports selects a queue (82574 datasheet §7.1.7).
 
-use super::registers::Registers;
+use super::register_file::RegisterFile;
 use super::regs::*;
 use towpath_wire::dissect::Flags;
 use towpath_wire::hash::RssInput;
@@ -12,10 +12,10 @@ const IPV4: u32 = 1 << 17;
 const TCP_IPV6: u32 = 1 << 21;
 const IPV6: u32 = 1 << 20 | 1 << 19;
 
-/// What the hash was made of, as descriptors report it.
+/// The hash, as descriptors report it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Hash {
-    /// 0: there is none.
+    /// The RSS type; 0 without a hash.
     pub(crate) kind: u8,
     pub(crate) value: u32,
     pub(crate) queue: u8,
@@ -24,14 +24,15 @@ pub(crate) struct Hash {
 #[derive(Debug)]
 pub(crate) struct Rss {
     mrqc: u32,
-    /// Hashes are made at all: MRQC names a kind and RXCSUM.PCSD gives them room in the descriptor.
+    /// Hashing is enabled: MRQC selects a type, and RXCSUM.PCSD reserves the field in the
+    /// descriptor.
     on: bool,
     queues: [u8; 128],
     key: Option<Box<Toeplitz>>,
 }
 
 impl Rss {
-    pub(crate) fn new(registers: &Registers) -> Rss {
+    pub(crate) fn new(registers: &RegisterFile) -> Rss {
         let mrqc = registers.get(MRQC);
         let on = mrqc >> 16 != 0 && registers.get(RXCSUM) & RXCSUM_PCSD != 0;
         let key = on.then(|| {
@@ -69,7 +70,10 @@ mod tests {
     use super::*;
     use towpath_wire::{LinkKind, dissect};
 
-    /// TCP from 66.9.149.187:2794 to 161.142.100.80:1766: the first of Microsoft's vectors.
+    /// TCP from 66.9.149.187:2794 to 161.142.100.80:1766: the first of Microsoft's
+    /// [test vectors].
+    ///
+    /// [test vectors]: https://learn.microsoft.com/windows-hardware/drivers/network/verifying-the-rss-hash-calculation
     fn vector() -> Vec<u8> {
         let mut frame = vec![0; 60];
         frame[12..14].copy_from_slice(&[8, 0]);
@@ -83,8 +87,8 @@ mod tests {
         frame
     }
 
-    fn registers(mrqc: u32) -> Registers {
-        let registers = Registers::new([0; 6]);
+    fn registers(mrqc: u32) -> RegisterFile {
+        let registers = RegisterFile::new([0; 6]);
         for (i, bytes) in Toeplitz::MICROSOFT_KEY.as_chunks::<4>().0.iter().enumerate() {
             registers.set(RSSRK + 4 * i, u32::from_le_bytes(*bytes));
         }
@@ -93,18 +97,18 @@ mod tests {
         registers
     }
 
-    fn hash(registers: &Registers, frame: &[u8]) -> Hash {
+    fn hash(registers: &RegisterFile, frame: &[u8]) -> Hash {
         Rss::new(registers).hash(&dissect(frame, LinkKind::Ethernet))
     }
 
     #[test]
-    fn the_hash_is_that_of_microsofts_vectors() {
+    fn the_hash_matches_microsofts_test_vectors() {
         assert_eq!(hash(&registers(TCP_IPV4 | IPV4), &vector()), Hash { kind: 1, value: 0x51cc_c178, queue: 0 });
         assert_eq!(hash(&registers(IPV4), &vector()), Hash { kind: 2, value: 0x323e_8fc2, queue: 0 });
     }
 
     #[test]
-    fn the_table_entry_of_the_lowest_seven_bits_chooses_the_queue() {
+    fn the_entry_of_the_lowest_seven_bits_selects_the_queue() {
         let registers = registers(TCP_IPV4 | 1);
         let entry = 0x78;
         registers.set(RETA + entry, 0x80);
@@ -114,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn without_room_in_the_descriptor_there_is_no_hash() {
+    fn without_a_field_in_the_descriptor_there_is_no_hash() {
         let registers = registers(TCP_IPV4);
         registers.set(RXCSUM, 0);
         assert_eq!(hash(&registers, &vector()), Hash::default());

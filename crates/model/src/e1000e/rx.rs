@@ -1,13 +1,14 @@
-//! Reception: from the wire through the filters into the packet buffer, and from there into descriptors' buffers.
+//! Reception: from the wire through the filters into the packet buffer, then into the buffers of
+//! descriptors.
 //!
 //! ```text
-//!   wire ──► filter ──► packet buffer (FIFO, PBA KiB) ──► buffers of as many descriptors as it takes ──► write-backs
-//!              │                │ full: MPC, RXO              │ no descriptor: RNBC, the frame waits
+//!   wire ──► filter ──► packet buffer (FIFO, PBA KiB) ──► buffers of descriptors ──► write-backs
+//!              │                │ full: MPC, RXO              │ no descriptor: RNBC, frame waits
 //!              └ dropped        └ or the wire waits (pause)
 //! ```
 
 use super::env::Env;
-use super::faults::Plan;
+use super::faults::FaultInjector;
 use super::filter::Cast;
 use super::regs::*;
 use super::ring::DescriptorRing;
@@ -19,29 +20,29 @@ use crate::violation::Ring;
 use std::collections::VecDeque;
 use towpath_wire::{Dissected, LinkKind, checksum, dissect};
 
-/// Bytes of the shortest frame, without FCS.
+/// The shortest frame in bytes, without FCS.
 const MIN: usize = 60;
-/// Longest without RCTL.LPE, and with it; without FCS (82574 datasheet §7.1.1, §10.2.5.1).
+/// The longest frame without and with RCTL.LPE; without FCS (82574 datasheet §7.1.1, §10.2.5.1).
 const MAX: usize = 1518;
 const MAX_LONG: usize = 9230;
 
 /// A frame in the packet buffer.
 #[derive(Debug, Default)]
-struct Arrived {
+struct RxFrame {
     data: Vec<u8>,
     queue: usize,
-    /// Bytes that have gone to buffers.
+    /// Bytes that were moved to buffers.
     done: usize,
-    /// RNBC was counted for it.
+    /// The frame is counted in RNBC.
     waited: bool,
-    /// Status and errors of its last descriptor.
+    /// Status and errors of the last descriptor.
     status: u32,
     mrq: u32,
     hash: u32,
     vlan: u16,
 }
 
-/// A descriptor that is to be written back.
+/// A pending write-back.
 #[derive(Debug, Clone, Copy)]
 struct WriteBack {
     index: u32,
@@ -58,7 +59,7 @@ struct Queue {
 #[derive(Debug)]
 pub(crate) struct Receiver {
     queues: [Queue; 2],
-    fifo: VecDeque<Arrived>,
+    fifo: VecDeque<RxFrame>,
     bytes: usize,
     spare: Vec<Vec<u8>>,
     format: Option<Format>,
@@ -75,7 +76,7 @@ impl Receiver {
         self.queues.iter_mut().for_each(|q| q.ring.start(env));
     }
 
-    /// Stops: what was received, and not written back, is lost.
+    /// Stops reception: frames in the packet buffer and pending write-backs are lost.
     pub(crate) fn stop(&mut self, transfer: &mut Transfer<'_>) {
         for queue in &mut self.queues {
             queue.ring.stop(transfer);
@@ -86,32 +87,32 @@ impl Receiver {
         self.format = None;
     }
 
-    /// Room in the packet buffer for one more frame of the longest kind.
+    /// Whether the packet buffer has room for a frame of maximal length.
     pub(crate) fn has_room(&self, env: &Env, settings: &Settings) -> bool {
         let kib = (env.registers.get(PBA) & 0xffff) as usize;
         self.bytes + if settings.long { MAX_LONG } else { MAX } <= kib << 10
     }
 
-    /// A vector for a frame to be received into.
+    /// A recycled vector for the next frame.
     pub(crate) fn vector(&mut self) -> Vec<u8> {
         self.spare.pop().unwrap_or_default()
     }
 
-    pub(crate) fn give_back(&mut self, vector: Vec<u8>) {
+    pub(crate) fn recycle(&mut self, vector: Vec<u8>) {
         self.spare.push(vector);
     }
 
-    /// A frame has arrived; returns the interrupt causes.
+    /// Receives a frame; returns the interrupt causes.
     pub(crate) fn arrive(
         &mut self,
         env: &Env,
         settings: &Settings,
         stats: &mut Stats,
-        plan: &mut Plan,
+        faults: &mut FaultInjector,
         mut data: Vec<u8>,
     ) -> u32 {
         if data.len() < MIN {
-            // Whoever sent it padded it.
+            // The sender's MAC padded it.
             data.resize(MIN, 0);
         }
         let len = data.len() + 4;
@@ -127,15 +128,15 @@ impl Receiver {
                 self.spare.push(data);
                 return cause::RXO;
             }
-            self.accept(settings, stats, plan, data);
+            self.accept(settings, stats, faults, data);
             return 0;
         }
         self.spare.push(data);
         0
     }
 
-    fn accept(&mut self, settings: &Settings, stats: &mut Stats, plan: &mut Plan, mut data: Vec<u8>) {
-        let errors = errors(plan, stats);
+    fn accept(&mut self, settings: &Settings, stats: &mut Stats, faults: &mut FaultInjector, mut data: Vec<u8>) {
+        let errors = errors(faults, stats);
         if errors == 0 {
             let len = data.len() + 4;
             stats.add(stats::GPRC, 1);
@@ -164,18 +165,25 @@ impl Receiver {
             data.drain(12..16);
         }
         self.bytes += data.len();
-        self.fifo.push_back(Arrived { data, queue, done: 0, waited: false, status, mrq, hash, vlan });
+        self.fifo.push_back(RxFrame { data, queue, done: 0, waited: false, status, mrq, hash, vlan });
     }
 
-    /// Fetches descriptors of queue `n`; returns how many.
+    /// Fetches descriptors of queue `n`; returns their number.
     pub(crate) fn fetch(&mut self, env: &Env, transfer: &mut Transfer<'_>, n: usize) -> usize {
         let buffer = self.format.map_or(0, |f| f.buffer);
         self.queues.get_mut(n).map_or(0, |q| q.ring.fetch(env, transfer, buffer))
     }
 
-    /// Moves data of the first frame into the next descriptor's buffer; false when there is no frame, or no descriptor.
+    /// Moves data of the first frame into the buffer of the next descriptor; returns false without
+    /// a frame or a descriptor.
     #[inline]
-    pub(crate) fn store(&mut self, env: &Env, transfer: &mut Transfer<'_>, stats: &mut Stats, plan: &mut Plan) -> bool {
+    pub(crate) fn store(
+        &mut self,
+        env: &Env,
+        transfer: &mut Transfer<'_>,
+        stats: &mut Stats,
+        faults: &mut FaultInjector,
+    ) -> bool {
         let (Some(frame), Some(format)) = (self.fifo.front_mut(), self.format) else { return false };
         let Some(queue) = self.queues.get_mut(frame.queue) else { return false };
         let Some(fetched) = queue.ring.peek().copied() else {
@@ -188,14 +196,15 @@ impl Receiver {
         queue.ring.take(env, transfer);
         let address = fetched.words[0];
         let rest = frame.data.get(frame.done..).unwrap_or_default();
-        // A descriptor without address is used up empty.
+        // A descriptor with address zero is consumed without data.
         let piece = if address == 0 { &[] } else { rest.get(..format.buffer).unwrap_or(rest) };
-        // A posted write that is refused is lost without the device knowing: the fault is the IOMMU's to report.
+        // A posted write that is blocked is lost without notice to the device: the IOMMU records
+        // the fault.
         let _ = transfer.write(address, piece);
         let len = piece.len();
         frame.done += len;
         let last = frame.done == frame.data.len();
-        queue.done.push_back(written_back(frame, format, plan, fetched.index, len, last));
+        queue.done.push_back(write_back_of(frame, format, faults, fetched.index, len, last));
         if last {
             self.bytes -= frame.data.len();
             if let Some(frame) = self.fifo.pop_front() {
@@ -205,31 +214,31 @@ impl Receiver {
         true
     }
 
-    /// Writes the next descriptor of queue `n` back; false when there is none.
+    /// Writes the next descriptor of queue `n` back; returns false if none is pending.
     #[inline]
-    pub(crate) fn write_back(&mut self, transfer: &mut Transfer<'_>, plan: &mut Plan, n: usize) -> bool {
+    pub(crate) fn write_back(&mut self, transfer: &mut Transfer<'_>, faults: &mut FaultInjector, n: usize) -> bool {
         let Some(Queue { ring, done }) = self.queues.get_mut(n) else { return false };
-        if done.len() > 1 && plan.draw(|f| f.reorder) {
+        if done.len() > 1 && faults.inject(|f| f.reorder) {
             done.swap(0, 1);
         }
         let Some(back) = done.pop_front() else { return false };
-        if plan.draw(|f| f.wild) {
-            let index = plan.seed.below(ring.len() as usize) as u32;
+        if faults.inject(|f| f.wild) {
+            let index = faults.seed.below(ring.len() as usize) as u32;
             let _ = transfer.write_back(ring.address(index), back.first, back.second);
         }
-        if !plan.draw(|f| f.lose) {
+        if !faults.inject(|f| f.lose) {
             let _ = transfer.write_back(ring.address(back.index), back.first, back.second);
         }
         true
     }
 
-    /// Whether queue `n` has fewer free descriptors than RCTL.RDMTS asks for.
+    /// Whether queue `n` has at most the share of free descriptors of RCTL.RDMTS.
     pub(crate) fn is_low(&self, env: &Env, settings: &Settings, n: usize) -> bool {
         self.queues.get(n).is_some_and(|q| q.ring.available(env) <= q.ring.len() >> settings.low_shift)
     }
 
-    pub(crate) fn audit(&self, env: &Env, transfer: &mut Transfer<'_>) {
-        self.queues.iter().for_each(|q| q.ring.audit(env, transfer));
+    pub(crate) fn check_owned(&self, env: &Env, transfer: &mut Transfer<'_>) {
+        self.queues.iter().for_each(|q| q.ring.check_owned(env, transfer));
     }
 
     /// Frames in the packet buffer.
@@ -238,25 +247,25 @@ impl Receiver {
     }
 }
 
-/// Errors of a frame, which are the faults' doing.
-fn errors(plan: &mut Plan, stats: &mut Stats) -> u32 {
+/// The injected errors of a frame.
+fn errors(faults: &mut FaultInjector, stats: &mut Stats) -> u32 {
     let mut errors = 0;
-    if plan.draw(|f| f.crc) {
+    if faults.inject(|f| f.crc) {
         errors |= rxd::CE;
         stats.add(stats::CRCERRS, 1);
     }
-    if plan.draw(|f| f.symbol) {
+    if faults.inject(|f| f.symbol) {
         errors |= rxd::SE;
         stats.add(stats::RXERRC, 1);
     }
-    if plan.draw(|f| f.data) {
+    if faults.inject(|f| f.data) {
         errors |= rxd::RXE;
         stats.add(stats::RXERRC, 1);
     }
     errors
 }
 
-/// The first word of the write-back, and the queue.
+/// The parts of the write-back's first word, and the queue.
 fn hash(settings: &Settings, data: &[u8], found: &Dissected, status: &mut u32) -> (u32, u32, usize) {
     if settings.rxcsum & RXCSUM_PCSD != 0 {
         let hash = settings.rss.hash(found);
@@ -273,19 +282,27 @@ fn hash(settings: &Settings, data: &[u8], found: &Dissected, status: &mut u32) -
     (0, u32::from(id) | u32::from(sum) << 16, 0)
 }
 
-/// The write-back of one of a frame's descriptors: status, errors, hash and VLAN are those of the last (82574 datasheet §7.1.3).
-fn written_back(frame: &Arrived, format: Format, plan: &mut Plan, index: u32, len: usize, last: bool) -> WriteBack {
+/// The write-back of one of a frame's descriptors: the last one carries status, errors, hash and
+/// VLAN (82574 datasheet §7.1.3).
+fn write_back_of(
+    frame: &RxFrame,
+    format: Format,
+    faults: &mut FaultInjector,
+    index: u32,
+    len: usize,
+    last: bool,
+) -> WriteBack {
     let mut len = len as u64;
     let mut status = rxd::DD | if last { rxd::EOP | frame.status } else { 0 };
     let mut mrq = if last { frame.mrq } else { 0 };
-    if plan.draw(|f| f.bad_length) {
-        len = [0, 1, 0xffff, len + 1, 0x4000, plan.seed.next() & 0xffff][plan.seed.below(6)];
+    if faults.inject(|f| f.bad_length) {
+        len = [0, 1, 0xffff, len + 1, 0x4000, faults.seed.next() & 0xffff][faults.seed.below(6)];
     }
-    if plan.draw(|f| f.no_eop) {
+    if faults.inject(|f| f.no_eop) {
         status &= !rxd::EOP;
     }
-    if plan.draw(|f| f.garbage) {
-        let noise = plan.seed.next();
+    if faults.inject(|f| f.garbage) {
+        let noise = faults.seed.next();
         mrq = noise as u32;
         status |= (noise >> 32) as u32;
     }

@@ -1,22 +1,22 @@
-//! What the driver configured, decoded once per change.
+//! The driver's configuration, decoded at every change.
 
 use super::filter::Filter;
-use super::registers::Registers;
+use super::register_file::RegisterFile;
 use super::regs::*;
 use super::rss::Rss;
 
-/// How receive descriptors and buffers look: latched when RCTL.EN is set, as the datasheet forbids changing it afterwards (82574
-/// datasheet §10.2.5.1, §10.2.5.13).
+/// The format of receive descriptors and buffers. Latched when RCTL.EN is set, because the
+/// datasheet forbids changes afterwards (82574 datasheet §10.2.5.1, §10.2.5.13).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Format {
-    /// Bytes of a buffer.
+    /// The size of a buffer in bytes.
     pub(crate) buffer: usize,
-    /// RFCTL.EXTEN: write-backs in the extended format.
+    /// RFCTL.EXTEN: extended write-back format.
     pub(crate) extended: bool,
 }
 
 impl Format {
-    pub(crate) fn new(registers: &Registers) -> Format {
+    pub(crate) fn new(registers: &RegisterFile) -> Format {
         let rctl = registers.get(RCTL);
         let flexible = (rctl & RCTL_FLXBUF) >> 27;
         let code = (rctl & RCTL_BSIZE) >> 16;
@@ -31,12 +31,12 @@ impl Format {
     }
 }
 
-/// Everything else, in force as soon as it is written.
+/// All other settings, effective at once.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) rx_on: bool,
     pub(crate) tx_on: bool,
-    /// Frames longer than 1522 bytes, FCS included, are received.
+    /// RCTL.LPE: frames longer than 1522 bytes, FCS included, are received.
     pub(crate) long: bool,
     pub(crate) strip_crc: bool,
     pub(crate) loopback: bool,
@@ -44,14 +44,14 @@ pub(crate) struct Settings {
     pub(crate) vlan: Option<u16>,
     pub(crate) rxcsum: u32,
     pub(crate) rfctl: u32,
-    /// RCTL.RDMTS: the share of the ring below which RXDMT0 is raised, as a shift.
+    /// RCTL.RDMTS: the share of free descriptors at which RXDMT0 is raised, as a shift.
     pub(crate) low_shift: u32,
     pub(crate) filter: Filter,
     pub(crate) rss: Rss,
 }
 
 impl Settings {
-    pub(crate) fn new(registers: &Registers) -> Settings {
+    pub(crate) fn new(registers: &RegisterFile) -> Settings {
         let (rctl, tctl, ctrl) = (registers.get(RCTL), registers.get(TCTL), registers.get(CTRL));
         Settings {
             rx_on: rctl & RCTL_EN != 0,
@@ -75,8 +75,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffer_sizes_are_those_of_the_datasheet() {
-        let registers = Registers::new([0; 6]);
+    fn buffer_sizes_match_the_datasheet() {
+        let registers = RegisterFile::new([0; 6]);
         let size = |rctl| {
             registers.set(RCTL, rctl);
             Format::new(&registers).buffer
@@ -87,8 +87,8 @@ mod tests {
     }
 
     #[test]
-    fn the_descriptor_format_is_that_of_exten() {
-        let registers = Registers::new([0; 6]);
+    fn exten_selects_the_descriptor_format() {
+        let registers = RegisterFile::new([0; 6]);
         let legacy = Format::new(&registers);
         registers.set(RFCTL, RFCTL_EXTEN);
         assert!(!legacy.extended && Format::new(&registers).extended);

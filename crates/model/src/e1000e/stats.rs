@@ -1,6 +1,6 @@
-//! Statistics registers: counted by the device, cleared by reading (82574 datasheet §10.2.10).
+//! Statistics registers: the device counts, reading clears (82574 datasheet §10.2.10).
 
-use super::registers::Registers;
+use super::register_file::RegisterFile;
 use super::regs::{STATS, STATS_END};
 use std::sync::atomic::Ordering;
 
@@ -25,11 +25,11 @@ pub(crate) const MPTC: usize = 0x40f0;
 pub(crate) const BPTC: usize = 0x40f4;
 pub(crate) const TSCTC: usize = 0x40f8;
 
-/// The lower halves of counters of 64 bits: their upper halves follow.
+/// The lower halves of 64-bit counters; the upper halves follow.
 const WIDE: [usize; 4] = [GORC, GOTC, TOR, TOT];
 const WORDS: usize = (STATS_END - STATS) / 4;
 
-/// What was counted since it was last added to the registers: once a burst, not once a frame.
+/// Counts since the last publication, which happens once per burst instead of once per frame.
 #[derive(Debug)]
 pub(crate) struct Stats {
     counts: [u64; WORDS],
@@ -51,7 +51,8 @@ impl Stats {
         }
     }
 
-    /// Counts a frame of `len` bytes, FCS included, in the class of its size: the registers of which the first is `at`.
+    /// Counts a frame of `len` bytes, FCS included, in its size class; `at` is the register of the
+    /// first class.
     #[inline]
     pub(crate) fn size(&mut self, at: usize, len: usize) {
         let class = match len {
@@ -65,9 +66,9 @@ impl Stats {
         self.add(at + 4 * class, 1);
     }
 
-    /// Adds to the registers what was counted.
+    /// Adds the counts to the registers.
     #[inline]
-    pub(crate) fn publish(&mut self, registers: &Registers) {
+    pub(crate) fn publish(&mut self, registers: &RegisterFile) {
         if !self.any {
             return;
         }
@@ -76,7 +77,7 @@ impl Stats {
             let (at, count) = (STATS + 4 * i, std::mem::take(count));
             let Some(low) = registers.word(at) else { continue };
             if !WIDE.contains(&at) {
-                // Statistics stick at their largest value.
+                // Statistics saturate.
                 let _ = low.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| {
                     Some(u32::try_from(u64::from(old) + count).unwrap_or(u32::MAX))
                 });
@@ -89,8 +90,8 @@ impl Stats {
     }
 }
 
-/// Reads a register of statistics, which clears it; of a pair, reading the upper half clears both.
-pub(crate) fn read(registers: &Registers, at: usize) -> u32 {
+/// Reads a statistics register and clears it. Of a pair, reading the upper half clears both.
+pub(crate) fn read(registers: &RegisterFile, at: usize) -> u32 {
     let swap = |at| registers.word(at).map_or(u32::MAX, |w| w.swap(0, Ordering::Relaxed));
     if WIDE.contains(&at) {
         registers.get(at)
@@ -108,7 +109,7 @@ mod tests {
 
     #[test]
     fn reading_clears() {
-        let (registers, mut stats) = (Registers::new([0; 6]), Stats::default());
+        let (registers, mut stats) = (RegisterFile::new([0; 6]), Stats::default());
         stats.add(GPRC, 3);
         stats.publish(&registers);
         stats.add(GPRC, 2);
@@ -118,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_pair_carries_and_is_cleared_by_its_upper_half() {
-        let (registers, mut stats) = (Registers::new([0; 6]), Stats::default());
+        let (registers, mut stats) = (RegisterFile::new([0; 6]), Stats::default());
         for _ in 0..3 {
             stats.add(GORC, 0x8000_0001);
             stats.publish(&registers);
@@ -130,8 +131,8 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_counter_sticks_at_its_largest_value() {
-        let (registers, mut stats) = (Registers::new([0; 6]), Stats::default());
+    fn a_narrow_counter_saturates() {
+        let (registers, mut stats) = (RegisterFile::new([0; 6]), Stats::default());
         for _ in 0..2 {
             stats.add(MPC, 0xffff_fff0);
             stats.publish(&registers);
@@ -140,8 +141,8 @@ mod tests {
     }
 
     #[test]
-    fn sizes_fall_into_their_classes() {
-        let (registers, mut stats) = (Registers::new([0; 6]), Stats::default());
+    fn frame_sizes_are_counted_in_their_classes() {
+        let (registers, mut stats) = (RegisterFile::new([0; 6]), Stats::default());
         for len in [64, 65, 127, 128, 255, 256, 511, 512, 1023, 1024, 9000] {
             stats.size(PRC64, len);
         }

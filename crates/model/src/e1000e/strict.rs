@@ -1,13 +1,14 @@
-//! The rules of descriptors and registers, looked after when the model is strict (82574 datasheet §3.2, §7.1, §7.2, §10.2).
+//! The rules for descriptors and registers, which strict models check (82574 datasheet §3.2, §7.1,
+//! §7.2, §10.2).
 
 use super::env::Env;
-use super::registers::canonical;
+use super::register_file::canonical;
 use super::regs::*;
 use super::ring::{DescriptorRing, Fetched};
 use crate::iommu::Transfer;
 use crate::violation::{Ring, Violation};
 
-/// A descriptor was fetched: is it one that may be given to the device? Notes what it is owned for.
+/// Checks a fetched descriptor, and records the buffer that the device owns through it.
 #[cold]
 pub(crate) fn fetched(env: &Env, ring: Ring, fetched: &mut Fetched, buffer: usize) {
     let [address, second] = fetched.words;
@@ -16,7 +17,7 @@ pub(crate) fn fetched(env: &Env, ring: Ring, fetched: &mut Fetched, buffer: usiz
     match ring {
         Ring::Rx(_) => {
             fetched.owned = (address, buffer);
-            // Software writes zeros there: what it held before were status and length.
+            // The driver must write zeros: the word held status and length before.
             if second != 0 && env.registers.get(RFCTL) & RFCTL_EXTEN != 0 {
                 report(Violation::ReservedBits { ring, index, bits: second });
             }
@@ -30,7 +31,7 @@ pub(crate) fn fetched(env: &Env, ring: Ring, fetched: &mut Fetched, buffer: usiz
             let len = if extended { second & txd::LEN } else { second & 0xffff };
             fetched.owned = (address, len as usize);
             let reserved = match extended {
-                // Status beyond what the driver may set (all of it), options 7:2.
+                // All status bits, and options 7:2.
                 true => 0xfc0f_u64 << 32,
                 false => 0x0f << 32,
             };
@@ -77,24 +78,27 @@ fn context_rules(env: &Env, ring: Ring, fetched: &Fetched) {
     env.violations.report(Violation::Transmit { ring, index, rule });
 }
 
-/// Is a descriptor still in memory as it was fetched?
+/// Checks that a descriptor in memory is as it was fetched.
 #[cold]
 pub(crate) fn unchanged(env: &Env, ring: &DescriptorRing, transfer: &mut Transfer<'_>, fetched: &Fetched) {
     let mut now = [[0; 2]];
-    if env.audits && transfer.descriptors(ring.address(fetched.index), &mut now).is_ok() && now[0] != fetched.words {
+    if env.checks_owned
+        && transfer.descriptors(ring.address(fetched.index), &mut now).is_ok()
+        && now[0] != fetched.words
+    {
         let (was, is) = (fetched.words, now[0]);
         env.violations.report(Violation::OwnedDescriptorWritten { ring: ring.which, index: fetched.index, was, is });
     }
 }
 
-/// A descriptor is about to be used: for the last time it is the device's.
+/// Checks a descriptor before it is used, when the device owns it for the last time.
 #[cold]
 pub(crate) fn used(env: &Env, ring: &DescriptorRing, transfer: &mut Transfer<'_>, fetched: &Fetched) {
     unchanged(env, ring, transfer, fetched);
     transfer.disown(fetched.owned.0, fetched.owned.1);
 }
 
-/// A tail is about to be moved from `from`.
+/// Checks a tail write. The tail was `from`.
 #[cold]
 pub(crate) fn tail(env: &Env, at: usize, from: u32, tail: u32) {
     let base = at - TAIL;
@@ -103,9 +107,9 @@ pub(crate) fn tail(env: &Env, at: usize, from: u32, tail: u32) {
     let len = (env.registers.get(base + LEN) & 0xf_ff80) / 16;
     let head = env.registers.get(base + HEAD) & 0xffff;
     if tail >= len && tail != 0 {
-        env.violations.report(Violation::TailBeyondRing { ring, tail, len });
+        env.violations.report(Violation::TailOutsideRing { ring, tail, len });
     } else if len > 0 {
-        // The head may have moved on meanwhile, which leaves more room, never less.
+        // The head may have advanced meanwhile, which leaves more room, never less.
         let (outstanding, more) = ((from + len - head % len) % len, (tail + len - from % len) % len);
         if outstanding + more >= len {
             env.violations.report(Violation::RingOverrun { ring, from, tail, head, len });
@@ -113,7 +117,7 @@ pub(crate) fn tail(env: &Env, at: usize, from: u32, tail: u32) {
     }
 }
 
-/// A register other than a tail is about to be written.
+/// Checks a write of a register other than a tail.
 #[cold]
 pub(crate) fn register(env: &Env, at: usize, value: u32) {
     let get = |at| env.registers.get(at);

@@ -1,7 +1,8 @@
-//! Transmission: descriptors are gathered to frames, offloads are done, frames leave, descriptors that asked for it are written back.
+//! Transmission: descriptors are gathered to frames, offloads are applied, frames leave, and
+//! descriptors that request it are written back.
 
 use super::env::Env;
-use super::faults::Plan;
+use super::faults::FaultInjector;
 use super::filter::Cast;
 use super::offload::{self, Context};
 use super::regs::*;
@@ -12,12 +13,12 @@ use crate::iommu::Transfer;
 use crate::violation::{Ring, Violation};
 use std::collections::VecDeque;
 
-/// Bytes of a frame that the device gathers at most: what a context's payload length can say.
+/// The maximum of bytes that are gathered for a frame: the range of a context's payload length.
 const MAX_GATHER: usize = 1 << 20;
-/// Longest frame on the wire without FCS; what is longer is dropped.
+/// The longest frame on the wire without FCS; longer ones are dropped.
 const MAX: usize = crate::wire::MAX_FRAME;
 
-/// Frames that are ready to leave, one behind the other.
+/// The frames that are ready to leave, stored contiguously.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     bytes: Vec<u8>,
@@ -40,7 +41,7 @@ impl Outbox {
         self.bytes.get(self.begin..*self.ends.front()?)
     }
 
-    /// It has left.
+    /// Removes the frame that has left.
     pub(crate) fn pop(&mut self) {
         if let Some(end) = self.ends.pop_front() {
             self.begin = end;
@@ -52,14 +53,14 @@ impl Outbox {
 pub(crate) struct Transmitter {
     pub(crate) ring: DescriptorRing,
     context: Option<Context>,
-    /// The frame that is being gathered, and of its first data descriptor the second word.
+    /// The frame that is being gathered, and the second word of its first data descriptor.
     frame: Vec<u8>,
     first: Option<u64>,
-    /// A piece could not be read: the frame will not leave.
-    torn: bool,
+    /// A buffer could not be read: the frame is discarded.
+    unreadable: bool,
     segment: Vec<u8>,
     pub(crate) outbox: Outbox,
-    /// To be written back once the outbox is empty: index and second word.
+    /// Pending write-backs, done when the outbox is empty: index and second word.
     done: VecDeque<(u32, u64)>,
 }
 
@@ -70,7 +71,7 @@ impl Transmitter {
             context: None,
             frame: Vec::new(),
             first: None,
-            torn: false,
+            unreadable: false,
             segment: Vec::new(),
             outbox: Outbox::default(),
             done: VecDeque::new(),
@@ -80,12 +81,12 @@ impl Transmitter {
     pub(crate) fn stop(&mut self, transfer: &mut Transfer<'_>) {
         self.ring.stop(transfer);
         self.frame.clear();
-        (self.first, self.torn) = (None, false);
+        (self.first, self.unreadable) = (None, false);
         self.done.clear();
         self.outbox = Outbox::default();
     }
 
-    /// Contexts are forgotten by a reset, not by pausing.
+    /// A reset discards the context; disabling transmission does not.
     pub(crate) fn reset(&mut self) {
         self.context = None;
     }
@@ -94,7 +95,7 @@ impl Transmitter {
         self.ring.fetch(env, transfer, 0)
     }
 
-    /// Uses the next descriptor; false when there is none, or frames wait to leave.
+    /// Uses the next descriptor; returns false without one, or while frames wait to leave.
     #[inline]
     pub(crate) fn take(
         &mut self,
@@ -114,7 +115,7 @@ impl Transmitter {
         }
         if extended && second & txd::TYPE == 0 {
             if self.first.is_some() {
-                self.complain(env, &fetched, "a context must not come between the descriptors of a frame");
+                self.report(env, &fetched, "a context must not come between the descriptors of a frame");
             }
             self.context = Some(Context::new(fetched.words));
             return true;
@@ -125,24 +126,25 @@ impl Transmitter {
         let len = (if extended { second & txd::LEN } else { second & 0xffff }) as usize;
         let (begin, first) = (self.frame.len(), *self.first.get_or_insert(second));
         if begin + len > MAX_GATHER {
-            self.torn = true;
+            self.unreadable = true;
         } else {
             self.frame.resize(begin + len, 0);
             let into = self.frame.get_mut(begin..).unwrap_or_default();
-            // What can't be read does not leave; neither does what was read before.
-            self.torn |= transfer.read(address, into).is_err();
+            // If any part cannot be read, the whole frame is discarded.
+            self.unreadable |= transfer.read(address, into).is_err();
         }
         if second & txd::EOP != 0 {
-            if !self.torn {
+            if !self.unreadable {
                 self.finish(settings, stats, first, second);
             }
             self.frame.clear();
-            (self.first, self.torn) = (None, false);
+            (self.first, self.unreadable) = (None, false);
         }
         true
     }
 
-    /// A frame is complete. Options are those of its first descriptor, the command those of its last (82574 datasheet §7.2.5).
+    /// Completes a frame. Its first descriptor has the options, its last one the command (82574
+    /// datasheet §7.2.5).
     fn finish(&mut self, settings: &Settings, stats: &mut Stats, first: u64, last: u64) {
         let context = self.context.unwrap_or_default();
         let extended = first & txd::DEXT != 0;
@@ -166,32 +168,32 @@ impl Transmitter {
         leave(frame, tag, settings.pad, outbox, stats);
     }
 
-    /// Writes the next descriptor back that asked for it; false when there is none, or its frame has not left.
+    /// Does the next pending write-back; returns false without one, or if its frame has not left.
     #[inline]
-    pub(crate) fn write_back(&mut self, transfer: &mut Transfer<'_>, plan: &mut Plan) -> bool {
+    pub(crate) fn write_back(&mut self, transfer: &mut Transfer<'_>, faults: &mut FaultInjector) -> bool {
         if self.outbox.peek().is_some() {
             return false;
         }
-        if self.done.len() > 1 && plan.draw(|f| f.reorder) {
+        if self.done.len() > 1 && faults.inject(|f| f.reorder) {
             self.done.swap(0, 1);
         }
         let Some((index, second)) = self.done.pop_front() else { return false };
-        if plan.draw(|f| f.wild) {
-            let wild = plan.seed.below(self.ring.len() as usize) as u32;
+        if faults.inject(|f| f.wild) {
+            let wild = faults.seed.below(self.ring.len() as usize) as u32;
             let _ = transfer.write_back(self.ring.address(wild), None, second | txd::DD);
         }
-        if !plan.draw(|f| f.lose) {
+        if !faults.inject(|f| f.lose) {
             let _ = transfer.write_back(self.ring.address(index), None, second | txd::DD);
         }
         true
     }
 
     #[cold]
-    fn complain(&self, env: &Env, fetched: &Fetched, rule: &'static str) {
+    fn report(&self, env: &Env, fetched: &Fetched, rule: &'static str) {
         env.violations.report(Violation::Transmit { ring: self.ring.which, index: fetched.index, rule });
     }
 
-    /// Strict: the rules of data descriptors in their context.
+    /// Strict: checks a data descriptor against its context.
     #[cold]
     fn rules(&self, env: &Env, fetched: &Fetched) {
         let second = fetched.words[1];
@@ -204,27 +206,27 @@ impl Transmitter {
         let first = self.first.is_none();
         let alike = txd::TSE | txd::VLE | txd::IXSM | txd::TXSM | 0xffff << 48;
         if offloads && self.context.is_none() {
-            self.complain(env, fetched, "offloads need a context before them");
+            self.report(env, fetched, "offloads need a context before them");
         } else if self.first.is_some_and(|f| (f ^ second) & alike != 0) {
-            self.complain(env, fetched, "options, VLAN and TSE of all descriptors of a frame are the same");
+            self.report(env, fetched, "options, VLAN and TSE of all descriptors of a frame are the same");
         } else if second & txd::TSE != 0 && !context.tse {
-            self.complain(env, fetched, "segmentation needs a context for it");
+            self.report(env, fetched, "segmentation needs a context for it");
         } else if second & txd::TSE != 0 && first && len < context.header {
-            self.complain(env, fetched, "the first descriptor of a segmented frame has all of its header");
+            self.report(env, fetched, "the first descriptor of a segmented frame has all of its header");
         } else if second & txd::TSE != 0 && first && len == context.header {
-            self.complain(env, fetched, "the first descriptor of a segmented frame has more than its header");
+            self.report(env, fetched, "the first descriptor of a segmented frame has more than its header");
         } else if second & txd::TSE != 0
             && second & txd::EOP != 0
             && self.frame.len() + len != context.header + context.payload
         {
-            self.complain(env, fetched, "a segmented frame is as long as its context says");
+            self.report(env, fetched, "a segmented frame is as long as its context says");
         } else if second & txd::TSE == 0 && offloads && context.tse {
-            self.complain(env, fetched, "checksums without segmentation need a context without it");
+            self.report(env, fetched, "checksums without segmentation need a context without it");
         }
     }
 }
 
-/// Tags, pads and counts a frame, and puts it in the outbox.
+/// Tags, pads and counts a frame, and puts it into the outbox.
 #[inline]
 fn leave(frame: &mut Vec<u8>, tag: Option<(u16, u16)>, pad: bool, outbox: &mut Outbox, stats: &mut Stats) {
     if let Some((kind, tag)) = tag.filter(|_| frame.len() >= 12) {

@@ -1,36 +1,37 @@
-//! Copies that a device works on in place of the buffers themselves.
+//! Bounce buffers: the device works on copies of the buffers.
 
-use crate::memory::Place;
+use crate::memory::HostAddr;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// What the shadow of a buffer holds before anything was synchronised: not what the buffer holds, and not zeros.
+/// The contents of a bounce buffer before the first sync: neither those of the buffer, nor zeros.
 const POISON: u8 = 0xdb;
 
 #[derive(Debug, Clone, Copy)]
 struct Pair {
     len: u64,
-    buffer: Place,
-    shadow: Place,
+    buffer: HostAddr,
+    bounce_buffer: HostAddr,
 }
 
-/// The shadows of what is mapped, by the device's address.
+/// The bounce buffers of all mappings, by IOVA.
 #[derive(Debug, Default)]
-pub(super) struct Bounces(Mutex<BTreeMap<u64, Pair>>);
+pub(super) struct BounceBuffers(Mutex<BTreeMap<u64, Pair>>);
 
-impl Bounces {
+impl BounceBuffers {
     fn pairs(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Pair>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Remembers a shadow, and poisons it.
+    /// Adds a bounce buffer, filled with poison.
     ///
     /// # Safety
-    /// Until [`remove`](Bounces::remove), `len` bytes at both places are memory of ours that nobody relies on.
-    pub(super) unsafe fn add(&self, iova: u64, len: u64, buffer: u64, shadow: u64) {
-        let pair = Pair { len, buffer: Place::new(buffer), shadow: Place::new(shadow) };
+    /// Until [`remove`](BounceBuffers::remove), `len` bytes at both addresses are memory of this
+    /// process whose contents nothing relies on.
+    pub(super) unsafe fn add(&self, iova: u64, len: u64, buffer: u64, bounce_buffer: u64) {
+        let pair = Pair { len, buffer: HostAddr::new(buffer), bounce_buffer: HostAddr::new(bounce_buffer) };
         // SAFETY: the caller's promise.
-        unsafe { pair.shadow.write(&vec![POISON; len as usize]) };
+        unsafe { pair.bounce_buffer.write(&vec![POISON; len as usize]) };
         self.pairs().insert(iova, pair);
     }
 
@@ -38,13 +39,15 @@ impl Bounces {
         self.pairs().remove(&iova);
     }
 
-    /// Copies between buffer and shadow; false if `len` bytes at `iova` are not mapped.
+    /// Copies between buffer and bounce buffer; returns false if `len` bytes at `iova` are not
+    /// mapped.
     pub(super) fn sync(&self, iova: u64, len: usize, to_device: bool) -> bool {
         let pairs = self.pairs();
         let Some((offset, pair)) = locate(&pairs, iova, len) else { return false };
         let mut bytes = vec![0; len];
-        let (from, to) = if to_device { (pair.buffer, pair.shadow) } else { (pair.shadow, pair.buffer) };
-        // SAFETY: both places hold `pair.len` bytes while the pair is in the map, whose lock is held; `locate` bounded the range.
+        let (from, to) = if to_device { (pair.buffer, pair.bounce_buffer) } else { (pair.bounce_buffer, pair.buffer) };
+        // SAFETY: both addresses hold `len` bytes while the entry is in the map, whose lock is
+        // held; `locate` checked the range.
         unsafe {
             from.offset(offset).read(&mut bytes);
             to.offset(offset).write(&bytes);
@@ -52,7 +55,7 @@ impl Bounces {
         true
     }
 
-    /// Whether buffer and shadow hold the same; true for what has no shadow.
+    /// Whether buffer and bounce buffer are equal; true without a bounce buffer.
     pub(super) fn same(&self, iova: u64, len: usize) -> bool {
         let pairs = self.pairs();
         let Some((offset, pair)) = locate(&pairs, iova, len) else { return true };
@@ -60,7 +63,7 @@ impl Bounces {
         // SAFETY: as in `sync`.
         unsafe {
             pair.buffer.offset(offset).read(&mut a);
-            pair.shadow.offset(offset).read(&mut b);
+            pair.bounce_buffer.offset(offset).read(&mut b);
         }
         a == b
     }

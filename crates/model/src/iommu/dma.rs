@@ -1,10 +1,14 @@
-//! Regions that are mapped for good.
+//! Persistent mappings.
 
+use super::Config;
+use super::engine::Transfer;
+use super::fault::Fault;
 use super::queue::Invalidate;
-use super::tables::{READ, WRITE};
-use super::unit::{Counts, Live, Unit};
-use super::{Config, Fault, ModelWindow, Refuse, Transfer};
-use crate::memory::Place;
+use super::refuse::Refuse;
+use super::tables::permissions;
+use super::unit::{Counts, Mapping, Unit};
+use super::window::ModelWindow;
+use crate::memory::HostAddr;
 use crate::violation::{Violation, Violations};
 use std::ptr::NonNull;
 use std::sync::atomic::{Ordering, fence};
@@ -12,64 +16,56 @@ use std::sync::{Arc, PoisonError};
 use towpath_bus::{Access, Dma, Iova, Limits, MapError};
 use towpath_packet::{Backing, Region};
 
-/// A handle of an IOMMU, or of memory without one: the driver's side. What devices do with it is their own business.
+/// The driver's side of an IOMMU, or of memory without one.
 #[derive(Clone)]
 pub struct ModelDma {
     pub(super) unit: Arc<Unit>,
-    /// Copied here: syncs look at nothing else.
+    /// Copied here, so that syncs need no other state.
     bounce: bool,
 }
 
-/// The permissions in a page table.
-pub(super) fn permissions(access: Access) -> u64 {
-    match access {
-        Access::Read => READ,
-        Access::Write => WRITE,
-        Access::Both => READ | WRITE,
-    }
-}
-
 impl ModelDma {
-    /// A unit.
+    /// A new unit.
     ///
     /// # Errors
-    /// [`MapError`] when its tables can't be had, or its ranges are none that it can translate.
+    /// [`MapError`] if there is no memory for its tables, or its ranges exceed the address width.
     pub fn new(config: &Config, violations: Arc<Violations>) -> Result<ModelDma, MapError> {
         Ok(ModelDma { unit: Arc::new(Unit::new(config, violations)?), bounce: config.bounce })
     }
 
-    /// What it did.
+    /// The counters.
     pub fn counts(&self) -> Counts {
         self.unit.counts()
     }
 
-    /// The accesses that were refused since the last call, the first 64 of them.
+    /// The first 64 faults since the last call.
     pub fn take_faults(&self) -> Vec<Fault> {
         self.unit.take_faults()
     }
 
-    /// Which mappings fail from now on.
+    /// Sets which mappings fail from now on.
     pub fn refuse(&self, refuse: Refuse) {
-        self.unit.refusal.set(refuse);
+        self.unit.refusals.set(refuse);
         self.unit.refuses.store(refuse != Refuse::Never, Ordering::Relaxed);
     }
 
-    /// What a strict model found.
+    /// The violations that a strict model found.
     pub fn violations(&self) -> &Arc<Violations> {
         &self.unit.violations
     }
 
-    /// The device's side: begins a burst of accesses. Invalidations that wait are done first.
+    /// The device's side: begins a burst of accesses. Pending invalidations are processed first.
     pub(crate) fn transfer(&self) -> Transfer<'_> {
         Transfer::new(&self.unit)
     }
 
-    /// Says whether a thread calls [`transfer`](ModelDma::transfer) all the time.
-    pub(crate) fn set_served(&self, served: bool) {
-        self.unit.set_served(served);
+    /// Sets whether a thread calls [`transfer`](ModelDma::transfer) continuously.
+    pub(crate) fn set_threaded(&self, threaded: bool) {
+        self.unit.set_threaded(threaded);
     }
 
-    /// DMA from outside of any device: what an address gives, or why it gives nothing. For tests of what a device could reach.
+    /// DMA that belongs to no device: reads what an IOVA translates to. For tests of what a device
+    /// could reach.
     ///
     /// # Errors
     /// The fault, which is recorded as well.
@@ -77,7 +73,7 @@ impl ModelDma {
         self.transfer().read(iova, into)
     }
 
-    /// As [`probe_read`](ModelDma::probe_read): writes what the device could write.
+    /// As [`probe_read`](ModelDma::probe_read), for writes.
     ///
     /// # Errors
     /// The fault, which is recorded as well.
@@ -87,32 +83,32 @@ impl ModelDma {
 
     unsafe fn map_region(&self, at: NonNull<u8>, len: usize, access: Access) -> Result<u64, MapError> {
         let unit = &*self.unit;
-        let (buffer, len) = (Place::expose(at), len as u64);
+        let (buffer, len) = (HostAddr::expose(at), len as u64);
         let granule = unit.limits.granule;
         if len == 0 || (buffer | len) % granule as u64 != 0 {
             return Err(MapError::Granule { address: buffer, len: len as usize, granule });
         }
-        unit.refuses()?;
-        let shadow = match unit.bounce && !unit.is_coherent(buffer, len) {
+        unit.check_refusal()?;
+        let bounce_buffer = match unit.bounce && !unit.is_coherent(buffer, len) {
             true => Some(Region::new(len as usize, Backing::Anonymous)?),
             false => None,
         };
-        let memory = shadow.as_ref().map_or(buffer, |s| Place::expose(s.base()));
+        let memory = bounce_buffer.as_ref().map_or(buffer, |s| HostAddr::expose(s.base()));
         if let Some(limit) = unit.limits.locked
             && unit.locked.load(Ordering::Relaxed) + len > limit
         {
             return Err(MapError::Locked { len: len as usize, limit });
         }
-        let mut live = unit.live.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut mappings = unit.mappings.lock().unwrap_or_else(PoisonError::into_inner);
         unit.count_mapping()?;
         let iova = if unit.on {
-            let mut space = unit.space.lock().unwrap_or_else(PoisonError::into_inner);
-            // Alike in the lower bits, so that large pages fit.
+            let mut iovas = unit.iovas.lock().unwrap_or_else(PoisonError::into_inner);
+            // Congruent to the memory, so that large pages fit.
             let align = if len >= 1 << 21 { 1 << 21 } else { 1 << 12 };
-            let taken = space.take(len, align, memory).filter(|&iova| {
+            let taken = iovas.alloc(len, align, memory).filter(|&iova| {
                 let mapped = unit.tables.map(iova, memory, len, permissions(access));
                 if !mapped {
-                    space.give_back(iova);
+                    iovas.free(iova);
                 }
                 mapped
             });
@@ -121,15 +117,16 @@ impl ModelDma {
                 MapError::Range { len: len as usize }
             })?
         } else {
-            unit.engine().open(memory, len);
+            unit.engine().add_range(memory, len);
             memory
         };
-        if shadow.is_some() {
-            // SAFETY: the caller keeps the buffer in place until it is unmapped; the shadow lives as long in `live`.
+        if bounce_buffer.is_some() {
+            // SAFETY: the caller keeps the buffer in place until it is unmapped; `mappings` holds
+            // the bounce buffer as long.
             unsafe { unit.bounces.add(iova, len, buffer, memory) };
         }
         unit.locked.fetch_add(len, Ordering::Relaxed);
-        live.insert(iova, Live { len, buffer, shadow });
+        mappings.insert(iova, Mapping { len, buffer, bounce_buffer });
         Ok(iova)
     }
 
@@ -143,8 +140,11 @@ impl ModelDma {
     }
 
     fn is_coherent_iova(&self, iova: u64, len: usize) -> bool {
-        let live = self.unit.live.lock().unwrap_or_else(PoisonError::into_inner);
-        live.range(..=iova).next_back().is_some_and(|(at, l)| l.shadow.is_none() && iova - at + len as u64 <= l.len)
+        let mappings = self.unit.mappings.lock().unwrap_or_else(PoisonError::into_inner);
+        mappings
+            .range(..=iova)
+            .next_back()
+            .is_some_and(|(at, l)| l.bounce_buffer.is_none() && iova - at + len as u64 <= l.len)
     }
 }
 
@@ -158,7 +158,7 @@ impl Dma for ModelDma {
     fn alloc(&self, len: usize) -> Result<Region, MapError> {
         let region = Region::new(len, Backing::Anonymous)?;
         let mut coherent = self.unit.coherent.lock().unwrap_or_else(PoisonError::into_inner);
-        coherent.push((Place::expose(region.base()), region.len() as u64));
+        coherent.push((HostAddr::expose(region.base()), region.len() as u64));
         Ok(region)
     }
 
@@ -172,25 +172,25 @@ impl Dma for ModelDma {
 
     fn unmap(&self, iova: Iova, len: usize) -> Result<(), MapError> {
         let (unit, iova) = (&*self.unit, iova.get());
-        let mut live = unit.live.lock().unwrap_or_else(PoisonError::into_inner);
-        if live.get(&iova).is_none_or(|l| l.len != len as u64) {
+        let mut mappings = unit.mappings.lock().unwrap_or_else(PoisonError::into_inner);
+        if mappings.get(&iova).is_none_or(|l| l.len != len as u64) {
             return Err(MapError::Refused("nothing of this length is mapped at this address"));
         }
-        let Some(gone) = live.remove(&iova) else { return Ok(()) };
-        drop(live);
-        if let Some(page) = unit.engine().owned(iova, gone.len) {
+        let Some(mapping) = mappings.remove(&iova) else { return Ok(()) };
+        drop(mappings);
+        if let Some(page) = unit.engine().owned(iova, mapping.len) {
             unit.violations.report(Violation::UnmappedWhileOwned { iova: page });
         }
         if unit.on {
-            unit.tables.unmap(iova, gone.len);
+            unit.tables.unmap(iova, mapping.len);
             unit.invalidate([Invalidate::All].into_iter());
-            unit.space.lock().unwrap_or_else(PoisonError::into_inner).give_back(iova);
+            unit.iovas.lock().unwrap_or_else(PoisonError::into_inner).free(iova);
         } else {
-            unit.engine().close(iova);
+            unit.engine().remove_range(iova);
         }
         unit.bounces.remove(iova);
-        unit.coherent.lock().unwrap_or_else(PoisonError::into_inner).retain(|(base, _)| *base != gone.buffer);
-        unit.locked.fetch_sub(gone.len, Ordering::Relaxed);
+        unit.coherent.lock().unwrap_or_else(PoisonError::into_inner).retain(|(base, _)| *base != mapping.buffer);
+        unit.locked.fetch_sub(mapping.len, Ordering::Relaxed);
         unit.uncount_mapping();
         unit.unmaps.fetch_add(1, Ordering::Relaxed);
         Ok(())

@@ -1,41 +1,41 @@
-//! The device's side: translation, DMA, the invalidation queue.
+//! The device's side: translation, DMA, invalidation.
 
+use super::fault::{Fault, FaultReason};
+use super::iotlb::Iotlb;
 use super::queue::Invalidate;
 use super::tables::{READ, WRITE, Walk};
-use super::tlb::Tlb;
 use super::unit::{Counts, Unit};
-use super::{Fault, FaultReason};
-use crate::memory::Place;
+use crate::memory::HostAddr;
 use crate::violation::Violation;
 use std::collections::{HashMap, VecDeque};
 use std::sync::MutexGuard;
 
-/// Faults kept; the rest is only counted.
+/// The maximum of fault records; further faults are only counted.
 const RECORDS: usize = 64;
-/// Ranges that were taken away, remembered where nothing translates.
-const FREED: usize = 64;
+/// Without translation: the maximum of removed ranges that are remembered.
+const REMOVED: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct Engine {
-    tlb: Tlb,
+    tlb: Iotlb,
     pub(super) counts: Counts,
     pub(super) faults: VecDeque<Fault>,
-    /// Off: what is mapped, ascending, first and last address.
+    /// Without translation: the mapped ranges, ascending, first and last address.
     ranges: Vec<(u64, u64)>,
-    freed: VecDeque<(u64, u64)>,
+    removed: VecDeque<(u64, u64)>,
     last: usize,
-    /// Strict: pages that descriptors point to which the device owns, and how many of them.
+    /// Strict: the pages of descriptors that the device owns, and their number.
     owned: Option<HashMap<u64, u32>>,
 }
 
 impl Engine {
     pub(super) fn new(strict: bool) -> Engine {
         Engine {
-            tlb: Tlb::new(),
+            tlb: Iotlb::new(),
             counts: Counts::default(),
             faults: VecDeque::new(),
             ranges: Vec::new(),
-            freed: VecDeque::new(),
+            removed: VecDeque::new(),
             last: 0,
             owned: strict.then(HashMap::new),
         }
@@ -62,22 +62,22 @@ impl Engine {
         }
     }
 
-    /// Off: makes a range reachable.
-    pub(super) fn open(&mut self, first: u64, len: u64) {
+    /// Without translation: adds a range.
+    pub(super) fn add_range(&mut self, first: u64, len: u64) {
         let at = self.ranges.partition_point(|r| r.0 < first);
         self.ranges.insert(at, (first, first + (len - 1)));
-        self.freed.retain(|r| r.1 < first || first + (len - 1) < r.0);
+        self.removed.retain(|r| r.1 < first || first + (len - 1) < r.0);
     }
 
-    /// Off: takes it away.
-    pub(super) fn close(&mut self, first: u64) {
+    /// Without translation: removes a range.
+    pub(super) fn remove_range(&mut self, first: u64) {
         if let Ok(at) = self.ranges.binary_search_by_key(&first, |r| r.0) {
-            self.freed.push_back(self.ranges.remove(at));
-            self.freed.truncate(FREED);
+            self.removed.push_back(self.ranges.remove(at));
+            self.removed.truncate(REMOVED);
         }
     }
 
-    /// Strict: the first page of a range that a descriptor of the device's points to.
+    /// Strict: the first page of a range that belongs to a descriptor owned by the device.
     pub(super) fn owned(&self, iova: u64, len: u64) -> Option<u64> {
         let owned = self.owned.as_ref()?;
         let pages = (iova >> 12)..=((iova + (len.max(1) - 1)) >> 12);
@@ -87,24 +87,24 @@ impl Engine {
         owned.keys().copied().find(|p| pages.contains(&(p >> 12)))
     }
 
-    /// Where `iova` lies in memory, and how many bytes from there on do as well.
+    /// Translates `iova`; returns the address and the number of contiguous bytes.
     #[inline]
-    fn translate(&mut self, unit: &Unit, iova: u64, write: bool) -> Result<(Place, usize), FaultReason> {
+    fn translate(&mut self, unit: &Unit, iova: u64, write: bool) -> Result<(HostAddr, usize), FaultReason> {
         if !unit.on {
-            return self.range(iova).map(|last| (Place::new(iova), (last - iova + 1) as usize));
+            return self.range(iova).map(|last| (HostAddr::new(iova), (last - iova + 1) as usize));
         }
         let (need, rest) = (if write { WRITE } else { READ }, (4096 - (iova & 0xfff)) as usize);
-        if let Some((at, access)) = self.tlb.look_up(iova)
+        if let Some((at, access)) = self.tlb.lookup(iova)
             && access & need != 0
         {
             self.counts.hits += 1;
-            return Ok((Place::new(at), rest));
+            return Ok((HostAddr::new(at), rest));
         }
         self.counts.walks += 1;
         match unit.tables.walk(iova) {
             Walk::Leaf { page, shift, access } if access & need != 0 => {
                 self.tlb.insert(iova, page, shift, access);
-                Ok((Place::new(page + (iova & ((1 << shift) - 1))), rest))
+                Ok((HostAddr::new(page + (iova & ((1 << shift) - 1))), rest))
             }
             Walk::Leaf { .. } => Err(FaultReason::Permission),
             Walk::Freed => Err(FaultReason::Unmapped),
@@ -114,7 +114,7 @@ impl Engine {
         }
     }
 
-    /// Off: the last address of the range around `iova`.
+    /// Without translation: the last address of the range around `iova`.
     #[inline]
     fn range(&mut self, iova: u64) -> Result<u64, FaultReason> {
         let inside = |r: &(u64, u64)| r.0 <= iova && iova <= r.1;
@@ -124,13 +124,13 @@ impl Engine {
         self.last = self.ranges.partition_point(|r| r.0 <= iova).saturating_sub(1);
         match self.ranges.get(self.last).filter(|r| inside(r)) {
             Some(range) => Ok(range.1),
-            None if self.freed.iter().any(inside) => Err(FaultReason::Unmapped),
+            None if self.removed.iter().any(inside) => Err(FaultReason::Unmapped),
             None => Err(FaultReason::NotMapped),
         }
     }
 }
 
-/// Accesses to memory, by addresses of the device. While it exists nothing that the device can reach is let go.
+/// Accesses to memory by IOVA. While it exists, no memory can be unmapped.
 pub(crate) struct Transfer<'a> {
     unit: &'a Unit,
     engine: MutexGuard<'a, Engine>,
@@ -143,35 +143,36 @@ impl<'a> Transfer<'a> {
         Transfer { unit, engine }
     }
 
-    /// Calls `each` with every contiguous piece of `len` bytes at `iova`, and its offset.
+    /// Calls `each` with every contiguous part of `len` bytes at `iova`, and its offset.
     #[inline]
-    fn pieces(
+    fn parts(
         &mut self,
         iova: u64,
         len: usize,
         write: bool,
-        mut each: impl FnMut(Place, usize, usize),
+        mut each: impl FnMut(HostAddr, usize, usize),
     ) -> Result<(), Fault> {
         let mut done = 0;
         while done < len {
             let at = iova.wrapping_add(done as u64);
-            let (place, room) = match self.engine.translate(self.unit, at, write) {
+            let (addr, room) = match self.engine.translate(self.unit, at, write) {
                 Ok(found) => found,
                 Err(reason) => return Err(self.fault(Fault { iova: at, len: len - done, write, reason })),
             };
             if self.engine.owned.is_some() {
-                self.look_closer(at, room.min(len - done), write);
+                self.check_strict(at, room.min(len - done), write);
             }
             let n = room.min(len - done);
-            each(place, done, n);
+            each(addr, done, n);
             done += n;
         }
         Ok(())
     }
 
-    /// Strict: is the translation that was used still in the tables, and does the device see what the processor wrote last?
+    /// Strict: checks that the used translation is still in the tables, and that the device sees
+    /// the CPU's last writes.
     #[cold]
-    fn look_closer(&mut self, iova: u64, len: usize, write: bool) {
+    fn check_strict(&mut self, iova: u64, len: usize, write: bool) {
         let access = if write { "write" } else { "read" };
         if self.unit.on && self.unit.tables.walk(iova) == Walk::Freed {
             self.unit.violations.report(Violation::UseAfterUnmap { access, iova, len });
@@ -200,50 +201,53 @@ impl<'a> Transfer<'a> {
     #[inline]
     pub(crate) fn read(&mut self, iova: u64, into: &mut [u8]) -> Result<(), Fault> {
         let len = into.len();
-        self.pieces(iova, len, false, |place, at, n| {
+        self.parts(iova, len, false, |addr, at, n| {
             if let Some(into) = into.get_mut(at..at + n) {
-                // SAFETY: the translation says that these bytes are mapped; the engine's lock keeps them so.
-                unsafe { place.read(into) };
+                // SAFETY: the translation shows that these bytes are mapped; the engine's lock
+                // keeps them mapped.
+                unsafe { addr.read(into) };
             }
         })
     }
 
-    /// Writes bytes. What lies before a page that faults has been written.
+    /// Writes bytes. The bytes before a page that faults are written.
     #[inline]
     pub(crate) fn write(&mut self, iova: u64, from: &[u8]) -> Result<(), Fault> {
-        self.pieces(iova, from.len(), true, |place, at, n| {
+        self.parts(iova, from.len(), true, |addr, at, n| {
             if let Some(from) = from.get(at..at + n) {
                 // SAFETY: as in `read`.
-                unsafe { place.write(from) };
+                unsafe { addr.write(from) };
             }
         })
     }
 
-    /// Reads descriptors: pairs of words, the second first, of which it is known that it was written last.
+    /// Reads descriptors: pairs of words. The second word is read first, because the driver writes
+    /// it last.
     #[inline]
     pub(crate) fn descriptors(&mut self, iova: u64, into: &mut [[u64; 2]]) -> Result<(), Fault> {
         let len = into.len() * 16;
-        self.pieces(iova, len, false, |place, at, n| {
+        self.parts(iova, len, false, |addr, at, n| {
             for (i, descriptor) in into.iter_mut().skip(at / 16).take(n / 16).enumerate() {
-                let place = place.offset(i * 16);
-                // SAFETY: as in `read`; sixteen bytes from here on are part of the piece.
-                let words = unsafe { (place.offset(8).load(), place.load()) };
+                let addr = addr.offset(i * 16);
+                // SAFETY: as in `read`; sixteen bytes from here on are inside the part.
+                let words = unsafe { (addr.offset(8).load(), addr.load()) };
                 *descriptor = [words.1.unwrap_or(0), words.0.unwrap_or(0)];
             }
         })
     }
 
-    /// Writes a descriptor back: the first word if there is one, then the second, which says that it is done.
+    /// Writes a descriptor back: the first word if given, then the second, which holds the done
+    /// bit.
     #[inline]
     pub(crate) fn write_back(&mut self, iova: u64, first: Option<u64>, second: u64) -> Result<(), Fault> {
-        self.pieces(iova, 16, true, |place, _, n| {
+        self.parts(iova, 16, true, |addr, _, n| {
             if n == 16 {
-                // SAFETY: as in `read`; all sixteen bytes are in this piece.
+                // SAFETY: as in `read`; all sixteen bytes are inside this part.
                 unsafe {
                     if let Some(first) = first {
-                        place.store(first);
+                        addr.store(first);
                     }
-                    place.offset(8).store(second);
+                    addr.offset(8).store(second);
                 }
             }
         })
@@ -253,51 +257,54 @@ impl<'a> Transfer<'a> {
     #[inline]
     pub(crate) fn load(&mut self, iova: u64) -> Option<u64> {
         let mut word = None;
-        // SAFETY: the translation says that these bytes are mapped; the engine's lock keeps them so.
-        let each = |place: Place, _, n: usize| word = if n == 8 { unsafe { place.load() } } else { None };
-        self.pieces(iova, 8, false, each).ok()?;
+        // SAFETY: the translation shows that these bytes are mapped; the engine's lock keeps them
+        // mapped.
+        let each = |addr: HostAddr, _, n: usize| word = if n == 8 { unsafe { addr.load() } } else { None };
+        self.parts(iova, 8, false, each).ok()?;
         word
     }
 
-    /// Loads aligned words of a descriptor; false if they are not all mapped.
+    /// Loads aligned words of a descriptor; returns false if any is not mapped.
     #[inline]
     pub(crate) fn load_words(&mut self, iova: u64, into: &mut [u64]) -> bool {
         let len = into.len() * 8;
-        let each = |place: Place, at: usize, n: usize| {
+        let each = |addr: HostAddr, at: usize, n: usize| {
             for (i, word) in into.iter_mut().skip(at / 8).take(n / 8).enumerate() {
-                // SAFETY: as in `load`; eight bytes from here on are part of the piece.
-                *word = unsafe { place.offset(i * 8).load() }.unwrap_or(0);
+                // SAFETY: as in `load`; eight bytes from here on are inside the part.
+                *word = unsafe { addr.offset(i * 8).load() }.unwrap_or(0);
             }
         };
-        self.pieces(iova, len, false, each).is_ok()
+        self.parts(iova, len, false, each).is_ok()
     }
 
-    /// Stores an aligned word of a descriptor or ring; false if it is not mapped for that.
+    /// Stores an aligned word of a descriptor or ring; returns false if it is not mapped for
+    /// writing.
     #[inline]
     pub(crate) fn store(&mut self, iova: u64, value: u64) -> bool {
-        let each = |place: Place, _, n: usize| {
+        let each = |addr: HostAddr, _, n: usize| {
             if n == 8 {
                 // SAFETY: as in `load`.
-                unsafe { place.store(value) };
+                unsafe { addr.store(value) };
             }
         };
-        self.pieces(iova, 8, true, each).is_ok()
+        self.parts(iova, 8, true, each).is_ok()
     }
 
-    /// Whether the bytes are memory that was allocated for descriptors and rings. Nothing is accessed: no fault.
+    /// Whether the bytes are memory that was allocated for descriptors and rings. Accesses nothing,
+    /// so there is no fault.
     pub(crate) fn is_coherent(&mut self, iova: u64, len: usize) -> bool {
         match self.engine.translate(self.unit, iova, true) {
-            Ok((place, room)) => len <= room && self.unit.is_coherent(place.address(), len as u64),
+            Ok((addr, room)) => len <= room && self.unit.is_coherent(addr.address(), len as u64),
             Err(_) => false,
         }
     }
 
-    /// Strict: the device takes possession of a descriptor for these bytes.
+    /// Strict: the device becomes the owner of a descriptor for these bytes.
     pub(crate) fn own(&mut self, iova: u64, len: usize) {
         self.owned_pages(iova, len, |owned, page| *owned.entry(page).or_default() += 1);
     }
 
-    /// Strict: it gives it back.
+    /// Strict: the device returns it.
     pub(crate) fn disown(&mut self, iova: u64, len: usize) {
         self.owned_pages(iova, len, |owned, page| {
             if let Some(n) = owned.get_mut(&page) {

@@ -1,22 +1,23 @@
-//! What a device tried in vain.
+//! Blocked accesses.
 
-/// Why an access was refused.
+/// Why an access was blocked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum FaultReason {
     /// The address has more than 39 bits.
     Width,
-    /// No page is mapped there, and none was.
+    /// The page was never mapped.
     NotMapped,
-    /// The page that was mapped there has been unmapped.
+    /// The page was mapped and is unmapped.
     Unmapped,
-    /// The page may not be accessed this way.
+    /// The page is not mapped for this access.
     Permission,
     /// A table could not be read.
     Entry,
 }
 
 impl FaultReason {
-    /// As VT-d numbers it (VT-d specification §7.2.3).
+    /// The fault reason of VT-d (VT-d specification §7.2.3).
     pub fn code(self, write: bool) -> u8 {
         match self {
             FaultReason::Width => 4,
@@ -26,16 +27,17 @@ impl FaultReason {
     }
 }
 
-/// An access that was refused: reads gave nothing, writes went nowhere.
+/// A blocked access: a read returns nothing, a write has no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Fault {
-    /// The address.
+    /// The IOVA.
     pub iova: u64,
-    /// Bytes of the access from there on.
+    /// The remaining bytes of the access.
     pub len: usize,
     /// Whether it was a write.
     pub write: bool,
-    /// Why.
+    /// The reason.
     pub reason: FaultReason,
 }
 

@@ -1,41 +1,62 @@
-//! A software IOMMU: between a device of this crate and the memory of this process.
+//! A software IOMMU between a device of this crate and the memory of this process.
 //!
 //! ```text
 //!  driver's side                                            device's side
-//!  ModelDma.map ───────┐                                    read, write of an I/O virtual address
+//!  ModelDma.map ───────┐                                    read or write of an IOVA
 //!  ModelWindow.map ────┼──► page tables (in memory) ◄─walk── │ IOTLB: 2 × 1024 translations
-//!  …unmap ─────────────┘          and  │                     │   stale ones stay until they are invalidated
-//!  …flush ──► invalidation queue ══════╧════════════════════►│ forgets; DMA in flight ends; status ──► flush returns
+//!  …unmap ─────────────┘                                     │   stale ones stay until invalidated
+//!  …flush ──► invalidation queue ═══════════════════════════►│ invalidates; DMA in flight ends;
+//!                                                            │   status ──► flush returns
 //! ```
 //!
-//! * **On** ([`Config::on`]): addresses are translated by tables of VT-d's second-level format (the root and context tables, which
-//!   choose them by requester, are left out: a unit serves one device). Nothing is reachable that is not mapped. Clearing an entry
-//!   does not end the device's access: only an invalidation does, as in silicon.
-//! * **Off**: an address is that of the memory. What is not mapped is refused all the same, so that a stray access
-//!   never damages the process; that is the one thing that a machine without an IOMMU would not do.
+//! | file | holds |
+//! |---|---|
+//! | `unit` | the state that both sides share, [`Counts`] |
+//! | `dma`, `window` | the driver's side: [`ModelDma`], [`ModelWindow`] |
+//! | `engine` | the device's side: `Transfer` |
+//! | `tables` | page tables |
+//! | `iotlb` | the IOTLB |
+//! | `queue` | the invalidation queue |
+//! | `iova_alloc` | the IOVA allocator |
+//! | `bounce` | bounce buffers |
+//! | `refuse` | [`Refuse`]: injected failures of mappings |
+//! | `fault` | [`Fault`], [`FaultReason`] |
 //!
-//! **Who processes the queue.** The unit is an agent of its own. A device with a thread takes care of it between bursts; where the
-//! device is stepped, and where its thread lets somebody wait, whoever waits does it. Both hold the engine's lock, under which also every DMA
-//! is done: so that when it is processed no DMA is in flight that used an older translation.
+//! * **On** ([`Config::on`]): tables of [VT-d]'s second-level format translate addresses. The root
+//!   and context tables, which select them by requester, are left out: a unit serves one device.
+//!   Only mapped memory is reachable. Clearing an entry does not end the device's access: only an
+//!   invalidation does, as on silicon.
+//! * **Off**: the IOVA is the address of the memory. Access to unmapped memory is blocked all the
+//!   same, so that a stray access never damages the process. This is the only difference to a
+//!   machine without an IOMMU.
 //!
-//! **Bounce** ([`Config::bounce`]): the device works on a copy of each buffer. Only `sync_for_device` and `sync_for_cpu` copy between
-//! them; mapping and unmapping do not (a buffer that is mapped for good is not, either, when it is given to the device). A sync that is
-//! missing shows as wrong bytes. Memory from [`Dma::alloc`](towpath_bus::Dma::alloc) is coherent: it never bounces.
+//! **Processing of the queue.** The unit processes its queue in a thread that is available: the
+//! device's thread between bursts, or the waiting thread if the device is stepped or its thread is
+//! busy. Both hold the engine's lock, under which every DMA runs too. When a descriptor is
+//! processed, no DMA with an older translation is in flight.
 //!
-//! **Faults** are recorded with address, access and [reason](FaultReason). With a strict model they are
-//! [violations](crate::Violation) as well; what was unmapped before is told from what never was mapped.
+//! **Bounce** ([`Config::bounce`]): the device works on a copy of each buffer. Only
+//! `sync_for_device` and `sync_for_cpu` copy between them; mapping and unmapping do not, and
+//! neither does posting a persistently mapped buffer. A missing sync shows as wrong bytes. Memory
+//! from [`Dma::alloc`](towpath_bus::Dma::alloc) is coherent: it never bounces.
+//!
+//! **Faults** are recorded with address, access and [reason](FaultReason). With a strict model they
+//! are [violations](crate::Violation) as well. Unmapped addresses are distinct from those that were
+//! never mapped.
+//!
+//! [VT-d]: https://cdrdv2.intel.com/v1/dl/getContent/671081
 
 mod bounce;
 mod dma;
 mod engine;
 mod fault;
+mod iotlb;
+mod iova_alloc;
 mod queue;
 mod refuse;
-mod space;
 mod tables;
 #[cfg(test)]
 mod tests;
-mod tlb;
 mod unit;
 mod window;
 
@@ -48,26 +69,26 @@ pub use window::ModelWindow;
 
 use std::ops::RangeInclusive;
 
-/// How an IOMMU is.
+/// The configuration of an IOMMU.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Whether it translates.
     pub on: bool,
-    /// Whether the device works on copies of buffers.
+    /// Whether the device works on bounce buffers.
     pub bounce: bool,
-    /// Mappings that can exist, if that is bounded: regions, and buffers of windows.
+    /// The maximum of mappings (regions, and buffers of windows), if limited.
     pub mappings: Option<u64>,
-    /// Bytes of regions that can be mapped, if that is bounded.
+    /// The maximum of mapped bytes of regions, if limited.
     pub locked: Option<u64>,
-    /// Addresses that can be mapped, within 39 bits; only when it is on.
+    /// The usable IOVAs, within 39 bits; only if it translates.
     pub ranges: Vec<RangeInclusive<u64>>,
-    /// Mappings that fail on demand.
+    /// Injected failures of mappings.
     pub refuse: Refuse,
 }
 
 impl Default for Config {
-    /// On; unbounded; all addresses but those of interrupts. Addresses are handed out from 4 GiB on, so that a driver which forgets the
-    /// upper halves of registers is found out.
+    /// On; unlimited; all addresses except the MSI range. IOVAs are allocated from 4 GiB on, to
+    /// detect a driver that omits the upper halves of address registers.
     fn default() -> Config {
         Config {
             on: true,
@@ -81,7 +102,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// No translation.
+    /// Without translation.
     pub fn off() -> Config {
         Config { on: false, ..Config::default() }
     }

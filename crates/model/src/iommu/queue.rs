@@ -1,29 +1,29 @@
-//! The invalidation queue: 16-byte descriptors in memory (VT-d specification §6.5.2), written by whoever unmaps, read by the
-//! device's side.
+//! The invalidation queue: 16-byte descriptors (VT-d specification §6.5.2). The driver's side
+//! writes them, the device's side processes them.
 //!
 //! ```text
-//!   unmap ──► page, page, …, wait(n) ──► tail ═════► head ──► IOTLB forgets; DMA in flight has ended ──► status = n
+//!   unmap ──► page, page, …, wait(n) ──► tail ═════► head ──► invalidate, drain DMA ──► status = n
 //! ```
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 const ENTRIES: u32 = 512;
-/// IOTLB invalidation by page, reads and writes drained: type 2, granularity 3.
+/// Page-selective IOTLB invalidation, DMA reads and writes drained: type 2, granularity 3.
 const PAGES: u64 = 0xf2;
-/// Of the whole domain: granularity 2.
+/// Domain-selective: granularity 2.
 const DOMAIN: u64 = 0xe2;
-/// Wait, with a status to be written.
+/// Wait, with a status write.
 const WAIT: u64 = 0x25;
 
-/// What a descriptor asks for.
+/// A descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Invalidate {
-    /// Forget `2^order` pages from an address on, which is a multiple of them.
+    /// Invalidates `2^order` pages from an address on, a multiple of their size.
     Pages { iova: u64, order: u32 },
-    /// Forget everything.
+    /// Invalidates all translations.
     All,
-    /// Say that everything before has been done.
+    /// Reports that all earlier descriptors are done.
     Wait(u32),
 }
 
@@ -47,11 +47,11 @@ impl Invalidate {
 }
 
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(super) struct InvalidationQueue {
     ring: Box<[[AtomicU64; 2]]>,
-    /// Index of the first descriptor that was not processed, counted without end.
+    /// Free-running index of the first unprocessed descriptor.
     head: AtomicU32,
-    /// Index behind the last descriptor, counted without end: the queue's doorbell.
+    /// Free-running index after the last descriptor: the doorbell.
     tail: AtomicU32,
     status: AtomicU32,
     writer: Mutex<Writer>,
@@ -63,9 +63,9 @@ struct Writer {
     waits: u32,
 }
 
-impl Queue {
-    pub(super) fn new() -> Queue {
-        Queue {
+impl InvalidationQueue {
+    pub(super) fn new() -> InvalidationQueue {
+        InvalidationQueue {
             ring: (0..ENTRIES).map(|_| [AtomicU64::new(0), AtomicU64::new(0)]).collect(),
             head: AtomicU32::new(0),
             tail: AtomicU32::new(0),
@@ -74,8 +74,8 @@ impl Queue {
         }
     }
 
-    /// Writes descriptors and a wait behind them; returns what the status will be. `full` is called when there is no room, until
-    /// there is.
+    /// Writes descriptors followed by a wait; returns the value that the status will have. Calls
+    /// `full` while there is no room.
     pub(super) fn submit(&self, what: impl Iterator<Item = Invalidate>, mut full: impl FnMut()) -> u32 {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         writer.waits = writer.waits.wrapping_add(1);
@@ -91,18 +91,19 @@ impl Queue {
             second.store(high, Ordering::Relaxed);
             writer.tail = writer.tail.wrapping_add(1);
         }
-        // Release: descriptors, and the cleared entries of the page tables before them, come first.
+        // Release: the descriptors, and the cleared page table entries before them, are visible
+        // first.
         self.tail.store(writer.tail, Ordering::Release);
         wait
     }
 
-    /// Whether the wait that [`submit`](Queue::submit) returned has been reached.
+    /// Whether the wait of [`submit`](InvalidationQueue::submit) is done.
     #[inline]
     pub(super) fn reached(&self, wait: u32) -> bool {
         self.status.load(Ordering::Acquire).wrapping_sub(wait) as i32 >= 0
     }
 
-    /// The device's side: takes the next descriptor. One at a time: whoever holds the engine's lock.
+    /// The device's side: takes the next descriptor. The engine's lock excludes other callers.
     #[inline]
     pub(super) fn take(&self) -> Option<Invalidate> {
         let head = self.head.load(Ordering::Relaxed);
@@ -115,7 +116,7 @@ impl Queue {
         taken
     }
 
-    /// The device's side: a wait has been reached.
+    /// The device's side: reports a wait as done.
     pub(super) fn reach(&self, wait: u32) {
         self.status.store(wait, Ordering::Release);
     }
@@ -126,8 +127,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn descriptors_come_out_as_they_went_in_with_a_wait_behind_them() {
-        let queue = Queue::new();
+    fn descriptors_are_taken_in_order_with_a_wait_after_them() {
+        let queue = InvalidationQueue::new();
         let pages = Invalidate::Pages { iova: 0x1_2345_6000, order: 3 };
         let wait = queue.submit([pages, Invalidate::All].into_iter(), || unreachable!());
         assert!(!queue.reached(wait));
@@ -140,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_full_queue_waits_for_its_reader() {
-        let queue = Queue::new();
+        let queue = InvalidationQueue::new();
         let all = (0..2 * ENTRIES).map(|_| Invalidate::All);
         let mut helped = 0;
         queue.submit(all, || {

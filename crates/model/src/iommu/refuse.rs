@@ -1,9 +1,9 @@
-//! Mappings that fail because they are asked to.
+//! Injected failures of mappings.
 
 use crate::seed::Seed;
 use std::sync::{Mutex, PoisonError};
 
-/// Which mappings of single buffers, and of regions, are refused.
+/// Which mappings of buffers and regions fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Refuse {
     /// None.
@@ -11,33 +11,33 @@ pub enum Refuse {
     Never,
     /// Every `n`-th.
     Every(u32),
-    /// As many in a million, which of them by the seed.
+    /// At random, by a seed.
     Chance {
-        /// How many of a million.
+        /// The rate in a million.
         per_million: u32,
-        /// Which.
+        /// The seed.
         seed: u64,
     },
     /// All of them.
     Always,
 }
 
-/// A [`Refuse`] at work; it can be changed meanwhile.
+/// The state of a [`Refuse`]; it can be replaced at any time.
 #[derive(Debug)]
-pub(super) struct Refusal(Mutex<(Refuse, u32, Seed)>);
+pub(super) struct MapRefusals(Mutex<(Refuse, u32, Seed)>);
 
-impl Refusal {
-    pub(super) fn new(refuse: Refuse) -> Refusal {
+impl MapRefusals {
+    pub(super) fn new(refuse: Refuse) -> MapRefusals {
         let seed = if let Refuse::Chance { seed, .. } = refuse { seed } else { 0 };
-        Refusal(Mutex::new((refuse, 0, Seed::new(seed))))
+        MapRefusals(Mutex::new((refuse, 0, Seed::new(seed))))
     }
 
     pub(super) fn set(&self, refuse: Refuse) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) =
-            Refusal::new(refuse).0.into_inner().unwrap_or_else(PoisonError::into_inner);
+            MapRefusals::new(refuse).0.into_inner().unwrap_or_else(PoisonError::into_inner);
     }
 
-    /// Whether the next is refused.
+    /// Whether the next mapping fails.
     pub(super) fn next(&self) -> bool {
         let (refuse, count, seed) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match *refuse {
@@ -58,16 +58,16 @@ mod tests {
 
     #[test]
     fn every_third_is_every_third() {
-        let refusal = Refusal::new(Refuse::Every(3));
-        let got: Vec<_> = (0..7).map(|_| refusal.next()).collect();
+        let refusals = MapRefusals::new(Refuse::Every(3));
+        let got: Vec<_> = (0..7).map(|_| refusals.next()).collect();
         assert_eq!(got, [false, false, true, false, false, true, false]);
     }
 
     #[test]
     fn the_same_seed_refuses_the_same() {
         let run = |seed| {
-            let refusal = Refusal::new(Refuse::Chance { per_million: 300_000, seed });
-            (0..100).map(|_| refusal.next()).collect::<Vec<_>>()
+            let refusals = MapRefusals::new(Refuse::Chance { per_million: 300_000, seed });
+            (0..100).map(|_| refusals.next()).collect::<Vec<_>>()
         };
         assert_eq!(run(7), run(7));
         assert_ne!(run(7), run(8));

@@ -1,52 +1,65 @@
-//! Page tables: VT-d's second level (VT-d specification §9.8) in three levels, 39 bits of address.
+//! Page tables: VT-d's second level (VT-d specification §9.8) with three levels, 39 bits of
+//! address.
 //!
 //! ```text
 //!   iova  │ 38 … 30 │ 29 … 21 │ 20 … 12 │ 11 … 0 │
-//!            level 3   level 2   level 1   offset         PS in level 3: 1 GiB, in level 2: 2 MiB, else 4 KiB
+//!            level 3   level 2   level 1   offset    PS in level 3: 1 GiB, in level 2: 2 MiB
 //!
-//!   entry │ address 51:12 │ … PS 7 … │ W 1 │ R 0 │        R = W = 0: not present, the other bits are ours
+//!   entry │ address 51:12 │ … PS 7 … │ W 1 │ R 0 │      R = W = 0: absent, the other bits are free
 //! ```
 //!
-//! The tables lie in one region; an entry's address is an address in memory, as it is in silicon, and a walk that would
-//! leave the region for a table fails. Entries are written by whoever maps and read by the device's side: words of 64 bits, each
-//! store of which takes effect as a whole. An entry that was cleared keeps a mark, so that "unmapped" can be told from "never
-//! mapped".
+//! The tables lie in one region. As on silicon, an entry holds an address in memory; a walk that
+//! would leave the region fails. The driver's side writes entries and the device's side reads them:
+//! 64-bit words that are stored atomically. A cleared entry keeps a mark, so that unmapped pages
+//! are distinct from those that were never mapped.
 
-use crate::memory::Place;
+use crate::memory::HostAddr;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
+use towpath_bus::Access;
 use towpath_packet::{Backing, Region, RegionError};
 
 pub(super) const PAGE: u64 = 4096;
-/// Addresses that three levels can translate.
+/// The address width of three levels.
 pub(super) const WIDTH: u32 = 39;
 pub(super) const READ: u64 = 1;
 pub(super) const WRITE: u64 = 2;
 const LEAF: u64 = 1 << 7;
-/// In an entry that is not present: it was, once.
+/// In an absent entry: the page was mapped before.
 const FREED: u64 = 1 << 2;
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
-/// Tables there can be: 16 MiB of them, of which only those in use take memory, for 8 GiB in 4 KiB pages.
+/// The maximum of tables: 16 MiB of address space for 8 GiB in 4 KiB pages. Only used tables occupy
+/// memory.
 const TABLES: u64 = 4096;
 
-/// Bits of address that an entry of a level covers.
+/// The permission bits of a page table entry.
+pub(super) fn permissions(access: Access) -> u64 {
+    match access {
+        Access::Read => READ,
+        Access::Write => WRITE,
+        Access::Both => READ | WRITE,
+    }
+}
+
+/// Address bits that an entry of a level covers.
 const fn shift(level: u32) -> u32 {
     12 + 9 * (level - 1)
 }
 
-/// What a walk found.
+/// The result of a walk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Walk {
-    /// A leaf: where its page begins in memory, how many bits of address it covers, READ and WRITE along the path.
+    /// A leaf entry: the address of its page, the address bits that it covers, READ and WRITE along
+    /// the path.
     Leaf { page: u64, shift: u32, access: u64 },
-    /// Nothing, but there was something.
+    /// Unmapped.
     Freed,
-    /// Nothing.
+    /// Never mapped.
     Absent,
-    /// The address has too many bits.
+    /// The IOVA has too many bits.
     Width,
-    /// An entry leads out of the tables.
+    /// An entry points outside the tables.
     Entry,
 }
 
@@ -62,20 +75,20 @@ impl Tables {
     }
 
     fn root(&self) -> u64 {
-        Place::expose(self.region.base())
+        HostAddr::expose(self.region.base())
     }
 
-    /// Entry `index` of the table at `table`, if there is a table.
+    /// Entry `index` of the table at `table`; `None` if the table is outside the region.
     #[inline]
     pub(super) fn entry(&self, table: u64, index: u64) -> Option<&AtomicU64> {
         let offset = usize::try_from(table.checked_sub(self.root())? + (index & 511) * 8).ok()?;
         let at = self.region.at(offset, 8)?;
-        // SAFETY: eight bytes inside of the region, aligned as pages and entries are; it lives as long as `self`, and
-        // its bytes are never accessed but as such words.
+        // SAFETY: eight bytes inside the region, aligned because pages and entries are. They live
+        // as long as `self`, and are only accessed as atomic words.
         Some(unsafe { AtomicU64::from_ptr(at.as_ptr().cast()) })
     }
 
-    /// Looks an address up, as the device does.
+    /// Walks the tables for an address, as the device does.
     pub(super) fn walk(&self, iova: u64) -> Walk {
         if iova >> WIDTH != 0 {
             return Walk::Width;
@@ -83,7 +96,7 @@ impl Tables {
         let (mut table, mut access) = (self.root(), READ | WRITE);
         for level in [3, 2, 1] {
             let Some(entry) = self.entry(table, iova >> shift(level)) else { return Walk::Entry };
-            // Acquire: the table that the entry leads to was filled before.
+            // Acquire: the table behind the entry was filled before.
             let entry = entry.load(Ordering::Acquire);
             access &= entry;
             if entry & (READ | WRITE) == 0 {
@@ -97,8 +110,8 @@ impl Tables {
         Walk::Entry
     }
 
-    /// The entry of `level` for an address, with the tables above it made where they are missing; `None` when all tables are
-    /// in use, or a larger page lies there.
+    /// The entry of `level` for an address; missing tables above it are allocated. `None` if all
+    /// tables are in use, or a larger page is mapped there.
     fn reach(&self, iova: u64, level: u32) -> Option<&AtomicU64> {
         let mut table = self.root();
         for above in (level + 1..=3).rev() {
@@ -122,7 +135,8 @@ impl Tables {
         self.entry(table, iova >> shift(level))
     }
 
-    /// The table of level 1 for an address, made if it is missing: for a window, which fills in its entries itself.
+    /// The level 1 table for an address, allocated if missing. A window fills in its entries
+    /// itself.
     pub(super) fn leaf(&self, iova: u64) -> Option<u64> {
         self.reach(iova, 1)?;
         let mut table = self.root();
@@ -132,8 +146,8 @@ impl Tables {
         Some(table)
     }
 
-    /// Maps whole pages, with the largest that alignment allows. Callers exclude each other, and own the addresses. False when
-    /// tables ran out: nothing is mapped then.
+    /// Maps whole pages, with the largest pages that fit. Callers exclude each other and own the
+    /// addresses. Returns false, and maps nothing, if there are no tables left.
     pub(super) fn map(&self, iova: u64, memory: u64, len: u64, access: u64) -> bool {
         let mut done = 0;
         while done < len {
@@ -154,7 +168,7 @@ impl Tables {
         true
     }
 
-    /// Clears what [`map`](Tables::map) made of the same range.
+    /// Clears the entries that [`map`](Tables::map) made for the same range.
     pub(super) fn unmap(&self, iova: u64, len: u64) {
         let mut done = 0;
         while done < len {
@@ -176,7 +190,7 @@ impl Tables {
     }
 }
 
-/// What an entry holds when its page was unmapped.
+/// The entry of an unmapped page.
 pub(super) const fn cleared() -> u64 {
     FREED
 }
@@ -192,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_was_never_mapped_is_absent_and_one_that_was_is_freed() {
+    fn a_never_mapped_address_is_absent_and_an_unmapped_one_is_freed() {
         let tables = Tables::new().unwrap();
         assert_eq!(tables.walk(0x5000), Walk::Absent);
         assert!(tables.map(0x5000, 0x7000_0000, PAGE, READ));
@@ -224,7 +238,7 @@ mod tests {
     #[test]
     fn when_tables_run_out_nothing_stays_mapped() {
         let tables = Tables::new().unwrap();
-        // Odd pages of memory: no large page fits, so that each 2 MiB needs a table.
+        // Odd pages of memory: no large page fits, so each 2 MiB needs a table.
         assert!(!tables.map(0, PAGE, (TABLES + 1) << 21, READ));
         assert_eq!(tables.walk(0), Walk::Freed);
     }

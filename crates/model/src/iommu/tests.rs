@@ -1,4 +1,4 @@
-//! The unit as a whole: what the device can reach, and when no more.
+//! The unit as a whole: what the device can reach, and until when.
 
 use super::*;
 use crate::violation::{Violation, Violations};
@@ -22,7 +22,8 @@ fn map(dma: &ModelDma, region: &Region, access: Access) -> Result<Iova, MapError
 }
 
 fn map_slot(window: &mut ModelWindow, slot: u32, at: NonNull<u8>, len: usize) -> Result<Iova, MapError> {
-    // SAFETY: as in `map`; no test maps a slot that is mapped, or was not flushed, but to be refused.
+    // SAFETY: as in `map`; a slot that is mapped or not flushed is only mapped where that is
+    // refused.
     unsafe { window.map(slot, at, len, Access::Both) }
 }
 
@@ -32,7 +33,7 @@ fn peek(dma: &ModelDma, iova: u64) -> Result<u8, FaultReason> {
 }
 
 fn poke(region: &Region, offset: usize, value: u8) {
-    // SAFETY: inside of the region; no device runs.
+    // SAFETY: inside the region; no device runs.
     unsafe { region.at(offset, 1).unwrap().write(value) };
 }
 
@@ -42,7 +43,7 @@ fn look(region: &Region, offset: usize) -> u8 {
 }
 
 #[test]
-fn a_mapped_region_is_reached_at_its_address_and_nowhere_else() {
+fn a_mapped_region_is_reached_at_its_iova_and_nowhere_else() {
     for config in [Config::default(), Config::off()] {
         let (dma, region) = (unit(config), region(2));
         poke(&region, 5000, 7);
@@ -55,7 +56,7 @@ fn a_mapped_region_is_reached_at_its_address_and_nowhere_else() {
 }
 
 #[test]
-fn nothing_is_reached_after_unmap_and_it_is_known_that_it_was_mapped() {
+fn an_unmapped_region_is_not_reached_and_known_to_have_been_mapped() {
     for config in [Config::default(), Config::off()] {
         let (dma, region) = (unit(config), region(2));
         let iova = map(&dma, &region, Access::Both).unwrap();
@@ -67,7 +68,7 @@ fn nothing_is_reached_after_unmap_and_it_is_known_that_it_was_mapped() {
 }
 
 #[test]
-fn addresses_are_those_of_the_memory_only_when_it_is_off() {
+fn iovas_equal_the_memory_addresses_only_without_translation() {
     let region = region(1);
     let (on, off) = (unit(Config::default()), unit(Config::off()));
     assert_eq!(map(&off, &region, Access::Both).unwrap().get(), region.base().as_ptr() as u64);
@@ -77,7 +78,7 @@ fn addresses_are_those_of_the_memory_only_when_it_is_off() {
 }
 
 #[test]
-fn permissions_are_kept_and_a_fault_is_recorded_with_its_reason() {
+fn permissions_are_enforced_and_a_fault_is_recorded_with_its_reason() {
     let (dma, region) = (unit(Config::default()), region(1));
     let iova = map(&dma, &region, Access::Read).unwrap().get();
     assert_eq!(peek(&dma, iova), Ok(0));
@@ -90,7 +91,7 @@ fn permissions_are_kept_and_a_fault_is_recorded_with_its_reason() {
 }
 
 #[test]
-fn an_access_across_pages_does_what_it_can_before_it_faults() {
+fn an_access_across_pages_is_done_up_to_the_page_that_faults() {
     let (dma, region) = (unit(Config::default()), region(1));
     let iova = map(&dma, &region, Access::Both).unwrap().get();
     let fault = dma.probe_write(iova + 4094, &[1, 2, 3]).unwrap_err();
@@ -102,7 +103,7 @@ fn an_access_across_pages_does_what_it_can_before_it_faults() {
 fn large_regions_are_mapped_with_large_pages() {
     let (dma, region) = (unit(Config::default()), region(3 << 9));
     let iova = map(&dma, &region, Access::Both).unwrap().get();
-    assert_eq!(iova % (2 << 20), region.base().as_ptr() as u64 % (2 << 20), "alike, so that large pages fit");
+    assert_eq!(iova % (2 << 20), region.base().as_ptr() as u64 % (2 << 20), "congruent, so that large pages fit");
     for offset in (0..region.len() as u64).step_by(4096) {
         assert_eq!(peek(&dma, iova + offset), Ok(0));
     }
@@ -111,7 +112,7 @@ fn large_regions_are_mapped_with_large_pages() {
 }
 
 #[test]
-fn a_window_s_stale_translation_lasts_until_flush_and_not_longer() {
+fn a_stale_translation_of_a_window_lasts_until_the_flush_and_not_longer() {
     let (dma, region) = (unit(Config::default()), region(1));
     let mut window = dma.window(4, 2048).unwrap();
     let iova = map_slot(&mut window, 2, region.base(), 2048).unwrap().get();
@@ -126,7 +127,7 @@ fn a_window_s_stale_translation_lasts_until_flush_and_not_longer() {
 }
 
 #[test]
-fn one_flush_covers_everything_before_it() {
+fn one_flush_covers_all_unmaps_before_it() {
     let (dma, region) = (unit(Config::default()), region(200));
     let mut window = dma.window(200, 4096).unwrap();
     let map_all = |window: &mut ModelWindow, n: u32| -> Vec<u64> {
@@ -162,7 +163,7 @@ fn buffers_may_begin_anywhere_in_a_page_and_reach_no_further_than_their_pages() 
 }
 
 #[test]
-fn what_a_window_can_not_do_is_refused() {
+fn an_impossible_request_to_a_window_is_refused() {
     let (dma, region) = (unit(Config::default()), region(2));
     let mut window = dma.window(1, 2048).unwrap();
     assert!(map_slot(&mut window, 0, region.base(), 2049).is_err(), "longer than its buffers");
@@ -175,7 +176,7 @@ fn what_a_window_can_not_do_is_refused() {
 }
 
 #[test]
-fn a_window_that_is_dropped_takes_its_mappings_along_and_says_that_there_were_some() {
+fn a_dropped_window_unmaps_its_buffers_and_reports_them() {
     let (dma, region) = (unit(Config::default()), region(1));
     let mut window = dma.window(2, 2048).unwrap();
     let iova = map_slot(&mut window, 1, region.base(), 2048).unwrap().get();
@@ -186,7 +187,7 @@ fn a_window_that_is_dropped_takes_its_mappings_along_and_says_that_there_were_so
 }
 
 #[test]
-fn a_buffer_that_is_mapped_twice_went_home_without_having_been_unmapped() {
+fn a_buffer_mapped_twice_is_reported_as_reused_without_unmap() {
     let (dma, region) = (unit(Config::default()), region(1));
     let mut window = dma.window(2, 2048).unwrap();
     map_slot(&mut window, 0, region.base(), 2048).unwrap();
@@ -196,7 +197,7 @@ fn a_buffer_that_is_mapped_twice_went_home_without_having_been_unmapped() {
 }
 
 #[test]
-fn a_buffer_that_a_descriptor_points_to_must_not_be_unmapped() {
+fn unmapping_a_buffer_of_an_owned_descriptor_is_reported() {
     let (dma, region) = (unit(Config::default()), region(1));
     let mut window = dma.window(2, 2048).unwrap();
     let iova = map_slot(&mut window, 0, region.base(), 2048).unwrap().get();
@@ -246,7 +247,7 @@ fn an_unmap_that_cuts_a_mapping_is_refused() {
 }
 
 #[test]
-fn mappings_fail_on_demand_and_nothing_stays_behind() {
+fn injected_failures_leave_nothing_mapped() {
     let (dma, region) = (unit(Config::default()), region(1));
     let mut window = dma.window(8, 2048).unwrap();
     dma.refuse(Refuse::Every(2));
@@ -258,7 +259,7 @@ fn mappings_fail_on_demand_and_nothing_stays_behind() {
 }
 
 #[test]
-fn bouncing_buffers_show_what_was_not_synchronised() {
+fn bounce_buffers_show_a_missing_sync() {
     for config in [Config::default(), Config::off()] {
         let (dma, region) = (unit(Config { bounce: true, ..config }), region(1));
         let iova = map(&dma, &region, Access::Both).unwrap();
@@ -276,7 +277,7 @@ fn bouncing_buffers_show_what_was_not_synchronised() {
 }
 
 #[test]
-fn a_window_s_buffers_bounce_too_and_unmapping_copies_nothing() {
+fn the_buffers_of_a_window_bounce_and_unmapping_copies_nothing() {
     let (dma, region) = (unit(Config { bounce: true, ..Config::default() }), region(1));
     let mut window = dma.window(2, 2048).unwrap();
     let iova = map_slot(&mut window, 0, region.at(100, 2000).unwrap(), 2000).unwrap();
@@ -302,7 +303,7 @@ fn allocated_memory_is_coherent() {
 }
 
 #[test]
-fn many_queues_flush_at_once_and_none_waits_for_ever() {
+fn concurrent_flushes_of_many_queues_all_complete() {
     let (dma, memory) = (unit(Config::default()), region(64));
     std::thread::scope(|scope| {
         for thread in 0..4usize {

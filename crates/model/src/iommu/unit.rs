@@ -1,13 +1,13 @@
-//! The unit: what both of its sides share.
+//! The state that both sides of the IOMMU share.
 
-use super::bounce::Bounces;
+use super::Config;
+use super::bounce::BounceBuffers;
 use super::engine::Engine;
-use super::queue::{Invalidate, Queue};
-use super::refuse::Refusal;
-use super::space::Space;
+use super::fault::Fault;
+use super::iova_alloc::IovaAllocator;
+use super::queue::{Invalidate, InvalidationQueue};
+use super::refuse::MapRefusals;
 use super::tables::{PAGE, Tables, WIDTH};
-use super::window::WindowCounts;
-use super::{Config, Fault};
 use crate::violation::Violations;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,38 +15,46 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use towpath_bus::{Limits, MapError};
 use towpath_packet::Region;
 
-/// What a unit did, since it was made.
+/// The counters of a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Counts {
     /// Regions and buffers mapped.
     pub maps: u64,
     /// Regions and buffers unmapped.
     pub unmaps: u64,
-    /// Mappings that were refused, for whatever reason.
+    /// Mappings that were refused, for any reason.
     pub refused: u64,
     /// Translations found in the IOTLB.
     pub hits: u64,
-    /// Translations looked up in the tables.
+    /// Page table walks.
     pub walks: u64,
-    /// Invalidations of pages.
+    /// Page-selective invalidations.
     pub page_invalidations: u64,
-    /// Invalidations of everything.
+    /// Full invalidations.
     pub full_invalidations: u64,
-    /// Wait descriptors reached.
+    /// Completed wait descriptors.
     pub waits: u64,
-    /// Accesses refused.
+    /// Blocked accesses.
     pub faults: u64,
     /// Syncs that copied.
     pub bounces: u64,
 }
 
-/// A region that is mapped.
+/// The counters of a window, which only its owner writes.
+#[derive(Debug, Default)]
+pub(super) struct WindowCounts {
+    pub(super) maps: AtomicU64,
+    pub(super) unmaps: AtomicU64,
+}
+
+/// A persistent mapping.
 #[derive(Debug)]
-pub(super) struct Live {
+pub(super) struct Mapping {
     pub(super) len: u64,
     pub(super) buffer: u64,
-    /// The copy that the device works on.
-    pub(super) shadow: Option<Region>,
+    /// The bounce buffer.
+    pub(super) bounce_buffer: Option<Region>,
 }
 
 pub(super) struct Unit {
@@ -54,32 +62,32 @@ pub(super) struct Unit {
     pub(super) bounce: bool,
     pub(super) limits: Limits,
     pub(super) tables: Tables,
-    pub(super) queue: Queue,
-    pub(super) bounces: Bounces,
-    pub(super) refusal: Refusal,
-    /// Looked at on the path of every mapping, hence apart.
+    pub(super) queue: InvalidationQueue,
+    pub(super) bounces: BounceBuffers,
+    pub(super) refusals: MapRefusals,
+    /// Read for every mapping, therefore separate.
     pub(super) refuses: AtomicBool,
     pub(super) violations: Arc<Violations>,
-    pub(super) space: Mutex<Space>,
-    pub(super) live: Mutex<BTreeMap<u64, Live>>,
-    /// Regions that [`Dma::alloc`](towpath_bus::Dma::alloc) gave: base and length.
+    pub(super) iovas: Mutex<IovaAllocator>,
+    pub(super) mappings: Mutex<BTreeMap<u64, Mapping>>,
+    /// Regions from [`Dma::alloc`](towpath_bus::Dma::alloc): base and length.
     pub(super) coherent: Mutex<Vec<(u64, u64)>>,
-    /// Strict: buffers that windows have mapped for writing, and where.
-    pub(super) held: Mutex<HashMap<u64, u64>>,
+    /// Strict: buffers that windows have mapped for writing, and their IOVAs.
+    pub(super) write_mapped: Mutex<HashMap<u64, u64>>,
     pub(super) windows: Mutex<Vec<Arc<WindowCounts>>>,
-    /// Mappings that exist; kept only where they are bounded.
+    /// The number of mappings; only maintained if it is limited.
     pub(super) mapped: AtomicU64,
     pub(super) locked: AtomicU64,
     pub(super) maps: AtomicU64,
     pub(super) unmaps: AtomicU64,
     pub(super) refused: AtomicU64,
     pub(super) bounced: AtomicU64,
-    /// Whether a thread of the device takes care of the queue.
-    served: AtomicBool,
+    /// Whether a thread of the device processes the queue.
+    threaded: AtomicBool,
     engine: Mutex<Engine>,
 }
 
-/// Looks at the queue's status before whoever waits processes the queue himself.
+/// Polls of the queue's status before the waiting thread processes the queue itself.
 const SPINS: u32 = 2000;
 
 impl Unit {
@@ -89,26 +97,21 @@ impl Unit {
         if config.on && ranges.iter().any(|r| !whole.contains(r.start()) || !whole.contains(r.end())) {
             return Err(MapError::Refused("ranges: addresses of more than 39 bits can't be translated"));
         }
-        let limits = Limits {
-            iommu: config.on,
-            granule: PAGE as usize,
-            mappings: config.mappings,
-            locked: config.locked,
-            ranges: ranges.clone(),
-        };
+        let mut limits = Limits::new(config.on, PAGE as usize, ranges.clone());
+        (limits.mappings, limits.locked) = (config.mappings, config.locked);
         Ok(Unit {
             on: config.on,
             bounce: config.bounce,
             limits,
             tables: Tables::new()?,
-            queue: Queue::new(),
-            bounces: Bounces::default(),
-            refusal: Refusal::new(config.refuse),
+            queue: InvalidationQueue::new(),
+            bounces: BounceBuffers::default(),
+            refusals: MapRefusals::new(config.refuse),
             refuses: AtomicBool::new(config.refuse != super::Refuse::Never),
-            space: Mutex::new(Space::new(&ranges, 1 << 32)),
-            live: Mutex::default(),
+            iovas: Mutex::new(IovaAllocator::new(&ranges, 1 << 32)),
+            mappings: Mutex::default(),
             coherent: Mutex::default(),
-            held: Mutex::default(),
+            write_mapped: Mutex::default(),
             windows: Mutex::default(),
             mapped: AtomicU64::new(0),
             locked: AtomicU64::new(0),
@@ -116,33 +119,33 @@ impl Unit {
             unmaps: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             bounced: AtomicU64::new(0),
-            served: AtomicBool::new(false),
+            threaded: AtomicBool::new(false),
             engine: Mutex::new(Engine::new(violations.strict())),
             violations,
         })
     }
 
-    /// Whether the bytes are memory that [`Dma::alloc`](towpath_bus::Dma::alloc) gave.
+    /// Whether the bytes are memory from [`Dma::alloc`](towpath_bus::Dma::alloc).
     pub(super) fn is_coherent(&self, at: u64, len: u64) -> bool {
         let coherent = self.coherent.lock().unwrap_or_else(PoisonError::into_inner);
         coherent.iter().any(|(base, size)| *base <= at && at + len <= base + size)
     }
 
-    /// The device's side. While it is held no buffer leaves the device's reach.
+    /// The device's side. While the lock is held, no memory can be unmapped.
     pub(super) fn engine(&self) -> MutexGuard<'_, Engine> {
         self.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn set_served(&self, served: bool) {
-        self.served.store(served, Ordering::Release);
+    pub(super) fn set_threaded(&self, threaded: bool) {
+        self.threaded.store(threaded, Ordering::Release);
     }
 
-    /// Has translations forgotten; returns when the device uses none of them any more.
+    /// Submits invalidations and waits until the device uses none of the translations any more.
     pub(super) fn invalidate(&self, what: impl Iterator<Item = Invalidate>) {
         let wait = self.queue.submit(what, || self.process());
         let mut spins = 0;
         while !self.queue.reached(wait) {
-            if spins < SPINS && self.served.load(Ordering::Acquire) {
+            if spins < SPINS && self.threaded.load(Ordering::Acquire) {
                 spins += 1;
                 std::hint::spin_loop();
             } else {
@@ -151,7 +154,8 @@ impl Unit {
         }
     }
 
-    /// Processes the queue; or gives way to whoever holds the engine, and begins or ends with processing it.
+    /// Processes the queue, or yields to the thread that holds the engine, which processes the
+    /// queue when it locks the engine.
     fn process(&self) {
         match self.engine.try_lock() {
             Ok(mut engine) => engine.run(self),
@@ -160,16 +164,16 @@ impl Unit {
         }
     }
 
-    /// Whether a mapping is to fail on demand.
+    /// Fails if an injected failure is due.
     #[inline]
-    pub(super) fn refuses(&self) -> Result<(), MapError> {
-        if self.refuses.load(Ordering::Relaxed) && self.refusal.next() {
-            return Err(MapError::Refused("a fault was asked for"));
+    pub(super) fn check_refusal(&self) -> Result<(), MapError> {
+        if self.refuses.load(Ordering::Relaxed) && self.refusals.next() {
+            return Err(MapError::Refused("an injected failure"));
         }
         Ok(())
     }
 
-    /// One mapping more, if there may be one.
+    /// Counts a mapping, unless the limit is reached.
     #[inline]
     pub(super) fn count_mapping(&self) -> Result<(), MapError> {
         let Some(limit) = self.limits.mappings else { return Ok(()) };

@@ -1,13 +1,13 @@
 //! Buffers that are mapped one by one.
 //!
-//! A window is a range of addresses whose lowest tables were made beforehand. Slot `i` has the same `2^n` pages for good, so mapping
-//! a buffer is to fill in one or two entries, and unmapping it to clear them; one invalidation descriptor covers a slot.
+//! A window is a range of IOVAs whose level 1 tables are allocated in advance. Slot `i` always has
+//! the same `2^n` pages, so mapping a buffer stores one or two entries and unmapping it clears
+//! them. One invalidation descriptor covers a slot.
 
-use super::dma::permissions;
 use super::queue::Invalidate;
-use super::tables::{PAGE, cleared};
-use super::unit::Unit;
-use crate::memory::Place;
+use super::tables::{PAGE, cleared, permissions};
+use super::unit::{Unit, WindowCounts};
+use crate::memory::HostAddr;
 use crate::violation::Violation;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,17 +15,10 @@ use std::sync::{Arc, PoisonError};
 use towpath_bus::{Access, Iova, MapError, Window};
 use towpath_packet::{Backing, Region};
 
-/// More slots than this are invalidated by one descriptor for everything.
-const ONE_BY_ONE: usize = 64;
+/// The maximum of page-selective invalidations; more slots are covered by one full invalidation.
+const MAX_PAGE_INVALIDATIONS: usize = 64;
 
-/// What a window did: written by its owner only.
-#[derive(Debug, Default)]
-pub(super) struct WindowCounts {
-    pub(super) maps: AtomicU64,
-    pub(super) unmaps: AtomicU64,
-}
-
-/// One more, where only one thread counts.
+/// Increments a counter that only one thread writes.
 #[inline]
 fn count(counter: &AtomicU64) {
     counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -33,26 +26,26 @@ fn count(counter: &AtomicU64) {
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Slot {
-    /// Pages that are mapped; 0 when the slot is not.
+    /// The number of mapped pages; 0 if the slot is not mapped.
     pages: u32,
-    /// Where the buffer lies in memory.
+    /// The address of the buffer in memory.
     buffer: u64,
 }
 
-/// Addresses for buffers that are mapped one by one.
+/// The IOVAs of buffers that are mapped one by one.
 pub struct ModelWindow {
     unit: Arc<Unit>,
     counts: Arc<WindowCounts>,
     base: u64,
-    /// Pages of a slot: `1 << order`.
+    /// Pages per slot: `1 << order`.
     order: u32,
     bytes: usize,
-    /// The tables of level 1, each with 512 entries.
+    /// The level 1 tables, with 512 entries each.
     leaves: Box<[u64]>,
     slots: Box<[Slot]>,
     /// Unmapped since the last flush.
     pending: Vec<u32>,
-    shadow: Option<Region>,
+    bounce_buffer: Option<Region>,
 }
 
 impl ModelWindow {
@@ -60,24 +53,24 @@ impl ModelWindow {
         if !unit.on {
             return Err(MapError::NoIommu);
         }
-        // A buffer may begin at the last byte of its first page.
+        // A buffer may begin on the last byte of its first page.
         let order = ((bytes as u64 + PAGE - 2) / PAGE + 1).next_power_of_two().trailing_zeros();
         let len = (u64::from(slots.max(1)) << order) * PAGE;
         let range = || MapError::Range { len: len as usize };
-        let mut space = unit.space.lock().unwrap_or_else(PoisonError::into_inner);
-        // Tables of its own: nobody else's entries lie between.
-        let base = space.take(len.next_multiple_of(1 << 21), 1 << 21, 0).ok_or_else(range)?;
+        let mut iovas = unit.iovas.lock().unwrap_or_else(PoisonError::into_inner);
+        // The tables belong to this window alone.
+        let base = iovas.alloc(len.next_multiple_of(1 << 21), 1 << 21, 0).ok_or_else(range)?;
         let leaves: Option<Box<[u64]>> = (base..base + len).step_by(1 << 21).map(|at| unit.tables.leaf(at)).collect();
         let Some(leaves) = leaves else {
-            space.give_back(base);
+            iovas.free(base);
             return Err(range());
         };
-        drop(space);
-        let shadow = if unit.bounce { Some(Region::new(len as usize, Backing::Anonymous)?) } else { None };
+        drop(iovas);
+        let bounce_buffer = if unit.bounce { Some(Region::new(len as usize, Backing::Anonymous)?) } else { None };
         let counts = Arc::new(WindowCounts::default());
         unit.windows.lock().unwrap_or_else(PoisonError::into_inner).push(counts.clone());
         let slots = vec![Slot::default(); slots as usize].into();
-        Ok(ModelWindow { unit, counts, base, order, bytes, leaves, slots, pending: Vec::new(), shadow })
+        Ok(ModelWindow { unit, counts, base, order, bytes, leaves, slots, pending: Vec::new(), bounce_buffer })
     }
 
     #[inline]
@@ -92,59 +85,62 @@ impl ModelWindow {
 
     #[inline]
     fn try_map(&mut self, slot: u32, at: NonNull<u8>, len: usize, access: Access) -> Result<Iova, MapError> {
-        let buffer = Place::expose(at);
+        let buffer = HostAddr::expose(at);
         let offset = buffer & (PAGE - 1);
-        self.unit.refuses()?;
+        self.unit.check_refusal()?;
         if len == 0 || len > self.bytes || self.slots.get(slot as usize).is_none_or(|s| s.pages != 0) {
             return Err(MapError::Refused("the buffer is longer than the window's, or the slot is mapped"));
         }
         self.unit.count_mapping()?;
-        let memory = match &self.shadow {
+        let memory = match &self.bounce_buffer {
             None => buffer,
-            Some(shadow) => Place::expose(shadow.base()) + (u64::from(slot) << self.order) * PAGE + offset,
+            Some(bounce_buffer) => {
+                HostAddr::expose(bounce_buffer.base()) + (u64::from(slot) << self.order) * PAGE + offset
+            }
         };
         let pages = ((offset + len as u64 - 1) / PAGE + 1) as u32;
         let first = memory & !(PAGE - 1);
         for page in 0..pages {
             let Some(entry) = self.entry(slot, page) else { continue };
-            // Release: what the driver wrote to the buffer before is seen by whoever finds the entry.
+            // Release: the driver's earlier writes to the buffer are visible to a walk that finds
+            // the entry.
             entry.store((first + u64::from(page) * PAGE) | permissions(access), Ordering::Release);
         }
         if let Some(state) = self.slots.get_mut(slot as usize) {
             *state = Slot { pages, buffer };
         }
         let iova = self.iova(slot) + offset;
-        if self.shadow.is_some() || self.unit.violations.strict() {
-            self.note(iova, buffer, memory, len, access);
+        if self.bounce_buffer.is_some() || self.unit.violations.strict() {
+            self.record_mapping(iova, buffer, memory, len, access);
         }
         Iova::new(iova).ok_or(MapError::Range { len })
     }
 
     #[cold]
-    fn note(&self, iova: u64, buffer: u64, memory: u64, len: usize, access: Access) {
-        if self.shadow.is_some() {
-            // SAFETY: the buffer stays in place until the slot was unmapped, which removes the pair; the shadow lives as
-            // long as the window.
+    fn record_mapping(&self, iova: u64, buffer: u64, memory: u64, len: usize, access: Access) {
+        if self.bounce_buffer.is_some() {
+            // SAFETY: the buffer stays in place until the slot is unmapped, which removes the
+            // entry; the bounce buffer lives as long as the window.
             unsafe { self.unit.bounces.add(iova, len as u64, buffer, memory) };
         }
         if self.unit.violations.strict() && access != Access::Read {
-            let mut held = self.unit.held.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(before) = held.insert(buffer, iova) {
+            let mut write_mapped = self.unit.write_mapped.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(before) = write_mapped.insert(buffer, iova) {
                 self.unit.violations.report(Violation::ReturnedWhileMapped { iova: before, again: iova });
             }
         }
     }
 
     #[cold]
-    fn forget(&self, first_page: u64, state: Slot) {
+    fn remove_mapping(&self, first_page: u64, state: Slot) {
         let iova = first_page + (state.buffer & (PAGE - 1));
         self.unit.bounces.remove(iova);
         if self.unit.violations.strict() {
-            let mut held = self.unit.held.lock().unwrap_or_else(PoisonError::into_inner);
-            if held.get(&state.buffer) == Some(&iova) {
-                held.remove(&state.buffer);
+            let mut write_mapped = self.unit.write_mapped.lock().unwrap_or_else(PoisonError::into_inner);
+            if write_mapped.get(&state.buffer) == Some(&iova) {
+                write_mapped.remove(&state.buffer);
             }
-            drop(held);
+            drop(write_mapped);
             if let Some(page) = self.unit.engine().owned(first_page, u64::from(state.pages) * PAGE) {
                 self.unit.violations.report(Violation::UnmappedWhileOwned { iova: page });
             }
@@ -171,8 +167,8 @@ impl Window for ModelWindow {
             Some(state) if state.pages != 0 => std::mem::take(state),
             _ => return Err(MapError::Refused("the slot is not mapped")),
         };
-        if self.shadow.is_some() || self.unit.violations.strict() {
-            self.forget(self.iova(slot), state);
+        if self.bounce_buffer.is_some() || self.unit.violations.strict() {
+            self.remove_mapping(self.iova(slot), state);
         }
         for page in 0..state.pages {
             if let Some(entry) = self.entry(slot, page) {
@@ -190,7 +186,7 @@ impl Window for ModelWindow {
         if self.pending.is_empty() {
             return Ok(());
         }
-        if self.pending.len() > ONE_BY_ONE {
+        if self.pending.len() > MAX_PAGE_INVALIDATIONS {
             self.unit.invalidate([Invalidate::All].into_iter());
         } else {
             let (base, order) = (self.base, self.order);
@@ -212,7 +208,7 @@ impl Drop for ModelWindow {
             let _ = self.unmap(slot);
         }
         let _ = self.flush();
-        self.unit.space.lock().unwrap_or_else(PoisonError::into_inner).give_back(self.base);
+        self.unit.iovas.lock().unwrap_or_else(PoisonError::into_inner).free(self.base);
     }
 }
 

@@ -1,33 +1,34 @@
-//! A cable: two ends, a bounded queue of frames each way.
+//! A cable: two ends, and a bounded queue of frames in each direction.
 //!
 //! ```text
 //!   Plug ── frames ring ──► Plug
-//!        ◄── empties ring ──          the vectors come back, so that nothing is allocated once the cable has been filled
+//!        ◄── empties ring ──          vectors are recycled: no allocation in steady state
 //! ```
 //!
-//! A device that sleeps at one end is woken by a frame from the other.
+//! A frame from one end wakes a device that sleeps at the other.
 
-use super::{Bell, Wire};
+use super::Wire;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use towpath_packet::spsc::{Consumer, Producer, ring};
+use towpath_sys::EventFd;
 
-/// Whoever receives at one end sleeps, or is about to.
+/// The sleep state of the receiver at one end.
 #[derive(Debug)]
-struct Sleeper {
+struct SleepState {
     asleep: AtomicBool,
-    /// None where the system has no descriptor left: then he looks from time to time.
-    bell: Option<Bell>,
+    /// `None` if the system has no descriptor left: the receiver polls then.
+    wakeup: Option<EventFd>,
 }
 
-impl Sleeper {
-    fn new() -> Arc<Sleeper> {
-        Arc::new(Sleeper { asleep: AtomicBool::new(false), bell: Bell::new().ok() })
+impl SleepState {
+    fn new() -> Arc<SleepState> {
+        Arc::new(SleepState { asleep: AtomicBool::new(false), wakeup: EventFd::new().ok() })
     }
 }
 
-/// One end of a cable: a device's, or a test's.
+/// One end of a cable.
 #[derive(Debug)]
 pub struct Plug {
     out: Producer<Vec<u8>>,
@@ -35,42 +36,43 @@ pub struct Plug {
     into: Consumer<Vec<u8>>,
     in_empties: Producer<Vec<u8>>,
     carrier: Arc<AtomicBool>,
-    us: Arc<Sleeper>,
-    peer: Arc<Sleeper>,
+    local: Arc<SleepState>,
+    peer: Arc<SleepState>,
 }
 
-/// A cable with room for `frames` frames in each direction (a power of two is used, 1 at least).
+/// A cable with room for `frames` frames in each direction, rounded up to a power of two.
 pub fn cable(frames: usize) -> (Plug, Plug) {
     let frames = frames.clamp(1, 1 << 20).next_power_of_two();
     let ((a_out, b_in), (b_empty_out, a_empties)) = (ring(frames), ring(frames));
     let ((b_out, a_in), (a_empty_out, b_empties)) = (ring(frames), ring(frames));
     let carrier = Arc::new(AtomicBool::new(true));
-    let (us, peer) = (Sleeper::new(), Sleeper::new());
+    let (local, peer) = (SleepState::new(), SleepState::new());
     let b = Plug {
         out: b_out,
         out_empties: b_empties,
         into: b_in,
         in_empties: b_empty_out,
         carrier: carrier.clone(),
-        us: peer.clone(),
-        peer: us.clone(),
+        local: peer.clone(),
+        peer: local.clone(),
     };
-    let a = Plug { out: a_out, out_empties: a_empties, into: a_in, in_empties: a_empty_out, carrier, us, peer };
+    let a = Plug { out: a_out, out_empties: a_empties, into: a_in, in_empties: a_empty_out, carrier, local, peer };
     (a, b)
 }
 
 impl Plug {
-    /// Pulls the cable, or plugs it in again: both ends lose or find their carrier. Frames under way arrive all the same.
+    /// Disconnects or reconnects the cable: both ends lose or regain their carrier. Frames in
+    /// flight still arrive.
     pub fn set_carrier(&self, on: bool) {
         self.carrier.store(on, Ordering::Release);
     }
 
-    /// The next frame that has arrived.
+    /// Returns the next frame that has arrived.
     pub fn pop(&mut self) -> Option<Vec<u8>> {
         self.into.pop()
     }
 
-    /// All frames that have arrived.
+    /// Returns all frames that have arrived.
     pub fn drain(&mut self) -> Vec<Vec<u8>> {
         std::iter::from_fn(|| self.pop()).collect()
     }
@@ -85,13 +87,14 @@ impl Wire for Plug {
         copy.clear();
         copy.extend_from_slice(frame);
         let sent = self.out.push(copy).is_ok();
-        // Either we see that the other end is about to sleep, or it sees the frame: it looks once more after it has said so.
+        // Dekker's pattern: the sender sees `asleep`, or the receiver sees the frame, because it
+        // looks once more after it has set `asleep`.
         fence(Ordering::SeqCst);
         if self.peer.asleep.load(Ordering::Relaxed)
             && self.peer.asleep.swap(false, Ordering::Relaxed)
-            && let Some(bell) = &self.peer.bell
+            && let Some(wakeup) = &self.peer.wakeup
         {
-            bell.ring();
+            wakeup.signal();
         }
         sent
     }
@@ -99,7 +102,7 @@ impl Wire for Plug {
     fn receive(&mut self, into: &mut Vec<u8>) -> bool {
         let Some(frame) = self.into.pop() else { return false };
         let empty = std::mem::replace(into, frame);
-        // When the other end has more empties than it can have frames under way, this one is freed.
+        // If the other end has more empties than frames in flight, this one is freed.
         let _ = self.in_empties.push(empty);
         true
     }
@@ -109,17 +112,19 @@ impl Wire for Plug {
     }
 
     fn wake(&mut self) -> Option<RawFd> {
-        let bell = self.us.bell.as_ref()?;
-        bell.take();
-        self.us.asleep.store(true, Ordering::Relaxed);
+        let wakeup = self.local.wakeup.as_ref()?;
+        wakeup.clear();
+        self.local.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        Some(bell.fd())
+        Some(wakeup.fd())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::BorrowedFd;
+    use towpath_sys::poll::is_readable;
 
     #[test]
     fn each_end_receives_what_the_other_sent() {
@@ -138,29 +143,23 @@ mod tests {
     }
 
     #[test]
-    fn vectors_come_back_to_be_used_again() {
+    fn vectors_are_recycled() {
         let (mut a, mut b) = cable(1);
         let mut frame = Vec::with_capacity(77);
         assert!(a.send(b"1") && b.receive(&mut frame) && a.send(b"2"));
-        assert!(
-            b.pop().unwrap().capacity() >= 77,
-            "the second frame travels in the vector that was given for the first"
-        );
+        assert!(b.pop().unwrap().capacity() >= 77, "the second frame uses the vector of the first");
     }
 
     #[test]
-    fn who_is_about_to_sleep_is_woken_by_the_next_frame() {
-        let readable = |fd| {
-            let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-            // SAFETY: the pointer is to one entry that lives across the call.
-            unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
-        };
+    fn a_receiver_about_to_sleep_is_woken_by_the_next_frame() {
+        // SAFETY: the descriptor belongs to a cable that outlives the call.
+        let readable = |fd| is_readable(unsafe { BorrowedFd::borrow_raw(fd) });
         let (mut a, mut b) = cable(4);
         assert!(a.send(b"before"));
         let fd = b.wake().unwrap();
         assert!(!readable(fd));
         assert!(a.send(b"after") && readable(fd));
-        assert!(b.wake().is_some_and(|fd| !readable(fd)), "quiet again");
+        assert!(b.wake().is_some_and(|fd| !readable(fd)), "cleared by wake");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! | file | mechanism |
 //! |---|---|
-//! | `ring` | a descriptor ring in memory that the device reaches, its words atomic; positions in a ring |
+//! | `ring` | a descriptor ring in DMA memory, its words atomic; positions in a ring |
 //! | `slots` | the driver's shadow of a ring: what is in flight behind each descriptor |
 //! | `reset` | the reset that all queues of a device agree on, and the end of the last queue |
 //! | `watch` | the watchdog's clock, and frames that hang |

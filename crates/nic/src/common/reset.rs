@@ -15,8 +15,9 @@
 //! last queue that leaves hands all rings to [`ResetDevice::end`], which stops the device before it
 //! frees them.
 
-use crate::sync::{Acquire, AtomicU32, Mutex, MutexGuard, Release, lock};
+use crate::sync::{AtomicU32, Mutex, MutexGuard, lock};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Release};
 
 /// How often one reset is tried.
 const TRIES: u32 = 3;

@@ -249,7 +249,7 @@ impl<B: Bus> Port for CpswPort<B> {
         &self.info
     }
 
-    fn tuner(&self) -> Option<Arc<dyn PortControl>> {
+    fn control(&self) -> Option<Arc<dyn PortControl>> {
         Some(Arc::new(self.batching.clone()))
     }
 

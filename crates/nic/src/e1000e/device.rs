@@ -10,8 +10,8 @@ use super::config::Config;
 use super::control::{Control, Fault};
 use super::init::{self, Layout};
 use super::regs::{MPC, RX_ERRORS, STATUS, TX_ERRORS, status};
-use super::rx::RxCore;
-use super::tx::TxCore;
+use super::rx::RxRing;
+use super::tx::TxRing;
 use crate::common::link::LinkStatus;
 use crate::common::reset::{ResetDevice, ResetGroup};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -37,8 +37,8 @@ pub(super) struct Device<B: Pci> {
 
 /// The ring that a queue leaves when it ends.
 pub(super) enum QueueRing<D: Dma> {
-    Rx(Box<RxCore<D>>),
-    Tx(Box<TxCore<D>>),
+    Rx(Box<RxRing<D>>),
+    Tx(Box<TxRing<D>>),
 }
 
 impl<B: Pci> Device<B> {
@@ -187,7 +187,8 @@ impl PhyWatch {
             return false;
         }
         self.calls = 0;
-        let full = init::phy(bar, 10).is_some_and(|status| status & 0xff == 0xff) && init::phy(bar, 21) == Some(0xffff);
+        let full = init::read_phy(bar, 10).is_some_and(|status| status & 0xff == 0xff)
+            && init::read_phy(bar, 21) == Some(0xffff);
         std::mem::replace(&mut self.suspected, full) && full
     }
 }

@@ -7,7 +7,7 @@ use towpath_bus::tisci::Tisci;
 use towpath_bus::{Bus, BusError, Mmio};
 use towpath_model::cpsw::{Cpsw, CpswBus, CpswIrq, Registers};
 use towpath_model::iommu::ModelDma;
-use towpath_model::wire::Loop;
+use towpath_model::wire::Loopback;
 use towpath_nic::cpsw::{Config, CpswTx, open};
 use towpath_packet::port::{Port, Start, TxQueue};
 use towpath_packet::{Batch, Direction, Offloads, Packet};
@@ -133,7 +133,7 @@ fn a_queue_in_the_middle_of_a_doorbell_delays_no_doorbell_of_another_channel() {
     for ports in [2, 4] {
         let model = Cpsw::new(model_config(Variant::Pktdma, ports)).unwrap();
         model.set_steps_per_read(4);
-        (1..=ports).for_each(|port| model.plug(port, Loop::default()));
+        (1..=ports).for_each(|port| model.plug(port, Loopback::default()));
         let doorbell = |ring: usize| ring * 0x2000 + 0x10;
         let delay = Delay { barrier: Arc::default(), delayed: doorbell(19), opens: doorbell(27) };
         let bus = DelayedBus { bus: model.bus(), delay: delay.clone() };

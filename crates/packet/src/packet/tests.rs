@@ -26,6 +26,29 @@ impl Packet {
 }
 
 #[test]
+fn a_duplicate_has_the_same_bytes_and_all_metadata() {
+    let mut cache = cache();
+    let bytes: Vec<u8> = (0..=255).collect();
+    let mut packet = Packet::copy_from(&mut cache, &bytes).unwrap();
+    let gso = Some(Gso { kind: GsoKind::Tcp6, ecn: true, size: 60, segs: 4, hdr_len: 54 });
+    let (csum, vlan) = (Checksum::Partial { start: 34, offset: 16 }, Some(Vlan { tci: 7, service: true }));
+    packet.set_gso(gso);
+    packet.set_csum(csum);
+    packet.set_vlan(vlan);
+    packet.set_flow_hash(0xfeed);
+    packet.set_timestamp(1 << 40);
+    packet.set_ingress(3, 2);
+    packet.set_lane(Some(5));
+    let copy = packet.duplicate(&mut cache).unwrap();
+    drop(packet);
+    assert_eq!(copy.to_vec(), bytes);
+    assert_eq!((copy.gso(), copy.csum(), copy.vlan()), (gso, csum, vlan));
+    assert_eq!((copy.flow_hash(), copy.timestamp()), (Some(0xfeed), 1 << 40));
+    assert_eq!((copy.ingress(), copy.lane()), ((3, 2), Some(5)));
+    assert!(copy.knows_its_last());
+}
+
+#[test]
 fn headers_are_pushed_into_the_headroom_and_pulled_again() {
     let mut p = Packet::copy_from(&mut cache(), b"payload").unwrap();
     p.push_front(4).unwrap().copy_from_slice(b"head");

@@ -5,15 +5,17 @@ use crate::meta::{Stamp, flag};
 use crate::offload::{Checksum, Gso, GsoKind, Vlan};
 
 impl Packet {
-    /// All of it as with another packet.
-    pub(crate) fn take_work_of(&mut self, other: &Packet) {
+    /// Copies from another packet all that travels beside its bytes: offloads, VLAN tag, flow hash, time of arrival, ingress and lane.
+    /// The bytes in front of the transport header must be as many in both.
+    #[inline]
+    pub fn copy_metadata_from(&mut self, other: &Packet) {
         let (from, to) = (other.as_meta(), self.meta_mut());
         to.stamp = from.stamp;
         (to.hash, to.csum_start, to.csum_offset) = (from.hash, from.csum_start, from.csum_offset);
         (to.gso_kind, to.gso_size, to.gso_segs, to.hdr_len) =
             (from.gso_kind, from.gso_size, from.gso_segs, from.hdr_len);
         (to.vlan_tci, to.port, to.rx_queue, to.lane) = (from.vlan_tci, from.port, from.rx_queue, from.lane);
-        to.flags = from.flags & !flag::FOREIGN;
+        to.flags = to.flags & flag::FOREIGN | from.flags & !flag::FOREIGN;
     }
 
     /// What is known about the transport checksum.

@@ -126,7 +126,7 @@ impl Cache {
     pub fn give_head(&mut self, packet: &mut Packet) -> bool {
         if packet.is_extbuf() {
             let Some(mut head) = self.alloc() else { return false };
-            head.take_work_of(packet);
+            head.copy_metadata_from(packet);
             let page = replace(packet, head);
             // A head without fragments has room for one.
             let _ = packet.append(page);

@@ -6,6 +6,8 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use towpath_sys::mmap::Mmap;
+use towpath_sys::xsk::{RingMap, RingOffsets};
 
 mod sealed {
     pub trait Sealed {}
@@ -96,6 +98,12 @@ pub trait Memory: std::fmt::Debug + Send + Sync {
     fn at(&self, offset: usize, len: usize) -> Option<NonNull<u8>>;
 }
 
+impl Memory for Mmap {
+    fn at(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
+        Mmap::at(self, offset, len)
+    }
+}
+
 impl Memory for Region {
     fn at(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
         Region::at(self, offset, len)
@@ -129,6 +137,14 @@ impl<T: Entry> Mapped<T> {
             _memory: memory,
             holds: PhantomData,
         })
+    }
+
+    /// A ring of an AF_XDP socket; `None` if the kernel placed it outside of its mapping.
+    pub fn from_kernel(ring: RingMap) -> Option<Mapped<T>> {
+        let RingOffsets { producer, consumer, desc, flags } = ring.offsets;
+        let layout = Layout { producer, consumer, desc, flags };
+        // SAFETY: the mapping is the ring's own and lives until the ring is dropped; no reference to its bytes exists.
+        unsafe { Mapped::new(Arc::new(ring.memory), &layout, ring.size) }
     }
 
     #[inline]

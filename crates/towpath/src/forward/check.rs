@@ -1,11 +1,11 @@
 //! What can be joined, and what not; and what a user should know about it.
 
 use super::{Directions, Forward, Gso, StartError, Verdicts};
-use towpath_datapath::lane::Steering;
-use towpath_datapath::ports::tun::STEERING;
-use towpath_datapath::rules::PortSide;
+use towpath_engine::lane::Steering;
+use towpath_engine::rules::PortSide;
 use towpath_packet::Offloads;
 use towpath_packet::port::{Ability, Info, Layer};
+use towpath_ports::tun::STEERING;
 use towpath_wire::LinkKind;
 
 /// Fewer than these, and some are always held where others wait for them: by the caches of queues, by a packet in pieces.
@@ -23,7 +23,7 @@ impl Forward {
     }
 
     pub(super) fn check_rules(&self, layer: Layer) -> Result<(), StartError> {
-        let link = if layer == Layer::Ip { LinkKind::Ip } else { LinkKind::Ethernet };
+        let link = LinkKind::from(layer);
         for verdicts in [&self.at_rx, &self.in_lane] {
             let Verdicts::Rules(rules) = verdicts else { continue };
             rules.check(link, self.lanes.len() as u16)?;
@@ -85,7 +85,7 @@ impl Forward {
             let rule = format!("there are {} lane(s), the first is 0", self.lanes.len());
             return value("steering to lane", lane.to_string(), rule);
         }
-        let allowed = towpath_datapath::worker::cores();
+        let allowed = towpath_engine::worker::cores();
         match self.cores.iter().chain(&self.lanes).find(|core| !allowed.contains(core)) {
             Some(core) => {
                 value("cores", core.to_string(), format!("must be among the cores of this process: {allowed:?}"))

@@ -4,9 +4,9 @@ use super::{Directions, Forward, StartError};
 use crate::any::{AnyRx, AnyTx};
 use std::sync::Arc;
 use std::time::Duration;
-use towpath_datapath::lane::{self, Full, LaneConfig, Table};
-use towpath_datapath::route::{Limit, Route, RouteConfig, Standing};
-use towpath_datapath::rules::PortSide;
+use towpath_engine::lane::{self, Full, LaneConfig, Table};
+use towpath_engine::route::{Limit, Route, RouteConfig, Standing};
+use towpath_engine::rules::PortSide;
 use towpath_packet::port::{Layer, Queues, TxLayout};
 use towpath_packet::{Counters, Direction, Pool, PoolError};
 

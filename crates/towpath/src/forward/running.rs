@@ -3,9 +3,9 @@
 use super::StartError;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use towpath_datapath::lane::Table;
-use towpath_datapath::report::{Meter, Reading};
-use towpath_datapath::worker::{Control, Ending};
+use towpath_engine::lane::Table;
+use towpath_engine::report::{Meter, Reading};
+use towpath_engine::worker::{Control, Ending};
 use towpath_packet::port::{PortControl, State};
 
 /// Ports that are being forwarded between. Dropping it stops the workers and waits for them.

@@ -35,6 +35,7 @@ const KINDS: &[Kind] = &[
 ];
 
 impl Kind {
+    #[cfg(feature = "std")]
     fn is_available(self) -> bool {
         match self {
             Kind::Portable => true,
@@ -44,6 +45,18 @@ impl Kind {
             Kind::Avx512 => {
                 std::arch::is_x86_feature_detected!("avx512f") && std::arch::is_x86_feature_detected!("avx512bw")
             }
+        }
+    }
+
+    /// Detection at run time needs `std`: without it, the instruction sets are those that the target has at compile time.
+    #[cfg(not(feature = "std"))]
+    fn is_available(self) -> bool {
+        match self {
+            Kind::Portable => true,
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2 => cfg!(target_feature = "avx2"),
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512 => cfg!(all(target_feature = "avx512f", target_feature = "avx512bw")),
         }
     }
 }

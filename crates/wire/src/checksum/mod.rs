@@ -15,6 +15,8 @@
 //!
 //! Short inputs are summed in place; long ones by the widest vectors the CPU has, see [`Isa`].
 
+use core::net::{Ipv4Addr, Ipv6Addr};
+
 mod accumulator;
 #[allow(unsafe_code)]
 mod isa;
@@ -96,16 +98,16 @@ const fn fold32(x: u32) -> u16 {
 /// The sum of the IPv4 pseudo-header (RFC 9293 section 3.1). `l4_len` is the length of transport header and payload.
 #[inline]
 #[must_use]
-pub const fn pseudo_v4(src: [u8; 4], dst: [u8; 4], proto: u8, l4_len: u32) -> u16 {
-    let addresses = add(fold32(u32::from_be_bytes(src)), fold32(u32::from_be_bytes(dst)));
+pub const fn pseudo_v4(src: Ipv4Addr, dst: Ipv4Addr, proto: u8, l4_len: u32) -> u16 {
+    let addresses = add(fold32(src.to_bits()), fold32(dst.to_bits()));
     add(addresses, add(proto as u16, fold32(l4_len)))
 }
 
 /// The sum of the IPv6 pseudo-header (RFC 8200 section 8.1). `l4_len` is the length of transport header and payload.
 #[inline]
 #[must_use]
-pub fn pseudo_v6(src: [u8; 16], dst: [u8; 16], proto: u8, l4_len: u32) -> u16 {
-    let addresses = words::add(words::sum(&src), words::sum(&dst));
+pub fn pseudo_v6(src: Ipv6Addr, dst: Ipv6Addr, proto: u8, l4_len: u32) -> u16 {
+    let addresses = words::add(words::sum(&src.octets()), words::sum(&dst.octets()));
     add(words::to_wire(addresses), add(u16::from(proto), fold32(l4_len)))
 }
 
@@ -183,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_pseudo_header_sums_like_its_bytes() {
-        let (src, dst) = ([192, 168, 0, 1], [10, 255, 3, 200]);
+        let (src, dst) = ([192, 168, 0, 1].into(), [10, 255, 3, 200].into());
         let bytes = [192, 168, 0, 1, 10, 255, 3, 200, 0, 17, 0, 95];
         assert_eq!(pseudo_v4(src, dst, 17, 95), sum(&bytes));
         assert_eq!(pseudo_v4(src, dst, 17, 0x0001_005e), sum(&bytes), "a length past 16 bits");
@@ -195,6 +197,6 @@ mod tests {
         bytes[16..32].copy_from_slice(&dst);
         bytes[32..36].copy_from_slice(&70_000u32.to_be_bytes());
         bytes[39] = 6;
-        assert_eq!(pseudo_v6(src, dst, 6, 70_000), sum(&bytes));
+        assert_eq!(pseudo_v6(src.into(), dst.into(), 6, 70_000), sum(&bytes));
     }
 }

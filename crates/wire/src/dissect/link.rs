@@ -1,8 +1,9 @@
 //! The link header and its tags.
 
-use super::{Dissected, LinkKind, Stop, common};
+use super::{Dissected, Stop, common};
 use crate::ethernet::{self, ethertype};
 use crate::ip;
+use crate::offload::LinkKind;
 use crate::vlan::{Tag, Tags};
 
 /// What lies before the network header.

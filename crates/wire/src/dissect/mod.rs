@@ -21,15 +21,6 @@ pub use link::dissect;
 use crate::hash::{FlowKey, RssInput, Toeplitz};
 use crate::vlan::Tag;
 
-/// What a frame begins with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum LinkKind {
-    /// An Ethernet header.
-    Ethernet,
-    /// An IPv4 or IPv6 header.
-    Ip,
-}
-
 /// Why the dissector went no further.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]

@@ -2,20 +2,28 @@
 
 use crate::ethernet::{Mac, ethertype};
 use crate::{Error, arp, checksum, ipv4, ipv6};
+use core::net::{Ipv4Addr, Ipv6Addr};
 
 /// An ARP message for IPv4 over Ethernet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arp {
     /// [`arp::REQUEST`] or [`arp::REPLY`].
     pub operation: u16,
     /// Sender's Ethernet address.
     pub sender_mac: Mac,
     /// Sender's IPv4 address.
-    pub sender_ip: [u8; 4],
+    pub sender_ip: Ipv4Addr,
     /// Target's Ethernet address.
     pub target_mac: Mac,
     /// Target's IPv4 address.
-    pub target_ip: [u8; 4],
+    pub target_ip: Ipv4Addr,
+}
+
+impl Default for Arp {
+    fn default() -> Self {
+        let (mac, ip) = (Mac::default(), Ipv4Addr::UNSPECIFIED);
+        Self { operation: 0, sender_mac: mac, sender_ip: ip, target_mac: mac, target_ip: ip }
+    }
 }
 
 impl Arp {
@@ -40,16 +48,16 @@ pub enum IpAddresses {
     /// IPv4.
     V4 {
         /// Source.
-        src: [u8; 4],
+        src: Ipv4Addr,
         /// Destination.
-        dst: [u8; 4],
+        dst: Ipv4Addr,
     },
     /// IPv6.
     V6 {
         /// Source.
-        src: [u8; 16],
+        src: Ipv6Addr,
         /// Destination.
-        dst: [u8; 16],
+        dst: Ipv6Addr,
     },
 }
 
@@ -73,14 +81,14 @@ pub struct Ip {
 impl Ip {
     /// IPv4, TTL 64, not to be fragmented.
     #[must_use]
-    pub const fn v4(src: [u8; 4], dst: [u8; 4]) -> Self {
-        Self::new(IpAddresses::V4 { src, dst })
+    pub fn v4(src: impl Into<Ipv4Addr>, dst: impl Into<Ipv4Addr>) -> Self {
+        Self::new(IpAddresses::V4 { src: src.into(), dst: dst.into() })
     }
 
     /// IPv6, hop limit 64.
     #[must_use]
-    pub const fn v6(src: [u8; 16], dst: [u8; 16]) -> Self {
-        Self::new(IpAddresses::V6 { src, dst })
+    pub fn v6(src: impl Into<Ipv6Addr>, dst: impl Into<Ipv6Addr>) -> Self {
+        Self::new(IpAddresses::V6 { src: src.into(), dst: dst.into() })
     }
 
     const fn new(addresses: IpAddresses) -> Self {

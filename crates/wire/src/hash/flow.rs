@@ -15,14 +15,16 @@
 //! ports, buckets fill as evenly as with random numbers. It is not cryptographic. A seed that is
 //! secret and chosen at start keeps strangers from choosing flows that collide.
 
+use core::net::Ipv6Addr;
+
 /// What identifies a flow. All zero for what is not IP.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(C)]
 pub struct FlowKey {
     /// Source address, IPv4 as [`mapped`](crate::ip::mapped).
-    pub src: [u8; 16],
+    pub src: Ipv6Addr,
     /// Destination address.
-    pub dst: [u8; 16],
+    pub dst: Ipv6Addr,
     /// Source port of TCP, UDP and SCTP; 0 for other protocols and for every fragment, the first
     /// included, so that the fragments of a packet have one key.
     pub src_port: u16,
@@ -30,6 +32,14 @@ pub struct FlowKey {
     pub dst_port: u16,
     /// Transport protocol, see [`ip::protocol`](crate::ip::protocol).
     pub protocol: u8,
+}
+
+impl Default for FlowKey {
+    #[inline]
+    fn default() -> Self {
+        let none = Ipv6Addr::UNSPECIFIED;
+        Self { src: none, dst: none, src_port: 0, dst_port: 0, protocol: 0 }
+    }
 }
 
 /// Digits of the fraction of π, odd where they multiply.
@@ -42,8 +52,8 @@ const fn mix(a: u64, b: u64) -> u64 {
 }
 
 #[inline(always)]
-fn endpoint(address: &[u8; 16], port: u16, seed: u64) -> u64 {
-    let address = u128::from_ne_bytes(*address);
+fn endpoint(address: &Ipv6Addr, port: u16, seed: u64) -> u64 {
+    let address = u128::from_ne_bytes(address.octets());
     let port = u64::from(port).wrapping_mul(K[2]);
     mix((address as u64 ^ K[0]).wrapping_add(port), (address >> 64) as u64 ^ K[1] ^ seed)
 }
@@ -90,7 +100,7 @@ mod tests {
     use crate::ip::mapped;
 
     fn v4(src: u32, dst: u32, src_port: u16, dst_port: u16) -> FlowKey {
-        let (src, dst) = (mapped(src.to_be_bytes()), mapped(dst.to_be_bytes()));
+        let (src, dst) = (mapped(src.into()), mapped(dst.into()));
         FlowKey { src, dst, src_port, dst_port, protocol: 6 }
     }
 
@@ -100,8 +110,8 @@ mod tests {
         let (a, b) = (0x0a00_0001, 0x0a00_0002);
         let v6 = |i: u32| {
             let mut key = FlowKey { protocol: 17, dst_port: 443, ..FlowKey::default() };
-            key.src = (0x2001_0db8_u128 << 96 | u128::from(i)).to_be_bytes();
-            key.dst = (0x2001_0db8_u128 << 96 | 0xffff).to_be_bytes();
+            key.src = (0x2001_0db8_u128 << 96 | u128::from(i)).into();
+            key.dst = (0x2001_0db8_u128 << 96 | 0xffff).into();
             key
         };
         vec![

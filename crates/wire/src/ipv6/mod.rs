@@ -7,10 +7,10 @@ mod extension;
 
 pub use extension::{Extension, Extensions, Fragment, MAX_EXTENSIONS, is_extension};
 
-use crate::Error;
-use crate::checksum;
 use crate::error::cut;
+use crate::{Error, checksum};
 use core::borrow::{Borrow, BorrowMut};
+use core::net::Ipv6Addr;
 
 header! {
     Ipv6: 40 bytes;
@@ -23,9 +23,9 @@ header! {
     /// Hop limit.
     7 HOP_LIMIT: u8, hop_limit, set_hop_limit;
     /// Source address.
-    8 SRC: [u8; 16], src, set_src;
+    8 SRC: Ipv6Addr, src, set_src;
     /// Destination address.
-    24 DST: [u8; 16], dst, set_dst;
+    24 DST: Ipv6Addr, dst, set_dst;
 }
 
 impl<B: Borrow<[u8; HEADER_LEN]>> Header<B> {

@@ -1,74 +1,78 @@
-use super::super::fake::Machine;
+use super::super::fake::FakeHost;
 use super::*;
 
 const NIC: &str = "0000:03:00.0";
 
-fn machine() -> (Machine, Bdf) {
-    let mut machine = Machine::new();
+fn machine() -> (FakeHost, Bdf) {
+    let mut machine = FakeHost::new();
     let nic = machine.add(NIC, Some(7), Some("e1000e"));
     (machine, nic)
 }
 
-fn driver(machine: &Machine, bdf: Bdf) -> Option<String> {
+fn driver(machine: &FakeHost, bdf: Bdf) -> Option<String> {
     machine.host().driver(bdf)
 }
 
 #[test]
-fn a_device_goes_from_its_driver_to_vfio_and_back() {
+fn a_device_moves_from_its_driver_to_vfio_and_back() {
     let (mut machine, nic) = machine();
     let bound = bind_on(&mut machine, nic, false).unwrap();
     assert_eq!((bound.from.as_deref(), driver(&machine, nic).as_deref()), (Some("e1000e"), Some("vfio-pci")));
     let unbound = unbind_on(&mut machine, nic).unwrap();
     assert_eq!(unbound.to.as_deref(), Some("e1000e"));
-    assert_eq!(machine.only(nic), "(null)", "any driver may have it again");
-    assert_eq!(Before::kept(machine.host(), nic), None, "the note is gone");
+    assert_eq!(machine.driver_override(nic), "(null)", "any driver may bind it again");
+    assert_eq!(PreviousDriver::load(machine.host(), nic), None, "the saved driver is removed");
 }
 
 #[test]
-fn a_device_that_no_driver_had_is_left_without_one() {
-    let mut machine = Machine::new();
+fn a_device_without_a_driver_is_left_without_one() {
+    let mut machine = FakeHost::new();
     let nic = machine.add(NIC, Some(7), None);
     assert_eq!(bind_on(&mut machine, nic, false).unwrap().from, None);
     assert_eq!(unbind_on(&mut machine, nic).unwrap().to, None);
-    assert_eq!((driver(&machine, nic), machine.only(nic)), (None, "(null)".to_owned()));
+    assert_eq!((driver(&machine, nic), machine.driver_override(nic)), (None, "(null)".to_owned()));
 }
 
 #[test]
-fn whichever_step_fails_the_device_is_back_with_its_driver() {
+fn whichever_step_fails_the_device_has_its_driver_again() {
     for step in 1..=3 {
         let (mut machine, nic) = machine();
         machine.fails = Some(step);
         let error = bind_on(&mut machine, nic, false).unwrap_err();
         assert!(matches!(error, BindError::Step { .. }), "{error}");
         assert_eq!(driver(&machine, nic).as_deref(), Some("e1000e"), "step {step}: {:?}", machine.commands);
-        assert_eq!((machine.only(nic).as_str(), Before::kept(machine.host(), nic)), ("(null)", None), "step {step}");
+        assert_eq!(
+            (machine.driver_override(nic).as_str(), PreviousDriver::load(machine.host(), nic)),
+            ("(null)", None),
+            "step {step}"
+        );
     }
 }
 
 #[test]
-fn a_device_that_vfio_does_not_take_is_back_with_its_driver() {
+fn a_device_that_vfio_does_not_bind_has_its_driver_again() {
     let (machine, nic) = machine();
-    // A driver by that name is there, but takes nothing: as where a module was built for another kernel.
+    // The driver exists but binds no device: like a module that was built for another kernel.
     machine.file(&device(nic, "driver_override"), "e1000e\n");
     let mut deaf = Deaf(machine);
     let error = bind_on(&mut deaf, nic, false).unwrap_err();
-    assert!(matches!(error, BindError::Elsewhere { has: None, .. }), "{error}");
+    assert!(matches!(error, BindError::WrongDriver { has: None, .. }), "{error}");
     assert_eq!(driver(&deaf.0, nic).as_deref(), Some("e1000e"));
-    assert_eq!(deaf.0.only(nic), "e1000e", "the override is what it was");
+    assert_eq!(deaf.0.driver_override(nic), "e1000e", "the override is restored");
 }
 
-/// A kernel whose probing does nothing.
-struct Deaf(Machine);
+/// A kernel that ignores drivers_probe.
+struct Deaf(FakeHost);
 
 impl Kernel for Deaf {
     fn host(&self) -> &Host {
         self.0.host()
     }
-    fn command(&mut self, path: &str, text: &str) -> io::Result<()> {
-        if path.ends_with("drivers_probe") { Ok(()) } else { self.0.command(path, text) }
+    fn write(&mut self, path: &str, text: &str) -> io::Result<()> {
+        if path.ends_with("drivers_probe") { Ok(()) } else { self.0.write(path, text) }
     }
-    fn carries(&self, interface: &str) -> Option<String> {
-        self.0.carries(interface)
+    fn in_use(&self, interface: &str) -> Option<String> {
+        self.0.in_use(interface)
     }
     fn load_module(&mut self) {}
 }
@@ -77,7 +81,7 @@ impl Kernel for Deaf {
 fn an_interface_in_use_is_taken_only_by_force() {
     let (mut machine, nic) = machine();
     machine.file(&device(nic, "net/eth0/flags"), "0x1003\n");
-    machine.carried = Some(("eth0".into(), "it has the address 192.0.2.1".into()));
+    machine.used = Some(("eth0".into(), "it has the address 192.0.2.1".into()));
     let error = bind_on(&mut machine, nic, false).unwrap_err();
     assert!(error.to_string().contains("eth0") && error.to_string().contains("192.0.2.1"), "{error}");
     assert!(machine.commands.is_empty(), "nothing was touched");
@@ -88,12 +92,12 @@ fn an_interface_in_use_is_taken_only_by_force() {
 fn an_interface_below_a_virtio_function_counts_as_well() {
     let (mut machine, nic) = machine();
     machine.file(&device(nic, "virtio3/net/eth1/flags"), "0x1003\n");
-    machine.carried = Some(("eth1".into(), "part of br0".into()));
+    machine.used = Some(("eth1".into(), "part of br0".into()));
     assert!(matches!(bind_on(&mut machine, nic, false), Err(BindError::InterfaceInUse { .. })));
 }
 
 #[test]
-fn a_device_that_a_process_has_open_is_not_given_back_under_it() {
+fn a_device_that_a_process_has_open_is_not_unbound() {
     let (mut machine, nic) = machine();
     bind_on(&mut machine, nic, false).unwrap();
     machine.hold(4711, "dev/vfio/7");
@@ -103,7 +107,7 @@ fn a_device_that_a_process_has_open_is_not_given_back_under_it() {
 }
 
 #[test]
-fn binding_twice_keeps_what_was_noted_first() {
+fn binding_twice_keeps_the_driver_that_was_saved_first() {
     let (mut machine, nic) = machine();
     bind_on(&mut machine, nic, false).unwrap();
     assert!(bind_on(&mut machine, nic, false).unwrap().already);
@@ -111,15 +115,15 @@ fn binding_twice_keeps_what_was_noted_first() {
 }
 
 #[test]
-fn a_device_that_somebody_else_bound_goes_to_the_driver_that_wants_it() {
+fn a_device_that_was_bound_by_other_means_is_bound_to_the_driver_that_matches() {
     let (mut machine, nic) = machine();
     bind_on(&mut machine, nic, false).unwrap();
-    Before::forget(machine.host(), nic);
+    PreviousDriver::remove(machine.host(), nic);
     assert_eq!(unbind_on(&mut machine, nic).unwrap().to.as_deref(), Some("e1000e"));
 }
 
 #[test]
-fn what_can_not_be_done_is_said_before_anything_is_touched() {
+fn what_is_impossible_is_reported_before_anything_is_written() {
     let (mut machine, nic) = machine();
     assert!(matches!(bind_on(&mut machine, "00:1f.6".parse().unwrap(), false), Err(BindError::NoDevice(_))));
     assert!(matches!(unbind_on(&mut machine, nic), Err(BindError::NotBound { driver: Some(_), .. })));

@@ -1,16 +1,16 @@
-use super::super::fake::Machine;
+use super::super::fake::FakeHost;
 use super::*;
 use crate::vfio::bind::{Kernel, bind_on};
 
 const NIC: &str = "0000:03:00.0";
 
-fn found(machine: &Machine, bdf: Bdf) -> Vec<Finding> {
+fn found(machine: &FakeHost, bdf: Bdf) -> Vec<Finding> {
     inspect_on(machine.host(), bdf).findings
 }
 
-/// A machine on which nothing is missing.
-fn ready() -> (Machine, Bdf) {
-    let mut machine = Machine::new();
+/// A machine with nothing missing.
+fn ready() -> (FakeHost, Bdf) {
+    let mut machine = FakeHost::new();
     let nic = machine.add(NIC, Some(7), Some("e1000e"));
     bind_on(&mut machine, nic, false).unwrap();
     (machine, nic)
@@ -25,7 +25,7 @@ fn a_device_that_is_ready_has_no_findings() {
 }
 
 #[test]
-fn a_device_that_is_not_there_is_answered_with_those_that_are() {
+fn a_device_that_does_not_exist_is_answered_with_those_that_do() {
     let (machine, nic) = ready();
     let [finding] = &found(&machine, "00:1f.6".parse().unwrap())[..] else { panic!() };
     assert_eq!(finding, &Finding::NoDevice { others: vec![(nic, Some("vfio-pci".into()))] });
@@ -33,8 +33,8 @@ fn a_device_that_is_not_there_is_answered_with_those_that_are() {
 }
 
 #[test]
-fn the_driver_that_has_it_is_named_with_its_interfaces_and_the_command_to_take_it() {
-    let mut machine = Machine::new();
+fn the_bound_driver_is_named_with_its_interfaces_and_the_command_to_unbind_it() {
+    let mut machine = FakeHost::new();
     let nic = machine.add(NIC, Some(7), Some("e1000e"));
     machine.file(&host::device(nic, "net/eth0/flags"), "");
     let [finding] = &found(&machine, nic)[..] else { panic!() };
@@ -43,8 +43,8 @@ fn the_driver_that_has_it_is_named_with_its_interfaces_and_the_command_to_take_i
 }
 
 #[test]
-fn without_a_group_the_command_line_that_turns_the_iommu_on_is_named() {
-    let mut machine = Machine::new();
+fn without_a_group_the_parameter_that_enables_the_iommu_is_named() {
+    let mut machine = FakeHost::new();
     let nic = machine.add(NIC, None, Some("e1000e"));
     assert_eq!(found(&machine, nic)[0], Finding::NoIommu { parameter: "intel_iommu=on", elsewhere: false });
     machine.file("proc/cpuinfo", "vendor_id : AuthenticAMD\n");
@@ -65,27 +65,27 @@ fn other_devices_of_the_group_are_listed_unless_their_drivers_leave_dma_alone() 
 }
 
 #[test]
-fn a_module_that_could_be_loaded_is_told_from_one_that_was_never_built() {
+fn a_module_that_can_be_loaded_is_distinct_from_one_that_was_never_built() {
     let (machine, nic) = ready();
     machine.remove("sys/bus/pci/drivers/vfio-pci");
     assert_eq!(found(&machine, nic)[0], Finding::NoModule);
     machine.file("lib/modules/6.1.0/modules.dep", "kernel/drivers/net/tun.ko:\n");
     assert_eq!(found(&machine, nic)[0], Finding::KernelConfig { option: "CONFIG_VFIO_PCI" });
     machine.remove("lib/modules/6.1.0/modules.dep");
-    assert_eq!(found(&machine, nic)[0], Finding::NoModule, "no list: no saying");
+    assert_eq!(found(&machine, nic)[0], Finding::NoModule, "unknown without a list");
 }
 
 #[test]
-fn too_little_memory_to_lock_is_named_where_it_is_bounded() {
+fn a_low_limit_of_locked_memory_is_named() {
     let (machine, nic) = ready();
     machine.file("proc/self/status", "CapEff:\t0000000000000000\n");
-    let bounded = super::super::sys::memlock().is_some_and(|limit| limit < USUAL);
+    let bounded = super::super::ioctl::rlimit_memlock().is_some_and(|limit| limit < DEFAULT_POOL);
     assert_eq!(found(&machine, nic).iter().any(|f| matches!(f, Finding::Memlock { .. })), bounded);
     assert_eq!(inspect_on(machine.host(), nic).first_obstacle(), None, "it may be enough for a smaller pool");
 }
 
 #[test]
-fn interrupts_that_are_not_kept_apart_are_named_unless_that_was_accepted() {
+fn missing_interrupt_remapping_is_named_unless_it_was_accepted() {
     let (machine, nic) = ready();
     machine.file("sys/kernel/irq/24/chip_name", "PCI-MSI\n");
     assert_eq!(found(&machine, nic), [Finding::NoInterruptRemapping]);
@@ -93,7 +93,7 @@ fn interrupts_that_are_not_kept_apart_are_named_unless_that_was_accepted() {
     assert_eq!(found(&machine, nic), []);
     machine.file("sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts", "N\n");
     machine.file("proc/cpuinfo", "CPU implementer : 0x41\n");
-    assert_eq!(found(&machine, nic), [], "only x86 has to turn it on");
+    assert_eq!(found(&machine, nic), [], "only x86 must enable it");
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn a_file_that_is_missing_is_named() {
 }
 
 #[test]
-fn a_group_in_name_only_is_told_from_protection() {
+fn a_no_iommu_group_is_distinct_from_protection() {
     let (machine, nic) = ready();
     machine.file("sys/kernel/iommu_groups/7/name", "vfio-noiommu\n");
     machine.file("dev/vfio/noiommu-7", "");

@@ -1,7 +1,7 @@
-//! The tables against a naive walk, as the unit does it.
+//! The page tables against a naive walk, as the unit does it.
 
 use super::*;
-use crate::vtd::identity::Identity;
+use crate::vtd::phys_memory::IdentityMemory;
 use proptest::prelude::*;
 
 const ALL: Capabilities = Capabilities {
@@ -16,12 +16,12 @@ const ALL: Capabilities = Capabilities {
     fault_record_count: 1,
 };
 
-/// What the unit finds for an address: the physical one, the rights, and the level of the page.
+/// Walks the tables for `iova`: the physical address, the rights, and the level of the page.
 fn walk(root: u64, levels: u32, iova: u64) -> Option<(u64, u64, u32)> {
     let (mut table, mut level) = (root, levels);
     loop {
         let at = table as usize + (iova >> (12 + 9 * (level - 1)) & 511) as usize * 8;
-        // SAFETY: `Identity`: the address is that of a word in a table that the tree holds.
+        // SAFETY: `IdentityMemory`: the address is that of an entry in a table that the tree holds.
         let word = unsafe { *(at as *const u64) };
         if word & 3 == 0 {
             return None;
@@ -38,10 +38,10 @@ fn walk(root: u64, levels: u32, iova: u64) -> Option<(u64, u64, u32)> {
 
 #[test]
 fn the_largest_pages_that_fit_are_used() {
-    let mut tree = Tree::new(Identity, &ALL).unwrap();
+    let mut tree = PageTables::new(IdentityMemory, &ALL).unwrap();
     let gib = 1 << 30;
     tree.map(gib - 4096, gib - 4096, gib + (2 << 20) + 8192, Access::Both).unwrap();
-    let level = |tree: &Tree<Identity>, iova| walk(tree.root(), 3, iova).map(|found| found.2);
+    let level = |tree: &PageTables<IdentityMemory>, iova| walk(tree.root(), 3, iova).map(|found| found.2);
     assert_eq!(level(&tree, gib - 1), Some(1));
     assert_eq!(level(&tree, gib), Some(3));
     assert_eq!(level(&tree, 2 * gib + 5), Some(2));
@@ -53,36 +53,36 @@ fn the_largest_pages_that_fit_are_used() {
 
 #[test]
 fn a_unit_without_large_pages_gets_none() {
-    let mut tree = Tree::new(Identity, &Capabilities { pages_2m: false, pages_1g: false, ..ALL }).unwrap();
+    let mut tree = PageTables::new(IdentityMemory, &Capabilities { pages_2m: false, pages_1g: false, ..ALL }).unwrap();
     tree.map(2 << 20, 2 << 20, 2 << 20, Access::Read).unwrap();
     assert_eq!(walk(tree.root(), 3, 3 << 20), Some((3 << 20, 1, 1)));
 }
 
 #[test]
-fn grafted_tables_are_walked_and_pruned_ones_are_not() {
-    let mut tree = Tree::new(Identity, &Capabilities { address_bits: 48, ..ALL }).unwrap();
-    let bottom = Words::alloc(&Identity, 2).unwrap();
-    tree.graft(1 << 40, &bottom).unwrap();
-    bottom.at(513).unwrap().store(0x7000 | rights(Access::Write), Ordering::Release);
+fn installed_leaf_tables_are_walked_and_removed_ones_are_not() {
+    let mut tree = PageTables::new(IdentityMemory, &Capabilities { address_bits: 48, ..ALL }).unwrap();
+    let leaves = TablePages::alloc(&IdentityMemory, 2).unwrap();
+    tree.install_leaves(1 << 40, &leaves).unwrap();
+    leaves.at(513).unwrap().store(0x7000 | rights(Access::Write), Ordering::Release);
     assert_eq!(walk(tree.root(), 4, (1 << 40) + (2 << 20) + 0x1234), Some((0x7234, 2, 1)));
-    tree.prune(1 << 40, &bottom);
+    tree.remove_leaves(1 << 40, &leaves);
     assert_eq!(walk(tree.root(), 4, (1 << 40) + (2 << 20) + 0x1234), None);
 }
 
 proptest! {
     #[test]
-    fn what_is_mapped_is_found_and_nothing_else(
+    fn exactly_the_mapped_pages_are_found(
         ranges in prop::collection::vec((0u64..64, 1u64..1200, 0u64..4, any::<bool>()), 1..12)
     ) {
-        let mut tree = Tree::new(Identity, &ALL).unwrap();
-        // Pages of a space of 64 × 2 MiB, against a plain array.
+        let mut tree = PageTables::new(IdentityMemory, &ALL).unwrap();
+        // A space of 64 × 2 MiB, against a plain array.
         let mut plain = vec![None::<u64>; 65 * 512 + 1200];
         let mut mapped = Vec::new();
         for (start, pages, shift, map) in ranges {
             let first = (start * 512 + shift * 8) as usize;
             let range = first..first + pages as usize;
             if map && plain[range.clone()].iter().all(Option::is_none) {
-                // Sometimes congruent to large pages, sometimes not.
+                // Sometimes congruent modulo a large page, sometimes not.
                 let physical = (1 << 40) + (range.start as u64 + shift % 2 * 16) * PAGE;
                 tree.map(range.start as u64 * PAGE, physical, pages * PAGE, Access::Write).unwrap();
                 plain[range.clone()].iter_mut().zip(0..).for_each(|(page, n)| *page = Some(physical + n * PAGE));

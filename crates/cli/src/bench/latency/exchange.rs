@@ -9,7 +9,7 @@ use std::error::Error;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use towpath::datapath::idle::Idle;
+use towpath::engine::idle::Idle;
 
 /// How threads wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use towpath::datapath::coalesce::Mode as Gro;
+use towpath::engine::gro_stage::Mode as Gro;
 use towpath::{Forward, Opener, Role};
 use towpath_client::{Config, Frame, Sizes, Socket, Umem};
 

@@ -10,12 +10,12 @@ use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use towpath::datapath::ports::null;
-use towpath::datapath::route::{Route, RouteConfig};
-use towpath::datapath::sock::{self, Transmit};
+use towpath::engine::route::{Route, RouteConfig};
 use towpath::model::e1000e::Device;
 use towpath::packet::port::{Info, Port, PortControl, Queues, RxQueue, Start, TxLayout};
 use towpath::packet::{Counters, Direction, Offloads, Pool, PoolConfig};
+use towpath::ports::null;
+use towpath::ports::sock::{self, Transmit};
 use towpath::{AnyPort, AnyRx, AnyTx};
 use towpath_client::Umem;
 
@@ -66,7 +66,7 @@ impl<'u> Rig<'u> {
         let path = path();
         let config = sock::Config { path: path.clone(), transmit, ..sock::Config::default() };
         let sock = AnyPort::Sock(sock::open(config)?);
-        let events = sock.tuner().ok_or("a socket without figures")?;
+        let events = sock.control().ok_or("a socket without figures")?;
         let shape = Info::tx_layout(port.info());
         let (mut rx, unused) = start(sock, &pool)?;
         drop(unused);

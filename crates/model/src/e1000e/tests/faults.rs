@@ -1,11 +1,11 @@
-//! Faults that are asked for.
+//! Injected faults.
 
 use super::*;
 use towpath_bus::Dma;
 
 const ALWAYS: u32 = 1_000_000;
 
-/// What ten frames of 60 bytes give: status, length, and the first word of each descriptor.
+/// Receives ten frames of 60 bytes; returns status, length, and the first word of each descriptor.
 fn receive(faults: Faults) -> Vec<(u32, usize, u64)> {
     let mut rig = Rig::new(Config { faults, ..config() });
     rig.post(15);
@@ -33,7 +33,7 @@ fn frame_errors_are_in_the_descriptor_and_in_the_statistics() {
 }
 
 #[test]
-fn some_means_some_and_the_same_seed_the_same() {
+fn a_rate_of_one_half_hits_some_frames_and_the_same_seed_the_same_ones() {
     let errors = |seed| {
         let got = receive(Faults { crc: ALWAYS / 2, seed, ..Default::default() });
         got.iter().map(|(status, ..)| status & rxd::CE != 0).collect::<Vec<_>>()
@@ -44,7 +44,7 @@ fn some_means_some_and_the_same_seed_the_same() {
 }
 
 #[test]
-fn lengths_and_queues_can_be_nonsense_and_eop_can_be_missing_for_ever() {
+fn lengths_and_queues_can_be_garbage_and_eop_can_be_missing() {
     let lengths = receive(Faults { bad_length: ALWAYS, ..Default::default() });
     assert!(lengths.iter().any(|(_, len, _)| *len > BUFFER) && lengths.iter().all(|(_, len, _)| *len != 60));
     let open = receive(Faults { no_eop: ALWAYS, ..Default::default() });
@@ -65,7 +65,7 @@ fn write_backs_can_be_lost_or_out_of_order() {
             rig.device.step(run * 1000 + seed);
             seen |= rig.received(0).0 == 0 && rig.received(1).0 & rxd::DD != 0;
         }
-        assert!(rig.received(0).0 & rxd::DD != 0, "it comes in the end");
+        assert!(rig.received(0).0 & rxd::DD != 0, "it is written later");
         seen
     };
     assert!((0..50).any(overtaken));
@@ -79,7 +79,7 @@ fn wild_write_backs_stay_within_the_ring() {
         rig.arrive(&frame(60));
     }
     let marked = (4..RING).filter(|i| rig.received(*i).0 & rxd::DD != 0).count();
-    assert!(marked > 0, "descriptors that the device never had");
+    assert!(marked > 0, "descriptors that the device never owned");
     assert_eq!(rig.rxd(RING), [0, 0]);
     rig.clean();
 }
@@ -161,7 +161,7 @@ fn interrupts_can_be_lost() {
 }
 
 #[test]
-fn mappings_fail_by_the_devices_faults_too() {
+fn the_devices_faults_include_failures_of_mappings() {
     let faults = Faults { mappings: Refuse::Always, ..Default::default() };
     let bus = launch(Config { faults, ..config() }, crate::wire::Unplugged).unwrap();
     let region = bus.dma().alloc(4096).unwrap();

@@ -1,4 +1,4 @@
-//! The device from a driver's side: registers, rings and frames, by hand.
+//! The device from the driver's side: registers, rings and frames without a driver.
 
 mod faults;
 mod rx;
@@ -14,12 +14,13 @@ use towpath_bus::{Access, Bus, Dma, Irq, Mmio, Pci};
 use towpath_packet::Region;
 
 pub(super) const MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 1];
-/// Descriptors of each ring.
+/// Descriptors per ring.
 pub(super) const RING: u32 = 16;
-/// Bytes of each buffer; buffer `i` of the memory belongs to receive descriptor `i`, those behind are for sending.
+/// Bytes per buffer. Buffer `i` belongs to receive descriptor `i`; those after the ring's are for
+/// transmission.
 pub(super) const BUFFER: usize = 2048;
 
-/// A device with its first queues set up, on a cable whose other end is held here.
+/// A device with its first queues configured, and the far end of its cable.
 pub(super) struct Rig {
     pub(super) bus: ModelBus,
     pub(super) bar: ModelBar,
@@ -48,13 +49,13 @@ impl Rig {
         Rig::on(config, near, far)
     }
 
-    /// On a wire of its own.
+    /// With a given wire.
     pub(super) fn on(config: Config, near: impl Wire, far: Plug) -> Rig {
         let bus = launch(config, near).unwrap();
         bus.set_master(true);
         let (bar, device) = (bus.bar(0, BAR_LEN).unwrap(), bus.device());
         let memory = bus.dma().alloc(64 * BUFFER + 8192).unwrap();
-        // SAFETY: the region lives as long as the bus, which ends the device when it is dropped.
+        // SAFETY: the region lives as long as the bus, whose drop stops the device.
         let iova = unsafe { bus.dma().map(memory.base(), memory.len(), Access::Both) }.unwrap().get();
         let rig = Rig { bus, bar, device, far, memory, iova, tail: 0 };
         rig.bar.w32(TDBAL + DCTL, TXDCTL_BIT22);
@@ -76,7 +77,7 @@ impl Rig {
 
     fn word(&self, offset: usize) -> &AtomicU64 {
         let at = self.memory.at(offset, 8).unwrap();
-        // SAFETY: inside of the region and aligned; descriptors are only accessed as such words.
+        // SAFETY: inside the region and aligned; descriptors are only accessed as atomic words.
         unsafe { AtomicU64::from_ptr(at.as_ptr().cast()) }
     }
 
@@ -103,14 +104,14 @@ impl Rig {
         self.word(at + 8).store(words[1], Ordering::Relaxed);
     }
 
-    /// Where the device finds buffer `n`.
+    /// The IOVA of buffer `n`.
     pub(super) fn buffer(&self, n: usize) -> u64 {
         self.iova + 8192 + (n * BUFFER) as u64
     }
 
     pub(super) fn bytes(&self, n: usize, len: usize) -> Vec<u8> {
         let at = self.memory.at(8192 + n * BUFFER, len).unwrap();
-        // SAFETY: inside of the region; the device is not running, it is stepped by this thread.
+        // SAFETY: inside the region; the device is stepped by this thread, so it is not running.
         unsafe { std::slice::from_raw_parts(at.as_ptr(), len) }.to_vec()
     }
 
@@ -120,7 +121,7 @@ impl Rig {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at.as_ptr(), bytes.len()) };
     }
 
-    /// Gives the device `n` more receive buffers.
+    /// Posts `n` more receive buffers.
     pub(super) fn post(&mut self, n: u32) {
         for _ in 0..n {
             self.set_rxd(self.tail, [self.buffer(self.tail as usize), 0]);
@@ -129,7 +130,7 @@ impl Rig {
         self.bar.w32(RDBAL + TAIL, self.tail);
     }
 
-    /// A frame arrives.
+    /// Receives a frame.
     pub(super) fn arrive(&mut self, frame: &[u8]) {
         assert!(self.far.send(frame));
         self.device.run_until_idle();
@@ -141,7 +142,7 @@ impl Rig {
         (second as u32, (second >> 32 & 0xffff) as usize, (second >> 48) as u16)
     }
 
-    /// Sends with these descriptors, from ring index `at` on, and returns what left.
+    /// Transmits these descriptors from ring index `at` on; returns the frames that left.
     pub(super) fn transmit(&mut self, at: u32, descriptors: &[[u64; 2]]) -> Vec<Vec<u8>> {
         for (i, words) in descriptors.iter().enumerate() {
             self.set_txd((at + i as u32) % RING, *words);
@@ -156,7 +157,7 @@ impl Rig {
     }
 }
 
-/// A frame to the device: `len` bytes.
+/// A frame of `len` bytes to the device.
 pub(super) fn frame(len: usize) -> Vec<u8> {
     let mut frame: Vec<u8> = (0..len).map(|i| i as u8).collect();
     frame[..6].copy_from_slice(&MAC);
@@ -164,13 +165,13 @@ pub(super) fn frame(len: usize) -> Vec<u8> {
     frame
 }
 
-/// An extended data descriptor for one buffer of `len` bytes.
+/// An extended data descriptor for a buffer of `len` bytes.
 pub(super) fn data(buffer: u64, len: usize, flags: u64) -> [u64; 2] {
     [buffer, len as u64 | txd::TYPE_DATA | txd::DEXT | flags]
 }
 
 #[test]
-fn status_shows_the_link_once_it_was_negotiated() {
+fn status_shows_the_link_after_negotiation() {
     let rig = Rig::bare(Config { negotiation: 3, ..config() });
     let reads: Vec<_> = (0..4).map(|_| rig.bar.r32(STATUS) & STATUS_LU).collect();
     assert_eq!(reads.last(), Some(&STATUS_LU));
@@ -178,7 +179,7 @@ fn status_shows_the_link_once_it_was_negotiated() {
 }
 
 #[test]
-fn without_carrier_there_is_no_link_and_an_interrupt_says_so() {
+fn a_lost_carrier_takes_the_link_down_and_interrupts() {
     let rig = Rig::new(config());
     let irqs = rig.bus.irqs(1).unwrap();
     rig.bar.w32(IVAR, 8 << 16);
@@ -203,14 +204,14 @@ fn registers_answer_only_while_the_function_decodes_memory() {
 }
 
 #[test]
-fn the_packet_buffers_transmit_half_is_what_is_left_of_forty() {
+fn the_packet_buffers_transmit_part_is_the_rest_of_forty() {
     let rig = Rig::bare(config());
     rig.bar.w32(PBA, 32);
     assert_eq!(rig.bar.r32(PBA), 8 << 16 | 32);
 }
 
 #[test]
-fn a_reset_stops_the_queues_and_forgets_the_rings() {
+fn a_reset_stops_the_queues_and_clears_the_rings() {
     let mut rig = Rig::new(config());
     rig.post(8);
     rig.bar.w32(CTRL, CTRL_RST);
@@ -247,7 +248,7 @@ fn accesses_are_counted_by_class() {
 }
 
 #[test]
-fn a_device_that_was_given_back_answers_nothing() {
+fn a_closed_device_answers_nothing() {
     let rig = Rig::new(config());
     let (bar, device) = (rig.bar.clone(), rig.device.clone());
     drop(rig.bus);
@@ -256,7 +257,7 @@ fn a_device_that_was_given_back_answers_nothing() {
 }
 
 #[test]
-fn reading_the_semaphore_takes_it() {
+fn reading_the_semaphore_acquires_it() {
     let rig = Rig::bare(config());
     assert_eq!((rig.bar.r32(SWSM), rig.bar.r32(SWSM)), (0, 1));
     rig.bar.w32(SWSM, 0);

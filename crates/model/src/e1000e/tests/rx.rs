@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_frame_lands_in_the_next_buffer_and_its_descriptor_says_so() {
+fn a_frame_is_stored_in_the_next_buffer_and_its_descriptor_written_back() {
     let mut rig = Rig::new(config());
     rig.post(4);
     rig.arrive(&frame(100));
@@ -28,7 +28,7 @@ fn a_long_frame_spans_buffers_and_only_the_last_has_eop() {
 }
 
 #[test]
-fn frames_beyond_1518_bytes_need_lpe_and_beyond_9230_are_never_received() {
+fn frames_above_1518_bytes_need_lpe_and_above_9230_are_never_received() {
     let mut rig = Rig::new(config());
     rig.post(4);
     rig.arrive(&frame(1519));
@@ -124,7 +124,7 @@ fn without_pcsd_the_descriptor_has_ip_id_and_packet_checksum() {
 }
 
 #[test]
-fn a_vlan_tag_is_stripped_into_the_descriptor_when_ctrl_vme_says_so() {
+fn a_vlan_tag_is_stripped_into_the_descriptor_with_ctrl_vme() {
     let mut rig = Rig::new(config());
     rig.post(2);
     let mut tagged = frame(68);
@@ -158,9 +158,9 @@ fn received_frames_are_counted_by_kind_and_size() {
 }
 
 #[test]
-fn the_hash_chooses_between_two_queues() {
+fn the_hash_selects_one_of_two_queues() {
     let mut rig = Rig::bare(config());
-    // The second queue's ring lies behind the first's.
+    // The second queue's ring lies after the first one.
     let second = rig.iova + 2048;
     rig.bar.w32(RDBAL + QUEUE, second as u32);
     rig.bar.w32(RDBAL + QUEUE + BAH, (second >> 32) as u32);
@@ -179,7 +179,7 @@ fn the_hash_chooses_between_two_queues() {
     rig.bar.w32(RDBAL + QUEUE + TAIL, 1);
     rig.arrive(&udp_frame());
     rig.arrive(&frame(60));
-    assert_eq!(rig.received(0).1, 60, "what has no hash goes to queue 0");
+    assert_eq!(rig.received(0).1, 60, "frames without a hash go to queue 0");
     let [first, _] = rig.rxd(128);
     assert_eq!((first & 0xf, first >> 8 & 0x1f), (2, 1));
     assert_ne!(first >> 32, 0);
@@ -223,14 +223,14 @@ fn any_order_of_steps_receives_the_same() {
 }
 
 #[test]
-fn between_steps_a_descriptor_may_be_seen_without_its_data_being_done() {
+fn a_step_can_end_between_the_data_and_its_descriptor() {
     let rig = {
         let mut rig = Rig::new(config());
         rig.post(4);
         rig.far.send(&frame(60));
         rig
     };
-    // One unit at a time: the buffer is filled before the descriptor says so.
+    // One unit at a time: the buffer is filled before the descriptor is written back.
     let mut filled_first = false;
     for seed in 0..100 {
         rig.device.step(seed);
@@ -239,7 +239,7 @@ fn between_steps_a_descriptor_may_be_seen_without_its_data_being_done() {
     assert!(filled_first && rig.received(0).0 & rxd::DD != 0);
 }
 
-/// UDP over IPv4 with right checksums and identification 0x1234.
+/// UDP over IPv4 with correct checksums and identification 0x1234.
 pub(super) fn udp_frame() -> Vec<u8> {
     let mut frame = frame(60);
     frame[12..14].copy_from_slice(&[8, 0]);
@@ -247,7 +247,7 @@ pub(super) fn udp_frame() -> Vec<u8> {
     frame[34..42].copy_from_slice(&[0x10, 0, 0x20, 0, 0, 26, 0, 0]);
     let check = !towpath_wire::checksum::sum(&frame[14..34]);
     frame[24..26].copy_from_slice(&check.to_be_bytes());
-    let pseudo = towpath_wire::checksum::pseudo_v4([10, 0, 0, 1], [10, 0, 0, 2], 17, 26);
+    let pseudo = towpath_wire::checksum::pseudo_v4([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, 26);
     let check = !towpath_wire::checksum::add(pseudo, towpath_wire::checksum::sum(&frame[34..60]));
     frame[40..42].copy_from_slice(&check.to_be_bytes());
     frame

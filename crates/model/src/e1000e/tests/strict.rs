@@ -1,10 +1,11 @@
-//! Every rule, broken.
+//! Every rule, violated.
 
 use super::*;
+use crate::iommu;
 use crate::violation::Ring;
 
 fn first(rig: &Rig) -> Violation {
-    rig.device.violation().expect("the rule that was broken is named")
+    rig.device.violation().expect("the violated rule is reported")
 }
 
 fn rule(rig: &Rig) -> &'static str {
@@ -14,7 +15,7 @@ fn rule(rig: &Rig) -> &'static str {
     }
 }
 
-/// A rig that has tried to send these descriptors.
+/// A rig after an attempt to transmit these descriptors.
 fn sent(descriptors: impl Fn(&Rig) -> Vec<[u64; 2]>) -> Rig {
     let mut rig = Rig::new(config());
     let descriptors = descriptors(&rig);
@@ -23,10 +24,10 @@ fn sent(descriptors: impl Fn(&Rig) -> Vec<[u64; 2]>) -> Rig {
 }
 
 #[test]
-fn a_tail_beyond_the_ring() {
+fn a_tail_outside_the_ring() {
     let rig = Rig::new(config());
     rig.bar.w32(RDBAL + TAIL, RING);
-    assert_eq!(first(&rig), Violation::TailBeyondRing { ring: Ring::Rx(0), tail: RING, len: RING });
+    assert_eq!(first(&rig), Violation::TailOutsideRing { ring: Ring::Rx(0), tail: RING, len: RING });
 }
 
 #[test]
@@ -44,7 +45,7 @@ fn a_ring_without_a_free_descriptor() {
 }
 
 #[test]
-fn a_tail_that_is_moved_twice_is_seen_both_times() {
+fn a_tail_moved_twice_is_checked_both_times() {
     let rig = Rig::new(config());
     rig.bar.w32(TDBAL + TAIL, 9);
     rig.clean();
@@ -53,7 +54,7 @@ fn a_tail_that_is_moved_twice_is_seen_both_times() {
 }
 
 #[test]
-fn a_descriptor_that_is_changed_while_the_device_owns_it() {
+fn a_descriptor_changed_while_the_device_owns_it() {
     let mut rig = Rig::new(config());
     rig.post(4);
     rig.device.run_until_idle();
@@ -70,11 +71,11 @@ fn address_zero_below_the_tail() {
     rig.bar.w32(RDBAL + TAIL, 1);
     rig.arrive(&frame(60));
     assert_eq!(first(&rig), Violation::AddressZero { ring: Ring::Rx(0), index: 0 });
-    assert_eq!(rig.received(0), (rxd::DD, 0, 0), "it is used up empty");
+    assert_eq!(rig.received(0), (rxd::DD, 0, 0), "it is consumed without data");
     rig.tail = 1;
     rig.post(1);
     rig.device.run_until_idle();
-    assert_eq!((rig.received(1).0 & rxd::EOP, rig.received(1).1), (rxd::EOP, 60), "and the frame goes on in the next");
+    assert_eq!((rig.received(1).0 & rxd::EOP, rig.received(1).1), (rxd::EOP, 60), "the frame continues in the next");
 }
 
 #[test]
@@ -112,7 +113,7 @@ fn a_descriptor_with_too_much_data() {
 }
 
 #[test]
-fn an_address_that_is_not_mapped_and_what_becomes_of_the_frame() {
+fn an_unmapped_address_and_the_effect_on_the_frame() {
     let mut rig = Rig::new(config());
     let stray = rig.iova + (1 << 30);
     let sent = rig.transmit(0, &[data(stray, 60, txd::EOP | txd::RS), data(rig.buffer(20), 60, txd::EOP)]);
@@ -123,7 +124,7 @@ fn an_address_that_is_not_mapped_and_what_becomes_of_the_frame() {
 }
 
 #[test]
-fn a_buffer_that_is_unmapped_before_it_comes_back() {
+fn a_buffer_unmapped_before_its_completion() {
     let mut rig = Rig::new(config());
     let region = rig.bus.dma().alloc(4096).unwrap();
     // SAFETY: the region lives until the end of the test, after the device.
@@ -136,12 +137,12 @@ fn a_buffer_that_is_unmapped_before_it_comes_back() {
     assert_eq!(first(&rig), Violation::UnmappedWhileOwned { iova: iova.get() });
     rig.arrive(&frame(60));
     assert_eq!(rig.device.iommu().take_faults()[0].reason, iommu::FaultReason::Unmapped);
-    assert_eq!(rig.received(0).1, 60, "the device doesn't know that its write was refused");
+    assert_eq!(rig.received(0).1, 60, "the device does not notice a blocked write");
     drop(rig);
 }
 
 #[test]
-fn a_buffer_that_came_back_may_be_unmapped_and_so_may_all_after_a_reset() {
+fn a_completed_buffer_may_be_unmapped_and_after_a_reset_every_buffer() {
     for back in [true, false] {
         let mut rig = Rig::new(config());
         let region = rig.bus.dma().alloc(4096).unwrap();
@@ -162,7 +163,7 @@ fn a_buffer_that_came_back_may_be_unmapped_and_so_may_all_after_a_reset() {
 }
 
 #[test]
-fn a_ring_that_is_not_mapped_stops_its_queue() {
+fn an_unmapped_ring_stops_its_queue() {
     let mut rig = Rig::bare(config());
     rig.bar.w32(RDBAL + BAH, 0x70);
     rig.enable(RCTL_EN, RFCTL_EXTEN);
@@ -178,14 +179,14 @@ fn offloads_without_a_context() {
     assert!(rule(&rig).contains("need a context before"));
 }
 
-/// A context for segmentation: header 54, MSS 100, payload as given.
+/// A context for segmentation with the given payload, header and MSS.
 fn tse(payload: u64, header: u64, mss: u64) -> [u64; 2] {
     let low = 14 | 24 << 8 | 33 << 16 | 34 << 32 | 50 << 40;
     [low, payload | txd::TCP | txd::IPV4 | txd::TSE | txd::DEXT | header << 40 | mss << 48]
 }
 
 #[test]
-fn contexts_that_can_not_be_segmented_by() {
+fn contexts_with_invalid_segmentation() {
     for (context, expected) in [
         (tse(100, 54, 0), "needs an MSS"),
         (tse(100, 241, 100), "at most 240 bytes"),
@@ -198,7 +199,7 @@ fn contexts_that_can_not_be_segmented_by() {
 }
 
 #[test]
-fn frames_that_their_context_does_not_fit() {
+fn frames_that_do_not_match_their_context() {
     let all = txd::TSE | txd::TXSM;
     type Make = fn(&Rig, u64) -> Vec<[u64; 2]>;
     let cases: [(Make, &str); 7] = [
@@ -229,7 +230,7 @@ fn frames_that_their_context_does_not_fit() {
 }
 
 #[test]
-fn registers_that_must_not_be_written_so() {
+fn registers_written_with_invalid_values() {
     let cases: [(usize, u32, &str); 9] = [
         (CTRL, CTRL_SLU | CTRL_BIT29, "bit 29"),
         (RDBAL, 0x1000, "receive ring must not be moved"),
@@ -249,7 +250,7 @@ fn registers_that_must_not_be_written_so() {
 }
 
 #[test]
-fn set_ups_that_must_not_be_enabled_so() {
+fn invalid_configurations_when_enabled() {
     let cases: [(usize, u32, usize, u32, &str); 6] = [
         (RDBAL, 0x40, RCTL, 0, "multiple of 128 bytes"),
         (TDBAL + LEN, 0x90, TCTL, 0, "length is a multiple of 128"),
@@ -277,7 +278,7 @@ fn set_ups_that_must_not_be_enabled_so() {
 }
 
 #[test]
-fn a_buffer_that_was_changed_and_not_synchronised() {
+fn a_buffer_changed_without_a_sync() {
     let mut rig = Rig::new(Config { iommu: iommu::Config { bounce: true, ..Default::default() }, ..config() });
     let region = Region::new(4096, towpath_packet::Backing::Anonymous).unwrap();
     // SAFETY: the region lives until the end of the test, after the device.
@@ -291,7 +292,7 @@ fn a_buffer_that_was_changed_and_not_synchronised() {
 }
 
 #[test]
-fn a_model_that_is_not_strict_says_nothing() {
+fn a_model_that_is_not_strict_reports_nothing() {
     let rig = Rig::new(Config { strict: false, ..config() });
     rig.bar.w32(RDBAL + TAIL, RING);
     rig.bar.w32(CTRL, CTRL_BIT29);

@@ -1,24 +1,24 @@
-//! The device with a thread of its own.
+//! The device with a thread.
 
 use super::*;
-use crate::wire::Loop;
+use crate::wire::Loopback;
 use std::time::{Duration, Instant};
 
 fn threaded() -> Config {
     Config { threaded: true, ..config() }
 }
 
-/// Waits for what the thread does, not for ever.
+/// Waits for the device's thread, within a time limit.
 fn until(what: impl Fn() -> bool) {
     let begun = Instant::now();
     while !what() {
-        assert!(begun.elapsed() < Duration::from_secs(20), "the device's thread does nothing");
+        assert!(begun.elapsed() < Duration::from_secs(20), "timeout: the device's thread does nothing");
         std::thread::yield_now();
     }
 }
 
 #[test]
-fn frames_go_round_without_anyone_stepping() {
+fn frames_move_without_steps_by_the_caller() {
     let mut rig = Rig::new(threaded());
     rig.post(15);
     rig.fill(20, &frame(60));
@@ -43,7 +43,7 @@ fn a_sleeping_thread_is_woken_by_a_tail() {
 }
 
 #[test]
-fn a_flush_returns_also_when_the_thread_sleeps() {
+fn a_flush_returns_while_the_thread_sleeps() {
     use towpath_bus::Window;
     let rig = Rig::new(threaded());
     let region = rig.bus.dma().alloc(4096).unwrap();
@@ -63,16 +63,16 @@ fn a_flush_returns_also_when_the_thread_sleeps() {
 }
 
 #[test]
-fn dropping_the_bus_ends_the_thread_in_the_middle_of_traffic() {
+fn dropping_the_bus_ends_the_thread_during_traffic() {
     for _ in 0..20 {
-        let bus = launch(threaded(), Loop::default()).unwrap();
+        let bus = launch(threaded(), Loopback::default()).unwrap();
         bus.set_master(true);
         let bar = bus.bar(0, BAR_LEN).unwrap();
         bar.w32(RCTL, RCTL_EN | RCTL_UPE);
         bar.w32(TCTL, TCTL_EN);
         let shared = Arc::downgrade(&bus.shared);
         drop((bus, bar));
-        assert!(shared.upgrade().is_none(), "nothing of it is left");
+        assert!(shared.upgrade().is_none(), "no handle is left");
     }
 }
 

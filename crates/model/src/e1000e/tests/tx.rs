@@ -6,7 +6,7 @@ use towpath_wire::verify::Check;
 use towpath_wire::{LinkKind, verify};
 
 #[test]
-fn a_frame_leaves_and_its_descriptor_is_done_if_it_asked_for_it() {
+fn a_frame_leaves_and_its_descriptor_is_written_back_on_request() {
     let mut rig = Rig::new(config());
     rig.fill(20, &frame(100));
     let buffer = rig.buffer(20);
@@ -51,7 +51,7 @@ fn a_legacy_descriptor_sends_and_inserts_its_checksum() {
     assert!(rig.txd(0)[1] & txd::DD != 0);
 }
 
-/// A context: IP at 14, L4 at 34, the L4 checksum `at` bytes into it.
+/// A context: IP at 14, L4 at 34, the L4 checksum at `at` bytes into the L4 header.
 fn context(at: u64, flags: u64) -> [u64; 2] {
     [14 | 24 << 8 | 33 << 16 | 34 << 32 | (34 + at) << 40, txd::DEXT | flags]
 }
@@ -62,7 +62,7 @@ fn checksums_are_inserted_by_context_which_persists() {
     let good = rx::udp_frame();
     let mut partial = good.clone();
     partial[24..26].fill(0);
-    let pseudo = towpath_wire::checksum::pseudo_v4([10, 0, 0, 1], [10, 0, 0, 2], 17, 26);
+    let pseudo = towpath_wire::checksum::pseudo_v4([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, 26);
     partial[40..42].copy_from_slice(&pseudo.to_be_bytes());
     rig.fill(20, &partial);
     let one = data(rig.buffer(20), 60, txd::EOP | txd::RS | txd::IXSM | txd::TXSM);
@@ -73,7 +73,7 @@ fn checksums_are_inserted_by_context_which_persists() {
 }
 
 #[test]
-fn a_tag_is_inserted_when_vle_and_ctrl_vme_say_so() {
+fn a_tag_is_inserted_with_vle_and_ctrl_vme() {
     let mut rig = Rig::new(config());
     rig.fill(20, &frame(64));
     let tagged = data(rig.buffer(20), 64, txd::EOP | txd::VLE | 0x2123 << 48);
@@ -83,19 +83,20 @@ fn a_tag_is_inserted_when_vle_and_ctrl_vme_say_so() {
     assert_eq!(sent[0], [&frame(64)[..12], &[0x81, 0, 0x21, 0x23], &frame(64)[12..]].concat());
 }
 
-/// TCP over IPv4, `payload` bytes, prepared for segmentation: no lengths, no checksums but the pseudo-header's.
+/// TCP over IPv4 with `payload` bytes, prepared for segmentation: no lengths, and only the checksum
+/// of the pseudo-header.
 fn tcp_frame(payload: usize) -> Vec<u8> {
     let mut tcp = frame(54 + payload);
     tcp[12..14].copy_from_slice(&[8, 0]);
     tcp[14..34].copy_from_slice(&[0x45, 0, 0, 0, 0x12, 0x34, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
     tcp[34..54].copy_from_slice(&[0x10, 0, 0x20, 0, 0xff, 0xff, 0xff, 0, 0, 0, 0, 9, 0x50, 0x19, 1, 0, 0, 0, 0, 0]);
-    let pseudo = towpath_wire::checksum::pseudo_v4([10, 0, 0, 1], [10, 0, 0, 2], 6, 0);
+    let pseudo = towpath_wire::checksum::pseudo_v4([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 6, 0);
     tcp[50..52].copy_from_slice(&pseudo.to_be_bytes());
     tcp
 }
 
 #[test]
-fn a_segmented_frame_leaves_as_sound_segments_that_join_to_its_payload() {
+fn a_segmented_frame_leaves_as_valid_segments_that_join_to_its_payload() {
     let mut rig = Rig::new(config());
     let whole = tcp_frame(3700);
     for (i, piece) in whole.chunks(BUFFER).enumerate() {
@@ -120,7 +121,7 @@ fn a_segmented_frame_leaves_as_sound_segments_that_join_to_its_payload() {
         let sequence = u32::from_be_bytes(segment[38..42].try_into().unwrap());
         assert_eq!(sequence, 0xffff_ff00u32.wrapping_add(1448 * i as u32));
         assert_eq!(u16::from_be_bytes(segment[18..20].try_into().unwrap()), 0x1234 + i as u16);
-        assert_eq!(segment[47], if i == 2 { 0x19 } else { 0x10 }, "FIN and PSH are the last one's");
+        assert_eq!(segment[47], if i == 2 { 0x19 } else { 0x10 }, "only the last one has FIN and PSH");
     }
     assert_eq!(rig.bar.r32(stats::TSCTC), 1);
     rig.clean();
@@ -168,7 +169,7 @@ fn a_full_wire_loses_nothing() {
 }
 
 #[test]
-fn without_a_link_frames_wait_and_their_descriptors_stay_open() {
+fn without_a_link_frames_wait_and_their_descriptors_stay_pending() {
     let mut rig = Rig::new(config());
     rig.fill(20, &frame(60));
     rig.far.set_carrier(false);
@@ -183,7 +184,7 @@ fn without_a_link_frames_wait_and_their_descriptors_stay_open() {
 }
 
 #[test]
-fn in_loopback_what_is_sent_is_received() {
+fn in_loopback_sent_frames_are_received() {
     let mut rig = Rig::bare(config());
     rig.enable(RCTL_EN | RCTL_SECRC | 0x40, RFCTL_EXTEN);
     rig.post(2);
@@ -208,7 +209,7 @@ fn any_order_of_steps_sends_the_same_in_order() {
     }
 }
 
-/// TCP over IPv6 behind a VLAN tag, prepared for segmentation, with `options` words of TCP options.
+/// TCP over IPv6 with a VLAN tag, prepared for segmentation, with `options` words of TCP options.
 fn tcp6_frame(payload: &[u8], options: usize) -> (Vec<u8>, u64) {
     let mut tcp = frame(18);
     tcp[12..18].copy_from_slice(&[0x81, 0, 0, 7, 0x86, 0xdd]);
@@ -216,7 +217,7 @@ fn tcp6_frame(payload: &[u8], options: usize) -> (Vec<u8>, u64) {
     tcp.extend_from_slice(&[0x60, 0, 0, 0, 0, 0, 6, 64]);
     tcp.extend_from_slice(&[from, to].concat());
     tcp.extend_from_slice(&[0x10, 0, 0x20, 0, 1, 2, 3, 4, 0, 0, 0, 9, 0x50 + (options << 4) as u8, 0x18, 1, 0]);
-    tcp.extend_from_slice(&towpath_wire::checksum::pseudo_v6(from, to, 6, 0).to_be_bytes());
+    tcp.extend_from_slice(&towpath_wire::checksum::pseudo_v6(from.into(), to.into(), 6, 0).to_be_bytes());
     tcp.extend_from_slice(&[0, 0]);
     tcp.resize(tcp.len() + 4 * options, 1);
     let header = tcp.len() as u64;
@@ -227,7 +228,7 @@ fn tcp6_frame(payload: &[u8], options: usize) -> (Vec<u8>, u64) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn segments_are_sound_and_join_to_what_was_sent(len in 1usize..20_000, mss in 17u64..3000, options in 0usize..10, piece in 200usize..2048) {
+    fn segments_are_valid_and_join_to_the_payload(len in 1usize..20_000, mss in 17u64..3000, options in 0usize..10, piece in 200usize..2048) {
         let mut rig = Rig::bare(Config { strict: true, ..config() });
         rig.bar.w32(TDBAL + LEN, 128 * 16);
         rig.enable(0, 0);
@@ -241,7 +242,7 @@ proptest! {
         let (head, tail) = whole.split_at(first);
         let mut pieces = vec![head];
         pieces.extend(tail.chunks(piece));
-        // Buffers are used again for long frames: only as many as there are.
+        // Long frames would reuse buffers: there must be enough.
         prop_assume!(pieces.len() <= 60);
         for (i, bytes) in pieces.iter().enumerate() {
             rig.fill(i, bytes);
@@ -269,7 +270,7 @@ proptest! {
     }
 
     #[test]
-    fn a_frame_in_any_pieces_leaves_as_it_was(len in 14usize..9000, cuts in prop::collection::vec(1usize..2000, 1..14)) {
+    fn a_frame_in_any_buffers_leaves_unchanged(len in 14usize..9000, cuts in prop::collection::vec(1usize..2000, 1..14)) {
         let mut rig = Rig::new(config());
         let whole = frame(len);
         let (mut rest, mut ring) = (&whole[..], Vec::new());

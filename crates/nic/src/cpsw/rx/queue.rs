@@ -5,7 +5,7 @@ use crate::batching::Batching;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use towpath_bus::{Bus, Irq};
-use towpath_packet::port::{RxQueue, Wake};
+use towpath_packet::port::{RxMemory, RxQueue, Wake};
 use towpath_packet::{Batch, Counters, Pool};
 
 /// A receive queue of one MAC port.
@@ -72,8 +72,8 @@ impl<B: Bus> RxQueue for CpswRx<B> {
         self.flows.iter_mut().map(|flow| flow.refill(batch)).sum()
     }
 
-    fn own_pool(&self) -> Option<Pool> {
-        self.own_pool.clone()
+    fn memory(&self) -> RxMemory {
+        self.own_pool.clone().map_or_else(RxMemory::default, RxMemory::own_pool)
     }
 
     fn wake(&self) -> Wake {

@@ -10,8 +10,8 @@
 use gro_engines::measure::{Arguments, Engine, run};
 use gro_engines::mix::{ETHERNET, HEADER, Header};
 use std::collections::VecDeque;
-use towpath_datapath::coalesce::Chain;
-use towpath_gro::{Appended, Checksum, Config, Gro, Linear, Link, Offload, Segment, Sink};
+use towpath_engine::gro_stage::Chain;
+use towpath_gro::{Appended, Gro, GroConfig, Linear, LinkKind, Offload, Segment, Sink};
 use towpath_packet::{Backing, Cache, Checksum, Direction, Packet, Pool, PoolConfig};
 
 struct Chains {
@@ -37,7 +37,7 @@ impl Chains {
         let all: Vec<Packet> = std::iter::from_fn(|| Packet::copy_from(&mut cache, &mix[0])).collect();
         all.into_iter().for_each(|packet| cache.free(packet));
         Chains {
-            gro: Gro::new(Config::default()),
+            gro: Gro::new(GroConfig::default()),
             cache,
             ready: VecDeque::new(),
             burst: Vec::with_capacity(arguments.burst),
@@ -139,7 +139,7 @@ impl Sink<Copied> for &mut Out {
     }
 
     #[inline]
-    fn spent(&mut self, spent: Copied) {
+    fn recycle(&mut self, spent: Copied) {
         self.spent.push(spent);
     }
 }
@@ -164,14 +164,14 @@ impl Copies {
             buffer[..packet.len() - ETHERNET].copy_from_slice(&packet[ETHERNET..]);
             Some(buffer)
         };
-        let checksum = if trusted { Checksum::Verified } else { Checksum::Unverified };
+        let checksum = if trusted { Checksum::Verified } else { Checksum::Unknown };
         Copies {
-            gro: Gro::new(Config { link: Link::Ip, ..Config::default() }),
+            gro: Gro::new(GroConfig::default().link(LinkKind::Ip)),
             buffers: mix.iter().map(buffer).collect(),
             ready: VecDeque::new(),
             burst: Vec::with_capacity(arguments.burst),
             out: Out { packets: Vec::with_capacity(round), spent: Vec::with_capacity(round) },
-            offload: Offload { checksum, gso: None },
+            offload: Offload::new(checksum, None),
             len: HEADER - ETHERNET + arguments.payload,
         }
     }

@@ -1,0 +1,143 @@
+//! What a worker does when there is nothing to do.
+//!
+//! ```text
+//!   turns without a packet:   0 ......... spins ........ + yields ..........►
+//!                             pause        give way       sleep on the descriptors
+//! ```
+//!
+//! Spinning answers in nanoseconds and costs a core; sleeping answers in microseconds and costs nothing. The default spins for
+//! some ten microseconds, so that a busy path never sleeps and a quiet one costs less than one percent of a core.
+//! Queues that have no descriptor are looked at from time to time: every 50 µs at first, every millisecond in the end.
+
+use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
+use towpath_packet::port::Wake;
+use towpath_sys::poll::PollSet;
+
+/// How a worker idles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Idle {
+    /// Turns that only pause the processor.
+    pub spins: u32,
+    /// Turns after those that give way to other threads.
+    pub yields: u32,
+    /// Whether to sleep after that; if not, it goes on giving way.
+    pub sleep: bool,
+}
+
+impl Idle {
+    /// Never gives the core away: the lowest latency, for a core of its own.
+    pub const SPIN: Idle = Idle { spins: u32::MAX, yields: 0, sleep: false };
+    /// Gives way, but never sleeps.
+    pub const YIELD: Idle = Idle { spins: 64, yields: u32::MAX, sleep: false };
+    /// Sleeps after a few microseconds.
+    pub const SLEEP: Idle = Idle { spins: 64, yields: 8, sleep: true };
+}
+
+impl Default for Idle {
+    fn default() -> Idle {
+        Idle::SLEEP
+    }
+}
+
+/// Longest sleep: workers notice a finished port or a lost link at least this often.
+const LONGEST: Duration = Duration::from_millis(100);
+const POLL_FIRST: Duration = Duration::from_micros(50);
+const POLL_LAST: Duration = Duration::from_millis(1);
+
+/// The state of one worker's idling.
+pub(crate) struct Idler {
+    idle: Idle,
+    turns: u32,
+    poll: Duration,
+    waits: PollSet,
+    until: Option<Instant>,
+    polling: bool,
+}
+
+/// What to do after a turn that moved nothing.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Look again.
+    Again,
+    /// Say what to wait for, look once more, then [`sleep`](Idler::sleep).
+    Sleep,
+}
+
+impl Idler {
+    pub(crate) fn new(idle: Idle, routes: usize) -> Idler {
+        let waits = PollSet::with_capacity(2 * routes + 1);
+        Idler { idle, turns: 0, poll: POLL_FIRST, waits, until: None, polling: false }
+    }
+
+    /// A turn moved packets.
+    #[inline]
+    pub(crate) fn busy(&mut self) {
+        self.turns = 0;
+        self.poll = POLL_FIRST;
+    }
+
+    /// A turn moved nothing.
+    pub(crate) fn step(&mut self) -> Next {
+        self.turns = self.turns.saturating_add(1);
+        if self.turns <= self.idle.spins {
+            std::hint::spin_loop();
+            return Next::Again;
+        }
+        if !self.idle.sleep || self.turns - self.idle.spins <= self.idle.yields {
+            std::thread::yield_now();
+            return Next::Again;
+        }
+        self.waits.clear();
+        self.until = None;
+        self.polling = false;
+        Next::Sleep
+    }
+
+    /// Something to wait for, on the receiving or the sending side.
+    pub(crate) fn wait_for(&mut self, wake: Wake, sending: bool) {
+        match wake {
+            Wake::Fd(fd) if sending => self.waits.writable(fd),
+            Wake::Fd(fd) => self.waits.readable(fd),
+            Wake::At(at) => self.until = Some(self.until.map_or(at, |until| until.min(at))),
+            Wake::Poll => self.polling = true,
+            Wake::Never => {}
+        }
+    }
+
+    /// Sleeps until something happens, or `stop` becomes readable.
+    pub(crate) fn sleep(&mut self, stop: RawFd) {
+        self.waits.readable(stop);
+        let mut time = LONGEST;
+        if self.polling {
+            time = self.poll;
+            self.poll = (self.poll * 2).min(POLL_LAST);
+        }
+        if let Some(until) = self.until {
+            time = time.min(until.saturating_duration_since(Instant::now()));
+        }
+        if !time.is_zero() {
+            self.waits.wait(time);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_spins_then_gives_way_then_sleeps_and_starts_again_when_busy() {
+        let mut idler = Idler::new(Idle { spins: 2, yields: 1, sleep: true }, 1);
+        let steps: Vec<_> = (0..4).map(|_| idler.step()).collect();
+        assert_eq!(steps, [Next::Again, Next::Again, Next::Again, Next::Sleep]);
+        idler.busy();
+        assert_eq!(idler.step(), Next::Again);
+    }
+
+    #[test]
+    fn a_spinning_worker_never_sleeps() {
+        let mut idler = Idler::new(Idle::SPIN, 1);
+        assert!((0..10_000).all(|_| idler.step() == Next::Again));
+    }
+}

@@ -1,0 +1,282 @@
+use super::*;
+use std::collections::HashMap;
+use towpath_packet::port::{RxBarrier, RxQueue, State, TxQueue};
+use towpath_packet::{Backing, Batch, Cache, Direction, Packet, Pool, PoolConfig};
+
+fn pool() -> Pool {
+    Pool::new(PoolConfig { capacity: 8192, chunk: 256, backing: Backing::Anonymous, ..Default::default() }).unwrap()
+}
+
+/// A UDP frame of a flow, with a number in its payload.
+fn frame(cache: &mut Cache, flow: u16, number: u32, back: bool) -> Packet {
+    let mut f = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 0, 38, 0, 0, 0, 0, 64, 17, 0, 0];
+    let ends = [[198, 18, 0, 1], [198, 19, 0, 1]];
+    let ports = [flow + 1000, 9];
+    let (i, o) = if back { (1, 0) } else { (0, 1) };
+    f.extend(ends[i].into_iter().chain(ends[o]));
+    f.extend(ports[i].to_be_bytes().into_iter().chain(ports[o].to_be_bytes()));
+    f.extend([0, 18, 0, 0]);
+    f.extend(flow.to_be_bytes().into_iter().chain(number.to_be_bytes()).chain([0; 4]));
+    Packet::copy_from(cache, &f).unwrap()
+}
+
+fn tag(packet: &Packet) -> (u16, u32) {
+    let b = &packet.linear()[42..];
+    (u16::from_be_bytes([b[0], b[1]]), u32::from_be_bytes([b[2], b[3], b[4], b[5]]))
+}
+
+fn make(config: LaneConfig, senders: usize, lanes: usize) -> (Arc<Table>, Lanes) {
+    let table = Arc::new(Table::new(lanes).unwrap());
+    let made = connect(&config, &table, senders).unwrap();
+    (table, made)
+}
+
+fn take(lane: &mut LaneRx) -> Vec<(u16, u32)> {
+    let mut out = Vec::new();
+    let mut batch = Batch::new();
+    while lane.rx(&mut batch) > 0 {
+        out.extend(batch.drain_front(64).map(|p| tag(&p)));
+    }
+    out
+}
+
+#[test]
+fn a_flow_and_its_other_direction_meet_in_one_lane_and_flows_spread() {
+    let pool = pool();
+    let mut cache = pool.cache(Direction::Tx).unwrap();
+    let (_, mut made) = make(LaneConfig::default(), 2, 4);
+    for flow in 0..64 {
+        for back in [false, true] {
+            let mut batch = Batch::new();
+            batch.push(frame(&mut cache, flow, 0, back)).unwrap();
+            // The other direction arrives at another worker.
+            assert_eq!(made.steers[usize::from(back)].tx(&mut batch), 1);
+        }
+    }
+    let got: Vec<_> = made.lanes.iter_mut().map(take).collect();
+    for flow in 0..64 {
+        let lanes: Vec<_> = (0..4).filter(|&l| got[l].contains(&(flow, 0))).collect();
+        assert_eq!(lanes.len(), 1, "flow {flow} is in lanes {lanes:?}");
+    }
+    assert!(got.iter().all(|lane| lane.len() > 8), "{:?}", got.iter().map(Vec::len).collect::<Vec<_>>());
+}
+
+#[test]
+fn every_way_of_steering_goes_where_it_says() {
+    let pool = pool();
+    let mut cache = pool.cache(Direction::Tx).unwrap();
+    let mut spread = |steering: Steering| {
+        let (_, mut made) = make(LaneConfig { steering, ..Default::default() }, 1, 3);
+        for flow in 0..60 {
+            let mut batch = Batch::new();
+            batch.push(frame(&mut cache, flow, 0, false)).unwrap();
+            made.steers[0].tx(&mut batch);
+        }
+        made.lanes.iter_mut().map(|lane| take(lane).len()).collect::<Vec<_>>()
+    };
+    assert_eq!(spread(Steering::Lane(2)), [0, 0, 60]);
+    assert_eq!(spread(Steering::RoundRobin), [20, 20, 20]);
+    let rss = spread(Steering::Rss(Box::new(towpath_wire::Toeplitz::new(&towpath_wire::Toeplitz::MICROSOFT_KEY))));
+    assert!(rss.iter().all(|&n| n > 5) && rss.iter().sum::<usize>() == 60, "{rss:?}");
+}
+
+#[test]
+fn a_verdict_that_names_a_lane_comes_before_the_table() {
+    let pool = pool();
+    let mut cache = pool.cache(Direction::Tx).unwrap();
+    let (_, mut made) = make(LaneConfig::default(), 1, 4);
+    for flow in 0..20 {
+        let mut packet = frame(&mut cache, flow, 0, false);
+        packet.set_lane(Some(3));
+        let mut batch = Batch::new();
+        batch.push(packet).unwrap();
+        made.steers[0].tx(&mut batch);
+    }
+    assert_eq!(take(&mut made.lanes[3]).len(), 20);
+}
+
+fn fill(steer: &mut Steer, cache: &mut Cache, n: u32) -> u32 {
+    let mut sent = 0;
+    while sent < n {
+        let mut batch = Batch::new();
+        for i in 0..64 {
+            batch.push(frame(cache, 1, sent + i, false)).unwrap();
+        }
+        let taken = steer.tx(&mut batch) as u32;
+        sent += taken;
+        if taken < 64 {
+            break;
+        }
+    }
+    sent
+}
+
+#[test]
+fn a_full_lane_holds_back_or_drops_by_name_and_nothing_is_lost_unnamed() {
+    for full in [Full::Hold, Full::Drop] {
+        let pool = pool();
+        let mut cache = pool.cache(Direction::Tx).unwrap();
+        let (_, mut made) = make(LaneConfig { full, ring: 64, ..Default::default() }, 1, 1);
+        let taken = fill(&mut made.steers[0], &mut cache, 640);
+        let dropped = made.counters[0].snapshot().dropped(DropReason::LaneFull);
+        assert_eq!(dropped > 0, full == Full::Drop);
+        let mut got = take(&mut made.lanes[0]);
+        made.steers[0].reclaim();
+        got.extend(take(&mut made.lanes[0]));
+        assert_eq!(got.len() as u64 + dropped, u64::from(taken));
+        assert!(got.windows(2).all(|w| w[0].1 < w[1].1), "in order");
+    }
+}
+
+#[test]
+fn a_lane_that_sleeps_is_woken_once_a_burst_and_also_for_what_had_waited_for_room() {
+    let pool = pool();
+    let mut cache = pool.cache(Direction::Tx).unwrap();
+    let (_, mut made) = make(LaneConfig { ring: 64, ..Default::default() }, 1, 1);
+    let (steer, lane) = (&mut made.steers[0], &mut made.lanes[0]);
+    let rung = |lane: &LaneRx| towpath_testing::eventfd_count(lane.notifier().fd());
+    assert_eq!(fill(steer, &mut cache, 128), 128, "64 in the ring, as many before it");
+    steer.kick();
+    assert_eq!(rung(lane), 0, "nobody sleeps");
+    assert_eq!(take(lane).len(), 64);
+    lane.wake();
+    assert_eq!(rung(lane), 0, "the ring is empty");
+    // The worker has nothing new for the lane; it only looks what has left.
+    steer.reclaim();
+    assert_eq!(rung(lane), 1);
+    assert_eq!((take(lane).len(), steer.pending()), (64, 0));
+    lane.wake();
+    let mut batch = Batch::new();
+    for burst in 0..2 {
+        (0..20).for_each(|i| drop(batch.push(frame(&mut cache, 1, burst * 20 + i, false))));
+        assert_eq!(steer.tx(&mut batch), 20);
+        assert_eq!(rung(lane), u64::from(burst), "not before the burst's end");
+        steer.kick();
+        assert_eq!(rung(lane), 1, "once for its sleep, however many bursts");
+    }
+}
+
+#[test]
+fn what_is_in_a_ring_when_both_sides_go_is_counted_and_its_buffers_come_home() {
+    let pool = pool();
+    let mut cache = pool.cache(Direction::Tx).unwrap();
+    let (_, mut made) = make(LaneConfig { ring: 64, ..Default::default() }, 1, 1);
+    let taken = fill(&mut made.steers[0], &mut cache, 640);
+    let mut batch = Batch::new();
+    let got = made.lanes[0].rx(&mut batch);
+    let counters = made.counters.clone();
+    drop(made);
+    assert_eq!(counters[0].snapshot().dropped(DropReason::Stopped), u64::from(taken) - got as u64);
+    drop((batch, cache));
+    assert_eq!(pool.stats().home, 8192);
+}
+
+#[test]
+fn a_lane_is_done_when_every_worker_has_closed_and_its_rings_are_empty() {
+    let pool = pool();
+    let mut cache = pool.cache(Direction::Tx).unwrap();
+    let (_, mut made) = make(LaneConfig::default(), 2, 1);
+    fill(&mut made.steers[0], &mut cache, 64);
+    made.steers[0].close();
+    assert_eq!(made.lanes[0].state(), State::Up, "the other worker is still there");
+    made.steers[1].close();
+    assert_eq!(made.lanes[0].state(), State::Up, "packets are still there");
+    take(&mut made.lanes[0]);
+    assert_eq!(made.lanes[0].state(), State::Done);
+}
+
+#[test]
+fn a_bucket_moves_only_after_the_old_lane_has_sent_its_last_packet() {
+    let pool = pool();
+    let mut cache = pool.cache(Direction::Tx).unwrap();
+    let (table, mut made) = make(LaneConfig::default(), 1, 2);
+    let mut send = |steer: &mut Steer, number| {
+        let mut batch = Batch::new();
+        batch.push(frame(&mut cache, 7, number, false)).unwrap();
+        steer.tx(&mut batch)
+    };
+    assert_eq!(send(&mut made.steers[0], 0), 1);
+    let old = usize::from(take(&mut made.lanes[1]).len() == 1);
+    if old == 0 {
+        assert_eq!(take(&mut made.lanes[0]).len(), 1);
+    }
+    for bucket in 0..BUCKETS {
+        assert!(table.set(bucket, 1 - old as u8));
+    }
+    assert_eq!(send(&mut made.steers[0], 1), 0, "taken by the old lane, but not sent yet");
+    made.lanes[old].begin();
+    made.lanes[old].passed();
+    assert_eq!(send(&mut made.steers[0], 2), 1);
+    assert_eq!(take(&mut made.lanes[1 - old]), [(7, 2)]);
+    assert!(!table.set(BUCKETS, 0) && !table.set(0, 2), "no such bucket, no such lane");
+}
+
+#[test]
+fn order_within_every_flow_survives_rebalancing_under_load() {
+    let pool = pool();
+    let (table, made) = make(LaneConfig { ring: 64, ..Default::default() }, 1, 2);
+    let Lanes { mut steers, lanes, .. } = made;
+    let mut steer = steers.remove(0);
+    let seen = std::sync::Mutex::new(HashMap::<u16, u32>::new());
+    const ROUNDS: u32 = 4000;
+    std::thread::scope(|s| {
+        for mut lane in lanes {
+            let seen = &seen;
+            s.spawn(move || {
+                let mut batch = Batch::new();
+                while !lane.state().ended() {
+                    lane.begin();
+                    lane.passed();
+                    lane.rx(&mut batch);
+                    for packet in batch.drain_front(64) {
+                        let (flow, number) = tag(&packet);
+                        let before = seen.lock().unwrap().insert(flow, number);
+                        assert!(before.is_none_or(|b| b + 1 == number), "flow {flow}: {number} after {before:?}");
+                    }
+                    std::thread::yield_now();
+                }
+            });
+        }
+        let mut cache = pool.cache(Direction::Tx).unwrap();
+        let mut random = 1u32;
+        for number in 0..ROUNDS {
+            let mut batch = Batch::new();
+            for flow in 0..16 {
+                batch.push(frame(&mut cache, flow, number, false)).unwrap();
+            }
+            while !batch.is_empty() {
+                if steer.tx(&mut batch) == 0 {
+                    std::thread::yield_now();
+                }
+                steer.reclaim();
+                steer.kick();
+            }
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            if number % 8 == 0 {
+                for bucket in 0..BUCKETS {
+                    table.set(bucket, ((random >> (bucket % 31)) & 1) as u8);
+                }
+            }
+        }
+        while steer.pending() > 0 {
+            steer.reclaim();
+            std::thread::yield_now();
+        }
+        steer.close();
+    });
+    assert_eq!(seen.into_inner().unwrap().values().copied().collect::<Vec<_>>(), [ROUNDS - 1; 16]);
+}
+
+#[test]
+fn the_balancer_brings_lanes_nearer_to_each_other_and_leaves_a_single_heavy_flow_alone() {
+    let table = Arc::new(Table::new(2).unwrap());
+    let mut balancer = Balancer::new(table.clone());
+    for bucket in (0..BUCKETS).filter(|b| b % 2 == 0) {
+        table.count(bucket, 10);
+    }
+    let moved = balancer.step().unwrap();
+    assert_eq!((moved % 2, table.lane(moved)), (0, 1));
+    table.count(4, 1_000_000);
+    assert_eq!(balancer.step(), None, "to move it would only turn the lanes round");
+    assert_eq!(balancer.step(), None, "nothing to do when nothing came");
+}

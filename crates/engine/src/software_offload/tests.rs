@@ -1,0 +1,232 @@
+use super::*;
+use towpath_packet::{Backing, Direction, Gso, GsoKind, Pool, PoolConfig, Vlan};
+use towpath_wire::LinkKind;
+use towpath_wire::verify::{Check, verify};
+
+fn setup() -> (Pool, Finisher) {
+    let config = PoolConfig { capacity: 512, backing: Backing::Anonymous, ..Default::default() };
+    let pool = Pool::new(config).unwrap();
+    let cache = pool.cache(Direction::Tx).unwrap();
+    (pool, Finisher::new(cache, LinkKind::Ethernet, Arc::default()))
+}
+
+/// Ethernet, IPv4, TCP without options, `payload` bytes; the checksum partial.
+fn tcp(payload: usize) -> Vec<u8> {
+    let mut f = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
+    let mut ip = vec![0x45, 0, 0, 0, 0, 7, 0x40, 0, 64, 6, 0, 0, 198, 18, 0, 1, 198, 19, 0, 1];
+    ip[2..4].copy_from_slice(&(40 + payload as u16).to_be_bytes());
+    let check = !towpath_wire::checksum::sum(&ip);
+    ip[10..12].copy_from_slice(&check.to_be_bytes());
+    f.extend(ip);
+    let mut tcp = vec![0x10, 0, 0x14, 0x51, 0, 0, 0, 1, 0, 0, 0, 2, 0x50, 0x18, 1, 0, 0, 0, 0, 0];
+    let pseudo =
+        towpath_wire::checksum::pseudo_v4([198, 18, 0, 1].into(), [198, 19, 0, 1].into(), 6, 20 + payload as u32);
+    tcp[16..18].copy_from_slice(&pseudo.to_be_bytes());
+    f.extend(tcp);
+    f.extend((0..payload).map(|i| (i * 7) as u8));
+    f
+}
+
+fn good(frame: &[u8]) -> bool {
+    let verdict = verify(frame, LinkKind::Ethernet);
+    verdict.network == Check::Good && verdict.transport == Check::Good
+}
+
+fn run(finisher: &mut Finisher, packet: Packet, can: Offloads) -> Vec<Packet> {
+    let (mut from, mut out) = (Batch::new(), Vec::new());
+    from.push(packet).unwrap();
+    loop {
+        let mut to = Batch::new();
+        finisher.finish(&mut from, &mut to, can);
+        if to.is_empty() {
+            return out;
+        }
+        out.extend(to.drain_front(64));
+    }
+}
+
+fn partial(finisher: &mut Finisher, payload: usize) -> Packet {
+    let mut p = Packet::copy_from(finisher.cache(), &tcp(payload)).unwrap();
+    p.set_csum(Checksum::Partial { start: 34, offset: 16 });
+    p
+}
+
+fn super_packet(finisher: &mut Finisher, payload: usize, size: u16) -> Packet {
+    let mut p = partial(finisher, payload);
+    p.set_gso(Some(Gso { kind: GsoKind::Tcp4, ecn: false, size, segs: 0, hdr_len: 54 }));
+    p
+}
+
+#[test]
+fn a_packet_that_the_egress_can_take_is_not_touched() {
+    let (_pool, mut f) = setup();
+    let p = super_packet(&mut f, 5000, 1448);
+    let out = run(&mut f, p, Offloads::ALL);
+    assert_eq!((out.len(), out[0].to_vec()), (1, tcp(5000)));
+    assert!(out[0].gso().is_some());
+}
+
+#[test]
+fn a_partial_checksum_is_completed_across_fragments_of_any_length() {
+    for payload in [0, 1, 2, 1460, 1867, 1868, 5001] {
+        let (_pool, mut f) = setup();
+        let p = partial(&mut f, payload);
+        let out = run(&mut f, p, Offloads::NONE);
+        assert_eq!(out.len(), 1);
+        assert!(good(&out[0].to_vec()), "payload of {payload}");
+        assert_eq!(out[0].csum(), Checksum::Unknown);
+    }
+}
+
+#[test]
+fn a_super_packet_becomes_segments_that_carry_its_bytes() {
+    for (size, can) in [(1448, Offloads::NONE), (1448, Offloads::CSUM), (8948, Offloads::NONE), (8, Offloads::NONE)] {
+        let (pool, mut f) = setup();
+        let payload = if size == 8 { 3000 } else { 40_001 };
+        let p = super_packet(&mut f, payload, size);
+        let out = run(&mut f, p, can);
+        assert_eq!(out.len(), payload.div_ceil(usize::from(size)), "size {size}");
+        let mut bytes = Vec::new();
+        for p in &out {
+            assert_eq!(p.csum() == Checksum::Unknown, can.is_none());
+            let frame = p.to_vec();
+            assert!(!can.is_none() || good(&frame));
+            bytes.extend_from_slice(&frame[54..]);
+        }
+        assert_eq!(bytes, tcp(payload)[54..]);
+        assert_eq!(f.counters.snapshot().split, out.len() as u64 - 1);
+        drop((out, f));
+        assert_eq!(pool.stats().home, 512);
+    }
+}
+
+#[test]
+fn a_tag_beside_the_packet_goes_behind_the_addresses() {
+    for headroom in [true, false] {
+        let (_pool, mut f) = setup();
+        let mut p = partial(&mut f, 100);
+        if !headroom {
+            let room = p.headroom();
+            let bytes = p.to_vec();
+            p.push_front(room).unwrap();
+            p.linear_mut()[..bytes.len()].copy_from_slice(&bytes);
+            p.truncate(bytes.len());
+            p.set_csum(Checksum::Partial { start: 34, offset: 16 });
+        }
+        p.set_vlan(Some(Vlan { tci: 0x2064, service: false }));
+        let out = run(&mut f, p, Offloads::NONE);
+        let frame = out[0].to_vec();
+        assert_eq!(frame[12..16], [0x81, 0, 0x20, 0x64]);
+        assert_eq!(frame.len(), 14 + 4 + 40 + 100);
+        assert!(good(&frame), "headroom {headroom}");
+    }
+}
+
+#[test]
+fn a_tag_in_a_super_packet_moves_what_its_offloads_point_to() {
+    for headroom in [true, false] {
+        let (_pool, mut f) = setup();
+        let mut p = super_packet(&mut f, 3000, 1000);
+        let (before, start) = (p.gso().unwrap().hdr_len, 34);
+        if !headroom {
+            assert!(p.linear().len() >= 14);
+            let mut tight = f.cache().alloc().unwrap();
+            tight.set_headroom(0).unwrap();
+            tight.push_back(54).unwrap().copy_from_slice(&p.to_vec()[..54]);
+            tight.copy_metadata_from(&p);
+            p.pull_front(54);
+            tight.append(p).unwrap();
+            p = tight;
+        }
+        p.set_vlan(Some(Vlan { tci: 5, service: false }));
+        let out = run(&mut f, p, Offloads::CSUM.with(Offloads::TSO4));
+        assert_eq!((out.len(), out[0].gso().unwrap().hdr_len), (1, before + 4), "headroom {headroom}");
+        assert_eq!(out[0].csum(), Checksum::Partial { start: start + 4, offset: 16 }, "headroom {headroom}");
+    }
+}
+
+#[test]
+fn a_super_packet_with_a_tag_is_cut_into_tagged_segments() {
+    let (_pool, mut f) = setup();
+    let mut p = super_packet(&mut f, 3000, 1000);
+    p.set_vlan(Some(Vlan { tci: 5, service: true }));
+    let out = run(&mut f, p, Offloads::NONE);
+    assert_eq!(out.len(), 3);
+    for p in &out {
+        assert_eq!(p.to_vec()[12..14], [0x88, 0xa8]);
+        assert!(good(&p.to_vec()));
+    }
+}
+
+#[test]
+fn metadata_that_lies_is_dropped_and_counted() {
+    let (pool, mut f) = setup();
+    let mut nonsense = Vec::new();
+    let mut p = partial(&mut f, 10);
+    p.set_csum(Checksum::Partial { start: 60, offset: 16 });
+    nonsense.push(p);
+    for size in [0, 1, 65535] {
+        let mut p = super_packet(&mut f, 3000, size);
+        if size == 65535 {
+            p.truncate(20);
+        }
+        nonsense.push(p);
+    }
+    let n = nonsense.len() as u64;
+    for p in nonsense {
+        assert!(run(&mut f, p, Offloads::NONE).is_empty());
+    }
+    assert_eq!(f.counters.snapshot().dropped(DropReason::Malformed), n);
+    drop(f);
+    assert_eq!(pool.stats().home, 512);
+}
+
+#[test]
+fn a_dry_pool_costs_segments_not_order_and_every_one_is_counted() {
+    let config = PoolConfig { capacity: 40, backing: Backing::Anonymous, ..Default::default() };
+    let pool = Pool::new(config).unwrap();
+    let mut f = Finisher::new(pool.cache(Direction::Tx).unwrap(), LinkKind::Ethernet, Arc::default());
+    let p = super_packet(&mut f, 40_000, 1000);
+    let out = run(&mut f, p, Offloads::NONE);
+    let s = f.counters.snapshot();
+    assert!(out.len() < 40);
+    assert_eq!(out.len() as u64 + s.dropped(DropReason::NoBuffer), s.split + 1);
+}
+
+struct Nobody;
+impl towpath_packet::ExtBufOwner for Nobody {
+    fn on_free(&self) {}
+}
+
+#[test]
+fn what_is_to_be_written_into_a_page_is_written_in_front_of_it() {
+    let (pool, mut finisher) = setup();
+    let memory = towpath_packet::UntrustedMem::new(towpath_packet::Region::new(4096, Backing::Memfd).unwrap());
+    let bytes = tcp(100);
+    assert!(memory.put(0, &bytes));
+    let mut pages = towpath_packet::ExtBufPool::new(4, memory.region().clone(), Arc::new(Nobody)).unwrap();
+    let mut packet = pages.packet(0, bytes.len(), 7).unwrap();
+    packet.set_csum(Checksum::Partial { start: 34, offset: 16 });
+    packet.set_vlan(Some(Vlan { tci: 9, service: false }));
+    let out = run(&mut finisher, packet, Offloads::NONE);
+    let frame = out[0].to_vec();
+    assert_eq!(&frame[12..16], &[0x81, 0, 0, 9]);
+    assert!(good(&frame) && frame.len() == bytes.len() + 4);
+    assert_eq!(memory.get(0), Some([2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0]), "the page is as it was");
+    // Without a buffer for a head it can't be.
+    let mut hoard = Vec::new();
+    while let Some(packet) = finisher.cache().alloc() {
+        hoard.push(packet);
+    }
+    let mut packet = pages.packet(0, bytes.len(), 8).unwrap();
+    packet.set_csum(Checksum::Partial { start: 34, offset: 16 });
+    assert!(run(&mut finisher, packet, Offloads::NONE).is_empty());
+    assert_eq!(finisher.counters.snapshot().dropped(DropReason::NoBuffer), 1);
+    drop((out, hoard));
+    let mut home = Vec::new();
+    pages.take_back(8, |token, _| home.push(token));
+    home.sort_unstable();
+    assert_eq!(home, [7, 8]);
+    drop(finisher);
+    assert_eq!(pool.stats().home, pool.stats().capacity);
+}

@@ -1,0 +1,42 @@
+//! The configuration of a model.
+
+use super::faults::Faults;
+use crate::iommu;
+
+/// The configuration of an 82574L model.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The device's name in errors.
+    pub name: String,
+    /// The MAC address in its NVM.
+    pub mac: [u8; 6],
+    /// The IOMMU between the device and memory.
+    pub iommu: iommu::Config,
+    /// Injected faults.
+    pub faults: Faults,
+    /// Whether the driver is checked against the rules.
+    pub strict: bool,
+    /// Ticks that the link takes to come up: bursts or steps of the device, and reads of STATUS.
+    pub negotiation: u32,
+    /// Whether the other end stops sending while the packet buffer is full. Otherwise frames are
+    /// lost then, and counted as MPC.
+    pub pause: bool,
+    /// Whether the device has a thread; otherwise the caller [steps](super::Device) it.
+    pub threaded: bool,
+}
+
+impl Default for Config {
+    /// Without faults, not strict, behind an IOMMU, stepped by the caller.
+    fn default() -> Config {
+        Config {
+            name: "e1000e:model".into(),
+            mac: [0x02, 0x74, 0x6f, 0x77, 0x00, 0x01],
+            iommu: iommu::Config::default(),
+            faults: Faults::default(),
+            strict: false,
+            negotiation: 0,
+            pause: true,
+            threaded: false,
+        }
+    }
+}

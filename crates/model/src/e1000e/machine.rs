@@ -1,0 +1,398 @@
+//! The device: the effect of registers, the link, the interrupts, and units of work in bursts or
+//! one by one.
+
+use super::config::Config;
+use super::env::Env;
+use super::faults::FaultInjector;
+use super::irq::Irqs;
+use super::link::Link;
+use super::phy::{self, LinkEvent, Phy};
+use super::regs::*;
+use super::rx::Receiver;
+use super::settings::Settings;
+use super::stats::Stats;
+use super::tx::Transmitter;
+use crate::iommu::Transfer;
+use crate::seed::Seed;
+use crate::wire::Wire;
+
+/// Frames per direction and burst.
+const BURST: usize = 64;
+
+/// The kinds of units of work.
+const UNITS: usize = 12;
+
+pub(crate) struct Machine {
+    settings: Settings,
+    /// Registers were written since they were decoded.
+    dirty: bool,
+    rx: Receiver,
+    tx: [Transmitter; 2],
+    running: (bool, bool),
+    wire: Box<dyn Wire>,
+    /// Frames in loopback that are not received yet.
+    loopback_frames: Vec<Vec<u8>>,
+    link: Link,
+    phy: Phy,
+    nvm: [u16; 64],
+    mac: [u8; 6],
+    stats: Stats,
+    faults: FaultInjector,
+    pause: bool,
+    /// Bursts for which the device does nothing; `u32::MAX`: until reset.
+    stalled: u32,
+    causes: u32,
+}
+
+impl Machine {
+    pub(crate) fn new(config: &Config, env: &Env, wire: Box<dyn Wire>) -> Machine {
+        Machine {
+            settings: Settings::new(&env.registers),
+            dirty: true,
+            rx: Receiver::new(),
+            tx: [Transmitter::new(0), Transmitter::new(1)],
+            running: (false, false),
+            wire,
+            loopback_frames: Vec::new(),
+            link: Link::new(config.negotiation),
+            phy: Phy::new(),
+            nvm: phy::nvm(config.mac),
+            mac: config.mac,
+            stats: Stats::default(),
+            faults: FaultInjector::new(config.faults),
+            pause: config.pause,
+            stalled: 0,
+            causes: 0,
+        }
+    }
+
+    /// CTRL.RST, or a function reset.
+    pub(crate) fn reset(&mut self, env: &Env) {
+        let mut transfer = env.dma.transfer();
+        self.stop(&mut transfer);
+        self.tx.iter_mut().for_each(Transmitter::reset);
+        env.registers.reset(self.mac);
+        env.irqs().reset();
+        self.link.restart();
+        (self.dirty, self.stalled, self.causes) = (true, 0, 0);
+        self.stats = Stats::default();
+    }
+
+    fn stop(&mut self, transfer: &mut Transfer<'_>) {
+        self.rx.stop(transfer);
+        self.tx.iter_mut().for_each(|t| t.stop(transfer));
+        self.loopback_frames.clear();
+        self.running = (false, false);
+    }
+
+    /// A register other than a tail was written.
+    pub(crate) fn written(&mut self, env: &Env, at: usize) {
+        self.dirty = true;
+        if matches!(at, RCTL | TCTL) {
+            self.refresh(env, &mut env.dma.transfer());
+        }
+        if at == CTRL {
+            let disabled = env.registers.get(CTRL) & CTRL_MASTER_DISABLE != 0;
+            env.registers.change(STATUS, STATUS_MASTER, if disabled { 0 } else { STATUS_MASTER });
+            self.tick(env);
+        }
+    }
+
+    pub(crate) fn mdic(&mut self, env: &Env, value: u32) {
+        let (result, event) = self.phy.mdic(value);
+        env.registers.set(MDIC, result);
+        if event == LinkEvent::Restart {
+            self.restart_link(env);
+        }
+        if value & phy::MDIC_INTERRUPT != 0 {
+            self.causes |= cause::MDAC;
+            self.interrupt(env);
+        }
+    }
+
+    pub(crate) fn restart_link(&mut self, env: &Env) {
+        self.link.restart();
+        self.show_link(env);
+    }
+
+    pub(crate) fn reset_phy(&mut self, env: &Env) {
+        self.phy = Phy::new();
+        self.restart_link(env);
+    }
+
+    pub(crate) fn eerd(&mut self, env: &Env, value: u32) {
+        env.registers.set(EERD, phy::eerd(&self.nvm, value));
+    }
+
+    fn show_link(&mut self, env: &Env) {
+        self.phy.set_link(self.link.up());
+        env.registers.change(STATUS, STATUS_LU, phy::status_link(self.link.up()));
+    }
+
+    /// Advances the link by one tick.
+    pub(crate) fn tick(&mut self, env: &Env) {
+        let wanted = env.registers.get(CTRL) & CTRL_SLU != 0 && self.phy.powered() && self.wire.carrier();
+        if self.link.tick(wanted) {
+            self.show_link(env);
+            self.causes |= cause::LSC;
+            self.interrupt(env);
+        }
+    }
+
+    /// Decodes the registers, and starts or stops reception and transmission accordingly.
+    fn refresh(&mut self, env: &Env, transfer: &mut Transfer<'_>) {
+        self.dirty = false;
+        self.settings = Settings::new(&env.registers);
+        let (rx, tx) = (self.settings.rx_on, self.settings.tx_on);
+        match (self.running.0, rx) {
+            (false, true) => self.rx.start(env),
+            (true, false) => self.rx.stop(transfer),
+            _ => {}
+        }
+        if self.running.1 != tx {
+            for transmitter in &mut self.tx {
+                if tx { transmitter.ring.start(env) } else { transmitter.stop(transfer) }
+            }
+        }
+        self.running = (rx, tx);
+    }
+
+    fn interrupt(&mut self, env: &Env) {
+        let causes = std::mem::take(&mut self.causes);
+        if causes != 0 {
+            let faults = &mut self.faults;
+            let mut irqs = env.irqs();
+            Irqs::raise(&mut irqs, &env.registers, causes, || faults.inject(|f| f.interrupt));
+        }
+    }
+
+    /// The wire's descriptor for a device that is about to sleep; `None` while it cannot receive.
+    pub(crate) fn wire_wake(&mut self, env: &Env) -> Option<std::os::fd::RawFd> {
+        let receives = self.running.0 && self.link.up() && self.rx.has_room(env, &self.settings);
+        if receives { self.wire.wake() } else { None }
+    }
+
+    /// Frames in the packet buffer.
+    pub(crate) fn waiting(&self) -> usize {
+        self.rx.waiting()
+    }
+
+    fn prepare(&mut self, env: &Env, transfer: &mut Transfer<'_>) -> bool {
+        if self.dirty {
+            self.refresh(env, transfer);
+        }
+        self.tick(env);
+        if self.faults.inject(|f| f.flap) {
+            self.link.flap(self.faults.rates.flap_turns);
+        }
+        if self.stalled == 0 && self.faults.inject(|f| f.stall) {
+            self.stalled = match self.faults.rates.stall_turns {
+                0 => u32::MAX,
+                turns => turns,
+            };
+        }
+        if self.stalled != 0 {
+            self.stalled -= u32::from(self.stalled != u32::MAX);
+            return false;
+        }
+        env.may_master() && env.registers.get(CTRL) & CTRL_MASTER_DISABLE == 0
+    }
+
+    /// Does one burst of everything that is possible; returns the number of units of work.
+    pub(crate) fn turn(&mut self, env: &Env) -> usize {
+        let mut transfer = env.dma.transfer();
+        let mut done = 0;
+        if self.prepare(env, &mut transfer) {
+            for n in 0..2 {
+                done += self.transmit(env, &mut transfer, n);
+            }
+            done += self.receive(env, &mut transfer);
+        }
+        self.finish(env, &mut transfer);
+        done
+    }
+
+    fn transmit(&mut self, env: &Env, transfer: &mut Transfer<'_>, n: usize) -> usize {
+        if !self.running.1 {
+            return 0;
+        }
+        let mut done = 0;
+        for _ in 0..BURST {
+            let units = self.tx_fetch(env, transfer, n)
+                + usize::from(self.tx_take(env, transfer, n))
+                + usize::from(self.tx_leave(n))
+                + usize::from(self.tx_write_back(transfer, n));
+            done += units;
+            if units == 0 {
+                break;
+            }
+        }
+        while self.tx_leave(n) || self.tx_write_back(transfer, n) {
+            done += 1;
+        }
+        done
+    }
+
+    fn receive(&mut self, env: &Env, transfer: &mut Transfer<'_>) -> usize {
+        let mut done = 0;
+        for _ in 0..BURST {
+            let mut units = usize::from(self.arrive(env));
+            units += self.rx.fetch(env, transfer, 0) + self.rx.fetch(env, transfer, 1);
+            while self.store(env, transfer) {
+                units += 1 + self.rx.fetch(env, transfer, 0) + self.rx.fetch(env, transfer, 1);
+            }
+            done += units;
+            if units == 0 {
+                break;
+            }
+        }
+        for n in 0..2 {
+            while self.rx_write_back(env, transfer, n) {
+                done += 1;
+            }
+        }
+        done
+    }
+
+    /// Does one unit of work, selected by the seed among those that are possible; returns false if
+    /// none is.
+    pub(crate) fn step(&mut self, env: &Env, seed: &mut Seed) -> bool {
+        let mut transfer = env.dma.transfer();
+        let mut done = false;
+        if self.prepare(env, &mut transfer) {
+            let first = seed.below(UNITS);
+            done = (0..UNITS).any(|i| self.unit(env, &mut transfer, (first + i) % UNITS));
+        }
+        self.finish(env, &mut transfer);
+        done
+    }
+
+    fn unit(&mut self, env: &Env, transfer: &mut Transfer<'_>, which: usize) -> bool {
+        let n = which & 1;
+        match which / 2 {
+            0 => self.running.1 && self.tx_fetch(env, transfer, n) > 0,
+            1 => self.running.1 && self.tx_take(env, transfer, n),
+            2 => self.tx_leave(n),
+            3 => self.tx_write_back(transfer, n),
+            4 if n == 0 => self.arrive(env),
+            4 => self.store(env, transfer),
+            _ => self.rx_write_back(env, transfer, n) || self.running.0 && self.rx.fetch(env, transfer, n) > 0,
+        }
+    }
+
+    fn tx_fetch(&mut self, env: &Env, transfer: &mut Transfer<'_>, n: usize) -> usize {
+        self.tx.get_mut(n).map_or(0, |t| t.fetch(env, transfer))
+    }
+
+    fn tx_take(&mut self, env: &Env, transfer: &mut Transfer<'_>, n: usize) -> bool {
+        let Machine { tx, settings, stats, .. } = self;
+        tx.get_mut(n).is_some_and(|t| t.take(env, settings, transfer, stats))
+    }
+
+    /// Sends a frame to the wire, or back to the receiver. Without a link it stays in the packet
+    /// buffer.
+    fn tx_leave(&mut self, n: usize) -> bool {
+        let Some(transmitter) = self.tx.get_mut(n) else { return false };
+        let Some(frame) = transmitter.outbox.peek() else { return false };
+        if self.settings.loopback || self.phy.loopback() {
+            if self.loopback_frames.len() >= BURST {
+                return false;
+            }
+            self.loopback_frames.push(frame.to_vec());
+        } else if !self.link.up() || !self.wire.send(frame) {
+            return false;
+        }
+        transmitter.outbox.pop();
+        true
+    }
+
+    fn tx_write_back(&mut self, transfer: &mut Transfer<'_>, n: usize) -> bool {
+        let Machine { tx, faults, .. } = self;
+        let done = tx.get_mut(n).is_some_and(|t| t.write_back(transfer, faults));
+        if done {
+            self.causes |= cause::TXDW | cause::TXQ0 << n;
+        }
+        done
+    }
+
+    /// Receives a frame from the wire.
+    fn arrive(&mut self, env: &Env) -> bool {
+        if !self.running.0 || self.pause && !self.rx.has_room(env, &self.settings) {
+            return false;
+        }
+        let frame = if self.loopback_frames.is_empty() {
+            let mut frame = self.rx.vector();
+            if !self.link.up() || !self.wire.receive(&mut frame) {
+                self.rx.recycle(frame);
+                return false;
+            }
+            frame
+        } else {
+            self.loopback_frames.remove(0)
+        };
+        self.receive_frame(env, frame);
+        true
+    }
+
+    fn receive_frame(&mut self, env: &Env, frame: Vec<u8>) {
+        let Machine { rx, settings, stats, faults, .. } = self;
+        self.causes |= rx.arrive(env, settings, stats, faults, frame);
+    }
+
+    fn store(&mut self, env: &Env, transfer: &mut Transfer<'_>) -> bool {
+        let Machine { rx, stats, faults, .. } = self;
+        self.running.0 && rx.store(env, transfer, stats, faults)
+    }
+
+    fn rx_write_back(&mut self, env: &Env, transfer: &mut Transfer<'_>, n: usize) -> bool {
+        let done = self.rx.write_back(transfer, &mut self.faults, n);
+        if done {
+            self.causes |= cause::RXT0 | cause::RXQ0 << n;
+            if self.rx.is_low(env, &self.settings, n) {
+                self.causes |= cause::RXDMT0;
+            }
+        }
+        done
+    }
+
+    /// Receives frames from the caller as if they came over the wire; returns how many had room.
+    pub(crate) fn deliver<'a>(&mut self, env: &Env, frames: impl Iterator<Item = &'a [u8]>) -> usize {
+        let mut transfer = env.dma.transfer();
+        if !self.prepare(env, &mut transfer) || !self.running.0 {
+            return 0;
+        }
+        let mut count = 0;
+        for bytes in frames {
+            if !self.rx.has_room(env, &self.settings) {
+                break;
+            }
+            let mut frame = self.rx.vector();
+            frame.clear();
+            frame.extend_from_slice(bytes);
+            self.receive_frame(env, frame);
+            loop {
+                self.rx.fetch(env, &mut transfer, 0);
+                self.rx.fetch(env, &mut transfer, 1);
+                if !self.store(env, &mut transfer) {
+                    break;
+                }
+            }
+            count += 1;
+        }
+        for n in 0..2 {
+            while self.rx_write_back(env, &mut transfer, n) {}
+        }
+        self.finish(env, &mut transfer);
+        count
+    }
+
+    /// Ends a burst: checks owned descriptors, publishes statistics and interrupts.
+    fn finish(&mut self, env: &Env, transfer: &mut Transfer<'_>) {
+        if env.checks_owned {
+            self.rx.check_owned(env, transfer);
+            self.tx.iter().for_each(|t| t.ring.check_owned(env, transfer));
+        }
+        self.stats.publish(&env.registers);
+        self.interrupt(env);
+    }
+}

@@ -1,0 +1,220 @@
+use super::*;
+use crate::{generator, null, veth};
+use proptest::prelude::*;
+use std::sync::atomic::Ordering::Relaxed;
+use towpath_packet::port::{RxQueue, State, TxQueue, Wake};
+use towpath_packet::{Batch, DropReason, Offloads, Packet, Pool, PoolConfig};
+
+fn pool() -> Pool {
+    Pool::new(PoolConfig { capacity: 1024, ..PoolConfig::default() }).unwrap()
+}
+
+fn start<P: Port>(port: P, pool: &Pool) -> (P::Rx, P::Tx) {
+    let mut queues = port.start(Start { pool: pool.clone(), queues: 1, accept: Offloads::NONE }).unwrap();
+    (queues.rx.remove(0), queues.tx.remove(0))
+}
+
+fn source(options: &str) -> generator::GenPort {
+    generator::open(generator::Config::from_uri(&format!("gen:{options}").parse().unwrap()).unwrap()).unwrap()
+}
+
+/// Runs until the source is done and nothing is on its way, or either end is gone. Bounded: a defect would not end.
+fn run(rx: &mut impl RxQueue, tx: &mut impl TxQueue) -> u64 {
+    let (mut batch, mut quiet, mut left_over) = (Batch::new(), 0, 0);
+    for _ in 0..1_000_000 {
+        tx.reclaim();
+        rx.refill();
+        let moved = if batch.is_empty() { rx.rx(&mut batch) } else { 0 } + tx.tx(&mut batch);
+        tx.kick();
+        quiet = if moved == 0 { quiet + 1 } else { 0 };
+        let ended = rx.state().ended() || matches!(tx.state(), State::Gone(_));
+        if ended && (quiet > 100 || tx.state().ended()) && (tx.pending() == 0 || tx.state().ended()) {
+            left_over = batch.len() as u64;
+            return left_over;
+        }
+    }
+    panic!("did not end; {} packets are stuck", left_over + batch.len() as u64)
+}
+
+fn any_config() -> impl Strategy<Value = Config> {
+    let p = || prop_oneof![Just(0.0), Just(1.0), 0.0..0.5f64];
+    let side = prop_oneof![Just(Side::Rx), Just(Side::Tx), Just(Side::Both)];
+    let vanish = proptest::option::of(0u64..2000);
+    (side, any::<u64>(), p(), p(), p(), p(), 0.0..0.5f64, 0.0..0.5f64, 1u32..50, vanish).prop_map(
+        |(side, seed, drop, duplicate, reorder, corrupt, stall, flap, episode, vanish)| Config {
+            side,
+            seed,
+            drop,
+            duplicate,
+            reorder,
+            corrupt,
+            stall,
+            flap,
+            episode,
+            vanish,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn whatever_happens_to_what_is_received_each_packet_and_buffer_is_accounted_for(config in any_config()) {
+        let pool = pool();
+        let config = Config { side: Side::Rx, ..config };
+        let port = open(config, source("count=1000,size=100")).unwrap();
+        let tally = port.tally().clone();
+        let (mut rx, _) = start(port, &pool);
+        let (_, mut tx) = start(null::open(null::Config::default()).unwrap(), &pool);
+        let left_over = run(&mut rx, &mut tx);
+        let gone = config.vanish.is_some_and(|n| n <= 1000);
+        prop_assert_eq!(matches!(rx.state(), State::Gone(_)), gone);
+        let (received, sent) = (rx.counters().clone(), tx.counters().snapshot());
+        drop((rx, tx));
+        let received = received.snapshot();
+        prop_assert_eq!(sent.packets + left_over, received.packets);
+        let twins = tally.duplicated.load(Relaxed);
+        let accounted = received.packets + received.all_drops() - twins;
+        if gone { prop_assert!(accounted <= 1000) } else { prop_assert_eq!(accounted, 1000) }
+        prop_assert_eq!(received.dropped(DropReason::Stopped), 0, "nothing is left lying while the queue is idle");
+        prop_assert!(received.dropped(DropReason::Fault) >= tally.dropped.load(Relaxed));
+        prop_assert_eq!(pool.stats().home, 1024);
+    }
+
+    #[test]
+    fn whatever_happens_to_what_is_sent_each_packet_and_buffer_is_accounted_for(config in any_config()) {
+        let pool = pool();
+        let config = Config { side: Side::Tx, ..config };
+        let port = open(config, null::open(null::Config::default()).unwrap()).unwrap();
+        let tally = port.tally().clone();
+        let (mut rx, _) = start(source("count=1000,size=100"), &pool);
+        let (_, mut tx) = start(port, &pool);
+        let left_over = run(&mut rx, &mut tx);
+        let counters = tx.counters().clone();
+        let received = rx.counters().snapshot().packets;
+        drop((rx, tx));
+        let sent = counters.snapshot();
+        prop_assert_eq!(received + sent.split, sent.packets + sent.all_drops() + left_over);
+        prop_assert_eq!(sent.split, tally.duplicated.load(Relaxed));
+        prop_assert_eq!(sent.dropped(DropReason::Fault), tally.dropped.load(Relaxed));
+        prop_assert_eq!(pool.stats().home, 1024);
+    }
+
+    #[test]
+    fn the_sink_of_the_generator_finds_just_the_faults_that_were_made(
+        seed in any::<u64>(), drop in 0.0..0.2f64, duplicate in 0.0..0.2f64, reorder in 0.0..0.2f64,
+    ) {
+        let pool = pool();
+        let config = Config { seed, drop, duplicate, reorder, ..Config::default() };
+        let port = open(config, source("count=5000,flows=1,verify=on")).unwrap();
+        let tally = port.tally().clone();
+        let ((mut rx, _), (_, mut tx)) = (start(port, &pool), start(source("verify=on"), &pool));
+        run(&mut rx, &mut tx);
+        let found = tx.verification().unwrap().snapshot();
+        let dropped = tally.dropped.load(Relaxed);
+        prop_assert_eq!((found.arrived, found.foreign), (5000 - dropped, 0));
+        prop_assert_eq!(found.duplicates, tally.duplicated.load(Relaxed));
+        prop_assert!(found.lost <= dropped && found.late <= tally.reordered.load(Relaxed), "{:?}", found);
+        // Only losses before the first and after the last that arrived are unseen.
+        prop_assert!(found.lost + 50 >= dropped);
+        prop_assert!(reorder < 0.01 || found.late > 0);
+    }
+}
+
+#[test]
+fn a_packet_that_finds_the_batch_full_still_meets_its_fate() {
+    for vanish in 990..=1000 {
+        let pool = pool();
+        let config =
+            Config { side: Side::Rx, seed: 5612343491, reorder: 1.0, vanish: Some(vanish), ..Config::default() };
+        let (mut rx, _) = start(open(config, source("count=1000,size=100")).unwrap(), &pool);
+        let (_, mut tx) = start(null::open(null::Config::default()).unwrap(), &pool);
+        run(&mut rx, &mut tx);
+        assert!(matches!(rx.state(), State::Gone(_)), "vanish={vanish}");
+    }
+}
+
+#[test]
+fn the_same_seed_makes_the_same_faults() {
+    let fates = |seed| {
+        let pool = pool();
+        let config = Config { seed, drop: 0.3, ..Config::default() };
+        let (mut rx, _) = start(open(config, source("count=300,flows=1,size=60")).unwrap(), &pool);
+        let mut all = Vec::new();
+        while !rx.state().ended() {
+            let mut batch = Batch::new();
+            rx.rx(&mut batch);
+            all.extend(batch.iter().map(Packet::to_vec));
+        }
+        all
+    };
+    assert_eq!(fates(5), fates(5));
+    assert_ne!(fates(5), fates(6));
+}
+
+#[test]
+fn a_corrupt_packet_differs_in_one_bit_and_is_delivered() {
+    let pool = pool();
+    let clean = |config| {
+        let (mut rx, _) = start(open(config, source("count=20,flows=1")).unwrap(), &pool);
+        let mut batch = Batch::new();
+        rx.rx(&mut batch);
+        batch.iter().flat_map(Packet::to_vec).collect::<Vec<u8>>()
+    };
+    let (good, bad) = (clean(Config::default()), clean(Config { corrupt: 1.0, ..Config::default() }));
+    let wrong: u32 = good.iter().zip(&bad).map(|(a, b)| (a ^ b).count_ones()).sum();
+    assert_eq!((good.len(), wrong), (bad.len(), 20));
+}
+
+#[test]
+fn a_duplicate_is_a_whole_copy_with_what_the_packet_asks_for() {
+    let pool = pool();
+    let config = Config { duplicate: 1.0, ..Config::default() };
+    let port = open(config, source("count=2,size=9000,gso=1000")).unwrap();
+    let mut queues = port.start(Start { pool: pool.clone(), queues: 1, accept: Offloads::ALL }).unwrap();
+    let mut batch = Batch::new();
+    assert_eq!(queues.rx[0].rx(&mut batch), 4);
+    let [a, b, ..] = batch.as_slice() else { panic!() };
+    assert_eq!((a.to_vec(), a.gso(), a.csum()), (b.to_vec(), b.gso(), b.csum()));
+    assert!(a.gso().is_some());
+}
+
+#[test]
+fn a_stall_lasts_an_episode_of_calls_and_a_flap_says_that_the_link_is_down() {
+    let pool = pool();
+    let config = Config { stall: 1.0, episode: 5, ..Config::default() };
+    let (_, mut tx) = start(open(config, null::open(null::Config::default()).unwrap()).unwrap(), &pool);
+    let mut batch = Batch::new();
+    start(source(""), &pool).0.rx(&mut batch);
+    assert!((0..50).all(|_| tx.tx(&mut batch) == 0));
+    assert_eq!((batch.len(), tx.state(), tx.counters().snapshot().retries), (64, State::Up, 50));
+    let config = Config { flap: 1.0, ..Config::default() };
+    let (mut rx, _) = start(open(config, source("")).unwrap(), &pool);
+    assert_eq!(rx.rx(&mut batch), 0);
+    assert!(matches!(rx.state(), State::Down(_)) && rx.wake() == Wake::Poll);
+}
+
+#[test]
+fn without_faults_everything_of_the_port_inside_is_passed_on() {
+    let pool = pool();
+    let (a, b) = veth::pair(&veth::Config::default()).unwrap();
+    let port = open(Config::default(), a).unwrap();
+    assert_eq!((port.info().name.as_str(), port.info().max_queues), ("fault@veth:pair.a", 8));
+    let (mut rx, mut tx) = start(port, &pool);
+    let (mut far_rx, mut far_tx) = start(b, &pool);
+    rx.set_rx_offloads(Offloads::CSUM);
+    assert_eq!(far_tx.offloads(), Offloads::CSUM);
+    let mut batch = Batch::new();
+    start(source("count=40"), &pool).0.rx(&mut batch);
+    assert_eq!(far_tx.tx(&mut batch), 40);
+    assert!(matches!(rx.wake(), Wake::Fd(_)));
+    assert_eq!(rx.rx(&mut batch), 40);
+    let mut taken = 0;
+    while !batch.is_empty() {
+        taken += tx.tx(&mut batch);
+    }
+    assert_eq!((taken, far_rx.rx(&mut batch)), (40, 40));
+    drop((far_rx, far_tx));
+    assert!(rx.state().ended() && matches!(tx.state(), State::Gone(_)));
+}

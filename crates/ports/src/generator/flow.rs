@@ -1,0 +1,233 @@
+//! Flows and packet shapes: what is known before the first packet, so that each packet needs only a copy and few patches.
+//!
+//! ```text
+//!   Flow.head   │ Ethernet │ IP │ UDP or TCP │ tag │ first payload │       128 bytes, one for each flow
+//!   payload                                        │ …             │       one for all flows
+//!   Shape         lengths, and the sum of the payload                     one for each length
+//! ```
+//!
+//! All sums are partial: 32 bits that hold some 16-bit words and are folded once, when a packet's own words (sequence
+//! numbers, identification) have been added (RFC 1071 section 2).
+
+use super::config::{Config, IMIX, PORTS, Payload, Protocol, Size};
+use super::tag::{self, Tag};
+use crate::random::Random;
+use std::net::IpAddr;
+use towpath_packet::port::Layer;
+use towpath_wire::emit::{Checksums, Headers, Ip, IpAddresses, Link, Network, Tcp, Transport, Udp};
+use towpath_wire::ethernet::ethertype;
+use towpath_wire::vlan::{Tag as VlanTag, Tci};
+use towpath_wire::{checksum, ipv4, ipv6, tcp, udp};
+
+/// Bytes at the front of each packet that are copied from its flow: all headers and the tag at least.
+pub(super) const HEAD: usize = 128;
+
+/// What one flow's packets have in common, and where the flow is.
+#[repr(C, align(64))]
+#[derive(Debug, Clone)]
+pub(super) struct Flow {
+    pub(super) head: [u8; HEAD],
+    /// Its number, as in its tags.
+    pub(super) index: u32,
+    /// Sum of the IPv4 header without length and identification.
+    pub(super) network_sum: u32,
+    /// Sum of the pseudo-header without the length.
+    pub(super) pseudo_sum: u32,
+    /// Sum of the transport header and tag without lengths and sequence numbers.
+    pub(super) transport_sum: u32,
+    /// Number of the next tag.
+    pub(super) number: u32,
+    /// TCP sequence number of the next packet.
+    pub(super) tcp_seq: u32,
+    /// IPv4 identification of the next packet.
+    pub(super) id: u16,
+    /// Which shape is next.
+    pub(super) turn: u8,
+}
+
+/// One length of packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shape {
+    /// Bytes in the packet.
+    pub(super) len: usize,
+    /// Bytes in the transport's payload.
+    pub(super) payload: usize,
+    /// What the IP header says: IPv4's total length or IPv6's payload length.
+    pub(super) network_len: u16,
+    /// Bytes in transport header and payload.
+    pub(super) transport_len: u16,
+    /// Sum of the payload, and of all lengths that the transport's checksum covers.
+    pub(super) sum: u32,
+}
+
+/// Everything that does not change while packets are generated.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// Where the IP header begins.
+    pub(super) l3: usize,
+    /// Where the transport header begins.
+    pub(super) l4: usize,
+    /// Bytes in front of the payload.
+    pub(super) headers: usize,
+    /// Payload of the longest packet, zero where the tag will be.
+    pub(super) payload: Vec<u8>,
+    /// The shapes in the order in which each flow takes them.
+    pub(super) shapes: Vec<Shape>,
+    /// The super-packet and the payload of its segments, if that is what is wanted.
+    pub(super) whole: Option<(Shape, u16)>,
+    /// Whether there is room for tags.
+    pub(super) tagged: bool,
+    /// Packets keep what their buffers held behind the head, and have no checksum of it.
+    pub(super) stale: bool,
+}
+
+impl Plan {
+    /// A configuration that was checked, worked out.
+    pub(super) fn new(config: &Config) -> Plan {
+        let (l3, headers) = (config.link(), config.headers());
+        let l4 = l3 + if config.src_ip.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
+        let (lengths, whole) = match (config.size, config.gso) {
+            (Size::Fixed(size), Some(segment)) => {
+                (vec![headers + usize::from(segment)], Some((size as usize, segment.max(1))))
+            }
+            (Size::Fixed(size), None) => (vec![size as usize], None),
+            (Size::Imix, _) => {
+                let link = if config.layer == Layer::Ip { 14 } else { 0 };
+                (IMIX.map(|len| (usize::from(len) - link).max(headers + tag::LEN)).to_vec(), None)
+            }
+        };
+        let longest = lengths.iter().copied().chain(whole.map(|(len, _)| len)).max().unwrap_or(headers);
+        let tagged = lengths.iter().all(|len| len - headers >= tag::LEN);
+        let mut payload = vec![0; (longest - headers).max(HEAD)];
+        Random::new(config.seed).fill(&mut payload);
+        if tagged {
+            payload[..tag::LEN].fill(0);
+        }
+        let shape = |len: usize| Shape::new(config, len, &payload);
+        let whole = whole.map(|(len, segment)| (shape(len), segment));
+        let shapes = lengths.into_iter().map(shape).collect();
+        Plan { l3, l4, headers, payload, shapes, whole, tagged, stale: config.payload == Payload::Stale }
+    }
+
+    /// The flows of queue `queue` of `queues`: every `queues`th.
+    pub(super) fn flows(&self, config: &Config, queue: u32, queues: u32) -> Vec<Flow> {
+        let numbers = (queue..config.flows).step_by(queues.max(1) as usize);
+        numbers.map(|i| self.flow(config, i)).collect()
+    }
+
+    fn flow(&self, config: &Config, index: u32) -> Flow {
+        let mut random = Random::new(config.seed ^ (u64::from(index) << 32));
+        let mut head = [0; HEAD];
+        let headers = headers(config, index);
+        let (front, behind) = head.split_at_mut(self.headers);
+        behind.copy_from_slice(&self.payload[..behind.len()]);
+        // The lengths in the configuration were checked, so that the headers fit.
+        let _ = headers.write(front, Checksums::Partial);
+        let pseudo_sum = match headers.network {
+            Network::Ip(ip, transport) => u32::from(ip.pseudo_sum(protocol(&transport), 0)),
+            Network::Arp(_) => 0,
+        };
+        clear_what_changes(front, self.l3, self.l4, config);
+        let tag_sum = match self.tagged {
+            true => {
+                Tag { flow: index, number: 0 }.write(&mut behind[..tag::LEN]);
+                u32::from(checksum::sum(&behind[..tag::LEN]))
+            }
+            false => 0,
+        };
+        Flow {
+            index,
+            network_sum: u32::from(checksum::sum(&front[self.l3..self.l4])),
+            pseudo_sum,
+            transport_sum: u32::from(checksum::sum(&front[self.l4..])) + tag_sum,
+            head,
+            number: 0,
+            tcp_seq: random.next() as u32,
+            id: random.next() as u16,
+            turn: (random.below(self.shapes.len() as u64)) as u8,
+        }
+    }
+}
+
+impl Shape {
+    fn new(config: &Config, len: usize, payload: &[u8]) -> Shape {
+        let bytes = len - config.headers();
+        let transport = match config.protocol {
+            Protocol::Udp => udp::HEADER_LEN,
+            Protocol::Tcp => tcp::HEADER_LEN,
+        };
+        let transport_len = transport + bytes;
+        let network_len = if config.src_ip.is_ipv4() { transport_len + ipv4::HEADER_LEN } else { transport_len };
+        // UDP has its length in the header as well as in the pseudo-header.
+        let lengths = if config.protocol == Protocol::Udp { 2 * transport_len } else { transport_len };
+        Shape {
+            len,
+            payload: bytes,
+            network_len: network_len as u16,
+            transport_len: transport_len as u16,
+            sum: u32::from(checksum::sum(&payload[..bytes])) + lengths as u32,
+        }
+    }
+}
+
+fn protocol(transport: &Transport<'_>) -> u8 {
+    match transport {
+        Transport::Tcp(_) => towpath_wire::ip::protocol::TCP,
+        _ => towpath_wire::ip::protocol::UDP,
+    }
+}
+
+fn headers(config: &Config, index: u32) -> Headers<'static> {
+    let above = index / PORTS;
+    let src_port = config.src_port + (index % PORTS) as u16;
+    let dst_port = config.dst_port;
+    let transport = match config.protocol {
+        Protocol::Udp => Transport::Udp(Udp { src_port, dst_port }),
+        Protocol::Tcp => {
+            let (flags, window) = (tcp::flags::ACK, u16::MAX);
+            Transport::Tcp(Tcp { src_port, dst_port, ack: 1, flags, window, ..Tcp::default() })
+        }
+    };
+    let addresses = match (config.src_ip, config.dst_ip) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => IpAddresses::V4 { src: src.to_bits().wrapping_add(above).into(), dst },
+        (src, dst) => {
+            IpAddresses::V6 { src: to_v6(src).wrapping_add(u128::from(above)).into(), dst: to_v6(dst).into() }
+        }
+    };
+    let ip = Ip { addresses, ..Ip::v4([0; 4], [0; 4]) };
+    let tag = config.vlan.map(|id| VlanTag { tpid: ethertype::VLAN, tci: Tci::new(0, false, id) });
+    let tags = [tag.unwrap_or_default(), VlanTag::default()];
+    let link = (config.layer != Layer::Ip).then_some(Link { dst: config.dst_mac, src: config.src_mac, tags });
+    Headers { link, network: Network::Ip(ip, transport) }
+}
+
+fn to_v6(ip: IpAddr) -> u128 {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(ip) => ip.to_bits(),
+    }
+}
+
+/// Zeroes the fields that each packet fills in, so that they count nothing in the sums.
+fn clear_what_changes(front: &mut [u8], l3: usize, l4: usize, config: &Config) {
+    let (network, transport) = front[l3..].split_at_mut(l4 - l3);
+    if let Ok((mut ip, _)) = ipv4::Header::split_mut(network)
+        && config.src_ip.is_ipv4()
+    {
+        ip.set_total_len(0);
+        ip.set_checksum(0);
+    }
+    match config.protocol {
+        Protocol::Udp => {
+            if let Ok((mut udp, _)) = udp::Header::split_mut(transport) {
+                udp.set_length(0);
+                udp.set_checksum(0);
+            }
+        }
+        Protocol::Tcp => {
+            if let Ok((mut tcp, _)) = tcp::Header::split_mut(transport) {
+                tcp.set_checksum(0);
+            }
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! The generating side: copy the head of the flow, copy payload, patch what is this packet's own.
+
+use super::config::{Config, Protocol};
+use super::flow::{Flow, HEAD, Plan, Shape};
+use super::pace::Pace;
+use super::stamp;
+use super::tag::Tag;
+use std::sync::Arc;
+use std::time::Instant;
+use towpath_packet::port::{RxQueue, State, Wake};
+use towpath_packet::{Batch, Cache, Counters, Gso, GsoKind, Offloads, Packet};
+
+/// A queue on which generated packets arrive.
+#[derive(Debug)]
+pub struct GenRx {
+    plan: Arc<Plan>,
+    flows: Vec<Flow>,
+    /// Whose turn it is.
+    at: usize,
+    kind: GsoKind,
+    v6: bool,
+    /// Packets still to be sent; `None` for no end.
+    left: Option<u64>,
+    pace: Option<Pace>,
+    cache: Cache,
+    counters: Arc<Counters>,
+    /// Set while the egress can cut super-packets.
+    whole: Option<Whole>,
+    /// Packets to take buffers for at a time: one where packets are longer than a buffer, so that a pool that runs dry
+    /// has not all of its buffers in heads without bodies.
+    burst: usize,
+}
+
+/// A super-packet in the making.
+#[derive(Debug)]
+struct Whole {
+    shape: Shape,
+    gso: Gso,
+    /// The payload, to which each super-packet writes its tags before it is copied.
+    payload: Vec<u8>,
+}
+
+/// One queue's part of what is to be sent.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Share {
+    /// Packets; `None` for no end.
+    pub(super) count: Option<u64>,
+    /// Packets per second; `None` for as many as there is room for.
+    pub(super) rate: Option<u64>,
+}
+
+impl GenRx {
+    pub(super) fn new(config: &Config, plan: Arc<Plan>, flows: Vec<Flow>, share: Share, cache: Cache) -> GenRx {
+        let v6 = config.src_ip.is_ipv6();
+        let kind = match config.protocol {
+            Protocol::Udp => GsoKind::Udp,
+            Protocol::Tcp if v6 => GsoKind::Tcp6,
+            Protocol::Tcp => GsoKind::Tcp4,
+        };
+        let chained = plan.headers + plan.payload.len() > cache.chunk() - cache.headroom();
+        let burst = if chained { 1 } else { usize::MAX };
+        let (left, pace) = (share.count, share.rate.map(Pace::new));
+        GenRx { plan, flows, at: 0, kind, v6, left, pace, cache, counters: Arc::default(), whole: None, burst }
+    }
+
+    /// Whether nothing is left to be sent.
+    fn finished(&self) -> bool {
+        self.left == Some(0) || self.flows.is_empty()
+    }
+
+    /// Fills the empty packets behind `from`, and frees those that it cannot; returns the bytes of the others.
+    #[inline]
+    fn fill<const V6: bool, const TCP: bool>(&mut self, out: &mut Batch, from: usize) -> u64 {
+        let (mut bytes, mut filled) = (0, from);
+        for packet in &mut out.as_mut_slice()[from..] {
+            let Some(flow) = self.flows.get_mut(self.at) else { break };
+            let made = match &mut self.whole {
+                None => make::<V6, TCP>(packet, flow, &self.plan, &mut self.cache),
+                Some(whole) => whole.make::<V6, TCP>(packet, flow, &self.plan, &mut self.cache),
+            };
+            if made.is_none() {
+                break;
+            }
+            self.at = if self.at + 1 < self.flows.len() { self.at + 1 } else { 0 };
+            bytes += packet.len() as u64;
+            filled += 1;
+        }
+        while out.len() > filled
+            && let Some(packet) = out.pop()
+        {
+            self.cache.free(packet);
+        }
+        bytes
+    }
+}
+
+/// Makes an empty packet the next one of its flow. `None` when there are too few buffers; the flow has not moved then.
+#[inline]
+fn make<const V6: bool, const TCP: bool>(
+    packet: &mut Packet,
+    flow: &mut Flow,
+    plan: &Plan,
+    cache: &mut Cache,
+) -> Option<()> {
+    let shape = plan.shapes.get(usize::from(flow.turn))?;
+    let head = flow.head.get(..shape.len).unwrap_or(&flow.head);
+    let rest = plan.payload.get(HEAD - plan.headers..shape.payload).unwrap_or_default();
+    if shape.len <= packet.tailroom() {
+        let (front, behind) = packet.push_back(shape.len).ok()?.split_at_mut(head.len());
+        front.copy_from_slice(head);
+        if !rest.is_empty() && !plan.stale {
+            behind.copy_from_slice(rest);
+        }
+    } else {
+        chain(packet, head, rest, cache)?;
+    }
+    stamp::packet::<V6, TCP>(packet.linear_mut(), flow, shape, plan)?;
+    flow.turn = if usize::from(flow.turn) + 1 < plan.shapes.len() { flow.turn + 1 } else { 0 };
+    Some(())
+}
+
+impl Whole {
+    /// Makes an empty packet the next super-packet of its flow. `None` as for [`make`].
+    fn make<const V6: bool, const TCP: bool>(
+        &mut self,
+        packet: &mut Packet,
+        flow: &mut Flow,
+        plan: &Plan,
+        cache: &mut Cache,
+    ) -> Option<()> {
+        if plan.tagged {
+            for (number, piece) in (0..).zip(self.payload.chunks_mut(usize::from(self.gso.size.max(1)))) {
+                Tag { flow: flow.index, number: flow.number.wrapping_add(number) }.write(piece);
+            }
+        }
+        chain(packet, flow.head.get(..plan.headers)?, &self.payload, cache)?;
+        packet.set_gso(Some(self.gso));
+        stamp::super_packet::<V6, TCP>(packet, flow, &self.shape, plan, self.gso.segs)
+    }
+}
+
+/// Copies `head` to the linear part of an empty packet, and `rest` behind it, in as many chunks as it takes.
+fn chain(packet: &mut Packet, head: &[u8], rest: &[u8], cache: &mut Cache) -> Option<()> {
+    let (first, mut rest) = rest.split_at(rest.len().min(packet.tailroom().checked_sub(head.len())?));
+    let (front, behind) = packet.push_back(head.len() + first.len()).ok()?.split_at_mut(head.len());
+    front.copy_from_slice(head);
+    behind.copy_from_slice(first);
+    while !rest.is_empty() {
+        let mut next = cache.alloc()?;
+        let (piece, after) = rest.split_at(rest.len().min(next.tailroom()));
+        next.push_back(piece.len()).ok()?.copy_from_slice(piece);
+        packet.append(next).ok()?;
+        rest = after;
+    }
+    Some(())
+}
+
+impl RxQueue for GenRx {
+    #[inline]
+    fn rx(&mut self, out: &mut Batch) -> usize {
+        let mut want = self.left.unwrap_or(u64::MAX).min(out.room() as u64);
+        if let Some(pace) = &mut self.pace
+            && want > 0
+        {
+            want = want.min(pace.due(Instant::now()));
+        }
+        if want == 0 || self.flows.is_empty() {
+            return 0;
+        }
+        let (from, mut bytes) = (out.len(), 0);
+        let end = from + want as usize;
+        while out.len() < end {
+            let at = out.len();
+            self.cache.alloc_bulk(out, self.burst.min(end - at));
+            bytes += match (self.v6, self.kind) {
+                (false, GsoKind::Udp) => self.fill::<false, false>(out, at),
+                (true, GsoKind::Udp) => self.fill::<true, false>(out, at),
+                (false, _) => self.fill::<false, true>(out, at),
+                (true, _) => self.fill::<true, true>(out, at),
+            };
+            if out.len() - at < self.burst.min(end - at) {
+                break;
+            }
+        }
+        let made = (out.len() - from) as u64;
+        if let Some(left) = &mut self.left {
+            *left -= made;
+        }
+        if let Some(pace) = &mut self.pace {
+            pace.sent(made);
+        }
+        self.counters.moved(made, bytes);
+        made as usize
+    }
+
+    fn set_rx_offloads(&mut self, accept: Offloads) {
+        let Some((shape, segment)) = self.plan.whole else { return };
+        let segs = shape.payload.div_ceil(usize::from(segment)) as u16;
+        let gso = Gso { kind: self.kind, ecn: false, size: segment, segs, hdr_len: self.plan.headers as u16 };
+        self.whole = accept.has(Offloads::for_gso(gso).with(Offloads::CSUM)).then(|| {
+            let payload = self.plan.payload.get(..shape.payload).unwrap_or_default().to_vec();
+            Whole { shape, gso, payload }
+        });
+    }
+
+    fn state(&self) -> State {
+        if self.finished() { State::Done } else { State::Up }
+    }
+
+    fn wake(&self) -> Wake {
+        match &self.pace {
+            _ if self.finished() => Wake::Never,
+            // A packet that is due already waits for a buffer.
+            Some(pace) => pace.next().filter(|at| *at > Instant::now()).map_or(Wake::Poll, Wake::At),
+            None => Wake::Poll,
+        }
+    }
+
+    fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+}

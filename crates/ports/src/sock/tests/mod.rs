@@ -1,0 +1,464 @@
+//! Applications that keep to the protocol. Those that do not are in `tests/hostile`.
+
+use super::*;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use towpath_client::protocol::{Answer, Code, Hello, Sizes, Statistic, Statistics};
+use towpath_client::{Error, Frame, Socket, Umem};
+use towpath_packet::port::{RxQueue, TxQueue};
+use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer};
+use towpath_packet::{Backing, Batch, DropReason, Offloads, Packet, Pool, PoolConfig, Region};
+
+mod copying;
+mod lenient;
+mod line;
+mod segments;
+mod shared;
+mod supers;
+mod turns;
+
+/// A started port, whose queues the test runs.
+struct Rig {
+    rx: Ended<SockRx>,
+    tx: Ended<SockTx>,
+    /// Queues behind the first.
+    more: Vec<(Ended<SockRx>, Ended<SockTx>)>,
+    pool: Pool,
+    watch: Arc<dyn PortControl>,
+    path: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl Rig {
+    fn new(options: &str) -> Rig {
+        Rig::with_queues(options, 1)
+    }
+
+    fn with_queues(options: &str, queues: u16) -> Rig {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let port =
+            open(Config::from_uri(&format!("sock:{}?{options}", path.display()).parse().unwrap()).unwrap()).unwrap();
+        let pool =
+            Pool::new(PoolConfig { capacity: 512, backing: Backing::Anonymous, ..PoolConfig::default() }).unwrap();
+        let watch = port.control().unwrap();
+        let start = Start { pool: pool.clone(), queues, accept: Offloads::ALL };
+        let Queues { rx, tx } = port.start(start).unwrap();
+        let mut queues = rx.into_iter().zip(tx);
+        let (rx, tx) = queues.next().unwrap();
+        Rig { rx, tx, more: queues.collect(), pool, watch, path, _dir: dir }
+    }
+
+    fn connect<'u>(&self, umem: &'u Umem, rules: &str) -> Socket<'u> {
+        self.ask(umem, rules, Sizes::all(64)).unwrap()
+    }
+
+    fn ask<'u>(&self, umem: &'u Umem, rules: &str, rings: Sizes) -> Result<Socket<'u>, Error> {
+        self.ask_for(umem, rules, towpath_client::Config { rings, ..Default::default() })
+    }
+
+    fn ask_for<'u>(&self, umem: &'u Umem, rules: &str, config: towpath_client::Config) -> Result<Socket<'u>, Error> {
+        let rules = rules.split(',').map(str::to_owned).collect();
+        Socket::connect(umem, &self.path, &towpath_client::Config { headroom: 32, rules, ..config })
+    }
+
+    /// Lets all queues see who has come, until so many have.
+    fn until_sessions(&mut self, n: usize) {
+        until(|| {
+            self.tx.reclaim();
+            for (_, tx) in &mut self.more {
+                tx.reclaim();
+            }
+            self.tx.queue.apps().len() == n && self.more.iter_mut().all(|(_, tx)| tx.queue.apps().len() == n)
+        });
+    }
+
+    fn event(&self, name: &str) -> u64 {
+        self.watch.events().iter().find(|(known, _)| *known == name).unwrap().1
+    }
+
+    /// One turn of the receive queue.
+    fn step(&mut self) -> Batch {
+        let mut batch = Batch::new();
+        self.rx.rx(&mut batch);
+        batch
+    }
+
+    /// Runs the receive queue until `n` packets have come.
+    fn receive(&mut self, n: usize) -> Batch {
+        let mut batch = Batch::new();
+        until(|| {
+            self.rx.rx(&mut batch);
+            batch.len() >= n
+        });
+        batch
+    }
+
+    /// Gives packets to the applications.
+    fn send(&mut self, packets: &[&[u8]]) {
+        give(&self.pool, &mut self.tx, packets);
+    }
+
+    /// Runs the queues until the event was counted.
+    fn until_event(&mut self, name: &str, n: u64) {
+        until(|| {
+            let mut batch = Batch::new();
+            self.rx.rx(&mut batch);
+            self.tx.reclaim();
+            self.event(name) >= n
+        });
+    }
+
+    /// Ends the port: every buffer must be home.
+    fn end(self) {
+        let Rig { rx, tx, more, pool, path, .. } = self;
+        drop((rx, tx, more));
+        assert_eq!(pool.stats().home, pool.stats().capacity);
+        assert!(!path.exists());
+    }
+}
+
+/// Gives packets to a queue.
+fn give(pool: &Pool, tx: &mut Ended<SockTx>, packets: &[&[u8]]) {
+    let mut batch = Batch::new();
+    let mut cache = pool.cache(Direction::Tx).unwrap();
+    for bytes in packets {
+        batch.push(Packet::copy_from(&mut cache, bytes).unwrap()).unwrap();
+    }
+    tx.reclaim();
+    assert_eq!(tx.tx(&mut batch), packets.len());
+    tx.kick();
+}
+
+fn until(mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(60), "it never happens");
+        std::thread::yield_now();
+    }
+}
+
+fn frames<'u>(umem: &'u Umem, n: u8, len: usize) -> Vec<Frame<'u>> {
+    let make = |i| {
+        let mut frame = umem.alloc().unwrap();
+        assert!(frame.put(&vec![i; len]));
+        frame
+    };
+    (0..n).map(make).collect()
+}
+
+/// An IPv4 UDP frame to a port.
+fn udp(port: u16, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len.max(42)];
+    bytes[12..14].copy_from_slice(&[8, 0]);
+    bytes[14] = 0x45;
+    let total = bytes.len() as u16 - 14;
+    bytes[16..18].copy_from_slice(&total.to_be_bytes());
+    (bytes[22], bytes[23]) = (64, 17);
+    bytes[36..38].copy_from_slice(&port.to_be_bytes());
+    bytes[38..40].copy_from_slice(&(total - 20).to_be_bytes());
+    bytes
+}
+
+#[test]
+fn frames_leave_from_their_pages_and_come_back_in_the_order_in_which_their_last_users_are_done() {
+    let mut rig = Rig::new("");
+    let umem = Umem::new(64, 2048).unwrap();
+    let mut app = rig.connect(&umem, "default");
+    let mut sent = frames(&umem, 3, 100);
+    assert_eq!(app.tx(&mut sent).unwrap(), 3);
+    let mut batch = rig.receive(3);
+    for (i, packet) in batch.iter().enumerate() {
+        assert_eq!((packet.linear().len(), packet.frags()), (0, 1), "no byte is copied");
+        assert_eq!(packet.to_vec(), [i as u8; 100]);
+    }
+    let mut back = Vec::new();
+    let [c, b, a] = [(); 3].map(|()| batch.pop().unwrap());
+    for (packet, byte) in [(b, 1), (c, 2), (a, 0)] {
+        assert_eq!(app.completions(&mut back).unwrap(), 0);
+        // On any thread.
+        std::thread::spawn(move || drop(packet)).join().unwrap();
+        rig.rx.rx(&mut batch);
+        assert_eq!(app.completions(&mut back).unwrap(), 1);
+        let mut frame = back.pop().unwrap();
+        assert!(frame.set_range(0, 1));
+        assert_eq!(frame.bytes(), [byte]);
+    }
+    drop(app);
+    rig.end();
+}
+
+#[test]
+fn a_packet_of_several_frames_leaves_as_one_even_if_its_end_comes_later() {
+    let mut rig = Rig::new("");
+    let umem = Umem::new(64, 2048).unwrap();
+    let mut app = rig.connect(&umem, "default");
+    let mut sent = frames(&umem, 3, 400);
+    sent[0].set_continues(true);
+    sent[1].set_continues(true);
+    let mut last = vec![sent.pop().unwrap()];
+    app.tx(&mut sent).unwrap();
+    let mut batch = Batch::new();
+    assert_eq!((0..100).map(|_| rig.rx.rx(&mut batch)).sum::<usize>(), 0);
+    assert!(batch.is_empty());
+    app.tx(&mut last).unwrap();
+    let batch = rig.receive(1);
+    assert_eq!(batch.as_slice()[0].to_vec(), [[0; 400], [1; 400], [2; 400]].concat());
+    drop(batch);
+    rig.end();
+}
+
+#[test]
+fn over_budget_frames_wait_and_none_is_lost() {
+    // The least budget there is: 36 chunks.
+    let mut rig = Rig::new("budget=4096");
+    let umem = Umem::new(256, 2048).unwrap();
+    let mut app = rig.connect(&umem, "default");
+    let (mut waiting, mut back) = (frames(&umem, 200, 60), Vec::new());
+    let (mut seen, mut most) = (0u8, 0);
+    until(|| {
+        app.tx(&mut waiting).unwrap();
+        let mut batch = Batch::new();
+        for _ in 0..3 {
+            rig.rx.rx(&mut batch);
+        }
+        most = most.max(batch.len());
+        for packet in batch.iter() {
+            assert_eq!(packet.to_vec(), [seen; 60], "in order");
+            seen += 1;
+        }
+        drop(batch);
+        app.completions(&mut back).unwrap();
+        back.len() == 200
+    });
+    assert!(most <= 36, "{most} at a time");
+    assert_eq!((seen, rig.rx.counters().snapshot().all_drops()), (200, 0));
+    drop(back);
+    rig.end();
+}
+
+#[test]
+fn packets_go_to_whose_rules_match_and_the_others_to_the_default() {
+    let mut rig = Rig::new("");
+    let (dns, rest) = (Umem::new(64, 2048).unwrap(), Umem::new(64, 2048).unwrap());
+    let mut rest_app = rig.connect(&rest, "default");
+    let mut dns_app = rig.connect(&dns, "udp dport 53,udp dport 54");
+    assert!(matches!(rig.ask(&rest, "default", Sizes::all(64)), Err(Error::Refused(r)) if r.code == Code::Rules));
+    assert!(matches!(rig.ask(&rest, "udp dport x", Sizes::all(64)), Err(Error::Refused(r)) if r.code == Code::Rules));
+    dns_app.fill(&mut frames(&dns, 8, 1)).unwrap();
+    rest_app.fill(&mut frames(&rest, 8, 1)).unwrap();
+    rig.until_sessions(2);
+    rig.send(&[&udp(53, 60), &udp(99, 61), &udp(54, 62)]);
+    let (mut one, mut other) = (Vec::new(), Vec::new());
+    assert_eq!((dns_app.rx(&mut one).unwrap(), rest_app.rx(&mut other).unwrap()), (2, 1));
+    assert_eq!([one[0].bytes(), one[1].bytes(), other[0].bytes()], [&udp(53, 60)[..], &udp(54, 62), &udp(99, 61)]);
+    drop(rest_app);
+    rig.until_event("sessions-ended", 1);
+    rig.send(&[&udp(99, 61)]);
+    assert_eq!(rig.tx.counters().snapshot().dropped(DropReason::Filtered), 1);
+    // Somebody else can have the default now.
+    until(|| {
+        rig.tx.reclaim();
+        rig.ask(&rest, "default", Sizes::all(64)).is_ok()
+    });
+    drop((one, other, dns_app));
+    rig.end();
+}
+
+#[test]
+fn a_long_packet_comes_in_pieces_and_one_that_finds_no_chunk_is_counted() {
+    let mut rig = Rig::new("");
+    let umem = Umem::new(8, 512).unwrap();
+    let mut app = rig.connect(&umem, "default");
+    app.fill(&mut frames(&umem, 4, 1)).unwrap();
+    rig.until_sessions(1);
+    let long: Vec<u8> = (0..1400u32).map(|i| i as u8).collect();
+    rig.send(&[&long, &long]);
+    assert_eq!(rig.tx.counters().snapshot().dropped(DropReason::NoBuffer), 1);
+    let mut got = Vec::new();
+    assert_eq!(app.rx(&mut got).unwrap(), 3);
+    assert_eq!(got.iter().map(Frame::continues).collect::<Vec<_>>(), [true, true, false]);
+    assert_eq!(got.iter().flat_map(Frame::bytes).copied().collect::<Vec<_>>(), long);
+    drop((got, app));
+    rig.end();
+}
+
+#[test]
+fn an_application_that_sleeps_is_woken_by_what_comes_in() {
+    let mut rig = Rig::new("");
+    let umem = Umem::new(64, 2048).unwrap();
+    let mut app = rig.connect(&umem, "default");
+    rig.until_sessions(1);
+    app.fill(&mut frames(&umem, 4, 1)).unwrap();
+    assert!(!app.wait(Some(Duration::from_millis(1))).unwrap());
+    assert!(app.arm());
+    rig.send(&[&udp(1, 60)]);
+    assert!(app.wait(Some(Duration::from_secs(60))).unwrap());
+    assert_eq!(app.rx(&mut Vec::new()).unwrap(), 1);
+    drop(rig);
+    assert!(matches!(app.wait(Some(Duration::from_secs(60))), Err(Error::Closed)));
+}
+
+#[test]
+fn frames_longer_than_the_port_sends_come_back_unsent_and_counted() {
+    let mut rig = Rig::new("mtu=500");
+    let umem = Umem::new(8, 2048).unwrap();
+    let mut app = rig.connect(&umem, "default");
+    let mut sent = [frames(&umem, 1, 523), frames(&umem, 1, 13), frames(&umem, 1, 522)].into_iter().flatten().collect();
+    app.tx(&mut sent).unwrap();
+    assert_eq!(rig.receive(1).as_slice()[0].len(), 522);
+    rig.until_event("frame-length", 2);
+    drop(app);
+    rig.end();
+}
+
+/// A program that has its rings in its own hands.
+struct Program {
+    _connection: OwnedFd,
+    tx: Producer<Mapped<Desc>>,
+    fill: Producer<Mapped<u64>>,
+    rx: Consumer<Mapped<Desc>>,
+    completion: Consumer<Mapped<u64>>,
+    statistics: Mapped<u64>,
+    kick: OwnedFd,
+}
+
+const HELLO: Hello = Hello {
+    umem: 16 * 2048,
+    chunk: 2048,
+    unaligned: false,
+    headroom: 0,
+    pieces: true,
+    offloads: false,
+    one_descriptor: false,
+    lenient: false,
+    rings: Sizes::all(16),
+    budget: 0,
+    share: 0,
+    tx_metadata: 0,
+    segmentation: false,
+    queue: None,
+    rules: String::new(),
+};
+
+fn say(rig: &Rig, bytes: &[u8], fds: &[std::os::fd::BorrowedFd<'_>]) -> (OwnedFd, Option<Answer>, Vec<OwnedFd>) {
+    let connection = seqpacket::connect(&rig.path).unwrap();
+    seqpacket::send(connection.as_fd(), bytes, fds).unwrap();
+    let mut answer = [0; Answer::LONGEST];
+    let got = seqpacket::receive(connection.as_fd(), &mut answer).unwrap();
+    (connection, Answer::decode(&answer[..got.len]).ok(), got.fds)
+}
+
+impl Program {
+    fn that_says(rig: &Rig, hello: &Hello) -> Program {
+        Program::with_memory(rig, hello).0
+    }
+
+    fn with_memory(rig: &Rig, hello: &Hello) -> (Program, Region) {
+        let umem = Region::new(hello.umem as usize, Backing::Memfd).unwrap();
+        let (connection, answer, fds) = say(rig, &hello.encode(), &[umem.fd().unwrap()]);
+        let Some(Answer::Welcome(welcome)) = answer else { panic!("{answer:?}") };
+        let [rings, kick] = <[OwnedFd; 2]>::try_from(fds).unwrap();
+        let region = Arc::new(Region::from_memfd(rings, welcome.memory as usize).unwrap());
+        let at = welcome.rings;
+        // SAFETY: the region is for the rings alone.
+        let program = unsafe {
+            Program {
+                _connection: connection,
+                tx: Producer::new(Mapped::new(region.clone(), &at.tx, hello.rings.tx).unwrap()),
+                fill: Producer::new(Mapped::new(region.clone(), &at.fill, hello.rings.fill).unwrap()),
+                rx: Consumer::new(Mapped::new(region.clone(), &at.rx, hello.rings.rx).unwrap()),
+                completion: Consumer::new(Mapped::new(region.clone(), &at.completion, hello.rings.completion).unwrap()),
+                statistics: Mapped::new(region, &at.statistics, Statistic::ENTRIES).unwrap(),
+                kick,
+            }
+        };
+        (program, umem)
+    }
+
+    fn send(&mut self, descs: &[(u64, u32, u32)]) {
+        for &(addr, len, options) in descs {
+            self.tx.write(Desc { addr, len, options });
+        }
+        self.tx.submit();
+    }
+
+    fn post(&mut self, addrs: &[u64]) {
+        addrs.iter().for_each(|addr| self.fill.write(*addr));
+        self.fill.submit();
+    }
+}
+
+#[test]
+fn an_application_that_is_gone_leaves_its_pages_to_who_still_sends_them() {
+    let mut rig = Rig::new("");
+    let umem = Umem::new(64, 2048).unwrap();
+    let mut app = rig.connect(&umem, "default");
+    app.tx(&mut frames(&umem, 10, 99)).unwrap();
+    let batch = rig.receive(10);
+    drop(app);
+    drop(umem);
+    rig.until_event("sessions-ended", 1);
+    assert!(batch.iter().enumerate().all(|(i, packet)| packet.to_vec() == [i as u8; 99]));
+    drop(batch);
+    rig.end();
+}
+
+#[test]
+fn a_socket_that_a_killed_process_left_is_replaced_and_one_in_use_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = |name: &str| Config { path: dir.path().join(name), ..Config::default() };
+    let access = seqpacket::Access { mode: 0o600, uid: None, gid: None };
+    drop(seqpacket::listen(&config("a").path, access).unwrap());
+    assert!(config("a").path.exists());
+    let first = open(config("a")).unwrap();
+    assert!(open(config("a")).is_err());
+    drop(first);
+    assert!(!config("a").path.exists());
+    std::fs::write(config("b").path, "a file").unwrap();
+    assert!(open(config("b")).is_err(), "what is no socket stays");
+}
+
+#[test]
+fn the_file_is_whose_the_options_say_and_who_came_is_remembered() {
+    use std::os::unix::fs::MetadataExt;
+    // SAFETY: they take nothing, and can't fail.
+    let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
+    let mut rig = Rig::new(&format!("mode=640,uid={uid},gid={gid}"));
+    let file = std::fs::metadata(&rig.path).unwrap();
+    assert_eq!((file.mode() & 0o777, file.uid(), file.gid()), (0o640, uid, gid));
+    let umem = Umem::new(8, 2048).unwrap();
+    let app = rig.connect(&umem, "default");
+    let who = format!("session 1: pid {}, uid {uid}, queue 0", std::process::id());
+    // The application has its answer before that is noted.
+    until(|| rig.watch.session_log() == [format!("{who}: here")]);
+    drop(app);
+    rig.until_event("sessions-ended", 1);
+    assert_eq!(rig.watch.session_log(), [format!("{who}: left")]);
+    rig.end();
+}
+
+#[test]
+fn options_reach_their_fields_and_what_breaks_a_rule_is_named() {
+    let config = |text: &str| Config::from_uri(&text.parse().unwrap());
+    let (path, transmit) = ("/a/b".into(), Transmit::Copy);
+    let (mode, uid, gid) = (0o660, Some(12), Some(0));
+    let (sessions, umem, budget, queues, mtu) = (7, 1_000_000, 5000, 3, 9000);
+    let (rules, all_rules) = (9, 11);
+    let expected = Config { path, mode, uid, gid, sessions, umem, budget, queues, rules, all_rules, mtu, transmit };
+    let text =
+        "sock:/a/b?mode=660,uid=12,gid=0,sessions=7,umem=1M,budget=5k,queues=3,rules=9,all-rules=11,mtu=9000,tx=copy";
+    assert_eq!(config(text).unwrap(), expected);
+    for (text, part) in [
+        ("sock:", "path"),
+        ("sock:x?mode=9", "octal"),
+        ("sock:x?sessions=0", "1"),
+        ("sock:x?rules=0", "rules"),
+        ("sock:x?all-rules=16385", "16384"),
+        ("sock:x?y=1", "y"),
+    ] {
+        let error = config(text).unwrap_err().to_string();
+        assert!(error.contains(part), "{text}: {error}");
+    }
+}

@@ -1,0 +1,254 @@
+//! What a TUN/TAP port is made like.
+
+use super::Wants;
+use crate::uri::{Options, Uri, Want};
+use std::net::IpAddr;
+use towpath_packet::port::PortError;
+use towpath_sys::netdev::valid_name;
+
+/// What the interface carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Kind {
+    /// Ethernet frames.
+    #[default]
+    Tap,
+    /// IP packets.
+    Tun,
+}
+
+impl Kind {
+    /// The scheme in a port's address, and the mode's name in `ip tuntap`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Tap => "tap",
+            Kind::Tun => "tun",
+        }
+    }
+
+    /// Largest MTU: 65535 less the Ethernet header that TAP counts in (`tun_net_init` in `drivers/net/tun.c`).
+    pub fn max_mtu(self) -> u32 {
+        match self {
+            Kind::Tap => 65521,
+            Kind::Tun => 65535,
+        }
+    }
+}
+
+/// Smallest MTU of any interface (`ETH_MIN_MTU`).
+const MIN_MTU: u32 = 68;
+/// Queues of one device (`MAX_TAP_QUEUES` in `drivers/net/tun.c`).
+const MAX_QUEUES: u16 = 256;
+/// Most packets that `txqueuelen` may ask for: each queue has a ring of as many pointers.
+const MAX_QUEUE_LEN: u32 = 1 << 16;
+
+/// Configuration of a TUN/TAP port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Frames or packets.
+    pub kind: Kind,
+    /// Name of the interface: 1 to 15 bytes. `%d` becomes the first number that is free.
+    pub name: String,
+    /// Network namespace to make it in: a name that `ip netns` knows, or a path.
+    pub netns: Option<String>,
+    /// Queues, 1 to 256.
+    pub queues: u16,
+    /// Whether to attach as a multi-queue device; when more than one queue is asked for, if not said.
+    pub multi_queue: Option<bool>,
+    /// MTU, 68 to [`Kind::max_mtu`].
+    pub mtu: Option<u32>,
+    /// Addresses to give to the interface, with the lengths of their prefixes. Of several IPv4 addresses the last one stays.
+    pub addresses: Vec<(IpAddr, u8)>,
+    /// Hardware address (TAP only).
+    pub mac: Option<[u8; 6]>,
+    /// Whether to set the interface up at the start.
+    pub up: bool,
+    /// Whether the interface stays when the process ends; as it is, if not said.
+    pub persist: Option<bool>,
+    /// Packets that the kernel queues for each queue; at least 1000, if not said.
+    pub queue_len: Option<u32>,
+    /// Whether a program keeps each flow in one queue.
+    pub steering: Want,
+    /// Offloads.
+    pub wants: Wants,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            kind: Kind::Tap,
+            name: "tp%d".to_owned(),
+            netns: None,
+            queues: 1,
+            multi_queue: None,
+            mtu: None,
+            addresses: Vec::new(),
+            mac: None,
+            up: true,
+            persist: None,
+            queue_len: None,
+            steering: Want::default(),
+            wants: Wants::default(),
+        }
+    }
+}
+
+impl Config {
+    /// Takes `tap:NAME?…` or `tun:NAME?…` apart.
+    ///
+    /// # Errors
+    /// [`PortError::Option`] names the option, its value and the rule.
+    pub fn from_uri(uri: &Uri) -> Result<Config, PortError> {
+        let kind = match uri.scheme() {
+            "tap" => Kind::Tap,
+            "tun" => Kind::Tun,
+            other => return Err(uri.error(format!("'{other}' is neither tap nor tun"))),
+        };
+        let mut o = uri.options();
+        let config = Config {
+            kind,
+            name: uri.target().to_owned(),
+            netns: o.text("netns"),
+            queues: o.number("queues", 1..=MAX_QUEUES.into())?.map_or(1, |n| n as u16),
+            multi_queue: o.switch("multiqueue")?,
+            mtu: o.number("mtu", MIN_MTU.into()..=kind.max_mtu().into())?.map(|n| n as u32),
+            addresses: addresses(&mut o)?,
+            mac: mac(&mut o)?,
+            up: o.switch("up")?.unwrap_or(true),
+            persist: o.switch("persist")?,
+            queue_len: o.number("txqueuelen", 1..=MAX_QUEUE_LEN.into())?.map(|n| n as u32),
+            steering: o.want("steering")?.unwrap_or_default(),
+            wants: Wants::from_options(&mut o)?,
+        };
+        o.finish()?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// What the port is called before its interface has a name.
+    pub(super) fn port(&self) -> String {
+        format!("{}:{}", self.kind.name(), self.name)
+    }
+
+    /// Whether the queues are attached as those of a multi-queue device.
+    pub(super) fn is_multi_queue(&self) -> bool {
+        self.multi_queue.unwrap_or(self.queues > 1)
+    }
+
+    /// Checks every field against its rule.
+    pub(super) fn check(&self) -> Result<(), PortError> {
+        let rule = |ok: bool, option: &str, value: String, rule: &str| {
+            let (port, option, rule) = (self.port(), option.to_owned(), rule.to_owned());
+            if ok { Ok(()) } else { Err(PortError::Option { port, option, value, rule }) }
+        };
+        let pattern_ok = match self.name.split_once('%') {
+            None => true,
+            Some((_, rest)) => rest == "d",
+        };
+        rule(
+            valid_name(&self.name) && pattern_ok,
+            "name",
+            format!("'{}'", self.name),
+            "must have 1 to 15 bytes, no slash, colon or blank, and no % but a final %d",
+        )?;
+        let (queues, max) = (self.queues, self.kind.max_mtu());
+        rule((1..=MAX_QUEUES).contains(&queues), "queues", queues.to_string(), "must be from 1 to 256")?;
+        let single = self.multi_queue == Some(false) && queues > 1;
+        rule(!single, "multiqueue", "off".to_owned(), "must be on for more than one queue")?;
+        let mtu = self.mtu.unwrap_or(MIN_MTU);
+        rule((MIN_MTU..=max).contains(&mtu), "mtu", mtu.to_string(), &format!("must be from {MIN_MTU} to {max}"))?;
+        let len = self.queue_len.unwrap_or(1);
+        rule((1..=MAX_QUEUE_LEN).contains(&len), "txqueuelen", len.to_string(), "must be from 1 to 65536")?;
+        if let Some(mac) = self.mac {
+            rule(self.kind == Kind::Tap, "mac", show_mac(mac), "only a tap has a hardware address")?;
+            let unicast = mac[0] & 1 == 0 && mac != [0; 6];
+            rule(unicast, "mac", show_mac(mac), "must be a unicast address")?;
+        }
+        for &(address, prefix) in &self.addresses {
+            let bits = if address.is_ipv4() { 32 } else { 128 };
+            rule(prefix <= bits, "addr", format!("{address}/{prefix}"), "the prefix is longer than the address")?;
+        }
+        Ok(())
+    }
+}
+
+fn show_mac(mac: [u8; 6]) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+fn mac(o: &mut Options) -> Result<Option<[u8; 6]>, PortError> {
+    let Some(text) = o.text("mac") else { return Ok(None) };
+    let bytes: Vec<u8> =
+        text.split(':').filter(|b| b.len() == 2).filter_map(|b| u8::from_str_radix(b, 16).ok()).collect();
+    match <[u8; 6]>::try_from(bytes) {
+        Ok(mac) if text.len() == 17 => Ok(Some(mac)),
+        _ => Err(o.error("mac", text, "must be six bytes such as 02:00:00:00:00:01")),
+    }
+}
+
+fn addresses(o: &mut Options) -> Result<Vec<(IpAddr, u8)>, PortError> {
+    let Some(text) = o.text("addr") else { return Ok(Vec::new()) };
+    let one = |text: &str| {
+        let (address, prefix) = text.split_once('/')?;
+        Some((address.parse().ok()?, prefix.parse().ok()?))
+    };
+    let all: Option<Vec<_>> = text.split('+').map(one).collect();
+    all.ok_or_else(|| o.error("addr", text, "must be addresses with their prefix, such as 10.0.0.1/24+fd00::1/64"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> Result<Config, PortError> {
+        Config::from_uri(&text.parse().unwrap())
+    }
+
+    #[test]
+    fn every_option_reaches_its_field() {
+        let c = config(
+            "tap:tp0?netns=blue,queues=4,mtu=9000,addr=10.0.0.1/24+fd00::1/64,mac=02:00:00:00:00:0a,up=off,persist=on,\
+             txqueuelen=2000,steering=require,uso=require,tso=off",
+        )
+        .unwrap();
+        let expected = Config {
+            name: "tp0".to_owned(),
+            netns: Some("blue".to_owned()),
+            queues: 4,
+            mtu: Some(9000),
+            addresses: vec![("10.0.0.1".parse().unwrap(), 24), ("fd00::1".parse().unwrap(), 64)],
+            mac: Some([2, 0, 0, 0, 0, 10]),
+            up: false,
+            persist: Some(true),
+            queue_len: Some(2000),
+            steering: Want::Require,
+            wants: Wants { tso: Want::Off, uso: Want::Require, ..Wants::default() },
+            ..Config::default()
+        };
+        assert_eq!(c, expected);
+        assert!(c.is_multi_queue() && !config("tun:t%d").unwrap().is_multi_queue());
+    }
+
+    #[test]
+    fn what_breaks_a_rule_is_named_with_the_rule() {
+        let cases = [
+            ("tap:", "1 to 15 bytes"),
+            ("tap:a-name-that-is-too-long", "1 to 15 bytes"),
+            ("tap:a/b", "slash"),
+            ("tap:a%x", "final %d"),
+            ("tap:a?mtu=65522", "from 68 to 65521"),
+            ("tun:a?mtu=67", "from 68 to 65535"),
+            ("tap:a?queues=0", "from 1 to 256"),
+            ("tap:a?queues=2,multiqueue=off", "more than one queue"),
+            ("tun:a?mac=02:00:00:00:00:01", "only a tap"),
+            ("tap:a?mac=01:00:00:00:00:01", "unicast"),
+            ("tap:a?mac=2:0:0:0:0:1", "six bytes"),
+            ("tap:a?addr=10.0.0.1", "with their prefix"),
+            ("tap:a?addr=10.0.0.1/33", "longer than the address"),
+            ("tap:a?qeues=2", "no such option"),
+        ];
+        for (text, part) in cases {
+            let error = config(text).unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+}

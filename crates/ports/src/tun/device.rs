@@ -1,0 +1,215 @@
+//! The device that all queues of a port share: made or attached to, configured, agreed upon.
+
+use super::config::{Config, Kind};
+use super::steering::Steering;
+use crate::kernel::link::LinkWatch;
+use crate::vnet::VnetHeader;
+use std::fs::File;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use towpath_packet::Offloads;
+use towpath_packet::port::PortError;
+use towpath_sys::netdev::Control;
+use towpath_sys::tun::{self, Attach};
+use towpath_sys::{netns, tun::CLONE};
+
+/// Packets that the kernel queues, unless the user says otherwise: one scheduling delay of 1 ms at a million packets/s.
+const QUEUE_LEN: u32 = 1000;
+
+/// What the queues share.
+#[derive(Debug)]
+pub(super) struct Device {
+    port: String,
+    pub(super) kind: Kind,
+    name: String,
+    index: i32,
+    control: Arc<Control>,
+    /// What the kernel and the options permit.
+    limit: Offloads,
+    agreed: Mutex<Agreed>,
+    pub(super) steering: Option<Steering>,
+}
+
+/// What each queue accepts, and what the kernel was told.
+#[derive(Debug, Default)]
+struct Agreed {
+    accept: Vec<Offloads>,
+    told: Option<Offloads>,
+}
+
+impl Device {
+    /// Makes the interface or attaches to it: one descriptor for each queue.
+    pub(super) fn open(config: &Config) -> Result<(Device, Vec<File>), PortError> {
+        let port = config.port();
+        let step = |step: String| {
+            let port = port.clone();
+            move |source: io::Error| {
+                let hint = hint(config, &step, &source);
+                PortError::Os { port, step, source, hint }
+            }
+        };
+        let inside = || {
+            let control = Control::new().map_err(step("socket".to_owned()))?;
+            let how = Attach { ethernet: config.kind == Kind::Tap, multi_queue: config.is_multi_queue() };
+            let mut name = config.name.clone();
+            let mut queues = Vec::new();
+            for _ in 0..config.queues {
+                let queue = tun::open().map_err(step(format!("open {CLONE}")))?;
+                name = tun::attach(&queue, &name, how).map_err(step("TUNSETIFF".to_owned()))?;
+                tun::set_header_len(&queue, VnetHeader::LEN).map_err(step("TUNSETVNETHDRSZ".to_owned()))?;
+                queues.push(queue);
+            }
+            let index = control.index(&name).map_err(step("SIOCGIFINDEX".to_owned()))?;
+            let port = format!("{}:{name}", config.kind.name());
+            let (kind, limit) = (config.kind, Offloads::NONE);
+            let device = Device {
+                port,
+                kind,
+                name,
+                index,
+                control: Arc::new(control),
+                limit,
+                agreed: Mutex::default(),
+                steering: None,
+            };
+            Ok((device, queues))
+        };
+        let netns = config.netns.as_deref();
+        netns::within(netns, inside).map_err(step(format!("enter netns {}", netns.unwrap_or_default())))?
+    }
+
+    /// The port's address, with the name that the interface really has.
+    pub(super) fn port(&self) -> &str {
+        &self.port
+    }
+
+    fn os(&self, step: impl Into<String>) -> impl FnOnce(io::Error) -> PortError {
+        let (port, step) = (self.port.clone(), step.into());
+        move |source| {
+            let denied = matches!(source.raw_os_error(), Some(libc::EPERM | libc::EACCES));
+            PortError::Os { port, step, source, hint: denied.then(|| privilege().to_owned()) }
+        }
+    }
+
+    /// Gives the interface what was asked for, but does not set it up.
+    pub(super) fn configure(&self, config: &Config, queues: &[File]) -> Result<(), PortError> {
+        let (control, name) = (&self.control, &self.name);
+        if let (Some(persist), Some(queue)) = (config.persist, queues.first()) {
+            tun::set_persist(queue, persist).map_err(self.os("TUNSETPERSIST"))?;
+        }
+        if let Some(mac) = config.mac {
+            control.set_mac(name, mac).map_err(self.os("set the hardware address"))?;
+        }
+        if let Some(mtu) = config.mtu {
+            control.set_mtu(name, mtu).map_err(self.os(format!("set mtu {mtu}")))?;
+        }
+        match config.queue_len {
+            Some(len) => control.set_queue_len(name, len).map_err(self.os(format!("set txqueuelen {len}")))?,
+            None if control.queue_len(name).is_ok_and(|len| len < QUEUE_LEN) => {
+                // Someone without the right to change it works with what it is.
+                let _ = control.set_queue_len(name, QUEUE_LEN);
+            }
+            None => {}
+        }
+        for &(address, prefix) in &config.addresses {
+            let step = self.os(format!("add address {address}/{prefix}"));
+            match control.add_address(name, address, prefix) {
+                // An interface that existed before may have it.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                done => done.map_err(step)?,
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn mtu(&self) -> Result<u32, PortError> {
+        self.control.mtu(&self.name).map_err(self.os("SIOCGIFMTU"))
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        self.control.is_up(&self.name).unwrap_or(true)
+    }
+
+    pub(super) fn set_up(&self) -> Result<(), PortError> {
+        self.control.set_up(&self.name).map_err(self.os("set the interface up"))
+    }
+
+    pub(super) fn watch(&self) -> LinkWatch {
+        LinkWatch::new(self.control.clone(), self.index)
+    }
+
+    /// Says what is permitted, and that each of `queues` queues accepts `accept`.
+    pub(super) fn limit(&mut self, limit: Offloads, accept: Offloads, queues: usize) {
+        self.limit = limit;
+        self.agreed = Mutex::new(Agreed { accept: vec![accept; queues], told: None });
+    }
+
+    /// Notes what one queue accepts, and tells the kernel what all of them do: the setting is the device's.
+    pub(super) fn agree(&self, file: &File, queue: usize, accept: Option<Offloads>) -> io::Result<()> {
+        let mut agreed = self.agreed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (Some(entry), Some(accept)) = (agreed.accept.get_mut(queue), accept) {
+            *entry = accept;
+        }
+        let all = agreed.accept.iter().fold(self.limit, |all, &one| all.and(one));
+        if agreed.told != Some(all) {
+            tun::set_offload(file, bits(all))?;
+            agreed.told = Some(all);
+        }
+        Ok(())
+    }
+}
+
+/// The set as `TUNSETOFFLOAD` takes it: nothing without checksums, and UDP for both versions of IP or none.
+pub(super) fn bits(set: Offloads) -> libc::c_uint {
+    if !set.has(Offloads::CSUM) {
+        return 0;
+    }
+    let table = [
+        (Offloads::CSUM, libc::TUN_F_CSUM),
+        (Offloads::TSO4, libc::TUN_F_TSO4),
+        (Offloads::TSO6, libc::TUN_F_TSO6),
+        (Offloads::TSO_ECN, libc::TUN_F_TSO_ECN),
+        (Offloads::USO, libc::TUN_F_USO4 | libc::TUN_F_USO6),
+    ];
+    table.into_iter().filter(|&(one, _)| set.has(one)).fold(0, |bits, (_, bit)| bits | bit)
+}
+
+fn privilege() -> &'static str {
+    "run as root, or: setcap cap_net_admin+ep \"$(command -v towpath)\""
+}
+
+/// What would mend a refusal.
+fn hint(config: &Config, step: &str, error: &io::Error) -> Option<String> {
+    let (name, kind) = (&config.name, config.kind.name());
+    let multi = if config.is_multi_queue() { " multi_queue" } else { "" };
+    let owned = format!("ip tuntap add dev {name} mode {kind}{multi} user \"$USER\" vnet_hdr");
+    Some(match error.raw_os_error()? {
+        libc::EPERM if step.starts_with("enter") => "run as root: entering a namespace needs cap_sys_admin".to_owned(),
+        libc::EPERM => format!("{}, or have root do once: {owned}", privilege()),
+        libc::EACCES => format!("chmod 0666 {CLONE}, or run as root"),
+        libc::ENOENT if step.starts_with("enter") => "ip netns list shows the names".to_owned(),
+        libc::ENOENT | libc::ENODEV | libc::ENXIO => "modprobe tun".to_owned(),
+        libc::EBUSY if config.queues > 1 => {
+            format!("{name} is in use by another process, or is no multi-queue device: choose another name")
+        }
+        libc::EBUSY => format!("{name} is in use by another process: choose another name"),
+        libc::EINVAL if step == "TUNSETIFF" => {
+            let other = if config.is_multi_queue() { "off, queues=1" } else { "on" };
+            format!("there is an interface {name} already that is no {kind}, or one that wants multiqueue={other}")
+        }
+        libc::E2BIG => "the device has no more queues to give".to_owned(),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segmentation_without_checksums_is_not_asked_for() {
+        assert_eq!(bits(Offloads::TSO4.with(Offloads::USO)), 0);
+        assert_eq!(bits(Offloads::CSUM.with(Offloads::USO)), 0x61);
+        assert_eq!(bits(Offloads::ALL), 0x6f);
+    }
+}

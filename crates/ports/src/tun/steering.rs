@@ -1,0 +1,176 @@
+//! Which queue a packet of the host's goes to: the same one for all packets of a flow, always.
+//!
+//! ```text
+//!   the host's stack ──► program: hash of addresses and ports, % queues ──► queue ──► TunRx
+//! ```
+//!
+//! By itself the kernel sends a flow to the queue that the last packet of the *other* direction was written to, and by a hash
+//! until there is one, or when none has come for three seconds (`tun_flow_update`, `tun_automq_select_queue` and
+//! `TUN_FLOW_EXPIRE` in `drivers/net/tun.c`). So it moves flows while packets of theirs wait in the queue that they leave: at their
+//! beginning, and whenever the other direction moves to another lane. What comes next by the new queue may be received
+//! first. A steering program (`TUNSETSTEERINGEBPF`, since Linux 4.16) puts an end to that.
+//!
+//! The hash is the same for both directions of a flow. Fragments, and what has no ports, go by their addresses; what is not IP, or
+//! lies behind more than two VLAN tags, to the first queue.
+
+use super::config::Kind;
+use crate::uri::Want;
+use std::borrow::Cow;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use towpath_packet::port::{Ability, PortError};
+use towpath_sys::bpf::asm::{Alu, Asm, If, Label, R0, R1, R2, R6, R7, R8, R9, Reg, Size};
+use towpath_sys::bpf::{self, Program};
+use towpath_sys::tun;
+
+/// Name of the ability, and of the option.
+pub const STEERING: &str = "steering";
+
+/// A device whose queues are chosen by a program, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Steering(File);
+
+impl Steering {
+    fn attach(queue: &File, kind: Kind) -> io::Result<Steering> {
+        let program = Program::load(bpf::Kind::Filter, &program(kind), "towpath_steer")?;
+        // The device keeps the program, so its descriptor is not needed any longer.
+        tun::set_steering(queue, program.as_raw_fd())?;
+        Ok(Steering(queue.try_clone()?))
+    }
+
+    /// Attaches the program to a device with several queues, as far as it is wanted; with what is to be said about it.
+    pub(super) fn of(
+        port: &str,
+        queues: &[File],
+        kind: Kind,
+        want: Want,
+    ) -> Result<(Option<Steering>, Option<Ability>), PortError> {
+        let [first, _, ..] = queues else { return Ok((None, None)) };
+        let effect = "the kernel moves flows between the queues, and packets overtake each other then";
+        let (made, why, mend) = if want == Want::Off {
+            (None, format!("switched off by option: {effect}"), Some(format!("{STEERING}=prefer")))
+        } else {
+            match Steering::attach(first, kind) {
+                Ok(made) => (Some(made), "a program chooses the queue by flow".to_owned(), None),
+                Err(error) => {
+                    let denied = error.raw_os_error() == Some(libc::EPERM);
+                    let mend = denied.then(|| "run as root, or: setcap cap_net_admin,cap_bpf+ep".to_owned());
+                    (None, format!("bpf: {error}: {effect}"), mend)
+                }
+            }
+        };
+        if want == Want::Require && made.is_none() {
+            return Err(PortError::Required { port: port.to_owned(), ability: STEERING.to_owned(), why });
+        }
+        let ability = Ability { name: STEERING, on: made.is_some(), why: Cow::Owned(why), mend };
+        Ok((made, Some(ability)))
+    }
+}
+
+impl Drop for Steering {
+    /// A persistent device outlives the port: it gets back what the kernel does by itself.
+    fn drop(&mut self) {
+        let _ = tun::set_steering(&self.0, -1);
+    }
+}
+
+/// Protocols that begin with two ports: TCP, UDP, DCCP, SCTP, UDP-Lite.
+const WITH_PORTS: [i32; 5] = [6, 17, 33, 132, 136];
+/// Odd, and without a pattern: the golden ratio, and a prime of xxHash.
+const MIX: [u32; 2] = [0x9e37_79b1, 0x85eb_ca77];
+
+/// The offset of the IP header, then of the transport header.
+const AT: Reg = R7;
+const HASH: Reg = R8;
+const PROTOCOL: Reg = R9;
+
+/// The program: a packet's hash. Numbers are of 32 bits.
+fn program(kind: Kind) -> Vec<u64> {
+    let mut a = Asm::default();
+    let (v4, v6, mix) = (a.label(), a.label(), a.label());
+    a.reg(Alu::Mov, R6, R1);
+    match kind {
+        Kind::Tun => {
+            a.imm(Alu::Mov, AT, 0);
+            a.packet(Size::B1, AT, 0);
+            a.imm(Alu::Right, R0, 4);
+            a.jump_imm(If::Equal, R0, 4, v4);
+            a.jump_imm(If::Equal, R0, 6, v6);
+        }
+        Kind::Tap => ethernet(&mut a, v4, v6),
+    }
+    a.imm(Alu::Mov, R0, 0);
+    a.exit();
+
+    let transport = a.label();
+    a.place(v4);
+    a.packet(Size::B4, AT, 12);
+    a.reg32(Alu::Mov, HASH, R0);
+    mix_in(&mut a, 16);
+    a.packet(Size::B1, AT, 9);
+    a.reg(Alu::Mov, PROTOCOL, R0);
+    // More fragments follow, or some came before.
+    a.packet(Size::B2, AT, 6);
+    a.jump_imm(If::AnyBit, R0, 0x3fff, mix);
+    a.packet(Size::B1, AT, 0);
+    a.imm(Alu::And, R0, 15);
+    a.imm(Alu::Left, R0, 2);
+    a.reg(Alu::Add, AT, R0);
+    a.jump(transport);
+
+    a.place(v6);
+    a.imm(Alu::Mov, HASH, 0);
+    (8..40).step_by(4).for_each(|word| mix_in(&mut a, word));
+    a.packet(Size::B1, AT, 6);
+    a.reg(Alu::Mov, PROTOCOL, R0);
+    a.imm(Alu::Add, AT, 40);
+
+    a.place(transport);
+    let ports = a.label();
+    for protocol in WITH_PORTS {
+        a.jump_imm(If::Equal, PROTOCOL, protocol, ports);
+    }
+    a.jump(mix);
+    a.place(ports);
+    a.packet(Size::B4, AT, 0);
+    a.reg32(Alu::Mov, R2, R0);
+    a.imm32(Alu::Right, R2, 16);
+    a.reg32(Alu::Xor, R0, R2);
+    a.imm32(Alu::And, R0, 0xffff);
+    a.imm32(Alu::Mul, HASH, MIX[0]);
+    a.reg32(Alu::Add, HASH, R0);
+
+    a.place(mix);
+    a.reg32(Alu::Mov, R0, HASH);
+    a.imm32(Alu::Right, R0, 16);
+    a.reg32(Alu::Xor, R0, HASH);
+    a.imm32(Alu::Mul, R0, MIX[1]);
+    a.imm32(Alu::Right, R0, 16);
+    a.exit();
+    a.finish()
+}
+
+/// Goes to the IP header behind an Ethernet header and up to two tags, if there is one.
+fn ethernet(a: &mut Asm, v4: Label, v6: Label) {
+    let untagged = a.label();
+    a.imm(Alu::Mov, AT, 14);
+    a.packet(Size::B2, AT, -2);
+    for _ in 0..2 {
+        let tagged = a.label();
+        a.jump_imm(If::Equal, R0, 0x8100, tagged);
+        a.jump_imm(If::Differs, R0, 0x88a8, untagged);
+        a.place(tagged);
+        a.imm(Alu::Add, AT, 4);
+        a.packet(Size::B2, AT, -2);
+    }
+    a.place(untagged);
+    a.jump_imm(If::Equal, R0, 0x0800, v4);
+    a.jump_imm(If::Equal, R0, 0x86dd, v6);
+}
+
+/// The hash becomes what comes of it and a word of the IP header.
+fn mix_in(a: &mut Asm, word: i32) {
+    a.packet(Size::B4, AT, word);
+    a.reg32(Alu::Xor, HASH, R0);
+}

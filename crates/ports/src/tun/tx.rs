@@ -1,0 +1,191 @@
+//! What we send, the kernel receives on the interface: one `writev` per packet.
+
+use super::config::Kind;
+use super::device::Device;
+use crate::kernel::link::{LinkWatch, down, gone};
+use crate::kernel::lose;
+use crate::kernel::rx_buffers::LONGEST;
+use crate::vnet::VnetHeader;
+use crate::vnet::{self};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use towpath_engine::software_offload::asks_more;
+use towpath_packet::port::{Info, PortError, State, TxQueue, Wake};
+use towpath_packet::{Batch, Cache, Checksum, Counters, Direction, DropReason, MAX_CHUNKS, Offloads, Packet, Pool};
+use towpath_sys::netdev::Link;
+use towpath_sys::tun;
+use towpath_sys::uio::Gather;
+
+/// Shortest Ethernet frame that the kernel takes: its header.
+const SHORTEST_FRAME: usize = 14;
+
+/// A transmit queue of a TUN/TAP port.
+pub struct TunTx {
+    file: Arc<File>,
+    gather: Gather,
+    offloads: Offloads,
+    kind: Kind,
+    state: State,
+    cache: Cache,
+    watch: LinkWatch,
+    counters: Arc<Counters>,
+}
+
+/// What became of one packet.
+enum Outcome {
+    Sent,
+    Dropped(DropReason),
+    /// It stays in the batch: the kernel is busy, or an ability was lost and the packet must be finished in software.
+    Kept,
+    /// It and all that follow are dropped.
+    AllDropped(DropReason),
+}
+
+impl TunTx {
+    pub(super) fn new(device: &Device, file: &Arc<File>, info: &Info, pool: &Pool) -> Result<TunTx, PortError> {
+        let failed = |source| PortError::Pool { port: info.name.clone(), source };
+        Ok(TunTx {
+            file: file.clone(),
+            gather: Gather::new(MAX_CHUNKS),
+            offloads: info.tx_offloads,
+            kind: device.kind,
+            state: State::Up,
+            cache: pool.cache(Direction::Tx).map_err(failed)?,
+            watch: device.watch(),
+            counters: Arc::default(),
+        })
+    }
+
+    #[inline]
+    fn send(&mut self, packet: &Packet) -> Outcome {
+        let header = match self.header(packet) {
+            Ok(header) => header,
+            Err(reason) => return Outcome::Dropped(reason),
+        };
+        match self.gather.write(&*self.file, &header.to_ne_bytes(), packet) {
+            Ok(_) => Outcome::Sent,
+            Err(error) => self.refused(packet, &error),
+        }
+    }
+
+    /// The header of a packet that the kernel will take, as far as can be told.
+    #[inline]
+    fn header(&self, packet: &Packet) -> Result<VnetHeader, DropReason> {
+        if asks_more(packet, self.offloads) {
+            return Err(DropReason::Offload);
+        }
+        let len = packet.len();
+        if len > LONGEST {
+            return Err(DropReason::TooLong);
+        }
+        let right = match self.kind {
+            Kind::Tap => len >= SHORTEST_FRAME,
+            // The kernel tells the protocol by the version (`tun_get_user` in `drivers/net/tun.c`).
+            Kind::Tun => {
+                let mut first = [0];
+                packet.copy_to(0, &mut first);
+                matches!(first[0] >> 4, 4 | 6)
+            }
+        };
+        if right { vnet::header_of(packet) } else { Err(DropReason::Malformed) }
+    }
+
+    #[cold]
+    fn refused(&mut self, packet: &Packet, error: &io::Error) -> Outcome {
+        match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::EINTR | libc::ENOMEM | libc::ENOBUFS) => {
+                self.counters.retried(1);
+                Outcome::Kept
+            }
+            Some(libc::EIO) => {
+                self.state = down(Link::Down);
+                Outcome::AllDropped(DropReason::LinkDown)
+            }
+            Some(libc::EBADFD) => {
+                self.state = gone();
+                Outcome::AllDropped(DropReason::PortGone)
+            }
+            // The header was right, so this tells something about the kernel. A super-packet with a complete checksum is
+            // another matter: the kernel looks into those, and refuses what is not what it says.
+            Some(libc::EINVAL) if packet.gso().is_some() && matches!(packet.csum(), Checksum::Partial { .. }) => {
+                self.counters.failed(1);
+                self.offloads = lose(self.offloads, packet);
+                Outcome::Kept
+            }
+            _ => Outcome::Dropped(DropReason::Refused),
+        }
+    }
+}
+
+impl TxQueue for TunTx {
+    fn tx(&mut self, batch: &mut Batch) -> usize {
+        let (mut taken, mut packets, mut bytes) = (0, 0, 0);
+        for packet in batch.as_slice() {
+            match self.send(packet) {
+                Outcome::Sent => {
+                    packets += 1;
+                    bytes += packet.len() as u64;
+                }
+                Outcome::Dropped(reason) => self.counters.dropped(reason, 1),
+                Outcome::Kept => break,
+                Outcome::AllDropped(reason) => {
+                    let rest = batch.len() - taken;
+                    self.counters.dropped(reason, rest as u64);
+                    taken += rest;
+                    break;
+                }
+            }
+            taken += 1;
+        }
+        if packets > 0 {
+            self.counters.called(packets);
+            self.counters.moved(packets, bytes);
+            if matches!(self.state, State::Down(_)) {
+                self.state = State::Up;
+            }
+        }
+        self.cache.free_first(batch, taken);
+        taken
+    }
+
+    /// Frees nothing, for nothing is held back; looks now and then whether a link that was down has returned, and whether the
+    /// interface still exists, which writing would tell only if there were something to write.
+    fn reclaim(&mut self) -> usize {
+        if self.state.ended() {
+            return 0;
+        }
+        match self.watch.look() {
+            None => {}
+            // An interface that was moved to another namespace is absent here, and works.
+            Some(Link::Absent) if !tun::is_attached(&self.file) => self.state = gone(),
+            Some(Link::Down) => {}
+            Some(_) if matches!(self.state, State::Down(_)) => self.state = State::Up,
+            Some(_) => {}
+        }
+        0
+    }
+
+    fn offloads(&self) -> Offloads {
+        self.offloads
+    }
+
+    fn state(&self) -> State {
+        self.state.clone()
+    }
+
+    fn wake(&self) -> Wake {
+        if self.state.ended() { Wake::Never } else { Wake::Fd(self.file.as_raw_fd()) }
+    }
+
+    fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+}
+
+impl std::fmt::Debug for TunTx {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TunTx").field("offloads", &self.offloads).field("state", &self.state).finish()
+    }
+}

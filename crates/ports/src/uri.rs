@@ -1,0 +1,314 @@
+//! Port addresses: `scheme:target?option=value,option=value`.
+//!
+//! `&` separates options as well as `,` does. Schemes without a target take the options right after the colon
+//! (`gen:flows=8,size=1448`). An option is taken by name, once, checked against its rule at that moment; what nobody took is an
+//! error that lists the names that would have been.
+//!
+//! ```
+//! # use towpath_ports::uri::Uri;
+//! let uri: Uri = "tap:tp0?mtu=9000,tso=off".parse().unwrap();
+//! assert_eq!((uri.scheme(), uri.target()), ("tap", "tp0"));
+//! let mut options = uri.options();
+//! assert_eq!(options.number("mtu", 68..=65521).unwrap(), Some(9000));
+//! assert!(options.finish().unwrap_err().to_string().contains("tso"));
+//! ```
+
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+use std::time::Duration;
+use towpath_packet::port::{PortError, TxLinear};
+
+/// Schemes whose options follow the colon directly.
+const NO_TARGET: [&str; 2] = ["gen", "null"];
+
+/// A parsed port address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Uri {
+    text: String,
+    scheme: String,
+    target: String,
+    options: Vec<(String, String)>,
+}
+
+impl Uri {
+    /// What kind of port.
+    pub fn scheme(&self) -> &str {
+        &self.scheme
+    }
+
+    /// Which one: an interface, a file; empty where there is nothing to choose.
+    pub fn target(&self) -> &str {
+        &self.target
+    }
+
+    /// The address as it was written.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// The address without its options: what a port is called in tables.
+    pub fn short(&self) -> String {
+        format!("{}:{}", self.scheme, self.target)
+    }
+
+    /// The options, to be taken one by one.
+    pub fn options(&self) -> Options {
+        Options { port: self.text.clone(), left: self.options.clone(), known: Vec::new() }
+    }
+
+    /// An error about this address as a whole.
+    pub fn error(&self, what: impl Into<String>) -> PortError {
+        PortError::Input { port: self.text.clone(), what: what.into() }
+    }
+}
+
+impl FromStr for Uri {
+    type Err = PortError;
+
+    fn from_str(text: &str) -> Result<Uri, PortError> {
+        let bad = |what: &str| PortError::Input { port: text.to_owned(), what: what.to_owned() };
+        let (scheme, rest) = text
+            .split_once(':')
+            .ok_or_else(|| bad("a port is written scheme:target?option=value, for example tap:tp0"))?;
+        let (target, options) = match rest.split_once('?') {
+            Some((target, options)) => (target, options),
+            None if NO_TARGET.contains(&scheme) => ("", rest),
+            None => (rest, ""),
+        };
+        let mut list = Vec::new();
+        for item in options.split([',', '&']).filter(|item| !item.is_empty()) {
+            let (key, value) =
+                item.split_once('=').ok_or_else(|| bad(&format!("option '{item}' has no value: write {item}=…")))?;
+            if list.iter().any(|(k, _)| k == key) {
+                return Err(bad(&format!("option '{key}' is given twice")));
+            }
+            list.push((key.to_owned(), value.to_owned()));
+        }
+        Ok(Uri { text: text.to_owned(), scheme: scheme.to_owned(), target: target.to_owned(), options: list })
+    }
+}
+
+impl std::fmt::Display for Uri {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// How much an ability is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Want {
+    /// The port must have it, else opening fails.
+    Require,
+    /// Use it where it is to be had, else say what is done instead.
+    #[default]
+    Prefer,
+    /// Don't use it.
+    Off,
+}
+
+/// Options that have not been taken yet.
+#[derive(Debug)]
+pub struct Options {
+    port: String,
+    left: Vec<(String, String)>,
+    known: Vec<&'static str>,
+}
+
+impl Options {
+    /// The value of an option, as it was written.
+    pub fn text(&mut self, name: &'static str) -> Option<String> {
+        self.known.push(name);
+        let at = self.left.iter().position(|(key, _)| key == name)?;
+        Some(self.left.remove(at).1)
+    }
+
+    /// An error about one option.
+    pub fn error(&self, option: &str, value: impl ToString, rule: impl Into<String>) -> PortError {
+        PortError::Option {
+            port: self.port.clone(),
+            option: option.to_owned(),
+            value: value.to_string(),
+            rule: rule.into(),
+        }
+    }
+
+    /// A whole number within `range`; `k`, `M` and `G` multiply by powers of 1000.
+    ///
+    /// # Errors
+    /// [`PortError::Option`] names the range.
+    pub fn number(&mut self, name: &'static str, range: RangeInclusive<u64>) -> Result<Option<u64>, PortError> {
+        let Some(value) = self.text(name) else { return Ok(None) };
+        match parse_number(&value).filter(|n| range.contains(n)) {
+            Some(n) => Ok(Some(n)),
+            None => {
+                let rule = format!("must be a whole number from {} to {}", range.start(), range.end());
+                Err(self.error(name, value, rule))
+            }
+        }
+    }
+
+    /// `on` or `off` (also `yes`, `no`, `true`, `false`, `1`, `0`).
+    ///
+    /// # Errors
+    /// [`PortError::Option`] for anything else.
+    pub fn switch(&mut self, name: &'static str) -> Result<Option<bool>, PortError> {
+        let Some(value) = self.text(name) else { return Ok(None) };
+        match value.as_str() {
+            "on" | "yes" | "true" | "1" => Ok(Some(true)),
+            "off" | "no" | "false" | "0" => Ok(Some(false)),
+            _ => Err(self.error(name, value, "must be on or off")),
+        }
+    }
+
+    /// `require`, `prefer` or `off` (`on` means `prefer`).
+    ///
+    /// # Errors
+    /// [`PortError::Option`] for anything else.
+    pub fn want(&mut self, name: &'static str) -> Result<Option<Want>, PortError> {
+        let Some(value) = self.text(name) else { return Ok(None) };
+        match value.as_str() {
+            "require" => Ok(Some(Want::Require)),
+            "prefer" | "on" => Ok(Some(Want::Prefer)),
+            "off" => Ok(Some(Want::Off)),
+            _ => Err(self.error(name, value, "must be require, prefer or off")),
+        }
+    }
+
+    /// One of a few words.
+    ///
+    /// # Errors
+    /// [`PortError::Option`] lists them.
+    pub fn choice<T: Copy>(
+        &mut self,
+        name: &'static str,
+        choices: &[(&'static str, T)],
+    ) -> Result<Option<T>, PortError> {
+        let Some(value) = self.text(name) else { return Ok(None) };
+        match choices.iter().find(|(word, _)| *word == value) {
+            Some(&(_, choice)) => Ok(Some(choice)),
+            None => {
+                let words: Vec<_> = choices.iter().map(|(word, _)| *word).collect();
+                Err(self.error(name, value, format!("must be one of {}", words.join(", "))))
+            }
+        }
+    }
+
+    /// How much of a packet is to be linear: `none`, `whole`, or a number of bytes.
+    ///
+    /// # Errors
+    /// [`PortError::Option`] shows the forms.
+    pub fn linear(&mut self, name: &'static str) -> Result<Option<TxLinear>, PortError> {
+        let Some(value) = self.text(name) else { return Ok(None) };
+        match parse_linear(&value) {
+            Some(linear) => Ok(Some(linear)),
+            None => Err(self.error(name, value, "must be none, whole, or a number of bytes from 1 to 65535")),
+        }
+    }
+
+    /// A span of time: a number with `us`, `ms`, `s`, `m` or `h`.
+    ///
+    /// # Errors
+    /// [`PortError::Option`] shows the form.
+    pub fn duration(&mut self, name: &'static str) -> Result<Option<Duration>, PortError> {
+        let Some(value) = self.text(name) else { return Ok(None) };
+        match parse_duration(&value) {
+            Some(d) => Ok(Some(d)),
+            None => Err(self.error(name, value, "must be a time such as 250us, 10ms, 5s, 2m")),
+        }
+    }
+
+    /// Whether anything is left that was not taken.
+    ///
+    /// # Errors
+    /// [`PortError::Option`] names the first such option and the ones that exist.
+    pub fn finish(mut self) -> Result<(), PortError> {
+        self.known.sort_unstable();
+        let rule = match self.known.as_slice() {
+            [] => "this port has no options".to_owned(),
+            known => format!("no such option; there are: {}", known.join(", ")),
+        };
+        match self.left.first() {
+            None => Ok(()),
+            Some((key, value)) => Err(self.error(key, value, rule)),
+        }
+    }
+}
+
+/// How much of a packet is to be linear: `none`, `whole`, or a number of bytes.
+pub fn parse_linear(text: &str) -> Option<TxLinear> {
+    match text {
+        "none" => Some(TxLinear::None),
+        "whole" => Some(TxLinear::Whole),
+        number => number.parse().ok().filter(|&n| n > 0).map(TxLinear::Header),
+    }
+}
+
+/// A whole number, with an optional `k`, `M` or `G` (powers of 1000).
+pub fn parse_number(text: &str) -> Option<u64> {
+    let (digits, unit) = match text.strip_suffix(['k', 'K']) {
+        Some(d) => (d, 1_000),
+        None => match text.strip_suffix('M') {
+            Some(d) => (d, 1_000_000),
+            None => text.strip_suffix('G').map_or((text, 1), |d| (d, 1_000_000_000)),
+        },
+    };
+    digits.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+/// A span of time: a decimal number with `ns`, `us`, `ms`, `s`, `m` or `h`; seconds where there is no unit.
+pub fn parse_duration(text: &str) -> Option<Duration> {
+    let at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(at);
+    let seconds = match unit {
+        "ns" => 1e-9,
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "" | "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        _ => return None,
+    };
+    let value = number.parse::<f64>().ok().filter(|v| v.is_finite() && *v >= 0.0)?;
+    Duration::try_from_secs_f64(value * seconds).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn uri(text: &str) -> Uri {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn options_follow_the_question_mark_or_the_colon() {
+        assert_eq!(uri("gen:flows=8,size=1448").options().number("size", 0..=9000).unwrap(), Some(1448));
+        let mut o = uri("xdp:eth0?queue=1&zerocopy=prefer").options();
+        assert_eq!(o.want("zerocopy").unwrap(), Some(Want::Prefer));
+        assert_eq!(o.number("queue", 0..=3).unwrap(), Some(1));
+        o.finish().unwrap();
+        assert_eq!(uri("vhost:/run/vm0.sock").target(), "/run/vm0.sock");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_rule() {
+        let error = |text: &str| uri(text).options().number("mtu", 68..=65521).unwrap_err().to_string();
+        assert_eq!(error("tap:a?mtu=70000"), "tap:a?mtu=70000: mtu=70000: must be a whole number from 68 to 65521");
+        assert!(error("tap:a?mtu=x").contains("mtu=x"));
+        assert!("tap".parse::<Uri>().unwrap_err().to_string().contains("scheme:target"));
+        assert!("tap:a?mtu".parse::<Uri>().unwrap_err().to_string().contains("'mtu' has no value"));
+        assert!("tap:a?mtu=1,mtu=2".parse::<Uri>().unwrap_err().to_string().contains("twice"));
+    }
+
+    #[test]
+    fn times_and_numbers_take_units() {
+        assert_eq!(parse_duration("250us"), Some(Duration::from_micros(250)));
+        assert_eq!(parse_duration("1.5"), Some(Duration::from_millis(1500)));
+        assert_eq!(parse_duration("2m"), Some(Duration::from_secs(120)));
+        for bad in ["", "-1s", "x", "5d", "1e400s", "nan"] {
+            assert_eq!(parse_duration(bad), None, "{bad}");
+        }
+        assert_eq!(parse_number("2M"), Some(2_000_000));
+        assert_eq!(parse_number("99999999999G"), None);
+    }
+}

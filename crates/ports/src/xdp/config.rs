@@ -1,0 +1,271 @@
+//! What an AF_XDP port is made like.
+
+use crate::uri::{Options, Uri, Want};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+use towpath_engine::rules::{Match, Rule};
+use towpath_packet::port::PortError;
+use towpath_sys::netdev::valid_name;
+
+/// Queues of one port, and the highest number that a queue may have.
+const MAX_QUEUES: u64 = 64;
+/// Entries of a ring.
+const RING: RangeInclusive<u64> = 64..=32768;
+/// How long one turn of the driver's receive loop may be run; the kernel counts microseconds.
+const BUSY_POLL: RangeInclusive<Duration> = Duration::from_micros(1)..=Duration::from_secs(1);
+/// Shortest time after which a queue may be said to have stalled.
+const STALL: Duration = Duration::from_millis(10);
+/// Flows that `match` may name.
+const MAX_MATCHES: usize = 16;
+
+/// How packets are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Transmit {
+    /// Through the socket.
+    #[default]
+    Socket,
+    /// As frames of a program that the kernel runs, see [`live`](super::live).
+    Live,
+    /// So where it works, else through the socket.
+    PreferLive,
+    /// Not at all: the port makes the frames of a generator by itself.
+    Template,
+}
+
+/// Whether received frames may carry checksums that the sending stack has left to its device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Partial {
+    /// On devices whose other end is a stack of this machine (veth, and what is made of it).
+    #[default]
+    Auto,
+    /// They may.
+    On,
+    /// They never do.
+    Off,
+}
+
+/// What is done at the start to find out whether the driver sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SelfTest {
+    /// Nothing.
+    Off,
+    /// The driver is woken once, with nothing to send: some refuse that for ever.
+    #[default]
+    Wake,
+    /// A frame is sent to the interface's own address, and must be completed. Whoever is at the other end sees it.
+    Frame,
+}
+
+/// Configuration of an AF_XDP port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Name of the interface: 1 to 15 bytes.
+    pub interface: String,
+    /// Network namespace that it is in: a name that `ip netns` knows, or a path.
+    pub netns: Option<String>,
+    /// First queue of the interface that is used.
+    pub queue: u16,
+    /// Queues from that one on.
+    pub queues: u16,
+    /// Run the program in the driver.
+    pub native: Want,
+    /// Run the program in the stack, where it can't be in the driver.
+    pub generic: Want,
+    /// Let the driver use our memory.
+    pub zero_copy: Want,
+    /// Let the kernel copy frames, where the driver can't use our memory.
+    pub copy: Want,
+    /// Wake the kernel only when it asks for that.
+    pub wakeup: Want,
+    /// Packets in several pieces, both ways.
+    pub frags: Want,
+    /// Leave checksums of sent packets to the kernel, which leaves them to the device if that can do it.
+    pub csum: Want,
+    /// Time how long sent packets take to leave.
+    pub timestamps: Want,
+    /// How packets are sent.
+    pub transmit: Transmit,
+    /// Frames that `tx=live` gathers for one call.
+    pub burst: u16,
+    /// Whether received frames may have partial checksums.
+    pub partial: Partial,
+    /// What is received; nothing stands for everything. The rest goes to the host.
+    pub matches: Vec<Match>,
+    /// How long to run the driver's receive loop when looking for frames; zero for not at all.
+    pub busy_poll: Duration,
+    /// Frames of one turn of that loop.
+    pub busy_budget: u16,
+    /// Entries of the RX and TX rings, a power of two; FILL and COMPLETION have twice as many.
+    pub ring: u16,
+    /// Frames that one wake-up may send in copy mode.
+    pub tx_budget: u16,
+    /// Bytes that may be on their way out in copy mode.
+    pub send_buffer: i32,
+    /// Whether to receive frames for any address.
+    pub promiscuous: bool,
+    /// How long nothing of what was sent may be completed before the queue is made anew.
+    pub stall: Duration,
+    /// The test at the start.
+    pub self_test: SelfTest,
+}
+
+impl Default for Config {
+    /// Everything that the kernel and the driver can do, rings for 2 ms at a million packets/s.
+    fn default() -> Config {
+        Config {
+            interface: String::new(),
+            netns: None,
+            queue: 0,
+            queues: 1,
+            native: Want::Prefer,
+            generic: Want::Prefer,
+            zero_copy: Want::Prefer,
+            copy: Want::Prefer,
+            wakeup: Want::Prefer,
+            frags: Want::Prefer,
+            csum: Want::Prefer,
+            timestamps: Want::Off,
+            transmit: Transmit::Socket,
+            burst: 256,
+            partial: Partial::Auto,
+            matches: Vec::new(),
+            busy_poll: Duration::ZERO,
+            busy_budget: 64,
+            ring: 2048,
+            tx_budget: 64,
+            send_buffer: 4 << 20,
+            promiscuous: true,
+            stall: Duration::from_secs(1),
+            self_test: SelfTest::Wake,
+        }
+    }
+}
+
+impl Config {
+    /// Takes `xdp:IF?…` apart.
+    ///
+    /// # Errors
+    /// [`PortError::Option`] names the option, its value and the rule.
+    pub fn from_uri(uri: &Uri) -> Result<Config, PortError> {
+        let mut o = uri.options();
+        let d = Config::default();
+        let mut want = |name, default| Ok::<_, PortError>(o.want(name)?.unwrap_or(default));
+        let mut config = Config {
+            interface: uri.target().to_owned(),
+            native: want("native", d.native)?,
+            generic: want("generic", d.generic)?,
+            zero_copy: want("zerocopy", d.zero_copy)?,
+            copy: want("copy", d.copy)?,
+            wakeup: want("wakeup", d.wakeup)?,
+            frags: want("frags", d.frags)?,
+            csum: want("csum", d.csum)?,
+            timestamps: want("timestamps", d.timestamps)?,
+            ..d
+        };
+        if let Some(mode) = o.choice("mode", &MODES)? {
+            if (config.native, config.generic) != (d.native, d.generic) {
+                let word = MODES.iter().find(|(_, known)| *known == mode).map_or("", |(word, _)| word);
+                return Err(o.error("mode", word, "stands for native= and generic=: give it, or them"));
+            }
+            (config.native, config.generic) = mode;
+        }
+        config.netns = o.text("netns");
+        config.queue = o.number("queue", 0..=MAX_QUEUES - 1)?.map_or(config.queue, |n| n as u16);
+        config.queues = o.number("queues", 1..=MAX_QUEUES)?.map_or(config.queues, |n| n as u16);
+        config.transmit = o.choice("tx", &TRANSMIT)?.unwrap_or_default();
+        config.burst = o.number("burst", 1..=1024)?.map_or(config.burst, |n| n as u16);
+        config.partial = o.choice("partial", &PARTIAL)?.unwrap_or_default();
+        config.matches = matches(&mut o)?;
+        config.busy_poll = o.duration("busypoll")?.unwrap_or_default();
+        config.busy_budget = o.number("busybudget", 1..=65535)?.map_or(config.busy_budget, |n| n as u16);
+        config.ring = o.number("ring", RING)?.map_or(config.ring, |n| n as u16);
+        config.tx_budget = o.number("txbudget", 32..=32768)?.map_or(config.tx_budget, |n| n as u16);
+        config.send_buffer = o.number("sndbuf", 65536..=1 << 29)?.map_or(config.send_buffer, |n| n as i32);
+        config.promiscuous = o.switch("promisc")?.unwrap_or(config.promiscuous);
+        config.stall = o.duration("stall")?.unwrap_or(config.stall);
+        config.self_test = o.choice("selftest", &SELF_TEST)?.unwrap_or_default();
+        o.finish()?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// What the port is called.
+    pub(super) fn port(&self) -> String {
+        format!("xdp:{}", self.interface)
+    }
+
+    /// An error about one option.
+    pub(super) fn error(&self, option: &str, value: impl ToString, rule: impl Into<String>) -> PortError {
+        PortError::Option { port: self.port(), option: option.to_owned(), value: value.to_string(), rule: rule.into() }
+    }
+
+    /// Checks every field against its rule.
+    pub(super) fn check(&self) -> Result<(), PortError> {
+        let rule = |ok: bool, option: &str, value: String, rule: &str| {
+            if ok { Ok(()) } else { Err(self.error(option, value, rule)) }
+        };
+        let name = &self.interface;
+        rule(valid_name(name), "interface", format!("'{name}'"), "must have 1 to 15 bytes, no slash, colon or blank")?;
+        let named = self.netns.as_ref().is_none_or(|netns| !netns.is_empty());
+        rule(named, "netns", String::new(), "must be a name that ip netns list shows, or a path")?;
+        let last = u64::from(self.queue) + u64::from(self.queues);
+        let queues = self.queues > 0 && last <= MAX_QUEUES;
+        rule(queues, "queues", self.queues.to_string(), "must be from 1 on, and the last queue below 64")?;
+        let ring = self.ring.is_power_of_two() && RING.contains(&self.ring.into());
+        rule(ring, "ring", self.ring.to_string(), "must be a power of two from 64 to 32768")?;
+        let budget = (32..=self.ring).contains(&self.tx_budget);
+        let most = format!("must be from 32 to the size of the ring, {}", self.ring);
+        rule(budget, "txbudget", self.tx_budget.to_string(), &most)?;
+        let poll = self.busy_poll.is_zero() || BUSY_POLL.contains(&self.busy_poll);
+        rule(poll, "busypoll", format!("{:?}", self.busy_poll), "must be 0, or from 1us to 1s")?;
+        let stall = self.stall >= STALL;
+        rule(
+            stall,
+            "stall",
+            format!("{:?}", self.stall),
+            "must be at least 10ms, or all that is on its way has stalled",
+        )?;
+        for (one, other, option, word) in
+            [(self.native, self.generic, "native", "generic"), (self.zero_copy, self.copy, "zerocopy", "copy")]
+        {
+            let both = one == Want::Require && other == Want::Require;
+            rule(!both, option, "require".to_owned(), &format!("can't be required together with {word}"))?;
+            let none = one == Want::Off && other == Want::Off;
+            rule(!none, option, "off".to_owned(), &format!("can't be off together with {word}"))?;
+        }
+        rule(self.matches.len() <= MAX_MATCHES, "match", self.matches.len().to_string(), "must name at most 16 flows")
+    }
+}
+
+const MODES: [(&str, (Want, Want)); 3] = [
+    ("auto", (Want::Prefer, Want::Prefer)),
+    ("native", (Want::Require, Want::Off)),
+    ("generic", (Want::Off, Want::Require)),
+];
+const TRANSMIT: [(&str, Transmit); 4] = [
+    ("socket", Transmit::Socket),
+    ("live", Transmit::Live),
+    ("prefer-live", Transmit::PreferLive),
+    ("template", Transmit::Template),
+];
+const PARTIAL: [(&str, Partial); 3] = [("auto", Partial::Auto), ("on", Partial::On), ("off", Partial::Off)];
+const SELF_TEST: [(&str, SelfTest); 3] = [("off", SelfTest::Off), ("wake", SelfTest::Wake), ("frame", SelfTest::Frame)];
+
+/// Flows in the words of rules, joined by `+`.
+fn matches(options: &mut Options) -> Result<Vec<Match>, PortError> {
+    let Some(text) = options.text("match") else { return Ok(Vec::new()) };
+    let one = |flow: &str| match format!("pass {}", flow.trim()).parse::<Rule>() {
+        Ok(rule) if rule.matches == Match::default() => {
+            Err(options.error("match", &text, "any is what is received without match=: leave it out"))
+        }
+        Ok(rule) => Ok(rule.matches),
+        Err(error) => {
+            let word = error.word.map(|word| format!("'{word}' ")).unwrap_or_default();
+            Err(options.error("match", &text, format!("{word}{}", error.problem)))
+        }
+    };
+    text.split('+').map(one).collect()
+}
+
+#[cfg(test)]
+mod tests;

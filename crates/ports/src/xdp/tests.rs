@@ -1,0 +1,90 @@
+//! What takes a look inside: queues that are said to be stalled, on a veth pair.
+
+use towpath_testing as support;
+
+use super::*;
+use std::time::{Duration, Instant};
+use support::{Namespace, Need, needs};
+use towpath_packet::port::{RxQueue, State, TxQueue};
+use towpath_packet::{Backing, Batch, Direction, Packet, Pool, PoolConfig};
+
+/// Type of the frames that are sent.
+const TYPE: [u8; 2] = [0x90, 0];
+
+/// A turn of a worker; how many frames of ours it received.
+fn turn(queues: &mut Queues<XdpRx, XdpTx>) -> usize {
+    let mut batch = Batch::new();
+    queues.tx[0].reclaim();
+    queues.rx[0].refill();
+    queues.rx[0].rx(&mut batch);
+    batch.iter().filter(|packet| packet.linear().get(12..14) == Some(&TYPE)).count()
+}
+
+#[track_caller]
+fn until(what: &str, mut true_now: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !true_now() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Frames reach the pair's other end, and come from there. A device may drop one while its program is being changed.
+fn works(pool: &Pool, queues: &mut Queues<XdpRx, XdpTx>, other: &mut Queues<XdpRx, XdpTx>) {
+    let mut frame = [0xff; 60];
+    frame[12..14].copy_from_slice(&TYPE);
+    for there in [true, false] {
+        let (from, to) = if there { (&mut *queues, &mut *other) } else { (&mut *other, &mut *queues) };
+        let sent = from.tx[0].counters().snapshot().packets;
+        until("a frame is sent and arrives", || {
+            if from.tx[0].pending() == 0 {
+                let mut batch = Batch::new();
+                batch.push(Packet::copy_from(&mut pool.cache(Direction::Tx).unwrap(), &frame).unwrap()).unwrap();
+                from.tx[0].tx(&mut batch);
+            }
+            turn(from);
+            turn(to) > 0 && from.tx[0].counters().snapshot().packets > sent
+        });
+    }
+}
+
+#[test]
+fn a_queue_that_stays_stalled_goes_on_in_the_stack_unless_the_driver_is_required() {
+    const NAME: &str = "a_queue_that_stays_stalled_goes_on_in_the_stack_unless_the_driver_is_required";
+    if !needs(NAME, &[Need::Root, Need::Program("ip")]) {
+        return;
+    }
+    for (options, falls) in [("", true), (",native=require", false), (",generic=off", false)] {
+        let ns = Namespace::new("fall");
+        ns.ip("link add v0 type veth peer name v1");
+        ns.ip("link set v0 up");
+        ns.ip("link set v1 up");
+        let pool = Pool::new(PoolConfig { capacity: 4096, backing: Backing::Anonymous, ..Default::default() }).unwrap();
+        let begin = |uri: String| {
+            let port = open(Config::from_uri(&uri.parse().unwrap()).unwrap()).unwrap();
+            let watch = port.control().unwrap();
+            (port.start(Start { pool: pool.clone(), queues: 1, accept: Offloads::ALL }).unwrap(), watch)
+        };
+        let (mut other, _) = begin(format!("xdp:v1?netns={}", ns.name()));
+        let (mut queues, watch) = begin(format!("xdp:v0?netns={}{options}", ns.name()));
+        let happened = |name| watch.events().into_iter().find(|(known, _)| *known == name).unwrap().1;
+        works(&pool, &mut queues, &mut other);
+        for stalls in 1..=3 {
+            let XdpTx::Socket(tx) = &queues.tx[0] else { panic!("a socket sends") };
+            tx.queue.stalled(false);
+            until("the queue is made anew", || {
+                turn(&mut queues);
+                happened("made-anew") == stalls && queues.tx[0].state() == State::Up
+            });
+            let fell = falls && stalls > 1;
+            assert_eq!(happened("fell-back-to-generic"), u64::from(fell), "{options}");
+            assert_eq!(ns.ip("-d link show dev v0").contains("xdpgeneric"), fell, "{options}");
+            works(&pool, &mut queues, &mut other);
+        }
+        assert_eq!(happened("stalled"), 3);
+        drop((queues, other));
+        let stats = pool.stats();
+        assert_eq!(stats.home, stats.capacity);
+        until("no program is left", || !ns.ip("-d link show dev v0").contains("prog/xdp"));
+    }
+}

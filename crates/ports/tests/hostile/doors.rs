@@ -1,0 +1,243 @@
+//! Before there is a session: what is said, brought and held open at the door.
+
+use crate::rig::{Honest, Rig, ask, until};
+use crate::rogue::{Rogue, hello, memfd, say};
+use std::mem::size_of_val;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use towpath_client::protocol::{Answer, Code, Hello};
+use towpath_client::{Error, Umem};
+use towpath_packet::port::TxQueue;
+use towpath_sys::seqpacket;
+
+/// Something that is open, of that name: descriptors and mappings of this process.
+fn open_files(name: &str) -> usize {
+    let all = std::fs::read_dir("/proc/self/fd").unwrap();
+    let open =
+        all.flatten().filter(|f| std::fs::read_link(f.path()).is_ok_and(|at| at.to_string_lossy().contains(name)));
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    open.count() + maps.lines().filter(|line| line.contains(name)).count()
+}
+
+#[track_caller]
+fn is_refused(answer: &Option<Answer>, code: Code) {
+    assert!(matches!(answer, Some(Answer::Refusal(refusal)) if refusal.code == code), "{answer:?}");
+}
+
+/// A descriptor of the same memory that can only be read.
+fn read_only(fd: &OwnedFd) -> OwnedFd {
+    std::fs::File::open(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap().into()
+}
+
+#[test]
+fn memory_that_can_not_be_trusted_is_refused_with_a_reason() {
+    let rig = Rig::new("umem=1M");
+    let (whole, sealed) = (hello().umem as i64, libc::F_SEAL_SHRINK);
+    let make = |len, seals| memfd(c"trust", len, seals);
+    let file = |path: &str| OwnedFd::from(std::fs::File::open(path).unwrap());
+    let cases: [(Hello, Vec<OwnedFd>, Code); 12] = [
+        (hello(), vec![make(whole, 0)], Code::Memory),
+        (hello(), vec![make(whole, libc::F_SEAL_GROW)], Code::Memory),
+        (hello(), vec![make(whole - 1, sealed)], Code::Memory),
+        (hello(), vec![make(0, sealed)], Code::Memory),
+        (hello(), vec![make(whole, sealed | libc::F_SEAL_WRITE)], Code::Memory),
+        (hello(), vec![read_only(&make(whole, sealed))], Code::Memory),
+        (hello(), vec![file("/proc/self/exe")], Code::Memory),
+        (hello(), vec![file("/dev/zero")], Code::Memory),
+        (hello(), vec![file("/proc")], Code::Memory),
+        (Hello { umem: 2 << 20, ..hello() }, vec![make(2 << 20, sealed)], Code::Memory),
+        (hello(), vec![], Code::Protocol),
+        (hello(), vec![make(whole, sealed), make(whole, sealed)], Code::Protocol),
+    ];
+    for (hello, fds, code) in &cases {
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        is_refused(&say(&rig, &hello.encode(), &fds).1, *code);
+    }
+    assert_eq!(rig.event("sessions-refused"), cases.len() as u64);
+    rig.end();
+}
+
+#[test]
+fn half_a_message_and_too_much_of_one_are_refused() {
+    let rig = Rig::new("");
+    let whole = hello().encode();
+    let mut more = whole.clone();
+    more.push(b'x');
+    for bytes in [&whole[..1], &whole[..20], &whole[..whole.len() - 1], &more, b"hello?", &[0; 9000]] {
+        let memory = memfd(c"half", hello().umem as i64, libc::F_SEAL_SHRINK);
+        is_refused(&say(&rig, bytes, &[memory.as_fd()]).1, Code::Protocol);
+    }
+    rig.end();
+}
+
+#[test]
+fn memory_can_not_be_taken_away_from_under_a_session() {
+    let mut rig = Rig::new("");
+    let mut rogue = Rogue::new(&mut rig);
+    rogue.scrawl(4096, u32::MAX);
+    for file in [rogue.umem.fd(), rogue.rings.fd()].map(|fd| fd.unwrap().as_raw_fd()) {
+        let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        // SAFETY: no pointers.
+        let (cut, punched) = unsafe { (libc::ftruncate(file, 0), libc::fallocate(file, how, 0, 1 << 20)) };
+        assert_eq!((cut, punched), (-1, 0), "sealed, but pages can be given back to the system: they read as zeroes");
+    }
+    rogue.send(&[(4096, 60, 0)]);
+    assert_eq!(rig.receive(1).as_slice()[0].to_vec(), [0; 60]);
+    drop(rogue);
+    rig.end();
+}
+
+/// Sends a record with as many copies of a descriptor as the system lets pass.
+fn flood(connection: BorrowedFd<'_>, bytes: &[u8], file: BorrowedFd<'_>) {
+    /// `SCM_MAX_FD`.
+    const MOST: usize = 253;
+    let fds = [file.as_raw_fd(); MOST];
+    let mut control = vec![0u64; 256];
+    let mut piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY: the message points to buffers that live across the call; the control block has room for a header and all descriptors.
+    unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        (message.msg_iov, message.msg_iovlen) = (&raw mut piece, 1);
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = libc::CMSG_SPACE(size_of_val(&fds) as u32) as usize;
+        let header = &mut *libc::CMSG_FIRSTHDR(&message);
+        (header.cmsg_level, header.cmsg_type) = (libc::SOL_SOCKET, libc::SCM_RIGHTS);
+        header.cmsg_len = libc::CMSG_LEN(size_of_val(&fds) as u32) as usize;
+        std::ptr::copy_nonoverlapping(fds.as_ptr(), libc::CMSG_DATA(header).cast(), MOST);
+        libc::sendmsg(connection.as_raw_fd(), &message, libc::MSG_NOSIGNAL);
+    }
+}
+
+#[test]
+fn of_a_flood_of_descriptors_none_stays() {
+    let mut rig = Rig::new("");
+    let file = std::fs::File::create(rig.path.with_file_name("flooding")).unwrap();
+    assert_eq!(open_files("flooding"), 1);
+    for bytes in [&hello().encode()[..], b"what?", &[0; 9000]] {
+        let connection = seqpacket::connect(&rig.path).unwrap();
+        flood(connection.as_fd(), bytes, file.as_fd());
+        let mut answer = [0; Answer::LONGEST];
+        let n = seqpacket::receive(connection.as_fd(), &mut answer).unwrap().len;
+        is_refused(&Answer::decode(&answer[..n]).ok(), Code::Protocol);
+    }
+    // Behind the first message, again and again.
+    let rogue = Rogue::new(&mut rig);
+    (0..20).for_each(|_| flood(rogue.connection.as_fd(), b"more", file.as_fd()));
+    rig.until_event("sessions-ended", 1);
+    rogue.is_thrown_out();
+    until(|| open_files("flooding") == 1);
+    rig.end();
+}
+
+#[test]
+fn of_sessions_that_come_and_go_nothing_stays() {
+    let mut rig = Rig::new("sessions=4");
+    for round in 0..200 {
+        let memory = memfd(c"churning", hello().umem as i64, libc::F_SEAL_SHRINK);
+        let (connection, answer, fds) = say(&rig, &hello().encode(), &[memory.as_fd()]);
+        // The queues take a turn only now and then: some are gone before they were known, some are refused.
+        assert!(matches!(answer, Some(Answer::Welcome(_)) | Some(Answer::Refusal(_))), "{answer:?}");
+        drop((connection, memory, fds));
+        if round % 3 == 0 {
+            drop(rig.step());
+            rig.tx.reclaim();
+        }
+    }
+    let sessions = rig.event("sessions");
+    assert!(sessions >= 4);
+    rig.until_event("sessions-ended", sessions);
+    rig.until(|_| open_files("churning") == 0);
+    // There is room for as many as before.
+    let umem = Umem::new(8, 2048).unwrap();
+    let all = ["udp", "tcp", "arp", "ip"].map(|rules| ask(&rig, &umem, rules).unwrap());
+    assert!(matches!(ask(&rig, &umem, "ip6"), Err(Error::Refused(refusal)) if refusal.code == Code::Full));
+    drop(all);
+    rig.end();
+}
+
+#[test]
+fn rules_are_no_more_than_an_application_and_all_of_them_may_have() {
+    let mut rig = Rig::new("rules=3,all-rules=5");
+    let umem = Umem::new(8, 2048).unwrap();
+    let refused = |rig: &Rig, rules: &str, code: Code, limit: &str| {
+        let refusal = match ask(rig, &umem, rules) {
+            Err(Error::Refused(refusal)) => refusal,
+            other => panic!("{rules}: {other:?}"),
+        };
+        assert!(refusal.code == code && refusal.why.contains(limit), "{refusal}");
+    };
+    refused(&rig, "udp,tcp,arp,ip6", Code::Rules, "4 rules: an application may have 3 (rules=3)");
+    // As long a text as can be said.
+    refused(&rig, &"arp,".repeat(1024), Code::Rules, "rules=3");
+    let first = ask(&rig, &umem, "udp,tcp,arp").unwrap();
+    refused(&rig, "udp,tcp,arp", Code::Full, "together they may have 5 (all-rules=5)");
+    let second = ask(&rig, &umem, "udp,tcp").unwrap();
+    refused(&rig, "ip6", Code::Full, "1 rules beside the 5");
+    // What nobody else wants is no rule, and costs no comparison.
+    let rest = ask(&rig, &umem, "default").unwrap();
+    drop(first);
+    rig.until_event("sessions-ended", 1);
+    let third = ask(&rig, &umem, "ip6").unwrap();
+    assert_eq!(rig.event("sessions-refused"), 4);
+    drop((second, rest, third));
+    rig.end();
+}
+
+#[test]
+fn who_says_nothing_keeps_nobody_out() {
+    let mut rig = Rig::new("");
+    // Many more than are heard at a time.
+    let silent: Vec<_> = (0..100).map(|_| seqpacket::connect(&rig.path).unwrap()).collect();
+    let umem = Umem::new(256, 2048).unwrap();
+    let mut honest = Honest::new(&mut rig, &umem);
+    // Those that waited longest had to go, the last ones go when they have waited too long.
+    let mut bytes = [0; Answer::LONGEST];
+    for connection in silent {
+        let got = seqpacket::receive(connection.as_fd(), &mut bytes).unwrap();
+        assert!(
+            got.len == 0 || matches!(Answer::decode(&bytes[..got.len]), Ok(Answer::Refusal(r)) if r.code == Code::Full)
+        );
+    }
+    drop(honest.turn(&mut rig, 4, &[]));
+    assert_eq!((honest.sent, honest.got), (honest.offered, honest.asked));
+    drop(honest);
+    rig.end();
+}
+
+/// Says that it is over when it goes.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+#[test]
+fn a_flood_of_connections_holds_up_no_session() {
+    let mut rig = Rig::new("");
+    let umem = Umem::new(256, 2048).unwrap();
+    let mut honest = Honest::new(&mut rig, &umem);
+    let over = AtomicBool::new(false);
+    let path = rig.path.clone();
+    std::thread::scope(|scope| {
+        // However this ends: the scope waits for those whom nobody else stops.
+        let _over = Over(&over);
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !over.load(Relaxed) {
+                    drop(seqpacket::connect(&path));
+                }
+            });
+        }
+        (0..500).for_each(|_| drop(honest.turn(&mut rig, 16, &[])));
+        // Nor is the end of one overlooked meanwhile.
+        let rogue = Rogue::new(&mut rig);
+        drop(rogue);
+        rig.until_event("sessions-ended", 1);
+    });
+    honest.has_at_least(95, 8000, "connect all the time");
+    assert_eq!((honest.sent, honest.got), (honest.offered, honest.asked));
+    drop(honest);
+    rig.end();
+}

@@ -1,0 +1,197 @@
+//! A started `sock:` port whose queues are stepped by hand, so that what happens depends on nobody's clock.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use towpath_client::{Config, Error, Frame, Sizes, Socket, Umem};
+use towpath_packet::port::{Port, PortControl, Queues, RxQueue, Start, TxQueue};
+use towpath_packet::{Backing, Batch, Cache, Direction, DropReason, Offloads, Packet, Pool, PoolConfig};
+use towpath_ports::sock::{self, SockPort};
+
+/// The port, its queues, and the pool that they take heads from.
+pub(crate) struct Rig {
+    pub(crate) rx: <SockPort as Port>::Rx,
+    pub(crate) tx: <SockPort as Port>::Tx,
+    pub(crate) path: PathBuf,
+    pool: Pool,
+    cache: Option<Cache>,
+    watch: Arc<dyn PortControl>,
+    _dir: tempfile::TempDir,
+}
+
+impl Rig {
+    pub(crate) fn new(options: &str) -> Rig {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let uri = format!("sock:{}?{options}", path.display()).parse().unwrap();
+        let port = sock::open(sock::Config::from_uri(&uri).unwrap()).unwrap();
+        let config = PoolConfig { capacity: 512, backing: Backing::Anonymous, ..PoolConfig::default() };
+        let pool = Pool::new(config).unwrap();
+        let (watch, cache) = (port.control().unwrap(), pool.cache(Direction::Tx).unwrap());
+        let start = Start { pool: pool.clone(), queues: 1, accept: Offloads::ALL };
+        let Queues { mut rx, mut tx } = port.start(start).unwrap();
+        Rig { rx: rx.remove(0), tx: tx.remove(0), path, pool, cache: Some(cache), watch, _dir: dir }
+    }
+
+    /// How often something befell the port.
+    pub(crate) fn event(&self, name: &str) -> u64 {
+        self.watch.events().iter().find(|(known, _)| *known == name).unwrap().1
+    }
+
+    /// Packets for the applications that were dropped.
+    pub(crate) fn dropped(&self, reason: DropReason) -> u64 {
+        self.tx.counters().snapshot().dropped(reason)
+    }
+
+    /// One turn of the receive queue.
+    pub(crate) fn step(&mut self) -> Batch {
+        let mut batch = Batch::new();
+        self.rx.rx(&mut batch);
+        batch
+    }
+
+    /// Turns of the receive queue until `n` packets have come.
+    pub(crate) fn receive(&mut self, n: usize) -> Batch {
+        let mut batch = Batch::new();
+        until(|| {
+            self.rx.rx(&mut batch);
+            batch.len() >= n
+        });
+        batch
+    }
+
+    /// One turn of the transmit queue, with packets for the applications.
+    pub(crate) fn send(&mut self, packets: &[Vec<u8>]) {
+        let mut batch: Batch = Batch::new();
+        let cache = self.cache.as_mut().unwrap();
+        for bytes in packets {
+            batch.push(Packet::copy_from(cache, bytes).unwrap()).unwrap();
+        }
+        self.tx.reclaim();
+        assert_eq!(self.tx.tx(&mut batch), packets.len());
+        self.tx.kick();
+    }
+
+    /// Turns of both queues until something is so.
+    pub(crate) fn until(&mut self, mut done: impl FnMut(&Rig) -> bool) {
+        until(|| {
+            drop(self.step());
+            self.tx.reclaim();
+            done(self)
+        });
+    }
+
+    /// Turns of both queues until something has happened so often.
+    pub(crate) fn until_event(&mut self, name: &str, n: u64) {
+        self.until(|rig| rig.event(name) >= n);
+    }
+
+    /// Ends the port: every buffer must be home.
+    pub(crate) fn end(self) {
+        let Rig { rx, tx, pool, path, cache, .. } = self;
+        drop((rx, tx, cache));
+        assert_eq!(pool.stats().home, pool.stats().capacity, "buffers are missing");
+        assert!(!path.exists());
+    }
+}
+
+/// Tries until it works, for a minute.
+pub(crate) fn until(mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(60), "it never happens");
+        std::thread::yield_now();
+    }
+}
+
+/// An IPv4 UDP frame of `len` bytes to a port; its last four bytes are a number.
+pub(crate) fn udp(port: u16, len: usize, number: u32) -> Vec<u8> {
+    let mut bytes = vec![0; len.max(46)];
+    let total = bytes.len() as u16 - 14;
+    bytes[12..15].copy_from_slice(&[8, 0, 0x45]);
+    bytes[16..18].copy_from_slice(&total.to_be_bytes());
+    (bytes[22], bytes[23]) = (64, 17);
+    bytes[36..38].copy_from_slice(&port.to_be_bytes());
+    bytes[38..40].copy_from_slice(&(total - 20).to_be_bytes());
+    let end = bytes.len();
+    bytes[end - 4..].copy_from_slice(&number.to_be_bytes());
+    bytes
+}
+
+/// The port that the honest application's packets go to.
+pub(crate) const HONEST: u16 = 53;
+
+/// An application that keeps to everything, and counts what it sends and gets.
+pub(crate) struct Honest<'u> {
+    pub(crate) socket: Socket<'u>,
+    umem: &'u Umem,
+    /// Packets that it wanted to send, and those that the datapath took, each once and in order.
+    pub(crate) offered: u32,
+    pub(crate) sent: u32,
+    /// Packets that were sent to it, and those that it got.
+    pub(crate) asked: u32,
+    pub(crate) got: u32,
+}
+
+impl<'u> Honest<'u> {
+    /// Connects and sees the session at work in both directions.
+    pub(crate) fn new(rig: &mut Rig, umem: &'u Umem) -> Honest<'u> {
+        let socket = ask(rig, umem, &format!("udp dport {HONEST}")).unwrap();
+        let mut honest = Honest { socket, umem, offered: 0, sent: 0, asked: 0, got: 0 };
+        until(|| {
+            let n = u32::from(honest.sent == 0 || honest.got == 0);
+            drop(honest.turn(rig, n, &[]));
+            n == 0 && honest.sent == honest.offered
+        });
+        // What was sent to it before it was known went nowhere.
+        honest.asked = honest.got;
+        honest
+    }
+
+    /// Offers `n` packets each way, lets both queues take a turn, with `others` on the way to other applications, and counts.
+    pub(crate) fn turn(&mut self, rig: &mut Rig, n: u32, others: &[Vec<u8>]) -> Batch {
+        let mut frames = Vec::new();
+        self.socket.completions(&mut frames).unwrap();
+        frames.clear();
+        frames.extend((0..n).map_while(|_| self.umem.alloc()));
+        for frame in &mut frames {
+            assert!(frame.put(&udp(HONEST, 60, self.offered)));
+            self.offered += 1;
+        }
+        self.socket.tx(&mut frames).unwrap();
+        self.offered -= frames.len() as u32;
+        let mut empty: Vec<Frame<'u>> = std::iter::from_fn(|| self.umem.alloc()).take(n as usize).collect();
+        self.socket.fill(&mut empty).unwrap();
+        drop((empty, frames));
+        let mine = (0..n).map(|i| udp(HONEST, 60, self.asked + i));
+        let packets: Vec<_> = mine.chain(others.iter().cloned()).collect();
+        self.asked += n;
+        rig.send(&packets);
+        let batch = rig.step();
+        for packet in batch.iter().map(Packet::to_vec).filter(|bytes| bytes.get(36..38) == Some(&HONEST.to_be_bytes()))
+        {
+            assert_eq!(packet, udp(HONEST, 60, self.sent), "in order, and as it was sent");
+            self.sent += 1;
+        }
+        let mut got = Vec::new();
+        self.socket.rx(&mut got).unwrap();
+        self.got += got.len() as u32;
+        batch
+    }
+
+    /// Nothing is lost to it, and so many percent of what it wanted each way have passed by now.
+    #[track_caller]
+    pub(crate) fn has_at_least(&self, percent: u32, wanted: u32, beside: &str) {
+        let (sent, got) = (self.sent, self.got);
+        assert!(
+            sent.min(got) * 100 >= wanted * percent,
+            "{sent} sent, {got} received of {wanted}, beside who {beside}"
+        );
+    }
+}
+
+/// Asks for a session.
+pub(crate) fn ask<'u>(rig: &Rig, umem: &'u Umem, rules: &str) -> Result<Socket<'u>, Error> {
+    let rules = rules.split(',').map(str::to_owned).collect();
+    Socket::connect(umem, &rig.path, &Config { rings: Sizes::all(64), rules, ..Config::default() })
+}

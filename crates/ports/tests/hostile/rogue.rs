@@ -1,0 +1,192 @@
+//! An application that keeps to nothing: it speaks the handshake by hand and writes what it likes into all that it shares.
+
+use crate::rig::{Rig, until};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+use towpath_client::protocol::{Answer, Code, HEADER, Hello, Rings, Sizes};
+use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer, Shared};
+use towpath_packet::{Backing, Region};
+use towpath_sys::seqpacket;
+
+/// Bytes of its chunks.
+pub(crate) const CHUNK: u64 = 2048;
+/// Chunks that it has, and entries of its rings.
+pub(crate) const COUNT: u32 = 32;
+/// The UDP port whose packets it wants.
+pub(crate) const PORT: u16 = 7;
+
+/// What it asks for, if nothing else is said.
+pub(crate) fn hello() -> Hello {
+    Hello {
+        umem: u64::from(COUNT) * CHUNK,
+        chunk: CHUNK as u32,
+        rings: Sizes { rx: COUNT / 4, ..Sizes::all(COUNT) },
+        rules: format!("udp dport {PORT}"),
+        tx_metadata: HEADER as u32,
+        segmentation: true,
+        ..Hello::default()
+    }
+}
+
+/// Says something to who listens, with descriptors; the answer, if it is one, and the descriptors that came with it.
+pub(crate) fn say(rig: &Rig, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> (OwnedFd, Option<Answer>, Vec<OwnedFd>) {
+    let connection = seqpacket::connect(&rig.path).unwrap();
+    let _ = seqpacket::send(connection.as_fd(), bytes, fds);
+    let mut answer = [0; Answer::LONGEST];
+    let got = seqpacket::receive(connection.as_fd(), &mut answer).unwrap();
+    (connection, Answer::decode(&answer[..got.len]).ok(), got.fds)
+}
+
+/// A memfd with a name that can be found again, and seals.
+pub(crate) fn memfd(name: &std::ffi::CStr, len: i64, seals: i32) -> OwnedFd {
+    // SAFETY: the name is a string with an end; the descriptor is new.
+    unsafe {
+        let fd = libc::memfd_create(name.as_ptr(), libc::MFD_ALLOW_SEALING | libc::MFD_CLOEXEC);
+        assert!(fd >= 0 && libc::ftruncate(fd, len) == 0 && libc::fcntl(fd, libc::F_ADD_SEALS, seals) == 0);
+        OwnedFd::from_raw_fd(fd)
+    }
+}
+
+/// A session in the wrong hands.
+pub(crate) struct Rogue {
+    pub(crate) connection: OwnedFd,
+    pub(crate) tx: Producer<Mapped<Desc>>,
+    pub(crate) fill: Producer<Mapped<u64>>,
+    pub(crate) rx: Consumer<Mapped<Desc>>,
+    pub(crate) completion: Consumer<Mapped<u64>>,
+    pub(crate) umem: Region,
+    pub(crate) rings: Arc<Region>,
+    pub(crate) layout: Rings,
+    pub(crate) kick: OwnedFd,
+}
+
+impl Rogue {
+    /// Gets a session like any other; the queues may not have it yet.
+    pub(crate) fn connect(rig: &Rig, hello: &Hello) -> Rogue {
+        let umem = Region::new(hello.umem as usize, Backing::Memfd).unwrap();
+        let began = Instant::now();
+        let (connection, welcome, fds) = loop {
+            match say(rig, &hello.encode(), &[umem.fd().unwrap()]) {
+                (connection, Some(Answer::Welcome(welcome)), fds) => break (connection, welcome, fds),
+                // In a crowd of connections that say nothing, who takes its time is sent away: it comes again.
+                (_, Some(Answer::Refusal(no)), _) if no.code == Code::Full && began.elapsed().as_secs() < 60 => {}
+                (_, answer, _) => panic!("{answer:?}"),
+            }
+        };
+        let [rings, kick] = <[OwnedFd; 2]>::try_from(fds).unwrap();
+        let region = Arc::new(Region::from_memfd(rings, welcome.memory as usize).unwrap());
+        let (at, sizes) = (welcome.rings, hello.rings);
+        // SAFETY: the region is for the rings alone; it is touched as atomic words only.
+        unsafe {
+            Rogue {
+                connection,
+                tx: Producer::new(Mapped::new(region.clone(), &at.tx, sizes.tx).unwrap()),
+                fill: Producer::new(Mapped::new(region.clone(), &at.fill, sizes.fill).unwrap()),
+                rx: Consumer::new(Mapped::new(region.clone(), &at.rx, sizes.rx).unwrap()),
+                completion: Consumer::new(Mapped::new(region.clone(), &at.completion, sizes.completion).unwrap()),
+                umem,
+                rings: region,
+                layout: at,
+                kick,
+            }
+        }
+    }
+
+    /// Gets a session and looks like any other: one frame sent from chunk 0, and chunk 1 posted, so that both queues know it.
+    pub(crate) fn new(rig: &mut Rig) -> Rogue {
+        let mut rogue = Rogue::connect(rig, &hello());
+        rogue.send(&[(0, 60, 0)]);
+        rogue.post(&[CHUNK]);
+        let taken = |ring: &AtomicU32| ring.load(Ordering::Acquire) == 1;
+        rig.until(|_| taken(rogue.tx.ring().consumer()) && taken(rogue.fill.ring().consumer()));
+        rig.until(|_| rogue.completion.peek(1) == 1);
+        rogue.reap();
+        rogue
+    }
+
+    /// Descriptors, whatever they say, as many as the ring would hold or more.
+    pub(crate) fn send(&mut self, descs: &[(u64, u32, u32)]) {
+        for &(addr, len, options) in descs {
+            self.tx.write(Desc { addr, len, options });
+        }
+        self.tx.submit();
+    }
+
+    pub(crate) fn post(&mut self, addrs: &[u64]) {
+        addrs.iter().for_each(|addr| self.fill.write(*addr));
+        self.fill.submit();
+    }
+
+    /// Chunks that it may use at this turn of many: at first those that [`new`](Rogue::new) did not use, then what comes back.
+    pub(crate) fn spare(&mut self, turn: u64) -> Vec<u64> {
+        let back = self.reap();
+        if turn == 0 { (2..u64::from(COUNT)).map(|chunk| chunk * CHUNK).collect() } else { back }
+    }
+
+    /// Takes what has come back.
+    pub(crate) fn reap(&mut self) -> Vec<u64> {
+        let n = self.completion.peek(COUNT);
+        let addrs = (0..n).map(|_| self.completion.read()).collect();
+        self.completion.release();
+        addrs
+    }
+
+    /// Takes what has come in.
+    pub(crate) fn drain(&mut self) -> Vec<Desc> {
+        let n = self.rx.peek(COUNT);
+        let descs = (0..n).map(|_| self.rx.read()).collect();
+        self.rx.release();
+        descs
+    }
+
+    /// Writes a word anywhere into the memory of the rings.
+    pub(crate) fn scribble(&self, at: usize, value: u32) {
+        scribble(&self.rings, at, value);
+    }
+
+    /// Writes a word anywhere into its own memory.
+    pub(crate) fn scrawl(&self, at: usize, value: u32) {
+        scribble(&self.umem, at, value);
+    }
+
+    /// Writes a super-packet's header and the beginning of its first frame into a chunk; where the frame begins.
+    pub(crate) fn describe(&self, chunk: u64, header: &[u8; HEADER], start: &[u8]) -> u64 {
+        // The frame begins at a whole word.
+        let bytes = [&[0; 2], &header[..], start, &[0; 3]].concat();
+        for (i, word) in bytes.as_chunks().0.iter().enumerate() {
+            self.scrawl(chunk as usize + 4 + 4 * i, u32::from_ne_bytes(*word));
+        }
+        chunk + 16
+    }
+
+    /// Wakes the datapath, for nothing.
+    pub(crate) fn kick(&self) {
+        let one = 1u64.to_ne_bytes();
+        // SAFETY: eight bytes live across the call.
+        unsafe { libc::write(self.kick.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+    }
+
+    /// Waits until the datapath has ended the session.
+    pub(crate) fn is_thrown_out(&self) {
+        let mut bytes = [0; 8];
+        until(|| seqpacket::receive(self.connection.as_fd(), &mut bytes).is_ok_and(|got| got.len == 0));
+    }
+}
+
+/// The headers of an IPv4 TCP super-packet, and what a virtio-net header says of it.
+pub(crate) fn super_packet(size: u16) -> ([u8; HEADER], [u8; 54]) {
+    let mut start = [0; 54];
+    start[12..15].copy_from_slice(&[8, 0, 0x45]);
+    (start[22], start[23], start[46]) = (64, 6, 0x50);
+    let ([a, b], [c, d], [e, f]) = (size.to_ne_bytes(), 34u16.to_ne_bytes(), 16u16.to_ne_bytes());
+    ([1, 1, 0, 0, a, b, c, d, e, f], start)
+}
+
+/// Writes a word into shared memory, at the nearest place that has one.
+pub(crate) fn scribble(region: &Region, at: usize, value: u32) {
+    let Some(word) = region.at((at % region.len()) & !3, 4) else { return };
+    // SAFETY: the word lies in the region, aligned, which lives; all who touch it do so as atomic words, or as raw bytes.
+    unsafe { word.cast::<AtomicU32>().as_ref() }.store(value, Ordering::Relaxed);
+}

@@ -1,0 +1,193 @@
+//! What an application may do, read from bytes: frames as they should be, frames as they should not, words anywhere in the rings and in its
+//! memory, coming and going; in between the queues take turns, and an honest application goes about its business.
+//!
+//! The same function is run by a property test, on bytes at random, and by the fuzz target `sock`, on bytes that are not.
+
+use crate::rig::{Honest, Rig, udp, until};
+use crate::rogue::{CHUNK, COUNT, PORT, Rogue, hello, super_packet};
+use std::collections::VecDeque;
+use std::os::fd::AsFd;
+use towpath_client::Umem;
+use towpath_client::protocol::{HEADER, Hello, MAX_PIECES, MAX_SUPER_PIECES, Sizes};
+use towpath_packet::port::{RxQueue, TxQueue};
+use towpath_packet::xsk_ring::Desc;
+use towpath_packet::{Batch, Checksum, Packet};
+use towpath_sys::seqpacket;
+
+/// The input, a byte at a time; zeros after its end.
+struct Input<'a>(&'a [u8]);
+
+impl Input<'_> {
+    fn byte(&mut self) -> u8 {
+        let Some((&first, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        first
+    }
+
+    fn word(&mut self) -> u16 {
+        u16::from_le_bytes([self.byte(), self.byte()])
+    }
+
+    fn long(&mut self) -> u64 {
+        u64::from_le_bytes(std::array::from_fn(|_| self.byte()))
+    }
+
+    /// An address of a chunk, most often of one that it has.
+    fn chunk(&mut self) -> u64 {
+        u64::from(self.byte()) % (u64::from(COUNT) + 2) * CHUNK
+    }
+}
+
+/// Packets on their way at a time: no more heads are taken from the pool than it has.
+const HELD: usize = 100;
+/// Longest packet that is sent, without its Ethernet header.
+const MTU: usize = 4000;
+
+/// Follows the script to its end.
+///
+/// # Panics
+/// When a packet is not what it may be, the honest application loses one or gets another's, or a buffer is missing in the end.
+pub(crate) fn follow(script: &[u8]) {
+    let mut input = Input(script);
+    let (budget, copies) = (u64::from(input.byte()) * 1024 + 4096, input.byte() & 3 == 3);
+    let mut rig = Rig::new(&format!("mtu={MTU},budget={budget},tx={}", if copies { "copy" } else { "auto" }));
+    let umem = Umem::new(256, 2048).unwrap();
+    let mut honest = Honest::new(&mut rig, &umem);
+    let mut held: VecDeque<Packet> = VecDeque::new();
+    let mut sessions = 1;
+    while !input.0.is_empty() && sessions < 6 {
+        let ended = rig.event("sessions-ended");
+        let mut rogue = Rogue::connect(&rig, &introduce(&mut input));
+        sessions += 1;
+        while !input.0.is_empty() && rig.event("sessions-ended") == ended {
+            if !act(&mut input, &mut rig, &mut rogue, &mut held) {
+                break;
+            }
+            turn(&mut rig, &mut honest, copies, &mut held);
+        }
+        drop(rogue);
+        until(|| {
+            drop(honest.turn(&mut rig, 0, &[]));
+            rig.event("sessions-ended") > ended
+        });
+    }
+    held.clear();
+    (0..3).for_each(|_| drop(honest.turn(&mut rig, 0, &[])));
+    assert_eq!((honest.sent, honest.got), (honest.offered, honest.asked));
+    drop(honest);
+    rig.until_event("sessions-ended", sessions);
+    rig.end();
+}
+
+/// What it asks for: always something that it may have.
+fn introduce(input: &mut Input<'_>) -> Hello {
+    let how = input.byte();
+    let size = |bits: u8| 2 << (((how >> bits) & 3) * 2);
+    let rings = Sizes { fill: size(0), completion: size(2), rx: size(4), tx: size(6) };
+    let more = input.byte();
+    let headroom = u32::from(more >> 4) * 64;
+    let [pieces, one_descriptor, unaligned, offloads] = [1, 2, 4, 8].map(|bit| more & bit != 0);
+    // Who takes what is not finished needs both.
+    let offloads = offloads && pieces && headroom > 0;
+    let lenient = input.byte() & 1 != 0;
+    let (tx_metadata, segmentation) = match input.byte() % 4 {
+        0 => (0, false),
+        1 => (16, false),
+        asks => (HEADER as u32, asks == 2),
+    };
+    Hello {
+        rings,
+        headroom,
+        pieces,
+        one_descriptor,
+        lenient,
+        unaligned,
+        offloads,
+        tx_metadata,
+        segmentation,
+        ..hello()
+    }
+}
+
+/// The rogue does one thing; false if that was to leave.
+fn act(input: &mut Input<'_>, rig: &mut Rig, rogue: &mut Rogue, held: &mut VecDeque<Packet>) -> bool {
+    match input.byte() % 18 {
+        0..=3 => {
+            let n = input.byte() % 4 + 1;
+            let frames = (0..n).map(|_| (input.chunk(), u32::from(input.word()) % 2049, u32::from(input.byte() & 1)));
+            let frames: Vec<_> = frames.collect();
+            rogue.send(&frames);
+        }
+        4 => rogue.send(&[(input.long(), u32::from(input.word()), u32::from(input.byte()))]),
+        5 | 6 => {
+            let chunks: Vec<_> = (0..input.byte() % 8).map(|_| input.chunk() + u64::from(input.byte())).collect();
+            rogue.post(&chunks);
+        }
+        7 => rogue.post(&[input.long()]),
+        8 => rogue.scribble(input.word().into(), input.long() as u32),
+        9 => rogue.scrawl(input.word().into(), input.long() as u32),
+        10 => drop((rogue.reap(), rogue.drain())),
+        11 => {
+            let (n, len) = (u32::from(input.byte() % 20), usize::from(input.word()) % 9000);
+            rig.send(&(0..n).map(|i| udp(PORT, len, i)).collect::<Vec<_>>());
+        }
+        12 => {
+            for _ in 0..input.byte() {
+                let at = usize::from(input.byte()) % held.len().max(1);
+                drop(held.swap_remove_back(at));
+            }
+        }
+        13 => {
+            rogue.kick();
+            let _ = (rig.rx.wake(), rig.tx.wake());
+        }
+        14 => {
+            let desc = Desc { addr: input.chunk(), len: 60, options: 0 };
+            // Entries behind the counters, and counters without entries.
+            rogue.tx.write(desc);
+            rogue.fill.write(input.chunk());
+        }
+        15 | 16 => ask(input, rogue),
+        _ if input.byte().is_multiple_of(8) => {
+            let _ = seqpacket::send(rogue.connection.as_fd(), &[input.byte()], &[rogue.kick.as_fd()]);
+            return false;
+        }
+        _ => {}
+    }
+    true
+}
+
+/// The rogue asks for segments of a packet of one frame or more, and perhaps lies.
+fn ask(input: &mut Input<'_>, rogue: &mut Rogue) {
+    let (mut header, mut start) = super_packet(input.word() % 1500);
+    for _ in 0..input.byte() % 4 {
+        let (at, byte) = (usize::from(input.byte()), input.byte());
+        if let Some(place) = header.iter_mut().chain(&mut start).nth(at % (HEADER + 54)) {
+            *place = byte;
+        }
+    }
+    let at = rogue.describe(input.chunk(), &header, &start);
+    let mut frames = vec![(at, u32::from(input.word()) % 2033, Desc::METADATA)];
+    frames.extend((0..input.byte() % 20).map(|_| (input.chunk(), u32::from(input.word()) % 2049, 0)));
+    let last = frames.len() - 1;
+    frames[..last].iter_mut().for_each(|frame| frame.2 |= Desc::CONTINUED);
+    rogue.send(&frames);
+}
+
+/// The queues take a turn each; what comes is looked at, and held.
+fn turn(rig: &mut Rig, honest: &mut Honest<'_>, copies: bool, held: &mut VecDeque<Packet>) {
+    let mut batch: Batch = honest.turn(rig, 1, &[]);
+    while let Some(packet) = batch.pop() {
+        let bytes = packet.to_vec();
+        // What asks for something may have headers of its own, and what is to be cut be longer: its segments may not.
+        let asks = matches!(packet.csum(), Checksum::Partial { .. });
+        let (len, most) = match packet.gso() {
+            Some(gso) => (usize::from(gso.hdr_len + gso.size), MAX_SUPER_PIECES),
+            None => (bytes.len(), if asks { MAX_SUPER_PIECES } else { MAX_PIECES }),
+        };
+        assert!(bytes.len() == packet.len() && (14..=MTU + 22).contains(&len), "{} bytes, {len}", bytes.len());
+        assert!((asks || packet.linear().is_empty() != copies) && packet.frags() <= most);
+        held.push_back(packet);
+    }
+    held.drain(..held.len().saturating_sub(HELD)).for_each(drop);
+}

@@ -1,0 +1,27 @@
+//! The kernel that this runs on.
+
+use super::check;
+
+/// Number of the running kernel: major, minor.
+pub fn kernel_version() -> (u32, u32) {
+    // SAFETY: utsname is arrays of bytes, for which all zeroes is a value.
+    let mut name: libc::utsname = unsafe { std::mem::zeroed() };
+    // SAFETY: uname fills the structure that is borrowed exclusively.
+    if check(unsafe { libc::uname(&mut name) }).is_err() {
+        return (0, 0);
+    }
+    let release: String =
+        name.release.iter().map(|&c| c as u8 as char).take_while(|c| c.is_ascii_digit() || *c == '.').collect();
+    let mut numbers = release.split('.').map(|n| n.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+/// Nanoseconds of `CLOCK_TAI`, with which the kernel stamps what it sends; 0 where there is no such clock.
+pub fn clock_tai() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: clock_gettime fills the structure that is borrowed exclusively.
+    if check(unsafe { libc::clock_gettime(libc::CLOCK_TAI, &mut now) }).is_err() {
+        return 0;
+    }
+    (now.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(now.tv_nsec as u64)
+}

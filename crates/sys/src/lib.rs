@@ -1,0 +1,70 @@
+//! System calls of a network datapath, each wrapped once and safe to call with any argument.
+//!
+//! ```text
+//!   waiting      event        eventfd                                       a counter that wakes a sleeper
+//!                timer        timerfd
+//!                epoll, poll  many descriptors to wait for
+//!                affinity     the processors that a thread runs on
+//!                membarrier   a fence in other processes
+//!   memory       mmap         mappings, unmapped on drop
+//!                memfd        a memfd's identity and pages
+//!   sockets      seqpacket    UNIX records with descriptors                 sendmsg, recvmsg
+//!                uio, mmsg    a header and the pieces of a packet, one call  writev, sendmmsg
+//!                af_packet    AF_PACKET sockets and their options
+//!                packet_ring  frames in memory that the kernel fills         PACKET_RX_RING
+//!                xsk          AF_XDP sockets, their memory and their rings
+//!   interfaces   netdev       index, flags, MTU, addresses                  ioctl on a socket
+//!                netdev_genl  what a driver can do with XDP                  generic netlink
+//!                netns        run something in another network namespace
+//!                tun          make and configure TUN/TAP devices             ioctl on /dev/net/tun
+//!   the kernel   bpf          programs that run on packets, and maps
+//!                host         version, clocks
+//!   sync         the loom switch: atomics, locks and events, or loom's
+//! ```
+//!
+//! The crate knows no packet, pool or port. `unsafe` lies in every module; addresses and lengths come from references that are
+//! borrowed across the call, or from mappings that the value owns.
+
+#![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![warn(missing_docs)]
+
+pub mod af_packet;
+pub mod affinity;
+pub mod bpf;
+pub mod epoll;
+pub mod event;
+pub mod host;
+pub mod membarrier;
+pub mod memfd;
+pub mod mmap;
+pub mod mmsg;
+pub mod netdev;
+pub mod netdev_genl;
+pub mod netns;
+pub mod packet_ring;
+pub mod poll;
+pub mod seqpacket;
+pub mod sync;
+pub mod timer;
+pub mod tun;
+pub mod uio;
+pub mod xsk;
+
+pub use epoll::Epoll;
+pub use event::EventFd;
+pub use mmap::Mmap;
+pub use timer::Timer;
+
+use std::io;
+
+/// The result of a call that returns -1 and sets `errno` when it fails.
+#[inline]
+pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// As [`check`], for calls that return a length.
+#[inline]
+pub(crate) fn check_len(result: libc::ssize_t) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}

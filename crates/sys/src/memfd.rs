@@ -1,0 +1,23 @@
+//! What a memfd is: its identity and its pages.
+
+use super::check;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Device and inode of a file: what tells whether two descriptors are of the same.
+pub fn identity(fd: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
+    // SAFETY: stat is plain data; all zeroes are a value.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: the structure lives across the call.
+    check(unsafe { libc::fstat(fd.as_raw_fd(), &mut stat) })?;
+    Ok((stat.st_dev, stat.st_ino))
+}
+
+/// Whether a memfd is made of huge pages: those may be missing when they are touched, which would end this process.
+pub fn is_huge(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    // SAFETY: statfs is plain data; all zeroes are a value.
+    let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the structure lives across the call.
+    check(unsafe { libc::fstatfs(fd.as_raw_fd(), &mut stat) })?;
+    Ok(stat.f_type == libc::HUGETLBFS_MAGIC)
+}

@@ -1,0 +1,95 @@
+//! Mappings (`mmap(2)`): made at an address that the kernel chooses, unmapped on drop.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::{NonNull, null_mut};
+
+/// Memory that is mapped readable and writable, until drop.
+///
+/// It gives out addresses, never references: its users decide who reads and writes which bytes.
+#[derive(Debug)]
+pub struct Mmap {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: an address range that is owned until drop; all access goes through raw pointers whose users establish their own
+// exclusivity.
+unsafe impl Send for Mmap {}
+// SAFETY: as for Send; `&Mmap` gives out nothing but addresses and lengths.
+unsafe impl Sync for Mmap {}
+
+impl Mmap {
+    /// Maps `len` bytes of private zeroed memory, of reserved huge pages if `huge`.
+    ///
+    /// # Errors
+    /// The error of `mmap(2)`.
+    pub fn anonymous(len: usize, huge: bool) -> io::Result<Mmap> {
+        let huge = if huge { libc::MAP_HUGETLB } else { 0 };
+        Mmap::map(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | huge, -1, 0)
+    }
+
+    /// Maps `len` bytes of a file, a device or a socket from `offset` on, shared.
+    ///
+    /// # Errors
+    /// The error of `mmap(2)`; an offset beyond its range.
+    pub fn shared(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Mmap> {
+        Mmap::map(len, libc::MAP_SHARED, fd.as_raw_fd(), offset)
+    }
+
+    /// As [`shared`](Mmap::shared), with all pages present before it returns.
+    ///
+    /// # Errors
+    /// As [`shared`](Mmap::shared).
+    pub fn populated(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Mmap> {
+        Mmap::map(len, libc::MAP_SHARED | libc::MAP_POPULATE, fd.as_raw_fd(), offset)
+    }
+
+    fn map(len: usize, flags: libc::c_int, fd: libc::c_int, offset: u64) -> io::Result<Mmap> {
+        let offset = libc::off_t::try_from(offset).map_err(io::Error::other)?;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        let at = unsafe { libc::mmap(null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, offset) };
+        match NonNull::new(at.cast()) {
+            Some(base) if at != libc::MAP_FAILED => Ok(Mmap { base, len }),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// The first byte; page-aligned.
+    pub fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Length in bytes.
+    #[allow(clippy::len_without_is_empty)] // the kernel refuses an empty mapping
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The address of `offset`, if `offset + len` lies inside.
+    #[inline]
+    pub fn at(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
+        let end = offset.checked_add(len)?;
+        // SAFETY: offset <= end <= self.len, so the address stays inside the mapping (or one past its end).
+        (end <= self.len).then(|| unsafe { self.base.add(offset) })
+    }
+
+    /// Asks for transparent huge pages. A kernel without them refuses, and nothing changes.
+    pub fn advise_huge(&self) {
+        // SAFETY: the range is exactly this mapping; the advice never changes its contents.
+        unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, libc::MADV_HUGEPAGE) };
+    }
+}
+
+impl Drop for Mmap {
+    fn drop(&mut self) {
+        // SAFETY: base and len are those that mmap returned; every user of the memory keeps this value alive.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// Bytes of a page.
+pub fn page_size() -> usize {
+    // SAFETY: sysconf takes no pointer.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}

@@ -1,0 +1,321 @@
+//! UNIX sockets of records (`SOCK_SEQPACKET`): making them, and records with descriptors.
+
+use crate::check;
+use crate::poll::is_readable;
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// A socket that is connected to nothing yet.
+fn socket(flags: libc::c_int) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | flags, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just returned this descriptor, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The address of a path.
+fn address(path: &Path) -> io::Result<libc::sockaddr_un> {
+    // SAFETY: sockaddr_un is plain data; all zeroes are an empty path.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    let bytes = path.as_os_str().as_bytes();
+    if bytes.is_empty() || bytes.len() >= address.sun_path.len() || bytes.contains(&0) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a path of a socket has 1 to 107 bytes"));
+    }
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    for (to, byte) in address.sun_path.iter_mut().zip(bytes) {
+        *to = *byte as libc::c_char;
+    }
+    Ok(address)
+}
+
+/// Connects to who listens at a path; calls on the connection wait.
+///
+/// # Errors
+/// What the system says; `InvalidInput` for a path that no socket can have.
+pub fn connect(path: &Path) -> io::Result<OwnedFd> {
+    let (fd, address) = (socket(0)?, address(path)?);
+    let len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+    // SAFETY: the address lives across the call and has the length that is given.
+    match unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) } {
+        0 => Ok(fd),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Who may connect: permissions of a socket's file, and whose it is; `None` leaves the user, or the group, that made it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Access {
+    /// Permissions.
+    pub mode: u32,
+    /// The user.
+    pub uid: Option<u32>,
+    /// The group.
+    pub gid: Option<u32>,
+}
+
+/// Who is at the other end of a connection, as the kernel noted it when it was made (`SO_PEERCRED`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer {
+    /// The process; 0 if it is in no namespace that can be seen from here.
+    pub pid: i32,
+    /// Its user.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+}
+
+/// Who is at the other end.
+///
+/// # Errors
+/// What the system says.
+pub fn peer(of: BorrowedFd<'_>) -> io::Result<Peer> {
+    let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    let (fd, at) = (of.as_raw_fd(), (&raw mut cred).cast());
+    // SAFETY: the structure and its length live across the call.
+    match unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, at, &mut len) } {
+        0 => Ok(Peer { pid: cred.pid, uid: cred.uid, gid: cred.gid }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Listens at a path that does not exist yet; nobody can connect before the file is as `access` says. Calls on the socket do not wait.
+///
+/// # Errors
+/// What the system says, `AddrInUse` if there is something at the path.
+pub fn listen(path: &Path, access: Access) -> io::Result<OwnedFd> {
+    use std::os::unix::fs::PermissionsExt;
+    let (fd, address) = (socket(libc::SOCK_NONBLOCK)?, address(path)?);
+    let len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+    // SAFETY: the address lives across the call and has the length that is given.
+    if unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let prepared = std::os::unix::fs::chown(path, access.uid, access.gid)
+        .and_then(|()| std::fs::set_permissions(path, std::fs::Permissions::from_mode(access.mode)));
+    if let Err(error) = prepared {
+        // Nobody is to find a file that nobody will ever listen at.
+        let _ = std::fs::remove_file(path);
+        return Err(error);
+    }
+    // SAFETY: no pointers.
+    match unsafe { libc::listen(fd.as_raw_fd(), 64) } {
+        0 => Ok(fd),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Takes a connection from who waits; calls on it do not wait.
+///
+/// # Errors
+/// What the system says, `WouldBlock` if nobody waits.
+pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: null for an address that is not asked for.
+    let fd = unsafe { libc::accept4(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just returned this descriptor, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Ends the connection for both sides, whoever else has its descriptor.
+pub fn shut(connection: BorrowedFd<'_>) {
+    // SAFETY: no pointers. It fails only for what is not connected any more.
+    unsafe { libc::shutdown(connection.as_raw_fd(), libc::SHUT_RDWR) };
+}
+
+/// Descriptors that a message may bring; what more are sent never reach this process.
+pub const MAX_FDS: usize = 4;
+
+/// Room for a header and [`MAX_FDS`] descriptors, aligned as the kernel wants it.
+#[repr(C, align(8))]
+struct Control([u8; 64]);
+
+const HEADER: usize = size_of::<libc::cmsghdr>();
+
+/// `CMSG_LEN` for `n` descriptors.
+const fn control_len(n: usize) -> usize {
+    HEADER + n * size_of::<RawFd>()
+}
+
+const _: () = assert!(control_len(MAX_FDS) <= 64 && HEADER.is_multiple_of(8));
+
+/// A message header for one buffer.
+fn header(bytes: &mut libc::iovec, control: &mut Control, len: usize) -> libc::msghdr {
+    // SAFETY: msghdr is plain data; all zeroes are a message with nothing in it.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = bytes;
+    message.msg_iovlen = 1;
+    if len > 0 {
+        message.msg_control = control.0.as_mut_ptr().cast();
+        message.msg_controllen = len;
+    }
+    message
+}
+
+/// Sends one record with up to [`MAX_FDS`] descriptors; never raises a signal.
+///
+/// # Errors
+/// What the system says; `InvalidInput` for more descriptors than that.
+pub fn send(to: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    if fds.len() > MAX_FDS {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mut control = Control([0; 64]);
+    let len = if fds.is_empty() { 0 } else { control_len(fds.len()) };
+    if len > 0 {
+        // The length is a size_t; its bytes are followed by level and type.
+        control.0[..size_of::<usize>()].copy_from_slice(&len.to_ne_bytes());
+        control.0[HEADER - 8..HEADER - 4].copy_from_slice(&libc::SOL_SOCKET.to_ne_bytes());
+        control.0[HEADER - 4..HEADER].copy_from_slice(&libc::SCM_RIGHTS.to_ne_bytes());
+        for (to, fd) in control.0[HEADER..].chunks_exact_mut(4).zip(fds) {
+            to.copy_from_slice(&fd.as_raw_fd().to_ne_bytes());
+        }
+    }
+    let mut piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let message = header(&mut piece, &mut control, len.next_multiple_of(8));
+    // SAFETY: the header points to a buffer and a control block that live across the call, with their lengths; the kernel only
+    // reads them.
+    match unsafe { libc::sendmsg(to.as_raw_fd(), &message, libc::MSG_NOSIGNAL) } {
+        n if n < 0 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// What was received.
+#[derive(Debug)]
+pub struct Received {
+    /// Bytes of the record; 0 when the other side has closed.
+    pub len: usize,
+    /// The descriptors that came with it, closed when dropped.
+    pub fds: Vec<OwnedFd>,
+    /// The record or the descriptors were more than there was room for.
+    pub cut: bool,
+}
+
+/// Receives one record.
+///
+/// # Errors
+/// What the system says.
+pub fn receive(from: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Received> {
+    let mut control = Control([0; 64]);
+    let mut piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let mut message = header(&mut piece, &mut control, control_len(MAX_FDS));
+    // SAFETY: the header points to a buffer and a control block that live across the call, with their lengths.
+    let n = unsafe { libc::recvmsg(from.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC) };
+    let len = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
+    let (used, flags) = (message.msg_controllen, message.msg_flags);
+    let mut fds = Vec::new();
+    if used >= HEADER {
+        let word = |at: usize| -> i32 {
+            let mut bytes = [0; 4];
+            bytes.copy_from_slice(&control.0[at..at + 4]);
+            i32::from_ne_bytes(bytes)
+        };
+        let mut size = [0; size_of::<usize>()];
+        size.copy_from_slice(&control.0[..size_of::<usize>()]);
+        let end = usize::from_ne_bytes(size).min(used).min(control.0.len());
+        if word(HEADER - 8) == libc::SOL_SOCKET && word(HEADER - 4) == libc::SCM_RIGHTS {
+            for at in (HEADER..end.saturating_sub(3)).step_by(4) {
+                // SAFETY: the kernel has just put this descriptor into our table, and told nobody else.
+                fds.push(unsafe { OwnedFd::from_raw_fd(word(at)) });
+            }
+        }
+    }
+    Ok(Received { len, fds, cut: flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 })
+}
+
+/// Wakes who waits for the other end of the connection. A full queue wakes as well, so nothing can go wrong that matters.
+#[inline]
+pub fn wake(connection: BorrowedFd<'_>) {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: one byte lives across the call.
+    unsafe { libc::send(connection.as_raw_fd(), [0u8].as_ptr().cast(), 1, flags) };
+}
+
+/// Two ends of a line of records; nobody who calls on them waits.
+pub fn pair() -> io::Result<[OwnedFd; 2]> {
+    let mut fds = [-1; 2];
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: the array has room for the two descriptors.
+    check(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) })?;
+    // SAFETY: the kernel just returned these descriptors and nobody else has them.
+    Ok(fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }))
+}
+
+/// Bytes that an end of a line may have on their way, as they are asked for; the kernel takes twice as many.
+const SEND_BUFFER: libc::c_int = 100 << 10;
+
+/// Gives an end of a line the send buffer that [`stuff`] expects.
+pub fn size_send_buffer(end: BorrowedFd<'_>) -> io::Result<()> {
+    let size = SEND_BUFFER;
+    let (at, len) = ((&raw const size).cast(), size_of_val(&size) as libc::socklen_t);
+    // SAFETY: the number lives across the call and has the length that is given.
+    check(unsafe { libc::setsockopt(end.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, at, len) }).map(drop)
+}
+
+/// Sends a record from this end that fills so much of its send buffer that it is not ready for writing, until the record is forgotten at the
+/// other end; small records can still be sent. (A UNIX socket is ready for writing when no more than a quarter is used.)
+pub fn stuff(end: BorrowedFd<'_>) {
+    const PIECES: usize = 14;
+    static ZEROS: [u8; 4096] = [0; 4096];
+    // With what the kernel needs itself that is more than a quarter of twice the size, and less than all.
+    const { assert!(PIECES * 4096 > SEND_BUFFER as usize / 2 && PIECES * 4096 < SEND_BUFFER as usize) };
+    let piece = libc::iovec { iov_base: ZEROS.as_ptr().cast_mut().cast(), iov_len: ZEROS.len() };
+    let mut pieces = [piece; PIECES];
+    // SAFETY: msghdr is plain data; all zeroes are a message with nothing in it.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (pieces.as_mut_ptr(), PIECES as _);
+    // SAFETY: the pieces and their bytes live across the call, and are only read. A full buffer is as good.
+    unsafe { libc::sendmsg(end.as_raw_fd(), &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+}
+
+/// Forgets the records that wait at this end, as far as an end has room for them: who sends while we read does not hold us up.
+pub fn forget(end: BorrowedFd<'_>) {
+    const MOST: usize = 1024;
+    let mut bytes = [0u8; 8];
+    for _ in 0..MOST {
+        // SAFETY: eight bytes live across the call.
+        let n = unsafe { libc::recv(end.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT) };
+        // An empty record is one too; only when there is none, or when the other end is gone, is there nothing to forget.
+        if n < 0 || (n == 0 && !is_readable(end)) {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixDatagram;
+
+    #[test]
+    fn descriptors_arrive_with_their_record_and_refer_to_the_same_file() {
+        let (a, b) = UnixDatagram::pair().unwrap();
+        let file = std::fs::File::open("/dev/null").unwrap();
+        send(a.as_fd(), b"hello", &[file.as_fd(), a.as_fd()]).unwrap();
+        let mut bytes = [0; 16];
+        let got = receive(b.as_fd(), &mut bytes).unwrap();
+        assert_eq!((&bytes[..got.len], got.fds.len(), got.cut), (&b"hello"[..], 2, false));
+        let back = UnixDatagram::from(got.fds.into_iter().nth(1).unwrap());
+        back.send(b"x").unwrap();
+        assert_eq!(receive(b.as_fd(), &mut bytes).unwrap().len, 1);
+    }
+
+    #[test]
+    fn records_and_descriptors_beyond_the_room_are_cut_and_told() {
+        let (a, b) = UnixDatagram::pair().unwrap();
+        a.send(&[7; 32]).unwrap();
+        assert!(receive(b.as_fd(), &mut [0; 16]).unwrap().cut);
+        assert!(send(a.as_fd(), b"x", &[a.as_fd(); MAX_FDS + 1]).is_err());
+    }
+}

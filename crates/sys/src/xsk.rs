@@ -1,0 +1,317 @@
+//! AF_XDP sockets: their memory, their rings, their options (`include/uapi/linux/if_xdp.h`, `net/xdp/xsk.c`).
+//!
+//! ```text
+//!   Socket ── register(memory) ── rings(sizes) ──► Rings { fill, completion, rx, tx }, each a mapping of its own
+//!      └───── bind(interface, queue) ───► works
+//! ```
+//!
+//! The memory that is registered must outlive the socket; that is the callers' affair, who hold both, because the kernel
+//! pins the pages by itself: what it writes after the memory was unmapped here hits nobody.
+
+use super::check;
+use super::mmap::Mmap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::null_mut;
+
+/// Bytes that the kernel leaves free in front of a received frame (`XDP_PACKET_HEADROOM`).
+pub const KERNEL_HEADROOM: usize = 256;
+
+/// Options of `SOL_XDP`.
+mod option {
+    pub(super) const MMAP_OFFSETS: libc::c_int = 1;
+    pub(super) const RX_RING: libc::c_int = 2;
+    pub(super) const TX_RING: libc::c_int = 3;
+    pub(super) const UMEM_REG: libc::c_int = 4;
+    pub(super) const FILL_RING: libc::c_int = 5;
+    pub(super) const COMPLETION_RING: libc::c_int = 6;
+    pub(super) const STATISTICS: libc::c_int = 7;
+    pub(super) const MAX_TX_SKB_BUDGET: libc::c_int = 9;
+}
+
+/// Where the rings are mapped from.
+mod offset {
+    pub(super) const RX: u64 = 0;
+    pub(super) const TX: u64 = 0x8000_0000;
+    pub(super) const FILL: u64 = 0x1_0000_0000;
+    pub(super) const COMPLETION: u64 = 0x1_8000_0000;
+}
+
+/// Flags of `sockaddr_xdp`.
+pub mod bind {
+    /// The memory is that of another socket.
+    pub const SHARED_UMEM: u16 = 1;
+    /// Frames are copied between memory and driver.
+    pub const COPY: u16 = 2;
+    /// The driver uses the memory itself, or binding fails.
+    pub const ZEROCOPY: u16 = 4;
+    /// The rings say when the kernel must be told of new entries.
+    pub const NEED_WAKEUP: u16 = 8;
+    /// Packets may be in several pieces.
+    pub const SG: u16 = 16;
+}
+
+/// Memory for frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Umem {
+    /// Bytes from the mapping's first on.
+    pub len: u64,
+    /// Bytes of a chunk.
+    pub chunk: u32,
+    /// Bytes that stay free in front of a received frame, besides [`KERNEL_HEADROOM`].
+    pub headroom: u32,
+    /// Chunks are no power of two, or begin anywhere.
+    pub unaligned: bool,
+    /// Bytes of metadata in front of a sent frame; 0 for none.
+    pub tx_metadata: u32,
+}
+
+/// What the kernel counts for a socket (`xdp_statistics`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct Statistics {
+    /// Received frames that found no room in the memory: too long for a chunk, or no chunk.
+    pub rx_dropped: u64,
+    /// Entries of the fill ring that made no sense.
+    pub rx_invalid: u64,
+    /// Entries of the TX ring that made no sense.
+    pub tx_invalid: u64,
+    /// Received frames that found the RX ring full.
+    pub rx_ring_full: u64,
+    /// Times that the fill ring was empty.
+    pub fill_empty: u64,
+    /// Times that the TX ring was empty.
+    pub tx_empty: u64,
+}
+
+/// An AF_XDP socket.
+#[derive(Debug)]
+pub struct Socket(OwnedFd);
+
+impl AsRawFd for Socket {
+    fn as_raw_fd(&self) -> libc::c_int {
+        self.0.as_raw_fd()
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// `xdp_umem_reg`.
+#[repr(C)]
+struct Registration {
+    addr: u64,
+    len: u64,
+    chunk_size: u32,
+    headroom: u32,
+    flags: u32,
+    tx_metadata_len: u32,
+}
+
+/// `sockaddr_xdp`.
+#[repr(C)]
+struct Address {
+    family: u16,
+    flags: u16,
+    ifindex: u32,
+    queue: u32,
+    shared_umem_fd: u32,
+}
+
+/// `xdp_mmap_offsets`.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct AllOffsets {
+    rx: RingOffsets,
+    tx: RingOffsets,
+    fill: RingOffsets,
+    completion: RingOffsets,
+}
+
+/// Entries of each ring, powers of two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sizes {
+    pub fill: u32,
+    pub completion: u32,
+    pub rx: u32,
+    pub tx: u32,
+}
+
+/// Where the parts of a ring lie in its mapping (`xdp_ring_offset`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct RingOffsets {
+    /// The producer's counter.
+    pub producer: u64,
+    /// The consumer's counter.
+    pub consumer: u64,
+    /// The first entry.
+    pub desc: u64,
+    /// The flags.
+    pub flags: u64,
+}
+
+/// A ring in a mapping of its own.
+#[derive(Debug)]
+pub struct RingMap {
+    /// The mapping; nothing else uses it.
+    pub memory: Mmap,
+    /// Where the parts of the ring lie.
+    pub offsets: RingOffsets,
+    /// Entries.
+    pub size: u32,
+}
+
+/// The rings of a socket. Entries of FILL and COMPLETION are 8 bytes, those of RX and TX 16 (`xdp_desc`).
+#[derive(Debug)]
+pub struct Rings {
+    /// Buffers for received frames; user space produces.
+    pub fill: RingMap,
+    /// Sent buffers; user space consumes.
+    pub completion: RingMap,
+    /// Received frames; user space consumes.
+    pub rx: RingMap,
+    /// Frames to send; user space produces.
+    pub tx: RingMap,
+}
+
+impl Socket {
+    /// A socket that is bound to nothing yet.
+    pub fn new() -> io::Result<Socket> {
+        // SAFETY: no pointers.
+        let fd = check(unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) })?;
+        // SAFETY: a descriptor that was just opened and that nobody else knows of.
+        Ok(Socket(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    fn set<T>(&self, level: libc::c_int, option: libc::c_int, value: &T, len: usize) -> io::Result<()> {
+        let (at, len) = ((value as *const T).cast(), len.min(size_of::<T>()) as libc::socklen_t);
+        // SAFETY: address and length describe the borrowed value, which the kernel only reads.
+        check(unsafe { libc::setsockopt(self.as_raw_fd(), level, option, at, len) }).map(drop)
+    }
+
+    /// Returns the value, and how many bytes the kernel has of it.
+    ///
+    /// # Safety
+    /// `T` is plain data of which every bit pattern is a value.
+    unsafe fn get<T>(&self, option: libc::c_int, mut value: T) -> io::Result<(T, usize)> {
+        let mut len = size_of::<T>() as libc::socklen_t;
+        let at = (&raw mut value).cast();
+        // SAFETY: address and length describe `value`; whatever the kernel writes there is a T.
+        check(unsafe { libc::getsockopt(self.as_raw_fd(), libc::SOL_XDP, option, at, &mut len) })?;
+        Ok((value, len as usize))
+    }
+
+    /// Registers the memory that frames lie in.
+    pub fn register(&self, memory: &Mmap, umem: &Umem) -> io::Result<()> {
+        if umem.len > memory.len() as u64 {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let flags = u32::from(umem.unaligned) | if umem.tx_metadata > 0 { 4 } else { 0 };
+        let registration = Registration {
+            addr: memory.base().as_ptr().expose_provenance() as u64,
+            len: umem.len,
+            chunk_size: umem.chunk,
+            headroom: umem.headroom,
+            flags,
+            tx_metadata_len: umem.tx_metadata,
+        };
+        // Kernels before 6.8 know only the first 28 bytes, and 24 of them are what every kernel takes.
+        let len = if flags == 0 { 24 } else { size_of::<Registration>() };
+        self.set(libc::SOL_XDP, option::UMEM_REG, &registration, len)
+    }
+
+    /// Makes the rings and maps them.
+    pub fn rings(&self, sizes: &Sizes) -> io::Result<Rings> {
+        let each = [
+            (option::FILL_RING, sizes.fill),
+            (option::COMPLETION_RING, sizes.completion),
+            (option::RX_RING, sizes.rx),
+            (option::TX_RING, sizes.tx),
+        ];
+        for (ring, size) in each {
+            self.set(libc::SOL_XDP, ring, &size, 4)?;
+        }
+        // SAFETY: integers, for which every pattern of bits is a value.
+        let (at, len) = unsafe { self.get(option::MMAP_OFFSETS, AllOffsets::default()) }?;
+        if len != size_of::<AllOffsets>() {
+            // Before Linux 5.4 the answer is shorter, and there are no flags.
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        Ok(Rings {
+            fill: map_ring(self, offset::FILL, &at.fill, sizes.fill, 8)?,
+            completion: map_ring(self, offset::COMPLETION, &at.completion, sizes.completion, 8)?,
+            rx: map_ring(self, offset::RX, &at.rx, sizes.rx, 16)?,
+            tx: map_ring(self, offset::TX, &at.tx, sizes.tx, 16)?,
+        })
+    }
+
+    /// Binds to a queue of an interface of the namespace that the socket was made in; `shared` is the socket whose memory is used.
+    pub fn bind(&self, index: i32, queue: u32, flags: u16, shared: Option<&Socket>) -> io::Result<()> {
+        let address = Address {
+            family: libc::AF_XDP as u16,
+            flags: flags | if shared.is_some() { bind::SHARED_UMEM } else { 0 },
+            ifindex: index as u32,
+            queue,
+            shared_umem_fd: shared.map_or(0, |s| s.as_raw_fd() as u32),
+        };
+        let len = size_of::<Address>() as libc::socklen_t;
+        // SAFETY: the address and its length describe one sockaddr_xdp that lives until the call returns.
+        check(unsafe { libc::bind(self.as_raw_fd(), (&raw const address).cast(), len) }).map(drop)
+    }
+
+    /// What the kernel counted since the socket was made.
+    pub fn statistics(&self) -> io::Result<Statistics> {
+        // SAFETY: integers, for which every pattern of bits is a value.
+        unsafe { self.get(option::STATISTICS, Statistics::default()) }.map(|(statistics, _)| statistics)
+    }
+
+    /// Frames that one wake-up may send in copy mode, 32 to the size of the TX ring.
+    pub fn set_tx_budget(&self, frames: u32) -> io::Result<()> {
+        self.set(libc::SOL_XDP, option::MAX_TX_SKB_BUDGET, &frames, 4)
+    }
+
+    /// Bytes of frames that may be on their way out in copy mode.
+    pub fn set_send_buffer(&self, bytes: libc::c_int) -> io::Result<()> {
+        self.set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes, 4)
+            .or_else(|_| self.set(libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes, 4))
+    }
+
+    /// Lets this thread run the driver's receive loop when it looks for frames: for up to `micros`, `budget` frames at a time.
+    pub fn set_busy_poll(&self, micros: u32, budget: u32) -> io::Result<()> {
+        const SO_PREFER_BUSY_POLL: libc::c_int = 69;
+        const SO_BUSY_POLL_BUDGET: libc::c_int = 70;
+        self.set(libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, &1u32, 4)?;
+        self.set(libc::SOL_SOCKET, libc::SO_BUSY_POLL, &micros, 4)?;
+        self.set(libc::SOL_SOCKET, SO_BUSY_POLL_BUDGET, &budget, 4)
+    }
+
+    /// Tells the kernel that there is something to send; in copy mode it sends within this call.
+    #[inline]
+    pub fn wake_tx(&self) -> io::Result<()> {
+        // SAFETY: no bytes, no address.
+        let sent =
+            unsafe { libc::sendto(self.as_raw_fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0) };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Tells the kernel that there are buffers, or lets it look for frames.
+    #[inline]
+    pub fn wake_rx(&self) -> io::Result<()> {
+        let fd = self.as_raw_fd();
+        // SAFETY: no bytes, no address.
+        let got = unsafe { libc::recvfrom(fd, null_mut(), 0, libc::MSG_DONTWAIT, null_mut(), null_mut()) };
+        if got < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+/// Maps the ring of `size` entries of `entry` bytes that the kernel made, from the offset `from` on.
+fn map_ring(socket: &Socket, from: u64, layout: &RingOffsets, size: u32, entry: usize) -> io::Result<RingMap> {
+    let bad = || io::Error::new(io::ErrorKind::InvalidData, "the kernel's ring offsets overflow");
+    let entries = (size as usize).checked_mul(entry);
+    let len = entries.and_then(|n| n.checked_add(usize::try_from(layout.desc).ok()?)).ok_or_else(bad)?;
+    Ok(RingMap { memory: Mmap::populated(socket.as_fd(), from, len)?, offsets: *layout, size })
+}

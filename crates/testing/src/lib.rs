@@ -1,0 +1,128 @@
+//! What the tests of several crates share: network namespaces, and the rule for tests that a machine can't run.
+//!
+//! Use [`needs`] first, then make [`Namespace`]s: each has a unique name, and is deleted when it goes out of scope, also when
+//! the test panics.
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// What a test needs of the machine.
+pub enum Need {
+    /// Root, or everything root may do with networks.
+    Root,
+    /// A program.
+    Program(&'static str),
+    /// A kernel that lets TUN/TAP devices be made.
+    Tun,
+}
+
+/// Whether the test `name` can run here. If not it is named on standard error; with `TOWPATH_REQUIRE=all` that is a failure.
+#[must_use]
+pub fn needs(name: &str, needs: &[Need]) -> bool {
+    let Some(why) = needs.iter().find_map(missing) else { return true };
+    assert!(std::env::var("TOWPATH_REQUIRE").as_deref() != Ok("all"), "{name} can't run: {why}");
+    eprintln!("skipped: {name}: {why}");
+    false
+}
+
+fn missing(need: &Need) -> Option<String> {
+    match need {
+        Need::Root => {
+            let probe = Namespace::try_new("probe");
+            probe.err().map(|e| format!("no network namespace can be made: {e}"))
+        }
+        Need::Program(program) => {
+            let found = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
+                .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
+                .any(|dir| dir.join(program).exists());
+            (!found).then(|| format!("{program} is not installed"))
+        }
+        Need::Tun => {
+            let opened = std::fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun");
+            opened.err().map(|e| format!("/dev/net/tun: {e}"))
+        }
+    }
+}
+
+/// The count of an eventfd, as the kernel shows it without resetting it.
+pub fn eventfd_count(fd: i32) -> u64 {
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).expect("the descriptor is open");
+    let count = info.lines().find_map(|line| line.strip_prefix("eventfd-count:")).expect("an eventfd");
+    u64::from_str_radix(count.trim(), 16).expect("a number")
+}
+
+/// A network namespace with its loopback up, deleted on drop together with what is in it.
+pub struct Namespace {
+    name: String,
+}
+
+static NUMBER: AtomicU32 = AtomicU32::new(0);
+
+impl Namespace {
+    /// A new one; `what` becomes part of its name.
+    pub fn new(what: &str) -> Namespace {
+        Namespace::try_new(what).expect("a network namespace")
+    }
+
+    fn try_new(what: &str) -> Result<Namespace, String> {
+        let name = format!("tpt-{}-{}-{what}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+        try_run(Command::new("ip").args(["netns", "add", &name]))?;
+        let namespace = Namespace { name };
+        try_run(&mut namespace.command("ip", "link set lo up"))?;
+        // Nothing but what a test sends: no router solicitations, and addresses that can be used at once.
+        for setting in ["all.accept_dad=0", "default.accept_dad=0", "default.router_solicitations=0"] {
+            let _ = try_run(&mut namespace.command("sysctl", &format!("-qw net.ipv6.conf.{setting}")));
+        }
+        Ok(namespace)
+    }
+
+    /// What `netns=` takes.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A command that runs inside; `args` are separated by blanks.
+    pub fn command(&self, program: &str, args: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name, program]).args(args.split_whitespace());
+        command
+    }
+
+    /// Runs a command inside, which must succeed; returns what it printed.
+    pub fn run(&self, program: &str, args: &str) -> String {
+        let output = try_run(&mut self.command(program, args)).unwrap_or_else(|e| panic!("{program} {args}: {e}"));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Runs `ip ARGS` inside.
+    pub fn ip(&self, args: &str) -> String {
+        self.run("ip", args)
+    }
+
+    /// Runs `f` on a thread inside: sockets that it makes belong to the namespace.
+    pub fn inside<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
+        let file = std::fs::File::open(PathBuf::from("/run/netns").join(&self.name)).expect("the namespace's file");
+        std::thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                use std::os::fd::AsRawFd;
+                // SAFETY: setns takes no pointer.
+                let entered = unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) };
+                assert_eq!(entered, 0, "setns: {}", std::io::Error::last_os_error());
+                f()
+            });
+            inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.name]).stderr(Stdio::null()).status();
+    }
+}
+
+fn try_run(command: &mut Command) -> Result<Output, String> {
+    let output = command.stdin(Stdio::null()).output().map_err(|e| e.to_string())?;
+    if output.status.success() { Ok(output) } else { Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()) }
+}
