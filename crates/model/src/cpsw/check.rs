@@ -21,6 +21,7 @@ macro_rules! rules {
     ($($(#[$doc:meta])* $name:ident = $number:literal,)*) => {
         /// A rule for drivers.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
         pub enum Rule { $($(#[$doc])* $name,)* }
 
         impl Rule {
@@ -109,6 +110,7 @@ pub(crate) enum Event {
 
 /// A violation of a rule.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Violation {
     /// The rule.
     pub rule: Rule,

@@ -204,8 +204,8 @@ impl Cpsw {
     /// full.
     pub fn inject(&self, port: u8, frame: &[u8], meta: Injected) -> bool {
         let Injected { priority, error, timestamp, corruption } = meta;
-        let arrived = switch::Arrived { bytes: frame.to_vec(), port, priority, error, timestamp, corruption };
-        let taken = self.device().switch.inject(arrived);
+        let frame = switch::RxFrame { bytes: frame.to_vec(), port, priority, error, timestamp, corruption };
+        let taken = self.device().switch.inject(frame);
         self.shared.wakeup.signal();
         taken
     }

@@ -15,7 +15,7 @@ use super::config::Family;
 use super::descriptor::{ADDRESS, Image, MAX_CHAIN, asel};
 use super::dma_view::DmaView;
 use super::ring::Ring;
-use super::switch::{Arrived, Switch};
+use super::switch::{RxFrame, Switch};
 use super::tx::{ENABLE, TEARDOWN};
 use std::collections::{HashMap, VecDeque};
 use towpath_bus::tisci::{RxChannelConfig, RxFlowConfig};
@@ -35,7 +35,7 @@ struct InFlight {
     flow: RxFlowConfig,
     /// The first descriptor and those that are linked to it.
     chain: Vec<Image>,
-    frame: Arrived,
+    frame: RxFrame,
     stage: Stage,
 }
 

@@ -40,7 +40,7 @@ const FCS: usize = 4;
 
 /// A frame on its way to the host.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Arrived {
+pub(crate) struct RxFrame {
     pub(crate) bytes: Vec<u8>,
     pub(crate) port: u8,
     pub(crate) priority: u8,
@@ -53,6 +53,7 @@ pub(crate) struct Arrived {
 
 /// Statistics of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct PortStats {
     /// Frames sent on the wire.
     pub sent: u64,
@@ -88,7 +89,7 @@ pub(crate) struct Switch {
     pub(super) ports: Vec<MacPort>,
     depth: usize,
     host_depth: usize,
-    pub(super) to_host: VecDeque<Arrived>,
+    pub(super) to_host: VecDeque<RxFrame>,
     spare: Vec<Vec<u8>>,
     /// Frames for the host that found its port disabled or full, or no free descriptor.
     pub(super) host_dropped: u64,
@@ -302,7 +303,7 @@ impl Switch {
             Some(&[0x81, 0, high, _]) => high >> 5,
             _ => 0,
         };
-        self.inject(Arrived { bytes, port: from, priority, ..Arrived::default() });
+        self.inject(RxFrame { bytes, port: from, priority, ..RxFrame::default() });
     }
 
     /// Drops the frame that a port has received: the receive channel is disabled.
@@ -315,7 +316,7 @@ impl Switch {
     }
 
     /// Queues a frame for the host; if the queue is full, drops it and returns false.
-    pub(crate) fn inject(&mut self, frame: Arrived) -> bool {
+    pub(crate) fn inject(&mut self, frame: RxFrame) -> bool {
         let full = self.control & P0_ENABLE == 0 || self.to_host.len() >= self.host_depth;
         let Some(port) = self.port(frame.port) else { return false };
         port.stats.received += 1;

@@ -32,6 +32,7 @@ const SPINS: u32 = 1000;
 
 /// Why the device could not be opened or started.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum CpswError {
     /// A field of the configuration is out of its range.
     #[error("{field} = {value}: {rule}")]
@@ -59,6 +60,7 @@ pub enum CpswError {
 
 /// How a channel stopped.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ChannelStop {
     /// Transmit channel, or `None` for the receive channel.
     pub channel: Option<u16>,

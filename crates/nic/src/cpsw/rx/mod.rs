@@ -24,6 +24,7 @@ pub use queue::CpswRx;
 
 /// Counters of one receive flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct RxCounts {
     /// Free elements handed to the device.
     pub posted: u64,

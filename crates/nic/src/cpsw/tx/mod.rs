@@ -23,6 +23,7 @@ pub use queue::{Burst, CpswTx};
 
 /// Counters of one transmit channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct TxCounts {
     /// Packets announced to the device.
     pub announced: u64,
