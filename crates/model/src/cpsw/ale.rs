@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   state of the source port: forwarding ──► bypass, or MAC-only? ──► the host
-//!              otherwise: dropped                └─ otherwise: learnt; to the known port, or to all others
+//!              otherwise: dropped                └─ otherwise: learnt; to its port or to all
 //! ```
 //!
 //! The model has no VLANs: it ignores tags. Entries are learnt, and do not age.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  00 info0 │ info1 │ info2 │ tags     10 next             18 buffer
-//!  20 buffer length │ original length  28 original buffer  30 EPIB, 16 bytes  40 PS words, 16 bytes
+//!  20 buffer length │ original length  28 original buffer  30 EPIB, 16 B  40 PS words, 16 B
 //! ```
 
 use super::dma_view::DmaView;

@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!   driver ── CpswBus ──┬─ registers ─► Device ──┬─ Ring …       memory, occupancies, doorbells
-//!             Firmware ─┘                        ├─ TxChannel …  fetch ► read ► transmit ► complete
-//!                  Irq ◄── levels of rings       ├─ RxChannel    fetch ► write ► write back ► complete
+//!             Firmware ─┘                        ├─ TxChannel …  fetch, read, transmit, complete
+//!                  Irq ◄── levels of rings       ├─ RxChannel    fetch, write, complete
 //!             IOMMU ◄───── memory accesses       └─ Switch       host port, MAC ports, Wire …
 //! ```
 //!

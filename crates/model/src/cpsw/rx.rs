@@ -1,7 +1,7 @@
 //! The receive channel: frames into free descriptors, in order.
 //!
 //! ```text
-//!   frame ──fetch──► free descriptor ──write──► data ──write back──► descriptor ──► completion ring
+//!   frame ──fetch──► free descriptor ──write──► data ──write back──► descriptor ──► completion
 //!            none: dropped and counted, or the channel waits
 //! ```
 //!

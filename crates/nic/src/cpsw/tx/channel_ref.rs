@@ -3,8 +3,8 @@
 
 use super::super::host::Host;
 use super::TxChannel;
-use crate::sync::lock;
-use std::sync::{Arc, Mutex};
+use crate::sync::{Mutex, lock};
+use std::sync::Arc;
 use towpath_bus::Bus;
 use towpath_packet::Batch;
 
