@@ -95,13 +95,14 @@ mod tests {
     use super::*;
     use rig::{BURST, Rig, Setup};
     use scenarios::{TCP, UDP};
+    use towpath::drivers::cpsw::DescAlloc;
     use towpath::nic::cpsw::{BatchSize, Discipline};
 
     fn cost(batch: u8, before: bool, sends: bool) -> PerPacket {
-        let discipline = if before { Discipline::Pooled } else { Discipline::Recycled };
+        let desc_alloc = if before { DescAlloc::GenPool } else { DescAlloc::Recycled };
         let batch = BatchSize::new(batch).unwrap();
         let mut rig =
-            Rig::new(Setup { family: PKTDMA, ports: 2, busy: 2, discipline, singly: before, batch, arrivals: BURST })
+            Rig::new(Setup { family: PKTDMA, ports: 2, busy: 2, desc_alloc, singly: before, batch, arrivals: BURST })
                 .unwrap();
         let cost = if sends { rig.transmit(20, UDP) } else { rig.receive(20, TCP) };
         per_packet(&[cost.unwrap()])

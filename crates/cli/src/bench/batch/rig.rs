@@ -4,6 +4,7 @@ use super::Family;
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
+use towpath::drivers::cpsw::DescAlloc;
 use towpath::model::cpsw::{self as model, Accesses, Cpsw, CpswBus, Injected};
 use towpath::model::wire::Wire;
 use towpath::nic::cpsw::{BatchSize, Config, CpswRx, CpswTx, Discipline, open};
@@ -32,7 +33,7 @@ pub(super) struct Setup {
     /// MAC ports, and the number of them that carry traffic.
     pub(super) ports: u8,
     pub(super) busy: u8,
-    pub(super) discipline: Discipline,
+    pub(super) desc_alloc: DescAlloc,
     pub(super) singly: bool,
     pub(super) batch: BatchSize,
     /// Frames that arrive before the driver polls: 1 to 64.
@@ -59,12 +60,12 @@ pub(super) struct Rig {
 
 impl Rig {
     pub(super) fn new(setup: Setup) -> Result<Rig, Box<dyn Error>> {
-        let Setup { family, ports, busy, discipline, singly, batch, arrivals } = setup;
+        let Setup { family, ports, busy, desc_alloc, singly, batch, arrivals } = setup;
         let model = Cpsw::new(model::Config::lenient(family.model, ports))?;
         (1..=ports).for_each(|port| model.plug(port, Sink));
         let pool = Pool::new(PoolConfig { capacity: 2048, ..PoolConfig::default() })?;
         let config =
-            Config { soc: family.soc, ports, tx_channels: ports, discipline, singly, batch, ..Config::default() };
+            Config { soc: family.soc, ports, tx_channels: ports, desc_alloc, singly, batch, ..Config::default() };
         let (opened, _) = open(model.bus(), Arc::new(model.firmware()), config)?;
         let mut started = Vec::new();
         for port in opened {
@@ -181,7 +182,7 @@ impl Rig {
 impl Drop for Rig {
     /// The model answers while the driver shuts down.
     fn drop(&mut self) {
-        self.model.answer_reads(8);
+        self.model.set_steps_per_read(8);
         self.ports.clear();
     }
 }

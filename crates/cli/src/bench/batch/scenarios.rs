@@ -5,6 +5,7 @@ use super::{Family, MESSAGES, PKTDMA, PerPacket, per_packet};
 use crate::args::BenchBatch;
 use serde::Serialize;
 use std::error::Error;
+use towpath::drivers::cpsw::DescAlloc;
 use towpath::nic::cpsw::{BatchSize, Discipline};
 
 /// A line of the scenarios: nanoseconds per packet.
@@ -98,7 +99,7 @@ fn row(scenario: &Scenario, args: &BenchBatch) -> Result<Row, Box<dyn Error>> {
         family: scenario.family,
         ports: scenario.ports,
         busy: scenario.busy,
-        discipline: if before { Discipline::Pooled } else { Discipline::Recycled },
+        desc_alloc: if before { DescAlloc::GenPool } else { DescAlloc::Recycled },
         singly: before,
         batch: BatchSize::default(),
         arrivals: BURST,

@@ -7,6 +7,7 @@ use super::{MESSAGES, PKTDMA, PerPacket, UDMA, per_packet};
 use crate::args::BenchBatch;
 use serde::Serialize;
 use std::error::Error;
+use towpath::drivers::cpsw::DescAlloc;
 use towpath::nic::cpsw::{BatchSize, Discipline};
 
 /// Sizes of the sweep.
@@ -29,11 +30,11 @@ pub(super) fn measure(args: &BenchBatch) -> Result<Vec<Row>, Box<dyn Error>> {
     let (mut rows, size) = (Vec::new(), args.size.unwrap_or(UDP));
     for family in [PKTDMA, UDMA, MESSAGES] {
         let mut variants = Vec::new();
-        for (descriptors, discipline) in [("recycler", Discipline::Recycled), ("pool", Discipline::Pooled)] {
+        for (descriptors, desc_alloc) in [("recycler", DescAlloc::Recycled), ("pool", DescAlloc::GenPool)] {
             for count in SIZES {
                 let batch = BatchSize::new(count).unwrap_or_default();
                 let setup =
-                    Setup { family, ports: 1, busy: 1, discipline, singly: false, batch, arrivals: count.into() };
+                    Setup { family, ports: 1, busy: 1, desc_alloc, singly: false, batch, arrivals: count.into() };
                 variants.push((descriptors, count, Rig::new(setup)?));
             }
         }

@@ -1,11 +1,11 @@
-//! What the device can do next, and doing it: one action at a time.
+//! The actions of the device, performed one at a time.
 
 use super::super::config::{Family, RxMarker};
+use super::super::dma_view::DmaView;
 use super::super::tx::TEARDOWN;
-use super::super::view::View;
 use super::{Device, RINGS};
 
-/// One thing that the device can do next.
+/// An action of the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
     Fetch(usize),
@@ -13,7 +13,7 @@ pub(crate) enum Action {
     Transmit(usize),
     Complete(usize),
     EndTx(usize),
-    Take,
+    FetchRx,
     Write,
     WriteBack,
     CompleteRx,
@@ -25,9 +25,9 @@ pub(crate) enum Action {
 }
 
 impl Device {
-    /// What can be done next.
-    fn list(&mut self) {
-        self.enabled.clear();
+    /// Lists the actions that are possible now.
+    fn list_actions(&mut self) {
+        self.actions.clear();
         for &c in &self.used {
             let channel = &self.tx[c];
             let ring = &self.rings[usize::from(channel.ring) % RINGS];
@@ -38,42 +38,42 @@ impl Device {
                 (channel.can_complete(), Action::Complete(c)),
                 (channel.can_mark(), Action::EndTx(c)),
             ];
-            self.enabled.extend(can.iter().filter(|(can, _)| *can).map(|&(_, action)| action));
+            self.actions.extend(can.iter().filter(|(can, _)| *can).map(|&(_, action)| action));
         }
         let depth = usize::from(self.config.prefetch.clamp(1, 16));
         let can = [
-            (self.rx.can_take(&self.switch, &self.rings, depth), Action::Take),
+            (self.rx.can_fetch(&self.switch, &self.rings, depth), Action::FetchRx),
             (self.rx.can_write(), Action::Write),
             (self.rx.can_write_back(), Action::WriteBack),
             (self.rx.can_complete(), Action::CompleteRx),
             (self.rx.can_end(&self.switch), Action::EndRx),
         ];
-        self.enabled.extend(can.iter().filter(|(can, _)| *can).map(|&(_, action)| action));
+        self.actions.extend(can.iter().filter(|(can, _)| *can).map(|&(_, action)| action));
         for &r in &self.lagging {
-            if self.rings[r].lags() {
-                self.enabled.push(Action::Publish(r));
+            if self.rings[r].has_hidden() {
+                self.actions.push(Action::Publish(r));
             }
-            if self.rings[r].marker_lags() {
-                self.enabled.push(Action::PublishMarker(r));
+            if self.rings[r].has_hidden_marker() {
+                self.actions.push(Action::PublishMarker(r));
             }
         }
         for port in 0..self.switch.ports.len() {
             if self.switch.can_drain(port) {
-                self.enabled.push(Action::Drain(port));
+                self.actions.push(Action::Drain(port));
             }
             if self.rx.peer & TEARDOWN == 0 && self.switch.can_arrive(port) {
-                self.enabled.push(Action::Arrive(port));
+                self.actions.push(Action::Arrive(port));
             }
         }
     }
 
-    /// One action, chosen by `choice` among those that are possible; false when there is none.
+    /// Performs one of the possible actions, chosen by `choice`; false if there is none.
     pub(crate) fn step(&mut self, choice: u64) -> bool {
-        self.list();
-        if self.enabled.is_empty() {
+        self.list_actions();
+        if self.actions.is_empty() {
             return false;
         }
-        let action = self.enabled[(choice % self.enabled.len() as u64) as usize];
+        let action = self.actions[(choice % self.actions.len() as u64) as usize];
         self.act(action)
     }
 
@@ -82,16 +82,16 @@ impl Device {
         self.step(choice)
     }
 
-    /// Everything that is possible, each thing once, in a fixed order; returns how many there were.
+    /// Performs each possible action once, in a fixed order; returns their number.
     pub(crate) fn sweep(&mut self) -> usize {
-        self.list();
-        let actions = std::mem::take(&mut self.enabled);
+        self.list_actions();
+        let actions = std::mem::take(&mut self.actions);
         let done = actions.iter().filter(|&&action| self.act(action)).count();
-        self.enabled = actions;
+        self.actions = actions;
         done
     }
 
-    fn given(&mut self, ring: u16) {
+    fn completed(&mut self, ring: u16) {
         let ring = usize::from(ring);
         if !self.config.lag {
             self.rings[ring].publish_marker();
@@ -103,7 +103,7 @@ impl Device {
     fn act(&mut self, action: Action) -> bool {
         self.steps += 1;
         let dma = self.dma.clone();
-        let (view, family) = (&View::new(&dma), self.config.soc.family());
+        let (view, family) = (&DmaView::new(&dma), self.config.soc.family());
         match action {
             Action::Drain(port) => return self.switch.drain(port),
             Action::Arrive(port) => {
@@ -124,15 +124,15 @@ impl Device {
             Action::Fetch(c) | Action::Read(c) | Action::Transmit(c) | Action::Complete(c) | Action::EndTx(c) => {
                 self.act_tx(action, c, view);
             }
-            Action::Take => self.rx.take(&mut self.switch, &mut self.rings, family, view, &mut self.check),
+            Action::FetchRx => self.rx.fetch(&mut self.switch, &mut self.rings, family, view, &mut self.check),
             Action::Write => self.rx.write(family, view, &mut self.check),
             Action::WriteBack => self.rx.write_back(family, view, &mut self.check),
             Action::CompleteRx => {
                 if let Some((element, ring)) = self.rx.complete(&mut self.switch, view, &mut self.check)
                     && let Some(completion) = self.rings.get_mut(usize::from(ring))
                 {
-                    completion.give(element, view, &mut self.check);
-                    self.given(ring);
+                    completion.complete(element, view, &mut self.check);
+                    self.completed(ring);
                 }
             }
             Action::EndRx => self.end_rx(),
@@ -140,7 +140,7 @@ impl Device {
         true
     }
 
-    fn act_tx(&mut self, action: Action, c: usize, view: &View<'_>) {
+    fn act_tx(&mut self, action: Action, c: usize, view: &DmaView<'_>) {
         let Device { tx, rings, switch, check, config, .. } = self;
         let channel = &mut tx[c];
         let number = usize::from(channel.ring) % RINGS;
@@ -156,18 +156,18 @@ impl Device {
                 if let Some(element) = channel.complete(config.poison, view, check)
                     && let Some(ring) = rings.get_mut(usize::from(returns))
                 {
-                    ring.give(element, view, check);
-                    self.given(returns);
+                    ring.complete(element, view, check);
+                    self.completed(returns);
                 }
             }
             _ => {
                 let record = channel.end_teardown();
                 if let Some(ring) = rings.get_mut(usize::from(returns)) {
                     match config.soc.family() {
-                        Family::Pktdma => ring.mark(check),
-                        Family::Udma => ring.give(record, view, check),
+                        Family::Pktdma => ring.mark_teardown(check),
+                        Family::Udma => ring.complete(record, view, check),
                     }
-                    self.given(returns);
+                    self.completed(returns);
                 }
             }
         }
@@ -186,13 +186,13 @@ impl Device {
         };
         for flow in config.flow_start..config.flow_start + flows {
             let ring = self.config.soc.rx_ring(flow);
-            self.rings[usize::from(ring)].mark(&mut self.check);
-            self.given(ring);
+            self.rings[usize::from(ring)].mark_teardown(&mut self.check);
+            self.completed(ring);
         }
     }
 
     fn settle(&mut self, ring: usize) {
-        if !self.rings[ring].lags() && !self.rings[ring].marker_lags() {
+        if !self.rings[ring].has_hidden() && !self.rings[ring].has_hidden_marker() {
             self.lagging.retain(|&other| other != ring);
         }
     }

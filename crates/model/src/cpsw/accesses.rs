@@ -1,20 +1,20 @@
-//! What the processor did to a ring.
+//! Counts of register accesses to a ring.
 
-/// Register accesses that the processor made.
+/// Register accesses of the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Accesses {
     /// Doorbells written.
     pub doorbells: u64,
     /// Occupancies read.
     pub occupancies: u64,
-    /// Elements written through the window.
+    /// Elements written through the FIFO window.
     pub fifo_writes: u64,
-    /// Elements read through the window.
+    /// Elements read through the FIFO window.
     pub fifo_reads: u64,
 }
 
 impl Accesses {
-    /// All of them.
+    /// All accesses.
     pub fn total(&self) -> u64 {
         self.doorbells + self.occupancies + self.fifo_writes + self.fifo_reads
     }
