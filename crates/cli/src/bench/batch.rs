@@ -95,8 +95,7 @@ mod tests {
     use super::*;
     use rig::{BURST, Rig, Setup};
     use scenarios::{TCP, UDP};
-    use towpath::drivers::cpsw::DescAlloc;
-    use towpath::nic::cpsw::{BatchSize, Discipline};
+    use towpath::nic::cpsw::{BatchSize, DescAlloc};
 
     fn cost(batch: u8, before: bool, sends: bool) -> PerPacket {
         let desc_alloc = if before { DescAlloc::GenPool } else { DescAlloc::Recycled };

@@ -4,10 +4,10 @@ use super::Family;
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
-use towpath::drivers::cpsw::DescAlloc;
 use towpath::model::cpsw::{self as model, Accesses, Cpsw, CpswBus, Injected};
 use towpath::model::wire::Wire;
-use towpath::nic::cpsw::{BatchSize, Config, CpswRx, CpswTx, Discipline, open};
+use towpath::nic::cpsw::DescAlloc;
+use towpath::nic::cpsw::{BatchSize, Config, CpswRx, CpswTx, open};
 use towpath::packet::port::{Port, Queues, RxQueue, Start, TxQueue};
 use towpath::packet::{Batch, Cache, Direction, Offloads, Packet, Pool, PoolConfig};
 

@@ -5,8 +5,7 @@ use super::{Family, MESSAGES, PKTDMA, PerPacket, per_packet};
 use crate::args::BenchBatch;
 use serde::Serialize;
 use std::error::Error;
-use towpath::drivers::cpsw::DescAlloc;
-use towpath::nic::cpsw::{BatchSize, Discipline};
+use towpath::nic::cpsw::{BatchSize, DescAlloc};
 
 /// A line of the scenarios: nanoseconds per packet.
 #[derive(Debug, Serialize)]

@@ -7,8 +7,7 @@ use super::{MESSAGES, PKTDMA, PerPacket, UDMA, per_packet};
 use crate::args::BenchBatch;
 use serde::Serialize;
 use std::error::Error;
-use towpath::drivers::cpsw::DescAlloc;
-use towpath::nic::cpsw::{BatchSize, Discipline};
+use towpath::nic::cpsw::{BatchSize, DescAlloc};
 
 /// Sizes of the sweep.
 const SIZES: [u8; 9] = [1, 2, 4, 8, 16, 32, 64, 96, 127];
