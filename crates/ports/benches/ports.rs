@@ -80,7 +80,7 @@ fn routes(c: &mut Criterion) {
         let (rx, tx) = (from.rx.into_iter().next().unwrap(), to.tx.into_iter().next().unwrap());
         let mut route = Route::new(rx, tx, pool.cache(Direction::Tx).unwrap(), RouteConfig::default());
         if !rules.is_empty() {
-            route = route.with_judge(Box::new(Rules::parse(rules).unwrap()));
+            route = route.with_classifier(Box::new(Rules::parse(rules).unwrap()));
         }
         let mut batch = Batch::new();
         start(gen_port(""), &pool).rx[0].rx(&mut batch);

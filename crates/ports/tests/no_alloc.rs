@@ -192,7 +192,7 @@ fn faults_allocate_nothing_either() {
 fn sending_from_and_receiving_into_an_application_allocates_nothing_on_either_side() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let config = sock::Config { path: path.clone(), ..sock::Config::default() };
+    let config = sock::Config::new(&path);
     let Queues { mut rx, mut tx } = start(sock::open(config).unwrap(), &pool());
     let umem = towpath_client::Umem::new(512, 2048).unwrap();
     let mut app = towpath_client::Socket::connect(&umem, &path, &towpath_client::Config::default()).unwrap();

@@ -55,6 +55,13 @@ impl AsFd for EventFd {
     }
 }
 
+/// The eventfd of another process. Calls on it block if that process made it blocking.
+impl From<OwnedFd> for EventFd {
+    fn from(fd: OwnedFd) -> EventFd {
+        EventFd(fd)
+    }
+}
+
 impl From<EventFd> for OwnedFd {
     fn from(event: EventFd) -> OwnedFd {
         event.0

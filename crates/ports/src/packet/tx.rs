@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use towpath_engine::software_offload::asks_more;
+use towpath_engine::software_offload::needs_software;
 use towpath_packet::port::{Info, Layer, PortError, State, TxBarrier, TxQueue, Wake};
 use towpath_packet::{Batch, Cache, Checksum, Counters, Direction, DropReason, Offloads, Packet, Pool};
 use towpath_sys::af_packet::Socket;
@@ -127,7 +127,7 @@ impl PacketTx {
 /// The header of a packet; an error if the kernel would refuse the packet.
 #[inline]
 fn describe(packet: &Packet, offloads: Offloads, layer: Layer) -> Result<VnetHeader, DropReason> {
-    if asks_more(packet, offloads) {
+    if needs_software(packet, offloads) {
         return Err(DropReason::Offload);
     }
     match packet.len() {

@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use towpath_engine::software_offload::asks_more;
+use towpath_engine::software_offload::needs_software;
 use towpath_packet::port::{Info, PortError, State, TxQueue, Wake};
 use towpath_packet::{Batch, Cache, Checksum, Counters, Direction, DropReason, MAX_CHUNKS, Offloads, Packet, Pool};
 use towpath_sys::netdev::LinkState;
@@ -75,7 +75,7 @@ impl TunTx {
     /// The header of a packet; an error if the kernel would refuse the packet.
     #[inline]
     fn header(&self, packet: &Packet) -> Result<VnetHeader, DropReason> {
-        if asks_more(packet, self.offloads) {
+        if needs_software(packet, self.offloads) {
             return Err(DropReason::Offload);
         }
         let len = packet.len();

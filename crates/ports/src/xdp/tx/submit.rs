@@ -6,7 +6,7 @@ use crate::kernel::link::down;
 use crate::xdp::events::Event;
 use crate::xdp::tx_metadata;
 use crate::xdp::tx_metadata::TxTimestamp;
-use towpath_engine::software_offload::asks_more;
+use towpath_engine::software_offload::needs_software;
 use towpath_packet::xsk_ring::Desc;
 use towpath_packet::{Batch, Checksum, DropReason, Packet};
 use towpath_sys::netdev::LinkState;
@@ -40,7 +40,7 @@ impl SocketTx {
     /// with the reason.
     #[inline]
     pub(super) fn submit(&mut self, packet: Packet) -> Result<(), (DropReason, Packet)> {
-        if asks_more(&packet, self.offloads) {
+        if needs_software(&packet, self.offloads) {
             return Err((DropReason::Offload, packet));
         }
         match packet.len() {
