@@ -1,6 +1,8 @@
-//! Application sockets: an application that does whatever the input says with all that it shares with the datapath, beside an honest one.
+//! Application sockets: an application that does what the input tells, with all that it shares with
+//! the datapath, beside an honest one.
 //!
-//! What the bytes mean, and what must be so, is told in `crates/ports/tests/hostile/script.rs`, which a property test runs too.
+//! `crates/ports/tests/hostile/script.rs` describes the bytes and the checks; a property test runs
+//! it too.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -33,7 +33,7 @@ fn a_process_plays_its_role() {
     let mut words = role.splitn(3, ' ');
     let (role, path) = (words.next().unwrap(), words.next().unwrap());
     let umem = Umem::new(1024, 2048).unwrap();
-    let config = Config { rules: vec![words.next().unwrap_or("default").to_owned()], ..Config::default() };
+    let config = Config::default().rules(vec![words.next().unwrap_or("default").to_owned()]);
     let mut socket = loop {
         match Socket::connect(&umem, path, &config) {
             Ok(socket) => break socket,

@@ -1,4 +1,5 @@
-//! Sends every packet that matches back to where it came from, with the addresses of Ethernet, IPv4 and UDP swapped.
+//! Returns every packet that matches to its sender, with the addresses of Ethernet, IPv4 and UDP
+//! swapped.
 //!
 //! ```sh
 //! sudo towpath fwd sock:/run/towpath.sock 'tap:tp0?addr=10.0.0.1/24' &
@@ -7,7 +8,7 @@
 
 use towpath_client::{Config, Error, Socket, Umem};
 
-/// Swaps `n` bytes at `a` with those at `b`, behind it, if there are as many.
+/// Swaps the `n` bytes at `a` with those at `b`, if there are as many behind `b`.
 fn swap(bytes: &mut [u8], a: usize, b: usize, n: usize) {
     if let Some((front, back)) = bytes.get_mut(..b + n).and_then(|bytes| bytes.split_at_mut_checked(b)) {
         front[a..a + n].swap_with_slice(back);
@@ -19,7 +20,7 @@ fn main() -> Result<(), Error> {
     let path = args.next().unwrap_or_else(|| "/run/towpath.sock".to_owned());
     let rules = args.next().unwrap_or_else(|| "udp dport 7".to_owned());
     let umem = Umem::new(4096, 2048)?;
-    let config = Config { rules: rules.split(',').map(str::to_owned).collect(), ..Config::default() };
+    let config = Config::default().rules(rules.split(',').map(str::to_owned).collect());
     let mut socket = Socket::connect(&umem, &path, &config)?;
     eprintln!("session {} at {path}", socket.welcome().session);
     let mut empty: Vec<_> = std::iter::from_fn(|| umem.alloc()).take(1024).collect();

@@ -1,7 +1,8 @@
-//! Opening a session: what every kind of application does, whatever its memory and its rings are to it.
+//! The handshake, from the application's side: whatever the application then does with memory and
+//! rings.
 
+use crate::error::{Error, os};
 use crate::protocol::{Answer, Hello, Welcome};
-use crate::socket::{Error, os};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -9,33 +10,34 @@ use std::time::Duration;
 use towpath_sys::poll::wait_readable;
 use towpath_sys::seqpacket;
 
-/// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The time that the datapath has for its answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A session that was opened, in its parts. Who wants frames instead of parts has [`Socket`](crate::Socket).
+/// A session in its parts. [`Socket`](crate::Socket) makes frames of them.
 #[derive(Debug)]
 pub struct Session {
-    /// The session lasts as long as this connection does.
+    /// The session lasts as long as this connection.
     pub connection: OwnedFd,
     /// The memfd that the rings lie in.
     pub rings: OwnedFd,
-    /// What to kick the datapath with: an eventfd, or the socket of [`Hello::one_descriptor`].
+    /// Wakes the datapath: an eventfd, or the socket of [`Hello::one_descriptor`].
     pub kick: OwnedFd,
-    /// What the datapath said.
+    /// The datapath's answer.
     pub welcome: Welcome,
 }
 
 impl Session {
-    /// Asks the datapath that listens at `path` for a session over a memfd that is sealed against shrinking.
+    /// Opens a session with the datapath that listens at `path`, over a memfd that is sealed
+    /// against shrinking.
     ///
     /// # Errors
-    /// [`Error::Config`] for what no datapath takes; [`Error::Refused`] says why this one does not; [`Error::Os`] when nobody listens or
-    /// nobody may.
+    /// [`Error::Config`] if `hello` breaks a rule; [`Error::Refused`] with the reason of this
+    /// datapath; [`Error::Os`] if no datapath listens, or the process has no permission.
     pub fn open(path: &Path, hello: &Hello, memory: BorrowedFd<'_>) -> Result<Session, Error> {
         hello.check().map_err(|rule| Error::Config(rule.to_string()))?;
         let connection = seqpacket::connect(path).map_err(os("connect"))?;
         seqpacket::send(connection.as_fd(), &hello.encode(), &[memory]).map_err(os("sendmsg"))?;
-        if !wait_readable(connection.as_fd(), Some(PATIENCE)).map_err(os("poll"))? {
+        if !wait_readable(connection.as_fd(), Some(ANSWER_TIMEOUT)).map_err(os("poll"))? {
             return Err(os("the datapath's answer")(io::ErrorKind::TimedOut.into()));
         }
         let mut bytes = [0; Answer::LONGEST];

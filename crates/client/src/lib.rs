@@ -1,72 +1,58 @@
-//! The application's side of towpath's sockets: frames in memory that the application shares with the datapath, sent from where they
-//! were written, without root and without the kernel in between.
+#![doc = include_str!("../README.md")]
+//!
+//! # How it works
 //!
 //! ```text
-//!   Umem ── alloc ──► Frame ── write into it ──► Socket::tx ─────────────► the datapath sends the page itself
-//!                       ▲                           completions ◄───────── the last user of the page is done
+//!   Umem ── alloc ──► Frame ── write into it ──► Socket::tx ────────────► sent from its page
+//!                       ▲                           completions ◄──────── its last user is done
 //!                       │
-//!                       └──────── Socket::fill ──► the datapath copies a received packet into it ──► Socket::rx
+//!                       └──── Socket::fill ──► a received packet is copied into it ──► Socket::rx
 //! ```
 //!
-//! A [`Frame`] is owned: it is not `Copy`, and what was sent or posted is gone until it comes back. So there is no way to write
-//! into a page that is on its way, to send it twice, or to use an index that is not one's own:
+//! A [`Frame`] is owned: it is not `Copy`, and a frame that was sent or posted is gone until it
+//! comes back. A program can therefore not write into a page in flight, send it twice, or use the
+//! index of another frame:
 //!
-//! ```compile_fail
-//! # fn f(socket: &mut towpath_client::Socket<'_>, frame: towpath_client::Frame<'_>) -> Result<(), towpath_client::Error> {
+//! ```compile_fail,E0382
+//! # use towpath_client::{Error, Frame, Socket};
+//! # fn f<'u>(socket: &mut Socket<'u>, frame: Frame<'u>) -> Result<(), Error> {
 //! let mut frames = vec![frame];
 //! socket.tx(&mut frames)?;
 //! frame.bytes(); // it was moved
 //! # Ok(()) }
 //! ```
 //!
-//! Several sockets may use one [`Umem`]: a frame that was received by one can be sent by another. Those that
-//! [share](Config::share) a session are one application to the datapath.
+//! Several sockets may use one [`Umem`]: one may send the frame that another one received. Sockets
+//! that [share](Config::share) a session are one application to the datapath.
 //!
-//! # Example: echo
+//! | module | |
+//! |---|---|
+//! | `socket` | [`Socket`]: rings, and the holder of each chunk; [`Config`] |
+//! | `umem` | [`Umem`]: chunks in a sealed memfd |
+//! | `frame` | [`Frame`]: a chunk that the program owns, its bytes and its header |
+//! | `request` | [`Segmentation`]: what a sent super-packet asks for |
+//! | `handshake` | [`Session`]: the handshake alone, for a program that has its own rings |
+//! | `error` | [`Error`] |
+//! | [`protocol`] | messages, layouts and rules of the protocol |
 //!
-//! Sends every UDP packet back to where it came from; on the other side, `towpath fwd sock:/run/towpath.sock tap:tp0`. The whole program
-//! is `examples/echo.rs`.
-//!
-//! ```no_run
-//! use towpath_client::{Config, Socket, Umem};
-//!
-//! let umem = Umem::new(1024, 2048)?;
-//! let config = Config { rules: vec!["udp".to_owned()], ..Config::default() };
-//! let mut socket = Socket::connect(&umem, "/run/towpath.sock", &config)?;
-//! let mut empty: Vec<_> = std::iter::from_fn(|| umem.alloc()).take(512).collect();
-//! let mut frames = Vec::new();
-//! loop {
-//!     socket.completions(&mut empty)?;
-//!     socket.fill(&mut empty)?;
-//!     if socket.rx(&mut frames)? == 0 && frames.is_empty() {
-//!         socket.wait(None)?;
-//!     }
-//!     for frame in &mut frames {
-//!         if let Some(addresses) = frame.bytes_mut().get_mut(..12) {
-//!             let (to, from) = addresses.split_at_mut(6);
-//!             to.swap_with_slice(from);
-//!         }
-//!     }
-//!     socket.tx(&mut frames)?;
-//! }
-//! # #[allow(unreachable_code)]
-//! # Ok::<(), towpath_client::Error>(())
-//! ```
-//!
-//! `unsafe` lives in `umem` (bytes of owned frames), `socket` (rings, `poll`) and `protocol::connection` (system calls).
+//! `unsafe` lies in `frame` (the bytes of owned frames) and `socket` (rings, `recv`).
 
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![warn(missing_docs)]
 
+mod error;
+mod frame;
 mod handshake;
 pub mod protocol;
 mod request;
 mod socket;
 mod umem;
 
+pub use error::Error;
+pub use frame::Frame;
 pub use handshake::Session;
 pub use protocol::Sizes;
 pub use request::Segmentation;
-pub use socket::{Config, Error, Socket};
+pub use socket::{Config, Socket};
 pub use towpath_packet::GsoKind;
-pub use umem::{Frame, Umem};
+pub use umem::Umem;

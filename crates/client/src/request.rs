@@ -4,23 +4,26 @@ use crate::protocol::HEADER;
 use towpath_packet::GsoKind;
 use towpath_wire::virtio_net::{NEEDS_CSUM, VnetHeader};
 
-/// How a super-packet is to be cut. Its headers are those of one segment, but for their lengths, which are those of the super-packet; the
-/// transport's checksum field has the sum over the pseudo-header.
+/// How a super-packet is segmented. Its headers are those of one segment, except for the lengths,
+/// which are those of the super-packet. The transport's checksum field holds the sum over the
+/// pseudo-header.
 ///
 /// ```no_run
 /// # use towpath_client::{Config, Error, GsoKind, Segmentation, Socket, Umem};
 /// # fn send(umem: &Umem, super_packet: &[u8]) -> Result<(), Error> {
-/// let config = Config { segmentation: true, ..Config::default() };
+/// let config = Config::default().segmentation(true);
 /// let mut socket = Socket::connect(umem, "/run/towpath.sock", &config)?;
-/// let mut frames: Vec<_> = std::iter::from_fn(|| umem.alloc()).take(super_packet.len().div_ceil(2032)).collect();
+/// let n = super_packet.len().div_ceil(2032);
+/// let mut frames: Vec<_> = std::iter::from_fn(|| umem.alloc()).take(n).collect();
 /// for (frame, piece) in frames.iter_mut().zip(super_packet.chunks(2032)) {
-///     // What is asked for lies in front.
+///     // The request lies in front of the frame.
 ///     assert!(frame.set_range(16, piece.len() as u32));
 ///     frame.bytes_mut().copy_from_slice(piece);
 ///     frame.set_continues(true);
 /// }
 /// if let [first, ..] = &mut frames[..] {
-///     assert!(first.request_segmentation(Segmentation { kind: GsoKind::Tcp4, size: 1460, transport: 34 }));
+///     let request = Segmentation { kind: GsoKind::Tcp4, size: 1460, transport: 34 };
+///     assert!(first.request_segmentation(request));
 /// }
 /// if let [.., last] = &mut frames[..] {
 ///     last.set_continues(false);
@@ -30,16 +33,16 @@ use towpath_wire::virtio_net::{NEEDS_CSUM, VnetHeader};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segmentation {
-    /// Its protocol.
+    /// The protocol.
     pub kind: GsoKind,
     /// Payload bytes of each segment but the last, which may have fewer.
     pub size: u16,
-    /// Where the transport header begins, in bytes from the first of the packet.
+    /// Start of the transport header, in bytes from the first of the packet.
     pub transport: u16,
 }
 
 impl Segmentation {
-    /// The header that says this.
+    /// The header of the request.
     pub(crate) fn header(self) -> [u8; HEADER] {
         let csum_offset = if self.kind == GsoKind::Udp { 6 } else { 16 };
         let (gso_type, gso_size, csum_start) = (self.kind as u8, self.size, self.transport);

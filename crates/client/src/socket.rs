@@ -1,124 +1,101 @@
-//! A session with a datapath.
+//! A session as a program uses it: rings, and the holder of each chunk.
 
+use crate::error::{Error, os};
+use crate::frame::Frame;
 use crate::handshake::Session;
-use crate::protocol::{HEADER, Hello, Malformed, Refusal, Sizes, Statistic, Statistics, Welcome};
+use crate::protocol::{HEADER, Hello, Sizes, Statistic, Statistics, Welcome};
 use crate::request::asks_for_segments;
-use crate::umem::{Frame, Umem};
+use crate::umem::Umem;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use towpath_packet::Region;
 use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer, RingMemory};
-use towpath_packet::{Region, RegionError};
+use towpath_sys::EventFd;
 use towpath_sys::poll::wait_readable;
 
-/// What is asked for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Config {
-    /// Entries of the rings, powers of two up to 32768.
-    pub rings: Sizes,
-    /// Bytes that stay free in front of a received frame, at most half of a chunk.
-    pub headroom: u32,
-    /// Take packets that are longer than a chunk, in pieces.
-    pub pieces: bool,
-    /// Take super-packets whole, and packets with partial checksums: [`Frame::vnet_header`] says what is to be done. Wants 10 bytes of
-    /// headroom.
-    pub offloads: bool,
-    /// Send super-packets, that the egress cuts or the datapath: [`Frame::request_segmentation`], or as they were received.
-    pub segmentation: bool,
-    /// Bytes of chunks that may be on their way; 0 for the datapath's default.
-    pub budget: u64,
-    /// The [number](Welcome::session) of another session of the same [`Umem`], to be one with it: the datapath maps the memory once, and
-    /// knows whose chunks are whose. 0 for none.
-    pub share: u64,
-    /// The queue of the port to live on; `None` for the one with the fewest sessions.
-    pub queue: Option<u16>,
-    /// The packets that are wanted: matches of the datapath's rules (`udp dport 53`), or `default` for what nobody else wants.
-    pub rules: Vec<String>,
-}
-
-impl Default for Config {
-    /// 1024 entries a ring, no headroom, pieces, everything that nobody else wants.
-    fn default() -> Config {
-        let rules = vec!["default".to_owned()];
-        Config {
-            rings: Sizes::all(1024),
-            headroom: 0,
-            pieces: true,
-            offloads: false,
-            segmentation: false,
-            budget: 0,
-            share: 0,
-            queue: None,
-            rules,
+macro_rules! config {
+    ($($(#[$doc:meta])* $field:ident: $type:ty = $default:expr;)*) => {
+        /// What a program asks for. Each field has a setter of its name.
+        ///
+        /// ```
+        /// use towpath_client::{Config, Sizes};
+        ///
+        /// let rules = vec!["udp dport 53".to_owned()];
+        /// let config = Config::default().rings(Sizes::all(256)).rules(rules);
+        /// assert_eq!((config.rings.rx, config.headroom), (256, 0));
+        /// ```
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct Config {
+            $($(#[$doc])* pub $field: $type,)*
         }
-    }
+
+        impl Default for Config {
+            /// 1024 entries a ring, no headroom, packets in pieces, the `default` packets.
+            fn default() -> Config {
+                Config { $($field: $default,)* }
+            }
+        }
+
+        impl Config {
+            $(
+                #[doc = concat!("Sets [`", stringify!($field), "`](Config#structfield.", stringify!($field), ").")]
+                #[must_use]
+                pub fn $field(self, $field: $type) -> Config {
+                    Config { $field, ..self }
+                }
+            )*
+        }
+    };
 }
 
-/// What goes wrong.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The system refused a step.
-    #[error("{step}: {source}")]
-    Os {
-        /// What was being done.
-        step: &'static str,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// Memory could not be had, or mapped.
-    #[error(transparent)]
-    Memory(#[from] RegionError),
-    /// What is asked for breaks a rule.
-    #[error("{0}")]
-    Config(String),
-    /// The datapath said no.
-    #[error("the datapath refused: {0}")]
-    Refused(#[from] Refusal),
-    /// What the datapath says is none of this protocol.
-    #[error("the datapath's answer: {0}")]
-    Answer(#[from] Malformed),
-    /// The session is over.
-    #[error("the datapath has closed the session")]
-    Closed,
-    /// A ring says what cannot be.
-    #[error("the datapath broke the protocol: {0}")]
-    Broken(&'static str),
-    /// A frame of other memory than the socket's; it is the first of those that were handed in.
-    #[error("the frame belongs to another Umem")]
-    UntrustedMem,
-    /// A frame without bytes; it is the first of those that were handed in.
-    #[error("the frame is empty")]
-    Empty,
-    /// A super-packet that this session may not send; its first frame is the first of those that were handed in. See
-    /// [`Config::segmentation`].
-    #[error("the session was not opened to send super-packets")]
-    Segmentation,
+config! {
+    /// Entries of the rings, powers of two up to 32768.
+    rings: Sizes = Sizes::all(1024);
+    /// Bytes that stay free in front of a received frame, at most half of a chunk.
+    headroom: u32 = 0;
+    /// Takes packets that are longer than a chunk, in pieces.
+    pieces: bool = true;
+    /// Takes super-packets, and packets with partial checksums: [`Frame::vnet_header`] describes
+    /// them. Needs 10 bytes of headroom.
+    offloads: bool = false;
+    /// Sends super-packets, which the egress or the datapath segments: those of
+    /// [`Frame::request_segmentation`], and received ones.
+    segmentation: bool = false;
+    /// Bytes of chunks that may be in flight; 0 for the datapath's default.
+    budget: u64 = 0;
+    /// The [number](Welcome::session) of another session of the same [`Umem`]; 0 for none. The
+    /// datapath maps the memory once, and tracks the chunks of both sessions together.
+    share: u64 = 0;
+    /// The queue of the port that the session belongs to; `None` for the one with the fewest
+    /// sessions.
+    queue: Option<u16> = None;
+    /// The packets that the program wants: matches of the datapath's rules (`udp dport 53`), or
+    /// `default` for those that no other application wants.
+    rules: Vec<String> = vec!["default".to_owned()];
 }
 
-pub(crate) fn os(step: &'static str) -> impl FnOnce(io::Error) -> Error {
-    move |source| Error::Os { step, source }
-}
-
-/// Who has a chunk.
+/// The holder of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Holder {
-    /// Not this socket's datapath.
-    Us,
-    /// The datapath, to send it.
+    /// The program, or another socket.
+    Program,
+    /// The datapath, which sends it.
     Sent,
-    /// The datapath, to receive into it.
+    /// The datapath, which receives into it.
     Posted,
 }
 
-/// A session. Dropping it ends it; frames that the datapath had are not free again until the [`Umem`] is made anew, because nobody says
-/// when their last user is done.
+/// A session. Dropping it ends it. Frames that the datapath has are not free again for the life of
+/// the [`Umem`], because no message tells when their last user is done.
 #[derive(Debug)]
 pub struct Socket<'u> {
     umem: &'u Umem,
     connection: OwnedFd,
-    kick: OwnedFd,
+    kick: EventFd,
     rx: Consumer<Mapped<Desc>>,
     tx: Producer<Mapped<Desc>>,
     fill: Producer<Mapped<u64>>,
@@ -133,7 +110,8 @@ impl<'u> Socket<'u> {
     /// Opens a session with the datapath that listens at `path`.
     ///
     /// # Errors
-    /// [`Error::Refused`] says why the datapath does not want to; [`Error::Os`] when nobody listens or nobody may.
+    /// [`Error::Refused`] with the datapath's reason; [`Error::Os`] if no datapath listens, or the
+    /// process has no permission.
     pub fn connect(umem: &'u Umem, path: impl AsRef<Path>, config: &Config) -> Result<Socket<'u>, Error> {
         let hello = Hello {
             umem: u64::from(umem.count()) * u64::from(umem.chunk()),
@@ -143,7 +121,7 @@ impl<'u> Socket<'u> {
             pieces: config.pieces,
             offloads: config.offloads,
             one_descriptor: false,
-            lenient: false,
+            skip_invalid: false,
             rings: config.rings,
             budget: config.budget,
             share: config.share,
@@ -158,7 +136,8 @@ impl<'u> Socket<'u> {
         let region = Arc::new(Region::from_memfd(rings, memory)?);
         let (at, sizes) = (&welcome.rings, &config.rings);
         let outside = Error::Broken("rings outside of their memory");
-        // SAFETY: the region was mapped for the rings alone; nothing but rings is made of it.
+        // SAFETY: the region is mapped for the rings alone; this function makes nothing but rings
+        // of it.
         let rings = unsafe {
             let (rx, tx) =
                 (Mapped::new(region.clone(), &at.rx, sizes.rx), Mapped::new(region.clone(), &at.tx, sizes.tx));
@@ -172,38 +151,39 @@ impl<'u> Socket<'u> {
         Ok(Socket {
             umem,
             connection,
-            kick,
+            kick: kick.into(),
             rx: Consumer::new(rx),
             tx: Producer::new(tx),
             fill: Producer::new(fill),
             completion: Consumer::new(completion),
             statistics,
-            holders: vec![Holder::Us; umem.count() as usize].into(),
+            holders: vec![Holder::Program; umem.count() as usize].into(),
             segmentation: config.segmentation,
             welcome,
         })
     }
 
-    /// What the datapath said at the beginning.
+    /// The answer of the datapath to the handshake.
     pub fn welcome(&self) -> &Welcome {
         &self.welcome
     }
 
-    /// What befell the session until now, as the datapath counts it.
+    /// What the datapath has counted for the session.
     pub fn statistics(&self) -> Statistics {
         Statistics::read(|entry| self.statistics.read(entry))
     }
 
-    /// Sends frames from the front of `frames`, as many as the ring has room for; returns how many. The others stay, in order.
+    /// Sends frames from the front of `frames`, as many as the ring has room for. Returns how many.
+    /// The others stay, in order.
     ///
     /// # Errors
-    /// [`Error::UntrustedMem`], [`Error::Empty`] or [`Error::Segmentation`] for the frame that is first in `frames` then; those in front of it
-    /// have been sent.
+    /// [`Error::OtherUmem`], [`Error::Empty`] or [`Error::Segmentation`] for the frame that is now
+    /// the first of `frames`; those in front of it were sent.
     pub fn tx(&mut self, frames: &mut Vec<Frame<'u>>) -> Result<usize, Error> {
         let want = u32::try_from(frames.len()).unwrap_or(u32::MAX);
         let n = (self.tx.reserve(want) as usize).min(frames.len());
         let bad = |frame: &Frame<'u>| match frame {
-            frame if !std::ptr::eq(frame.umem(), self.umem) => Some(Error::UntrustedMem),
+            frame if !std::ptr::eq(frame.umem(), self.umem) => Some(Error::OtherUmem),
             frame if frame.bytes().is_empty() => Some(Error::Empty),
             _ if self.segmentation => None,
             frame => frame.vnet_header().is_some_and(asks_for_segments).then_some(Error::Segmentation),
@@ -227,10 +207,11 @@ impl<'u> Socket<'u> {
         bad.map_or(Ok(n), Err)
     }
 
-    /// Appends frames whose last user is done, in whatever order that came; returns how many.
+    /// Appends frames whose last user is done, in the order of their completions. Returns how many.
     ///
     /// # Errors
-    /// [`Error::Broken`] when the datapath names a frame that it did not have: nothing that it says can be believed then.
+    /// [`Error::Broken`] if the datapath names a frame that it does not have. The session is then
+    /// of no use.
     pub fn completions(&mut self, out: &mut Vec<Frame<'u>>) -> Result<usize, Error> {
         let n = self.completion.try_peek(self.completion.ring().size());
         let n = n.map_err(|_| Error::Broken("the completion ring's counter"))?;
@@ -245,10 +226,11 @@ impl<'u> Socket<'u> {
         Ok(n as usize)
     }
 
-    /// Posts frames from the front of `frames` to be received into, as many as the ring has room for; returns how many.
+    /// Posts frames from the front of `frames` to receive into, as many as the ring has room for.
+    /// Returns how many.
     ///
     /// # Errors
-    /// [`Error::UntrustedMem`] as for [`tx`](Socket::tx).
+    /// [`Error::OtherUmem`] as for [`tx`](Socket::tx).
     pub fn fill(&mut self, frames: &mut Vec<Frame<'u>>) -> Result<usize, Error> {
         let want = u32::try_from(frames.len()).unwrap_or(u32::MAX);
         let room = (self.fill.reserve(want) as usize).min(frames.len());
@@ -263,10 +245,10 @@ impl<'u> Socket<'u> {
         if n > 0 {
             self.fill.submit();
         }
-        if n < room { Err(Error::UntrustedMem) } else { Ok(n) }
+        if n < room { Err(Error::OtherUmem) } else { Ok(n) }
     }
 
-    /// Appends frames that were received; returns how many.
+    /// Appends frames that were received. Returns how many.
     ///
     /// # Errors
     /// [`Error::Broken`] as for [`completions`](Socket::completions).
@@ -288,7 +270,8 @@ impl<'u> Socket<'u> {
         Ok(n as usize)
     }
 
-    /// The chunk and the offset in it of an address that the datapath had for `what`; it is ours from here on.
+    /// The chunk, and the offset in it, of an address that the datapath had as `what`. The program
+    /// holds it from here on.
     fn locate(&mut self, addr: u64, what: Holder) -> Result<(u32, u32), Error> {
         let (index, start) = self.umem.locate(addr);
         let start = u32::try_from(start).ok().filter(|&start| start <= self.umem.chunk());
@@ -297,29 +280,31 @@ impl<'u> Socket<'u> {
         let (Some(start), Some(holder)) = (start, holder) else {
             return Err(Error::Broken("a frame that it did not have"));
         };
-        *holder = Holder::Us;
-        // It fits: it is one of the memory's.
+        *holder = Holder::Program;
+        // No truncation: the index is one of `holders`.
         Ok((index as u32, start))
     }
 
-    /// Wakes the datapath. [`tx`](Socket::tx) does that by itself where it is needed.
+    /// Wakes the datapath. [`tx`](Socket::tx) does so if the datapath sleeps.
     pub fn kick(&self) {
-        let one = 1u64.to_ne_bytes();
-        // SAFETY: eight bytes live across the call. It fails only when the counter is full: the datapath has been woken already.
-        unsafe { libc::write(self.kick.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        self.kick.signal();
     }
 
-    /// Asks the datapath to make the socket's descriptor readable when frames come in or back; false if some are there already. For
-    /// those who wait with a loop of their own; [`wait`](Socket::wait) does it too.
+    /// Asks the datapath to make the socket's descriptor readable when frames come in or back.
+    /// False if there are some already. For programs that wait with a loop of their own;
+    /// [`wait`](Socket::wait) calls it.
+    ///
+    /// The sleeper's part of the pattern of [`towpath_packet::notify`]: the flag, a fence, a last
+    /// look into both rings.
     pub fn arm(&mut self) -> bool {
         self.rx.ring().set_needs_wakeup(true);
         self.rx.peek(1) == 0 && self.completion.peek(1) == 0
     }
 
-    /// Waits until frames come in or back; false when the time is over, or a signal came.
+    /// Waits until frames come in or back. False when the time is over, or after a signal.
     ///
     /// # Errors
-    /// [`Error::Closed`] when the session is over.
+    /// [`Error::Closed`] if the session is over.
     pub fn wait(&mut self, at_most: Option<Duration>) -> Result<bool, Error> {
         let woken =
             if self.arm() { wait_readable(self.connection.as_fd(), at_most).map_err(os("poll"))? } else { true };
@@ -330,13 +315,13 @@ impl<'u> Socket<'u> {
         Ok(woken)
     }
 
-    /// Whether the session goes on. Without a system call nobody can know, so to be asked now and then by who never
-    /// [waits](Socket::wait).
+    /// Whether the session is open. It takes a system call to know, so a program that never
+    /// [waits](Socket::wait) asks now and then.
     pub fn is_open(&self) -> bool {
         self.drain().is_ok()
     }
 
-    /// Takes the bytes that woke us.
+    /// Reads the bytes of the datapath's wake-ups.
     fn drain(&self) -> Result<(), Error> {
         loop {
             let mut bytes = [0u8; 8];

@@ -8,11 +8,11 @@
 
 use serde::Serialize;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 use towpath_gro::{Flush, Stats};
-use towpath_packet::ExtBufGauge;
-use towpath_packet::{Counters, Pool, Snapshot};
+use towpath_packet::{Counters, ExtBufGauge, Pool, Snapshot};
 
 /// All counters; cheap to read at any time, from any thread.
 #[derive(Debug, Clone)]

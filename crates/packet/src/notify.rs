@@ -7,8 +7,18 @@
 //!
 //! Both sides write one word and then read the other's, with a sequentially consistent fence in
 //! between (Dekker's pattern). The two fences have an order. If the sleeper's fence is first, the
-//! waker sees the flag. If the waker's fence is first, the sleeper sees the entry in the ring. So
-//! no entry is added to the ring of a sleeper without a wake-up.
+//! waker sees the flag. If the waker's fence is first, the sleeper sees the entry in the ring. So no
+//! entry is added to the ring of a sleeper without a wake-up.
+//!
+//! Every sleep and wake-up of the datapath follows this pattern, with the two fences of this module:
+//!
+//! | flag | sleeper | waker |
+//! |---|---|---|
+//! | [`Notifier`] | a worker: `arm`, polls its queues once more, sleeps | pushes, [`publish`], `notify` |
+//! | `XDP_RING_NEED_WAKEUP` | `set_needs_wakeup`, a last look, sleeps | submits, `needs_wakeup` |
+//! | `PollFd` of `sock`, inverted | clears it, [`before_last_look`], a last look | submits, [`publish`] |
+//!
+//! The loom models here and of `xsk_ring` run the first two in every interleaving.
 
 use crate::sync::{Ordering, fence};
 use std::io;
@@ -43,7 +53,7 @@ impl Notifier {
         // Before the flag is set: a notification after it must not be lost.
         self.event.clear();
         self.armed.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        before_last_look();
     }
 
     /// Sleeper, awake and busy: notifications make no system call from here on.
@@ -72,6 +82,12 @@ impl Notifier {
     pub fn sleep(&self) {
         self.event.wait();
     }
+}
+
+/// The sleeper's fence, between its write to the flag and its last look into the ring.
+#[inline]
+pub fn before_last_look() {
+    fence(Ordering::SeqCst);
 }
 
 /// The waker's fence, between its write to the ring and its look at the flag.

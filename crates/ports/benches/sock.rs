@@ -1,7 +1,8 @@
-//! Time that receiving into applications takes: `cargo bench -p towpath-ports --bench sock`.
+//! Time of receiving into applications: `cargo bench -p towpath-ports --bench sock`.
 //!
-//! Timed are the port's `tx` and `kick` alone: choosing the application, copying into its chunks, showing it the entries. Making the
-//! packets and the application's own work come in between, untimed.
+//! Timed are the port's `tx` and `kick` alone: classification, the copy into the application's
+//! chunks, submitting the entries. The packets are made, and the application works, untimed in
+//! between.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +14,7 @@ use towpath_ports::sock::{self, SockPort};
 
 type Tx = <SockPort as Port>::Tx;
 
-/// An application that takes what comes and posts it again.
+/// An application that takes its packets and posts the chunks again.
 struct App<'u> {
     socket: Socket<'u>,
     frames: Vec<Frame<'u>>,
@@ -43,7 +44,7 @@ fn make(cache: &mut Cache, batch: &mut Batch, frames: &[Vec<u8>]) {
     frames.iter().for_each(|frame| batch.push(Packet::copy_from(cache, frame).unwrap()).unwrap());
 }
 
-/// Hands a burst in, until all of it was taken.
+/// Passes a burst to the queue until all of it was taken.
 #[inline(always)]
 fn give(tx: &mut Tx, batch: &mut Batch) {
     while !batch.is_empty() {
@@ -52,7 +53,7 @@ fn give(tx: &mut Tx, batch: &mut Batch) {
     tx.kick();
 }
 
-/// What is timed, and counted by callgrind.
+/// The part that is timed, and that callgrind counts.
 #[inline(never)]
 fn measured(tx: &mut Tx, batch: &mut Batch) -> Duration {
     let begun = Instant::now();
@@ -61,7 +62,9 @@ fn measured(tx: &mut Tx, batch: &mut Batch) -> Duration {
 }
 
 fn start(path: &std::path::Path, pool: &Pool, queues: u16) -> Queues<<SockPort as Port>::Rx, Tx> {
-    let port = sock::open(sock::Config { path: path.into(), rules: 255, ..sock::Config::default() }).unwrap();
+    let mut config = sock::Config::new(path);
+    config.rules = 255;
+    let port = sock::open(config).unwrap();
     port.start(Start { pool: pool.clone(), queues, accept: Offloads::ALL }).unwrap()
 }
 
@@ -83,9 +86,9 @@ fn receiving(c: &mut Criterion) {
         let frames: Vec<_> = (0..burst).map(|i| udp(len, port(i))).collect();
         let connect = |(number, umem)| {
             let mut wanted: Vec<_> = (0..rules).map(|n| format!("udp dport {}", 1 + number * rules + n)).collect();
-            // Who is alone gets what no rule matches.
+            // A single application gets what no rule matches.
             wanted.extend((apps == 1).then(|| "default".to_owned()));
-            let config = towpath_client::Config { rings: Sizes::all(512), rules: wanted, ..Default::default() };
+            let config = towpath_client::Config::default().rings(Sizes::all(512)).rules(wanted);
             let frames = std::iter::from_fn(|| Umem::alloc(umem)).collect();
             App { socket: Socket::connect(umem, &path, &config).unwrap(), frames }
         };
@@ -100,7 +103,7 @@ fn receiving(c: &mut Criterion) {
                 make(&mut cache, &mut batch, &frames);
                 tx.reclaim();
                 give(&mut tx, &mut batch);
-                // Until the queue knows them all, packets are dropped.
+                // Packets are dropped until the queue has all applications.
                 whole += usize::from(tx.counters().snapshot().packets == before + burst as u64);
             }
             (tx, apps, cache, batch)
@@ -123,8 +126,8 @@ fn receiving(c: &mut Criterion) {
     group.finish();
 }
 
-/// Two queues with a thread each, and one application: how long a burst of one takes while the other hands in bursts all the time.
-/// Cores that somebody else wants as well make this one mean little.
+/// Two queues with a thread each, and one application: the time of a burst of one queue while the
+/// other one passes bursts all the time. It means little on cores that other processes use.
 fn contended(c: &mut Criterion) {
     let pool = Pool::new(PoolConfig { capacity: 4096, ..PoolConfig::default() }).unwrap();
     let dir = tempfile::tempdir().unwrap();
@@ -133,7 +136,7 @@ fn contended(c: &mut Criterion) {
     let (mut other, mut tx) = (queues.pop().unwrap(), queues.pop().unwrap());
     let umem = Umem::new(4096, 2048).unwrap();
     let rules = vec!["default".to_owned()];
-    let config = towpath_client::Config { rings: Sizes::all(4096), rules, ..Default::default() };
+    let config = towpath_client::Config::default().rings(Sizes::all(4096)).rules(rules);
     let mut app = App {
         socket: Socket::connect(&umem, &path, &config).unwrap(),
         frames: std::iter::from_fn(|| umem.alloc()).collect(),

@@ -28,7 +28,8 @@ impl EventFd {
     /// Makes the descriptor readable.
     pub fn signal(&self) {
         let one = 1u64.to_ne_bytes();
-        // SAFETY: eight bytes live across the call. It fails only for a full counter, which is readable.
+        // SAFETY: eight bytes live across the call. It fails only for a full counter, which is
+        // readable.
         unsafe { libc::write(self.fd(), one.as_ptr().cast(), one.len()) };
     }
 
@@ -51,6 +52,13 @@ impl EventFd {
 impl AsFd for EventFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+/// The eventfd of another process. Calls on it block if that process made it blocking.
+impl From<OwnedFd> for EventFd {
+    fn from(fd: OwnedFd) -> EventFd {
+        EventFd(fd)
     }
 }
 

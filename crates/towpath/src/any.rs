@@ -155,7 +155,7 @@ any_port! {
 /// same opener.
 #[derive(Debug, Default)]
 pub struct Opener {
-    links: veth::Links,
+    links: veth::Pairs,
     cpsw_models: cpsw::CpswModels,
 }
 

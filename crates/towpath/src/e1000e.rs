@@ -13,7 +13,7 @@ use towpath_model::e1000e::{self as model, ModelBus};
 use towpath_model::iommu;
 use towpath_model::wire::Loopback;
 use towpath_nic::batching::BatchSize;
-use towpath_nic::e1000e::{Config, ConfigError, Copybreak, DEVICES, E1000e, Filter, RingSize};
+use towpath_nic::e1000e::{Config, ConfigError, Copybreak, DEVICES, E1000e, RingSize, RxFilter};
 use towpath_packet::port::PortError;
 use towpath_ports::uri::{Options, Uri};
 
@@ -121,42 +121,35 @@ pub(crate) fn dma_policy(options: &mut Options) -> Result<Option<DmaPolicy>, Por
 
 /// The options of the driver.
 fn e1000e(options: &mut Options) -> Result<Config, PortError> {
-    let default = Config::default();
+    let mut config = Config::default();
     let ring =
         |options: &mut Options, name: &'static str, default: RingSize| match options.number(name, 0..=u64::MAX)? {
             None => Ok(default),
             Some(n) => RingSize::new(name, n).map_err(|error| rule(options, error)),
         };
     let filters =
-        [("all", Filter::Promiscuous), ("multicast", Filter::AllMulticast), ("own", Filter::Groups(Vec::new()))];
-    let copybreak = match options.number("copybreak", 0..=u64::MAX)? {
-        None => None,
-        Some(bytes) => Some(Copybreak::new(bytes).map_err(|error| rule(options, error))?),
-    };
-    let receive = match options.text("receive") {
-        None => default.filter,
-        Some(word) => match filters.iter().find(|(name, _)| *name == word) {
-            Some((_, filter)) => filter.clone(),
-            None => return Err(options.error("receive", word, "must be one of all, multicast, own")),
-        },
-    };
-    let config = Config {
-        rx_ring: ring(options, "rx", default.rx_ring)?,
-        tx_ring: ring(options, "tx", default.tx_ring)?,
-        queues: options.number("queues", 1..=2)?.map_or(default.queues, |n| n as u16),
-        mtu: options.number("mtu", 68..=9216)?.map_or(default.mtu, |n| n as u16),
-        policy: dma_policy(options)?.unwrap_or(default.policy),
-        copybreak,
-        filter: receive,
-        batch: options.number("batch", 1..=127)?.and_then(|n| BatchSize::new(n as u8)).unwrap_or(default.batch),
-        report_every: options.number("rs", 1..=64)?.map_or(default.report_every, |n| n as u16),
-        interrupts: options.switch("interrupts")?.unwrap_or(default.interrupts),
-        csum: options.switch("csum")?.unwrap_or(default.csum),
-        tso: options.switch("tso")?.unwrap_or(default.tso),
-        vlan: options.switch("vlan")?.unwrap_or(default.vlan),
-        stall: options.duration("stall")?.unwrap_or(default.stall),
-        ..default
-    };
+        [("all", RxFilter::Promiscuous), ("multicast", RxFilter::AllMulticast), ("own", RxFilter::Groups(Vec::new()))];
+    if let Some(bytes) = options.number("copybreak", 0..=u64::MAX)? {
+        config.copybreak = Some(Copybreak::new(bytes).map_err(|error| rule(options, error))?);
+    }
+    if let Some(word) = options.text("receive") {
+        let Some((_, filter)) = filters.iter().find(|(name, _)| *name == word) else {
+            return Err(options.error("receive", word, "must be one of all, multicast, own"));
+        };
+        config.filter = filter.clone();
+    }
+    config.rx_ring = ring(options, "rx", config.rx_ring)?;
+    config.tx_ring = ring(options, "tx", config.tx_ring)?;
+    config.queues = options.number("queues", 1..=2)?.map_or(config.queues, |n| n as u16);
+    config.mtu = options.number("mtu", 68..=9216)?.map_or(config.mtu, |n| n as u16);
+    config.policy = dma_policy(options)?.unwrap_or(config.policy);
+    config.batch = options.number("batch", 1..=127)?.and_then(|n| BatchSize::new(n as u8)).unwrap_or(config.batch);
+    config.report_every = options.number("rs", 1..=64)?.map_or(config.report_every, |n| n as u16);
+    config.interrupts = options.switch("interrupts")?.unwrap_or(config.interrupts);
+    config.csum = options.switch("csum")?.unwrap_or(config.csum);
+    config.tso = options.switch("tso")?.unwrap_or(config.tso);
+    config.vlan = options.switch("vlan")?.unwrap_or(config.vlan);
+    config.stall = options.duration("stall")?.unwrap_or(config.stall);
     config.check().map_err(|error| rule(options, error))?;
     Ok(config)
 }
@@ -182,23 +175,21 @@ mod tests {
     fn every_option_reaches_its_field() {
         let text = "e1000e:vfio=3:0.0?rx=128,tx=256,queues=2,mtu=9000,policy=strict,copybreak=512,receive=own,batch=16,rs=8,\
                     interrupts=on,csum=on,tso=off,vlan=off,stall=50ms";
-        let expected = Config {
-            rx_ring: RingSize::new("rx", 128).unwrap(),
-            tx_ring: RingSize::new("tx", 256).unwrap(),
-            queues: 2,
-            mtu: 9000,
-            policy: DmaPolicy::PerBuffer { flush: Flush::Strict },
-            copybreak: Some(Copybreak::new(512).unwrap()),
-            filter: Filter::Groups(Vec::new()),
-            batch: BatchSize::new(16).unwrap(),
-            report_every: 8,
-            interrupts: true,
-            csum: true,
-            tso: false,
-            vlan: false,
-            stall: Duration::from_millis(50),
-            ..Config::default()
-        };
+        let mut expected = Config::default();
+        expected.rx_ring = RingSize::new("rx", 128).unwrap();
+        expected.tx_ring = RingSize::new("tx", 256).unwrap();
+        expected.queues = 2;
+        expected.mtu = 9000;
+        expected.policy = DmaPolicy::PerBuffer { flush: Flush::Strict };
+        expected.copybreak = Some(Copybreak::new(512).unwrap());
+        expected.filter = RxFilter::Groups(Vec::new());
+        expected.batch = BatchSize::new(16).unwrap();
+        expected.report_every = 8;
+        expected.interrupts = true;
+        expected.csum = true;
+        expected.tso = false;
+        expected.vlan = false;
+        expected.stall = Duration::from_millis(50);
         assert_eq!(config(text).unwrap(), expected);
     }
 

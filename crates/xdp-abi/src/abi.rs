@@ -1,16 +1,19 @@
-//! Structures and constants as `<xdp/xsk.h>` and `<linux/if_xdp.h>` have them.
+//! The structures and constants of `<xdp/xsk.h>` and `<linux/if_xdp.h>`.
 
 use libc::c_void;
 
-/// `struct xsk_ring_prod` and `struct xsk_ring_cons`: one side's end of a ring. The header's inline helpers work on it directly.
+/// `struct xsk_ring_prod` and `struct xsk_ring_cons`: one side's end of a ring. The header's inline
+/// helpers work on it directly.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct Ring {
-    /// Entries that were reserved (producer), or the producer's counter as it was last seen (consumer).
+    /// Entries that were reserved (producer), or the last value read of the producer's counter
+    /// (consumer).
     pub cached_prod: u32,
-    /// The consumer's counter as it was last seen plus the size (producer), or entries that were peeked (consumer).
+    /// The last value read of the consumer's counter, plus the size (producer), or entries that
+    /// were peeked (consumer).
     pub cached_cons: u32,
-    /// The size less one.
+    /// The size minus one.
     pub mask: u32,
     /// Entries.
     pub size: u32,
@@ -44,7 +47,7 @@ pub struct UmemConfig {
 }
 
 impl Default for UmemConfig {
-    /// What libxdp takes for a null pointer.
+    /// libxdp's defaults, for a null pointer.
     fn default() -> UmemConfig {
         UmemConfig { fill_size: 2048, comp_size: 2048, frame_size: 4096, frame_headroom: 0, flags: 0 }
     }
@@ -60,24 +63,24 @@ pub struct SocketConfig {
     pub tx_size: u32,
     /// `XSK_LIBXDP_FLAGS__…`.
     pub libxdp_flags: u32,
-    /// How a program would be attached.
+    /// Flags for the program that libxdp would attach.
     pub xdp_flags: u32,
     /// `XDP_…` of `sockaddr_xdp`.
     pub bind_flags: u16,
 }
 
 impl Default for SocketConfig {
-    /// What libxdp takes for a null pointer.
+    /// libxdp's defaults, for a null pointer.
     fn default() -> SocketConfig {
         SocketConfig { rx_size: 2048, tx_size: 2048, libxdp_flags: 0, xdp_flags: 0, bind_flags: 0 }
     }
 }
 
-/// `XDP_PACKET_HEADROOM`: what the kernel leaves free in front of every received frame.
+/// `XDP_PACKET_HEADROOM`: bytes that the kernel leaves free in front of every received frame.
 pub const PACKET_HEADROOM: u32 = 256;
 /// `XDP_UMEM_UNALIGNED_CHUNK_FLAG`.
 pub const UMEM_UNALIGNED: u32 = 1;
-/// `XSK_LIBXDP_FLAGS__INHIBIT_PROG_LOAD`, the only one that there is.
+/// `XSK_LIBXDP_FLAGS__INHIBIT_PROG_LOAD`, the only flag.
 pub const INHIBIT_PROG_LOAD: u32 = 1;
 /// `XDP_COPY`.
 pub const BIND_COPY: u16 = 1 << 1;
@@ -87,5 +90,5 @@ pub const BIND_ZEROCOPY: u16 = 1 << 2;
 pub const BIND_NEED_WAKEUP: u16 = 1 << 3;
 /// `XDP_USE_SG`.
 pub const BIND_SG: u16 = 1 << 4;
-/// `IF_NAMESIZE`: the longest name of an interface and its end.
+/// `IF_NAMESIZE`: bytes of the longest interface name with its terminating zero.
 pub const NAME_SIZE: usize = 16;

@@ -1,25 +1,29 @@
-//! What goes wrong, as C gets to know it: a negative errno, and a sentence on standard error.
+//! Errors as C sees them: a negative errno, and a sentence on standard error.
 
 use libc::c_int;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use towpath_client::{Error, protocol};
 
-/// An errno and why.
+/// An errno, and the reason.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) errno: c_int,
     pub(crate) why: String,
 }
 
-/// A failure of ours.
+/// A failure that this library finds.
 pub(crate) fn failure(errno: c_int, why: impl Into<String>) -> Failure {
     Failure { errno, why: why.into() }
 }
 
-/// What the system has just said.
+/// The failure of the last system call.
 pub(crate) fn system(step: &str) -> Failure {
-    let error = std::io::Error::last_os_error();
+    os(step, &std::io::Error::last_os_error())
+}
+
+/// The failure of a system call.
+pub(crate) fn os(step: &str, error: &std::io::Error) -> Failure {
     failure(error.raw_os_error().unwrap_or(libc::EIO), format!("{step}: {error}"))
 }
 
@@ -32,7 +36,8 @@ impl From<Error> for Failure {
             }),
             Error::Memory(_) => libc::ENOMEM,
             Error::Config(_) => libc::EINVAL,
-            // As bind does for a queue that somebody else has, and for what is no AF_XDP socket's.
+            // As `bind` for a queue that another socket has, and for a descriptor that is no AF_XDP
+            // socket.
             Error::Refused(refusal) => match refusal.code {
                 protocol::Code::Rules => libc::EBUSY,
                 protocol::Code::Full => libc::ENOBUFS,
@@ -44,14 +49,15 @@ impl From<Error> for Failure {
     }
 }
 
-/// Does what a function of the library is to do: 0, or a negative errno that has been explained.
-pub(crate) fn answer(function: &str, work: impl FnOnce() -> Result<(), Failure>) -> c_int {
-    // A panic leaves behind what the work had of its own, which is dropped; what others can see is changed in single steps.
+/// Runs the work of a function of the library. Returns 0, or a negative errno after it has printed
+/// the reason.
+pub(crate) fn c_call(function: &str, work: impl FnOnce() -> Result<(), Failure>) -> c_int {
+    // A panic drops what the work owns; what others can see changes in single steps.
     let done = catch_unwind(AssertUnwindSafe(work));
     match done.unwrap_or_else(|_| Err(failure(libc::EIO, "a defect of this library"))) {
         Ok(()) => 0,
         Err(Failure { errno, why }) => {
-            // Whoever has closed standard error does not get to know.
+            // Standard error may be closed.
             let _ = writeln!(std::io::stderr(), "libtowpath_xdp: {function}: {why}");
             -errno
         }
@@ -64,6 +70,6 @@ mod tests {
 
     #[test]
     fn a_panic_ends_at_the_boundary() {
-        assert_eq!(answer("f", || panic!("on purpose")), -libc::EIO);
+        assert_eq!(c_call("f", || panic!("on purpose")), -libc::EIO);
     }
 }

@@ -1,11 +1,13 @@
-//! The header's inline helpers as functions, as libxdp exports them too: for bindings of languages that can't inline C, and for compilers
-//! that don't.
+//! The header's inline helpers as functions, which libxdp exports too: for languages that can't
+//! inline C, and for compilers that don't.
 //!
 //! # Safety
 //!
-//! For all of them: `ring` points to what [`xsk_umem__create`](crate::umem::xsk_umem__create) or a creation of a socket wrote, whose socket
-//! has not been deleted; a producer's ring is one that the program produces for, a consumer's one that it consumes from; `idx` may be
-//! written to. One thread at a time uses a ring. As in the header nothing is checked: the way of a packet has no room for it.
+//! For all of them: `ring` points to a ring that
+//! [`xsk_umem__create`](crate::umem::xsk_umem__create) or the creation of a socket wrote, whose
+//! socket has not been deleted. A producer's function gets a ring that the program produces for, a
+//! consumer's function one that it consumes from. `idx` may be written to. One thread at a time
+//! uses a ring. As in the header nothing is checked: these run for every packet.
 
 #![allow(clippy::missing_safety_doc, reason = "the module's documentation is that of all")]
 
@@ -16,16 +18,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// A shared counter.
 ///
 /// # Safety
-/// It is one of a ring's, see above.
+/// It is one of a ring's, as above.
 unsafe fn word<'a>(at: *mut u32) -> &'a AtomicU32 {
-    // SAFETY: aligned and mapped as long as the ring is, and touched by both sides as an atomic only.
+    // SAFETY: aligned, mapped as long as the ring is, and accessed by both sides as an atomic only.
     unsafe { AtomicU32::from_ptr(at) }
 }
 
-/// The entry of a counter.
+/// The entry at a counter.
 ///
 /// # Safety
-/// See above.
+/// As above.
 unsafe fn entry<T>(ring: *const Ring, idx: u32) -> *mut T {
     // SAFETY: the mask keeps the index inside of the ring.
     unsafe { (*ring).ring.cast::<T>().add((idx & (*ring).mask) as usize) }
@@ -59,17 +61,17 @@ pub unsafe extern "C" fn xsk_ring_cons__rx_desc(ring: *const Ring, idx: u32) -> 
     unsafe { entry(ring, idx) }
 }
 
-/// Whether the other side sleeps and must be kicked.
+/// Whether the other side sleeps and needs a kick.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xsk_ring_prod__needs_wakeup(ring: *const Ring) -> c_int {
     // SAFETY: as the caller promises.
     let flags = unsafe { word((*ring).flags) };
-    // The header leaves the fence out; a function can afford it.
+    // The header leaves the fence of [`towpath_packet::notify`] out; a function can afford it.
     std::sync::atomic::fence(Ordering::SeqCst);
     (flags.load(Ordering::Relaxed) & 1) as c_int
 }
 
-/// Entries that can be reserved; looks at the shared counter only if there are fewer than `nb`.
+/// Entries that can be reserved. Reads the shared counter only if there are fewer than `nb`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xsk_prod_nb_free(ring: *mut Ring, nb: u32) -> u32 {
     // SAFETY: as the caller promises.
@@ -78,13 +80,14 @@ pub unsafe extern "C" fn xsk_prod_nb_free(ring: *mut Ring, nb: u32) -> u32 {
         if free >= nb {
             return free;
         }
-        // Acquire: the other side has read the entries before it counted them.
+        // Acquire: the other side read the entries before it counted them.
         (*ring).cached_cons = word((*ring).consumer).load(Ordering::Acquire).wrapping_add((*ring).size);
         (*ring).cached_cons.wrapping_sub((*ring).cached_prod)
     }
 }
 
-/// Entries that can be peeked at, up to `nb`; looks at the shared counter only if there seem to be none.
+/// Entries that can be peeked, up to `nb`. Reads the shared counter only if the cached one shows
+/// none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xsk_cons_nb_avail(ring: *mut Ring, nb: u32) -> u32 {
     // SAFETY: as the caller promises.
@@ -97,7 +100,7 @@ pub unsafe extern "C" fn xsk_cons_nb_avail(ring: *mut Ring, nb: u32) -> u32 {
     }
 }
 
-/// Reserves `nb` entries from `*idx` on; 0 if there are not so many.
+/// Reserves `nb` entries from `*idx` on; 0 if there are fewer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xsk_ring_prod__reserve(ring: *mut Ring, nb: u32, idx: *mut u32) -> u32 {
     // SAFETY: as the caller promises.
@@ -111,7 +114,7 @@ pub unsafe extern "C" fn xsk_ring_prod__reserve(ring: *mut Ring, nb: u32, idx: *
     nb
 }
 
-/// Shows the other side `nb` entries that were reserved and written.
+/// Submits `nb` entries that were reserved and written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xsk_ring_prod__submit(ring: *mut Ring, nb: u32) {
     // SAFETY: as the caller promises.
@@ -120,7 +123,7 @@ pub unsafe extern "C" fn xsk_ring_prod__submit(ring: *mut Ring, nb: u32) {
     producer.store(producer.load(Ordering::Relaxed).wrapping_add(nb), Ordering::Release);
 }
 
-/// Takes up to `nb` entries, from `*idx` on, to be read.
+/// Peeks up to `nb` entries, from `*idx` on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xsk_ring_cons__peek(ring: *mut Ring, nb: u32, idx: *mut u32) -> u32 {
     // SAFETY: as the caller promises.
@@ -134,44 +137,44 @@ pub unsafe extern "C" fn xsk_ring_cons__peek(ring: *mut Ring, nb: u32, idx: *mut
     }
 }
 
-/// Takes the last `nb` peeks back.
+/// Cancels the peek of the last `nb` entries.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xsk_ring_cons__cancel(ring: *mut Ring, nb: u32) {
     // SAFETY: as the caller promises.
     unsafe { (*ring).cached_cons = (*ring).cached_cons.wrapping_sub(nb) };
 }
 
-/// Gives `nb` entries that were read back.
+/// Releases `nb` entries that were read.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xsk_ring_cons__release(ring: *mut Ring, nb: u32) {
     // SAFETY: as the caller promises.
     let consumer = unsafe { word((*ring).consumer) };
-    // Release: our reads of the entries come before the other side's next writes to them.
+    // Release: the reads of the entries come before the other side's next writes to them.
     consumer.store(consumer.load(Ordering::Relaxed).wrapping_add(nb), Ordering::Release);
 }
 
-/// The bytes at an address of the memory.
+/// The bytes at an address of the UMEM.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xsk_umem__get_data(umem_area: *mut c_void, addr: u64) -> *mut c_void {
     umem_area.cast::<c_char>().wrapping_add(addr as usize).cast()
 }
 
-/// Bits of an address of unaligned chunks that say where the chunk begins.
+/// Bits of an unaligned address that hold the beginning of its chunk.
 const BASE: u32 = 48;
 
-/// Where the chunk of an address begins.
+/// The beginning of an address's chunk.
 #[unsafe(no_mangle)]
 pub extern "C" fn xsk_umem__extract_addr(addr: u64) -> u64 {
     addr & ((1 << BASE) - 1)
 }
 
-/// The offset in an address.
+/// The offset of an address.
 #[unsafe(no_mangle)]
 pub extern "C" fn xsk_umem__extract_offset(addr: u64) -> u64 {
     addr >> BASE
 }
 
-/// Chunk and offset added.
+/// Beginning of the chunk plus offset.
 #[unsafe(no_mangle)]
 pub extern "C" fn xsk_umem__add_offset_to_addr(addr: u64) -> u64 {
     xsk_umem__extract_addr(addr) + xsk_umem__extract_offset(addr)

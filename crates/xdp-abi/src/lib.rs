@@ -1,40 +1,45 @@
-//! `libtowpath_xdp.so`: the AF_XDP socket functions of libxdp, on towpath's application sockets.
+#![doc = include_str!("../README.md")]
+//!
+//! # How it works
 //!
 //! ```text
-//!   C program ── <xdp/xsk.h>, inline ring helpers ──► rings, UMEM: the very memory that the datapath works on
+//!   C program ── <xdp/xsk.h>, inline ring helpers ──► rings and UMEM, shared with the datapath
 //!       │
-//!       └ xsk_umem__create, xsk_socket__create, … ──► this library ── towpath_client::Session ──► towpath fwd sock:PATH …
+//!       └ xsk_umem__create, … ──► this library ── towpath_client::Session ──► sock:PATH
 //! ```
-//!
-//! A program is linked with `-ltowpath_xdp` instead of `-lxdp`, or started with `LD_PRELOAD=libtowpath_xdp.so`. It needs no privilege,
-//! no interface and no BPF. Which socket stands for which interface is what the variable `TOWPATH_XDP` says. `docs/c-abi.md` is the manual for its
-//! user: the functions, and what is different.
 //!
 //! | module | |
 //! |---|---|
-//! | [`umem`] | `xsk_umem__*`; `memory` makes the program's memory one that can be shared, `area` is where rings lie |
-//! | [`socket`] | `xsk_socket__*`; `place` says which socket stands for which interface |
-//! | [`options`] | `getsockopt`, for what programs ask of a socket |
-//! | [`program`] | what would load a BPF program, and has nothing to do here |
-//! | [`inline`] | the ring helpers as functions, for who can't inline them |
+//! | [`umem`] | `xsk_umem__*`: creating and deleting a UMEM |
+//! | [`socket`] | `xsk_socket__*`: creating and deleting a socket |
+//! | [`getsockopt`](mod@getsockopt) | `getsockopt` with `SOL_XDP`: statistics and options |
+//! | [`program`] | functions that load a BPF program, which is not needed here |
+//! | [`inline`] | the header's ring helpers as functions |
 //! | [`abi`] | structures and constants of the header |
+//! | `memory` | makes the program's own memory shareable at its addresses |
+//! | `maps` | the mappings of the process, for `memory` |
+//! | `ring_area` | the addresses of a socket's rings |
+//! | `endpoint` | `TOWPATH_XDP`: the datapath's socket for an interface and a queue |
+//! | `failure` | errors as C sees them; panics end here |
 //!
 //! # Rules of this crate
 //!
-//! Whatever comes from C is checked as far as it can be: null pointers, lengths, flags and strings give a negative errno and a sentence on
-//! standard error, as libxdp does; nothing panics across the boundary. What can't be checked is each function's
-//! `# Safety`: pointers that are not null point to what the header says. A handle that was deleted must not be used again.
+//! Arguments from C are checked as far as possible: null pointers, lengths, flags and strings give
+//! a negative errno and a sentence on standard error, as in libxdp. No panic crosses the boundary.
+//! What can't be checked is in each function's `# Safety`: pointers that are not null point to what
+//! the header requires. A deleted handle must not be used again.
 
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![warn(missing_docs)]
 
 pub mod abi;
-mod area;
+mod endpoint;
 mod failure;
+pub mod getsockopt;
 pub mod inline;
 mod maps;
 mod memory;
-pub mod options;
-mod place;
 pub mod program;
+mod ring_area;
 pub mod socket;
 pub mod umem;

@@ -1,18 +1,18 @@
-//! What the process has mapped, as `/proc/self/maps` tells.
+//! The mappings of the process, from `/proc/self/maps`.
 
 use std::ops::Range;
 
-/// A line: a stretch of addresses that are of one kind.
+/// One line: a range of addresses of one kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mapping {
     pub(crate) range: Range<usize>,
     /// `rw-p`.
     pub(crate) mode: String,
-    /// Of what it shows, in bytes.
+    /// Offset in the file, in bytes.
     pub(crate) offset: u64,
-    /// Of the file; 0 for none.
+    /// Inode of the file; 0 for none.
     pub(crate) inode: u64,
-    /// A path, `[heap]` and the like, or nothing.
+    /// A path, `[heap]` and the like, or empty.
     pub(crate) name: String,
 }
 
@@ -23,7 +23,7 @@ pub(crate) fn over(range: &Range<usize>) -> std::io::Result<Vec<Mapping>> {
     Ok(all.filter(|m| m.range.start < range.end && range.start < m.range.end).collect())
 }
 
-/// Whether they leave no gap in the range.
+/// Whether the mappings leave no gap in the range.
 pub(crate) fn cover(mappings: &[Mapping], range: &Range<usize>) -> bool {
     let reached = mappings.iter().try_fold(range.start, |at, m| (m.range.start <= at).then_some(m.range.end));
     reached.is_some_and(|end| end >= range.end)

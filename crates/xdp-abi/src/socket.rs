@@ -1,11 +1,11 @@
 //! `xsk_socket__*`: sessions with a datapath.
 
 use crate::abi::{BIND_COPY, BIND_NEED_WAKEUP, BIND_SG, BIND_ZEROCOPY, INHIBIT_PROG_LOAD, Ring, SocketConfig};
-use crate::area::Area;
-use crate::failure::{Failure, answer, failure};
-use crate::options::Answering;
-use crate::place::Place;
-use crate::umem::{Known, Umem, given};
+use crate::endpoint::Endpoint;
+use crate::failure::{Failure, c_call, failure};
+use crate::getsockopt::OptionsEntry;
+use crate::ring_area::RingArea;
+use crate::umem::{SocketRecord, Umem, non_null};
 use libc::{c_char, c_int};
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -14,35 +14,36 @@ use std::ptr::null_mut;
 use std::sync::{Arc, Once};
 use towpath_client::protocol::Rings;
 use towpath_client::{Session, Sizes};
+use towpath_sys::membarrier;
 
 /// `struct xsk_socket`.
 #[derive(Debug)]
 pub struct Socket {
     umem: Arc<Umem>,
     /// The rings; the program has their addresses.
-    _area: Arc<Area>,
-    _answering: Answering,
-    /// The session lasts as long as this.
+    _area: Arc<RingArea>,
+    _options: OptionsEntry,
+    /// The session lasts as long as this connection.
     _connection: OwnedFd,
-    /// What the program waits for and kicks with.
-    line: OwnedFd,
-    /// Where the datapath listens, and the number of the session there.
+    /// The descriptor by which the program waits and kicks.
+    poll_fd: OwnedFd,
+    /// The datapath's path, and the number of the session there.
     path: PathBuf,
     session: u64,
 }
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // The connection is not closed yet, so no other socket has this number at the same path.
-        let gone = |known: &Known| known.session == self.session && known.path == self.path;
-        self.umem.sockets().retain(|known| !gone(known));
+        // The connection is still open, so no other socket has this number at the same path.
+        let gone = |record: &SocketRecord| record.session == self.session && record.path == self.path;
+        self.umem.sockets().retain(|record| !gone(record));
     }
 }
 
-/// A ring that is not used has the least size that there is.
+/// The size of an unused ring: the minimum.
 const UNUSED: u32 = 2;
 
-/// Whether packets may come in pieces; an error for flags that can't be had.
+/// Whether packets may come in pieces. Fails for flags that are not supported.
 fn pieces(config: &SocketConfig, receives: bool) -> Result<bool, Failure> {
     let (libxdp, flags) = (config.libxdp_flags, config.bind_flags);
     if libxdp & !INHIBIT_PROG_LOAD != 0
@@ -59,28 +60,28 @@ fn pieces(config: &SocketConfig, receives: bool) -> Result<bool, Failure> {
     Ok(flags & BIND_SG != 0)
 }
 
-/// What a program asks for with `xsk_socket__create[_shared]`.
-struct Wish<'a> {
+/// The arguments of `xsk_socket__create[_shared]`.
+struct CreateArgs<'a> {
     interface: &'a CStr,
     queue: u32,
     umem: &'a Arc<Umem>,
-    /// Where to tell the rings; null for one that is not wanted.
+    /// Where to write the rings; null for an unused one.
     rx: *mut Ring,
     tx: *mut Ring,
-    /// Where to tell FILL and COMPLETION; null if the program has those that came with the memory.
+    /// Where to write FILL and COMPLETION; null if the program uses those of the UMEM.
     fill: *mut Ring,
     comp: *mut Ring,
     config: SocketConfig,
 }
 
-impl Wish<'_> {
+impl CreateArgs<'_> {
     /// Opens a session.
     ///
     /// # Safety
     /// The rings' pointers are null or may be written to.
-    unsafe fn grant(mut self) -> Result<Socket, Failure> {
+    unsafe fn create(mut self) -> Result<Socket, Failure> {
         let (interface, queue) = (self.interface.to_bytes(), self.queue);
-        if self.umem.sockets().iter().any(|known| known.interface == interface && known.queue == queue) {
+        if self.umem.sockets().iter().any(|record| record.interface == interface && record.queue == queue) {
             let why = "a second socket of the same memory and queue, which would share FILL and COMPLETION";
             return Err(failure(libc::EOPNOTSUPP, why));
         }
@@ -88,13 +89,13 @@ impl Wish<'_> {
         let (area, opened) = match first.take() {
             Some(prepared) => match self.open(&prepared.area) {
                 Ok(opened) => {
-                    if prepared.told == [self.fill.addr(), self.comp.addr()] {
+                    if prepared.ring_ptrs == [self.fill.addr(), self.comp.addr()] {
                         (self.fill, self.comp) = (null_mut(), null_mut());
                     }
                     (prepared.area, opened)
                 }
                 Err(why) => {
-                    // The program may try again with other flags.
+                    // The program may retry with other flags.
                     *first = Some(prepared);
                     return Err(why);
                 }
@@ -109,30 +110,30 @@ impl Wish<'_> {
                 (area, opened)
             }
         };
-        let Opened { session: Session { connection, kick: line, welcome, .. }, sizes, rings, path } = opened;
+        let Opened { session: Session { connection, kick: poll_fd, welcome, .. }, sizes, rings, path } = opened;
         let (fill, comp) = area.prepared();
-        let told = [
+        let views = [
             (self.rx, area.consumer(&rings.rx, sizes.rx)),
             (self.tx, area.producer(&rings.tx, sizes.tx)),
             (self.fill, fill),
             (self.comp, comp),
         ];
-        for (to, ring) in told.into_iter().filter(|(to, _)| !to.is_null()) {
+        for (to, ring) in views.into_iter().filter(|(to, _)| !to.is_null()) {
             // SAFETY: not null, so it may be written to, as the caller promises.
             unsafe { to.write(ring) };
         }
         let (interface, session) = (interface.to_vec(), welcome.session);
-        self.umem.sockets().push(Known { interface, queue, path: path.clone(), session });
+        self.umem.sockets().push(SocketRecord { interface, queue, path: path.clone(), session });
         let (_area, zero_copy) = (Arc::new(area), self.config.bind_flags & BIND_ZEROCOPY != 0);
-        let _answering = Answering::of(line.as_raw_fd(), _area.clone(), rings.statistics, zero_copy);
-        Ok(Socket { umem: self.umem.clone(), _area, _answering, _connection: connection, line, path, session })
+        let _options = OptionsEntry::of(poll_fd.as_raw_fd(), _area.clone(), rings.statistics, zero_copy);
+        Ok(Socket { umem: self.umem.clone(), _area, _options, _connection: connection, poll_fd, path, session })
     }
 
-    /// Opens a session whose rings lie in an area. Nothing has changed when this fails.
-    fn open(&self, area: &Area) -> Result<Opened, Failure> {
+    /// Opens a session whose rings lie in an area. A failure changes nothing.
+    fn open(&self, area: &RingArea) -> Result<Opened, Failure> {
         let (receives, sends) = (!self.rx.is_null(), !self.tx.is_null());
         let pieces = pieces(&self.config, receives)?;
-        let Place { path, rules } = Place::find(self.interface, self.queue)?;
+        let Endpoint { path, rules } = Endpoint::find(self.interface, self.queue)?;
         let size = |used, size| if used { size } else { UNUSED };
         let sizes = area.sizes(size(receives, self.config.rx_size), size(sends, self.config.tx_size));
         let hello = self.umem.hello(&path, sizes, pieces, if receives { rules } else { String::new() });
@@ -146,7 +147,7 @@ impl Wish<'_> {
     }
 }
 
-/// A session and where its rings lie.
+/// A session, and the place of its rings.
 struct Opened {
     session: Session,
     sizes: Sizes,
@@ -154,14 +155,13 @@ struct Opened {
     path: PathBuf,
 }
 
-/// Lets datapaths fence this process: the header's helpers leave out the fence between a counter and the flag that is read after it.
+/// Lets datapaths fence this process: the header's helpers leave out the fence between a counter
+/// and the flag.
 fn fence_for_datapaths() {
-    /// `MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED`.
-    const REGISTER: libc::c_long = 1 << 2;
     static ONCE: Once = Once::new();
+    // A datapath on a kernel without the call uses a timer.
     ONCE.call_once(|| {
-        // SAFETY: no pointers. If this kernel can't, its datapaths know it.
-        unsafe { libc::syscall(libc::SYS_membarrier, REGISTER, 0, 0) };
+        membarrier::register_global_expedited();
     });
 }
 
@@ -178,8 +178,8 @@ unsafe fn create(
     (fill, comp): (*mut Ring, *mut Ring),
     config: *const SocketConfig,
 ) -> Result<(), Failure> {
-    let (xsk, umem) = (given(xsk, "xsk")?, given(umem.cast_mut(), "umem")?);
-    let ifname = given(ifname.cast_mut(), "ifname")?;
+    let (xsk, umem) = (non_null(xsk, "xsk")?, non_null(umem.cast_mut(), "umem")?);
+    let ifname = non_null(ifname.cast_mut(), "ifname")?;
     if rx.is_null() && tx.is_null() {
         return Err(failure(libc::EFAULT, "neither an RX nor a TX ring"));
     }
@@ -187,29 +187,33 @@ unsafe fn create(
     let interface = unsafe { CStr::from_ptr(ifname) };
     // SAFETY: null, or a configuration.
     let config = unsafe { config.as_ref() }.copied().unwrap_or_default();
-    // SAFETY: what `xsk_umem__create` gave and nobody has deleted; one more holds it for the time of the call.
+    // SAFETY: the caller passes what `xsk_umem__create` wrote, and has not deleted it; the new
+    // reference holds it for the time of the call.
     let umem = unsafe {
         Arc::increment_strong_count(umem);
         Arc::from_raw(umem)
     };
-    let wish = Wish { interface, queue, umem: &umem, rx, tx, fill, comp, config };
+    let args = CreateArgs { interface, queue, umem: &umem, rx, tx, fill, comp, config };
     // SAFETY: the pointers are null or may be written to.
-    let socket = unsafe { wish.grant()? };
+    let socket = unsafe { args.create()? };
     // SAFETY: not null, so it may be written to.
     unsafe { xsk.write(Box::into_raw(Box::new(socket))) };
     Ok(())
 }
 
-/// `xsk_socket__create`: opens a session over memory, with its first FILL and COMPLETION rings, on the socket that stands for the
-/// interface and the queue.
+/// `xsk_socket__create`: opens a session over the UMEM, with its first FILL and COMPLETION rings,
+/// at the socket that stands for the interface and the queue.
 ///
 /// # Errors
-/// As a negative number: `EFAULT` for a null pointer, or if another socket has those rings, `EINVAL` for what can't be, `EOPNOTSUPP` for what
-/// is not there, `ENODEV` when nothing stands for the interface, `EBUSY` when somebody else receives the packets, `EPROTO` for a
-/// datapath that is none, and what the system says: `ENOENT`, `ECONNREFUSED`, `EACCES`. Nothing has changed then.
+/// As a negative number: `EFAULT` for a null pointer, or if another socket has those rings;
+/// `EINVAL` for invalid arguments; `EOPNOTSUPP` for what is not supported; `ENODEV` if no socket
+/// stands for the interface; `EBUSY` if another program receives the packets; `EPROTO` if the other
+/// side is no datapath; the errors of the system calls: `ENOENT`, `ECONNREFUSED`, `EACCES`. A
+/// failure changes nothing.
 ///
 /// # Safety
-/// Pointers are null or point to what the header says; `umem` is what [`xsk_umem__create`](crate::umem::xsk_umem__create) gave.
+/// Pointers are null or point to what the header requires; `umem` is what
+/// [`xsk_umem__create`](crate::umem::xsk_umem__create) wrote.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xsk_socket__create(
     xsk: *mut *mut Socket,
@@ -222,10 +226,11 @@ pub unsafe extern "C" fn xsk_socket__create(
 ) -> c_int {
     let none = (null_mut(), null_mut());
     // SAFETY: as the caller promises.
-    answer("xsk_socket__create", || unsafe { create(xsk, ifname, queue_id, umem, (rx, tx), none, config) })
+    c_call("xsk_socket__create", || unsafe { create(xsk, ifname, queue_id, umem, (rx, tx), none, config) })
 }
 
-/// `xsk_socket__create_shared`: the same with FILL and COMPLETION rings of its own, so that several sockets can use the same memory.
+/// `xsk_socket__create_shared`: the same with FILL and COMPLETION rings of its own, so that several
+/// sockets can use the same UMEM.
 ///
 /// # Errors
 /// As for [`xsk_socket__create`].
@@ -246,29 +251,30 @@ pub unsafe extern "C" fn xsk_socket__create_shared(
 ) -> c_int {
     // SAFETY: as the caller promises.
     let work = || unsafe { create(xsk, ifname, queue_id, umem, (rx, tx), (fill, comp), config) };
-    answer("xsk_socket__create_shared", work)
+    c_call("xsk_socket__create_shared", work)
 }
 
-/// `xsk_socket__fd`: a descriptor that behaves as an AF_XDP socket's in `poll`, `select` and `epoll`, and with `sendto` and `recvfrom` of
-/// nothing; it belongs to the library. `-EINVAL` for a null pointer.
+/// `xsk_socket__fd`: a descriptor that behaves as an AF_XDP socket in `poll`, `select` and `epoll`,
+/// and with `sendto` and `recvfrom` without data. It belongs to the library. `-EINVAL` for a null
+/// pointer.
 ///
 /// # Safety
-/// Null, or what a creation gave.
+/// Null, or what a creation wrote.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xsk_socket__fd(xsk: *const Socket) -> c_int {
     // SAFETY: as the caller promises.
-    unsafe { xsk.as_ref() }.map_or(-libc::EINVAL, |socket| socket.line.as_raw_fd())
+    unsafe { xsk.as_ref() }.map_or(-libc::EINVAL, |socket| socket.poll_fd.as_raw_fd())
 }
 
-/// `xsk_socket__delete`: ends the session; its rings are gone. A null pointer is fine.
+/// `xsk_socket__delete`: ends the session, and unmaps its rings. Accepts a null pointer.
 ///
 /// # Safety
-/// Null, or what a creation gave, for the last time. Nobody uses its rings any more.
+/// Null, or what a creation wrote, for the last time. The program does not use its rings any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xsk_socket__delete(xsk: *mut Socket) {
-    answer("xsk_socket__delete", || {
+    c_call("xsk_socket__delete", || {
         if !xsk.is_null() {
-            // SAFETY: what a creation gave, and nobody has deleted yet.
+            // SAFETY: what a creation wrote, and the program has not deleted.
             drop(unsafe { Box::from_raw(xsk) });
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! The library and the headers of libxdp say the same.
+//! The library and the headers of libxdp agree.
 
 mod support;
 
@@ -55,7 +55,7 @@ fn structures_and_constants_are_those_of_the_header() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The functions that a library has, of `xsk_…`.
+/// The functions `xsk_…` of a library.
 fn functions(library: &std::path::Path) -> Vec<String> {
     let output = Command::new("nm").args(["-D", "--defined-only"]).arg(library).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -65,8 +65,8 @@ fn functions(library: &std::path::Path) -> Vec<String> {
 }
 
 #[test]
-fn every_function_of_libxdp_that_has_to_do_with_af_xdp_is_there() {
-    if !support::can_compile("every_function_of_libxdp_that_has_to_do_with_af_xdp_is_there") {
+fn every_af_xdp_function_of_libxdp_is_exported() {
+    if !support::can_compile("every_af_xdp_function_of_libxdp_is_exported") {
         return;
     }
     let libxdp = Command::new("cc").arg("-print-file-name=libxdp.so").output().unwrap().stdout;

@@ -3,7 +3,8 @@
 //! A namespace lives as long as the thread that made it. It has no name and leaves nothing behind.
 
 use nix::sched::{CloneFlags, unshare};
-use nix::sys::socket::{setsockopt, sockopt::UdpGroSegment};
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::UdpGroSegment;
 use std::error::Error;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};

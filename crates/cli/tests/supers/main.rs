@@ -38,13 +38,11 @@ fn a_process_plays_its_role() {
     let words: Vec<_> = role.split(' ').collect();
     let (dir, port, whole) = (Path::new(words[1]), words[2], words[3] == "true");
     let umem = Umem::new(1024, 2048).unwrap();
-    let config = Config {
-        headroom: if whole { 32 } else { 0 },
-        offloads: whole,
-        segmentation: words[0] == "give",
-        rules: vec![format!("tcp dport {port}"), format!("udp dport {port}")],
-        ..Config::default()
-    };
+    let config = Config::default()
+        .headroom(if whole { 32 } else { 0 })
+        .offloads(whole)
+        .segmentation(words[0] == "give")
+        .rules(vec![format!("tcp dport {port}"), format!("udp dport {port}")]);
     let connect = || Socket::connect(&umem, dir.join(SOCKET), &config).ok();
     let mut socket = None;
     until("a session", || {

@@ -1,27 +1,27 @@
-//! What the datapath says to that.
+//! The answer of a datapath.
 
 use super::{Fields, MAGIC, Malformed, Rings};
 use towpath_packet::xsk_ring::Layout;
 
-/// What the application gets; with it come two descriptors: the memfd of the rings, and the eventfd, or the socket, to kick
-/// the datapath with.
+/// The session that the application gets. Two descriptors come with it: the memfd of the rings, and
+/// the kick, an eventfd or the socket of [`one_descriptor`](super::Hello::one_descriptor).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Welcome {
-    /// Number of the session, for people.
+    /// Number of the session.
     pub session: u64,
-    /// The queue of the port that the session lives on.
+    /// The queue of the port that the session belongs to.
     pub queue: u16,
     /// Longest frame that may be sent, in bytes with its Ethernet header.
     pub longest: u32,
-    /// Bytes of chunks that may be on their way.
+    /// Bytes of chunks that may be in flight.
     pub budget: u64,
     /// Bytes of the memory that the rings lie in.
     pub memory: u64,
-    /// Where they lie.
+    /// The places of the rings.
     pub rings: Rings,
 }
 
-/// Why the application gets nothing.
+/// Why the application gets no session.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{why} ({code:?})")]
 pub struct Refusal {
@@ -37,20 +37,27 @@ pub struct Refusal {
 pub enum Code {
     /// The message breaks the protocol.
     Protocol = 1,
-    /// The memory can't be used: it is not sealed, too short, too large.
+    /// The memory can't be used: it is not sealed, too short or too large.
     Memory = 2,
-    /// The rules can't be read, are more than one application may have, or somebody else has the default.
+    /// The rules can't be read, are more than one application may have, or another application has
+    /// the default.
     Rules = 3,
-    /// There are as many sessions, or rules of all of them, as there may be, or no resources for one more.
+    /// The maximum of sessions, or of rules of all of them, is reached, or a resource is missing.
     Full = 4,
 }
 
-/// What a datapath says to a [`Hello`](super::Hello).
+/// The answer of a datapath to a [`Hello`](super::Hello).
+///
+/// ```text
+///   magic u64 │ code u32 = 0 │ longest u32 │ session, queue, budget, memory u64
+///             │ producer, consumer, desc, flags u64 of rx, tx, fill, completion, statistics
+///   magic u64 │ code u32     │ 0 u32       │ why
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// It goes well.
+    /// The session is open.
     Welcome(Welcome),
-    /// It does not.
+    /// There is no session.
     Refusal(Refusal),
 }
 
@@ -58,29 +65,7 @@ impl Answer {
     /// Bytes of the longest answer.
     pub const LONGEST: usize = 512;
 
-    /// As it is sent.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut out = MAGIC.to_le_bytes().to_vec();
-        match self {
-            Answer::Welcome(welcome) => {
-                [0, welcome.longest].iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
-                let Rings { rx, tx, fill, completion, statistics } = welcome.rings;
-                let each =
-                    [rx, tx, fill, completion, statistics].map(|at| [at.producer, at.consumer, at.desc, at.flags]);
-                let first = [welcome.session, welcome.queue.into(), welcome.budget, welcome.memory];
-                first.iter().chain(each.iter().flatten()).for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
-            }
-            Answer::Refusal(Refusal { code, why }) => {
-                let most =
-                    (0..=why.len().min(Answer::LONGEST - 16)).rev().find(|&n| why.is_char_boundary(n)).unwrap_or(0);
-                [*code as u32, 0].iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
-                out.extend_from_slice(&why.as_bytes()[..most]);
-            }
-        }
-        out
-    }
-
-    /// Reads what was sent.
+    /// Reads an answer.
     ///
     /// # Errors
     /// [`Malformed`].

@@ -1,64 +1,60 @@
-//! What an application says first.
+//! The message of an application.
 
-use super::{CHUNK, Fields, HEADER, MAGIC, MAX_CHUNKS, MAX_RULES, Malformed, RING, Sizes, VERSION};
+use super::{CHUNK, HEADER, MAGIC, MAX_CHUNKS, MAX_RULES, Malformed, RING, Sizes, VERSION};
 
-/// What an application asks for.
+/// What an application asks for. The descriptor of its memory comes with it.
+///
+/// ```text
+///   magic u64 │ version, flags u32 │ umem, budget u64
+///   chunk, headroom, fill, completion, rx, tx u32
+///   length of the rules u32, queue u32 │ share u64 │ tx_metadata u64 │ rules
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hello {
     /// Bytes of the memory, a multiple of the chunk size if chunks are aligned.
     pub umem: u64,
     /// Bytes of a chunk.
     pub chunk: u32,
-    /// Whether chunks may be anywhere in the memory, and of a size that is no power of two.
+    /// Chunks may be anywhere in the memory, and their size need not be a power of two.
     pub unaligned: bool,
     /// Bytes that stay free in front of a received frame.
     pub headroom: u32,
-    /// Whether a received packet may come in several pieces; if not, one that does not fit in a chunk is dropped.
+    /// A received packet may come in several pieces. Else one that does not fit in a chunk is
+    /// dropped.
     pub pieces: bool,
-    /// Whether it takes what is not finished: super-packets, in up to [`MAX_SUPER_PIECES`](super::MAX_SUPER_PIECES) pieces, and partial
-    /// checksums. A [virtio-net header](super::HEADER) tells then what is to be done; others get finished frames.
+    /// The application takes super-packets, in up to [`MAX_SUPER_PIECES`](super::MAX_SUPER_PIECES)
+    /// pieces, and partial checksums, described by a [virtio-net header](super::HEADER). Else it
+    /// gets finished frames.
     pub offloads: bool,
-    /// Whether to wait and to kick by one descriptor that behaves as an AF_XDP socket's.
+    /// The application waits and kicks by one descriptor that behaves as an AF_XDP socket.
     pub one_descriptor: bool,
-    /// Whether descriptors that can't be are counted, as AF_XDP does, rather than the end of the session.
-    pub lenient: bool,
+    /// Invalid descriptors are counted and skipped, as AF_XDP does. Else they end the session.
+    pub skip_invalid: bool,
     /// Sizes of the rings.
     pub rings: Sizes,
-    /// Bytes of chunks that may be on their way at a time, 0 for the datapath's default: no more is taken from the TX ring until some
-    /// have come back.
+    /// Bytes of chunks that may be in flight, 0 for the datapath's default. At the budget,
+    /// descriptors stay in the TX ring.
     pub budget: u64,
-    /// A session of which this one shares the memory, 0 for none. The memory is handed over again, as proof; all that is said of it must
-    /// be the same.
+    /// A session whose memory this one shares, 0 for none. The descriptor of the memory is sent
+    /// again, as proof, and everything about the memory must be the same.
     pub share: u64,
-    /// Bytes in front of a sent frame that are metadata, where its descriptor says that there is some: 0 for none,
-    /// [`HEADER`](super::HEADER) for a virtio-net header, else a multiple of 8 from 16 to 248 (`tx_metadata_len` of AF_XDP).
+    /// Bytes of metadata in front of a sent frame whose descriptor has the flag: 0 for none,
+    /// [`HEADER`](super::HEADER) for a virtio-net header, else a multiple of 8 from 16 to 248
+    /// (`tx_metadata_len` of AF_XDP).
     pub tx_metadata: u32,
-    /// Whether it may send super-packets, that others cut. Wants virtio-net headers.
+    /// The application may send super-packets. Needs virtio-net headers.
     pub segmentation: bool,
-    /// The queue of the port that the session is to live on; `None` for the one with the fewest.
+    /// The queue of the port that the session belongs to; `None` for the one with the fewest
+    /// sessions.
     pub queue: Option<u16>,
-    /// Which received packets the application wants, a match a line as in the rules of the datapath (`udp dport 53`), or
-    /// `default` for those that nobody else wants. Empty for none.
+    /// The packets that the application wants: a match of the datapath's rules a line
+    /// (`udp dport 53`), or `default` for those that no other application wants. Empty for none.
     pub rules: String,
 }
 
-/// Packets may come in pieces.
-const PIECES: u32 = 1;
-/// Chunks may be anywhere.
-const UNALIGNED: u32 = 2;
-/// Super-packets and partial checksums.
-const OFFLOADS: u32 = 4;
-/// Super-packets may be sent.
-const SEGMENTATION: u32 = 1 << 3;
-/// A socket instead of an eventfd.
-const ONE_DESCRIPTOR: u32 = 1 << 4;
-/// Descriptors that can't be are counted.
-const LENIENT: u32 = 1 << 5;
-/// Any queue.
-const ANY: u32 = u32::MAX;
-
 impl Default for Hello {
-    /// 1024 entries a ring, chunks of 2048 bytes, packets in pieces, no rules; and no memory, which must be said.
+    /// 1024 entries a ring, chunks of 2048 bytes, packets in pieces, no rules; and no memory, which
+    /// must be set.
     fn default() -> Hello {
         Hello {
             umem: 0,
@@ -68,7 +64,7 @@ impl Default for Hello {
             pieces: true,
             offloads: false,
             one_descriptor: false,
-            lenient: false,
+            skip_invalid: false,
             rings: Sizes::all(1024),
             budget: 0,
             share: 0,
@@ -81,12 +77,29 @@ impl Default for Hello {
 }
 
 impl Hello {
+    /// Flag of [`pieces`](Hello::pieces).
+    pub const PIECES: u32 = 1;
+    /// Flag of [`unaligned`](Hello::unaligned).
+    pub const UNALIGNED: u32 = 1 << 1;
+    /// Flag of [`offloads`](Hello::offloads).
+    pub const OFFLOADS: u32 = 1 << 2;
+    /// Flag of [`segmentation`](Hello::segmentation).
+    pub const SEGMENTATION: u32 = 1 << 3;
+    /// Flag of [`one_descriptor`](Hello::one_descriptor).
+    pub const ONE_DESCRIPTOR: u32 = 1 << 4;
+    /// Flag of [`skip_invalid`](Hello::skip_invalid).
+    pub const SKIP_INVALID: u32 = 1 << 5;
+    /// All flags of this version.
+    pub const FLAGS: u32 = (1 << 6) - 1;
+    /// The word for a [`queue`](Hello::queue) of `None`.
+    pub const ANY_QUEUE: u32 = u32::MAX;
+
     /// Bytes in front of the rules.
     const FIXED: usize = 80;
     /// Bytes of the longest message.
     pub const LONGEST: usize = Hello::FIXED + MAX_RULES;
 
-    /// Checks every number against its rule.
+    /// Checks every number against its rule, as the datapath does.
     ///
     /// # Errors
     /// [`Malformed::Value`] names the number and the rule.
@@ -119,84 +132,26 @@ impl Hello {
         check(self.rules.len() <= MAX_RULES, "rules", self.rules.len() as u64, "at most 4096 bytes")
     }
 
-    /// As it is sent.
+    /// The bytes of the message.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(Hello::FIXED + self.rules.len());
         out.extend_from_slice(&MAGIC.to_le_bytes());
         let flag = |on: bool, flag| if on { flag } else { 0 };
-        let flags = flag(self.pieces, PIECES)
-            | flag(self.unaligned, UNALIGNED)
-            | flag(self.offloads, OFFLOADS)
-            | flag(self.segmentation, SEGMENTATION)
-            | flag(self.one_descriptor, ONE_DESCRIPTOR)
-            | flag(self.lenient, LENIENT);
+        let flags = flag(self.pieces, Hello::PIECES)
+            | flag(self.unaligned, Hello::UNALIGNED)
+            | flag(self.offloads, Hello::OFFLOADS)
+            | flag(self.segmentation, Hello::SEGMENTATION)
+            | flag(self.one_descriptor, Hello::ONE_DESCRIPTOR)
+            | flag(self.skip_invalid, Hello::SKIP_INVALID);
         [VERSION, flags].iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
         [self.umem, self.budget].iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
         let [fill, completion, rx, tx] = self.rings.each();
-        let (len, queue) = (self.rules.len() as u32, self.queue.map_or(ANY, u32::from));
+        let (len, queue) = (self.rules.len() as u32, self.queue.map_or(Hello::ANY_QUEUE, u32::from));
         let words = [self.chunk, self.headroom, fill, completion, rx, tx, len, queue];
         words.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
         out.extend_from_slice(&self.share.to_le_bytes());
         out.extend_from_slice(&u64::from(self.tx_metadata).to_le_bytes());
         out.extend_from_slice(self.rules.as_bytes());
         out
-    }
-
-    /// Reads what was sent.
-    ///
-    /// # Errors
-    /// [`Malformed`]; what is returned has been [checked](Hello::check).
-    pub fn decode(bytes: &[u8]) -> Result<Hello, Malformed> {
-        let mut fields = Fields(bytes);
-        if fields.u64()? != MAGIC {
-            return Err(Malformed::Magic);
-        }
-        let (version, flags) = (fields.u32()?, fields.u32()?);
-        if version != VERSION {
-            return Err(Malformed::Version(version));
-        }
-        if flags & !(PIECES | UNALIGNED | OFFLOADS | SEGMENTATION | ONE_DESCRIPTOR | LENIENT) != 0 {
-            return Err(Malformed::Flags(flags));
-        }
-        let (umem, budget) = (fields.u64()?, fields.u64()?);
-        let (chunk, headroom) = (fields.u32()?, fields.u32()?);
-        let rings = Sizes { fill: fields.u32()?, completion: fields.u32()?, rx: fields.u32()?, tx: fields.u32()? };
-        let (len, queue, share) = (fields.u32()?, fields.u32()?, fields.u64()?);
-        // What does not fit breaks the rule in any case.
-        let tx_metadata = u32::try_from(fields.u64()?).unwrap_or(u32::MAX);
-        if fields.0.len() != len as usize {
-            return Err(Malformed::Length);
-        }
-        let rules = std::str::from_utf8(fields.0).map_err(|_| Malformed::Text)?.to_owned();
-        let queue = match queue {
-            ANY => None,
-            queue => Some(u16::try_from(queue).map_err(|_| Malformed::Value {
-                what: "queue",
-                value: queue.into(),
-                rule: "at most 65535",
-            })?),
-        };
-        let (pieces, unaligned) = (flags & PIECES != 0, flags & UNALIGNED != 0);
-        let (offloads, one_descriptor) = (flags & OFFLOADS != 0, flags & ONE_DESCRIPTOR != 0);
-        let lenient = flags & LENIENT != 0;
-        let hello = Hello {
-            umem,
-            chunk,
-            unaligned,
-            headroom,
-            pieces,
-            offloads,
-            one_descriptor,
-            lenient,
-            rings,
-            budget,
-            share,
-            tx_metadata,
-            segmentation: flags & SEGMENTATION != 0,
-            queue,
-            rules,
-        };
-        hello.check()?;
-        Ok(hello)
     }
 }

@@ -1,6 +1,6 @@
-//! What befell a session, as the datapath counts it.
+//! What the datapath counts for a session.
 
-/// A counter: the entry of [`Rings::statistics`](super::Rings::statistics) that it stands in.
+/// A counter, by its entry in [`Rings::statistics`](super::Rings::statistics).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Statistic {
@@ -19,7 +19,7 @@ pub enum Statistic {
 }
 
 impl Statistic {
-    /// Entries that the counters have, a power of two; the last ones are not used.
+    /// Entries of the counters, a power of two; the last ones are not used.
     pub const ENTRIES: u32 = 8;
 }
 
@@ -27,22 +27,22 @@ impl Statistic {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct Statistics {
-    /// Packets for the application that were dropped, but for a full RX ring.
+    /// Packets for the application that were dropped for other reasons than a full RX ring.
     pub rx_dropped: u64,
-    /// Entries of the FILL ring that name no chunk, and were skipped.
+    /// Invalid entries of the FILL ring, which were skipped.
     pub rx_invalid_descs: u64,
-    /// Descriptors of the TX ring that can't be, and were skipped, with the packets that they are pieces of.
+    /// Invalid descriptors of the TX ring, and the pieces in front of them, which were skipped.
     pub tx_invalid_descs: u64,
     /// Packets that were dropped because the RX ring was full.
     pub rx_ring_full: u64,
     /// Packets that were dropped because too few chunks were posted.
     pub rx_fill_ring_empty_descs: u64,
-    /// Times that the TX ring was emptied: there was something in it, and then nothing more.
+    /// Bursts that emptied the TX ring.
     pub tx_ring_empty_descs: u64,
 }
 
 impl Statistics {
-    /// Reads them, entry by entry.
+    /// Reads the counters by `entry`, which returns the word of an entry.
     pub fn read(entry: impl Fn(u32) -> u64) -> Statistics {
         let entry = |which: Statistic| entry(which as u32);
         Statistics {

@@ -44,10 +44,9 @@ use rx::RingRx;
 use std::io;
 use std::sync::Arc;
 use steer::RingTx;
-use towpath_packet::Notifier;
 use towpath_packet::port::Layer;
 use towpath_packet::spsc::ring;
-use towpath_packet::{Counters, DropReason, Offloads};
+use towpath_packet::{Counters, DropReason, Notifier, Offloads};
 use towpath_sys::sync::{AtomicU16, AtomicU64, Ordering};
 
 /// Treatment of a packet whose lane has no room.

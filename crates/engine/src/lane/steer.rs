@@ -4,10 +4,9 @@ use super::table::{BUCKETS, LaneTable, Steering};
 use super::{FullPolicy, LaneConfig, LaneShared, RingShared};
 use crate::rules::dissect_packet;
 use std::sync::Arc;
-use towpath_packet::notify;
 use towpath_packet::port::{State, TxQueue, Wake};
 use towpath_packet::spsc::Producer;
-use towpath_packet::{Batch, Counters, DropReason, Offloads, Packet};
+use towpath_packet::{Batch, Counters, DropReason, Offloads, Packet, notify};
 use towpath_sys::sync::Ordering;
 use towpath_wire::LinkKind;
 

@@ -89,7 +89,8 @@ pub use verdict::{PortSide, Verdict};
 use compiled::{Compiled, Key};
 use std::fmt;
 use towpath_packet::Packet;
-use towpath_wire::{Dissected, LinkKind, ethernet::ethertype};
+use towpath_wire::ethernet::ethertype;
+use towpath_wire::{Dissected, LinkKind};
 
 /// An ordered list of rules; the first that matches decides.
 #[derive(Debug, Clone, Default)]

@@ -1,5 +1,6 @@
 use super::*;
-use crate::route::{RouteConfig, tests::setup};
+use crate::route::RouteConfig;
+use crate::route::tests::setup;
 use towpath_packet::DropReason;
 
 fn config() -> WorkerConfig {

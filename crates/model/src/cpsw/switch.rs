@@ -8,10 +8,9 @@
 //! Ports drain independently: one whose wire is busy, or that is stalled, holds up the channel whose next frame is for it, and no other.
 //! Where a frame goes that has no destination tag, and what comes in, the address lookup engine decides.
 
-use super::Lie;
 use super::ale::{Ale, Ports};
-use super::checksum;
 use super::config::Config;
+use super::{Lie, checksum};
 use crate::wire::{Unplugged, Wire};
 use std::collections::VecDeque;
 

@@ -80,7 +80,8 @@ impl<M: Mmio> PortWindow<M> {
 mod tests {
     use super::*;
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+    use std::sync::atomic::AtomicU32;
+    use std::sync::atomic::Ordering::Relaxed;
 
     /// The two counters of port 3.
     #[derive(Debug, Default)]

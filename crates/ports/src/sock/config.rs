@@ -1,52 +1,55 @@
-//! How the port is made.
+//! The configuration of the port, and its URI.
 
 use crate::uri::Uri;
 use std::path::PathBuf;
 use towpath_packet::port::PortError;
 
-/// How what applications send becomes packets.
+/// How frames of applications become packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Transmit {
-    /// As the egress wants it: pages where it takes fragments.
+    /// As the egress needs them: pages if it takes fragments.
     #[default]
     Auto,
-    /// ExtBufPool; an egress that wants linear bytes copies them itself.
+    /// Pages; an egress that needs linear bytes copies them itself.
     Page,
     /// Copies.
     Copy,
 }
 
-/// How the port is made.
+/// The configuration of the port.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Config {
-    /// Where it listens.
+    /// The path of the listening socket.
     pub path: PathBuf,
     /// Permissions of the socket's file.
     pub mode: u32,
-    /// Whose the file is; `None` leaves it to who opens the port.
+    /// User of the file; `None` for the user of this process.
     pub uid: Option<u32>,
-    /// Of which group it is.
+    /// Group of the file; `None` for the group of this process.
     pub gid: Option<u32>,
     /// Sessions at a time, 1 to 1024.
     pub sessions: u16,
-    /// Bytes of memory that an application may share, at most.
+    /// Maximum bytes of memory that an application may share.
     pub umem: u64,
-    /// Bytes of chunks that an application may have on their way, at most.
+    /// Maximum bytes of chunks that an application may have in flight.
     pub budget: u64,
-    /// Queues that it can be started with, 1 to 64.
+    /// Maximum number of queues, 1 to 64.
     pub queues: u16,
-    /// Rules that an application may have, 1 to 1024. Every packet is compared with those of all applications.
+    /// Rules that an application may have, 1 to 1024. Every packet is compared with the rules of
+    /// all applications.
     pub rules: u16,
     /// Rules that all applications together may have, 1 to 16384.
     pub all_rules: u16,
     /// Longest packet without its Ethernet header.
     pub mtu: u32,
-    /// How what applications send becomes packets.
+    /// How frames of applications become packets.
     pub transmit: Transmit,
 }
 
 impl Default for Config {
-    /// 64 sessions of the same user, 64 MiB each, 4 MiB on their way; 64 rules each, 512 in all; up to 8 queues.
+    /// 64 sessions of the same user, 64 MiB each, 4 MiB in flight; 64 rules each, 512 in all; up to
+    /// 8 queues.
     fn default() -> Config {
         Config {
             path: PathBuf::new(),
@@ -66,10 +69,16 @@ impl Default for Config {
 }
 
 impl Config {
+    /// The default configuration of a port at `path`.
+    pub fn new(path: impl Into<PathBuf>) -> Config {
+        Config { path: path.into(), ..Config::default() }
+    }
+
     /// Reads `sock:PATH?…`.
     ///
     /// # Errors
-    /// [`PortError::Option`] for a value that breaks its rule, or an option that does not exist; [`PortError::Input`] without a path.
+    /// [`PortError::Option`] for a value that breaks its rule, or an unknown option;
+    /// [`PortError::Input`] without a path.
     pub fn from_uri(uri: &Uri) -> Result<Config, PortError> {
         if uri.target().is_empty() {
             return Err(uri.error("a path is needed: sock:/run/towpath.sock"));

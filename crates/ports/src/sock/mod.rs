@@ -1,67 +1,80 @@
-//! `sock:PATH`: applications send their own pages, and receive, through rings in memory that they share with the datapath.
+//! `sock:PATH`: applications send their own pages, and receive, by rings in memory that they share
+//! with the datapath.
 //!
 //! ```text
-//!   application   TX ──► SockRx ──► packet: a page of the application alone, or several behind an empty head ──► egress
-//!                 COMPLETION ◄──── the last user of a page is gone, in any order
+//!   application   TX ──► SockRx ──► packet: one page, or several behind an empty head ──► egress
+//!                 COMPLETION ◄──── the last user of a page is done, in any order
 //!
 //!   application   RX ◄── SockTx ◄── packet, to the application whose rules match
 //!                 FILL ──► chunks to copy it into
 //!
-//!   sock:/run/towpath.sock?mode=660,gid=100,sessions=64,umem=64M,budget=4M,queues=8,rules=64,all-rules=512,tx=auto
+//!   sock:/run/towpath.sock?mode=660,gid=100,sessions=64,umem=64M,budget=4M,queues=8,rules=64,
+//!                          all-rules=512,tx=auto
 //! ```
 //!
-//! The protocol is that of [`towpath_client::protocol`]; who may connect is a matter of the directory, and of `mode`, `uid` and `gid`; who
-//! did, with which end, is remembered. One thread of the
-//! port accepts, shakes hands, notices who is gone and frees; the queues neither allocate nor wait, and make a system call only to wake
-//! an application that sleeps, once a burst.
+//! | file | |
+//! |---|---|
+//! | `config` | [`Config`], and its URI |
+//! | `server` | the thread that accepts, opens, closes and frees sessions |
+//! | `handshake` | the messages of the protocol, and the checks of what an application asks for |
+//! | `session` | what the halves of a session share; its rings; the list of sessions of a queue |
+//! | `umem` | the application's memory: bounds, and the state of each chunk |
+//! | `rx` | [`SockRx`]: TX and COMPLETION rings |
+//! | `tx` | [`SockTx`]: RX and FILL rings |
+//! | `tx_metadata` | what applications ask for in front of a frame |
+//! | `notify` | sleep and wake-up; a descriptor that behaves as an AF_XDP socket's |
+//! | `stats` | counters, statistics, the log of sessions |
 //!
-//! **Queues.** A session lives on one queue of the port: the one that it names, or that with the fewest. There its frames come in, in order.
-//! What is for it finds it through every queue ([`SockTx`]).
+//! [`towpath_client::protocol`] describes the protocol. The directory, `mode`, `uid` and `gid`
+//! decide which processes may connect. The log names the processes that did, and how their sessions
+//! ended. One thread of the port accepts, answers, notices closed connections and frees. The queues
+//! neither allocate nor block, and make a system call only to wake an application that sleeps, once
+//! a burst.
 //!
-//! **Sending** copies what the egress wants linear, and no more: nothing where it takes fragments (`tx=auto`). `tx=page` copies nothing
-//! wherever it goes, `tx=copy` everything, into a buffer with exactly the headroom and tailroom of the egress; what is copied is counted,
-//! and its chunk completed at once. Each page on its way is charged to its application, by its whole chunk where there are chunks; at the
-//! budget, with the COMPLETION ring full, or with no buffer for a head, nothing more is taken out of the TX ring: descriptors wait, none
-//! is lost. A frame longer or shorter than the port sends is completed unsent, and counted. What is asked for in a frame's metadata, a
-//! checksum to be completed or a super-packet to be cut, is the egress's to do, or the route's. The headers of a super-packet (256 bytes at
-//! most) are always copied: they are checked, and must not change any more.
+//! **Queues.** A session belongs to one queue of the port: the one that it names, or the one with
+//! the fewest sessions. Its frames come in by this queue, in order. Packets for it may come by any
+//! queue ([`SockTx`]).
 //!
-//! **Receiving** copies once, into chunks that the application posted. One that takes super-packets and partial checksums gets them as
-//! they are, with a virtio-net header; the others get finished frames.
+//! **Sending** copies what the egress needs linear, and no more: nothing if it takes fragments
+//! (`tx=auto`). `tx=page` copies nothing for any egress. `tx=copy` copies everything, into a buffer
+//! with exactly the headroom and tailroom of the egress. Copies are counted, and a copied chunk is
+//! completed at once. Each page in flight is charged to its application, by the whole chunk if
+//! chunks are aligned. At the budget, with a full COMPLETION ring or without a buffer for a head,
+//! descriptors stay in the TX ring; none is lost. A frame longer or shorter than the port sends is
+//! completed unsent, and counted. A frame's metadata may ask for a checksum or for segmentation,
+//! which the egress does, or the route. The headers of a super-packet (at most 256 bytes) are
+//! always copied: they are checked, and must not change afterwards.
 //!
-//! **Trust.** Every word that an application wrote is read once and bounded. What breaks the protocol ends that session, counted by name,
-//! and touches no other; a lenient session, of a program that was written for AF_XDP, has descriptors that can't be counted and skipped instead, at no
-//! higher cost than good ones. An application that is killed is gone when its connection is: its pages stay mapped here until the last
-//! packet that shows them has left. While it is on its way the application may still change a page, as with any zero-copy socket:
-//! the bytes are foreign, never seen as a slice.
+//! **Receiving** copies once, into chunks that the application posted. An application that takes
+//! super-packets and partial checksums gets them as they are, with a virtio-net header. The others
+//! get finished frames.
+//!
+//! **Trust.** Every word that an application wrote is read once and bounded. A breach of the
+//! protocol ends that session, is counted by name, and affects no other session. Programs written
+//! for AF_XDP have sessions with `skip_invalid`: invalid descriptors are counted and skipped
+//! instead, at no higher cost than valid ones. A killed application is gone when its connection is
+//! closed. Its pages stay mapped here until the last packet that refers to them is freed. The
+//! application may change a page in flight, as with any zero-copy socket: the bytes are untrusted,
+//! and never a slice.
 
-mod app;
-mod asking;
 mod config;
-mod copying;
-mod events;
-mod gate;
-mod gather;
-mod line;
-mod listen;
-mod memory;
-mod opening;
-mod receiving;
-mod rings;
-mod roster;
-mod sending;
+mod handshake;
+mod notify;
+mod rx;
+mod server;
 mod session;
-mod statistics;
-mod steer;
-mod visitors;
+mod stats;
+mod tx;
+mod tx_metadata;
+mod umem;
 
 pub use config::{Config, Transmit};
-pub use gather::SockRx;
-pub use steer::SockTx;
+pub use rx::SockRx;
+pub use tx::SockTx;
 
-use events::Events;
-use gate::Gate;
-use listen::{Desk, Listener, Listening, Ways};
+use notify::PortShared;
+use server::{Channel, ListenSocket, Server, ServerThread};
+use stats::PortEvents;
 use std::sync::Arc;
 use towpath_packet::port::{ControlError, Info, Layer, Port, PortControl, PortError, Queues, Setting, Start};
 use towpath_packet::spsc::ring;
@@ -73,14 +86,14 @@ use towpath_sys::seqpacket;
 pub struct SockPort {
     info: Info,
     config: Config,
-    listening: Listening,
-    events: Arc<Events>,
+    listener: ListenSocket,
+    events: Arc<PortEvents>,
 }
 
-/// Opens the port: applications can connect, and get an answer when it is started.
+/// Opens the port. Applications can connect, and get an answer once it is started.
 ///
 /// # Errors
-/// [`PortError::Os`] when the path can't be had. A file that a process left behind when it was killed is replaced.
+/// [`PortError::Os`] if the path cannot be bound. The file of a killed process is replaced.
 pub fn open(config: Config) -> Result<SockPort, PortError> {
     let failed = |step: &str, source, hint: Option<&str>| PortError::Os {
         port: config.port(),
@@ -100,12 +113,12 @@ pub fn open(config: Config) -> Result<SockPort, PortError> {
     let Config { mode, uid, gid, .. } = config;
     let fd = seqpacket::listen(&config.path, seqpacket::Access { mode, uid, gid })
         .map_err(|error| failed("bind", error, Some("is another towpath, or a file, at this path?")))?;
-    let listening = Listening { fd, path: config.path.clone() };
-    // The route does what an application requests and the egress cannot do.
+    let listener = ListenSocket { fd, path: config.path.clone() };
+    // The route does what an application asks for and the egress cannot do.
     let info = Info::new(config.port(), Layer::Ethernet, config.mtu)
-        .with_offloads(steer::TAKEN, steer::TAKEN)
+        .with_offloads(tx::OFFLOADS, tx::OFFLOADS)
         .with_max_queues(config.queues);
-    Ok(SockPort { info, config, listening, events: Arc::default() })
+    Ok(SockPort { info, config, listener, events: Arc::default() })
 }
 
 impl Port for SockPort {
@@ -117,7 +130,7 @@ impl Port for SockPort {
     }
 
     fn control(&self) -> Option<Arc<dyn PortControl>> {
-        Some(Arc::new(Watch(self.events.clone())))
+        Some(Arc::new(SockControl(self.events.clone())))
     }
 
     fn start(self, start: Start) -> Result<Queues<Self::Rx, Self::Tx>, PortError> {
@@ -131,49 +144,50 @@ impl Port for SockPort {
         };
         let (queues, sessions) = (self.info.queues(start.queues)?, self.config.sessions);
         let transmit = self.config.transmit;
-        let gate = Gate::new(queues, sessions, self.events.clone()).map_err(|error| failed("eventfd", error))?;
-        let gate = Arc::new(gate);
-        let (mut sending, mut receiving, mut rx, mut tx) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for (number, waker) in (0..).zip(&gate.wakers) {
-            let ((to, new), (old, back)) = (ring(gate.sessions), ring(gate.sessions));
-            sending.push(Ways { to, back });
-            rx.push(SockRx::new((new, old), cache(Direction::Tx)?, transmit, waker.clone(), gate.clone()));
-            let ((to, new), (old, back)) = (ring(gate.sessions), ring(gate.sessions));
-            receiving.push(Ways { to, back });
+        let shared =
+            PortShared::new(queues, sessions, self.events.clone()).map_err(|error| failed("eventfd", error))?;
+        let shared = Arc::new(shared);
+        let (mut rx_channels, mut tx_channels, mut rx, mut tx) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for (number, waker) in (0..).zip(&shared.wakers) {
+            let ((added, new), (old, removed)) = (ring(shared.sessions), ring(shared.sessions));
+            rx_channels.push(Channel { added, removed });
+            rx.push(SockRx::new((new, old), cache(Direction::Tx)?, transmit, waker.clone(), shared.clone()));
+            let ((added, new), (old, removed)) = (ring(shared.sessions), ring(shared.sessions));
+            tx_channels.push(Channel { added, removed });
             let caches = (cache(Direction::Tx)?, cache(Direction::Tx)?);
-            tx.push(SockTx::new(number, (new, old), caches, gate.clone()));
+            tx.push(SockTx::new(number, (new, old), caches, shared.clone()));
         }
         // An Ethernet header and two tags come on top.
         let longest = self.config.mtu + 22;
-        let desk = Desk::new(self.listening, self.config, longest, gate, sending, receiving);
-        let listener = Arc::new(desk.start().map_err(|error| failed("thread", error))?);
-        let rx = rx.into_iter().map(|queue| Ended { queue, _listener: listener.clone() }).collect();
-        let tx = tx.into_iter().map(|queue| Ended { queue, _listener: listener.clone() }).collect();
+        let server = Server::new(self.listener, self.config, longest, shared, rx_channels, tx_channels);
+        let thread = Arc::new(server.start().map_err(|error| failed("thread", error))?);
+        let rx = rx.into_iter().map(|queue| Ended { queue, _server: thread.clone() }).collect();
+        let tx = tx.into_iter().map(|queue| Ended { queue, _server: thread.clone() }).collect();
         Ok(Queues { rx, tx })
     }
 }
 
-/// A queue that ends the listening thread, if it is the last.
+/// A queue that ends the server thread if it is the last one.
 #[derive(Debug)]
 pub struct Ended<Q> {
     queue: Q,
-    // Behind the queue: what it leaves in its rings is freed first.
-    _listener: Arc<Listener>,
+    // Declared after the queue: what the queue leaves in its rings is freed first.
+    _server: Arc<ServerThread>,
 }
 
 delegate_rx_queue!(impl[] for Ended<SockRx> { Ended { queue, .. } => queue });
 delegate_tx_queue!(impl[] for Ended<SockTx> { Ended { queue, .. } => queue });
 
-/// What befell the port.
-struct Watch(Arc<Events>);
+/// The events and the session log of the port.
+struct SockControl(Arc<PortEvents>);
 
-impl PortControl for Watch {
+impl PortControl for SockControl {
     fn settings(&self) -> Vec<Setting> {
         Vec::new()
     }
 
     fn session_log(&self) -> Vec<String> {
-        self.0.visitors.all()
+        self.0.log.lines()
     }
 
     fn events(&self) -> Vec<(&'static str, u64)> {

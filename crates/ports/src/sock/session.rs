@@ -1,113 +1,95 @@
-//! What the halves of a session share, and what may be asked of it from any thread.
+//! A session: what its halves share, its rings, and the list of sessions of a queue.
 
-use super::events::{Events, Fault};
-use super::line::Line;
-use super::memory::Memory;
+use super::notify::{PollFd, PortShared};
+use super::stats::{Fault, PortEvents};
+use super::umem::AppUmem;
+use std::io;
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use towpath_packet::ExtBufOwner;
+use towpath_client::protocol::{Rings, Sizes, Statistic};
 use towpath_packet::notify::{Notifier, publish};
-use towpath_packet::xsk_ring::{Desc, Mapped, RingMemory};
+use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer, RingMemory};
+use towpath_packet::{Backing, ExtBufOwner, Region, spsc};
 use towpath_sys::seqpacket;
 
 /// How an application and the datapath wake each other.
 #[derive(Debug)]
-pub(super) enum Waking {
-    /// By an eventfd, and by a byte on the connection.
-    Kick(OwnedFd),
-    /// By one descriptor, as with an AF_XDP socket.
-    Line(Line),
+pub(super) enum Wakeup {
+    /// The application writes an eventfd, the datapath sends a byte on the connection.
+    Event(OwnedFd),
+    /// Both use one descriptor that behaves as an AF_XDP socket.
+    PollFd(PollFd),
 }
 
-impl Waking {
-    /// What wakes the datapath.
-    pub(super) fn ours(&self) -> BorrowedFd<'_> {
+impl Wakeup {
+    /// The descriptor that wakes the datapath.
+    pub(super) fn datapath_end(&self) -> BorrowedFd<'_> {
         match self {
-            Waking::Kick(kick) => kick.as_fd(),
-            Waking::Line(line) => line.near(),
+            Wakeup::Event(event) => event.as_fd(),
+            Wakeup::PollFd(poll_fd) => poll_fd.datapath_end(),
         }
     }
 
-    /// What the application gets.
-    pub(super) fn theirs(&self) -> BorrowedFd<'_> {
+    /// The descriptor of the application.
+    pub(super) fn app_end(&self) -> BorrowedFd<'_> {
         match self {
-            Waking::Kick(kick) => kick.as_fd(),
-            Waking::Line(line) => line.far(),
+            Wakeup::Event(event) => event.as_fd(),
+            Wakeup::PollFd(poll_fd) => poll_fd.app_end(),
         }
     }
 }
 
-/// A session, as long as anybody knows of it: its halves, the thread that made it, or a page on its way.
+/// A session. It lives as long as one of its halves, the server thread's record of it, or a page of
+/// its memory in flight.
 #[derive(Debug)]
 pub(super) struct Session {
-    /// Its number.
     pub(super) id: u64,
     pub(super) connection: OwnedFd,
-    pub(super) memory: Arc<Memory>,
-    /// The RX ring, for its flag, whether the application sleeps, and its counters.
-    sleeps: Mapped<Desc>,
-    waking: Waking,
-    closed: AtomicBool,
-    /// Wakes the queue that gives completions.
-    notifier: Arc<Notifier>,
-    events: Arc<Events>,
-}
-
-/// What a session is made of.
-pub(super) struct Parts {
-    pub(super) id: u64,
-    pub(super) connection: OwnedFd,
-    pub(super) memory: Arc<Memory>,
-    pub(super) sleeps: Mapped<Desc>,
-    pub(super) waking: Waking,
+    pub(super) umem: Arc<AppUmem>,
+    /// A second view of the RX ring, for its flag and its counters.
+    pub(super) rx_ring: Mapped<Desc>,
+    pub(super) wakeup: Wakeup,
+    pub(super) closed: AtomicBool,
+    /// Wakes the queue that writes completions.
     pub(super) notifier: Arc<Notifier>,
-    pub(super) events: Arc<Events>,
+    pub(super) events: Arc<PortEvents>,
 }
 
 impl Session {
-    pub(super) fn new(parts: Parts) -> Session {
-        let Parts { id, connection, memory, sleeps, waking, notifier, events } = parts;
-        Session { id, connection, memory, sleeps, waking, closed: AtomicBool::new(false), notifier, events }
-    }
-
-    /// Wakes the application, if it sleeps; after entries of the RX ring were published.
+    /// Wakes the application if it sleeps, after entries of the RX ring were submitted.
     #[inline]
-    pub(super) fn tell_received(&self) {
-        match self.line() {
-            Some(line) => line.raise(),
-            None => self.tell_completed(),
+    pub(super) fn notify_rx(&self) {
+        match self.poll_fd() {
+            Some(poll_fd) => poll_fd.notify(),
+            None => self.notify_completions(),
         }
     }
 
-    /// Wakes the application, if it sleeps; after entries of the COMPLETION ring were published, for which an AF_XDP socket does not
-    /// become readable.
+    /// Wakes the application if it sleeps, after entries of the COMPLETION ring were submitted. An
+    /// AF_XDP socket does not become readable by them.
     #[inline]
-    pub(super) fn tell_completed(&self) {
-        if self.line().is_none() && self.sleeps.needs_wakeup() {
+    pub(super) fn notify_completions(&self) {
+        if self.poll_fd().is_none() && self.rx_ring.needs_wakeup() {
             seqpacket::wake(self.connection.as_fd());
         }
     }
 
-    /// Its line, if it has one.
-    pub(super) fn line(&self) -> Option<&Line> {
-        match &self.waking {
-            Waking::Kick(_) => None,
-            Waking::Line(line) => Some(line),
+    pub(super) fn poll_fd(&self) -> Option<&PollFd> {
+        match &self.wakeup {
+            Wakeup::Event(_) => None,
+            Wakeup::PollFd(poll_fd) => Some(poll_fd),
         }
     }
 
-    /// How it and the datapath wake each other.
-    pub(super) fn waking(&self) -> &Waking {
-        &self.waking
-    }
-
-    /// Makes a line say what is true; returns whether its application has entries to take.
-    pub(super) fn settle(&self) -> bool {
-        let (producer, consumer) = (self.sleeps.producer(), self.sleeps.consumer());
-        // Relaxed: what matters is ordered by the line's fences.
+    /// Makes the [`PollFd`] reflect the RX ring. Returns whether the application has entries to
+    /// take.
+    pub(super) fn sync_poll_fd(&self) -> bool {
+        let (producer, consumer) = (self.rx_ring.producer(), self.rx_ring.consumer());
+        // Relaxed: the fences of `PollFd` order what matters.
         let has_entries = || producer.load(Ordering::Relaxed) != consumer.load(Ordering::Relaxed);
-        self.line().is_some_and(|line| line.settle(has_entries))
+        self.poll_fd().is_some_and(|poll_fd| poll_fd.sync(has_entries))
     }
 
     #[inline]
@@ -115,43 +97,149 @@ impl Session {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// The session is over.
+    /// Ends the session.
     pub(super) fn close(&self, why: &'static str) {
         if !self.closed.swap(true, Ordering::AcqRel) {
             self.events.ended.fetch_add(1, Ordering::Relaxed);
-            if let Some(line) = self.line() {
-                seqpacket::shut(line.near());
+            if let Some(poll_fd) = self.poll_fd() {
+                seqpacket::shutdown(poll_fd.datapath_end());
             }
-            self.events.visitors.left(self.id, why);
+            self.events.log.closed(self.id, why);
             self.events.change();
         }
         publish();
         self.notifier.notify();
     }
 
-    /// The application broke the protocol: the session is over, and it gets to know.
+    /// Ends the session of an application that broke the protocol, and closes its connection.
     #[cold]
     pub(super) fn fail(&self, fault: Fault) {
         self.events.count(fault);
-        seqpacket::shut(self.connection.as_fd());
+        seqpacket::shutdown(self.connection.as_fd());
         self.close(fault.name());
-    }
-
-    pub(super) fn events(&self) -> &Events {
-        &self.events
     }
 }
 
 impl ExtBufOwner for Session {
-    /// Whoever comes home behind others relies on the first to have rung.
+    /// Only the first page of a run calls this: the others rely on its notification.
     fn on_free(&self) {
         publish();
         self.notifier.notify();
     }
 
-    /// Others may share the memory.
+    /// The queue is gone, but other sessions may share the memory.
     fn on_free_orphaned(&self, addr: u64) {
-        self.memory.came_back(addr);
-        self.events.lent.free(1);
+        self.umem.complete(addr);
+        self.events.ext_bufs.free(1);
+    }
+}
+
+/// The rings of a session, in a memfd of their own, and the datapath's ends of them.
+#[derive(Debug)]
+pub(super) struct SessionRings {
+    pub(super) region: Arc<Region>,
+    pub(super) layout: Rings,
+    pub(super) tx: Consumer<Mapped<Desc>>,
+    pub(super) completion: Producer<Mapped<u64>>,
+    pub(super) fill: Consumer<Mapped<u64>>,
+    pub(super) rx: Producer<Mapped<Desc>>,
+    /// A second view of the RX ring.
+    pub(super) rx_view: Mapped<Desc>,
+    /// The words of the statistics, for each half.
+    pub(super) statistics: [Mapped<u64>; 2],
+}
+
+impl SessionRings {
+    pub(super) fn new(sizes: &Sizes) -> io::Result<SessionRings> {
+        let (layout, bytes) = Rings::lay_out(sizes);
+        let region = Region::new(bytes as usize, Backing::Memfd).map_err(io::Error::other)?;
+        let region = Arc::new(region);
+        // SAFETY: the region is new, and this function makes nothing but rings of it.
+        let rings = unsafe {
+            (|| {
+                let (tx, fill) = (
+                    Mapped::new(region.clone(), &layout.tx, sizes.tx)?,
+                    Mapped::new(region.clone(), &layout.fill, sizes.fill)?,
+                );
+                let completion = Mapped::new(region.clone(), &layout.completion, sizes.completion)?;
+                let rx = || Mapped::new(region.clone(), &layout.rx, sizes.rx);
+                let statistics = || Mapped::new(region.clone(), &layout.statistics, Statistic::ENTRIES);
+                Some((tx, completion, fill, [rx()?, rx()?], [statistics()?, statistics()?]))
+            })()
+        };
+        let (tx, completion, fill, [rx, rx_view], statistics) = rings.ok_or(io::ErrorKind::InvalidInput)?;
+        rx_view.set_needs_wakeup(true);
+        tx.set_needs_wakeup(true);
+        let (tx, fill) = (Consumer::new(tx), Consumer::new(fill));
+        let (completion, rx) = (Producer::new(completion), Producer::new(rx));
+        Ok(SessionRings { region, layout, tx, completion, fill, rx, rx_view, statistics })
+    }
+}
+
+/// What a queue has of a session.
+pub(super) trait SessionHalf: Send {
+    fn session(&self) -> &Session;
+}
+
+/// The sessions of a queue, in the order in which they were opened. The server thread adds them by
+/// one ring, and takes them back by another one to free them.
+#[derive(Debug)]
+pub(super) struct SessionList<H: Send> {
+    halves: Vec<H>,
+    added: spsc::Consumer<H>,
+    removed: spsc::Producer<H>,
+    /// [`PortEvents::changes`] at the last synchronization.
+    changes: u64,
+}
+
+impl<H: SessionHalf> SessionList<H> {
+    pub(super) fn new((added, removed): (spsc::Consumer<H>, spsc::Producer<H>), sessions: usize) -> SessionList<H> {
+        SessionList { halves: Vec::with_capacity(sessions), added, removed, changes: 0 }
+    }
+
+    /// Adds new sessions and removes closed ones. Returns whether a session of the port changed.
+    #[inline]
+    pub(super) fn sync(&mut self, shared: &PortShared) -> bool {
+        let changes = shared.events.changes();
+        if changes == self.changes {
+            return false;
+        }
+        self.changes = changes;
+        self.update(shared);
+        true
+    }
+
+    #[cold]
+    fn update(&mut self, shared: &PortShared) {
+        while self.halves.len() < self.halves.capacity()
+            && let Some(half) = self.added.pop()
+        {
+            self.halves.push(half);
+        }
+        let mut i = 0;
+        while let Some(half) = self.halves.get(i) {
+            if half.session().is_closed() {
+                drop(self.removed.push(self.halves.remove(i)));
+                shared.wake_server();
+            } else {
+                i += 1;
+            }
+        }
+    }
+}
+
+impl<H: Send> Deref for SessionList<H> {
+    type Target = [H];
+
+    #[inline]
+    fn deref(&self) -> &[H] {
+        &self.halves
+    }
+}
+
+impl<H: Send> DerefMut for SessionList<H> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [H] {
+        &mut self.halves
     }
 }

@@ -1,16 +1,17 @@
-//! Before there is a session: what is said, brought and held open at the door.
+//! Before there is a session: messages, descriptors and connections.
 
 use crate::rig::{Honest, Rig, ask, until};
-use crate::rogue::{Rogue, hello, memfd, say};
+use crate::rogue::{Rogue, hello, memfd, send_hello};
 use std::mem::size_of_val;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use towpath_client::protocol::{Answer, Code, Hello};
 use towpath_client::{Error, Umem};
 use towpath_packet::port::TxQueue;
 use towpath_sys::seqpacket;
 
-/// Something that is open, of that name: descriptors and mappings of this process.
+/// Descriptors and mappings of this process with that name.
 fn open_files(name: &str) -> usize {
     let all = std::fs::read_dir("/proc/self/fd").unwrap();
     let open =
@@ -24,13 +25,13 @@ fn is_refused(answer: &Option<Answer>, code: Code) {
     assert!(matches!(answer, Some(Answer::Refusal(refusal)) if refusal.code == code), "{answer:?}");
 }
 
-/// A descriptor of the same memory that can only be read.
+/// A read-only descriptor of the same memory.
 fn read_only(fd: &OwnedFd) -> OwnedFd {
     std::fs::File::open(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap().into()
 }
 
 #[test]
-fn memory_that_can_not_be_trusted_is_refused_with_a_reason() {
+fn memory_that_cannot_be_trusted_is_refused_with_a_reason() {
     let rig = Rig::new("umem=1M");
     let (whole, sealed) = (hello().umem as i64, libc::F_SEAL_SHRINK);
     let make = |len, seals| memfd(c"trust", len, seals);
@@ -51,7 +52,7 @@ fn memory_that_can_not_be_trusted_is_refused_with_a_reason() {
     ];
     for (hello, fds, code) in &cases {
         let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        is_refused(&say(&rig, &hello.encode(), &fds).1, *code);
+        is_refused(&send_hello(&rig, &hello.encode(), &fds).1, *code);
     }
     assert_eq!(rig.event("sessions-refused"), cases.len() as u64);
     rig.end();
@@ -65,13 +66,13 @@ fn half_a_message_and_too_much_of_one_are_refused() {
     more.push(b'x');
     for bytes in [&whole[..1], &whole[..20], &whole[..whole.len() - 1], &more, b"hello?", &[0; 9000]] {
         let memory = memfd(c"half", hello().umem as i64, libc::F_SEAL_SHRINK);
-        is_refused(&say(&rig, bytes, &[memory.as_fd()]).1, Code::Protocol);
+        is_refused(&send_hello(&rig, bytes, &[memory.as_fd()]).1, Code::Protocol);
     }
     rig.end();
 }
 
 #[test]
-fn memory_can_not_be_taken_away_from_under_a_session() {
+fn memory_of_a_session_cannot_be_taken_away() {
     let mut rig = Rig::new("");
     let mut rogue = Rogue::new(&mut rig);
     rogue.scrawl(4096, u32::MAX);
@@ -87,14 +88,15 @@ fn memory_can_not_be_taken_away_from_under_a_session() {
     rig.end();
 }
 
-/// Sends a record with as many copies of a descriptor as the system lets pass.
+/// Sends a record with as many copies of a descriptor as the system allows.
 fn flood(connection: BorrowedFd<'_>, bytes: &[u8], file: BorrowedFd<'_>) {
     /// `SCM_MAX_FD`.
     const MOST: usize = 253;
     let fds = [file.as_raw_fd(); MOST];
     let mut control = vec![0u64; 256];
     let mut piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    // SAFETY: the message points to buffers that live across the call; the control block has room for a header and all descriptors.
+    // SAFETY: the message points to buffers that live across the call; the control block has room
+    // for a header and all descriptors.
     unsafe {
         let mut message: libc::msghdr = std::mem::zeroed();
         (message.msg_iov, message.msg_iovlen) = (&raw mut piece, 1);
@@ -109,7 +111,7 @@ fn flood(connection: BorrowedFd<'_>, bytes: &[u8], file: BorrowedFd<'_>) {
 }
 
 #[test]
-fn of_a_flood_of_descriptors_none_stays() {
+fn a_flood_of_descriptors_leaves_none_open() {
     let mut rig = Rig::new("");
     let file = std::fs::File::create(rig.path.with_file_name("flooding")).unwrap();
     assert_eq!(open_files("flooding"), 1);
@@ -120,22 +122,23 @@ fn of_a_flood_of_descriptors_none_stays() {
         let n = seqpacket::receive(connection.as_fd(), &mut answer).unwrap().len;
         is_refused(&Answer::decode(&answer[..n]).ok(), Code::Protocol);
     }
-    // Behind the first message, again and again.
+    // After the first message, again and again.
     let rogue = Rogue::new(&mut rig);
     (0..20).for_each(|_| flood(rogue.connection.as_fd(), b"more", file.as_fd()));
     rig.until_event("sessions-ended", 1);
-    rogue.is_thrown_out();
+    rogue.is_disconnected();
     until(|| open_files("flooding") == 1);
     rig.end();
 }
 
 #[test]
-fn of_sessions_that_come_and_go_nothing_stays() {
+fn sessions_that_come_and_go_leave_nothing_open() {
     let mut rig = Rig::new("sessions=4");
     for round in 0..200 {
         let memory = memfd(c"churning", hello().umem as i64, libc::F_SEAL_SHRINK);
-        let (connection, answer, fds) = say(&rig, &hello().encode(), &[memory.as_fd()]);
-        // The queues take a turn only now and then: some are gone before they were known, some are refused.
+        let (connection, answer, fds) = send_hello(&rig, &hello().encode(), &[memory.as_fd()]);
+        // The queues are stepped only now and then: some sessions end before a queue has them, some
+        // are refused.
         assert!(matches!(answer, Some(Answer::Welcome(_)) | Some(Answer::Refusal(_))), "{answer:?}");
         drop((connection, memory, fds));
         if round % 3 == 0 {
@@ -156,7 +159,7 @@ fn of_sessions_that_come_and_go_nothing_stays() {
 }
 
 #[test]
-fn rules_are_no_more_than_an_application_and_all_of_them_may_have() {
+fn the_rules_of_one_application_and_of_all_are_bounded() {
     let mut rig = Rig::new("rules=3,all-rules=5");
     let umem = Umem::new(8, 2048).unwrap();
     let refused = |rig: &Rig, rules: &str, code: Code, limit: &str| {
@@ -167,13 +170,13 @@ fn rules_are_no_more_than_an_application_and_all_of_them_may_have() {
         assert!(refusal.code == code && refusal.why.contains(limit), "{refusal}");
     };
     refused(&rig, "udp,tcp,arp,ip6", Code::Rules, "4 rules: an application may have 3 (rules=3)");
-    // As long a text as can be said.
+    // The longest text.
     refused(&rig, &"arp,".repeat(1024), Code::Rules, "rules=3");
     let first = ask(&rig, &umem, "udp,tcp,arp").unwrap();
     refused(&rig, "udp,tcp,arp", Code::Full, "together they may have 5 (all-rules=5)");
     let second = ask(&rig, &umem, "udp,tcp").unwrap();
     refused(&rig, "ip6", Code::Full, "1 rules beside the 5");
-    // What nobody else wants is no rule, and costs no comparison.
+    // The default is no rule, and costs no comparison.
     let rest = ask(&rig, &umem, "default").unwrap();
     drop(first);
     rig.until_event("sessions-ended", 1);
@@ -184,13 +187,13 @@ fn rules_are_no_more_than_an_application_and_all_of_them_may_have() {
 }
 
 #[test]
-fn who_says_nothing_keeps_nobody_out() {
+fn silent_connections_keep_no_application_out() {
     let mut rig = Rig::new("");
-    // Many more than are heard at a time.
+    // Many more than the server waits for at a time.
     let silent: Vec<_> = (0..100).map(|_| seqpacket::connect(&rig.path).unwrap()).collect();
     let umem = Umem::new(256, 2048).unwrap();
     let mut honest = Honest::new(&mut rig, &umem);
-    // Those that waited longest had to go, the last ones go when they have waited too long.
+    // The ones that waited longest are refused, the last ones after their timeout.
     let mut bytes = [0; Answer::LONGEST];
     for connection in silent {
         let got = seqpacket::receive(connection.as_fd(), &mut bytes).unwrap();
@@ -204,7 +207,7 @@ fn who_says_nothing_keeps_nobody_out() {
     rig.end();
 }
 
-/// Says that it is over when it goes.
+/// Sets the flag when it is dropped.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -214,14 +217,14 @@ impl Drop for Over<'_> {
 }
 
 #[test]
-fn a_flood_of_connections_holds_up_no_session() {
+fn a_flood_of_connections_delays_no_session() {
     let mut rig = Rig::new("");
     let umem = Umem::new(256, 2048).unwrap();
     let mut honest = Honest::new(&mut rig, &umem);
     let over = AtomicBool::new(false);
     let path = rig.path.clone();
     std::thread::scope(|scope| {
-        // However this ends: the scope waits for those whom nobody else stops.
+        // However this ends: the scope joins a thread that nothing else stops.
         let _over = Over(&over);
         for _ in 0..2 {
             scope.spawn(|| {
@@ -231,7 +234,7 @@ fn a_flood_of_connections_holds_up_no_session() {
             });
         }
         (0..500).for_each(|_| drop(honest.turn(&mut rig, 16, &[])));
-        // Nor is the end of one overlooked meanwhile.
+        // The end of a session is noticed too.
         let rogue = Rogue::new(&mut rig);
         drop(rogue);
         rig.until_event("sessions-ended", 1);

@@ -1,7 +1,9 @@
-//! Applications that break every rule there is, beside one that keeps to them: the datapath lives, whoever breaks the protocol loses the
-//! session for a reason with a name, whoever only dawdles is held up alone, and the honest one loses nothing.
+//! Applications that break every rule, beside one that keeps to them. The datapath survives. A
+//! session that breaks the protocol ends for a named reason. An application that is slow delays
+//! only itself. The honest application loses nothing.
 //!
-//! Turns are taken by hand, and what is compared are counts, so that nothing here depends on how fast or busy the machine is.
+//! The queues are stepped by hand, and the tests compare counts: nothing depends on how fast or
+//! busy the machine is.
 
 mod doors;
 mod rig;
@@ -19,11 +21,12 @@ use towpath_packet::xsk_ring::{Desc, RingMemory};
 use towpath_packet::{Batch, DropReason};
 use towpath_sys::seqpacket;
 
-/// Packets that the honest application offers each way at each turn: a quarter of what a turn can carry.
+/// Packets that the honest application offers each way at each step: a quarter of what a step can
+/// carry.
 const OFFER: u32 = 16;
 
 #[test]
-fn whoever_breaks_the_protocol_loses_the_session_and_nobody_else_anything() {
+fn a_breach_of_the_protocol_ends_the_session_and_affects_no_other() {
     type Crime = fn(&mut Rogue);
     const WHOLE: u64 = COUNT as u64 * CHUNK;
     let crimes: [(&str, Crime); 29] = [
@@ -47,10 +50,10 @@ fn whoever_breaks_the_protocol_loses_the_session_and_nobody_else_anything() {
         ("bad-descriptor", |r| r.send(&[(1 << 48, 60, 0)])),
         ("bad-descriptor", |r| r.post(&[WHOLE])),
         ("bad-descriptor", |r| r.post(&[0, u64::MAX])),
-        // Options that do not exist.
+        // Unknown options.
         ("bad-descriptor", |r| r.send(&[(0, 60, 1 << 31)])),
         ("bad-descriptor", |r| r.send(&[(0, 60, Desc::METADATA << 1)])),
-        // Requests: where none may be, for what is not there, of another packet.
+        // Requests: where none may be, for a field outside, of another packet.
         ("bad-descriptor", |r| r.send(&[(0, 60, Desc::METADATA)])),
         ("bad-descriptor", |r| {
             let (header, start) = super_packet(7);
@@ -74,7 +77,7 @@ fn whoever_breaks_the_protocol_loses_the_session_and_nobody_else_anything() {
             let chunks = 2..=2 + MAX_PIECES as u64;
             r.send(&chunks.map(|chunk| (chunk * CHUNK, 60, Desc::CONTINUED)).collect::<Vec<_>>());
         }),
-        // Words where none belong.
+        // Words at any place.
         ("sessions-ended", |r| seqpacket::send(r.connection.as_fd(), b"what?", &[]).unwrap()),
     ];
     let mut rig = Rig::new("");
@@ -89,7 +92,7 @@ fn whoever_breaks_the_protocol_loses_the_session_and_nobody_else_anything() {
             rig.event(event) > before && rig.event("sessions-ended") > ended
         });
         assert_eq!((rig.event(event), rig.event("sessions-ended")), (before + 1, ended + 1), "crime {i}");
-        rogue.is_thrown_out();
+        rogue.is_disconnected();
     }
     assert_eq!((honest.sent, honest.got), (honest.offered, honest.asked));
     drop(honest);
@@ -97,7 +100,7 @@ fn whoever_breaks_the_protocol_loses_the_session_and_nobody_else_anything() {
 }
 
 #[test]
-fn chunks_that_may_be_anywhere_must_still_lie_inside() {
+fn unaligned_chunks_must_lie_inside() {
     type Crime = fn(&mut Rogue);
     const WHOLE: u64 = COUNT as u64 * CHUNK;
     let crimes: [Crime; 8] = [
@@ -113,7 +116,7 @@ fn chunks_that_may_be_anywhere_must_still_lie_inside() {
     let mut rig = Rig::new("");
     for (i, crime) in crimes.iter().enumerate() {
         let mut rogue = Rogue::connect(&rig, &Hello { unaligned: true, ..rogue::hello() });
-        // What may be: across chunks, twice, to the last byte.
+        // Valid: across chunks, twice, to the last byte.
         rogue.send(&[(CHUNK - 10, 60, 0), (CHUNK - 10, 60, 0), ((WHOLE - 100) | (40 << 48), 60, 0)]);
         rogue.post(&[1, 1, WHOLE - CHUNK]);
         drop(rig.receive(3));
@@ -121,12 +124,12 @@ fn chunks_that_may_be_anywhere_must_still_lie_inside() {
         crime(&mut rogue);
         rig.until_event("bad-descriptor", i as u64 + 1);
         rig.until_event("sessions-ended", i as u64 + 1);
-        rogue.is_thrown_out();
+        rogue.is_disconnected();
     }
     rig.end();
 }
 
-/// How an application that keeps to the protocol may still be a burden, a turn at a time.
+/// How an application that keeps to the protocol may still be a burden, at each step.
 type Burden = fn(&mut Rogue, u64);
 
 const BURDENS: [(&str, Burden); 10] = [
@@ -180,13 +183,13 @@ const BURDENS: [(&str, Burden); 10] = [
     }),
 ];
 
-/// Packets for the rogues, whether they take them or not.
+/// Packets for the rogues, which take them or not.
 fn unwanted() -> Vec<Vec<u8>> {
     (0..8).map(|number| udp(PORT, 100, number)).collect()
 }
 
 #[test]
-fn whoever_is_a_burden_takes_nothing_from_the_others() {
+fn an_application_that_is_a_burden_takes_nothing_from_the_others() {
     const TURNS: u64 = 300;
     for (what, burden) in BURDENS {
         let mut rig = Rig::new("");
@@ -198,14 +201,14 @@ fn whoever_is_a_burden_takes_nothing_from_the_others() {
             drop(honest.turn(&mut rig, OFFER, &unwanted()));
         }
         honest.has_at_least(95, TURNS as u32 * OFFER, what);
-        assert_eq!(rig.event("sessions-ended"), 0, "who {what} keeps to the protocol");
+        assert_eq!(rig.event("sessions-ended"), 0, "the burden {what:?} keeps to the protocol");
         drop((honest, rogue));
         rig.end();
     }
 }
 
 #[test]
-fn a_crowd_of_all_kinds_of_burdens_takes_nothing_from_who_wants_no_more_than_its_share() {
+fn all_burdens_together_take_nothing_from_an_application_within_its_share() {
     const TURNS: u64 = 300;
     let mut rig = Rig::new("");
     let umem = Umem::new(256, 2048).unwrap();
@@ -223,7 +226,7 @@ fn a_crowd_of_all_kinds_of_burdens_takes_nothing_from_who_wants_no_more_than_its
 }
 
 #[test]
-fn a_turn_takes_no_more_descriptors_of_anybody_than_it_has_room_for_packets() {
+fn a_burst_takes_at_most_as_many_descriptors_of_an_application_as_it_has_room_for() {
     let mut rig = Rig::new("");
     let mut rogue = Rogue::connect(&rig, &Hello { umem: 1024 * CHUNK, rings: Sizes::all(1024), ..rogue::hello() });
     rogue.send(&(0..1024).map(|chunk| (chunk * CHUNK, 1, 0)).collect::<Vec<_>>());
@@ -240,12 +243,12 @@ fn a_turn_takes_no_more_descriptors_of_anybody_than_it_has_room_for_packets() {
 }
 
 #[test]
-fn whoever_may_send_and_post_garbage_takes_nothing_from_the_others() {
+fn an_application_that_sends_and_posts_garbage_with_skip_invalid_takes_nothing_from_the_others() {
     const TURNS: u64 = 300;
     let mut rig = Rig::new("");
     let umem = Umem::new(256, 2048).unwrap();
     let mut honest = Honest::new(&mut rig, &umem);
-    let mut rogue = Rogue::connect(&rig, &Hello { lenient: true, ..rogue::hello() });
+    let mut rogue = Rogue::connect(&rig, &Hello { skip_invalid: true, ..rogue::hello() });
     let (mut seen, mut most) = (0, 0);
     for turn in 0..TURNS {
         let random = |i: u64| (turn << 8 | i | 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -267,7 +270,7 @@ fn whoever_may_send_and_post_garbage_takes_nothing_from_the_others() {
 }
 
 #[test]
-fn whoever_takes_nothing_back_sends_nothing_more_and_loses_nothing() {
+fn an_application_that_takes_no_completions_sends_no_more_and_loses_nothing() {
     let mut rig = Rig::new("");
     let rings = Sizes { completion: 8, ..Sizes::all(COUNT) };
     let mut rogue = Rogue::connect(&rig, &Hello { rings, ..rogue::hello() });
@@ -288,7 +291,7 @@ fn whoever_takes_nothing_back_sends_nothing_more_and_loses_nothing() {
 }
 
 #[test]
-fn a_counter_of_what_was_never_there_is_noticed_when_the_ring_seems_full() {
+fn a_counter_of_entries_that_never_were_is_noticed_when_the_ring_seems_full() {
     let mut rig = Rig::new("");
     let mut rogue = Rogue::new(&mut rig);
     rogue.completion.ring().consumer().store(1 << 31, Ordering::Release);
@@ -301,7 +304,7 @@ fn a_counter_of_what_was_never_there_is_noticed_when_the_ring_seems_full() {
         drop(rig.step());
         rig.event("bad-counter") == 1
     });
-    rogue.is_thrown_out();
+    rogue.is_disconnected();
     let mut rogue = Rogue::new(&mut rig);
     rogue.rx.ring().consumer().store(1 << 31, Ordering::Release);
     let all = rogue.spare(0);
@@ -314,7 +317,7 @@ fn a_counter_of_what_was_never_there_is_noticed_when_the_ring_seems_full() {
 }
 
 #[test]
-fn what_is_lost_by_who_does_not_receive_is_counted_by_name() {
+fn packets_that_an_application_does_not_take_are_counted_by_reason() {
     let mut rig = Rig::new("");
     let mut rogue = Rogue::new(&mut rig);
     // One chunk is posted.
@@ -322,7 +325,7 @@ fn what_is_lost_by_who_does_not_receive_is_counted_by_name() {
     assert_eq!(rig.dropped(DropReason::NoBuffer), 7);
     let all = rogue.spare(0);
     rogue.post(&all);
-    // It has seen one entry of its ring of eight, and says nothing of it.
+    // It has taken one entry of its ring of eight, and does not release it.
     rig.send(&unwanted());
     assert_eq!((rig.dropped(DropReason::NoBuffer), rig.dropped(DropReason::EgressFull)), (7, 1));
     assert_eq!(rogue.drain().len(), 8);
@@ -333,7 +336,7 @@ fn what_is_lost_by_who_does_not_receive_is_counted_by_name() {
 }
 
 #[test]
-fn whoever_comes_later_takes_no_packets_of_who_was_there_whoever_leaves() {
+fn a_later_session_takes_no_packets_of_an_earlier_one_even_when_others_leave() {
     let mut rig = Rig::new("");
     let (first, umem) = (Rogue::new(&mut rig), Umem::new(256, 2048).unwrap());
     let mut honest = Honest::new(&mut rig, &umem);
@@ -350,7 +353,7 @@ fn whoever_comes_later_takes_no_packets_of_who_was_there_whoever_leaves() {
 }
 
 #[test]
-fn whatever_changes_in_shared_memory_while_it_is_read_harms_nobody() {
+fn changes_of_shared_memory_during_a_read_harm_no_other() {
     let mut rig = Rig::new("");
     let umem = Umem::new(256, 2048).unwrap();
     let mut honest = Honest::new(&mut rig, &umem);
@@ -365,7 +368,8 @@ fn whatever_changes_in_shared_memory_while_it_is_read_harms_nobody() {
                     seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                     let (pick, value) = (seed >> 33, (seed >> 17) as u32);
                     let entry = pick as usize / 8 % COUNT as usize;
-                    // Descriptors that might be right, so that the session lives for a while; counters now and then.
+                    // Descriptors that may be valid, so that the session lives for a while;
+                    // counters now and then.
                     match pick % 8 {
                         0 => rogue::scribble(&rings, at.tx.desc as usize + 16 * entry, (value % (COUNT + 1)) << 11),
                         1 => rogue::scribble(&rings, at.tx.desc as usize + 16 * entry + 8, value % 2100),
@@ -404,7 +408,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_an_application_does_the_honest_one_loses_nothing_and_every_buffer_comes_home(
+    fn the_honest_application_loses_nothing_and_every_buffer_is_returned(
         bytes in proptest::collection::vec(any::<u8>(), 0..600),
     ) {
         script::follow(&bytes);

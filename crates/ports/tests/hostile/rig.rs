@@ -1,4 +1,4 @@
-//! A started `sock:` port whose queues are stepped by hand, so that what happens depends on nobody's clock.
+//! A started `sock:` port whose queues are stepped by hand, so that no result depends on time.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use towpath_packet::port::{Port, PortControl, Queues, RxQueue, Start, TxQueue};
 use towpath_packet::{Backing, Batch, Cache, Direction, DropReason, Offloads, Packet, Pool, PoolConfig};
 use towpath_ports::sock::{self, SockPort};
 
-/// The port, its queues, and the pool that they take heads from.
+/// The port, its queues, and the pool of its heads.
 pub(crate) struct Rig {
     pub(crate) rx: <SockPort as Port>::Rx,
     pub(crate) tx: <SockPort as Port>::Tx,
@@ -33,7 +33,7 @@ impl Rig {
         Rig { rx: rx.remove(0), tx: tx.remove(0), path, pool, cache: Some(cache), watch, _dir: dir }
     }
 
-    /// How often something befell the port.
+    /// The count of an event of the port.
     pub(crate) fn event(&self, name: &str) -> u64 {
         self.watch.events().iter().find(|(known, _)| *known == name).unwrap().1
     }
@@ -43,14 +43,14 @@ impl Rig {
         self.tx.counters().snapshot().dropped(reason)
     }
 
-    /// One turn of the receive queue.
+    /// One step of the receive queue.
     pub(crate) fn step(&mut self) -> Batch {
         let mut batch = Batch::new();
         self.rx.rx(&mut batch);
         batch
     }
 
-    /// Turns of the receive queue until `n` packets have come.
+    /// Steps the receive queue until `n` packets have come.
     pub(crate) fn receive(&mut self, n: usize) -> Batch {
         let mut batch = Batch::new();
         until(|| {
@@ -60,7 +60,7 @@ impl Rig {
         batch
     }
 
-    /// One turn of the transmit queue, with packets for the applications.
+    /// One step of the transmit queue, with packets for the applications.
     pub(crate) fn send(&mut self, packets: &[Vec<u8>]) {
         let mut batch: Batch = Batch::new();
         let cache = self.cache.as_mut().unwrap();
@@ -72,7 +72,7 @@ impl Rig {
         self.tx.kick();
     }
 
-    /// Turns of both queues until something is so.
+    /// Steps both queues until `done`.
     pub(crate) fn until(&mut self, mut done: impl FnMut(&Rig) -> bool) {
         until(|| {
             drop(self.step());
@@ -81,12 +81,12 @@ impl Rig {
         });
     }
 
-    /// Turns of both queues until something has happened so often.
+    /// Steps both queues until the event has happened `n` times.
     pub(crate) fn until_event(&mut self, name: &str, n: u64) {
         self.until(|rig| rig.event(name) >= n);
     }
 
-    /// Ends the port: every buffer must be home.
+    /// Ends the port: every buffer must be free.
     pub(crate) fn end(self) {
         let Rig { rx, tx, pool, path, cache, .. } = self;
         drop((rx, tx, cache));
@@ -95,7 +95,7 @@ impl Rig {
     }
 }
 
-/// Tries until it works, for a minute.
+/// Retries for a minute.
 pub(crate) fn until(mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
@@ -121,20 +121,20 @@ pub(crate) fn udp(port: u16, len: usize, number: u32) -> Vec<u8> {
 /// The port that the honest application's packets go to.
 pub(crate) const HONEST: u16 = 53;
 
-/// An application that keeps to everything, and counts what it sends and gets.
+/// An application that keeps to the protocol, and counts what it sends and gets.
 pub(crate) struct Honest<'u> {
     pub(crate) socket: Socket<'u>,
     umem: &'u Umem,
-    /// Packets that it wanted to send, and those that the datapath took, each once and in order.
+    /// Packets that it offered, and those that the datapath took, each once and in order.
     pub(crate) offered: u32,
     pub(crate) sent: u32,
-    /// Packets that were sent to it, and those that it got.
+    /// Packets for it, and those that it got.
     pub(crate) asked: u32,
     pub(crate) got: u32,
 }
 
 impl<'u> Honest<'u> {
-    /// Connects and sees the session at work in both directions.
+    /// Connects, and waits until the session works in both directions.
     pub(crate) fn new(rig: &mut Rig, umem: &'u Umem) -> Honest<'u> {
         let socket = ask(rig, umem, &format!("udp dport {HONEST}")).unwrap();
         let mut honest = Honest { socket, umem, offered: 0, sent: 0, asked: 0, got: 0 };
@@ -143,12 +143,13 @@ impl<'u> Honest<'u> {
             drop(honest.turn(rig, n, &[]));
             n == 0 && honest.sent == honest.offered
         });
-        // What was sent to it before it was known went nowhere.
+        // Packets from before the queue had the session were dropped.
         honest.asked = honest.got;
         honest
     }
 
-    /// Offers `n` packets each way, lets both queues take a turn, with `others` on the way to other applications, and counts.
+    /// Offers `n` packets each way, steps both queues, with `others` to other applications, and
+    /// counts.
     pub(crate) fn turn(&mut self, rig: &mut Rig, n: u32, others: &[Vec<u8>]) -> Batch {
         let mut frames = Vec::new();
         self.socket.completions(&mut frames).unwrap();
@@ -179,19 +180,16 @@ impl<'u> Honest<'u> {
         batch
     }
 
-    /// Nothing is lost to it, and so many percent of what it wanted each way have passed by now.
+    /// It has lost nothing, and got through that many percent of what it offered each way.
     #[track_caller]
     pub(crate) fn has_at_least(&self, percent: u32, wanted: u32, beside: &str) {
         let (sent, got) = (self.sent, self.got);
-        assert!(
-            sent.min(got) * 100 >= wanted * percent,
-            "{sent} sent, {got} received of {wanted}, beside who {beside}"
-        );
+        assert!(sent.min(got) * 100 >= wanted * percent, "{sent} sent, {got} received of {wanted}, beside {beside:?}");
     }
 }
 
-/// Asks for a session.
+/// Opens a session.
 pub(crate) fn ask<'u>(rig: &Rig, umem: &'u Umem, rules: &str) -> Result<Socket<'u>, Error> {
     let rules = rules.split(',').map(str::to_owned).collect();
-    Socket::connect(umem, &rig.path, &Config { rings: Sizes::all(64), rules, ..Config::default() })
+    Socket::connect(umem, &rig.path, &Config::default().rings(Sizes::all(64)).rules(rules))
 }

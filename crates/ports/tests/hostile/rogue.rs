@@ -1,4 +1,5 @@
-//! An application that keeps to nothing: it speaks the handshake by hand and writes what it likes into all that it shares.
+//! An application that breaks the protocol: it writes the handshake by hand, and any word into all
+//! that it shares.
 
 use crate::rig::{Rig, until};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -12,12 +13,12 @@ use towpath_sys::seqpacket;
 
 /// Bytes of its chunks.
 pub(crate) const CHUNK: u64 = 2048;
-/// Chunks that it has, and entries of its rings.
+/// Its chunks, and the entries of each of its rings.
 pub(crate) const COUNT: u32 = 32;
-/// The UDP port whose packets it wants.
+/// The UDP port of its packets.
 pub(crate) const PORT: u16 = 7;
 
-/// What it asks for, if nothing else is said.
+/// Its message, unless a test changes it.
 pub(crate) fn hello() -> Hello {
     Hello {
         umem: u64::from(COUNT) * CHUNK,
@@ -30,8 +31,8 @@ pub(crate) fn hello() -> Hello {
     }
 }
 
-/// Says something to who listens, with descriptors; the answer, if it is one, and the descriptors that came with it.
-pub(crate) fn say(rig: &Rig, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> (OwnedFd, Option<Answer>, Vec<OwnedFd>) {
+/// Sends a message with descriptors. Returns the answer, if it can be read, and its descriptors.
+pub(crate) fn send_hello(rig: &Rig, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> (OwnedFd, Option<Answer>, Vec<OwnedFd>) {
     let connection = seqpacket::connect(&rig.path).unwrap();
     let _ = seqpacket::send(connection.as_fd(), bytes, fds);
     let mut answer = [0; Answer::LONGEST];
@@ -39,9 +40,9 @@ pub(crate) fn say(rig: &Rig, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> (OwnedFd, 
     (connection, Answer::decode(&answer[..got.len]).ok(), got.fds)
 }
 
-/// A memfd with a name that can be found again, and seals.
+/// A memfd with seals, and a name to find it by.
 pub(crate) fn memfd(name: &std::ffi::CStr, len: i64, seals: i32) -> OwnedFd {
-    // SAFETY: the name is a string with an end; the descriptor is new.
+    // SAFETY: the name is a string with a terminating zero; the descriptor is new.
     unsafe {
         let fd = libc::memfd_create(name.as_ptr(), libc::MFD_ALLOW_SEALING | libc::MFD_CLOEXEC);
         assert!(fd >= 0 && libc::ftruncate(fd, len) == 0 && libc::fcntl(fd, libc::F_ADD_SEALS, seals) == 0);
@@ -49,7 +50,7 @@ pub(crate) fn memfd(name: &std::ffi::CStr, len: i64, seals: i32) -> OwnedFd {
     }
 }
 
-/// A session in the wrong hands.
+/// A session of a rogue.
 pub(crate) struct Rogue {
     pub(crate) connection: OwnedFd,
     pub(crate) tx: Producer<Mapped<Desc>>,
@@ -63,14 +64,14 @@ pub(crate) struct Rogue {
 }
 
 impl Rogue {
-    /// Gets a session like any other; the queues may not have it yet.
+    /// Opens a session. The queues may not have it yet.
     pub(crate) fn connect(rig: &Rig, hello: &Hello) -> Rogue {
         let umem = Region::new(hello.umem as usize, Backing::Memfd).unwrap();
         let began = Instant::now();
         let (connection, welcome, fds) = loop {
-            match say(rig, &hello.encode(), &[umem.fd().unwrap()]) {
+            match send_hello(rig, &hello.encode(), &[umem.fd().unwrap()]) {
                 (connection, Some(Answer::Welcome(welcome)), fds) => break (connection, welcome, fds),
-                // In a crowd of connections that say nothing, who takes its time is sent away: it comes again.
+                // In a crowd of silent connections a slow one is refused, and tries again.
                 (_, Some(Answer::Refusal(no)), _) if no.code == Code::Full && began.elapsed().as_secs() < 60 => {}
                 (_, answer, _) => panic!("{answer:?}"),
             }
@@ -78,7 +79,7 @@ impl Rogue {
         let [rings, kick] = <[OwnedFd; 2]>::try_from(fds).unwrap();
         let region = Arc::new(Region::from_memfd(rings, welcome.memory as usize).unwrap());
         let (at, sizes) = (welcome.rings, hello.rings);
-        // SAFETY: the region is for the rings alone; it is touched as atomic words only.
+        // SAFETY: the region is for the rings alone; it is accessed as atomic words only.
         unsafe {
             Rogue {
                 connection,
@@ -94,7 +95,8 @@ impl Rogue {
         }
     }
 
-    /// Gets a session and looks like any other: one frame sent from chunk 0, and chunk 1 posted, so that both queues know it.
+    /// Opens a session and behaves well at first: one frame is sent from chunk 0, and chunk 1 is
+    /// posted, so that both queues have it.
     pub(crate) fn new(rig: &mut Rig) -> Rogue {
         let mut rogue = Rogue::connect(rig, &hello());
         rogue.send(&[(0, 60, 0)]);
@@ -106,7 +108,7 @@ impl Rogue {
         rogue
     }
 
-    /// Descriptors, whatever they say, as many as the ring would hold or more.
+    /// Sends descriptors of any content and number.
     pub(crate) fn send(&mut self, descs: &[(u64, u32, u32)]) {
         for &(addr, len, options) in descs {
             self.tx.write(Desc { addr, len, options });
@@ -119,13 +121,14 @@ impl Rogue {
         self.fill.submit();
     }
 
-    /// Chunks that it may use at this turn of many: at first those that [`new`](Rogue::new) did not use, then what comes back.
+    /// Chunks for step `turn`: at first those that [`new`](Rogue::new) did not use, then those that
+    /// came back.
     pub(crate) fn spare(&mut self, turn: u64) -> Vec<u64> {
         let back = self.reap();
         if turn == 0 { (2..u64::from(COUNT)).map(|chunk| chunk * CHUNK).collect() } else { back }
     }
 
-    /// Takes what has come back.
+    /// Takes completions.
     pub(crate) fn reap(&mut self) -> Vec<u64> {
         let n = self.completion.peek(COUNT);
         let addrs = (0..n).map(|_| self.completion.read()).collect();
@@ -133,7 +136,7 @@ impl Rogue {
         addrs
     }
 
-    /// Takes what has come in.
+    /// Takes received frames.
     pub(crate) fn drain(&mut self) -> Vec<Desc> {
         let n = self.rx.peek(COUNT);
         let descs = (0..n).map(|_| self.rx.read()).collect();
@@ -141,17 +144,18 @@ impl Rogue {
         descs
     }
 
-    /// Writes a word anywhere into the memory of the rings.
+    /// Writes a word at any place of the rings' memory.
     pub(crate) fn scribble(&self, at: usize, value: u32) {
         scribble(&self.rings, at, value);
     }
 
-    /// Writes a word anywhere into its own memory.
+    /// Writes a word at any place of its own memory.
     pub(crate) fn scrawl(&self, at: usize, value: u32) {
         scribble(&self.umem, at, value);
     }
 
-    /// Writes a super-packet's header and the beginning of its first frame into a chunk; where the frame begins.
+    /// Writes a super-packet's header and the beginning of its first frame into a chunk. Returns
+    /// where the frame begins.
     pub(crate) fn describe(&self, chunk: u64, header: &[u8; HEADER], start: &[u8]) -> u64 {
         // The frame begins at a whole word.
         let bytes = [&[0; 2], &header[..], start, &[0; 3]].concat();
@@ -161,7 +165,7 @@ impl Rogue {
         chunk + 16
     }
 
-    /// Wakes the datapath, for nothing.
+    /// Wakes the datapath without cause.
     pub(crate) fn kick(&self) {
         let one = 1u64.to_ne_bytes();
         // SAFETY: eight bytes live across the call.
@@ -169,13 +173,13 @@ impl Rogue {
     }
 
     /// Waits until the datapath has ended the session.
-    pub(crate) fn is_thrown_out(&self) {
+    pub(crate) fn is_disconnected(&self) {
         let mut bytes = [0; 8];
         until(|| seqpacket::receive(self.connection.as_fd(), &mut bytes).is_ok_and(|got| got.len == 0));
     }
 }
 
-/// The headers of an IPv4 TCP super-packet, and what a virtio-net header says of it.
+/// The headers of an IPv4 TCP super-packet, and its virtio-net header.
 pub(crate) fn super_packet(size: u16) -> ([u8; HEADER], [u8; 54]) {
     let mut start = [0; 54];
     start[12..15].copy_from_slice(&[8, 0, 0x45]);
@@ -184,9 +188,10 @@ pub(crate) fn super_packet(size: u16) -> ([u8; HEADER], [u8; 54]) {
     ([1, 1, 0, 0, a, b, c, d, e, f], start)
 }
 
-/// Writes a word into shared memory, at the nearest place that has one.
+/// Writes a word into shared memory, at the nearest aligned place.
 pub(crate) fn scribble(region: &Region, at: usize, value: u32) {
     let Some(word) = region.at((at % region.len()) & !3, 4) else { return };
-    // SAFETY: the word lies in the region, aligned, which lives; all who touch it do so as atomic words, or as raw bytes.
+    // SAFETY: the word lies in the region, aligned, and the region lives; all accesses are atomic
+    // words or raw bytes.
     unsafe { word.cast::<AtomicU32>().as_ref() }.store(value, Ordering::Relaxed);
 }

@@ -1,7 +1,9 @@
-//! What an application may do, read from bytes: frames as they should be, frames as they should not, words anywhere in the rings and in its
-//! memory, coming and going; in between the queues take turns, and an honest application goes about its business.
+//! The actions of an application, read from bytes: valid and invalid frames, words at any place of
+//! the rings and its memory, opening and closing sessions. In between the queues are stepped, and
+//! an honest application works.
 //!
-//! The same function is run by a property test, on bytes at random, and by the fuzz target `sock`, on bytes that are not.
+//! A property test runs the same function on random bytes, and the fuzz target `sock` on chosen
+//! ones.
 
 use crate::rig::{Honest, Rig, udp, until};
 use crate::rogue::{CHUNK, COUNT, PORT, Rogue, hello, super_packet};
@@ -32,13 +34,13 @@ impl Input<'_> {
         u64::from_le_bytes(std::array::from_fn(|_| self.byte()))
     }
 
-    /// An address of a chunk, most often of one that it has.
+    /// An address of a chunk, mostly of an existing one.
     fn chunk(&mut self) -> u64 {
         u64::from(self.byte()) % (u64::from(COUNT) + 2) * CHUNK
     }
 }
 
-/// Packets on their way at a time: no more heads are taken from the pool than it has.
+/// Packets in flight at a time: the pool has more heads than that.
 const HELD: usize = 100;
 /// Longest packet that is sent, without its Ethernet header.
 const MTU: usize = 4000;
@@ -46,7 +48,8 @@ const MTU: usize = 4000;
 /// Follows the script to its end.
 ///
 /// # Panics
-/// When a packet is not what it may be, the honest application loses one or gets another's, or a buffer is missing in the end.
+/// If a packet is not as it may be, the honest application loses one or gets another one's, or a
+/// buffer is missing in the end.
 pub(crate) fn follow(script: &[u8]) {
     let mut input = Input(script);
     let (budget, copies) = (u64::from(input.byte()) * 1024 + 4096, input.byte() & 3 == 3);
@@ -79,7 +82,7 @@ pub(crate) fn follow(script: &[u8]) {
     rig.end();
 }
 
-/// What it asks for: always something that it may have.
+/// Its message, always a valid one.
 fn introduce(input: &mut Input<'_>) -> Hello {
     let how = input.byte();
     let size = |bits: u8| 2 << (((how >> bits) & 3) * 2);
@@ -87,9 +90,9 @@ fn introduce(input: &mut Input<'_>) -> Hello {
     let more = input.byte();
     let headroom = u32::from(more >> 4) * 64;
     let [pieces, one_descriptor, unaligned, offloads] = [1, 2, 4, 8].map(|bit| more & bit != 0);
-    // Who takes what is not finished needs both.
+    // Offloads need both.
     let offloads = offloads && pieces && headroom > 0;
-    let lenient = input.byte() & 1 != 0;
+    let skip_invalid = input.byte() & 1 != 0;
     let (tx_metadata, segmentation) = match input.byte() % 4 {
         0 => (0, false),
         1 => (16, false),
@@ -100,7 +103,7 @@ fn introduce(input: &mut Input<'_>) -> Hello {
         headroom,
         pieces,
         one_descriptor,
-        lenient,
+        skip_invalid,
         unaligned,
         offloads,
         tx_metadata,
@@ -109,7 +112,7 @@ fn introduce(input: &mut Input<'_>) -> Hello {
     }
 }
 
-/// The rogue does one thing; false if that was to leave.
+/// The rogue does one thing; false if it leaves.
 fn act(input: &mut Input<'_>, rig: &mut Rig, rogue: &mut Rogue, held: &mut VecDeque<Packet>) -> bool {
     match input.byte() % 18 {
         0..=3 => {
@@ -157,7 +160,7 @@ fn act(input: &mut Input<'_>, rig: &mut Rig, rogue: &mut Rogue, held: &mut VecDe
     true
 }
 
-/// The rogue asks for segments of a packet of one frame or more, and perhaps lies.
+/// The rogue asks for segmentation of a packet of one frame or more, perhaps with wrong fields.
 fn ask(input: &mut Input<'_>, rogue: &mut Rogue) {
     let (mut header, mut start) = super_packet(input.word() % 1500);
     for _ in 0..input.byte() % 4 {
@@ -174,12 +177,13 @@ fn ask(input: &mut Input<'_>, rogue: &mut Rogue) {
     rogue.send(&frames);
 }
 
-/// The queues take a turn each; what comes is looked at, and held.
+/// Steps the queues, checks the packets that come, and holds them.
 fn turn(rig: &mut Rig, honest: &mut Honest<'_>, copies: bool, held: &mut VecDeque<Packet>) {
     let mut batch: Batch = honest.turn(rig, 1, &[]);
     while let Some(packet) = batch.pop() {
         let bytes = packet.to_vec();
-        // What asks for something may have headers of its own, and what is to be cut be longer: its segments may not.
+        // Packets with metadata may have headers in a head of their own, and super-packets may be
+        // longer than their segments.
         let asks = matches!(packet.csum(), Checksum::Partial { .. });
         let (len, most) = match packet.gso() {
             Some(gso) => (usize::from(gso.hdr_len + gso.size), MAX_SUPER_PIECES),

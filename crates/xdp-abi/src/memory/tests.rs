@@ -1,5 +1,6 @@
 use super::*;
 use libc::{MAP_ANONYMOUS, MAP_PRIVATE, MAP_SHARED};
+use std::ptr::null_mut;
 
 const PAGE: usize = 4096;
 
@@ -10,12 +11,12 @@ fn map(len: usize, flags: i32, file: i32) -> *mut u8 {
     at.cast()
 }
 
-fn share(at: *mut u8, len: usize) -> Result<Memory, i32> {
+fn share(at: *mut u8, len: usize) -> Result<ProgramMemory, i32> {
     // SAFETY: the memory is the test's own, or is refused.
-    unsafe { Memory::share(at, len) }.map_err(|failure| failure.errno)
+    unsafe { ProgramMemory::share(at, len) }.map_err(|failure| failure.errno)
 }
 
-/// Writes a pattern; says whether it is there.
+/// Writes a pattern, or checks it.
 fn write(at: *mut u8, len: usize, seed: usize) {
     // SAFETY: the memory is the test's own.
     (0..len).for_each(|i| unsafe { at.add(i).write_volatile((i * 7 + seed) as u8) });
@@ -40,7 +41,7 @@ fn shares_and_gives_back(at: *mut u8, len: usize) {
 }
 
 #[test]
-fn memory_is_shared_where_it_stands_and_private_again_afterwards() {
+fn memory_is_shared_at_its_addresses_and_private_again_afterwards() {
     let len = 16 * PAGE;
     shares_and_gives_back(map(len, MAP_PRIVATE | MAP_ANONYMOUS, -1), len);
     // In the middle of a mapping.
@@ -91,7 +92,7 @@ fn a_last_page_that_is_not_used_wholly_is_shared_wholly() {
 }
 
 #[test]
-fn what_does_not_begin_with_a_page_is_refused() {
+fn memory_that_does_not_begin_at_a_page_is_refused() {
     let at = map(2 * PAGE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
     for (skip, len) in [(0, 0), (1, PAGE), (2048, 2048), (0, usize::MAX)] {
         assert_eq!(share(at.wrapping_add(skip), len).err(), Some(libc::EINVAL), "{skip} {len}");
@@ -99,7 +100,7 @@ fn what_does_not_begin_with_a_page_is_refused() {
 }
 
 #[test]
-fn what_is_not_all_mapped_and_writable_is_refused() {
+fn memory_that_is_not_all_mapped_and_writable_is_refused() {
     let at = map(4 * PAGE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
     // SAFETY: the mapping is the test's own.
     unsafe { libc::munmap(at.add(PAGE).cast(), PAGE) };
@@ -112,7 +113,7 @@ fn what_is_not_all_mapped_and_writable_is_refused() {
 }
 
 #[test]
-fn what_others_may_look_at_is_refused() {
+fn memory_that_others_may_see_is_refused() {
     let shared = map(PAGE, MAP_SHARED | MAP_ANONYMOUS, -1);
     assert_eq!(share(shared, PAGE).err(), Some(libc::EOPNOTSUPP));
     let file = tempfile();
@@ -130,7 +131,7 @@ fn tempfile() -> std::fs::File {
 }
 
 #[test]
-fn what_nobody_else_has_can_be_replaced_by_who_says_so() {
+fn memory_without_another_user_can_be_replaced_with_the_setting() {
     let line = |mode: &str, inode, name: &str| Mapping {
         range: 0..PAGE,
         mode: mode.to_owned(),

@@ -1,10 +1,10 @@
 /*
- * Two AF_XDP sockets on one memory: what either receives the other sends, from where it lies.
+ * Two AF_XDP sockets on one UMEM: each sends what the other one receives, without a copy.
  *
- *   bridge IF IF        ends with 0 when one of the other sides is gone
+ *   bridge IF IF        exits with 0 when one of the other sides is gone
  *
- * The second socket has FILL and COMPLETION rings of its own (xsk_socket__create_shared); both are waited for with epoll, and the ring
- * helpers are called as functions, as bindings of other languages do.
+ * The second socket has FILL and COMPLETION rings of its own (xsk_socket__create_shared). The program
+ * waits for both with epoll, and calls the ring helpers as functions, as bindings of other languages do.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@ struct side {
 	unsigned int posted;
 };
 
-/* The compiler may not inline what it only has an address of. */
+/* Calls by address are not inlined. */
 static __u32 (*volatile peek)(struct xsk_ring_cons *, __u32, __u32 *) = xsk_ring_cons__peek;
 static __u32 (*volatile reserve)(struct xsk_ring_prod *, __u32, __u32 *) = xsk_ring_prod__reserve;
 static void (*volatile submit)(struct xsk_ring_prod *, __u32) = xsk_ring_prod__submit;
@@ -42,7 +42,7 @@ static void check(const char *what, int error)
 	exit(1);
 }
 
-/* Takes back what was sent, posts what shall be there. */
+/* Takes completions, posts chunks. */
 static void keep(struct side *side)
 {
 	__u32 at, n = peek(&side->comp, FRAMES, &at);
@@ -57,7 +57,7 @@ static void keep(struct side *side)
 	}
 }
 
-/* Hands over what came in; whether there was something. */
+/* Forwards received frames; returns whether there were any. */
 static int move(struct side *from, struct side *to)
 {
 	__u32 in, out, n;
@@ -103,7 +103,7 @@ int main(int count, char **args)
 	while (!gone) {
 		if (move(&one, &two) | move(&two, &one))
 			continue;
-		/* Completions wake nobody, as with the kernel. */
+		/* Completions do not wake, as with the kernel. */
 		if (epoll_wait(waits, &event, 1, 100) == 1)
 			gone = event.events & EPOLLHUP;
 	}

@@ -1,4 +1,4 @@
-/* Compiled with -D…: what the Rust side says of sizes, offsets and constants must be what the headers say. */
+/* Compiled with -D…: sizes, offsets and constants of the Rust side must equal those of the headers. */
 #include <stddef.h>
 #include <xdp/xsk.h>
 

@@ -1,9 +1,9 @@
 /*
- * What programs ask of an AF_XDP socket, and what they do wrong and rely on having counted.
+ * The socket options of an AF_XDP program, and the statistics of its invalid descriptors.
  *
- *   options IF        ends with 0 when all answers are right; who echoes is at the other side
+ *   options IF        exits with 0 when all values are right; the other side echoes
  *
- * Nothing here waits for long: what must happen is waited for until it does.
+ * The program waits for each event until it happens.
  */
 #include <errno.h>
 #include <poll.h>
@@ -51,7 +51,7 @@ static void kick(void)
 		sendto(xsk_socket__fd(xsk), NULL, 0, MSG_DONTWAIT, NULL, 0);
 }
 
-/* What poll says at once. */
+/* poll without waiting. */
 static short ready(short events)
 {
 	struct pollfd wait = { .fd = xsk_socket__fd(xsk), .events = events };
@@ -109,7 +109,7 @@ static void answers(void)
 	is("fr.flags", offsets.fr.flags, (char *)fill.flags - (char *)fill.producer);
 	is("cr.desc", offsets.cr.desc, (char *)comp.ring - (char *)comp.producer);
 
-	/* As programs of older headers ask. */
+	/* As a program with older headers. */
 	len = 96;
 	is("offsets without flags", getsockopt(fd, SOL_XDP, XDP_MMAP_OFFSETS, &offsets, &len), 0);
 	is("its length", len, 96);
@@ -125,7 +125,7 @@ static void answers(void)
 	is("what it does not have", getsockopt(fd, SOL_XDP, 99, &all, &len), -1);
 	is("EOPNOTSUPP", errno, EOPNOTSUPP);
 
-	/* By whatever number, and nobody else. */
+	/* For every duplicate, and for no other descriptor. */
 	statistics(twin);
 	len = sizeof(all);
 	is("another socket", getsockopt(unix_socket, SOL_XDP, XDP_STATISTICS, &all, &len), -1);
@@ -139,7 +139,7 @@ static void answers(void)
 	close(unix_socket);
 }
 
-/* Good frames between bad ones. */
+/* Valid frames between invalid ones. */
 static void counts(void)
 {
 	static const struct { __u64 addr; __u32 len; } wrong[] = {
@@ -158,7 +158,7 @@ static void counts(void)
 	is("the session goes on", ready(POLLIN | POLLOUT) & (POLLHUP | POLLERR), 0);
 }
 
-/* Frames come back, for which there are no chunks, then one, then too many. */
+/* Frames come back while there are no chunks, then one, then too many. */
 static void receives(void)
 {
 	int fd = xsk_socket__fd(xsk);
@@ -172,7 +172,7 @@ static void receives(void)
 	is("rx_dropped", statistics(fd).rx_dropped > 0, 1);
 	is("POLLIN", ready(POLLIN), 0);
 
-	/* One that is no chunk, and more chunks than RX has entries. */
+	/* An address outside, and more chunks than RX has entries. */
 	is("room in FILL", xsk_ring_prod__reserve(&fill, 2 * RING, &at), 2 * RING);
 	*xsk_ring_prod__fill_addr(&fill, at) = FRAMES * FRAME;
 	for (int i = 1; i < 2 * RING; i++)
@@ -191,7 +191,7 @@ static void receives(void)
 	xsk_ring_cons__release(&rx, RING);
 }
 
-/* Sends without taking completions, until nothing more is taken. */
+/* Sends without taking completions, until the datapath takes no more. */
 static void fills(void)
 {
 	struct pollfd wait = { .fd = xsk_socket__fd(xsk), .events = POLLOUT };
@@ -200,7 +200,7 @@ static void fills(void)
 	bool room;
 
 	is("POLLOUT", ready(POLLOUT), POLLOUT);
-	/* COMPLETION takes as many as it has entries, then TX fills, and at some time poll finds nothing to say. */
+	/* COMPLETION fills, then TX, and in the end poll reports nothing. */
 	do {
 		while (xsk_ring_prod__reserve(&tx, 1, &at)) {
 			*xsk_ring_prod__tx_desc(&tx, at) = (struct xdp_desc){ .addr = 0, .len = 60 };
@@ -211,7 +211,7 @@ static void fills(void)
 		room = xsk_prod_nb_free(&tx, RING) || xsk_cons_nb_avail(&comp, RING) < RING || poll(&wait, 1, 20);
 	} while (room && time(NULL) < end);
 	is("no room", room, false);
-	/* Until what was sent has been taken back. */
+	/* Until all completions were taken. */
 	for (__u32 back = 0; back < sent; back++)
 		completes(0);
 	is("poll", poll(&wait, 1, PATIENCE * 1000), 1);

@@ -1,4 +1,4 @@
-/* What is asked for wrongly is refused with the errno that libxdp and the kernel have for it, and nothing is lost. */
+/* Invalid arguments are refused with the errno of libxdp and the kernel, and nothing changes. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,13 +1,15 @@
 /*
- * An AF_XDP program as people write them: four rings, poll, and the header's inline helpers.
+ * A usual AF_XDP program: four rings, poll, and the header's inline helpers.
  *
- *   traffic echo IF         sends every frame back as it is
- *   traffic host IF         is the host 10.0.0.2: answers ARP, and returns UDP datagrams to who sent them
+ *   traffic echo IF         returns every frame unchanged
+ *   traffic host IF         is the host 10.0.0.2: answers ARP, and returns UDP datagrams to their senders
  *   traffic talk IF N       sends N frames of all lengths, and expects the same back, in order
- *   traffic flood IF        sends as much as it can, and takes whatever comes; writes a ! when the first frames are back
- *   traffic call IF PORT    the same with UDP datagrams of the host 10.0.0.2 from that port to 10.0.0.1:7; writes a ! when something is answered
+ *   traffic flood IF        sends as much as it can, and takes all frames;
+ *                           writes a ! when the first frames are back
+ *   traffic call IF PORT    the same with UDP datagrams of the host 10.0.0.2 from that port to 10.0.0.1:7;
+ *                           writes a ! at the first reply
  *
- * Ends with 0 when all that was expected came, or, but for talk, when the other side is gone.
+ * Exits with 0 when all expected frames came, or, except for talk, when the other side is gone.
  */
 #include <errno.h>
 #include <poll.h>
@@ -28,10 +30,10 @@ static struct xsk_socket *xsk;
 static struct xsk_ring_prod fill, tx;
 static struct xsk_ring_cons comp, rx;
 
-/* Frames that neither ring has. */
+/* Frames that no ring has. */
 static __u64 idle[FRAMES];
 static unsigned int idle_count;
-/* Frames that are there to be received into. */
+/* Frames to receive into. */
 static unsigned int posted;
 
 static void fail(const char *what, int error)
@@ -40,7 +42,7 @@ static void fail(const char *what, int error)
 	exit(1);
 }
 
-/* Posts as many as shall be there; the others are to send. */
+/* Posts frames up to that number; the others are for sending. */
 static void post(void)
 {
 	__u32 at, n = POSTED - posted;
@@ -73,13 +75,13 @@ static void setup(const char *ifname)
 	error = xsk_umem__create(&umem, area, (__u64)FRAMES * FRAME, &fill, &comp, &memory);
 	if (error)
 		fail("xsk_umem__create", error);
-	/* Before there is a socket: the rings are the memory's. */
+	/* Before there is a socket: the rings belong to the UMEM. */
 	for (unsigned int i = 0; i < POSTED; i++)
 		idle[idle_count++] = (__u64)i * FRAME;
 	post();
 	for (unsigned int i = POSTED; i < FRAMES; i++)
 		idle[idle_count++] = (__u64)i * FRAME;
-	/* The one before us may not be gone yet. */
+	/* The session of the program before may still be open. */
 	for (int tries = 0; (error = xsk_socket__create(&xsk, ifname, 0, umem, &rx, &tx, &config)); tries++) {
 		if (tries == 1000)
 			fail("xsk_socket__create", error);
@@ -96,7 +98,7 @@ static void kick(void)
 		fail("sendto", errno);
 }
 
-/* Frames that were received, from at on; to be released. */
+/* Received frames, from at on; the caller releases them. */
 static __u32 receive(__u32 most, __u32 *at)
 {
 	__u32 n = xsk_ring_cons__peek(&rx, most, at);
@@ -121,7 +123,7 @@ static bool queue(__u64 addr, __u32 len)
 	return true;
 }
 
-/* Takes back what was sent. */
+/* Takes completions. */
 static unsigned int collect(void)
 {
 	__u32 at, n = xsk_ring_cons__peek(&comp, FRAMES, &at);
@@ -135,7 +137,7 @@ static unsigned int collect(void)
 
 enum waited { READY, TIME_OVER, GONE };
 
-/* Waits for frames, not longer than so many milliseconds. */
+/* Waits for frames, for at most that many milliseconds. */
 static enum waited wait_for(int events, int most)
 {
 	struct pollfd wait = { .fd = xsk_socket__fd(xsk), .events = events };
@@ -148,7 +150,7 @@ static enum waited wait_for(int events, int most)
 	return n ? READY : TIME_OVER;
 }
 
-/* What becomes of a frame: whether it is sent back. */
+/* Handles a frame; returns whether it is returned to its sender. */
 typedef bool answer(unsigned char *frame, __u32 len);
 
 static bool as_it_is(unsigned char *frame, __u32 len)
@@ -180,7 +182,7 @@ static bool as_host(unsigned char *frame, __u32 len)
 		memcpy(frame + 22, mac, 6);
 		memcpy(frame + 28, ip, 4);
 	} else if (udp) {
-		/* Sums stay what they are: addresses and ports are the same, in another order. */
+		/* Checksums stay the same: addresses and ports only change places. */
 		swap(frame + 26, frame + 30, 4);
 		swap(frame + 34, frame + 36, 2);
 	} else {
@@ -254,7 +256,7 @@ static int talk(__u32 count)
 
 		collect();
 		post();
-		/* One at first: whoever answers may not be there yet. */
+		/* One at first: the other side may not be there yet. */
 		for (; next < count && next - seen < (seen ? WINDOW : 1) && idle_count; next++) {
 			__u64 addr = idle[idle_count - 1];
 
@@ -284,7 +286,7 @@ static int talk(__u32 count)
 		case READY:
 			break;
 		case TIME_OVER:
-			/* What was sent to nobody is sent again; it may come back twice. */
+			/* Lost frames are sent again; one may come back twice. */
 			if (!seen)
 				next = 0;
 			break;
@@ -297,7 +299,7 @@ static int talk(__u32 count)
 	return 0;
 }
 
-/* Makes every chunk of the memory a UDP datagram of 600 bytes; what is received lies behind its headers. */
+/* Makes every chunk a UDP datagram of 600 bytes; received frames lie behind its headers. */
 static void write_datagrams(unsigned int port)
 {
 	static const unsigned char head[] = {

@@ -1,12 +1,13 @@
 //! C programs for tests: compiled here, and run without any privilege.
 //!
 //! ```text
-//!   Link::Ours      cc … -ltowpath_xdp                              linked against the library
-//!   Link::Libxdp    cc … -lxdp, then LD_PRELOAD=libtowpath_xdp.so   as people have it, put onto towpath when it is started
+//!   Link::Ours      cc … -ltowpath_xdp                              linked with the library
+//!   Link::Libxdp    cc … -lxdp, then LD_PRELOAD=libtowpath_xdp.so   moved to towpath at its start
 //! ```
 //!
-//! [`Programs`] is a directory that anybody may read, with the library and what was compiled; it is deleted when dropped. A crate whose tests
-//! use this depends on `towpath-xdp-abi` for development, so that cargo makes the library beside the tests.
+//! [`Programs`] is a directory that any user may read, with the library and the compiled programs;
+//! it is deleted on drop. A crate whose tests use this has a dev-dependency on `towpath-xdp-abi`,
+//! so that cargo builds the library beside the tests.
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
@@ -14,16 +15,17 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// How a program gets at the library.
+/// How a program gets the library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Link {
-    /// It is linked with it.
+    /// Linked with this library.
     Ours,
-    /// It is linked with libxdp, and ours is loaded before.
+    /// Linked with libxdp; this library is preloaded.
     Libxdp,
 }
 
-/// Whether the test `name` can compile programs here. If not it is named on standard error; with `TOWPATH_REQUIRE=all` that is a failure.
+/// Whether the test `name` can compile programs here. If not, its name is printed on standard
+/// error; with `TOWPATH_REQUIRE=all` that is a failure.
 #[must_use]
 pub(crate) fn can_compile(name: &str) -> bool {
     let compiler = Command::new("cc").arg("--version").stdout(Stdio::null()).status().is_ok();
@@ -31,7 +33,7 @@ pub(crate) fn can_compile(name: &str) -> bool {
     is_there(name, "cc, a compiler of C", compiler) && is_there(name, "libxdp-dev", headers)
 }
 
-/// The same for whatever else a test needs.
+/// The same for other requirements of a test.
 #[must_use]
 pub(crate) fn is_there(name: &str, what: &str, there: bool) -> bool {
     if !there {
@@ -82,14 +84,14 @@ impl Programs {
     }
 }
 
-/// A program that was compiled.
+/// A compiled program.
 pub(crate) struct Program {
     binary: PathBuf,
     preload: Option<PathBuf>,
 }
 
 impl Program {
-    /// It, to be run with arguments and with `TOWPATH_XDP` as said, by nobody in particular: if this is root it is not.
+    /// The command for the program with `TOWPATH_XDP` set; it runs as an unprivileged user.
     pub(crate) fn command(&self, sockets: &str, args: &[&str]) -> Command {
         let mut command = unprivileged(&self.binary);
         command.args(args).env("TOWPATH_XDP", sockets).stdin(Stdio::null());
@@ -100,7 +102,7 @@ impl Program {
     }
 }
 
-/// A command that runs without any privilege.
+/// A command that runs as an unprivileged user.
 pub(crate) fn unprivileged(program: &Path) -> Command {
     let root = std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
     if !root {

@@ -125,13 +125,11 @@ impl Rig<model::ModelBus> {
 
 impl<B: Pci> Rig<B> {
     fn new(bus: B, variant: Variant, feed: Feed) -> Result<Rig<B>, Box<dyn Error>> {
-        let config = Config {
-            policy: variant.policy,
-            copybreak: Some(Copybreak::new(variant.copybreak.into())?),
-            recycle: variant.recycle,
-            wait_each: variant.wait_each,
-            ..Config::default()
-        };
+        let mut config = Config::default();
+        config.policy = variant.policy;
+        config.copybreak = Some(Copybreak::new(variant.copybreak.into())?);
+        config.recycle = variant.recycle;
+        config.wait_each = variant.wait_each;
         let port = E1000e::open(bus, "e1000e", config)?;
         let pool = Pool::new(PoolConfig { capacity: 4096, ..PoolConfig::default() })?;
         let cache = pool.cache(Direction::Rx)?;

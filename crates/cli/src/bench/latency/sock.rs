@@ -26,7 +26,7 @@ pub(super) fn round(mode: Mode, args: &BenchLatency, [core, other]: [usize; 2]) 
     plan.gro.mode = GroMode::Off;
     let running = plan.start(a, b)?;
     let memory = [Umem::new(256, 2048)?, Umem::new(256, 2048)?];
-    let config = Config { rings: Sizes::all(64), ..Config::default() };
+    let config = Config::default().rings(Sizes::all(64));
     let mut sender = Sender { socket: Socket::connect(&memory[0], from, &config)?, umem: &memory[0], size: args.size };
     let mut receiver =
         Receiver { socket: Socket::connect(&memory[1], to, &config)?, umem: &memory[1], got: Vec::new() };

@@ -31,7 +31,7 @@ pub(super) struct App<'u> {
 
 impl<'u> App<'u> {
     pub(super) fn new(umem: &'u Umem, path: &Path, size: u32, write: bool) -> Result<App<'u>, Box<dyn Error>> {
-        let config = Config { rings: Sizes::all(2048), rules: Vec::new(), ..Config::default() };
+        let config = Config::default().rings(Sizes::all(2048)).rules(Vec::new());
         let socket = Socket::connect(umem, path, &config)?;
         let mut free = VecDeque::with_capacity(FRAMES.0 as usize);
         while let Some(mut frame) = umem.alloc() {

@@ -64,7 +64,8 @@ impl<'u> Rig<'u> {
         let pool = Pool::new(PoolConfig::default())?;
         let Opened { port, far, device, namespace } = egress.open()?;
         let path = path();
-        let config = sock::Config { path: path.clone(), transmit, ..sock::Config::default() };
+        let mut config = sock::Config::new(&path);
+        config.transmit = transmit;
         let sock = AnyPort::Sock(sock::open(config)?);
         let events = sock.control().ok_or("a socket without figures")?;
         let tx_layout = port.info().tx_layout;

@@ -1,4 +1,4 @@
-//! Applications that keep to the protocol. Those that do not are in `tests/hostile`.
+//! Applications that keep to the protocol. `tests/hostile` has those that break it.
 
 use super::*;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,11 +10,12 @@ use towpath_packet::port::{RxQueue, TxLinear, TxQueue};
 use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer};
 use towpath_packet::{Backing, Batch, DropReason, Offloads, Packet, Pool, PoolConfig, Region};
 
-mod copying;
-mod lenient;
-mod line;
+mod copy_plan;
+mod handshake;
+mod poll_fd;
 mod segments;
 mod shared;
+mod skip_invalid;
 mod supers;
 mod turns;
 
@@ -22,10 +23,10 @@ mod turns;
 struct Rig {
     rx: Ended<SockRx>,
     tx: Ended<SockTx>,
-    /// Queues behind the first.
+    /// The other queues.
     more: Vec<(Ended<SockRx>, Ended<SockTx>)>,
     pool: Pool,
-    watch: Arc<dyn PortControl>,
+    control: Arc<dyn PortControl>,
     path: PathBuf,
     _dir: tempfile::TempDir,
 }
@@ -42,12 +43,12 @@ impl Rig {
             open(Config::from_uri(&format!("sock:{}?{options}", path.display()).parse().unwrap()).unwrap()).unwrap();
         let pool =
             Pool::new(PoolConfig { capacity: 512, backing: Backing::Anonymous, ..PoolConfig::default() }).unwrap();
-        let watch = port.control().unwrap();
+        let control = port.control().unwrap();
         let start = Start { pool: pool.clone(), queues, accept: Offloads::ALL };
         let Queues { rx, tx } = port.start(start).unwrap();
         let mut queues = rx.into_iter().zip(tx);
         let (rx, tx) = queues.next().unwrap();
-        Rig { rx, tx, more: queues.collect(), pool, watch, path, _dir: dir }
+        Rig { rx, tx, more: queues.collect(), pool, control, path, _dir: dir }
     }
 
     fn connect<'u>(&self, umem: &'u Umem, rules: &str) -> Socket<'u> {
@@ -55,15 +56,15 @@ impl Rig {
     }
 
     fn ask<'u>(&self, umem: &'u Umem, rules: &str, rings: Sizes) -> Result<Socket<'u>, Error> {
-        self.ask_for(umem, rules, towpath_client::Config { rings, ..Default::default() })
+        self.ask_for(umem, rules, towpath_client::Config::default().rings(rings))
     }
 
     fn ask_for<'u>(&self, umem: &'u Umem, rules: &str, config: towpath_client::Config) -> Result<Socket<'u>, Error> {
         let rules = rules.split(',').map(str::to_owned).collect();
-        Socket::connect(umem, &self.path, &towpath_client::Config { headroom: 32, rules, ..config })
+        Socket::connect(umem, &self.path, &config.headroom(32).rules(rules))
     }
 
-    /// Lets all queues see who has come, until so many have.
+    /// Runs the transmit queues until each has `n` sessions.
     fn until_sessions(&mut self, n: usize) {
         until(|| {
             self.tx.reclaim();
@@ -75,7 +76,7 @@ impl Rig {
     }
 
     fn event(&self, name: &str) -> u64 {
-        self.watch.events().iter().find(|(known, _)| *known == name).unwrap().1
+        self.control.events().iter().find(|(known, _)| *known == name).unwrap().1
     }
 
     /// One turn of the receive queue.
@@ -110,7 +111,7 @@ impl Rig {
         });
     }
 
-    /// Ends the port: every buffer must be home.
+    /// Ends the port: every buffer must be free.
     fn end(self) {
         let Rig { rx, tx, more, pool, path, .. } = self;
         drop((rx, tx, more));
@@ -119,7 +120,7 @@ impl Rig {
     }
 }
 
-/// Gives packets to a queue.
+/// Sends packets by a queue.
 fn give(pool: &Pool, tx: &mut Ended<SockTx>, packets: &[&[u8]]) {
     let mut batch = Batch::new();
     let mut cache = pool.cache(Direction::Tx).unwrap();
@@ -162,7 +163,7 @@ fn udp(port: u16, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn frames_leave_from_their_pages_and_come_back_in_the_order_in_which_their_last_users_are_done() {
+fn frames_are_sent_from_their_pages_and_complete_in_the_order_in_which_their_last_users_are_done() {
     let mut rig = Rig::new("");
     let umem = Umem::new(64, 2048).unwrap();
     let mut app = rig.connect(&umem, "default");
@@ -190,7 +191,7 @@ fn frames_leave_from_their_pages_and_come_back_in_the_order_in_which_their_last_
 }
 
 #[test]
-fn a_packet_of_several_frames_leaves_as_one_even_if_its_end_comes_later() {
+fn a_packet_of_several_frames_is_sent_as_one_even_if_its_end_comes_later() {
     let mut rig = Rig::new("");
     let umem = Umem::new(64, 2048).unwrap();
     let mut app = rig.connect(&umem, "default");
@@ -211,7 +212,7 @@ fn a_packet_of_several_frames_leaves_as_one_even_if_its_end_comes_later() {
 
 #[test]
 fn over_budget_frames_wait_and_none_is_lost() {
-    // The least budget there is: 36 chunks.
+    // The minimum budget: 36 chunks.
     let mut rig = Rig::new("budget=4096");
     let umem = Umem::new(256, 2048).unwrap();
     let mut app = rig.connect(&umem, "default");
@@ -239,7 +240,7 @@ fn over_budget_frames_wait_and_none_is_lost() {
 }
 
 #[test]
-fn packets_go_to_whose_rules_match_and_the_others_to_the_default() {
+fn packets_go_to_the_application_whose_rules_match_and_the_others_to_the_default() {
     let mut rig = Rig::new("");
     let (dns, rest) = (Umem::new(64, 2048).unwrap(), Umem::new(64, 2048).unwrap());
     let mut rest_app = rig.connect(&rest, "default");
@@ -257,7 +258,7 @@ fn packets_go_to_whose_rules_match_and_the_others_to_the_default() {
     rig.until_event("sessions-ended", 1);
     rig.send(&[&udp(99, 61)]);
     assert_eq!(rig.tx.counters().snapshot().dropped(DropReason::Filtered), 1);
-    // Somebody else can have the default now.
+    // Another application can have the default now.
     until(|| {
         rig.tx.reclaim();
         rig.ask(&rest, "default", Sizes::all(64)).is_ok()
@@ -301,7 +302,7 @@ fn an_application_that_sleeps_is_woken_by_what_comes_in() {
 }
 
 #[test]
-fn frames_longer_than_the_port_sends_come_back_unsent_and_counted() {
+fn frames_longer_than_the_port_sends_complete_unsent_and_counted() {
     let mut rig = Rig::new("mtu=500");
     let umem = Umem::new(8, 2048).unwrap();
     let mut app = rig.connect(&umem, "default");
@@ -313,7 +314,7 @@ fn frames_longer_than_the_port_sends_come_back_unsent_and_counted() {
     rig.end();
 }
 
-/// A program that has its rings in its own hands.
+/// A program that handles its rings itself.
 struct Program {
     _connection: OwnedFd,
     tx: Producer<Mapped<Desc>>,
@@ -332,7 +333,7 @@ const HELLO: Hello = Hello {
     pieces: true,
     offloads: false,
     one_descriptor: false,
-    lenient: false,
+    skip_invalid: false,
     rings: Sizes::all(16),
     budget: 0,
     share: 0,
@@ -342,7 +343,7 @@ const HELLO: Hello = Hello {
     rules: String::new(),
 };
 
-fn say(rig: &Rig, bytes: &[u8], fds: &[std::os::fd::BorrowedFd<'_>]) -> (OwnedFd, Option<Answer>, Vec<OwnedFd>) {
+fn send_hello(rig: &Rig, bytes: &[u8], fds: &[std::os::fd::BorrowedFd<'_>]) -> (OwnedFd, Option<Answer>, Vec<OwnedFd>) {
     let connection = seqpacket::connect(&rig.path).unwrap();
     seqpacket::send(connection.as_fd(), bytes, fds).unwrap();
     let mut answer = [0; Answer::LONGEST];
@@ -351,13 +352,13 @@ fn say(rig: &Rig, bytes: &[u8], fds: &[std::os::fd::BorrowedFd<'_>]) -> (OwnedFd
 }
 
 impl Program {
-    fn that_says(rig: &Rig, hello: &Hello) -> Program {
+    fn connect(rig: &Rig, hello: &Hello) -> Program {
         Program::with_memory(rig, hello).0
     }
 
     fn with_memory(rig: &Rig, hello: &Hello) -> (Program, Region) {
         let umem = Region::new(hello.umem as usize, Backing::Memfd).unwrap();
-        let (connection, answer, fds) = say(rig, &hello.encode(), &[umem.fd().unwrap()]);
+        let (connection, answer, fds) = send_hello(rig, &hello.encode(), &[umem.fd().unwrap()]);
         let Some(Answer::Welcome(welcome)) = answer else { panic!("{answer:?}") };
         let [rings, kick] = <[OwnedFd; 2]>::try_from(fds).unwrap();
         let region = Arc::new(Region::from_memfd(rings, welcome.memory as usize).unwrap());
@@ -391,7 +392,7 @@ impl Program {
 }
 
 #[test]
-fn an_application_that_is_gone_leaves_its_pages_to_who_still_sends_them() {
+fn the_pages_of_an_application_that_is_gone_stay_valid_until_they_are_sent() {
     let mut rig = Rig::new("");
     let umem = Umem::new(64, 2048).unwrap();
     let mut app = rig.connect(&umem, "default");
@@ -408,7 +409,7 @@ fn an_application_that_is_gone_leaves_its_pages_to_who_still_sends_them() {
 #[test]
 fn a_socket_that_a_killed_process_left_is_replaced_and_one_in_use_is_not() {
     let dir = tempfile::tempdir().unwrap();
-    let config = |name: &str| Config { path: dir.path().join(name), ..Config::default() };
+    let config = |name: &str| Config::new(dir.path().join(name));
     let access = seqpacket::Access { mode: 0o600, uid: None, gid: None };
     drop(seqpacket::listen(&config("a").path, access).unwrap());
     assert!(config("a").path.exists());
@@ -421,26 +422,26 @@ fn a_socket_that_a_killed_process_left_is_replaced_and_one_in_use_is_not() {
 }
 
 #[test]
-fn the_file_is_whose_the_options_say_and_who_came_is_remembered() {
+fn the_file_has_the_owner_of_the_options_and_the_log_has_the_sessions() {
     use std::os::unix::fs::MetadataExt;
-    // SAFETY: they take nothing, and can't fail.
+    // SAFETY: they take no argument, and can't fail.
     let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
     let mut rig = Rig::new(&format!("mode=640,uid={uid},gid={gid}"));
     let file = std::fs::metadata(&rig.path).unwrap();
     assert_eq!((file.mode() & 0o777, file.uid(), file.gid()), (0o640, uid, gid));
     let umem = Umem::new(8, 2048).unwrap();
     let app = rig.connect(&umem, "default");
-    let who = format!("session 1: pid {}, uid {uid}, queue 0", std::process::id());
-    // The application has its answer before that is noted.
-    until(|| rig.watch.session_log() == [format!("{who}: here")]);
+    let line = format!("session 1: pid {}, uid {uid}, queue 0", std::process::id());
+    // The application has its answer before the log has the session.
+    until(|| rig.control.session_log() == [format!("{line}: here")]);
     drop(app);
     rig.until_event("sessions-ended", 1);
-    assert_eq!(rig.watch.session_log(), [format!("{who}: left")]);
+    assert_eq!(rig.control.session_log(), [format!("{line}: left")]);
     rig.end();
 }
 
 #[test]
-fn options_reach_their_fields_and_what_breaks_a_rule_is_named() {
+fn options_reach_their_fields_and_an_invalid_one_is_named() {
     let config = |text: &str| Config::from_uri(&text.parse().unwrap());
     let (path, transmit) = ("/a/b".into(), Transmit::Copy);
     let (mode, uid, gid) = (0o660, Some(12), Some(0));

@@ -2,28 +2,19 @@
 
 use super::supers::{PAYLOAD, super_bytes};
 use super::*;
-use crate::vnet::{self};
-use crate::vnet::{DATA_VALID, NEEDS_CSUM, VnetHeader};
+use crate::vnet::{self, DATA_VALID, NEEDS_CSUM, VnetHeader};
 use towpath_client::Segmentation;
 use towpath_client::protocol::{HEADER, MAX_PIECES, MAX_SEGMENTS, MAX_SUPER_HEADERS, MAX_SUPER_PIECES};
 use towpath_engine::software_offload::SoftwareOffload;
 use towpath_packet::{Checksum, Gso, GsoKind, UntrustedMem};
 
-const SEGMENTATION: towpath_client::Config = towpath_client::Config {
-    rings: Sizes::all(256),
-    headroom: 32,
-    pieces: true,
-    offloads: true,
-    segmentation: true,
-    budget: 0,
-    share: 0,
-    queue: None,
-    rules: Vec::new(),
-};
+fn segmentation() -> towpath_client::Config {
+    towpath_client::Config::default().rings(Sizes::all(256)).offloads(true).segmentation(true)
+}
 
 const UDP: Segmentation = Segmentation { kind: GsoKind::Udp, size: PAYLOAD as u16, transport: 34 };
 
-/// A packet in frames of so many bytes each, each `HEADER` bytes into its chunk.
+/// A packet in frames of `each` bytes, each `HEADER` bytes into its chunk.
 fn pieces<'u>(umem: &'u Umem, bytes: &[u8], each: usize) -> Vec<Frame<'u>> {
     let mut frames: Vec<_> = bytes
         .chunks(each)
@@ -40,12 +31,12 @@ fn pieces<'u>(umem: &'u Umem, bytes: &[u8], each: usize) -> Vec<Frame<'u>> {
 }
 
 #[test]
-fn a_super_packet_leaves_in_one_of_its_pages_but_for_the_headers_which_are_copied() {
+fn a_super_packet_is_sent_from_its_pages_with_a_copy_of_its_headers() {
     let mut rig = Rig::new("");
     let umem = Umem::new(256, 2048).unwrap();
-    let mut app = rig.ask_for(&umem, "default", SEGMENTATION).unwrap();
+    let mut app = rig.ask_for(&umem, "default", segmentation()).unwrap();
     let bytes = super_bytes(1, 20);
-    // One, by one, all headers in one piece, and all in many.
+    // All headers in one piece, and in many.
     for each in [2000, 700, 330] {
         let mut sent = pieces(&umem, &bytes, each);
         let n = sent.len();
@@ -70,32 +61,32 @@ fn a_super_packet_leaves_in_one_of_its_pages_but_for_the_headers_which_are_copie
 }
 
 #[test]
-fn a_super_packet_that_no_egress_cuts_is_cut_into_what_was_meant() {
+fn the_software_segments_a_super_packet_as_requested() {
     let mut rig = Rig::new("");
     let umem = Umem::new(256, 2048).unwrap();
-    let mut app = rig.ask_for(&umem, "default", SEGMENTATION).unwrap();
+    let mut app = rig.ask_for(&umem, "default", segmentation()).unwrap();
     let mut sent = pieces(&umem, &super_bytes(1, 20), 2000);
     assert!(sent[0].request_segmentation(UDP));
     app.tx(&mut sent).unwrap();
     let (mut whole, mut cut) = (rig.receive(1), Batch::new());
     let cache = rig.pool.cache(Direction::Tx).unwrap();
-    let mut finisher = SoftwareOffload::new(cache, towpath_gro::LinkKind::Ethernet, Arc::default());
-    finisher.apply(&mut whole, &mut cut, Offloads::NONE);
+    let mut software = SoftwareOffload::new(cache, towpath_gro::LinkKind::Ethernet, Arc::default());
+    software.apply(&mut whole, &mut cut, Offloads::NONE);
     assert_eq!(cut.len(), 20);
     for (i, packet) in cut.iter().enumerate() {
         let bytes = packet.to_vec();
         assert_eq!((bytes.len(), bytes[42..].to_vec()), (42 + PAYLOAD, vec![i as u8; PAYLOAD]));
         assert!(!packet.wants_offload());
     }
-    drop((whole, cut, finisher, app));
+    drop((whole, cut, software, app));
     rig.end();
 }
 
 #[test]
-fn what_was_received_whole_is_sent_on_as_it_came() {
+fn a_super_packet_that_was_received_can_be_sent_as_it_is() {
     let mut rig = Rig::new("");
     let umem = Umem::new(256, 2048).unwrap();
-    let mut app = rig.ask_for(&umem, "default", SEGMENTATION).unwrap();
+    let mut app = rig.ask_for(&umem, "default", segmentation()).unwrap();
     rig.until_sessions(1);
     app.fill(&mut frames(&umem, 100, 1)).unwrap();
     let mut sent = pieces(&umem, &super_bytes(1, 30), 2000);
@@ -114,7 +105,7 @@ fn what_was_received_whole_is_sent_on_as_it_came() {
 }
 
 #[test]
-fn who_did_not_say_so_keeps_super_packets_and_loses_no_session() {
+fn a_session_without_segmentation_keeps_super_packets_and_stays_open() {
     let mut rig = Rig::new("");
     let umem = Umem::new(64, 2048).unwrap();
     let mut app = rig.connect(&umem, "default");
@@ -123,7 +114,7 @@ fn who_did_not_say_so_keeps_super_packets_and_loses_no_session() {
     assert!(sent[1].request_segmentation(UDP));
     assert!(matches!(app.tx(&mut sent), Err(Error::Segmentation)));
     assert_eq!((sent.len(), rig.receive(1).len()), (2, 1));
-    // Its range was set anew: nothing is asked for any more, and it is too long in two pieces.
+    // The new range drops the request, and the packet is too long in two pieces.
     assert!(sent[0].set_range(10, 100));
     sent[0].set_continues(false);
     sent.truncate(1);
@@ -134,17 +125,17 @@ fn who_did_not_say_so_keeps_super_packets_and_loses_no_session() {
 }
 
 #[test]
-fn segments_longer_than_the_port_sends_come_back_unsent_and_counted() {
+fn segments_longer_than_the_port_sends_complete_unsent_and_counted() {
     let mut rig = Rig::new("mtu=1027");
     let umem = Umem::new(256, 2048).unwrap();
-    let mut app = rig.ask_for(&umem, "default", SEGMENTATION).unwrap();
+    let mut app = rig.ask_for(&umem, "default", segmentation()).unwrap();
     for (size, fits) in [(1007, true), (1008, false)] {
         let mut sent = pieces(&umem, &super_bytes(1, 20), 2000);
         assert!(sent[0].request_segmentation(Segmentation { size, ..UDP }));
         app.tx(&mut sent).unwrap();
         if fits { drop(rig.receive(1)) } else { rig.until_event("frame-length", 1) }
     }
-    // A packet that is longer than any can be, in segments that can.
+    // A packet that is too long for any port, in segments that are not.
     let mut bytes = super_bytes(1, 2);
     bytes.resize(65_600, 0);
     let mut sent = pieces(&umem, &bytes, 2000);
@@ -160,7 +151,7 @@ fn segments_longer_than_the_port_sends_come_back_unsent_and_counted() {
 fn a_request_for_a_single_segment_is_one_for_its_checksum() {
     let mut rig = Rig::new("");
     let umem = Umem::new(64, 2048).unwrap();
-    let mut app = rig.ask_for(&umem, "default", SEGMENTATION).unwrap();
+    let mut app = rig.ask_for(&umem, "default", segmentation()).unwrap();
     let mut sent = pieces(&umem, &super_bytes(1, 1), 2000);
     assert!(sent[0].request_segmentation(UDP));
     app.tx(&mut sent).unwrap();
@@ -172,10 +163,10 @@ fn a_request_for_a_single_segment_is_one_for_its_checksum() {
 }
 
 #[test]
-fn with_the_least_budget_there_is_super_packets_of_the_most_pieces_pass() {
+fn with_the_minimum_budget_super_packets_of_the_most_pieces_pass() {
     let mut rig = Rig::new("budget=4096");
     let umem = Umem::new(512, 2048).unwrap();
-    let mut app = rig.ask_for(&umem, "default", SEGMENTATION).unwrap();
+    let mut app = rig.ask_for(&umem, "default", segmentation()).unwrap();
     let bytes = super_bytes(1, 60);
     let each = bytes.len().div_ceil(MAX_SUPER_PIECES);
     let mut sent: Vec<_> = (0..5)
@@ -200,14 +191,14 @@ fn with_the_least_budget_there_is_super_packets_of_the_most_pieces_pass() {
     rig.end();
 }
 
-/// What a program that keeps to nothing puts in front of a super-packet, and into it.
-struct Lie {
+/// A header and a super-packet that may not match.
+struct RequestCase {
     header: VnetHeader,
     bytes: Vec<u8>,
 }
 
 /// An IPv4 TCP super-packet and its header.
-fn truth() -> Lie {
+fn valid_request() -> RequestCase {
     let mut bytes = super_bytes(1, 2);
     bytes[23] = 6;
     bytes[46] = 0x50;
@@ -219,16 +210,16 @@ fn truth() -> Lie {
         csum_start: 34,
         csum_offset: 16,
     };
-    Lie { header, bytes }
+    RequestCase { header, bytes }
 }
 
 /// A program that may send super-packets sends one that begins at its second chunk.
-fn tell(rig: &Rig, lie: &Lie, segmentation: bool) -> (Program, Region) {
+fn send_request(rig: &Rig, request: &RequestCase, segmentation: bool) -> (Program, Region) {
     let hello = Hello { tx_metadata: HEADER as u32, segmentation, rings: Sizes::all(16), ..HELLO };
     let (mut program, memory) = Program::with_memory(rig, &hello);
     let foreign = UntrustedMem::new(memory);
-    assert!(foreign.put(2048, &lie.header.to_ne_bytes()) && foreign.put(2048 + HEADER, &lie.bytes));
-    let (first, second) = (2048 - HEADER, lie.bytes.len().saturating_sub(2048 - HEADER));
+    assert!(foreign.put(2048, &request.header.to_ne_bytes()) && foreign.put(2048 + HEADER, &request.bytes));
+    let (first, second) = (2048 - HEADER, request.bytes.len().saturating_sub(2048 - HEADER));
     assert!(second > 0);
     let continued = Desc::METADATA | Desc::CONTINUED;
     program.send(&[(2048 + HEADER as u64, first as u32, continued), (4096, second as u32, 0)]);
@@ -236,12 +227,12 @@ fn tell(rig: &Rig, lie: &Lie, segmentation: bool) -> (Program, Region) {
 }
 
 #[test]
-fn headers_that_are_not_what_was_asked_for_end_the_session() {
-    type Change = fn(&mut Lie);
+fn headers_that_do_not_match_the_request_end_the_session() {
+    type Change = fn(&mut RequestCase);
     let lies: [(&str, Change); 22] = [
         ("another version", |l| l.header.gso_type = GsoKind::Tcp6 as u8),
         ("another transport", |l| (l.header.gso_type, l.header.csum_offset) = (GsoKind::Udp as u8, 6)),
-        ("a kind that nobody knows", |l| l.header.gso_type = 3),
+        ("an unknown kind", |l| l.header.gso_type = 3),
         ("congestion without segmentation", |l| l.header.gso_type = 0x80),
         ("segments of nothing", |l| l.header.gso_size = 0),
         ("segments of next to nothing", |l| l.header.gso_size = 7),
@@ -249,7 +240,7 @@ fn headers_that_are_not_what_was_asked_for_end_the_session() {
         ("a size with another meaning", |l| l.header.gso_size = u16::MAX),
         ("no checksum", |l| l.header.flags = 0),
         ("a checksum that is right", |l| l.header.flags = DATA_VALID),
-        ("flags that nobody knows", |l| l.header.flags |= 4),
+        ("unknown flags", |l| l.header.flags |= 4),
         ("a checksum that begins elsewhere", |l| l.header.csum_start += 4),
         ("a checksum that lies elsewhere", |l| l.header.csum_offset = 6),
         ("a checksum outside", |l| l.header.csum_start = 4000),
@@ -277,9 +268,9 @@ fn headers_that_are_not_what_was_asked_for_end_the_session() {
     ];
     let mut rig = Rig::new("");
     for (i, (what, change)) in lies.iter().enumerate() {
-        let mut lie = truth();
-        change(&mut lie);
-        let program = tell(&rig, &lie, true);
+        let mut request = valid_request();
+        change(&mut request);
+        let program = send_request(&rig, &request, true);
         until(|| {
             assert_eq!(rig.rx.rx(&mut Batch::new()), 0, "{what}");
             rig.event("bad-descriptor") == i as u64 + 1
@@ -287,21 +278,21 @@ fn headers_that_are_not_what_was_asked_for_end_the_session() {
         drop(program);
     }
     let ended = rig.event("bad-descriptor");
-    let (program, _) = tell(&rig, &truth(), false);
+    let (program, _) = send_request(&rig, &valid_request(), false);
     rig.until_event("bad-descriptor", ended + 1);
     drop(program);
     rig.end();
 }
 
 #[test]
-fn what_was_checked_is_what_leaves_whatever_the_application_writes_meanwhile() {
+fn headers_are_sent_as_they_were_checked_whatever_the_application_writes_meanwhile() {
     let mut rig = Rig::new("");
-    let truth = truth();
-    let (_program, memory) = tell(&rig, &truth, true);
+    let request = valid_request();
+    let (_program, memory) = send_request(&rig, &request, true);
     let batch = rig.receive(1);
     assert!(UntrustedMem::new(memory).put(2048, &[0xff; 2048]));
     let packet = &batch.as_slice()[0];
-    assert_eq!(packet.to_vec()[..MAX_SUPER_HEADERS], truth.bytes[..MAX_SUPER_HEADERS]);
+    assert_eq!(packet.to_vec()[..MAX_SUPER_HEADERS], request.bytes[..MAX_SUPER_HEADERS]);
     assert_eq!(packet.to_vec()[MAX_SUPER_HEADERS], 0xff, "the others may change, as those of any page");
     drop(batch);
     rig.end();
@@ -312,7 +303,7 @@ fn a_packet_of_more_pieces_than_it_may_have_ends_the_session() {
     let mut rig = Rig::new("");
     for (i, (segments, most)) in [(true, MAX_SUPER_PIECES), (false, MAX_PIECES)].into_iter().enumerate() {
         let umem = Umem::new(256, 2048).unwrap();
-        let mut app = rig.ask_for(&umem, "default", SEGMENTATION).unwrap();
+        let mut app = rig.ask_for(&umem, "default", segmentation()).unwrap();
         let mut bytes = super_bytes(1, 1);
         bytes.resize((most + 1) * 20, 0);
         let mut sent = pieces(&umem, &bytes, 20);
@@ -325,10 +316,10 @@ fn a_packet_of_more_pieces_than_it_may_have_ends_the_session() {
 }
 
 #[test]
-fn as_many_segments_as_there_may_be_are_let_through() {
+fn the_maximum_of_segments_is_accepted() {
     let mut rig = Rig::new("");
     let umem = Umem::new(256, 2048).unwrap();
-    let mut app = rig.ask_for(&umem, "default", SEGMENTATION).unwrap();
+    let mut app = rig.ask_for(&umem, "default", segmentation()).unwrap();
     let mut sent = pieces(&umem, &super_bytes(1, 16), 2000);
     let size = (16 * PAYLOAD / MAX_SEGMENTS) as u16;
     assert!(sent[0].request_segmentation(Segmentation { size, ..UDP }));

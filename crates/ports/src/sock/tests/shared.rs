@@ -3,7 +3,7 @@
 use super::*;
 
 pub(super) fn sharing(with: &Socket<'_>) -> towpath_client::Config {
-    towpath_client::Config { rings: Sizes::all(64), share: with.welcome().session, ..Default::default() }
+    towpath_client::Config::default().rings(Sizes::all(64)).share(with.welcome().session)
 }
 
 #[test]
@@ -43,10 +43,9 @@ fn frames_of_unaligned_chunks_go_both_ways_with_their_offsets() {
 #[test]
 fn unaligned_frames_are_charged_by_their_bytes_and_aligned_ones_by_their_chunks() {
     for (umem, most) in [(Umem::new(128, 2048).unwrap(), 36), (Umem::unaligned(128, 2048).unwrap(), 100)] {
-        // The least budget there is: 36 chunks.
+        // The minimum budget: 36 chunks.
         let mut rig = Rig::new("budget=4096");
-        let mut app =
-            rig.ask_for(&umem, "default", towpath_client::Config { rings: Sizes::all(128), ..Default::default() });
+        let mut app = rig.ask_for(&umem, "default", towpath_client::Config::default().rings(Sizes::all(128)));
         let app = app.as_mut().unwrap();
         assert_eq!(app.tx(&mut frames(&umem, 100, 60)).unwrap(), 100);
         let (mut one, mut other) = (Batch::<64>::new(), Batch::<64>::new());
@@ -76,7 +75,7 @@ fn sessions_of_one_memory_send_what_the_other_received_and_outlive_each_other() 
     assert_eq!(second.tx(&mut got).unwrap(), 1);
     let batch = rig.receive(1);
     assert_eq!((batch.as_slice()[0].to_vec(), batch.as_slice()[0].frags()), (udp(1, 80), 1));
-    // Who made the memory goes; what it had posted is the other's to use.
+    // The session that brought the memory ends; the other one may use what it had posted.
     drop(first);
     rig.until_event("sessions-ended", 1);
     rig.until_sessions(1);
@@ -92,27 +91,27 @@ fn sessions_of_one_memory_send_what_the_other_received_and_outlive_each_other() 
 }
 
 #[test]
-fn memory_is_shared_only_with_who_has_it_and_says_the_same_of_it() {
+fn memory_is_shared_only_with_a_session_that_has_it_and_describes_it_alike() {
     let rig = Rig::new("");
     let (umem, other) = (Umem::new(64, 2048).unwrap(), Umem::new(64, 2048).unwrap());
     let first = rig.connect(&umem, "udp");
     let stranger = rig.ask_for(&other, "tcp", sharing(&first));
     assert!(matches!(&stranger, Err(Error::Refused(refusal)) if refusal.code == Code::Memory), "{stranger:?}");
-    let nobody = towpath_client::Config { share: 99, ..Default::default() };
-    let nobody = rig.ask_for(&umem, "tcp", nobody);
-    assert!(matches!(&nobody, Err(Error::Refused(refusal)) if refusal.code == Code::Memory), "{nobody:?}");
+    let missing = towpath_client::Config::default().share(99);
+    let missing = rig.ask_for(&umem, "tcp", missing);
+    assert!(matches!(&missing, Err(Error::Refused(refusal)) if refusal.code == Code::Memory), "{missing:?}");
     drop(first);
     rig.end();
 }
 
 #[test]
-fn a_session_lives_on_the_emptiest_queue_or_the_one_it_names_and_is_reached_through_all() {
+fn a_session_gets_the_emptiest_queue_or_the_one_it_names_and_packets_from_all() {
     let mut rig = Rig::with_queues("", 2);
     let umem = Umem::new(64, 2048).unwrap();
     let mut one = rig.connect(&umem, "udp dport 1");
     let mut two = rig.connect(&umem, "udp dport 2");
     assert_eq!((one.welcome().queue, two.welcome().queue), (0, 1));
-    let on = |queue| towpath_client::Config { rings: Sizes::all(64), queue: Some(queue), ..Default::default() };
+    let on = |queue| towpath_client::Config::default().rings(Sizes::all(64)).queue(Some(queue));
     let third = rig.ask_for(&umem, "udp dport 3", on(1)).unwrap();
     assert_eq!(third.welcome().queue, 1);
     assert!(matches!(rig.ask_for(&umem, "udp dport 4", on(2)), Err(Error::Refused(_))));
@@ -123,7 +122,7 @@ fn a_session_lives_on_the_emptiest_queue_or_the_one_it_names_and_is_reached_thro
     assert_eq!((0..100).map(|_| rig.rx.rx(&mut batch)).sum::<usize>(), 0);
     until(|| rig.more[0].0.rx(&mut batch) == 1);
     assert_eq!(batch.as_slice()[0].ingress().1, 1);
-    // What is for it finds it through any.
+    // Its packets come by any queue.
     one.fill(&mut frames(&umem, 8, 1)).unwrap();
     rig.send(&[&udp(1, 60)]);
     give(&rig.pool, &mut rig.more[0].1, &[&udp(1, 61), &udp(2, 70)]);
@@ -136,7 +135,7 @@ fn a_session_lives_on_the_emptiest_queue_or_the_one_it_names_and_is_reached_thro
 }
 
 #[test]
-fn sessions_of_one_memory_and_the_same_rules_each_get_what_comes_through_their_queue() {
+fn sessions_of_one_memory_and_the_same_rules_each_get_the_packets_of_their_queue() {
     let mut rig = Rig::with_queues("", 2);
     let umem = Umem::new(64, 2048).unwrap();
     let mut one = rig.connect(&umem, "default");
@@ -150,7 +149,7 @@ fn sessions_of_one_memory_and_the_same_rules_each_get_what_comes_through_their_q
     give(&rig.pool, &mut rig.more[0].1, &[&[2; 60], &[3; 60]]);
     let mut got = Vec::new();
     assert_eq!((one.rx(&mut got).unwrap(), two.rx(&mut got).unwrap()), (1, 2));
-    // One goes: the other gets everything.
+    // One session ends: the other gets everything.
     drop(two);
     rig.until_sessions(1);
     give(&rig.pool, &mut rig.more[0].1, &[&[4; 60]]);

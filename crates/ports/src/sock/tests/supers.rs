@@ -1,4 +1,5 @@
-//! Super-packets and partial checksums: whole for who takes them, finished for the others.
+//! Super-packets and partial checksums: whole for applications that take them, finished for the
+//! others.
 
 use super::*;
 use crate::vnet::{self, VnetHeader};
@@ -8,7 +9,7 @@ use towpath_wire::checksum;
 /// Payload bytes of each datagram.
 pub(super) const PAYLOAD: usize = 1000;
 
-/// A UDP super-packet of so many datagrams, for a port: its bytes.
+/// The bytes of a UDP super-packet of `segments` datagrams for a port.
 pub(super) fn super_bytes(port: u16, segments: usize) -> Vec<u8> {
     let mut bytes = udp(port, 42 + segments * PAYLOAD);
     for (i, byte) in bytes[42..].iter_mut().enumerate() {
@@ -37,16 +38,16 @@ fn deliver(rig: &mut Rig, packet: Packet) {
 }
 
 #[test]
-fn who_takes_super_packets_gets_them_whole_with_a_header_and_the_others_get_datagrams() {
+fn applications_with_offloads_get_super_packets_whole_and_the_others_get_datagrams() {
     let mut rig = Rig::new("");
     let (big, small) = (Umem::new(64, 2048).unwrap(), Umem::new(64, 2048).unwrap());
     let mut plain = rig.connect(&small, "udp dport 2");
     rig.until_sessions(1);
-    assert_eq!((rig.tx.offloads(), rig.tx.max_offloads()), (Offloads::NONE, steer::TAKEN));
-    let wants = towpath_client::Config { rings: Sizes::all(64), offloads: true, ..Default::default() };
+    assert_eq!((rig.tx.offloads(), rig.tx.max_offloads()), (Offloads::NONE, tx::OFFLOADS));
+    let wants = towpath_client::Config::default().rings(Sizes::all(64)).offloads(true);
     let mut app = rig.ask_for(&big, "udp dport 1", wants).unwrap();
     rig.until_sessions(2);
-    assert_eq!(rig.tx.offloads(), steer::TAKEN);
+    assert_eq!(rig.tx.offloads(), tx::OFFLOADS);
     app.fill(&mut frames(&big, 32, 1)).unwrap();
     plain.fill(&mut frames(&small, 32, 1)).unwrap();
 
@@ -73,7 +74,7 @@ fn who_takes_super_packets_gets_them_whole_with_a_header_and_the_others_get_data
         pseudo.extend_from_slice(&frame.bytes()[34..]);
         assert_eq!(checksum::sum(&pseudo), 0xffff);
     }
-    // One goes in, ten come out: the balance knows.
+    // One packet goes in, ten come out: the balance counts that.
     let counted = rig.tx.counters().snapshot();
     assert_eq!((counted.packets, counted.split, counted.all_drops()), (11, 9, 0));
     drop((got, app, plain));
@@ -84,7 +85,7 @@ fn who_takes_super_packets_gets_them_whole_with_a_header_and_the_others_get_data
 fn a_super_packet_of_more_pieces_than_there_may_be_comes_as_datagrams() {
     let mut rig = Rig::new("");
     let umem = Umem::new(256, 256).unwrap();
-    let wants = towpath_client::Config { rings: Sizes::all(256), offloads: true, ..Default::default() };
+    let wants = towpath_client::Config::default().rings(Sizes::all(256)).offloads(true);
     let mut app = rig.ask_for(&umem, "udp", wants).unwrap();
     rig.until_sessions(1);
     app.fill(&mut frames(&umem, 250, 1)).unwrap();
@@ -107,7 +108,7 @@ fn a_checksum_that_an_application_asks_for_is_left_to_the_egress() {
         assert!(frame.set_range(start, 100));
         assert_eq!(frame.request_checksum(34, 6), start >= 10);
     }
-    // A packet in pieces asks in its first.
+    // A packet in pieces asks in its first piece.
     sent.extend(frames(&umem, 1, 50));
     sent[2].set_continues(true);
     app.tx(&mut sent).unwrap();
@@ -120,9 +121,10 @@ fn a_checksum_that_an_application_asks_for_is_left_to_the_egress() {
 }
 
 #[test]
-fn metadata_that_can_not_be_ends_the_session() {
+fn invalid_metadata_ends_the_session() {
     type Words = (u64, [u16; 2]);
-    // Unknown flags, a field outside of the packet, one farther from its start than any protocol puts it.
+    // Unknown flags; a field outside of the packet; a field farther from its start than in any
+    // protocol.
     let cases: [(u64, Words); 4] = [(16, (4, [0, 0])), (16, (2, [59, 0])), (16, (2, [0, 256])), (15, (0, [0, 0]))];
     for (at, (flags, words)) in cases {
         let mut rig = Rig::new("");
@@ -137,10 +139,10 @@ fn metadata_that_can_not_be_ends_the_session() {
 }
 
 #[test]
-fn a_packet_that_is_finished_has_no_header_also_for_who_would_take_one() {
+fn a_finished_packet_has_no_header_for_an_application_with_offloads_either() {
     let mut rig = Rig::new("");
     let umem = Umem::new(64, 2048).unwrap();
-    let wants = towpath_client::Config { rings: Sizes::all(64), offloads: true, ..Default::default() };
+    let wants = towpath_client::Config::default().rings(Sizes::all(64)).offloads(true);
     let mut app = rig.ask_for(&umem, "udp", wants).unwrap();
     rig.until_sessions(1);
     app.fill(&mut frames(&umem, 4, 1)).unwrap();

@@ -1,4 +1,4 @@
-//! Several queues that give to the same applications.
+//! Several queues that deliver to the same applications.
 
 use super::shared::sharing;
 use super::*;
@@ -14,7 +14,7 @@ fn batch(cache: &mut towpath_packet::Cache, packets: &[&[u8]]) -> Batch {
 }
 
 #[test]
-fn what_finds_an_applications_rings_taken_waits_in_order_and_so_does_what_comes_behind_it() {
+fn packets_whose_rings_are_taken_wait_in_order_with_all_behind_them() {
     let mut rig = Rig::with_queues("", 2);
     let (umem, other) = (Umem::new(64, 2048).unwrap(), Umem::new(64, 2048).unwrap());
     let (mut one, mut two) = (rig.connect(&umem, "udp dport 1"), rig.connect(&other, "udp dport 2"));
@@ -38,7 +38,7 @@ fn what_finds_an_applications_rings_taken_waits_in_order_and_so_does_what_comes_
 }
 
 #[test]
-fn who_leaves_while_another_queue_has_the_rings_holds_nothing_up() {
+fn an_application_that_leaves_while_another_queue_has_its_rings_delays_nothing() {
     let mut rig = Rig::with_queues("", 2);
     let umem = Umem::new(64, 2048).unwrap();
     let app = rig.connect(&umem, "default");
@@ -54,7 +54,7 @@ fn who_leaves_while_another_queue_has_the_rings_holds_nothing_up() {
 }
 
 #[test]
-fn the_rings_of_who_has_a_session_on_each_queue_are_never_found_taken() {
+fn an_application_with_a_session_on_each_queue_always_has_free_rings() {
     let mut rig = Rig::with_queues("", 2);
     let umem = Umem::new(64, 2048).unwrap();
     let one = rig.connect(&umem, "default");
@@ -63,7 +63,7 @@ fn the_rings_of_who_has_a_session_on_each_queue_are_never_found_taken() {
     let mut cache = rig.pool.cache(Direction::Tx).unwrap();
     let queues = [&mut rig.tx, &mut rig.more[0].1];
     for busy in [0, 1] {
-        // It is in the middle of a burst to the session that lives on it.
+        // It is in the middle of a burst to the session of this queue.
         assert!(queues[busy].queue.apps()[busy].take_rings());
         assert_eq!(queues[1 - busy].tx(&mut batch(&mut cache, &[&[1; 60], &[2; 60]])), 2);
         queues[busy].queue.apps()[busy].end_burst(false);
@@ -72,13 +72,13 @@ fn the_rings_of_who_has_a_session_on_each_queue_are_never_found_taken() {
     rig.end();
 }
 
-/// Packets that each queue gives.
+/// Packets of each queue.
 const EACH: usize = 4000;
-/// Packets that may be on their way to the application: so many, and those of one burst of each queue, find chunks.
+/// Packets in flight to the application, besides one burst of each queue: there are chunks for all.
 const WINDOW: usize = 64;
 
 #[test]
-fn queues_that_give_to_one_application_at_the_same_time_lose_nothing_and_keep_their_order() {
+fn queues_that_deliver_to_one_application_at_the_same_time_lose_nothing_and_keep_their_order() {
     let mut rig = Rig::with_queues("", 2);
     let umem = Umem::new(512, 2048).unwrap();
     let mut app = rig.ask(&umem, "default", Sizes::all(512)).unwrap();

@@ -1,0 +1,319 @@
+//! The handshake, from the datapath's side: reads what an application asks for, opens the session
+//! or finds the reason why not, and writes the answer.
+//!
+//! [`towpath_client::protocol`] describes the messages.
+
+use super::Config;
+use super::notify::{PollFd, PortShared};
+use super::rx::app::AppTx;
+use super::session::{Session, SessionRings, Wakeup};
+use super::stats::SessionStats;
+use super::tx::app::{AppRx, Destination};
+use super::tx_metadata::TxMetadata;
+use super::umem::AppUmem;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use towpath_client::protocol::{
+    Answer, Code, Fields, Hello, MAGIC, MAX_PIECES, MAX_SUPER_PIECES, Malformed, Refusal, Rings, Sizes, VERSION,
+    Welcome,
+};
+use towpath_engine::rules::Rules;
+use towpath_packet::{ExtBufOwner, ExtBufPool, Region, UntrustedMem};
+use towpath_sys::{EventFd, memfd, seqpacket};
+
+/// Reads an application's message, and [checks](Hello::check) it.
+pub(super) fn decode(bytes: &[u8]) -> Result<Hello, Malformed> {
+    let mut fields = Fields(bytes);
+    if fields.u64()? != MAGIC {
+        return Err(Malformed::Magic);
+    }
+    let (version, flags) = (fields.u32()?, fields.u32()?);
+    if version != VERSION {
+        return Err(Malformed::Version(version));
+    }
+    if flags & !Hello::FLAGS != 0 {
+        return Err(Malformed::Flags(flags));
+    }
+    let flag = |flag| flags & flag != 0;
+    let (umem, budget) = (fields.u64()?, fields.u64()?);
+    let (chunk, headroom) = (fields.u32()?, fields.u32()?);
+    let rings = Sizes { fill: fields.u32()?, completion: fields.u32()?, rx: fields.u32()?, tx: fields.u32()? };
+    let (len, queue, share) = (fields.u32()?, fields.u32()?, fields.u64()?);
+    // A value that does not fit fails the check.
+    let tx_metadata = u32::try_from(fields.u64()?).unwrap_or(u32::MAX);
+    if fields.0.len() != len as usize {
+        return Err(Malformed::Length);
+    }
+    let rules = std::str::from_utf8(fields.0).map_err(|_| Malformed::Text)?.to_owned();
+    let queue = match queue {
+        Hello::ANY_QUEUE => None,
+        queue => Some(u16::try_from(queue).map_err(|_| Malformed::Value {
+            what: "queue",
+            value: queue.into(),
+            rule: "at most 65535",
+        })?),
+    };
+    let hello = Hello {
+        umem,
+        chunk,
+        unaligned: flag(Hello::UNALIGNED),
+        headroom,
+        pieces: flag(Hello::PIECES),
+        offloads: flag(Hello::OFFLOADS),
+        one_descriptor: flag(Hello::ONE_DESCRIPTOR),
+        skip_invalid: flag(Hello::SKIP_INVALID),
+        rings,
+        budget,
+        share,
+        tx_metadata,
+        segmentation: flag(Hello::SEGMENTATION),
+        queue,
+        rules,
+    };
+    hello.check()?;
+    Ok(hello)
+}
+
+/// Writes the answer to a message. A reason that is too long is cut between characters.
+pub(super) fn encode(answer: &Answer) -> Vec<u8> {
+    let mut out = MAGIC.to_le_bytes().to_vec();
+    match answer {
+        Answer::Welcome(welcome) => {
+            [0, welcome.longest].iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
+            let Rings { rx, tx, fill, completion, statistics } = welcome.rings;
+            let each = [rx, tx, fill, completion, statistics].map(|at| [at.producer, at.consumer, at.desc, at.flags]);
+            let first = [welcome.session, welcome.queue.into(), welcome.budget, welcome.memory];
+            first.iter().chain(each.iter().flatten()).for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
+        }
+        Answer::Refusal(Refusal { code, why }) => {
+            let most = why.len().min(Answer::LONGEST - 16);
+            let len = (0..=most).rev().find(|&n| why.is_char_boundary(n)).unwrap_or(0);
+            [*code as u32, 0].iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
+            out.extend_from_slice(&why.as_bytes()[..len]);
+        }
+    }
+    out
+}
+
+/// A refusal of this kind.
+pub(super) fn refusal(code: Code, why: impl Into<String>) -> Refusal {
+    Refusal { code, why: why.into() }
+}
+
+/// A refusal because a resource is missing.
+fn full(why: impl ToString) -> Refusal {
+    refusal(Code::Full, why.to_string())
+}
+
+/// What one application asks for.
+pub(super) struct Request<'a> {
+    /// The number that the session will have.
+    pub(super) id: u64,
+    pub(super) hello: &'a Hello,
+    pub(super) connection: &'a OwnedFd,
+    /// The descriptors that came with the message.
+    pub(super) fds: Vec<OwnedFd>,
+}
+
+/// What is the same for all applications.
+pub(super) struct PortContext<'a> {
+    pub(super) config: &'a Config,
+    /// Bytes of the longest frame.
+    pub(super) longest: u32,
+    pub(super) shared: &'a Arc<PortShared>,
+}
+
+/// The server thread's record of a session.
+pub(super) struct ServerSession {
+    pub(super) session: Arc<Session>,
+    /// The queue of the session.
+    pub(super) queue: u16,
+    rules: String,
+    /// The number of rules.
+    count: usize,
+    default: bool,
+    group: u64,
+}
+
+impl ServerSession {
+    /// Ends the session.
+    pub(super) fn close(&self, shared: &PortShared, why: &'static str) {
+        seqpacket::shutdown(self.session.connection.as_fd());
+        self.session.close(why);
+        if let Some(waker) = shared.wakers.get(usize::from(self.queue)) {
+            waker.epoll.remove(self.session.wakeup.datapath_end().as_raw_fd());
+        }
+    }
+}
+
+/// Opens a session, and sends the welcome. `others` are the sessions of the port.
+pub(super) fn open_session(
+    request: Request<'_>,
+    port: &PortContext<'_>,
+    others: &[&ServerSession],
+) -> Result<(ServerSession, AppTx, Arc<Destination>), Refusal> {
+    let Request { id, hello, connection, fds } = request;
+    let PortContext { config, longest, shared } = *port;
+    let events = &shared.events;
+    if events.halves.load(Ordering::Relaxed) + 2 > 2 * u64::from(config.sessions) {
+        return Err(full("as many sessions as there may be"));
+    }
+    let peer = seqpacket::peer(connection.as_fd()).map_err(full)?;
+    let queue = choose_queue(hello, shared, others)?;
+    let umem = find_umem(hello, fds, config, others)?;
+    let (rules, default) = parse_rules(&hello.rules).map_err(|why| refusal(Code::Rules, why))?;
+    let count = rules.len();
+    check_rules(count, config, others)?;
+    let is_member = |other: &&&ServerSession| Arc::ptr_eq(&other.session.umem, &umem) && other.rules == hello.rules;
+    let group = others.iter().find(is_member).map_or(id, |other| other.group);
+    if default && others.iter().any(|other| other.default && other.group != group) {
+        return Err(refusal(Code::Rules, "another application has the default"));
+    }
+    let waker = shared.wakers.get(usize::from(queue)).ok_or_else(|| full("no such queue"))?;
+    let chunk = u64::from(hello.chunk);
+    let metadata = TxMetadata::of(hello);
+    let pieces = if metadata.segmentation() { MAX_SUPER_PIECES } else { MAX_PIECES };
+    let least = 2 * pieces as u64 * chunk;
+    let budget = if hello.budget == 0 { config.budget } else { hello.budget.min(config.budget) }.max(least);
+    // The budget bounds the pages in flight. Where it does not bound their number, the rings do.
+    // There is always room for some packets.
+    let most = if hello.unaligned || hello.skip_invalid {
+        ((hello.rings.tx + hello.rings.completion) as usize).max(2 * MAX_PIECES)
+    } else {
+        (hello.umem / chunk).min(budget / chunk + 1) as usize
+    };
+    let rings = SessionRings::new(&hello.rings).map_err(full)?;
+    let wakeup = if hello.one_descriptor {
+        PollFd::new().map(Wakeup::PollFd)
+    } else {
+        EventFd::new().map(OwnedFd::from).map(Wakeup::Event)
+    };
+    let session = Arc::new(Session {
+        id,
+        wakeup: wakeup.map_err(full)?,
+        connection: connection.try_clone().map_err(full)?,
+        umem: umem.clone(),
+        rx_ring: rings.rx_view,
+        closed: AtomicBool::new(false),
+        notifier: waker.notifier.clone(),
+        events: events.clone(),
+    });
+    let owner: Arc<dyn ExtBufOwner> = session.clone();
+    let pages = ExtBufPool::new(most, umem.mem().region().clone(), owner).map_err(full)?;
+    waker.epoll.add(session.wakeup.datapath_end().as_raw_fd(), true).map_err(full)?;
+    let (layout, memory) = (rings.layout, rings.region.len() as u64);
+    let welcome = Answer::Welcome(Welcome { session: id, queue, longest, budget, memory, rings: layout });
+    let file = rings.region.fd().ok_or_else(|| full("rings without a descriptor"))?;
+    events.log.opened(id, peer, queue);
+    seqpacket::send(connection.as_fd(), &encode(&welcome), &[file, session.wakeup.app_end()]).map_err(|error| {
+        events.log.closed(id, "left unheard");
+        full(error)
+    })?;
+    // Each half subtracts itself when it is dropped.
+    events.halves.fetch_add(2, Ordering::Relaxed);
+    events.sessions.fetch_add(1, Ordering::Relaxed);
+    let [tx_stats, rx_stats] = rings.statistics.map(SessionStats::new);
+    let app_tx = AppTx {
+        // There are at most 64 queues.
+        queue: queue as u8,
+        session: session.clone(),
+        tx: rings.tx,
+        completion: rings.completion,
+        stats: tx_stats,
+        skip_invalid: hello.skip_invalid,
+        pages,
+        budget,
+        charged: 0,
+        longest: longest as usize,
+        partial: None,
+        pieces: 0,
+        metadata,
+        request: None,
+        unsubmitted: false,
+        completion_full: false,
+        starved: false,
+    };
+    let posted = (hello.umem / chunk).min(hello.rings.fill.into()) as usize;
+    let app_rx = AppRx {
+        session: session.clone(),
+        fill: rings.fill,
+        rx: rings.rx,
+        stats: rx_stats,
+        skip_invalid: hello.skip_invalid,
+        posted: Vec::with_capacity(posted),
+        headroom: hello.headroom as usize,
+        pieces: hello.pieces,
+        offloads: hello.offloads,
+    };
+    let destination = Arc::new(Destination::new((rules, default), (group, queue), app_rx));
+    let record = ServerSession { session, queue, rules: hello.rules.clone(), count, default, group };
+    Ok((record, app_tx, destination))
+}
+
+/// The queue of the session: the one that it asks for, or the one with the fewest sessions.
+fn choose_queue(hello: &Hello, shared: &PortShared, others: &[&ServerSession]) -> Result<u16, Refusal> {
+    let queues = shared.wakers.len() as u16;
+    match hello.queue {
+        Some(queue) if queue < queues => Ok(queue),
+        Some(queue) => Err(refusal(Code::Protocol, format!("queue {queue}: the port was started with {queues}"))),
+        None => {
+            let sessions = |queue: &u16| others.iter().filter(|other| other.queue == *queue).count();
+            Ok((0..queues).min_by_key(sessions).unwrap_or(0))
+        }
+    }
+}
+
+/// The memory of the descriptor, or that of the session that the message names.
+fn find_umem(
+    hello: &Hello,
+    fds: Vec<OwnedFd>,
+    config: &Config,
+    others: &[&ServerSession],
+) -> Result<Arc<AppUmem>, Refusal> {
+    let no = |why: String| refusal(Code::Memory, why);
+    let Ok([fd]) = <[OwnedFd; 1]>::try_from(fds) else {
+        return Err(refusal(Code::Protocol, "one descriptor, of the memory, is wanted"));
+    };
+    let file = memfd::identity(fd.as_fd()).map_err(|error| no(error.to_string()))?;
+    if hello.share != 0 {
+        let other = others.iter().find(|other| other.session.id == hello.share);
+        let umem = other.map(|other| &other.session.umem);
+        let umem = umem.ok_or_else(|| no(format!("there is no session {} to share memory with", hello.share)))?;
+        let same = umem.is_same(file, hello).then(|| umem.clone());
+        return same.ok_or_else(|| no(format!("not the memory of session {}, or of other chunks", hello.share)));
+    }
+    if hello.umem > config.umem {
+        return Err(no(format!("more than {} bytes of memory", config.umem)));
+    }
+    let region = Region::from_memfd(fd, hello.umem as usize).map_err(|error| no(error.to_string()))?;
+    // The region checked the seals, so the file is a memfd and the query does not block.
+    if region.fd().is_none_or(|fd| memfd::is_huge(fd).unwrap_or(true)) {
+        return Err(no("memory of huge pages, which may be missing when they are touched".to_owned()));
+    }
+    Ok(Arc::new(AppUmem::new(UntrustedMem::new(region), file, hello)))
+}
+
+/// Checks the number of an application's rules: each costs every packet a comparison.
+fn check_rules(count: usize, config: &Config, others: &[&ServerSession]) -> Result<(), Refusal> {
+    let (rules, all_rules) = (config.rules, config.all_rules);
+    if count > rules.into() {
+        let why = format!("{count} rules: an application may have {rules} (rules={rules})");
+        return Err(refusal(Code::Rules, why));
+    }
+    let there: usize = others.iter().map(|other| other.count).sum();
+    if there + count > all_rules.into() {
+        return Err(full(format!(
+            "{count} rules beside the {there} of other applications: together they may have {all_rules} (all-rules={all_rules})"
+        )));
+    }
+    Ok(())
+}
+
+/// The rules of an application, and whether it asks for the default.
+fn parse_rules(text: &str) -> Result<(Rules, bool), String> {
+    let (default, matches): (Vec<_>, Vec<_>) =
+        text.lines().map(str::trim).filter(|line| !line.is_empty()).partition(|line| *line == "default");
+    let rules = Rules::parse(matches.iter().map(|line| format!("pass {line}"))).map_err(|error| error.to_string())?;
+    Ok((rules, !default.is_empty()))
+}

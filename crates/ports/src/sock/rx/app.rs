@@ -1,0 +1,376 @@
+//! One application of a receive queue: the descriptors of its TX ring, taken as packets.
+//!
+//! ```text
+//!   a frame of one piece, to an egress that takes fragments ──► its page, no head
+//!   in pieces, with metadata, or with linear bytes          ──► a head with copies, then pages
+//! ```
+
+use crate::sock::Transmit;
+use crate::sock::session::{Session, SessionHalf};
+use crate::sock::stats::{Fault, SessionStats};
+use crate::sock::tx_metadata::{self, TxMetadata};
+use crate::vnet::VnetHeader;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use towpath_client::protocol::{MAX_PIECES, MAX_SUPER_PIECES, Statistic};
+use towpath_packet::port::{TxLayout, TxLinear};
+use towpath_packet::xsk_ring::RingMemory;
+use towpath_packet::{Batch, Cache, ExtBufPool, Packet, xsk_ring};
+
+/// Bytes of the shortest frame: an Ethernet header.
+const SHORTEST: usize = 14;
+
+/// How much of a packet is copied out of its pages.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CopyPlan {
+    /// The number of bytes, from the first of the packet.
+    pub(super) linear: usize,
+    /// Bytes to leave free behind them.
+    tailroom: usize,
+    /// A frame of one piece is sent as its page without a head: it needs no headroom.
+    headless: bool,
+}
+
+impl CopyPlan {
+    /// The plan of `transmit` for an egress.
+    pub(super) fn new(transmit: Transmit, egress: TxLayout) -> CopyPlan {
+        let linear = match (transmit, egress.linear) {
+            (Transmit::Page, _) | (Transmit::Auto, TxLinear::None) => 0,
+            (Transmit::Auto, TxLinear::Header(n)) => n.into(),
+            (Transmit::Copy, _) | (Transmit::Auto, TxLinear::Whole) => usize::MAX,
+        };
+        CopyPlan { linear, tailroom: egress.tailroom.into(), headless: linear == 0 && egress.headroom == 0 }
+    }
+
+    /// How many of the next `len` bytes of a packet are copied.
+    #[inline]
+    fn copy_len(&self, packet: &Packet, len: usize) -> usize {
+        // The bytes behind a page can't be linear.
+        if self.linear <= packet.len() || packet.frags() > 0 {
+            return 0;
+        }
+        (self.linear - packet.len()).min(len).min(packet.tailroom().saturating_sub(self.tailroom))
+    }
+}
+
+/// What a queue received in one burst from all applications.
+#[derive(Debug, Default)]
+pub(crate) struct RxTotals {
+    pub(crate) bytes: usize,
+    pub(crate) copies: u64,
+    pub(crate) copied_bytes: u64,
+    /// Pages that were attached to packets.
+    pub(super) attached: u64,
+    /// Pages that came back.
+    pub(super) completed: u64,
+}
+
+/// The half of a session that its receive queue has: the TX and the COMPLETION ring.
+#[derive(Debug)]
+pub(crate) struct AppTx {
+    /// The queue of the session.
+    pub(crate) queue: u8,
+    pub(crate) session: Arc<Session>,
+    pub(crate) tx: xsk_ring::Consumer<xsk_ring::Mapped<xsk_ring::Desc>>,
+    pub(crate) completion: xsk_ring::Producer<xsk_ring::Mapped<u64>>,
+    pub(crate) stats: SessionStats,
+    /// Invalid descriptors are counted and do not end the session.
+    pub(crate) skip_invalid: bool,
+    /// The pages in flight. Their tokens are the addresses of their descriptors.
+    pub(crate) pages: ExtBufPool,
+    /// Bytes of chunks that may be in flight.
+    pub(crate) budget: u64,
+    /// Bytes of chunks that are in flight.
+    pub(crate) charged: u64,
+    /// Bytes of the longest frame.
+    pub(crate) longest: usize,
+    /// The first pieces of a packet whose last one has not come.
+    pub(crate) partial: Option<Packet>,
+    /// How many these are.
+    pub(crate) pieces: usize,
+    /// The metadata that frames may have.
+    pub(crate) metadata: TxMetadata,
+    /// What the metadata of the packet asks for.
+    pub(crate) request: Option<VnetHeader>,
+    /// The COMPLETION ring has entries that were not submitted.
+    pub(crate) unsubmitted: bool,
+    /// The COMPLETION ring had no room for all pages that came back.
+    pub(crate) completion_full: bool,
+    /// There was no buffer for a head, no page, or no room in the COMPLETION ring.
+    pub(crate) starved: bool,
+}
+
+impl SessionHalf for AppTx {
+    fn session(&self) -> &Session {
+        &self.session
+    }
+}
+
+impl Drop for AppTx {
+    fn drop(&mut self) {
+        self.session.events.halves.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl AppTx {
+    /// Writes completions, then takes up to `room` packets.
+    #[inline]
+    pub(super) fn poll(
+        &mut self,
+        room: usize,
+        plan: CopyPlan,
+        cache: &mut Cache,
+        out: &mut Batch,
+        totals: &mut RxTotals,
+    ) -> Result<(), Fault> {
+        totals.completed += self.complete()?;
+        let done = self.take(room, plan, cache, out, totals);
+        if let Some(poll_fd) = self.session.poll_fd()
+            && (self.starved || poll_fd.is_tx_full())
+        {
+            poll_fd.set_tx_full(!self.has_room());
+        }
+        if std::mem::take(&mut self.unsubmitted) {
+            self.completion.submit();
+            self.session.notify_completions();
+        }
+        done
+    }
+
+    /// Whether the application has room to send, by AF_XDP's rule: at most half of its TX ring is
+    /// full.
+    pub(super) fn has_room(&self) -> bool {
+        self.tx.waiting() <= self.tx.ring().size() / 2
+    }
+
+    /// Writes completions of pages that came back, as far as the ring has room. Returns how many.
+    #[inline]
+    fn complete(&mut self) -> Result<u64, Fault> {
+        self.completion_full = false;
+        if !self.pages.has_freed() {
+            return Ok(0);
+        }
+        let free = self.completion.try_reserve(self.pages.in_use() as u32).map_err(|_| Fault::Counter)?;
+        let (completion, umem, charged) = (&mut self.completion, &self.session.umem, &mut self.charged);
+        let n = self.pages.reclaim(free as usize, |addr, len| {
+            completion.write(addr);
+            umem.complete(addr);
+            *charged -= umem.truesize(len.into());
+        });
+        self.unsubmitted |= n > 0;
+        self.completion_full = n == free as usize && self.pages.has_freed();
+        Ok(n as u64)
+    }
+
+    /// Takes up to `room` packets to the end of `out`, and at most `room` descriptors whatever
+    /// their content: frames that cannot be sent must not take time from other applications.
+    #[inline]
+    fn take(
+        &mut self,
+        room: usize,
+        plan: CopyPlan,
+        cache: &mut Cache,
+        out: &mut Batch,
+        totals: &mut RxTotals,
+    ) -> Result<(), Fault> {
+        let ready = self.tx.try_peek(room as u32).map_err(|_| Fault::Counter)? as usize;
+        let chunks = self.budget.saturating_sub(self.charged) / self.session.umem.chunk() as u64;
+        let mut n = ready.min(room).min(self.pages.free()).min(chunks as usize);
+        if plan.linear > 0 || self.skip_invalid {
+            // A copied or skipped descriptor is completed at once.
+            n = n.min(self.completion.try_reserve(n as u32).map_err(|_| Fault::Counter)? as usize);
+        }
+        // No kick announces the descriptors that stay, and the burst may end without a packet.
+        self.starved = n < ready;
+        if n == 0 {
+            return Ok(());
+        }
+        if n == ready && n < room {
+            self.stats.add(Statistic::TxRingEmptyDescs, 1);
+        }
+        let headless = plan.headless && self.partial.is_none();
+        let taken = if headless { self.take_headless(n, cache, out, totals) } else { Ok(0) };
+        let done = taken.and_then(|taken| match n - taken {
+            0 => Ok(()),
+            left => self.take_with_heads(left, plan, cache, out, totals),
+        });
+        self.tx.release();
+        done
+    }
+
+    /// Takes up to `n` frames of one piece without metadata, as pages without heads. Returns how
+    /// many there were in a row.
+    #[inline]
+    fn take_headless(
+        &mut self,
+        n: usize,
+        cache: &mut Cache,
+        out: &mut Batch,
+        totals: &mut RxTotals,
+    ) -> Result<usize, Fault> {
+        for taken in 0..n {
+            let xsk_ring::Desc { addr, len, options } = self.tx.read();
+            if options != 0 {
+                self.tx.cancel();
+                return Ok(taken);
+            }
+            let at = self.session.umem.locate_tx(addr, len, true);
+            let page = at.and_then(|at| self.pages.packet(at, len as usize, addr).ok_or(Fault::Descriptor));
+            let mut packet = match page {
+                Ok(packet) => packet,
+                Err(_) if self.skip_invalid => {
+                    self.skip(0, Some(addr));
+                    continue;
+                }
+                Err(fault) => return Err(fault),
+            };
+            totals.attached += 1;
+            self.charged += self.session.umem.truesize(len);
+            if !self.fits(packet.len()) {
+                cache.free(packet);
+                continue;
+            }
+            totals.bytes += packet.len();
+            packet.set_ingress(0, self.queue);
+            // `n` is at most the room of the batch.
+            let _ = out.push(packet);
+        }
+        Ok(n)
+    }
+
+    /// Whether a frame of `len` bytes can be sent. Counts those that can't.
+    #[inline]
+    fn fits(&self, len: usize) -> bool {
+        let fits = (SHORTEST..=self.longest).contains(&len);
+        if !fits {
+            self.session.events.too_long.fetch_add(1, Ordering::Relaxed);
+        }
+        fits
+    }
+
+    /// Takes `n` pieces of packets of any kind, each packet with a head.
+    #[inline]
+    fn take_with_heads(
+        &mut self,
+        n: usize,
+        plan: CopyPlan,
+        cache: &mut Cache,
+        out: &mut Batch,
+        totals: &mut RxTotals,
+    ) -> Result<(), Fault> {
+        let mut at = out.len();
+        let partial = self.partial.take().is_some_and(|packet| out.push(packet).is_ok());
+        let heads = n - usize::from(partial);
+        self.starved |= cache.alloc_bulk(out, heads) < heads;
+        let mut done = Ok(());
+        for _ in 0..n {
+            let Some(packet) = out.as_mut_slice().get_mut(at) else { break };
+            let desc = self.tx.read();
+            let added = self.add_piece(desc, packet, plan, totals);
+            if added.is_ok() && desc.options & xsk_ring::Desc::CONTINUED != 0 {
+                continue;
+            }
+            let (pieces, request) = (std::mem::take(&mut self.pieces), self.request.take());
+            let applied = added.and_then(|()| match request {
+                None => Ok(packet.len()),
+                Some(request) => tx_metadata::apply(request, packet, totals),
+            });
+            match applied {
+                Ok(len) if self.fits(len) => {
+                    totals.bytes += packet.len();
+                    packet.set_ingress(0, self.queue);
+                    at += 1;
+                    continue;
+                }
+                Ok(_) => {}
+                Err(_) if self.skip_invalid => self.skip(pieces, added.is_err().then_some(desc.addr)),
+                Err(fault) => {
+                    done = Err(fault);
+                    break;
+                }
+            }
+            // The last head takes its place.
+            let last = out.len() - 1;
+            out.as_mut_slice().swap(at, last);
+            if let Some(packet) = out.pop() {
+                cache.free(packet);
+            }
+        }
+        while out.len() > at
+            && let Some(packet) = out.pop()
+        {
+            if packet.len() > 0 { self.partial = Some(packet) } else { cache.free(packet) }
+        }
+        done
+    }
+
+    /// Counts a packet that can't be sent. Its pieces complete with its head; a descriptor that is
+    /// not one of its pieces is completed here.
+    #[cold]
+    fn skip(&mut self, pieces: usize, last: Option<u64>) {
+        let lost = pieces as u64 + u64::from(last.is_some());
+        if let Some(addr) = last {
+            self.completion.write(addr);
+            self.unsubmitted = true;
+        }
+        self.stats.add(Statistic::TxInvalidDescs, lost);
+        self.session.events.skipped.fetch_add(lost, Ordering::Relaxed);
+    }
+
+    /// Reads the metadata in front of the first frame of a packet.
+    #[cold]
+    fn read_metadata(&mut self, desc: xsk_ring::Desc) -> Result<(), Fault> {
+        let known = desc.options & !(xsk_ring::Desc::CONTINUED | xsk_ring::Desc::METADATA) == 0;
+        if !known || self.pieces > 0 {
+            return Err(Fault::Descriptor);
+        }
+        self.request = self.metadata.read(&self.session.umem, desc.addr)?;
+        Ok(())
+    }
+
+    /// Whether the packet, of [`MAX_PIECES`] or more, may have another piece.
+    #[cold]
+    fn may_continue(&self) -> bool {
+        self.pieces < MAX_SUPER_PIECES && self.request.is_some_and(|request| request.gso_type != 0)
+    }
+
+    /// Adds the piece of a descriptor to a packet: copied, or as a page.
+    #[inline]
+    fn add_piece(
+        &mut self,
+        desc: xsk_ring::Desc,
+        packet: &mut Packet,
+        plan: CopyPlan,
+        totals: &mut RxTotals,
+    ) -> Result<(), Fault> {
+        let xsk_ring::Desc { addr, len, options } = desc;
+        if options & !xsk_ring::Desc::CONTINUED != 0 {
+            self.read_metadata(desc)?;
+        }
+        if self.pieces >= MAX_PIECES && !self.may_continue() {
+            return Err(Fault::Descriptor);
+        }
+        let umem = &self.session.umem;
+        let n = plan.copy_len(packet, len as usize);
+        let at = umem.locate_tx(addr, len, n < len as usize)?;
+        self.pieces += 1;
+        let len = len as usize;
+        if n > 0 {
+            // The chunk lies inside of the memory, and so do the bytes.
+            let _ = self.pages.copy(at, n, packet);
+            totals.copies += 1;
+            totals.copied_bytes += n as u64;
+        }
+        if n == len {
+            self.completion.write(addr);
+            self.unsubmitted = true;
+            return Ok(());
+        }
+        let page = self.pages.attach(at + n, len - n, addr).ok_or(Fault::Descriptor)?;
+        // The packet has fewer pieces than the maximum.
+        let _ = packet.append_buf(page);
+        totals.attached += 1;
+        self.charged += umem.truesize((len - n) as u32);
+        Ok(())
+    }
+}

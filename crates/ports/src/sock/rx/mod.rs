@@ -1,0 +1,182 @@
+//! The port's receive queues: what applications send. A session belongs to one of them, which keeps
+//! its frames in order.
+//!
+//! | file | |
+//! |---|---|
+//! | `mod` | [`SockRx`]: the burst over all applications, sleep and wake-up |
+//! | `app` | [`AppTx`]: one application's TX and COMPLETION rings; [`CopyPlan`]: what is copied |
+
+pub(super) mod app;
+
+use super::Transmit;
+use super::notify::{PortShared, QueueWaker, RESYNC};
+use super::session::SessionList;
+use app::{AppTx, CopyPlan, RxTotals};
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use towpath_packet::port::{RxMemory, RxQueue, TxLayout, TxLinear, Wake};
+use towpath_packet::spsc::{Consumer, Producer};
+use towpath_packet::{Batch, Cache, Counters};
+use towpath_sys::membarrier;
+
+/// Bursts between synchronizations of the poll descriptors, of a queue that does not sleep.
+const SYNC_PERIOD: u32 = 1024;
+
+/// A receive queue of the port.
+#[derive(Debug)]
+pub struct SockRx {
+    apps: SessionList<AppTx>,
+    /// The application that the next burst begins with: none starves.
+    first: usize,
+    transmit: Transmit,
+    plan: CopyPlan,
+    cache: Cache,
+    waker: QueueWaker,
+    armed: Cell<bool>,
+    turns: u32,
+    counters: Arc<Counters>,
+    shared: Arc<PortShared>,
+}
+
+impl SockRx {
+    pub(super) fn new(
+        sessions: (Consumer<AppTx>, Producer<AppTx>),
+        cache: Cache,
+        transmit: Transmit,
+        waker: QueueWaker,
+        shared: Arc<PortShared>,
+    ) -> SockRx {
+        let unknown = TxLayout { linear: TxLinear::None, headroom: 0, tailroom: 0 };
+        SockRx {
+            apps: SessionList::new(sessions, shared.sessions),
+            transmit,
+            plan: CopyPlan::new(transmit, unknown),
+            first: 0,
+            cache,
+            waker,
+            armed: Cell::new(false),
+            turns: 0,
+            counters: Arc::default(),
+            shared,
+        }
+    }
+
+    /// Adds new sessions and removes closed ones.
+    #[inline]
+    fn sync_sessions(&mut self) {
+        if self.apps.sync(&self.shared) {
+            let armed = self.armed.get();
+            self.apps.iter().for_each(|app| app.tx.ring().set_needs_wakeup(armed));
+        }
+    }
+
+    /// Makes the poll descriptors reflect the rings, and drops kicks. Returns whether an
+    /// application with a poll descriptor has entries to take.
+    fn sync_poll_fds(&self) -> bool {
+        let mut waiting = false;
+        for app in self.apps.iter() {
+            if let Some(poll_fd) = app.session.poll_fd() {
+                poll_fd.set_tx_full(!app.has_room());
+                poll_fd.drain_kicks();
+                waiting |= app.session.sync_poll_fd();
+            }
+        }
+        waiting
+    }
+}
+
+impl RxQueue for SockRx {
+    fn rx(&mut self, out: &mut Batch) -> usize {
+        self.sync_sessions();
+        self.turns = self.turns.wrapping_add(1);
+        if self.turns.is_multiple_of(SYNC_PERIOD) {
+            self.sync_poll_fds();
+        }
+        let (before, n) = (out.len(), self.apps.len());
+        let (mut totals, mut faults) = (RxTotals::default(), 0);
+        // The first round gives each application its share, the second one what others left.
+        let share = (out.room() / n.max(1)).max(1);
+        for round in [share, usize::MAX] {
+            for i in 0..n {
+                let Some(app) = self.apps.get_mut((self.first + i) % n) else { continue };
+                let room = out.room().min(round);
+                if app.session.is_closed() || room == 0 {
+                    continue;
+                }
+                if let Err(fault) = app.poll(room, self.plan, &mut self.cache, out, &mut totals) {
+                    app.session.fail(fault);
+                    faults += 1;
+                }
+            }
+            if n < 2 {
+                break;
+            }
+        }
+        self.first = if self.first + 1 < n { self.first + 1 } else { 0 };
+        if faults > 0 {
+            self.counters.failed(faults);
+        }
+        let got = out.len() - before;
+        if got > 0 {
+            if self.armed.replace(false) {
+                self.waker.notifier.disarm();
+                self.apps.iter().for_each(|app| app.tx.ring().set_needs_wakeup(false));
+            }
+            self.counters.moved(got as u64, totals.bytes as u64);
+        }
+        if totals.copies > 0 {
+            self.counters.copied(totals.copies, totals.copied_bytes);
+            self.shared.events.copies.fetch_add(totals.copies, Ordering::Relaxed);
+            self.shared.events.copied_bytes.fetch_add(totals.copied_bytes, Ordering::Relaxed);
+        }
+        if totals.attached > 0 {
+            self.shared.events.ext_bufs.attach(totals.attached);
+        }
+        if totals.completed > 0 {
+            self.shared.events.ext_bufs.free(totals.completed);
+        }
+        got
+    }
+
+    fn memory(&self) -> RxMemory {
+        RxMemory::ext_bufs(self.shared.events.ext_bufs.clone())
+    }
+
+    fn set_tx_layout(&mut self, egress: TxLayout) {
+        self.plan = CopyPlan::new(self.transmit, egress);
+        if self.plan.linear > 0 {
+            self.cache.set_headroom(egress.headroom.into());
+        }
+    }
+
+    /// Arms every wake-up source; only a worker that is about to sleep calls this.
+    ///
+    /// The sleeper's part of the pattern of [`towpath_packet::notify`], three times: the notifier,
+    /// the flag of each TX ring, and each `PollFd`. The worker polls the
+    /// queue once more before it sleeps.
+    fn wake(&self) -> Wake {
+        self.waker.epoll.drain();
+        if self.sync_poll_fds() {
+            self.waker.timer.set(RESYNC);
+        }
+        self.waker.notifier.arm();
+        self.armed.set(true);
+        self.apps.iter().for_each(|app| app.tx.ring().set_needs_wakeup(true));
+        // AF_XDP programs have no fence between their counter and their look at the flag. The
+        // kernel makes up for it, or a timer does.
+        if self.apps.iter().any(|app| app.session.poll_fd().is_some()) && !membarrier::global_expedited() {
+            self.waker.timer.set(RESYNC);
+        }
+        if self.apps.iter().any(|app| (app.pages.has_freed() && !app.completion_full) || app.session.is_closed()) {
+            self.waker.notifier.wake();
+        }
+        // No notification tells when a buffer, or room in the COMPLETION ring, is available again.
+        let stalled = self.apps.iter().any(|app| app.starved || app.completion_full);
+        if stalled { Wake::Poll } else { Wake::Fd(self.waker.epoll.fd()) }
+    }
+
+    fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+}
