@@ -1,4 +1,10 @@
 //! The command line.
+//!
+//! | file | content |
+//! |---|---|
+//! | `mod` | commands and their ports |
+//! | `run` | options of commands that move packets |
+//! | `bench` | options of `bench` |
 
 mod bench;
 mod run;

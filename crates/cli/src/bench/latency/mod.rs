@@ -16,6 +16,13 @@
 //!
 //! A message carries its time of sending. Paths and modes take turns, round by round, so that a
 //! slow moment of the machine affects all of them. The percentiles are over all rounds.
+//!
+//! | file | content |
+//! |---|---|
+//! | `exchange` | messages with time stamps |
+//! | `sock` | through the datapath |
+//! | `udp` | through the kernel's stack |
+//! | `xdp` | through AF_XDP |
 
 mod exchange;
 mod sock;

@@ -1,4 +1,13 @@
 //! `towpath bench`: measurements of each mechanism, in the shape of the tables of its authors.
+//!
+//! | file | content |
+//! |---|---|
+//! | `gro` | GRO off and on: a sink, the kernel's stack, a lane |
+//! | `copybreak` | receive buffers re-mapped or kept mapped |
+//! | `batch` | recycled descriptors and batched doorbells |
+//! | `xsk` | frames of applications, copied or sent by page |
+//! | `latency` | from application to application |
+//! | `netns` | a private network namespace and sockets in it |
 
 mod batch;
 mod copybreak;

@@ -16,6 +16,14 @@
 //! each costs far more.
 //!
 //! The variants take turns, so that a slow moment of the machine affects all of them.
+//!
+//! | file | content |
+//! |---|---|
+//! | `rig` | driver and model on one thread |
+//! | `sweep` | by batch size |
+//! | `scenarios` | the measurements of the CPSW series |
+//! | `qemu` | by batch size on QEMU's e1000e |
+//! | `table` | output |
 
 mod qemu;
 mod rig;

@@ -12,6 +12,13 @@
 //! completions. As with `xdpsock -t`, the application cycles through 4096 frames that it wrote once
 //! (or writes each one anew with `--write`). Copy and page take turns, round by round. A round's
 //! figure is the median of its bursts, a row's percentage the median of its rounds' ratios.
+//!
+//! | file | content |
+//! |---|---|
+//! | `app` | the application |
+//! | `egress` | the egress ports |
+//! | `rig` | application, socket and egress, joined |
+//! | `table` | output |
 
 mod app;
 mod egress;
