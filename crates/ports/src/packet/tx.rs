@@ -3,9 +3,7 @@
 use crate::kernel::link::{LinkWatch, down, gone};
 use crate::kernel::rx_buffers::MAX_PACKET;
 use crate::kernel::without_refused;
-use crate::vnet::{
-    VnetHeader, {self},
-};
+use crate::vnet::{self, VnetHeader};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;

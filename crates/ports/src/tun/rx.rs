@@ -3,9 +3,7 @@
 use super::device::TunDevice;
 use crate::kernel::link::{LinkWatch, down, gone};
 use crate::kernel::rx_buffers::{MAX_PACKET, RxBuffers, RxSlot};
-use crate::vnet::{
-    VnetHeader, {self},
-};
+use crate::vnet::{self, VnetHeader};
 use std::fs::File;
 use std::io::{self, IoSliceMut, Read};
 use std::os::fd::AsRawFd;

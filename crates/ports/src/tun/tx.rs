@@ -6,9 +6,7 @@ use super::device::TunDevice;
 use crate::kernel::link::{LinkWatch, down, gone};
 use crate::kernel::rx_buffers::MAX_PACKET;
 use crate::kernel::without_refused;
-use crate::vnet::{
-    VnetHeader, {self},
-};
+use crate::vnet::{self, VnetHeader};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
