@@ -1,4 +1,4 @@
-// Receives UDP with UDP_GRO as an application does, and prints the payload bytes of a while.
+// Receives UDP with UDP_GRO as an application does, and prints the payload bytes of a period.
 //
 //     kernel_gro_count PORT WARM_UP_MS TIME_MS
 #include <netinet/in.h>

@@ -1,5 +1,5 @@
-// The least that makes the kernel send frames by itself: BPF_PROG_TEST_RUN with live frames, as xdp-trafficgen calls it, and a program of
-// two instructions' worth: redirect to the interface that is named. What a generator adds to that is its own.
+// The minimum that makes the kernel send frames by itself: BPF_PROG_TEST_RUN with live frames, as xdp-trafficgen calls it, and a program
+// that only redirects to the named interface. Any further cost is the generator's own.
 //
 //   usage: xdp_live INTERFACE BYTES, until it is killed
 #include <linux/bpf.h>
@@ -11,7 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-// Frames of a call: the wait that a program costs which is attached nowhere is shared by so many.
+// Frames per call: they share the wait that an unattached program costs.
 enum { FRAMES = 1 << 20, BATCH = 64 };
 
 static long bpf(int command, union bpf_attr *attr) {

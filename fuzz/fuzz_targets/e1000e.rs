@@ -1,7 +1,9 @@
-//! The e1000e driver and its device, in any order and with any fault: what each does next is read from the input.
+//! The e1000e driver and its device, in any order and with any fault: the input chooses each
+//! action.
 //!
-//! Three bytes say what the port and the device are like; each action after them is one byte and its arguments. Whatever
-//! happens, buffers and mappings balance in the end, and a device without faults has nothing to object to.
+//! Four bytes configure the port and the device; each action after them is one byte and its
+//! arguments. Buffers and mappings balance in the end, and a device without faults reports no
+//! violation.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -13,7 +15,7 @@ use towpath_nic::e1000e::{Config, Copybreak, E1000e, Pauses, RecycleMode, RingSi
 use towpath_packet::port::{Port, Queues, RxQueue, Start, TxQueue};
 use towpath_packet::{Backing, Batch, Checksum, Direction, Gso, GsoKind, Offloads, Packet, Pool, PoolConfig, Vlan};
 
-/// The input, a byte at a time; zeros after its end.
+/// The input, byte by byte; zeros after its end.
 struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {
@@ -34,21 +36,20 @@ fn config(how: u8, threshold: u8) -> Config {
         1 => DmaPolicy::PerBuffer { flush: Flush::Deferred },
         _ => DmaPolicy::PerBuffer { flush: Flush::Strict },
     };
-    Config {
-        policy,
-        queues: 1 + u16::from(how >> 2 & 1),
-        mtu: if how & 8 != 0 { 9000 } else { 1500 },
-        recycle: if how & 16 != 0 { RecycleMode::UnmapFirst } else { RecycleMode::KeepMapped },
-        vlan: how & 32 == 0,
-        csum: how & 64 == 0,
-        interrupts: how & 128 != 0,
-        copybreak: Copybreak::new(u64::from(threshold) * 16).ok(),
-        rx_ring: RingSize::new("rx", 80).unwrap(),
-        tx_ring: RingSize::new("tx", 80).unwrap(),
-        pauses: Pauses::None,
-        stall: Duration::from_millis(10),
-        ..Config::default()
-    }
+    let mut config = Config::default();
+    config.policy = policy;
+    config.queues = 1 + u16::from(how >> 2 & 1);
+    config.mtu = if how & 8 != 0 { 9000 } else { 1500 };
+    config.recycle = if how & 16 != 0 { RecycleMode::UnmapFirst } else { RecycleMode::KeepMapped };
+    config.vlan = how & 32 == 0;
+    config.csum = how & 64 == 0;
+    config.interrupts = how & 128 != 0;
+    config.copybreak = Copybreak::new(u64::from(threshold) * 16).ok();
+    config.rx_ring = RingSize::new("rx", 80).unwrap();
+    config.tx_ring = RingSize::new("tx", 80).unwrap();
+    config.pauses = Pauses::None;
+    config.stall = Duration::from_millis(10);
+    config
 }
 
 fn faults(which: u8, seed: u8) -> Faults {
@@ -68,7 +69,7 @@ fn faults(which: u8, seed: u8) -> Faults {
     }
 }
 
-/// A packet of any shape that asks for any work, with the input's bytes as headers.
+/// A packet of any layout with any offloads, and the input's bytes as headers.
 fn packet(input: &mut Input<'_>, cache: &mut towpath_packet::Cache) -> Option<Packet> {
     let (len, how, piece) = (usize::from(input.word()) % 20_000, input.byte(), usize::from(input.byte()) * 8 + 1);
     let mut bytes = vec![how; len];

@@ -1,12 +1,13 @@
-//! Any text as rules, and any bytes judged by them.
+//! Any text as rules, and any bytes classified by them.
 //!
-//! Lines up to the first empty one are rules; what follows is the packet, which begins with a byte that says how long its
-//! pieces are, and one that says whether the first piece is linear, what link it is from and whether a tag is beside it.
+//! Lines up to the first empty one are rules. The rest is the packet. Its first byte is the length
+//! of its pieces; its second byte says whether the first piece is linear, which link it is from,
+//! and whether there is a tag in the metadata.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
-use towpath_engine::rules::{Rules, Verdict, dissect_packet, verdicts};
+use towpath_engine::rules::{Rules, Verdict, dissect_packet, classify_batch};
 use towpath_packet::{Backing, Cache, Direction, Packet, Pool, PoolConfig, Vlan};
 use towpath_wire::LinkKind;
 
@@ -17,7 +18,7 @@ thread_local! {
     });
 }
 
-/// The bytes in pieces; `None` when they would be more than a packet can have.
+/// A packet of pieces; `None` if there are more pieces than a packet can have.
 fn packet(bytes: &[u8], piece: usize, linear: bool) -> Option<Packet> {
     MEMORY.with_borrow_mut(|cache| {
         let mut pieces = bytes.chunks(piece);
@@ -35,7 +36,7 @@ fuzz_target!(|data: &[u8]| {
     let (text, rest) = split.map_or((data, &[][..]), |at| (&data[..at], &data[at + 2..]));
     let Ok(text) = std::str::from_utf8(text) else { return };
 
-    // Every line alone first: that one is wrong must not keep the others from being tried.
+    // Each line alone first: a rejected line does not keep the others from being tried.
     let good: Vec<&str> = text.lines().filter(|line| Rules::parse([line]).is_ok()).collect();
     let mut rules = match Rules::parse(&good) {
         Ok(rules) => rules,
@@ -62,16 +63,16 @@ fuzz_target!(|data: &[u8]| {
     };
     assert_eq!(first, rules.as_slice().iter().position(|rule| alone(*rule)), "the first rule that matches decides");
     let expected = first.map_or(rules.default_verdict(), |number| rules.as_slice()[number].verdict);
-    assert_eq!(rules.judge(&packet, &found), expected);
+    assert_eq!(rules.classify(&packet, &found), expected);
     let mut out = [Verdict::Pass];
-    verdicts(&mut rules, std::slice::from_ref(&packet), link, &mut out);
+    classify_batch(&mut rules, std::slice::from_ref(&packet), link, &mut out);
     assert_eq!(out, [expected]);
 
-    // Where the bytes lie makes no difference to what they are, as far as the look goes.
-    if bytes.len() <= towpath_engine::rules::LOOK
+    // The layout of the bytes makes no difference within the dissected length.
+    if bytes.len() <= towpath_engine::rules::DISSECT_LEN
         && let Some(mut whole) = self::packet(bytes, bytes.len().max(1), true)
     {
         whole.set_vlan(packet.vlan());
-        assert_eq!(rules.judge(&whole, &dissect_packet(&whole, link)), expected);
+        assert_eq!(rules.classify(&whole, &dissect_packet(&whole, link)), expected);
     }
 });

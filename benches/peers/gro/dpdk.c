@@ -1,10 +1,10 @@
-// What DPDK's rte_gro costs on the mix of mix.h: only its calls are timed.
+// The cost of DPDK's rte_gro on the mix of mix.h: only its calls are timed.
 //
 //     dpdk EAL-OPTION… -- FLOWS PAYLOAD BURST POOL HOLD PACKETS
 //
 // HOLD 1 is the burst mode (rte_gro_reassemble_burst), more is the context mode with a flush every HOLD bursts. POOL bursts
-// take turns. Before each burst, untimed, all of its metadata and headers are written anew: they are hot in the cache, and
-// what the engine did to them is undone.
+// take turns. Before each burst, untimed, all of its metadata and headers are rewritten: they are hot in the cache, and
+// the changes of the engine are undone.
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

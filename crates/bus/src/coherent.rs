@@ -9,7 +9,8 @@ use crate::dma::{Dma, Iova, MapError};
 use crate::domain::Domain;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use towpath_packet::Region;
 
 /// Memory that stays mapped for the device, accessed as 32- and 64-bit words at byte offsets.

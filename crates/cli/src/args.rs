@@ -1,4 +1,4 @@
-//! What can be typed.
+//! The command line.
 
 mod bench;
 mod run;
@@ -67,7 +67,8 @@ pub(crate) enum Command {
     /// Receive from a port and count
     #[command(after_long_help = PORTS_HELP)]
     Sink(Sink),
-    /// Send back what a port receives: Ethernet addresses swapped, or, where there are none, IP addresses and ports
+    /// Send back what a port receives: Ethernet addresses swapped, or, where there are none, IP
+    /// addresses and ports
     #[command(after_help = ECHO_EXAMPLES, after_long_help = format!("{ECHO_EXAMPLES}\n\n{PORTS_HELP}"))]
     Echo(Echo),
     /// Let applications send and receive through a port: 'fwd sock:PATH PORT'
@@ -87,7 +88,8 @@ pub(crate) enum Command {
     Bind(Bind),
     /// Give a PCI function back to the driver that had it (root)
     Unbind(Unbind),
-    /// Show or change settings of ports while they run (see --control of the commands that move packets)
+    /// Show or change settings of ports while they run (see --control of the commands that move
+    /// packets)
     #[command(after_help = "Example:\n  towpath fwd e1000e:vfio=0000:03:00.0 tap:a --control /run/towpath.sock\n  \
         towpath set --control /run/towpath.sock e1000e:vfio=0000:03:00.0 copybreak=256")]
     Set(Set),
@@ -296,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_contradicts_itself_nowhere() {
+    fn the_command_line_is_consistent() {
         use clap::CommandFactory;
         Args::command().debug_assert();
     }

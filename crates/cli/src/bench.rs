@@ -1,4 +1,4 @@
-//! `towpath bench`: the measurements that the mechanisms are judged by, in the shape of their authors' tables.
+//! `towpath bench`: measurements of each mechanism, in the shape of the tables of its authors.
 
 mod batch;
 mod copybreak;
@@ -21,7 +21,7 @@ pub(crate) fn bench(args: &Bench) -> Result<ExitCode, Box<dyn Error>> {
     }
 }
 
-/// The value in the middle; 0 of none.
+/// The median; 0 for an empty list.
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)

@@ -1,11 +1,11 @@
-//! `towpath bind` and `unbind`: hand a PCI function over to the driver that lets programs use it, and give it back.
+//! `towpath bind` and `unbind`: bind a PCI function to `vfio-pci`, and restore its driver.
 
 use crate::args::{Bind, Unbind};
 use std::error::Error;
 use std::process::ExitCode;
 use towpath::bus::vfio::{self, Bdf, Finding};
 
-/// Several are bound all, or none.
+/// Binds all functions or none.
 pub(crate) fn bind(args: &Bind) -> Result<ExitCode, Box<dyn Error>> {
     let mut done: Vec<Bdf> = Vec::new();
     for &bdf in &args.bdfs {
@@ -22,18 +22,18 @@ pub(crate) fn bind(args: &Bind) -> Result<ExitCode, Box<dyn Error>> {
                         Err(error) => eprintln!("towpath: {error}"),
                     }
                 }
-                // Why it did not go is mostly why it can't.
+                // The findings usually explain the failure.
                 print_findings(bdf);
                 return Err(error.into());
             }
         }
     }
-    // Bound is not yet usable: what else is missing is better said now.
+    // A bound function may still be unusable: print now what else is missing.
     args.bdfs.iter().for_each(|&bdf| print_findings(bdf));
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is missing besides the driver.
+/// Prints what is missing besides the driver.
 fn print_findings(bdf: Bdf) {
     let findings = vfio::inspect(bdf).findings;
     for finding in
@@ -43,7 +43,7 @@ fn print_findings(bdf: Bdf) {
     }
 }
 
-/// All are given back that can be; fails if one can't.
+/// Unbinds every function that it can; fails if one can't be unbound.
 pub(crate) fn unbind(args: &Unbind) -> Result<ExitCode, Box<dyn Error>> {
     let mut failed = None;
     for &bdf in &args.bdfs {

@@ -1,4 +1,4 @@
-//! What each command opens and joins.
+//! The ports and routes of each command.
 
 use crate::args::{Args, Command, Echo, FullArg, Fwd, Gen, GroArg, GsoArg, IdleArg, Record, Replay, Run, Serve, Sink};
 use crate::{bench, bind, control, probe, run};
@@ -7,9 +7,9 @@ use std::error::Error;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
-use towpath::engine::gro_stage::{CoalesceConfig, Mode};
+use towpath::engine::gro_stage::GroMode;
 use towpath::engine::idle::Idle;
-use towpath::engine::lane::{Full, LaneConfig};
+use towpath::engine::lane::FullPolicy;
 use towpath::engine::rules::{RuleError, Rules};
 use towpath::packet::port::{Layer, Port};
 use towpath::{Directions, Forward, Gso, Opener, Role, Uri, Verdicts};
@@ -90,7 +90,8 @@ fn generate(mut args: Gen) -> Outcome {
     let mut opener = Opener::new();
     let address: Uri = args.port.parse()?;
     let mut options = Vec::new();
-    // The generator stops at exactly that many; a limit on the route would make more and drop them.
+    // The generator stops at exactly this count; a limit on the route would generate more and drop
+    // the rest.
     let count = args.run.count.take().map(|n| n.to_string());
     let named = [
         ("flows", args.flows),
@@ -105,7 +106,7 @@ fn generate(mut args: Gen) -> Outcome {
     options.extend(named.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", value?))));
     options.extend(args.more);
     let frames: Uri = format!("gen:{}", options.join(",")).parse()?;
-    if let Some(maker) = opener.open_maker(&address, &frames)? {
+    if let Some(maker) = opener.open_template_generator(&address, &frames)? {
         let nothing = opener.open(&"null:".parse()?, Role::Egress)?;
         return run::run(plan(&args.run, Directions::OneWay, false)?, maker, nothing, &args.run);
     }
@@ -173,47 +174,41 @@ fn verdicts(texts: &[String]) -> Result<Verdicts, RuleError> {
 }
 
 fn plan(run: &Run, directions: Directions, forwards: bool) -> Result<Forward, RuleError> {
-    let mut plan = Forward {
-        directions,
-        workers: run.workers,
-        cores: run.cores.clone(),
-        idle: match run.idle {
-            IdleArg::Spin => Idle::SPIN,
-            IdleArg::Yield => Idle::YIELD,
-            IdleArg::Sleep => Idle::SLEEP,
-        },
-        egress_wait: run.egress_wait,
-        drain: run.drain,
-        lanes: run.lanes.clone(),
-        steering: LaneConfig {
-            steering: run.steer.clone(),
-            full: if run.lane_full == FullArg::Drop { Full::Drop } else { Full::Hold },
-            ring: run.lane_ring as usize,
-            ..LaneConfig::default()
-        },
-        rebalance: run.rebalance,
-        at_rx: verdicts(&run.rule)?,
-        in_lane: verdicts(&run.lane_rule)?,
-        gro: CoalesceConfig {
-            mode: match run.gro {
-                Some(GroArg::On) => Mode::On,
-                Some(GroArg::Auto) => Mode::Auto,
-                Some(GroArg::Off) => Mode::Off,
-                // What is generated, replayed or recorded is to arrive packet by packet, unless asked otherwise.
-                None if forwards => Mode::Auto,
-                None => Mode::Off,
-            },
-            hold: Duration::from_micros(run.gro_flush_us),
-            max_size: run.gro_max_size,
-        },
-        gso: match run.gso {
-            GsoArg::On => Gso::On,
-            GsoArg::Off => Gso::Off,
-            GsoArg::Auto => Gso::Auto,
-        },
-        count: run.count,
-        ..Forward::default()
+    let mut plan = Forward::default();
+    plan.directions = directions;
+    plan.workers = run.workers;
+    plan.cores.clone_from(&run.cores);
+    plan.idle = match run.idle {
+        IdleArg::Spin => Idle::SPIN,
+        IdleArg::Yield => Idle::YIELD,
+        IdleArg::Sleep => Idle::SLEEP,
     };
+    plan.egress_wait = run.egress_wait;
+    plan.drain = run.drain;
+    plan.lanes.clone_from(&run.lanes);
+    plan.steering.steering = run.steer.clone();
+    plan.steering.full = if run.lane_full == FullArg::Drop { FullPolicy::Drop } else { FullPolicy::Hold };
+    plan.steering.ring = run.lane_ring as usize;
+    plan.rebalance = run.rebalance;
+    plan.at_rx = verdicts(&run.rule)?;
+    plan.in_lane = verdicts(&run.lane_rule)?;
+    plan.gro.mode = match run.gro {
+        Some(GroArg::On) => GroMode::On,
+        Some(GroArg::Auto) => GroMode::Auto,
+        Some(GroArg::Off) => GroMode::Off,
+        // Generated, replayed and recorded packets arrive one by one unless the user asks
+        // otherwise.
+        None if forwards => GroMode::Auto,
+        None => GroMode::Off,
+    };
+    plan.gro.hold = Duration::from_micros(run.gro_flush_us);
+    plan.gro.max_size = run.gro_max_size;
+    plan.gso = match run.gso {
+        GsoArg::On => Gso::On,
+        GsoArg::Off => Gso::Off,
+        GsoArg::Auto => Gso::Auto,
+    };
+    plan.count = run.count;
     if let Some(buffers) = run.buffers {
         plan.pool.capacity = usize::try_from(buffers).unwrap_or(usize::MAX);
         plan.pool.floors.tx = plan.pool.capacity / 16;

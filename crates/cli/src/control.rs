@@ -6,8 +6,8 @@
 //!                                       ──► Answer, a line of JSON
 //! ```
 //!
-//! The socket is a file that only its owner may open; it is removed at the end. One that nobody listens on any more (its process
-//! was killed) is replaced.
+//! The socket is a file that only its owner may open. It is removed at the end. A stale socket,
+//! whose process was killed, is replaced.
 
 use crate::args::Set;
 use serde::{Deserialize, Serialize};
@@ -21,18 +21,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use towpath::Tuners;
+use towpath::PortControls;
 
 /// Longest request or answer in bytes.
 const LONGEST: u64 = 1 << 16;
-/// How long the other side may take.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Time limit for the other side.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Request {
-    /// Of which port; of all if it is not given.
+    /// The port; all ports if it is absent.
     port: Option<String>,
-    /// What is to be changed.
+    /// The settings to change.
     #[serde(default)]
     set: Vec<(String, u64)>,
 }
@@ -62,7 +62,7 @@ pub(crate) struct Listener {
 
 impl Listener {
     /// Listens at `path` until it is dropped.
-    pub(crate) fn new(path: &Path, tuners: Tuners) -> io::Result<Listener> {
+    pub(crate) fn new(path: &Path, controls: PortControls) -> io::Result<Listener> {
         let about = |e: io::Error| io::Error::new(e.kind(), format!("--control {}: {e}", path.display()));
         if UnixStream::connect(path).is_ok() {
             return Err(about(io::Error::new(io::ErrorKind::AddrInUse, "another towpath listens there")));
@@ -79,8 +79,8 @@ impl Listener {
                 if asked.load(Ordering::Relaxed) {
                     break;
                 }
-                // A client that breaks off or talks nonsense loses its connection, and nobody else anything.
-                let _ = client.and_then(|client| answer(client, &tuners));
+                // A client that disconnects or sends garbage loses only its own connection.
+                let _ = client.and_then(|client| answer(client, &controls));
             }
         };
         let thread = std::thread::Builder::new().name("towpath-control".into()).spawn(serve).map_err(about)?;
@@ -91,7 +91,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // What it waits for.
+        // Wakes the `accept` of the listener.
         let woken = UnixStream::connect(&self.path).is_ok();
         let _ = std::fs::remove_file(&self.path);
         if let Some(thread) = self.thread.take().filter(|_| woken) {
@@ -105,22 +105,22 @@ fn is_socket(found: &std::fs::Metadata) -> bool {
     found.file_type().is_socket()
 }
 
-fn answer(client: UnixStream, tuners: &Tuners) -> io::Result<()> {
-    client.set_read_timeout(Some(PATIENCE))?;
-    client.set_write_timeout(Some(PATIENCE))?;
+fn answer(client: UnixStream, controls: &PortControls) -> io::Result<()> {
+    client.set_read_timeout(Some(TIMEOUT))?;
+    client.set_write_timeout(Some(TIMEOUT))?;
     let mut line = String::new();
     BufReader::new((&client).take(LONGEST)).read_line(&mut line)?;
     let answer = match serde_json::from_str::<Request>(&line) {
-        Ok(request) => tune(&request, tuners).map_or_else(Answer::Error, Answer::Settings),
+        Ok(request) => tune(&request, controls).map_or_else(Answer::Error, Answer::Settings),
         Err(error) => Answer::Error(format!("not a request: {error}")),
     };
     writeln!(&client, "{}", serde_json::to_string(&answer)?)
 }
 
-fn tune(request: &Request, tuners: &Tuners) -> Result<Vec<Line>, String> {
+fn tune(request: &Request, controls: &PortControls) -> Result<Vec<Line>, String> {
     if let Some(name) = &request.port {
-        let port = tuners.port(name).ok_or_else(|| {
-            let known: Vec<_> = tuners.iter().map(|(name, _)| name).collect();
+        let port = controls.port(name).ok_or_else(|| {
+            let known: Vec<_> = controls.iter().map(|(name, _)| name).collect();
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
             format!("port '{name}' has nothing that can be changed; ports that have: {known}")
         })?;
@@ -128,9 +128,9 @@ fn tune(request: &Request, tuners: &Tuners) -> Result<Vec<Line>, String> {
             port.set(setting, *value).map_err(|error| format!("{name}: {error}"))?;
         }
     }
-    let wanted = tuners.iter().filter(|(name, _)| request.port.as_deref().is_none_or(|port| port == *name));
-    let lines = wanted.flat_map(|(port, tuner)| {
-        tuner.settings().into_iter().map(|setting| Line {
+    let wanted = controls.iter().filter(|(name, _)| request.port.as_deref().is_none_or(|port| port == *name));
+    let lines = wanted.flat_map(|(port, control)| {
+        control.settings().into_iter().map(|setting| Line {
             port: port.to_owned(),
             name: setting.name.to_owned(),
             value: setting.value,
@@ -145,7 +145,7 @@ pub(crate) fn set(args: &Set) -> Result<ExitCode, Box<dyn Error>> {
     let at = args.control.display();
     let stream = UnixStream::connect(&args.control)
         .map_err(|error| format!("--control {at}: {error} (start towpath with --control {at})"))?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     let request = Request { port: args.port.clone(), set: args.settings.clone() };
     writeln!(&stream, "{}", serde_json::to_string(&request)?)?;
     let mut line = String::new();

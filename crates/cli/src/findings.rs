@@ -1,4 +1,5 @@
-//! `towpath probe SCHEME:vfio=BDF`: what stands between a PCI function and its use, before it is opened.
+//! `towpath probe SCHEME:vfio=BDF`: what prevents the use of a PCI function, checked before it is
+//! opened.
 
 use serde::Serialize;
 use towpath::bus::vfio::{Bdf, BdfError, Inspection, inspect};
@@ -25,12 +26,12 @@ pub(crate) fn function(port: &str) -> Option<Result<Bdf, BdfError>> {
     Some(rest.split('?').next().unwrap_or(rest).parse())
 }
 
-/// Prints what was found; whether the device can be opened all the same.
+/// Prints the findings; returns whether the device can be opened all the same.
 pub(crate) fn print(port: &str, bdf: Bdf, json: bool) -> Result<bool, serde_json::Error> {
     let Inspection { driver, group, iommufd, findings, .. } = inspect(bdf);
     let openable = !findings.iter().any(|finding| finding.is_obstacle());
     if json {
-        // On its own only where there is nothing more to say about the port.
+        // Alone only where nothing else is printed about the port.
         if !openable {
             let findings = findings.iter().map(|finding| FindingReport {
                 what: finding.to_string(),

@@ -1,4 +1,5 @@
-//! What is shown while packets move: a line per port on a terminal, plain lines elsewhere, JSON where it is asked for.
+//! The live view while packets move: a line per port on a terminal, plain lines elsewhere, JSON on
+//! request.
 
 use crate::args::Run;
 use crate::summary::{Happened, Line, event};
@@ -14,15 +15,15 @@ pub(crate) struct Live {
 }
 
 enum View {
-    /// Lines that are drawn again and again, on standard error.
+    /// Lines that are redrawn, on standard error.
     Terminal {
         area: MultiProgress,
         ports: Vec<ProgressBar>,
         gro: ProgressBar,
     },
-    /// One object a line, on standard output.
+    /// One object per line, on standard output.
     Json,
-    /// Only what happens to the ports, on standard error.
+    /// Only events of the ports, on standard error.
     Events,
     Nothing,
 }
@@ -46,7 +47,7 @@ impl Live {
         Live { view, last, events: Vec::new() }
     }
 
-    /// Shows what happened since the last time.
+    /// Prints what happened since the last update.
     pub(crate) fn update(&mut self, now: &Reading, events: Vec<Happened>) -> io::Result<()> {
         let step = now.since(&self.last);
         let news = events.iter().filter(|happened| !self.events.contains(happened));
@@ -77,7 +78,7 @@ impl Live {
         Ok(())
     }
 
-    /// Takes the live lines away, to make room for the summary.
+    /// Erases the live lines to make room for the summary.
     pub(crate) fn end(&self) {
         if let View::Terminal { area, ports, gro } = &self.view {
             ports.iter().chain([gro]).for_each(ProgressBar::finish_and_clear);
@@ -86,14 +87,14 @@ impl Live {
     }
 }
 
-/// The merge ratio, and why aggregates left, since the start.
+/// The merge ratio since the start, and why aggregates left.
 fn gro_line(gro: &GroReading) -> String {
     let merged = 100.0 * gro.merged as f64 / gro.packets as f64;
     let mut reasons: Vec<_> = gro.flushed().collect();
     reasons.sort_by_key(|&(_, n)| std::cmp::Reverse(n));
     let reasons: Vec<_> =
         reasons.iter().take(4).map(|(reason, n)| format!("{reason} {}", si(*n as f64).trim_end())).collect();
-    let aside = if gro.engines_aside > 0 { "   aside: nothing merges" } else { "" };
+    let aside = if gro.bypassed_engines > 0 { "   aside: nothing merges" } else { "" };
     format!("gro merged {merged:.1} %   flushed {}{aside}", reasons.join(", "))
 }
 

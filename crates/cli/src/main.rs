@@ -1,19 +1,21 @@
 //! `towpath`, the command.
 //!
 //! ```text
-//!   args      what can be typed
-//!   commands  what each command opens and joins
-//!   bind      hand a device over, give it back
-//!   probe     what a port can do; findings: what its device lacks
-//!   bench     the measurements, as tables
-//!   run       start, watch, stop: the same for all that move packets
-//!   control   settings of the ports, changed while it runs
-//!   live      the line per port while it runs
-//!   summary   the tables at the end, and both as JSON
+//!   args      the command line
+//!   commands  the ports and routes of each command
+//!   bind      binds a device to vfio-pci and restores its driver
+//!   probe     what a port can do;  findings: what its device lacks
+//!   bench     measurements as tables
+//!   run       start, watch, stop: common to all commands that move packets
+//!   control   settings of the ports, changed while they run
+//!   live      the live view
+//!   summary   the tables at the end;  live view and summary as JSON
+//!   units     numbers with SI prefixes
 //! ```
 //!
-//! Exit codes: 0 all went well (also after ^C); 1 something failed while running: a port is gone, a worker failed, buffers were
-//! lost; 2 the command line, a port's options or its environment are wrong, nothing was moved.
+//! Exit codes: 0: success (also after ^C). 1: a failure while running: a port is gone, a worker
+//! failed, buffers are missing. 2: the command line, a port's options or its environment are wrong;
+//! nothing was moved.
 
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

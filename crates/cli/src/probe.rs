@@ -1,4 +1,5 @@
-//! `towpath probe`: what a port can do here, what not, why, and the command that would mend it.
+//! `towpath probe`: abilities of a port on this machine, why some are off, and the command that
+//! enables them.
 
 use crate::args::Probe;
 use crate::findings;

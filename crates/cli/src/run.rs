@@ -1,4 +1,4 @@
-//! Start, watch, stop: the same for all commands that move packets.
+//! Start, watch, stop: common to all commands that move packets.
 
 use crate::args::Run;
 use crate::control::Listener;
@@ -13,22 +13,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use towpath::{AnyPort, Forward, Running, StartError};
 
-/// How often the main thread looks whether the workers have ended or a signal has come.
-const LOOK: Duration = Duration::from_millis(20);
+/// Interval at which the main thread checks for finished workers and signals.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Moves packets between two ports, as [`watch`] says.
 pub(crate) fn run(plan: Forward, a: AnyPort, b: AnyPort, args: &Run) -> Result<ExitCode, Box<dyn Error>> {
     watch(|| plan.start(a, b), args)
 }
 
-/// Runs what `start` starts until a signal, the end of the time, or the end of the ports; prints the live view and the summary.
+/// Runs what `start` starts until a signal, the time limit, or the end of the ports; prints the
+/// live view and the summary.
 pub(crate) fn watch(
     start: impl FnOnce() -> Result<Running, StartError>,
     args: &Run,
 ) -> Result<ExitCode, Box<dyn Error>> {
     let asked = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        // The first asks to stop and drain; a second one, for those who can't wait, ends the process at once.
+        // The first signal stops and drains; the second one ends the process at once.
         signal_hook::flag::register_conditional_shutdown(signal, 130, asked.clone())?;
         signal_hook::flag::register(signal, asked.clone())?;
     }
@@ -36,7 +37,7 @@ pub(crate) fn watch(
     for note in running.notes() {
         eprintln!("note: {note}");
     }
-    let control = args.control.as_ref().map(|path| Listener::new(path, running.tuners().clone())).transpose()?;
+    let control = args.control.as_ref().map(|path| Listener::new(path, running.port_controls().clone())).transpose()?;
     let mut live = Live::new(args, running.meter());
     let started = Instant::now();
     let mut next = started + args.interval;
@@ -50,13 +51,13 @@ pub(crate) fn watch(
             break;
         }
         if now >= next {
-            // Nobody reads any more: time to stop.
-            if !is_read(live.update(&running.meter().read(), running.tuners().events()))? {
+            // The output has no reader any more: stop.
+            if !is_read(live.update(&running.meter().read(), running.port_controls().events()))? {
                 break;
             }
             next += args.interval;
         }
-        std::thread::sleep(LOOK.min(left));
+        std::thread::sleep(POLL_INTERVAL.min(left));
     }
     live.end();
     drop(control);
@@ -67,7 +68,7 @@ pub(crate) fn watch(
     Ok(if lost || failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Whether there is still somebody who reads what is written.
+/// Whether the output still has a reader.
 fn is_read(written: io::Result<()>) -> io::Result<bool> {
     match written {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),

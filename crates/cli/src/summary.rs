@@ -1,4 +1,4 @@
-//! What came of it: tables for people, one object for machines, and the balance in both.
+//! The summary: tables for people, one object for machines, and the balance in both.
 
 use crate::units::{grouped, si};
 use serde::Serialize;
@@ -8,8 +8,8 @@ use towpath::Summary;
 use towpath::engine::report::{Balance, Drops, GroReading, PortReading, Reading};
 use towpath::packet::Snapshot;
 
-/// Users of ports that people are told of.
-const VISITORS: usize = 8;
+/// Most log lines of sessions that are printed.
+const MAX_SESSION_LINES: usize = 8;
 
 /// One line of JSON.
 #[derive(Serialize)]
@@ -27,7 +27,7 @@ pub(crate) enum Line<'a> {
         buffers_away: usize,
         pages: u64,
         pages_away: u64,
-        /// Packets that could not be handed to their egress as they lay.
+        /// Packets that had to be copied for their egress.
         copied: u64,
         pool_shortages: u64,
         events: Vec<Event<'a>>,
@@ -37,7 +37,7 @@ pub(crate) enum Line<'a> {
     },
 }
 
-/// What GRO did; all zero where it was not in use.
+/// What GRO did; all zero without GRO.
 #[derive(Serialize)]
 pub(crate) struct Gro {
     packets: u64,
@@ -49,12 +49,12 @@ pub(crate) struct Gro {
 
 impl Gro {
     fn new(reading: &GroReading) -> Gro {
-        let GroReading { packets, merged, aggregates, aside, .. } = *reading;
-        Gro { packets, merged, aggregates, aside, flushed: reading.flushed().collect() }
+        let GroReading { packets, merged, aggregates, bypassed, .. } = *reading;
+        Gro { packets, merged, aggregates, aside: bypassed, flushed: reading.flushed().collect() }
     }
 }
 
-/// What is worth to be known, and was survived.
+/// An event that a port survived.
 #[derive(Serialize)]
 pub(crate) struct Event<'a> {
     port: &'a str,
@@ -62,7 +62,7 @@ pub(crate) struct Event<'a> {
     times: u64,
 }
 
-/// Port, event, and how often.
+/// Port, event, count.
 pub(crate) type Happened = (String, &'static str, u64);
 
 impl<'a> Event<'a> {
@@ -71,7 +71,7 @@ impl<'a> Event<'a> {
     }
 }
 
-/// An event for people.
+/// An event as a printed line.
 pub(crate) fn event((port, event, times): &Happened) -> String {
     format!("{port}: {} {}", grouped(*times), event.replace(['_', '-'], " "))
 }
@@ -99,7 +99,7 @@ struct Flow {
 }
 
 impl Flow {
-    /// Totals, with the rates of `step`.
+    /// Totals, and the rates of `step`.
     fn new(total: &Snapshot, step: &Snapshot, seconds: f64) -> Flow {
         Flow {
             packets: total.packets,
@@ -150,7 +150,7 @@ impl<'a> Line<'a> {
             copied: reading.copied().0,
             pool_shortages: summary.shortages,
             events: summary.events.iter().map(Event::new).collect(),
-            visitors: &summary.visitors,
+            visitors: &summary.session_log,
             gone: &summary.gone,
             failed: &summary.failed,
         }
@@ -205,8 +205,8 @@ pub(crate) fn print(summary: &Summary) -> io::Result<()> {
     for happened in &summary.events {
         writeln!(out, "events   {}", event(happened))?;
     }
-    let earlier = summary.visitors.len().saturating_sub(VISITORS);
-    for (port, line) in summary.visitors.iter().skip(earlier) {
+    let earlier = summary.session_log.len().saturating_sub(MAX_SESSION_LINES);
+    for (port, line) in summary.session_log.iter().skip(earlier) {
         writeln!(out, "visitor  {port}: {line}")?;
     }
     if earlier > 0 {
@@ -231,8 +231,8 @@ fn print_gro(out: &mut impl Write, gro: &GroReading) -> io::Result<()> {
         let mean = (gro.merged + gro.aggregates) as f64 / gro.aggregates as f64;
         write!(out, ", {} aggregates of {mean:.1} on average", grouped(gro.aggregates))?;
     }
-    if gro.aside > 0 {
-        write!(out, "; stood aside for {:.0} %, because nothing merged", percent(gro.aside))?;
+    if gro.bypassed > 0 {
+        write!(out, "; stood aside for {:.0} %, because nothing merged", percent(gro.bypassed))?;
     }
     writeln!(out)?;
     let reasons: Vec<_> = gro.flushed().map(|(reason, n)| format!("{reason} {}", grouped(n))).collect();

@@ -1,4 +1,4 @@
-//! Numbers for people: SI prefixes, three digits.
+//! Numbers with SI prefixes and three digits.
 
 /// `4.71 M`, `812 `, `0 `: a value with its SI prefix, to be followed by the unit.
 pub(crate) fn si(value: f64) -> String {

@@ -1,4 +1,5 @@
-//! What a batch costs in register accesses and system calls, told by the command. Nothing is asserted of times.
+//! The cost of a batch in register accesses and system calls, as the command prints it. Times are
+//! not asserted.
 
 mod support;
 
@@ -11,13 +12,13 @@ fn report(args: &[&str]) -> Value {
     serde_json::from_str(&report.stdout).unwrap()
 }
 
-/// Both kinds of accesses together.
+/// The sum of both kinds of accesses.
 fn accesses(cost: &Value) -> f64 {
     cost["writes"].as_f64().unwrap() + cost["reads"].as_f64().unwrap()
 }
 
 #[test]
-fn the_table_of_batches_tells_the_accesses_for_each_packet() {
+fn the_table_of_batches_shows_the_accesses_for_each_packet() {
     let report = report(&["--only", "sweep", "--bursts", "8", "--rounds", "1"]);
     let rows = report["sweep"].as_array().unwrap();
     assert_eq!(rows.len(), 3 * 2 * 9);
@@ -27,7 +28,7 @@ fn the_table_of_batches_tells_the_accesses_for_each_packet() {
     assert_eq!((report["scenarios"].as_array().unwrap().len(), &report["qemu"]), (0, &Value::Null));
 }
 
-/// Without batches: two writes a packet, and two reads for the 64 of a poll.
+/// Without batches: two writes per packet, and two reads for the 64 packets of a poll.
 #[test]
 fn the_scenarios_of_the_series_cost_two_writes_a_packet_before_and_less_after() {
     let report = report(&["--only", "scenarios", "--bursts", "40", "--rounds", "1"]);
@@ -37,7 +38,7 @@ fn the_scenarios_of_the_series_cost_two_writes_a_packet_before_and_less_after() 
         let before = accesses(&row["before"]);
         assert!((1.9..=2.0 + 2.0 / 64.0).contains(&before), "{row}");
         let scenario = row["scenario"].as_str().unwrap();
-        // Free descriptors that go by messages have a write each.
+        // Free descriptors that are passed by messages have a write each.
         let most = if scenario.starts_with("J784S4") && scenario.ends_with(" in") { 1.1 } else { 0.09 };
         assert!(accesses(&row["after"]) <= most, "{row}");
     }
@@ -56,10 +57,12 @@ fn on_qemu_a_batch_costs_one_tail_write_each_way() {
         let batch = row["batch"].as_f64().unwrap();
         let doorbells = |direction: &str| row[direction]["doorbells"].as_f64().unwrap();
         assert!((doorbells("tx") * batch - 1.0).abs() < 1e-9, "{row}");
-        // Buffers are given back by 16 or more where batches are larger; fewer than 16 wait for the next sample, which has 96 at least.
+        // Larger batches return buffers by 16 or more; fewer than 16 wait for the next sample,
+        // which has at least 96.
         assert!(doorbells("rx") <= (1.0 + 16.0 / 96.0) / batch.min(16.0), "{row}");
         for direction in ["tx", "rx"] {
-            // None but for what is looked at by time: link and statistics, in a sample of 96 frames at least.
+            // Only the timed checks read registers (link and statistics), in a sample of at least
+            // 96 frames.
             assert!(row[direction]["reads"].as_f64().unwrap() < 0.5, "{row}");
             assert!(row[direction]["frames_per_second"].as_f64().unwrap() > 0.0, "{row}");
         }
@@ -83,7 +86,7 @@ fn without_qemu_the_table_says_which_package_has_it_and_the_command_succeeds() {
     }
 }
 
-/// System calls that a port makes to send 6400 short packets: the formulas of `docs/batching.md`.
+/// System calls of a port for 6400 short packets: the formulas of `docs/batching.md`.
 #[test]
 fn a_burst_is_one_system_call_where_the_kernel_takes_one() {
     let calls = |port: &str| {
@@ -95,7 +98,8 @@ fn a_burst_is_one_system_call_where_the_kernel_takes_one() {
     };
     let file = tempfile::tempdir().unwrap();
     assert_eq!(calls("null:"), 0);
-    // 6400 records of 80 bytes are two pieces of 256 KiB; the file's header, and one where the disk is behind the flush interval.
+    // 6400 records of 80 bytes are two pieces of 256 KiB. The file's header is another write, and
+    // one more follows if the disk exceeds the flush interval.
     assert!((3..20).contains(&calls(&format!("pcap:{}", file.path().join("x.pcap").display()))));
     if !needs("a_burst_is_one_system_call_where_the_kernel_takes_one", NETWORK) {
         return;
@@ -103,7 +107,7 @@ fn a_burst_is_one_system_call_where_the_kernel_takes_one() {
     let ns = Namespace::new("calls");
     ns.ip("link add near type veth peer name far");
     ["near", "far"].iter().for_each(|end| drop(ns.ip(&format!("link set {end} up"))));
-    // A call takes 64, or fewer where the interface is full for a moment.
+    // A call takes 64 packets, or fewer while the interface is full.
     assert!((100..640).contains(&calls(&format!("packet:near?netns={}", ns.name()))));
     assert_eq!(calls(&format!("tap:t0?netns={},addr=10.0.0.1/24", ns.name())), 6400);
 }

@@ -1,4 +1,5 @@
-//! C programs that were written for AF_XDP, on application sockets: linked with `libtowpath_xdp.so`, or with libxdp and ours loaded before.
+//! C programs for AF_XDP on application sockets: linked with `libtowpath_xdp.so`, or with libxdp
+//! and a preloaded `libtowpath_xdp.so`.
 
 mod support;
 #[path = "../../xdp-abi/tests/support/mod.rs"]
@@ -18,13 +19,14 @@ use support::{LONGEST, Namespace, Need, Summary, Towpath, needs, until};
 use towpath_client::{Config, Socket, Umem};
 use xdp_abi::{Link, Program, Programs};
 
-/// The address of a socket port in the directory of the programs, for everybody, and what `TOWPATH_XDP` has to say.
+/// The URI of a socket port in the directory of the programs, accessible to every user, and the
+/// value of `TOWPATH_XDP`.
 fn port(programs: &Programs, name: &str) -> (String, String) {
     let path = programs.path(name);
     (format!("sock:{}?mode=666", path.display()), format!("{name}={}", path.display()))
 }
 
-/// Set when it goes out of scope, also when the test panics.
+/// Sets the flag when it goes out of scope, also after a panic.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -33,7 +35,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Sends everything back as it is, in this process, until it is stopped.
+/// Returns every frame unchanged, in this process, until `stop` is set.
 fn echo(path: &Path, stop: &AtomicBool) {
     let umem = Umem::new(1024, 2048).unwrap();
     let mut socket = Socket::connect(&umem, path, &Config::default()).unwrap();
@@ -49,7 +51,7 @@ fn echo(path: &Path, stop: &AtomicBool) {
     }
 }
 
-/// Waits for the end of a program, which must be a good one.
+/// Waits for the end of a program, which must succeed.
 #[track_caller]
 fn succeeds(mut child: Background) {
     let end = Instant::now() + LONGEST;
@@ -63,7 +65,8 @@ fn succeeds(mut child: Background) {
     assert!(status.success(), "{status}");
 }
 
-/// Compiles `tests/c/NAME.c` in both ways, and has each run on port `a` of a datapath at whose other end everything is sent back.
+/// Compiles `tests/c/NAME.c` in both ways and runs each program on port `a` of a datapath whose
+/// other end is an echo.
 fn beside_an_echo(name: &str, run: impl Fn(&Program, &str)) -> Summary {
     let programs = Programs::new();
     let ((a, sockets), (b, _)) = (port(&programs, "a"), port(&programs, "b"));
@@ -150,8 +153,8 @@ fn a_c_program_returns_datagrams_of_the_kernel_through_a_tap() {
 }
 
 #[test]
-fn what_is_asked_for_wrongly_is_refused_and_nothing_is_lost() {
-    if !xdp_abi::can_compile("what_is_asked_for_wrongly_is_refused_and_nothing_is_lost") {
+fn invalid_requests_are_refused_and_nothing_is_lost() {
+    if !xdp_abi::can_compile("invalid_requests_are_refused_and_nothing_is_lost") {
         return;
     }
     let programs = Programs::new();
@@ -167,12 +170,12 @@ fn what_is_asked_for_wrongly_is_refused_and_nothing_is_lost() {
 }
 
 #[test]
-fn what_a_program_does_wrong_is_counted_and_its_socket_tells() {
-    if !xdp_abi::can_compile("what_a_program_does_wrong_is_counted_and_its_socket_tells") {
+fn errors_of_a_program_are_counted_and_reported_by_its_socket() {
+    if !xdp_abi::can_compile("errors_of_a_program_are_counted_and_reported_by_its_socket") {
         return;
     }
     let summary = beside_an_echo("options", |program, sockets| {
-        // The one before it may not be gone yet.
+        // The previous program may still be disconnecting.
         until("answers to what is asked", || {
             let output = support::run(&mut program.command(sockets, &["a"]));
             let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -183,7 +186,8 @@ fn what_a_program_does_wrong_is_counted_and_its_socket_tells() {
     assert_eq!(summary.happened("descriptors-skipped"), 12, "{summary:#?}");
 }
 
-/// What DPDK is told: memory that it alone has, chunks that do not cross pages of 4 KiB, two threads on one core, `lo` for a name.
+/// Arguments of DPDK: private memory, chunks within pages of 4 KiB, two threads on one core, `lo`
+/// as the interface name.
 const TESTPMD: &str = "--lcores 0@0,1@0 -n 1 --no-huge -m 128 --no-pci --no-shconf --no-telemetry \
     --vdev net_af_xdp0,iface=lo,busy_budget=0 -- \
     --forward-mode=io --total-num-mbufs=8192 --mbuf-size=3904 --no-mlockall";
@@ -194,7 +198,7 @@ fn dpdk_returns_every_frame_without_root_and_without_an_interface_of_the_kernel(
     if !needs(name, &[Need::Program("dpdk-testpmd"), Need::Program("unshare")]) || !xdp_abi::can_compile(name) {
         return;
     }
-    // It sets flags of its interface, so it needs one of its own: the loopback of a network that nobody else sees.
+    // DPDK sets flags of its interface, so it gets the loopback of a private namespace.
     let own_network = |program: &str| {
         let mut command = xdp_abi::unprivileged(Path::new("unshare"));
         command.args(["--user", "--map-root-user", "--net", "--", program]);
@@ -221,9 +225,9 @@ fn dpdk_returns_every_frame_without_root_and_without_an_interface_of_the_kernel(
 }
 
 #[test]
-fn killing_c_programs_at_any_moment_harms_nobody_and_loses_no_page() {
+fn killing_c_programs_at_any_moment_affects_no_other_and_loses_no_page() {
     const KILLS: u64 = 50;
-    if !xdp_abi::can_compile("killing_c_programs_at_any_moment_harms_nobody_and_loses_no_page") {
+    if !xdp_abi::can_compile("killing_c_programs_at_any_moment_affects_no_other_and_loses_no_page") {
         return;
     }
     let programs = Programs::new();
@@ -235,7 +239,8 @@ fn killing_c_programs_at_any_moment_harms_nobody_and_loses_no_page() {
         Box::new(move || program.command(&sockets, &["flood", name]))
     };
     Victims::new([flooder(&at_a, "a"), flooder(&at_b, "b")]).are_killed(KILLS, &mut towpath);
-    // And it still works for the next ones, which are refused, or heard in the middle, until the last ones are gone.
+    // The datapath still serves the next programs. They are refused, or receive from the middle of
+    // the stream, until the last ones are gone.
     let start = |at: &str, args: &[&str]| Background::start(program.command(at, args).stderr(Stdio::null()));
     let (mut echo, mut talk) = (start(&at_b, &["echo", "b"]), start(&at_a, &["talk", "a", "1000"]));
     let end = Instant::now() + LONGEST;
@@ -254,7 +259,8 @@ fn killing_c_programs_at_any_moment_harms_nobody_and_loses_no_page() {
     succeeds(echo);
 }
 
-/// Returns every datagram to port 7 of a namespace to who sent it, in this process, until it is stopped.
+/// Returns every datagram to port 7 of a namespace to its sender, in this process, until `stop` is
+/// set.
 fn return_datagrams(ns: &Namespace, stop: &AtomicBool) {
     let file = std::fs::File::open(Path::new("/run/netns").join(ns.name())).unwrap();
     // SAFETY: no pointers; the thread ends with this function.
@@ -265,17 +271,19 @@ fn return_datagrams(ns: &Namespace, stop: &AtomicBool) {
     let mut bytes = [0; 2048];
     while !stop.load(Ordering::Relaxed) {
         if let Ok((n, from)) = socket.recv_from(&mut bytes) {
-            // A full queue is not this socket's fault.
+            // A full queue is not an error of this socket.
             let _ = socket.send_to(&bytes[..n], from);
         }
     }
 }
 
 #[test]
-fn killing_c_programs_that_talk_to_a_socket_of_the_kernel_harms_nobody_and_loses_no_page() {
+fn killing_c_programs_that_talk_to_a_socket_of_the_kernel_affects_no_other_and_loses_no_page() {
     const KILLS: u64 = 50;
-    require!("killing_c_programs_that_talk_to_a_socket_of_the_kernel_harms_nobody_and_loses_no_page", "ip");
-    if !xdp_abi::can_compile("killing_c_programs_that_talk_to_a_socket_of_the_kernel_harms_nobody_and_loses_no_page") {
+    require!("killing_c_programs_that_talk_to_a_socket_of_the_kernel_affects_no_other_and_loses_no_page", "ip");
+    if !xdp_abi::can_compile(
+        "killing_c_programs_that_talk_to_a_socket_of_the_kernel_affects_no_other_and_loses_no_page",
+    ) {
         return;
     }
     let (programs, ns) = (Programs::new(), Namespace::new("c-kill"));

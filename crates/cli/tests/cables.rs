@@ -9,7 +9,7 @@ use support::{Cable, Hosts, Summary};
 fn everything(hosts: &Hosts, mtu: u32, bytes: &str) {
     ping(hosts, "", "10.0.0.2");
     ping(hosts, "", "fd00::2");
-    // The longest packet that fits, whole.
+    // The longest packet that fits without fragmentation.
     ping(hosts, &format!("-M do -s {}", mtu - 28), "10.0.0.2");
     tcp(hosts, "10.0.0.2", bytes);
     tcp(hosts, "fd00::2", bytes);
@@ -17,7 +17,8 @@ fn everything(hosts: &Hosts, mtu: u32, bytes: &str) {
     udp(hosts, "fd00::2");
 }
 
-/// All of it through one pair of ports; the balance must be exact, and nothing dropped.
+/// All kinds of traffic through one pair of ports; the balance must be exact and nothing may be
+/// dropped.
 fn works(cables: (Cable, Cable), mtu: u32, options: &str, bytes: &str) -> Summary {
     let hosts = Hosts::new();
     let towpath = hosts.join(cables, mtu, options, &[]);
@@ -103,8 +104,8 @@ fn two_tuns_are_a_cable() {
 }
 
 #[test]
-fn several_workers_keep_the_same_promises() {
-    require!("several_workers_keep_the_same_promises", "ping", "iperf3");
+fn several_workers_give_the_same_guarantees() {
+    require!("several_workers_give_the_same_guarantees", "ping", "iperf3");
     for cables in [(Cable::Tap, Cable::Tap), (Cable::Packet, Cable::Packet)] {
         let hosts = Hosts::new();
         let towpath = hosts.join(cables, 1500, "queues=2", &["--workers", "2"]);

@@ -1,4 +1,4 @@
-//! What `record` writes, `replay` reads, and what becomes of files that are not what they should be.
+//! Captures of `record`, replays by `replay`, and malformed files.
 
 mod support;
 
@@ -25,7 +25,7 @@ impl Files {
     }
 }
 
-/// The packets of a pcap file with the byte order of this machine: nothing but their bytes.
+/// The bytes of the packets in a pcap file with this machine's byte order.
 fn packets(path: &Path) -> Vec<Vec<u8>> {
     let bytes = std::fs::read(path).unwrap();
     let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
@@ -53,8 +53,9 @@ fn neighbours() -> Hosts {
     hosts
 }
 
-/// Records what host 2 receives while `traffic` runs, and until it is `least` bytes or more, or nothing comes any more: a recorder that has to wait for
-/// a processor is behind, and what it has not read when it is stopped is not recorded.
+/// Records the packets that host 2 receives while `traffic` runs, until the file has at least
+/// `least` bytes or stops growing. A recorder that waits for a processor lags behind, and packets
+/// that it has not read when it is stopped are not recorded.
 fn record(hosts: &Hosts, file: &Path, least: usize, traffic: impl FnOnce()) -> Summary {
     let port = format!("packet:e0?netns={}", hosts.two.name());
     let mut towpath = Towpath::start(&["record", &port, file.to_str().unwrap()]);
@@ -133,9 +134,10 @@ fn a_replayed_capture_arrives_byte_for_byte_and_in_order() {
     })
     .is_clean();
     let sent = packets(&files.path("first.pcap"));
-    // iperf3 ends as soon as it has handed over its bytes; not all of them need have left.
+    // iperf3 ends as soon as it has passed its bytes to the kernel; some of them may not have left
+    // yet.
     assert!(sent.len() > 50, "{} packets", sent.len());
-    // The other format as well: whoever replays pcapng sends the same bytes.
+    // The other format must give the same bytes.
     let (pcap, pcapng) = (files.text("first.pcap"), files.text("first.pcapng"));
     run(&["replay", &pcap, &format!("pcap:{pcapng}"), "-q"]).code(0);
     for (number, source) in [pcap, pcapng].iter().enumerate() {
@@ -154,12 +156,12 @@ fn a_replayed_capture_arrives_byte_for_byte_and_in_order() {
 }
 
 #[test]
-fn what_a_tap_is_sent_from_a_capture_its_host_receives() {
-    require!("what_a_tap_is_sent_from_a_capture_its_host_receives",);
+fn the_host_of_a_tap_receives_a_replayed_capture() {
+    require!("the_host_of_a_tap_receives_a_replayed_capture",);
     let (ns, files) = (Namespace::new("rx"), Files::new());
     run(&["gen", &format!("pcap:{}", files.text("a.pcap")), "--count", "500", "--size", "imix", "-q"]).code(0);
     let sent = packets(&files.path("a.pcap"));
-    // The tap must outlive the replay, so that what it received can be recorded.
+    // The tap must outlive the replay, so that its received packets can be recorded.
     ns.ip("tuntap add dev e0 mode tap vnet_hdr");
     ns.ip("link set e0 up");
     let heard = files.path("b.pcap");
@@ -173,8 +175,8 @@ fn what_a_tap_is_sent_from_a_capture_its_host_receives() {
 }
 
 #[test]
-fn what_is_generated_has_only_right_checksums_in_a_file() {
-    let name = "what_is_generated_has_only_right_checksums_in_a_file";
+fn generated_packets_have_only_right_checksums_in_a_file() {
+    let name = "generated_packets_have_only_right_checksums_in_a_file";
     if !needs(name, &[Need::Program("tshark")]) {
         return;
     }
@@ -189,7 +191,7 @@ fn what_is_generated_has_only_right_checksums_in_a_file() {
         summary.is_clean();
         let (bad, all) = judged(Path::new(&file));
         assert_eq!((bad, all as u64), (0, summary.balance.sent), "{ip} {proto}");
-        // The judge does judge: a byte that was changed on the way is found.
+        // A self-test of the checker: it finds a changed byte.
         let mut bytes = std::fs::read(&file).unwrap();
         let at = bytes.len() - 20;
         bytes[at] ^= 1;
@@ -199,7 +201,7 @@ fn what_is_generated_has_only_right_checksums_in_a_file() {
 }
 
 #[test]
-fn a_file_that_ends_too_early_is_read_as_far_as_it_goes_and_the_rest_is_named() {
+fn a_truncated_file_is_read_to_its_end_and_the_error_is_named() {
     let files = Files::new();
     for format in ["pcap", "pcapng"] {
         let whole = files.text(&format!("whole.{format}"));
@@ -222,7 +224,7 @@ fn a_file_that_ends_too_early_is_read_as_far_as_it_goes_and_the_rest_is_named() 
     }
 }
 
-/// Files that someone made to do harm.
+/// Hostile files.
 fn hostile() -> Vec<(&'static str, Vec<u8>)> {
     let header = |order: [u8; 4], link: u32| {
         [&order[..], &[2, 0, 4, 0], &[0; 8], &65535_u32.to_le_bytes(), &link.to_le_bytes()].concat()
@@ -254,13 +256,13 @@ fn hostile() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 #[test]
-fn hostile_files_are_refused_or_counted_and_never_crash_or_hang_it() {
+fn hostile_files_are_refused_or_counted_and_never_crash_or_hang_the_command() {
     let files = Files::new();
     let whole = files.text("whole.pcapng");
     run(&["gen", &format!("pcap:{whole}"), "--count", "50", "--size", "100", "-q"]).code(0);
     let whole = std::fs::read(whole).unwrap();
     let mut all: Vec<(String, Vec<u8>)> = hostile().into_iter().map(|(what, bytes)| (what.to_owned(), bytes)).collect();
-    // A file that was fine, with one byte of the block structure turned over, all along its length.
+    // A valid file with one flipped byte of the block structure, at places all along its length.
     for at in (0..whole.len()).step_by(whole.len() / 40) {
         let mut bytes = whole.clone();
         bytes[at] ^= 0xff;

@@ -1,4 +1,4 @@
-//! What the command says, and how it ends, where no network and no root is needed.
+//! Output and exit codes of the command, where neither network nor root is needed.
 
 mod support;
 
@@ -21,7 +21,7 @@ fn fwd_alone_tries_built_in_ports_and_ends_by_itself_with_the_balance() {
 }
 
 #[test]
-fn every_line_of_json_can_be_read_and_the_last_is_an_exact_summary() {
+fn every_line_of_json_parses_and_the_last_is_an_exact_summary() {
     let args = ["fwd", "gen:flows=4,size=imix", "null:", "--oneway", "--gro", "off", "--duration", "400ms"];
     let finished = run(&[&args[..], &["--interval", "100ms", "--json"]].concat()).code(0);
     let lines = json_lines(&finished);
@@ -34,7 +34,7 @@ fn every_line_of_json_can_be_read_and_the_last_is_an_exact_summary() {
 }
 
 #[test]
-fn what_people_and_machines_are_told_is_the_same() {
+fn the_output_for_people_and_for_machines_is_the_same() {
     let args = ["gen", "null:", "--count", "12345", "--size", "100", "--gro", "off"];
     let summary = run(&[&args[..], &["--json"]].concat()).code(0).summary();
     assert_eq!((summary.balance.received, summary.balance.sent), (12_345, 12_345));
@@ -52,7 +52,7 @@ fn a_count_is_kept_to_the_packet_whichever_command_has_it() {
 }
 
 #[test]
-fn a_signal_ends_it_in_good_order() {
+fn a_signal_stops_the_command_in_good_order() {
     for signal in ["TERM", "INT", "HUP"] {
         let towpath = Towpath::start(&["fwd", "gen:", "null:", "--oneway"]);
         towpath.signal(signal);
@@ -62,7 +62,7 @@ fn a_signal_ends_it_in_good_order() {
 }
 
 #[test]
-fn it_stops_in_good_order_when_nobody_reads_what_it_says() {
+fn the_command_stops_in_good_order_when_its_output_has_no_reader() {
     for more in [&["--json", "--interval", "20ms"][..], &["--duration", "200ms"]] {
         let mut command = command(&[&["fwd", "gen:", "null:", "--oneway"], more].concat());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -73,7 +73,7 @@ fn it_stops_in_good_order_when_nobody_reads_what_it_says() {
 }
 
 #[test]
-fn what_is_coalesced_is_accounted_for() {
+fn coalesced_packets_are_accounted_for() {
     let args = ["fwd", "gen:count=5000,flows=7,size=1448,proto=tcp", "null:", "--oneway", "--gro", "on", "--json"];
     let balance = run(&args).code(0).summary().is_clean().balance.clone();
     assert!(balance.received == 5000 && balance.merged > 0 && balance.sent + balance.merged == 5000, "{balance:?}");
@@ -150,7 +150,7 @@ fn completions_know_every_command_in_every_shell() {
 }
 
 #[test]
-fn probe_tells_what_a_port_can_do_to_people_and_to_machines() {
+fn probe_prints_the_abilities_of_a_port_for_people_and_for_machines() {
     for port in ["null:", "gen:flows=2"] {
         let shown = run(&["probe", port]).code(0).stdout;
         assert!(shown.contains("mtu") && shown.contains("queues"), "{shown}");
@@ -160,7 +160,7 @@ fn probe_tells_what_a_port_can_do_to_people_and_to_machines() {
 }
 
 #[test]
-fn a_reader_that_goes_away_ends_it_without_a_panic() {
+fn a_reader_that_disconnects_ends_the_command_without_a_panic() {
     use std::process::Stdio;
     let mut command =
         command(&["fwd", "gen:", "null:", "--oneway", "--json", "--interval", "20ms", "--duration", "20s"]);

@@ -1,4 +1,5 @@
-//! MAC ports of CPSW as ports of the command, on the model: real traffic, the batch size while packets move.
+//! MAC ports of the CPSW model as ports of the command: real traffic, and changes of the batch size
+//! under load.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! Models of network devices as ports of the command, with real traffic through them; settings while packets move; addresses.
+//! Models of network devices as ports of the command: real traffic, changes of settings under load,
+//! addresses.
 
 mod support;
 
@@ -28,7 +29,7 @@ fn hosts_reach_each_other_through_the_model_of_a_nic_under_every_policy() {
 }
 
 #[test]
-fn the_threshold_of_copying_is_changed_while_packets_move() {
+fn the_copybreak_threshold_is_changed_while_packets_move() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("control");
     let control = format!("--control={}", socket.display());
@@ -49,7 +50,7 @@ fn the_threshold_of_copying_is_changed_while_packets_move() {
 }
 
 #[test]
-fn a_socket_that_another_towpath_uses_is_left_alone_and_one_of_the_dead_is_replaced() {
+fn a_socket_that_another_towpath_uses_is_left_alone_and_a_stale_one_is_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let control = format!("--control={}", dir.path().join("control").display());
     let first = Towpath::start(&["fwd", "gen:rate=1k", "null:", "--oneway", &control]);
@@ -62,7 +63,7 @@ fn a_socket_that_another_towpath_uses_is_left_alone_and_one_of_the_dead_is_repla
 }
 
 #[test]
-fn the_table_of_copybreak_tells_the_work_for_each_buffer() {
+fn the_table_of_copybreak_shows_the_work_for_each_buffer() {
     let report = datapath::run(&["bench", "copybreak", "--samples", "50", "--rounds", "2", "--json"]).code(0);
     let report: serde_json::Value = serde_json::from_str(&report.stdout).unwrap();
     let rows = report["rows"].as_array().unwrap();
@@ -78,7 +79,7 @@ fn the_table_of_copybreak_tells_the_work_for_each_buffer() {
 }
 
 #[test]
-fn an_address_that_names_no_device_says_how_one_is_named() {
+fn the_error_for_an_address_without_a_device_shows_how_to_name_one() {
     let cases = [
         ("e1000e:eth0", "e1000e:vfio=0000:03:00.0"),
         ("e1000e:vfio=eth0", "vfio=eth0"),

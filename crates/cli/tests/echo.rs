@@ -1,4 +1,4 @@
-//! `towpath echo` sends back what comes, and `towpath serve` is `fwd sock:…`.
+//! `towpath echo` returns every packet, and `towpath serve` is `fwd sock:…`.
 
 mod support;
 
@@ -16,7 +16,7 @@ fn until(mut done: impl FnMut() -> bool) {
     }
 }
 
-/// A session with a datapath that may not be there yet.
+/// A session with a datapath that may still be starting.
 fn connect<'u>(umem: &'u Umem, path: &std::path::Path) -> Socket<'u> {
     let mut socket = None;
     until(|| {
@@ -33,7 +33,7 @@ fn frame<'u>(umem: &'u Umem, bytes: &[u8]) -> Frame<'u> {
 }
 
 #[test]
-fn what_an_application_sends_comes_back_to_it_with_the_addresses_swapped_and_the_balance_is_exact() {
+fn frames_of_an_application_come_back_with_the_addresses_swapped_and_the_balance_is_exact() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let towpath = Towpath::start(&["echo", &format!("sock:{}", path.display())]);
@@ -53,7 +53,7 @@ fn what_an_application_sends_comes_back_to_it_with_the_addresses_swapped_and_the
     for frame in &got {
         assert_eq!(frame.bytes(), expected);
     }
-    // What was sent is as it was: the swapped addresses are the datapath's copy.
+    // The sent frames are unchanged: the swapped addresses are in the datapath's copy.
     let mut back = Vec::new();
     until(|| {
         socket.completions(&mut back).unwrap();
@@ -92,7 +92,7 @@ fn serving_is_forwarding_from_applications() {
 }
 
 #[test]
-fn echo_has_no_lanes_and_says_so() {
+fn echo_refuses_lanes() {
     let finished = run(&["echo", "null:", "--lanes", "0"]).code(2);
     assert!(finished.stderr.contains("lanes") && finished.stderr.contains("workers"), "{finished:#?}");
 }

@@ -1,5 +1,6 @@
-//! What goes wrong: signals, memory that runs out, links that fail, interfaces that vanish, rights that are missing. In
-//! each case the datapath says what happened, accounts for every packet and buffer, and goes on with what is left.
+//! Faults: signals, exhausted memory, link failures, deleted interfaces, missing rights. In each
+//! case the datapath names the fault, accounts for every packet and buffer, and goes on with the
+//! remaining ports.
 
 mod support;
 
@@ -10,13 +11,13 @@ use support::datapath::{Port, command, run};
 use support::traffic::{Background, Sample, copy, has_interface, ping, tcp, wait_until_gone};
 use support::{Cable, Hosts, Namespace, Towpath, until};
 
-/// A generator as fast as it can be, into a tap that a host has.
+/// A generator at full speed into a tap that is a host's interface.
 fn flood(ns: &Namespace) -> Towpath {
     let tap = format!("tap:e0?netns={}", ns.name());
     Towpath::start(&["fwd", "gen:flows=16,size=64", &tap, "--gro", "off"])
 }
 
-/// How many users want an interface to be promiscuous.
+/// The number of users that hold an interface in promiscuous mode.
 fn promiscuity(ns: &Namespace, name: &str) -> u64 {
     let links: serde_json::Value = serde_json::from_str(&ns.ip(&format!("-d -j link show {name}"))).unwrap();
     links[0]["promiscuity"].as_u64().unwrap_or_else(|| panic!("{links:#}"))
@@ -35,8 +36,8 @@ fn sigterm_in_the_middle_of_a_flood_into_a_tap_leaks_nothing_and_takes_the_tap_a
 }
 
 #[test]
-fn sigterm_in_the_middle_of_a_flood_into_a_veth_leaks_nothing_and_lets_go_of_it() {
-    require!("sigterm_in_the_middle_of_a_flood_into_a_veth_leaks_nothing_and_lets_go_of_it",);
+fn sigterm_in_the_middle_of_a_flood_into_a_veth_leaks_nothing_and_releases_it() {
+    require!("sigterm_in_the_middle_of_a_flood_into_a_veth_leaks_nothing_and_releases_it",);
     let hosts = Hosts::new();
     let port = hosts.port(1, Cable::Packet, 1500, "");
     let mut towpath = Towpath::start(&["fwd", "gen:flows=16,size=64", &port, "--gro", "off"]);
@@ -60,7 +61,7 @@ fn sigkill_leaves_nothing_attached() {
     assert_eq!(towpath.wait().status.code(), None);
     wait_until_gone(&hosts.one, "e0");
     assert_eq!(promiscuity(&hosts.cables, "p2"), 0);
-    // The name can be used again at once.
+    // The name is free again at once.
     let tap = hosts.port(1, Cable::Tap, 1500, "");
     let packet = format!("packet:p2?netns={}", hosts.cables.name());
     let again = Towpath::start(&["fwd", &tap, &packet]);
@@ -69,8 +70,8 @@ fn sigkill_leaves_nothing_attached() {
 }
 
 #[test]
-fn a_pool_that_is_far_too_small_makes_it_slow_but_loses_nothing() {
-    require!("a_pool_that_is_far_too_small_makes_it_slow_but_loses_nothing", "ping", "iperf3");
+fn a_pool_that_is_far_too_small_slows_the_datapath_but_loses_nothing() {
+    require!("a_pool_that_is_far_too_small_slows_the_datapath_but_loses_nothing", "ping", "iperf3");
     for buffers in ["16", "64"] {
         let hosts = Hosts::new();
         let towpath = hosts.join((Cable::Tap, Cable::Tap), 1500, "", &["--buffers", buffers]);
@@ -81,7 +82,7 @@ fn a_pool_that_is_far_too_small_makes_it_slow_but_loses_nothing() {
 }
 
 #[test]
-fn a_dry_pool_is_counted_and_said() {
+fn an_exhausted_pool_is_counted_and_reported() {
     let args = ["fwd", "gen:flows=8,size=64", "null:", "--oneway", "--gro", "off", "--buffers", "8"];
     let args = [&args[..], &["--duration", "300ms"]].concat();
     let summary = run(&[&args[..], &["--json"]].concat()).code(0).summary();
@@ -100,7 +101,8 @@ fn a_link_that_goes_down_and_comes_back_drops_by_name_and_goes_on() {
         let mut flood = hosts.one.command("ping", "-q -f -i 0.002 10.0.0.2");
         let flood = Background::start(flood.stdout(std::process::Stdio::null()));
         hosts.two.ip("link set e0 down");
-        // The kernel tells of a lost carrier up to a second late, and the port looks ten times a second.
+        // The kernel reports a lost carrier up to a second late, and the port checks ten times a
+        // second.
         let dropped = |port: &Port| port.tx.drops.iter().any(|drops| drops.reason == "link-down");
         until("packets are dropped for it", || towpath.look().ports.iter().any(dropped));
         hosts.two.ip("link set e0 up");
@@ -123,7 +125,7 @@ fn a_deleted_interface_ends_its_routes_with_code_1_and_is_named() {
         let towpath = hosts.join(cables, 1500, "", &[]);
         ping(&hosts, "", "10.0.0.2");
         hosts.two.ip("link del e0");
-        // Without traffic: being gone must be noticed by itself.
+        // Without traffic: the loss of the interface must be noticed without a send.
         let summary = towpath.wait().code(1).summary();
         summary.is_balanced();
         assert!(summary.gone.iter().any(|g| g.contains("deleted")), "{cables:?}: {summary:#?}");
@@ -142,7 +144,8 @@ fn an_interface_deleted_during_a_flood_loses_no_count() {
     assert_eq!(summary.gone.len(), 1, "{summary:#?}");
 }
 
-/// What `fault:` does between two taps, and what of it must be seen. TCP mends all of it.
+/// The faults of `fault:` between two taps, and the counters that must show them. TCP repairs all
+/// of them.
 #[test]
 fn tcp_gets_its_bytes_through_storms_of_eagain_and_unruly_ports() {
     require!("tcp_gets_its_bytes_through_storms_of_eagain_and_unruly_ports", "socat", "sha256sum");
@@ -154,7 +157,7 @@ fn tcp_gets_its_bytes_through_storms_of_eagain_and_unruly_ports() {
     ];
     for (faults, size, named) in table {
         let (hosts, sample) = (Hosts::new(), Sample::new(size));
-        // Without super-packets there are enough packets for something to happen to them.
+        // Without super-packets there are enough packets for faults.
         let (a, b) = (hosts.port(1, Cable::Tap, 1500, "tso=off"), hosts.port(2, Cable::Tap, 1500, "tso=off"));
         let towpath = Towpath::start(&["fwd", &format!("fault:{faults}@{a}"), &b, "--gro", "off"]);
         copy(&hosts, "10.0.0.2", &sample);
@@ -176,7 +179,7 @@ fn a_port_that_vanishes_after_some_packets_is_named_and_counted() {
     assert!(summary.is_balanced().balance.sent >= 1000 && summary.gone.len() == 1, "{summary:#?}");
 }
 
-/// Somebody without any right runs it: `setpriv` of util-linux gives up everything.
+/// Runs the command without any rights: `setpriv` of util-linux drops all of them.
 fn nobody(args: &[&str]) -> Command {
     let towpath = command(args);
     let mut all = Command::new("setpriv");
@@ -185,7 +188,7 @@ fn nobody(args: &[&str]) -> Command {
     all
 }
 
-/// The binary, where somebody without rights can reach it.
+/// A copy of the binary that is readable without rights.
 fn readable(program: PathBuf) -> PathBuf {
     use std::os::unix::fs::PermissionsExt;
     let dir = std::env::temp_dir().join(format!("towpath-test-{}", std::process::id()));
@@ -199,9 +202,9 @@ fn readable(program: PathBuf) -> PathBuf {
 }
 
 #[test]
-fn without_the_right_to_it_the_step_the_reason_and_a_remedy_are_named() {
-    let name = "without_the_right_to_it_the_step_the_reason_and_a_remedy_are_named";
-    require!("without_the_right_to_it_the_step_the_reason_and_a_remedy_are_named", "setpriv");
+fn a_missing_right_is_reported_with_the_step_the_reason_and_a_remedy() {
+    let name = "a_missing_right_is_reported_with_the_step_the_reason_and_a_remedy";
+    require!("a_missing_right_is_reported_with_the_step_the_reason_and_a_remedy", "setpriv");
     let table = [
         ("tap:tpnobody", &["TUNSETIFF", "root"][..]),
         ("tun:tpnobody", &["TUNSETIFF", "root"]),
@@ -215,13 +218,13 @@ fn without_the_right_to_it_the_step_the_reason_and_a_remedy_are_named() {
             assert!(stderr.contains(part), "{port}: '{part}' is missing in: {stderr}");
         }
     }
-    // What needs no right works.
+    // Ports that need no rights work.
     let output = support::run(&mut nobody(&["fwd", "--duration", "100ms"]));
     assert!(output.status.success(), "{output:?}");
     let _ = std::fs::remove_dir_all(readable(PathBuf::new()).parent().unwrap());
 }
 
-/// Ticks of the processor that a process has used.
+/// Processor ticks that a process has used.
 fn ticks(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
@@ -235,7 +238,7 @@ fn a_quiet_datapath_costs_next_to_nothing() {
         let hosts = Hosts::new();
         let (a, b) = (hosts.port(1, cables.0, 1500, ""), hosts.port(2, cables.1, 1500, ""));
         let mut quiet = Towpath::start(&["fwd", &a, &b]);
-        // The hosts have something to say to each other at first.
+        // The hosts exchange some packets at first.
         until("it is quiet", || {
             let before = ticks(quiet.pid());
             std::thread::sleep(Duration::from_secs(2));

@@ -1,4 +1,4 @@
-//! `towpath bench latency`: every way in every mode, that it measures, not what.
+//! `towpath bench latency`: every path in every mode produces figures.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! `towpath fwd e1000e:qtest=SOCKET`: a QEMU without a guest, whose network device is wired to a host's interface.
+//! `towpath fwd e1000e:qtest=SOCKET`: a QEMU without a guest, whose network device is connected to
+//! a host's interface.
 
 mod support;
 
@@ -7,7 +8,8 @@ use std::process::{Child, Stdio};
 use support::traffic::{ping, tcp};
 use support::{Hosts, Towpath, until};
 
-/// QEMU as its users start it (`towpath_bus::qtest::Qemu::attach`), in host 2's namespace; ended on drop.
+/// QEMU as its users start it (`towpath_bus::qtest::Qemu::attach`), in host 2's namespace; killed
+/// on drop.
 struct Machine {
     child: Child,
     directory: tempfile::TempDir,
@@ -48,7 +50,7 @@ impl Drop for Machine {
     }
 }
 
-/// One machine: each time towpath finds what the one before it left behind.
+/// One machine for all runs: each towpath finds the device as the previous one left it.
 #[test]
 fn a_device_of_qemu_carries_ping_and_tcp_under_every_policy() {
     require!("a_device_of_qemu_carries_ping_and_tcp_under_every_policy", "qemu-system-x86_64", "ping", "iperf3");
@@ -65,7 +67,8 @@ fn a_device_of_qemu_carries_ping_and_tcp_under_every_policy() {
         let summary = towpath.stop().code(0).summary();
         summary.is_balanced();
         assert!(summary.failed.is_empty() && summary.gone.is_empty(), "{policy}: {summary:#?}");
-        // Not those of reception: QEMU counts frames that it pads, and delivers, among those that are too short.
+        // Receive errors are not checked: QEMU counts frames that it pads and delivers as too
+        // short.
         assert_eq!(summary.port("e1000e:").tx.errors, 0, "{policy}");
     }
 }

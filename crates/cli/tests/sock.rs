@@ -1,4 +1,5 @@
-//! Applications as processes of their own: two that talk through the datapath, one that talks to the kernel, and some that are killed.
+//! Applications as separate processes: two that talk through the datapath, one that talks to the
+//! kernel, and some that are killed.
 
 mod support;
 
@@ -9,10 +10,11 @@ use support::victims::{Victims, was_busy_and_is_unharmed};
 use support::{Namespace, Summary, Towpath, until};
 use towpath_client::{Config, Frame, Socket, Umem};
 
-/// What a process of this test's own program does, when it is told a role.
+/// The environment variable that gives a process of this test binary its role.
 const ROLE: &str = "TOWPATH_TEST_ROLE";
 
-/// This program, to be started again for a role: its name, the path of a socket, and perhaps the packets that it wants.
+/// This binary, to be started for a role: its name, the path of a socket, and perhaps rules for the
+/// packets that it receives.
 fn actor(role: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "a_process_plays_its_role", "--nocapture"]).env(ROLE, role);
@@ -20,7 +22,7 @@ fn actor(role: &str) -> Command {
     command
 }
 
-/// Plays a role on the socket at `path`.
+/// Starts a process with a role on the socket at `path`.
 fn play(role: &str, path: &str) -> Child {
     actor(&format!("{role} {path}")).spawn().unwrap()
 }
@@ -35,7 +37,7 @@ fn a_process_plays_its_role() {
     let mut socket = loop {
         match Socket::connect(&umem, path, &config) {
             Ok(socket) => break socket,
-            // The one before us may not be gone yet.
+            // The previous process may still be disconnecting.
             Err(_) => std::thread::sleep(Duration::from_millis(2)),
         }
     };
@@ -49,12 +51,12 @@ fn a_process_plays_its_role() {
     }
 }
 
-/// Sends everything back as it is.
+/// Returns every frame unchanged.
 fn echo<'u>(umem: &'u Umem, socket: &mut Socket<'u>) {
     respond(umem, socket, |_| true);
 }
 
-/// Answers, as a host with the address 10.0.0.2, ARP requests and pings.
+/// Answers ARP requests and pings as a host with the address 10.0.0.2.
 fn host<'u>(umem: &'u Umem, socket: &mut Socket<'u>) {
     const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
     respond(umem, socket, |frame| {
@@ -72,7 +74,8 @@ fn host<'u>(umem: &'u Umem, socket: &mut Socket<'u>) {
             let (from, to) = bytes[26..34].split_at_mut(4);
             from.swap_with_slice(to);
             bytes[34] = 0;
-            // The type lost 8, so the checksum gains 0x800 (RFC 1624).
+            // The type decreased by 8, so the checksum increases by 0x800
+            // ([RFC 1624](https://www.rfc-editor.org/rfc/rfc1624)).
             let sum = u32::from(u16::from_be_bytes([bytes[36], bytes[37]])) + 0x800;
             bytes[36..38].copy_from_slice(&((sum & 0xffff) as u16 + (sum >> 16) as u16).to_be_bytes());
         }
@@ -84,7 +87,7 @@ fn host<'u>(umem: &'u Umem, socket: &mut Socket<'u>) {
     });
 }
 
-/// Sends back what `answer` makes of what comes in, until it is over.
+/// Sends the answers of `answer` to received frames until the session ends.
 fn respond<'u>(umem: &'u Umem, socket: &mut Socket<'u>, answer: impl Fn(&mut Frame<'u>) -> bool) {
     let mut empty: Vec<_> = std::iter::from_fn(|| umem.alloc()).take(512).collect();
     let (mut frames, mut answers) = (Vec::new(), Vec::new());
@@ -101,7 +104,8 @@ fn respond<'u>(umem: &'u Umem, socket: &mut Socket<'u>, answer: impl Fn(&mut Fra
     }
 }
 
-/// Sends and expects the same back, 2000 frames of all lengths, a window at a time, once somebody answers; ends well if all came.
+/// Sends 2000 frames of all lengths, a window at a time, once the peer answers, and expects them
+/// back; succeeds if all arrive.
 fn talk<'u>(umem: &'u Umem, socket: &mut Socket<'u>) {
     let mut empty: Vec<_> = std::iter::from_fn(|| umem.alloc()).take(512).collect();
     let (mut heard, mut next, mut seen) = (false, 0u32, 0u32);
@@ -130,7 +134,7 @@ fn talk<'u>(umem: &'u Umem, socket: &mut Socket<'u>) {
         }
         for frame in got.drain(..) {
             heard |= frame.bytes().starts_with(b"is");
-            // What others have left is not for us.
+            // Frames of other tests are skipped.
             if frame.bytes().starts_with(b"talk") {
                 assert_eq!(frame.bytes(), words(seen), "frame {seen}");
                 seen += 1;
@@ -157,7 +161,8 @@ fn send<'u>(umem: &'u Umem, socket: &mut Socket<'u>) {
     }
 }
 
-/// Sends as much as it can, and takes all that comes; says so when the first frames have come back.
+/// Sends as much as it can and takes all received frames; reports when the first frames have come
+/// back.
 fn flood<'u>(umem: &'u Umem, socket: &mut Socket<'u>) {
     let mut empty: Vec<_> = std::iter::from_fn(|| umem.alloc()).take(256).collect();
     let mut out: Vec<_> = std::iter::from_fn(|| umem.alloc()).collect();
@@ -172,7 +177,7 @@ fn flood<'u>(umem: &'u Umem, socket: &mut Socket<'u>) {
         socket.tx(&mut out).unwrap();
         let begin = out.len();
         if socket.completions(&mut out).unwrap() == 0 {
-            // Nothing has moved: that the session is over is noticed here.
+            // Nothing moved: here the end of the session is noticed.
             let Ok(_) = socket.wait(Some(Duration::from_millis(1))) else { return };
             continue;
         }
@@ -203,7 +208,7 @@ fn two_processes_talk_through_the_datapath_and_every_byte_arrives() {
     let summary = towpath.stop().code(0).summary();
     summary.is_balanced();
     assert!(summary.balance.sent >= 4000, "{summary:#?}");
-    // The datapath is gone, and so is who waited for it.
+    // The datapath has ended, and so has the application that waited for it.
     assert!(echo.wait().unwrap().success());
 }
 
@@ -223,7 +228,7 @@ fn a_process_answers_pings_of_the_kernel_through_a_tap() {
     assert!(host.wait().unwrap().success());
 }
 
-/// Who floods the socket at `path`, and wants some packets.
+/// A process that floods the socket at `path` and receives packets by some rules.
 fn flooder(path: &str, rules: &str) -> Box<dyn Fn() -> Command> {
     let role = format!("flood {path} {rules}");
     Box::new(move || actor(&role))
@@ -233,12 +238,12 @@ fn flooder(path: &str, rules: &str) -> Box<dyn Fn() -> Command> {
 const KILLS: u64 = 100;
 
 #[test]
-fn killing_applications_at_any_moment_harms_nobody_and_loses_no_page() {
+fn killing_applications_at_any_moment_affects_no_other_and_loses_no_page() {
     let (_dir, a, b) = paths();
     let mut towpath = Towpath::start(&["fwd", &format!("sock:{a}"), &format!("sock:{b}"), "--gro", "off"]);
     let places = [(&a, "default"), (&a, "udp dport 1"), (&b, "default"), (&b, "udp dport 1")];
     Victims::new(places.map(|(path, rules)| flooder(path, rules))).are_killed(KILLS, &mut towpath);
-    // And it still works for the next ones.
+    // The datapath still serves the next application.
     let mut echo = play("echo", &b);
     assert!(play("talk", &a).wait().unwrap().success());
     let summary = towpath.stop().code(0).summary();
@@ -248,13 +253,13 @@ fn killing_applications_at_any_moment_harms_nobody_and_loses_no_page() {
 }
 
 #[test]
-fn killing_applications_that_talk_to_the_kernel_harms_nobody_and_loses_no_page() {
-    require!("killing_applications_that_talk_to_the_kernel_harms_nobody_and_loses_no_page", "ping");
+fn killing_applications_that_talk_to_the_kernel_affects_no_other_and_loses_no_page() {
+    require!("killing_applications_that_talk_to_the_kernel_affects_no_other_and_loses_no_page", "ping");
     let (_dir, a, _) = paths();
     let ns = Namespace::new("kill");
     let tap = format!("tap:e0?netns={},addr=10.0.0.1/24", ns.name());
     let mut towpath = Towpath::start(&["fwd", &format!("sock:{a}"), &tap]);
-    // The kernel has something to say to them all the time.
+    // The kernel sends to the applications all the time.
     support::succeed(&mut ns.command("ip", "neigh add 10.0.0.2 lladdr 02:00:00:00:00:09 dev e0"));
     let mut pings = ns.command("ping", "-q -f -w 60 10.0.0.2").stdout(Stdio::null()).spawn().unwrap();
     let rules = ["default", "udp dport 1", "udp dport 2"];
@@ -268,7 +273,8 @@ fn killing_applications_that_talk_to_the_kernel_harms_nobody_and_loses_no_page()
     assert!(host.wait().unwrap().success());
 }
 
-/// What an application's frames cost on their way to an egress: packets that were copied, and the summary.
+/// Sends an application's frames to an egress; returns the summary with the number of copied
+/// packets.
 fn send_to(egress: &str, options: &str) -> Summary {
     let (_dir, a, _) = paths();
     let towpath =

@@ -1,18 +1,20 @@
-//! What verdicts cost a packet: instructions by a counter, nanoseconds without one.
+//! The cost of verdicts per packet: instructions by a counter, nanoseconds without one.
 //!
 //! ```text
 //! cargo build --release -p towpath-engine --example rules_ops
 //! target/release/examples/rules_ops                                       nanoseconds of each case
-//! valgrind --tool=callgrind --callgrind-out-file=/dev/null target/release/examples/rules_ops 16-miss 1000
+//! valgrind --tool=callgrind --callgrind-out-file=/dev/null \
+//!     target/release/examples/rules_ops 16-miss 1000
 //! ```
 //!
-//! Under the counter run a case for two numbers of batches: the difference, divided by the packets between them (64 a
-//! batch), is what a packet costs. `dissect` is what every case but `0` includes.
+//! With the counter, run a case for two numbers of batches: the difference divided by the packets
+//! between them (64 per batch) is the cost of a packet. `dissect` is included in every case but
+//! `0`.
 
 use std::hint::black_box;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use towpath_engine::rules::{Rules, Verdict, dissect_packet, verdicts};
+use towpath_engine::rules::{Rules, Verdict, classify_batch, dissect_packet};
 use towpath_packet::{Backing, Batch, Direction, Packet, Pool, PoolConfig};
 use towpath_wire::emit::{Checksums, Headers, Ip, Link, Network, Transport, Udp};
 use towpath_wire::{Dissected, LinkKind};
@@ -34,13 +36,13 @@ fn packets() -> Batch {
     batch
 }
 
-/// A case, and what judges one batch.
+/// A case: its name, and the classification of one batch.
 type Case = (&'static str, Box<dyn FnMut(&Batch)>);
 
 fn by_rules(mut rules: Rules) -> Box<dyn FnMut(&Batch)> {
     Box::new(move |batch| {
         let mut out = [Verdict::Pass; 64];
-        verdicts(black_box(&mut rules), batch.as_slice(), LinkKind::Ethernet, &mut out);
+        classify_batch(black_box(&mut rules), batch.as_slice(), LinkKind::Ethernet, &mut out);
         black_box(&out);
     })
 }
@@ -83,14 +85,14 @@ fn cases() -> Vec<Case> {
             "closure",
             Box::new(move |batch| {
                 let mut out = [Verdict::Pass; 64];
-                verdicts(&mut closure, batch.as_slice(), LinkKind::Ethernet, &mut out);
+                classify_batch(&mut closure, batch.as_slice(), LinkKind::Ethernet, &mut out);
                 black_box(&out);
             }),
         ),
     ]
 }
 
-/// Nanoseconds a packet: the median of rounds.
+/// Nanoseconds per packet: the median of rounds.
 fn time(run: &mut dyn FnMut(&Batch), batch: &Batch) -> f64 {
     let mut round = || {
         let start = Instant::now();

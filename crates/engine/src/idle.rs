@@ -1,34 +1,35 @@
-//! What a worker does when there is nothing to do.
+//! What a worker does while no packet moves.
 //!
 //! ```text
 //!   turns without a packet:   0 ......... spins ........ + yields ..........►
-//!                             pause        give way       sleep on the descriptors
-//! ```
+//!   turns without a packet:   0 ......... spins ........ + yields ..........►
+//!                             pause        yield          sleep on the descriptors
 //!
-//! Spinning answers in nanoseconds and costs a core; sleeping answers in microseconds and costs nothing. The default spins for
-//! some ten microseconds, so that a busy path never sleeps and a quiet one costs less than one percent of a core.
-//! Queues that have no descriptor are looked at from time to time: every 50 µs at first, every millisecond in the end.
+//! Spinning reacts in nanoseconds and occupies a core; sleeping reacts in microseconds and costs
+//! nothing. The default spins for some ten microseconds, so that a busy path never sleeps and a
+//! quiet one costs less than one percent of a core. Queues without a descriptor are polled: every
+//! 50 µs at first, every millisecond later.
 
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 use towpath_packet::port::Wake;
 use towpath_sys::poll::PollSet;
 
-/// How a worker idles.
+/// When a worker pauses, yields and sleeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Idle {
     /// Turns that only pause the processor.
     pub spins: u32,
-    /// Turns after those that give way to other threads.
+    /// Further turns that yield to other threads.
     pub yields: u32,
-    /// Whether to sleep after that; if not, it goes on giving way.
+    /// Whether to sleep after that; otherwise it keeps yielding.
     pub sleep: bool,
 }
 
 impl Idle {
-    /// Never gives the core away: the lowest latency, for a core of its own.
+    /// Never yields the core: the lowest latency, for a dedicated core.
     pub const SPIN: Idle = Idle { spins: u32::MAX, yields: 0, sleep: false };
-    /// Gives way, but never sleeps.
+    /// Yields, but never sleeps.
     pub const YIELD: Idle = Idle { spins: 64, yields: u32::MAX, sleep: false };
     /// Sleeps after a few microseconds.
     pub const SLEEP: Idle = Idle { spins: 64, yields: 8, sleep: true };
@@ -40,12 +41,12 @@ impl Default for Idle {
     }
 }
 
-/// Longest sleep: workers notice a finished port or a lost link at least this often.
+/// Longest sleep: bounds the time until a worker notices a finished port or a lost link.
 const LONGEST: Duration = Duration::from_millis(100);
 const POLL_FIRST: Duration = Duration::from_micros(50);
 const POLL_LAST: Duration = Duration::from_millis(1);
 
-/// The state of one worker's idling.
+/// The idle state of one worker.
 pub(crate) struct Idler {
     idle: Idle,
     turns: u32,
@@ -55,12 +56,12 @@ pub(crate) struct Idler {
     polling: bool,
 }
 
-/// What to do after a turn that moved nothing.
+/// The action after a turn that moved nothing.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Look again.
+    /// Turn again.
     Again,
-    /// Say what to wait for, look once more, then [`sleep`](Idler::sleep).
+    /// Register the wake-up conditions, turn once more, then [`sleep`](Idler::sleep).
     Sleep,
 }
 
@@ -94,7 +95,7 @@ impl Idler {
         Next::Sleep
     }
 
-    /// Something to wait for, on the receiving or the sending side.
+    /// Adds a wake-up condition of the receiving or the sending side.
     pub(crate) fn wait_for(&mut self, wake: Wake, sending: bool) {
         match wake {
             Wake::Fd(fd) if sending => self.waits.writable(fd),
@@ -105,7 +106,7 @@ impl Idler {
         }
     }
 
-    /// Sleeps until something happens, or `stop` becomes readable.
+    /// Sleeps until a condition holds or `stop` becomes readable.
     pub(crate) fn sleep(&mut self, stop: RawFd) {
         self.waits.readable(stop);
         let mut time = LONGEST;
@@ -127,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_spins_then_gives_way_then_sleeps_and_starts_again_when_busy() {
+    fn a_worker_spins_then_yields_then_sleeps_and_starts_again_when_busy() {
         let mut idler = Idler::new(Idle { spins: 2, yields: 1, sleep: true }, 1);
         let steps: Vec<_> = (0..4).map(|_| idler.step()).collect();
         assert_eq!(steps, [Next::Again, Next::Again, Next::Again, Next::Sleep]);

@@ -1,17 +1,19 @@
-//! What moves packets between ports, and knows none of them.
+#![doc = include_str!("../README.md")]
 //!
-//! ```text
-//!   worker            a thread that runs routes to completion, sleeps when idle, and stops in bounded time
-//!   route             one direction: a receive queue, a transmit queue, and what lies between
-//!   lane              a thread that takes the packets of its flows from every receiving worker
-//!   rules             verdicts by rules in words, or by a closure
-//!   gro_stage         GRO: packets of a flow that follow each other leave as one
-//!   software_offload  segmentation, checksums and tags for an egress that lacks them
-//!   linearize         bytes in one piece, and room around them, for an egress that needs that
-//!   reflect           swaps a packet's addresses, to send it back
-//!   idle              spin, yield, then sleep on the descriptors of the queues
-//!   report            the counters of all, and the balance
-//! ```
+//! # Modules
+//!
+//! | module | content |
+//! |---|---|
+//! | [`worker`] | threads that run routes, sleep when idle, and stop in bounded time |
+//! | [`route`] | one direction: a receive queue, a transmit queue, and the stages between them |
+//! | [`lane`] | threads that process the packets of their flows, from every receiving worker |
+//! | [`rules`] | verdicts by textual rules or by a closure |
+//! | [`gro_stage`] | GRO: consecutive packets of a flow are merged |
+//! | [`software_offload`] | segmentation, checksums and VLAN tags in software |
+//! | [`linearize`] | contiguous bytes, headroom and tailroom for an egress that requires them |
+//! | [`reflect`] | swaps source and destination of a packet |
+//! | [`idle`] | spin, yield, then sleep on the descriptors of the queues |
+//! | [`report`] | counters of all parts, and the balance |
 
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![warn(missing_docs)]

@@ -1,22 +1,24 @@
-//! Fitting packets to what an egress wants of their memory: bytes in one piece, room in front and behind.
+//! Linearizes packets for the egress: contiguous bytes, headroom and tailroom ([`TxLayout`]).
 //!
 //! ```text
-//!   the egress wants        of a packet in fragments
-//!   nothing linear          nothing is touched: the page where the bytes were written is what is sent
-//!   n bytes of headers      these are copied, the rest stays where it is
-//!   all of it               one copy, with exactly the headroom and the tailroom that the egress asks for
+//!   tx_linear of the egress   a packet of fragments
+//!   None                      unchanged: the page that holds the bytes is sent
+//!   Header(n)                 the first n bytes are copied, the rest stays in place
+//!   Whole                     one copy, with exactly the headroom and tailroom of the egress
 //! ```
 //!
-//! An ingress that knows the egress ([`RxQueue::set_tx_layout`](towpath_packet::port::RxQueue::set_tx_layout)) brings packets that fit. For all others
-//! this is the place. What fits already is moved, not touched. Every copy is counted ([`Counters::copied`]).
+//! An ingress that knows the layout of the egress
+//! ([`RxQueue::set_tx_layout`](towpath_packet::port::RxQueue::set_tx_layout)) delivers packets that
+//! conform. Other packets are rewritten here. A packet that conforms is moved, not touched. Every
+//! copy is counted ([`Counters::copied`]).
 
 use std::sync::Arc;
 use towpath_packet::port::{TxLayout, TxLinear};
 use towpath_packet::{Batch, Cache, Counters, DropReason, Packet};
 
-/// Bytes of a packet of `len` bytes that are to be linear.
+/// Bytes of a packet of `len` bytes that must be linear.
 #[inline]
-fn linear(egress: TxLayout, len: usize) -> usize {
+fn linear_len(egress: TxLayout, len: usize) -> usize {
     match egress.linear {
         TxLinear::None => 0,
         TxLinear::Header(n) => len.min(n.into()),
@@ -24,43 +26,45 @@ fn linear(egress: TxLayout, len: usize) -> usize {
     }
 }
 
-/// Whether a packet is as the egress wants it. For tailroom all of it has to be in one piece.
+/// Whether a packet conforms to the layout. Tailroom requires the whole packet in one piece.
 #[inline]
-fn fits(egress: TxLayout, packet: &Packet) -> bool {
-    packet.linear().len() >= linear(egress, packet.len())
+fn conforms(egress: TxLayout, packet: &Packet) -> bool {
+    packet.linear().len() >= linear_len(egress, packet.len())
         && packet.headroom() >= egress.headroom.into()
         && (egress.tailroom == 0 || (packet.frags() == 0 && packet.tailroom() >= egress.tailroom.into()))
 }
 
-/// Fits packets for one egress queue; owned by the thread that runs it.
+/// Linearizes packets for one egress queue; owned by the thread that runs it.
 #[derive(Debug)]
-pub struct Fitter {
+pub struct Linearizer {
     egress: TxLayout,
     counters: Arc<Counters>,
 }
 
-impl Fitter {
-    /// A fitter that counts copies and drops in `counters`; `None` if every packet fits.
-    pub fn new(egress: TxLayout, counters: Arc<Counters>) -> Option<Fitter> {
-        (egress != TxLayout::default()).then_some(Fitter { egress, counters })
+impl Linearizer {
+    /// Counts copies and drops in `counters`; `None` if every packet conforms to the layout.
+    pub fn new(egress: TxLayout, counters: Arc<Counters>) -> Option<Linearizer> {
+        (egress != TxLayout::default()).then_some(Linearizer { egress, counters })
     }
 
-    /// Fits all packets of a batch, in order, with chunks from `cache`. What can't be fitted is dropped: without a buffer as
-    /// [`DropReason::NoBuffer`], without room for it in a chunk as [`DropReason::TooLong`].
+    /// Linearizes all packets of a batch in order, with chunks from `cache`. Without a buffer a
+    /// packet is dropped as [`DropReason::NoBuffer`]; a packet that does not fit into a chunk is
+    /// dropped as [`DropReason::TooLong`].
     #[inline]
-    pub fn fit(&mut self, batch: &mut Batch, cache: &mut Cache) {
-        if !batch.iter().all(|packet| fits(self.egress, packet)) {
-            self.fit_each(batch, cache);
+    pub fn linearize(&mut self, batch: &mut Batch, cache: &mut Cache) {
+        if !batch.iter().all(|packet| conforms(self.egress, packet)) {
+            self.linearize_each(batch, cache);
         }
     }
 
-    fn fit_each(&mut self, batch: &mut Batch, cache: &mut Cache) {
+    fn linearize_each(&mut self, batch: &mut Batch, cache: &mut Cache) {
         let (mut copies, mut bytes) = (0, 0);
         let mut from = std::mem::take(batch);
         let n = from.len();
         for packet in from.drain_front(n) {
-            let fitted = if fits(self.egress, &packet) { Ok((packet, 0)) } else { self.fit_one(packet, cache) };
-            match fitted {
+            let result =
+                if conforms(self.egress, &packet) { Ok((packet, 0)) } else { self.linearize_one(packet, cache) };
+            match result {
                 Ok((packet, copied)) => {
                     copies += u64::from(copied > 0);
                     bytes += copied as u64;
@@ -76,26 +80,27 @@ impl Fitter {
         self.counters.copied(copies, bytes);
     }
 
-    /// The packet as it is wanted, and how many bytes were copied for it.
+    /// The conforming packet, and the number of copied bytes.
     #[inline]
-    fn fit_one(&self, mut packet: Packet, cache: &mut Cache) -> Result<(Packet, usize), (DropReason, Packet)> {
-        let linear = linear(self.egress, packet.len());
+    fn linearize_one(&self, mut packet: Packet, cache: &mut Cache) -> Result<(Packet, usize), (DropReason, Packet)> {
+        let linear = linear_len(self.egress, packet.len());
         if self.egress.tailroom > 0 || linear == packet.len() {
             return self.copy(packet, cache);
         }
-        let there = packet.linear().len();
+        let present = packet.linear().len();
         if packet.headroom() >= self.egress.headroom.into() && packet.make_linear(linear).is_ok() {
-            return Ok((packet, linear.saturating_sub(there)));
+            return Ok((packet, linear.saturating_sub(present)));
         }
-        self.behead(packet, linear.max(there), cache)
+        self.split_head(packet, linear.max(present), cache)
     }
 
-    /// A new packet with room for `len` bytes.
+    /// A copy of the first `len` bytes and of the metadata, in a new chunk with the required
+    /// headroom.
     #[inline]
-    fn room(&self, of: &Packet, len: usize, cache: &mut Cache) -> Result<Packet, DropReason> {
+    fn alloc_copy(&self, of: &Packet, len: usize, cache: &mut Cache) -> Result<Packet, DropReason> {
         let mut packet = cache.alloc().ok_or(DropReason::NoBuffer)?;
-        let made = packet.set_headroom(self.egress.headroom.into()).and_then(|()| packet.push_back(len).map(drop));
-        if made.is_err() || packet.tailroom() < self.egress.tailroom.into() {
+        let reserved = packet.set_headroom(self.egress.headroom.into()).and_then(|()| packet.push_back(len).map(drop));
+        if reserved.is_err() || packet.tailroom() < self.egress.tailroom.into() {
             cache.free(packet);
             return Err(DropReason::TooLong);
         }
@@ -104,10 +109,10 @@ impl Fitter {
         Ok(packet)
     }
 
-    /// One copy of all bytes.
+    /// Copies the whole packet into one chunk.
     #[inline]
     fn copy(&self, packet: Packet, cache: &mut Cache) -> Result<(Packet, usize), (DropReason, Packet)> {
-        match self.room(&packet, packet.len(), cache) {
+        match self.alloc_copy(&packet, packet.len(), cache) {
             Ok(copy) => {
                 let len = packet.len();
                 cache.free(packet);
@@ -117,14 +122,15 @@ impl Fitter {
         }
     }
 
-    /// A new head with the first `len` bytes, and all others behind it where they are.
-    fn behead(
+    /// Splits the head off: a new head with a copy of the first `len` bytes; the other bytes follow
+    /// in place.
+    fn split_head(
         &self,
         mut packet: Packet,
         len: usize,
         cache: &mut Cache,
     ) -> Result<(Packet, usize), (DropReason, Packet)> {
-        let mut head = match self.room(&packet, len, cache) {
+        let mut head = match self.alloc_copy(&packet, len, cache) {
             Ok(head) => head,
             Err(reason) => return Err((reason, packet)),
         };

@@ -1,30 +1,32 @@
-//! Sending packets back to where they came from: who it is from and who it is for change places.
+//! Reflects packets: source and destination are swapped, so that a packet goes back to its sender.
 //!
 //! | layer | what is swapped |
 //! |---|---|
-//! | Ethernet | the two addresses, and nothing else, whatever the frame carries |
-//! | IP | the two addresses, and the ports of TCP and UDP; checksums add up to the same as before |
+//! | Ethernet | the two addresses and nothing else, for any payload |
+//! | IP | the two addresses, and the ports of TCP and UDP; checksums stay valid |
 
 use towpath_packet::Packet;
 use towpath_packet::port::Layer;
 
-/// An Ethernet header.
+/// Length of an Ethernet header.
 const ETHERNET: usize = 14;
-/// Protocols with two ports in front.
+/// Protocols that begin with two ports.
 const PORTS: [u8; 2] = [6, 17];
 
-/// Turns a packet round; false, and nothing is changed, if it is too short for that, or its first bytes are in fragments for which the
-/// head has no room, or in a page without a [head](towpath_packet::Cache::ensure_head). A page of somebody else is not written to: what is changed is copied in front of it.
+/// Swaps source and destination. Returns false and changes nothing if the packet is too short, if
+/// its first bytes are in fragments for which the head has no room, or if they are in a page
+/// without a [head](towpath_packet::Cache::ensure_head). A page of an application is never written:
+/// the changed bytes are copied in front of it.
 #[inline]
-pub fn mirror(packet: &mut Packet, layer: Layer) -> bool {
+pub fn reflect(packet: &mut Packet, layer: Layer) -> bool {
     match layer {
         Layer::Ethernet | Layer::Any => packet.make_linear(ETHERNET).is_ok() && swap(packet, 0, 6),
-        Layer::Ip => mirror_ip(packet),
+        Layer::Ip => reflect_ip(packet),
     }
 }
 
-/// An IP packet, without options that precede an IPv6 transport.
-fn mirror_ip(packet: &mut Packet) -> bool {
+/// Reflects an IP packet; ports behind IPv6 extension headers are not swapped.
+fn reflect_ip(packet: &mut Packet) -> bool {
     if packet.make_linear(20).is_err() {
         return false;
     }
@@ -45,7 +47,7 @@ fn mirror_ip(packet: &mut Packet) -> bool {
     true
 }
 
-/// Swaps the `len` bytes at `at` with those behind them, in the linear part.
+/// Swaps the `len` bytes at `at` with the `len` bytes after them, in the linear part.
 #[inline]
 fn swap(packet: &mut Packet, at: usize, len: usize) -> bool {
     let both = packet.linear_mut().get_mut(at..at + 2 * len);
@@ -64,7 +66,7 @@ mod tests {
         Pool::new(PoolConfig { capacity: 512, ..PoolConfig::default() }).unwrap().cache(Direction::Tx).unwrap()
     }
 
-    /// The packet in pieces of these lengths behind a head that has none of it.
+    /// The packet in fragments of `len` bytes behind an empty head.
     fn pieces(cache: &mut Cache, bytes: &[u8], len: usize) -> Packet {
         let mut packet = cache.alloc().unwrap();
         for piece in bytes.chunks(len) {
@@ -78,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_comes_back_with_its_addresses_swapped_and_all_else_as_it_was() {
+    fn a_reflected_frame_has_its_addresses_swapped_and_is_otherwise_unchanged() {
         let mut cache = cache();
         for size in [14, 60, 200] {
             let mut expected = numbered(size);
@@ -86,19 +88,19 @@ mod tests {
             to.swap_with_slice(&mut from[..6]);
             for len in [1, 5, 13, 200] {
                 let mut packet = pieces(&mut cache, &numbered(size), len);
-                assert!(mirror(&mut packet, Layer::Ethernet));
+                assert!(reflect(&mut packet, Layer::Ethernet));
                 assert_eq!(packet.to_vec(), expected, "{size} in pieces of {len}");
-                assert!(mirror(&mut packet, Layer::Ethernet));
+                assert!(reflect(&mut packet, Layer::Ethernet));
                 assert_eq!(packet.to_vec(), numbered(size), "twice is not at all");
             }
         }
         let mut short = Packet::copy_from(&mut cache, &numbered(13)).unwrap();
-        assert!(!mirror(&mut short, Layer::Ethernet));
+        assert!(!reflect(&mut short, Layer::Ethernet));
         assert_eq!(short.to_vec(), numbered(13));
     }
 
     #[test]
-    fn an_ip_packet_comes_back_with_addresses_and_ports_swapped_and_the_same_sum() {
+    fn a_reflected_ip_packet_has_addresses_and_ports_swapped_and_the_same_checksum() {
         let mut cache = cache();
         let v4 = |fragment: u8, protocol: u8| {
             let mut bytes = numbered(60);
@@ -117,7 +119,7 @@ mod tests {
             }
             for piece in [3, 60] {
                 let mut packet = pieces(&mut cache, &bytes, piece);
-                assert!(mirror(&mut packet, Layer::Ip));
+                assert!(reflect(&mut packet, Layer::Ip));
                 assert_eq!(packet.to_vec(), expected);
             }
             let sum = |bytes: &[u8]| {
@@ -130,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_ip_packet_or_cut_short_is_refused_as_it_is() {
+    fn a_truncated_or_non_ip_packet_is_refused_unchanged() {
         let mut cache = cache();
         let first = |byte: u8, len: u8| {
             let mut bytes = numbered(len);
@@ -139,7 +141,7 @@ mod tests {
         };
         for bytes in [first(0x45, 19), first(0x60, 39), first(0x50, 60), first(0, 60)] {
             let mut packet = pieces(&mut cache, &bytes, 7);
-            assert!(!mirror(&mut packet, Layer::Ip));
+            assert!(!reflect(&mut packet, Layer::Ip));
             assert_eq!(packet.to_vec(), bytes);
         }
     }

@@ -1,20 +1,20 @@
-//! The counters of ports, routes and the pool together: for the live display, the summary, and machines.
+//! The counters of ports, routes and pools: for the live view, the summary, and machines.
 //!
 //! ```text
-//!   received + split  =  sent + merged + drops (each by name)        the balance
-//!   buffers out       =  buffers home                                once everything has stopped
-//!   pages taken       =  pages home                                  the same, of applications' memory
+//!   received + split  =  sent + merged + drops (each by name)   the balance
+//!   buffers allocated =  buffers freed                          once everything has stopped
+//!   pages taken       =  pages returned                         the same for applications' memory
 //! ```
 
 use serde::Serialize;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 use towpath_gro::{Flush, Stats};
-use towpath_packet::ExtBufGauge;
-use towpath_packet::{Counters, Pool, Snapshot};
+use towpath_packet::{Counters, ExtBufGauge, Pool, Snapshot};
 
-/// Where to read everything from; cheap to read at any time, from any thread.
+/// All counters; cheap to read at any time, from any thread.
 #[derive(Debug, Clone)]
 pub struct Meter {
     ports: Vec<PortMeter>,
@@ -22,28 +22,36 @@ pub struct Meter {
     gro: Vec<Arc<GroCounters>>,
     pool: Pool,
     own_pools: Vec<Pool>,
-    lent: Vec<Arc<ExtBufGauge>>,
+    ext_buf_gauges: Vec<Arc<ExtBufGauge>>,
     started: Instant,
 }
 
 /// The counters of one port's queues.
 #[derive(Debug, Clone)]
 pub struct PortMeter {
-    /// What the port is called.
+    /// The port's name.
     pub name: String,
-    /// Of its receive queues.
+    /// Counters of its receive queues.
     pub rx: Vec<Arc<Counters>>,
-    /// Of its transmit queues.
+    /// Counters of its transmit queues.
     pub tx: Vec<Arc<Counters>>,
 }
 
 impl Meter {
     /// A meter; its clock starts now.
     pub fn new(ports: Vec<PortMeter>, routes: Vec<Arc<Counters>>, pool: Pool) -> Meter {
-        Meter { ports, routes, gro: Vec::new(), pool, own_pools: Vec::new(), lent: Vec::new(), started: Instant::now() }
+        Meter {
+            ports,
+            routes,
+            gro: Vec::new(),
+            pool,
+            own_pools: Vec::new(),
+            ext_buf_gauges: Vec::new(),
+            started: Instant::now(),
+        }
     }
 
-    /// Reads these GRO engines as well.
+    /// Adds the counters of GRO stages.
     #[must_use]
     pub fn with_gro(mut self, gro: Vec<Arc<GroCounters>>) -> Meter {
         self.gro = gro;
@@ -62,31 +70,32 @@ impl Meter {
         }
     }
 
-    /// Watches these pools as well, those of the ports' own.
+    /// Adds the pools that belong to ports.
     #[must_use]
     pub fn with_pools(mut self, pools: Vec<Pool>) -> Meter {
         self.own_pools = pools;
         self
     }
 
-    /// Watches these counts of others' memory as well.
+    /// Adds the gauges of applications' memory.
     #[must_use]
-    pub fn with_lent(mut self, lent: Vec<Arc<ExtBufGauge>>) -> Meter {
-        self.lent = lent;
+    pub fn with_ext_buf_gauges(mut self, gauges: Vec<Arc<ExtBufGauge>>) -> Meter {
+        self.ext_buf_gauges = gauges;
         self
     }
 
-    /// Pieces of others' memory that were put into packets.
+    /// Pages of applications' memory that were taken into packets.
     pub fn pages(&self) -> u64 {
-        self.lent.iter().map(|lent| lent.attached()).sum()
+        self.ext_buf_gauges.iter().map(|gauge| gauge.attached()).sum()
     }
 
-    /// Pieces of others' memory that are not home. Exact only once every worker has stopped.
+    /// Pages of applications' memory that are not returned. Exact only once every worker has
+    /// stopped.
     pub fn pages_away(&self) -> u64 {
-        self.lent.iter().map(|lent| lent.in_use()).sum()
+        self.ext_buf_gauges.iter().map(|gauge| gauge.in_use()).sum()
     }
 
-    /// Chunks of all pools that are not home. Exact only once every worker has stopped.
+    /// Chunks of all pools that are not free. Exact only once every worker has stopped.
     pub fn buffers_away(&self) -> usize {
         let away = |pool: &Pool| {
             let stats = pool.stats();
@@ -95,7 +104,7 @@ impl Meter {
         away(&self.pool) + self.own_pools.iter().map(away).sum::<usize>()
     }
 
-    /// Times that the pool had fewer buffers than were asked for.
+    /// Times that the pool had fewer free buffers than requested.
     pub fn shortages(&self) -> u64 {
         self.pool.stats().shortages
     }
@@ -108,20 +117,20 @@ pub struct Reading {
     pub elapsed: Duration,
     /// By port.
     pub ports: Vec<PortReading>,
-    /// Of all routes together: what was dropped or split between the queues.
+    /// Sum of all routes: drops and splits between the queues.
     pub routes: Snapshot,
-    /// What GRO did, since the start.
+    /// GRO counters since the start.
     pub gro: GroReading,
 }
 
 /// The counters of one port.
 #[derive(Debug, Clone)]
 pub struct PortReading {
-    /// What the port is called.
+    /// The port's name.
     pub name: String,
-    /// Of its receive queues together.
+    /// Sum of its receive queues.
     pub rx: Snapshot,
-    /// Of its transmit queues together.
+    /// Sum of its transmit queues.
     pub tx: Snapshot,
 }
 
@@ -142,7 +151,7 @@ impl Reading {
         }
     }
 
-    /// Packets that could not be handed to their egress as they lay, and how many bytes of them were copied.
+    /// Packets that had to be copied for their egress, and the number of copied bytes.
     pub fn copied(&self) -> (u64, u64) {
         let all = self.ports.iter().fold(self.routes, |sum, port| sum.plus(&port.rx).plus(&port.tx));
         (all.copied, all.copied_bytes)
@@ -158,7 +167,7 @@ impl Reading {
         }
         let all = rx.plus(&tx).plus(&self.routes);
         Balance {
-            // What a receive queue had to drop was received, though it never handed it over.
+            // A packet that a receive queue drops was received, although the route never gets it.
             received: rx.packets + rx.all_drops(),
             split: all.split,
             sent: tx.packets,
@@ -168,24 +177,24 @@ impl Reading {
     }
 }
 
-/// What the GRO engine of one route did, written by its thread after every burst.
+/// Counters of the GRO stage of one route, written by its thread after every burst.
 #[derive(Debug, Default)]
 pub struct GroCounters {
     packets: AtomicU64,
     merged: AtomicU64,
     aggregates: AtomicU64,
-    aside: AtomicU64,
-    is_aside: AtomicBool,
+    bypassed: AtomicU64,
+    is_bypassed: AtomicBool,
     flushed: [AtomicU64; Flush::ALL.len()],
 }
 
 impl GroCounters {
-    pub(crate) fn store(&self, stats: &Stats, is_aside: bool) {
+    pub(crate) fn store(&self, stats: &Stats, is_bypassed: bool) {
         self.packets.store(stats.packets, Relaxed);
         self.merged.store(stats.merged, Relaxed);
         self.aggregates.store(stats.aggregates, Relaxed);
-        self.aside.store(stats.bypassed, Relaxed);
-        self.is_aside.store(is_aside, Relaxed);
+        self.bypassed.store(stats.bypassed, Relaxed);
+        self.is_bypassed.store(is_bypassed, Relaxed);
         for (to, reason) in self.flushed.iter().zip(Flush::ALL) {
             to.store(stats.flushed(reason), Relaxed);
         }
@@ -196,31 +205,31 @@ impl GroCounters {
             packets: self.packets.load(Relaxed),
             merged: self.merged.load(Relaxed),
             aggregates: self.aggregates.load(Relaxed),
-            aside: self.aside.load(Relaxed),
-            engines_aside: u64::from(self.is_aside.load(Relaxed)),
+            bypassed: self.bypassed.load(Relaxed),
+            bypassed_engines: u64::from(self.is_bypassed.load(Relaxed)),
             flushed: std::array::from_fn(|i| self.flushed[i].load(Relaxed)),
         }
     }
 }
 
-/// What GRO did, all engines together.
+/// The sum of GRO counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct GroReading {
-    /// Packets that engines saw.
+    /// Packets that the engines processed.
     pub packets: u64,
-    /// Of these, packets that became part of another.
+    /// Packets that were merged into another.
     pub merged: u64,
-    /// Super-packets that left.
+    /// Super-packets that were sent on.
     pub aggregates: u64,
-    /// Packets that passed while an engine stood aside, because nothing merged.
-    pub aside: u64,
-    /// Engines that stand aside at this moment.
-    pub engines_aside: u64,
+    /// Packets that passed while an engine bypassed itself because nothing merged.
+    pub bypassed: u64,
+    /// Engines that bypass themselves at this moment.
+    pub bypassed_engines: u64,
     flushed: [u64; Flush::ALL.len()],
 }
 
 impl GroReading {
-    /// Why what was held left, with how often; only what happened.
+    /// Flush reasons that occurred, with their counts.
     pub fn flushed(&self) -> impl Iterator<Item = (&'static str, u64)> {
         Flush::ALL.into_iter().zip(self.flushed).filter(|&(_, n)| n > 0).map(|(reason, n)| (reason.name(), n))
     }
@@ -230,14 +239,14 @@ impl GroReading {
             packets: self.packets + other.packets,
             merged: self.merged + other.merged,
             aggregates: self.aggregates + other.aggregates,
-            aside: self.aside + other.aside,
-            engines_aside: self.engines_aside + other.engines_aside,
+            bypassed: self.bypassed + other.bypassed,
+            bypassed_engines: self.bypassed_engines + other.bypassed_engines,
             flushed: std::array::from_fn(|i| self.flushed[i] + other.flushed[i]),
         }
     }
 }
 
-/// Whether everything that came in is accounted for.
+/// Whether every packet is accounted for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Balance {
     /// Packets that ports received or generated.
@@ -246,7 +255,7 @@ pub struct Balance {
     pub split: u64,
     /// Packets that ports sent, delivered or consumed.
     pub sent: u64,
-    /// Packets that became part of others.
+    /// Packets that were merged into others.
     pub merged: u64,
     /// Packets that were dropped, by reason.
     pub drops: Vec<Drops>,
@@ -257,7 +266,7 @@ pub struct Balance {
 pub struct Drops {
     /// Name of the reason.
     pub reason: &'static str,
-    /// How many.
+    /// Number of packets.
     pub packets: u64,
 }
 
@@ -267,7 +276,7 @@ impl Balance {
         self.drops.iter().map(|d| d.packets).sum()
     }
 
-    /// Packets on their way: 0 once everything has stopped. Negative would mean that packets were invented.
+    /// Packets under way: 0 once everything has stopped. A negative value means duplicated packets.
     pub fn in_flight(&self) -> i64 {
         (self.received + self.split).wrapping_sub(self.sent + self.merged + self.dropped()) as i64
     }

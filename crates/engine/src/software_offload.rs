@@ -1,14 +1,16 @@
-//! Finishing in software what an egress cannot do: segmentation, partial checksums, VLAN tags beside the packet.
+//! Software offload for an egress that lacks an ability: segmentation, partial checksums, VLAN tags
+//! in the metadata.
 //!
 //! ```text
-//!   what the packet asks for          egress has it      egress has it not
-//!   tag beside it                     handed on          inserted behind the addresses
-//!   super-packet                      handed on          cut into segments, each copied and summed in one pass
-//!   partial checksum                  handed on          completed
+//!   the packet has              egress supports it   egress does not
+//!   a tag in its metadata       unchanged            inserted behind the MAC addresses
+//!   a GSO size (super-packet)   unchanged            segmented: one copy, summed in the same pass
+//!   a partial checksum          unchanged            completed
 //! ```
 //!
-//! A packet that asks for nothing (one test of a flag byte) is moved, not touched. What contradicts itself is dropped as
-//! [`DropReason::Malformed`]; what can't be finished for lack of buffers as [`DropReason::NoBuffer`].
+//! A packet that needs no offload (one test of a flag byte) is moved, not touched. Inconsistent
+//! metadata is dropped as [`DropReason::Malformed`]; a lack of buffers is dropped as
+//! [`DropReason::NoBuffer`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,52 +18,52 @@ use towpath_gro as gro;
 use towpath_packet::{Batch, Cache, Checksum, Counters, DropReason, Offloads, Packet};
 use towpath_wire::checksum::Accumulator;
 
-/// Longest packet that is finished: the largest an IP length field can say, behind Ethernet and two tags.
-const MAX_LEN: usize = 65535 + 14 + 8;
-/// Ethernet addresses: what stands in front of a VLAN tag.
-const ADDRESSES: usize = 12;
-const TAG: usize = 4;
-/// Most segments that the GSO engine cuts a packet into.
+/// Longest packet: the largest IP length behind Ethernet and two tags.
+const MAX_PACKET: usize = 65535 + 14 + 8;
+/// Ethernet addresses: the bytes in front of a VLAN tag.
+const MAC_ADDRESSES: usize = 12;
+const TAG_LEN: usize = 4;
+/// Most segments of a packet.
 const MAX_SEGMENTS: usize = 65535 / gro::MIN_TCP_SIZE as usize + 1;
 
-/// Finishes packets for one egress queue; owned by the thread that runs it.
-pub struct Finisher {
+/// Applies software offload for one egress queue; owned by the thread that runs it.
+pub struct SoftwareOffload {
     cache: Cache,
     link: gro::LinkKind,
     counters: Arc<Counters>,
-    /// Finished, and waiting for room.
+    /// Results that wait for room.
     ready: VecDeque<Packet>,
-    /// For segments longer than a chunk.
+    /// Holds segments that are longer than a chunk.
     scratch: Box<[u8]>,
-    /// For bytes that others may be writing.
-    whole: Box<[u8]>,
+    /// Holds a copy of bytes that another process may be writing.
+    snapshot: Box<[u8]>,
 }
 
-/// Whether `packet` asks for something that is not in `can`.
+/// Whether `packet` needs an offload that is not in `can`.
 #[inline]
-pub fn asks_more(packet: &Packet, can: Offloads) -> bool {
-    packet.wants_offload() && !can.has(wants(packet))
+pub fn needs_software(packet: &Packet, can: Offloads) -> bool {
+    packet.wants_offload() && !can.has(required_offloads(packet))
 }
 
-/// What a packet asks for.
-fn wants(packet: &Packet) -> Offloads {
-    let mut wants = packet.gso().map_or(Offloads::NONE, Offloads::for_gso);
+/// The offloads that a packet needs.
+fn required_offloads(packet: &Packet) -> Offloads {
+    let mut required = packet.gso().map_or(Offloads::NONE, Offloads::for_gso);
     if matches!(packet.csum(), Checksum::Partial { .. }) {
-        wants = wants.with(Offloads::CSUM);
+        required = required.with(Offloads::CSUM);
     }
     if packet.vlan().is_some() {
-        wants = wants.with(Offloads::VLAN);
+        required = required.with(Offloads::VLAN);
     }
-    wants
+    required
 }
 
-impl Finisher {
-    /// A finisher that takes buffers from `cache`, counts splits and drops in `counters`, and reads packets that begin as `link`
-    /// says.
-    pub fn new(cache: Cache, link: gro::LinkKind, counters: Arc<Counters>) -> Finisher {
-        let buffer = || vec![0; MAX_LEN].into_boxed_slice();
+impl SoftwareOffload {
+    /// Takes buffers from `cache`, counts splits and drops in `counters`; packets begin with the
+    /// header that `link` names.
+    pub fn new(cache: Cache, link: gro::LinkKind, counters: Arc<Counters>) -> SoftwareOffload {
+        let buffer = || vec![0; MAX_PACKET].into_boxed_slice();
         let ready = VecDeque::with_capacity(MAX_SEGMENTS);
-        Finisher { cache, link, counters, ready, scratch: buffer(), whole: buffer() }
+        SoftwareOffload { cache, link, counters, ready, scratch: buffer(), snapshot: buffer() }
     }
 
     /// The cache, for freeing packets on the thread that runs the queue.
@@ -69,55 +71,57 @@ impl Finisher {
         &mut self.cache
     }
 
-    /// Whether segments wait that no batch had room for yet.
-    pub fn holds(&self) -> usize {
+    /// Number of results that wait for room in a batch.
+    pub fn held(&self) -> usize {
         self.ready.len()
     }
 
-    /// Frees everything that waits; the caller counts it.
+    /// Frees all waiting packets; the caller counts them.
     pub fn drop_held(&mut self) {
         for packet in self.ready.drain(..) {
             self.cache.free(packet);
         }
     }
 
-    /// Finishes again, in order, what was finished for an egress that has lost an ability since: `refused`, then all that waits.
-    pub fn redo(&mut self, refused: &mut Batch, can: Offloads) {
+    /// Applies software offload again, in order, after the egress lost an ability: first to
+    /// `refused`, then to all waiting packets.
+    pub fn reapply(&mut self, refused: &mut Batch, can: Offloads) {
         let waiting = std::mem::replace(&mut self.ready, VecDeque::with_capacity(MAX_SEGMENTS));
         let n = refused.len();
         for packet in refused.drain_front(n).chain(waiting) {
-            if !asks_more(&packet, can) {
+            if !needs_software(&packet, can) {
                 self.ready.push_back(packet);
-            } else if let Err((reason, packet)) = self.finish_one(packet, can) {
+            } else if let Err((reason, packet)) = self.apply_one(packet, can) {
                 self.counters.dropped(reason, 1);
                 self.cache.free(packet);
             }
         }
     }
 
-    /// Moves packets from the front of `from` to the end of `to` until one is empty or the other full, finishing those that ask for
-    /// more than `can`. Segments that `to` has no room for wait inside, ahead of everything in `from`.
+    /// Moves packets from the front of `from` to the end of `to` until one is empty or the other
+    /// full, and applies the offloads that `can` lacks. Segments that do not fit into `to` wait
+    /// inside, ahead of all packets in `from`.
     #[inline]
-    pub fn finish(&mut self, from: &mut Batch, to: &mut Batch, can: Offloads) {
-        if self.ready.is_empty() && !from.iter().any(|p| asks_more(p, can)) {
+    pub fn apply(&mut self, from: &mut Batch, to: &mut Batch, can: Offloads) {
+        if self.ready.is_empty() && !from.iter().any(|p| needs_software(p, can)) {
             if to.is_empty() {
                 std::mem::swap(from, to);
             } else {
                 to.take_from(from);
             }
         } else {
-            self.finish_each(from, to, can);
+            self.apply_each(from, to, can);
         }
     }
 
-    fn finish_each(&mut self, from: &mut Batch, to: &mut Batch, can: Offloads) {
+    fn apply_each(&mut self, from: &mut Batch, to: &mut Batch, can: Offloads) {
         while to.room() > 0 {
             if let Some(segment) = self.ready.pop_front() {
                 let _ = to.push(segment);
             } else if let Some(packet) = from.drain_front(1).next() {
-                if !asks_more(&packet, can) {
+                if !needs_software(&packet, can) {
                     let _ = to.push(packet);
-                } else if let Err((reason, packet)) = self.finish_one(packet, can) {
+                } else if let Err((reason, packet)) = self.apply_one(packet, can) {
                     self.counters.dropped(reason, 1);
                     self.cache.free(packet);
                 }
@@ -127,8 +131,8 @@ impl Finisher {
         }
     }
 
-    fn finish_one(&mut self, mut packet: Packet, can: Offloads) -> Result<(), (DropReason, Packet)> {
-        if packet.len() > MAX_LEN {
+    fn apply_one(&mut self, mut packet: Packet, can: Offloads) -> Result<(), (DropReason, Packet)> {
+        if packet.len() > MAX_PACKET {
             return Err((DropReason::Malformed, packet));
         }
         if !can.has(Offloads::VLAN) {
@@ -138,7 +142,7 @@ impl Finisher {
             Some(gso) if !can.has(Offloads::for_gso(gso)) => self.split(packet, can),
             _ => {
                 if !can.has(Offloads::CSUM) {
-                    packet = self.complete(packet)?;
+                    packet = self.complete_checksum(packet)?;
                 }
                 self.ready.push_back(packet);
                 Ok(())
@@ -146,31 +150,31 @@ impl Finisher {
         }
     }
 
-    /// Puts the tag that travels beside the packet into it.
+    /// Inserts the tag from the metadata into the packet.
     fn insert_tag(&mut self, mut packet: Packet) -> Result<Packet, (DropReason, Packet)> {
         let Some(vlan) = packet.vlan() else { return Ok(packet) };
         if !self.cache.ensure_head(&mut packet) {
             return Err((DropReason::NoBuffer, packet));
         }
-        if self.link != gro::LinkKind::Ethernet || packet.make_linear(ADDRESSES).is_err() {
+        if self.link != gro::LinkKind::Ethernet || packet.make_linear(MAC_ADDRESSES).is_err() {
             return Err((DropReason::Malformed, packet));
         }
-        let mut header = [0; ADDRESSES + TAG];
-        packet.copy_to(0, &mut header[..ADDRESSES]);
-        header[ADDRESSES..][..2].copy_from_slice(&if vlan.service { [0x88, 0xa8] } else { [0x81, 0x00] });
-        header[ADDRESSES + 2..].copy_from_slice(&vlan.tci.to_be_bytes());
-        match packet.push_front(TAG) {
+        let mut header = [0; MAC_ADDRESSES + TAG_LEN];
+        packet.copy_to(0, &mut header[..MAC_ADDRESSES]);
+        header[MAC_ADDRESSES..][..2].copy_from_slice(&if vlan.service { [0x88, 0xa8] } else { [0x81, 0x00] });
+        header[MAC_ADDRESSES + 2..].copy_from_slice(&vlan.tci.to_be_bytes());
+        match packet.push_front(TAG_LEN) {
             Ok(_) => packet.linear_mut()[..header.len()].copy_from_slice(&header),
             Err(_) => {
-                // No headroom: the addresses and the tag get a chunk of their own.
+                // Without headroom the addresses and the tag get a chunk of their own.
                 let Some(mut head) = self.cache.alloc() else { return Err((DropReason::NoBuffer, packet)) };
-                let room = head.set_headroom(TAG).and_then(|()| head.push_back(ADDRESSES).map(drop));
+                let room = head.set_headroom(TAG_LEN).and_then(|()| head.push_back(MAC_ADDRESSES).map(drop));
                 head.copy_metadata_from(&packet);
-                if room.and_then(|()| head.push_front(TAG).map(drop)).is_err() {
+                if room.and_then(|()| head.push_front(TAG_LEN).map(drop)).is_err() {
                     return Err((DropReason::NoBuffer, packet));
                 }
                 head.linear_mut().copy_from_slice(&header);
-                packet.pull_front(ADDRESSES);
+                packet.pull_front(MAC_ADDRESSES);
                 if let Err(packet) = head.append(packet) {
                     return Err((DropReason::Offload, packet));
                 }
@@ -181,8 +185,8 @@ impl Finisher {
         Ok(packet)
     }
 
-    /// Adds up what a partial checksum leaves out.
-    fn complete(&mut self, mut packet: Packet) -> Result<Packet, (DropReason, Packet)> {
+    /// Completes a partial checksum.
+    fn complete_checksum(&mut self, mut packet: Packet) -> Result<Packet, (DropReason, Packet)> {
         let Checksum::Partial { start, offset } = packet.csum() else { return Ok(packet) };
         if !self.cache.ensure_head(&mut packet) {
             return Err((DropReason::NoBuffer, packet));
@@ -204,7 +208,8 @@ impl Finisher {
                 }
             }
         }
-        // A UDP checksum of zero would mean that there is none (RFC 768).
+        // A UDP checksum of zero means "no checksum"
+        // ([RFC 768](https://www.rfc-editor.org/rfc/rfc768)).
         let check = match sum.finish() {
             0 if offset == 6 => 0xffff,
             check => check,
@@ -214,7 +219,7 @@ impl Finisher {
         Ok(packet)
     }
 
-    /// Cuts a super-packet; the segments go to the end of `ready`.
+    /// Segments a super-packet; the segments go to the end of `ready`.
     fn split(&mut self, packet: Packet, can: Offloads) -> Result<(), (DropReason, Packet)> {
         let offload = gro::Offload::new(packet.csum(), packet.gso());
         let sums = if can.has(Offloads::CSUM) { gro::Checksums::Partial } else { gro::Checksums::Complete };
@@ -225,12 +230,13 @@ impl Finisher {
                 Err(_) => return Err((DropReason::Malformed, packet)),
             }
         } else {
-            // Somebody may be writing these bytes: what is checked must be what is sent, so they are copied first.
-            let mut copy = std::mem::take(&mut self.whole);
+            // Another process may be writing these bytes. They are copied first, so that the
+            // checked bytes are the sent ones.
+            let mut copy = std::mem::take(&mut self.snapshot);
             let n = packet.copy_to(0, &mut copy);
             let done = gro::Split::new([&copy[..n]].into_iter(), self.link, &offload, sums)
                 .map(|split| self.write_segments(split, &packet));
-            self.whole = copy;
+            self.snapshot = copy;
             match done {
                 Ok(done) => done,
                 Err(_) => return Err((DropReason::Malformed, packet)),
@@ -263,7 +269,7 @@ impl Finisher {
         Written { written, lost: 0 }
     }
 
-    /// The next segment: into one chunk where it fits, through the scratch buffer into several where not.
+    /// The next segment: in one chunk if it fits, otherwise through the scratch buffer in several.
     fn write_segment<'a, I>(&mut self, split: &mut gro::Split<'a, I>, len: usize) -> Option<(Packet, gro::Offload)>
     where
         I: Iterator<Item = &'a [u8]> + Clone,
@@ -273,16 +279,17 @@ impl Finisher {
             let offload = split.write(to)?;
             return Some((segment, offload));
         }
-        // The scratch buffer is read only after it was filled, so a packet cannot be lost for want of chunks halfway.
+        // The copy happens after the segment is complete in the scratch buffer, so that a lack of
+        // chunks loses no half-written packet.
         let to = self.scratch.get_mut(..len)?;
         let offload = split.write(to)?;
         Packet::copy_from(&mut self.cache, to).map(|segment| (segment, offload))
     }
 }
 
-impl std::fmt::Debug for Finisher {
+impl std::fmt::Debug for SoftwareOffload {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Finisher").field("link", &self.link).field("ready", &self.ready.len()).finish()
+        f.debug_struct("SoftwareOffload").field("link", &self.link).field("ready", &self.ready.len()).finish()
     }
 }
 

@@ -1,18 +1,18 @@
 //! Workers: threads that run routes to completion.
 //!
 //! ```text
-//!   Control (shared)  stop flag + descriptor that wakes sleepers
+//!   StopSignal (shared): stop flag, and an eventfd that wakes sleepers
 //!      │
 //!   worker 0 (core 0)         worker 1 (core 1)
-//!   loop { each route: turn } loop { each route: turn }      no route is shared, no packet waits for another thread
+//!   loop { each route: turn } loop { each route: turn }      routes are not shared between threads
 //! ```
 //!
-//! **Stopping** is bounded: from the moment that it is asked for nothing more is received; what is held gets
-//! [`WorkerConfig::drain`] to leave and is then dropped as `stopped`. The queues are dropped on the worker's own thread,
-//! before [`Worker::run`] returns.
+//! **Stopping** is bounded. After a stop nothing is received; held packets get
+//! [`WorkerConfig::drain`] to leave and are then dropped as `stopped`. The queues are dropped on
+//! the worker's own thread before [`Worker::run`] returns.
 
 use crate::idle::{Idle, Idler, Next};
-use crate::route::{Route, Standing};
+use crate::route::{Route, RouteId};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,43 +20,44 @@ use std::time::{Duration, Instant};
 use towpath_packet::port::{RxQueue, State, TxQueue};
 use towpath_sys::{EventFd, affinity};
 
-/// Tells workers when to stop.
+/// Stops workers.
 #[derive(Debug)]
-pub struct Control {
+pub struct StopSignal {
     stop: AtomicBool,
     event: EventFd,
 }
 
-impl Control {
-    /// A control that lets workers run.
+impl StopSignal {
+    /// A signal that is not set.
     ///
     /// # Errors
-    /// When the process has no descriptor left for the event.
-    pub fn new() -> io::Result<Arc<Control>> {
-        Ok(Arc::new(Control { stop: AtomicBool::new(false), event: EventFd::new()? }))
+    /// Fails if the process has no descriptor left for the eventfd.
+    pub fn new() -> io::Result<Arc<StopSignal>> {
+        Ok(Arc::new(StopSignal { stop: AtomicBool::new(false), event: EventFd::new()? }))
     }
 
-    /// Asks all workers to stop, and wakes those that sleep.
+    /// Stops all workers and wakes those that sleep.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.event.signal();
     }
 
-    /// Whether workers have been asked to stop.
+    /// Whether the workers are to stop.
     #[inline]
     pub fn is_stopping(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
 }
 
-/// How a worker runs.
+/// Configuration of a worker.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct WorkerConfig {
-    /// The core that it is pinned to; `None` leaves it to the scheduler.
+    /// The core to pin the thread to; `None` leaves it to the scheduler.
     pub core: Option<usize>,
-    /// What it does when there is nothing to do.
+    /// What the worker does while no packet moves.
     pub idle: Idle,
-    /// How long packets that are held get to leave once it stops.
+    /// How long held packets get to leave after a stop.
     pub drain: Duration,
 }
 
@@ -70,9 +71,9 @@ impl Default for WorkerConfig {
 /// How a route ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ending {
-    /// Number of the route, in the order that the worker was given them.
+    /// Index of the route in the worker's list.
     pub route: usize,
-    /// Why: the port was done, or is gone; [`State::Up`] when it was stopped.
+    /// The state of the port that ended it; [`State::Up`] after a stop.
     pub state: State,
 }
 
@@ -80,19 +81,20 @@ pub struct Ending {
 pub struct Worker<R, T> {
     routes: Vec<Route<R, T>>,
     config: WorkerConfig,
-    control: Arc<Control>,
+    stop: Arc<StopSignal>,
 }
 
 impl<R: RxQueue, T: TxQueue> Worker<R, T> {
     /// A worker for `routes`.
-    pub fn new(routes: Vec<Route<R, T>>, config: WorkerConfig, control: Arc<Control>) -> Worker<R, T> {
-        Worker { routes, config, control }
+    pub fn new(routes: Vec<Route<R, T>>, config: WorkerConfig, stop: Arc<StopSignal>) -> Worker<R, T> {
+        Worker { routes, config, stop }
     }
 
-    /// Runs until it is asked to stop, or until no route has anything to wait for. Returns how each route ended.
+    /// Runs until the stop signal, or until no route has anything to wait for. Returns how each
+    /// route ended.
     ///
     /// # Errors
-    /// When the thread can't be pinned to the configured core; nothing was moved then.
+    /// Fails if the thread can't be pinned to the configured core; nothing is moved then.
     pub fn run(mut self) -> io::Result<Vec<Ending>> {
         if let Some(core) = self.config.core {
             affinity::pin(core)?;
@@ -101,13 +103,13 @@ impl<R: RxQueue, T: TxQueue> Worker<R, T> {
         let mut deadline = None;
         let mut about_to_sleep = false;
         loop {
-            let stopping = self.control.is_stopping();
+            let stopping = self.stop.is_stopping();
             let mut moved = 0;
             for route in &mut self.routes {
                 moved += route.turn(stopping);
             }
-            if self.routes.iter_mut().any(|route| !route.turned().is_empty()) {
-                self.turn_back();
+            if self.routes.iter_mut().any(|route| !route.reflected().is_empty()) {
+                self.exchange_reflected();
                 moved += 1;
             }
             if moved > 0 && !stopping {
@@ -126,7 +128,7 @@ impl<R: RxQueue, T: TxQueue> Worker<R, T> {
                 continue;
             }
             if about_to_sleep {
-                idler.sleep(self.control.event.fd());
+                idler.sleep(self.stop.event.fd());
                 about_to_sleep = false;
             } else if idler.step() == Next::Sleep {
                 for (wake, sending) in self.routes.iter().flat_map(Route::wakes) {
@@ -145,28 +147,28 @@ impl<R: RxQueue, T: TxQueue> Worker<R, T> {
 }
 
 impl<R: RxQueue, T: TxQueue> Worker<R, T> {
-    /// Gives what verdicts turned back to the routes of the other direction.
+    /// Passes reflected packets to the routes of the other direction.
     #[cold]
-    fn turn_back(&mut self) {
+    fn exchange_reflected(&mut self) {
         for i in 0..self.routes.len() {
-            let Standing { side, pair } = self.routes[i].standing();
-            let back = Standing { side: side.other(), pair };
-            let mut turned = std::mem::take(self.routes[i].turned());
-            match self.routes.iter_mut().find(|route| route.standing() == back) {
+            let RouteId { side, pair } = self.routes[i].id();
+            let back = RouteId { side: side.other(), pair };
+            let mut reflected = std::mem::take(self.routes[i].reflected());
+            match self.routes.iter_mut().find(|route| route.id() == back) {
                 Some(other) => {
-                    other.take_turned(&mut turned);
-                    *self.routes[i].turned() = turned;
+                    other.take_reflected(&mut reflected);
+                    *self.routes[i].reflected() = reflected;
                 }
                 None => {
-                    *self.routes[i].turned() = turned;
-                    self.routes[i].refuse_turned();
+                    *self.routes[i].reflected() = reflected;
+                    self.routes[i].drop_reflected();
                 }
             }
         }
     }
 }
 
-/// The processors that workers may be pinned to.
+/// The cores that workers may be pinned to.
 pub fn cores() -> Vec<usize> {
     affinity::allowed_cores()
 }

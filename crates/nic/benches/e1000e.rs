@@ -1,4 +1,5 @@
-//! What the e1000e driver costs per frame, over a model of its device: one core, the device not counted.
+//! The cost of the e1000e driver per frame, over a model of its device: one core, without the
+//! device.
 
 #[allow(missing_docs, unreachable_pub)]
 mod rig;
@@ -12,7 +13,7 @@ use towpath_nic::e1000e::RecycleMode;
 const STRICT: DmaPolicy = DmaPolicy::PerBuffer { flush: Flush::Strict };
 const PLAIN: Setup = Setup { policy: DmaPolicy::Persistent, copybreak: 0, recycle: RecycleMode::KeepMapped, len: 64 };
 
-/// Time that `rounds` rounds take to be received.
+/// Time to receive `rounds` rounds.
 fn receive(rig: &mut Rig, burst: usize, rounds: u64) -> Duration {
     let mut time = Duration::ZERO;
     for _ in 0..rounds {
@@ -27,7 +28,7 @@ fn receive(rig: &mut Rig, burst: usize, rounds: u64) -> Duration {
     time
 }
 
-/// Time that `rounds` rounds take to be sent, with what it takes to free those before.
+/// Time to send `rounds` rounds, and to free the frames before them.
 fn send(rig: &mut Rig, burst: usize, rounds: u64) -> Duration {
     let mut time = Duration::ZERO;
     for _ in 0..rounds {

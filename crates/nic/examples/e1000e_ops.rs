@@ -1,12 +1,14 @@
-//! Moves rounds of 256 frames of 64 bytes through the e1000e driver and a model of its device. Prints the time per frame of the best
-//! round, and of the median, which tell how much the machine was disturbed; and is run for instruction counts:
+//! Moves rounds of 256 frames of 64 bytes through the e1000e driver and a model of its device.
+//! Prints the time per frame of the best round and of the median round: their difference shows the
+//! load of the machine. For instruction counts:
 //!
 //! ```sh
 //! valgrind --tool=callgrind --toggle-collect='*measured_rx*' target/release/examples/e1000e_ops rx 64 1000 0
 //! valgrind --tool=callgrind --toggle-collect='*measured_tx*' target/release/examples/e1000e_ops tx 64 1000
 //! ```
 //!
-//! Arguments: `rx` or `tx`, frames of a burst, rounds, copybreak, bytes of a frame, `persistent`, `strict` or `deferred`, `old` or `new`.
+//! Arguments: `rx` or `tx`, frames of a burst, rounds, copybreak, bytes of a frame, `persistent`,
+//! `strict` or `deferred`, `old` or `new`.
 
 #[allow(missing_docs, unreachable_pub)]
 #[path = "../benches/rig/mod.rs"]

@@ -1,12 +1,21 @@
-//! Drivers for network devices.
+#![doc = include_str!("../README.md")]
 //!
-//! A driver is written over the traits of `towpath-bus` and does not know whether it drives silicon, QEMU's device or a model;
-//! it offers the port traits of `towpath-packet`.
+//! # Modules
+//!
+//! | module | driver |
+//! |---|---|
+//! | [`e1000e`] | Intel 82574L, 82574LA and 82583V |
+//! | [`cpsw`] | TI's CPSW switches behind the DMA engines of K3 processors |
+//! | [`batching`] | how many packets one doorbell announces, in every driver |
+//!
+//! What the drivers share lies in `common/`, one mechanism a file.
 
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![warn(missing_docs)]
 
-pub mod batching;
+mod common;
 pub mod cpsw;
 pub mod e1000e;
 mod sync;
+
+pub use common::batching;

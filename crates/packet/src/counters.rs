@@ -4,7 +4,8 @@
 //! summary). An addition is a plain load and store, without a locked instruction. A reader may see
 //! a batch late, never twice.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 macro_rules! reasons {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {

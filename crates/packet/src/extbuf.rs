@@ -26,7 +26,8 @@ use crate::pool::{Handle, Kind, PoolConfig, PoolError, PoolShared};
 use crate::region::Region;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// The owner of external buffers.
 pub trait ExtBufOwner: Send + Sync {

@@ -5,12 +5,10 @@
 //! are optional: if the machine has none reserved, [`Backing::HugePreferred`] requests transparent
 //! ones and [`Region::backing`] returns the result.
 
-use std::{
-    ffi::CString,
-    io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
-    ptr::NonNull,
-};
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
 use towpath_sys::mmap::{Mmap, page_size};
 
 /// Size of a huge page that [`Region`] requests: 2 MiB, the smallest on x86-64 and arm64 with 4 KiB

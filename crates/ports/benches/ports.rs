@@ -1,6 +1,7 @@
 //! Time per packet of the ports in memory: `cargo bench -p towpath-ports --bench ports`.
 //!
-//! Each iteration moves one burst of 64 packets; criterion's throughput line shows packets per second.
+//! Each iteration moves one burst of 64 packets; criterion's throughput line shows packets per
+//! second.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
@@ -41,8 +42,7 @@ fn ports(c: &mut Criterion) {
             });
         });
     }
-    let config = generator::Config { verify: true, ..generator::Config::default() };
-    let mut looped = start(generator::open(config).unwrap(), &pool);
+    let mut looped = start(gen_port("verify=on"), &pool);
     group.bench_function("gen to gen with verification, 64 B", |b| {
         let mut batch = Batch::new();
         b.iter(|| {
@@ -65,7 +65,7 @@ fn ports(c: &mut Criterion) {
     group.finish();
 }
 
-/// What a worker adds: 64 frames into one veth, a turn of the route, out of the other veth.
+/// The cost of a worker: 64 frames into one veth, a turn of the route, out of the other veth.
 fn routes(c: &mut Criterion) {
     let pool = Pool::new(PoolConfig { capacity: 4096, ..PoolConfig::default() }).unwrap();
     let mut group = c.benchmark_group("route");
@@ -80,7 +80,7 @@ fn routes(c: &mut Criterion) {
         let (rx, tx) = (from.rx.into_iter().next().unwrap(), to.tx.into_iter().next().unwrap());
         let mut route = Route::new(rx, tx, pool.cache(Direction::Tx).unwrap(), RouteConfig::default());
         if !rules.is_empty() {
-            route = route.with_judge(Box::new(Rules::parse(rules).unwrap()));
+            route = route.with_classifier(Box::new(Rules::parse(rules).unwrap()));
         }
         let mut batch = Batch::new();
         start(gen_port(""), &pool).rx[0].rx(&mut batch);

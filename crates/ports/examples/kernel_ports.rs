@@ -1,12 +1,13 @@
-//! What a packet costs on the kernel-backed ports, and the comparisons that decided how they are built.
+//! Time per packet of the kernel-backed ports, and the comparisons behind their design.
 //!
 //! ```sh
 //! cargo run --release -p towpath-ports --example kernel_ports          # needs root; makes a namespace of its own
 //! ```
 //!
-//! Everything runs on one thread, in rounds: a burst is put into the kernel's queue, then taken out. Only the side that the
-//! line names is timed, except where it says "through": then both sides are, because the alternatives put their work
-//! at different ends. Each figure is the median of many rounds, in nanoseconds per packet of wall time on one core.
+//! Everything runs on one thread, in rounds: a burst is put into the kernel's queue, then taken
+//! out. Only the side that the line names is timed, except where it says "through": then both sides
+//! are, because the alternatives put their work at different ends. Each figure is the median of
+//! many rounds, in nanoseconds per packet of wall time on one core.
 
 #[path = "kernel_ports/mmsg.rs"]
 mod mmsg;
@@ -28,7 +29,7 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 /// Rounds of each measurement.
 const ROUNDS: usize = 200;
 
-/// What is moved: a name, and how to make it.
+/// A kind of packet.
 #[derive(Clone, Copy)]
 struct Load {
     name: &'static str,
@@ -46,7 +47,7 @@ const LOADS: [Load; 3] = [
 ];
 
 impl Load {
-    /// One packet, to a host that nobody is: it costs the receiving stack as little as a packet can.
+    /// One packet, to an address without a host: the least cost in the receiving stack.
     fn packet(self, cache: &mut Cache) -> Result<Packet> {
         let link = Link { dst: [2, 0, 0, 0, 0, 9], src: [2, 0, 0, 0, 0, 8], ..Link::default() };
         let transport = if self.gso {
@@ -165,7 +166,8 @@ fn sockets(pool: &Pool) -> Result<()> {
     receivers(&mut into.tx[0], &mut cache, pool, Load { name: "60 B, alone", burst: 1, ..LOADS[0] })
 }
 
-/// Ways to receive, compared in turns: A B C A B C …, so that a machine whose speed drifts is fair to all of them.
+/// Receive methods, compared in turns: A B C A B C …, so that a drift of the machine's speed
+/// affects all of them.
 const WAYS: [&str; 3] = ["as it is (ring of frames)", "by recvmmsg", "by ring of blocks"];
 const TURNS: usize = 7;
 
@@ -196,7 +198,8 @@ fn receivers(tx: &mut impl TxQueue, cache: &mut Cache, pool: &Pool, load: Load) 
         })?;
         let [throughs, alone] = &mut all[way];
         throughs.push(through);
-        // A ring of blocks is emptied a block at a time: the mean, not the median, is what a packet costs.
+        // A ring of blocks is emptied a block at a time: the mean, not the median, is what a packet
+        // costs.
         alone.push(received.iter().sum::<f64>() / received.len() as f64);
     }
     for (way, mut figures) in WAYS.iter().zip(all) {

@@ -5,8 +5,8 @@
 //! valgrind --tool=callgrind --callgrind-out-file=/dev/null target/release/examples/port_ops gen 1000
 //! ```
 //!
-//! Run it with two numbers of bursts and divide the difference by that of the packets (64 a burst): what is done once
-//! falls out. Operations: `gen`, `gen-1448`, `gen-imix`, `veth`.
+//! Run it with two numbers of bursts and divide the difference by that of the packets (64 a burst):
+//! the setup cancels out. Operations: `gen`, `gen-1448`, `gen-imix`, `veth`.
 
 use towpath_packet::port::{Port, Queues, RxQueue, Start, TxQueue};
 use towpath_packet::{Batch, Offloads, Pool, PoolConfig};

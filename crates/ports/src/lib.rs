@@ -1,20 +1,22 @@
-//! The ports: what packets come from and go to.
+#![doc = include_str!("../README.md")]
+//! # Modules
 //!
 //! ```text
 //!   tun        TAP and TUN interfaces
 //!   packet     AF_PACKET: an interface of the host
-//!   xdp        AF_XDP: queues of an interface, and frames without an sk_buff
-//!   sock       applications: their own pages, rings in shared memory
+//!   xdp        AF_XDP: queues of an interface; and frames of a program
+//!   sock       applications: zero-copy UMEM, rings in shared memory
 //!   veth       a pair of ports in memory
 //!   pcap       capture files
-//!   generator  made packets
-//!   null       counts and drops
-//!   fault      a port around a port that loses, delays and corrupts
-//!   uri        how a port is named and configured in one line
-//!   vnet       the virtio-net header in front of a packet, as TUN/TAP and AF_PACKET read and write it
+//!   generator  generated packets, verified on return
+//!   null       counts and frees
+//!   fault      another port with drops, reordering, corruption, stalls
+//!   uri        the URI of a port: scheme, target, options
+//!   vnet       the virtio-net header of packets on TUN/TAP and AF_PACKET
 //! ```
 //!
-//! Each port is a module with its configuration (plain, with `Default`, and `from_uri`), an `open`, and the queues.
+//! Each port is a module with a `Config` (with `Default` and `from_uri`), an `open`, and its queues
+//! `rx` and `tx`.
 
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![warn(missing_docs)]

@@ -1,12 +1,12 @@
-//! `null:` takes everything and brings nothing.
+//! `null:` frees every packet and receives none.
 //!
-//! What a packet costs before it gets here is what it costs, so this is the other end of every benchmark, and the place
-//! to send what nobody wants. Packets are freed in bulk through a cache of the route's pool; those of other pools go home
-//! too.
+//! It adds next to no cost, so it is the egress of benchmarks, and a sink of unwanted packets.
+//! Packets are freed in bulk through a cache of the route's pool; packets of other pools return to
+//! theirs.
 //!
 //! ```text
-//!   null:                  takes super-packets, partial checksums and tags as they are
-//!   null:accept=none       takes only what could go on a wire: the worker must finish all of it first
+//!   null:                  accepts super-packets, partial checksums and tags
+//!   null:accept=none       accepts complete packets only: the worker must complete the others first
 //! ```
 
 use crate::uri::Uri;
@@ -17,10 +17,11 @@ use towpath_packet::{Batch, Cache, Counters, Direction, Offloads, Pool};
 /// Queues that one port can be started with; each has a cache of the pool.
 pub(super) const MAX_QUEUES: u16 = 64;
 
-/// How the port is opened.
+/// Configuration of the port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Config {
-    /// What its transmit queues take unfinished.
+    /// Offloads that its transmit queues accept.
     pub accept: Offloads,
 }
 
@@ -31,10 +32,10 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads `null:accept=all|none`.
+    /// Parses `null:accept=all|none`.
     ///
     /// # Errors
-    /// [`PortError::Option`] for a value that breaks its rule, or an option that does not exist.
+    /// [`PortError::Option`] for an invalid value or an unknown option.
     pub fn from_uri(uri: &Uri) -> Result<Config, PortError> {
         let mut options = uri.options();
         let accept = options.choice("accept", &[("all", Offloads::ALL), ("none", Offloads::NONE)])?;
@@ -43,16 +44,16 @@ impl Config {
     }
 }
 
-/// Opens the port; cannot fail, and returns a result because every port's `open` does.
+/// Opens the port. It returns a result because every port's `open` does.
 ///
 /// # Errors
 /// None.
 pub fn open(config: Config) -> Result<NullPort, PortError> {
-    Ok(NullPort { info: endless_sink("null:", config.accept), config })
+    Ok(NullPort { info: sink_info("null:", config.accept), config })
 }
 
-/// What a port that takes anything says of itself.
-pub(super) fn endless_sink(name: &str, accept: Offloads) -> Info {
+/// The properties of a port that accepts any packet.
+pub(super) fn sink_info(name: &str, accept: Offloads) -> Info {
     Info::new(name, Layer::Any, u16::MAX.into()).with_offloads(accept, Offloads::NONE).with_max_queues(MAX_QUEUES)
 }
 
@@ -79,7 +80,7 @@ impl Port for NullPort {
     }
 }
 
-/// A receive queue on which nothing ever arrives.
+/// A receive queue without packets.
 #[derive(Debug, Default)]
 pub struct NullRx {
     counters: Arc<Counters>,
@@ -99,7 +100,7 @@ impl RxQueue for NullRx {
     }
 }
 
-/// A transmit queue that frees what it is given.
+/// A transmit queue that frees its packets.
 #[derive(Debug)]
 pub struct NullTx {
     cache: Cache,
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_of_any_pool_go_home_and_are_counted_with_their_bytes() {
+    fn packets_return_to_their_pools_and_are_counted_with_their_bytes() {
         let (ours, theirs) = (pool(), pool());
         let (_, mut tx) = null("all", &ours);
         let mut batch = Batch::new();
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn it_never_brings_anything_and_says_that_there_is_nothing_to_wait_for() {
+    fn it_never_receives_and_has_nothing_to_wait_for() {
         let (mut rx, _) = null("all", &pool());
         assert_eq!((rx.rx(&mut Batch::new()), rx.wake(), rx.state()), (0, Wake::Never, State::Up));
     }
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_queues_as_it_has_can_be_asked_for_neither_none_nor_more() {
+    fn it_starts_with_one_to_all_of_its_queues() {
         for (queues, well) in [(0, false), (1, true), (MAX_QUEUES, true), (MAX_QUEUES + 1, false)] {
             let port = open(Config::from_uri(&"null:".parse().unwrap()).unwrap()).unwrap();
             let pool = Pool::new(PoolConfig { capacity: 8192, ..PoolConfig::default() }).unwrap();

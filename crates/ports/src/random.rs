@@ -1,4 +1,4 @@
-//! A small seeded generator of numbers, so that a run can be repeated exactly: SplitMix64 (Steele, Lea and Flood, 2014).
+//! A seeded random number generator for repeatable runs: SplitMix64 (Steele, Lea and Flood, 2014).
 
 /// The state: one word, advanced by a constant and mixed.
 #[derive(Debug, Clone)]

@@ -1,8 +1,8 @@
-//! Port addresses: `scheme:target?option=value,option=value`.
+//! Port URIs: `scheme:target?option=value,option=value`.
 //!
-//! `&` separates options as well as `,` does. Schemes without a target take the options right after the colon
-//! (`gen:flows=8,size=1448`). An option is taken by name, once, checked against its rule at that moment; what nobody took is an
-//! error that lists the names that would have been.
+//! `&` separates options too. Schemes without a target have the options after the colon
+//! (`gen:flows=8,size=1448`). Each port takes its options by name, which checks their values; a
+//! remaining option is an error that lists the known names.
 //!
 //! ```
 //! # use towpath_ports::uri::Uri;
@@ -21,7 +21,7 @@ use towpath_packet::port::{PortError, TxLinear};
 /// Schemes whose options follow the colon directly.
 const NO_TARGET: [&str; 2] = ["gen", "null"];
 
-/// A parsed port address.
+/// A parsed port URI.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Uri {
     text: String,
@@ -31,32 +31,32 @@ pub struct Uri {
 }
 
 impl Uri {
-    /// What kind of port.
+    /// The kind of port.
     pub fn scheme(&self) -> &str {
         &self.scheme
     }
 
-    /// Which one: an interface, a file; empty where there is nothing to choose.
+    /// The port: an interface, a file; empty if the scheme has no target.
     pub fn target(&self) -> &str {
         &self.target
     }
 
-    /// The address as it was written.
+    /// The text.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// The address without its options: what a port is called in tables.
+    /// The URI without its options: the port's name in tables.
     pub fn short(&self) -> String {
         format!("{}:{}", self.scheme, self.target)
     }
 
-    /// The options, to be taken one by one.
+    /// The options.
     pub fn options(&self) -> Options {
         Options { port: self.text.clone(), left: self.options.clone(), known: Vec::new() }
     }
 
-    /// An error about this address as a whole.
+    /// An error about the URI.
     pub fn error(&self, what: impl Into<String>) -> PortError {
         PortError::Input { port: self.text.clone(), what: what.into() }
     }
@@ -94,19 +94,19 @@ impl std::fmt::Display for Uri {
     }
 }
 
-/// How much an ability is wanted.
+/// Configuration of an ability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Want {
-    /// The port must have it, else opening fails.
+    /// The port must have it; otherwise the open fails.
     Require,
-    /// Use it where it is to be had, else say what is done instead.
+    /// Use it if possible, else report the alternative.
     #[default]
     Prefer,
     /// Don't use it.
     Off,
 }
 
-/// Options that have not been taken yet.
+/// Options that are not taken yet.
 #[derive(Debug)]
 pub struct Options {
     port: String,
@@ -115,7 +115,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The value of an option, as it was written.
+    /// Takes the text of an option.
     pub fn text(&mut self, name: &'static str) -> Option<String> {
         self.known.push(name);
         let at = self.left.iter().position(|(key, _)| key == name)?;
@@ -132,7 +132,7 @@ impl Options {
         }
     }
 
-    /// A whole number within `range`; `k`, `M` and `G` multiply by powers of 1000.
+    /// Takes a whole number within `range`; `k`, `M` and `G` multiply by powers of 1000.
     ///
     /// # Errors
     /// [`PortError::Option`] names the range.
@@ -147,10 +147,10 @@ impl Options {
         }
     }
 
-    /// `on` or `off` (also `yes`, `no`, `true`, `false`, `1`, `0`).
+    /// Takes `on` or `off` (also `yes`, `no`, `true`, `false`, `1`, `0`).
     ///
     /// # Errors
-    /// [`PortError::Option`] for anything else.
+    /// [`PortError::Option`] for another value.
     pub fn switch(&mut self, name: &'static str) -> Result<Option<bool>, PortError> {
         let Some(value) = self.text(name) else { return Ok(None) };
         match value.as_str() {
@@ -160,10 +160,10 @@ impl Options {
         }
     }
 
-    /// `require`, `prefer` or `off` (`on` means `prefer`).
+    /// Takes `require`, `prefer` or `off` (`on` means `prefer`).
     ///
     /// # Errors
-    /// [`PortError::Option`] for anything else.
+    /// [`PortError::Option`] for another value.
     pub fn want(&mut self, name: &'static str) -> Result<Option<Want>, PortError> {
         let Some(value) = self.text(name) else { return Ok(None) };
         match value.as_str() {
@@ -174,7 +174,7 @@ impl Options {
         }
     }
 
-    /// One of a few words.
+    /// Takes one of a few words.
     ///
     /// # Errors
     /// [`PortError::Option`] lists them.
@@ -193,7 +193,7 @@ impl Options {
         }
     }
 
-    /// How much of a packet is to be linear: `none`, `whole`, or a number of bytes.
+    /// Takes the linear part of packets: `none`, `whole`, or a number of bytes.
     ///
     /// # Errors
     /// [`PortError::Option`] shows the forms.
@@ -205,7 +205,7 @@ impl Options {
         }
     }
 
-    /// A span of time: a number with `us`, `ms`, `s`, `m` or `h`.
+    /// Takes a duration: a number with `us`, `ms`, `s`, `m` or `h`.
     ///
     /// # Errors
     /// [`PortError::Option`] shows the form.
@@ -217,10 +217,10 @@ impl Options {
         }
     }
 
-    /// Whether anything is left that was not taken.
+    /// Checks that no option is left.
     ///
     /// # Errors
-    /// [`PortError::Option`] names the first such option and the ones that exist.
+    /// [`PortError::Option`] names the first remaining option and the known ones.
     pub fn finish(mut self) -> Result<(), PortError> {
         self.known.sort_unstable();
         let rule = match self.known.as_slice() {
@@ -255,7 +255,8 @@ pub fn parse_number(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(unit)
 }
 
-/// A span of time: a decimal number with `ns`, `us`, `ms`, `s`, `m` or `h`; seconds where there is no unit.
+/// A span of time: a decimal number with `ns`, `us`, `ms`, `s`, `m` or `h`; seconds where there is
+/// no unit.
 pub fn parse_duration(text: &str) -> Option<Duration> {
     let at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let (number, unit) = text.split_at(at);

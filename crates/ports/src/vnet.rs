@@ -6,8 +6,8 @@ use towpath_packet::{Checksum, DropReason, Packet};
 use towpath_wire::virtio_net::Undescribable;
 pub use towpath_wire::virtio_net::{DATA_VALID, Malformed, NEEDS_CSUM, VnetHeader};
 
-/// Stores what its header says in the metadata of a received packet. The packet has all its bytes already, and no checksum
-/// state or segmentation.
+/// Sets the metadata of a received packet from its header. The packet has all its bytes, and no
+/// checksum state or segmentation.
 ///
 /// # Errors
 /// [`Malformed`] if the header contradicts itself or the packet; the packet is unchanged.
@@ -25,8 +25,9 @@ pub fn apply(header: VnetHeader, packet: &mut Packet) -> Result<(), Malformed> {
 /// The header that describes the packet's metadata.
 ///
 /// # Errors
-/// [`DropReason::Malformed`] if the metadata contradicts the packet's bytes; [`DropReason::Offload`] if the header cannot
-/// express it: a tag beside the packet, or [`Undescribable::Unsupported`].
+/// [`DropReason::Malformed`] if the metadata contradicts the packet's bytes;
+/// [`DropReason::Offload`] if the header cannot express it: a tag beside the packet, or
+/// [`Undescribable::Unsupported`].
 #[inline]
 pub fn header_of(packet: &Packet) -> Result<VnetHeader, DropReason> {
     let csum = packet.csum();

@@ -1,11 +1,11 @@
-//! On the paths that packets take nothing is allocated: a counting allocator watches each thread that moves them.
+//! The hot paths allocate nothing: an allocator counts the allocations of each thread that moves
+//! packets.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use towpath_packet::port::{Port, Queues, RxQueue, Start, TxQueue};
 use towpath_packet::{Batch, Offloads, Pool, PoolConfig};
-use towpath_ports::sock;
-use towpath_ports::{fault, generator, null, pcap, veth};
+use towpath_ports::{fault, generator, null, pcap, sock, veth};
 
 struct Counting;
 
@@ -13,7 +13,8 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: everything is done by the system's allocator; the counter is a thread-local without a destructor.
+// SAFETY: everything is done by the system's allocator; the counter is a thread-local without a
+// destructor.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|n| n.set(n.get() + 1));
@@ -50,8 +51,8 @@ fn sink() -> null::NullPort {
     null::open(null::Config::default()).unwrap()
 }
 
-/// Allocations of this thread while `turn` runs a thousand times, after a hundred times to warm up; `turn` returns how
-/// many packets it moved.
+/// Allocations of this thread in a thousand runs of `turn`, after a hundred to warm up; `turn`
+/// returns the number of packets that it moved.
 fn allocations(mut turn: impl FnMut() -> usize) -> u64 {
     (0..100).for_each(|_| _ = turn());
     let before = ALLOCATIONS.get();
@@ -109,7 +110,7 @@ fn a_pair_in_memory_allocates_nothing_on_either_side_also_between_threads() {
             }
             64
         });
-        // The other side needs as many bursts as this one sends, or more if they arrive in parts.
+        // The other side needs as many bursts, or more if they arrive in parts.
         while !far.is_finished() {
             rx.rx(&mut batch);
             a.tx[0].tx(&mut batch);
@@ -169,7 +170,8 @@ fn reading_packets_with_options_allocates_nothing_per_packet() {
 #[test]
 fn faults_allocate_nothing_either() {
     let pool = pool();
-    let config = fault::Config { drop: 0.1, duplicate: 0.1, reorder: 0.1, corrupt: 0.1, ..fault::Config::default() };
+    let faults = "fault:drop=10%,duplicate=10%,reorder=10%,corrupt=10%@null:";
+    let (config, _) = fault::Config::from_uri(&faults.parse().unwrap()).unwrap();
     let mut rx = start(fault::open(config, source("")).unwrap(), &pool).rx.remove(0);
     let mut tx = start(fault::open(config, sink()).unwrap(), &pool).tx.remove(0);
     let mut batch = Batch::new();
@@ -212,7 +214,7 @@ fn sending_from_and_receiving_into_an_application_allocates_nothing_on_either_si
         out.iter_mut().for_each(|frame| assert!(frame.set_range(0, 100)));
         app.fill(&mut empty).unwrap();
         app.tx(&mut out).unwrap();
-        // What it sends comes back to it.
+        // The session receives its own packets.
         tx[0].reclaim();
         rx[0].rx(&mut batch);
         let moved = tx[0].tx(&mut batch);

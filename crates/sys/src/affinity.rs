@@ -1,4 +1,4 @@
-//! Which processors a thread runs on (`sched_setaffinity(2)`).
+//! The processors that a thread runs on (`sched_setaffinity(2)`).
 
 use super::check;
 use std::io;
@@ -21,13 +21,15 @@ pub fn pin(core: usize) -> io::Result<()> {
     let mut set = empty_set();
     // SAFETY: the index is below the size of the set.
     unsafe { libc::CPU_SET(core, &mut set) };
-    // SAFETY: the set lives across the call, and its size is the one given; 0 is the calling thread.
+    // SAFETY: the set lives across the call, and its size is the one given; 0 is the calling
+    // thread.
     check(unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) }).map(drop)
 }
 
 fn affinity() -> io::Result<libc::cpu_set_t> {
     let mut set = empty_set();
-    // SAFETY: the set lives across the call, and its size is the one given; 0 is the calling thread.
+    // SAFETY: the set lives across the call, and its size is the one given; 0 is the calling
+    // thread.
     check(unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) })?;
     Ok(set)
 }

@@ -46,7 +46,8 @@ impl Epoll {
     /// Discards the events up to now.
     pub fn drain(&self) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
-        // SAFETY: the array lives across the call and has the length that is given; the call does not wait.
+        // SAFETY: the array lives across the call and has the length that is given; the call does
+        // not wait.
         unsafe { libc::epoll_wait(self.fd(), events.as_mut_ptr(), events.len() as libc::c_int, 0) };
     }
 }

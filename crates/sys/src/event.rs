@@ -28,7 +28,8 @@ impl EventFd {
     /// Makes the descriptor readable.
     pub fn signal(&self) {
         let one = 1u64.to_ne_bytes();
-        // SAFETY: eight bytes live across the call. It fails only for a full counter, which is readable.
+        // SAFETY: eight bytes live across the call. It fails only for a full counter, which is
+        // readable.
         unsafe { libc::write(self.fd(), one.as_ptr().cast(), one.len()) };
     }
 

@@ -1,8 +1,8 @@
-//! The kernel that this runs on.
+//! The running kernel.
 
 use super::check;
 
-/// Number of the running kernel: major, minor.
+/// Version of the running kernel: major, minor.
 pub fn kernel_version() -> (u32, u32) {
     // SAFETY: utsname is arrays of bytes, for which all zeroes is a value.
     let mut name: libc::utsname = unsafe { std::mem::zeroed() };
@@ -16,7 +16,7 @@ pub fn kernel_version() -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// Nanoseconds of `CLOCK_TAI`, with which the kernel stamps what it sends; 0 where there is no such clock.
+/// Nanoseconds of `CLOCK_TAI`, the clock of the kernel's TX timestamps; 0 without this clock.
 pub fn clock_tai() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: clock_gettime fills the structure that is borrowed exclusively.

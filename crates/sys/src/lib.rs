@@ -1,4 +1,5 @@
-//! System calls of a network datapath, each wrapped once and safe to call with any argument.
+#![doc = include_str!("../README.md")]
+//! # Modules
 //!
 //! ```text
 //!   waiting      event        eventfd                                       a counter that wakes a sleeper
@@ -9,21 +10,21 @@
 //!   memory       mmap         mappings, unmapped on drop
 //!                memfd        a memfd's identity and pages
 //!   sockets      seqpacket    UNIX records with descriptors                 sendmsg, recvmsg
-//!                uio, mmsg    a header and the pieces of a packet, one call  writev, sendmmsg
+//!                uio, mmsg    a header and a packet's pieces in one call     writev, sendmmsg
 //!                af_packet    AF_PACKET sockets and their options
 //!                packet_ring  frames in memory that the kernel fills         PACKET_RX_RING
-//!                xsk          AF_XDP sockets, their memory and their rings
+//!                xsk          AF_XDP sockets, their UMEM and their rings
 //!   interfaces   netdev       index, flags, MTU, addresses                  ioctl on a socket
-//!                netdev_genl  what a driver can do with XDP                  generic netlink
-//!                netns        run something in another network namespace
-//!                tun          make and configure TUN/TAP devices             ioctl on /dev/net/tun
+//!                netdev_genl  a driver's XDP features                        generic netlink
+//!                netns        run a closure in another network namespace
+//!                tun          TUN/TAP devices                                ioctl on /dev/net/tun
 //!   the kernel   bpf          programs that run on packets, and maps
 //!                host         version, clocks
 //!   sync         the loom switch: atomics, locks and events, or loom's
 //! ```
 //!
-//! The crate knows no packet, pool or port. `unsafe` lies in every module; addresses and lengths come from references that are
-//! borrowed across the call, or from mappings that the value owns.
+//! Every module has `unsafe`: addresses and lengths come from references that are borrowed across
+//! the call, or from mappings that the value owns.
 
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![warn(missing_docs)]

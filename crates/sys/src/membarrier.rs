@@ -1,7 +1,9 @@
 //! Fences in other processes (`membarrier(2)`).
 
-/// Makes every thread of the programs that asked for it (`MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED`) pass a full fence now: the fence that
-/// they leave out between their counter and our flag. False if this kernel can't.
+/// Makes every running thread of the processes that registered for it
+/// (`MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED`) execute a full fence now. They may then leave out
+/// the fence between a store and a load on their hot path. Returns `false` if the kernel lacks the
+/// command.
 pub fn global_expedited() -> bool {
     /// `MEMBARRIER_CMD_GLOBAL_EXPEDITED`.
     const GLOBAL_EXPEDITED: libc::c_long = 1 << 1;

@@ -1,10 +1,13 @@
-//! What a memfd is: its identity and its pages.
+//! A memfd's identity and the size of its pages.
 
 use super::check;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Device and inode of a file: what tells whether two descriptors are of the same.
+/// Device and inode of a file: equal if two descriptors refer to the same file.
+///
+/// # Errors
+/// The error of `fstat(2)`.
 pub fn identity(fd: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
     // SAFETY: stat is plain data; all zeroes are a value.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
@@ -13,7 +16,11 @@ pub fn identity(fd: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
-/// Whether a memfd is made of huge pages: those may be missing when they are touched, which would end this process.
+/// Whether a memfd consists of huge pages. A touch of a huge page raises `SIGBUS` if the system has
+/// none left.
+///
+/// # Errors
+/// The error of `fstatfs(2)`.
 pub fn is_huge(fd: BorrowedFd<'_>) -> io::Result<bool> {
     // SAFETY: statfs is plain data; all zeroes are a value.
     let mut stat: libc::statfs = unsafe { std::mem::zeroed() };

@@ -6,15 +6,16 @@ use std::ptr::{NonNull, null_mut};
 
 /// Memory that is mapped readable and writable, until drop.
 ///
-/// It gives out addresses, never references: its users decide who reads and writes which bytes.
+/// It gives out addresses, never references: its users decide which code reads and writes which
+/// bytes.
 #[derive(Debug)]
 pub struct Mmap {
     base: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: an address range that is owned until drop; all access goes through raw pointers whose users establish their own
-// exclusivity.
+// SAFETY: an address range that is owned until drop; all access goes through raw pointers whose
+// users establish their own exclusivity.
 unsafe impl Send for Mmap {}
 // SAFETY: as for Send; `&Mmap` gives out nothing but addresses and lengths.
 unsafe impl Sync for Mmap {}
@@ -70,7 +71,8 @@ impl Mmap {
     #[inline]
     pub fn at(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
         let end = offset.checked_add(len)?;
-        // SAFETY: offset <= end <= self.len, so the address stays inside the mapping (or one past its end).
+        // SAFETY: offset <= end <= self.len, so the address stays inside the mapping (or one past
+        // its end).
         (end <= self.len).then(|| unsafe { self.base.add(offset) })
     }
 
@@ -83,7 +85,8 @@ impl Mmap {
 
 impl Drop for Mmap {
     fn drop(&mut self) {
-        // SAFETY: base and len are those that mmap returned; every user of the memory keeps this value alive.
+        // SAFETY: base and len are those that mmap returned; every user of the memory keeps this
+        // value alive.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }

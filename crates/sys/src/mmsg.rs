@@ -1,7 +1,7 @@
-//! Many packets with one call: `sendmmsg(2)` out of packets as they lie.
+//! Many packets with one call: `sendmmsg(2)` without copying.
 //!
 //! ```text
-//!   message i ──► header i (10 bytes), chunk, chunk, …      written anew for each call
+//!   message i ──► header i (10 bytes), chunk, chunk, …      written for each call
 //! ```
 
 use super::check;
@@ -10,13 +10,13 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Messages per call at most: as many as a batch has packets.
+/// Most messages of one call: the packets of a batch.
 pub const MESSAGES: usize = 64;
 
 /// Bytes of the virtio-net header in front of each packet.
 pub const HEADER: usize = 10;
 
-/// Entries for the pieces of all packets of one call: four of each in a full batch.
+/// Entries for the pieces of all packets of one call: four for each packet of a full batch.
 const VECTORS: usize = 5 * MESSAGES;
 
 /// The lists that `sendmmsg(2)` takes, kept from one call to the next.
@@ -28,15 +28,17 @@ pub struct Sender {
 // SAFETY: the addresses in both lists are used only within `send`, which puts them there.
 unsafe impl Send for Sender {}
 
-impl Sender {
-    pub fn new() -> Sender {
-        // SAFETY: mmsghdr is plain data; all zeroes are a message with nothing in it.
+impl Default for Sender {
+    fn default() -> Sender {
+        // SAFETY: mmsghdr is plain data; all zeroes are an empty message.
         let empty = || unsafe { MaybeUninit::zeroed().assume_init() };
         Sender { messages: (0..MESSAGES).map(|_| empty()).collect(), vectors: vec![EMPTY; VECTORS].into() }
     }
+}
 
-    /// Sends packets from the front, each behind its header, as many as there are of both and as one call takes; returns how
-    /// many. A packet of more than 319 pieces is never sent.
+impl Sender {
+    /// Sends packets from the front, each behind its header, until the headers, the packets or the
+    /// lists end; returns how many. A packet of more than 319 pieces is never sent.
     ///
     /// # Errors
     /// The error of `sendmmsg(2)` for the first packet.
@@ -49,15 +51,15 @@ impl Sender {
                 break;
             }
             let used = uio::fill(vectors, header, packet);
-            let (mine, rest) = std::mem::take(&mut vectors).split_at_mut(used);
-            message.msg_hdr.msg_iov = mine.as_mut_ptr();
-            message.msg_hdr.msg_iovlen = mine.len() as _;
+            let (these, rest) = std::mem::take(&mut vectors).split_at_mut(used);
+            message.msg_hdr.msg_iov = these.as_mut_ptr();
+            message.msg_hdr.msg_iovlen = these.len() as _;
             vectors = rest;
             n += 1;
         }
         let fd = to.as_fd().as_raw_fd();
-        // SAFETY: the first n messages were just filled from headers and packets that are borrowed until the call returns; the
-        // kernel only reads what they point to.
+        // SAFETY: the first n messages were just filled from headers and packets that are borrowed
+        // until the call returns; the kernel only reads what they point to.
         let sent =
             check(unsafe { libc::sendmmsg(fd, self.messages.as_mut_ptr(), n as libc::c_uint, libc::MSG_DONTWAIT) })?;
         Ok(usize::try_from(sent).unwrap_or(0).min(n))

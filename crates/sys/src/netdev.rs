@@ -9,8 +9,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 /// Bytes of an interface's name, the final zero included.
 pub const NAME_SIZE: usize = libc::IFNAMSIZ;
 
-/// A name that the kernel takes for an interface: 1 to 15 bytes, no slash, colon or blank, neither `.` nor `..`
-/// (`dev_valid_name` in `net/core/dev.c`).
+/// Whether the kernel accepts `name` for an interface: 1 to 15 bytes, no slash, colon or blank,
+/// neither `.` nor `..` (`dev_valid_name` in `net/core/dev.c`).
 pub fn valid_name(name: &str) -> bool {
     (1..NAME_SIZE).contains(&name.len())
         && name != "."
@@ -20,7 +20,8 @@ pub fn valid_name(name: &str) -> bool {
 
 /// An empty request about the interface `name` (cut to what fits).
 pub(super) fn request(name: &str) -> libc::ifreq {
-    // SAFETY: ifreq is plain data: all zeroes are an empty name and a zero of whatever the union holds.
+    // SAFETY: ifreq is plain data: all zeroes are an empty name and a zero of every member of the
+    // union.
     let mut request: libc::ifreq = unsafe { MaybeUninit::zeroed().assume_init() };
     for (to, from) in request.ifr_name.iter_mut().take(NAME_SIZE - 1).zip(name.bytes()) {
         *to = from as libc::c_char;
@@ -34,44 +35,53 @@ pub(super) fn name_of(request: &libc::ifreq) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// How an interface is at the moment.
+/// State of an interface's link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Link {
+pub enum LinkState {
     /// Up, with carrier.
     Up,
     /// Not up (`ip link set … up`).
     Down,
-    /// Up, but the other end is not there.
+    /// Up, without carrier.
     NoCarrier,
-    /// There is none of this index in this namespace: deleted, or moved to another.
+    /// No interface of this namespace has the index: it was deleted, or moved to another namespace.
     Absent,
 }
 
-/// Asks about, and changes, the interfaces of the namespace that it was made in.
+/// Reads and changes settings of the interfaces of the namespace in which it was made.
 #[derive(Debug)]
 pub struct Control {
     socket: OwnedFd,
-    /// For IPv6 addresses; missing where the kernel has no IPv6.
+    /// For IPv6 addresses; an error if the kernel has no IPv6.
     socket6: io::Result<OwnedFd>,
 }
 
 fn socket(family: libc::c_int) -> io::Result<OwnedFd> {
     // SAFETY: no pointers.
     let fd = check(unsafe { libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })?;
-    // SAFETY: a descriptor that was just opened and that nobody else knows of.
+    // SAFETY: the kernel just returned this descriptor; it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 impl Control {
+    /// Opens the sockets in the calling thread's namespace.
+    ///
+    /// # Errors
+    /// The error of `socket(2)`.
     pub fn new() -> io::Result<Control> {
         Ok(Control { socket: socket(libc::AF_INET)?, socket6: socket(libc::AF_INET6) })
     }
 
     fn ioctl(&self, number: libc::Ioctl, request: &mut libc::ifreq) -> io::Result<()> {
-        // SAFETY: all numbers passed in this file take a pointer to one ifreq, which is borrowed exclusively.
+        // SAFETY: all numbers passed in this file take a pointer to one ifreq, which is borrowed
+        // exclusively.
         check(unsafe { libc::ioctl(self.socket.as_raw_fd(), number, request) }).map(drop)
     }
 
+    /// The interface's index.
+    ///
+    /// # Errors
+    /// The error of the ioctl; `ENODEV` if no interface has this name.
     pub fn index(&self, name: &str) -> io::Result<i32> {
         let mut r = request(name);
         self.ioctl(libc::SIOCGIFINDEX, &mut r)?;
@@ -86,21 +96,21 @@ impl Control {
         Ok(i32::from(unsafe { r.ifr_ifru.ifru_flags }))
     }
 
-    /// How the interface is; by index, so that renaming it changes nothing.
-    pub fn link(&self, index: i32) -> Link {
+    /// The state of the link; by index, so that a new name changes nothing.
+    pub fn link_state(&self, index: i32) -> LinkState {
         let mut r = request("");
         r.ifr_ifru.ifru_ifindex = index;
         let flags = self.ioctl(libc::SIOCGIFNAME, &mut r).and_then(|()| self.flags(&name_of(&r)));
         match flags {
-            Err(_) => Link::Absent,
-            Ok(flags) if flags & libc::IFF_UP == 0 => Link::Down,
-            Ok(flags) if flags & libc::IFF_RUNNING == 0 && !self.has_carrier(&name_of(&r)) => Link::NoCarrier,
-            Ok(_) => Link::Up,
+            Err(_) => LinkState::Absent,
+            Ok(flags) if flags & libc::IFF_UP == 0 => LinkState::Down,
+            Ok(flags) if flags & libc::IFF_RUNNING == 0 && !self.has_carrier(&name_of(&r)) => LinkState::NoCarrier,
+            Ok(_) => LinkState::Up,
         }
     }
 
-    /// Whether the driver sees the other end. `IFF_RUNNING` follows up to a second late (`net/core/link_watch.c`), but is
-    /// read without a lock: this takes the one that all changes of interfaces take.
+    /// Whether the driver reports carrier. `IFF_RUNNING` follows up to a second later
+    /// (`net/core/link_watch.c`), but is read without a lock; this ioctl takes the RTNL lock.
     fn has_carrier(&self, name: &str) -> bool {
         /// `struct ethtool_value` (`include/uapi/linux/ethtool.h`).
         #[repr(C)]
@@ -112,15 +122,23 @@ impl Control {
         let mut value = Value { command: ETHTOOL_GLINK, data: 0 };
         let mut r = request(name);
         r.ifr_ifru.ifru_data = (&raw mut value).cast();
-        // The kernel reads and writes the value that the request points to, which outlives the call.
+        // The kernel reads and writes the value that the request points to, which outlives the
+        // call.
         self.ioctl(libc::SIOCETHTOOL, &mut r).is_ok() && value.data != 0
     }
 
+    /// Whether the interface is up (`IFF_UP`).
+    ///
+    /// # Errors
+    /// The error of the ioctl; `ENODEV` if no interface has this name.
     pub fn is_up(&self, name: &str) -> io::Result<bool> {
         Ok(self.flags(name)? & libc::IFF_UP != 0)
     }
 
     /// Sets the interface up, if it is not.
+    ///
+    /// # Errors
+    /// The error of the ioctl; `ENODEV` if no interface has this name.
     pub fn set_up(&self, name: &str) -> io::Result<()> {
         let flags = self.flags(name)?;
         if flags & libc::IFF_UP != 0 {
@@ -131,6 +149,10 @@ impl Control {
         self.ioctl(libc::SIOCSIFFLAGS, &mut r)
     }
 
+    /// The interface's MTU.
+    ///
+    /// # Errors
+    /// The error of the ioctl; `ENODEV` if no interface has this name.
     pub fn mtu(&self, name: &str) -> io::Result<u32> {
         let mut r = request(name);
         self.ioctl(libc::SIOCGIFMTU, &mut r)?;
@@ -138,28 +160,42 @@ impl Control {
         Ok(u32::try_from(unsafe { r.ifr_ifru.ifru_mtu }).unwrap_or(0))
     }
 
+    /// Sets the MTU.
+    ///
+    /// # Errors
+    /// The error of the ioctl; `ENODEV` if no interface has this name.
     pub fn set_mtu(&self, name: &str, mtu: u32) -> io::Result<()> {
         let mut r = request(name);
         r.ifr_ifru.ifru_mtu = libc::c_int::try_from(mtu).unwrap_or(libc::c_int::MAX);
         self.ioctl(libc::SIOCSIFMTU, &mut r)
     }
 
-    /// Packets that the interface queues for whoever reads or transmits them.
+    /// Length of the interface's transmit queue, in packets (`txqueuelen`).
+    ///
+    /// # Errors
+    /// The error of the ioctl; `ENODEV` if no interface has this name.
     pub fn queue_len(&self, name: &str) -> io::Result<u32> {
         let mut r = request(name);
         self.ioctl(libc::SIOCGIFTXQLEN, &mut r)?;
-        // SAFETY: SIOCGIFTXQLEN fills an int, and every member that is one lies at the same place.
+        // SAFETY: SIOCGIFTXQLEN fills an int, and all members that are one have the same offset.
         Ok(u32::try_from(unsafe { r.ifr_ifru.ifru_mtu }).unwrap_or(0))
     }
 
+    /// Sets the length of the transmit queue, in packets.
+    ///
+    /// # Errors
+    /// The error of the ioctl; `ENODEV` if no interface has this name.
     pub fn set_queue_len(&self, name: &str, packets: u32) -> io::Result<()> {
         let mut r = request(name);
         r.ifr_ifru.ifru_mtu = libc::c_int::try_from(packets).unwrap_or(libc::c_int::MAX);
         self.ioctl(libc::SIOCSIFTXQLEN, &mut r)
     }
 
-    /// Kind of link layer (`ARPHRD_*`).
-    pub fn hardware(&self, name: &str) -> io::Result<u16> {
+    /// Type of the link layer (`ARPHRD_*`).
+    ///
+    /// # Errors
+    /// The error of the ioctl; `ENODEV` if no interface has this name.
+    pub fn hardware_type(&self, name: &str) -> io::Result<u16> {
         let mut r = request(name);
         self.ioctl(libc::SIOCGIFHWADDR, &mut r)?;
         // SAFETY: SIOCGIFHWADDR fills this member.
@@ -167,6 +203,9 @@ impl Control {
     }
 
     /// Hardware address of an Ethernet interface.
+    ///
+    /// # Errors
+    /// The error of the ioctl; `ENODEV` if no interface has this name.
     pub fn mac(&self, name: &str) -> io::Result<[u8; 6]> {
         let mut r = request(name);
         self.ioctl(libc::SIOCGIFHWADDR, &mut r)?;
@@ -176,6 +215,9 @@ impl Control {
     }
 
     /// Name of the interface's driver, as `ethtool -i` shows it.
+    ///
+    /// # Errors
+    /// The error of the ioctl; `ENODEV` if no interface has this name.
     pub fn driver(&self, name: &str) -> io::Result<String> {
         const ETHTOOL_GDRVINFO: u32 = 0x3;
         /// `struct ethtool_drvinfo`, of which the first two members are read.
@@ -188,13 +230,17 @@ impl Control {
         let mut info = Info { command: ETHTOOL_GDRVINFO, driver: [0; 32], rest: [0; 160] };
         let mut r = request(name);
         r.ifr_ifru.ifru_data = (&raw mut info).cast();
-        // The kernel reads and writes the structure that the request points to, which outlives the call.
+        // The kernel reads and writes the structure that the request points to, which outlives the
+        // call.
         self.ioctl(libc::SIOCETHTOOL, &mut r)?;
         let end = info.driver.iter().position(|&b| b == 0).unwrap_or(info.driver.len());
         Ok(String::from_utf8_lossy(&info.driver[..end]).into_owned())
     }
 
-    /// Queues that the interface has at the moment, in the direction in which it has more of them, as `ethtool -l` shows them.
+    /// Current number of RX or TX queues, the larger one, as `ethtool -l` shows them.
+    ///
+    /// # Errors
+    /// The error of the ioctl: `EOPNOTSUPP` if the driver does not report them.
     pub fn queues(&self, name: &str) -> io::Result<u32> {
         const ETHTOOL_GCHANNELS: u32 = 0x3c;
         /// `struct ethtool_channels`.
@@ -202,7 +248,7 @@ impl Control {
         #[derive(Default)]
         struct Channels {
             command: u32,
-            most: [u32; 4],
+            max: [u32; 4],
             rx: u32,
             tx: u32,
             other: u32,
@@ -211,11 +257,16 @@ impl Control {
         let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
         let mut r = request(name);
         r.ifr_ifru.ifru_data = (&raw mut channels).cast();
-        // The kernel reads and writes the structure that the request points to, which outlives the call.
+        // The kernel reads and writes the structure that the request points to, which outlives the
+        // call.
         self.ioctl(libc::SIOCETHTOOL, &mut r)?;
         Ok(channels.combined.saturating_add(channels.rx.max(channels.tx)))
     }
 
+    /// Sets the hardware address.
+    ///
+    /// # Errors
+    /// The error of the ioctl; `ENODEV` if no interface has this name.
     pub fn set_mac(&self, name: &str, mac: [u8; 6]) -> io::Result<()> {
         let mut r = request(name);
         let mut address = libc::sockaddr { sa_family: libc::ARPHRD_ETHER, sa_data: [0; 14] };
@@ -226,7 +277,11 @@ impl Control {
         self.ioctl(libc::SIOCSIFHWADDR, &mut r)
     }
 
-    /// Gives the interface an address and the route to its network. An IPv4 address replaces the one before.
+    /// Adds an address and the route to its network. An IPv4 address replaces the previous one.
+    ///
+    /// # Errors
+    /// The error of the ioctl: `EEXIST` for an IPv6 address that the interface has; `ENODEV` if no
+    /// interface has this name.
     pub fn add_address(&self, name: &str, address: IpAddr, prefix: u8) -> io::Result<()> {
         match address {
             IpAddr::V4(address) => {
@@ -277,9 +332,9 @@ mod tests {
     fn the_loopback_interface_is_found_by_name_and_index() {
         let control = Control::new().unwrap();
         let index = control.index("lo").unwrap();
-        assert_eq!(control.hardware("lo").unwrap(), libc::ARPHRD_LOOPBACK);
-        assert_ne!(control.link(index), Link::Absent);
-        assert_eq!(control.link(i32::MAX), Link::Absent);
+        assert_eq!(control.hardware_type("lo").unwrap(), libc::ARPHRD_LOOPBACK);
+        assert_ne!(control.link_state(index), LinkState::Absent);
+        assert_eq!(control.link_state(i32::MAX), LinkState::Absent);
         assert_eq!(control.index("no-such-if").unwrap_err().raw_os_error(), Some(libc::ENODEV));
     }
 }

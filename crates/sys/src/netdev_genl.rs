@@ -1,5 +1,6 @@
-//! What a driver says that it can do with XDP, and what it counted: generic netlink, family `netdev`
-//! (`Documentation/netlink/specs/netdev.yaml`, since Linux 6.3), and `rtnetlink(7)`.
+//! A driver's XDP features by generic netlink, family `netdev`
+//! (`Documentation/netlink/specs/netdev.yaml`, since Linux 6.3), and its counters by
+//! `rtnetlink(7)`.
 //!
 //! ```text
 //!   nlmsghdr 16 │ genlmsghdr 4 or ifinfomsg 16 │ attribute: length u16, type u16, value, padding to 4 │ …
@@ -9,41 +10,41 @@ use super::{check, check_len};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// What a device can do with XDP frames.
+/// XDP features of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Features {
     /// `NETDEV_XDP_ACT_*`.
-    acts: u64,
+    xdp_features: u64,
     /// `NETDEV_XSK_FLAGS_*`.
-    xsk: u64,
-    /// Pieces of a packet that the driver takes and gives without copying.
-    pub zero_copy_pieces: u32,
+    xsk_features: u64,
+    /// Most fragments of a packet in zero-copy mode.
+    pub zc_max_segs: u32,
 }
 
 impl Features {
-    /// It runs programs in the driver.
+    /// The driver runs XDP programs (`NETDEV_XDP_ACT_BASIC`).
     pub fn native(self) -> bool {
-        self.acts & 1 != 0
+        self.xdp_features & 1 != 0
     }
 
-    /// It takes frames of other devices, and of programs that are run by themselves.
-    pub fn takes_frames(self) -> bool {
-        self.acts & 4 != 0
+    /// The driver transmits frames that are redirected to it (`NETDEV_XDP_ACT_NDO_XMIT`).
+    pub fn ndo_xmit(self) -> bool {
+        self.xdp_features & 4 != 0
     }
 
-    /// It uses the memory of AF_XDP sockets.
+    /// AF_XDP sockets work without copying (`NETDEV_XDP_ACT_XSK_ZEROCOPY`).
     pub fn zero_copy(self) -> bool {
-        self.acts & 8 != 0
+        self.xdp_features & 8 != 0
     }
 
-    /// It says when it sent what such sockets send.
-    pub fn timestamps(self) -> bool {
-        self.xsk & 1 != 0
+    /// TX metadata can request a timestamp (`NETDEV_XSK_FLAGS_TX_TIMESTAMP`).
+    pub fn tx_timestamp(self) -> bool {
+        self.xsk_features & 1 != 0
     }
 
-    /// It completes checksums of what such sockets send.
-    pub fn checksums(self) -> bool {
-        self.xsk & 2 != 0
+    /// TX metadata can request a checksum (`NETDEV_XSK_FLAGS_TX_CHECKSUM`).
+    pub fn tx_checksum(self) -> bool {
+        self.xsk_features & 2 != 0
     }
 }
 
@@ -62,14 +63,16 @@ mod device {
     pub(super) const XSK_FEATURES: u16 = 6;
 }
 
-/// What an interface counted (`struct rtnl_link_stats64`).
+/// Two counters of `struct rtnl_link_stats64`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Statistics {
+    /// Packets transmitted.
     pub tx_packets: u64,
+    /// Packets that were dropped on their way out.
     pub tx_dropped: u64,
 }
 
-/// Asks about one device of the namespace that it was made in.
+/// Queries about one device of the namespace in which this was made.
 #[derive(Debug)]
 pub struct Device {
     generic: OwnedFd,
@@ -81,28 +84,33 @@ pub struct Device {
 fn netlink(protocol: libc::c_int) -> io::Result<OwnedFd> {
     // SAFETY: no pointers.
     let fd = check(unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol) })?;
-    // SAFETY: a descriptor that was just opened and that nobody else knows of.
+    // SAFETY: the kernel just returned this descriptor; it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 impl Device {
     /// The device `index` of the calling thread's namespace.
+    ///
+    /// # Errors
+    /// The error of `socket(2)`.
     pub fn new(index: i32) -> io::Result<Device> {
         let (generic, route) = (netlink(libc::NETLINK_GENERIC)?, netlink(libc::NETLINK_ROUTE)?);
-        let family = ask(&generic, CONTROLLER, &[GET_FAMILY, 1, 0, 0], FAMILY_NAME, b"netdev\0").and_then(|answer| {
-            let id = attribute(answer.get(4..).unwrap_or_default(), FAMILY_ID).and_then(|v| v.first_chunk().copied());
-            id.map(u16::from_ne_bytes).ok_or_else(|| io::ErrorKind::InvalidData.into())
-        });
+        let family =
+            request(&generic, CONTROLLER, &[GET_FAMILY, 1, 0, 0], FAMILY_NAME, b"netdev\0").and_then(|answer| {
+                let id =
+                    attribute(answer.get(4..).unwrap_or_default(), FAMILY_ID).and_then(|v| v.first_chunk().copied());
+                id.map(u16::from_ne_bytes).ok_or_else(|| io::ErrorKind::InvalidData.into())
+            });
         Ok(Device { generic, route, family, index })
     }
 
-    /// What it can do.
+    /// The device's features.
     ///
     /// # Errors
-    /// ENOENT before Linux 6.3, ENODEV where there is no such device.
+    /// `ENOENT` before Linux 6.3; `ENODEV` if no device has the index.
     pub fn features(&self) -> io::Result<Features> {
         let family = *self.family.as_ref().map_err(|e| io::Error::from(e.kind()))?;
-        let answer = ask(&self.generic, family, &[DEVICE_GET, 1, 0, 0], device::INDEX, &self.index.to_ne_bytes())?;
+        let answer = request(&self.generic, family, &[DEVICE_GET, 1, 0, 0], device::INDEX, &self.index.to_ne_bytes())?;
         let list = answer.get(4..).unwrap_or_default();
         let number = |kind| match attribute(list, kind) {
             Some(&[a, b, c, d]) => u64::from(u32::from_ne_bytes([a, b, c, d])),
@@ -110,20 +118,23 @@ impl Device {
             None => 0,
         };
         Ok(Features {
-            acts: number(device::FEATURES),
-            xsk: number(device::XSK_FEATURES),
-            zero_copy_pieces: number(device::ZC_MAX_SEGS) as u32,
+            xdp_features: number(device::FEATURES),
+            xsk_features: number(device::XSK_FEATURES),
+            zc_max_segs: number(device::ZC_MAX_SEGS) as u32,
         })
     }
 
-    /// What it counted.
+    /// The device's counters.
+    ///
+    /// # Errors
+    /// `ENODEV` if no device has the index; `InvalidData` for a short answer.
     pub fn statistics(&self) -> io::Result<Statistics> {
-        /// `RTEXT_FILTER_SKIP_STATS` is not asked for: nothing but what every answer has.
+        /// Its value 0 sets no filter: `RTEXT_FILTER_SKIP_STATS` would leave the counters out.
         const IFLA_EXT_MASK: u16 = 29;
         const IFLA_STATS64: u16 = 23;
-        let mut about = [0u8; 16];
-        about[4..8].copy_from_slice(&self.index.to_ne_bytes());
-        let answer = ask(&self.route, libc::RTM_GETLINK, &about, IFLA_EXT_MASK, &0u32.to_ne_bytes())?;
+        let mut ifinfomsg = [0u8; 16];
+        ifinfomsg[4..8].copy_from_slice(&self.index.to_ne_bytes());
+        let answer = request(&self.route, libc::RTM_GETLINK, &ifinfomsg, IFLA_EXT_MASK, &0u32.to_ne_bytes())?;
         let statistics = attribute(answer.get(16..).unwrap_or_default(), IFLA_STATS64).unwrap_or_default();
         let number = |at: usize| {
             let bytes = statistics.get(8 * at..).and_then(|b| b.first_chunk().copied());
@@ -133,8 +144,9 @@ impl Device {
     }
 }
 
-/// Asks with one attribute behind the family's own header; returns what is behind the answer's `nlmsghdr`.
-fn ask(socket: &OwnedFd, family: u16, header: &[u8], kind: u16, value: &[u8]) -> io::Result<Vec<u8>> {
+/// Sends a request with one attribute behind the family's own header; returns the bytes behind the
+/// answer's `nlmsghdr`.
+fn request(socket: &OwnedFd, family: u16, header: &[u8], kind: u16, value: &[u8]) -> io::Result<Vec<u8>> {
     let padded = value.len().next_multiple_of(4);
     let len = 16 + header.len() + 4 + padded;
     let mut message = Vec::with_capacity(len);
@@ -162,7 +174,7 @@ fn ask(socket: &OwnedFd, family: u16, header: &[u8], kind: u16, value: &[u8]) ->
     Ok(answer.split_off(16.min(n)))
 }
 
-/// The value of the first attribute of a kind.
+/// The value of the first attribute of a type.
 fn attribute(mut list: &[u8], wanted: u16) -> Option<&[u8]> {
     loop {
         let &[l0, l1, k0, k1, ..] = list else { return None };
@@ -181,7 +193,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_value_is_found_by_its_kind() {
+    fn a_value_is_found_by_its_type() {
         let list = [6, 0, 1, 0, 7, 8, 0, 0, 8, 0, 2, 0, 1, 2, 3, 4];
         assert_eq!(attribute(&list, 1), Some(&[7, 8][..]));
         assert_eq!(attribute(&list, 2), Some(&[1, 2, 3, 4][..]));
@@ -196,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_loopback_is_no_device_for_zero_copy() {
+    fn the_loopback_has_no_zero_copy() {
         if let Ok(found) = Device::new(1).unwrap().features() {
             assert!(!found.zero_copy());
         }

@@ -1,8 +1,8 @@
-//! Network namespaces: a port may live in another one than the process.
+//! Network namespaces: run a closure in another one than the process's.
 //!
-//! Sockets and TUN/TAP descriptors belong to the namespace of the thread that made them, for good. So it is enough to
-//! *make* them inside: a short-lived thread enters the namespace, makes them and ends; no other thread of the process ever
-//! leaves its own.
+//! Sockets and TUN/TAP descriptors belong for good to the namespace of the thread that made them.
+//! So a short-lived thread enters the namespace, makes them and ends; no other thread changes its
+//! namespace.
 
 use super::check;
 use std::fs::File;
@@ -10,24 +10,25 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
-/// Where `ip netns add` keeps names (iproute2, `NETNS_RUN_DIR`).
-const NAMED: &str = "/run/netns";
+/// The directory of the names of `ip netns add` (iproute2, `NETNS_RUN_DIR`).
+const NETNS_RUN_DIR: &str = "/run/netns";
 
-/// The file of a namespace: that of `ip netns add NAME`, or any path such as `/proc/PID/ns/net`.
+/// The file of a namespace: a name of `ip netns add`, or a path such as `/proc/PID/ns/net`.
 pub fn path(spec: &str) -> PathBuf {
-    if spec.contains('/') { PathBuf::from(spec) } else { PathBuf::from(NAMED).join(spec) }
+    if spec.contains('/') { PathBuf::from(spec) } else { PathBuf::from(NETNS_RUN_DIR).join(spec) }
 }
 
-/// Runs `f` in the namespace, or right here if there is none to go to.
+/// Runs `f` in a network namespace, or on the calling thread for `None`.
 ///
 /// # Errors
-/// What opening the namespace's file, `setns(2)` or starting a thread failed with.
+/// The error of `open(2)` on the namespace's file, of `setns(2)`, or of the thread's start.
 pub fn within<R: Send>(spec: Option<&str>, f: impl FnOnce() -> R + Send) -> io::Result<R> {
     let Some(spec) = spec else { return Ok(f()) };
     let namespace = File::open(path(spec))?;
     std::thread::scope(|scope| {
         let inside = std::thread::Builder::new().name("netns".to_owned()).spawn_scoped(scope, || {
-            // SAFETY: setns takes no pointer; it changes only the namespace of the calling thread, which ends below.
+            // SAFETY: setns takes no pointer; it changes only the namespace of the calling thread,
+            // which ends below.
             check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) })?;
             Ok(f())
         })?;
@@ -35,14 +36,16 @@ pub fn within<R: Send>(spec: Option<&str>, f: impl FnOnce() -> R + Send) -> io::
     })
 }
 
-/// Runs `f` in a new namespace that holds nothing but a loopback, and vanishes afterwards with what `f` left there.
+/// Runs `f` in a new namespace with nothing but a loopback. The namespace and its devices vanish
+/// afterwards.
 ///
 /// # Errors
-/// What `unshare(2)` (it needs the right to administer the system) or starting a thread failed with.
+/// The error of `unshare(2)`, which needs `CAP_SYS_ADMIN`, or of the thread's start.
 pub fn scratch<R: Send>(f: impl FnOnce() -> R + Send) -> io::Result<R> {
     std::thread::scope(|scope| {
         let inside = std::thread::Builder::new().name("netns".to_owned()).spawn_scoped(scope, || {
-            // SAFETY: unshare takes no pointer; it changes only the namespace of the calling thread, which ends below.
+            // SAFETY: unshare takes no pointer; it changes only the namespace of the calling
+            // thread, which ends below.
             check(unsafe { libc::unshare(libc::CLONE_NEWNET) })?;
             Ok(f())
         })?;

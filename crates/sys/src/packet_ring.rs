@@ -1,16 +1,18 @@
-//! A ring of frames that the kernel fills and we empty, in memory that both see: `PACKET_RX_RING` of TPACKET_V2
-//! (`Documentation/networking/packet_mmap.rst`, `tpacket_rcv` in `net/packet/af_packet.c`).
+//! A ring of received frames in memory that the kernel and this process share: `PACKET_RX_RING` of
+//! TPACKET_V2 (`Documentation/networking/packet_mmap.rst`, `tpacket_rcv` in
+//! `net/packet/af_packet.c`).
 //!
 //! ```text
 //!   frame i:  tpacket2_hdr 32 | sockaddr_ll … | virtio-net header 10 | the packet, or as much of it as fits
 //!             status                                                 └ at `mac`
 //! ```
 //!
-//! The status word says whose the frame is: the kernel's (0), or ours (1). A packet that is longer than its frame comes whole
-//! by the socket's own queue, in the same order, when the frame says so (`PACKET_COPY_THRESH`).
+//! The status word names the frame's owner: the kernel (`TP_STATUS_KERNEL`, 0) or user space
+//! (`TP_STATUS_USER`, 1). A packet that is longer than its frame is also queued whole in the
+//! socket's own queue, in the same order, if the frame has `TP_STATUS_COPY` (`PACKET_COPY_THRESH`).
 //!
-//! The kernel is trusted not to write to a frame that is ours; the places and lengths that it wrote there are checked all the
-//! same.
+//! The kernel does not write to a frame of user space. Offsets and lengths in it are checked
+//! nevertheless.
 
 use super::af_packet::Socket;
 use super::mmap::Mmap;
@@ -18,21 +20,21 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Bytes of a frame: a packet of ordinary size and what stands in front of it.
+/// Bytes of a frame: a packet of ordinary size and its headers.
 const FRAME: usize = 2048;
-/// Bytes that the kernel allocates in one piece.
+/// Bytes of a block, which the kernel allocates in one piece.
 const BLOCK: usize = FRAME * FRAMES_PER_BLOCK;
 /// The number of frames is a multiple of this.
 pub const FRAMES_PER_BLOCK: usize = 64;
 /// Bytes of `tpacket2_hdr`.
 const HEADER: usize = 32;
 
-/// The ring of one socket, mapped; unmapped when dropped.
+/// The mapped ring of one socket.
 #[derive(Debug)]
 pub struct Ring {
     map: Mmap,
     frames: usize,
-    at: usize,
+    next: usize,
 }
 
 /// A packet that arrived.
@@ -40,71 +42,78 @@ pub struct Ring {
 pub struct Frame<'a> {
     /// The virtio-net header in front of it.
     pub header: &'a [u8; 10],
-    /// Its bytes, from the first on, as many as fit into the frame.
+    /// Its first bytes, as many as fit into the frame.
     pub bytes: &'a [u8],
     /// Length of the whole packet.
     pub len: usize,
-    /// Where the bytes are that did not fit.
+    /// Place of the bytes that did not fit.
     pub rest: Rest,
     /// The VLAN tag that was taken off.
-    pub vlan: Option<Tag>,
+    pub vlan: Option<VlanTag>,
     /// When it arrived, in nanoseconds since the epoch.
     pub timestamp: u64,
 }
 
-/// Where the bytes are that did not fit.
+/// Place of the bytes that did not fit into a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rest {
-    /// There are none.
+    /// All bytes fitted.
     None,
-    /// The whole packet is the next one in the socket's queue.
+    /// The whole packet is the next one of the socket's queue.
     Queued,
-    /// Nowhere: the socket's buffer was full.
+    /// None: the socket's buffer was full.
     Lost,
 }
 
 impl Ring {
-    /// Makes the ring of a socket that is not bound yet; `frames` is rounded up to whole blocks.
+    /// Makes the ring of an unbound socket; `frames` is rounded up to whole blocks.
+    ///
+    /// # Errors
+    /// The error of `setsockopt(2)` or `mmap(2)`; `EBUSY` if the socket has a ring.
     pub fn new(socket: &Socket, frames: usize) -> io::Result<Ring> {
         let blocks = frames.div_ceil(FRAMES_PER_BLOCK).max(1);
         let frames = blocks * FRAMES_PER_BLOCK;
-        socket.make_ring(BLOCK, blocks, FRAME)?;
-        Ok(Ring { map: Mmap::shared(socket.as_fd(), 0, BLOCK * blocks)?, frames, at: 0 })
+        socket.make_rx_ring(BLOCK, blocks, FRAME)?;
+        Ok(Ring { map: Mmap::shared(socket.as_fd(), 0, BLOCK * blocks)?, frames, next: 0 })
     }
 
     fn status(&self) -> &AtomicU32 {
-        let at = self.map.base().as_ptr().wrapping_add(self.at * FRAME).cast();
-        // SAFETY: `at` is below the number of frames, so this is the first word of a frame: inside the mapping, aligned, and
-        // changed by the kernel with whole stores.
+        let at = self.map.base().as_ptr().wrapping_add(self.next * FRAME).cast();
+        // SAFETY: `next` is below the number of frames, so this is the first word of a frame:
+        // inside the mapping, aligned, and changed by the kernel with whole stores.
         unsafe { AtomicU32::from_ptr(at) }
     }
 
-    /// The next packet, if one has arrived. It stays the next one until it is [released](Ring::release).
+    /// The next packet, if one has arrived. It stays the next one until [`release`](Ring::release).
+    ///
+    /// # Errors
+    /// [`BadFrame`] if an offset or length is out of range.
     #[inline]
-    pub fn next(&self) -> Option<Result<Frame<'_>, Broken>> {
+    pub fn peek(&self) -> Option<Result<Frame<'_>, BadFrame>> {
         // Acquire: the kernel wrote the frame before it wrote the status.
         let status = self.status().load(Ordering::Acquire);
         if status & libc::TP_STATUS_USER == 0 {
             return None;
         }
-        // SAFETY: the frame lies inside the mapping, is initialised (the mapping began as zeroes), and is ours: the kernel does not
-        // write to it until `release`, which takes this value exclusively and so ends the borrow.
-        let frame = unsafe { std::slice::from_raw_parts(self.map.base().as_ptr().add(self.at * FRAME), FRAME) };
-        Some(parse(frame, status).ok_or(Broken))
+        // SAFETY: the frame lies inside the mapping, is initialised (the mapping began as zeroes),
+        // and belongs to user space: the kernel does not write to it until `release`, which takes
+        // this value exclusively and so ends the borrow.
+        let frame = unsafe { std::slice::from_raw_parts(self.map.base().as_ptr().add(self.next * FRAME), FRAME) };
+        Some(parse(frame, status).ok_or(BadFrame))
     }
 
-    /// Gives the next packet's frame back to the kernel.
+    /// Returns the next packet's frame to the kernel.
     #[inline]
     pub fn release(&mut self) {
-        // Release: our reads of the frame come before the kernel's writes.
+        // Release: the reads of the frame come before the kernel's writes.
         self.status().store(libc::TP_STATUS_KERNEL, Ordering::Release);
-        self.at = if self.at + 1 == self.frames { 0 } else { self.at + 1 };
+        self.next = if self.next + 1 == self.frames { 0 } else { self.next + 1 };
     }
 }
 
-/// A frame whose places or lengths cannot be.
+/// A frame with an offset or length out of range.
 #[derive(Debug)]
-pub struct Broken;
+pub struct BadFrame;
 
 #[inline]
 fn parse(frame: &[u8], status: u32) -> Option<Frame<'_>> {
@@ -120,25 +129,25 @@ fn parse(frame: &[u8], status: u32) -> Option<Frame<'_>> {
         _ => Rest::Lost,
     };
     let timestamp = u64::from(word(16)) * 1_000_000_000 + u64::from(word(20));
-    let vlan = tag(status, half(24), half(26));
+    let vlan = vlan_tag(status, half(24), half(26));
     Some(Frame { header, bytes, len, rest, vlan, timestamp })
 }
 
-/// A VLAN tag beside a packet.
+/// A VLAN tag that the kernel moved from the packet to the frame's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tag {
+pub struct VlanTag {
     /// Priority, drop eligibility and VLAN identifier.
     pub tci: u16,
     /// The tag's EtherType.
     pub tpid: u16,
 }
 
-/// The tag beside a packet. A kernel that does not give its type (before Linux 3.14) means 802.1Q.
+/// The packet's tag. Before Linux 3.14 the kernel gives no type, which means 802.1Q.
 #[inline]
-fn tag(status: u32, tci: u16, tpid: u16) -> Option<Tag> {
+fn vlan_tag(status: u32, tci: u16, tpid: u16) -> Option<VlanTag> {
     let has = |bit| status & bit != 0;
     let tpid = if has(libc::TP_STATUS_VLAN_TPID_VALID) { tpid } else { 0x8100 };
-    has(libc::TP_STATUS_VLAN_VALID).then_some(Tag { tci, tpid })
+    has(libc::TP_STATUS_VLAN_VALID).then_some(VlanTag { tci, tpid })
 }
 
 #[cfg(test)]
@@ -147,10 +156,10 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_tag_counts_only_when_the_kernel_says_that_it_is_one() {
-        assert_eq!(tag(0, 5, 0x8100), None);
-        assert_eq!(tag(0x10, 5, 0), Some(Tag { tci: 5, tpid: 0x8100 }));
-        assert_eq!(tag(0x50, 5, 0x88a8), Some(Tag { tci: 5, tpid: 0x88a8 }));
+    fn a_tag_is_valid_only_with_its_status_bit() {
+        assert_eq!(vlan_tag(0, 5, 0x8100), None);
+        assert_eq!(vlan_tag(0x10, 5, 0), Some(VlanTag { tci: 5, tpid: 0x8100 }));
+        assert_eq!(vlan_tag(0x50, 5, 0x88a8), Some(VlanTag { tci: 5, tpid: 0x88a8 }));
     }
 
     #[test]
@@ -170,7 +179,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_frame_is_taken_apart_or_refused(fields: [u8; 32], status: u32) {
+        fn any_frame_is_parsed_or_refused(fields: [u8; 32], status: u32) {
             let mut frame = vec![0; FRAME];
             frame[..HEADER].copy_from_slice(&fields);
             if let Some(f) = parse(&frame, status) {

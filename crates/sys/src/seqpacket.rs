@@ -1,4 +1,4 @@
-//! UNIX sockets of records (`SOCK_SEQPACKET`): making them, and records with descriptors.
+//! UNIX sockets of records (`SOCK_SEQPACKET`), and records with descriptors.
 
 use crate::check;
 use crate::poll::is_readable;
@@ -8,14 +8,14 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// A socket that is connected to nothing yet.
+/// An unconnected socket.
 fn socket(flags: libc::c_int) -> io::Result<OwnedFd> {
     // SAFETY: no pointers.
     let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | flags, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just returned this descriptor, and nobody else has it.
+    // SAFETY: the kernel just returned this descriptor; it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -34,10 +34,10 @@ fn address(path: &Path) -> io::Result<libc::sockaddr_un> {
     Ok(address)
 }
 
-/// Connects to who listens at a path; calls on the connection wait.
+/// Connects to the listener at a path. Calls on the connection block.
 ///
 /// # Errors
-/// What the system says; `InvalidInput` for a path that no socket can have.
+/// The error of `socket(2)` or `connect(2)`; `InvalidInput` for a path that no socket can have.
 pub fn connect(path: &Path) -> io::Result<OwnedFd> {
     let (fd, address) = (socket(0)?, address(path)?);
     let len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
@@ -48,7 +48,7 @@ pub fn connect(path: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-/// Who may connect: permissions of a socket's file, and whose it is; `None` leaves the user, or the group, that made it.
+/// Permissions, owner and group of a socket's file; `None` keeps those of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Access {
     /// Permissions.
@@ -59,10 +59,10 @@ pub struct Access {
     pub gid: Option<u32>,
 }
 
-/// Who is at the other end of a connection, as the kernel noted it when it was made (`SO_PEERCRED`).
+/// The peer's credentials at the time of the connection (`SO_PEERCRED`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
-    /// The process; 0 if it is in no namespace that can be seen from here.
+    /// The process; 0 if this process's PID namespace does not contain it.
     pub pid: i32,
     /// Its user.
     pub uid: u32,
@@ -70,10 +70,10 @@ pub struct Peer {
     pub gid: u32,
 }
 
-/// Who is at the other end.
+/// The credentials of a connection's peer.
 ///
 /// # Errors
-/// What the system says.
+/// The error of `getsockopt(2)`.
 pub fn peer(of: BorrowedFd<'_>) -> io::Result<Peer> {
     let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
@@ -85,10 +85,11 @@ pub fn peer(of: BorrowedFd<'_>) -> io::Result<Peer> {
     }
 }
 
-/// Listens at a path that does not exist yet; nobody can connect before the file is as `access` says. Calls on the socket do not wait.
+/// Listens at a path that does not exist yet. Connections are refused until the file has the
+/// permissions of `access`. Calls on the socket do not block.
 ///
 /// # Errors
-/// What the system says, `AddrInUse` if there is something at the path.
+/// The error of the failed call; `AddrInUse` if the path exists.
 pub fn listen(path: &Path, access: Access) -> io::Result<OwnedFd> {
     use std::os::unix::fs::PermissionsExt;
     let (fd, address) = (socket(libc::SOCK_NONBLOCK)?, address(path)?);
@@ -100,7 +101,7 @@ pub fn listen(path: &Path, access: Access) -> io::Result<OwnedFd> {
     let prepared = std::os::unix::fs::chown(path, access.uid, access.gid)
         .and_then(|()| std::fs::set_permissions(path, std::fs::Permissions::from_mode(access.mode)));
     if let Err(error) = prepared {
-        // Nobody is to find a file that nobody will ever listen at.
+        // A file without a listener must not stay.
         let _ = std::fs::remove_file(path);
         return Err(error);
     }
@@ -111,10 +112,10 @@ pub fn listen(path: &Path, access: Access) -> io::Result<OwnedFd> {
     }
 }
 
-/// Takes a connection from who waits; calls on it do not wait.
+/// Accepts a connection. Calls on it do not block.
 ///
 /// # Errors
-/// What the system says, `WouldBlock` if nobody waits.
+/// The error of `accept4(2)`; `WouldBlock` if no connection is pending.
 pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: null for an address that is not asked for.
@@ -122,20 +123,20 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just returned this descriptor, and nobody else has it.
+    // SAFETY: the kernel just returned this descriptor; it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Ends the connection for both sides, whoever else has its descriptor.
-pub fn shut(connection: BorrowedFd<'_>) {
-    // SAFETY: no pointers. It fails only for what is not connected any more.
+/// Shuts the connection down in both directions, also if other processes hold its descriptor.
+pub fn shutdown(connection: BorrowedFd<'_>) {
+    // SAFETY: no pointers. It fails only for a socket that is not connected.
     unsafe { libc::shutdown(connection.as_raw_fd(), libc::SHUT_RDWR) };
 }
 
-/// Descriptors that a message may bring; what more are sent never reach this process.
+/// Most descriptors of a record; the kernel discards further ones.
 pub const MAX_FDS: usize = 4;
 
-/// Room for a header and [`MAX_FDS`] descriptors, aligned as the kernel wants it.
+/// A control buffer for a header and [`MAX_FDS`] descriptors, aligned as `cmsghdr` is.
 #[repr(C, align(8))]
 struct Control([u8; 64]);
 
@@ -150,7 +151,7 @@ const _: () = assert!(control_len(MAX_FDS) <= 64 && HEADER.is_multiple_of(8));
 
 /// A message header for one buffer.
 fn header(bytes: &mut libc::iovec, control: &mut Control, len: usize) -> libc::msghdr {
-    // SAFETY: msghdr is plain data; all zeroes are a message with nothing in it.
+    // SAFETY: msghdr is plain data; all zeroes are an empty message.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = bytes;
     message.msg_iovlen = 1;
@@ -161,10 +162,10 @@ fn header(bytes: &mut libc::iovec, control: &mut Control, len: usize) -> libc::m
     message
 }
 
-/// Sends one record with up to [`MAX_FDS`] descriptors; never raises a signal.
+/// Sends one record with up to [`MAX_FDS`] descriptors. It never raises `SIGPIPE`.
 ///
 /// # Errors
-/// What the system says; `InvalidInput` for more descriptors than that.
+/// The error of `sendmsg(2)`; `InvalidInput` for more descriptors.
 pub fn send(to: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     if fds.len() > MAX_FDS {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -182,34 +183,35 @@ pub fn send(to: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Res
     }
     let mut piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let message = header(&mut piece, &mut control, len.next_multiple_of(8));
-    // SAFETY: the header points to a buffer and a control block that live across the call, with their lengths; the kernel only
-    // reads them.
+    // SAFETY: the header points to a buffer and a control block that live across the call, with
+    // their lengths; the kernel only reads them.
     match unsafe { libc::sendmsg(to.as_raw_fd(), &message, libc::MSG_NOSIGNAL) } {
         n if n < 0 => Err(io::Error::last_os_error()),
         _ => Ok(()),
     }
 }
 
-/// What was received.
+/// A received record.
 #[derive(Debug)]
 pub struct Received {
-    /// Bytes of the record; 0 when the other side has closed.
+    /// Bytes of the record; 0 if the peer has closed the connection.
     pub len: usize,
-    /// The descriptors that came with it, closed when dropped.
+    /// Its descriptors, closed on drop.
     pub fds: Vec<OwnedFd>,
-    /// The record or the descriptors were more than there was room for.
+    /// The record or the descriptors did not fit, and were truncated.
     pub cut: bool,
 }
 
 /// Receives one record.
 ///
 /// # Errors
-/// What the system says.
+/// The error of `recvmsg(2)`.
 pub fn receive(from: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Received> {
     let mut control = Control([0; 64]);
     let mut piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut message = header(&mut piece, &mut control, control_len(MAX_FDS));
-    // SAFETY: the header points to a buffer and a control block that live across the call, with their lengths.
+    // SAFETY: the header points to a buffer and a control block that live across the call, with
+    // their lengths.
     let n = unsafe { libc::recvmsg(from.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC) };
     let len = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
     let (used, flags) = (message.msg_controllen, message.msg_flags);
@@ -225,7 +227,8 @@ pub fn receive(from: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Received> {
         let end = usize::from_ne_bytes(size).min(used).min(control.0.len());
         if word(HEADER - 8) == libc::SOL_SOCKET && word(HEADER - 4) == libc::SCM_RIGHTS {
             for at in (HEADER..end.saturating_sub(3)).step_by(4) {
-                // SAFETY: the kernel has just put this descriptor into our table, and told nobody else.
+                // SAFETY: the kernel just installed this descriptor in this process; it has no
+                // other owner.
                 fds.push(unsafe { OwnedFd::from_raw_fd(word(at)) });
             }
         }
@@ -233,7 +236,8 @@ pub fn receive(from: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Received> {
     Ok(Received { len, fds, cut: flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 })
 }
 
-/// Wakes who waits for the other end of the connection. A full queue wakes as well, so nothing can go wrong that matters.
+/// Makes the connection readable at its other end. Errors are ignored: a full queue is readable
+/// too.
 #[inline]
 pub fn wake(connection: BorrowedFd<'_>) {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -241,51 +245,61 @@ pub fn wake(connection: BorrowedFd<'_>) {
     unsafe { libc::send(connection.as_raw_fd(), [0u8].as_ptr().cast(), 1, flags) };
 }
 
-/// Two ends of a line of records; nobody who calls on them waits.
+/// A connected pair. Calls on both ends do not block.
+///
+/// # Errors
+/// The error of `socketpair(2)`.
 pub fn pair() -> io::Result<[OwnedFd; 2]> {
     let mut fds = [-1; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: the array has room for the two descriptors.
     check(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) })?;
-    // SAFETY: the kernel just returned these descriptors and nobody else has them.
+    // SAFETY: the kernel just returned these descriptors; they have no other owner.
     Ok(fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 
-/// Bytes that an end of a line may have on their way, as they are asked for; the kernel takes twice as many.
+/// Bytes of the send buffer in `SO_SNDBUF`; the kernel doubles them.
 const SEND_BUFFER: libc::c_int = 100 << 10;
 
-/// Gives an end of a line the send buffer that [`stuff`] expects.
-pub fn size_send_buffer(end: BorrowedFd<'_>) -> io::Result<()> {
+/// Gives an end the send buffer that [`fill_send_buffer`] expects.
+///
+/// # Errors
+/// The error of `setsockopt(2)`.
+pub fn set_send_buffer(end: BorrowedFd<'_>) -> io::Result<()> {
     let size = SEND_BUFFER;
     let (at, len) = ((&raw const size).cast(), size_of_val(&size) as libc::socklen_t);
     // SAFETY: the number lives across the call and has the length that is given.
     check(unsafe { libc::setsockopt(end.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, at, len) }).map(drop)
 }
 
-/// Sends a record from this end that fills so much of its send buffer that it is not ready for writing, until the record is forgotten at the
-/// other end; small records can still be sent. (A UNIX socket is ready for writing when no more than a quarter is used.)
-pub fn stuff(end: BorrowedFd<'_>) {
+/// Makes this end not writable for `poll(2)`, until the other end is [drained](drain): sends a
+/// record that takes more than a quarter of the send buffer. (A UNIX socket is writable while at
+/// most a quarter is used.) Small records can still be sent.
+pub fn fill_send_buffer(end: BorrowedFd<'_>) {
     const PIECES: usize = 14;
     static ZEROS: [u8; 4096] = [0; 4096];
-    // With what the kernel needs itself that is more than a quarter of twice the size, and less than all.
+    // With the kernel's overhead that is more than a quarter of twice the size, and less than all.
     const { assert!(PIECES * 4096 > SEND_BUFFER as usize / 2 && PIECES * 4096 < SEND_BUFFER as usize) };
     let piece = libc::iovec { iov_base: ZEROS.as_ptr().cast_mut().cast(), iov_len: ZEROS.len() };
     let mut pieces = [piece; PIECES];
-    // SAFETY: msghdr is plain data; all zeroes are a message with nothing in it.
+    // SAFETY: msghdr is plain data; all zeroes are an empty message.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     (message.msg_iov, message.msg_iovlen) = (pieces.as_mut_ptr(), PIECES as _);
-    // SAFETY: the pieces and their bytes live across the call, and are only read. A full buffer is as good.
+    // SAFETY: the pieces and their bytes live across the call, and are only read. If the buffer is
+    // full, the call fails and the end is not writable either.
     unsafe { libc::sendmsg(end.as_raw_fd(), &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
 }
 
-/// Forgets the records that wait at this end, as far as an end has room for them: who sends while we read does not hold us up.
-pub fn forget(end: BorrowedFd<'_>) {
-    const MOST: usize = 1024;
+/// Discards the records that are queued at this end, at most 1024: a peer that keeps sending does
+/// not hold the caller up.
+pub fn drain(end: BorrowedFd<'_>) {
+    const MAX_RECORDS: usize = 1024;
     let mut bytes = [0u8; 8];
-    for _ in 0..MOST {
+    for _ in 0..MAX_RECORDS {
         // SAFETY: eight bytes live across the call.
         let n = unsafe { libc::recv(end.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT) };
-        // An empty record is one too; only when there is none, or when the other end is gone, is there nothing to forget.
+        // A length of 0 is an empty record if the end is still readable, else the end of the
+        // connection.
         if n < 0 || (n == 0 && !is_readable(end)) {
             return;
         }
@@ -312,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn records_and_descriptors_beyond_the_room_are_cut_and_told() {
+    fn truncated_records_are_reported_and_too_many_descriptors_are_refused() {
         let (a, b) = UnixDatagram::pair().unwrap();
         a.send(&[7; 32]).unwrap();
         assert!(receive(b.as_fd(), &mut [0; 16]).unwrap().cut);

@@ -1,6 +1,8 @@
-//! The loom switch: the standard library's atomics and locks and the kernel's events, or loom's under `--cfg loom`.
+//! The loom switch: the standard library's atomics and locks and the kernel's events, or loom's
+//! under `--cfg loom`.
 //!
-//! Every crate whose threads share memory imports its atomics from here, so that its loom tests see every access.
+//! Every crate whose threads share memory imports its atomics from here, so that its loom tests see
+//! every access.
 
 #[cfg(loom)]
 pub use self::modelled::{EventFd, ExchangeBool};
@@ -21,7 +23,8 @@ pub use std::sync::{
 #[cfg(not(loom))]
 pub type ExchangeBool = AtomicBool;
 
-/// Runs every interleaving of a model with at most three preemptions, which finds nearly all ordering errors in seconds.
+/// Runs every interleaving of a model with at most three preemptions. That finds nearly all
+/// ordering errors in seconds.
 #[cfg(loom)]
 pub fn model(f: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
@@ -37,30 +40,35 @@ mod modelled {
     use std::io;
     use std::os::fd::RawFd;
 
-    /// Loom's `AtomicBool`, whose store is an exchange. Loom orders a plain store both before and after another thread's
-    /// exchange, for different readers, which no modification order allows.
+    /// Loom's `AtomicBool`, whose store is an exchange. Loom orders a plain store both before and
+    /// after another thread's exchange, for different readers, which no modification order allows.
     #[derive(Debug)]
     pub struct ExchangeBool(loom::sync::atomic::AtomicBool);
 
     impl ExchangeBool {
+        /// A flag.
         pub fn new(value: bool) -> ExchangeBool {
             ExchangeBool(loom::sync::atomic::AtomicBool::new(value))
         }
 
+        /// Reads the flag.
         pub fn load(&self, order: Ordering) -> bool {
             self.0.load(order)
         }
 
+        /// Writes the flag.
         pub fn store(&self, value: bool, order: Ordering) {
             self.0.swap(value, order);
         }
 
+        /// Writes the flag and returns its previous value.
         pub fn swap(&self, value: bool, order: Ordering) -> bool {
             self.0.swap(value, order)
         }
     }
 
-    /// An eventfd as its users see it: a state behind a lock of the kernel, and sleepers that wait until it is set.
+    /// A model of an eventfd: a state behind a lock of the kernel, and sleepers that wait until it
+    /// is set.
     #[derive(Debug)]
     pub struct EventFd {
         set: Mutex<bool>,
@@ -68,24 +76,32 @@ mod modelled {
     }
 
     impl EventFd {
+        /// An event that is not set.
+        ///
+        /// # Errors
+        /// None.
         pub fn new() -> io::Result<EventFd> {
             Ok(EventFd { set: Mutex::new(false), changed: Notify::new() })
         }
 
+        /// No descriptor.
         pub fn fd(&self) -> RawFd {
             -1
         }
 
+        /// Sets the event.
         pub fn signal(&self) {
             *self.set.lock().unwrap_or_else(|e| e.into_inner()) = true;
             self.changed.notify();
         }
 
+        /// Resets the event.
         pub fn clear(&self) {
             *self.set.lock().unwrap_or_else(|e| e.into_inner()) = false;
         }
 
-        /// Sleeps on the descriptor. A sleeper that is never woken is a deadlock, which the model checker reports.
+        /// Sleeps on the descriptor. A sleeper that is never woken is a deadlock, which the model
+        /// checker reports.
         pub fn wait(&self) {
             while !*self.set.lock().unwrap_or_else(|e| e.into_inner()) {
                 self.changed.wait();

@@ -28,7 +28,7 @@ impl Timer {
         self.0.as_raw_fd()
     }
 
-    /// Makes the descriptor readable after `after`, in place of what was set before.
+    /// Makes the descriptor readable after `after`; replaces the previous setting.
     pub fn set(&self, after: Duration) {
         let never = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let it_value = libc::timespec { tv_sec: after.as_secs() as _, tv_nsec: after.subsec_nanos().into() };

@@ -8,7 +8,8 @@ use std::ptr::null_mut;
 
 /// Bytes that the kernel reads: an address and a length, valid for `'a`.
 ///
-/// Unlike [`std::io::IoSlice`] it may name bytes that another process writes to meanwhile: no reference to them exists.
+/// Unlike [`std::io::IoSlice`] it may name bytes that another process writes to: no reference to
+/// them exists.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct IoVec<'a>(libc::iovec, PhantomData<&'a [u8]>);
@@ -24,7 +25,7 @@ impl<'a> IoVec<'a> {
     /// `len` bytes at an address.
     ///
     /// # Safety
-    /// The bytes are mapped and readable for `'a`. They may change meanwhile.
+    /// The bytes are mapped and readable for `'a`. Their values may change.
     #[inline]
     pub unsafe fn from_raw(at: *const u8, len: usize) -> IoVec<'a> {
         IoVec(libc::iovec { iov_base: at.cast_mut().cast(), iov_len: len }, PhantomData)
@@ -41,7 +42,7 @@ pub trait Pieces {
 
 pub(crate) const EMPTY: libc::iovec = libc::iovec { iov_base: null_mut(), iov_len: 0 };
 
-/// The list of addresses that `writev(2)` takes, kept from one call to the next so that no call prepares it anew.
+/// The list of `writev(2)`, allocated once for all calls.
 pub struct Gather(Box<[libc::iovec]>);
 
 // SAFETY: the addresses in the list are used only within `write`, which puts them there.
@@ -53,20 +54,21 @@ impl Gather {
         Gather(vec![EMPTY; pieces + 1].into())
     }
 
-    /// Writes `header`, then the packet; returns the bytes written. Pieces beyond the list's length are left out.
+    /// Writes `header`, then the packet; returns the bytes written. Pieces past the list's end are
+    /// left out.
     ///
     /// # Errors
     /// The error of `writev(2)`.
     #[inline]
     pub fn write(&mut self, to: impl AsFd, header: &[u8], packet: &impl Pieces) -> io::Result<usize> {
         let n = fill(&mut self.0, header, packet);
-        // SAFETY: the first n entries were just filled from `header` and `packet`, both borrowed until the call returns; the
-        // kernel only reads what they point to.
+        // SAFETY: the first n entries were just filled from `header` and `packet`, both borrowed
+        // until the call returns; the kernel only reads what they point to.
         check_len(unsafe { libc::writev(to.as_fd().as_raw_fd(), self.0.as_ptr(), n as libc::c_int) })
     }
 }
 
-/// Puts the header and the packet's pieces into the list; returns how many entries that took, at most the list's length.
+/// Puts the header and the packet's pieces into the list; returns the number of entries.
 #[inline]
 pub(crate) fn fill(list: &mut [libc::iovec], header: &[u8], packet: &impl Pieces) -> usize {
     let mut n = 0;

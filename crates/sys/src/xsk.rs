@@ -1,12 +1,13 @@
-//! AF_XDP sockets: their memory, their rings, their options (`include/uapi/linux/if_xdp.h`, `net/xdp/xsk.c`).
+//! AF_XDP sockets: their UMEM, their rings, their options (`include/uapi/linux/if_xdp.h`,
+//! `net/xdp/xsk.c`).
 //!
 //! ```text
-//!   Socket ── register(memory) ── rings(sizes) ──► Rings { fill, completion, rx, tx }, each a mapping of its own
-//!      └───── bind(interface, queue) ───► works
+//!   Socket ── register_umem(memory) ── create_rings(sizes) ──► Rings { fill, completion, rx, tx }
+//!      └───── bind(interface, queue)                            each a mapping of its own
 //! ```
 //!
-//! The memory that is registered must outlive the socket; that is the callers' affair, who hold both, because the kernel
-//! pins the pages by itself: what it writes after the memory was unmapped here hits nobody.
+//! The kernel pins the pages of the UMEM. If the memory is unmapped before the socket is closed,
+//! the kernel's writes reach only the pinned pages.
 
 use super::check;
 use super::mmap::Mmap;
@@ -29,7 +30,7 @@ mod option {
     pub(super) const MAX_TX_SKB_BUDGET: libc::c_int = 9;
 }
 
-/// Where the rings are mapped from.
+/// The offsets from which the rings are mapped.
 mod offset {
     pub(super) const RX: u64 = 0;
     pub(super) const TX: u64 = 0x8000_0000;
@@ -39,44 +40,44 @@ mod offset {
 
 /// Flags of `sockaddr_xdp`.
 pub mod bind {
-    /// The memory is that of another socket.
+    /// The UMEM is that of another socket.
     pub const SHARED_UMEM: u16 = 1;
-    /// Frames are copied between memory and driver.
+    /// Frames are copied between UMEM and driver.
     pub const COPY: u16 = 2;
-    /// The driver uses the memory itself, or binding fails.
+    /// The driver uses the UMEM itself; otherwise the bind fails.
     pub const ZEROCOPY: u16 = 4;
-    /// The rings say when the kernel must be told of new entries.
+    /// The rings have a flag that says when the kernel needs a wakeup.
     pub const NEED_WAKEUP: u16 = 8;
-    /// Packets may be in several pieces.
+    /// Packets may have several fragments.
     pub const SG: u16 = 16;
 }
 
-/// Memory for frames.
+/// Layout of a UMEM (`xdp_umem_reg`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Umem {
+pub struct UmemConfig {
     /// Bytes from the mapping's first on.
     pub len: u64,
     /// Bytes of a chunk.
     pub chunk: u32,
-    /// Bytes that stay free in front of a received frame, besides [`KERNEL_HEADROOM`].
+    /// Bytes that stay free in front of a received frame, in addition to [`KERNEL_HEADROOM`].
     pub headroom: u32,
-    /// Chunks are no power of two, or begin anywhere.
+    /// Chunks need not be a power of two, nor begin at a multiple of their size.
     pub unaligned: bool,
     /// Bytes of metadata in front of a sent frame; 0 for none.
     pub tx_metadata: u32,
 }
 
-/// What the kernel counts for a socket (`xdp_statistics`).
+/// The kernel's counters of a socket (`xdp_statistics`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct Statistics {
-    /// Received frames that found no room in the memory: too long for a chunk, or no chunk.
+    /// Received frames that were dropped because they exceed a chunk, or the fill ring had none.
     pub rx_dropped: u64,
-    /// Entries of the fill ring that made no sense.
+    /// Invalid entries of the fill ring.
     pub rx_invalid: u64,
-    /// Entries of the TX ring that made no sense.
+    /// Invalid entries of the TX ring.
     pub tx_invalid: u64,
-    /// Received frames that found the RX ring full.
+    /// Received frames that were dropped because the RX ring was full.
     pub rx_ring_full: u64,
     /// Times that the fill ring was empty.
     pub fill_empty: u64,
@@ -133,14 +134,18 @@ struct AllOffsets {
 
 /// Entries of each ring, powers of two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sizes {
+pub struct RingSizes {
+    /// Of the fill ring.
     pub fill: u32,
+    /// Of the completion ring.
     pub completion: u32,
+    /// Of the RX ring.
     pub rx: u32,
+    /// Of the TX ring.
     pub tx: u32,
 }
 
-/// Where the parts of a ring lie in its mapping (`xdp_ring_offset`).
+/// Offsets of a ring's parts in its mapping (`xdp_ring_offset`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct RingOffsets {
@@ -157,15 +162,16 @@ pub struct RingOffsets {
 /// A ring in a mapping of its own.
 #[derive(Debug)]
 pub struct RingMap {
-    /// The mapping; nothing else uses it.
+    /// The mapping of this ring alone.
     pub memory: Mmap,
-    /// Where the parts of the ring lie.
+    /// Offsets of the ring's parts.
     pub offsets: RingOffsets,
     /// Entries.
     pub size: u32,
 }
 
-/// The rings of a socket. Entries of FILL and COMPLETION are 8 bytes, those of RX and TX 16 (`xdp_desc`).
+/// The rings of a socket. Entries of FILL and COMPLETION are 8 bytes, those of RX and TX 16
+/// (`xdp_desc`).
 #[derive(Debug)]
 pub struct Rings {
     /// Buffers for received frames; user space produces.
@@ -179,11 +185,14 @@ pub struct Rings {
 }
 
 impl Socket {
-    /// A socket that is bound to nothing yet.
+    /// An unbound socket.
+    ///
+    /// # Errors
+    /// The error of `socket(2)`.
     pub fn new() -> io::Result<Socket> {
         // SAFETY: no pointers.
         let fd = check(unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) })?;
-        // SAFETY: a descriptor that was just opened and that nobody else knows of.
+        // SAFETY: the kernel just returned this descriptor; it has no other owner.
         Ok(Socket(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
@@ -193,20 +202,24 @@ impl Socket {
         check(unsafe { libc::setsockopt(self.as_raw_fd(), level, option, at, len) }).map(drop)
     }
 
-    /// Returns the value, and how many bytes the kernel has of it.
+    /// Returns the value, and how many bytes of it the kernel wrote.
     ///
     /// # Safety
     /// `T` is plain data of which every bit pattern is a value.
     unsafe fn get<T>(&self, option: libc::c_int, mut value: T) -> io::Result<(T, usize)> {
         let mut len = size_of::<T>() as libc::socklen_t;
         let at = (&raw mut value).cast();
-        // SAFETY: address and length describe `value`; whatever the kernel writes there is a T.
+        // SAFETY: address and length describe `value`; any bytes that the kernel writes there are a
+        // T.
         check(unsafe { libc::getsockopt(self.as_raw_fd(), libc::SOL_XDP, option, at, &mut len) })?;
         Ok((value, len as usize))
     }
 
-    /// Registers the memory that frames lie in.
-    pub fn register(&self, memory: &Mmap, umem: &Umem) -> io::Result<()> {
+    /// Registers `memory` as the socket's UMEM.
+    ///
+    /// # Errors
+    /// The error of `setsockopt(2)`; `InvalidInput` if the UMEM is longer than `memory`.
+    pub fn register_umem(&self, memory: &Mmap, umem: &UmemConfig) -> io::Result<()> {
         if umem.len > memory.len() as u64 {
             return Err(io::ErrorKind::InvalidInput.into());
         }
@@ -219,13 +232,16 @@ impl Socket {
             flags,
             tx_metadata_len: umem.tx_metadata,
         };
-        // Kernels before 6.8 know only the first 28 bytes, and 24 of them are what every kernel takes.
+        // Kernels before 6.8 take 28 bytes at most; every kernel takes the first 24.
         let len = if flags == 0 { 24 } else { size_of::<Registration>() };
         self.set(libc::SOL_XDP, option::UMEM_REG, &registration, len)
     }
 
     /// Makes the rings and maps them.
-    pub fn rings(&self, sizes: &Sizes) -> io::Result<Rings> {
+    ///
+    /// # Errors
+    /// The error of `setsockopt(2)` or `mmap(2)`; `Unsupported` before Linux 5.4.
+    pub fn create_rings(&self, sizes: &RingSizes) -> io::Result<Rings> {
         let each = [
             (option::FILL_RING, sizes.fill),
             (option::COMPLETION_RING, sizes.completion),
@@ -238,7 +254,7 @@ impl Socket {
         // SAFETY: integers, for which every pattern of bits is a value.
         let (at, len) = unsafe { self.get(option::MMAP_OFFSETS, AllOffsets::default()) }?;
         if len != size_of::<AllOffsets>() {
-            // Before Linux 5.4 the answer is shorter, and there are no flags.
+            // Before Linux 5.4 the structure is shorter and has no flags.
             return Err(io::ErrorKind::Unsupported.into());
         }
         Ok(Rings {
@@ -249,7 +265,11 @@ impl Socket {
         })
     }
 
-    /// Binds to a queue of an interface of the namespace that the socket was made in; `shared` is the socket whose memory is used.
+    /// Binds to a queue of an interface of the socket's namespace. With `shared` the socket uses
+    /// the UMEM of that socket.
+    ///
+    /// # Errors
+    /// The error of `bind(2)`.
     pub fn bind(&self, index: i32, queue: u32, flags: u16, shared: Option<&Socket>) -> io::Result<()> {
         let address = Address {
             family: libc::AF_XDP as u16,
@@ -259,28 +279,42 @@ impl Socket {
             shared_umem_fd: shared.map_or(0, |s| s.as_raw_fd() as u32),
         };
         let len = size_of::<Address>() as libc::socklen_t;
-        // SAFETY: the address and its length describe one sockaddr_xdp that lives until the call returns.
+        // SAFETY: the address and its length describe one sockaddr_xdp that lives until the call
+        // returns.
         check(unsafe { libc::bind(self.as_raw_fd(), (&raw const address).cast(), len) }).map(drop)
     }
 
-    /// What the kernel counted since the socket was made.
+    /// The kernel's counters since the socket was made.
+    ///
+    /// # Errors
+    /// The error of `getsockopt(2)`.
     pub fn statistics(&self) -> io::Result<Statistics> {
         // SAFETY: integers, for which every pattern of bits is a value.
         unsafe { self.get(option::STATISTICS, Statistics::default()) }.map(|(statistics, _)| statistics)
     }
 
-    /// Frames that one wake-up may send in copy mode, 32 to the size of the TX ring.
+    /// Sets the frames that one wakeup sends in copy mode, 32 to the size of the TX ring.
+    ///
+    /// # Errors
+    /// The error of `setsockopt(2)`.
     pub fn set_tx_budget(&self, frames: u32) -> io::Result<()> {
         self.set(libc::SOL_XDP, option::MAX_TX_SKB_BUDGET, &frames, 4)
     }
 
-    /// Bytes of frames that may be on their way out in copy mode.
+    /// Sets the bytes of frames that may wait to be transmitted in copy mode.
+    ///
+    /// # Errors
+    /// The error of `setsockopt(2)`.
     pub fn set_send_buffer(&self, bytes: libc::c_int) -> io::Result<()> {
         self.set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes, 4)
             .or_else(|_| self.set(libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes, 4))
     }
 
-    /// Lets this thread run the driver's receive loop when it looks for frames: for up to `micros`, `budget` frames at a time.
+    /// Lets [`wake_rx`](Socket::wake_rx) run the driver's receive loop: for up to `micros`
+    /// microseconds, with `budget` frames at a time (`SO_PREFER_BUSY_POLL`).
+    ///
+    /// # Errors
+    /// The error of `setsockopt(2)`.
     pub fn set_busy_poll(&self, micros: u32, budget: u32) -> io::Result<()> {
         const SO_PREFER_BUSY_POLL: libc::c_int = 69;
         const SO_BUSY_POLL_BUDGET: libc::c_int = 70;
@@ -289,7 +323,10 @@ impl Socket {
         self.set(libc::SOL_SOCKET, SO_BUSY_POLL_BUDGET, &budget, 4)
     }
 
-    /// Tells the kernel that there is something to send; in copy mode it sends within this call.
+    /// Makes the kernel process the TX ring. In copy mode it transmits within this call.
+    ///
+    /// # Errors
+    /// The error of `sendto(2)`.
     #[inline]
     pub fn wake_tx(&self) -> io::Result<()> {
         // SAFETY: no bytes, no address.
@@ -298,7 +335,10 @@ impl Socket {
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Tells the kernel that there are buffers, or lets it look for frames.
+    /// Makes the kernel read the fill ring, or poll the driver for frames.
+    ///
+    /// # Errors
+    /// The error of `recvfrom(2)`.
     #[inline]
     pub fn wake_rx(&self) -> io::Result<()> {
         let fd = self.as_raw_fd();
@@ -308,7 +348,7 @@ impl Socket {
     }
 }
 
-/// Maps the ring of `size` entries of `entry` bytes that the kernel made, from the offset `from` on.
+/// Maps a ring of `size` entries of `entry` bytes, from the offset `from` on.
 fn map_ring(socket: &Socket, from: u64, layout: &RingOffsets, size: u32, entry: usize) -> io::Result<RingMap> {
     let bad = || io::Error::new(io::ErrorKind::InvalidData, "the kernel's ring offsets overflow");
     let entries = (size as usize).checked_mul(entry);

@@ -1,23 +1,25 @@
-//! What the tests of several crates share: network namespaces, and the rule for tests that a machine can't run.
+//! Shared parts of the tests of several crates: network namespaces, and the rule for tests that a
+//! machine can't run.
 //!
-//! Use [`needs`] first, then make [`Namespace`]s: each has a unique name, and is deleted when it goes out of scope, also when
-//! the test panics.
+//! A test calls [`needs`] first, then makes [`Namespace`]s: each has a unique name, and is deleted
+//! on drop, also after a panic.
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What a test needs of the machine.
+/// A requirement of a test.
 pub enum Need {
-    /// Root, or everything root may do with networks.
+    /// Root, or the capabilities of root for networks.
     Root,
     /// A program.
     Program(&'static str),
-    /// A kernel that lets TUN/TAP devices be made.
+    /// TUN/TAP devices.
     Tun,
 }
 
-/// Whether the test `name` can run here. If not it is named on standard error; with `TOWPATH_REQUIRE=all` that is a failure.
+/// Whether the test `name` can run here. If not, its name is printed; with `TOWPATH_REQUIRE=all`
+/// the test fails.
 #[must_use]
 pub fn needs(name: &str, needs: &[Need]) -> bool {
     let Some(why) = needs.iter().find_map(missing) else { return true };
@@ -45,14 +47,14 @@ fn missing(need: &Need) -> Option<String> {
     }
 }
 
-/// The count of an eventfd, as the kernel shows it without resetting it.
+/// The count of an eventfd, which is not reset.
 pub fn eventfd_count(fd: i32) -> u64 {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).expect("the descriptor is open");
     let count = info.lines().find_map(|line| line.strip_prefix("eventfd-count:")).expect("an eventfd");
     u64::from_str_radix(count.trim(), 16).expect("a number")
 }
 
-/// A network namespace with its loopback up, deleted on drop together with what is in it.
+/// A network namespace with its loopback up, deleted on drop together with its interfaces.
 pub struct Namespace {
     name: String,
 }
@@ -60,24 +62,24 @@ pub struct Namespace {
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
 impl Namespace {
-    /// A new one; `what` becomes part of its name.
-    pub fn new(what: &str) -> Namespace {
-        Namespace::try_new(what).expect("a network namespace")
+    /// A new namespace; `purpose` becomes part of its name.
+    pub fn new(purpose: &str) -> Namespace {
+        Namespace::try_new(purpose).expect("a network namespace")
     }
 
-    fn try_new(what: &str) -> Result<Namespace, String> {
-        let name = format!("tpt-{}-{}-{what}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+    fn try_new(purpose: &str) -> Result<Namespace, String> {
+        let name = format!("tpt-{}-{}-{purpose}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
         try_run(Command::new("ip").args(["netns", "add", &name]))?;
         let namespace = Namespace { name };
         try_run(&mut namespace.command("ip", "link set lo up"))?;
-        // Nothing but what a test sends: no router solicitations, and addresses that can be used at once.
+        // Only the test's packets: no router solicitations, and addresses that can be used at once.
         for setting in ["all.accept_dad=0", "default.accept_dad=0", "default.router_solicitations=0"] {
             let _ = try_run(&mut namespace.command("sysctl", &format!("-qw net.ipv6.conf.{setting}")));
         }
         Ok(namespace)
     }
 
-    /// What `netns=` takes.
+    /// The name, for `netns=`.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -89,7 +91,7 @@ impl Namespace {
         command
     }
 
-    /// Runs a command inside, which must succeed; returns what it printed.
+    /// Runs a command inside, which must succeed; returns its output.
     pub fn run(&self, program: &str, args: &str) -> String {
         let output = try_run(&mut self.command(program, args)).unwrap_or_else(|e| panic!("{program} {args}: {e}"));
         String::from_utf8_lossy(&output.stdout).into_owned()
@@ -100,7 +102,7 @@ impl Namespace {
         self.run("ip", args)
     }
 
-    /// Runs `f` on a thread inside: sockets that it makes belong to the namespace.
+    /// Runs `f` on a thread inside: its sockets belong to the namespace.
     pub fn inside<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
         let file = std::fs::File::open(PathBuf::from("/run/netns").join(&self.name)).expect("the namespace's file");
         std::thread::scope(|scope| {

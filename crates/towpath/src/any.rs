@@ -1,7 +1,7 @@
-//! A port of any kind, by its address: one enum, one match per batch.
+//! A port of any kind by its URI: one enum, one match per batch.
 
 use crate::port_wire::PortWire;
-use crate::{cpsw, nic};
+use crate::{cpsw, e1000e};
 use std::sync::Arc;
 use towpath_bus::qtest::QtestBus;
 use towpath_bus::vfio::VfioBus;
@@ -15,29 +15,29 @@ use towpath_packet::{delegate_rx_queue, delegate_tx_queue};
 use towpath_ports::uri::Uri;
 use towpath_ports::{fault, generator, null, packet, pcap, sock, tun, veth, xdp};
 
-/// What a port is opened for.
+/// The use that a port is opened for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Packets come from it.
+    /// It receives packets.
     Ingress,
-    /// Packets go to it.
+    /// It sends packets.
     Egress,
     /// Both.
     Both,
 }
 
-/// A kind of port, for people.
+/// A kind of port, as documentation.
 #[derive(Debug, Clone, Copy)]
 pub struct Scheme {
-    /// What its addresses begin with.
+    /// The scheme of its URIs.
     pub name: &'static str,
-    /// An address.
+    /// An example of a URI.
     pub example: &'static str,
-    /// What it is.
+    /// A description.
     pub what: &'static str,
 }
 
-/// Everything that [`Opener::open`] knows.
+/// All schemes of [`Opener::open`].
 pub const SCHEMES: &[Scheme] = &[
     Scheme {
         name: "gen",
@@ -70,7 +70,7 @@ macro_rules! any_port {
         #[derive(Debug)]
         pub enum AnyRx {
             $($(#[$doc])* $variant(<$port as Port>::Rx),)*
-            /// What workers steered to a lane.
+            /// The ring of a lane.
             Lane(LaneRx),
         }
 
@@ -78,7 +78,7 @@ macro_rules! any_port {
         #[derive(Debug)]
         pub enum AnyTx {
             $($(#[$doc])* $variant(<$port as Port>::Tx),)*
-            /// The way to the lanes.
+            /// The rings to all lanes.
             Steer(Steer),
         }
 
@@ -149,25 +149,26 @@ any_port! {
     @lanes
 }
 
-/// Opens ports by their addresses.
+/// Opens ports by their URIs.
 ///
-/// It remembers the pairs in memory whose other end has not been opened yet, so both ends must be opened by the same one.
+/// It remembers the in-memory pairs of which one end is open, so both ends must be opened by the
+/// same opener.
 #[derive(Debug, Default)]
 pub struct Opener {
-    links: veth::Links,
-    switches: cpsw::Models,
+    links: veth::Pairs,
+    cpsw_models: cpsw::CpswModels,
 }
 
 impl Opener {
-    /// An opener that knows no links yet.
+    /// An opener without pairs.
     pub fn new() -> Opener {
         Opener::default()
     }
 
-    /// Whether all that was opened has its other end; to be asked when every port is open.
+    /// Checks that every opened pair has both ends; called when all ports are open.
     ///
     /// # Errors
-    /// [`PortError::Input`] names a pair in memory of which only one end was opened.
+    /// [`PortError::Input`] names an in-memory pair of which only one end was opened.
     pub fn check(&self) -> Result<(), PortError> {
         match self.links.unpaired() {
             None => Ok(()),
@@ -178,12 +179,13 @@ impl Opener {
         }
     }
 
-    /// The port `to` as the maker of the frames that `frames`, a `gen:` address, describes; `None` unless its options say so. It is
-    /// an ingress, and what comes from it has left already.
+    /// Opens `to` as a generator of the frames that `frames`, a `gen:` URI, describes; `None`
+    /// unless the options of `to` ask for it. The port is an ingress; its frames are sent inside
+    /// the kernel.
     ///
     /// # Errors
-    /// What the port says, or the generator about its options.
-    pub fn open_maker(&mut self, to: &Uri, frames: &Uri) -> Result<Option<AnyPort>, PortError> {
+    /// Errors of the port, or of the generator's options.
+    pub fn open_template_generator(&mut self, to: &Uri, frames: &Uri) -> Result<Option<AnyPort>, PortError> {
         if to.scheme() != "xdp" {
             return Ok(None);
         }
@@ -195,11 +197,11 @@ impl Opener {
         xdp::live::open_templates(&config, &frames).map(|port| Some(AnyPort::XdpTemplate(port)))
     }
 
-    /// Opens the port that `uri` names.
+    /// Opens the port of a URI.
     ///
     /// # Errors
-    /// [`PortError::Input`] for a scheme that does not exist or a port that can't be used as `role` says; otherwise what the
-    /// port itself says.
+    /// [`PortError::Input`] for an unknown scheme or a port that can't be used for `role`;
+    /// otherwise the error of the port.
     pub fn open(&mut self, uri: &Uri, role: Role) -> Result<AnyPort, PortError> {
         match uri.scheme() {
             "fault" => {
@@ -210,19 +212,21 @@ impl Opener {
             "cpsw" => {
                 let (device, wire) = cpsw::split(uri)?;
                 let wire = wire.map(|wire| self.open(&wire, Role::Both).and_then(PortWire::new)).transpose()?;
-                self.switches.open(&device, wire).map(|port| AnyPort::Cpsw(Box::new(port)))
+                self.cpsw_models.open(&device, wire).map(|port| AnyPort::Cpsw(Box::new(port)))
             }
             "e1000e" => {
-                let (device, wire) = nic::split(uri)?;
+                let (device, wire) = e1000e::split(uri)?;
                 let wire = wire.map(|wire| self.open(&wire, Role::Both)).transpose()?;
-                match nic::Way::of(&device)? {
-                    nic::Way::Vfio(function) => {
-                        nic::vfio(&device, function).map(|port| AnyPort::E1000eVfio(Box::new(port)))
+                match e1000e::BusChoice::of(&device)? {
+                    e1000e::BusChoice::Vfio(function) => {
+                        e1000e::vfio(&device, function).map(|port| AnyPort::E1000eVfio(Box::new(port)))
                     }
-                    nic::Way::Qtest(socket) => {
-                        nic::qtest(&device, socket).map(|port| AnyPort::E1000eQtest(Box::new(port)))
+                    e1000e::BusChoice::Qtest(socket) => {
+                        e1000e::qtest(&device, socket).map(|port| AnyPort::E1000eQtest(Box::new(port)))
                     }
-                    nic::Way::Model => nic::model(&device, wire).map(|port| AnyPort::E1000eModel(Box::new(port))),
+                    e1000e::BusChoice::Model => {
+                        e1000e::model(&device, wire).map(|port| AnyPort::E1000eModel(Box::new(port)))
+                    }
                 }
             }
             "gen" => generator::open(generator::Config::from_uri(uri)?).map(AnyPort::Gen),

@@ -1,15 +1,15 @@
-//! MAC ports of a CPSW by their addresses: `cpsw:model?ports=2,batch=64@tap:far`.
+//! MAC ports of a CPSW by their URIs: `cpsw:model?ports=2,batch=64@tap:far`.
 //!
 //! ```text
-//!   cpsw:model?ports=2            first opened: MAC port 1, second: MAC port 2, of one device and with one host port
-//!   cpsw:model?ports=2,port=2     that one
-//!   cpsw:model?frame=9018,buffers=6   jumbo frames, in up to so many buffers
+//!   cpsw:model?ports=2            first opened: MAC port 1, second: MAC port 2, of one device
+//!   cpsw:model?ports=2,port=2     this MAC port
+//!   cpsw:model?frame=9018,buffers=6   jumbo frames, in up to this many buffers
 //!   cpsw:model?policy=strict      buffers mapped one by one, through the model's IOMMU
-//!   …@tap:far                     the port's wire; without it ports 1 and 2, 3 and 4, … are joined by a cable, and the last
-//!                                 one of an odd number gets back what it sends
+//!   …@tap:far                     the port's wire; by default ports 1 and 2, 3 and 4, … are joined
+//!                                 by a cable, and the last port of an odd number is looped back
 //! ```
 
-use crate::nic;
+use crate::e1000e;
 use crate::port_wire::PortWire;
 use std::sync::Arc;
 use towpath_model::cpsw::{self as model, Cpsw, CpswBus};
@@ -18,24 +18,24 @@ use towpath_nic::cpsw::{BatchSize, Config, CpswPort, Soc, open};
 use towpath_packet::port::PortError;
 use towpath_ports::uri::{Options, Uri};
 
-/// Frames under way in a cable between two ports, each way.
+/// Frames that a cable between two ports holds, each way.
 const CABLE: usize = 512;
 
-/// The models that were opened and have ports left.
+/// Open models that have ports left.
 #[derive(Default)]
-pub(crate) struct Models {
-    models: Vec<Model>,
+pub(crate) struct CpswModels {
+    models: Vec<CpswModel>,
 }
 
-struct Model {
+struct CpswModel {
     config: Config,
     model: Cpsw,
     ports: Vec<Option<CpswPort<CpswBus>>>,
-    /// Ports whose wire was named.
+    /// Ports with an explicit wire.
     wired: Vec<bool>,
 }
 
-/// The address of a MAC port, and the port that is its wire, if there is one.
+/// Splits the URI of a MAC port from the URI of its wire, if there is one.
 pub(crate) fn split(uri: &Uri) -> Result<(Uri, Option<Uri>), PortError> {
     match uri.as_str().split_once('@') {
         None => Ok((uri.clone(), None)),
@@ -43,8 +43,8 @@ pub(crate) fn split(uri: &Uri) -> Result<(Uri, Option<Uri>), PortError> {
     }
 }
 
-impl Models {
-    /// Opens a MAC port, and makes the device when there is none with such options that has the port left.
+impl CpswModels {
+    /// Opens a MAC port; makes a device if no model with the same options has the port left.
     pub(crate) fn open(&mut self, uri: &Uri, wire: Option<PortWire>) -> Result<CpswPort<CpswBus>, PortError> {
         if uri.target() != "model" {
             return Err(uri.error("only the model can be driven from here: cpsw:model"));
@@ -53,7 +53,7 @@ impl Models {
         let (config, soc) = configure(&mut options)?;
         let wanted = options.number("port", 1..=u64::from(config.ports))?.map(|n| n as usize - 1);
         options.finish()?;
-        let has = |model: &&mut Model| match wanted {
+        let has = |model: &&mut CpswModel| match wanted {
             Some(port) => model.ports.get(port).is_some_and(Option::is_some),
             None => model.ports.iter().any(Option::is_some),
         };
@@ -61,7 +61,7 @@ impl Models {
         let model = match known {
             Some(model) => model,
             None => {
-                self.models.push(Model::new(uri, config, soc)?);
+                self.models.push(CpswModel::new(uri, config, soc)?);
                 self.models.last_mut().ok_or_else(|| uri.error("no model"))?
             }
         };
@@ -73,8 +73,8 @@ impl Models {
     }
 }
 
-impl Model {
-    fn new(uri: &Uri, config: Config, soc: model::Soc) -> Result<Model, PortError> {
+impl CpswModel {
+    fn new(uri: &Uri, config: Config, soc: model::Soc) -> Result<CpswModel, PortError> {
         let ports = config.ports;
         let os =
             |source| PortError::Os { port: uri.short(), step: "start of the model".to_owned(), source, hint: None };
@@ -92,10 +92,11 @@ impl Model {
         let (opened, _) =
             open(bus, Arc::new(model.firmware()), config).map_err(|error| uri.error(error.to_string()))?;
         let wired = vec![false; usize::from(ports)];
-        Ok(Model { config, model, ports: opened.into_iter().map(Some).collect(), wired })
+        Ok(CpswModel { config, model, ports: opened.into_iter().map(Some).collect(), wired })
     }
 
-    /// Joins a port to a wire of its own; the port that it was joined to loses its carrier, unless it has one too.
+    /// Connects a port to its own wire. The port at the other end of its cable loses the carrier,
+    /// unless it has a wire of its own.
     fn plug(&mut self, index: usize, wire: PortWire) {
         self.model.plug(index as u8 + 1, wire);
         if let Some(wired) = self.wired.get_mut(index) {
@@ -108,7 +109,7 @@ impl Model {
     }
 }
 
-/// The driver's configuration, and the system that is modelled.
+/// The driver's configuration, and the modelled system.
 fn configure(options: &mut Options) -> Result<(Config, model::Soc), PortError> {
     let default = Config::default();
     let socs = [
@@ -135,14 +136,14 @@ fn configure(options: &mut Options) -> Result<(Config, model::Soc), PortError> {
         rx_ring: many(options, "rx", default.rx_ring)?,
         max_len: options.number("frame", 64..=9604)?.map_or(default.max_len, |n| n as u32),
         rx_buffers: options.number("buffers", 1..=16)?.map_or(default.rx_buffers, |n| n as u8),
-        policy: nic::policy(options)?.unwrap_or(default.policy),
+        policy: e1000e::dma_policy(options)?.unwrap_or(default.policy),
         batch,
         ..default
     };
     Ok((config, modelled))
 }
 
-impl std::fmt::Debug for Models {
+impl std::fmt::Debug for CpswModels {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list().entries(self.models.iter().map(|model| &model.config)).finish()
     }
@@ -152,13 +153,13 @@ impl std::fmt::Debug for Models {
 mod tests {
     use super::*;
 
-    fn open(models: &mut Models, text: &str) -> Result<u8, PortError> {
+    fn open(models: &mut CpswModels, text: &str) -> Result<u8, PortError> {
         models.open(&text.parse().unwrap(), None).map(|port| port.number())
     }
 
     #[test]
     fn ports_of_one_device_are_opened_one_after_the_other_and_by_number() {
-        let mut models = Models::default();
+        let mut models = CpswModels::default();
         assert_eq!(open(&mut models, "cpsw:model?ports=2").unwrap(), 1);
         assert_eq!(open(&mut models, "cpsw:model?ports=2").unwrap(), 2);
         assert_eq!(models.models.len(), 1);
@@ -170,7 +171,7 @@ mod tests {
 
     #[test]
     fn options_that_break_a_rule_are_named() {
-        let mut models = Models::default();
+        let mut models = CpswModels::default();
         for (text, part) in [
             ("cpsw:model?batch=128", "from 1 to 127"),
             ("cpsw:model?ports=9", "from 1 to 8"),

@@ -1,4 +1,4 @@
-//! A port of any kind as the wire of a device's model: `e1000e:model@tap:far`.
+//! A port of any kind as the wire of a modelled device: `e1000e:model@tap:far`.
 
 use crate::any::{AnyPort, AnyRx, AnyTx};
 use std::os::fd::RawFd;
@@ -6,7 +6,7 @@ use towpath_model::wire::{MAX_FRAME, Wire};
 use towpath_packet::port::{Layer, Port, PortError, Queues, RxQueue, Start, State, TxQueue, Wake};
 use towpath_packet::{Batch, Cache, Direction, Offloads, Packet, Pool, PoolConfig};
 
-/// Buffers of a wire: what may be under way in it, both directions together.
+/// Most frames on the wire, both directions together.
 const BUFFERS: usize = 2048;
 
 /// The first queues of a port, run by the thread of the model.
@@ -14,9 +14,9 @@ pub(crate) struct PortWire {
     rx: AnyRx,
     tx: AnyTx,
     cache: Cache,
-    /// Came from the port, and wait for the device; the last is next.
+    /// Received from the port, waiting for the device; the last one is next.
     arrived: Batch,
-    /// Left the device, and wait for the port.
+    /// Sent by the device, waiting for the port.
     leaving: Batch,
 }
 
@@ -32,7 +32,7 @@ impl PortWire {
         let config = PoolConfig { capacity: BUFFERS, ..PoolConfig::default() };
         let pool = Pool::new(config).map_err(no_pool)?;
         let cache = pool.cache(Direction::Tx).map_err(no_pool)?;
-        // A wire carries frames as they are: whole, and with their checksums.
+        // A wire carries whole frames with complete checksums.
         let Queues { rx, tx } = port.start(Start { pool, queues: 1, accept: Offloads::NONE })?;
         let (Some(rx), Some(tx)) = (rx.into_iter().next(), tx.into_iter().next()) else {
             return Err(PortError::Input { port: name, what: "it has no queues".to_owned() });
@@ -65,7 +65,7 @@ impl Wire for PortWire {
         if self.arrived.is_empty() {
             self.rx.refill();
             self.rx.rx(&mut self.arrived);
-            // Taken from the end.
+            // Frames are taken from the end.
             self.arrived.as_mut_slice().reverse();
         }
         let Some(packet) = self.arrived.pop() else {

@@ -1,6 +1,7 @@
 //! ARP for IPv4 over Ethernet ([RFC 826](https://www.rfc-editor.org/rfc/rfc826)).
 
-use crate::{Error, ethernet::ethertype};
+use crate::Error;
+use crate::ethernet::ethertype;
 use core::net::Ipv4Addr;
 
 /// Operation: request the hardware address of a protocol address.

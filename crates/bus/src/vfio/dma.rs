@@ -2,9 +2,8 @@
 
 use super::address_space::AddressSpace;
 use super::device::VfioDevice;
-use super::ioctl;
-use super::pagemap;
 use super::window::VfioWindow;
+use super::{ioctl, pagemap};
 use crate::dma::{Access, Dma, Iova, Limits, MapError};
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};

@@ -3,10 +3,9 @@
 use super::bdf::Bdf;
 use super::bind::Kernel;
 use super::host::{Host, device};
-use std::fs;
-use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 pub(super) struct FakeHost {
     // Removed on drop.

@@ -1,4 +1,4 @@
-//! What can be typed behind `bench`.
+//! The command line of `bench`.
 
 use super::time;
 use clap::{Args as ClapArgs, Subcommand};
@@ -17,13 +17,17 @@ pub(crate) struct Bench {
 pub(crate) enum BenchKind {
     /// GRO off against GRO on: a counting sink, the kernel's stack behind a TAP (root), a lane
     Gro(BenchGro),
-    /// Receive buffers re-mapped against kept mapped: time and work for each, and from which size on copying costs more
+    /// Receive buffers re-mapped against kept mapped: time and work for each, and from which size
+    /// on copying costs more
     Copybreak(BenchCopybreak),
-    /// Descriptors recycled and announced by batches: register accesses and time for each packet, on the model of CPSW
+    /// Descriptors recycled and announced by batches: register accesses and time for each packet,
+    /// on the model of CPSW
     Batch(BenchBatch),
-    /// What applications send, copied against taken page by page: to memory, a device's model, TAP, AF_PACKET and AF_XDP (root)
+    /// What applications send, copied against taken page by page: to memory, a device's model, TAP,
+    /// AF_PACKET and AF_XDP (root)
     Xsk(BenchXsk),
-    /// From application to application: through the datapath, kernel UDP, AF_XDP; spinning and sleeping (root)
+    /// From application to application: through the datapath, kernel UDP, AF_XDP; spinning and
+    /// sleeping (root)
     Latency(BenchLatency),
 }
 
@@ -94,7 +98,8 @@ pub(crate) struct BenchBatch {
     /// Bytes of a frame in the sweeps: 1512 unless given, on QEMU 60
     #[arg(long, value_name = "BYTES", value_parser = frame)]
     pub(crate) size: Option<usize>,
-    /// On QEMU, send into a socket instead of a hub with nobody else: a system call of QEMU's for each frame
+    /// On QEMU, send into a socket instead of a hub with nobody else: a system call of QEMU's for
+    /// each frame
     #[arg(long)]
     pub(crate) socket: bool,
     /// One of the tables alone
@@ -119,10 +124,12 @@ pub(crate) enum BatchTable {
 /// `towpath bench copybreak`.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct BenchCopybreak {
-    /// The device: e1000e:model, or e1000e:vfio=BDF to which somebody sends frames as fast as it takes them
+    /// The device: e1000e:model, or e1000e:vfio=BDF to which somebody sends frames as fast as it
+    /// takes them
     #[arg(long, value_name = "PORT")]
     pub(crate) port: Option<String>,
-    /// Give the model a thread of its own, so that waiting for its IOMMU is waiting for another core
+    /// Give the model a thread of its own, so that waiting for its IOMMU is waiting for another
+    /// core
     #[arg(long)]
     pub(crate) threaded: bool,
     /// Bytes of a frame (of the model)

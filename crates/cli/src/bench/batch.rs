@@ -1,16 +1,21 @@
 //! `towpath bench batch`: what recycled descriptors and batched rings save.
 //!
 //! ```text
-//!   sweep       batch size 1…127 × PKTDMA, UDMA × recycler, pool     accesses and ns for each packet, added latency  ┐ on the model
-//!   scenarios   the CPSW series' own: UDP out, TCP-sized in          before, after, difference, theirs               ┘ of CPSW
-//!   qemu        batch size 1…127, out and in                         frames/s where a register access is dear: QEMU's e1000e
+//!   sweep      batch size 1…127 × PKTDMA, UDMA × recycler, pool    on the model of CPSW:
+//!                                               accesses and ns per packet, added latency
+//!   scenarios  the CPSW series' own: UDP out, TCP-sized in         on the model of CPSW:
+//!                                               before, after, difference, the authors' figures
+//!   qemu       batch size 1…127, out and in                        on QEMU's e1000e:
+//!                                               frames/s where a register access is expensive
 //! ```
 //!
-//! *Before* is the way of a driver without either: descriptors from a pool, every packet announced, popped and refilled by itself.
-//! On the model there is one thread: the model works between the timed calls, so that the time is the driver's alone, with the model's
-//! bookkeeping for a register access in place of the bus. The accesses are exact; on silicon each costs far more than here.
+//! *Before* is a driver without either: descriptors come from a pool, and every packet is
+//! announced, popped and refilled on its own. On the model there is one thread. The model works
+//! between the timed calls, so that only the driver's time is measured, with the model's
+//! bookkeeping in place of the bus for each register access. The accesses are exact; on silicon
+//! each costs far more.
 //!
-//! The variants take turns, so that a slow moment of the machine meets all of them.
+//! The variants take turns, so that a slow moment of the machine affects all of them.
 
 mod qemu;
 mod rig;
@@ -23,8 +28,8 @@ use rig::Cost;
 use serde::Serialize;
 use std::error::Error;
 use std::process::ExitCode;
-use towpath::drivers::cpsw::Soc;
 use towpath::model::cpsw as model;
+use towpath::nic::cpsw::Soc;
 
 /// A DMA family.
 #[derive(Debug, Clone, Copy)]
@@ -55,12 +60,15 @@ pub(crate) struct Report {
 }
 
 pub(crate) fn run(args: &BenchBatch) -> Result<ExitCode, Box<dyn Error>> {
-    let wants = |table| args.only.is_none_or(|only| only == table);
+    let is_selected = |table| args.only.is_none_or(|only| only == table);
     let report = Report {
         size: args.size.unwrap_or(scenarios::UDP),
-        sweep: wants(BatchTable::Sweep).then(|| sweep::measure(args)).transpose()?.unwrap_or_default(),
-        scenarios: wants(BatchTable::Scenarios).then(|| scenarios::measure(args)).transpose()?.unwrap_or_default(),
-        qemu: wants(BatchTable::Qemu).then(|| qemu::measure(args)).transpose()?,
+        sweep: is_selected(BatchTable::Sweep).then(|| sweep::measure(args)).transpose()?.unwrap_or_default(),
+        scenarios: is_selected(BatchTable::Scenarios)
+            .then(|| scenarios::measure(args))
+            .transpose()?
+            .unwrap_or_default(),
+        qemu: is_selected(BatchTable::Qemu).then(|| qemu::measure(args)).transpose()?,
     };
     if args.json {
         println!("{}", serde_json::to_string(&report)?);
@@ -75,7 +83,7 @@ fn per_packet(costs: &[Cost]) -> PerPacket {
     PerPacket { ns: each(|c| c.ns), writes: each(|c| c.writes), reads: each(|c| c.reads) }
 }
 
-/// The one in the middle.
+/// The median.
 fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
@@ -87,13 +95,13 @@ mod tests {
     use super::*;
     use rig::{BURST, Rig, Setup};
     use scenarios::{TCP, UDP};
-    use towpath::drivers::cpsw::{BatchSize, Discipline};
+    use towpath::nic::cpsw::{BatchSize, DescAlloc};
 
     fn cost(batch: u8, before: bool, sends: bool) -> PerPacket {
-        let discipline = if before { Discipline::Pooled } else { Discipline::Recycled };
+        let desc_alloc = if before { DescAlloc::GenPool } else { DescAlloc::Recycled };
         let batch = BatchSize::new(batch).unwrap();
         let mut rig =
-            Rig::new(Setup { family: PKTDMA, ports: 2, busy: 2, discipline, singly: before, batch, arrivals: BURST })
+            Rig::new(Setup { family: PKTDMA, ports: 2, busy: 2, desc_alloc, singly: before, batch, arrivals: BURST })
                 .unwrap();
         let cost = if sends { rig.transmit(20, UDP) } else { rig.receive(20, TCP) };
         per_packet(&[cost.unwrap()])

@@ -1,17 +1,18 @@
-//! `towpath bench copybreak`: the table of the e1000e series (IOMMU off and on, copybreak 0 and 2048, before and after), and the sizes
-//! from which on handing a buffer over costs less than copying it.
+//! `towpath bench copybreak`: the table of the e1000e series (IOMMU off and on, copybreak 0 and
+//! 2048, before and after), and the size from which passing a buffer on is cheaper than copying it.
 //!
 //! ```text
-//!   before   a buffer that comes back is unmapped first of all; if its frame was copied it is mapped again
-//!   after    it stays mapped unless it is handed on
+//!   before   a completed buffer is unmapped first; if its frame is copied, it is mapped again
+//!   after    it stays mapped unless it is passed on
 //!
-//!   model    the device delivers a burst ║ timed: rx, refill ║ packets freed     one thread: the driver's cost alone
-//!   --threaded   the same with device and IOMMU in a thread of their own: what is waited for comes from another core
-//!   --port   frames that somebody sends  ║ timed: rx, refill ║ packets freed
+//!   model        the device delivers a burst ║ timed: rx, refill ║ packets freed   (one thread)
+//!   --threaded   the same with device and IOMMU in another thread: waits are for another core
+//!   --port       frames from an external sender ║ timed: rx, refill ║ packets freed
 //! ```
 //!
-//! What is measured is the receive path from descriptors to packets, as the authors did. A sample is one burst, divided by its
-//! buffers. The variants take turns, so that a slow moment of the machine meets all of them.
+//! As in the authors' measurement, the receive path from descriptors to packets is timed. A sample
+//! is one burst, divided by its buffers. The variants take turns, so that a slow moment of the
+//! machine affects all of them.
 
 mod rig;
 mod table;
@@ -22,33 +23,34 @@ use serde::Serialize;
 use std::error::Error;
 use std::process::ExitCode;
 use towpath::bus::{DmaPolicy, Flush};
-use towpath::drivers::e1000e::RecycleMode;
+use towpath::nic::e1000e::RecycleMode;
 
 pub(crate) const STRICT: DmaPolicy = DmaPolicy::PerBuffer { flush: Flush::Strict };
 pub(crate) const DEFERRED: DmaPolicy = DmaPolicy::PerBuffer { flush: Flush::Deferred };
 
-/// What is compared.
+/// A variant of the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Variant {
     pub(crate) recycle: RecycleMode,
     pub(crate) policy: DmaPolicy,
     pub(crate) copybreak: u16,
-    /// Waits for the device's translations once for each buffer, as Linux does, and not once for a burst.
+    /// Waits for the invalidation of translations once per buffer, as Linux does, instead of once
+    /// per burst.
     pub(crate) wait_each: bool,
 }
 
-/// What was seen of a variant.
+/// The measurement of a variant.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Seen {
     pub(crate) samples: usize,
     pub(crate) mean_ns: f64,
     pub(crate) stdev_ns: f64,
-    /// What a machine with other things to do changes least.
+    /// Median: the statistic that other load of the machine changes least.
     pub(crate) median_ns: f64,
     pub(crate) per_buffer: PerBuffer,
 }
 
-/// What was done, for each buffer that came back.
+/// Operations per completed buffer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(crate) struct PerBuffer {
     pub(crate) maps: f64,
@@ -66,11 +68,12 @@ pub(crate) struct Row {
     pub(crate) copybreak: u16,
     #[serde(flatten)]
     pub(crate) seen: Seen,
-    /// Mean and standard deviation that the authors give.
+    /// Mean and standard deviation of the authors.
     pub(crate) authors_ns: Option<(f64, f64)>,
 }
 
-/// A line of the sweep over sizes: median ns of a buffer that is handed on, and of one that is copied, under each policy.
+/// A line of the sweep over sizes: median ns of a buffer that is passed on, and of one that is
+/// copied, under each policy.
 #[derive(Debug, Serialize)]
 pub(crate) struct SizeRow {
     pub(crate) size: usize,
@@ -139,7 +142,7 @@ pub(crate) fn run(args: &BenchCopybreak) -> Result<ExitCode, Box<dyn Error>> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The sweep: what `towpath` does, by size.
+/// The sweep over sizes, with the behaviour of `towpath`.
 fn sweep(source: &Source, args: &BenchCopybreak) -> Result<Vec<SizeRow>, Box<dyn Error>> {
     let recycle = RecycleMode::KeepMapped;
     let mut variants = Vec::new();

@@ -1,14 +1,15 @@
-//! `towpath bench gro`: the table of the cpumap series (GRO off, GRO on, Mpps, difference), for three consumers.
+//! `towpath bench gro`: the table of the cpumap series (GRO off, GRO on, Mpps, difference), for
+//! three consumers.
 //!
 //! ```text
-//!   counting sink        gen ──► [GRO] ──► null                                     one thread
-//!   the kernel's stack   gen ──► [GRO] ──► tap ║ namespace: a UDP socket            UDP; needs root
-//!                        sender ║ tap ──► [GRO] ──► tap ║ receiver                  TCP, MTU-sized frames; needs root
-//!   a lane               gen ──► ring ──► lane: [GRO] ──► null                      same core, other core
+//!   counting sink        gen ──► [GRO] ──► null                                one thread
+//!   the kernel's stack   gen ──► [GRO] ──► tap ║ namespace: a UDP socket       UDP; root
+//!                        sender ║ tap ──► [GRO] ──► tap ║ receiver             TCP, MTU; root
+//!   a lane               gen ──► ring ──► lane: [GRO] ──► null                 same, other core
 //! ```
 //!
-//! Every figure is the median of several rounds; in each round GRO is off, then on, in turn, so that a slow moment of the
-//! machine meets both.
+//! Every figure is the median of several rounds. In each round GRO is off, then on, so that a slow
+//! moment of the machine affects both.
 
 use super::median;
 use super::netns::Namespace;
@@ -17,16 +18,16 @@ use serde::Serialize;
 use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
-use towpath::engine::gro_stage::Mode;
+use towpath::engine::gro_stage::GroMode;
 use towpath::{Directions, Forward, Opener, Role};
 
-/// The authors' table, UDP of small frames on a server's 2.7 Mpps: before the series, and with all of it.
+/// The authors' table: UDP with small frames on a server, before the series and with all of it.
 const SEED: [(&str, f64, Option<f64>); 2] = [("baseline", 2.7, None), ("patch 8", 2.4, Some(4.7))];
 
 #[derive(Serialize)]
 struct Row {
     consumer: &'static str,
-    /// Packets a second, in millions.
+    /// Packets per second, in millions.
     off: f64,
     on: f64,
     difference_percent: f64,
@@ -75,28 +76,29 @@ pub(crate) fn run(args: &BenchGro) -> Result<ExitCode, Box<dyn Error>> {
     Ok(if incomplete && args.require { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Off and on in turn; medians.
+/// Medians of off and on, measured in turn.
 fn pairs(
     consumer: &'static str,
     args: &BenchGro,
-    mut measure: impl FnMut(Mode) -> Measured,
+    mut measure: impl FnMut(GroMode) -> Measured,
 ) -> Result<Row, Box<dyn Error>> {
     let (mut off, mut on) = (Vec::new(), Vec::new());
     for _ in 0..args.rounds {
-        off.push(measure(Mode::Off)?);
-        on.push(measure(Mode::On)?);
+        off.push(measure(GroMode::Off)?);
+        on.push(measure(GroMode::On)?);
     }
     let (off, on) = (median(off), median(on));
     Ok(Row { consumer, off, on, difference_percent: 100.0 * (on / off - 1.0) })
 }
 
-fn plan(mode: Mode, core: usize) -> Forward {
-    let mut plan = Forward { directions: Directions::OneWay, cores: vec![core], ..Forward::default() };
+fn plan(mode: GroMode, core: usize) -> Forward {
+    let mut plan = Forward::default();
+    (plan.directions, plan.cores) = (Directions::OneWay, vec![core]);
     plan.gro.mode = mode;
     plan
 }
 
-/// Runs it for the time of a round; millions of packets a second that the source brought.
+/// Runs for the time of a round; returns the source's rate in millions of packets per second.
 fn rate(plan: Forward, from: &str, to: &str, args: &BenchGro) -> Measured {
     let mut opener = Opener::new();
     let a = opener.open(&from.parse()?, Role::Ingress)?;
@@ -114,16 +116,18 @@ fn rate(plan: Forward, from: &str, to: &str, args: &BenchGro) -> Measured {
     Ok(packets as f64 / step.elapsed.as_secs_f64() / 1e6)
 }
 
-fn direct(source: &str, mode: Mode, args: &BenchGro, core: usize) -> Measured {
+fn direct(source: &str, mode: GroMode, args: &BenchGro, core: usize) -> Measured {
     rate(plan(mode, core), source, "null:", args)
 }
 
-fn lane(source: &str, mode: Mode, args: &BenchGro, worker: usize, lane: usize) -> Measured {
-    rate(Forward { lanes: vec![lane], ..plan(mode, worker) }, source, "null:", args)
+fn lane(source: &str, mode: GroMode, args: &BenchGro, worker: usize, lane: usize) -> Measured {
+    let mut plan = plan(mode, worker);
+    plan.lanes = vec![lane];
+    rate(plan, source, "null:", args)
 }
 
-/// Millions of datagrams a second that a socket behind a TAP received.
-fn to_socket(source: &str, mode: Mode, args: &BenchGro, core: usize, other: usize) -> Measured {
+/// Millions of datagrams per second that a socket behind a TAP receives.
+fn to_socket(source: &str, mode: GroMode, args: &BenchGro, core: usize, other: usize) -> Measured {
     let namespace = Namespace::new(Some(other))?;
     let tap = format!("tap:bench%d?netns={},addr=198.19.0.1/15,mac=00:00:5e:00:53:02", namespace.path());
     let mut opener = Opener::new();
@@ -136,15 +140,17 @@ fn to_socket(source: &str, mode: Mode, args: &BenchGro, core: usize, other: usiz
     Ok(received as f64 / args.seconds.as_secs_f64() / 1e6)
 }
 
-/// Millions of 1448-byte segments a second that a TCP connection carried from one namespace to another.
-fn through_taps(mode: Mode, args: &BenchGro, core: usize) -> Measured {
+/// Millions of 1448-byte segments per second of a TCP connection from one namespace to another.
+fn through_taps(mode: GroMode, args: &BenchGro, core: usize) -> Measured {
     let (near, far) = (Namespace::new(None)?, Namespace::new(None)?);
-    // The sender's side hands over what would be on a wire: frames of the MTU, with complete checksums.
+    // The sender's side emits packets as on a wire: MTU-sized frames with complete checksums.
     let a = format!("tap:bench%d?netns={},addr=198.18.0.1/24,tso=off,uso=off,csum=off", near.path());
     let b = format!("tap:bench%d?netns={},addr=198.18.0.2/24", far.path());
     let mut opener = Opener::new();
     let (a, b) = (opener.open(&a.parse()?, Role::Both)?, opener.open(&b.parse()?, Role::Both)?);
-    let running = Forward { directions: Directions::Both, ..plan(mode, core) }.start(a, b)?;
+    let mut plan = plan(mode, core);
+    plan.directions = Directions::Both;
+    let running = plan.start(a, b)?;
     let bytes = far.receive_stream_from(&near, ([198, 18, 0, 2], 5201).into(), args.seconds)?;
     running.stop();
     Ok(bytes as f64 / 1448.0 / args.seconds.as_secs_f64() / 1e6)

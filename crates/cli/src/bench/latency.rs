@@ -1,19 +1,21 @@
-//! `towpath bench latency`: how long a message takes from one application to another, through the datapath and, in the same run, through
-//! the kernel.
+//! `towpath bench latency`: the time of a message from one application to another, through the
+//! datapath and, in the same run, through the kernel.
 //!
 //! ```text
-//!   sock → sock        application ─ TX ring ─► datapath on the other core ─ RX ring ─► application
-//!   UDP over veth      sendto ─► the kernel's stack, a veth pair, the stack in another namespace ─► recv
-//!   AF_XDP over veth   sendto on an XDP socket ─► the veth pair ─► an XDP socket in another namespace
+//!   sock → sock       application ─ TX ring ─► datapath, other core ─ RX ring ─► application
+//!   UDP over veth     sendto ─► stack, veth pair, stack in another namespace ─► recv
+//!   AF_XDP over veth  sendto on an XDP socket ─► veth pair ─► XDP socket in another namespace
 //! ```
 //!
-//! *Spinning*, two threads never give up their cores, and each message is sent when the one before has come: the application has both of
-//! its ends on one core and the datapath the other one; the kernel's sender has one core and its receiver the other. *Sleeping*, a
-//! message is sent after a pause in which all threads have gone to sleep, and each of them must be woken: by an eventfd and a byte on
-//! the connection, or by the kernel. That they slept is counted: voluntary switches for each message, the sender's pauses left out.
+//! *Spinning*: two threads never yield their cores, and each message is sent when the previous one
+//! has arrived. The application has both of its ends on one core and the datapath has the other;
+//! the kernel's sender has one core and its receiver the other. *Sleeping*: a message is sent after
+//! a pause in which all threads go to sleep. Each of them must be woken: by an eventfd and a byte
+//! on the connection, or by the kernel. Voluntary context switches per message, without the
+//! sender's pauses, show that they slept.
 //!
-//! A message carries the moment at which it was sent. Ways and modes take turns, round by round, so that a slow moment of the machine meets
-//! all of them; the percentiles are of all rounds.
+//! A message carries its time of sending. Paths and modes take turns, round by round, so that a
+//! slow moment of the machine affects all of them. The percentiles are over all rounds.
 
 mod exchange;
 mod sock;
@@ -28,7 +30,8 @@ use std::error::Error;
 use std::io::Write;
 use std::process::{Command, ExitCode};
 
-/// A way to measure: runs one round, with the sender on the first core and the other thread on the second.
+/// A measured path: runs one round, with the sender on the first core and the other thread on the
+/// second.
 type Way = fn(Mode, &BenchLatency, [usize; 2]) -> Result<Sample, Box<dyn Error>>;
 
 const WAYS: [(&str, Way); 3] = [
@@ -37,7 +40,7 @@ const WAYS: [(&str, Way); 3] = [
     ("kernel: AF_XDP over veth", xdp::round),
 ];
 
-/// One way in one mode.
+/// One path in one mode.
 #[derive(Debug, Serialize)]
 struct Row {
     way: &'static str,
@@ -48,7 +51,7 @@ struct Row {
     p50_us: f64,
     p99_us: f64,
     p999_us: f64,
-    /// How often a thread went to sleep for each message.
+    /// Sleeps of a thread per message.
     sleeps: f64,
 }
 
@@ -136,14 +139,14 @@ fn print(report: &Report, args: &BenchLatency) -> std::io::Result<()> {
     )
 }
 
-/// Two namespaces, joined by a veth pair with addresses.
+/// Two namespaces joined by a veth pair with addresses.
 struct Pair {
     near: Namespace,
     far: Namespace,
 }
 
 impl Pair {
-    /// Makes them, and what `options` say of the two interfaces.
+    /// Makes the namespaces and the pair.
     fn new() -> Result<Pair, Box<dyn Error>> {
         let (near, far) = (Namespace::new(None)?, Namespace::new(None)?);
         let peer = far.run(nix::unistd::gettid)?;
@@ -165,10 +168,10 @@ impl Pair {
     }
 }
 
-/// Runs `ip` where this thread is.
+/// Runs `ip` in the namespace of this thread.
 fn ip(command: &str) -> Result<(), String> {
     let done = Command::new("ip").args(command.split_whitespace()).output();
     let done = done.map_err(|error| format!("ip, of iproute2, does not run: {error}"))?;
-    let said = || String::from_utf8_lossy(&done.stderr).trim().to_owned();
-    if done.status.success() { Ok(()) } else { Err(format!("ip {command}: {}", said())) }
+    let stderr = || String::from_utf8_lossy(&done.stderr).trim().to_owned();
+    if done.status.success() { Ok(()) } else { Err(format!("ip {command}: {}", stderr())) }
 }

@@ -1,9 +1,10 @@
-//! A network namespace of its own, and sockets in it: the receiving end of what goes through the kernel.
+//! A private network namespace and sockets in it: the receiving end of traffic through the kernel.
 //!
-//! A namespace lives as long as the thread that made it; it has no name and leaves nothing behind.
+//! A namespace lives as long as the thread that made it. It has no name and leaves nothing behind.
 
 use nix::sched::{CloneFlags, unshare};
-use nix::sys::socket::{setsockopt, sockopt::UdpGroSegment};
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::UdpGroSegment;
 use std::error::Error;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -21,7 +22,7 @@ pub(crate) struct Namespace {
 }
 
 impl Namespace {
-    /// Makes a namespace, and a thread in it; pinned, if a core is given.
+    /// Makes a namespace and a thread in it; the thread is pinned if a core is given.
     pub(crate) fn new(core: Option<usize>) -> Result<Namespace, Box<dyn Error>> {
         let (jobs, todo) = channel::<Job>();
         let (ready, made) = channel();
@@ -45,17 +46,17 @@ impl Namespace {
         Ok(Namespace { path, jobs: Some(jobs), thread: Some(thread) })
     }
 
-    /// A path that names the namespace as long as it lives.
+    /// A path that names the namespace while it lives.
     pub(crate) fn path(&self) -> &str {
         &self.path
     }
 
-    /// Runs something in the namespace, and waits for it.
+    /// Runs `f` in the namespace and waits for it.
     pub(crate) fn run<R: Send + 'static>(&self, f: impl FnOnce() -> R + Send + 'static) -> std::io::Result<R> {
         self.start(|| Ok(f())).recv().map_err(std::io::Error::other)?
     }
 
-    /// Runs something in the namespace, without waiting for it.
+    /// Runs `f` in the namespace without waiting for it.
     fn start<R: Send + 'static>(
         &self,
         f: impl FnOnce() -> std::io::Result<R> + Send + 'static,
@@ -70,7 +71,7 @@ impl Namespace {
         receive
     }
 
-    /// Datagrams of `payload` bytes that a socket on `port` receives in `time`, after a warm-up.
+    /// Datagrams of `payload` bytes that a socket on `port` receives in `time` after a warm-up.
     pub(crate) fn count_datagrams(
         &self,
         port: u16,
@@ -98,7 +99,7 @@ impl Namespace {
         Ok(count.recv()??)
     }
 
-    /// Bytes that a TCP connection from `sender` to `address` here carries in `time`.
+    /// Bytes that a TCP connection from `sender` to `address` carries in `time`.
     pub(crate) fn receive_stream_from(
         &self,
         sender: &Namespace,
@@ -128,7 +129,7 @@ impl Namespace {
             Ok(())
         });
         let bytes = received.recv_timeout(time + Duration::from_secs(10))??;
-        // The sender ends when the receiver has closed the connection.
+        // The sender ends once the receiver has closed the connection.
         let _ = sent.recv_timeout(Duration::from_secs(5));
         Ok(bytes)
     }

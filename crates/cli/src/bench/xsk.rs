@@ -1,15 +1,17 @@
-//! `towpath bench xsk`: the table of the series that builds packets of the application's pages (copy, page, percent for 64, 512, 1024 and
-//! 1500 bytes), from an application's socket to ports of several kinds.
+//! `towpath bench xsk`: the table of the series that builds packets from the application's pages
+//! (copy, page, percent for 64, 512, 1024 and 1500 bytes), from an application's socket to ports of
+//! several kinds.
 //!
 //! ```text
-//!   application ── TX ring ──► sock:…?tx=copy|page ══ route ══► egress ══► (veth: the far end, which takes and frees)
+//!   application ── TX ring ──► sock:…?tx=copy|page ══ route ══► egress ══► (veth: the far end)
 //!               ◄─ COMPLETION ─┘
-//!   stepped:  the application sends a burst │ timed: one turn of each route │ the device, if it is a model, works
+//!   stepped:  the application sends a burst │ timed: one turn of each route │ a model works
 //! ```
 //!
-//! What is timed is the datapath's side on one core: descriptors to packets, the egress, freeing, completions. As `xdpsock -t` does, the
-//! application goes through 4096 frames that it wrote once (or writes each anew with `--write`). Copy and page take turns, round by
-//! round; a round's figure is the median of its bursts, a row's percentage the median of its rounds' ratios.
+//! The datapath's work on one core is timed: descriptors to packets, the egress, freeing,
+//! completions. As with `xdpsock -t`, the application cycles through 4096 frames that it wrote once
+//! (or writes each one anew with `--write`). Copy and page take turns, round by round. A round's
+//! figure is the median of its bursts, a row's percentage the median of its rounds' ratios.
 
 mod app;
 mod egress;
@@ -31,16 +33,16 @@ struct Column {
     size: u32,
     copy: Way,
     page: Way,
-    /// Packets more in the same time, page over copy.
+    /// Additional packets in the same time, page over copy.
     percent: f64,
 }
 
 /// One way of sending.
 #[derive(Debug, Serialize)]
 struct Way {
-    /// Nanoseconds that a packet takes, of one core.
+    /// Nanoseconds of one core per packet.
     ns: f64,
-    /// Packets a second that one core moves.
+    /// Packets per second of one core.
     pps: f64,
     copies: f64,
     copied_bytes: f64,
@@ -52,7 +54,7 @@ struct Table {
     egress: &'static str,
     what: &'static str,
     columns: Vec<Column>,
-    /// What each byte more costs a page, from the smallest size to the largest.
+    /// Additional cost of each byte for a page, from the smallest size to the largest.
     page_ns_per_byte: f64,
 }
 

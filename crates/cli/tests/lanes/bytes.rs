@@ -1,4 +1,4 @@
-//! Bytes, as sockets get them from super-packets that GRO made.
+//! Byte streams and datagrams as sockets receive them from the super-packets of GRO.
 
 use crate::support::datapath::{Towpath, run};
 use crate::support::{Cable, Hosts, LONGEST, Namespace};
@@ -18,15 +18,14 @@ fn payload(number: usize, len: usize) -> Vec<u8> {
     (0..len).map(|at| byte(number, at)).collect()
 }
 
-/// Opens TCP connections from host 1 to host 2, all at the same time, sends so many bytes through each, in segments no longer than
-/// `mss` if that is given, and compares what arrives.
+/// Opens TCP connections from host 1 to host 2 concurrently, sends `bytes` bytes through each, in
+/// segments no longer than `mss` if it is given, and compares what arrives.
 pub(crate) fn streams(hosts: &Hosts, address: &str, connections: usize, bytes: usize, mss: Option<i32>) {
     let listener = hosts.two.inside(|| patiently(|| TcpListener::bind((address, 5002))));
-    // `bind` lets 128 connections wait to be accepted. The kernel answers those beyond with cookies, and resets them if the first
-    // of their data is lost.
-    // SAFETY: listen takes no pointer.
+    // `bind` lets 128 connections wait to be accepted. The kernel answers further ones with cookies
+    // and resets them if the first of their data is lost. SAFETY: listen takes no pointer.
     assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 4096) }, 0, "listen: {}", std::io::Error::last_os_error());
-    // Where a sender fails, nobody waits for its connection for ever.
+    // After a failure of a sender its receiver does not wait for ever.
     let longest = libc::timeval { tv_sec: LONGEST.as_secs() as libc::time_t, tv_usec: 0 };
     set_option(&listener, libc::SOL_SOCKET, libc::SO_RCVTIMEO, longest);
     std::thread::scope(|scope| {
@@ -51,7 +50,7 @@ pub(crate) fn streams(hosts: &Hosts, address: &str, connections: usize, bytes: u
     });
 }
 
-/// Tries again while an IPv6 address is still being checked for duplicates.
+/// Retries while the kernel still checks an IPv6 address for duplicates.
 fn patiently<T>(attempt: impl Fn() -> std::io::Result<T>) -> T {
     let end = Instant::now() + LONGEST / 4;
     loop {
@@ -73,7 +72,7 @@ fn send_stream(address: &str, number: usize, bytes: usize, mss: Option<i32>) {
     stream.write_all(&payload(number, bytes)).unwrap();
 }
 
-/// The number of the stream.
+/// Returns the number of the stream.
 fn receive_stream(mut stream: TcpStream, bytes: usize) -> usize {
     stream.set_read_timeout(Some(LONGEST)).unwrap();
     let (mut number, mut got) = ([0; 4], Vec::new());
@@ -107,8 +106,8 @@ fn tcp_gets_its_bytes_from_super_packets_of_any_segment_size() {
     assert!(summary.is_balanced().balance.merged > 500, "{:?}", summary.balance);
 }
 
-/// A capture file of UDP frames over IPv4 from 10.0.0.1 to 10.0.0.2, to any link address, in bursts of 1 to 64 of one size whose
-/// last is a byte shorter; and the datagrams in it.
+/// A capture file of UDP frames over IPv4 from 10.0.0.1 to 10.0.0.2, to any link address, in bursts
+/// of 1 to 64 of one size whose last frame is a byte shorter; and the datagrams in it.
 fn bursts(size: usize) -> (Vec<u8>, Vec<Vec<u8>>) {
     let mut file = Vec::new();
     file.extend([0xa1b2_c3d4_u32, 0x0002_0004, 0, 0, 65535, 1].iter().flat_map(|word| word.to_le_bytes()));

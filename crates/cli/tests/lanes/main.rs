@@ -1,4 +1,5 @@
-//! Lanes, GRO and verdicts, end to end: real traffic through `towpath fwd --lanes`, judged by the kernel at both ends.
+//! Lanes, GRO and verdicts, end to end: real traffic through `towpath fwd --lanes`, checked by the
+//! kernel at both ends.
 //!
 //! ```text
 //!   order    whether segments overtake each other, with lanes and without
@@ -14,7 +15,7 @@ mod storm;
 #[path = "../support/mod.rs"]
 mod support;
 
-/// Cores for two lanes; where there is only one, they share it.
+/// Cores for two lanes; on a single core the lanes share it.
 fn two_lanes() -> &'static str {
     if std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1) { "0,1" } else { "0,0" }
 }

@@ -1,17 +1,19 @@
-//! Order within flows, told by witnesses at both hosts; and what TCP noticed, with lanes and without.
+//! Order within flows, as taps at both hosts see it, and reordering that TCP reports, with lanes
+//! and without.
 //!
-//! Nothing may be overtaken, ever. TCP's own counters can't be asked for that where something is lost (the kernel's ring of a
-//! packet socket overflows): see [`witness`](crate::support::witness). Where nothing is lost they must be 0 as well.
+//! Segments are never reordered. TCP's own counters are unreliable while packets are lost (the
+//! kernel's ring of a packet socket overflows): see [`witness`](crate::support::witness). Without
+//! losses they must be 0 as well.
 
 use crate::support::datapath::Towpath;
 use crate::support::traffic::{Background, Sample, copy, iperf3, ping};
-use crate::support::witness::{Verdict, Witness, judge};
+use crate::support::witness::{Comparison, Witness, compare};
 use crate::support::{Cable, Hosts, Namespace, Summary, until};
 use crate::{bytes, require, two_lanes};
 use std::collections::HashMap;
 use std::process::Command;
 
-/// What leaves host 1 is whole segments of the MTU's size, so that there is something to merge.
+/// Host 1 emits whole segments of the MTU's size, so that there is something to merge.
 const OFF: &str = "csum=off,tso=off,uso=off,queues=2";
 
 /// The statistics of a namespace's TCP, by their names in `nstat`.
@@ -25,26 +27,26 @@ fn statistics(ns: &Namespace) -> HashMap<String, u64> {
     lines.chunks_exact(2).flat_map(pair).collect()
 }
 
-/// What the witnesses saw, and what TCP noticed at both ends together.
+/// Observations of the witnesses, and TCP statistics of both ends together.
 #[derive(Debug)]
 struct Noticed {
-    verdict: Verdict,
-    /// Times that a sender concluded that segments had overtaken each other.
+    order: Comparison,
+    /// Times that a sender inferred reordering.
     reordered: u64,
-    /// Segments that a sender sent again.
+    /// Retransmitted segments.
     again: u64,
 }
 
 impl Noticed {
     #[track_caller]
     fn is_in_order(&self) -> &Noticed {
-        assert!(self.verdict.arrived > 100 && self.verdict.overtaken == 0, "{self:?}");
-        assert!(self.reordered == 0 || self.verdict.lost + self.again > 0, "{self:?}");
+        assert!(self.order.arrived > 100 && self.order.overtaken == 0, "{self:?}");
+        assert!(self.reordered == 0 || self.order.lost + self.again > 0, "{self:?}");
         self
     }
 }
 
-/// Two hosts with something between them, and who watches.
+/// Two hosts, the datapath between them, and the witnesses.
 struct Scene {
     hosts: Hosts,
     witnesses: [Witness; 2],
@@ -56,23 +58,23 @@ impl Scene {
         traffic(&self.hosts);
         let (one, two) = (statistics(&self.hosts.one), statistics(&self.hosts.two));
         let sum = |names: &[&str]| names.iter().map(|name| one[*name] + two[*name]).sum();
-        let [a, b] = self.witnesses.each_mut().map(Witness::ask);
+        let [a, b] = self.witnesses.each_mut().map(Witness::stop);
         Noticed {
-            verdict: judge(&a, &b),
+            order: compare(&a, &b),
             reordered: sum(&["TCPSACKReorder", "TCPTSReorder", "TCPRenoReorder", "TCPDSACKOfoRecv"]),
             again: sum(&["RetransSegs"]),
         }
     }
 }
 
-/// A veth receives by the backlog of whichever core the sender happens to run on, and those overtake each other by themselves:
-/// lets one core receive what a host sends.
+/// A veth receives through the backlog of the core on which the sender runs, and packets of
+/// different cores overtake each other: steers all received packets of an interface to one core.
 fn one_backlog(ns: &Namespace, interface: &str) {
     let script = format!("echo 1 > /sys/class/net/{interface}/queues/rx-0/rps_cpus");
     crate::support::succeed(Command::new("ip").args(["netns", "exec", ns.name(), "sh", "-c", &script]));
 }
 
-/// Ports for two hosts, prepared so that they send whole segments one by one; then what `start` makes of them.
+/// Ports for two hosts that send whole segments one by one; `start` gets the URIs.
 pub(crate) fn between<R>(cables: (Cable, Cable), start: impl FnOnce(&str, &str) -> R) -> (Hosts, R) {
     let hosts = Hosts::new();
     let options = |cable| if cable == Cable::Tap { OFF } else { "queues=2" };
@@ -84,7 +86,7 @@ pub(crate) fn between<R>(cables: (Cable, Cable), start: impl FnOnce(&str, &str) 
         }
     }
     let running = start(&a, &b);
-    // So much that a host never drops what the lanes hold back.
+    // Socket buffers are large enough that a host never drops packets that the lanes hold back.
     for host in [&hosts.one, &hosts.two] {
         host.ip("link set e0 txqueuelen 20000");
     }
@@ -97,7 +99,7 @@ fn join(cables: (Cable, Cable), args: &[&str]) -> (Scene, Towpath) {
     (Scene { hosts, witnesses }, towpath)
 }
 
-/// Connections of iperf3 for a second: what was noticed, and how it ended.
+/// iperf3 connections for a second: the observations and the summary.
 fn flows(cables: (Cable, Cable), address: &str, connections: u32, args: &[&str]) -> (Noticed, Summary) {
     let (mut scene, towpath) = join(cables, args);
     let mut rate = None;
@@ -113,7 +115,7 @@ fn flows(cables: (Cable, Cable), address: &str, connections: u32, args: &[&str])
     (noticed, summary)
 }
 
-/// Without lanes nothing is overtaken between these hosts, and with them nothing either.
+/// Segments between these hosts stay in order, without lanes and with them.
 fn order_is_kept(cables: (Cable, Cable)) {
     flows(cables, "10.0.0.2", 16, &["--gro", "on"]).0.is_in_order();
     for (address, connections) in [("10.0.0.2", 1), ("10.0.0.2", 16), ("fd00::2", 128)] {
@@ -163,15 +165,16 @@ fn every_way_of_steering_that_keeps_flows_together_keeps_their_order() {
     }
 }
 
-/// The tests above would notice: packets that go to both lanes in turn overtake each other, and TCP sees it as the witnesses do.
+/// A self-test of the tests above: packets that alternate between lanes are reordered, and both TCP
+/// and the witnesses notice it.
 #[test]
-fn round_robin_is_said_to_break_the_order_and_does() {
-    require!("round_robin_is_said_to_break_the_order_and_does", "ping", "iperf3");
+fn round_robin_reports_that_it_breaks_the_order_and_does() {
+    require!("round_robin_reports_that_it_breaks_the_order_and_does", "ping", "iperf3");
     let args = ["--gro", "on", "--lanes", two_lanes(), "--steer", "round-robin"];
-    // On a busy machine both lanes may have one core for a while, and nothing overtakes.
+    // On a busy machine both lanes may share one core for a while, and nothing is reordered.
     until("the order is broken", || {
         let (noticed, _) = flows((Cable::Tap, Cable::Tap), "10.0.0.2", 1, &args);
-        noticed.verdict.overtaken > 0 && noticed.reordered > 0
+        noticed.order.overtaken > 0 && noticed.reordered > 0
     });
 }
 
@@ -251,7 +254,7 @@ fn rebalancing_is_refused_where_the_kernel_would_break_the_order() {
     for part in ["rebalance=on", "tap:e0: steering is off", "overtake", "steering=prefer"] {
         assert!(refused.stderr.contains(part), "'{part}' is missing: {}", refused.stderr);
     }
-    // As an egress alone it breaks nothing.
+    // As an egress alone the port reorders nothing.
     let args = [&["fwd", "gen:flows=64,count=5k", &tap, "--oneway"][..], &lanes].concat();
     crate::support::datapath::run(&args).code(0);
 }

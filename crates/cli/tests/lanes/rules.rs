@@ -1,13 +1,15 @@
-//! Verdicts: what becomes of pings.
+//! Verdicts, applied to pings.
 
 use crate::support::datapath::run;
 use crate::support::{Hosts, Namespace, Summary, Towpath};
 use crate::{require, two_lanes};
 
-/// Host 1 sends three pings, whether or not they are answered, and nothing else is let through; what came of it.
+/// Host 1 sends three pings, answered or not, and no other packet is let through; returns the
+/// summary.
 fn pings(args: &[&str], answered: bool) -> Summary {
     let hosts = Hosts::new();
-    // What follows the rules is counted, so nothing else may: no neighbour discovery, no router solicitation.
+    // Packets behind the rules are counted, so there must be no others: no neighbour discovery, no
+    // router solicitation.
     for ns in [&hosts.one, &hosts.two] {
         ns.run("sysctl", "-qw net.ipv6.conf.default.disable_ipv6=1 net.ipv6.conf.all.disable_ipv6=1");
     }
@@ -42,8 +44,8 @@ fn everywhere(rules: &[&str], check: impl Fn(&[&str])) {
 }
 
 #[test]
-fn what_is_to_pass_passes_and_nothing_else() {
-    require!("what_is_to_pass_passes_and_nothing_else", "ping");
+fn only_packets_that_a_rule_passes_get_through() {
+    require!("only_packets_that_a_rule_passes_get_through", "ping");
     everywhere(&["pass icmp", "default drop"], |args| {
         let summary = pings(args, true);
         assert_eq!(left(&summary), [3, 3], "{args:?}: {summary:#?}");
@@ -51,8 +53,8 @@ fn what_is_to_pass_passes_and_nothing_else() {
 }
 
 #[test]
-fn what_is_to_be_dropped_is_dropped_and_counted() {
-    require!("what_is_to_be_dropped_is_dropped_and_counted", "ping");
+fn packets_that_a_rule_drops_are_dropped_and_counted() {
+    require!("packets_that_a_rule_drops_are_dropped_and_counted", "ping");
     everywhere(&["drop icmp"], |args| {
         let summary = pings(args, false);
         assert_eq!(summary.dropped("filtered"), 3, "{args:?}: {summary:#?}");
@@ -60,8 +62,8 @@ fn what_is_to_be_dropped_is_dropped_and_counted() {
 }
 
 #[test]
-fn what_is_to_be_sent_back_comes_back() {
-    require!("what_is_to_be_sent_back_comes_back", "ping");
+fn packets_that_a_rule_reflects_come_back() {
+    require!("packets_that_a_rule_reflects_come_back", "ping");
     everywhere(&["tx icmp", "default drop"], |args| {
         let summary = pings(args, false);
         assert_eq!(left(&summary), [3, 0], "{args:?}: {summary:#?}");
@@ -69,18 +71,18 @@ fn what_is_to_be_sent_back_comes_back() {
 }
 
 #[test]
-fn what_is_redirected_leaves_by_the_end_that_was_named_wherever_it_came_from() {
-    require!("what_is_redirected_leaves_by_the_end_that_was_named_wherever_it_came_from", "ping");
+fn redirected_packets_leave_by_the_named_end_whatever_their_ingress() {
+    require!("redirected_packets_leave_by_the_named_end_whatever_their_ingress", "ping");
     everywhere(&["redirect b icmp", "default drop"], |args| {
         let summary = pings(args, false);
-        // Three requests across, and three answers back to who gave them.
+        // Three requests across, and three replies back to their sender.
         assert_eq!(left(&summary), [0, 6], "{args:?}: {summary:#?}");
     });
 }
 
 #[test]
-fn what_is_pinned_to_a_lane_still_arrives() {
-    require!("what_is_pinned_to_a_lane_still_arrives", "ping");
+fn packets_pinned_to_a_lane_still_arrive() {
+    require!("packets_pinned_to_a_lane_still_arrive", "ping");
     for lane in ["lane 0 icmp", "lane 1 icmp"] {
         let args = ["--lanes", two_lanes(), "--rule", lane, "--rule", "default drop", "--lane-rule", "drop udp"];
         assert_eq!(left(&pings(&args, true)), [3, 3]);
@@ -88,7 +90,7 @@ fn what_is_pinned_to_a_lane_still_arrives() {
 }
 
 #[test]
-fn rules_that_cannot_be_kept_are_refused_with_the_reason() {
+fn rules_that_cannot_be_applied_are_refused_with_the_reason() {
     let table: [(&[&str], &str); 4] = [
         (&["--rule", "lane 0 udp"], "no lanes"),
         (&["--lanes", two_lanes(), "--rule", "lane 2 udp"], "lanes are 0 to 1"),

@@ -1,21 +1,22 @@
-//! Order while buckets move between lanes far more often than rebalancing would move them.
+//! Order while buckets move between lanes far more often than rebalancing moves them.
 
 use crate::order::between;
 use crate::require;
 use crate::support::traffic::{iperf3, ping};
-use crate::support::witness::{Witness, judge};
+use crate::support::witness::{Witness, compare};
 use crate::support::{Cable, LONGEST};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use towpath::engine::gro_stage::{CoalesceConfig, Mode};
-use towpath::engine::lane::{BUCKETS, Table};
+use towpath::engine::gro_stage::GroMode;
+use towpath::engine::lane::{BUCKETS, LaneTable};
 use towpath::{Forward, Opener, Role};
 
-/// Between two moves of some bucket.
+/// Time between two rounds of moves.
 const PACE: Duration = Duration::from_millis(2);
 
-/// Moves every eighth bucket to another lane, each time other ones, until it is told to stop; returns how many it moved.
-fn shuffle(table: &Table, stop: &AtomicBool) -> u64 {
+/// Moves every eighth bucket to another lane, each time different ones, until `stop` is set;
+/// returns the number of moves.
+fn shuffle(table: &LaneTable, stop: &AtomicBool) -> u64 {
     let (end, mut moves, mut random) = (Instant::now() + LONGEST, 0, 1u32);
     while !stop.load(Ordering::Relaxed) && Instant::now() < end {
         random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -31,8 +32,9 @@ fn shuffle(table: &Table, stop: &AtomicBool) -> u64 {
 fn storm(cables: (Cable, Cable), workers: u16, hold: Duration) {
     let cores = towpath::engine::worker::cores();
     let lanes = vec![cores[0], *cores.get(1).unwrap_or(&cores[0])];
-    let gro = CoalesceConfig { mode: Mode::On, hold, ..CoalesceConfig::default() };
-    let plan = Forward { workers, lanes, gro, rebalance: true, ..Forward::default() };
+    let mut plan = Forward::default();
+    (plan.workers, plan.lanes, plan.rebalance) = (workers, lanes, true);
+    (plan.gro.mode, plan.gro.hold) = (GroMode::On, hold);
     let (hosts, running) = between(cables, |a, b| {
         let mut opener = Opener::new();
         let mut open = |text: &str| opener.open(&text.parse().unwrap(), Role::Both).unwrap();
@@ -49,11 +51,11 @@ fn storm(cables: (Cable, Cable), workers: u16, hold: Duration) {
         stop.store(true, Ordering::Relaxed);
         moves.join().unwrap()
     });
-    let [one, two] = witnesses.each_mut().map(Witness::ask);
-    let verdict = judge(&one, &two);
+    let [one, two] = witnesses.each_mut().map(Witness::stop);
+    let order = compare(&one, &two);
     let balance = running.stop().reading.balance();
-    println!("{cables:?}, {workers} worker(s), hold {hold:?}: {moves} moves, {verdict:?}, {balance:?}");
-    assert!(moves > 1000 && verdict.arrived > 1000 && verdict.overtaken == 0, "{moves} moves, {verdict:?}");
+    println!("{cables:?}, {workers} worker(s), hold {hold:?}: {moves} moves, {order:?}, {balance:?}");
+    assert!(moves > 1000 && order.arrived > 1000 && order.overtaken == 0, "{moves} moves, {order:?}");
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! An application that is a host: packets out of frames and into them, and as much TCP as a stream in one direction needs.
+//! An application that is a host: assembles packets from frames, sends packets as frames, and
+//! implements as much TCP as a stream in one direction needs.
 
 use std::time::Duration;
 use towpath::wire::dissect::Stop;
@@ -14,34 +15,34 @@ pub(crate) const IP: [u8; 4] = [10, 0, 0, 2];
 
 /// Payload bytes of a segment: Ethernet's MTU without headers.
 pub(crate) const MSS: u16 = 1460;
-/// The first sequence number; sums wrap round in the middle of a stream.
+/// The first sequence number; it wraps in the middle of a stream.
 const FIRST: u32 = u32::MAX - 1_000_000;
-/// How far its window is scaled.
+/// The window scale.
 const SCALE: u8 = 4;
 
-/// A packet as it came.
+/// A received packet.
 pub(crate) struct Packet {
     pub(crate) bytes: Vec<u8>,
     pub(crate) header: Option<[u8; HEADER]>,
 }
 
-/// What moves packets.
+/// Sends and receives packets.
 pub(crate) struct Host<'u> {
     umem: &'u Umem,
     socket: Socket<'u>,
     empty: Vec<Frame<'u>>,
-    /// Pieces of a packet of which the end has not come.
+    /// Fragments of an incomplete packet.
     pieces: Vec<Frame<'u>>,
 }
 
 impl<'u> Host<'u> {
-    /// Half of the memory is to receive into, the other to send.
+    /// Half of the memory is for receiving, half for sending.
     pub(crate) fn new(umem: &'u Umem, socket: Socket<'u>) -> Host<'u> {
         let empty = std::iter::from_fn(|| umem.alloc()).take(umem.count() as usize / 2).collect();
         Host { umem, socket, empty, pieces: Vec::new() }
     }
 
-    /// Packets that came, after a moment perhaps none; `None` when the session is over.
+    /// Received packets, possibly none after a short wait; `None` when the session has ended.
     pub(crate) fn receive(&mut self) -> Option<Vec<Packet>> {
         self.reap();
         self.socket.fill(&mut self.empty).unwrap();
@@ -62,12 +63,12 @@ impl<'u> Host<'u> {
         Some(packets)
     }
 
-    /// Frames that were sent are free again.
+    /// Takes completed frames back.
     fn reap(&mut self) {
         self.socket.completions(&mut Vec::new()).unwrap();
     }
 
-    /// Sends a packet, to be cut or as it is; waits for frames if there are too few.
+    /// Sends a packet, with or without segmentation; waits for frames if there are too few.
     pub(crate) fn send(&mut self, bytes: &[u8], segmentation: Option<Segmentation>) {
         let room = self.umem.chunk() - HEADER as u32;
         let mut frames: Vec<Frame<'u>> = Vec::new();
@@ -94,7 +95,7 @@ impl<'u> Host<'u> {
     }
 }
 
-/// A segment of TCP that came.
+/// A received TCP segment.
 pub(crate) struct Segment<'a> {
     mac: [u8; 6],
     ip: [u8; 4],
@@ -108,7 +109,7 @@ pub(crate) struct Segment<'a> {
 }
 
 impl<'a> Segment<'a> {
-    /// Reads a packet; `None` if it is something else.
+    /// Reads a packet; `None` if it is not TCP.
     pub(crate) fn of(bytes: &'a [u8]) -> Option<Segment<'a>> {
         let found = dissect(bytes, LinkKind::Ethernet);
         if found.stop != Stop::Complete || found.flow.protocol != ip::protocol::TCP || !found.is_ipv4() {
@@ -133,38 +134,39 @@ impl<'a> Segment<'a> {
     }
 }
 
-/// A connection that somebody else opened; what either side sends is counted from the byte behind its SYN.
+/// A connection that the peer opened. Positions of both directions count from the byte after the
+/// SYN.
 pub(crate) struct Connection {
     mac: [u8; 6],
     ip: [u8; 4],
-    /// Theirs, ours.
+    /// Ports of the peer and of this host.
     ports: (u16, u16),
     theirs: u32,
     scale: u8,
-    /// Bytes that have come, in order.
-    pub(crate) came: u32,
-    /// Bytes of ours that they have.
+    /// Bytes received in order.
+    pub(crate) received: u32,
+    /// Bytes that the peer has acknowledged.
     pub(crate) acknowledged: u32,
-    /// Bytes that they have room for behind those.
+    /// The peer's window behind those.
     pub(crate) window: u32,
 }
 
 impl Connection {
-    /// Takes up what a SYN asks for.
+    /// Starts a connection from the peer's SYN.
     pub(crate) fn of(syn: &Segment<'_>) -> Connection {
         let &Segment { mac, ip, ports, seq, window, scale, .. } = syn;
-        Connection { mac, ip, ports, theirs: seq.wrapping_add(1), scale, came: 0, acknowledged: 0, window }
+        Connection { mac, ip, ports, theirs: seq.wrapping_add(1), scale, received: 0, acknowledged: 0, window }
     }
 
-    /// Where a segment of theirs begins.
-    pub(crate) fn place(&self, segment: &Segment<'_>) -> u32 {
+    /// The stream position of the peer's segment.
+    pub(crate) fn position(&self, segment: &Segment<'_>) -> u32 {
         segment.seq.wrapping_sub(self.theirs)
     }
 
-    /// Notes what a segment acknowledges; whether that was something new.
-    pub(crate) fn heard(&mut self, segment: &Segment<'_>) -> bool {
+    /// Takes the acknowledgement of a segment; returns whether it is new.
+    pub(crate) fn acknowledge(&mut self, segment: &Segment<'_>) -> bool {
         let acknowledged = segment.ack.wrapping_sub(FIRST);
-        // What lies behind is old.
+        // An older acknowledgement.
         if acknowledged.wrapping_sub(self.acknowledged) >= 1 << 31 {
             return false;
         }
@@ -172,25 +174,26 @@ impl Connection {
         std::mem::replace(&mut self.acknowledged, acknowledged) < acknowledged
     }
 
-    /// The answer to the SYN.
+    /// The SYN-ACK.
     pub(crate) fn accept(&self) -> Vec<u8> {
         let options = mss_and_window_scale(MSS, SCALE);
         self.packet(u32::MAX, flags::SYN | flags::ACK, &options, &[])
     }
 
-    /// A packet with bytes of ours that begin at `place`, complete or, if it has more than a segment may, to be cut.
-    pub(crate) fn data(&self, place: u32, flags: u8, payload: &[u8]) -> (Vec<u8>, Option<Segmentation>) {
+    /// A packet with stream bytes at `position`: complete or, if it exceeds a segment, to be
+    /// segmented.
+    pub(crate) fn data(&self, position: u32, flags: u8, payload: &[u8]) -> (Vec<u8>, Option<Segmentation>) {
         let whole = payload.len() > MSS.into();
         let asked = Segmentation { kind: towpath_client::GsoKind::Tcp4, size: MSS, transport: 34 };
-        (self.packet(place, flags | flags::ACK, &[], payload), whole.then_some(asked))
+        (self.packet(position, flags | flags::ACK, &[], payload), whole.then_some(asked))
     }
 
-    fn packet(&self, place: u32, flags: u8, options: &[u8], payload: &[u8]) -> Vec<u8> {
+    fn packet(&self, position: u32, flags: u8, options: &[u8], payload: &[u8]) -> Vec<u8> {
         let tcp = Tcp {
             src_port: self.ports.1,
             dst_port: self.ports.0,
-            seq: FIRST.wrapping_add(place),
-            ack: self.theirs.wrapping_add(self.came),
+            seq: FIRST.wrapping_add(position),
+            ack: self.theirs.wrapping_add(self.received),
             flags,
             window: u16::MAX,
             options,

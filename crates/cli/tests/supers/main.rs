@@ -1,5 +1,5 @@
-//! Super-packets between the kernel and applications that are processes of their own: whole for who asks, cut for who does not, and
-//! sent by who may.
+//! Super-packets between the kernel and applications in separate processes: whole for applications
+//! that ask for them, segmented for the others; and super-packets that applications send.
 
 mod host;
 mod roles;
@@ -16,15 +16,15 @@ use std::time::Duration;
 use support::{LONGEST, Namespace, Summary, Towpath, succeed, until};
 use towpath_client::{Config, Socket, Umem};
 
-/// What a process of this test's own program does, when it is told a role: its name, a directory, the port that it listens on, and whether
-/// it asks for super-packets.
+/// The environment variable that gives a process of this test binary its role: its name, a
+/// directory, the port that it listens on, and whether it asks for super-packets.
 const ROLE: &str = "TOWPATH_TEST_ROLE";
 /// The datapath's socket in that directory.
 const SOCKET: &str = "s";
-/// The file with what is sent.
+/// The file with the transmitted bytes.
 const SAMPLE: &str = "sample";
 
-/// Plays a role.
+/// Starts a process with a role.
 fn play(role: &str, dir: &Path, port: u16, whole: bool) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "a_process_plays_its_role", "--nocapture"]);
@@ -57,7 +57,7 @@ fn a_process_plays_its_role() {
     }
 }
 
-/// A directory, a namespace with the kernel's end, and bytes that can't be guessed.
+/// A directory, a namespace with the kernel's end, and random bytes.
 struct Stage {
     dir: tempfile::TempDir,
     ns: Namespace,
@@ -81,18 +81,18 @@ impl Stage {
         format!("sock:{}", self.dir.path().join(SOCKET).display())
     }
 
-    /// The kernel's interface `e0` by a tap.
+    /// The URI of a tap that is the kernel's interface `e0`.
     fn tap(&self) -> String {
         format!("tap:e0?netns={},addr=10.0.0.1/24", self.ns.name())
     }
 
-    /// Tells the kernel where the application is.
+    /// Adds the application to the kernel's neighbour table.
     fn introduce(&self) {
         let mac = host::MAC.map(|byte| format!("{byte:02x}")).join(":");
         self.ns.ip(&format!("neigh replace 10.0.0.2 lladdr {mac} dev e0"));
     }
 
-    /// Starts an application that takes a stream.
+    /// Starts an application that receives a stream.
     fn taker(&self, port: u16, whole: bool) -> Child {
         std::fs::create_dir(self.results(port)).unwrap();
         play("take", self.dir.path(), port, whole)
@@ -110,7 +110,8 @@ impl Stage {
         stream
     }
 
-    /// The kernel sends everything to an application; the length of the longest packet that it got.
+    /// The kernel sends the stream to an application; returns the length of the longest received
+    /// packet.
     #[track_caller]
     fn send(&self, port: u16) -> usize {
         let mut stream = self.connect(port);
@@ -119,12 +120,12 @@ impl Stage {
         assert_eq!(stream.read(&mut [0]).unwrap(), 0, "it has nothing to say");
         let (results, took) = (self.results(port), self.results(port).join(roles::STREAM));
         until("the stream is written", || took.exists());
-        assert!(std::fs::read(took).unwrap() == self.sample, "what came is what was sent");
+        assert!(std::fs::read(took).unwrap() == self.sample, "the received bytes are the sent ones");
         std::fs::read_to_string(results.join(roles::LONGEST)).unwrap().parse().unwrap()
     }
 }
 
-/// The datapath ends, and with it its applications, which had nothing to complain of.
+/// Ends the datapath and with it its applications, which must succeed.
 fn end(towpath: Towpath, applications: &mut [Child]) -> Summary {
     let summary = towpath.stop().code(0).summary();
     summary.is_balanced();
@@ -135,22 +136,23 @@ fn end(towpath: Towpath, applications: &mut [Child]) -> Summary {
 }
 
 #[test]
-fn the_kernels_super_packets_come_whole_to_who_asked_and_in_frames_to_who_did_not() {
-    require!("the_kernels_super_packets_come_whole_to_who_asked_and_in_frames_to_who_did_not", "dd");
+fn super_packets_of_the_kernel_arrive_whole_where_enabled_and_segmented_elsewhere() {
+    require!("super_packets_of_the_kernel_arrive_whole_where_enabled_and_segmented_elsewhere", "dd");
     let stage = Stage::new("whole", 4 << 20);
     let towpath = Towpath::start(&["fwd", &stage.tap(), &stage.sock(), "--gro", "on"]);
     stage.introduce();
     let mut both = [stage.taker(5001, true), stage.taker(5002, false)];
     let (whole, cut) = (stage.send(5001), stage.send(5002));
     assert!(whole > FRAME && cut == FRAME, "the longest were {whole} and {cut} bytes");
-    // They were in one piece until the application's own port cut them. How long the kernel makes them is its own affair.
+    // The packets were whole until the application's port segmented them. The kernel chooses their
+    // lengths.
     let summary = end(towpath, &mut both);
     assert!(summary.balance.split > stage.sample.len() as u64 / u64::from(MSS) / 4, "{summary:#?}");
 }
 
 #[test]
-fn frames_of_a_wire_come_merged_to_who_asked() {
-    require!("frames_of_a_wire_come_merged_to_who_asked", "dd", "ethtool");
+fn frames_of_a_wire_arrive_merged_where_super_packets_are_enabled() {
+    require!("frames_of_a_wire_arrive_merged_where_super_packets_are_enabled", "dd", "ethtool");
     let stage = Stage::new("merged", 4 << 20);
     stage.ns.ip("link add e0 type veth peer name e1");
     stage.ns.run("ethtool", "-K e0 tso off gso off tx off");
@@ -167,7 +169,7 @@ fn frames_of_a_wire_come_merged_to_who_asked() {
     assert!(summary.balance.merged > 0 && summary.balance.split > 0, "{summary:#?}");
 }
 
-/// The kernel gets everything from an application, behind an egress.
+/// The kernel receives the stream from an application through an egress.
 #[track_caller]
 fn receive(name: &str, egress: impl Fn(&Stage) -> String, args: &[&str]) -> (Stage, Summary) {
     let stage = Stage::new(name, 4 << 20);
@@ -176,27 +178,27 @@ fn receive(name: &str, egress: impl Fn(&Stage) -> String, args: &[&str]) -> (Sta
     stage.introduce();
     let mut application = [play("give", stage.dir.path(), 5003, true)];
     let mut stream = stage.connect(5003);
-    let mut came = Vec::new();
-    stream.read_to_end(&mut came).unwrap();
-    assert!(came == stage.sample, "what came is what was sent");
+    let mut received = Vec::new();
+    stream.read_to_end(&mut received).unwrap();
+    assert!(received == stage.sample, "the received bytes are the sent ones");
     datagrams(&stage);
     let summary = end(towpath, &mut application);
     assert_eq!(summary.happened("bad-descriptor"), 0, "{summary:#?}");
     (stage, summary)
 }
 
-/// The kernel asks by a datagram, and gets a burst of them.
+/// The kernel asks by a datagram and receives a burst of them.
 #[track_caller]
 fn datagrams(stage: &Stage) {
     until("all datagrams of a burst have come", || {
-        // A new one each time: to it comes nothing that is late.
+        // A new socket each time: it receives no late datagrams.
         let socket = stage.ns.inside(|| UdpSocket::bind(("10.0.0.1", 0))).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
         socket.send_to(b"?", (std::net::Ipv4Addr::from(host::IP), 5003)).unwrap();
         let mut bytes = [0; 2000];
-        let mut came = (0..DATAGRAMS).map(|_| socket.recv(&mut bytes).ok().map(|n| (n, bytes)));
-        // UDP may lose some; which came must be as they were sent.
-        let all = came.by_ref().map_while(|datagram| {
+        let mut received = (0..DATAGRAMS).map(|_| socket.recv(&mut bytes).ok().map(|n| (n, bytes)));
+        // UDP may lose some; received datagrams must be unchanged.
+        let all = received.by_ref().map_while(|datagram| {
             let (n, bytes) = datagram?;
             assert!(n == DATAGRAM && bytes[..n].iter().all(|byte| *byte == bytes[0]), "{n} bytes");
             Some(bytes[0])
@@ -205,7 +207,7 @@ fn datagrams(stage: &Stage) {
     });
 }
 
-/// Packets that the stream has at least when it is in super-packets, and in segments.
+/// The least number of packets of the stream as super-packets, and as segments.
 fn packets(stage: &Stage) -> (u64, u64) {
     let n = |each: usize| (stage.sample.len() / each) as u64;
     (n(SEGMENTS * usize::from(MSS)), n(MSS.into()))
@@ -235,7 +237,8 @@ fn an_applications_super_packets_are_cut_by_a_device_and_every_byte_arrives() {
     require!("an_applications_super_packets_are_cut_by_a_device_and_every_byte_arrives", "dd");
     let (stage, summary) = receive("nic", |stage| format!("e1000e:model@{}", stage.tap()), &["--gro", "off"]);
     let (_, segments) = packets(&stage);
-    // What the driver was given; TCP was cut by the device alone, UDP, which it can't, by the datapath.
+    // Packets at the driver: TCP is segmented by the device alone, UDP, which the device does not
+    // support, by the datapath.
     let sent = summary.port("e1000e:model").tx.packets;
     assert!(sent < segments / 2 && summary.balance.split < segments / 2, "{summary:#?}");
 }

@@ -1,4 +1,4 @@
-//! What the application does: takes a stream and says in which packets it came, or gives one.
+//! The application: receives a stream and reports its packets, or sends one.
 
 use super::host::{Connection, Host, IP, MAC, MSS, Packet, Segment};
 use std::path::Path;
@@ -22,7 +22,7 @@ pub(crate) const SEGMENTS: usize = 40;
 pub(crate) const DATAGRAMS: usize = 20;
 pub(crate) const DATAGRAM: usize = 1000;
 
-/// Takes a stream that somebody sends; `whole` says whether super-packets were asked for.
+/// Receives a stream; `whole`: whether super-packets are enabled.
 pub(crate) fn take(umem: &Umem, socket: Socket<'_>, whole: bool, results: &Path) {
     let mut host = Host::new(umem, socket);
     let (mut stream, mut longest, mut is_over) = (Vec::new(), 0, false);
@@ -38,11 +38,11 @@ pub(crate) fn take(umem: &Umem, socket: Socket<'_>, whole: bool, results: &Path)
             check(&packet, whole);
             longest = longest.max(packet.bytes.len());
             let Some(connection) = connection.as_mut() else { continue };
-            if !is_over && connection.place(&segment) == connection.came {
+            if !is_over && connection.position(&segment) == connection.received {
                 stream.extend_from_slice(segment.payload);
-                connection.came += segment.payload.len() as u32;
+                connection.received += segment.payload.len() as u32;
                 if segment.flags & flags::FIN != 0 {
-                    connection.came += 1;
+                    connection.received += 1;
                     is_over = true;
                     std::fs::write(results.join(LONGEST), longest.to_string()).unwrap();
                     std::fs::write(results.join("part"), &stream).unwrap();
@@ -57,7 +57,8 @@ pub(crate) fn take(umem: &Umem, socket: Socket<'_>, whole: bool, results: &Path)
     }
 }
 
-/// A packet longer than a frame must have a header that is true of it; all others must have right checksums, or a header that says which.
+/// A packet longer than a frame must have a correct header; all others must have correct checksums
+/// or a header that describes partial ones.
 fn check(packet: &Packet, whole: bool) {
     let (bytes, found) = (&packet.bytes, dissect(&packet.bytes, LinkKind::Ethernet));
     let Some(header) = packet.header else {
@@ -84,7 +85,7 @@ fn check(packet: &Packet, whole: bool) {
     }
 }
 
-/// Gives a stream to who connects, and datagrams to who sends one, both in super-packets.
+/// Sends a stream to each connection, and datagrams in reply to a datagram, both as super-packets.
 pub(crate) fn give(umem: &Umem, socket: Socket<'_>, stream: &[u8]) {
     const PATIENCE: Duration = Duration::from_millis(300);
     let mut host = Host::new(umem, socket);
@@ -101,23 +102,23 @@ pub(crate) fn give(umem: &Umem, socket: Socket<'_>, stream: &[u8]) {
                 let accepted = connection.get_or_insert_with(|| Connection::of(&segment));
                 host.send(&accepted.accept(), None);
             } else if let Some(connection) = &mut connection {
-                if connection.heard(&segment) {
+                if connection.acknowledge(&segment) {
                     moved = Instant::now();
                 }
-                // They have nothing to say but that they have it all.
+                // The peer sends no data, only acknowledgements.
                 if segment.flags & flags::FIN != 0 {
-                    connection.came = connection.place(&segment) + 1;
+                    connection.received = connection.position(&segment) + 1;
                     host.send(&connection.data(end + 1, 0, &[]).0, None);
                 }
             }
         }
         let Some(connection) = &connection else { continue };
         if moved.elapsed() > PATIENCE {
-            // Something was lost: again from there.
+            // A loss: retransmit from there.
             (next, moved) = (connection.acknowledged, Instant::now());
         }
         next = next.max(connection.acknowledged);
-        // Until the end was acknowledged as well.
+        // Until the FIN is acknowledged as well.
         while next <= end && connection.acknowledged <= end {
             let window = connection.window.saturating_sub(next - connection.acknowledged);
             let n = (end - next).min(SEGMENTS as u32 * u32::from(MSS)).min(window);

@@ -1,4 +1,4 @@
-//! The command under test: started, watched, stopped, its last words read.
+//! The command under test: start, observation, stop, and the parsed summary.
 
 use super::{LONGEST, until};
 use serde::Deserialize;
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The last line of `--json`.
+/// The summary: the last line of `--json`.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Summary {
     pub(crate) seconds: f64,
@@ -25,7 +25,7 @@ pub(crate) struct Summary {
     pub(crate) failed: Vec<String>,
 }
 
-/// What should not happen and was survived.
+/// An event that a port survived.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Event {
     pub(crate) port: String,
@@ -33,7 +33,7 @@ pub(crate) struct Event {
     pub(crate) times: u64,
 }
 
-/// A line while it runs.
+/// A live line.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Live {
     pub(crate) seconds: f64,
@@ -41,7 +41,7 @@ pub(crate) struct Live {
     pub(crate) events: Vec<Event>,
 }
 
-/// Any line.
+/// Any line of `--json`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub(crate) enum Line {
@@ -82,7 +82,7 @@ pub(crate) struct Drops {
 }
 
 impl Summary {
-    /// Everything that came in is accounted for, and every buffer is home.
+    /// Asserts that all packets are accounted for and that every buffer is back in its pool.
     #[track_caller]
     pub(crate) fn is_balanced(&self) -> &Summary {
         assert_eq!(
@@ -96,7 +96,7 @@ impl Summary {
         self
     }
 
-    /// Nothing was dropped, nothing failed, nothing is gone.
+    /// Asserts that nothing was dropped, nothing failed and no port is gone.
     #[track_caller]
     pub(crate) fn is_clean(&self) -> &Summary {
         self.is_balanced();
@@ -109,12 +109,12 @@ impl Summary {
         self.balance.drops.iter().filter(|d| d.reason == reason).map(|d| d.packets).sum()
     }
 
-    /// How often something happened to the ports.
+    /// How often an event happened on all ports.
     pub(crate) fn happened(&self, event: &str) -> u64 {
         times(&self.events, event)
     }
 
-    /// The port whose name begins so.
+    /// The port whose name begins with `name`.
     #[track_caller]
     pub(crate) fn port(&self, name: &str) -> &Port {
         self.ports.iter().find(|p| p.name.starts_with(name)).unwrap_or_else(|| panic!("no port {name}: {self:#?}"))
@@ -126,13 +126,13 @@ fn times(events: &[Event], event: &str) -> u64 {
 }
 
 impl Live {
-    /// How often something has happened to the ports so far.
+    /// How often an event has happened on all ports so far.
     pub(crate) fn happened(&self, event: &str) -> u64 {
         times(&self.events, event)
     }
 }
 
-/// How it ended.
+/// Exit status and output.
 #[derive(Debug)]
 pub(crate) struct Finished {
     pub(crate) status: ExitStatus,
@@ -141,7 +141,7 @@ pub(crate) struct Finished {
 }
 
 impl Finished {
-    /// The summary, which must be there, as the last line.
+    /// The summary, which must be the last line.
     #[track_caller]
     pub(crate) fn summary(&self) -> Summary {
         let last = self.stdout.lines().next_back().unwrap_or_default();
@@ -151,7 +151,7 @@ impl Finished {
         }
     }
 
-    /// The exit code must be this one.
+    /// Asserts the exit code.
     #[track_caller]
     pub(crate) fn code(self, code: i32) -> Finished {
         assert_eq!(self.status.code(), Some(code), "{self:#?}");
@@ -166,14 +166,14 @@ pub(crate) fn command(args: &[&str]) -> Command {
     command
 }
 
-/// Runs it to its end.
+/// Runs the command to its end.
 pub(crate) fn run(args: &[&str]) -> Finished {
     let output = super::run(&mut command(args));
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     Finished { status: output.status, stdout: text(&output.stdout), stderr: text(&output.stderr) }
 }
 
-/// A running `towpath`; dropping it ends it by force.
+/// A running `towpath`; killed on drop.
 pub(crate) struct Towpath {
     child: Child,
     lines: Arc<Mutex<Vec<String>>>,
@@ -181,13 +181,13 @@ pub(crate) struct Towpath {
 }
 
 impl Towpath {
-    /// Starts a command that moves packets, and waits until it does: until its first line.
+    /// Starts a command that moves packets and waits for its first line.
     #[track_caller]
     pub(crate) fn start(args: &[&str]) -> Towpath {
         Towpath::start_by(&mut command(args))
     }
 
-    /// The same for a [`command`] that has been changed.
+    /// The same for a modified [`command`].
     #[track_caller]
     pub(crate) fn start_by(command: &mut Command) -> Towpath {
         command.args(["--json", "--interval", "50ms"]).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -225,7 +225,7 @@ impl Towpath {
         self.child.try_wait().expect("a child to wait for").is_some()
     }
 
-    /// What it shows at this moment: a line that is newer than the call.
+    /// The next live line, newer than the call.
     #[track_caller]
     pub(crate) fn look(&mut self) -> Live {
         let seen = self.lines();
@@ -259,7 +259,7 @@ impl Towpath {
         Finished { status, stdout, stderr: err.join().expect("no panic") }
     }
 
-    /// Asks it to stop, and waits until it has.
+    /// Stops the command with SIGTERM and waits for its end.
     #[track_caller]
     pub(crate) fn stop(self) -> Finished {
         self.signal("TERM");

@@ -1,25 +1,27 @@
-//! Two hosts that see nothing of each other but what a test puts between them.
+//! Two hosts that are isolated except for the ports of a test.
 
 use super::{Namespace, Towpath};
 
-/// What joins a host to towpath.
+/// The kind of port that connects a host to towpath.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cable {
     /// The host's interface is a tap of towpath.
     Tap,
     /// The host's interface is a tun of towpath.
     Tun,
-    /// The host's interface is one end of the kernel's veth pair; towpath has the other by AF_PACKET.
+    /// The host's interface is one end of the kernel's veth pair; towpath opens the other by
+    /// AF_PACKET.
     Packet,
     /// Likewise, by AF_XDP.
     Xdp,
 }
 
-/// Host 1 has 10.0.0.1 and fd00::1, host 2 has 10.0.0.2 and fd00::2; the interface of both is called `e0`.
+/// Host 1 has 10.0.0.1 and fd00::1, host 2 has 10.0.0.2 and fd00::2; the interface of both is
+/// called `e0`.
 pub(crate) struct Hosts {
     pub(crate) one: Namespace,
     pub(crate) two: Namespace,
-    /// Where the far ends of veth pairs are; nobody has an address there.
+    /// The namespace of the far ends of veth pairs; it has no addresses.
     pub(crate) cables: Namespace,
 }
 
@@ -30,7 +32,8 @@ impl Hosts {
         Hosts { one: Namespace::new("one"), two: Namespace::new("two"), cables }
     }
 
-    /// The address of the port that joins a host; `options` are added to it. What the port does not make is made here.
+    /// The URI of the port that connects a host, with additional `options`. Creates the interfaces
+    /// that the port does not create.
     pub(crate) fn port(&self, host: u8, cable: Cable, mtu: u32, options: &str) -> String {
         let ns = if host == 1 { &self.one } else { &self.two };
         let addr = format!("10.0.0.{host}/24+fd00::{host}/64");

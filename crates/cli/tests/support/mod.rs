@@ -1,15 +1,16 @@
-//! What the end-to-end tests share: namespaces, the command under test, and programs that make and check traffic.
+//! Support for the end-to-end tests: namespaces, the command under test, and programs that generate
+//! and check traffic.
 //!
 //! ```text
 //!   namespace   ip netns, deleted on drop; the rule for tests that a machine can't run
 //!   datapath    the running `towpath`, ended on drop; its summary
-//!   hosts       two hosts, joined by nothing but what a test starts
-//!   traffic     ping, iperf3, files copied through, captures read by tshark
-//!   victims     applications that are killed at full load
-//!   witness     whether segments of a connection overtake each other
+//!   hosts       two isolated hosts
+//!   traffic     ping, iperf3, file transfers, captures checked by tshark
+//!   victims     applications that are killed under full load
+//!   witness     detects reordered segments of a connection
 //! ```
 //!
-//! Every program is ended by force when it takes longer than [`LONGEST`]: no test hangs.
+//! A program that exceeds [`LONGEST`] is killed: no test hangs.
 
 #![allow(dead_code, unused_imports, reason = "each test binary uses a part of it")]
 
@@ -26,13 +27,13 @@ pub(crate) use towpath_testing::{Namespace, Need, needs};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// The longest that anything a test starts may take.
+/// Time limit of anything that a test starts.
 pub(crate) const LONGEST: Duration = Duration::from_secs(240);
 
-/// What every test with namespaces and taps needs.
+/// Requirements of every test with namespaces and taps.
 pub(crate) const NETWORK: &[Need] = &[Need::Root, Need::Tun, Need::Program("ip"), Need::Program("timeout")];
 
-/// Ends the test here, by name, if the machine can't run it.
+/// Skips the test by name if the machine can't run it.
 #[macro_export]
 macro_rules! require {
     ($name:literal, $($program:literal),*) => {
@@ -43,7 +44,7 @@ macro_rules! require {
     };
 }
 
-/// Runs a program to its end; its output, whatever its exit code.
+/// Runs a program to its end; returns its output, whatever its exit code.
 pub(crate) fn run(command: &mut Command) -> Output {
     let mut bounded = Command::new("timeout");
     bounded
@@ -59,7 +60,7 @@ pub(crate) fn run(command: &mut Command) -> Output {
     output
 }
 
-/// Runs a program that must succeed; what it printed.
+/// Runs a program that must succeed; returns its output.
 pub(crate) fn succeed(command: &mut Command) -> String {
     let output = run(command);
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -67,7 +68,7 @@ pub(crate) fn succeed(command: &mut Command) -> String {
     out.into_owned()
 }
 
-/// Waits until something is true.
+/// Waits until a condition is true.
 pub(crate) fn until(what: &str, mut true_now: impl FnMut() -> bool) {
     let end = Instant::now() + LONGEST / 4;
     while !true_now() {

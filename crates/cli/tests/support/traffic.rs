@@ -1,4 +1,4 @@
-//! Programs that make traffic, and that judge it.
+//! Programs that generate and check traffic.
 
 use super::{Hosts, Namespace, run, succeed, until};
 use serde_json::Value;
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
-/// A program that is ended by force when the test is done with it.
+/// A program that is killed on drop.
 pub(crate) struct Background(pub(crate) Child);
 
 impl Background {
@@ -26,13 +26,13 @@ impl Drop for Background {
     }
 }
 
-/// Host 1 asks, host 2 must answer every time.
+/// Host 1 pings host 2, which must answer every request.
 #[track_caller]
 pub(crate) fn ping(hosts: &Hosts, args: &str, address: &str) {
     succeed(&mut hosts.one.command("ping", &format!("-q -c 3 -i 0.02 -W 5 {args} {address}")));
 }
 
-/// `iperf3` from host 1 to host 2; the report of its client.
+/// Runs `iperf3` from host 1 to host 2; returns the report of its client.
 #[track_caller]
 pub(crate) fn iperf3(hosts: &Hosts, address: &str, args: &str) -> Value {
     let mut server = hosts.two.command("iperf3", "-s -1 --forceflush");
@@ -48,7 +48,7 @@ pub(crate) fn iperf3(hosts: &Hosts, address: &str, args: &str) -> Value {
     report
 }
 
-/// One TCP stream of so many bytes must arrive.
+/// Sends one TCP stream of `bytes` bytes, which must arrive.
 #[track_caller]
 pub(crate) fn tcp(hosts: &Hosts, address: &str, bytes: &str) {
     let report = iperf3(hosts, address, &format!("-n {bytes}"));
@@ -58,7 +58,8 @@ pub(crate) fn tcp(hosts: &Hosts, address: &str, bytes: &str) {
     assert!(received.is_some_and(|n| n > 0) && sent.is_some(), "{end:#}");
 }
 
-/// Datagrams at a rate that everything here can keep up with, unless the machine has other things to do for a while; most must arrive.
+/// Sends datagrams at a rate that every pair of ports sustains unless the machine is busy for a
+/// while; most must arrive.
 pub(crate) fn udp(hosts: &Hosts, address: &str) {
     until("most datagrams arrive", || {
         let report = iperf3(hosts, address, "-u -b 8M -n 1M");
@@ -69,14 +70,14 @@ pub(crate) fn udp(hosts: &Hosts, address: &str) {
     });
 }
 
-/// A file of bytes that can't be guessed, with its digest. It has no name, so that it is gone with the process, however that ends.
+/// A file of random bytes with its digest. It has no name, so it disappears with the process.
 pub(crate) struct Sample {
     file: File,
     digest: String,
 }
 
 impl Sample {
-    /// So many bytes: `1M`, `256M`.
+    /// A sample of `size` bytes: `1M`, `256M`.
     pub(crate) fn new(size: &str) -> Sample {
         let file = tempfile::tempfile().expect("a temporary file");
         let script = format!("head -c {size} /dev/urandom | tee {} | sha256sum", path(&file));
@@ -84,7 +85,7 @@ impl Sample {
         Sample { file, digest }
     }
 
-    /// 256 MiB, or 1 GiB where everything is required; made once.
+    /// 256 MiB, or 1 GiB where every test is required; made once.
     pub(crate) fn big() -> &'static Sample {
         static BIG: OnceLock<Sample> = OnceLock::new();
         let all = std::env::var("TOWPATH_REQUIRE").as_deref() == Ok("all");
@@ -92,12 +93,12 @@ impl Sample {
     }
 }
 
-/// Where other processes find a file of this one.
+/// A path by which other processes open a file of this one.
 fn path(file: &File) -> String {
     format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd())
 }
 
-/// Copies a file from host 1 to host 2 by TCP: it must have the same SHA-256 there.
+/// Copies a file from host 1 to host 2 by TCP; its SHA-256 must be the same there.
 #[track_caller]
 pub(crate) fn copy(hosts: &Hosts, address: &str, sample: &Sample) {
     let family = if address.contains(':') { 6 } else { 4 };
@@ -114,7 +115,8 @@ pub(crate) fn copy(hosts: &Hosts, address: &str, sample: &Sample) {
     assert_eq!(digest, sample.digest, "what arrived is not what was sent");
 }
 
-/// Packets of a capture whose checksums tshark finds wrong, of how many; any complaint of tshark's fails the test.
+/// The number of packets of a capture whose checksums tshark finds wrong, and the number of all
+/// packets; any error of tshark fails the test.
 #[track_caller]
 pub(crate) fn judged(capture: &Path) -> (usize, usize) {
     let protocols = ["ip", "tcp", "udp"];
@@ -134,7 +136,7 @@ pub(crate) fn has_interface(ns: &Namespace, name: &str) -> bool {
     run(&mut ns.command("ip", &format!("-br link show {name}"))).status.success()
 }
 
-/// Waits until a namespace's interface is no more.
+/// Waits until a namespace's interface is gone.
 #[track_caller]
 pub(crate) fn wait_until_gone(ns: &Namespace, name: &str) {
     until("the interface goes away", || !has_interface(ns, name));

@@ -1,16 +1,17 @@
-//! Who overtakes whom, told from the packets themselves.
+//! Detects reordering from the packets themselves.
 //!
 //! ```text
 //!   host 1 ── e0 ── cable, towpath, cable ── e0 ── host 2
 //!             │                              │
-//!          Witness                        Witness       what left, and what came in, by AF_PACKET, in its order
+//!           Witness                        Witness       both directions, by AF_PACKET, in order
 //! ```
 //!
-//! What TCP counts as reordering is a guess: a sender concludes it from the acknowledgements that reach it, and where some of
-//! those are lost or put off it takes a gap whose report is late for a segment that came late (`tcp_check_sack_reordering` in
-//! `net/ipv4/tcp_input.c`). Two witnesses do not guess. A segment was overtaken if it left before, and came after, another one
-//! of its direction. One that is sent again is another segment, told apart by its timestamp; and one that is lost overtakes
-//! nobody.
+//! TCP's reordering counter is an inference: a sender derives it from received acknowledgements.
+//! Where some of those are lost or delayed, it takes a gap that is reported late for a segment that
+//! arrived late (`tcp_check_sack_reordering` in `net/ipv4/tcp_input.c`). Two witnesses observe
+//! instead. A segment is overtaken if it left before, and arrived after, another segment of its
+//! direction. A retransmission is another segment, distinguished by its timestamp. A lost segment
+//! overtakes nothing.
 
 use super::Namespace;
 use std::collections::HashMap;
@@ -22,85 +23,86 @@ use std::thread::JoinHandle;
 
 /// Length of the virtio-net header in front of every packet.
 const VNET: usize = 10;
-/// Bytes of each packet that are looked at: enough for IPv6 and the longest TCP header.
-const LOOK: usize = 14 + 40 + 60;
+/// Captured bytes of each packet: enough for IPv6 and the longest TCP header.
+const CAPTURED: usize = 14 + 40 + 60;
 
-/// Addresses, and ports, of one direction of a connection.
+/// Addresses and ports of one direction of a connection.
 type Flow = (u128, u128, [u8; 4]);
 
-/// What tells a segment from all others of its direction: sequence number, length, acknowledgement number, timestamp.
-type Mark = (u32, usize, u32, u32);
+/// Identifies a segment within its direction: sequence number, length, acknowledgement number,
+/// timestamp.
+type SegmentId = (u32, usize, u32, u32);
 
 /// Segments by direction, in their order.
-type Segments = HashMap<Flow, Vec<Mark>>;
+type Segments = HashMap<Flow, Vec<SegmentId>>;
 
-/// What a witness saw of TCP.
+/// TCP segments that a witness saw.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     left: Segments,
-    came: Segments,
-    /// Packets that went by faster than it could look.
+    arrived: Segments,
+    /// Packets that the socket dropped.
     unseen: u64,
 }
 
-/// What both witnesses together know.
+/// The comparison of both witnesses.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Verdict {
-    /// Segments that left one host and came to the other.
+pub(crate) struct Comparison {
+    /// Segments that left one host and arrived at the other.
     pub(crate) arrived: u64,
-    /// Segments that did not.
+    /// Segments that did not arrive.
     pub(crate) lost: u64,
-    /// Segments that came after one that had left later.
+    /// Segments that arrived after one that had left later.
     pub(crate) overtaken: u64,
-    /// Packets that went by a witness faster than it could look: none of the above knows of them.
+    /// Packets that a witness missed: none of the above counts them.
     pub(crate) unseen: u64,
 }
 
-/// Compares what left one host with what came to the other, both ways.
-pub(crate) fn judge(one: &Seen, two: &Seen) -> Verdict {
-    let mut verdict = Verdict { unseen: one.unseen + two.unseen, ..Verdict::default() };
+/// Compares the segments that left one host with those that arrived at the other, both ways.
+pub(crate) fn compare(one: &Seen, two: &Seen) -> Comparison {
+    let mut result = Comparison { unseen: one.unseen + two.unseen, ..Comparison::default() };
     for (from, to) in [(one, two), (two, one)] {
         for (flow, left) in &from.left {
-            let mut places: HashMap<Mark, Vec<usize>> = HashMap::with_capacity(left.len());
-            for (place, mark) in left.iter().enumerate().rev() {
-                places.entry(*mark).or_default().push(place);
+            let mut indices: HashMap<SegmentId, Vec<usize>> = HashMap::with_capacity(left.len());
+            for (index, id) in left.iter().enumerate().rev() {
+                indices.entry(*id).or_default().push(index);
             }
             let mut last = None;
             let mut arrived = 0;
-            for mark in to.came.get(flow).into_iter().flatten() {
-                // Of those that look the same the first that is left.
-                let Some(place) = places.get_mut(mark).and_then(Vec::pop) else { continue };
+            for id in to.arrived.get(flow).into_iter().flatten() {
+                // Of identical segments the first that is left.
+                let Some(index) = indices.get_mut(id).and_then(Vec::pop) else { continue };
                 arrived += 1;
-                verdict.overtaken += u64::from(last > Some(place));
-                last = last.max(Some(place));
+                result.overtaken += u64::from(last > Some(index));
+                last = last.max(Some(index));
             }
-            verdict.arrived += arrived;
-            verdict.lost += left.len() as u64 - arrived;
+            result.arrived += arrived;
+            result.lost += left.len() as u64 - arrived;
         }
     }
-    verdict
+    result
 }
 
-/// Looks at everything that leaves by an interface and comes in through it, until it is asked.
+/// Captures all packets that leave and enter through an interface until it is stopped.
 pub(crate) struct Witness {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<Seen>>,
 }
 
 impl Witness {
-    /// Begins to look. The interface must exist.
+    /// Starts the capture. The interface must exist.
     #[track_caller]
     pub(crate) fn new(ns: &Namespace, interface: &str) -> Witness {
         let socket = ns.inside(|| socket(interface)).unwrap_or_else(|e| panic!("a witness at {interface}: {e}"));
         let stop: Arc<AtomicBool> = Arc::default();
-        let asked = stop.clone();
+        let stopped = stop.clone();
         let thread = std::thread::spawn(move || {
-            let (mut seen, mut packet) = (Seen::default(), [0; VNET + LOOK]);
+            let (mut seen, mut packet) = (Seen::default(), [0; VNET + CAPTURED]);
             loop {
                 match receive(&socket, &mut packet) {
                     Ok((n, outgoing)) => drop(seen.packet(&packet[..n], outgoing)),
-                    // What had come when it was asked has been looked at.
-                    Err(_) if asked.load(Ordering::Acquire) => break,
+                    // Packets that had arrived by the stop have been read.
+                    Err(_) if stopped.load(Ordering::Acquire) => break,
                     Err(_) => {}
                 }
             }
@@ -110,8 +112,8 @@ impl Witness {
         Witness { stop, thread: Some(thread) }
     }
 
-    /// What it saw; it looks no longer.
-    pub(crate) fn ask(&mut self) -> Seen {
+    /// Stops the capture and returns the segments.
+    pub(crate) fn stop(&mut self) -> Seen {
         self.stop.store(true, Ordering::Release);
         self.thread.take().map(|thread| thread.join().expect("no panic")).unwrap_or_default()
     }
@@ -124,7 +126,7 @@ impl Drop for Witness {
 }
 
 impl Seen {
-    /// Takes a packet down: `None` if it is not TCP.
+    /// Records a packet; `None` if it is not TCP.
     fn packet(&mut self, bytes: &[u8], outgoing: bool) -> Option<()> {
         let (vnet, frame) = bytes.split_at_checked(VNET)?;
         let be = |at: usize| Some(u16::from_be_bytes(frame.get(at..at + 2)?.try_into().ok()?));
@@ -147,7 +149,7 @@ impl Seen {
             size if vnet[1] != 0 && size > 0 => size,
             _ => payload.max(1),
         };
-        let direction = if outgoing { &mut self.left } else { &mut self.came };
+        let direction = if outgoing { &mut self.left } else { &mut self.arrived };
         let segments = direction.entry((from, to, frame[tcp..tcp + 4].try_into().ok()?)).or_default();
         let (first, acknowledged) = (word(4)?, word(8)?);
         for start in (0..payload.max(1)).step_by(segment) {
@@ -158,7 +160,8 @@ impl Seen {
     }
 }
 
-/// The sender's clock among a segment's options (RFC 7323 3.2).
+/// The sender's timestamp among a segment's options
+/// ([RFC 7323, 3.2](https://www.rfc-editor.org/rfc/rfc7323#section-3.2)).
 fn timestamp(mut options: &[u8]) -> Option<u32> {
     loop {
         match options {
@@ -171,19 +174,21 @@ fn timestamp(mut options: &[u8]) -> Option<u32> {
     }
 }
 
-/// A socket that gets the beginning of every packet that leaves or comes in, its virtio-net header in front.
+/// A socket that captures the beginning of every packet in both directions, with its virtio-net
+/// header in front.
 fn socket(interface: &str) -> io::Result<OwnedFd> {
     let check = |n: i32| if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n) };
     // SAFETY: no pointers.
     let fd = check(unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) })?;
-    // SAFETY: a descriptor that was just opened and that nobody else knows of.
+    // SAFETY: the descriptor was just opened and has no other owner.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    let mut short = [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: LOOK as u32 }];
+    let mut short =
+        [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: CAPTURED as u32 }];
     let program = libc::sock_fprog { len: 1, filter: short.as_mut_ptr() };
-    let patience = libc::timeval { tv_sec: 0, tv_usec: 20_000 };
+    let timeout = libc::timeval { tv_sec: 0, tv_usec: 20_000 };
     set(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
     set(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &(1i32 << 29))?;
-    set(&socket, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &patience)?;
+    set(&socket, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &timeout)?;
     set(&socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1i32)?;
     let name = std::ffi::CString::new(interface)?;
     // SAFETY: a string that ends with a zero and lives until the call returns.
@@ -211,12 +216,13 @@ fn address() -> libc::sockaddr_ll {
     }
 }
 
-/// The next packet: bytes of it, and whether it is one that leaves.
+/// The next packet: its bytes, and whether it is outgoing.
 fn receive(socket: &OwnedFd, packet: &mut [u8]) -> io::Result<(usize, bool)> {
     let mut from = address();
     let mut len = size_of_val(&from) as libc::socklen_t;
     let (fd, at) = (socket.as_raw_fd(), packet.as_mut_ptr().cast());
-    // SAFETY: address and length describe the packet's place and one sockaddr_ll, both borrowed exclusively.
+    // SAFETY: address and length describe the packet buffer and one sockaddr_ll, both borrowed
+    // exclusively.
     let n = unsafe { libc::recvfrom(fd, at, packet.len(), 0, (&raw mut from).cast(), &mut len) };
     let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
     Ok((n, from.sll_pkttype == libc::PACKET_OUTGOING))

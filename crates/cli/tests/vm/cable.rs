@@ -1,7 +1,7 @@
 //! Two hosts inside the machine, joined by `towpath fwd` between the NIC behind VFIO and a tap.
 //!
 //! ```text
-//!   10.7.0.1  tp0 ── tap ── towpath ── 82574L ── hub ── virtio ── 10.7.0.2      in a network namespace of its own
+//!   10.7.0.1  tp0 ── tap ── towpath ── 82574L ── hub ── virtio ── 10.7.0.2   (another namespace)
 //! ```
 
 use crate::guest::{Guest, NIC, PEER};
@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 const NEAR: &str = "10.7.0.1";
 const FAR: &str = "10.7.0.2";
 
-/// Bytes of the file that is fetched.
+/// Bytes of the transferred file.
 const FILE: u32 = 4 << 20;
 
 pub(crate) struct Cable<'a> {
     guest: &'a mut Guest,
-    /// `nsenter …`, to be put in front of what the far host does.
+    /// `nsenter …`, the prefix of commands of the far host.
     far: String,
     /// The far host's interface.
     name: String,
@@ -45,7 +45,8 @@ impl<'a> Cable<'a> {
     /// Starts `towpath fwd`; `options` are the NIC's.
     pub(crate) fn start(&mut self, options: &str) {
         let fwd = format!("towpath fwd 'e1000e:vfio={NIC}{options}' tap:tp0 --json --interval 100ms");
-        // The shell's child empties the file when its turn comes: until then an earlier one's words would pass for this one's.
+        // The shell's child truncates the file when it is scheduled: until then old output would be
+        // taken for new.
         self.guest.run("rm -f /tmp/fwd.out");
         self.guest.run(&format!("{fwd} >/tmp/fwd.out 2>/tmp/fwd.err & echo $! >/tmp/fwd.pid"));
         let runs = "[ -s /tmp/fwd.out ] || ! kill -0 $(cat /tmp/fwd.pid)";
@@ -53,7 +54,7 @@ impl<'a> Cable<'a> {
         self.guest.run("[ -s /tmp/fwd.out ] || ! cat /tmp/fwd.err");
     }
 
-    /// Ends it, and waits until it has.
+    /// Stops it and waits for its end.
     pub(crate) fn stop(&mut self) -> Summary {
         self.guest.run("kill -TERM $(cat /tmp/fwd.pid)");
         self.guest.until("it has drained", "! kill -0 $(cat /tmp/fwd.pid)");
@@ -64,7 +65,7 @@ impl<'a> Cable<'a> {
         }
     }
 
-    /// Both hosts answer each other.
+    /// Both hosts ping each other.
     pub(crate) fn ping(&mut self) {
         self.guest.until("the far host answers", &format!("ping -c 1 -W 1 {FAR}"));
         let far = &self.far;
@@ -82,16 +83,17 @@ impl<'a> Cable<'a> {
         }
     }
 
-    /// The same, while towpath is killed and started again.
+    /// Fetches the file while towpath is killed and started again.
     pub(crate) fn fetch_through_a_kill(&mut self) {
-        // A page that takes its time, so that the transfer is under way when towpath is killed, however fast the machine is.
+        // A slow page, so that the transfer is under way when towpath is killed, on a machine of
+        // any speed.
         let body = "for i in $(seq 40); do head -c 524288 /tmp/www/file; sleep 0.1; done";
         let script = format!("#!/bin/sh\necho Content-Type: application/octet-stream\necho\n{body}\n");
         self.guest.run(&format!("mkdir -p /tmp/www/cgi-bin && printf '{script}' >/tmp/www/cgi-bin/slow"));
         self.guest.run("chmod +x /tmp/www/cgi-bin/slow && rm -f /tmp/got /tmp/fetched");
         let fetch = format!("wget -q -O /tmp/got http://{FAR}/cgi-bin/slow && touch /tmp/fetched");
         self.guest.run(&format!("( {fetch} ) >/dev/null 2>&1 &"));
-        // Waited for inside: the guest's transfer does not wait for what is decided out here.
+        // The wait runs inside the guest: its transfer does not wait for decisions outside.
         let some = "until [ $(wc -c </tmp/got 2>/dev/null || echo 0) -gt 500000 ]; do sleep 0.01; done";
         self.guest.run(&format!("dmesg -c >/dev/null; {some}; kill -KILL $(cat /tmp/fwd.pid)"));
         self.guest.until("it is gone", "! kill -0 $(cat /tmp/fwd.pid)");
@@ -99,15 +101,16 @@ impl<'a> Cable<'a> {
         self.guest.run("[ ! -e /tmp/fetched ]");
         self.start("");
         self.guest.until("the transfer is at its end", "[ -e /tmp/fetched ]");
-        // Neither the kernel's end of the first nor the beginning of the second let the device use the first one's addresses.
+        // Neither the kernel's teardown of the first process nor the start of the second lets the
+        // device use the addresses of the first.
         let faults = self.guest.try_run("dmesg | grep DMAR");
         assert_eq!(faults.code, 1, "the device reached for memory that it had lost: {}", faults.text);
         self.guest.run(&format!("{} | cmp - /tmp/got && rm /tmp/got", body.replace("sleep 0.1", "true")));
     }
 
-    /// Takes it all down; the NIC goes back.
+    /// Takes everything down; the NIC returns to its namespace.
     pub(crate) fn end(self) {
-        // Not left to the end of the namespace, which comes with that of its last connection.
+        // Explicit, because the namespace ends only with its last connection.
         self.guest.run(&format!("{} ip link set {} netns 1", self.far, self.name));
         self.guest.run("killall httpd; tunctl -d tp0; kill $(cat /tmp/far)");
         self.guest.run(&format!("towpath unbind {NIC}"));

@@ -1,7 +1,7 @@
-//! Archives of files in the format that the kernel unpacks at boot: cpio, "newc" (Linux
+//! Archives in the format that the kernel unpacks at boot: cpio, "newc" (Linux
 //! `Documentation/driver-api/early-userspace/buffer-format.rst`).
 
-/// An archive that is being written.
+/// An archive under construction.
 pub(crate) struct Cpio {
     bytes: Vec<u8>,
     number: u32,
@@ -33,7 +33,7 @@ impl Cpio {
         self.entry(path, DEVICE, (major, minor), &[]);
     }
 
-    /// The archive, with its end.
+    /// The finished archive.
     pub(crate) fn finish(mut self) -> Vec<u8> {
         self.number = 0;
         self.entry("TRAILER!!!", 0, (0, 0), &[]);
@@ -44,7 +44,8 @@ impl Cpio {
         self.number += 1;
         let (links, size) = (1 + u32::from(mode == FOLDER), u32::try_from(content.len()).expect("less than 4 GiB"));
         let name = u32::try_from(path.len()).expect("a short path") + 1;
-        // inode, mode, uid, gid, links, time, size, device of the file (2), of the node (2), name, checksum.
+        // inode, mode, uid, gid, links, time, size, device of the file (2), of the node (2), name,
+        // checksum.
         let fields = [self.number, mode, 0, 0, links, 0, size, 0, 0, device.0, device.1, name, 0];
         self.bytes.extend_from_slice(b"070701");
         for field in fields {

@@ -1,6 +1,8 @@
-//! The booted machine: commands go in by one serial line, what the kernel says comes out of another into a file.
+//! The booted machine: one serial line carries commands, the kernel's messages go by another into a
+//! file.
 //!
-//! One machine serves all tests, one after the other. A test that fails takes it down with it, and the next boots its own.
+//! One machine serves all tests, one after the other. A test that fails ends the machine, and the
+//! next test boots a new one.
 
 use crate::image;
 use crate::kernel::Kernel;
@@ -13,14 +15,14 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The longest that booting, or a command inside, may be silent.
+/// Longest silence while booting or while a command runs.
 const LONGEST: Duration = Duration::from_secs(180);
 
-/// Where the devices are.
+/// PCI addresses of the devices.
 pub(crate) const NIC: &str = "0000:00:04.0";
-/// The kernel's own NIC, wired to that one.
+/// The kernel's own NIC, on the same hub.
 pub(crate) const PEER: &str = "0000:00:06.0";
-/// Another one of the kernel's own, wired to nothing.
+/// Another NIC of the kernel, connected to nothing.
 pub(crate) const SPARE: &str = "0000:00:07.0";
 
 pub(crate) struct Guest {
@@ -31,7 +33,7 @@ pub(crate) struct Guest {
     commands: u32,
 }
 
-/// What a command inside printed, both ways, and its exit code.
+/// Output (stdout and stderr) and exit code of a command inside.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) code: i32,
@@ -40,7 +42,7 @@ pub(crate) struct Done {
 
 static GUEST: Mutex<Option<Guest>> = Mutex::new(None);
 
-/// Runs a test in the machine, or says why that can't be.
+/// Runs a test in the machine, or prints why it is skipped.
 pub(crate) fn inside(name: &str, test: impl FnOnce(&mut Guest)) {
     let packages = ["qemu-system-x86_64", "busybox", "dpkg-deb", "apt-get"];
     if !packages.iter().all(|program| needs(name, &[Need::Program(program)])) {
@@ -84,7 +86,7 @@ impl Guest {
             }
         });
         let guest = Guest { qemu, input, lines, console, commands: 0 };
-        // What is sent before somebody listens is lost.
+        // Input is lost until the shell reads.
         guest.hear("booting", |line| (line == "@ready").then_some(()));
         eprintln!("booted in {:.1} s", began.elapsed().as_secs_f32());
         Ok(guest)
@@ -112,7 +114,7 @@ impl Guest {
         Done { code, text: text.trim_end().to_owned() }
     }
 
-    /// Listens until `heard` has an answer.
+    /// Reads lines until `heard` returns a value.
     #[track_caller]
     fn hear<T>(&self, what: &str, mut heard: impl FnMut(&str) -> Option<T>) -> T {
         let mut all = String::new();
@@ -127,7 +129,7 @@ impl Guest {
         }
     }
 
-    /// The same for one that must succeed; what it printed.
+    /// Runs a command that must succeed; returns its output.
     #[track_caller]
     pub(crate) fn run(&mut self, command: &str) -> String {
         let done = self.try_run(command);
@@ -165,7 +167,8 @@ impl Drop for Guest {
     }
 }
 
-/// Starts the machine on a thread that ends only with the process: the machine ends with that thread, however it ends.
+/// Starts the machine on a thread that ends only with the process: the machine is killed when that
+/// thread ends.
 fn spawn(kernel: &Path, initrd: &Path, console: &Path) -> Result<Child, String> {
     let mut qemu = Command::new("qemu-system-x86_64");
     qemu.args(["-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-smp", "2", "-m", "384"])

@@ -1,4 +1,4 @@
-//! What the machine boots into: busybox, the kernel's modules, and programs of ours without shared libraries.
+//! The boot image: busybox, kernel modules, and statically linked programs of this repository.
 
 use crate::cpio::Cpio;
 use crate::kernel::Kernel;
@@ -6,10 +6,10 @@ use crate::support::run;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the guest needs of its kernel: VFIO, its own NICs, taps.
+/// Kernel modules of the guest: VFIO, its own NICs, taps.
 const MODULES: &[&str] = &["vfio-pci", "vfio_iommu_type1", "virtio_pci", "virtio_net", "tun"];
 
-/// The first program: mounts, loads, and then runs the commands that come in by the second serial line.
+/// The first program: mounts, loads modules, then runs the commands of the second serial line.
 const INIT: &str = "\
 #!/bin/busybox sh
 /bin/busybox --install -s /bin
@@ -26,18 +26,18 @@ exec setsid sh -c 'stty raw -echo; echo; echo @ready; sh 2>&1 | cat' </dev/ttyS1
 
 const USERS: &str = "root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n";
 
-/// Folder of what is kept from one run to the next.
+/// The cache folder, kept between runs.
 pub(crate) fn cache() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("vm")
 }
 
-/// Builds the archive; where it is.
+/// Builds the archive; returns its path.
 pub(crate) fn build(kernel: &Kernel) -> Result<PathBuf, String> {
     let mut image = Cpio::new();
     for folder in ["bin", "dev", "proc", "sys", "run", "tmp", "etc", "modules"] {
         image.folder(folder);
     }
-    // The kernel opens it for the first program, before there is a /dev.
+    // The kernel opens it for the first program before /dev is mounted.
     image.device("dev/console", 5, 1);
     image.program("init", INIT.as_bytes());
     image.file("etc/passwd", USERS.as_bytes());
@@ -69,9 +69,10 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
     std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// Builds our programs so that they need nothing but a kernel; their names and files.
+/// Builds the programs without shared libraries; returns their names and files.
 fn programs() -> Result<Vec<(&'static str, PathBuf)>, String> {
-    // With a target that is named, the flags are not those of build scripts and macros, which can't be linked that way.
+    // With an explicit target the flags do not apply to build scripts and macros, which can't be
+    // linked statically.
     const TARGET: &str = "x86_64-unknown-linux-gnu";
     let folder = cache().join("build");
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -79,7 +80,7 @@ fn programs() -> Result<Vec<(&'static str, PathBuf)>, String> {
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["build", "--locked", "--quiet", "--release", "--target", TARGET]).args(wanted);
         cargo.arg("--manifest-path").arg(workspace.join("Cargo.toml")).arg("--target-dir").arg(&folder);
-        // In an emulated machine the last tenth of speed is worth less than the time to link.
+        // In an emulated machine the last tenth of speed is worth less than the link time.
         cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
         cargo.env("CARGO_PROFILE_RELEASE_DEBUG", "0");
         cargo.env("RUSTFLAGS", "-Ctarget-feature=+crt-static").env_remove("CARGO_ENCODED_RUSTFLAGS");

@@ -1,14 +1,14 @@
-//! A kernel to boot: Debian's for cloud machines, from its package, which is unpacked but not installed.
+//! A kernel to boot: Debian's for cloud machines, unpacked from its package without installation.
 
 use crate::support::succeed;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The package that depends on the newest one.
+/// The package that depends on the newest kernel.
 const NEWEST: &str = "linux-image-cloud-amd64";
 
-/// For a mirror that is slow, or away for a moment.
+/// For a mirror that is slow or briefly unavailable.
 const PATIENTLY: [&str; 2] = ["-o", "Acquire::Retries=5"];
 
 pub(crate) struct Kernel {
@@ -17,13 +17,13 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// The kernel's files in `cache`, fetched if they are not there; why that can't be.
+    /// The kernel's files in `cache`, downloaded if they are missing; the error is the reason.
     pub(crate) fn fetch(cache: &Path) -> Result<Kernel, String> {
         std::fs::create_dir_all(cache).map_err(|e| format!("{}: {e}", cache.display()))?;
         let kernel = Kernel { root: cache.join("kernel") };
         if kernel.image().is_none() {
             let package = package(cache)?;
-            // Unpacked beside, and then renamed: a half of it is never taken for all.
+            // Unpacked under another name and renamed, so that an incomplete tree is never used.
             let beside = cache.join("unpacking");
             let _ = std::fs::remove_dir_all(&beside);
             succeed(Command::new("dpkg-deb").arg("-x").arg(package).arg(&beside));
@@ -40,7 +40,7 @@ impl Kernel {
         files.find(|path| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"vmlinuz")))
     }
 
-    /// The files of modules and all that they need, in the order in which they are to be loaded.
+    /// The files of modules and of their dependencies, in load order.
     pub(crate) fn modules(&self, wanted: &[&str]) -> Vec<(String, PathBuf)> {
         let mut all = BTreeMap::new();
         gather(&self.root.join("lib/modules"), &mut all);
@@ -57,12 +57,12 @@ fn package(cache: &Path) -> Result<PathBuf, String> {
     if let Some(file) = file_in(cache) {
         return Ok(file);
     }
-    // Fetched beside, and then renamed: a half of it is never taken for all.
+    // Downloaded under another name and renamed, so that an incomplete file is never used.
     let beside = cache.join("fetching");
     let _ = std::fs::remove_dir_all(&beside);
     std::fs::create_dir_all(&beside).map_err(|e| format!("{}: {e}", beside.display()))?;
     download(&beside).or_else(|why| {
-        // What apt knows may be old: a version that there was then, and is not any more.
+        // The package lists may be old and name a version that the mirror no longer has.
         run(Command::new("apt-get").args(PATIENTLY).arg("update")).map_err(|also| format!("{why}; {also}"))?;
         download(&beside)
     })?;
@@ -72,7 +72,7 @@ fn package(cache: &Path) -> Result<PathBuf, String> {
     Ok(kept)
 }
 
-/// A package's file in a folder.
+/// The package file in a folder.
 fn file_in(folder: &Path) -> Option<PathBuf> {
     let files = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     files.filter(|path| path.extension().is_some_and(|e| e == "deb")).max()
@@ -86,7 +86,7 @@ fn download(folder: &Path) -> Result<(), String> {
     run(Command::new("apt-get").args(PATIENTLY).args(["download", name]).current_dir(folder)).map(drop)
 }
 
-/// What a program printed, or why it failed.
+/// The output of a program, or why it failed.
 fn run(command: &mut Command) -> Result<String, String> {
     let output = command.output().map_err(|e| format!("{command:?}: {e}"))?;
     let error = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
@@ -94,7 +94,7 @@ fn run(command: &mut Command) -> Result<String, String> {
     if output.status.success() { Ok(printed) } else { Err(format!("{command:?}: {error}")) }
 }
 
-/// All modules below a folder, by their names as the kernel has them: with underscores.
+/// All modules below a folder, by their kernel names (with underscores).
 fn gather(folder: &Path, all: &mut BTreeMap<String, PathBuf>) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -107,7 +107,8 @@ fn gather(folder: &Path, all: &mut BTreeMap<String, PathBuf>) {
     }
 }
 
-/// Appends a module behind those that it needs, unless it is there. Modules that are not files are parts of the kernel.
+/// Appends a module behind its dependencies, unless it is in the list. Modules without a file are
+/// built into the kernel.
 fn with_needs(all: &BTreeMap<String, PathBuf>, name: &str, ordered: &mut Vec<(String, PathBuf)>) {
     let name = name.replace('-', "_");
     if ordered.iter().any(|(known, _)| *known == name) {

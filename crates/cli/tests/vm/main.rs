@@ -1,4 +1,4 @@
-//! A booted machine with an IOMMU and a NIC behind it, on which towpath drives that NIC through VFIO.
+//! A booted machine with an IOMMU and a NIC behind it. Towpath drives that NIC through VFIO.
 //!
 //! ```text
 //!   QEMU, all in software ─ q35, VT-d with interrupt remapping
@@ -7,8 +7,8 @@
 //!   guest: Debian's kernel for cloud machines, busybox, towpath linked statically
 //! ```
 //!
-//! Modules: `cable` two hosts inside, joined by towpath; `guest` the machine and its shell; `image` what it boots into; `kernel` where its kernel comes from; `cpio` the
-//! archive's format.
+//! Modules: `cable` two hosts inside, joined by towpath; `guest` the machine and its shell; `image`
+//! the boot image; `kernel` its kernel; `cpio` the archive format.
 
 mod cable;
 mod cpio;
@@ -21,7 +21,7 @@ mod support;
 use cable::Cable;
 use guest::{Guest, NIC, PEER, SPARE, inside};
 
-/// The driver that has a function; empty if none has.
+/// The driver of a function; empty without one.
 fn driver(guest: &mut Guest, bdf: &str) -> String {
     let link = guest.try_run(&format!("readlink /sys/bus/pci/devices/{bdf}/driver"));
     link.text.rsplit('/').next().unwrap_or_default().to_owned()
@@ -44,7 +44,7 @@ fn says(text: &str, what: &[&str]) {
 }
 
 #[test]
-fn registers_reset_interrupts_and_dma_work_through_vfio_and_what_is_unmapped_is_out_of_reach() {
+fn registers_reset_interrupts_and_dma_work_through_vfio_and_unmapped_memory_is_out_of_reach() {
     inside("the proof of VFIO", |guest| {
         guest.run(&format!("towpath bind {NIC}"));
         guest.run("dmesg -c >/dev/null");
@@ -59,7 +59,7 @@ fn registers_reset_interrupts_and_dma_work_through_vfio_and_what_is_unmapped_is_
 }
 
 #[test]
-fn a_program_without_rights_uses_what_it_was_given_and_is_told_what_it_may_lock() {
+fn a_program_without_rights_uses_a_device_it_was_given_and_learns_its_lock_limit() {
     inside("VFIO without root", |guest| {
         guest.run(&format!("towpath bind {NIC}"));
         let group = group(guest, NIC);
@@ -79,7 +79,7 @@ fn group(guest: &mut Guest, bdf: &str) -> String {
 }
 
 #[test]
-fn a_function_that_no_driver_had_is_given_back_as_it_was() {
+fn a_function_without_a_driver_is_restored_without_one() {
     inside("binding a function without a driver", |guest| {
         assert_eq!((driver(guest, NIC), only(guest, NIC)), (String::new(), "(null)".to_owned()));
         says(&guest.run(&format!("towpath bind {NIC}")), &["no driver -> vfio-pci"]);
@@ -93,7 +93,7 @@ fn a_function_that_no_driver_had_is_given_back_as_it_was() {
 }
 
 #[test]
-fn a_nic_of_the_kernel_is_taken_unless_it_is_in_use_and_given_back_to_its_driver() {
+fn a_nic_of_the_kernel_is_bound_unless_it_is_in_use_and_restored_to_its_driver() {
     inside("binding a NIC of the kernel", |guest| {
         let name = interface(guest, SPARE);
         guest.run(&format!("ip addr add 192.0.2.1/24 dev {name}; ip link set {name} up"));
@@ -111,7 +111,7 @@ fn a_nic_of_the_kernel_is_taken_unless_it_is_in_use_and_given_back_to_its_driver
 }
 
 #[test]
-fn probing_says_step_by_step_what_is_missing() {
+fn probing_reports_step_by_step_what_is_missing() {
     inside("findings", |guest| {
         let probe = |guest: &mut Guest, bdf: &str| guest.try_run(&format!("towpath probe e1000e:vfio={bdf}"));
         let nowhere = probe(guest, "00:09.0");
@@ -173,7 +173,7 @@ fn the_table_of_copybreak_is_measured_with_the_mappings_of_the_kernel() {
         guest.run(&format!("towpath bind {NIC}"));
         let name = interface(guest, PEER);
         guest.run(&format!("ip link set {name} up"));
-        // Every port of the hub hears it.
+        // Every port of the hub receives it.
         let sender = format!("towpath gen packet:{name} --size 1500 --quiet");
         guest.run(&format!("{sender} >/dev/null 2>/tmp/gen.err & echo $! >/tmp/gen.pid"));
         let bench = format!("towpath bench copybreak --port e1000e:vfio={NIC} --samples 25");

@@ -1,8 +1,9 @@
-//! `towpath` on AF_XDP ports: hosts in namespaces, each behind one end of a veth pair, and real traffic between them.
+//! `towpath` on AF_XDP ports: hosts in namespaces, each behind one end of a veth pair, and real
+//! traffic between them.
 //!
 //! ```text
-//!   others    what others do with an interface: a socket on its queue, a program
-//!   trouble   what is in the way, and what happens while it runs
+//!   others    other users of an interface: a socket on its queue, a program
+//!   trouble   obstacles at the start, and faults while it runs
 //! ```
 
 mod others;
@@ -15,7 +16,8 @@ use support::{Cable, Hosts, Namespace, Summary, Towpath, until};
 
 const CABLES: (Cable, Cable) = (Cable::Xdp, Cable::Xdp);
 
-/// Ping, TCP both ways, UDP and a file; the balance must be exact, and nothing dropped but what TCP's bursts overran.
+/// Ping, TCP both ways, UDP and a file; the balance must be exact, and only overruns of TCP's
+/// bursts may be dropped.
 fn works(mtu: u32, options: &str) -> Summary {
     let hosts = Hosts::new();
     println!("MTU {mtu} {options}");
@@ -34,7 +36,7 @@ fn works(mtu: u32, options: &str) -> Summary {
     summary
 }
 
-/// What `ip` says of programs in a namespace.
+/// The programs that `ip` lists in a namespace.
 fn programs(namespace: &Namespace) -> usize {
     namespace.ip("-d link show").matches("prog/xdp").count()
 }
@@ -77,7 +79,7 @@ fn frames_of_a_program_carry_everything_that_a_socket_does() {
     towpath.stop().code(0).summary().is_clean();
 }
 
-/// A namespace whose interfaces say nothing by themselves.
+/// A namespace whose interfaces send nothing by themselves.
 fn quiet(what: &str) -> Namespace {
     let ns = Namespace::new(what);
     ns.run("sysctl", "-qw net.ipv6.conf.default.disable_ipv6=1");
@@ -85,8 +87,8 @@ fn quiet(what: &str) -> Namespace {
 }
 
 #[test]
-fn what_is_generated_arrives_and_is_counted_by_the_other_end() {
-    require!("what_is_generated_arrives_and_is_counted_by_the_other_end", "ethtool");
+fn generated_packets_arrive_and_are_counted_by_the_other_end() {
+    require!("generated_packets_arrive_and_are_counted_by_the_other_end", "ethtool");
     for options in ["", ",timestamps=require,csum=off", ",tx=live", ",tx=template"] {
         let ns = quiet("gen");
         ns.ip("link add v0 type veth peer name v1");
@@ -107,7 +109,7 @@ fn what_is_generated_arrives_and_is_counted_by_the_other_end() {
     }
 }
 
-/// What arrives at `v1`, when `options` are how packets leave by `v0`, as bytes.
+/// The bytes of packets that arrive at `v1` from `v0`, opened with `options`.
 fn frames(options: &str, generate: &[&str]) -> Vec<Vec<u8>> {
     let ns = quiet("eq");
     ns.ip("link add v0 type veth peer name v1");
@@ -125,13 +127,14 @@ fn frames(options: &str, generate: &[&str]) -> Vec<Vec<u8>> {
     until("all of it is received", || record.look().ports[0].rx.packets >= 700);
     record.stop().code(0).summary().is_clean();
     let bytes = std::fs::read(&file).expect("the capture");
-    // A header of 24 bytes, then packets behind 16 bytes each, of which the third word is the length.
+    // A header of 24 bytes, then packets behind 16 bytes each, of which the third word is the
+    // length.
     let (mut rest, mut seen) = (&bytes[24..], Vec::new());
     while let Some((header, behind)) = rest.split_at_checked(16) {
         let len = u32::from_ne_bytes([header[8], header[9], header[10], header[11]]) as usize;
         let (data, next) = behind.split_at(len);
         rest = next;
-        // Of everything that a new interface says, only what was generated.
+        // Only generated packets, none of those that a new interface sends.
         if data.get(..12) == Some(&[0, 0, 0x5e, 0, 0x53, 2, 0, 0, 0x5e, 0, 0x53, 1]) {
             seen.push(data.to_vec());
         }

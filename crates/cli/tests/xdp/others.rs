@@ -1,4 +1,4 @@
-//! What others do with an interface, by the kernel's own means.
+//! Other users of an interface, set up by the kernel's own means.
 
 use crate::support::Namespace;
 use std::io::Error;
@@ -25,7 +25,8 @@ fn set<T>(fd: &OwnedFd, option: libc::c_int, value: &T) {
     done(unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_XDP, option, at, len) }.into());
 }
 
-/// An AF_XDP socket on the first queue of an interface, without a program; its memory is never used.
+/// An AF_XDP socket on the first queue of an interface, without a program; its memory is never
+/// used.
 pub(crate) fn socket_on(ns: &Namespace, interface: &str) -> Result<OwnedFd, Error> {
     ns.inside(|| {
         // SAFETY: no pointers; the descriptor is new.
@@ -34,7 +35,8 @@ pub(crate) fn socket_on(ns: &Namespace, interface: &str) -> Result<OwnedFd, Erro
         };
         let len = CHUNKS * CHUNK;
         let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping at an address that the kernel chooses. It stays for as long as the test runs.
+        // SAFETY: a new mapping at an address that the kernel chooses. It stays for as long as the
+        // test runs.
         let memory = unsafe { libc::mmap(std::ptr::null_mut(), len, access, kind, -1, 0) };
         assert_ne!(memory, libc::MAP_FAILED);
         let (addr, len) = (memory.expose_provenance() as u64, len as u64);
@@ -60,13 +62,14 @@ pub(crate) fn socket_on(ns: &Namespace, interface: &str) -> Result<OwnedFd, Erro
 
 /// `bpf(2)`: a command that makes a descriptor.
 fn bpf(command: libc::c_long, attributes: &[u32; 32]) -> OwnedFd {
-    // SAFETY: attributes and their length describe the borrowed array; what it points to lives in the callers.
+    // SAFETY: attributes and their length describe the borrowed array; what it points to lives in
+    // the callers.
     let fd = unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_ptr(), size_of_val(attributes)) };
     // SAFETY: a new descriptor.
     unsafe { OwnedFd::from_raw_fd(done(fd)) }
 }
 
-/// A program that lets everything pass, on an interface for as long as what is returned lives.
+/// A program that passes everything, attached to an interface while the returned descriptor lives.
 pub(crate) fn program_on(ns: &Namespace, interface: &str) -> OwnedFd {
     const XDP: u32 = 6;
     const ATTACH: u32 = 37;

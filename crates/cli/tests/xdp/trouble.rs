@@ -1,4 +1,5 @@
-//! What is in the way at the start, and what happens while it runs: said clearly, survived if possible, and nothing is left.
+//! Obstacles at the start and faults while it runs: reported clearly, survived if possible, with
+//! nothing left behind.
 
 use crate::others::{program_on, socket_on};
 use crate::support::datapath::run;
@@ -8,7 +9,7 @@ use crate::{CABLES, programs, require};
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 
-/// The interfaces have neither a program nor a socket.
+/// Asserts that the interfaces have neither a program nor a socket.
 #[track_caller]
 fn nothing_is_left(hosts: &Hosts, interfaces: &[&str]) {
     until("no interface has a program", || programs(&hosts.cables) == 0);
@@ -17,7 +18,7 @@ fn nothing_is_left(hosts: &Hosts, interfaces: &[&str]) {
     }
 }
 
-/// What the descriptors of a process are, and how many of each kind: `/proc/PID/fd`, and `fdinfo` for what it says of links.
+/// Descriptors of a process by kind and number: from `/proc/PID/fd`, and for links from `fdinfo`.
 fn descriptors(towpath: &Towpath) -> BTreeMap<String, usize> {
     let (mut kinds, pid) = (BTreeMap::new(), towpath.pid());
     for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).expect("its descriptors").flatten() {
@@ -31,8 +32,8 @@ fn descriptors(towpath: &Towpath) -> BTreeMap<String, usize> {
 }
 
 #[test]
-fn a_queue_that_another_socket_has_is_named() {
-    require!("a_queue_that_another_socket_has_is_named", "ping");
+fn a_queue_that_another_socket_uses_is_named() {
+    require!("a_queue_that_another_socket_uses_is_named", "ping");
     let hosts = Hosts::new();
     let (a, b) = (hosts.port(1, Cable::Xdp, 1500, ""), hosts.port(2, Cable::Xdp, 1500, ""));
     let other = socket_on(&hosts.cables, "p2").unwrap();
@@ -49,8 +50,8 @@ fn a_queue_that_another_socket_has_is_named() {
 }
 
 #[test]
-fn a_program_of_another_is_named_and_stays() {
-    require!("a_program_of_another_is_named_and_stays", "ping");
+fn a_foreign_program_is_named_and_stays() {
+    require!("a_foreign_program_is_named_and_stays", "ping");
     let hosts = Hosts::new();
     let (a, b) = (hosts.port(1, Cable::Xdp, 1500, ""), hosts.port(2, Cable::Xdp, 1500, ""));
     let other = program_on(&hosts.cables, "p2");
@@ -86,7 +87,7 @@ fn a_process_that_is_killed_leaves_nothing_and_the_next_one_starts() {
     assert_eq!(programs(&hosts.cables), 0);
 }
 
-/// Host 1 asks as fast as it can, until that is dropped.
+/// Host 1 pings as fast as it can until the process is dropped.
 fn flood(hosts: &Hosts) -> Background {
     Background::start(hosts.one.command("ping", "-q -f -s 1400 10.0.0.2").stdout(Stdio::null()).stderr(Stdio::null()))
 }
@@ -145,11 +146,11 @@ fn a_link_that_goes_down_under_load_and_comes_up_again_costs_packets_and_nothing
 }
 
 #[test]
-fn a_queue_that_stalls_is_reported_while_it_runs_and_made_anew() {
-    require!("a_queue_that_stalls_is_reported_while_it_runs_and_made_anew", "ping", "tc");
+fn a_queue_that_stalls_is_reported_while_it_runs_and_recreated() {
+    require!("a_queue_that_stalls_is_reported_while_it_runs_and_recreated", "ping", "tc");
     let hosts = Hosts::new();
     let (a, _) = (hosts.port(1, Cable::Xdp, 1500, ""), hosts.port(2, Cable::Xdp, 1500, ""));
-    // What is sent to host 2 waits below, once there is a rate, and is not completed for as long.
+    // Packets to host 2 wait below, once there is a rate, and stay uncompleted as long.
     hosts.cables.ip("link add m2 link p2 type macvlan mode passthru");
     hosts.cables.ip("link set m2 up");
     let b = format!("xdp:m2?netns={},stall=200ms", hosts.cables.name());

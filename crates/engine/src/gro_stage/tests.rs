@@ -1,7 +1,8 @@
-//! Coalescing real packets: whatever their bytes lie in, cutting what came out gives what went in, flow by flow.
+//! Coalescing of real packets: for any memory layout, segmenting the output gives the input, flow
+//! by flow.
 
 use super::*;
-use crate::software_offload::Finisher;
+use crate::software_offload::SoftwareOffload;
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::fs::File;
@@ -9,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use towpath_packet::{Backing, Direction, ExtBufOwner, ExtBufPool, MAX_FRAGS, Pool, PoolConfig, Region, Vlan};
 use towpath_wire::checksum;
 
-/// What a flow is made of.
+/// The protocols of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     Tcp4,
@@ -17,7 +18,8 @@ pub(crate) enum Kind {
     Udp4,
 }
 
-/// A frame of a flow: `number` is the IP identification, `seq` the first sequence number; all checksums are right.
+/// A frame of a flow: `number` is the IP identification, `seq` the first sequence number; all
+/// checksums are correct.
 pub(crate) fn frame(kind: Kind, flow: u8, number: u16, seq: u32, payload: &[u8]) -> Vec<u8> {
     let tcp = kind != Kind::Udp4;
     let len = payload.len() as u16 + if tcp { 20 } else { 8 };
@@ -56,14 +58,14 @@ pub(crate) fn frame(kind: Kind, flow: u8, number: u16, seq: u32, payload: &[u8])
     frame
 }
 
-/// Where the bytes of a packet lie.
+/// The memory layout of a packet.
 #[derive(Debug, Clone)]
 enum Shape {
     /// All in one chunk.
     Linear,
-    /// The first so many bytes linear, and the rest in pieces of these lengths, in turn.
+    /// The given number of linear bytes, and the rest in fragments of these lengths, in turn.
     Pieces(usize, Vec<usize>),
-    /// The payload in memory that belongs to somebody else.
+    /// The payload in an application's memory.
     UntrustedMem,
 }
 
@@ -72,7 +74,7 @@ impl ExtBufOwner for Nobody {
     fn on_free(&self) {}
 }
 
-/// Makes packets of all shapes.
+/// Makes packets of all layouts.
 struct Maker {
     pool: Pool,
     cache: Cache,
@@ -103,7 +105,7 @@ impl Maker {
                     if at == bytes.len() {
                         break;
                     }
-                    // What is left goes into one before there are too many.
+                    // The rest goes into one fragment before there are too many.
                     let len = if packet.frags() > 100 { 300 } else { *len };
                     let end = bytes.len().min(at + len);
                     packet.append(Packet::copy_from(&mut self.cache, &bytes[at..end]).unwrap()).unwrap();
@@ -139,32 +141,32 @@ fn headers(kind: Kind) -> usize {
     }
 }
 
-fn engine(mode: Mode, hold: Duration) -> Coalescer {
-    let config = CoalesceConfig { mode, hold, ..CoalesceConfig::default() };
-    Coalescer::new(&config, Layer::Ethernet, Offloads::ALL, Arc::default())
+fn engine(mode: GroMode, hold: Duration) -> GroStage {
+    let config = GroStageConfig { mode, hold, ..GroStageConfig::default() };
+    GroStage::new(&config, Layer::Ethernet, Offloads::ALL, Arc::default())
 }
 
-fn drain(coalescer: &mut Coalescer) -> Vec<Packet> {
+fn drain(gro_stage: &mut GroStage) -> Vec<Packet> {
     let mut out = Vec::new();
-    while coalescer.ready() > 0 {
+    while gro_stage.ready() > 0 {
         let mut batch = Batch::new();
-        coalescer.fill(&mut batch);
+        gro_stage.fill(&mut batch);
         out.extend(batch.drain_front(64));
     }
     out
 }
 
-/// Cuts what an egress without any ability gets.
+/// Segments packets as for an egress without any ability.
 fn cut(maker: &Maker, packets: Vec<Packet>) -> Vec<Vec<u8>> {
     let cache = maker.pool.cache(Direction::Tx).unwrap();
-    let mut finisher = Finisher::new(cache, gro::LinkKind::Ethernet, Arc::default());
+    let mut offload = SoftwareOffload::new(cache, gro::LinkKind::Ethernet, Arc::default());
     let mut frames = Vec::new();
     for packet in packets {
         let mut from = Batch::new();
         from.push(packet).unwrap();
         loop {
             let mut to = Batch::new();
-            finisher.finish(&mut from, &mut to, Offloads::NONE);
+            offload.apply(&mut from, &mut to, Offloads::NONE);
             if to.is_empty() {
                 break;
             }
@@ -174,7 +176,7 @@ fn cut(maker: &Maker, packets: Vec<Packet>) -> Vec<Vec<u8>> {
     frames
 }
 
-/// The flow that a frame belongs to: tag, addresses and protocol, as they stand there.
+/// The flow of a frame: tag, addresses and protocol.
 fn flow_of(frame: &[u8]) -> Vec<u8> {
     let l3 = if frame[12..14] == [0x81, 0] || frame[12..14] == [0x88, 0xa8] { 18 } else { 14 };
     let addresses = if frame[l3] >> 4 == 4 { l3 + 9..l3 + 10 } else { l3 + 6..l3 + 7 };
@@ -191,9 +193,9 @@ struct Step {
     tag: Option<(u16, bool)>,
     /// The checksum is wrong.
     corrupt: bool,
-    /// Bytes of the stream in front of it never came.
+    /// Bytes of the stream before it are missing.
     gap: bool,
-    /// The burst ends here, and whether that emptied the ingress.
+    /// The burst ends here; whether that emptied the ingress.
     burst: Option<bool>,
 }
 
@@ -223,7 +225,7 @@ proptest! {
         hold in any::<bool>(),
     ) {
         let mut maker = Maker::new();
-        let mut coalescer = engine(Mode::On, if hold { Duration::from_secs(1000) } else { Duration::ZERO });
+        let mut gro_stage = engine(GroMode::On, if hold { Duration::from_secs(1000) } else { Duration::ZERO });
         let (mut sent, mut counts) = (HashMap::<Vec<u8>, Vec<Vec<u8>>>::new(), HashMap::<_, (u16, u32)>::new());
         let (mut batch, mut out, mut pushed) = (Batch::new(), Vec::new(), 0);
         for step in &steps {
@@ -245,15 +247,15 @@ proptest! {
             batch.push(packet).unwrap();
             pushed += 1;
             if step.burst.is_some() || batch.room() == 0 {
-                coalescer.push(&mut batch, step.burst.unwrap_or(false));
-                out.extend(drain(&mut coalescer));
+                gro_stage.push(&mut batch, step.burst.unwrap_or(false));
+                out.extend(drain(&mut gro_stage));
             }
         }
-        coalescer.push(&mut batch, true);
-        coalescer.flush();
-        out.extend(drain(&mut coalescer));
-        prop_assert_eq!(coalescer.held(), 0);
-        let merged = coalescer.counters.snapshot().merged;
+        gro_stage.push(&mut batch, true);
+        gro_stage.flush();
+        out.extend(drain(&mut gro_stage));
+        prop_assert_eq!(gro_stage.held(), 0);
+        let merged = gro_stage.counters.snapshot().merged;
         prop_assert_eq!(out.len() as u64 + merged, pushed, "received = left + merged");
         prop_assert!(out.iter().all(|p| p.frags() <= MAX_FRAGS));
         let mut got = HashMap::<Vec<u8>, Vec<Vec<u8>>>::new();
@@ -261,23 +263,23 @@ proptest! {
             got.entry(flow_of(&bytes)).or_default().push(bytes);
         }
         prop_assert_eq!(got, sent);
-        drop((coalescer, batch));
+        drop((gro_stage, batch));
         let Maker { pool, cache, .. } = maker;
         drop(cache);
-        prop_assert_eq!(pool.stats().free, pool.stats().capacity, "every buffer is home");
+        prop_assert_eq!(pool.stats().free, pool.stats().capacity, "every buffer is free");
     }
 }
 
-/// One burst of a flow in one shape each, and what came out.
+/// Coalesces one burst of a flow with packets of one layout.
 fn coalesced(shape: &Shape, packets: u16, len: usize) -> (Maker, Vec<Packet>) {
-    let (mut maker, mut coalescer) = (Maker::new(), engine(Mode::On, Duration::ZERO));
+    let (mut maker, mut gro_stage) = (Maker::new(), engine(GroMode::On, Duration::ZERO));
     let mut batch = Batch::new();
     for number in 0..packets {
         let bytes = frame(Kind::Tcp4, 1, number, u32::from(number) * len as u32, &vec![number as u8; len]);
         batch.push(maker.packet(&bytes, shape, 54)).unwrap();
     }
-    coalescer.push(&mut batch, true);
-    let out = drain(&mut coalescer);
+    gro_stage.push(&mut batch, true);
+    let out = drain(&mut gro_stage);
     (maker, out)
 }
 
@@ -301,7 +303,7 @@ fn an_aggregate_ends_before_it_has_more_fragments_than_a_packet_can() {
 
 #[test]
 fn an_ingress_that_is_never_empty_is_flushed_by_the_budget() {
-    let (mut maker, mut coalescer) = (Maker::new(), engine(Mode::On, Duration::ZERO));
+    let (mut maker, mut gro_stage) = (Maker::new(), engine(GroMode::On, Duration::ZERO));
     let mut seen = Vec::new();
     for burst in 0..BUDGET / 64 {
         let mut batch = Batch::new();
@@ -309,8 +311,8 @@ fn an_ingress_that_is_never_empty_is_flushed_by_the_budget() {
             let bytes = frame(Kind::Tcp4, flow, burst as u16, burst as u32 * 100, &[1; 100]);
             batch.push(maker.packet(&bytes, &Shape::Linear, 54)).unwrap();
         }
-        coalescer.push(&mut batch, false);
-        seen.push((coalescer.held(), coalescer.ready()));
+        gro_stage.push(&mut batch, false);
+        seen.push((gro_stage.held(), gro_stage.ready()));
     }
     assert_eq!(seen.pop(), Some((0, 64)));
     assert!(seen.iter().all(|state| *state == (64, 0)), "{seen:?}");
@@ -318,71 +320,71 @@ fn an_ingress_that_is_never_empty_is_flushed_by_the_budget() {
 
 #[test]
 fn where_nothing_merges_across_bursts_each_leaves_at_once_until_something_does() {
-    let (mut maker, mut coalescer) = (Maker::new(), engine(Mode::On, Duration::ZERO));
+    let (mut maker, mut gro_stage) = (Maker::new(), engine(GroMode::On, Duration::ZERO));
     let mut seq = [0; 64];
-    let mut burst = |coalescer: &mut Coalescer, step: u32| {
+    let mut burst = |gro_stage: &mut GroStage, step: u32| {
         let mut batch = Batch::new();
         for flow in 0..64 {
             let at = &mut seq[usize::from(flow)];
             batch.push(maker.packet(&frame(Kind::Tcp4, flow, 0, *at, &[1; 100]), &Shape::Linear, 54)).unwrap();
             *at += step;
         }
-        coalescer.push(&mut batch, false);
-        (coalescer.held(), drain(coalescer).len())
+        gro_stage.push(&mut batch, false);
+        (gro_stage.held(), drain(gro_stage).len())
     };
-    // A gap behind every packet.
-    let stepped: Vec<_> = (0..64).map(|_| burst(&mut coalescer, 1000)).collect();
+    // A gap after every packet.
+    let stepped: Vec<_> = (0..64).map(|_| burst(&mut gro_stage, 1000)).collect();
     assert_eq!((stepped[0], stepped[63]), ((64, 0), (0, 64)));
-    let merged = coalescer.counters.snapshot().merged;
+    let merged = gro_stage.counters.snapshot().merged;
     assert_eq!(merged, 0);
-    // Far fewer than the packets of the longest rest.
-    let back = (0..10_000).find(|_| burst(&mut coalescer, 100).0 > 0);
+    // Far fewer than the packets of the longest bypass.
+    let back = (0..10_000).find(|_| burst(&mut gro_stage, 100).0 > 0);
     assert!(back.is_some());
     for _ in 0..16 {
-        burst(&mut coalescer, 100);
+        burst(&mut gro_stage, 100);
     }
-    assert!(coalescer.counters.snapshot().merged > 0);
+    assert!(gro_stage.counters.snapshot().merged > 0);
 }
 
 #[test]
 fn with_a_hold_time_an_aggregate_outlives_its_burst_and_leaves_when_it_is_old_enough() {
     let hold = Duration::from_millis(20);
-    let (mut maker, mut coalescer) = (Maker::new(), engine(Mode::On, hold));
-    let mut push = |coalescer: &mut Coalescer, number: u16| {
+    let (mut maker, mut gro_stage) = (Maker::new(), engine(GroMode::On, hold));
+    let mut push = |gro_stage: &mut GroStage, number: u16| {
         let mut batch = Batch::new();
         let bytes = frame(Kind::Tcp4, 1, number, u32::from(number) * 100, &[1; 100]);
         batch.push(maker.packet(&bytes, &Shape::Linear, 54)).unwrap();
-        coalescer.push(&mut batch, true);
+        gro_stage.push(&mut batch, true);
     };
-    push(&mut coalescer, 0);
-    assert_eq!((coalescer.held(), coalescer.ready()), (1, 0));
+    push(&mut gro_stage, 0);
+    assert_eq!((gro_stage.held(), gro_stage.ready()), (1, 0));
     std::thread::sleep(hold + Duration::from_millis(1));
-    // What comes when the time is over still belongs to it.
-    push(&mut coalescer, 1);
-    coalescer.idle();
-    assert_eq!((coalescer.held(), coalescer.ready()), (0, 1));
-    assert_eq!(drain(&mut coalescer)[0].len(), 54 + 200);
+    // Packets that arrive when the time is over still belong to it.
+    push(&mut gro_stage, 1);
+    gro_stage.idle();
+    assert_eq!((gro_stage.held(), gro_stage.ready()), (0, 1));
+    assert_eq!(drain(&mut gro_stage)[0].len(), 54 + 200);
 }
 
 #[test]
-fn what_stands_aside_passes_in_order() {
-    let (mut maker, mut coalescer) = (Maker::new(), engine(Mode::Auto, Duration::ZERO));
+fn packets_that_bypass_the_engine_stay_in_order() {
+    let (mut maker, mut gro_stage) = (Maker::new(), engine(GroMode::Auto, Duration::ZERO));
     let mut next = [0u16; 200];
     let mut aside = 0;
     for burst in 0..600usize {
         let mut batch = Batch::new();
         for i in 0..64 {
-            // Every burst is of other flows, so nothing merges.
+            // Every burst has other flows, so nothing merges.
             let flow = (burst * 64 + i) % 200;
             let bytes = frame(Kind::Tcp4, flow as u8, next[flow], u32::from(next[flow]) * 10, &[1; 10]);
             next[flow] += 1;
             batch.push(maker.packet(&bytes, &Shape::Linear, 54)).unwrap();
         }
-        coalescer.push(&mut batch, burst % 3 == 0);
+        gro_stage.push(&mut batch, burst % 3 == 0);
         aside += usize::from(!batch.is_empty());
         let passed = batch.drain_front(64).collect::<Vec<_>>();
-        assert!(passed.is_empty() || coalescer.ready() + coalescer.held() == 0, "nothing is overtaken");
-        drain(&mut coalescer);
+        assert!(passed.is_empty() || gro_stage.ready() + gro_stage.held() == 0, "nothing is overtaken");
+        drain(&mut gro_stage);
     }
     assert!(aside > 100, "{aside} bursts passed");
 }

@@ -1,26 +1,28 @@
-//! Moves buckets from the busiest lane to the idlest, a few at a time.
+//! Moves buckets from the busiest lane to the least busy one, one at a time.
 
-use super::table::{BUCKETS, MAX_LANES, Table};
+use super::table::{BUCKETS, LaneTable, MAX_LANES};
 use std::sync::Arc;
 
-/// A lane is overloaded when it gets this much more than the mean: an eighth.
+/// A lane is overloaded if its load exceeds the mean by more than an eighth.
 const SLACK: u64 = 8;
 
-/// Looks at the load of the buckets since the last time, and evens it out. Run it some ten times a second, on any thread.
+/// Compares the load of the buckets since the last step and moves buckets. Call it about ten times
+/// a second, on any thread.
 #[derive(Debug)]
 pub struct Balancer {
-    table: Arc<Table>,
+    table: Arc<LaneTable>,
     before: [u64; BUCKETS],
 }
 
 impl Balancer {
     /// A balancer for a table.
-    pub fn new(table: Arc<Table>) -> Balancer {
+    pub fn new(table: Arc<LaneTable>) -> Balancer {
         let before = table.loads();
         Balancer { table, before }
     }
 
-    /// Moves at most one bucket from the busiest to the idlest lane, if that brings them nearer to each other; returns it.
+    /// Moves at most one bucket from the busiest to the least busy lane if that brings their loads
+    /// closer; returns the bucket.
     pub fn step(&mut self) -> Option<usize> {
         let now = self.table.loads();
         let load: [u64; BUCKETS] = std::array::from_fn(|i| now[i].saturating_sub(self.before[i]));
@@ -37,7 +39,7 @@ impl Balancer {
         if most <= mean + mean / SLACK {
             return None;
         }
-        // The largest bucket that does not just turn the two lanes round.
+        // The largest bucket that does not just exchange the roles of the two lanes.
         let gap = most - least;
         let of_busiest = (0..BUCKETS).filter(|&bucket| usize::from(self.table.lane(bucket)) == busiest);
         let bucket = of_busiest.filter(|&bucket| load[bucket] > 0 && load[bucket] < gap).max_by_key(|&b| load[b])?;

@@ -1,5 +1,5 @@
-//! Every interleaving of workers and lanes, with the queues and routes as they are. Only the threads' loops are those of the
-//! models: a worker's loop sleeps in the kernel.
+//! All interleavings of workers and lanes, with the real queues and routes. Only the loops of the
+//! threads are models: a worker's loop sleeps in the kernel.
 
 use super::*;
 use crate::route::{Route, RouteConfig};
@@ -23,9 +23,10 @@ fn packet(cache: &mut Cache, number: usize) -> Packet {
     packet
 }
 
-/// An egress that sends behind the caller's back: what it took leaves at the next look.
+/// An egress that sends asynchronously: accepted packets leave at the next `reclaim`.
 struct Egress {
-    /// The number of the next packet, whichever lane it comes from. Relaxed: only what hands a flow from lane to lane may order it.
+    /// The number of the next packet, from any lane. Relaxed: only the hand-over of a flow between
+    /// lanes may order it.
     next: Arc<AtomicUsize>,
     taken: Batch,
     left: Batch,
@@ -71,8 +72,8 @@ fn route(rx: LaneRx, pool: &Pool, next: &Arc<AtomicUsize>) -> Lane {
     Route::new(rx, Egress::new(next), pool.cache(Direction::Tx).unwrap(), config)
 }
 
-/// Starts a lane. Its loop is a worker's: say what to wait for, look once more, sleep. The route comes back with the thread and is
-/// dropped by who waits for it: how buffers come home is not what is modelled.
+/// Starts a lane with the loop of a worker: register wake-ups, turn once more, sleep. The thread
+/// returns the route, and the joining thread drops it: freeing buffers is not part of the model.
 fn start(mut lane: Lane) -> JoinHandle<Lane> {
     thread::spawn(move || {
         let mut about_to_sleep = false;
@@ -94,12 +95,13 @@ fn start(mut lane: Lane) -> JoinHandle<Lane> {
     })
 }
 
-/// Sends packets of one flow through lane 0, which has a thread, and lane 1, which shares the worker's. The flow moves to the other
-/// lane in front of the numbers in `moves`. All packets must leave, in order.
+/// Sends packets of one flow through lane 0, which has a thread, and lane 1, which shares the
+/// worker's. The flow moves to the other lane before the numbers in `moves`. All packets must leave
+/// in order.
 fn pass(lanes: usize, packets: usize, moves: &'static [usize]) {
     towpath_sys::sync::model(move || {
         let (pool, next) = (pool(), Arc::new(AtomicUsize::new(0)));
-        let table = Arc::new(Table::new(lanes).unwrap());
+        let table = Arc::new(LaneTable::new(lanes).unwrap());
         table.set(BUCKET, 0);
         let mut made = connect(&LaneConfig::default(), &table, 1).unwrap();
         let mut routes: Vec<_> = made.lanes.into_iter().map(|rx| route(rx, &pool, &next)).collect();

@@ -1,138 +1,154 @@
-//! Lanes: threads that each take the packets of their flows, from every receiving worker.
+//! Lanes: threads that each process the packets of their flows, from every receiving worker.
 //!
 //! ```text
 //!   worker 0: rx ──► Steer ──┬─ ring ──► ┐
-//!                            └─ ring ─┐  ├─ LaneRx ─► verdict ─► GRO ─► finish ─► tx queue 0     lane 0
+//!                            └─ ring ─┐  ├─ LaneRx ─► verdict ─► GRO ─► offload ─► tx 0   lane 0
 //!                                     │  │
 //!   worker 1: rx ──► Steer ──┬─ ring ─│─►┘
-//!                            └─ ring ─┴────► LaneRx ─► verdict ─► GRO ─► finish ─► tx queue 1     lane 1
+//!                            └─ ring ─┴────► LaneRx ─► verdict ─► GRO ─► offload ─► tx 1  lane 1
 //! ```
 //!
-//! A worker only receives and decides where a packet goes; the work is done by the lane. Rings have one producer and one
-//! consumer, are filled and drained in bulk, and ring a notifier only when the lane sleeps. To a worker the rings of all lanes are
-//! a transmit queue ([`Steer`]), to a lane they are a receive queue ([`LaneRx`]): both are run by ordinary
-//! [routes](crate::route).
+//! | file | content |
+//! |---|---|
+//! | `table` | [`LaneTable`]: buckets of flows to lanes, like an RSS indirection table |
+//! | `steer` | [`Steer`]: the worker's side, a transmit queue |
+//! | `rx` | [`LaneRx`]: the lane's side, a receive queue |
+//! | `balance` | [`Balancer`]: moves buckets from busy to idle lanes |
 //!
-//! **Order.** A flow belongs to a bucket of the [`Table`], a bucket to a lane. When a bucket moves, the worker first waits until the
-//! old lane has sent the last packet of that bucket, GRO included, to where none can overtake it; only then does the next one go to
-//! the new lane. What comes in must have been in one queue for that: a port that moves flows between its receive queues has no
-//! order that could be kept (`steering` of [`tun`](crate::ports::tun)).
+//! A worker only receives and steers; the lane does the work. Rings have one producer and one
+//! consumer, are filled and drained in bulk, and notify the lane only if it sleeps. For a worker
+//! the rings of all lanes are a transmit queue, for a lane they are a receive queue: ordinary
+//! [routes](crate::route) run both.
 //!
-//! **Balance.** What a full ring refuses is dropped as `lane-full`, or held back, as [`Full`] says. What is still in a ring when both
-//! of its sides are gone is counted as `stopped`.
+//! **Order.** A flow belongs to a bucket of the [`LaneTable`], a bucket to a lane. When a bucket
+//! moves, the worker first waits until the old lane has sent the last packet of that bucket, GRO
+//! included, to where no packet can overtake it. Only then does the next packet go to the new lane.
+//! All packets of a flow must arrive in one receive queue: a port that moves flows between its
+//! queues has no order to keep (the `steering` ability of `tun` ports).
+//!
+//! **Balance.** A packet that a full ring refuses is dropped as `lane-full` or held back, by
+//! [`FullPolicy`]. Packets left in a ring when both of its sides are dropped are counted as
+//! `stopped`.
 
 mod balance;
-mod receive;
+mod rx;
 mod steer;
 mod table;
 
 pub use balance::Balancer;
-pub use receive::LaneRx;
+pub use rx::LaneRx;
 pub use steer::Steer;
-pub use table::{BUCKETS, Steering, Table};
+pub use table::{BUCKETS, LaneTable, Steering};
 
+use rx::RingRx;
 use std::io;
 use std::sync::Arc;
-use towpath_packet::Notifier;
+use steer::RingTx;
 use towpath_packet::port::Layer;
 use towpath_packet::spsc::ring;
-use towpath_packet::{Counters, DropReason, Offloads};
+use towpath_packet::{Counters, DropReason, Notifier, Offloads};
 use towpath_sys::sync::{AtomicU16, AtomicU64, Ordering};
 
-/// What happens to a packet whose lane has no room.
+/// Treatment of a packet whose lane has no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Full {
-    /// It is dropped, as `lane-full`.
+pub enum FullPolicy {
+    /// Drop it as `lane-full`.
     Drop,
-    /// It waits, and with it everything behind it: the ingress is held back.
+    /// Hold it and all packets behind it: the ingress is held back.
     #[default]
     Hold,
 }
 
-/// How packets get to their lanes.
+/// Configuration of steering and rings.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct LaneConfig {
     /// How the lane of a packet is chosen.
     pub steering: Steering,
-    /// What happens when it has no room.
-    pub full: Full,
-    /// Packets that a ring holds, 64 to 65536; rounded up to a power of two.
+    /// Treatment of packets for a full lane.
+    pub full: FullPolicy,
+    /// Packets per ring, 64 to 65536; rounded up to a power of two.
     pub ring: usize,
-    /// What packets begin with.
+    /// The first header of packets.
     pub layer: Layer,
 }
 
 impl Default for LaneConfig {
-    /// By flow, holding back, 1024 packets in a ring, Ethernet.
+    /// By flow, holding back, 1024 packets per ring, Ethernet.
     fn default() -> LaneConfig {
-        LaneConfig { steering: Steering::Flow, full: Full::Hold, ring: 1024, layer: Layer::Ethernet }
+        LaneConfig { steering: Steering::Flow, full: FullPolicy::Hold, ring: 1024, layer: Layer::Ethernet }
     }
 }
 
-/// What the sides of one lane share besides its rings.
+/// State shared by the lane and all its workers, besides the rings.
 #[derive(Debug)]
-struct Gate {
+struct LaneShared {
     notifier: Notifier,
-    /// What the lane's egress takes.
-    accept: AtomicU16,
+    /// Offloads of the lane's egress.
+    offloads: AtomicU16,
 }
 
-/// What the two sides of one ring share besides the ring.
+/// State shared by the two sides of one ring, besides the ring.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Link {
+struct RingShared {
     /// Packets of this ring that have left the lane. Written by the lane.
-    settled: AtomicU64,
-    /// Packets put into the ring, and taken out of it; written when a side goes.
-    sent: AtomicU64,
-    taken: AtomicU64,
+    completed: AtomicU64,
+    /// Packets put into the ring and taken out of it; written when a side is dropped.
+    enqueued: AtomicU64,
+    dequeued: AtomicU64,
     counters: Arc<Counters>,
 }
 
-impl Drop for Link {
+impl RingShared {
+    fn new(counters: Arc<Counters>) -> RingShared {
+        let zero = || AtomicU64::new(0);
+        RingShared { completed: zero(), enqueued: zero(), dequeued: zero(), counters }
+    }
+}
+
+impl Drop for RingShared {
     fn drop(&mut self) {
-        let lost = self.sent.load(Ordering::Relaxed).saturating_sub(self.taken.load(Ordering::Relaxed));
+        let lost = self.enqueued.load(Ordering::Relaxed).saturating_sub(self.dequeued.load(Ordering::Relaxed));
         self.counters.dropped(DropReason::Stopped, lost);
     }
 }
 
-/// The two sides of all rings of one direction.
+/// Both sides of all rings of one direction.
 #[derive(Debug)]
 pub struct Lanes {
-    /// One for each receive queue of the ingress.
+    /// One per receive queue of the ingress.
     pub steers: Vec<Steer>,
-    /// One for each lane.
+    /// One per lane.
     pub lanes: Vec<LaneRx>,
-    /// What is dropped between them; not part of any port.
+    /// Drops between workers and lanes, which belong to no port.
     pub counters: Vec<Arc<Counters>>,
 }
 
-/// Makes the rings of one direction: from each of `senders` receive queues to each of `lanes` lanes, which is how many lanes
-/// `table` must have been made for.
+/// Makes the rings of one direction: from each of `senders` receive queues to each lane of `table`.
 ///
 /// # Errors
-/// When the process has no descriptor left for the notifiers, one for each lane.
-pub fn connect(config: &LaneConfig, table: &Arc<Table>, senders: usize) -> io::Result<Lanes> {
-    let gate = || -> io::Result<_> {
-        Ok(Arc::new(Gate { notifier: Notifier::new()?, accept: AtomicU16::new(Offloads::ALL.bits()) }))
+/// Fails if the process has no descriptor left for the notifiers, one per lane.
+pub fn connect(config: &LaneConfig, table: &Arc<LaneTable>, senders: usize) -> io::Result<Lanes> {
+    let new_lane = |_| -> io::Result<_> {
+        Ok(Arc::new(LaneShared { notifier: Notifier::new()?, offloads: AtomicU16::new(Offloads::ALL.bits()) }))
     };
-    let gates = (0..table.lanes()).map(|_| gate()).collect::<io::Result<Vec<_>>>()?;
-    let mut inlets: Vec<Vec<receive::Inlet>> = gates.iter().map(|_| Vec::new()).collect();
+    let shared = (0..table.lanes()).map(new_lane).collect::<io::Result<Vec<_>>>()?;
+    let mut rx_rings: Vec<Vec<RingRx>> = shared.iter().map(|_| Vec::new()).collect();
     let (mut steers, mut all_counters) = (Vec::new(), Vec::new());
     for _ in 0..senders {
         let counters = Arc::new(Counters::default());
-        let mut outlets = Vec::new();
-        for (gate, inlets) in gates.iter().zip(&mut inlets) {
+        let mut tx_rings = Vec::new();
+        for (lane_shared, rx_rings) in shared.iter().zip(&mut rx_rings) {
             let (producer, consumer) = ring(config.ring.clamp(64, 65536));
-            let zero = || AtomicU64::new(0);
-            let link = Arc::new(Link { settled: zero(), sent: zero(), taken: zero(), counters: counters.clone() });
-            outlets.push(steer::Outlet::new(producer, link.clone(), gate.clone()));
-            inlets.push(receive::Inlet::new(consumer, link));
+            let ring_shared = Arc::new(RingShared::new(counters.clone()));
+            tx_rings.push(RingTx::new(producer, ring_shared.clone(), lane_shared.clone()));
+            rx_rings.push(RingRx::new(consumer, ring_shared));
         }
         all_counters.push(counters.clone());
-        steers.push(Steer::new(outlets, config, table.clone(), counters));
+        steers.push(Steer::new(tx_rings, config, table.clone(), counters));
     }
-    let lanes = inlets.into_iter().zip(gates).map(|(inlets, gate)| LaneRx::new(inlets, gate)).collect();
+    let lanes = rx_rings.into_iter().zip(shared).map(|(rings, shared)| LaneRx::new(rings, shared)).collect();
     Ok(Lanes { steers, lanes, counters: all_counters })
 }
 

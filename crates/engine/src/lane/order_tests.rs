@@ -1,9 +1,9 @@
-//! The order of flows through workers and lanes as they run: routes, GRO, egresses that send behind the caller's back, and a
-//! table that changes all the time.
+//! Order of flows through real workers and lanes: routes, GRO, egresses that send asynchronously,
+//! and a table that changes all the time.
 
 use super::*;
 use crate::gro_stage::tests::{Kind, frame};
-use crate::gro_stage::{CoalesceConfig, Mode};
+use crate::gro_stage::{GroMode, GroStageConfig};
 use crate::route::{Route, RouteConfig};
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -18,7 +18,7 @@ const SIZE: u32 = 40;
 /// The wire behind all lanes: the next sequence number of each flow.
 type Wire = Mutex<[u32; FLOWS]>;
 
-/// Sends some of what it took at every look, and never all of it while more comes.
+/// Sends some of its packets at every `reclaim`, and never all of them while more arrive.
 struct Egress<'a> {
     wire: &'a Wire,
     taken: VecDeque<Packet>,
@@ -50,7 +50,7 @@ impl TxQueue for Egress<'_> {
 
     fn reclaim(&mut self) -> usize {
         self.looks += 1;
-        // Slow, so that packets are under way most of the time.
+        // Slow, so that packets are pending most of the time.
         let n = if self.looks.is_multiple_of(4) { self.taken.len().div_ceil(2) } else { 0 };
         self.leave(n);
         n
@@ -72,14 +72,14 @@ impl TxQueue for Egress<'_> {
 fn storm(hold: Duration) {
     let pool = PoolConfig { capacity: 8192, chunk: 256, backing: Backing::Anonymous, ..Default::default() };
     let pool = Pool::new(pool).unwrap();
-    let table = Arc::new(Table::new(2).unwrap());
+    let table = Arc::new(LaneTable::new(2).unwrap());
     let made = connect(&LaneConfig { ring: 64, ..Default::default() }, &table, 1).unwrap();
     let wire: Wire = Mutex::new([0; FLOWS]);
     let end = Instant::now() + Duration::from_secs(300);
     let mut steer = made.steers.into_iter().next().unwrap();
     let mut moves = 0;
     std::thread::scope(|s| {
-        let gro = CoalesceConfig { mode: Mode::On, hold, ..Default::default() };
+        let gro = GroStageConfig { mode: GroMode::On, hold, ..Default::default() };
         let lanes: Vec<_> = made
             .lanes
             .into_iter()

@@ -1,133 +1,146 @@
-//! The worker's side: a transmit queue that deals packets out to lanes.
+//! The worker's side: a transmit queue that steers packets to lanes.
 
-use super::table::{BUCKETS, Steering, Table};
-use super::{Full, Gate, LaneConfig, Link};
+use super::table::{BUCKETS, LaneTable, Steering};
+use super::{FullPolicy, LaneConfig, LaneShared, RingShared};
 use crate::rules::dissect_packet;
 use std::sync::Arc;
-use towpath_packet::notify;
 use towpath_packet::port::{State, TxQueue, Wake};
 use towpath_packet::spsc::Producer;
-use towpath_packet::{Batch, Counters, DropReason, Offloads, Packet};
+use towpath_packet::{Batch, Counters, DropReason, Offloads, Packet, notify};
 use towpath_sys::sync::Ordering;
 use towpath_wire::LinkKind;
 
-/// The way to one lane.
+/// The sending side of one lane's ring.
 #[derive(Debug)]
-pub(super) struct Outlet {
-    /// `None` once closed.
+pub(super) struct RingTx {
+    /// `None` once it is closed.
     ring: Option<Producer<Packet>>,
     stage: Batch,
     /// Packets that were staged for this lane so far.
-    sent: u64,
-    link: Arc<Link>,
-    gate: Arc<Gate>,
-    unannounced: bool,
-    /// Packets that can still be dealt to it in this burst.
+    staged: u64,
+    ring_shared: Arc<RingShared>,
+    lane_shared: Arc<LaneShared>,
+    needs_notify: bool,
+    /// Packets that can still be steered to it in this burst.
     room: usize,
 }
 
-impl Outlet {
-    pub(super) fn new(ring: Producer<Packet>, link: Arc<Link>, gate: Arc<Gate>) -> Outlet {
-        Outlet { ring: Some(ring), stage: Batch::new(), sent: 0, link, gate, unannounced: false, room: 0 }
+impl RingTx {
+    pub(super) fn new(ring: Producer<Packet>, ring_shared: Arc<RingShared>, lane_shared: Arc<LaneShared>) -> RingTx {
+        RingTx {
+            ring: Some(ring),
+            stage: Batch::new(),
+            staged: 0,
+            ring_shared,
+            lane_shared,
+            needs_notify: false,
+            room: 0,
+        }
     }
 
-    /// Packets that ring and stage have room for, as far as `want` goes.
+    /// Free places in ring and stage, counted up to `want`.
     #[inline]
     fn count_room(&mut self, want: usize) -> usize {
-        let staged = self.stage.len();
-        self.ring.as_mut().map_or(0, |ring| ring.free(want + staged) + Batch::<64>::CAPACITY - staged)
+        let waiting = self.stage.len();
+        self.ring.as_mut().map_or(0, |ring| ring.free(want + waiting) + Batch::<64>::CAPACITY - waiting)
     }
 
-    /// Puts a packet on the stage; there was room for it when it was dealt.
+    /// Stages a packet, for which `steer` found room.
     #[inline]
-    fn put(&mut self, packet: Packet) {
+    fn stage(&mut self, packet: Packet) {
         if self.stage.room() == 0 {
             self.flush();
         }
         if self.stage.push(packet).is_err() {
-            self.link.counters.dropped(DropReason::LaneFull, 1);
+            self.ring_shared.counters.dropped(DropReason::LaneFull, 1);
         }
     }
 
-    /// Moves what is staged into the ring, as far as there is room.
+    /// Moves staged packets into the ring, as many as fit.
     #[inline]
     fn flush(&mut self) {
         if !self.stage.is_empty()
             && let Some(ring) = &mut self.ring
             && ring.push_batch(&mut self.stage) > 0
         {
-            self.unannounced = true;
+            self.needs_notify = true;
         }
     }
 
-    /// Closes the ring, then wakes the lane so that it sees it.
+    /// Closes the ring, then wakes the lane so that it notices.
     fn close(&mut self) {
         if let Some(ring) = self.ring.take() {
             let left = self.stage.len() as u64;
-            self.link.sent.store(self.sent - left, Ordering::Relaxed);
-            self.link.counters.dropped(DropReason::Stopped, left);
+            self.ring_shared.enqueued.store(self.staged - left, Ordering::Relaxed);
+            self.ring_shared.counters.dropped(DropReason::Stopped, left);
             drop(ring);
             notify::publish();
-            self.gate.notifier.notify();
+            self.lane_shared.notifier.notify();
         }
     }
 }
 
-impl Drop for Outlet {
+impl Drop for RingTx {
     fn drop(&mut self) {
         self.close();
     }
 }
 
-/// Deals packets out to lanes; owned by the worker that receives them.
+/// Steers packets to lanes; owned by the worker that receives them.
 #[derive(Debug)]
 pub struct Steer {
-    outlets: Vec<Outlet>,
+    rings: Vec<RingTx>,
     steering: Steering,
-    full: Full,
+    full_policy: FullPolicy,
     link: LinkKind,
-    table: Arc<Table>,
-    /// Where each bucket's packets go at this moment.
+    table: Arc<LaneTable>,
+    /// The lane of each bucket at this moment.
     current: Box<[u8; BUCKETS]>,
-    /// The number of the last packet of each bucket among those sent to its lane.
-    last: Box<[u64; BUCKETS]>,
+    /// The sequence number of each bucket's last packet within its lane's ring.
+    last_staged: Box<[u64; BUCKETS]>,
     next: usize,
     counters: Arc<Counters>,
 }
 
 impl Steer {
-    pub(super) fn new(outlets: Vec<Outlet>, config: &LaneConfig, table: Arc<Table>, counters: Arc<Counters>) -> Steer {
+    pub(super) fn new(
+        rings: Vec<RingTx>,
+        config: &LaneConfig,
+        table: Arc<LaneTable>,
+        counters: Arc<Counters>,
+    ) -> Steer {
         Steer {
-            outlets,
+            rings,
             steering: config.steering.clone(),
-            full: config.full,
+            full_policy: config.full,
             link: config.layer.into(),
             current: Box::new(std::array::from_fn(|bucket| table.lane(bucket))),
-            last: Box::new([0; BUCKETS]),
+            last_staged: Box::new([0; BUCKETS]),
             table,
             next: 0,
             counters,
         }
     }
 
-    /// The lane of a packet, and its bucket if that decided; `None` while the bucket is on its way to another lane.
+    /// The lane of a packet, and the bucket if it decided; `None` while the bucket moves to another
+    /// lane.
     #[inline]
     fn choose(&mut self, packet: &mut Packet) -> Option<(usize, Option<usize>)> {
         if let Some(lane) = packet.lane() {
-            return Some((usize::from(lane) % self.outlets.len(), None));
+            return Some((usize::from(lane) % self.rings.len(), None));
         }
         let hash = match &self.steering {
             Steering::Flow => flow_hash(packet, self.link),
             Steering::Rss(key) => dissect_packet(packet, self.link).toeplitz(key),
-            Steering::Lane(lane) => return Some((usize::from(*lane) % self.outlets.len(), None)),
+            Steering::Lane(lane) => return Some((usize::from(*lane) % self.rings.len(), None)),
             Steering::RoundRobin => {
-                self.next = (self.next + 1) % self.outlets.len();
+                self.next = (self.next + 1) % self.rings.len();
                 return Some((self.next, None));
             }
         };
         let bucket = hash as usize % BUCKETS;
         let wanted = self.table.lane(bucket);
-        if wanted != self.current[bucket] && !self.follow(bucket, wanted) {
+        if wanted != self.current[bucket] && !self.try_move(bucket, wanted) {
             return None;
         }
         Some((usize::from(self.current[bucket]), Some(bucket)))
@@ -135,49 +148,50 @@ impl Steer {
 
     /// Moves a bucket if the old lane has sent its last packet.
     #[cold]
-    fn follow(&mut self, bucket: usize, wanted: u8) -> bool {
-        let Some(old) = self.outlets.get_mut(usize::from(self.current[bucket])) else { return true };
-        // Acquire: what the old lane sent happened before the new lane gets the next packet.
-        if old.link.settled.load(Ordering::Acquire) < self.last[bucket] {
+    fn try_move(&mut self, bucket: usize, wanted: u8) -> bool {
+        let Some(old) = self.rings.get_mut(usize::from(self.current[bucket])) else { return true };
+        // Acquire: the sends of the old lane happen before the new lane gets the next packet.
+        if old.ring_shared.completed.load(Ordering::Acquire) < self.last_staged[bucket] {
             old.flush();
             return false;
         }
         self.current[bucket] = wanted;
-        self.last[bucket] = 0;
+        self.last_staged[bucket] = 0;
         true
     }
 
-    /// How many of the packets can be dealt out, with their lanes in `lanes`; a packet that will be dropped has none.
+    /// Steers packets: writes their lanes to `lanes` (`None`: to be dropped) and returns how many
+    /// were steered.
     #[inline]
-    fn deal(&mut self, packets: &mut [Packet], lanes: &mut [Option<u8>]) -> usize {
-        for outlet in &mut self.outlets {
-            outlet.room = outlet.count_room(packets.len());
+    fn steer(&mut self, packets: &mut [Packet], lanes: &mut [Option<u8>]) -> usize {
+        for ring_tx in &mut self.rings {
+            ring_tx.room = ring_tx.count_room(packets.len());
         }
-        let mut dealt = 0;
+        let mut steered = 0;
         for (n, (packet, to)) in packets.iter_mut().zip(lanes).enumerate() {
-            dealt = n + 1;
+            steered = n + 1;
             let Some((lane, bucket)) = self.choose(packet) else { return n };
-            let Some(outlet) = self.outlets.get_mut(lane) else { return n };
-            if outlet.room == 0 {
-                if self.full == Full::Hold && outlet.ring.is_some() {
+            let Some(ring_tx) = self.rings.get_mut(lane) else { return n };
+            if ring_tx.room == 0 {
+                if self.full_policy == FullPolicy::Hold && ring_tx.ring.is_some() {
                     return n;
                 }
                 *to = None;
                 continue;
             }
-            outlet.room -= 1;
-            outlet.sent += 1;
+            ring_tx.room -= 1;
+            ring_tx.staged += 1;
             if let Some(bucket) = bucket {
-                self.last[bucket] = outlet.sent;
+                self.last_staged[bucket] = ring_tx.staged;
                 self.table.count(bucket, 1);
             }
             *to = Some(lane as u8);
         }
-        dealt
+        steered
     }
 }
 
-/// The symmetric hash of a packet's flow, kept in the packet.
+/// The symmetric hash of a packet's flow, cached in the packet.
 #[inline]
 fn flow_hash(packet: &mut Packet, link: LinkKind) -> u32 {
     if let Some(hash) = packet.flow_hash() {
@@ -192,63 +206,64 @@ impl TxQueue for Steer {
     #[inline]
     fn tx(&mut self, batch: &mut Batch) -> usize {
         let mut lanes = [None; Batch::<64>::CAPACITY];
-        let taken = self.deal(batch.as_mut_slice(), &mut lanes);
+        let taken = self.steer(batch.as_mut_slice(), &mut lanes);
         for (packet, lane) in batch.drain_front(taken).zip(lanes) {
-            match lane.and_then(|lane| self.outlets.get_mut(usize::from(lane))) {
-                Some(outlet) => outlet.put(packet),
+            match lane.and_then(|lane| self.rings.get_mut(usize::from(lane))) {
+                Some(ring_tx) => ring_tx.stage(packet),
                 None => {
                     self.counters.dropped(DropReason::LaneFull, 1);
                     drop(packet);
                 }
             }
         }
-        for outlet in &mut self.outlets {
-            outlet.flush();
+        for ring_tx in &mut self.rings {
+            ring_tx.flush();
         }
         taken
     }
 
-    /// Frees nothing; what waited for room goes into the rings. Nobody else need have anything to send now, so the lanes are told.
+    /// Frees nothing; moves staged packets into the rings. There may be no further send, so the
+    /// lanes are notified here.
     #[inline]
     fn reclaim(&mut self) -> usize {
-        for outlet in &mut self.outlets {
-            outlet.flush();
+        for ring_tx in &mut self.rings {
+            ring_tx.flush();
         }
         self.kick();
         0
     }
 
     fn close(&mut self) {
-        self.outlets.iter_mut().for_each(Outlet::close);
+        self.rings.iter_mut().for_each(RingTx::close);
     }
 
     #[inline]
     fn kick(&mut self) {
-        if self.outlets.iter().any(|outlet| outlet.unannounced) {
+        if self.rings.iter().any(|ring_tx| ring_tx.needs_notify) {
             notify::publish();
-            for outlet in &mut self.outlets {
-                if std::mem::take(&mut outlet.unannounced) {
-                    outlet.gate.notifier.notify();
+            for ring_tx in &mut self.rings {
+                if std::mem::take(&mut ring_tx.needs_notify) {
+                    ring_tx.lane_shared.notifier.notify();
                 }
             }
         }
     }
 
-    /// What all lanes' egresses take.
+    /// The offloads that the egresses of all lanes support.
     #[inline]
     fn offloads(&self) -> Offloads {
-        self.outlets
-            .iter()
-            .fold(Offloads::ALL, |can, outlet| can.and(Offloads::from_bits(outlet.gate.accept.load(Ordering::Relaxed))))
+        self.rings.iter().fold(Offloads::ALL, |can, ring_tx| {
+            can.and(Offloads::from_bits(ring_tx.lane_shared.offloads.load(Ordering::Relaxed)))
+        })
     }
 
     #[inline]
     fn pending(&self) -> usize {
-        self.outlets.iter().filter(|outlet| outlet.ring.is_some()).map(|outlet| outlet.stage.len()).sum()
+        self.rings.iter().filter(|ring_tx| ring_tx.ring.is_some()).map(|ring_tx| ring_tx.stage.len()).sum()
     }
 
     fn state(&self) -> State {
-        match self.outlets.iter().any(|outlet| outlet.ring.as_ref().is_none_or(Producer::is_closed)) {
+        match self.rings.iter().any(|ring_tx| ring_tx.ring.as_ref().is_none_or(Producer::is_closed)) {
             true => State::Gone("a lane has ended".into()),
             false => State::Up,
         }

@@ -1,47 +1,47 @@
-//! Which lane a packet belongs to.
+//! The indirection table: from the hash of a flow to its lane.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use towpath_wire::hash::Toeplitz;
 
 /// Buckets of the table: flows that share a bucket share a lane.
 pub const BUCKETS: usize = 256;
-/// Lanes that a table can spread over.
+/// Most lanes of a table.
 pub(super) const MAX_LANES: usize = 64;
 
-/// How the lane of a packet is chosen. A verdict that names a lane comes first.
+/// How the lane of a packet is chosen. A verdict that names a lane has precedence.
 #[derive(Debug, Clone, Default)]
 pub enum Steering {
-    /// By a hash that is the same for both directions of a flow.
+    /// By a hash that is equal for both directions of a flow.
     #[default]
     Flow,
     /// By the Toeplitz hash of receive-side scaling.
     Rss(Box<Toeplitz>),
     /// All packets to one lane.
     Lane(u8),
-    /// In turn. Packets of one flow overtake each other: only for what has no order.
+    /// In turn. Packets of one flow overtake each other: only for traffic without order.
     RoundRobin,
 }
 
-/// The indirection table: buckets to lanes. Shared by all that steer, changed while they run.
+/// The indirection table: buckets to lanes. Shared by all workers, changed while they run.
 #[derive(Debug)]
-pub struct Table {
+pub struct LaneTable {
     buckets: Box<[AtomicU8; BUCKETS]>,
-    /// Packets by bucket, all senders together: what balancing goes by.
+    /// Packets per bucket, from all workers: the load that the balancer evens out.
     load: Box<[AtomicU64; BUCKETS]>,
     lanes: u8,
 }
 
-impl Table {
+impl LaneTable {
     /// A table that spreads buckets evenly over `lanes`; `None` unless there are 1 to 64.
-    pub fn new(lanes: usize) -> Option<Table> {
+    pub fn new(lanes: usize) -> Option<LaneTable> {
         if !(1..=MAX_LANES).contains(&lanes) {
             return None;
         }
         let buckets = Box::new(std::array::from_fn(|i| AtomicU8::new((i % lanes) as u8)));
-        Some(Table { buckets, load: Box::new([const { AtomicU64::new(0) }; BUCKETS]), lanes: lanes as u8 })
+        Some(LaneTable { buckets, load: Box::new([const { AtomicU64::new(0) }; BUCKETS]), lanes: lanes as u8 })
     }
 
-    /// Lanes that it spreads over.
+    /// Number of lanes.
     pub fn lanes(&self) -> usize {
         usize::from(self.lanes)
     }
@@ -52,8 +52,8 @@ impl Table {
         self.buckets[bucket % BUCKETS].load(Ordering::Relaxed)
     }
 
-    /// Moves a bucket to another lane; false, and nothing changed, if there is no such bucket or lane. Senders follow when the
-    /// old lane has sent what it has of the bucket.
+    /// Moves a bucket to another lane; returns false and changes nothing if there is no such bucket
+    /// or lane. Workers follow once the old lane has sent its packets of the bucket.
     pub fn set(&self, bucket: usize, lane: u8) -> bool {
         let valid = bucket < BUCKETS && lane < self.lanes;
         if valid {
@@ -62,12 +62,12 @@ impl Table {
         valid
     }
 
-    /// Packets that were steered by each bucket so far.
+    /// Packets steered by each bucket so far.
     pub fn loads(&self) -> [u64; BUCKETS] {
         std::array::from_fn(|i| self.load[i].load(Ordering::Relaxed))
     }
 
-    /// Adds to a bucket's load; not exact when several senders do it at the same moment, which balancing does not need.
+    /// Adds to a bucket's load. Concurrent updates may be lost, which the balancer tolerates.
     #[inline]
     pub(super) fn count(&self, bucket: usize, packets: u64) {
         let load = &self.load[bucket % BUCKETS];

@@ -25,8 +25,8 @@ fn tag(packet: &Packet) -> (u16, u32) {
     (u16::from_be_bytes([b[0], b[1]]), u32::from_be_bytes([b[2], b[3], b[4], b[5]]))
 }
 
-fn make(config: LaneConfig, senders: usize, lanes: usize) -> (Arc<Table>, Lanes) {
-    let table = Arc::new(Table::new(lanes).unwrap());
+fn make(config: LaneConfig, senders: usize, lanes: usize) -> (Arc<LaneTable>, Lanes) {
+    let table = Arc::new(LaneTable::new(lanes).unwrap());
     let made = connect(&config, &table, senders).unwrap();
     (table, made)
 }
@@ -113,13 +113,13 @@ fn fill(steer: &mut Steer, cache: &mut Cache, n: u32) -> u32 {
 
 #[test]
 fn a_full_lane_holds_back_or_drops_by_name_and_nothing_is_lost_unnamed() {
-    for full in [Full::Hold, Full::Drop] {
+    for full in [FullPolicy::Hold, FullPolicy::Drop] {
         let pool = pool();
         let mut cache = pool.cache(Direction::Tx).unwrap();
         let (_, mut made) = make(LaneConfig { full, ring: 64, ..Default::default() }, 1, 1);
         let taken = fill(&mut made.steers[0], &mut cache, 640);
         let dropped = made.counters[0].snapshot().dropped(DropReason::LaneFull);
-        assert_eq!(dropped > 0, full == Full::Drop);
+        assert_eq!(dropped > 0, full == FullPolicy::Drop);
         let mut got = take(&mut made.lanes[0]);
         made.steers[0].reclaim();
         got.extend(take(&mut made.lanes[0]));
@@ -129,35 +129,35 @@ fn a_full_lane_holds_back_or_drops_by_name_and_nothing_is_lost_unnamed() {
 }
 
 #[test]
-fn a_lane_that_sleeps_is_woken_once_a_burst_and_also_for_what_had_waited_for_room() {
+fn a_lane_that_sleeps_is_woken_once_a_burst_and_also_for_packets_that_waited_for_room() {
     let pool = pool();
     let mut cache = pool.cache(Direction::Tx).unwrap();
     let (_, mut made) = make(LaneConfig { ring: 64, ..Default::default() }, 1, 1);
     let (steer, lane) = (&mut made.steers[0], &mut made.lanes[0]);
-    let rung = |lane: &LaneRx| towpath_testing::eventfd_count(lane.notifier().fd());
+    let notified = |lane: &LaneRx| towpath_testing::eventfd_count(lane.notifier().fd());
     assert_eq!(fill(steer, &mut cache, 128), 128, "64 in the ring, as many before it");
     steer.kick();
-    assert_eq!(rung(lane), 0, "nobody sleeps");
+    assert_eq!(notified(lane), 0, "no lane sleeps");
     assert_eq!(take(lane).len(), 64);
     lane.wake();
-    assert_eq!(rung(lane), 0, "the ring is empty");
-    // The worker has nothing new for the lane; it only looks what has left.
+    assert_eq!(notified(lane), 0, "the ring is empty");
+    // The worker has nothing new for the lane; it only reclaims.
     steer.reclaim();
-    assert_eq!(rung(lane), 1);
+    assert_eq!(notified(lane), 1);
     assert_eq!((take(lane).len(), steer.pending()), (64, 0));
     lane.wake();
     let mut batch = Batch::new();
     for burst in 0..2 {
         (0..20).for_each(|i| drop(batch.push(frame(&mut cache, 1, burst * 20 + i, false))));
         assert_eq!(steer.tx(&mut batch), 20);
-        assert_eq!(rung(lane), u64::from(burst), "not before the burst's end");
+        assert_eq!(notified(lane), u64::from(burst), "not before the burst's end");
         steer.kick();
-        assert_eq!(rung(lane), 1, "once for its sleep, however many bursts");
+        assert_eq!(notified(lane), 1, "once for its sleep, however many bursts");
     }
 }
 
 #[test]
-fn what_is_in_a_ring_when_both_sides_go_is_counted_and_its_buffers_come_home() {
+fn packets_left_in_a_ring_are_counted_and_freed_when_both_sides_are_dropped() {
     let pool = pool();
     let mut cache = pool.cache(Direction::Tx).unwrap();
     let (_, mut made) = make(LaneConfig { ring: 64, ..Default::default() }, 1, 1);
@@ -268,8 +268,8 @@ fn order_within_every_flow_survives_rebalancing_under_load() {
 }
 
 #[test]
-fn the_balancer_brings_lanes_nearer_to_each_other_and_leaves_a_single_heavy_flow_alone() {
-    let table = Arc::new(Table::new(2).unwrap());
+fn the_balancer_evens_out_the_lanes_and_leaves_a_single_heavy_flow_alone() {
+    let table = Arc::new(LaneTable::new(2).unwrap());
     let mut balancer = Balancer::new(table.clone());
     for bucket in (0..BUCKETS).filter(|b| b % 2 == 0) {
         table.count(bucket, 10);
@@ -278,5 +278,5 @@ fn the_balancer_brings_lanes_nearer_to_each_other_and_leaves_a_single_heavy_flow
     assert_eq!((moved % 2, table.lane(moved)), (0, 1));
     table.count(4, 1_000_000);
     assert_eq!(balancer.step(), None, "to move it would only turn the lanes round");
-    assert_eq!(balancer.step(), None, "nothing to do when nothing came");
+    assert_eq!(balancer.step(), None, "nothing to do without traffic");
 }

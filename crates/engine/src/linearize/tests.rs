@@ -19,7 +19,7 @@ fn rig(capacity: usize) -> Rig {
 }
 
 impl Rig {
-    /// A packet with so many linear bytes and fragments that are views, as packets of applications have.
+    /// A packet with `linear` linear bytes and indirect fragments, as packets of applications have.
     fn packet(&mut self, linear: usize, frags: &[usize]) -> Packet {
         let mut packet = self.cache.alloc().unwrap();
         let mut next = 0u8;
@@ -39,10 +39,10 @@ impl Rig {
         packet
     }
 
-    fn fit(&mut self, egress: TxLayout, packets: impl IntoIterator<Item = Packet>) -> Batch {
+    fn linearize(&mut self, egress: TxLayout, packets: impl IntoIterator<Item = Packet>) -> Batch {
         let mut batch = Batch::new();
         packets.into_iter().for_each(|packet| batch.push(packet).unwrap());
-        Fitter::new(egress, self.counters.clone()).unwrap().fit(&mut batch, &mut self.cache);
+        Linearizer::new(egress, self.counters.clone()).unwrap().linearize(&mut batch, &mut self.cache);
         batch
     }
 
@@ -52,13 +52,13 @@ impl Rig {
     }
 }
 
-fn wants(linear: TxLinear) -> TxLayout {
+fn layout(linear: TxLinear) -> TxLayout {
     TxLayout { linear, ..TxLayout::default() }
 }
 
 #[test]
 fn an_egress_that_takes_fragments_gets_packets_untouched() {
-    assert!(Fitter::new(TxLayout::default(), Arc::default()).is_none());
+    assert!(Linearizer::new(TxLayout::default(), Arc::default()).is_none());
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn of_a_page_only_the_headers_are_copied_and_the_rest_stays_where_it_is() {
     let mut rig = rig(64);
     let packet = rig.packet(0, &[1000]);
     let page = packet.chunks().next().unwrap().as_ptr();
-    let batch = rig.fit(wants(TxLinear::Header(128)), [packet]);
+    let batch = rig.linearize(layout(TxLinear::Header(128)), [packet]);
     let chunks: Vec<_> = batch.as_slice()[0].chunks().map(|chunk| (chunk.as_ptr(), chunk.len())).collect();
     assert_eq!((chunks[0].1, chunks[1]), (128, (page.wrapping_add(128), 872)));
     assert_eq!(rig.copied(), (1, 128));
@@ -79,7 +79,7 @@ fn a_whole_copy_has_exactly_the_headroom_and_at_least_the_tailroom_that_are_aske
     let egress = TxLayout { linear: TxLinear::Whole, headroom: 37, tailroom: 11 };
     let packets =
         [rig.packet(0, &[700, 300]), rig.packet(20, &[1000, room - 1020]), rig.packet(20, &[1000, room - 1019])];
-    let batch = rig.fit(egress, packets);
+    let batch = rig.linearize(egress, packets);
     let found: Vec<_> = batch.iter().map(|packet| (packet.headroom(), packet.frags(), packet.len())).collect();
     assert_eq!(found, [(37, 0, 1000), (37, 0, room)]);
     assert!(batch.iter().all(|packet| packet.tailroom() >= 11));
@@ -88,12 +88,12 @@ fn a_whole_copy_has_exactly_the_headroom_and_at_least_the_tailroom_that_are_aske
 }
 
 #[test]
-fn what_fits_already_is_not_copied() {
+fn a_conforming_packet_is_not_copied() {
     let mut rig = rig(64);
     let egress = TxLayout { linear: TxLinear::Whole, headroom: 64, tailroom: 64 };
     let packet = rig.packet(500, &[]);
     let at = packet.linear().as_ptr();
-    let batch = rig.fit(egress, [packet]);
+    let batch = rig.linearize(egress, [packet]);
     assert_eq!((batch.as_slice()[0].linear().as_ptr(), rig.copied()), (at, (0, 0)));
 }
 
@@ -102,7 +102,7 @@ fn without_a_buffer_the_packet_is_dropped_by_name() {
     let mut rig = rig(32);
     let packet = rig.packet(0, &[100]);
     let hoard: Vec<_> = std::iter::from_fn(|| rig.cache.alloc()).collect();
-    assert!(rig.fit(wants(TxLinear::Whole), [packet]).is_empty());
+    assert!(rig.linearize(layout(TxLinear::Whole), [packet]).is_empty());
     assert_eq!(rig.counters.snapshot().dropped(DropReason::NoBuffer), 1);
     drop(hoard);
 }
@@ -135,11 +135,11 @@ proptest! {
             expected.push(packet.to_vec());
             packets.push(packet);
         }
-        let batch = rig.fit(egress, packets);
+        let batch = rig.linearize(egress, packets);
         prop_assert_eq!(batch.len(), expected.len());
         for (packet, bytes) in batch.iter().zip(&expected) {
             prop_assert_eq!(&packet.to_vec(), bytes);
-            prop_assert!(fits(egress, packet), "{:?} {:?}", egress, packet);
+            prop_assert!(conforms(egress, packet), "{:?} {:?}", egress, packet);
             prop_assert_eq!(packet.csum(), Checksum::Partial { start: 34, offset: 6 });
             prop_assert_eq!(packet.gso().map(|gso| gso.size), Some(100));
             prop_assert_eq!((packet.vlan().map(|vlan| vlan.tci), packet.flow_hash(), packet.ingress()), (Some(5), Some(77), (1, 2)));

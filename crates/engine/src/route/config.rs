@@ -1,4 +1,4 @@
-//! How a route behaves, how much it may move, and where it stands among others.
+//! Configuration of a route, its limit, and its position among others.
 
 use crate::rules::PortSide;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -6,19 +6,22 @@ use std::time::Duration;
 use towpath_packet::Offloads;
 use towpath_packet::port::{Layer, TxLayout};
 
-/// How a route behaves.
+/// Configuration of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RouteConfig {
-    /// How long an egress may refuse before what is held is dropped as `egress-full`. Zero drops at once.
+    /// How long an egress may refuse packets before they are dropped as `egress-full`. Zero drops
+    /// at once.
     pub egress_wait: Duration,
-    /// What packets begin with.
+    /// The first header of packets.
     pub layer: Layer,
-    /// What the egress may be given, of what it can take: without segmentation abilities, super-packets are cut before it.
-    pub allow: Offloads,
-    /// What the egress wants of the memory of packets.
-    pub shape: TxLayout,
-    /// The ingress is a queue between threads: when stopping, what is in it is still received, until its other side has
-    /// closed it.
+    /// Offloads that the egress may use. Without segmentation, super-packets are segmented before
+    /// it.
+    pub offloads: Offloads,
+    /// The memory layout that the egress requires.
+    pub tx_layout: TxLayout,
+    /// The ingress is a ring between threads: after a stop its packets are still received, until
+    /// its producer closes it.
     pub internal: bool,
 }
 
@@ -28,24 +31,24 @@ impl Default for RouteConfig {
         RouteConfig {
             egress_wait: Duration::from_millis(10),
             layer: Layer::Ethernet,
-            allow: Offloads::ALL,
-            shape: TxLayout::default(),
+            offloads: Offloads::ALL,
+            tx_layout: TxLayout::default(),
             internal: false,
         }
     }
 }
 
-/// A number of packets that several routes may move together.
+/// A number of packets that several routes share.
 #[derive(Debug)]
 pub struct Limit(AtomicI64);
 
 impl Limit {
-    /// `n` packets.
+    /// A limit of `n` packets.
     pub fn new(n: u64) -> Limit {
         Limit(AtomicI64::new(i64::try_from(n).unwrap_or(i64::MAX)))
     }
 
-    /// Takes up to `n`; returns how many there were.
+    /// Takes up to `n`; returns how many were left.
     pub(super) fn take(&self, n: usize) -> usize {
         let before = self.0.fetch_sub(n as i64, Ordering::Relaxed);
         before.clamp(0, n as i64) as usize
@@ -56,11 +59,12 @@ impl Limit {
     }
 }
 
-/// Where a route stands among others: what its verdicts refer to.
+/// The position of a route among others: verdicts refer to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Standing {
+pub struct RouteId {
     /// The end of `fwd A B` that its packets come from.
     pub side: PortSide,
-    /// A number that it shares with the route of the other direction, if there is one: both run on the same thread.
+    /// A number that is shared with the route of the other direction, if there is one: both run on
+    /// the same thread.
     pub pair: usize,
 }

@@ -1,4 +1,4 @@
-//! Routes between ports that a test can stop, refuse with, and end.
+//! Routes between ports that a test can pause, block and end.
 
 use super::*;
 use std::collections::VecDeque;
@@ -135,7 +135,7 @@ fn nothing_is_received_while_something_waits_to_be_sent() {
 }
 
 #[test]
-fn an_egress_that_refuses_for_too_long_costs_what_is_held_by_name() {
+fn held_packets_are_dropped_by_name_if_the_egress_refuses_for_too_long() {
     let (_pool, mut route) = setup(100, drops_at_once());
     route.tx.room = 10;
     route.turn(false);
@@ -175,7 +175,7 @@ fn an_ingress_at_its_end_ends_the_route_after_its_last_packet() {
 }
 
 #[test]
-fn a_limit_is_exact_and_what_came_beyond_it_is_named() {
+fn a_limit_is_exact_and_packets_beyond_it_are_dropped_by_name() {
     let (_pool, route) = setup(200, RouteConfig::default());
     let mut route = route.with_limit(Arc::new(Limit::new(100)));
     while route.ended().is_none() {
@@ -189,7 +189,7 @@ fn a_limit_is_exact_and_what_came_beyond_it_is_named() {
 #[test]
 fn an_ability_that_fails_while_running_is_done_in_software_from_there_on_and_in_order() {
     let (_pool, mut route) = setup(0, RouteConfig::default());
-    let cache = route.finisher.cache();
+    let cache = route.software_offload.cache();
     for id in 0..5u8 {
         let mut frame = vec![0; 54 + 3000];
         frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0]);
@@ -208,7 +208,7 @@ fn an_ability_that_fails_while_running_is_done_in_software_from_there_on_and_in_
     route.turn(false);
     let order: Vec<u8> = route.tx.got.iter().map(|p| *p.to_vec().last().unwrap()).collect();
     assert_eq!(order, [0, 0, 0, 1, 1, 1, 2, 3, 3, 3, 4, 4, 4]);
-    assert_eq!(route.rx.restricted, Some(Offloads::CSUM), "the ingress is told");
+    assert_eq!(route.rx.restricted, Some(Offloads::CSUM), "the ingress gets the new offloads");
     assert!(balances(&route) && route.held() == 0);
 }
 
@@ -218,21 +218,21 @@ impl towpath_packet::ExtBufOwner for Nobody {
 }
 
 #[test]
-fn a_page_is_turned_round_behind_a_head_of_its_own() {
+fn a_page_is_reflected_behind_a_head_of_its_own() {
     let (pool, route) = setup(0, RouteConfig::default());
-    let mut route = route.with_mirror();
+    let mut route = route.with_reflect();
     let memory = towpath_packet::UntrustedMem::new(towpath_packet::Region::new(4096, Backing::Memfd).unwrap());
     let bytes: Vec<u8> = (0..60).collect();
     assert!(memory.put(0, &bytes));
     let mut pages = towpath_packet::ExtBufPool::new(4, memory.region().clone(), Arc::new(Nobody)).unwrap();
     route.rx_mut().packets.push_back(pages.packet(0, 60, 0).unwrap());
     route.turn(false);
-    let turned = route.tx_mut().got.pop().unwrap().to_vec();
-    assert_eq!(turned, [&bytes[6..12], &bytes[..6], &bytes[12..]].concat());
-    // Without a buffer for a head it is dropped by name.
+    let reflected = route.tx_mut().got.pop().unwrap().to_vec();
+    assert_eq!(reflected, [&bytes[6..12], &bytes[..6], &bytes[12..]].concat());
+    // Without a buffer for a head the packet is dropped by name.
     let mut cache = pool.cache(Direction::Tx).unwrap();
     let hoard: Vec<_> = std::iter::from_fn(|| cache.alloc()).collect();
-    let stocked: Vec<_> = std::iter::from_fn(|| route.finisher.cache().alloc()).collect();
+    let stocked: Vec<_> = std::iter::from_fn(|| route.software_offload.cache().alloc()).collect();
     route.rx_mut().packets.push_back(pages.packet(0, 60, 0).unwrap());
     route.turn(false);
     assert_eq!(route.counters().snapshot().dropped(DropReason::NoBuffer), 1);

@@ -1,17 +1,18 @@
 //! A rule as a masked compare.
 //!
 //! ```text
-//!   word   0                1                    2    3     4    5        6                  7
-//!          protocol, ports  destination MAC,     source     destination   source MAC, type   tags
-//!                           flags
-//!          └──────────── compared under the rule's mask, up to the first that differs ───────┘└ compared by size
+//!   word   0          1                2 3     4 5          6                 7
+//!          protocol,  destination MAC, source  destination  source MAC, type  tags
+//!          ports      flags
+//!          └──── compared under the rule's mask, up to the first mismatch ───┘ └ by range
 //! ```
 //!
-//! What tells most packets from most rules stands first, so that a rule that does not match costs one or two compares and
-//! one cache line. Of an address the second half stands first: it is where all IPv4 addresses differ.
+//! The most selective words stand first, so that a rule that does not match costs one or two
+//! compares and one cache line. The second half of an address stands first, because all IPv4
+//! addresses differ there.
 //!
-//! What packets that have no such field would show as zero is guarded by a flag, which a rule about the field asks for as
-//! well: without it `src 0.0.0.0/0` would match ARP.
+//! A missing field reads as zero. A flag per field distinguishes it from a real zero, and a rule
+//! about the field requires the flag as well: without it `src 0.0.0.0/0` would match ARP.
 
 use super::{Rule, Span, Verdict};
 use std::net::{IpAddr, Ipv6Addr};
@@ -22,7 +23,7 @@ use towpath_wire::vlan::{Tag, Tci};
 use towpath_wire::{Dissected, ip};
 
 const WORDS: usize = 8;
-/// Words that a mask can have bits in.
+/// Words that are compared under a mask.
 const MASKED: usize = 7;
 
 const PROTOCOL: usize = 0;
@@ -32,25 +33,25 @@ const DESTINATION: usize = 4;
 const SOURCE_MAC: usize = 6;
 const TAGS: usize = 7;
 
-/// The type stands above the source address.
+/// Position of the ethertype, above the source MAC address.
 const TYPE_SHIFT: u32 = 48;
-/// The flags stand above the destination address.
+/// Position of the flags, above the destination MAC address.
 const FLAGS_SHIFT: u32 = 48;
 const SRC_PORT_SHIFT: u32 = 16;
 const DST_PORT_SHIFT: u32 = 32;
 
-/// There are MAC addresses. The dissector's flags end far below.
+/// The frame has MAC addresses. The dissector's flags use lower bits only.
 const ETHERNET: u16 = 1 << 15;
-/// There is an IP header of either version.
+/// The packet has an IP header of either version.
 const IP: u16 = 1 << 14;
-/// There is a tag.
+/// The packet has a VLAN tag.
 const TAGGED: u16 = 1 << 13;
 
-/// In the place of a tag that is not there: no identifier is as large.
+/// The value of an absent tag; no identifier is as large.
 const NO_TAG: u16 = u16::MAX;
 const NO_TAGS: u64 = u64::MAX >> 16;
 
-/// What rules compare, of one packet.
+/// The fields of one packet that rules compare.
 #[repr(C, align(64))]
 pub(super) struct Key([u64; WORDS]);
 
@@ -66,7 +67,7 @@ fn address_words(address: Ipv6Addr) -> [u64; 2] {
 }
 
 impl Key {
-    /// `macs`: whether any rule asks for MAC addresses.
+    /// `macs`: whether any rule matches MAC addresses.
     #[inline]
     pub(super) fn new(packet: &Packet, found: &Dissected, macs: bool) -> Key {
         let mut flags = found.flags.bits();
@@ -98,7 +99,7 @@ impl Key {
     }
 }
 
-/// Destination and source of a frame.
+/// Destination and source address of a frame.
 #[inline]
 fn addresses(packet: &Packet) -> [Mac; 2] {
     let mut bytes = [0; 12];
@@ -112,7 +113,7 @@ fn addresses(packet: &Packet) -> [Mac; 2] {
     [[a, b, c, d, e, f], [g, h, i, j, k, l]]
 }
 
-/// A span that one subtraction and one comparison test.
+/// A range that is tested by one subtraction and one comparison.
 #[derive(Debug, Clone, Copy)]
 struct Width {
     first: u16,
@@ -130,14 +131,14 @@ impl Width {
     }
 }
 
-/// What a word must be where the mask has ones.
+/// The required value of a word under a mask.
 #[derive(Debug, Clone, Copy, Default)]
 struct Word {
     mask: u64,
     value: u64,
 }
 
-/// A rule, ready to be compared.
+/// A compiled rule.
 #[derive(Debug, Clone)]
 #[repr(C, align(64))]
 pub(super) struct Compiled {
@@ -154,7 +155,7 @@ impl Compiled {
     pub(super) fn new(rule: &Rule) -> Compiled {
         let matches = &rule.matches;
         let all = Width { first: 0, width: u16::MAX };
-        // Identifiers end at 4095, so that to end spans at the number before NO_TAG changes nothing but that they miss it.
+        // Identifiers end at 4095. Capping ranges below NO_TAG only excludes absent tags.
         let vlan = |span: Span| Width::new(span.first().min(NO_TAG - 1), span.last().min(NO_TAG - 1));
         let port = |span: Span| Width::new(span.first(), span.last());
         let mut compiled = Compiled {
@@ -194,7 +195,8 @@ impl Compiled {
         for (shift, span) in [(SRC_PORT_SHIFT, matches.src_port), (DST_PORT_SHIFT, matches.dst_port)] {
             let Some(span) = span else { continue };
             flags |= Flags::PORTS.bits();
-            // The span alone would do, but most rules name one port, and the masked compare is made anyway.
+            // The range would suffice, but most rules name one port, and the masked compare happens
+            // anyway.
             if span.first() == span.last() {
                 compiled.require(PROTOCOL, 0xffff << shift, u64::from(span.first()) << shift);
             }
@@ -221,7 +223,7 @@ impl Compiled {
         self.verdict
     }
 
-    /// Whether the packet of this key is one of the rule's.
+    /// Whether the rule matches the packet of this key.
     #[inline(always)]
     pub(super) fn matches(&self, key: &Key) -> bool {
         key.0.iter().zip(&self.words).all(|(key, word)| key & word.mask == word.value) && self.spans_hold(key)

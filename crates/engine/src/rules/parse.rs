@@ -1,4 +1,4 @@
-//! Rules as they are typed.
+//! The parser of rules.
 
 use super::rule::{ETHERTYPES, PROTOCOLS};
 use super::{Match, PortSide, Prefix, Rule, Span, Verdict};
@@ -11,15 +11,16 @@ const VERDICTS: &str = "pass, drop, tx, redirect a, redirect b or lane N";
 const MATCHES: &str = "tcp, udp, sctp, icmp, icmp6, proto, src, dst, sport, dport, vlan, smac, dmac, ip, ip6, arp, ether, frag \
                        or any";
 
-/// Why a rule cannot be used.
+/// Why a rule is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("rule '{rule}': {}{problem}", .word.as_ref().map(|word| format!("'{word}' ")).unwrap_or_default())]
+#[non_exhaustive]
 pub struct RuleError {
-    /// The rule, as it was written.
+    /// The rule as written.
     pub rule: String,
     /// The word that is wrong; `None` where one is missing.
     pub word: Option<String>,
-    /// What is wrong with it, and what could stand there.
+    /// What is wrong with it, and the valid alternatives.
     pub problem: String,
 }
 
@@ -29,7 +30,7 @@ impl RuleError {
     }
 }
 
-/// What one text says.
+/// A parsed line.
 pub(super) enum Line {
     Rule(Rule),
     Default(Verdict),
@@ -62,7 +63,7 @@ impl FromStr for Rule {
     }
 }
 
-/// The words that have not been read yet.
+/// The remaining words.
 struct Words<'a> {
     rule: &'a str,
     words: SplitWhitespace<'a>,
@@ -73,14 +74,14 @@ impl<'a> Words<'a> {
         RuleError::at(self.rule, word, problem)
     }
 
-    /// The next word; `missing` says what it should be, should there be none.
+    /// The next word; `missing` describes it if there is none.
     fn next(&mut self, missing: &str) -> Result<&'a str, RuleError> {
         let error =
             || RuleError { rule: self.rule.to_owned(), word: None, problem: format!("ends too early: {missing}") };
         self.words.next().ok_or_else(error)
     }
 
-    /// The value behind `name`, read by `read`, which says what is wrong with it.
+    /// The value after `name`, parsed by `read`, whose error describes the problem.
     fn value<T>(
         &mut self,
         name: &str,
@@ -91,7 +92,7 @@ impl<'a> Words<'a> {
         read(word).map_err(|problem| self.error(word, problem))
     }
 
-    /// Reads the value of the match `name`, which may be given once, and keeps it in `to`.
+    /// Parses the value of the match `name`, which may occur once, into `to`.
     fn once<T>(
         &mut self,
         to: &mut Option<T>,
@@ -142,7 +143,7 @@ fn matches(words: &mut Words<'_>) -> Result<Match, RuleError> {
     Ok(matches)
 }
 
-/// Reads one match, whose name was read already.
+/// Parses one match, whose name was already read.
 fn one(name: &str, words: &mut Words<'_>, to: &mut Match) -> Result<(), RuleError> {
     if let Some((_, number)) = PROTOCOLS.iter().find(|(known, _)| *known == name) {
         return set(&mut to.protocol, *number, name, "the protocol", words);
@@ -177,7 +178,8 @@ fn set<T>(to: &mut Option<T>, value: T, name: &str, what: &str, words: &Words<'_
     }
 }
 
-/// Why no packet can be all of this: a rule that never matches is a mistake, and one that should have dropped is a hole.
+/// Why no packet can match all of this: a rule that never matches is a mistake, and a `drop` rule
+/// that never matches is a hole.
 fn contradiction(matches: &Match) -> Option<&'static str> {
     let v4 = |prefix: &Option<Prefix>| prefix.map(|prefix| prefix.address().is_ipv4());
     let (src, dst) = (v4(&matches.src), v4(&matches.dst));

@@ -1,4 +1,4 @@
-//! A rule, and how it is written.
+//! A rule as data, and its text form.
 
 use super::Verdict;
 use std::fmt;
@@ -9,13 +9,13 @@ use towpath_wire::ip::protocol;
 /// A verdict, and the packets that get it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Rule {
-    /// What becomes of them.
+    /// The verdict.
     pub verdict: Verdict,
-    /// Which they are.
+    /// The packets that get it.
     pub matches: Match,
 }
 
-/// What a packet must be: everything that is not `None`. The default matches everything.
+/// The required fields: all that are not `None`. The default matches everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Match {
     /// The type behind all tags.
@@ -36,11 +36,11 @@ pub struct Match {
     pub src_mac: Option<Mac>,
     /// Destination MAC address.
     pub dst_mac: Option<Mac>,
-    /// Parts of IP packets only.
+    /// Only fragments of IP packets.
     pub fragment: bool,
 }
 
-/// An IP address of which the first bits count.
+/// An IP address prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Prefix {
     address: IpAddr,
@@ -48,12 +48,13 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// The first `len` bits of `address`; `None` if it has fewer, or if a bit behind them is set.
+    /// The first `len` bits of `address`; `None` if the address has fewer bits, or if a later bit
+    /// is set.
     pub fn new(address: IpAddr, len: u8) -> Option<Prefix> {
         Prefix::covering(address, len).filter(|prefix| prefix.address == address)
     }
 
-    /// The prefix of `len` bits that `address` is in; `None` if it has fewer.
+    /// The prefix of `len` bits that contains `address`; `None` if the address has fewer bits.
     pub fn covering(address: IpAddr, len: u8) -> Option<Prefix> {
         let address = match address {
             IpAddr::V4(v4) => {
@@ -68,18 +69,18 @@ impl Prefix {
         Some(Prefix { address, len })
     }
 
-    /// The address; bits behind the prefix are 0.
+    /// The address; bits beyond the prefix are 0.
     pub fn address(&self) -> IpAddr {
         self.address
     }
 
-    /// Number of bits that count.
+    /// The prefix length in bits.
     #[allow(clippy::len_without_is_empty)] // a prefix of no bits is not empty: it holds every address
     pub fn len(&self) -> u8 {
         self.len
     }
 
-    /// Whether it is one address.
+    /// Whether it is a single address.
     pub fn is_host(&self) -> bool {
         self.len == if self.address.is_ipv4() { 32 } else { 128 }
     }
@@ -91,7 +92,7 @@ impl fmt::Display for Prefix {
     }
 }
 
-/// Numbers from a first to a last.
+/// A range of numbers, both ends included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Span {
     first: u16,
@@ -99,17 +100,17 @@ pub struct Span {
 }
 
 impl Span {
-    /// From `first` to `last`, both included; `None` if the last is smaller.
+    /// From `first` to `last`, both included; `None` if `last` is smaller.
     pub fn new(first: u16, last: u16) -> Option<Span> {
         (first <= last).then_some(Span { first, last })
     }
 
-    /// The smallest.
+    /// The first number.
     pub fn first(self) -> u16 {
         self.first
     }
 
-    /// The largest.
+    /// The last number.
     pub fn last(self) -> u16 {
         self.last
     }
@@ -127,7 +128,7 @@ impl fmt::Display for Span {
     }
 }
 
-/// Protocols that have a word of their own.
+/// Protocols with a keyword of their own.
 pub(super) const PROTOCOLS: [(&str, u8); 5] = [
     ("tcp", protocol::TCP),
     ("udp", protocol::UDP),
@@ -136,7 +137,7 @@ pub(super) const PROTOCOLS: [(&str, u8); 5] = [
     ("icmp6", protocol::ICMPV6),
 ];
 
-/// Types that have a word of their own.
+/// Ethertypes with a keyword of their own.
 pub(super) const ETHERTYPES: [(&str, u16); 3] =
     [("ip", ethertype::IPV4), ("ip6", ethertype::IPV6), ("arp", ethertype::ARP)];
 
@@ -149,7 +150,7 @@ impl fmt::Display for Colons {
     }
 }
 
-/// As it is typed; what is printed can be [parsed](super::Rules::parse) and is the same rule then.
+/// The text form; it [parses](super::Rules::parse) to the same rule.
 impl fmt::Display for Match {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if *self == Match::default() {

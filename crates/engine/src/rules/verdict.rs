@@ -1,8 +1,8 @@
-//! What becomes of a packet.
+//! Verdicts.
 
 use std::fmt;
 
-/// One of the two ends of `fwd A B`.
+/// One of the two sides of `fwd A B`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PortSide {
     /// The first.
@@ -12,7 +12,7 @@ pub enum PortSide {
 }
 
 impl PortSide {
-    /// The end across.
+    /// The opposite side.
     #[must_use]
     pub fn other(self) -> PortSide {
         match self {
@@ -31,23 +31,23 @@ impl fmt::Display for PortSide {
     }
 }
 
-/// What becomes of a packet.
+/// What happens to a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Verdict {
-    /// Goes on to the egress across, through steering, lanes and GRO.
+    /// Continues to the opposite egress, through steering, lanes and GRO.
     #[default]
     Pass,
-    /// Is dropped, and counted as [`DropReason::Filtered`](towpath_packet::DropReason::Filtered).
+    /// Dropped and counted as [`DropReason::Filtered`](towpath_packet::DropReason::Filtered).
     Drop,
     /// Leaves by the port that it came from.
     Tx,
-    /// Leaves by the named end, be it the one that it came from or the one across.
+    /// Leaves by the named side, which may be the one that it came from.
     Port(PortSide),
-    /// Goes on in this lane, whatever the hash of its flow says.
+    /// Continues in this lane, whatever the hash of its flow.
     Lane(u16),
 }
 
-/// As in a rule.
+/// The text form, as in a rule.
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

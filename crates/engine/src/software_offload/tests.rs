@@ -3,11 +3,11 @@ use towpath_packet::{Backing, Direction, Gso, GsoKind, Pool, PoolConfig, Vlan};
 use towpath_wire::LinkKind;
 use towpath_wire::verify::{Check, verify};
 
-fn setup() -> (Pool, Finisher) {
+fn setup() -> (Pool, SoftwareOffload) {
     let config = PoolConfig { capacity: 512, backing: Backing::Anonymous, ..Default::default() };
     let pool = Pool::new(config).unwrap();
     let cache = pool.cache(Direction::Tx).unwrap();
-    (pool, Finisher::new(cache, LinkKind::Ethernet, Arc::default()))
+    (pool, SoftwareOffload::new(cache, LinkKind::Ethernet, Arc::default()))
 }
 
 /// Ethernet, IPv4, TCP without options, `payload` bytes; the checksum partial.
@@ -32,12 +32,12 @@ fn good(frame: &[u8]) -> bool {
     verdict.network == Check::Good && verdict.transport == Check::Good
 }
 
-fn run(finisher: &mut Finisher, packet: Packet, can: Offloads) -> Vec<Packet> {
+fn run(offload: &mut SoftwareOffload, packet: Packet, can: Offloads) -> Vec<Packet> {
     let (mut from, mut out) = (Batch::new(), Vec::new());
     from.push(packet).unwrap();
     loop {
         let mut to = Batch::new();
-        finisher.finish(&mut from, &mut to, can);
+        offload.apply(&mut from, &mut to, can);
         if to.is_empty() {
             return out;
         }
@@ -45,14 +45,14 @@ fn run(finisher: &mut Finisher, packet: Packet, can: Offloads) -> Vec<Packet> {
     }
 }
 
-fn partial(finisher: &mut Finisher, payload: usize) -> Packet {
-    let mut p = Packet::copy_from(finisher.cache(), &tcp(payload)).unwrap();
+fn partial(offload: &mut SoftwareOffload, payload: usize) -> Packet {
+    let mut p = Packet::copy_from(offload.cache(), &tcp(payload)).unwrap();
     p.set_csum(Checksum::Partial { start: 34, offset: 16 });
     p
 }
 
-fn super_packet(finisher: &mut Finisher, payload: usize, size: u16) -> Packet {
-    let mut p = partial(finisher, payload);
+fn super_packet(offload: &mut SoftwareOffload, payload: usize, size: u16) -> Packet {
+    let mut p = partial(offload, payload);
     p.set_gso(Some(Gso { kind: GsoKind::Tcp4, ecn: false, size, segs: 0, hdr_len: 54 }));
     p
 }
@@ -101,7 +101,7 @@ fn a_super_packet_becomes_segments_that_carry_its_bytes() {
 }
 
 #[test]
-fn a_tag_beside_the_packet_goes_behind_the_addresses() {
+fn a_tag_in_the_metadata_is_inserted_behind_the_addresses() {
     for headroom in [true, false] {
         let (_pool, mut f) = setup();
         let mut p = partial(&mut f, 100);
@@ -159,7 +159,7 @@ fn a_super_packet_with_a_tag_is_cut_into_tagged_segments() {
 }
 
 #[test]
-fn metadata_that_lies_is_dropped_and_counted() {
+fn inconsistent_metadata_is_dropped_and_counted() {
     let (pool, mut f) = setup();
     let mut nonsense = Vec::new();
     let mut p = partial(&mut f, 10);
@@ -182,10 +182,10 @@ fn metadata_that_lies_is_dropped_and_counted() {
 }
 
 #[test]
-fn a_dry_pool_costs_segments_not_order_and_every_one_is_counted() {
+fn an_empty_pool_loses_segments_but_no_order_and_every_loss_is_counted() {
     let config = PoolConfig { capacity: 40, backing: Backing::Anonymous, ..Default::default() };
     let pool = Pool::new(config).unwrap();
-    let mut f = Finisher::new(pool.cache(Direction::Tx).unwrap(), LinkKind::Ethernet, Arc::default());
+    let mut f = SoftwareOffload::new(pool.cache(Direction::Tx).unwrap(), LinkKind::Ethernet, Arc::default());
     let p = super_packet(&mut f, 40_000, 1000);
     let out = run(&mut f, p, Offloads::NONE);
     let s = f.counters.snapshot();
@@ -199,8 +199,8 @@ impl towpath_packet::ExtBufOwner for Nobody {
 }
 
 #[test]
-fn what_is_to_be_written_into_a_page_is_written_in_front_of_it() {
-    let (pool, mut finisher) = setup();
+fn headers_changed_in_a_page_are_written_in_front_of_it() {
+    let (pool, mut offload) = setup();
     let memory = towpath_packet::UntrustedMem::new(towpath_packet::Region::new(4096, Backing::Memfd).unwrap());
     let bytes = tcp(100);
     assert!(memory.put(0, &bytes));
@@ -208,25 +208,25 @@ fn what_is_to_be_written_into_a_page_is_written_in_front_of_it() {
     let mut packet = pages.packet(0, bytes.len(), 7).unwrap();
     packet.set_csum(Checksum::Partial { start: 34, offset: 16 });
     packet.set_vlan(Some(Vlan { tci: 9, service: false }));
-    let out = run(&mut finisher, packet, Offloads::NONE);
+    let out = run(&mut offload, packet, Offloads::NONE);
     let frame = out[0].to_vec();
     assert_eq!(&frame[12..16], &[0x81, 0, 0, 9]);
     assert!(good(&frame) && frame.len() == bytes.len() + 4);
     assert_eq!(memory.get(0), Some([2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0]), "the page is as it was");
     // Without a buffer for a head it can't be.
     let mut hoard = Vec::new();
-    while let Some(packet) = finisher.cache().alloc() {
+    while let Some(packet) = offload.cache().alloc() {
         hoard.push(packet);
     }
     let mut packet = pages.packet(0, bytes.len(), 8).unwrap();
     packet.set_csum(Checksum::Partial { start: 34, offset: 16 });
-    assert!(run(&mut finisher, packet, Offloads::NONE).is_empty());
-    assert_eq!(finisher.counters.snapshot().dropped(DropReason::NoBuffer), 1);
+    assert!(run(&mut offload, packet, Offloads::NONE).is_empty());
+    assert_eq!(offload.counters.snapshot().dropped(DropReason::NoBuffer), 1);
     drop((out, hoard));
-    let mut home = Vec::new();
-    pages.reclaim(8, |token, _| home.push(token));
-    home.sort_unstable();
-    assert_eq!(home, [7, 8]);
-    drop(finisher);
+    let mut returned = Vec::new();
+    pages.reclaim(8, |token, _| returned.push(token));
+    returned.sort_unstable();
+    assert_eq!(returned, [7, 8]);
+    drop(offload);
     assert_eq!(pool.stats().free, pool.stats().capacity);
 }

@@ -1,8 +1,7 @@
 //! UDP and tunnels.
 
-use crate::common;
 use crate::common::{Carrier, Spec, in_tunnel, udp, v4};
-use crate::{APART, Left, config, data, outer, pair, push_all, segs, specs};
+use crate::{APART, Left, common, config, data, outer, pair, push_all, segs, specs};
 use towpath_gro::Gro;
 
 #[test]

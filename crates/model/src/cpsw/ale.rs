@@ -1,11 +1,11 @@
-//! The address lookup engine: where frames go that do not say so themselves.
+//! The address lookup engine (ALE): the destination of frames that are not directed.
 //!
 //! ```text
-//!   state of the port they come from: forwarding ──► bypass, or MAC-only? ──► the host
-//!                      otherwise dropped                 └─ otherwise learnt, and by destination: that port, or all others
+//!   state of the source port: forwarding ──► bypass, or MAC-only? ──► the host
+//!              otherwise: dropped                └─ otherwise: learnt; to its port or to all
 //! ```
 //!
-//! Without VLANs: a tag decides nothing here. Entries are learnt, never written by hand, and do not age.
+//! The model has no VLANs: it ignores tags. Entries are learnt, and do not age.
 
 use std::collections::HashMap;
 
@@ -16,10 +16,10 @@ const STATE: u32 = 3;
 const FORWARD: u32 = 3;
 const NO_LEARN: u32 = 1 << 4;
 const MAC_ONLY: u32 = 1 << 11;
-/// Ports, the host's among them.
+/// Number of ports, with the host port.
 const PORTS: usize = 9;
 
-/// A bit for each port, 0 the host.
+/// A set of ports, a bit each; bit 0 is the host port.
 pub(crate) type Ports = u16;
 
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ pub(crate) struct Ale {
 }
 
 impl Ale {
-    /// A register; `at` counts from the engine's base.
+    /// Reads a register; `at` is the offset from the engine's base.
     pub(crate) fn read(&self, at: usize) -> Option<u32> {
         match at {
             0x08 => Some(self.control),
@@ -54,13 +54,13 @@ impl Ale {
         }
     }
 
-    /// Whether frames pass through a port at all.
+    /// Whether a port forwards frames.
     pub(crate) fn forwards(&self, port: u8) -> bool {
         let control = self.ports.get(usize::from(port)).copied().unwrap_or(0);
         self.control & ENABLE != 0 && control & STATE == FORWARD
     }
 
-    /// Where a frame goes that came from `from`.
+    /// The destination of a frame from port `from`.
     pub(crate) fn forward(&mut self, from: u8, frame: &[u8]) -> Ports {
         if !self.forwards(from) {
             return 0;

@@ -1,4 +1,4 @@
-//! What a driver holds of the device: registers by region, reach, interrupts.
+//! The driver's side of the device: register regions, DMA, interrupts.
 
 use super::Cpsw;
 use super::config::IrqMode;
@@ -10,17 +10,18 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use towpath_bus::{Bus, BusError, Irq, Mmio};
-use towpath_sys::EventFd as Bell;
+use towpath_sys::EventFd;
 
-/// The way to a [`Cpsw`].
+/// The bus of a [`Cpsw`].
 ///
-/// Regions: 0 the switch, 1 real-time registers of the rings, 2 of the transmit channels, 3 of the receive channels, 4 windows of the
-/// rings. Interrupts 0 to 7 are the completions of the transmit channels, in the order of the switch's threads; from 8 on those of
-/// the receive flows.
+/// Regions: 0 the switch; 1 real-time registers of the rings, 2 of the transmit channels, 3 of the
+/// receive channels; 4 FIFO windows of the rings. Interrupts 0 to 7 are the completions of the
+/// transmit channels, in the order of the switch's threads; those of the receive flows follow from
+/// 8 on.
 #[derive(Debug)]
 pub struct CpswBus {
     model: Cpsw,
-    /// The device's thread, if it lives as long as the bus.
+    /// The device's thread, if the bus owns it.
     _running: Option<Running>,
 }
 
@@ -54,16 +55,16 @@ impl Bus for CpswBus {
     }
 
     fn irqs(&self, count: u16) -> Result<Vec<CpswIrq>, BusError> {
-        let made: io::Result<Vec<_>> = (0..count).map(|_| Bell::new().map(Arc::new)).collect();
-        let bells = made.map_err(|source| BusError::Os {
+        let made: io::Result<Vec<_>> = (0..count).map(|_| EventFd::new().map(Arc::new)).collect();
+        let events = made.map_err(|source| BusError::Os {
             device: self.name().to_owned(),
             step: "eventfd".to_owned(),
             source,
             hint: Some("raise the limit on open files".to_owned()),
         })?;
-        self.model.shared.lines.set(&bells);
-        let irq = |(line, bell)| CpswIrq { bell, line: line as u16, model: self.model.clone() };
-        Ok(bells.into_iter().enumerate().map(irq).collect())
+        self.model.shared.lines.set(&events);
+        let irq = |(line, event)| CpswIrq { event, line: line as u16, model: self.model.clone() };
+        Ok(events.into_iter().enumerate().map(irq).collect())
     }
 }
 
@@ -76,11 +77,11 @@ pub struct Registers {
 }
 
 impl Registers {
-    /// After a write: levels may have fallen, and there may be work for the device.
-    fn settle(&self, device: MutexGuard<'_, Device>) {
+    /// After a write: levels may have fallen, and the device may have work.
+    fn after_write(&self, device: MutexGuard<'_, Device>) {
         self.model.shared.lines.update(&device);
         drop(device);
-        self.model.shared.bell.ring();
+        self.model.shared.wakeup.signal();
     }
 }
 
@@ -102,7 +103,7 @@ impl Mmio for Registers {
         if at < self.len && at.is_multiple_of(4) {
             let mut device = self.model.device();
             device.write(self.area, at, value);
-            self.settle(device);
+            self.after_write(device);
         }
     }
 
@@ -120,7 +121,7 @@ impl Mmio for Registers {
         if self.area == Area::Fifos {
             let mut device = self.model.device();
             device.write_wide(at, value);
-            self.settle(device);
+            self.after_write(device);
         } else {
             self.w32(at, value as u32);
             self.w32(at + 4, (value >> 32) as u32);
@@ -128,31 +129,32 @@ impl Mmio for Registers {
     }
 }
 
-/// The interrupts: descriptor `i` becomes readable when level `i` rises.
+/// The interrupts: file descriptor `i` becomes readable when level `i` rises.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
-    /// Somebody asked for interrupts.
+    /// Interrupts were requested.
     used: AtomicBool,
-    lines: Mutex<Vec<(Arc<Bell>, bool)>>,
+    lines: Mutex<Vec<(Arc<EventFd>, bool)>>,
 }
 
 impl Lines {
-    fn set(&self, bells: &[Arc<Bell>]) {
+    fn set(&self, events: &[Arc<EventFd>]) {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        *lines = bells.iter().map(|bell| (bell.clone(), false)).collect();
+        *lines = events.iter().map(|event| (event.clone(), false)).collect();
         self.used.store(true, Ordering::Release);
     }
 
-    /// Signals those whose level has risen. To be called whenever a level may have changed, up or down.
+    /// Signals the interrupts whose level has risen. To be called whenever a level may have
+    /// changed.
     pub(super) fn update(&self, device: &Device) {
         if !self.used.load(Ordering::Acquire) {
             return;
         }
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        for (line, (bell, was)) in lines.iter_mut().enumerate() {
+        for (line, (event, was)) in lines.iter_mut().enumerate() {
             let level = device.level(line as u16);
             if level && !*was {
-                bell.signal();
+                event.signal();
             }
             *was = level;
         }
@@ -162,20 +164,20 @@ impl Lines {
 /// One interrupt.
 #[derive(Debug)]
 pub struct CpswIrq {
-    bell: Arc<Bell>,
+    event: Arc<EventFd>,
     line: u16,
     model: Cpsw,
 }
 
 impl Irq for CpswIrq {
     fn fd(&self) -> Option<RawFd> {
-        Some(self.bell.fd())
+        Some(self.event.fd())
     }
 
     fn take(&self) -> u64 {
-        let taken = self.bell.take();
+        let taken = self.event.take();
         if self.model.config().irq == IrqMode::Level && self.model.device().level(self.line) {
-            self.bell.signal();
+            self.event.signal();
         }
         taken
     }

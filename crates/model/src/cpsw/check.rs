@@ -1,30 +1,31 @@
-//! What a driver must not do, and who noticed first.
+//! The rules for drivers, and the first violation.
 //!
-//! Every descriptor that passes through a ring has a shadow here:
+//! Each descriptor that passes through a ring has a shadow here:
 //!
 //! ```text
 //!   Free (host) ──doorbell──► Pushed ──fetch──► Fetched ──write status──► Done ──pop──► Free
 //! ```
 //!
-//! and an image of what it held when it was announced. A host that stores to it before it has it back is seen at the next
-//! step of the descriptor, whichever side looks.
+//! The shadow holds an image of the descriptor at the time of its doorbell. A store of the host
+//! before the descriptor is free again is detected at the descriptor's next step, on either side.
 
 use super::descriptor::{ADDRESS, Image, MAX_CHAIN, SLOT, asel};
-use super::view::View;
+use super::dma_view::DmaView;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 
-/// Events that a violation is reported with.
+/// Events in the report of a violation.
 const HISTORY: usize = 48;
 
 macro_rules! rules {
     ($($(#[$doc:meta])* $name:ident = $number:literal,)*) => {
-        /// A rule that was broken.
+        /// A rule for drivers.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
         pub enum Rule { $($(#[$doc])* $name,)* }
 
         impl Rule {
-            /// Its number in the model's specification.
+            /// The number of the rule in the model's specification.
             pub fn number(self) -> &'static str {
                 match self { $(Rule::$name => $number,)* }
             }
@@ -33,55 +34,57 @@ macro_rules! rules {
 }
 
 rules! {
-    /// Bits of a doorbell beside the count are neither zero nor its sign.
+    /// The bits of a doorbell beside the count are neither zero nor its sign.
     DoorbellBits = "M1",
-    /// Teardown acknowledged together with a count: the marker of a teardown that is still to be seen would be lost.
+    /// Teardown was acknowledged together with a count, which can lose the marker of a teardown.
     AckWithCount = "M1",
-    /// Teardown acknowledged that was not shown.
+    /// Teardown was acknowledged before its end was shown.
     AckWithoutTeardown = "M1",
-    /// More pushed than the ring has free slots.
+    /// More elements were pushed than the ring has free slots.
     Overflow = "M2",
-    /// More popped than there is, or pushed on a side that only hardware pushes.
+    /// More elements were popped than there are, or elements were pushed on a side of hardware.
     Underflow = "M3",
-    /// Popped from a submission ring whose channel runs.
+    /// Elements were popped from a submission ring whose channel runs.
     PopWhileRunning = "M3",
-    /// A slot was stored to after it had been announced, before it was free again.
+    /// A slot was stored to between its doorbell and its pop.
     SlotRewritten = "M4",
-    /// A descriptor was stored to after it had been announced, before it came back.
+    /// A descriptor was stored to between its doorbell and its completion.
     DescriptorRewritten = "M4",
-    /// A ring element is zero, not aligned, has another tag than its ring, or leads to no descriptor slot.
+    /// A ring element is zero or not aligned, has another tag than its ring, or leads to no
+    /// descriptor.
     BadElement = "M5",
-    /// A descriptor was announced that is in the device's hands.
+    /// A descriptor was announced that the device owns.
     DoubleUse = "M5",
-    /// A ring was set up while its channel runs.
+    /// A ring was configured or reset while its channel runs.
     ConfigWhileRunning = "M6",
-    /// A doorbell of a ring that is not set up.
+    /// A doorbell was written for a ring that is not configured.
     Unconfigured = "M6",
-    /// A doorbell of a ring in message mode.
+    /// A doorbell was written for a ring in message mode.
     MessageDoorbell = "M6",
     /// Elements of a ring in message mode were stored to its memory.
     MessageMemory = "M6",
-    /// An element passed through the window in another way than by one access of eight bytes at its end.
+    /// A FIFO window was accessed, but not by eight bytes at its end.
     FifoAccess = "M6",
-    /// An element was pushed through the window of a full ring.
+    /// An element was pushed to a full ring in message mode.
     FifoOverflow = "M6",
     /// The device found a completion ring full.
     CompletionOverflow = "M6",
     /// A descriptor in a packet is not of host type.
     DescriptorType = "M11",
-    /// Packet length and the sum of its buffers differ.
+    /// The packet length differs from the sum of its buffers.
     LengthMismatch = "M11",
-    /// A chain that is endless, crosses itself, or leaves the descriptors.
+    /// A chain is endless, loops, or leaves the descriptors.
     BrokenChain = "M11",
-    /// A packet names another return ring than its channel's.
+    /// The return ring of a packet is not its channel's.
     ReturnRing = "M11",
-    /// A buffer that is not mapped for the device, or has another tag than its ring.
+    /// A buffer is not mapped for the device, or has another tag than its ring.
     BadBuffer = "M11",
-    /// A frame took several descriptors from an exposed ring: what is taken in vain would be pushed back to it.
+    /// A frame took several descriptors from an exposed ring, to which hardware can't push them
+    /// back.
     ExposedChain = "M13",
-    /// A channel was switched off with packets in flight.
+    /// A channel was disabled with packets in flight.
     DisabledInFlight = "M16",
-    /// A channel was switched on before it was paired or set up.
+    /// A channel was enabled before it was paired or configured.
     NotReady = "M16",
 }
 
@@ -91,7 +94,7 @@ impl fmt::Display for Rule {
     }
 }
 
-/// What happened on the rings, for the history of a violation.
+/// An event, for the history of a violation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
     Doorbell { ring: u16, value: u32 },
@@ -105,20 +108,21 @@ pub(crate) enum Event {
     Marker { ring: u16 },
 }
 
-/// The first violation that was seen.
+/// A violation of a rule.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Violation {
     /// The rule.
     pub rule: Rule,
-    /// What was seen.
+    /// What happened.
     pub what: String,
-    /// The ring, if it is about one.
+    /// The ring.
     pub ring: Option<u16>,
     /// The slot.
     pub index: Option<u32>,
-    /// The descriptor's address as the device sees it.
+    /// The device address of the descriptor.
     pub descriptor: Option<u64>,
-    /// What happened before, oldest first.
+    /// The events before it, oldest first.
     pub history: Vec<String>,
 }
 
@@ -138,7 +142,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Where a violation is.
+/// The place of a violation.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct At {
     pub(crate) ring: Option<u16>,
@@ -175,15 +179,15 @@ impl Owner {
 struct Shadow {
     owner: Owner,
     image: Image,
-    /// Its buffer, when it was announced.
+    /// The buffer, at the time of the doorbell.
     buffer: (u64, usize),
-    /// Of the first descriptor of a packet: the others.
+    /// In the first descriptor of a packet: the others.
     rest: Vec<u64>,
 }
 
-/// The watcher.
+/// Checks the rules.
 #[derive(Debug)]
-pub(crate) struct Check {
+pub(crate) struct Checker {
     strict: bool,
     first: Option<Violation>,
     count: u64,
@@ -191,9 +195,9 @@ pub(crate) struct Check {
     shadows: HashMap<u64, Shadow>,
 }
 
-impl Check {
-    pub(crate) fn new(strict: bool) -> Check {
-        Check { strict, first: None, count: 0, history: VecDeque::with_capacity(HISTORY), shadows: HashMap::new() }
+impl Checker {
+    pub(crate) fn new(strict: bool) -> Checker {
+        Checker { strict, first: None, count: 0, history: VecDeque::with_capacity(HISTORY), shadows: HashMap::new() }
     }
 
     pub(crate) fn strict(&self) -> bool {
@@ -208,13 +212,13 @@ impl Check {
         self.count
     }
 
-    /// Descriptors in the device's hands, or on their way back.
-    pub(crate) fn away(&self) -> usize {
+    /// Number of descriptors that the device owns, or that were not popped yet.
+    pub(crate) fn owned(&self) -> usize {
         self.shadows.values().filter(|s| s.owner != Owner::Free).count()
     }
 
     #[inline]
-    pub(crate) fn note(&mut self, event: Event) {
+    pub(crate) fn record(&mut self, event: Event) {
         if self.strict {
             if self.history.len() == HISTORY {
                 self.history.pop_front();
@@ -224,7 +228,7 @@ impl Check {
     }
 
     #[cold]
-    pub(crate) fn broken(&mut self, rule: Rule, at: At, what: impl Into<String>) {
+    pub(crate) fn report(&mut self, rule: Rule, at: At, what: impl Into<String>) {
         if !self.strict {
             return;
         }
@@ -236,8 +240,8 @@ impl Check {
         }
     }
 
-    /// Why an element can't be a descriptor of a ring with the tag `tag`.
-    pub(crate) fn fault(element: u64, tag: u8, view: &View<'_>) -> Option<&'static str> {
+    /// Why an element is no descriptor of a ring with the tag `tag`.
+    pub(crate) fn invalid(element: u64, tag: u8, view: &DmaView<'_>) -> Option<&'static str> {
         let address = element & ADDRESS;
         if element == 0 {
             Some("element is zero")
@@ -252,16 +256,16 @@ impl Check {
         }
     }
 
-    /// An element was announced: the packet's descriptors are the device's now.
-    pub(crate) fn pushed(&mut self, ring: u16, index: u32, element: u64, tag: u8, view: &View<'_>) {
+    /// An element was announced: the device owns the packet's descriptors.
+    pub(crate) fn pushed(&mut self, ring: u16, index: u32, element: u64, tag: u8, view: &DmaView<'_>) {
         if !self.strict {
             return;
         }
-        self.note(Event::Pushed { ring, index, element });
+        self.record(Event::Pushed { ring, index, element });
         let sop = element & ADDRESS;
         let (mut at, mut chain) = (element, Vec::new());
-        // What can't be a descriptor is reported when it is fetched.
-        while Check::fault(at, tag, view).is_none() && chain.len() < MAX_CHAIN {
+        // An element that is no descriptor is reported when it is fetched.
+        while Checker::invalid(at, tag, view).is_none() && chain.len() < MAX_CHAIN {
             let address = at & ADDRESS;
             if chain.contains(&address) {
                 break;
@@ -270,11 +274,11 @@ impl Check {
             let known = self.shadows.get(&address).map(|s| s.owner).filter(|&owner| owner != Owner::Free);
             if let Some(owner) = known {
                 let what = format!("descriptor {address:#x} announced while it is {owner:?}");
-                self.broken(Rule::DoubleUse, At::slot(ring, index, at), what);
+                self.report(Rule::DoubleUse, At::slot(ring, index, at), what);
                 break;
             }
             let buffer = (image.buffer() & ADDRESS, image.buffer_len());
-            view.own(buffer, true);
+            view.set_owned(buffer, true);
             self.shadows.insert(address, Shadow { owner: Owner::Pushed, image, buffer, rest: Vec::new() });
             chain.push(address);
             at = image.next();
@@ -287,7 +291,7 @@ impl Check {
         }
     }
 
-    /// The device linked descriptors that were announced one by one: they come back with the first.
+    /// The device linked descriptors that were announced one by one: they complete with the first.
     pub(crate) fn link(&mut self, first: u64, others: &[Image]) {
         if others.is_empty() {
             return;
@@ -302,8 +306,8 @@ impl Check {
         }
     }
 
-    /// Moves a packet's descriptors on, and compares them with their images if `compare` says so.
-    pub(crate) fn advance(&mut self, element: u64, to: Owner, compare: bool, at: At, view: &View<'_>) {
+    /// Sets the owner of a packet's descriptors; with `compare`, compares them with their images.
+    pub(crate) fn set_owner(&mut self, element: u64, to: Owner, compare: bool, at: At, view: &DmaView<'_>) {
         if !self.strict {
             return;
         }
@@ -314,18 +318,18 @@ impl Check {
             let Some(shadow) = self.shadows.get_mut(&address) else { continue };
             let (had, has) = (shadow.owner.is_device(), to.is_device());
             if had && !has {
-                view.own(shadow.buffer, false);
+                view.set_owned(shadow.buffer, false);
             }
             shadow.owner = to;
             if compare && Image::fetch(view, address, 24) != Some(shadow.image) {
                 let what = format!("descriptor {address:#x} changed while the device had it");
-                self.broken(Rule::DescriptorRewritten, At { descriptor: Some(address), ..at }, what);
+                self.report(Rule::DescriptorRewritten, At { descriptor: Some(address), ..at }, what);
             }
         }
     }
 
-    /// What the device itself wrote to a descriptor.
-    pub(crate) fn wrote(&mut self, image: &Image, view: &View<'_>) {
+    /// The device itself wrote to a descriptor.
+    pub(crate) fn update_image(&mut self, image: &Image, view: &DmaView<'_>) {
         if let Some(shadow) = self.shadows.get_mut(&image.address)
             && let Some(now) = Image::fetch(view, image.address, 24)
         {

@@ -1,7 +1,8 @@
-//! What the switch knows of checksums: it inserts one where a packet's control words say so, and sums TCP and UDP of what it
-//! receives.
+//! Checksums: the switch inserts one if the control words of a packet request it, and it checks the
+//! TCP or UDP checksum of received frames.
 
-/// Sum of 16-bit words with the carries added back in, big-endian; an odd byte is the high one of a word.
+/// The ones' complement sum of big-endian 16-bit words. An odd byte at the end is the high byte of
+/// a word.
 fn sum(bytes: &[u8], mut sum: u32) -> u32 {
     for pair in bytes.chunks(2) {
         let low = pair.get(1).copied().unwrap_or(0);
@@ -11,8 +12,9 @@ fn sum(bytes: &[u8], mut sum: u32) -> u32 {
     sum
 }
 
-/// Inserts the checksum that PS word 2 asks for: [31:24] where the result goes, [23:16] first byte, [15] zero becomes 0xffff,
-/// [13:0] bytes; bytes are numbered from one. False where the frame has no such bytes.
+/// Inserts the checksum that PS word 2 requests: [31:24] position of the result, [23:16] first
+/// byte, [15] zero becomes 0xffff, [13:0] number of bytes. Bytes are numbered from one. Returns
+/// false if the frame is too short.
 pub(super) fn insert(frame: &mut [u8], word: u32) -> bool {
     let (result, start, count) = (word >> 24, word >> 16 & 0xff, (word & 0x3fff) as usize);
     let (Some(result), Some(start)) = (result.checked_sub(1), start.checked_sub(1)) else { return false };
@@ -31,8 +33,8 @@ pub(super) fn insert(frame: &mut [u8], word: u32) -> bool {
     }
 }
 
-/// PS word 2 of a received frame: [15:0] sum (0xffff when right), [16] error, [17] fragment, [18] TCP, [19] IPv6 seen,
-/// [20] IPv4 seen; 0 where there is neither TCP nor UDP.
+/// PS word 2 of a received frame: [15:0] sum (0xffff if correct), [16] error, [17] fragment, [18]
+/// TCP, [19] IPv6 seen, [20] IPv4 seen; 0 for a frame that is neither TCP nor UDP.
 pub(super) fn observe(frame: &[u8]) -> u32 {
     inspect(frame).unwrap_or(0)
 }
@@ -78,7 +80,8 @@ fn inspect(frame: &[u8]) -> Option<u32> {
 mod tests {
     use super::*;
 
-    /// UDP from 10.0.0.1:1 to 10.0.0.2:2 with four bytes; the checksum field holds the pseudo-header's sum.
+    /// UDP from 10.0.0.1:1 to 10.0.0.2:2 with four bytes. The checksum field holds the sum of the
+    /// pseudo-header.
     fn frame() -> Vec<u8> {
         let mut f = vec![0; 12];
         f.extend([8, 0, 0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
@@ -89,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checksum_that_was_inserted_is_found_right() {
+    fn an_inserted_checksum_is_correct() {
         let mut frame = frame();
         assert!(insert(&mut frame, (40 + 1) << 24 | (34 + 1) << 16 | 0x8000 | 12));
         assert_eq!(observe(&frame), 1 << 20 | 0xffff);
@@ -98,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_outside_the_frame_is_refused_and_fragments_are_told() {
+    fn a_position_outside_of_the_frame_is_refused_and_fragments_are_reported() {
         let mut f = frame();
         assert!(!insert(&mut f, 200 << 24 | 35 << 16 | 12));
         assert!(!insert(&mut f, 41 << 24 | 35 << 16 | 13));

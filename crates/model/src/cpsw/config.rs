@@ -1,20 +1,20 @@
-//! What is modelled, and how closely it is watched.
+//! Configuration of the model.
 
 use crate::iommu;
 
-/// How descriptors travel.
+/// The DMA engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
-    /// Two-sided rings inside the DMA engine: element `i` comes back at index `i`.
+    /// PKTDMA: two-sided rings inside the engine; element `i` completes at index `i`.
     Pktdma,
-    /// A ring accelerator beside it: submission and completion are separate rings.
+    /// UDMA with a ring accelerator: submission and completion are separate rings.
     Udma,
 }
 
-/// The system around the switch.
+/// The SoC around the switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Soc {
-    /// AM64x and AM62x: CPSW3G behind PKTDMA, coherent by address tag 15.
+    /// AM64x and AM62x: CPSW3G behind PKTDMA, coherent with address tag 15.
     Am64x,
     /// J784S4 main domain: CPSW9G behind UDMA.
     J784s4,
@@ -23,12 +23,12 @@ pub enum Soc {
 }
 
 impl Soc {
-    /// How descriptors travel.
+    /// The DMA engine.
     pub fn family(self) -> Family {
         if self == Soc::Am64x { Family::Pktdma } else { Family::Udma }
     }
 
-    /// First PSI-L thread of packets to the switch; there are eight.
+    /// First of the eight PSI-L threads to the switch.
     pub(crate) fn tx_thread(self) -> u16 {
         match self {
             Soc::Am64x => 0xc600,
@@ -37,7 +37,7 @@ impl Soc {
         }
     }
 
-    /// PSI-L thread of packets from the switch.
+    /// PSI-L thread from the switch.
     pub(crate) fn rx_thread(self) -> u16 {
         match self {
             Soc::Am64x => 0x4600,
@@ -46,7 +46,7 @@ impl Soc {
         }
     }
 
-    /// PSI-L thread of channel 0 of the DMA engine.
+    /// PSI-L thread of channel 0 of the engine.
     pub(crate) fn psil_base(self) -> u16 {
         if self == Soc::J784s4Mcu { 0x6000 } else { 0x1000 }
     }
@@ -56,80 +56,88 @@ impl Soc {
         if self.family() == Family::Pktdma { 0x2000 } else { 0x1000 }
     }
 
-    /// The ring that a transmit channel fetches from.
+    /// The submission ring of a transmit channel.
     pub(crate) fn tx_ring(self, channel: u16) -> u16 {
         match self.family() {
-            // Channels 19 to 26 own eight flows each, from flow 19 on; a ring has its flow's number.
+            // Channels 19 to 26 own eight flows each, from flow 19 on. A ring has the number of its
+            // flow.
             Family::Pktdma => 19 + channel.saturating_sub(19) * 8,
             Family::Udma => channel,
         }
     }
 
-    /// The two-sided ring of a receive flow of PKTDMA: there are 99 transmit flows before them.
+    /// The two-sided ring of a receive flow of PKTDMA, behind those of 99 transmit flows.
     pub(crate) fn rx_ring(self, flow: u16) -> u16 {
         flow + 99
     }
 
-    /// Whether the end of a receive teardown is marked on a ring.
+    /// Whether a marker on a ring reports the end of a receive teardown.
     pub(crate) fn marks_rx_teardown(self) -> bool {
         self.family() == Family::Pktdma
     }
 }
 
-/// Which flow's ring shows that the receive channel is torn down; the manuals do not say.
+/// The ring that shows the end of a receive teardown; the manuals do not specify it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RxMarker {
-    /// That of the first flow.
+    /// The ring of the first flow.
     #[default]
     FirstFlow,
-    /// All of them.
+    /// The rings of all flows.
     AllFlows,
 }
 
-/// When an interrupt signals its descriptor.
+/// When an interrupt signals its file descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum IrqMode {
-    /// As the interrupt aggregator does: as long as its level is high; again at once, when it was taken with the level still high.
+    /// While its level is high, like the interrupt aggregator. An interrupt that is taken with the
+    /// level still high signals again.
     #[default]
     Level,
-    /// Only when the level rises: who goes to sleep with something left on the ring sleeps for good.
+    /// Only when the level rises: a driver that sleeps with elements left on the ring sleeps for
+    /// ever.
     Edge,
 }
 
-/// How the model behaves.
+/// Configuration of a model.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The system.
+    /// The SoC.
     pub soc: Soc,
-    /// What stands between the engine and memory.
+    /// The IOMMU between the engine and memory.
     pub iommu: iommu::Config,
     /// MAC ports, 1 to 8.
     pub ports: u8,
-    /// Look for what a driver must not do, and keep the first case in detail. Costs time and memory per descriptor.
+    /// Check the rules for drivers, and keep the first violation in detail. The check costs time
+    /// and memory per descriptor.
     pub strict: bool,
-    /// Packets that a channel fetches ahead, 1 to 16: the forward occupancy falls long before they are done.
+    /// Packets that a channel fetches ahead, 1 to 16. The forward occupancy falls long before these
+    /// packets complete.
     pub prefetch: u8,
-    /// Counts become visible some time after the memory that they are about; otherwise at once.
+    /// Occupancies show elements some time after their memory was written; otherwise at once.
     pub lag: bool,
-    /// Random steps that each register read runs before it is answered: with them, a driver that waits for the device needs
-    /// no other thread.
+    /// Random steps before the answer to each register read. With them, a driver that waits for the
+    /// device needs no other thread.
     pub steps_per_read: u16,
     /// Seed of those steps.
     pub seed: u64,
-    /// Frames that wait in a MAC port for its wire; a channel whose next frame finds no room waits.
+    /// Frames that a MAC port queues for its wire. A channel whose next frame finds the queue full
+    /// waits.
     pub port_depth: usize,
-    /// Frames that wait for the receive channel; more are dropped and counted.
+    /// Frames that wait for the receive channel. More frames are dropped and counted.
     pub host_depth: usize,
-    /// Where the end of a receive teardown shows.
+    /// The ring that shows the end of a receive teardown.
     pub rx_marker: RxMarker,
     /// When interrupts signal.
     pub irq: IrqMode,
-    /// Overwrite what a transmit descriptor and its PS words held when it comes back, so that whoever relies on it sees.
+    /// Overwrite transmit descriptors and their PS words at completion, so that a driver that
+    /// relies on their content fails.
     pub poison: bool,
 }
 
 impl Config {
-    /// A device to be used rather than to be tested by: nothing is judged, counts do not lag, queues are long.
+    /// A device to run traffic with: it checks no rules, its occupancies do not lag, and its queues
+    /// are long.
     pub fn lenient(soc: Soc, ports: u8) -> Config {
         Config {
             soc,
@@ -145,7 +153,7 @@ impl Config {
 }
 
 impl Default for Config {
-    /// An AM64x with two ports, strict, counts that lag, four packets ahead.
+    /// An AM64x with two ports, strict, with occupancies that lag and a prefetch of four packets.
     fn default() -> Config {
         Config {
             soc: Soc::Am64x,

@@ -1,25 +1,25 @@
-//! CPPI5 host descriptors, as the DMA engine reads and writes them.
+//! CPPI5 host descriptors as the DMA engine reads and writes them.
 //!
 //! ```text
-//!  00 info0 │ info1 │ info2 │ tags     10 next            18 buffer
-//!  20 buffer length │ original length  28 original buffer 30 EPIB (16 bytes)  40 PS words (16 bytes)
+//!  00 info0 │ info1 │ info2 │ tags     10 next             18 buffer
+//!  20 buffer length │ original length  28 original buffer  30 EPIB, 16 B  40 PS words, 16 B
 //! ```
 
-use super::view::View;
+use super::dma_view::DmaView;
 
-/// Bytes of a slot; descriptors begin at multiples of it.
+/// Descriptors start at multiples of this number of bytes.
 pub(crate) const SLOT: u64 = 128;
-/// Bytes of a pointer without its tag.
+/// The address bits of a pointer, without its tag.
 pub(crate) const ADDRESS: u64 = (1 << 48) - 1;
-/// Descriptors of one packet, at most.
+/// Maximum number of descriptors of one packet.
 pub(crate) const MAX_CHAIN: usize = 64;
 
-/// Where the address space tag of a pointer lies.
+/// The address space tag of a pointer.
 pub(crate) fn asel(pointer: u64) -> u8 {
     (pointer >> 48 & 0xf) as u8
 }
 
-/// What was fetched of one descriptor: up to 24 words, in pairs.
+/// The fetched words of one descriptor: up to 24, in pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Image {
     pub(crate) address: u64,
@@ -27,15 +27,15 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// Fetches the first `words` words (pairs are fetched whole); `None` where memory is not mapped.
-    pub(crate) fn fetch(view: &View<'_>, address: u64, words: u8) -> Option<Image> {
+    /// Fetches the first `words` words, in whole pairs; `None` if memory is not mapped.
+    pub(crate) fn fetch(view: &DmaView<'_>, address: u64, words: u8) -> Option<Image> {
         let mut image = Image { address, words: [0; 12] };
         let pairs = image.words.get_mut(..usize::from(words).div_ceil(2).min(12))?;
         view.load_words(address, pairs).then_some(image)
     }
 
-    /// Writes words `from..to` (in pairs) back.
-    pub(crate) fn store(&self, view: &View<'_>, pairs: std::ops::Range<usize>) -> bool {
+    /// Writes pairs of words back.
+    pub(crate) fn store(&self, view: &DmaView<'_>, pairs: std::ops::Range<usize>) -> bool {
         pairs.into_iter().all(|i| view.store(self.address + 8 * i as u64, self.words[i]))
     }
 
@@ -64,12 +64,12 @@ impl Image {
         self.low(0) & 1 << 29 != 0
     }
 
-    /// PS words lie before the first bytes of data, instead of in the descriptor.
+    /// PS words precede the data, and are not in the descriptor.
     pub(crate) fn ps_in_data(&self) -> bool {
         self.low(0) & 1 << 28 != 0
     }
 
-    /// Words of PS data.
+    /// Number of PS words.
     pub(crate) fn ps_words(&self) -> usize {
         (self.low(0) >> 22 & 0x3f) as usize
     }
@@ -110,7 +110,7 @@ impl Image {
         self.words[5]
     }
 
-    /// Word `n` of the PS data in the descriptor; 0 where there are not as many.
+    /// PS word `n` of the descriptor; 0 if it has fewer.
     pub(crate) fn ps(&self, n: usize) -> u32 {
         if self.ps_in_data() || n >= self.ps_words() {
             return 0;

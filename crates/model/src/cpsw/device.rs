@@ -1,30 +1,31 @@
-//! The whole device: registers in, micro-actions one at a time.
+//! The whole device: register access here, its actions in `actions`.
 //!
 //! ```text
 //!   region 0  switch                       region 2  transmit channels, 0x1000 each
 //!   region 1  rings, real-time             region 3  receive channels, 0x1000 each
-//!             0x1000 or 0x2000 each        region 4  rings, windows for elements, 0x1000 each
+//!             0x1000 or 0x2000 each        region 4  rings, FIFO windows, 0x1000 each
 //! ```
 
-mod act;
+mod actions;
 
-use super::check::{Check, Event};
+use super::accesses::Accesses;
+use super::check::{Checker, Event};
 use super::config::{Config, Family};
-use super::ring::{Accesses, Ring};
+use super::dma_view::DmaView;
+use super::ring::Ring;
 use super::rx::RxChannel;
 use super::switch::Switch;
 use super::tx::TxChannel;
-use super::view::View;
 use crate::iommu::ModelDma;
 use crate::seed::Seed;
-use act::Action;
+use actions::Action;
 
-/// Rings of the ring accelerator; those of PKTDMA are fewer.
+/// Number of rings of the ring accelerator; PKTDMA has fewer.
 pub(crate) const RINGS: usize = 1024;
-/// Transmit channels.
+/// Number of transmit channels.
 pub(crate) const CHANNELS: usize = 128;
 
-/// The register regions, by the number under which the bus hands them out.
+/// The register regions, in the order of their numbers on the bus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Area {
     Switch,
@@ -53,17 +54,18 @@ pub(crate) struct Device {
     pub(crate) dma: ModelDma,
     pub(crate) rings: Vec<Ring>,
     pub(crate) tx: Vec<TxChannel>,
-    /// Transmit channels that were ever set up.
+    /// Transmit channels that were ever configured.
     used: Vec<usize>,
     pub(crate) rx: RxChannel,
     pub(crate) rx_number: u16,
     pub(crate) switch: Switch,
-    pub(crate) check: Check,
+    pub(crate) check: Checker,
     /// Accesses to channel registers.
     pub(crate) channel_accesses: u64,
-    /// Rings whose counts, or marker, do not show yet.
+    /// Rings with completions or a marker that do not show yet.
     lagging: Vec<usize>,
-    enabled: Vec<Action>,
+    /// Scratch space: the possible actions.
+    actions: Vec<Action>,
     seed: Seed,
     pub(crate) steps: u64,
 }
@@ -78,10 +80,10 @@ impl Device {
             rx: RxChannel::default(),
             rx_number: 0,
             switch: Switch::new(&config),
-            check: Check::new(config.strict),
+            check: Checker::new(config.strict),
             channel_accesses: 0,
             lagging: Vec::new(),
-            enabled: Vec::new(),
+            actions: Vec::new(),
             seed: Seed::new(config.seed),
             steps: 0,
             config,
@@ -95,13 +97,13 @@ impl Device {
         }
     }
 
-    /// Whether a channel that is enabled fetches from the ring.
+    /// Whether an enabled channel fetches from the ring.
     pub(crate) fn is_running(&self, ring: u16) -> bool {
         let tx = self.used.iter().any(|&c| self.tx[c].ring == ring && self.tx[c].enabled());
         tx || self.rx.enabled() && self.rx.flows.values().any(|flow| flow.free_ring == ring)
     }
 
-    /// Whether a channel that is enabled completes to the ring.
+    /// Whether an enabled channel completes to the ring.
     pub(crate) fn is_completing(&self, ring: u16) -> bool {
         let returns =
             |c: &usize| self.tx[*c].enabled() && self.tx[*c].config.is_some_and(|k| k.completion_ring == ring);
@@ -163,9 +165,9 @@ impl Device {
                 let Some(channel) = tx.get_mut(at / 0x1000) else { return };
                 match at % 0x1000 {
                     0 => {
-                        check.note(Event::Control { channel: channel.number, rx: false, value });
+                        check.record(Event::Control { channel: channel.number, rx: false, value });
                         let ring = &mut rings[usize::from(channel.ring) % RINGS];
-                        channel.write_control(value, ring, check, &View::new(dma));
+                        channel.write_control(value, ring, check, &DmaView::new(dma));
                     }
                     0x220 => channel.peer = value,
                     0x400 => channel.count = channel.count.wrapping_sub(value),
@@ -180,8 +182,8 @@ impl Device {
                 }
                 match at % 0x1000 {
                     0 => {
-                        self.check.note(Event::Control { channel: self.rx_number, rx: true, value });
-                        self.rx.write_control(value, &mut self.check, &View::new(&self.dma));
+                        self.check.record(Event::Control { channel: self.rx_number, rx: true, value });
+                        self.rx.write_control(value, &mut self.check, &DmaView::new(&self.dma));
                     }
                     0x220 => self.rx.peer = value,
                     0x400 => self.rx.count = self.rx.count.wrapping_sub(value),
@@ -202,20 +204,20 @@ impl Device {
         let Device { rings, check, dma, config, .. } = self;
         let Some(ring) = rings.get_mut(number) else { return };
         match (at % stride, config.soc.family()) {
-            (0x10, _) => ring.doorbell(value, running, &View::new(dma), check),
-            (0x1010, Family::Pktdma) => ring.reverse_doorbell(value, &View::new(dma), check),
+            (0x10, _) => ring.doorbell(value, running, &DmaView::new(dma), check),
+            (0x1010, Family::Pktdma) => ring.reverse_doorbell(value, &DmaView::new(dma), check),
             _ => {}
         }
     }
 
-    /// An access to a window by four bytes: half of an element.
+    /// Reports an access of four bytes to a FIFO window: half of an element.
     fn narrow(&mut self, at: usize) -> u32 {
         let at_ring = super::check::At::ring((at / 0x1000) as u16);
-        self.check.broken(super::check::Rule::FifoAccess, at_ring, format!("window accessed by four bytes at {at:#x}"));
+        self.check.report(super::check::Rule::FifoAccess, at_ring, format!("window accessed by four bytes at {at:#x}"));
         0
     }
 
-    /// A window, by eight bytes. Elements of eight bytes lie at its end.
+    /// Reads eight bytes of a FIFO window. Elements of eight bytes lie at its end.
     pub(crate) fn read_wide(&mut self, at: usize) -> u64 {
         let running = self.is_running((at / 0x1000) as u16);
         let Some(ring) = self.rings.get_mut(at / 0x1000) else { return u64::MAX };
@@ -223,21 +225,22 @@ impl Device {
             self.narrow(at);
             return 0;
         }
-        ring.fifo_pop(running, &View::new(&self.dma), &mut self.check)
+        ring.fifo_pop(running, &DmaView::new(&self.dma), &mut self.check)
     }
 
     pub(crate) fn write_wide(&mut self, at: usize, value: u64) {
         let Some(ring) = self.rings.get_mut(at / 0x1000) else { return };
         match at % 0x1000 {
-            0x3f8 => ring.fifo_push(value, true, &View::new(&self.dma), &mut self.check),
-            0x1f8 => ring.fifo_push(value, false, &View::new(&self.dma), &mut self.check),
+            0x3f8 => ring.fifo_push(value, true, &DmaView::new(&self.dma), &mut self.check),
+            0x1f8 => ring.fifo_push(value, false, &DmaView::new(&self.dma), &mut self.check),
             _ => {
                 self.narrow(at);
             }
         }
     }
 
-    /// Whether an interrupt is asserted: 0 to 7 are the completions of what goes to the switch's threads, from 8 on those of flows.
+    /// Whether an interrupt is asserted: 0 to 7 are the completions of the channels, in the order
+    /// of the switch's threads; those of the flows follow from 8 on.
     pub(crate) fn level(&self, line: u16) -> bool {
         let udma = self.config.soc.family() == Family::Udma;
         let ring = match line.checked_sub(8) {
@@ -252,12 +255,12 @@ impl Device {
         ring.and_then(|ring| self.rings.get(usize::from(ring))).is_some_and(Ring::level)
     }
 
-    /// All accesses of rings.
+    /// Register accesses to all rings.
     pub(crate) fn accesses(&self) -> Accesses {
         self.rings.iter().fold(Accesses::default(), |sum, ring| sum + ring.accesses)
     }
 
-    /// Packets that the engine has taken and not yet given back.
+    /// Packets that the engine has fetched and not completed.
     pub(crate) fn in_flight(&self) -> usize {
         self.used.iter().map(|&c| self.tx[c].in_flight()).sum::<usize>() + self.rx.in_flight()
     }

@@ -1,18 +1,18 @@
-//! The calls that firmware answers.
+//! The calls to system firmware (TISCI).
 
 use super::Cpsw;
 use super::check::{At, Event, Rule};
 use super::config::Family;
 use super::device::{CHANNELS, RINGS};
-use super::view::View;
+use super::dma_view::DmaView;
 use std::sync::atomic::{AtomicU32, Ordering};
 use towpath_bus::tisci::{Refused, RingConfig, RxChannelConfig, RxFlowConfig, Tisci, TxChannelConfig};
 
-/// Firmware of a [`Cpsw`]: checks what it is asked for as the real one does, and can be told to refuse.
+/// Firmware of a [`Cpsw`]. It checks calls as TI's firmware does, and can refuse one for a test.
 #[derive(Debug)]
 pub struct Firmware {
     model: Cpsw,
-    /// Calls until one is refused; 0: none is.
+    /// Calls until one is refused; 0 refuses none.
     countdown: AtomicU32,
 }
 
@@ -48,9 +48,9 @@ impl Tisci for Firmware {
         check(call, ring.address != 0 && ring.address.is_multiple_of(8), "address is zero or not aligned")?;
         let mut device = self.model.device();
         if device.is_running(ring.ring) || device.is_completing(ring.ring) {
-            device.check.broken(Rule::ConfigWhileRunning, At::ring(ring.ring), "ring set up while its channel runs");
+            device.check.report(Rule::ConfigWhileRunning, At::ring(ring.ring), "ring set up while its channel runs");
         }
-        device.check.note(Event::Config { ring: ring.ring });
+        device.check.record(Event::Config { ring: ring.ring });
         device.rings[usize::from(ring.ring)].configure(*ring);
         Ok(())
     }
@@ -60,11 +60,11 @@ impl Tisci for Firmware {
         self.call(call)?;
         let mut device = self.model.device();
         if device.is_running(ring) || device.is_completing(ring) {
-            device.check.broken(Rule::ConfigWhileRunning, At::ring(ring), "ring reset while its channel runs");
+            device.check.report(Rule::ConfigWhileRunning, At::ring(ring), "ring reset while its channel runs");
         }
-        let super::device::Device { rings, check: watcher, dma, .. } = &mut *device;
+        let super::device::Device { rings, check: checker, dma, .. } = &mut *device;
         let known = rings.get_mut(usize::from(ring)).filter(|ring| ring.config().is_some());
-        known.ok_or(Refused { call, what: "the ring is not set up" })?.reset(&View::new(dma), watcher);
+        known.ok_or(Refused { call, what: "the ring is not set up" })?.reset(&DmaView::new(dma), checker);
         Ok(())
     }
 
@@ -100,7 +100,7 @@ impl Tisci for Firmware {
         check(call, !device.rx.enabled(), "the channel is enabled")?;
         let mut flow = *flow;
         if device.config.soc.family() == Family::Pktdma {
-            // Flows of PKTDMA have no choice: their ring is theirs.
+            // The ring of a PKTDMA flow is fixed.
             let ring = device.config.soc.rx_ring(flow.flow);
             (flow.free_ring, flow.completion_ring) = (ring, ring);
         }
@@ -113,18 +113,18 @@ impl Tisci for Firmware {
     fn psil_pair(&self, source: u16, destination: u16) -> Result<(), Refused> {
         let call = "psil_pair";
         self.call(call)?;
-        self.join(call, source, destination, true)
+        self.set_pair(call, source, destination, true)
     }
 
     fn psil_unpair(&self, source: u16, destination: u16) -> Result<(), Refused> {
         let call = "psil_unpair";
         self.call(call)?;
-        self.join(call, source, destination, false)
+        self.set_pair(call, source, destination, false)
     }
 }
 
 impl Firmware {
-    fn join(&self, call: &'static str, source: u16, destination: u16, on: bool) -> Result<(), Refused> {
+    fn set_pair(&self, call: &'static str, source: u16, destination: u16, on: bool) -> Result<(), Refused> {
         let mut device = self.model.device();
         let soc = device.config.soc;
         let base = soc.psil_base();

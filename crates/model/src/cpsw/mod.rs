@@ -1,26 +1,42 @@
-//! CPSW, TI's Ethernet switch of K3 processors, with the DMA engine in front of it: faithful, and strict.
+//! A model of CPSW, TI's Ethernet switch of K3 processors, and of its DMA engine: faithful, and
+//! strict.
 //!
 //! ```text
-//!   driver ── CpswBus ──┬── registers ──► Device ──┬── Ring …        memory, counts, doorbells
-//!             Firmware ─┘                          ├── TxChannel …   fetch ► read ► transmit ► complete
-//!                  Irq ◄── levels of rings         ├── RxChannel     take ► write ► write back ► complete
-//!             IOMMU ◄────── all accesses to memory └── Switch        host port, MAC ports, Wire …
+//!   driver ── CpswBus ──┬─ registers ─► Device ──┬─ Ring …       memory, occupancies, doorbells
+//!             Firmware ─┘                        ├─ TxChannel …  fetch, read, transmit, complete
+//!                  Irq ◄── levels of rings       ├─ RxChannel    fetch, write, complete
+//!             IOMMU ◄───── memory accesses       └─ Switch       host port, MAC ports, Wire …
 //! ```
 //!
-//! *Faithful*: the device does what silicon does, silently, so that damage spreads: a doorbell of 0x80 counts −128, a slot that is
-//! overwritten is fetched with what it holds by then, a count that is popped too far wraps. *Strict*
-//! ([`Config::strict`]): it also keeps the first [`Violation`] of its rules, with ring, slot, descriptor and what
-//! happened before.
+//! | file | content |
+//! |---|---|
+//! | `bus`, `firmware` | what a driver sees: registers, interrupts, firmware calls |
+//! | `device` | register access, and the actions that the device can do next |
+//! | `ring`, `accesses` | one ring, and the register accesses to it |
+//! | `descriptor` | CPPI5 host descriptors |
+//! | `tx`, `rx` | the transmit channels, the receive channel |
+//! | `switch`, `ale`, `checksum` | the switch: ports, address lookup engine, checksums |
+//! | `check` | the rules of a strict model |
+//! | `dma_view` | memory as the device sees it |
+//! | `config`, `thread` | configuration; the device on a thread of its own |
 //!
-//! Two ways to run: [`Cpsw::step`] performs one action of those that are possible, chosen by a number, so that a seed
-//! decides the interleaving ([`Cpsw::run`], [`Config::steps_per_read`]); [`Cpsw::spawn`] gives the device a thread of its own.
+//! *Faithful*: like silicon, the device reports no error, and damage spreads. A doorbell of 0x80
+//! counts −128, an overwritten slot is fetched with its new content, and an occupancy that is
+//! popped below zero wraps. *Strict* ([`Config::strict`]): the model also keeps the first
+//! [`Violation`] of its rules, with ring, slot, descriptor and history.
 //!
-//! Both families of DMA engines are here: PKTDMA with two-sided rings (AM64x, AM62x), and UDMA with a ring accelerator (J784S4), whose
-//! rings for free descriptors can be exposed or in message mode. Figures that are taken on the model count register accesses
-//! exactly; what an access costs on silicon they do not tell.
+//! The device runs in one of two modes. [`Cpsw::step`] performs one of the possible actions, chosen
+//! by a number, so that a seed decides the interleaving ([`Cpsw::run`],
+//! [`Config::steps_per_read`]). [`Cpsw::spawn`] gives the device a thread of its own.
 //!
-//! Not modelled: VLANs and classifiers of the address lookup engine, PHYs, time stamps of CPTS but those that a test injects.
+//! Both families of DMA engines are modelled: PKTDMA with two-sided rings (AM64x, AM62x), and UDMA
+//! with a ring accelerator (J784S4), whose free rings can be exposed or in message mode. The model
+//! counts register accesses exactly. It does not show the cost of an access on silicon.
+//!
+//! Not modelled: VLANs and classifiers of the address lookup engine, PHYs, and time stamps of CPTS
+//! except those that a test injects.
 
+mod accesses;
 mod ale;
 mod bus;
 mod check;
@@ -28,19 +44,19 @@ mod checksum;
 mod config;
 mod descriptor;
 mod device;
+mod dma_view;
 mod firmware;
 mod ring;
 mod rx;
 mod switch;
 mod thread;
 mod tx;
-mod view;
 
+pub use accesses::Accesses;
 pub use bus::{CpswBus, CpswIrq, Registers};
 pub use check::{Rule, Violation};
 pub use config::{Config, Family, IrqMode, RxMarker, Soc};
 pub use firmware::Firmware;
-pub use ring::Accesses;
 pub use switch::PortStats;
 pub use thread::Running;
 
@@ -51,102 +67,104 @@ use crate::wire::Wire;
 use bus::Lines;
 use device::Device;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use thread::Bell;
+use thread::Wakeup;
 
-/// Actions after which [`Cpsw::settle`] gives up: far more than any queue holds.
+/// Actions after which [`Cpsw::settle`] returns: far more than any queue holds.
 const SETTLE: usize = 10_000_000;
 
-/// What the device knows of a frame that is put in front of the receive channel by hand.
+/// Properties of a frame that a test injects in front of the receive channel.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Injected {
-    /// User priority, 0 to 7: decides the flow.
+    /// User priority, 0 to 7, which decides the flow.
     pub priority: u8,
     /// Error code of the descriptor; 0 is none.
     pub error: u8,
     /// Time of arrival in nanoseconds.
     pub timestamp: u64,
-    /// What the descriptors say that is not so.
-    pub lie: Lie,
+    /// A corruption of the frame's descriptors.
+    pub corruption: Corruption,
 }
 
-/// What an engine that is out of order writes about a frame. A driver is not to be led astray by it.
+/// A corruption that a broken engine writes to the descriptors of a frame. A driver must detect it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Lie {
-    /// The truth.
+pub enum Corruption {
+    /// No corruption.
     #[default]
     None,
-    /// The frame is so many bytes longer than its buffers hold.
-    Longer(u32),
-    /// UDMA: the first descriptor goes on at an address where there is none.
-    Nowhere,
-    /// UDMA: every descriptor goes on at the first.
-    Loop,
-    /// UDMA: no descriptor goes on, however long the frame.
-    NoEnd,
+    /// The frame's length is this many bytes too large.
+    TooLong(u32),
+    /// UDMA: the next pointers lead to no descriptor.
+    NextUnknown,
+    /// UDMA: the next pointers lead to the first descriptor.
+    NextLoop,
+    /// UDMA: the next pointers are zero.
+    NextMissing,
 }
 
-impl Lie {
+impl Corruption {
     pub(crate) fn excess(self) -> u32 {
-        if let Lie::Longer(bytes) = self { bytes } else { 0 }
+        if let Corruption::TooLong(bytes) = self { bytes } else { 0 }
     }
 
-    /// What a descriptor says comes after it, of a frame whose first is `first`.
+    /// The next pointer of a descriptor, which is `next` without a corruption; `first` is the first
+    /// descriptor of the frame.
     pub(crate) fn next(self, next: u64, first: u64) -> u64 {
         match self {
-            Lie::Nowhere => first + (1 << 30) + 8,
-            Lie::Loop => first,
-            Lie::NoEnd => 0,
-            Lie::None | Lie::Longer(_) => next,
+            Corruption::NextUnknown => first + (1 << 30) + 8,
+            Corruption::NextLoop => first,
+            Corruption::NextMissing => 0,
+            Corruption::None | Corruption::TooLong(_) => next,
         }
     }
 }
 
-struct Shared {
+struct CpswShared {
     device: Mutex<Device>,
     lines: Lines,
-    bell: Bell,
+    wakeup: Wakeup,
 }
 
-/// The device; a clone is another handle of the same.
+/// The device. A clone is another handle of the same device.
 #[derive(Clone)]
 pub struct Cpsw {
-    shared: Arc<Shared>,
+    shared: Arc<CpswShared>,
     dma: ModelDma,
     config: Arc<Config>,
 }
 
 impl Cpsw {
-    /// A device after reset, its ports without wires.
+    /// A device after reset. Its ports have no wires.
     ///
     /// # Errors
-    /// What the system said when descriptors for the interrupts, or memory for the tables of the IOMMU, were asked for.
+    /// The system has no file descriptor for the interrupts, or no memory for the tables of the
+    /// IOMMU.
     pub fn new(config: Config) -> std::io::Result<Cpsw> {
         let violations = Arc::new(Violations::new(config.strict));
         let dma = ModelDma::new(&config.iommu, violations).map_err(std::io::Error::other)?;
         let device = Mutex::new(Device::new(config.clone(), dma.clone()));
-        let shared = Arc::new(Shared { device, lines: Lines::default(), bell: Bell::new()? });
+        let shared = Arc::new(CpswShared { device, lines: Lines::default(), wakeup: Wakeup::new()? });
         Ok(Cpsw { shared, dma, config: Arc::new(config) })
     }
 
-    /// The way of a driver to it.
+    /// The bus that a driver opens.
     pub fn bus(&self) -> CpswBus {
         CpswBus::new(self.clone(), None)
     }
 
-    /// The same, with a thread that gives the device its life for as long as the bus is there.
+    /// The same bus, with a thread that runs the device until the bus is dropped.
     ///
     /// # Errors
-    /// What the system said.
+    /// The error of the system.
     pub fn running_bus(&self) -> std::io::Result<CpswBus> {
         Ok(CpswBus::new(self.clone(), Some(self.spawn()?)))
     }
 
-    /// The calls of firmware.
+    /// The firmware that a driver calls.
     pub fn firmware(&self) -> Firmware {
         Firmware::new(self.clone())
     }
 
-    /// What it is.
+    /// The configuration.
     pub fn config(&self) -> &Config {
         &self.config
     }
@@ -155,43 +173,45 @@ impl Cpsw {
         self.shared.device.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Joins MAC port `port`, 1 and up, to a wire.
+    /// Connects MAC port `port`, 1 and up, to a wire.
     pub fn plug(&self, port: u8, wire: impl Wire) {
         let mut device = self.device();
         if let Some(port) = device.switch.port(port) {
             port.wire = Box::new(wire);
         }
         drop(device);
-        self.shared.bell.ring();
+        self.shared.wakeup.signal();
     }
 
-    /// Holds up what MAC port `port` sends, or lets it go on.
+    /// Stalls the transmission of MAC port `port`, or resumes it.
     pub fn stall(&self, port: u8, on: bool) {
         let mut device = self.device();
         if let Some(port) = device.switch.port(port) {
             port.stalled = on;
         }
         drop(device);
-        self.shared.bell.ring();
+        self.shared.wakeup.signal();
     }
 
-    /// Has MAC port `port` send one frame in `turns` turns that it gets; 1 is its full rate.
+    /// Makes MAC port `port` send one frame in `turns` turns; 1 is the full rate.
     pub fn slow_down(&self, port: u8, turns: u32) {
         if let Some(port) = self.device().switch.port(port) {
             port.turns = turns.max(1);
         }
     }
 
-    /// Puts a frame of MAC port `port` in front of the receive channel; false when there was no room.
+    /// Injects a frame of MAC port `port` in front of the receive channel; false if its queue is
+    /// full.
     pub fn inject(&self, port: u8, frame: &[u8], meta: Injected) -> bool {
-        let Injected { priority, error, timestamp, lie } = meta;
-        let arrived = switch::Arrived { bytes: frame.to_vec(), port, priority, error, timestamp, lie };
-        let taken = self.device().switch.inject(arrived);
-        self.shared.bell.ring();
+        let Injected { priority, error, timestamp, corruption } = meta;
+        let frame = switch::RxFrame { bytes: frame.to_vec(), port, priority, error, timestamp, corruption };
+        let taken = self.device().switch.inject(frame);
+        self.shared.wakeup.signal();
         taken
     }
 
-    /// Performs one action, the `choice`-th (modulo their number) of those that are possible; false when there is none.
+    /// Performs one of the possible actions: number `choice`, modulo their number. Returns false if
+    /// there is none.
     pub fn step(&self, choice: u64) -> bool {
         let mut device = self.device();
         let moved = device.step(choice);
@@ -199,13 +219,13 @@ impl Cpsw {
         moved
     }
 
-    /// Performs up to `steps` actions in the order that `seed` decides; returns how many.
+    /// Performs up to `steps` actions in the order that `seed` decides; returns their number.
     pub fn run(&self, seed: u64, steps: usize) -> usize {
         let mut seed = Seed::new(seed);
         (0..steps).take_while(|_| self.step(seed.next())).count()
     }
 
-    /// Performs actions in a fixed order until none is possible; returns how many.
+    /// Performs actions in a fixed order until none is possible; returns their number.
     pub fn settle(&self) -> usize {
         let mut done = 0;
         let mut device = self.device();
@@ -220,36 +240,36 @@ impl Cpsw {
     }
 
     /// Changes [`Config::steps_per_read`].
-    pub fn answer_reads(&self, steps: u16) {
+    pub fn set_steps_per_read(&self, steps: u16) {
         self.device().config.steps_per_read = steps;
     }
 
-    /// The first violation that was seen, if any.
+    /// The first violation of a rule.
     pub fn violation(&self) -> Option<Violation> {
         self.device().check.first().cloned()
     }
 
-    /// How many violations there were.
+    /// Number of violations.
     pub fn violations(&self) -> u64 {
         self.device().check.count()
     }
 
-    /// Accesses that the processor made to rings.
+    /// Register accesses of the driver to all rings.
     pub fn accesses(&self) -> Accesses {
         self.device().accesses()
     }
 
-    /// Accesses that the processor made to one ring.
+    /// Register accesses of the driver to one ring.
     pub fn ring_accesses(&self, ring: u16) -> Accesses {
         self.device().rings.get(usize::from(ring)).map(|ring| ring.accesses).unwrap_or_default()
     }
 
-    /// Accesses that the processor made to channel registers.
+    /// Accesses of the driver to channel registers.
     pub fn channel_accesses(&self) -> u64 {
         self.device().channel_accesses
     }
 
-    /// What MAC port `port` counted.
+    /// Statistics of MAC port `port`.
     pub fn port_stats(&self, port: u8) -> PortStats {
         self.device().switch.port(port).map(|port| port.stats).unwrap_or_default()
     }
@@ -259,17 +279,17 @@ impl Cpsw {
         self.device().rx.starved
     }
 
-    /// Packets that the engine has taken and not given back.
+    /// Packets that the engine has fetched and not completed.
     pub fn in_flight(&self) -> usize {
         self.device().in_flight()
     }
 
-    /// Descriptors that the host announced and has not back; known to a strict model.
-    pub fn descriptors_away(&self) -> usize {
-        self.device().check.away()
+    /// Descriptors that the host announced and has not popped; only a strict model knows them.
+    pub fn owned_descriptors(&self) -> usize {
+        self.device().check.owned()
     }
 
-    /// Actions performed since reset.
+    /// Number of actions since reset.
     pub fn steps(&self) -> u64 {
         self.device().steps
     }
@@ -279,10 +299,10 @@ impl Cpsw {
         &self.dma
     }
 
-    /// Gives the device a thread, until the handle is dropped.
+    /// Runs the device on a thread until the handle is dropped.
     ///
     /// # Errors
-    /// What the system said.
+    /// The error of the system.
     pub fn spawn(&self) -> std::io::Result<Running> {
         Running::start(self.clone())
     }

@@ -1,29 +1,30 @@
 //! The receive channel: frames into free descriptors, in order.
 //!
 //! ```text
-//!   frame ──take──► a free descriptor of its flow ──write──► data ──back──► descriptor ──complete──► flow's completion ring
+//!   frame ──fetch──► free descriptor ──write──► data ──write back──► descriptor ──► completion
 //!            none: dropped and counted, or the channel waits
 //! ```
 //!
-//! A frame that is longer than its buffer goes on in others. PKTDMA takes those that the host linked; UDMA takes further descriptors from
-//! the ring, links them, and pushes back what it took if they do not suffice (which an exposed ring does not stand).
+//! A frame that is longer than its buffer continues in further buffers. PKTDMA fills those that the
+//! host linked. UDMA fetches further descriptors from the ring and links them; if they do not
+//! suffice, it pushes them back, which an exposed ring does not support.
 
-use super::check::{At, Check, Owner, Rule};
+use super::check::{At, Checker, Owner, Rule};
 use super::checksum;
 use super::config::Family;
 use super::descriptor::{ADDRESS, Image, MAX_CHAIN, asel};
+use super::dma_view::DmaView;
 use super::ring::Ring;
-use super::switch::{Arrived, Switch};
+use super::switch::{RxFrame, Switch};
 use super::tx::{ENABLE, TEARDOWN};
-use super::view::View;
 use std::collections::{HashMap, VecDeque};
 use towpath_bus::tisci::{RxChannelConfig, RxFlowConfig};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    Taken,
+    Fetched,
     Written,
-    Back,
+    WrittenBack,
 }
 
 #[derive(Debug)]
@@ -32,20 +33,20 @@ struct InFlight {
     free_ring: u16,
     index: u32,
     flow: RxFlowConfig,
-    /// Of its first descriptor, and of those that are linked to it.
+    /// The first descriptor and those that are linked to it.
     chain: Vec<Image>,
-    frame: Arrived,
+    frame: RxFrame,
     stage: Stage,
 }
 
-/// Descriptors for one frame.
-struct Gathered {
+/// The descriptors for one frame.
+struct Chain {
     element: u64,
     index: u32,
     chain: Vec<Image>,
 }
 
-/// Where data goes: UDMA takes the original buffer, PKTDMA documents the other one.
+/// The buffer that the engine fills: UDMA uses the original buffer, PKTDMA documents the other one.
 fn buffer(image: &Image, family: Family) -> u64 {
     match family {
         Family::Udma => image.original_buffer(),
@@ -85,33 +86,33 @@ impl RxChannel {
         (self.control | self.peer) & TEARDOWN != 0
     }
 
-    pub(crate) fn write_control(&mut self, value: u32, check: &mut Check, view: &View<'_>) {
+    pub(crate) fn write_control(&mut self, value: u32, check: &mut Checker, view: &DmaView<'_>) {
         let was = self.enabled();
         self.control = value & (ENABLE | TEARDOWN);
         if !was && self.enabled() {
             self.marked = false;
             if self.paired.is_none() || self.config.is_none() {
-                check.broken(Rule::NotReady, At::default(), "receive channel enabled");
+                check.report(Rule::NotReady, At::default(), "receive channel enabled");
             }
         }
         if was && !self.enabled() && !self.packets.is_empty() {
             let what = format!("receive channel off with {} packets in flight", self.packets.len());
-            check.broken(Rule::DisabledInFlight, At::default(), what);
+            check.report(Rule::DisabledInFlight, At::default(), what);
             for packet in self.packets.drain(..) {
-                check.advance(packet.element, Owner::Free, false, At::ring(packet.free_ring), view);
+                check.set_owner(packet.element, Owner::Free, false, At::ring(packet.free_ring), view);
             }
         }
     }
 
-    /// The flow of the frame that waits longest.
+    /// The flow of the first frame in the queue.
     fn flow(&self, switch: &Switch) -> Option<RxFlowConfig> {
         let flows = self.config?.flow_count;
         let thread = Switch::thread(switch.to_host.front()?.priority, flows);
         self.flows.get(&(switch.flow_base + thread)).copied()
     }
 
-    /// Whether the next frame can be taken, by a descriptor or by being dropped.
-    pub(crate) fn can_take(&self, switch: &Switch, rings: &[Ring], depth: usize) -> bool {
+    /// Whether the next frame can be processed, with a descriptor or by a drop.
+    pub(crate) fn can_fetch(&self, switch: &Switch, rings: &[Ring], depth: usize) -> bool {
         let runs = self.enabled() && self.peer & ENABLE != 0 && self.paired.is_some();
         if !runs || self.packets.len() >= depth || switch.to_host.is_empty() {
             return false;
@@ -124,13 +125,13 @@ impl RxChannel {
         }
     }
 
-    pub(crate) fn take(
+    pub(crate) fn fetch(
         &mut self,
         switch: &mut Switch,
         rings: &mut [Ring],
         family: Family,
-        view: &View<'_>,
-        check: &mut Check,
+        view: &DmaView<'_>,
+        check: &mut Checker,
     ) {
         let flow = self.flow(switch);
         let Some(frame) = switch.to_host.pop_front() else { return };
@@ -138,14 +139,14 @@ impl RxChannel {
             let ring = rings.get_mut(usize::from(flow.free_ring))?;
             self.gather(&flow, frame.bytes.len(), ring, family, view, check).map(|taken| (flow, taken))
         });
-        let Some((flow, Gathered { element, index, chain })) = taken else {
+        let Some((flow, Chain { element, index, chain })) = taken else {
             self.starved += 1;
             switch.host_dropped += 1;
-            switch.give_back(frame.bytes);
+            switch.recycle(frame.bytes);
             return;
         };
         let free_ring = flow.free_ring;
-        self.packets.push_back(InFlight { element, free_ring, index, flow, chain, frame, stage: Stage::Taken });
+        self.packets.push_back(InFlight { element, free_ring, index, flow, chain, frame, stage: Stage::Fetched });
     }
 
     /// Takes descriptors for a frame of `len` bytes.
@@ -155,29 +156,29 @@ impl RxChannel {
         len: usize,
         ring: &mut Ring,
         family: Family,
-        view: &View<'_>,
-        check: &mut Check,
-    ) -> Option<Gathered> {
+        view: &DmaView<'_>,
+        check: &mut Checker,
+    ) -> Option<Chain> {
         let (number, tag) = (flow.free_ring, ring.tag());
         let words = self.config.map_or(16, |config| config.fetch_words);
-        let fetch = |element: u64, index: u32, rule: Rule, check: &mut Check| {
+        let fetch = |element: u64, index: u32, rule: Rule, check: &mut Checker| {
             let at = At::slot(number, index, element);
-            if let Some(what) = Check::fault(element, tag, view) {
-                check.broken(rule, at, what);
+            if let Some(what) = Checker::invalid(element, tag, view) {
+                check.report(rule, at, what);
                 return None;
             }
             let image = Image::fetch(view, element & ADDRESS, words)?;
             if image.kind() != 1 {
-                check.broken(Rule::DescriptorType, at, format!("descriptor type is {}", image.kind()));
+                check.report(Rule::DescriptorType, at, format!("descriptor type is {}", image.kind()));
             }
             if asel(image.original_buffer()) != tag || asel(image.buffer()) != tag {
                 let what = format!("buffer at {:#x} has another address tag than its ring", image.buffer());
-                check.broken(Rule::BadBuffer, at, what);
+                check.report(Rule::BadBuffer, at, what);
             }
             Some(image)
         };
-        let (index, element) = ring.take(view, check)?;
-        check.advance(element, Owner::Fetched, true, At::slot(number, index, element), view);
+        let (index, element) = ring.fetch(view, check)?;
+        check.set_owner(element, Owner::Fetched, true, At::slot(number, index, element), view);
         let first = fetch(element, index, Rule::BadElement, check)?;
         let mut room = room(&first, family);
         let mut chain = self.spare.pop().unwrap_or_default();
@@ -186,7 +187,7 @@ impl RxChannel {
         while room < len && chain.len() < MAX_CHAIN {
             let next = match family {
                 Family::Pktdma => chain.last().map(Image::next).filter(|&next| next != 0),
-                Family::Udma => ring.take(view, check).map(|(_, element)| element),
+                Family::Udma => ring.fetch(view, check).map(|(_, element)| element),
             };
             // PKTDMA fills what there is. UDMA needs room for all of it.
             let Some(next) = next else { break };
@@ -197,7 +198,7 @@ impl RxChannel {
         if family == Family::Udma {
             if chain.len() > 1 && !ring.is_message() {
                 let what = "a frame of several buffers from an exposed ring, to which hardware pushes back";
-                check.broken(Rule::ExposedChain, At::slot(number, index, element), what);
+                check.report(Rule::ExposedChain, At::slot(number, index, element), what);
             }
             if room < len {
                 let tag = element & !ADDRESS;
@@ -206,7 +207,7 @@ impl RxChannel {
             }
             check.link(element, chain.get(1..).unwrap_or_default());
         }
-        Some(Gathered { element, index, chain })
+        Some(Chain { element, index, chain })
     }
 
     fn first(&mut self, wanted: Stage) -> Option<&mut InFlight> {
@@ -214,12 +215,12 @@ impl RxChannel {
     }
 
     pub(crate) fn can_write(&self) -> bool {
-        self.packets.iter().any(|packet| packet.stage == Stage::Taken)
+        self.packets.iter().any(|packet| packet.stage == Stage::Fetched)
     }
 
-    /// Fills one buffer after the other; where they end, so does the frame.
-    pub(crate) fn write(&mut self, family: Family, view: &View<'_>, check: &mut Check) {
-        let Some(packet) = self.first(Stage::Taken) else { return };
+    /// Fills one buffer after the other. The frame is cut where the buffers end.
+    pub(crate) fn write(&mut self, family: Family, view: &DmaView<'_>, check: &mut Checker) {
+        let Some(packet) = self.first(Stage::Fetched) else { return };
         let (mut written, mut used) = (0, 0);
         for (i, image) in packet.chain.iter_mut().enumerate() {
             let bytes = packet.frame.bytes.get(written..).unwrap_or_default();
@@ -232,7 +233,7 @@ impl RxChannel {
             let to = (pointer & ADDRESS) + offset as u64;
             if !view.write(to, bytes) {
                 let what = format!("buffer of {room} bytes at {pointer:#x}");
-                check.broken(Rule::BadBuffer, At::slot(packet.free_ring, packet.index, packet.element), what);
+                check.report(Rule::BadBuffer, At::slot(packet.free_ring, packet.index, packet.element), what);
             }
             image.set_pointer(3, pointer & !ADDRESS | to);
             image.set(4, bytes.len() as u32, image.original_len() as u32);
@@ -248,17 +249,18 @@ impl RxChannel {
         self.packets.iter().any(|packet| packet.stage == Stage::Written)
     }
 
-    /// Rewrites the first descriptor: kind, EPIB and PS bits, length; error; tags; EPIB; PS words; buffer. Of the others only the buffer.
-    /// The return policy, the original buffer and the software words stay; UDMA links what it took.
-    pub(crate) fn write_back(&mut self, family: Family, view: &View<'_>, check: &mut Check) {
+    /// Rewrites the first descriptor: kind, EPIB and PS bits, length; error; tags; EPIB; PS words;
+    /// buffer. Of the other descriptors it rewrites only the buffer. The return policy, the
+    /// original buffer and the software words stay. UDMA links the descriptors.
+    pub(crate) fn write_back(&mut self, family: Family, view: &DmaView<'_>, check: &mut Checker) {
         let Some(packet) = self.first(Stage::Written) else { return };
         let InFlight { flow, frame, chain, element, .. } = packet;
-        let (len, ps) = (frame.bytes.len() as u32 + frame.lie.excess(), if flow.psinfo { 4 } else { 0 });
+        let (len, ps) = (frame.bytes.len() as u32 + frame.corruption.excess(), if flow.psinfo { 4 } else { 0 });
         for i in 0..chain.len() {
             let next = chain.get(i + 1).map_or(0, |next| next.address | *element & !ADDRESS);
             let image = &mut chain[i];
             if family == Family::Udma {
-                image.set_pointer(2, frame.lie.next(next, *element));
+                image.set_pointer(2, frame.corruption.next(next, *element));
                 image.store(view, 2..3);
             }
             if i == 0 {
@@ -278,28 +280,33 @@ impl RxChannel {
                 image.store(view, if flow.einfo || flow.psinfo { 6..10 } else { 6..6 });
             }
             image.store(view, 3..5);
-            check.wrote(image, view);
+            check.update_image(image, view);
         }
-        packet.stage = Stage::Back;
+        packet.stage = Stage::WrittenBack;
     }
 
     pub(crate) fn can_complete(&self) -> bool {
-        self.packets.front().is_some_and(|packet| packet.stage == Stage::Back)
+        self.packets.front().is_some_and(|packet| packet.stage == Stage::WrittenBack)
     }
 
-    /// The oldest packet is through; returns its element and the ring that it completes on.
-    pub(crate) fn complete(&mut self, switch: &mut Switch, view: &View<'_>, check: &mut Check) -> Option<(u64, u16)> {
+    /// Completes the oldest packet; returns its element and its completion ring.
+    pub(crate) fn complete(
+        &mut self,
+        switch: &mut Switch,
+        view: &DmaView<'_>,
+        check: &mut Checker,
+    ) -> Option<(u64, u16)> {
         let packet = self.packets.pop_front()?;
         let at = At::slot(packet.free_ring, packet.index, packet.element);
-        check.advance(packet.element, Owner::Done, true, at, view);
+        check.set_owner(packet.element, Owner::Done, true, at, view);
         self.count = self.count.wrapping_add(1);
         self.bytes = self.bytes.wrapping_add(packet.frame.bytes.len() as u32);
-        switch.give_back(packet.frame.bytes);
+        switch.recycle(packet.frame.bytes);
         self.spare.push(packet.chain);
         Some((packet.element, packet.flow.completion_ring))
     }
 
-    /// Whether teardown has come to its end: the source has drained, everything taken is done.
+    /// Whether teardown can end: the source has drained, and all fetched packets are complete.
     pub(crate) fn can_end(&self, switch: &Switch) -> bool {
         let drained = switch.to_host.is_empty() || self.control & TEARDOWN != 0;
         self.enabled() && self.draining() && self.packets.is_empty() && drained && !self.marked

@@ -1,23 +1,23 @@
-//! The switch: one host port, up to eight MAC ports, each with a wire.
+//! The switch: one host port, and up to eight MAC ports with a wire each.
 //!
 //! ```text
-//!   transmit channels ──► host port ──(destination tag: port 1…8)──► MAC port: frames that wait ──► Wire
-//!   receive channel   ◄── frames that wait ◄──(source tag, flow by user priority)── MAC port ◄───── Wire
+//!   transmit channels ──► host port ──(destination tag: port 1…8)──► MAC port: queue ──► Wire
+//!   receive channel   ◄── queue ◄──(source tag, flow by user priority)── MAC port ◄───── Wire
 //! ```
 //!
-//! Ports drain independently: one whose wire is busy, or that is stalled, holds up the channel whose next frame is for it, and no other.
-//! Where a frame goes that has no destination tag, and what comes in, the address lookup engine decides.
+//! Ports drain independently. A port that is stalled, or whose wire is busy, blocks a channel whose
+//! next frame is for it, and no other channel. The address lookup engine decides the destination of
+//! frames without a destination tag and of frames that arrive at a MAC port.
 
-use super::Lie;
 use super::ale::{Ale, Ports};
-use super::checksum;
 use super::config::Config;
+use super::{Corruption, checksum};
 use crate::wire::{Unplugged, Wire};
 use std::collections::VecDeque;
 
 /// Register offsets, from the base of the switch.
 mod reg {
-    /// In-band status of RGMII, one word a MAC port.
+    /// In-band status of RGMII, one word per MAC port.
     pub(super) const RGMII_STATUS: usize = 0x30;
     pub(super) const CONTROL: usize = 0x2_0004;
     pub(super) const P0_CONTROL: usize = 0x2_1004;
@@ -25,7 +25,7 @@ mod reg {
     pub(super) const P0_RX_MAXLEN: usize = 0x2_1024;
     /// The address lookup engine.
     pub(super) const ALE: std::ops::Range<usize> = 0x3_e000..0x3_e064;
-    /// Statistics, 0x200 bytes a port.
+    /// Statistics, 0x200 bytes per port.
     pub(super) const STATISTICS: std::ops::Range<usize> = 0x3_a000..0x3_b200;
 }
 
@@ -34,32 +34,34 @@ const P0_RX_PAD: u32 = 1 << 14;
 const RX_CHECKSUM_EN: u32 = 1;
 /// Shortest frame, without FCS.
 const MIN_FRAME: usize = 60;
-/// Bytes of the FCS, which counts in length limits but is never seen here.
+/// Bytes of the FCS, which counts in length limits; frames of the model have none.
 const FCS: usize = 4;
 
 /// A frame on its way to the host.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Arrived {
+pub(crate) struct RxFrame {
     pub(crate) bytes: Vec<u8>,
     pub(crate) port: u8,
     pub(crate) priority: u8,
-    /// Code of what is wrong with it; 0 if nothing is.
+    /// Error code; 0 is none.
     pub(crate) error: u8,
     /// Nanoseconds, for PS words 0 and 1.
     pub(crate) timestamp: u64,
-    pub(crate) lie: Lie,
+    pub(crate) corruption: Corruption,
 }
 
-/// What a port has counted.
+/// Statistics of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct PortStats {
-    /// Frames that left through the wire.
+    /// Frames sent on the wire.
     pub sent: u64,
-    /// Frames that came in.
+    /// Frames received from the wire.
     pub received: u64,
-    /// Frames that could not be sent: too short, too long, no carrier, a checksum outside of the frame.
+    /// Frames that could not be sent: too short, too long, without a carrier, or with a checksum
+    /// position outside of the frame.
     pub tx_dropped: u64,
-    /// Frames that came in and found no room towards the host, or the host port off.
+    /// Received frames that found the queue to the host full, or the host port disabled.
     pub rx_dropped: u64,
 }
 
@@ -69,8 +71,9 @@ pub(super) struct MacPort {
     arriving: Option<Vec<u8>>,
     max_len: u32,
     pub(super) stalled: bool,
-    /// It sends a frame every so many turns, and how many are over.
+    /// The port sends one frame in this many turns.
     pub(super) turns: u32,
+    /// Turns since the last frame.
     turn: u32,
     pub(super) stats: PortStats,
 }
@@ -85,9 +88,9 @@ pub(crate) struct Switch {
     pub(super) ports: Vec<MacPort>,
     depth: usize,
     host_depth: usize,
-    pub(super) to_host: VecDeque<Arrived>,
+    pub(super) to_host: VecDeque<RxFrame>,
     spare: Vec<Vec<u8>>,
-    /// Frames for the host that found its port off or full, or no free descriptor.
+    /// Frames for the host that found its port disabled or full, or no free descriptor.
     pub(super) host_dropped: u64,
 }
 
@@ -141,7 +144,7 @@ impl Switch {
         }
     }
 
-    /// One of a MAC port's counters; those of frames alone.
+    /// A counter of a MAC port; the model has only those of good frames.
     fn statistic(&mut self, at: usize) -> u32 {
         let stats = self.port((at / 0x200) as u8).map(|port| port.stats).unwrap_or_default();
         match at % 0x200 {
@@ -177,20 +180,20 @@ impl Switch {
         self.spare.pop().unwrap_or_default()
     }
 
-    pub(crate) fn give_back(&mut self, mut bytes: Vec<u8>) {
+    pub(crate) fn recycle(&mut self, mut bytes: Vec<u8>) {
         if self.spare.len() < 1024 {
             bytes.clear();
             self.spare.push(bytes);
         }
     }
 
-    /// Whether a frame with the destination tag would find room now.
+    /// Whether the ports of a destination tag have room for a frame.
     pub(crate) fn has_room(&self, destination: u16) -> bool {
         let mut to = self.ports.iter().enumerate().filter(|&(i, _)| is_to(destination, i));
         to.all(|(_, port)| port.waiting.len() < self.depth)
     }
 
-    /// A frame from the host. `word` is PS word 2.
+    /// Sends a frame from the host. `word` is PS word 2.
     pub(crate) fn send(&mut self, mut frame: Vec<u8>, destination: u16, word: u32) {
         let known = usize::from(destination) <= self.ports.len();
         let mut good = self.control & P0_ENABLE != 0 && known && frame.len() + FCS <= self.max_len as usize;
@@ -206,7 +209,7 @@ impl Switch {
         }
         let to = match destination {
             0 => self.ale.forward(0, &frame),
-            // Directed: nothing is looked up, but the port must be on.
+            // A directed frame needs no lookup, but its port must forward.
             port if self.ale.forwards(0) && self.ale.forwards(port as u8) => 1 << (port & 0xf),
             port => {
                 self.drop_for(port);
@@ -218,10 +221,10 @@ impl Switch {
                 if good { self.queue(port, &frame) } else { self.drop_for(port.into()) }
             }
         }
-        self.give_back(frame);
+        self.recycle(frame);
     }
 
-    /// Puts a frame behind those that wait for a port's wire, if there is one.
+    /// Queues a frame for a port's wire.
     fn queue(&mut self, port: u8, frame: &[u8]) {
         if !self.port(port).is_some_and(|port| port.wire.carrier()) {
             return self.drop_for(port.into());
@@ -239,12 +242,12 @@ impl Switch {
         }
     }
 
-    /// Whether a port has a frame that its wire may take.
+    /// Whether a port has a frame to send.
     pub(crate) fn can_drain(&self, port: usize) -> bool {
         !self.ports[port].stalled && !self.ports[port].waiting.is_empty()
     }
 
-    /// Puts one frame on a port's wire, if it is the port's turn; false if the wire is busy.
+    /// Sends one frame on a port's wire, if it is the port's turn; false if the wire is busy.
     pub(crate) fn drain(&mut self, port: usize) -> bool {
         let mac = &mut self.ports[port];
         mac.turn += 1;
@@ -256,7 +259,7 @@ impl Switch {
         let port = &mut self.ports[port];
         if port.wire.send(&frame) {
             port.stats.sent += 1;
-            self.give_back(frame);
+            self.recycle(frame);
             true
         } else {
             port.waiting.push_front(frame);
@@ -264,26 +267,26 @@ impl Switch {
         }
     }
 
-    /// Whether a port has a frame for the host; looks at its wire.
+    /// Whether a port has received a frame; polls its wire.
     pub(crate) fn can_arrive(&mut self, port: usize) -> bool {
         if self.ports[port].arriving.is_none() && self.to_host.len() < self.host_depth {
             let mut bytes = self.vector();
             if self.ports[port].wire.receive(&mut bytes) {
                 self.ports[port].arriving = Some(bytes);
             } else {
-                self.give_back(bytes);
+                self.recycle(bytes);
             }
         }
         self.ports[port].arriving.is_some()
     }
 
-    /// Takes the frame that a port has for the host.
+    /// Forwards the frame that a port has received.
     pub(crate) fn arrive(&mut self, port: usize) {
         let Some(bytes) = self.ports[port].arriving.take() else { return };
         let from = port as u8 + 1;
         let to: Ports = self.ale.forward(from, &bytes);
         for other in (1..=self.ports.len() as u8).filter(|other| to & 1 << other != 0) {
-            // What a MAC port finds no room for is dropped: there is nobody to wait.
+            // A frame that finds a MAC port full is dropped: nothing waits for it.
             if self.has_room(other.into()) {
                 self.queue(other, &bytes);
             } else {
@@ -293,45 +296,45 @@ impl Switch {
         if to & 1 == 0 {
             self.ports[port].stats.received += 1;
             self.ports[port].stats.rx_dropped += u64::from(to == 0);
-            return self.give_back(bytes);
+            return self.recycle(bytes);
         }
         let priority = match bytes.get(12..16) {
             Some(&[0x81, 0, high, _]) => high >> 5,
             _ => 0,
         };
-        self.inject(Arrived { bytes, port: from, priority, ..Arrived::default() });
+        self.inject(RxFrame { bytes, port: from, priority, ..RxFrame::default() });
     }
 
-    /// Drops the frame that a port has: the host port's channel is off.
+    /// Drops the frame that a port has received: the receive channel is disabled.
     pub(crate) fn discard(&mut self, port: usize) {
         if let Some(bytes) = self.ports[port].arriving.take() {
             self.ports[port].stats.received += 1;
             self.ports[port].stats.rx_dropped += 1;
-            self.give_back(bytes);
+            self.recycle(bytes);
         }
     }
 
-    /// A frame on its way to the host; false, and dropped, if there is no room.
-    pub(crate) fn inject(&mut self, frame: Arrived) -> bool {
+    /// Queues a frame for the host; if the queue is full, drops it and returns false.
+    pub(crate) fn inject(&mut self, frame: RxFrame) -> bool {
         let full = self.control & P0_ENABLE == 0 || self.to_host.len() >= self.host_depth;
         let Some(port) = self.port(frame.port) else { return false };
         port.stats.received += 1;
         if full || frame.bytes.len() + FCS > port.max_len as usize {
             port.stats.rx_dropped += 1;
-            self.give_back(frame.bytes);
+            self.recycle(frame.bytes);
             return false;
         }
         self.to_host.push_back(frame);
         true
     }
 
-    /// Nothing is on its way to the host any more.
+    /// Drops all frames that wait for the host.
     pub(crate) fn flush(&mut self) {
         self.host_dropped += self.to_host.len() as u64;
         self.to_host.clear();
     }
 
-    /// The thread for a user priority, with `flows` of them.
+    /// The thread of a user priority, of `flows` threads.
     pub(crate) fn thread(priority: u8, flows: u16) -> u16 {
         let p = usize::from(priority & 7);
         match flows {

@@ -6,34 +6,34 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use towpath_sys::EventFd as EventBell;
+use towpath_sys::EventFd;
 use towpath_sys::poll::PollSet;
 
 /// Sweeps without work before the thread sleeps.
-const PATIENCE: u32 = 64;
-/// Longest sleep: wires without a descriptor are polled at this interval.
-const NAP: Duration = Duration::from_millis(1);
+const IDLE_SWEEPS: u32 = 64;
+/// Longest sleep: the poll interval of wires without a file descriptor.
+const SLEEP: Duration = Duration::from_millis(1);
 
-/// Wakes the thread when a register is written while it sleeps.
-pub(super) struct Bell {
-    event: EventBell,
+/// Wakes the thread if a register is written while it sleeps.
+pub(super) struct Wakeup {
+    event: EventFd,
     asleep: AtomicBool,
 }
 
-impl Bell {
-    pub(super) fn new() -> io::Result<Bell> {
-        Ok(Bell { event: EventBell::new()?, asleep: AtomicBool::new(false) })
+impl Wakeup {
+    pub(super) fn new() -> io::Result<Wakeup> {
+        Ok(Wakeup { event: EventFd::new()?, asleep: AtomicBool::new(false) })
     }
 
     #[inline]
-    pub(super) fn ring(&self) {
+    pub(super) fn signal(&self) {
         if self.asleep.load(Ordering::SeqCst) {
             self.event.signal();
         }
     }
 }
 
-/// A device with a thread; dropping it stops the thread, not the device.
+/// A device with a thread. Dropping it stops the thread; the device stays.
 #[derive(Debug)]
 pub struct Running {
     model: Cpsw,
@@ -54,7 +54,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        self.model.shared.bell.event.signal();
+        self.model.shared.wakeup.event.signal();
         if let Some(thread) = self.thread.take() {
             // A panic of the thread was printed when it happened.
             let _ = thread.join();
@@ -74,7 +74,7 @@ fn run(model: &Cpsw, stop: &AtomicBool) {
             done
         };
         idle = if done > 0 { 0 } else { idle + 1 };
-        if idle > PATIENCE {
+        if idle > IDLE_SWEEPS {
             sleep(model);
             idle = 0;
         } else if done == 0 {
@@ -83,13 +83,13 @@ fn run(model: &Cpsw, stop: &AtomicBool) {
     }
 }
 
-/// Until a register is written or a wire has a frame.
+/// Sleeps until a register is written or a wire has a frame.
 fn sleep(model: &Cpsw) {
-    let bell = &model.shared.bell;
+    let wakeup = &model.shared.wakeup;
     let mut set = PollSet::default();
-    set.readable(bell.event.fd());
-    bell.asleep.store(true, Ordering::SeqCst);
-    // What was written before the line above is seen now; what comes after it rings.
+    set.readable(wakeup.event.fd());
+    wakeup.asleep.store(true, Ordering::SeqCst);
+    // The sweep below sees register writes before the store above. Later writes signal.
     let (done, wires) = {
         let mut device = model.device();
         let wires: Vec<_> = device.switch.ports.iter_mut().filter_map(|port| port.wire.wake()).collect();
@@ -99,8 +99,8 @@ fn sleep(model: &Cpsw) {
     };
     if done == 0 {
         wires.into_iter().for_each(|wire| set.readable(wire));
-        set.wait(NAP);
-        bell.event.take();
+        set.wait(SLEEP);
+        wakeup.event.take();
     }
-    bell.asleep.store(false, Ordering::SeqCst);
+    wakeup.asleep.store(false, Ordering::SeqCst);
 }

@@ -1,16 +1,16 @@
 //! A transmit channel: ring element to frame, and back.
 //!
 //! ```text
-//!   ring ──fetch──► Fetched ──read──► Read ──transmit──► Sent ──complete──► completion ring, or reverse side
+//!   ring ──fetch──► Fetched ──read──► Read ──transmit──► Sent ──► completion ring, or reverse side
 //!        up to `prefetch` packets, in order; completed in the order in which they were fetched
 //! ```
 
-use super::check::{At, Check, Owner, Rule};
+use super::check::{At, Checker, Owner, Rule};
 use super::config::Family;
 use super::descriptor::{ADDRESS, Image, MAX_CHAIN, asel};
+use super::dma_view::DmaView;
 use super::ring::Ring;
 use super::switch::Switch;
-use super::view::View;
 use std::collections::VecDeque;
 use towpath_bus::tisci::TxChannelConfig;
 
@@ -39,13 +39,13 @@ pub(crate) struct TxChannel {
     pub(crate) number: u16,
     pub(crate) ring: u16,
     pub(crate) config: Option<TxChannelConfig>,
-    /// The thread that it is joined to.
+    /// The PSI-L thread of the switch.
     pub(crate) paired: Option<u16>,
     pub(crate) control: u32,
     pub(crate) peer: u32,
     packets: VecDeque<InFlight>,
     prefetch: usize,
-    /// Teardown has been signalled.
+    /// The end of the teardown has been reported.
     marked: bool,
     pub(crate) count: u32,
     pub(crate) bytes: u32,
@@ -79,18 +79,18 @@ impl TxChannel {
     }
 
     /// A write of the control register.
-    pub(crate) fn write_control(&mut self, value: u32, ring: &mut Ring, check: &mut Check, view: &View<'_>) {
+    pub(crate) fn write_control(&mut self, value: u32, ring: &mut Ring, check: &mut Checker, view: &DmaView<'_>) {
         let was = self.enabled();
         self.control = value & (ENABLE | TEARDOWN);
         if !was && self.enabled() && (self.paired.is_none() || self.config.is_none()) {
-            check.broken(Rule::NotReady, At::ring(self.ring), format!("transmit channel {} enabled", self.number));
+            check.report(Rule::NotReady, At::ring(self.ring), format!("transmit channel {} enabled", self.number));
         }
         if was && !self.enabled() && !self.packets.is_empty() {
             let what = format!("transmit channel {} off with {} packets in flight", self.number, self.packets.len());
-            check.broken(Rule::DisabledInFlight, At::ring(self.ring), what);
-            ring.lost(self.packets.len() as u32);
+            check.report(Rule::DisabledInFlight, At::ring(self.ring), what);
+            ring.drop_in_flight(self.packets.len() as u32);
             for packet in self.packets.drain(..) {
-                check.advance(packet.element, Owner::Free, false, At::ring(self.ring), view);
+                check.set_owner(packet.element, Owner::Free, false, At::ring(self.ring), view);
             }
         }
         if self.enabled() {
@@ -103,24 +103,24 @@ impl TxChannel {
         runs && self.packets.len() < self.prefetch && ring.available() > 0
     }
 
-    pub(crate) fn fetch(&mut self, ring: &mut Ring, family: Family, view: &View<'_>, check: &mut Check) {
-        let Some((index, element)) = ring.take(view, check) else { return };
+    pub(crate) fn fetch(&mut self, ring: &mut Ring, family: Family, view: &DmaView<'_>, check: &mut Checker) {
+        let Some((index, element)) = ring.fetch(view, check) else { return };
         let at = At::slot(self.ring, index, element);
-        check.advance(element, Owner::Fetched, true, at, view);
+        check.set_owner(element, Owner::Fetched, true, at, view);
         let mut chain = self.spare.pop().unwrap_or_default();
         chain.clear();
         let words = self.config.map_or(16, |config| config.fetch_words);
         let (mut next, tag) = (element, ring.tag());
         loop {
-            if let Some(what) = Check::fault(next, tag, view) {
+            if let Some(what) = Checker::invalid(next, tag, view) {
                 let rule = if chain.is_empty() { Rule::BadElement } else { Rule::BrokenChain };
-                check.broken(rule, at, what);
+                check.report(rule, at, what);
                 chain.clear();
                 break;
             }
             let address = next & ADDRESS;
             if chain.len() >= MAX_CHAIN || chain.iter().any(|image| image.address == address) {
-                check.broken(Rule::BrokenChain, at, "chain is endless");
+                check.report(Rule::BrokenChain, at, "chain is endless");
                 chain.clear();
                 break;
             }
@@ -133,17 +133,17 @@ impl TxChannel {
         }
         if let Some(first) = chain.first() {
             if first.kind() != 1 {
-                check.broken(Rule::DescriptorType, at, format!("descriptor type is {}", first.kind()));
+                check.report(Rule::DescriptorType, at, format!("descriptor type is {}", first.kind()));
             }
             let total: usize = chain.iter().map(Image::buffer_len).sum();
             if total != first.packet_len() as usize {
                 let what = format!("packet of {} bytes in buffers of {total}", first.packet_len());
-                check.broken(Rule::LengthMismatch, at, what);
+                check.report(Rule::LengthMismatch, at, what);
             }
             let returns = self.config.map_or(0, |config| config.completion_ring);
             if family == Family::Udma && first.return_ring() != returns {
                 let what = format!("packet returns to ring {}, its channel to {returns}", first.return_ring());
-                check.broken(Rule::ReturnRing, at, what);
+                check.report(Rule::ReturnRing, at, what);
             }
         }
         self.packets.push_back(InFlight { element, index, chain, stage: Stage::Fetched });
@@ -157,8 +157,8 @@ impl TxChannel {
         self.first(|stage| matches!(stage, Stage::Fetched)).is_some()
     }
 
-    /// Reads the data of the first packet that was not read yet.
-    pub(crate) fn read(&mut self, ring: &Ring, switch: &mut Switch, view: &View<'_>, check: &mut Check) {
+    /// Reads the data of the oldest packet that has not been read.
+    pub(crate) fn read(&mut self, ring: &Ring, switch: &mut Switch, view: &DmaView<'_>, check: &mut Checker) {
         let Some(at) = self.first(|stage| matches!(stage, Stage::Fetched)) else { return };
         let packet = &mut self.packets[at];
         let mut frame = switch.vector();
@@ -169,7 +169,7 @@ impl TxChannel {
             let good = asel(pointer) == ring.tag() && view.read(pointer & ADDRESS, &mut frame[from..]);
             if !good {
                 let what = format!("buffer of {len} bytes at {pointer:#x}");
-                check.broken(Rule::BadBuffer, At::slot(self.ring, packet.index, packet.element), what);
+                check.report(Rule::BadBuffer, At::slot(self.ring, packet.index, packet.element), what);
                 self.control |= ERROR;
                 frame.clear();
                 break;
@@ -178,7 +178,7 @@ impl TxChannel {
         packet.stage = Stage::Read(frame);
     }
 
-    /// Whether the next packet in order has been read, and there is room for it.
+    /// Whether the next packet in order has been read, and its port has room.
     pub(crate) fn can_transmit(&self, switch: &Switch) -> bool {
         let next = self.packets.iter().find(|packet| !matches!(packet.stage, Stage::Sent));
         next.is_some_and(|packet| {
@@ -202,10 +202,10 @@ impl TxChannel {
         self.packets.front().is_some_and(|packet| matches!(packet.stage, Stage::Sent))
     }
 
-    /// The oldest packet is through; returns its element.
-    pub(crate) fn complete(&mut self, poison: bool, view: &View<'_>, check: &mut Check) -> Option<u64> {
+    /// Completes the oldest packet; returns its element.
+    pub(crate) fn complete(&mut self, poison: bool, view: &DmaView<'_>, check: &mut Checker) -> Option<u64> {
         let InFlight { element, index, mut chain, .. } = self.packets.pop_front()?;
-        check.advance(element, Owner::Done, true, At::slot(self.ring, index, element), view);
+        check.set_owner(element, Owner::Done, true, At::slot(self.ring, index, element), view);
         if poison {
             for image in &mut chain {
                 (0..6).chain(8..10).for_each(|pair| image.set(pair, 0xdead_beef, 0xdead_beef));
@@ -217,12 +217,12 @@ impl TxChannel {
         Some(element)
     }
 
-    /// Whether teardown has come to its end: everything fetched is done.
+    /// Whether teardown can end: all fetched packets are complete.
     pub(crate) fn can_mark(&self) -> bool {
         self.tearing_down() && self.packets.is_empty() && !self.marked
     }
 
-    /// Ends a teardown; returns the record that says so on a completion ring.
+    /// Ends a teardown; returns the record for a completion ring.
     pub(crate) fn end_teardown(&mut self) -> u64 {
         self.control = 0;
         self.peer &= !(ENABLE | TEARDOWN);

@@ -14,9 +14,8 @@
 //! are distinct from those that were never mapped.
 
 use crate::memory::HostAddr;
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use towpath_bus::Access;
 use towpath_packet::{Backing, Region, RegionError};
 

@@ -1,4 +1,4 @@
-//! A host that does what it is told, right or wrong: no driver between the test and the registers.
+//! A host that does exactly what a test demands, without a driver between test and registers.
 
 use towpath_bus::tisci::{RingConfig, RingMode, RxChannelConfig, RxFlowConfig, Tisci, TxChannelConfig};
 use towpath_bus::{Bus, Coherent, DmaPolicy, Domain, Mmio};
@@ -7,7 +7,7 @@ use towpath_model::iommu::ModelDma;
 use towpath_model::wire::{Plug, cable};
 
 pub(crate) const SIZE: u32 = 8;
-/// Where free descriptors' buffers begin, in the buffer memory.
+/// Index of the first receive buffer in the buffer memory.
 const BUFFERS: usize = 16;
 
 /// One transmit channel and one receive flow, with rings of eight and descriptors of 128 bytes.
@@ -21,7 +21,7 @@ pub(crate) struct Host {
     pub(crate) windows: Registers,
     switch: Registers,
     pub(crate) slots: Coherent,
-    completions: Coherent,
+    completed: Coherent,
     pub(crate) free: Coherent,
     filled: Coherent,
     pub(crate) descriptors: Coherent,
@@ -55,7 +55,7 @@ impl Host {
             windows: bar(4),
             switch: bar(0),
             slots: memory(64),
-            completions: memory(64),
+            completed: memory(64),
             free: memory(64),
             filled: memory(64),
             descriptors: memory(128 * 32),
@@ -74,12 +74,12 @@ impl Host {
         host
     }
 
-    /// The lookup engine's control of a port.
+    /// Writes the lookup engine's control register of a port.
     pub(crate) fn port_control(&self, port: u8, value: u32) {
         self.switch.w32(0x3_e040 + 4 * usize::from(port), value);
     }
 
-    /// The lookup engine's control of itself.
+    /// Writes the lookup engine's own control register.
     pub(crate) fn lookup_control(&self, value: u32) {
         self.switch.w32(0x3_e008, value);
     }
@@ -125,7 +125,7 @@ impl Host {
         firmware.ring_config(&self.ring_config(self.submit(), &self.slots, RingMode::Exposed)).unwrap();
         firmware.ring_config(&self.ring_config(self.free_ring(), &self.free, mode)).unwrap();
         if !self.pktdma() {
-            firmware.ring_config(&self.ring_config(512, &self.completions, RingMode::Exposed)).unwrap();
+            firmware.ring_config(&self.ring_config(512, &self.completed, RingMode::Exposed)).unwrap();
             firmware.ring_config(&self.ring_config(529, &self.filled, RingMode::Exposed)).unwrap();
         }
         let completion_ring = self.returns();
@@ -152,7 +152,7 @@ impl Host {
         self.rx_channels.w32(at + 0x220, 1 << 31);
     }
 
-    /// Control and peer of the transmit channel.
+    /// Writes the control and peer registers of the transmit channel.
     pub(crate) fn control(&self, control: u32, peer: u32) {
         let at = usize::from(self.channel()) * 0x1000;
         self.channels.w32(at + 0x220, peer);
@@ -163,33 +163,33 @@ impl Host {
         self.channels.r32(usize::from(self.channel()) * 0x1000) & 1 << 31 != 0
     }
 
-    fn ring_at(&self, ring: u16, register: usize) -> usize {
+    fn ring_register(&self, ring: u16, register: usize) -> usize {
         usize::from(ring) * if self.pktdma() { 0x2000 } else { 0x1000 } + register
     }
 
-    /// A doorbell, as the word that is written.
-    pub(crate) fn ring(&self, ring: u16, value: u32) {
-        self.rings.w32(self.ring_at(ring, 0x10), value);
+    /// Writes a word to a doorbell.
+    pub(crate) fn doorbell(&self, ring: u16, value: u32) {
+        self.rings.w32(self.ring_register(ring, 0x10), value);
     }
 
-    /// The doorbell of completions.
-    pub(crate) fn ring_back(&self, value: u32) {
+    /// Writes a word to the doorbell of completions.
+    pub(crate) fn reverse_doorbell(&self, value: u32) {
         let register = if self.pktdma() { 0x1010 } else { 0x10 };
-        self.rings.w32(self.ring_at(self.returns(), register), value);
+        self.rings.w32(self.ring_register(self.returns(), register), value);
     }
 
-    /// Completions that can be popped, with the flag of teardown.
-    pub(crate) fn done(&self) -> u32 {
+    /// The occupancy of completions, with the teardown flag.
+    pub(crate) fn completions(&self) -> u32 {
         let register = if self.pktdma() { 0x1018 } else { 0x18 };
-        self.rings.r32(self.ring_at(self.returns(), register))
+        self.rings.r32(self.ring_register(self.returns(), register))
     }
 
     pub(crate) fn completion(&self, slot: usize) -> u64 {
-        self.completions.load64(slot * 8)
+        self.completed.load64(slot * 8)
     }
 
     pub(crate) fn occupancy(&self, ring: u16) -> u32 {
-        self.rings.r32(self.ring_at(ring, 0x18))
+        self.rings.r32(self.ring_register(ring, 0x18))
     }
 
     pub(crate) fn element(&self, index: usize) -> u64 {
@@ -200,7 +200,7 @@ impl Host {
         self.descriptors.store64(128 * index + 8 * pair, u64::from(low) | u64::from(high) << 32);
     }
 
-    /// A packet of 100 bytes for port 1, in one descriptor.
+    /// Builds a packet of 100 bytes for port 1 in one descriptor.
     pub(crate) fn build(&self, index: usize) {
         let buffer = self.asel() | (self.buffers.iova().get() + 2048 * index as u64);
         self.store(index, 0, 1 << 30 | 1 << 29 | 4 << 22 | 100, 0x3fff);
@@ -213,7 +213,7 @@ impl Host {
         self.store(index, 9, 0, 0);
     }
 
-    /// Stores an element in the next slot, without announcing it.
+    /// Stores an element in the next slot without a doorbell.
     pub(crate) fn stage(&mut self, element: u64) {
         self.slots.store64(8 * self.head as usize, element);
         self.head = (self.head + 1) % SIZE;
@@ -223,10 +223,10 @@ impl Host {
     pub(crate) fn send(&mut self, index: usize) {
         self.build(index);
         self.stage(self.element(index));
-        self.ring(self.submit(), 1);
+        self.doorbell(self.submit(), 1);
     }
 
-    /// Hands over a free descriptor, the way that the ring has.
+    /// Posts a free descriptor, in the mode of the ring.
     pub(crate) fn post(&mut self, index: usize) {
         self.build(index);
         let buffer = self.asel() | (self.buffers.iova().get() + 2048 * (BUFFERS + index % 16) as u64);
@@ -239,7 +239,7 @@ impl Host {
         } else {
             self.free.store64(8 * self.free_head as usize, element);
             self.free_head = (self.free_head + 1) % SIZE;
-            self.ring(self.free_ring(), 1);
+            self.doorbell(self.free_ring(), 1);
         }
     }
 
@@ -250,10 +250,10 @@ impl Host {
         }
     }
 
-    /// The first rule that was broken is this one.
+    /// Asserts that this is the first rule that was violated.
     #[track_caller]
-    pub(crate) fn assert_broken(&self, rule: Rule) {
-        let violation = self.model.violation().unwrap_or_else(|| panic!("{rule} was not noticed"));
+    pub(crate) fn assert_violated(&self, rule: Rule) {
+        let violation = self.model.violation().unwrap_or_else(|| panic!("{rule} was not reported"));
         assert_eq!(violation.rule, rule, "{violation}");
     }
 }

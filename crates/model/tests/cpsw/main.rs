@@ -1,4 +1,4 @@
-//! Every rule of the CPSW model broken by a host written by hand, and named.
+//! A hand-written host violates each rule of the CPSW model, and the model names the rule.
 
 mod host;
 mod rules;

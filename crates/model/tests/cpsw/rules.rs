@@ -1,4 +1,4 @@
-//! One rule broken by each test; what is right before and after stays unreported.
+//! Each test violates one rule. Correct steps are not reported.
 
 use super::host::{Host, SIZE};
 use towpath_bus::tisci::Tisci;
@@ -12,17 +12,17 @@ fn each(mut test: impl FnMut(Host)) {
 }
 
 #[test]
-fn a_host_that_keeps_the_rules_is_not_reported() {
+fn a_host_that_follows_the_rules_is_not_reported() {
     each(|mut host| {
         for index in 0..20 {
             host.send(index % 8);
             host.model.settle();
-            assert_eq!(host.done(), 1);
-            host.ring_back(0xff);
+            assert_eq!(host.completions(), 1);
+            host.reverse_doorbell(0xff);
         }
         assert_eq!(host.plug.drain().len(), 20);
         host.assert_clean();
-        assert_eq!(host.model.descriptors_away(), 0);
+        assert_eq!(host.model.owned_descriptors(), 0);
     });
 }
 
@@ -30,116 +30,116 @@ fn a_host_that_keeps_the_rules_is_not_reported() {
 fn m1_a_push_of_128_is_a_pop_of_128() {
     each(|mut host| {
         host.send(0);
-        host.ring(host.submit(), 128);
-        host.assert_broken(Rule::PopWhileRunning);
+        host.doorbell(host.submit(), 128);
+        host.assert_violated(Rule::PopWhileRunning);
     });
 }
 
 #[test]
 fn m1_a_doorbell_with_other_bits_than_its_count_is_reported() {
     each(|host| {
-        host.ring(host.submit(), 0x100);
-        host.assert_broken(Rule::DoorbellBits);
+        host.doorbell(host.submit(), 0x100);
+        host.assert_violated(Rule::DoorbellBits);
     });
 }
 
 #[test]
-fn m1_a_negative_number_that_is_not_masked_acknowledges_teardown() {
+fn m1_a_negative_count_that_is_not_masked_acknowledges_teardown() {
     let mut host = Host::new(Soc::Am64x, false);
     host.send(0);
     host.model.settle();
-    host.ring_back(0xffff_ffff);
-    host.assert_broken(Rule::AckWithCount);
+    host.reverse_doorbell(0xffff_ffff);
+    host.assert_violated(Rule::AckWithCount);
 }
 
 #[test]
-fn m1_teardown_is_not_acknowledged_before_it_shows() {
+fn m1_an_acknowledgement_before_the_end_of_teardown_is_reported() {
     let host = Host::new(Soc::Am64x, false);
-    host.ring_back(1 << 31);
-    host.assert_broken(Rule::AckWithoutTeardown);
+    host.reverse_doorbell(1 << 31);
+    host.assert_violated(Rule::AckWithoutTeardown);
 }
 
 #[test]
-fn m2_more_than_the_ring_has_slots_is_an_overflow_though_forward_occupancy_has_fallen() {
+fn m2_more_elements_than_slots_are_an_overflow_even_if_forward_occupancy_has_fallen() {
     let mut host = Host::with(Config { prefetch: 4, ports: 1, lag: false, ..Config::default() }, false);
     host.model.stall(1, true);
     (0..SIZE as usize).for_each(|index| host.send(index));
     host.model.settle();
-    assert!(host.occupancy(host.submit()) < SIZE, "fetched, and not yet back");
+    assert!(host.occupancy(host.submit()) < SIZE, "fetched and not completed");
     host.assert_clean();
     host.send(20);
-    host.assert_broken(Rule::Overflow);
+    host.assert_violated(Rule::Overflow);
 }
 
 #[test]
-fn m2_a_full_ring_of_the_accelerator_takes_no_more() {
+fn m2_a_push_to_a_full_ring_of_the_accelerator_is_reported() {
     let mut host = Host::new(Soc::J784s4, false);
     host.control(0, 0);
     (0..=SIZE as usize).for_each(|index| host.send(index));
-    host.assert_broken(Rule::Overflow);
+    host.assert_violated(Rule::Overflow);
 }
 
 #[test]
-fn m3_more_than_there_is_cannot_be_popped() {
+fn m3_a_pop_of_more_elements_than_there_are_is_reported() {
     each(|mut host| {
         host.send(0);
         host.model.settle();
-        host.ring_back(0xfe);
-        host.assert_broken(Rule::Underflow);
-        let count = host.done() & 0x1f_ffff;
+        host.reverse_doorbell(0xfe);
+        host.assert_violated(Rule::Underflow);
+        let count = host.completions() & 0x1f_ffff;
         assert!(count > 1 << 20, "the count has wrapped: {count}");
     });
 }
 
 #[test]
-fn m3_a_running_channel_is_not_popped_from() {
+fn m3_a_pop_from_a_running_channel_is_reported() {
     each(|mut host| {
         host.send(0);
-        host.ring(host.submit(), 0xff);
-        host.assert_broken(Rule::PopWhileRunning);
+        host.doorbell(host.submit(), 0xff);
+        host.assert_violated(Rule::PopWhileRunning);
     });
 }
 
 #[test]
-fn m4_a_slot_that_was_announced_is_not_stored_to() {
+fn m4_a_store_to_a_slot_after_its_doorbell_is_reported() {
     each(|mut host| {
         host.send(0);
         host.build(1);
         host.slots.store64(0, host.element(1));
         host.model.settle();
-        host.assert_broken(Rule::SlotRewritten);
+        host.assert_violated(Rule::SlotRewritten);
     });
 }
 
 #[test]
-fn m4_a_slot_whose_completion_was_not_popped_is_not_stored_to() {
+fn m4_a_store_to_a_slot_before_its_pop_is_reported() {
     let mut host = Host::new(Soc::Am64x, false);
     host.send(0);
     host.model.settle();
     host.slots.store64(0, host.element(1));
-    host.ring_back(0xff);
-    host.assert_broken(Rule::SlotRewritten);
+    host.reverse_doorbell(0xff);
+    host.assert_violated(Rule::SlotRewritten);
 }
 
 #[test]
-fn m4_a_descriptor_that_was_announced_is_not_stored_to() {
+fn m4_a_store_to_a_descriptor_after_its_doorbell_is_reported() {
     each(|mut host| {
         host.send(0);
         host.descriptors.store64(0x18, 0);
         host.model.settle();
-        host.assert_broken(Rule::DescriptorRewritten);
+        host.assert_violated(Rule::DescriptorRewritten);
     });
 }
 
 #[test]
-fn m10_what_was_fetched_is_sent_whatever_the_host_stores_later() {
+fn m10_a_fetched_descriptor_is_sent_even_if_the_host_stores_to_it_later() {
     each(|mut host| {
         host.send(0);
         assert!(host.model.step(0), "the only action is the fetch");
         host.descriptors.store64(0x20, 7);
         host.model.settle();
         assert_eq!(host.plug.drain()[0].len(), 100);
-        host.assert_broken(Rule::DescriptorRewritten);
+        host.assert_violated(Rule::DescriptorRewritten);
     });
 }
 
@@ -151,70 +151,70 @@ fn m5_elements_that_are_no_descriptors_are_reported() {
         let bad = [0, good + 8, good + 16, good ^ 1 << 48, good + 128 * 4096];
         for element in bad {
             let mut host = Host::new(soc, false);
-            // Addresses are handed out in the same order each time.
+            // The model allocates the same addresses for each host.
             host.stage(element);
-            host.ring(host.submit(), 1);
+            host.doorbell(host.submit(), 1);
             host.model.settle();
-            host.assert_broken(Rule::BadElement);
+            host.assert_violated(Rule::BadElement);
         }
     });
 }
 
 #[test]
-fn m5_a_descriptor_is_announced_once_until_it_is_back() {
+fn m5_a_descriptor_that_is_announced_twice_is_reported() {
     each(|mut host| {
         host.send(0);
         host.send(0);
-        host.assert_broken(Rule::DoubleUse);
+        host.assert_violated(Rule::DoubleUse);
     });
 }
 
 #[test]
-fn m5_a_descriptor_that_came_back_and_was_not_popped_is_still_away() {
+fn m5_a_descriptor_that_is_announced_before_its_pop_is_reported() {
     each(|mut host| {
         host.send(0);
         host.model.settle();
         host.stage(host.element(0));
-        host.ring(host.submit(), 1);
-        host.assert_broken(Rule::DoubleUse);
+        host.doorbell(host.submit(), 1);
+        host.assert_violated(Rule::DoubleUse);
     });
 }
 
 #[test]
-fn m6_a_ring_is_not_set_up_while_its_channel_runs() {
+fn m6_a_reset_of_a_ring_whose_channel_runs_is_reported() {
     each(|host| {
         host.firmware.ring_reset(host.submit()).unwrap();
-        host.assert_broken(Rule::ConfigWhileRunning);
+        host.assert_violated(Rule::ConfigWhileRunning);
     });
 }
 
 #[test]
-fn m6_a_ring_that_was_not_set_up_has_no_doorbell() {
+fn m6_a_doorbell_of_a_ring_that_is_not_configured_is_reported() {
     each(|host| {
-        host.ring(77, 1);
-        host.assert_broken(Rule::Unconfigured);
+        host.doorbell(77, 1);
+        host.assert_violated(Rule::Unconfigured);
     });
 }
 
 #[test]
-fn m6_a_ring_of_messages_has_no_doorbell() {
+fn m6_a_doorbell_of_a_ring_in_message_mode_is_reported() {
     let host = Host::new(Soc::J784s4, true);
-    host.ring(host.free_ring(), 1);
-    host.assert_broken(Rule::MessageDoorbell);
+    host.doorbell(host.free_ring(), 1);
+    host.assert_violated(Rule::MessageDoorbell);
 }
 
 #[test]
-fn m6_elements_of_a_ring_of_messages_are_not_stored_to_its_memory() {
+fn m6_a_store_to_the_memory_of_a_ring_in_message_mode_is_reported() {
     let mut host = Host::new(Soc::J784s4, true);
     host.post(0);
     host.free.store64(0, host.element(1));
     assert!(host.model.inject(1, &[1; 64], Injected::default()));
     host.model.settle();
-    host.assert_broken(Rule::MessageMemory);
+    host.assert_violated(Rule::MessageMemory);
 }
 
 #[test]
-fn m6_a_window_is_accessed_by_eight_bytes_at_its_end() {
+fn m6_an_access_to_a_window_except_by_eight_bytes_at_its_end_is_reported() {
     let at = 528 * 0x1000;
     let wrong: [fn(&Host, usize); 3] = [
         |host, at| host.windows.w32(at + 0x3f8, 1),
@@ -224,51 +224,51 @@ fn m6_a_window_is_accessed_by_eight_bytes_at_its_end() {
     for access in wrong {
         let host = Host::new(Soc::J784s4, true);
         access(&host, at);
-        host.assert_broken(Rule::FifoAccess);
+        host.assert_violated(Rule::FifoAccess);
     }
 }
 
 #[test]
-fn m6_a_full_ring_of_messages_loses_what_is_pushed_and_an_empty_one_reads_as_zero() {
+fn m6_a_full_ring_in_message_mode_loses_elements_and_an_empty_one_reads_as_zero() {
     let mut host = Host::new(Soc::J784s4, true);
     assert_eq!(host.windows.r64(529 * 0x1000 + 0x1f8), 0);
     (0..SIZE as usize).for_each(|index| host.post(index));
     host.assert_clean();
     host.post(8);
-    host.assert_broken(Rule::FifoOverflow);
+    host.assert_violated(Rule::FifoOverflow);
 }
 
 #[test]
-fn m11_a_packet_is_what_its_descriptors_say() {
-    type Spoil = (fn(&Host), Rule);
-    let wrong: [Spoil; 5] = [
+fn m11_a_packet_whose_descriptors_are_inconsistent_is_reported() {
+    type Case = (fn(&Host), Rule);
+    let wrong: [Case; 5] = [
         (|host| host.descriptors.store64(0, 2 << 30 | 100), Rule::DescriptorType),
         (|host| host.descriptors.store64(0x20, 99), Rule::LengthMismatch),
         (|host| host.descriptors.store64(0x10, host.element(0)), Rule::BrokenChain),
         (|host| host.descriptors.store64(0x10, 0x1230), Rule::BrokenChain),
         (|host| host.descriptors.store64(0x18, 0x1230), Rule::BadBuffer),
     ];
-    for (spoil, rule) in wrong {
+    for (corrupt, rule) in wrong {
         each(|mut host| {
             host.build(0);
-            spoil(&host);
+            corrupt(&host);
             host.stage(host.element(0));
-            host.ring(host.submit(), 1);
+            host.doorbell(host.submit(), 1);
             host.model.settle();
-            host.assert_broken(rule);
+            host.assert_violated(rule);
         });
     }
 }
 
 #[test]
-fn m11_a_packet_returns_to_its_channels_ring() {
+fn m11_a_packet_that_returns_to_another_ring_is_reported() {
     let mut host = Host::new(Soc::J784s4, false);
     host.build(0);
     host.descriptors.store64(8, 7 << 27 | 513 | 1 << 32);
     host.stage(host.element(0));
-    host.ring(host.submit(), 1);
+    host.doorbell(host.submit(), 1);
     host.model.settle();
-    host.assert_broken(Rule::ReturnRing);
+    host.assert_violated(Rule::ReturnRing);
 }
 
 #[test]
@@ -286,12 +286,12 @@ fn m13_without_a_free_descriptor_frames_are_dropped_and_counted() {
 
 #[test]
 fn stale_control_words_of_a_descriptor_patch_the_next_frame() {
-    // What a driver gets that does not write PS word 2 anew: the reason why ours does.
+    // This happens to a driver that does not rewrite PS word 2, and is why the driver here does.
     each(|mut host| {
         host.build(0);
         host.descriptors.store64(0x48, 41 << 24 | 35 << 16 | 66);
         host.stage(host.element(0));
-        host.ring(host.submit(), 1);
+        host.doorbell(host.submit(), 1);
         host.model.settle();
         assert_ne!(host.plug.drain()[0], [0; 100]);
     });
@@ -307,13 +307,14 @@ fn m8_a_level_signals_until_its_ring_is_popped_and_an_edge_only_when_it_rises() 
             assert_eq!(line.take(), 0, "nothing is complete");
             host.model.settle();
             assert!(line.take() > 0);
-            // Taken, with the completion still on the ring.
+            // The interrupt was taken, and the completion is still on the ring.
             assert_eq!(line.take() > 0, irq == IrqMode::Level, "{irq:?}");
             host.send(1);
             host.model.settle();
             assert_eq!(line.take() > 0, irq == IrqMode::Level, "no edge: the level was high already");
-            // Popped: the level falls, and rises with the next, though the device made no step between.
-            host.ring_back(0xfe);
+            // After the pop the level falls, and the next completion raises it, although the device
+            // makes no step in between.
+            host.reverse_doorbell(0xfe);
             line.take();
             assert_eq!(line.take(), 0);
             host.send(2);
@@ -336,16 +337,16 @@ fn m8_the_end_of_a_teardown_interrupts() {
 }
 
 #[test]
-fn m7_counts_show_completions_some_time_after_their_memory() {
+fn m7_occupancies_show_completions_some_time_after_their_memory() {
     let mut host = Host::with(Config { soc: Soc::J784s4, ports: 1, ..Config::default() }, false);
     host.send(0);
-    // The count is the last thing that happens: at every step before, it is zero.
+    // The occupancy changes last: it is zero at each step before.
     let mut steps = 0;
     while host.completion(0) == 0 {
         assert!(host.model.step(steps), "nothing more happens");
         steps += 1;
     }
-    assert_eq!(host.done(), 0);
+    assert_eq!(host.completions(), 0);
     host.model.settle();
-    assert_eq!(host.done(), 1);
+    assert_eq!(host.completions(), 1);
 }

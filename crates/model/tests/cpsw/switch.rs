@@ -1,4 +1,4 @@
-//! Where the switch sends what comes in (M14).
+//! The destinations of frames that arrive at the switch (M14).
 
 use super::host::Host;
 use towpath_model::cpsw::{Config, Soc};
@@ -10,7 +10,7 @@ const FORWARD: u32 = 3;
 const NO_LEARN: u32 = 1 << 4;
 const MAC_ONLY: u32 = 1 << 11;
 
-/// Three ports and their far ends.
+/// A host with three ports, and the far ends of their wires.
 fn three() -> (Host, [Plug; 3]) {
     let host = Host::with(Config { soc: Soc::Am64x, ports: 3, lag: false, ..Config::default() }, false);
     let plugs = [1, 2, 3].map(|port| {
@@ -28,18 +28,19 @@ fn frame(to: u8, from: u8) -> Vec<u8> {
     frame
 }
 
-/// Frames that left at each port, and came to the host, when `frame` comes in at port 1.
+/// The numbers of frames that each port sends and that the host gets, after `frame` arrives at port
+/// 1.
 fn outcome(host: &mut Host, plugs: &mut [Plug; 3], frame: &[u8]) -> ([usize; 3], u64) {
     let before = host.model.starved();
     assert!(plugs[0].send(frame));
     host.model.settle();
-    // Without free descriptors what comes to the host is counted there.
+    // There are no free descriptors: frames for the host are counted as starved.
     let starved = host.model.starved() - before;
     (plugs.each_mut().map(|plug| plug.drain().len()), starved)
 }
 
 #[test]
-fn bypassed_the_lookup_sends_what_comes_in_to_the_host_and_nowhere_else() {
+fn with_bypass_the_lookup_sends_frames_to_the_host_only() {
     let (mut host, mut plugs) = three();
     for to in [0xff, 2, 4] {
         assert_eq!(outcome(&mut host, &mut plugs, &frame(to, 2)), ([0, 0, 0], 1));
@@ -47,20 +48,24 @@ fn bypassed_the_lookup_sends_what_comes_in_to_the_host_and_nowhere_else() {
 }
 
 #[test]
-fn nothing_passes_a_port_that_does_not_forward_nor_a_lookup_that_is_off() {
+fn no_frame_passes_a_port_that_does_not_forward_or_a_lookup_that_is_disabled() {
     let (mut host, mut plugs) = three();
     host.port_control(1, 0);
     assert_eq!(outcome(&mut host, &mut plugs, &frame(0xff, 2)), ([0, 0, 0], 0));
     host.send(0);
     host.model.settle();
-    assert_eq!((plugs[0].drain().len(), host.model.port_stats(1).tx_dropped), (0, 1), "directed, too");
+    assert_eq!(
+        (plugs[0].drain().len(), host.model.port_stats(1).tx_dropped),
+        (0, 1),
+        "directed frames are dropped, too"
+    );
     host.port_control(1, FORWARD);
     host.lookup_control(BYPASS);
     assert_eq!(outcome(&mut host, &mut plugs, &frame(0xff, 2)), ([0, 0, 0], 0));
 }
 
 #[test]
-fn without_bypass_ports_are_a_switch_that_learns() {
+fn without_bypass_the_ports_are_a_learning_switch() {
     let (mut host, mut plugs) = three();
     host.lookup_control(ENABLE);
     assert_eq!(outcome(&mut host, &mut plugs, &frame(6, 2)), ([0, 1, 1], 1), "unknown: to all others");
@@ -73,7 +78,7 @@ fn without_bypass_ports_are_a_switch_that_learns() {
 }
 
 #[test]
-fn a_port_in_mac_only_mode_exchanges_frames_with_the_host_only_and_one_that_must_not_learns_nothing() {
+fn a_mac_only_port_exchanges_frames_with_the_host_only_and_a_no_learn_port_learns_nothing() {
     let (mut host, mut plugs) = three();
     host.lookup_control(ENABLE);
     host.port_control(1, FORWARD | MAC_ONLY);
@@ -86,7 +91,7 @@ fn a_port_in_mac_only_mode_exchanges_frames_with_the_host_only_and_one_that_must
 }
 
 #[test]
-fn a_slow_port_sends_everything_in_the_end() {
+fn a_slow_port_sends_all_frames_in_the_end() {
     let mut host = Host::with(Config { soc: Soc::Am64x, ports: 1, lag: false, ..Config::default() }, false);
     host.model.slow_down(1, 100);
     (0..4).for_each(|index| host.send(index));

@@ -1,4 +1,5 @@
-//! A driver over a model of its device, on one core; the device runs only when it is told to, outside of what is measured.
+//! A driver over a model of its device, on one core. The device runs outside of the measured
+//! functions.
 
 use std::time::Duration;
 use towpath_bus::DmaPolicy;
@@ -7,10 +8,10 @@ use towpath_nic::e1000e::{Config, Copybreak, E1000e, E1000eRx, E1000eTx, Pauses,
 use towpath_packet::port::{Port, RxQueue, Start, TxQueue};
 use towpath_packet::{Batch, Cache, Direction, Offloads, Packet, Pool, PoolConfig};
 
-/// Frames of one round: as many as are there before what is measured begins.
+/// Frames of one round: they arrive before the measured function begins.
 pub const ROUND: usize = 256;
 
-/// What takes all, and has a carrier.
+/// A wire with a carrier that takes every frame.
 struct Sink;
 
 impl towpath_model::wire::Wire for Sink {
@@ -32,7 +33,7 @@ pub struct Rig {
     out: Batch,
 }
 
-/// How a rig is.
+/// The parameters of a rig.
 #[derive(Debug, Clone, Copy)]
 pub struct Setup {
     pub policy: DmaPolicy,
@@ -45,16 +46,14 @@ pub struct Setup {
 impl Rig {
     pub fn new(setup: Setup) -> Rig {
         let ring = |option| RingSize::new(option, 512).expect("a size");
-        let config = Config {
-            policy: setup.policy,
-            copybreak: Some(Copybreak::new(setup.copybreak).expect("a threshold")),
-            recycle: setup.recycle,
-            rx_ring: ring("rx"),
-            tx_ring: ring("tx"),
-            pauses: Pauses::None,
-            stall: Duration::from_secs(60),
-            ..Config::default()
-        };
+        let mut config = Config::default();
+        config.policy = setup.policy;
+        config.copybreak = Some(Copybreak::new(setup.copybreak).expect("a threshold"));
+        config.recycle = setup.recycle;
+        config.rx_ring = ring("rx");
+        config.tx_ring = ring("tx");
+        config.pauses = Pauses::None;
+        config.stall = Duration::from_secs(60);
         let bus = model::launch(model::Config::default(), Sink).expect("a model");
         let device = bus.device();
         let port = E1000e::open(bus, "e1000e:model", config).expect("the device opens");
@@ -89,12 +88,12 @@ impl Rig {
         }
     }
 
-    /// Not measured: takes that back.
+    /// Not measured: undoes [`make_room`](Rig::make_room).
     pub fn clear_room(&mut self) {
         self.filler.extend(self.out.drain_front(64));
     }
 
-    /// Measured: receives a round by bursts, frees the packets, and gives the descriptors back.
+    /// Measured: receives a round in bursts, frees the packets, and refills the ring.
     #[inline(never)]
     pub fn measured_rx(&mut self, burst: usize) -> usize {
         let (room, mut got) = (burst.min(64), 0);
@@ -118,7 +117,7 @@ impl Rig {
         got
     }
 
-    /// Not measured: a round of packets to be sent, in bursts.
+    /// Not measured: makes a round of packets, in bursts.
     pub fn prepare(&mut self, burst: usize) -> Vec<Batch> {
         (0..ROUND.div_ceil(burst.min(64)))
             .map(|_| {
@@ -131,8 +130,8 @@ impl Rig {
             .collect()
     }
 
-    /// Measured: sends a round by bursts, each announced on its own, and frees what had left before. Bursts of more than 64 are several
-    /// batches before one announcement.
+    /// Measured: sends a round in bursts, each with its own doorbell, and frees the frames sent
+    /// before. A burst of more than 64 frames is several batches before one doorbell.
     #[inline(never)]
     pub fn measured_tx(&mut self, batches: &mut [Batch], burst: usize) -> usize {
         let mut sent = 0;
@@ -146,7 +145,7 @@ impl Rig {
         sent
     }
 
-    /// Not measured: what was announced leaves.
+    /// Not measured: the device sends all announced frames.
     pub fn leave(&mut self) {
         self.device.run_until_idle();
     }

@@ -1,36 +1,37 @@
-//! What is driven, and how.
+//! Configuration, and the channel, flow and ring numbers of each SoC.
 
 use crate::batching::BatchSize;
 use towpath_bus::DmaPolicy;
 
-/// How descriptors travel between processor and DMA engine.
+/// The DMA engine between processor and switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
-    /// PKTDMA: two-sided rings inside the engine; the element at index `i` comes back at index `i`.
+    /// PKTDMA: two-sided rings inside the engine; the element at index `i` completes at index `i`.
     Pktdma,
-    /// UDMA and a ring accelerator: submission and completion are separate rings.
+    /// UDMA with a ring accelerator: submission and completion are separate rings.
     Udma,
 }
 
-/// How the ring of free receive descriptors is filled. PKTDMA has only [`Exposed`](FreeRing::Exposed).
+/// Mode of the ring of free receive descriptors. PKTDMA has only [`Exposed`](FreeRing::Exposed).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FreeRing {
-    /// By memory and doorbells: a burst costs one register write.
+    /// The driver stores elements to memory and writes doorbells: a burst costs one register write.
     Exposed,
-    /// By messages: every descriptor is a register write of eight bytes.
+    /// Each element is a register write of eight bytes.
     Message,
 }
 
-/// The system around the switch: who is who. The numbers of channels, flows and rings are those that were granted to this host.
+/// The SoC around the switch. Channels, flows and rings have the numbers that firmware granted to
+/// this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Soc {
-    /// How descriptors travel.
+    /// The DMA engine.
     pub family: Family,
-    /// First PSI-L thread towards the switch.
+    /// First PSI-L thread to the switch.
     pub tx_thread: u16,
     /// PSI-L thread from the switch.
     pub rx_thread: u16,
-    /// PSI-L thread of the engine's channel 0.
+    /// PSI-L thread of channel 0 of the engine.
     pub psil_base: u16,
     /// First transmit channel.
     pub tx_channel: u16,
@@ -38,16 +39,17 @@ pub struct Soc {
     pub rx_channel: u16,
     /// First receive flow.
     pub rx_flow: u16,
-    /// PKTDMA: ring of the first transmit channel, and rings from one channel to the next. UDMA: the submission ring of a channel
-    /// has the channel's number, and completion rings are taken from here on.
+    /// PKTDMA: the ring of the first transmit channel, and the number of rings per channel. UDMA:
+    /// the submission ring has the channel's number; completion rings are taken from this ring on.
     pub tx_ring: (u16, u16),
-    /// PKTDMA: ring of the first receive flow. UDMA: two rings a flow are taken from here on.
+    /// PKTDMA: the ring of the first receive flow. UDMA: two rings a flow are taken from this ring
+    /// on.
     pub rx_ring: u16,
-    /// Address space tag of every pointer.
+    /// Address space tag (ASEL) of every pointer.
     pub asel: u8,
-    /// How free descriptors are handed over.
+    /// Mode of the rings of free receive descriptors.
     pub free_ring: FreeRing,
-    /// The end of a receive teardown is marked on a ring.
+    /// A marker on a ring reports the end of a receive teardown.
     pub marks_rx_teardown: bool,
 }
 
@@ -68,7 +70,7 @@ impl Soc {
         marks_rx_teardown: true,
     };
 
-    /// J784S4, main domain: CPSW9G, free descriptors by messages.
+    /// J784S4, main domain: CPSW9G, free rings in message mode.
     pub const J784S4: Soc = Soc {
         family: Family::Udma,
         tx_thread: 0xca00,
@@ -84,7 +86,7 @@ impl Soc {
         marks_rx_teardown: false,
     };
 
-    /// J7200: as J784S4, with exposed rings for free descriptors.
+    /// J7200: as J784S4, with exposed free rings.
     pub const J7200: Soc = Soc { free_ring: FreeRing::Exposed, ..Soc::J784S4 };
 
     /// J784S4 and J721E, MCU domain: CPSW2G.
@@ -109,7 +111,7 @@ impl Soc {
         self.tx_ring.0 + channel * self.tx_ring.1
     }
 
-    /// The rings of free and of filled descriptors of a flow.
+    /// The free ring and the completion ring of a flow.
     pub(super) fn rx_rings(&self, flow: u16) -> (u16, u16) {
         match self.family {
             Family::Pktdma => (self.rx_ring + flow, self.rx_ring + flow),
@@ -118,53 +120,56 @@ impl Soc {
     }
 }
 
-/// Where descriptors come from.
+/// How descriptors are allocated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Discipline {
-    /// Recycled: an array of free indices, one owner.
+pub enum DescAlloc {
+    /// From a stack of free indices with one owner.
     #[default]
     Recycled,
-    /// As drivers do without recycling, for comparison in benches: allocated from a pool by searching a bitmap, freed to it.
-    Pooled,
+    /// From a bitmap that is searched, like `gen_pool` in Linux: for comparison in benches.
+    GenPool,
 }
 
-/// How it is driven.
+/// Configuration of the device and all its ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Config {
-    /// The system.
+    /// The SoC.
     pub soc: Soc,
     /// MAC ports, 1 to 8.
     pub ports: u8,
-    /// Transmit channels, 1 to 8. With at least one a port, every port has channels of its own. With fewer, ports share them, and each
-    /// may only have as many frames under way as its FIFO takes, lest it hold up the others: batches are small then.
+    /// Transmit channels, 1 to 8. With at least one per port, each port has channels of its own.
+    /// With fewer, ports share them, and each may have only as many frames in flight as its FIFO
+    /// takes, so that it does not delay the others; batches are small then.
     pub tx_channels: u8,
-    /// Receive flows, 1 to 8: a frame's flow follows from its user priority, whatever port it came in at.
+    /// Receive flows, 1 to 8. The user priority of a frame decides its flow; its port does not.
     pub rx_flows: u8,
     /// Elements of a transmit ring, 2 to 32768.
     pub tx_ring: u32,
-    /// Descriptors of a transmit channel, 2 to 32768: a packet takes one for each of its pieces.
+    /// Descriptors of a transmit channel, 2 to 32768; a packet takes one for each of its chunks.
     pub tx_descriptors: u32,
     /// Descriptors, elements and buffers of a receive flow, 2 to 32768.
     pub rx_ring: u32,
     /// Longest frame in either direction, FCS included, 64 to 9604.
     pub max_len: u32,
-    /// Buffers that a received frame may be spread over, 1 to 16; longer frames than they hold are not let in. Beyond 1 PKTDMA is
-    /// given chains of as many, and UDMA takes what it needs, from rings of messages only: what it has taken in vain
-    /// it pushes back, which an exposed ring does not stand.
+    /// Buffers of a received frame, 1 to 16; the switch drops frames that they can't hold. With
+    /// more than 1, PKTDMA gets chains of this length, and UDMA takes as many descriptors as it
+    /// needs. UDMA does so only from rings in message mode: it pushes back descriptors that turn
+    /// out to be too few, which an exposed ring does not support.
     pub rx_buffers: u8,
-    /// How the memory of packets is protected from the device.
+    /// How the IOMMU protects packet memory from the device.
     pub policy: DmaPolicy,
-    /// Batch size that ports begin with.
+    /// Batch size of each port at its start.
     pub batch: BatchSize,
-    /// Where descriptors come from.
-    pub discipline: Discipline,
-    /// As drivers do without batches, for comparison in benches: every packet is announced, popped and refilled by itself.
+    /// How descriptors are allocated.
+    pub desc_alloc: DescAlloc,
+    /// No batches, for comparison in benches: each packet is announced, popped and refilled alone.
     #[doc(hidden)]
     pub singly: bool,
 }
 
 impl Default for Config {
-    /// Two ports of an AM64x, a channel each, one flow, rings of 516 and 500 elements as in Linux.
+    /// Two ports of an AM64x with a channel each, one flow, and rings of 516 and 500 elements as in
+    /// Linux.
     fn default() -> Config {
         Config {
             soc: Soc::AM64X,
@@ -178,7 +183,7 @@ impl Default for Config {
             rx_buffers: 1,
             policy: DmaPolicy::default(),
             batch: BatchSize::default(),
-            discipline: Discipline::default(),
+            desc_alloc: DescAlloc::default(),
             singly: false,
         }
     }
@@ -186,7 +191,7 @@ impl Default for Config {
 
 impl Config {
     /// The first field that is out of its range, with its value and the rule.
-    pub(super) fn fault(&self) -> Option<(&'static str, u64, &'static str)> {
+    pub(super) fn invalid(&self) -> Option<(&'static str, u64, &'static str)> {
         let few = |name, n: u8| (!(1..=8).contains(&n)).then_some((name, u64::from(n), "must be from 1 to 8"));
         let many =
             |name, n: u32| (!(2..=32_768).contains(&n)).then_some((name, u64::from(n), "must be from 2 to 32768"));
@@ -201,10 +206,10 @@ impl Config {
                 u64::from(self.max_len),
                 "must be from 64 to 9604",
             )))
-            .or(self.chain_fault().map(|rule| ("rx_buffers", u64::from(self.rx_buffers), rule)))
+            .or(self.invalid_chain().map(|rule| ("rx_buffers", u64::from(self.rx_buffers), rule)))
     }
 
-    fn chain_fault(&self) -> Option<&'static str> {
+    fn invalid_chain(&self) -> Option<&'static str> {
         let pushes_back = self.soc.family == Family::Udma && self.soc.free_ring == FreeRing::Exposed;
         match self.rx_buffers {
             1 => None,
@@ -215,12 +220,12 @@ impl Config {
         }
     }
 
-    /// Bytes of the longest frame that is sent, without FCS.
-    pub(super) fn longest(&self) -> usize {
+    /// Bytes of the longest frame to send, without FCS.
+    pub(super) fn max_frame(&self) -> usize {
         self.max_len as usize - 4
     }
 
-    /// Channels that each port has for itself; 0 where they are shared.
+    /// Transmit channels of each port; 0 if ports share channels.
     pub(super) fn channels_per_port(&self) -> u8 {
         self.tx_channels / self.ports.max(1)
     }

@@ -1,36 +1,38 @@
-//! The host port, which all MAC ports share: bring-up, teardown, and what is known of both.
+//! The host port, which all MAC ports share: bring-up and teardown.
 //!
 //! ```text
-//!   open     switch: host port, address lookup
-//!   up       receive flows filled ► receive channel enabled ► transmit channels enabled       (the first port that starts)
-//!   down     a transmit channel: when the queue that owns it ends
-//!            the receive channel: when the last owner of a flow ends
+//!   open      switch: host port, address lookup engine
+//!   start     receive flows filled ► receive channel enabled      (the first port that starts)
+//!             transmit channels enabled                           (each port)
+//!   stop      a transmit channel: when the last queue that owns it is dropped
+//!             the receive channel: when the last owner of the last flow is dropped
 //! ```
 //!
-//! A channel is stopped by teardown: the engine finishes what it has fetched, says so by a marker, and leaves the rest in the ring.
-//! Only then is memory taken back. An engine that does not say so within [`PATIENCE`] keeps what it has: descriptors, buffers and
-//! mappings are leaked, and [`Stopped`] tells.
+//! A channel stops by teardown: the engine completes the packets that it has fetched, reports that
+//! by a marker, and leaves the rest in the ring. Only then does the driver take memory back. If the
+//! marker does not come within [`TIMEOUT`], the driver leaks descriptors, buffers and mappings, and
+//! [`ChannelStop`] reports that.
 
 use super::config::{Config, Family};
-use super::descriptor::FETCH_WORDS;
-use super::regs::switch::RGMII_STATUS;
-use super::regs::{Regions, channel, of_channel};
+use super::descriptors::FETCH_WORDS;
+use super::regs::{Regions, ale, channel, of_channel, switch};
 use super::rx::{RxCounts, RxFlow};
-use super::switch;
 use super::tx::{TxChannel, TxCounts};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use crate::sync::{Mutex, MutexGuard, lock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_bus::tisci::{Refused, RingConfig, RingMode, RxChannelConfig, RxFlowConfig, Tisci, TxChannelConfig};
-use towpath_bus::{Bus, BusError, Coherent, Domain, MapError};
+use towpath_bus::{Bus, BusError, Coherent, Domain, MapError, Mmio};
 use towpath_packet::{Batch, Cache, Direction, Pool, PoolError};
 
-/// How long teardown may take.
-pub(super) const PATIENCE: Duration = Duration::from_secs(1);
-/// Looks without a pause before the thread gives way between two of them.
-const EAGER: u32 = 1000;
+/// The longest time that teardown may take.
+const TIMEOUT: Duration = Duration::from_secs(1);
+/// Polls without a pause; between further ones the thread sleeps.
+const SPINS: u32 = 1000;
 
-/// Why the host port could not be brought up.
+/// Why the device could not be opened or started.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum CpswError {
     /// A field of the configuration is out of its range.
     #[error("{field} = {value}: {rule}")]
@@ -51,58 +53,59 @@ pub enum CpswError {
     /// Firmware refused.
     #[error(transparent)]
     Firmware(#[from] Refused),
-    /// No cache of the pool could be had.
+    /// The pool has no cache left.
     #[error(transparent)]
     Pool(#[from] PoolError),
 }
 
-/// How a channel ended.
+/// How a channel stopped.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stopped {
+#[non_exhaustive]
+pub struct ChannelStop {
     /// Transmit channel, or `None` for the receive channel.
     pub channel: Option<u16>,
-    /// The engine said in time that it is through.
+    /// The engine reported the end of the teardown in time.
     pub orderly: bool,
-    /// Descriptors that are free again.
-    pub home: usize,
+    /// Descriptors that are free.
+    pub free: usize,
     /// All descriptors.
     pub descriptors: usize,
-    /// Packets that were announced and never fetched, or received and never handed over.
-    pub left: usize,
-    /// Firmware calls that failed on the way.
+    /// Packets that were announced and never fetched, or received and never delivered.
+    pub undelivered: usize,
+    /// Firmware calls that failed.
     pub refusals: Vec<Refused>,
 }
 
-/// Numbers of channels and flows that have ended.
+/// Reports and counters of the channels and flows that have stopped.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Ended {
-    pub(super) stops: Vec<Stopped>,
+pub(super) struct History {
+    pub(super) stops: Vec<ChannelStop>,
     pub(super) tx: Vec<(u16, TxCounts)>,
     pub(super) rx: Vec<(u16, RxCounts)>,
 }
 
-/// What all queues of all ports share.
+/// What the queues of all ports share.
 pub(super) struct Host<B: Bus> {
     pub(super) config: Config,
     pub(super) regions: Regions<B::Bar>,
     pub(super) domain: Domain<B::Dma>,
     firmware: Arc<dyn Tisci>,
     name: String,
-    /// Kept open; asked for interrupts.
+    /// Stays open, and hands out interrupts.
     bus: Mutex<B>,
-    /// Flows whose owners have ended, until all have.
+    /// Flows without an owner, until all flows are.
     retired: Mutex<Vec<RxFlow<B>>>,
-    ended: Mutex<Ended>,
+    history: Mutex<History>,
 }
 
 impl<B: Bus> Host<B> {
     pub(super) fn open(bus: B, firmware: Arc<dyn Tisci>, config: Config) -> Result<Host<B>, CpswError> {
-        if let Some((field, value, rule)) = config.fault() {
+        if let Some((field, value, rule)) = config.invalid() {
             return Err(CpswError::Config { field, value, rule });
         }
         let regions = Regions::open(&bus, &config)?;
         let domain = Domain::new(bus.dma().clone(), config.policy)?;
-        switch::set_up(&regions.switch, &config);
+        init_switch(&regions.switch, &config);
         Ok(Host {
             config,
             regions,
@@ -111,7 +114,7 @@ impl<B: Bus> Host<B> {
             name: bus.name().to_owned(),
             bus: Mutex::new(bus),
             retired: Mutex::default(),
-            ended: Mutex::default(),
+            history: Mutex::default(),
         })
     }
 
@@ -121,30 +124,30 @@ impl<B: Bus> Host<B> {
 
     /// The interrupts of the receive flows, in order.
     pub(super) fn rx_irqs(&self) -> Result<Vec<B::Irq>, BusError> {
-        let bus = self.bus.lock().unwrap_or_else(PoisonError::into_inner);
+        let bus = lock(&self.bus);
         Ok(bus.irqs(8 + u16::from(self.config.rx_flows))?.into_iter().skip(8).collect())
     }
 
     /// Whether a MAC port has a link.
     pub(super) fn has_link(&self, port: u8) -> bool {
-        let status = RGMII_STATUS.nth(u32::from(port.saturating_sub(1)), 4);
+        let status = switch::RGMII_STATUS.nth(u32::from(port.saturating_sub(1)), 4);
         status.read(&self.regions.switch) & 1 != 0
     }
 
-    fn ring(&self, ring: u16, memory: &Coherent, count: u32, mode: RingMode) -> Result<(), Refused> {
+    fn ring_config(&self, ring: u16, memory: &Coherent, count: u32, mode: RingMode) -> Result<(), Refused> {
         let asel = self.config.soc.asel;
         self.firmware.ring_config(&RingConfig { ring, address: memory.iova().get(), count, mode, asel })
     }
 
     /// Sets a transmit channel up and enables it.
-    pub(super) fn tx_up(&self, number: u16) -> Result<TxChannel<B>, CpswError> {
+    pub(super) fn start_tx(&self, number: u16) -> Result<TxChannel<B>, CpswError> {
         let tx = TxChannel::new(number, &self.config, &self.regions, &self.domain)?;
         let (soc, count) = (&self.config.soc, self.config.tx_ring);
-        self.ring(soc.submit_ring(number), &tx.slots, count, RingMode::Exposed)?;
+        self.ring_config(soc.submit_ring(number), tx.submit.elements(), count, RingMode::Exposed)?;
         let mut completion_ring = u16::MAX;
-        if let Some(completions) = &tx.completions {
+        if let Some((elements, count)) = tx.completion.elements() {
             completion_ring = soc.tx_completion_ring(number);
-            self.ring(completion_ring, completions, tx.back_size, RingMode::Exposed)?;
+            self.ring_config(completion_ring, elements, count, RingMode::Exposed)?;
         }
         let channel = soc.tx_channel + number;
         let config = TxChannelConfig { channel, fetch_words: FETCH_WORDS, completion_ring };
@@ -155,42 +158,42 @@ impl<B: Bus> Host<B> {
         Ok(tx)
     }
 
-    /// Tears a transmit channel down and takes back what it had.
-    pub(super) fn tx_down(&self, mut tx: TxChannel<B>, free: &mut impl FnMut(&mut Batch)) {
+    /// Tears a transmit channel down and takes its packets back.
+    pub(super) fn stop_tx(&self, mut tx: TxChannel<B>, free: &mut impl FnMut(&mut Batch)) {
         let (soc, number) = (&self.config.soc, tx.number);
         let channel = soc.tx_channel + number;
         let bar = &self.regions.tx;
         tx.flush();
         of_channel(channel::CONTROL, channel).write(bar, channel::ENABLE | channel::TEARDOWN);
-        let orderly = wait(|| {
+        let orderly = poll_until(|| {
             tx.collect(free);
             tx.torn_down
         });
-        let mut stopped = Stopped {
+        let mut stop = ChannelStop {
             channel: Some(number),
             orderly,
-            home: 0,
-            descriptors: tx.home().1,
-            left: 0,
+            free: 0,
+            descriptors: tx.descriptors().1,
+            undelivered: 0,
             refusals: Vec::new(),
         };
-        let mut tried = |result: Result<(), Refused>| stopped.refusals.extend(result.err());
+        let mut note = |result: Result<(), Refused>| stop.refusals.extend(result.err());
         if orderly {
-            stopped.left = tx.drain(free);
+            stop.undelivered = tx.drain(free);
         }
         of_channel(channel::CONTROL, channel).write(bar, 0);
         of_channel(channel::PEER, channel).write(bar, 0);
         if orderly {
-            tried(self.firmware.ring_reset(soc.submit_ring(number)));
-            if tx.completions.is_some() {
-                tried(self.firmware.ring_reset(soc.tx_completion_ring(number)));
+            note(self.firmware.ring_reset(soc.submit_ring(number)));
+            if soc.family == Family::Udma {
+                note(self.firmware.ring_reset(soc.tx_completion_ring(number)));
             }
         }
-        tried(self.firmware.psil_unpair(soc.psil_base + channel, soc.tx_thread + number));
-        stopped.home = tx.home().0;
-        let mut ended = self.ended();
-        ended.tx.push((number, tx.counts));
-        ended.stops.push(stopped);
+        note(self.firmware.psil_unpair(soc.psil_base + channel, soc.tx_thread + number));
+        stop.free = tx.descriptors().0;
+        let mut history = self.history();
+        history.tx.push((number, tx.counts));
+        history.stops.push(stop);
         if !orderly {
             // The engine may still read descriptors and buffers.
             std::mem::forget(tx);
@@ -198,7 +201,7 @@ impl<B: Bus> Host<B> {
     }
 
     /// Sets all receive flows up, fills them from `pool`, and enables the receive channel.
-    pub(super) fn rx_up(&self, pool: &Pool) -> Result<Vec<RxFlow<B>>, CpswError> {
+    pub(super) fn start_rx(&self, pool: &Pool) -> Result<Vec<RxFlow<B>>, CpswError> {
         let soc = &self.config.soc;
         let count = self.config.rx_ring;
         let mut flows = Vec::new();
@@ -206,11 +209,10 @@ impl<B: Bus> Host<B> {
             let cache: Cache = pool.cache(Direction::Rx)?;
             let flow = RxFlow::new(number, &self.config, &self.regions, &self.domain, cache)?;
             let (free_ring, completion_ring) = soc.rx_rings(number);
-            let mode = if self.regions.windows.is_some() { RingMode::Message } else { RingMode::Exposed };
-            let (slots, completions) = flow.rings();
-            self.ring(free_ring, slots, count, mode)?;
-            if let Some(completions) = completions {
-                self.ring(completion_ring, completions, count, RingMode::Exposed)?;
+            let mode = if self.regions.fifos.is_some() { RingMode::Message } else { RingMode::Exposed };
+            self.ring_config(free_ring, flow.free_elements(), count, mode)?;
+            if let Some((elements, count)) = flow.completion.elements() {
+                self.ring_config(completion_ring, elements, count, RingMode::Exposed)?;
             }
             self.firmware.rx_flow_config(&RxFlowConfig {
                 flow: soc.rx_flow + number,
@@ -238,81 +240,107 @@ impl<B: Bus> Host<B> {
         Ok(flows)
     }
 
-    /// The owner of a flow has ended. When the last has, the receive channel is torn down.
+    /// A flow has no owner any more. With the last one, the receive channel is torn down.
     pub(super) fn retire(&self, flow: RxFlow<B>) {
-        let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut retired = lock(&self.retired);
         retired.push(flow);
         if retired.len() == usize::from(self.config.rx_flows) {
             let flows = std::mem::take(&mut *retired);
             drop(retired);
-            self.rx_down(flows);
+            self.stop_rx(flows);
         }
     }
 
-    /// Tears the receive channel down and takes back what the flows had.
-    fn rx_down(&self, mut flows: Vec<RxFlow<B>>) {
+    /// Tears the receive channel down and takes the buffers of all flows back.
+    fn stop_rx(&self, mut flows: Vec<RxFlow<B>>) {
         let soc = &self.config.soc;
         let bar = &self.regions.rx;
         let control = of_channel(channel::CONTROL, soc.rx_channel);
         of_channel(channel::PEER, soc.rx_channel).write(bar, channel::ENABLE | channel::TEARDOWN);
-        let off = wait(|| control.read(bar) & channel::ENABLE == 0);
-        // The manuals do not say on which flow's ring the marker shows: any will do.
-        let marked = |flow: &RxFlow<B>| flow.done.occupancy().1;
-        let orderly = off && (!soc.marks_rx_teardown || wait(|| flows.iter().any(marked)));
-        let mut stopped = Stopped {
+        let off = poll_until(|| control.read(bar) & channel::ENABLE == 0);
+        // The manuals do not specify which flow's ring shows the marker: the driver accepts any.
+        let marked = |flow: &RxFlow<B>| flow.completion.occupancy().1;
+        let orderly = off && (!soc.marks_rx_teardown || poll_until(|| flows.iter().any(marked)));
+        let mut stop = ChannelStop {
             channel: None,
             orderly,
-            home: 0,
-            descriptors: flows.iter().map(|flow| flow.home().1).sum(),
-            left: 0,
+            free: 0,
+            descriptors: flows.iter().map(|flow| flow.descriptors().1).sum(),
+            undelivered: 0,
             refusals: Vec::new(),
         };
         if orderly {
             for flow in &mut flows {
-                stopped.left += flow.drain();
+                stop.undelivered += flow.drain();
                 if soc.marks_rx_teardown && marked(flow) {
-                    flow.done.acknowledge_teardown();
+                    flow.completion.side.acknowledge_teardown();
                 }
             }
         }
         control.write(bar, 0);
         of_channel(channel::PEER, soc.rx_channel).write(bar, 0);
-        let mut tried = |result: Result<(), Refused>| stopped.refusals.extend(result.err());
+        let mut note = |result: Result<(), Refused>| stop.refusals.extend(result.err());
         for flow in flows.iter().filter(|_| orderly) {
-            let (free, filled) = soc.rx_rings(flow.number);
-            tried(self.firmware.ring_reset(free));
+            let (free, completion) = soc.rx_rings(flow.number);
+            note(self.firmware.ring_reset(free));
             if soc.family == Family::Udma {
-                tried(self.firmware.ring_reset(filled));
+                note(self.firmware.ring_reset(completion));
             }
         }
-        tried(self.firmware.psil_unpair(soc.rx_thread, 0x8000 | (soc.psil_base + soc.rx_channel)));
-        stopped.home = flows.iter().map(|flow| flow.home().0).sum();
-        let mut ended = self.ended();
-        ended.rx.extend(flows.iter().map(|flow| (flow.number, flow.counts)));
-        ended.stops.push(stopped);
+        note(self.firmware.psil_unpair(soc.rx_thread, 0x8000 | (soc.psil_base + soc.rx_channel)));
+        stop.free = flows.iter().map(|flow| flow.descriptors().0).sum();
+        let mut history = self.history();
+        history.rx.extend(flows.iter().map(|flow| (flow.number, flow.counts)));
+        history.stops.push(stop);
         if !orderly {
             // The engine may still write to buffers.
             std::mem::forget(flows);
         }
     }
 
-    pub(super) fn ended(&self) -> MutexGuard<'_, Ended> {
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn history(&self) -> MutexGuard<'_, History> {
+        lock(&self.history)
     }
 }
 
-/// Asks until the answer is yes, or patience ends.
-fn wait(mut is: impl FnMut() -> bool) -> bool {
-    let begun = Instant::now();
-    let mut looks = 0;
-    while !is() {
-        looks += 1;
-        if looks > EAGER {
-            if begun.elapsed() > PATIENCE {
+/// Polls until `done` returns true; false after the timeout.
+fn poll_until(mut done: impl FnMut() -> bool) -> bool {
+    let start = Instant::now();
+    let mut polls = 0;
+    while !done() {
+        polls += 1;
+        if polls > SPINS {
+            if start.elapsed() > TIMEOUT {
                 return false;
             }
             std::thread::sleep(Duration::from_micros(20));
         }
     }
     true
+}
+
+/// Initialises the switch from any state: first the host port, then the address lookup
+/// engine (ALE), whose table is cleared. Ports forward frames last.
+///
+/// Each frame that arrives at a MAC port goes to the host, with any addresses and tag, and none
+/// goes from one MAC port to another: the ALE is bypassed, and MAC ports learn no addresses. In the
+/// other direction frames are directed. Without the bypass, MAC-only mode still separates the
+/// ports.
+fn init_switch<M: Mmio>(bar: &M, config: &Config) {
+    switch::CONTROL.write(bar, switch::CONTROL_ON);
+    switch::STAT_PORT_EN.write(bar, (1 << (config.ports + 1)) - 1);
+    switch::P0_CONTROL.write(bar, switch::RX_CHECKSUM_EN);
+    switch::P0_PRI_CTL.write(bar, 0);
+    switch::P0_RX_PRI_MAP.write(bar, switch::PRIORITIES);
+    switch::P0_RX_MAXLEN.write(bar, config.max_len);
+    switch::P0_FLOW_ID_OFFSET.write(bar, u32::from(config.soc.rx_flow));
+    ale::CONTROL.write(bar, ale::ENABLE | ale::CLEAR);
+    ale::CONTROL.write(bar, ale::ENABLE | ale::BYPASS);
+    // Frames that no classifier matches go to the first flow.
+    ale::DEFAULT_THREAD.write(bar, ale::DEFAULT_THREAD_ENABLE);
+    ale::PORT_CONTROL.write(bar, ale::FORWARD);
+    for port in 1..=u32::from(config.ports) {
+        let control = ale::FORWARD | ale::NO_LEARN | ale::NO_SOURCE_UPDATE | ale::MAC_ONLY | ale::MAC_ONLY_COPY_ALL;
+        ale::PORT_CONTROL.nth(port, 4).write(bar, control);
+    }
 }

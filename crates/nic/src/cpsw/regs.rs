@@ -1,14 +1,14 @@
-//! Registers: K3 technical reference manuals (AM62x SPRUIV7, AM64x SPRUIM2, J784S4 SPRUJ52) and Linux' `am65-cpsw-nuss.c`,
-//! `k3-ringacc.c`, `k3-udma.h`.
+//! Registers, from the K3 technical reference manuals (AM62x SPRUIV7, AM64x SPRUIM2, J784S4
+//! SPRUJ52) and Linux' `am65-cpsw-nuss.c`, `k3-ringacc.c` and `k3-udma.h`.
 
 use super::config::{Config, Family, FreeRing};
 use towpath_bus::{Bus, BusError, Mmio, Reg};
 
-/// The switch, from its base.
+/// The switch; offsets from its base.
 pub(super) mod switch {
     use towpath_bus::Reg;
 
-    /// In-band status of the first MAC port's RGMII: bit 0 is the link.
+    /// In-band status of the first MAC port's RGMII: bit 0 is the link state.
     pub(crate) const RGMII_STATUS: Reg = Reg(0x30);
     pub(crate) const CONTROL: Reg = Reg(0x2_0004);
     pub(crate) const STAT_PORT_EN: Reg = Reg(0x2_0014);
@@ -16,16 +16,17 @@ pub(super) mod switch {
     pub(crate) const P0_FLOW_ID_OFFSET: Reg = Reg(0x2_1008);
     pub(crate) const P0_PRI_CTL: Reg = Reg(0x2_101c);
     pub(crate) const P0_RX_PRI_MAP: Reg = Reg(0x2_1020);
-    /// Of the host port; those of MAC ports follow by strides.
+    /// The host port's; those of the MAC ports follow, a stride apart.
     pub(crate) const P0_RX_MAXLEN: Reg = Reg(0x2_1024);
     /// Bytes from one port's registers to the next's.
     pub(crate) const STRIDE: u32 = 0x1000;
 
-    /// CONTROL: VLAN aware, host port on, FCS removed towards the host, short frames from the host padded.
+    /// CONTROL: VLAN aware, host port enabled, FCS removed towards the host, short frames from the
+    /// host padded.
     pub(crate) const CONTROL_ON: u32 = 1 << 1 | 1 << 2 | 1 << 13 | 1 << 14;
-    /// P0_CONTROL: checksums are inserted.
+    /// P0_CONTROL: the switch inserts checksums.
     pub(crate) const RX_CHECKSUM_EN: u32 = 1;
-    /// Priorities as they come.
+    /// P0_RX_PRI_MAP: each priority maps to itself.
     pub(crate) const PRIORITIES: u32 = 0x7654_3210;
 }
 
@@ -35,34 +36,34 @@ pub(super) mod ale {
 
     pub(crate) const CONTROL: Reg = Reg(0x3_e008);
     pub(crate) const ENABLE: u32 = 1 << 31;
-    /// Forgets all entries.
+    /// Deletes all entries.
     pub(crate) const CLEAR: u32 = 1 << 30;
-    /// Frames of MAC ports go to the host, and nothing is looked up.
+    /// Frames of MAC ports go to the host, without a lookup.
     pub(crate) const BYPASS: u32 = 1 << 4;
 
-    /// Of the host port; those of MAC ports follow, four bytes each.
+    /// The host port's; those of the MAC ports follow, four bytes each.
     pub(crate) const PORT_CONTROL: Reg = Reg(0x3_e040);
-    /// State of a port: frames pass.
+    /// Port state: forwarding.
     pub(crate) const FORWARD: u32 = 3;
     pub(crate) const NO_LEARN: u32 = 1 << 4;
     pub(crate) const NO_SOURCE_UPDATE: u32 = 1 << 5;
     /// The port exchanges frames with the host only.
     pub(crate) const MAC_ONLY: u32 = 1 << 11;
-    /// All frames of such a port, not only those to known addresses.
+    /// All frames of a MAC-only port pass, not only those to known addresses.
     pub(crate) const MAC_ONLY_COPY_ALL: u32 = 1 << 13;
 
-    /// Thread, and so flow, of what no classifier claims.
+    /// Thread, and with it the flow, of frames that no classifier matches.
     pub(crate) const DEFAULT_THREAD: Reg = Reg(0x3_e134);
     pub(crate) const DEFAULT_THREAD_ENABLE: u32 = 1 << 15;
 }
 
-/// What a port has counted, 0x200 bytes each (`am65_cpsw_stats_regs` in Linux). The counters wrap.
+/// Statistics, 0x200 bytes a port (`am65_cpsw_stats_regs` in Linux). The counters wrap.
 pub(super) mod statistics {
     use towpath_bus::Reg;
 
-    /// Of the host port; those of MAC ports follow by strides.
+    /// Good frames sent by the host port; those of the MAC ports follow, a stride apart.
     pub(crate) const TX_GOOD: Reg = Reg(0x3_a034);
-    /// Pause frames of the MAC's own, which count as good frames too.
+    /// Pause frames of the MAC, which count as good frames too.
     pub(crate) const TX_PAUSE: Reg = Reg(0x3_a040);
 
     pub(crate) fn of_port(register: Reg, port: u8) -> Reg {
@@ -70,7 +71,7 @@ pub(super) mod statistics {
     }
 }
 
-/// A channel's real-time registers; 0x1000 bytes each.
+/// Real-time registers of a channel, 0x1000 bytes each.
 pub(super) mod channel {
     use towpath_bus::Reg;
 
@@ -82,37 +83,37 @@ pub(super) mod channel {
     pub(crate) const TEARDOWN: u32 = 1 << 30;
 }
 
-/// A ring's real-time registers.
+/// Real-time registers of a ring.
 pub(super) mod ring {
     use towpath_bus::Reg;
 
     pub(crate) const DOORBELL: Reg = Reg(0x10);
     pub(crate) const OCCUPANCY: Reg = Reg(0x18);
-    /// The side on which a two-sided ring gives back.
+    /// The side of a two-sided ring that holds its completions.
     pub(crate) const REVERSE_DOORBELL: Reg = Reg(0x1010);
     pub(crate) const REVERSE_OCCUPANCY: Reg = Reg(0x1018);
     pub(crate) const COUNT: u32 = (1 << 21) - 1;
-    /// Read: teardown is complete. Written: that was seen.
+    /// Read: teardown is complete. Written: acknowledges that.
     pub(crate) const TEARDOWN: u32 = 1 << 31;
 }
 
-/// A ring's window for elements of eight bytes; 0x1000 bytes each.
-pub(super) mod window {
+/// FIFO window of a ring in message mode, for elements of eight bytes; 0x1000 bytes each.
+pub(super) mod fifo {
     pub(crate) const STRIDE: usize = 0x1000;
     pub(crate) const POP_HEAD: usize = 0x1f8;
     pub(crate) const PUSH_TAIL: usize = 0x3f8;
 }
 
-/// The regions of one device. Their numbers are the bus' business to map: 0 switch, 1 rings, 2 and 3 transmit and receive
-/// channels, 4 windows of the rings.
+/// The register regions of one device. Their numbers on the bus are: 0 switch, 1 rings, 2 transmit
+/// channels, 3 receive channels, 4 FIFO windows of the rings.
 #[derive(Debug, Clone)]
 pub(super) struct Regions<M> {
     pub(super) switch: M,
     pub(super) rings: M,
     pub(super) tx: M,
     pub(super) rx: M,
-    /// Only where free descriptors are handed over by messages.
-    pub(super) windows: Option<M>,
+    /// Only if the free rings are in message mode.
+    pub(super) fifos: Option<M>,
     pub(super) ring_stride: u32,
 }
 
@@ -127,7 +128,7 @@ impl<M> Regions<M> {
         let (free, filled) = soc.rx_rings(flows);
         let rings = usize::from(free.max(filled).max(soc.submit_ring(channels)).max(soc.tx_completion_ring(channels)));
         let messages = soc.free_ring == FreeRing::Message && soc.family == Family::Udma;
-        let windows = if messages { Some(bus.bar(4, usize::from(free) * window::STRIDE)?) } else { None };
+        let fifos = if messages { Some(bus.bar(4, usize::from(free) * fifo::STRIDE)?) } else { None };
         if messages && !M::WIDE {
             let what = "this bus can't access a ring's window by eight bytes at once: use exposed rings";
             return Err(BusError::Device { device: bus.name().to_owned(), what: what.to_owned() });
@@ -137,7 +138,7 @@ impl<M> Regions<M> {
             rings: bus.bar(1, rings * ring_stride as usize)?,
             tx: bus.bar(2, usize::from(soc.tx_channel + channels) * channel::STRIDE as usize)?,
             rx: bus.bar(3, usize::from(soc.rx_channel + 1) * channel::STRIDE as usize)?,
-            windows,
+            fifos,
             ring_stride,
         })
     }

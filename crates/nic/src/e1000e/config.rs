@@ -1,12 +1,13 @@
-//! What a port is made like.
+//! The configuration of a port.
 
-use crate::batching::BatchSize;
+use crate::common::batching::BatchSize;
+use crate::common::filter::RxFilter;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 use towpath_bus::DmaPolicy;
 use towpath_wire::Toeplitz;
 
-/// Frames up to this many bytes (without check sequence) pass with [`Config::mtu`] at its largest: 9234 with it.
+/// The longest frame with the largest [`Config::mtu`], without check sequence (9234 bytes with it).
 pub(super) const MAX_FRAME: usize = 9230;
 /// Bytes of an Ethernet header.
 pub(super) const ETHERNET: usize = 14;
@@ -18,7 +19,7 @@ const MTU: RangeInclusive<u64> = 68..=9216;
 const COPYBREAK: RangeInclusive<u64> = 0..=16384;
 const RS: RangeInclusive<u64> = 1..=64;
 const STALL_MS: RangeInclusive<u64> = 10..=60_000;
-/// What a worker hands over at once: one tail write.
+/// One tail write for a worker's batch.
 const BURST: BatchSize = match BatchSize::new(64) {
     Some(size) => size,
     None => BatchSize::MAX,
@@ -26,6 +27,7 @@ const BURST: BatchSize = match BatchSize::new(64) {
 
 /// An option's value breaks a rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 #[error("{option}={value}: {rule}")]
 pub struct ConfigError {
     /// The option.
@@ -44,12 +46,13 @@ fn within(option: &'static str, value: u64, range: RangeInclusive<u64>) -> Resul
     Err(ConfigError { option, value: value.to_string(), rule })
 }
 
-/// Descriptors in a ring: 80 to 4096, a multiple of 8 (a ring is whole units of 128 bytes, §10.2.5.7).
+/// Descriptors in a ring: 80 to 4096, a multiple of 8 (a ring is whole units of 128 bytes,
+/// §10.2.5.7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RingSize(u16);
 
 impl RingSize {
-    /// Checks a number of descriptors; `option` is the name that an error gives.
+    /// Checks a number of descriptors; `option` is the name in the error.
     ///
     /// # Errors
     /// [`ConfigError`] names the rule.
@@ -68,7 +71,8 @@ impl RingSize {
     }
 }
 
-/// Frames shorter than this many bytes are copied out of their buffer, which stays with the device: 0 (never) to 16384.
+/// Frames shorter than this many bytes are copied out of their buffer, which stays with the device:
+/// 0 (never) to 16384.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Copybreak(u16);
 
@@ -90,8 +94,9 @@ impl Copybreak {
         self.0.into()
     }
 
-    /// What a policy is best served by, as `towpath bench copybreak` measures it (`docs/perf/e1000e.md`): where nothing is mapped per
-    /// buffer, copying costs less than handing the buffer on for small frames only; where it is, for whole frames.
+    /// The best threshold for a policy, by `towpath bench copybreak` (`docs/perf/e1000e.md`). If no
+    /// buffer is mapped alone, a copy costs less than the buffer itself for small frames only; if
+    /// each buffer is mapped, for all frames.
     pub fn default_for(policy: DmaPolicy) -> Copybreak {
         match policy {
             DmaPolicy::Persistent => Copybreak(256),
@@ -100,42 +105,32 @@ impl Copybreak {
     }
 }
 
-/// Which frames are received besides those for the port's own address and broadcasts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Filter {
-    /// All.
-    Promiscuous,
-    /// Those for any group.
-    AllMulticast,
-    /// Those for these groups, and for others that share their hash.
-    Groups(Vec<[u8; 6]>),
-}
-
-/// What happens to a receive buffer whose bytes were copied out, or whose frame was broken.
+/// What happens to a receive buffer whose bytes were copied out, or whose frame was damaged.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RecycleMode {
-    /// It stays mapped and goes back to the device.
+    /// The buffer stays mapped and goes back to the device.
     #[default]
     KeepMapped,
-    /// Every buffer that comes back is unmapped before anything else is looked at, and mapped again when it returns to the device:
-    /// what drivers did before. For comparison only.
+    /// Every completed buffer is unmapped first, and mapped again when it goes back to the device,
+    /// as drivers did before. For comparison only.
     UnmapFirst,
 }
 
-/// Whether the pauses that silicon needs between the steps of a reset are kept.
+/// The pauses between the steps of a reset.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Pauses {
-    /// All.
+    /// All pauses that silicon needs.
     #[default]
     Silicon,
-    /// None: for models, where thousands of resets are to be seen.
+    /// None: for models, in tests with thousands of resets.
     None,
 }
 
-/// Configuration of a port.
+/// Configuration of a port: [`Config::default`], with fields changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Config {
     /// Descriptors for reception, of each queue.
     pub rx_ring: RingSize,
@@ -145,31 +140,34 @@ pub struct Config {
     pub queues: u16,
     /// Longest packet in bytes, without Ethernet header and tags: 68 to 9216.
     pub mtu: u16,
-    /// How packets are protected from the device.
+    /// How packet memory is protected from the device.
     pub policy: DmaPolicy,
-    /// When received frames are copied; unless given, what [`Copybreak::default_for`] says.
+    /// Frames that are copied; the default is [`Copybreak::default_for`] the policy.
     pub copybreak: Option<Copybreak>,
-    /// What is received.
-    pub filter: Filter,
-    /// Descriptors of one tail write, in frames sent or buffers given, at most. It can be changed while the port runs.
+    /// Which frames are received.
+    pub filter: RxFilter,
+    /// Frames, or receive buffers, that one tail write announces, at most. It can be changed while
+    /// the port runs.
     pub batch: BatchSize,
-    /// The device reports after this many frames that were sent, and after the last of a burst: 1 to 64.
+    /// Frames for which the device writes back one status (RS), in addition to the last of a burst:
+    /// 1 to 64.
     pub report_every: u16,
-    /// Whether an idle receiver waits for interrupts instead of looking from time to time.
+    /// Whether an idle receiver waits for interrupts; otherwise it polls from time to time.
     pub interrupts: bool,
     /// Whether the device checks and completes TCP and UDP checksums.
     pub csum: bool,
-    /// Whether it cuts TCP super-packets.
+    /// Whether the device segments TCP super-packets.
     pub tso: bool,
-    /// Whether it strips and inserts VLAN tags.
+    /// Whether the device strips and inserts VLAN tags.
     pub vlan: bool,
-    /// Key of the receive hash. The default gives both directions of a flow the same hash.
+    /// Key of the receive hash. With the default, both directions of a flow have the same hash.
     pub rss_key: [u8; 40],
-    /// How long a frame may wait to be sent until the device counts as hung: 10 ms to 60 s.
+    /// How long a frame may wait to be sent before the device counts as hung: 10 ms to 60 s.
     pub stall: Duration,
     #[doc(hidden)]
     pub recycle: RecycleMode,
-    /// Whether the device's translation of each received buffer is waited for alone, instead of once for a burst. For comparison only.
+    /// Whether each received buffer has an IOTLB flush of its own, not one for the burst. For
+    /// comparison only.
     #[doc(hidden)]
     pub wait_each: bool,
     #[doc(hidden)]
@@ -177,7 +175,7 @@ pub struct Config {
 }
 
 impl Default for Config {
-    /// One queue of 512 descriptors each way, everything that the device can do for us.
+    /// One queue of 512 descriptors in each direction, and all offloads.
     fn default() -> Config {
         Config {
             rx_ring: RingSize(512),
@@ -186,7 +184,7 @@ impl Default for Config {
             mtu: 1500,
             policy: DmaPolicy::default(),
             copybreak: None,
-            filter: Filter::Promiscuous,
+            filter: RxFilter::Promiscuous,
             batch: BURST,
             report_every: 32,
             interrupts: false,
@@ -203,7 +201,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Checks what the types do not.
+    /// Checks the rules that the types do not.
     ///
     /// # Errors
     /// [`ConfigError`] names the option, its value and the rule.
@@ -219,7 +217,7 @@ impl Config {
         (usize::from(self.mtu) + ETHERNET + TAGS).min(MAX_FRAME)
     }
 
-    /// Whether frames are longer than what any Ethernet device takes.
+    /// Whether frames are longer than ordinary Ethernet frames.
     pub(super) fn is_jumbo(&self) -> bool {
         self.mtu > 1500
     }

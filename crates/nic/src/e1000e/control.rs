@@ -1,23 +1,26 @@
-//! What can be seen and set from outside while the queues run.
+//! The handle to a running port: its settings, its link and its fault counters.
 
 use super::config::{Config, ConfigError, Copybreak};
-use crate::batching::Batching;
+use crate::common::batching::Batching;
+use crate::common::link::{LinkCell, LinkStatus};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use towpath_packet::Counters;
 use towpath_packet::port::{ControlError, PortControl, Setting};
 
 macro_rules! faults {
     ($($(#[$doc:meta])* $variant:ident = $field:ident,)*) => {
-        /// Something that should not happen, and was survived.
+        /// A fault that the driver survives.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[repr(u8)]
         pub(super) enum Fault { $($(#[$doc])* $variant,)* }
 
         const FAULTS: usize = [$(Fault::$variant),*].len();
 
-        /// How often what should not happen did, since the port was started.
+        /// How often each fault has happened since the port was started.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        #[non_exhaustive]
         pub struct Faults { $($(#[$doc])* pub $field: u64,)* }
 
         impl Faults {
@@ -25,7 +28,7 @@ macro_rules! faults {
                 Faults { $($field: counts[Fault::$variant as usize].load(Relaxed),)* }
             }
 
-            /// Names and numbers, in a fixed order.
+            /// Names and counts, in a fixed order.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($field), self.$field)),*].into_iter()
             }
@@ -34,29 +37,29 @@ macro_rules! faults {
 }
 
 faults! {
-    /// Frames that were damaged on the wire, as the device says.
+    /// Frames that were damaged on the wire, by their status.
     BrokenFrame = broken_frames,
     /// Frames too short for an Ethernet header.
     Runt = runts,
     /// Frames longer than the MTU allows.
     Oversize = oversize,
-    /// Descriptors in which the device says it wrote more than a buffer holds.
+    /// Descriptors with a length that is larger than a buffer.
     BadLength = bad_lengths,
-    /// Frames that did not end after as many descriptors as a frame can have.
+    /// Frames that did not end after the largest number of descriptors.
     Endless = endless_frames,
-    /// Frames that were received and lost because a buffer could not be taken from the device.
+    /// Frames that were received and lost because a buffer could not be unmapped.
     LostFrame = lost_frames,
-    /// Times that the device gave back a descriptor before the one that was next.
+    /// Times that the device completed a descriptor before the one that was next.
     OutOfOrder = out_of_order,
-    /// Times that no buffer was to be had for a receive slot.
+    /// Times that the pool had no buffer for a receive slot.
     NoBuffer = no_buffer,
-    /// Buffers that could not be mapped; they are tried again.
+    /// Buffers that could not be mapped; the driver tries again.
     MapFailed = map_failed,
     /// Frames that were copied for transmission, because the device can't reach their memory.
     Bounced = bounced,
     /// Frames made linear for transmission, because they have more pieces than the device takes.
     Linearised = linearised,
-    /// Times that frames were not sent for longer than they may wait.
+    /// Times that frames waited for longer than the stall limit.
     Hang = hangs,
     /// Times that the link was lost.
     LinkLost = link_losses,
@@ -66,36 +69,26 @@ faults! {
     Leaked = leaked,
 }
 
-/// State of the link.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Link {
-    /// Whether there is one.
-    pub up: bool,
-    /// Mb/s.
-    pub speed: u32,
-    /// Whether both sides can send at once.
-    pub full_duplex: bool,
-}
-
 #[derive(Debug)]
-struct Shared {
+struct ControlShared {
     copybreak: AtomicU32,
     batching: Batching,
-    link: AtomicU32,
+    link: LinkCell,
     faults: [AtomicU64; FAULTS],
 }
 
-/// A handle to a running port; a clone is another handle of the same. It works from any thread, and longer than the port.
+/// A handle to a running port. It works from any thread, and outlives the port. A clone is another
+/// handle to the same port.
 #[derive(Debug, Clone)]
-pub struct Control(Arc<Shared>);
+pub struct Control(Arc<ControlShared>);
 
 impl Control {
     pub(super) fn new(config: &Config) -> Control {
         let copybreak = config.copybreak.unwrap_or(Copybreak::default_for(config.policy));
-        Control(Arc::new(Shared {
+        Control(Arc::new(ControlShared {
             copybreak: AtomicU32::new(copybreak.get()),
             batching: Batching::new(config.batch),
-            link: AtomicU32::new(0),
+            link: LinkCell::default(),
             faults: [const { AtomicU64::new(0) }; FAULTS],
         }))
     }
@@ -106,16 +99,16 @@ impl Control {
         self.0.copybreak.load(Relaxed)
     }
 
-    /// Sets the threshold; it holds from the next burst on.
+    /// Sets the threshold; the queues use it from their next burst on.
     ///
     /// # Errors
-    /// [`ConfigError`] when it is not from 0 to 16384.
+    /// [`ConfigError`] unless the threshold is from 0 to 16384.
     pub fn set_copybreak(&self, bytes: u64) -> Result<(), ConfigError> {
         self.0.copybreak.store(Copybreak::new(bytes)?.get(), Relaxed);
         Ok(())
     }
 
-    /// How many descriptors one tail write announces, to be changed while the port runs.
+    /// How many descriptors one tail write announces; it can be changed while the port runs.
     pub fn batching(&self) -> &Batching {
         &self.0.batching
     }
@@ -125,27 +118,24 @@ impl Control {
         self.0.batching.get().get().into()
     }
 
-    /// The link, as it was when it was last looked at.
-    pub fn link(&self) -> Link {
-        let word = self.0.link.load(Relaxed);
-        Link { up: word & 1 != 0, full_duplex: word & 2 != 0, speed: word >> 2 }
+    /// The link, as the port's watchdog saw it last.
+    pub fn link(&self) -> LinkStatus {
+        self.0.link.get()
     }
 
     #[inline]
     pub(super) fn link_is_up(&self) -> bool {
-        self.0.link.load(Relaxed) & 1 != 0
+        self.0.link.is_up()
     }
 
-    /// Notes the state of the link.
-    pub(super) fn set_link(&self, link: Link) {
-        let word = u32::from(link.up) | u32::from(link.full_duplex) << 1 | link.speed << 2;
-        let before = self.0.link.swap(word, Relaxed);
-        if before & 1 != 0 && !link.up {
+    /// Notes the state of the link, and counts a loss.
+    pub(super) fn set_link(&self, status: LinkStatus) {
+        if self.0.link.set(status) {
             self.fault(Fault::LinkLost);
         }
     }
 
-    /// What went wrong until now.
+    /// The faults until now.
     pub fn faults(&self) -> Faults {
         Faults::read(&self.0.faults)
     }
@@ -180,16 +170,17 @@ impl PortControl for Control {
     }
 }
 
-/// Where a queue reports what should not happen: by name to the port's handle, and among the errors of its counters.
+/// Counts a queue's faults: by name for the port's handle, and among the errors of the queue's
+/// counters.
 #[derive(Debug, Clone)]
-pub(super) struct Log {
+pub(super) struct FaultLog {
     pub(super) control: Control,
     pub(super) counters: Arc<Counters>,
 }
 
-impl Log {
-    pub(super) fn new(control: &Control) -> Log {
-        Log { control: control.clone(), counters: Arc::default() }
+impl FaultLog {
+    pub(super) fn new(control: &Control) -> FaultLog {
+        FaultLog { control: control.clone(), counters: Arc::default() }
     }
 
     #[cold]
@@ -228,18 +219,18 @@ mod tests {
     #[test]
     fn a_lost_link_is_counted_once() {
         let control = Control::new(&Config::default());
-        let up = Link { up: true, speed: 1000, full_duplex: true };
+        let up = LinkStatus { up: true, speed: 1000, full_duplex: true };
         control.set_link(up);
         assert_eq!(control.link(), up);
         for _ in 0..2 {
-            control.set_link(Link { up: false, ..up });
+            control.set_link(LinkStatus { up: false, ..up });
         }
         assert_eq!(control.faults().link_losses, 1);
     }
 
     #[test]
     fn a_fault_is_counted_under_its_name() {
-        let log = Log::new(&Control::new(&Config::default()));
+        let log = FaultLog::new(&Control::new(&Config::default()));
         log.fault(Fault::BadLength);
         let named: Vec<_> = log.control.faults().iter().filter(|(_, n)| *n > 0).collect();
         assert_eq!(named, [("bad_lengths", 1)]);

@@ -1,34 +1,35 @@
-//! A device that does only what a test tells it to: registers that remember, memory under its own address, mappings that are counted
-//! and fail on request. The descriptors are written by the test.
+//! A fake device without behaviour: registers keep their values, IOVAs are addresses of the
+//! process, mappings are counted and fail on request. The test writes the descriptors.
 
 use super::regs::{CTRL, EECD, EECD_AUTO_READ_DONE, RAH, RAH_VALID, RAL, STATUS, ctrl, status};
 use std::collections::HashMap;
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex};
 use towpath_bus::{Access, Bus, BusError, Dma, Iova, Irq, Limits, MapError, Mmio, Pci, Window};
 use towpath_packet::{Backing, Region};
 
-/// What a test sees and decides.
+/// What a test observes and controls.
 #[derive(Debug, Default)]
 pub(crate) struct Script {
-    /// As many of the next maps succeed, whatever the others say.
+    /// This many of the next maps succeed, before `fail_maps` counts.
     pub(crate) pass_maps: AtomicU32,
-    /// As many of the next maps, unmaps, flushes fail.
+    /// This many of the next maps, unmaps, flushes fail.
     pub(crate) fail_maps: AtomicU32,
     pub(crate) fail_unmaps: AtomicU32,
     pub(crate) fail_flushes: AtomicU32,
-    /// Buffers that are mapped one by one at this moment: address of each window's slots.
+    /// Buffers that are mapped in windows now: the address for each window and slot.
     pub(crate) live: Mutex<HashMap<(u32, u32), usize>>,
-    /// Mappings that stay, made minus taken back.
+    /// Persistent mappings, made minus removed.
     pub(crate) persistent: AtomicU32,
-    /// Only memory that the bus gave out can be mapped; where that begins.
+    /// Only memory that the bus allocated can be mapped; the addresses of its regions.
     pub(crate) foreign: AtomicBool,
-    pub(crate) given: Mutex<Vec<usize>>,
-    /// The device answers nothing.
+    pub(crate) allocated: Mutex<Vec<usize>>,
+    /// Every register reads as all ones.
     pub(crate) dead: AtomicBool,
-    /// The device goes on accessing memory, whatever it is told, and the bus lets it.
+    /// The device never becomes idle, and its bus mastering can't be disabled.
     pub(crate) restless: AtomicBool,
     pub(crate) registers: Mutex<HashMap<usize, u32>>,
     pub(crate) writes: Mutex<Vec<(usize, u32)>>,
@@ -67,12 +68,12 @@ impl Dma for FakeDma {
 
     fn alloc(&self, len: usize) -> Result<Region, MapError> {
         let region = Region::new(len, Backing::Anonymous)?;
-        self.script.given.lock().unwrap().push(region.base().addr().get());
+        self.script.allocated.lock().unwrap().push(region.base().addr().get());
         Ok(region)
     }
 
     fn reaches(&self, at: NonNull<u8>, _: usize) -> bool {
-        !self.script.foreign.load(Relaxed) || self.script.given.lock().unwrap().contains(&at.addr().get())
+        !self.script.foreign.load(Relaxed) || self.script.allocated.lock().unwrap().contains(&at.addr().get())
     }
 
     unsafe fn map(&self, at: NonNull<u8>, len: usize, _: Access) -> Result<Iova, MapError> {
@@ -103,7 +104,7 @@ pub(crate) struct FakeWindow {
 impl Window for FakeWindow {
     unsafe fn map(&mut self, slot: u32, at: NonNull<u8>, _: usize, _: Access) -> Result<Iova, MapError> {
         if !fails(&self.script.pass_maps) && fails(&self.script.fail_maps) {
-            return Err(MapError::Refused("asked for"));
+            return Err(MapError::Refused("by the test"));
         }
         let old = self.script.live.lock().unwrap().insert((self.number, slot), at.addr().get());
         assert_eq!(old, None, "slot {slot} is mapped twice");
@@ -112,7 +113,7 @@ impl Window for FakeWindow {
 
     fn unmap(&mut self, slot: u32) -> Result<(), MapError> {
         if fails(&self.script.fail_unmaps) {
-            return Err(MapError::Refused("asked for"));
+            return Err(MapError::Refused("by the test"));
         }
         let old = self.script.live.lock().unwrap().remove(&(self.number, slot));
         assert!(old.is_some(), "slot {slot} was not mapped");
@@ -120,7 +121,7 @@ impl Window for FakeWindow {
     }
 
     fn flush(&mut self) -> Result<(), MapError> {
-        if fails(&self.script.fail_flushes) { Err(MapError::Refused("asked for")) } else { Ok(()) }
+        if fails(&self.script.fail_flushes) { Err(MapError::Refused("by the test")) } else { Ok(()) }
     }
 }
 
@@ -176,7 +177,7 @@ pub(crate) struct FakePci {
 }
 
 impl FakePci {
-    /// A device with this number, an address and a link.
+    /// A device with this device ID, an address and a link.
     pub(crate) fn new(device: u32, iommu: bool) -> FakePci {
         let script = Arc::new(Script::default());
         let registers = [

@@ -1,35 +1,42 @@
-//! Intel 82574L, 82574LA and 82583V (`e1000e` in Linux and QEMU), after the 82574 GbE Controller Family Datasheet.
+//! Intel 82574L, 82574LA and 82583V (`e1000e` in Linux and QEMU), after the
+//! [82574 GbE Controller Family Datasheet][datasheet].
+//!
+//! [datasheet]: https://www.intel.com/content/dam/doc/datasheet/82574l-gbe-controller-datasheet.pdf
 //!
 //! ```text
-//!   E1000e::open ── reset, address, abilities ──► Info        start ── rings, buffers, enable ──► queues
+//!  E1000e::open ── reset, address, abilities ──► Info     start ── rings, buffers ──► queues
 //!
-//!   E1000eRx ─ queue ─ RxCore: ring │ slots │ DmaMapper ─┐         ┌─ Control    copybreak, link, faults
-//!                                                     ├─ Device ┤
-//!   E1000eTx ─ queue ─ TxCore: ring │ slots │ DmaMapper ─┘         └─ reset that all queues agree on, end
+//!  E1000eRx ─ RxRing: DescRing │ Slots │ DmaMapper ─┐         ┌─ Control     link, faults
+//!                                                   ├─ Device ┤
+//!  E1000eTx ─ TxRing: DescRing │ Slots │ DmaMapper ─┘         └─ ResetGroup  agreed reset, end
 //! ```
 //!
 //! | file | idea |
 //! |---|---|
-//! | `regs`, `descriptors` | what the device understands |
+//! | `regs`, `descriptors` | the formats of the device |
 //! | `init` | reset and bring-up, step by step |
-//! | `rx`, `tx` | rings and buffers: what happens per packet |
-//! | `offload`, `tag` | checksums, segmentation and VLAN tags in its terms |
-//! | `queue` | the port traits, and what is looked at now and then (`watch`) |
-//! | `device` | what queues share: reset, end |
-//! | `memory`, `slots` | descriptors that both sides write, and what only we know of them |
+//! | `rx/`, `tx/` | a queue in each direction: its ring, what happens per packet, the port trait |
+//! | `offload` | checksums, segmentation and VLAN tags |
+//! | `device` | what queues share: status, statistics, reset, stop |
+//! | `control` | the handle to a running port, and its fault counters |
+//! | `config` | options and their rules |
 //!
 //! Invariants:
 //!
-//! * **Per packet** there is no register read, lock, allocation or system call; a burst costs one register write in each direction.
-//! * **What the device says is bounded and looked up.** It names no buffer: the driver knows by position which one a descriptor has. A length
-//!   is cut to the buffer, a frame ends after a bounded number of descriptors, and a descriptor is loaded once. What cannot be is counted
+//! * **Per packet** there is no register read, lock, allocation or system call. A burst costs one
+//!   register write in each direction.
+//! * **Every word of the device is checked.** The device names no buffer: the driver finds the
+//!   buffer of a descriptor by position. A length is cut to the buffer, a frame ends after a
+//!   bounded number of descriptors, and a descriptor is loaded once. Impossible values are counted
 //!   by name in [`Faults`].
-//! * **A mapping is live or absent.** A buffer goes to the packet's next owner after it was unmapped and the domain has
-//!   [settled](towpath_bus::DmaMapper::sync_iotlb), or by a copy.
-//! * **Recovery is bounded.** A device that does not send is reset; one that does not come back, or hangs again and again, is given
-//!   up, and its queues say [`State::Gone`](towpath_packet::port::State::Gone).
-//! * **The end is orderly.** The last queue that is dropped stops the device; when that was seen, buffers, rings and domain go, in this
-//!   order. If it can't be seen, what the device could reach is leaked, and counted.
+//! * **A mapping is live or absent.** A buffer goes to the packet's next owner by a copy, or after
+//!   it was unmapped and [`sync_iotlb`](towpath_bus::DmaMapper::sync_iotlb) has flushed the IOTLB.
+//! * **Recovery is bounded.** A device that does not send is reset. A device that does not answer,
+//!   or hangs again and again, is given up: its queues are
+//!   [`State::Gone`](towpath_packet::port::State::Gone).
+//! * **The end is orderly.** The last queue that is dropped stops the device. If the device is seen
+//!   idle, buffers, rings and domain are freed in this order. Otherwise all that the device could
+//!   reach is leaked and counted.
 
 mod config;
 mod control;
@@ -38,37 +45,35 @@ mod device;
 #[cfg(test)]
 mod fake;
 mod init;
-mod memory;
 mod offload;
-mod queue;
 mod regs;
 mod rx;
-mod slots;
-mod tag;
 mod tx;
-mod watch;
 
-pub use config::{Config, ConfigError, Copybreak, Filter, RingSize};
+pub use crate::common::filter::RxFilter;
+pub use crate::common::link::LinkStatus;
+pub use config::{Config, ConfigError, Copybreak, RingSize};
 #[doc(hidden)]
 pub use config::{Pauses, RecycleMode};
-pub use control::{Control, Faults, Link};
-pub use queue::{E1000eRx, E1000eTx};
-pub use rx::RxCounts;
+pub use control::{Control, Faults};
+pub use rx::{E1000eRx, RxCounts};
+pub use tx::E1000eTx;
 
-use control::Log;
+use crate::common::pool::{DevicePoolError, device_pool};
+use crate::common::ring::DescRing;
+use control::FaultLog;
 use device::Device;
-use init::{BufferSize, Layout, Place};
-use memory::{OwnPoolError, Ring};
-use queue::RxMake;
-use rx::{RxCore, RxParts};
+use init::{BufferSize, Layout, RingBase};
+use rx::{RxParts, RxRing};
 use std::borrow::Cow;
 use std::sync::Arc;
 use towpath_bus::{BusError, Dma, DmaMapper, DmaPolicy, Domain, MapError, Pci};
 use towpath_packet::port::{Ability, Info, Layer, Port, PortControl, PortError, Queues, Start};
 use towpath_packet::{Backing, Cache, Direction, Floors, Offloads, Pool, PoolConfig, Region};
-use tx::{TxCore, TxParts};
+use tx::{TxParts, TxRing};
 
-/// Intel's number, and the devices that this driver knows (82574 datasheet §9.2.2; 82583V §9.2.2).
+/// Intel's vendor ID, and the devices that this driver knows (82574 datasheet §9.2.2; 82583V
+/// §9.2.2).
 const INTEL: u32 = 0x8086;
 const CHIPS: [(u32, Chip); 3] = [
     (0x10d3, Chip { name: "82574L", queues: 2 }),
@@ -76,7 +81,8 @@ const CHIPS: [(u32, Chip); 3] = [
     (0x150c, Chip { name: "82583V", queues: 1 }),
 ];
 
-/// What the first word of a configuration space holds where this driver knows the device.
+/// Device and vendor ID of the devices that this driver knows: the first word of their
+/// configuration space.
 pub const DEVICES: [u32; CHIPS.len()] = [CHIPS[0].0 << 16 | INTEL, CHIPS[1].0 << 16 | INTEL, CHIPS[2].0 << 16 | INTEL];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,7 +91,7 @@ struct Chip {
     queues: u16,
 }
 
-/// A device that was reset and looked at, but moves nothing yet.
+/// A device that was reset, and moves no packets before it is started.
 pub struct E1000e<B: Pci> {
     opened: Opened<B>,
     info: Info,
@@ -95,7 +101,7 @@ pub struct E1000e<B: Pci> {
     control: Control,
 }
 
-/// The device and its registers; stopped when it is dropped, unless it was started.
+/// The device and its registers. Unless the device was started, dropping this stops it.
 struct Opened<B: Pci> {
     parts: Option<(B, B::Bar)>,
     config: Config,
@@ -111,6 +117,7 @@ impl<B: Pci> Drop for Opened<B> {
 
 /// Why a port could not be opened.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// An option breaks a rule.
     #[error(transparent)]
@@ -118,10 +125,10 @@ pub enum OpenError {
     /// The bus, or the device, refused.
     #[error(transparent)]
     Bus(#[from] BusError),
-    /// Memory can't be used as the policy asks.
+    /// The bus can't protect memory by the policy.
     #[error("{device}: {source}")]
     Map {
-        /// The device, as it was named.
+        /// The device's name.
         device: String,
         /// Why.
         source: MapError,
@@ -129,11 +136,11 @@ pub enum OpenError {
 }
 
 impl<B: Pci> E1000e<B> {
-    /// Resets the device behind `bus` and looks at it. `name` is the port's address, as [`Info::name`] will have it.
+    /// Resets the device behind `bus` and reads its address. `name` becomes [`Info::name`].
     ///
     /// # Errors
-    /// [`OpenError`]: an option breaks a rule, the device is none of those that this driver knows, it does not answer, or the bus can't
-    /// protect memory as the policy asks.
+    /// [`OpenError`]: an option breaks a rule, the driver does not know the device, the device does not
+    /// answer, or the bus can't protect memory by the policy.
     pub fn open(bus: B, name: &str, config: Config) -> Result<E1000e<B>, OpenError> {
         config.check()?;
         let id = bus.config_r32(0);
@@ -148,10 +155,11 @@ impl<B: Pci> E1000e<B> {
         }
         let at = |source| OpenError::Map { device: bus.name().to_owned(), source };
         Domain::new(bus.dma().clone(), config.policy).map_err(at)?;
-        let reaches_us = reaches_us(&bus);
+        let reaches_heap = reaches_heap(&bus);
         let bar = bus.bar(0, regs::BAR_LEN)?;
-        // §4.6.1: registers are decoded. Memory may be accessed only once the rings are ours: where a driver was killed the device
-        // may still know its rings, and those addresses mean something else by now.
+        // §4.6.1: registers are decoded. Bus mastering is enabled only when the rings are
+        // programmed: a device whose driver was killed may still use the old rings, at addresses
+        // that have another meaning now.
         bus.set_master(false);
         let device = bus.name().to_owned();
         let opened = Opened { parts: Some((bus, bar.clone())), config: config.clone() };
@@ -160,12 +168,12 @@ impl<B: Pci> E1000e<B> {
             step: "reset",
             source,
         })?;
-        let mac = init::address(&bar).ok_or_else(|| BusError::Device {
+        let mac = init::mac_address(&bar).ok_or_else(|| BusError::Device {
             device,
             what: "it has no Ethernet address (its NVM is empty or damaged)".to_owned(),
         })?;
         let control = Control::new(&config);
-        let info = info(name, &config, chip, control.copybreak(), reaches_us);
+        let info = info(name, &config, chip, control.copybreak(), reaches_heap);
         Ok(E1000e { opened, info, chip, mac, control, config })
     }
 
@@ -174,14 +182,14 @@ impl<B: Pci> E1000e<B> {
         self.mac
     }
 
-    /// A handle that works while the port runs, from any thread.
+    /// A handle that works from any thread while the port runs.
     pub fn control(&self) -> Control {
         self.control.clone()
     }
 }
 
-/// Whether the device can reach memory that the bus did not give out, such as a page of this process.
-fn reaches_us<B: Pci>(bus: &B) -> bool {
+/// Whether the device can reach memory that the bus did not allocate, like a page of this process.
+fn reaches_heap<B: Pci>(bus: &B) -> bool {
     Region::new(1, Backing::Anonymous).is_ok_and(|page| bus.dma().reaches(page.base(), page.len()))
 }
 
@@ -192,7 +200,7 @@ fn offloads(config: &Config) -> Offloads {
     add(tso, config.vlan, Offloads::VLAN)
 }
 
-fn info(name: &str, config: &Config, chip: Chip, copybreak: u32, reaches_us: bool) -> Info {
+fn info(name: &str, config: &Config, chip: Chip, copybreak: u32, reaches_heap: bool) -> Info {
     let ability = |name, on, why: Cow<'static, str>| Ability::new(name, on, why);
     let chosen = |on: bool| if on { "by the device" } else { "switched off" };
     let protection = match config.policy {
@@ -200,34 +208,34 @@ fn info(name: &str, config: &Config, chip: Chip, copybreak: u32, reaches_us: boo
         DmaPolicy::PerBuffer { flush: towpath_bus::Flush::Strict } => {
             "strict: a buffer is out of reach before it is read"
         }
-        DmaPolicy::PerBuffer { .. } => "deferred: a buffer is out of reach some time after it was handed on",
+        DmaPolicy::PerBuffer { .. } => "deferred: a buffer is out of reach some time after it was delivered",
     };
-    let zero_copy = if reaches_us {
+    let zero_copy = if reaches_heap {
         "the device reads and writes packet memory"
     } else {
         "the device reaches only memory of its bus: a pool of its own, and a copy of every packet sent, unless packets lie there"
     };
-    let wait = if config.interrupts { "MSI-X, unmasked when a queue is idle" } else { "queues are looked at" };
+    let wait = if config.interrupts { "MSI-X, unmasked when a queue is idle" } else { "queues are polled" };
     let rx_offloads = if config.vlan { Offloads::VLAN } else { Offloads::NONE };
     let abilities = vec![
         ability("chip", true, chip.name.into()),
         ability("csum", config.csum, chosen(config.csum).into()),
         ability("tso", config.csum && config.tso, chosen(config.csum && config.tso).into()),
         ability("vlan", config.vlan, chosen(config.vlan).into()),
-        ability("zerocopy", reaches_us, zero_copy.into()),
-        // Choices, none of which is a lack.
+        ability("zerocopy", reaches_heap, zero_copy.into()),
+        // Settings: each value is a complete ability.
         ability("policy", true, protection.into()),
         ability("copybreak", true, format!("frames below {copybreak} bytes are copied").into()),
         ability("interrupts", true, wait.into()),
     ];
-    // A packet of more pieces than descriptors may have is linearized by a copy.
+    // A copy gathers packets with more pieces than the descriptors of a frame.
     Info::new(name, Layer::Ethernet, config.mtu.into())
         .with_offloads(offloads(config), rx_offloads)
         .with_max_queues(config.queues)
         .with_abilities(abilities)
 }
 
-/// The parts of a start, each of which may fail.
+/// Makes the parts of a port; each step may fail.
 struct Starter<'a, B: Pci> {
     port: &'a str,
     config: &'a Config,
@@ -245,7 +253,8 @@ impl<B: Pci> Starter<'_, B> {
         pool.cache(direction).map_err(|source| PortError::Pool { port: self.port.to_owned(), source })
     }
 
-    /// A pool in the device's reach, for memory of the datapath that is not: buffers for both rings, and as many on their way.
+    /// Makes a pool in the device's reach, if the datapath's pool is not: buffers for both rings,
+    /// and as many on their way.
     fn make_own(&mut self, queues: u16) -> Result<(), PortError> {
         let (rx, tx) = (self.config.rx_ring.get() as usize, self.config.tx_ring.get() as usize);
         let queues = usize::from(queues);
@@ -256,15 +265,15 @@ impl<B: Pci> Starter<'_, B> {
             floors: Floors { rx: 0, tx: queues * tx / 2 },
             ..PoolConfig::default()
         };
-        let own = memory::own_pool(&self.domain, config).map_err(|error| match error {
-            OwnPoolError::Map(source) => self.map_error(source),
-            OwnPoolError::Pool(source) => PortError::Pool { port: self.port.to_owned(), source },
+        let own = device_pool(&self.domain, config).map_err(|error| match error {
+            DevicePoolError::Map(source) => self.map_error(source),
+            DevicePoolError::Pool(source) => PortError::Pool { port: self.port.to_owned(), source },
         })?;
         self.own = Some(own);
         Ok(())
     }
 
-    /// Where the device's buffers come from.
+    /// The pool of the device's buffers.
     fn buffers(&self) -> &Pool {
         self.own.as_ref().unwrap_or(&self.pool)
     }
@@ -273,28 +282,29 @@ impl<B: Pci> Starter<'_, B> {
         DmaMapper::new(&self.domain, buffers, bytes).map_err(|source| self.map_error(source))
     }
 
-    fn rx(&self, queue: u16, buffer: BufferSize, log: Log) -> Result<RxCore<B::Dma>, PortError> {
+    fn rx(&self, queue: u16, buffer: BufferSize, log: FaultLog) -> Result<RxRing<B::Dma>, PortError> {
         let buffers = self.buffers();
         let parts = RxParts {
-            ring: Ring::new(&self.domain, self.config.rx_ring.get()).map_err(|source| self.map_error(source))?,
+            ring: DescRing::new(&self.domain, self.config.rx_ring.get()).map_err(|source| self.map_error(source))?,
             mapper: self.mapper(self.config.rx_ring.get(), buffers.chunk())?,
-            buffers: self.cache(buffers, Direction::Rx)?,
-            copies: self.own.as_ref().map(|_| self.cache(&self.pool, Direction::Rx)).transpose()?,
+            cache: self.cache(buffers, Direction::Rx)?,
+            copy_cache: self.own.as_ref().map(|_| self.cache(&self.pool, Direction::Rx)).transpose()?,
             buffer_size: buffer.bytes,
         };
-        Ok(RxCore::new(parts, self.config, queue as u8, log))
+        Ok(RxRing::new(parts, self.config, queue as u8, log))
     }
 
-    fn tx(&self, log: Log) -> Result<TxCore<B::Dma>, PortError> {
+    fn tx(&self, log: FaultLog) -> Result<TxRing<B::Dma>, PortError> {
         let buffers = self.buffers();
         let parts = TxParts {
-            ring: Ring::new(&self.domain, self.config.tx_ring.get()).map_err(|source| self.map_error(source))?,
-            // Pieces of other ports' packets may be longer than chunks of this pool; the usual ones are not, and others are copied.
+            ring: DescRing::new(&self.domain, self.config.tx_ring.get()).map_err(|source| self.map_error(source))?,
+            // A piece of another port's packet may be longer than a chunk of this pool. It is
+            // copied if it is longer than a page too.
             mapper: self.mapper(self.config.tx_ring.get(), buffers.chunk().max(4096))?,
             cache: self.cache(buffers, Direction::Tx)?,
             copy_all: self.own.is_some(),
         };
-        Ok(TxCore::new(parts, self.config, log))
+        Ok(TxRing::new(parts, self.config, log))
     }
 }
 
@@ -315,8 +325,8 @@ impl<B: Pci> Port for E1000e<B> {
         let port = info.name.as_str();
         let input = |what: String| PortError::Input { port: port.to_owned(), what };
         info.queues(start.queues)?;
-        let gone = || input("the device was closed".to_owned());
-        let (bus, _) = opened.parts.as_ref().ok_or_else(gone)?;
+        let closed = || input("the device was closed".to_owned());
+        let (bus, _) = opened.parts.as_ref().ok_or_else(closed)?;
         let domain = Domain::new(bus.dma().clone(), config.policy).map_err(|e| input(e.to_string()))?;
         let mut starter = Starter::<B> { port, config: &config, domain, pool: start.pool, own: None };
         let reached = match starter.pool.region() {
@@ -338,36 +348,35 @@ impl<B: Pci> Port for E1000e<B> {
         })?;
         let (mut rx, mut tx) = (Vec::new(), Vec::new());
         for queue in 0..start.queues {
-            let (rx_log, tx_log) = (Log::new(&control), Log::new(&control));
+            let (rx_log, tx_log) = (FaultLog::new(&control), FaultLog::new(&control));
             rx.push((starter.rx(queue, buffer, rx_log.clone())?, rx_log.counters));
             tx.push((starter.tx(tx_log.clone())?, tx_log.counters));
         }
         let vectors = if config.interrupts { start.queues } else { 0 };
         let irqs = bus.irqs(vectors).map_err(|e| bus_error(port, e))?;
         let layout = Layout {
-            rx: rx.iter().map(|(core, _)| Place::from(core.ring())).collect(),
-            tx: tx.iter().map(|(core, _)| Place::from(core.ring())).collect(),
+            rx: rx.iter().map(|(ring, _)| RingBase::from(ring.descriptors())).collect(),
+            tx: tx.iter().map(|(ring, _)| RingBase::from(ring.descriptors())).collect(),
             buffer,
             rss: chip.queues > 1,
             mac,
         };
         let Starter { domain, own, .. } = starter;
-        // From here on the queues stop the device when they end.
-        let (bus, bar) = opened.parts.take().ok_or_else(gone)?;
+        // From here on the end of the queues stops the device.
+        let (bus, bar) = opened.parts.take().ok_or_else(closed)?;
         bus.set_master(true);
         init::program(&bar, &config, &layout);
         let device = Arc::new(Device::new(bus, bar, domain, config.clone(), layout, control));
-        device.look();
-        let tags = start.accept.has(Offloads::VLAN);
+        device.check_link();
+        let keep_tags = start.accept.has(Offloads::VLAN);
         let mut irqs = irqs.into_iter();
-        let rx = (0..).zip(rx).map(|(number, (core, counters))| {
-            let make = RxMake { core, number, counters, tags, irq: irqs.next(), own_pool: own.clone() };
-            E1000eRx::new(device.clone(), make)
+        let rx = (0..).zip(rx).map(|(number, (ring, counters))| {
+            E1000eRx::new(device.clone(), ring, number, counters, keep_tags, irqs.next(), own.clone())
         });
         let rx = rx.collect();
         let tx = (0..)
             .zip(tx)
-            .map(|(number, (core, counters))| E1000eTx::new(device.clone(), core, number, counters, offloads(&config)));
+            .map(|(number, (ring, counters))| E1000eTx::new(device.clone(), ring, number, counters, offloads(&config)));
         Ok(Queues { rx, tx: tx.collect() })
     }
 }
@@ -378,7 +387,7 @@ impl<B: Pci> std::fmt::Debug for E1000e<B> {
     }
 }
 
-/// What a bus says, as a port says it.
+/// An error of the bus as an error of the port.
 fn bus_error(port: &str, error: BusError) -> PortError {
     let port = port.to_owned();
     match error {
@@ -388,7 +397,7 @@ fn bus_error(port: &str, error: BusError) -> PortError {
 }
 
 impl OpenError {
-    /// The same as the port of that name says it.
+    /// The same as an error of the port with this name.
     pub fn at_port(self, port: &str) -> PortError {
         match self {
             OpenError::Config(ConfigError { option, value, rule }) => {

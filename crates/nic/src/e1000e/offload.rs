@@ -1,32 +1,34 @@
-//! What a packet asks of the device: which context describes it, what its descriptors say, and what has to be done to its headers first.
+//! Offloads of a packet: the context that describes it, the command of its descriptors, and the
+//! work on its headers before that.
 //!
 //! | packet | device | otherwise |
 //! |---|---|---|
-//! | partial checksum of TCP or UDP, not in a tunnel | context with its position (§7.2.10) | completed here |
-//! | super-packet of TCP | context with headers, payload and segment size (§7.2.4) | dropped: it was not asked for |
-//! | customer tag beside the packet | inserted (§7.2.11) | inserted here |
+//! | partial checksum, not in a tunnel | context with its position (§7.2.10) | in software |
+//! | TCP super-packet | context with lengths and segment size (§7.2.4) | dropped: not offered |
+//! | customer tag beside the packet | inserted (§7.2.11) | in software |
 //!
-//! Nothing here changes a packet that the ring may have no room for, except in ways that leave it the same packet: gathering headers,
-//! completing a checksum, inserting a tag. Headers of super-packets are [written](Cut::write) at the last moment.
+//! The ring may have no room for a planned packet. Until there is room, a packet is changed only in
+//! ways that leave it the same packet: gathering headers, completing a checksum, inserting a tag.
+//! The headers of a super-packet are [written](Segmentation::write_headers) at the last moment.
 
 use super::descriptors::{Command, Context, tx};
-use super::tag;
-use towpath_packet::{Checksum, DropReason, Gso, GsoKind, Packet};
+use towpath_packet::{Checksum, DropReason, Gso, GsoKind, Packet, Vlan};
 use towpath_wire::dissect::Stop;
 use towpath_wire::{LinkKind, checksum, dissect, ip};
 
-/// Most bytes of headers that segmentation takes: the buffer for them on the chip (§7.2.4.2).
+/// Bytes of headers that segmentation takes, at most: the buffer for them on the chip (§7.2.4.2).
 const MAX_HEADERS: usize = 240;
-/// Payload bytes that go into the first descriptor with the headers: the 82571 family hangs when it holds nothing else.
+/// Payload bytes in the first descriptor, after the headers: the 82571 family hangs if it holds the
+/// headers alone.
 const PULLED: usize = 4;
-/// Segments must be longer than this (§7.2.4.5).
+/// A segment size must be larger than this (§7.2.4.5).
 const MIN_SEGMENT: u16 = 16;
-/// A super-packet is at most as long as QEMU takes.
+/// Bytes of a super-packet, at most: QEMU takes no longer one.
 const MAX_SUPER: usize = 65_535 + 14;
 
-/// What the device does for this port.
+/// Offloads of this port.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Abilities {
+pub(super) struct TxAbilities {
     pub(super) csum: bool,
     pub(super) tso: bool,
     pub(super) vlan: bool,
@@ -38,55 +40,55 @@ pub(super) struct Abilities {
 pub(super) struct Plan {
     pub(super) command: Command,
     pub(super) context: Option<Context>,
-    pub(super) cut: Option<Cut>,
+    pub(super) segment: Option<Segmentation>,
 }
 
 /// Why a packet can't be sent as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// It never can.
+    /// It never can be sent.
     Drop(DropReason),
-    /// A copy in buffers of our own can.
+    /// A copy in the port's buffers can be sent.
     Copy,
 }
 
-/// A super-packet: where its headers are.
+/// A super-packet: the positions of its headers.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Cut {
+pub(super) struct Segmentation {
     l3: usize,
     l4: usize,
     ip4: bool,
 }
 
-/// Finds out how to send a packet that asks for something.
-pub(super) fn plan(packet: &mut Packet, can: Abilities) -> Result<Plan, Refusal> {
+/// Plans how to send a packet with offloads.
+pub(super) fn plan(packet: &mut Packet, can: TxAbilities) -> Result<Plan, Refusal> {
     let mut command = Command::PLAIN;
     if let Some(vlan) = packet.vlan() {
         if can.vlan && !vlan.service {
             command = command.with_vlan(vlan.tci);
-        } else if !tag::insert(packet, vlan) {
+        } else if !insert_tag(packet, vlan) {
             return Err(Refusal::Copy);
         }
     }
     if let Some(gso) = packet.gso() {
-        return cut(packet, gso, command, can);
+        return segment(packet, gso, command, can);
     }
     let Checksum::Partial { start, offset } = packet.csum() else {
-        return Ok(Plan { command, context: None, cut: None });
+        return Ok(Plan { command, context: None, segment: None });
     };
     let (start, offset) = (usize::from(start), usize::from(offset));
     if start + offset + 2 > packet.len() {
         return Err(Refusal::Drop(DropReason::Malformed));
     }
-    match sum_by_device(packet, start, offset).filter(|_| can.csum) {
-        Some(context) => Ok(Plan { command: Command(command.0 | tx::L4_CSUM), context: Some(context), cut: None }),
-        None => complete(packet, start, offset).map(|()| Plan { command, context: None, cut: None }),
+    match checksum_context(packet, start, offset).filter(|_| can.csum) {
+        Some(context) => Ok(Plan { command: Command(command.0 | tx::TXSM), context: Some(context), segment: None }),
+        None => complete(packet, start, offset).map(|()| Plan { command, context: None, segment: None }),
     }
 }
 
-/// The context for a partial checksum, if it is one that every implementation gets right: some look at the packet instead of the context,
-/// and find the outermost headers.
-fn sum_by_device(packet: &Packet, start: usize, offset: usize) -> Option<Context> {
+/// The context for a partial checksum, if every implementation computes it right: some parse the
+/// packet and not the context, and find the outermost headers.
+fn checksum_context(packet: &Packet, start: usize, offset: usize) -> Option<Context> {
     /// Enough for tags and IPv6, and for IPv4 with all options.
     const HEADERS: usize = 82;
     let mut gathered = [0; HEADERS];
@@ -106,13 +108,14 @@ fn sum_by_device(packet: &Packet, start: usize, offset: usize) -> Option<Context
         return None;
     }
     let (l3, l4, field) = (u8::try_from(found.l3).ok()?, u8::try_from(start).ok()?, u8::try_from(start + offset).ok()?);
-    // The IP header's checksum is not asked for, but some implementations find the packet's kind by these fields.
+    // The IPv4 checksum is not requested, but some implementations find the packet's kind by these
+    // fields.
     let ip4 = found.is_ipv4();
     let end = if ip4 { u16::from(l4) - 1 } else { 0 };
     Some(Context { ip: (l3, l3 + 10, end), l4: (l4, field), tcp, ip4, segment: None })
 }
 
-/// Completes a partial checksum here.
+/// Completes a partial checksum in software.
 #[cold]
 fn complete(packet: &mut Packet, start: usize, offset: usize) -> Result<(), Refusal> {
     let field = start + offset;
@@ -122,7 +125,8 @@ fn complete(packet: &mut Packet, start: usize, offset: usize) -> Result<(), Refu
     for chunk in packet.chunks() {
         let part = chunk.skip(skip);
         skip -= chunk.len() - part.len();
-        // Someone else may change these bytes between our look and the device's.
+        // Bytes in untrusted memory may change between this sum and the device's read: `bytes`
+        // refuses them.
         sum.add_bytes(part.bytes().ok_or(Refusal::Copy)?);
     }
     let check = checksum::finish_udp(sum.sum()).to_be_bytes();
@@ -133,15 +137,15 @@ fn complete(packet: &mut Packet, start: usize, offset: usize) -> Result<(), Refu
     Ok(())
 }
 
-/// How a super-packet is cut.
-fn cut(packet: &mut Packet, gso: Gso, command: Command, can: Abilities) -> Result<Plan, Refusal> {
+/// Plans the segmentation of a super-packet.
+fn segment(packet: &mut Packet, gso: Gso, command: Command, can: TxAbilities) -> Result<Plan, Refusal> {
     let never = |reason| Err(Refusal::Drop(reason));
     let wanted = matches!(gso.kind, GsoKind::Tcp4 | GsoKind::Tcp6);
     if !can.tso || !wanted || gso.ecn || gso.size <= MIN_SEGMENT {
         return never(DropReason::Offload);
     }
     let mut found = dissect(packet.linear(), LinkKind::Ethernet);
-    // As many bytes as the packet says, or else as many as there may be.
+    // Gathers the length that the metadata gives, and if that is not enough the longest headers.
     for gather in [usize::from(gso.hdr_len), MAX_HEADERS] {
         if found.stop != Stop::Complete && gather <= MAX_HEADERS {
             packet.make_linear(packet.len().min(gather + PULLED)).map_err(|_| Refusal::Copy)?;
@@ -161,7 +165,8 @@ fn cut(packet: &mut Packet, gso: Gso, command: Command, can: Abilities) -> Resul
         return never(DropReason::TooLong);
     }
     if packet.len() - headers <= usize::from(gso.size) {
-        // A single segment is no super-packet: its lengths are right already, and not every implementation would put them back.
+        // A single segment is no super-packet: its lengths are right already, and not every
+        // implementation would restore them.
         packet.set_gso(None);
         return plan(packet, can);
     }
@@ -175,15 +180,19 @@ fn cut(packet: &mut Packet, gso: Gso, command: Command, can: Abilities) -> Resul
         ip4,
         segment: Some((byte(headers)?, payload, gso.size)),
     };
-    let options = tx::SEGMENT | tx::L4_CSUM | if ip4 { tx::IP_CSUM } else { 0 };
-    Ok(Plan { command: Command(command.0 | options), context: Some(context), cut: Some(Cut { l3, l4, ip4 }) })
+    let options = tx::TSE | tx::TXSM | if ip4 { tx::IXSM } else { 0 };
+    Ok(Plan {
+        command: Command(command.0 | options),
+        context: Some(context),
+        segment: Some(Segmentation { l3, l4, ip4 }),
+    })
 }
 
-impl Cut {
-    /// Makes the headers a pattern for the segments': lengths and IPv4 checksum of zero, and in the TCP checksum the sum of the
-    /// pseudo-header without a length (§7.2.4.4).
-    pub(super) fn write(self, packet: &mut Packet) {
-        let Cut { l3, l4, ip4 } = self;
+impl Segmentation {
+    /// Makes the headers a pattern for those of the segments: lengths and IPv4 checksum are zero,
+    /// and the TCP checksum is the sum of the pseudo-header without its length (§7.2.4.4).
+    pub(super) fn write_headers(self, packet: &mut Packet) {
+        let Segmentation { l3, l4, ip4 } = self;
         let head = packet.linear_mut();
         let sum = if ip4 {
             let Some(header) = head.get_mut(l3..).and_then(|bytes| bytes.first_chunk_mut::<20>()) else { return };
@@ -204,5 +213,55 @@ impl Cut {
         if let Some(field) = head.get_mut(l4 + 16..l4 + 18) {
             field.copy_from_slice(&sum.to_be_bytes());
         }
+    }
+}
+
+/// Bytes of the two addresses; a tag follows them (IEEE 802.1Q §9.4).
+const ADDRESSES: usize = 12;
+const TAG: usize = 4;
+const CUSTOMER: u16 = 0x8100;
+const SERVICE: u16 = 0x88a8;
+
+/// Gives a received packet the tag that the device stripped, beside it or in it; returns false if
+/// neither is possible.
+pub(super) fn receive_tag(packet: &mut Packet, tci: u16, beside: bool) -> bool {
+    let vlan = Vlan { tci, service: false };
+    if beside {
+        packet.set_vlan(Some(vlan));
+        return true;
+    }
+    insert_tag(packet, vlan)
+}
+
+/// Puts a tag into a packet; returns false if its head has no headroom, or not both addresses.
+fn insert_tag(packet: &mut Packet, vlan: Vlan) -> bool {
+    if packet.make_linear(ADDRESSES).is_err() || packet.push_front(TAG).is_err() {
+        return false;
+    }
+    let Some(head) = packet.linear_mut().get_mut(..ADDRESSES + TAG) else { return false };
+    head.copy_within(TAG.., 0);
+    let [a, b] = (if vlan.service { SERVICE } else { CUSTOMER }).to_be_bytes();
+    let [c, d] = vlan.tci.to_be_bytes();
+    head[ADDRESSES..].copy_from_slice(&[a, b, c, d]);
+    packet.set_vlan(None);
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use towpath_packet::{Backing, Direction, Pool, PoolConfig};
+
+    #[test]
+    fn a_tag_comes_between_the_addresses_and_the_type() {
+        let config =
+            PoolConfig { capacity: 2, chunk: 256, headroom: 4, backing: Backing::Anonymous, ..Default::default() };
+        let mut cache = Pool::new(config).unwrap().cache(Direction::Rx).unwrap();
+        let bytes: Vec<u8> = (0..20).collect();
+        let mut packet = Packet::copy_from(&mut cache, &bytes).unwrap();
+        assert!(insert_tag(&mut packet, Vlan { tci: 0x2005, service: true }));
+        let expected = [&bytes[..12], &[0x88, 0xa8, 0x20, 0x05], &bytes[12..]].concat();
+        assert_eq!(packet.to_vec(), expected);
+        assert!(!insert_tag(&mut packet, Vlan { tci: 1, service: false }), "there is no headroom left");
     }
 }

@@ -1,19 +1,19 @@
 //! Registers of the 82574 and their bits (Intel 82574 GbE Controller Family Datasheet, chapter 10).
 //!
-//! Offsets are bytes into BAR 0. Those of a queue are given for queue 0; the other's lie [`QUEUE`] further. Only what the driver
-//! uses has a name.
+//! Offsets are bytes into BAR 0. Registers of a queue have the offset of queue 0; those of queue 1
+//! lie [`QUEUE`] bytes further. Only registers and bits that the driver uses have a name.
 
 use towpath_bus::Reg;
 
 /// Length of BAR 0 (§9.2.6).
 pub(super) const BAR_LEN: usize = 128 << 10;
-/// From a register of queue 0 to that of queue 1.
+/// From a register of queue 0 to the same of queue 1.
 pub(super) const QUEUE: u32 = 0x100;
 
 /// Device Control (§10.2.2.1).
 pub(super) const CTRL: Reg = Reg(0x0000);
 pub(super) mod ctrl {
-    /// Tells the device to start no more accesses to memory.
+    /// The device starts no more accesses to memory.
     pub(crate) const MASTER_DISABLE: u32 = 1 << 2;
     /// The speed follows what autonegotiation found.
     pub(crate) const AUTO_SPEED: u32 = 1 << 5;
@@ -21,7 +21,7 @@ pub(super) mod ctrl {
     pub(crate) const SET_LINK_UP: u32 = 1 << 6;
     pub(crate) const FORCE_SPEED: u32 = 1 << 11;
     pub(crate) const FORCE_DUPLEX: u32 = 1 << 12;
-    /// Resets the MAC. Clears itself.
+    /// Resets the MAC; clears itself.
     pub(crate) const RESET: u32 = 1 << 26;
     pub(crate) const RX_PAUSE: u32 = 1 << 27;
     pub(crate) const TX_PAUSE: u32 = 1 << 28;
@@ -37,7 +37,7 @@ pub(super) const STATUS: Reg = Reg(0x0008);
 pub(super) mod status {
     pub(crate) const FULL_DUPLEX: u32 = 1 << 0;
     pub(crate) const LINK_UP: u32 = 1 << 1;
-    /// The partner asked for a pause.
+    /// The link partner has requested a pause.
     pub(crate) const TX_OFF: u32 = 1 << 4;
     /// 0 is 10 Mb/s, 1 is 100, 2 and 3 are 1000.
     pub(crate) const SPEED_SHIFT: u32 = 6;
@@ -47,25 +47,25 @@ pub(super) mod status {
 
 /// EEPROM/Flash Control (§10.2.2.3).
 pub(super) const EECD: Reg = Reg(0x0010);
-/// The contents of the NVM have been loaded after a reset.
+/// The device has loaded the NVM after a reset.
 pub(super) const EECD_AUTO_READ_DONE: u32 = 1 << 9;
 
 /// Extended Device Control (§10.2.2.5).
 pub(super) const CTRL_EXT: Reg = Reg(0x0018);
 pub(super) mod ctrl_ext {
-    /// To be set on this device, and bit 23 to be cleared.
+    /// Must be set on this device, and bit 23 must be clear.
     pub(crate) const PHY_POWER_SET: u32 = 1 << 22;
     pub(crate) const PHY_POWER_CLEAR: u32 = 1 << 23;
-    /// An MSI-X message masks the causes that made it.
+    /// An MSI-X message masks its causes.
     pub(crate) const AUTO_MASK: u32 = 1 << 24;
     pub(crate) const ACK_AUTO_MASK: u32 = 1 << 27;
-    /// A driver is in charge of the device, not its management firmware.
+    /// A driver controls the device, not its management firmware.
     pub(crate) const DRIVER_LOADED: u32 = 1 << 28;
     /// Clears the pending bits of MSI-X.
     pub(crate) const CLEAR_PENDING: u32 = 1 << 31;
 }
 
-/// MDI Control: the way to the registers of the PHY (§10.2.2.7).
+/// MDI Control: access to the registers of the PHY (§10.2.2.7).
 pub(super) const MDIC: Reg = Reg(0x0020);
 pub(super) mod mdic {
     pub(crate) const REGISTER_SHIFT: u32 = 16;
@@ -76,7 +76,8 @@ pub(super) mod mdic {
     pub(crate) const ERROR: u32 = 1 << 30;
 }
 
-/// Flow control: the address, type and time of pause frames (§10.2.2.8 to §10.2.2.12), and the thresholds (§10.2.5.3).
+/// Flow control: the address, type and time of pause frames (§10.2.2.8 to §10.2.2.12), and the
+/// thresholds (§10.2.5.3).
 pub(super) const FCAL: Reg = Reg(0x0028);
 pub(super) const FCAH: Reg = Reg(0x002c);
 pub(super) const FCT: Reg = Reg(0x0030);
@@ -87,7 +88,8 @@ pub(super) const FCRTH: Reg = Reg(0x2168);
 /// Type of the VLAN tags that are stripped and inserted (§10.2.2.9).
 pub(super) const VET: Reg = Reg(0x0038);
 
-/// Interrupts (§10.2.4): cause, unmask, mask, and for MSI-X auto-clear, auto-mask, vectors, throttling.
+/// Interrupts (§10.2.4): cause, unmask, mask, and for MSI-X auto-clear, auto-mask, vectors,
+/// throttling.
 pub(super) const ICR: Reg = Reg(0x00c0);
 pub(super) const IMS: Reg = Reg(0x00d0);
 pub(super) const IMC: Reg = Reg(0x00d8);
@@ -152,7 +154,8 @@ pub(super) mod rfctl {
     pub(crate) const EXTENDED: u32 = 1 << 15;
 }
 
-/// Receive side scaling: control, table (32 words of four entries), key (10 words) (§10.2.5.18 to §10.2.5.20).
+/// Receive side scaling: control, table (32 words of four entries), key (10 words) (§10.2.5.18 to
+/// §10.2.5.20).
 pub(super) const MRQC: Reg = Reg(0x5818);
 pub(super) const RETA: Reg = Reg(0x5c00);
 pub(super) const RSSRK: Reg = Reg(0x5c80);
@@ -161,7 +164,8 @@ pub(super) mod mrqc {
     pub(crate) const TCP4: u32 = 1 << 16;
     pub(crate) const IP4: u32 = 1 << 17;
     pub(crate) const IP6: u32 = 1 << 20;
-    /// With and without extension headers: implementations differ in which of the two bits they look at.
+    /// With and without extension headers: implementations differ in which of the two bits they
+    /// use.
     pub(crate) const TCP6: u32 = 1 << 18 | 1 << 21;
 }
 
@@ -171,7 +175,7 @@ pub(super) mod tctl {
     pub(crate) const ENABLE: u32 = 1 << 1;
     /// Short frames are padded to 64 bytes.
     pub(crate) const PAD: u32 = 1 << 3;
-    /// 15 attempts, and a collision distance of 63 bytes for full duplex: what IEEE 802.3 asks for.
+    /// 15 attempts, and a collision distance of 63 bytes for full duplex, by IEEE 802.3.
     pub(crate) const COLLISIONS: u32 = 15 << 4 | 63 << 12;
     /// Retransmit after a late collision.
     pub(crate) const RETRANSMIT: u32 = 1 << 24;
@@ -191,34 +195,35 @@ pub(super) const TXDCTL: Reg = Reg(0x3828);
 pub(super) const TADV: Reg = Reg(0x382c);
 /// Arbitration between the queues (§10.2.6.12).
 pub(super) const TARC: Reg = Reg(0x3840);
-/// Writes out descriptors that wait for more to fill their block (RDTR and TIDV).
+/// Writes back descriptors that wait for more to fill their block (RDTR.FPD, TIDV.FPD).
 pub(super) const FLUSH_PARTIAL: u32 = 1 << 31;
 
 /// Descriptor control (RXDCTL, TXDCTL): thresholds count descriptors, not cache lines.
 pub(super) const DCTL_DESCRIPTORS: u32 = 1 << 24;
-/// TXDCTL: must be one.
+/// TXDCTL: must be set.
 pub(super) const TXDCTL_ONE: u32 = 1 << 22;
-/// Fetch when fewer than 31 are on the chip and at least one waits.
+/// Fetches descriptors if fewer than 31 are on the chip and at least one waits.
 pub(super) const TXDCTL_FETCH: u32 = 0x1f | 1 << 8;
-/// Fetch when fewer than 32 are on the chip and at least four wait; write back each one (a larger block would leave the end of a
-/// burst unpublished, as there are no timers).
+/// Fetches descriptors if fewer than 32 are on the chip and at least four wait; writes back each
+/// one. There are no timers: a larger block would hold back the end of a burst.
 pub(super) const RXDCTL_BLOCKS: u32 = 0x20 | 4 << 8 | 1 << 16;
 
-/// Packet buffer: KB for reception; what is left of 40 is for transmission (§10.2.3.1).
+/// Packet buffer: KB for reception; the rest of 40 KB is for transmission (§10.2.3.1).
 pub(super) const PBA: Reg = Reg(0x1000);
 pub(super) const PBA_TOTAL: u32 = 40;
 
-/// Address filter: 16 addresses in pairs of words (§10.2.5.22), multicast hash table (128 words), VLAN table (128 words).
+/// Address filter: 16 addresses in pairs of words (§10.2.5.22), multicast hash table (128 words),
+/// VLAN table (128 words).
 pub(super) const RAL: Reg = Reg(0x5400);
 pub(super) const RAH: Reg = Reg(0x5404);
 pub(super) const RAH_VALID: u32 = 1 << 31;
 pub(super) const MTA: Reg = Reg(0x5200);
 pub(super) const VFTA: Reg = Reg(0x5600);
 
-/// Ownership of the PHY, shared with firmware (§10.2.2.14).
+/// The semaphore of the PHY, shared with firmware (§10.2.2.14).
 pub(super) const EXTCNF_CTRL: Reg = Reg(0x0f00);
 pub(super) const EXTCNF_SOFTWARE: u32 = 1 << 5;
-/// PCI Express control (§10.2.3.4): link state L1 without L0s, and the erratum of completions that get lost.
+/// PCI Express control (§10.2.3.4): link state L1 without L0s, and the erratum of lost completions.
 pub(super) const GCR: Reg = Reg(0x5b00);
 pub(super) const GCR_L1: u32 = 1 << 22 | 1 << 27;
 pub(super) const GCR2: Reg = Reg(0x5b64);
@@ -226,9 +231,10 @@ pub(super) const GCR2_COMPLETIONS: u32 = 1;
 
 /// Statistics (§10.2.7), cleared by reading: from the first to the last.
 pub(super) const STATS: std::ops::RangeInclusive<u32> = 0x4000..=0x4124;
-/// Frames for which there was no room on the chip.
+/// Frames that the chip had no room for.
 pub(super) const MPC: Reg = Reg(0x4010);
-/// Frames that were broken: CRC, alignment, symbols, receive errors, sequence, carrier extension, too short, too long.
+/// Damaged frames: CRC, alignment, symbols, receive errors, sequence, carrier extension, too short,
+/// too long.
 pub(super) const RX_ERRORS: [Reg; 8] =
     [Reg(0x4000), Reg(0x4004), Reg(0x4008), Reg(0x400c), Reg(0x4038), Reg(0x403c), Reg(0x40a4), Reg(0x40ac)];
 /// Frames that could not be sent: excessive and late collisions.

@@ -1,4 +1,4 @@
-//! The port as a whole, over a device that does only what the test tells it to.
+//! The port as a whole, over a fake device.
 
 use super::fake::{FakePci, Script};
 use super::regs::*;
@@ -38,7 +38,7 @@ fn missing(pool: &Pool) -> usize {
 }
 
 #[test]
-fn a_device_is_opened_by_its_number_and_has_an_address_and_a_link() {
+fn a_device_is_opened_by_its_id_and_has_an_address_and_a_link() {
     let port = E1000e::open(FakePci::new(0x10f6, true), "e1000e:fake", config()).unwrap();
     assert_eq!((port.mac(), port.info().max_queues), ([0x52, 2, 0, 0, 0, 1], 1));
     let names: Vec<_> = port.info().tx_offloads.names().collect();
@@ -52,7 +52,7 @@ fn a_device_is_opened_by_its_number_and_has_an_address_and_a_link() {
 }
 
 #[test]
-fn reception_is_enabled_after_descriptors_have_their_shape_and_before_any_are_given() {
+fn reception_is_enabled_after_the_descriptor_format_is_set_and_before_the_first_tail_write() {
     let (mut queues, script, ..) = started(config());
     queues.rx[0].refill();
     let writes = script.writes.lock().unwrap();
@@ -120,7 +120,7 @@ fn every_full_batch_is_announced_at_once_and_the_rest_with_its_burst() {
 }
 
 #[test]
-fn what_was_staged_is_announced_when_the_ring_is_full_and_when_batches_become_smaller() {
+fn staged_packets_are_announced_when_the_ring_is_full_and_when_batches_become_smaller() {
     let tx_ring = RingSize::new("tx", 80).unwrap();
     let (mut queues, script, pool, control) = started(Config { tx_ring, batch: BatchSize::MAX, ..config() });
     let last = || script.writes.lock().unwrap().iter().rfind(|(at, _)| *at == TDT.at()).unwrap().1;
@@ -140,12 +140,12 @@ fn what_was_staged_is_announced_when_the_ring_is_full_and_when_batches_become_sm
     assert_eq!(missing(&pool), 0);
 }
 
-/// Turns all queues until `until`, at most for some seconds.
+/// Turns all queues until `until` is true, at most for some seconds.
 fn turn(queues: &mut Both, mut until: impl FnMut() -> bool) {
     let mut out: Batch = Batch::new();
     let begun = std::time::Instant::now();
     while !until() {
-        assert!(begun.elapsed() < Duration::from_secs(20), "it never came");
+        assert!(begun.elapsed() < Duration::from_secs(20), "waited in vain");
         for rx in &mut queues.rx {
             rx.refill();
             rx.rx(&mut out);
@@ -185,7 +185,7 @@ fn a_device_that_hangs_after_every_reset_is_given_up() {
     let mut cache = pool.cache(Direction::Tx).unwrap();
     let begun = std::time::Instant::now();
     while !matches!(queues.tx[0].state(), State::Gone(_)) {
-        assert!(begun.elapsed() < Duration::from_secs(30), "it never was given up");
+        assert!(begun.elapsed() < Duration::from_secs(30), "the device is not given up");
         let mut batch: Batch = Batch::new();
         batch.push(Packet::copy_from(&mut cache, &[0; 60]).unwrap()).unwrap();
         queues.tx[0].tx(&mut batch);
@@ -198,19 +198,19 @@ fn a_device_that_hangs_after_every_reset_is_given_up() {
     }
     assert_eq!(control.faults().resets, 8);
     drop((queues, cache));
-    assert_eq!(missing(&pool), 0, "it could still be stopped");
+    assert_eq!(missing(&pool), 0, "the device could still be stopped");
 }
 
 #[test]
-fn a_device_that_was_taken_away_is_gone_and_what_it_could_reach_is_leaked() {
+fn a_device_that_was_removed_is_gone_and_all_that_it_could_reach_is_leaked() {
     let (mut queues, script, pool, control) = started(config());
     queues.rx[0].refill();
     script.dead.store(true, Relaxed);
-    turn(&mut queues, || control.link() == Link { up: false, speed: 1000, full_duplex: true });
+    turn(&mut queues, || control.link() == LinkStatus { up: false, speed: 1000, full_duplex: true });
     assert!(matches!(queues.rx[0].state(), State::Gone(_)));
     drop(queues);
     assert_eq!((control.faults().leaked, missing(&pool)), (79, 79));
-    assert!(script.persistent.load(Relaxed) > 0, "and stays mapped");
+    assert!(script.persistent.load(Relaxed) > 0, "leaked memory stays mapped");
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn a_device_that_can_not_be_seen_idle_keeps_what_it_can_reach() {
 }
 
 #[test]
-fn queues_may_end_in_any_order_and_everything_is_home_after_the_last() {
+fn queues_may_end_in_any_order_and_all_is_returned_after_the_last() {
     for first in 0..4 {
         let (queues, script, pool, _) = started(Config { queues: 2, policy: STRICT, ..config() });
         let Queues { mut rx, mut tx } = queues;
@@ -267,7 +267,7 @@ fn without_a_link_nothing_is_taken() {
 }
 
 #[test]
-fn out_of_the_devices_reach_buffers_come_from_a_pool_of_the_port_and_what_is_sent_is_copied() {
+fn a_device_that_does_not_reach_the_pool_has_one_of_its_own_and_packets_are_copied() {
     for policy in [DmaPolicy::Persistent, STRICT] {
         let bus = FakePci::new(0x10d3, true);
         let script = bus.script.clone();

@@ -1,6 +1,7 @@
-//! A descriptor is in one place (T1): free with the driver, staged, or with the device, after any step of any run.
+//! A descriptor is in one place (T1): free, staged, or owned by the device, after each step of any
+//! run.
 
-use super::rig::{Rig, Way, config, model_config, pool, stamp};
+use super::rig::{Rig, Variant, config, model_config, pool, stamp};
 use proptest::prelude::*;
 use towpath_model::cpsw as model;
 use towpath_model::wire::Wire;
@@ -10,7 +11,7 @@ use towpath_packet::port::{RxQueue, TxQueue};
 
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// Packets, of so many pieces each.
+    /// Packets, and the chunks of each.
     Send(u8, u8),
     Kick,
     Reclaim,
@@ -23,7 +24,7 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
-        (1..9_u8, 1..5_u8).prop_map(|(n, pieces)| Step::Send(n, pieces)),
+        (1..9_u8, 1..5_u8).prop_map(|(n, chunks)| Step::Send(n, chunks)),
         Just(Step::Kick),
         Just(Step::Reclaim),
         (1..6_u8).prop_map(Step::Arrive),
@@ -35,13 +36,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// Performs a step; `staged` holds descriptors of packets that were taken and are not announced.
+/// Performs a step.
 fn perform(rig: &mut Rig, step: Step, number: &mut u32, batch: &mut Batch) {
     match step {
-        Step::Send(packets, pieces) => {
+        Step::Send(packets, chunks) => {
             let mut packets: Batch = (0..packets).fold(Batch::new(), |mut batch, _| {
                 *number += 1;
-                let packet = rig.fragmented(&stamp(0, *number, 90), usize::from(pieces));
+                let packet = rig.fragmented(&stamp(0, *number, 90), usize::from(chunks));
                 batch.push(packet).unwrap();
                 batch
             });
@@ -65,20 +66,20 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
-    fn t1_every_descriptor_is_free_or_staged_or_with_the_device(
-        steps in steps(), way in prop::sample::select(Way::ALL.to_vec()), prefetch in 1..17_u8,
+    fn t1_every_descriptor_is_free_or_staged_or_owned_by_the_device(
+        steps in steps(), variant in prop::sample::select(Variant::ALL.to_vec()), prefetch in 1..17_u8,
     ) {
-        let config = Config { tx_descriptors: 20, ..config(way, 1) };
-        let mut rig = Rig::with_pool(config, model::Config { prefetch, ..model_config(way, 1) }, pool(512));
+        let config = Config { tx_descriptors: 20, ..config(variant, 1) };
+        let mut rig = Rig::with_pool(config, model::Config { prefetch, ..model_config(variant, 1) }, pool(512));
         let (mut number, mut batch) = (0, Batch::new());
         for step in steps {
             perform(&mut rig, step, &mut number, &mut batch);
             let (tx, rx) = (rig.ports[0].tx[0].descriptors(), rig.ports[0].rx[0].descriptors());
-            let away = rig.model.descriptors_away();
-            prop_assert!(tx.0 + rx.0 + away <= tx.1 + rx.1, "{} + {} free, {away} away after {step:?}", tx.0, rx.0);
-            // What is staged becomes the device's with the doorbell, and not one descriptor more.
+            let owned = rig.model.owned_descriptors();
+            prop_assert!(tx.0 + rx.0 + owned <= tx.1 + rx.1, "{} + {} free, {owned} owned by the device after {step:?}", tx.0, rx.0);
+            // The doorbell gives all staged descriptors to the device, and no others.
             if matches!(step, Step::Kick | Step::Reclaim) {
-                prop_assert_eq!(tx.0 + rx.0 + away, tx.1 + rx.1, "after {:?}", step);
+                prop_assert_eq!(tx.0 + rx.0 + owned, tx.1 + rx.1, "after {:?}", step);
             }
         }
         rig.assert_clean();

@@ -1,6 +1,7 @@
-//! What fails on the way (T8): firmware, memory that the device can't reach, buffers, packets that can't be sent.
+//! Faults (T8): firmware that refuses, memory that the device can't reach, an empty pool, and
+//! packets that can't be sent.
 
-use super::rig::{Rig, Way, assert_stamps, config, model_config, pool, stamp};
+use super::rig::{Rig, Variant, assert_stamps, config, model_config, pool, stamp};
 use std::sync::Arc;
 use towpath_bus::tisci::Tisci;
 use towpath_model::cpsw::{self as model, Cpsw};
@@ -10,17 +11,17 @@ use towpath_packet::port::{Port, RxQueue, Start, TxQueue};
 use towpath_packet::{Batch, Direction, DropReason, Gso, GsoKind, Offloads, Packet};
 
 #[test]
-fn t8_whatever_firmware_refuses_is_named_and_nothing_stays_behind() {
-    for way in Way::ALL {
+fn t8_each_call_that_firmware_refuses_is_reported_and_nothing_leaks() {
+    for variant in Variant::ALL {
         let mut refused = 0;
         for call in 1.. {
-            let model = Cpsw::new(model::Config { steps_per_read: 2, ..model_config(way, 1) }).unwrap();
+            let model = Cpsw::new(model::Config { steps_per_read: 2, ..model_config(variant, 1) }).unwrap();
             let (near, mut far) = cable(8);
             model.plug(1, near);
             let firmware = Arc::new(model.firmware());
             firmware.refuse(call);
             let pool = pool(256);
-            let (mut ports, control) = open(model.bus(), firmware as Arc<dyn Tisci>, config(way, 1)).unwrap();
+            let (mut ports, control) = open(model.bus(), firmware as Arc<dyn Tisci>, config(variant, 1)).unwrap();
             let start = Start { pool: pool.clone(), queues: 1, accept: Offloads::ALL };
             let started = ports.pop().unwrap().start(start);
             match started {
@@ -31,7 +32,7 @@ fn t8_whatever_firmware_refuses_is_named_and_nothing_stays_behind() {
                 Ok(queues) => {
                     assert!(far.send(&stamp(0, 0, 60)));
                     drop(queues);
-                    assert!(refused >= 6, "{way:?}: {refused} calls");
+                    assert!(refused >= 6, "{variant:?}: {refused} calls");
                     drop(control);
                     assert_eq!(pool.stats().free, 256);
                     break;
@@ -46,7 +47,7 @@ fn t8_whatever_firmware_refuses_is_named_and_nothing_stays_behind() {
 
 #[test]
 fn t8_a_packet_of_memory_that_the_device_cannot_reach_is_copied() {
-    let mut rig = Rig::new(Way::Pktdma, 1);
+    let mut rig = Rig::new(Variant::Pktdma, 1);
     let other = pool(64);
     let mut cache = other.cache(Direction::Tx).unwrap();
     for number in 0..40 {
@@ -67,8 +68,8 @@ fn t8_a_packet_of_memory_that_the_device_cannot_reach_is_copied() {
 }
 
 #[test]
-fn a_packet_of_more_pieces_than_a_chain_has_is_copied() {
-    let mut rig = Rig::new(Way::Udma, 1);
+fn a_packet_of_more_chunks_than_a_chain_has_is_copied() {
+    let mut rig = Rig::new(Variant::Udma, 1);
     let packet = rig.fragmented(&stamp(0, 0, 400), 40);
     rig.send(0, packet);
     rig.settle();
@@ -77,8 +78,8 @@ fn a_packet_of_more_pieces_than_a_chain_has_is_copied() {
 }
 
 #[test]
-fn t8_what_can_never_be_sent_is_dropped_by_name_in_the_middle_of_a_batch_and_strands_nothing() {
-    let mut rig = Rig::new(Way::Pktdma, 1);
+fn t8_packets_that_can_never_be_sent_are_dropped_with_a_reason_and_strand_no_other_of_the_batch() {
+    let mut rig = Rig::new(Variant::Pktdma, 1);
     let mut batch = Batch::new();
     let long = vec![0; 1900];
     for (i, bytes) in [stamp(0, 0, 60), vec![0; 13], stamp(0, 1, 60), long.clone(), stamp(0, 2, 60)].iter().enumerate()
@@ -108,26 +109,26 @@ fn t8_what_can_never_be_sent_is_dropped_by_name_in_the_middle_of_a_batch_and_str
 }
 
 #[test]
-fn what_was_staged_before_room_ran_out_is_announced() {
-    for way in Way::ALL {
-        let mut rig = Rig::with(Config { tx_ring: 4, ..config(way, 1) }, model_config(way, 1));
+fn packets_staged_before_the_ring_was_full_are_announced() {
+    for variant in Variant::ALL {
+        let mut rig = Rig::with(Config { tx_ring: 4, ..config(variant, 1) }, model_config(variant, 1));
         rig.control.batching(1).unwrap().resize(towpath_nic::cpsw::BatchSize::MAX);
         let mut batch = Batch::new();
         for number in 0..6 {
             let packet = rig.packet(&stamp(0, number, 60));
             batch.push(packet).unwrap();
         }
-        // Neither a full batch nor a kick: the ring is full.
+        // No full batch and no kick: the full ring causes the doorbell.
         assert_eq!((rig.ports[0].tx[0].tx(&mut batch), batch.len()), (4, 2));
         rig.model.settle();
-        assert_eq!(rig.plugs[0].drain().len(), 4, "{way:?}");
+        assert_eq!(rig.plugs[0].drain().len(), 4, "{variant:?}");
     }
 }
 
 #[test]
-fn what_is_staged_has_its_slots_before_it_is_announced() {
-    for way in Way::ALL {
-        let mut rig = Rig::with(Config { tx_ring: 4, ..config(way, 1) }, model_config(way, 1));
+fn staged_packets_have_their_slots_before_they_are_announced() {
+    for variant in Variant::ALL {
+        let mut rig = Rig::with(Config { tx_ring: 4, ..config(variant, 1) }, model_config(variant, 1));
         rig.control.batching(1).unwrap().resize(towpath_nic::cpsw::BatchSize::MAX);
         let mut taken = 0;
         for number in 0..6 {
@@ -136,16 +137,16 @@ fn what_is_staged_has_its_slots_before_it_is_announced() {
             batch.push(packet).unwrap();
             taken += rig.ports[0].tx[0].tx(&mut batch);
         }
-        assert_eq!(taken, 4, "{way:?}");
+        assert_eq!(taken, 4, "{variant:?}");
         rig.finish();
     }
 }
 
 #[test]
-fn t8_a_pool_that_is_dry_stops_reception_only_until_buffers_are_back() {
-    for way in Way::ALL {
-        let mut rig = Rig::new(way, 1);
-        let hoard: Vec<_> = std::iter::from_fn(|| rig.cache.alloc()).collect();
+fn t8_an_empty_pool_stops_reception_only_until_buffers_are_freed() {
+    for variant in Variant::ALL {
+        let mut rig = Rig::new(variant, 1);
+        let taken: Vec<_> = std::iter::from_fn(|| rig.cache.alloc()).collect();
         let mut batch = Batch::new();
         let mut number = 0;
         for _ in 0..10 {
@@ -155,15 +156,15 @@ fn t8_a_pool_that_is_dry_stops_reception_only_until_buffers_are_back() {
             number += rig.ports[0].rx[0].rx(&mut batch) as u32;
         }
         assert!(number <= 16);
-        hoard.into_iter().for_each(|packet| rig.cache.free(packet));
+        taken.into_iter().for_each(|packet| rig.cache.free(packet));
         rig.cache.free_bulk(&mut batch);
         let cache = std::mem::replace(&mut rig.cache, rig.pool.cache(Direction::Tx).unwrap());
         drop(cache);
         rig.ports[0].rx[0].refill();
         assert!(rig.plugs[0].send(&stamp(0, 500, 60)));
         rig.model.settle();
-        let last = rig.receive(0).pop().expect("reception goes on");
-        assert_eq!(last, stamp(0, 500, 60), "{way:?}");
+        let last = rig.receive(0).pop().expect("reception resumes");
+        assert_eq!(last, stamp(0, 500, 60), "{variant:?}");
         rig.assert_clean();
     }
 }

@@ -1,6 +1,6 @@
-//! Interrupts of level and of edges (M8), and channels that do not wait for each other's (M17).
+//! Level and edge interrupts (M8), and interrupts of channels beside a stalled one (M17).
 
-use super::rig::{Rig, Way, assert_stamps, config, model_config, stamp};
+use super::rig::{Rig, Variant, assert_stamps, config, model_config, stamp};
 use std::os::fd::RawFd;
 use towpath_bus::{Bus, Irq};
 use towpath_model::cpsw::{self as model, Injected, IrqMode};
@@ -21,14 +21,15 @@ fn descriptor(rig: &Rig) -> RawFd {
     }
 }
 
-/// A receiver that looks at its queue only when it was woken, and then until nothing is left; frames that are good have numbers.
-fn woken_receiver(way: Way, irq: IrqMode, seed: u64) {
-    let mut rig = Rig::with(config(way, 1), model::Config { irq, seed, ..model_config(way, 1) });
+/// A receiver that polls its queue only after a wake-up, until the queue is empty. Good frames are
+/// numbered.
+fn woken_receiver(variant: Variant, irq: IrqMode, seed: u64) {
+    let mut rig = Rig::with(config(variant, 1), model::Config { irq, seed, ..model_config(variant, 1) });
     let fd = descriptor(&rig);
     let (mut batch, mut got, mut number, mut damaged) = (Batch::<64>::new(), Vec::new(), 0, 0);
     for turn in 0..600_u64 {
         if turn < 300 && turn % 3 == seed % 3 {
-            // A damaged frame alone must not put the receiver to sleep on those behind it.
+            // A damaged frame must not hide the frames behind it from the receiver.
             let error = u8::from(turn % 4 == 1);
             assert!(rig.model.inject(1, &stamp(0, number, 90), Injected { error, ..Injected::default() }));
             number += u32::from(error == 0);
@@ -41,36 +42,40 @@ fn woken_receiver(way: Way, irq: IrqMode, seed: u64) {
         if !is_readable(fd) {
             continue;
         }
-        assert_eq!(descriptor(&rig), fd, "taken");
+        assert_eq!(descriptor(&rig), fd, "the same descriptor");
         while rig.ports[0].rx[0].rx(&mut batch) > 0 {
             got.extend(batch.iter().map(|packet| packet.to_vec()));
             rig.cache.free_bulk(&mut batch);
-            // The device goes on while the queue is emptied.
+            // The device runs while the queue is emptied.
             rig.run(2);
         }
         rig.ports[0].rx[0].refill();
     }
     let broken = rig.ports[0].rx[0].counts()[0].broken;
-    assert_eq!(got.len() as u64 + broken + rig.model.starved(), u64::from(number) + damaged, "{way:?} {irq:?} {seed}");
+    assert_eq!(
+        got.len() as u64 + broken + rig.model.starved(),
+        u64::from(number) + damaged,
+        "{variant:?} {irq:?} {seed}"
+    );
     assert!(got.len() > 60 && broken > 10, "{} good, {broken} broken", got.len());
     rig.finish();
 }
 
 #[test]
 fn m8_a_receiver_that_sleeps_on_its_interrupt_misses_no_frame_by_level_or_by_edges() {
-    for way in Way::ALL {
+    for variant in Variant::ALL {
         for irq in [IrqMode::Level, IrqMode::Edge] {
-            (0..6).for_each(|seed| woken_receiver(way, irq, seed));
+            (0..6).for_each(|seed| woken_receiver(variant, irq, seed));
         }
     }
 }
 
 #[test]
-fn m8_a_burst_of_damaged_frames_does_not_put_the_receiver_to_sleep_on_those_behind_it() {
-    for way in Way::ALL {
+fn m8_a_burst_of_damaged_frames_does_not_hide_the_frames_behind_it_from_the_receiver() {
+    for variant in Variant::ALL {
         for irq in [IrqMode::Level, IrqMode::Edge] {
-            let model = model::Config { irq, ..model_config(way, 1) };
-            let mut rig = Rig::with(Config { rx_ring: 128, ..config(way, 1) }, model);
+            let model = model::Config { irq, ..model_config(variant, 1) };
+            let mut rig = Rig::with(Config { rx_ring: 128, ..config(variant, 1) }, model);
             // More than a batch.
             for number in 0..75 {
                 let error = u8::from(number < 70);
@@ -84,7 +89,7 @@ fn m8_a_burst_of_damaged_frames_does_not_put_the_receiver_to_sleep_on_those_behi
                     frames => got.extend(frames),
                 }
             }
-            assert_eq!(got.len(), 5, "{way:?} {irq:?}");
+            assert_eq!(got.len(), 5, "{variant:?} {irq:?}");
             assert_stamps(&got, 0, 70);
             rig.finish();
         }
@@ -92,11 +97,11 @@ fn m8_a_burst_of_damaged_frames_does_not_put_the_receiver_to_sleep_on_those_behi
 }
 
 #[test]
-fn m17_a_port_that_stands_still_keeps_no_other_channel_from_completing_or_interrupting() {
-    for way in Way::ALL {
+fn m17_a_stalled_port_delays_neither_completions_nor_interrupts_of_other_channels() {
+    for variant in Variant::ALL {
         for seed in 0..4 {
-            let config = Config { tx_ring: 64, tx_descriptors: 64, ..config(way, 8) };
-            let mut rig = Rig::with(config, model::Config { seed, port_depth: 2, ..model_config(way, 8) });
+            let config = Config { tx_ring: 64, tx_descriptors: 64, ..config(variant, 8) };
+            let mut rig = Rig::with(config, model::Config { seed, port_depth: 2, ..model_config(variant, 8) });
             let irqs = rig.model.bus().irqs(8).unwrap();
             rig.model.stall(3, true);
             for number in 0..24 {
@@ -111,12 +116,13 @@ fn m17_a_port_that_stands_still_keeps_no_other_channel_from_completing_or_interr
             }
             rig.model.settle();
             let signalled: Vec<_> = irqs.iter().map(|irq| irq.take() > 0).collect();
-            assert_eq!(signalled, [true; 8], "what the stalled port had room for is complete, too");
+            assert_eq!(signalled, [true; 8], "the frames that the stalled port took are complete, too");
             for (port, irq) in irqs.iter().enumerate() {
                 let tx = &mut rig.ports[port].tx[0];
                 let done = tx.reclaim() + tx.reclaim();
-                // Two wait in the port; those that the engine has fetched for it are not through.
-                assert_eq!((done, tx.pending()), if port == 2 { (2, 22) } else { (24, 0) }, "{way:?} port {port}");
+                // Two frames wait in the port. The frames that the engine has fetched for it are
+                // not complete.
+                assert_eq!((done, tx.pending()), if port == 2 { (2, 22) } else { (24, 0) }, "{variant:?} port {port}");
                 irq.take();
                 assert_eq!(irq.take(), 0, "the level has fallen");
             }

@@ -1,19 +1,20 @@
-//! Order, no loss, no duplicate, nothing mixed (T2, T3, T12).
+//! Order; no frame is lost, duplicated or mixed up (T2, T3, T12).
 
-use super::rig::{Rig, Way, assert_stamps, config, model_config, stamp};
+use super::rig::{Rig, Variant, assert_stamps, config, model_config, stamp};
 use towpath_model::cpsw::{self as model, Injected};
 use towpath_model::wire::Wire;
-use towpath_nic::cpsw::{Config, Discipline};
+use towpath_nic::cpsw::{Config, DescAlloc};
 
-/// Sends and receives `frames` frames on every port, with `pieces` pieces each at most, and tears down.
-pub(crate) fn traffic(mut rig: Rig, frames: u32, pieces: usize) {
+/// Sends and receives `frames` frames on each port, with up to `chunks` chunks each, and tears
+/// down.
+pub(crate) fn traffic(mut rig: Rig, frames: u32, chunks: usize) {
     let ports = rig.ports.len();
     let (mut sent, mut received) = (vec![Vec::new(); ports], vec![Vec::new(); ports]);
     for number in 0..frames {
         for port in 0..ports {
             let len = 60 + (number as usize * 37) % 1400;
             let frame = stamp(port as u8, number, len);
-            let packet = rig.fragmented(&frame, 1 + number as usize % pieces);
+            let packet = rig.fragmented(&frame, 1 + number as usize % chunks);
             rig.send(port, packet);
             if number % 3 == 0 {
                 rig.kick();
@@ -39,63 +40,63 @@ pub(crate) fn traffic(mut rig: Rig, frames: u32, pieces: usize) {
         assert_eq!(received[port].len() as u64 + rig.model.starved(), u64::from(frames));
     }
     rig.stop();
-    rig.assert_home();
+    rig.assert_all_free();
     rig.assert_no_leak();
 }
 
 #[test]
 fn t2_frames_arrive_once_in_order_and_unchanged_on_every_family_and_with_every_prefetch() {
-    for way in Way::ALL {
+    for variant in Variant::ALL {
         for prefetch in [1, 4, 16] {
-            let model = model::Config { prefetch, steps_per_read: 3, ..model_config(way, 1) };
-            traffic(Rig::with(config(way, 1), model), 300, 5);
+            let model = model::Config { prefetch, steps_per_read: 3, ..model_config(variant, 1) };
+            traffic(Rig::with(config(variant, 1), model), 300, 5);
         }
     }
 }
 
 #[test]
-fn t2_two_ports_do_not_mix_their_frames_whether_they_share_a_channel_or_not() {
-    for way in Way::ALL {
+fn t2_two_ports_do_not_mix_their_frames_with_or_without_a_shared_channel() {
+    for variant in Variant::ALL {
         for tx_channels in [1, 2] {
-            let model = model::Config { steps_per_read: 3, ..model_config(way, 2) };
-            traffic(Rig::with(Config { tx_channels, ..config(way, 2) }, model), 200, 4);
+            let model = model::Config { steps_per_read: 3, ..model_config(variant, 2) };
+            traffic(Rig::with(Config { tx_channels, ..config(variant, 2) }, model), 200, 4);
         }
     }
 }
 
 #[test]
 fn t12_eight_ports_share_one_channel_and_eight_flows_on_every_family() {
-    for way in Way::ALL {
-        let config = Config { tx_channels: 1, rx_flows: 8, ..config(way, 8) };
-        let model = model::Config { steps_per_read: 2, ..model_config(way, 8) };
+    for variant in Variant::ALL {
+        let config = Config { tx_channels: 1, rx_flows: 8, ..config(variant, 8) };
+        let model = model::Config { steps_per_read: 2, ..model_config(variant, 8) };
         traffic(Rig::with(config, model), 20, 3);
     }
 }
 
 #[test]
-fn t3_as_few_descriptors_as_a_packet_takes_turn_over_every_few_packets() {
-    for way in Way::ALL {
+fn t3_a_minimum_of_descriptors_turns_over_every_few_packets() {
+    for variant in Variant::ALL {
         for descriptors in [2, 3, 5, 7, 18, 20] {
             let config = Config {
                 tx_descriptors: descriptors,
                 tx_ring: descriptors.max(3),
                 rx_ring: descriptors,
-                ..config(way, 1)
+                ..config(variant, 1)
             };
-            let model = model::Config { steps_per_read: 2, ..model_config(way, 1) };
+            let model = model::Config { steps_per_read: 2, ..model_config(variant, 1) };
             traffic(Rig::with(config, model), 120, descriptors.min(18) as usize);
         }
     }
 }
 
 #[test]
-fn t3_recycled_and_pooled_descriptors_put_the_same_on_the_wire() {
-    for way in Way::ALL {
-        for (discipline, singly) in
-            [(Discipline::Recycled, false), (Discipline::Pooled, false), (Discipline::Pooled, true)]
+fn t3_both_allocators_put_the_same_frames_on_the_wire() {
+    for variant in Variant::ALL {
+        for (desc_alloc, singly) in
+            [(DescAlloc::Recycled, false), (DescAlloc::GenPool, false), (DescAlloc::GenPool, true)]
         {
-            let model = model::Config { steps_per_read: 3, poison: true, ..model_config(way, 1) };
-            traffic(Rig::with(Config { discipline, singly, ..config(way, 1) }, model), 200, 6);
+            let model = model::Config { steps_per_read: 3, poison: true, ..model_config(variant, 1) };
+            traffic(Rig::with(Config { desc_alloc, singly, ..config(variant, 1) }, model), 200, 6);
         }
     }
 }
@@ -103,8 +104,8 @@ fn t3_recycled_and_pooled_descriptors_put_the_same_on_the_wire() {
 #[test]
 fn priorities_spread_over_flows_and_keep_their_order() {
     for flows in [2, 4, 8] {
-        let config = Config { rx_flows: flows, tx_channels: 8, rx_ring: 64, ..config(Way::Pktdma, 1) };
-        let mut rig = Rig::with(config, model_config(Way::Pktdma, 1));
+        let config = Config { rx_flows: flows, tx_channels: 8, rx_ring: 64, ..config(Variant::Pktdma, 1) };
+        let mut rig = Rig::with(config, model_config(Variant::Pktdma, 1));
         assert_eq!(rig.ports[0].rx.len(), usize::from(flows));
         for number in 0..64 {
             let meta = Injected { priority: (number % 8) as u8, ..Injected::default() };

@@ -1,7 +1,7 @@
-//! DMA policies: what the device may reach, and when no more; what happens when it can't be mapped (T8).
+//! DMA policies: which memory the device can reach and until when, and mappings that fail (T8).
 
 use super::order::traffic;
-use super::rig::{Rig, Way, assert_stamps, config, model_config, stamp};
+use super::rig::{Rig, Variant, assert_stamps, config, model_config, stamp};
 use towpath_bus::{DmaPolicy, Flush};
 use towpath_model::cpsw as model;
 use towpath_model::iommu::{self, Refuse};
@@ -12,36 +12,36 @@ use towpath_packet::{Batch, DropReason};
 const STRICT: DmaPolicy = DmaPolicy::PerBuffer { flush: Flush::Strict };
 const DEFERRED: DmaPolicy = DmaPolicy::PerBuffer { flush: Flush::Deferred };
 
-fn rig(way: Way, policy: DmaPolicy, bounce: bool) -> Rig {
-    let model = model_config(way, 1);
+fn rig(variant: Variant, policy: DmaPolicy, bounce: bool) -> Rig {
+    let model = model_config(variant, 1);
     let iommu = iommu::Config { bounce, ..model.iommu.clone() };
-    let config = Config { policy, rx_ring: 32, ..config(way, 1) };
+    let config = Config { policy, rx_ring: 32, ..config(variant, 1) };
     Rig::with(config, model::Config { iommu, steps_per_read: 3, ..model })
 }
 
 #[test]
-fn frames_pass_under_every_policy_and_no_rule_of_the_iommu_is_broken() {
-    for way in Way::ALL {
+fn frames_pass_under_every_policy_and_no_rule_of_the_iommu_is_violated() {
+    for variant in Variant::ALL {
         for policy in [DmaPolicy::Persistent, STRICT, DEFERRED] {
-            traffic(rig(way, policy, false), 120, 5);
+            traffic(rig(variant, policy, false), 120, 5);
         }
     }
 }
 
 #[test]
-fn a_device_that_works_on_copies_sees_every_byte_and_every_byte_of_its_is_seen() {
-    for way in [Way::Pktdma, Way::UdmaMessages] {
+fn a_device_that_works_on_copies_gets_every_byte_and_delivers_every_byte() {
+    for variant in [Variant::Pktdma, Variant::UdmaMessages] {
         for policy in [DmaPolicy::Persistent, STRICT, DEFERRED] {
-            traffic(rig(way, policy, true), 120, 5);
+            traffic(rig(variant, policy, true), 120, 5);
         }
     }
 }
 
 #[test]
 fn a_burst_waits_once_for_the_iommu_and_a_persistent_mapping_never() {
-    for way in Way::ALL {
+    for variant in Variant::ALL {
         for (policy, waits) in [(DmaPolicy::Persistent, 0), (STRICT, 2), (DEFERRED, 0)] {
-            let mut rig = rig(way, policy, false);
+            let mut rig = rig(variant, policy, false);
             let before = rig.model.iommu().counts();
             let mut batch = Batch::new();
             for number in 0..16 {
@@ -55,9 +55,13 @@ fn a_burst_waits_once_for_the_iommu_and_a_persistent_mapping_never() {
             assert_eq!(rig.ports[0].rx[0].rx(&mut batch), 16);
             assert_eq!(rig.ports[0].tx[0].reclaim() + rig.ports[0].tx[0].reclaim(), 16);
             let after = rig.model.iommu().counts();
-            assert_eq!(after.waits - before.waits, waits, "{way:?} {policy:?}");
+            assert_eq!(after.waits - before.waits, waits, "{variant:?} {policy:?}");
             let (maps, unmaps) = if policy == DmaPolicy::Persistent { (0, 0) } else { (16, 32) };
-            assert_eq!((after.maps - before.maps, after.unmaps - before.unmaps), (maps, unmaps), "{way:?} {policy:?}");
+            assert_eq!(
+                (after.maps - before.maps, after.unmaps - before.unmaps),
+                (maps, unmaps),
+                "{variant:?} {policy:?}"
+            );
             rig.cache.free_bulk(&mut batch);
             rig.finish();
             assert_eq!(rig.model.iommu().counts().faults, 0);
@@ -68,9 +72,9 @@ fn a_burst_waits_once_for_the_iommu_and_a_persistent_mapping_never() {
 
 #[test]
 fn t8_a_mapping_that_fails_costs_a_packet_or_a_buffer_and_strands_nothing() {
-    for way in Way::ALL {
+    for variant in Variant::ALL {
         for refuse in [2, 3, 7].map(Refuse::Every).into_iter().chain([Refuse::Always]) {
-            let mut rig = rig(way, STRICT, false);
+            let mut rig = rig(variant, STRICT, false);
             rig.model.iommu().refuse(refuse);
             let mut batch = Batch::new();
             let (mut taken, mut received) = (0, 0);
@@ -86,9 +90,9 @@ fn t8_a_mapping_that_fails_costs_a_packet_or_a_buffer_and_strands_nothing() {
             }
             let (sent, counted) = (rig.plugs[0].drain(), rig.ports[0].tx[0].counters().snapshot());
             assert_eq!(taken, 60);
-            assert_eq!(sent.len() as u64 + counted.dropped(DropReason::NoBuffer), 60, "{way:?} {refuse:?}");
-            assert!(refuse == Refuse::Always || received > 0, "{way:?} {refuse:?}");
-            // All is well again when mappings succeed.
+            assert_eq!(sent.len() as u64 + counted.dropped(DropReason::NoBuffer), 60, "{variant:?} {refuse:?}");
+            assert!(refuse == Refuse::Always || received > 0, "{variant:?} {refuse:?}");
+            // Traffic resumes after mappings succeed again.
             rig.model.iommu().refuse(Refuse::Never);
             let packet = rig.packet(&stamp(0, 99, 90));
             rig.send(0, packet);
@@ -104,10 +108,10 @@ fn t8_a_mapping_that_fails_costs_a_packet_or_a_buffer_and_strands_nothing() {
 }
 
 #[test]
-fn without_an_iommu_there_is_no_protection_of_single_buffers_and_the_error_says_so() {
+fn without_an_iommu_a_policy_per_buffer_is_refused_and_the_error_names_the_iommu() {
     let iommu = iommu::Config::off();
-    let model = model::Cpsw::new(model::Config { iommu, ..model_config(Way::Pktdma, 1) }).unwrap();
-    let config = Config { policy: STRICT, ..config(Way::Pktdma, 1) };
+    let model = model::Cpsw::new(model::Config { iommu, ..model_config(Variant::Pktdma, 1) }).unwrap();
+    let config = Config { policy: STRICT, ..config(Variant::Pktdma, 1) };
     let error = towpath_nic::cpsw::open(model.bus(), std::sync::Arc::new(model.firmware()), config).unwrap_err();
     assert!(error.to_string().contains("IOMMU"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! A driver, a model, and the far ends of its wires.
+//! A driver, its model, and the far ends of the model's wires.
 
 use std::sync::Arc;
 use towpath_bus::tisci::Tisci;
@@ -8,41 +8,42 @@ use towpath_nic::cpsw::{BatchSize, Config, Control, CpswRx, CpswTx, FreeRing, So
 use towpath_packet::port::{Port, Queues, RxQueue, Start, TxQueue};
 use towpath_packet::{Backing, Batch, Cache, Direction, Offloads, Packet, Pool, PoolConfig};
 
-/// A DMA family, with the way in which free descriptors are handed over, and the address tag.
+/// A DMA family, with the mode of its free rings and the address tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Variant {
     Pktdma,
     PktdmaUntagged,
     Udma,
     UdmaMessages,
 }
 
-impl Way {
-    pub(crate) const ALL: [Way; 4] = [Way::Pktdma, Way::PktdmaUntagged, Way::Udma, Way::UdmaMessages];
+impl Variant {
+    pub(crate) const ALL: [Variant; 4] =
+        [Variant::Pktdma, Variant::PktdmaUntagged, Variant::Udma, Variant::UdmaMessages];
 
     pub(crate) fn soc(self) -> Soc {
         match self {
-            Way::Pktdma => Soc::AM64X,
-            Way::PktdmaUntagged => Soc { asel: 0, ..Soc::AM64X },
-            Way::Udma => Soc::J7200,
-            Way::UdmaMessages => Soc::J784S4,
+            Variant::Pktdma => Soc::AM64X,
+            Variant::PktdmaUntagged => Soc { asel: 0, ..Soc::AM64X },
+            Variant::Udma => Soc::J7200,
+            Variant::UdmaMessages => Soc::J784S4,
         }
     }
 
     pub(crate) fn model(self) -> model::Soc {
         match self {
-            Way::Pktdma | Way::PktdmaUntagged => model::Soc::Am64x,
-            Way::Udma | Way::UdmaMessages => model::Soc::J784s4,
+            Variant::Pktdma | Variant::PktdmaUntagged => model::Soc::Am64x,
+            Variant::Udma | Variant::UdmaMessages => model::Soc::J784s4,
         }
     }
 
-    /// Whether free receive descriptors can be announced by batches.
+    /// Whether the driver can announce free descriptors by batches.
     pub(crate) fn exposed(self) -> bool {
         self.soc().free_ring == FreeRing::Exposed
     }
 }
 
-/// Frames in flight on a wire of the tests: more than any of them sends.
+/// Frames in flight on a wire: more than any test sends.
 const WIRE: usize = 1 << 15;
 
 /// One started port.
@@ -63,10 +64,10 @@ pub(crate) struct Rig {
     seed: u64,
 }
 
-/// What the tests begin with: small rings, so that descriptors turn over.
-pub(crate) fn config(way: Way, ports: u8) -> Config {
+/// The configuration of most tests: small rings, so that descriptors turn over.
+pub(crate) fn config(variant: Variant, ports: u8) -> Config {
     Config {
-        soc: way.soc(),
+        soc: variant.soc(),
         ports,
         tx_channels: ports,
         rx_flows: 1,
@@ -78,8 +79,8 @@ pub(crate) fn config(way: Way, ports: u8) -> Config {
     }
 }
 
-pub(crate) fn model_config(way: Way, ports: u8) -> model::Config {
-    model::Config { soc: way.model(), ports, ..model::Config::default() }
+pub(crate) fn model_config(variant: Variant, ports: u8) -> model::Config {
+    model::Config { soc: variant.model(), ports, ..model::Config::default() }
 }
 
 pub(crate) fn pool(capacity: usize) -> Pool {
@@ -87,8 +88,8 @@ pub(crate) fn pool(capacity: usize) -> Pool {
 }
 
 impl Rig {
-    pub(crate) fn new(way: Way, ports: u8) -> Rig {
-        Rig::with(config(way, ports), model_config(way, ports))
+    pub(crate) fn new(variant: Variant, ports: u8) -> Rig {
+        Rig::with(config(variant, ports), model_config(variant, ports))
     }
 
     pub(crate) fn with(config: Config, model_config: model::Config) -> Rig {
@@ -109,16 +110,16 @@ impl Rig {
         Rig { model, firmware, plugs, pool, cache, config, control, ports, seed: 1 }
     }
 
-    /// Tears everything down; the device stays.
+    /// Tears everything down. The device stays.
     pub(crate) fn stop(&mut self) {
         self.ports.clear();
     }
 
-    /// Tears everything down while the device answers, and finds all of it home.
+    /// Tears everything down while the device runs, and checks that nothing is missing.
     pub(crate) fn finish(&mut self) {
-        self.model.answer_reads(4);
+        self.model.set_steps_per_read(4);
         self.stop();
-        self.assert_home();
+        self.assert_all_free();
     }
 
     /// Brings everything up again.
@@ -127,7 +128,7 @@ impl Rig {
         (self.ports, self.control) = start(&self.model, &self.firmware, self.config, &self.pool);
     }
 
-    /// Random actions of the device.
+    /// Runs random actions of the device.
     pub(crate) fn run(&mut self, steps: usize) -> usize {
         self.seed += 1;
         self.model.run(self.seed, steps)
@@ -149,7 +150,7 @@ impl Rig {
         packet
     }
 
-    /// Sends one packet through port `port` (from 0 on), as soon as there is room.
+    /// Sends one packet through port `port`, 0 and up, as soon as it fits.
     pub(crate) fn send(&mut self, port: usize, packet: Packet) {
         let mut batch = Batch::new();
         batch.push(packet).unwrap();
@@ -169,7 +170,7 @@ impl Rig {
         }
     }
 
-    /// All frames that port `port` (from 0 on) has received.
+    /// All frames that port `port`, 0 and up, has received.
     pub(crate) fn receive(&mut self, port: usize) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         let mut batch = Batch::new();
@@ -184,7 +185,7 @@ impl Rig {
         frames
     }
 
-    /// Until nothing moves: everything announced, done, and taken back.
+    /// Runs until nothing moves: all packets are announced, completed and reclaimed.
     pub(crate) fn settle(&mut self) {
         for _ in 0..4 {
             self.kick();
@@ -198,7 +199,7 @@ impl Rig {
         }
     }
 
-    /// No rule was broken.
+    /// Asserts that no rule was violated.
     #[track_caller]
     pub(crate) fn assert_clean(&self) {
         if let Some(violation) = self.model.violation() {
@@ -209,21 +210,22 @@ impl Rig {
         }
     }
 
-    /// After everything has stopped: all channels in order, all descriptors home, no buffer away, nothing with the device.
+    /// After the end: asserts that all channels stopped in order, all descriptors are free, and the
+    /// device has nothing.
     #[track_caller]
-    pub(crate) fn assert_home(&self) {
+    pub(crate) fn assert_all_free(&self) {
         assert!(self.ports.is_empty());
         for stop in self.control.stops() {
             assert!(stop.orderly, "{stop:?}");
-            assert_eq!(stop.home, stop.descriptors, "{stop:?}");
+            assert_eq!(stop.free, stop.descriptors, "{stop:?}");
             assert!(stop.refusals.is_empty(), "{stop:?}");
         }
-        assert_eq!(self.model.descriptors_away(), 0);
+        assert_eq!(self.model.owned_descriptors(), 0);
         assert_eq!(self.model.in_flight(), 0);
         self.assert_clean();
     }
 
-    /// The pool is whole; consumes the rig.
+    /// Asserts that all buffers are in the pool; consumes the rig.
     #[track_caller]
     pub(crate) fn assert_no_leak(self) {
         let pool = self.pool.clone();
@@ -234,10 +236,10 @@ impl Rig {
 }
 
 impl Drop for Rig {
-    /// The device answers while the driver waits for it.
+    /// The device runs while the driver waits for it.
     fn drop(&mut self) {
         (1..=8).for_each(|port| self.model.stall(port, false));
-        self.model.answer_reads(4);
+        self.model.set_steps_per_read(4);
         self.ports.clear();
     }
 }
@@ -253,7 +255,7 @@ fn start(model: &Cpsw, firmware: &Arc<Firmware>, config: Config, pool: &Pool) ->
     (started.collect(), control)
 }
 
-/// A frame that says where it belongs: its port, its number, its length, and bytes that follow from both.
+/// A frame that holds its port, its number, its length, and bytes that follow from port and number.
 pub(crate) fn stamp(port: u8, number: u32, len: usize) -> Vec<u8> {
     let mut frame = vec![0; len.max(60)];
     frame[..6].fill(2);
@@ -271,7 +273,8 @@ pub(crate) fn stamp(port: u8, number: u32, len: usize) -> Vec<u8> {
     frame
 }
 
-/// The frames are those of `port`, from `first` on, none missing, none twice, none changed.
+/// Asserts that the frames are those of `port`, from number `first` on: none is missing, duplicate
+/// or changed.
 #[track_caller]
 pub(crate) fn assert_stamps(frames: &[Vec<u8>], port: u8, first: u32) {
     for (number, frame) in (first..).zip(frames) {

@@ -1,12 +1,13 @@
-//! A descriptor that is used again carries nothing over (T4), and what the device says is bounded.
+//! A recycled descriptor carries nothing over (T4), and the driver bounds what the device writes.
 
-use super::rig::{Rig, Way, config, model_config, stamp};
+use super::rig::{Rig, Variant, config, model_config, stamp};
 use towpath_model::cpsw::{self as model, Injected};
 use towpath_nic::cpsw::Config;
 use towpath_packet::port::RxQueue;
 use towpath_packet::{Batch, Checksum};
 
-/// UDP in IPv4 with `len` bytes of payload; the checksum field holds the pseudo-header's sum, or the right checksum.
+/// UDP in IPv4 with `len` bytes of payload. The checksum field holds the pseudo-header's sum or, if
+/// `complete`, the checksum.
 fn udp(len: usize, complete: bool) -> Vec<u8> {
     let total = (28 + len) as u16;
     let mut f = vec![2; 12];
@@ -27,11 +28,11 @@ fn udp(len: usize, complete: bool) -> Vec<u8> {
 }
 
 #[test]
-fn t4_checksums_fragments_and_ports_of_one_packet_do_not_show_in_the_next() {
-    for way in Way::ALL {
+fn t4_checksums_chunks_and_ports_of_one_packet_do_not_affect_the_next() {
+    for variant in Variant::ALL {
         for poison in [false, true] {
-            let config = Config { tx_descriptors: 4, tx_ring: 5, ..config(way, 2) };
-            let model = model::Config { poison, ..model_config(way, 2) };
+            let config = Config { tx_descriptors: 4, tx_ring: 5, ..config(variant, 2) };
+            let model = model::Config { poison, ..model_config(variant, 2) };
             let mut rig = Rig::with(Config { tx_channels: 1, ..config }, model);
             let mut expected = [Vec::new(), Vec::new()];
             for number in 0..80_u32 {
@@ -54,7 +55,7 @@ fn t4_checksums_fragments_and_ports_of_one_packet_do_not_show_in_the_next() {
             for (plug, expected) in rig.plugs.iter_mut().zip(&expected) {
                 let sent = plug.drain();
                 let at = sent.iter().zip(expected).position(|(sent, wanted)| sent != wanted);
-                assert_eq!((at, sent.len()), (None, expected.len()), "{way:?}");
+                assert_eq!((at, sent.len()), (None, expected.len()), "{variant:?}");
             }
         }
     }
@@ -62,9 +63,9 @@ fn t4_checksums_fragments_and_ports_of_one_packet_do_not_show_in_the_next() {
 
 #[test]
 fn short_frames_are_padded_and_a_checksum_of_zero_is_sent_as_all_ones() {
-    let mut rig = Rig::new(Way::Pktdma, 1);
+    let mut rig = Rig::new(Variant::Pktdma, 1);
     let mut bytes = udp(2, false);
-    // Payload that makes the checksum zero.
+    // This payload makes the checksum zero.
     let sum = !u16::from_be_bytes(udp(2, true)[40..42].try_into().unwrap());
     let payload = u16::from_be_bytes(bytes[42..44].try_into().unwrap());
     let needed = payload.wrapping_add(0xffff - sum);
@@ -80,8 +81,8 @@ fn short_frames_are_padded_and_a_checksum_of_zero_is_sent_as_all_ones() {
 
 #[test]
 fn checked_frames_are_verified_and_damaged_ones_are_not() {
-    for way in Way::ALL {
-        let mut rig = Rig::new(way, 1);
+    for variant in Variant::ALL {
+        let mut rig = Rig::new(variant, 1);
         let good = udp(64, true);
         let mut bad = good.clone();
         bad[50] ^= 1;
@@ -94,13 +95,17 @@ fn checked_frames_are_verified_and_damaged_ones_are_not() {
         let mut batch = Batch::new();
         rig.ports[0].rx[0].rx(&mut batch);
         let checked: Vec<_> = batch.iter().map(|packet| packet.csum()).collect();
-        assert_eq!(checked, [Checksum::Verified, Checksum::Unknown, Checksum::Unknown, Checksum::Unknown], "{way:?}");
+        assert_eq!(
+            checked,
+            [Checksum::Verified, Checksum::Unknown, Checksum::Unknown, Checksum::Unknown],
+            "{variant:?}"
+        );
     }
 }
 
 #[test]
-fn frames_that_the_switch_marks_as_damaged_are_counted_and_not_handed_over() {
-    let mut rig = Rig::new(Way::Pktdma, 1);
+fn frames_that_the_switch_marks_as_damaged_are_counted_and_not_delivered() {
+    let mut rig = Rig::new(Variant::Pktdma, 1);
     for error in [0, 1, 6, 0] {
         assert!(rig.model.inject(1, &stamp(0, 0, 100), Injected { error, ..Injected::default() }));
     }
@@ -111,7 +116,7 @@ fn frames_that_the_switch_marks_as_damaged_are_counted_and_not_handed_over() {
 
 #[test]
 fn frames_longer_than_a_buffer_never_reach_it() {
-    let mut rig = Rig::new(Way::Udma, 1);
+    let mut rig = Rig::new(Variant::Udma, 1);
     assert!(!rig.model.inject(1, &vec![0; 2000], Injected::default()));
     assert!(rig.model.inject(1, &vec![0; 1900], Injected::default()));
     rig.model.settle();

@@ -1,13 +1,13 @@
-//! Rings that are full, ports that are stalled, wires without a carrier (T6, T9).
+//! Full rings, stalled ports, and wires without a carrier (T6, T9).
 
-use super::rig::{Rig, Way, assert_stamps, config, model_config, stamp};
+use super::rig::{Rig, Variant, assert_stamps, config, model_config, stamp};
 use towpath_model::cpsw::{self as model, Injected};
 use towpath_model::wire::Wire;
 use towpath_nic::cpsw::Config;
 use towpath_packet::Batch;
 use towpath_packet::port::{RxQueue, State, TxQueue};
 
-/// Offers one packet; whether it was taken.
+/// Offers one packet; returns whether it was taken.
 fn offer(rig: &mut Rig, port: usize, number: u32) -> bool {
     let packet = rig.packet(&stamp(port as u8, number, 100));
     let mut batch = Batch::new();
@@ -20,19 +20,19 @@ fn offer(rig: &mut Rig, port: usize, number: u32) -> bool {
 }
 
 #[test]
-fn t6_a_stalled_port_takes_packets_until_its_credits_end_and_goes_on_when_it_is_let_go() {
-    for way in Way::ALL {
-        // More descriptors than slots: only credits keep the ring from being overrun.
-        let config = Config { tx_descriptors: 64, ..config(way, 1) };
-        let mut rig = Rig::with(config, model::Config { port_depth: 2, ..model_config(way, 1) });
+fn t6_a_stalled_port_takes_packets_until_its_credits_are_used_up_and_resumes() {
+    for variant in Variant::ALL {
+        // With more descriptors than slots, only the credits prevent an overrun of the ring.
+        let config = Config { tx_descriptors: 64, ..config(variant, 1) };
+        let mut rig = Rig::with(config, model::Config { port_depth: 2, ..model_config(variant, 1) });
         rig.model.stall(1, true);
         let mut number = 0;
         for _ in 0..100 {
             number += u32::from(offer(&mut rig, 0, number));
             rig.run(20);
         }
-        // The ring, less what the port itself holds.
-        assert_eq!(number, 16 + 2, "{way:?}");
+        // The ring and the two frames that the port holds.
+        assert_eq!(number, 16 + 2, "{variant:?}");
         assert_eq!(rig.ports[0].tx[0].pending(), 16);
         rig.model.stall(1, false);
         for _ in 0..100 {
@@ -48,18 +48,19 @@ fn t6_a_stalled_port_takes_packets_until_its_credits_end_and_goes_on_when_it_is_
     }
 }
 
-/// What is wrong with the first port.
+/// The state of the first port.
 #[derive(Debug, Clone, Copy)]
 enum First {
     Fast,
-    /// It sends a frame every so many turns.
+    /// It sends one frame in this many turns.
     Slow(u32),
     Stalled,
 }
 
-/// Frames that the ports but the first put on their wires while all send for so many steps.
-fn sent_by_the_others(way: Way, config: Config, first: First, steps: usize) -> Vec<usize> {
-    let mut rig = Rig::with(config, model_config(way, config.ports));
+/// The numbers of frames that the ports except the first send within `steps` steps, while all ports
+/// send.
+fn sent_by_the_others(variant: Variant, config: Config, first: First, steps: usize) -> Vec<usize> {
+    let mut rig = Rig::with(config, model_config(variant, config.ports));
     match first {
         First::Fast => {}
         First::Slow(turns) => rig.model.slow_down(1, turns),
@@ -84,46 +85,46 @@ fn sent_by_the_others(way: Way, config: Config, first: First, steps: usize) -> V
 }
 
 #[track_caller]
-fn assert_not_slowed_down(way: Way, config: Config, first: First, steps: usize) {
-    let free = sent_by_the_others(way, config, First::Fast, steps);
-    let beside = sent_by_the_others(way, config, first, steps);
+fn assert_not_slowed_down(variant: Variant, config: Config, first: First, steps: usize) {
+    let free = sent_by_the_others(variant, config, First::Fast, steps);
+    let beside = sent_by_the_others(variant, config, first, steps);
     for (&free, &beside) in free.iter().zip(&beside) {
         assert!(free > 200, "{free}");
-        assert!(beside * 100 >= free * 95, "{way:?} {first:?}: {beside} against {free}");
+        assert!(beside * 100 >= free * 95, "{variant:?} {first:?}: {beside} against {free}");
     }
 }
 
 #[test]
-fn t9_a_stalled_port_does_not_slow_another_down_that_has_its_own_channel() {
-    for way in Way::ALL {
-        assert_not_slowed_down(way, config(way, 2), First::Stalled, 8000);
+fn t9_a_stalled_port_does_not_slow_down_a_port_with_its_own_channel() {
+    for variant in Variant::ALL {
+        assert_not_slowed_down(variant, config(variant, 2), First::Stalled, 8000);
     }
 }
 
 #[test]
-fn t9_a_stalled_port_does_not_slow_those_down_that_share_its_channel() {
-    for way in Way::ALL {
+fn t9_a_stalled_port_does_not_slow_down_ports_that_share_its_channel() {
+    for variant in Variant::ALL {
         for ports in [2, 8] {
-            let config = Config { tx_channels: 1, tx_ring: 64, tx_descriptors: 64, ..config(way, ports) };
-            assert_not_slowed_down(way, config, First::Stalled, 4000 * usize::from(ports));
+            let config = Config { tx_channels: 1, tx_ring: 64, tx_descriptors: 64, ..config(variant, ports) };
+            assert_not_slowed_down(variant, config, First::Stalled, 4000 * usize::from(ports));
         }
     }
 }
 
 #[test]
-fn t9_a_slow_port_slows_nobody_down_that_shares_its_channel() {
-    for way in [Way::Pktdma, Way::Udma] {
-        let config = Config { tx_channels: 1, tx_ring: 64, tx_descriptors: 64, ..config(way, 3) };
-        assert_not_slowed_down(way, config, First::Slow(400), 15_000);
+fn t9_a_slow_port_does_not_slow_down_ports_that_share_its_channel() {
+    for variant in [Variant::Pktdma, Variant::Udma] {
+        let config = Config { tx_channels: 1, tx_ring: 64, tx_descriptors: 64, ..config(variant, 3) };
+        assert_not_slowed_down(variant, config, First::Slow(400), 15_000);
     }
 }
 
 #[test]
-fn t9_a_port_that_has_nothing_under_way_gets_the_room_that_others_took_and_left() {
-    for way in Way::ALL {
-        let config = Config { tx_channels: 1, ..config(way, 4) };
-        let mut rig = Rig::with(config, model_config(way, 4));
-        // The first three fill the ring, and never look at it again.
+fn t9_a_port_that_has_nothing_in_flight_gets_the_slots_that_others_used() {
+    for variant in Variant::ALL {
+        let config = Config { tx_channels: 1, ..config(variant, 4) };
+        let mut rig = Rig::with(config, model_config(variant, 4));
+        // The first three ports fill the ring, and never poll it again.
         let mut batch = Batch::new();
         for port in 0..3 {
             for number in 0..7 {
@@ -137,7 +138,7 @@ fn t9_a_port_that_has_nothing_under_way_gets_the_room_that_others_took_and_left(
         assert!(!offer(&mut rig, 3, 0), "the ring is full");
         assert_eq!(rig.ports[3].tx[0].pending(), 0);
         rig.model.settle();
-        assert!(offer(&mut rig, 3, 0), "{way:?}");
+        assert!(offer(&mut rig, 3, 0), "{variant:?}");
         rig.settle();
         assert_stamps(&rig.plugs[3].drain(), 3, 0);
         rig.assert_clean();
@@ -145,14 +146,14 @@ fn t9_a_port_that_has_nothing_under_way_gets_the_room_that_others_took_and_left(
 }
 
 #[test]
-fn t9_ports_that_share_a_channel_all_go_on_when_the_stalled_one_is_let_go() {
-    let config = Config { tx_channels: 1, ..config(Way::Pktdma, 4) };
-    let mut rig = Rig::with(config, model_config(Way::Pktdma, 4));
+fn t9_all_ports_that_share_a_channel_go_on_when_the_stalled_port_resumes() {
+    let config = Config { tx_channels: 1, ..config(Variant::Pktdma, 4) };
+    let mut rig = Rig::with(config, model_config(Variant::Pktdma, 4));
     rig.model.stall(2, true);
     let mut numbers = [0_u32; 4];
     for turn in 0..400 {
         if turn == 200 {
-            // It has what its FIFO takes, and the channel has nothing for it.
+            // Its FIFO is full, and the channel holds no frame for it.
             assert_eq!((rig.ports[1].tx[0].pending(), numbers[1]), (0, 7));
             rig.model.stall(2, false);
         }
@@ -173,9 +174,9 @@ fn t9_ports_that_share_a_channel_all_go_on_when_the_stalled_one_is_let_go() {
 }
 
 #[test]
-fn t9_a_port_without_a_carrier_does_not_hold_up_a_shared_channel() {
-    let config = Config { tx_channels: 1, ..config(Way::Udma, 2) };
-    let mut rig = Rig::with(config, model_config(Way::Udma, 2));
+fn t9_a_port_without_a_carrier_does_not_block_a_shared_channel() {
+    let config = Config { tx_channels: 1, ..config(Variant::Udma, 2) };
+    let mut rig = Rig::with(config, model_config(Variant::Udma, 2));
     rig.plugs[0].set_carrier(false);
     let mut number = 0;
     for _ in 0..100 {
@@ -190,18 +191,18 @@ fn t9_a_port_without_a_carrier_does_not_hold_up_a_shared_channel() {
 }
 
 #[test]
-fn what_a_link_lost_does_not_keep_its_port_from_sending_when_it_is_back() {
-    let config = Config { tx_channels: 1, ..config(Way::Udma, 2) };
-    let mut rig = Rig::with(config, model_config(Way::Udma, 2));
+fn frames_that_a_link_lost_do_not_keep_its_port_from_sending_after_the_link_is_up() {
+    let config = Config { tx_channels: 1, ..config(Variant::Udma, 2) };
+    let mut rig = Rig::with(config, model_config(Variant::Udma, 2));
     rig.plugs[0].set_carrier(false);
-    // As many as the window; the port looks at its link once in 4096 turns.
+    // All credits; the port reads its link state once in 4096 calls.
     (0..7).for_each(|number| assert!(offer(&mut rig, 0, number)));
     rig.settle();
-    let look = |rig: &mut Rig| assert!((0..4096).all(|_| rig.ports[0].tx[0].reclaim() <= 7));
-    look(&mut rig);
+    let update_link = |rig: &mut Rig| assert!((0..4096).all(|_| rig.ports[0].tx[0].reclaim() <= 7));
+    update_link(&mut rig);
     assert_ne!(rig.ports[0].tx[0].state(), State::Up);
     rig.plugs[0].set_carrier(true);
-    look(&mut rig);
+    update_link(&mut rig);
     assert_eq!(rig.ports[0].tx[0].state(), State::Up);
     (0..7).for_each(|number| assert!(offer(&mut rig, 0, number)));
     rig.settle();
@@ -210,18 +211,18 @@ fn what_a_link_lost_does_not_keep_its_port_from_sending_when_it_is_back() {
 }
 
 #[test]
-fn a_port_that_is_not_read_loses_only_its_own_frames() {
-    for way in Way::ALL {
-        let mut rig = Rig::with(config(way, 2), model_config(way, 2));
+fn a_port_that_does_not_receive_loses_only_its_own_frames() {
+    for variant in Variant::ALL {
+        let mut rig = Rig::with(config(variant, 2), model_config(variant, 2));
         let mut received = Vec::new();
         for number in 0..500 {
             assert!(rig.plugs[0].send(&stamp(0, number, 80)) && rig.plugs[1].send(&stamp(1, number, 80)));
             rig.model.settle();
             received.extend(rig.receive(1));
         }
-        assert_eq!((received.len(), rig.model.starved()), (500, 0), "{way:?}");
+        assert_eq!((received.len(), rig.model.starved()), (500, 0), "{variant:?}");
         assert_stamps(&received, 1, 0);
-        // What there was room for is still there, in order.
+        // The frames that fitted into the ring are still there, in order.
         let kept = rig.receive(0);
         assert!(kept.len() >= 16);
         assert_stamps(&kept, 0, 0);
@@ -233,8 +234,8 @@ fn a_port_that_is_not_read_loses_only_its_own_frames() {
 
 #[test]
 fn t6_frames_without_a_free_descriptor_are_dropped_by_the_device_and_reception_goes_on() {
-    for way in Way::ALL {
-        let mut rig = Rig::new(way, 1);
+    for variant in Variant::ALL {
+        let mut rig = Rig::new(variant, 1);
         for number in 0..40 {
             assert!(rig.model.inject(1, &stamp(0, number, 80), Injected::default()));
         }

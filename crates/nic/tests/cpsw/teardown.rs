@@ -1,16 +1,16 @@
-//! Teardown at every step of a scripted run (T7): everything comes home, and traffic resumes.
+//! Teardown after each step of a scripted run (T7): nothing is missing, and traffic resumes.
 
-use super::rig::{Rig, Way, assert_stamps, config, model_config, stamp};
+use super::rig::{Rig, Variant, assert_stamps, config, model_config, stamp};
 use towpath_model::cpsw::{self as model, RxMarker};
 use towpath_model::wire::Wire;
 use towpath_nic::cpsw::{BatchSize, Config};
 use towpath_packet::Batch;
 use towpath_packet::port::{RxQueue, TxQueue};
 
-/// What is done between two moments at which everything may be torn down.
+/// A step of the script; teardown can follow each.
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// Packets of one and of three pieces, staged but perhaps not announced.
+    /// Packets of one and of three chunks, staged and perhaps not announced.
     Stage,
     Kick,
     Arrive,
@@ -57,8 +57,8 @@ fn perform(rig: &mut Rig, step: Step, number: &mut u32, batch: &mut Batch) {
     for port in 0..rig.ports.len() {
         match step {
             Step::Stage => {
-                for pieces in [1, 3] {
-                    let packet = rig.fragmented(&stamp(port as u8, *number, 90), pieces);
+                for chunks in [1, 3] {
+                    let packet = rig.fragmented(&stamp(port as u8, *number, 90), chunks);
                     *number += 1;
                     let mut one = Batch::new();
                     one.push(packet).unwrap();
@@ -85,17 +85,17 @@ fn perform(rig: &mut Rig, step: Step, number: &mut u32, batch: &mut Batch) {
     }
 }
 
-/// Stops after `until` steps, and starts again: what is sent and received then arrives whole.
+/// Stops after `until` steps and starts again: all frames arrive after that.
 fn stop_after(mut rig: Rig, until: usize) {
     let (mut number, mut batch) = (0, Batch::new());
     for &step in &SCRIPT[..until] {
         perform(&mut rig, step, &mut number, &mut batch);
     }
     rig.stop();
-    rig.assert_home();
+    rig.assert_all_free();
     rig.restart();
     let ports = rig.ports.len();
-    // What was still on the wire comes in now, and what a MAC port still had goes out.
+    // Frames that are still on the wires arrive now, and MAC ports send the frames that they hold.
     rig.settle();
     for port in 0..ports {
         rig.plugs[port].drain();
@@ -126,13 +126,13 @@ fn stop_after(mut rig: Rig, until: usize) {
         assert_stamps(&received[port], port as u8, 0);
     }
     rig.stop();
-    rig.assert_home();
+    rig.assert_all_free();
     rig.assert_no_leak();
 }
 
 #[test]
 fn t7_teardown_after_every_step_returns_everything_and_traffic_resumes() {
-    for way in Way::ALL {
+    for variant in Variant::ALL {
         for ports in [1, 2] {
             for batch in [1, 3, 127] {
                 for until in 0..=SCRIPT.len() {
@@ -141,14 +141,14 @@ fn t7_teardown_after_every_step_returns_everything_and_traffic_resumes() {
                         tx_descriptors: 8,
                         rx_ring: 5,
                         batch: BatchSize::new(batch).unwrap(),
-                        ..config(way, ports)
+                        ..config(variant, ports)
                     };
                     let model = model::Config {
                         prefetch: 1 + (until % 4) as u8,
                         steps_per_read: 1 + (until % 3) as u16,
                         seed: until as u64 * 31 + u64::from(batch),
                         rx_marker: if until % 2 == 0 { RxMarker::FirstFlow } else { RxMarker::AllFlows },
-                        ..model_config(way, ports)
+                        ..model_config(variant, ports)
                     };
                     stop_after(Rig::with(config, model), until);
                 }
@@ -158,9 +158,9 @@ fn t7_teardown_after_every_step_returns_everything_and_traffic_resumes() {
 }
 
 #[test]
-fn the_end_of_a_teardown_shows_though_the_ring_of_completions_is_full() {
-    for way in Way::ALL {
-        let mut rig = Rig::with(Config { tx_descriptors: 64, ..config(way, 1) }, model_config(way, 1));
+fn the_end_of_a_teardown_shows_even_if_the_completion_ring_is_full() {
+    for variant in Variant::ALL {
+        let mut rig = Rig::with(Config { tx_descriptors: 64, ..config(variant, 1) }, model_config(variant, 1));
         let mut batch = Batch::new();
         for number in 0..16 {
             let packet = rig.packet(&stamp(0, number, 90));
@@ -169,18 +169,18 @@ fn the_end_of_a_teardown_shows_though_the_ring_of_completions_is_full() {
         assert_eq!(rig.ports[0].tx[0].tx(&mut batch), 16);
         rig.ports[0].tx[0].kick();
         rig.model.settle();
-        // All the rest happens before the driver looks for the first time.
-        rig.model.answer_reads(1000);
+        // The device finishes before the first poll of the driver.
+        rig.model.set_steps_per_read(1000);
         rig.stop();
-        rig.assert_home();
+        rig.assert_all_free();
         rig.assert_no_leak();
     }
 }
 
 #[test]
-fn a_shared_channel_ends_with_its_last_port() {
-    let config = Config { tx_channels: 1, ..config(Way::Pktdma, 2) };
-    let mut rig = Rig::with(config, model::Config { steps_per_read: 2, ..model_config(Way::Pktdma, 2) });
+fn a_shared_channel_stops_with_its_last_port() {
+    let config = Config { tx_channels: 1, ..config(Variant::Pktdma, 2) };
+    let mut rig = Rig::with(config, model::Config { steps_per_read: 2, ..model_config(Variant::Pktdma, 2) });
     drop(rig.ports.remove(0));
     assert!(rig.control.stops().is_empty(), "the other port still uses channel and flow");
     let packet = rig.packet(&stamp(1, 0, 90));
@@ -189,35 +189,35 @@ fn a_shared_channel_ends_with_its_last_port() {
     assert_stamps(&rig.plugs[1].drain(), 1, 0);
     rig.stop();
     assert_eq!(rig.control.stops().len(), 2);
-    rig.assert_home();
+    rig.assert_all_free();
 }
 
 #[test]
-fn an_engine_that_does_not_end_keeps_what_it_has_and_is_reported() {
-    // Without steps nothing answers: the stall is permanent.
-    let mut rig = Rig::new(Way::Pktdma, 1);
+fn an_engine_that_does_not_finish_teardown_keeps_its_buffers_and_is_reported() {
+    // The device makes no steps: it never finishes.
+    let mut rig = Rig::new(Variant::Pktdma, 1);
     let packet = rig.packet(&stamp(0, 0, 90));
     rig.send(0, packet);
     rig.stop();
     let stops = rig.control.stops();
     assert_eq!(stops.len(), 2);
     assert!(stops.iter().all(|stop| !stop.orderly), "{stops:?}");
-    assert!(stops.iter().all(|stop| stop.home < stop.descriptors), "{stops:?}");
+    assert!(stops.iter().all(|stop| stop.free < stop.descriptors), "{stops:?}");
     let pool = rig.pool.clone();
     drop(rig);
-    assert!(pool.stats().free < pool.stats().capacity, "what the engine may still write to must not go home");
+    assert!(pool.stats().free < pool.stats().capacity, "buffers that the engine may still write to must not be freed");
 }
 
 #[test]
 fn everything_can_be_brought_up_and_down_many_times() {
-    for way in Way::ALL {
-        let mut rig = Rig::with(config(way, 2), model::Config { steps_per_read: 2, ..model_config(way, 2) });
+    for variant in Variant::ALL {
+        let mut rig = Rig::with(config(variant, 2), model::Config { steps_per_read: 2, ..model_config(variant, 2) });
         for round in 0..20 {
             let packet = rig.packet(&stamp(1, round, 90));
             rig.send(1, packet);
             rig.settle();
             rig.stop();
-            rig.assert_home();
+            rig.assert_all_free();
             rig.restart();
         }
         assert_stamps(&rig.plugs[1].drain(), 1, 0);
@@ -225,6 +225,6 @@ fn everything_can_be_brought_up_and_down_many_times() {
         let iommu = rig.model.iommu().clone();
         drop(rig);
         let counts = iommu.counts();
-        assert!(counts.maps > 0 && counts.maps == counts.unmaps, "memory stays mapped for nobody: {counts:?}");
+        assert!(counts.maps > 0 && counts.maps == counts.unmaps, "memory stays mapped: {counts:?}");
     }
 }

@@ -1,6 +1,6 @@
 //! The device on its own thread, the driver on two (T10).
 
-use super::rig::{Way, assert_stamps, config, pool, stamp};
+use super::rig::{Variant, assert_stamps, config, pool, stamp};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use towpath_bus::tisci::Tisci;
@@ -49,9 +49,9 @@ fn receiver<B: towpath_bus::Bus>(mut rx: CpswRx<B>, port: u8, stop: &AtomicBool)
     }
 }
 
-/// Two ports on one cable, each driven by two threads: what one sends the other receives.
-fn cross(way: Way, tx_channels: u8) {
-    let model_config = model::Config { soc: way.model(), ports: 2, host_depth: 4096, ..model::Config::default() };
+/// Two ports on one cable, two threads each: each port receives what the other sends.
+fn cross(variant: Variant, tx_channels: u8) {
+    let model_config = model::Config { soc: variant.model(), ports: 2, host_depth: 4096, ..model::Config::default() };
     let model = Cpsw::new(model_config).unwrap();
     let (a, b) = cable(64);
     model.plug(1, a);
@@ -59,7 +59,7 @@ fn cross(way: Way, tx_channels: u8) {
     let running = model.spawn().unwrap();
     let pool = pool(4096);
     let calls: Arc<dyn Tisci> = Arc::new(model.firmware());
-    let config = Config { tx_channels, tx_ring: 128, tx_descriptors: 128, rx_ring: 256, ..config(way, 2) };
+    let config = Config { tx_channels, tx_ring: 128, tx_descriptors: 128, rx_ring: 256, ..config(variant, 2) };
     let (ports, control) = open(model.bus(), calls, config).unwrap();
     let stop = AtomicBool::new(false);
     let start = |port: towpath_nic::cpsw::CpswPort<_>| {
@@ -81,22 +81,22 @@ fn cross(way: Way, tx_channels: u8) {
         for sender in senders {
             sender.join().unwrap();
         }
-        // The last frames may have found no descriptor: the receivers are not waited for beyond them.
+        // The last frames may have found no descriptor: the receivers need not wait for them.
         stop.store(true, Ordering::Relaxed);
     });
     if let Some(violation) = model.violation() {
         panic!("{violation}");
     }
-    assert!(control.stops().iter().all(|stop| stop.orderly && stop.home == stop.descriptors), "{:?}", control.stops());
-    assert_eq!(model.descriptors_away(), 0);
+    assert!(control.stops().iter().all(|stop| stop.orderly && stop.free == stop.descriptors), "{:?}", control.stops());
+    assert_eq!(model.owned_descriptors(), 0);
     drop((running, control));
     assert_eq!(pool.stats().free, 4096);
 }
 
 #[test]
-fn t10_four_threads_and_the_device_keep_order_and_lose_nothing_of_their_own() {
-    for way in Way::ALL {
-        cross(way, 2);
-        cross(way, 1);
+fn t10_four_threads_and_the_device_keep_the_order_and_lose_no_packet() {
+    for variant in Variant::ALL {
+        cross(variant, 2);
+        cross(variant, 1);
     }
 }

@@ -1,6 +1,6 @@
-//! Who waits for whom: a queue for those that share its channel, and for nobody else.
+//! A queue waits only for queues that share its channel.
 
-use super::rig::{Way, config, model_config, pool, stamp};
+use super::rig::{Variant, config, model_config, pool, stamp};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 use towpath_bus::tisci::Tisci;
@@ -13,54 +13,54 @@ use towpath_packet::port::{Port, Start, TxQueue};
 use towpath_packet::{Batch, Direction, Offloads, Packet};
 
 /// Far longer than any machine takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default, PartialEq, Eq)]
-enum Gate {
+enum Barrier {
     #[default]
-    Shut,
-    /// Somebody waits in front of it.
+    Closed,
+    /// A thread waits at it.
     Waited,
     Open,
 }
 
-/// Holds the write of one doorbell up until another was written.
+/// Delays the write of one doorbell until another was written.
 #[derive(Debug, Clone)]
-struct Held {
-    gate: Arc<(Mutex<Gate>, Condvar)>,
-    holds: usize,
+struct Delay {
+    barrier: Arc<(Mutex<Barrier>, Condvar)>,
+    delayed: usize,
     opens: usize,
 }
 
-impl Held {
-    /// Says that the gate is `now`, and waits until it is `then`; false when it is not in time.
-    fn set(&self, now: Gate, then: &Gate) -> bool {
-        let (gate, changed) = &*self.gate;
-        let mut state = gate.lock().unwrap();
-        if *state != Gate::Open {
+impl Delay {
+    /// Sets the barrier to `now` and waits until it is `then`; false after the timeout.
+    fn set(&self, now: Barrier, then: &Barrier) -> bool {
+        let (barrier, changed) = &*self.barrier;
+        let mut state = barrier.lock().unwrap();
+        if *state != Barrier::Open {
             *state = now;
         }
         changed.notify_all();
-        let is_not = |state: &mut Gate| *state != *then && *state != Gate::Open;
-        !changed.wait_timeout_while(state, PATIENCE, is_not).unwrap().1.timed_out()
+        let is_not = |state: &mut Barrier| *state != *then && *state != Barrier::Open;
+        !changed.wait_timeout_while(state, TIMEOUT, is_not).unwrap().1.timed_out()
     }
 
-    fn wait_for_waiting(&self) {
-        let (gate, changed) = &*self.gate;
-        let shut = |state: &mut Gate| *state == Gate::Shut;
-        let waited = changed.wait_timeout_while(gate.lock().unwrap(), PATIENCE, shut).unwrap();
-        assert!(!waited.1.timed_out(), "nobody came to the gate");
+    fn wait_until_reached(&self) {
+        let (barrier, changed) = &*self.barrier;
+        let closed = |state: &mut Barrier| *state == Barrier::Closed;
+        let waited = changed.wait_timeout_while(barrier.lock().unwrap(), TIMEOUT, closed).unwrap();
+        assert!(!waited.1.timed_out(), "no thread reached the barrier");
     }
 }
 
 #[derive(Debug, Clone)]
-struct HeldBar {
+struct DelayedBar {
     bar: Registers,
-    /// Only the rings' registers are looked at.
-    held: Option<Held>,
+    /// Only for the registers of rings.
+    delay: Option<Delay>,
 }
 
-impl Mmio for HeldBar {
+impl Mmio for DelayedBar {
     const WIDE: bool = true;
 
     fn len(&self) -> usize {
@@ -72,12 +72,12 @@ impl Mmio for HeldBar {
     }
 
     fn w32(&self, at: usize, value: u32) {
-        if let Some(held) = self.held.as_ref().filter(|held| held.holds == at) {
-            assert!(held.set(Gate::Waited, &Gate::Open), "a queue waits for another that is not its neighbour");
+        if let Some(delay) = self.delay.as_ref().filter(|delay| delay.delayed == at) {
+            assert!(delay.set(Barrier::Waited, &Barrier::Open), "a queue waits for a queue of another channel");
         }
         self.bar.w32(at, value);
-        if let Some(held) = self.held.as_ref().filter(|held| held.opens == at) {
-            held.set(Gate::Open, &Gate::Open);
+        if let Some(delay) = self.delay.as_ref().filter(|delay| delay.opens == at) {
+            delay.set(Barrier::Open, &Barrier::Open);
         }
     }
 
@@ -90,23 +90,23 @@ impl Mmio for HeldBar {
     }
 }
 
-struct HeldBus {
+struct DelayedBus {
     bus: CpswBus,
-    held: Held,
+    delay: Delay,
 }
 
-impl Bus for HeldBus {
-    type Bar = HeldBar;
+impl Bus for DelayedBus {
+    type Bar = DelayedBar;
     type Dma = ModelDma;
     type Irq = CpswIrq;
 
     fn name(&self) -> &str {
-        "held"
+        "delayed"
     }
 
-    fn bar(&self, index: u8, len: usize) -> Result<HeldBar, BusError> {
-        let held = (index == 1).then(|| self.held.clone());
-        Ok(HeldBar { bar: self.bus.bar(index, len)?, held })
+    fn bar(&self, index: u8, len: usize) -> Result<DelayedBar, BusError> {
+        let delay = (index == 1).then(|| self.delay.clone());
+        Ok(DelayedBar { bar: self.bus.bar(index, len)?, delay })
     }
 
     fn dma(&self) -> &ModelDma {
@@ -127,17 +127,18 @@ fn send_one<B: Bus>(tx: &mut CpswTx<B>, pool: &towpath_packet::Pool) {
 }
 
 #[test]
-fn a_queue_that_is_in_the_middle_of_a_doorbell_keeps_no_other_channel_from_ringing_its_own() {
-    // Two ports with a channel each; four, of which the first and the third share one, and the second and the fourth.
+fn a_queue_in_the_middle_of_a_doorbell_delays_no_doorbell_of_another_channel() {
+    // Two ports have a channel each. Of four ports the first and the third share a channel, and the
+    // second and the fourth.
     for ports in [2, 4] {
-        let model = Cpsw::new(model_config(Way::Pktdma, ports)).unwrap();
-        model.answer_reads(4);
+        let model = Cpsw::new(model_config(Variant::Pktdma, ports)).unwrap();
+        model.set_steps_per_read(4);
         (1..=ports).for_each(|port| model.plug(port, Loopback::default()));
         let doorbell = |ring: usize| ring * 0x2000 + 0x10;
-        let held = Held { gate: Arc::default(), holds: doorbell(19), opens: doorbell(27) };
-        let bus = HeldBus { bus: model.bus(), held: held.clone() };
+        let delay = Delay { barrier: Arc::default(), delayed: doorbell(19), opens: doorbell(27) };
+        let bus = DelayedBus { bus: model.bus(), delay: delay.clone() };
         let calls: Arc<dyn Tisci> = Arc::new(model.firmware());
-        let (opened, _control) = open(bus, calls, Config { tx_channels: 2, ..config(Way::Pktdma, ports) }).unwrap();
+        let (opened, _control) = open(bus, calls, Config { tx_channels: 2, ..config(Variant::Pktdma, ports) }).unwrap();
         let pool = pool(1024);
         let mut queues: Vec<_> = opened
             .into_iter()
@@ -146,7 +147,7 @@ fn a_queue_that_is_in_the_middle_of_a_doorbell_keeps_no_other_channel_from_ringi
         let (first, rest) = queues.split_at_mut(1);
         std::thread::scope(|scope| {
             scope.spawn(|| send_one(&mut first[0].tx[0], &pool));
-            held.wait_for_waiting();
+            delay.wait_until_reached();
             send_one(&mut rest[0].tx[0], &pool);
         });
     }

@@ -1,21 +1,22 @@
-//! Whatever the device does: no panic, no leak, bounded recovery, a counter with a name.
+//! A device with faults causes no panic and no leak; recovery is bounded, and each fault is counted
+//! by name.
 
 use super::rig::*;
 use std::time::{Duration, Instant};
 use towpath_model::e1000e::{self as model, Faults};
 use towpath_model::iommu::Refuse;
 use towpath_model::wire::Wire;
-use towpath_nic::e1000e::Config;
 use towpath_packet::port::{RxQueue, State, TxQueue};
 use towpath_packet::{Batch, DropReason};
 
-/// Traffic both ways for `frames` frames, and some time for what must be noticed, or until the device is given up.
+/// Traffic of `frames` frames in both directions, then some time for the watchdog; ends earlier if
+/// the device is given up.
 fn traffic(r: &mut Rig, frames: u64) {
     let begun = Instant::now();
     let mut got = Vec::new();
     let (mut sent, mut batch) = (0, Batch::new());
     while sent < frames || r.tx[0].pending() > 0 {
-        assert!(begun.elapsed() < Duration::from_secs(60), "it does not end: {:?}", r.control.faults());
+        assert!(begun.elapsed() < Duration::from_secs(60), "traffic does not end: {:?}", r.control.faults());
         if matches!(r.tx[0].state(), State::Gone(_)) {
             return;
         }
@@ -42,16 +43,16 @@ fn traffic(r: &mut Rig, frames: u64) {
     }
 }
 
-fn with(faults: Faults) -> model::Config {
-    // Rules of descriptors that a fault itself breaks are not looked at.
+fn faulty(faults: Faults) -> model::Config {
+    // The model does not check the rules that a fault itself breaks.
     model::Config { faults, ..strict() }
 }
 
-/// Runs traffic over a device with a fault, then ends it: buffers and mappings balance.
+/// Runs traffic over a device with a fault, then ends the port: buffers and mappings balance.
 fn survive(name: &str, faults: Faults, check: impl Fn(&Rig)) {
     for policy in POLICIES {
         for seed in 0..3 {
-            let mut r = rig(Config { policy, ..config() }, with(Faults { seed, ..faults }));
+            let mut r = rig(with(|c| c.policy = policy), faulty(Faults { seed, ..faults }));
             traffic(&mut r, 3000);
             check(&r);
             let Rig { device, rx, tx, pool, cache, control, .. } = r;
@@ -61,7 +62,7 @@ fn survive(name: &str, faults: Faults, check: impl Fn(&Rig)) {
             assert_eq!(stats.free, stats.capacity, "{name}: buffers are missing: {:?}", control.faults());
             assert_eq!(counts.maps, counts.unmaps, "{name}: mappings are left");
             let sent = counters.snapshot();
-            assert!(sent.packets + sent.all_drops() <= 3000, "{name}: something was counted twice");
+            assert!(sent.packets + sent.all_drops() <= 3000, "{name}: a packet was counted twice");
         }
     }
 }
@@ -78,7 +79,7 @@ fn frames_that_are_broken_on_the_wire_are_counted_and_their_buffers_recycled() {
 }
 
 #[test]
-fn lengths_that_are_lies_are_bounded() {
+fn wrong_lengths_are_bounded() {
     survive("length", Faults { bad_length: OFTEN, ..Faults::default() }, |r| {
         let f = r.control.faults();
         assert!(f.bad_lengths + f.runts + f.oversize > 0, "{f:?}");
@@ -86,7 +87,7 @@ fn lengths_that_are_lies_are_bounded() {
 }
 
 #[test]
-fn frames_that_do_not_end_are_thrown_away() {
+fn frames_that_do_not_end_are_discarded() {
     survive("end", Faults { no_eop: OFTEN, ..Faults::default() }, |r| {
         let f = r.control.faults();
         assert!(f.oversize + f.endless_frames > 0, "{f:?}");
@@ -125,7 +126,7 @@ fn a_link_that_flaps_costs_frames_and_nothing_else() {
 #[test]
 fn mappings_that_fail_are_tried_again() {
     for refuse in [Refuse::Every(7), Refuse::Chance { per_million: 100_000, seed: 1 }] {
-        let mut r = rig(Config { policy: STRICT, ..config() }, strict());
+        let mut r = rig(with(|c| c.policy = STRICT), strict());
         r.device.iommu().refuse(refuse);
         traffic(&mut r, 3000);
         let (faults, rx, tx) = (r.control.faults(), r.rx[0].counters().snapshot(), r.tx[0].counters().snapshot());
@@ -139,7 +140,7 @@ fn mappings_that_fail_are_tried_again() {
 #[test]
 fn lost_interrupts_are_no_lost_packets_because_sleepers_wake_up() {
     let faults = Faults { interrupt: 1_000_000, ..Faults::default() };
-    let mut r = rig(Config { interrupts: true, ..config() }, with(faults));
+    let mut r = rig(with(|c| c.interrupts = true), faulty(faults));
     r.settle();
     r.rx[0].wake();
     r.arrive([frame(60, 1).as_slice()]);
@@ -148,7 +149,7 @@ fn lost_interrupts_are_no_lost_packets_because_sleepers_wake_up() {
 }
 
 #[test]
-fn everything_at_once() {
+fn all_faults_at_once_are_survived() {
     let all = Faults {
         seed: 0,
         mappings: Refuse::Chance { per_million: 10_000, seed: 5 },

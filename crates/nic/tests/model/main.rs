@@ -1,6 +1,7 @@
-//! The e1000e driver over a model of its device, which is strict: it keeps the first rule that the driver breaks.
+//! The e1000e driver over a model of its device. The model is strict: it reports the first rule
+//! that the driver breaks.
 //!
-//! The device is stepped by the test, so that a failure comes back with its seed.
+//! The test steps the device, so that a failure is reproduced by its seed.
 
 mod faults;
 mod offloads;

@@ -1,7 +1,6 @@
-//! What the device does for us: checksums, segmentation, tags, hashes.
+//! Offloads: checksums, segmentation, tags, hashes.
 
 use super::rig::*;
-use towpath_nic::e1000e::Config;
 use towpath_packet::{Checksum, Gso, GsoKind, Offloads, Packet, Vlan};
 use towpath_wire::emit::{Checksums, Headers, Ip, Link, Network, Tcp, Transport, Udp};
 use towpath_wire::verify::{Check, verify};
@@ -45,15 +44,21 @@ fn checksums_of_received_packets_are_verified_or_not() {
         r.arrive([good.as_slice(), &bad]);
         let got = r.settle();
         assert_eq!(got.iter().map(Packet::csum).collect::<Vec<_>>(), [Checksum::Verified, Checksum::Unknown]);
-        assert_eq!(got[1].to_vec(), bad, "a packet with a wrong checksum is somebody else's business");
+        assert_eq!(got[1].to_vec(), bad, "a packet with a wrong checksum is delivered");
     }
     r.end();
 }
 
 #[test]
-fn partial_checksums_are_completed_whatever_the_packet_is_made_of() {
+fn partial_checksums_are_completed_in_packets_of_any_chunks() {
     for csum in [true, false] {
-        let mut r = rig(Config { policy: STRICT, csum, ..config() }, strict());
+        let mut r = rig(
+            with(|c| {
+                c.policy = STRICT;
+                c.csum = csum;
+            }),
+            strict(),
+        );
         for (ip, transport, start, offset) in
             [(v4(1), udp(), 34, 6), (v4(1), tcp(1), 34, 16), (v6(1), udp(), 54, 6), (v6(1), tcp(1), 54, 16)]
         {
@@ -94,7 +99,7 @@ fn super_packets_leave_as_segments_with_right_headers() {
     for (ip, kind, l4) in [(v4(1), GsoKind::Tcp4, 34u16), (v6(1), GsoKind::Tcp6, 54)] {
         for (len, size, chunk) in [(5000, 1400, 700), (2, 536, 1500), (60_000, 1448, 1800), (1448 * 3, 1448, 100)] {
             for policy in POLICIES {
-                let mut r = rig(Config { policy, ..config() }, strict());
+                let mut r = rig(with(|c| c.policy = policy), strict());
                 let (payload, headers) = (payload(len), usize::from(l4) + 20);
                 let bytes = bytes_of(ip, tcp(7), &payload, Checksums::Partial);
                 let mut packet = r.cache.alloc().unwrap();
@@ -129,7 +134,7 @@ fn super_packets_leave_as_segments_with_right_headers() {
 fn tags_beside_the_packet_leave_inside_it_and_come_back_beside_it() {
     for vlan in [true, false] {
         for service in [false, true] {
-            let mut r = rig(Config { vlan, ..config() }, strict());
+            let mut r = rig(with(|c| c.vlan = vlan), strict());
             let plain = frame(100, 1);
             let mut packet = r.packet(&plain);
             packet.set_vlan(Some(Vlan { tci: 0x6123, service }));
@@ -167,7 +172,13 @@ fn a_tag_stays_in_the_packet_when_the_other_side_can_not_have_it_beside() {
 #[test]
 fn two_queues_share_flows_by_their_hash_which_comes_along() {
     let key = Toeplitz::new(&Toeplitz::SYMMETRIC_KEY);
-    let mut r = rig(Config { queues: 2, policy: STRICT, ..config() }, strict());
+    let mut r = rig(
+        with(|c| {
+            c.queues = 2;
+            c.policy = STRICT;
+        }),
+        strict(),
+    );
     r.settle();
     let mut seen = [0; 2];
     for port in 0..100 {

@@ -1,4 +1,5 @@
-//! ExtBufPool of applications: memory that the driver meets on the way, reads where it lies, and lets go of.
+//! External pages of applications: the driver maps them with their first packet, sends them without
+//! a copy, and unmaps them.
 
 use super::rig::*;
 use std::fs::File;
@@ -7,14 +8,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_bus::DmaPolicy;
 use towpath_model::iommu::Refuse;
-use towpath_nic::e1000e::Config;
 use towpath_packet::{Backing, ExtBufOwner, ExtBufPool, Packet, Region};
 
 const CHUNK: usize = 2048;
 const N: usize = 64;
 
-struct Nobody;
-impl ExtBufOwner for Nobody {
+struct NoOwner;
+impl ExtBufOwner for NoOwner {
     fn on_free(&self) {}
 }
 
@@ -37,7 +37,7 @@ fn packets(r: &mut Rig, pages: &mut ExtBufPool) -> Vec<Packet> {
     (0..N).map(make).collect()
 }
 
-/// Sends every page twice; all must arrive, and come back.
+/// Sends every page twice; all arrive, and are freed to their pool.
 fn exchange(r: &mut Rig, pages: &mut ExtBufPool) {
     for _ in 0..2 {
         let packets = packets(r, pages);
@@ -52,19 +52,19 @@ fn exchange(r: &mut Rig, pages: &mut ExtBufPool) {
 fn until(r: &mut Rig, mut done: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !done() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "it never happens");
+        assert!(begun.elapsed() < Duration::from_secs(60), "waited in vain");
         r.turn(&mut Vec::new());
     }
 }
 
 #[test]
-fn pages_are_read_where_they_lie_and_their_memory_is_let_go_of_when_its_owner_is_gone() {
+fn pages_are_sent_without_a_copy_and_unmapped_when_their_owner_is_gone() {
     for policy in POLICIES {
-        let mut r = rig(Config { policy, ..config() }, strict());
+        let mut r = rig(with(|c| c.policy = policy), strict());
         for _ in 0..2 {
             let region = memory();
             let alive = Arc::downgrade(&region);
-            let mut pages = ExtBufPool::new(N, region, Arc::new(Nobody)).unwrap();
+            let mut pages = ExtBufPool::new(N, region, Arc::new(NoOwner)).unwrap();
             exchange(&mut r, &mut pages);
             assert_eq!(r.faults(), 0, "nothing is copied: {policy:?}");
             drop(pages);
@@ -75,9 +75,9 @@ fn pages_are_read_where_they_lie_and_their_memory_is_let_go_of_when_its_owner_is
 }
 
 #[test]
-fn memory_that_the_device_can_not_be_shown_is_copied_and_counted_and_tried_once() {
+fn memory_that_can_not_be_mapped_is_copied_and_counted_and_tried_once() {
     let mut r = rig(config(), strict());
-    let mut pages = ExtBufPool::new(N, memory(), Arc::new(Nobody)).unwrap();
+    let mut pages = ExtBufPool::new(N, memory(), Arc::new(NoOwner)).unwrap();
     r.device.iommu().refuse(Refuse::Always);
     exchange(&mut r, &mut pages);
     assert_eq!(r.faults(), 2 * N as u64);
@@ -88,9 +88,9 @@ fn memory_that_the_device_can_not_be_shown_is_copied_and_counted_and_tried_once(
 }
 
 #[test]
-fn memory_that_is_met_again_after_a_pause_is_known_again() {
-    let mut r = rig(Config { policy: DmaPolicy::Persistent, ..config() }, strict());
-    let mut pages = ExtBufPool::new(N, memory(), Arc::new(Nobody)).unwrap();
+fn external_memory_stays_mapped_over_a_pause() {
+    let mut r = rig(with(|c| c.policy = DmaPolicy::Persistent), strict());
+    let mut pages = ExtBufPool::new(N, memory(), Arc::new(NoOwner)).unwrap();
     exchange(&mut r, &mut pages);
     let maps = r.device.iommu().counts().maps;
     let begun = Instant::now();

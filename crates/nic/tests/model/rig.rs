@@ -22,10 +22,20 @@ pub(crate) struct Rig {
     pub(crate) far: Plug,
 }
 
-/// A configuration for tests: no pauses, and a hang is one after 10 ms.
+/// A configuration for tests: no pauses, and frames hang after 10 ms.
 pub(crate) fn config() -> Config {
     let (rx_ring, tx_ring) = (RingSize::new("rx", 128).unwrap(), RingSize::new("tx", 128).unwrap());
-    Config { rx_ring, tx_ring, pauses: Pauses::None, stall: Duration::from_millis(10), ..Config::default() }
+    let mut config = Config::default();
+    (config.rx_ring, config.tx_ring) = (rx_ring, tx_ring);
+    (config.pauses, config.stall) = (Pauses::None, Duration::from_millis(10));
+    config
+}
+
+/// [`config`] with some options changed.
+pub(crate) fn with(change: impl FnOnce(&mut Config)) -> Config {
+    let mut config = config();
+    change(&mut config);
+    config
 }
 
 /// A strict device.
@@ -58,7 +68,8 @@ impl Rig {
         Packet::copy_from(&mut self.cache, bytes).unwrap()
     }
 
-    /// One turn of everything; what was received is appended to `got`. Returns what the driver and the device did.
+    /// One turn of the device and all queues, which appends received packets to `got`. Returns the
+    /// work that was done.
     pub(crate) fn turn(&mut self, got: &mut Vec<Packet>) -> usize {
         let mut work = self.device.turn();
         let mut out: Batch = Batch::new();
@@ -70,7 +81,7 @@ impl Rig {
         work + self.tx.iter_mut().map(TxQueue::reclaim).sum::<usize>()
     }
 
-    /// Turns until nothing moves any more.
+    /// Turns until no packet moves; returns the received ones.
     pub(crate) fn settle(&mut self) -> Vec<Packet> {
         let mut got = Vec::new();
         let mut quiet = 0;
@@ -80,7 +91,8 @@ impl Rig {
         got
     }
 
-    /// Sends packets on queue `queue`, as often as it takes.
+    /// Sends packets on one queue, with as many calls as they need; returns what was received
+    /// meanwhile.
     pub(crate) fn send(&mut self, queue: usize, packets: impl IntoIterator<Item = Packet>) -> Vec<Packet> {
         let mut got = Vec::new();
         let mut batch: Batch = Batch::new();
@@ -111,7 +123,7 @@ impl Rig {
         self.control.faults().iter().map(|(_, n)| n).sum()
     }
 
-    /// Ends it: nothing may be missing, mapped or wrong.
+    /// Ends the port: no buffer is missing, no mapping is left, no rule was broken.
     #[track_caller]
     pub(crate) fn end(self) {
         let Rig { device, rx, tx, pool, cache, .. } = self;
@@ -123,7 +135,8 @@ impl Rig {
     }
 }
 
-/// A frame of `len` bytes that is different for each `seed`, of an ethertype that nobody knows.
+/// A frame of `len` bytes, different for each `seed`, with the ethertype for local experiments
+/// (IEEE 802).
 pub(crate) fn frame(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes: Vec<u8> = (0..len)

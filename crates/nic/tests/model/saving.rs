@@ -1,15 +1,23 @@
-//! What copybreak saves, by counts per buffer: each step of the saving that the bench shows in time.
+//! What copybreak saves, counted per buffer: the steps whose time the bench measures.
 
 use super::rig::*;
 use towpath_bus::DmaPolicy;
-use towpath_nic::e1000e::{Config, Copybreak, RecycleMode, RxCounts};
+use towpath_nic::e1000e::{Copybreak, RecycleMode, RxCounts};
 
 const FRAMES: u64 = 640;
 
-/// What 640 frames of `len` bytes cost in bursts of 64, once every slot of the ring has had its first buffer.
+/// The cost of 640 frames of `len` bytes in bursts of 64, after every slot of the ring has had a
+/// buffer.
 fn cost(policy: DmaPolicy, recycle: RecycleMode, copybreak: u64, len: usize) -> RxCounts {
     let copybreak = Some(Copybreak::new(copybreak).unwrap());
-    let mut r = rig(Config { policy, copybreak, recycle, ..config() }, strict());
+    let mut r = rig(
+        with(|c| {
+            c.policy = policy;
+            c.copybreak = copybreak;
+            c.recycle = recycle;
+        }),
+        strict(),
+    );
     let run = |r: &mut Rig, frames: u64| {
         for burst in 0..frames / 64 {
             let frames: Vec<_> = (0..64).map(|i| frame(len, burst * 64 + i)).collect();
@@ -39,7 +47,7 @@ fn cost(policy: DmaPolicy, recycle: RecycleMode, copybreak: u64, len: usize) -> 
 fn with_strict_protection_a_copied_buffer_costs_no_mapping_instead_of_one_each_way() {
     let before = cost(STRICT, RecycleMode::UnmapFirst, 2048, 1500);
     assert_eq!((before.maps, before.unmaps, before.copies, before.handed), (FRAMES, FRAMES, FRAMES, 0));
-    assert_eq!(before.flushes, FRAMES / 64, "a burst shares one invalidation");
+    assert_eq!(before.flushes, FRAMES / 64, "a burst shares one flush");
     let after = cost(STRICT, RecycleMode::KeepMapped, 2048, 1500);
     assert_eq!((after.maps, after.unmaps, after.flushes), (0, 0, 0));
     assert_eq!(
@@ -49,7 +57,7 @@ fn with_strict_protection_a_copied_buffer_costs_no_mapping_instead_of_one_each_w
 }
 
 #[test]
-fn without_copybreak_both_ways_cost_the_same() {
+fn without_copybreak_both_modes_cost_the_same() {
     for policy in POLICIES {
         let before = cost(policy, RecycleMode::UnmapFirst, 0, 1500);
         let after = cost(policy, RecycleMode::KeepMapped, 0, 1500);
@@ -69,7 +77,7 @@ fn deferred_protection_shares_an_invalidation_among_many_bursts() {
 }
 
 #[test]
-fn without_protection_there_is_nothing_to_save_but_the_copy() {
+fn without_protection_copybreak_costs_a_copy_and_saves_nothing() {
     for recycle in [RecycleMode::UnmapFirst, RecycleMode::KeepMapped] {
         let copied = cost(DmaPolicy::Persistent, recycle, 2048, 1500);
         assert_eq!((copied.maps, copied.unmaps, copied.flushes, copied.copies), (0, 0, 0, FRAMES));
@@ -80,7 +88,7 @@ fn without_protection_there_is_nothing_to_save_but_the_copy() {
 
 #[test]
 fn the_threshold_holds_from_the_burst_after_it_was_set() {
-    let mut r = rig(Config { policy: STRICT, ..config() }, strict());
+    let mut r = rig(with(|c| c.policy = STRICT), strict());
     for (threshold, copied) in [(0, 0), (1000, 0), (1001, 1), (0, 0), (16384, 1)] {
         r.control.set_copybreak(threshold).unwrap();
         let before = r.rx[0].counts().copies;

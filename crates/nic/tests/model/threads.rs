@@ -1,7 +1,9 @@
-//! Queues on threads of their own, over a device with its own: they agree on resets, and end in any order.
+//! Each queue and the device on a thread of its own: the queues agree on resets, and end in any
+//! order.
 
 use super::rig::*;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use towpath_model::e1000e::{self as model, Faults};
 use towpath_model::wire::{Loopback, Wire};
@@ -9,12 +11,13 @@ use towpath_nic::e1000e::{Config, E1000e};
 use towpath_packet::port::{Port, Queues, RxQueue, Start, TxQueue};
 use towpath_packet::{Batch, Direction, Offloads, Packet};
 
-/// Four threads with a queue each, two queues each way, until `enough` says so or some seconds are over; then they end one after the
-/// other. Returns what was sent and received.
-fn run(device: model::Config, wire: impl Wire, config: Config, enough: impl Fn(u64) -> bool + Sync) -> (u64, u64) {
+/// Runs two queues in each direction on four threads until `enough` is true or some seconds are
+/// over. Then the queues end one after the other. Returns the number of packets sent and received.
+fn run(device: model::Config, wire: impl Wire, mut config: Config, enough: impl Fn(u64) -> bool + Sync) -> (u64, u64) {
     let bus = model::launch(model::Config { threaded: true, ..device }, wire).unwrap();
     let device = bus.device();
-    let port = E1000e::open(bus, "e1000e:model", Config { queues: 2, ..config }).unwrap();
+    config.queues = 2;
+    let port = E1000e::open(bus, "e1000e:model", config).unwrap();
     let (pool, control) = (pool_of(2048), port.control());
     let start = Start { pool: pool.clone(), queues: 2, accept: Offloads::ALL };
     let Queues { rx, tx } = port.start(start).unwrap();
@@ -76,7 +79,7 @@ fn queues_of_four_threads_send_and_receive_at_once() {
     for policy in POLICIES {
         let begun = Instant::now();
         let enough = |_| begun.elapsed() > Duration::from_millis(300);
-        let (sent, received) = run(strict(), Loopback::default(), Config { policy, ..config() }, enough);
+        let (sent, received) = run(strict(), Loopback::default(), with(|c| c.policy = policy), enough);
         assert!(sent > 0 && received > 0, "{sent} sent, {received} received");
     }
 }
@@ -86,6 +89,6 @@ fn queues_of_four_threads_agree_on_every_reset() {
     for policy in POLICIES {
         let faults = Faults { stall: 300, stall_turns: 0, seed: 1, ..Faults::default() };
         let device = model::Config { faults, ..strict() };
-        run(device, Loopback::default(), Config { policy, ..config() }, |resets| resets >= 4);
+        run(device, Loopback::default(), with(|c| c.policy = policy), |resets| resets >= 4);
     }
 }

@@ -1,9 +1,8 @@
-//! Frames arrive, and leave, as they are.
+//! Frames are received and sent byte for byte.
 
 use super::rig::*;
-use towpath_model::e1000e as model;
-use towpath_model::iommu;
-use towpath_nic::e1000e::{Config, Copybreak, RingSize};
+use towpath_model::{e1000e as model, iommu};
+use towpath_nic::e1000e::{Copybreak, RingSize};
 use towpath_packet::port::{RxQueue, TxQueue};
 use towpath_packet::{Batch, Packet};
 
@@ -14,7 +13,13 @@ fn frames_go_both_ways_byte_for_byte_under_every_policy_and_threshold() {
             for bounce in [false, true] {
                 let copybreak = Some(Copybreak::new(copybreak).unwrap());
                 let iommu = iommu::Config { bounce, ..iommu::Config::default() };
-                let mut r = rig(Config { policy, copybreak, ..config() }, model::Config { iommu, ..strict() });
+                let mut r = rig(
+                    with(|c| {
+                        c.policy = policy;
+                        c.copybreak = copybreak;
+                    }),
+                    model::Config { iommu, ..strict() },
+                );
                 let frames: Vec<_> = (0..1000).map(|i| frame(60 + i * 7 % 1440, i as u64)).collect();
                 for burst in frames.chunks(50) {
                     r.arrive(burst.iter().map(Vec::as_slice));
@@ -47,7 +52,13 @@ fn without_an_iommu_it_works_as_well() {
 fn packets_of_one_to_many_fragments_leave_whole_with_or_without_a_linear_part() {
     for (policy, bounce) in POLICIES.into_iter().flat_map(|policy| [(policy, false), (policy, true)]) {
         let iommu = iommu::Config { bounce, ..iommu::Config::default() };
-        let mut r = rig(Config { policy, mtu: 9000, ..config() }, model::Config { iommu, ..strict() });
+        let mut r = rig(
+            with(|c| {
+                c.policy = policy;
+                c.mtu = 9000;
+            }),
+            model::Config { iommu, ..strict() },
+        );
         for pieces in (1..=64).chain([65, 100, 200]) {
             for empty_head in [false, true] {
                 let bytes = frame(14 + pieces * 37, pieces as u64);
@@ -74,7 +85,13 @@ fn packets_of_one_to_many_fragments_leave_whole_with_or_without_a_linear_part() 
 fn long_frames_take_several_buffers_and_are_received_and_sent_whole() {
     for policy in POLICIES {
         for (mtu, longest) in [(9000, 9014), (9216, 9230)] {
-            let mut r = rig(Config { policy, mtu, ..config() }, strict());
+            let mut r = rig(
+                with(|c| {
+                    c.policy = policy;
+                    c.mtu = mtu;
+                }),
+                strict(),
+            );
             for len in [60, 1024, 1025, 1514, 2048, 4096, 5000, longest] {
                 let bytes = frame(len, len as u64);
                 r.arrive([bytes.as_slice()]);
@@ -95,7 +112,7 @@ fn long_frames_take_several_buffers_and_are_received_and_sent_whole() {
 }
 
 #[test]
-fn a_ring_that_is_full_refuses_and_takes_more_when_something_has_left() {
+fn a_full_ring_refuses_packets_and_takes_more_after_frames_were_sent() {
     let mut r = rig(config(), strict());
     let mut batch: Batch = Batch::new();
     let mut taken = 0;
@@ -112,7 +129,7 @@ fn a_ring_that_is_full_refuses_and_takes_more_when_something_has_left() {
     }
     assert_eq!((taken, r.tx[0].pending()), (127, 127));
     r.device.run_until_idle();
-    assert!(r.tx[0].tx(&mut batch) > 0, "what has left makes room without a call of reclaim");
+    assert!(r.tx[0].tx(&mut batch) > 0, "sent frames make room without a call of reclaim");
     r.tx[0].kick();
     r.settle();
     drop(batch);
@@ -121,7 +138,7 @@ fn a_ring_that_is_full_refuses_and_takes_more_when_something_has_left() {
 
 #[test]
 fn a_receiver_without_buffers_loses_nothing_that_the_wire_can_hold_back() {
-    let mut r = rig(Config { policy: STRICT, ..config() }, strict());
+    let mut r = rig(with(|c| c.policy = STRICT), strict());
     let mut held: Vec<Packet> = std::iter::from_fn(|| r.cache.alloc()).collect();
     r.settle();
     let frames: Vec<_> = (0..300).map(|i| frame(100, i)).collect();
@@ -144,7 +161,14 @@ fn a_receiver_without_buffers_loses_nothing_that_the_wire_can_hold_back() {
 fn a_hundred_thousand_frames_each_way() {
     for policy in [POLICIES[0], STRICT] {
         let ring = |option| RingSize::new(option, 512).unwrap();
-        let mut r = rig(Config { policy, rx_ring: ring("rx"), tx_ring: ring("tx"), ..config() }, strict());
+        let mut r = rig(
+            with(|c| {
+                c.policy = policy;
+                c.rx_ring = ring("rx");
+                c.tx_ring = ring("tx");
+            }),
+            strict(),
+        );
         let samples: Vec<_> = (0..97u64).map(|i| frame(60 + (i as usize * 131) % 1455, i)).collect();
         let (mut sent, mut back) = (0usize, 0usize);
         let total = 100_000;
@@ -152,7 +176,7 @@ fn a_hundred_thousand_frames_each_way() {
             let burst: Vec<_> = (sent..(sent + 64).min(total)).map(|i| r.packet(&samples[i % 97])).collect();
             sent += burst.len();
             let mut got = r.send(0, burst);
-            // The far end returns what it gets.
+            // The far end returns every frame.
             for bytes in r.far.drain() {
                 r.arrive([bytes.as_slice()]);
             }
@@ -173,10 +197,10 @@ fn a_hundred_thousand_frames_each_way() {
 
 #[test]
 fn bursts_of_32_cost_a_sixteenth_of_a_tail_write_a_frame_and_no_register_is_read() {
-    let mut r = rig(Config { stall: std::time::Duration::from_secs(60), ..config() }, strict());
+    let mut r = rig(with(|c| c.stall = std::time::Duration::from_secs(60)), strict());
     r.settle();
     let before = r.device.accesses();
-    // Few enough for the clock not to be asked in between, and with it the link.
+    // So few calls that the watchdog does not read the clock, nor the link.
     for i in 0..16 {
         let frames: Vec<_> = (0..32).map(|j| frame(60, i * 32 + j)).collect();
         r.arrive(frames.iter().map(Vec::as_slice));
@@ -203,14 +227,14 @@ fn bursts_of_32_cost_a_sixteenth_of_a_tail_write_a_frame_and_no_register_is_read
 #[test]
 fn an_idle_receiver_waits_for_an_interrupt_and_loses_none() {
     use towpath_packet::port::Wake;
-    let mut r = rig(Config { interrupts: true, ..config() }, strict());
+    let mut r = rig(with(|c| c.interrupts = true), strict());
     r.settle();
     for i in 0..3 {
-        let Wake::Fd(_) = r.rx[0].wake() else { panic!("it should wait for its interrupt") };
+        let Wake::Fd(_) = r.rx[0].wake() else { panic!("it does not wait for its interrupt") };
         let sent = r.device.interrupts().0;
         r.arrive([frame(60, i).as_slice()]);
         r.device.run_until_idle();
-        assert_eq!(r.device.interrupts().0, sent + 1, "one interrupt for each time that it was asked for");
+        assert_eq!(r.device.interrupts().0, sent + 1, "one interrupt for each call of wake");
         assert_eq!(r.settle().len(), 1);
         r.arrive([frame(60, i).as_slice()]);
         assert_eq!(r.settle().len(), 1);

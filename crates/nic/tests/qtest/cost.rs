@@ -1,7 +1,7 @@
-//! What frames cost in register accesses, which are what a device is slow at.
+//! The cost of frames in register accesses, the slow operations of a device.
 
 use crate::require;
-use crate::rig::{DEFERRED, STRICT, Setup, frame, ways};
+use crate::rig::{DEFERRED, STRICT, Setup, frame, protections};
 use std::time::Instant;
 use towpath_bus::DmaPolicy;
 use towpath_bus::qtest::Count;
@@ -11,12 +11,12 @@ use towpath_packet::port::TxQueue;
 const BURST: usize = 32;
 const BURSTS: usize = 256;
 const FRAMES: u64 = (BURST * BURSTS) as u64;
-/// Registers of rings, and tails among them.
+/// Registers of the rings, and the tails among them.
 const RX: std::ops::Range<usize> = 0x2800..0x3000;
 const TX: std::ops::Range<usize> = 0x3800..0x4000;
 const RDT: std::ops::Range<usize> = 0x2818..0x281c;
 const TDT: std::ops::Range<usize> = 0x3818..0x381c;
-/// Registers that one look around reads at most, and how often it may happen.
+/// Registers that one run of the watchdog reads at most, and how often it may run.
 const LOOK: u64 = 16;
 const LOOKS_A_SECOND: f64 = 2.0 * 5.0;
 
@@ -24,8 +24,8 @@ const LOOKS_A_SECOND: f64 = 2.0 * 5.0;
 fn a_burst_costs_one_tail_write_each_way_and_no_read() {
     require!("a_burst_costs_one_tail_write_each_way_and_no_read");
     println!("bursts of {BURST}            per frame:  TDT     RDT     reads   IOMMU   IOMMU reads");
-    for way in ways() {
-        let mut rig = Setup::new(way).start();
+    for protection in protections() {
+        let mut rig = Setup::new(protection).start();
         let mut batch = Batch::<64>::new();
         rig.refill();
         rig.delivered();
@@ -38,7 +38,8 @@ fn a_burst_costs_one_tail_write_each_way_and_no_read() {
                 let packet = rig.packet(&frame(n));
                 batch.push(packet).unwrap();
             }
-            // The frames of a burst are there before it is asked for: then its size is the same on any machine.
+            // The frames of a burst arrive before it is received, so that its size is the same on
+            // any machine.
             rig.delivered();
             rig.tx[0].tx(&mut batch);
             rig.tx[0].kick();
@@ -54,8 +55,8 @@ fn a_burst_costs_one_tail_write_each_way_and_no_read() {
         let per = |n: u64| n as f64 / FRAMES as f64;
         println!(
             "{:?} copybreak {}: {:.4}  {:.4}  {:.5} {:.4}  {:.5}",
-            way.policy,
-            way.copybreak,
+            protection.policy,
+            protection.copybreak,
             per(tdt.writes),
             per(rdt.writes),
             per(total.reads),
@@ -66,19 +67,20 @@ fn a_burst_costs_one_tail_write_each_way_and_no_read() {
         assert!(rdt.writes <= FRAMES / 16, "{} writes of the receive tail", rdt.writes);
         assert_eq!((rx.reads, tx.reads), (0, 0), "rings are in memory");
         assert_eq!((rx.writes, tx.writes), (rdt.writes, tdt.writes));
-        // Link and statistics are looked at by time, never by frame.
+        // The watchdog reads link and statistics by time, never by frame.
         let looks = (begun.elapsed().as_secs_f64() * LOOKS_A_SECOND) as u64 + 2;
         assert!(total.reads <= looks * LOOK, "{} reads in {looks} looks", total.reads);
-        // The remapping unit reports in memory; it is asked what is wrong once in a wait that has lasted half a second.
+        // The IOMMU reports in memory. The driver reads its fault register once in a wait of half a
+        // second.
         let waits = (begun.elapsed().as_secs_f64() / 0.5) as u64;
         assert!(iommu.reads <= waits, "{} reads of the remapping unit in {waits} half seconds", iommu.reads);
         let bursts = BURSTS as u64;
         // Two directions; with copies only transmission maps anything.
-        let flushes = match (way.policy, way.copybreak) {
+        let flushes = match (protection.policy, protection.copybreak) {
             (DmaPolicy::Persistent, _) => 0..=0,
             (STRICT, 0) => 2 * bursts..=2 * bursts,
             (STRICT, _) => bursts..=bursts,
-            // And what idle looks add.
+            // And the idle flushes of the watchdog.
             (DEFERRED, _) => 1..=2 * FRAMES / 256 + looks,
         };
         assert!(flushes.contains(&iommu.writes), "{} invalidation doorbells, not {flushes:?}", iommu.writes);

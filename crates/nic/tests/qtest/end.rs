@@ -1,16 +1,16 @@
-//! The end: orderly, in mid-traffic, and when the machine goes first.
+//! The end of a port: orderly, in mid-traffic, and after the machine has ended.
 
 use crate::require;
-use crate::rig::{Setup, frame, until, ways};
+use crate::rig::{Setup, frame, protections, until};
 use towpath_packet::Batch;
 use towpath_packet::port::{RxQueue, State, TxQueue};
 
 #[test]
-fn a_port_that_ends_in_mid_traffic_gives_every_buffer_home() {
-    require!("a_port_that_ends_in_mid_traffic_gives_every_buffer_home");
-    for way in ways() {
+fn a_port_that_ends_in_mid_traffic_returns_every_buffer() {
+    require!("a_port_that_ends_in_mid_traffic_returns_every_buffer");
+    for protection in protections() {
         for shared in [true, false] {
-            let mut rig = Setup { shared, ..Setup::new(way) }.start();
+            let mut rig = Setup { shared, ..Setup::new(protection) }.start();
             rig.refill();
             for n in 0..100 {
                 rig.cable.send(&frame(n)).unwrap();
@@ -20,7 +20,8 @@ fn a_port_that_ends_in_mid_traffic_gives_every_buffer_home() {
                 let packet = rig.packet(&frame(n));
                 batch.push(packet).unwrap();
             }
-            // Half of it announced, half of it not; half of what came in taken out.
+            // Half of the packets are announced, half are not; half of the received frames are
+            // taken.
             rig.tx[0].tx(&mut batch);
             rig.tx[0].kick();
             for n in 0..40 {
@@ -39,8 +40,8 @@ fn a_port_that_ends_in_mid_traffic_gives_every_buffer_home() {
 #[test]
 fn a_port_whose_machine_ends_is_gone_and_ends_too() {
     require!("a_port_whose_machine_ends_is_gone_and_ends_too");
-    for way in ways() {
-        let mut rig = Setup::new(way).start();
+    for protection in protections() {
+        let mut rig = Setup::new(protection).start();
         assert!(rig.exchange(&[frame(1)])[0].to_vec() == frame(1));
         rig.qemu.kill();
         let mut batch = Batch::<64>::new();
@@ -64,7 +65,7 @@ fn a_port_whose_machine_ends_is_gone_and_ends_too() {
 #[test]
 fn a_port_can_be_started_again_and_again() {
     require!("a_port_can_be_started_again_and_again");
-    // On one machine: what the port leaves behind is what the next one finds.
+    // On one machine: the next port finds the device as the last one left it.
     use towpath_bus::qtest::{Device, Machine, Netdev, Width};
     use towpath_nic::e1000e::{Config, E1000e, Pauses};
     use towpath_packet::port::{Port, Queues, Start};
@@ -74,7 +75,8 @@ fn a_port_can_be_started_again_and_again() {
     let pool = Pool::new(PoolConfig { capacity: 1024, ..PoolConfig::default() }).unwrap();
     for round in 0..12 {
         let policy = [towpath_bus::DmaPolicy::Persistent, crate::rig::STRICT, crate::rig::DEFERRED][round % 3];
-        let config = Config { policy, pauses: Pauses::None, ..Config::default() };
+        let mut config = Config::default();
+        (config.policy, config.pauses) = (policy, Pauses::None);
         let port = E1000e::open(qemu.open(4).unwrap(), "again", config).unwrap();
         let start = Start { pool: pool.clone(), queues: 1, accept: Offloads::NONE };
         let Queues { mut rx, tx } = port.start(start).unwrap();

@@ -1,16 +1,16 @@
-//! Frames go through, whole and in order.
+//! Frames pass whole and in order.
 
 use crate::require;
-use crate::rig::{Setup, frame, out, ring, sized, ways};
-use towpath_nic::e1000e::{Config, Filter};
+use crate::rig::{Setup, frame, out, protections, ring, sized};
+use towpath_nic::e1000e::RxFilter;
 use towpath_packet::Batch;
 use towpath_packet::port::{RxQueue, State, TxQueue, Wake};
 
 #[test]
-fn a_port_comes_up_says_what_it_is_and_can_be_opened_again() {
-    require!("a_port_comes_up_says_what_it_is_and_can_be_opened_again");
-    for way in ways() {
-        let mut rig = Setup::new(way).start();
+fn a_port_comes_up_with_its_link_and_receives() {
+    require!("a_port_comes_up_with_its_link_and_receives");
+    for protection in protections() {
+        let mut rig = Setup::new(protection).start();
         let link = rig.control.link();
         assert!(link.up && link.full_duplex && link.speed == 1000, "{link:?}");
         assert_eq!((rig.rx[0].state(), rig.tx[0].state()), (State::Up, State::Up));
@@ -19,22 +19,23 @@ fn a_port_comes_up_says_what_it_is_and_can_be_opened_again() {
     }
 }
 
-/// Both directions at once, in bursts of 32; every ring turns more than 700 times.
+/// Both directions at once, in bursts of 32; every ring wraps more than 700 times.
 #[test]
 fn a_hundred_thousand_frames_pass_each_way_byte_for_byte() {
     require!("a_hundred_thousand_frames_pass_each_way_byte_for_byte");
     const FRAMES: usize = 100_000;
     const BURST: usize = 32;
     let each = std::thread::scope(|scope| {
-        let threads: Vec<_> = ways().into_iter().map(|way| (way, scope.spawn(move || run(way)))).collect();
-        threads.into_iter().map(|(way, thread)| (way, thread.join())).collect::<Vec<_>>()
+        let threads: Vec<_> =
+            protections().into_iter().map(|protection| (protection, scope.spawn(move || run(protection)))).collect();
+        threads.into_iter().map(|(protection, thread)| (protection, thread.join())).collect::<Vec<_>>()
     });
-    for (way, done) in each {
-        assert!(done.is_ok(), "{way:?}");
+    for (protection, done) in each {
+        assert!(done.is_ok(), "{protection:?}");
     }
 
-    fn run(way: crate::rig::Way) {
-        let mut rig = Setup::new(way).start();
+    fn run(protection: crate::rig::Protection) {
+        let mut rig = Setup::new(protection).start();
         let mut batch = Batch::<64>::new();
         rig.refill();
         for burst in (0..FRAMES).step_by(BURST) {
@@ -67,12 +68,13 @@ fn a_hundred_thousand_frames_pass_each_way_byte_for_byte() {
     }
 }
 
-/// Memory of the datapath that the device can't reach: a pool of the port's own, and a copy each way.
+/// Packets in memory that the device can't reach: the port has a pool of its own, and copies in
+/// each direction.
 #[test]
 fn packets_out_of_reach_are_copied_and_counted() {
     require!("packets_out_of_reach_are_copied_and_counted");
-    for way in ways() {
-        let mut rig = Setup { shared: false, ..Setup::new(way) }.start();
+    for protection in protections() {
+        let mut rig = Setup { shared: false, ..Setup::new(protection) }.start();
         assert!(rig.rx[0].memory().pool.is_some());
         for burst in (0..960).step_by(32) {
             let frames: Vec<_> = (burst..burst + 32).map(frame).collect();
@@ -91,16 +93,17 @@ fn packets_out_of_reach_are_copied_and_counted() {
 #[test]
 fn long_frames_span_descriptors_in_both_directions() {
     require!("long_frames_span_descriptors_in_both_directions");
-    for way in ways() {
-        let setup = Setup::new(way);
-        let mut rig = Setup { config: Config { mtu: 9216, ..setup.config }, ..setup }.start();
+    for protection in protections() {
+        let mut setup = Setup::new(protection);
+        setup.config.mtu = 9216;
+        let mut rig = setup.start();
         for (n, len) in [1514, 1515, 2048, 2049, 3072, 3073, 5042, 9000, 9014, 9230].into_iter().enumerate() {
             let bytes = sized(n, len);
             let received = rig.exchange(std::slice::from_ref(&bytes)).remove(0);
             assert_eq!(received.len(), len);
             assert!(received.to_vec() == bytes, "received {len} bytes");
-            assert_eq!(received.frags() + 1, if len < way.copybreak as usize { 1 } else { len.div_ceil(1024) });
-            // What came in pieces goes out in pieces.
+            assert_eq!(received.frags() + 1, if len < protection.copybreak as usize { 1 } else { len.div_ceil(1024) });
+            // A chain that was received is sent as a chain.
             rig.send([received]);
             assert!(rig.out() == bytes, "sent {len} bytes");
         }
@@ -112,16 +115,17 @@ fn long_frames_span_descriptors_in_both_directions() {
 #[test]
 fn long_frames_arrive_in_as_many_small_buffers_as_they_need() {
     require!("long_frames_arrive_in_as_many_small_buffers_as_they_need");
-    for way in ways() {
-        let setup = Setup { chunk: 128 + 256, ..Setup::new(way) };
+    for protection in protections() {
+        let mut setup = Setup { chunk: 128 + 256, ..Setup::new(protection) };
+        setup.config.mtu = 9216;
         let copybreak = setup.config.copybreak.map_or(0, |bytes| bytes.get() as usize);
-        let mut rig = Setup { config: Config { mtu: 9216, ..setup.config }, ..setup }.start();
+        let mut rig = setup.start();
         for (n, pieces) in (1..=36).enumerate() {
             for len in [pieces * 256, pieces * 256 + 1] {
                 let bytes = sized(n, len);
                 let received = rig.exchange(std::slice::from_ref(&bytes)).remove(0);
                 assert!(received.to_vec() == bytes, "received {len} bytes");
-                // What does not fit into one buffer is never copied.
+                // A frame that does not fit into one buffer is never copied.
                 let copied = len < copybreak && len <= 256;
                 assert_eq!(received.frags() + 1, if copied { 1 } else { len.div_ceil(256) }, "{len} bytes");
                 rig.send([received]);
@@ -135,7 +139,7 @@ fn long_frames_arrive_in_as_many_small_buffers_as_they_need() {
 #[test]
 fn short_frames_pass_and_frames_beyond_the_mtu_do_not() {
     require!("short_frames_pass_and_frames_beyond_the_mtu_do_not");
-    let mut rig = Setup::new(ways()[2]).start();
+    let mut rig = Setup::new(protections()[2]).start();
     for len in [17, 18, 59, 60, 61, 1513, 1514] {
         let packet = rig.packet(&sized(len, len));
         rig.send([packet]);
@@ -151,7 +155,7 @@ fn short_frames_pass_and_frames_beyond_the_mtu_do_not() {
     rig.send([packet]);
     rig.refill();
     rig.cable.send(&sized(2, 1600)).unwrap();
-    assert_eq!(rig.exchange(&[sized(3, 60)])[0].to_vec(), sized(3, 60), "only the one behind arrives");
+    assert_eq!(rig.exchange(&[sized(3, 60)])[0].to_vec(), sized(3, 60), "only the frame behind arrives");
     let packet = rig.packet(&sized(4, 60));
     rig.send([packet]);
     assert_eq!(rig.out(), sized(4, 60));
@@ -160,8 +164,8 @@ fn short_frames_pass_and_frames_beyond_the_mtu_do_not() {
 }
 
 #[test]
-fn what_is_for_others_is_received_as_the_filter_says() {
-    require!("what_is_for_others_is_received_as_the_filter_says");
+fn the_filter_decides_which_frames_to_others_are_received() {
+    require!("the_filter_decides_which_frames_to_others_are_received");
     let to = |address: [u8; 6]| {
         let mut bytes = sized(1, 60);
         bytes[..6].copy_from_slice(&address);
@@ -174,10 +178,11 @@ fn what_is_for_others_is_received_as_the_filter_says() {
         to([1, 0, 0x5e, 0, 0, 0x16]),
         to([2, 0, 0, 0, 0, 9]),
     ];
-    let group = Filter::Groups(vec![[1, 0, 0x5e, 0, 0, 0xfb]]);
-    for (filter, wanted) in [(Filter::Promiscuous, 5), (Filter::AllMulticast, 4), (group, 3)] {
-        let setup = Setup::new(ways()[0]);
-        let mut rig = Setup { config: Config { filter, ..setup.config }, ..setup }.start();
+    let group = RxFilter::Groups(vec![[1, 0, 0x5e, 0, 0, 0xfb]]);
+    for (filter, wanted) in [(RxFilter::Promiscuous, 5), (RxFilter::AllMulticast, 4), (group, 3)] {
+        let mut setup = Setup::new(protections()[0]);
+        setup.config.filter = filter;
+        let mut rig = setup.start();
         rig.refill();
         all.iter().for_each(|frame| rig.cable.send(frame).unwrap());
         let received = rig.receive(wanted);
@@ -190,10 +195,12 @@ fn what_is_for_others_is_received_as_the_filter_says() {
 }
 
 #[test]
-fn a_port_that_asked_for_interrupts_is_polled_where_none_can_be_waited_for() {
-    require!("a_port_that_asked_for_interrupts_is_polled_where_none_can_be_waited_for");
-    let setup = Setup::new(ways()[3]);
-    let mut rig = Setup { config: Config { interrupts: true, rx_ring: ring(80), ..setup.config }, ..setup }.start();
+fn a_port_with_interrupts_is_polled_where_none_can_be_waited_for() {
+    require!("a_port_with_interrupts_is_polled_where_none_can_be_waited_for");
+    let mut setup = Setup::new(protections()[3]);
+    setup.config.interrupts = true;
+    setup.config.rx_ring = ring(80);
+    let mut rig = setup.start();
     assert_eq!(rig.rx[0].wake(), Wake::Poll);
     for n in 0..200 {
         assert_eq!(rig.exchange(&[frame(n)])[0].to_vec(), frame(n));
@@ -202,12 +209,12 @@ fn a_port_that_asked_for_interrupts_is_polled_where_none_can_be_waited_for() {
     rig.end();
 }
 
-/// Two machines' ports, joined: what one sends the other receives, and back.
+/// The ports of two machines: each receives what the other sends.
 #[test]
-fn two_ports_on_one_cable_hear_each_other() {
-    require!("two_ports_on_one_cable_hear_each_other");
-    let mut a = Setup::new(ways()[1]).start();
-    let mut b = Setup::new(ways()[2]).start();
+fn two_ports_on_one_cable_exchange_frames() {
+    require!("two_ports_on_one_cable_exchange_frames");
+    let mut a = Setup::new(protections()[1]).start();
+    let mut b = Setup::new(protections()[2]).start();
     for n in 0..200 {
         let packet = a.packet(&frame(n));
         a.send([packet]);

@@ -1,12 +1,12 @@
-//! Rings without room.
+//! Full rings and empty pools.
 
 use crate::require;
-use crate::rig::{Setup, frame, sized, ways};
+use crate::rig::{Setup, frame, protections, sized};
 use towpath_bus::Mmio;
 use towpath_packet::Batch;
 use towpath_packet::port::{RxQueue, TxQueue};
 
-/// The transmitter's control register and the bit that it is on by; the tail of its ring.
+/// The transmitter's control register and its enable bit; the tail of its ring.
 const TCTL: usize = 0x400;
 const TCTL_ENABLE: u32 = 2;
 const TDT: usize = 0x3818;
@@ -14,11 +14,11 @@ const TDT: usize = 0x3818;
 #[test]
 fn a_full_transmit_ring_leaves_packets_in_the_batch_and_takes_them_later() {
     require!("a_full_transmit_ring_leaves_packets_in_the_batch_and_takes_them_later");
-    for way in ways() {
-        let mut rig = Setup::new(way).start();
+    for protection in protections() {
+        let mut rig = Setup::new(protection).start();
         let mut batch = Batch::<64>::new();
         let (mut next, mut taken) = (0, 0);
-        // The transmitter is off, so that nothing leaves: 127 of 128 descriptors can be used.
+        // The transmitter is off, so that no frame is sent: 127 of 128 descriptors can be used.
         let on = rig.raw.r32(TCTL);
         rig.raw.w32(TCTL, on & !TCTL_ENABLE);
         while taken < 300 {
@@ -35,7 +35,7 @@ fn a_full_transmit_ring_leaves_packets_in_the_batch_and_takes_them_later() {
         }
         assert_eq!((taken, rig.tx[0].pending()), (127, 127));
         assert_eq!(batch.len(), next - taken);
-        assert_eq!(rig.raw.r32(TDT), 127, "the device knows of all of them, though nobody has ended the burst");
+        assert_eq!(rig.raw.r32(TDT), 127, "all are announced, though the burst has not ended");
         rig.raw.w32(TCTL, on);
         rig.sent();
         rig.tx[0].tx(&mut batch);
@@ -47,12 +47,12 @@ fn a_full_transmit_ring_leaves_packets_in_the_batch_and_takes_them_later() {
     }
 }
 
-/// A receiver that does not look loses nothing: the device waits, then the cable.
+/// A receiver that does not poll loses no frame: the device holds them back, then the cable.
 #[test]
 fn frames_wait_while_no_buffers_are_there_and_arrive_when_some_are() {
     require!("frames_wait_while_no_buffers_are_there_and_arrive_when_some_are");
-    for way in ways() {
-        let mut rig = Setup::new(way).start();
+    for protection in protections() {
+        let mut rig = Setup::new(protection).start();
         for round in 0..3 {
             rig.refill();
             let frames: Vec<_> = (0..200).map(|n| sized(round * 200 + n, 60)).collect();
@@ -65,17 +65,18 @@ fn frames_wait_while_no_buffers_are_there_and_arrive_when_some_are() {
 }
 
 #[test]
-fn a_pool_that_runs_dry_is_survived_and_counted() {
-    require!("a_pool_that_runs_dry_is_survived_and_counted");
-    for way in ways().into_iter().filter(|way| way.copybreak == 0) {
-        let mut rig = Setup::new(way).start();
-        let hoard: Vec<_> = std::iter::from_fn(|| rig.cache.alloc()).collect();
+fn an_empty_pool_is_survived_and_counted() {
+    require!("an_empty_pool_is_survived_and_counted");
+    for protection in protections().into_iter().filter(|protection| protection.copybreak == 0) {
+        let mut rig = Setup::new(protection).start();
+        let held: Vec<_> = std::iter::from_fn(|| rig.cache.alloc()).collect();
         let frames: Vec<_> = (0..150).map(|n| sized(n, 60)).collect();
         frames.iter().for_each(|frame| rig.cable.send(frame).unwrap());
         rig.refill();
         let mut batch = Batch::<64>::new();
         let mut received = Vec::new();
-        // As many as the ring had buffers for, at most; kept, so that none comes back.
+        // At most as many as the ring has buffers for; the packets are kept, so that no buffer is
+        // freed.
         for _ in 0..20 {
             rig.rx[0].rx(&mut batch);
             received.extend(batch.drain_front(64));
@@ -83,7 +84,7 @@ fn a_pool_that_runs_dry_is_survived_and_counted() {
         }
         assert!(received.len() < 150, "{}", received.len());
         assert!(rig.control.faults().no_buffer > 0);
-        drop(hoard);
+        drop(held);
         received.extend(rig.receive(150 - received.len()));
         received.iter().zip(&frames).for_each(|(packet, frame)| assert!(packet.to_vec() == *frame));
         drop(received);

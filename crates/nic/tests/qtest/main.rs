@@ -1,7 +1,9 @@
-//! The e1000e driver with QEMU's device on the other side, without a guest: nothing here was written with the driver in mind.
+//! The e1000e driver over QEMU's device, without a guest: an independent implementation of the
+//! device.
 //!
-//! Every test runs under each way of protecting memory that makes a difference to it ([`rig::ways`]); what is asserted is bytes,
-//! balances, and numbers of register accesses, never time.
+//! Every test runs with each protection of memory that makes a difference to it
+//! ([`rig::protections`]). Tests assert bytes, balances and numbers of register accesses, never
+//! time.
 
 use towpath_testing as support;
 
@@ -16,7 +18,7 @@ mod rig;
 mod segments;
 mod spy;
 
-/// Ends the test here, by name, if the machine can't run it.
+/// Skips the test, by name, if the machine can't run it.
 #[macro_export]
 macro_rules! require {
     ($name:literal $(, $need:expr)*) => {

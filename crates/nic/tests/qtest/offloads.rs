@@ -1,8 +1,7 @@
-//! What the device does to packets on their way.
+//! Offloads of the device.
 
 use crate::require;
-use crate::rig::{Rig, Setup, ways};
-use towpath_nic::e1000e::Config;
+use crate::rig::{Rig, Setup, protections};
 use towpath_packet::{Checksum, Offloads, Packet, Vlan};
 use towpath_wire::dissect::dissect;
 use towpath_wire::emit::{Checksums, Headers, Ip, Link, Network, Tcp, Transport, Udp};
@@ -13,7 +12,7 @@ use towpath_wire::{LinkKind, Toeplitz};
 const LINK: Link =
     Link { dst: [0x52, 0x54, 0, 0xaa, 0xbb, 0xcc], src: [2, 0, 0, 0, 0, 1], tags: [Tag { tpid: 0, tci: Tci(0) }; 2] };
 
-/// The four kinds of packets whose checksums the device knows.
+/// The four kinds of packets whose checksums the device computes.
 fn kinds(flow: u16) -> [Headers<'static>; 4] {
     let [a, b] = flow.to_be_bytes();
     let (mut six, mut peer) = ([0xfd; 16], [0xfd; 16]);
@@ -37,7 +36,7 @@ fn checksum_field(headers: &Headers<'_>) -> u8 {
     if matches!(headers.network, Network::Ip(_, Transport::Tcp(_))) { 16 } else { 6 }
 }
 
-/// A packet whose checksum is left to the device; in several pieces if `split` says so.
+/// A packet whose checksum is left to the device, in two pieces unless `split` is 0.
 fn partial(rig: &mut Rig, headers: &Headers<'_>, payload: usize, split: usize) -> Packet {
     let bytes = bytes(headers, payload, Checksums::Partial);
     let at = if split == 0 { bytes.len() } else { split.min(bytes.len()) };
@@ -53,9 +52,9 @@ fn partial(rig: &mut Rig, headers: &Headers<'_>, payload: usize, split: usize) -
 #[test]
 fn checksums_that_were_left_open_are_right_on_the_wire() {
     require!("checksums_that_were_left_open_are_right_on_the_wire");
-    for way in ways() {
+    for protection in protections() {
         for shared in [true, false] {
-            let mut rig = Setup { shared, ..Setup::new(way) }.start();
+            let mut rig = Setup { shared, ..Setup::new(protection) }.start();
             for (n, headers) in kinds(1).iter().enumerate() {
                 for payload in [0, 1, 2, 17, 500, 1001, 1400] {
                     for split in [0, 14, 20, 60] {
@@ -77,7 +76,7 @@ fn checksums_that_were_left_open_are_right_on_the_wire() {
 #[test]
 fn offloads_of_one_packet_do_not_reach_the_next() {
     require!("offloads_of_one_packet_do_not_reach_the_next");
-    let mut rig = Setup::new(ways()[3]).start();
+    let mut rig = Setup::new(protections()[3]).start();
     for round in 0..30 {
         let mut expected = Vec::new();
         let mut packets = Vec::new();
@@ -99,14 +98,14 @@ fn offloads_of_one_packet_do_not_reach_the_next() {
 #[test]
 fn received_checksums_are_verified_and_wrong_ones_are_not() {
     require!("received_checksums_are_verified_and_wrong_ones_are_not");
-    for way in ways() {
-        let mut rig = Setup::new(way).start();
+    for protection in protections() {
+        let mut rig = Setup::new(protection).start();
         for headers in &kinds(2) {
             let good = bytes(headers, 300, Checksums::Full);
             let mut bad = good.clone();
             bad[200] ^= 1;
             let received = rig.exchange(&[good.clone(), bad.clone()]);
-            assert_eq!([received[0].to_vec(), received[1].to_vec()], [good, bad], "both are handed over");
+            assert_eq!([received[0].to_vec(), received[1].to_vec()], [good, bad], "both are delivered");
             assert_eq!(received.iter().map(Packet::csum).collect::<Vec<_>>(), [Checksum::Verified, Checksum::Unknown]);
         }
         rig.end();
@@ -117,10 +116,11 @@ fn received_checksums_are_verified_and_wrong_ones_are_not() {
 fn a_tag_beside_a_packet_is_on_the_wire_and_one_on_the_wire_is_beside_the_packet() {
     require!("a_tag_beside_a_packet_is_on_the_wire_and_one_on_the_wire_is_beside_the_packet");
     let tagged = |bytes: &[u8], tci: u16| [&bytes[..12], &[0x81, 0], &tci.to_be_bytes(), &bytes[12..]].concat();
-    for way in ways() {
+    for protection in protections() {
         for vlan in [true, false] {
-            let setup = Setup::new(way);
-            let mut rig = Setup { config: Config { vlan, ..setup.config }, ..setup }.start();
+            let mut setup = Setup::new(protection);
+            setup.config.vlan = vlan;
+            let mut rig = setup.start();
             for (n, headers) in kinds(3).iter().enumerate() {
                 let (plain, tci) = (bytes(headers, 100 + n, Checksums::Full), 0x2005 + n as u16);
                 let mut packet = partial(&mut rig, headers, 100 + n, 0);
@@ -141,8 +141,8 @@ fn a_tag_beside_a_packet_is_on_the_wire_and_one_on_the_wire_is_beside_the_packet
 #[test]
 fn a_tag_stays_in_the_packet_for_an_egress_that_does_not_take_it_beside() {
     require!("a_tag_stays_in_the_packet_for_an_egress_that_does_not_take_it_beside");
-    for way in ways() {
-        let mut rig = Setup { accept: Offloads::NONE, ..Setup::new(way) }.start();
+    for protection in protections() {
+        let mut rig = Setup { accept: Offloads::NONE, ..Setup::new(protection) }.start();
         let plain = bytes(&kinds(4)[0], 64, Checksums::Full);
         let tagged = [&plain[..12], &[0x81, 0, 0x60, 0x2a], &plain[12..]].concat();
         let received = rig.exchange(std::slice::from_ref(&tagged)).remove(0);
@@ -152,14 +152,16 @@ fn a_tag_stays_in_the_packet_for_an_egress_that_does_not_take_it_beside() {
     }
 }
 
-/// Two queues: the hash is the one that software computes, it chooses the queue, and a flow stays on its own, both directions.
+/// Two queues: the hash equals the one computed in software, and chooses the queue.
 #[test]
 fn flows_are_spread_over_two_queues_by_their_hash() {
     require!("flows_are_spread_over_two_queues_by_their_hash");
     let toeplitz = Toeplitz::new(&Toeplitz::SYMMETRIC_KEY);
-    for way in ways() {
-        let setup = Setup::new(way);
-        let mut rig = Setup { queues: 2, config: Config { queues: 2, ..setup.config }, ..setup }.start();
+    for protection in protections() {
+        let mut setup = Setup::new(protection);
+        setup.config.queues = 2;
+        setup.queues = 2;
+        let mut rig = setup.start();
         let mut seen = [0, 0];
         for flow in 0..64 {
             // TCP hashes addresses and ports; the device hashes only the addresses of UDP.

@@ -1,7 +1,7 @@
 //! Packets of many pieces.
 
 use crate::require;
-use crate::rig::{Rig, Setup, sized, ways};
+use crate::rig::{Rig, Setup, protections, sized};
 use towpath_packet::Packet;
 
 /// A packet whose pieces have these lengths.
@@ -22,10 +22,10 @@ fn in_pieces(rig: &mut Rig, bytes: &[u8], lengths: &[usize]) -> Packet {
 #[test]
 fn one_to_sixty_four_pieces_leave_as_one_frame() {
     require!("one_to_sixty_four_pieces_leave_as_one_frame");
-    for way in ways() {
-        let mut rig = Setup::new(way).start();
+    for protection in protections() {
+        let mut rig = Setup::new(protection).start();
         for pieces in 1..=64 {
-            // First pieces that end inside of headers, at their ends, and behind; odd lengths.
+            // The first piece ends inside a header, at its end, and behind it; odd lengths.
             for first in [1, 6, 14, 34, 61] {
                 let mut lengths = vec![first];
                 lengths.extend((1..pieces).map(|i| 1 + (i * 7 + first) % 23));
@@ -48,8 +48,8 @@ fn one_to_sixty_four_pieces_leave_as_one_frame() {
 #[test]
 fn an_empty_linear_part_and_empty_pieces_are_no_pieces() {
     require!("an_empty_linear_part_and_empty_pieces_are_no_pieces");
-    for way in ways() {
-        let mut rig = Setup::new(way).start();
+    for protection in protections() {
+        let mut rig = Setup::new(protection).start();
         let bytes = sized(5, 700);
         let mut packet = rig.cache.alloc().unwrap();
         for part in [&bytes[..100], &[], &bytes[100..101], &[], &bytes[101..]] {
@@ -63,12 +63,12 @@ fn an_empty_linear_part_and_empty_pieces_are_no_pieces() {
     }
 }
 
-/// QEMU drops a frame of more than 64 descriptors, and says that it was sent.
+/// QEMU drops a frame of more than 64 descriptors, and reports that it was sent.
 #[test]
 fn more_pieces_than_the_device_takes_are_gathered_and_counted() {
     require!("more_pieces_than_the_device_takes_are_gathered_and_counted");
-    for way in ways() {
-        let mut rig = Setup::new(way).start();
+    for protection in protections() {
+        let mut rig = Setup::new(protection).start();
         for (n, pieces) in [65, 66, 100, 200].into_iter().enumerate() {
             let bytes = sized(pieces, pieces * 7);
             let packet = in_pieces(&mut rig, &bytes, &vec![7; pieces]);
@@ -83,8 +83,8 @@ fn more_pieces_than_the_device_takes_are_gathered_and_counted() {
 #[test]
 fn bursts_of_mixed_packets_keep_their_order() {
     require!("bursts_of_mixed_packets_keep_their_order");
-    for way in ways() {
-        let mut rig = Setup::new(way).start();
+    for protection in protections() {
+        let mut rig = Setup::new(protection).start();
         for burst in 0..40 {
             let all: Vec<Vec<u8>> = (0..48).map(|n| sized(burst * 48 + n, 64 + (n * 37 + burst) % 1400)).collect();
             let mut packets = Vec::new();

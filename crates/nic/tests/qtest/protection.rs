@@ -1,10 +1,10 @@
-//! What the remapping unit keeps the device from, while the driver runs.
+//! What the IOMMU keeps the device from while the driver runs.
 //!
-//! The device goes astray by the test's hand: its second transmit queue, which the driver leaves alone, is pointed at addresses of the test's
-//! choice.
+//! The test makes the device misbehave: it programs the second transmit queue, which the driver
+//! does not use, with addresses of its choice.
 
 use crate::require;
-use crate::rig::{DEFERRED, Rig, STRICT, Setup, Way, frame, out, sized};
+use crate::rig::{DEFERRED, Protection, Rig, STRICT, Setup, frame, out, sized};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,36 +15,36 @@ use towpath_bus::{Access, Dma, DmaPolicy, Mmio};
 use towpath_packet::Region;
 use towpath_packet::port::{RxQueue, TxQueue};
 
-/// The second transmit queue, in the test's hands.
-struct Astray {
+/// The second transmit queue, under the test's control.
+struct RogueQueue {
     ring: Arc<Region>,
     tail: u32,
 }
 
-impl Astray {
-    fn new(rig: &Rig) -> Astray {
+impl RogueQueue {
+    fn new(rig: &Rig) -> RogueQueue {
         let ring = Arc::new(rig.dma.alloc(4096).unwrap());
-        // SAFETY: the ring stays where it is until the machine is gone.
+        // SAFETY: the ring stays mapped and allocated until the machine ends.
         let iova = unsafe { rig.dma.map(ring.base(), 4096, Access::Both) }.unwrap();
         let bar = &rig.raw;
         [(0x3900, iova.get() as u32), (0x3904, (iova.get() >> 32) as u32), (0x3908, 4096), (0x3910, 0), (0x3918, 0)]
             .into_iter()
             .for_each(|(at, value)| bar.w32(at, value));
-        Astray { ring, tail: 0 }
+        RogueQueue { ring, tail: 0 }
     }
 
-    /// Makes the device send the `len` bytes at `iova`; what comes out.
+    /// Makes the device send the `len` bytes at `iova`; returns the frame.
     fn sends(&mut self, rig: &Rig, iova: u64, len: usize) -> Vec<u8> {
         let at = self.ring.at(self.tail as usize * 16, 16).unwrap().cast::<u64>();
-        // SAFETY: a descriptor of the test's own ring, which the device reads after the write of its tail below. (End of packet, check
-        // sequence, report.)
+        // SAFETY: a descriptor of the test's own ring, which the device reads after the write of
+        // its tail below. (End of packet, check sequence, report.)
         unsafe {
             at.write_volatile(iova);
             at.add(1).write_volatile(len as u64 | 0xb << 24);
         }
         self.tail = (self.tail + 1) % 256;
         rig.raw.w32(0x3918, self.tail);
-        // The register is read when the frame has left, or was refused.
+        // The read returns after the frame was sent, or was refused.
         rig.raw.r32(0x3910);
         let mut buffer = vec![0; 4096];
         let sent = rig.cable.receive(&mut buffer, Duration::from_millis(300)).unwrap_or(0);
@@ -53,7 +53,7 @@ impl Astray {
     }
 }
 
-fn refused(rig: &Rig, page: u64) {
+fn assert_refused(rig: &Rig, page: u64) {
     let faults = rig.qemu.faults();
     assert!(!faults.records.is_empty(), "nothing was refused");
     for fault in faults.records {
@@ -65,7 +65,7 @@ fn refused(rig: &Rig, page: u64) {
     }
 }
 
-fn carries_on(rig: &mut Rig) {
+fn assert_traffic(rig: &mut Rig) {
     for n in 0..100 {
         let packet = rig.packet(&frame(n));
         rig.send([packet]);
@@ -74,79 +74,80 @@ fn carries_on(rig: &mut Rig) {
     }
 }
 
-fn way(policy: DmaPolicy, copybreak: u64) -> Way {
-    Way { policy, iommu: Some(Width::Bits39), copybreak }
+fn protection(policy: DmaPolicy, copybreak: u64) -> Protection {
+    Protection { policy, iommu: Some(Width::Bits39), copybreak }
 }
 
-/// Memory of the machine that is no packet: never in reach, under no policy.
+/// No policy puts memory of the machine that is no packet in reach.
 #[test]
 fn stray_access_to_other_memory_is_refused_and_leaks_nothing() {
     require!("stray_access_to_other_memory_is_refused_and_leaks_nothing");
     for policy in [DmaPolicy::Persistent, STRICT, DEFERRED] {
-        let mut rig = Setup::new(way(policy, 0)).start();
-        let mut astray = Astray::new(&rig);
+        let mut rig = Setup::new(protection(policy, 0)).start();
+        let mut rogue = RogueQueue::new(&rig);
         let secret = rig.dma.alloc(4096).unwrap();
         // SAFETY: the region is the test's own.
         unsafe { secret.base().write_bytes(0x5a, 4096) };
         let stretch = rig.qemu.ram().locate(secret.base(), 4096).unwrap();
         let physical = stretch.physical_of(secret.base(), 4096).unwrap();
         for iova in [physical, 0x12_3456_7000] {
-            let out = astray.sends(&rig, iova, 1000);
+            let out = rogue.sends(&rig, iova, 1000);
             assert!(!out.contains(&0x5a), "{policy:?}: bytes of memory that was never mapped were sent");
-            refused(&rig, iova);
+            assert_refused(&rig, iova);
         }
-        carries_on(&mut rig);
+        assert_traffic(&mut rig);
         rig.end();
     }
 }
 
-/// A packet that was sent: out of reach at once, out of reach when the queue has had nothing to do, or always in reach.
+/// A sent packet is out of reach at once (strict), after the queue was idle (deferred), or never
+/// (persistent).
 #[test]
-fn what_was_sent_is_in_reach_as_long_as_the_policy_says() {
-    require!("what_was_sent_is_in_reach_as_long_as_the_policy_says");
+fn a_sent_packet_is_in_reach_as_long_as_the_policy_allows() {
+    require!("a_sent_packet_is_in_reach_as_long_as_the_policy_allows");
     for policy in [STRICT, DEFERRED, DmaPolicy::Persistent] {
-        let mut rig = Setup::new(way(policy, 0)).start();
-        let mut astray = Astray::new(&rig);
+        let mut rig = Setup::new(protection(policy, 0)).start();
+        let mut rogue = RogueQueue::new(&rig);
         let secret = sized(7, 900);
         let packet = rig.packet(&secret);
         let at = packet.linear().as_ptr();
         rig.send([packet]);
         assert_eq!(rig.out(), secret);
         let Some(iova) = rig.log.iova(at) else {
-            // All packets are mapped, once: the test can't know where, and need not: that is the policy.
+            // Persistent: all packets are mapped once, and stay in reach.
             assert_eq!(policy, DmaPolicy::Persistent);
             rig.end();
             continue;
         };
-        let again = astray.sends(&rig, iova, secret.len());
+        let again = rogue.sends(&rig, iova, secret.len());
         if policy == DEFERRED {
             assert_eq!(again, secret, "the window of exposure is open");
-            // Idle long enough for the queue to look around.
+            // Idle until the queue's watchdog flushes.
             let flushes = rig.log.flushes.load(Ordering::Relaxed);
             crate::rig::until("the idle queue flushes", || {
                 rig.tx[0].reclaim();
                 rig.log.flushes.load(Ordering::Relaxed) > flushes
             });
         }
-        let again = astray.sends(&rig, iova, secret.len());
+        let again = rogue.sends(&rig, iova, secret.len());
         assert!(
             again.windows(16).all(|w| !secret.windows(16).any(|s| s == w)),
             "{policy:?}: bytes of a sent packet leaked"
         );
-        refused(&rig, iova);
-        carries_on(&mut rig);
+        assert_refused(&rig, iova);
+        assert_traffic(&mut rig);
         rig.end();
     }
 }
 
-/// The driver does everything right but for one thing: invalidations are left out. Then the device goes on using buffers
-/// that were handed on, and this is seen; with them it is not.
+/// If only the IOTLB flushes are left out, the device goes on using delivered buffers, and the test
+/// sees wrong frames.
 #[test]
 fn a_missing_invalidation_is_caught() {
     require!("a_missing_invalidation_is_caught");
     for policy in [STRICT, DEFERRED] {
         for forget in [false, true] {
-            let mut rig = Setup::new(way(policy, 0)).start();
+            let mut rig = Setup::new(protection(policy, 0)).start();
             rig.log.forget.store(forget, Ordering::Relaxed);
             let wrong = wrong_frames(&mut rig);
             assert_eq!(wrong > 0, forget, "{policy:?}: {wrong} frames were wrong");
@@ -156,7 +157,8 @@ fn a_missing_invalidation_is_caught() {
         }
     }
 
-    /// Receives frames, keeps the packets for a while, and counts those that are not what was sent.
+    /// Receives frames, keeps the packets for a while, and counts those that differ from the frames
+    /// sent.
     fn wrong_frames(rig: &mut Rig) -> usize {
         let (mut kept, mut wrong) = (VecDeque::new(), 0);
         for burst in (0..3200).step_by(32) {
@@ -171,18 +173,18 @@ fn a_missing_invalidation_is_caught() {
     }
 }
 
-/// The same in the other direction: what is sent comes from the wrong buffer.
+/// The same in the other direction: the device sends the wrong buffer.
 #[test]
 fn a_missing_invalidation_is_caught_on_transmission() {
     require!("a_missing_invalidation_is_caught_on_transmission");
     for forget in [false, true] {
-        let mut rig = Setup::new(way(STRICT, 2048)).start();
+        let mut rig = Setup::new(protection(STRICT, 2048)).start();
         rig.log.forget.store(forget, Ordering::Relaxed);
         let mut wrong = 0;
         for burst in (0..1600).step_by(32) {
             let packets: Vec<_> = (burst..burst + 32 + burst % 7).map(|n| rig.packet(&frame(n))).collect();
             let sent = packets.len();
-            // Buffers in another order than addresses.
+            // Buffers in another order than their addresses.
             let packets = packets.into_iter().rev();
             rig.send(packets);
             wrong += (burst..burst + sent).rev().filter(|&n| out(&rig.cable) != frame(n)).count();
@@ -194,16 +196,16 @@ fn a_missing_invalidation_is_caught_on_transmission() {
     }
 }
 
-/// Seed of the driver's design: a frame that is copied out costs no mapping.
+/// A frame that is copied out costs no mapping.
 #[test]
-fn mappings_are_made_and_taken_back_as_the_policy_and_copybreak_say() {
-    require!("mappings_are_made_and_taken_back_as_the_policy_and_copybreak_say");
+fn policy_and_copybreak_decide_how_often_buffers_are_mapped_and_unmapped() {
+    require!("policy_and_copybreak_decide_how_often_buffers_are_mapped_and_unmapped");
     for (policy, copybreak) in
         [(STRICT, 0), (STRICT, 2048), (DEFERRED, 0), (DEFERRED, 2048), (DmaPolicy::Persistent, 0)]
     {
-        let setup = Setup::new(way(policy, copybreak));
+        let setup = Setup::new(protection(policy, copybreak));
         let mut rig = setup.start();
-        // Once round the ring: one of its slots is always empty, at first always the same.
+        // Once around the ring: one slot is always empty, and at first it is always the same.
         drop(rig.exchange(&(0..64).map(frame).collect::<Vec<_>>()));
         drop(rig.exchange(&(0..64).map(frame).collect::<Vec<_>>()));
         rig.refill();
@@ -224,7 +226,7 @@ fn mappings_are_made_and_taken_back_as_the_policy_and_copybreak_say() {
             (STRICT, _) => [3200, 3200, 100],
             _ => [3200, 3200, 3200 / 256],
         };
-        // An idle look may have flushed earlier.
+        // The watchdog may have flushed earlier.
         assert_eq!([maps, unmaps], expected[..2], "{policy:?} {copybreak}");
         assert!((expected[2]..=expected[2] + 8).contains(&flushes), "{policy:?} {copybreak}: {flushes}");
         assert_eq!(end.copies - begin.copies, if copybreak > 0 { 3200 } else { 0 });

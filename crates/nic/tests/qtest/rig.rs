@@ -10,12 +10,12 @@ use towpath_nic::e1000e::{Config, Control, Copybreak, E1000e, E1000eRx, E1000eTx
 use towpath_packet::port::{Port, Queues, RxQueue, Start, TxQueue};
 use towpath_packet::{Batch, Cache, Direction, Offloads, Packet, Pool, PoolConfig};
 
-/// How long a test waits for what must happen.
+/// How long a test waits for an event.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A way of protecting memory, and the copybreak that goes with it.
+/// A protection of memory, and the copybreak that goes with it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Way {
+pub(crate) struct Protection {
     pub(crate) policy: DmaPolicy,
     pub(crate) iommu: Option<Width>,
     pub(crate) copybreak: u64,
@@ -24,24 +24,25 @@ pub(crate) struct Way {
 pub(crate) const STRICT: DmaPolicy = DmaPolicy::PerBuffer { flush: Flush::Strict };
 pub(crate) const DEFERRED: DmaPolicy = DmaPolicy::PerBuffer { flush: Flush::Deferred };
 
-/// The three policies, with and without copies, through tables of three and four levels; and no remapping unit at all.
-pub(crate) fn ways() -> [Way; 5] {
-    let way = |policy, iommu, copybreak| Way { policy, iommu, copybreak };
+/// The three policies, with and without copies, over page tables of three and four levels; and no
+/// IOMMU.
+pub(crate) fn protections() -> [Protection; 5] {
+    let protection = |policy, iommu, copybreak| Protection { policy, iommu, copybreak };
     [
-        way(DmaPolicy::Persistent, None, 0),
-        way(DmaPolicy::Persistent, Some(Width::Bits48), 256),
-        way(STRICT, Some(Width::Bits39), 0),
-        way(STRICT, Some(Width::Bits48), 2048),
-        way(DEFERRED, Some(Width::Bits39), 256),
+        protection(DmaPolicy::Persistent, None, 0),
+        protection(DmaPolicy::Persistent, Some(Width::Bits48), 256),
+        protection(STRICT, Some(Width::Bits39), 0),
+        protection(STRICT, Some(Width::Bits48), 2048),
+        protection(DEFERRED, Some(Width::Bits39), 256),
     ]
 }
 
-/// How a rig is made.
+/// The parameters of a rig.
 pub(crate) struct Setup {
-    pub(crate) way: Way,
+    pub(crate) protection: Protection,
     pub(crate) config: Config,
     pub(crate) queues: u16,
-    /// Packets lie in memory that the device reaches; else the port copies.
+    /// Packets lie in memory that the device reaches; otherwise the port copies.
     pub(crate) shared: bool,
     /// Bytes of a buffer, 128 of them headroom.
     pub(crate) chunk: usize,
@@ -50,23 +51,21 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// Small rings, so that they turn often.
-    pub(crate) fn new(way: Way) -> Setup {
-        let config = Config {
-            policy: way.policy,
-            copybreak: Some(Copybreak::new(way.copybreak).unwrap()),
-            rx_ring: ring(128),
-            tx_ring: ring(128),
-            pauses: Pauses::None,
-            ..Config::default()
-        };
-        Setup { way, config, queues: 1, shared: true, chunk: 2048, netdev: None, accept: Offloads::ALL }
+    /// Small rings, which wrap often.
+    pub(crate) fn new(protection: Protection) -> Setup {
+        let mut config = Config::default();
+        config.policy = protection.policy;
+        config.copybreak = Some(Copybreak::new(protection.copybreak).unwrap());
+        config.rx_ring = ring(128);
+        config.tx_ring = ring(128);
+        config.pauses = Pauses::None;
+        Setup { protection, config, queues: 1, shared: true, chunk: 2048, netdev: None, accept: Offloads::ALL }
     }
 
     pub(crate) fn start(self) -> Rig {
         let (ours, cable) = Netdev::cable().unwrap();
         let netdev = self.netdev.unwrap_or(ours);
-        let machine = self.way.iommu.into_iter().fold(Machine::default(), Machine::iommu);
+        let machine = self.protection.iommu.into_iter().fold(Machine::default(), Machine::iommu);
         let nic = Device::e1000e(4, netdev).property("mac=52:54:00:aa:bb:cc");
         let qemu = machine.with(nic).start().unwrap();
         let bus = qemu.open(4).unwrap();
@@ -89,11 +88,11 @@ pub(crate) fn ring(descriptors: u64) -> RingSize {
     RingSize::new("ring", descriptors).unwrap()
 }
 
-/// Buffers in memory of the machine or not.
+/// A pool in memory of the machine, or out of the device's reach.
 fn pool(chunk: usize, shared: Option<&QtestDma>) -> Pool {
     let config = PoolConfig { capacity: 4096, chunk, ..PoolConfig::default() };
     match shared {
-        // SAFETY: the region is new, and devices write only to buffers that are lent to them.
+        // SAFETY: the region is new, and devices write only to buffers that are in flight to them.
         Some(dma) => unsafe { Pool::in_region(config, dma.alloc(config.capacity * config.chunk).unwrap()) }.unwrap(),
         None => Pool::new(config).unwrap(),
     }
@@ -101,7 +100,7 @@ fn pool(chunk: usize, shared: Option<&QtestDma>) -> Pool {
 
 /// A port that runs.
 pub(crate) struct Rig {
-    // Dropped in this order: queues, what is left of packets, the machine.
+    // Dropped in this order: queues, packets, the machine.
     pub(crate) rx: Vec<E1000eRx<Spy>>,
     pub(crate) tx: Vec<E1000eTx<Spy>>,
     pub(crate) cache: Cache,
@@ -120,7 +119,7 @@ impl Rig {
         Packet::copy_from(&mut self.cache, bytes).unwrap()
     }
 
-    /// Hands packets to queue 0, a burst at a time, and waits until they have left.
+    /// Sends packets on queue 0, in bursts, and waits until they are sent.
     pub(crate) fn send(&mut self, packets: impl IntoIterator<Item = Packet>) {
         let mut packets = packets.into_iter().peekable();
         let mut batch = Batch::<64>::new();
@@ -136,7 +135,7 @@ impl Rig {
         }
     }
 
-    /// Waits until nothing is on its way.
+    /// Waits until no frame is pending.
     pub(crate) fn sent(&mut self) {
         let queue = &mut self.tx[0];
         until("frames are sent", || {
@@ -145,7 +144,7 @@ impl Rig {
         });
     }
 
-    /// Sends bytes as frames from the other end, and waits for as many packets.
+    /// Sends frames from the other end of the cable, and waits for as many packets.
     pub(crate) fn exchange(&mut self, frames: &[Vec<u8>]) -> Vec<Packet> {
         self.refill();
         frames.iter().for_each(|frame| self.cable.send(frame).unwrap());
@@ -156,7 +155,7 @@ impl Rig {
         self.rx.iter_mut().for_each(|queue| _ = queue.refill());
     }
 
-    /// Waits for packets, from any queue.
+    /// Waits for packets from any queue.
     pub(crate) fn receive(&mut self, count: usize) -> Vec<Packet> {
         let (mut batch, mut packets) = (Batch::<64>::new(), Vec::new());
         let rx = &mut self.rx;
@@ -177,7 +176,7 @@ impl Rig {
         out(&self.cable)
     }
 
-    /// Waits until the device has taken every frame out of the cable, and dealt with it.
+    /// Waits until the device has taken every frame out of the cable, and processed it.
     pub(crate) fn delivered(&self) {
         until("the cable is empty", || {
             let mut queued: libc::c_int = 0;
@@ -186,11 +185,11 @@ impl Rig {
             assert_eq!(asked, 0);
             queued == 0
         });
-        // A command is carried out between frames, not during one.
+        // QEMU executes a command between frames.
         self.qemu.devices();
     }
 
-    /// Ends the port. Every buffer comes home, and nothing was refused by the remapping unit.
+    /// Ends the port: every buffer is free, and the IOMMU has refused no access.
     pub(crate) fn end(self) {
         let Rig { rx, tx, cache, pool, qemu, .. } = self;
         assert!(qemu.gone().is_none());
@@ -219,7 +218,7 @@ pub(crate) fn until(what: &str, mut true_now: impl FnMut() -> bool) {
     }
 }
 
-/// Frame number `n`: of any length from 60 to 1514, like no other.
+/// Frame number `n`: its own length from 60 to 1514 bytes, and its own bytes.
 pub(crate) fn frame(n: usize) -> Vec<u8> {
     sized(n, 60 + n * 7919 % 1455)
 }
@@ -233,7 +232,7 @@ pub(crate) fn sized(n: usize, len: usize) -> Vec<u8> {
         word.copy_from_slice(&(state ^ state >> 29).to_le_bytes()[..word.len()]);
     }
     frame[..6].copy_from_slice(&[0x52, 0x54, 0, 0xaa, 0xbb, 0xcc]);
-    // A type that means nothing to the device.
+    // The ethertype for local experiments.
     if let Some(kind) = frame.get_mut(12..14) {
         kind.copy_from_slice(&[0x88, 0xb5]);
     }

@@ -1,8 +1,9 @@
-//! TSO. QEMU segments only for a backend that takes virtio-net headers, a tap: the kernel then cuts the super-packet for a second tap on
-//! the same bridge, which takes none, and what comes out there is what would be on a wire.
+//! TSO. QEMU segments only for a tap, a backend that takes virtio-net headers. The kernel then
+//! segments the super-packet for a second tap on the same bridge, which takes no offloads: its
+//! frames are those that a wire would carry.
 
 use crate::require;
-use crate::rig::{Setup, until, ways};
+use crate::rig::{Setup, protections, until};
 use crate::support::{Namespace, Need};
 use std::fs::{File, OpenOptions};
 use std::io::Read;
@@ -55,7 +56,7 @@ fn super_packet(v4: bool, payload: &[u8]) -> Vec<u8> {
 fn super_packets_are_cut_into_segments_with_right_headers() {
     const NAME: &str = "super_packets_are_cut_into_segments_with_right_headers";
     require!("super_packets_are_cut_into_segments_with_right_headers", Need::Root, Need::Tun, Need::Program("ip"));
-    for (n, way) in ways().into_iter().enumerate() {
+    for (n, protection) in protections().into_iter().enumerate() {
         let space = Namespace::new("tso");
         let (theirs, mut ours) = space.inside(|| (tap("tpnic", true), tap("tpout", false)));
         space.ip("link add tpbr type bridge mcast_snooping 0");
@@ -66,7 +67,7 @@ fn super_packets_are_cut_into_segments_with_right_headers() {
             space.ip(&format!("link set {device} up"));
         }
         let netdev = Some(Netdev::Tap(theirs.into()));
-        let mut rig = Setup { netdev, ..Setup::new(way) }.start();
+        let mut rig = Setup { netdev, ..Setup::new(protection) }.start();
         for (v4, size, len, piece) in
             [(true, 1448, 20_000, 1500), (true, 100, 5001, 700), (false, 1428, 30_000, 1900), (false, 536, 536, 200)]
         {
@@ -83,14 +84,14 @@ fn super_packets_are_cut_into_segments_with_right_headers() {
             let kind = if v4 { GsoKind::Tcp4 } else { GsoKind::Tcp6 };
             packet.set_gso(Some(Gso { kind, ecn: false, size, segs: 0, hdr_len: l4 + 32 }));
             rig.send([packet]);
-            assert_eq!(collect(&mut ours, &bytes, size.into()), payload, "{NAME}: {way:?} v4={v4} size={size}");
+            assert_eq!(collect(&mut ours, &bytes, size.into()), payload, "{NAME}: {protection:?} v4={v4} size={size}");
         }
         assert_eq!(rig.control.faults().hangs, 0);
         rig.end();
     }
 }
 
-/// Reads the segments of a super-packet; their payloads, joined.
+/// Reads the segments of a super-packet; returns their payloads, joined.
 fn collect(tap: &mut File, whole: &[u8], size: usize) -> Vec<u8> {
     let expected = dissect(whole, LinkKind::Ethernet);
     let (headers, total) = (usize::from(expected.payload), whole.len() - usize::from(expected.payload));
@@ -100,7 +101,7 @@ fn collect(tap: &mut File, whole: &[u8], size: usize) -> Vec<u8> {
         let Ok(len) = tap.read(&mut buffer) else { return false };
         let segment = &buffer[..len];
         let found = dissect(segment, LinkKind::Ethernet);
-        // The kernel sends things of its own.
+        // The kernel sends frames of its own.
         if found.flow != expected.flow {
             return false;
         }

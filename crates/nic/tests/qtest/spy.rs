@@ -1,27 +1,27 @@
-//! A bus that is QEMU's, but remembers which buffer was mapped where, and can be told to forget invalidations.
+//! QEMU's bus in a wrapper that records which buffer was mapped where, and leaves out IOTLB flushes
+//! on request.
 
 use std::collections::HashMap;
 use std::ptr::NonNull;
-use std::sync::Arc;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use towpath_bus::qtest::{QtestBus, QtestDma, QtestIrq, Registers};
 use towpath_bus::{Access, Bus, BusError, Dma, Iova, Limits, MapError, Pci, Window};
 use towpath_packet::Region;
 
-/// What a driver did.
+/// What the driver has mapped and flushed.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
-    /// Where buffers were mapped last, by their address here.
+    /// The last IOVA of each buffer, by its address.
     mapped: Mutex<HashMap<usize, u64>>,
-    /// Leave invalidations out from now on.
+    /// Leaves out flushes from now on.
     pub(crate) forget: AtomicBool,
-    /// Invalidations that were asked for.
+    /// Flushes that the driver requested.
     pub(crate) flushes: AtomicU64,
 }
 
 impl Log {
-    /// Where the device saw the buffer that begins at `at`.
+    /// The IOVA of the buffer that begins at `at`.
     pub(crate) fn iova(&self, at: *const u8) -> Option<u64> {
         self.mapped.lock().unwrap().get(&(at as usize)).copied()
     }
@@ -96,7 +96,7 @@ impl Dma for SpyDma {
         self.real.reaches(at, len)
     }
     unsafe fn map(&self, at: NonNull<u8>, len: usize, access: Access) -> Result<Iova, MapError> {
-        // SAFETY: the promise is handed on.
+        // SAFETY: the caller's promise is the one that this call needs.
         unsafe { self.real.map(at, len, access) }
     }
     fn unmap(&self, iova: Iova, len: usize) -> Result<(), MapError> {
@@ -114,7 +114,8 @@ pub(crate) struct SpyWindow {
 
 impl Window for SpyWindow {
     unsafe fn map(&mut self, slot: u32, at: NonNull<u8>, len: usize, access: Access) -> Result<Iova, MapError> {
-        // SAFETY: the promise is handed on. (With `forget` it is broken on purpose: memory of the machine is all that suffers.)
+        // SAFETY: the caller's promise is the one that this call needs. (`forget` breaks it on
+        // purpose; the device can then write only to memory of the machine.)
         let iova = unsafe { self.real.map(slot, at, len, access) }?;
         self.log.mapped.lock().unwrap().insert(at.addr().get(), iova.get());
         Ok(iova)

@@ -6,7 +6,8 @@ mod model {
     use proptest::prelude::*;
     use std::collections::VecDeque;
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+    use std::sync::atomic::Ordering::Relaxed;
+    use std::sync::atomic::{AtomicU32, AtomicU64};
 
     /// A ring in ordinary memory.
     #[derive(Debug, Default)]

@@ -13,7 +13,7 @@ pub(super) struct Messages {
     fd: libc::c_int,
     headers: Vec<[u8; VnetHeader::LEN]>,
     messages: Vec<libc::mmsghdr>,
-    /// What the messages point to.
+    /// The memory of the messages.
     _vectors: Vec<[libc::iovec; 3]>,
     _bytes: Vec<Vec<u8>>,
 }
@@ -53,7 +53,7 @@ impl Messages {
         Ok(Messages { fd, headers, messages, _vectors: vectors, _bytes: bytes })
     }
 
-    /// Takes `n` packets; an empty packet of the pool stands for the one that each would have become.
+    /// Receives `n` packets; each is replaced by an empty packet of the pool.
     pub(super) fn drain(&mut self, cache: &mut Cache, n: usize) -> Duration {
         let begin = Instant::now();
         let mut seen = 0;
@@ -75,7 +75,7 @@ impl Messages {
 
 impl Drop for Messages {
     fn drop(&mut self) {
-        // SAFETY: the descriptor is ours.
+        // SAFETY: this value owns the descriptor.
         unsafe { libc::close(self.fd) };
     }
 }

@@ -1,4 +1,5 @@
-//! Receiving from an AF_PACKET socket through a ring of blocks: TPACKET_V3 with virtio-net headers, as `packet_mmap.rst` describes it.
+//! Receiving from an AF_PACKET socket through a ring of blocks: TPACKET_V3 with virtio-net headers,
+//! as `packet_mmap.rst` describes it.
 
 use super::Result;
 use std::io::Error;
@@ -57,7 +58,7 @@ impl Ring {
         let fd = socket(interface, |fd| {
             set(fd, libc::PACKET_VERSION, &[2i32])?;
             let frames = (BLOCK / 2048 * BLOCKS) as u32;
-            // Blocks are handed over after 1 ms at the latest, the least that can be asked for; no private area, no features.
+            // A block is handed over after 1 ms, the least timeout; no private area, no features.
             let request = [BLOCK as u32, BLOCKS as u32, 2048, frames, 1, 0, 0];
             set(fd, libc::PACKET_RX_RING, &request)
         })?;
@@ -70,7 +71,7 @@ impl Ring {
         Ok(Ring { fd, map: map.cast(), at: 0, received: 0 })
     }
 
-    /// Takes what there is as soon as there is something.
+    /// Waits for packets, and takes them.
     pub(super) fn wait(&mut self, cache: &mut Cache) -> Duration {
         let (begin, before) = (Instant::now(), self.received);
         while self.received == before && begin.elapsed() < Duration::from_millis(100) {
@@ -80,16 +81,17 @@ impl Ring {
     }
 
     fn word(&self, at: usize) -> u32 {
-        // SAFETY: callers stay inside the mapping; the kernel has given the block to us.
+        // SAFETY: callers stay inside the mapping; the block belongs to user space.
         unsafe { self.map.add(at).cast::<u32>().read() }
     }
 
     fn status(&self, at: usize) -> &AtomicU32 {
-        // SAFETY: callers pass the place of a status word: aligned, inside the mapping, written by the kernel.
+        // SAFETY: callers pass the place of a status word: aligned, inside the mapping, written by
+        // the kernel.
         unsafe { AtomicU32::from_ptr(self.map.add(at).cast()) }
     }
 
-    /// Takes every packet that the kernel has handed over.
+    /// Takes every packet of the blocks that belong to user space.
     pub(super) fn drain(&mut self, cache: &mut Cache) -> Duration {
         let begin = Instant::now();
         while self.status(self.at * BLOCK + 8).load(Ordering::Acquire) & 1 != 0 {
@@ -107,8 +109,8 @@ impl Ring {
     }
 
     fn take(&mut self, data: usize, len: usize, cache: &mut Cache) {
-        // SAFETY: the kernel put the frame there, behind its virtio-net header, and will not touch it until the block is given
-        // back.
+        // SAFETY: the kernel put the frame there, behind its virtio-net header, and does not write
+        // to it until the block is released.
         let (header, bytes) = unsafe {
             let data = self.map.add(data);
             let header = data.sub(VnetHeader::LEN).cast::<[u8; VnetHeader::LEN]>().read();
@@ -124,7 +126,7 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: the mapping and the descriptor are ours.
+        // SAFETY: this value owns the mapping and the descriptor.
         unsafe {
             libc::munmap(self.map.cast(), BLOCK * BLOCKS);
             libc::close(self.fd);

@@ -1,4 +1,5 @@
-//! Where the rest of a super-packet goes: one large chunk, a few, or 32 of the pool's; and how many large ones to have.
+//! Buffers for the rest of a super-packet: one large chunk, a few, or 32 of the pool; and the
+//! number of large ones.
 
 use super::{LOADS, Result, fill, line, median, open_packet};
 use std::fs::{File, OpenOptions};
@@ -36,7 +37,8 @@ pub(super) fn compare(pool: &Pool) -> Result<()> {
     for load in LOADS {
         for (pieces, len) in [(1, 65_536), (4, 16_384), (32, 2048)] {
             for cycle in [1, 16, 32, 64, 256] {
-                // As a pool that hands out its chunks in turn: each packet lands in the next set of buffers.
+                // As with a pool that returns its chunks in turn: each packet uses the next set of
+                // buffers.
                 let mut tails: Vec<Vec<Vec<u8>>> = vec![vec![vec![1; len]; pieces]; cycle];
                 let mut head = vec![1u8; 1920];
                 let mut next = 0;

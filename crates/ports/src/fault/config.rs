@@ -1,46 +1,47 @@
-//! Which faults, and how often.
+//! Configuration of the faults.
 
 use crate::uri::{Options, Uri};
 use towpath_packet::port::PortError;
 
-/// Which directions of the port have faults.
+/// The directions with faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// What is received from it.
+    /// Receive.
     Rx,
-    /// What is sent to it.
+    /// Transmit.
     Tx,
     /// Both.
     Both,
 }
 
-/// Which faults; probabilities are from 0 to 1.
+/// The faults and their probabilities, from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct Config {
-    /// Which directions have them.
+    /// The directions with faults.
     pub side: Side,
     /// The same seed gives the same faults at the same packets and calls.
     pub seed: u64,
-    /// A packet disappears.
+    /// Per packet: it is dropped.
     pub drop: f64,
-    /// A packet comes twice.
+    /// Per packet: it is duplicated.
     pub duplicate: f64,
-    /// A packet comes after some of those behind it.
+    /// Per packet: it is moved behind up to eight others.
     pub reorder: f64,
-    /// One bit of a packet's linear part is wrong.
+    /// Per packet: one bit of its linear part is inverted.
     pub corrupt: f64,
-    /// By call: for an [`episode`](Config::episode) of calls nothing is taken (sending), or nothing arrives (receiving).
+    /// Per call: for an [`episode`](Config::episode) of calls no packet is sent or received.
     pub stall: f64,
-    /// By call: for an episode the link is down.
+    /// Per call: for an episode the link is down.
     pub flap: f64,
-    /// Calls that a stall, or a time without link, lasts.
+    /// Calls of a stall, or of a time without link.
     pub episode: u32,
-    /// After so many packets the queue is gone for good.
+    /// Packets after which the queue is gone.
     pub vanish: Option<u64>,
 }
 
 impl Default for Config {
-    /// No faults; on both sides, and of 32 calls each, once there are some.
+    /// No faults; both directions, and episodes of 32 calls.
     fn default() -> Config {
         Config {
             side: Side::Both,
@@ -58,11 +59,11 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads `fault:OPTIONS@PORT`; returns the faults, and the address of the port that is to have them.
+    /// Parses `fault:OPTIONS@PORT`; returns the faults and the inner port's URI.
     ///
     /// # Errors
-    /// [`PortError::Option`] for a value that breaks its rule, or an option that does not exist; [`PortError::Input`]
-    /// if there is no port behind the options, or its address cannot be read.
+    /// [`PortError::Option`] for an invalid value or an unknown option; [`PortError::Input`]
+    /// without a valid inner port.
     pub fn from_uri(uri: &Uri) -> Result<(Config, Uri), PortError> {
         let port = || uri.as_str().to_owned();
         let Some((options, inner)) = uri.as_str().strip_prefix("fault:").and_then(|rest| rest.split_once('@')) else {
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_options_are_read_and_the_port_behind_them_is_handed_on() {
+    fn the_options_and_the_inner_port_are_parsed() {
         let text = "fault:on=tx,seed=7,drop=1%,duplicate=0.5,reorder=2%,corrupt=1,stall=0.1,flap=0.2,episode=9,vanish=1k@\
                     tap:a?mtu=9000";
         let expected = Config {
@@ -140,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_named_with_its_rule() {
+    fn an_invalid_value_is_named_with_its_rule() {
         for (text, part) in [
             ("fault:drop=1%", "fault:OPTIONS@PORT"),
             ("fault:drop=2@null:", "fault:drop=2@null:: drop=2: must be a probability"),

@@ -1,6 +1,6 @@
-//! Faults of what is received.
+//! The receive queue with faults.
 
-use super::dice::{Dice, Fate, Mood};
+use super::injector::{Action, Health, Injector};
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -9,41 +9,40 @@ use towpath_packet::{Batch, Cache, Counters, DropReason, Offloads, Packet, Snaps
 
 /// A receive queue with faults.
 ///
-/// Its counters are its own: what it hands over is `packets`, what disappeared is dropped as `fault`, and errors, calls
-/// and the like are those of the queue inside.
+/// It has counters of its own: delivered packets are `packets`, lost ones are dropped by `fault`;
+/// the other counters are copied from the inner queue.
 #[derive(Debug)]
 pub struct FaultRx<R> {
-    // A box, so that a queue of any kind may be a queue with faults around another of any kind.
     inner: R,
-    dice: Dice,
+    injector: Injector,
     cache: Cache,
-    /// Received, and not yet decided on.
-    fresh: Batch,
-    /// Held back, and how many others are to pass before.
+    /// Received packets that are not decided on yet.
+    received: Batch,
+    /// A held packet, and the number of others that pass it first.
     held: Option<(Packet, u32)>,
     counters: Arc<Counters>,
-    /// What the queue inside had counted when it was last looked at.
-    mirrored: Snapshot,
+    /// The inner queue's counters at the last copy.
+    last: Snapshot,
 }
 
 impl<R: RxQueue> FaultRx<R> {
-    pub(super) fn new(inner: R, dice: Dice, cache: Cache) -> FaultRx<R> {
+    pub(super) fn new(inner: R, injector: Injector, cache: Cache) -> FaultRx<R> {
         FaultRx {
             inner,
-            dice,
+            injector,
             cache,
-            fresh: Batch::new(),
+            received: Batch::new(),
             held: None,
             counters: Arc::default(),
-            mirrored: Snapshot::default(),
+            last: Snapshot::default(),
         }
     }
 
-    /// Copies what the queue inside counted, except packets: those are counted here.
-    fn mirror(&mut self) {
+    /// Copies the inner queue's counters, except packets.
+    fn copy_counters(&mut self) {
         let now = self.inner.counters().snapshot();
-        let new = now.since(&self.mirrored);
-        self.mirrored = now;
+        let new = now.since(&self.last);
+        self.last = now;
         self.counters.called(new.calls);
         self.counters.retried(new.retries);
         self.counters.failed(new.errors);
@@ -53,7 +52,7 @@ impl<R: RxQueue> FaultRx<R> {
         new.drops().for_each(|(reason, n)| self.counters.dropped(reason, n));
     }
 
-    /// Appends a packet for which there is room, and what it was the last to go before.
+    /// Appends a packet; the batch has room.
     fn pass(&mut self, packet: Packet, out: &mut Batch) {
         let _ = out.push(packet);
         if let Some((_, wait)) = &mut self.held {
@@ -61,7 +60,7 @@ impl<R: RxQueue> FaultRx<R> {
         }
     }
 
-    /// Lets go what was held back long enough, or `at_once`.
+    /// Appends the held packet, if enough others have passed or `at_once`.
     fn release(&mut self, out: &mut Batch, at_once: bool) {
         if out.room() > 0
             && let Some((packet, _)) = self.held.take_if(|(_, wait)| *wait == 0 || at_once)
@@ -70,11 +69,11 @@ impl<R: RxQueue> FaultRx<R> {
         }
     }
 
-    /// Everything that was received and not handed over disappears.
-    fn lose_all(&mut self) {
-        let n = self.fresh.len() as u64 + u64::from(self.held.is_some());
+    /// Drops all packets that are not delivered.
+    fn drop_all(&mut self) {
+        let n = self.received.len() as u64 + u64::from(self.held.is_some());
         self.counters.dropped(DropReason::Fault, n);
-        self.cache.free_bulk(&mut self.fresh);
+        self.cache.free_bulk(&mut self.received);
         self.held = None;
     }
 }
@@ -83,48 +82,48 @@ impl<R: RxQueue> FaultRx<R> {
 impl<R: RxQueue> RxQueue for FaultRx<R> {
     fn rx(&mut self, out: &mut Batch) -> usize {
         let from = out.len();
-        match self.dice.call() {
-            Mood::Well => {}
-            Mood::Gone => {
-                self.lose_all();
+        match self.injector.begin_call() {
+            Health::Ok => {}
+            Health::Gone => {
+                self.drop_all();
                 return 0;
             }
-            Mood::Stalled | Mood::Down => return 0,
+            Health::Stalled | Health::Down => return 0,
         }
-        if self.fresh.is_empty() {
-            self.inner.rx(&mut self.fresh);
-            self.mirror();
+        if self.received.is_empty() {
+            self.inner.rx(&mut self.received);
+            self.copy_counters();
         }
-        let idle = self.fresh.is_empty();
-        while out.room() > 0 && self.dice.mood() == Mood::Well {
+        let idle = self.received.is_empty();
+        while out.room() > 0 && self.injector.health() == Health::Ok {
             self.release(out, idle);
             if out.room() == 0 {
                 break;
             }
-            let Some(mut packet) = self.fresh.drain_front(1).next() else { break };
-            match self.dice.fate(&mut packet) {
-                Fate::Drop => {
+            let Some(mut packet) = self.received.drain_front(1).next() else { break };
+            match self.injector.decide(&mut packet) {
+                Action::Drop => {
                     self.counters.dropped(DropReason::Fault, 1);
                     self.cache.free(packet);
                 }
-                Fate::Hold(wait) if self.held.is_none() => {
-                    self.dice.tally().reordered.fetch_add(1, Relaxed);
+                Action::Hold(wait) if self.held.is_none() => {
+                    self.injector.faults().reordered.fetch_add(1, Relaxed);
                     self.held = Some((packet, wait));
                 }
-                Fate::Duplicate => {
+                Action::Duplicate => {
                     if out.room() > 1
-                        && let Some(twin) = packet.duplicate(&mut self.cache)
+                        && let Some(duplicate) = packet.duplicate(&mut self.cache)
                     {
-                        self.dice.tally().duplicated.fetch_add(1, Relaxed);
-                        self.pass(twin, out);
+                        self.injector.faults().duplicated.fetch_add(1, Relaxed);
+                        self.pass(duplicate, out);
                     }
                     self.pass(packet, out);
                 }
-                Fate::Hold(_) | Fate::Pass => self.pass(packet, out),
+                Action::Hold(_) | Action::Pass => self.pass(packet, out),
             }
         }
-        if self.dice.mood() == Mood::Gone {
-            self.lose_all();
+        if self.injector.health() == Health::Gone {
+            self.drop_all();
         }
         let got = &out.as_slice()[from..];
         let bytes: usize = got.iter().map(Packet::len).sum();
@@ -153,18 +152,18 @@ impl<R: RxQueue> RxQueue for FaultRx<R> {
     }
 
     fn state(&self) -> State {
-        match self.dice.mood() {
-            Mood::Gone => State::Gone(Cow::Borrowed("fault: it vanished")),
-            Mood::Down => State::Down(Cow::Borrowed("fault: the link is down")),
-            Mood::Well | Mood::Stalled if self.fresh.is_empty() && self.held.is_none() => self.inner.state(),
-            Mood::Well | Mood::Stalled => State::Up,
+        match self.injector.health() {
+            Health::Gone => State::Gone(Cow::Borrowed("fault: it vanished")),
+            Health::Down => State::Down(Cow::Borrowed("fault: the link is down")),
+            Health::Ok | Health::Stalled if self.received.is_empty() && self.held.is_none() => self.inner.state(),
+            Health::Ok | Health::Stalled => State::Up,
         }
     }
 
     fn wake(&self) -> Wake {
-        match self.dice.mood() {
-            Mood::Gone => Wake::Never,
-            Mood::Well if self.fresh.is_empty() && self.held.is_none() => self.inner.wake(),
+        match self.injector.health() {
+            Health::Gone => Wake::Never,
+            Health::Ok if self.received.is_empty() && self.held.is_none() => self.inner.wake(),
             _ => Wake::Poll,
         }
     }
@@ -176,7 +175,7 @@ impl<R: RxQueue> RxQueue for FaultRx<R> {
 
 impl<R> Drop for FaultRx<R> {
     fn drop(&mut self) {
-        let n = self.fresh.len() as u64 + u64::from(self.held.is_some());
+        let n = self.received.len() as u64 + u64::from(self.held.is_some());
         self.counters.dropped(DropReason::Stopped, n);
     }
 }

@@ -18,7 +18,8 @@ fn source(options: &str) -> generator::GenPort {
     generator::open(generator::Config::from_uri(&format!("gen:{options}").parse().unwrap()).unwrap()).unwrap()
 }
 
-/// Runs until the source is done and nothing is on its way, or either end is gone. Bounded: a defect would not end.
+/// Runs until the source is done and no packet is in flight, or either end is gone. Bounded, so
+/// that a defect ends too.
 fn run(rx: &mut impl RxQueue, tx: &mut impl TxQueue) -> u64 {
     let (mut batch, mut quiet, mut left_over) = (Batch::new(), 0, 0);
     for _ in 0..1_000_000 {
@@ -64,7 +65,7 @@ proptest! {
         let pool = pool();
         let config = Config { side: Side::Rx, ..config };
         let port = open(config, source("count=1000,size=100")).unwrap();
-        let tally = port.tally().clone();
+        let faults = port.faults().clone();
         let (mut rx, _) = start(port, &pool);
         let (_, mut tx) = start(null::open(null::Config::default()).unwrap(), &pool);
         let left_over = run(&mut rx, &mut tx);
@@ -74,11 +75,11 @@ proptest! {
         drop((rx, tx));
         let received = received.snapshot();
         prop_assert_eq!(sent.packets + left_over, received.packets);
-        let twins = tally.duplicated.load(Relaxed);
+        let twins = faults.duplicated.load(Relaxed);
         let accounted = received.packets + received.all_drops() - twins;
         if gone { prop_assert!(accounted <= 1000) } else { prop_assert_eq!(accounted, 1000) }
         prop_assert_eq!(received.dropped(DropReason::Stopped), 0, "nothing is left lying while the queue is idle");
-        prop_assert!(received.dropped(DropReason::Fault) >= tally.dropped.load(Relaxed));
+        prop_assert!(received.dropped(DropReason::Fault) >= faults.dropped.load(Relaxed));
         prop_assert_eq!(pool.stats().free, 1024);
     }
 
@@ -87,7 +88,7 @@ proptest! {
         let pool = pool();
         let config = Config { side: Side::Tx, ..config };
         let port = open(config, null::open(null::Config::default()).unwrap()).unwrap();
-        let tally = port.tally().clone();
+        let faults = port.faults().clone();
         let (mut rx, _) = start(source("count=1000,size=100"), &pool);
         let (_, mut tx) = start(port, &pool);
         let left_over = run(&mut rx, &mut tx);
@@ -96,8 +97,8 @@ proptest! {
         drop((rx, tx));
         let sent = counters.snapshot();
         prop_assert_eq!(received + sent.split, sent.packets + sent.all_drops() + left_over);
-        prop_assert_eq!(sent.split, tally.duplicated.load(Relaxed));
-        prop_assert_eq!(sent.dropped(DropReason::Fault), tally.dropped.load(Relaxed));
+        prop_assert_eq!(sent.split, faults.duplicated.load(Relaxed));
+        prop_assert_eq!(sent.dropped(DropReason::Fault), faults.dropped.load(Relaxed));
         prop_assert_eq!(pool.stats().free, 1024);
     }
 
@@ -108,14 +109,14 @@ proptest! {
         let pool = pool();
         let config = Config { seed, drop, duplicate, reorder, ..Config::default() };
         let port = open(config, source("count=5000,flows=1,verify=on")).unwrap();
-        let tally = port.tally().clone();
+        let faults = port.faults().clone();
         let ((mut rx, _), (_, mut tx)) = (start(port, &pool), start(source("verify=on"), &pool));
         run(&mut rx, &mut tx);
         let found = tx.verification().unwrap().snapshot();
-        let dropped = tally.dropped.load(Relaxed);
+        let dropped = faults.dropped.load(Relaxed);
         prop_assert_eq!((found.arrived, found.foreign), (5000 - dropped, 0));
-        prop_assert_eq!(found.duplicates, tally.duplicated.load(Relaxed));
-        prop_assert!(found.lost <= dropped && found.late <= tally.reordered.load(Relaxed), "{:?}", found);
+        prop_assert_eq!(found.duplicates, faults.duplicated.load(Relaxed));
+        prop_assert!(found.lost <= dropped && found.late <= faults.reordered.load(Relaxed), "{:?}", found);
         // Only losses before the first and after the last that arrived are unseen.
         prop_assert!(found.lost + 50 >= dropped);
         prop_assert!(reorder < 0.01 || found.late > 0);
@@ -123,7 +124,7 @@ proptest! {
 }
 
 #[test]
-fn a_packet_that_finds_the_batch_full_still_meets_its_fate() {
+fn a_packet_in_a_full_batch_is_decided_on() {
     for vanish in 990..=1000 {
         let pool = pool();
         let config =
@@ -168,7 +169,7 @@ fn a_corrupt_packet_differs_in_one_bit_and_is_delivered() {
 }
 
 #[test]
-fn a_duplicate_is_a_whole_copy_with_what_the_packet_asks_for() {
+fn a_duplicate_is_a_whole_copy_with_the_packets_metadata() {
     let pool = pool();
     let config = Config { duplicate: 1.0, ..Config::default() };
     let port = open(config, source("count=2,size=9000,gso=1000")).unwrap();
@@ -181,7 +182,7 @@ fn a_duplicate_is_a_whole_copy_with_what_the_packet_asks_for() {
 }
 
 #[test]
-fn a_stall_lasts_an_episode_of_calls_and_a_flap_says_that_the_link_is_down() {
+fn a_stall_lasts_an_episode_of_calls_and_a_flap_reports_that_the_link_is_down() {
     let pool = pool();
     let config = Config { stall: 1.0, episode: 5, ..Config::default() };
     let (_, mut tx) = start(open(config, null::open(null::Config::default()).unwrap()).unwrap(), &pool);
@@ -196,7 +197,7 @@ fn a_stall_lasts_an_episode_of_calls_and_a_flap_says_that_the_link_is_down() {
 }
 
 #[test]
-fn without_faults_everything_of_the_port_inside_is_passed_on() {
+fn without_faults_the_inner_port_is_unchanged() {
     let pool = pool();
     let (a, b) = veth::pair(&veth::Config::default()).unwrap();
     let port = open(Config::default(), a).unwrap();

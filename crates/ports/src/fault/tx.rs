@@ -1,53 +1,52 @@
-//! Faults of what is sent.
+//! The transmit queue with faults.
 
-use super::dice::{Dice, Fate, Mood};
+use super::injector::{Action, Health, Injector};
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use towpath_packet::port::{State, TxBarrier, TxQueue, Wake};
 use towpath_packet::{Batch, Cache, Counters, DropReason, Offloads, Packet};
 
-/// A transmit queue with faults. Its counters are those of the queue inside, with what disappeared as dropped by
-/// `fault`, and what was sent twice as split.
+/// A transmit queue with faults. Its counters are those of the inner queue; lost packets are
+/// dropped by `fault`, duplicates count as split.
 #[derive(Debug)]
 pub struct FaultTx<T: TxQueue> {
-    // A box for the reason that `FaultRx` has one.
     inner: T,
-    dice: Dice,
+    injector: Injector,
     cache: Cache,
-    /// Decided on, and not yet taken by the queue inside.
-    ready: Batch,
-    /// Held back, and how many others are to pass before.
+    /// Packets that are decided on, and that the inner queue did not accept yet.
+    pending: Batch,
+    /// A held packet, and the number of others that pass it first.
     held: Option<(Packet, u32)>,
     /// Nothing was sent since the last [`reclaim`](TxQueue::reclaim).
     idle: bool,
 }
 
 impl<T: TxQueue> FaultTx<T> {
-    pub(super) fn new(inner: T, dice: Dice, cache: Cache) -> FaultTx<T> {
-        FaultTx { inner, dice, cache, ready: Batch::new(), held: None, idle: false }
+    pub(super) fn new(inner: T, injector: Injector, cache: Cache) -> FaultTx<T> {
+        FaultTx { inner, injector, cache, pending: Batch::new(), held: None, idle: false }
     }
 
     fn pass(&mut self, packet: Packet) {
-        // The caller takes no more than there is room for.
-        let _ = self.ready.push(packet);
+        // `tx` takes no more packets than there is room for.
+        let _ = self.pending.push(packet);
         if let Some((_, wait)) = &mut self.held {
             *wait = wait.saturating_sub(1);
         }
         self.release(false);
     }
 
-    /// Lets go what was held back long enough, or `at_once`.
+    /// Appends the held packet, if enough others have passed or `at_once`.
     fn release(&mut self, at_once: bool) {
-        if self.ready.room() > 0
+        if self.pending.room() > 0
             && let Some((packet, _)) = self.held.take_if(|(_, wait)| *wait == 0 || at_once)
         {
-            let _ = self.ready.push(packet);
+            let _ = self.pending.push(packet);
         }
     }
 
     fn waiting(&self) -> usize {
-        self.ready.len() + usize::from(self.held.is_some())
+        self.pending.len() + usize::from(self.held.is_some())
     }
 }
 
@@ -58,52 +57,52 @@ impl<T: TxQueue> TxQueue for FaultTx<T> {
             return 0;
         }
         self.idle = false;
-        if self.dice.call() != Mood::Well {
+        if self.injector.begin_call() != Health::Ok {
             self.inner.counters().retried(1);
             return 0;
         }
-        self.inner.tx(&mut self.ready);
-        // Each packet may come twice, and let go the one that is held back.
-        let room = self.ready.room().saturating_sub(1) / 2;
+        self.inner.tx(&mut self.pending);
+        // Each packet may be duplicated, and release the held one.
+        let room = self.pending.room().saturating_sub(1) / 2;
         let mut taken = 0;
         while taken < room
-            && self.dice.mood() == Mood::Well
+            && self.injector.health() == Health::Ok
             && let Some(mut packet) = batch.drain_front(1).next()
         {
             taken += 1;
-            match self.dice.fate(&mut packet) {
-                Fate::Drop => {
+            match self.injector.decide(&mut packet) {
+                Action::Drop => {
                     self.inner.counters().dropped(DropReason::Fault, 1);
                     self.cache.free(packet);
                 }
-                Fate::Hold(wait) if self.held.is_none() => {
-                    self.dice.tally().reordered.fetch_add(1, Relaxed);
+                Action::Hold(wait) if self.held.is_none() => {
+                    self.injector.faults().reordered.fetch_add(1, Relaxed);
                     self.held = Some((packet, wait));
                 }
-                Fate::Duplicate => {
-                    if let Some(twin) = packet.duplicate(&mut self.cache) {
-                        self.dice.tally().duplicated.fetch_add(1, Relaxed);
+                Action::Duplicate => {
+                    if let Some(duplicate) = packet.duplicate(&mut self.cache) {
+                        self.injector.faults().duplicated.fetch_add(1, Relaxed);
                         self.inner.counters().split(2);
-                        self.pass(twin);
+                        self.pass(duplicate);
                     }
                     self.pass(packet);
                 }
-                Fate::Hold(_) | Fate::Pass => self.pass(packet),
+                Action::Hold(_) | Action::Pass => self.pass(packet),
             }
         }
-        self.inner.tx(&mut self.ready);
+        self.inner.tx(&mut self.pending);
         taken
     }
 
     fn reclaim(&mut self) -> usize {
         let idle = std::mem::replace(&mut self.idle, true);
-        if idle && self.waiting() > 0 && matches!(self.dice.mood(), Mood::Well | Mood::Gone) {
+        if idle && self.waiting() > 0 && matches!(self.injector.health(), Health::Ok | Health::Gone) {
             self.release(true);
-            self.inner.tx(&mut self.ready);
+            self.inner.tx(&mut self.pending);
             self.inner.kick();
         } else if idle && self.waiting() > 0 {
-            // Nothing is sent any more, so the episode would never end by itself.
-            self.dice.call();
+            // Without a call of `tx` the episode would not end.
+            self.injector.begin_call();
         }
         self.inner.reclaim()
     }
@@ -133,15 +132,15 @@ impl<T: TxQueue> TxQueue for FaultTx<T> {
     }
 
     fn state(&self) -> State {
-        match self.dice.mood() {
-            Mood::Gone => State::Gone(Cow::Borrowed("fault: it vanished")),
-            Mood::Down => State::Down(Cow::Borrowed("fault: the link is down")),
-            Mood::Well | Mood::Stalled => self.inner.state(),
+        match self.injector.health() {
+            Health::Gone => State::Gone(Cow::Borrowed("fault: it vanished")),
+            Health::Down => State::Down(Cow::Borrowed("fault: the link is down")),
+            Health::Ok | Health::Stalled => self.inner.state(),
         }
     }
 
     fn wake(&self) -> Wake {
-        if self.waiting() > 0 || self.dice.mood() != Mood::Well { Wake::Poll } else { self.inner.wake() }
+        if self.waiting() > 0 || self.injector.health() != Health::Ok { Wake::Poll } else { self.inner.wake() }
     }
 
     fn counters(&self) -> &Arc<Counters> {

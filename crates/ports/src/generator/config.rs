@@ -1,4 +1,4 @@
-//! What is generated, as options.
+//! Configuration of the generator.
 
 use crate::uri::{Options, Uri};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,18 +9,19 @@ use towpath_wire::{ipv4, ipv6, tcp, udp, vlan};
 /// Flows that share a source address; the next ones get the next address.
 pub(super) const PORTS: u32 = 10_000;
 
-/// The three packet lengths of a mix and how many of twelve packets have each, in the order in which they are sent: the
-/// common "simple IMIX", 7 : 4 : 1, with IP packets of 576 and 1500 bytes behind 14 bytes of Ethernet.
+/// The packet lengths of the common "simple IMIX" in the order in which they are sent: 7 : 4 : 1 of
+/// twelve, with IP packets of 576 and 1500 bytes behind 14 bytes of Ethernet.
 pub const IMIX: [u16; 12] = [64, 590, 64, 64, 590, 64, 1514, 64, 590, 64, 590, 64];
 
-/// Lengths of the packets, from the first byte of the [layer](Config::layer) to the last of the payload: for Ethernet
-/// without the frame check sequence, so a "64-byte frame" on a wire is 60 here.
+/// Lengths of the packets, from the first byte of the [layer](Config::layer) to the last of the
+/// payload: for Ethernet without the frame check sequence, so a "64-byte frame" on a wire is 60
+/// here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Size {
     /// All of one length.
     Fixed(u32),
-    /// The lengths of [`IMIX`]; on the IP layer 14 bytes less, and where the headers need more than a length has, just
-    /// what they and the tag need.
+    /// The lengths of [`IMIX`]; on the IP layer 14 bytes less, and at least the headers and the
+    /// tag.
     Imix,
 }
 
@@ -29,27 +30,29 @@ pub enum Size {
 pub enum Protocol {
     /// UDP.
     Udp,
-    /// TCP: segments of an established connection, ACK set, no options, sequence numbers that follow each other.
+    /// TCP: segments of an established connection, ACK set, no options, contiguous sequence
+    /// numbers.
     Tcp,
 }
 
-/// What is behind the headers and the tag.
+/// The bytes behind the headers and the tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Payload {
-    /// Bytes that the seed decides, the same in all packets.
+    /// Random bytes from the seed, the same in all packets.
     Random,
-    /// Whatever the buffer held before, packets that were received included; for measuring, where nobody looks at it. The
-    /// checksum of UDP is left out, because the bytes are not looked at either.
+    /// The buffer's old bytes, which may be those of received packets; for measurements. The UDP
+    /// checksum is left out.
     Stale,
 }
 
-/// What is generated.
+/// Configuration of a generator.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Config {
-    /// Whether packets begin with an Ethernet or with an IP header.
+    /// The first header of packets: Ethernet or IP.
     pub layer: Layer,
-    /// Number of flows, 1 to 2^20. They take turns, one packet each. Flow `i` has source port `src_port + i % 10000` and
-    /// source address `src_ip + i / 10000`.
+    /// Number of flows, 1 to 2^20. They take turns, one packet each. Flow `i` has source port
+    /// `src_port + i % 10000` and source address `src_ip + i / 10000`.
     pub flows: u32,
     /// Lengths of the packets.
     pub size: Size,
@@ -57,14 +60,14 @@ pub struct Config {
     pub protocol: Protocol,
     /// Payload behind the first 128 bytes of a packet.
     pub payload: Payload,
-    /// Packets per second over all queues; `None` for as many as there is room for.
+    /// Packets per second over all queues; `None` for no limit.
     pub rate: Option<u64>,
-    /// Packets to send over all queues; `None` for no end.
+    /// Packets over all queues; `None` for no end.
     pub count: Option<u64>,
-    /// Decides payload, first TCP sequence numbers and IPv4 identifications.
+    /// Seed of the payload, the first TCP sequence numbers and IPv4 identifications.
     pub seed: u64,
-    /// Payload bytes of each segment: packets become super-packets that the egress cuts. If it cannot, the segments are
-    /// sent, each as a packet of its own.
+    /// Payload bytes of each segment: packets are super-packets that the egress segments. If it
+    /// cannot, each segment is a packet of its own.
     pub gso: Option<u16>,
     /// An 802.1Q tag in the packet.
     pub vlan: Option<u16>,
@@ -80,13 +83,15 @@ pub struct Config {
     pub src_port: u16,
     /// Destination port.
     pub dst_port: u16,
-    /// Check the tags of what is sent *to* this port: see [`Verification`](super::Verification).
+    /// Check the tags of transmitted packets: see [`Verification`](super::Verification).
     pub verify: bool,
 }
 
 impl Default for Config {
-    /// Eight flows of 64-byte UDP over IPv4, as fast as possible, without end. The addresses are those that are set apart
-    /// for benchmarks (198.18.0.0/15, RFC 2544) and documentation (00:00:5e:00:53:xx, RFC 7042), the port is *discard*.
+    /// Eight flows of 64-byte UDP over IPv4, as fast as possible, without end. The addresses are
+    /// reserved for benchmarks (198.18.0.0/15, [RFC 2544](https://www.rfc-editor.org/rfc/rfc2544))
+    /// and documentation (00:00:5e:00:53:xx, [RFC 7042](https://www.rfc-editor.org/rfc/rfc7042));
+    /// the port is *discard*.
     fn default() -> Config {
         Config {
             layer: Layer::Ethernet,
@@ -115,7 +120,7 @@ const SRC_6: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 1, 0, 0, 0, 1))
 const DST_6: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 2, 0, 0, 0, 1));
 
 impl Config {
-    /// Reads `gen:flows=8,size=1448,…`; see the [module](super) for the options.
+    /// Parses `gen:flows=8,size=1448,…`; see the [module](super) for the options.
     ///
     /// # Errors
     /// [`PortError::Option`] names the option, its value and the rule that it breaks.
@@ -152,7 +157,7 @@ impl Config {
         Ok(config)
     }
 
-    /// The rules that concern more than one field.
+    /// Checks every field against its rule.
     pub(super) fn check(&self, port: &str) -> Result<(), PortError> {
         let bad = |option: &str, value: String, rule: String| {
             Err(PortError::Option { port: port.to_owned(), option: option.to_owned(), value, rule })
@@ -175,11 +180,11 @@ impl Config {
             let rule = "must be from 1 to 4094, and layer=ethernet".to_owned();
             return bad("vlan", self.vlan.unwrap_or(0).to_string(), rule);
         }
-        let (least, most) = (self.headers() + 1, self.link() + 65_535);
+        let (min, max) = (self.headers() + 1, self.link() + 65_535);
         if let Size::Fixed(size) = self.size
-            && !(least..=most).contains(&(size as usize))
+            && !(min..=max).contains(&(size as usize))
         {
-            return bad("size", size.to_string(), format!("must be from {least} to {most} with these headers"));
+            return bad("size", size.to_string(), format!("must be from {min} to {max} with these headers"));
         }
         let unsummed = self.protocol == Protocol::Udp && self.src_ip.is_ipv4() && self.gso.is_none();
         if self.payload == Payload::Stale && !unsummed {

@@ -1,13 +1,14 @@
-//! Flows and packet shapes: what is known before the first packet, so that each packet needs only a copy and few patches.
+//! Flows and packet lengths, precomputed: each packet needs only a copy and few writes.
 //!
 //! ```text
 //!   Flow.head   │ Ethernet │ IP │ UDP or TCP │ tag │ first payload │       128 bytes, one for each flow
 //!   payload                                        │ …             │       one for all flows
-//!   Shape         lengths, and the sum of the payload                     one for each length
+//!   Sizes         lengths, and the sum of the payload                     one for each length
 //! ```
 //!
-//! All sums are partial: 32 bits that hold some 16-bit words and are folded once, when a packet's own words (sequence
-//! numbers, identification) have been added (RFC 1071 section 2).
+//! All sums are 32-bit sums of 16-bit words. They are folded once, after a packet's own words
+//! (sequence numbers, identification) are added
+//! ([RFC 1071](https://www.rfc-editor.org/rfc/rfc1071#section-2) section 2).
 
 use super::config::{Config, IMIX, PORTS, Payload, Protocol, Size};
 use super::tag::{self, Tag};
@@ -19,15 +20,16 @@ use towpath_wire::ethernet::ethertype;
 use towpath_wire::vlan::{Tag as VlanTag, Tci};
 use towpath_wire::{checksum, ipv4, ipv6, tcp, udp};
 
-/// Bytes at the front of each packet that are copied from its flow: all headers and the tag at least.
+/// Bytes at the front of each packet that are copied from its flow: all headers and the tag at
+/// least.
 pub(super) const HEAD: usize = 128;
 
-/// What one flow's packets have in common, and where the flow is.
+/// The template of one flow, and the fields of its next packet.
 #[repr(C, align(64))]
 #[derive(Debug, Clone)]
 pub(super) struct Flow {
     pub(super) head: [u8; HEAD],
-    /// Its number, as in its tags.
+    /// Its index, as in its tags.
     pub(super) index: u32,
     /// Sum of the IPv4 header without length and identification.
     pub(super) network_sum: u32,
@@ -41,18 +43,18 @@ pub(super) struct Flow {
     pub(super) tcp_seq: u32,
     /// IPv4 identification of the next packet.
     pub(super) id: u16,
-    /// Which shape is next.
+    /// Index of the next packet's sizes.
     pub(super) turn: u8,
 }
 
-/// One length of packets.
+/// The sizes of one packet length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Shape {
+pub(super) struct Sizes {
     /// Bytes in the packet.
     pub(super) len: usize,
     /// Bytes in the transport's payload.
     pub(super) payload: usize,
-    /// What the IP header says: IPv4's total length or IPv6's payload length.
+    /// The IP header's field: IPv4's total length or IPv6's payload length.
     pub(super) network_len: u16,
     /// Bytes in transport header and payload.
     pub(super) transport_len: u16,
@@ -63,26 +65,26 @@ pub(super) struct Shape {
 /// Everything that does not change while packets are generated.
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// Where the IP header begins.
+    /// Offset of the IP header.
     pub(super) l3: usize,
-    /// Where the transport header begins.
+    /// Offset of the transport header.
     pub(super) l4: usize,
     /// Bytes in front of the payload.
     pub(super) headers: usize,
-    /// Payload of the longest packet, zero where the tag will be.
+    /// Payload of the longest packet, with zeros for the tag.
     pub(super) payload: Vec<u8>,
-    /// The shapes in the order in which each flow takes them.
-    pub(super) shapes: Vec<Shape>,
-    /// The super-packet and the payload of its segments, if that is what is wanted.
-    pub(super) whole: Option<(Shape, u16)>,
-    /// Whether there is room for tags.
+    /// The sizes, in the order in which each flow uses them.
+    pub(super) sizes: Vec<Sizes>,
+    /// The sizes of super-packets, and the payload of a segment, if configured.
+    pub(super) super_packet: Option<(Sizes, u16)>,
+    /// All packets have room for a tag.
     pub(super) tagged: bool,
-    /// Packets keep what their buffers held behind the head, and have no checksum of it.
+    /// Packets keep the buffer's old bytes behind the head, and have no checksum.
     pub(super) stale: bool,
 }
 
 impl Plan {
-    /// A configuration that was checked, worked out.
+    /// The plan of a checked configuration.
     pub(super) fn new(config: &Config) -> Plan {
         let (l3, headers) = (config.link(), config.headers());
         let l4 = l3 + if config.src_ip.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
@@ -103,10 +105,10 @@ impl Plan {
         if tagged {
             payload[..tag::LEN].fill(0);
         }
-        let shape = |len: usize| Shape::new(config, len, &payload);
-        let whole = whole.map(|(len, segment)| (shape(len), segment));
-        let shapes = lengths.into_iter().map(shape).collect();
-        Plan { l3, l4, headers, payload, shapes, whole, tagged, stale: config.payload == Payload::Stale }
+        let sizes = |len: usize| Sizes::new(config, len, &payload);
+        let super_packet = whole.map(|(len, segment)| (sizes(len), segment));
+        let sizes = lengths.into_iter().map(sizes).collect();
+        Plan { l3, l4, headers, payload, sizes, super_packet, tagged, stale: config.payload == Payload::Stale }
     }
 
     /// The flows of queue `queue` of `queues`: every `queues`th.
@@ -121,13 +123,13 @@ impl Plan {
         let headers = headers(config, index);
         let (front, behind) = head.split_at_mut(self.headers);
         behind.copy_from_slice(&self.payload[..behind.len()]);
-        // The lengths in the configuration were checked, so that the headers fit.
+        // The configuration is checked: the headers fit.
         let _ = headers.write(front, Checksums::Partial);
         let pseudo_sum = match headers.network {
             Network::Ip(ip, transport) => u32::from(ip.pseudo_sum(protocol(&transport), 0)),
             Network::Arp(_) => 0,
         };
-        clear_what_changes(front, self.l3, self.l4, config);
+        clear_variable_fields(front, self.l3, self.l4, config);
         let tag_sum = match self.tagged {
             true => {
                 Tag { flow: index, number: 0 }.write(&mut behind[..tag::LEN]);
@@ -144,13 +146,13 @@ impl Plan {
             number: 0,
             tcp_seq: random.next() as u32,
             id: random.next() as u16,
-            turn: (random.below(self.shapes.len() as u64)) as u8,
+            turn: (random.below(self.sizes.len() as u64)) as u8,
         }
     }
 }
 
-impl Shape {
-    fn new(config: &Config, len: usize, payload: &[u8]) -> Shape {
+impl Sizes {
+    fn new(config: &Config, len: usize, payload: &[u8]) -> Sizes {
         let bytes = len - config.headers();
         let transport = match config.protocol {
             Protocol::Udp => udp::HEADER_LEN,
@@ -160,7 +162,7 @@ impl Shape {
         let network_len = if config.src_ip.is_ipv4() { transport_len + ipv4::HEADER_LEN } else { transport_len };
         // UDP has its length in the header as well as in the pseudo-header.
         let lengths = if config.protocol == Protocol::Udp { 2 * transport_len } else { transport_len };
-        Shape {
+        Sizes {
             len,
             payload: bytes,
             network_len: network_len as u16,
@@ -208,8 +210,8 @@ fn to_v6(ip: IpAddr) -> u128 {
     }
 }
 
-/// Zeroes the fields that each packet fills in, so that they count nothing in the sums.
-fn clear_what_changes(front: &mut [u8], l3: usize, l4: usize, config: &Config) {
+/// Zeroes the fields that each packet sets, so that the sums do not include them.
+fn clear_variable_fields(front: &mut [u8], l3: usize, l4: usize, config: &Config) {
     let (network, transport) = front[l3..].split_at_mut(l4 - l3);
     if let Ok((mut ip, _)) = ipv4::Header::split_mut(network)
         && config.src_ip.is_ipv4()

@@ -1,30 +1,38 @@
-//! `gen:` makes packets, and checks them when they come back.
+//! `gen:` makes packets, and checks packets of another generator.
 //!
 //! ```text
 //!   gen:flows=8,size=1448,proto=udp,rate=1M
 //!
-//!   layer=ethernet|ip        what packets begin with
-//!   flows=N                  flows take turns, one packet each                                        8
-//!   size=BYTES|imix          whole packet from the first byte of the layer, without an Ethernet FCS   64
-//!   payload=random|stale     stale: behind 128 bytes, whatever the buffer held, and no checksum         random
-//!   proto=udp|tcp  ip=4|6    TCP is a stream of ACK segments with advancing sequence numbers          udp, 4
-//!   rate=PPS                 over all queues, with k or M; 0 is as fast as possible                   0
-//!   count=N                  over all queues; the port is done after that many                        no end
-//!   seed=N                   payload, first sequence numbers and identifications                      1
-//!   gso=BYTES                super-packets of `size` with so much payload in each segment             off
-//!   vlan=ID                  an 802.1Q tag
+//!   layer=ethernet|ip        first header of packets                                          ethernet
+//!   flows=N                  flows take turns, one packet each                                8
+//!   size=BYTES|imix          whole packet of the layer, without an Ethernet FCS               64
+//!   payload=random|stale     stale: the buffer's old bytes behind the first 128, no checksum  random
+//!   proto=udp|tcp  ip=4|6    TCP: a stream of ACK segments, advancing sequence numbers        udp, 4
+//!   rate=PPS                 over all queues, with k or M; 0 is as fast as possible           0
+//!   count=N                  over all queues; then the port is done                           no end
+//!   seed=N                   payload, first sequence numbers and identifications              1
+//!   gso=BYTES                super-packets of `size`, with this payload in each segment       off
+//!   vlan=ID                  an 802.1Q tag                                                    none
 //!   src-mac dst-mac src-ip dst-ip src-port dst-port
-//!   verify=on                check the tags of what is sent to the port                               off
+//!   verify=on                check the tags of transmitted packets                            off
 //! ```
 //!
-//! The same options give the same bytes, in the same order, every time. All checksums are right, except that of a
-//! super-packet, which is partial. Where every packet has at least ten bytes of payload, it begins with a tag that says
-//! which packet of which flow it is; another `gen:verify=on` finds by it what was lost, late or sent twice.
+//! The same options always give the same bytes, in the same order. All checksums are complete,
+//! except that of a super-packet, which is partial. If every packet has at least ten bytes of
+//! payload, the payload begins with a tag of flow and number, by which `gen:verify=on` finds lost,
+//! late and duplicate packets.
 //!
-//! With several queues, flow `i` belongs to queue `i % queues`, and rate and count are divided among the queues that
-//! have flows.
+//! With several queues, flow `i` belongs to queue `i % queues`, and rate and count are divided
+//! among the queues that have flows.
 //!
-//! What is sent to the port is freed and counted, as by [`null`](crate::null).
+//! Transmitted packets are freed and counted, as by [`null`](crate::null).
+//!
+//! | file | |
+//! |---|---|
+//! | `config.rs` | the options |
+//! | `flow.rs`, `stamp.rs`, `tag.rs` | templates and sums; the fields of each packet; the tag |
+//! | `rx.rs`, `pace.rs` | makes packets, at a rate |
+//! | `tx.rs` | frees packets, checks tags |
 
 mod config;
 mod flow;
@@ -33,25 +41,23 @@ mod rx;
 mod stamp;
 mod tag;
 mod tx;
-mod verify;
 
 pub use config::{Config, IMIX, Payload, Protocol, Size};
 pub use rx::GenRx;
-pub use tx::GenTx;
-pub use verify::{Verification, Verified};
+pub use tx::{GenTx, Verification, Verified};
 
-use super::null::{NullTx, endless_sink};
+use super::null::{NullTx, sink_info};
 use flow::{HEAD, Plan};
 use rx::Share;
 use std::sync::Arc;
 use towpath_packet::port::{Info, Port, PortError, Queues, RxQueue, Start};
 use towpath_packet::{Direction, MAX_FRAGS, Offloads, Pool};
-use verify::Verifier;
+use tx::Verifier;
 
 /// Opens the port.
 ///
 /// # Errors
-/// [`PortError::Option`] for a field whose value breaks a rule.
+/// [`PortError::Option`] for an invalid value.
 pub fn open(config: Config) -> Result<GenPort, PortError> {
     config.check("gen:")?;
     let gso = match (config.gso, config.protocol, config.src_ip.is_ipv4()) {
@@ -61,7 +67,7 @@ pub fn open(config: Config) -> Result<GenPort, PortError> {
         (_, Protocol::Tcp, false) => Offloads::CSUM.with(Offloads::TSO6),
     };
     let mut info =
-        endless_sink("gen:", Offloads::ALL).with_offloads(Offloads::ALL, gso).with_finite(config.count.is_some());
+        sink_info("gen:", Offloads::ALL).with_offloads(Offloads::ALL, gso).with_finite(config.count.is_some());
     info.layer = config.layer;
     Ok(GenPort { info, config })
 }
@@ -84,7 +90,7 @@ impl Port for GenPort {
     fn start(self, start: Start) -> Result<Queues<GenRx, GenTx>, PortError> {
         let name = &self.info.name;
         let plan = Arc::new(Plan::new(&self.config));
-        fits(&self.config, &plan, &start.pool)?;
+        check_pool(&self.config, &plan, &start.pool)?;
         let queues = u32::from(self.info.queues(start.queues)?);
         let active = u64::from(queues.min(self.config.flows)).min(self.config.rate.unwrap_or(u64::MAX)).max(1);
         let mut made = Queues { rx: Vec::new(), tx: Vec::new() };
@@ -108,8 +114,8 @@ impl Port for GenPort {
     }
 }
 
-/// Whether the longest packet can be made of the pool's chunks.
-fn fits(config: &Config, plan: &Plan, pool: &Pool) -> Result<(), PortError> {
+/// Checks that the pool's chunks can hold the longest packet.
+fn check_pool(config: &Config, plan: &Plan, pool: &Pool) -> Result<(), PortError> {
     let room = pool.chunk() - pool.headroom();
     let longest = plan.headers + plan.payload.len();
     if room >= HEAD && room * (MAX_FRAGS + 1) >= longest {

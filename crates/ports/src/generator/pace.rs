@@ -1,4 +1,4 @@
-//! Packets per second: how many are due at a moment, and when the next one is.
+//! The rate: the packets that are due, and the time of the next one.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 pub(super) struct Pace {
     rate: u64,
     origin: Option<Instant>,
-    /// Packets sent or given up since the origin.
+    /// Packets sent or skipped since the origin.
     done: u64,
 }
 
@@ -20,23 +20,23 @@ impl Pace {
         Pace { rate: rate.max(1), origin: None, done: 0 }
     }
 
-    /// How many packets are due. What lies further back than ten milliseconds (or 64 packets) is given up: a source that
-    /// was held up catches up with a short burst, not with all that it missed.
+    /// The number of packets that are due. Those that were due more than ten milliseconds (or 64
+    /// packets) ago are skipped: after a delay there is a short burst only.
     pub(super) fn due(&mut self, now: Instant) -> u64 {
         let origin = *self.origin.get_or_insert(now);
         let passed = now.saturating_duration_since(origin).as_nanos() * u128::from(self.rate) / SECOND;
         let due = u64::try_from(passed).unwrap_or(u64::MAX - 1) + 1;
-        let most = (self.rate / 100).max(64);
-        self.done = self.done.max(due.saturating_sub(most));
+        let max = (self.rate / 100).max(64);
+        self.done = self.done.max(due.saturating_sub(max));
         due.saturating_sub(self.done)
     }
 
-    /// `n` packets were sent.
+    /// Counts `n` sent packets.
     pub(super) fn sent(&mut self, n: u64) {
         self.done += n;
     }
 
-    /// When the next packet is due; `None` if that is now, because nothing was sent yet.
+    /// The time of the next packet; `None` for now, before the first one.
     pub(super) fn next(&self) -> Option<Instant> {
         let after = (u128::from(self.done) * SECOND).div_ceil(u128::from(self.rate));
         self.origin?.checked_add(Duration::from_nanos(u64::try_from(after).ok()?))
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn at_the_moment_that_it_names_a_packet_is_due_and_just_before_there_is_none() {
+    fn a_packet_is_due_at_the_time_of_the_next_one_and_not_before() {
         let start = Instant::now();
         for rate in [1, 3, 7_777, 999_999_937, 10_000_000_000] {
             let mut pace = Pace::new(rate);
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_long_pause_only_ten_milliseconds_are_made_up_for() {
+    fn after_a_long_pause_only_ten_milliseconds_are_caught_up() {
         let start = Instant::now();
         let mut pace = Pace::new(1_000_000);
         assert_eq!(pace.due(start), 1);

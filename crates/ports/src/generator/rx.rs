@@ -1,7 +1,8 @@
-//! The generating side: copy the head of the flow, copy payload, patch what is this packet's own.
+//! The receive queue: copies the head of the flow and the payload, then writes the packet's own
+//! fields.
 
 use super::config::{Config, Protocol};
-use super::flow::{Flow, HEAD, Plan, Shape};
+use super::flow::{Flow, HEAD, Plan, Sizes};
 use super::pace::Pace;
 use super::stamp;
 use super::tag::Tag;
@@ -10,42 +11,42 @@ use std::time::Instant;
 use towpath_packet::port::{RxQueue, State, Wake};
 use towpath_packet::{Batch, Cache, Counters, Gso, GsoKind, Offloads, Packet};
 
-/// A queue on which generated packets arrive.
+/// A receive queue of generated packets.
 #[derive(Debug)]
 pub struct GenRx {
     plan: Arc<Plan>,
     flows: Vec<Flow>,
-    /// Whose turn it is.
-    at: usize,
+    /// Index of the next flow.
+    next: usize,
     kind: GsoKind,
     v6: bool,
-    /// Packets still to be sent; `None` for no end.
+    /// Packets left to make; `None` for no end.
     left: Option<u64>,
     pace: Option<Pace>,
     cache: Cache,
     counters: Arc<Counters>,
-    /// Set while the egress can cut super-packets.
-    whole: Option<Whole>,
-    /// Packets to take buffers for at a time: one where packets are longer than a buffer, so that a pool that runs dry
-    /// has not all of its buffers in heads without bodies.
+    /// Set while the egress can segment super-packets.
+    super_packet: Option<SuperPacket>,
+    /// Packets to allocate at a time: one if packets are longer than a buffer, so that an exhausted
+    /// pool does not leave heads without their other buffers.
     burst: usize,
 }
 
-/// A super-packet in the making.
+/// The super-packets of this queue.
 #[derive(Debug)]
-struct Whole {
-    shape: Shape,
+struct SuperPacket {
+    sizes: Sizes,
     gso: Gso,
-    /// The payload, to which each super-packet writes its tags before it is copied.
+    /// The payload; the tags are written to it before it is copied.
     payload: Vec<u8>,
 }
 
-/// One queue's part of what is to be sent.
+/// One queue's part of the packets.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Share {
     /// Packets; `None` for no end.
     pub(super) count: Option<u64>,
-    /// Packets per second; `None` for as many as there is room for.
+    /// Packets per second; `None` for no limit.
     pub(super) rate: Option<u64>,
 }
 
@@ -60,28 +61,29 @@ impl GenRx {
         let chained = plan.headers + plan.payload.len() > cache.chunk() - cache.headroom();
         let burst = if chained { 1 } else { usize::MAX };
         let (left, pace) = (share.count, share.rate.map(Pace::new));
-        GenRx { plan, flows, at: 0, kind, v6, left, pace, cache, counters: Arc::default(), whole: None, burst }
+        GenRx { plan, flows, next: 0, kind, v6, left, pace, cache, counters: Arc::default(), super_packet: None, burst }
     }
 
-    /// Whether nothing is left to be sent.
+    /// Whether all packets are made.
     fn finished(&self) -> bool {
         self.left == Some(0) || self.flows.is_empty()
     }
 
-    /// Fills the empty packets behind `from`, and frees those that it cannot; returns the bytes of the others.
+    /// Fills the empty packets from `from` on, and frees those for which buffers are missing;
+    /// returns the bytes.
     #[inline]
     fn fill<const V6: bool, const TCP: bool>(&mut self, out: &mut Batch, from: usize) -> u64 {
         let (mut bytes, mut filled) = (0, from);
         for packet in &mut out.as_mut_slice()[from..] {
-            let Some(flow) = self.flows.get_mut(self.at) else { break };
-            let made = match &mut self.whole {
+            let Some(flow) = self.flows.get_mut(self.next) else { break };
+            let made = match &mut self.super_packet {
                 None => make::<V6, TCP>(packet, flow, &self.plan, &mut self.cache),
-                Some(whole) => whole.make::<V6, TCP>(packet, flow, &self.plan, &mut self.cache),
+                Some(super_packet) => super_packet.make::<V6, TCP>(packet, flow, &self.plan, &mut self.cache),
             };
             if made.is_none() {
                 break;
             }
-            self.at = if self.at + 1 < self.flows.len() { self.at + 1 } else { 0 };
+            self.next = if self.next + 1 < self.flows.len() { self.next + 1 } else { 0 };
             bytes += packet.len() as u64;
             filled += 1;
         }
@@ -94,7 +96,8 @@ impl GenRx {
     }
 }
 
-/// Makes an empty packet the next one of its flow. `None` when there are too few buffers; the flow has not moved then.
+/// Turns an empty packet into the next one of its flow. `None` without buffers; the flow is not
+/// advanced then.
 #[inline]
 fn make<const V6: bool, const TCP: bool>(
     packet: &mut Packet,
@@ -102,11 +105,11 @@ fn make<const V6: bool, const TCP: bool>(
     plan: &Plan,
     cache: &mut Cache,
 ) -> Option<()> {
-    let shape = plan.shapes.get(usize::from(flow.turn))?;
-    let head = flow.head.get(..shape.len).unwrap_or(&flow.head);
-    let rest = plan.payload.get(HEAD - plan.headers..shape.payload).unwrap_or_default();
-    if shape.len <= packet.tailroom() {
-        let (front, behind) = packet.push_back(shape.len).ok()?.split_at_mut(head.len());
+    let sizes = plan.sizes.get(usize::from(flow.turn))?;
+    let head = flow.head.get(..sizes.len).unwrap_or(&flow.head);
+    let rest = plan.payload.get(HEAD - plan.headers..sizes.payload).unwrap_or_default();
+    if sizes.len <= packet.tailroom() {
+        let (front, behind) = packet.push_back(sizes.len).ok()?.split_at_mut(head.len());
         front.copy_from_slice(head);
         if !rest.is_empty() && !plan.stale {
             behind.copy_from_slice(rest);
@@ -114,13 +117,13 @@ fn make<const V6: bool, const TCP: bool>(
     } else {
         chain(packet, head, rest, cache)?;
     }
-    stamp::packet::<V6, TCP>(packet.linear_mut(), flow, shape, plan)?;
-    flow.turn = if usize::from(flow.turn) + 1 < plan.shapes.len() { flow.turn + 1 } else { 0 };
+    stamp::packet::<V6, TCP>(packet.linear_mut(), flow, sizes, plan)?;
+    flow.turn = if usize::from(flow.turn) + 1 < plan.sizes.len() { flow.turn + 1 } else { 0 };
     Some(())
 }
 
-impl Whole {
-    /// Makes an empty packet the next super-packet of its flow. `None` as for [`make`].
+impl SuperPacket {
+    /// Turns an empty packet into the next super-packet of its flow. `None` as for [`make`].
     fn make<const V6: bool, const TCP: bool>(
         &mut self,
         packet: &mut Packet,
@@ -135,11 +138,12 @@ impl Whole {
         }
         chain(packet, flow.head.get(..plan.headers)?, &self.payload, cache)?;
         packet.set_gso(Some(self.gso));
-        stamp::super_packet::<V6, TCP>(packet, flow, &self.shape, plan, self.gso.segs)
+        stamp::super_packet::<V6, TCP>(packet, flow, &self.sizes, plan, self.gso.segs)
     }
 }
 
-/// Copies `head` to the linear part of an empty packet, and `rest` behind it, in as many chunks as it takes.
+/// Copies `head` to the linear part of an empty packet, and `rest` behind it, in as many chunks as
+/// needed.
 fn chain(packet: &mut Packet, head: &[u8], rest: &[u8], cache: &mut Cache) -> Option<()> {
     let (first, mut rest) = rest.split_at(rest.len().min(packet.tailroom().checked_sub(head.len())?));
     let (front, behind) = packet.push_back(head.len() + first.len()).ok()?.split_at_mut(head.len());
@@ -194,12 +198,12 @@ impl RxQueue for GenRx {
     }
 
     fn set_rx_offloads(&mut self, accept: Offloads) {
-        let Some((shape, segment)) = self.plan.whole else { return };
-        let segs = shape.payload.div_ceil(usize::from(segment)) as u16;
+        let Some((sizes, segment)) = self.plan.super_packet else { return };
+        let segs = sizes.payload.div_ceil(usize::from(segment)) as u16;
         let gso = Gso { kind: self.kind, ecn: false, size: segment, segs, hdr_len: self.plan.headers as u16 };
-        self.whole = accept.has(Offloads::for_gso(gso).with(Offloads::CSUM)).then(|| {
-            let payload = self.plan.payload.get(..shape.payload).unwrap_or_default().to_vec();
-            Whole { shape, gso, payload }
+        self.super_packet = accept.has(Offloads::for_gso(gso).with(Offloads::CSUM)).then(|| {
+            let payload = self.plan.payload.get(..sizes.payload).unwrap_or_default().to_vec();
+            SuperPacket { sizes, gso, payload }
         });
     }
 
@@ -210,7 +214,7 @@ impl RxQueue for GenRx {
     fn wake(&self) -> Wake {
         match &self.pace {
             _ if self.finished() => Wake::Never,
-            // A packet that is due already waits for a buffer.
+            // A due packet waits for a buffer.
             Some(pace) => pace.next().filter(|at| *at > Instant::now()).map_or(Wake::Poll, Wake::At),
             None => Wake::Poll,
         }

@@ -1,22 +1,22 @@
-//! The tag that begins each generated payload: which flow, and which of its packets.
+//! The tag at the front of each generated payload: the flow and the packet's number.
 
 use towpath_wire::checksum;
 
 /// Bytes of a tag.
 pub(super) const LEN: usize = 10;
 
-/// Where the number is in it.
+/// Offset of the number.
 pub(super) const NUMBER: usize = 6;
 
-/// Tells tags from other payload.
+/// The first bytes of a tag.
 const MAGIC: [u8; 2] = *b"tp";
 
 /// ```text
 ///   0        2                 6                 10
 ///   │ "tp"   │ flow            │ number          │     big-endian
 /// ```
-/// Every field lies at an even offset, so that it can be added to a checksum as it is. With segmentation each segment
-/// begins with a tag of its own.
+/// Every field has an even offset, so that it can be added to a checksum. With segmentation each
+/// segment begins with a tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tag {
     pub(super) flow: u32,
@@ -34,7 +34,7 @@ impl Tag {
         }
     }
 
-    /// The tag in these bytes, if they are one.
+    /// Parses a tag.
     pub(super) fn read(bytes: &[u8; LEN]) -> Option<Tag> {
         let [a, b, f @ .., n3, n2, n1, n0] = *bytes;
         ([a, b] == MAGIC).then_some(Tag { flow: u32::from_be_bytes(f), number: u32::from_be_bytes([n3, n2, n1, n0]) })
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tag_reads_as_it_was_written_and_other_bytes_are_none() {
+    fn a_tag_is_parsed_as_it_was_written_and_other_bytes_are_none() {
         let (tag, mut bytes) = (Tag { flow: 0x0102_0304, number: 0xfffe_fdfc }, [0; LEN]);
         assert_eq!(Tag::read(&bytes), None);
         tag.write(&mut bytes);

@@ -39,9 +39,9 @@ fn link_of(config: &Config) -> LinkKind {
 }
 
 fn any_config() -> impl Strategy<Value = Config> {
-    let shape = (any::<bool>(), any::<bool>(), any::<bool>(), proptest::option::of(1u16..4095));
-    (shape, 1u32..40, 0u32..5000, any::<u64>(), any::<bool>()).prop_map(|(shape, flows, extra, seed, imix)| {
-        let (v6, tcp, bare, vlan) = shape;
+    let sizes = (any::<bool>(), any::<bool>(), any::<bool>(), proptest::option::of(1u16..4095));
+    (sizes, 1u32..40, 0u32..5000, any::<u64>(), any::<bool>()).prop_map(|(sizes, flows, extra, seed, imix)| {
+        let (v6, tcp, bare, vlan) = sizes;
         let mut config = config(&format!("flows={flows},ip={}", if v6 { 6 } else { 4 }));
         config.protocol = if tcp { Protocol::Tcp } else { Protocol::Udp };
         config.layer = if bare { Layer::Ip } else { Layer::Ethernet };
@@ -53,7 +53,7 @@ fn any_config() -> impl Strategy<Value = Config> {
 }
 
 #[test]
-fn a_stale_payload_is_what_the_buffer_held_and_has_no_checksum() {
+fn a_stale_payload_has_the_buffers_old_bytes_and_no_checksum() {
     let pool = pool();
     let mut cache = pool.cache(Direction::Tx).unwrap();
     let dirty: Vec<_> = (0..512).map_while(|_| Packet::copy_from(&mut cache, &[0xaa; 1500])).collect();
@@ -226,7 +226,7 @@ fn a_paced_queue_without_buffers_does_not_wait_for_a_moment_that_has_passed() {
 }
 
 #[test]
-fn without_the_ability_to_cut_the_segments_are_sent_and_with_it_super_packets_while_running() {
+fn an_egress_without_tso_gets_segments_and_one_with_tso_super_packets() {
     let pool = pool();
     let mut rx = start(config("size=9000,gso=1000"), 1, Offloads::NONE, &pool).rx.remove(0);
     let lengths = |rx: &mut GenRx| {
@@ -242,7 +242,7 @@ fn without_the_ability_to_cut_the_segments_are_sent_and_with_it_super_packets_wh
 }
 
 #[test]
-fn a_dry_pool_yields_fewer_packets_and_loses_neither_numbers_nor_buffers() {
+fn an_exhausted_pool_yields_fewer_packets_and_loses_neither_numbers_nor_buffers() {
     let pool = Pool::new(PoolConfig { capacity: 40, ..PoolConfig::default() }).unwrap();
     let mut rx = start(config("size=4000,flows=1"), 1, Offloads::NONE, &pool).rx.remove(0);
     let (mut verifier, found) = (Verifier::new(1, LinkKind::Ethernet), Verification::default());
@@ -250,7 +250,7 @@ fn a_dry_pool_yields_fewer_packets_and_loses_neither_numbers_nor_buffers() {
         let mut batch = Batch::new();
         let n = rx.rx(&mut batch);
         assert!(n > 0 && n < 20, "{n}");
-        batch.iter().for_each(|packet| verifier.look(packet, &found));
+        batch.iter().for_each(|packet| verifier.check(packet, &found));
     }
     let found = found.snapshot();
     assert_eq!((found.lost, found.late, found.duplicates, found.foreign), (0, 0, 0, 0));
@@ -267,7 +267,7 @@ fn a_pool_whose_chunks_are_too_small_for_the_headers_is_refused_by_name() {
 }
 
 #[test]
-fn what_is_lost_late_or_sent_twice_on_the_way_is_found_by_the_sink() {
+fn lost_late_and_duplicate_packets_are_found_by_the_sink() {
     let pool = pool();
     let mut queues = start(config("flows=2,verify=on"), 1, Offloads::NONE, &pool);
     let (mut rx, mut tx) = (queues.rx.remove(0), queues.tx.remove(0));

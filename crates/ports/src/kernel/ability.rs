@@ -1,11 +1,11 @@
-//! What was asked for, what was found, what is used.
+//! The offloads of a port: configured, found in the kernel, reported.
 
 use crate::uri::Want;
 use std::borrow::Cow;
 use towpath_packet::Offloads;
 use towpath_packet::port::{Ability, PortError};
 
-/// How much each kind of offload is wanted.
+/// The configuration of each kind of offload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Wants {
     /// Partial and verified checksums, in both directions.
@@ -29,7 +29,7 @@ impl Wants {
         })
     }
 
-    /// What may be used at all. Segmentation computes checksums, so it is not to be had without them.
+    /// The permitted offloads. Segmentation computes checksums, so it needs `csum`.
     pub(crate) fn allowed(self) -> Offloads {
         let pick = |want, set| if want == Want::Off { Offloads::NONE } else { set };
         match self.csum {
@@ -39,21 +39,21 @@ impl Wants {
     }
 }
 
-/// What the kernel does in each direction, and what it said about what it doesn't.
+/// The kernel's offloads in each direction, and its refusals.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Found {
-    /// What it hands over.
+pub(crate) struct KernelOffloads {
+    /// Of packets that it hands over.
     pub(crate) rx: Offloads,
-    /// What it takes.
+    /// Of packets that it accepts.
     pub(crate) tx: Offloads,
-    /// Refusals, each with the offload that it is about.
+    /// Refusals: the offload and the error.
     pub(crate) refused: Vec<(Offloads, String)>,
-    /// How it was found out.
+    /// The method of the probe, for the report.
     pub(crate) how: &'static str,
 }
 
-/// One line for each kind of offload; and an error if one that is required is missing.
-pub(crate) fn report(port: &str, wants: Wants, found: &Found) -> Result<Vec<Ability>, PortError> {
+/// One line for each kind of offload; an error if a required one is missing.
+pub(crate) fn report(port: &str, wants: Wants, found: &KernelOffloads) -> Result<Vec<Ability>, PortError> {
     let kinds = [("csum", wants.csum, Offloads::CSUM), ("tso", wants.tso, TSO), ("uso", wants.uso, Offloads::USO)];
     let mut abilities = Vec::new();
     for (name, want, set) in kinds {
@@ -65,9 +65,9 @@ pub(crate) fn report(port: &str, wants: Wants, found: &Found) -> Result<Vec<Abil
         } else if found.rx.has(set) && found.tx.has(set) {
             (true, Cow::Borrowed(found.how), None)
         } else {
-            let said: Vec<_> = found.refused.iter().filter(|(about, _)| !about.and(set).is_none()).collect();
-            let said: Vec<_> = said.into_iter().map(|(_, what)| what.as_str()).collect();
-            (false, Cow::Owned(format!("the kernel refuses: {}", said.join(", "))), None)
+            let refused: Vec<_> = found.refused.iter().filter(|(about, _)| !about.and(set).is_none()).collect();
+            let refused: Vec<_> = refused.into_iter().map(|(_, error)| error.as_str()).collect();
+            (false, Cow::Owned(format!("the kernel refuses: {}", refused.join(", "))), None)
         };
         if want == Want::Require && !on {
             return Err(PortError::Required { port: port.to_owned(), ability: name.to_owned(), why: why.into_owned() });
@@ -81,13 +81,13 @@ pub(crate) fn report(port: &str, wants: Wants, found: &Found) -> Result<Vec<Abil
 mod tests {
     use super::*;
 
-    fn found(tx: Offloads) -> Found {
+    fn found(tx: Offloads) -> KernelOffloads {
         let refused = vec![(Offloads::USO, "tx uso4: Invalid argument".to_owned())];
-        Found { rx: Offloads::ALL, tx, refused, how: "accepted by the kernel" }
+        KernelOffloads { rx: Offloads::ALL, tx, refused, how: "accepted by the kernel" }
     }
 
     #[test]
-    fn a_missing_ability_is_reported_with_what_the_kernel_said() {
+    fn a_missing_ability_is_reported_with_the_error_of_the_kernel() {
         let list = report("tap:a", Wants::default(), &found(Offloads::ALL.without(Offloads::USO))).unwrap();
         let on: Vec<_> = list.iter().map(|a| (a.name, a.on)).collect();
         assert_eq!(on, [("csum", true), ("tso", true), ("uso", false)]);

@@ -1,7 +1,8 @@
-//! Small packets of each kind that asks something of the kernel, to find out whether it takes them.
+//! Test packets, one for each kind of offload: the kernel's answer tells whether it supports the
+//! kind.
 //!
-//! They go from and to addresses that are never routed (RFC 5737, RFC 3849), from and to the locally administered hardware
-//! addresses `02:…`, and their UDP or TCP port is 9 (discard).
+//! They go from and to addresses that are never routed (RFC 5737, RFC 3849), from and to the
+//! locally administered hardware addresses `02:…`, and their UDP or TCP port is 9 (discard).
 
 use crate::vnet;
 use towpath_packet::{Backing, Checksum, Direction, Gso, GsoKind, Offloads, Packet, Pool, PoolConfig};
@@ -14,15 +15,15 @@ const PAYLOAD: [u8; 1200] = [0; 1200];
 
 /// One packet with its virtio-net header in front.
 pub(crate) struct Crafted {
-    /// What it is called in the report.
+    /// Its name in the report.
     pub(crate) name: &'static str,
-    /// What the kernel must be able to do to take it.
+    /// The offload that the kernel needs for it.
     pub(crate) needs: Offloads,
     /// Header and packet.
     pub(crate) bytes: Vec<u8>,
 }
 
-/// One packet for each ability.
+/// One packet for each kind.
 pub(crate) fn each(ethernet: bool) -> Vec<Crafted> {
     let kinds = [
         ("csum", false, None, Offloads::CSUM),
@@ -49,7 +50,8 @@ pub(crate) fn each(ethernet: bool) -> Vec<Crafted> {
         .collect()
 }
 
-/// A frame with a partial checksum, where its transport header begins, and the length of all headers.
+/// A frame with a partial checksum, where its transport header begins, and the length of all
+/// headers.
 fn frame(ethernet: bool, v6: bool, tcp: bool) -> Option<(u16, u16, Vec<u8>)> {
     let ip = if v6 {
         let at = |last| [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last];

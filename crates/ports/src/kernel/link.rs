@@ -1,15 +1,15 @@
-//! Is the interface up, down, or gone? Asked now and then, because asking is a system call.
+//! The state of an interface, read at intervals because each read is a system call.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_packet::port::State;
-use towpath_sys::netdev::{Control, Link};
+use towpath_sys::netdev::{Control, LinkState};
 
-/// Time between two questions.
-const EVERY: Duration = Duration::from_millis(100);
+/// Time between two reads.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// One queue's watch over its interface.
+/// One queue's poll of its interface.
 #[derive(Debug)]
 pub(crate) struct LinkWatch {
     control: Arc<Control>,
@@ -22,27 +22,27 @@ impl LinkWatch {
         LinkWatch { control, index, next: Instant::now() }
     }
 
-    /// How the link is, or `None` when that was asked a moment ago.
+    /// The state of the link; `None` before the interval has passed.
     #[inline]
-    pub(crate) fn look(&mut self) -> Option<Link> {
+    pub(crate) fn poll(&mut self) -> Option<LinkState> {
         let now = Instant::now();
         if now < self.next {
             return None;
         }
-        self.next = now + EVERY;
-        Some(self.control.link(self.index))
+        self.next = now + POLL_INTERVAL;
+        Some(self.control.link_state(self.index))
     }
 }
 
 /// The state of a queue whose interface has no link.
-pub(crate) fn down(link: Link) -> State {
+pub(crate) fn down(link: LinkState) -> State {
     State::Down(Cow::Borrowed(match link {
-        Link::NoCarrier => "no carrier",
+        LinkState::NoCarrier => "no carrier",
         _ => "the interface is not up",
     }))
 }
 
-/// The state of a queue whose interface does not exist any more.
+/// The state of a queue whose interface was deleted.
 pub(crate) fn gone() -> State {
     State::Gone(Cow::Borrowed("the interface was deleted"))
 }

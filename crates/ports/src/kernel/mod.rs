@@ -1,10 +1,10 @@
-//! What the ports backed by the kernel's interfaces share.
+//! Shared parts of the ports on interfaces of the kernel.
 //!
 //! ```text
-//!   crafted   packets that find out what the kernel takes
-//!   link      is the interface up, down, gone?
-//!   ability   what was asked for, what was found, what is used
-//!   rx_buffers  buffers that the kernel reads packets into
+//!   ability      configured offloads, offloads of the kernel, the report
+//!   crafted      test packets that find the kernel's offloads
+//!   link         the state of the interface: up, down, deleted
+//!   rx_buffers   buffers that the kernel reads packets into
 //! ```
 
 pub(crate) mod ability;
@@ -15,10 +15,10 @@ pub(crate) mod rx_buffers;
 use ability::TSO;
 use towpath_packet::{Offloads, Packet};
 
-/// What is left of a queue's abilities when the kernel refused a super-packet whose header was right: without the kind that it
-/// was of, or if it was one with CWR, without those.
+/// A queue's offloads after the kernel refused a super-packet with a correct header: without its
+/// kind, or without `TSO_ECN` if the packet has CWR.
 #[cold]
-pub(crate) fn lose(offloads: Offloads, packet: &Packet) -> Offloads {
+pub(crate) fn without_refused(offloads: Offloads, packet: &Packet) -> Offloads {
     let Some(gso) = packet.gso() else { return offloads };
     let left = offloads.without(if gso.ecn { Offloads::TSO_ECN } else { Offloads::for_gso(gso) });
     if left.and(TSO) == Offloads::TSO_ECN { left.without(TSO) } else { left }
@@ -30,12 +30,12 @@ mod tests {
     use towpath_packet::{Backing, Direction, Gso, GsoKind, Pool, PoolConfig};
 
     #[test]
-    fn only_the_kind_that_was_refused_is_given_up() {
+    fn only_the_refused_kind_is_switched_off() {
         let config = PoolConfig { capacity: 16, backing: Backing::Anonymous, ..PoolConfig::default() };
         let mut packet = Pool::new(config).unwrap().cache(Direction::Tx).unwrap().alloc().unwrap();
         let mut after = |kind, ecn, before| {
             packet.set_gso(Some(Gso { kind, ecn, size: 1000, segs: 0, hdr_len: 54 }));
-            lose(before, &packet)
+            without_refused(before, &packet)
         };
         let all = Offloads::ALL;
         assert_eq!(after(GsoKind::Tcp4, true, all), all.without(Offloads::TSO_ECN), "first those with CWR");

@@ -1,37 +1,39 @@
-//! What an AF_PACKET port is made like.
+//! Configuration of an AF_PACKET port.
 
-use super::{Qdisc, Wants};
+use crate::kernel::ability::Wants;
 use crate::uri::Uri;
 use towpath_packet::port::PortError;
+use towpath_sys::af_packet::Qdisc;
 use towpath_sys::netdev::valid_name;
 
 /// Members of one group (`PACKET_FANOUT_MAX` in `net/packet/internal.h`, before Linux 5.10).
 const MAX_QUEUES: u16 = 256;
 /// Frames of a ring: 128 KiB to 128 MiB.
 const RING: std::ops::RangeInclusive<u64> = 64..=65535;
-/// Smallest and largest buffer of a socket that may be asked for; the kernel doubles it.
+/// Smallest and largest buffer of a socket; the kernel doubles it.
 const BUFFER: std::ops::RangeInclusive<u64> = 65536..=1 << 29;
 
 /// Configuration of an AF_PACKET port.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Config {
     /// Name of the interface: 1 to 15 bytes.
     pub interface: String,
-    /// Network namespace that it is in: a name that `ip netns` knows, or a path.
+    /// Network namespace of the interface: a name of `ip netns`, or a path.
     pub netns: Option<String>,
     /// Queues, 1 to 256.
     pub queues: u16,
     /// Whether to receive frames for any address.
     pub promiscuous: bool,
-    /// How what is sent reaches the driver.
+    /// The path of transmitted packets to the driver.
     pub qdisc: Qdisc,
     /// Packets that may wait to be received, 64 to 65535; rounded up to a multiple of 64.
     pub ring: u16,
     /// Bytes of packets longer than 1.9 KB that may wait to be received, 64 KiB to 512 MiB.
     pub receive_buffer: i32,
-    /// Bytes of packets that may be on their way out, 64 KiB to 512 MiB.
+    /// Bytes of packets that may wait to be transmitted, 64 KiB to 512 MiB.
     pub send_buffer: i32,
-    /// Offloads of what is sent.
+    /// Offloads of transmitted packets.
     pub wants: Wants,
 }
 
@@ -53,7 +55,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Takes `packet:IF?…` apart.
+    /// Parses `packet:IF?…`.
     ///
     /// # Errors
     /// [`PortError::Option`] names the option, its value and the rule.
@@ -77,7 +79,7 @@ impl Config {
         Ok(config)
     }
 
-    /// What the port is called.
+    /// The port's name.
     pub(super) fn port(&self) -> String {
         format!("packet:{}", self.interface)
     }
@@ -130,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_a_rule_is_named_with_the_rule() {
+    fn an_invalid_value_is_named_with_its_rule() {
         let cases = [
             ("packet:", "1 to 15 bytes"),
             ("packet:a/b", "slash"),

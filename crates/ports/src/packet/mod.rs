@@ -2,30 +2,33 @@
 //!
 //! ```text
 //!   wire ──► driver ──┬──► the host's stack            wire ◄── driver ◄── qdisc ◄──┬── the host's stack
-//!                     └──► socket ──► PacketRx                               ▲      └ never seen by PacketRx
+//!                     └──► socket ──► PacketRx                               ▲      └ not received by PacketRx
 //!                                     ring                                   └── sendmmsg ◄── PacketTx
 //! ```
 //!
-//! * **Copies.** The host still gets what comes in: a bridge or route made by this port is in addition to what the host does.
-//!   Keep addresses off the interface, or filter there, if that is not wanted. What the host sends is left out
-//!   (`PACKET_IGNORE_OUTGOING`), and so is what this port sends.
-//! * **Offloads.** Every packet has a virtio-net header (`PACKET_VNET_HDR`). The kernel cannot be told to leave anything out, so
-//!   received packets may have partial checksums, be super-packets of up to 64 KiB (TSO of a veth's other end, GRO, LRO), and
-//!   have their VLAN tag beside them; whoever sends them finishes what the egress can't. What is sent may be super-packets
-//!   as well: the driver cuts them, or the kernel for it. What the kernel takes is found out on a scratch interface; a kind
-//!   that is refused later is switched off for that queue, see [`TxQueue::offloads`].
-//! * **Queues.** With `queues=N` the flows are shared among N sockets by hash (`PACKET_FANOUT`), both directions of a flow to
-//!   the same.
-//! * **Order.** The kernel has queues of its own behind each socket: the driver's, and for a veth a backlog for each core. So a flow
-//!   that changes its lane could overtake itself there. It changes only when the kernel has let go of what the old lane sent
-//!   ([`TxBarrier::passed`](towpath_packet::port::TxBarrier::passed)), or has kept it for 100 ms, which some drivers do for their own convenience.
-//! * **Link.** Packets for an interface that is down are dropped as [`DropReason::LinkDown`]; the queues work again when the
-//!   link does. A deleted interface is [`State::Gone`]. What the kernel dropped because the socket's buffer was full is
-//!   counted as missed.
-//!
-//! * **Receiving** goes through a ring of 2 KiB frames that the kernel fills: no system call, and no wait, for packets of ordinary
-//!   size. A longer one takes one call. **Sending** takes one call for up to 64 packets. Both were measured against the
-//!   alternatives, see `docs/perf/kernel-ports.md`.
+//! * **Copies.** The host receives every packet too: a bridge or route of this port is in addition
+//!   to the host's. To prevent that, give the interface no addresses, or filter on the host.
+//!   Packets that the host or this port sends are not received (`PACKET_IGNORE_OUTGOING`).
+//! * **Offloads.** Every packet has a virtio-net header (`PACKET_VNET_HDR`). The kernel has no
+//!   option to disable offloads of received packets: they may have partial checksums, be
+//!   super-packets of up to 64 KiB (TSO of a veth's peer, GRO, LRO), and have their VLAN tag in the
+//!   metadata; the sending worker completes what its egress can't. Transmitted packets may be
+//!   super-packets too: the driver or the kernel splits them. The kernel's offloads are probed on a
+//!   scratch interface; a kind that is refused later is switched off for that queue, see
+//!   [`TxQueue::offloads`].
+//! * **Queues.** With `queues=N` the flows are distributed to N sockets by hash (`PACKET_FANOUT`),
+//!   both directions of a flow to the same one.
+//! * **Order.** The kernel has queues behind each socket: the driver's, and for a veth a backlog of
+//!   each core. So a flow that changes its lane could be reordered there. It changes only after the
+//!   kernel freed all packets of the old lane
+//!   ([`TxBarrier::passed`](towpath_packet::port::TxBarrier::passed)), or after 100 ms, because
+//!   some drivers free packets late.
+//! * **Link.** Packets for an interface that is down are dropped as [`DropReason::LinkDown`]; the
+//!   queues work again when it is up. A deleted interface is [`State::Gone`]. Packets that the
+//!   kernel drops because the socket's buffer is full are counted as missed.
+//! * **System calls.** The kernel writes received packets to a ring of 2 KiB frames: no call for a
+//!   packet of ordinary size, one call for a longer one. Up to 64 packets are sent with one call.
+//!   Both were measured against the alternatives, see `docs/perf/kernel-ports.md`.
 //!
 //! | option | default | |
 //! |---|---|---|
@@ -34,8 +37,13 @@
 //! | `promisc` | on | receive frames for any address |
 //! | `qdisc` | normal | `bypass`: straight to the driver |
 //! | `ring` | 2048 | packets that may wait to be received |
-//! | `rcvbuf`, `sndbuf` | 4M | bytes of longer packets that may wait to be received, of all that may be on their way out |
-//! | `csum`, `tso`, `uso` | prefer | require, prefer or off: what is sent |
+//! | `rcvbuf`, `sndbuf` | 4M | bytes of longer packets that may wait to be received; bytes of packets that may wait to be transmitted |
+//! | `csum`, `tso`, `uso` | prefer | require, prefer or off: of transmitted packets |
+//!
+//! | file | |
+//! |---|---|
+//! | `config.rs`, `probe.rs` | the options; the kernel's offloads |
+//! | `rx.rs`, `tx.rs` | the queues |
 
 mod config;
 mod probe;
@@ -64,7 +72,7 @@ use towpath_sys::netdev::Control;
 use towpath_sys::netns;
 use towpath_sys::packet_ring::Ring;
 
-/// An interface that was looked at, with the sockets to use it.
+/// An interface with its sockets.
 #[derive(Debug)]
 pub struct PacketPort {
     info: Info,
@@ -73,7 +81,8 @@ pub struct PacketPort {
     queues: Vec<Sockets>,
 }
 
-/// The sockets of one queue. Two, so that neither direction takes the other's lock, or its errors.
+/// The sockets of one queue: two, so that neither direction takes the lock or the errors of the
+/// other.
 #[derive(Debug)]
 struct Sockets {
     rx: Socket,
@@ -81,12 +90,12 @@ struct Sockets {
     tx: Socket,
 }
 
-/// Opens the sockets and finds out what the kernel takes. Nothing is received yet.
+/// Opens the sockets and probes the kernel's offloads. Nothing is received yet.
 ///
 /// # Errors
-/// [`PortError::Option`] for a value that breaks a rule, [`PortError::Os`] for a step that the kernel refused, with what
-/// would mend it, [`PortError::Input`] for an interface that carries neither Ethernet nor IP,
-/// [`PortError::Required`] for an ability that is required and not there.
+/// [`PortError::Option`] for a value that breaks a rule, [`PortError::Os`] for a step that the
+/// kernel refused, with a hint, [`PortError::Input`] for an interface that carries neither Ethernet
+/// nor IP, [`PortError::Required`] for a required ability that is missing.
 pub fn open(config: Config) -> Result<PacketPort, PortError> {
     config.check()?;
     let port = config.port();
@@ -96,7 +105,7 @@ pub fn open(config: Config) -> Result<PacketPort, PortError> {
         let failed = |step: &'static str| os(&config, step);
         let control = Control::new().map_err(failed("socket"))?;
         let index = control.index(&config.interface).map_err(failed("find the interface"))?;
-        let hardware = control.hardware(&config.interface).map_err(failed("SIOCGIFHWADDR"))?;
+        let hardware = control.hardware_type(&config.interface).map_err(failed("SIOCGIFHWADDR"))?;
         let layer = layer(hardware).ok_or_else(|| PortError::Input {
             port: port.clone(),
             what: format!("the interface carries neither Ethernet nor IP (hardware type {hardware})"),
@@ -114,10 +123,10 @@ pub fn open(config: Config) -> Result<PacketPort, PortError> {
     netns::within(netns, inside).map_err(os(&config, "enter the namespace"))?
 }
 
-/// IP packets without anything in front (`include/uapi/linux/if_arp.h`).
+/// IP packets without a link header (`include/uapi/linux/if_arp.h`).
 const ARPHRD_RAWIP: u16 = 519;
 
-/// What an interface's frames begin with (`ARPHRD_*`).
+/// The layer of an interface's frames, by its type (`ARPHRD_*`).
 fn layer(hardware: u16) -> Option<Layer> {
     match hardware {
         libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK => Some(Layer::Ethernet),
@@ -132,13 +141,13 @@ fn sockets(config: &Config, index: i32) -> Result<Sockets, PortError> {
     rx.ignore_outgoing().map_err(failed("PACKET_IGNORE_OUTGOING"))?;
     rx.set_receive_buffer(config.receive_buffer).map_err(failed("SO_RCVBUF"))?;
     if config.promiscuous {
-        rx.promiscuous(index).map_err(failed("PACKET_ADD_MEMBERSHIP"))?;
+        rx.set_promiscuous(index).map_err(failed("PACKET_ADD_MEMBERSHIP"))?;
     }
     let ring = Ring::new(&rx, config.ring.into()).map_err(failed("PACKET_RX_RING"))?;
     let tx = Socket::new().map_err(failed("socket(AF_PACKET)"))?;
     tx.set_qdisc(config.qdisc).map_err(failed("PACKET_QDISC_BYPASS"))?;
     tx.set_send_buffer(config.send_buffer).map_err(failed("SO_SNDBUF"))?;
-    tx.bind_for_sending(index).map_err(failed("bind"))?;
+    tx.bind_tx(index).map_err(failed("bind"))?;
     Ok(Sockets { rx, ring, tx })
 }
 
@@ -171,7 +180,7 @@ impl Port for PacketPort {
         info.queues(start.queues)?;
         queues.truncate(start.queues.into());
         let sockets: Vec<_> = queues.iter().map(|q| &q.rx).collect();
-        listen(&sockets, index).map_err(|source| PortError::Os {
+        bind_sockets(&sockets, index).map_err(|source| PortError::Os {
             port: info.name.clone(),
             step: "bind".to_owned(),
             source,
@@ -188,20 +197,20 @@ impl Port for PacketPort {
     }
 }
 
-/// Binds the sockets, of several as one group. Until the last one is a member of it all drop what arrives, because a socket
-/// that is bound but no member gets every packet, and the members would get them too.
-fn listen(sockets: &[&Socket], index: i32) -> io::Result<()> {
+/// Binds the sockets, several as one fanout group. All of them drop packets until the last one has
+/// joined: a bound socket that is no member receives every packet, in addition to the members.
+fn bind_sockets(sockets: &[&Socket], index: i32) -> io::Result<()> {
     if let [only] = sockets {
-        return only.bind_for_receiving(index);
+        return only.bind_rx(index);
     }
     let mut group = None;
     for socket in sockets {
-        socket.close_gate()?;
-        socket.bind_for_receiving(index)?;
+        socket.attach_drop_filter()?;
+        socket.bind_rx(index)?;
         match group {
-            None => group = Some(socket.found_group()?),
-            Some(group) => socket.join_group(group)?,
+            None => group = Some(socket.create_fanout()?),
+            Some(group) => socket.join_fanout(group)?,
         }
     }
-    sockets.iter().try_for_each(|socket| socket.open_gate())
+    sockets.iter().try_for_each(|socket| socket.detach_filter())
 }

@@ -1,9 +1,9 @@
-//! The self-test: which kinds of packets does this kernel take from an AF_PACKET socket?
+//! Probes the kernel's offloads for AF_PACKET sockets.
 //!
-//! One packet of each kind is sent through a tap that nobody reads, in a namespace that nobody sees. Where such a namespace
-//! may not be made, all kinds are taken to work until one is refused.
+//! One packet of each kind is sent through a tap without a reader, in a namespace of its own.
+//! Without the right to make a namespace, all kinds count as supported until one is refused.
 
-use crate::kernel::ability::Found;
+use crate::kernel::ability::KernelOffloads;
 use crate::kernel::crafted;
 use std::fs::File;
 use std::io;
@@ -13,9 +13,9 @@ use towpath_sys::netdev::Control;
 use towpath_sys::netns;
 use towpath_sys::tun::{self, Attach};
 
-/// Finds out what may be sent. What comes in cannot be chosen: it may be anything.
-pub(super) fn probe() -> Found {
-    let mut found = Found { rx: Offloads::ALL, how: "accepted by the kernel", ..Found::default() };
+/// Probes the offloads of transmitted packets. Received packets may have any offload.
+pub(super) fn probe() -> KernelOffloads {
+    let mut found = KernelOffloads { rx: Offloads::ALL, how: "accepted by the kernel", ..KernelOffloads::default() };
     match netns::scratch(scratch).and_then(|made| made) {
         Ok((_tap, socket)) => {
             for packet in crafted::each(true) {
@@ -43,6 +43,6 @@ fn scratch() -> io::Result<(File, Socket)> {
     let control = Control::new()?;
     control.set_up(&name)?;
     let socket = Socket::new()?;
-    socket.bind_for_sending(control.index(&name)?)?;
+    socket.bind_tx(control.index(&name)?)?;
     Ok((tap, socket))
 }

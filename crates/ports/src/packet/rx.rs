@@ -1,7 +1,8 @@
-//! What comes in through the interface: out of a ring that the kernel fills, longer packets out of the socket's queue.
+//! The receive queue: a ring of frames that the kernel fills; a packet that is longer than a frame
+//! comes from the socket's queue.
 
 use crate::kernel::link::{LinkWatch, down, gone};
-use crate::kernel::rx_buffers::{Landing, Place};
+use crate::kernel::rx_buffers::{RxBuffers, RxSlot};
 use crate::vnet;
 use crate::vnet::VnetHeader;
 use std::io::IoSliceMut;
@@ -10,20 +11,20 @@ use std::sync::Arc;
 use towpath_packet::port::{Info, PortError, RxMemory, RxQueue, State, Wake};
 use towpath_packet::{Batch, Counters, DropReason, Packet, Pool, Vlan};
 use towpath_sys::af_packet::Socket;
-use towpath_sys::netdev::Link;
-use towpath_sys::packet_ring::{Frame, Rest, Ring, Tag};
+use towpath_sys::netdev::LinkState;
+use towpath_sys::packet_ring::{Frame, Rest, Ring, VlanTag};
 
-/// Calls between two looks at the clock while packets keep coming.
-const LOOK_EVERY: u32 = 256;
+/// Calls between two reads of the clock while packets arrive.
+const CHECK_EVERY: u32 = 256;
 
 /// A receive queue of an AF_PACKET port.
 #[derive(Debug)]
 pub struct PacketRx {
     ring: Ring,
     long: LongPackets,
-    landing: Landing,
+    buffers: RxBuffers,
     state: State,
-    /// The last call ended for want of buffers, so the descriptor says nothing about when to come again.
+    /// The last call ran out of buffers: the descriptor does not tell when to call again.
     starved: bool,
     queue: u8,
     turn: u32,
@@ -31,65 +32,68 @@ pub struct PacketRx {
     counters: Arc<Counters>,
 }
 
-/// The socket, and a place for a packet that is longer than a frame of the ring.
+/// The socket, and buffers for a packet that is longer than a frame of the ring.
 #[derive(Debug)]
 struct LongPackets {
     socket: Socket,
-    place: Place,
+    slot: RxSlot,
     calls: u64,
 }
 
-/// Why a frame of the ring became no packet.
-enum Lost {
+/// The reason why a frame of the ring is no packet.
+enum RxError {
     /// No buffer: the frame stays where it is.
     Starved,
-    /// What the kernel said of it cannot be.
+    /// Its header or tag is invalid.
     Malformed,
-    /// The kernel had no room for the rest of it.
+    /// The kernel had no room for the rest of the packet.
     Missed,
 }
 
-/// The tag that the kernel took off a frame.
+/// The tag that the kernel moved from the frame to the ring's header.
 #[inline]
-fn vlan(tag: Tag) -> Result<Vlan, Lost> {
+fn vlan(tag: VlanTag) -> Result<Vlan, RxError> {
     match tag.tpid {
         0x8100 => Ok(Vlan { tci: tag.tci, service: false }),
         0x88a8 => Ok(Vlan { tci: tag.tci, service: true }),
-        _ => Err(Lost::Malformed),
+        _ => Err(RxError::Malformed),
     }
 }
 
 impl LongPackets {
-    /// The packet that the next frame of the ring is about. Only one that stays in the ring has taken nothing.
+    /// The packet of the ring's next frame. After `Starved` the frame stays in the ring.
     #[inline]
-    fn take(&mut self, frame: &Frame<'_>, landing: &mut Landing) -> Result<Packet, Lost> {
+    fn take(&mut self, frame: &Frame<'_>, buffers: &mut RxBuffers) -> Result<Packet, RxError> {
         let (header, mut packet) = match frame.rest {
-            Rest::None => (VnetHeader::from_ne_bytes(frame.header), landing.copy(frame.bytes).ok_or(Lost::Starved)?),
-            Rest::Queued if !landing.fill(&mut self.place) => return Err(Lost::Starved),
+            Rest::None => (VnetHeader::from_ne_bytes(frame.header), buffers.copy(frame.bytes).ok_or(RxError::Starved)?),
+            Rest::Queued if !buffers.fill(&mut self.slot) => return Err(RxError::Starved),
             Rest::Queued => self.receive(frame.len)?,
-            Rest::Lost => return Err(Lost::Missed),
+            Rest::Lost => return Err(RxError::Missed),
         };
-        vnet::apply(header, &mut packet).map_err(|_| Lost::Malformed)?;
+        vnet::apply(header, &mut packet).map_err(|_| RxError::Malformed)?;
         packet.set_vlan(frame.vlan.map(vlan).transpose()?);
         packet.set_timestamp(frame.timestamp);
         Ok(packet)
     }
 
     #[inline]
-    fn receive(&mut self, whole: usize) -> Result<(VnetHeader, Packet), Lost> {
+    fn receive(&mut self, whole: usize) -> Result<(VnetHeader, Packet), RxError> {
         self.calls += 1;
         let mut header = [0; VnetHeader::LEN];
-        let (head, tail) = self.place.room();
-        let mut room = [IoSliceMut::new(&mut header), IoSliceMut::new(head), IoSliceMut::new(tail)];
-        // An error that waits on the socket (the link went down) is told once instead of the packet, which stays the next one.
+        let (head, tail) = self.slot.buffers();
+        let mut vectors = [IoSliceMut::new(&mut header), IoSliceMut::new(head), IoSliceMut::new(tail)];
+        // A pending error of the socket (the link went down) is returned once in place of the
+        // packet, which stays the next one.
         let socket = &self.socket;
-        let len = socket.receive(&mut room).or_else(|_| socket.receive(&mut room)).map_err(|_| Lost::Missed)?;
-        let len = len.checked_sub(VnetHeader::LEN).ok_or(Lost::Malformed)?;
-        // Longer than any IP packet (an interface with a larger `gso_max_size`): what did not fit is gone.
+        let len =
+            socket.receive(&mut vectors).or_else(|_| socket.receive(&mut vectors)).map_err(|_| RxError::Missed)?;
+        let len = len.checked_sub(VnetHeader::LEN).ok_or(RxError::Malformed)?;
+        // Longer than any IP packet (`gso_max_size` of the interface is larger): the packet is
+        // truncated.
         if len != whole || len == 0 {
-            return Err(Lost::Missed);
+            return Err(RxError::Missed);
         }
-        Ok((VnetHeader::from_ne_bytes(&header), self.place.take(len).ok_or(Lost::Malformed)?))
+        Ok((VnetHeader::from_ne_bytes(&header), self.slot.take(len).ok_or(RxError::Malformed)?))
     }
 }
 
@@ -103,8 +107,8 @@ impl PacketRx {
     ) -> Result<PacketRx, PortError> {
         Ok(PacketRx {
             ring,
-            long: LongPackets { socket, place: Place::default(), calls: 0 },
-            landing: Landing::new(&info.name, pool)?,
+            long: LongPackets { socket, slot: RxSlot::default(), calls: 0 },
+            buffers: RxBuffers::new(&info.name, pool)?,
             state: State::Up,
             starved: false,
             queue,
@@ -114,22 +118,22 @@ impl PacketRx {
         })
     }
 
-    fn settle(&mut self, link: Link) {
+    fn set_link(&mut self, link: LinkState) {
         self.state = match link {
-            Link::Up => State::Up,
-            Link::Absent => gone(),
-            Link::Down | Link::NoCarrier => down(link),
+            LinkState::Up => State::Up,
+            LinkState::Absent => gone(),
+            LinkState::Down | LinkState::NoCarrier => down(link),
         };
-        // An error that waits on the socket (the link went down) would make it readable for ever.
+        // A pending error (the link went down) would keep the socket readable.
         self.long.socket.clear_error();
-        self.counters.missed(self.long.socket.missed());
+        self.counters.missed(self.long.socket.take_drops());
     }
 
-    /// Now and then: is the link up, and what did the kernel drop?
+    /// Reads the state of the link and the kernel's drops, at intervals.
     #[inline]
-    fn look(&mut self) {
-        if let Some(link) = self.watch.look() {
-            self.settle(link);
+    fn check_link(&mut self) {
+        if let Some(link) = self.watch.poll() {
+            self.set_link(link);
         }
     }
 }
@@ -142,23 +146,23 @@ impl RxQueue for PacketRx {
         let (mut packets, mut bytes) = (0, 0);
         self.starved = false;
         for _ in 0..out.room() {
-            let Some(frame) = self.ring.next() else { break };
-            let taken = frame.map_err(|_| Lost::Malformed).and_then(|f| self.long.take(&f, &mut self.landing));
+            let Some(frame) = self.ring.peek() else { break };
+            let taken = frame.map_err(|_| RxError::Malformed).and_then(|f| self.long.take(&f, &mut self.buffers));
             match taken {
                 Ok(mut packet) => {
                     packet.set_ingress(0, self.queue);
                     packets += 1;
                     bytes += packet.len() as u64;
-                    // There is room.
+                    // The loop runs at most `out.room()` times.
                     let _ = out.push(packet);
                 }
-                Err(Lost::Starved) => {
+                Err(RxError::Starved) => {
                     self.starved = true;
                     self.counters.retried(1);
                     break;
                 }
-                Err(Lost::Malformed) => self.counters.dropped(DropReason::Malformed, 1),
-                Err(Lost::Missed) => self.counters.missed(1),
+                Err(RxError::Malformed) => self.counters.dropped(DropReason::Malformed, 1),
+                Err(RxError::Missed) => self.counters.missed(1),
             }
             self.ring.release();
         }
@@ -167,14 +171,14 @@ impl RxQueue for PacketRx {
             self.counters.called(std::mem::take(&mut self.long.calls));
         }
         self.turn = self.turn.wrapping_add(1);
-        if packets == 0 || self.turn.is_multiple_of(LOOK_EVERY) {
-            self.look();
+        if packets == 0 || self.turn.is_multiple_of(CHECK_EVERY) {
+            self.check_link();
         }
         packets as usize
     }
 
     fn memory(&self) -> RxMemory {
-        RxMemory::own_pool(self.landing.own_pool())
+        RxMemory::own_pool(self.buffers.own_pool())
     }
 
     fn state(&self) -> State {
@@ -195,8 +199,8 @@ impl RxQueue for PacketRx {
 }
 
 impl Drop for PacketRx {
-    /// What the kernel dropped since the last look is counted too.
+    /// Counts the kernel's drops since the last check.
     fn drop(&mut self) {
-        self.counters.missed(self.long.socket.missed());
+        self.counters.missed(self.long.socket.take_drops());
     }
 }

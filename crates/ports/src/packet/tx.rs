@@ -1,29 +1,30 @@
-//! What leaves through the interface: up to 64 packets with one `sendmmsg`.
+//! The transmit queue: up to 64 packets with one `sendmmsg`.
 
 use crate::kernel::link::{LinkWatch, down, gone};
-use crate::kernel::lose;
-use crate::kernel::rx_buffers::LONGEST;
-use crate::vnet::VnetHeader;
-use crate::vnet::{self};
+use crate::kernel::rx_buffers::MAX_PACKET;
+use crate::kernel::without_refused;
+use crate::vnet::{
+    VnetHeader, {self},
+};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use towpath_engine::software_offload::asks_more;
+use towpath_engine::software_offload::needs_software;
 use towpath_packet::port::{Info, Layer, PortError, State, TxBarrier, TxQueue, Wake};
 use towpath_packet::{Batch, Cache, Checksum, Counters, Direction, DropReason, Offloads, Packet, Pool};
 use towpath_sys::af_packet::Socket;
 use towpath_sys::mmsg::{MESSAGES, Sender};
-use towpath_sys::netdev::Link;
+use towpath_sys::netdev::LinkState;
 
-/// Shortest Ethernet frame that the kernel takes: its header.
-const SHORTEST_FRAME: usize = 14;
-/// How long the interface may refuse one packet with ENOBUFS before that packet is given up: a queue that is full empties faster,
-/// and a packet that the driver never takes must not hold up the others.
-const PATIENCE: Duration = Duration::from_millis(1);
-/// How long the kernel may go on charging for something that was sent before that is taken for a driver that lets go of packets late,
-/// when it needs their places: longer than any backlog lasts.
-const LINGER: Duration = Duration::from_millis(100);
+/// Shortest Ethernet frame that the kernel accepts: its header.
+const MIN_FRAME: usize = 14;
+/// Time for which a packet that is refused with `ENOBUFS` is retried: a full queue drains faster,
+/// and a packet that the driver always refuses must not block the others.
+const ENOBUFS_TIMEOUT: Duration = Duration::from_millis(1);
+/// Time limit of an order barrier: longer than any backlog lasts. Some drivers free sent packets
+/// only when they need the descriptors.
+const BARRIER_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// A transmit queue of an AF_PACKET port.
 pub struct PacketTx {
@@ -34,22 +35,22 @@ pub struct PacketTx {
     layer: Layer,
     state: State,
     refused_since: Option<Instant>,
-    /// Bytes that were sent since the mark.
-    since_mark: u64,
-    /// Since when something from before the mark may be in a backlog; `None` if nobody has asked since the mark.
-    behind_since: Option<Instant>,
+    /// Bytes that were sent since the barrier began.
+    barrier_bytes: u64,
+    /// Time of the barrier's first check; `None` before it.
+    barrier_since: Option<Instant>,
     cache: Cache,
     watch: LinkWatch,
     counters: Arc<Counters>,
 }
 
-/// What to do about the first packet that a call did not take.
+/// The action for the first packet that a call refused.
 enum Refusal {
-    /// It stays in the batch, and all that follow.
+    /// It and all further ones stay in the batch.
     Keep,
     /// It is dropped.
     Drop(DropReason),
-    /// It and all that follow are dropped.
+    /// It and all further ones are dropped.
     DropAll(DropReason),
 }
 
@@ -58,21 +59,22 @@ impl PacketTx {
         let failed = |source| PortError::Pool { port: info.name.clone(), source };
         Ok(PacketTx {
             socket,
-            sender: Sender::new(),
+            sender: Sender::default(),
             headers: vec![[0; VnetHeader::LEN]; MESSAGES].into(),
             offloads: info.tx_offloads,
             layer: info.layer,
             state: State::Up,
             refused_since: None,
-            since_mark: 0,
-            behind_since: None,
+            barrier_bytes: 0,
+            barrier_since: None,
             cache: pool.cache(Direction::Tx).map_err(failed)?,
             watch,
             counters: Arc::default(),
         })
     }
 
-    /// Makes headers for packets from the front on; returns how many have one, and why the next one can't have any.
+    /// Makes headers for packets from the front; returns their number, and the reason why the next
+    /// packet has none.
     #[inline]
     fn prepare(&mut self, packets: &[Packet]) -> (usize, Option<DropReason>) {
         let mut n = 0;
@@ -95,7 +97,7 @@ impl PacketTx {
             }
             Some(libc::ENOBUFS) => {
                 let since = *self.refused_since.get_or_insert_with(Instant::now);
-                if since.elapsed() > PATIENCE {
+                if since.elapsed() > ENOBUFS_TIMEOUT {
                     self.refused_since = None;
                     return Refusal::Drop(DropReason::Refused);
                 }
@@ -103,7 +105,7 @@ impl PacketTx {
                 Refusal::Keep
             }
             Some(libc::ENETDOWN) => {
-                self.state = down(Link::Down);
+                self.state = down(LinkState::Down);
                 Refusal::DropAll(DropReason::LinkDown)
             }
             Some(libc::ENXIO | libc::ENODEV) => {
@@ -111,11 +113,11 @@ impl PacketTx {
                 Refusal::DropAll(DropReason::PortGone)
             }
             Some(libc::EMSGSIZE) => Refusal::Drop(DropReason::TooLong),
-            // The header was right, so this tells something about the kernel. A super-packet with a complete checksum is
-            // another matter: the kernel looks into those, and refuses what is not what it says.
+            // The header is correct, so the kernel lacks the offload. But it also refuses a
+            // super-packet with a complete checksum whose bytes do not match the header.
             Some(libc::EINVAL) if packet.gso().is_some() && matches!(packet.csum(), Checksum::Partial { .. }) => {
                 self.counters.failed(1);
-                self.offloads = lose(self.offloads, packet);
+                self.offloads = without_refused(self.offloads, packet);
                 Refusal::Keep
             }
             _ => Refusal::Drop(DropReason::Refused),
@@ -123,16 +125,16 @@ impl PacketTx {
     }
 }
 
-/// The header of a packet that the kernel will take, as far as can be told.
+/// The header of a packet; an error if the kernel would refuse the packet.
 #[inline]
 fn describe(packet: &Packet, offloads: Offloads, layer: Layer) -> Result<VnetHeader, DropReason> {
-    if asks_more(packet, offloads) {
+    if needs_software(packet, offloads) {
         return Err(DropReason::Offload);
     }
     match packet.len() {
         0 => Err(DropReason::Malformed),
-        len if len > LONGEST => Err(DropReason::TooLong),
-        len if layer == Layer::Ethernet && len < SHORTEST_FRAME => Err(DropReason::Malformed),
+        len if len > MAX_PACKET => Err(DropReason::TooLong),
+        len if layer == Layer::Ethernet && len < MIN_FRAME => Err(DropReason::Malformed),
         _ => vnet::header_of(packet),
     }
 }
@@ -162,7 +164,7 @@ impl TxQueue for PacketTx {
                     packets += sent as u64;
                     let more = rest.iter().take(sent).map(|packet| packet.len() as u64).sum::<u64>();
                     bytes += more;
-                    self.since_mark += more;
+                    self.barrier_bytes += more;
                     taken += sent;
                     self.refused_since = None;
                     if sent == 0 {
@@ -190,15 +192,15 @@ impl TxQueue for PacketTx {
         taken
     }
 
-    /// Frees nothing, for nothing is held back; looks now and then how the link is, because the kernel says that a packet
-    /// was sent which it drops for want of a carrier (`noop_enqueue` in `net/sched/sch_generic.c`).
+    /// Frees nothing: no packet is held. Polls the link, because the kernel reports no error for a
+    /// packet that it drops without carrier (`noop_enqueue` in `net/sched/sch_generic.c`).
     fn reclaim(&mut self) -> usize {
         if self.state.ended() {
             return 0;
         }
-        match self.watch.look() {
-            Some(Link::Up) => self.state = State::Up,
-            Some(Link::Absent) => self.state = gone(),
+        match self.watch.poll() {
+            Some(LinkState::Up) => self.state = State::Up,
+            Some(LinkState::Absent) => self.state = gone(),
             Some(link) => self.state = down(link),
             None => {}
         }
@@ -228,18 +230,19 @@ impl TxQueue for PacketTx {
 
 impl TxBarrier for PacketTx {
     fn begin(&mut self) {
-        self.since_mark = 0;
-        self.behind_since = None;
+        self.barrier_bytes = 0;
+        self.barrier_since = None;
     }
 
-    /// What was sent is in a queue of the driver's, or, for a veth, in a backlog that each core has for itself
-    /// (`enqueue_to_backlog` in `net/core/dev.c`), until the driver or the receiving stack lets go of it. It goes in order, and the kernel
-    /// charges at least its length for it: if no more is charged than was sent since the mark, nothing older is left.
+    /// A sent packet waits in a queue of the driver, or, for a veth, in a backlog of a core
+    /// (`enqueue_to_backlog` in `net/core/dev.c`), until the driver or the receiving stack frees
+    /// it. The order is kept, and the kernel charges the socket at least the packet's length: if no
+    /// more is charged than was sent since the barrier, no older packet is left.
     fn passed(&mut self) -> bool {
-        if self.socket.outstanding() <= self.since_mark {
+        if self.socket.outstanding() <= self.barrier_bytes {
             return true;
         }
-        self.behind_since.get_or_insert_with(Instant::now).elapsed() > LINGER
+        self.barrier_since.get_or_insert_with(Instant::now).elapsed() > BARRIER_TIMEOUT
     }
 }
 

@@ -1,4 +1,4 @@
-//! How a capture file is read or written, as options.
+//! Configuration of a capture file.
 
 use super::format::{Format, MAX_CAPTURED};
 use crate::uri::Uri;
@@ -7,87 +7,91 @@ use std::path::PathBuf;
 use std::time::Duration;
 use towpath_packet::port::{Layer, PortError};
 
-/// Which side of a route the port is on.
+/// The side of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Packets come from the file.
+    /// Packets are read from the file.
     Ingress,
-    /// Packets go to the file.
+    /// Packets are written to the file.
     Egress,
 }
 
-/// What is opened.
+/// Configuration of a capture port.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Config {
     /// The file; also a named pipe, or `/dev/stdin` and `/dev/stdout`.
     pub path: PathBuf,
-    /// What is done with it.
+    /// Read or write.
     pub mode: Mode,
 }
 
-/// What is done with the file.
+/// Read or write, each with its options.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Mode {
-    /// It is read.
-    Read(Read),
-    /// It is written; an existing one is overwritten.
-    Write(Write),
+    /// The file is read.
+    Read(ReadConfig),
+    /// The file is written; an existing one is overwritten.
+    Write(WriteConfig),
 }
 
-/// When the packets of a file arrive.
+/// The times at which the packets of a file are received.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Timing {
-    /// As fast as they are taken.
+    /// As fast as possible.
     #[default]
     Fast,
-    /// With the gaps with which they were captured.
+    /// With the gaps of the capture.
     Original {
         /// The gaps are divided by this; a finite number above 0.
         speed: f64,
     },
 }
 
-/// How a file is read.
+/// Options of a file that is read.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Read {
-    /// When packets arrive.
+#[non_exhaustive]
+pub struct ReadConfig {
+    /// The times of packets.
     pub timing: Timing,
-    /// How often the file is read; `None` for no end.
+    /// Passes over the file; `None` for no end.
     pub loops: Option<NonZeroU32>,
 }
 
-impl Default for Read {
-    /// Once, as fast as packets are taken.
-    fn default() -> Read {
-        Read { timing: Timing::Fast, loops: Some(NonZeroU32::MIN) }
+impl Default for ReadConfig {
+    /// One pass, as fast as possible.
+    fn default() -> ReadConfig {
+        ReadConfig { timing: Timing::Fast, loops: Some(NonZeroU32::MIN) }
     }
 }
 
-/// How a file is written.
+/// Options of a file that is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Write {
-    /// The format; `None` decides by the name: `.pcapng` and `.ntar` are pcapng, all others pcap.
+#[non_exhaustive]
+pub struct WriteConfig {
+    /// The format; `None` for the one of the file's name: pcapng for `.pcapng` and `.ntar`, else
+    /// pcap.
     pub format: Option<Format>,
-    /// What packets begin with: Ethernet or IP.
+    /// The first header of packets: Ethernet or IP.
     pub layer: Layer,
-    /// Bytes kept of each packet at most, 1 to [`MAX_CAPTURED`].
+    /// Most bytes of each packet, 1 to [`MAX_CAPTURED`].
     pub snaplen: u32,
-    /// A new file is begun before one would have more bytes than this.
+    /// Largest size of a file; then a new one begins.
     pub rotate_size: Option<u64>,
-    /// A new file is begun by the first packet that comes so long after the file was.
+    /// Age of a file after which the next packet begins a new one.
     pub rotate_time: Option<Duration>,
-    /// Files that are kept when new ones are begun; `None` for all.
+    /// The number of files to keep; `None` for all.
     pub files: Option<u32>,
-    /// What was gathered is written at least so often.
+    /// Longest time before gathered packets are written.
     pub flush: Duration,
     /// Name of the interface, noted in pcapng.
     pub interface: String,
 }
 
-impl Default for Write {
+impl Default for WriteConfig {
     /// Whole Ethernet packets to one file, written every 100 milliseconds at least.
-    fn default() -> Write {
-        Write {
+    fn default() -> WriteConfig {
+        WriteConfig {
             format: None,
             layer: Layer::Ethernet,
             snaplen: MAX_CAPTURED,
@@ -101,20 +105,20 @@ impl Default for Write {
 }
 
 impl Config {
-    /// To read a file, once and fast.
+    /// Reads a file, in one pass, as fast as possible.
     pub fn read(path: impl Into<PathBuf>) -> Config {
-        Config { path: path.into(), mode: Mode::Read(Read::default()) }
+        Config { path: path.into(), mode: Mode::Read(ReadConfig::default()) }
     }
 
-    /// To write a file.
+    /// Writes a file.
     pub fn write(path: impl Into<PathBuf>) -> Config {
-        Config { path: path.into(), mode: Mode::Write(Write::default()) }
+        Config { path: path.into(), mode: Mode::Write(WriteConfig::default()) }
     }
 
-    /// Reads `pcap:FILE?…`; see the [module](super) for the options of each role.
+    /// Parses `pcap:FILE?…`; see the [module](super) for the options of each role.
     ///
     /// # Errors
-    /// [`PortError::Option`] for a value that breaks its rule, or an option that does not exist in this role;
+    /// [`PortError::Option`] for an invalid value or an option that is unknown in this role;
     /// [`PortError::Input`] without a file.
     pub fn from_uri(uri: &Uri, role: Role) -> Result<Config, PortError> {
         if uri.target().is_empty() {
@@ -133,13 +137,13 @@ impl Config {
                 };
                 let loops = o.number("loop", 0..=u64::from(u32::MAX))?.unwrap_or(1);
                 let timing = if original { Timing::Original { speed } } else { Timing::Fast };
-                Mode::Read(Read { timing, loops: NonZeroU32::new(loops as u32) })
+                Mode::Read(ReadConfig { timing, loops: NonZeroU32::new(loops as u32) })
             }
             Role::Egress => {
-                let default = Write::default();
+                let default = WriteConfig::default();
                 let layer = o.choice("link", &[("ethernet", Layer::Ethernet), ("ip", Layer::Ip)])?;
                 let files = o.number("files", 1..=1_000_000)?.map(|n| n as u32);
-                let write = Write {
+                let write = WriteConfig {
                     format: o.choice("format", &[("pcap", Format::Pcap), ("pcapng", Format::Pcapng)])?,
                     layer: layer.unwrap_or(default.layer),
                     snaplen: o.number("snaplen", 1..=u64::from(MAX_CAPTURED))?.map_or(default.snaplen, |n| n as u32),
@@ -160,7 +164,7 @@ impl Config {
     }
 }
 
-impl Write {
+impl WriteConfig {
     /// Whether there may be several files.
     pub(super) fn rotates(&self) -> bool {
         self.rotate_size.is_some() || self.rotate_time.is_some()
@@ -178,12 +182,12 @@ mod tests {
     #[test]
     fn every_option_is_read() {
         let read = config("pcap:/tmp/a.pcap?timing=original,speed=2.5,loop=0", Role::Ingress).unwrap();
-        let mode = Mode::Read(Read { timing: Timing::Original { speed: 2.5 }, loops: None });
+        let mode = Mode::Read(ReadConfig { timing: Timing::Original { speed: 2.5 }, loops: None });
         assert_eq!(read, Config { path: "/tmp/a.pcap".into(), mode });
         assert_eq!(config("pcap:a", Role::Ingress).unwrap(), Config::read("a"));
 
         let text = "pcap:a?format=pcapng,link=ip,snaplen=96,rotate-size=1M,rotate-time=5s,files=3,flush=1s,interface=x";
-        let write = Write {
+        let write = WriteConfig {
             format: Some(Format::Pcapng),
             layer: Layer::Ip,
             snaplen: 96,

@@ -1,16 +1,15 @@
 //! Packets as records of a capture file, gathered into a buffer.
 
-use super::format::{
-    BYTE_ORDER, ETHERNET, Format, PCAP_NANOS, RAW, block,
-    option::{APPLICATION, END, NAME, RESOLUTION},
-};
+use super::format::option::{APPLICATION, END, NAME, RESOLUTION};
+use super::format::{BYTE_ORDER, ETHERNET, Format, PCAP_NANOS, RAW, block};
 use towpath_packet::Packet;
 use towpath_packet::port::Layer;
 
-/// Most bytes that a record needs besides the packet's: an enhanced packet block's header, padding and trailer.
+/// Most bytes that a record needs besides the packet's: an enhanced packet block's header, padding
+/// and trailer.
 pub(super) const OVERHEAD: usize = 36;
 
-/// How records are written.
+/// Encodes packets as records.
 #[derive(Debug, Clone)]
 pub(super) struct Encoder {
     pub(super) format: Format,
@@ -21,7 +20,7 @@ pub(super) struct Encoder {
 }
 
 impl Encoder {
-    /// Appends what a file begins with.
+    /// Appends the header of a file.
     pub(super) fn header(&self, out: &mut Vec<u8>) {
         let link = if self.layer == Layer::Ip { RAW } else { ETHERNET };
         match self.format {
@@ -35,7 +34,7 @@ impl Encoder {
                 self.block(out, block::SECTION, |out| {
                     out.extend_from_slice(&BYTE_ORDER.to_le_bytes());
                     out.extend_from_slice(&[1, 0, 0, 0]);
-                    // The length of the section is not known yet.
+                    // The length of the section is unknown.
                     out.extend_from_slice(&(-1i64).to_le_bytes());
                     option(out, APPLICATION, concat!("towpath ", env!("CARGO_PKG_VERSION")).as_bytes());
                     option(out, END, &[]);
@@ -52,7 +51,7 @@ impl Encoder {
         }
     }
 
-    /// Bytes that a record of this packet has.
+    /// Bytes of this packet's record, at most.
     pub(super) fn size(&self, packet: &Packet) -> usize {
         OVERHEAD + packet.len().min(self.snaplen as usize)
     }
@@ -119,7 +118,7 @@ fn option(out: &mut Vec<u8>, code: u16, value: &[u8]) {
     pad(out, value.len());
 }
 
-/// Pads what has `len` bytes to a multiple of four.
+/// Pads a value of `len` bytes to a multiple of four.
 fn pad(out: &mut Vec<u8>, len: usize) {
     out.extend_from_slice(&[0; 3][..len.next_multiple_of(4) - len]);
 }

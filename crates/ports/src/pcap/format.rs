@@ -1,8 +1,10 @@
-//! Numbers of the two capture formats: pcap (draft-ietf-opsawg-pcap) and pcapng (draft-ietf-opsawg-pcapng).
+//! Constants of the two capture formats: pcap (draft-ietf-opsawg-pcap) and pcapng
+//! (draft-ietf-opsawg-pcapng).
 
 use towpath_packet::port::Layer;
 
-/// Most bytes of a packet that any tool captures (libpcap's `MAXIMUM_SNAPLEN`). A record that claims more is damaged.
+/// Most bytes of a packet that any tool captures (libpcap's `MAXIMUM_SNAPLEN`). A record that
+/// claims more is damaged.
 pub const MAX_CAPTURED: u32 = 262_144;
 
 /// First word of a pcap file with microseconds.
@@ -25,7 +27,7 @@ pub(super) mod block {
     pub(in super::super) const ENHANCED_PACKET: u32 = 6;
 }
 
-/// Tells the byte order of a section.
+/// The byte-order magic of a section.
 pub(super) const BYTE_ORDER: u32 = 0x1a2b_3c4d;
 
 /// Options of pcapng blocks.
@@ -56,17 +58,17 @@ pub enum Format {
     Pcapng,
 }
 
-/// What packets of a link type begin with; `None` if that is not Ethernet or IP.
+/// The layer of a link type; `None` if it is neither Ethernet nor IP.
 pub(super) fn layer(link: u32) -> Option<Layer> {
     match link {
         ETHERNET => Some(Layer::Ethernet),
-        // 12 and 14 are what RAW was called on some systems; 228 and 229 are IPv4 and IPv6 alone.
+        // 12 and 14 are RAW on some systems; 228 and 229 are IPv4 and IPv6 alone.
         12 | 14 | RAW | 228 | 229 => Some(Layer::Ip),
         _ => None,
     }
 }
 
-/// A link type's name, for an error.
+/// A link type's name for an error.
 pub(super) fn link_name(link: u32) -> String {
     let name = match link {
         0 => "BSD loopback",
@@ -89,7 +91,7 @@ pub(super) fn link_name(link: u32) -> String {
     format!("link type {link}, {name}")
 }
 
-/// How numbers are stored.
+/// Byte order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
     Little,
@@ -97,19 +99,19 @@ pub(super) enum Order {
 }
 
 impl Order {
-    /// The 16-bit number at `at`; 0 beyond the end.
+    /// The 16-bit number at `at`; 0 past the end.
     pub(super) fn u16(self, bytes: &[u8], at: usize) -> u16 {
         let raw = bytes.get(at..).and_then(|b| b.first_chunk().copied()).unwrap_or_default();
         if self == Order::Little { u16::from_le_bytes(raw) } else { u16::from_be_bytes(raw) }
     }
 
-    /// The 32-bit number at `at`; 0 beyond the end.
+    /// The 32-bit number at `at`; 0 past the end.
     pub(super) fn u32(self, bytes: &[u8], at: usize) -> u32 {
         let raw = bytes.get(at..).and_then(|b| b.first_chunk().copied()).unwrap_or_default();
         if self == Order::Little { u32::from_le_bytes(raw) } else { u32::from_be_bytes(raw) }
     }
 
-    /// The 64-bit number at `at`; 0 beyond the end.
+    /// The 64-bit number at `at`; 0 past the end.
     pub(super) fn u64(self, bytes: &[u8], at: usize) -> u64 {
         let raw = bytes.get(at..).and_then(|b| b.first_chunk().copied()).unwrap_or_default();
         if self == Order::Little { u64::from_le_bytes(raw) } else { u64::from_be_bytes(raw) }

@@ -1,53 +1,62 @@
 //! `pcap:FILE` reads and writes capture files.
 //!
-//! As an ingress it reads pcap (microseconds or nanoseconds, either byte order) and pcapng, whichever the file is, of
+//! As an ingress it reads pcap (microseconds or nanoseconds, either byte order) or pcapng, with
 //! Ethernet or raw IP packets:
 //!
 //! ```text
-//!   timing=fast|original   as fast as packets are taken, or with their gaps                     fast
-//!   speed=FACTOR           divides the gaps                                                     1
-//!   loop=N                 read the file N times; 0 is no end                                   1
+//!   timing=fast|original   as fast as possible, or with the capture's gaps  fast
+//!   speed=FACTOR           divides the gaps                                 1
+//!   loop=N                 read the file N times; 0 is no end               1
 //! ```
 //!
 //! As an egress it writes one of the two, with nanoseconds and complete checksums:
 //!
 //! ```text
 //!   format=pcap|pcapng     by default pcapng if FILE ends in .pcapng, else pcap
-//!   link=ethernet|ip       what packets begin with                                              ethernet
-//!   snaplen=BYTES          keep no more of each packet                                          262144
-//!   rotate-size=BYTES      begin a new file: FILE-00001.pcap, FILE-00002.pcap, …                off
-//!   rotate-time=TIME       the same by age, when a packet comes                                 off
-//!   files=N                keep the last N of them                                              all
-//!   flush=TIME             write what was gathered at least so often                            100ms
-//!   interface=NAME         noted in pcapng                                                      towpath
+//!   link=ethernet|ip       first header of packets                                ethernet
+//!   snaplen=BYTES          most bytes of each packet                              262144
+//!   rotate-size=BYTES      begin a new file: FILE-00001.pcap, FILE-00002.pcap, …  off
+//!   rotate-time=TIME       the same by age, with the next packet                  off
+//!   files=N                keep the last N of them                                all
+//!   flush=TIME             longest time before gathered packets are written       100ms
+//!   interface=NAME         interface name in pcapng                               towpath
 //! ```
 //!
-//! `pcap:/dev/stdin` and `pcap:/dev/stdout` join a pipe: `tcpdump -w - | towpath fwd pcap:/dev/stdin tap:t0 --oneway`.
+//! `pcap:/dev/stdin` and `pcap:/dev/stdout` use a pipe:
+//! `tcpdump -w - | towpath fwd pcap:/dev/stdin tap:t0 --oneway`.
 //!
-//! **Damaged files.** What is in a file is believed only as far as it has been checked, and the memory in use does not
-//! depend on it. A record that is wrong in itself is passed over; after one by which the next cannot be found the
-//! file is at its end. Either way the records are counted (`errors`, and those that held a packet as `missed`), and
-//! the queue's last state names the first of them with its position in the file.
+//! **Damaged files.** Every length in a file is checked, and the memory in use does not depend on
+//! the file. An invalid record is skipped; if the next one cannot be found, the file ends. Both are
+//! counted (`errors`, and `missed` for a packet), and the queue's last state names the first error
+//! with its offset in the file.
 //!
-//! **Why the parser is ours.** `pcap-file` 2.0 refuses sound records (original length above snaplen, options without an
-//! end mark), takes all pcapng times for nanoseconds and bounds no interface table. `pcap-parser` 0.17 puts options of
-//! a packet on the heap (2 MB for a block of 240 KB), and its readers cannot tell a pipe without bytes from an error.
+//! **Reasons for a parser of its own.** `pcap-file` 2.0 refuses valid records (original length
+//! above snaplen, options without an end mark), reads all pcapng times as nanoseconds and does not
+//! bound the interface table. `pcap-parser` 0.17 allocates the options of a packet (2 MB for a
+//! block of 240 KB), and its readers do not distinguish an empty pipe from an error.
 //!
 //! There is one queue: a file has one order.
+//!
+//! | file | |
+//! |---|---|
+//! | `config.rs` | the options |
+//! | `format.rs`, `parse.rs`, `records.rs` | constants; one step of the parser; the records of a source |
+//! | `encode.rs` | packets as records |
+//! | `rx.rs`, `tx.rs` | the queues |
 
 mod config;
 mod encode;
 mod format;
 mod parse;
-mod read;
 mod records;
-mod write;
+mod rx;
+mod tx;
 
-pub use config::{Config, Mode, Read, Role, Timing, Write};
+pub use config::{Config, Mode, ReadConfig, Role, Timing, WriteConfig};
 pub use format::{Format, MAX_CAPTURED};
-pub use read::Reader;
 pub use records::{Item, Record, Records};
-pub use write::Writer;
+pub use rx::Reader;
+pub use tx::Writer;
 
 use encode::Encoder;
 use std::borrow::Cow;
@@ -58,14 +67,14 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 use towpath_packet::port::{Info, Layer, Port, PortError, Queues, RxQueue, Start, State, TxQueue, Wake};
 use towpath_packet::{Batch, Cache, Counters, Direction, Offloads};
-use write::Output;
+use tx::Output;
 
-/// Opens a file: for reading up to the first packet, so that the kind of its packets is known; for writing, which
-/// makes it.
+/// Opens a file. One that is read is parsed up to the first packet, which tells the layer; one that
+/// is written is created.
 ///
 /// # Errors
-/// [`PortError::Os`] when the system refuses; [`PortError::Input`] when the file is no capture of Ethernet or IP packets;
-/// [`PortError::Option`] for what cannot be done with a pipe.
+/// [`PortError::Os`] for a failed system call; [`PortError::Input`] if the file is no capture of
+/// Ethernet or IP packets; [`PortError::Option`] for an option that a pipe does not support.
 pub fn open(config: Config) -> Result<PcapPort, PortError> {
     let name = format!("pcap:{}", config.path.display());
     let os = |step: &str, source| PortError::Os { port: name.clone(), step: step.to_owned(), source, hint: None };
@@ -80,7 +89,7 @@ pub fn open(config: Config) -> Result<PcapPort, PortError> {
             }
             let mut records = Records::new(file).map_err(|what| PortError::Input { port: name.clone(), what })?;
             if !regular {
-                *records.source_mut() = unblocked(records.source()).map_err(|e| os("open", e))?;
+                *records.source_mut() = nonblocking(records.source()).map_err(|e| os("open", e))?;
             }
             let layer = records.layer();
             (Opened::Read { records, regular, config: read }, layer, read.loops.is_some())
@@ -102,9 +111,9 @@ pub fn open(config: Config) -> Result<PcapPort, PortError> {
     Ok(PcapPort { info, opened })
 }
 
-/// The same pipe, with reads that return when there is nothing. (The flag would also be seen by whoever shares the
-/// descriptor, so it is opened anew.)
-fn unblocked(pipe: &File) -> io::Result<File> {
+/// The same pipe with nonblocking reads. It is opened again, because processes that share the
+/// descriptor share the flag.
+fn nonblocking(pipe: &File) -> io::Result<File> {
     let path = format!("/proc/self/fd/{}", pipe.as_raw_fd());
     OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)
 }
@@ -118,8 +127,8 @@ pub struct PcapPort {
 
 #[derive(Debug)]
 enum Opened {
-    Read { records: Records<File>, regular: bool, config: Read },
-    Write { encoder: Encoder, output: Output, config: Write },
+    Read { records: Records<File>, regular: bool, config: ReadConfig },
+    Write { encoder: Encoder, output: Output, config: WriteConfig },
 }
 
 impl Port for PcapPort {
@@ -158,7 +167,7 @@ impl Port for PcapPort {
 pub enum PcapRx {
     /// Of a file that is read.
     Reader(Box<Reader>),
-    /// Of a file that is written: brings nothing.
+    /// Of a file that is written: receives no packet.
     WriteOnly(Arc<Counters>),
 }
 
@@ -197,7 +206,7 @@ impl RxQueue for PcapRx {
 pub enum PcapTx {
     /// Of a file that is written.
     Writer(Box<Writer>),
-    /// Of a file that is read: takes nothing, and says so.
+    /// Of a file that is read: accepts no packet.
     ReadOnly(Arc<Counters>),
 }
 

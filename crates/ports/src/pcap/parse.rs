@@ -1,7 +1,8 @@
-//! One step through a capture: what lies at the front of some bytes.
+//! One step of the parser: the record at the front of some bytes.
 //!
-//! The parser owns no bytes and allocates nothing but a small table of interfaces. Every length in the file is compared with
-//! a bound before it is believed, and every step that does not end the file goes forward, so that any file ends.
+//! The parser owns no bytes and allocates only a small table of interfaces. Every length in the
+//! file is checked against a bound, and every step makes progress or ends the file, so that the
+//! parser terminates for any file.
 
 use super::format::{
     BYTE_ORDER, MAX_CAPTURED, Order, PCAP_HEADER, PCAP_MICROS, PCAP_NANOS, PCAP_RECORD, block, layer, link_name, option,
@@ -9,38 +10,39 @@ use super::format::{
 use std::ops::Range;
 use towpath_packet::port::Layer;
 
-/// Interfaces of a section that are remembered; packets of others are bad.
+/// Most interfaces of a section; packets of others are bad.
 const MAX_INTERFACES: usize = 1024;
 
-/// Longest block of pcapng that is read as a whole.
+/// Longest block of pcapng that is read whole.
 pub(super) const MAX_BLOCK: usize = MAX_CAPTURED as usize + 4096;
 
-/// What lies at the front.
+/// The result of a step.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// A packet of the capture's layer: where its bytes are, and when it was captured (nanoseconds since the epoch).
+    /// A packet of the capture's layer: the range of its bytes, and its time in nanoseconds since
+    /// the epoch.
     Packet { used: u64, data: Range<usize>, time: u64, original: u32 },
-    /// Something else that is sound.
+    /// Another valid record.
     Other { used: u64 },
-    /// Something that is wrong, but ends where the next one begins.
+    /// An invalid record whose end is known.
     Bad { used: u64, what: &'static str },
-    /// Nothing can be said before there are so many bytes.
+    /// The step needs this number of bytes.
     More(usize),
-    /// Nothing that follows can be made sense of.
+    /// The position of the next record is unknown.
     Lost(&'static str),
 }
 
-/// What the file is, and what was learned from it so far.
+/// The state of the parser.
 #[derive(Debug)]
 pub(super) struct Parser {
     kind: Kind,
-    /// What packets begin with, decided by the first interface.
+    /// The layer of the first interface.
     layer: Option<Layer>,
 }
 
 #[derive(Debug)]
 enum Kind {
-    /// Nothing was read yet.
+    /// Before the first bytes.
     Unknown,
     Pcap {
         order: Order,
@@ -52,7 +54,7 @@ enum Kind {
     },
 }
 
-/// How packets of an interface were captured.
+/// An interface of the capture.
 #[derive(Debug, Clone, Copy)]
 struct Interface {
     link: u32,
@@ -65,14 +67,14 @@ struct Interface {
 /// Units of timestamps.
 #[derive(Debug, Clone, Copy)]
 struct Clock {
-    /// Units in a second; 0 if that is too many to count.
+    /// Units in a second; 0 if that exceeds the range.
     units: u128,
     /// Seconds to be added.
     offset: i64,
 }
 
 impl Clock {
-    /// Nanoseconds since the epoch; 0 for what cannot be told.
+    /// Nanoseconds since the epoch; 0 if out of range.
     fn nanoseconds(self, time: u64) -> u64 {
         let passed = (u128::from(time) * 1_000_000_000).checked_div(self.units).unwrap_or(0);
         let shifted = i128::try_from(passed).unwrap_or(0) + i128::from(self.offset) * 1_000_000_000;
@@ -100,12 +102,12 @@ impl Parser {
         Parser { kind: Kind::Unknown, layer: None }
     }
 
-    /// What packets begin with; `None` until the first interface was described.
+    /// The layer; `None` before the first interface.
     pub(super) fn layer(&self) -> Option<Layer> {
         self.layer
     }
 
-    /// The first interface that was described, if its packets are neither Ethernet nor IP.
+    /// The link type of the first interface, if it is neither Ethernet nor IP.
     pub(super) fn refused(&self) -> Option<String> {
         let first = match &self.kind {
             Kind::Unknown => None,
@@ -115,7 +117,7 @@ impl Parser {
         first.filter(|first| layer(first.link).is_none()).map(|first| link_name(first.link))
     }
 
-    /// What lies at the front of `bytes`.
+    /// Parses the front of `bytes`.
     pub(super) fn step(&mut self, bytes: &[u8]) -> Step {
         match &self.kind {
             Kind::Unknown => self.begin(bytes),
@@ -124,7 +126,7 @@ impl Parser {
         }
     }
 
-    /// The beginning of the file says what it is.
+    /// Detects the format by the first bytes.
     fn begin(&mut self, bytes: &[u8]) -> Step {
         if bytes.len() < 4 {
             return Step::More(4);
@@ -147,7 +149,7 @@ impl Parser {
         if order.u16(bytes, 4) != 2 {
             return Step::Lost("a pcap file of a version other than 2");
         }
-        // The upper bits may tell the length of a frame check sequence, in units of 16 bits.
+        // The upper bits may hold the length of the frame check sequence, in units of 16 bits.
         let network = order.u32(bytes, 20);
         let fcs = if network & 0x0400_0000 != 0 { (network >> 28) * 2 } else { 0 };
         let clock = Clock { units, offset: 0 };
@@ -271,7 +273,7 @@ fn record(order: Order, interface: &Interface, bytes: &[u8]) -> Step {
         return Step::More(PCAP_RECORD);
     }
     let [seconds, fraction, captured, original] = [0, 4, 8, 12].map(|at| order.u32(bytes, at));
-    // There is nothing in the format by which to find the next record again.
+    // The format has no means to find the next record.
     if captured > MAX_CAPTURED {
         return Step::Lost("a record longer than any packet");
     }
@@ -289,7 +291,7 @@ fn record(order: Order, interface: &Interface, bytes: &[u8]) -> Step {
     Step::Packet { used, data, time, original }
 }
 
-/// Walks over the options of a block, up to the end mark or the first that is cut short.
+/// The options of a block, up to the end mark or the first truncated one.
 fn options(order: Order, mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let (code, len) = (order.u16(bytes, 0), usize::from(order.u16(bytes, 2)));

@@ -23,7 +23,7 @@ fn start(config: Config, pool: &Pool) -> (PcapRx, PcapTx) {
     (queues.rx.pop().unwrap(), queues.tx.pop().unwrap())
 }
 
-fn write(path: &Path, write: Write, packets: &Captured) {
+fn write(path: &Path, write: WriteConfig, packets: &Captured) {
     let pool = pool();
     let (_, mut tx) = start(Config { path: path.to_owned(), mode: Mode::Write(write) }, &pool);
     let mut cache = pool.cache(Direction::Tx).unwrap();
@@ -42,7 +42,7 @@ fn write(path: &Path, write: Write, packets: &Captured) {
     assert_eq!(pool.stats().free, 1024);
 }
 
-/// Everything that arrives until the queue's last state.
+/// All packets until the queue's last state.
 fn drain(rx: &mut PcapRx) -> (Captured, State) {
     let mut all = Vec::new();
     loop {
@@ -60,7 +60,8 @@ fn read(path: &Path) -> Captured {
     packets
 }
 
-/// The packets of some bytes, and how many errors there were; the walk is bounded, whatever the bytes.
+/// The packets of some bytes, and how many errors there were; the walk is bounded, whatever the
+/// bytes.
 fn records(bytes: &[u8]) -> (Captured, usize) {
     let (mut packets, mut errors) = (Vec::new(), 0);
     let Ok(mut records) = Records::new(bytes) else { return (packets, 1) };
@@ -94,7 +95,7 @@ proptest! {
     fn what_was_written_is_read_again_to_the_nanosecond(packets in packets(), ng in any::<bool>(), ip in any::<bool>()) {
         let (_dir, path) = file(if ng { "x.pcapng" } else { "x.pcap" });
         let layer = if ip { Layer::Ip } else { Layer::Ethernet };
-        write(&path, Write { layer, ..Write::default() }, &packets);
+        write(&path, WriteConfig { layer, ..WriteConfig::default() }, &packets);
         prop_assert_eq!(open(Config::read(&path)).unwrap().info().layer, layer);
         prop_assert_eq!(read(&path), packets);
     }
@@ -103,7 +104,7 @@ proptest! {
     fn another_reader_finds_the_same_packets_in_what_was_written(packets in packets(), ng in any::<bool>()) {
         let (_dir, path) = file("x");
         let format = if ng { Format::Pcapng } else { Format::Pcap };
-        write(&path, Write { format: Some(format), ..Write::default() }, &packets);
+        write(&path, WriteConfig { format: Some(format), ..WriteConfig::default() }, &packets);
         let input = File::open(&path).unwrap();
         let mut found = Vec::new();
         if ng {
@@ -201,7 +202,7 @@ fn sample(ng: bool) -> Vec<u8> {
     let (_dir, path) = file("x");
     let format = Some(if ng { Format::Pcapng } else { Format::Pcap });
     let packets: Captured = (0..40).map(|i| (i * 1000 + 1, vec![i as u8; 1 + 100 * i as usize])).collect();
-    write(&path, Write { format, ..Write::default() }, &packets);
+    write(&path, WriteConfig { format, ..WriteConfig::default() }, &packets);
     std::fs::read(path).unwrap()
 }
 
@@ -220,7 +221,7 @@ fn a_file_that_ends_within_a_record_gives_all_packets_before_it_and_says_where()
 }
 
 #[test]
-fn a_bad_block_of_pcapng_is_passed_over_and_counted_and_the_rest_is_read() {
+fn a_bad_block_of_pcapng_is_skipped_and_counted_and_the_rest_is_read() {
     let mut bytes = sample(true);
     // The first packet's interface does not exist.
     let at = bytes.windows(8).position(|w| w == [6, 0, 0, 0, 36, 0, 0, 0]).unwrap();
@@ -235,12 +236,12 @@ fn a_bad_block_of_pcapng_is_passed_over_and_counted_and_the_rest_is_read() {
 }
 
 #[test]
-fn a_length_in_the_file_is_not_believed() {
+fn a_length_in_the_file_is_checked() {
     let mut bytes = sample(false);
     bytes[24 + 8..24 + 12].fill(0xff);
     let lost = Item::Lost { at: 24, what: "a record longer than any packet" };
     assert_eq!(Records::new(&bytes[..]).unwrap().next(), lost);
-    // A block of four gigabytes that is no packet is passed over as far as there is anything.
+    // A block of four gigabytes that is no packet is skipped up to the end of the file.
     let mut bytes = sample(true)[..28 + 60].to_vec();
     bytes.extend([10, 0, 0, 0, 0xfc, 0xff, 0xff, 0xff]);
     bytes.extend([0; 100]);
@@ -264,7 +265,7 @@ fn other_files_and_other_links_are_refused_by_name() {
 }
 
 #[test]
-fn packets_of_a_second_interface_with_another_link_are_passed_over() {
+fn packets_of_a_second_interface_with_another_link_are_skipped() {
     let mut bytes = Vec::new();
     let mut writer = PcapNgWriter::new(&mut bytes).unwrap();
     for link in [DataLink::ETHERNET, DataLink::LINUX_SLL] {
@@ -292,7 +293,7 @@ fn a_frame_check_sequence_is_left_out() {
 fn a_file_can_be_read_several_times_and_an_empty_one_does_not_loop_for_ever() {
     let (_dir, path) = file("x.pcap");
     std::fs::write(&path, sample(false)).unwrap();
-    let config = |loops| Config { path: path.clone(), mode: Mode::Read(Read { loops, ..Read::default() }) };
+    let config = |loops| Config { path: path.clone(), mode: Mode::Read(ReadConfig { loops, ..ReadConfig::default() }) };
     let (packets, state) = drain(&mut start(config(NonZeroU32::new(3)), &pool()).0);
     assert_eq!((packets.len(), state), (120, State::Done));
     std::fs::write(&path, &sample(false)[..24]).unwrap();
@@ -304,9 +305,9 @@ fn a_file_can_be_read_several_times_and_an_empty_one_does_not_loop_for_ever() {
 fn with_original_timing_the_next_packet_is_due_after_its_gap() {
     let (_dir, path) = file("x.pcap");
     let hour = 3_600_000_000_000;
-    write(&path, Write::default(), &vec![(hour, vec![1; 60]), (3 * hour, vec![2; 60]), (2 * hour, vec![3; 60])]);
+    write(&path, WriteConfig::default(), &vec![(hour, vec![1; 60]), (3 * hour, vec![2; 60]), (2 * hour, vec![3; 60])]);
     let timing = Timing::Original { speed: 2.0 };
-    let mode = Mode::Read(Read { timing, ..Read::default() });
+    let mode = Mode::Read(ReadConfig { timing, ..ReadConfig::default() });
     let (mut rx, _) = start(Config { path, mode }, &pool());
     let before = Instant::now();
     assert_eq!(rx.rx(&mut Batch::new()), 1);
@@ -317,7 +318,7 @@ fn with_original_timing_the_next_packet_is_due_after_its_gap() {
 }
 
 #[test]
-fn a_dry_pool_delays_packets_and_loses_none() {
+fn an_exhausted_pool_delays_packets_and_loses_none() {
     let (_dir, path) = file("x.pcap");
     std::fs::write(&path, sample(false)).unwrap();
     let pool = Pool::new(PoolConfig { capacity: 16, ..PoolConfig::default() }).unwrap();
@@ -332,7 +333,11 @@ fn a_snapshot_length_cuts_packets_and_notes_their_length() {
     for ng in [false, true] {
         let (_dir, path) = file("x");
         let format = Some(if ng { Format::Pcapng } else { Format::Pcap });
-        write(&path, Write { format, snaplen: 50, ..Write::default() }, &vec![(1, vec![7; 4000]), (2, vec![8; 49])]);
+        write(
+            &path,
+            WriteConfig { format, snaplen: 50, ..WriteConfig::default() },
+            &vec![(1, vec![7; 4000]), (2, vec![8; 49])],
+        );
         let bytes = std::fs::read(&path).unwrap();
         let mut records = Records::new(&bytes[..]).unwrap();
         let Item::Packet(record) = records.next() else { panic!() };
@@ -346,7 +351,7 @@ fn a_snapshot_length_cuts_packets_and_notes_their_length() {
 fn files_are_rotated_by_size_each_complete_and_only_the_last_are_kept() {
     let (dir, path) = file("x.pcap");
     let packets: Captured = (1..=10).map(|i| (i, vec![i as u8; 1000])).collect();
-    write(&path, Write { rotate_size: Some(2200), files: Some(3), ..Write::default() }, &packets);
+    write(&path, WriteConfig { rotate_size: Some(2200), files: Some(3), ..WriteConfig::default() }, &packets);
     let mut names: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
     names.sort();
     assert_eq!(names, ["x-00003.pcap", "x-00004.pcap", "x-00005.pcap"]);
@@ -358,15 +363,15 @@ fn files_are_rotated_by_size_each_complete_and_only_the_last_are_kept() {
 fn files_are_rotated_by_age() {
     let (dir, path) = file("x.pcap");
     let packets: Captured = (1..=4).map(|i| (i, vec![i as u8; 100])).collect();
-    write(&path, Write { rotate_time: Some(Duration::ZERO), ..Write::default() }, &packets);
+    write(&path, WriteConfig { rotate_time: Some(Duration::ZERO), ..WriteConfig::default() }, &packets);
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 4, "each packet comes later than its file");
 }
 
 #[test]
-fn what_was_gathered_is_on_disk_after_the_flush_interval_in_whole_records() {
+fn gathered_packets_are_on_disk_after_the_flush_interval_in_whole_records() {
     let (_dir, path) = file("x.pcap");
     let pool = pool();
-    let mode = Mode::Write(Write { flush: Duration::from_millis(20), ..Write::default() });
+    let mode = Mode::Write(WriteConfig { flush: Duration::from_millis(20), ..WriteConfig::default() });
     let (_, mut tx) = start(Config { path: path.clone(), mode }, &pool);
     assert_eq!(read(&path), [], "a capture from the beginning");
     let mut batch = Batch::new();
@@ -384,7 +389,7 @@ fn what_was_gathered_is_on_disk_after_the_flush_interval_in_whole_records() {
 fn packets_are_written_by_a_quarter_of_a_mebibyte_and_the_rest_at_the_end() {
     let (_dir, path) = file("x.pcap");
     let pool = pool();
-    let mode = Mode::Write(Write { flush: Duration::from_secs(3600), ..Write::default() });
+    let mode = Mode::Write(WriteConfig { flush: Duration::from_secs(3600), ..WriteConfig::default() });
     let (_, mut tx) = start(Config { path: path.clone(), mode }, &pool);
     let (mut cache, mut batch) = (pool.cache(Direction::Tx).unwrap(), Batch::new());
     for _ in 0..200 {
@@ -394,7 +399,8 @@ fn packets_are_written_by_a_quarter_of_a_mebibyte_and_the_rest_at_the_end() {
         tx.kick();
     }
     let counters = tx.counters().clone();
-    // A record has 16 bytes and the packet: the 3450th fills a piece. The first write is the header's.
+    // A record has 16 bytes and the packet: the 3450th fills a piece. The first write is the
+    // header's.
     assert_eq!((counters.snapshot().calls, counters.snapshot().packets, tx.pending()), (3, 6900, 3100));
     drop(tx);
     assert_eq!((counters.snapshot().calls, read(&path).len()), (4, 10_000));
@@ -416,7 +422,7 @@ fn a_pipe_is_waited_for_and_ends_with_its_writer() {
     let path = format!("/proc/self/fd/{}", from.as_raw_fd());
     // Every packet of the sample is due at once, so that only the pipe is waited for.
     let timing = Timing::Original { speed: 1e9 };
-    let mode = Mode::Read(Read { timing, ..Read::default() });
+    let mode = Mode::Read(ReadConfig { timing, ..ReadConfig::default() });
     let (mut rx, _) = start(Config { path: path.into(), mode }, &pool());
     drop(from);
     let mut batch = Batch::new();
@@ -429,14 +435,14 @@ fn a_pipe_is_waited_for_and_ends_with_its_writer() {
     assert_eq!((packets.len(), state), (39, State::Done));
     let (from, _to) = io::pipe().unwrap();
     let path = format!("/proc/self/fd/{}", from.as_raw_fd()).into();
-    let mode = Mode::Read(Read { loops: None, ..Read::default() });
+    let mode = Mode::Read(ReadConfig { loops: None, ..ReadConfig::default() });
     assert!(open(Config { path, mode }).unwrap_err().to_string().contains("loop=0: must be 1"));
 }
 
 #[test]
-fn a_file_that_is_read_takes_nothing_and_one_that_is_written_brings_nothing() {
+fn a_file_that_is_read_sends_nothing_and_one_that_is_written_receives_nothing() {
     let (_dir, path) = file("x.pcap");
-    write(&path, Write::default(), &Vec::new());
+    write(&path, WriteConfig::default(), &Vec::new());
     let pool = pool();
     let (_, mut tx) = start(Config::read(&path), &pool);
     let mut batch = Batch::new();

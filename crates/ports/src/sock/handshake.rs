@@ -139,7 +139,7 @@ pub(super) struct ServerSession {
 impl ServerSession {
     /// Ends the session.
     pub(super) fn close(&self, shared: &PortShared, why: &'static str) {
-        seqpacket::shut(self.session.connection.as_fd());
+        seqpacket::shutdown(self.session.connection.as_fd());
         self.session.close(why);
         if let Some(waker) = shared.wakers.get(usize::from(self.queue)) {
             waker.epoll.remove(self.session.wakeup.datapath_end().as_raw_fd());

@@ -124,7 +124,7 @@ pub(super) struct PollFd {
 impl PollFd {
     pub(super) fn new() -> std::io::Result<PollFd> {
         let [datapath_end, app_end] = seqpacket::pair()?;
-        seqpacket::size_send_buffer(app_end.as_fd())?;
+        seqpacket::set_send_buffer(app_end.as_fd())?;
         let (readable, tx_full) = (AtomicBool::new(false), AtomicBool::new(false));
         Ok(PollFd { datapath_end, app_end, readable, tx_full })
     }
@@ -161,7 +161,7 @@ impl PollFd {
             if !self.readable.swap(false, Ordering::Relaxed) {
                 return false;
             }
-            seqpacket::forget(self.app_end());
+            seqpacket::drain(self.app_end());
             // The producer of a new entry finds the flag cleared and sends a record, perhaps before
             // `forget`, or the entry is seen here.
             before_last_look();
@@ -186,14 +186,14 @@ impl PollFd {
         if self.tx_full.swap(full, Ordering::Relaxed) == full {
             return;
         }
-        if full { seqpacket::stuff(self.app_end()) } else { seqpacket::forget(self.datapath_end()) }
+        if full { seqpacket::fill_send_buffer(self.app_end()) } else { seqpacket::drain(self.datapath_end()) }
     }
 
     /// Drops the kicks so far: only later ones wake. While the TX ring is full the large record
     /// must stay, so nothing is dropped; later kicks wake nevertheless.
     pub(super) fn drain_kicks(&self) {
         if !self.is_tx_full() {
-            seqpacket::forget(self.datapath_end());
+            seqpacket::drain(self.datapath_end());
         }
     }
 }
@@ -224,7 +224,7 @@ mod tests {
     fn a_record_that_the_program_has_read_is_sent_again() {
         let poll_fd = PollFd::new().unwrap();
         poll_fd.notify();
-        seqpacket::forget(poll_fd.app_end());
+        seqpacket::drain(poll_fd.app_end());
         poll_fd.notify();
         assert!(!is_readable(poll_fd.app_end()), "not before the next sync");
         assert!(poll_fd.sync(|| true) && is_readable(poll_fd.app_end()));

@@ -102,7 +102,7 @@ impl Session {
         if !self.closed.swap(true, Ordering::AcqRel) {
             self.events.ended.fetch_add(1, Ordering::Relaxed);
             if let Some(poll_fd) = self.poll_fd() {
-                seqpacket::shut(poll_fd.datapath_end());
+                seqpacket::shutdown(poll_fd.datapath_end());
             }
             self.events.log.closed(self.id, why);
             self.events.change();
@@ -115,7 +115,7 @@ impl Session {
     #[cold]
     pub(super) fn fail(&self, fault: Fault) {
         self.events.count(fault);
-        seqpacket::shut(self.connection.as_fd());
+        seqpacket::shutdown(self.connection.as_fd());
         self.close(fault.name());
     }
 }

@@ -11,7 +11,7 @@
 
 use super::stats::{Fault, RxTotals};
 use super::umem::AppUmem;
-use crate::kernel::rx_buffers::LONGEST;
+use crate::kernel::rx_buffers::MAX_PACKET;
 use crate::vnet::{self, DATA_VALID, NEEDS_CSUM, VnetHeader};
 use towpath_client::protocol::{HEADER, Hello, MAX_SEGMENTS, MAX_SUPER_HEADERS, REQUEST_CHECKSUM};
 use towpath_gro as gro;
@@ -83,8 +83,8 @@ pub(super) fn apply(header: VnetHeader, packet: &mut Packet, totals: &mut RxTota
         return Ok(len);
     };
     let linear = packet.linear().len();
-    if len > LONGEST || packet.make_linear(len.min(MAX_SUPER_HEADERS)).is_err() {
-        return Ok(len.max(LONGEST + 1));
+    if len > MAX_PACKET || packet.make_linear(len.min(MAX_SUPER_HEADERS)).is_err() {
+        return Ok(len.max(MAX_PACKET + 1));
     }
     let copied = packet.linear().len() - linear;
     totals.copies += u64::from(copied > 0);

@@ -1,12 +1,12 @@
-//! What a TUN/TAP port is made like.
+//! Configuration of a TUN/TAP port.
 
-use super::Wants;
+use crate::kernel::ability::Wants;
 use crate::uri::{Options, Uri, Want};
 use std::net::IpAddr;
 use towpath_packet::port::PortError;
 use towpath_sys::netdev::valid_name;
 
-/// What the interface carries.
+/// The layer of the interface's packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Kind {
     /// Ethernet frames.
@@ -17,7 +17,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The scheme in a port's address, and the mode's name in `ip tuntap`.
+    /// The scheme of the port's URI, and the mode of `ip tuntap`.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Tap => "tap",
@@ -25,7 +25,8 @@ impl Kind {
         }
     }
 
-    /// Largest MTU: 65535 less the Ethernet header that TAP counts in (`tun_net_init` in `drivers/net/tun.c`).
+    /// Largest MTU: 65535 less the Ethernet header that TAP counts in (`tun_net_init` in
+    /// `drivers/net/tun.c`).
     pub fn max_mtu(self) -> u32 {
         match self {
             Kind::Tap => 65521,
@@ -38,33 +39,35 @@ impl Kind {
 const MIN_MTU: u32 = 68;
 /// Queues of one device (`MAX_TAP_QUEUES` in `drivers/net/tun.c`).
 const MAX_QUEUES: u16 = 256;
-/// Most packets that `txqueuelen` may ask for: each queue has a ring of as many pointers.
+/// Largest `txqueuelen`: each queue has a ring of as many pointers.
 const MAX_QUEUE_LEN: u32 = 1 << 16;
 
 /// Configuration of a TUN/TAP port.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Config {
-    /// Frames or packets.
+    /// Ethernet frames or IP packets.
     pub kind: Kind,
     /// Name of the interface: 1 to 15 bytes. `%d` becomes the first number that is free.
     pub name: String,
-    /// Network namespace to make it in: a name that `ip netns` knows, or a path.
+    /// Network namespace of the interface: a name of `ip netns`, or a path.
     pub netns: Option<String>,
     /// Queues, 1 to 256.
     pub queues: u16,
-    /// Whether to attach as a multi-queue device; when more than one queue is asked for, if not said.
+    /// Attach as a multi-queue device; by default if `queues` > 1.
     pub multi_queue: Option<bool>,
     /// MTU, 68 to [`Kind::max_mtu`].
     pub mtu: Option<u32>,
-    /// Addresses to give to the interface, with the lengths of their prefixes. Of several IPv4 addresses the last one stays.
+    /// Addresses to give to the interface, with the lengths of their prefixes. Of several IPv4
+    /// addresses the last one stays.
     pub addresses: Vec<(IpAddr, u8)>,
     /// Hardware address (TAP only).
     pub mac: Option<[u8; 6]>,
     /// Whether to set the interface up at the start.
     pub up: bool,
-    /// Whether the interface stays when the process ends; as it is, if not said.
+    /// The interface stays when the process ends; unchanged by default.
     pub persist: Option<bool>,
-    /// Packets that the kernel queues for each queue; at least 1000, if not said.
+    /// Packets that the kernel queues for each queue; by default at least 1000.
     pub queue_len: Option<u32>,
     /// Whether a program keeps each flow in one queue.
     pub steering: Want,
@@ -93,7 +96,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Takes `tap:NAME?…` or `tun:NAME?…` apart.
+    /// Parses `tap:NAME?…` or `tun:NAME?…`.
     ///
     /// # Errors
     /// [`PortError::Option`] names the option, its value and the rule.
@@ -124,7 +127,7 @@ impl Config {
         Ok(config)
     }
 
-    /// What the port is called before its interface has a name.
+    /// The port's name before its interface has one.
     pub(super) fn port(&self) -> String {
         format!("{}:{}", self.kind.name(), self.name)
     }
@@ -229,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_a_rule_is_named_with_the_rule() {
+    fn an_invalid_value_is_named_with_its_rule() {
         let cases = [
             ("tap:", "1 to 15 bytes"),
             ("tap:a-name-that-is-too-long", "1 to 15 bytes"),

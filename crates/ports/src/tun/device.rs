@@ -1,4 +1,4 @@
-//! The device that all queues of a port share: made or attached to, configured, agreed upon.
+//! The device that all queues of a port share: made or attached to, configured, its offloads.
 
 use super::config::{Config, Kind};
 use super::steering::Steering;
@@ -10,36 +10,39 @@ use std::sync::{Arc, Mutex, PoisonError};
 use towpath_packet::Offloads;
 use towpath_packet::port::PortError;
 use towpath_sys::netdev::Control;
-use towpath_sys::tun::{self, Attach};
-use towpath_sys::{netns, tun::CLONE};
+use towpath_sys::netns;
+use towpath_sys::tun::{self, Attach, CLONE_DEVICE};
 
-/// Packets that the kernel queues, unless the user says otherwise: one scheduling delay of 1 ms at a million packets/s.
+/// Packets that the kernel queues, unless the user says otherwise: one scheduling delay of 1 ms at
+/// a million packets/s.
 const QUEUE_LEN: u32 = 1000;
 
-/// What the queues share.
+/// The part that the queues share.
 #[derive(Debug)]
-pub(super) struct Device {
+pub(super) struct TunDevice {
     port: String,
     pub(super) kind: Kind,
     name: String,
     index: i32,
     control: Arc<Control>,
-    /// What the kernel and the options permit.
+    /// The offloads that the kernel and the options permit.
     limit: Offloads,
-    agreed: Mutex<Agreed>,
+    rx_offloads: Mutex<RxOffloads>,
     pub(super) steering: Option<Steering>,
 }
 
-/// What each queue accepts, and what the kernel was told.
+/// The offloads of received packets.
 #[derive(Debug, Default)]
-struct Agreed {
+struct RxOffloads {
+    /// Accepted by each queue.
     accept: Vec<Offloads>,
-    told: Option<Offloads>,
+    /// Set in the kernel.
+    set: Option<Offloads>,
 }
 
-impl Device {
+impl TunDevice {
     /// Makes the interface or attaches to it: one descriptor for each queue.
-    pub(super) fn open(config: &Config) -> Result<(Device, Vec<File>), PortError> {
+    pub(super) fn open(config: &Config) -> Result<(TunDevice, Vec<File>), PortError> {
         let port = config.port();
         let step = |step: String| {
             let port = port.clone();
@@ -54,7 +57,7 @@ impl Device {
             let mut name = config.name.clone();
             let mut queues = Vec::new();
             for _ in 0..config.queues {
-                let queue = tun::open().map_err(step(format!("open {CLONE}")))?;
+                let queue = tun::open().map_err(step(format!("open {CLONE_DEVICE}")))?;
                 name = tun::attach(&queue, &name, how).map_err(step("TUNSETIFF".to_owned()))?;
                 tun::set_header_len(&queue, VnetHeader::LEN).map_err(step("TUNSETVNETHDRSZ".to_owned()))?;
                 queues.push(queue);
@@ -62,14 +65,14 @@ impl Device {
             let index = control.index(&name).map_err(step("SIOCGIFINDEX".to_owned()))?;
             let port = format!("{}:{name}", config.kind.name());
             let (kind, limit) = (config.kind, Offloads::NONE);
-            let device = Device {
+            let device = TunDevice {
                 port,
                 kind,
                 name,
                 index,
                 control: Arc::new(control),
                 limit,
-                agreed: Mutex::default(),
+                rx_offloads: Mutex::default(),
                 steering: None,
             };
             Ok((device, queues))
@@ -78,7 +81,7 @@ impl Device {
         netns::within(netns, inside).map_err(step(format!("enter netns {}", netns.unwrap_or_default())))?
     }
 
-    /// The port's address, with the name that the interface really has.
+    /// The port's name, with the actual name of the interface.
     pub(super) fn port(&self) -> &str {
         &self.port
     }
@@ -91,7 +94,7 @@ impl Device {
         }
     }
 
-    /// Gives the interface what was asked for, but does not set it up.
+    /// Configures the interface, but does not set it up.
     pub(super) fn configure(&self, config: &Config, queues: &[File]) -> Result<(), PortError> {
         let (control, name) = (&self.control, &self.name);
         if let (Some(persist), Some(queue)) = (config.persist, queues.first()) {
@@ -106,7 +109,7 @@ impl Device {
         match config.queue_len {
             Some(len) => control.set_queue_len(name, len).map_err(self.os(format!("set txqueuelen {len}")))?,
             None if control.queue_len(name).is_ok_and(|len| len < QUEUE_LEN) => {
-                // Someone without the right to change it works with what it is.
+                // Without the right to change it, the present length is used.
                 let _ = control.set_queue_len(name, QUEUE_LEN);
             }
             None => {}
@@ -114,7 +117,7 @@ impl Device {
         for &(address, prefix) in &config.addresses {
             let step = self.os(format!("add address {address}/{prefix}"));
             match control.add_address(name, address, prefix) {
-                // An interface that existed before may have it.
+                // An interface that existed before may have the address.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 done => done.map_err(step)?,
             }
@@ -138,28 +141,29 @@ impl Device {
         LinkWatch::new(self.control.clone(), self.index)
     }
 
-    /// Says what is permitted, and that each of `queues` queues accepts `accept`.
-    pub(super) fn limit(&mut self, limit: Offloads, accept: Offloads, queues: usize) {
+    /// Sets the permitted offloads, and that each of `queues` queues accepts `accept`.
+    pub(super) fn set_limit(&mut self, limit: Offloads, accept: Offloads, queues: usize) {
         self.limit = limit;
-        self.agreed = Mutex::new(Agreed { accept: vec![accept; queues], told: None });
+        self.rx_offloads = Mutex::new(RxOffloads { accept: vec![accept; queues], set: None });
     }
 
-    /// Notes what one queue accepts, and tells the kernel what all of them do: the setting is the device's.
-    pub(super) fn agree(&self, file: &File, queue: usize, accept: Option<Offloads>) -> io::Result<()> {
-        let mut agreed = self.agreed.lock().unwrap_or_else(PoisonError::into_inner);
-        if let (Some(entry), Some(accept)) = (agreed.accept.get_mut(queue), accept) {
+    /// Stores the offloads that one queue accepts, and sets those of all queues in the kernel: the
+    /// setting is the device's.
+    pub(super) fn set_queue_offloads(&self, file: &File, queue: usize, accept: Option<Offloads>) -> io::Result<()> {
+        let mut offloads = self.rx_offloads.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (Some(entry), Some(accept)) = (offloads.accept.get_mut(queue), accept) {
             *entry = accept;
         }
-        let all = agreed.accept.iter().fold(self.limit, |all, &one| all.and(one));
-        if agreed.told != Some(all) {
+        let all = offloads.accept.iter().fold(self.limit, |all, &one| all.and(one));
+        if offloads.set != Some(all) {
             tun::set_offload(file, bits(all))?;
-            agreed.told = Some(all);
+            offloads.set = Some(all);
         }
         Ok(())
     }
 }
 
-/// The set as `TUNSETOFFLOAD` takes it: nothing without checksums, and UDP for both versions of IP or none.
+/// The bits of `TUNSETOFFLOAD`: none without checksums, and UDP for both versions of IP or none.
 pub(super) fn bits(set: Offloads) -> libc::c_uint {
     if !set.has(Offloads::CSUM) {
         return 0;
@@ -178,7 +182,7 @@ fn privilege() -> &'static str {
     "run as root, or: setcap cap_net_admin+ep \"$(command -v towpath)\""
 }
 
-/// What would mend a refusal.
+/// A hint for an error.
 fn hint(config: &Config, step: &str, error: &io::Error) -> Option<String> {
     let (name, kind) = (&config.name, config.kind.name());
     let multi = if config.is_multi_queue() { " multi_queue" } else { "" };
@@ -186,7 +190,7 @@ fn hint(config: &Config, step: &str, error: &io::Error) -> Option<String> {
     Some(match error.raw_os_error()? {
         libc::EPERM if step.starts_with("enter") => "run as root: entering a namespace needs cap_sys_admin".to_owned(),
         libc::EPERM => format!("{}, or have root do once: {owned}", privilege()),
-        libc::EACCES => format!("chmod 0666 {CLONE}, or run as root"),
+        libc::EACCES => format!("chmod 0666 {CLONE_DEVICE}, or run as root"),
         libc::ENOENT if step.starts_with("enter") => "ip netns list shows the names".to_owned(),
         libc::ENOENT | libc::ENODEV | libc::ENXIO => "modprobe tun".to_owned(),
         libc::EBUSY if config.queues > 1 => {
@@ -207,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn segmentation_without_checksums_is_not_asked_for() {
+    fn segmentation_without_checksums_is_not_requested() {
         assert_eq!(bits(Offloads::TSO4.with(Offloads::USO)), 0);
         assert_eq!(bits(Offloads::CSUM.with(Offloads::USO)), 0x61);
         assert_eq!(bits(Offloads::ALL), 0x6f);

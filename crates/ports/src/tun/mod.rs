@@ -1,4 +1,5 @@
-//! `tap:NAME` and `tun:NAME`: a network interface of the kernel whose other end is this process.
+//! `tap:NAME` and `tun:NAME`: a network interface of the kernel whose packets this process reads
+//! and writes.
 //!
 //! ```text
 //!   the host's stack, a bridge, a container
@@ -9,19 +10,23 @@
 //!      TunRx TunTx
 //! ```
 //!
-//! * **Life.** The interface is made when the port is opened and vanishes with the process, however that ends, unless it is
-//!   persistent (`persist=on`, or made by `ip tuntap add`). It is set up when the port starts.
-//! * **Offloads.** What the kernel hands over is agreed on by `TUNSETOFFLOAD`, for the device as a whole: the least that any of
-//!   its queues is [restricted](RxQueue::set_rx_offloads) to. Packets that the kernel had queued before may still ask for more; they
-//!   carry their metadata, and whoever sends them finishes them. What the kernel takes is found out by writing one packet
-//!   of each kind to the interface before it is up: the header is examined before the packet is dropped for that. A kind
-//!   that is refused later is switched off for that queue, see [`TxQueue::offloads`].
-//! * **Queues.** With `queues=N` the device has N descriptors. A flow stays in one of them, the same for both of its directions,
-//!   because a small program chooses it. Where the kernel does not take the program, `steering` is off: the kernel then moves
-//!   flows to the queue that their other direction was last written to, and packets of theirs overtake each other.
-//! * **Namespaces.** With `netns=` the interface is made in another network namespace, and stays there.
-//! * **Link.** A packet for an interface that is down is dropped as [`DropReason::LinkDown`]; the queue works again when the
-//!   link does. A deleted interface is [`State::Gone`].
+//! * **Life.** The interface is made when the port is opened and vanishes with the process, unless
+//!   it is persistent (`persist=on`, or made by `ip tuntap add`). It is set up when the port
+//!   starts.
+//! * **Offloads.** `TUNSETOFFLOAD` sets the offloads of received packets, for the whole device:
+//!   those that [all queues accept](RxQueue::set_rx_offloads). Packets that the kernel had queued
+//!   before may need more; they have their metadata, and the egress completes them. The offloads of
+//!   transmitted packets are probed: one packet of each kind is written before the interface is up,
+//!   and the kernel checks its header before it drops the packet. A kind that is refused later is
+//!   switched off for that queue, see [`TxQueue::offloads`].
+//! * **Queues.** With `queues=N` the device has N descriptors. A BPF program chooses the queue, so
+//!   that a flow stays in one, the same for both of its directions. If the kernel refuses the
+//!   program, `steering` is off: the kernel then moves a flow to the queue to which its other
+//!   direction was last written, and its packets may be reordered.
+//! * **Namespaces.** With `netns=` the interface is made in another network namespace, and stays
+//!   there.
+//! * **Link.** A packet for an interface that is down is dropped as [`DropReason::LinkDown`]; the
+//!   queue works again when it is up. A deleted interface is [`State::Gone`].
 //!
 //! | option | default | |
 //! |---|---|---|
@@ -31,11 +36,18 @@
 //! | `addr` | none | addresses with prefix, joined by `+`: `10.0.0.1/24+fd00::1/64` |
 //! | `mac` | random | TAP only |
 //! | `up` | on | set the interface up at the start |
-//! | `persist` | as it is | keep the interface when the process ends |
+//! | `persist` | unchanged | keep the interface when the process ends |
 //! | `netns` | that of the process | a name known to `ip netns`, or a path |
 //! | `txqueuelen` | at least 1000 | packets that the kernel queues for each queue |
 //! | `steering` | prefer | require, prefer or off: a program keeps each flow in one queue |
 //! | `csum`, `tso`, `uso` | prefer | require, prefer or off |
+//!
+//! | file | |
+//! |---|---|
+//! | `config.rs` | the options |
+//! | `device.rs` | the interface: made, configured, its offloads |
+//! | `probe.rs`, `steering.rs` | the kernel's offloads; the program that chooses a queue |
+//! | `rx.rs`, `tx.rs` | the queues |
 
 mod config;
 mod device;
@@ -51,7 +63,7 @@ pub use steering::STEERING;
 pub use tx::TunTx;
 
 use super::kernel::ability;
-use device::Device;
+use device::TunDevice;
 use std::fs::File;
 use std::sync::Arc;
 use towpath_packet::MAX_CHUNKS;
@@ -62,29 +74,29 @@ use towpath_packet::{
     port::{RxQueue, State, TxQueue},
 };
 
-/// An interface that was made, or attached to, and examined.
+/// An interface, made or attached to, and probed.
 #[derive(Debug)]
 pub struct TunPort {
     info: Info,
-    device: Device,
+    device: TunDevice,
     queues: Vec<File>,
     up: bool,
 }
 
-/// Makes the interface, or attaches to the one that exists, and finds out what the kernel can do.
+/// Makes the interface, or attaches to an existing one, and probes the kernel's offloads.
 ///
 /// # Errors
-/// [`PortError::Option`] for a value that breaks a rule, [`PortError::Os`] for a step that the kernel refused, with what
-/// would mend it, [`PortError::Required`] for an ability that is required and not there. The interface is gone again
-/// then, unless it existed before.
+/// [`PortError::Option`] for a value that breaks a rule, [`PortError::Os`] for a step that the
+/// kernel refused, with a hint, [`PortError::Required`] for a required ability that is missing. A
+/// new interface is deleted again then.
 pub fn open(config: Config) -> Result<TunPort, PortError> {
     config.check()?;
-    let (mut device, queues) = Device::open(&config)?;
+    let (mut device, queues) = TunDevice::open(&config)?;
     let (port, wants) = (device.port().to_owned(), config.wants);
     let found = probe::probe(&device, &queues, config.kind)?;
     let mut abilities = ability::report(&port, wants, &found)?;
-    let (steering, said) = steering::Steering::of(&port, &queues, config.kind, config.steering)?;
-    abilities.extend(said);
+    let (steering, ability) = steering::Steering::new(&port, &queues, config.kind, config.steering)?;
+    abilities.extend(ability);
     device.steering = steering;
     device.configure(&config, &queues)?;
     let layer = if config.kind == Kind::Tap { Layer::Ethernet } else { Layer::Ip };
@@ -107,9 +119,9 @@ impl Port for TunPort {
     fn start(self, start: Start) -> Result<Queues<TunRx, TunTx>, PortError> {
         let TunPort { info, mut device, mut queues, up } = self;
         info.queues(start.queues)?;
-        // The kernel must not send packets to queues that nobody reads.
+        // The kernel must not send packets to queues that this port does not read.
         queues.truncate(start.queues.into());
-        device.limit(info.rx_offloads, start.accept, queues.len());
+        device.set_limit(info.rx_offloads, start.accept, queues.len());
         let device = Arc::new(device);
         let (mut rx, mut tx) = (Vec::new(), Vec::new());
         for (number, file) in queues.into_iter().enumerate() {
@@ -118,7 +130,7 @@ impl Port for TunPort {
             tx.push(TunTx::new(&device, &file, &info, &start.pool)?);
         }
         if let Some(first) = rx.first_mut() {
-            first.agree();
+            first.init_offloads();
         }
         if up {
             device.set_up()?;

@@ -1,15 +1,16 @@
-//! The self-test: what does this kernel really do?
+//! Probes the kernel's offloads.
 //!
-//! *Receiving* is a question of `TUNSETOFFLOAD`: it takes the bits or refuses them.
+//! *Receive:* `TUNSETOFFLOAD` accepts or refuses the bits.
 //!
-//! *Sending* is tried out. One packet of each kind is written to an interface that is not up. The kernel examines the
-//! virtio-net header first (`EINVAL` if it doesn't take that kind) and then drops the packet because the interface is
-//! down (`EIO`), so that nobody ever sees it. When the port's own interface is up already, a scratch device takes its place;
-//! where that may not be made either, all kinds are taken to work until a write is refused.
+//! *Transmit:* one packet of each kind is written to an interface that is not up. The kernel first
+//! checks the virtio-net header (`EINVAL` for an unsupported kind) and then drops the packet
+//! because the interface is down (`EIO`), so that it is never delivered. If the port's interface is
+//! up already, a scratch device takes its place. Without the right to make one, all kinds count as
+//! supported until a write is refused.
 
 use super::config::Kind;
-use super::device::{Device, bits};
-use crate::kernel::ability::{Found, TSO};
+use super::device::{TunDevice, bits};
+use crate::kernel::ability::{KernelOffloads, TSO};
 use crate::kernel::crafted;
 use std::fs::File;
 use std::io::{self, Write};
@@ -18,15 +19,15 @@ use towpath_packet::port::PortError;
 use towpath_sys::netns;
 use towpath_sys::tun::{self, Attach};
 
-/// Finds out what the kernel does in both directions.
-pub(super) fn probe(device: &Device, queues: &[File], kind: Kind) -> Result<Found, PortError> {
-    let Some(queue) = queues.first() else { return Ok(Found::default()) };
-    let mut found = Found { how: "accepted by the kernel", ..Found::default() };
-    receiving(queue, &mut found);
+/// Probes both directions.
+pub(super) fn probe(device: &TunDevice, queues: &[File], kind: Kind) -> Result<KernelOffloads, PortError> {
+    let Some(queue) = queues.first() else { return Ok(KernelOffloads::default()) };
+    let mut found = KernelOffloads { how: "accepted by the kernel", ..KernelOffloads::default() };
+    probe_rx(queue, &mut found);
     if !device.is_up() {
-        sending(queue, kind, &mut found);
+        probe_tx(queue, kind, &mut found);
     } else if let Ok(scratch) = scratch(kind) {
-        sending(&scratch, kind, &mut found);
+        probe_tx(&scratch, kind, &mut found);
     } else {
         found.tx = Offloads::ALL.without(Offloads::VLAN);
         found.how = "not tried, because the interface is up already: used until a packet is refused";
@@ -34,7 +35,7 @@ pub(super) fn probe(device: &Device, queues: &[File], kind: Kind) -> Result<Foun
     Ok(found)
 }
 
-/// A device of the same kind that is never up, in a namespace that nobody sees.
+/// A device of the same kind that is never up, in a namespace of its own.
 fn scratch(kind: Kind) -> io::Result<File> {
     netns::scratch(|| {
         let queue = tun::open()?;
@@ -43,28 +44,29 @@ fn scratch(kind: Kind) -> io::Result<File> {
     })?
 }
 
-fn receiving(queue: &File, found: &mut Found) {
+fn probe_rx(queue: &File, found: &mut KernelOffloads) {
     for set in [Offloads::CSUM, TSO, Offloads::USO] {
         match tun::set_offload(queue, bits(set.with(Offloads::CSUM))) {
             Ok(()) => found.rx = found.rx.with(set),
             Err(error) => found.refused.push((set, format!("rx (TUNSETOFFLOAD): {error}"))),
         }
     }
-    // Until the port is started nothing is asked for.
+    // No offloads until the port starts.
     let _ = tun::set_offload(queue, 0);
 }
 
-fn sending(queue: &File, kind: Kind, found: &mut Found) {
+fn probe_tx(queue: &File, kind: Kind, found: &mut KernelOffloads) {
     let mut queue = queue;
     for packet in crafted::each(kind == Kind::Tap) {
         match queue.write(&packet.bytes) {
-            // An interface that someone set up meanwhile takes the packet: so be it.
+            // The packet is delivered if the interface was set up in the meantime, which does no
+            // harm.
             Ok(_) => found.tx = found.tx.with(packet.needs),
             Err(error) if error.raw_os_error() == Some(libc::EIO) => found.tx = found.tx.with(packet.needs),
             Err(error) => found.refused.push((packet.needs, format!("tx {}: {error}", packet.name))),
         }
     }
-    // What is refused for one version of IP is not to be had for the other.
+    // A kind that is refused for one version of IP is not used for the other.
     for (needs, _) in &found.refused {
         found.tx = found.tx.without(*needs);
     }

@@ -1,40 +1,46 @@
-//! What the kernel sends out of the interface, we receive: one `readv` per packet.
+//! The receive queue: packets that the kernel sends to the interface, one `readv` per packet.
 
-use super::device::Device;
+use super::device::TunDevice;
 use crate::kernel::link::{LinkWatch, down, gone};
-use crate::kernel::rx_buffers::{LONGEST, Landing, Place};
-use crate::vnet::VnetHeader;
-use crate::vnet::{self};
+use crate::kernel::rx_buffers::{MAX_PACKET, RxBuffers, RxSlot};
+use crate::vnet::{
+    VnetHeader, {self},
+};
 use std::fs::File;
 use std::io::{self, IoSliceMut, Read};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use towpath_packet::port::{PortError, RxMemory, RxQueue, State, Wake};
 use towpath_packet::{Batch, Counters, DropReason, Offloads, Pool};
-use towpath_sys::netdev::Link;
+use towpath_sys::netdev::LinkState;
 
 /// A receive queue of a TUN/TAP port.
 #[derive(Debug)]
 pub struct TunRx {
     file: Arc<File>,
-    place: Place,
-    landing: Landing,
+    slot: RxSlot,
+    buffers: RxBuffers,
     state: State,
-    /// The last call ended for want of buffers, so the descriptor says nothing about when to come again.
+    /// The last call ran out of buffers: the descriptor does not tell when to call again.
     starved: bool,
     queue: u8,
     watch: LinkWatch,
-    device: Arc<Device>,
+    device: Arc<TunDevice>,
     number: usize,
     counters: Arc<Counters>,
 }
 
 impl TunRx {
-    pub(super) fn new(device: &Arc<Device>, file: &Arc<File>, number: usize, pool: &Pool) -> Result<TunRx, PortError> {
+    pub(super) fn new(
+        device: &Arc<TunDevice>,
+        file: &Arc<File>,
+        number: usize,
+        pool: &Pool,
+    ) -> Result<TunRx, PortError> {
         Ok(TunRx {
             file: file.clone(),
-            place: Place::default(),
-            landing: Landing::new(device.port(), pool)?,
+            slot: RxSlot::default(),
+            buffers: RxBuffers::new(device.port(), pool)?,
             state: State::Up,
             starved: false,
             queue: u8::try_from(number).unwrap_or(u8::MAX),
@@ -45,13 +51,13 @@ impl TunRx {
         })
     }
 
-    /// Tells the kernel for the first time what is accepted.
-    pub(super) fn agree(&mut self) {
-        self.settle(None);
+    /// Sets the initial offloads of the device.
+    pub(super) fn init_offloads(&mut self) {
+        self.set_offloads(None);
     }
 
-    fn settle(&mut self, accept: Option<Offloads>) {
-        if self.device.agree(&self.file, self.number, accept).is_err() {
+    fn set_offloads(&mut self, accept: Option<Offloads>) {
+        if self.device.set_queue_offloads(&self.file, self.number, accept).is_err() {
             self.counters.failed(1);
         }
     }
@@ -60,16 +66,16 @@ impl TunRx {
     #[inline]
     fn read(&mut self) -> io::Result<(VnetHeader, usize)> {
         let mut header = [0; VnetHeader::LEN];
-        let (head, tail) = self.place.room();
-        let mut room = [IoSliceMut::new(&mut header), IoSliceMut::new(head), IoSliceMut::new(tail)];
-        let len = (&*self.file).read_vectored(&mut room)?;
+        let (head, tail) = self.slot.buffers();
+        let mut vectors = [IoSliceMut::new(&mut header), IoSliceMut::new(head), IoSliceMut::new(tail)];
+        let len = (&*self.file).read_vectored(&mut vectors)?;
         let len = len.checked_sub(VnetHeader::LEN).filter(|&n| n > 0).ok_or(io::ErrorKind::UnexpectedEof)?;
         Ok((VnetHeader::from_ne_bytes(&header), len))
     }
 
-    /// Nothing more to read, or an error; whether to go on.
+    /// Handles an error of the read; returns whether to read on.
     #[cold]
-    fn stopped(&mut self, error: &io::Error) -> bool {
+    fn read_failed(&mut self, error: &io::Error) -> bool {
         match error.raw_os_error() {
             Some(libc::EAGAIN) => false,
             Some(libc::EINTR) => true,
@@ -77,8 +83,8 @@ impl TunRx {
                 self.state = gone();
                 false
             }
-            // A packet that the kernel could not describe (EINVAL for a kind of segmentation the header has no word for)
-            // is lost; the next one may be fine.
+            // EINVAL: the header cannot express the packet's kind of segmentation. The packet is
+            // lost; the next one may be fine.
             _ => {
                 self.counters.failed(1);
                 self.counters.missed(1);
@@ -87,12 +93,12 @@ impl TunRx {
         }
     }
 
-    /// Nothing came: is that because the link is down?
+    /// Reads the state of the link, if no packet came.
     #[inline]
-    fn look(&mut self) {
-        match self.watch.look() {
-            // An interface that was moved to another namespace is absent here, and works.
-            Some(Link::Up | Link::Absent) => self.state = State::Up,
+    fn check_link(&mut self) {
+        match self.watch.poll() {
+            // An interface in another namespace is absent here, and works.
+            Some(LinkState::Up | LinkState::Absent) => self.state = State::Up,
             Some(link) => self.state = down(link),
             None => {}
         }
@@ -107,7 +113,7 @@ impl RxQueue for TunRx {
         let (mut packets, mut bytes, mut calls, mut malformed) = (0, 0, 0, 0);
         self.starved = false;
         for _ in 0..out.room() {
-            if !self.landing.fill(&mut self.place) {
+            if !self.buffers.fill(&mut self.slot) {
                 self.starved = true;
                 self.counters.retried(1);
                 break;
@@ -115,12 +121,13 @@ impl RxQueue for TunRx {
             calls += 1;
             let (header, len) = match self.read() {
                 Ok(read) => read,
-                Err(error) if self.stopped(&error) => continue,
+                Err(error) if self.read_failed(&error) => continue,
                 Err(_) => break,
             };
-            let Some(mut packet) = self.place.take(len) else { break };
-            // Longer than any IP packet (an interface with a larger `gso_max_size`): what did not fit is gone.
-            if len > LONGEST || vnet::apply(header, &mut packet).is_err() {
+            let Some(mut packet) = self.slot.take(len) else { break };
+            // Longer than any IP packet (`gso_max_size` of the interface is larger): the packet is
+            // truncated.
+            if len > MAX_PACKET || vnet::apply(header, &mut packet).is_err() {
                 malformed += 1;
                 continue;
             }
@@ -138,18 +145,19 @@ impl RxQueue for TunRx {
         if packets > 0 {
             self.counters.moved(packets, bytes);
         } else if !self.state.ended() {
-            self.look();
+            self.check_link();
         }
         packets as usize
     }
 
-    /// Lowers or raises, within what the port's [`Info`](towpath_packet::port::Info) says, what the kernel hands over.
+    /// Changes the offloads of received packets, within those of the port's
+    /// [`Info`](towpath_packet::port::Info).
     fn set_rx_offloads(&mut self, accept: Offloads) {
-        self.settle(Some(accept));
+        self.set_offloads(Some(accept));
     }
 
     fn memory(&self) -> RxMemory {
-        RxMemory::own_pool(self.landing.own_pool())
+        RxMemory::own_pool(self.buffers.own_pool())
     }
 
     fn state(&self) -> State {

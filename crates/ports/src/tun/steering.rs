@@ -1,17 +1,20 @@
-//! Which queue a packet of the host's goes to: the same one for all packets of a flow, always.
+//! A BPF program chooses the queue of a packet from the host: the same one for all packets of a
+//! flow.
 //!
 //! ```text
 //!   the host's stack ──► program: hash of addresses and ports, % queues ──► queue ──► TunRx
 //! ```
 //!
-//! By itself the kernel sends a flow to the queue that the last packet of the *other* direction was written to, and by a hash
-//! until there is one, or when none has come for three seconds (`tun_flow_update`, `tun_automq_select_queue` and
-//! `TUN_FLOW_EXPIRE` in `drivers/net/tun.c`). So it moves flows while packets of theirs wait in the queue that they leave: at their
-//! beginning, and whenever the other direction moves to another lane. What comes next by the new queue may be received
-//! first. A steering program (`TUNSETSTEERINGEBPF`, since Linux 4.16) puts an end to that.
+//! Without a program the kernel sends a flow to the queue to which the last packet of the *other*
+//! direction was written; by a hash until there is one, and after three seconds without one
+//! (`tun_flow_update`, `tun_automq_select_queue` and `TUN_FLOW_EXPIRE` in `drivers/net/tun.c`). So
+//! it moves a flow while packets of it wait in the old queue: at the flow's start, and whenever the
+//! other direction moves to another lane. Packets of the new queue may then be received first. A
+//! steering program (`TUNSETSTEERINGEBPF`, since Linux 4.16) prevents that.
 //!
-//! The hash is the same for both directions of a flow. Fragments, and what has no ports, go by their addresses; what is not IP, or
-//! lies behind more than two VLAN tags, to the first queue.
+//! The hash is the same for both directions of a flow. Fragments and packets without ports are
+//! hashed by their addresses. Other packets, and IP behind more than two VLAN tags, go to the first
+//! queue.
 
 use super::config::Kind;
 use crate::uri::Want;
@@ -32,14 +35,15 @@ pub(super) struct Steering(File);
 
 impl Steering {
     fn attach(queue: &File, kind: Kind) -> io::Result<Steering> {
-        let program = Program::load(bpf::Kind::Filter, &program(kind), "towpath_steer")?;
-        // The device keeps the program, so its descriptor is not needed any longer.
+        let program = Program::load(bpf::ProgramType::SocketFilter, &program(kind), "towpath_steer")?;
+        // The device holds the program, so its descriptor can be closed.
         tun::set_steering(queue, program.as_raw_fd())?;
         Ok(Steering(queue.try_clone()?))
     }
 
-    /// Attaches the program to a device with several queues, as far as it is wanted; with what is to be said about it.
-    pub(super) fn of(
+    /// Attaches the program to a device with several queues, unless it is switched off; returns the
+    /// report too.
+    pub(super) fn new(
         port: &str,
         queues: &[File],
         kind: Kind,
@@ -68,7 +72,7 @@ impl Steering {
 }
 
 impl Drop for Steering {
-    /// A persistent device outlives the port: it gets back what the kernel does by itself.
+    /// Detaches the program: a persistent device outlives the port.
     fn drop(&mut self) {
         let _ = tun::set_steering(&self.0, -1);
     }
@@ -84,7 +88,7 @@ const AT: Reg = R7;
 const HASH: Reg = R8;
 const PROTOCOL: Reg = R9;
 
-/// The program: a packet's hash. Numbers are of 32 bits.
+/// The program: returns the packet's hash, of 32 bits.
 fn program(kind: Kind) -> Vec<u64> {
     let mut a = Asm::default();
     let (v4, v6, mix) = (a.label(), a.label(), a.label());
@@ -109,7 +113,7 @@ fn program(kind: Kind) -> Vec<u64> {
     mix_in(&mut a, 16);
     a.packet(Size::B1, AT, 9);
     a.reg(Alu::Mov, PROTOCOL, R0);
-    // More fragments follow, or some came before.
+    // A fragment: more follow, or its offset is not 0.
     a.packet(Size::B2, AT, 6);
     a.jump_imm(If::AnyBit, R0, 0x3fff, mix);
     a.packet(Size::B1, AT, 0);
@@ -150,7 +154,7 @@ fn program(kind: Kind) -> Vec<u64> {
     a.finish()
 }
 
-/// Goes to the IP header behind an Ethernet header and up to two tags, if there is one.
+/// Moves `AT` to the IP header behind an Ethernet header and up to two tags; jumps to `v4` or `v6`.
 fn ethernet(a: &mut Asm, v4: Label, v6: Label) {
     let untagged = a.label();
     a.imm(Alu::Mov, AT, 14);
@@ -168,7 +172,7 @@ fn ethernet(a: &mut Asm, v4: Label, v6: Label) {
     a.jump_imm(If::Equal, R0, 0x86dd, v6);
 }
 
-/// The hash becomes what comes of it and a word of the IP header.
+/// Mixes a word of the IP header into the hash.
 fn mix_in(a: &mut Asm, word: i32) {
     a.packet(Size::B4, AT, word);
     a.reg32(Alu::Xor, HASH, R0);

@@ -1,25 +1,27 @@
-//! What we send, the kernel receives on the interface: one `writev` per packet.
+//! The transmit queue: packets that the kernel receives from the interface, one `writev` per
+//! packet.
 
 use super::config::Kind;
-use super::device::Device;
+use super::device::TunDevice;
 use crate::kernel::link::{LinkWatch, down, gone};
-use crate::kernel::lose;
-use crate::kernel::rx_buffers::LONGEST;
-use crate::vnet::VnetHeader;
-use crate::vnet::{self};
+use crate::kernel::rx_buffers::MAX_PACKET;
+use crate::kernel::without_refused;
+use crate::vnet::{
+    VnetHeader, {self},
+};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use towpath_engine::software_offload::asks_more;
+use towpath_engine::software_offload::needs_software;
 use towpath_packet::port::{Info, PortError, State, TxQueue, Wake};
 use towpath_packet::{Batch, Cache, Checksum, Counters, Direction, DropReason, MAX_CHUNKS, Offloads, Packet, Pool};
-use towpath_sys::netdev::Link;
+use towpath_sys::netdev::LinkState;
 use towpath_sys::tun;
 use towpath_sys::uio::Gather;
 
-/// Shortest Ethernet frame that the kernel takes: its header.
-const SHORTEST_FRAME: usize = 14;
+/// Shortest Ethernet frame that the kernel accepts: its header.
+const MIN_FRAME: usize = 14;
 
 /// A transmit queue of a TUN/TAP port.
 pub struct TunTx {
@@ -33,18 +35,19 @@ pub struct TunTx {
     counters: Arc<Counters>,
 }
 
-/// What became of one packet.
+/// The result for one packet.
 enum Outcome {
     Sent,
     Dropped(DropReason),
-    /// It stays in the batch: the kernel is busy, or an ability was lost and the packet must be finished in software.
+    /// It stays in the batch: the kernel is busy, or an offload was switched off and software must
+    /// complete the packet.
     Kept,
-    /// It and all that follow are dropped.
+    /// It and all further ones are dropped.
     AllDropped(DropReason),
 }
 
 impl TunTx {
-    pub(super) fn new(device: &Device, file: &Arc<File>, info: &Info, pool: &Pool) -> Result<TunTx, PortError> {
+    pub(super) fn new(device: &TunDevice, file: &Arc<File>, info: &Info, pool: &Pool) -> Result<TunTx, PortError> {
         let failed = |source| PortError::Pool { port: info.name.clone(), source };
         Ok(TunTx {
             file: file.clone(),
@@ -70,18 +73,18 @@ impl TunTx {
         }
     }
 
-    /// The header of a packet that the kernel will take, as far as can be told.
+    /// The header of a packet; an error if the kernel would refuse the packet.
     #[inline]
     fn header(&self, packet: &Packet) -> Result<VnetHeader, DropReason> {
-        if asks_more(packet, self.offloads) {
+        if needs_software(packet, self.offloads) {
             return Err(DropReason::Offload);
         }
         let len = packet.len();
-        if len > LONGEST {
+        if len > MAX_PACKET {
             return Err(DropReason::TooLong);
         }
-        let right = match self.kind {
-            Kind::Tap => len >= SHORTEST_FRAME,
+        let valid = match self.kind {
+            Kind::Tap => len >= MIN_FRAME,
             // The kernel tells the protocol by the version (`tun_get_user` in `drivers/net/tun.c`).
             Kind::Tun => {
                 let mut first = [0];
@@ -89,7 +92,7 @@ impl TunTx {
                 matches!(first[0] >> 4, 4 | 6)
             }
         };
-        if right { vnet::header_of(packet) } else { Err(DropReason::Malformed) }
+        if valid { vnet::header_of(packet) } else { Err(DropReason::Malformed) }
     }
 
     #[cold]
@@ -100,18 +103,18 @@ impl TunTx {
                 Outcome::Kept
             }
             Some(libc::EIO) => {
-                self.state = down(Link::Down);
+                self.state = down(LinkState::Down);
                 Outcome::AllDropped(DropReason::LinkDown)
             }
             Some(libc::EBADFD) => {
                 self.state = gone();
                 Outcome::AllDropped(DropReason::PortGone)
             }
-            // The header was right, so this tells something about the kernel. A super-packet with a complete checksum is
-            // another matter: the kernel looks into those, and refuses what is not what it says.
+            // The header is correct, so the kernel lacks the offload. But it also refuses a
+            // super-packet with a complete checksum whose bytes do not match the header.
             Some(libc::EINVAL) if packet.gso().is_some() && matches!(packet.csum(), Checksum::Partial { .. }) => {
                 self.counters.failed(1);
-                self.offloads = lose(self.offloads, packet);
+                self.offloads = without_refused(self.offloads, packet);
                 Outcome::Kept
             }
             _ => Outcome::Dropped(DropReason::Refused),
@@ -150,17 +153,17 @@ impl TxQueue for TunTx {
         taken
     }
 
-    /// Frees nothing, for nothing is held back; looks now and then whether a link that was down has returned, and whether the
-    /// interface still exists, which writing would tell only if there were something to write.
+    /// Frees nothing: no packet is held. Polls the link, and whether the interface still exists,
+    /// which a write would report only with a packet.
     fn reclaim(&mut self) -> usize {
         if self.state.ended() {
             return 0;
         }
-        match self.watch.look() {
+        match self.watch.poll() {
             None => {}
-            // An interface that was moved to another namespace is absent here, and works.
-            Some(Link::Absent) if !tun::is_attached(&self.file) => self.state = gone(),
-            Some(Link::Down) => {}
+            // An interface in another namespace is absent here, and works.
+            Some(LinkState::Absent) if !tun::is_attached(&self.file) => self.state = gone(),
+            Some(LinkState::Down) => {}
             Some(_) if matches!(self.state, State::Down(_)) => self.state = State::Up,
             Some(_) => {}
         }

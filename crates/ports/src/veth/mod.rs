@@ -1,38 +1,41 @@
-//! `veth:NAME` is a pair of ports in memory: what is sent into one end is received from the other.
+//! `veth:NAME` is a pair of ports in memory: packets that are sent to one end are received from the
+//! other.
 //!
 //! ```text
 //!   first `veth:x` opened = x.a                             second `veth:x` opened = x.b
 //!
 //!     tx queue 0 ───────────► ring 0 ────────────► rx queue 0
 //!     tx queue 1 ───────────► ring 1 ────────────► rx queue 1        and the same the other way round
-//!                             notifier, rung only when the receiver sleeps
+//!                             notifier, signalled only if the receiver sleeps
 //!
 //!   veth:x?ring=1024,queues=8       packets in each ring; queues that an end can be started with
-//!   veth:x?linear=whole,headroom=64,tailroom=16    what the ends ask of packets' memory, as some devices do: for tests and measurements
+//!   veth:x?linear=whole,headroom=64,tailroom=16    the TX layout of the ends, as some devices have one: for tests and measurements
 //! ```
 //!
-//! Packets are handed over as they are: no copy, super-packets whole, with whatever metadata they have. What the receiving
-//! end's worker [restricts](towpath_packet::port::RxQueue::set_rx_offloads) becomes what the sending end's queues take.
+//! Packets are handed over without a copy, super-packets whole, with their metadata. The
+//! [offloads](towpath_packet::port::RxQueue::set_rx_offloads) that the receiving end accepts are
+//! those of the sending end's queues.
 //!
-//! The ends may be started with different numbers of queues: with fewer receivers than rings, receiver `i` takes rings
-//! `i`, `i + n`, …, in turn; with fewer senders some rings stay empty. An end that is dropped, started or not, is seen by
-//! the other as [`State::Gone`](towpath_packet::port::State::Gone), after what was already in the rings.
+//! The ends may be started with different numbers of queues: with fewer receivers than rings,
+//! receiver `i` reads rings `i`, `i + n`, …, in turn; with fewer senders some rings stay empty.
+//! After one end is dropped, the other is in the state
+//! [`State::Gone`](towpath_packet::port::State::Gone) once the rings are empty.
 
 mod queue;
-mod way;
 
 pub use queue::{VethRx, VethTx};
 
 use crate::uri::Uri;
+use queue::{CloseGuard, PipeShared};
 use std::collections::HashMap;
 use std::sync::Arc;
 use towpath_packet::port::{Info, Layer, Port, PortError, Queues, Start, TxLayout};
 use towpath_packet::spsc::{Consumer, Producer, ring};
 use towpath_packet::{Offloads, Packet};
-use way::{Closer, Way};
 
-/// How a pair is made.
+/// Configuration of a pair.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Config {
     /// Name of the pair.
     pub name: String,
@@ -40,22 +43,22 @@ pub struct Config {
     pub ring: usize,
     /// Queues that an end can be started with: 1 to 64.
     pub queues: u16,
-    /// What the ends ask of the memory of packets that are sent into them.
-    pub shape: TxLayout,
+    /// The layout of packets that both ends require for transmission.
+    pub tx_layout: TxLayout,
 }
 
 impl Default for Config {
     /// 1024 packets in each ring, up to 8 queues.
     fn default() -> Config {
-        Config { name: "pair".to_owned(), ring: 1024, queues: 8, shape: TxLayout::default() }
+        Config { name: "pair".to_owned(), ring: 1024, queues: 8, tx_layout: TxLayout::default() }
     }
 }
 
 impl Config {
-    /// Reads `veth:NAME?ring=…,queues=…`.
+    /// Parses `veth:NAME?ring=…,queues=…`.
     ///
     /// # Errors
-    /// [`PortError::Option`] for a value that breaks its rule, or an option that does not exist; [`PortError::Input`]
+    /// [`PortError::Option`] for an invalid value or an unknown option; [`PortError::Input`]
     /// without a name.
     pub fn from_uri(uri: &Uri) -> Result<Config, PortError> {
         if uri.target().is_empty() {
@@ -64,21 +67,21 @@ impl Config {
         let (mut options, default) = (uri.options(), Config::default());
         let ring = options.number("ring", 2..=65_536)?.map_or(default.ring, |n| n as usize);
         let queues = options.number("queues", 1..=64)?.map_or(default.queues, |n| n as u16);
-        let shape = TxLayout {
+        let tx_layout = TxLayout {
             linear: options.linear("linear")?.unwrap_or_default(),
             headroom: options.number("headroom", 0..=1024)?.unwrap_or_default() as u16,
             tailroom: options.number("tailroom", 0..=1024)?.unwrap_or_default() as u16,
         };
         options.finish()?;
-        Ok(Config { name: uri.target().to_owned(), ring, queues, shape })
+        Ok(Config { name: uri.target().to_owned(), ring, queues, tx_layout })
     }
 }
 
-/// Makes a pair: its ends `a` and `b`.
+/// Makes a pair; returns its ends `a` and `b`.
 ///
 /// # Errors
-/// [`PortError::Option`] for a field out of its range; [`PortError::Os`] when the process has no descriptor left for the
-/// notifiers, one for each queue and direction.
+/// [`PortError::Option`] for a field out of its range; [`PortError::Os`] if the process has no
+/// descriptor left for the notifiers, one for each queue and direction.
 pub fn pair(config: &Config) -> Result<(VethPort, VethPort), PortError> {
     let port = format!("veth:{}", config.name);
     let check = |ok: bool, option: &str, value: String, rule: &str| match ok {
@@ -90,20 +93,20 @@ pub fn pair(config: &Config) -> Result<(VethPort, VethPort), PortError> {
     };
     check((2..=65_536).contains(&config.ring), "ring", config.ring.to_string(), "must be from 2 to 65536")?;
     check((1..=64).contains(&config.queues), "queues", config.queues.to_string(), "must be from 1 to 64")?;
-    let way = || {
-        let way = Way::new(config.queues).map_err(|source| PortError::Os {
+    let pipe = || {
+        let pipe = PipeShared::new(config.queues).map_err(|source| PortError::Os {
             port: port.clone(),
             step: "eventfd".to_owned(),
             source,
             hint: Some("raise the limit on open files, or ask for fewer queues".to_owned()),
         });
         let (tx, rx): (Vec<_>, Vec<_>) = (0..config.queues).map(|_| ring(config.ring)).unzip();
-        way.map(|way| (Sending { rings: tx, closer: Closer(way.clone()) }, Receiving { rings: rx, way }))
+        pipe.map(|pipe| (TxEnd { rings: tx, guard: CloseGuard(pipe.clone()) }, RxEnd { rings: rx, pipe }))
     };
-    let ((to_b, from_a), (to_a, from_b)) = (way()?, way()?);
+    let ((to_b, from_a), (to_a, from_b)) = (pipe()?, pipe()?);
     let info = |end: &str| {
         Info::new(format!("{port}.{end}"), Layer::Any, u16::MAX.into())
-            .with_tx_layout(config.shape)
+            .with_tx_layout(config.tx_layout)
             .with_offloads(Offloads::ALL, Offloads::ALL)
             .with_max_queues(config.queues)
     };
@@ -111,27 +114,29 @@ pub fn pair(config: &Config) -> Result<(VethPort, VethPort), PortError> {
     Ok((a, VethPort { info: info("b"), sending: to_a, receiving: from_a }))
 }
 
-/// Pairs of which one end was opened by name, and the other may be.
+/// Pairs by name; of some only one end is open.
 #[derive(Debug, Default)]
-pub struct Links {
+pub struct Pairs {
     ends: HashMap<String, (Config, Option<VethPort>)>,
 }
 
-impl Links {
-    /// Nothing opened yet.
-    pub fn new() -> Links {
-        Links::default()
+impl Pairs {
+    /// No pairs.
+    pub fn new() -> Pairs {
+        Pairs::default()
     }
 
-    /// The name of a pair of which only one end was opened: what is sent into it goes nowhere.
+    /// The name of a pair with only one open end: its packets are never received.
     pub fn unpaired(&self) -> Option<&str> {
         self.ends.iter().find(|(_, (_, other))| other.is_some()).map(|(name, _)| name.as_str())
     }
 
-    /// Opens an end: the first of a name makes the pair and is its end `a`, the second is `b`.
+    /// Opens an end: the first open of a name makes the pair and returns its end `a`, the second
+    /// returns `b`.
     ///
     /// # Errors
-    /// As [`pair`]; [`PortError::Input`] for a third end, and for a second with other options than the first.
+    /// As [`pair`]; [`PortError::Input`] for a third end, or if the second has other options than
+    /// the first.
     pub fn open(&mut self, config: &Config) -> Result<VethPort, PortError> {
         let wrong = |what: String| Err(PortError::Input { port: format!("veth:{}", config.name), what });
         match self.ends.get_mut(&config.name) {
@@ -153,24 +158,24 @@ impl Links {
 }
 
 #[derive(Debug)]
-struct Sending {
-    // In this order: the rings are closed before the closer wakes the other side.
+struct TxEnd {
+    // Drop order: the rings are closed before the guard wakes the other end.
     rings: Vec<Producer<Packet>>,
-    closer: Closer,
+    guard: CloseGuard,
 }
 
 #[derive(Debug)]
-struct Receiving {
+struct RxEnd {
     rings: Vec<Consumer<Packet>>,
-    way: Arc<Way>,
+    pipe: Arc<PipeShared>,
 }
 
 /// One end.
 #[derive(Debug)]
 pub struct VethPort {
     info: Info,
-    sending: Sending,
-    receiving: Receiving,
+    sending: TxEnd,
+    receiving: RxEnd,
 }
 
 impl Port for VethPort {
@@ -183,29 +188,29 @@ impl Port for VethPort {
 
     fn start(self, start: Start) -> Result<Queues<VethRx, VethTx>, PortError> {
         let queues = usize::from(self.info.queues(start.queues)?);
-        let Receiving { rings, way } = self.receiving;
-        way.receive_with(queues as u16);
-        way.set_accept(start.accept);
-        let rx = deal(rings, queues).into_iter().enumerate();
-        let rx = rx.map(|(i, rings)| VethRx::new(rings, way.clone(), i)).collect();
-        let Sending { rings, closer } = self.sending;
-        closer.0.send_with(queues as u16);
+        let RxEnd { rings, pipe } = self.receiving;
+        pipe.receive_with(queues as u16);
+        pipe.set_accept(start.accept);
+        let rx = distribute(rings, queues).into_iter().enumerate();
+        let rx = rx.map(|(i, rings)| VethRx::new(rings, pipe.clone(), i)).collect();
+        let TxEnd { rings, guard } = self.sending;
+        guard.0.send_with(queues as u16);
         let mut tx = Vec::new();
-        for (i, mut unused) in deal(rings, queues).into_iter().enumerate() {
+        for (i, mut unused) in distribute(rings, queues).into_iter().enumerate() {
             let ring = unused.remove(0);
-            tx.push(VethTx::new(ring, unused, closer.0.clone(), i));
+            tx.push(VethTx::new(ring, unused, guard.0.clone(), i));
         }
         Ok(Queues { rx, tx })
     }
 }
 
-/// Deals things out to `n` hands like cards.
-fn deal<T>(things: Vec<T>, n: usize) -> Vec<Vec<T>> {
-    let mut hands: Vec<Vec<T>> = (0..n).map(|_| Vec::new()).collect();
-    for (i, thing) in things.into_iter().enumerate() {
-        hands[i % n].push(thing);
+/// Distributes items to `n` groups in turn.
+fn distribute<T>(items: Vec<T>, n: usize) -> Vec<Vec<T>> {
+    let mut groups: Vec<Vec<T>> = (0..n).map(|_| Vec::new()).collect();
+    for (i, item) in items.into_iter().enumerate() {
+        groups[i % n].push(item);
     }
-    hands
+    groups
 }
 
 #[cfg(test)]

@@ -1,28 +1,108 @@
-//! The queues of one end.
+//! The queues of one end, and the part that the two ends of a pipe share. A pipe is one direction
+//! of a pair.
 
-use super::way::{Closer, Way};
 use std::cell::{Cell, RefCell};
+use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
+use towpath_packet::notify::{self, Notifier};
 use towpath_packet::port::{RxQueue, State, TxQueue, Wake};
 use towpath_packet::spsc::{Consumer, Producer};
 use towpath_packet::{Batch, Counters, Offloads, Packet};
 
-/// What a queue says when nobody is on the other side any more.
+/// The shared part of a pipe, besides the rings. Ring `i` belongs to receive queue `i % receivers`,
+/// whose notifier is signalled.
+#[derive(Debug)]
+pub(super) struct PipeShared {
+    pub(super) notifiers: Vec<Notifier>,
+    receivers: AtomicUsize,
+    senders: AtomicUsize,
+    accept: AtomicU16,
+}
+
+impl PipeShared {
+    /// For a number of rings; no end is started.
+    pub(super) fn new(rings: u16) -> io::Result<Arc<PipeShared>> {
+        let notifiers = (0..rings).map(|_| Notifier::new()).collect::<io::Result<_>>()?;
+        let accept = AtomicU16::new(Offloads::ALL.bits());
+        let receivers = AtomicUsize::new(usize::from(rings));
+        Ok(Arc::new(PipeShared { notifiers, receivers, senders: AtomicUsize::new(0), accept }))
+    }
+
+    /// The receiving end starts with `n` queues. Called before any notifier is armed: by the fences
+    /// in [`Notifier`], a sender that sees an armed notifier sees this number too.
+    pub(super) fn receive_with(&self, n: u16) {
+        self.receivers.store(usize::from(n).max(1), Ordering::Relaxed);
+    }
+
+    /// The sending end starts with `n` queues, of rings 0 to `n - 1`; the others stay empty. Called
+    /// before the first packet is put into a ring: by the fences in [`Notifier`], a receiver that
+    /// goes to sleep sees this number.
+    pub(super) fn send_with(&self, n: u16) {
+        self.senders.store(usize::from(n), Ordering::Relaxed);
+    }
+
+    /// The queues of the sending end; 0 before it is started.
+    #[inline]
+    pub(super) fn senders(&self) -> usize {
+        self.senders.load(Ordering::Relaxed)
+    }
+
+    /// The number of rings of one receive queue that have a sender.
+    pub(super) fn used(&self, receiver: usize) -> usize {
+        self.senders().saturating_sub(receiver).div_ceil(self.receivers.load(Ordering::Relaxed))
+    }
+
+    /// Wakes the receiver of a ring, if it sleeps.
+    #[inline]
+    pub(super) fn notify(&self, ring: usize) {
+        notify::publish();
+        let receivers = self.receivers.load(Ordering::Relaxed);
+        if let Some(notifier) = self.notifiers.get(if ring < receivers { ring } else { ring % receivers }) {
+            notifier.notify();
+        }
+    }
+
+    /// The offloads that the receiving end accepts, and so those of the sending end.
+    #[inline]
+    pub(super) fn accept(&self) -> Offloads {
+        Offloads::from_bits(self.accept.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn set_accept(&self, accept: Offloads) {
+        self.accept.store(accept.bits(), Ordering::Relaxed);
+    }
+}
+
+/// Held by the sending end, and dropped after its rings: wakes all receivers, which then see the
+/// closed rings.
+#[derive(Debug)]
+pub(super) struct CloseGuard(pub(super) Arc<PipeShared>);
+
+impl Drop for CloseGuard {
+    fn drop(&mut self) {
+        notify::publish();
+        self.0.notifiers.iter().for_each(Notifier::notify);
+    }
+}
+
+/// The state of a queue whose other end is dropped.
 const CLOSED: State = State::Gone(std::borrow::Cow::Borrowed("the other end is closed"));
 
-/// Takes packets out of the rings of one direction.
+/// A receive queue: reads its rings of one pipe.
 #[derive(Debug)]
 pub struct VethRx {
-    /// A cell only because [`wake`](RxQueue::wake) and [`state`](RxQueue::state) look into the rings through `&self`.
+    /// A cell because [`wake`](RxQueue::wake) and [`state`](RxQueue::state) read the rings through
+    /// `&self`.
     rings: RefCell<Vec<Consumer<Packet>>>,
-    /// How many of them can have packets: those that the sending end has queues for.
+    /// The number of rings that can have packets: those with a sending queue.
     used: usize,
-    /// The number of sending queues that `used` was worked out from.
+    /// The number of sending queues from which `used` was computed.
     senders: usize,
-    /// The ring to begin with, so that none is starved.
+    /// The ring to read first, so that none is starved.
     first: usize,
-    way: Arc<Way>,
-    /// Whose notifier of the way is ours.
+    pipe: Arc<PipeShared>,
+    /// Index of this queue and its notifier.
     number: usize,
     /// Whether the notifier may be armed.
     armed: Cell<bool>,
@@ -30,16 +110,16 @@ pub struct VethRx {
 }
 
 impl VethRx {
-    pub(super) fn new(rings: Vec<Consumer<Packet>>, way: Arc<Way>, number: usize) -> VethRx {
+    pub(super) fn new(rings: Vec<Consumer<Packet>>, pipe: Arc<PipeShared>, number: usize) -> VethRx {
         let (armed, counters) = (Cell::new(false), Arc::default());
-        VethRx { rings: RefCell::new(rings), used: 0, senders: 0, first: 0, way, number, armed, counters }
+        VethRx { rings: RefCell::new(rings), used: 0, senders: 0, first: 0, pipe, number, armed, counters }
     }
 }
 
 #[cfg(all(test, not(loom)))]
 impl VethRx {
-    pub(super) fn notifier(&self) -> &towpath_packet::Notifier {
-        &self.way.notifiers[self.number]
+    pub(super) fn notifier(&self) -> &Notifier {
+        &self.pipe.notifiers[self.number]
     }
 }
 
@@ -47,10 +127,10 @@ impl RxQueue for VethRx {
     #[inline]
     fn rx(&mut self, out: &mut Batch) -> usize {
         let from = out.len();
-        let senders = self.way.senders();
+        let senders = self.pipe.senders();
         if senders != self.senders {
             self.senders = senders;
-            self.used = self.way.used(self.number);
+            self.used = self.pipe.used(self.number);
         }
         match self.rings.get_mut().get_mut(..self.used).unwrap_or_default() {
             [ring] => {
@@ -69,11 +149,11 @@ impl RxQueue for VethRx {
             return 0;
         }
         if self.armed.replace(false)
-            && let Some(notifier) = self.way.notifiers.get(self.number)
+            && let Some(notifier) = self.pipe.notifiers.get(self.number)
         {
             notifier.disarm();
         }
-        // The lines were last written on another core, perhaps: fetch them together, then read them.
+        // Another core may have written the lines: prefetch all of them, then read them.
         got.iter().for_each(Packet::prefetch);
         let bytes: usize = got.iter().map(Packet::len).sum();
         self.counters.moved(got.len() as u64, bytes as u64);
@@ -81,7 +161,7 @@ impl RxQueue for VethRx {
     }
 
     fn set_rx_offloads(&mut self, accept: Offloads) {
-        self.way.set_accept(accept);
+        self.pipe.set_accept(accept);
     }
 
     fn state(&self) -> State {
@@ -89,9 +169,10 @@ impl RxQueue for VethRx {
         if closed { CLOSED } else { State::Up }
     }
 
-    /// Arms the notifier: to be called only by who is about to sleep.
+    /// Arms the notifier; to be called only before a sleep.
     fn wake(&self) -> Wake {
-        let (Some(notifier), Ok(mut rings)) = (self.way.notifiers.get(self.number), self.rings.try_borrow_mut()) else {
+        let (Some(notifier), Ok(mut rings)) = (self.pipe.notifiers.get(self.number), self.rings.try_borrow_mut())
+        else {
             return Wake::Poll;
         };
         notifier.arm();
@@ -107,23 +188,29 @@ impl RxQueue for VethRx {
     }
 }
 
-/// Puts packets into a ring of one direction.
+/// A transmit queue: writes to one ring of a pipe.
 #[derive(Debug)]
 pub struct VethTx {
-    // In this order: the ring is closed before the closer wakes the other side.
+    // Drop order: the ring is closed before the guard wakes the other end.
     ring: Producer<Packet>,
-    /// Rings that no queue of this end uses; open, because the other end watches them.
+    /// Rings without a queue of this end; they stay open, because the other end checks whether all
+    /// are closed.
     _unused: Vec<Producer<Packet>>,
-    closer: Closer,
+    guard: CloseGuard,
     number: usize,
-    /// Something was sent since the notifier was last rung.
-    unannounced: bool,
+    /// Packets were sent since the notifier was last signalled.
+    needs_kick: bool,
     counters: Arc<Counters>,
 }
 
 impl VethTx {
-    pub(super) fn new(ring: Producer<Packet>, unused: Vec<Producer<Packet>>, way: Arc<Way>, number: usize) -> VethTx {
-        VethTx { ring, _unused: unused, closer: Closer(way), number, unannounced: false, counters: Arc::default() }
+    pub(super) fn new(
+        ring: Producer<Packet>,
+        unused: Vec<Producer<Packet>>,
+        pipe: Arc<PipeShared>,
+        number: usize,
+    ) -> VethTx {
+        VethTx { ring, _unused: unused, guard: CloseGuard(pipe), number, needs_kick: false, counters: Arc::default() }
     }
 }
 
@@ -137,19 +224,19 @@ impl TxQueue for VethTx {
         let bytes: usize = batch.iter().take(n).map(Packet::len).sum();
         let sent = self.ring.push_batch(batch);
         self.counters.moved(sent as u64, bytes as u64);
-        self.unannounced = true;
+        self.needs_kick = true;
         sent
     }
 
     #[inline]
     fn kick(&mut self) {
-        if std::mem::take(&mut self.unannounced) {
-            self.closer.0.ring(self.number);
+        if std::mem::take(&mut self.needs_kick) {
+            self.guard.0.notify(self.number);
         }
     }
 
     fn offloads(&self) -> Offloads {
-        self.closer.0.accept()
+        self.guard.0.accept()
     }
 
     fn state(&self) -> State {

@@ -52,7 +52,7 @@ fn packets_cross_without_a_copy_and_with_their_metadata() {
 }
 
 #[test]
-fn a_full_ring_takes_no_more_and_what_it_did_not_take_stays_in_order() {
+fn a_full_ring_accepts_no_more_and_the_rest_of_the_batch_stays_in_order() {
     let pool = pool();
     let (mut a, mut b) = started(4, 1, 1, &pool);
     let (mut cache, mut batch) = (pool.cache(Direction::Tx).unwrap(), Batch::new());
@@ -68,7 +68,7 @@ fn a_full_ring_takes_no_more_and_what_it_did_not_take_stays_in_order() {
 }
 
 #[test]
-fn what_the_receiver_is_restricted_to_is_what_the_sender_takes() {
+fn the_offloads_of_the_receiver_are_those_of_the_sender() {
     let (a, mut b) = started(4, 1, 1, &pool());
     assert_eq!(a.tx[0].offloads(), Offloads::ALL);
     b.rx[0].set_rx_offloads(Offloads::CSUM.with(Offloads::VLAN));
@@ -137,7 +137,7 @@ fn nothing_is_signalled_to_a_receiver_that_does_not_sleep() {
 
 #[test]
 fn names_join_two_ends_and_no_third() {
-    let mut links = Links::new();
+    let mut links = Pairs::new();
     let config = |text: &str| Config::from_uri(&text.parse().unwrap()).unwrap();
     let a = links.open(&config("veth:x")).unwrap();
     assert!(links.open(&config("veth:x?ring=8")).unwrap_err().to_string().contains("ring=1024"));
@@ -188,7 +188,7 @@ proptest! {
 }
 
 #[test]
-fn between_threads_that_sleep_nothing_is_lost_reordered_or_left_lying() {
+fn between_threads_that_sleep_nothing_is_lost_reordered_or_left_in_a_ring() {
     const N: u64 = 200_000;
     let pool = pool();
     let (mut a, mut b) = started(64, 1, 1, &pool);
@@ -212,7 +212,7 @@ fn between_threads_that_sleep_nothing_is_lost_reordered_or_left_lying() {
         while expected < N {
             if b.rx[0].rx(&mut batch) == 0 {
                 slept.fetch_add(1, Ordering::Relaxed);
-                // As a worker does it: say what to wait for, look once more, sleep.
+                // As a worker does it: arm the notifier, poll once more, sleep.
                 let wake = b.rx[0].wake();
                 if b.rx[0].rx(&mut batch) == 0 {
                     sleep_on(wake);

@@ -17,7 +17,7 @@ fn tcp(start: u16) -> (Checksum, Gso) {
 }
 
 #[test]
-fn what_a_super_packet_asks_for_survives_the_header() {
+fn the_metadata_of_a_super_packet_survives_the_header() {
     let mut cache = cache();
     let mut sent = packet(&mut cache, 9000);
     let (csum, gso) = tcp(34);
@@ -73,7 +73,7 @@ fn metadata_that_contradicts_the_packet_never_reaches_the_kernel() {
 }
 
 #[test]
-fn a_header_that_lies_about_the_packet_is_refused_and_leaves_it_unchanged() {
+fn a_header_that_contradicts_the_packet_is_refused_and_leaves_it_unchanged() {
     let mut cache = cache();
     let good = VnetHeader { flags: 1, gso_type: 1, hdr_len: 54, gso_size: 100, csum_start: 34, csum_offset: 16 };
     let cases = [
@@ -97,7 +97,7 @@ fn a_header_that_lies_about_the_packet_is_refused_and_leaves_it_unchanged() {
 }
 
 #[test]
-fn verified_is_said_in_both_directions() {
+fn verified_is_kept_in_both_directions() {
     let mut cache = cache();
     let mut p = packet(&mut cache, 60);
     apply(VnetHeader { flags: DATA_VALID, ..VnetHeader::default() }, &mut p).unwrap();
@@ -119,7 +119,7 @@ proptest! {
             if let Some(gso) = p.gso() {
                 prop_assert!(gso.size > 0 && usize::from(gso.hdr_len) <= len);
             }
-            // Whatever was accepted either can be said again in the same words, or is refused by name.
+            // An accepted header is either reproduced exactly, or refused with a reason.
             if let Ok(again) = header_of(&p) {
                 let mut q = packet(&mut cache, len);
                 prop_assert!(apply(again, &mut q).is_ok());

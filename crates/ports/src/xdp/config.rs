@@ -1,4 +1,4 @@
-//! What an AF_XDP port is made like.
+//! Configuration of an AF_XDP port.
 
 use crate::uri::{Options, Uri, Want};
 use std::ops::RangeInclusive;
@@ -11,11 +11,11 @@ use towpath_sys::netdev::valid_name;
 const MAX_QUEUES: u64 = 64;
 /// Entries of a ring.
 const RING: RangeInclusive<u64> = 64..=32768;
-/// How long one turn of the driver's receive loop may be run; the kernel counts microseconds.
+/// Time of one busy poll; the kernel counts microseconds.
 const BUSY_POLL: RangeInclusive<Duration> = Duration::from_micros(1)..=Duration::from_secs(1);
-/// Shortest time after which a queue may be said to have stalled.
+/// Shortest time without a completion that counts as a stall.
 const STALL: Duration = Duration::from_millis(10);
-/// Flows that `match` may name.
+/// Most flows of `match`.
 const MAX_MATCHES: usize = 16;
 
 /// How packets are sent.
@@ -26,16 +26,16 @@ pub enum Transmit {
     Socket,
     /// As frames of a program that the kernel runs, see [`live`](super::live).
     Live,
-    /// So where it works, else through the socket.
+    /// As `Live`; through the socket if that does not work.
     PreferLive,
-    /// Not at all: the port makes the frames of a generator by itself.
+    /// The port itself makes the frames of a generator.
     Template,
 }
 
-/// Whether received frames may carry checksums that the sending stack has left to its device.
+/// Whether received frames may have partial checksums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Partial {
-    /// On devices whose other end is a stack of this machine (veth, and what is made of it).
+    /// On a veth, whose peer is a stack of this machine.
     #[default]
     Auto,
     /// They may.
@@ -44,44 +44,45 @@ pub enum Partial {
     Off,
 }
 
-/// What is done at the start to find out whether the driver sends.
+/// The test of the driver at the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SelfTest {
     /// Nothing.
     Off,
-    /// The driver is woken once, with nothing to send: some refuse that for ever.
+    /// The driver is woken once without a frame: some drivers always refuse that.
     #[default]
     Wake,
-    /// A frame is sent to the interface's own address, and must be completed. Whoever is at the other end sees it.
+    /// A frame is sent to the interface's own address, and must be completed. The peer sees it.
     Frame,
 }
 
 /// Configuration of an AF_XDP port.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Config {
     /// Name of the interface: 1 to 15 bytes.
     pub interface: String,
-    /// Network namespace that it is in: a name that `ip netns` knows, or a path.
+    /// Network namespace of the interface: a name of `ip netns`, or a path.
     pub netns: Option<String>,
-    /// First queue of the interface that is used.
+    /// First queue of the interface.
     pub queue: u16,
-    /// Queues from that one on.
+    /// Number of queues from that one on.
     pub queues: u16,
     /// Run the program in the driver.
     pub native: Want,
-    /// Run the program in the stack, where it can't be in the driver.
+    /// Run the program in the stack, if it can't run in the driver.
     pub generic: Want,
-    /// Let the driver use our memory.
+    /// Zero-copy mode: the driver uses the UMEM itself.
     pub zero_copy: Want,
-    /// Let the kernel copy frames, where the driver can't use our memory.
+    /// Copy mode, if zero-copy mode is not possible.
     pub copy: Want,
-    /// Wake the kernel only when it asks for that.
+    /// Wake the kernel only if a ring needs it (`XDP_USE_NEED_WAKEUP`).
     pub wakeup: Want,
-    /// Packets in several pieces, both ways.
+    /// Packets of several fragments, both ways.
     pub frags: Want,
-    /// Leave checksums of sent packets to the kernel, which leaves them to the device if that can do it.
+    /// The kernel or the device completes partial checksums of transmitted packets.
     pub csum: Want,
-    /// Time how long sent packets take to leave.
+    /// Measure the delays of transmitted packets.
     pub timestamps: Want,
     /// How packets are sent.
     pub transmit: Transmit,
@@ -89,21 +90,21 @@ pub struct Config {
     pub burst: u16,
     /// Whether received frames may have partial checksums.
     pub partial: Partial,
-    /// What is received; nothing stands for everything. The rest goes to the host.
+    /// Flows to receive; empty for all. The rest goes to the host.
     pub matches: Vec<Match>,
-    /// How long to run the driver's receive loop when looking for frames; zero for not at all.
+    /// Time of one busy poll of the driver; zero for none.
     pub busy_poll: Duration,
-    /// Frames of one turn of that loop.
+    /// Frames of one busy poll.
     pub busy_budget: u16,
-    /// Entries of the RX and TX rings, a power of two; FILL and COMPLETION have twice as many.
+    /// Entries of each ring, a power of two.
     pub ring: u16,
-    /// Frames that one wake-up may send in copy mode.
+    /// Frames that one wakeup sends in copy mode.
     pub tx_budget: u16,
-    /// Bytes that may be on their way out in copy mode.
+    /// Bytes of frames that may wait to be transmitted in copy mode.
     pub send_buffer: i32,
     /// Whether to receive frames for any address.
     pub promiscuous: bool,
-    /// How long nothing of what was sent may be completed before the queue is made anew.
+    /// Time without a completion after which the queue is reopened.
     pub stall: Duration,
     /// The test at the start.
     pub self_test: SelfTest,
@@ -142,7 +143,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Takes `xdp:IF?…` apart.
+    /// Parses `xdp:IF?…`.
     ///
     /// # Errors
     /// [`PortError::Option`] names the option, its value and the rule.
@@ -189,7 +190,7 @@ impl Config {
         Ok(config)
     }
 
-    /// What the port is called.
+    /// The port's name.
     pub(super) fn port(&self) -> String {
         format!("xdp:{}", self.interface)
     }
@@ -214,8 +215,8 @@ impl Config {
         let ring = self.ring.is_power_of_two() && RING.contains(&self.ring.into());
         rule(ring, "ring", self.ring.to_string(), "must be a power of two from 64 to 32768")?;
         let budget = (32..=self.ring).contains(&self.tx_budget);
-        let most = format!("must be from 32 to the size of the ring, {}", self.ring);
-        rule(budget, "txbudget", self.tx_budget.to_string(), &most)?;
+        let range = format!("must be from 32 to the size of the ring, {}", self.ring);
+        rule(budget, "txbudget", self.tx_budget.to_string(), &range)?;
         let poll = self.busy_poll.is_zero() || BUSY_POLL.contains(&self.busy_poll);
         rule(poll, "busypoll", format!("{:?}", self.busy_poll), "must be 0, or from 1us to 1s")?;
         let stall = self.stall >= STALL;
@@ -251,7 +252,7 @@ const TRANSMIT: [(&str, Transmit); 4] = [
 const PARTIAL: [(&str, Partial); 3] = [("auto", Partial::Auto), ("on", Partial::On), ("off", Partial::Off)];
 const SELF_TEST: [(&str, SelfTest); 3] = [("off", SelfTest::Off), ("wake", SelfTest::Wake), ("frame", SelfTest::Frame)];
 
-/// Flows in the words of rules, joined by `+`.
+/// Flows in the syntax of rules, joined by `+`.
 fn matches(options: &mut Options) -> Result<Vec<Match>, PortError> {
     let Some(text) = options.text("match") else { return Ok(Vec::new()) };
     let one = |flow: &str| match format!("pass {}", flow.trim()).parse::<Rule>() {

@@ -1,38 +1,39 @@
-//! What befell a port's queues and was survived: for the summary, and for whoever watches.
+//! Counters of a port's exceptional events, shown in the summary and while it runs.
 
-use super::timing::{Delays, Percentile};
+use super::tx_metadata::{Delays, Percentile};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use towpath_packet::port::{ControlError, PortControl, Setting};
 
-/// What can happen.
+/// An event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Event {
-    /// Nothing of what was sent was completed for too long.
+    /// No frame was completed for the time `stall`.
     Stalled,
     /// A queue got a new socket.
-    MadeAnew,
-    /// A queue has its frames copied from now on.
+    Reopened,
+    /// A queue changed from zero copy to copy mode.
     FellBackToCopy,
-    /// The program runs in the stack from now on.
+    /// The program moved from the driver to the stack.
     FellBackToGeneric,
-    /// The kernel took a frame, completed it, and said that the driver dropped it.
+    /// The kernel reported that the driver dropped a frame (`EBUSY`).
     DroppedByDriver,
     /// The kernel found a descriptor of the TX ring invalid.
     TxInvalid,
-    /// Likewise, of the FILL ring.
+    /// The kernel found a descriptor of the FILL ring invalid.
     FillInvalid,
-    /// A received frame found no room in a buffer, or no buffer.
+    /// A received frame was dropped: longer than a buffer, or no buffer.
     RxNoRoom,
-    /// A received frame found the RX ring full.
+    /// A received frame was dropped because the RX ring was full.
     RxRingFull,
-    /// The kernel found no buffer in the FILL ring.
+    /// The kernel found the FILL ring empty.
     FillEmpty,
-    /// The kernel completed what had not been sent.
+    /// The kernel completed a frame that was not in flight.
     UnknownCompletion,
 }
 
-/// Names of all events, in the order of their numbers.
+/// Names of all events, by discriminant.
 const NAMES: [&str; 11] = [
     "stalled",
     "made-anew",
@@ -47,7 +48,7 @@ const NAMES: [&str; 11] = [
     "unknown-completion",
 ];
 
-/// How often each event has happened, on all queues of a port.
+/// Counts of each event, over all queues of a port.
 #[derive(Debug, Default)]
 pub(super) struct Events {
     counts: [AtomicU64; NAMES.len()],
@@ -63,10 +64,10 @@ impl Events {
     }
 }
 
-/// A handle for those who watch the port.
-pub(super) struct Watch(pub(super) Arc<Events>);
+/// The port's control: it has events and no settings.
+pub(super) struct EventControl(pub(super) Arc<Events>);
 
-impl PortControl for Watch {
+impl PortControl for EventControl {
     fn settings(&self) -> Vec<Setting> {
         Vec::new()
     }

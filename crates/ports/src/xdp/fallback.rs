@@ -1,49 +1,50 @@
-//! What a queue that stays stalled gives up, if that is allowed.
+//! The fallback of a queue that stalls repeatedly: from zero copy to copy, from native to generic.
 //!
 //! ```text
-//!   stalled ──► made anew, as it was ──► stalled again, nothing completed in between
-//!                                           └──► the next step down:   zero copy ──► copy      zerocopy=prefer
-//!                                                                      native    ──► generic   native=prefer, copying
+//!   stalled ──► reopened in the same mode ──► stalled again, without a completion
+//!                                               └──► fallback:   zero copy ──► copy      zerocopy=prefer
+//!                                                               native    ──► generic   native=prefer, in copy mode
 //! ```
 //!
-//! What is required is kept: such a queue is made anew as it is, again and again. There is no way back up while the port runs.
+//! A required mode is kept: the queue is reopened in it again and again. A fallback is not undone
+//! while the port runs.
 
 use super::config::Config;
 use crate::uri::Want;
-use towpath_sys::bpf::Hook;
+use towpath_sys::bpf::AttachMode;
 
-/// Stalls in a row, without anything completed, before something is given up.
-const STRIKES: u32 = 2;
+/// Stalls in a row, without a completion, before a fallback.
+const STALLS_BEFORE_FALLBACK: u32 = 2;
 
-/// A way that is given up for another.
+/// A change of mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
-    /// Frames are copied from now on.
+pub(super) enum Fallback {
+    /// From zero copy to copy mode.
     Copy,
-    /// The program runs in the stack from now on.
+    /// The program moves from the driver to the stack.
     Generic,
 }
 
-/// Stalls of one queue in a row.
+/// Consecutive stalls of one queue.
 #[derive(Debug, Default)]
-pub(super) struct Strikes(u32);
+pub(super) struct StallCount(u32);
 
-impl Strikes {
-    /// The queue stalled; `worked` if anything was completed since it was made.
+impl StallCount {
+    /// Counts a stall; `worked` if a frame was completed since the queue was opened.
     pub(super) fn stalled(&mut self, worked: bool) {
         self.0 = if worked { 1 } else { self.0.saturating_add(1) };
     }
 
-    /// What to give up now, if there is something to be given up.
-    pub(super) fn step(&mut self, config: &Config, zero_copy: bool, hook: Hook) -> Option<Step> {
-        if self.0 < STRIKES {
+    /// The fallback that is due and permitted.
+    pub(super) fn fallback(&mut self, config: &Config, zero_copy: bool, mode: AttachMode) -> Option<Fallback> {
+        if self.0 < STALLS_BEFORE_FALLBACK {
             return None;
         }
-        let may = |this, other| this == Want::Prefer && other != Want::Off;
-        let step = match (zero_copy, hook) {
-            (true, _) => may(config.zero_copy, config.copy).then_some(Step::Copy),
-            (false, Hook::Native) => may(config.native, config.generic).then_some(Step::Generic),
-            (false, Hook::Generic) => None,
+        let may = |mode, other| mode == Want::Prefer && other != Want::Off;
+        let step = match (zero_copy, mode) {
+            (true, _) => may(config.zero_copy, config.copy).then_some(Fallback::Copy),
+            (false, AttachMode::Native) => may(config.native, config.generic).then_some(Fallback::Generic),
+            (false, AttachMode::Generic) => None,
         };
         if step.is_some() {
             self.0 = 0;
@@ -56,15 +57,15 @@ impl Strikes {
 mod tests {
     use super::*;
 
-    /// What is given up with each stall in a row, from zero copy in the driver on.
-    fn ladder(config: &Config) -> Vec<Option<Step>> {
-        let (mut zero_copy, mut hook, mut strikes) = (true, Hook::Native, Strikes::default());
+    /// The fallback of each stall in a row, from zero copy in the driver on.
+    fn fallbacks(config: &Config) -> Vec<Option<Fallback>> {
+        let (mut zero_copy, mut mode, mut stalls) = (true, AttachMode::Native, StallCount::default());
         let mut stall = |_| {
-            strikes.stalled(false);
-            let step = strikes.step(config, zero_copy, hook);
+            stalls.stalled(false);
+            let step = stalls.fallback(config, zero_copy, mode);
             match step {
-                Some(Step::Copy) => zero_copy = false,
-                Some(Step::Generic) => hook = Hook::Generic,
+                Some(Fallback::Copy) => zero_copy = false,
+                Some(Fallback::Generic) => mode = AttachMode::Generic,
                 None => {}
             }
             step
@@ -73,28 +74,28 @@ mod tests {
     }
 
     #[test]
-    fn what_is_preferred_is_given_up_at_every_second_stall_in_a_row() {
-        let steps = ladder(&Config::default());
-        assert_eq!(steps, [None, Some(Step::Copy), None, Some(Step::Generic), None, None]);
+    fn a_preferred_mode_falls_back_at_every_second_stall_in_a_row() {
+        let steps = fallbacks(&Config::default());
+        assert_eq!(steps, [None, Some(Fallback::Copy), None, Some(Fallback::Generic), None, None]);
     }
 
     #[test]
-    fn what_is_required_and_what_has_no_other_way_is_kept() {
+    fn a_required_mode_and_one_without_alternative_are_kept() {
         let d = Config::default();
         for keeps in [Config { zero_copy: Want::Require, ..d.clone() }, Config { copy: Want::Off, ..d.clone() }] {
-            assert_eq!(ladder(&keeps), [None; 6]);
+            assert_eq!(fallbacks(&keeps), [None; 6]);
         }
         for keeps in [Config { native: Want::Require, ..d.clone() }, Config { generic: Want::Off, ..d }] {
-            assert_eq!(ladder(&keeps), [None, Some(Step::Copy), None, None, None, None]);
+            assert_eq!(fallbacks(&keeps), [None, Some(Fallback::Copy), None, None, None, None]);
         }
     }
 
     #[test]
-    fn a_queue_that_worked_in_between_is_given_another_chance() {
-        let mut strikes = Strikes::default();
+    fn a_queue_that_worked_in_between_keeps_its_mode() {
+        let mut stalls = StallCount::default();
         for _ in 0..5 {
-            strikes.stalled(true);
-            assert_eq!(strikes.step(&Config::default(), true, Hook::Native), None);
+            stalls.stalled(true);
+            assert_eq!(stalls.fallback(&Config::default(), true, AttachMode::Native), None);
         }
     }
 }

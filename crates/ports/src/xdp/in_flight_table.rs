@@ -1,24 +1,24 @@
-//! Packets in the kernel's hands, found by the chunks that they lie in.
+//! Packets in flight, found by the chunks that hold them.
 
 use towpath_packet::{InFlight, Packet, ToDevice};
 
-/// What the kernel has of a chunk.
+/// State of a chunk.
 #[derive(Debug)]
 enum Slot {
     Empty,
-    /// A packet that is all in this chunk.
+    /// A packet in this chunk alone.
     Whole(InFlight<ToDevice>),
-    /// A packet, and its pieces that are not completed yet, in whatever chunks.
+    /// The first fragment of a packet, and the number of fragments that are not completed yet.
     First(InFlight<ToDevice>, u16),
-    /// Another piece of the packet whose first is in the chunk of this number.
+    /// A further fragment of the packet whose first fragment is in the chunk of this index.
     Next(u32),
 }
 
-/// The chunk was not lent.
+/// The chunk is not in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct NotLent;
+pub(super) struct NotInFlight;
 
-/// All chunks of the memory, and what is lent of them.
+/// A slot for each chunk of the UMEM.
 #[derive(Debug)]
 pub(super) struct InFlightTable {
     slots: Box<[Slot]>,
@@ -27,33 +27,33 @@ pub(super) struct InFlightTable {
 }
 
 impl InFlightTable {
-    /// For a memory of so many chunks, of which none is lent.
+    /// A table of empty slots.
     pub(super) fn new(capacity: usize) -> InFlightTable {
         let slots = std::iter::repeat_with(|| Slot::Empty).take(capacity).collect();
         InFlightTable { slots, chunks: 0, packets: 0 }
     }
 
-    /// Chunks that are lent.
+    /// Chunks in flight.
     #[inline]
     pub(super) fn chunks(&self) -> usize {
         self.chunks
     }
 
-    /// Packets that are lent and counted: until [`forget`](InFlightTable::forget).
+    /// Packets in flight, 0 after [`abandon`](InFlightTable::abandon).
     #[inline]
     pub(super) fn packets(&self) -> usize {
         self.packets
     }
 
-    /// Whether a chunk can be lent.
+    /// Whether a chunk is not in flight.
     #[inline]
     pub(super) fn is_free(&self, chunk: usize) -> bool {
         matches!(self.slots.get(chunk), Some(Slot::Empty))
     }
 
-    /// Lends a packet that is all in one chunk, which must be [free](InFlightTable::is_free).
+    /// Posts a packet that lies in one chunk, which must be [free](InFlightTable::is_free).
     #[inline]
-    pub(super) fn lend(&mut self, packet: Packet, chunk: usize) {
+    pub(super) fn post(&mut self, packet: Packet, chunk: usize) {
         if let Some(slot) = self.slots.get_mut(chunk) {
             *slot = Slot::Whole(InFlight::<ToDevice>::post(packet));
             self.chunks += 1;
@@ -61,9 +61,9 @@ impl InFlightTable {
         }
     }
 
-    /// Lends a packet in several chunks, the head's first, which must all be free and different.
+    /// Posts a packet of several chunks, the head's first, which must all be free and different.
     #[cold]
-    pub(super) fn lend_pieces(&mut self, packet: Packet, chunks: &[usize]) {
+    pub(super) fn post_frags(&mut self, packet: Packet, chunks: &[usize]) {
         let Some((&first, others)) = chunks.split_first() else { return };
         for &other in others {
             if let Some(slot) = self.slots.get_mut(other) {
@@ -77,52 +77,53 @@ impl InFlightTable {
         self.packets += 1;
     }
 
-    /// A chunk came back; the packet, if that was its last.
+    /// Completes a chunk; returns the packet if that was its last one.
     #[inline]
-    pub(super) fn complete(&mut self, chunk: usize) -> Result<Option<Packet>, NotLent> {
-        let slot = self.slots.get_mut(chunk).ok_or(NotLent)?;
+    pub(super) fn complete(&mut self, chunk: usize) -> Result<Option<Packet>, NotInFlight> {
+        let slot = self.slots.get_mut(chunk).ok_or(NotInFlight)?;
         match std::mem::replace(slot, Slot::Empty) {
-            Slot::Whole(loan) => {
+            Slot::Whole(packet) => {
                 self.chunks -= 1;
                 self.packets -= 1;
-                Ok(Some(loan.complete()))
+                Ok(Some(packet.complete()))
             }
-            Slot::Empty => Err(NotLent),
-            Slot::First(loan, left) => Ok(self.complete_piece(loan, left, chunk)),
+            Slot::Empty => Err(NotInFlight),
+            Slot::First(packet, left) => Ok(self.complete_frag(packet, left, chunk)),
             Slot::Next(first) => {
                 let first = first as usize;
-                let slot = self.slots.get_mut(first).ok_or(NotLent)?;
+                let slot = self.slots.get_mut(first).ok_or(NotInFlight)?;
                 match std::mem::replace(slot, Slot::Empty) {
-                    Slot::First(loan, left) => Ok(self.complete_piece(loan, left, first)),
-                    _ => Err(NotLent),
+                    Slot::First(packet, left) => Ok(self.complete_frag(packet, left, first)),
+                    _ => Err(NotInFlight),
                 }
             }
         }
     }
 
-    /// One of the `left` pieces of a packet came back. The first stands for the packet until all others have.
+    /// Completes one of the `left` fragments of a packet. The first slot keeps the packet until the
+    /// last one.
     #[cold]
-    fn complete_piece(&mut self, loan: InFlight<ToDevice>, left: u16, first: usize) -> Option<Packet> {
+    fn complete_frag(&mut self, packet: InFlight<ToDevice>, left: u16, first: usize) -> Option<Packet> {
         self.chunks -= 1;
         if left == 1 {
             self.packets -= 1;
-            return Some(loan.complete());
+            return Some(packet.complete());
         }
         if let Some(slot) = self.slots.get_mut(first) {
-            *slot = Slot::First(loan, left - 1);
+            *slot = Slot::First(packet, left - 1);
         }
         None
     }
 
-    /// What is lent is not counted any more, and stays lent until [`take`](InFlightTable::take).
-    pub(super) fn forget(&mut self) {
+    /// Resets the counts. The packets stay in flight until [`drain`](InFlightTable::drain).
+    pub(super) fn abandon(&mut self) {
         (self.chunks, self.packets) = (0, 0);
     }
 
-    /// Everything that is lent.
-    pub(super) fn take(&mut self) -> impl Iterator<Item = InFlight<ToDevice>> {
+    /// Removes all packets in flight.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = InFlight<ToDevice>> {
         self.slots.iter_mut().filter_map(|slot| match std::mem::replace(slot, Slot::Empty) {
-            Slot::Whole(loan) | Slot::First(loan, _) => Some(loan),
+            Slot::Whole(packet) | Slot::First(packet, _) => Some(packet),
             Slot::Empty | Slot::Next(_) => None,
         })
     }

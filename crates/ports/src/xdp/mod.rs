@@ -1,140 +1,155 @@
-//! `xdp:IF`: an interface's queues, through AF_XDP sockets, without a library.
+//! `xdp:IF`: an interface's queues through AF_XDP sockets, without libxdp.
 //!
 //! ```text
-//!   driver ── our program ──┬── a flow of ours ──► RX ring ──► XdpRx          frames lie in the pool's own memory: between
+//!   driver ── XDP program ──┬── a chosen flow ──► RX ring ──► XdpRx          frames lie in the pool's own memory: between
 //!             (sys::bpf)    └── the rest ──► the host          ▲ FILL ring    process and kernel nothing is copied
 //!   driver ◄─────────────── sendto ◄── TX ring ◄── XdpTx
-//!                                      COMPLETION ring ──► home
+//!                                      COMPLETION ring ──► freed
 //! ```
 //!
-//! * **Takes.** What the program sends to the sockets does not reach the host any more: everything of the queues that are used,
-//!   or only what `match=` names, in the words of the [rules](crate::rules), several flows joined by `+`:
-//!   `match=udp dport 4242+tcp dport 80`. Queues of the interface that are not used stay the host's.
-//! * **Ends with the process.** Program, map and sockets are descriptors; a process that is killed leaves nothing on the interface.
-//! * **Modes.** The program runs in the driver (`native`) or in the stack (`generic`); the driver uses our memory (`zerocopy`) or
-//!   the kernel copies (`copy`). Each can be required, preferred or switched off; what is preferred and was not to be had is
-//!   said at the start. `mode=native` and `mode=generic` are short for requiring one.
-//! * **Checksums and segments.** AF_XDP has no word for either. Sent packets may have partial checksums where the kernel reads
-//!   metadata of frames (Linux 6.8; a driver without copies must say that it completes them). Received ones have what
-//!   the sending stack left to a device that is none: on a veth the checksum, and with the program in the stack, also
-//!   segmentation. Both are recognised (`partial`), see `partial.rs`. A VLAN tag that the sending stack left *beside* the frame
-//!   is lost before any program runs: `ethtool -K PEER txvlan off`.
-//! * **Stalls.** When nothing of what was sent is completed for `stall` while the link is up, that is an event of the port (and
-//!   counted as its error), and the queue is made anew: its socket is closed, and what was on its way is dropped as
-//!   [`DropReason::Refused`]. A queue that stalls again, with nothing completed in between, copies from then on where
-//!   `zerocopy=prefer`, and then has the program in the stack where `native=prefer`; both are events. What is required is kept.
-//! * **Events** are in the summary, and shown while it runs: stalls and what came of them, frames that the driver dropped after
-//!   the kernel had taken them, descriptors that the kernel found invalid, what the kernel's own statistics say of rings.
-//! * **Self-test.** At the start the driver is woken once with nothing to send, which some refuse for ever. A frame is sent only
-//!   if asked (`selftest=frame`), because whoever is at the other end sees it.
-//! * **Link.** An interface that is not up is opened, and said to be down. Packets for an interface that is down are dropped as [`DropReason::LinkDown`]; the queues work again when it is up. A
-//!   deleted interface is [`State::Gone`].
+//! * **Flows.** Frames for the sockets do not reach the host: all frames of the used queues, or
+//!   only those of `match=`, in the syntax of the [rules](towpath_engine::rules), several flows
+//!   joined by `+`: `match=udp dport 4242+tcp dport 80`. Other queues of the interface stay the
+//!   host's.
+//! * **Life.** Program, map and sockets are descriptors: a killed process leaves nothing on the
+//!   interface.
+//! * **Modes.** The program runs in the driver (`native`) or in the stack (`generic`); the driver
+//!   uses the UMEM (`zerocopy`) or the kernel copies (`copy`). Each can be required, preferred or
+//!   switched off; a preferred mode that failed is reported at the start. `mode=native` and
+//!   `mode=generic` require one.
+//! * **Checksums and segments.** AF_XDP descriptors have no field for either. Transmitted packets
+//!   may have partial checksums if the kernel reads TX metadata (Linux 6.8; in zero-copy mode the
+//!   driver must support it). On a veth received packets have the partial checksums of the peer's
+//!   stack, and with the program in the stack they may be TSO packets. Both are detected
+//!   (`partial`), see `partial_checksum.rs`. A VLAN tag beside the frame is lost before any program
+//!   runs: `ethtool -K PEER txvlan off`.
+//! * **Stalls.** If no frame in flight is completed for the time `stall` while the link is up, the
+//!   port counts an event and an error, and reopens the queue: its socket is closed, and its
+//!   packets in flight are dropped as [`DropReason::Refused`]. A queue that stalls again without a
+//!   completion changes to copy mode with `zerocopy=prefer`, and then to the stack with
+//!   `native=prefer`; both are events. A required mode is kept.
+//! * **Events** are in the summary, and shown while the port runs: stalls and fallbacks, frames
+//!   that the driver dropped, invalid descriptors, and the kernel's statistics of the rings.
+//! * **Self-test.** At the start the driver is woken once without a frame, which some drivers
+//!   always refuse. A frame is sent only with `selftest=frame`, because the peer sees it.
+//! * **Link.** An interface that is not up can be opened. Packets for an interface that is down are
+//!   dropped as [`DropReason::LinkDown`]; the queues work again when it is up. A deleted interface
+//!   is [`State::Gone`].
 //!
 //! | option | default | |
 //! |---|---|---|
-//! | `queue`, `queues` | 0, 1 | the first queue, and how many from there |
+//! | `queue`, `queues` | 0, 1 | the first queue, and the number of queues |
 //! | `netns` | that of the process | a name known to `ip netns`, or a path |
 //! | `native`, `generic`, `zerocopy`, `copy` | prefer | require, prefer or off |
 //! | `mode` | auto | `native` or `generic`: that one or none |
-//! | `frags` | prefer | packets in several pieces, both ways |
-//! | `csum` | prefer | sent packets may have partial checksums |
-//! | `timestamps` | off | how long sent packets take to leave: two percentiles among the events, see `timing.rs` |
-//! | `partial` | auto | `on`, `off`: received packets are looked at for partial checksums; auto: on a veth |
-//! | `wakeup` | prefer | the kernel is called only when it asks for it |
-//! | `match` | everything | flows that are received |
+//! | `frags` | prefer | packets of several fragments, both ways |
+//! | `csum` | prefer | transmitted packets may have partial checksums |
+//! | `timestamps` | off | delays of transmitted packets: two percentiles among the events, see `tx_metadata.rs` |
+//! | `partial` | auto | `on`, `off`: received packets are examined for partial checksums; auto: on a veth |
+//! | `wakeup` | prefer | the kernel is called only if a ring needs a wakeup |
+//! | `match` | everything | flows to receive |
 //! | `ring` | 2048 | entries of each ring, a power of two |
-//! | `txbudget` | 64 | frames that one call may send |
-//! | `sndbuf` | 4M | bytes that may be on their way out |
-//! | `busypoll`, `busybudget` | off, 64 | run the driver's receive loop from here, so long (`20us`, at most 1s) and for so many frames |
+//! | `txbudget` | 64 | frames that one call sends |
+//! | `sndbuf` | 4M | bytes of frames that may wait to be transmitted |
+//! | `busypoll`, `busybudget` | off, 64 | busy-poll the driver for this time (`20us`, at most 1s) and this number of frames |
 //! | `promisc` | on | receive frames for any address |
 //! | `stall` | 1s | see above; at least 10ms |
 //! | `selftest` | wake | `off`, `wake` or `frame` |
 //! | `tx` | socket | `live`, `prefer-live`; `template` for `towpath gen`: see [`live`] |
 //! | `burst` | 256 | frames that `tx=live` gathers for one call, at most 1024 |
+//!
+//! | file | |
+//! |---|---|
+//! | `mod.rs`, `config.rs` | the port, its options |
+//! | `probe.rs`, `abilities.rs`, `errors.rs` | tries the modes, reports the abilities, errors with hints |
+//! | `program.rs` | the XDP program, and the program for `match=` |
+//! | `umem.rs` | the pool's region as UMEM |
+//! | `queue.rs`, `fallback.rs` | the socket and its rings, reopened after a stall, in which mode |
+//! | `rx.rs`, `partial_checksum.rs` | RX and FILL rings; partial checksums of a veth |
+//! | `tx/`, `in_flight_table.rs`, `tx_metadata.rs` | TX and COMPLETION rings; packets in flight; checksum requests, timestamps |
+//! | `events.rs` | counted events |
+//! | `live/` | `tx=live`: frames of a program |
 
 mod abilities;
-mod ask;
 mod config;
-mod either;
+mod errors;
 mod events;
 mod fallback;
 mod in_flight_table;
 pub mod live;
-mod metadata;
-mod partial;
+mod partial_checksum;
 mod probe;
 mod program;
 mod queue;
-mod rings;
 mod rx;
 #[cfg(test)]
 mod tests;
-mod timing;
 mod tx;
+mod tx_metadata;
 mod umem;
 
 pub use config::{Config, Partial, SelfTest, Transmit};
-pub use either::XdpTx;
 pub use rx::XdpRx;
-pub use tx::SocketTx;
+pub use tx::{SocketTx, XdpTx};
 
 use super::kernel::link::LinkWatch;
 use crate::uri::Want;
 use abilities::{abilities, link, timestamps};
-use events::{Events, Watch};
-use live::{Live, LiveTx};
-use probe::Found;
-use queue::{Attached, Queue, Setup, halves, patiently};
+use events::{EventControl, Events};
+use live::{LiveProgram, LiveTx};
+use probe::Probed;
+use queue::{Attached, PortShared, QueueShared, retry_while_busy, split_rings};
 use std::sync::{Arc, Mutex};
 use towpath_packet::Offloads;
 use towpath_packet::port::{Ability, Info, Layer, Port, PortControl, PortError, Queues, Start, TxLayout};
 #[cfg(doc)]
 use towpath_packet::{DropReason, port::State};
-use towpath_sys::bpf::Hook;
+use towpath_sys::bpf::AttachMode;
 use towpath_sys::netdev::Control;
 use towpath_sys::netdev_genl::{Device, Features};
 use towpath_sys::{af_packet, netns};
-use umem::Frames;
+use umem::Umem;
 
-/// TCP super-packets, as a stack leaves them to a device.
-const SEGMENTS: Offloads = Offloads::TSO4.with(Offloads::TSO6);
+/// TCP super-packets, as a stack hands them to a device.
+const TSO: Offloads = Offloads::TSO4.with(Offloads::TSO6);
 
-/// An interface with our program on it, examined.
+/// An interface with the program attached.
 #[derive(Debug)]
 pub struct XdpPort {
     info: Info,
     config: Config,
     control: Arc<Control>,
     index: i32,
-    found: Box<Found>,
+    found: Box<Probed>,
     attached: Attached,
-    /// Whether received frames are looked at for what their sender left undone.
-    notes: bool,
-    /// Whether sent packets are timed.
+    /// Received frames are examined for partial checksums.
+    partial: bool,
+    /// Transmitted packets are timed.
     timed: bool,
-    live: Option<Live>,
+    live: Option<LiveProgram>,
     events: Arc<Events>,
 }
 
-/// Attaches the program and finds out how sockets can be bound. Nothing is received yet.
+/// Attaches the program and tries the modes of sockets. Nothing is received yet.
 ///
 /// # Errors
-/// [`PortError::Option`] for a value that breaks a rule, [`PortError::Os`] for a step that the kernel refused, with what would
-/// mend it (another program is attached, the queue is taken, the interface is down), [`PortError::Input`] for an interface
-/// that is no Ethernet, [`PortError::Required`] for an ability that is required and not there.
+/// [`PortError::Option`] for a value that breaks a rule, [`PortError::Os`] for a step that the
+/// kernel refused, with a hint (another program is attached, the queue is busy, the interface is
+/// down), [`PortError::Input`] for an interface that is no Ethernet, [`PortError::Required`] for a
+/// required ability that is missing.
 pub fn open(config: Config) -> Result<XdpPort, PortError> {
     config.check()?;
     let netns = config.netns.clone();
-    netns::within(netns.as_deref(), || examine(config.clone())).map_err(ask::namespace(&config))?
+    netns::within(netns.as_deref(), || examine(config.clone())).map_err(errors::netns_error(&config))?
 }
 
 fn examine(config: Config) -> Result<XdpPort, PortError> {
-    let failed = |step: &'static str| ask::os(&config, step);
+    let failed = |step: &'static str| errors::os_error(&config, step);
     let port = config.port();
     let name = &config.interface;
     let control = Control::new().map_err(failed("socket"))?;
     let index = control.index(name).map_err(failed("find the interface"))?;
-    let hardware = control.hardware(name).map_err(failed("SIOCGIFHWADDR"))?;
+    let hardware = control.hardware_type(name).map_err(failed("SIOCGIFHWADDR"))?;
     if !matches!(hardware, libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK) {
         let what = format!("the interface carries no Ethernet (hardware type {hardware}): packet: takes it");
         return Err(PortError::Input { port, what });
@@ -142,65 +157,65 @@ fn examine(config: Config) -> Result<XdpPort, PortError> {
     let mtu = control.mtu(name).map_err(failed("SIOCGIFMTU"))?;
     let mac = control.mac(name).map_err(failed("SIOCGIFHWADDR"))?;
     let driver = control.driver(name).unwrap_or_default();
-    ask::queues(&config, &control)?;
+    errors::check_queues(&config, &control)?;
     let device = Device::new(index).map_err(failed("socket(AF_NETLINK)"))?;
-    let said = device.features().ok();
+    let features = device.features().ok();
     let busy_poll = probe::busy_poll(&config)?;
     let on = probe::attach(&config, index)?;
-    let found = probe::probe(&config, index, mtu, mac, &on, said)?;
+    let found = probe::probe(&config, index, mtu, mac, &on, features)?;
     let promiscuous = if config.promiscuous {
         let socket = af_packet::Socket::new().map_err(failed("socket(AF_PACKET)"))?;
-        socket.promiscuous(index).map_err(failed("PACKET_ADD_MEMBERSHIP"))?;
+        socket.set_promiscuous(index).map_err(failed("PACKET_ADD_MEMBERSHIP"))?;
         Some(socket)
     } else {
         None
     };
-    let notes = match config.partial {
+    let partial = match config.partial {
         Partial::Auto => driver == "veth",
         Partial::On => true,
         Partial::Off => false,
     };
-    let (live, transmit) = transmit(&config, index, &driver, said)?;
+    let (live, transmit) = transmit(&config, index, &driver, features)?;
     let metadata = found.metadata.is_ok()
         && config.csum != Want::Off
-        && (!found.zero_copy() || said.is_some_and(Features::checksums));
-    let rx_offloads = match (notes, found.hook) {
+        && (!found.zero_copy() || features.is_some_and(Features::tx_checksum));
+    let rx_offloads = match (partial, found.mode) {
         (false, _) => Offloads::NONE,
-        (true, Hook::Native) => Offloads::CSUM,
-        (true, Hook::Generic) => Offloads::CSUM.with(SEGMENTS),
+        (true, AttachMode::Native) => Offloads::CSUM,
+        (true, AttachMode::Generic) => Offloads::CSUM.with(TSO),
     };
-    let mut abilities = abilities(&config, &found, said, notes, mtu)?;
-    abilities.insert(0, link(&config, control.link(index)));
+    let mut abilities = abilities(&config, &found, features, partial, mtu)?;
+    abilities.insert(0, link(&config, control.link_state(index)));
     abilities.push(Ability::new("busypoll", true, busy_poll));
-    let timed = live.is_none() && config.timestamps != Want::Off && timestamps(&found, said).is_ok();
+    let timed = live.is_none() && config.timestamps != Want::Off && timestamps(&found, features).is_ok();
     abilities.push(transmit);
-    let headroom = if (metadata || timed) && live.is_none() { metadata::LEN as u16 } else { 0 };
+    let headroom = if (metadata || timed) && live.is_none() { tx_metadata::LEN as u16 } else { 0 };
     let tx_offloads = if metadata && live.is_none() { Offloads::CSUM } else { Offloads::NONE };
     let info = Info::new(port, Layer::Ethernet, mtu)
         .with_tx_layout(TxLayout { headroom, ..TxLayout::default() })
-        .with_max_chunks(found.pieces)
+        .with_max_chunks(found.max_frags)
         .with_offloads(tx_offloads, rx_offloads)
         .with_max_queues(config.queues)
         .with_abilities(abilities);
-    let attachment = Mutex::new((found.hook, Some(on.link)));
+    let attachment = Mutex::new((found.mode, Some(on.link)));
     let attached = Attached { map: on.map, link: attachment, program: on.program, _promiscuous: promiscuous };
     let (control, events, found) = (Arc::new(control), Arc::default(), Box::new(found));
-    Ok(XdpPort { info, config, control, index, found, attached, notes, timed, live, events })
+    Ok(XdpPort { info, config, control, index, found, attached, partial, timed, live, events })
 }
 
-/// How packets are sent: the program for it, tried out, if that is as frames of one.
+/// The way packets are transmitted: the program of `tx=live`, if it works, and the report.
 fn transmit(
     config: &Config,
     index: i32,
     driver: &str,
-    said: Option<Features>,
-) -> Result<(Option<Live>, Ability), PortError> {
-    let (possible, mend) = (live::possible(said), live::mend(driver));
+    features: Option<Features>,
+) -> Result<(Option<LiveProgram>, Ability), PortError> {
+    let (possible, hint) = (live::possible(features), live::hint(driver));
     let made = match config.transmit {
         Transmit::Socket => {
             let why = match possible {
-                Ok(()) => "through the socket; tx=live is to be had".to_owned(),
-                Err(why) => format!("through the socket; tx=live is not to be had: {why}; to mend it, {mend}"),
+                Ok(()) => "through the socket; tx=live is possible".to_owned(),
+                Err(why) => format!("through the socket; tx=live is not possible: {why}; to mend it, {hint}"),
             };
             return Ok((None, Ability::new("tx", true, why)));
         }
@@ -212,13 +227,13 @@ fn transmit(
             ));
         }
         Transmit::Live | Transmit::PreferLive => {
-            possible.and_then(|()| Live::new(config, index).map_err(|error| error.to_string()))
+            possible.and_then(|()| LiveProgram::new(config, index).map_err(|error| error.to_string()))
         }
     };
-    let ability = |on, why: String| Ability::new("tx", on, why).with_mend((!on).then(|| mend.to_owned()));
+    let ability = |on, why: String| Ability::new("tx", on, why).with_mend((!on).then(|| hint.to_owned()));
     match made {
         Ok(live) => Ok((Some(live), ability(true, "as frames of a program".to_owned()))),
-        Err(why) if config.transmit == Transmit::Live => Err(config.error("tx", "live", format!("{why} ({mend})"))),
+        Err(why) if config.transmit == Transmit::Live => Err(config.error("tx", "live", format!("{why} ({hint})"))),
         Err(why) => Ok((None, ability(false, format!("through the socket, because {why}")))),
     }
 }
@@ -232,51 +247,51 @@ impl Port for XdpPort {
     }
 
     fn control(&self) -> Option<Arc<dyn PortControl>> {
-        Some(Arc::new(Watch(self.events.clone())))
+        Some(Arc::new(EventControl(self.events.clone())))
     }
 
     fn start(self, start: Start) -> Result<Queues<XdpRx, XdpTx>, PortError> {
-        let XdpPort { info, config, control, index, found, attached, notes, timed, live, events } = self;
+        let XdpPort { info, config, control, index, found, attached, partial, timed, live, events } = self;
         info.queues(start.queues)?;
         let mut lives = Vec::new();
         if let Some(first) = live {
             lives.push(first);
             for _ in 1..start.queues {
-                lives.push(Live::new(&config, index)?);
+                lives.push(LiveProgram::new(&config, index)?);
             }
         }
         let mut lives = lives.into_iter();
         let metadata = found.metadata.clone().unwrap_or(0);
-        let frames = Frames::new(&config, &start.pool, info.mtu, metadata)?;
+        let umem = Umem::new(&config, &start.pool, info.mtu, metadata)?;
         let first = u32::from(config.queue);
-        let setup =
-            Arc::new(Setup { config, index, flags: found.flags, attached, frames, queues: start.queues, events });
+        let port =
+            Arc::new(PortShared { config, index, flags: found.flags, attached, umem, queues: start.queues, events });
         let watch = || LinkWatch::new(control.clone(), index);
-        let mtu = notes.then_some(info.mtu as usize);
+        let mtu = partial.then_some(info.mtu as usize);
         let (mut rx, mut tx) = (Vec::new(), Vec::new());
         let mut shared = None;
         for number in first..first + u32::from(start.queues) {
-            let failed = |source| ask::bind_failed(&setup.config, number, source);
-            let (socket, rings) = setup.open(shared.as_deref()).map_err(failed)?;
+            let failed = |source| errors::bind_error(&port.config, number, source);
+            let (socket, rings) = port.open(shared.as_deref()).map_err(failed)?;
             let socket = Arc::new(socket);
-            let queue = Arc::new(Queue::new(setup.clone(), number, socket.clone()));
-            let (rx_rings, tx_rings) = halves(&socket, rings);
-            // The FILL ring has buffers before the driver looks at it.
+            let queue = Arc::new(QueueShared::new(port.clone(), number, socket.clone()));
+            let (rx_rings, tx_rings) = split_rings(&socket, rings);
+            // The FILL ring has buffers before the socket is bound.
             rx.push(XdpRx::new(queue.clone(), rx_rings, mtu, watch())?);
             tx.push(match lives.next() {
                 None => XdpTx::Socket(Box::new(SocketTx::new(queue, tx_rings, &info, timed, watch(), &start.pool)?)),
                 Some(live) => {
                     drop(tx_rings);
-                    queue.leave(std::iter::empty(), false);
-                    let config = &setup.config;
+                    queue.close_half(std::iter::empty(), false);
+                    let config = &port.config;
                     let device = || Device::new(index);
                     let device = netns::within(config.netns.as_deref(), device).and_then(|made| made);
-                    let device = device.map_err(ask::os(config, "socket(AF_NETLINK)"))?;
+                    let device = device.map_err(errors::os_error(config, "socket(AF_NETLINK)"))?;
                     let link = (control.clone(), index);
                     XdpTx::Live(Box::new(LiveTx::new(live, &info, config.burst, device, link, &start.pool)?))
                 }
             });
-            patiently(|| setup.bind(&socket, number, setup.flags, shared.as_deref())).map_err(failed)?;
+            retry_while_busy(|| port.bind(&socket, number, port.flags, shared.as_deref())).map_err(failed)?;
             shared.get_or_insert(socket);
         }
         Ok(Queues { rx, tx })

@@ -1,154 +1,156 @@
-//! What the kernel and the driver do: found out by doing it.
+//! Probes the kernel and the driver: each mode is tried.
 //!
 //! ```text
 //!   program loaded, attached in the driver, or in the stack
-//!     └ a socket with a few buffers of its own: bound with the best that is wanted, then with less    closed again
-//!         └ woken once, and if that was asked for: one frame sent and completed
+//!     └ a socket with a small pool of its own: bound in the best configured mode, then in lesser ones    closed again
+//!         └ woken once, and with selftest=frame: one frame sent and completed
 //! ```
 //!
-//! Nothing is received meanwhile: the map of sockets is empty, all frames go to the host.
+//! Nothing is received meanwhile: the XSKMAP is empty, and all frames go to the host.
 
 use super::config::{Config, SelfTest};
-use super::queue::{open, patiently, set_busy_poll};
-use super::rings::Rings;
-use super::umem::Frames;
-use super::{ask, metadata, program};
+use super::queue::{Rings, open, retry_while_busy, set_busy_poll};
+use super::umem::Umem;
+use super::{errors, program, tx_metadata};
 use crate::uri::Want;
 use std::io;
 use std::time::{Duration, Instant};
 use towpath_packet::port::PortError;
 use towpath_packet::xsk_ring::Desc;
 use towpath_packet::{Backing, Direction, InFlight, Packet, Pool, PoolConfig, ToDevice};
-use towpath_sys::bpf::{Hook, Kind, Link, Map, MapKind, Program};
+use towpath_sys::bpf::{AttachMode, Map, MapType, Program, ProgramType, XdpLink};
 use towpath_sys::netdev_genl::Features;
 use towpath_sys::xsk::{Socket, bind};
 
-/// Queues that the map of sockets has room for.
+/// Entries of the XSKMAP.
 const QUEUES: u32 = 64;
-/// Pieces of a packet that the kernel copies (`MAX_SKB_FRAGS` + 1).
-const COPIED_PIECES: u16 = 18;
-/// Why something is not there.
+/// Most fragments of a packet in copy mode (`MAX_SKB_FRAGS` + 1).
+const COPY_MODE_FRAGS: u16 = 18;
+/// The reason of an ability that is switched off.
 pub(super) const OFF: &str = "switched off by option";
-/// How long a frame may take to be completed.
-const PATIENCE: Duration = Duration::from_millis(200);
+/// Time limit of the test frame's completion.
+const TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Our program on an interface.
+/// The attached program.
 #[derive(Debug)]
-pub(super) struct OnInterface {
+pub(super) struct AttachedProgram {
     pub(super) map: Map,
-    pub(super) link: Link,
+    pub(super) link: XdpLink,
     pub(super) program: Program,
-    hook: Hook,
-    /// Why it does not run in the driver.
+    mode: AttachMode,
+    /// The reason if it does not run in the driver.
     not_native: Option<String>,
-    /// Whether it takes packets in several pieces.
+    /// It accepts packets of several fragments.
     frags: bool,
 }
 
-/// What was found.
+/// The result of the probe.
 #[derive(Debug)]
-pub(super) struct Found {
-    pub(super) hook: Hook,
-    /// Why the program does not run in the driver.
+pub(super) struct Probed {
+    pub(super) mode: AttachMode,
+    /// The reason if the program does not run in the driver.
     pub(super) not_native: Option<String>,
     /// Flags to bind with.
     pub(super) flags: u16,
-    /// Why the driver does not use our memory.
+    /// The reason if the mode is not zero copy.
     pub(super) not_zero_copy: Option<String>,
-    /// Why packets are not taken in several pieces.
+    /// The reason if packets have one fragment.
     pub(super) not_frags: Option<String>,
-    /// Pieces of a packet that may be sent as one.
-    pub(super) pieces: u16,
-    /// Bytes of metadata in front of sent frames, or why there are none.
+    /// Most fragments of a transmitted packet.
+    pub(super) max_frags: u16,
+    /// Bytes of metadata in front of transmitted frames, or the reason if there are none.
     pub(super) metadata: Result<u32, String>,
     /// Whether one call may send more than 32 frames.
     pub(super) budget: Result<(), String>,
-    /// What the self-test did.
+    /// The result of the self-test.
     pub(super) tested: &'static str,
 }
 
-impl Found {
+impl Probed {
     pub(super) fn zero_copy(&self) -> bool {
         self.not_zero_copy.is_none()
     }
 }
 
-/// Loads the program and attaches it as it is wanted.
-pub(super) fn attach(config: &Config, index: i32) -> Result<OnInterface, PortError> {
-    let failed = |step: &'static str| ask::os(config, step);
-    let map = Map::new(MapKind::Sockets, 4, QUEUES, "towpath_xsks").map_err(failed("bpf(BPF_MAP_CREATE)"))?;
+/// Loads the program and attaches it in the configured mode.
+pub(super) fn attach(config: &Config, index: i32) -> Result<AttachedProgram, PortError> {
+    let failed = |step: &'static str| errors::os_error(config, step);
+    let map = Map::new(MapType::Xskmap, 4, QUEUES, "towpath_xsks").map_err(failed("bpf(BPF_MAP_CREATE)"))?;
     let code = if config.matches.is_empty() {
-        program::everything(map.number())
+        program::all_frames(map.fd())
     } else {
-        program::flows(map.number(), &config.matches)
+        program::flows(map.fd(), &config.matches)
     };
     let mut frags = config.frags != Want::Off;
-    let mut loaded = Program::load(Kind::Xdp { frags }, &code, "towpath");
+    let mut loaded = Program::load(ProgramType::Xdp { frags }, &code, "towpath");
     if loaded.is_err() && config.frags == Want::Prefer {
-        // Before Linux 5.18 the flag is not known.
+        // Before Linux 5.18 the flag does not exist.
         frags = false;
-        loaded = Program::load(Kind::Xdp { frags }, &code, "towpath");
+        loaded = Program::load(ProgramType::Xdp { frags }, &code, "towpath");
     }
     let program = loaded.map_err(failed("bpf(BPF_PROG_LOAD)"))?;
     let mut not_native = Some(OFF.to_owned());
     if config.native != Want::Off {
-        let error = match patiently(|| Link::attach(&program, index, Hook::Native)) {
-            Ok(link) => return Ok(OnInterface { map, link, program, hook: Hook::Native, not_native: None, frags }),
+        let error = match retry_while_busy(|| XdpLink::attach(&program, index, AttachMode::Native)) {
+            Ok(link) => {
+                return Ok(AttachedProgram { map, link, program, mode: AttachMode::Native, not_native: None, frags });
+            }
             Err(error) => error,
         };
-        // Something else is attached, which would be in the way in the stack as well; or nobody may attach anything.
+        // Another program is attached, which prevents generic mode too; or the process may not
+        // attach one.
         if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST | libc::EPERM)) {
             return Err(failed("attach the program")(error));
         }
-        let why = format!("the driver refuses the program: {error}{}", ask::why_not_native(&error));
+        let why = format!("the driver refuses the program: {error}{}", errors::native_refusal(&error));
         if config.native == Want::Require || config.generic == Want::Off {
             return Err(PortError::Required { port: config.port(), ability: "native".to_owned(), why });
         }
         not_native = Some(why);
     }
-    let link = patiently(|| Link::attach(&program, index, Hook::Generic)).map_err(failed("attach the program"))?;
-    Ok(OnInterface { map, link, program, hook: Hook::Generic, not_native, frags })
+    let link = retry_while_busy(|| XdpLink::attach(&program, index, AttachMode::Generic))
+        .map_err(failed("attach the program"))?;
+    Ok(AttachedProgram { map, link, program, mode: AttachMode::Generic, not_native, frags })
 }
 
-/// A pool for trials.
-fn small() -> Result<Pool, towpath_packet::PoolError> {
+/// A pool for the trial.
+fn small_pool() -> Result<Pool, towpath_packet::PoolError> {
     Pool::new(PoolConfig { capacity: 256, backing: Backing::Anonymous, max_caches: 2, ..PoolConfig::default() })
 }
 
-/// The memory of a trial, and the metadata that the kernel reads in front of frames.
-fn memory(trial: &Config, pool: &Pool, mtu: u32) -> Result<(Frames, Result<u32, String>), PortError> {
-    let without = || Frames::new(trial, pool, mtu, 0);
+/// The UMEM of the trial, and the metadata that the kernel reads in front of frames.
+fn trial_umem(trial: &Config, pool: &Pool, mtu: u32) -> Result<(Umem, Result<u32, String>), PortError> {
+    let without = || Umem::new(trial, pool, mtu, 0);
     if trial.csum == Want::Off && trial.timestamps == Want::Off {
         return Ok((without()?, Err(OFF.to_owned())));
     }
-    let with = Frames::new(trial, pool, mtu, metadata::LEN as u32)?;
+    let with = Umem::new(trial, pool, mtu, tx_metadata::LEN as u32)?;
     match open(trial, &with, None) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
             Ok((without()?, Err("the kernel knows no metadata of sent frames: Linux 6.8 does".to_owned())))
         }
-        // Any other error comes again where it is told.
-        _ => Ok((with, Ok(metadata::LEN as u32))),
+        // Any other error recurs in `attempt`, which reports it.
+        _ => Ok((with, Ok(tx_metadata::LEN as u32))),
     }
 }
 
 /// Whether to try with an ability, and without it.
-fn tries(want: Want, possible: bool) -> (bool, bool) {
+fn variants(want: Want, possible: bool) -> (bool, bool) {
     (want != Want::Off && possible, want != Want::Require)
 }
 
-/// Whether the driver's receive loop may be run from here as it is wanted, tried on a socket that is closed again; with what is to
-/// be said about it.
+/// Tries the busy poll of the configuration on a socket that is closed again; returns the report.
 pub(super) fn busy_poll(config: &Config) -> Result<String, PortError> {
     if config.busy_poll.is_zero() {
         return Ok("not asked for: busypoll=20us runs the driver's receive loop from here".to_owned());
     }
     let step = "SO_PREFER_BUSY_POLL";
-    let socket = Socket::new().map_err(ask::os(config, "socket(AF_XDP)"))?;
-    set_busy_poll(config, &socket).map_err(ask::os(config, step))?;
+    let socket = Socket::new().map_err(errors::os_error(config, "socket(AF_XDP)"))?;
+    set_busy_poll(config, &socket).map_err(errors::os_error(config, step))?;
     let does = format!("the driver's receive loop is run from here, {} frames at a time", config.busy_budget);
     let settings = ["napi_defer_hard_irqs", "gro_flush_timeout"];
-    // What is mounted here shows the interfaces of this namespace only.
-    let waits = config.netns.is_some()
+    // The mounted sysfs shows the interfaces of this process's namespace only.
+    let deferred = config.netns.is_some()
         || settings.iter().all(|name| {
             let path = format!("/sys/class/net/{}/{name}", config.interface);
             std::fs::read_to_string(path).is_ok_and(|value| value.trim() != "0")
@@ -158,26 +160,26 @@ pub(super) fn busy_poll(config: &Config) -> Result<String, PortError> {
         "; its interrupts still come: echo 2 >/sys/class/net/{name}/{}; echo 200000 >/sys/class/net/{name}/{}",
         settings[0], settings[1]
     );
-    Ok(if waits { does } else { does + &advice })
+    Ok(if deferred { does } else { does + &advice })
 }
 
-/// Finds out how sockets can be bound. The calling thread is in the port's namespace.
+/// Tries the modes in which sockets can be bound. The calling thread is in the port's namespace.
 pub(super) fn probe(
     config: &Config,
     index: i32,
     mtu: u32,
     mac: [u8; 6],
-    on: &OnInterface,
+    attached: &AttachedProgram,
     features: Option<Features>,
-) -> Result<Found, PortError> {
-    let pool = small().map_err(|source| PortError::Pool { port: config.port(), source })?;
-    // Small rings will do.
+) -> Result<Probed, PortError> {
+    let pool = small_pool().map_err(|source| PortError::Pool { port: config.port(), source })?;
+    // Small rings suffice.
     let trial = Config { ring: 64, tx_budget: 32, netns: None, ..config.clone() };
-    let (frames, metadata) = memory(&trial, &pool, mtu)?;
+    let (umem, metadata) = trial_umem(&trial, &pool, mtu)?;
     let wakeup = if config.wakeup == Want::Off { 0 } else { bind::NEED_WAKEUP };
-    let zero_copy = if config.copy == Want::Require { (false, true) } else { tries(config.zero_copy, true) };
+    let zero_copy = if config.copy == Want::Require { (false, true) } else { variants(config.zero_copy, true) };
     let zero_copy = (zero_copy.0, zero_copy.1 && config.copy != Want::Off);
-    let frags = tries(config.frags, on.frags);
+    let frags = variants(config.frags, attached.frags);
     let (mut no_zero_copy, mut refused, mut last) = (OFF.to_owned(), None, io::ErrorKind::Unsupported.into());
     for (driver, wanted) in [(true, zero_copy.0), (false, zero_copy.1)] {
         for (sg, wanted) in [(true, wanted && frags.0), (false, wanted && frags.1)] {
@@ -186,21 +188,21 @@ pub(super) fn probe(
             }
             let memory = if driver { bind::ZEROCOPY } else { bind::COPY };
             let flags = wakeup | memory | if sg { bind::SG } else { 0 };
-            let error = match attempt(&trial, &frames, index, flags, mac) {
+            let error = match attempt(&trial, &umem, index, flags, mac) {
                 Ok((budget, tested)) => {
-                    let given = features.map_or(1, |f| f.zero_copy_pieces).clamp(1, COPIED_PIECES.into()) as u16;
-                    return Ok(Found {
-                        hook: on.hook,
-                        not_native: on.not_native.clone(),
+                    let zc_frags = features.map_or(1, |f| f.zc_max_segs).clamp(1, COPY_MODE_FRAGS.into()) as u16;
+                    return Ok(Probed {
+                        mode: attached.mode,
+                        not_native: attached.not_native.clone(),
                         flags,
                         not_zero_copy: (!driver).then_some(no_zero_copy),
-                        not_frags: (!sg).then(|| refused.unwrap_or_else(|| no_frags(config, on.frags))),
-                        pieces: if !sg {
+                        not_frags: (!sg).then(|| refused.unwrap_or_else(|| no_frags(config, attached.frags))),
+                        max_frags: if !sg {
                             1
                         } else if driver {
-                            given
+                            zc_frags
                         } else {
-                            COPIED_PIECES
+                            COPY_MODE_FRAGS
                         },
                         metadata,
                         budget,
@@ -209,12 +211,12 @@ pub(super) fn probe(
                 }
                 Err(error) => error,
             };
-            // It is not about zero copy, or pieces.
+            // The error concerns neither zero copy nor fragments.
             if matches!(
                 error.raw_os_error(),
                 Some(libc::EBUSY | libc::ENODEV | libc::ENETDOWN | libc::EPERM | libc::ENOBUFS)
             ) {
-                return Err(ask::bind_failed(config, config.queue.into(), error));
+                return Err(errors::bind_error(config, config.queue.into(), error));
             }
             if driver {
                 no_zero_copy = format!("the driver refuses it: {error}");
@@ -227,8 +229,8 @@ pub(super) fn probe(
     let required = |ability: &str, why| PortError::Required { port: config.port(), ability: ability.to_owned(), why };
     Err(match (config.zero_copy, config.frags) {
         (Want::Require, _) => required("zerocopy", no_zero_copy),
-        (_, Want::Require) => required("frags", refused.unwrap_or_else(|| no_frags(config, on.frags))),
-        _ => ask::bind_failed(config, config.queue.into(), last),
+        (_, Want::Require) => required("frags", refused.unwrap_or_else(|| no_frags(config, attached.frags))),
+        _ => errors::bind_error(config, config.queue.into(), last),
     })
 }
 
@@ -240,18 +242,18 @@ fn no_frags(config: &Config, loaded: bool) -> String {
     }
 }
 
-/// Binds a socket with these flags, and tries it out.
+/// Binds a socket with these flags, and tests it.
 fn attempt(
     config: &Config,
-    frames: &Frames,
+    umem: &Umem,
     index: i32,
     flags: u16,
     mac: [u8; 6],
 ) -> io::Result<(Result<(), String>, &'static str)> {
-    let (socket, mut rings) = open(config, frames, None)?;
+    let (socket, mut rings) = open(config, umem, None)?;
     let budget =
         socket.set_tx_budget(64).map_err(|_| "the kernel sends 32 frames a call: Linux 6.17 can more".to_owned());
-    patiently(|| socket.bind(index, config.queue.into(), flags, None))?;
+    retry_while_busy(|| socket.bind(index, config.queue.into(), flags, None))?;
     let tested = match config.self_test {
         SelfTest::Off => "not tried, as asked",
         SelfTest::Wake => {
@@ -260,14 +262,14 @@ fn attempt(
         }
         SelfTest::Frame => {
             wake(&socket)?;
-            send_one(&socket, &mut rings, frames, mac)?;
+            send_one(&socket, &mut rings, umem, mac)?;
             "a frame was sent and completed"
         }
     };
     Ok((budget, tested))
 }
 
-/// Some drivers refuse to be woken although binding worked; then they would never send.
+/// Some drivers refuse a wakeup although the bind worked; they would never send.
 fn wake(socket: &Socket) -> io::Result<()> {
     match socket.wake_tx() {
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENXIO | libc::EINVAL | libc::EOPNOTSUPP)) => Err(error),
@@ -275,31 +277,32 @@ fn wake(socket: &Socket) -> io::Result<()> {
     }
 }
 
-/// Sends a frame to the interface's own address: a request of the Ethernet configuration testing protocol that asks for nothing
-/// (type 0x9000, function 1, reply).
-fn send_one(socket: &Socket, rings: &mut Rings, frames: &Frames, mac: [u8; 6]) -> io::Result<()> {
-    let dry = || io::Error::other("no buffer for the test");
-    let mut cache = frames.pool.cache(Direction::Tx).map_err(io::Error::other)?;
+/// Sends a frame to the interface's own address: a reply of the Ethernet configuration testing
+/// protocol (type 0x9000, function 1), which causes no answer.
+fn send_one(socket: &Socket, rings: &mut Rings, umem: &Umem, mac: [u8; 6]) -> io::Result<()> {
+    let no_buffer = || io::Error::other("no buffer for the test");
+    let mut cache = umem.pool.cache(Direction::Tx).map_err(io::Error::other)?;
     let mut bytes = [0u8; 60];
     bytes[..6].copy_from_slice(&mac);
     bytes[6..12].copy_from_slice(&mac);
     bytes[12..18].copy_from_slice(&[0x90, 0, 0, 0, 1, 0]);
-    let packet = Packet::copy_from(&mut cache, &bytes).ok_or_else(dry)?;
-    let (_, addr) = packet.chunks().next().and_then(|piece| frames.address(&piece)).ok_or_else(dry)?;
-    let lent = InFlight::<ToDevice>::post(packet);
+    let packet = Packet::copy_from(&mut cache, &bytes).ok_or_else(no_buffer)?;
+    let (_, addr) = packet.chunks().next().and_then(|piece| umem.address(&piece)).ok_or_else(no_buffer)?;
+    let in_flight = InFlight::<ToDevice>::post(packet);
     rings.tx.write(Desc { addr, len: bytes.len() as u32, options: 0 });
     rings.tx.submit();
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while rings.completion.peek(1) == 0 {
         if rings.tx.waiting() > 0 || rings.tx.ring().needs_wakeup() {
             let _ = socket.wake_tx();
         }
         if Instant::now() > end {
-            // The loan stays out with this: the socket is closed next, and the pool is one for the trial.
+            // The frame stays in flight: the socket is closed next, and the pool exists for the
+            // trial only.
             return Err(io::Error::new(io::ErrorKind::TimedOut, "the driver took a frame and did not complete it"));
         }
         std::thread::yield_now();
     }
-    drop(lent.complete());
+    drop(in_flight.complete());
     Ok(())
 }

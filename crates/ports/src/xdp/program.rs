@@ -1,16 +1,16 @@
-//! The program that runs on every received frame: to our socket, or on to the host.
+//! The XDP program of received frames: redirects to the queue's socket, or passes to the host.
 //!
 //! ```text
-//!   without match=:   redirect to the socket of the queue; PASS where there is none
+//!   without match=:   redirect to the socket of the queue; PASS without a socket
 //!
-//!   with match=:      take the headers apart ──► key on the stack ──► flow 1? flow 2? … ──► redirect
-//!                     └ cut short, or no IP: the key says so                    └ none ──► PASS
+//!   with match=:      dissect the headers    ──► key on the stack ──► flow 1? flow 2? … ──► redirect
+//!                     └ truncated, or no IP: noted in the key                   └ none ──► PASS
 //! ```
 //!
-//! The key has a 32-bit word for each field, in the machine's order, and a number that no field can have where there is none
-//! ([`NONE`]), so that a flow is a row of compares. Headers are read as the [rules](crate::rules) read them: up to two tags,
-//! IPv4 options and four extension headers of IPv6 are passed over; ports are those of whole packets; tunnels are not
-//! entered.
+//! The key has a 32-bit word in host order for each field, or [`NONE`], which no field can have. So
+//! a flow is a sequence of compares. Headers are read as by the [rules](towpath_engine::rules): up
+//! to two tags, IPv4 options and four extension headers of IPv6 are skipped; fragments have no
+//! ports; tunnels are not entered.
 
 use std::net::IpAddr;
 use towpath_engine::rules::{Match, Prefix, Span};
@@ -19,10 +19,10 @@ use towpath_sys::bpf::asm::{Alu, Asm, Call, If, Label, R0, R1, R2, R3, R4, R5, R
 /// `XDP_PASS`.
 const PASS: i32 = 2;
 
-/// In the place of what a packet does not have.
+/// The value of a field that the packet does not have.
 const NONE: i32 = 0x0100_0000;
 
-/// Offsets of the key's words from the end of the stack.
+/// Offsets of the key's words from the frame pointer.
 mod key {
     pub(super) const ETHERTYPE: i16 = -4;
     pub(super) const TAG_1: i16 = -8;
@@ -31,9 +31,9 @@ mod key {
     pub(super) const FRAGMENT: i16 = -20;
     pub(super) const SRC_PORT: i16 = -24;
     pub(super) const DST_PORT: i16 = -28;
-    /// 4 or 6; 0 for what is not IP.
+    /// 4 or 6; 0 if not IP.
     pub(super) const VERSION: i16 = -32;
-    /// Sixteen bytes, of which IPv4 has the first four.
+    /// Sixteen bytes; IPv4 uses the first four.
     pub(super) const SRC: i16 = -48;
     pub(super) const DST: i16 = -64;
     /// Two halves: four bytes, two bytes.
@@ -41,15 +41,15 @@ mod key {
     pub(super) const SRC_MAC: i16 = -80;
 }
 
-/// Everything to the sockets of `map`.
-pub(super) fn everything(map: i32) -> Vec<u64> {
+/// All frames to the sockets of `map`.
+pub(super) fn all_frames(map: i32) -> Vec<u64> {
     let mut a = Asm::default();
     a.load(Size::B4, R2, R1, 16);
     redirect(&mut a, map);
     a.finish()
 }
 
-/// The flows that `matches` names to the sockets of `map`, the rest to the host.
+/// The flows of `matches` to the sockets of `map`, the rest to the host.
 pub(super) fn flows(map: i32, matches: &[Match]) -> Vec<u64> {
     let mut a = Asm::default();
     let (ready, pass, taken) = (a.label(), a.label(), a.label());
@@ -73,7 +73,8 @@ pub(super) fn flows(map: i32, matches: &[Match]) -> Vec<u64> {
     a.finish()
 }
 
-/// Returns what `bpf_redirect_map` says of the queue in `R2`: the packet goes to the host where the queue has no socket.
+/// Ends the program with the result of `bpf_redirect_map` for the queue in `R2`: `PASS` if the
+/// queue has no socket.
 fn redirect(a: &mut Asm, map: i32) {
     a.map(R1, map);
     a.imm(Alu::Mov, R3, PASS);
@@ -81,15 +82,16 @@ fn redirect(a: &mut Asm, map: i32) {
     a.exit();
 }
 
-/// Goes to `short` unless `n` bytes are there at `R7`.
+/// Jumps to `short` unless the frame has `n` bytes at `R7`.
 fn need(a: &mut Asm, n: i32, short: Label) {
     a.reg(Alu::Mov, R4, R7);
     a.imm(Alu::Add, R4, n);
     a.jump_reg(If::Greater, R4, R8, short);
 }
 
-/// Makes the key. `R7` walks over the headers, `R8` is the end of the frame, `R9` the type or protocol that comes next. Goes to
-/// `ready` when there is nothing more to be found; to `pass` for what is no frame.
+/// Makes the key. `R7` walks over the headers, `R8` is the end of the frame, `R9` the next type or
+/// protocol. Jumps to `ready` at the last known header; to `pass` if the frame is shorter than an
+/// Ethernet header.
 fn dissect(a: &mut Asm, ready: Label, pass: Label) {
     for word in [key::ETHERTYPE, key::TAG_1, key::TAG_2, key::PROTOCOL, key::SRC_PORT, key::DST_PORT] {
         a.store_imm(Size::B4, STACK, word, NONE);
@@ -110,7 +112,7 @@ fn dissect(a: &mut Asm, ready: Label, pass: Label) {
         a.store(Size::B4, STACK, to + 4, R5);
     }
     a.load(Size::B2, R9, R7, 12);
-    a.order_of_host(R9, 16);
+    a.be_to_host(R9, 16);
     a.imm(Alu::Add, R7, 14);
     let untagged = a.label();
     for tag in [key::TAG_1, key::TAG_2] {
@@ -120,11 +122,11 @@ fn dissect(a: &mut Asm, ready: Label, pass: Label) {
         a.place(tagged);
         need(a, 4, ready);
         a.load(Size::B2, R5, R7, 0);
-        a.order_of_host(R5, 16);
+        a.be_to_host(R5, 16);
         a.imm(Alu::And, R5, 0xfff);
         a.store(Size::B4, STACK, tag, R5);
         a.load(Size::B2, R9, R7, 2);
-        a.order_of_host(R9, 16);
+        a.be_to_host(R9, 16);
         a.imm(Alu::Add, R7, 4);
     }
     a.place(untagged);
@@ -156,9 +158,9 @@ fn ipv4(a: &mut Asm, ready: Label) {
     }
     a.load(Size::B1, R4, R7, 9);
     a.store(Size::B4, STACK, key::PROTOCOL, R4);
-    // More fragments follow, or it does not begin at the first byte.
+    // A fragment: more follow, or its offset is not 0.
     a.load(Size::B2, R4, R7, 6);
-    a.order_of_host(R4, 16);
+    a.be_to_host(R4, 16);
     a.imm(Alu::And, R4, 0x3fff);
     a.imm(Alu::Left, R5, 2);
     a.reg(Alu::Add, R7, R5);
@@ -193,7 +195,7 @@ fn ipv6(a: &mut Asm, ready: Label, transport: Label) {
         need(a, 8, known);
         a.load(Size::B1, R9, R7, 0);
         a.load(Size::B2, R4, R7, 2);
-        a.order_of_host(R4, 16);
+        a.be_to_host(R4, 16);
         a.imm(Alu::And, R4, 0xfff9);
         a.imm(Alu::Add, R7, 8);
         a.jump_imm(If::Equal, R4, 0, next);
@@ -226,12 +228,12 @@ fn ports(a: &mut Asm, ready: Label) {
     need(a, 4, ready);
     for (from, to) in [(0, key::SRC_PORT), (2, key::DST_PORT)] {
         a.load(Size::B2, R5, R7, from);
-        a.order_of_host(R5, 16);
+        a.be_to_host(R5, 16);
         a.store(Size::B4, STACK, to, R5);
     }
 }
 
-/// Goes to `other` unless the key is of the flow.
+/// Jumps to `other` unless the key matches the flow.
 fn compare(a: &mut Asm, flow: &Match, other: Label) {
     let number = |a: &mut Asm, word, value: Option<u32>| {
         if let Some(value) = value {
@@ -272,7 +274,7 @@ fn compare(a: &mut Asm, flow: &Match, other: Label) {
     }
 }
 
-/// `dst = value`: an immediate value alone would be extended with its sign.
+/// `dst = value`, without the sign extension of an immediate value.
 fn wide(a: &mut Asm, dst: Reg, value: u32) {
     a.imm(Alu::Mov, dst, value as i32);
     for op in [Alu::Left, Alu::Right] {
@@ -280,13 +282,13 @@ fn wide(a: &mut Asm, dst: Reg, value: u32) {
     }
 }
 
-/// Goes to `to` unless `R5` is in the span.
+/// Jumps to `to` unless `R5` is in the span.
 fn outside(a: &mut Asm, span: Span, to: Label) {
     a.jump_imm(If::Less, R5, span.first().into(), to);
     a.jump_imm(If::Greater, R5, span.last().into(), to);
 }
 
-/// Goes to `other` unless the address at `word` is in the prefix.
+/// Jumps to `other` unless the address at `word` is in the prefix.
 fn address(a: &mut Asm, word: i16, prefix: &Prefix, other: Label) {
     let (version, bytes) = match prefix.address() {
         IpAddr::V4(v4) => (4, v4.octets().to_vec()),
@@ -301,7 +303,7 @@ fn address(a: &mut Asm, word: i16, prefix: &Prefix, other: Label) {
         }
         let mask = u32::MAX << (32 - bits);
         a.load(Size::B4, R5, STACK, word + 4 * i as i16);
-        a.order_of_host(R5, 32);
+        a.be_to_host(R5, 32);
         a.imm(Alu::Mov, R4, mask as i32);
         a.reg(Alu::And, R5, R4);
         let wanted = u32::from_be_bytes([part[0], part[1], part[2], part[3]]);

@@ -1,59 +1,58 @@
-//! What the two halves of a queue share: its socket, and what is left in the kernel's hands when a half is gone.
+//! A queue's shared part: its socket, and the packets that a closed half left in flight.
 //!
 //! ```text
-//!   Setup   program, attached ── map of sockets ── memory                     one for the port, ends with its last queue
-//!     └ Queue   socket ── loans of halves that are gone                       one for each queue, ends with its last half
-//!         ├ XdpRx   RX and FILL rings, buffers lent to be filled
-//!         └ XdpTx   TX and COMPLETION rings, packets lent to be sent
+//!   PortShared     program, attached ── XSKMAP ── UMEM            one for the port, ends with its last queue
+//!     └ QueueShared   socket ── packets in flight of closed halves   one for each queue, ends with its last half
+//!         ├ XdpRx       RX and FILL rings, buffers in flight
+//!         └ SocketTx    TX and COMPLETION rings, packets in flight
 //! ```
 //!
-//! **Ending.** A half that ends leaves its loans here. They come home when both are gone: the rings are unmapped, the socket is
-//! closed, which waits until the kernel writes to none of its memory any more (`xsk_unbind_dev`), and only then are the loans
-//! given back.
+//! **Close.** A half that is dropped leaves its packets in flight here. When both are gone, the
+//! rings are unmapped and the socket is closed. The close waits until the kernel writes to the UMEM
+//! no more (`xsk_unbind_dev`). Only then are the packets freed.
 //!
-//! **Beginning anew.** A half that finds the queue stalled raises the [epoch](Queue::epoch). Both halves then hand over what they
-//! have; whoever comes next closes the old socket, takes the loans home, and makes a new one, as soon as the kernel lets go of the queue:
-//! in copy mode when the driver has freed the last frame of the old socket. If it goes on like that, it is made in another way, see
-//! `fallback.rs`.
+//! **Reopen.** A half that finds the queue stalled increments the [epoch](QueueShared::epoch). Both
+//! halves then detach: they drop their rings and leave their packets here. The next call of either
+//! half closes the old socket, frees the packets and opens a new socket, as soon as the kernel
+//! releases the queue: in copy mode after the driver freed the last frame of the old socket. A
+//! queue that stalls again may change its mode, see `fallback.rs`.
 
 use super::config::Config;
 use super::events::{Event, Events};
-use super::fallback::{Step, Strikes};
-use super::rings::Rings;
-use super::umem::Frames;
+use super::fallback::{Fallback, StallCount};
+use super::umem::Umem;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use towpath_packet::port::State;
-use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer};
+use towpath_packet::xsk_ring::{Consumer, Desc, Entry, Mapped, Producer};
 use towpath_packet::{FromDevice, InFlight, ToDevice};
-use towpath_sys::af_packet;
-use towpath_sys::bpf::{Hook, Link, Map, Program};
-use towpath_sys::netns;
-use towpath_sys::xsk::{Sizes, Socket, bind};
+use towpath_sys::bpf::{AttachMode, Map, Program, XdpLink};
+use towpath_sys::xsk::{self, RingMap, RingSizes, Socket, bind};
+use towpath_sys::{af_packet, netns};
 
-/// How long a queue or an interface may be taken before that is an error: the kernel takes a moment to let go of a socket that was
-/// closed, and a process that is being started may still have a descriptor of one that has ended.
+/// Time for which `EBUSY` is retried: the kernel releases a closed socket with a delay, and a child
+/// process between `fork` and `exec` may still hold a descriptor of it.
 const BUSY: Duration = Duration::from_secs(1);
 const BUSY_STEP: Duration = Duration::from_millis(2);
-/// Time between two attempts to make a queue anew.
-const AGAIN: Duration = Duration::from_millis(50);
+/// Time between two attempts to reopen a queue.
+const REOPEN_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The program on its interface; both end together.
+/// The program on its interface.
 #[derive(Debug)]
 pub(super) struct Attached {
     pub(super) map: Map,
-    /// Where it is attached, unless it is just being attached elsewhere.
-    pub(super) link: Mutex<(Hook, Option<Link>)>,
+    /// The mode, and the attachment; `None` while it changes.
+    pub(super) link: Mutex<(AttachMode, Option<XdpLink>)>,
     pub(super) program: Program,
     /// Keeps the interface promiscuous.
     pub(super) _promiscuous: Option<af_packet::Socket>,
 }
 
 impl Attached {
-    fn hook(&self) -> Hook {
+    fn mode(&self) -> AttachMode {
         self.link.lock().unwrap_or_else(PoisonError::into_inner).0
     }
 
@@ -61,41 +60,42 @@ impl Attached {
     fn to_generic(&self, index: i32, netns: Option<&str>) -> io::Result<()> {
         let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
         let (at, held) = &mut *link;
-        if *at == Hook::Native {
-            // It can't be attached at both places at a time.
-            (*at, *held) = (Hook::Generic, None);
+        if *at == AttachMode::Native {
+            // Only one of the two modes can be attached at a time.
+            (*at, *held) = (AttachMode::Generic, None);
         }
         if held.is_none() {
-            *held = Some(netns::within(netns, || Link::attach(&self.program, index, Hook::Generic))??);
+            *held = Some(netns::within(netns, || XdpLink::attach(&self.program, index, AttachMode::Generic))??);
         }
         Ok(())
     }
 }
 
-/// What every queue of a port is made of.
+/// The part that all queues of a port share.
 #[derive(Debug)]
-pub(super) struct Setup {
+pub(super) struct PortShared {
     pub(super) config: Config,
     pub(super) index: i32,
     /// Flags to bind with.
     pub(super) flags: u16,
     pub(super) attached: Attached,
-    pub(super) frames: Frames,
-    /// Queues that were started: buffers are shared among them.
+    pub(super) umem: Umem,
+    /// The number of started queues: they share the buffers.
     pub(super) queues: u16,
     pub(super) events: Arc<Events>,
 }
 
-/// A socket with its memory and rings, made where `netns` says, not bound yet; `shared` has the memory registered already.
-pub(super) fn open(config: &Config, frames: &Frames, shared: Option<&Socket>) -> io::Result<(Socket, Rings)> {
+/// An unbound socket of the port's namespace with its UMEM and rings. With `shared` it uses the
+/// UMEM of that socket.
+pub(super) fn open(config: &Config, umem: &Umem, shared: Option<&Socket>) -> io::Result<(Socket, Rings)> {
     let socket = netns::within(config.netns.as_deref(), Socket::new)??;
     if shared.is_none() {
-        socket.register(frames.region.mmap(), &frames.umem)?;
+        socket.register_umem(umem.region.mmap(), &umem.config)?;
     }
     let n = u32::from(config.ring);
-    let rings = Rings::new(socket.rings(&Sizes { fill: n, completion: n, rx: n, tx: n })?)?;
+    let rings = Rings::new(socket.create_rings(&RingSizes { fill: n, completion: n, rx: n, tx: n })?)?;
     socket.set_send_buffer(config.send_buffer)?;
-    // Kernels before 6.17 do not know it, and send 32 frames a call.
+    // Before Linux 6.17 the option does not exist, and the kernel sends 32 frames a call.
     let _ = socket.set_tx_budget(config.tx_budget.into());
     if !config.busy_poll.is_zero() {
         set_busy_poll(config, &socket)?;
@@ -109,13 +109,13 @@ pub(super) fn set_busy_poll(config: &Config, socket: &Socket) -> io::Result<()> 
     socket.set_busy_poll(micros, config.busy_budget.into())
 }
 
-impl Setup {
+impl PortShared {
     /// See [`open`].
     pub(super) fn open(&self, shared: Option<&Socket>) -> io::Result<(Socket, Rings)> {
-        open(&self.config, &self.frames, shared)
+        open(&self.config, &self.umem, shared)
     }
 
-    /// Binds to a queue and lets frames come.
+    /// Binds to a queue and adds the socket to the XSKMAP.
     pub(super) fn bind(&self, socket: &Socket, queue: u32, flags: u16, shared: Option<&Socket>) -> io::Result<()> {
         let flags = if shared.is_some() { 0 } else { flags };
         socket.bind(self.index, queue, flags, shared)?;
@@ -123,17 +123,17 @@ impl Setup {
     }
 }
 
-/// Whether a queue, or an interface, is somebody else's, who may be about to let go of it.
-fn is_taken(error: &io::Error) -> bool {
+/// Whether another socket has the queue, or another program the interface.
+fn is_busy(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST))
 }
 
-/// Tries again for a while when something is taken.
-pub(super) fn patiently<R>(mut f: impl FnMut() -> io::Result<R>) -> io::Result<R> {
+/// Retries for a while if the queue or the interface is busy.
+pub(super) fn retry_while_busy<R>(mut f: impl FnMut() -> io::Result<R>) -> io::Result<R> {
     let end = Instant::now() + BUSY;
     loop {
         match f() {
-            Err(error) if is_taken(&error) && Instant::now() < end => {
+            Err(error) if is_busy(&error) && Instant::now() < end => {
                 std::thread::sleep(BUSY_STEP);
             }
             result => return result,
@@ -141,24 +141,24 @@ pub(super) fn patiently<R>(mut f: impl FnMut() -> io::Result<R>) -> io::Result<R
     }
 }
 
-/// A packet in the kernel's hands.
+/// A packet in flight.
 #[derive(Debug)]
-pub(super) enum Loan {
+pub(super) enum Posted {
     Rx(InFlight<FromDevice>),
     Tx(InFlight<ToDevice>),
 }
 
-impl Loan {
-    /// Gives it home: the socket is closed.
-    fn home(self) {
+impl Posted {
+    /// Frees the packet: the socket is closed.
+    fn complete(self) {
         match self {
-            Loan::Rx(loan) => drop(loan.complete(0)),
-            Loan::Tx(loan) => drop(loan.complete()),
+            Posted::Rx(packet) => drop(packet.complete(0)),
+            Posted::Tx(packet) => drop(packet.complete()),
         }
     }
 }
 
-/// The receiving half's rings.
+/// The receive half's rings.
 #[derive(Debug)]
 pub(super) struct RxRings {
     pub(super) rx: Consumer<Mapped<Desc>>,
@@ -166,7 +166,7 @@ pub(super) struct RxRings {
     pub(super) socket: Arc<Socket>,
 }
 
-/// The sending half's rings.
+/// The transmit half's rings.
 #[derive(Debug)]
 pub(super) struct TxRings {
     pub(super) tx: Producer<Mapped<Desc>>,
@@ -174,8 +174,8 @@ pub(super) struct TxRings {
     pub(super) socket: Arc<Socket>,
 }
 
-/// The two halves of a socket's rings.
-pub(super) fn halves(socket: &Arc<Socket>, rings: Rings) -> (RxRings, TxRings) {
+/// Splits a socket's rings into its two halves.
+pub(super) fn split_rings(socket: &Arc<Socket>, rings: Rings) -> (RxRings, TxRings) {
     let Rings { fill, completion, rx, tx } = rings;
     (RxRings { rx, fill, socket: socket.clone() }, TxRings { tx, completion, socket: socket.clone() })
 }
@@ -183,148 +183,179 @@ pub(super) fn halves(socket: &Arc<Socket>, rings: Rings) -> (RxRings, TxRings) {
 #[derive(Debug, Default)]
 struct Inner {
     socket: Option<Arc<Socket>>,
-    loans: Vec<Loan>,
-    /// Halves that are alive.
+    /// Packets in flight of detached and closed halves.
+    posted: Vec<Posted>,
+    /// Halves that are not dropped.
     halves: u8,
-    /// Of those, the ones that have handed over their rings.
-    handed: u8,
+    /// Those of them that have no rings.
+    detached: u8,
     rx: Option<RxRings>,
     tx: Option<TxRings>,
-    /// Not before then is it tried again.
-    wait_until: Option<Instant>,
+    /// The time of the next attempt to reopen.
+    retry_at: Option<Instant>,
     failed: Option<String>,
     /// Flags to bind with.
     flags: u16,
-    strikes: Strikes,
-    /// What is to be given up when it is made anew.
-    step: Option<Step>,
+    stalls: StallCount,
+    /// The change of mode when the queue is reopened.
+    fallback: Option<Fallback>,
 }
 
-/// One queue.
+/// One queue; its two halves hold it.
 #[derive(Debug)]
-pub(super) struct Queue {
-    pub(super) setup: Arc<Setup>,
+pub(super) struct QueueShared {
+    pub(super) port: Arc<PortShared>,
     pub(super) number: u32,
     epoch: AtomicU32,
     inner: Mutex<Inner>,
 }
 
-impl Queue {
+impl QueueShared {
     /// The queue of a bound socket.
-    pub(super) fn new(setup: Arc<Setup>, number: u32, socket: Arc<Socket>) -> Queue {
-        let inner = Inner { socket: Some(socket), halves: 2, flags: setup.flags, ..Inner::default() };
-        Queue { setup, number, epoch: AtomicU32::new(0), inner: Mutex::new(inner) }
+    pub(super) fn new(port: Arc<PortShared>, number: u32, socket: Arc<Socket>) -> QueueShared {
+        let inner = Inner { socket: Some(socket), halves: 2, flags: port.flags, ..Inner::default() };
+        QueueShared { port, number, epoch: AtomicU32::new(0), inner: Mutex::new(inner) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts how often the queue was made anew; a half whose count is another hands over what it has.
+    /// Counts the stalls of the queue. A half whose epoch differs detaches.
     #[inline]
     pub(super) fn epoch(&self) -> u32 {
         self.epoch.load(Ordering::Relaxed)
     }
 
-    /// The queue is to be made anew; `worked` if anything was completed since it was made.
+    /// Has the queue reopened; `worked` if a frame was completed since it was opened.
     pub(super) fn stalled(&self, worked: bool) {
-        self.setup.events.count(Event::Stalled, 1);
+        self.port.events.count(Event::Stalled, 1);
         let mut inner = self.lock();
-        inner.strikes.stalled(worked);
+        inner.stalls.stalled(worked);
         let zero_copy = inner.flags & bind::ZEROCOPY != 0;
-        inner.step = inner.strikes.step(&self.setup.config, zero_copy, self.setup.attached.hook());
+        inner.fallback = inner.stalls.fallback(&self.port.config, zero_copy, self.port.attached.mode());
         drop(inner);
         self.epoch.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The state of a half whose interface does not exist any more.
+    /// The state of a half whose interface was deleted.
     pub(super) fn gone(&self) -> State {
-        State::Gone(format!("the interface {} was deleted", self.setup.config.interface).into())
+        State::Gone(format!("the interface {} was deleted", self.port.config.interface).into())
     }
 
-    /// A half has dropped its rings, and leaves what it had lent.
-    pub(super) fn hand_over(&self, loans: impl Iterator<Item = Loan>) {
+    /// Takes the packets in flight of a half that dropped its rings.
+    pub(super) fn detach(&self, posted: impl Iterator<Item = Posted>) {
         let mut inner = self.lock();
-        inner.loans.extend(loans);
-        inner.handed += 1;
+        inner.posted.extend(posted);
+        inner.detached += 1;
     }
 
-    /// A half is gone for good; `handed` if it had no rings any more.
-    pub(super) fn leave(&self, loans: impl Iterator<Item = Loan>, handed: bool) {
+    /// Takes the packets in flight of a half that is dropped; `detached` if it had no rings.
+    pub(super) fn close_half(&self, posted: impl Iterator<Item = Posted>, detached: bool) {
         let mut inner = self.lock();
-        inner.loans.extend(loans);
+        inner.posted.extend(posted);
         inner.halves -= 1;
-        inner.handed -= u8::from(handed);
+        inner.detached -= u8::from(detached);
     }
 
-    /// The receiving half's new rings, when they are there; an error when there will be none.
-    pub(super) fn claim_rx(&self) -> Result<Option<RxRings>, String> {
-        self.claim(|inner| inner.rx.take())
+    /// The receive half's new rings, once the queue is reopened; an error if that failed for good.
+    pub(super) fn attach_rx(&self) -> Result<Option<RxRings>, String> {
+        self.attach(|inner| inner.rx.take())
     }
 
-    /// The sending half's new rings, likewise.
-    pub(super) fn claim_tx(&self) -> Result<Option<TxRings>, String> {
-        self.claim(|inner| inner.tx.take())
+    /// The transmit half's new rings, likewise.
+    pub(super) fn attach_tx(&self) -> Result<Option<TxRings>, String> {
+        self.attach(|inner| inner.tx.take())
     }
 
-    fn claim<R>(&self, take: impl FnOnce(&mut Inner) -> Option<R>) -> Result<Option<R>, String> {
+    fn attach<R>(&self, take: impl FnOnce(&mut Inner) -> Option<R>) -> Result<Option<R>, String> {
         let mut inner = self.lock();
         if let Some(why) = &inner.failed {
             return Err(why.clone());
         }
         let now = Instant::now();
-        let waits = inner.wait_until.is_some_and(|until| now < until);
-        if inner.handed == inner.halves && inner.rx.is_none() && inner.tx.is_none() && !waits {
-            // The last one that holds it: closing waits for the kernel.
+        let waits = inner.retry_at.is_some_and(|at| now < at);
+        if inner.detached == inner.halves && inner.rx.is_none() && inner.tx.is_none() && !waits {
+            // This is the last reference: the close waits for the kernel.
             inner.socket = None;
-            inner.loans.drain(..).for_each(Loan::home);
-            match self.anew(&mut inner) {
+            inner.posted.drain(..).for_each(Posted::complete);
+            match self.reopen(&mut inner) {
                 Ok((socket, rx, tx)) => {
                     inner.socket = Some(socket);
                     (inner.rx, inner.tx) = (Some(rx), Some(tx));
                 }
-                // In copy mode the queue is the old socket's until the driver has let go of all that it sent.
-                Err(error) if is_taken(&error) => inner.wait_until = Some(now + AGAIN),
+                // In copy mode the old socket keeps the queue until the driver has freed all of its
+                // frames.
+                Err(error) if is_busy(&error) => inner.retry_at = Some(now + REOPEN_INTERVAL),
                 Err(error) => {
-                    let why = format!("queue {} stalled and could not be made anew: {error}", self.number);
+                    let why = format!("queue {} stalled and could not be reopened: {error}", self.number);
                     inner.failed = Some(why.clone());
                     return Err(why);
                 }
             }
         }
         let taken = take(&mut inner);
-        inner.handed -= u8::from(taken.is_some());
+        inner.detached -= u8::from(taken.is_some());
         Ok(taken)
     }
 
-    fn anew(&self, inner: &mut Inner) -> io::Result<(Arc<Socket>, RxRings, TxRings)> {
-        let Setup { config, index, attached, events, .. } = &*self.setup;
-        let flags = match inner.step {
-            Some(Step::Copy) => inner.flags & !bind::ZEROCOPY | bind::COPY,
+    fn reopen(&self, inner: &mut Inner) -> io::Result<(Arc<Socket>, RxRings, TxRings)> {
+        let PortShared { config, index, attached, events, .. } = &*self.port;
+        let flags = match inner.fallback {
+            Some(Fallback::Copy) => inner.flags & !bind::ZEROCOPY | bind::COPY,
             _ => inner.flags,
         };
-        if inner.step == Some(Step::Generic) {
+        if inner.fallback == Some(Fallback::Generic) {
             attached.to_generic(*index, config.netns.as_deref())?;
         }
-        let (socket, rings) = self.setup.open(None)?;
-        self.setup.bind(&socket, self.number, flags, None)?;
+        let (socket, rings) = self.port.open(None)?;
+        self.port.bind(&socket, self.number, flags, None)?;
         let socket = Arc::new(socket);
-        let (rx, tx) = halves(&socket, rings);
+        let (rx, tx) = split_rings(&socket, rings);
         inner.flags = flags;
-        events.count(Event::MadeAnew, 1);
-        match inner.step.take() {
-            Some(Step::Copy) => events.count(Event::FellBackToCopy, 1),
-            Some(Step::Generic) => events.count(Event::FellBackToGeneric, 1),
+        events.count(Event::Reopened, 1);
+        match inner.fallback.take() {
+            Some(Fallback::Copy) => events.count(Event::FellBackToCopy, 1),
+            Some(Fallback::Generic) => events.count(Event::FellBackToGeneric, 1),
             None => {}
         }
         Ok((socket, rx, tx))
     }
 }
 
-impl Drop for Queue {
+impl Drop for QueueShared {
     fn drop(&mut self) {
         let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
         (inner.rx, inner.tx, inner.socket) = (None, None, None);
-        inner.loans.drain(..).for_each(Loan::home);
+        inner.posted.drain(..).for_each(Posted::complete);
     }
+}
+
+/// The rings of a socket.
+#[derive(Debug)]
+pub(super) struct Rings {
+    pub(super) fill: Producer<Mapped<u64>>,
+    pub(super) completion: Consumer<Mapped<u64>>,
+    pub(super) rx: Consumer<Mapped<Desc>>,
+    pub(super) tx: Producer<Mapped<Desc>>,
+}
+
+impl Rings {
+    /// Takes the rings that the kernel made.
+    ///
+    /// # Errors
+    /// `InvalidData` if the kernel placed a ring outside of its mapping.
+    pub(super) fn new(rings: xsk::Rings) -> io::Result<Rings> {
+        Ok(Rings {
+            fill: Producer::new(mapped(rings.fill)?),
+            completion: Consumer::new(mapped(rings.completion)?),
+            rx: Consumer::new(mapped(rings.rx)?),
+            tx: Producer::new(mapped(rings.tx)?),
+        })
+    }
+}
+
+fn mapped<T: Entry>(ring: RingMap) -> io::Result<Mapped<T>> {
+    let outside = || io::Error::new(io::ErrorKind::InvalidData, "a ring of the kernel lies outside of its mapping");
+    Mapped::from_kernel(ring).ok_or_else(outside)
 }

@@ -1,83 +1,84 @@
-//! What comes in through a queue: the RX ring, and the FILL ring ahead of it.
+//! The receive queue: the RX ring and the FILL ring.
 
 use super::events::Event;
-use super::partial;
-use super::queue::{Loan, Queue, RxRings};
+use super::partial_checksum;
+use super::queue::{Posted, QueueShared, RxRings};
 use crate::kernel::link::{LinkWatch, down};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use towpath_packet::port::{PortError, RxMemory, RxQueue, State, Wake};
 use towpath_packet::xsk_ring::Desc;
 use towpath_packet::{Batch, Cache, Counters, Direction, FromDevice, InFlight, Offloads, Packet};
-use towpath_sys::netdev::Link;
+use towpath_sys::netdev::LinkState;
 use towpath_sys::xsk::Statistics;
 
-/// Calls between two looks at the clock while packets keep coming.
-const LOOK_EVERY: u32 = 256;
-/// Buffers that the FILL ring gets at a time.
-const STOCK: usize = 64;
+/// Calls between two reads of the clock while packets arrive.
+const CHECK_EVERY: u32 = 256;
+/// Buffers that are added to the FILL ring at a time.
+const FILL_BATCH: usize = 64;
 
 /// A receive queue of an AF_XDP port.
 #[derive(Debug)]
 pub struct XdpRx {
     rings: Option<RxRings>,
-    queue: Arc<Queue>,
+    queue: Arc<QueueShared>,
     epoch: u32,
-    /// The rings have been handed over, and no new ones have come.
-    handed: bool,
-    /// The buffer that the kernel has of each chunk.
-    lent: Box<[Option<InFlight<FromDevice>>]>,
-    out: usize,
-    most: usize,
-    spare: Box<Batch>,
+    /// The rings were dropped, and new ones are not attached yet.
+    detached: bool,
+    /// The buffer in flight of each chunk.
+    posted: Box<[Option<InFlight<FromDevice>>]>,
+    in_flight: usize,
+    max_in_flight: usize,
+    fresh: Box<Batch>,
     cache: Cache,
-    /// The beginning of a packet whose end has not come yet.
-    begun: Option<Packet>,
-    /// The packet that is coming in is not to be had whole.
-    torn: bool,
+    /// The first fragments of a packet whose last one is not received yet.
+    head: Option<Packet>,
+    /// The packet under assembly lost a fragment.
+    broken: bool,
     state: State,
     starved: bool,
-    turn: u32,
-    /// Whether frames are looked at for what their sender left undone, and the MTU.
-    notes: Option<usize>,
+    calls: u32,
+    /// The MTU, if received frames are examined for partial checksums.
+    partial_mtu: Option<usize>,
     busy_poll: bool,
     watch: LinkWatch,
-    seen: Statistics,
+    last: Statistics,
     counters: Arc<Counters>,
 }
 
 impl XdpRx {
     pub(super) fn new(
-        queue: Arc<Queue>,
+        queue: Arc<QueueShared>,
         rings: RxRings,
-        notes: Option<usize>,
+        partial_mtu: Option<usize>,
         watch: LinkWatch,
     ) -> Result<XdpRx, PortError> {
-        let setup = &queue.setup;
-        let failed = |source| PortError::Pool { port: setup.config.port(), source };
-        let cache = setup.frames.pool.cache(Direction::Rx).map_err(failed)?;
-        let capacity = setup.frames.capacity();
-        // At most a quarter of all buffers waits for frames, of all queues together.
-        let most = usize::from(setup.config.ring).min((capacity / 4 / usize::from(setup.queues)).max(STOCK));
-        let busy_poll = !setup.config.busy_poll.is_zero();
+        let port = &queue.port;
+        let failed = |source| PortError::Pool { port: port.config.port(), source };
+        let cache = port.umem.pool.cache(Direction::Rx).map_err(failed)?;
+        let capacity = port.umem.capacity();
+        // All queues together have at most a quarter of the buffers in their FILL rings.
+        let max_in_flight =
+            usize::from(port.config.ring).min((capacity / 4 / usize::from(port.queues)).max(FILL_BATCH));
+        let busy_poll = !port.config.busy_poll.is_zero();
         let mut rx = XdpRx {
             rings: Some(rings),
             epoch: queue.epoch(),
-            handed: false,
-            lent: std::iter::repeat_with(|| None).take(capacity).collect(),
-            out: 0,
-            most,
-            spare: Box::default(),
+            detached: false,
+            posted: std::iter::repeat_with(|| None).take(capacity).collect(),
+            in_flight: 0,
+            max_in_flight,
+            fresh: Box::default(),
             cache,
-            begun: None,
-            torn: false,
+            head: None,
+            broken: false,
             state: State::Up,
             starved: false,
-            turn: 0,
-            notes,
+            calls: 0,
+            partial_mtu,
             busy_poll,
             watch,
-            seen: Statistics::default(),
+            last: Statistics::default(),
             counters: Arc::default(),
             queue,
         };
@@ -85,91 +86,93 @@ impl XdpRx {
         Ok(rx)
     }
 
-    /// Lends what the FILL ring has room for, in whole batches.
+    /// Adds buffers to the FILL ring, in whole batches.
     #[inline]
-    fn stock(&mut self) -> usize {
+    fn fill(&mut self) -> usize {
         let Some(rings) = &mut self.rings else { return 0 };
-        let mut lent = 0;
-        while self.out + STOCK <= self.most && rings.fill.reserve(STOCK as u32) as usize >= STOCK {
-            let got = self.cache.alloc_bulk(&mut self.spare, STOCK);
-            self.starved = got < STOCK;
-            for packet in self.spare.drain_front(STOCK) {
-                let Ok(loan) = InFlight::<FromDevice>::post(packet) else { continue };
-                let Some(chunk) = self.queue.setup.frames.chunk_of(loan.at().as_ptr()) else {
-                    drop(loan.complete(0));
+        let mut added = 0;
+        while self.in_flight + FILL_BATCH <= self.max_in_flight
+            && rings.fill.reserve(FILL_BATCH as u32) as usize >= FILL_BATCH
+        {
+            let got = self.cache.alloc_bulk(&mut self.fresh, FILL_BATCH);
+            self.starved = got < FILL_BATCH;
+            for packet in self.fresh.drain_front(FILL_BATCH) {
+                let Ok(buffer) = InFlight::<FromDevice>::post(packet) else { continue };
+                let Some(chunk) = self.queue.port.umem.chunk_of(buffer.at().as_ptr()) else {
+                    drop(buffer.complete(0));
                     continue;
                 };
-                rings.fill.write(self.queue.setup.frames.start(chunk));
-                if let Some(slot) = self.lent.get_mut(chunk) {
-                    // It was empty: a chunk that is lent is not in the pool.
-                    *slot = Some(loan);
+                rings.fill.write(self.queue.port.umem.chunk_address(chunk));
+                if let Some(slot) = self.posted.get_mut(chunk) {
+                    // The slot is empty: a chunk in flight is not in the pool.
+                    *slot = Some(buffer);
                 }
-                lent += 1;
+                added += 1;
             }
-            self.out += got;
+            self.in_flight += got;
             if self.starved {
                 break;
             }
         }
-        if lent > 0 {
+        if added > 0 {
             rings.fill.submit();
         }
-        lent
+        added
     }
 
-    /// The packet that a descriptor is about; `None` for one that names no buffer that was lent.
+    /// The packet of a descriptor; `None` if no buffer of its address is in flight.
     #[inline]
-    fn take(&mut self, desc: Desc) -> Option<Packet> {
-        let (chunk, offset) = self.queue.setup.frames.locate(desc.addr)?;
-        let loan = self.lent.get_mut(chunk)?.take()?;
-        self.out -= 1;
-        let before = self.queue.setup.frames.pool.headroom();
+    fn complete(&mut self, desc: Desc) -> Option<Packet> {
+        let (chunk, offset) = self.queue.port.umem.locate(desc.addr)?;
+        let buffer = self.posted.get_mut(chunk)?.take()?;
+        self.in_flight -= 1;
+        let before = self.queue.port.umem.pool.headroom();
         let len = desc.len as usize;
         match offset.checked_sub(before) {
-            Some(skip) if skip + len <= loan.room() => {
-                let mut packet = loan.complete(skip + len);
+            Some(skip) if skip + len <= buffer.room() => {
+                let mut packet = buffer.complete(skip + len);
                 packet.pull_front(skip);
                 Some(packet)
             }
             _ => {
-                drop(loan.complete(0));
+                drop(buffer.complete(0));
                 None
             }
         }
     }
 
-    /// One piece of a packet; the packet, when it was the last.
+    /// Takes one fragment; returns the packet after its last one.
     #[inline]
-    fn piece(&mut self, desc: Desc) -> Option<Packet> {
+    fn receive(&mut self, desc: Desc) -> Option<Packet> {
         let more = desc.options & Desc::CONTINUED != 0;
-        let piece = self.take(desc);
-        if !more && self.begun.is_none() && !self.torn {
-            if piece.is_none() {
+        let frag = self.complete(desc);
+        if !more && self.head.is_none() && !self.broken {
+            if frag.is_none() {
                 self.counters.missed(1);
             }
-            return piece;
+            return frag;
         }
-        self.assemble(piece, more)
+        self.assemble(frag, more)
     }
 
     #[cold]
-    fn assemble(&mut self, piece: Option<Packet>, more: bool) -> Option<Packet> {
-        match (piece, &mut self.begun) {
-            (Some(piece), None) if !self.torn => self.begun = Some(piece),
-            (Some(piece), Some(begun)) => {
-                if let Err(piece) = begun.append(piece) {
-                    self.cache.free(piece);
-                    self.torn = true;
+    fn assemble(&mut self, frag: Option<Packet>, more: bool) -> Option<Packet> {
+        match (frag, &mut self.head) {
+            (Some(frag), None) if !self.broken => self.head = Some(frag),
+            (Some(frag), Some(head)) => {
+                if let Err(frag) = head.append(frag) {
+                    self.cache.free(frag);
+                    self.broken = true;
                 }
             }
-            (Some(piece), None) => self.cache.free(piece),
-            (None, _) => self.torn = true,
+            (Some(frag), None) => self.cache.free(frag),
+            (None, _) => self.broken = true,
         }
         if more {
             return None;
         }
-        let whole = self.begun.take();
-        if std::mem::take(&mut self.torn) {
+        let whole = self.head.take();
+        if std::mem::take(&mut self.broken) {
             if let Some(rest) = whole {
                 self.cache.free(rest);
             }
@@ -179,54 +182,54 @@ impl XdpRx {
         whole
     }
 
-    /// Now and then: is the link up, and what did the kernel drop?
-    fn look(&mut self) {
-        let Some(link) = self.watch.look() else { return };
+    /// Reads the state of the link and the socket's statistics, now and then.
+    fn check_link(&mut self) {
+        let Some(link) = self.watch.poll() else { return };
         self.state = match link {
-            Link::Up => State::Up,
-            Link::Absent => self.queue.gone(),
-            Link::Down | Link::NoCarrier => down(link),
+            LinkState::Up => State::Up,
+            LinkState::Absent => self.queue.gone(),
+            LinkState::Down | LinkState::NoCarrier => down(link),
         };
-        self.count();
+        self.count_statistics();
     }
 
-    fn count(&mut self) {
+    fn count_statistics(&mut self) {
         let Some(rings) = &self.rings else { return };
         if let Ok(now) = rings.socket.statistics() {
-            let since = |f: fn(&Statistics) -> u64| f(&now).saturating_sub(f(&self.seen));
+            let since = |f: fn(&Statistics) -> u64| f(&now).saturating_sub(f(&self.last));
             self.counters.missed(since(|s| s.rx_dropped) + since(|s| s.rx_ring_full));
             self.counters.failed(since(|s| s.rx_invalid));
             self.counters.retried(since(|s| s.fill_empty));
-            let events = &self.queue.setup.events;
+            let events = &self.queue.port.events;
             events.count(Event::RxNoRoom, since(|s| s.rx_dropped));
             events.count(Event::RxRingFull, since(|s| s.rx_ring_full));
             events.count(Event::FillInvalid, since(|s| s.rx_invalid));
             events.count(Event::FillEmpty, since(|s| s.fill_empty));
-            self.seen = now;
+            self.last = now;
         }
     }
 
-    /// The queue is being made anew: hands over what there is, takes what is new.
+    /// Detaches from the stalled queue, and attaches to the reopened one.
     #[cold]
-    fn renew(&mut self) {
-        if !self.handed {
+    fn reattach(&mut self) {
+        if !self.detached {
             self.rings = None;
-            self.handed = true;
-            if let Some(begun) = self.begun.take() {
-                self.cache.free(begun);
+            self.detached = true;
+            if let Some(head) = self.head.take() {
+                self.cache.free(head);
             }
-            self.torn = false;
-            self.seen = Statistics::default();
-            self.out = 0;
-            self.queue.hand_over(self.lent.iter_mut().filter_map(Option::take).map(Loan::Rx));
+            self.broken = false;
+            self.last = Statistics::default();
+            self.in_flight = 0;
+            self.queue.detach(self.posted.iter_mut().filter_map(Option::take).map(Posted::Rx));
         }
-        match self.queue.claim_rx() {
+        match self.queue.attach_rx() {
             Ok(None) => {}
             Ok(rings) => {
                 self.rings = rings;
-                self.handed = false;
+                self.detached = false;
                 self.epoch = self.queue.epoch();
-                self.stock();
+                self.fill();
             }
             Err(why) => self.state = State::Gone(why.into()),
         }
@@ -239,13 +242,13 @@ impl RxQueue for XdpRx {
             return 0;
         }
         if self.epoch != self.queue.epoch() {
-            self.renew();
+            self.reattach();
         }
         let Some(rings) = &mut self.rings else { return 0 };
         let room = out.room() as u32;
         let mut ready = rings.rx.peek(room);
         if ready == 0 && (self.busy_poll || rings.fill.ring().needs_wakeup()) {
-            // An interface that is down says so here, and to `look`.
+            // An error means that the interface is down, which `check_link` reports.
             let _ = rings.socket.wake_rx();
             self.counters.called(1);
             ready = rings.rx.peek(room);
@@ -254,14 +257,14 @@ impl RxQueue for XdpRx {
         for _ in 0..ready.min(room) {
             let Some(rings) = &mut self.rings else { break };
             let desc = rings.rx.read();
-            let Some(mut packet) = self.piece(desc) else { continue };
-            if let Some(mtu) = self.notes {
-                partial::note(&mut packet, mtu);
+            let Some(mut packet) = self.receive(desc) else { continue };
+            if let Some(mtu) = self.partial_mtu {
+                partial_checksum::detect(&mut packet, mtu);
             }
             packet.set_ingress(0, self.queue.number as u8);
             packets += 1;
             bytes += packet.len() as u64;
-            // There is room.
+            // `ready` is at most the room of the batch.
             let _ = out.push(packet);
         }
         if ready > 0
@@ -270,23 +273,23 @@ impl RxQueue for XdpRx {
             rings.rx.release();
             self.counters.moved(packets, bytes);
         }
-        self.turn = self.turn.wrapping_add(1);
-        if packets == 0 || self.turn.is_multiple_of(LOOK_EVERY) {
-            self.look();
+        self.calls = self.calls.wrapping_add(1);
+        if packets == 0 || self.calls.is_multiple_of(CHECK_EVERY) {
+            self.check_link();
         }
         packets as usize
     }
 
     #[inline]
     fn refill(&mut self) -> usize {
-        self.stock()
+        self.fill()
     }
 
-    /// What is received is what there is: the rest is finished by whoever sends it.
+    /// Ignored: the kernel cannot be told to complete checksums. The egress does it.
     fn set_rx_offloads(&mut self, _accept: Offloads) {}
 
     fn memory(&self) -> RxMemory {
-        let frames = &self.queue.setup.frames;
+        let frames = &self.queue.port.umem;
         if frames.own { RxMemory::own_pool(frames.pool.clone()) } else { RxMemory::default() }
     }
 
@@ -308,11 +311,11 @@ impl RxQueue for XdpRx {
 }
 
 impl Drop for XdpRx {
-    /// What arrives from now on goes to the host. What the kernel dropped since the last look is counted too.
+    /// Further frames go to the host. The kernel's drops since the last check are counted too.
     fn drop(&mut self) {
-        let _ = self.queue.setup.attached.map.clear(self.queue.number);
-        self.count();
+        let _ = self.queue.port.attached.map.delete(self.queue.number);
+        self.count_statistics();
         self.rings = None;
-        self.queue.leave(self.lent.iter_mut().filter_map(Option::take).map(Loan::Rx), self.handed);
+        self.queue.close_half(self.posted.iter_mut().filter_map(Option::take).map(Posted::Rx), self.detached);
     }
 }

@@ -1,4 +1,4 @@
-//! What takes a look inside: queues that are said to be stalled, on a veth pair.
+//! A test that needs private access: stalled queues on a veth pair.
 
 use towpath_testing as support;
 
@@ -11,7 +11,7 @@ use towpath_packet::{Backing, Batch, Direction, Packet, Pool, PoolConfig};
 /// Type of the frames that are sent.
 const TYPE: [u8; 2] = [0x90, 0];
 
-/// A turn of a worker; how many frames of ours it received.
+/// A turn of a worker; returns the number of test frames that it received.
 fn turn(queues: &mut Queues<XdpRx, XdpTx>) -> usize {
     let mut batch = Batch::new();
     queues.tx[0].reclaim();
@@ -29,7 +29,7 @@ fn until(what: &str, mut true_now: impl FnMut() -> bool) {
     }
 }
 
-/// Frames reach the pair's other end, and come from there. A device may drop one while its program is being changed.
+/// Frames pass in both directions. A device may drop one while its program is replaced.
 fn works(pool: &Pool, queues: &mut Queues<XdpRx, XdpTx>, other: &mut Queues<XdpRx, XdpTx>) {
     let mut frame = [0xff; 60];
     frame[12..14].copy_from_slice(&TYPE);
@@ -72,7 +72,7 @@ fn a_queue_that_stays_stalled_goes_on_in_the_stack_unless_the_driver_is_required
         for stalls in 1..=3 {
             let XdpTx::Socket(tx) = &queues.tx[0] else { panic!("a socket sends") };
             tx.queue.stalled(false);
-            until("the queue is made anew", || {
+            until("the queue is reopened", || {
                 turn(&mut queues);
                 happened("made-anew") == stalls && queues.tx[0].state() == State::Up
             });

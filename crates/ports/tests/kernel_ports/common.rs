@@ -1,4 +1,4 @@
-//! What the tests of all ports share: pools, packets, and waiting.
+//! Shared parts of the tests: pools, packets, and waits.
 
 use crate::support::Namespace;
 use std::io::{Read, Write};
@@ -15,7 +15,7 @@ use towpath_ports::uri::Uri;
 use towpath_wire::emit::{self, Checksums, Headers, Ip, Link, Network, Transport};
 use towpath_wire::{LinkKind, Udp, dissect, tcp};
 
-/// How long a test waits for what must happen.
+/// Time limit of a wait.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) fn uri(text: &str) -> Uri {
@@ -31,7 +31,7 @@ pub(crate) fn start<P: Port>(port: P, pool: &Pool, accept: Offloads) -> Queues<P
     port.start(Start { pool: pool.clone(), queues, accept }).unwrap()
 }
 
-/// Receives until `wanted` says that it has seen what it waits for; everything else is dropped.
+/// Receives until `wanted` returns a value; other packets are dropped.
 pub(crate) fn receive<R>(rx: &mut impl RxQueue, mut wanted: impl FnMut(Packet) -> Option<R>) -> R {
     let end = Instant::now() + PATIENCE;
     let mut batch = Batch::new();
@@ -49,7 +49,7 @@ pub(crate) fn receive<R>(rx: &mut impl RxQueue, mut wanted: impl FnMut(Packet) -
     }
 }
 
-/// Sends one packet, which the queue must take.
+/// Sends one packet, which the queue must accept.
 pub(crate) fn send(tx: &mut impl TxQueue, packet: Packet) {
     let mut batch = Batch::new();
     batch.push(packet).unwrap();
@@ -62,7 +62,7 @@ pub(crate) fn send(tx: &mut impl TxQueue, packet: Packet) {
     }
 }
 
-/// Waits until something is true.
+/// Waits for a condition.
 pub(crate) fn until(what: &str, mut true_now: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !true_now() {
@@ -75,7 +75,7 @@ pub(crate) fn tx_cache(pool: &Pool) -> Cache {
     pool.cache(Direction::Tx).unwrap()
 }
 
-/// Bytes that are different at every place nearby.
+/// Bytes that differ from their neighbours.
 pub(crate) fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
 }
@@ -95,7 +95,7 @@ impl Between {
         (frame, headers.transport_offset() as u16, headers.len() as u16)
     }
 
-    /// A datagram; returns where its transport header begins, and the length of all headers.
+    /// A datagram; returns the offset of its transport header, and the length of all headers.
     pub(crate) fn udp(self, src_port: u16, dst_port: u16, payload: &[u8], checksums: Checksums) -> (Vec<u8>, u16, u16) {
         self.build(Transport::Udp(emit::Udp { src_port, dst_port }), payload, checksums)
     }
@@ -108,7 +108,7 @@ impl Between {
     }
 }
 
-/// A receive queue that remembers the longest super-packet that went through it.
+/// A receive queue that records its longest super-packet.
 pub(crate) struct Watched<R> {
     pub(crate) rx: R,
     pub(crate) longest: Arc<AtomicUsize>,
@@ -139,7 +139,8 @@ impl<R: RxQueue> RxQueue for Watched<R> {
     }
 }
 
-/// A thread that moves packets between two ports until it is dropped; knows the longest super-packet of each direction.
+/// A thread that moves packets between two ports until it is dropped; records the longest
+/// super-packet of each direction.
 pub(crate) struct Forwarder {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -187,7 +188,8 @@ impl Drop for Forwarder {
     }
 }
 
-/// Sends `bytes` bytes by TCP from one namespace to `to` in another, and back again; what arrives must be what was sent.
+/// Sends `bytes` bytes by TCP from one namespace to `to` in another, and back; the bytes must be
+/// the same.
 pub(crate) fn tcp_echo(client: &Namespace, server: &Namespace, to: &str, bytes: usize) {
     let listener = server.inside(|| TcpListener::bind(to).unwrap());
     let sent = pattern(bytes);
@@ -210,7 +212,8 @@ pub(crate) fn tcp_echo(client: &Namespace, server: &Namespace, to: &str, bytes: 
     });
 }
 
-/// Sends a datagram of `payload` that the kernel may carry as one super-packet of datagrams of `segment` bytes each (`UDP_SEGMENT`).
+/// Sends a datagram of `payload` that the kernel may carry as one super-packet of datagrams of
+/// `segment` bytes each (`UDP_SEGMENT`).
 pub(crate) fn send_segmented(socket: &UdpSocket, payload: &[u8], segment: u16, to: &str) {
     let value = libc::c_int::from(segment);
     // SAFETY: UDP_SEGMENT reads one int.
@@ -224,7 +227,8 @@ pub(crate) fn send_segmented(socket: &UdpSocket, payload: &[u8], segment: u16, t
 pub(crate) fn unprivileged<R: Send>(f: impl FnOnce() -> R + Send) -> R {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            // Version 3 of the interface, this thread; effective, permitted and inheritable sets of 64 bits: none.
+            // Version 3 of the interface, this thread; effective, permitted and inheritable sets of
+            // 64 bits: none.
             let (header, data) = ([0x2008_0522u32, 0], [0u32; 6]);
             // SAFETY: capset reads a header of two words and data of six.
             let set = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), data.as_ptr()) };
@@ -235,7 +239,7 @@ pub(crate) fn unprivileged<R: Send>(f: impl FnOnce() -> R + Send) -> R {
     })
 }
 
-/// The payload of a UDP datagram in an Ethernet frame, if that is what the packet is.
+/// The payload of a UDP datagram in an Ethernet frame.
 pub(crate) fn udp_payload(packet: &Packet) -> Option<Vec<u8>> {
     let bytes = packet.to_vec();
     let headers = dissect(&bytes, LinkKind::Ethernet);

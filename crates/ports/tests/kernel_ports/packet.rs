@@ -17,7 +17,8 @@ fn try_open(text: &str) -> Result<PacketPort, PortError> {
     open(Config::from_uri(&uri(text))?)
 }
 
-/// A host with 10.0.0.1 and fd00::1 on its end `h0` of a veth pair; the other end `p0`, in a namespace of its own, is the port's.
+/// A host with 10.0.0.1 and fd00::1 on its end `h0` of a veth pair; the other end `p0`, in a
+/// namespace of its own, is the port's.
 struct Pair {
     host: Namespace,
     middle: Namespace,
@@ -72,8 +73,8 @@ fn datagram(socket: &UdpSocket) -> Vec<u8> {
 }
 
 #[test]
-fn bytes_go_through_an_interface_unchanged_in_both_directions_and_nothing_is_seen_twice() {
-    if !needs("bytes_go_through_an_interface_unchanged_in_both_directions_and_nothing_is_seen_twice", NEEDS) {
+fn bytes_go_through_an_interface_unchanged_in_both_directions_and_nothing_is_received_twice() {
+    if !needs("bytes_go_through_an_interface_unchanged_in_both_directions_and_nothing_is_received_twice", NEEDS) {
         return;
     }
     for qdisc in ["normal", "bypass"] {
@@ -203,8 +204,8 @@ fn tcp_works_between_a_tap_and_an_interface_with_and_without_offloads() {
 }
 
 #[test]
-fn a_tag_that_the_kernel_took_off_comes_beside_the_packet() {
-    if !needs("a_tag_that_the_kernel_took_off_comes_beside_the_packet", NEEDS) {
+fn a_tag_that_the_kernel_removed_is_in_the_metadata() {
+    if !needs("a_tag_that_the_kernel_removed_is_in_the_metadata", NEEDS) {
         return;
     }
     let pair = pair();
@@ -224,8 +225,8 @@ fn a_tag_that_the_kernel_took_off_comes_beside_the_packet() {
 }
 
 #[test]
-fn queues_share_the_flows_and_no_packet_is_seen_twice_or_lost() {
-    if !needs("queues_share_the_flows_and_no_packet_is_seen_twice_or_lost", NEEDS) {
+fn queues_share_the_flows_and_no_packet_is_received_twice_or_lost() {
+    if !needs("queues_share_the_flows_and_no_packet_is_received_twice_or_lost", NEEDS) {
         return;
     }
     let pair = pair();
@@ -263,8 +264,8 @@ fn queues_share_the_flows_and_no_packet_is_seen_twice_or_lost() {
 }
 
 #[test]
-fn a_link_that_goes_down_is_said_and_works_again_when_it_returns() {
-    if !needs("a_link_that_goes_down_is_said_and_works_again_when_it_returns", NEEDS) {
+fn a_link_that_goes_down_is_reported_and_works_again_when_it_is_up() {
+    if !needs("a_link_that_goes_down_is_reported_and_works_again_when_it_is_up", NEEDS) {
         return;
     }
     let pair = pair();
@@ -296,8 +297,8 @@ fn a_link_that_goes_down_is_said_and_works_again_when_it_returns() {
 }
 
 #[test]
-fn what_waits_behind_the_socket_can_be_overtaken_and_is_said_to() {
-    let name = "what_waits_behind_the_socket_can_be_overtaken_and_is_said_to";
+fn a_packet_in_a_queue_behind_the_socket_holds_the_barrier() {
+    let name = "a_packet_in_a_queue_behind_the_socket_holds_the_barrier";
     if !needs(name, NEEDS) || !needs(name, &[Need::Program("tc")]) {
         return;
     }
@@ -345,8 +346,8 @@ fn a_deleted_interface_ends_the_queues_for_good() {
 }
 
 #[test]
-fn packets_that_the_port_cannot_send_are_dropped_under_their_reason_and_the_rest_goes() {
-    if !needs("packets_that_the_port_cannot_send_are_dropped_under_their_reason_and_the_rest_goes", NEEDS) {
+fn packets_that_the_port_cannot_send_are_dropped_under_their_reason_and_the_rest_is_sent() {
+    if !needs("packets_that_the_port_cannot_send_are_dropped_under_their_reason_and_the_rest_is_sent", NEEDS) {
         return;
     }
     let pair = pair();
@@ -371,8 +372,8 @@ fn packets_that_the_port_cannot_send_are_dropped_under_their_reason_and_the_rest
 }
 
 #[test]
-fn what_the_kernel_dropped_because_nobody_read_is_counted_as_missed() {
-    if !needs("what_the_kernel_dropped_because_nobody_read_is_counted_as_missed", NEEDS) {
+fn packets_that_the_kernel_drops_without_a_reader_are_counted_as_missed() {
+    if !needs("packets_that_the_kernel_drops_without_a_reader_are_counted_as_missed", NEEDS) {
         return;
     }
     let pair = pair();
@@ -391,8 +392,8 @@ fn what_the_kernel_dropped_because_nobody_read_is_counted_as_missed() {
 }
 
 #[test]
-fn what_prevents_opening_is_said_with_what_would_mend_it() {
-    if !needs("what_prevents_opening_is_said_with_what_would_mend_it", NEEDS) {
+fn an_error_of_open_has_a_hint() {
+    if !needs("an_error_of_open_has_a_hint", NEEDS) {
         return;
     }
     let pair = pair();
@@ -403,8 +404,8 @@ fn what_prevents_opening_is_said_with_what_would_mend_it() {
 }
 
 #[test]
-fn every_buffer_comes_home_when_a_busy_port_is_dropped() {
-    if !needs("every_buffer_comes_home_when_a_busy_port_is_dropped", NEEDS) {
+fn every_buffer_is_free_after_a_busy_port_is_dropped() {
+    if !needs("every_buffer_is_free_after_a_busy_port_is_dropped", NEEDS) {
         return;
     }
     let pair = pair();

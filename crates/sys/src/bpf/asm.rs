@@ -1,62 +1,87 @@
-//! An assembler for the kernel's virtual machine: as much of it as our programs need
+//! An assembler for BPF: the instructions that this workspace's programs need
 //! (`Documentation/bpf/standardization/instruction-set.rst`).
 //!
-//! Instructions are appended one after the other; jumps go to labels, forward only, whose places are filled in at the end.
+//! Instructions are appended in order. Jumps go forward, to labels; [`Asm::finish`] resolves them.
 
 /// A register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reg(u8);
 
-/// What functions return; scratch.
+/// Result of functions and of the program; scratch.
 pub const R0: Reg = Reg(0);
-/// First argument; lost in a call, as are the next four.
+/// First argument. A call clobbers `R1` to `R5`.
 pub const R1: Reg = Reg(1);
+/// Second argument.
 pub const R2: Reg = Reg(2);
+/// Third argument.
 pub const R3: Reg = Reg(3);
+/// Fourth argument.
 pub const R4: Reg = Reg(4);
+/// Fifth argument.
 pub const R5: Reg = Reg(5);
-/// Kept over calls, as are the next three.
+/// Callee-saved, as are `R7` to `R9`.
 pub const R6: Reg = Reg(6);
+/// Callee-saved.
 pub const R7: Reg = Reg(7);
+/// Callee-saved.
 pub const R8: Reg = Reg(8);
+/// Callee-saved.
 pub const R9: Reg = Reg(9);
-/// End of the stack: what is below is ours.
+/// The frame pointer: the stack is the 512 bytes below it.
 pub const STACK: Reg = Reg(10);
 
 /// Bytes of a load or store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Size {
+    /// One byte.
     B1 = 0x10,
+    /// Two bytes.
     B2 = 0x08,
+    /// Four bytes.
     B4 = 0x00,
+    /// Eight bytes.
     B8 = 0x18,
 }
 
-/// Operations, on all 64 bits of a register, or on the low 32, which clears the others.
+/// Operations on all 64 bits of a register, or on the low 32, which clears the high 32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Alu {
+    /// `dst += src`.
     Add = 0x00,
+    /// `dst -= src`.
     Sub = 0x10,
+    /// `dst *= src`.
     Mul = 0x20,
+    /// `dst &= src`.
     And = 0x50,
+    /// `dst <<= src`.
     Left = 0x60,
+    /// `dst >>= src`.
     Right = 0x70,
+    /// `dst %= src`.
     Mod = 0x90,
+    /// `dst ^= src`.
     Xor = 0xa0,
+    /// `dst = src`.
     Mov = 0xb0,
 }
 
-/// Conditions, on unsigned numbers of 64 bits.
+/// Conditions on unsigned numbers of 64 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum If {
+    /// `dst == src`.
     Equal = 0x10,
+    /// `dst > src`.
     Greater = 0x20,
+    /// `dst & src != 0`.
     AnyBit = 0x40,
+    /// `dst != src`.
     Differs = 0x50,
+    /// `dst < src`.
     Less = 0xa0,
 }
 
-/// Functions of the kernel (`enum bpf_func_id`).
+/// Helper functions of the kernel (`enum bpf_func_id`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Call {
     /// `bpf_redirect_map(map, key, flags)`.
@@ -67,11 +92,11 @@ pub enum Call {
     StoreBytes = 190,
 }
 
-/// A place that jumps go to.
+/// The target of jumps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Label(usize);
 
-/// Instructions in the making.
+/// A program under construction.
 #[derive(Debug, Default)]
 pub struct Asm {
     code: Vec<u64>,
@@ -85,20 +110,23 @@ impl Asm {
         self.code.push(u64::from(op) | u64::from(dst.0) << 8 | u64::from(src.0) << 12 | off << 16 | imm << 32);
     }
 
+    /// A new label, without a place.
     pub fn label(&mut self) -> Label {
         self.labels.push(None);
         Label(self.labels.len() - 1)
     }
 
-    /// The label stands here.
+    /// Places the label before the next instruction.
     pub fn place(&mut self, label: Label) {
         self.labels[label.0] = Some(self.code.len());
     }
 
+    /// `dst = dst op value`.
     pub fn imm(&mut self, op: Alu, dst: Reg, value: i32) {
         self.put(0x07 | op as u8, dst, R0, 0, value);
     }
 
+    /// `dst = dst op src`.
     pub fn reg(&mut self, op: Alu, dst: Reg, src: Reg) {
         self.put(0x0f | op as u8, dst, src, 0, 0);
     }
@@ -113,8 +141,9 @@ impl Asm {
         self.put(0x0c | op as u8, dst, src, 0, 0);
     }
 
-    /// `R0 = ` up to four bytes of the packet, `off` behind the offset in `src`, in the machine's order: in a filter, that keeps
-    /// what it was called with in `R6`. Lost are `R1` to `R5`. Bytes that are not there end the program, with 0.
+    /// `R0 = ` up to four bytes of the packet at the offset `src + off`, in host order
+    /// (`BPF_LD | BPF_IND`). Only for a socket filter, which keeps its context in `R6`. `R1` to
+    /// `R5` are clobbered. An offset past the packet's end ends the program with 0.
     pub fn packet(&mut self, size: Size, src: Reg, off: i32) {
         self.put(0x40 | size as u8, R0, src, 0, off);
     }
@@ -134,51 +163,56 @@ impl Asm {
         self.put(0x62 | size as u8, dst, R0, off, value);
     }
 
-    /// Turns the low 16 or 32 bits from network order to the machine's, and clears the others.
-    pub fn order_of_host(&mut self, dst: Reg, bits: i32) {
+    /// Converts the low 16 or 32 bits from network to host order, and clears the others.
+    pub fn be_to_host(&mut self, dst: Reg, bits: i32) {
         self.put(0xdc, dst, R0, 0, bits);
     }
 
+    /// Jumps to a label.
     pub fn jump(&mut self, to: Label) {
         self.jumps.push((self.code.len(), to));
         self.put(0x05, R0, R0, 0, 0);
     }
 
+    /// Jumps if `dst` compares to `value`.
     pub fn jump_imm(&mut self, when: If, dst: Reg, value: i32, to: Label) {
         self.jumps.push((self.code.len(), to));
         self.put(0x05 | when as u8, dst, R0, 0, value);
     }
 
+    /// Jumps if `dst` compares to `src`.
     pub fn jump_reg(&mut self, when: If, dst: Reg, src: Reg, to: Label) {
         self.jumps.push((self.code.len(), to));
         self.put(0x0d | when as u8, dst, src, 0, 0);
     }
 
-    /// `dst = ` the map that the descriptor names (`BPF_PSEUDO_MAP_FD`).
+    /// `dst = ` the map of a descriptor (`BPF_PSEUDO_MAP_FD`).
     pub fn map(&mut self, dst: Reg, descriptor: i32) {
         self.put(0x18, dst, Reg(1), 0, descriptor);
         self.put(0, R0, R0, 0, 0);
     }
 
-    /// `dst = ` the address of the value number 0 of an array, plus `offset` (`BPF_PSEUDO_MAP_VALUE`).
+    /// `dst = ` the address of an array's first value, plus `offset` (`BPF_PSEUDO_MAP_VALUE`).
     pub fn map_value(&mut self, dst: Reg, descriptor: i32, offset: u32) {
         self.put(0x18, dst, Reg(2), 0, descriptor);
         self.put(0, R0, R0, 0, offset as i32);
     }
 
+    /// Calls a helper: arguments in `R1` to `R5`, result in `R0`.
     pub fn call(&mut self, function: Call) {
         self.put(0x85, R0, R0, 0, function as i32);
     }
 
-    /// Returns `R0`.
+    /// Ends the program with `R0`.
     pub fn exit(&mut self) {
         self.put(0x95, R0, R0, 0, 0);
     }
 
-    /// The instructions, each jump with its distance.
+    /// The instructions, with the distances of all jumps.
     pub fn finish(mut self) -> Vec<u64> {
         for (at, to) in self.jumps {
-            // A label that was never placed stands behind the end, which the verifier refuses.
+            // A label without a place counts as the program's end, and the verifier refuses the
+            // jump.
             let target = self.labels[to.0].unwrap_or(self.code.len());
             let distance = (target as i64 - at as i64 - 1) as i16;
             self.code[at] |= u64::from(distance as u16) << 16;

@@ -1,23 +1,23 @@
-//! Maps: what programs and this process share.
+//! Maps: memory that programs and this process share.
 
 use super::{Attr, command};
 use crate::mmap::Mmap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// `BPF_F_MMAPABLE`.
 const MMAPABLE: u32 = 1 << 10;
 
-/// What a map is.
+/// Type of a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MapKind {
-    /// Values by number.
+pub enum MapType {
+    /// Values by index (`BPF_MAP_TYPE_ARRAY`).
     Array,
-    /// AF_XDP sockets by number (`BPF_MAP_TYPE_XSKMAP`).
-    Sockets,
-    /// Devices by number (`BPF_MAP_TYPE_DEVMAP`).
-    Devices,
+    /// AF_XDP sockets by index (`BPF_MAP_TYPE_XSKMAP`).
+    Xskmap,
+    /// Devices by index (`BPF_MAP_TYPE_DEVMAP`).
+    Devmap,
 }
 
 /// A map with 32-bit keys.
@@ -26,29 +26,40 @@ pub struct Map {
     fd: OwnedFd,
     value: usize,
     entries: u32,
+    /// Its memory is mapped: only once, because [`MapMemory`] gives out exclusive references.
+    is_mapped: AtomicBool,
 }
 
 impl Map {
     /// A map of `entries` values of `value` bytes each; an array can be [mapped](Map::memory).
-    pub fn new(kind: MapKind, value: usize, entries: u32, name: &str) -> io::Result<Map> {
+    ///
+    /// # Errors
+    /// The error of `bpf(2)`.
+    pub fn new(kind: MapType, value: usize, entries: u32, name: &str) -> io::Result<Map> {
         let (kind, flags) = match kind {
-            MapKind::Array => (2, MMAPABLE),
-            MapKind::Sockets => (17, 0),
-            MapKind::Devices => (14, 0),
+            MapType::Array => (2, MMAPABLE),
+            MapType::Xskmap => (17, 0),
+            MapType::Devmap => (14, 0),
         };
         let mut attr = Attr::new().u32(0, kind).u32(4, 4).u32(8, value as u32).u32(12, entries).u32(16, flags);
         attr = attr.name(28, name);
         // SAFETY: no addresses.
         let fd = unsafe { attr.open(command::MAP_CREATE) }?;
-        Ok(Map { fd, value, entries })
+        Ok(Map { fd, value, entries, is_mapped: AtomicBool::new(false) })
     }
 
-    /// Puts a socket under a number.
+    /// Stores a socket at a key.
+    ///
+    /// # Errors
+    /// The error of `bpf(2)`; `InvalidInput` for a map whose values are not four bytes.
     pub fn set_socket(&self, key: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
         self.set(key, socket.as_raw_fd() as u32)
     }
 
-    /// Puts the device `index` of the calling thread's namespace under a number.
+    /// Stores the device `index` of the calling thread's namespace at a key.
+    ///
+    /// # Errors
+    /// The error of `bpf(2)`; `InvalidInput` for a map whose values are not four bytes.
     pub fn set_device(&self, key: u32, index: i32) -> io::Result<()> {
         self.set(key, index as u32)
     }
@@ -57,48 +68,60 @@ impl Map {
         if self.value != 4 {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let mut attr = Attr::new().fd(0, &self.fd).at(8, &key).at(16, &value);
+        let mut attr = Attr::new().fd(0, &self.fd).address(8, &key).address(16, &value);
         // SAFETY: key and value are the four bytes each that this map was made with.
         unsafe { attr.call(command::MAP_UPDATE_ELEM) }.map(drop)
     }
 
-    /// Takes what is under a number away.
-    pub fn clear(&self, key: u32) -> io::Result<()> {
-        let mut attr = Attr::new().fd(0, &self.fd).at(8, &key);
+    /// Deletes the value of a key.
+    ///
+    /// # Errors
+    /// The error of `bpf(2)`.
+    pub fn delete(&self, key: u32) -> io::Result<()> {
+        let mut attr = Attr::new().fd(0, &self.fd).address(8, &key);
         // SAFETY: the key is the four bytes that this map was made with.
         unsafe { attr.call(command::MAP_DELETE_ELEM) }.map(drop)
     }
 
-    /// The number that instructions name it by.
-    pub fn number(&self) -> i32 {
+    /// The descriptor that instructions refer to.
+    pub fn fd(&self) -> i32 {
         self.fd.as_raw_fd()
     }
 
-    /// The values of an array as memory: each takes its size rounded up to eight bytes.
-    pub fn memory(&self) -> io::Result<Memory> {
+    /// Maps the values of an array: each takes its size rounded up to eight bytes.
+    ///
+    /// # Errors
+    /// The error of `mmap(2)`; `AlreadyExists` if the values have been mapped before.
+    pub fn memory(&self) -> io::Result<MapMemory> {
         let len = (self.value.next_multiple_of(8) * self.entries as usize).next_multiple_of(4096);
-        Ok(Memory(Mmap::shared(self.fd.as_fd(), 0, len)?))
+        // Relaxed: the flag guards no other memory.
+        if self.is_mapped.swap(true, Ordering::Relaxed) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        Ok(MapMemory(Mmap::shared(self.fd.as_fd(), 0, len)?))
     }
 }
 
-/// The values of a map, mapped. Programs of the kernel read and write them too: whoever writes bytes here knows that
-/// none runs meanwhile; what programs count is read as atomic words.
+/// The mapped values of a map. Programs in the kernel read and write them too: bytes are written
+/// only while no program runs, and counters of programs are read as atomic words.
 #[derive(Debug)]
-pub struct Memory(Mmap);
+pub struct MapMemory(Mmap);
 
-impl Memory {
-    /// The bytes from `at` on, to be written. Nothing is written that lies outside.
+impl MapMemory {
+    /// `len` bytes from `at` on; an empty slice if they are not all inside.
     #[inline]
-    pub fn room(&mut self, at: usize, len: usize) -> &mut [u8] {
+    pub fn bytes_mut(&mut self, at: usize, len: usize) -> &mut [u8] {
         if at.checked_add(len).is_none_or(|end| end > self.0.len()) {
             return &mut [];
         }
-        // SAFETY: at..at+len lies inside the mapping, is initialised (maps begin as zeroes), borrowed exclusively, and no
-        // program runs while its owner writes: they run only within `Program::run_live`, a call that has returned.
+        // SAFETY: at..at+len lies inside the mapping, is initialised (maps begin as zeroes), and is
+        // borrowed exclusively: a map has one MapMemory. No program runs meanwhile, because
+        // `Program::run_live` has returned.
         unsafe { std::slice::from_raw_parts_mut(self.0.base().as_ptr().add(at), len) }
     }
 
-    /// The eight bytes at `at`, a multiple of eight, as a word that programs change too; the last one for what lies outside.
+    /// The word of eight bytes at `at`, rounded down to a multiple of eight; the last word if `at`
+    /// is outside. Programs change it too.
     #[inline]
     pub fn word(&self, at: usize) -> &AtomicU64 {
         let at = (at & !7).min(self.0.len() - 8);

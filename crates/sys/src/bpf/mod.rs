@@ -1,20 +1,21 @@
-//! Programs that the kernel runs on packets, put together here and handed over by `bpf(2)` (`include/uapi/linux/bpf.h`).
+//! BPF programs and maps: assembled here, loaded by `bpf(2)` (`include/uapi/linux/bpf.h`).
 //!
 //! ```text
-//!   Asm ── finish ──► [u64] ── Program::load ──► Program ─┬─ Link::attach ──► an interface
-//!    ▲                            the verifier's words    ├─ descriptor, for a device that takes one (tap)
-//!   Map, by number                                        └─ run_live: run here and now, on made-up frames
+//!   Asm ── finish ──► [u64] ── Program::load ──► Program ─┬─ XdpLink::attach ──► an interface
+//!    ▲                            the verifier's log      ├─ descriptor, for a tap's steering
+//!   Map, by fd                                        └─ run_live: run now, on frames from this process
 //!    └ mapped: its values as memory of this process
 //! ```
 //!
-//! Everything is a descriptor that ends with its owner: a process that is killed leaves no program and no map behind.
+//! Programs, maps and links are descriptors, which the kernel closes with the process: a killed
+//! process leaves none behind.
 
 pub mod asm;
 mod map;
 mod program;
 
-pub use map::{Map, MapKind, Memory};
-pub use program::{Hook, Kind, Link, Program};
+pub use map::{Map, MapMemory, MapType};
+pub use program::{AttachMode, Program, ProgramType, XdpLink};
 
 use std::io;
 use std::marker::PhantomData;
@@ -30,14 +31,15 @@ mod command {
     pub(super) const LINK_CREATE: libc::c_long = 28;
 }
 
-/// Bytes of `union bpf_attr` that are passed: all members used here, and zeroes behind them, which every kernel accepts.
+/// Bytes of `union bpf_attr` that are passed: all members used here. Every kernel accepts zeroes
+/// behind those that it knows.
 const ATTR: usize = 120;
 
 /// `union bpf_attr`, written at the offsets of its members.
 #[repr(C, align(8))]
 struct Attr<'a> {
     bytes: [u8; ATTR],
-    /// What the addresses in it point to.
+    /// The memory that its addresses point to.
     borrowed: PhantomData<&'a ()>,
 }
 
@@ -55,8 +57,8 @@ impl<'a> Attr<'a> {
         self.u32(at, fd.as_raw_fd() as u32)
     }
 
-    fn at<T: ?Sized>(mut self, at: usize, what: &'a T) -> Attr<'a> {
-        let address = (what as *const T).cast::<u8>().addr() as u64;
+    fn address<T: ?Sized>(mut self, at: usize, value: &'a T) -> Attr<'a> {
+        let address = (value as *const T).cast::<u8>().addr() as u64;
         self.bytes[at..at + 8].copy_from_slice(&address.to_ne_bytes());
         self
     }
@@ -69,9 +71,11 @@ impl<'a> Attr<'a> {
     }
 
     /// # Safety
-    /// Addresses in it are readable, and where the command writes, writable, for as many bytes as the command uses.
+    /// Addresses in it are readable, and where the command writes, writable, for as many bytes as
+    /// the command uses.
     unsafe fn call(&mut self, command: libc::c_long) -> io::Result<libc::c_long> {
-        // SAFETY: the attribute and its length describe this value; what it points to is the caller's promise.
+        // SAFETY: the attribute and its length describe this value; its addresses are the caller's
+        // promise.
         let result = unsafe { libc::syscall(libc::SYS_bpf, command, self.bytes.as_mut_ptr(), ATTR) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
     }
@@ -79,7 +83,7 @@ impl<'a> Attr<'a> {
     /// # Safety
     /// As for `call`; the command returns a new descriptor.
     unsafe fn open(&mut self, command: libc::c_long) -> io::Result<OwnedFd> {
-        // SAFETY: passed on from the caller; the descriptor is new and nobody else's.
+        // SAFETY: passed on from the caller; the descriptor is new and has no other owner.
         unsafe { Ok(OwnedFd::from_raw_fd(self.call(command)? as libc::c_int)) }
     }
 }

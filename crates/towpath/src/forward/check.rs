@@ -1,4 +1,4 @@
-//! What can be joined, and what not; and what a user should know about it.
+//! Checks of a [`Forward`] against its ports, and notes for the user.
 
 use super::{Directions, Forward, Gso, StartError, Verdicts};
 use towpath_engine::lane::Steering;
@@ -8,11 +8,13 @@ use towpath_packet::port::{Ability, Info, Layer};
 use towpath_ports::tun::STEERING;
 use towpath_wire::LinkKind;
 
-/// Fewer than these, and some are always held where others wait for them: by the caches of queues, by a packet in pieces.
+/// Fewest buffers: with fewer, all of them may be held by caches of queues and by packets in
+/// several chunks.
 const FEWEST_BUFFERS: usize = 8;
 
 impl Forward {
-    /// Queues that a port is started with: one for each worker where packets come in, one for each lane where they go out.
+    /// Queues that a port is started with: one per worker on the ingress side, one per lane on the
+    /// egress side.
     pub(super) fn queues(&self, side: PortSide) -> u16 {
         let lanes = if self.lanes.is_empty() { self.workers } else { self.lanes.len() as u16 };
         match (self.directions, side) {
@@ -28,14 +30,14 @@ impl Forward {
             let Verdicts::Rules(rules) = verdicts else { continue };
             rules.check(link, self.lanes.len() as u16)?;
             if self.directions == Directions::OneWay
-                && let Some(rule) = rules.turns_back(PortSide::A)
+                && let Some(rule) = rules.first_reflecting(PortSide::A)
             {
                 let rule_text = "sends packets back where they came from: forward both ways, without --oneway".into();
                 return Err(StartError::Value { what: "rule", value: rule, rule: rule_text });
             }
         }
         if let Verdicts::Rules(rules) = &self.in_lane
-            && let Some(rule) = rules.names_a_lane()
+            && let Some(rule) = rules.first_naming_lane()
         {
             let rule_text = "in a lane a packet has its lane already: use the rule at rx".into();
             return Err(StartError::Value { what: "rule in a lane", value: rule, rule: rule_text });
@@ -95,7 +97,7 @@ impl Forward {
     }
 }
 
-/// What gives a port `n` queues, if anything does.
+/// How to give a port `n` queues, if that is possible.
 fn more_queues(name: &str, n: u16) -> String {
     let own = name.rsplit('@').next().unwrap_or(name);
     match own.split_once(':') {
@@ -118,19 +120,19 @@ pub(super) fn common_layer(a: &Info, b: &Info) -> Result<Layer, StartError> {
     }
 }
 
-/// What is off, why, and what would mend it.
+/// A disabled ability: why it is off, and how to enable it.
 fn off(info: &Info, ability: &Ability) -> String {
     let mend = ability.mend.as_ref().map(|mend| format!("; to mend it: {mend}")).unwrap_or_default();
     format!("{}: {} is off: {}{mend}", info.name, ability.name, ability.why)
 }
 
-/// What a user should know about this pair of ports.
+/// Notes about this pair of ports.
 pub(super) fn notes(a: &Info, b: &Info, directions: Directions) -> Vec<String> {
     let mut notes = Vec::new();
     for info in [a, b] {
         for ability in info.abilities.iter().filter(|ability| !ability.on) {
             let note = off(info, ability);
-            // The port of an echo is both ends.
+            // An echo has the same port at both ends.
             if !notes.contains(&note) {
                 notes.push(note);
             }

@@ -1,84 +1,84 @@
-//! Ports while they are forwarded between, and what came of it.
+//! Ports while they are joined, and the summary.
 
 use super::StartError;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use towpath_engine::lane::Table;
+use towpath_engine::lane::LaneTable;
 use towpath_engine::report::{Meter, Reading};
-use towpath_engine::worker::{Control, Ending};
+use towpath_engine::worker::{Ending, StopSignal};
 use towpath_packet::port::{PortControl, State};
 
-/// Ports that are being forwarded between. Dropping it stops the workers and waits for them.
+/// Joined ports. Dropping it stops the workers and waits for them.
 #[derive(Debug)]
 pub struct Running {
-    pub(super) control: Arc<Control>,
+    pub(super) stop: Arc<StopSignal>,
     pub(super) threads: Vec<JoinHandle<std::io::Result<Vec<Ending>>>>,
-    /// Runs for as long as the workers do.
+    /// Runs as long as the workers do.
     pub(super) balancer: Option<JoinHandle<()>>,
     pub(super) meter: Meter,
     pub(super) notes: Vec<String>,
-    pub(super) table: Option<Arc<Table>>,
-    pub(super) tuners: Tuners,
+    pub(super) table: Option<Arc<LaneTable>>,
+    pub(super) controls: PortControls,
 }
 
-/// Handles to what can be changed about ports while they run. A clone is another handle of the same.
+/// Settings and events of ports while they run. A clone refers to the same ports.
 #[derive(Clone, Default)]
-pub struct Tuners(pub(super) Vec<(String, Arc<dyn PortControl>)>);
+pub struct PortControls(pub(super) Vec<(String, Arc<dyn PortControl>)>);
 
-impl Tuners {
-    /// The ports that have settings, by name.
+impl PortControls {
+    /// The ports with settings, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &dyn PortControl)> {
-        self.0.iter().map(|(name, tuner)| (name.as_str(), &**tuner))
+        self.0.iter().map(|(name, control)| (name.as_str(), &**control))
     }
 
-    /// What has happened to the ports that is worth to be known: port, name, how often.
+    /// Events of the ports: port, name, count.
     pub fn events(&self) -> Vec<(String, &'static str, u64)> {
-        let of = |(port, tuner): (&str, &dyn PortControl)| {
+        let of = |(port, control): (&str, &dyn PortControl)| {
             let port = port.to_owned();
-            tuner.events().into_iter().map(move |(name, n)| (port.clone(), name, n))
+            control.events().into_iter().map(move |(name, n)| (port.clone(), name, n))
         };
         self.iter().flat_map(of).filter(|(_, _, n)| *n > 0).collect()
     }
 
-    /// Who used the ports, as far as that is remembered.
+    /// The log of sessions, as far as ports keep one.
     pub fn session_log(&self) -> Vec<(String, String)> {
-        let of = |(port, tuner): (&str, &dyn PortControl)| {
+        let of = |(port, control): (&str, &dyn PortControl)| {
             let port = port.to_owned();
-            tuner.session_log().into_iter().map(move |line| (port.clone(), line))
+            control.session_log().into_iter().map(move |line| (port.clone(), line))
         };
         self.iter().flat_map(of).collect()
     }
 
     /// The settings of a port.
     pub fn port(&self, name: &str) -> Option<&dyn PortControl> {
-        self.iter().find(|(port, _)| *port == name).map(|(_, tuner)| tuner)
+        self.iter().find(|(port, _)| *port == name).map(|(_, control)| control)
     }
 }
 
-impl std::fmt::Debug for Tuners {
+impl std::fmt::Debug for PortControls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.iter().map(|(name, tuner)| (name, tuner.settings()))).finish()
+        f.debug_list().entries(self.iter().map(|(name, control)| (name, control.settings()))).finish()
     }
 }
 
-/// What came of it.
+/// The result of a run.
 #[derive(Debug, Clone)]
 pub struct Summary {
     /// All counters, at the end.
     pub reading: Reading,
-    /// Buffers that are not home: 0, or something is leaked.
+    /// Buffers that are not returned: 0, or there is a leak.
     pub buffers_away: usize,
-    /// Pieces of applications' memory that were put into packets.
+    /// Pages of applications' memory that were taken into packets.
     pub pages: u64,
-    /// Those that are not home: 0, or something is leaked.
+    /// Pages that are not returned: 0, or there is a leak.
     pub pages_away: u64,
-    /// Times that the pool was dry.
+    /// Times that the pool was exhausted.
     pub shortages: u64,
-    /// What should not happen and was survived: port, name, how often.
+    /// Events that ports survived: port, name, count.
     pub events: Vec<(String, &'static str, u64)>,
-    /// Who used the ports: port, and a line each.
-    pub visitors: Vec<(String, String)>,
-    /// Ports that are gone, as their queues said it.
+    /// The log of sessions: port, line.
+    pub session_log: Vec<(String, String)>,
+    /// Ports that are gone, and why.
     pub gone: Vec<String>,
     /// Workers that failed.
     pub failed: Vec<String>,
@@ -95,29 +95,29 @@ impl Running {
         Ok(())
     }
 
-    /// The table that lanes are chosen by, to be changed while it runs; `None` without lanes.
-    pub fn lane_table(&self) -> Option<&Arc<Table>> {
+    /// The lane table, which can be changed while the lanes run; `None` without lanes.
+    pub fn lane_table(&self) -> Option<&Arc<LaneTable>> {
         self.table.as_ref()
     }
 
-    /// Where to read the counters.
+    /// The counters.
     pub fn meter(&self) -> &Meter {
         &self.meter
     }
 
-    /// What a user should know: abilities that are off, packets that can't pass.
+    /// Notes for the user: disabled abilities, packets that can't pass.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// What can be changed about the ports while they run.
-    pub fn tuners(&self) -> &Tuners {
-        &self.tuners
+    /// Settings and events of the ports.
+    pub fn port_controls(&self) -> &PortControls {
+        &self.controls
     }
 
-    /// Asks the workers to stop, without waiting for them. Can be called from anywhere.
-    pub fn control(&self) -> &Arc<Control> {
-        &self.control
+    /// The signal that stops the workers without waiting for them; usable from any thread.
+    pub fn stop_signal(&self) -> &Arc<StopSignal> {
+        &self.stop
     }
 
     /// Whether all workers have ended.
@@ -125,9 +125,9 @@ impl Running {
         self.threads.iter().all(JoinHandle::is_finished)
     }
 
-    /// Stops the workers, and waits until they have: at most as long as draining takes.
+    /// Stops the workers and waits for them, at most for the drain time.
     pub fn stop(mut self) -> Summary {
-        self.control.stop();
+        self.stop.stop();
         self.finish()
     }
 
@@ -136,9 +136,9 @@ impl Running {
         self.finish()
     }
 
-    /// The workers have ended, so there is nothing left to stop but the balancer.
+    /// Stops the balancer after the workers have ended.
     fn end_balancer(&mut self) {
-        self.control.stop();
+        self.stop.stop();
         if let Some(balancer) = self.balancer.take() {
             balancer.thread().unpark();
             let _ = balancer.join();
@@ -169,8 +169,8 @@ impl Running {
             pages: self.meter.pages(),
             pages_away: self.meter.pages_away(),
             shortages: self.meter.shortages(),
-            events: self.tuners.events(),
-            visitors: self.tuners.session_log(),
+            events: self.controls.events(),
+            session_log: self.controls.session_log(),
             gone,
             failed,
         }
@@ -179,7 +179,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.control.stop();
+        self.stop.stop();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }

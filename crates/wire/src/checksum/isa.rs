@@ -137,7 +137,8 @@ pub fn copy_with(isa: Isa, dst: &mut [u8], src: &[u8]) -> u16 {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::words;
-    use core::arch::{asm, x86_64::*};
+    use core::arch::asm;
+    use core::arch::x86_64::*;
 
     /// A block of 64 bytes, as one AVX-512 register holds.
     type Pair = [__m256i; 2];

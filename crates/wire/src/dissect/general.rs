@@ -2,10 +2,9 @@
 //! Each step checks that its header is inside the frame and reads it through an array of its size.
 
 use super::{Dissected, Flags, LinkLayer, Stop};
-use crate::Error;
 use crate::ip::{self, protocol};
 use crate::ipv6::{Extensions, is_extension};
-use crate::{icmp, ipv4, ipv6, tcp, udp};
+use crate::{Error, icmp, ipv4, ipv6, tcp, udp};
 use core::cmp::Ordering;
 
 /// Length of SCTP's common header

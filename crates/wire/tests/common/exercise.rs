@@ -1,9 +1,8 @@
 //! Calls everything there is to call on bytes that may be anything. Shared by tests and fuzzing.
 
 use std::hint::black_box;
-use towpath_wire::{
-    Arp, Ethernet, Geneve, Gre, Icmp, Ipv4, Ipv6, LinkKind, Tcp, Udp, Vlan, Vxlan, checksum, dissect, verify::verify,
-};
+use towpath_wire::verify::verify;
+use towpath_wire::{Arp, Ethernet, Geneve, Gre, Icmp, Ipv4, Ipv6, LinkKind, Tcp, Udp, Vlan, Vxlan, checksum, dissect};
 
 /// Whether `part` lies inside `whole`.
 fn within(part: &[u8], whole: &[u8]) -> bool {

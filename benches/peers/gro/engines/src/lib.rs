@@ -1,4 +1,4 @@
-//! What the benches of all engines share: the packet mix, and how it is measured.
+//! Shared by the benches of all engines: the packet mix, and the measurement.
 
 pub mod measure;
 pub mod mix;

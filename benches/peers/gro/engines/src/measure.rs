@@ -1,27 +1,27 @@
-//! How an engine is measured: as `dpdk.c` measures DPDK's.
+//! Measures an engine in the same way as `dpdk.c` measures DPDK's.
 
 use crate::mix::{self, HEADER, Header};
 use std::time::{Duration, Instant};
 
 /// An engine with the buffers of all bursts.
 pub trait Engine {
-    /// Makes a burst ready, untimed: its headers are written anew. They are hot in the cache, if it is pushed next.
+    /// Prepares a burst, untimed: its headers are rewritten. They are hot in the cache if it is pushed next.
     fn prepare(&mut self, headers: &[Header], burst: usize);
 
-    /// Takes what was made ready first, untimed: metadata is written anew.
+    /// Takes the burst that was prepared first, untimed: its metadata is rewritten.
     fn receive(&mut self, packets: usize);
 
-    /// What is timed: a burst is pushed, and if it is the last of a round everything held leaves. Returns the packets that
-    /// left, if the engine tells it here.
+    /// The timed section: a burst is pushed, and the last one of a round flushes the engine. Returns the packets that
+    /// left, if the engine knows their number here.
     fn push(&mut self, flush: bool) -> usize;
 
-    /// After a burst, untimed. Returns the packets that left, if the engine tells it here.
+    /// After a burst, untimed. Returns the packets that left, if the engine knows their number here.
     fn settle(&mut self) -> usize {
         0
     }
 }
 
-/// `FLOWS PAYLOAD BURST POOL HOLD PACKETS`, as for `dpdk`; and how long before they are pushed bursts are made ready.
+/// `FLOWS PAYLOAD BURST POOL HOLD PACKETS`, as for `dpdk`; and how long before the push bursts are prepared.
 pub struct Arguments {
     pub cold: bool,
     pub flows: usize,
@@ -40,7 +40,7 @@ impl Arguments {
         sound.then_some(Arguments { cold, flows, payload, burst, pool, hold, packets })
     }
 
-    /// How many bursts are made ready before the one that is pushed: none, or all that are not in the engine.
+    /// Number of bursts that are prepared before the pushed one: none, or all that are not in the engine.
     pub fn ahead(&self) -> usize {
         if self.cold { self.pool - self.hold } else { 0 }
     }
@@ -59,7 +59,7 @@ fn tick() -> f64 {
     time.as_nanos() as f64 / (to - from) as f64
 }
 
-/// Measures what `make` makes of the packets of the mix, and prints a line of JSON.
+/// Measures the engine of `make` on the packets of the mix, and prints a line of JSON.
 pub fn run<E: Engine>(arguments: &Arguments, make: impl FnOnce(&[Vec<u8>]) -> E) {
     let &Arguments { flows, payload, burst, pool, hold, packets, .. } = arguments;
     let mix = mix::packets(flows, payload, burst, pool, hold);

@@ -1,7 +1,9 @@
-//! (c) Batches on QEMU's 82574L, over its qtest bus: a register access is a line of text to another process there.
+//! (c) Batches on QEMU's 82574L over its qtest bus, where a register access is a line of text to
+//! another process.
 //!
-//! The variants share one machine with one device to send and one to receive, whose batch sizes are changed while they run. In every round each has its turn, and is
-//! compared with the single doorbells of the same round.
+//! The variants share one machine with a sending and a receiving device. Their batch sizes are
+//! changed while they run. Each variant has its turn in every round and is compared with the single
+//! doorbells of the same round.
 
 mod rig;
 
@@ -11,23 +13,23 @@ use rig::{Rig, Sample};
 use serde::Serialize;
 use std::error::Error;
 use towpath::bus::BusError;
-use towpath::drivers::batching::BatchSize;
+use towpath::nic::batching::BatchSize;
 
-/// Sizes of the sweep; the first is what the others are compared with.
+/// Sizes of the sweep; the first is the reference.
 const SIZES: [u8; 9] = [1, 2, 4, 8, 16, 32, 64, 96, 127];
 
-/// Bytes of a frame, unless others are asked for: what is measured is the doorbell, not QEMU's copying.
+/// Default bytes of a frame: short, so that the doorbell is measured and not QEMU's copying.
 const SHORT: usize = 60;
 
-/// What a batch size makes of one direction: medians over the rounds.
+/// The cost of one direction at a batch size: medians over the rounds.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub(crate) struct Rate {
     pub(crate) frames_per_second: f64,
-    /// As many times the frames of single doorbells.
+    /// Frames relative to single doorbells.
     pub(crate) times: f64,
-    /// Writes of the queue's tail, for each frame.
+    /// Writes of the queue's tail per frame.
     pub(crate) doorbells: f64,
-    /// Reads of any register, for each frame: of what is looked at by time.
+    /// Register reads per frame, from the checks that are driven by time.
     pub(crate) reads: f64,
 }
 
@@ -39,7 +41,7 @@ pub(crate) struct Row {
     pub(crate) rx: Rate,
 }
 
-/// The sweep, or why there is none.
+/// The sweep, or why it was skipped.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum OnQemu {
@@ -52,12 +54,12 @@ pub(super) fn measure(args: &BenchBatch) -> Result<OnQemu, Box<dyn Error>> {
     let size = args.size.unwrap_or(SHORT);
     let mut rig = match Rig::new(size, args.socket) {
         Ok(rig) => rig,
-        // The program is not there, or does not start: the error says what would mend it.
+        // The program is missing or does not start: the error names the remedy.
         Err(error) if error.downcast_ref::<BusError>().is_some() => return Ok(OnQemu::Skipped(error.to_string())),
         Err(error) => return Err(error),
     };
     let mut samples: [[Vec<Sample>; 2]; SIZES.len()] = Default::default();
-    // Memory is touched, and every code path taken, before it counts.
+    // Warm up: touch the memory and run every code path before counting.
     for _ in 0..3 {
         rig.transmit(BatchSize::MAX)?;
         rig.receive(BatchSize::MAX)?;

@@ -4,16 +4,17 @@ use super::Family;
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
-use towpath::drivers::cpsw::{BatchSize, Config, CpswRx, CpswTx, Discipline, open};
 use towpath::model::cpsw::{self as model, Accesses, Cpsw, CpswBus, Injected};
 use towpath::model::wire::Wire;
+use towpath::nic::cpsw::DescAlloc;
+use towpath::nic::cpsw::{BatchSize, Config, CpswRx, CpswTx, open};
 use towpath::packet::port::{Port, Queues, RxQueue, Start, TxQueue};
 use towpath::packet::{Batch, Cache, Direction, Offloads, Packet, Pool, PoolConfig};
 
-/// Packets of a burst, for each port, unless a batch is larger.
+/// Packets of a burst per port, unless a batch is larger.
 pub(super) const BURST: usize = 64;
 
-/// Takes everything.
+/// Accepts every frame.
 struct Sink;
 
 impl Wire for Sink {
@@ -25,21 +26,21 @@ impl Wire for Sink {
     }
 }
 
-/// What is measured.
+/// The measured configuration.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Setup {
     pub(super) family: Family,
-    /// MAC ports, and how many of them carry traffic.
+    /// MAC ports, and the number of them that carry traffic.
     pub(super) ports: u8,
     pub(super) busy: u8,
-    pub(super) discipline: Discipline,
+    pub(super) desc_alloc: DescAlloc,
     pub(super) singly: bool,
     pub(super) batch: BatchSize,
-    /// Frames that arrive before the driver looks: 1 to 64.
+    /// Frames that arrive before the driver polls: 1 to 64.
     pub(super) arrivals: usize,
 }
 
-/// What a number of packets cost.
+/// The cost of a number of packets.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Cost {
     pub(super) packets: u64,
@@ -59,12 +60,12 @@ pub(super) struct Rig {
 
 impl Rig {
     pub(super) fn new(setup: Setup) -> Result<Rig, Box<dyn Error>> {
-        let Setup { family, ports, busy, discipline, singly, batch, arrivals } = setup;
+        let Setup { family, ports, busy, desc_alloc, singly, batch, arrivals } = setup;
         let model = Cpsw::new(model::Config::lenient(family.model, ports))?;
         (1..=ports).for_each(|port| model.plug(port, Sink));
         let pool = Pool::new(PoolConfig { capacity: 2048, ..PoolConfig::default() })?;
         let config =
-            Config { soc: family.soc, ports, tx_channels: ports, discipline, singly, batch, ..Config::default() };
+            Config { soc: family.soc, ports, tx_channels: ports, desc_alloc, singly, batch, ..Config::default() };
         let (opened, _) = open(model.bus(), Arc::new(model.firmware()), config)?;
         let mut started = Vec::new();
         for port in opened {
@@ -87,7 +88,8 @@ impl Rig {
         Ok(packets)
     }
 
-    /// Counts what `timed` costs over `bursts` bursts of every busy port; the model works before and after each.
+    /// Counts the cost of `timed` over `bursts` bursts of every busy port; the model works before
+    /// and after each.
     fn count(
         &mut self,
         bursts: usize,
@@ -109,7 +111,8 @@ impl Rig {
         Ok(cost)
     }
 
-    /// Sends bursts through every busy port: completions of the burst before, then the burst.
+    /// Sends bursts through every busy port: first the completions of the previous burst, then the
+    /// burst.
     pub(super) fn transmit(&mut self, bursts: usize, size: usize) -> Result<Cost, Box<dyn Error>> {
         self.count(bursts, |rig, port| {
             let packets = rig.packets(size)?;
@@ -126,8 +129,8 @@ impl Rig {
         })
     }
 
-    /// Receives bursts on every busy port, by as many frames as arrive together: buffers refilled, then frames taken. Packets are freed
-    /// outside of the time.
+    /// Receives bursts of `arrivals` frames on every busy port: buffers are refilled, then frames
+    /// are taken. Packets are freed outside of the timed section.
     pub(super) fn receive(&mut self, bursts: usize, size: usize) -> Result<Cost, Box<dyn Error>> {
         let frame = vec![7; size];
         self.count(bursts, |rig, port| {
@@ -151,7 +154,7 @@ impl Rig {
         })
     }
 
-    /// How long packets wait for their doorbell when they are handed over one after the other.
+    /// The time that packets wait for their doorbell when they are passed in one by one.
     pub(super) fn waits(&mut self, bursts: usize, size: usize, into: &mut Vec<u64>) -> Result<(), Box<dyn Error>> {
         for _ in 0..bursts {
             let packets = self.packets(size)?;
@@ -177,9 +180,9 @@ impl Rig {
 }
 
 impl Drop for Rig {
-    /// The model answers while the driver waits for its end.
+    /// The model answers while the driver shuts down.
     fn drop(&mut self) {
-        self.model.answer_reads(8);
+        self.model.set_steps_per_read(8);
         self.ports.clear();
     }
 }

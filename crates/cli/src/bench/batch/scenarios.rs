@@ -1,30 +1,30 @@
-//! (b) The measurements of the CPSW series in their shape, with the series' figures beside.
+//! (b) The measurements of the CPSW series in their shape, beside the series' figures.
 
 use super::rig::{BURST, Cost, Rig, Setup};
 use super::{Family, MESSAGES, PKTDMA, PerPacket, per_packet};
 use crate::args::BenchBatch;
 use serde::Serialize;
 use std::error::Error;
-use towpath::drivers::cpsw::{BatchSize, Discipline};
+use towpath::nic::cpsw::{BatchSize, DescAlloc};
 
-/// A line of the scenarios: nanoseconds of a packet.
+/// A line of the scenarios: nanoseconds per packet.
 #[derive(Debug, Serialize)]
 pub(crate) struct Row {
     pub(crate) scenario: &'static str,
     pub(crate) before: PerPacket,
     pub(crate) after: PerPacket,
-    /// How many packets more in the same time.
+    /// Additional packets in the same time.
     pub(crate) difference_percent: f64,
-    /// The authors' figures, before and after, and what they are.
+    /// The authors' figures, before and after, and their unit.
     pub(crate) authors: &'static str,
     pub(crate) authors_percent: f64,
 }
 
-/// One of the authors' measurements, in shape.
+/// The shape of one of the authors' measurements.
 struct Scenario {
     name: &'static str,
     family: Family,
-    /// MAC ports that the switch has, and how many of them carry traffic.
+    /// MAC ports of the switch, and the number of them that carry traffic.
     ports: u8,
     busy: u8,
     /// Bytes of a frame.
@@ -34,7 +34,7 @@ struct Scenario {
     authors_percent: f64,
 }
 
-/// UDP with 1470 bytes, and TCP with 1448: frames without FCS.
+/// Frame lengths without FCS of UDP with 1470 bytes and of TCP with 1448.
 pub(super) const UDP: usize = 1512;
 pub(super) const TCP: usize = 1514;
 
@@ -69,7 +69,8 @@ const fn platform(
     ]
 }
 
-/// By the cover letter's numbers. Its second TX figure is a load at the same rate, so that packets for the same load are 84/80.
+/// From the numbers of the cover letter. Its second TX figure is a load at the same rate: packets
+/// for the same load are 84/80.
 const SCENARIOS: [[Scenario; 2]; 3] = [
     platform(
         ["AM625 CPSW3G, two ports, UDP out", "AM625 CPSW3G, two ports, TCP-sized in"],
@@ -97,7 +98,7 @@ fn row(scenario: &Scenario, args: &BenchBatch) -> Result<Row, Box<dyn Error>> {
         family: scenario.family,
         ports: scenario.ports,
         busy: scenario.busy,
-        discipline: if before { Discipline::Pooled } else { Discipline::Recycled },
+        desc_alloc: if before { DescAlloc::GenPool } else { DescAlloc::Recycled },
         singly: before,
         batch: BatchSize::default(),
         arrivals: BURST,

@@ -1,4 +1,5 @@
-//! (a) Accesses, time and added latency by batch size, on both DMA families, with recycled descriptors and with a pool.
+//! (a) Accesses, time and added latency by batch size, on both DMA families, with recycled
+//! descriptors and with a pool.
 
 use super::rig::{Cost, Rig, Setup};
 use super::scenarios::UDP;
@@ -6,7 +7,7 @@ use super::{MESSAGES, PKTDMA, PerPacket, UDMA, per_packet};
 use crate::args::BenchBatch;
 use serde::Serialize;
 use std::error::Error;
-use towpath::drivers::cpsw::{BatchSize, Discipline};
+use towpath::nic::cpsw::{BatchSize, DescAlloc};
 
 /// Sizes of the sweep.
 const SIZES: [u8; 9] = [1, 2, 4, 8, 16, 32, 64, 96, 127];
@@ -18,9 +19,9 @@ pub(crate) struct Row {
     pub(crate) descriptors: &'static str,
     pub(crate) batch: u8,
     pub(crate) tx: PerPacket,
-    /// As many frames as the batch, at most 64, arrive before the driver looks.
+    /// The driver polls after as many frames as the batch, at most 64, have arrived.
     pub(crate) rx: PerPacket,
-    /// From the moment that a packet was handed over to the doorbell that announced it: median and 99th percentile, in ns.
+    /// Time from `tx` to the doorbell that announces the packet: median and 99th percentile in ns.
     pub(crate) wait_ns: [f64; 2],
 }
 
@@ -28,11 +29,11 @@ pub(super) fn measure(args: &BenchBatch) -> Result<Vec<Row>, Box<dyn Error>> {
     let (mut rows, size) = (Vec::new(), args.size.unwrap_or(UDP));
     for family in [PKTDMA, UDMA, MESSAGES] {
         let mut variants = Vec::new();
-        for (descriptors, discipline) in [("recycler", Discipline::Recycled), ("pool", Discipline::Pooled)] {
+        for (descriptors, desc_alloc) in [("recycler", DescAlloc::Recycled), ("pool", DescAlloc::GenPool)] {
             for count in SIZES {
                 let batch = BatchSize::new(count).unwrap_or_default();
                 let setup =
-                    Setup { family, ports: 1, busy: 1, discipline, singly: false, batch, arrivals: count.into() };
+                    Setup { family, ports: 1, busy: 1, desc_alloc, singly: false, batch, arrivals: count.into() };
                 variants.push((descriptors, count, Rig::new(setup)?));
             }
         }

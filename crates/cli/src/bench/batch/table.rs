@@ -1,4 +1,4 @@
-//! The tables, for people.
+//! Prints the tables.
 
 use super::qemu::OnQemu;
 use super::{Report, qemu, scenarios, sweep};

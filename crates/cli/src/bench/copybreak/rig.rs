@@ -1,4 +1,4 @@
-//! A driver that can be measured: its receive path, and what brings it frames.
+//! A driver whose receive path is measured, and its source of frames.
 
 use super::{PerBuffer, Seen, Variant};
 use crate::args::BenchCopybreak;
@@ -6,25 +6,25 @@ use std::error::Error;
 use std::time::{Duration, Instant};
 use towpath::bus::vfio::{Bdf, VfioBus, VfioConfig};
 use towpath::bus::{DmaPolicy, Pci};
-use towpath::drivers::e1000e::{Config, Copybreak, E1000e, E1000eRx, E1000eTx, RxCounts};
 use towpath::model::e1000e::{self as model, Device};
 use towpath::model::{iommu, wire};
+use towpath::nic::e1000e::{Config, Copybreak, E1000e, E1000eRx, E1000eTx, RxCounts};
 use towpath::packet::port::{Port, Queues, RxQueue, Start, TxQueue};
 use towpath::packet::{Batch, Cache, Direction, Offloads, Pool, PoolConfig};
 
 /// Buffers of a burst.
 const BURST: usize = 64;
-/// How long to wait for frames that somebody else sends.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Time limit for frames of an external sender.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where the device is.
+/// The device.
 pub(super) enum Source {
-    /// In this process; its frames are made here.
+    /// In this process; its frames are generated here.
     Model {
-        /// The device, and with it its IOMMU, has a thread of its own.
+        /// The device and its IOMMU have a thread of their own.
         threaded: bool,
     },
-    /// Behind VFIO; somebody sends frames to it.
+    /// Behind VFIO; an external sender provides the frames.
     Vfio(Bdf),
 }
 
@@ -40,7 +40,7 @@ impl Source {
         }
     }
 
-    /// What figures were measured on, for people.
+    /// A description of the device for the printed table.
     pub(super) fn on(&self) -> String {
         match self {
             Source::Model { threaded: false } => "a model of the device and of its IOMMU, in this thread".to_owned(),
@@ -51,12 +51,13 @@ impl Source {
         }
     }
 
-    /// Whether frames can be had in any size.
+    /// Whether the size of the frames can be chosen.
     pub(super) fn chooses_sizes(&self) -> bool {
         matches!(self, Source::Model { .. })
     }
 
-    /// Measures the variants in turns: `rounds` times as many samples of each as make `samples` together.
+    /// Measures the variants in turns, in `rounds` rounds with `samples` samples of each variant in
+    /// total.
     pub(super) fn measure(
         &self,
         variants: &[Variant],
@@ -66,7 +67,7 @@ impl Source {
     ) -> Result<Vec<Seen>, Box<dyn Error>> {
         let each = samples.div_ceil(rounds.max(1));
         match self {
-            // Threads that are idle would take each other's cores.
+            // Idle threads of other variants would compete for the cores.
             Source::Model { threaded: true } => {
                 variants.iter().map(|v| Ok(Rig::model(*v, size, true)?.run(samples)?.seen())).collect()
             }
@@ -78,7 +79,7 @@ impl Source {
                 }
                 Ok(rigs.iter().map(Rig::seen).collect())
             }
-            // There is one device, which is opened anew for each variant.
+            // There is one device: it is opened anew for each variant.
             Source::Vfio(bdf) => variants
                 .iter()
                 .map(|variant| {
@@ -90,7 +91,7 @@ impl Source {
     }
 }
 
-/// What brings frames.
+/// The source of frames.
 enum Feed {
     Model { device: Device, threaded: bool, frames: Vec<Vec<u8>> },
     Others,
@@ -103,12 +104,12 @@ pub(super) struct Rig<B: Pci> {
     cache: Cache,
     feed: Feed,
     samples: Vec<f64>,
-    /// What had been done when the first sample was taken.
+    /// Counts at the first sample.
     before: Option<RxCounts>,
 }
 
 impl Rig<model::ModelBus> {
-    /// Over a model that this thread steps, or that has its own.
+    /// Over a model that is stepped by this thread or has a thread of its own.
     pub(super) fn model(variant: Variant, size: usize, threaded: bool) -> Result<Rig<model::ModelBus>, Box<dyn Error>> {
         let iommu = match variant.policy {
             DmaPolicy::Persistent => iommu::Config::off(),
@@ -124,13 +125,11 @@ impl Rig<model::ModelBus> {
 
 impl<B: Pci> Rig<B> {
     fn new(bus: B, variant: Variant, feed: Feed) -> Result<Rig<B>, Box<dyn Error>> {
-        let config = Config {
-            policy: variant.policy,
-            copybreak: Some(Copybreak::new(variant.copybreak.into())?),
-            recycle: variant.recycle,
-            wait_each: variant.wait_each,
-            ..Config::default()
-        };
+        let mut config = Config::default();
+        config.policy = variant.policy;
+        config.copybreak = Some(Copybreak::new(variant.copybreak.into())?);
+        config.recycle = variant.recycle;
+        config.wait_each = variant.wait_each;
         let port = E1000e::open(bus, "e1000e", config)?;
         let pool = Pool::new(PoolConfig { capacity: 4096, ..PoolConfig::default() })?;
         let cache = pool.cache(Direction::Rx)?;
@@ -142,7 +141,7 @@ impl<B: Pci> Rig<B> {
         Ok(Rig { rx, tx, cache, feed, samples: Vec::new(), before: None })
     }
 
-    /// Takes `samples` samples, after some that do not count.
+    /// Takes `samples` samples after a warm-up.
     pub(super) fn run(mut self, samples: usize) -> Result<Self, Box<dyn Error>> {
         for _ in 0..samples.min(32) {
             self.sample()?;
@@ -155,7 +154,7 @@ impl<B: Pci> Rig<B> {
         Ok(self)
     }
 
-    /// Nanoseconds for each buffer of one burst.
+    /// Nanoseconds per buffer of one burst.
     fn sample(&mut self) -> Result<f64, Box<dyn Error>> {
         let mut batch: Batch = Batch::new();
         if let Feed::Model { device, threaded, frames } = &self.feed {
@@ -165,7 +164,7 @@ impl<B: Pci> Rig<B> {
                 true => while device.waiting() > 0 {},
             }
         }
-        let patience = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let begun = Instant::now();
             let n = self.rx.rx(&mut batch);
@@ -176,7 +175,7 @@ impl<B: Pci> Rig<B> {
                 return Ok(took.as_nanos() as f64 / n as f64);
             }
             self.tx.reclaim();
-            if Instant::now() > patience {
+            if Instant::now() > deadline {
                 return Err(
                     "no frame arrives: somebody has to send frames to the device, as fast as it takes them".into()
                 );
@@ -184,7 +183,7 @@ impl<B: Pci> Rig<B> {
         }
     }
 
-    /// What was seen until now.
+    /// The measurement so far.
     pub(super) fn seen(&self) -> Seen {
         let n = self.samples.len().max(1) as f64;
         let mean_ns = self.samples.iter().sum::<f64>() / n;

@@ -1,4 +1,4 @@
-//! The tables, for people.
+//! Prints the tables.
 
 use super::{POLICIES, Report, SizeRow};
 use std::io::{self, Write};

@@ -1,4 +1,4 @@
-//! Messages that carry the moment at which they were sent, and what becomes of them.
+//! Messages that carry their time of sending, and the measurement of their latency.
 
 use crate::args::BenchLatency;
 use hdrhistogram::Histogram;
@@ -28,7 +28,7 @@ impl Mode {
         }
     }
 
-    /// How a worker of the datapath does it.
+    /// The idle mode of a datapath worker.
     pub(super) fn idle(self) -> Idle {
         match self {
             Mode::Spin => Idle::SPIN,
@@ -37,7 +37,7 @@ impl Mode {
     }
 }
 
-/// What was measured.
+/// A measurement.
 pub(super) struct Sample {
     pub(super) ns: Histogram<u64>,
     pub(super) lost: u64,
@@ -58,16 +58,16 @@ impl Sample {
     }
 }
 
-/// Bytes of a message at its beginning: the moment, in nanoseconds, and a bit.
+/// Bytes of the stamp at the beginning of a message: nanoseconds and one flag bit.
 pub(super) const STAMP: usize = 8;
-/// The message is not counted: it was sent to warm up.
+/// A warm-up message: it is not counted.
 const UNCOUNTED: u64 = 1 << 63;
-/// How long the slowest message may take, and all may take to become possible.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// After how long a message is given up.
+/// Time limit of a message, and of the setup of all paths.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Time after which a message counts as lost.
 const LOST: Duration = Duration::from_millis(200);
 
-/// A round: what both sides know.
+/// A round: shared by sender and receiver.
 pub(super) struct Round {
     epoch: Instant,
     mode: Mode,
@@ -92,8 +92,8 @@ impl Round {
         self.epoch.elapsed().as_nanos() as u64
     }
 
-    /// By the receiver: a message has come.
-    pub(super) fn came(&self, stamp: u64) {
+    /// Called by the receiver when a message arrives.
+    pub(super) fn received(&self, stamp: u64) {
         if stamp & UNCOUNTED == 0
             && let Ok(mut ns) = self.ns.lock()
         {
@@ -102,7 +102,8 @@ impl Round {
         self.seen.fetch_add(1, Ordering::Release);
     }
 
-    /// By the sender, from its beginning to its end: `send` sends a message with a stamp, `look` is called while waiting for it.
+    /// Called by the sender for the whole round: `send` sends a message with a stamp, `look` is
+    /// called while waiting for it.
     pub(super) fn send_all(
         &self,
         mut send: impl FnMut(u64) -> Result<(), Box<dyn Error>>,
@@ -116,17 +117,17 @@ impl Round {
             }
             Ok(self.seen.load(Ordering::Acquire) >= n)
         };
-        // Until the way is open, and then some to warm up.
+        // Until the path is up, then a warm-up.
         let since = Instant::now();
         let warm = self.messages / 10 + 10;
         while self.seen.load(Ordering::Acquire) < warm {
             send(self.now() | UNCOUNTED)?;
             until_seen(self.seen.load(Ordering::Acquire) + 1, Duration::from_millis(5))?;
-            if since.elapsed() > PATIENCE {
+            if since.elapsed() > TIMEOUT {
                 return Err("nothing arrives".into());
             }
         }
-        // What was sent too often comes meanwhile.
+        // Surplus messages arrive in this time.
         std::thread::sleep(Duration::from_millis(20));
         until_seen(u64::MAX, Duration::from_millis(1))?;
         let (first, slept) = (self.seen.load(Ordering::Acquire), switches()?);
@@ -148,7 +149,7 @@ impl Round {
         Ok(Sample { ns, lost, sleeps })
     }
 
-    /// Pauses, and goes on pausing until the `n`th message has come or is given up; how often.
+    /// Pauses until the `n`th message has arrived or is lost; returns the number of pauses.
     fn rest(&self, n: u64) -> i64 {
         let (since, mut pauses) = (Instant::now(), 0);
         while pauses == 0 || (self.seen.load(Ordering::Acquire) < n && since.elapsed() < LOST) {
@@ -158,8 +159,8 @@ impl Round {
         pauses
     }
 
-    /// Runs a receiver of its own on `core` while `send` runs on this thread; `receive` waits for a while for a message, if that is the
-    /// mode, and tells its stamp.
+    /// Runs a receiver on `core` while `send` runs on this thread; `receive` waits for a message,
+    /// as the mode says, and returns its stamp.
     pub(super) fn beside<T>(
         &self,
         core: usize,
@@ -172,7 +173,7 @@ impl Round {
                 pin(core);
                 while !stop.load(Ordering::Relaxed) {
                     if let Some(stamp) = receive().map_err(|error| error.to_string())? {
-                        self.came(stamp);
+                        self.received(stamp);
                     }
                 }
                 Ok(())
@@ -185,12 +186,12 @@ impl Round {
     }
 }
 
-/// Voluntary switches of all threads so far.
+/// Voluntary context switches of all threads so far.
 fn switches() -> nix::Result<i64> {
     getrusage(UsageWho::RUSAGE_SELF).map(|usage| usage.voluntary_context_switches())
 }
 
-/// Keeps this thread on a core, where that is allowed.
+/// Pins this thread to a core where that is allowed.
 pub(super) fn pin(core: usize) {
     let mut set = CpuSet::new();
     let _ = set.set(core).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set));

@@ -1,4 +1,4 @@
-//! Through the datapath, from one application socket to another.
+//! The path through the datapath, from one application socket to another.
 
 use super::exchange::{Mode, Round, STAMP, Sample, pin, stamp};
 use crate::args::BenchLatency;
@@ -6,13 +6,14 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use towpath::engine::gro_stage::Mode as Gro;
+use towpath::engine::gro_stage::GroMode;
 use towpath::{Forward, Opener, Role};
 use towpath_client::{Config, Frame, Sizes, Socket, Umem};
 
-/// An Ethernet header to everybody, of an ethertype for experiments (IEEE 802, 0x88b5).
+/// An Ethernet header to the broadcast address with a local experimental ethertype (IEEE 802,
+/// 0x88b5).
 pub(super) const HEADER: [u8; 14] = [255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 0, 1, 0x88, 0xb5];
-/// How long a receiver sleeps at most, to notice the end.
+/// Longest sleep of a receiver, so that it notices the end.
 pub(super) const NAP: Duration = Duration::from_millis(50);
 
 pub(super) fn round(mode: Mode, args: &BenchLatency, [core, other]: [usize; 2]) -> Result<Sample, Box<dyn Error>> {
@@ -20,8 +21,9 @@ pub(super) fn round(mode: Mode, args: &BenchLatency, [core, other]: [usize; 2]) 
     let mut opener = Opener::new();
     let a = opener.open(&format!("sock:{}", from.display()).parse()?, Role::Both)?;
     let b = opener.open(&format!("sock:{}", to.display()).parse()?, Role::Both)?;
-    let mut plan = Forward { idle: mode.idle(), cores: vec![other], ..Forward::default() };
-    plan.gro.mode = Gro::Off;
+    let mut plan = Forward::default();
+    (plan.idle, plan.cores) = (mode.idle(), vec![other]);
+    plan.gro.mode = GroMode::Off;
     let running = plan.start(a, b)?;
     let memory = [Umem::new(256, 2048)?, Umem::new(256, 2048)?];
     let config = Config::default().rings(Sizes::all(64));
@@ -38,7 +40,7 @@ pub(super) fn round(mode: Mode, args: &BenchLatency, [core, other]: [usize; 2]) 
                     || {
                         receiver
                             .receive(Duration::ZERO)
-                            .map(|stamp| stamp.into_iter().for_each(|stamp| round.came(stamp)))
+                            .map(|stamp| stamp.into_iter().for_each(|stamp| round.received(stamp)))
                     },
                 ),
                 Mode::Sleep => round.beside(
@@ -58,7 +60,7 @@ pub(super) fn round(mode: Mode, args: &BenchLatency, [core, other]: [usize; 2]) 
     Ok(sample)
 }
 
-/// A path that nobody else has.
+/// A unique path.
 fn path() -> PathBuf {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -95,7 +97,7 @@ struct Receiver<'u> {
 }
 
 impl Receiver<'_> {
-    /// A message, if one comes `within` a time.
+    /// Returns a message if one arrives `within` a time.
     fn receive(&mut self, within: Duration) -> Result<Option<u64>, Box<dyn Error>> {
         if self.got.is_empty() && self.socket.rx(&mut self.got)? == 0 {
             let mut empty: Vec<_> = std::iter::from_fn(|| self.umem.alloc()).take(32).collect();

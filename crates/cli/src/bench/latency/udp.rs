@@ -1,4 +1,4 @@
-//! Through the kernel's stack: UDP sockets in two namespaces.
+//! The path through the kernel's stack: UDP sockets in two namespaces.
 
 use super::Pair;
 use super::exchange::{Mode, Round, STAMP, Sample, pin, stamp};
@@ -22,7 +22,7 @@ pub(super) fn round(mode: Mode, args: &BenchLatency, [core, other]: [usize; 2]) 
         Mode::Sleep => receiver.set_read_timeout(Some(NAP))?,
     }
     let round = Round::new(mode, args)?;
-    // As many bytes of a frame as the other ways have.
+    // Same frame length as on the other paths.
     let mut message = vec![0; args.size.saturating_sub(HEADER.len() + 28).max(STAMP)];
     let mut buffer = [0; 2048];
     let receive = || match receiver.recv(&mut buffer) {

@@ -1,7 +1,7 @@
-//! Through the kernel by AF_XDP: sockets on the two ends of a veth pair.
+//! The path through the kernel by AF_XDP: sockets on the two ends of a veth pair.
 //!
-//! The sender uses the port's transmit queue itself; on the other end a worker receives, spinning or sleeping as workers do, and its judge
-//! sees each packet first.
+//! The sender uses the port's transmit queue directly. On the other end a worker receives, spinning
+//! or sleeping, and its classifier sees each packet first.
 
 use super::Pair;
 use super::exchange::{Mode, Round, STAMP, Sample, pin, stamp};
@@ -9,8 +9,8 @@ use super::sock::HEADER;
 use crate::args::BenchLatency;
 use std::error::Error;
 use std::sync::Arc;
-use towpath::engine::gro_stage::Mode as Gro;
-use towpath::engine::rules::{Judge, Verdict};
+use towpath::engine::gro_stage::GroMode;
+use towpath::engine::rules::{Classifier, Verdict};
 use towpath::packet::port::{Port, Queues, Start, TxQueue};
 use towpath::packet::{Batch, Direction, Offloads, Packet, Pool, PoolConfig};
 use towpath::{Directions, Forward, Opener, Role, Verdicts};
@@ -23,7 +23,7 @@ pub(super) fn round(mode: Mode, args: &BenchLatency, [core, other]: [usize; 2]) 
     let near = opener.open(&port(pair.near.path())?, Role::Egress)?;
     let round = Arc::new(Round::new(mode, args)?);
     let seen = round.clone();
-    let judge = move |_| -> Box<dyn Judge> {
+    let classifier = move |_| -> Box<dyn Classifier> {
         let round = seen.clone();
         Box::new(move |packet: &Packet, _: &_| {
             let mut bytes = [0; HEADER.len() + STAMP];
@@ -31,13 +31,15 @@ pub(super) fn round(mode: Mode, args: &BenchLatency, [core, other]: [usize; 2]) 
                 && let Some((HEADER, message)) = bytes.split_first_chunk().map(|(header, message)| (*header, message))
                 && let Some(stamp) = stamp(message)
             {
-                round.came(stamp);
+                round.received(stamp);
             }
             Verdict::Drop
         })
     };
-    let mut plan = Forward { idle: round.mode().idle(), cores: vec![other], ..Forward::default() };
-    (plan.directions, plan.at_rx, plan.gro.mode) = (Directions::OneWay, Verdicts::Judge(Arc::new(judge)), Gro::Off);
+    let mut plan = Forward::default();
+    (plan.idle, plan.cores) = (round.mode().idle(), vec![other]);
+    (plan.directions, plan.at_rx, plan.gro.mode) =
+        (Directions::OneWay, Verdicts::Classifier(Arc::new(classifier)), GroMode::Off);
     let running = plan.start(far, opener.open(&"null:".parse()?, Role::Egress)?)?;
     let sample = send(near, &round, core, args.size);
     running.stop();

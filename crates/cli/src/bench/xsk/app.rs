@@ -1,4 +1,4 @@
-//! The application: sends bursts of frames, round its memory, as fast as they come back.
+//! The application: sends bursts of frames, cycling through its memory as fast as frames complete.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -10,18 +10,18 @@ use towpath_client::{Config, Frame, Sizes, Socket, Umem};
 
 /// Frames in a burst.
 pub(super) const BURST: usize = 64;
-/// Frames that the memory has, and bytes of each.
+/// Number of frames in the memory, and bytes of each.
 const FRAMES: (u32, u32) = (4096, 2048);
 
-/// Memory for an application.
+/// The application's memory.
 pub(super) fn memory() -> Result<Umem, towpath_client::Error> {
     Umem::new(FRAMES.0, FRAMES.1)
 }
 
-/// An application that does a step when it is told.
+/// An application that is stepped explicitly.
 pub(super) struct App<'u> {
     socket: Socket<'u>,
-    /// The one that was sent longest ago first.
+    /// Free frames, least recently sent first.
     free: VecDeque<Frame<'u>>,
     back: Vec<Frame<'u>>,
     burst: Vec<Frame<'u>>,
@@ -45,14 +45,14 @@ impl<'u> App<'u> {
         Ok(App { socket, free, back, burst, size, write })
     }
 
-    /// Takes what came back and sends a burst; returns how many frames were sent.
+    /// Takes completions and sends a burst; returns the number of frames sent.
     pub(super) fn step(&mut self) -> Result<usize, Box<dyn Error>> {
         self.socket.completions(&mut self.back)?;
         self.free.extend(self.back.drain(..));
         while self.burst.len() < BURST
             && let Some(mut frame) = self.free.pop_front()
         {
-            // It had room when it was sent first.
+            // The range was valid when the frame was first sent.
             let _ = frame.set_range(0, self.size);
             if self.write {
                 fill(frame.bytes_mut());
@@ -63,7 +63,7 @@ impl<'u> App<'u> {
     }
 }
 
-/// A frame to everybody, of an ethertype for experiments (IEEE 802, 0x88b5).
+/// Writes a frame to the broadcast address with a local experimental ethertype (IEEE 802, 0x88b5).
 fn fill(bytes: &mut [u8]) {
     bytes.fill(7);
     for (byte, header) in bytes.iter_mut().zip([0xff; 6].into_iter().chain([2, 0, 0, 0, 0, 1, 0x88, 0xb5])) {
@@ -71,7 +71,7 @@ fn fill(bytes: &mut [u8]) {
     }
 }
 
-/// An application with a thread of its own, which sleeps but when it is to run.
+/// An application with a thread of its own, which sleeps except while it is to run.
 pub(super) struct Runner {
     state: Arc<State>,
     thread: Option<JoinHandle<()>>,
@@ -99,7 +99,7 @@ impl Runner {
         Runner { state, thread: Some(thread) }
     }
 
-    /// Lets it run, or sleep.
+    /// Starts or pauses the thread.
     pub(super) fn run(&self, runs: bool) {
         self.state.runs.store(runs, Ordering::Release);
         if let Some(thread) = &self.thread {
@@ -107,7 +107,7 @@ impl Runner {
         }
     }
 
-    /// Whether it goes on.
+    /// Whether the thread still runs.
     pub(super) fn is_alive(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }

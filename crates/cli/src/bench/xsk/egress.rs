@@ -1,11 +1,11 @@
-//! Where the packets go.
+//! The egress ports.
 
 use crate::bench::netns::Namespace;
 use std::error::Error;
 use std::process::Command;
-use towpath::drivers::e1000e::{Config, E1000e};
 use towpath::model::e1000e::{self as model, Device};
 use towpath::model::{iommu, wire};
+use towpath::nic::e1000e::{Config, E1000e};
 use towpath::{AnyPort, Opener, Role};
 
 /// A kind of egress.
@@ -18,18 +18,18 @@ pub(super) enum Egress {
     Xdp,
 }
 
-/// An egress that was opened.
+/// An opened egress.
 pub(super) struct Opened {
     pub(super) port: AnyPort,
     /// The other end of a pair in memory.
     pub(super) far: Option<AnyPort>,
-    /// A model, to be stepped.
+    /// A model, which is stepped.
     pub(super) device: Option<Device>,
-    /// Where its interface is.
+    /// The namespace of its interface.
     pub(super) namespace: Option<Namespace>,
 }
 
-/// A wire that takes everything.
+/// A wire that accepts every frame.
 struct Sink;
 
 impl wire::Wire for Sink {
@@ -66,7 +66,7 @@ impl Egress {
         }
     }
 
-    /// Opens it.
+    /// Opens the egress.
     pub(super) fn open(self) -> Result<Opened, Box<dyn Error>> {
         let mut opener = Opener::new();
         let mut open = |address: &str, role| opener.open(&address.parse()?, role);
@@ -99,7 +99,7 @@ impl Egress {
     }
 }
 
-/// Makes a pair of interfaces; nobody takes what comes out of the other end.
+/// Makes a veth pair; the far end has no reader.
 fn pair() -> Result<(), String> {
     for args in ["link add bench0 type veth peer name bench1", "link set bench0 up", "link set bench1 up"] {
         let output = Command::new("ip").args(args.split(' ')).output().map_err(|error| format!("ip: {error}"))?;

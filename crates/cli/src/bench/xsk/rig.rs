@@ -19,10 +19,10 @@ use towpath::ports::sock::{self, Transmit};
 use towpath::{AnyPort, AnyRx, AnyTx};
 use towpath_client::Umem;
 
-/// Turns in which nothing moves, after which nothing will.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Time without progress after which a run is given up.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Who sends.
+/// The sender.
 enum Sender<'u> {
     Stepped(Box<App<'u>>),
     Threaded(Runner),
@@ -30,7 +30,7 @@ enum Sender<'u> {
 
 /// Application and datapath of one variant.
 pub(super) struct Rig<'u> {
-    // In this order: the queues end before the interface that they use.
+    // Drop order: the queues end before the interface that they use.
     near: Route<AnyRx, AnyTx>,
     far: Option<Route<AnyRx, AnyTx>>,
     device: Option<Device>,
@@ -40,7 +40,7 @@ pub(super) struct Rig<'u> {
     _namespace: Option<Namespace>,
 }
 
-/// A socket that nobody else uses.
+/// A unique socket path.
 fn path() -> std::path::PathBuf {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -68,14 +68,16 @@ impl<'u> Rig<'u> {
         config.transmit = transmit;
         let sock = AnyPort::Sock(sock::open(config)?);
         let events = sock.control().ok_or("a socket without figures")?;
-        let shape = port.info().tx_layout;
+        let tx_layout = port.info().tx_layout;
         let (mut rx, unused) = start(sock, &pool)?;
         drop(unused);
-        rx.set_tx_layout(shape);
+        rx.set_tx_layout(tx_layout);
         let received = rx.counters().clone();
         let (_, tx) = start(port, &pool)?;
-        let route = |rx, tx, shape| -> Result<_, Box<dyn Error>> {
-            Ok(Route::new(rx, tx, pool.cache(Direction::Tx)?, RouteConfig { shape, ..RouteConfig::default() }))
+        let route = |rx, tx, tx_layout| -> Result<_, Box<dyn Error>> {
+            let mut config = RouteConfig::default();
+            config.tx_layout = tx_layout;
+            Ok(Route::new(rx, tx, pool.cache(Direction::Tx)?, config))
         };
         let far = match far {
             None => None,
@@ -85,7 +87,7 @@ impl<'u> Rig<'u> {
                 Some(route(rx, start(null, &pool)?.1, TxLayout::default())?)
             }
         };
-        let near = route(rx, tx, shape)?;
+        let near = route(rx, tx, tx_layout)?;
         let sender = if args.threaded {
             Sender::Threaded(Runner::new(path, size, args.write, args.app_core))
         } else {
@@ -96,7 +98,7 @@ impl<'u> Rig<'u> {
         Ok(rig)
     }
 
-    /// Nanoseconds that a packet takes: the median of so many bursts, after some that do not count.
+    /// Nanoseconds per packet: the median of `bursts` bursts after a warm-up.
     pub(super) fn round(&mut self, bursts: usize) -> Result<f64, Box<dyn Error>> {
         if let Sender::Threaded(runner) = &self.sender {
             runner.run(true);
@@ -121,21 +123,21 @@ impl<'u> Rig<'u> {
                 Sender::Threaded(_) => return Err("the application has ended".into()),
             }
             let (n, took) = self.turn();
-            // What fewer packets share is not what a burst costs.
+            // A smaller burst does not show the cost of a full one.
             if n == BURST {
                 samples.push(took.as_nanos() as f64 / n as f64);
             }
             if let Some(device) = &self.device {
                 device.run_until_idle();
             }
-            if samples.is_empty() && begun.elapsed() > PATIENCE {
+            if samples.is_empty() && begun.elapsed() > TIMEOUT {
                 return Err("nothing moves".into());
             }
         }
         Ok(samples)
     }
 
-    /// One turn of the datapath: what is timed.
+    /// One turn of the datapath: the timed section.
     #[inline(never)]
     fn turn(&mut self) -> (usize, Duration) {
         let begun = Instant::now();
@@ -146,7 +148,7 @@ impl<'u> Rig<'u> {
         (n, begun.elapsed())
     }
 
-    /// What was seen, at `ns` a packet.
+    /// The row, at `ns` per packet.
     pub(super) fn seen(&self, ns: f64) -> Result<Way, Box<dyn Error>> {
         let received = self.received.snapshot().packets as f64;
         let event = |wanted| {

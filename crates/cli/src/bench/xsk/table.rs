@@ -1,11 +1,12 @@
-//! The tables, for people, in their authors' shape.
+//! Prints the tables in the shape of their authors.
 
 use super::{Column, Report, Table};
 use crate::args::BenchXsk;
 use crate::units::grouped;
 use std::io::{self, Write};
 
-/// The series' table: sizes, copy, page, percent. Packets a second of a virtio device in a virtual machine, `xdpsock -t`.
+/// The series' table: size, copy, page, percent. Packets per second of a virtio device in a virtual
+/// machine, `xdpsock -t`.
 const SERIES: [(u32, u64, u64, f64); 4] = [
     (64, 1_916_747, 1_974_058, 3.0),
     (512, 1_775_988, 1_953_655, 10.0),

@@ -1,4 +1,4 @@
-//! What is said to who types a rule wrong: the rule, the word, and what could stand there.
+//! Errors of the parser name the rule, the word, and the valid alternatives.
 
 use super::*;
 
@@ -10,7 +10,7 @@ const VERDICTS: &str = "pass, drop, tx, redirect a, redirect b or lane N";
 const MATCHES: &str =
     "tcp, udp, sctp, icmp, icmp6, proto, src, dst, sport, dport, vlan, smac, dmac, ip, ip6, arp, ether, frag or any";
 
-/// Pairs of a rule and what is said behind its name.
+/// Pairs of a rule and the rest of its error text.
 fn all_say(cases: &[(&str, &str)]) {
     for (rule, problem) in cases {
         assert_eq!(error([rule]), format!("rule '{rule}': {problem}"));
@@ -102,7 +102,7 @@ fn a_wrong_value_names_its_rule() {
 }
 
 #[test]
-fn what_is_said_twice_is_refused() {
+fn a_match_given_twice_is_refused() {
     all_say(&[
         ("drop udp tcp", "'tcp' says the protocol a second time"),
         ("drop udp proto 6", "'proto' says the protocol a second time"),

@@ -1,4 +1,4 @@
-//! Rules on real packets, and their words.
+//! Rules on real packets, and their text form.
 
 mod errors;
 mod oracle;
@@ -15,11 +15,11 @@ fn rules<const N: usize>(texts: [&str; N]) -> Rules {
     Rules::parse(texts).unwrap()
 }
 
-/// The verdict of rules on a frame that lies in one piece.
+/// The verdict of rules on a linear frame.
 fn verdict(rules: &Rules, sample: &Sample) -> Verdict {
     let mut memory = Memory::default();
     let packet = sample.packet(&mut memory, 2000);
-    rules.judge(&packet, &dissect_packet(&packet, sample.link()))
+    rules.classify(&packet, &dissect_packet(&packet, sample.link()))
 }
 
 fn udp4() -> Sample {
@@ -49,10 +49,10 @@ fn without_a_rule_that_matches_packets_pass_unless_the_default_says_otherwise() 
 }
 
 #[test]
-fn no_rules_need_no_look_at_packets_and_one_rule_needs_it() {
-    assert_eq!(Judge::constant(&rules([])), Some(Verdict::Pass));
-    assert_eq!(Judge::constant(&rules(["default drop"])), Some(Verdict::Drop));
-    assert_eq!(Judge::constant(&rules(["drop any"])), None);
+fn without_rules_the_verdict_is_constant_and_with_one_it_is_not() {
+    assert_eq!(Classifier::constant(&rules([])), Some(Verdict::Pass));
+    assert_eq!(Classifier::constant(&rules(["default drop"])), Some(Verdict::Drop));
+    assert_eq!(Classifier::constant(&rules(["drop any"])), None);
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn a_v4_rule_leaves_ipv6_and_what_is_not_ip_alone() {
 }
 
 #[test]
-fn port_0_is_a_port_and_not_the_want_of_one() {
+fn port_0_is_a_port_and_not_an_absent_one() {
     let rules = rules(["drop sport 0"]);
     assert_eq!(verdict(&rules, &Sample { src_port: 0, ..udp4() }), Verdict::Drop);
     assert_eq!(verdict(&rules, &Sample { src_port: 0, protocol: 1, ..udp4() }), Verdict::Pass, "ICMP has no ports");
@@ -98,7 +98,7 @@ fn a_port_matches_no_fragment_and_frag_matches_each() {
 }
 
 #[test]
-fn a_vlan_is_found_in_the_outer_tag_the_inner_tag_and_beside_the_packet() {
+fn a_vlan_is_found_in_the_outer_tag_the_inner_tag_and_the_metadata() {
     let rules = rules(["drop vlan 100"]);
     let tagged = |tags: [Option<u16>; 2], beside: Option<u16>| {
         let beside = beside.map(|vid| Vlan { tci: vid | 0xe000, service: false });
@@ -113,7 +113,7 @@ fn a_vlan_is_found_in_the_outer_tag_the_inner_tag_and_beside_the_packet() {
 }
 
 #[test]
-fn vlan_0_is_a_priority_tag_and_not_the_want_of_a_tag() {
+fn vlan_0_is_a_priority_tag_and_not_an_absent_one() {
     let rules = rules(["drop vlan 0"]);
     assert_eq!(verdict(&rules, &udp4()), Verdict::Pass);
     assert_eq!(verdict(&rules, &Sample { tags: [Some(0), None], ..udp4() }), Verdict::Drop);
@@ -147,7 +147,7 @@ fn headers_are_found_whatever_the_pieces_they_lie_in() {
     for piece in 1..100 {
         for packet in [sample.packet(&mut memory, piece), sample.packet_without_linear_part(&mut memory, piece)] {
             let found = dissect_packet(&packet, LinkKind::Ethernet);
-            assert_eq!(rules.judge(&packet, &found), Verdict::Drop, "pieces of {piece}");
+            assert_eq!(rules.classify(&packet, &found), Verdict::Drop, "pieces of {piece}");
         }
     }
 }
@@ -163,23 +163,23 @@ fn the_hash_of_a_packet_in_pieces_is_that_of_the_packet_in_one() {
 }
 
 #[test]
-fn of_a_frame_cut_short_the_headers_that_are_whole_are_matched() {
+fn the_complete_headers_of_a_truncated_frame_are_matched() {
     let rules = rules(["tx udp", "drop smac 02:00:00:00:00:01"]);
     let sample = udp4();
     let bytes = sample.bytes();
     let mut memory = Memory::default();
-    let mut verdicts = Vec::new();
+    let mut classify_batch = Vec::new();
     for len in 0..bytes.len() {
         let packet = memory.pieces(&bytes[..len], 2000, true);
-        verdicts.push(rules.judge(&packet, &dissect_packet(&packet, LinkKind::Ethernet)));
+        classify_batch.push(rules.classify(&packet, &dissect_packet(&packet, LinkKind::Ethernet)));
     }
-    assert!(verdicts[..14].iter().all(|v| *v == Verdict::Pass));
-    assert!(verdicts[14..34].iter().all(|v| *v == Verdict::Drop));
-    assert!(verdicts[34..].iter().all(|v| *v == Verdict::Tx));
+    assert!(classify_batch[..14].iter().all(|v| *v == Verdict::Pass));
+    assert!(classify_batch[14..34].iter().all(|v| *v == Verdict::Drop));
+    assert!(classify_batch[34..].iter().all(|v| *v == Verdict::Tx));
 }
 
 #[test]
-fn a_batch_is_judged_packet_by_packet_by_rules_and_closures_alike() {
+fn a_batch_is_classified_packet_by_packet_by_rules_and_closures_alike() {
     let mut memory = Memory::default();
     let samples = [udp4(), Sample { protocol: 6, ..udp4() }, udp6()];
     let batch: Vec<Packet> = samples.iter().map(|s| s.packet(&mut memory, 2000)).collect();
@@ -187,7 +187,7 @@ fn a_batch_is_judged_packet_by_packet_by_rules_and_closures_alike() {
 
     let mut out = [Verdict::Tx; 4];
     let mut rules = rules(["drop udp ip", "lane 1 ip6"]);
-    verdicts(&mut rules, &batch, LinkKind::Ethernet, &mut out);
+    classify_batch(&mut rules, &batch, LinkKind::Ethernet, &mut out);
     assert_eq!(out[..3], expected);
     assert_eq!(out[3], Verdict::Tx, "behind the batch nothing is written");
 
@@ -202,14 +202,14 @@ fn a_batch_is_judged_packet_by_packet_by_rules_and_closures_alike() {
         }
     };
     let mut out = [Verdict::Tx; 3];
-    let judge: &mut dyn Judge = &mut closure;
-    verdicts(judge, &batch, LinkKind::Ethernet, &mut out);
+    let classify: &mut dyn Classifier = &mut closure;
+    classify_batch(classify, &batch, LinkKind::Ethernet, &mut out);
     assert_eq!(out, expected);
     assert_eq!(count, 3);
 
     let mut out = [Verdict::Tx; 2];
-    verdicts(&mut Rules::parse(["default drop"]).unwrap(), &batch, LinkKind::Ethernet, &mut out);
-    assert_eq!(out, [Verdict::Drop; 2], "a batch longer than the room for verdicts");
+    classify_batch(&mut Rules::parse(["default drop"]).unwrap(), &batch, LinkKind::Ethernet, &mut out);
+    assert_eq!(out, [Verdict::Drop; 2], "a batch longer than the room for classify_batch");
 }
 
 #[test]
@@ -251,14 +251,14 @@ proptest! {
         let found = dissect_packet(&packet, sample.link());
         let expected = list.iter().position(|rule| oracle::matches(&rule.matches, &sample));
         prop_assert_eq!(rules.first_match(&packet, &found), expected);
-        prop_assert_eq!(rules.judge(&packet, &found), expected.map_or(Verdict::Lane(9), |n| list[n].verdict));
+        prop_assert_eq!(rules.classify(&packet, &found), expected.map_or(Verdict::Lane(9), |n| list[n].verdict));
     }
 
     #[test]
     fn a_rule_that_is_printed_and_parsed_is_the_same_rule(rule in oracle::rule()) {
         match rule.to_string().parse::<Rule>() {
             Ok(parsed) => prop_assert_eq!(parsed, rule),
-            // A program may ask for what never happens; who types it is told.
+            // A program may build a rule that never matches; the parser rejects it.
             Err(error) => prop_assert!(error.problem.contains("never matches") || error.problem.contains("mixes"), "{}", error),
         }
     }

@@ -1,4 +1,5 @@
-//! The obvious matcher: from the description of a packet, a field at a time, addresses as text of their bits.
+//! A naive matcher: works on the description of a packet, one field at a time, with addresses as
+//! text of their bits.
 
 use super::sample::{self, Body, Sample};
 use super::{Match, PortSide, Prefix, Rule, Span, Verdict};
@@ -18,7 +19,7 @@ fn within(span: Span, number: u16) -> bool {
     (span.first()..=span.last()).contains(&number)
 }
 
-/// Whether a rule that says this matches the packet.
+/// Whether a rule matches the packet.
 pub(super) fn matches(rule: &Match, packet: &Sample) -> bool {
     let ip = packet.body == Body::Ip;
     let ports = ip && packet.fragment.is_none() && [6, 17, 132].contains(&packet.protocol);
@@ -58,7 +59,7 @@ pub(super) fn matches(rule: &Match, packet: &Sample) -> bool {
     !wrong.contains(&true)
 }
 
-/// What a rule says, one by one.
+/// The single matches of a rule.
 pub(super) fn parts(rule: &Match) -> Vec<(&'static str, Match)> {
     let none = Match::default();
     let mut parts = vec![
@@ -98,7 +99,7 @@ fn span(number: impl Strategy<Value = u16> + Clone) -> impl Strategy<Value = Spa
     (number.clone(), number).prop_map(|(a, b)| Span::new(a.min(b), a.max(b)).unwrap())
 }
 
-/// Rules that say little, so that they match, in any combination.
+/// Rules with few matches, so that they match often, in any combination.
 pub(super) fn rule() -> impl Strategy<Value = Rule> {
     let few = 0.2;
     let ethertype = prop_oneof![Just(0x0800u16), Just(0x86dd), sample::ethertype()];

@@ -1,30 +1,30 @@
-//! Packets described by what rules speak about, and written to bytes by hand.
+//! Packets described by the fields of rules, and written to bytes by hand.
 
 use proptest::prelude::*;
 use std::net::IpAddr;
 use towpath_packet::{Backing, Cache, Direction, Packet, Pool, PoolConfig, Vlan};
 use towpath_wire::LinkKind;
 
-/// What the link carries.
+/// The payload of the link.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Body {
     Ip,
-    /// Something of this type.
+    /// An unknown ethertype.
     Other(u16),
 }
 
 /// A packet.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sample {
-    /// Without link header: whatever is said about it is ignored.
+    /// Without a link header: its fields are ignored.
     pub(super) bare: bool,
     pub(super) src_mac: [u8; 6],
     pub(super) dst_mac: [u8; 6],
-    /// Outer first.
+    /// Outer tag first.
     pub(super) tags: [Option<u16>; 2],
     pub(super) beside: Option<Vlan>,
     pub(super) body: Body,
-    /// Both addresses are of one version.
+    /// Both addresses are of the same version.
     pub(super) src: IpAddr,
     pub(super) dst: IpAddr,
     pub(super) protocol: u8,
@@ -58,7 +58,7 @@ impl Sample {
         if self.bare { LinkKind::Ip } else { LinkKind::Ethernet }
     }
 
-    /// The type behind all tags.
+    /// The ethertype behind all tags.
     pub(super) fn ethertype(&self) -> u16 {
         match self.body {
             Body::Other(other) => other,
@@ -116,14 +116,14 @@ impl Sample {
         bytes
     }
 
-    /// In pieces of at most `piece` bytes, the first of them linear.
+    /// In pieces of at most `piece` bytes; the first one is linear.
     pub(super) fn packet(&self, memory: &mut Memory, piece: usize) -> Packet {
         let mut packet = memory.pieces(&self.bytes(), piece, true);
         packet.set_vlan(self.beside);
         packet
     }
 
-    /// All pieces are fragments.
+    /// In pieces that are all fragments.
     pub(super) fn packet_without_linear_part(&self, memory: &mut Memory, piece: usize) -> Packet {
         let mut packet = memory.pieces(&self.bytes(), piece, false);
         packet.set_vlan(self.beside);
@@ -131,7 +131,7 @@ impl Sample {
     }
 }
 
-/// Where packets come from.
+/// The memory of packets.
 pub(super) struct Memory(Cache);
 
 impl Default for Memory {
@@ -156,7 +156,7 @@ impl Memory {
     }
 }
 
-/// Few values of each kind, so that rules made from the same often match.
+/// Few values of each kind, so that rules made from the same values match often.
 pub(super) fn address(v4: bool) -> BoxedStrategy<IpAddr> {
     if v4 {
         (prop::sample::select(vec![10u8, 11, 192]), 0u8..3, 0u8..4)

@@ -1,78 +1,153 @@
-//! The buffers in the ring's slots: had, mapped, unmapped, leaked; and the end, when all of them go home.
+//! The receive ring and the buffers in its slots: allocated, mapped, unmapped, leaked; and the end
+//! of them all.
 
-use super::super::control::{Fault, Log};
-use super::super::descriptors;
-use super::super::slots::{Slots, ahead, distance, next};
-use super::{ANNOUNCE, Begun, RxCore};
+use super::super::control::{Fault, FaultLog};
+use super::super::descriptors::{RxStatus, rx_descriptor};
+use crate::common::ring::{DescRing, ahead, distance, next};
+use crate::common::slots::Slots;
 use towpath_bus::{Dma, DmaMapper, Mapped};
 use towpath_packet::{Cache, FromDevice, InFlight};
 
-/// One descriptor's buffer. `mapped` without `buffer` does not occur.
+/// Descriptors that one tail write announces, at least, unless the device runs out of them or a
+/// batch is smaller.
+const ANNOUNCE: u32 = 16;
+
+/// The buffer of one descriptor. A slot that is mapped has a buffer.
 #[derive(Debug, Default)]
-pub(super) struct Slot {
+pub(super) struct RxSlot {
     pub(super) buffer: Option<InFlight<FromDevice>>,
     pub(super) mapped: Option<Mapped>,
-    /// Bytes that the device said it wrote, at most a buffer's, if this was not the last descriptor of a frame.
-    pub(super) said: u16,
+    /// Bytes that the device wrote, cut to the buffer, if this is not the last descriptor of a
+    /// frame.
+    pub(super) len: u16,
 }
 
-impl<D: Dma> RxCore<D> {
-    /// Writes descriptors up to one before the first that is not free; returns how many. What is to be written to the tail
-    /// register, for every `batch` of them and perhaps for the rest, is told to `announce`.
+/// The ring, its indices, and its buffers.
+pub(super) struct RxBuffers<D: Dma> {
+    pub(super) ring: DescRing,
+    pub(super) slots: Slots<RxSlot>,
+    pub(super) mapper: DmaMapper<D>,
+    /// Where buffers come from.
+    pub(super) cache: Cache,
+    pub(super) next_to_clean: u32,
+    pub(super) next_to_scan: u32,
+    pub(super) tail: u32,
+    pub(super) next_to_use: u32,
+    /// The descriptors from here up to `next_to_clean` are rewritten.
+    pub(super) rewritten: u32,
+    pub(super) log: FaultLog,
+}
+
+impl<D: Dma> RxBuffers<D> {
+    /// A ring without buffers.
+    pub(super) fn new(ring: DescRing, mapper: DmaMapper<D>, cache: Cache, log: FaultLog) -> RxBuffers<D> {
+        RxBuffers {
+            slots: Slots::new(ring.len()),
+            ring,
+            mapper,
+            cache,
+            next_to_clean: 0,
+            next_to_scan: 0,
+            tail: 0,
+            next_to_use: 0,
+            rewritten: 0,
+            log,
+        }
+    }
+
+    /// Whether the device has few buffers: it may have to wait for the driver.
+    pub(super) fn is_starved(&self) -> bool {
+        distance(self.next_to_clean, self.tail, self.ring.len()) < ANNOUNCE
+    }
+
+    /// Whether a descriptor is completed before the one that is next: the device has lost count.
+    pub(super) fn is_out_of_order(&self) -> bool {
+        let (len, ring) = (self.ring.len(), &self.ring);
+        if self.next_to_scan == self.tail || RxStatus::dd(ring.status(self.next_to_scan)) {
+            return false;
+        }
+        let mut at = next(self.next_to_scan, len);
+        while at != self.tail {
+            if RxStatus::dd(ring.status(at)) {
+                return true;
+            }
+            at = next(at, len);
+        }
+        false
+    }
+
+    /// Writes descriptors, all free ones but one; returns how many. `write_tail` gets the index for
+    /// the tail register, for each `batch` of descriptors and perhaps for the rest.
     #[inline]
-    pub(in super::super) fn refill(&mut self, batch: u32, mut announce: impl FnMut(u32)) -> usize {
+    pub(super) fn refill(&mut self, batch: u32, mut write_tail: impl FnMut(u32)) -> usize {
         let len = self.ring.len();
-        // The device is not to wait for a batch that is as large as the ring.
+        // The device does not wait for a batch that is as large as the ring.
         let batch = batch.min(len / 4);
-        let free = len - 1 - distance(self.clean, self.fill, len);
-        let ready = distance(self.ready, self.clean, len);
-        // There is one free descriptor more than may be filled: the last one.
-        let unwritten = (free + 1).saturating_sub(ready).min(free);
+        let free = len - 1 - distance(self.next_to_clean, self.next_to_use, len);
+        let rewritten = distance(self.rewritten, self.next_to_clean, len);
+        // One descriptor stays free: the last.
+        let unwritten = (free + 1).saturating_sub(rewritten).min(free);
         let ring = &self.ring;
-        let (mut filled, mut news) = (0, distance(self.told, self.fill, len));
+        let (mut filled, mut staged) = (0, distance(self.tail, self.next_to_use, len));
         while filled < unwritten {
-            let Some(slot) = self.slots.get(self.fill) else { break };
-            if slot.mapped.is_none() && !prepare(slot, &mut self.buffers, &mut self.mapper, &self.log) {
+            let Some(slot) = self.slots.get_mut(self.next_to_use) else { break };
+            if slot.mapped.is_none() && !prepare(slot, &mut self.cache, &mut self.mapper, &self.log) {
                 break;
             }
             let Some(mapped) = &slot.mapped else { break };
-            ring.store(self.fill, descriptors::empty(mapped.iova().get()));
-            self.fill = next(self.fill, len);
+            ring.store(self.next_to_use, rx_descriptor(mapped.iova().get()));
+            self.next_to_use = next(self.next_to_use, len);
             filled += 1;
-            news += 1;
-            if news >= batch {
-                self.told = self.fill;
-                announce(self.fill);
-                news = 0;
+            staged += 1;
+            if staged >= batch {
+                self.tail = self.next_to_use;
+                write_tail(self.next_to_use);
+                staged = 0;
             }
         }
-        // From here on they are written already, the last one, which stays free, included.
-        if ready > 0 && filled == unwritten {
+        // The descriptors from here on are rewritten, including the last, which stays free.
+        if rewritten > 0 && filled == unwritten {
             while filled < free {
-                // The batch may have been larger when those that wait were written.
-                let n = (free - filled).min(batch.saturating_sub(news).max(1));
-                self.fill = ahead(self.fill, n, len);
+                // The batch may have been larger when the staged descriptors were written.
+                let n = (free - filled).min(batch.saturating_sub(staged).max(1));
+                self.next_to_use = ahead(self.next_to_use, n, len);
                 filled += n;
-                news += n;
-                if news >= batch {
-                    self.told = self.fill;
-                    announce(self.fill);
-                    news = 0;
+                staged += n;
+                if staged >= batch {
+                    self.tail = self.next_to_use;
+                    write_tail(self.next_to_use);
+                    staged = 0;
                 }
             }
-            self.ready = self.fill;
+            self.rewritten = self.next_to_use;
         }
-        if news >= ANNOUNCE || (news > 0 && distance(self.clean, self.told, len) < len / 4) {
-            self.told = self.fill;
-            announce(self.fill);
+        if staged >= ANNOUNCE || (staged > 0 && distance(self.next_to_clean, self.tail, len) < len / 4) {
+            self.tail = self.next_to_use;
+            write_tail(self.next_to_use);
         }
         filled as usize
     }
 
-    /// Nobody knows when the device is through with what was unmapped: no buffer that is not mapped is used again. (A few among them
-    /// may be innocent, because they never could be mapped.)
+    /// Unmaps a buffer, in which the device wrote `len` bytes. Returns false if that fails: the
+    /// buffer is leaked then.
+    #[inline]
+    pub(super) fn unmap(&mut self, at: u32, len: usize) -> bool {
+        let Some(slot) = self.slots.get_mut(at) else { return false };
+        let Some(mapped) = slot.mapped.take() else { return slot.buffer.is_some() };
+        self.mapper.sync_for_cpu(&mapped, len);
+        if self.mapper.unmap(mapped).is_ok() {
+            return true;
+        }
+        if let Some(buffer) = slot.buffer.take() {
+            leak(buffer, &self.log);
+        }
+        false
+    }
+
+    /// An IOTLB flush has failed, so that the device may still reach what was unmapped: leaks every
+    /// buffer that is not mapped, also those that never could be mapped.
     #[cold]
-    pub(super) fn lose_unmapped(&mut self) {
+    pub(super) fn leak_unmapped(&mut self) {
         for slot in self.slots.iter_mut().filter(|slot| slot.mapped.is_none()) {
             if let Some(buffer) = slot.buffer.take() {
                 leak(buffer, &self.log);
@@ -80,26 +155,22 @@ impl<D: Dma> RxCore<D> {
         }
     }
 
-    /// Nothing has come for a while: what was unmapped need not stay within reach any longer.
+    /// No frame has come for a while: flushes what was unmapped.
     #[cold]
-    pub(in super::super) fn idle(&mut self) {
+    pub(super) fn idle(&mut self) {
         if self.mapper.flush().is_err() {
-            self.lose_unmapped();
+            self.leak_unmapped();
         }
     }
 
-    /// The device was reset, and its ring is empty: starts again with the buffers that are there, mapped as they are.
-    #[cold]
-    pub(in super::super) fn restart(&mut self) {
+    /// The device was reset, and its ring is empty.
+    pub(super) fn restart(&mut self) {
         self.ring.clear();
-        (self.clean, self.scan, self.told, self.fill, self.ready) = (0, 0, 0, 0, 0);
-        self.begun = Begun::default();
-        self.discarding = false;
+        (self.next_to_clean, self.next_to_scan, self.tail, self.next_to_use, self.rewritten) = (0, 0, 0, 0, 0);
     }
 
-    /// The device was stopped: gives every buffer home.
-    #[cold]
-    pub(in super::super) fn release(mut self) {
+    /// The device was stopped: frees all buffers.
+    pub(super) fn release(mut self) {
         for slot in self.slots.iter_mut() {
             if let Some(mapped) = slot.mapped.take()
                 && self.mapper.unmap(mapped).is_err()
@@ -113,68 +184,45 @@ impl<D: Dma> RxCore<D> {
         }
         for slot in self.slots.iter_mut() {
             if let Some(buffer) = slot.buffer.take() {
-                self.buffers.free(buffer.complete(0));
+                self.cache.free(buffer.complete(0));
             }
         }
     }
 
-    /// It is not known whether the device has stopped: nothing that it can reach is used again.
-    #[cold]
-    pub(in super::super) fn abandon(mut self) {
+    /// The device may still write: leaks all buffers, the ring, and the IOVA window, whose pages
+    /// may be in use.
+    pub(super) fn abandon(mut self) {
         for slot in self.slots.iter_mut() {
             if let Some(buffer) = slot.buffer.take() {
                 leak(buffer, &self.log);
             }
         }
-        // The window of addresses must not go either: its pages may be in use.
         std::mem::forget((self.mapper, self.ring));
     }
 }
 
-impl Slots<Slot> {
-    /// What the device said it wrote to a buffer that is not a frame's last.
-    pub(super) fn said(&mut self, at: u32) -> usize {
-        self.get(at).map_or(0, |slot| usize::from(slot.said))
-    }
-}
-
-/// Takes a slot's buffer, with the `len` bytes that the device wrote, from it; false when it is not known whether that worked: the buffer
-/// is gone then.
-#[inline]
-pub(super) fn unmap<D: Dma>(
-    slots: &mut Slots<Slot>,
-    mapper: &mut DmaMapper<D>,
-    at: u32,
-    len: usize,
-    log: &Log,
-) -> bool {
-    let Some(slot) = slots.get(at) else { return false };
-    let Some(mapped) = slot.mapped.take() else { return slot.buffer.is_some() };
-    mapper.sync_for_cpu(&mapped, len);
-    if mapper.unmap(mapped).is_ok() {
-        return true;
-    }
-    if let Some(buffer) = slot.buffer.take() {
-        leak(buffer, log);
-    }
-    false
-}
-
-/// A buffer that the device may keep for ever.
+/// Bytes in a buffer that is not the last of its frame.
 #[cold]
-fn leak(buffer: InFlight<FromDevice>, log: &Log) {
+pub(super) fn partial_len(slots: &mut Slots<RxSlot>, at: u32) -> usize {
+    slots.get_mut(at).map_or(0, |slot| usize::from(slot.len))
+}
+
+/// A buffer that the device may write for ever.
+#[cold]
+fn leak(buffer: InFlight<FromDevice>, log: &FaultLog) {
     log.fault(Fault::Leaked);
-    // A loan that is dropped keeps its packet from going home.
+    // The packet of an `InFlight` that is dropped does not return to its pool.
     drop(buffer);
 }
 
-/// Gives a slot a buffer that the device may write to; false when there is none, or it can't be mapped.
+/// Gives a slot a buffer that the device may write; returns false if the pool is empty, or the
+/// buffer can't be mapped.
 #[inline]
-fn prepare<D: Dma>(slot: &mut Slot, buffers: &mut Cache, mapper: &mut DmaMapper<D>, log: &Log) -> bool {
+fn prepare<D: Dma>(slot: &mut RxSlot, cache: &mut Cache, mapper: &mut DmaMapper<D>, log: &FaultLog) -> bool {
     let buffer = match slot.buffer.take() {
         Some(buffer) => buffer,
         None => {
-            let Some(packet) = buffers.alloc() else {
+            let Some(packet) = cache.alloc() else {
                 log.fault(Fault::NoBuffer);
                 return false;
             };
@@ -184,12 +232,12 @@ fn prepare<D: Dma>(slot: &mut Slot, buffers: &mut Cache, mapper: &mut DmaMapper<
     };
     match mapper.map_from_device(&buffer) {
         Ok(mapped) => {
-            *slot = Slot { buffer: Some(buffer), mapped: Some(mapped), said: 0 };
+            *slot = RxSlot { buffer: Some(buffer), mapped: Some(mapped), len: 0 };
             true
         }
         Err(_) => {
             log.fault(Fault::MapFailed);
-            *slot = Slot { buffer: Some(buffer), mapped: None, said: 0 };
+            *slot = RxSlot { buffer: Some(buffer), mapped: None, len: 0 };
             false
         }
     }

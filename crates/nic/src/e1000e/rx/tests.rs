@@ -2,8 +2,8 @@
 
 use super::super::control::{Control, Faults};
 use super::super::fake::{FakeDma, Script};
-use super::super::slots::next;
 use super::*;
+use crate::common::ring::{distance, next};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use towpath_bus::{DmaPolicy, Domain, Flush};
@@ -17,8 +17,8 @@ const DONE: u64 = 1;
 const END: u64 = 2;
 const BROKEN: u64 = 0x0100_0000;
 
-struct Bench {
-    core: RxCore<FakeDma>,
+struct Rig {
+    ring: RxRing<FakeDma>,
     script: Arc<Script>,
     pool: Pool,
     control: Control,
@@ -31,7 +31,7 @@ struct Bench {
     device: u32,
 }
 
-fn bench_with(policy: DmaPolicy, config: Config, capacity: usize) -> Bench {
+fn rig_with(policy: DmaPolicy, config: Config, capacity: usize) -> Rig {
     let script = Arc::new(Script::default());
     let domain = Domain::new(FakeDma::new(script.clone(), true), policy).unwrap();
     let config_of_pool = PoolConfig { capacity, chunk: 2048, backing: Backing::Anonymous, ..Default::default() };
@@ -39,24 +39,24 @@ fn bench_with(policy: DmaPolicy, config: Config, capacity: usize) -> Bench {
     domain.register(pool.region().unwrap()).unwrap();
     let control = Control::new(&config);
     let parts = RxParts {
-        ring: Ring::new(&domain, RING).unwrap(),
+        ring: DescRing::new(&domain, RING).unwrap(),
         mapper: DmaMapper::new(&domain, RING, 2048).unwrap(),
-        buffers: pool.cache(Direction::Rx).unwrap(),
-        copies: None,
+        cache: pool.cache(Direction::Rx).unwrap(),
+        copy_cache: None,
         buffer_size: 1920,
     };
-    let core = RxCore::new(parts, &config, 0, Log::new(&control));
-    Bench { core, script, pool, control, out: Batch::new(), batch: 64, tail: 0, announced: Vec::new(), device: 0 }
+    let ring = RxRing::new(parts, &config, 0, FaultLog::new(&control));
+    Rig { ring, script, pool, control, out: Batch::new(), batch: 64, tail: 0, announced: Vec::new(), device: 0 }
 }
 
-fn bench(policy: DmaPolicy) -> Bench {
-    bench_with(policy, Config::default(), 1024)
+fn rig(policy: DmaPolicy) -> Rig {
+    rig_with(policy, Config::default(), 1024)
 }
 
-impl Bench {
+impl Rig {
     fn refill(&mut self) -> usize {
         let (tail, announced) = (&mut self.tail, &mut self.announced);
-        self.core.refill(self.batch, |index| {
+        self.ring.buffers.refill(self.batch, |index| {
             announced.push(distance(*tail, index, RING));
             *tail = index;
         })
@@ -64,12 +64,12 @@ impl Bench {
 
     /// The device writes a descriptor back.
     fn write(&mut self, len: u64, status: u64) {
-        self.core.ring.store(self.device, [0, len << 32 | status]);
+        self.ring.buffers.ring.store(self.device, [0, len << 32 | status]);
         self.device = next(self.device, RING);
     }
 
     fn receive(&mut self, copybreak: usize) -> usize {
-        self.core.receive(&mut self.out, Terms { copybreak, tags: true }).0
+        self.ring.receive(&mut self.out, BurstOptions { copybreak, keep_tags: true }).0
     }
 
     fn drain(&mut self) {
@@ -86,10 +86,10 @@ impl Bench {
         self.script.live.lock().unwrap().len()
     }
 
-    /// Ends it; buffers that are missing from the pool.
+    /// Ends the ring; returns how many buffers are missing from the pool.
     fn end(mut self) -> usize {
         self.drain();
-        self.core.release();
+        self.ring.release();
         let stats = self.pool.stats();
         stats.capacity - stats.free
     }
@@ -97,7 +97,7 @@ impl Bench {
 
 #[test]
 fn all_but_one_descriptor_are_filled_and_announced() {
-    let mut b = bench(STRICT);
+    let mut b = rig(STRICT);
     assert_eq!(b.refill(), 79);
     assert_eq!((b.tail, b.mapped()), (79, 79));
     assert_eq!(b.refill(), 0);
@@ -112,7 +112,7 @@ fn descriptors_are_announced_by_batches_and_a_small_rest_waits_while_the_device_
         (8, vec![8; 9], vec![8; 3], vec![8; 2]),
         (1, vec![1; 79], vec![1; 20], vec![1; 20]),
     ] {
-        let mut b = bench(STRICT);
+        let mut b = rig(STRICT);
         b.batch = batch;
         b.refill();
         assert_eq!(b.announced, full);
@@ -130,7 +130,7 @@ fn descriptors_are_announced_by_batches_and_a_small_rest_waits_while_the_device_
 
 #[test]
 fn a_copied_frame_costs_two_syncs_and_no_mapping() {
-    let mut b = bench(STRICT);
+    let mut b = rig(STRICT);
     b.refill();
     for _ in 0..10 {
         for _ in 0..10 {
@@ -141,16 +141,16 @@ fn a_copied_frame_costs_two_syncs_and_no_mapping() {
         b.drain();
         b.refill();
     }
-    let counts = b.core.counts();
-    assert_eq!((counts.maps, counts.unmaps, counts.flushes), (80, 0, 0), "each slot has been filled once");
+    let counts = b.ring.counts();
+    assert_eq!((counts.maps, counts.unmaps, counts.flushes), (80, 0, 0), "each slot was filled once");
     assert_eq!((counts.syncs_for_cpu, counts.syncs_for_device), (100, 100));
     assert_eq!((counts.copies, counts.recycled, counts.handed), (100, 100, 0));
     assert_eq!(b.end(), 0);
 }
 
 #[test]
-fn a_frame_that_is_handed_on_costs_one_unmapping_and_one_mapping_and_a_burst_one_wait() {
-    let mut b = bench(STRICT);
+fn a_delivered_buffer_costs_one_unmapping_and_one_mapping_and_a_burst_one_flush() {
+    let mut b = rig(STRICT);
     b.refill();
     for _ in 0..10 {
         b.write(1522, DONE | END);
@@ -158,14 +158,14 @@ fn a_frame_that_is_handed_on_costs_one_unmapping_and_one_mapping_and_a_burst_one
     assert_eq!(b.receive(256), 10);
     assert_eq!(b.mapped(), 69);
     b.refill();
-    let counts = b.core.counts();
+    let counts = b.ring.counts();
     assert_eq!((counts.maps, counts.unmaps, counts.flushes, counts.handed, counts.copies), (89, 10, 1, 10, 0));
     assert_eq!(b.end(), 0);
 }
 
 #[test]
-fn the_old_way_maps_and_unmaps_every_buffer_whatever_becomes_of_it() {
-    let mut b = bench_with(STRICT, Config { recycle: RecycleMode::UnmapFirst, ..Config::default() }, 1024);
+fn unmap_first_maps_and_unmaps_every_buffer() {
+    let mut b = rig_with(STRICT, Config { recycle: RecycleMode::UnmapFirst, ..Config::default() }, 1024);
     b.refill();
     for status in [DONE | END, DONE | END | BROKEN, DONE | END] {
         b.write(100, status);
@@ -173,22 +173,22 @@ fn the_old_way_maps_and_unmaps_every_buffer_whatever_becomes_of_it() {
     assert_eq!(b.receive(2048), 2);
     assert_eq!(b.mapped(), 76);
     b.refill();
-    let counts = b.core.counts();
+    let counts = b.ring.counts();
     assert_eq!((counts.maps, counts.unmaps, counts.flushes, counts.copies), (82, 3, 1, 2));
     assert_eq!((counts.syncs_for_cpu, counts.syncs_for_device), (3, 0));
     assert_eq!(b.end(), 0);
 }
 
 #[test]
-fn without_protection_nothing_is_mapped_by_either_way() {
+fn without_protection_neither_mode_maps_a_buffer() {
     for recycle in [RecycleMode::KeepMapped, RecycleMode::UnmapFirst] {
-        let mut b = bench_with(DmaPolicy::Persistent, Config { recycle, ..Config::default() }, 1024);
+        let mut b = rig_with(DmaPolicy::Persistent, Config { recycle, ..Config::default() }, 1024);
         b.refill();
         b.write(100, DONE | END);
         b.write(1500, DONE | END);
         assert_eq!(b.receive(256), 2);
         b.refill();
-        let counts = b.core.counts();
+        let counts = b.ring.counts();
         assert_eq!((counts.maps, counts.unmaps, counts.flushes, counts.copies, counts.handed), (0, 0, 0, 1, 1));
         assert_eq!(b.end(), 0);
     }
@@ -196,7 +196,7 @@ fn without_protection_nothing_is_mapped_by_either_way() {
 
 #[test]
 fn broken_frames_and_parts_of_endless_ones_go_back_without_a_mapping() {
-    let mut b = bench(STRICT);
+    let mut b = rig(STRICT);
     b.refill();
     b.write(100, DONE | END | BROKEN);
     for _ in 0..70 {
@@ -207,7 +207,7 @@ fn broken_frames_and_parts_of_endless_ones_go_back_without_a_mapping() {
     b.write(1000, DONE | END);
     b.write(60, DONE | END);
     assert_eq!(b.receive(0), 1, "what follows the end of the endless frame is received");
-    let (counts, faults) = (b.core.counts(), b.faults());
+    let (counts, faults) = (b.ring.counts(), b.faults());
     assert_eq!((counts.unmaps, counts.recycled), (1, 72));
     assert_eq!((faults.broken_frames, faults.endless_frames), (1, 1));
     assert_eq!(b.end(), 0);
@@ -215,10 +215,10 @@ fn broken_frames_and_parts_of_endless_ones_go_back_without_a_mapping() {
 
 #[test]
 fn a_mapping_that_fails_leaves_the_slot_with_its_buffer_and_is_tried_again() {
-    let mut b = bench(STRICT);
+    let mut b = rig(STRICT);
     b.script.fail_maps.store(1, Relaxed);
     assert_eq!(b.refill(), 0);
-    assert_eq!((b.tail, b.faults().map_failed), (0, 1), "nothing is announced that has no address");
+    assert_eq!((b.tail, b.faults().map_failed), (0, 1), "a descriptor without an address is not announced");
     b.script.fail_maps.store(0, Relaxed);
     assert_eq!(b.refill(), 79);
     assert_eq!(b.pool.stats().shortages, 0);
@@ -234,8 +234,8 @@ fn a_mapping_that_fails_leaves_the_slot_with_its_buffer_and_is_tried_again() {
 }
 
 #[test]
-fn a_pool_that_is_dry_leaves_slots_empty_until_buffers_come_home() {
-    let mut b = bench_with(STRICT, Config::default(), 90);
+fn an_empty_pool_leaves_slots_empty_until_buffers_are_freed() {
+    let mut b = rig_with(STRICT, Config::default(), 90);
     assert_eq!(b.refill(), 79);
     for _ in 0..40 {
         b.write(1000, DONE | END);
@@ -250,21 +250,21 @@ fn a_pool_that_is_dry_leaves_slots_empty_until_buffers_come_home() {
 }
 
 #[test]
-fn without_a_buffer_for_the_copy_the_frame_itself_is_handed_on() {
-    let mut b = bench_with(STRICT, Config::default(), 79);
+fn without_a_buffer_for_the_copy_the_frame_itself_is_delivered() {
+    let mut b = rig_with(STRICT, Config::default(), 79);
     assert_eq!(b.refill(), 79);
     for _ in 0..3 {
         b.write(64, DONE | END);
     }
     assert_eq!(b.receive(2048), 3);
-    let counts = b.core.counts();
+    let counts = b.ring.counts();
     assert_eq!((counts.copies, counts.handed, counts.unmaps), (0, 3, 3));
     assert_eq!(b.end(), 0);
 }
 
 #[test]
 fn a_buffer_that_can_not_be_unmapped_is_never_used_again() {
-    let mut b = bench(STRICT);
+    let mut b = rig(STRICT);
     b.refill();
     b.script.fail_unmaps.store(1, Relaxed);
     b.write(1000, DONE | END);
@@ -276,8 +276,8 @@ fn a_buffer_that_can_not_be_unmapped_is_never_used_again() {
 }
 
 #[test]
-fn frames_whose_translations_may_still_be_cached_are_not_handed_on() {
-    let mut b = bench(STRICT);
+fn frames_whose_translations_may_still_be_cached_are_not_delivered() {
+    let mut b = rig(STRICT);
     b.refill();
     b.script.fail_flushes.store(1, Relaxed);
     for len in [1000, 64, 1000] {
@@ -290,13 +290,13 @@ fn frames_whose_translations_may_still_be_cached_are_not_handed_on() {
 
 #[test]
 fn a_long_frame_becomes_a_chain_and_waits_for_its_end() {
-    let mut b = bench_with(STRICT, Config { mtu: 9000, ..Config::default() }, 1024);
+    let mut b = rig_with(STRICT, Config { mtu: 9000, ..Config::default() }, 1024);
     b.refill();
     b.write(1920, DONE);
     b.write(0, DONE);
     b.write(1920, DONE);
     assert_eq!(b.receive(0), 0);
-    assert_eq!(b.core.counts().unmaps, 0, "a frame that has begun keeps its buffers");
+    assert_eq!(b.ring.counts().unmaps, 0, "a frame that has begun keeps its buffers");
     b.write(60, DONE | END);
     assert_eq!(b.receive(0), 1);
     let packet = b.out.pop().unwrap();
@@ -307,21 +307,21 @@ fn a_long_frame_becomes_a_chain_and_waits_for_its_end() {
 
 #[test]
 fn a_chain_below_the_threshold_is_copied_into_one_buffer() {
-    let mut b = bench_with(STRICT, Config { mtu: 9000, ..Config::default() }, 1024);
-    b.core.buffer_size = 1024;
+    let mut b = rig_with(STRICT, Config { mtu: 9000, ..Config::default() }, 1024);
+    b.ring.buffer_size = 1024;
     b.refill();
     b.write(1024, DONE);
     b.write(300, DONE | END);
     assert_eq!(b.receive(16384), 1);
     let packet = b.out.pop().unwrap();
-    assert_eq!((packet.len(), packet.frags(), b.core.counts().unmaps), (1324, 0, 0));
+    assert_eq!((packet.len(), packet.frags(), b.ring.counts().unmaps), (1324, 0, 0));
     drop(packet);
     assert_eq!(b.end(), 0);
 }
 
 #[test]
-fn lengths_that_can_not_be_are_counted_and_cost_no_buffer() {
-    let mut b = bench(STRICT);
+fn impossible_lengths_are_counted_and_cost_no_buffer() {
+    let mut b = rig(STRICT);
     b.refill();
     b.write(0xffff, DONE | END);
     b.write(13, DONE | END);
@@ -334,8 +334,8 @@ fn lengths_that_can_not_be_are_counted_and_cost_no_buffer() {
 }
 
 #[test]
-fn a_descriptor_that_was_not_announced_is_not_looked_at() {
-    let mut b = bench(STRICT);
+fn a_descriptor_that_was_not_announced_is_not_read() {
+    let mut b = rig(STRICT);
     for _ in 0..79 {
         b.write(100, DONE | END);
     }
@@ -344,15 +344,15 @@ fn a_descriptor_that_was_not_announced_is_not_looked_at() {
 }
 
 #[test]
-fn a_descriptor_that_comes_back_before_its_turn_is_noticed() {
-    let mut b = bench(STRICT);
+fn a_descriptor_that_is_completed_out_of_order_is_noticed() {
+    let mut b = rig(STRICT);
     b.refill();
-    assert!(!b.core.is_out_of_order());
+    assert!(!b.ring.buffers.is_out_of_order());
     b.device = 5;
     b.write(100, DONE | END);
     assert_eq!(b.receive(0), 0);
-    assert!(b.core.is_out_of_order());
-    b.core.restart();
+    assert!(b.ring.buffers.is_out_of_order());
+    b.ring.restart();
     assert_eq!(b.mapped(), 79, "buffers stay mapped over a reset");
     b.device = 0;
     assert_eq!(b.refill(), 79);
@@ -363,25 +363,25 @@ fn a_descriptor_that_comes_back_before_its_turn_is_noticed() {
 
 #[test]
 fn a_device_that_may_go_on_writing_keeps_its_buffers_for_ever() {
-    let mut b = bench(STRICT);
+    let mut b = rig(STRICT);
     b.refill();
-    let Bench { core, pool, control, .. } = b;
-    core.abandon();
+    let Rig { ring, pool, control, .. } = b;
+    ring.abandon();
     assert_eq!(control.faults().leaked, 79);
     assert_eq!(pool.stats().capacity - pool.stats().free, 79);
 }
 
 #[test]
 fn tails_are_announced_by_batches_unless_the_device_runs_dry() {
-    let mut b = bench(DmaPolicy::Persistent);
+    let mut b = rig(DmaPolicy::Persistent);
     b.refill();
-    let mut told = 0;
+    let mut writes = 0;
     for _ in 0..64 {
         b.write(64, DONE | END);
         b.receive(256);
         b.drain();
-        b.core.refill(64, |_| told += 1);
+        b.ring.buffers.refill(64, |_| writes += 1);
     }
-    assert_eq!(told, 4);
+    assert_eq!(writes, 4);
     assert_eq!(b.end(), 0);
 }

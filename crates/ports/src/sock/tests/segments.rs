@@ -2,11 +2,10 @@
 
 use super::supers::{PAYLOAD, super_bytes};
 use super::*;
-use crate::vnet::{self};
-use crate::vnet::{DATA_VALID, NEEDS_CSUM, VnetHeader};
+use crate::vnet::{self, DATA_VALID, NEEDS_CSUM, VnetHeader};
 use towpath_client::Segmentation;
 use towpath_client::protocol::{HEADER, MAX_PIECES, MAX_SEGMENTS, MAX_SUPER_HEADERS, MAX_SUPER_PIECES};
-use towpath_engine::software_offload::Finisher;
+use towpath_engine::software_offload::SoftwareOffload;
 use towpath_packet::{Checksum, Gso, GsoKind, UntrustedMem};
 
 fn segmentation() -> towpath_client::Config {
@@ -71,15 +70,15 @@ fn the_software_segments_a_super_packet_as_requested() {
     app.tx(&mut sent).unwrap();
     let (mut whole, mut cut) = (rig.receive(1), Batch::new());
     let cache = rig.pool.cache(Direction::Tx).unwrap();
-    let mut finisher = Finisher::new(cache, towpath_gro::LinkKind::Ethernet, Arc::default());
-    finisher.finish(&mut whole, &mut cut, Offloads::NONE);
+    let mut software = SoftwareOffload::new(cache, towpath_gro::LinkKind::Ethernet, Arc::default());
+    software.apply(&mut whole, &mut cut, Offloads::NONE);
     assert_eq!(cut.len(), 20);
     for (i, packet) in cut.iter().enumerate() {
         let bytes = packet.to_vec();
         assert_eq!((bytes.len(), bytes[42..].to_vec()), (42 + PAYLOAD, vec![i as u8; PAYLOAD]));
         assert!(!packet.wants_offload());
     }
-    drop((whole, cut, finisher, app));
+    drop((whole, cut, software, app));
     rig.end();
 }
 

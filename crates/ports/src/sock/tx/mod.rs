@@ -21,7 +21,7 @@ use super::stats::Fault;
 use app::App;
 use std::sync::Arc;
 use towpath_engine::rules::dissect_packet;
-use towpath_engine::software_offload::Finisher;
+use towpath_engine::software_offload::SoftwareOffload;
 use towpath_packet::port::{TxQueue, Wake};
 use towpath_packet::spsc::{Consumer, Producer};
 use towpath_packet::{Batch, Cache, Counters, DropReason, Offloads, Packet};
@@ -42,7 +42,7 @@ pub struct SockTx {
     next: usize,
     cache: Cache,
     /// For applications without offloads.
-    finisher: Finisher,
+    software: SoftwareOffload,
     /// An application takes offloads.
     offloads: bool,
     counters: Arc<Counters>,
@@ -85,7 +85,7 @@ impl SockTx {
             default: None,
             next: 0,
             cache,
-            finisher: Finisher::new(spare, LinkKind::Ethernet, counters.clone()),
+            software: SoftwareOffload::new(spare, LinkKind::Ethernet, counters.clone()),
             offloads: false,
             counters,
             shared,
@@ -221,7 +221,7 @@ impl SockTx {
             // An empty batch has room.
             let _ = whole.push(packet);
             loop {
-                self.finisher.finish(&mut whole, &mut cut, Offloads::NONE);
+                self.software.apply(&mut whole, &mut cut, Offloads::NONE);
                 if cut.is_empty() {
                     break;
                 }

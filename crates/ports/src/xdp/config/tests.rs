@@ -44,7 +44,7 @@ fn every_option_reaches_its_field() {
 }
 
 #[test]
-fn what_breaks_a_rule_is_named_with_the_rule() {
+fn an_invalid_value_is_named_with_its_rule() {
     let cases = [
         ("xdp:", "1 to 15 bytes"),
         ("xdp:a?queue=60,queues=10", "below 64"),

@@ -1,27 +1,30 @@
-//! The transmit queue: gathers, runs the program, and asks the device what became of it.
+//! The transmit queue of `tx=live`: gathers frames, runs the program, and reads the device's
+//! counters.
 
-use super::account::Account;
-use super::program::LONGEST;
-use super::{BATCH, Live};
+use super::program::MAX_LEN;
+use super::{BATCH, LiveProgram};
+use crate::kernel::link::{down, gone};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use towpath_packet::port::{Info, PortError, State, TxQueue, Wake};
 use towpath_packet::{Batch, Cache, Counters, Direction, DropReason, Offloads, Pool};
-use towpath_sys::netdev::Control;
-use towpath_sys::netdev_genl::Device;
+use towpath_sys::netdev::{Control, LinkState};
+use towpath_sys::netdev_genl::{Device, Statistics};
 
 /// Shortest frame that the kernel makes: an Ethernet header.
-const SHORTEST: usize = 14;
+const MIN_LEN: usize = 14;
 /// Bytes of an Ethernet header and two tags.
-const LINK: usize = 14 + 8;
+const LINK_LEN: usize = 14 + 8;
+
 /// A transmit queue of an AF_XDP port with `tx=live`.
 #[derive(Debug)]
 pub struct LiveTx {
-    live: Live,
+    live: LiveProgram,
     burst: usize,
     longest: usize,
     /// Frames were added since the last [`reclaim`](TxQueue::reclaim).
     fed: bool,
-    account: Account,
+    account: TxAccount,
     state: State,
     cache: Cache,
     counters: Arc<Counters>,
@@ -29,7 +32,7 @@ pub struct LiveTx {
 
 impl LiveTx {
     pub(in crate::xdp) fn new(
-        live: Live,
+        live: LiveProgram,
         info: &Info,
         burst: u16,
         device: Device,
@@ -40,31 +43,31 @@ impl LiveTx {
         Ok(LiveTx {
             live,
             burst: burst.into(),
-            longest: (info.mtu as usize + LINK).min(LONGEST),
+            longest: (info.mtu as usize + LINK_LEN).min(MAX_LEN),
             fed: false,
-            account: Account::new(device, control, index),
+            account: TxAccount::new(device, control, index),
             state: State::Up,
             cache: pool.cache(Direction::Tx).map_err(failed)?,
             counters: Arc::default(),
         })
     }
 
-    /// Runs the program on what was gathered.
+    /// Runs the program on the gathered frames.
     fn flush(&mut self) {
-        let Live { gathered, program, .. } = &mut self.live;
+        let LiveProgram { frames: gathered, program, .. } = &mut self.live;
         let (frames, bytes) = (gathered.len(), gathered.bytes());
         if frames == 0 {
             return;
         }
         let begins = gathered.begin();
-        let template = [0u8; LONGEST];
+        let template = [0u8; MAX_LEN];
         let mut calls = 0;
         let mut error = None;
         let mut done = 0;
         while done < frames {
             calls += 1;
             let left = (frames - done) as u32;
-            let result = program.run_live(&template[..begins.min(LONGEST)], left, left.min(BATCH));
+            let result = program.run_live(&template[..begins.min(MAX_LEN)], left, left.min(BATCH));
             let now = gathered.done();
             match result {
                 Err(e) if e.raw_os_error() != Some(libc::EINTR) => {
@@ -72,7 +75,7 @@ impl LiveTx {
                     done = now;
                     break;
                 }
-                // Interrupted by a signal: the rest is run by another call.
+                // A signal interrupted the call; another one runs the rest.
                 _ if now > done || result.is_err() => done = now,
                 _ => break,
             }
@@ -87,15 +90,15 @@ impl LiveTx {
                 self.state = State::Down(format!("the kernel does not run the program: {error}").into());
             }
         }
-        self.account.handed(done as u64, (bytes * done as u64).checked_div(frames as u64).unwrap_or(0));
+        self.account.submitted(done as u64, (bytes * done as u64).checked_div(frames as u64).unwrap_or(0));
         if self.account.is_due() {
-            self.look();
+            self.update();
         }
     }
 
-    /// What became of what was sent?
-    fn look(&mut self) {
-        self.state = self.account.settle(&self.counters);
+    /// Reads the device's counters and state.
+    fn update(&mut self) {
+        self.state = self.account.update(&self.counters);
     }
 }
 
@@ -116,7 +119,7 @@ impl TxQueue for LiveTx {
         for packet in batch.as_slice() {
             let bad = match packet.len() {
                 _ if packet.wants_offload() => Some(DropReason::Offload),
-                len if len < SHORTEST => Some(DropReason::Malformed),
+                len if len < MIN_LEN => Some(DropReason::Malformed),
                 len if len > self.longest => Some(DropReason::TooLong),
                 _ => None,
             };
@@ -124,10 +127,10 @@ impl TxQueue for LiveTx {
                 self.counters.dropped(reason, 1);
                 continue;
             }
-            if self.live.gathered.len() >= self.burst || !self.live.gathered.add(packet) {
+            if self.live.frames.len() >= self.burst || !self.live.frames.add(packet) {
                 self.flush();
-                // There is room now.
-                self.live.gathered.add(packet);
+                // `flush` emptied the buffer.
+                self.live.frames.add(packet);
             }
         }
         self.fed = n > 0;
@@ -135,22 +138,22 @@ impl TxQueue for LiveTx {
         n
     }
 
-    /// Sends what was gathered, once nothing has been added for a turn.
+    /// Sends the gathered frames, if the last turn added none.
     fn reclaim(&mut self) -> usize {
-        let held = self.live.gathered.len();
+        let held = self.live.frames.len();
         if !std::mem::take(&mut self.fed) && held > 0 {
             self.flush();
             return held;
         }
-        if (self.state != State::Up || !self.account.is_settled()) && self.account.is_due() {
-            self.look();
+        if (self.state != State::Up || !self.account.is_empty()) && self.account.is_due() {
+            self.update();
         }
         0
     }
 
     fn close(&mut self) {
         self.flush();
-        self.look();
+        self.update();
     }
 
     fn offloads(&self) -> Offloads {
@@ -158,7 +161,7 @@ impl TxQueue for LiveTx {
     }
 
     fn pending(&self) -> usize {
-        self.live.gathered.len()
+        self.live.frames.len()
     }
 
     fn state(&self) -> State {
@@ -175,9 +178,72 @@ impl TxQueue for LiveTx {
 }
 
 impl Drop for LiveTx {
-    /// What was gathered still leaves; and the device has the last word.
+    /// Sends the gathered frames and counts them.
     fn drop(&mut self) {
         self.flush();
-        self.look();
+        self.update();
+    }
+}
+
+/// Time between two reads of the device's counters.
+const UPDATE_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Frames that were submitted to a device. They are counted as sent or refused by the device's
+/// counters, ten times a second.
+#[derive(Debug)]
+pub(super) struct TxAccount {
+    device: Device,
+    last: Statistics,
+    next: Instant,
+    control: Arc<Control>,
+    index: i32,
+    frames: u64,
+    bytes: u64,
+}
+
+impl TxAccount {
+    pub(super) fn new(device: Device, control: Arc<Control>, index: i32) -> TxAccount {
+        let last = device.statistics().unwrap_or_default();
+        TxAccount { device, last, next: Instant::now() + UPDATE_INTERVAL, control, index, frames: 0, bytes: 0 }
+    }
+
+    /// Adds submitted frames.
+    pub(super) fn submitted(&mut self, frames: u64, bytes: u64) {
+        self.frames += frames;
+        self.bytes += bytes;
+    }
+
+    /// Whether the next update is due.
+    pub(super) fn is_due(&self) -> bool {
+        Instant::now() >= self.next
+    }
+
+    /// Whether all submitted frames are counted.
+    pub(super) fn is_empty(&self) -> bool {
+        self.frames == 0
+    }
+
+    /// Counts the submitted frames as sent or refused; returns the device's state.
+    #[cold]
+    pub(super) fn update(&mut self, counters: &Counters) -> State {
+        self.next = Instant::now() + UPDATE_INTERVAL;
+        let accepts = self.device.features().is_ok_and(|f| f.ndo_xmit());
+        let now = self.device.statistics().unwrap_or(self.last);
+        let (sent, bytes) = (std::mem::take(&mut self.frames), std::mem::take(&mut self.bytes));
+        let dropped = now.tx_dropped.saturating_sub(self.last.tx_dropped);
+        let arrived = now.tx_packets.saturating_sub(self.last.tx_packets);
+        self.last = now;
+        // A device that stopped to accept frames does not count those that it refused.
+        let refused = if accepts { dropped.min(sent) } else { sent.saturating_sub(arrived) };
+        if refused > 0 {
+            counters.dropped(DropReason::Refused, refused);
+        }
+        counters.moved(sent - refused, bytes.checked_div(sent).map_or(0, |mean| mean * (sent - refused)));
+        match self.control.link_state(self.index) {
+            LinkState::Absent => gone(),
+            link @ (LinkState::Down | LinkState::NoCarrier) => down(link),
+            LinkState::Up if !accepts => State::Down("the device takes no frames any more".into()),
+            LinkState::Up => State::Up,
+        }
     }
 }

@@ -1,63 +1,78 @@
-//! What leaves through a queue: the TX ring, and the COMPLETION ring behind it.
+//! The transmit queue: the TX ring and the COMPLETION ring.
 //!
 //! ```text
-//!   batch ──► lent: chunk ─► packet ──► TX ring ──► kernel, driver ──► COMPLETION ring ──► home
-//!                │  in no chunk of ours, in too many pieces, sharing a chunk with one on its way
+//!   batch ──► in-flight table: chunk ─► packet ──► TX ring ──► kernel, driver ──► COMPLETION ring ──► freed
+//!                │  outside the UMEM, in too many fragments, in a chunk in flight
 //!                └──────────► copied first
 //! ```
 //!
-//! A packet counts as sent when its last piece is completed. The kernel does not say what became of it, but when it drops a packet
-//! it says so at once (EBUSY), and what it found invalid it counts: as many of the next completions count as refused.
+//! A packet counts as sent when its last fragment is completed. A completion does not tell whether
+//! the frame was sent. But the kernel reports a drop at once (`EBUSY`), and counts invalid
+//! descriptors: as many of the next completions count as refused.
+//!
+//! | file | |
+//! |---|---|
+//! | `submit.rs` | fragments into the TX ring, copies to the UMEM, the wakeup |
+//! | `complete.rs` | completions, stalls, reopened queues |
 
 mod complete;
-mod place;
 mod submit;
-mod trouble;
-mod wake;
 
 use super::in_flight_table::InFlightTable;
-use super::queue::{Loan, Queue, TxRings};
-use super::timing::Sample;
+use super::live::LiveTx;
+use super::queue::{Posted, QueueShared, TxRings};
+use super::tx_metadata::TxTimestamp;
 use crate::kernel::link::LinkWatch;
 use std::sync::Arc;
 use std::time::Instant;
 use towpath_packet::port::{Info, PortError, State, TxQueue, Wake};
-use towpath_packet::{Batch, Cache, Counters, Direction, DropReason, Offloads};
+use towpath_packet::{Batch, Cache, Counters, Direction, DropReason, Offloads, delegate_tx_queue};
 
-/// Shortest frame that the kernel takes: an Ethernet header.
-const SHORTEST: usize = 14;
+/// A transmit queue of an AF_XDP port: through the socket, or as frames of a program.
+#[derive(Debug)]
+pub enum XdpTx {
+    /// `tx=socket`.
+    Socket(Box<SocketTx>),
+    /// `tx=live`.
+    Live(Box<LiveTx>),
+}
+
+delegate_tx_queue!(impl[] for XdpTx { XdpTx::Socket(queue) => queue, XdpTx::Live(queue) => queue });
+
+/// Shortest frame that the kernel accepts: an Ethernet header.
+const MIN_LEN: usize = 14;
 /// Bytes of an Ethernet header and two tags.
-const LINK: usize = 14 + 8;
-/// Pieces of a packet, at most, that the kernel takes in any mode.
-const MOST_PIECES: usize = 32;
+const LINK_LEN: usize = 14 + 8;
+/// Most fragments of a packet in any mode.
+const MAX_FRAGS: usize = 32;
 
-/// A transmit queue of an AF_XDP port.
+/// A transmit queue through an AF_XDP socket.
 #[derive(Debug)]
 pub struct SocketTx {
     rings: Option<TxRings>,
-    pub(super) queue: Arc<Queue>,
+    pub(super) queue: Arc<QueueShared>,
     epoch: u32,
-    /// The rings have been handed over, and no new ones have come.
-    handed: bool,
+    /// The rings were dropped, and new ones are not attached yet.
+    detached: bool,
     /// At most as many chunks as a ring has entries.
-    lent: InFlightTable,
-    size: usize,
-    pieces: usize,
-    longest: usize,
+    in_flight: InFlightTable,
+    ring_size: usize,
+    max_frags: usize,
+    max_len: usize,
     offloads: Offloads,
-    /// Packets of which the kernel said that it dropped them, and that are not completed yet.
+    /// Packets that the kernel reported as dropped, and did not complete yet.
     refused: u64,
-    invalid: u64,
-    done: Batch,
+    last_invalid: u64,
+    completed: Batch,
     cache: Cache,
-    copies: Cache,
-    /// The last call left entries in the ring.
-    unfinished: bool,
-    /// Something was completed since the rings were made.
+    copy_cache: Cache,
+    /// The last wakeup left entries in the TX ring.
+    needs_kick: bool,
+    /// A frame was completed since the queue was opened.
     worked: bool,
-    /// The frame that is timed, where frames are.
-    sample: Option<Sample>,
-    waits_since: Option<Instant>,
+    /// The current sample, if timestamps are used.
+    timestamp: Option<TxTimestamp>,
+    stalled_since: Option<Instant>,
     state: State,
     watch: LinkWatch,
     counters: Arc<Counters>,
@@ -65,33 +80,33 @@ pub struct SocketTx {
 
 impl SocketTx {
     pub(super) fn new(
-        queue: Arc<Queue>,
+        queue: Arc<QueueShared>,
         rings: TxRings,
         info: &Info,
         timed: bool,
         watch: LinkWatch,
         pool: &towpath_packet::Pool,
     ) -> Result<SocketTx, PortError> {
-        let setup = &queue.setup;
-        let failed = |source| PortError::Pool { port: setup.config.port(), source };
+        let port = &queue.port;
+        let failed = |source| PortError::Pool { port: port.config.port(), source };
         Ok(SocketTx {
             rings: Some(rings),
             epoch: queue.epoch(),
-            handed: false,
-            lent: InFlightTable::new(setup.frames.capacity()),
-            size: setup.config.ring.into(),
-            pieces: info.max_chunks.into(),
-            longest: info.mtu as usize + LINK,
+            detached: false,
+            in_flight: InFlightTable::new(port.umem.capacity()),
+            ring_size: port.config.ring.into(),
+            max_frags: info.max_chunks.into(),
+            max_len: info.mtu as usize + LINK_LEN,
             offloads: info.tx_offloads,
             refused: 0,
-            invalid: 0,
-            done: Batch::new(),
+            last_invalid: 0,
+            completed: Batch::new(),
             cache: pool.cache(Direction::Tx).map_err(failed)?,
-            copies: setup.frames.pool.cache(Direction::Tx).map_err(failed)?,
-            unfinished: false,
+            copy_cache: port.umem.pool.cache(Direction::Tx).map_err(failed)?,
+            needs_kick: false,
             worked: false,
-            sample: timed.then(Sample::default),
-            waits_since: None,
+            timestamp: timed.then(TxTimestamp::default),
+            stalled_since: None,
             state: State::Up,
             watch,
             counters: Arc::default(),
@@ -114,7 +129,7 @@ impl TxQueue for SocketTx {
             self.cache.free_bulk(batch);
             return n;
         }
-        let n = self.fitting(batch);
+        let n = self.fits(batch);
         for packet in batch.drain_front(n) {
             if let Err((reason, packet)) = self.submit(packet) {
                 self.counters.dropped(reason, 1);
@@ -126,7 +141,7 @@ impl TxQueue for SocketTx {
         {
             rings.tx.submit();
             self.wake_kernel();
-            self.collect();
+            self.reap();
         }
         n
     }
@@ -134,14 +149,14 @@ impl TxQueue for SocketTx {
     #[inline]
     fn reclaim(&mut self) -> usize {
         if self.epoch != self.queue.epoch() {
-            self.renew();
+            self.reattach();
         }
-        let sent = self.collect();
-        if self.unfinished {
+        let sent = self.reap();
+        if self.needs_kick {
             self.wake_kernel();
         }
-        if (self.lent.packets() > 0 && sent == 0) || self.state != State::Up {
-            self.look();
+        if (self.in_flight.packets() > 0 && sent == 0) || self.state != State::Up {
+            self.check_progress();
         }
         sent
     }
@@ -151,7 +166,7 @@ impl TxQueue for SocketTx {
     }
 
     fn pending(&self) -> usize {
-        self.lent.packets()
+        self.in_flight.packets()
     }
 
     fn state(&self) -> State {
@@ -161,7 +176,8 @@ impl TxQueue for SocketTx {
     fn wake(&self) -> Wake {
         match (&self.state, &self.rings) {
             (State::Gone(_), _) => Wake::Never,
-            // A socket counts as writable while half of its TX ring is free, which says nothing of completions.
+            // The socket is writable while half of its TX ring is free, which tells nothing about
+            // completions.
             _ => Wake::Poll,
         }
     }
@@ -173,9 +189,9 @@ impl TxQueue for SocketTx {
 
 impl Drop for SocketTx {
     fn drop(&mut self) {
-        self.collect();
-        self.give_up(DropReason::Stopped);
+        self.reap();
+        self.abandon(DropReason::Stopped);
         self.rings = None;
-        self.queue.leave(self.lent.take().map(Loan::Tx), self.handed);
+        self.queue.close_half(self.in_flight.drain().map(Posted::Tx), self.detached);
     }
 }

@@ -59,7 +59,7 @@ fn the_kernel_completes_a_partial_checksum_and_refuses_a_wrong_complete_one() {
     let (_, mut q) = tap(&ns, "", Offloads::ALL);
     let socket = socket(&ns, "10.0.0.1:7000");
     let (frame, start, _) = to_host().udp(9, 7000, b"partial", Checksums::Partial);
-    // The same bytes are wrong as long as nobody says that the checksum is partial.
+    // The same bytes are wrong without the mark of a partial checksum.
     send(&mut q.tx[0], packet(&frame));
     let mut partial = packet(&frame);
     partial.set_csum(Checksum::Partial { start, offset: 6 });
@@ -67,7 +67,7 @@ fn the_kernel_completes_a_partial_checksum_and_refuses_a_wrong_complete_one() {
     send(&mut q.tx[0], packet(&to_host().udp(9, 7000, b"last", Checksums::Full).0));
     assert_eq!(datagram(&socket), b"partial");
     assert_eq!(datagram(&socket), b"last", "the first one was dropped");
-    // And the other way: the kernel leaves the checksum to us, and says where.
+    // In the other direction the kernel hands over a partial checksum.
     socket.send_to(b"from the kernel", "10.0.0.2:9").unwrap();
     let csum = receive(&mut q.rx[0], |p| (udp_payload(&p)? == b"from the kernel").then(|| p.csum()));
     assert_eq!(csum, Checksum::Partial { start: 34, offset: 6 });

@@ -1,18 +1,18 @@
 //! `tap:` and `tun:`.
 //!
 //! ```text
-//!   opening    what the self-test finds, what is in the way, what stays
+//!   open       the probe, errors and their hints, persistence
 //!   bytes      bytes and checksums
 //!   offloads   super-packets
-//!   queues     which queue the kernel sends a flow to
-//!   trouble    packets that can't be sent, links that fail, interfaces that vanish, buffers that run out
+//!   queues     the queue that the kernel chooses for a flow
+//!   failures   invalid packets, links that fail, deleted interfaces, exhausted pools
 //! ```
 
 mod bytes;
+mod failures;
 mod offloads;
-mod opening;
+mod open;
 mod queues;
-mod trouble;
 
 use crate::common::*;
 use crate::support::{Namespace, Need};
@@ -28,7 +28,7 @@ fn try_open(text: &str) -> Result<TunPort, PortError> {
     open(Config::from_uri(&uri(text))?)
 }
 
-/// A tap in `ns` with 10.0.0.1 and fd00::1, where 10.0.0.2 and fd00::2 are known to be the host that the test plays.
+/// A tap in `ns` with 10.0.0.1 and fd00::1; the neighbours 10.0.0.2 and fd00::2 are the test.
 fn tap(ns: &Namespace, options: &str, accept: Offloads) -> (Info, Queues<TunRx, TunTx>) {
     let own = "mac=02:00:00:00:00:01,addr=10.0.0.1/24+fd00::1/64";
     let port = try_open(&format!("tap:tp0?netns={},{own}{options}", ns.name())).unwrap();
@@ -43,7 +43,7 @@ fn link() -> Link {
     Link { dst: [2, 0, 0, 0, 0, 1], src: [2, 0, 0, 0, 0, 2], ..Link::default() }
 }
 
-/// Frames from the host that the test plays to the one behind the tap.
+/// Frames from the test to the host behind the tap.
 fn to_host() -> Between {
     Between { link: Some(link()), ip: Ip::v4([10, 0, 0, 2], [10, 0, 0, 1]) }
 }

@@ -1,4 +1,4 @@
-//! Super-packets, whole where both ends take them.
+//! Super-packets, whole if both ends accept them.
 
 use super::{NEEDS, datagram, packet, socket, tap, to_host, try_open};
 use crate::common::*;
@@ -38,7 +38,7 @@ fn tcp_works_between_a_tap_with_offloads_and_one_without() {
     let whole = try_open(&format!("tap:tp0?netns={},addr=10.0.0.1/24", a.name())).unwrap();
     let plain = try_open(&format!("tap:tp0?netns={},addr=10.0.0.2/24,csum=off", b.name())).unwrap();
     assert!(plain.info().tx_offloads.is_none() && plain.info().rx_offloads.is_none());
-    // The first is told only while it runs that the other takes nothing.
+    // The first port learns only while it runs that the other accepts none.
     let whole = start(whole, &pool, Offloads::ALL);
     let forwarder = Forwarder::new(whole, start(plain, &pool, Offloads::ALL), &pool);
     tcp_echo(&a, &b, "10.0.0.2:5000", 2 << 20);
@@ -97,8 +97,8 @@ fn restricting_a_running_queue_stops_super_packets_and_partial_checksums() {
 }
 
 #[test]
-fn what_one_queue_cannot_take_no_queue_of_the_device_gets() {
-    if !needs("what_one_queue_cannot_take_no_queue_of_the_device_gets", NEEDS) {
+fn an_offload_that_one_queue_refuses_is_off_for_all_queues_of_the_device() {
+    if !needs("an_offload_that_one_queue_refuses_is_off_for_all_queues_of_the_device", NEEDS) {
         return;
     }
     let ns = Namespace::new("least");

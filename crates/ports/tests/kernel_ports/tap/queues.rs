@@ -1,4 +1,4 @@
-//! Which queue the kernel sends a flow to, with a steering program and without.
+//! The queue that the kernel chooses for a flow, with a steering program and without.
 
 use super::{NEEDS, link, packet, socket, tap, to_host};
 use crate::common::*;
@@ -11,7 +11,7 @@ use towpath_ports::tun::{STEERING, TunRx, TunTx};
 use towpath_wire::emit::{Checksums, Ip, Link};
 use towpath_wire::vlan::{Tag, Tci};
 
-/// The queue that the kernel sends a datagram to which answers one that was written to queue `by`.
+/// The queue of the answer to a datagram that was written to queue `by`.
 fn answered_by(socket: &UdpSocket, q: &mut Queues<TunRx, TunTx>, port: u16, by: usize) -> usize {
     let text = [port.to_be_bytes(), [by as u8, 0]].concat();
     send(&mut q.tx[by], packet(&to_host().udp(port, 7000, &text, Checksums::Full).0));
@@ -36,8 +36,8 @@ fn queue_of(q: &mut Queues<TunRx, TunTx>, is_it: impl Fn(&Packet) -> bool) -> us
 }
 
 #[test]
-fn a_flow_stays_in_its_queue_whichever_queue_its_other_direction_is_written_to() {
-    if !needs("a_flow_stays_in_its_queue_whichever_queue_its_other_direction_is_written_to", NEEDS) {
+fn a_flow_stays_in_its_queue_whatever_queue_its_other_direction_is_written_to() {
+    if !needs("a_flow_stays_in_its_queue_whatever_queue_its_other_direction_is_written_to", NEEDS) {
         return;
     }
     let ns = Namespace::new("queues");
@@ -99,13 +99,13 @@ fn both_directions_of_a_flow_have_one_queue_with_and_without_tags_ports_and_frag
                 let tcp = queue_of_frame(&there.tcp(source, port, &text, Checksums::Full).0);
                 assert_eq!(queue_of_frame(&back.tcp(port, source, &text, Checksums::Full).0), tcp);
                 used.extend([udp, tcp]);
-                // Not TCP any more but a protocol without ports: all between two addresses have one queue.
+                // A protocol without ports: all packets between two addresses have one queue.
                 let mut other = there.tcp(source, port, &text, Checksums::Full).0;
                 let at = other.len() - 24 - header;
                 other[at + if header == 20 { 9 } else { 6 }] = 47;
                 let first = queue_of_frame(&other);
                 if header == 20 {
-                    // So have fragments, the first of which alone has ports.
+                    // The same for fragments, of which only the first has ports.
                     for bits in [0x20, 0x01] {
                         let mut piece = there.udp(source, port, &text, Checksums::Full).0;
                         let at = piece.len() - 12 - header;
@@ -120,8 +120,8 @@ fn both_directions_of_a_flow_have_one_queue_with_and_without_tags_ports_and_frag
 }
 
 #[test]
-fn a_persistent_device_gets_back_what_the_kernel_does_by_itself() {
-    if !needs("a_persistent_device_gets_back_what_the_kernel_does_by_itself", NEEDS) {
+fn a_persistent_device_has_no_program_after_the_port_is_dropped() {
+    if !needs("a_persistent_device_has_no_program_after_the_port_is_dropped", NEEDS) {
         return;
     }
     let ns = Namespace::new("back");

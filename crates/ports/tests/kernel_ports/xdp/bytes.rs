@@ -1,6 +1,6 @@
-//! Bytes: chunks of every kind, packets in several pieces, checksums, buffers that lie elsewhere.
+//! Bytes: chunks of every kind, fragments, checksums, buffers outside the UMEM.
 
-use super::{NEEDS, all_home, datagram, pair, pool_of, to_host};
+use super::{NEEDS, all_free, datagram, pair, pool_of, to_host};
 use crate::common::*;
 use crate::support::needs;
 use towpath_packet::port::{RxQueue, TxQueue};
@@ -12,7 +12,7 @@ fn bytes_go_through_an_interface_unchanged_in_both_directions() {
     if !needs("bytes_go_through_an_interface_unchanged_in_both_directions", NEEDS) {
         return;
     }
-    // Chunks that are aligned, that are not, and that can't be the kernel's.
+    // Aligned and unaligned chunks, and chunks that cannot be a UMEM.
     let cases = [
         ("", 2048),
         (",mode=generic", 2048),
@@ -44,8 +44,8 @@ fn bytes_go_through_an_interface_unchanged_in_both_directions() {
         assert_eq!((s.packets, s.bytes, s.all_drops()), (3, 1573 + 3 * 42, 0));
         drop(q);
         pair.is_free();
-        all_home(&pool);
-        own.iter().for_each(all_home);
+        all_free(&pool);
+        own.iter().for_each(all_free);
     }
 }
 
@@ -75,8 +75,8 @@ fn a_batch_of_many_sizes_arrives_in_order() {
 }
 
 #[test]
-fn long_packets_come_and_go_in_several_pieces() {
-    if !needs("long_packets_come_and_go_in_several_pieces", NEEDS) {
+fn long_packets_have_several_fragments_in_both_directions() {
+    if !needs("long_packets_have_several_fragments_in_both_directions", NEEDS) {
         return;
     }
     for options in ["", ",mode=generic"] {
@@ -96,13 +96,13 @@ fn long_packets_come_and_go_in_several_pieces() {
         let frags = receive(&mut q.rx[0], |p| (udp_payload(&p)? == payload).then(|| p.frags()));
         assert_eq!(frags, 2, "1792, 1792 and what is left");
         drop(q);
-        all_home(&pool);
+        all_free(&pool);
     }
 }
 
 #[test]
-fn a_checksum_that_a_stack_left_to_its_device_is_partial_and_one_that_we_leave_is_completed() {
-    if !needs("a_checksum_that_a_stack_left_to_its_device_is_partial_and_one_that_we_leave_is_completed", NEEDS) {
+fn a_partial_checksum_of_the_peers_stack_is_detected_and_one_that_is_sent_is_completed() {
+    if !needs("a_partial_checksum_of_the_peers_stack_is_detected_and_one_that_is_sent_is_completed", NEEDS) {
         return;
     }
     let pair = pair("");
@@ -114,7 +114,7 @@ fn a_checksum_that_a_stack_left_to_its_device_is_partial_and_one_that_we_leave_i
     socket.send_to(&payload, "10.0.0.2:9").unwrap();
     let csum = receive(&mut q.rx[0], |p| (udp_payload(&p)? == payload).then(|| p.csum()));
     assert_eq!(csum, Checksum::Partial { start: 34, offset: 6 });
-    // The host has it computed on its way through a device without that ability.
+    // A device without the offload has the host complete it.
     pair.host.run("ethtool", "-K h0 rx off");
     for headroom in [128, 0] {
         let config = PoolConfig { capacity: 64, headroom, backing: Backing::Anonymous, ..PoolConfig::default() };
@@ -128,8 +128,8 @@ fn a_checksum_that_a_stack_left_to_its_device_is_partial_and_one_that_we_leave_i
 }
 
 #[test]
-fn packets_that_lie_elsewhere_or_share_a_buffer_are_copied_and_arrive() {
-    if !needs("packets_that_lie_elsewhere_or_share_a_buffer_are_copied_and_arrive", NEEDS) {
+fn packets_outside_the_umem_or_in_a_shared_buffer_are_copied_and_arrive() {
+    if !needs("packets_outside_the_umem_or_in_a_shared_buffer_are_copied_and_arrive", NEEDS) {
         return;
     }
     let pair = pair("");
@@ -158,6 +158,6 @@ fn packets_that_lie_elsewhere_or_share_a_buffer_are_copied_and_arrive() {
         assert!(datagram(&socket) == payload);
     }
     drop((shared, views, q, cache));
-    all_home(&pool);
-    all_home(&other);
+    all_free(&pool);
+    all_free(&other);
 }

@@ -1,6 +1,6 @@
-//! Which flows come, and by which queue.
+//! The flows that are received, and their queues.
 
-use super::{NEEDS, all_home, datagram, pair, to_host};
+use super::{NEEDS, all_free, datagram, pair, to_host};
 use crate::common::*;
 use crate::support::needs;
 use std::net::UdpSocket;
@@ -9,8 +9,8 @@ use towpath_packet::{Batch, Offloads, Packet};
 use towpath_wire::emit::Checksums;
 
 #[test]
-fn only_the_flows_that_are_named_come_and_the_rest_is_the_hosts() {
-    if !needs("only_the_flows_that_are_named_come_and_the_rest_is_the_hosts", NEEDS) {
+fn only_the_flows_of_match_are_received_and_the_rest_goes_to_the_host() {
+    if !needs("only_the_flows_of_match_are_received_and_the_rest_goes_to_the_host", NEEDS) {
         return;
     }
     let pair = pair("");
@@ -70,7 +70,7 @@ fn several_queues_share_the_memory() {
         send(tx, Packet::copy_from(&mut tx_cache(&pool), &frame).unwrap());
         assert_eq!(datagram(&socket), payload);
     }
-    // Whichever queue the kernel chooses for a flow, it comes.
+    // A flow is received in any queue that the kernel chooses.
     for flow in 0..16u16 {
         let socket = pair.socket(8000 + flow);
         let payload = pattern(200 + usize::from(flow));
@@ -88,5 +88,5 @@ fn several_queues_share_the_memory() {
         }
     }
     drop(q);
-    all_home(&pool);
+    all_free(&pool);
 }

@@ -1,6 +1,6 @@
-//! Frames that a program of ours makes in the kernel (`tx=live`).
+//! Frames that a program makes in the kernel (`tx=live`).
 
-use super::{NEEDS, all_home, datagram, pair, to_host};
+use super::{NEEDS, all_free, datagram, pair, to_host};
 use crate::common::*;
 use crate::support::needs;
 use towpath_packet::port::{Port, State, TxQueue};
@@ -18,7 +18,7 @@ fn frames_of_a_program_arrive_byte_by_byte_and_are_all_counted() {
     for burst in [1, 7, 1024] {
         let mut q = pair.start(&format!(",tx=live,burst={burst}"), &pool);
         let socket = pair.socket(7000);
-        // As many as the socket's buffer takes: each comes in a page.
+        // As many as the socket's buffer holds: each frame is a page.
         for round in 0..80usize {
             let mut batch = Batch::new();
             let len = |i: usize| 1 + (i * 97 + round) % 1472;
@@ -39,17 +39,17 @@ fn frames_of_a_program_arrive_byte_by_byte_and_are_all_counted() {
         let s = counters.snapshot();
         assert_eq!((s.packets, s.all_drops()), (1280, 0));
     }
-    all_home(&pool);
+    all_free(&pool);
 }
 
 #[test]
-fn a_device_that_takes_no_more_frames_of_programs_is_noticed() {
-    if !needs("a_device_that_takes_no_more_frames_of_programs_is_noticed", NEEDS) {
+fn a_device_that_stops_to_accept_frames_is_noticed() {
+    if !needs("a_device_that_stops_to_accept_frames_is_noticed", NEEDS) {
         return;
     }
     let pair = pair("");
     pair.host.run("ethtool", "-K h0 gro on");
-    // The device tells only how many left by it, whoever sent them: nobody else does.
+    // The device counts all frames that it sent; the test is the only sender.
     pair.middle.run("sysctl", "-qw net.ipv6.conf.p0.disable_ipv6=1");
     let pool = pool();
     let mut q = pair.start(",tx=live", &pool);

@@ -1,16 +1,16 @@
 //! `xdp:`, on the ends of veth pairs.
 //!
 //! ```text
-//!   bytes     chunks of every kind, packets in several pieces, checksums, buffers that lie elsewhere
-//!   flows     which flows come, and by which queue
-//!   live      frames that a program of ours makes in the kernel
-//!   trouble   what is in the way, links that fail, interfaces that vanish, queues that stall
+//!   bytes     chunks of every kind, fragments, checksums, buffers outside the UMEM
+//!   flows     the flows that are received, and their queues
+//!   live      frames that a program makes in the kernel
+//!   failures  errors and their hints, links that fail, deleted interfaces, queues that stall
 //! ```
 
 mod bytes;
+mod failures;
 mod flows;
 mod live;
-mod trouble;
 
 use crate::common::*;
 use crate::support::{Namespace, Need};
@@ -22,7 +22,8 @@ use towpath_wire::emit::{Ip, Link};
 
 const NEEDS: &[Need] = &[Need::Root, Need::Program("ip"), Need::Program("ethtool")];
 
-/// A host with 10.0.0.1 on its end `h0` of a veth pair; the other end `p0`, in a namespace of its own, is the port's.
+/// A host with 10.0.0.1 on its end `h0` of a veth pair; the other end `p0`, in a namespace of its
+/// own, is the port's.
 struct Pair {
     host: Namespace,
     middle: Namespace,
@@ -54,8 +55,8 @@ impl Pair {
         socket
     }
 
-    /// The interface has no program, as `ip` sees it. A process that another test is just starting may hold the descriptors for a
-    /// moment longer.
+    /// The interface has no program, as `ip` sees it. A child process of another test may hold the
+    /// descriptors between fork and exec.
     #[track_caller]
     fn is_free(&self) {
         until("the program goes with the port", || !self.middle.ip("-d link show dev p0").contains("prog/xdp"));
@@ -74,9 +75,9 @@ fn datagram(socket: &UdpSocket) -> Vec<u8> {
     buffer
 }
 
-/// Everything is home once the queues are gone.
+/// All buffers are free after the queues are dropped.
 #[track_caller]
-fn all_home(pool: &Pool) {
+fn all_free(pool: &Pool) {
     let stats = pool.stats();
     assert_eq!(stats.free, stats.capacity);
 }

@@ -1,26 +1,26 @@
-//! What towpath-gro costs.
+//! The cost of towpath-gro.
 //!
 //!     towpath chain|copy trusted|verified hot|cold FLOWS PAYLOAD BURST POOL HOLD PACKETS
 //!
 //! `chain` merges packets of towpath-packet as the datapath does, the counterpart of DPDK's mbufs. `copy` merges byte
 //! buffers of IP packets, as a VPN with a TUN does, and as tun-rs. `cold` has headers and payloads come from memory, as a
-//! device has left them there, given a POOL that the caches do not hold (2048 bursts of 64): bursts are made ready that
-//! long before they are pushed. Only metadata is hot, for a driver has just written it.
+//! device has left them there, given a POOL that the caches do not hold (2048 bursts of 64): bursts are prepared that
+//! long before they are pushed. Only metadata is hot, as if a driver had just written it.
 
 use gro_engines::measure::{Arguments, Engine, run};
 use gro_engines::mix::{ETHERNET, HEADER, Header};
 use std::collections::VecDeque;
-use towpath_engine::gro_stage::Chain;
+use towpath_engine::gro_stage::GroPacket;
 use towpath_gro::{Appended, Gro, GroConfig, Linear, LinkKind, Offload, Segment, Sink};
 use towpath_packet::{Backing, Cache, Checksum, Direction, Packet, Pool, PoolConfig};
 
 struct Chains {
-    gro: Gro<Chain>,
+    gro: Gro<GroPacket>,
     cache: Cache,
     ready: VecDeque<Packet>,
-    burst: Vec<Chain>,
+    burst: Vec<GroPacket>,
     out: Vec<Packet>,
-    /// What left lately: freed so late that, as with the others, the buffers of `pool` bursts take turns.
+    /// Recent output: freed so late that, as with the other engines, the buffers of `pool` bursts take turns.
     away: VecDeque<Vec<Packet>>,
     len: usize,
     csum: Checksum,
@@ -33,7 +33,7 @@ impl Chains {
         // Pages of 4 KiB, as DPDK has with --no-huge.
         let pool = Pool::new(PoolConfig { backing: Backing::Anonymous, ..config }).expect("memory");
         let mut cache = pool.cache(Direction::Rx).expect("a cache");
-        // The payload of all packets is the same: every buffer of the pool is given it once.
+        // The payload of all packets is the same: it is written to every buffer of the pool once.
         let all: Vec<Packet> = std::iter::from_fn(|| Packet::copy_from(&mut cache, &mix[0])).collect();
         all.into_iter().for_each(|packet| cache.free(packet));
         Chains {
@@ -62,13 +62,13 @@ impl Engine for Chains {
     fn receive(&mut self, packets: usize) {
         self.burst.extend(self.ready.drain(..packets).map(|mut packet| {
             packet.set_csum(self.csum);
-            Chain(packet)
+            GroPacket(packet)
         }));
     }
 
     #[inline(never)]
     fn push(&mut self, flush: bool) -> usize {
-        let mut sink = |chain: Chain| self.out.push(chain.0);
+        let mut sink = |packet: GroPacket| self.out.push(packet.0);
         match flush {
             true => self.gro.push_and_flush(self.burst.drain(..), &mut sink),
             false => self.gro.push_batch(self.burst.drain(..), 0, &mut sink),
@@ -85,7 +85,7 @@ impl Engine for Chains {
     }
 }
 
-/// A byte buffer with room for an aggregate, and where it belongs.
+/// A byte buffer with room for an aggregate, and its slot.
 struct Copied(Linear<Box<[u8]>>, usize);
 
 impl Segment for Copied {
@@ -126,7 +126,7 @@ impl Segment for Copied {
     }
 }
 
-/// What leaves, and the buffers whose bytes left in another.
+/// The output, and the buffers whose bytes were merged into another.
 struct Out {
     packets: Vec<Copied>,
     recycled: Vec<Copied>,
@@ -148,7 +148,7 @@ struct Copies {
     gro: Gro<Copied>,
     /// Buffers of all bursts, those in the engine missing.
     buffers: Vec<Option<Box<[u8]>>>,
-    /// Places of those that are ready.
+    /// Slots of the prepared buffers.
     ready: VecDeque<usize>,
     burst: Vec<Copied>,
     out: Out,

@@ -1,4 +1,4 @@
-//! What the GRO of tun-rs costs: it verifies checksums and copies into the buffer of an aggregate's first packet.
+//! The cost of GRO in tun-rs: it verifies checksums and copies into the buffer of an aggregate's first packet.
 //!
 //!     tun-rs FLOWS PAYLOAD BURST POOL HOLD PACKETS
 //!
@@ -8,7 +8,7 @@ use gro_engines::measure::{Arguments, Engine, run};
 use gro_engines::mix::{ETHERNET, HEADER, Header};
 use tun_rs::{GROTable, VIRTIO_NET_HDR_LEN};
 
-/// Room for an aggregate of 65535 bytes, and for the 65536 that come out at times.
+/// Room for an aggregate of 65535 bytes, and for the 65536 that tun-rs sometimes makes.
 const ROOM: usize = 70_000;
 
 struct TunRs {
@@ -38,7 +38,7 @@ impl Engine for TunRs {
         }
     }
 
-    /// What was merged is what the buffers grew by.
+    /// The merged bytes are the growth of the buffers.
     fn settle(&mut self) -> usize {
         let burst = &self.bursts[self.now];
         let grown: usize = burst.iter().map(|buffer| buffer.len() - self.len).sum();

@@ -1,8 +1,10 @@
-//! The driver, two devices in QEMU, and what they are connected to.
+//! The driver, two devices in QEMU, and their cables.
 //!
 //! ```text
-//!   transmit   stage, announce ──► QEMU moves each batch inside of the register write ──► until the last is reported   │ socket emptied
-//!   receive    frames into the cable ──► QEMU takes them one by one ──► until the last is received, buffers given back
+//!   transmit   stage, announce ──► QEMU moves each batch inside the register write
+//!                              ──► until the last frame is reported │ socket emptied
+//!   receive    frames into the cable ──► QEMU takes them one by one
+//!                              ──► until the last frame is received, buffers returned
 //! ```
 
 use std::error::Error;
@@ -10,24 +12,24 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath::bus::qtest::{Accesses, Cable, Device, Machine, Netdev, QtestBus};
-use towpath::drivers::batching::BatchSize;
-use towpath::drivers::e1000e::{Config, Control, E1000e, E1000eRx, E1000eTx};
+use towpath::nic::batching::BatchSize;
+use towpath::nic::e1000e::{Config, Control, E1000e, E1000eRx, E1000eTx};
 use towpath::packet::port::{Port, Queues, RxQueue, Start, TxQueue};
 use towpath::packet::{Batch, Cache, Direction, Offloads, Packet, Pool, PoolConfig};
 
-/// Frames of a sample, at most: what a cable holds.
+/// Most frames of a sample: the capacity of a cable.
 const SAMPLE: usize = 128;
-/// How long the device may take for them.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Where the devices sit. One sends, to a hub with nobody else unless a socket is asked for, which costs QEMU a system call for each frame
-/// beside the doorbell; the other one receives from a socket.
+/// Time limit of the device for a sample.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Slots of the devices. The sender is on an empty hub unless a socket is asked for: a socket costs
+/// QEMU a system call per frame beside the doorbell. The receiver is on a socket.
 const SENDER: u8 = 4;
 const RECEIVER: u8 = 5;
-/// The tails of its rings (82574 datasheet §10.2.5.9, §10.2.6.6).
+/// The tail registers (82574 datasheet §10.2.5.9, §10.2.6.6).
 const RDT: Range<usize> = 0x2818..0x281c;
 const TDT: Range<usize> = 0x3818..0x381c;
 
-/// What a number of frames cost.
+/// The cost of a number of frames.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sample {
     pub(super) frames: usize,
@@ -57,11 +59,11 @@ impl Nic {
 }
 
 pub(super) struct Rig {
-    // Dropped in this order: the queues end while the machine lives.
+    // Drop order: the queues end while the machine lives.
     sender: Nic,
     receiver: Nic,
     cache: Cache,
-    /// The other end of the sender, if it has one.
+    /// The other end of the sender's cable, if there is one.
     sent: Option<Cable>,
     cable: Cable,
     frame: Vec<u8>,
@@ -71,7 +73,7 @@ impl Rig {
     /// Starts a machine.
     ///
     /// # Errors
-    /// A [`BusError`](towpath::bus::BusError) when there is no QEMU, or it does not start.
+    /// A [`BusError`](towpath::bus::BusError) if there is no QEMU, or if it does not start.
     pub(super) fn new(size: usize, socket: bool) -> Result<Rig, Box<dyn Error>> {
         let (netdev, cable) = Netdev::cable()?;
         let (out, sent) = match socket {
@@ -83,13 +85,13 @@ impl Rig {
         let pool = Pool::new(PoolConfig { capacity: 2048, ..PoolConfig::default() })?;
         let cache = pool.cache(Direction::Tx)?;
         let (sender, receiver) = (Nic::new(qemu.open(SENDER)?, &pool)?, Nic::new(qemu.open(RECEIVER)?, &pool)?);
-        // To everybody; of a type that means nothing to the device.
+        // To the broadcast address, with an ethertype that the device ignores.
         let mut frame = vec![0xff; size.max(14)];
         frame.get_mut(12..14).into_iter().for_each(|kind| kind.copy_from_slice(&[0x88, 0xb5]));
         Ok(Rig { sender, receiver, cache, sent, cable, frame })
     }
 
-    /// Sends a burst of whole batches, and waits until it has left.
+    /// Sends a burst of whole batches and waits until it has left.
     pub(super) fn transmit(&mut self, size: BatchSize) -> Result<Sample, Box<dyn Error>> {
         self.sender.control.batching().resize(size);
         let frames = whole_batches(size);
@@ -109,13 +111,13 @@ impl Rig {
         if let Some(sent) = &self.sent {
             let mut arrived = vec![0; self.frame.len().max(60)];
             for _ in 0..frames {
-                sent.receive(&mut arrived, PATIENCE)?;
+                sent.receive(&mut arrived, TIMEOUT)?;
             }
         }
         Ok(sample)
     }
 
-    /// Has as many frames arrive, and waits for them.
+    /// Makes the same number of frames arrive and waits for them.
     pub(super) fn receive(&mut self, size: BatchSize) -> Result<Sample, Box<dyn Error>> {
         self.receiver.control.batching().resize(size);
         let frames = whole_batches(size);
@@ -130,7 +132,7 @@ impl Rig {
                 received += rx.rx(&mut batch);
                 cache.free_bulk(&mut batch);
             }
-            // What is not given back here would be counted with the next sample.
+            // Buffers that are not returned here would be counted with the next sample.
             rx.refill();
             Ok(received)
         })
@@ -156,7 +158,7 @@ fn whole_batches(size: BatchSize) -> usize {
     SAMPLE / size * size
 }
 
-/// Times `timed`, which is to move `frames` until a deadline, and counts what it accesses.
+/// Times `timed`, which moves `frames` before a deadline, and counts its register accesses.
 fn count(
     accesses: &Accesses,
     tail: Range<usize>,
@@ -165,10 +167,10 @@ fn count(
 ) -> Result<Sample, Box<dyn Error>> {
     let before = [accesses.of(tail.clone()), accesses.total()];
     let begun = Instant::now();
-    let moved = timed(begun + PATIENCE)?;
+    let moved = timed(begun + TIMEOUT)?;
     let ns = begun.elapsed().as_nanos() as u64;
     if moved < frames {
-        return Err(format!("QEMU's device moved {moved} of {frames} frames in {PATIENCE:?}").into());
+        return Err(format!("QEMU's device moved {moved} of {frames} frames in {TIMEOUT:?}").into());
     }
     let [tails, all] = [accesses.of(tail) - before[0], accesses.total() - before[1]];
     Ok(Sample { frames, ns, doorbells: tails.writes, reads: all.reads })

@@ -1,16 +1,17 @@
-//! Frames that are copied, handed on, broken and of several buffers, in any order: what the device finds in its descriptors.
+//! Frames that are copied, delivered, damaged and of several buffers, in any order: the descriptors
+//! that the device finds.
 
 use super::*;
 use proptest::prelude::*;
 
-/// What happens next.
+/// An action of the device or the driver.
 #[derive(Debug, Clone)]
 enum Step {
     /// The device writes frames back: length and status of each descriptor.
     Write(Vec<(u64, u64)>),
-    /// Frames are taken, as many as a batch has room for that holds so many already.
+    /// A burst is received into a batch that holds this many packets already.
     Receive(usize),
-    /// Descriptors are given, announced by batches of this size.
+    /// The ring is refilled, and announced in batches of this size.
     Refill(u32),
     /// The device was reset.
     Restart,
@@ -32,14 +33,24 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-impl Bench {
-    /// The descriptors that the device has, from the one that is next: each has its slot's buffer and says nothing yet.
+impl Rig {
+    /// Checks the descriptors that the device owns: each has the address of its slot's buffer, and
+    /// no status.
     fn check(&mut self) {
         let mut at = self.device;
         while at != self.tail {
-            let expected =
-                self.core.slots.get(at).and_then(|slot| slot.mapped.as_ref()).map(|mapped| mapped.iova().get());
-            assert_eq!((Some(self.core.ring.first(at)), self.core.ring.report(at)), (expected, 0), "descriptor {at}");
+            let expected = self
+                .ring
+                .buffers
+                .slots
+                .get_mut(at)
+                .and_then(|slot| slot.mapped.as_ref())
+                .map(|mapped| mapped.iova().get());
+            assert_eq!(
+                (Some(self.ring.buffers.ring.first(at)), self.ring.buffers.ring.status(at)),
+                (expected, 0),
+                "descriptor {at}"
+            );
             at = next(at, RING);
         }
     }
@@ -61,7 +72,7 @@ impl Bench {
                 self.refill();
             }
             Step::Restart => {
-                self.core.restart();
+                self.ring.restart();
                 (self.device, self.tail) = (0, 0);
             }
         }
@@ -70,11 +81,11 @@ impl Bench {
 
 proptest! {
     #[test]
-    fn whatever_became_of_its_frame_a_descriptor_of_the_device_has_its_own_buffer(
+    fn after_any_mix_of_frames_each_descriptor_of_the_device_has_its_own_buffer(
         steps in prop::collection::vec(step(), 1..80),
         strict in any::<bool>(),
     ) {
-        let mut b = bench(if strict { STRICT } else { DmaPolicy::Persistent });
+        let mut b = rig(if strict { STRICT } else { DmaPolicy::Persistent });
         for step in &steps {
             b.take(step);
             b.check();

@@ -1,0 +1,228 @@
+//! GRO on packets: the engine of [`towpath_gro`] with fragment chains instead of copies.
+//!
+//! ```text
+//!   incoming ──► engine (holds one aggregate per flow) ──► ready ──► incoming again, merged
+//! ```
+//!
+//! | file | content |
+//! |---|---|
+//! | `mod` | [`GroStage`]: when aggregates are flushed |
+//! | `packet` | [`GroPacket`]: a packet as a segment of the engine |
+//!
+//! Merging copies no byte: the headers are pulled off the later packet, and its chunk is chained
+//! behind the earlier one. A packet that merges with nothing is unchanged.
+//!
+//! Aggregates are flushed at the end of a burst that emptied the ingress, at the latest after 512
+//! packets. With [`GroStageConfig::hold`] they are flushed when they are that old. While almost
+//! nothing merges on a busy ingress they are flushed after each burst: a packet without a partner
+//! in its burst then passes without opening a flow.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use towpath_gro as gro;
+use towpath_packet::port::Layer;
+use towpath_packet::{Batch, Cache, Counters, Offloads, Packet};
+
+mod packet;
+
+pub use packet::GroPacket;
+
+/// Packets after which a busy ingress is flushed as if it were empty: bounds the latency of the
+/// first one.
+const BUDGET: usize = 512;
+
+/// Whether to coalesce.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum GroMode {
+    /// Never.
+    Off,
+    /// Always, whether or not the egress takes super-packets.
+    On,
+    /// Where the egress takes super-packets, and while something merges.
+    #[default]
+    Auto,
+}
+
+/// Configuration of the GRO stage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GroStageConfig {
+    /// When to coalesce.
+    pub mode: GroMode,
+    /// How long an aggregate may wait for more packets. Zero: until the ingress is empty.
+    pub hold: Duration,
+    /// Largest aggregate: IP length, 1280 to 65535.
+    pub max_size: u32,
+}
+
+impl Default for GroStageConfig {
+    /// Auto, no hold time, 65535 bytes.
+    fn default() -> GroStageConfig {
+        GroStageConfig { mode: GroMode::Auto, hold: Duration::ZERO, max_size: 65535 }
+    }
+}
+
+impl GroStageConfig {
+    /// Whether to coalesce for an egress with these abilities.
+    pub fn applies(&self, can: Offloads) -> bool {
+        let worth = [Offloads::TSO4, Offloads::TSO6, Offloads::USO].into_iter().any(|kind| can.has(kind));
+        self.mode == GroMode::On || (self.mode == GroMode::Auto && worth && can.has(Offloads::CSUM))
+    }
+}
+
+/// The GRO engine of one route, with its clock and its output queue.
+pub struct GroStage {
+    engine: gro::Gro<GroPacket>,
+    ready: VecDeque<Packet>,
+    hold: Duration,
+    since_flush: usize,
+    /// Measures whether holding packets from one burst of a busy ingress to the next pays. Only
+    /// used where the engine never bypasses itself: flushing each burst would hide from the engine
+    /// that merging pays again.
+    across: Option<gro::Auto>,
+    started: Instant,
+    merged: u64,
+    counters: Arc<Counters>,
+    gro_counters: Arc<super::report::GroCounters>,
+}
+
+impl GroStage {
+    /// A stage for packets of `layer`, and for an egress with the abilities `can`. Merged packets
+    /// are counted in `counters`.
+    pub fn new(config: &GroStageConfig, layer: Layer, can: Offloads, counters: Arc<Counters>) -> GroStage {
+        let flows = 2048;
+        // The metadata of a packet has no fields for outer headers, so tunnels pass unmerged.
+        let engine_config = gro::GroConfig::default()
+            .link(layer.into())
+            .flows(flows)
+            .max_size(config.max_size)
+            .udp(config.mode == GroMode::On || can.has(Offloads::USO))
+            .tunnels(false)
+            .auto(config.mode == GroMode::Auto);
+        GroStage {
+            engine: gro::Gro::new(engine_config),
+            ready: VecDeque::with_capacity(2 * flows + BUDGET),
+            hold: config.hold,
+            since_flush: 0,
+            across: (config.mode == GroMode::On).then(gro::Auto::default),
+            started: Instant::now(),
+            merged: 0,
+            counters,
+            gro_counters: Arc::default(),
+        }
+    }
+
+    /// Counters of the engine, readable from other threads.
+    pub fn gro_counters(&self) -> &Arc<super::report::GroCounters> {
+        &self.gro_counters
+    }
+
+    /// Number of packets that are ready to be sent.
+    #[inline]
+    pub fn ready(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// Number of aggregates that wait for more packets.
+    #[inline]
+    pub fn held(&self) -> usize {
+        self.engine.held()
+    }
+
+    /// How long an aggregate may wait for more packets.
+    pub fn hold(&self) -> Duration {
+        self.hold
+    }
+
+    /// Takes a burst. `emptied`: the ingress has no more packets at this moment.
+    #[inline]
+    pub fn push(&mut self, burst: &mut Batch, emptied: bool) {
+        let n = burst.len();
+        if self.engine.is_bypassed() && self.ready.is_empty() {
+            // Nothing merges: the burst stays in place.
+            self.engine.account_bypassed(n);
+            return self.account();
+        }
+        let now = self.now();
+        let ready = &mut self.ready;
+        let mut sink = |packet: GroPacket| ready.push_back(packet.0);
+        let packets = burst.drain_front(n).map(GroPacket);
+        self.since_flush += n;
+        if !self.hold.is_zero() {
+            self.engine.push_batch(packets, now, &mut sink);
+            self.engine.flush(now.saturating_sub(self.hold.as_nanos() as u64), &mut sink);
+        } else if emptied || self.since_flush >= BUDGET || self.across.is_some_and(|across| across.is_bypassed()) {
+            self.engine.push_and_flush(packets, &mut sink);
+            self.since_flush = 0;
+        } else {
+            self.engine.push_batch(packets, now, &mut sink);
+        }
+        if let Some(across) = &mut self.across
+            && !emptied
+        {
+            across.observe(n, (self.engine.stats().merged - self.merged) as usize);
+        }
+        self.account();
+    }
+
+    /// Nothing was received: flushes aggregates that are old enough.
+    #[inline]
+    pub fn idle(&mut self) {
+        if self.engine.held() == 0 {
+            return;
+        }
+        let now = self.now();
+        let ready = &mut self.ready;
+        let mut sink = |packet: GroPacket| ready.push_back(packet.0);
+        if self.hold.is_zero() {
+            self.engine.flush_all(&mut sink);
+            self.since_flush = 0;
+        } else {
+            self.engine.flush(now.saturating_sub(self.hold.as_nanos() as u64), &mut sink);
+        }
+        self.account();
+    }
+
+    /// Flushes all aggregates.
+    pub fn flush(&mut self) {
+        let ready = &mut self.ready;
+        self.engine.flush_all(&mut |packet: GroPacket| ready.push_back(packet.0));
+        self.account();
+    }
+
+    /// Moves ready packets to the end of a batch, as many as fit.
+    #[inline]
+    pub fn fill(&mut self, to: &mut Batch) {
+        while to.room() > 0
+            && let Some(packet) = self.ready.pop_front()
+        {
+            let _ = to.push(packet);
+        }
+    }
+
+    /// Frees all ready packets; the caller counts them.
+    pub fn drop_ready(&mut self, cache: &mut Cache) {
+        for packet in self.ready.drain(..) {
+            cache.free(packet);
+        }
+    }
+
+    /// Nanoseconds since the stage was made; 0 if ages are not needed.
+    fn now(&self) -> u64 {
+        if self.hold.is_zero() { 0 } else { self.started.elapsed().as_nanos() as u64 }
+    }
+
+    #[inline]
+    fn account(&mut self) {
+        let stats = self.engine.stats();
+        if stats.merged != self.merged {
+            self.counters.merged(stats.merged - self.merged);
+            self.merged = stats.merged;
+        }
+        self.gro_counters.store(stats, self.engine.is_bypassed());
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,21 @@
+//! What drivers share: each part is one mechanism that no device knows of.
+//!
+//! | file | mechanism |
+//! |---|---|
+//! | `ring` | a descriptor ring in DMA memory, its words atomic; positions in a ring |
+//! | `slots` | the driver's shadow of a ring: what is in flight behind each descriptor |
+//! | `reset` | the reset that all queues of a device agree on, and the end of the last queue |
+//! | `watch` | the watchdog's clock, and frames that hang |
+//! | `link` | the state of the link, noted by one thread and read by all |
+//! | `filter` | which frames are received, and the multicast hash table of Intel's MACs |
+//! | `batching` | how many packets one doorbell announces |
+//! | `pool` | a packet pool in the device's reach |
+
+pub mod batching;
+pub(crate) mod filter;
+pub(crate) mod link;
+pub(crate) mod pool;
+pub(crate) mod reset;
+pub(crate) mod ring;
+pub(crate) mod slots;
+pub(crate) mod watch;

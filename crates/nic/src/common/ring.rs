@@ -1,0 +1,106 @@
+//! A descriptor ring in memory that the device and the driver access at the same time.
+//!
+//! A descriptor is two 64-bit words in the device's byte order (little-endian). Each word is loaded
+//! and stored at once, as an atomic word. The ring knows no format: a driver decides what the words
+//! mean, and which descriptors are the device's.
+
+use std::sync::atomic::Ordering::Acquire;
+use std::sync::atomic::fence;
+use towpath_bus::{Coherent, Dma, Domain, Iova, MapError};
+
+/// Bytes of a descriptor.
+const DESCRIPTOR: usize = 16;
+
+/// The two words of a descriptor, as numbers of the host's byte order.
+pub(crate) type Words = [u64; 2];
+
+/// A ring of descriptors.
+#[derive(Debug)]
+pub(crate) struct DescRing {
+    words: Coherent,
+    len: u32,
+}
+
+impl DescRing {
+    /// Allocates `len` descriptors, all zero.
+    pub(crate) fn new<D: Dma>(domain: &Domain<D>, len: u32) -> Result<DescRing, MapError> {
+        let words = Coherent::new(domain, len as usize * DESCRIPTOR)?;
+        // The ring ends where its memory does, even if a broken bus allocates less than was
+        // requested.
+        let len = len.min((words.len() / DESCRIPTOR) as u32);
+        Ok(DescRing { words, len })
+    }
+
+    /// The ring's address for the device.
+    pub(crate) fn iova(&self) -> Iova {
+        self.words.iova()
+    }
+
+    /// Number of descriptors.
+    #[inline]
+    pub(crate) fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Writes a descriptor that the driver owns. Both words are plain stores: the device reads them
+    /// only after the tail was written, and a register write is ordered behind all stores
+    /// ([`Mmio::w32`](towpath_bus::Mmio::w32)).
+    #[inline]
+    pub(crate) fn store(&self, index: u32, [first, second]: Words) {
+        let at = index as usize * DESCRIPTOR;
+        self.words.store64(at, first);
+        self.words.store64(at + 8, second);
+    }
+
+    /// Loads the second word, in which the device reports that it has completed the descriptor.
+    /// Acquire: all that the device wrote before this word is visible after the load.
+    #[inline]
+    pub(crate) fn status(&self, index: u32) -> u64 {
+        let word = self.words.load64(index as usize * DESCRIPTOR + 8);
+        fence(Acquire);
+        word
+    }
+
+    /// Loads the first word; to be called after [`status`](DescRing::status).
+    #[inline]
+    pub(crate) fn first(&self, index: u32) -> u64 {
+        self.words.load64(index as usize * DESCRIPTOR)
+    }
+
+    /// Makes all descriptors zero. The device has been stopped.
+    pub(crate) fn clear(&self) {
+        (0..self.len).for_each(|index| self.store(index, [0, 0]));
+    }
+}
+
+/// The position after `index` in a ring of `len` descriptors.
+#[inline]
+pub(crate) fn next(index: u32, len: u32) -> u32 {
+    let next = index + 1;
+    if next >= len { 0 } else { next }
+}
+
+/// The position `by` descriptors after `index`, at most once around.
+#[inline]
+pub(crate) fn ahead(index: u32, by: u32, len: u32) -> u32 {
+    let at = index + by;
+    if at >= len { at - len } else { at }
+}
+
+/// Number of descriptors from `from` on, up to and without `to`.
+#[inline]
+pub(crate) fn distance(from: u32, to: u32, len: u32) -> u32 {
+    if to >= from { to - from } else { to + len - from }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_go_round_and_distances_count_forward() {
+        assert_eq!((next(6, 8), next(7, 8)), (7, 0));
+        assert_eq!((ahead(6, 1, 8), ahead(6, 2, 8), ahead(6, 7, 8), ahead(3, 0, 8)), (7, 0, 5, 3));
+        assert_eq!((distance(2, 5, 8), distance(6, 1, 8), distance(3, 3, 8)), (3, 3, 0));
+    }
+}

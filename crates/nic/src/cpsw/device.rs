@@ -1,0 +1,256 @@
+//! The MAC ports of a device, and the handle of the whole.
+
+use super::config::Config;
+use super::host::{ChannelStop, CpswError, Host};
+use super::regs::switch;
+use super::rx::{CpswRx, FlowRef, LiveFlow, RxCounts, SharedFlow};
+use super::tx::{ChannelRef, CpswTx, LiveChannel, MAX_DESCS, NO_LINK, TxCounts};
+use crate::batching::Batching;
+use crate::sync::{Mutex, lock};
+use std::sync::{Arc, Weak};
+use towpath_bus::Bus;
+use towpath_bus::tisci::Tisci;
+use towpath_packet::port::{Info, Layer, Port, PortControl, PortError, Queues, Start, State};
+use towpath_packet::{Counters, Direction, Offloads, Pool};
+
+/// Opens the device; returns one port for each MAC, and a handle of the whole.
+///
+/// # Errors
+/// [`CpswError`] names what failed.
+pub fn open<B: Bus>(
+    bus: B,
+    firmware: Arc<dyn Tisci>,
+    config: Config,
+) -> Result<(Vec<CpswPort<B>>, Control<B>), CpswError> {
+    let host = Arc::new(Host::open(bus, firmware, config)?);
+    let device = Arc::new(Device { host, shared: Mutex::new(SharedQueues::default()) });
+    let batching: Vec<_> = (0..config.ports).map(|_| Batching::new(config.batch)).collect();
+    let port = |(i, batching): (usize, &Batching)| CpswPort {
+        info: info(&device.host, i as u8 + 1),
+        device: device.clone(),
+        number: i as u8 + 1,
+        batching: batching.clone(),
+    };
+    let ports = batching.iter().enumerate().map(port).collect();
+    Ok((ports, Control { device, batching }))
+}
+
+/// The MTU for frames of `max_len` bytes: without Ethernet and VLAN header and the FCS. Without
+/// jumbo frames it is at most Ethernet's.
+fn mtu(max_len: u32) -> u32 {
+    let payload = max_len - 22;
+    if max_len <= 2024 { payload.min(1500) } else { payload }
+}
+
+fn info<B: Bus>(host: &Host<B>, number: u8) -> Info {
+    let queues = host.config.channels_per_port().clamp(1, host.config.rx_flows);
+    Info::new(format!("{}.{number}", host.name()), Layer::Ethernet, mtu(host.config.max_len))
+        .with_max_chunks(MAX_DESCS)
+        .with_offloads(Offloads::CSUM, Offloads::NONE)
+        .with_max_queues(queues.into())
+}
+
+/// A handle of the device. It keeps the device open.
+pub struct Control<B: Bus> {
+    device: Arc<Device<B>>,
+    batching: Vec<Batching>,
+}
+
+impl<B: Bus> Control<B> {
+    /// The batch size of MAC port `port`, 1 and up. It can be changed while the port runs.
+    pub fn batching(&self, port: u8) -> Option<&Batching> {
+        self.batching.get(usize::from(port).checked_sub(1)?)
+    }
+
+    /// Reports of the channels that have stopped.
+    pub fn stops(&self) -> Vec<ChannelStop> {
+        self.device.host.history().stops.clone()
+    }
+
+    /// Counters of the transmit channels that have stopped.
+    pub fn stopped_tx(&self) -> Vec<(u16, TxCounts)> {
+        self.device.host.history().tx.clone()
+    }
+
+    /// Counters of the receive flows that have stopped.
+    pub fn stopped_rx(&self) -> Vec<(u16, RxCounts)> {
+        self.device.host.history().rx.clone()
+    }
+}
+
+impl<B: Bus> std::fmt::Debug for Control<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Control").field("config", &self.device.host.config).finish_non_exhaustive()
+    }
+}
+
+struct Device<B: Bus> {
+    host: Arc<Host<B>>,
+    shared: Mutex<SharedQueues<B>>,
+}
+
+/// Flows and channels that ports share, as long as one of them runs.
+struct SharedQueues<B: Bus> {
+    flows: Vec<Weak<SharedFlow<B>>>,
+    /// The pool of the buffers of shared flows.
+    pool: Option<Pool>,
+    channels: Vec<Weak<Mutex<LiveChannel<B>>>>,
+}
+
+impl<B: Bus> Default for SharedQueues<B> {
+    fn default() -> Self {
+        SharedQueues { flows: Vec::new(), pool: None, channels: Vec::new() }
+    }
+}
+
+/// The flows of each queue of a port.
+struct QueueFlows<B: Bus> {
+    queues: Vec<Vec<FlowRef<B>>>,
+    /// The pool of the buffers of shared flows.
+    pool: Option<Pool>,
+}
+
+/// One MAC port.
+pub struct CpswPort<B: Bus> {
+    info: Info,
+    device: Arc<Device<B>>,
+    number: u8,
+    batching: Batching,
+}
+
+impl<B: Bus> CpswPort<B> {
+    /// The number of the MAC port, 1 and up.
+    pub fn number(&self) -> u8 {
+        self.number
+    }
+
+    /// The batch size. It can be changed while the port runs.
+    pub fn batching(&self) -> &Batching {
+        &self.batching
+    }
+
+    fn error(&self, error: CpswError) -> PortError {
+        let port = self.info.name.clone();
+        match error {
+            CpswError::Pool(source) => PortError::Pool { port, source },
+            other => PortError::Input { port, what: other.to_string() },
+        }
+    }
+
+    /// Starts the receive flows, unless another port has; returns the flows of each queue.
+    fn start_rx(&self, start: &Start, queues: u16, counters: &[Arc<Counters>]) -> Result<QueueFlows<B>, CpswError> {
+        let host = &self.device.host;
+        let mut refs: Vec<Vec<FlowRef<B>>> = (0..queues).map(|_| Vec::new()).collect();
+        let live = |flow| LiveFlow::new(flow, host.clone());
+        if host.config.ports == 1 {
+            for (i, flow) in host.start_rx(&start.pool)?.into_iter().enumerate() {
+                refs[i % usize::from(queues)].push(FlowRef::Own(Box::new(live(flow))));
+            }
+            return Ok(QueueFlows { queues: refs, pool: None });
+        }
+        let mut shared = lock(&self.device.shared);
+        let mut flows: Vec<_> = shared.flows.iter().filter_map(Weak::upgrade).collect();
+        if flows.is_empty() {
+            let started = host.start_rx(&start.pool)?.into_iter();
+            flows = started.map(|flow| Arc::new(SharedFlow::new(live(flow), host.config.ports))).collect();
+            shared.flows = flows.iter().map(Arc::downgrade).collect();
+            shared.pool = Some(start.pool.clone());
+        }
+        for (i, flow) in flows.into_iter().enumerate() {
+            let queue = i % usize::from(queues);
+            let inbox = flow.attach(self.number, host.config.rx_ring as usize, counters[queue].clone());
+            refs[queue].push(FlowRef::Shared { flow, inbox });
+        }
+        Ok(QueueFlows { queues: refs, pool: shared.pool.clone() })
+    }
+
+    /// Starts the transmit channels, unless another port has; returns the channel of each queue.
+    fn start_tx(&self, queues: u16) -> Result<Vec<ChannelRef<B>>, CpswError> {
+        let host = &self.device.host;
+        let (ports, index) = (u16::from(host.config.ports), u16::from(self.number) - 1);
+        if host.config.channels_per_port() > 0 {
+            let own = |queue| {
+                let channel = host.start_tx(index + queue * ports)?;
+                Ok(ChannelRef::Own(Box::new(LiveChannel::new(channel, host.clone()))))
+            };
+            return (0..queues).map(own).collect();
+        }
+        let number = index % u16::from(host.config.tx_channels);
+        let mut shared = lock(&self.device.shared);
+        shared.channels.resize_with(usize::from(host.config.tx_channels), Weak::new);
+        let weak = &mut shared.channels[usize::from(number)];
+        let channel = match weak.upgrade() {
+            Some(channel) => channel,
+            None => {
+                let channel = LiveChannel::new(host.start_tx(number)?, host.clone());
+                let channel = Arc::new(Mutex::new(channel));
+                *weak = Arc::downgrade(&channel);
+                channel
+            }
+        };
+        Ok(vec![ChannelRef::Shared(channel)])
+    }
+
+    fn start_queues(&self, start: &Start) -> Result<Queues<CpswRx<B>, CpswTx<B>>, CpswError> {
+        let host = &self.device.host;
+        let queues = start.queues;
+        if let Some(region) = start.pool.region() {
+            host.domain.register(region)?;
+        }
+        let room = start.pool.chunk().saturating_sub(start.pool.headroom());
+        let max_len = host.config.max_len.min(room as u32 * u32::from(host.config.rx_buffers) + 4);
+        switch::P0_RX_MAXLEN.nth(u32::from(self.number), switch::STRIDE).write(&host.regions.switch, max_len);
+        let counters: Vec<Arc<Counters>> = (0..queues).map(|_| Arc::default()).collect();
+        let QueueFlows { queues: refs, pool } = self.start_rx(start, queues, &counters)?;
+        let mut irqs = match host.config.ports {
+            1 => host.rx_irqs()?.into_iter().map(Some).collect(),
+            _ => Vec::new(),
+        };
+        let mut rx = Vec::new();
+        for (queue, (flows, counters)) in refs.into_iter().zip(counters).enumerate() {
+            // A queue has one descriptor to wait on: a queue of several flows is polled.
+            let alone = flows.len() == 1;
+            rx.push(CpswRx {
+                flows,
+                first: 0,
+                port: self.number,
+                queue: queue as u8,
+                batching: self.batching.clone(),
+                own_pool: pool.clone(),
+                irq: irqs.get_mut(queue).and_then(Option::take).filter(|_| alone),
+                counters,
+            });
+        }
+        let state = if host.has_link(self.number) { State::Up } else { NO_LINK };
+        let mut tx = Vec::new();
+        for channel in self.start_tx(queues)? {
+            let cache = start.pool.cache(Direction::Tx)?;
+            tx.push(CpswTx::new(host.clone(), self.number, channel, self.batching.clone(), cache, state.clone()));
+        }
+        Ok(Queues { rx, tx })
+    }
+}
+
+impl<B: Bus> Port for CpswPort<B> {
+    type Rx = CpswRx<B>;
+    type Tx = CpswTx<B>;
+
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn control(&self) -> Option<Arc<dyn PortControl>> {
+        Some(Arc::new(self.batching.clone()))
+    }
+
+    fn start(self, start: Start) -> Result<Queues<CpswRx<B>, CpswTx<B>>, PortError> {
+        self.info.queues(start.queues)?;
+        self.start_queues(&start).map_err(|error| self.error(error))
+    }
+}
+
+impl<B: Bus> std::fmt::Debug for CpswPort<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CpswPort").field("name", &self.info.name).finish_non_exhaustive()
+    }
+}

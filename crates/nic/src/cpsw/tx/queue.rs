@@ -1,0 +1,293 @@
+//! The transmit queue of one MAC port, over its channel.
+
+use super::super::host::Host;
+use super::{ChannelRef, TxChannel, TxCounts, TxCredits};
+use crate::batching::Batching;
+use std::sync::Arc;
+use towpath_bus::{Bus, Mmio};
+use towpath_packet::port::{State, TxQueue};
+use towpath_packet::{Batch, Cache, Checksum, Counters, DropReason, Offloads, Packet};
+
+/// Calls of `reclaim` between two reads of the link state.
+const LINK_CALLS: u32 = 4096;
+pub(in crate::cpsw) const NO_LINK: State = State::Down(std::borrow::Cow::Borrowed("no link"));
+
+/// A transmit queue of one MAC port.
+pub struct CpswTx<B: Bus> {
+    channel: ChannelRef<B>,
+    /// If the channel is shared.
+    credits: Option<TxCredits<B::Bar>>,
+    port: u8,
+    batching: Batching,
+    cache: Cache,
+    host: Arc<Host<B>>,
+    state: State,
+    /// Calls since the link state was read.
+    calls: u32,
+    counters: Arc<Counters>,
+}
+
+/// PS word 2 for a checksum to insert. Bytes are numbered from one.
+#[inline]
+fn checksum_word(packet: &Packet) -> Result<u32, DropReason> {
+    let Checksum::Partial { start, offset } = packet.csum() else { return Ok(0) };
+    let (start, offset) = (u32::from(start), u32::from(offset));
+    let count = (packet.len() as u32).checked_sub(start).ok_or(DropReason::Malformed)?;
+    let result = start + offset + 1;
+    if count < offset + 2 {
+        return Err(DropReason::Malformed);
+    }
+    if result > 255 || count > 0x3fff {
+        return Err(DropReason::Offload);
+    }
+    // A checksum at offset 6 is UDP's, which is never sent as zero.
+    let invert_zero = if offset == 6 { 0x8000 } else { 0 };
+    Ok(result << 24 | (start + 1) << 16 | invert_zero | count)
+}
+
+/// Checks whether a packet can be sent; returns its PS word 2.
+#[inline]
+fn check(packet: &Packet, max_frame: usize) -> Result<u32, DropReason> {
+    if packet.gso().is_some() || packet.vlan().is_some() {
+        return Err(DropReason::Offload);
+    }
+    match packet.len() {
+        0..14 => Err(DropReason::Malformed),
+        len if len > max_frame => Err(DropReason::TooLong),
+        _ => checksum_word(packet),
+    }
+}
+
+/// Stages one packet; returns its length. A packet that cannot be sent is freed.
+#[inline]
+fn send<B: Bus>(
+    channel: &mut TxChannel<B>,
+    cache: &mut Cache,
+    packet: Packet,
+    port: u8,
+    batch: u8,
+    counters: &Counters,
+) -> Result<u64, DropReason> {
+    let word = match check(&packet, channel.max_frame()) {
+        Ok(word) => word,
+        Err(reason) => {
+            cache.free(packet);
+            return Err(reason);
+        }
+    };
+    let len = packet.len() as u64;
+    let packet = if channel.takes(&packet) {
+        match channel.stage(packet, port, word, batch) {
+            Ok(()) => return Ok(len),
+            Err(packet) if channel.map_external(&packet) => match channel.stage(packet, port, word, batch) {
+                Ok(()) => return Ok(len),
+                Err(packet) => packet,
+            },
+            // The device can't reach its memory.
+            Err(packet) => packet,
+        }
+    } else {
+        packet
+    };
+    let copied = copy(cache, &packet);
+    counters.copied(u64::from(copied.is_some()), if copied.is_some() { len } else { 0 });
+    cache.free(packet);
+    let staged = copied.and_then(|copy| channel.stage(copy, port, word, batch).map_err(|copy| cache.free(copy)).ok());
+    staged.map(|()| len).ok_or(DropReason::NoBuffer)
+}
+
+#[cold]
+fn copy(cache: &mut Cache, packet: &Packet) -> Option<Packet> {
+    let mut copy = cache.alloc()?;
+    match copy.push_back(packet.len()) {
+        Ok(room) => {
+            packet.copy_to(0, room);
+            Some(copy)
+        }
+        Err(_) => {
+            cache.free(copy);
+            None
+        }
+    }
+}
+
+impl<B: Bus> CpswTx<B> {
+    /// A queue of MAC port `port`, which has no frame to send now.
+    pub(in crate::cpsw) fn new(
+        host: Arc<Host<B>>,
+        port: u8,
+        channel: ChannelRef<B>,
+        batching: Batching,
+        cache: Cache,
+        state: State,
+    ) -> CpswTx<B> {
+        let shared = matches!(channel, ChannelRef::Shared(_));
+        let credits = shared.then(|| TxCredits::new(host.regions.switch.clone(), port));
+        CpswTx { channel, credits, port, batching, cache, host, state, calls: 0, counters: Arc::default() }
+    }
+
+    /// Starts a burst that may be longer than a [`Batch`]. Full batches are announced as packets
+    /// are pushed, and the rest when the guard is dropped.
+    pub fn burst(&mut self) -> Burst<'_, B> {
+        Burst { tx: self }
+    }
+
+    /// The numbers of free descriptors and of all descriptors of the channel.
+    pub fn descriptors(&self) -> (usize, usize) {
+        self.channel.read(TxChannel::descriptors).unwrap_or_default()
+    }
+
+    /// Counters of the channel.
+    pub fn counts(&self) -> TxCounts {
+        self.channel.read(|channel| channel.counts).unwrap_or_default()
+    }
+
+    /// Reads the link state, and unmaps external memory that has no other user.
+    fn update_link(&mut self) {
+        self.calls = 0;
+        self.channel.with(TxChannel::unmap_unused);
+        let before =
+            std::mem::replace(&mut self.state, if self.host.has_link(self.port) { State::Up } else { NO_LINK });
+        if before != self.state
+            && let Some(credits) = &mut self.credits
+        {
+            credits.reset();
+        }
+    }
+}
+
+/// The number of frames that a port may submit; no limit if its channel is its own.
+#[inline]
+fn available<M: Mmio>(credits: &mut Option<TxCredits<M>>) -> usize {
+    credits.as_mut().map_or(usize::MAX, TxCredits::available)
+}
+
+/// A burst. Dropping it announces the packets that were not announced yet.
+pub struct Burst<'a, B: Bus> {
+    tx: &'a mut CpswTx<B>,
+}
+
+impl<B: Bus> Burst<'_, B> {
+    /// Adds a packet. A packet that can never be sent is dropped and counted.
+    ///
+    /// # Errors
+    /// Hands the packet back if the channel is full; the packets pushed before have been announced.
+    #[inline]
+    pub fn push(&mut self, packet: Packet) -> Result<(), Packet> {
+        let CpswTx { channel, credits, cache, counters, port, batching, .. } = &mut *self.tx;
+        let batch = batching.get().get();
+        let available = available(credits);
+        let sent = channel.with(|channel| {
+            let before = channel.counts.submit_doorbells;
+            if available == 0 || channel.fits(std::slice::from_ref(&packet)) == 0 {
+                channel.flush();
+                counters.called(channel.counts.submit_doorbells - before);
+                return Err(packet);
+            }
+            match send(channel, cache, packet, *port, batch, counters) {
+                Ok(len) => {
+                    counters.moved(1, len);
+                    credits.iter_mut().for_each(TxCredits::consume);
+                }
+                Err(reason) => counters.dropped(reason, 1),
+            }
+            if channel.counts.submit_doorbells != before {
+                counters.called(1);
+            }
+            Ok(())
+        });
+        sent.unwrap_or(Ok(()))
+    }
+}
+
+impl<B: Bus> Drop for Burst<'_, B> {
+    fn drop(&mut self) {
+        self.tx.kick();
+    }
+}
+
+impl<B: Bus> TxQueue for CpswTx<B> {
+    #[inline]
+    fn tx(&mut self, batch: &mut Batch) -> usize {
+        if self.state != State::Up {
+            let n = batch.len();
+            self.counters.dropped(DropReason::LinkDown, n as u64);
+            self.cache.free_bulk(batch);
+            return n;
+        }
+        let CpswTx { channel, credits, cache, counters, port, batching, .. } = self;
+        let size = batching.get().get();
+        let available = available(credits);
+        let taken = channel.with(|channel| {
+            let before = channel.counts.submit_doorbells;
+            let n = channel.fits(batch.as_slice()).min(available);
+            let (mut packets, mut bytes) = (0, 0);
+            for packet in batch.drain_front(n) {
+                match send(channel, cache, packet, *port, size, counters) {
+                    Ok(len) => {
+                        packets += 1;
+                        bytes += len;
+                        credits.iter_mut().for_each(TxCredits::consume);
+                    }
+                    Err(reason) => counters.dropped(reason, 1),
+                }
+            }
+            if packets > 0 {
+                counters.moved(packets, bytes);
+            }
+            if !batch.is_empty() {
+                channel.flush();
+            }
+            counters.called(channel.counts.submit_doorbells - before);
+            n
+        });
+        taken.unwrap_or(0)
+    }
+
+    #[inline]
+    fn reclaim(&mut self) -> usize {
+        self.calls += 1;
+        if self.calls >= LINK_CALLS {
+            self.update_link();
+        }
+        let CpswTx { channel, cache, batching, .. } = self;
+        let size = batching.get().get();
+        channel.with(|channel| channel.reclaim(size, &mut |batch: &mut Batch| cache.free_bulk(batch))).unwrap_or(0)
+    }
+
+    #[inline]
+    fn kick(&mut self) {
+        let doorbells = self.channel.with(|channel| {
+            let before = channel.counts.submit_doorbells;
+            channel.flush();
+            channel.counts.submit_doorbells - before
+        });
+        self.counters.called(doorbells.unwrap_or(0));
+    }
+
+    fn close(&mut self) {
+        self.kick();
+    }
+
+    fn offloads(&self) -> Offloads {
+        Offloads::CSUM
+    }
+
+    fn pending(&self) -> usize {
+        self.channel.read(|channel| channel.pending(self.port)).unwrap_or(0)
+    }
+
+    fn state(&self) -> State {
+        self.state.clone()
+    }
+
+    fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+}
+
+impl<B: Bus> std::fmt::Debug for CpswTx<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CpswTx").field("port", &self.port).field("state", &self.state).finish_non_exhaustive()
+    }
+}

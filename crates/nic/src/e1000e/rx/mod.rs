@@ -1,0 +1,188 @@
+//! A receive queue: buffers into the ring, frames out of it.
+//!
+//! | file | idea |
+//! |---|---|
+//! | `queue` | the port trait, interrupts, the watchdog |
+//! | `burst` | frames out of the ring: harvest, unmap, deliver; and the short way, copy |
+//! | `buffers` | the ring and the buffers in its slots: refill, restart, end |
+//!
+//! Five indices divide the ring, always in this order:
+//!
+//! ```text
+//!   rewritten    next_to_clean    next_to_scan       tail        next_to_use
+//!  ─────┬──────────────┬────────────────┬──────────────┬──────────────┬───────
+//!  free │ free, written│ begun frame    │ the device's │ written, not │ free
+//!       │ again        │                │              │ announced    │
+//! ```
+//!
+//! A slot is mapped (M: a buffer that the device may write), unmapped (U: a buffer that could not
+//! be mapped) or empty (E).
+//!
+//! | completed descriptor | what the driver does with the buffer | slot |
+//! |---|---|---|
+//! | damaged frame, part of a frame that is discarded | nothing | M |
+//! | frame below copybreak, and a buffer for the copy | sync for CPU, copy, sync for device | M |
+//! | the same without a buffer for the copy; longer frame | sync for CPU, unmap, deliver | E |
+//! | | unmapping fails: leak the buffer | E |
+//!
+//! | refill | what the driver does | slot |
+//! |---|---|---|
+//! | M | write the address again | M |
+//! | U, E | allocate a buffer if there is none, and map it | M |
+//! | | allocation or mapping fails: stop here, and begin here the next time | E, U |
+
+mod buffers;
+mod burst;
+mod queue;
+
+pub use queue::E1000eRx;
+
+use super::config::{Config, RecycleMode};
+use super::control::FaultLog;
+use super::descriptors::RxStatus;
+use crate::common::ring::DescRing;
+use buffers::RxBuffers;
+use burst::{Frame, PartialFrame};
+use towpath_bus::{Dma, DmaMapper};
+use towpath_packet::{Batch, Cache};
+
+/// Frames of one burst.
+const BURST: usize = Batch::<64>::CAPACITY;
+
+/// What a receive queue has done with buffers since it was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RxCounts {
+    /// Descriptors that the device completed.
+    pub completed: u64,
+    /// Buffers whose bytes were copied out.
+    pub copies: u64,
+    /// Buffers that became packets.
+    pub handed: u64,
+    /// Buffers that stayed mapped and went back to the device, copied out or not.
+    pub recycled: u64,
+    /// Buffers mapped one by one.
+    pub maps: u64,
+    /// Buffers unmapped.
+    pub unmaps: u64,
+    /// IOTLB flushes that were waited for.
+    pub flushes: u64,
+    /// Syncs for the CPU.
+    pub syncs_for_cpu: u64,
+    /// Syncs for the device.
+    pub syncs_for_device: u64,
+}
+
+/// How a burst is received.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BurstOptions {
+    /// Frames shorter than this are copied.
+    pub(super) copybreak: usize,
+    /// Whether a VLAN tag may stay beside the packet.
+    pub(super) keep_tags: bool,
+}
+
+/// The ring of a receive queue, with what a burst needs.
+pub(super) struct RxRing<D: Dma> {
+    buffers: RxBuffers<D>,
+    /// The cache for copies, if they come from another pool than the device's buffers.
+    copy_cache: Option<Cache>,
+    /// Bytes that the device writes to one buffer, at most.
+    buffer_size: usize,
+    /// Bytes of a frame that fit in a copy.
+    copy_room: usize,
+    max_frame: usize,
+    mode: RecycleMode,
+    wait_each: bool,
+    partial: PartialFrame,
+    /// The frame that has begun is discarded up to its end.
+    discarding: bool,
+    /// Buffers for the copies of a burst.
+    targets: Batch,
+    frames: Box<[Frame; BURST]>,
+    counts: RxCounts,
+    queue: u8,
+}
+
+/// The parts of a ring.
+pub(super) struct RxParts<D: Dma> {
+    pub(super) ring: DescRing,
+    pub(super) mapper: DmaMapper<D>,
+    pub(super) cache: Cache,
+    pub(super) copy_cache: Option<Cache>,
+    pub(super) buffer_size: usize,
+}
+
+impl<D: Dma> RxRing<D> {
+    pub(super) fn new(parts: RxParts<D>, config: &Config, queue: u8, log: FaultLog) -> RxRing<D> {
+        let RxParts { ring, mapper, cache, copy_cache, buffer_size } = parts;
+        let of = copy_cache.as_ref().unwrap_or(&cache);
+        let copy_room = of.chunk() - of.headroom();
+        RxRing {
+            buffers: RxBuffers::new(ring, mapper, cache, log),
+            copy_cache,
+            buffer_size,
+            copy_room,
+            max_frame: config.max_frame(),
+            mode: config.recycle,
+            wait_each: config.wait_each,
+            partial: PartialFrame::default(),
+            discarding: false,
+            targets: Batch::new(),
+            frames: Box::new([Frame::default(); BURST]),
+            counts: RxCounts::default(),
+            queue,
+        }
+    }
+
+    pub(super) fn descriptors(&self) -> &DescRing {
+        &self.buffers.ring
+    }
+
+    pub(super) fn counts(&self) -> RxCounts {
+        let dma = self.buffers.mapper.counts();
+        RxCounts {
+            maps: dma.maps,
+            unmaps: dma.unmaps,
+            flushes: dma.flushes,
+            syncs_for_cpu: dma.syncs_for_cpu,
+            syncs_for_device: dma.syncs_for_device,
+            ..self.counts
+        }
+    }
+
+    /// Appends frames that have arrived; returns how many, and their bytes.
+    #[inline]
+    fn receive(&mut self, out: &mut Batch, options: BurstOptions) -> (usize, u64) {
+        let (copied, bytes) = self.copy_run(out, options);
+        let RxBuffers { ring, next_to_scan, tail, .. } = &self.buffers;
+        if next_to_scan == tail || !RxStatus::dd(ring.status(*next_to_scan)) {
+            return (copied, bytes);
+        }
+        let (others, more) = self.receive_any(out, options);
+        (copied + others, bytes + more)
+    }
+
+    /// The device was reset, and its ring is empty: starts again with the buffers that are there,
+    /// mapped as they are.
+    #[cold]
+    fn restart(&mut self) {
+        self.buffers.restart();
+        self.partial = PartialFrame::default();
+        self.discarding = false;
+    }
+
+    /// The device was stopped: frees all buffers.
+    #[cold]
+    pub(super) fn release(self) {
+        self.buffers.release();
+    }
+
+    /// The device may still write: leaks all that it can reach.
+    #[cold]
+    pub(super) fn abandon(self) {
+        self.buffers.abandon();
+    }
+}
+
+#[cfg(test)]
+mod tests;

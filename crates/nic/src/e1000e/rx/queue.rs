@@ -1,0 +1,199 @@
+//! A receive queue as a port's: its ring, its interrupt and its watchdog.
+
+use super::super::control::{Control, Fault};
+use super::super::device::{Device, PhyWatch, QueueRing, add_rx_statistics};
+use super::super::regs::{ICR, IMC, IMS, QUEUE, RDT, cause};
+use super::{BurstOptions, RxCounts, RxRing};
+use crate::common::reset::QueueHandle;
+use crate::common::watch::Watchdog;
+use std::cell::Cell;
+use std::sync::Arc;
+use towpath_bus::{Irq, Pci};
+use towpath_packet::port::{RxMemory, RxQueue, State, Wake};
+use towpath_packet::{Batch, Counters, Offloads, Pool};
+
+/// A receive queue.
+pub struct E1000eRx<B: Pci> {
+    // `None` only while the queue is dropped.
+    ring: Option<RxRing<B::Dma>>,
+    bar: B::Bar,
+    handle: QueueHandle<Device<B>>,
+    control: Control,
+    number: u32,
+    counters: Arc<Counters>,
+    keep_tags: bool,
+    watchdog: Watchdog,
+    phy: PhyWatch,
+    out_of_order: bool,
+    last_completed: u64,
+    irq: Option<B::Irq>,
+    armed: Cell<bool>,
+    own_pool: Option<Pool>,
+}
+
+impl<B: Pci> E1000eRx<B> {
+    pub(in super::super) fn new(
+        device: Arc<Device<B>>,
+        ring: RxRing<B::Dma>,
+        number: u32,
+        counters: Arc<Counters>,
+        keep_tags: bool,
+        irq: Option<B::Irq>,
+        own_pool: Option<Pool>,
+    ) -> E1000eRx<B> {
+        E1000eRx {
+            ring: Some(ring),
+            bar: device.bar.clone(),
+            control: device.control.clone(),
+            number,
+            counters,
+            keep_tags,
+            watchdog: Watchdog::new(device.config.stall),
+            phy: PhyWatch::default(),
+            out_of_order: false,
+            last_completed: 0,
+            irq,
+            armed: Cell::new(false),
+            own_pool,
+            handle: QueueHandle::new(device),
+        }
+    }
+
+    /// A handle to the port that works from any thread.
+    pub fn control(&self) -> Control {
+        self.control.clone()
+    }
+
+    /// What the queue has done with buffers.
+    pub fn counts(&self) -> RxCounts {
+        self.ring.as_ref().map(RxRing::counts).unwrap_or_default()
+    }
+
+    #[inline]
+    fn runs(&mut self) -> bool {
+        let E1000eRx { handle, ring, out_of_order, .. } = self;
+        handle.runs(|| {
+            ring.iter_mut().for_each(RxRing::restart);
+            *out_of_order = false;
+        })
+    }
+
+    /// The watchdog's task: link, statistics, PHY, and descriptors out of order.
+    #[cold]
+    fn watch(&mut self) {
+        self.handle.device().check_link();
+        if self.number == 0 {
+            add_rx_statistics(&self.bar, &self.counters);
+            if self.phy.is_stuck(&self.bar) {
+                self.handle.request_reset();
+            }
+        }
+        let Some(ring) = &mut self.ring else { return };
+        let completed = ring.counts().completed;
+        if std::mem::replace(&mut self.last_completed, completed) != completed {
+            self.out_of_order = false;
+            return;
+        }
+        ring.buffers.idle();
+        let suspected = std::mem::replace(&mut self.out_of_order, ring.buffers.is_out_of_order());
+        if suspected && self.out_of_order {
+            self.out_of_order = false;
+            self.control.fault(Fault::OutOfOrder);
+            self.counters.failed(1);
+            self.handle.request_reset();
+        }
+    }
+
+    /// Masks the interrupt that was armed: its wait is over.
+    #[cold]
+    fn disarm(&mut self) {
+        self.armed.set(false);
+        IMC.write(&self.bar, cause::RX_QUEUE_0 << self.number);
+        if let Some(irq) = &self.irq {
+            irq.take();
+        }
+    }
+}
+
+impl<B: Pci> RxQueue for E1000eRx<B> {
+    #[inline]
+    fn rx(&mut self, out: &mut Batch) -> usize {
+        if !self.runs() {
+            return 0;
+        }
+        let options = BurstOptions { copybreak: self.control.copybreak() as usize, keep_tags: self.keep_tags };
+        let Some(ring) = &mut self.ring else { return 0 };
+        let (packets, bytes) = ring.receive(out, options);
+        if packets > 0 {
+            self.counters.moved(packets as u64, bytes);
+            self.handle.moved(packets as u64);
+        }
+        if self.watchdog.is_due(packets == 0) {
+            self.watch();
+        }
+        packets
+    }
+
+    #[inline]
+    fn refill(&mut self) -> usize {
+        if !self.runs() {
+            return 0;
+        }
+        if self.armed.get() {
+            self.disarm();
+        }
+        let Some(ring) = &mut self.ring else { return 0 };
+        let (bar, counters, tail) = (&self.bar, &self.counters, RDT.nth(self.number, QUEUE));
+        ring.buffers.refill(self.control.batch(), |index| {
+            tail.write(bar, index);
+            counters.called(1);
+        })
+    }
+
+    fn set_rx_offloads(&mut self, accept: Offloads) {
+        self.keep_tags = accept.has(Offloads::VLAN);
+    }
+
+    fn memory(&self) -> RxMemory {
+        self.own_pool.clone().map_or_else(RxMemory::default, RxMemory::own_pool)
+    }
+
+    fn state(&self) -> State {
+        self.handle.device().state()
+    }
+
+    /// Unmasks the queue's interrupt. The worker polls once more before it waits, so that no frame
+    /// that came meanwhile is missed.
+    fn wake(&self) -> Wake {
+        let starved = self.ring.as_ref().is_none_or(|ring| ring.buffers.is_starved());
+        match self.irq.as_ref().and_then(Irq::fd) {
+            // Without buffers no interrupt comes, and the worker has to try to refill.
+            Some(fd) if !starved && self.handle.is_running() => {
+                self.armed.set(true);
+                // Causes from before are known, or that poll finds their frames.
+                ICR.write(&self.bar, cause::RX_QUEUE_0 << self.number);
+                IMS.write(&self.bar, cause::RX_QUEUE_0 << self.number);
+                Wake::Fd(fd)
+            }
+            _ => Wake::Poll,
+        }
+    }
+
+    fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+}
+
+impl<B: Pci> Drop for E1000eRx<B> {
+    fn drop(&mut self) {
+        if let Some(ring) = self.ring.take() {
+            self.handle.leave(QueueRing::Rx(Box::new(ring)));
+        }
+    }
+}
+
+impl<B: Pci> std::fmt::Debug for E1000eRx<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("E1000eRx").field("number", &self.number).field("counts", &self.counts()).finish()
+    }
+}

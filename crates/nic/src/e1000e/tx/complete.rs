@@ -1,0 +1,124 @@
+//! Sent frames are unmapped and freed; and the end of the ring, when all frames are.
+
+use super::super::control::{Fault, FaultLog};
+use super::super::descriptors::tx;
+use super::TxRing;
+use crate::common::ring::next;
+use towpath_bus::Dma;
+use towpath_packet::{Batch, DropReason, InFlight, ToDevice};
+
+impl<D: Dma> TxRing<D> {
+    /// Frees the frames that were sent; returns how many.
+    #[inline]
+    pub(super) fn reclaim(&mut self) -> usize {
+        let mut until = None;
+        while let Some(&at) = self.rs_pending.front() {
+            if self.ring.status(at) & tx::DD == 0 {
+                break;
+            }
+            self.rs_pending.pop_front();
+            until = Some(at);
+        }
+        match until {
+            Some(at) => self.free_until(next(at, self.ring.len()), None),
+            None => 0,
+        }
+    }
+
+    /// Frees the frames up to and without the descriptor `until`: they were sent, or are dropped
+    /// for `reason`.
+    #[inline]
+    fn free_until(&mut self, until: u32, reason: Option<DropReason>) -> usize {
+        let len = self.ring.len();
+        let mut lost = false;
+        while self.next_to_clean != until {
+            if let Some(slot) = self.slots.get_mut(self.next_to_clean) {
+                if let Some(mapped) = slot.mapped.take() {
+                    lost |= self.mapper.unmap(mapped).is_err();
+                }
+                if let Some(frame) = slot.frame.take() {
+                    self.pending = self.pending.saturating_sub(1);
+                    if std::mem::take(&mut lost) {
+                        leak(frame, reason, &self.log);
+                    } else {
+                        self.unmapped.push(frame);
+                    }
+                }
+            }
+            self.next_to_clean = next(self.next_to_clean, len);
+        }
+        let synced = self.mapper.sync_iotlb().is_ok();
+        let (mut frames, mut bytes) = (0, 0);
+        let mut freed: Batch = Batch::new();
+        for frame in self.unmapped.drain(..) {
+            if !synced {
+                leak(frame, reason, &self.log);
+                continue;
+            }
+            let packet = frame.complete();
+            frames += 1;
+            bytes += packet.len() as u64;
+            if let Err(packet) = freed.push(packet) {
+                self.cache.free_bulk(&mut freed);
+                let _ = freed.push(packet);
+            }
+        }
+        self.cache.free_bulk(&mut freed);
+        match reason {
+            None => self.log.counters.moved(frames, bytes),
+            Some(reason) => self.log.counters.dropped(reason, frames),
+        }
+        frames as usize
+    }
+
+    /// No frame was submitted for a while: flushes what was unmapped, and unmaps external memory
+    /// that is no longer used.
+    #[cold]
+    pub(super) fn idle(&mut self) {
+        let _ = self.mapper.flush();
+        self.mapper.unmap_unused();
+    }
+
+    /// The device was reset, and its ring is empty: drops the frames that were in it.
+    #[cold]
+    pub(super) fn restart(&mut self, reason: DropReason) {
+        self.free_until(self.next_to_use, Some(reason));
+        self.ring.clear();
+        (self.next_to_clean, self.tail, self.next_to_use, self.staged) = (0, 0, 0, 0);
+        self.rs_pending.clear();
+        self.since_rs = (0, 0);
+        self.context = None;
+    }
+
+    /// The device was stopped: frees all frames.
+    #[cold]
+    pub(in super::super) fn release(mut self) {
+        self.free_until(self.next_to_use, Some(DropReason::Stopped));
+        let _ = self.mapper.flush();
+    }
+
+    /// The device may still read: leaks all frames, the ring, and the IOVA window, whose pages may
+    /// be in use.
+    #[cold]
+    pub(in super::super) fn abandon(mut self) {
+        for slot in self.slots.iter_mut() {
+            if let Some(frame) = slot.frame.take() {
+                leak(frame, Some(DropReason::Stopped), &self.log);
+            }
+        }
+        std::mem::forget((self.mapper, self.ring));
+    }
+}
+
+/// A frame that the device may read for ever.
+#[cold]
+fn leak(frame: InFlight<ToDevice>, reason: Option<DropReason>, log: &FaultLog) {
+    log.fault(Fault::Leaked);
+    let bytes = frame.chunks().map(|chunk| chunk.len() as u64).sum();
+    match reason {
+        None => log.counters.moved(1, bytes),
+        Some(reason) => log.counters.dropped(reason, 1),
+    }
+    // The packet of an `InFlight` that is dropped does not return to its pool.
+    drop(frame);
+}

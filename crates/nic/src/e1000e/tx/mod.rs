@@ -1,0 +1,137 @@
+//! A transmit queue: packets into the ring, sent frames out of it.
+//!
+//! | file | idea |
+//! |---|---|
+//! | `queue` | the port trait, doorbells, the watchdog |
+//! | `submit` | packets become descriptors: mapped, written, announced; or copied first |
+//! | `complete` | sent frames are unmapped and freed; restart and end |
+//!
+//! Three indices divide the ring:
+//!
+//! ```text
+//!    next_to_clean            tail           next_to_use
+//!  ───────┬────────────────────┬────────────────┬────────
+//!   free  │ the device's       │ written        │ free (at least one)
+//!         └─ RS ───── RS ──── RS
+//! ```
+//!
+//! The device writes back the descriptors with RS set: the last of every k-th frame, and the last
+//! of each announcement, so that no frame waits for another. DD in the oldest of them means that
+//! all frames up to there were sent. A frame's descriptors are written when it is submitted;
+//! [`announce`](TxRing::announce) makes one tail write for a batch, or for the rest of a burst.
+//!
+//! An application's memory is mapped when the first packet of its pages comes. A packet in memory
+//! that the device can't reach, or in more pieces than it takes, is copied and counted.
+
+mod complete;
+mod queue;
+mod submit;
+
+pub use queue::E1000eTx;
+
+use super::config::Config;
+use super::control::FaultLog;
+use super::descriptors::Context;
+use super::offload::TxAbilities;
+use crate::common::ring::{DescRing, Words, distance};
+use crate::common::slots::Slots;
+use std::collections::VecDeque;
+use towpath_bus::{Dma, DmaMapper, Mapped};
+use towpath_packet::{Batch, Cache, InFlight, ToDevice};
+
+const BURST: usize = Batch::<64>::CAPACITY;
+
+/// One descriptor.
+#[derive(Debug, Default)]
+struct TxSlot {
+    /// The mapping of this piece, and perhaps of the pieces that follow.
+    mapped: Option<Mapped>,
+    /// The frame that ends here.
+    frame: Option<InFlight<ToDevice>>,
+}
+
+/// The ring and the frames in it.
+pub(super) struct TxRing<D: Dma> {
+    ring: DescRing,
+    slots: Slots<TxSlot>,
+    mapper: DmaMapper<D>,
+    /// Where copies come from, and where sent packets are freed.
+    cache: Cache,
+    /// The device reaches no memory that packets lie in.
+    copy_all: bool,
+    abilities: TxAbilities,
+    next_to_clean: u32,
+    tail: u32,
+    next_to_use: u32,
+    /// Descriptors with RS set that are not completed.
+    rs_pending: VecDeque<u32>,
+    rs_every: u32,
+    /// Frames and descriptors since the last RS.
+    since_rs: (u32, u32),
+    /// The last descriptor of the last frame.
+    last: (u32, Words),
+    context: Option<Context>,
+    /// The last descriptor of each packet of a batch.
+    ends: [Option<u32>; BURST],
+    /// Unmapped frames, until the IOTLB is flushed.
+    unmapped: Vec<InFlight<ToDevice>>,
+    /// Frames that were submitted and are not freed.
+    pending: usize,
+    /// Frames that are not announced.
+    staged: u32,
+    log: FaultLog,
+}
+
+/// The parts of a ring.
+pub(super) struct TxParts<D: Dma> {
+    pub(super) ring: DescRing,
+    pub(super) mapper: DmaMapper<D>,
+    pub(super) cache: Cache,
+    pub(super) copy_all: bool,
+}
+
+impl<D: Dma> TxRing<D> {
+    pub(super) fn new(parts: TxParts<D>, config: &Config, log: FaultLog) -> TxRing<D> {
+        let TxParts { ring, mapper, cache, copy_all } = parts;
+        let len = ring.len();
+        TxRing {
+            slots: Slots::new(len),
+            ring,
+            mapper,
+            cache,
+            copy_all,
+            abilities: TxAbilities {
+                csum: config.csum,
+                tso: config.tso,
+                vlan: config.vlan,
+                max_frame: config.max_frame(),
+            },
+            next_to_clean: 0,
+            tail: 0,
+            next_to_use: 0,
+            rs_pending: VecDeque::with_capacity(len as usize),
+            rs_every: config.report_every.into(),
+            since_rs: (0, 0),
+            last: (0, [0, 0]),
+            context: None,
+            ends: [None; BURST],
+            unmapped: Vec::with_capacity(len as usize),
+            pending: 0,
+            staged: 0,
+            log,
+        }
+    }
+
+    pub(super) fn descriptors(&self) -> &DescRing {
+        &self.ring
+    }
+
+    #[inline]
+    fn free(&self) -> usize {
+        let len = self.ring.len();
+        (len - 1 - distance(self.next_to_clean, self.next_to_use, len)) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests;

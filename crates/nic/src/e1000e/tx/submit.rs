@@ -1,0 +1,296 @@
+//! Packets become descriptors. A packet of one piece without offloads takes the short way
+//! ([`TxRing::submit`]). Every other packet takes the long way: its headers are prepared, it is
+//! copied if the device can't reach it, and its pieces are mapped, then written.
+
+use super::super::config::ETHERNET;
+use super::super::control::Fault;
+use super::super::descriptors::{Command, Context, MAX_PIECE, MAX_PIECES, tx};
+use super::super::offload::{Plan, Refusal, plan};
+use super::TxRing;
+use crate::common::ring::{Words, next};
+use towpath_bus::{Dma, MapError, Mapped};
+use towpath_packet::{Batch, Chunk, DropReason, InFlight, Packet, ToDevice};
+
+/// The driver pads shorter frames; the device pads the rest (§7.2.1.2, TCTL.PSP).
+const MIN_FRAME: usize = 17;
+
+/// What became of a packet.
+enum Submitted {
+    /// It is in the ring, and this is its last descriptor.
+    Queued(u32),
+    Dropped(DropReason),
+    /// The ring has no room now.
+    Full,
+}
+
+/// Why pieces could not be mapped.
+enum MapFailure {
+    /// The device can't reach them, but could reach a copy.
+    Unreachable,
+    /// They can't be mapped now.
+    Retry,
+}
+
+impl<D: Dma> TxRing<D> {
+    /// Takes packets from the front of a batch, at most `most`; returns how many. The device does
+    /// not know of them yet.
+    #[inline]
+    pub(super) fn send(&mut self, batch: &mut Batch, most: usize) -> usize {
+        let mut taken = 0;
+        while let Some(packet) = batch.as_mut_slice().get_mut(taken).filter(|_| taken < most) {
+            let end = match self.submit(packet) {
+                Submitted::Queued(end) => Some(end),
+                Submitted::Dropped(reason) => {
+                    self.log.counters.dropped(reason, 1);
+                    None
+                }
+                Submitted::Full => break,
+            };
+            if let Some(slot) = self.ends.get_mut(taken) {
+                *slot = end;
+            }
+            taken += 1;
+        }
+        for (packet, end) in batch.drain_front(taken).zip(&self.ends) {
+            match end.and_then(|end| self.slots.get_mut(end)) {
+                Some(slot) => slot.frame = Some(InFlight::<ToDevice>::post(packet)),
+                None => self.cache.free(packet),
+            }
+        }
+        taken
+    }
+
+    /// Writes the descriptors of a packet, which stays in its batch.
+    #[inline]
+    fn submit(&mut self, packet: &mut Packet) -> Submitted {
+        let len = packet.len();
+        let odd = len < MIN_FRAME || len > self.abilities.max_frame || len > MAX_PIECE;
+        if odd || packet.wants_offload() || self.copy_all {
+            return self.submit_any(packet);
+        }
+        // One piece: in the linear part, or an external page.
+        let mut chunks = packet.chunks();
+        let (Some(chunk), None) = (chunks.next(), chunks.next()) else { return self.submit_any(packet) };
+        if self.free() == 0 {
+            return Submitted::Full;
+        }
+        match self.mapper.map_to_device(chunk) {
+            Ok(mapped) => {
+                self.mapper.sync_for_device(&mapped, len);
+                let words = Command::PLAIN.piece(mapped.iova().get(), len);
+                self.put_last(words, Some(mapped));
+                self.pending += 1;
+                Submitted::Queued(self.last.0)
+            }
+            Err(_) => self.submit_any(packet),
+        }
+    }
+
+    /// Any packet: with offloads, of several pieces, too short, out of reach.
+    #[inline(never)]
+    fn submit_any(&mut self, packet: &mut Packet) -> Submitted {
+        if packet.len() < ETHERNET {
+            return Submitted::Dropped(DropReason::Malformed);
+        }
+        let (mut copied, mut mapped_external) = (false, false);
+        if self.copy_all || (packet.len() < MIN_FRAME && !pad(packet)) {
+            if !self.copy(packet, Fault::Bounced) {
+                return Submitted::Dropped(DropReason::NoBuffer);
+            }
+            copied = true;
+            pad(packet);
+        }
+        // At most three rounds: external memory is mapped once, and a copy is not refused for the
+        // reason that made it.
+        loop {
+            let plan = match plan(packet, self.abilities) {
+                Ok(plan) => plan,
+                Err(Refusal::Drop(reason)) => return Submitted::Dropped(reason),
+                Err(Refusal::Copy) if copied => return Submitted::Dropped(DropReason::Offload),
+                Err(Refusal::Copy) => {
+                    if !self.copy(packet, Fault::Bounced) {
+                        return Submitted::Dropped(DropReason::NoBuffer);
+                    }
+                    copied = true;
+                    continue;
+                }
+            };
+            let tag = if packet.vlan().is_some() { 4 } else { 0 };
+            if plan.segment.is_none() && packet.len() + tag > self.abilities.max_frame {
+                return Submitted::Dropped(DropReason::TooLong);
+            }
+            let pieces = packet.chunks().map(|chunk| chunk.len().div_ceil(MAX_PIECE)).sum::<usize>();
+            if pieces > MAX_PIECES {
+                if copied {
+                    return Submitted::Dropped(DropReason::TooLong);
+                }
+                if !self.copy(packet, Fault::Linearised) {
+                    return Submitted::Dropped(DropReason::NoBuffer);
+                }
+                copied = true;
+                continue;
+            }
+            let context = plan.context.filter(|&context| self.context != Some(context));
+            if self.free() < pieces + usize::from(context.is_some()) {
+                return Submitted::Full;
+            }
+            match self.write(packet, plan, context) {
+                Ok(end) => return Submitted::Queued(end),
+                Err(MapFailure::Retry) => return Submitted::Full,
+                Err(MapFailure::Unreachable) if copied => return Submitted::Dropped(DropReason::Refused),
+                Err(MapFailure::Unreachable) if !mapped_external && self.mapper.map_external(packet) => {
+                    mapped_external = true;
+                }
+                Err(MapFailure::Unreachable) => {
+                    if !self.copy(packet, Fault::Bounced) {
+                        return Submitted::Dropped(DropReason::NoBuffer);
+                    }
+                    copied = true;
+                }
+            }
+        }
+    }
+
+    /// Maps all pieces, then writes the headers, then the descriptors; the ring has room for them.
+    fn write(&mut self, packet: &mut Packet, plan: Plan, context: Option<Context>) -> Result<u32, MapFailure> {
+        let len = self.ring.len();
+        let first = if context.is_some() { next(self.next_to_use, len) } else { self.next_to_use };
+        let mut at = first;
+        for chunk in packet.chunks() {
+            match self.mapper.map_to_device(chunk) {
+                Ok(mapped) => {
+                    let Some(slot) = self.slots.get_mut(at) else { return Err(MapFailure::Retry) };
+                    slot.mapped = Some(mapped);
+                }
+                Err(error) => return Err(self.undo(first, at, error)),
+            }
+            for _ in 0..chunk.len().div_ceil(MAX_PIECE) {
+                at = next(at, len);
+            }
+        }
+        if let Some(segment) = plan.segment {
+            segment.write_headers(packet);
+        }
+        if let Some(context) = context {
+            self.ring.store(self.next_to_use, context.words());
+            self.next_to_use = first;
+            self.since_rs.1 += 1;
+            self.context = Some(context);
+        }
+        let mut chunks = packet.chunks().peekable();
+        while let Some(chunk) = chunks.next() {
+            self.write_chunk(chunk, plan.command, chunks.peek().is_none());
+        }
+        self.pending += 1;
+        Ok(self.last.0)
+    }
+
+    /// Writes the descriptors of one piece of a packet, which the slot of the first of them has
+    /// mapped.
+    fn write_chunk(&mut self, chunk: Chunk<'_>, command: Command, is_last: bool) {
+        let Some(slot) = self.slots.get_mut(self.next_to_use) else { return };
+        let Some(mapped) = slot.mapped.take() else { return };
+        self.mapper.sync_for_device(&mapped, chunk.len());
+        let (iova, mut mapped) = (mapped.iova(), Some(mapped));
+        let mut done = 0;
+        while done < chunk.len() {
+            let n = (chunk.len() - done).min(MAX_PIECE);
+            let words = command.piece(iova.add(done).get(), n);
+            done += n;
+            if is_last && done == chunk.len() {
+                self.put_last(words, mapped.take());
+            } else {
+                self.put(words, mapped.take());
+            }
+        }
+    }
+
+    /// Writes a descriptor.
+    #[inline]
+    fn put(&mut self, words: Words, mapped: Option<Mapped>) {
+        self.ring.store(self.next_to_use, words);
+        if let Some(slot) = self.slots.get_mut(self.next_to_use) {
+            slot.mapped = mapped;
+        }
+        self.next_to_use = next(self.next_to_use, self.ring.len());
+        self.since_rs.1 += 1;
+    }
+
+    /// Writes the last descriptor of a frame, with RS if it is time for it: after `rs_every`
+    /// frames, or a quarter of the ring, because descriptors that no RS follows can't be used
+    /// again.
+    #[inline]
+    fn put_last(&mut self, [address, mut command]: Words, mapped: Option<Mapped>) {
+        command |= tx::EOP;
+        self.since_rs.0 += 1;
+        self.staged += 1;
+        let at = self.next_to_use;
+        let rs = self.since_rs.0 >= self.rs_every || self.since_rs.1 + 1 >= self.ring.len() / 4;
+        if rs {
+            command |= tx::RS;
+        }
+        self.put([address, command], mapped);
+        self.last = (at, [address, command]);
+        if rs {
+            self.rs_pending.push_back(at);
+            self.since_rs = (0, 0);
+        }
+    }
+
+    /// Unmaps the pieces of a packet before the one that could not be mapped.
+    #[cold]
+    fn undo(&mut self, first: u32, failed: u32, error: MapError) -> MapFailure {
+        let (len, mut at) = (self.ring.len(), first);
+        while at != failed {
+            if let Some(mapped) = self.slots.get_mut(at).and_then(|slot| slot.mapped.take()) {
+                // A piece that stays mapped can be read by the device, but no descriptor names it.
+                let _ = self.mapper.unmap(mapped);
+            }
+            at = next(at, len);
+        }
+        let _ = self.mapper.sync_iotlb();
+        match error {
+            MapError::Foreign | MapError::Unregistered | MapError::Granule { .. } | MapError::Range { .. } => {
+                MapFailure::Unreachable
+            }
+            _ => {
+                self.log.fault(Fault::MapFailed);
+                self.log.counters.retried(1);
+                MapFailure::Retry
+            }
+        }
+    }
+
+    /// Returns the index for the tail register, unless all descriptors are announced.
+    #[inline]
+    pub(super) fn announce(&mut self) -> Option<u32> {
+        if self.tail == self.next_to_use {
+            return None;
+        }
+        if self.since_rs.0 > 0 {
+            let (at, [address, command]) = self.last;
+            // The descriptor lies behind the tail: the driver still owns it.
+            self.ring.store(at, [address, command | tx::RS]);
+            self.rs_pending.push_back(at);
+            self.since_rs = (0, 0);
+        }
+        (self.tail, self.staged) = (self.next_to_use, 0);
+        Some(self.next_to_use)
+    }
+
+    /// Replaces a packet by a copy; returns false if the pool is empty.
+    #[cold]
+    fn copy(&mut self, packet: &mut Packet, why: Fault) -> bool {
+        let Some(copy) = packet.duplicate(&mut self.cache) else { return false };
+        self.log.counters.copied(1, packet.len() as u64);
+        self.log.control.fault(why);
+        self.cache.free(std::mem::replace(packet, copy));
+        true
+    }
+}
+
+/// Pads a packet to the shortest frame; returns false if it has no tailroom.
+fn pad(packet: &mut Packet) -> bool {
+    let missing = MIN_FRAME.saturating_sub(packet.len());
+    packet.push_back(missing).map(|bytes| bytes.fill(0)).is_ok()
+}

@@ -1,0 +1,50 @@
+//! External buffers of applications: the device reads them in place, and the driver unmaps their
+//! memory after its owner is gone.
+
+use super::rig::{Rig, Variant, assert_stamps, stamp};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use towpath_packet::port::TxQueue;
+use towpath_packet::{Backing, ExtBufOwner, ExtBufPool, Region};
+
+const N: u32 = 40;
+const CHUNK: usize = 2048;
+
+struct NoOwner;
+impl ExtBufOwner for NoOwner {
+    fn on_free(&self) {}
+}
+
+#[test]
+fn external_buffers_are_sent_without_a_copy_and_unmapped_after_their_owner_is_gone() {
+    for variant in Variant::ALL {
+        let mut rig = Rig::new(variant, 1);
+        let region = Arc::new(Region::new(N as usize * CHUNK, Backing::Memfd).unwrap());
+        let file: File = region.fd().unwrap().try_clone_to_owned().unwrap().into();
+        let alive = Arc::downgrade(&region);
+        let mut buffers = ExtBufPool::new(N as usize, region, Arc::new(NoOwner)).unwrap();
+        for number in 0..N {
+            let at = number as usize * CHUNK;
+            file.write_all_at(&stamp(0, number, 90), at as u64).unwrap();
+            let mut packet = rig.packet(&[]);
+            packet.append_buf(buffers.attach(at, 90, number.into()).unwrap()).unwrap();
+            rig.send(0, packet);
+            rig.run(10);
+        }
+        rig.settle();
+        let sent = rig.plugs[0].drain();
+        assert_eq!(sent.len(), N as usize);
+        assert_stamps(&sent, 0, 0);
+        assert_eq!(rig.ports[0].tx[0].counters().snapshot().copied, 0, "{variant:?}");
+        assert_eq!(buffers.reclaim(N as usize, |_, _| {}), N as usize);
+        drop(buffers);
+        let mut turns = 0;
+        while alive.strong_count() > 0 {
+            assert!(turns < 100_000, "the memory stays mapped: {variant:?}");
+            rig.ports[0].tx[0].reclaim();
+            turns += 1;
+        }
+        rig.finish();
+    }
+}

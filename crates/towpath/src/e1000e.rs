@@ -1,0 +1,222 @@
+//! Network devices by their URIs: `e1000e:vfio=0000:03:00.0?copybreak=2048,policy=strict`,
+//! `e1000e:model@tap:far`.
+//!
+//! The drivers do not know URIs: this module turns options into the configuration of a driver.
+
+use crate::any::AnyPort;
+use crate::port_wire::PortWire;
+use std::path::Path;
+use towpath_bus::qtest::{Qemu, QtestBus};
+use towpath_bus::vfio::{Backend, VfioBus, VfioConfig};
+use towpath_bus::{BusError, DmaPolicy, Flush, Pci};
+use towpath_model::e1000e::{self as model, ModelBus};
+use towpath_model::iommu;
+use towpath_model::wire::Loopback;
+use towpath_nic::batching::BatchSize;
+use towpath_nic::e1000e::{Config, ConfigError, Copybreak, DEVICES, E1000e, RingSize, RxFilter};
+use towpath_packet::port::PortError;
+use towpath_ports::uri::{Options, Uri};
+
+/// The bus that a driver uses.
+pub(crate) enum BusChoice<'a> {
+    /// VFIO: a PCI function.
+    Vfio(&'a str),
+    /// QEMU's device: the qtest socket of a running machine.
+    Qtest(&'a str),
+    /// A model in this process.
+    Model,
+}
+
+impl BusChoice<'_> {
+    /// The bus that the target of a URI names.
+    pub(crate) fn of(uri: &Uri) -> Result<BusChoice<'_>, PortError> {
+        match uri.target().split_once('=').unwrap_or((uri.target(), "")) {
+            ("vfio", function) => Ok(BusChoice::Vfio(function)),
+            ("qtest", socket) if !socket.is_empty() => Ok(BusChoice::Qtest(socket)),
+            ("model", "") => Ok(BusChoice::Model),
+            _ => Err(uri.error(
+                "say where the device is: e1000e:vfio=0000:03:00.0, e1000e:qtest=SOCKET of a QEMU, or e1000e:model",
+            )),
+        }
+    }
+}
+
+/// Opens a PCI function that is bound to `vfio-pci`.
+pub(crate) fn vfio(uri: &Uri, function: &str) -> Result<E1000e<VfioBus>, PortError> {
+    let mut options = uri.options();
+    let backends = [("auto", Backend::Auto), ("group", Backend::Group), ("iommufd", Backend::Iommufd)];
+    let bus = VfioConfig::default()
+        .backend(options.choice("backend", &backends)?.unwrap_or_default())
+        .unprotected(options.switch("unprotected")?.unwrap_or(false));
+    let config = e1000e(&mut options)?;
+    options.finish()?;
+    let bdf = function.parse().map_err(|error| uri.error(format!("vfio={function}: {error}")))?;
+    let bus = VfioBus::open(bdf, &bus).map_err(|error| bus_error(uri, error))?;
+    open(uri, bus, config)
+}
+
+/// Opens a device of a running QEMU without a guest: the one in `slot`, or the first supported one.
+pub(crate) fn qtest(uri: &Uri, socket: &str) -> Result<E1000e<QtestBus>, PortError> {
+    let mut options = uri.options();
+    let slot = options.number("slot", 0..=31)?.map(|slot| slot as u8);
+    let memory = options.text("memory");
+    let config = e1000e(&mut options)?;
+    options.finish()?;
+    let failed = |error| bus_error(uri, error);
+    let qemu = Qemu::attach(Path::new(socket), memory.as_deref().map(Path::new)).map_err(failed)?;
+    let known = |&(slot, id): &(u8, u32)| DEVICES.contains(&id).then_some(slot);
+    let slot = slot
+        .or_else(|| qemu.devices().iter().find_map(known))
+        .ok_or_else(|| uri.error("the machine has no e1000e: start it with -device e1000e,netdev=…"))?;
+    open(uri, qemu.open(slot).map_err(failed)?, config)
+}
+
+/// Splits the URI of a device from the URI of its wire, if there is one:
+/// `e1000e:model?policy=strict@tap:far`.
+pub(crate) fn split(uri: &Uri) -> Result<(Uri, Option<Uri>), PortError> {
+    match uri.as_str().split_once('@') {
+        None => Ok((uri.clone(), None)),
+        Some((device, wire)) if device.split('?').next() == Some("e1000e:model") => {
+            Ok((device.parse()?, Some(wire.parse()?)))
+        }
+        Some(_) => Err(uri.error("only a model's wire can be chosen: e1000e:model@tap:far")),
+    }
+}
+
+/// Makes a model with a thread of its own, connected to `wire` or to a loopback plug.
+pub(crate) fn model(uri: &Uri, wire: Option<AnyPort>) -> Result<E1000e<ModelBus>, PortError> {
+    let mut options = uri.options();
+    let iommu = if options.switch("iommu")?.unwrap_or(true) { iommu::Config::default() } else { iommu::Config::off() };
+    let config = e1000e(&mut options)?;
+    options.finish()?;
+    let device = model::Config { name: uri.short(), iommu, threaded: true, ..model::Config::default() };
+    let bus = match wire {
+        None => model::launch(device, Loopback::default()),
+        Some(port) => model::launch(device, PortWire::new(port)?),
+    };
+    open(uri, bus.map_err(|error| bus_error(uri, error))?, config)
+}
+
+fn open<B: Pci>(uri: &Uri, bus: B, config: Config) -> Result<E1000e<B>, PortError> {
+    E1000e::open(bus, &uri.short(), config).map_err(|error| error.at_port(uri.as_str()))
+}
+
+/// Converts an error of the bus to one of the port.
+fn bus_error(uri: &Uri, error: BusError) -> PortError {
+    match error {
+        BusError::Os { step, source, hint, .. } => PortError::Os { port: uri.short(), step, source, hint },
+        other => uri.error(other.to_string()),
+    }
+}
+
+/// The DMA policy, for any driver.
+pub(crate) fn dma_policy(options: &mut Options) -> Result<Option<DmaPolicy>, PortError> {
+    let policies = [
+        ("persistent", DmaPolicy::Persistent),
+        ("strict", DmaPolicy::PerBuffer { flush: Flush::Strict }),
+        ("deferred", DmaPolicy::PerBuffer { flush: Flush::Deferred }),
+    ];
+    options.choice("policy", &policies)
+}
+
+/// The options of the driver.
+fn e1000e(options: &mut Options) -> Result<Config, PortError> {
+    let mut config = Config::default();
+    let ring =
+        |options: &mut Options, name: &'static str, default: RingSize| match options.number(name, 0..=u64::MAX)? {
+            None => Ok(default),
+            Some(n) => RingSize::new(name, n).map_err(|error| rule(options, error)),
+        };
+    let filters =
+        [("all", RxFilter::Promiscuous), ("multicast", RxFilter::AllMulticast), ("own", RxFilter::Groups(Vec::new()))];
+    if let Some(bytes) = options.number("copybreak", 0..=u64::MAX)? {
+        config.copybreak = Some(Copybreak::new(bytes).map_err(|error| rule(options, error))?);
+    }
+    if let Some(word) = options.text("receive") {
+        let Some((_, filter)) = filters.iter().find(|(name, _)| *name == word) else {
+            return Err(options.error("receive", word, "must be one of all, multicast, own"));
+        };
+        config.filter = filter.clone();
+    }
+    config.rx_ring = ring(options, "rx", config.rx_ring)?;
+    config.tx_ring = ring(options, "tx", config.tx_ring)?;
+    config.queues = options.number("queues", 1..=2)?.map_or(config.queues, |n| n as u16);
+    config.mtu = options.number("mtu", 68..=9216)?.map_or(config.mtu, |n| n as u16);
+    config.policy = dma_policy(options)?.unwrap_or(config.policy);
+    config.batch = options.number("batch", 1..=127)?.and_then(|n| BatchSize::new(n as u8)).unwrap_or(config.batch);
+    config.report_every = options.number("rs", 1..=64)?.map_or(config.report_every, |n| n as u16);
+    config.interrupts = options.switch("interrupts")?.unwrap_or(config.interrupts);
+    config.csum = options.switch("csum")?.unwrap_or(config.csum);
+    config.tso = options.switch("tso")?.unwrap_or(config.tso);
+    config.vlan = options.switch("vlan")?.unwrap_or(config.vlan);
+    config.stall = options.duration("stall")?.unwrap_or(config.stall);
+    config.check().map_err(|error| rule(options, error))?;
+    Ok(config)
+}
+
+fn rule(options: &Options, error: ConfigError) -> PortError {
+    options.error(error.option, error.value, error.rule)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn config(text: &str) -> Result<Config, PortError> {
+        let uri: Uri = text.parse().unwrap();
+        let mut options = uri.options();
+        let config = e1000e(&mut options)?;
+        options.finish()?;
+        Ok(config)
+    }
+
+    #[test]
+    fn every_option_reaches_its_field() {
+        let text = "e1000e:vfio=3:0.0?rx=128,tx=256,queues=2,mtu=9000,policy=strict,copybreak=512,receive=own,batch=16,rs=8,\
+                    interrupts=on,csum=on,tso=off,vlan=off,stall=50ms";
+        let mut expected = Config::default();
+        expected.rx_ring = RingSize::new("rx", 128).unwrap();
+        expected.tx_ring = RingSize::new("tx", 256).unwrap();
+        expected.queues = 2;
+        expected.mtu = 9000;
+        expected.policy = DmaPolicy::PerBuffer { flush: Flush::Strict };
+        expected.copybreak = Some(Copybreak::new(512).unwrap());
+        expected.filter = RxFilter::Groups(Vec::new());
+        expected.batch = BatchSize::new(16).unwrap();
+        expected.report_every = 8;
+        expected.interrupts = true;
+        expected.csum = true;
+        expected.tso = false;
+        expected.vlan = false;
+        expected.stall = Duration::from_millis(50);
+        assert_eq!(config(text).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_value_that_breaks_a_rule_is_named_with_the_rule() {
+        let cases = [
+            ("e1000e:vfio=3:0.0?rx=84", "multiple of 8"),
+            ("e1000e:vfio=3:0.0?tx=5000", "from 80 to 4096"),
+            ("e1000e:vfio=3:0.0?copybreak=99999", "from 0 to 16384"),
+            ("e1000e:vfio=3:0.0?policy=lazy", "persistent, strict, deferred"),
+            ("e1000e:vfio=3:0.0?receive=some", "all, multicast, own"),
+            ("e1000e:vfio=3:0.0?stall=1ms", "from 10 to 60000"),
+            ("e1000e:vfio=3:0.0?speed=10", "no such option"),
+        ];
+        for (text, part) in cases {
+            let error = config(text).unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_error_for_an_address_without_a_device_shows_how_to_name_one() {
+        let uri: Uri = "e1000e:eth0".parse().unwrap();
+        let error = BusChoice::of(&uri).err().unwrap().to_string();
+        assert!(error.contains("e1000e:vfio=0000:03:00.0"), "{error}");
+        let uri: Uri = "e1000e:vfio=eth0".parse().unwrap();
+        let error = vfio(&uri, "eth0").unwrap_err().to_string();
+        assert!(error.contains("vfio=eth0"), "{error}");
+    }
+}

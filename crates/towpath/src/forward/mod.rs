@@ -1,0 +1,332 @@
+//! Joins two ports by workers.
+//!
+//! ```text
+//!             queue i of A ──► route ──► queue i of B
+//!   worker i                                             one thread, run to completion
+//!             queue i of A ◄── route ◄── queue i of B
+//!
+//!   with lanes, a worker's routes end in a Steer, and each lane has routes of its own:
+//!
+//!             queue i of A ──► route ──► Steer ─┬─► LaneRx ──► route ──► queue j of B
+//!   worker i                                    └─► …                                   lane j
+//! ```
+
+mod check;
+mod plan;
+mod running;
+
+pub use running::{PortControls, Running, Summary};
+
+use crate::any::AnyPort;
+use check::{common_layer, notes};
+use plan::{AnyRoute, Placement, Plan};
+use std::sync::Arc;
+use std::time::Duration;
+use towpath_engine::gro_stage::GroStageConfig;
+use towpath_engine::idle::Idle;
+use towpath_engine::lane::{Balancer, LaneConfig, LaneTable, Steering};
+use towpath_engine::report::{Meter, PortMeter};
+use towpath_engine::route::{Limit, RouteConfig};
+use towpath_engine::rules::{Classifier, PortSide, RuleError, Rules};
+use towpath_engine::worker::{StopSignal, Worker, WorkerConfig};
+use towpath_packet::port::{Info, Port, PortError, Queues, RxQueue, Start, TxQueue};
+use towpath_packet::{Floors, Offloads, Pool, PoolConfig, PoolError};
+
+/// Interval of rebalancing.
+const REBALANCE: Duration = Duration::from_millis(100);
+
+/// The directions of forwarding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Directions {
+    /// From A to B and from B to A.
+    #[default]
+    Both,
+    /// From A to B only; B's receive queues are not polled.
+    OneWay,
+}
+
+/// How two ports are joined. Change fields of the default.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Forward {
+    /// The directions.
+    pub directions: Directions,
+    /// Number of threads; each runs one queue of both ports.
+    pub workers: u16,
+    /// Cores of the workers, in order; workers without one are left to the scheduler.
+    pub cores: Vec<usize>,
+    /// What a worker does while no packet moves.
+    pub idle: Idle,
+    /// How long an egress may refuse packets before they are dropped.
+    pub egress_wait: Duration,
+    /// How long held packets get to leave after a stop.
+    pub drain: Duration,
+    /// Cores of the lanes; empty: the workers do all the work. A lane and a worker on the same core
+    /// share a thread.
+    pub lanes: Vec<usize>,
+    /// Steering of packets to lanes; its layer is replaced by that of the ports.
+    pub steering: LaneConfig,
+    /// Move flows from busy to idle lanes while running.
+    pub rebalance: bool,
+    /// Verdicts on packets as a worker receives them.
+    pub at_rx: Verdicts,
+    /// Verdicts on packets in their lane, before GRO.
+    pub in_lane: Verdicts,
+    /// Coalescing.
+    pub gro: GroStageConfig,
+    /// Whether egresses get super-packets.
+    pub gso: Gso,
+    /// Stop after this many packets, both directions together.
+    pub count: Option<u64>,
+    /// The buffer pool.
+    pub pool: PoolConfig,
+}
+
+impl Default for Forward {
+    /// Both directions, one worker that sleeps when idle, the default pool with a sixteenth of it
+    /// reserved for transmission.
+    fn default() -> Forward {
+        let worker = WorkerConfig::default();
+        let pool = PoolConfig::default();
+        Forward {
+            directions: Directions::Both,
+            workers: 1,
+            cores: Vec::new(),
+            idle: worker.idle,
+            egress_wait: RouteConfig::default().egress_wait,
+            drain: worker.drain,
+            lanes: Vec::new(),
+            steering: LaneConfig::default(),
+            rebalance: false,
+            at_rx: Verdicts::default(),
+            in_lane: Verdicts::default(),
+            gro: GroStageConfig::default(),
+            gso: Gso::Auto,
+            count: None,
+            pool: PoolConfig { floors: Floors { rx: 0, tx: pool.capacity / 16 }, ..pool },
+        }
+    }
+}
+
+/// Whether egresses get super-packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Gso {
+    /// Required: starting fails if an egress supports no kind of them.
+    On,
+    /// Never: super-packets are segmented before the egress, or by the kernel before the ingress.
+    Off,
+    /// Egresses that support them get them, others get segments.
+    #[default]
+    Auto,
+}
+
+impl Gso {
+    fn allows(self) -> Offloads {
+        if self == Gso::Off { Offloads::ALL.without(Offloads::GSO) } else { Offloads::ALL }
+    }
+}
+
+/// The classifier of each route. By default all packets pass.
+#[derive(Clone, Default)]
+pub enum Verdicts {
+    /// All packets pass.
+    #[default]
+    Pass,
+    /// Textual rules.
+    Rules(Rules),
+    /// A classifier for each route, made on the thread that starts it.
+    Classifier(Arc<dyn Fn(PortSide) -> Box<dyn Classifier> + Send + Sync>),
+}
+
+impl Verdicts {
+    fn classifier(&self, side: PortSide) -> Option<Box<dyn Classifier>> {
+        match self {
+            Verdicts::Pass => None,
+            Verdicts::Rules(rules) => Some(Box::new(rules.clone())),
+            Verdicts::Classifier(make) => Some(make(side)),
+        }
+    }
+}
+
+impl std::fmt::Debug for Verdicts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Verdicts::Pass => f.write_str("Pass"),
+            Verdicts::Rules(rules) => f.debug_tuple("Rules").field(rules).finish(),
+            Verdicts::Classifier(_) => f.write_str("Classifier"),
+        }
+    }
+}
+
+/// Why two ports could not be joined.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// An error of a port.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// The pool could not be made.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// The ports carry different layers.
+    #[error("{a} carries {a_layer}, {b} {b_layer}: both must carry the same (tap, packet: Ethernet; tun: IP)")]
+    Layers {
+        /// One port.
+        a: String,
+        /// Its layer.
+        a_layer: &'static str,
+        /// The other port.
+        b: String,
+        /// Its layer.
+        b_layer: &'static str,
+    },
+    /// A rule that can't be applied here.
+    #[error(transparent)]
+    Rule(#[from] RuleError),
+    /// A value is out of range.
+    #[error("{what}={value}: {rule}")]
+    Value {
+        /// The option.
+        what: &'static str,
+        /// Its value.
+        value: String,
+        /// The rule that it breaks.
+        rule: String,
+    },
+    /// A thread could not be started.
+    #[error("worker {worker}: {source}")]
+    Thread {
+        /// Its number.
+        worker: u16,
+        /// The error of the system.
+        source: std::io::Error,
+    },
+}
+
+fn meter_of<R: RxQueue, T: TxQueue>(info: &Info, queues: &Queues<R, T>) -> PortMeter {
+    PortMeter {
+        name: info.name.clone(),
+        rx: queues.rx.iter().map(|q| q.counters().clone()).collect(),
+        tx: queues.tx.iter().map(|q| q.counters().clone()).collect(),
+    }
+}
+
+impl Forward {
+    /// Starts the ports and the workers.
+    ///
+    /// # Errors
+    /// [`StartError`]; then nothing runs, and everything is undone.
+    pub fn start(self, a: AnyPort, b: AnyPort) -> Result<Running, StartError> {
+        let (a_info, b_info) = (a.info().clone(), b.info().clone());
+        let layer = common_layer(&a_info, &b_info)?;
+        self.check(&a_info, &b_info)?;
+        self.check_rules(layer)?;
+        let pool = Pool::new(self.pool)?;
+        let controls =
+            [&a, &b].into_iter().filter_map(|port| Some((port.info().name.clone(), port.control()?))).collect();
+        let start = |side, accept: Offloads| Start { pool: pool.clone(), queues: self.queues(side), accept };
+        let mut a = a.start(start(PortSide::A, b_info.tx_offloads.and(self.gso.allows())))?;
+        let mut b = b.start(start(PortSide::B, a_info.tx_offloads.and(self.gso.allows())))?;
+        a.rx.iter_mut().for_each(|rx| rx.set_tx_layout(b_info.tx_layout));
+        b.rx.iter_mut().for_each(|rx| rx.set_tx_layout(a_info.tx_layout));
+        let ports = vec![meter_of(&a_info, &a), meter_of(&b_info, &b)];
+        let gauges = [a.rx.first(), b.rx.first()].into_iter().flatten().filter_map(|rx| rx.memory().ext_bufs).collect();
+        let own_pools = a.rx.iter().chain(&b.rx).filter_map(|rx| rx.memory().pool).collect();
+        let limit = self.count.map(|n| Arc::new(Limit::new(n)));
+        let (threads, counters) = (Vec::new(), Vec::new());
+        let tx_layouts = [&a_info, &b_info].map(|info| info.tx_layout);
+        let mut plan = Plan { pool: &pool, layer, limit, forward: &self, tx_layouts, threads, counters };
+        let table = if self.lanes.is_empty() {
+            plan.direct(a, b)?;
+            None
+        } else {
+            Some(plan.through_lanes(a, b)?)
+        };
+        let Plan { threads, counters, .. } = plan;
+        let meter = Meter::new(ports, counters, pool.clone()).with_pools(own_pools).with_ext_buf_gauges(gauges);
+        let mut notes = notes(&a_info, &b_info, self.directions);
+        if matches!(self.steering.steering, Steering::RoundRobin) && self.lanes.len() > 1 {
+            notes.push("round-robin: packets of one flow go to different lanes and overtake each other".into());
+        }
+        self.launch(threads, meter, notes, table, PortControls(controls))
+    }
+
+    /// Starts a port and workers that reflect its packets: frames with their Ethernet addresses
+    /// swapped, IP packets (of a `tun`) with addresses and ports swapped (see
+    /// [`reflect`](towpath_engine::reflect)). Each worker runs a queue of the port; lanes and GRO
+    /// are not used.
+    ///
+    /// # Errors
+    /// As for [`start`](Forward::start).
+    pub fn echo(mut self, port: AnyPort) -> Result<Running, StartError> {
+        self.directions = Directions::OneWay;
+        let info = port.info().clone();
+        if let Some(lane) = self.lanes.first() {
+            let rule = "packets are reflected where they come in: use more workers".into();
+            return Err(StartError::Value { what: "lanes", value: lane.to_string(), rule });
+        }
+        let layer = common_layer(&info, &info)?;
+        self.check(&info, &info)?;
+        self.check_rules(layer)?;
+        let pool = Pool::new(self.pool)?;
+        let controls = port.control().map(|control| (info.name.clone(), control)).into_iter().collect();
+        let accept = info.tx_offloads.and(self.gso.allows());
+        let mut queues = port.start(Start { pool: pool.clone(), queues: self.workers, accept })?;
+        queues.rx.iter_mut().for_each(|rx| rx.set_tx_layout(info.tx_layout));
+        let ports = vec![meter_of(&info, &queues)];
+        let gauges = queues.rx.first().and_then(|rx| rx.memory().ext_bufs).into_iter().collect();
+        let own_pools = queues.rx.iter().filter_map(|rx| rx.memory().pool).collect();
+        let limit = self.count.map(|n| Arc::new(Limit::new(n)));
+        let (threads, counters) = (Vec::new(), Vec::new());
+        let tx_layouts = [info.tx_layout; 2];
+        let mut plan = Plan { pool: &pool, layer, limit, forward: &self, tx_layouts, threads, counters };
+        plan.reflect(queues)?;
+        let Plan { threads, counters, .. } = plan;
+        let meter = Meter::new(ports, counters, pool.clone()).with_pools(own_pools).with_ext_buf_gauges(gauges);
+        let notes = notes(&info, &info, self.directions);
+        self.launch(threads, meter, notes, None, PortControls(controls))
+    }
+
+    /// Starts the threads.
+    fn launch(
+        &self,
+        threads: Vec<(Placement, Vec<AnyRoute>)>,
+        meter: Meter,
+        notes: Vec<String>,
+        table: Option<Arc<LaneTable>>,
+        controls: PortControls,
+    ) -> Result<Running, StartError> {
+        let gro = threads.iter().flat_map(|(_, routes)| routes).filter_map(|route| route.gro().cloned()).collect();
+        let stop = StopSignal::new().map_err(|source| StartError::Thread { worker: 0, source })?;
+        let mut running = Running {
+            stop: stop.clone(),
+            threads: Vec::new(),
+            balancer: None,
+            meter: meter.with_gro(gro),
+            notes,
+            table: table.clone(),
+            controls,
+        };
+        for (number, (placement, routes)) in threads.into_iter().enumerate() {
+            let core = if let Placement::Core(core) = placement { Some(core) } else { None };
+            let mut config = WorkerConfig::default();
+            (config.core, config.idle, config.drain) = (core, self.idle, self.drain);
+            let worker = Worker::new(routes, config, stop.clone());
+            running.spawn(number, move || worker.run())?;
+        }
+        if let Some(table) = table.filter(|_| self.rebalance) {
+            let thread = std::thread::Builder::new().name("towpath-balance".into());
+            let balance = move || {
+                let mut balancer = Balancer::new(table);
+                while !stop.is_stopping() {
+                    std::thread::park_timeout(REBALANCE);
+                    balancer.step();
+                }
+            };
+            let number = running.threads.len() as u16;
+            running.balancer =
+                Some(thread.spawn(balance).map_err(|source| StartError::Thread { worker: number, source })?);
+        }
+        Ok(running)
+    }
+}
