@@ -3,7 +3,7 @@
 //!
 //! [`towpath_client::protocol`] describes the messages.
 
-use super::Config;
+use super::config::Config;
 use super::notify::{PollFd, PortShared};
 use super::rx::app::AppTx;
 use super::session::{Session, SessionRings, Wakeup};

@@ -1,7 +1,7 @@
 //! The server thread of the port: everything that may block or allocate. It accepts connections,
 //! opens and closes sessions, and frees them.
 
-use super::Config;
+use super::config::Config;
 use super::handshake::{PortContext, Request, ServerSession, decode, encode, open_session, refusal};
 use super::notify::PortShared;
 use super::rx::app::AppTx;

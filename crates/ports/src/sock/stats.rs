@@ -120,6 +120,18 @@ impl SessionStats {
     }
 }
 
+/// What a queue received in one burst from all applications.
+#[derive(Debug, Default)]
+pub(super) struct RxTotals {
+    pub(super) bytes: usize,
+    pub(super) copies: u64,
+    pub(super) copied_bytes: u64,
+    /// Pages that were attached to packets.
+    pub(super) attached: u64,
+    /// Pages that came back.
+    pub(super) completed: u64,
+}
+
 /// Sessions that the log holds.
 const LOG_LEN: usize = 64;
 

@@ -9,8 +9,7 @@
 //! super-packet are copied into the head and checked there, by the code that segments. The
 //! application can therefore not change what an egress or a device relies on.
 
-use super::rx::app::RxTotals;
-use super::stats::Fault;
+use super::stats::{Fault, RxTotals};
 use super::umem::AppUmem;
 use crate::kernel::rx_buffers::MAX_PACKET;
 use crate::vnet::{self, DATA_VALID, NEEDS_CSUM, VnetHeader};

@@ -5,9 +5,9 @@
 //!   in pieces, with metadata, or with linear bytes          ──► a head with copies, then pages
 //! ```
 
-use crate::sock::Transmit;
+use crate::sock::config::Transmit;
 use crate::sock::session::{Session, SessionHalf};
-use crate::sock::stats::{Fault, SessionStats};
+use crate::sock::stats::{Fault, RxTotals, SessionStats};
 use crate::sock::tx_metadata::{self, TxMetadata};
 use crate::vnet::VnetHeader;
 use std::sync::Arc;
@@ -51,18 +51,6 @@ impl CopyPlan {
         }
         (self.linear - packet.len()).min(len).min(packet.tailroom().saturating_sub(self.tailroom))
     }
-}
-
-/// What a queue received in one burst from all applications.
-#[derive(Debug, Default)]
-pub(crate) struct RxTotals {
-    pub(crate) bytes: usize,
-    pub(crate) copies: u64,
-    pub(crate) copied_bytes: u64,
-    /// Pages that were attached to packets.
-    pub(super) attached: u64,
-    /// Pages that came back.
-    pub(super) completed: u64,
 }
 
 /// The half of a session that its receive queue has: the TX and the COMPLETION ring.

@@ -8,10 +8,11 @@
 
 pub(super) mod app;
 
-use super::Transmit;
+use super::config::Transmit;
 use super::notify::{PortShared, QueueWaker, RESYNC};
 use super::session::SessionList;
-use app::{AppTx, CopyPlan, RxTotals};
+use super::stats::RxTotals;
+use app::{AppTx, CopyPlan};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -220,10 +220,10 @@ impl AppRx {
     fn deliver(&mut self, packet: &Packet) -> Result<Option<DropReason>, Fault> {
         let room = self.room();
         let pieces = packet.len().div_ceil(room);
-        let header = if self.offloads { vnet::header_of(packet) } else { Ok(VnetHeader::default()) };
-        let header = match header {
-            Ok(header) => header,
-            Err(reason) => return Ok(Some(reason)),
+        let header = match self.offloads.then(|| vnet::header_of(packet)) {
+            Some(Err(reason)) => return Ok(Some(reason)),
+            Some(Ok(header)) if header != VnetHeader::default() => Some(header),
+            _ => None,
         };
         let most = if packet.gso().is_some() { MAX_SUPER_PIECES } else { MAX_PIECES };
         if pieces > 1 && (!self.pieces || pieces > most) {
@@ -247,7 +247,9 @@ impl AppRx {
             let _ = umem.mem().write(chunk.at + self.headroom, packet, from, len);
             umem.unpost(chunk.index);
             let mut options = if number + 1 < pieces { Desc::CONTINUED } else { 0 };
-            if number == 0 && header != VnetHeader::default() {
+            if number == 0
+                && let Some(header) = header
+            {
                 options |= Desc::METADATA;
                 // The header lies in the headroom.
                 let _ = umem.mem().put(chunk.at + self.headroom - HEADER, &header.to_ne_bytes());
