@@ -253,7 +253,7 @@ fn killing_c_programs_at_any_moment_affects_no_other_and_loses_no_page() {
             Some(_) => talk = start(&at_a, &["talk", "a", "1000"]),
             None => std::thread::sleep(Duration::from_millis(5)),
         }
-        assert!(Instant::now() < end, "nobody can talk");
+        assert!(Instant::now() < end, "the sockets exchange no frame");
     }
     was_busy_and_is_unharmed(&towpath.stop().code(0).summary(), KILLS);
     succeeds(echo);

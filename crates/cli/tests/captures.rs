@@ -113,7 +113,7 @@ fn a_recording_of_a_tap_and_of_a_tun_has_only_right_checksums() {
         for target in ["UDP4:10.0.0.2:9", "UDP6:[fd00::2]:9"] {
             ns.run(
                 "socat",
-                &format!("-u -b 1201 OPEN:{} {target}", env!("CARGO_MANIFEST_DIR").to_owned() + "/src/args.rs"),
+                &format!("-u -b 1201 OPEN:{} {target}", env!("CARGO_MANIFEST_DIR").to_owned() + "/tests/captures.rs"),
             );
         }
         until("packets", || towpath.look().ports[1].tx.packets >= 8);

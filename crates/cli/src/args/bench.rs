@@ -98,7 +98,7 @@ pub(crate) struct BenchBatch {
     /// Bytes of a frame in the sweeps: 1512 unless given, on QEMU 60
     #[arg(long, value_name = "BYTES", value_parser = frame)]
     pub(crate) size: Option<usize>,
-    /// On QEMU, send into a socket instead of a hub with nobody else: a system call of QEMU's for
+    /// On QEMU, send into a socket instead of a hub with no other port: a system call of QEMU's for
     /// each frame
     #[arg(long)]
     pub(crate) socket: bool,
@@ -124,8 +124,8 @@ pub(crate) enum BatchTable {
 /// `towpath bench copybreak`.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct BenchCopybreak {
-    /// The device: e1000e:model, or e1000e:vfio=BDF to which somebody sends frames as fast as it
-    /// takes them
+    /// The device: e1000e:model, or e1000e:vfio=BDF to which another machine sends frames as fast
+    /// as it takes them
     #[arg(long, value_name = "PORT")]
     pub(crate) port: Option<String>,
     /// Give the model a thread of its own, so that waiting for its IOMMU is waiting for another

@@ -104,7 +104,7 @@ impl Stage {
 
     fn connect(&self, port: u16) -> TcpStream {
         let address = std::net::SocketAddr::from((host::IP, port));
-        let stream = self.ns.inside(|| TcpStream::connect_timeout(&address, LONGEST)).expect("somebody who answers");
+        let stream = self.ns.inside(|| TcpStream::connect_timeout(&address, LONGEST)).expect("a server that answers");
         stream.set_read_timeout(Some(LONGEST)).unwrap();
         stream.set_write_timeout(Some(LONGEST)).unwrap();
         stream

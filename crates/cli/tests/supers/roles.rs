@@ -66,7 +66,7 @@ fn check(packet: &Packet, whole: bool) {
         assert_eq!(verify(bytes, LinkKind::Ethernet).transport, Check::Good);
         return;
     };
-    assert!(whole, "a header that nobody asked for");
+    assert!(whole, "a header without a request for it");
     let words: Vec<_> = header.as_chunks().0.iter().map(|word| u16::from_ne_bytes(*word)).collect();
     let (flags, kind) = (header[0], header[1]);
     if flags == 2 {

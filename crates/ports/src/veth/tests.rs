@@ -117,7 +117,7 @@ fn nothing_is_signalled_to_a_receiver_that_does_not_sleep() {
     };
     let rung = |b: &VethRx| towpath_testing::eventfd_count(b.notifier().fd());
     send(1, true);
-    assert_eq!(rung(&b.rx[0]), 0, "nobody sleeps");
+    assert_eq!(rung(&b.rx[0]), 0, "the receiver is awake");
     let mut got = Batch::new();
     b.rx[0].rx(&mut got);
     b.rx[0].wake();

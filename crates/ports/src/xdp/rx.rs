@@ -285,7 +285,7 @@ impl RxQueue for XdpRx {
         self.fill()
     }
 
-    /// Ignored: the kernel cannot be told to complete checksums. The egress does it.
+    /// Ignored: no setting makes the kernel complete checksums. The egress does it.
     fn set_rx_offloads(&mut self, _accept: Offloads) {}
 
     fn memory(&self) -> RxMemory {
