@@ -62,6 +62,8 @@ fn an_interface_that_is_not_up_can_be_opened_and_is_reported_as_down_with_a_hint
     assert_eq!(link(), (false, "the interface is not up".into(), Some(mend)));
     pair.middle.ip("link set p0 up");
     pair.host.ip("link set h0 down");
+    // The kernel notices a lost carrier up to a second later (`linkwatch`).
+    until("no carrier", || pair.middle.ip("link show p0").contains("NO-CARRIER"));
     assert_eq!(link(), (false, "no carrier: the other end is not there, or not up".into(), None));
 }
 
