@@ -177,7 +177,8 @@ impl<B: Pci> Rig<B> {
             self.tx.reclaim();
             if Instant::now() > deadline {
                 return Err(
-                    "no frame arrives: another machine has to send frames to the device, as fast as it takes them".into()
+                    "no frame arrives: another machine has to send frames to the device, as fast as it takes them"
+                        .into(),
                 );
             }
         }
