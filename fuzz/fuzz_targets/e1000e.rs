@@ -100,7 +100,7 @@ fuzz_target!(|data: &[u8]| {
     let (near, mut far) = cable(256);
     let bus = model::launch(device, near).unwrap();
     let device = bus.device();
-    let pool = PoolConfig { capacity: 512, backing: Backing::Anonymous, ..PoolConfig::default() };
+    let pool = PoolConfig::default().capacity(512).backing(Backing::Anonymous);
     let (pool, queues) = (Pool::new(pool).unwrap(), config.queues);
     let port = E1000e::open(bus, "e1000e:model", config).unwrap();
     let control = port.control();

@@ -13,7 +13,7 @@ use towpath_wire::LinkKind;
 
 thread_local! {
     static MEMORY: RefCell<Cache> = RefCell::new({
-        let config = PoolConfig { capacity: 1024, backing: Backing::Anonymous, ..PoolConfig::default() };
+        let config = PoolConfig::default().capacity(1024).backing(Backing::Anonymous);
         Pool::new(config).unwrap().cache(Direction::Tx).unwrap()
     });
 }

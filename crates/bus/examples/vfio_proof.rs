@@ -178,8 +178,7 @@ impl Drop for Loop {
 
 /// A pool of buffers at least a page apart, because protection is by pages.
 fn buffers() -> Result<(Pool, Cache), Box<dyn Error>> {
-    let config =
-        PoolConfig { capacity: 512, chunk: 8192, headroom: 0, backing: Backing::Anonymous, ..Default::default() };
+    let config = PoolConfig::default().capacity(512).chunk(8192).headroom(0).backing(Backing::Anonymous);
     let pool = Pool::new(config)?;
     let cache = pool.cache(Direction::Rx)?;
     Ok((pool, cache))

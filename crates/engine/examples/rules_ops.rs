@@ -21,7 +21,7 @@ use towpath_wire::{Dissected, LinkKind};
 
 /// One batch of UDP datagrams, of eight flows.
 fn packets() -> Batch {
-    let pool = Pool::new(PoolConfig { capacity: 256, backing: Backing::Anonymous, ..PoolConfig::default() });
+    let pool = Pool::new(PoolConfig::default().capacity(256).backing(Backing::Anonymous));
     let mut cache = pool.expect("memory").cache(Direction::Tx).expect("a cache");
     let mut batch = Batch::new();
     for flow in 0..64 {

@@ -63,7 +63,7 @@ mod tests {
     use towpath_wire::checksum::Accumulator;
 
     fn cache() -> Cache {
-        Pool::new(PoolConfig { capacity: 512, ..PoolConfig::default() }).unwrap().cache(Direction::Tx).unwrap()
+        Pool::new(PoolConfig::default().capacity(512)).unwrap().cache(Direction::Tx).unwrap()
     }
 
     /// The packet in fragments of `len` bytes behind an empty head.

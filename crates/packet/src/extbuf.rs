@@ -73,7 +73,7 @@ impl ExtBufPool {
         if !(1..=1 << 24).contains(&capacity) {
             return Err(PoolError::Config { field: "capacity", value: capacity, rule: "from 1 to 2^24" });
         }
-        let config = PoolConfig { capacity, max_caches: 0, ..PoolConfig::default() };
+        let config = PoolConfig::default().capacity(capacity).max_caches(0);
         let shared = PoolShared::new(&config, Kind::ExtBuf(owner), Some(region.clone()))?;
         let handle = Arc::new(Handle::new(shared));
         let (mut free, mut at) = (Vec::with_capacity(capacity), handle.shared().take_returned());

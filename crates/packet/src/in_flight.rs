@@ -124,14 +124,7 @@ mod tests {
     use crate::{Backing, Direction, Pool, PoolConfig};
 
     fn pool() -> Pool {
-        Pool::new(PoolConfig {
-            capacity: 4,
-            chunk: 256,
-            headroom: 64,
-            backing: Backing::Anonymous,
-            ..Default::default()
-        })
-        .unwrap()
+        Pool::new(PoolConfig::default().capacity(4).chunk(256).headroom(64).backing(Backing::Anonymous)).unwrap()
     }
 
     /// Writes as a device does.

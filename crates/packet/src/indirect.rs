@@ -30,7 +30,7 @@ impl IndirectPool {
         if !(1..=1 << 24).contains(&capacity) {
             return Err(PoolError::Config { field: "capacity", value: capacity, rule: "from 1 to 2^24" });
         }
-        let config = PoolConfig { capacity, ..PoolConfig::default() };
+        let config = PoolConfig::default().capacity(capacity);
         let shared = PoolShared::new(&config, Kind::Indirect, None)?;
         let pool = Pool::from_handle(Arc::new(Handle::new(shared)));
         Ok(IndirectPool(pool.cache(Direction::Tx)?))
@@ -129,7 +129,7 @@ mod tests {
     use crate::{Backing, Packet};
 
     fn small_pool() -> Pool {
-        Pool::new(PoolConfig { capacity: 32, chunk: 2048, backing: Backing::Anonymous, ..Default::default() }).unwrap()
+        Pool::new(PoolConfig::default().capacity(32).chunk(2048).backing(Backing::Anonymous)).unwrap()
     }
 
     #[test]

@@ -32,6 +32,7 @@ pub enum Backing {
 
 /// Why a region could not be made.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RegionError {
     /// A length of zero, or one that overflows when rounded up to whole pages.
     #[error("region of {0} bytes: a length from 1 byte to half of the address space is needed")]

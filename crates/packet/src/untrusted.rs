@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn any_range_of_a_packet_in_pieces_is_written_and_nothing_around_it() {
-        let pool = Pool::new(PoolConfig { capacity: 32, chunk: 64, headroom: 0, ..PoolConfig::default() }).unwrap();
+        let pool = Pool::new(PoolConfig::default().capacity(32).chunk(64).headroom(0)).unwrap();
         let bytes: Vec<u8> = (1..=200).collect();
         let packet = Packet::copy_from(&mut pool.cache(Direction::Tx).unwrap(), &bytes).unwrap();
         assert!(packet.frags() > 2);
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn bytes_outside_the_region_are_not_written() {
-        let pool = Pool::new(PoolConfig { capacity: 32, chunk: 64, headroom: 0, ..PoolConfig::default() }).unwrap();
+        let pool = Pool::new(PoolConfig::default().capacity(32).chunk(64).headroom(0)).unwrap();
         let packet = Packet::copy_from(&mut pool.cache(Direction::Tx).unwrap(), &[1; 10]).unwrap();
         let memory = UntrustedMem::new(Region::new(4096, Backing::Memfd).unwrap());
         assert_eq!(memory.write(4090, &packet, 0, 10), None);

@@ -22,7 +22,7 @@ fn gen_port(options: &str) -> generator::GenPort {
 }
 
 fn ports(c: &mut Criterion) {
-    let pool = Pool::new(PoolConfig { capacity: 4096, ..PoolConfig::default() }).unwrap();
+    let pool = Pool::new(PoolConfig::default().capacity(4096)).unwrap();
     let mut group = c.benchmark_group("ports");
     group.throughput(Throughput::Elements(64));
     for (name, options) in [
@@ -67,7 +67,7 @@ fn ports(c: &mut Criterion) {
 
 /// The cost of a worker: 64 frames into one veth, a turn of the route, out of the other veth.
 fn routes(c: &mut Criterion) {
-    let pool = Pool::new(PoolConfig { capacity: 4096, ..PoolConfig::default() }).unwrap();
+    let pool = Pool::new(PoolConfig::default().capacity(4096)).unwrap();
     let mut group = c.benchmark_group("route");
     group.throughput(Throughput::Elements(64));
     for (name, rules) in

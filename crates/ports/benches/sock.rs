@@ -69,7 +69,7 @@ fn start(path: &std::path::Path, pool: &Pool, queues: u16) -> Queues<<SockPort a
 }
 
 fn receiving(c: &mut Criterion) {
-    let pool = Pool::new(PoolConfig { capacity: 4096, ..PoolConfig::default() }).unwrap();
+    let pool = Pool::new(PoolConfig::default().capacity(4096)).unwrap();
     let mut group = c.benchmark_group("receiving");
     for (name, apps, rules, burst, len) in [
         ("64 packets of 64 B, one application", 1, 0, 64, 64),
@@ -129,7 +129,7 @@ fn receiving(c: &mut Criterion) {
 /// Two queues with a thread each, and one application: the time of a burst of one queue while the
 /// other one passes bursts all the time. It means little on cores that other processes use.
 fn contended(c: &mut Criterion) {
-    let pool = Pool::new(PoolConfig { capacity: 4096, ..PoolConfig::default() }).unwrap();
+    let pool = Pool::new(PoolConfig::default().capacity(4096)).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let mut queues = start(&path, &pool, 2).tx;

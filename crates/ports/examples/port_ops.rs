@@ -22,7 +22,7 @@ fn main() -> Result<(), Failure> {
     let mut args = std::env::args().skip(1);
     let operation = args.next().unwrap_or_else(|| "gen".to_owned());
     let bursts: u64 = args.next().as_deref().unwrap_or("1000").parse()?;
-    let pool = Pool::new(PoolConfig { capacity: 4096, ..PoolConfig::default() })?;
+    let pool = Pool::new(PoolConfig::default().capacity(4096))?;
     let size = match operation.as_str() {
         "gen-1448" => "1448",
         "gen-imix" => "imix",

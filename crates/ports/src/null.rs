@@ -149,7 +149,7 @@ mod tests {
     use towpath_packet::{Packet, PoolConfig};
 
     fn pool() -> Pool {
-        Pool::new(PoolConfig { capacity: 256, ..PoolConfig::default() }).unwrap()
+        Pool::new(PoolConfig::default().capacity(256)).unwrap()
     }
 
     fn null(accept: &str, pool: &Pool) -> (NullRx, NullTx) {
@@ -193,7 +193,7 @@ mod tests {
     fn it_starts_with_one_to_all_of_its_queues() {
         for (queues, well) in [(0, false), (1, true), (MAX_QUEUES, true), (MAX_QUEUES + 1, false)] {
             let port = open(Config::from_uri(&"null:".parse().unwrap()).unwrap()).unwrap();
-            let pool = Pool::new(PoolConfig { capacity: 8192, ..PoolConfig::default() }).unwrap();
+            let pool = Pool::new(PoolConfig::default().capacity(8192)).unwrap();
             let started = port.start(Start { pool, queues, accept: Offloads::NONE });
             assert_eq!(started.is_ok(), well, "{queues}");
             if let Err(error) = started {

@@ -36,7 +36,7 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 fn pool() -> Pool {
-    Pool::new(PoolConfig { capacity: 4096, ..PoolConfig::default() }).unwrap()
+    Pool::new(PoolConfig::default().capacity(4096)).unwrap()
 }
 
 fn start<P: Port>(port: P, pool: &Pool) -> Queues<P::Rx, P::Tx> {

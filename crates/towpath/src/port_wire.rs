@@ -29,7 +29,7 @@ impl PortWire {
             return Err(PortError::Input { port: name, what });
         }
         let no_pool = |source| PortError::Pool { port: name.clone(), source };
-        let config = PoolConfig { capacity: BUFFERS, ..PoolConfig::default() };
+        let config = PoolConfig::default().capacity(BUFFERS);
         let pool = Pool::new(config).map_err(no_pool)?;
         let cache = pool.cache(Direction::Tx).map_err(no_pool)?;
         // A wire carries whole frames with complete checksums.

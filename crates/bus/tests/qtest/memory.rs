@@ -33,7 +33,7 @@ fn a_pool_in_the_machines_memory_is_registered_and_outlives_every_handle() {
     require!("a_pool_in_the_machines_memory_is_registered_and_outlives_every_handle");
     let (qemu, _cable) = machine(None);
     let bus = qemu.open(4).unwrap();
-    let config = PoolConfig { capacity: 1024, ..PoolConfig::default() };
+    let config = PoolConfig::default().capacity(1024);
     // SAFETY: the region is new; the devices of this machine do nothing in this test.
     let pool = unsafe { Pool::in_region(config, bus.dma().alloc(1024 * 2048).unwrap()) }.unwrap();
     let domain = Domain::new(bus.dma().clone(), DmaPolicy::Persistent).unwrap();

@@ -87,7 +87,7 @@ const FOREIGN: usize = 1 << 20;
 
 impl Maker {
     fn new() -> Maker {
-        let config = PoolConfig { capacity: 16384, chunk: 512, backing: Backing::Anonymous, ..Default::default() };
+        let config = PoolConfig::default().capacity(16384).chunk(512).backing(Backing::Anonymous);
         let pool = Pool::new(config).unwrap();
         let region = Arc::new(Region::new(FOREIGN, Backing::Memfd).unwrap());
         let memory = region.fd().unwrap().try_clone_to_owned().unwrap().into();

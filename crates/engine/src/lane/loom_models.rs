@@ -11,7 +11,7 @@ use towpath_packet::{Backing, Batch, Cache, Direction, Packet, Pool, PoolConfig}
 const BUCKET: usize = 4;
 
 fn pool() -> Pool {
-    let config = PoolConfig { capacity: 8, chunk: 256, backing: Backing::Anonymous, ..Default::default() };
+    let config = PoolConfig::default().capacity(8).chunk(256).backing(Backing::Anonymous);
     Pool::new(config).unwrap()
 }
 

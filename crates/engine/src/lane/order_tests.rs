@@ -70,7 +70,7 @@ impl TxQueue for Egress<'_> {
 }
 
 fn storm(hold: Duration) {
-    let pool = PoolConfig { capacity: 8192, chunk: 256, backing: Backing::Anonymous, ..Default::default() };
+    let pool = PoolConfig::default().capacity(8192).chunk(256).backing(Backing::Anonymous);
     let pool = Pool::new(pool).unwrap();
     let table = Arc::new(LaneTable::new(2).unwrap());
     let made = connect(&LaneConfig { ring: 64, ..Default::default() }, &table, 1).unwrap();

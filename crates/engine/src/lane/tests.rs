@@ -4,7 +4,7 @@ use towpath_packet::port::{RxBarrier, RxQueue, State, TxQueue};
 use towpath_packet::{Backing, Batch, Cache, Direction, Packet, Pool, PoolConfig};
 
 fn pool() -> Pool {
-    Pool::new(PoolConfig { capacity: 8192, chunk: 256, backing: Backing::Anonymous, ..Default::default() }).unwrap()
+    Pool::new(PoolConfig::default().capacity(8192).chunk(256).backing(Backing::Anonymous)).unwrap()
 }
 
 /// A UDP frame of a flow, with a number in its payload.

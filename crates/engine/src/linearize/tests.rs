@@ -12,7 +12,7 @@ struct Rig {
 }
 
 fn rig(capacity: usize) -> Rig {
-    let config = PoolConfig { capacity, chunk: CHUNK, backing: Backing::Anonymous, ..PoolConfig::default() };
+    let config = PoolConfig::default().capacity(capacity).chunk(CHUNK).backing(Backing::Anonymous);
     let pool = Pool::new(config).unwrap();
     let cache = pool.cache(Direction::Tx).unwrap();
     Rig { pool, cache, views: IndirectPool::new(256).unwrap(), counters: Arc::default() }

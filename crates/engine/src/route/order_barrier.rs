@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn with_a_hold_time_packets_held_at_the_barrier_are_sent_and_later_ones_may_be_held() {
-        let config = PoolConfig { capacity: 256, backing: Backing::Anonymous, ..Default::default() };
+        let config = PoolConfig::default().capacity(256).backing(Backing::Anonymous);
         let mut cache = Pool::new(config).unwrap().cache(Direction::Tx).unwrap();
         let config = GroStageConfig { mode: GroMode::On, hold: Duration::from_millis(5), ..Default::default() };
         let mut gro_stage = GroStage::new(&config, Layer::Ip, Offloads::ALL, Arc::default());

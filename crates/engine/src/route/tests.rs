@@ -71,7 +71,7 @@ impl TxQueue for Sink {
 }
 
 pub(crate) fn setup(n: usize, config: RouteConfig) -> (Pool, Route<Source, Sink>) {
-    let pool = PoolConfig { capacity: 1024, backing: Backing::Anonymous, ..Default::default() };
+    let pool = PoolConfig::default().capacity(1024).backing(Backing::Anonymous);
     let pool = Pool::new(pool).unwrap();
     let mut cache = pool.cache(Direction::Tx).unwrap();
     let packets = (0..n as u32).map(|i| Packet::copy_from(&mut cache, &i.to_be_bytes()).unwrap()).collect();

@@ -4,7 +4,7 @@ use towpath_wire::LinkKind;
 use towpath_wire::verify::{Check, verify};
 
 fn setup() -> (Pool, SoftwareOffload) {
-    let config = PoolConfig { capacity: 512, backing: Backing::Anonymous, ..Default::default() };
+    let config = PoolConfig::default().capacity(512).backing(Backing::Anonymous);
     let pool = Pool::new(config).unwrap();
     let cache = pool.cache(Direction::Tx).unwrap();
     (pool, SoftwareOffload::new(cache, LinkKind::Ethernet, Arc::default()))
@@ -183,7 +183,7 @@ fn inconsistent_metadata_is_dropped_and_counted() {
 
 #[test]
 fn an_empty_pool_loses_segments_but_no_order_and_every_loss_is_counted() {
-    let config = PoolConfig { capacity: 40, backing: Backing::Anonymous, ..Default::default() };
+    let config = PoolConfig::default().capacity(40).backing(Backing::Anonymous);
     let pool = Pool::new(config).unwrap();
     let mut f = SoftwareOffload::new(pool.cache(Direction::Tx).unwrap(), LinkKind::Ethernet, Arc::default());
     let p = super_packet(&mut f, 40_000, 1000);

@@ -57,7 +57,7 @@ impl Rig {
         let bus = model::launch(model::Config::default(), Sink).expect("a model");
         let device = bus.device();
         let port = E1000e::open(bus, "e1000e:model", config).expect("the device opens");
-        let pool = Pool::new(PoolConfig { capacity: 4096, ..PoolConfig::default() }).expect("memory");
+        let pool = Pool::new(PoolConfig::default().capacity(4096)).expect("memory");
         let start = Start { pool: pool.clone(), queues: 1, accept: Offloads::ALL };
         let mut queues = port.start(start).expect("the port starts");
         let (rx, tx) = (queues.rx.remove(0), queues.tx.remove(0));

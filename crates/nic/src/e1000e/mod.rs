@@ -258,13 +258,11 @@ impl<B: Pci> Starter<'_, B> {
     fn make_own(&mut self, queues: u16) -> Result<(), PortError> {
         let (rx, tx) = (self.config.rx_ring.get() as usize, self.config.tx_ring.get() as usize);
         let queues = usize::from(queues);
-        let config = PoolConfig {
-            capacity: queues * (2 * rx + tx + 512),
-            chunk: self.pool.chunk(),
-            headroom: self.pool.headroom(),
-            floors: Floors { rx: 0, tx: queues * tx / 2 },
-            ..PoolConfig::default()
-        };
+        let config = PoolConfig::default()
+            .capacity(queues * (2 * rx + tx + 512))
+            .chunk(self.pool.chunk())
+            .headroom(self.pool.headroom())
+            .floors(Floors { rx: 0, tx: queues * tx / 2 });
         let own = device_pool(&self.domain, config).map_err(|error| match error {
             DevicePoolError::Map(source) => self.map_error(source),
             DevicePoolError::Pool(source) => PortError::Pool { port: self.port.to_owned(), source },

@@ -254,8 +254,7 @@ mod tests {
 
     #[test]
     fn a_tag_comes_between_the_addresses_and_the_type() {
-        let config =
-            PoolConfig { capacity: 2, chunk: 256, headroom: 4, backing: Backing::Anonymous, ..Default::default() };
+        let config = PoolConfig::default().capacity(2).chunk(256).headroom(4).backing(Backing::Anonymous);
         let mut cache = Pool::new(config).unwrap().cache(Direction::Rx).unwrap();
         let bytes: Vec<u8> = (0..20).collect();
         let mut packet = Packet::copy_from(&mut cache, &bytes).unwrap();

@@ -18,7 +18,7 @@ fn config() -> Config {
 }
 
 fn pool() -> Pool {
-    Pool::new(PoolConfig { capacity: 2048, backing: Backing::Anonymous, ..Default::default() }).unwrap()
+    Pool::new(PoolConfig::default().capacity(2048).backing(Backing::Anonymous)).unwrap()
 }
 
 type Both = Queues<E1000eRx<FakePci>, E1000eTx<FakePci>>;

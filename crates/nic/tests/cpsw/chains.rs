@@ -163,8 +163,7 @@ fn an_exposed_ring_of_udma_takes_no_chains() {
 fn small_buffers_take_ordinary_frames_in_several_chunks() {
     for variant in CHAINED {
         let config = Config { rx_ring: 32, rx_buffers: 8, ..config(variant, 1) };
-        let pool =
-            Pool::new(PoolConfig { chunk: 512, capacity: 1024, backing: Backing::Anonymous, ..PoolConfig::default() });
+        let pool = Pool::new(PoolConfig::default().chunk(512).capacity(1024).backing(Backing::Anonymous));
         let mut rig = Rig::with_pool(config, model_config(variant, 1), pool.unwrap());
         for number in 0..40 {
             inject(&rig, number, 64 + number as usize * 35, Corruption::None);

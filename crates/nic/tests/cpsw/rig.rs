@@ -84,7 +84,7 @@ pub(crate) fn model_config(variant: Variant, ports: u8) -> model::Config {
 }
 
 pub(crate) fn pool(capacity: usize) -> Pool {
-    Pool::new(PoolConfig { capacity, backing: Backing::Anonymous, ..PoolConfig::default() }).unwrap()
+    Pool::new(PoolConfig::default().capacity(capacity).backing(Backing::Anonymous)).unwrap()
 }
 
 impl Rig {

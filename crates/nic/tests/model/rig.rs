@@ -44,7 +44,7 @@ pub(crate) fn strict() -> model::Config {
 }
 
 pub(crate) fn pool_of(chunk: usize) -> Pool {
-    Pool::new(PoolConfig { capacity: 2048, chunk, backing: Backing::Anonymous, ..Default::default() }).unwrap()
+    Pool::new(PoolConfig::default().capacity(2048).chunk(chunk).backing(Backing::Anonymous)).unwrap()
 }
 
 pub(crate) fn rig(config: Config, device: model::Config) -> Rig {

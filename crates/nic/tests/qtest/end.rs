@@ -72,7 +72,7 @@ fn a_port_can_be_started_again_and_again() {
     use towpath_packet::{Offloads, Pool, PoolConfig};
     let (netdev, cable) = Netdev::cable().unwrap();
     let qemu = Machine::default().iommu(Width::Bits39).with(Device::e1000e(4, netdev)).start().unwrap();
-    let pool = Pool::new(PoolConfig { capacity: 1024, ..PoolConfig::default() }).unwrap();
+    let pool = Pool::new(PoolConfig::default().capacity(1024)).unwrap();
     for round in 0..12 {
         let policy = [towpath_bus::DmaPolicy::Persistent, crate::rig::STRICT, crate::rig::DEFERRED][round % 3];
         let mut config = Config::default();

@@ -90,7 +90,7 @@ pub(crate) fn ring(descriptors: u64) -> RingSize {
 
 /// A pool in memory of the machine, or out of the device's reach.
 fn pool(chunk: usize, shared: Option<&QtestDma>) -> Pool {
-    let config = PoolConfig { capacity: 4096, chunk, ..PoolConfig::default() };
+    let config = PoolConfig::default().capacity(4096).chunk(chunk);
     match shared {
         // SAFETY: the region is new, and devices write only to buffers that are in flight to them.
         Some(dma) => unsafe { Pool::in_region(config, dma.alloc(config.capacity * config.chunk).unwrap()) }.unwrap(),

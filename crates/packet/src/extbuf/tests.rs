@@ -25,7 +25,7 @@ impl Rig {
         let region = Arc::new(Region::new(8192, Backing::Memfd).unwrap());
         let calls = Arc::new(Calls::default());
         let bufs = ExtBufPool::new(capacity, region, calls.clone()).unwrap();
-        let config = PoolConfig { capacity: 256, backing: Backing::Anonymous, ..Default::default() };
+        let config = PoolConfig::default().capacity(256).backing(Backing::Anonymous);
         Rig { bufs, calls, cache: Pool::new(config).unwrap().cache(Direction::Tx).unwrap() }
     }
 

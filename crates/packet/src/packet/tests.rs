@@ -7,8 +7,7 @@ use crate::{Backing, Direction, Pool, PoolConfig};
 use proptest::prelude::*;
 
 fn cache() -> Cache {
-    let config =
-        PoolConfig { capacity: 512, chunk: 128, headroom: 32, backing: Backing::Anonymous, ..Default::default() };
+    let config = PoolConfig::default().capacity(512).chunk(128).headroom(32).backing(Backing::Anonymous);
     Pool::new(config).unwrap().cache(Direction::Tx).unwrap()
 }
 
@@ -168,7 +167,7 @@ fn op() -> impl Strategy<Value = Op> {
 proptest! {
     #[test]
     fn a_packet_is_a_string_of_bytes(ops in proptest::collection::vec(op(), 0..40)) {
-        let config = PoolConfig { capacity: 512, chunk: 128, headroom: 32, backing: Backing::Anonymous, ..Default::default() };
+        let config = PoolConfig::default().capacity(512).chunk(128).headroom(32).backing(Backing::Anonymous);
         let pool = Pool::new(config).unwrap();
         let mut cache = pool.cache(Direction::Tx).unwrap();
         let mut p = cache.alloc().unwrap();

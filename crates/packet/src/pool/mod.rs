@@ -61,6 +61,7 @@ pub struct Floors {
 
 /// The configuration of a pool.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct PoolConfig {
     /// Number of chunks, 1 to 2^24.
     pub capacity: usize,
@@ -91,7 +92,21 @@ impl Default for PoolConfig {
     }
 }
 
+macro_rules! setters {
+    ($($field:ident: $type:ty),+ $(,)?) => {$(
+        #[doc = concat!("Sets [`", stringify!($field), "`](field@Self::", stringify!($field), ").")]
+        #[must_use]
+        pub fn $field(self, $field: $type) -> PoolConfig {
+            PoolConfig { $field, ..self }
+        }
+    )+};
+}
+
 impl PoolConfig {
+    setters! {
+        capacity: usize, chunk: usize, headroom: usize, backing: Backing, floors: Floors, max_caches: usize,
+    }
+
     fn check(&self) -> Result<(), PoolError> {
         let PoolConfig { capacity, chunk, headroom, floors, max_caches, .. } = *self;
         let check =
@@ -108,6 +123,7 @@ impl PoolConfig {
 
 /// Why a pool or a cache could not be made.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum PoolError {
     /// A field of [`PoolConfig`] is outside its range.
     #[error("pool: {field} = {value}: must be {rule}")]

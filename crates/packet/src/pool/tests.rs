@@ -3,8 +3,7 @@ use crate::{Batch, Packet};
 use proptest::prelude::*;
 
 fn pool(capacity: usize) -> Pool {
-    Pool::new(PoolConfig { capacity, chunk: 256, headroom: 64, backing: Backing::Anonymous, ..Default::default() })
-        .unwrap()
+    Pool::new(PoolConfig::default().capacity(capacity).chunk(256).headroom(64).backing(Backing::Anonymous)).unwrap()
 }
 
 #[test]
@@ -134,9 +133,8 @@ fn caches_on_many_threads_lose_nothing() {
 
 #[test]
 fn receiving_leaves_the_floor_of_transmission() {
-    let config =
-        PoolConfig { capacity: 1024, chunk: 64, headroom: 0, backing: Backing::Anonymous, ..Default::default() };
-    let pool = Pool::new(PoolConfig { floors: Floors { rx: 0, tx: 200 }, ..config }).unwrap();
+    let config = PoolConfig::default().capacity(1024).chunk(64).headroom(0).backing(Backing::Anonymous);
+    let pool = Pool::new(config.floors(Floors { rx: 0, tx: 200 })).unwrap();
     let mut rx = pool.cache(Direction::Rx).unwrap();
     let mut tx = pool.cache(Direction::Tx).unwrap();
     let received: Vec<Packet> = std::iter::from_fn(|| rx.alloc()).collect();
@@ -152,7 +150,7 @@ fn receiving_leaves_the_floor_of_transmission() {
 
 #[test]
 fn caches_beyond_the_configured_number_are_refused_until_one_goes() {
-    let config = PoolConfig { capacity: 4, max_caches: 2, backing: Backing::Anonymous, ..Default::default() };
+    let config = PoolConfig::default().capacity(4).max_caches(2).backing(Backing::Anonymous);
     let pool = Pool::new(config).unwrap();
     let a = pool.cache(Direction::Rx).unwrap();
     let _b = a.another(Direction::Tx).unwrap();
@@ -165,11 +163,11 @@ fn caches_beyond_the_configured_number_are_refused_until_one_goes() {
 fn a_bad_configuration_is_refused_by_name() {
     let bad = |c: PoolConfig| Pool::new(c).unwrap_err().to_string();
     let d = PoolConfig::default();
-    assert_eq!(bad(PoolConfig { capacity: 0, ..d }), "pool: capacity = 0: must be from 1 to 2^24");
-    assert!(bad(PoolConfig { chunk: 100, ..d }).contains("chunk = 100"));
-    assert!(bad(PoolConfig { headroom: 4096, ..d }).contains("headroom = 4096"));
-    assert!(bad(PoolConfig { max_caches: 0, ..d }).contains("max_caches"));
-    assert!(bad(PoolConfig { floors: Floors { rx: 9000, tx: 0 }, ..d }).contains("floors.rx"));
+    assert_eq!(bad(d.capacity(0)), "pool: capacity = 0: must be from 1 to 2^24");
+    assert!(bad(d.chunk(100)).contains("chunk = 100"));
+    assert!(bad(d.headroom(4096)).contains("headroom = 4096"));
+    assert!(bad(d.max_caches(0)).contains("max_caches"));
+    assert!(bad(d.floors(Floors { rx: 9000, tx: 0 })).contains("floors.rx"));
 }
 
 proptest! {
@@ -208,7 +206,7 @@ proptest! {
 
 #[test]
 fn a_pool_can_be_made_of_existing_memory_if_there_is_enough_of_it() {
-    let config = PoolConfig { capacity: 4, chunk: 2048, ..Default::default() };
+    let config = PoolConfig::default().capacity(4).chunk(2048);
     let region = || Region::new(8192, Backing::Memfd).unwrap();
     // SAFETY: the region was just made and is mapped nowhere else.
     let pool = unsafe { Pool::in_region(config, region()) }.unwrap();
@@ -216,6 +214,6 @@ fn a_pool_can_be_made_of_existing_memory_if_there_is_enough_of_it() {
     let packets: Vec<_> = std::iter::from_fn(|| cache.alloc()).collect();
     assert_eq!(packets.len(), 4);
     // SAFETY: as above.
-    let err = unsafe { Pool::in_region(PoolConfig { capacity: 5, ..config }, region()) }.unwrap_err();
+    let err = unsafe { Pool::in_region(config.capacity(5), region()) }.unwrap_err();
     assert!(matches!(err, PoolError::Config { field: "capacity", value: 5, .. }), "{err}");
 }

@@ -6,7 +6,7 @@ use towpath_packet::port::{RxQueue, State, TxQueue, Wake};
 use towpath_packet::{Batch, DropReason, Offloads, Packet, Pool, PoolConfig};
 
 fn pool() -> Pool {
-    Pool::new(PoolConfig { capacity: 1024, ..PoolConfig::default() }).unwrap()
+    Pool::new(PoolConfig::default().capacity(1024)).unwrap()
 }
 
 fn start<P: Port>(port: P, pool: &Pool) -> (P::Rx, P::Tx) {

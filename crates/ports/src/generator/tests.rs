@@ -8,7 +8,7 @@ use towpath_wire::verify::{Check, verify};
 use towpath_wire::{LinkKind, Tcp, dissect};
 
 fn pool() -> Pool {
-    Pool::new(PoolConfig { capacity: 512, ..PoolConfig::default() }).unwrap()
+    Pool::new(PoolConfig::default().capacity(512)).unwrap()
 }
 
 fn config(options: &str) -> Config {
@@ -218,7 +218,7 @@ fn a_paced_queue_waits_for_the_moment_of_its_next_packet() {
 
 #[test]
 fn a_paced_queue_without_buffers_does_not_wait_for_a_moment_that_has_passed() {
-    let pool = Pool::new(PoolConfig { capacity: 16, ..PoolConfig::default() }).unwrap();
+    let pool = Pool::new(PoolConfig::default().capacity(16)).unwrap();
     let mut rx = start(config("rate=10G"), 1, Offloads::NONE, &pool).rx.remove(0);
     let mut held = Batch::new();
     while rx.rx(&mut held) > 0 {}
@@ -243,7 +243,7 @@ fn an_egress_without_tso_gets_segments_and_one_with_tso_super_packets() {
 
 #[test]
 fn an_exhausted_pool_yields_fewer_packets_and_loses_neither_numbers_nor_buffers() {
-    let pool = Pool::new(PoolConfig { capacity: 40, ..PoolConfig::default() }).unwrap();
+    let pool = Pool::new(PoolConfig::default().capacity(40)).unwrap();
     let mut rx = start(config("size=4000,flows=1"), 1, Offloads::NONE, &pool).rx.remove(0);
     let (mut verifier, found) = (Verifier::new(1, LinkKind::Ethernet), Verification::default());
     for _ in 0..5 {
@@ -260,7 +260,7 @@ fn an_exhausted_pool_yields_fewer_packets_and_loses_neither_numbers_nor_buffers(
 
 #[test]
 fn a_pool_whose_chunks_are_too_small_for_the_headers_is_refused_by_name() {
-    let pool = Pool::new(PoolConfig { capacity: 40, chunk: 128, headroom: 64, ..PoolConfig::default() }).unwrap();
+    let pool = Pool::new(PoolConfig::default().capacity(40).chunk(128).headroom(64)).unwrap();
     let port = open(Config::default()).unwrap();
     let error = port.start(Start { pool, queues: 1, accept: Offloads::NONE }).unwrap_err();
     assert!(error.to_string().contains("chunks of 128 bytes"), "{error}");

@@ -33,7 +33,7 @@ pub(crate) fn each(ethernet: bool) -> Vec<Crafted> {
         ("uso4", false, Some((GsoKind::Udp, false)), Offloads::USO),
         ("uso6", true, Some((GsoKind::Udp, false)), Offloads::USO),
     ];
-    let config = PoolConfig { capacity: 16, backing: Backing::Anonymous, ..PoolConfig::default() };
+    let config = PoolConfig::default().capacity(16).backing(Backing::Anonymous);
     let Ok(mut cache) = Pool::new(config).and_then(|pool| pool.cache(Direction::Tx)) else { return Vec::new() };
     kinds
         .into_iter()

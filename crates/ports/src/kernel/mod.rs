@@ -31,7 +31,7 @@ mod tests {
 
     #[test]
     fn only_the_refused_kind_is_switched_off() {
-        let config = PoolConfig { capacity: 16, backing: Backing::Anonymous, ..PoolConfig::default() };
+        let config = PoolConfig::default().capacity(16).backing(Backing::Anonymous);
         let mut packet = Pool::new(config).unwrap().cache(Direction::Tx).unwrap().alloc().unwrap();
         let mut after = |kind, ecn, before| {
             packet.set_gso(Some(Gso { kind, ecn, size: 1000, segs: 0, hdr_len: 54 }));

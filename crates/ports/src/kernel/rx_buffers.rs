@@ -43,14 +43,8 @@ impl RxBuffers {
             let what = format!("chunks with room for {room} bytes: it needs {HEAD}");
             return Err(PortError::Input { port: port.to_owned(), what });
         }
-        let own = PoolConfig {
-            capacity: TAILS,
-            chunk: TAIL,
-            headroom: 0,
-            backing: Backing::HugePreferred,
-            max_caches: 1,
-            ..PoolConfig::default()
-        };
+        let own =
+            PoolConfig::default().capacity(TAILS).chunk(TAIL).headroom(0).backing(Backing::HugePreferred).max_caches(1);
         let failed = |source| PortError::Pool { port: port.to_owned(), source };
         let tails = Pool::new(own).and_then(|pool| pool.cache(Direction::Rx)).map_err(failed)?;
         Ok(RxBuffers { heads: pool.cache(Direction::Rx).map_err(failed)?, tails })
@@ -126,7 +120,7 @@ mod tests {
     use super::*;
 
     fn buffers() -> (Pool, RxBuffers) {
-        let config = PoolConfig { capacity: 64, backing: Backing::Anonymous, ..PoolConfig::default() };
+        let config = PoolConfig::default().capacity(64).backing(Backing::Anonymous);
         let pool = Pool::new(config).unwrap();
         let buffers = RxBuffers::new("test:", &pool).unwrap();
         (pool, buffers)

@@ -14,7 +14,7 @@ use towpath_packet::{Packet, Pool, PoolConfig};
 type Captured = Vec<(u64, Vec<u8>)>;
 
 fn pool() -> Pool {
-    Pool::new(PoolConfig { capacity: 1024, ..PoolConfig::default() }).unwrap()
+    Pool::new(PoolConfig::default().capacity(1024)).unwrap()
 }
 
 fn start(config: Config, pool: &Pool) -> (PcapRx, PcapTx) {
@@ -321,7 +321,7 @@ fn with_original_timing_the_next_packet_is_due_after_its_gap() {
 fn an_exhausted_pool_delays_packets_and_loses_none() {
     let (_dir, path) = file("x.pcap");
     std::fs::write(&path, sample(false)).unwrap();
-    let pool = Pool::new(PoolConfig { capacity: 16, ..PoolConfig::default() }).unwrap();
+    let pool = Pool::new(PoolConfig::default().capacity(16)).unwrap();
     let (mut rx, _) = start(Config::read(&path), &pool);
     assert_eq!(drain(&mut rx).0.len(), 40);
     drop(rx);

@@ -268,7 +268,7 @@ mod tests {
     #[test]
     fn when_the_disk_is_full_the_gathered_packets_are_dropped_and_the_queue_is_gone() {
         let path = tempfile::tempdir().unwrap().path().with_extension("pcap");
-        let pool = Pool::new(PoolConfig { capacity: 64, ..PoolConfig::default() }).unwrap();
+        let pool = Pool::new(PoolConfig::default().capacity(64)).unwrap();
         let mut cache = pool.cache(Direction::Tx).unwrap();
         let interface = String::new();
         let encoder = Encoder { format: Format::Pcap, layer: Layer::Ethernet, snaplen: 1000, interface };

@@ -8,7 +8,7 @@ use towpath_packet::{Batch, Cache, Direction, Gso, GsoKind, Pool, PoolConfig};
 type Ends = (Queues<VethRx, VethTx>, Queues<VethRx, VethTx>);
 
 fn pool() -> Pool {
-    Pool::new(PoolConfig { capacity: 4096, chunk: 256, ..PoolConfig::default() }).unwrap()
+    Pool::new(PoolConfig::default().capacity(4096).chunk(256)).unwrap()
 }
 
 fn started(ring: usize, a: u16, b: u16, pool: &Pool) -> Ends {

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use towpath_packet::{Backing, Cache, Direction, Gso, GsoKind, Pool, PoolConfig, Vlan};
 
 fn cache() -> Cache {
-    let config = PoolConfig { capacity: 64, backing: Backing::Anonymous, ..PoolConfig::default() };
+    let config = PoolConfig::default().capacity(64).backing(Backing::Anonymous);
     Pool::new(config).unwrap().cache(Direction::Tx).unwrap()
 }
 

@@ -82,7 +82,7 @@ mod tests {
     }
 
     fn detected(bytes: &[u8], mtu: usize) -> Packet {
-        let config = PoolConfig { capacity: 64, backing: Backing::Anonymous, ..PoolConfig::default() };
+        let config = PoolConfig::default().capacity(64).backing(Backing::Anonymous);
         let mut cache = Pool::new(config).unwrap().cache(Direction::Rx).unwrap();
         let mut packet = Packet::copy_from(&mut cache, bytes).unwrap();
         detect(&mut packet, mtu);

@@ -115,7 +115,7 @@ pub(super) fn attach(config: &Config, index: i32) -> Result<AttachedProgram, Por
 
 /// A pool for the trial.
 fn small_pool() -> Result<Pool, towpath_packet::PoolError> {
-    Pool::new(PoolConfig { capacity: 256, backing: Backing::Anonymous, max_caches: 2, ..PoolConfig::default() })
+    Pool::new(PoolConfig::default().capacity(256).backing(Backing::Anonymous).max_caches(2))
 }
 
 /// The UMEM of the trial, and the metadata that the kernel reads in front of frames.

@@ -59,7 +59,7 @@ fn a_queue_that_stays_stalled_goes_on_in_the_stack_unless_the_driver_is_required
         ns.ip("link add v0 type veth peer name v1");
         ns.ip("link set v0 up");
         ns.ip("link set v1 up");
-        let pool = Pool::new(PoolConfig { capacity: 4096, backing: Backing::Anonymous, ..Default::default() }).unwrap();
+        let pool = Pool::new(PoolConfig::default().capacity(4096).backing(Backing::Anonymous)).unwrap();
         let begin = |uri: String| {
             let port = open(Config::from_uri(&uri.parse().unwrap()).unwrap()).unwrap();
             let watch = port.control().unwrap();

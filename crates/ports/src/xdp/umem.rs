@@ -56,7 +56,8 @@ impl Umem {
             let capacity = usize::from(config.queues) * usize::from(config.ring) * 4;
             let max_caches = 2 * usize::from(config.queues) + 2;
             let floors = towpath_packet::Floors { rx: 0, tx: capacity / 4 };
-            Pool::new(PoolConfig { capacity, chunk, max_caches, floors, ..PoolConfig::default() }).map_err(failed)?
+            Pool::new(PoolConfig::default().capacity(capacity).chunk(chunk).max_caches(max_caches).floors(floors))
+                .map_err(failed)?
         } else {
             pool.clone()
         };
@@ -133,7 +134,7 @@ mod tests {
     use towpath_packet::{Backing, Direction, Packet};
 
     fn umem_of(chunk: usize) -> (Pool, Umem) {
-        let config = PoolConfig { capacity: 64, chunk, backing: Backing::Anonymous, ..PoolConfig::default() };
+        let config = PoolConfig::default().capacity(64).chunk(chunk).backing(Backing::Anonymous);
         let pool = Pool::new(config).unwrap();
         let config = Config { interface: "x".to_owned(), ring: 64, ..Config::default() };
         let umem = Umem::new(&config, &pool, 1500, 0).unwrap();

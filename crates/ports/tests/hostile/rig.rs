@@ -25,7 +25,7 @@ impl Rig {
         let path = dir.path().join("s");
         let uri = format!("sock:{}?{options}", path.display()).parse().unwrap();
         let port = sock::open(sock::Config::from_uri(&uri).unwrap()).unwrap();
-        let config = PoolConfig { capacity: 512, backing: Backing::Anonymous, ..PoolConfig::default() };
+        let config = PoolConfig::default().capacity(512).backing(Backing::Anonymous);
         let pool = Pool::new(config).unwrap();
         let (watch, cache) = (port.control().unwrap(), pool.cache(Direction::Tx).unwrap());
         let start = Start { pool: pool.clone(), queues: 1, accept: Offloads::ALL };

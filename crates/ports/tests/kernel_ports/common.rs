@@ -23,7 +23,7 @@ pub(crate) fn uri(text: &str) -> Uri {
 }
 
 pub(crate) fn pool() -> Pool {
-    Pool::new(PoolConfig { capacity: 4096, backing: Backing::Anonymous, ..PoolConfig::default() }).unwrap()
+    Pool::new(PoolConfig::default().capacity(4096).backing(Backing::Anonymous)).unwrap()
 }
 
 pub(crate) fn start<P: Port>(port: P, pool: &Pool, accept: Offloads) -> Queues<P::Rx, P::Tx> {

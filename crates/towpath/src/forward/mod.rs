@@ -103,7 +103,7 @@ impl Default for Forward {
             gro: GroStageConfig::default(),
             gso: Gso::Auto,
             count: None,
-            pool: PoolConfig { floors: Floors { rx: 0, tx: pool.capacity / 16 }, ..pool },
+            pool: pool.floors(Floors { rx: 0, tx: pool.capacity / 16 }),
         }
     }
 }

@@ -63,7 +63,7 @@ impl Rig {
         let Setup { family, ports, busy, desc_alloc, singly, batch, arrivals } = setup;
         let model = Cpsw::new(model::Config::lenient(family.model, ports))?;
         (1..=ports).for_each(|port| model.plug(port, Sink));
-        let pool = Pool::new(PoolConfig { capacity: 2048, ..PoolConfig::default() })?;
+        let pool = Pool::new(PoolConfig::default().capacity(2048))?;
         let config =
             Config { soc: family.soc, ports, tx_channels: ports, desc_alloc, singly, batch, ..Config::default() };
         let (opened, _) = open(model.bus(), Arc::new(model.firmware()), config)?;

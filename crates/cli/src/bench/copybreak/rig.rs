@@ -131,7 +131,7 @@ impl<B: Pci> Rig<B> {
         config.recycle = variant.recycle;
         config.wait_each = variant.wait_each;
         let port = E1000e::open(bus, "e1000e", config)?;
-        let pool = Pool::new(PoolConfig { capacity: 4096, ..PoolConfig::default() })?;
+        let pool = Pool::new(PoolConfig::default().capacity(4096))?;
         let cache = pool.cache(Direction::Rx)?;
         let Queues { rx, tx } = port.start(Start { pool, queues: 1, accept: Offloads::NONE })?;
         let (Some(mut rx), Some(tx)) = (rx.into_iter().next(), tx.into_iter().next()) else {

@@ -48,7 +48,7 @@ pub(super) fn round(mode: Mode, args: &BenchLatency, [core, other]: [usize; 2]) 
 
 /// Sends all messages from a thread on `core`.
 fn send(port: impl Port + Send, round: &Round, core: usize, size: usize) -> Result<Sample, Box<dyn Error>> {
-    let pool = Pool::new(PoolConfig { capacity: 1024, ..PoolConfig::default() })?;
+    let pool = Pool::new(PoolConfig::default().capacity(1024))?;
     let mut cache = pool.cache(Direction::Tx)?;
     let Queues { mut tx, .. } = port.start(Start { pool: pool.clone(), queues: 1, accept: Offloads::NONE })?;
     let mut queue = tx.pop().ok_or("a port without a queue")?;

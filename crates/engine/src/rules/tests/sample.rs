@@ -136,8 +136,7 @@ pub(super) struct Memory(Cache);
 
 impl Default for Memory {
     fn default() -> Memory {
-        let pool =
-            Pool::new(PoolConfig { capacity: 1024, backing: Backing::Anonymous, ..PoolConfig::default() }).unwrap();
+        let pool = Pool::new(PoolConfig::default().capacity(1024).backing(Backing::Anonymous)).unwrap();
         Memory(pool.cache(Direction::Tx).unwrap())
     }
 }

@@ -34,7 +34,7 @@ struct Rig {
 fn rig_with(policy: DmaPolicy, config: Config, capacity: usize) -> Rig {
     let script = Arc::new(Script::default());
     let domain = Domain::new(FakeDma::new(script.clone(), true), policy).unwrap();
-    let config_of_pool = PoolConfig { capacity, chunk: 2048, backing: Backing::Anonymous, ..Default::default() };
+    let config_of_pool = PoolConfig::default().capacity(capacity).chunk(2048).backing(Backing::Anonymous);
     let pool = Pool::new(config_of_pool).unwrap();
     domain.register(pool.region().unwrap()).unwrap();
     let control = Control::new(&config);

@@ -28,7 +28,7 @@ struct Rig {
 fn rig_with(policy: DmaPolicy, config: Config) -> Rig {
     let script = Arc::new(Script::default());
     let domain = Domain::new(FakeDma::new(script.clone(), true), policy).unwrap();
-    let config_of_pool = PoolConfig { capacity: 1024, chunk: 2048, backing: Backing::Anonymous, ..Default::default() };
+    let config_of_pool = PoolConfig::default().capacity(1024).chunk(2048).backing(Backing::Anonymous);
     let pool = Pool::new(config_of_pool).unwrap();
     domain.register(pool.region().unwrap()).unwrap();
     let control = Control::new(&config);
@@ -355,7 +355,7 @@ fn a_mapping_that_fails_leaves_the_packet_in_the_batch_and_nothing_mapped() {
 #[test]
 fn unregistered_memory_is_copied() {
     let mut b = rig(STRICT);
-    let other = Pool::new(PoolConfig { capacity: 4, backing: Backing::Anonymous, ..Default::default() }).unwrap();
+    let other = Pool::new(PoolConfig::default().capacity(4).backing(Backing::Anonymous)).unwrap();
     let packet = Packet::copy_from(&mut other.cache(Direction::Tx).unwrap(), &[6; 100]).unwrap();
     assert_eq!(b.send(packet), 1);
     assert_eq!(b.control.faults().bounced, 1);

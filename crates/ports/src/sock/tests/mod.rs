@@ -41,8 +41,7 @@ impl Rig {
         let path = dir.path().join("s");
         let port =
             open(Config::from_uri(&format!("sock:{}?{options}", path.display()).parse().unwrap()).unwrap()).unwrap();
-        let pool =
-            Pool::new(PoolConfig { capacity: 512, backing: Backing::Anonymous, ..PoolConfig::default() }).unwrap();
+        let pool = Pool::new(PoolConfig::default().capacity(512).backing(Backing::Anonymous)).unwrap();
         let control = port.control().unwrap();
         let start = Start { pool: pool.clone(), queues, accept: Offloads::ALL };
         let Queues { rx, tx } = port.start(start).unwrap();

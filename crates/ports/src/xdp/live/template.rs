@@ -259,7 +259,7 @@ impl Templates {
 }
 
 fn first_packets(generator: GenPort, flows: usize) -> Result<Vec<Vec<u8>>, PortError> {
-    let config = PoolConfig { capacity: 256, chunk: 4096, backing: Backing::Anonymous, ..PoolConfig::default() };
+    let config = PoolConfig::default().capacity(256).chunk(4096).backing(Backing::Anonymous);
     let pool = Pool::new(config).map_err(|source| PortError::Pool { port: "gen:".to_owned(), source })?;
     let mut queues = generator.start(Start { pool, queues: 1, accept: Offloads::NONE })?;
     let (mut frames, mut batch) = (Vec::new(), Batch::new());

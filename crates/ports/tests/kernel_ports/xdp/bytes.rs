@@ -117,7 +117,7 @@ fn a_partial_checksum_of_the_peers_stack_is_detected_and_one_that_is_sent_is_com
     // A device without the offload has the host complete it.
     pair.host.run("ethtool", "-K h0 rx off");
     for headroom in [128, 0] {
-        let config = PoolConfig { capacity: 64, headroom, backing: Backing::Anonymous, ..PoolConfig::default() };
+        let config = PoolConfig::default().capacity(64).headroom(headroom).backing(Backing::Anonymous);
         let mut cache = Pool::new(config).unwrap().cache(Direction::Tx).unwrap();
         let (frame, start, _) = to_host().udp(9, 7000, &payload, Checksums::Partial);
         let mut packet = Packet::copy_from(&mut cache, &frame).unwrap();

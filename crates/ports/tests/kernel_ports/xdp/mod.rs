@@ -84,5 +84,5 @@ fn all_free(pool: &Pool) {
 
 fn pool_of(chunk: usize) -> Pool {
     let backing = Backing::Anonymous;
-    Pool::new(PoolConfig { capacity: 4096, chunk, backing, ..PoolConfig::default() }).unwrap()
+    Pool::new(PoolConfig::default().capacity(4096).chunk(chunk).backing(backing)).unwrap()
 }

@@ -29,9 +29,9 @@ struct Chains {
 impl Chains {
     fn new(arguments: &Arguments, trusted: bool, mix: &[Vec<u8>]) -> Chains {
         let round = arguments.burst * arguments.hold;
-        let config = PoolConfig { capacity: mix.len() + round + 1024, ..PoolConfig::default() };
+        let config = PoolConfig::default().capacity(mix.len() + round + 1024);
         // Pages of 4 KiB, as DPDK has with --no-huge.
-        let pool = Pool::new(PoolConfig { backing: Backing::Anonymous, ..config }).expect("memory");
+        let pool = Pool::new(config.backing(Backing::Anonymous)).expect("memory");
         let mut cache = pool.cache(Direction::Rx).expect("a cache");
         // The payload of all packets is the same: it is written to every buffer of the pool once.
         let all: Vec<Packet> = std::iter::from_fn(|| Packet::copy_from(&mut cache, &mix[0])).collect();

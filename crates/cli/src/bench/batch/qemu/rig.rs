@@ -82,7 +82,7 @@ impl Rig {
         };
         let devices = [Device::e1000e(SENDER, out), Device::e1000e(RECEIVER, netdev)];
         let qemu = devices.into_iter().fold(Machine::default(), Machine::with).start()?;
-        let pool = Pool::new(PoolConfig { capacity: 2048, ..PoolConfig::default() })?;
+        let pool = Pool::new(PoolConfig::default().capacity(2048))?;
         let cache = pool.cache(Direction::Tx)?;
         let (sender, receiver) = (Nic::new(qemu.open(SENDER)?, &pool)?, Nic::new(qemu.open(RECEIVER)?, &pool)?);
         // To the broadcast address, with an ethertype that the device ignores.
