@@ -3,7 +3,7 @@
 use super::config::Config;
 use super::host::{ChannelStop, CpswError, Host};
 use super::regs::switch;
-use super::rx::{CpswRx, FlowRef, LiveFlow, RxCounts, SharedFlow};
+use super::rx::{CpswRx, FlowRef, RxCounts, SharedFlow};
 use super::tx::{ChannelRef, CpswTx, LiveChannel, MAX_DESCS, NO_LINK, TxCounts};
 use crate::batching::Batching;
 use crate::sync::{Mutex, lock};
@@ -44,7 +44,7 @@ fn mtu(max_len: u32) -> u32 {
 
 fn info<B: Bus>(host: &Host<B>, number: u8) -> Info {
     let queues = host.config.channels_per_port().clamp(1, host.config.rx_flows);
-    Info::new(format!("{}.{number}", host.name()), Layer::Ethernet, mtu(host.config.max_len))
+    Info::new(format!("{}.{number}", host.name), Layer::Ethernet, mtu(host.config.max_len))
         .with_max_chunks(MAX_DESCS)
         .with_offloads(Offloads::CSUM, Offloads::NONE)
         .with_max_queues(queues.into())
@@ -141,10 +141,9 @@ impl<B: Bus> CpswPort<B> {
     fn start_rx(&self, start: &Start, queues: u16, counters: &[Arc<Counters>]) -> Result<QueueFlows<B>, CpswError> {
         let host = &self.device.host;
         let mut refs: Vec<Vec<FlowRef<B>>> = (0..queues).map(|_| Vec::new()).collect();
-        let live = |flow| LiveFlow::new(flow, host.clone());
         if host.config.ports == 1 {
             for (i, flow) in host.start_rx(&start.pool)?.into_iter().enumerate() {
-                refs[i % usize::from(queues)].push(FlowRef::Own(Box::new(live(flow))));
+                refs[i % usize::from(queues)].push(FlowRef::Own(Box::new(flow)));
             }
             return Ok(QueueFlows { queues: refs, pool: None });
         }
@@ -152,7 +151,7 @@ impl<B: Bus> CpswPort<B> {
         let mut flows: Vec<_> = shared.flows.iter().filter_map(Weak::upgrade).collect();
         if flows.is_empty() {
             let started = host.start_rx(&start.pool)?.into_iter();
-            flows = started.map(|flow| Arc::new(SharedFlow::new(live(flow), host.config.ports))).collect();
+            flows = started.map(|flow| Arc::new(SharedFlow::new(flow, host.config.ports))).collect();
             shared.flows = flows.iter().map(Arc::downgrade).collect();
             shared.pool = Some(start.pool.clone());
         }
@@ -169,10 +168,7 @@ impl<B: Bus> CpswPort<B> {
         let host = &self.device.host;
         let (ports, index) = (u16::from(host.config.ports), u16::from(self.number) - 1);
         if host.config.channels_per_port() > 0 {
-            let own = |queue| {
-                let channel = host.start_tx(index + queue * ports)?;
-                Ok(ChannelRef::Own(Box::new(LiveChannel::new(channel, host.clone()))))
-            };
+            let own = |queue| Ok(ChannelRef::Own(Box::new(host.start_tx(index + queue * ports)?)));
             return (0..queues).map(own).collect();
         }
         let number = index % u16::from(host.config.tx_channels);
@@ -182,8 +178,7 @@ impl<B: Bus> CpswPort<B> {
         let channel = match weak.upgrade() {
             Some(channel) => channel,
             None => {
-                let channel = LiveChannel::new(host.start_tx(number)?, host.clone());
-                let channel = Arc::new(Mutex::new(channel));
+                let channel = Arc::new(Mutex::new(host.start_tx(number)?));
                 *weak = Arc::downgrade(&channel);
                 channel
             }

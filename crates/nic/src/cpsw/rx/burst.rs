@@ -52,8 +52,8 @@ impl RxBurst {
     /// Takes the buffers of a frame back; `first` is its first descriptor.
     #[inline]
     pub(super) fn gather<D: Dma>(&mut self, buffers: &mut RxBuffers<D>, first: u16, counts: &mut RxCounts) {
-        let desc = buffers.descriptors.read(first);
-        if buffers.chain() > 1 {
+        let desc = buffers.table.descriptors.read(first);
+        if buffers.chain > 1 {
             return self.gather_chain(buffers, first, desc, counts);
         }
         let Some(buffer) = buffers.take(first, desc.len) else { return };
@@ -77,7 +77,7 @@ impl RxBurst {
     ) {
         let (start, mut good) = (self.0.len(), desc.is_good());
         let (mut index, mut filled, mut left) = (first, desc.buffer, desc.len);
-        for parts in 1..=buffers.chain() {
+        for parts in 1..=buffers.chain {
             let next = buffers.next(index, filled);
             let Some(buffer) = buffers.take(index, filled.len) else {
                 good = false;
@@ -87,13 +87,13 @@ impl RxBurst {
             good &= filled.len == len;
             left -= len;
             self.0.push(Filled { buffer, part: Part::Next(len) });
-            if left == 0 || parts == buffers.chain() || next == NO_DESC {
-                let linked = buffers.is_linked();
+            if left == 0 || parts == buffers.chain || next == NO_DESC {
+                let linked = buffers.linked;
                 good &= left == 0 && (linked || next == NO_DESC);
                 buffers.keep_rest(if linked { next } else { NO_DESC });
                 break;
             }
-            (index, filled) = (next, buffers.descriptors.read_buffer(next));
+            (index, filled) = (next, buffers.table.descriptors.read_buffer(next));
         }
         let parts = (self.0.len() - start) as u16;
         if good && let Some(first) = self.0.get_mut(start) {
@@ -113,7 +113,8 @@ impl RxBurst {
         counts: &mut RxCounts,
         deliver: &mut impl FnMut(Packet, u8),
     ) -> usize {
-        if !buffers.sync_iotlb() {
+        // Waits, if the policy demands it.
+        if buffers.table.mapper.sync_iotlb().is_err() {
             // Dropping buffers in flight leaks them: the device may still reach them.
             self.0.clear();
         }
@@ -129,7 +130,7 @@ impl RxBurst {
                     partial.take().and_then(|frame| append(frame, buffer.complete(len), &mut partial, buffers, counts))
                 }
                 Part::Broken => {
-                    buffers.free_packet(buffer.complete(0));
+                    buffers.cache.free(buffer.complete(0));
                     None
                 }
             };
@@ -157,8 +158,8 @@ fn append<D: Dma>(
     let Partial { mut packet, desc, missing } = frame;
     if let Err(buffer) = packet.append(buffer) {
         counts.broken += 1;
-        buffers.free_packet(packet);
-        buffers.free_packet(buffer);
+        buffers.cache.free(packet);
+        buffers.cache.free(buffer);
         return None;
     }
     if missing == 1 {
