@@ -19,7 +19,7 @@ use super::regs::{Regions, ale, channel, of_channel, switch};
 use super::ring::CompletionRing;
 use super::rx::{RxCounts, RxFlow};
 use super::tx::{TxChannel, TxCounts};
-use crate::sync::{Mutex, MutexGuard, lock};
+use crate::sync::{Mutex, lock};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_bus::tisci::{Refused, RingConfig, RingMode, RxChannelConfig, RxFlowConfig, Tisci, TxChannelConfig};
@@ -112,7 +112,7 @@ pub(super) struct Host<B: Bus> {
     bus: Mutex<B>,
     /// Flows without an owner, until all flows are.
     retired: Mutex<Vec<RxFlow<B>>>,
-    history: Mutex<History>,
+    pub(super) history: Mutex<History>,
 }
 
 impl<B: Bus> Host<B> {
@@ -213,7 +213,7 @@ impl<B: Bus> Host<B> {
         let (threads, rings) = ((soc.psil_base + channel, soc.tx_thread + number), [soc.tx_rings(number)]);
         let refusals = self.disable(bar, channel, threads, orderly.then_some(&rings));
         let (free, descriptors) = tx.descs.table.numbers();
-        let mut history = self.history();
+        let mut history = lock(&self.history);
         history.tx.push((number, tx.counts));
         let channel = Some(number);
         history.stops.push(ChannelStop { channel, orderly, free, descriptors, undelivered, refusals });
@@ -295,17 +295,13 @@ impl<B: Bus> Host<B> {
         let refusals = self.disable(bar, soc.rx_channel, threads, orderly.then_some(&rings));
         let numbers = flows.iter().map(|flow| flow.buffers.table.numbers());
         let (free, descriptors) = numbers.fold((0, 0), |(free, all), (f, a)| (free + f, all + a));
-        let mut history = self.history();
+        let mut history = lock(&self.history);
         history.rx.extend(flows.iter().map(|flow| (flow.number, flow.counts)));
         history.stops.push(ChannelStop { channel: None, orderly, free, descriptors, undelivered, refusals });
         if !orderly {
             // The engine may still write to buffers.
             std::mem::forget(flows);
         }
-    }
-
-    pub(super) fn history(&self) -> MutexGuard<'_, History> {
-        lock(&self.history)
     }
 }
 

@@ -41,14 +41,6 @@ impl<M: Mmio> RingSide<M> {
         RingSide { bar: regions.rings.clone(), doorbell: of_ring(doorbell), occupancy: of_ring(occupancy) }
     }
 
-    /// Announces `n` elements that were stored; returns the number of doorbells.
-    #[inline]
-    fn push(&self, n: u32) -> u64 {
-        // The stores to elements and descriptors are ordered before the doorbell.
-        fence(Ordering::Release);
-        self.ring(n, |count| count)
-    }
-
     /// Pops `n` elements that were loaded; returns the number of doorbells.
     #[inline]
     fn pop(&self, n: u32) -> u64 {
@@ -121,7 +113,9 @@ impl<M: Mmio> SubmitRing<M> {
     /// Announces the last `n` elements that were stored; returns the number of doorbells.
     #[inline]
     pub(super) fn announce(&self, n: u32) -> u64 {
-        self.side.push(n)
+        // The stores to elements and descriptors are ordered before the doorbell.
+        fence(Ordering::Release);
+        self.side.ring(n, |count| count)
     }
 
     /// Pops the elements that the engine has not fetched, at most `max`, of a channel that has been

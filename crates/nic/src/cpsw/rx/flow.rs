@@ -126,10 +126,7 @@ impl<B: Bus> RxFlow<B> {
         // The loop returns 0 only if no completion is left. A caller that then sleeps is woken: the
         // interrupt's level is low and rises with the next completion.
         loop {
-            if self.available == 0 {
-                self.read_occupancy();
-            }
-            let n = (self.available as usize).min(room);
+            let n = (self.completions() as usize).min(room);
             if n == 0 {
                 return 0;
             }
@@ -143,13 +140,7 @@ impl<B: Bus> RxFlow<B> {
 
     fn poll_singly(&mut self, room: usize, mut deliver: impl FnMut(Packet, u8)) -> usize {
         let mut done = 0;
-        while done < room {
-            if self.available == 0 {
-                self.read_occupancy();
-            }
-            if self.available == 0 {
-                break;
-            }
+        while done < room && self.completions() > 0 {
             self.available -= 1;
             done += self.pop(1, &mut deliver);
             self.post(1);
@@ -157,10 +148,14 @@ impl<B: Bus> RxFlow<B> {
         done
     }
 
+    /// The number of completions that can be popped. Reads the occupancy if none is known.
     #[inline]
-    fn read_occupancy(&mut self) {
-        self.counts.occupancy_reads += 1;
-        self.available = self.completion.occupancy().0.min(self.buffers.posted);
+    fn completions(&mut self) -> u32 {
+        if self.available == 0 {
+            self.counts.occupancy_reads += 1;
+            self.available = self.completion.occupancy().0.min(self.buffers.posted);
+        }
+        self.available
     }
 
     /// Pops `n` completions and delivers their frames: harvest, unmap, deliver.

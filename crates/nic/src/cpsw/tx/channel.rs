@@ -109,15 +109,18 @@ impl<B: Bus> TxChannel<B> {
         Ok(())
     }
 
-    /// Announces the staged packets.
+    /// Announces the staged packets; returns the number of doorbells.
     #[inline]
-    pub(in crate::cpsw) fn flush(&mut self) {
-        if self.staged > 0 {
-            self.counts.submit_doorbells += self.submit.announce(self.staged);
-            self.counts.announced += u64::from(self.staged);
-            self.in_flight += std::mem::take(&mut self.staged);
-            self.busy = true;
+    pub(in crate::cpsw) fn flush(&mut self) -> u64 {
+        if self.staged == 0 {
+            return 0;
         }
+        let doorbells = self.submit.announce(self.staged);
+        self.counts.submit_doorbells += doorbells;
+        self.counts.announced += u64::from(self.staged);
+        self.in_flight += std::mem::take(&mut self.staged);
+        self.busy = true;
+        doorbells
     }
 
     /// Pops completions if that pays: if enough packets are in flight, if slots or descriptors are

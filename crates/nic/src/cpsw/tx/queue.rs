@@ -175,8 +175,7 @@ impl<B: Bus> Burst<'_, B> {
         let sent = channel.with(|channel| {
             let before = channel.counts.submit_doorbells;
             if available == 0 || channel.fits(std::slice::from_ref(&packet)) == 0 {
-                channel.flush();
-                counters.called(channel.counts.submit_doorbells - before);
+                counters.called(channel.flush());
                 return Err(packet);
             }
             match send(channel, cache, packet, *port, batch, counters) {
@@ -252,11 +251,7 @@ impl<B: Bus> TxQueue for CpswTx<B> {
 
     #[inline]
     fn kick(&mut self) {
-        let doorbells = self.channel.with(|channel| {
-            let before = channel.counts.submit_doorbells;
-            channel.flush();
-            channel.counts.submit_doorbells - before
-        });
+        let doorbells = self.channel.with(TxChannel::flush);
         self.counters.called(doorbells.unwrap_or(0));
     }
 
