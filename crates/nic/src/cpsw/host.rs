@@ -164,8 +164,8 @@ impl<B: Bus> Host<B> {
         elements.map_or(Ok(()), |elements| config(rings.1, elements, completion.size, RingMode::Exposed))
     }
 
-    /// Disables a channel whose teardown has ended, unpairs its threads, and resets its rings if the
-    /// teardown was orderly; returns the firmware calls that failed.
+    /// Disables a channel after its teardown, resets its rings if the teardown was orderly, and
+    /// unpairs its threads; returns the firmware calls that failed.
     fn disable(&self, bar: &B::Bar, channel: u16, threads: (u16, u16), rings: Option<&[(u16, u16)]>) -> Vec<Refused> {
         of_channel(channel::CONTROL, channel).write(bar, 0);
         of_channel(channel::PEER, channel).write(bar, 0);

@@ -58,8 +58,8 @@ impl<D: Dma> TxDescs<D> {
             let next = if rest.is_some() { self.table.pool.alloc() } else { None };
             let (Ok(mapped), true) = (mapped, rest.is_none() || next.is_some()) else {
                 next.into_iter().for_each(|next| self.table.pool.free(next));
-                // The chain ends at `index`, which has no mapping if the mapping failed: the slot of a
-                // descriptor that was free has no next one.
+                // The chain ends at `index`: the slot of a descriptor that was free has no next
+                // one, and it has no mapping if the mapping failed.
                 self.undo(first);
                 return None;
             };
@@ -114,7 +114,8 @@ impl<D: Dma> TxDescs<D> {
         if failed { None } else { packet.map(InFlight::<ToDevice>::complete) }
     }
 
-    /// Releases a packet and adds it to those that are to be freed; returns whether it may be freed.
+    /// Releases a packet and adds it to those that are freed next; returns false if a chunk could
+    /// not be unmapped.
     #[inline]
     pub(super) fn collect(&mut self, first: u16, batch: &mut Batch, free: &mut impl FnMut(&mut Batch)) -> bool {
         let Some(packet) = self.release(first) else { return false };
