@@ -69,7 +69,7 @@ impl<M: Mmio> RingSide<M> {
     /// The number of elements that can be popped, and whether teardown is complete. A register that
     /// cannot be read (all ones) reports neither.
     #[inline]
-    pub(super) fn occupancy(&self) -> (u32, bool) {
+    fn occupancy(&self) -> (u32, bool) {
         let word = self.occupancy.read(&self.bar);
         if word == u32::MAX {
             return (0, false);

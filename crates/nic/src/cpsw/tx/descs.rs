@@ -95,7 +95,7 @@ impl<D: Dma> TxDescs<D> {
     /// Unmaps the chunks of a packet and frees its descriptors; returns the packet, unless a chunk
     /// could not be unmapped.
     #[inline]
-    pub(super) fn release(&mut self, first: u16) -> Option<Packet> {
+    fn release(&mut self, first: u16) -> Option<Packet> {
         let mut packet = None;
         let (mut index, mut failed) = (first, false);
         while let Some(slot) = self.table.slots.get_mut(u32::from(index)) {
