@@ -3,9 +3,9 @@
 use towpath_bus::{Dma, Domain, MapError};
 use towpath_packet::{Pool, PoolConfig, PoolError};
 
-/// Why there is no pool in memory that the device reaches.
+/// Why a port has no memory that the device reaches.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum DevicePoolError {
+pub(crate) enum StartError {
     #[error(transparent)]
     Map(#[from] MapError),
     #[error(transparent)]
@@ -13,7 +13,7 @@ pub(crate) enum DevicePoolError {
 }
 
 /// Makes a pool in memory that the bus allocates for the device, and maps it.
-pub(crate) fn device_pool<D: Dma>(domain: &Domain<D>, config: PoolConfig) -> Result<Pool, DevicePoolError> {
+pub(crate) fn device_pool<D: Dma>(domain: &Domain<D>, config: PoolConfig) -> Result<Pool, StartError> {
     let region = domain.dma().alloc(config.capacity * config.chunk)?;
     // SAFETY: the bus has just allocated the region for this pool, so that nothing else in this
     // process has its address. The device writes only to chunks that are in flight to it.

@@ -100,15 +100,13 @@ impl Soc {
         ..Soc::J784S4
     };
 
-    pub(super) fn submit_ring(&self, channel: u16) -> u16 {
+    /// The submission ring and the completion ring of a transmit channel.
+    pub(super) fn tx_rings(&self, channel: u16) -> (u16, u16) {
+        let ring = self.tx_ring.0 + channel * self.tx_ring.1;
         match self.family {
-            Family::Pktdma => self.tx_ring.0 + channel * self.tx_ring.1,
-            Family::Udma => self.tx_channel + channel,
+            Family::Pktdma => (ring, ring),
+            Family::Udma => (self.tx_channel + channel, ring),
         }
-    }
-
-    pub(super) fn tx_completion_ring(&self, channel: u16) -> u16 {
-        self.tx_ring.0 + channel * self.tx_ring.1
     }
 
     /// The free ring and the completion ring of a flow.

@@ -1,7 +1,65 @@
-//! Free descriptors of one channel or flow, by index. One owner: no atomics, no lock.
+//! The descriptors of one channel or flow: which are free, and what is in flight behind the others.
+//! One owner: no atomics, no lock.
 
-use super::config::DescAlloc;
+use super::config::{Config, DescAlloc, Family};
+use super::descriptors::Descriptors;
+use super::ring::NO_DESC;
+use crate::common::slots::Slots;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use towpath_bus::{Dma, DmaMapper, Domain, MapError, Mapped};
+use towpath_packet::InFlight;
+
+/// The driver's shadow of a descriptor. `T` is the direction, and `N` what it notes.
+pub(super) struct DescSlot<T, N> {
+    /// A buffer, or a packet in the slot of its first descriptor.
+    pub(super) in_flight: Option<InFlight<T>>,
+    pub(super) mapped: Option<Mapped>,
+    /// The next descriptor of a chain that the driver linked.
+    pub(super) next: u16,
+    pub(super) note: N,
+}
+
+impl<T, N: Default> Default for DescSlot<T, N> {
+    fn default() -> Self {
+        DescSlot { in_flight: None, mapped: None, next: NO_DESC, note: N::default() }
+    }
+}
+
+/// All descriptors of a channel or flow.
+pub(super) struct DescTable<D: Dma, T, N> {
+    pub(super) descriptors: Descriptors,
+    pub(super) pool: DescPool,
+    pub(super) slots: Slots<DescSlot<T, N>>,
+    pub(super) mapper: DmaMapper<D>,
+    pub(super) count: u16,
+    /// The ring on which UDMA completes the descriptors.
+    pub(super) return_ring: u16,
+}
+
+impl<D: Dma, T, N: Default> DescTable<D, T, N> {
+    pub(super) fn new(config: &Config, domain: &Domain<D>, count: u32, completion: u16) -> Result<Self, MapError> {
+        Ok(DescTable {
+            descriptors: Descriptors::new(domain, count as u16, &config.soc)?,
+            pool: DescPool::new(count as u16, config.desc_alloc),
+            slots: Slots::new(count),
+            mapper: DmaMapper::new(domain, count, 1 << 16)?,
+            count: count as u16,
+            // PKTDMA's rings are two-sided: the field has no meaning there.
+            return_ring: if config.soc.family == Family::Udma { completion } else { 0 },
+        })
+    }
+
+    /// Whether a buffer is in flight behind a descriptor, or a packet whose first one it is.
+    #[inline]
+    pub(super) fn is_in_flight(&mut self, index: u16) -> bool {
+        self.slots.get_mut(u32::from(index)).is_some_and(|slot| slot.in_flight.is_some())
+    }
+
+    /// The numbers of free descriptors and of all descriptors.
+    pub(super) fn numbers(&self) -> (usize, usize) {
+        (self.pool.len(), self.count.into())
+    }
+}
 
 /// The free descriptors.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use super::config::Config;
 use super::host::{ChannelStop, CpswError, Host};
 use super::regs::switch;
-use super::rx::{CpswRx, FlowRef, LiveFlow, RxCounts, SharedFlow};
+use super::rx::{CpswRx, FlowRef, RxCounts, SharedFlow};
 use super::tx::{ChannelRef, CpswTx, LiveChannel, MAX_DESCS, NO_LINK, TxCounts};
 use crate::batching::Batching;
 use crate::sync::{Mutex, lock};
@@ -23,7 +23,10 @@ pub fn open<B: Bus>(
     config: Config,
 ) -> Result<(Vec<CpswPort<B>>, Control<B>), CpswError> {
     let host = Arc::new(Host::open(bus, firmware, config)?);
-    let device = Arc::new(Device { host, shared: Mutex::new(SharedQueues::default()) });
+    let device = Arc::new(Device {
+        host,
+        shared: Mutex::new(SharedQueues { flows: Vec::new(), pool: None, channels: Vec::new() }),
+    });
     let batching: Vec<_> = (0..config.ports).map(|_| Batching::new(config.batch)).collect();
     let port = |(i, batching): (usize, &Batching)| CpswPort {
         info: info(&device.host, i as u8 + 1),
@@ -44,7 +47,7 @@ fn mtu(max_len: u32) -> u32 {
 
 fn info<B: Bus>(host: &Host<B>, number: u8) -> Info {
     let queues = host.config.channels_per_port().clamp(1, host.config.rx_flows);
-    Info::new(format!("{}.{number}", host.name()), Layer::Ethernet, mtu(host.config.max_len))
+    Info::new(format!("{}.{number}", host.name), Layer::Ethernet, mtu(host.config.max_len))
         .with_max_chunks(MAX_DESCS)
         .with_offloads(Offloads::CSUM, Offloads::NONE)
         .with_max_queues(queues.into())
@@ -64,17 +67,17 @@ impl<B: Bus> Control<B> {
 
     /// Reports of the channels that have stopped.
     pub fn stops(&self) -> Vec<ChannelStop> {
-        self.device.host.history().stops.clone()
+        lock(&self.device.host.history).stops.clone()
     }
 
     /// Counters of the transmit channels that have stopped.
     pub fn stopped_tx(&self) -> Vec<(u16, TxCounts)> {
-        self.device.host.history().tx.clone()
+        lock(&self.device.host.history).tx.clone()
     }
 
     /// Counters of the receive flows that have stopped.
     pub fn stopped_rx(&self) -> Vec<(u16, RxCounts)> {
-        self.device.host.history().rx.clone()
+        lock(&self.device.host.history).rx.clone()
     }
 }
 
@@ -97,18 +100,8 @@ struct SharedQueues<B: Bus> {
     channels: Vec<Weak<Mutex<LiveChannel<B>>>>,
 }
 
-impl<B: Bus> Default for SharedQueues<B> {
-    fn default() -> Self {
-        SharedQueues { flows: Vec::new(), pool: None, channels: Vec::new() }
-    }
-}
-
-/// The flows of each queue of a port.
-struct QueueFlows<B: Bus> {
-    queues: Vec<Vec<FlowRef<B>>>,
-    /// The pool of the buffers of shared flows.
-    pool: Option<Pool>,
-}
+/// The flows of each queue of a port, and the pool of the buffers of shared flows.
+type QueueFlows<B> = (Vec<Vec<FlowRef<B>>>, Option<Pool>);
 
 /// One MAC port.
 pub struct CpswPort<B: Bus> {
@@ -141,18 +134,17 @@ impl<B: Bus> CpswPort<B> {
     fn start_rx(&self, start: &Start, queues: u16, counters: &[Arc<Counters>]) -> Result<QueueFlows<B>, CpswError> {
         let host = &self.device.host;
         let mut refs: Vec<Vec<FlowRef<B>>> = (0..queues).map(|_| Vec::new()).collect();
-        let live = |flow| LiveFlow::new(flow, host.clone());
         if host.config.ports == 1 {
             for (i, flow) in host.start_rx(&start.pool)?.into_iter().enumerate() {
-                refs[i % usize::from(queues)].push(FlowRef::Own(Box::new(live(flow))));
+                refs[i % usize::from(queues)].push(FlowRef::Own(Box::new(flow)));
             }
-            return Ok(QueueFlows { queues: refs, pool: None });
+            return Ok((refs, None));
         }
         let mut shared = lock(&self.device.shared);
         let mut flows: Vec<_> = shared.flows.iter().filter_map(Weak::upgrade).collect();
         if flows.is_empty() {
             let started = host.start_rx(&start.pool)?.into_iter();
-            flows = started.map(|flow| Arc::new(SharedFlow::new(live(flow), host.config.ports))).collect();
+            flows = started.map(|flow| Arc::new(SharedFlow::new(flow, host.config.ports))).collect();
             shared.flows = flows.iter().map(Arc::downgrade).collect();
             shared.pool = Some(start.pool.clone());
         }
@@ -161,7 +153,7 @@ impl<B: Bus> CpswPort<B> {
             let inbox = flow.attach(self.number, host.config.rx_ring as usize, counters[queue].clone());
             refs[queue].push(FlowRef::Shared { flow, inbox });
         }
-        Ok(QueueFlows { queues: refs, pool: shared.pool.clone() })
+        Ok((refs, shared.pool.clone()))
     }
 
     /// Starts the transmit channels, unless another port has; returns the channel of each queue.
@@ -169,10 +161,7 @@ impl<B: Bus> CpswPort<B> {
         let host = &self.device.host;
         let (ports, index) = (u16::from(host.config.ports), u16::from(self.number) - 1);
         if host.config.channels_per_port() > 0 {
-            let own = |queue| {
-                let channel = host.start_tx(index + queue * ports)?;
-                Ok(ChannelRef::Own(Box::new(LiveChannel::new(channel, host.clone()))))
-            };
+            let own = |queue| Ok(ChannelRef::Own(Box::new(host.start_tx(index + queue * ports)?)));
             return (0..queues).map(own).collect();
         }
         let number = index % u16::from(host.config.tx_channels);
@@ -182,8 +171,7 @@ impl<B: Bus> CpswPort<B> {
         let channel = match weak.upgrade() {
             Some(channel) => channel,
             None => {
-                let channel = LiveChannel::new(host.start_tx(number)?, host.clone());
-                let channel = Arc::new(Mutex::new(channel));
+                let channel = Arc::new(Mutex::new(host.start_tx(number)?));
                 *weak = Arc::downgrade(&channel);
                 channel
             }
@@ -201,7 +189,7 @@ impl<B: Bus> CpswPort<B> {
         let max_len = host.config.max_len.min(room as u32 * u32::from(host.config.rx_buffers) + 4);
         switch::P0_RX_MAXLEN.nth(u32::from(self.number), switch::STRIDE).write(&host.regions.switch, max_len);
         let counters: Vec<Arc<Counters>> = (0..queues).map(|_| Arc::default()).collect();
-        let QueueFlows { queues: refs, pool } = self.start_rx(start, queues, &counters)?;
+        let (refs, pool) = self.start_rx(start, queues, &counters)?;
         let mut irqs = match host.config.ports {
             1 => host.rx_irqs()?.into_iter().map(Some).collect(),
             _ => Vec::new(),

@@ -16,9 +16,10 @@
 use super::config::{Config, Family};
 use super::descriptors::FETCH_WORDS;
 use super::regs::{Regions, ale, channel, of_channel, switch};
+use super::ring::CompletionRing;
 use super::rx::{RxCounts, RxFlow};
 use super::tx::{TxChannel, TxCounts};
-use crate::sync::{Mutex, MutexGuard, lock};
+use crate::sync::{Mutex, lock};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_bus::tisci::{Refused, RingConfig, RingMode, RxChannelConfig, RxFlowConfig, Tisci, TxChannelConfig};
@@ -84,18 +85,34 @@ pub(super) struct History {
     pub(super) rx: Vec<(u16, RxCounts)>,
 }
 
+/// A channel or flow that is stopped when it is dropped.
+pub(super) struct Live<B: Bus, T> {
+    /// `None` only during teardown.
+    pub(super) part: Option<T>,
+    host: Arc<Host<B>>,
+    stop: fn(&Host<B>, T),
+}
+
+impl<B: Bus, T> Drop for Live<B, T> {
+    fn drop(&mut self) {
+        if let Some(part) = self.part.take() {
+            (self.stop)(&self.host, part);
+        }
+    }
+}
+
 /// What the queues of all ports share.
 pub(super) struct Host<B: Bus> {
     pub(super) config: Config,
     pub(super) regions: Regions<B::Bar>,
     pub(super) domain: Domain<B::Dma>,
     firmware: Arc<dyn Tisci>,
-    name: String,
+    pub(super) name: String,
     /// Stays open, and hands out interrupts.
     bus: Mutex<B>,
     /// Flows without an owner, until all flows are.
     retired: Mutex<Vec<RxFlow<B>>>,
-    history: Mutex<History>,
+    pub(super) history: Mutex<History>,
 }
 
 impl<B: Bus> Host<B> {
@@ -118,10 +135,6 @@ impl<B: Bus> Host<B> {
         })
     }
 
-    pub(super) fn name(&self) -> &str {
-        &self.name
-    }
-
     /// The interrupts of the receive flows, in order.
     pub(super) fn rx_irqs(&self) -> Result<Vec<B::Irq>, BusError> {
         let bus = lock(&self.bus);
@@ -134,66 +147,76 @@ impl<B: Bus> Host<B> {
         status.read(&self.regions.switch) & 1 != 0
     }
 
-    fn ring_config(&self, ring: u16, memory: &Coherent, count: u32, mode: RingMode) -> Result<(), Refused> {
+    /// Configures the two rings of a channel or flow, the first of which is `submit` with `count`
+    /// elements.
+    fn ring_configs(
+        &self,
+        rings: (u16, u16),
+        (submit, count, mode): (&Coherent, u32, RingMode),
+        completion: &CompletionRing<B::Bar>,
+    ) -> Result<(), Refused> {
         let asel = self.config.soc.asel;
-        self.firmware.ring_config(&RingConfig { ring, address: memory.iova().get(), count, mode, asel })
+        let config = |ring, memory: &Coherent, count, mode| {
+            self.firmware.ring_config(&RingConfig { ring, address: memory.iova().get(), count, mode, asel })
+        };
+        config(rings.0, submit, count, mode)?;
+        let elements = completion.elements.as_ref();
+        elements.map_or(Ok(()), |elements| config(rings.1, elements, completion.size, RingMode::Exposed))
+    }
+
+    /// Disables a channel after its teardown, resets its rings if the teardown was orderly, and
+    /// unpairs its threads; returns the firmware calls that failed.
+    fn disable(&self, bar: &B::Bar, channel: u16, threads: (u16, u16), rings: Option<&[(u16, u16)]>) -> Vec<Refused> {
+        of_channel(channel::CONTROL, channel).write(bar, 0);
+        of_channel(channel::PEER, channel).write(bar, 0);
+        let mut refusals = Vec::new();
+        let mut note = |result: Result<(), Refused>| refusals.extend(result.err());
+        for &(submit, completion) in rings.unwrap_or_default() {
+            note(self.firmware.ring_reset(submit));
+            if self.config.soc.family == Family::Udma {
+                note(self.firmware.ring_reset(completion));
+            }
+        }
+        note(self.firmware.psil_unpair(threads.0, threads.1));
+        refusals
     }
 
     /// Sets a transmit channel up and enables it.
-    pub(super) fn start_tx(&self, number: u16) -> Result<TxChannel<B>, CpswError> {
+    pub(super) fn start_tx(self: &Arc<Self>, number: u16) -> Result<Live<B, TxChannel<B>>, CpswError> {
         let tx = TxChannel::new(number, &self.config, &self.regions, &self.domain)?;
-        let (soc, count) = (&self.config.soc, self.config.tx_ring);
-        self.ring_config(soc.submit_ring(number), tx.submit.elements(), count, RingMode::Exposed)?;
-        let mut completion_ring = u16::MAX;
-        if let Some((elements, count)) = tx.completion.elements() {
-            completion_ring = soc.tx_completion_ring(number);
-            self.ring_config(completion_ring, elements, count, RingMode::Exposed)?;
-        }
+        let soc = &self.config.soc;
+        let rings = soc.tx_rings(number);
+        self.ring_configs(rings, (&tx.submit.elements, self.config.tx_ring, RingMode::Exposed), &tx.completion)?;
+        let completion_ring = if soc.family == Family::Udma { rings.1 } else { u16::MAX };
         let channel = soc.tx_channel + number;
         let config = TxChannelConfig { channel, fetch_words: FETCH_WORDS, completion_ring };
         self.firmware.tx_channel_config(&config)?;
         self.firmware.psil_pair(soc.psil_base + channel, soc.tx_thread + number)?;
         of_channel(channel::PEER, channel).write(&self.regions.tx, channel::ENABLE);
         of_channel(channel::CONTROL, channel).write(&self.regions.tx, channel::ENABLE);
-        Ok(tx)
+        Ok(Live { part: Some(tx), host: self.clone(), stop: Host::stop_tx })
     }
 
     /// Tears a transmit channel down and takes its packets back.
-    pub(super) fn stop_tx(&self, mut tx: TxChannel<B>, free: &mut impl FnMut(&mut Batch)) {
+    fn stop_tx(&self, mut tx: TxChannel<B>) {
         let (soc, number) = (&self.config.soc, tx.number);
         let channel = soc.tx_channel + number;
         let bar = &self.regions.tx;
+        let mut free = |batch: &mut Batch| drop(std::mem::take(batch));
         tx.flush();
         of_channel(channel::CONTROL, channel).write(bar, channel::ENABLE | channel::TEARDOWN);
         let orderly = poll_until(|| {
-            tx.collect(free);
+            tx.collect(&mut free);
             tx.torn_down
         });
-        let mut stop = ChannelStop {
-            channel: Some(number),
-            orderly,
-            free: 0,
-            descriptors: tx.descriptors().1,
-            undelivered: 0,
-            refusals: Vec::new(),
-        };
-        let mut note = |result: Result<(), Refused>| stop.refusals.extend(result.err());
-        if orderly {
-            stop.undelivered = tx.drain(free);
-        }
-        of_channel(channel::CONTROL, channel).write(bar, 0);
-        of_channel(channel::PEER, channel).write(bar, 0);
-        if orderly {
-            note(self.firmware.ring_reset(soc.submit_ring(number)));
-            if soc.family == Family::Udma {
-                note(self.firmware.ring_reset(soc.tx_completion_ring(number)));
-            }
-        }
-        note(self.firmware.psil_unpair(soc.psil_base + channel, soc.tx_thread + number));
-        stop.free = tx.descriptors().0;
-        let mut history = self.history();
+        let undelivered = if orderly { tx.drain(&mut free) } else { 0 };
+        let (threads, rings) = ((soc.psil_base + channel, soc.tx_thread + number), [soc.tx_rings(number)]);
+        let refusals = self.disable(bar, channel, threads, orderly.then_some(&rings));
+        let (free, descriptors) = tx.descs.table.numbers();
+        let mut history = lock(&self.history);
         history.tx.push((number, tx.counts));
-        history.stops.push(stop);
+        let channel = Some(number);
+        history.stops.push(ChannelStop { channel, orderly, free, descriptors, undelivered, refusals });
         if !orderly {
             // The engine may still read descriptors and buffers.
             std::mem::forget(tx);
@@ -201,27 +224,23 @@ impl<B: Bus> Host<B> {
     }
 
     /// Sets all receive flows up, fills them from `pool`, and enables the receive channel.
-    pub(super) fn start_rx(&self, pool: &Pool) -> Result<Vec<RxFlow<B>>, CpswError> {
+    pub(super) fn start_rx(self: &Arc<Self>, pool: &Pool) -> Result<Vec<Live<B, RxFlow<B>>>, CpswError> {
         let soc = &self.config.soc;
-        let count = self.config.rx_ring;
+        let mode = if self.regions.fifos.is_some() { RingMode::Message } else { RingMode::Exposed };
         let mut flows = Vec::new();
         for number in 0..u16::from(self.config.rx_flows) {
             let cache: Cache = pool.cache(Direction::Rx)?;
             let flow = RxFlow::new(number, &self.config, &self.regions, &self.domain, cache)?;
-            let (free_ring, completion_ring) = soc.rx_rings(number);
-            let mode = if self.regions.fifos.is_some() { RingMode::Message } else { RingMode::Exposed };
-            self.ring_config(free_ring, flow.free_elements(), count, mode)?;
-            if let Some((elements, count)) = flow.completion.elements() {
-                self.ring_config(completion_ring, elements, count, RingMode::Exposed)?;
-            }
+            let rings = soc.rx_rings(number);
+            self.ring_configs(rings, (flow.free.elements(), self.config.rx_ring, mode), &flow.completion)?;
             self.firmware.rx_flow_config(&RxFlowConfig {
                 flow: soc.rx_flow + number,
                 einfo: true,
                 psinfo: true,
                 stall: false,
                 sop_offset: 0,
-                completion_ring,
-                free_ring,
+                completion_ring: rings.1,
+                free_ring: rings.0,
             })?;
             flows.push(flow);
         }
@@ -237,11 +256,12 @@ impl<B: Bus> Host<B> {
         }
         of_channel(channel::CONTROL, soc.rx_channel).write(&self.regions.rx, channel::ENABLE);
         of_channel(channel::PEER, soc.rx_channel).write(&self.regions.rx, channel::ENABLE);
-        Ok(flows)
+        let live = |flow| Live { part: Some(flow), host: self.clone(), stop: Host::retire };
+        Ok(flows.into_iter().map(live).collect())
     }
 
     /// A flow has no owner any more. With the last one, the receive channel is torn down.
-    pub(super) fn retire(&self, flow: RxFlow<B>) {
+    fn retire(&self, flow: RxFlow<B>) {
         let mut retired = lock(&self.retired);
         retired.push(flow);
         if retired.len() == usize::from(self.config.rx_flows) {
@@ -261,45 +281,27 @@ impl<B: Bus> Host<B> {
         // The manuals do not specify which flow's ring shows the marker: the driver accepts any.
         let marked = |flow: &RxFlow<B>| flow.completion.occupancy().1;
         let orderly = off && (!soc.marks_rx_teardown || poll_until(|| flows.iter().any(marked)));
-        let mut stop = ChannelStop {
-            channel: None,
-            orderly,
-            free: 0,
-            descriptors: flows.iter().map(|flow| flow.descriptors().1).sum(),
-            undelivered: 0,
-            refusals: Vec::new(),
-        };
+        let mut undelivered = 0;
         if orderly {
             for flow in &mut flows {
-                stop.undelivered += flow.drain();
+                undelivered += flow.drain();
                 if soc.marks_rx_teardown && marked(flow) {
                     flow.completion.side.acknowledge_teardown();
                 }
             }
         }
-        control.write(bar, 0);
-        of_channel(channel::PEER, soc.rx_channel).write(bar, 0);
-        let mut note = |result: Result<(), Refused>| stop.refusals.extend(result.err());
-        for flow in flows.iter().filter(|_| orderly) {
-            let (free, completion) = soc.rx_rings(flow.number);
-            note(self.firmware.ring_reset(free));
-            if soc.family == Family::Udma {
-                note(self.firmware.ring_reset(completion));
-            }
-        }
-        note(self.firmware.psil_unpair(soc.rx_thread, 0x8000 | (soc.psil_base + soc.rx_channel)));
-        stop.free = flows.iter().map(|flow| flow.descriptors().0).sum();
-        let mut history = self.history();
+        let rings: Vec<_> = flows.iter().map(|flow| soc.rx_rings(flow.number)).collect();
+        let threads = (soc.rx_thread, 0x8000 | (soc.psil_base + soc.rx_channel));
+        let refusals = self.disable(bar, soc.rx_channel, threads, orderly.then_some(&rings));
+        let numbers = flows.iter().map(|flow| flow.buffers.table.numbers());
+        let (free, descriptors) = numbers.fold((0, 0), |(free, all), (f, a)| (free + f, all + a));
+        let mut history = lock(&self.history);
         history.rx.extend(flows.iter().map(|flow| (flow.number, flow.counts)));
-        history.stops.push(stop);
+        history.stops.push(ChannelStop { channel: None, orderly, free, descriptors, undelivered, refusals });
         if !orderly {
             // The engine may still write to buffers.
             std::mem::forget(flows);
         }
-    }
-
-    pub(super) fn history(&self) -> MutexGuard<'_, History> {
-        lock(&self.history)
     }
 }
 

@@ -16,7 +16,7 @@
 //! | `config` | configuration, and the channel, flow and ring numbers of each SoC |
 //! | `regs` | registers |
 //! | `descriptors` | CPPI5 host descriptors |
-//! | `desc_pool` | free descriptors |
+//! | `desc_pool` | the descriptors of a channel or flow: free, or with what is in flight behind them |
 //! | `ring` | rings of descriptor pointers, and the only place that writes doorbells |
 //! | `host` | bring-up and teardown of the switch, the transmit channels and the receive channel |
 //! | `device` | the MAC ports, and the handle of the whole device |

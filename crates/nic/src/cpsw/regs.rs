@@ -87,11 +87,10 @@ pub(super) mod channel {
 pub(super) mod ring {
     use towpath_bus::Reg;
 
-    pub(crate) const DOORBELL: Reg = Reg(0x10);
-    pub(crate) const OCCUPANCY: Reg = Reg(0x18);
-    /// The side of a two-sided ring that holds its completions.
-    pub(crate) const REVERSE_DOORBELL: Reg = Reg(0x1010);
-    pub(crate) const REVERSE_OCCUPANCY: Reg = Reg(0x1018);
+    /// Doorbell and occupancy of a one-sided ring, or of the forward side of a two-sided one.
+    pub(crate) const FORWARD: (Reg, Reg) = (Reg(0x10), Reg(0x18));
+    /// The same of the side of a two-sided ring that holds its completions.
+    pub(crate) const REVERSE: (Reg, Reg) = (Reg(0x1010), Reg(0x1018));
     pub(crate) const COUNT: u32 = (1 << 21) - 1;
     /// Read: teardown is complete. Written: acknowledges that.
     pub(crate) const TEARDOWN: u32 = 1 << 31;
@@ -125,8 +124,8 @@ impl<M> Regions<M> {
         let soc = &config.soc;
         let ring_stride = if soc.family == Family::Pktdma { 0x2000 } else { 0x1000 };
         let (channels, flows) = (u16::from(config.tx_channels), u16::from(config.rx_flows));
-        let (free, filled) = soc.rx_rings(flows);
-        let rings = usize::from(free.max(filled).max(soc.submit_ring(channels)).max(soc.tx_completion_ring(channels)));
+        let ((submit, sent), (free, filled)) = (soc.tx_rings(channels), soc.rx_rings(flows));
+        let rings = usize::from(submit.max(sent).max(free).max(filled));
         let messages = soc.free_ring == FreeRing::Message && soc.family == Family::Udma;
         let fifos = if messages { Some(bus.bar(4, usize::from(free) * fifo::STRIDE)?) } else { None };
         if messages && !M::WIDE {
@@ -141,11 +140,6 @@ impl<M> Regions<M> {
             fifos,
             ring_stride,
         })
-    }
-
-    /// A register of ring `ring`.
-    pub(super) fn ring(&self, register: Reg, ring: u16) -> Reg {
-        register.nth(u32::from(ring), self.ring_stride)
     }
 }
 

@@ -14,6 +14,7 @@
 //! acknowledgement is a method of its own and never carries a count.
 
 use super::config::Family;
+use super::desc_pool::DescTable;
 use super::descriptors::Descriptors;
 use super::regs::{Regions, ring};
 use crate::common::ring::next;
@@ -34,35 +35,15 @@ pub(super) struct RingSide<M> {
 }
 
 impl<M: Mmio> RingSide<M> {
-    /// A one-sided ring, or the forward side of a two-sided one.
-    fn forward(regions: &Regions<M>, number: u16) -> RingSide<M> {
-        RingSide {
-            bar: regions.rings.clone(),
-            doorbell: regions.ring(ring::DOORBELL, number),
-            occupancy: regions.ring(ring::OCCUPANCY, number),
-        }
-    }
-
-    /// The reverse side of a two-sided ring, with the completions.
-    fn reverse(regions: &Regions<M>, number: u16) -> RingSide<M> {
-        RingSide {
-            bar: regions.rings.clone(),
-            doorbell: regions.ring(ring::REVERSE_DOORBELL, number),
-            occupancy: regions.ring(ring::REVERSE_OCCUPANCY, number),
-        }
-    }
-
-    /// Announces `n` elements that were stored; returns the number of doorbells.
-    #[inline]
-    fn push(&self, n: u32) -> u64 {
-        // The stores to elements and descriptors are ordered before the doorbell.
-        fence(Ordering::Release);
-        self.ring(n, |count| count)
+    /// The side of ring `number` with these registers, doorbell and occupancy.
+    fn new(regions: &Regions<M>, number: u16, (doorbell, occupancy): (Reg, Reg)) -> RingSide<M> {
+        let of_ring = |register: Reg| register.nth(u32::from(number), regions.ring_stride);
+        RingSide { bar: regions.rings.clone(), doorbell: of_ring(doorbell), occupancy: of_ring(occupancy) }
     }
 
     /// Pops `n` elements that were loaded; returns the number of doorbells.
     #[inline]
-    pub(super) fn pop(&self, n: u32) -> u64 {
+    fn pop(&self, n: u32) -> u64 {
         // The loads of the elements are ordered before the doorbell that frees their slots.
         fence(Ordering::Release);
         self.ring(n, |count| count.wrapping_neg() & 0xff)
@@ -88,7 +69,7 @@ impl<M: Mmio> RingSide<M> {
     /// The number of elements that can be popped, and whether teardown is complete. A register that
     /// cannot be read (all ones) reports neither.
     #[inline]
-    pub(super) fn occupancy(&self) -> (u32, bool) {
+    fn occupancy(&self) -> (u32, bool) {
         let word = self.occupancy.read(&self.bar);
         if word == u32::MAX {
             return (0, false);
@@ -101,8 +82,9 @@ impl<M: Mmio> RingSide<M> {
 
 /// The ring on which a channel or flow hands descriptors to the engine.
 pub(super) struct SubmitRing<M> {
-    pub(super) side: RingSide<M>,
-    elements: Coherent,
+    side: RingSide<M>,
+    /// The ring's memory.
+    pub(super) elements: Coherent,
     /// Slot of the next element.
     head: u32,
     size: u32,
@@ -116,12 +98,7 @@ impl<M: Mmio> SubmitRing<M> {
         size: u32,
     ) -> Result<SubmitRing<M>, MapError> {
         let elements = Coherent::new(domain, size as usize * 8)?;
-        Ok(SubmitRing { side: RingSide::forward(regions, number), elements, head: 0, size })
-    }
-
-    /// The ring's memory.
-    pub(super) fn elements(&self) -> &Coherent {
-        &self.elements
+        Ok(SubmitRing { side: RingSide::new(regions, number, ring::FORWARD), elements, head: 0, size })
     }
 
     /// Stores an element in the next slot, which is free; returns the slot.
@@ -136,7 +113,9 @@ impl<M: Mmio> SubmitRing<M> {
     /// Announces the last `n` elements that were stored; returns the number of doorbells.
     #[inline]
     pub(super) fn announce(&self, n: u32) -> u64 {
-        self.side.push(n)
+        // The stores to elements and descriptors are ordered before the doorbell.
+        fence(Ordering::Release);
+        self.side.ring(n, |count| count)
     }
 
     /// Pops the elements that the engine has not fetched, at most `max`, of a channel that has been
@@ -160,12 +139,15 @@ pub(super) enum Completion {
 pub(super) struct CompletionRing<M> {
     pub(super) side: RingSide<M>,
     /// UDMA: the elements that the engine stores.
-    elements: Option<Coherent>,
+    pub(super) elements: Option<Coherent>,
     /// PKTDMA: the first descriptor in each slot of the submission side.
     submitted: Box<[u16]>,
     /// Slot of the next completion.
     tail: u32,
-    size: u32,
+    /// Number of slots.
+    pub(super) size: u32,
+    /// Scratch space: the descriptors in flight that were popped last.
+    pub(super) popped: Vec<u16>,
 }
 
 impl<M: Mmio> CompletionRing<M> {
@@ -178,32 +160,17 @@ impl<M: Mmio> CompletionRing<M> {
         (submit, completion): (u16, u16),
         (slots, size): (u32, u32),
     ) -> Result<CompletionRing<M>, MapError> {
-        Ok(match family {
-            Family::Pktdma => CompletionRing {
-                side: RingSide::reverse(regions, submit),
-                elements: None,
-                submitted: vec![NO_DESC; slots as usize].into(),
-                tail: 0,
-                size: slots,
-            },
-            Family::Udma => CompletionRing {
-                side: RingSide::forward(regions, completion),
-                elements: Some(Coherent::new(domain, size as usize * 8)?),
-                submitted: Box::default(),
-                tail: 0,
-                size,
-            },
-        })
-    }
-
-    /// The memory and the size of UDMA's completion ring.
-    pub(super) fn elements(&self) -> Option<(&Coherent, u32)> {
-        self.elements.as_ref().map(|elements| (elements, self.size))
-    }
-
-    /// Number of slots.
-    pub(super) fn size(&self) -> u32 {
-        self.size
+        let (side, elements, submitted, size) = match family {
+            Family::Pktdma => {
+                (RingSide::new(regions, submit, ring::REVERSE), None, vec![NO_DESC; slots as usize], slots)
+            }
+            Family::Udma => {
+                let elements = Coherent::new(domain, size as usize * 8)?;
+                (RingSide::new(regions, completion, ring::FORWARD), Some(elements), Vec::new(), size)
+            }
+        };
+        let popped = Vec::with_capacity(MAX_COUNT as usize);
+        Ok(CompletionRing { side, elements, submitted: submitted.into(), tail: 0, size, popped })
     }
 
     /// Notes the descriptor that was stored in a slot of the submission ring.
@@ -222,9 +189,29 @@ impl<M: Mmio> CompletionRing<M> {
         (count, torn_down && self.elements.is_none())
     }
 
-    /// Loads the next completion. The occupancy has shown it.
+    /// Pops the next `n` completions, which the occupancy has shown: `popped` then holds the
+    /// descriptors in flight among them, and the others go to `other`. Returns the number of
+    /// doorbells.
     #[inline]
-    pub(super) fn load(&mut self, descriptors: &Descriptors) -> Completion {
+    pub(super) fn pop<D: Dma, T, N: Default>(
+        &mut self,
+        n: u32,
+        table: &mut DescTable<D, T, N>,
+        mut other: impl FnMut(Completion),
+    ) -> u64 {
+        self.popped.clear();
+        for _ in 0..n {
+            match self.load(&table.descriptors) {
+                Completion::Desc(first) if table.is_in_flight(first) => self.popped.push(first),
+                completion => other(completion),
+            }
+        }
+        self.side.pop(n)
+    }
+
+    /// Loads the next completion.
+    #[inline]
+    fn load(&mut self, descriptors: &Descriptors) -> Completion {
         let slot = self.tail as usize;
         self.tail = next(self.tail, self.size);
         Completion::Desc(match &self.elements {

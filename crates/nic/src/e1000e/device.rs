@@ -14,7 +14,7 @@ use super::rx::RxRing;
 use super::tx::TxRing;
 use crate::common::link::LinkStatus;
 use crate::common::reset::{ResetDevice, ResetGroup};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use crate::sync::{Mutex, lock};
 use std::time::Duration;
 use towpath_bus::{Dma, Domain, Mmio, Pci, Reg};
 use towpath_packet::Counters;
@@ -53,10 +53,6 @@ impl<B: Pci> Device<B> {
     ) -> Device<B> {
         let resets = ResetGroup::new((layout.rx.len() + layout.tx.len()) as u32);
         Device { resets, bar, config, control, layout, domain, bus: Mutex::new(bus) }
-    }
-
-    fn bus(&self) -> MutexGuard<'_, B> {
-        self.bus.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The state of every queue.
@@ -98,13 +94,13 @@ impl<B: Pci> ResetDevice for Device<B> {
         if init::reset(&self.bar, &self.config).is_err() {
             return false;
         }
-        self.bus().set_master(true);
+        lock(&self.bus).set_master(true);
         init::program(&self.bar, &self.config, &self.layout);
         true
     }
 
     fn end(&self, rings: Vec<QueueRing<B::Dma>>) {
-        let idle = stop(&*self.bus(), &self.bar, &self.config);
+        let idle = stop(&*lock(&self.bus), &self.bar, &self.config);
         for ring in rings {
             match ring {
                 QueueRing::Rx(ring) if idle => ring.release(),

@@ -59,7 +59,7 @@ pub use control::{Control, Faults};
 pub use rx::{E1000eRx, RxCounts};
 pub use tx::E1000eTx;
 
-use crate::common::pool::{DevicePoolError, device_pool};
+use crate::common::pool::{StartError, device_pool};
 use crate::common::ring::DescRing;
 use control::FaultLog;
 use device::Device;
@@ -69,7 +69,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use towpath_bus::{BusError, Dma, DmaMapper, DmaPolicy, Domain, MapError, Pci};
 use towpath_packet::port::{Ability, Info, Layer, Port, PortControl, PortError, Queues, Start};
-use towpath_packet::{Backing, Cache, Direction, Floors, Offloads, Pool, PoolConfig, Region};
+use towpath_packet::{Backing, Direction, Floors, Offloads, Pool, PoolConfig, Region};
 use tx::{TxParts, TxRing};
 
 /// Intel's vendor ID, and the devices that this driver knows (82574 datasheet §9.2.2; 82583V
@@ -237,7 +237,6 @@ fn info(name: &str, config: &Config, chip: Chip, copybreak: u32, reaches_heap: b
 
 /// Makes the parts of a port; each step may fail.
 struct Starter<'a, B: Pci> {
-    port: &'a str,
     config: &'a Config,
     domain: Domain<B::Dma>,
     pool: Pool,
@@ -245,17 +244,9 @@ struct Starter<'a, B: Pci> {
 }
 
 impl<B: Pci> Starter<'_, B> {
-    fn map_error(&self, source: MapError) -> PortError {
-        PortError::Input { port: self.port.to_owned(), what: source.to_string() }
-    }
-
-    fn cache(&self, pool: &Pool, direction: Direction) -> Result<Cache, PortError> {
-        pool.cache(direction).map_err(|source| PortError::Pool { port: self.port.to_owned(), source })
-    }
-
     /// Makes a pool in the device's reach, if the datapath's pool is not: buffers for both rings,
     /// and as many on their way.
-    fn make_own(&mut self, queues: u16) -> Result<(), PortError> {
+    fn make_own(&mut self, queues: u16) -> Result<(), StartError> {
         let (rx, tx) = (self.config.rx_ring.get() as usize, self.config.tx_ring.get() as usize);
         let queues = usize::from(queues);
         let config = PoolConfig::default()
@@ -263,11 +254,7 @@ impl<B: Pci> Starter<'_, B> {
             .chunk(self.pool.chunk())
             .headroom(self.pool.headroom())
             .floors(Floors { rx: 0, tx: queues * tx / 2 });
-        let own = device_pool(&self.domain, config).map_err(|error| match error {
-            DevicePoolError::Map(source) => self.map_error(source),
-            DevicePoolError::Pool(source) => PortError::Pool { port: self.port.to_owned(), source },
-        })?;
-        self.own = Some(own);
+        self.own = Some(device_pool(&self.domain, config)?);
         Ok(())
     }
 
@@ -276,30 +263,26 @@ impl<B: Pci> Starter<'_, B> {
         self.own.as_ref().unwrap_or(&self.pool)
     }
 
-    fn mapper(&self, buffers: u32, bytes: usize) -> Result<DmaMapper<B::Dma>, PortError> {
-        DmaMapper::new(&self.domain, buffers, bytes).map_err(|source| self.map_error(source))
-    }
-
-    fn rx(&self, queue: u16, buffer: BufferSize, log: FaultLog) -> Result<RxRing<B::Dma>, PortError> {
+    fn rx(&self, queue: u16, buffer: BufferSize, log: FaultLog) -> Result<RxRing<B::Dma>, StartError> {
         let buffers = self.buffers();
         let parts = RxParts {
-            ring: DescRing::new(&self.domain, self.config.rx_ring.get()).map_err(|source| self.map_error(source))?,
-            mapper: self.mapper(self.config.rx_ring.get(), buffers.chunk())?,
-            cache: self.cache(buffers, Direction::Rx)?,
-            copy_cache: self.own.as_ref().map(|_| self.cache(&self.pool, Direction::Rx)).transpose()?,
+            ring: DescRing::new(&self.domain, self.config.rx_ring.get())?,
+            mapper: DmaMapper::new(&self.domain, self.config.rx_ring.get(), buffers.chunk())?,
+            cache: buffers.cache(Direction::Rx)?,
+            copy_cache: self.own.as_ref().map(|_| self.pool.cache(Direction::Rx)).transpose()?,
             buffer_size: buffer.bytes,
         };
         Ok(RxRing::new(parts, self.config, queue as u8, log))
     }
 
-    fn tx(&self, log: FaultLog) -> Result<TxRing<B::Dma>, PortError> {
+    fn tx(&self, log: FaultLog) -> Result<TxRing<B::Dma>, StartError> {
         let buffers = self.buffers();
         let parts = TxParts {
-            ring: DescRing::new(&self.domain, self.config.tx_ring.get()).map_err(|source| self.map_error(source))?,
+            ring: DescRing::new(&self.domain, self.config.tx_ring.get())?,
             // A piece of another port's packet may be longer than a chunk of this pool. It is
             // copied if it is longer than a page too.
-            mapper: self.mapper(self.config.tx_ring.get(), buffers.chunk().max(4096))?,
-            cache: self.cache(buffers, Direction::Tx)?,
+            mapper: DmaMapper::new(&self.domain, self.config.tx_ring.get(), buffers.chunk().max(4096))?,
+            cache: buffers.cache(Direction::Tx)?,
             copy_all: self.own.is_some(),
         };
         Ok(TxRing::new(parts, self.config, log))
@@ -322,11 +305,15 @@ impl<B: Pci> Port for E1000e<B> {
         let E1000e { mut opened, info, config, chip, mac, control } = self;
         let port = info.name.as_str();
         let input = |what: String| PortError::Input { port: port.to_owned(), what };
+        let failed = |error| match error {
+            StartError::Map(source) => input(source.to_string()),
+            StartError::Pool(source) => PortError::Pool { port: port.to_owned(), source },
+        };
         info.queues(start.queues)?;
         let closed = || input("the device was closed".to_owned());
         let (bus, _) = opened.parts.as_ref().ok_or_else(closed)?;
         let domain = Domain::new(bus.dma().clone(), config.policy).map_err(|e| input(e.to_string()))?;
-        let mut starter = Starter::<B> { port, config: &config, domain, pool: start.pool, own: None };
+        let mut starter = Starter::<B> { config: &config, domain, pool: start.pool, own: None };
         let reached = match starter.pool.region() {
             Some(region) => match starter.domain.register(region) {
                 Ok(()) => true,
@@ -336,7 +323,7 @@ impl<B: Pci> Port for E1000e<B> {
             None => false,
         };
         if !reached {
-            starter.make_own(start.queues)?;
+            starter.make_own(start.queues).map_err(failed)?;
         }
         let room = starter.buffers().chunk() - starter.buffers().headroom();
         let buffer = BufferSize::for_room(room, config.is_jumbo()).ok_or_else(|| {
@@ -347,8 +334,8 @@ impl<B: Pci> Port for E1000e<B> {
         let (mut rx, mut tx) = (Vec::new(), Vec::new());
         for queue in 0..start.queues {
             let (rx_log, tx_log) = (FaultLog::new(&control), FaultLog::new(&control));
-            rx.push((starter.rx(queue, buffer, rx_log.clone())?, rx_log.counters));
-            tx.push((starter.tx(tx_log.clone())?, tx_log.counters));
+            rx.push((starter.rx(queue, buffer, rx_log.clone()).map_err(failed)?, rx_log.counters));
+            tx.push((starter.tx(tx_log.clone()).map_err(failed)?, tx_log.counters));
         }
         let vectors = if config.interrupts { start.queues } else { 0 };
         let irqs = bus.irqs(vectors).map_err(|e| bus_error(port, e))?;

@@ -19,26 +19,10 @@ use towpath_packet::{Checksum, FromDevice, InFlight, Packet};
 /// A buffer that was taken back from the device.
 struct Filled {
     buffer: InFlight<FromDevice>,
-    part: Part,
-}
-
-/// The part of a frame that a buffer holds.
-enum Part {
-    /// The whole frame.
-    Whole(RxPacketDesc),
-    /// The first of this many buffers.
-    First(RxPacketDesc, u16),
-    /// A further buffer, with this many bytes.
-    Next(usize),
-    /// None: the frame is broken.
-    Broken,
-}
-
-/// A frame whose buffers have not all been appended.
-struct Partial {
-    packet: Packet,
-    desc: RxPacketDesc,
-    missing: u16,
+    /// Bytes of the frame in this buffer.
+    len: usize,
+    /// In the first buffer of a good frame: its descriptor, and the number of its buffers.
+    frame: Option<(RxPacketDesc, u16)>,
 }
 
 /// The buffers of one burst.
@@ -52,14 +36,14 @@ impl RxBurst {
     /// Takes the buffers of a frame back; `first` is its first descriptor.
     #[inline]
     pub(super) fn gather<D: Dma>(&mut self, buffers: &mut RxBuffers<D>, first: u16, counts: &mut RxCounts) {
-        let desc = buffers.descriptors.read(first);
-        if buffers.chain() > 1 {
+        let desc = buffers.table.descriptors.read(first);
+        if buffers.chain > 1 {
             return self.gather_chain(buffers, first, desc, counts);
         }
         let Some(buffer) = buffers.take(first, desc.len) else { return };
         let good = desc.is_good() && desc.buffer.next == 0 && desc.len <= buffer.room();
         counts.broken += u64::from(!good);
-        self.0.push(Filled { buffer, part: if good { Part::Whole(desc) } else { Part::Broken } });
+        self.0.push(Filled { buffer, len: desc.len, frame: good.then_some((desc, 1)) });
     }
 
     /// A frame is good if each buffer is full before the next one starts, and the last one holds
@@ -77,7 +61,7 @@ impl RxBurst {
     ) {
         let (start, mut good) = (self.0.len(), desc.is_good());
         let (mut index, mut filled, mut left) = (first, desc.buffer, desc.len);
-        for parts in 1..=buffers.chain() {
+        for parts in 1..=buffers.chain {
             let next = buffers.next(index, filled);
             let Some(buffer) = buffers.take(index, filled.len) else {
                 good = false;
@@ -86,22 +70,21 @@ impl RxBurst {
             let len = left.min(buffer.room());
             good &= filled.len == len;
             left -= len;
-            self.0.push(Filled { buffer, part: Part::Next(len) });
-            if left == 0 || parts == buffers.chain() || next == NO_DESC {
-                let linked = buffers.is_linked();
+            self.0.push(Filled { buffer, len, frame: None });
+            if left == 0 || parts == buffers.chain || next == NO_DESC {
+                let linked = buffers.linked;
                 good &= left == 0 && (linked || next == NO_DESC);
                 buffers.keep_rest(if linked { next } else { NO_DESC });
                 break;
             }
-            (index, filled) = (next, buffers.descriptors.read_buffer(next));
+            (index, filled) = (next, buffers.table.descriptors.read_buffer(next));
         }
         let parts = (self.0.len() - start) as u16;
         if good && let Some(first) = self.0.get_mut(start) {
-            first.part = if parts == 1 { Part::Whole(desc) } else { Part::First(desc, parts) };
-            return;
+            first.frame = Some((desc, parts));
+        } else {
+            counts.broken += 1;
         }
-        counts.broken += 1;
-        self.0.iter_mut().skip(start).for_each(|filled| filled.part = Part::Broken);
     }
 
     /// Delivers the frames after the device can no longer reach their buffers; each goes to
@@ -113,57 +96,38 @@ impl RxBurst {
         counts: &mut RxCounts,
         deliver: &mut impl FnMut(Packet, u8),
     ) -> usize {
-        if !buffers.sync_iotlb() {
+        // Waits, if the policy demands it.
+        if buffers.table.mapper.sync_iotlb().is_err() {
             // Dropping buffers in flight leaks them: the device may still reach them.
             self.0.clear();
         }
-        let (mut done, mut partial) = (0, None);
-        for Filled { buffer, part } in self.0.drain(..) {
-            let whole = match part {
-                Part::Whole(desc) => Some((buffer.complete(desc.len), desc)),
-                Part::First(desc, parts) => {
-                    partial = Some(Partial { packet: buffer.complete(desc.buffer.len), desc, missing: parts - 1 });
-                    None
-                }
-                Part::Next(len) => {
-                    partial.take().and_then(|frame| append(frame, buffer.complete(len), &mut partial, buffers, counts))
-                }
-                Part::Broken => {
-                    buffers.free_packet(buffer.complete(0));
-                    None
-                }
+        let mut done = 0;
+        let mut filled = self.0.drain(..);
+        while let Some(Filled { buffer, len, frame }) = filled.next() {
+            let mut packet = buffer.complete(len);
+            let Some((desc, parts)) = frame else {
+                buffers.cache.free(packet);
+                continue;
             };
-            if let Some((mut packet, desc)) = whole {
-                if desc.is_verified() {
-                    packet.set_csum(Checksum::Verified);
+            let mut whole = true;
+            for Filled { buffer, len, .. } in filled.by_ref().take(usize::from(parts) - 1) {
+                if let Err(part) = packet.append(buffer.complete(len)) {
+                    buffers.cache.free(part);
+                    whole = false;
                 }
-                counts.received += 1;
-                done += 1;
-                deliver(packet, desc.port);
             }
+            if !whole {
+                counts.broken += 1;
+                buffers.cache.free(packet);
+                continue;
+            }
+            if desc.is_verified() {
+                packet.set_csum(Checksum::Verified);
+            }
+            counts.received += 1;
+            done += 1;
+            deliver(packet, desc.port);
         }
         done
     }
-}
-
-/// Appends a buffer to a frame; returns the frame if it is complete.
-fn append<D: Dma>(
-    frame: Partial,
-    buffer: Packet,
-    partial: &mut Option<Partial>,
-    buffers: &mut RxBuffers<D>,
-    counts: &mut RxCounts,
-) -> Option<(Packet, RxPacketDesc)> {
-    let Partial { mut packet, desc, missing } = frame;
-    if let Err(buffer) = packet.append(buffer) {
-        counts.broken += 1;
-        buffers.free_packet(packet);
-        buffers.free_packet(buffer);
-        return None;
-    }
-    if missing == 1 {
-        return Some((packet, desc));
-    }
-    *partial = Some(Partial { packet, desc, missing: missing - 1 });
-    None
 }

@@ -5,24 +5,23 @@
 //!            one doorbell for all                one read, one doorbell for all
 //! ```
 
-use super::super::config::{Config, Family};
+use super::super::config::Config;
 use super::super::regs::Regions;
-use super::super::ring::{Completion, CompletionRing, MAX_COUNT, NO_DESC};
+use super::super::ring::{CompletionRing, MAX_COUNT};
 use super::RxCounts;
 use super::buffers::RxBuffers;
 use super::burst::RxBurst;
 use super::free_queue::FreeQueue;
-use towpath_bus::{Bus, Coherent, Domain, MapError};
+use towpath_bus::{Bus, Domain, MapError};
 use towpath_packet::{Batch, Cache, Packet};
 
 /// A receive flow.
 pub(in crate::cpsw) struct RxFlow<B: Bus> {
     pub(in crate::cpsw) number: u16,
-    free: FreeQueue<B::Bar>,
+    pub(in crate::cpsw) free: FreeQueue<B::Bar>,
     pub(in crate::cpsw) completion: CompletionRing<B::Bar>,
-    buffers: RxBuffers<B::Dma>,
-    /// Scratch space: the descriptors that one doorbell pops, and their buffers.
-    completed: Vec<u16>,
+    pub(in crate::cpsw) buffers: RxBuffers<B::Dma>,
+    /// Scratch space: the buffers that one doorbell pops.
     burst: RxBurst,
     size: u32,
     /// Completions that the occupancy has shown and that were not popped yet.
@@ -41,14 +40,11 @@ impl<B: Bus> RxFlow<B> {
     ) -> Result<RxFlow<B>, MapError> {
         let (soc, size) = (&config.soc, config.rx_ring);
         let rings = soc.rx_rings(number);
-        // PKTDMA's rings are two-sided: the field has no meaning there.
-        let return_ring = if soc.family == Family::Udma { rings.1 } else { 0 };
         Ok(RxFlow {
             number,
             free: FreeQueue::new(config, regions, domain, rings.0)?,
             completion: CompletionRing::new(domain, regions, soc.family, rings, (size, size))?,
-            buffers: RxBuffers::new(config, domain, cache, return_ring)?,
-            completed: Vec::with_capacity(MAX_COUNT as usize),
+            buffers: RxBuffers::new(config, domain, cache, rings.1)?,
             burst: RxBurst::with_capacity(MAX_COUNT as usize * usize::from(config.rx_buffers)),
             size,
             available: 0,
@@ -57,17 +53,12 @@ impl<B: Bus> RxFlow<B> {
         })
     }
 
-    /// The memory of the free ring.
-    pub(in crate::cpsw) fn free_elements(&self) -> &Coherent {
-        self.free.elements()
-    }
-
     /// Hands buffers to the device: if as many as a batch are missing, or the device is short of
     /// them. Returns the number of elements.
     #[inline]
     pub(in crate::cpsw) fn refill(&mut self, batch: u8) -> usize {
         let all = self.size / u32::from(self.buffers.per_element());
-        let missing = all - self.buffers.posted();
+        let missing = all - self.buffers.posted;
         let threshold = u32::from(batch).min((all / 2).max(1));
         if missing < threshold && !self.singly {
             return 0;
@@ -81,19 +72,19 @@ impl<B: Bus> RxFlow<B> {
         let per_element = usize::from(self.buffers.per_element());
         while missing > 0 {
             let elements = if self.singly { 1 } else { missing.min(64).min(MAX_COUNT - staged) as usize };
-            let want = (elements * per_element).saturating_sub(self.buffers.spare()).min(64);
-            let got = self.buffers.alloc(&mut packets, want);
+            let want = (elements * per_element).saturating_sub(self.buffers.spare.len()).min(64);
+            let got = self.buffers.cache.alloc_bulk(&mut packets, want);
             let mut made = 0;
             for packet in packets.drain_front(got) {
                 let Some(index) = self.buffers.attach(packet) else { continue };
                 if per_element > 1 {
-                    self.buffers.add_spare(index);
+                    self.buffers.spare.push(index);
                 } else {
                     self.stage(index);
                     made += 1;
                 }
             }
-            while per_element > 1 && made < elements as u32 && self.buffers.spare() >= per_element {
+            while per_element > 1 && made < elements as u32 && self.buffers.spare.len() >= per_element {
                 let first = self.buffers.link(per_element);
                 self.stage(first);
                 made += 1;
@@ -101,7 +92,7 @@ impl<B: Bus> RxFlow<B> {
             staged += made;
             missing = missing.saturating_sub(if per_element > 1 { made } else { got as u32 });
             // The pool is empty, or the device can't reach its buffers.
-            let dry = got < want || (per_element > 1 && made == 0 && self.buffers.spare() < per_element);
+            let dry = got < want || (per_element > 1 && made == 0 && self.buffers.spare.len() < per_element);
             if staged == MAX_COUNT || dry || missing == 0 || self.singly {
                 self.counts.free_writes += self.free.announce(staged);
                 total += std::mem::take(&mut staged);
@@ -135,10 +126,7 @@ impl<B: Bus> RxFlow<B> {
         // The loop returns 0 only if no completion is left. A caller that then sleeps is woken: the
         // interrupt's level is low and rises with the next completion.
         loop {
-            if self.available == 0 {
-                self.read_occupancy();
-            }
-            let n = (self.available as usize).min(room);
+            let n = (self.completions() as usize).min(room);
             if n == 0 {
                 return 0;
             }
@@ -152,13 +140,7 @@ impl<B: Bus> RxFlow<B> {
 
     fn poll_singly(&mut self, room: usize, mut deliver: impl FnMut(Packet, u8)) -> usize {
         let mut done = 0;
-        while done < room {
-            if self.available == 0 {
-                self.read_occupancy();
-            }
-            if self.available == 0 {
-                break;
-            }
+        while done < room && self.completions() > 0 {
             self.available -= 1;
             done += self.pop(1, &mut deliver);
             self.post(1);
@@ -166,36 +148,25 @@ impl<B: Bus> RxFlow<B> {
         done
     }
 
+    /// The number of completions that can be popped. Reads the occupancy if none is known.
     #[inline]
-    fn read_occupancy(&mut self) {
-        self.counts.occupancy_reads += 1;
-        self.available = self.completion.occupancy().0.min(self.buffers.posted());
+    fn completions(&mut self) -> u32 {
+        if self.available == 0 {
+            self.counts.occupancy_reads += 1;
+            self.available = self.completion.occupancy().0.min(self.buffers.posted);
+        }
+        self.available
     }
 
     /// Pops `n` completions and delivers their frames: harvest, unmap, deliver.
     fn pop(&mut self, n: usize, deliver: &mut impl FnMut(Packet, u8)) -> usize {
-        self.completed.clear();
-        for _ in 0..n {
-            let first = self.next_completed();
-            self.completed.push(first);
-        }
-        self.counts.completion_doorbells += self.completion.side.pop(n as u32);
-        for &first in self.completed.iter().filter(|&&first| first != NO_DESC) {
+        let strays = &mut self.counts.strays;
+        let doorbells = self.completion.pop(n as u32, &mut self.buffers.table, |_| *strays += 1);
+        self.counts.completion_doorbells += doorbells;
+        for &first in &self.completion.popped {
             self.burst.gather(&mut self.buffers, first, &mut self.counts);
         }
         self.burst.deliver(&mut self.buffers, &mut self.counts, deliver)
-    }
-
-    /// The first descriptor of the next frame; [`NO_DESC`] for a stray.
-    #[inline]
-    fn next_completed(&mut self) -> u16 {
-        match self.completion.load(&self.buffers.descriptors) {
-            Completion::Desc(first) if self.buffers.is_in_flight(first) => first,
-            _ => {
-                self.counts.strays += 1;
-                NO_DESC
-            }
-        }
     }
 
     /// Takes everything back, of a channel that has been torn down. Frames that were not received
@@ -209,17 +180,12 @@ impl<B: Bus> RxFlow<B> {
                 break;
             }
             lost += frames.len();
-            self.buffers.free_packets(&mut frames);
+            self.buffers.cache.free_bulk(&mut frames);
         }
-        self.free.drain(self.buffers.posted());
+        self.free.drain(self.buffers.posted);
         self.buffers.drain();
         self.available = 0;
         self.completion.reset();
         lost
-    }
-
-    /// The numbers of free descriptors and of all descriptors.
-    pub(in crate::cpsw) fn descriptors(&self) -> (usize, usize) {
-        (self.buffers.free(), self.buffers.count().into())
     }
 }

@@ -8,7 +8,7 @@ use super::super::ring::SubmitRing;
 use towpath_bus::{Coherent, Dma, Domain, MapError, Mmio};
 
 /// The free descriptor queue, in one of its two modes.
-pub(super) enum FreeQueue<M> {
+pub(in crate::cpsw) enum FreeQueue<M> {
     /// Elements are stored to memory and announced by doorbells.
     Exposed(SubmitRing<M>),
     /// Each element is a register write of eight bytes; the ring's memory is the engine's.
@@ -33,9 +33,9 @@ impl<M: Mmio> FreeQueue<M> {
     }
 
     /// The ring's memory.
-    pub(super) fn elements(&self) -> &Coherent {
+    pub(in crate::cpsw) fn elements(&self) -> &Coherent {
         match self {
-            FreeQueue::Exposed(ring) => ring.elements(),
+            FreeQueue::Exposed(ring) => &ring.elements,
             FreeQueue::Message { elements, .. } => elements,
         }
     }

@@ -19,7 +19,7 @@ mod free_queue;
 mod queue;
 
 pub(super) use flow::RxFlow;
-pub(super) use flow_ref::{FlowRef, LiveFlow, SharedFlow};
+pub(super) use flow_ref::{FlowRef, SharedFlow};
 pub use queue::CpswRx;
 
 /// Counters of one receive flow.

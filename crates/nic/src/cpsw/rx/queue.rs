@@ -1,6 +1,6 @@
 //! The receive queue of one MAC port, over its flows.
 
-use super::{FlowRef, RxCounts, RxFlow};
+use super::{FlowRef, RxCounts};
 use crate::batching::Batching;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub struct CpswRx<B: Bus> {
 impl<B: Bus> CpswRx<B> {
     /// The numbers of free descriptors and of all descriptors of the flows.
     pub fn descriptors(&self) -> (usize, usize) {
-        let flows = self.flows.iter().filter_map(|flow| flow.read(RxFlow::descriptors));
+        let flows = self.flows.iter().filter_map(|flow| flow.read(|flow| flow.buffers.table.numbers()));
         flows.fold((0, 0), |(free, all), (f, a)| (free + f, all + a))
     }
 

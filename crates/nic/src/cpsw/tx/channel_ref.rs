@@ -1,33 +1,14 @@
 //! Access to a transmit channel: a queue has its own, without a lock, or ports share one, with one
 //! lock per burst.
 
-use super::super::host::Host;
+use super::super::host::Live;
 use super::TxChannel;
 use crate::sync::{Mutex, lock};
 use std::sync::Arc;
 use towpath_bus::Bus;
-use towpath_packet::Batch;
 
 /// A transmit channel that is torn down when it is dropped.
-pub(in crate::cpsw) struct LiveChannel<B: Bus> {
-    /// `None` only during teardown.
-    channel: Option<TxChannel<B>>,
-    host: Arc<Host<B>>,
-}
-
-impl<B: Bus> LiveChannel<B> {
-    pub(in crate::cpsw) fn new(channel: TxChannel<B>, host: Arc<Host<B>>) -> LiveChannel<B> {
-        LiveChannel { channel: Some(channel), host }
-    }
-}
-
-impl<B: Bus> Drop for LiveChannel<B> {
-    fn drop(&mut self) {
-        if let Some(channel) = self.channel.take() {
-            self.host.stop_tx(channel, &mut |batch: &mut Batch| drop(std::mem::take(batch)));
-        }
-    }
-}
+pub(in crate::cpsw) type LiveChannel<B> = Live<B, TxChannel<B>>;
 
 /// A queue's access to its channel. The channel is torn down with its last reference.
 pub(in crate::cpsw) enum ChannelRef<B: Bus> {
@@ -40,16 +21,16 @@ impl<B: Bus> ChannelRef<B> {
     #[inline]
     pub(super) fn with<T>(&mut self, f: impl FnOnce(&mut TxChannel<B>) -> T) -> Option<T> {
         match self {
-            ChannelRef::Own(live) => live.channel.as_mut().map(f),
-            ChannelRef::Shared(live) => lock(live).channel.as_mut().map(f),
+            ChannelRef::Own(live) => live.part.as_mut().map(f),
+            ChannelRef::Shared(live) => lock(live).part.as_mut().map(f),
         }
     }
 
     /// Runs `f` on the channel, which it does not change.
     pub(super) fn read<T>(&self, f: impl FnOnce(&TxChannel<B>) -> T) -> Option<T> {
         match self {
-            ChannelRef::Own(live) => live.channel.as_ref().map(f),
-            ChannelRef::Shared(live) => lock(live).channel.as_ref().map(f),
+            ChannelRef::Own(live) => live.part.as_ref().map(f),
+            ChannelRef::Shared(live) => lock(live).part.as_ref().map(f),
         }
     }
 }

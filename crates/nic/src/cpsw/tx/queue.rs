@@ -1,6 +1,7 @@
 //! The transmit queue of one MAC port, over its channel.
 
 use super::super::host::Host;
+use super::descs::PORTS;
 use super::{ChannelRef, TxChannel, TxCounts, TxCredits};
 use crate::batching::Batching;
 use std::sync::Arc;
@@ -68,7 +69,7 @@ fn send<B: Bus>(
     batch: u8,
     counters: &Counters,
 ) -> Result<u64, DropReason> {
-    let word = match check(&packet, channel.max_frame()) {
+    let word = match check(&packet, channel.max_frame) {
         Ok(word) => word,
         Err(reason) => {
             cache.free(packet);
@@ -79,10 +80,12 @@ fn send<B: Bus>(
     let packet = if channel.takes(&packet) {
         match channel.stage(packet, port, word, batch) {
             Ok(()) => return Ok(len),
-            Err(packet) if channel.map_external(&packet) => match channel.stage(packet, port, word, batch) {
-                Ok(()) => return Ok(len),
-                Err(packet) => packet,
-            },
+            Err(packet) if channel.descs.table.mapper.map_external(&packet) => {
+                match channel.stage(packet, port, word, batch) {
+                    Ok(()) => return Ok(len),
+                    Err(packet) => packet,
+                }
+            }
             // The device can't reach its memory.
             Err(packet) => packet,
         }
@@ -99,16 +102,8 @@ fn send<B: Bus>(
 #[cold]
 fn copy(cache: &mut Cache, packet: &Packet) -> Option<Packet> {
     let mut copy = cache.alloc()?;
-    match copy.push_back(packet.len()) {
-        Ok(room) => {
-            packet.copy_to(0, room);
-            Some(copy)
-        }
-        Err(_) => {
-            cache.free(copy);
-            None
-        }
-    }
+    packet.copy_to(0, copy.push_back(packet.len()).ok()?);
+    Some(copy)
 }
 
 impl<B: Bus> CpswTx<B> {
@@ -134,7 +129,7 @@ impl<B: Bus> CpswTx<B> {
 
     /// The numbers of free descriptors and of all descriptors of the channel.
     pub fn descriptors(&self) -> (usize, usize) {
-        self.channel.read(TxChannel::descriptors).unwrap_or_default()
+        self.channel.read(|channel| channel.descs.table.numbers()).unwrap_or_default()
     }
 
     /// Counters of the channel.
@@ -145,7 +140,7 @@ impl<B: Bus> CpswTx<B> {
     /// Reads the link state, and unmaps external memory that has no other user.
     fn update_link(&mut self) {
         self.calls = 0;
-        self.channel.with(TxChannel::unmap_unused);
+        self.channel.with(|channel| channel.descs.table.mapper.unmap_unused());
         let before =
             std::mem::replace(&mut self.state, if self.host.has_link(self.port) { State::Up } else { NO_LINK });
         if before != self.state
@@ -180,8 +175,7 @@ impl<B: Bus> Burst<'_, B> {
         let sent = channel.with(|channel| {
             let before = channel.counts.submit_doorbells;
             if available == 0 || channel.fits(std::slice::from_ref(&packet)) == 0 {
-                channel.flush();
-                counters.called(channel.counts.submit_doorbells - before);
+                counters.called(channel.flush());
                 return Err(packet);
             }
             match send(channel, cache, packet, *port, batch, counters) {
@@ -257,11 +251,7 @@ impl<B: Bus> TxQueue for CpswTx<B> {
 
     #[inline]
     fn kick(&mut self) {
-        let doorbells = self.channel.with(|channel| {
-            let before = channel.counts.submit_doorbells;
-            channel.flush();
-            channel.counts.submit_doorbells - before
-        });
+        let doorbells = self.channel.with(TxChannel::flush);
         self.counters.called(doorbells.unwrap_or(0));
     }
 
@@ -274,7 +264,7 @@ impl<B: Bus> TxQueue for CpswTx<B> {
     }
 
     fn pending(&self) -> usize {
-        self.channel.read(|channel| channel.pending(self.port)).unwrap_or(0)
+        self.channel.read(|channel| channel.descs.pending[usize::from(self.port) % PORTS] as usize).unwrap_or(0)
     }
 
     fn state(&self) -> State {
