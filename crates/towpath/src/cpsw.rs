@@ -126,20 +126,18 @@ fn configure(options: &mut Options) -> Result<(Config, model::Soc), PortError> {
     };
     let ports = few(options, "ports", default.ports)?;
     let batch = options.number("batch", 1..=127)?.and_then(|n| BatchSize::new(n as u8)).unwrap_or(default.batch);
-    let config = Config {
-        soc,
-        ports,
-        tx_channels: few(options, "channels", default.tx_channels)?,
-        rx_flows: few(options, "flows", default.rx_flows)?,
-        tx_ring: many(options, "tx", default.tx_ring)?,
-        tx_descriptors: many(options, "descriptors", default.tx_descriptors)?,
-        rx_ring: many(options, "rx", default.rx_ring)?,
-        max_len: options.number("frame", 64..=9604)?.map_or(default.max_len, |n| n as u32),
-        rx_buffers: options.number("buffers", 1..=16)?.map_or(default.rx_buffers, |n| n as u8),
-        policy: e1000e::dma_policy(options)?.unwrap_or(default.policy),
-        batch,
-        ..default
-    };
+    let config = default
+        .soc(soc)
+        .ports(ports)
+        .tx_channels(few(options, "channels", default.tx_channels)?)
+        .rx_flows(few(options, "flows", default.rx_flows)?)
+        .tx_ring(many(options, "tx", default.tx_ring)?)
+        .tx_descriptors(many(options, "descriptors", default.tx_descriptors)?)
+        .rx_ring(many(options, "rx", default.rx_ring)?)
+        .max_len(options.number("frame", 64..=9604)?.map_or(default.max_len, |n| n as u32))
+        .rx_buffers(options.number("buffers", 1..=16)?.map_or(default.rx_buffers, |n| n as u8))
+        .policy(e1000e::dma_policy(options)?.unwrap_or(default.policy))
+        .batch(batch);
     Ok((config, modelled))
 }
 

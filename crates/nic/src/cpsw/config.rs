@@ -130,6 +130,7 @@ pub enum DescAlloc {
 
 /// Configuration of the device and all its ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Config {
     /// The SoC.
     pub soc: Soc,
@@ -187,7 +188,19 @@ impl Default for Config {
     }
 }
 
+macro_rules! setters {
+    ($($field:ident: $type:ty),+ $(,)?) => {$(
+        #[doc = concat!("Sets [`", stringify!($field), "`](field@Self::", stringify!($field), ").")]
+        #[must_use]
+        pub fn $field(self, $field: $type) -> Config {
+            Config { $field, ..self }
+        }
+    )+};
+}
+
 impl Config {
+    setters! { soc: Soc, ports: u8, tx_channels: u8, rx_flows: u8, tx_ring: u32, tx_descriptors: u32, rx_ring: u32, max_len: u32, rx_buffers: u8, policy: DmaPolicy, batch: BatchSize, desc_alloc: DescAlloc, singly: bool }
+
     /// The first field that is out of its range, with its value and the rule.
     pub(super) fn invalid(&self) -> Option<(&'static str, u64, &'static str)> {
         let few = |name, n: u8| (!(1..=8).contains(&n)).then_some((name, u64::from(n), "must be from 1 to 8"));

@@ -26,11 +26,11 @@ fn rx_rings(soc: &Soc) -> (u16, u16) {
 }
 
 fn large_config(variant: Variant) -> Config {
-    Config { tx_ring: 516, tx_descriptors: 500, rx_ring: 500, ..config(variant, 1) }
+    config(variant, 1).tx_ring(516).tx_descriptors(500).rx_ring(500)
 }
 
 fn large(variant: Variant, batch: u8) -> Rig {
-    let config = Config { batch: BatchSize::new(batch).unwrap(), ..large_config(variant) };
+    let config = large_config(variant).batch(BatchSize::new(batch).unwrap());
     Rig::with(config, model::Config { strict: true, host_depth: 1024, ..model_config(variant, 1) })
 }
 
@@ -83,7 +83,7 @@ fn t5_transmission_costs_one_write_per_batch_and_a_write_and_a_read_for_all_comp
 #[test]
 fn t13_without_batches_every_packet_costs_two_writes_and_every_poll_two_reads() {
     for variant in Variant::ALL {
-        let config = Config { desc_alloc: DescAlloc::GenPool, singly: true, ..large_config(variant) };
+        let config = large_config(variant).desc_alloc(DescAlloc::GenPool).singly(true);
         let mut rig = Rig::with(config, model_config(variant, 1));
         let rings_of = tx_rings(&variant.soc());
         let before = rings(&rig, &rings_of);
@@ -146,7 +146,7 @@ fn t5_long_bursts_wrap_rings_of_any_size_and_are_split_at_127() {
     for variant in Variant::ALL {
         for ring in [127_u32, 128, 129, 255, 500, 516] {
             for packets in [128_u32, 129, 255, 500] {
-                let config = Config { tx_ring: ring, batch: BatchSize::MAX, ..large_config(variant) };
+                let config = large_config(variant).tx_ring(ring).batch(BatchSize::MAX);
                 let mut rig = Rig::with(config, model_config(variant, 1));
                 let mut sent = 0;
                 for _ in 0..3 {
@@ -179,8 +179,7 @@ fn t5_long_bursts_wrap_rings_of_any_size_and_are_split_at_127() {
 fn t5_every_size_wraps_at_every_slot() {
     for variant in Variant::ALL {
         for batch in [1, 2, 3, 5, 7] {
-            let config =
-                Config { tx_ring: 7, tx_descriptors: 7, batch: BatchSize::new(batch).unwrap(), ..config(variant, 1) };
+            let config = config(variant, 1).tx_ring(7).tx_descriptors(7).batch(BatchSize::new(batch).unwrap());
             let mut rig = Rig::with(config, model_config(variant, 1));
             for number in 0..100 {
                 let packet = rig.packet(&stamp(0, number, 64));

@@ -2,7 +2,7 @@
 
 use super::rig::{Rig, Variant, assert_stamps, config, model_config, stamp};
 use towpath_model::cpsw::{self as model, Corruption, Injected};
-use towpath_nic::cpsw::{Config, CpswError, FreeRing, open};
+use towpath_nic::cpsw::{CpswError, FreeRing, open};
 use towpath_packet::port::{RxQueue, TxQueue};
 use towpath_packet::{Backing, Batch, Packet, Pool, PoolConfig};
 
@@ -14,7 +14,7 @@ const BUFFER: usize = 2048 - 128;
 
 /// Jumbo frames in buffers of less than 2 KiB: up to five per frame.
 fn jumbo(variant: Variant, rx_ring: u32) -> Rig {
-    let config = Config { rx_ring, tx_descriptors: 32, max_len: 9018, rx_buffers: 6, ..config(variant, 1) };
+    let config = config(variant, 1).rx_ring(rx_ring).tx_descriptors(32).max_len(9018).rx_buffers(6);
     Rig::with(config, model::Config { host_depth: 1024, ..model_config(variant, 1) })
 }
 
@@ -153,7 +153,7 @@ fn a_frame_of_one_buffer_with_a_next_descriptor_is_dropped_if_frames_have_one_bu
 #[test]
 fn an_exposed_ring_of_udma_takes_no_chains() {
     let model = model::Cpsw::new(model_config(Variant::Udma, 1)).unwrap();
-    let config = Config { rx_buffers: 2, ..config(Variant::Udma, 1) };
+    let config = config(Variant::Udma, 1).rx_buffers(2);
     assert_eq!(config.soc.free_ring, FreeRing::Exposed);
     let error = open(model.bus(), std::sync::Arc::new(model.firmware()), config).unwrap_err();
     assert!(matches!(error, CpswError::Config { field: "rx_buffers", .. }), "{error}");
@@ -162,7 +162,7 @@ fn an_exposed_ring_of_udma_takes_no_chains() {
 #[test]
 fn small_buffers_take_ordinary_frames_in_several_chunks() {
     for variant in CHAINED {
-        let config = Config { rx_ring: 32, rx_buffers: 8, ..config(variant, 1) };
+        let config = config(variant, 1).rx_ring(32).rx_buffers(8);
         let pool = Pool::new(PoolConfig::default().chunk(512).capacity(1024).backing(Backing::Anonymous));
         let mut rig = Rig::with_pool(config, model_config(variant, 1), pool.unwrap());
         for number in 0..40 {

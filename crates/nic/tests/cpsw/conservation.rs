@@ -5,7 +5,7 @@ use super::rig::{Rig, Variant, config, model_config, pool, stamp};
 use proptest::prelude::*;
 use towpath_model::cpsw as model;
 use towpath_model::wire::Wire;
-use towpath_nic::cpsw::{BatchSize, Config};
+use towpath_nic::cpsw::BatchSize;
 use towpath_packet::Batch;
 use towpath_packet::port::{RxQueue, TxQueue};
 
@@ -69,7 +69,7 @@ proptest! {
     fn t1_every_descriptor_is_free_or_staged_or_owned_by_the_device(
         steps in steps(), variant in prop::sample::select(Variant::ALL.to_vec()), prefetch in 1..17_u8,
     ) {
-        let config = Config { tx_descriptors: 20, ..config(variant, 1) };
+        let config = config(variant, 1).tx_descriptors(20);
         let mut rig = Rig::with_pool(config, model::Config { prefetch, ..model_config(variant, 1) }, pool(512));
         let (mut number, mut batch) = (0, Batch::new());
         for step in steps {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use towpath_bus::tisci::Tisci;
 use towpath_model::cpsw::{self as model, Cpsw};
 use towpath_model::wire::{Wire, cable};
-use towpath_nic::cpsw::{Config, open};
+use towpath_nic::cpsw::open;
 use towpath_packet::port::{Port, RxQueue, Start, TxQueue};
 use towpath_packet::{Batch, Direction, DropReason, Gso, GsoKind, Offloads, Packet};
 
@@ -111,7 +111,7 @@ fn t8_packets_that_can_never_be_sent_are_dropped_with_a_reason_and_strand_no_oth
 #[test]
 fn packets_staged_before_the_ring_was_full_are_announced() {
     for variant in Variant::ALL {
-        let mut rig = Rig::with(Config { tx_ring: 4, ..config(variant, 1) }, model_config(variant, 1));
+        let mut rig = Rig::with(config(variant, 1).tx_ring(4), model_config(variant, 1));
         rig.control.batching(1).unwrap().resize(towpath_nic::cpsw::BatchSize::MAX);
         let mut batch = Batch::new();
         for number in 0..6 {
@@ -128,7 +128,7 @@ fn packets_staged_before_the_ring_was_full_are_announced() {
 #[test]
 fn staged_packets_have_their_slots_before_they_are_announced() {
     for variant in Variant::ALL {
-        let mut rig = Rig::with(Config { tx_ring: 4, ..config(variant, 1) }, model_config(variant, 1));
+        let mut rig = Rig::with(config(variant, 1).tx_ring(4), model_config(variant, 1));
         rig.control.batching(1).unwrap().resize(towpath_nic::cpsw::BatchSize::MAX);
         let mut taken = 0;
         for number in 0..6 {

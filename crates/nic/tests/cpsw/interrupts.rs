@@ -4,7 +4,6 @@ use super::rig::{Rig, Variant, assert_stamps, config, model_config, stamp};
 use std::os::fd::RawFd;
 use towpath_bus::{Bus, Irq};
 use towpath_model::cpsw::{self as model, Injected, IrqMode};
-use towpath_nic::cpsw::Config;
 use towpath_packet::Batch;
 use towpath_packet::port::{RxQueue, TxQueue, Wake};
 
@@ -75,7 +74,7 @@ fn m8_a_burst_of_damaged_frames_does_not_hide_the_frames_behind_it_from_the_rece
     for variant in Variant::ALL {
         for irq in [IrqMode::Level, IrqMode::Edge] {
             let model = model::Config { irq, ..model_config(variant, 1) };
-            let mut rig = Rig::with(Config { rx_ring: 128, ..config(variant, 1) }, model);
+            let mut rig = Rig::with(config(variant, 1).rx_ring(128), model);
             // More than a batch.
             for number in 0..75 {
                 let error = u8::from(number < 70);
@@ -100,7 +99,7 @@ fn m8_a_burst_of_damaged_frames_does_not_hide_the_frames_behind_it_from_the_rece
 fn m17_a_stalled_port_delays_neither_completions_nor_interrupts_of_other_channels() {
     for variant in Variant::ALL {
         for seed in 0..4 {
-            let config = Config { tx_ring: 64, tx_descriptors: 64, ..config(variant, 8) };
+            let config = config(variant, 8).tx_ring(64).tx_descriptors(64);
             let mut rig = Rig::with(config, model::Config { seed, port_depth: 2, ..model_config(variant, 8) });
             let irqs = rig.model.bus().irqs(8).unwrap();
             rig.model.stall(3, true);

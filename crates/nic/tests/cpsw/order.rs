@@ -3,7 +3,7 @@
 use super::rig::{Rig, Variant, assert_stamps, config, model_config, stamp};
 use towpath_model::cpsw::{self as model, Injected};
 use towpath_model::wire::Wire;
-use towpath_nic::cpsw::{Config, DescAlloc};
+use towpath_nic::cpsw::DescAlloc;
 
 /// Sends and receives `frames` frames on each port, with up to `chunks` chunks each, and tears
 /// down.
@@ -59,7 +59,7 @@ fn t2_two_ports_do_not_mix_their_frames_with_or_without_a_shared_channel() {
     for variant in Variant::ALL {
         for tx_channels in [1, 2] {
             let model = model::Config { steps_per_read: 3, ..model_config(variant, 2) };
-            traffic(Rig::with(Config { tx_channels, ..config(variant, 2) }, model), 200, 4);
+            traffic(Rig::with(config(variant, 2).tx_channels(tx_channels), model), 200, 4);
         }
     }
 }
@@ -67,7 +67,7 @@ fn t2_two_ports_do_not_mix_their_frames_with_or_without_a_shared_channel() {
 #[test]
 fn t12_eight_ports_share_one_channel_and_eight_flows_on_every_family() {
     for variant in Variant::ALL {
-        let config = Config { tx_channels: 1, rx_flows: 8, ..config(variant, 8) };
+        let config = config(variant, 8).tx_channels(1).rx_flows(8);
         let model = model::Config { steps_per_read: 2, ..model_config(variant, 8) };
         traffic(Rig::with(config, model), 20, 3);
     }
@@ -77,12 +77,8 @@ fn t12_eight_ports_share_one_channel_and_eight_flows_on_every_family() {
 fn t3_a_minimum_of_descriptors_turns_over_every_few_packets() {
     for variant in Variant::ALL {
         for descriptors in [2, 3, 5, 7, 18, 20] {
-            let config = Config {
-                tx_descriptors: descriptors,
-                tx_ring: descriptors.max(3),
-                rx_ring: descriptors,
-                ..config(variant, 1)
-            };
+            let config =
+                config(variant, 1).tx_descriptors(descriptors).tx_ring(descriptors.max(3)).rx_ring(descriptors);
             let model = model::Config { steps_per_read: 2, ..model_config(variant, 1) };
             traffic(Rig::with(config, model), 120, descriptors.min(18) as usize);
         }
@@ -96,7 +92,7 @@ fn t3_both_allocators_put_the_same_frames_on_the_wire() {
             [(DescAlloc::Recycled, false), (DescAlloc::GenPool, false), (DescAlloc::GenPool, true)]
         {
             let model = model::Config { steps_per_read: 3, poison: true, ..model_config(variant, 1) };
-            traffic(Rig::with(Config { desc_alloc, singly, ..config(variant, 1) }, model), 200, 6);
+            traffic(Rig::with(config(variant, 1).desc_alloc(desc_alloc).singly(singly), model), 200, 6);
         }
     }
 }
@@ -104,7 +100,7 @@ fn t3_both_allocators_put_the_same_frames_on_the_wire() {
 #[test]
 fn priorities_spread_over_flows_and_keep_their_order() {
     for flows in [2, 4, 8] {
-        let config = Config { rx_flows: flows, tx_channels: 8, rx_ring: 64, ..config(Variant::Pktdma, 1) };
+        let config = config(Variant::Pktdma, 1).rx_flows(flows).tx_channels(8).rx_ring(64);
         let mut rig = Rig::with(config, model_config(Variant::Pktdma, 1));
         assert_eq!(rig.ports[0].rx.len(), usize::from(flows));
         for number in 0..64 {

@@ -66,17 +66,15 @@ pub(crate) struct Rig {
 
 /// The configuration of most tests: small rings, so that descriptors turn over.
 pub(crate) fn config(variant: Variant, ports: u8) -> Config {
-    Config {
-        soc: variant.soc(),
-        ports,
-        tx_channels: ports,
-        rx_flows: 1,
-        tx_ring: 16,
-        tx_descriptors: 16,
-        rx_ring: 16,
-        batch: BatchSize::new(4).unwrap(),
-        ..Config::default()
-    }
+    Config::default()
+        .soc(variant.soc())
+        .ports(ports)
+        .tx_channels(ports)
+        .rx_flows(1)
+        .tx_ring(16)
+        .tx_descriptors(16)
+        .rx_ring(16)
+        .batch(BatchSize::new(4).unwrap())
 }
 
 pub(crate) fn model_config(variant: Variant, ports: u8) -> model::Config {

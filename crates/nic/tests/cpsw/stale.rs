@@ -2,7 +2,6 @@
 
 use super::rig::{Rig, Variant, config, model_config, stamp};
 use towpath_model::cpsw::{self as model, Injected};
-use towpath_nic::cpsw::Config;
 use towpath_packet::port::RxQueue;
 use towpath_packet::{Batch, Checksum};
 
@@ -31,9 +30,9 @@ fn udp(len: usize, complete: bool) -> Vec<u8> {
 fn t4_checksums_chunks_and_ports_of_one_packet_do_not_affect_the_next() {
     for variant in Variant::ALL {
         for poison in [false, true] {
-            let config = Config { tx_descriptors: 4, tx_ring: 5, ..config(variant, 2) };
+            let config = config(variant, 2).tx_descriptors(4).tx_ring(5);
             let model = model::Config { poison, ..model_config(variant, 2) };
-            let mut rig = Rig::with(Config { tx_channels: 1, ..config }, model);
+            let mut rig = Rig::with(config.tx_channels(1), model);
             let mut expected = [Vec::new(), Vec::new()];
             for number in 0..80_u32 {
                 let port = (number as usize / 3) % 2;

@@ -23,7 +23,7 @@ fn offer(rig: &mut Rig, port: usize, number: u32) -> bool {
 fn t6_a_stalled_port_takes_packets_until_its_credits_are_used_up_and_resumes() {
     for variant in Variant::ALL {
         // With more descriptors than slots, only the credits prevent an overrun of the ring.
-        let config = Config { tx_descriptors: 64, ..config(variant, 1) };
+        let config = config(variant, 1).tx_descriptors(64);
         let mut rig = Rig::with(config, model::Config { port_depth: 2, ..model_config(variant, 1) });
         rig.model.stall(1, true);
         let mut number = 0;
@@ -105,7 +105,7 @@ fn t9_a_stalled_port_does_not_slow_down_a_port_with_its_own_channel() {
 fn t9_a_stalled_port_does_not_slow_down_ports_that_share_its_channel() {
     for variant in Variant::ALL {
         for ports in [2, 8] {
-            let config = Config { tx_channels: 1, tx_ring: 64, tx_descriptors: 64, ..config(variant, ports) };
+            let config = config(variant, ports).tx_channels(1).tx_ring(64).tx_descriptors(64);
             assert_not_slowed_down(variant, config, First::Stalled, 4000 * usize::from(ports));
         }
     }
@@ -114,7 +114,7 @@ fn t9_a_stalled_port_does_not_slow_down_ports_that_share_its_channel() {
 #[test]
 fn t9_a_slow_port_does_not_slow_down_ports_that_share_its_channel() {
     for variant in [Variant::Pktdma, Variant::Udma] {
-        let config = Config { tx_channels: 1, tx_ring: 64, tx_descriptors: 64, ..config(variant, 3) };
+        let config = config(variant, 3).tx_channels(1).tx_ring(64).tx_descriptors(64);
         assert_not_slowed_down(variant, config, First::Slow(400), 15_000);
     }
 }
@@ -122,7 +122,7 @@ fn t9_a_slow_port_does_not_slow_down_ports_that_share_its_channel() {
 #[test]
 fn t9_a_port_that_has_nothing_in_flight_gets_the_slots_that_others_used() {
     for variant in Variant::ALL {
-        let config = Config { tx_channels: 1, ..config(variant, 4) };
+        let config = config(variant, 4).tx_channels(1);
         let mut rig = Rig::with(config, model_config(variant, 4));
         // The first three ports fill the ring, and never poll it again.
         let mut batch = Batch::new();
@@ -147,7 +147,7 @@ fn t9_a_port_that_has_nothing_in_flight_gets_the_slots_that_others_used() {
 
 #[test]
 fn t9_all_ports_that_share_a_channel_go_on_when_the_stalled_port_resumes() {
-    let config = Config { tx_channels: 1, ..config(Variant::Pktdma, 4) };
+    let config = config(Variant::Pktdma, 4).tx_channels(1);
     let mut rig = Rig::with(config, model_config(Variant::Pktdma, 4));
     rig.model.stall(2, true);
     let mut numbers = [0_u32; 4];
@@ -175,7 +175,7 @@ fn t9_all_ports_that_share_a_channel_go_on_when_the_stalled_port_resumes() {
 
 #[test]
 fn t9_a_port_without_a_carrier_does_not_block_a_shared_channel() {
-    let config = Config { tx_channels: 1, ..config(Variant::Udma, 2) };
+    let config = config(Variant::Udma, 2).tx_channels(1);
     let mut rig = Rig::with(config, model_config(Variant::Udma, 2));
     rig.plugs[0].set_carrier(false);
     let mut number = 0;
@@ -192,7 +192,7 @@ fn t9_a_port_without_a_carrier_does_not_block_a_shared_channel() {
 
 #[test]
 fn frames_that_a_link_lost_do_not_keep_its_port_from_sending_after_the_link_is_up() {
-    let config = Config { tx_channels: 1, ..config(Variant::Udma, 2) };
+    let config = config(Variant::Udma, 2).tx_channels(1);
     let mut rig = Rig::with(config, model_config(Variant::Udma, 2));
     rig.plugs[0].set_carrier(false);
     // All credits; the port reads its link state once in 4096 calls.

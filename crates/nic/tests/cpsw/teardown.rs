@@ -3,7 +3,7 @@
 use super::rig::{Rig, Variant, assert_stamps, config, model_config, stamp};
 use towpath_model::cpsw::{self as model, RxMarker};
 use towpath_model::wire::Wire;
-use towpath_nic::cpsw::{BatchSize, Config};
+use towpath_nic::cpsw::BatchSize;
 use towpath_packet::Batch;
 use towpath_packet::port::{RxQueue, TxQueue};
 
@@ -136,13 +136,11 @@ fn t7_teardown_after_every_step_returns_everything_and_traffic_resumes() {
         for ports in [1, 2] {
             for batch in [1, 3, 127] {
                 for until in 0..=SCRIPT.len() {
-                    let config = Config {
-                        tx_ring: 6,
-                        tx_descriptors: 8,
-                        rx_ring: 5,
-                        batch: BatchSize::new(batch).unwrap(),
-                        ..config(variant, ports)
-                    };
+                    let config = config(variant, ports)
+                        .tx_ring(6)
+                        .tx_descriptors(8)
+                        .rx_ring(5)
+                        .batch(BatchSize::new(batch).unwrap());
                     let model = model::Config {
                         prefetch: 1 + (until % 4) as u8,
                         steps_per_read: 1 + (until % 3) as u16,
@@ -160,7 +158,7 @@ fn t7_teardown_after_every_step_returns_everything_and_traffic_resumes() {
 #[test]
 fn the_end_of_a_teardown_shows_even_if_the_completion_ring_is_full() {
     for variant in Variant::ALL {
-        let mut rig = Rig::with(Config { tx_descriptors: 64, ..config(variant, 1) }, model_config(variant, 1));
+        let mut rig = Rig::with(config(variant, 1).tx_descriptors(64), model_config(variant, 1));
         let mut batch = Batch::new();
         for number in 0..16 {
             let packet = rig.packet(&stamp(0, number, 90));
@@ -179,7 +177,7 @@ fn the_end_of_a_teardown_shows_even_if_the_completion_ring_is_full() {
 
 #[test]
 fn a_shared_channel_stops_with_its_last_port() {
-    let config = Config { tx_channels: 1, ..config(Variant::Pktdma, 2) };
+    let config = config(Variant::Pktdma, 2).tx_channels(1);
     let mut rig = Rig::with(config, model::Config { steps_per_read: 2, ..model_config(Variant::Pktdma, 2) });
     drop(rig.ports.remove(0));
     assert!(rig.control.stops().is_empty(), "the other port still uses channel and flow");

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use towpath_bus::tisci::Tisci;
 use towpath_model::cpsw::{self as model, Cpsw};
 use towpath_model::wire::cable;
-use towpath_nic::cpsw::{Config, CpswRx, CpswTx, open};
+use towpath_nic::cpsw::{CpswRx, CpswTx, open};
 use towpath_packet::port::{Port, Queues, RxQueue, Start, TxQueue};
 use towpath_packet::{Batch, Direction, Offloads, Packet};
 
@@ -59,7 +59,7 @@ fn cross(variant: Variant, tx_channels: u8) {
     let running = model.spawn().unwrap();
     let pool = pool(4096);
     let calls: Arc<dyn Tisci> = Arc::new(model.firmware());
-    let config = Config { tx_channels, tx_ring: 128, tx_descriptors: 128, rx_ring: 256, ..config(variant, 2) };
+    let config = config(variant, 2).tx_channels(tx_channels).tx_ring(128).tx_descriptors(128).rx_ring(256);
     let (ports, control) = open(model.bus(), calls, config).unwrap();
     let stop = AtomicBool::new(false);
     let start = |port: towpath_nic::cpsw::CpswPort<_>| {

@@ -8,7 +8,7 @@ use towpath_bus::{Bus, BusError, Mmio};
 use towpath_model::cpsw::{Cpsw, CpswBus, CpswIrq, Registers};
 use towpath_model::iommu::ModelDma;
 use towpath_model::wire::Loopback;
-use towpath_nic::cpsw::{Config, CpswTx, open};
+use towpath_nic::cpsw::{CpswTx, open};
 use towpath_packet::port::{Port, Start, TxQueue};
 use towpath_packet::{Batch, Direction, Offloads, Packet};
 
@@ -138,7 +138,7 @@ fn a_queue_in_the_middle_of_a_doorbell_delays_no_doorbell_of_another_channel() {
         let delay = Delay { barrier: Arc::default(), delayed: doorbell(19), opens: doorbell(27) };
         let bus = DelayedBus { bus: model.bus(), delay: delay.clone() };
         let calls: Arc<dyn Tisci> = Arc::new(model.firmware());
-        let (opened, _control) = open(bus, calls, Config { tx_channels: 2, ..config(Variant::Pktdma, ports) }).unwrap();
+        let (opened, _control) = open(bus, calls, config(Variant::Pktdma, ports).tx_channels(2)).unwrap();
         let pool = pool(1024);
         let mut queues: Vec<_> = opened
             .into_iter()

@@ -64,8 +64,13 @@ impl Rig {
         let model = Cpsw::new(model::Config::lenient(family.model, ports))?;
         (1..=ports).for_each(|port| model.plug(port, Sink));
         let pool = Pool::new(PoolConfig::default().capacity(2048))?;
-        let config =
-            Config { soc: family.soc, ports, tx_channels: ports, desc_alloc, singly, batch, ..Config::default() };
+        let config = Config::default()
+            .soc(family.soc)
+            .ports(ports)
+            .tx_channels(ports)
+            .desc_alloc(desc_alloc)
+            .singly(singly)
+            .batch(batch);
         let (opened, _) = open(model.bus(), Arc::new(model.firmware()), config)?;
         let mut started = Vec::new();
         for port in opened {
