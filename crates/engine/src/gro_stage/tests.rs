@@ -69,8 +69,8 @@ enum Shape {
     UntrustedMem,
 }
 
-struct Nobody;
-impl ExtBufOwner for Nobody {
+struct NoOwner;
+impl ExtBufOwner for NoOwner {
     fn on_free(&self) {}
 }
 
@@ -91,7 +91,7 @@ impl Maker {
         let pool = Pool::new(config).unwrap();
         let region = Arc::new(Region::new(FOREIGN, Backing::Memfd).unwrap());
         let memory = region.fd().unwrap().try_clone_to_owned().unwrap().into();
-        let pages = ExtBufPool::new(1024, region, Arc::new(Nobody)).unwrap();
+        let pages = ExtBufPool::new(1024, region, Arc::new(NoOwner)).unwrap();
         Maker { cache: pool.cache(Direction::Tx).unwrap(), pool, pages, memory, used: 0 }
     }
 

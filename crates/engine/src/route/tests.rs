@@ -212,8 +212,8 @@ fn an_ability_that_fails_while_running_is_done_in_software_from_there_on_and_in_
     assert!(balances(&route) && route.held() == 0);
 }
 
-struct Nobody;
-impl towpath_packet::ExtBufOwner for Nobody {
+struct NoOwner;
+impl towpath_packet::ExtBufOwner for NoOwner {
     fn on_free(&self) {}
 }
 
@@ -224,7 +224,7 @@ fn a_page_is_reflected_behind_a_head_of_its_own() {
     let memory = towpath_packet::UntrustedMem::new(towpath_packet::Region::new(4096, Backing::Memfd).unwrap());
     let bytes: Vec<u8> = (0..60).collect();
     assert!(memory.put(0, &bytes));
-    let mut pages = towpath_packet::ExtBufPool::new(4, memory.region().clone(), Arc::new(Nobody)).unwrap();
+    let mut pages = towpath_packet::ExtBufPool::new(4, memory.region().clone(), Arc::new(NoOwner)).unwrap();
     route.rx_mut().packets.push_back(pages.packet(0, 60, 0).unwrap());
     route.turn(false);
     let reflected = route.tx_mut().got.pop().unwrap().to_vec();
