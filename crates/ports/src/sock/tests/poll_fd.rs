@@ -4,7 +4,7 @@ use super::*;
 use std::os::fd::AsRawFd;
 use towpath_packet::port::Wake;
 use towpath_packet::xsk_ring::RingMemory;
-use towpath_sys::poll::is_readable;
+use towpath_sys::poll::{is_readable, is_writable};
 use towpath_sys::seqpacket;
 
 /// A program that both queues have.
@@ -23,9 +23,7 @@ fn program(rig: &mut Rig) -> Program {
 
 impl Program {
     fn is_writable(&self) -> bool {
-        let mut poll = libc::pollfd { fd: self.kick.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
-        // SAFETY: one descriptor lives across the call; no time is waited.
-        unsafe { libc::poll(&mut poll, 1, 0) > 0 }
+        is_writable(self.kick.as_fd())
     }
 
     fn is_readable(&self) -> bool {
