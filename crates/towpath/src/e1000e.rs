@@ -13,7 +13,7 @@ use towpath_model::e1000e::{self as model, ModelBus};
 use towpath_model::iommu;
 use towpath_model::wire::Loopback;
 use towpath_nic::batching::BatchSize;
-use towpath_nic::e1000e::{Config, ConfigError, Copybreak, DEVICES, E1000e, RingSize, RxFilter};
+use towpath_nic::e1000e::{Config, ConfigError, Copybreak, DEVICES, E1000e, FlowControl, RingSize, RxFilter};
 use towpath_packet::port::PortError;
 use towpath_ports::uri::{Options, Uri};
 
@@ -149,6 +149,9 @@ fn e1000e(options: &mut Options) -> Result<Config, PortError> {
     config.csum = options.switch("csum")?.unwrap_or(config.csum);
     config.tso = options.switch("tso")?.unwrap_or(config.tso);
     config.vlan = options.switch("vlan")?.unwrap_or(config.vlan);
+    let pauses =
+        [("full", FlowControl::Full), ("rx", FlowControl::Rx), ("tx", FlowControl::Tx), ("off", FlowControl::Off)];
+    config.flow_control = options.choice("pause", &pauses)?.unwrap_or(config.flow_control);
     config.stall = options.duration("stall")?.unwrap_or(config.stall);
     config.check().map_err(|error| rule(options, error))?;
     Ok(config)
@@ -174,7 +177,7 @@ mod tests {
     #[test]
     fn every_option_reaches_its_field() {
         let text = "e1000e:vfio=3:0.0?rx=128,tx=256,queues=2,mtu=9000,policy=strict,copybreak=512,receive=own,batch=16,rs=8,\
-                    interrupts=on,csum=on,tso=off,vlan=off,stall=50ms";
+                    interrupts=on,csum=on,tso=off,vlan=off,pause=rx,stall=50ms";
         let mut expected = Config::default();
         expected.rx_ring = RingSize::new("rx", 128).unwrap();
         expected.tx_ring = RingSize::new("tx", 256).unwrap();
@@ -189,6 +192,7 @@ mod tests {
         expected.csum = true;
         expected.tso = false;
         expected.vlan = false;
+        expected.flow_control = FlowControl::Rx;
         expected.stall = Duration::from_millis(50);
         assert_eq!(config(text).unwrap(), expected);
     }
@@ -202,6 +206,7 @@ mod tests {
             ("e1000e:vfio=3:0.0?policy=lazy", "persistent, strict, deferred"),
             ("e1000e:vfio=3:0.0?receive=some", "all, multicast, own"),
             ("e1000e:vfio=3:0.0?stall=1ms", "from 10 to 60000"),
+            ("e1000e:vfio=3:0.0?pause=on", "full, rx, tx, off"),
             ("e1000e:vfio=3:0.0?speed=10", "no such option"),
         ];
         for (text, part) in cases {

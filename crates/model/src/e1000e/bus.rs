@@ -67,6 +67,7 @@ impl ModelBar {
                 let word = env.registers.word(SWSM);
                 word.map_or(u32::MAX, |w| w.fetch_or(1, Ordering::AcqRel))
             }
+            MDIC => self.shared.machine().read_mdic(env),
             at @ STATS..STATS_END => stats::read(&env.registers, at),
             at => env.registers.get(at),
         }
@@ -143,6 +144,7 @@ impl ModelBar {
                 machine.written(env, at);
             }
             MDIC => machine.mdic(env, value),
+            EXTCNF_CTRL => machine.request_phy(env, value),
             EERD => machine.eerd(env, value),
             // The transmit part is the rest of 40 KiB (82574 datasheet §10.2.3.5).
             PBA => env.registers.set(PBA, value & 0x3f | (40 - (value & 0x3f).min(40)) << 16),

@@ -1,6 +1,7 @@
 //! The configuration of a model.
 
 use super::faults::Faults;
+use super::phy::PhyStart;
 use crate::iommu;
 
 /// The configuration of an 82574L model.
@@ -18,9 +19,14 @@ pub struct Config {
     pub strict: bool,
     /// Ticks that the link takes to come up: bursts or steps of the device, and reads of STATUS.
     pub negotiation: u32,
-    /// Whether the other end stops sending while the packet buffer is full. Otherwise frames are
+    /// Whether the other end takes pause frames: it stops sending while the packet buffer is full,
+    /// if the driver has agreed on that and set CTRL.TFCE and a threshold. Otherwise frames are
     /// lost then, and counted as MPC.
     pub pause: bool,
+    /// The state in which the driver finds the PHY.
+    pub phy: PhyStart,
+    /// This many requests for the semaphore of PHY and NVM are denied: firmware holds it.
+    pub phy_denied: u32,
     /// Whether the device has a thread; otherwise the caller [steps](super::Device) it.
     pub threaded: bool,
 }
@@ -36,6 +42,8 @@ impl Default for Config {
             strict: false,
             negotiation: 0,
             pause: true,
+            phy: PhyStart::default(),
+            phy_denied: 0,
             threaded: false,
         }
     }

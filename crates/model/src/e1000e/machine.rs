@@ -34,6 +34,8 @@ pub(crate) struct Machine {
     loopback_frames: Vec<Vec<u8>>,
     link: Link,
     phy: Phy,
+    /// Requests for the semaphore of PHY and NVM that are still denied.
+    denied: u32,
     nvm: [u16; 64],
     mac: [u8; 6],
     stats: Stats,
@@ -55,7 +57,8 @@ impl Machine {
             wire,
             loopback_frames: Vec::new(),
             link: Link::new(config.negotiation),
-            phy: Phy::new(),
+            phy: Phy::new(config.phy, config.pause),
+            denied: config.phy_denied,
             nvm: phy::nvm(config.mac),
             mac: config.mac,
             stats: Stats::default(),
@@ -110,13 +113,43 @@ impl Machine {
         }
     }
 
+    pub(crate) fn advertised(&self) -> u16 {
+        self.phy.advertised()
+    }
+
+    pub(crate) fn set_partner_pause(&mut self, pause: bool) {
+        self.pause = pause;
+        self.phy.set_partner_pause(pause);
+    }
+
+    pub(crate) fn phy_register(&self, at: usize) -> u16 {
+        self.phy.register(at)
+    }
+
+    /// Reads MDIC, which shows the end of a transaction.
+    pub(crate) fn read_mdic(&mut self, env: &Env) -> u32 {
+        let now = env.registers.get(MDIC);
+        if let Some(done) = self.phy.end_of_transaction() {
+            env.registers.set(MDIC, done);
+        }
+        now
+    }
+
+    /// A write of EXTCNF_CTRL: the bit of software stays set only if firmware grants it.
+    pub(crate) fn request_phy(&mut self, env: &Env, value: u32) {
+        let asks = value & EXTCNF_SOFTWARE != 0 && env.registers.get(EXTCNF_CTRL) & EXTCNF_SOFTWARE == 0;
+        let denied = asks && self.denied > 0;
+        self.denied -= u32::from(denied);
+        env.registers.set(EXTCNF_CTRL, if denied { value & !EXTCNF_SOFTWARE } else { value });
+    }
+
     pub(crate) fn restart_link(&mut self, env: &Env) {
         self.link.restart();
         self.show_link(env);
     }
 
     pub(crate) fn reset_phy(&mut self, env: &Env) {
-        self.phy = Phy::new();
+        self.phy.reset();
         self.restart_link(env);
     }
 
@@ -131,7 +164,7 @@ impl Machine {
 
     /// Advances the link by one tick.
     pub(crate) fn tick(&mut self, env: &Env) {
-        let wanted = env.registers.get(CTRL) & CTRL_SLU != 0 && self.phy.powered() && self.wire.carrier();
+        let wanted = env.registers.get(CTRL) & CTRL_SLU != 0 && self.phy.wants_link() && self.wire.carrier();
         if self.link.tick(wanted) {
             self.show_link(env);
             self.causes |= cause::LSC;
@@ -315,9 +348,14 @@ impl Machine {
         done
     }
 
+    /// Whether pause frames stop the other end while the packet buffer is full.
+    fn pauses_sender(&self, env: &Env) -> bool {
+        self.pause && env.registers.get(CTRL) & CTRL_TFCE != 0 && env.registers.get(FCRTH) != 0
+    }
+
     /// Receives a frame from the wire.
     fn arrive(&mut self, env: &Env) -> bool {
-        if !self.running.0 || self.pause && !self.rx.has_room(env, &self.settings) {
+        if !self.running.0 || self.pauses_sender(env) && !self.rx.has_room(env, &self.settings) {
             return false;
         }
         let frame = if self.loopback_frames.is_empty() {

@@ -52,7 +52,7 @@
 //! use towpath_model::{e1000e, wire};
 //!
 //! let (near, mut far) = wire::cable(64);
-//! let bus = e1000e::launch(e1000e::Config { strict: true, ..Default::default() }, near)?;
+//! let bus = e1000e::launch(e1000e::Config { strict: true, phy: e1000e::PhyStart::Ready, ..Default::default() }, near)?;
 //! let device = bus.device();
 //! bus.set_master(true);
 //! let registers = bus.bar(0, 128 << 10)?;
@@ -97,6 +97,7 @@ pub use bus::{ModelBar, ModelBus};
 pub use config::Config;
 pub use faults::Faults;
 pub use irq::ModelIrq;
+pub use phy::PhyStart;
 
 use crate::iommu::{ModelDma, Refuse};
 use crate::seed::Seed;
@@ -226,6 +227,28 @@ impl Device {
     pub fn interrupts(&self) -> (u64, u64) {
         let irqs = self.shared.env.irqs();
         (irqs.sent, irqs.lost)
+    }
+
+    /// A register of the PHY, 0 to 31 in page 0, as it is, without the effects of reading it.
+    pub fn phy(&self, register: usize) -> u16 {
+        self.shared.machine().phy_register(register)
+    }
+
+    /// The abilities that the last negotiation has advertised to the other end (register 4 of the
+    /// PHY as it was then).
+    pub fn advertised(&self) -> u16 {
+        self.shared.machine().advertised()
+    }
+
+    /// The other end is another one, which takes pause frames or not. The link does not change.
+    pub fn set_partner_pause(&self, pause: bool) {
+        self.shared.machine().set_partner_pause(pause);
+    }
+
+    /// Whether the MAC takes pause frames, and whether it sends them (CTRL.RFCE, CTRL.TFCE).
+    pub fn flow_control(&self) -> (bool, bool) {
+        let ctrl = self.shared.env.registers.get(regs::CTRL);
+        (ctrl & regs::CTRL_RFCE != 0, ctrl & regs::CTRL_TFCE != 0)
     }
 
     /// Frames in the packet buffer that wait for descriptors.

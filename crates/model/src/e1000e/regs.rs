@@ -8,6 +8,8 @@ pub(crate) const CTRL_SLU: u32 = 1 << 6;
 pub(crate) const CTRL_RST: u32 = 1 << 26;
 pub(crate) const CTRL_BIT29: u32 = 1 << 29;
 pub(crate) const CTRL_VME: u32 = 1 << 30;
+pub(crate) const CTRL_RFCE: u32 = 1 << 27;
+pub(crate) const CTRL_TFCE: u32 = 1 << 28;
 pub(crate) const CTRL_PHY_RST: u32 = 1 << 31;
 pub(crate) const STATUS: usize = 0x0008;
 pub(crate) const STATUS_FD: u32 = 1;
@@ -25,6 +27,7 @@ pub(crate) const CTRL_EXT_IAME: u32 = 1 << 27;
 pub(crate) const CTRL_EXT_PBA_CLR: u32 = 1 << 31;
 pub(crate) const MDIC: usize = 0x0020;
 pub(crate) const FCAL: usize = 0x0028;
+pub(crate) const FCRTH: usize = 0x2168;
 pub(crate) const VET: usize = 0x0038;
 pub(crate) const ICR: usize = 0x00c0;
 pub(crate) const ICS: usize = 0x00c8;
@@ -51,6 +54,9 @@ pub(crate) const TCTL: usize = 0x0400;
 pub(crate) const TCTL_EN: u32 = 1 << 1;
 pub(crate) const TCTL_PSP: u32 = 1 << 3;
 pub(crate) const TIPG: usize = 0x0410;
+/// The semaphore of PHY and NVM, which firmware uses as well.
+pub(crate) const EXTCNF_CTRL: usize = 0x0f00;
+pub(crate) const EXTCNF_SOFTWARE: u32 = 1 << 5;
 pub(crate) const PBA: usize = 0x1000;
 /// Receive queue 0; queue 1 is at an offset of [`QUEUE`].
 pub(crate) const RDBAL: usize = 0x2800;

@@ -6,6 +6,7 @@
 //! | `slots` | the driver's shadow of a ring: what is in flight behind each descriptor |
 //! | `reset` | the reset that all queues of a device agree on, and the end of the last queue |
 //! | `watch` | the watchdog's clock, and frames that hang |
+//! | `phy` | a copper PHY behind its management bus: power, negotiation, pause frames |
 //! | `link` | the state of the link, noted by one thread and read by all |
 //! | `filter` | which frames are received, and the multicast hash table of Intel's MACs |
 //! | `batching` | how many packets one doorbell announces |
@@ -14,6 +15,7 @@
 pub mod batching;
 pub(crate) mod filter;
 pub(crate) mod link;
+pub(crate) mod phy;
 pub(crate) mod pool;
 pub(crate) mod reset;
 pub(crate) mod ring;

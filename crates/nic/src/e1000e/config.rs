@@ -2,6 +2,7 @@
 
 use crate::common::batching::BatchSize;
 use crate::common::filter::RxFilter;
+use crate::common::phy::FlowControl;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 use towpath_bus::DmaPolicy;
@@ -160,6 +161,8 @@ pub struct Config {
     pub tso: bool,
     /// Whether the device strips and inserts VLAN tags.
     pub vlan: bool,
+    /// The pause frames that the port offers to its partner.
+    pub flow_control: FlowControl,
     /// Key of the receive hash. With the default, both directions of a flow have the same hash.
     pub rss_key: [u8; 40],
     /// How long a frame may wait to be sent before the device counts as hung: 10 ms to 60 s.
@@ -191,6 +194,7 @@ impl Default for Config {
             csum: true,
             tso: true,
             vlan: true,
+            flow_control: FlowControl::default(),
             rss_key: Toeplitz::SYMMETRIC_KEY,
             stall: Duration::from_secs(1),
             recycle: RecycleMode::default(),

@@ -63,6 +63,10 @@ faults! {
     Hang = hangs,
     /// Times that the link was lost.
     LinkLost = link_losses,
+    /// Times that the link came up slower than both ends can, because of its cable.
+    Downshift = downshifts,
+    /// Times that the PHY did not answer.
+    PhySilent = phy_silent,
     /// Resets to recover.
     Reset = resets,
     /// Buffers that are never used again, because the device may still reach them.

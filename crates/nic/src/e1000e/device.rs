@@ -1,5 +1,4 @@
-//! The device as its queues share it: its status and statistics, the errata of its PHY, and how it
-//! is reset and stopped.
+//! The device as its queues share it: its status and statistics, and how it is reset and stopped.
 //!
 //! The last queue that ends stops the device. Buffers, rings, pool and domain are freed only if the
 //! device is *seen* idle: no access to memory is under way, or the bus lets none pass. If it can't
@@ -9,6 +8,7 @@
 use super::config::Config;
 use super::control::{Control, Fault};
 use super::init::{self, Layout};
+use super::phy::{self, Settled};
 use super::regs::{MPC, RX_ERRORS, STATUS, TX_ERRORS, status};
 use super::rx::RxRing;
 use super::tx::TxRing;
@@ -30,9 +30,19 @@ pub(super) struct Device<B: Pci> {
     pub(super) config: Config,
     pub(super) control: Control,
     layout: Layout,
+    /// The PHY, and the link as far as the MAC follows it. The semaphore of the device excludes
+    /// firmware, not another thread.
+    phy: Mutex<PhyState>,
     // In this order: the domain takes its memory back from the device before the device is closed.
     domain: Domain<B::Dma>,
     bus: Mutex<B>,
+}
+
+#[derive(Default)]
+struct PhyState {
+    /// The MAC follows what both ends of the link agreed on.
+    settled: bool,
+    watch: phy::Watch,
 }
 
 /// The ring that a queue leaves when it ends.
@@ -52,7 +62,8 @@ impl<B: Pci> Device<B> {
         control: Control,
     ) -> Device<B> {
         let resets = ResetGroup::new((layout.rx.len() + layout.tx.len()) as u32);
-        Device { resets, bar, config, control, layout, domain, bus: Mutex::new(bus) }
+        let phy = Mutex::new(PhyState::default());
+        Device { resets, bar, config, control, layout, phy, domain, bus: Mutex::new(bus) }
     }
 
     /// The state of every queue.
@@ -76,8 +87,38 @@ impl<B: Pci> Device<B> {
         }
         let up = word != u32::MAX && word & status::LINK_UP != 0;
         let speed = [10, 100, 1000, 1000][(word >> status::SPEED_SHIFT & 3) as usize];
-        self.control.set_link(LinkStatus { up, speed, full_duplex: word & status::FULL_DUPLEX != 0 });
+        let full_duplex = word & status::FULL_DUPLEX != 0;
+        self.control.set_link(LinkStatus { up, speed, full_duplex });
+        self.settle(up, full_duplex);
         word
+    }
+
+    /// Lets the MAC follow the link once it has come up.
+    fn settle(&self, up: bool, full_duplex: bool) {
+        let mut state = lock(&self.phy);
+        if !up {
+            state.settled = false;
+        } else if !state.settled {
+            // A PHY that does not answer is not asked again: each attempt takes a while.
+            state.settled = match phy::settle(&self.bar, &self.config, full_duplex) {
+                Ok(Settled::NotYet) => false,
+                Ok(Settled::Yes { downshifted }) => {
+                    if downshifted {
+                        self.control.fault(Fault::Downshift);
+                    }
+                    true
+                }
+                Err(_) => {
+                    self.control.fault(Fault::PhySilent);
+                    true
+                }
+            };
+        }
+    }
+
+    /// Whether the PHY hangs, by an erratum of the 82574.
+    pub(super) fn phy_is_stuck(&self) -> bool {
+        self.layout.rss && lock(&self.phy).watch.is_stuck(&self.bar, &self.config)
     }
 }
 
@@ -93,6 +134,11 @@ impl<B: Pci> ResetDevice for Device<B> {
         self.control.fault(Fault::Reset);
         if init::reset(&self.bar, &self.config).is_err() {
             return false;
+        }
+        lock(&self.phy).settled = false;
+        // Without an answer of the PHY the port goes on: the link may be there all the same.
+        if phy::bring_up(&self.bar, &self.config).is_err() {
+            self.control.fault(Fault::PhySilent);
         }
         lock(&self.bus).set_master(true);
         init::program(&self.bar, &self.config, &self.layout);
@@ -121,8 +167,11 @@ impl<B: Pci> ResetDevice for Device<B> {
 pub(super) fn stop<B: Pci>(bus: &B, bar: &impl Mmio, config: &Config) -> bool {
     let confirmed = init::quiesce(bar, config);
     // Descriptors that the device has fetched must not be executed later, under another driver.
-    let _ = init::reset(bar, config);
+    let answers = init::reset(bar, config).is_ok();
     bus.set_master(false);
+    if answers {
+        phy::shut_down(bar, config);
+    }
     confirmed || is_silent(bus)
 }
 
@@ -164,27 +213,4 @@ pub(super) fn add_rx_statistics<M: Mmio>(bar: &M, counters: &Counters) {
 /// Adds what the device has counted since the last time to the counters of a transmit queue.
 pub(super) fn add_tx_statistics<M: Mmio>(bar: &M, counters: &Counters) {
     counters.failed(TX_ERRORS.into_iter().map(|register| statistic(bar, register)).sum());
-}
-
-/// Finds a PHY that hangs: it counts errors and receives nothing, until the device is reset.
-/// Registers 10 (1000BASE-T status) and 21 (receive errors) are full, twice in a row (an erratum of
-/// the 82574).
-#[derive(Debug, Default)]
-pub(super) struct PhyWatch {
-    calls: u32,
-    suspected: bool,
-}
-
-impl PhyWatch {
-    /// Reads the PHY in every tenth call; returns whether it hangs.
-    pub(super) fn is_stuck<M: Mmio>(&mut self, bar: &M) -> bool {
-        self.calls += 1;
-        if self.calls < 10 {
-            return false;
-        }
-        self.calls = 0;
-        let full = init::read_phy(bar, 10).is_some_and(|status| status & 0xff == 0xff)
-            && init::read_phy(bar, 21) == Some(0xffff);
-        std::mem::replace(&mut self.suspected, full) && full
-    }
 }

@@ -1,7 +1,7 @@
 //! A fake device without behaviour: registers keep their values, IOVAs are addresses of the
 //! process, mappings are counted and fail on request. The test writes the descriptors.
 
-use super::regs::{CTRL, EECD, EECD_AUTO_READ_DONE, RAH, RAH_VALID, RAL, STATUS, ctrl, status};
+use super::regs::{CTRL, EECD, EECD_AUTO_READ_DONE, MDIC, RAH, RAH_VALID, RAL, STATUS, ctrl, mdic, status};
 use std::collections::HashMap;
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
@@ -146,6 +146,8 @@ impl Mmio for FakeBar {
                 let busy = ctrl & ctrl::MASTER_DISABLE == 0 || self.0.restless.load(Relaxed);
                 word | if busy { status::MASTER_ENABLE } else { 0 }
             }
+            // A PHY whose registers are all 0, and which answers at once.
+            _ if at == MDIC.at() => word & !0xffff | mdic::READY,
             _ => word,
         }
     }

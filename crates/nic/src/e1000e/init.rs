@@ -5,7 +5,7 @@
 //! were, so that the driver writes every register that it relies on.
 
 use super::config::{Config, Pauses};
-
+use super::phy::{self, Mdic};
 use super::regs::*;
 use crate::common::filter::{RxFilter, multicast_table};
 use crate::common::ring::DescRing;
@@ -71,13 +71,13 @@ pub(super) struct Layout {
 }
 
 /// A pause that silicon needs.
-fn pause(config: &Config, time: Duration) {
+pub(super) fn pause(config: &Config, time: Duration) {
     if config.pauses == Pauses::Silicon {
         std::thread::sleep(time);
     }
 }
 
-const MS: Duration = Duration::from_millis(1);
+pub(super) const MS: Duration = Duration::from_millis(1);
 
 /// Stops reception, transmission and interrupts, and disables bus mastering (§5.2.3.3.1, §4.6.1).
 /// Returns whether the device confirms that no access to memory is under way.
@@ -101,17 +101,13 @@ pub(super) fn quiesce<M: Mmio>(bar: &M, config: &Config) -> bool {
 /// The device does not answer.
 pub(super) fn reset<M: Mmio>(bar: &M, config: &Config) -> Result<(), Timeout> {
     quiesce(bar, config);
-    let owned = (0..10).any(|_| {
-        let owned = acquire_phy(bar);
-        if !owned {
-            pause(config, 2 * MS);
-        }
-        owned
-    });
+    // A reset without the semaphore is better than none.
+    let owned = Mdic::acquire(bar, config);
     // Only a reset moves the packet buffer's pointers to its new split (§10.2.3.1); the split
     // itself survives.
     PBA.write(bar, receive_kb(config));
     CTRL.change(bar, ctrl::RESERVED, ctrl::RESET);
+    drop(owned);
     // Registers must not be accessed for a microsecond.
     pause(config, MS);
     CTRL.wait(bar, ctrl::RESET, 0, 10 * MS)?;
@@ -120,9 +116,6 @@ pub(super) fn reset<M: Mmio>(bar: &M, config: &Config) -> Result<(), Timeout> {
     let _ = EECD.wait(bar, EECD_AUTO_READ_DONE, EECD_AUTO_READ_DONE, 10 * MS);
     // The PHY configures itself.
     pause(config, 25 * MS);
-    if owned {
-        release_phy(bar);
-    }
     // §4.6.3.1: masks interrupts again, and clears pending ones.
     IMC.write(bar, cause::ALL);
     let _ = ICR.read(bar);
@@ -134,17 +127,6 @@ pub(super) fn reset<M: Mmio>(bar: &M, config: &Config) -> Result<(), Timeout> {
 /// at least; reception has the rest.
 fn receive_kb(config: &Config) -> u32 {
     PBA_TOTAL - (2 * (config.max_frame() as u32 + 12)).div_ceil(1024).max(8)
-}
-
-/// Takes the semaphore of the PHY, which the firmware uses as well (§4.6.1); returns false if the
-/// firmware holds it.
-fn acquire_phy<M: Mmio>(bar: &M) -> bool {
-    EXTCNF_CTRL.change(bar, 0, EXTCNF_SOFTWARE);
-    EXTCNF_CTRL.read(bar) & EXTCNF_SOFTWARE != 0
-}
-
-fn release_phy<M: Mmio>(bar: &M) {
-    EXTCNF_CTRL.change(bar, EXTCNF_SOFTWARE, 0);
 }
 
 /// Writes zero to the registers that a reset should clear: not every implementation does.
@@ -183,7 +165,8 @@ pub(super) fn program<M: Mmio>(bar: &M, config: &Config, layout: &Layout) {
     }
 }
 
-/// Device and link (§4.6.5, §4.6.7): the PHY negotiates by itself, the MAC follows.
+/// Device and link (§4.6.5, §4.6.7): the PHY negotiates, the MAC follows its speed. Pause frames are
+/// off until the link is up and [`phy::settle`] knows what both ends agreed on.
 fn general<M: Mmio>(bar: &M, config: &Config) {
     let clear = ctrl::FORCE_SPEED
         | ctrl::FORCE_DUPLEX
@@ -199,14 +182,17 @@ fn general<M: Mmio>(bar: &M, config: &Config) {
     CTRL_EXT.change(bar, ctrl_ext::PHY_POWER_CLEAR, ctrl_ext::PHY_POWER_SET | ctrl_ext::DRIVER_LOADED);
     GCR.change(bar, 0, GCR_L1);
     GCR2.change(bar, 0, GCR2_COMPLETIONS);
-    // Flow control (§4.6.5.1): the addresses of IEEE 802.3 annex 31B, and thresholds of zero: no
-    // pause frames are sent.
+    // Flow control (§4.6.5.1): address and type of IEEE 802.3 annex 31B, and a pause of 0.85 ms at
+    // 1000 Mb/s. If the link is firmware's, so are the thresholds.
     FCAL.write(bar, 0x00c2_8001);
     FCAH.write(bar, 0x0100);
     FCT.write(bar, 0x8808);
     FCTTV.write(bar, 0x0680);
-    FCRTL.write(bar, 0);
-    FCRTH.write(bar, 0);
+    if !phy::is_firmwares(bar) {
+        let (high, low) = phy::thresholds(config, receive_kb(config) << 10);
+        FCRTL.write(bar, low);
+        FCRTH.write(bar, high);
+    }
     VET.write(bar, 0x8100);
 }
 
@@ -316,18 +302,6 @@ fn interrupts<M: Mmio>(bar: &M, queues: u32) {
         EITR.nth(queue, 4).write(bar, 80);
     }
     CTRL_EXT.change(bar, ctrl_ext::ACK_AUTO_MASK, ctrl_ext::AUTO_MASK | ctrl_ext::CLEAR_PENDING);
-}
-
-/// Reads a register of the PHY (§8.3.4); `None` if the firmware holds the PHY, or it does not
-/// answer within 2 ms.
-pub(super) fn read_phy<M: Mmio>(bar: &M, register: u32) -> Option<u16> {
-    if !acquire_phy(bar) {
-        return None;
-    }
-    MDIC.write(bar, mdic::READ | mdic::PHY | register << mdic::REGISTER_SHIFT);
-    let word = MDIC.wait(bar, mdic::READY, mdic::READY, 2 * MS);
-    release_phy(bar);
-    word.ok().filter(|word| word & mdic::ERROR == 0 && *word != u32::MAX).map(|word| word as u16)
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@
 //! |---|---|
 //! | `regs`, `descriptors` | the formats of the device |
 //! | `init` | reset and bring-up, step by step |
+//! | `phy` | the PHY: its semaphore, power, negotiation, flow control |
 //! | `rx/`, `tx/` | a queue in each direction: its ring, what happens per packet, the port trait |
 //! | `offload` | checksums, segmentation and VLAN tags |
 //! | `device` | what queues share: status, statistics, reset, stop |
@@ -46,12 +47,14 @@ mod device;
 mod fake;
 mod init;
 mod offload;
+mod phy;
 mod regs;
 mod rx;
 mod tx;
 
 pub use crate::common::filter::RxFilter;
 pub use crate::common::link::LinkStatus;
+pub use crate::common::phy::FlowControl;
 pub use config::{Config, ConfigError, Copybreak, RingSize};
 #[doc(hidden)]
 pub use config::{Pauses, RecycleMode};
@@ -216,6 +219,12 @@ fn info(name: &str, config: &Config, chip: Chip, copybreak: u32, reaches_heap: b
         "the device reaches only memory of its bus: a pool of its own, and a copy of every packet sent, unless packets lie there"
     };
     let wait = if config.interrupts { "MSI-X, unmasked when a queue is idle" } else { "queues are polled" };
+    let pauses = match config.flow_control {
+        FlowControl::Full => "full: pause frames are offered, to wait and to ask for it",
+        FlowControl::Rx => "rx: the port waits if its partner asks for it",
+        FlowControl::Tx => "tx: the port asks its partner to wait",
+        FlowControl::Off => "off",
+    };
     let rx_offloads = if config.vlan { Offloads::VLAN } else { Offloads::NONE };
     let abilities = vec![
         ability("chip", true, chip.name.into()),
@@ -227,6 +236,7 @@ fn info(name: &str, config: &Config, chip: Chip, copybreak: u32, reaches_heap: b
         ability("policy", true, protection.into()),
         ability("copybreak", true, format!("frames below {copybreak} bytes are copied").into()),
         ability("interrupts", true, wait.into()),
+        ability("pause", true, pauses.into()),
     ];
     // A copy gathers packets with more pieces than the descriptors of a frame.
     Info::new(name, Layer::Ethernet, config.mtu.into())
@@ -347,6 +357,9 @@ impl<B: Pci> Port for E1000e<B> {
             mac,
         };
         let Starter { domain, own, .. } = starter;
+        let (_, bar) = opened.parts.as_ref().ok_or_else(closed)?;
+        // Before bus mastering: an error ends here, and the device accesses no memory.
+        phy::bring_up(bar, &config).map_err(|e| input(e.to_string()))?;
         // From here on the end of the queues stops the device.
         let (bus, bar) = opened.parts.take().ok_or_else(closed)?;
         bus.set_master(true);

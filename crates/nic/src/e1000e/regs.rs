@@ -50,6 +50,15 @@ pub(super) const EECD: Reg = Reg(0x0010);
 /// The device has loaded the NVM after a reset.
 pub(super) const EECD_AUTO_READ_DONE: u32 = 1 << 9;
 
+/// Reads a word of the NVM (§10.2.2.4).
+pub(super) const EERD: Reg = Reg(0x0014);
+pub(super) mod eerd {
+    pub(crate) const START: u32 = 1 << 0;
+    pub(crate) const DONE: u32 = 1 << 1;
+    pub(crate) const ADDRESS_SHIFT: u32 = 2;
+    pub(crate) const DATA_SHIFT: u32 = 16;
+}
+
 /// Extended Device Control (§10.2.2.5).
 pub(super) const CTRL_EXT: Reg = Reg(0x0018);
 pub(super) mod ctrl_ext {
@@ -71,6 +80,8 @@ pub(super) mod mdic {
     pub(crate) const REGISTER_SHIFT: u32 = 16;
     /// The PHY has address 1.
     pub(crate) const PHY: u32 = 1 << 21;
+    pub(crate) const REGISTER: u32 = 31 << REGISTER_SHIFT;
+    pub(crate) const WRITE: u32 = 1 << 26;
     pub(crate) const READ: u32 = 2 << 26;
     pub(crate) const READY: u32 = 1 << 28;
     pub(crate) const ERROR: u32 = 1 << 30;
@@ -84,6 +95,8 @@ pub(super) const FCT: Reg = Reg(0x0030);
 pub(super) const FCTTV: Reg = Reg(0x0170);
 pub(super) const FCRTL: Reg = Reg(0x2160);
 pub(super) const FCRTH: Reg = Reg(0x2168);
+/// FCRTL: the end of a pause is announced.
+pub(super) const FCRTL_ENABLE: u32 = 1 << 31;
 
 /// Type of the VLAN tags that are stripped and inserted (§10.2.2.9).
 pub(super) const VET: Reg = Reg(0x0038);
@@ -220,9 +233,15 @@ pub(super) const RAH_VALID: u32 = 1 << 31;
 pub(super) const MTA: Reg = Reg(0x5200);
 pub(super) const VFTA: Reg = Reg(0x5600);
 
-/// The semaphore of the PHY, shared with firmware (§10.2.2.14).
+/// The semaphore of PHY and NVM, shared with firmware (§10.2.2.14).
 pub(super) const EXTCNF_CTRL: Reg = Reg(0x0f00);
 pub(super) const EXTCNF_SOFTWARE: u32 = 1 << 5;
+/// PHY OEM bits: "low power link up" while the device has power (Linux: `e1000_set_d0_lplu_state_82574`).
+pub(super) const POEMB: Reg = Reg(0x0f10);
+pub(super) const POEMB_LOW_POWER_D0: u32 = 1 << 1;
+/// Management control (§10.2.8.1): firmware has blocked resets of the PHY.
+pub(super) const MANC: Reg = Reg(0x5820);
+pub(super) const MANC_BLOCK_PHY_RESET: u32 = 1 << 18;
 /// PCI Express control (§10.2.3.4): link state L1 without L0s, and the erratum of lost completions.
 pub(super) const GCR: Reg = Reg(0x5b00);
 pub(super) const GCR_L1: u32 = 1 << 22 | 1 << 27;

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use towpath_model::e1000e::{self as model, Faults};
 use towpath_model::iommu::Refuse;
 use towpath_model::wire::Wire;
+use towpath_packet::Batch;
 use towpath_packet::port::{RxQueue, State, TxQueue};
-use towpath_packet::{Batch, DropReason};
 
 /// Traffic of `frames` frames in both directions, then some time for the watchdog; ends earlier if
 /// the device is given up.
@@ -169,32 +169,4 @@ fn all_faults_at_once_are_survived() {
         interrupt: SELDOM,
     };
     survive("all", all, |_| {});
-}
-
-#[test]
-fn a_pulled_cable_is_a_lost_link_and_what_waits_is_dropped_by_name() {
-    let mut r = rig(config(), strict());
-    r.settle();
-    r.far.set_carrier(false);
-    let begun = Instant::now();
-    while !matches!(r.tx[0].state(), State::Down(_)) {
-        assert!(begun.elapsed() < Duration::from_secs(10));
-        r.turn(&mut Vec::new());
-    }
-    assert_eq!(r.control.faults().link_losses, 1);
-    let mut batch: Batch = Batch::new();
-    let packet = r.packet(&frame(60, 1));
-    batch.push(packet).unwrap();
-    assert_eq!(r.tx[0].tx(&mut batch), 0);
-    r.far.set_carrier(true);
-    while r.tx[0].state() != State::Up {
-        assert!(begun.elapsed() < Duration::from_secs(20));
-        r.turn(&mut Vec::new());
-    }
-    assert_eq!(r.tx[0].tx(&mut batch), 1);
-    r.tx[0].kick();
-    r.settle();
-    assert_eq!(r.far.drain().len(), 1);
-    assert_eq!(r.tx[0].counters().snapshot().dropped(DropReason::LinkDown), 0);
-    r.end();
 }

@@ -80,7 +80,9 @@ impl Setup {
         let start = Start { pool: pool.clone(), queues: self.queues, accept: self.accept };
         let Queues { rx, tx } = port.start(start).unwrap();
         let cache = pool.cache(Direction::Tx).unwrap();
-        Rig { rx, tx, cache, pool, control, cable, accesses, log, raw, dma, qemu }
+        let mut rig = Rig { rx, tx, cache, pool, control, cable, accesses, log, raw, dma, qemu };
+        rig.negotiate();
+        rig
     }
 }
 
@@ -117,6 +119,16 @@ pub(crate) struct Rig {
 impl Rig {
     pub(crate) fn packet(&mut self, bytes: &[u8]) -> Packet {
         Packet::copy_from(&mut self.cache, bytes).unwrap()
+    }
+
+    /// Waits until the link is up: QEMU's PHY negotiates for half a second.
+    fn negotiate(&mut self) {
+        let begun = Instant::now();
+        while !self.control.link().up {
+            assert!(begun.elapsed() < PATIENCE, "there is no link");
+            let mut none = Batch::<64>::new();
+            self.rx.iter_mut().for_each(|rx| assert_eq!(rx.rx(&mut none), 0));
+        }
     }
 
     /// Sends packets on queue 0, in bursts, and waits until they are sent.

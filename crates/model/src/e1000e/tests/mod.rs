@@ -33,7 +33,7 @@ pub(super) struct Rig {
 }
 
 pub(super) fn config() -> Config {
-    Config { mac: MAC, strict: true, ..Config::default() }
+    Config { mac: MAC, strict: true, phy: PhyStart::Ready, ..Config::default() }
 }
 
 impl Rig {

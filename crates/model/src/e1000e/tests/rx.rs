@@ -80,9 +80,11 @@ fn without_descriptors_frames_wait_and_rnbc_counts_them_once() {
 }
 
 #[test]
-fn a_full_packet_buffer_loses_frames_unless_the_other_end_pauses() {
-    for (pause, lost) in [(false, true), (true, false)] {
+fn a_full_packet_buffer_loses_frames_unless_both_ends_agreed_on_pauses() {
+    for (pause, flow_control, lost) in [(false, CTRL_TFCE, true), (true, 0, true), (true, CTRL_TFCE, false)] {
         let mut rig = Rig::new(Config { pause, ..config() });
+        rig.bar.w32(FCRTH, 0x4800);
+        rig.bar.w32(CTRL, rig.bar.r32(CTRL) | flow_control);
         for _ in 0..100 {
             assert!(rig.far.send(&frame(1000)));
         }

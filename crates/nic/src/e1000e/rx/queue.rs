@@ -1,7 +1,7 @@
 //! A receive queue as a port's: its ring, its interrupt and its watchdog.
 
 use super::super::control::{Control, Fault};
-use super::super::device::{Device, PhyWatch, QueueRing, add_rx_statistics};
+use super::super::device::{Device, QueueRing, add_rx_statistics};
 use super::super::regs::{ICR, IMC, IMS, QUEUE, RDT, cause};
 use super::{BurstOptions, RxCounts, RxRing};
 use crate::common::reset::QueueHandle;
@@ -23,7 +23,6 @@ pub struct E1000eRx<B: Pci> {
     counters: Arc<Counters>,
     keep_tags: bool,
     watchdog: Watchdog,
-    phy: PhyWatch,
     out_of_order: bool,
     last_completed: u64,
     irq: Option<B::Irq>,
@@ -49,7 +48,6 @@ impl<B: Pci> E1000eRx<B> {
             counters,
             keep_tags,
             watchdog: Watchdog::new(device.config.stall),
-            phy: PhyWatch::default(),
             out_of_order: false,
             last_completed: 0,
             irq,
@@ -84,7 +82,7 @@ impl<B: Pci> E1000eRx<B> {
         self.handle.device().check_link();
         if self.number == 0 {
             add_rx_statistics(&self.bar, &self.counters);
-            if self.phy.is_stuck(&self.bar) {
+            if self.handle.device().phy_is_stuck() {
                 self.handle.request_reset();
             }
         }
