@@ -122,7 +122,10 @@ fn generate(mut args: Gen) -> Outcome {
 fn drain(args: Sink) -> Outcome {
     let mut opener = Opener::new();
     let from = opener.open(&args.port.parse()?, Role::Ingress)?;
-    let to = opener.open(&"null:".parse()?, Role::Egress)?;
+    let layer = if from.info().layer == Layer::Ip { "ip" } else { "ethernet" };
+    let expected = args.expect.map(|n| format!(",count={n}")).unwrap_or_default();
+    let to = if args.verify { format!("gen:verify=on,layer={layer}{expected}") } else { "null:".to_owned() };
+    let to = opener.open(&to.parse()?, Role::Egress)?;
     opener.check()?;
     run::run(plan(&args.run, Directions::OneWay, false)?, from, to, &args.run)
 }

@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use towpath::PortControls;
+use towpath::packet::port::PortControl;
 
 /// Longest request or answer in bytes.
 const LONGEST: u64 = 1 << 16;
@@ -119,8 +120,10 @@ fn answer(client: UnixStream, controls: &PortControls) -> io::Result<()> {
 
 fn tune(request: &Request, controls: &PortControls) -> Result<Vec<Line>, String> {
     if let Some(name) = &request.port {
-        let port = controls.port(name).ok_or_else(|| {
-            let known: Vec<_> = controls.iter().map(|(name, _)| name).collect();
+        let tunable = |control: &dyn PortControl| !control.settings().is_empty();
+        let port = controls.port(name).filter(|control| tunable(*control)).ok_or_else(|| {
+            let known: Vec<_> =
+                controls.iter().filter(|(_, control)| tunable(*control)).map(|(name, _)| name).collect();
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
             format!("port '{name}' has nothing that can be changed; ports that have: {known}")
         })?;

@@ -2,16 +2,19 @@
 //! request.
 
 use crate::args::Run;
+use crate::measured::Measured;
 use crate::summary::{Happened, Line, event};
 use crate::units::si;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use std::io::{self, IsTerminal, Write};
+use towpath::PortControls;
 use towpath::engine::report::{GroReading, Meter, PortReading, Reading};
 
 pub(crate) struct Live {
     view: View,
     last: Reading,
     events: Vec<Happened>,
+    given_up: u64,
 }
 
 enum View {
@@ -20,10 +23,11 @@ enum View {
         area: MultiProgress,
         ports: Vec<ProgressBar>,
         gro: ProgressBar,
+        measurements: Vec<ProgressBar>,
     },
     /// One object per line, on standard output.
     Json,
-    /// Only events of the ports, on standard error.
+    /// Only events of the ports and missed rates, on standard error.
     Events,
     Nothing,
 }
@@ -40,19 +44,22 @@ impl Live {
                 let line = || area.add(ProgressBar::new_spinner().with_style(style.clone()));
                 let ports = last.ports.iter().map(|_| line()).collect();
                 let gro = line();
-                View::Terminal { area, ports, gro }
+                // A generator on either side has a rate, a check, or both.
+                let measurements = (0..4).map(|_| line()).collect();
+                View::Terminal { area, ports, gro, measurements }
             }
             _ => View::Events,
         };
-        Live { view, last, events: Vec::new() }
+        Live { view, last, events: Vec::new(), given_up: 0 }
     }
 
     /// Prints what happened since the last update.
-    pub(crate) fn update(&mut self, now: &Reading, events: Vec<Happened>) -> io::Result<()> {
+    pub(crate) fn update(&mut self, now: &Reading, controls: &PortControls) -> io::Result<()> {
         let step = now.since(&self.last);
+        let (events, measured) = (controls.events(), Measured::new(controls));
         let news = events.iter().filter(|happened| !self.events.contains(happened));
         match &self.view {
-            View::Terminal { area, ports, gro } => {
+            View::Terminal { area, ports, gro, measurements } => {
                 for happened in news {
                     area.println(format!("event: {}", event(happened)))?;
                 }
@@ -64,14 +71,24 @@ impl Live {
                 if now.gro.packets > 0 {
                     gro.set_message(gro_line(&now.gro));
                 }
+                for (bar, line) in measurements.iter().zip(measured.lines()) {
+                    bar.set_message(line);
+                }
             }
             View::Json => {
                 let mut out = io::stdout().lock();
-                serde_json::to_writer(&mut out, &Line::live(now, &step, &events))?;
+                serde_json::to_writer(&mut out, &Line::live(now, &step, &events, &measured))?;
                 writeln!(out)?;
                 out.flush()?;
             }
-            View::Events => news.for_each(|happened| eprintln!("event: {}", event(happened))),
+            View::Events => {
+                news.for_each(|happened| eprintln!("event: {}", event(happened)));
+                let behind = measured.given_up();
+                if behind > self.given_up {
+                    measured.behind().for_each(|line| eprintln!("{line}"));
+                }
+                self.given_up = behind;
+            }
             View::Nothing => {}
         }
         (self.last, self.events) = (now.clone(), events);
@@ -80,8 +97,8 @@ impl Live {
 
     /// Erases the live lines to make room for the summary.
     pub(crate) fn end(&self) {
-        if let View::Terminal { area, ports, gro } = &self.view {
-            ports.iter().chain([gro]).for_each(ProgressBar::finish_and_clear);
+        if let View::Terminal { area, ports, gro, measurements } = &self.view {
+            ports.iter().chain([gro]).chain(measurements).for_each(ProgressBar::finish_and_clear);
             let _ = area.clear();
         }
     }

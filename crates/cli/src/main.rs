@@ -26,6 +26,7 @@ mod commands;
 mod control;
 mod findings;
 mod live;
+mod measured;
 mod probe;
 mod run;
 mod summary;

@@ -51,7 +51,7 @@ fn report(info: &Info) -> Report<'_> {
         abilities: info
             .abilities
             .iter()
-            .map(|a| AbilityReport { name: a.name, on: a.on, why: &a.why, mend: a.mend.as_deref() })
+            .map(|a| AbilityReport { name: a.name, on: a.on, why: &a.why, mend: a.mend.as_deref().filter(|_| !a.on) })
             .collect(),
     }
 }

@@ -52,7 +52,7 @@ pub(crate) fn watch(
         }
         if now >= next {
             // The output has no reader any more: stop.
-            if !is_read(live.update(&running.meter().read(), running.port_controls().events()))? {
+            if !is_read(live.update(&running.meter().read(), running.port_controls()))? {
                 break;
             }
             next += args.interval;
@@ -63,9 +63,7 @@ pub(crate) fn watch(
     drop(control);
     let summary = running.stop();
     is_read(if args.json { summary::json(&summary) } else { summary::print(&summary) })?;
-    let lost = summary.buffers_away > 0 || summary.pages_away > 0 || summary.reading.balance().in_flight() != 0;
-    let failed = !summary.failed.is_empty() || !summary.gone.is_empty();
-    Ok(if lost || failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if summary.failures().is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Whether the output still has a reader.

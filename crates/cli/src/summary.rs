@@ -1,12 +1,13 @@
 //! The summary: tables for people, one object for machines, and the balance in both.
 
+use crate::measured::{Check, Measured, Rate};
 use crate::units::{grouped, si};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use towpath::Summary;
 use towpath::engine::report::{Balance, Drops, GroReading, PortReading, Reading};
 use towpath::packet::Snapshot;
+use towpath::{Failure, Summary};
 
 /// Most log lines of sessions that are printed.
 const MAX_SESSION_LINES: usize = 8;
@@ -16,7 +17,14 @@ const MAX_SESSION_LINES: usize = 8;
 #[serde(tag = "type", rename_all = "lowercase")]
 pub(crate) enum Line<'a> {
     /// While it runs: totals, and rates since the last line.
-    Live { seconds: f64, ports: Vec<Port<'a>>, gro: Gro, events: Vec<Event<'a>> },
+    Live {
+        seconds: f64,
+        ports: Vec<Port<'a>>,
+        gro: Gro,
+        rates: Vec<Rate<'a>>,
+        verified: Vec<Check<'a>>,
+        events: Vec<Event<'a>>,
+    },
     /// At the end: totals, mean rates, the balance.
     Summary {
         seconds: f64,
@@ -30,10 +38,14 @@ pub(crate) enum Line<'a> {
         /// Packets that had to be copied for their egress.
         copied: u64,
         pool_shortages: u64,
+        rates: Vec<Rate<'a>>,
+        verified: Vec<Check<'a>>,
         events: Vec<Event<'a>>,
         visitors: &'a [(String, String)],
-        gone: &'a [String],
+        gone: Vec<String>,
         failed: &'a [String],
+        /// Everything that failed: the reasons of exit code 1.
+        failures: Vec<String>,
     },
 }
 
@@ -126,18 +138,21 @@ fn ports<'a>(total: &'a Reading, step: &Reading) -> Vec<Port<'a>> {
 }
 
 impl<'a> Line<'a> {
-    pub(crate) fn live(total: &'a Reading, step: &Reading, events: &'a [Happened]) -> Line<'a> {
+    pub(crate) fn live(total: &'a Reading, step: &Reading, events: &'a [Happened], measured: &'a Measured) -> Line<'a> {
         Line::Live {
             seconds: total.elapsed.as_secs_f64(),
             ports: ports(total, step),
             gro: Gro::new(&total.gro),
+            rates: measured.rates(),
+            verified: measured.checks(),
             events: events.iter().map(Event::new).collect(),
         }
     }
 
-    fn summary(summary: &'a Summary) -> Line<'a> {
+    fn summary(summary: &'a Summary, measured: &'a Measured) -> Line<'a> {
         let reading = &summary.reading;
-        let balance = reading.balance();
+        let (balance, failures) = (reading.balance(), summary.failures());
+        let gone = failures.iter().filter(|failure| matches!(failure, Failure::Gone { .. }));
         Line::Summary {
             seconds: reading.elapsed.as_secs_f64(),
             ports: ports(reading, reading),
@@ -149,10 +164,13 @@ impl<'a> Line<'a> {
             pages_away: summary.pages_away,
             copied: reading.copied().0,
             pool_shortages: summary.shortages,
+            rates: measured.rates(),
+            verified: measured.checks(),
             events: summary.events.iter().map(Event::new).collect(),
             visitors: &summary.session_log,
-            gone: &summary.gone,
+            gone: gone.map(Failure::to_string).collect(),
             failed: &summary.failed,
+            failures: failures.iter().map(Failure::to_string).collect(),
         }
     }
 }
@@ -160,7 +178,7 @@ impl<'a> Line<'a> {
 /// The last line of `--json`.
 pub(crate) fn json(summary: &Summary) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    serde_json::to_writer(&mut out, &Line::summary(summary))?;
+    serde_json::to_writer(&mut out, &Line::summary(summary, &Measured::of(summary)))?;
     writeln!(out)
 }
 
@@ -202,6 +220,9 @@ pub(crate) fn print(summary: &Summary) -> io::Result<()> {
         writeln!(out, "pages    {} of applications, {home}", grouped(summary.pages))?;
     }
     writeln!(out, "time     {seconds:.2} s")?;
+    for line in Measured::of(summary).lines() {
+        writeln!(out, "{line}")?;
+    }
     for happened in &summary.events {
         writeln!(out, "events   {}", event(happened))?;
     }
@@ -212,11 +233,14 @@ pub(crate) fn print(summary: &Summary) -> io::Result<()> {
     if earlier > 0 {
         writeln!(out, "visitors {earlier} earlier ones (--json tells all that are remembered)")?;
     }
-    for gone in &summary.gone {
-        writeln!(out, "gone     {gone}")?;
-    }
-    for failed in &summary.failed {
-        writeln!(out, "FAILED   {failed}")?;
+    for failure in summary.failures() {
+        match failure {
+            Failure::Gone { .. } => writeln!(out, "gone     {failure}")?,
+            Failure::Down { .. } => writeln!(out, "down     {failure}")?,
+            // The lines above have them.
+            Failure::Unaccounted(_) | Failure::NotReturned { .. } => {}
+            _ => writeln!(out, "FAILED   {failure}")?,
+        }
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ mod support;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use support::datapath::{Summary, run};
+use support::datapath::{Line, Summary, command, run};
 use support::traffic::{judged, ping, tcp, udp};
 use support::{Hosts, Namespace, Need, Towpath, needs, until};
 
@@ -201,6 +201,54 @@ fn generated_packets_have_only_right_checksums_in_a_file() {
 }
 
 #[test]
+fn a_capture_whose_last_write_fails_is_code_1_with_the_file_and_the_reason() {
+    let files = Files::new();
+    for format in ["pcap", "pcapng"] {
+        let file = files.text(&format!("full.{format}"));
+        // No file may be longer than a block of 512 or 1024 bytes: the header fits, and little more.
+        let limited = "trap '' XFSZ; ulimit -f 1; exec \"$@\"";
+        let towpath = command(&["gen", &format!("pcap:{file}"), "--count", "40", "--size", "500", "--json"]);
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", limited, "sh"]).arg(towpath.get_program()).args(towpath.get_args());
+        let output = support::run(&mut shell);
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let summary: Summary = match serde_json::from_str(stdout.lines().last().unwrap()).unwrap() {
+            Line::Summary(summary) => summary,
+            Line::Live(live) => panic!("{live:#?}"),
+        };
+        assert_eq!(summary.is_balanced().dropped("refused"), 40);
+        let [line, none] = &summary.failures[..] else { panic!("{summary:#?}") };
+        assert!(line.starts_with("pcap:") && line.contains(&file) && line.contains("write: "), "{line}");
+        assert!(none.contains("sent none of 40 packets: 40 refused"), "{none}");
+        // What is there is a capture.
+        let again = run(&["replay", &file, "null:"]).code(1);
+        assert!(again.stdout.contains("the file has no packets"), "{again:#?}");
+    }
+    let refused = run(&["gen", "pcap:/dev/full", "--count", "40"]).code(2);
+    assert!(refused.stderr.contains("/dev/full") && refused.stderr.contains("No space left"), "{refused:#?}");
+}
+
+#[test]
+fn a_replay_without_packets_is_code_1_and_a_pipe_without_packets_is_not() {
+    let files = Files::new();
+    for format in ["pcap", "pcapng"] {
+        let file = files.text(&format!("none.{format}"));
+        run(&["record", "null:", &file, "--duration", "20ms"]).code(0);
+        let summary = run(&["replay", &file, "null:", "--json"]).code(1).summary();
+        let [line] = &summary.is_balanced().failures[..] else { panic!("{summary:#?}") };
+        assert!(line.starts_with("pcap:") && line.ends_with(": the file has no packets"), "{line}");
+        let piped = "cat \"$1\" | \"$2\" fwd pcap:/dev/stdin null: --oneway -q";
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", piped, "sh", &file]).arg(command(&[]).get_program());
+        let output = support::run(&mut shell);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+    }
+    std::fs::write(files.path("nothing.pcap"), []).unwrap();
+    run(&["replay", &files.text("nothing.pcap"), "null:"]).code(2);
+}
+
+#[test]
 fn a_truncated_file_is_read_to_its_end_and_the_error_is_named() {
     let files = Files::new();
     for format in ["pcap", "pcapng"] {
@@ -217,6 +265,7 @@ fn a_truncated_file_is_read_to_its_end_and_the_error_is_named() {
                 finished.status.success() == summary.gone.is_empty(),
                 "the code and the summary agree: {finished:#?}"
             );
+            assert!(summary.gone.is_empty() || summary.failures[0].contains("damaged file"), "{summary:#?}");
             let (read, errors) = (summary.balance.sent, summary.port("pcap").rx.errors);
             assert!(read < 101 && (errors > 0) != summary.gone.is_empty(), "{format} cut to {keep}: {summary:#?}");
             assert!(keep != bytes.len() / 2 + 7 || summary.gone.iter().any(|g| g.contains("byte")), "{summary:#?}");

@@ -80,6 +80,67 @@ fn coalesced_packets_are_accounted_for() {
 }
 
 #[test]
+fn a_generator_that_falls_behind_its_rate_says_what_was_asked_reached_and_given_up() {
+    let args = ["gen", "null:", "--rate", "10G", "--size", "9000", "--duration", "300ms"];
+    let finished = run(&[&args[..], &["--json", "--interval", "50ms"]].concat()).code(0);
+    let summary = finished.summary();
+    let [rate] = &summary.rates[..] else { panic!("{summary:#?}") };
+    assert!(rate.port == "gen:" && rate.asked == 1e10 && rate.reached < 1e9 && rate.given_up > 1_000_000, "{rate:?}");
+    let live = |line| matches!(line, Line::Live(live) if live.rates.iter().any(|rate| rate.given_up > 0));
+    assert!(json_lines(&finished).into_iter().any(live), "{finished:#?}");
+    let shown = run(&args).code(0);
+    for part in ["asked 10.0 Gpps", "FELL BEHIND", "given up", "--idle spin"] {
+        assert!(shown.stdout.contains(part), "{part} is missing: {shown:#?}");
+    }
+    // At the end of a count nothing is due any more.
+    let summary = run(&["gen", "null:", "--rate", "1M", "--count", "50", "--json"]).code(0).summary();
+    let [rate] = &summary.rates[..] else { panic!("{summary:#?}") };
+    assert!((rate.asked, rate.reached, rate.given_up) == (1e6, 1e6, 0), "{rate:?}");
+    assert!(run(&["gen", "null:", "--count", "10", "--json"]).code(0).summary().rates.is_empty());
+}
+
+#[test]
+fn a_check_of_generated_packets_shows_lost_late_and_twice_and_is_no_failure() {
+    let sink = "fault:on=tx,drop=2%,duplicate=2%,reorder=2%,seed=5@gen:verify=on,count=20000";
+    let args = ["fwd", "gen:count=20000,flows=7", sink, "--oneway", "--gro", "off"];
+    let summary = run(&[&args[..], &["--json"]].concat()).code(0).summary();
+    let [found] = &summary.is_balanced().verified[..] else { panic!("{summary:#?}") };
+    assert_eq!(found.arrived + found.lost + found.outstanding, 20_000, "{found:?}");
+    assert_eq!((found.lost + found.outstanding, found.foreign), (summary.dropped("fault"), 0), "{found:?}");
+    assert!(found.port.starts_with("fault") && found.lost > 0 && found.late > 0 && found.twice > 0, "{found:?}");
+    let shown = run(&args).code(0);
+    for part in ["verify ", "arrived", "lost", "late", "twice"] {
+        assert!(shown.stdout.contains(part), "{part} is missing: {shown:#?}");
+    }
+    let args = ["sink", "gen:count=1000,flows=3", "--verify", "--expect", "1200", "--json"];
+    let summary = run(&args).code(0).summary();
+    let [found] = &summary.verified[..] else { panic!("{summary:#?}") };
+    let numbers = (found.arrived, found.lost, found.late, found.twice, found.outstanding);
+    assert_eq!(numbers, (1000, 0, 0, 0, 200), "{found:?}");
+}
+
+#[test]
+fn an_egress_that_sends_none_of_what_reaches_it_is_code_1_and_one_that_nothing_reaches_is_not() {
+    // The device takes no frames as long as these.
+    let args = ["gen", "e1000e:model", "--size", "20000", "--count", "100"];
+    let summary = run(&[&args[..], &["--json"]].concat()).code(1).summary();
+    assert_eq!(summary.is_balanced().dropped("too-long"), 100);
+    assert!(summary.failures.len() == 1 && summary.failures[0].contains("sent none of 100 packets: 100 too-long"));
+    let shown = run(&args).code(1);
+    assert!(shown.stdout.contains("FAILED   e1000e:model: sent none of 100 packets"), "{shown:#?}");
+    // Rules and faults drop what they are asked to.
+    for args in [
+        &["fwd", "gen:count=100", "null:", "--oneway", "--rule", "drop any"][..],
+        &["fwd", "gen:count=100", "fault:on=tx,drop=100%@null:", "--oneway"],
+        &["sink", "null:", "--duration", "50ms"],
+        &["fwd", "null:", "null:", "--duration", "50ms"],
+    ] {
+        let summary = run(&[args, &["--json"]].concat()).code(0).summary();
+        assert!(summary.is_balanced().balance.sent == 0 && summary.failures.is_empty(), "{args:?}: {summary:#?}");
+    }
+}
+
+#[test]
 fn errors_name_the_option_the_value_and_the_rule() {
     let long = "tap:a-name-that-is-too-long";
     let table: &[(&[&str], &[&str])] = &[

@@ -117,6 +117,74 @@ fn a_link_that_goes_down_and_comes_back_drops_by_name_and_goes_on() {
     }
 }
 
+/// A namespace with a pair of interfaces, e0 and e1, both down.
+fn pair(name: &str) -> Namespace {
+    let ns = Namespace::new(name);
+    ns.ip("link add e0 type veth peer e1");
+    ns
+}
+
+#[test]
+fn an_interface_that_is_down_is_code_1_with_the_port_and_the_command_that_brings_it_up() {
+    require!("an_interface_that_is_down_is_code_1_with_the_port_and_the_command_that_brings_it_up",);
+    let (ns, dir) = (pair("down"), tempfile::tempdir().unwrap());
+    let port = format!("packet:e0?netns={}", ns.name());
+    let mend = format!("the interface is not up (ip -n {} link set dev e0 up)", ns.name());
+    let file = dir.path().join("a.pcap");
+    for args in [
+        &["gen", &port, "--count", "1000"][..],
+        &["sink", &port, "--duration", "300ms"],
+        &["record", &port, file.to_str().unwrap(), "--duration", "300ms"],
+        &["fwd", "tap:", &port, "--duration", "300ms"],
+    ] {
+        let tap = format!("tap:t0?netns={}", ns.name());
+        let args: Vec<&str> = args.iter().map(|arg| if arg.starts_with("tap:") { &tap[..] } else { arg }).collect();
+        let finished = run(&[&args[..], &["--json"]].concat()).code(1);
+        let summary = finished.summary();
+        summary.is_balanced();
+        let line = summary.failures.iter().find(|line| line.contains(&mend));
+        assert!(line.is_some_and(|line| line.starts_with("packet:e0")), "{args:?}: {summary:#?}");
+        let sent_none = summary.failures.iter().any(|line| line.contains("sent none of 1000 packets: 1000 link-down"));
+        assert_eq!(sent_none, args[0] == "gen", "{args:?}: {summary:#?}");
+    }
+    let shown = run(&["gen", &port, "--count", "1000"]).code(1);
+    assert!(shown.stdout.contains("down     packet:e0") && shown.stdout.contains(&mend), "{shown:#?}");
+    assert!(shown.stderr.contains("note: packet:e0") && shown.stderr.contains("link set dev e0 up"), "{shown:#?}");
+    // The other end is down: there is no carrier, and the command would not help.
+    ns.ip("link set e0 up");
+    let summary = run(&["gen", &port, "--count", "1000", "--json"]).code(1).summary();
+    assert!(summary.failures.iter().any(|line| line.ends_with(": no carrier")), "{summary:#?}");
+    // Without traffic, a link that is up is no failure.
+    ns.ip("link set e1 up");
+    run(&["sink", &port, "--duration", "300ms", "--json"]).code(0).summary().is_clean();
+}
+
+#[test]
+fn an_interface_that_goes_down_in_the_middle_is_code_1_and_one_that_comes_back_is_not() {
+    require!("an_interface_that_goes_down_in_the_middle_is_code_1_and_one_that_comes_back_is_not",);
+    for comes_back in [false, true] {
+        let ns = pair("middle");
+        ns.ip("link set e0 up");
+        ns.ip("link set e1 up");
+        let port = format!("packet:e0?netns={}", ns.name());
+        let mut towpath = Towpath::start(&["fwd", "gen:rate=2k,size=64", &port, "--oneway"]);
+        let dropped = |port: &Port| port.tx.drops.iter().any(|drops| drops.reason == "link-down");
+        until("packets leave", || towpath.look().ports[1].tx.packets > 20);
+        ns.ip("link set e0 down");
+        until("packets are dropped", || dropped(&towpath.look().ports[1]));
+        if comes_back {
+            let sent = towpath.look().ports[1].tx.packets;
+            ns.ip("link set e0 up");
+            until("packets leave again", || towpath.look().ports[1].tx.packets > sent + 200);
+        }
+        let summary = towpath.stop().code(i32::from(!comes_back)).summary();
+        summary.is_balanced();
+        let lines = &summary.failures;
+        let named = lines.len() == 1 && lines[0].starts_with("packet:e0") && lines[0].contains("link set dev e0 up");
+        assert!(if comes_back { lines.is_empty() } else { named }, "{summary:#?}");
+    }
+}
+
 #[test]
 fn a_deleted_interface_ends_its_routes_with_code_1_and_is_named() {
     require!("a_deleted_interface_ends_its_routes_with_code_1_and_is_named", "ping");

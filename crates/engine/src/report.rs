@@ -12,13 +12,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 use towpath_gro::{Flush, Stats};
-use towpath_packet::{Counters, ExtBufGauge, Pool, Snapshot};
+use towpath_packet::{Counters, DropReason, ExtBufGauge, Pool, Snapshot};
 
 /// All counters; cheap to read at any time, from any thread.
 #[derive(Debug, Clone)]
 pub struct Meter {
     ports: Vec<PortMeter>,
-    routes: Vec<Arc<Counters>>,
     gro: Vec<Arc<GroCounters>>,
     pool: Pool,
     own_pools: Vec<Pool>,
@@ -35,14 +34,15 @@ pub struct PortMeter {
     pub rx: Vec<Arc<Counters>>,
     /// Counters of its transmit queues.
     pub tx: Vec<Arc<Counters>>,
+    /// Counters of the routes to it.
+    pub routes: Vec<Arc<Counters>>,
 }
 
 impl Meter {
     /// A meter; its clock starts now.
-    pub fn new(ports: Vec<PortMeter>, routes: Vec<Arc<Counters>>, pool: Pool) -> Meter {
+    pub fn new(ports: Vec<PortMeter>, pool: Pool) -> Meter {
         Meter {
             ports,
-            routes,
             gro: Vec::new(),
             pool,
             own_pools: Vec::new(),
@@ -61,11 +61,15 @@ impl Meter {
     /// Reads everything.
     pub fn read(&self) -> Reading {
         let sum = |list: &[Arc<Counters>]| list.iter().fold(Snapshot::default(), |sum, c| sum.plus(&c.snapshot()));
-        let port = |p: &PortMeter| PortReading { name: p.name.clone(), rx: sum(&p.rx), tx: sum(&p.tx) };
+        let port = |p: &PortMeter| PortReading {
+            name: p.name.clone(),
+            rx: sum(&p.rx),
+            tx: sum(&p.tx),
+            routes: sum(&p.routes),
+        };
         Reading {
             elapsed: self.started.elapsed(),
             ports: self.ports.iter().map(port).collect(),
-            routes: sum(&self.routes),
             gro: self.gro.iter().fold(GroReading::default(), |sum, engine| sum.plus(engine.read())),
         }
     }
@@ -117,8 +121,6 @@ pub struct Reading {
     pub elapsed: Duration,
     /// By port.
     pub ports: Vec<PortReading>,
-    /// Sum of all routes: drops and splits between the queues.
-    pub routes: Snapshot,
     /// GRO counters since the start.
     pub gro: GroReading,
 }
@@ -132,6 +134,32 @@ pub struct PortReading {
     pub rx: Snapshot,
     /// Sum of its transmit queues.
     pub tx: Snapshot,
+    /// Sum of the routes to it: drops and splits in front of its transmit queues.
+    pub routes: Snapshot,
+}
+
+impl PortReading {
+    /// Reasons for which an egress does not send a packet that reached it.
+    const UNSENT: [DropReason; 7] = [
+        DropReason::EgressFull,
+        DropReason::TooLong,
+        DropReason::Malformed,
+        DropReason::Offload,
+        DropReason::LinkDown,
+        DropReason::Refused,
+        DropReason::PortGone,
+    ];
+
+    /// If the port sent none of the packets that reached it: why, with their numbers.
+    ///
+    /// Packets that a rule or a requested fault dropped did not reach it, nor did those that were
+    /// on their way at a stop, nor those for which a receiver gave no buffer.
+    pub fn sent_none(&self) -> Option<Vec<Drops>> {
+        let all = self.tx.plus(&self.routes);
+        let lost = Self::UNSENT.map(|reason| Drops { reason: reason.name(), packets: all.dropped(reason) });
+        let lost: Vec<_> = lost.into_iter().filter(|drops| drops.packets > 0).collect();
+        (self.tx.packets == 0 && !lost.is_empty()).then_some(lost)
+    }
 }
 
 impl Reading {
@@ -142,30 +170,31 @@ impl Reading {
             name: now.name.clone(),
             rx: now.rx.since(&then.rx),
             tx: now.tx.since(&then.tx),
+            routes: now.routes.since(&then.routes),
         };
         Reading {
             elapsed: self.elapsed.saturating_sub(earlier.elapsed),
             ports: self.ports.iter().zip(&earlier.ports).map(port).collect(),
-            routes: self.routes.since(&earlier.routes),
             gro: self.gro,
         }
     }
 
     /// Packets that had to be copied for their egress, and the number of copied bytes.
     pub fn copied(&self) -> (u64, u64) {
-        let all = self.ports.iter().fold(self.routes, |sum, port| sum.plus(&port.rx).plus(&port.tx));
+        let of = |port: &PortReading| port.rx.plus(&port.tx).plus(&port.routes);
+        let all = self.ports.iter().fold(Snapshot::default(), |sum, port| sum.plus(&of(port)));
         (all.copied, all.copied_bytes)
     }
 
     /// The balance at this moment.
     pub fn balance(&self) -> Balance {
-        let mut rx = Snapshot::default();
-        let mut tx = Snapshot::default();
+        let [mut rx, mut tx, mut routes] = [Snapshot::default(); 3];
         for port in &self.ports {
             rx = rx.plus(&port.rx);
             tx = tx.plus(&port.tx);
+            routes = routes.plus(&port.routes);
         }
-        let all = rx.plus(&tx).plus(&self.routes);
+        let all = rx.plus(&tx).plus(&routes);
         Balance {
             // A packet that a receive queue drops was received, although the route never gets it.
             received: rx.packets + rx.all_drops(),
@@ -279,5 +308,39 @@ impl Balance {
     /// Packets under way: 0 once everything has stopped. A negative value means duplicated packets.
     pub fn in_flight(&self) -> i64 {
         (self.received + self.split).wrapping_sub(self.sent + self.merged + self.dropped()) as i64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reading(sent: u64, tx: &[(DropReason, u64)], routes: &[(DropReason, u64)]) -> PortReading {
+        let counters = |packets, drops: &[(DropReason, u64)]| {
+            let counters = Counters::default();
+            counters.moved(packets, 0);
+            drops.iter().for_each(|&(reason, n)| counters.dropped(reason, n));
+            counters.snapshot()
+        };
+        let name = "packet:e0".to_owned();
+        PortReading { name, rx: counters(7, &[]), tx: counters(sent, tx), routes: counters(0, routes) }
+    }
+
+    #[test]
+    fn an_egress_that_drops_all_that_reaches_it_sent_none_whether_it_or_the_route_drops() {
+        let (down, full) = ((DropReason::LinkDown, 5), (DropReason::EgressFull, 2));
+        let drops = |reason: DropReason, packets| Drops { reason: reason.name(), packets };
+        let both = vec![drops(DropReason::EgressFull, 2), drops(DropReason::LinkDown, 5)];
+        assert_eq!(reading(0, &[down], &[full]).sent_none(), Some(both));
+        assert_eq!(reading(0, &[], &[full]).sent_none(), Some(vec![drops(DropReason::EgressFull, 2)]));
+        assert_eq!(reading(1, &[down], &[full]).sent_none(), None);
+    }
+
+    #[test]
+    fn an_egress_that_nothing_reaches_did_not_fail() {
+        assert_eq!(reading(0, &[], &[]).sent_none(), None);
+        let asked_for = [DropReason::Filtered, DropReason::Fault, DropReason::Stopped, DropReason::NoBuffer];
+        let asked_for = asked_for.map(|reason| (reason, 3));
+        assert_eq!(reading(0, &asked_for, &asked_for).sent_none(), None);
     }
 }

@@ -230,7 +230,7 @@ impl<S: Segment> Gro<S> {
             && (flow.most > 0 || begin(flow, b, &self.config))
             && let Some(verify) = rules::predicted::<L3, S>(flow, &packet, b, vlan)
         {
-            match append_predicted(flow, packet, verify, out) {
+            match append_predicted(flow, packet, verify, &self.config, out) {
                 Ok(None) => self.stats.merged += 1,
                 joined => self.after::<L3>(at, joined, now, out),
             }
@@ -246,10 +246,15 @@ impl<S: Segment> Gro<S> {
         let Some(first) = rules::first_shaped::<L3>(b, len, self.config.tunnels) else {
             return self.push_unpredicted::<L3>(packet, hash, now, out);
         };
-        let Err(chain) = self.table.find(hash) else {
-            return self.push_unpredicted::<L3>(packet, hash, now, out);
-        };
         let Shaped { shape, udp, size } = first;
+        let chain = match self.table.find(hash) {
+            Err(chain) => chain,
+            Ok(at) if self.table.flow(at).is_some_and(|flow| flow.has_no_room_for(size)) => {
+                self.end_full(at, out);
+                self.table.chain(hash)
+            }
+            Ok(_) => return self.push_unpredicted::<L3>(packet, hash, now, out),
+        };
         let opening = Opening { now, vlan, shape, layout: 0, size };
         self.open(packet, hash, chain, udp, opening, out);
     }
@@ -411,6 +416,11 @@ impl<S: Segment> Gro<S> {
             Some(flow) => join::<L3, S>(flow, packet, &mut self.masks, &self.config, out),
             None => Err((packet, Flush::Unknown)),
         }
+    }
+
+    #[inline(never)]
+    fn end_full(&mut self, at: u16, out: &mut impl Sink<S>) {
+        self.end(at, Flush::Full, out);
     }
 
     /// Closes a flow and sends its aggregate out.

@@ -32,7 +32,7 @@ pub(crate) fn join<const L3: usize, S: Segment>(
         return Err((packet, Flush::Checksum));
     }
     if let Some(verify) = rules::predicted::<L3, S>(flow, &packet, packet.head(), packet.vlan()) {
-        return append_predicted(flow, packet, verify, out);
+        return append_predicted(flow, packet, verify, config, out);
     }
     let layout = flow.layout();
     let mask = masks.get(layout.pack());
@@ -40,13 +40,13 @@ pub(crate) fn join<const L3: usize, S: Segment>(
         && let Some(verify) = rules::predicted_any(flow, &packet, mask)
     {
         flow.expected.advance_fields(flow.size, flow.counts);
-        return append_predicted(flow, packet, verify, out);
+        return append_predicted(flow, packet, verify, config, out);
     }
     let next = match rules::next(flow, &packet, mask) {
         Ok(next) => next,
         Err(reason) => return Err((packet, reason)),
     };
-    append(flow, packet, &next, &Limit::of(&layout, config), out)
+    append(flow, packet, &next, config, out)
 }
 
 /// Completes the flow's state when its second packet comes, and predicts that packet, whose
@@ -94,6 +94,7 @@ pub(crate) fn append_predicted<S: Segment>(
     flow: &mut Flow<S>,
     packet: S,
     verify: Option<u16>,
+    config: &GroConfig,
     out: &mut impl Sink<S>,
 ) -> Joined<S> {
     let Some(held) = &mut flow.segment else { return Err((packet, Flush::Unknown)) };
@@ -104,12 +105,30 @@ pub(crate) fn append_predicted<S: Segment>(
         Appended::Corrupt(packet) => return Err((packet, Flush::Checksum)),
     }
     flow.count += 1;
-    Ok(if flow.count == flow.most { Some(Flush::Full) } else { None })
+    Ok(if flow.count == flow.most { filled(flow, config) } else { None })
+}
+
+/// Ends an aggregate that has no room for another full-sized packet, unless a shorter one may fill
+/// it.
+#[inline(never)]
+fn filled<S: Segment>(flow: &mut Flow<S>, config: &GroConfig) -> Option<Flush> {
+    let limit = Limit::of(&flow.layout(), config);
+    let len = flow.segment.as_ref().map_or(0, Segment::packet_len);
+    // A full-sized packet is not predicted any more.
+    flow.full_len = 0;
+    (flow.count >= limit.count || len >= limit.len).then_some(Flush::Full)
 }
 
 /// Appends a packet that may join, if there is room for it.
 #[inline(never)]
-fn append<S: Segment>(flow: &mut Flow<S>, packet: S, next: &Next, limit: &Limit, out: &mut impl Sink<S>) -> Joined<S> {
+fn append<S: Segment>(
+    flow: &mut Flow<S>,
+    packet: S,
+    next: &Next,
+    config: &GroConfig,
+    out: &mut impl Sink<S>,
+) -> Joined<S> {
+    let limit = Limit::of(&flow.layout(), config);
     flow.expected.follow(packet.head(), flow.shape, &flow.layout(), flow.size, flow.counts);
     let Some(held) = &mut flow.segment else { return Err((packet, Flush::Unknown)) };
     if flow.count >= limit.count || held.packet_len() + usize::from(next.payload) > limit.len {
@@ -129,7 +148,7 @@ fn append<S: Segment>(flow: &mut Flow<S>, packet: S, next: &Next, limit: &Limit,
     } else if next.payload < flow.size {
         Some(Flush::Short)
     } else if flow.count >= flow.most {
-        Some(Flush::Full)
+        filled(flow, config)
     } else {
         None
     })

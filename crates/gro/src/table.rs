@@ -75,6 +75,13 @@ impl<S> Flow<S> {
     pub(crate) fn layout(&self) -> Layout {
         if self.shape == Shape::ANY { Layout::unpack(self.layout) } else { self.shape.layout() }
     }
+
+    /// Whether it has as many full-sized packets as fit, and one of `size` payload bytes is not
+    /// shorter.
+    #[inline(always)]
+    pub(crate) fn has_no_room_for(&self, size: u16) -> bool {
+        self.most > 0 && self.count >= self.most && size >= self.size
+    }
 }
 
 /// The state of a flow when it is opened.

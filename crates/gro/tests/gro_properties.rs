@@ -15,7 +15,8 @@ use towpath_gro::{Checksum, Checksums, Gro, GroConfig, Linear, LinkKind, Offload
 enum Event {
     /// The next packet, full-sized, and so many more.
     Run(u8),
-    Short,
+    /// Full-sized or shorter, by so much of its payload in 65536ths.
+    Short(u16),
     Longer,
     Empty,
     Flags(u8),
@@ -44,7 +45,7 @@ enum Event {
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
         20 => (1..6u8).prop_map(Event::Run),
-        6 => prop_oneof![Just(Event::Short), Just(Event::Longer), Just(Event::Empty), Just(Event::Jump), Just(Event::Repeat)],
+        6 => prop_oneof![any::<u16>().prop_map(Event::Short), Just(Event::Longer), Just(Event::Empty), Just(Event::Jump), Just(Event::Repeat)],
         3 => prop_oneof![Just(ACK | PSH), Just(ACK | FIN), Just(SYN), Just(RST | ACK), Just(URG | ACK), Just(ACK | CWR), Just(ACK | 0x40), Just(0)]
             .prop_map(Event::Flags),
         4 => prop_oneof![Just(Event::IdJump), Just(Event::IdFixed), Just(Event::OuterIdFixed)],
@@ -111,7 +112,7 @@ fn story(link: LinkKind, kinds: &[usize], size: usize, events: &[(usize, Event, 
         let (mut fault, mut goes_on, mut repeat) = (Fault::None, true, 1);
         match *event {
             Event::Run(n) => repeat = n,
-            Event::Short => packet.payload.truncate(1 + size / 2),
+            Event::Short(part) => packet.payload.truncate(1 + size * usize::from(part) / 65_536),
             Event::Longer => packet.payload.push(7),
             Event::Empty => packet.payload.clear(),
             Event::Flags(flags) => packet = packet.flags(flags),

@@ -34,3 +34,5 @@ pub mod uri;
 pub mod veth;
 pub mod vnet;
 pub mod xdp;
+
+pub use kernel::link::NOT_UP;

@@ -21,7 +21,7 @@ mod forward;
 mod port_wire;
 
 pub use any::{AnyPort, AnyRx, AnyTx, Opener, Role, SCHEMES, Scheme};
-pub use forward::{Directions, Forward, Gso, PortControls, Running, StartError, Summary, Verdicts};
+pub use forward::{Directions, Failure, Forward, Gso, PortControls, Running, StartError, Summary, Verdicts};
 pub use towpath_bus as bus;
 pub use towpath_engine as engine;
 pub use towpath_gro as gro;

@@ -184,6 +184,12 @@ pub(crate) struct Sink {
     /// Where the packets come from
     #[arg(value_name = "PORT")]
     pub(crate) port: String,
+    /// Check the numbers of packets that 'towpath gen' made: lost, late, twice
+    #[arg(long)]
+    pub(crate) verify: bool,
+    /// How many packets --verify expects, over all flows
+    #[arg(long, value_name = "N", requires = "verify", value_parser = number)]
+    pub(crate) expect: Option<u64>,
     #[command(flatten)]
     pub(crate) run: Run,
 }

@@ -21,8 +21,32 @@ pub(crate) struct Summary {
     pub(crate) copied: u64,
     pub(crate) pool_shortages: u64,
     pub(crate) events: Vec<Event>,
+    pub(crate) rates: Vec<Rate>,
+    pub(crate) verified: Vec<Check>,
     pub(crate) gone: Vec<String>,
     pub(crate) failed: Vec<String>,
+    pub(crate) failures: Vec<String>,
+}
+
+/// How a generator kept its rate.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Rate {
+    pub(crate) port: String,
+    pub(crate) asked: f64,
+    pub(crate) reached: f64,
+    pub(crate) given_up: u64,
+}
+
+/// What was found in sequence numbers.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Check {
+    pub(crate) port: String,
+    pub(crate) arrived: u64,
+    pub(crate) lost: u64,
+    pub(crate) outstanding: u64,
+    pub(crate) late: u64,
+    pub(crate) twice: u64,
+    pub(crate) foreign: u64,
 }
 
 /// An event that a port survived.
@@ -39,6 +63,8 @@ pub(crate) struct Live {
     pub(crate) seconds: f64,
     pub(crate) ports: Vec<Port>,
     pub(crate) events: Vec<Event>,
+    pub(crate) rates: Vec<Rate>,
+    pub(crate) verified: Vec<Check>,
 }
 
 /// Any line of `--json`.
@@ -100,7 +126,7 @@ impl Summary {
     #[track_caller]
     pub(crate) fn is_clean(&self) -> &Summary {
         self.is_balanced();
-        assert!(self.balance.drops.is_empty() && self.gone.is_empty() && self.failed.is_empty(), "{self:#?}");
+        assert!(self.balance.drops.is_empty() && self.failures.is_empty(), "{self:#?}");
         self
     }
 

@@ -130,7 +130,7 @@ fn storm(hold: Duration) {
             steer.reclaim();
             std::thread::yield_now();
         }
-        steer.close();
+        steer.close().unwrap();
         let merged: u64 = lanes.into_iter().map(|lane| lane.join().unwrap()).sum();
         assert!(merged > 0 && moves > 1000, "{merged} merged, {moves} moves");
     });

@@ -3,6 +3,7 @@
 use super::table::{BUCKETS, LaneTable, Steering};
 use super::{FullPolicy, LaneConfig, LaneShared, RingShared};
 use crate::rules::dissect_packet;
+use std::borrow::Cow;
 use std::sync::Arc;
 use towpath_packet::port::{State, TxQueue, Wake};
 use towpath_packet::spsc::Producer;
@@ -233,8 +234,9 @@ impl TxQueue for Steer {
         0
     }
 
-    fn close(&mut self) {
+    fn close(&mut self) -> Result<(), Cow<'static, str>> {
         self.rings.iter_mut().for_each(RingTx::close);
+        Ok(())
     }
 
     #[inline]

@@ -177,9 +177,9 @@ fn a_lane_is_done_when_every_worker_has_closed_and_its_rings_are_empty() {
     let mut cache = pool.cache(Direction::Tx).unwrap();
     let (_, mut made) = make(LaneConfig::default(), 2, 1);
     fill(&mut made.steers[0], &mut cache, 64);
-    made.steers[0].close();
+    made.steers[0].close().unwrap();
     assert_eq!(made.lanes[0].state(), State::Up, "the other worker is still there");
-    made.steers[1].close();
+    made.steers[1].close().unwrap();
     assert_eq!(made.lanes[0].state(), State::Up, "packets are still there");
     take(&mut made.lanes[0]);
     assert_eq!(made.lanes[0].state(), State::Done);
@@ -262,7 +262,7 @@ fn order_within_every_flow_survives_rebalancing_under_load() {
             steer.reclaim();
             std::thread::yield_now();
         }
-        steer.close();
+        steer.close().unwrap();
     });
     assert_eq!(seen.into_inner().unwrap().values().copied().collect::<Vec<_>>(), [ROUNDS - 1; 16]);
 }

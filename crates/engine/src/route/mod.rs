@@ -204,9 +204,8 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
         }
         if (stopping && !self.config.internal) || self.ended.is_some() {
             let sent = self.flush();
-            if !self.closed && !self.is_draining() {
-                self.closed = true;
-                self.tx.close();
+            if !self.is_draining() {
+                self.close();
             }
             return sent;
         }
@@ -346,7 +345,38 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
         }
     }
 
-    /// The drain time is over: drops all held packets.
+    /// Closes the egress, once. If packets did not leave it, its failure is how the route ends.
+    fn close(&mut self) {
+        if std::mem::replace(&mut self.closed, true) {
+            return;
+        }
+        if let Err(why) = self.tx.close()
+            && !matches!(self.ended, Some(State::Gone(_)))
+        {
+            self.ended = Some(State::Gone(why));
+        }
+    }
+
+    /// The ports that are gone, if that ended the route, or down, each with its state.
+    pub(crate) fn faults(&self) -> Vec<(PortSide, State)> {
+        let ingress = self.id.side;
+        let egress = if self.reflects { ingress } else { ingress.other() };
+        let is_fault = |state: &State| match state {
+            State::Gone(_) => self.ended.as_ref() == Some(state),
+            other => matches!(other, State::Down(_)),
+        };
+        let mut faults: Vec<_> = [(ingress, self.rx.state()), (egress, self.tx.state())].into();
+        faults.retain(|(_, state)| is_fault(state));
+        if let Some(state @ State::Gone(_)) = &self.ended
+            && !faults.iter().any(|(_, known)| known == state)
+        {
+            // The egress failed while it was closed.
+            faults.push((egress, state.clone()));
+        }
+        faults
+    }
+
+    /// The drain time is over: drops all held packets, and closes the egress.
     pub(crate) fn abandon(&mut self) {
         if let Some(gro_stage) = &mut self.gro_stage {
             gro_stage.flush();
@@ -356,6 +386,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
             self.software_offload.cache().free(packet);
         }
         self.drop_held(DropReason::Stopped);
+        self.close();
     }
 
     /// Drops every packet that waits for the egress.

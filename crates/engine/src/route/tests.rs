@@ -1,6 +1,7 @@
 //! Routes between ports that a test can pause, block and end.
 
 use super::*;
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::time::Duration;
 use towpath_packet::{Backing, Checksum, Direction, Gso, GsoKind, Packet, Pool, PoolConfig};
@@ -41,6 +42,8 @@ pub(crate) struct Sink {
     pub(crate) can: Offloads,
     pub(crate) refuses_gso: bool,
     pub(crate) state: State,
+    /// Why closing fails.
+    pub(crate) failure: Option<&'static str>,
     counters: Arc<Counters>,
 }
 
@@ -58,6 +61,9 @@ impl TxQueue for Sink {
         self.room -= n;
         self.counters.moved(n as u64, 0);
         n
+    }
+    fn close(&mut self) -> Result<(), Cow<'static, str>> {
+        self.failure.take().map_or(Ok(()), |why| Err(why.into()))
     }
     fn offloads(&self) -> Offloads {
         self.can
@@ -82,6 +88,7 @@ pub(crate) fn setup(n: usize, config: RouteConfig) -> (Pool, Route<Source, Sink>
         can: Offloads::ALL,
         refuses_gso: false,
         state: State::Up,
+        failure: None,
         counters: Arc::default(),
     };
     (pool, Route::new(rx, tx, cache, config))

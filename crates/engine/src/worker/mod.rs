@@ -13,6 +13,7 @@
 
 use crate::idle::{Idle, Idler, Next};
 use crate::route::{Route, RouteId};
+use crate::rules::PortSide;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -75,6 +76,8 @@ pub struct Ending {
     pub route: usize,
     /// The state of the port that ended it; [`State::Up`] after a stop.
     pub state: State,
+    /// Ports that are gone, if that ended the route, or were down at the end, each with its state.
+    pub faults: Vec<(PortSide, State)>,
 }
 
 /// A set of routes for one thread.
@@ -140,7 +143,8 @@ impl<R: RxQueue, T: TxQueue> Worker<R, T> {
         let mut endings = Vec::new();
         for (number, route) in self.routes.iter_mut().enumerate() {
             route.abandon();
-            endings.push(Ending { route: number, state: route.ended().cloned().unwrap_or(State::Up) });
+            let state = route.ended().cloned().unwrap_or(State::Up);
+            endings.push(Ending { route: number, state, faults: route.faults() });
         }
         Ok(endings)
     }

@@ -161,7 +161,7 @@ impl Reference {
         last.payload.len() < first.payload.len()
             || flags & (FIN | PSH) != 0
             || held.packets.len() >= if last.is_udp() { self.max_packets.min(64) } else { self.max_packets }
-            || headers + total + first.payload.len() > self.max_size
+            || headers + total >= self.max_size
     }
 
     fn emit(&mut self, at: usize) {

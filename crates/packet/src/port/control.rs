@@ -1,4 +1,6 @@
-//! Settings and events of a running port.
+//! Settings and events of a running port, and what it measures itself.
+
+use std::time::Instant;
 
 /// A number that can be changed while the port runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,6 +54,40 @@ impl ControlError {
     }
 }
 
+/// How a paced source keeps its rate.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Pacing {
+    /// Packets per second that were asked for.
+    pub asked: f64,
+    /// Packets per second that were made.
+    pub reached: f64,
+    /// Packets that were due and are never made, because the source fell too far behind.
+    pub given_up: u64,
+}
+
+/// What a port found in the sequence numbers of packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Verified {
+    /// Packets with a number, each counted once.
+    pub arrived: u64,
+    /// Packets with a lower number than the highest of their flow that did not arrive.
+    pub lost: u64,
+    /// Those among the lost that precede the first arrival of their flow: lost, or sent before the
+    /// port listened.
+    pub before_first: u64,
+    /// Packets that did not arrive after the last arrival of their flow, if the port knows how many
+    /// there are: lost, or still on their way.
+    pub outstanding: u64,
+    /// Packets that arrived after a later one of their flow.
+    pub late: u64,
+    /// Packets that arrived again.
+    pub twice: u64,
+    /// Packets so far behind that the port can't tell late from twice; they count as lost.
+    pub too_old: u64,
+    /// Packets without a number, or of a flow that is not tracked.
+    pub foreign: u64,
+}
+
 /// A handle to a port's settings and events. It works from any thread and may outlive the port.
 pub trait PortControl: Send + Sync {
     /// The settings.
@@ -61,6 +97,17 @@ pub trait PortControl: Send + Sync {
     /// in a fixed order.
     fn events(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
+    }
+
+    /// How the port keeps its rate until `until`, if it makes packets at one.
+    fn pacing(&self, until: Instant) -> Option<Pacing> {
+        let _ = until;
+        None
+    }
+
+    /// What the port found in sequence numbers, if it checks them.
+    fn verified(&self) -> Option<Verified> {
+        None
     }
 
     /// The sessions of the port's users since it was started, one printable line each. Old lines

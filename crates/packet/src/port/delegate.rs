@@ -84,7 +84,7 @@ macro_rules! delegate_tx_queue {
             fn reclaim(&mut self) -> usize {
                 match self { $($pattern => $queue.reclaim(),)+ }
             }
-            fn close(&mut self) {
+            fn close(&mut self) -> Result<(), ::std::borrow::Cow<'static, str>> {
                 match self { $($pattern => $queue.close(),)+ }
             }
             #[inline]
@@ -126,6 +126,7 @@ delegate_tx_queue!(impl[T: TxQueue + ?Sized] for Box<T> { queue => **queue });
 mod tests {
     use crate::port::{RxBarrier, RxMemory, RxQueue, State, TxBarrier, TxLayout, TxQueue, Wake};
     use crate::{Batch, Counters, Offloads};
+    use std::borrow::Cow;
     use std::cell::RefCell;
     use std::sync::Arc;
 
@@ -186,8 +187,9 @@ mod tests {
         fn reclaim(&mut self) -> usize {
             self.note("reclaim")
         }
-        fn close(&mut self) {
-            self.note("close")
+        fn close(&mut self) -> Result<(), Cow<'static, str>> {
+            self.note::<()>("close");
+            Err("the last write failed".into())
         }
         fn kick(&mut self) {
             self.note("kick")
@@ -262,7 +264,7 @@ mod tests {
             let queue: &mut dyn TxQueue = &mut outer;
             queue.tx(&mut Batch::new());
             queue.reclaim();
-            queue.close();
+            assert_eq!(queue.close(), Err("the last write failed".into()));
             queue.kick();
             assert_eq!((queue.offloads(), queue.max_offloads()), (Offloads::ALL, Offloads::ALL));
             queue.pending();

@@ -70,6 +70,9 @@ pub struct Ability {
 }
 
 impl Ability {
+    /// The name of the ability of an interface whose link is up.
+    pub const LINK: &'static str = "link";
+
     /// An ability without a command that turns it on.
     pub fn new(name: &'static str, on: bool, why: impl Into<Cow<'static, str>>) -> Ability {
         Ability { name, on, why: why.into(), mend: None }

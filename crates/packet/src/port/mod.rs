@@ -20,7 +20,7 @@
 //! | `mod` | [`Port`], [`Start`], [`Queues`], [`PortError`] |
 //! | `queue` | [`RxQueue`], [`TxQueue`], [`State`], [`Wake`], [`RxBarrier`], [`TxBarrier`] |
 //! | `info` | [`Info`], [`Layer`], [`TxLayout`], [`Ability`] |
-//! | `control` | [`PortControl`]: settings and events of a running port |
+//! | `control` | [`PortControl`]: settings, events and measurements of a running port |
 //! | `delegate` | macros for queues around queues: [`delegate_rx_queue!`](crate::delegate_rx_queue) |
 
 use crate::offload::Offloads;
@@ -32,7 +32,7 @@ mod delegate;
 mod info;
 mod queue;
 
-pub use control::{ControlError, PortControl, Setting};
+pub use control::{ControlError, Pacing, PortControl, Setting, Verified};
 pub use info::{Ability, Info, Layer, TxLayout, TxLinear};
 pub use queue::{RxBarrier, RxMemory, RxQueue, State, TxBarrier, TxQueue, Wake};
 

@@ -156,7 +156,12 @@ pub trait TxQueue: Send {
 
     /// Nothing more will be sent. Called once, when everything that was taken has left or was given
     /// up.
-    fn close(&mut self) {}
+    ///
+    /// # Errors
+    /// Why packets that were taken did not leave: the last write of a file failed.
+    fn close(&mut self) -> Result<(), Cow<'static, str>> {
+        Ok(())
+    }
 
     /// Rings the doorbell for packets that were queued since the last call, if the port batches
     /// doorbells.

@@ -110,15 +110,16 @@ proptest! {
         let config = Config { seed, drop, duplicate, reorder, ..Config::default() };
         let port = open(config, source("count=5000,flows=1,verify=on")).unwrap();
         let faults = port.faults().clone();
-        let ((mut rx, _), (_, mut tx)) = (start(port, &pool), start(source("verify=on"), &pool));
+        let sink = source("verify=on,count=5000,flows=1");
+        let control = sink.control().unwrap();
+        let ((mut rx, _), (_, mut tx)) = (start(port, &pool), start(sink, &pool));
         run(&mut rx, &mut tx);
-        let found = tx.verification().unwrap().snapshot();
+        let found = control.verified().unwrap();
         let dropped = faults.dropped.load(Relaxed);
-        prop_assert_eq!((found.arrived, found.foreign), (5000 - dropped, 0));
-        prop_assert_eq!(found.duplicates, faults.duplicated.load(Relaxed));
-        prop_assert!(found.lost <= dropped && found.late <= faults.reordered.load(Relaxed), "{:?}", found);
-        // Only losses before the first and after the last that arrived are unseen.
-        prop_assert!(found.lost + 50 >= dropped);
+        prop_assert_eq!((found.arrived, found.foreign, found.too_old), (5000 - dropped, 0, 0));
+        prop_assert_eq!(found.twice, faults.duplicated.load(Relaxed));
+        prop_assert_eq!(found.lost + found.outstanding, dropped, "the outstanding ones follow the last arrival");
+        prop_assert!(found.late <= faults.reordered.load(Relaxed), "{:?}", found);
         prop_assert!(reorder < 0.01 || found.late > 0);
     }
 }

@@ -107,8 +107,8 @@ impl<T: TxQueue> TxQueue for FaultTx<T> {
         self.inner.reclaim()
     }
 
-    fn close(&mut self) {
-        self.inner.close();
+    fn close(&mut self) -> Result<(), Cow<'static, str>> {
+        self.inner.close()
     }
 
     fn kick(&mut self) {

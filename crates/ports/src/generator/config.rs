@@ -83,7 +83,9 @@ pub struct Config {
     pub src_port: u16,
     /// Destination port.
     pub dst_port: u16,
-    /// Check the tags of transmitted packets: see [`Verification`](super::Verification).
+    /// Check the tags of transmitted packets; the result is
+    /// [`PortControl::verified`](towpath_packet::port::PortControl::verified). With a count, so many
+    /// packets are expected.
     pub verify: bool,
 }
 

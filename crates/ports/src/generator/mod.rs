@@ -14,13 +14,17 @@
 //!   gso=BYTES                super-packets of `size`, with this payload in each segment       off
 //!   vlan=ID                  an 802.1Q tag                                                    none
 //!   src-mac dst-mac src-ip dst-ip src-port dst-port
-//!   verify=on                check the tags of transmitted packets                            off
+//!   verify=on                check the tags of transmitted packets; count=N: N are expected   off
 //! ```
 //!
 //! The same options always give the same bytes, in the same order. All checksums are complete,
 //! except that of a super-packet, which is partial. If every packet has at least ten bytes of
-//! payload, the payload begins with a tag of flow and number, by which `gen:verify=on` finds lost,
-//! late and duplicate packets.
+//! payload, the payload begins with a tag of flow and number, by which `gen:verify=on` finds packets
+//! that are lost, come late or come twice: see [`PortControl::verified`].
+//!
+//! A generator that is delayed catches up with at most ten milliseconds of packets, and gives the
+//! others up: [`PortControl::pacing`] reports the rate that was asked for, the one that is reached,
+//! and the packets that were given up.
 //!
 //! With several queues, flow `i` belongs to queue `i % queues`, and rate and count are divided
 //! among the queues that have flows.
@@ -32,27 +36,31 @@
 //! | `config.rs` | the options |
 //! | `flow.rs`, `stamp.rs`, `tag.rs` | templates and sums; the fields of each packet; the tag |
 //! | `rx.rs`, `pace.rs` | makes packets, at a rate |
-//! | `tx.rs` | frees packets, checks tags |
+//! | `tx.rs`, `verify.rs` | frees packets; checks tags |
+//! | `control.rs` | the report of rate and check |
 
 mod config;
+mod control;
 mod flow;
 mod pace;
 mod rx;
 mod stamp;
 mod tag;
 mod tx;
+mod verify;
 
 pub use config::{Config, IMIX, Payload, Protocol, Size};
 pub use rx::GenRx;
-pub use tx::{GenTx, Verification, Verified};
+pub use tx::GenTx;
 
 use super::null::{NullTx, sink_info};
+use control::GenControl;
 use flow::{HEAD, Plan};
 use rx::Share;
-use std::sync::Arc;
-use towpath_packet::port::{Info, Port, PortError, Queues, RxQueue, Start};
+use std::sync::{Arc, OnceLock};
+use towpath_packet::port::{Info, Port, PortControl, PortError, Queues, RxQueue, Start};
 use towpath_packet::{Direction, MAX_FRAGS, Offloads, Pool};
-use tx::Verifier;
+use verify::Verifier;
 
 /// Opens the port.
 ///
@@ -69,7 +77,10 @@ pub fn open(config: Config) -> Result<GenPort, PortError> {
     let mut info =
         sink_info("gen:", Offloads::ALL).with_offloads(Offloads::ALL, gso).with_finite(config.count.is_some());
     info.layer = config.layer;
-    Ok(GenPort { info, config })
+    let verify = || Arc::new(Verifier::new(config.flows, config.count, config.layer.into()));
+    let verifier = config.verify.then(verify);
+    let control = Arc::new(GenControl { paces: OnceLock::new(), verifier });
+    Ok(GenPort { info, config, control })
 }
 
 /// The opened port.
@@ -77,6 +88,7 @@ pub fn open(config: Config) -> Result<GenPort, PortError> {
 pub struct GenPort {
     info: Info,
     config: Config,
+    control: Arc<GenControl>,
 }
 
 impl Port for GenPort {
@@ -85,6 +97,10 @@ impl Port for GenPort {
 
     fn info(&self) -> &Info {
         &self.info
+    }
+
+    fn control(&self) -> Option<Arc<dyn PortControl>> {
+        Some(self.control.clone())
     }
 
     fn start(self, start: Start) -> Result<Queues<GenRx, GenTx>, PortError> {
@@ -107,9 +123,9 @@ impl Port for GenPort {
             rx.set_rx_offloads(start.accept);
             made.rx.push(rx);
             let sink = NullTx::new(name, &start.pool, self.info.tx_offloads)?;
-            let verifier = self.config.verify.then(|| Verifier::new(self.config.flows, self.config.layer.into()));
-            made.tx.push(GenTx::new(sink, verifier));
+            made.tx.push(GenTx::new(sink, self.control.verifier.clone()));
         }
+        self.control.paces.get_or_init(|| made.rx.iter().filter_map(|rx| rx.pace().cloned()).collect());
         Ok(made)
     }
 }

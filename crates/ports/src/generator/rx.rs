@@ -3,7 +3,7 @@
 
 use super::config::{Config, Protocol};
 use super::flow::{Flow, HEAD, Plan, Sizes};
-use super::pace::Pace;
+use super::pace::{Pace, PaceShared};
 use super::stamp;
 use super::tag::Tag;
 use std::sync::Arc;
@@ -62,6 +62,11 @@ impl GenRx {
         let burst = if chained { 1 } else { usize::MAX };
         let (left, pace) = (share.count, share.rate.map(Pace::new));
         GenRx { plan, flows, next: 0, kind, v6, left, pace, cache, counters: Arc::default(), super_packet: None, burst }
+    }
+
+    /// How the rate is kept, if there is one.
+    pub(super) fn pace(&self) -> Option<&Arc<PaceShared>> {
+        self.pace.as_ref().map(Pace::shared)
     }
 
     /// Whether all packets are made.
@@ -192,6 +197,9 @@ impl RxQueue for GenRx {
         }
         if let Some(pace) = &mut self.pace {
             pace.sent(made);
+            if self.left == Some(0) {
+                pace.complete();
+            }
         }
         self.counters.moved(made, bytes);
         made as usize

@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 use std::collections::HashMap;
-use towpath_packet::port::{Layer, State, TxQueue, Wake};
+use towpath_packet::port::{Layer, State, TxQueue, Verified, Wake};
 use towpath_packet::{Batch, Checksum, GsoKind, Packet, PoolConfig};
 use towpath_wire::dissect::Stop;
 use towpath_wire::verify::{Check, verify};
@@ -245,15 +245,16 @@ fn an_egress_without_tso_gets_segments_and_one_with_tso_super_packets() {
 fn an_exhausted_pool_yields_fewer_packets_and_loses_neither_numbers_nor_buffers() {
     let pool = Pool::new(PoolConfig::default().capacity(40)).unwrap();
     let mut rx = start(config("size=4000,flows=1"), 1, Offloads::NONE, &pool).rx.remove(0);
-    let (mut verifier, found) = (Verifier::new(1, LinkKind::Ethernet), Verification::default());
+    let verifier = Verifier::new(1, None, LinkKind::Ethernet);
     for _ in 0..5 {
         let mut batch = Batch::new();
         let n = rx.rx(&mut batch);
         assert!(n > 0 && n < 20, "{n}");
-        batch.iter().for_each(|packet| verifier.check(packet, &found));
+        verifier.check(&batch);
     }
-    let found = found.snapshot();
-    assert_eq!((found.lost, found.late, found.duplicates, found.foreign), (0, 0, 0, 0));
+    let found = verifier.read();
+    assert!(found.arrived > 0);
+    assert_eq!(found, Verified { arrived: found.arrived, ..Verified::default() });
     drop(rx);
     assert_eq!(pool.stats().free, 40);
 }
@@ -266,10 +267,17 @@ fn a_pool_whose_chunks_are_too_small_for_the_headers_is_refused_by_name() {
     assert!(error.to_string().contains("chunks of 128 bytes"), "{error}");
 }
 
+/// The handle and the queues of a started generator.
+fn started(options: &str, queues: u16, pool: &Pool) -> (Arc<dyn PortControl>, Queues<GenRx, GenTx>) {
+    let port = open(config(options)).unwrap();
+    let control = port.control().unwrap();
+    (control, port.start(Start { pool: pool.clone(), queues, accept: Offloads::NONE }).unwrap())
+}
+
 #[test]
-fn lost_late_and_duplicate_packets_are_found_by_the_sink() {
+fn packets_that_are_lost_late_or_sent_twice_are_found_by_the_sink() {
     let pool = pool();
-    let mut queues = start(config("flows=2,verify=on"), 1, Offloads::NONE, &pool);
+    let (control, mut queues) = started("flows=2,verify=on", 1, &pool);
     let (mut rx, mut tx) = (queues.rx.remove(0), queues.tx.remove(0));
     let mut cache = pool.cache(Direction::Tx).unwrap();
     let (mut from, mut to) = (Batch::new(), Batch::new());
@@ -287,7 +295,35 @@ fn lost_late_and_duplicate_packets_are_found_by_the_sink() {
     to.as_mut_slice().swap(4, 6);
     let noise = Packet::copy_from(&mut cache, &[0; 60]).unwrap();
     assert!(tx.tx(&mut to) == 63 && to.push(noise).is_ok() && tx.tx(&mut to) == 1);
-    let found = tx.verification().unwrap().snapshot();
-    assert_eq!(found, Verified { arrived: 62, lost: 2, late: 1, duplicates: 1, foreign: 1 });
+    let found = control.verified().unwrap();
+    assert_eq!(found, Verified { arrived: 62, lost: 2, late: 1, twice: 1, foreign: 1, ..Verified::default() });
     assert_eq!(tx.counters().snapshot().packets, 64);
+}
+
+#[test]
+fn a_flow_that_changes_its_queue_loses_nothing() {
+    let pool = pool();
+    let (control, mut queues) = started("flows=3,verify=on,count=600", 2, &pool);
+    let mut turn = 0;
+    while queues.rx.iter().any(|rx| rx.state() == State::Up) {
+        for rx in &mut queues.rx {
+            let mut batch = Batch::new();
+            rx.rx(&mut batch);
+            queues.tx[turn % 2].tx(&mut batch);
+            turn += 1;
+        }
+    }
+    assert_eq!(control.verified().unwrap(), Verified { arrived: 600, ..Verified::default() });
+}
+
+#[test]
+fn the_handle_reports_the_rate_of_all_queues_and_no_check_unless_there_is_one() {
+    let pool = pool();
+    let (control, mut queues) = started("flows=2,rate=3", 2, &pool);
+    queues.rx.iter_mut().for_each(|rx| assert_eq!(rx.rx(&mut Batch::new()), 1));
+    let read = control.pacing(std::time::Instant::now()).unwrap();
+    assert_eq!((read.asked, read.reached, read.given_up), (3.0, 3.0, 0));
+    assert_eq!((control.verified(), control.settings().is_empty()), (None, true));
+    let (unpaced, _queues) = started("flows=2", 2, &pool);
+    assert_eq!(unpaced.pacing(std::time::Instant::now()), None);
 }

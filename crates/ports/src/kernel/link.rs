@@ -3,11 +3,14 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use towpath_packet::port::State;
+use towpath_packet::port::{Ability, State};
 use towpath_sys::netdev::{Control, LinkState};
 
 /// Time between two reads.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The reason of [`State::Down`] for an interface that is not set up.
+pub const NOT_UP: &str = "the interface is not up";
 
 /// One queue's poll of its interface.
 #[derive(Debug)]
@@ -34,11 +37,32 @@ impl LinkWatch {
     }
 }
 
+/// The report of an interface's link. A link that is down is no error: it may come up.
+pub(crate) fn ability(interface: &str, netns: Option<&str>, link: LinkState) -> Ability {
+    let why = match link {
+        LinkState::Up => "up, with carrier",
+        LinkState::NoCarrier => "no carrier: the other end is not there, or not up",
+        LinkState::Down | LinkState::Absent => NOT_UP,
+    };
+    let mend = format!("{} link set dev {interface} up", ip_command(netns));
+    let mend = Some(mend).filter(|_| link != LinkState::NoCarrier);
+    Ability::new(Ability::LINK, link == LinkState::Up, why).with_mend(mend)
+}
+
+/// The `ip` command for a namespace.
+pub(crate) fn ip_command(netns: Option<&str>) -> String {
+    match netns {
+        None => "ip".to_owned(),
+        Some(path) if path.contains('/') => format!("nsenter --net={path} ip"),
+        Some(name) => format!("ip -n {name}"),
+    }
+}
+
 /// The state of a queue whose interface has no link.
 pub(crate) fn down(link: LinkState) -> State {
     State::Down(Cow::Borrowed(match link {
         LinkState::NoCarrier => "no carrier",
-        _ => "the interface is not up",
+        _ => NOT_UP,
     }))
 }
 

@@ -57,7 +57,7 @@ pub use towpath_sys::af_packet::Qdisc;
 pub use tx::PacketTx;
 
 use super::kernel::ability;
-use super::kernel::link::LinkWatch;
+use super::kernel::link::{self, LinkWatch};
 use std::io;
 use std::sync::Arc;
 use towpath_packet::port::{Info, Layer, Port, PortError, Queues, Start};
@@ -100,7 +100,7 @@ pub fn open(config: Config) -> Result<PacketPort, PortError> {
     config.check()?;
     let port = config.port();
     let found = probe::probe();
-    let abilities = ability::report(&port, config.wants, &found)?;
+    let mut abilities = ability::report(&port, config.wants, &found)?;
     let inside = || {
         let failed = |step: &'static str| os(&config, step);
         let control = Control::new().map_err(failed("socket"))?;
@@ -112,6 +112,7 @@ pub fn open(config: Config) -> Result<PacketPort, PortError> {
         })?;
         let mtu = control.mtu(&config.interface).map_err(failed("SIOCGIFMTU"))?;
         let queues = (0..config.queues).map(|_| sockets(&config, index)).collect::<Result<Vec<_>, _>>()?;
+        abilities.push(link::ability(&config.interface, config.netns.as_deref(), control.link_state(index)));
         let info = Info::new(port.clone(), layer, mtu)
             .with_max_chunks(MAX_CHUNKS as u16)
             .with_offloads(found.tx.and(config.wants.allowed()), Offloads::ALL)

@@ -28,7 +28,8 @@
 //! **Damaged files.** Every length in a file is checked, and the memory in use does not depend on
 //! the file. An invalid record is skipped; if the next one cannot be found, the file ends. Both are
 //! counted (`errors`, and `missed` for a packet), and the queue's last state names the first error
-//! with its offset in the file.
+//! with its offset in the file. A regular file without packets is an error, too; a pipe may end
+//! without one.
 //!
 //! **Reasons for a parser of its own.** `pcap-file` 2.0 refuses valid records (original length
 //! above snaplen, options without an end mark), reads all pcapng times as nanoseconds and does not
@@ -225,9 +226,10 @@ impl TxQueue for PcapTx {
         }
     }
 
-    fn close(&mut self) {
-        if let PcapTx::Writer(writer) = self {
-            writer.close();
+    fn close(&mut self) -> Result<(), Cow<'static, str>> {
+        match self {
+            PcapTx::Writer(writer) => writer.close(),
+            PcapTx::ReadOnly(_) => Ok(()),
         }
     }
 

@@ -167,6 +167,7 @@ impl RxQueue for Reader {
     fn state(&self) -> State {
         match (self.ended, self.bad) {
             (false, _) => State::Up,
+            (true, 0) if self.regular && !self.any => State::Gone(Cow::Borrowed("the file has no packets")),
             (true, 0) => State::Done,
             (true, 1) => State::Gone(Cow::Owned(format!("damaged file: {}", self.first_bad))),
             (true, n) => State::Gone(Cow::Owned(format!("damaged file: {n} errors, the first at {}", self.first_bad))),

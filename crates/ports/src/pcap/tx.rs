@@ -153,8 +153,9 @@ impl TxQueue for Writer {
         (before - self.waiting.0) as usize
     }
 
-    fn close(&mut self) {
+    fn close(&mut self) -> Result<(), Cow<'static, str>> {
         self.flush();
+        self.failed.clone().map_or(Ok(()), |why| Err(Cow::Owned(why)))
     }
 
     fn offloads(&self) -> Offloads {

@@ -9,7 +9,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use towpath_packet::Offloads;
 use towpath_packet::port::PortError;
-use towpath_sys::netdev::Control;
+use towpath_sys::netdev::{Control, LinkState};
 use towpath_sys::netns;
 use towpath_sys::tun::{self, Attach, CLONE_DEVICE};
 
@@ -135,6 +135,14 @@ impl TunDevice {
 
     pub(super) fn set_up(&self) -> Result<(), PortError> {
         self.control.set_up(&self.name).map_err(self.os("set the interface up"))
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn link_state(&self) -> LinkState {
+        self.control.link_state(self.index)
     }
 
     pub(super) fn watch(&self) -> LinkWatch {

@@ -62,7 +62,7 @@ pub use rx::TunRx;
 pub use steering::STEERING;
 pub use tx::TunTx;
 
-use super::kernel::ability;
+use super::kernel::{ability, link};
 use device::TunDevice;
 use std::fs::File;
 use std::sync::Arc;
@@ -73,6 +73,7 @@ use towpath_packet::{
     DropReason,
     port::{RxQueue, State, TxQueue},
 };
+use towpath_sys::netdev::LinkState;
 
 /// An interface, made or attached to, and probed.
 #[derive(Debug)]
@@ -99,6 +100,9 @@ pub fn open(config: Config) -> Result<TunPort, PortError> {
     abilities.extend(ability);
     device.steering = steering;
     device.configure(&config, &queues)?;
+    // The port sets the interface up when it starts.
+    let link = if config.up { LinkState::Up } else { device.link_state() };
+    abilities.push(link::ability(device.name(), config.netns.as_deref(), link));
     let layer = if config.kind == Kind::Tap { Layer::Ethernet } else { Layer::Ip };
     let info = Info::new(port, layer, device.mtu()?)
         .with_max_chunks(MAX_CHUNKS as u16)

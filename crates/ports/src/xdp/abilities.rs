@@ -1,13 +1,11 @@
 //! The report of the port's abilities: one line each, with the reason and a hint.
 
 use super::config::Config;
-use super::errors;
 use super::probe::{self, Probed};
 use super::umem::MAX_LEN;
 use crate::uri::Want;
 use towpath_packet::port::{Ability, PortError};
 use towpath_sys::host::kernel_version;
-use towpath_sys::netdev::LinkState;
 use towpath_sys::netdev_genl::Features;
 
 /// One line for each ability; an error if a required one is missing.
@@ -82,17 +80,4 @@ pub(super) fn timestamps(found: &Probed, features: Option<Features>) -> Result<&
         Ok(_) if features.is_some_and(Features::tx_timestamp) => Ok("timestamps of the device, by its own clock"),
         Ok(_) => Err("the driver takes none of such frames".to_owned()),
     }
-}
-
-/// The state of the link. A link that is down is no error: it may come up.
-pub(super) fn link(config: &Config, link: LinkState) -> Ability {
-    let (name, ip) = (&config.interface, errors::ip_command(config));
-    let (why, mend) = match link {
-        LinkState::Up => ("up, with carrier", None),
-        LinkState::NoCarrier => ("no carrier: the other end is not there, or not up", None),
-        LinkState::Down | LinkState::Absent => {
-            ("the interface is not up", Some(format!("{ip} link set dev {name} up")))
-        }
-    };
-    Ability::new("link", link == LinkState::Up, why).with_mend(mend)
 }

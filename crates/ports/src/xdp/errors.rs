@@ -1,21 +1,13 @@
 //! Errors of the kernel, with hints.
 
 use super::config::Config;
+use crate::kernel::link::ip_command;
 use std::io;
 use towpath_packet::port::PortError;
 use towpath_sys::netdev::Control;
 
-/// The `ip` command for the interface's namespace.
-pub(super) fn ip_command(config: &Config) -> String {
-    match &config.netns {
-        None => "ip".to_owned(),
-        Some(path) if path.contains('/') => format!("nsenter --net={path} ip"),
-        Some(name) => format!("ip -n {name}"),
-    }
-}
-
 fn show_interfaces(config: &Config) -> String {
-    format!("{} link shows the interfaces", ip_command(config))
+    format!("{} link shows the interfaces", ip_command(config.netns.as_deref()))
 }
 
 /// The error of a namespace that could not be entered.
@@ -53,7 +45,7 @@ pub(super) fn check_queues(config: &Config, control: &Control) -> Result<(), Por
 /// The error of a step, with a hint.
 pub(super) fn os_error<'a>(config: &'a Config, step: &'static str) -> impl Fn(io::Error) -> PortError + use<'a> {
     move |source| {
-        let (name, ip) = (&config.interface, ip_command(config));
+        let (name, ip) = (&config.interface, ip_command(config.netns.as_deref()));
         let hint = match source.raw_os_error() {
             Some(libc::EPERM) if step.contains("BUSY_POLL") => Some("busypoll takes cap_net_admin".to_owned()),
             Some(libc::EPERM | libc::EACCES) => Some(
@@ -82,7 +74,7 @@ pub(super) fn os_error<'a>(config: &'a Config, step: &'static str) -> impl Fn(io
 
 /// The error of a queue that could not be bound.
 pub(super) fn bind_error(config: &Config, queue: u32, source: io::Error) -> PortError {
-    let (name, ip) = (&config.interface, ip_command(config));
+    let (name, ip) = (&config.interface, ip_command(config.netns.as_deref()));
     let hint = match source.raw_os_error() {
         Some(libc::EBUSY) => Some(format!(
             "another AF_XDP socket has queue {queue} of {name}: ss --xdp -p shows them; end its owner, or take another with queue="

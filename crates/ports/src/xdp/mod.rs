@@ -92,9 +92,9 @@ pub use config::{Config, Partial, SelfTest, Transmit};
 pub use rx::XdpRx;
 pub use tx::{SocketTx, XdpTx};
 
-use super::kernel::link::LinkWatch;
+use super::kernel::link::{self, LinkWatch};
 use crate::uri::Want;
-use abilities::{abilities, link, timestamps};
+use abilities::{abilities, timestamps};
 use events::{EventControl, Events};
 use live::{LiveProgram, LiveTx};
 use probe::Probed;
@@ -185,7 +185,8 @@ fn examine(config: Config) -> Result<XdpPort, PortError> {
         (true, AttachMode::Generic) => Offloads::CSUM.with(TSO),
     };
     let mut abilities = abilities(&config, &found, features, partial, mtu)?;
-    abilities.insert(0, link(&config, control.link_state(index)));
+    let link = link::ability(&config.interface, config.netns.as_deref(), control.link_state(index));
+    abilities.insert(0, link);
     abilities.push(Ability::new("busypoll", true, busy_poll));
     let timed = live.is_none() && config.timestamps != Want::Off && timestamps(&found, features).is_ok();
     abilities.push(transmit);

@@ -12,13 +12,16 @@
 //! ```
 
 mod check;
+mod failure;
 mod plan;
 mod running;
 
+pub use failure::Failure;
 pub use running::{PortControls, Running, Summary};
 
 use crate::any::AnyPort;
 use check::{common_layer, notes};
+use failure::PortEnd;
 use plan::{AnyRoute, Placement, Plan};
 use std::sync::Arc;
 use std::time::Duration;
@@ -203,11 +206,13 @@ pub enum StartError {
     },
 }
 
+/// The meter of a port, without its routes.
 fn meter_of<R: RxQueue, T: TxQueue>(info: &Info, queues: &Queues<R, T>) -> PortMeter {
     PortMeter {
         name: info.name.clone(),
         rx: queues.rx.iter().map(|q| q.counters().clone()).collect(),
         tx: queues.tx.iter().map(|q| q.counters().clone()).collect(),
+        routes: Vec::new(),
     }
 }
 
@@ -218,6 +223,7 @@ impl Forward {
     /// [`StartError`]; then nothing runs, and everything is undone.
     pub fn start(self, a: AnyPort, b: AnyPort) -> Result<Running, StartError> {
         let (a_info, b_info) = (a.info().clone(), b.info().clone());
+        let [a_faulty, b_faulty] = [&a, &b].map(|port| matches!(port, AnyPort::Fault(_)));
         let layer = common_layer(&a_info, &b_info)?;
         self.check(&a_info, &b_info)?;
         self.check_rules(layer)?;
@@ -229,11 +235,11 @@ impl Forward {
         let mut b = b.start(start(PortSide::B, a_info.tx_offloads.and(self.gso.allows())))?;
         a.rx.iter_mut().for_each(|rx| rx.set_tx_layout(b_info.tx_layout));
         b.rx.iter_mut().for_each(|rx| rx.set_tx_layout(a_info.tx_layout));
-        let ports = vec![meter_of(&a_info, &a), meter_of(&b_info, &b)];
+        let mut ports = vec![meter_of(&a_info, &a), meter_of(&b_info, &b)];
         let gauges = [a.rx.first(), b.rx.first()].into_iter().flatten().filter_map(|rx| rx.memory().ext_bufs).collect();
         let own_pools = a.rx.iter().chain(&b.rx).filter_map(|rx| rx.memory().pool).collect();
         let limit = self.count.map(|n| Arc::new(Limit::new(n)));
-        let (threads, counters) = (Vec::new(), Vec::new());
+        let (threads, counters) = (Vec::new(), Default::default());
         let tx_layouts = [&a_info, &b_info].map(|info| info.tx_layout);
         let mut plan = Plan { pool: &pool, layer, limit, forward: &self, tx_layouts, threads, counters };
         let table = if self.lanes.is_empty() {
@@ -243,12 +249,15 @@ impl Forward {
             Some(plan.through_lanes(a, b)?)
         };
         let Plan { threads, counters, .. } = plan;
-        let meter = Meter::new(ports, counters, pool.clone()).with_pools(own_pools).with_ext_buf_gauges(gauges);
+        let [from_a, from_b] = counters;
+        (ports[0].routes, ports[1].routes) = (from_b, from_a);
+        let meter = Meter::new(ports, pool.clone()).with_pools(own_pools).with_ext_buf_gauges(gauges);
         let mut notes = notes(&a_info, &b_info, self.directions);
         if matches!(self.steering.steering, Steering::RoundRobin) && self.lanes.len() > 1 {
             notes.push("round-robin: packets of one flow go to different lanes and overtake each other".into());
         }
-        self.launch(threads, meter, notes, table, PortControls(controls))
+        let ends = vec![PortEnd::new(&a_info, a_faulty), PortEnd::new(&b_info, b_faulty)];
+        self.launch(threads, meter, notes, table, PortControls(controls), ends)
     }
 
     /// Starts a port and workers that reflect its packets: frames with their Ethernet addresses
@@ -261,6 +270,7 @@ impl Forward {
     pub fn echo(mut self, port: AnyPort) -> Result<Running, StartError> {
         self.directions = Directions::OneWay;
         let info = port.info().clone();
+        let is_faulty = matches!(port, AnyPort::Fault(_));
         if let Some(lane) = self.lanes.first() {
             let rule = "packets are reflected where they come in: use more workers".into();
             return Err(StartError::Value { what: "lanes", value: lane.to_string(), rule });
@@ -273,18 +283,20 @@ impl Forward {
         let accept = info.tx_offloads.and(self.gso.allows());
         let mut queues = port.start(Start { pool: pool.clone(), queues: self.workers, accept })?;
         queues.rx.iter_mut().for_each(|rx| rx.set_tx_layout(info.tx_layout));
-        let ports = vec![meter_of(&info, &queues)];
+        let mut port = meter_of(&info, &queues);
         let gauges = queues.rx.first().and_then(|rx| rx.memory().ext_bufs).into_iter().collect();
         let own_pools = queues.rx.iter().filter_map(|rx| rx.memory().pool).collect();
         let limit = self.count.map(|n| Arc::new(Limit::new(n)));
-        let (threads, counters) = (Vec::new(), Vec::new());
+        let (threads, counters) = (Vec::new(), Default::default());
         let tx_layouts = [info.tx_layout; 2];
         let mut plan = Plan { pool: &pool, layer, limit, forward: &self, tx_layouts, threads, counters };
         plan.reflect(queues)?;
         let Plan { threads, counters, .. } = plan;
-        let meter = Meter::new(ports, counters, pool.clone()).with_pools(own_pools).with_ext_buf_gauges(gauges);
+        port.routes = counters.concat();
+        let meter = Meter::new(vec![port], pool.clone()).with_pools(own_pools).with_ext_buf_gauges(gauges);
         let notes = notes(&info, &info, self.directions);
-        self.launch(threads, meter, notes, None, PortControls(controls))
+        let ends = vec![PortEnd::new(&info, is_faulty)];
+        self.launch(threads, meter, notes, None, PortControls(controls), ends)
     }
 
     /// Starts the threads.
@@ -295,6 +307,7 @@ impl Forward {
         notes: Vec<String>,
         table: Option<Arc<LaneTable>>,
         controls: PortControls,
+        ends: Vec<PortEnd>,
     ) -> Result<Running, StartError> {
         let gro = threads.iter().flat_map(|(_, routes)| routes).filter_map(|route| route.gro().cloned()).collect();
         let stop = StopSignal::new().map_err(|source| StartError::Thread { worker: 0, source })?;
@@ -306,6 +319,7 @@ impl Forward {
             notes,
             table: table.clone(),
             controls,
+            ends,
         };
         for (number, (placement, routes)) in threads.into_iter().enumerate() {
             let core = if let Placement::Core(core) = placement { Some(core) } else { None };

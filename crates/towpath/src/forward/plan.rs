@@ -31,7 +31,8 @@ pub(super) struct Plan<'a> {
     /// The memory layouts that A and B require.
     pub(super) tx_layouts: [TxLayout; 2],
     pub(super) threads: Vec<(Placement, Vec<AnyRoute>)>,
-    pub(super) counters: Vec<Arc<Counters>>,
+    /// Counters of the routes from A, and from B.
+    pub(super) counters: [Vec<Arc<Counters>>; 2],
 }
 
 pub(super) type AnyRoute = Route<AnyRx, AnyTx>;
@@ -86,7 +87,7 @@ impl Plan<'_> {
         config.layer = self.layer;
         let made = lane::connect(&config, table, rx.len())
             .map_err(|source| StartError::Thread { worker: self.forward.workers, source })?;
-        self.counters.extend(made.counters);
+        self.counters[side as usize].extend(made.counters);
         for (i, (rx, steer)) in rx.into_iter().zip(made.steers).enumerate() {
             let route = self.port_route(rx, AnyTx::Steer(steer), side, i)?;
             self.assign(self.worker(i), vec![route]);
@@ -97,7 +98,7 @@ impl Plan<'_> {
             if let Some(classifier) = self.forward.in_lane.classifier(side) {
                 route = route.with_classifier(classifier);
             }
-            self.counters.push(route.counters().clone());
+            self.counters[side as usize].push(route.counters().clone());
             self.assign(Placement::Core(core), vec![route]);
         }
         Ok(())
@@ -122,7 +123,7 @@ impl Plan<'_> {
         if let Some(classifier) = self.forward.at_rx.classifier(side) {
             route = route.with_classifier(classifier);
         }
-        self.counters.push(route.counters().clone());
+        self.counters[side as usize].push(route.counters().clone());
         Ok(match &self.limit {
             Some(limit) => route.with_limit(limit.clone()),
             None => route,

@@ -1,12 +1,14 @@
 //! Ports while they are joined, and the summary.
 
 use super::StartError;
+use super::failure::{Failure, PortEnd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Instant;
 use towpath_engine::lane::LaneTable;
 use towpath_engine::report::{Meter, Reading};
 use towpath_engine::worker::{Ending, StopSignal};
-use towpath_packet::port::{PortControl, State};
+use towpath_packet::port::{Pacing, PortControl, Verified};
 
 /// Joined ports. Dropping it stops the workers and waits for them.
 #[derive(Debug)]
@@ -19,6 +21,8 @@ pub struct Running {
     pub(super) notes: Vec<String>,
     pub(super) table: Option<Arc<LaneTable>>,
     pub(super) controls: PortControls,
+    /// A and B, or the port of an echo.
+    pub(super) ends: Vec<PortEnd>,
 }
 
 /// Settings and events of ports while they run. A clone refers to the same ports.
@@ -38,6 +42,16 @@ impl PortControls {
             control.events().into_iter().map(move |(name, n)| (port.clone(), name, n))
         };
         self.iter().flat_map(of).filter(|(_, _, n)| *n > 0).collect()
+    }
+
+    /// How paced sources keep their rates until `until`, by port.
+    pub fn pacing(&self, until: Instant) -> Vec<(String, Pacing)> {
+        self.iter().filter_map(|(port, control)| Some((port.to_owned(), control.pacing(until)?))).collect()
+    }
+
+    /// What ports found in sequence numbers, by port.
+    pub fn verified(&self) -> Vec<(String, Verified)> {
+        self.iter().filter_map(|(port, control)| Some((port.to_owned(), control.verified()?))).collect()
     }
 
     /// The log of sessions, as far as ports keep one.
@@ -78,8 +92,12 @@ pub struct Summary {
     pub events: Vec<(String, &'static str, u64)>,
     /// The log of sessions: port, line.
     pub session_log: Vec<(String, String)>,
-    /// Ports that are gone, and why.
-    pub gone: Vec<String>,
+    /// Rates that were asked for and reached, by port.
+    pub pacing: Vec<(String, Pacing)>,
+    /// What was found in sequence numbers, by port.
+    pub verified: Vec<(String, Verified)>,
+    /// Ports that are gone or down, and why; see [`failures`](Summary::failures) for everything.
+    pub port_failures: Vec<Failure>,
     /// Workers that failed.
     pub failed: Vec<String>,
 }
@@ -128,12 +146,12 @@ impl Running {
     /// Stops the workers and waits for them, at most for the drain time.
     pub fn stop(mut self) -> Summary {
         self.stop.stop();
-        self.finish()
+        self.finish(Some(Instant::now()))
     }
 
     /// Waits until the workers end by themselves.
     pub fn join(mut self) -> Summary {
-        self.finish()
+        self.finish(None)
     }
 
     /// Stops the balancer after the workers have ended.
@@ -145,16 +163,18 @@ impl Running {
         }
     }
 
-    fn finish(&mut self) -> Summary {
-        let (mut gone, mut failed) = (Vec::new(), Vec::new());
+    /// `until`: when packets ceased to be due, if not when the workers ended.
+    fn finish(&mut self, until: Option<Instant>) -> Summary {
+        let (mut port_failures, mut failed) = (Vec::new(), Vec::new());
         for (number, thread) in self.threads.drain(..).enumerate() {
             match thread.join() {
                 Ok(Ok(endings)) => {
-                    for ending in endings {
-                        if let State::Gone(why) = ending.state
-                            && !gone.iter().any(|known| *known == why)
+                    for (side, state) in endings.into_iter().flat_map(|ending| ending.faults) {
+                        let end = self.ends.get(side as usize).or(self.ends.first());
+                        if let Some(failure) = end.and_then(|end| end.failure(state))
+                            && !port_failures.contains(&failure)
                         {
-                            gone.push(why.into_owned());
+                            port_failures.push(failure);
                         }
                     }
                 }
@@ -171,7 +191,9 @@ impl Running {
             shortages: self.meter.shortages(),
             events: self.controls.events(),
             session_log: self.controls.session_log(),
-            gone,
+            pacing: self.controls.pacing(until.unwrap_or_else(Instant::now)),
+            verified: self.controls.verified(),
+            port_failures,
             failed,
         }
     }

@@ -4,6 +4,7 @@ use super::super::host::Host;
 use super::descs::PORTS;
 use super::{ChannelRef, TxChannel, TxCounts, TxCredits};
 use crate::batching::Batching;
+use std::borrow::Cow;
 use std::sync::Arc;
 use towpath_bus::{Bus, Mmio};
 use towpath_packet::port::{State, TxQueue};
@@ -11,7 +12,7 @@ use towpath_packet::{Batch, Cache, Checksum, Counters, DropReason, Offloads, Pac
 
 /// Calls of `reclaim` between two reads of the link state.
 const LINK_CALLS: u32 = 4096;
-pub(in crate::cpsw) const NO_LINK: State = State::Down(std::borrow::Cow::Borrowed("no link"));
+pub(in crate::cpsw) const NO_LINK: State = State::Down(Cow::Borrowed("no link"));
 
 /// A transmit queue of one MAC port.
 pub struct CpswTx<B: Bus> {
@@ -255,8 +256,9 @@ impl<B: Bus> TxQueue for CpswTx<B> {
         self.counters.called(doorbells.unwrap_or(0));
     }
 
-    fn close(&mut self) {
+    fn close(&mut self) -> Result<(), Cow<'static, str>> {
         self.kick();
+        Ok(())
     }
 
     fn offloads(&self) -> Offloads {

@@ -4,6 +4,7 @@
 use super::program::MAX_LEN;
 use super::{BATCH, LiveProgram};
 use crate::kernel::link::{down, gone};
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_packet::port::{Info, PortError, State, TxQueue, Wake};
@@ -151,9 +152,10 @@ impl TxQueue for LiveTx {
         0
     }
 
-    fn close(&mut self) {
+    fn close(&mut self) -> Result<(), Cow<'static, str>> {
         self.flush();
         self.update();
+        Ok(())
     }
 
     fn offloads(&self) -> Offloads {

@@ -1,0 +1,38 @@
+//! What a running generator reports: how it keeps its rate, and what it found in tags.
+
+use super::pace::PaceShared;
+use super::verify::Verifier;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+use towpath_packet::port::{ControlError, Pacing, PortControl, Setting, Verified};
+
+/// The generator's handle. It has no settings.
+#[derive(Debug)]
+pub(super) struct GenControl {
+    /// Of each queue, once the port is started.
+    pub(super) paces: OnceLock<Vec<Arc<PaceShared>>>,
+    pub(super) verifier: Option<Arc<Verifier>>,
+}
+
+impl PortControl for GenControl {
+    fn settings(&self) -> Vec<Setting> {
+        Vec::new()
+    }
+
+    fn pacing(&self, until: Instant) -> Option<Pacing> {
+        let queues = self.paces.get()?.iter().map(|pace| pace.read(until));
+        queues.reduce(|sum, pace| Pacing {
+            asked: sum.asked + pace.asked,
+            reached: sum.reached + pace.reached,
+            given_up: sum.given_up + pace.given_up,
+        })
+    }
+
+    fn verified(&self) -> Option<Verified> {
+        self.verifier.as_ref().map(|verifier| verifier.read())
+    }
+
+    fn set(&self, name: &str, _value: u64) -> Result<(), ControlError> {
+        Err(ControlError::unknown(name, self))
+    }
+}

@@ -1,0 +1,337 @@
+//! Checks the tags of packets for loss, order and repetition, flow by flow.
+//!
+//! ```text
+//!   numbers of a flow     0 ────────────── first ──────────────────────────── highest
+//!                         └ before_first ┘        └ too_old ┘└── window ──────┘
+//!                                                             one bit a number
+//! ```
+//!
+//! A number above the highest of its flow advances the window; those in between are lost until they
+//! arrive. A number within the window is late if its bit is clear, else it arrives twice. One behind
+//! the window could be either. Memory is fixed: [`MEMORY`] bytes of bits, divided among the flows,
+//! of which the kernel provides the pages that are used.
+//!
+//! All queues of a port share the windows, because a flow may change its queue. They are locked once
+//! per batch.
+
+use super::tag::{self, Tag};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, PoisonError};
+use towpath_packet::port::Verified;
+use towpath_packet::{Batch, Packet};
+use towpath_wire::{LinkKind, dissect};
+
+/// Flows that are tracked at least.
+const FLOWS: u32 = 1 << 16;
+/// Bytes of all windows.
+const MEMORY: usize = 32 << 20;
+
+/// Checks the packets of all transmit queues of a port.
+#[derive(Debug)]
+pub(super) struct Verifier {
+    windows: Mutex<Windows>,
+    totals: Totals,
+    link: LinkKind,
+    /// Packets that are to arrive.
+    expected: Option<u64>,
+}
+
+/// Counters; written with the windows locked, read by any thread.
+#[derive(Debug, Default)]
+struct Totals {
+    /// The sum of the highest numbers, plus 1 for each flow.
+    span: AtomicU64,
+    arrived: AtomicU64,
+    before_first: AtomicU64,
+    late: AtomicU64,
+    twice: AtomicU64,
+    too_old: AtomicU64,
+    foreign: AtomicU64,
+}
+
+/// The latest numbers of each flow.
+#[derive(Debug)]
+struct Windows {
+    flows: Vec<Flow>,
+    /// `words` for each flow: bit `n % width` is set if number `n` arrived.
+    bits: Vec<u64>,
+    words: usize,
+}
+
+/// Numbers are extended to 64 bits: those of tags wrap around.
+#[derive(Debug, Clone, Copy, Default)]
+struct Flow {
+    /// The highest number that arrived, plus 1; 0 before the first packet.
+    next: u64,
+    /// The lowest number that arrived.
+    first: u64,
+}
+
+impl Verifier {
+    /// A verifier of `flows` flows or more, with `expected` packets in all.
+    pub(super) fn new(flows: u32, expected: Option<u64>, link: LinkKind) -> Verifier {
+        let flows = flows.max(FLOWS) as usize;
+        let words = (MEMORY / 8 / flows).max(1);
+        let windows = Mutex::new(Windows::new(flows, words));
+        Verifier { windows, totals: Totals::default(), link, expected }
+    }
+
+    /// Checks the tags of a batch, one for each segment of its packets.
+    pub(super) fn check(&self, batch: &Batch) {
+        let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
+        batch.iter().for_each(|packet| self.check_packet(packet, &mut windows));
+    }
+
+    fn check_packet(&self, packet: &Packet, windows: &mut Windows) {
+        let found = dissect(packet.linear(), self.link);
+        let payload = usize::from(found.payload);
+        let step = packet.gso().map_or(usize::MAX, |gso| usize::from(gso.size.max(1)));
+        let mut at = payload;
+        while at == payload || at < packet.len() {
+            let mut bytes = [0; tag::LEN];
+            let whole = packet.copy_to(at, &mut bytes) == tag::LEN;
+            match Tag::read(&bytes).filter(|_| whole) {
+                Some(tag) => windows.note(tag, &self.totals),
+                None => add(&self.totals.foreign, 1),
+            }
+            at = at.saturating_add(step);
+        }
+    }
+
+    /// The result up to now.
+    pub(super) fn read(&self) -> Verified {
+        self.totals.read(self.expected)
+    }
+}
+
+impl Totals {
+    fn read(&self, expected: Option<u64>) -> Verified {
+        // The writer updates the span first, so that a reader never sees a negative loss.
+        let arrived = self.arrived.load(Relaxed);
+        let span = self.span.load(Relaxed);
+        Verified {
+            arrived,
+            lost: span.saturating_sub(arrived),
+            before_first: self.before_first.load(Relaxed),
+            outstanding: expected.unwrap_or(0).saturating_sub(span),
+            late: self.late.load(Relaxed),
+            twice: self.twice.load(Relaxed),
+            too_old: self.too_old.load(Relaxed),
+            foreign: self.foreign.load(Relaxed),
+        }
+    }
+}
+
+/// Adds to a counter that is written with a lock held.
+fn add(counter: &AtomicU64, n: u64) {
+    counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);
+}
+
+impl Windows {
+    fn new(flows: usize, words: usize) -> Windows {
+        Windows { flows: vec![Flow::default(); flows], bits: vec![0; flows * words], words }
+    }
+
+    /// Numbers in a window.
+    fn width(&self) -> u64 {
+        self.words as u64 * u64::from(u64::BITS)
+    }
+
+    fn note(&mut self, Tag { flow, number }: Tag, totals: &Totals) {
+        let (width, at) = (self.width(), flow as usize);
+        let words = self.bits.chunks_exact_mut(self.words).nth(at);
+        let (Some(flow), Some(words)) = (self.flows.get_mut(at), words) else {
+            return add(&totals.foreign, 1);
+        };
+        let back = u64::from((flow.next as u32).wrapping_sub(number));
+        let is_behind = (1..=1 << 31).contains(&back) && back <= flow.next;
+        if !is_behind {
+            let number = flow.next + u64::from(number.wrapping_sub(flow.next as u32));
+            if flow.next == 0 {
+                flow.first = number;
+                add(&totals.before_first, number);
+            }
+            clear(words, flow.next, number + 1 - flow.next);
+            add(&totals.span, number + 1 - flow.next);
+            flow.next = number + 1;
+            set(words, number);
+            return add(&totals.arrived, 1);
+        }
+        let number = flow.next - back;
+        if back > width {
+            add(&totals.too_old, 1);
+        } else if set(words, number) {
+            add(&totals.twice, 1);
+        } else {
+            add(&totals.before_first, number.min(flow.first).wrapping_sub(flow.first));
+            flow.first = flow.first.min(number);
+            add(&totals.late, 1);
+            add(&totals.arrived, 1);
+        }
+    }
+}
+
+/// The word and the bit of a number.
+fn place(words: &[u64], number: u64) -> (usize, u64) {
+    let bit = number % u64::from(u64::BITS);
+    ((number / u64::from(u64::BITS)) as usize % words.len(), 1 << bit)
+}
+
+/// Sets the bit of a number; whether it was set.
+fn set(words: &mut [u64], number: u64) -> bool {
+    let (word, bit) = place(words, number);
+    let was = words[word] & bit != 0;
+    words[word] |= bit;
+    was
+}
+
+/// Clears the bits of `n` numbers from `from` on.
+fn clear(words: &mut [u64], from: u64, n: u64) {
+    if n >= words.len() as u64 * u64::from(u64::BITS) {
+        return words.fill(0);
+    }
+    for number in from..from + n {
+        let (word, bit) = place(words, number);
+        words[word] &= !bit;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::{BTreeMap, BTreeSet};
+
+    /// Windows of 128 numbers.
+    fn verdict(numbers: impl IntoIterator<Item = (u32, u32)>) -> Verified {
+        let (mut windows, totals) = (Windows::new(4, 2), Totals::default());
+        numbers.into_iter().for_each(|(flow, number)| windows.note(Tag { flow, number }, &totals));
+        totals.read(None)
+    }
+
+    fn one(numbers: impl IntoIterator<Item = u32>) -> Verified {
+        verdict(numbers.into_iter().map(|number| (3, number)))
+    }
+
+    #[test]
+    fn numbers_in_order_are_neither_lost_nor_late_even_across_the_wrap() {
+        let before_first = u64::from(u32::MAX - 500);
+        let numbers = (0..1000).map(|i| (u32::MAX - 500).wrapping_add(i));
+        assert_eq!(one(numbers), Verified { arrived: 1000, lost: before_first, before_first, ..Verified::default() });
+        assert_eq!(one(0..1000), Verified { arrived: 1000, ..Verified::default() });
+    }
+
+    #[test]
+    fn gaps_are_lost_until_they_are_filled_late() {
+        assert_eq!(one([0, 1, 5]), Verified { arrived: 3, lost: 3, ..Verified::default() });
+        assert_eq!(one([0, 1, 5, 3, 2, 4]), Verified { arrived: 6, late: 3, ..Verified::default() });
+    }
+
+    #[test]
+    fn what_precedes_the_first_arrival_is_lost_and_told_apart_until_it_comes() {
+        assert_eq!(one([5]), Verified { arrived: 1, lost: 5, before_first: 5, ..Verified::default() });
+        let found = one([5, 2, 6]);
+        assert_eq!(found, Verified { arrived: 3, late: 1, lost: 4, before_first: 2, ..Verified::default() });
+    }
+
+    #[test]
+    fn a_packet_that_arrives_again_is_counted_once_and_as_twice() {
+        assert_eq!(one([0, 1, 1, 0, 2]), Verified { arrived: 3, twice: 2, ..Verified::default() });
+        assert_eq!(one((0..128).chain([0])), Verified { arrived: 128, twice: 1, ..Verified::default() });
+        assert_eq!(one((0..129).chain([0])), Verified { arrived: 129, too_old: 1, ..Verified::default() });
+        let gap = one((0..128).chain([1000, 999, 999, 800]));
+        assert_eq!(gap, Verified { arrived: 130, lost: 871, late: 1, twice: 1, too_old: 1, ..Verified::default() });
+    }
+
+    #[test]
+    fn a_flow_outside_the_table_is_foreign() {
+        assert_eq!(verdict([(4, 0), (u32::MAX, 0)]), Verified { foreign: 2, ..Verified::default() });
+    }
+
+    #[test]
+    fn a_count_that_is_known_leaves_what_has_not_arrived_yet_outstanding() {
+        let verifier = Verifier::new(1, Some(10), LinkKind::Ip);
+        for number in [0, 1, 3] {
+            verifier.windows.lock().unwrap().note(Tag { flow: 0, number }, &verifier.totals);
+        }
+        assert_eq!(verifier.read(), Verified { arrived: 3, lost: 1, outstanding: 6, ..Verified::default() });
+    }
+
+    #[test]
+    fn the_memory_of_a_million_flows_is_that_of_a_few() {
+        for flows in [1, 1 << 16, 1 << 20] {
+            let verifier = Verifier::new(flows, None, LinkKind::Ip);
+            let windows = verifier.windows.lock().unwrap();
+            assert_eq!(windows.bits.len() * 8, MEMORY);
+            assert!(windows.width() >= 256);
+        }
+    }
+
+    /// The slow and obvious verifier: it remembers every number.
+    fn oracle(numbers: &[(u32, u32)], width: u64) -> Verified {
+        let mut seen: BTreeMap<u32, BTreeSet<u64>> = BTreeMap::new();
+        let mut found = Verified::default();
+        for &(flow, number) in numbers {
+            let (seen, number) = (seen.entry(flow).or_default(), u64::from(number));
+            let next = seen.last().map_or(0, |last| last + 1);
+            if number + width < next {
+                found.too_old += 1;
+            } else if !seen.insert(number) {
+                found.twice += 1;
+            } else {
+                found.arrived += 1;
+                found.late += u64::from(number < next);
+            }
+        }
+        for seen in seen.values() {
+            let (first, last) = (*seen.first().unwrap(), *seen.last().unwrap());
+            found.lost += (0..=last).filter(|number| !seen.contains(number)).count() as u64;
+            found.before_first += first;
+        }
+        found
+    }
+
+    /// What becomes of a packet on its way.
+    #[derive(Debug, Clone, Copy)]
+    enum Fate {
+        Arrives,
+        Lost,
+        /// So many later packets overtake it.
+        Late(usize),
+        /// It comes again after so many.
+        Twice(usize),
+    }
+
+    fn fate() -> impl Strategy<Value = Fate> {
+        prop_oneof![
+            10 => Just(Fate::Arrives),
+            2 => Just(Fate::Lost),
+            2 => prop_oneof![1..20usize, 1..600usize].prop_map(Fate::Late),
+            2 => prop_oneof![0..20usize, 0..600usize].prop_map(Fate::Twice),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn it_finds_what_a_verifier_that_remembers_every_number_finds(
+            fates in prop::collection::vec((0..4u32, fate()), 1..1200), starts in prop::array::uniform4(0..300u32),
+        ) {
+            let mut next = starts;
+            let mut arrivals = Vec::new();
+            for (at, (flow, fate)) in fates.into_iter().enumerate() {
+                let number = next[flow as usize];
+                next[flow as usize] += 1;
+                match fate {
+                    Fate::Arrives => arrivals.push((at, flow, number)),
+                    Fate::Lost => {}
+                    Fate::Late(n) => arrivals.push((at + n, flow, number)),
+                    Fate::Twice(n) => arrivals.extend([(at, flow, number), (at + n, flow, number)]),
+                }
+            }
+            arrivals.sort_by_key(|&(at, ..)| at);
+            let numbers: Vec<_> = arrivals.into_iter().map(|(_, flow, number)| (flow, number)).collect();
+            prop_assert_eq!(verdict(numbers.iter().copied()), oracle(&numbers, 128));
+        }
+    }
+}
