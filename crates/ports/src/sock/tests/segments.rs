@@ -67,6 +67,7 @@ fn the_software_segments_a_super_packet_as_requested() {
     let mut app = rig.ask_for(&umem, "default", segmentation()).unwrap();
     let mut sent = pieces(&umem, &super_bytes(1, 20), 2000);
     assert!(sent[0].request_segmentation(UDP));
+    let pieces = sent.len();
     app.tx(&mut sent).unwrap();
     let (mut whole, mut cut) = (rig.receive(1), Batch::new());
     let cache = rig.pool.cache(Direction::Tx).unwrap();
@@ -78,7 +79,9 @@ fn the_software_segments_a_super_packet_as_requested() {
         assert_eq!((bytes.len(), bytes[42..].to_vec()), (42 + PAYLOAD, vec![i as u8; PAYLOAD]));
         assert!(!packet.wants_offload());
     }
-    drop((whole, cut, software, app));
+    drop((whole, cut, software));
+    rig.completes(&mut app, pieces);
+    drop(app);
     rig.end();
 }
 
