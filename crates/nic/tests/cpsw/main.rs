@@ -62,6 +62,7 @@ mod conservation;
 mod extbuf;
 mod faults;
 mod interrupts;
+mod late;
 mod order;
 mod protection;
 mod rig;
