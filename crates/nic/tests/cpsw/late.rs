@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use towpath_bus::{DmaPolicy, Flush};
 use towpath_model::cpsw::Injected;
 use towpath_model::iommu::{LateWrite, ModelDma, Refuse};
-use towpath_packet::port::{RxQueue, TxQueue};
+use towpath_packet::port::RxQueue;
 use towpath_packet::{Backing, Batch, ExtBufOwner, ExtBufPool, Packet, Region};
 
 const BURST: u32 = 12;
