@@ -282,3 +282,6 @@ impl<D: Dma> std::fmt::Debug for DmaMapper<D> {
         f.debug_struct("DmaMapper").field("policy", &self.domain.policy()).field("counts", &self.counts).finish()
     }
 }
+
+#[cfg(test)]
+mod tests;

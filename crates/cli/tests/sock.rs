@@ -105,11 +105,11 @@ fn respond<'u>(umem: &'u Umem, socket: &mut Socket<'u>, answer: impl Fn(&mut Fra
 }
 
 /// Sends 2000 frames of all lengths, a window at a time, once the peer answers, and expects them
-/// back; succeeds if all arrive.
+/// back; succeeds if all arrive and all are completed.
 fn talk<'u>(umem: &'u Umem, socket: &mut Socket<'u>) {
     let mut empty: Vec<_> = std::iter::from_fn(|| umem.alloc()).take(512).collect();
     let (mut heard, mut next, mut seen) = (false, 0u32, 0u32);
-    let (mut out, mut got) = (Vec::new(), Vec::new());
+    let (mut out, mut got, mut back, mut sent) = (Vec::new(), Vec::new(), Vec::new(), 0);
     let words = |n: u32| [b"talk", &*(0..56 + n * 7 % 1400).map(|i| (n + i) as u8).collect::<Vec<_>>()].concat();
     let say = |out: &mut Vec<_>, bytes: &[u8]| {
         let mut frame = umem.alloc().unwrap();
@@ -124,10 +124,9 @@ fn talk<'u>(umem: &'u Umem, socket: &mut Socket<'u>) {
             say(&mut out, &words(next));
             next += 1;
         }
-        socket.tx(&mut out).unwrap();
-        let mut back = Vec::new();
-        socket.completions(&mut back).unwrap();
-        drop(back);
+        sent += socket.tx(&mut out).unwrap();
+        sent -= socket.completions(&mut back).unwrap();
+        back.clear();
         socket.fill(&mut empty).unwrap();
         if socket.rx(&mut got).unwrap() == 0 {
             socket.wait(Some(Duration::from_millis(5))).unwrap();
@@ -141,6 +140,11 @@ fn talk<'u>(umem: &'u Umem, socket: &mut Socket<'u>) {
             }
             empty.push(frame);
         }
+    }
+    // Every frame comes back, and none twice.
+    while sent > 0 {
+        sent -= socket.completions(&mut back).unwrap();
+        socket.wait(Some(Duration::from_millis(10))).unwrap();
     }
 }
 

@@ -230,9 +230,14 @@ impl ExtBufGauge {
         self.attached.load(Relaxed)
     }
 
+    /// Buffers that were freed until now.
+    pub fn freed(&self) -> u64 {
+        self.freed.load(Relaxed)
+    }
+
     /// Buffers that are attached now. Exact only while nothing moves.
     pub fn in_use(&self) -> u64 {
-        self.attached().saturating_sub(self.freed.load(Relaxed))
+        self.attached().saturating_sub(self.freed())
     }
 }
 

@@ -264,9 +264,11 @@ proptest! {
         }
         prop_assert_eq!(got, sent);
         drop((gro_stage, batch));
-        let Maker { pool, cache, .. } = maker;
+        let Maker { pool, cache, mut pages, .. } = maker;
         drop(cache);
         prop_assert_eq!(pool.stats().free, pool.stats().capacity, "every buffer is free");
+        pages.reclaim(usize::MAX, |_, _| {});
+        prop_assert_eq!(pages.in_use(), 0, "and every page");
     }
 }
 

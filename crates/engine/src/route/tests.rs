@@ -232,7 +232,7 @@ fn a_page_is_reflected_behind_a_head_of_its_own() {
     let bytes: Vec<u8> = (0..60).collect();
     assert!(memory.put(0, &bytes));
     let mut pages = towpath_packet::ExtBufPool::new(4, memory.region().clone(), Arc::new(NoOwner)).unwrap();
-    route.rx_mut().packets.push_back(pages.packet(0, 60, 0).unwrap());
+    route.rx_mut().packets.push_back(pages.packet(0, 60, 1).unwrap());
     route.turn(false);
     let reflected = route.tx_mut().got.pop().unwrap().to_vec();
     assert_eq!(reflected, [&bytes[6..12], &bytes[..6], &bytes[12..]].concat());
@@ -240,8 +240,12 @@ fn a_page_is_reflected_behind_a_head_of_its_own() {
     let mut cache = pool.cache(Direction::Tx).unwrap();
     let hoard: Vec<_> = std::iter::from_fn(|| cache.alloc()).collect();
     let stocked: Vec<_> = std::iter::from_fn(|| route.software_offload.cache().alloc()).collect();
-    route.rx_mut().packets.push_back(pages.packet(0, 60, 0).unwrap());
+    route.rx_mut().packets.push_back(pages.packet(0, 60, 2).unwrap());
     route.turn(false);
     assert_eq!(route.counters().snapshot().dropped(DropReason::NoBuffer), 1);
     drop((hoard, stocked));
+    let mut back = Vec::new();
+    pages.reclaim(4, |token, _| back.push(token));
+    back.sort_unstable();
+    assert_eq!(back, [1, 2], "each page is returned once");
 }

@@ -62,6 +62,8 @@ pub(crate) struct Device {
     pub(crate) check: Checker,
     /// Accesses to channel registers.
     pub(crate) channel_accesses: u64,
+    /// Completions of transmit channels that the engine pushes twice.
+    pub(crate) repeated: u32,
     /// Rings with completions or a marker that do not show yet.
     lagging: Vec<usize>,
     /// Scratch space: the possible actions.
@@ -77,6 +79,7 @@ impl Device {
             rings: (0..RINGS as u16).map(|n| Ring::new(n, two_sided)).collect(),
             tx: (0..CHANNELS as u16).map(|n| TxChannel::new(n, config.soc.tx_ring(n), config.prefetch)).collect(),
             used: Vec::new(),
+            repeated: 0,
             rx: RxChannel::default(),
             rx_number: 0,
             switch: Switch::new(&config),

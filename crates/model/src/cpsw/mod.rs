@@ -210,6 +210,12 @@ impl Cpsw {
         taken
     }
 
+    /// The engine pushes the next `n` completions of transmit channels twice, as a broken engine of
+    /// the UDMA family would. A driver must count the second one as a stray.
+    pub fn repeat_completions(&self, n: u32) {
+        self.device().repeated = n;
+    }
+
     /// Performs one of the possible actions: number `choice`, modulo their number. Returns false if
     /// there is none.
     pub fn step(&self, choice: u64) -> bool {

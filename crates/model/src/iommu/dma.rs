@@ -3,6 +3,7 @@
 use super::Config;
 use super::engine::Transfer;
 use super::fault::Fault;
+use super::late::{LateCounts, LateWrite};
 use super::queue::Invalidate;
 use super::refuse::Refuse;
 use super::tables::permissions;
@@ -47,6 +48,36 @@ impl ModelDma {
     pub fn refuse(&self, refuse: Refuse) {
         self.unit.refusals.set(refuse);
         self.unit.refuses.store(refuse != Refuse::Never, Ordering::Relaxed);
+    }
+
+    /// Sets which flushes of windows fail from now on. Their translations stay in the IOTLB.
+    pub fn refuse_flushes(&self, refuse: Refuse) {
+        self.unit.flush_refusals.set(refuse);
+    }
+
+    /// The device remembers its last accesses to buffers from now on, for
+    /// [`late`](ModelDma::late). With `at_invalidation` it also repeats them each time before an
+    /// invalidation is executed, as far as the buffers are unmapped: the last moment that an IOMMU
+    /// leaves it.
+    pub fn remember_late(&self, at_invalidation: Option<LateWrite>) {
+        self.unit.engine().remember_late(at_invalidation);
+    }
+
+    /// The device repeats its accesses to buffers that the driver has unmapped: now, through the
+    /// translations that are still in the IOTLB. Returns what it reached in this call.
+    pub fn late(&self, what: LateWrite) -> LateCounts {
+        let mut engine = self.unit.engine();
+        let (before, after) = (engine.late_counts(), engine.repeat_late(&self.unit, what));
+        LateCounts {
+            reads: after.reads - before.reads,
+            writes: after.writes - before.writes,
+            blocked: after.blocked - before.blocked,
+        }
+    }
+
+    /// What late accesses have reached, at invalidations and by [`late`](ModelDma::late).
+    pub fn late_counts(&self) -> LateCounts {
+        self.unit.engine().late_counts()
     }
 
     /// The violations that a strict model found.

@@ -2,6 +2,7 @@
 
 use super::fault::{Fault, FaultReason};
 use super::iotlb::Iotlb;
+use super::late::{LateCounts, LateDma, LateWrite};
 use super::queue::Invalidate;
 use super::tables::{READ, WRITE, Walk};
 use super::unit::{Counts, Unit};
@@ -26,6 +27,8 @@ pub(super) struct Engine {
     last: usize,
     /// Strict: the pages of descriptors that the device owns, and their number.
     owned: Option<HashMap<u64, u32>>,
+    /// The accesses that the device repeats, if a test wants that.
+    late: Option<Box<LateDma>>,
 }
 
 impl Engine {
@@ -38,12 +41,18 @@ impl Engine {
             removed: VecDeque::new(),
             last: 0,
             owned: strict.then(HashMap::new),
+            late: None,
         }
     }
 
     /// Processes the invalidation queue.
     #[inline]
     pub(super) fn run(&mut self, unit: &Unit) {
+        if let Some(what) = self.late.as_ref().and_then(|late| late.at_invalidation)
+            && !unit.queue.is_empty()
+        {
+            self.repeat_late(unit, what);
+        }
         while let Some(descriptor) = unit.queue.take() {
             match descriptor {
                 Invalidate::Pages { iova, order } => {
@@ -60,6 +69,39 @@ impl Engine {
                 }
             }
         }
+    }
+
+    /// Remembers the device's accesses to buffers from now on. At each invalidation it repeats them
+    /// with `at_invalidation`.
+    pub(super) fn remember_late(&mut self, at_invalidation: Option<LateWrite>) {
+        self.late.get_or_insert_default().at_invalidation = at_invalidation;
+    }
+
+    /// The device repeats its accesses to unmapped buffers, as far as the IOTLB lets it. Returns
+    /// the counts since the first.
+    pub(super) fn repeat_late(&mut self, unit: &Unit, what: LateWrite) -> LateCounts {
+        let Some(mut late) = self.late.take() else { return LateCounts::default() };
+        late.repeat(self, unit, what);
+        let counts = late.counts;
+        self.late = Some(late);
+        counts
+    }
+
+    /// The counts of late accesses.
+    pub(super) fn late_counts(&self) -> LateCounts {
+        self.late.as_ref().map_or(LateCounts::default(), |late| late.counts)
+    }
+
+    #[inline]
+    fn remember(&mut self, iova: u64, len: usize, written: Option<&[u8]>) {
+        if let Some(late) = &mut self.late {
+            late.remember(iova, len, written);
+        }
+    }
+
+    /// The address that the IOTLB has for `iova`, and the permissions.
+    pub(super) fn cached(&mut self, iova: u64) -> Option<(u64, u64)> {
+        self.tlb.lookup(iova)
     }
 
     /// Without translation: adds a range.
@@ -201,6 +243,7 @@ impl<'a> Transfer<'a> {
     #[inline]
     pub(crate) fn read(&mut self, iova: u64, into: &mut [u8]) -> Result<(), Fault> {
         let len = into.len();
+        self.engine.remember(iova, len, None);
         self.parts(iova, len, false, |addr, at, n| {
             if let Some(into) = into.get_mut(at..at + n) {
                 // SAFETY: the translation shows that these bytes are mapped; the engine's lock
@@ -213,6 +256,7 @@ impl<'a> Transfer<'a> {
     /// Writes bytes. The bytes before a page that faults are written.
     #[inline]
     pub(crate) fn write(&mut self, iova: u64, from: &[u8]) -> Result<(), Fault> {
+        self.engine.remember(iova, from.len(), Some(from));
         self.parts(iova, from.len(), true, |addr, at, n| {
             if let Some(from) = from.get(at..at + n) {
                 // SAFETY: as in `read`.

@@ -19,7 +19,8 @@
 //! | `queue` | the invalidation queue |
 //! | `iova_alloc` | the IOVA allocator |
 //! | `bounce` | bounce buffers |
-//! | `refuse` | [`Refuse`]: injected failures of mappings |
+//! | `refuse` | [`Refuse`]: injected failures of mappings and invalidations |
+//! | `late` | [`LateWrite`]: DMA to buffers after they were unmapped |
 //! | `fault` | [`Fault`], [`FaultReason`] |
 //!
 //! * **On** ([`Config::on`]): tables of [VT-d]'s second-level format translate addresses. The root
@@ -52,6 +53,7 @@ mod engine;
 mod fault;
 mod iotlb;
 mod iova_alloc;
+mod late;
 mod queue;
 mod refuse;
 mod tables;
@@ -63,6 +65,7 @@ mod window;
 pub use dma::ModelDma;
 pub(crate) use engine::Transfer;
 pub use fault::{Fault, FaultReason};
+pub use late::{LateCounts, LateWrite};
 pub use refuse::Refuse;
 pub use unit::Counts;
 pub use window::ModelWindow;

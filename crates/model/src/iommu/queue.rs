@@ -103,6 +103,11 @@ impl InvalidationQueue {
         self.status.load(Ordering::Acquire).wrapping_sub(wait) as i32 >= 0
     }
 
+    /// The device's side: whether there is nothing to take.
+    pub(super) fn is_empty(&self) -> bool {
+        self.head.load(Ordering::Relaxed) == self.tail.load(Ordering::Acquire)
+    }
+
     /// The device's side: takes the next descriptor. The engine's lock excludes other callers.
     #[inline]
     pub(super) fn take(&self) -> Option<Invalidate> {

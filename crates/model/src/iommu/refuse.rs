@@ -1,9 +1,9 @@
-//! Injected failures of mappings.
+//! Injected failures of mappings and invalidations.
 
 use crate::seed::Seed;
 use std::sync::{Mutex, PoisonError};
 
-/// Which mappings of buffers and regions fail.
+/// Which mappings of buffers and regions fail, or which invalidations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Refuse {
     /// None.
@@ -37,7 +37,7 @@ impl MapRefusals {
             MapRefusals::new(refuse).0.into_inner().unwrap_or_else(PoisonError::into_inner);
     }
 
-    /// Whether the next mapping fails.
+    /// Whether the next one fails.
     pub(super) fn next(&self) -> bool {
         let (refuse, count, seed) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match *refuse {

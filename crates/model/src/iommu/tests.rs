@@ -127,6 +127,52 @@ fn a_stale_translation_of_a_window_lasts_until_the_flush_and_not_longer() {
 }
 
 #[test]
+fn a_late_device_changes_an_unmapped_buffer_until_the_flush_and_not_afterwards() {
+    let (dma, region) = (unit(Config::default()), region(1));
+    dma.remember_late(None);
+    let mut window = dma.window(4, 2048).unwrap();
+    let iova = map_slot(&mut window, 2, region.base(), 2048).unwrap().get();
+    dma.probe_write(iova, &[1, 2]).unwrap();
+    let mut byte = [0];
+    dma.probe_read(iova, &mut byte).unwrap();
+    poke(&region, 0, 9);
+    assert_eq!((dma.late(LateWrite::Repeat), look(&region, 0)), (LateCounts::default(), 9), "it is mapped");
+    window.unmap(2).unwrap();
+    let through = LateCounts { reads: 1, writes: 1, blocked: 0 };
+    assert_eq!((dma.late(LateWrite::Repeat), look(&region, 0)), (through, 1));
+    assert_eq!((dma.late(LateWrite::Scribble), look(&region, 0)), (through, !1));
+    dma.refuse_flushes(Refuse::Always);
+    assert!(window.flush().is_err());
+    assert_eq!((dma.late(LateWrite::Repeat), look(&region, 0)), (through, 1), "it was not invalidated");
+    dma.refuse_flushes(Refuse::Never);
+    window.flush().unwrap();
+    poke(&region, 0, 9);
+    let blocked = LateCounts { blocked: 2, ..LateCounts::default() };
+    assert_eq!((dma.late(LateWrite::Scribble), look(&region, 0)), (blocked, 9));
+    // In the same slot: another buffer, which the late accesses are not for.
+    map_slot(&mut window, 2, region.at(2048, 2048).unwrap(), 2048).unwrap();
+    assert_eq!(dma.late(LateWrite::Scribble), LateCounts::default());
+    window.unmap(2).unwrap();
+    assert_eq!(dma.violations().first(), None, "an IOMMU leaves it that time");
+}
+
+#[test]
+fn the_last_moment_of_a_late_device_is_before_the_invalidation_is_executed() {
+    let (dma, region) = (unit(Config::default()), region(1));
+    dma.remember_late(Some(LateWrite::Scribble));
+    let mut window = dma.window(1, 4096).unwrap();
+    for round in 1..4 {
+        let iova = map_slot(&mut window, 0, region.base(), 4096).unwrap().get();
+        dma.probe_write(iova + 5, &[7]).unwrap();
+        window.unmap(0).unwrap();
+        assert_eq!(look(&region, 5), 7);
+        window.flush().unwrap();
+        // The earlier rounds' accesses are to the same buffer.
+        assert_eq!((look(&region, 5), dma.late_counts().writes), (!7, (1..=round).sum()));
+    }
+}
+
+#[test]
 fn one_flush_covers_all_unmaps_before_it() {
     let (dma, region) = (unit(Config::default()), region(200));
     let mut window = dma.window(200, 4096).unwrap();

@@ -65,6 +65,8 @@ pub(super) struct Unit {
     pub(super) queue: InvalidationQueue,
     pub(super) bounces: BounceBuffers,
     pub(super) refusals: MapRefusals,
+    /// Of the invalidations of windows.
+    pub(super) flush_refusals: MapRefusals,
     /// Read for every mapping, therefore separate.
     pub(super) refuses: AtomicBool,
     pub(super) violations: Arc<Violations>,
@@ -107,6 +109,7 @@ impl Unit {
             queue: InvalidationQueue::new(),
             bounces: BounceBuffers::default(),
             refusals: MapRefusals::new(config.refuse),
+            flush_refusals: MapRefusals::new(super::Refuse::Never),
             refuses: AtomicBool::new(config.refuse != super::Refuse::Never),
             iovas: Mutex::new(IovaAllocator::new(&ranges, 1 << 32)),
             mappings: Mutex::default(),

@@ -186,6 +186,9 @@ impl Window for ModelWindow {
         if self.pending.is_empty() {
             return Ok(());
         }
+        if self.unit.flush_refusals.next() {
+            return Err(MapError::Refused("an injected failure: the invalidation is not confirmed"));
+        }
         if self.pending.len() > MAX_PAGE_INVALIDATIONS {
             self.unit.invalidate([Invalidate::All].into_iter());
         } else {

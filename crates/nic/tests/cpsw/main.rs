@@ -50,6 +50,7 @@
 //! | M8 | 0 returned with completions left: the receiver sleeps for ever | `m8_a_burst_of_damaged_frames…` |
 //! | M13 | a frame longer than its buffers is accepted | `a_frame_that_claims_to_be_longer…` |
 //! | policy | unmapped while the device has it; not synchronised, in either direction; one wait per packet | `frames_pass_under_every_policy…`, `a_device_that_works_on_copies…`, `a_burst_waits_once…` |
+//! | policy | handed over before the invalidation, or without it | `late` |
 //! | M15 | the marker accepted before the last completions | `t7_teardown…` |
 //! | M15 | no room for the marker on a full completion ring | `the_end_of_a_teardown_shows…` |
 //! | M16 | channel disabled without teardown | `t7_teardown…` |
@@ -62,6 +63,7 @@ mod conservation;
 mod extbuf;
 mod faults;
 mod interrupts;
+mod late;
 mod order;
 mod protection;
 mod rig;

@@ -2,7 +2,7 @@
 
 use super::rig::{Rig, Variant, config, model_config, stamp};
 use towpath_model::cpsw::{self as model, Injected};
-use towpath_packet::port::RxQueue;
+use towpath_packet::port::{RxQueue, TxQueue};
 use towpath_packet::{Batch, Checksum};
 
 /// UDP in IPv4 with `len` bytes of payload. The checksum field holds the pseudo-header's sum or, if
@@ -120,4 +120,28 @@ fn frames_longer_than_a_buffer_never_reach_it() {
     assert!(rig.model.inject(1, &vec![0; 1900], Injected::default()));
     rig.model.settle();
     assert_eq!(rig.receive(0).len(), 1);
+}
+
+#[test]
+fn a_packet_that_is_completed_twice_at_once_is_freed_once_and_counted_as_a_stray() {
+    for variant in [Variant::Udma, Variant::UdmaMessages] {
+        let mut rig = Rig::new(variant, 1);
+        let mut expected = Vec::new();
+        for round in 0..6_u32 {
+            rig.model.repeat_completions(round % 3);
+            for number in round * 4..(round + 1) * 4 {
+                let packet = rig.fragmented(&stamp(0, number, 90), 1 + number as usize % 2);
+                rig.send(0, packet);
+                expected.push(stamp(0, number, 90));
+            }
+            rig.settle();
+            let (free, all) = rig.ports[0].tx[0].descriptors();
+            assert_eq!((free, all), (16, 16), "{variant:?}, round {round}");
+            assert_eq!(rig.ports[0].tx[0].pending(), 0);
+        }
+        let counts = rig.ports[0].tx[0].counts();
+        assert_eq!((counts.strays, counts.completed), (2 * (1 + 2), 24), "{variant:?}");
+        assert_eq!(rig.plugs[0].drain(), expected);
+        rig.assert_no_leak();
+    }
 }

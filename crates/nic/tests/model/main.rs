@@ -4,6 +4,7 @@
 //! The test steps the device, so that a failure is reproduced by its seed.
 
 mod faults;
+mod late;
 mod link;
 mod offloads;
 mod pages;

@@ -45,7 +45,10 @@ fn exchange(r: &mut Rig, pages: &mut ExtBufPool) {
         r.settle();
         let expected: Vec<_> = (0..N as u64).map(|i| frame(1000, i)).collect();
         assert_eq!(r.far.drain(), expected);
-        assert_eq!(pages.reclaim(N, |_, _| {}), N);
+        let mut back = Vec::new();
+        pages.reclaim(2 * N, |token, _| back.push(token));
+        back.sort_unstable();
+        assert!(back.iter().copied().eq(0..N as u64), "each page once: {back:?}");
     }
 }
 

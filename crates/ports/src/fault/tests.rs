@@ -77,7 +77,12 @@ proptest! {
         prop_assert_eq!(sent.packets + left_over, received.packets);
         let twins = faults.duplicated.load(Relaxed);
         let accounted = received.packets + received.all_drops() - twins;
-        if gone { prop_assert!(accounted <= 1000) } else { prop_assert_eq!(accounted, 1000) }
+        // It vanishes after it has decided on so many, and takes no more than the rest of their
+        // burst with it, and the packet that it held.
+        let decided = config.vanish.filter(|_| gone).unwrap_or(1000);
+        prop_assert_eq!(accounted, decided.div_ceil(64).saturating_mul(64).min(1000));
+        let passed = received.packets - twins + faults.dropped.load(Relaxed);
+        prop_assert!(passed == decided || gone && passed + 1 == decided, "{} of {}", passed, decided);
         prop_assert_eq!(received.dropped(DropReason::Stopped), 0, "nothing is left lying while the queue is idle");
         prop_assert!(received.dropped(DropReason::Fault) >= faults.dropped.load(Relaxed));
         prop_assert_eq!(pool.stats().free, 1024);
@@ -92,11 +97,14 @@ proptest! {
         let (mut rx, _) = start(source("count=1000,size=100"), &pool);
         let (_, mut tx) = start(port, &pool);
         let left_over = run(&mut rx, &mut tx);
-        let counters = tx.counters().clone();
+        let (counters, gone) = (tx.counters().clone(), matches!(tx.state(), State::Gone(_)));
         let received = rx.counters().snapshot().packets;
         drop((rx, tx));
         let sent = counters.snapshot();
         prop_assert_eq!(received + sent.split, sent.packets + sent.all_drops() + left_over);
+        // It vanishes after it has taken so many, and loses at most the one that it held.
+        prop_assert!(!gone || Some(received - left_over) == config.vanish, "{} taken", received - left_over);
+        prop_assert!(sent.dropped(DropReason::Stopped) <= u64::from(gone));
         prop_assert_eq!(sent.split, faults.duplicated.load(Relaxed));
         prop_assert_eq!(sent.dropped(DropReason::Fault), faults.dropped.load(Relaxed));
         prop_assert_eq!(pool.stats().free, 1024);

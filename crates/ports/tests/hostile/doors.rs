@@ -84,7 +84,7 @@ fn memory_of_a_session_cannot_be_taken_away() {
     }
     rogue.send(&[(4096, 60, 0)]);
     assert_eq!(rig.receive(1).as_slice()[0].to_vec(), [0; 60]);
-    drop(rogue);
+    rogue.end(&mut rig);
     rig.end();
 }
 
@@ -203,7 +203,7 @@ fn silent_connections_keep_no_application_out() {
     }
     drop(honest.turn(&mut rig, 4, &[]));
     assert_eq!((honest.sent, honest.got), (honest.offered, honest.asked));
-    drop(honest);
+    honest.end(&mut rig);
     rig.end();
 }
 
@@ -241,6 +241,6 @@ fn a_flood_of_connections_delays_no_session() {
     });
     honest.has_at_least(95, 8000, "connect all the time");
     assert_eq!((honest.sent, honest.got), (honest.offered, honest.asked));
-    drop(honest);
+    honest.end(&mut rig);
     rig.end();
 }

@@ -95,7 +95,7 @@ fn a_breach_of_the_protocol_ends_the_session_and_affects_no_other() {
         rogue.is_disconnected();
     }
     assert_eq!((honest.sent, honest.got), (honest.offered, honest.asked));
-    drop(honest);
+    honest.end(&mut rig);
     rig.end();
 }
 
@@ -202,7 +202,8 @@ fn an_application_that_is_a_burden_takes_nothing_from_the_others() {
         }
         honest.has_at_least(95, TURNS as u32 * OFFER, what);
         assert_eq!(rig.event("sessions-ended"), 0, "the burden {what:?} keeps to the protocol");
-        drop((honest, rogue));
+        honest.end(&mut rig);
+        rogue.end(&mut rig);
         rig.end();
     }
 }
@@ -221,7 +222,8 @@ fn all_burdens_together_take_nothing_from_an_application_within_its_share() {
         drop(honest.turn(&mut rig, share, &unwanted()));
     }
     honest.has_at_least(95, TURNS as u32 * share, "all of them");
-    drop((honest, rogues));
+    honest.end(&mut rig);
+    rogues.into_iter().for_each(|(rogue, _)| rogue.end(&mut rig));
     rig.end();
 }
 
@@ -238,7 +240,7 @@ fn a_burst_takes_at_most_as_many_descriptors_of_an_application_as_it_has_room_fo
         seen = now;
         seen == 1024
     });
-    drop(rogue);
+    rogue.end(&mut rig);
     rig.end();
 }
 
@@ -265,7 +267,8 @@ fn an_application_that_sends_and_posts_garbage_with_skip_invalid_takes_nothing_f
     assert!(seen > 20 * TURNS && most <= 64 + u64::from(COUNT), "{seen} in all, {most} at once");
     honest.has_at_least(95, TURNS as u32 * OFFER, "sends garbage");
     assert_eq!(rig.event("sessions-ended"), 0, "it may");
-    drop((honest, rogue));
+    honest.end(&mut rig);
+    rogue.end(&mut rig);
     rig.end();
 }
 
@@ -286,7 +289,7 @@ fn an_application_that_takes_no_completions_sends_no_more_and_loses_nothing() {
     });
     back.sort_unstable();
     assert!(back.iter().zip(0..).all(|(addr, chunk)| *addr == chunk * CHUNK), "{back:?}");
-    drop(rogue);
+    rogue.end(&mut rig);
     rig.end();
 }
 
@@ -331,7 +334,7 @@ fn packets_that_an_application_does_not_take_are_counted_by_reason() {
     assert_eq!(rogue.drain().len(), 8);
     rig.send(&unwanted());
     assert_eq!(rogue.drain().len(), 8);
-    drop(rogue);
+    rogue.end(&mut rig);
     rig.end();
 }
 
@@ -348,7 +351,8 @@ fn a_later_session_takes_no_packets_of_an_earlier_one_even_when_others_leave() {
     drop(honest.turn(&mut rig, OFFER, &[]));
     assert_eq!(honest.got, honest.asked);
     assert!(greedy.drain().is_empty());
-    drop((honest, greedy));
+    honest.end(&mut rig);
+    greedy.end(&mut rig);
     rig.end();
 }
 
@@ -400,7 +404,7 @@ fn changes_of_shared_memory_during_a_read_harm_no_other() {
         rig.until_event("sessions-ended", round + 1);
     }
     assert_eq!((honest.sent, honest.got), (honest.offered, honest.asked));
-    drop(honest);
+    honest.end(&mut rig);
     rig.end();
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_client::{Config, Error, Frame, Sizes, Socket, Umem};
 use towpath_packet::port::{Port, PortControl, Queues, RxQueue, Start, TxQueue};
-use towpath_packet::{Backing, Batch, Cache, Direction, DropReason, Offloads, Packet, Pool, PoolConfig};
+use towpath_packet::{Backing, Batch, Cache, Direction, DropReason, ExtBufGauge, Offloads, Packet, Pool, PoolConfig};
 use towpath_ports::sock::{self, SockPort};
 
 /// The port, its queues, and the pool of its heads.
@@ -15,6 +15,7 @@ pub(crate) struct Rig {
     pub(crate) path: PathBuf,
     pool: Pool,
     cache: Option<Cache>,
+    pages: Arc<ExtBufGauge>,
     watch: Arc<dyn PortControl>,
     _dir: tempfile::TempDir,
 }
@@ -30,7 +31,9 @@ impl Rig {
         let (watch, cache) = (port.control().unwrap(), pool.cache(Direction::Tx).unwrap());
         let start = Start { pool: pool.clone(), queues: 1, accept: Offloads::ALL };
         let Queues { mut rx, mut tx } = port.start(start).unwrap();
-        Rig { rx: rx.remove(0), tx: tx.remove(0), path, pool, cache: Some(cache), watch, _dir: dir }
+        let (rx, tx) = (rx.remove(0), tx.remove(0));
+        let pages = rx.memory().ext_bufs.unwrap();
+        Rig { rx, tx, path, pool, cache: Some(cache), pages, watch, _dir: dir }
     }
 
     /// The count of an event of the port.
@@ -86,14 +89,20 @@ impl Rig {
         self.until(|rig| rig.event(name) >= n);
     }
 
-    /// Ends the port: every buffer must be free.
+    /// Ends the port: every buffer must be free, and every page of the applications too.
+    #[track_caller]
     pub(crate) fn end(self) {
-        let Rig { rx, tx, pool, path, cache, .. } = self;
+        let Rig { rx, tx, pool, path, cache, pages, .. } = self;
         drop((rx, tx, cache));
         assert_eq!(pool.stats().free, pool.stats().capacity, "buffers are missing");
+        assert_eq!(pages.freed(), pages.attached(), "pages of applications, freed and attached");
         assert!(!path.exists());
     }
 }
+
+/// Steps of the receive queue in which it sends, frees and completes all that applications have
+/// offered, however much that is.
+pub(crate) const END: usize = 100;
 
 /// Retries for a minute.
 pub(crate) fn until(mut done: impl FnMut() -> bool) {
@@ -128,6 +137,8 @@ pub(crate) struct Honest<'u> {
     /// Packets that it offered, and those that the datapath took, each once and in order.
     pub(crate) offered: u32,
     pub(crate) sent: u32,
+    /// Frames that it sent and has back.
+    completed: u32,
     /// Packets for it, and those that it got.
     pub(crate) asked: u32,
     pub(crate) got: u32,
@@ -137,7 +148,7 @@ impl<'u> Honest<'u> {
     /// Connects, and waits until the session works in both directions.
     pub(crate) fn new(rig: &mut Rig, umem: &'u Umem) -> Honest<'u> {
         let socket = ask(rig, umem, &format!("udp dport {HONEST}")).unwrap();
-        let mut honest = Honest { socket, umem, offered: 0, sent: 0, asked: 0, got: 0 };
+        let mut honest = Honest { socket, umem, offered: 0, sent: 0, completed: 0, asked: 0, got: 0 };
         until(|| {
             let n = u32::from(honest.sent == 0 || honest.got == 0);
             drop(honest.turn(rig, n, &[]));
@@ -152,7 +163,7 @@ impl<'u> Honest<'u> {
     /// counts.
     pub(crate) fn turn(&mut self, rig: &mut Rig, n: u32, others: &[Vec<u8>]) -> Batch {
         let mut frames = Vec::new();
-        self.socket.completions(&mut frames).unwrap();
+        self.take_back(&mut frames);
         frames.clear();
         frames.extend((0..n).map_while(|_| self.umem.alloc()));
         for frame in &mut frames {
@@ -178,6 +189,24 @@ impl<'u> Honest<'u> {
         self.socket.rx(&mut got).unwrap();
         self.got += got.len() as u32;
         batch
+    }
+
+    /// Takes completed frames back. A frame that it does not miss is an error of the client.
+    fn take_back(&mut self, to: &mut Vec<Frame<'u>>) {
+        self.completed += self.socket.completions(to).unwrap() as u32;
+        assert!(self.completed <= self.offered, "{} frames came back of {}", self.completed, self.offered);
+    }
+
+    /// Leaves, once every frame that it sent has come back, each once.
+    #[track_caller]
+    pub(crate) fn end(mut self, rig: &mut Rig) {
+        let mut back = Vec::new();
+        for _ in 0..END {
+            drop(rig.step());
+            self.take_back(&mut back);
+            back.clear();
+        }
+        assert_eq!((self.sent, self.completed), (self.offered, self.offered), "frames sent and completed, of all");
     }
 
     /// It has lost nothing, and got through that many percent of what it offered each way.

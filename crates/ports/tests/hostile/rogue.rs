@@ -1,7 +1,8 @@
 //! An application that breaks the protocol: it writes the handshake by hand, and any word into all
 //! that it shares.
 
-use crate::rig::{Rig, until};
+use crate::rig::{END, Rig, until};
+use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -61,6 +62,34 @@ pub(crate) struct Rogue {
     pub(crate) rings: Arc<Region>,
     pub(crate) layout: Rings,
     pub(crate) kick: OwnedFd,
+    ledger: Ledger,
+}
+
+/// The addresses that a session sent and does not have back. The same address may be sent several
+/// times.
+#[derive(Debug, Default)]
+struct Ledger {
+    sent: HashMap<u64, u32>,
+    /// The last one continues in the next.
+    open: bool,
+    /// Entries of the rings were overwritten: nothing can be told from them.
+    void: bool,
+}
+
+impl Ledger {
+    fn send(&mut self, desc: Desc) {
+        *self.sent.entry(desc.addr).or_default() += 1;
+        self.open = desc.options & Desc::CONTINUED != 0;
+    }
+
+    #[track_caller]
+    fn complete(&mut self, addr: u64) {
+        match self.sent.get_mut(&addr) {
+            Some(n) if *n > 1 => *n -= 1,
+            Some(_) => drop(self.sent.remove(&addr)),
+            None => assert!(self.void, "{addr:#x} was completed and not sent, or twice"),
+        }
+    }
 }
 
 impl Rogue {
@@ -91,6 +120,7 @@ impl Rogue {
                 rings: region,
                 layout: at,
                 kick,
+                ledger: Ledger::default(),
             }
         }
     }
@@ -110,10 +140,14 @@ impl Rogue {
 
     /// Sends descriptors of any content and number.
     pub(crate) fn send(&mut self, descs: &[(u64, u32, u32)]) {
-        for &(addr, len, options) in descs {
-            self.tx.write(Desc { addr, len, options });
-        }
+        descs.iter().for_each(|&(addr, len, options)| self.stage(Desc { addr, len, options }));
         self.tx.submit();
+    }
+
+    /// Writes an entry, which the next [`send`](Rogue::send) submits.
+    pub(crate) fn stage(&mut self, desc: Desc) {
+        self.ledger.send(desc);
+        self.tx.write(desc);
     }
 
     pub(crate) fn post(&mut self, addrs: &[u64]) {
@@ -128,12 +162,27 @@ impl Rogue {
         if turn == 0 { (2..u64::from(COUNT)).map(|chunk| chunk * CHUNK).collect() } else { back }
     }
 
-    /// Takes completions.
+    /// Takes completions: each of an address that was sent, once for each time.
+    #[track_caller]
     pub(crate) fn reap(&mut self) -> Vec<u64> {
         let n = self.completion.peek(COUNT);
-        let addrs = (0..n).map(|_| self.completion.read()).collect();
+        let addrs: Vec<_> = (0..n).map(|_| self.completion.read()).collect();
         self.completion.release();
+        addrs.iter().for_each(|addr| self.ledger.complete(*addr));
         addrs
+    }
+
+    /// Leaves, once every address that it sent has come back.
+    #[track_caller]
+    pub(crate) fn end(mut self, rig: &mut Rig) {
+        if self.ledger.open {
+            self.send(&[(2 * CHUNK, 60, 0)]);
+        }
+        for _ in 0..END {
+            drop(rig.step());
+            self.reap();
+        }
+        assert!(self.ledger.sent.is_empty(), "sent and not completed: {:x?}", self.ledger.sent);
     }
 
     /// Takes received frames.
@@ -145,7 +194,9 @@ impl Rogue {
     }
 
     /// Writes a word at any place of the rings' memory.
-    pub(crate) fn scribble(&self, at: usize, value: u32) {
+    pub(crate) fn scribble(&mut self, at: usize, value: u32) {
+        let rings = [self.layout.tx, self.layout.fill, self.layout.completion, self.layout.rx];
+        self.ledger.void |= rings.iter().all(|ring| ring.flags != at as u64);
         scribble(&self.rings, at, value);
     }
 

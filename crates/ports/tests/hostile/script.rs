@@ -77,7 +77,7 @@ pub(crate) fn follow(script: &[u8]) {
     held.clear();
     (0..3).for_each(|_| drop(honest.turn(&mut rig, 0, &[])));
     assert_eq!((honest.sent, honest.got), (honest.offered, honest.asked));
-    drop(honest);
+    honest.end(&mut rig);
     rig.until_event("sessions-ended", sessions);
     rig.end();
 }
@@ -147,7 +147,7 @@ fn act(input: &mut Input<'_>, rig: &mut Rig, rogue: &mut Rogue, held: &mut VecDe
         14 => {
             let desc = Desc { addr: input.chunk(), len: 60, options: 0 };
             // Entries behind the counters, and counters without entries.
-            rogue.tx.write(desc);
+            rogue.stage(desc);
             rogue.fill.write(input.chunk());
         }
         15 | 16 => ask(input, rogue),

@@ -246,6 +246,29 @@ static bool is_frame(__u32 n, const unsigned char *bytes, __u32 len)
 	return true;
 }
 
+/* Waits until every frame is idle or posted. None is idle twice. */
+static void account_for_all(time_t end)
+{
+	static bool seen[FRAMES];
+
+	while (idle_count + posted < FRAMES) {
+		kick();
+		if (!collect() && wait_for(0, 5) == GONE)
+			fail("the other side is gone", ENOTCONN);
+		if (time(NULL) > end)
+			fail("frames that were sent and not completed", ETIMEDOUT);
+	}
+	if (idle_count + posted > FRAMES)
+		fail("frames that were completed twice", EBADMSG);
+	for (unsigned int i = 0; i < idle_count; i++) {
+		bool *frame = &seen[idle[i] / FRAME % FRAMES];
+
+		if (*frame)
+			fail("a frame that was completed twice", EBADMSG);
+		*frame = true;
+	}
+}
+
 static int talk(__u32 count)
 {
 	__u32 next = 0, seen = 0;
@@ -296,6 +319,7 @@ static int talk(__u32 count)
 		if (time(NULL) > end)
 			fail("no answer", ETIMEDOUT);
 	}
+	account_for_all(end);
 	return 0;
 }
 

@@ -1,7 +1,7 @@
 //! The unit against a fake register file: the order of commands, and units that do not answer.
 
 use super::*;
-use crate::dma::{Access, Window};
+use crate::dma::{Access, Iova, Window};
 use crate::vtd::address_space::AddressSpace;
 use crate::vtd::phys_memory::IdentityMemory;
 use crate::vtd::registers::{IQA, PPF, VER};
@@ -31,6 +31,8 @@ struct State {
     /// The low halves of all descriptors except waits.
     received: Vec<u64>,
     waits: usize,
+    /// Translations that devices have used: leaf entries by domain id and page.
+    iotlb: HashMap<(u64, u64), u64>,
 }
 
 #[derive(Clone)]
@@ -40,7 +42,15 @@ impl Fake {
     fn new() -> Fake {
         let registers = HashMap::from([(0, 0x10), (8, 0x2226_0206), (12, 0xd2_008c), (16, 0xf0_0f4a)]);
         let behaviour = Behaviour::Normal;
-        Fake(Arc::new(Mutex::new(State { behaviour, registers, head: 0, slow: false, received: vec![], waits: 0 })))
+        Fake(Arc::new(Mutex::new(State {
+            behaviour,
+            registers,
+            head: 0,
+            slow: false,
+            received: vec![],
+            waits: 0,
+            iotlb: HashMap::new(),
+        })))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -50,6 +60,18 @@ impl Fake {
     fn received(&self) -> Vec<u64> {
         std::mem::take(&mut self.state().received)
     }
+
+    /// A device accesses an IOVA; returns the address that it reaches.
+    fn access(&self, source: SourceId, iova: Iova) -> Option<u64> {
+        self.state().access(source, iova.get())
+    }
+}
+
+/// A word of the unit's memory.
+fn word(at: u64) -> &'static AtomicU64 {
+    // SAFETY: `IdentityMemory`: the address is that of a descriptor, of the status word or of a
+    // table, which the unit under test holds while it is used here.
+    unsafe { &*(at as *const AtomicU64) }
 }
 
 impl State {
@@ -57,11 +79,6 @@ impl State {
     fn process(&mut self) {
         let tail = u64::from(self.registers[&IQT.at()]);
         let base = u64::from(self.registers[&(IQA.at() + 4)]) << 32 | u64::from(self.registers[&IQA.at()]);
-        let word = |at: u64| {
-            // SAFETY: `IdentityMemory`: the address is that of a descriptor or of the status word,
-            // which the unit under test holds.
-            unsafe { &*(at as *const AtomicU64) }
-        };
         while self.head != tail {
             let at = (base & !0xfff) + self.head;
             let (first, second) = (word(at).load(Ordering::Relaxed), word(at + 8).load(Ordering::Relaxed));
@@ -70,10 +87,49 @@ impl State {
                     word(second).store(first >> 32, Ordering::Release);
                     self.waits += 1;
                 }
+                // Of the IOTLB (type 2), by granularity: all, a domain, an aligned block of pages.
+                2 => {
+                    let (did, mask) = (first >> 16 & 0xffff, second & 0x3f);
+                    let block = second >> 12 >> mask;
+                    self.iotlb.retain(|&(of, page), _| match first >> 4 & 3 {
+                        1 => false,
+                        2 => of != did,
+                        _ => of != did || page >> mask != block,
+                    });
+                    self.received.push(first);
+                }
                 _ => self.received.push(first),
             }
             self.head = (self.head + 16) % PAGE;
         }
+    }
+
+    /// Translates an IOVA: by what the IOTLB keeps, else by the tables, whose entry it then keeps.
+    fn access(&mut self, source: SourceId, iova: u64) -> Option<u64> {
+        let address = |entry: u64| entry & 0x000f_ffff_ffff_f000;
+        let entry = |at: u64| Some(word(at).load(Ordering::Acquire)).filter(|entry| entry & 3 != 0);
+        let register = |at: usize| u64::from(self.registers.get(&at).copied().unwrap_or(0));
+        let root = register(RTADDR.at() + 4) << 32 | register(RTADDR.at());
+        let context = address(entry(root + u64::from(source.0 >> 8) * 16)?) + u64::from(source.0 & 0xff) * 16;
+        let did = word(context + 8).load(Ordering::Acquire) >> 8 & 0xffff;
+        let key = (did, iova / PAGE);
+        if let Some(leaf) = self.iotlb.get(&key) {
+            return Some(address(*leaf) + iova % PAGE);
+        }
+        let mut table = address(entry(context)?);
+        // Three levels: 39 bits.
+        for level in [2, 1, 0] {
+            let shift = 12 + 9 * level;
+            let found = entry(table + (iova >> shift & 511) * 8)?;
+            if level == 0 || found & 1 << 7 != 0 {
+                // Of a large page, the entry of the small one.
+                let leaf = address(found) + (iova & ((1 << shift) - 1) & !(PAGE - 1));
+                self.iotlb.insert(key, leaf);
+                return Some(leaf + iova % PAGE);
+            }
+            table = address(found);
+        }
+        None
     }
 }
 
@@ -157,6 +213,87 @@ fn a_device_is_attached_and_detached_with_its_context_and_its_domain() {
     drop((unit, second));
     assert_eq!(fake.received(), [0x701_0002_0031, 0x2_00e2]);
     assert_eq!(GSTS.read(&fake) & TE, 0, "off when its last device is detached");
+}
+
+/// Maps `slots` buffers of `bytes` bytes from `offset` of the region on; returns the first and the
+/// last byte of each, by IOVA and by address.
+fn map_all(
+    window: &mut SlotWindow<Fake, IdentityMemory>,
+    region: &Region,
+    (slots, bytes, offset): (u32, usize, usize),
+) -> Vec<(Iova, u64)> {
+    let map = |slot: u32| {
+        let at = region.at(offset + slot as usize * bytes, bytes).unwrap();
+        // SAFETY: the region lives until the test has unmapped and flushed the slot; no device
+        // writes.
+        let iova = unsafe { window.map(slot, at, bytes, Access::Both) }.unwrap();
+        let at = at.addr().get() as u64;
+        [(iova, at), (iova.add(bytes - 1), at + bytes as u64 - 1)]
+    };
+    (0..slots).flat_map(map).collect()
+}
+
+#[test]
+fn a_device_reaches_an_unmapped_buffer_until_the_flush_and_its_slots_new_buffer_afterwards() {
+    let fake = Fake::new();
+    let space = AddressSpace::attach(&unit(&fake), NIC).unwrap();
+    for (slots, bytes) in [(1, 100), (3, 9000), (64, 2048), (65, 2048), (200, 5000)] {
+        let region = Region::new(slots as usize * bytes + 8192, Backing::Anonymous).unwrap();
+        let mut window = SlotWindow::new(&space, slots, bytes).unwrap();
+        for offset in [0, 4095, 100, 8192] {
+            let ends = map_all(&mut window, &region, (slots, bytes, offset));
+            let reached = |(iova, at): &&(Iova, u64)| fake.access(NIC, *iova) == Some(*at);
+            assert_eq!(ends.iter().filter(reached).count(), ends.len(), "{slots} slots of {bytes} bytes, at {offset}");
+            (0..slots).for_each(|slot| window.unmap(slot).unwrap());
+            assert_eq!(ends.iter().filter(reached).count(), ends.len(), "they are still cached");
+            window.flush().unwrap();
+            let left = ends.iter().filter(|(iova, _)| fake.access(NIC, *iova).is_some()).count();
+            assert_eq!(left, 0, "{slots} slots of {bytes} bytes, at {offset}");
+        }
+    }
+}
+
+#[test]
+fn a_flush_returns_only_after_the_unit_has_invalidated() {
+    let fake = Fake::new();
+    let space = AddressSpace::attach(&unit(&fake), NIC).unwrap();
+    let region = Region::new(8 * 2048, Backing::Anonymous).unwrap();
+    let mut window = SlotWindow::new(&space, 8, 2048).unwrap();
+    let ends = map_all(&mut window, &region, (8, 2048, 0));
+    assert!(ends.iter().all(|(iova, at)| fake.access(NIC, *iova) == Some(*at)));
+    (0..8).for_each(|slot| window.unmap(slot).unwrap());
+    fake.state().slow = true;
+    let tail = IQT.read(&fake);
+    std::thread::scope(|scope| {
+        let flush = scope.spawn(|| {
+            window.flush().unwrap();
+            ends.iter().filter(|(iova, _)| fake.access(NIC, *iova).is_some()).count()
+        });
+        // The doorbell, or the end of a flush that rings none.
+        while IQT.read(&fake) == tail && !flush.is_finished() {
+            std::thread::yield_now();
+        }
+        // Time for a flush that does not wait.
+        (0..1000).take_while(|_| !flush.is_finished()).for_each(|_| std::thread::yield_now());
+        fake.state().process();
+        assert_eq!(flush.join().unwrap(), 0, "reached after the flush");
+    });
+    fake.state().slow = false;
+}
+
+#[test]
+fn a_device_reaches_no_persistently_mapped_memory_after_its_unmap() {
+    let fake = Fake::new();
+    let space = AddressSpace::attach(&unit(&fake), NIC).unwrap();
+    let region = Region::new(5 << 20, Backing::Anonymous).unwrap();
+    // SAFETY: the region lives longer than the mapping; no device writes.
+    let iova = unsafe { space.map(region.base(), region.len(), Access::Both) }.unwrap();
+    let bytes: Vec<_> = (0..region.len()).step_by(4096).map(|at| iova.add(at)).collect();
+    let at = |iova: &Iova| fake.access(NIC, *iova);
+    let base = region.base().addr().get() as u64;
+    assert!(bytes.iter().all(|byte| at(byte) == Some(base + (byte.get() - iova.get()))));
+    space.unmap(iova, region.len()).unwrap();
+    assert!(bytes.iter().all(|byte| at(byte).is_none()));
 }
 
 /// The ring wraps many times with batches in flight: no descriptor is overwritten before it was

@@ -141,7 +141,7 @@ impl Device {
     }
 
     fn act_tx(&mut self, action: Action, c: usize, view: &DmaView<'_>) {
-        let Device { tx, rings, switch, check, config, .. } = self;
+        let Device { tx, rings, switch, check, config, repeated, .. } = self;
         let channel = &mut tx[c];
         let number = usize::from(channel.ring) % RINGS;
         let returns = match config.soc.family() {
@@ -157,6 +157,10 @@ impl Device {
                     && let Some(ring) = rings.get_mut(usize::from(returns))
                 {
                     ring.complete(element, view, check);
+                    if *repeated > 0 && config.soc.family() == Family::Udma {
+                        *repeated -= 1;
+                        ring.complete(element, view, check);
+                    }
                     self.completed(returns);
                 }
             }

@@ -40,7 +40,11 @@ impl RxBurst {
         if buffers.chain > 1 {
             return self.gather_chain(buffers, first, desc, counts);
         }
-        let Some(buffer) = buffers.take(first, desc.len) else { return };
+        let Some(buffer) = buffers.take(first, desc.len) else {
+            // It was completed twice, within one pop.
+            counts.strays += 1;
+            return;
+        };
         let good = desc.is_good() && desc.buffer.next == 0 && desc.len <= buffer.room();
         counts.broken += u64::from(!good);
         self.0.push(Filled { buffer, len: desc.len, frame: good.then_some((desc, 1)) });

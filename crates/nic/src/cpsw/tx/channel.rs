@@ -179,6 +179,11 @@ impl<B: Bus> TxChannel<B> {
             });
             left -= n;
             for &first in &self.completion.popped {
+                // An engine that completes a packet twice may do so within one pop.
+                if !self.descs.table.is_in_flight(first) {
+                    self.counts.strays += 1;
+                    continue;
+                }
                 self.in_flight = self.in_flight.saturating_sub(1);
                 done += 1;
                 self.descs.collect(first, &mut batch, free);

@@ -36,6 +36,7 @@ fn send(options: &str, linear: TxLinear) -> Seen {
     rig.rx.rx(&mut batch);
     app.completions(&mut back).unwrap();
     assert_eq!(back.len(), N, "all are completed in the end");
+    rig.completes(&mut app, 0);
     let (copies, copied_bytes) = (rig.event("copies"), rig.event("copied-bytes"));
     let counted = rig.rx.counters().snapshot();
     assert_eq!((counted.copied, counted.copied_bytes), (copies, copied_bytes));
@@ -81,7 +82,9 @@ fn bytes_that_a_buffer_has_no_room_for_stay_in_the_page() {
     let packet = &batch.as_slice()[0];
     assert_eq!((packet.linear().len(), packet.tailroom(), packet.frags()), (2048 - 164, 100, 1));
     assert_eq!(packet.to_vec(), [0; 4000]);
-    drop((batch, app));
+    drop(batch);
+    rig.completes(&mut app, 1);
+    drop(app);
     rig.end();
 }
 
@@ -101,6 +104,7 @@ fn copies_wait_for_room_in_the_completion_ring() {
         back.len() == 10
     });
     assert_eq!(got.len(), 10);
+    rig.completes(&mut app, 0);
     drop((got, back, app));
     rig.end();
 }
@@ -129,7 +133,9 @@ fn frames_of_one_piece_are_pages_without_a_head_unless_the_egress_needs_headroom
         app.tx(&mut frames(&umem, 2, LEN)).unwrap();
         let batch = rig.receive(2);
         assert!(batch.iter().all(|packet| packet.is_extbuf() == alone));
-        drop((batch, back, app));
+        drop((batch, back));
+        rig.completes(&mut app, 2);
+        drop(app);
         rig.end();
     }
 }
@@ -150,6 +156,8 @@ fn without_buffers_pages_without_heads_are_sent_and_frames_in_pieces_wait() {
     drop((all, cache));
     let pieces = rig.receive(1);
     assert_eq!((batch.len(), pieces.as_slice()[0].to_vec()), (2, [[2; LEN], [3; LEN]].concat()));
-    drop((batch, pieces, app));
+    drop((batch, pieces));
+    rig.completes(&mut app, 4);
+    drop(app);
     rig.end();
 }

@@ -8,7 +8,7 @@ use towpath_client::protocol::{Answer, Code, Hello, Sizes, Statistic, Statistics
 use towpath_client::{Error, Frame, Socket, Umem};
 use towpath_packet::port::{RxQueue, TxLinear, TxQueue};
 use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer};
-use towpath_packet::{Backing, Batch, DropReason, Offloads, Packet, Pool, PoolConfig, Region};
+use towpath_packet::{Backing, Batch, DropReason, ExtBufGauge, Offloads, Packet, Pool, PoolConfig, Region};
 
 mod copy_plan;
 mod handshake;
@@ -26,6 +26,7 @@ struct Rig {
     /// The other queues.
     more: Vec<(Ended<SockRx>, Ended<SockTx>)>,
     pool: Pool,
+    pages: Arc<ExtBufGauge>,
     control: Arc<dyn PortControl>,
     path: PathBuf,
     _dir: tempfile::TempDir,
@@ -47,7 +48,8 @@ impl Rig {
         let Queues { rx, tx } = port.start(start).unwrap();
         let mut queues = rx.into_iter().zip(tx);
         let (rx, tx) = queues.next().unwrap();
-        Rig { rx, tx, more: queues.collect(), pool, control, path, _dir: dir }
+        let pages = rx.memory().ext_bufs.unwrap();
+        Rig { rx, tx, more: queues.collect(), pool, pages, control, path, _dir: dir }
     }
 
     fn connect<'u>(&self, umem: &'u Umem, rules: &str) -> Socket<'u> {
@@ -110,11 +112,26 @@ impl Rig {
         });
     }
 
-    /// Ends the port: every buffer must be free.
+    /// The application has all the frames back that it sent and has not taken back: `n`, each once.
+    /// No packet of them is left.
+    #[track_caller]
+    fn completes(&mut self, app: &mut Socket<'_>, n: usize) {
+        let mut back = Vec::new();
+        for _ in 0..20 {
+            drop(self.step());
+            // A frame that it does not miss is an error of the client.
+            app.completions(&mut back).unwrap();
+        }
+        assert_eq!(back.len(), n, "frames that were completed");
+    }
+
+    /// Ends the port: every buffer must be free, and every page of the applications too.
+    #[track_caller]
     fn end(self) {
-        let Rig { rx, tx, more, pool, path, .. } = self;
+        let Rig { rx, tx, more, pool, pages, path, .. } = self;
         drop((rx, tx, more));
-        assert_eq!(pool.stats().free, pool.stats().capacity);
+        assert_eq!(pool.stats().free, pool.stats().capacity, "buffers are missing");
+        assert_eq!(pages.freed(), pages.attached(), "pages of applications, freed and attached");
         assert!(!path.exists());
     }
 }
@@ -205,7 +222,9 @@ fn a_packet_of_several_frames_is_sent_as_one_even_if_its_end_comes_later() {
     app.tx(&mut last).unwrap();
     let batch = rig.receive(1);
     assert_eq!(batch.as_slice()[0].to_vec(), [[0; 400], [1; 400], [2; 400]].concat());
+    rig.completes(&mut app, 0);
     drop(batch);
+    rig.completes(&mut app, 3);
     rig.end();
 }
 
@@ -309,6 +328,7 @@ fn frames_longer_than_the_port_sends_complete_unsent_and_counted() {
     app.tx(&mut sent).unwrap();
     assert_eq!(rig.receive(1).as_slice()[0].len(), 522);
     rig.until_event("frame-length", 2);
+    rig.completes(&mut app, 3);
     drop(app);
     rig.end();
 }

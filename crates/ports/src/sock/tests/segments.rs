@@ -67,6 +67,7 @@ fn the_software_segments_a_super_packet_as_requested() {
     let mut app = rig.ask_for(&umem, "default", segmentation()).unwrap();
     let mut sent = pieces(&umem, &super_bytes(1, 20), 2000);
     assert!(sent[0].request_segmentation(UDP));
+    let pieces = sent.len();
     app.tx(&mut sent).unwrap();
     let (mut whole, mut cut) = (rig.receive(1), Batch::new());
     let cache = rig.pool.cache(Direction::Tx).unwrap();
@@ -78,7 +79,9 @@ fn the_software_segments_a_super_packet_as_requested() {
         assert_eq!((bytes.len(), bytes[42..].to_vec()), (42 + PAYLOAD, vec![i as u8; PAYLOAD]));
         assert!(!packet.wants_offload());
     }
-    drop((whole, cut, software, app));
+    drop((whole, cut, software));
+    rig.completes(&mut app, pieces);
+    drop(app);
     rig.end();
 }
 
@@ -132,16 +135,24 @@ fn segments_longer_than_the_port_sends_complete_unsent_and_counted() {
     for (size, fits) in [(1007, true), (1008, false)] {
         let mut sent = pieces(&umem, &super_bytes(1, 20), 2000);
         assert!(sent[0].request_segmentation(Segmentation { size, ..UDP }));
+        let pieces = sent.len();
         app.tx(&mut sent).unwrap();
-        if fits { drop(rig.receive(1)) } else { rig.until_event("frame-length", 1) }
+        if fits {
+            drop(rig.receive(1))
+        } else {
+            rig.until_event("frame-length", 1)
+        }
+        rig.completes(&mut app, pieces);
     }
     // A packet that is too long for any port, in segments that are not.
     let mut bytes = super_bytes(1, 2);
     bytes.resize(65_600, 0);
     let mut sent = pieces(&umem, &bytes, 2000);
     assert!(sent[0].request_segmentation(UDP));
+    let pieces = sent.len();
     app.tx(&mut sent).unwrap();
     rig.until_event("frame-length", 2);
+    rig.completes(&mut app, pieces);
     assert_eq!(rig.event("bad-descriptor"), 0);
     drop(app);
     rig.end();

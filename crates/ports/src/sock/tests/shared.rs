@@ -57,6 +57,7 @@ fn unaligned_frames_are_charged_by_their_bytes_and_aligned_ones_by_their_chunks(
         rig.rx.rx(&mut other);
         assert_eq!(one.len() + other.len(), most);
         drop((one, other));
+        rig.completes(app, 100);
         rig.end();
     }
 }
@@ -122,6 +123,9 @@ fn a_session_gets_the_emptiest_queue_or_the_one_it_names_and_packets_from_all() 
     assert_eq!((0..100).map(|_| rig.rx.rx(&mut batch)).sum::<usize>(), 0);
     until(|| rig.more[0].0.rx(&mut batch) == 1);
     assert_eq!(batch.as_slice()[0].ingress().1, 1);
+    drop(std::mem::take(&mut batch));
+    assert_eq!(rig.more[0].0.rx(&mut batch), 0);
+    assert_eq!(two.completions(&mut Vec::new()).unwrap(), 1, "and go back by it");
     // Its packets come by any queue.
     one.fill(&mut frames(&umem, 8, 1)).unwrap();
     rig.send(&[&udp(1, 60)]);

@@ -1,0 +1,277 @@
+//! The mapper before an IOMMU that keeps translations until they are invalidated, and a device that
+//! uses what is kept.
+
+use super::*;
+use crate::dma::Limits;
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard};
+use towpath_packet::{Backing, Cache, Direction, ExtBufOwner, ExtBufPool, Pool, PoolConfig};
+
+/// Bytes between two slots.
+const STRIDE: u64 = 1 << 16;
+
+/// Page tables of slots, and the translations that the IOMMU keeps of them: addresses by IOVA.
+#[derive(Default)]
+struct State {
+    tables: HashMap<u64, usize>,
+    kept: HashMap<u64, usize>,
+    flushes: u64,
+    /// The next unmap, and every flush, fails.
+    refuses_unmap: bool,
+    refuses_flush: bool,
+}
+
+#[derive(Clone)]
+struct Iommu(Arc<Mutex<State>>, Arc<Limits>);
+
+impl Iommu {
+    fn new() -> Iommu {
+        Iommu(Arc::default(), Arc::new(Limits::new(true, 4096, vec![4096..=u64::MAX])))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    /// A device accesses an IOVA; returns the address that it reaches.
+    fn access(&self, iova: Iova) -> Option<usize> {
+        let State { tables, kept, .. } = &mut *self.state();
+        let at = *kept.get(&iova.get()).or_else(|| tables.get(&iova.get()))?;
+        kept.insert(iova.get(), at);
+        Some(at)
+    }
+}
+
+impl Dma for Iommu {
+    type Window = Slots;
+
+    fn limits(&self) -> &Limits {
+        &self.1
+    }
+
+    fn alloc(&self, len: usize) -> Result<Region, MapError> {
+        Ok(Region::new(len, Backing::Anonymous)?)
+    }
+
+    unsafe fn map(&self, at: NonNull<u8>, _: usize, _: Access) -> Result<Iova, MapError> {
+        Iova::new(at.addr().get() as u64).ok_or(MapError::Foreign)
+    }
+
+    fn unmap(&self, _: Iova, _: usize) -> Result<(), MapError> {
+        Ok(())
+    }
+
+    fn window(&self, _: u32, _: usize) -> Result<Slots, MapError> {
+        Ok(Slots(self.clone()))
+    }
+}
+
+struct Slots(Iommu);
+
+impl Window for Slots {
+    unsafe fn map(&mut self, slot: u32, at: NonNull<u8>, _: usize, _: Access) -> Result<Iova, MapError> {
+        let iova = (u64::from(slot) + 1) * STRIDE;
+        let mut state = self.0.state();
+        let at = at.addr().get();
+        assert_eq!(state.tables.insert(iova, at), None, "slot {slot} is mapped already");
+        let stale = state.kept.get(&iova).copied();
+        assert_eq!(stale, None, "slot {slot} is mapped again before its translation was invalidated");
+        Iova::new(iova).ok_or(MapError::Foreign)
+    }
+
+    fn unmap(&mut self, slot: u32) -> Result<(), MapError> {
+        let mut state = self.0.state();
+        if std::mem::take(&mut state.refuses_unmap) {
+            return Err(MapError::Refused("by the test"));
+        }
+        assert!(state.tables.remove(&((u64::from(slot) + 1) * STRIDE)).is_some(), "slot {slot} is not mapped");
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), MapError> {
+        let mut state = self.0.state();
+        state.flushes += 1;
+        if state.refuses_flush {
+            return Err(MapError::Refused("by the test"));
+        }
+        state.kept.clear();
+        Ok(())
+    }
+}
+
+struct Rig {
+    iommu: Iommu,
+    mapper: DmaMapper<Iommu>,
+    cache: Cache,
+}
+
+const STRICT: DmaPolicy = DmaPolicy::PerBuffer { flush: Flush::Strict };
+const DEFERRED: DmaPolicy = DmaPolicy::PerBuffer { flush: Flush::Deferred };
+
+fn rig(policy: DmaPolicy, buffers: u32) -> Rig {
+    let iommu = Iommu::new();
+    let pool = Pool::new(PoolConfig::default().capacity(1024).backing(Backing::Anonymous)).unwrap();
+    let domain = Domain::new(iommu.clone(), policy).unwrap();
+    domain.register(pool.region().unwrap()).unwrap();
+    let mapper = DmaMapper::new(&domain, buffers, 2048).unwrap();
+    Rig { iommu, mapper, cache: pool.cache(Direction::Rx).unwrap() }
+}
+
+impl Rig {
+    /// Maps `n` buffers. The device writes to each.
+    fn map(&mut self, n: usize) -> Vec<(InFlight<FromDevice>, Mapped)> {
+        let post = |_| InFlight::<FromDevice>::post(self.cache.alloc().unwrap()).unwrap();
+        let buffers: Vec<_> = (0..n).map(post).collect();
+        let mapped = buffers.into_iter().map(|buffer| {
+            let mapped = self.mapper.map_from_device(&buffer).unwrap();
+            assert_eq!(self.iommu.access(mapped.iova()), Some(buffer.at().addr().get()));
+            (buffer, mapped)
+        });
+        mapped.collect()
+    }
+
+    /// Unmaps buffers; returns their IOVAs.
+    fn unmap(&mut self, mapped: Vec<(InFlight<FromDevice>, Mapped)>) -> Vec<Iova> {
+        let unmap = |(buffer, mapped): (InFlight<FromDevice>, Mapped)| {
+            let iova = mapped.iova();
+            self.mapper.unmap(mapped).unwrap();
+            self.cache.free(buffer.complete(0));
+            iova
+        };
+        mapped.into_iter().map(unmap).collect()
+    }
+
+    /// How many of the IOVAs the device reaches.
+    fn reached(&self, iovas: &[Iova]) -> usize {
+        iovas.iter().filter(|iova| self.iommu.access(**iova).is_some()).count()
+    }
+}
+
+#[test]
+fn strict_a_device_reaches_no_buffer_after_the_sync_which_invalidates_once_for_all() {
+    let mut r = rig(STRICT, 64);
+    for n in [1, 7, 64] {
+        let flushes = r.iommu.state().flushes;
+        let mapped = r.map(n);
+        let iovas = r.unmap(mapped);
+        assert_eq!(r.reached(&iovas), n, "the translations are kept until then");
+        r.mapper.sync_iotlb().unwrap();
+        assert_eq!(r.reached(&iovas), 0);
+        r.mapper.sync_iotlb().unwrap();
+        assert_eq!(r.iommu.state().flushes - flushes, 1, "there is nothing more to invalidate");
+    }
+    assert_eq!((r.mapper.counts().flushes, r.mapper.counts().unmaps), (3, 72));
+}
+
+#[test]
+fn deferred_a_device_reaches_buffers_until_the_queue_is_full_and_none_afterwards() {
+    let mut r = rig(DEFERRED, 64);
+    let mut iovas = Vec::new();
+    for _ in 0..4 {
+        assert_eq!(r.reached(&iovas), iovas.len());
+        let mapped = r.map(64);
+        iovas.extend(r.unmap(mapped));
+        r.mapper.sync_iotlb().unwrap();
+    }
+    assert_eq!((iovas.len(), r.reached(&iovas)), (256, 0));
+}
+
+#[test]
+fn a_flush_invalidates_under_every_policy() {
+    for policy in [STRICT, DEFERRED] {
+        let mut r = rig(policy, 8);
+        let mapped = r.map(3);
+        let iovas = r.unmap(mapped);
+        r.mapper.flush().unwrap();
+        assert_eq!(r.reached(&iovas), 0, "{policy:?}");
+        r.mapper.flush().unwrap();
+        assert_eq!(r.iommu.state().flushes, 1, "{policy:?}");
+    }
+}
+
+#[test]
+fn a_slot_is_used_again_only_after_its_translation_was_invalidated() {
+    let mut r = rig(STRICT, 4);
+    // No sync in between: the mapper flushes when it has no slot left. The window checks the rest.
+    for round in 0..20 {
+        let mapped = r.map(1 + round % 4);
+        r.unmap(mapped);
+    }
+    assert!(r.iommu.state().flushes > 5);
+}
+
+#[test]
+fn an_invalidation_that_fails_is_an_error_and_the_slots_stay_unused() {
+    let mut r = rig(STRICT, 2);
+    let mapped = r.map(2);
+    let iovas = r.unmap(mapped);
+    r.iommu.state().refuses_flush = true;
+    assert!(r.mapper.sync_iotlb().is_err());
+    assert_eq!((r.reached(&iovas), r.mapper.counts().flushes), (2, 0), "none was confirmed");
+    let buffer = InFlight::<FromDevice>::post(r.cache.alloc().unwrap()).unwrap();
+    assert!(r.mapper.map_from_device(&buffer).is_err());
+    r.iommu.state().refuses_flush = false;
+    r.mapper.sync_iotlb().unwrap();
+    assert_eq!(r.reached(&iovas), 0);
+    assert!(r.mapper.map_from_device(&buffer).is_ok());
+}
+
+#[test]
+fn a_slot_that_can_not_be_unmapped_is_never_used_again() {
+    let mut r = rig(STRICT, 2);
+    let mut mapped = r.map(2);
+    let (buffer, lost) = mapped.pop().unwrap();
+    r.iommu.state().refuses_unmap = true;
+    let iova = lost.iova();
+    assert!(r.mapper.unmap(lost).is_err());
+    assert_eq!(r.iommu.access(iova), Some(buffer.at().addr().get()), "the device may keep the buffer");
+    r.unmap(mapped);
+    r.mapper.sync_iotlb().unwrap();
+    // One slot is left.
+    let mapped = r.map(1);
+    assert!(r.mapper.map_from_device(&buffer).is_err());
+    r.unmap(mapped);
+    assert_eq!(r.mapper.counts().lost, 1);
+}
+
+struct NoOwner;
+impl ExtBufOwner for NoOwner {
+    fn on_free(&self) {}
+}
+
+#[test]
+fn memory_of_an_application_stays_as_long_as_the_device_may_reach_it() {
+    let mut r = rig(DEFERRED, 4);
+    let region = Arc::new(Region::new(4096, Backing::Memfd).unwrap());
+    let alive = Arc::downgrade(&region);
+    let mut pages = ExtBufPool::new(1, region, Arc::new(NoOwner)).unwrap();
+    let packet = pages.packet(0, 100, 0).unwrap();
+    assert!(r.mapper.map_external(&packet));
+    let mapped = r.mapper.map_to_device(packet.chunks().next().unwrap()).unwrap();
+    let iova = mapped.iova();
+    assert!(r.iommu.access(iova).is_some());
+    r.mapper.unmap(mapped).unwrap();
+    r.mapper.sync_iotlb().unwrap();
+    drop((packet, pages));
+    r.iommu.state().refuses_flush = true;
+    r.mapper.unmap_unused();
+    assert!(r.iommu.access(iova).is_some() && alive.strong_count() > 0);
+    r.iommu.state().refuses_flush = false;
+    r.mapper.unmap_unused();
+    assert!(r.iommu.access(iova).is_none() && alive.strong_count() == 0);
+}
+
+#[test]
+fn a_persistent_buffer_costs_neither_a_slot_nor_an_invalidation() {
+    let mut r = rig(DmaPolicy::Persistent, 1);
+    let buffers = [(); 3].map(|()| InFlight::<FromDevice>::post(r.cache.alloc().unwrap()).unwrap());
+    for buffer in buffers {
+        let mapped = r.mapper.map_from_device(&buffer).unwrap();
+        assert_eq!(mapped.iova().get(), buffer.at().addr().get() as u64);
+        r.mapper.unmap(mapped).unwrap();
+        r.mapper.sync_iotlb().unwrap();
+        r.cache.free(buffer.complete(0));
+    }
+    r.mapper.flush().unwrap();
+    assert_eq!((r.iommu.state().flushes, r.mapper.counts().maps), (0, 0));
+}
