@@ -71,6 +71,7 @@ pub use unit::Counts;
 pub use window::ModelWindow;
 
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 /// The configuration of an IOMMU.
 #[derive(Debug, Clone)]
@@ -87,6 +88,9 @@ pub struct Config {
     pub ranges: Vec<RangeInclusive<u64>>,
     /// Injected failures of mappings.
     pub refuse: Refuse,
+    /// How long the unit takes for a wait descriptor, in addition to its own work: the latency of an
+    /// invalidation, for which the model has no value of its own. Zero unless set.
+    pub wait: Duration,
 }
 
 impl Default for Config {
@@ -100,6 +104,7 @@ impl Default for Config {
             locked: None,
             ranges: vec![0x1000..=0xfedf_ffff, 0xfef0_0000..=(1 << 39) - 1],
             refuse: Refuse::Never,
+            wait: Duration::ZERO,
         }
     }
 }
