@@ -8,16 +8,23 @@
 //! | `xsk` | frames of applications, copied or sent by page |
 //! | `latency` | from application to application |
 //! | `netns` | a private network namespace and sockets in it |
+//! | `machine` | the machine, which heads every report |
+//!
+//! Every report begins with what it counts and on which machine ([`show`]).
 
 mod batch;
 mod copybreak;
 mod gro;
 mod latency;
+mod machine;
 mod netns;
 mod xsk;
 
 use crate::args::{Bench, BenchKind};
+use machine::Machine;
+use serde::Serialize;
 use std::error::Error;
+use std::io;
 use std::process::ExitCode;
 
 pub(crate) fn bench(args: &Bench) -> Result<ExitCode, Box<dyn Error>> {
@@ -28,6 +35,34 @@ pub(crate) fn bench(args: &Bench) -> Result<ExitCode, Box<dyn Error>> {
         BenchKind::Xsk(args) => xsk::run(args),
         BenchKind::Latency(args) => latency::run(args),
     }
+}
+
+/// The head of a report.
+#[derive(Serialize)]
+struct Headed<'r, R> {
+    machine: Machine,
+    /// What is counted, and where.
+    counted: &'r str,
+    #[serde(flatten)]
+    report: &'r R,
+}
+
+/// Prints a report: as one JSON object that begins with `machine` and `counted`, or these two as
+/// the first lines and `print` after them. `counted` says what is counted, and where.
+fn show<R: Serialize>(
+    json: bool,
+    counted: &str,
+    report: &R,
+    print: impl FnOnce() -> io::Result<()>,
+) -> Result<(), Box<dyn Error>> {
+    let machine = Machine::this();
+    if json {
+        println!("{}", serde_json::to_string(&Headed { machine, counted, report })?);
+    } else {
+        println!("machine: {machine}\ncounted: {counted}\n");
+        print()?;
+    }
+    Ok(())
 }
 
 /// The median; 0 for an empty list.

@@ -17,6 +17,7 @@
 mod rig;
 mod table;
 
+use super::show;
 use crate::args::BenchCopybreak;
 use rig::Source;
 use serde::Serialize;
@@ -24,6 +25,9 @@ use std::error::Error;
 use std::process::ExitCode;
 use towpath::bus::{DmaPolicy, Flush};
 use towpath::nic::e1000e::RecycleMode;
+
+const COUNTED: &str =
+    "nanoseconds of the receive path for a buffer, from its descriptor to a packet and a new descriptor";
 
 pub(crate) const STRICT: DmaPolicy = DmaPolicy::PerBuffer { flush: Flush::Strict };
 pub(crate) const DEFERRED: DmaPolicy = DmaPolicy::PerBuffer { flush: Flush::Deferred };
@@ -134,11 +138,7 @@ pub(crate) fn run(args: &BenchCopybreak) -> Result<ExitCode, Box<dyn Error>> {
     if source.chooses_sizes() && !args.no_sizes {
         report.sizes = sweep(&source, args)?;
     }
-    if args.json {
-        println!("{}", serde_json::to_string(&report)?);
-    } else {
-        table::print(&report)?;
-    }
+    show(args.json, COUNTED, &report, || table::print(&report))?;
     Ok(ExitCode::SUCCESS)
 }
 

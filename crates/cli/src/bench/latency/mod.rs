@@ -30,12 +30,15 @@ mod udp;
 mod xdp;
 
 use super::netns::Namespace;
+use super::show;
 use crate::args::BenchLatency;
 use exchange::{Mode, Sample};
 use serde::Serialize;
 use std::error::Error;
 use std::io::Write;
 use std::process::{Command, ExitCode};
+
+const COUNTED: &str = "one way, from before the sender's call to after the receiver's, by one clock";
 
 /// A measured path: runs one round, with the sender on the first core and the other thread on the
 /// second.
@@ -100,11 +103,7 @@ pub(crate) fn run(args: &BenchLatency) -> Result<ExitCode, Box<dyn Error>> {
             Err(error) => report.skipped.push(format!("{way}, {}: {error}", mode.name())),
         }
     }
-    if args.json {
-        println!("{}", serde_json::to_string(&report)?);
-    } else {
-        print(&report, args)?;
-    }
+    show(args.json, COUNTED, &report, || print(&report, args))?;
     Ok(if args.require && !report.skipped.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 

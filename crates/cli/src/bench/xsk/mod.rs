@@ -25,7 +25,7 @@ mod egress;
 mod rig;
 mod table;
 
-use super::median;
+use super::{median, show};
 use crate::args::BenchXsk;
 use egress::Egress;
 use rig::Rig;
@@ -33,6 +33,9 @@ use serde::Serialize;
 use std::error::Error;
 use std::process::ExitCode;
 use towpath::ports::sock::Transmit;
+
+const COUNTED: &str = "nanoseconds of one core for a packet, on the datapath's side: descriptors to packets, the egress, \
+                       freeing, completions";
 
 /// A column of a table.
 #[derive(Debug, Serialize)]
@@ -86,11 +89,7 @@ pub(crate) fn run(args: &BenchXsk) -> Result<ExitCode, Box<dyn Error>> {
         let all: Vec<_> = Egress::ALL.iter().map(|egress| egress.name()).collect();
         return Err(format!("--egress {name}: must be one of {}", all.join(", ")).into());
     }
-    if args.json {
-        println!("{}", serde_json::to_string(&report)?);
-    } else {
-        table::print(&report, args)?;
-    }
+    show(args.json, COUNTED, &report, || table::print(&report, args))?;
     Ok(if args.require && !report.skipped.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
