@@ -141,6 +141,10 @@ pub(crate) struct BenchCopybreak {
     /// Rounds in which the variants take turns
     #[arg(long, value_name = "N", default_value_t = 25, value_parser = count)]
     pub(crate) rounds: usize,
+    /// Also measure with the IOMMU taking this long for an invalidation: a parameter of the model,
+    /// which takes no time for it otherwise; without a value, steps from 0 to 2000
+    #[arg(long, value_name = "NS", value_delimiter = ',', num_args = 0..=1, default_missing_value = "0,100,250,500,1000,2000", value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
+    pub(crate) wait_ns: Vec<u64>,
     /// Leave out the table by sizes
     #[arg(long)]
     pub(crate) no_sizes: bool,

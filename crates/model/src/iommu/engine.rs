@@ -9,6 +9,7 @@ use crate::memory::HostAddr;
 use crate::violation::Violation;
 use std::collections::{HashMap, VecDeque};
 use std::sync::MutexGuard;
+use std::time::{Duration, Instant};
 
 /// The maximum of fault records; further faults are only counted.
 const RECORDS: usize = 64;
@@ -56,6 +57,9 @@ impl Engine {
                 }
                 Invalidate::Wait(data) => {
                     self.counts.waits += 1;
+                    if !unit.wait.is_zero() {
+                        spend(unit.wait);
+                    }
                     unit.queue.reach(data);
                 }
             }
@@ -127,6 +131,15 @@ impl Engine {
             None if self.removed.iter().any(inside) => Err(FaultReason::Unmapped),
             None => Err(FaultReason::NotMapped),
         }
+    }
+}
+
+/// Spends a time that is too short to sleep.
+#[cold]
+fn spend(time: Duration) {
+    let begun = Instant::now();
+    while begun.elapsed() < time {
+        std::hint::spin_loop();
     }
 }
 

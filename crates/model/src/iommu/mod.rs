@@ -68,6 +68,7 @@ pub use unit::Counts;
 pub use window::ModelWindow;
 
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 /// The configuration of an IOMMU.
 #[derive(Debug, Clone)]
@@ -84,6 +85,9 @@ pub struct Config {
     pub ranges: Vec<RangeInclusive<u64>>,
     /// Injected failures of mappings.
     pub refuse: Refuse,
+    /// How long the unit takes for a wait descriptor, behind the work of this process: the latency
+    /// of invalidations, for which a model has no value of its own. None unless set.
+    pub wait: Duration,
 }
 
 impl Default for Config {
@@ -97,6 +101,7 @@ impl Default for Config {
             locked: None,
             ranges: vec![0x1000..=0xfedf_ffff, 0xfef0_0000..=(1 << 39) - 1],
             refuse: Refuse::Never,
+            wait: Duration::ZERO,
         }
     }
 }

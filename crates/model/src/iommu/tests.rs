@@ -4,6 +4,7 @@ use super::*;
 use crate::violation::{Violation, Violations};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use towpath_bus::{Access, Dma, Iova, MapError, Window};
 use towpath_packet::{Backing, Region};
 
@@ -326,4 +327,19 @@ fn concurrent_flushes_of_many_queues_all_complete() {
     assert_eq!((counts.maps, counts.unmaps, counts.faults), (32000, 32000, 0));
     assert_eq!((counts.waits, counts.page_invalidations), (2000, 32000));
     assert_eq!(dma.violations().first(), None);
+}
+
+#[test]
+fn an_invalidation_takes_the_time_of_the_configuration_and_maps_take_none() {
+    let wait = Duration::from_millis(2);
+    let dma = unit(Config { wait, ..Config::default() });
+    let (region, mut window) = (region(1), dma.window(1, 64).unwrap());
+    let begun = Instant::now();
+    for _ in 0..3 {
+        map_slot(&mut window, 0, region.base(), 64).unwrap();
+        window.unmap(0).unwrap();
+        window.flush().unwrap();
+    }
+    assert!(begun.elapsed() >= 3 * wait);
+    assert_eq!(dma.counts().waits, 3);
 }

@@ -12,6 +12,7 @@ use crate::violation::Violations;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
 use towpath_bus::{Limits, MapError};
 use towpath_packet::Region;
 
@@ -60,6 +61,8 @@ pub(super) struct Mapping {
 pub(super) struct Unit {
     pub(super) on: bool,
     pub(super) bounce: bool,
+    /// The time of a wait descriptor.
+    pub(super) wait: Duration,
     pub(super) limits: Limits,
     pub(super) tables: Tables,
     pub(super) queue: InvalidationQueue,
@@ -102,6 +105,7 @@ impl Unit {
         Ok(Unit {
             on: config.on,
             bounce: config.bounce,
+            wait: config.wait,
             limits,
             tables: Tables::new()?,
             queue: InvalidationQueue::new(),

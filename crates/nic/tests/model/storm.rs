@@ -117,11 +117,12 @@ fn run(config: Config, device: model::Config, actions: &[Action]) -> Result<(), 
 }
 
 fn configs() -> impl Strategy<Value = Config> {
-    (0..3usize, 1..3u16, any::<bool>(), prop_oneof![Just(1500u16), Just(9000)], 0..3000u64).prop_map(
-        |(policy, queues, unmap_first, mtu, copybreak)| {
+    (0..3usize, 1..3u16, any::<[bool; 2]>(), prop_oneof![Just(1500u16), Just(9000)], 0..3000u64).prop_map(
+        |(policy, queues, [unmap_first, wait_each], mtu, copybreak)| {
             with(|c| {
                 (c.policy, c.queues, c.mtu) = (POLICIES[policy], queues, mtu);
                 c.rx_ring = RingSize::new("rx", 80).unwrap();
+                c.wait_each = wait_each;
                 c.recycle = if unmap_first { RecycleMode::UnmapFirst } else { RecycleMode::KeepMapped };
                 c.copybreak = Some(Copybreak::new(copybreak).unwrap());
             })

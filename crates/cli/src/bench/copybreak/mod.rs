@@ -10,19 +10,32 @@
 //!   --port       frames from an external sender ║ timed: rx, refill ║ packets freed
 //! ```
 //!
+//! *Before* gets its best form: where a buffer shares no invalidation with others, one pass unmaps
+//! it, copies, and maps it again. With the IOMMU off, before and after differ by function calls
+//! alone: the control. `--wait-ns` repeats the measurement with an IOMMU that takes a given time
+//! for each invalidation, a parameter of the model.
+//!
 //! As in the authors' measurement, the receive path from descriptors to packets is timed. A sample
 //! is one burst, divided by its buffers. The variants take turns, so that a slow moment of the
 //! machine affects all of them.
+//!
+//! | file | content |
+//! |---|---|
+//! | `rig` | driver and source of frames |
+//! | `waits` | by the cost of an invalidation |
+//! | `table` | output |
 
 mod rig;
 mod table;
+mod waits;
 
-use super::show;
+use super::{median, show};
 use crate::args::BenchCopybreak;
 use rig::Source;
 use serde::Serialize;
 use std::error::Error;
 use std::process::ExitCode;
+use std::time::Duration;
 use towpath::bus::{DmaPolicy, Flush};
 use towpath::nic::e1000e::RecycleMode;
 
@@ -41,6 +54,8 @@ pub(crate) struct Variant {
     /// Waits for the invalidation of translations once per buffer, as Linux does, instead of once
     /// per burst.
     pub(crate) wait_each: bool,
+    /// The time that the model's IOMMU takes for a wait.
+    pub(crate) wait: Duration,
 }
 
 /// The measurement of a variant.
@@ -52,6 +67,17 @@ pub(crate) struct Seen {
     /// Median: the statistic that other load of the machine changes least.
     pub(crate) median_ns: f64,
     pub(crate) per_buffer: PerBuffer,
+    /// The median of each round.
+    #[serde(skip)]
+    pub(crate) rounds: Vec<f64>,
+}
+
+impl Seen {
+    /// How many times as long this takes as another variant: the median over the rounds, which both
+    /// took in turns.
+    fn times(&self, other: &Seen) -> f64 {
+        median(self.rounds.iter().zip(&other.rounds).map(|(this, other)| this / other).collect())
+    }
 }
 
 /// Operations per completed buffer.
@@ -76,6 +102,16 @@ pub(crate) struct Row {
     pub(crate) authors_ns: Option<(f64, f64)>,
 }
 
+/// Before against after.
+#[derive(Debug, Serialize)]
+pub(crate) struct Ratio {
+    pub(crate) protection: &'static str,
+    pub(crate) copybreak: u16,
+    pub(crate) before_after: f64,
+    /// Of the authors' means.
+    pub(crate) authors: Option<f64>,
+}
+
 /// A line of the sweep over sizes: median ns of a buffer that is passed on, and of one that is
 /// copied, under each policy.
 #[derive(Debug, Serialize)]
@@ -90,6 +126,9 @@ pub(crate) struct Report {
     pub(crate) on: String,
     pub(crate) size: usize,
     pub(crate) rows: Vec<Row>,
+    /// Those with the IOMMU off are the control.
+    pub(crate) ratios: Vec<Ratio>,
+    pub(crate) waits: Option<waits::Sweep>,
     pub(crate) sizes: Vec<SizeRow>,
 }
 
@@ -119,13 +158,15 @@ pub(crate) fn run(args: &BenchCopybreak) -> Result<ExitCode, Box<dyn Error>> {
         for (protection, policy) in [("off", DmaPolicy::Persistent), ("on", STRICT), ("deferred", DEFERRED)] {
             for copybreak in [0, 2048] {
                 let wait_each = policy == STRICT;
-                lines.push((rev, protection, Variant { recycle, policy, copybreak, wait_each }));
+                let wait = Duration::ZERO;
+                lines.push((rev, protection, Variant { recycle, policy, copybreak, wait_each, wait }));
             }
         }
     }
     for copybreak in [0, 2048] {
         let recycle = RecycleMode::KeepMapped;
-        lines.push(("ours", "on", Variant { recycle, policy: STRICT, copybreak, wait_each: false }));
+        let ours = Variant { recycle, policy: STRICT, copybreak, wait_each: false, wait: Duration::ZERO };
+        lines.push(("ours", "on", ours));
     }
     let variants: Vec<_> = lines.iter().map(|(_, _, variant)| *variant).collect();
     let seen = source.measure(&variants, args.samples, args.rounds, args.size)?;
@@ -134,12 +175,29 @@ pub(crate) fn run(args: &BenchCopybreak) -> Result<ExitCode, Box<dyn Error>> {
         let of_authors = compared.then(|| authors(rev == "after", protection == "on", variant.copybreak));
         Row { rev, protection, copybreak: variant.copybreak, seen, authors_ns: of_authors.flatten() }
     });
-    let mut report = Report { on: source.on(), size: args.size, rows: rows.collect(), sizes: Vec::new() };
-    if source.chooses_sizes() && !args.no_sizes {
+    let rows: Vec<_> = rows.collect();
+    let mut report =
+        Report { on: source.on(), size: args.size, ratios: ratios(&rows), rows, waits: None, sizes: Vec::new() };
+    if !args.wait_ns.is_empty() {
+        report.waits = Some(waits::measure(&source, args)?);
+    }
+    if source.is_model() && !args.no_sizes {
         report.sizes = sweep(&source, args)?;
     }
     show(args.json, COUNTED, &report, || table::print(&report))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Before against after, control first.
+fn ratios(rows: &[Row]) -> Vec<Ratio> {
+    let pairs = rows.iter().filter(|row| row.rev == "before").filter_map(|before| {
+        let same = |row: &&Row| (row.protection, row.copybreak) == (before.protection, before.copybreak);
+        let after = rows.iter().filter(same).find(|row| row.rev == "after")?;
+        let authors = before.authors_ns.zip(after.authors_ns).map(|((before, _), (after, _))| before / after);
+        let before_after = before.seen.times(&after.seen);
+        Some(Ratio { protection: before.protection, copybreak: before.copybreak, before_after, authors })
+    });
+    pairs.collect()
 }
 
 /// The sweep over sizes, with the behaviour of `towpath`.
@@ -148,7 +206,7 @@ fn sweep(source: &Source, args: &BenchCopybreak) -> Result<Vec<SizeRow>, Box<dyn
     let mut variants = Vec::new();
     for (_, policy) in POLICIES {
         for copybreak in [0, 2048] {
-            variants.push(Variant { recycle, policy, copybreak, wait_each: false });
+            variants.push(Variant { recycle, policy, copybreak, wait_each: false, wait: Duration::ZERO });
         }
     }
     [64, 128, 256, 512, 768, 1024, 1280, 1500]
@@ -174,8 +232,13 @@ mod tests {
         Rig::model(variant, 1500, false).unwrap().run(4).unwrap().seen().per_buffer
     }
 
-    const KEEP: Variant =
-        Variant { recycle: RecycleMode::KeepMapped, policy: STRICT, copybreak: 2048, wait_each: true };
+    const KEEP: Variant = Variant {
+        recycle: RecycleMode::KeepMapped,
+        policy: STRICT,
+        copybreak: 2048,
+        wait_each: true,
+        wait: Duration::ZERO,
+    };
 
     #[test]
     fn a_copied_buffer_that_stays_mapped_costs_a_copy_and_two_syncs() {

@@ -2,6 +2,7 @@
 
 use super::{PerBuffer, Seen, Variant};
 use crate::args::BenchCopybreak;
+use crate::bench::median;
 use std::error::Error;
 use std::time::{Duration, Instant};
 use towpath::bus::vfio::{Bdf, VfioBus, VfioConfig};
@@ -32,6 +33,9 @@ impl Source {
     pub(super) fn new(args: &BenchCopybreak) -> Result<Source, Box<dyn Error>> {
         match args.port.as_deref() {
             None | Some("e1000e:model") => Ok(Source::Model { threaded: args.threaded }),
+            Some(_) if !args.wait_ns.is_empty() => {
+                Err("--wait-ns: a parameter of the model's IOMMU; leave it out, or measure --port e1000e:model".into())
+            }
             Some(_) if args.threaded => Err("--threaded: only a model can be given a thread".into()),
             Some(port) => match port.strip_prefix("e1000e:vfio=") {
                 Some(function) => Ok(Source::Vfio(function.parse()?)),
@@ -51,8 +55,8 @@ impl Source {
         }
     }
 
-    /// Whether the size of the frames can be chosen.
-    pub(super) fn chooses_sizes(&self) -> bool {
+    /// Whether it is the model, whose frames and IOMMU can be chosen.
+    pub(super) fn is_model(&self) -> bool {
         matches!(self, Source::Model { .. })
     }
 
@@ -104,6 +108,8 @@ pub(super) struct Rig<B: Pci> {
     cache: Cache,
     feed: Feed,
     samples: Vec<f64>,
+    /// The median of each round.
+    rounds: Vec<f64>,
     /// Counts at the first sample.
     before: Option<RxCounts>,
 }
@@ -113,7 +119,7 @@ impl Rig<model::ModelBus> {
     pub(super) fn model(variant: Variant, size: usize, threaded: bool) -> Result<Rig<model::ModelBus>, Box<dyn Error>> {
         let iommu = match variant.policy {
             DmaPolicy::Persistent => iommu::Config::off(),
-            DmaPolicy::PerBuffer { .. } => iommu::Config::default(),
+            DmaPolicy::PerBuffer { .. } => iommu::Config { wait: variant.wait, ..iommu::Config::default() },
         };
         let bus =
             model::launch(model::Config { iommu, threaded, ..model::Config::default() }, wire::Loopback::default())?;
@@ -138,19 +144,18 @@ impl<B: Pci> Rig<B> {
             return Err("the device has no queues".into());
         };
         rx.refill();
-        Ok(Rig { rx, tx, cache, feed, samples: Vec::new(), before: None })
+        Ok(Rig { rx, tx, cache, feed, samples: Vec::new(), rounds: Vec::new(), before: None })
     }
 
-    /// Takes `samples` samples after a warm-up.
+    /// A round: takes `samples` samples after a warm-up.
     pub(super) fn run(mut self, samples: usize) -> Result<Self, Box<dyn Error>> {
         for _ in 0..samples.min(32) {
             self.sample()?;
         }
         self.before.get_or_insert(self.rx.counts());
-        for _ in 0..samples {
-            let sample = self.sample()?;
-            self.samples.push(sample);
-        }
+        let round = (0..samples).map(|_| self.sample()).collect::<Result<Vec<_>, _>>()?;
+        self.samples.extend(&round);
+        self.rounds.push(median(round));
         Ok(self)
     }
 
@@ -199,9 +204,13 @@ impl<B: Pci> Rig<B> {
             copies: each(|c| c.copies),
             syncs: each(|c| c.syncs_for_cpu + c.syncs_for_device),
         };
-        let mut sorted = self.samples.clone();
-        sorted.sort_by(f64::total_cmp);
-        let median_ns = sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN);
-        Seen { samples: self.samples.len(), mean_ns, stdev_ns: variance.sqrt(), median_ns, per_buffer }
+        Seen {
+            samples: self.samples.len(),
+            mean_ns,
+            stdev_ns: variance.sqrt(),
+            median_ns: median(self.samples.clone()),
+            per_buffer,
+            rounds: self.rounds.clone(),
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Prints the tables.
 
-use super::{POLICIES, Report, SizeRow};
+use super::waits::{SERIES, Sweep};
+use super::{POLICIES, Ratio, Report, SizeRow};
 use std::io::{self, Write};
 
 pub(super) fn print(report: &Report) -> io::Result<()> {
@@ -48,21 +49,49 @@ pub(super) fn print(report: &Report) -> io::Result<()> {
         out,
         "maps … syncs: for each buffer. before, after with the iommu on: one wait for translations a buffer, as in Linux; ours: one a burst"
     )?;
-    let median = |rev: &str| {
-        let row = report.rows.iter().find(|r| r.rev == rev && r.protection == "on" && r.copybreak == 2048);
-        row.map(|row| row.seen.median_ns)
-    };
-    if let (Some(before), Some(after)) = (median("before"), median("after")) {
+    for Ratio { protection, copybreak, before_after, authors } in &report.ratios {
+        let control = if *protection == "off" { ", the control: nothing is mapped" } else { "" };
+        let authors = authors.map_or(String::new(), |ratio| format!(" (the series: {ratio:.2})"));
         writeln!(
             out,
-            "iommu on, copybreak 2048: before / after = {:.2} by medians (the series: 2.25)",
-            before / after
+            "iommu {protection}, copybreak {copybreak}: before / after = {before_after:.2}{authors}{control}"
         )?;
+    }
+    if let Some(sweep) = &report.waits {
+        waits(&mut out, sweep)?;
     }
     if !report.sizes.is_empty() {
         sizes(&mut out, &report.sizes)?;
     }
     Ok(())
+}
+
+fn waits(out: &mut impl Write, sweep: &Sweep) -> io::Result<()> {
+    writeln!(
+        out,
+        "\niommu on, by the time that an invalidation takes (a parameter of the model, in addition to its own work): \
+         median ns for each buffer"
+    )?;
+    writeln!(
+        out,
+        "{:>8} | {:>8} {:>8} | {:>8} {:>8} | {:>8} {:>8} | {:>14}",
+        "wait ns", "before 0", "2048", "after 0", "2048", "ours 0", "2048", "before / after"
+    )?;
+    for row in &sweep.rows {
+        write!(out, "{:>8}", row.wait_ns)?;
+        for [handed_on, copied] in [row.before, row.after, row.ours] {
+            write!(out, " | {handed_on:>8.1} {copied:>8.1}")?;
+        }
+        writeln!(out, " | {:>14.2}", row.before_after)?;
+    }
+    let mut from = |what: &str, cost: Option<f64>| match (cost, sweep.rows.first()) {
+        (Some(ns), Some(first)) if ns <= first.wait_ns as f64 => writeln!(out, "{what}: at every cost of the sweep"),
+        (Some(ns), _) => writeln!(out, "{what}: from {ns:.0} ns on"),
+        (None, _) => writeln!(out, "{what}: at no cost of the sweep"),
+    };
+    from("break-even, one wait a buffer: copying costs less than passing on", sweep.break_even_each_ns)?;
+    from("break-even, one wait a burst: copying costs less than passing on", sweep.break_even_burst_ns)?;
+    from(&format!("before / after at least the series' {SERIES:.2}"), sweep.series_ns)
 }
 
 fn sizes(out: &mut impl Write, rows: &[SizeRow]) -> io::Result<()> {

@@ -5,8 +5,8 @@ use super::super::control::{Fault, FaultLog};
 use super::super::descriptors::{RxStatus, rx_descriptor};
 use crate::common::ring::{DescRing, ahead, distance, next};
 use crate::common::slots::Slots;
-use towpath_bus::{Dma, DmaMapper, Mapped};
-use towpath_packet::{Cache, FromDevice, InFlight};
+use towpath_bus::{Dma, DmaMapper, Iova, Mapped};
+use towpath_packet::{Cache, FromDevice, InFlight, Packet};
 
 /// Descriptors that one tail write announces, at least, unless the device runs out of them or a
 /// batch is smaller.
@@ -20,6 +20,37 @@ pub(super) struct RxSlot {
     /// Bytes that the device wrote, cut to the buffer, if this is not the last descriptor of a
     /// frame.
     pub(super) len: u16,
+}
+
+impl RxSlot {
+    /// Copies the first `len` bytes to a packet. The buffer stays mapped; returns its IOVA.
+    #[inline]
+    pub(super) fn copy_mapped<D: Dma>(&self, mapper: &mut DmaMapper<D>, len: usize, to: &mut Packet) -> Option<Iova> {
+        let (buffer, mapped) = (self.buffer.as_ref()?, self.mapped.as_ref()?);
+        mapper.sync_for_cpu(mapped, len);
+        let copied = buffer.copy_to(len, to);
+        mapper.sync_for_device(mapped, len);
+        copied.ok().map(|()| mapped.iova())
+    }
+
+    /// The same with a buffer that is unmapped first and then mapped again; returns its new IOVA.
+    /// `wait`: the IOTLB is flushed for this buffer.
+    #[inline]
+    pub(super) fn copy_unmapped<D: Dma>(
+        &mut self,
+        mapper: &mut DmaMapper<D>,
+        len: usize,
+        to: &mut Packet,
+        wait: bool,
+        log: &FaultLog,
+    ) -> Option<Iova> {
+        let unmapped = unmap(self, mapper, log, len);
+        if wait { mapper.flush() } else { mapper.sync_iotlb() }.ok().filter(|()| unmapped)?;
+        let buffer = self.buffer.as_ref()?;
+        buffer.copy_to(len, to).ok()?;
+        let mapped = mapper.map_from_device(buffer).ok()?;
+        Some(self.mapped.insert(mapped).iova())
+    }
 }
 
 /// The ring, its indices, and its buffers.
@@ -132,16 +163,7 @@ impl<D: Dma> RxBuffers<D> {
     /// buffer is leaked then.
     #[inline]
     pub(super) fn unmap(&mut self, at: u32, len: usize) -> bool {
-        let Some(slot) = self.slots.get_mut(at) else { return false };
-        let Some(mapped) = slot.mapped.take() else { return slot.buffer.is_some() };
-        self.mapper.sync_for_cpu(&mapped, len);
-        if self.mapper.unmap(mapped).is_ok() {
-            return true;
-        }
-        if let Some(buffer) = slot.buffer.take() {
-            leak(buffer, &self.log);
-        }
-        false
+        self.slots.get_mut(at).is_some_and(|slot| unmap(slot, &mut self.mapper, &self.log, len))
     }
 
     /// An IOTLB flush has failed, so that the device may still reach what was unmapped: leaks every
@@ -213,6 +235,20 @@ fn leak(buffer: InFlight<FromDevice>, log: &FaultLog) {
     log.fault(Fault::Leaked);
     // The packet of an `InFlight` that is dropped does not return to its pool.
     drop(buffer);
+}
+
+/// [`RxBuffers::unmap`] of a slot.
+#[inline]
+pub(super) fn unmap<D: Dma>(slot: &mut RxSlot, mapper: &mut DmaMapper<D>, log: &FaultLog, len: usize) -> bool {
+    let Some(mapped) = slot.mapped.take() else { return slot.buffer.is_some() };
+    mapper.sync_for_cpu(&mapped, len);
+    if mapper.unmap(mapped).is_ok() {
+        return true;
+    }
+    if let Some(buffer) = slot.buffer.take() {
+        leak(buffer, log);
+    }
+    false
 }
 
 /// Gives a slot a buffer that the device may write; returns false if the pool is empty, or the

@@ -61,12 +61,25 @@ struct Harvest {
 impl<D: Dma> RxRing<D> {
     /// Copies frames of one buffer as long as no other frame comes; returns how many packets were
     /// appended, and their bytes.
-    #[inline(never)]
+    #[inline]
     pub(super) fn copy_run(&mut self, out: &mut Batch, options: BurstOptions) -> (usize, u64) {
-        let (mut packets, mut bytes) = (0, 0);
-        if self.mode != RecycleMode::KeepMapped || self.partial.descriptors > 0 || self.discarding {
-            return (packets, bytes);
+        if !self.one_pass || self.partial.descriptors > 0 || self.discarding {
+            return (0, 0);
         }
+        match self.mode {
+            RecycleMode::KeepMapped => self.copy_frames::<true>(out, options),
+            RecycleMode::UnmapFirst => self.copy_frames::<false>(out, options),
+        }
+    }
+
+    /// [`copy_run`](RxRing::copy_run) in a mode: `KEEP` leaves the buffer mapped, otherwise it is
+    /// unmapped, and mapped again behind the copy.
+    ///
+    /// The frame that ends the run stays in the ring for the three passes, with its buffer mapped
+    /// or unmapped.
+    #[inline(never)]
+    fn copy_frames<const KEEP: bool>(&mut self, out: &mut Batch, options: BurstOptions) -> (usize, u64) {
+        let (mut packets, mut bytes) = (0, 0);
         let longest = self.max_frame.min(self.copy_room).min(self.buffer_size);
         let small = ETHERNET..options.copybreak.min(longest + 1);
         let buffers = &mut self.buffers;
@@ -77,18 +90,20 @@ impl<D: Dma> RxRing<D> {
             if !small.contains(&status.len()) || !status.eop() || status.has_error() {
                 break;
             }
-            let Some(slot) = buffers.slots.get_mut(at) else { break };
-            let (Some(buffer), Some(mapped)) = (&slot.buffer, &slot.mapped) else { break };
+            let Some(slot) = buffers.slots.get_mut(at).filter(|slot| slot.mapped.is_some()) else { break };
             let Some(mut packet) = copies.alloc() else { break };
-            buffers.mapper.sync_for_cpu(mapped, status.len());
-            let copied = buffer.copy_to(status.len(), &mut packet);
-            buffers.mapper.sync_for_device(mapped, status.len());
-            if copied.is_err() || !set_metadata(&mut packet, status, self.queue, options) {
+            let mapper = &mut buffers.mapper;
+            let copied = if KEEP {
+                slot.copy_mapped(mapper, status.len(), &mut packet)
+            } else {
+                slot.copy_unmapped(mapper, status.len(), &mut packet, self.wait_each, &buffers.log)
+            };
+            let Some(iova) = copied.filter(|_| set_metadata(&mut packet, status, self.queue, options)) else {
                 // The three passes count this frame.
                 copies.free(packet);
                 break;
-            }
-            buffers.ring.store(at, rx_descriptor(mapped.iova().get()));
+            };
+            buffers.ring.store(at, rx_descriptor(iova.get()));
             at = next(at, len);
             bytes += packet.len() as u64;
             packets += usize::from(out.push(packet).is_ok());
@@ -219,6 +234,10 @@ impl<D: Dma> RxRing<D> {
                 continue;
             }
             frame.copy = false;
+            if self.mode == RecycleMode::UnmapFirst {
+                // The harvest has unmapped all buffers.
+                continue;
+            }
             let (mut at, mut left) = (frame.first, frame.len as usize);
             for i in 0..frame.descriptors {
                 let len =

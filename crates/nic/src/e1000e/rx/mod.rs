@@ -43,8 +43,10 @@ use super::descriptors::RxStatus;
 use crate::common::ring::DescRing;
 use buffers::RxBuffers;
 use burst::{Frame, PartialFrame};
-use towpath_bus::{Dma, DmaMapper};
+use towpath_bus::{Dma, DmaMapper, DmaPolicy, Flush};
 use towpath_packet::{Batch, Cache};
+
+const STRICT: DmaPolicy = DmaPolicy::PerBuffer { flush: Flush::Strict };
 
 /// Frames of one burst.
 const BURST: usize = Batch::<64>::CAPACITY;
@@ -93,6 +95,9 @@ pub(super) struct RxRing<D: Dma> {
     max_frame: usize,
     mode: RecycleMode,
     wait_each: bool,
+    /// Frames may be copied in one pass: no buffer is unmapped, or none that shares the burst's
+    /// IOTLB flush.
+    one_pass: bool,
     partial: PartialFrame,
     /// The frame that has begun is discarded up to its end.
     discarding: bool,
@@ -117,6 +122,7 @@ impl<D: Dma> RxRing<D> {
         let RxParts { ring, mapper, cache, copy_cache, buffer_size } = parts;
         let of = copy_cache.as_ref().unwrap_or(&cache);
         let copy_room = of.chunk() - of.headroom();
+        let shares_flush = mapper.domain().policy() == STRICT && !config.wait_each;
         RxRing {
             buffers: RxBuffers::new(ring, mapper, cache, log),
             copy_cache,
@@ -125,6 +131,7 @@ impl<D: Dma> RxRing<D> {
             max_frame: config.max_frame(),
             mode: config.recycle,
             wait_each: config.wait_each,
+            one_pass: config.recycle == RecycleMode::KeepMapped || !shares_flush,
             partial: PartialFrame::default(),
             discarding: false,
             targets: Batch::new(),

@@ -12,7 +12,6 @@ use towpath_packet::{Backing, Direction, Pool, PoolConfig};
 mod mixed;
 
 const RING: u32 = 80;
-const STRICT: DmaPolicy = DmaPolicy::PerBuffer { flush: Flush::Strict };
 const DONE: u64 = 1;
 const END: u64 = 2;
 const BROKEN: u64 = 0x0100_0000;
@@ -177,6 +176,51 @@ fn unmap_first_maps_and_unmaps_every_buffer() {
     assert_eq!((counts.maps, counts.unmaps, counts.flushes, counts.copies), (82, 3, 1, 2));
     assert_eq!((counts.syncs_for_cpu, counts.syncs_for_device), (3, 0));
     assert_eq!(b.end(), 0);
+}
+
+/// A ring that unmaps first and, under strict protection, flushes the IOTLB for each buffer.
+fn each_alone(policy: DmaPolicy) -> Rig {
+    let config = Config { recycle: RecycleMode::UnmapFirst, wait_each: true, ..Config::default() };
+    let mut rig = rig_with(policy, config, 1024);
+    rig.refill();
+    rig
+}
+
+#[test]
+fn unmap_first_copies_in_one_pass_where_no_buffer_shares_a_flush() {
+    let mut b = each_alone(STRICT);
+    (0..3).for_each(|_| b.write(100, DONE | END));
+    assert_eq!(b.receive(2048), 3);
+    assert_eq!(b.mapped(), 79, "the same pass maps again what it unmapped");
+    let counts = b.ring.counts();
+    assert_eq!((counts.maps, counts.unmaps, counts.flushes, counts.copies), (82, 3, 3, 3));
+    assert_eq!((counts.syncs_for_cpu, counts.syncs_for_device), (3, 0));
+    b.refill();
+    assert_eq!(b.ring.counts().maps, 83, "only the slot that was never filled is");
+    b.write(1000, DONE | END);
+    assert_eq!(b.receive(256), 1);
+    let counts = b.ring.counts();
+    assert_eq!((counts.unmaps, counts.flushes, counts.handed), (4, 4, 1), "a buffer is unmapped once");
+    assert_eq!(b.end(), 0);
+}
+
+#[test]
+fn a_failure_in_the_pass_that_unmaps_costs_no_buffer_but_the_one_that_the_device_may_reach() {
+    let mut b = each_alone(STRICT);
+    b.script.fail_maps.store(1, Relaxed);
+    (0..2).for_each(|_| b.write(100, DONE | END));
+    assert_eq!(b.receive(2048), 2, "the three passes copy what could not be mapped again");
+    assert_eq!(b.mapped(), 77);
+    b.refill();
+    assert_eq!(b.mapped(), 79);
+    b.script.fail_flushes.store(1, Relaxed);
+    b.write(100, DONE | END);
+    assert_eq!(b.receive(2048), 1, "the next flush covers the buffer");
+    b.script.fail_unmaps.store(1, Relaxed);
+    (0..2).for_each(|_| b.write(100, DONE | END));
+    assert_eq!(b.receive(2048), 1);
+    assert_eq!((b.faults().leaked, b.faults().lost_frames), (1, 1));
+    assert_eq!(b.end(), 1);
 }
 
 #[test]
