@@ -76,6 +76,30 @@ fn the_table_of_copybreak_shows_the_work_for_each_buffer() {
     };
     assert_eq!((of("before", 2048)["maps"].as_f64(), of("after", 2048)["maps"].as_f64()), (Some(1.0), Some(0.0)));
     assert_eq!(report["sizes"].as_array().map(Vec::len), Some(8));
+    assert_eq!(report["waits"], serde_json::Value::Null, "an invalidation costs what the model takes");
+    let ratios: Vec<_> = report["ratios"].as_array().unwrap().iter().collect();
+    let control = ratios.iter().find(|ratio| ratio["protection"] == "off" && ratio["copybreak"] == 2048).unwrap();
+    assert!(ratios.len() == 6 && control["before_after"].as_f64().unwrap() > 0.0, "{ratios:?}");
+    assert!((control["authors"].as_f64().unwrap() - 1.03).abs() < 0.005, "{control}");
+}
+
+/// The times are lower bounds, which hold on any machine.
+#[test]
+fn the_cost_of_an_invalidation_is_a_parameter_that_buffers_pay_once_each_or_once_a_burst() {
+    let args = ["--wait-ns", "6400,0", "--samples", "8", "--rounds", "1", "--no-sizes", "--json"];
+    let report = datapath::run(&[&["bench", "copybreak"], &args[..]].concat()).code(0);
+    let report: serde_json::Value = serde_json::from_str(&report.stdout).unwrap();
+    let rows = report["waits"]["rows"].as_array().unwrap();
+    assert_eq!(rows.iter().map(|row| row["wait_ns"].as_u64().unwrap()).collect::<Vec<_>>(), [0, 6400]);
+    let ns = |variant: &str, copybreak: usize| rows[1][variant][copybreak].as_f64().unwrap();
+    assert!(ns("before", 0) >= 6400.0 && ns("before", 1) >= 6400.0 && ns("after", 0) >= 6400.0, "{rows:?}");
+    assert!(ns("ours", 0) >= 100.0, "{rows:?}");
+    let swept = datapath::run(&["bench", "copybreak", "--samples", "1", "--rounds", "1", "--no-sizes", "--wait-ns"]);
+    let table = swept.code(0).stdout;
+    assert!(table.contains("a parameter of the model") && table.contains("break-even, one wait a burst"), "{table}");
+    let device = ["bench", "copybreak", "--port", "e1000e:vfio=0000:03:00.0", "--wait-ns", "500"];
+    let refused = datapath::run(&device).code(2);
+    assert!(refused.stderr.contains("--wait-ns: a parameter of the model's IOMMU"), "{refused:#?}");
 }
 
 #[test]

@@ -75,15 +75,33 @@ pub(crate) struct BenchXsk {
     /// The core of that thread
     #[arg(long, value_name = "CORE", requires = "threaded")]
     pub(crate) app_core: Option<usize>,
-    /// The application writes every byte of a frame before it sends it
+    /// The application writes every byte of a frame before it sends it, copied or by page
     #[arg(long)]
     pub(crate) write: bool,
+    /// What the consumer behind the pair in memory (veth) reads of each frame; a table for each
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "none,head,all")]
+    pub(crate) read: Vec<Read>,
+    /// Give that consumer a thread of its own on this core; otherwise it has the datapath's
+    #[arg(long, value_name = "CORE")]
+    pub(crate) read_core: Option<usize>,
     /// Fail if anything had to be skipped
     #[arg(long)]
     pub(crate) require: bool,
     /// For machines
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// What a consumer reads of each frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Read {
+    /// Nothing
+    None,
+    /// Its first 64 bytes
+    Head,
+    /// Every byte
+    All,
 }
 
 /// `towpath bench batch`.

@@ -9,7 +9,9 @@
 mod bench;
 mod run;
 
-pub(crate) use bench::{BatchTable, Bench, BenchBatch, BenchCopybreak, BenchGro, BenchKind, BenchLatency, BenchXsk};
+pub(crate) use bench::{
+    BatchTable, Bench, BenchBatch, BenchCopybreak, BenchGro, BenchKind, BenchLatency, BenchXsk, Read,
+};
 pub(crate) use run::{FullArg, GroArg, GsoArg, IdleArg, Run};
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueHint};

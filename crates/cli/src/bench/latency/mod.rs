@@ -2,15 +2,21 @@
 //! datapath and, in the same run, through the kernel.
 //!
 //! ```text
-//!   sock → sock       application ─ TX ring ─► datapath, other core ─ RX ring ─► application
-//!   UDP over veth     sendto ─► stack, veth pair, stack in another namespace ─► recv
-//!   AF_XDP over veth  sendto on an XDP socket ─► veth pair ─► XDP socket in another namespace
+//!                             first core                            second core
+//!   sock → sock, two cores    application, TX ring, datapath ─────► RX ring, application
+//!   sock → sock, one core     application, TX ring ───────────────► datapath
+//!                             RX ring, application ◄─────────────── datapath
+//!   UDP over veth             sendto, stack, veth pair, stack ────► recv in another namespace
+//!   AF_XDP over veth          sendto on an XDP socket, veth pair ─► XDP socket in another namespace
 //! ```
 //!
+//! Sender and receiver have a core each, as the kernel's have; with *one core* the ends share one
+//! and the datapath has the other.
+//!
 //! *Spinning*: two threads never yield their cores, and each message is sent when the previous one
-//! has arrived. The application has both of its ends on one core and the datapath has the other;
-//! the kernel's sender has one core and its receiver the other. *Sleeping*: a message is sent after
-//! a pause in which all threads go to sleep. Each of them must be woken: by an eventfd and a byte
+//! has arrived. With *two cores* the sender's thread turns the datapath's route, as it runs the
+//! kernel's stack in its system calls. *Sleeping*: a message is sent after a pause in which all
+//! threads go to sleep, the datapath's too. Each of them must be woken: by an eventfd and a byte
 //! on the connection, or by the kernel. Voluntary context switches per message, without the
 //! sender's pauses, show that they slept.
 //!
@@ -44,8 +50,9 @@ const COUNTED: &str = "one way, from before the sender's call to after the recei
 /// second.
 type Way = fn(Mode, &BenchLatency, [usize; 2]) -> Result<Sample, Box<dyn Error>>;
 
-const WAYS: [(&str, Way); 3] = [
-    ("towpath: sock -> sock", sock::round),
+const WAYS: [(&str, Way); 4] = [
+    ("towpath: ends on two cores", sock::two_cores),
+    ("towpath: ends on one core", sock::one_core),
     ("kernel: UDP over veth", udp::round),
     ("kernel: AF_XDP over veth", xdp::round),
 ];

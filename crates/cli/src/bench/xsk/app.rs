@@ -1,11 +1,9 @@
 //! The application: sends bursts of frames, cycling through its memory as fast as frames complete.
 
+use super::worker::Worker;
 use std::collections::VecDeque;
 use std::error::Error;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use towpath_client::{Config, Frame, Sizes, Socket, Umem};
 
 /// Frames in a burst.
@@ -71,67 +69,11 @@ fn fill(bytes: &mut [u8]) {
     }
 }
 
-/// An application with a thread of its own, which sleeps except while it is to run.
-pub(super) struct Runner {
-    state: Arc<State>,
-    thread: Option<JoinHandle<()>>,
-}
-
-#[derive(Default)]
-struct State {
-    runs: AtomicBool,
-    ends: AtomicBool,
-}
-
-impl Runner {
-    pub(super) fn new(path: PathBuf, size: u32, write: bool, core: Option<usize>) -> Runner {
-        let state = Arc::new(State::default());
-        let of_thread = state.clone();
-        let thread = std::thread::spawn(move || {
-            if let Some(core) = core {
-                let mut set = nix::sched::CpuSet::new();
-                let _ = set.set(core).and_then(|()| nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &set));
-            }
-            if let Err(error) = work(&of_thread, &path, size, write) {
-                eprintln!("the application: {error}");
-            }
-        });
-        Runner { state, thread: Some(thread) }
-    }
-
-    /// Starts or pauses the thread.
-    pub(super) fn run(&self, runs: bool) {
-        self.state.runs.store(runs, Ordering::Release);
-        if let Some(thread) = &self.thread {
-            thread.thread().unpark();
-        }
-    }
-
-    /// Whether the thread still runs.
-    pub(super) fn is_alive(&self) -> bool {
-        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
-    }
-}
-
-fn work(state: &State, path: &Path, size: u32, write: bool) -> Result<(), Box<dyn Error>> {
-    let umem = memory()?;
-    let mut app = App::new(&umem, path, size, write)?;
-    while !state.ends.load(Ordering::Acquire) {
-        if !state.runs.load(Ordering::Acquire) {
-            std::thread::park();
-        } else if app.step()? == 0 {
-            std::hint::spin_loop();
-        }
-    }
-    Ok(())
-}
-
-impl Drop for Runner {
-    fn drop(&mut self) {
-        self.state.ends.store(true, Ordering::Release);
-        self.run(false);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
+/// An application with a thread of its own.
+pub(super) fn spawn(path: PathBuf, size: u32, write: bool, core: Option<usize>) -> Worker {
+    Worker::new("the application", core, move |worker| {
+        let umem = memory()?;
+        let mut app = App::new(&umem, &path, size, write)?;
+        worker.turns(|| app.step())
+    })
 }

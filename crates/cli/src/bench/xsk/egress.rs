@@ -1,5 +1,6 @@
 //! The egress ports.
 
+use crate::args::Read;
 use crate::bench::netns::Namespace;
 use std::error::Error;
 use std::process::Command;
@@ -56,13 +57,29 @@ impl Egress {
 
     pub(super) fn what(self) -> &'static str {
         match self {
-            Egress::Veth => "a pair in memory, whose far end takes and frees",
-            Egress::E1000e => "the e1000e driver, on the model of its device (whose work is not timed)",
+            Egress::Veth => "a pair in memory",
+            Egress::E1000e => "the e1000e driver, on the model of its device",
             Egress::Tap => "an interface of the kernel, which drops: writev of one page, or of linear bytes",
             Egress::Packet => "AF_PACKET on a veth of the kernel, whose other end drops",
-            Egress::Xdp => {
-                "AF_XDP on a veth of the kernel, whose other end drops: the port copies pages to its own memory, the kernel all"
+            Egress::Xdp => "AF_XDP on a veth of the kernel, whose other end drops",
+        }
+    }
+
+    /// The reader of the bytes: who reads how many of them, and where. That of the pair in memory
+    /// is chosen.
+    pub(super) fn reader(self, read: Read, core: Option<usize>) -> String {
+        let place = core.map_or("in the datapath's thread, timed".to_owned(), |core| {
+            format!("in a thread of its own on core {core}, timed there")
+        });
+        match (self, read) {
+            (Egress::Veth, Read::None) => format!("the far end reads nothing and frees, {place}"),
+            (Egress::Veth, Read::Head) => format!("the far end reads 64 bytes of each frame, {place}"),
+            (Egress::Veth, Read::All) => format!("the far end reads every byte, {place}"),
+            (Egress::E1000e, _) => "the device reads every byte by DMA, not timed".to_owned(),
+            (Egress::Xdp, _) => {
+                "the kernel copies every byte, timed, and the port those of a page before it".to_owned()
             }
+            (Egress::Tap | Egress::Packet, _) => "the kernel copies every byte, timed".to_owned(),
         }
     }
 

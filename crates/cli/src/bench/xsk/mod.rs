@@ -3,9 +3,9 @@
 //! several kinds.
 //!
 //! ```text
-//!   application ── TX ring ──► sock:…?tx=copy|page ══ route ══► egress ══► (veth: the far end)
+//!   application ── TX ring ──► sock:…?tx=copy|page ══ route ══► egress ══► (veth: a consumer)
 //!               ◄─ COMPLETION ─┘
-//!   stepped:  the application sends a burst │ timed: one turn of each route │ a model works
+//!   stepped:  the application sends a burst │ timed: one turn of the route, and of the consumer │ a model works
 //! ```
 //!
 //! The datapath's work on one core is timed: descriptors to packets, the egress, freeing,
@@ -13,22 +13,32 @@
 //! (or writes each one anew with `--write`). Copy and page take turns, round by round. A round's
 //! figure is the median of its bursts, a row's percentage the median of its rounds' ratios.
 //!
+//! Bytes have a reader in the end. A device reads them by DMA, and the kernel copies them; behind
+//! the pair in memory `--read` is what a consumer reads of each frame. A page is cold for its
+//! reader, whereas the copy has left the bytes in the cache: what page saves the datapath, its
+//! reader pays in part. With `--read-core` the consumer has a core of its own, and the rate is that
+//! of the slower core.
+//!
 //! | file | content |
 //! |---|---|
 //! | `app` | the application |
 //! | `egress` | the egress ports |
+//! | `reader` | the consumer behind the pair in memory |
+//! | `worker` | threads of application and consumer |
 //! | `rig` | application, socket and egress, joined |
 //! | `table` | output |
 
 mod app;
 mod egress;
+mod reader;
 mod rig;
 mod table;
+mod worker;
 
 use super::{median, show};
-use crate::args::BenchXsk;
+use crate::args::{BenchXsk, Read};
 use egress::Egress;
-use rig::Rig;
+use rig::{Rig, Round};
 use serde::Serialize;
 use std::error::Error;
 use std::process::ExitCode;
@@ -50,9 +60,11 @@ struct Column {
 /// One way of sending.
 #[derive(Debug, Serialize)]
 struct Way {
-    /// Nanoseconds of one core per packet.
+    /// Nanoseconds of the datapath's core per packet, with a consumer in its thread.
     ns: f64,
-    /// Packets per second of one core.
+    /// Nanoseconds of the consumer's core per packet, if it has one.
+    reader_ns: Option<f64>,
+    /// Packets per second of the slower core.
     pps: f64,
     copies: f64,
     copied_bytes: f64,
@@ -63,6 +75,12 @@ struct Way {
 struct Table {
     egress: &'static str,
     what: &'static str,
+    /// What the consumer reads of each frame, behind the pair in memory.
+    read: Option<Read>,
+    /// The reader of the bytes, and where it is timed.
+    reader: String,
+    /// The writer of the bytes.
+    writer: &'static str,
     columns: Vec<Column>,
     /// Additional cost of each byte for a page, from the smallest size to the largest.
     page_ns_per_byte: f64,
@@ -80,9 +98,12 @@ pub(crate) fn run(args: &BenchXsk) -> Result<ExitCode, Box<dyn Error>> {
         if !args.egress.is_empty() && !args.egress.iter().any(|name| name == egress.name()) {
             continue;
         }
-        match measure(egress, args) {
-            Ok(table) => report.tables.push(table),
-            Err(error) => report.skipped.push(format!("{}: {error}", egress.name())),
+        let reads = if egress == Egress::Veth { args.read.as_slice() } else { &[Read::None] };
+        for &read in reads {
+            match measure(egress, read, args) {
+                Ok(table) => report.tables.push(table),
+                Err(error) => report.skipped.push(format!("{}: {error}", egress.name())),
+            }
         }
     }
     if let Some(name) = args.egress.iter().find(|name| Egress::ALL.iter().all(|egress| egress.name() != *name)) {
@@ -93,29 +114,46 @@ pub(crate) fn run(args: &BenchXsk) -> Result<ExitCode, Box<dyn Error>> {
     Ok(if args.require && !report.skipped.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn measure(egress: Egress, args: &BenchXsk) -> Result<Table, Box<dyn Error>> {
-    let columns: Vec<_> = args.sizes.iter().map(|&size| column(egress, size, args)).collect::<Result<_, _>>()?;
+fn measure(egress: Egress, read: Read, args: &BenchXsk) -> Result<Table, Box<dyn Error>> {
+    let columns: Vec<_> = args.sizes.iter().map(|&size| column(egress, size, read, args)).collect::<Result<_, _>>()?;
     let slope = match columns.as_slice() {
         [first, .., last] => (last.page.ns - first.page.ns) / f64::from(last.size - first.size),
         _ => 0.0,
     };
-    Ok(Table { egress: egress.name(), what: egress.what(), columns, page_ns_per_byte: slope })
+    Ok(Table {
+        egress: egress.name(),
+        what: egress.what(),
+        read: (egress == Egress::Veth).then_some(read),
+        reader: egress.reader(read, args.read_core),
+        writer: match (args.write, args.threaded) {
+            (false, _) => "the application wrote the frames once",
+            (true, false) => "the application writes every byte of each frame anew, not timed",
+            (true, true) => "the application writes every byte of each frame anew, in a thread of its own",
+        },
+        columns,
+        page_ns_per_byte: slope,
+    })
 }
 
-fn column(egress: Egress, size: u32, args: &BenchXsk) -> Result<Column, Box<dyn Error>> {
+fn column(egress: Egress, size: u32, read: Read, args: &BenchXsk) -> Result<Column, Box<dyn Error>> {
     let umems = [app::memory()?, app::memory()?];
-    let make = |umem, transmit| Rig::new(umem, egress, transmit, size, args);
+    let make = |umem, transmit| Rig::new(umem, egress, transmit, size, read, args);
     let [copy, page] = &umems;
     let (mut copy, mut page) = (make(copy, Transmit::Copy)?, make(page, Transmit::Page)?);
-    let (mut ns, mut ratios) = ([Vec::new(), Vec::new()], Vec::new());
+    let (mut rounds, mut ratios) = ([Vec::new(), Vec::new()], Vec::new());
     for _ in 0..args.rounds {
         let round = [copy.round(args.bursts)?, page.round(args.bursts)?];
-        ratios.push(round[0] / round[1]);
-        ns.iter_mut().zip(round).for_each(|(all, ns)| all.push(ns));
+        ratios.push(round[0].slower() / round[1].slower());
+        rounds.iter_mut().zip(round).for_each(|(all, round)| all.push(round));
     }
-    let percent = 100.0 * (median(ratios) - 1.0);
-    let [copy_ns, page_ns] = ns.map(median);
-    Ok(Column { size, copy: copy.seen(copy_ns)?, page: page.seen(page_ns)?, percent })
+    let [of_copy, of_page] = rounds.map(|rounds| middle(&rounds));
+    Ok(Column { size, copy: copy.seen(of_copy)?, page: page.seen(of_page)?, percent: 100.0 * (median(ratios) - 1.0) })
+}
+
+/// The medians of both cores.
+fn middle(rounds: &[Round]) -> Round {
+    let reader: Option<Vec<_>> = rounds.iter().map(|round| round.reader).collect();
+    Round { datapath: median(rounds.iter().map(|round| round.datapath).collect()), reader: reader.map(median) }
 }
 
 #[cfg(test)]
@@ -130,9 +168,9 @@ mod tests {
             Command::Bench(Bench { kind: BenchKind::Xsk(args) }) => args,
             other => panic!("{other:?}"),
         };
-        let mut rig = Rig::new(&umem, egress, transmit, size, &args).unwrap();
-        rig.round(4).unwrap();
-        let way = rig.seen(1.0).unwrap();
+        let mut rig = Rig::new(&umem, egress, transmit, size, Read::All, &args).unwrap();
+        let round = rig.round(4).unwrap();
+        let way = rig.seen(round).unwrap();
         (way.copies, way.copied_bytes)
     }
 

@@ -1,9 +1,11 @@
 //! An application, its socket, and an egress, joined as `towpath fwd` joins them.
 
 use super::Way;
-use super::app::{App, BURST, Runner};
+use super::app::{self, App, BURST};
 use super::egress::{Egress, Opened};
-use crate::args::BenchXsk;
+use super::reader::{Reader, ReaderThread};
+use super::worker::Worker;
+use crate::args::{BenchXsk, Read};
 use crate::bench::median;
 use crate::bench::netns::Namespace;
 use std::error::Error;
@@ -12,9 +14,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use towpath::engine::route::{Route, RouteConfig};
 use towpath::model::e1000e::Device;
-use towpath::packet::port::{Port, PortControl, Queues, RxQueue, Start, TxLayout};
+use towpath::packet::port::{Port, PortControl, Queues, RxQueue, Start};
 use towpath::packet::{Counters, Direction, Offloads, Pool, PoolConfig};
-use towpath::ports::null;
 use towpath::ports::sock::{self, Transmit};
 use towpath::{AnyPort, AnyRx, AnyTx};
 use towpath_client::Umem;
@@ -25,14 +26,36 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// The sender.
 enum Sender<'u> {
     Stepped(Box<App<'u>>),
-    Threaded(Runner),
+    Threaded(Worker),
+}
+
+/// The consumer behind the pair in memory.
+enum Consumer {
+    Same(Reader),
+    Threaded(ReaderThread),
+}
+
+/// Nanoseconds per packet in a round: medians over its bursts.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Round {
+    /// Of the datapath's core, with a reader in its thread.
+    pub(super) datapath: f64,
+    /// Of the core of a reader with a thread of its own: the mean.
+    pub(super) reader: Option<f64>,
+}
+
+impl Round {
+    /// Of the core that limits the rate.
+    pub(super) fn slower(&self) -> f64 {
+        self.datapath.max(self.reader.unwrap_or(0.0))
+    }
 }
 
 /// Application and datapath of one variant.
 pub(super) struct Rig<'u> {
     // Drop order: the queues end before the interface that they use.
     near: Route<AnyRx, AnyTx>,
-    far: Option<Route<AnyRx, AnyTx>>,
+    far: Option<Consumer>,
     device: Option<Device>,
     sender: Sender<'u>,
     received: Arc<Counters>,
@@ -59,6 +82,7 @@ impl<'u> Rig<'u> {
         egress: Egress,
         transmit: Transmit,
         size: u32,
+        read: Read,
         args: &BenchXsk,
     ) -> Result<Rig<'u>, Box<dyn Error>> {
         let pool = Pool::new(PoolConfig::default())?;
@@ -74,22 +98,21 @@ impl<'u> Rig<'u> {
         rx.set_tx_layout(tx_layout);
         let received = rx.counters().clone();
         let (_, tx) = start(port, &pool)?;
-        let route = |rx, tx, tx_layout| -> Result<_, Box<dyn Error>> {
-            let mut config = RouteConfig::default();
-            config.tx_layout = tx_layout;
-            Ok(Route::new(rx, tx, pool.cache(Direction::Tx)?, config))
-        };
         let far = match far {
             None => None,
             Some(far) => {
-                let (rx, _) = start(far, &pool)?;
-                let null = null::open(null::Config::from_uri(&"null:".parse()?)?).map(AnyPort::Null)?;
-                Some(route(rx, start(null, &pool)?.1, TxLayout::default())?)
+                let reader = Reader::new(start(far, &pool)?.0, pool.cache(Direction::Rx)?, read);
+                Some(match args.read_core {
+                    None => Consumer::Same(reader),
+                    Some(core) => Consumer::Threaded(ReaderThread::new(reader, core)),
+                })
             }
         };
-        let near = route(rx, tx, tx_layout)?;
+        let mut config = RouteConfig::default();
+        config.tx_layout = tx_layout;
+        let near = Route::new(rx, tx, pool.cache(Direction::Tx)?, config);
         let sender = if args.threaded {
-            Sender::Threaded(Runner::new(path, size, args.write, args.app_core))
+            Sender::Threaded(app::spawn(path, size, args.write, args.app_core))
         } else {
             Sender::Stepped(Box::new(App::new(umem, &path, size, args.write)?))
         };
@@ -98,40 +121,70 @@ impl<'u> Rig<'u> {
         Ok(rig)
     }
 
-    /// Nanoseconds per packet: the median of `bursts` bursts after a warm-up.
-    pub(super) fn round(&mut self, bursts: usize) -> Result<f64, Box<dyn Error>> {
-        if let Sender::Threaded(runner) = &self.sender {
-            runner.run(true);
-        }
-        let samples = self.samples(bursts / 8).and_then(|_| self.samples(bursts));
-        if let Sender::Threaded(runner) = &self.sender {
-            runner.run(false);
-        }
-        Ok(median(samples?))
+    /// A round of `bursts` bursts after a warm-up.
+    pub(super) fn round(&mut self, bursts: usize) -> Result<Round, Box<dyn Error>> {
+        self.samples(bursts / 8)?;
+        let before = self.reader_spent();
+        let datapath = median(self.samples(bursts)?);
+        let reader = before.zip(self.reader_spent()).map(|(before, after)| {
+            let [packets, ns] = [after[0] - before[0], after[1] - before[1]];
+            ns as f64 / packets.max(1) as f64
+        });
+        Ok(Round { datapath, reader })
     }
 
-    fn samples(&mut self, bursts: usize) -> Result<Vec<f64>, Box<dyn Error>> {
-        let mut samples = Vec::with_capacity(bursts);
-        if let Sender::Threaded(runner) = &self.sender {
-            runner.run(true);
+    fn reader_spent(&self) -> Option<[u64; 2]> {
+        match &self.far {
+            Some(Consumer::Threaded(reader)) => Some(reader.spent()),
+            _ => None,
         }
-        let begun = Instant::now();
+    }
+
+    /// Starts or pauses the other threads.
+    fn run(&self, runs: bool) {
+        if let Sender::Threaded(app) = &self.sender {
+            app.run(runs);
+        }
+        if let Some(Consumer::Threaded(reader)) = &self.far {
+            reader.run(runs);
+        }
+    }
+
+    /// Nanoseconds per packet of each of `bursts` bursts; the other threads run meanwhile.
+    fn samples(&mut self, bursts: usize) -> Result<Vec<f64>, Box<dyn Error>> {
+        self.run(true);
+        let samples = self.take_samples(bursts);
+        self.run(false);
+        samples
+    }
+
+    fn take_samples(&mut self, bursts: usize) -> Result<Vec<f64>, Box<dyn Error>> {
+        let mut samples = Vec::with_capacity(bursts);
+        let mut moved = Instant::now();
         while samples.len() < bursts {
+            if moved.elapsed() > TIMEOUT {
+                return Err("nothing moves".into());
+            }
+            if matches!(&self.far, Some(Consumer::Threaded(reader)) if !reader.has_room()) {
+                std::hint::spin_loop();
+                continue;
+            }
             match &mut self.sender {
                 Sender::Stepped(app) => drop(app.step()?),
-                Sender::Threaded(runner) if runner.is_alive() => {}
+                Sender::Threaded(app) if app.is_alive() => {}
                 Sender::Threaded(_) => return Err("the application has ended".into()),
             }
             let (n, took) = self.turn();
+            if let Some(Consumer::Threaded(reader)) = &mut self.far {
+                reader.sent(n);
+            }
             // A smaller burst does not show the cost of a full one.
             if n == BURST {
                 samples.push(took.as_nanos() as f64 / n as f64);
+                moved = Instant::now();
             }
             if let Some(device) = &self.device {
                 device.run_until_idle();
-            }
-            if samples.is_empty() && begun.elapsed() > TIMEOUT {
-                return Err("nothing moves".into());
             }
         }
         Ok(samples)
@@ -142,14 +195,14 @@ impl<'u> Rig<'u> {
     fn turn(&mut self) -> (usize, Duration) {
         let begun = Instant::now();
         let n = self.near.turn(false);
-        if let Some(far) = &mut self.far {
-            far.turn(false);
+        if let Some(Consumer::Same(reader)) = &mut self.far {
+            reader.turn();
         }
         (n, begun.elapsed())
     }
 
-    /// The row, at `ns` per packet.
-    pub(super) fn seen(&self, ns: f64) -> Result<Way, Box<dyn Error>> {
+    /// The row of a median round.
+    pub(super) fn seen(&self, round: Round) -> Result<Way, Box<dyn Error>> {
         let received = self.received.snapshot().packets as f64;
         let event = |wanted| {
             let events = self.events.events();
@@ -160,6 +213,12 @@ impl<'u> Rig<'u> {
         if drops > 0 {
             return Err(format!("{drops} packets were dropped").into());
         }
-        Ok(Way { ns, pps: 1e9 / ns, copies: event("copies")?, copied_bytes: event("copied-bytes")? })
+        Ok(Way {
+            ns: round.datapath,
+            reader_ns: round.reader,
+            pps: 1e9 / round.slower(),
+            copies: event("copies")?,
+            copied_bytes: event("copied-bytes")?,
+        })
     }
 }

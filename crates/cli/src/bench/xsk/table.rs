@@ -1,6 +1,6 @@
 //! Prints the tables in the shape of their authors.
 
-use super::{Column, Report, Table};
+use super::{Column, Report, Table, Way};
 use crate::args::BenchXsk;
 use crate::units::grouped;
 use std::io::{self, Write};
@@ -27,24 +27,27 @@ pub(super) fn print(report: &Report, args: &BenchXsk) -> io::Result<()> {
     for skipped in &report.skipped {
         writeln!(out, "\nskipped: {skipped}")?;
     }
-    let how = if args.threaded { "on a thread of its own" } else { "stepped" };
-    let writes = if args.write { "writes each frame" } else { "wrote its frames once" };
+    let how = if args.threaded { "on a thread of its own" } else { "stepped, not timed" };
     writeln!(
         out,
-        "\npackets a second of one core, the datapath's side; an application {how} that {writes}, bursts of 64 out of 4096 frames; \
-         medians of {} rounds of {} bursts, copy and page in turn",
+        "\npackets a second of one core (the slower one if the reader has its own); an application {how}, bursts of 64 out of \
+         4096 frames; medians of {} rounds of {} bursts, copy and page in turn",
         args.rounds, args.bursts
     )
 }
 
 fn print_table(out: &mut impl Write, table: &Table) -> io::Result<()> {
     let of = |show: &dyn Fn(&Column) -> String| -> Vec<String> { table.columns.iter().map(show).collect() };
-    writeln!(out, "\nto {}: {}", table.egress, table.what)?;
+    writeln!(out, "\nto {}: {}\nread: {}\nwritten: {}", table.egress, table.what, table.reader, table.writer)?;
     row(out, "size", of(&|column| column.size.to_string()))?;
     row(out, "copy", of(&|column| grouped(column.copy.pps as u64)))?;
     row(out, "page", of(&|column| grouped(column.page.pps as u64)))?;
     row(out, "percent", of(&|column| format!("{:+.1} %", column.percent)))?;
     row(out, "ns", of(&|column| format!("{:.1} / {:.1}", column.copy.ns, column.page.ns)))?;
+    if table.columns.iter().any(|column| column.page.reader_ns.is_some()) {
+        let ns = |way: &Way| way.reader_ns.unwrap_or(0.0);
+        row(out, "reader ns", of(&|column| format!("{:.1} / {:.1}", ns(&column.copy), ns(&column.page))))?;
+    }
     row(out, "copies", of(&|column| format!("{:.0} / {:.0}", column.copy.copies, column.page.copies)))?;
     writeln!(out, "a page costs {:.3} ns more for each byte", table.page_ns_per_byte)
 }

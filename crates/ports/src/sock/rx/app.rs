@@ -2,8 +2,11 @@
 //!
 //! ```text
 //!   a frame of one piece, to an egress that takes fragments ──► its page, no head
+//!   a frame of one piece, to be copied whole                ──► a head with the copy
 //!   in pieces, with metadata, or with linear bytes          ──► a head with copies, then pages
 //! ```
+//!
+//! Frames of the first two kinds have a loop of their own each, which ends at the first other one.
 
 use crate::sock::config::Transmit;
 use crate::sock::session::{Session, SessionHalf};
@@ -27,8 +30,19 @@ pub(crate) struct CopyPlan {
     pub(super) linear: usize,
     /// Bytes to leave free behind them.
     tailroom: usize,
-    /// A frame of one piece is sent as its page without a head: it needs no headroom.
-    headless: bool,
+    /// How frames of one piece are taken.
+    single: SinglePiece,
+}
+
+/// The way of a frame of one piece without metadata.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SinglePiece {
+    /// Its page without a head: the egress needs no headroom.
+    Page,
+    /// A copy of all of it in a head.
+    Copy,
+    /// As any other frame.
+    Any,
 }
 
 impl CopyPlan {
@@ -39,7 +53,12 @@ impl CopyPlan {
             (Transmit::Auto, TxLinear::Header(n)) => n.into(),
             (Transmit::Copy, _) | (Transmit::Auto, TxLinear::Whole) => usize::MAX,
         };
-        CopyPlan { linear, tailroom: egress.tailroom.into(), headless: linear == 0 && egress.headroom == 0 }
+        let single = match linear {
+            0 if egress.headroom == 0 => SinglePiece::Page,
+            usize::MAX => SinglePiece::Copy,
+            _ => SinglePiece::Any,
+        };
+        CopyPlan { linear, tailroom: egress.tailroom.into(), single }
     }
 
     /// How many of the next `len` bytes of a packet are copied.
@@ -176,8 +195,12 @@ impl AppTx {
         if n == ready && n < room {
             self.stats.add(Statistic::TxRingEmptyDescs, 1);
         }
-        let headless = plan.headless && self.partial.is_none();
-        let taken = if headless { self.take_headless(n, cache, out, totals) } else { Ok(0) };
+        let taken = match plan.single {
+            _ if self.partial.is_some() => Ok(0),
+            SinglePiece::Page => self.take_headless(n, cache, out, totals),
+            SinglePiece::Copy => self.take_copies(n, plan, cache, out, totals),
+            SinglePiece::Any => Ok(0),
+        };
         let done = taken.and_then(|taken| match n - taken {
             0 => Ok(()),
             left => self.take_with_heads(left, plan, cache, out, totals),
@@ -224,6 +247,62 @@ impl AppTx {
             let _ = out.push(packet);
         }
         Ok(n)
+    }
+
+    /// Takes up to `n` frames of one piece without metadata, as copies that are completed at once.
+    /// Returns how many there were in a row.
+    #[inline]
+    fn take_copies(
+        &mut self,
+        n: usize,
+        plan: CopyPlan,
+        cache: &mut Cache,
+        out: &mut Batch,
+        totals: &mut RxTotals,
+    ) -> Result<usize, Fault> {
+        let mut at = out.len();
+        let heads = cache.alloc_bulk(out, n);
+        let (mut taken, mut done) = (0, Ok(()));
+        while taken < heads
+            && let Some(packet) = out.as_mut_slice().get_mut(at)
+        {
+            let xsk_ring::Desc { addr, len, options } = self.tx.read();
+            if options != 0 || plan.copy_len(packet, len as usize) < len as usize {
+                self.tx.cancel();
+                break;
+            }
+            taken += 1;
+            match self.session.umem.locate_tx(addr, len, false) {
+                // The chunk lies inside of the memory, and so do the bytes; the head has room.
+                Ok(from) => _ = self.pages.copy(from, len as usize, packet),
+                Err(_) if self.skip_invalid => {
+                    self.skip(0, Some(addr));
+                    continue;
+                }
+                Err(fault) => {
+                    done = Err(fault);
+                    break;
+                }
+            }
+            self.completion.write(addr);
+            self.unsubmitted = true;
+            totals.copies += 1;
+            totals.copied_bytes += u64::from(len);
+            if self.fits(len as usize) {
+                totals.bytes += len as usize;
+                packet.set_ingress(0, self.queue);
+                at += 1;
+            } else {
+                // The head is used again.
+                packet.truncate(0);
+            }
+        }
+        while out.len() > at
+            && let Some(head) = out.pop()
+        {
+            cache.free(head);
+        }
+        done.map(|()| taken)
     }
 
     /// Whether a frame of `len` bytes can be sent. Counts those that can't.

@@ -135,6 +135,56 @@ fn frames_of_one_piece_are_pages_without_a_head_unless_the_egress_needs_headroom
 }
 
 #[test]
+fn copies_of_frames_in_one_piece_and_in_several_stay_in_order_and_one_too_long_leaves_its_buffer_to_the_next() {
+    let mut rig = Rig::new("tx=copy,mtu=500");
+    rig.rx.set_tx_layout(TxLayout { linear: TxLinear::Whole, headroom: 32, tailroom: 8 });
+    let umem = Umem::new(64, 2048).unwrap();
+    let mut app = rig.connect(&umem, "default");
+    let mut sent = frames(&umem, 9, LEN);
+    assert!(sent[1].set_range(0, 600));
+    // The fifth and the sixth are one packet.
+    sent[4].set_continues(true);
+    app.tx(&mut sent).unwrap();
+    let batch = rig.receive(7);
+    let seen: Vec<_> = batch.iter().map(|packet| (packet.to_vec()[0], packet.len(), packet.frags())).collect();
+    let expected = [0, 2, 3, 4, 6, 7, 8].map(|i| (i, if i == 4 { 2 * LEN } else { LEN }, 0));
+    assert_eq!(seen, expected);
+    assert!(batch.iter().all(|packet| packet.headroom() == 32 && packet.linear().len() == packet.len()));
+    let mut back = Vec::new();
+    assert_eq!(app.completions(&mut back).unwrap(), 9);
+    assert_eq!((rig.event("frame-length"), rig.event("copies")), (1, 9));
+    let bytes = rig.rx.counters().snapshot().bytes;
+    assert_eq!(bytes as usize, 8 * LEN, "what is not sent is not counted");
+    drop((batch, back, app));
+    rig.end();
+}
+
+#[test]
+fn without_buffers_copies_wait_and_none_is_lost() {
+    let mut rig = Rig::new("tx=copy");
+    let umem = Umem::new(64, 2048).unwrap();
+    let mut app = rig.connect(&umem, "default");
+    let mut cache = rig.pool.cache(Direction::Tx).unwrap();
+    let mut all: Vec<_> = std::iter::from_fn(|| cache.alloc()).collect();
+    app.tx(&mut frames(&umem, 4, LEN)).unwrap();
+    let mut out = Batch::new();
+    assert_eq!((0..10).map(|_| rig.rx.rx(&mut out)).sum::<usize>(), 0);
+    all.truncate(all.len() - 2);
+    until(|| {
+        rig.rx.rx(&mut out);
+        out.len() == 2
+    });
+    drop((all, cache));
+    until(|| {
+        rig.rx.rx(&mut out);
+        out.len() == 4
+    });
+    assert_eq!(out.iter().map(|packet| packet.to_vec()[0]).collect::<Vec<_>>(), [0, 1, 2, 3]);
+    drop((out, app));
+    rig.end();
+}
+
+#[test]
 fn without_buffers_pages_without_heads_are_sent_and_frames_in_pieces_wait() {
     let mut rig = Rig::new("");
     let umem = Umem::new(64, 2048).unwrap();

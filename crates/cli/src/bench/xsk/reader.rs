@@ -1,0 +1,106 @@
+//! The consumer behind the pair in memory: takes packets, reads of them what it is told to, and
+//! frees them.
+
+use super::app::BURST;
+use super::worker::Worker;
+use crate::args::Read;
+use std::hint::black_box;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+use towpath::AnyRx;
+use towpath::packet::port::RxQueue;
+use towpath::packet::{Batch, Cache};
+
+/// Bytes that [`Read::Head`] reads.
+const HEAD: usize = 64;
+/// Packets in front of a reader with a thread of its own, at most: fewer than its ring holds, so
+/// that the datapath never waits for room.
+const AHEAD: u64 = 512;
+
+/// The consumer.
+pub(super) struct Reader {
+    rx: AnyRx,
+    cache: Cache,
+    batch: Batch,
+    read: Read,
+    /// The reader's own memory, to which it copies what it reads, as `recv` does.
+    bytes: Box<[u8; 2048]>,
+}
+
+impl Reader {
+    pub(super) fn new(rx: AnyRx, cache: Cache, read: Read) -> Reader {
+        Reader { rx, cache, batch: Batch::new(), read, bytes: Box::new([0; 2048]) }
+    }
+
+    /// Takes a burst; returns the number of packets.
+    #[inline(never)]
+    pub(super) fn turn(&mut self) -> usize {
+        let n = self.rx.rx(&mut self.batch);
+        let most = match self.read {
+            Read::None => 0,
+            Read::Head => HEAD,
+            Read::All => self.bytes.len(),
+        };
+        for packet in self.batch.iter().take_while(|_| most > 0) {
+            let read = packet.copy_to(0, &mut self.bytes[..most]);
+            black_box(self.bytes.get(..read));
+        }
+        self.cache.free_bulk(&mut self.batch);
+        n
+    }
+}
+
+/// A reader with a thread of its own.
+pub(super) struct ReaderThread {
+    worker: Worker,
+    progress: Arc<Progress>,
+    /// Packets that were sent to it.
+    sent: u64,
+}
+
+#[derive(Default)]
+struct Progress {
+    packets: AtomicU64,
+    /// Time of the turns that found packets.
+    ns: AtomicU64,
+}
+
+impl ReaderThread {
+    pub(super) fn new(mut reader: Reader, core: usize) -> ReaderThread {
+        let progress = Arc::new(Progress::default());
+        let of_thread = progress.clone();
+        let worker = Worker::new("the reader", Some(core), move |worker| {
+            worker.turns(|| {
+                let begun = Instant::now();
+                let n = reader.turn();
+                if n > 0 {
+                    of_thread.ns.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
+                    of_thread.packets.fetch_add(n as u64, Ordering::Release);
+                }
+                Ok(n)
+            })
+        });
+        ReaderThread { worker, progress, sent: 0 }
+    }
+
+    /// Starts or pauses the thread.
+    pub(super) fn run(&self, runs: bool) {
+        self.worker.run(runs);
+    }
+
+    /// Whether the reader keeps up: another burst has room.
+    pub(super) fn has_room(&self) -> bool {
+        self.sent - self.progress.packets.load(Ordering::Acquire) + BURST as u64 <= AHEAD
+    }
+
+    /// Counts packets that were sent to it.
+    pub(super) fn sent(&mut self, n: usize) {
+        self.sent += n as u64;
+    }
+
+    /// Packets so far, and the nanoseconds that they took.
+    pub(super) fn spent(&self) -> [u64; 2] {
+        [self.progress.packets.load(Ordering::Acquire), self.progress.ns.load(Ordering::Relaxed)]
+    }
+}

@@ -1,0 +1,60 @@
+//! `towpath bench xsk`, as the command prints it: every row says who reads the bytes and who writes
+//! them. Times are not asserted.
+
+mod support;
+
+use serde_json::Value;
+use support::datapath;
+
+const QUICK: [&str; 8] = ["bench", "xsk", "--sizes", "64,1500", "--rounds", "1", "--bursts", "8"];
+
+fn tables(args: &[&str]) -> Vec<Value> {
+    let report = datapath::run(&[&QUICK, args, &["--json", "--require"]].concat()).code(0);
+    let report: Value = serde_json::from_str(&report.stdout).unwrap();
+    report["tables"].as_array().unwrap().clone()
+}
+
+#[test]
+fn each_table_names_the_reader_and_the_writer_of_its_bytes_and_counts_the_copies() {
+    let tables = tables(&["--egress", "veth,e1000e", "--write"]);
+    let rows: Vec<_> = tables.iter().map(|table| (table["egress"].clone(), table["read"].clone())).collect();
+    let veth = |read: &str| (Value::from("veth"), Value::from(read));
+    assert_eq!(rows, [veth("none"), veth("head"), veth("all"), (Value::from("e1000e"), Value::Null)]);
+    let readers =
+        ["reads nothing", "reads 64 bytes of each frame", "reads every byte", "the device reads every byte by DMA"];
+    for (table, reader) in tables.iter().zip(readers) {
+        assert!(table["reader"].as_str().unwrap().contains(reader), "{table}");
+        assert!(table["writer"].as_str().unwrap().contains("writes every byte"), "{table}");
+        for column in table["columns"].as_array().unwrap() {
+            let size = column["size"].as_f64();
+            assert_eq!((column["copy"]["copies"].as_f64(), column["copy"]["copied_bytes"].as_f64()), (Some(1.0), size));
+            assert_eq!((column["page"]["copies"].as_f64(), &column["page"]["reader_ns"]), (Some(0.0), &Value::Null));
+        }
+    }
+}
+
+#[test]
+fn a_reader_with_a_core_of_its_own_has_its_own_time_and_the_slower_core_is_the_rate() {
+    let tables = tables(&["--egress", "veth", "--read", "all", "--read-core", "0"]);
+    assert_eq!(tables.len(), 1);
+    assert!(tables[0]["reader"].as_str().unwrap().contains("a thread of its own on core 0"), "{}", tables[0]);
+    for column in tables[0]["columns"].as_array().unwrap() {
+        for way in ["copy", "page"] {
+            let of = |key: &str| column[way][key].as_f64().unwrap();
+            assert!(of("reader_ns") > 0.0, "{column}");
+            assert!((of("pps") * of("ns").max(of("reader_ns")) / 1e9 - 1.0).abs() < 1e-9, "{column}");
+        }
+    }
+}
+
+#[test]
+fn a_reader_must_be_one_of_three_and_a_report_begins_with_the_machine() {
+    let refused = datapath::run(&[&QUICK[..], &["--read", "some"]].concat()).code(2);
+    assert!(refused.stderr.contains("none, head, all"), "{refused:#?}");
+    let quick = [&QUICK[..], &["--egress", "veth", "--read", "head"]].concat();
+    let text = datapath::run(&quick).code(0).stdout;
+    let heads: Vec<_> = text.lines().take(2).filter_map(|line| line.split_once(": ")).map(|(key, _)| key).collect();
+    assert_eq!(heads, ["machine", "counted"], "{text}");
+    let json = datapath::run(&[&quick[..], &["--json"]].concat()).code(0).stdout;
+    assert!(json.starts_with("{\"machine\":{\"cpu\":\"") && json.contains("},\"counted\":\""), "{json}");
+}
