@@ -22,12 +22,17 @@ fn each_table_names_the_reader_and_the_writer_of_its_bytes_and_counts_the_copies
     assert_eq!(rows, [veth("none"), veth("head"), veth("all"), (Value::from("e1000e"), Value::Null)]);
     let readers =
         ["reads nothing", "reads 64 bytes of each frame", "reads every byte", "the device reads every byte by DMA"];
-    for (table, reader) in tables.iter().zip(readers) {
+    let read = |table: usize, size: f64| [Some(0.0), Some(size.min(64.0)), Some(size), None][table];
+    for (i, (table, reader)) in tables.iter().zip(readers).enumerate() {
         assert!(table["reader"].as_str().unwrap().contains(reader), "{table}");
         assert!(table["writer"].as_str().unwrap().contains("writes every byte"), "{table}");
         for column in table["columns"].as_array().unwrap() {
-            let size = column["size"].as_f64();
-            assert_eq!((column["copy"]["copies"].as_f64(), column["copy"]["copied_bytes"].as_f64()), (Some(1.0), size));
+            let size = column["size"].as_f64().unwrap();
+            for way in ["copy", "page"] {
+                assert_eq!(column[way]["read_bytes"].as_f64(), read(i, size), "{way}: {table}");
+            }
+            let copied = (column["copy"]["copies"].as_f64(), column["copy"]["copied_bytes"].as_f64());
+            assert_eq!(copied, (Some(1.0), Some(size)));
             assert_eq!((column["page"]["copies"].as_f64(), &column["page"]["reader_ns"]), (Some(0.0), &Value::Null));
         }
     }
@@ -42,6 +47,7 @@ fn a_reader_with_a_core_of_its_own_has_its_own_time_and_the_slower_core_is_the_r
         for way in ["copy", "page"] {
             let of = |key: &str| column[way][key].as_f64().unwrap();
             assert!(of("reader_ns") > 0.0, "{column}");
+            assert_eq!(of("read_bytes"), column["size"].as_f64().unwrap());
             assert!((of("pps") * of("ns").max(of("reader_ns")) / 1e9 - 1.0).abs() < 1e-9, "{column}");
         }
     }

@@ -64,6 +64,8 @@ struct Way {
     ns: f64,
     /// Nanoseconds of the consumer's core per packet, if it has one.
     reader_ns: Option<f64>,
+    /// Bytes of a frame that the consumer read, if there is one.
+    read_bytes: Option<f64>,
     /// Packets per second of the slower core.
     pps: f64,
     copies: f64,

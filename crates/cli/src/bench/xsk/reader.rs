@@ -26,11 +26,22 @@ pub(super) struct Reader {
     read: Read,
     /// The reader's own memory, to which it copies what it reads, as `recv` does.
     bytes: Box<[u8; 2048]>,
+    work: Work,
+}
+
+/// What a reader has done.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Work {
+    pub(super) packets: u64,
+    /// Bytes read.
+    pub(super) bytes: u64,
+    /// Nanoseconds of the turns that found packets, of a reader with a thread of its own.
+    pub(super) ns: u64,
 }
 
 impl Reader {
     pub(super) fn new(rx: AnyRx, cache: Cache, read: Read) -> Reader {
-        Reader { rx, cache, batch: Batch::new(), read, bytes: Box::new([0; 2048]) }
+        Reader { rx, cache, batch: Batch::new(), read, bytes: Box::new([0; 2048]), work: Work::default() }
     }
 
     /// Takes a burst; returns the number of packets.
@@ -45,9 +56,16 @@ impl Reader {
         for packet in self.batch.iter().take_while(|_| most > 0) {
             let read = packet.copy_to(0, &mut self.bytes[..most]);
             black_box(self.bytes.get(..read));
+            self.work.bytes += read as u64;
         }
         self.cache.free_bulk(&mut self.batch);
+        self.work.packets += n as u64;
         n
+    }
+
+    /// What was done so far.
+    pub(super) fn work(&self) -> Work {
+        self.work
     }
 }
 
@@ -62,7 +80,7 @@ pub(super) struct ReaderThread {
 #[derive(Default)]
 struct Progress {
     packets: AtomicU64,
-    /// Time of the turns that found packets.
+    bytes: AtomicU64,
     ns: AtomicU64,
 }
 
@@ -75,8 +93,11 @@ impl ReaderThread {
                 let begun = Instant::now();
                 let n = reader.turn();
                 if n > 0 {
+                    let Work { packets, bytes, .. } = reader.work();
                     of_thread.ns.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
-                    of_thread.packets.fetch_add(n as u64, Ordering::Release);
+                    of_thread.bytes.store(bytes, Ordering::Relaxed);
+                    // Release: with the time and the bytes of these packets.
+                    of_thread.packets.store(packets, Ordering::Release);
                 }
                 Ok(n)
             })
@@ -99,8 +120,10 @@ impl ReaderThread {
         self.sent += n as u64;
     }
 
-    /// Packets so far, and the nanoseconds that they took.
-    pub(super) fn spent(&self) -> [u64; 2] {
-        [self.progress.packets.load(Ordering::Acquire), self.progress.ns.load(Ordering::Relaxed)]
+    /// What was done so far.
+    pub(super) fn work(&self) -> Work {
+        let Progress { packets, bytes, ns } = &*self.progress;
+        let packets = packets.load(Ordering::Acquire);
+        Work { packets, bytes: bytes.load(Ordering::Relaxed), ns: ns.load(Ordering::Relaxed) }
     }
 }

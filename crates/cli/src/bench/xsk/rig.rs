@@ -3,7 +3,7 @@
 use super::Way;
 use super::app::{self, App, BURST};
 use super::egress::{Egress, Opened};
-use super::reader::{Reader, ReaderThread};
+use super::reader::{Reader, ReaderThread, Work};
 use super::worker::Worker;
 use crate::args::{BenchXsk, Read};
 use crate::bench::median;
@@ -124,20 +124,20 @@ impl<'u> Rig<'u> {
     /// A round of `bursts` bursts after a warm-up.
     pub(super) fn round(&mut self, bursts: usize) -> Result<Round, Box<dyn Error>> {
         self.samples(bursts / 8)?;
-        let before = self.reader_spent();
+        let before = self.reader_work();
         let datapath = median(self.samples(bursts)?);
-        let reader = before.zip(self.reader_spent()).map(|(before, after)| {
-            let [packets, ns] = [after[0] - before[0], after[1] - before[1]];
-            ns as f64 / packets.max(1) as f64
-        });
+        let reader = before.zip(self.reader_work()).filter(|(_, after)| after.ns > 0);
+        let reader = reader
+            .map(|(before, after)| (after.ns - before.ns) as f64 / (after.packets - before.packets).max(1) as f64);
         Ok(Round { datapath, reader })
     }
 
-    fn reader_spent(&self) -> Option<[u64; 2]> {
-        match &self.far {
-            Some(Consumer::Threaded(reader)) => Some(reader.spent()),
-            _ => None,
-        }
+    /// What the reader has done so far.
+    fn reader_work(&self) -> Option<Work> {
+        self.far.as_ref().map(|far| match far {
+            Consumer::Same(reader) => reader.work(),
+            Consumer::Threaded(reader) => reader.work(),
+        })
     }
 
     /// Starts or pauses the other threads.
@@ -216,6 +216,7 @@ impl<'u> Rig<'u> {
         Ok(Way {
             ns: round.datapath,
             reader_ns: round.reader,
+            read_bytes: self.reader_work().map(|work| work.bytes as f64 / work.packets.max(1) as f64),
             pps: 1e9 / round.slower(),
             copies: event("copies")?,
             copied_bytes: event("copied-bytes")?,
