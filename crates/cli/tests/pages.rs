@@ -1,5 +1,5 @@
-//! `towpath bench xsk`, as the command prints it: every row says who reads the bytes and who writes
-//! them. Times are not asserted.
+//! `towpath bench xsk`, as the command prints it: every row names the reader and the writer of the
+//! bytes. Times are not asserted.
 
 mod support;
 

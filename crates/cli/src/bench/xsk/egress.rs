@@ -65,7 +65,7 @@ impl Egress {
         }
     }
 
-    /// The reader of the bytes: who reads how many of them, and where. That of the pair in memory
+    /// The reader of the bytes: how many it reads, and where. That of the pair in memory
     /// is chosen.
     pub(super) fn reader(self, read: Read, core: Option<usize>) -> String {
         let place = core.map_or("in the datapath's thread, timed".to_owned(), |core| {

@@ -1,5 +1,5 @@
-//! The consumer behind the pair in memory: takes packets, reads of them what it is told to, and
-//! frees them.
+//! The consumer behind the pair in memory: takes packets, reads as much of each as `--read` says,
+//! and frees them.
 
 use super::app::BURST;
 use super::worker::Worker;

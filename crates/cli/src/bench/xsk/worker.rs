@@ -1,4 +1,4 @@
-//! A thread that takes turns while it is told to run, and sleeps otherwise.
+//! A thread that takes turns while it is switched on, and sleeps otherwise.
 
 use std::error::Error;
 use std::sync::Arc;

@@ -6,7 +6,7 @@ use super::*;
 use crate::common::ring::{distance, next};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use towpath_bus::{DmaPolicy, Domain, Flush};
+use towpath_bus::{DmaPolicy, Domain};
 use towpath_packet::{Backing, Direction, Pool, PoolConfig};
 
 mod mixed;
