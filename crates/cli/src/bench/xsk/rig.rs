@@ -31,7 +31,7 @@ enum Sender<'u> {
 
 /// The consumer behind the pair in memory.
 enum Consumer {
-    Same(Reader),
+    Same(Box<Reader>),
     Threaded(ReaderThread),
 }
 
@@ -103,7 +103,7 @@ impl<'u> Rig<'u> {
             Some(far) => {
                 let reader = Reader::new(start(far, &pool)?.0, pool.cache(Direction::Rx)?, read);
                 Some(match args.read_core {
-                    None => Consumer::Same(reader),
+                    None => Consumer::Same(Box::new(reader)),
                     Some(core) => Consumer::Threaded(ReaderThread::new(reader, core)),
                 })
             }
