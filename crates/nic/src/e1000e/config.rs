@@ -113,7 +113,8 @@ pub enum RecycleMode {
     #[default]
     KeepMapped,
     /// Every completed buffer is unmapped first, and mapped again when it goes back to the device,
-    /// as drivers did before. For comparison only.
+    /// as drivers did before; without effect if buffers are mapped persistently. For comparison
+    /// only.
     UnmapFirst,
 }
 

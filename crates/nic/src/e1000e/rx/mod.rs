@@ -122,16 +122,19 @@ impl<D: Dma> RxRing<D> {
         let RxParts { ring, mapper, cache, copy_cache, buffer_size } = parts;
         let of = copy_cache.as_ref().unwrap_or(&cache);
         let copy_room = of.chunk() - of.headroom();
-        let shares_flush = mapper.domain().policy() == STRICT && !config.wait_each;
+        let policy = mapper.domain().policy();
+        // Persistently mapped buffers have nothing to unmap: both modes are the same.
+        let mode = if policy == DmaPolicy::Persistent { RecycleMode::KeepMapped } else { config.recycle };
+        let shares_flush = policy == STRICT && !config.wait_each;
         RxRing {
             buffers: RxBuffers::new(ring, mapper, cache, log),
             copy_cache,
             buffer_size,
             copy_room,
             max_frame: config.max_frame(),
-            mode: config.recycle,
+            mode,
             wait_each: config.wait_each,
-            one_pass: config.recycle == RecycleMode::KeepMapped || !shares_flush,
+            one_pass: mode == RecycleMode::KeepMapped || !shares_flush,
             partial: PartialFrame::default(),
             discarding: false,
             targets: Batch::new(),

@@ -234,6 +234,7 @@ fn without_protection_neither_mode_maps_a_buffer() {
         b.refill();
         let counts = b.ring.counts();
         assert_eq!((counts.maps, counts.unmaps, counts.flushes, counts.copies, counts.handed), (0, 0, 0, 1, 1));
+        assert_eq!((counts.syncs_for_cpu, counts.syncs_for_device), (2, 1), "{recycle:?}: the copy's way is the same");
         assert_eq!(b.end(), 0);
     }
 }
