@@ -4,7 +4,8 @@
 //
 // HOLD 1 is the burst mode (rte_gro_reassemble_burst), more is the context mode with a flush every HOLD bursts. POOL bursts
 // take turns. Before each burst, untimed, all of its metadata is rewritten, which undoes the changes of the engine. Its headers
-// are rewritten then as well (hot), or as soon as the engine has returned its buffers (cold): POOL bursts less HOLD earlier.
+// are rewritten then as well (hot), or as soon as the engine has returned its buffers (cold): POOL bursts less HOLD earlier,
+// with the payload.
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,10 +35,13 @@ static void reset(const slot *s, unsigned payload) {
     m->l4_len = 32;
 }
 
-// A device's part: untimed. The buffer belongs to no packet.
-static void arrive(const slot *slots, unsigned burst) {
-    for (unsigned i = 0; i < burst; i++)
-        memcpy((char *)slots[i].mbuf->buf_addr + RTE_PKTMBUF_HEADROOM, slots[i].header, HEADER);
+// A device's part, untimed: the header, and `payload` bytes of the payload.
+static void arrive(const slot *slots, unsigned burst, const uint8_t *bytes, unsigned payload) {
+    for (unsigned i = 0; i < burst; i++) {
+        char *data = (char *)slots[i].mbuf->buf_addr + RTE_PKTMBUF_HEADROOM;
+        memcpy(data, slots[i].header, HEADER);
+        memcpy(data + HEADER, bytes, payload);
+    }
 }
 
 int main(int argc, char **argv) {
@@ -84,11 +88,14 @@ int main(int argc, char **argv) {
     }
     const uint64_t bursts = packets / round * hold, warm_up = bursts / 10 / hold * hold;
     uint64_t ticks = 0, left = 0;
-    for (unsigned b = 0; b < ahead; b++) arrive(slots + b % pool * burst, burst);
+    uint8_t bytes[1728];
+    memcpy(bytes, rte_pktmbuf_mtod(slots[0].mbuf, uint8_t *) + HEADER, payload);
+    const unsigned written = cold ? payload : 0;
+    for (unsigned b = 0; b < ahead; b++) arrive(slots + b % pool * burst, burst, bytes, written);
     for (uint64_t b = 0; b < bursts; b++) {
         if (b == warm_up) ticks = left = 0;
         const slot *s = slots + b % pool * burst;
-        arrive(slots + (b + ahead) % pool * burst, burst);
+        arrive(slots + (b + ahead) % pool * burst, burst, bytes, written);
         for (unsigned i = 0; i < burst; i++) {
             reset(&s[i], payload);
             work[i] = s[i].mbuf;

@@ -29,10 +29,12 @@ impl TunRs {
 }
 
 impl Engine for TunRs {
-    fn prepare(&mut self, headers: &[Header], burst: usize) {
+    fn prepare(&mut self, headers: &[Header], payload: &[u8], burst: usize) {
         for (buffer, header) in self.bursts[burst].iter_mut().zip(headers) {
             buffer.truncate(self.len);
-            buffer[VIRTIO_NET_HDR_LEN..][..HEADER - ETHERNET].copy_from_slice(&header[ETHERNET..]);
+            let (to, rest) = buffer[VIRTIO_NET_HDR_LEN..].split_at_mut(HEADER - ETHERNET);
+            to.copy_from_slice(&header[ETHERNET..]);
+            rest[..payload.len()].copy_from_slice(payload);
         }
     }
 
