@@ -10,8 +10,8 @@ pub(super) fn print(report: &Report, args: &BenchBatch) -> io::Result<()> {
     if !report.sweep.is_empty() || !report.scenarios.is_empty() {
         writeln!(
             out,
-            "on the model of CPSW: accesses (W writes, R reads) are exact and those of silicon; ns are the driver's own, without\n\
-             what its accesses cost; medians of {} rounds of {} bursts, the variants in turn\n",
+            "on the model of CPSW: accesses (W writes, R reads) are those of silicon; medians of {} rounds of {} bursts,\n\
+             the variants in turn\n",
             args.rounds, args.bursts
         )?;
     }
