@@ -1,10 +1,11 @@
 // The cost of DPDK's rte_gro on the mix of mix.h: only its calls are timed.
 //
-//     dpdk EAL-OPTION… -- FLOWS PAYLOAD BURST POOL HOLD PACKETS
+//     dpdk EAL-OPTION… -- hot|cold FLOWS PAYLOAD BURST POOL HOLD PACKETS
 //
 // HOLD 1 is the burst mode (rte_gro_reassemble_burst), more is the context mode with a flush every HOLD bursts. POOL bursts
-// take turns. Before each burst, untimed, all of its metadata and headers are rewritten: they are hot in the cache, and
-// the changes of the engine are undone.
+// take turns. Before each burst, untimed, all of its metadata is rewritten, which undoes the changes of the engine. Its headers
+// are rewritten then as well (hot), or as soon as the engine has returned its buffers (cold): POOL bursts less HOLD earlier,
+// with the payload.
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,20 +33,29 @@ static void reset(const slot *s, unsigned payload) {
     m->l2_len = ETHERNET;
     m->l3_len = 20;
     m->l4_len = 32;
-    memcpy(rte_pktmbuf_mtod(m, void *), s->header, HEADER);
+}
+
+// A device's part, untimed: the header, and `payload` bytes of the payload.
+static void arrive(const slot *slots, unsigned burst, const uint8_t *bytes, unsigned payload) {
+    for (unsigned i = 0; i < burst; i++) {
+        char *data = (char *)slots[i].mbuf->buf_addr + RTE_PKTMBUF_HEADROOM;
+        memcpy(data, slots[i].header, HEADER);
+        memcpy(data + HEADER, bytes, payload);
+    }
 }
 
 int main(int argc, char **argv) {
     int taken = rte_eal_init(argc, argv);
-    if (taken < 0 || argc - taken != 7) {
-        fputs("usage: dpdk EAL-OPTION... -- FLOWS PAYLOAD BURST POOL HOLD PACKETS\n", stderr);
+    if (taken < 0 || argc - taken != 8) {
+        fputs("usage: dpdk EAL-OPTION... -- hot|cold FLOWS PAYLOAD BURST POOL HOLD PACKETS\n", stderr);
         return 2;
     }
     argv += taken;
-    const unsigned flows = atoi(argv[1]), payload = atoi(argv[2]), burst = atoi(argv[3]);
-    const unsigned pool = atoi(argv[4]), hold = atoi(argv[5]);
-    const uint64_t packets = atoll(argv[6]);
-    const unsigned total = pool * burst, round = hold * burst;
+    const int cold = !strcmp(argv[1], "cold");
+    const unsigned flows = atoi(argv[2]), payload = atoi(argv[3]), burst = atoi(argv[4]);
+    const unsigned pool = atoi(argv[5]), hold = atoi(argv[6]);
+    const uint64_t packets = atoll(argv[7]);
+    const unsigned total = pool * burst, round = hold * burst, ahead = cold ? pool - hold : 0;
 
     struct rte_mempool *mp =
         rte_pktmbuf_pool_create("mix", total + 4096, 0, 0, RTE_PKTMBUF_HEADROOM + 1728, SOCKET_ID_ANY);
@@ -78,9 +88,14 @@ int main(int argc, char **argv) {
     }
     const uint64_t bursts = packets / round * hold, warm_up = bursts / 10 / hold * hold;
     uint64_t ticks = 0, left = 0;
+    uint8_t bytes[1728];
+    memcpy(bytes, rte_pktmbuf_mtod(slots[0].mbuf, uint8_t *) + HEADER, payload);
+    const unsigned written = cold ? payload : 0;
+    for (unsigned b = 0; b < ahead; b++) arrive(slots + b % pool * burst, burst, bytes, written);
     for (uint64_t b = 0; b < bursts; b++) {
         if (b == warm_up) ticks = left = 0;
         const slot *s = slots + b % pool * burst;
+        arrive(slots + (b + ahead) % pool * burst, burst, bytes, written);
         for (unsigned i = 0; i < burst; i++) {
             reset(&s[i], payload);
             work[i] = s[i].mbuf;

@@ -41,6 +41,19 @@ fn the_scenarios_of_the_series_cost_two_writes_a_packet_before_and_less_after() 
         // Free descriptors that are passed by messages have a write each.
         let most = if scenario.starts_with("J784S4") && scenario.ends_with(" in") { 1.1 } else { 0.09 };
         assert!(accesses(&row["after"]) <= most, "{row}");
+        // The series batches what is sent.
+        assert_eq!(row["series"]["batched"], scenario.ends_with("UDP out"), "{row}");
+        assert!(row["break_even_ns"].as_f64().is_some_and(|ns| ns >= 0.0), "{row}");
+        // A dearer write takes throughput and adds load.
+        let at = row["at"].as_array().unwrap();
+        assert_eq!(at.len(), 4);
+        for pair in at.windows(2) {
+            for side in 0..2 {
+                let of = |at: &Value, key: &str| at[key][side].as_f64().unwrap();
+                assert!(of(&pair[0], "mbps") > of(&pair[1], "mbps"), "{row}");
+                assert!(of(&pair[0], "cpu_percent") < of(&pair[1], "cpu_percent"), "{row}");
+            }
+        }
     }
 }
 
@@ -70,19 +83,20 @@ fn on_qemu_a_batch_costs_one_tail_write_each_way() {
 }
 
 #[test]
-fn without_qemu_the_table_says_which_package_has_it_and_the_command_succeeds() {
-    if !needs("without_qemu_the_table_says_which_package_has_it_and_the_command_succeeds", &[Need::Program("timeout")])
-    {
+fn without_qemu_the_table_says_which_package_has_it_and_the_command_fails_only_if_it_is_required() {
+    let name = "without_qemu_the_table_says_which_package_has_it_and_the_command_fails_only_if_it_is_required";
+    if !needs(name, &[Need::Program("timeout")]) {
         return;
     }
     let nothing = tempfile::tempdir().unwrap();
-    for args in [&["--json"][..], &[]] {
+    for (args, code) in [(&["--json"][..], 0), (&[], 0), (&["--require"], 1), (&["--require", "--json"], 1)] {
         let mut command = Command::new("timeout");
         command.args(["60", "/usr/bin/env", &format!("PATH={}", nothing.path().display())]);
         command.args([env!("CARGO_BIN_EXE_towpath"), "bench", "batch", "--only", "qemu"]).args(args);
         let output = command.output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && said.contains("apt-get install qemu-system-x86"), "{output:?}");
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        assert!(said.contains("apt-get install qemu-system-x86"), "{output:?}");
     }
 }
 

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 /// An engine with the buffers of all bursts.
 pub trait Engine {
-    /// Prepares a burst, untimed: its headers are rewritten. They are hot in the cache if it is pushed next.
-    fn prepare(&mut self, headers: &[Header], burst: usize);
+    /// Prepares a burst, untimed: its headers are rewritten, and `payload` behind each, which may be empty. They are hot in
+    /// the cache if it is pushed next.
+    fn prepare(&mut self, headers: &[Header], payload: &[u8], burst: usize);
 
     /// Takes the burst that was prepared first, untimed: its metadata is rewritten.
     fn receive(&mut self, packets: usize);
@@ -66,6 +67,7 @@ pub fn run<E: Engine>(arguments: &Arguments, make: impl FnOnce(&[Vec<u8>]) -> E)
     let digest = mix::digest(&mix);
     let headers: Vec<Header> = mix.iter().filter_map(|packet| packet.first_chunk::<HEADER>().copied()).collect();
     let mut engine = make(&mix);
+    let rewritten = if arguments.cold { mix[0][HEADER..].to_vec() } else { Vec::new() };
     drop(mix);
     let tick = tick();
     let bursts = packets / (burst * hold) * hold;
@@ -73,7 +75,7 @@ pub fn run<E: Engine>(arguments: &Arguments, make: impl FnOnce(&[Vec<u8>]) -> E)
     let (mut spent, mut left) = (0, 0);
     let prepare = |engine: &mut E, burst_number: usize| {
         let at = burst_number % pool;
-        engine.prepare(&headers[at * burst..(at + 1) * burst], at);
+        engine.prepare(&headers[at * burst..(at + 1) * burst], &rewritten, at);
     };
     (0..arguments.ahead()).for_each(|b| prepare(&mut engine, b));
     for b in 0..bursts {

@@ -1,6 +1,7 @@
 //! (a) Accesses, time and added latency by batch size, on both DMA families, with recycled
 //! descriptors and with a pool.
 
+use super::frames::{Protocol, frame};
 use super::rig::{Cost, Rig, Setup};
 use super::scenarios::UDP;
 use super::{MESSAGES, PKTDMA, PerPacket, UDMA, per_packet};
@@ -26,7 +27,7 @@ pub(crate) struct Row {
 }
 
 pub(super) fn measure(args: &BenchBatch) -> Result<Vec<Row>, Box<dyn Error>> {
-    let (mut rows, size) = (Vec::new(), args.size.unwrap_or(UDP));
+    let (mut rows, frame) = (Vec::new(), frame(Protocol::Udp, args.size.unwrap_or(UDP))?);
     for family in [PKTDMA, UDMA, MESSAGES] {
         let mut variants = Vec::new();
         for (descriptors, desc_alloc) in [("recycler", DescAlloc::Recycled), ("pool", DescAlloc::GenPool)] {
@@ -41,9 +42,9 @@ pub(super) fn measure(args: &BenchBatch) -> Result<Vec<Row>, Box<dyn Error>> {
         let mut waits: Vec<Vec<u64>> = vec![Vec::new(); variants.len()];
         for _ in 0..args.rounds {
             for ((rig, costs), waits) in variants.iter_mut().map(|v| &mut v.2).zip(&mut costs).zip(&mut waits) {
-                costs[0].push(rig.transmit(args.bursts, size)?);
-                costs[1].push(rig.receive(args.bursts, size)?);
-                rig.waits(args.bursts / 4 + 1, size, waits)?;
+                costs[0].push(rig.transmit(args.bursts, &frame, None)?);
+                costs[1].push(rig.receive(args.bursts, &frame, None)?);
+                rig.waits(args.bursts / 4 + 1, &frame, waits)?;
             }
         }
         for (((descriptors, batch, _), [tx, rx]), mut waits) in variants.iter().zip(&costs).zip(waits) {

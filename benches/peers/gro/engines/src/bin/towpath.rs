@@ -3,9 +3,9 @@
 //!     towpath chain|copy trusted|verified hot|cold FLOWS PAYLOAD BURST POOL HOLD PACKETS
 //!
 //! `chain` merges packets of towpath-packet as the datapath does, the counterpart of DPDK's mbufs. `copy` merges byte
-//! buffers of IP packets, as a VPN with a TUN does, and as tun-rs. `cold` has headers and payloads come from memory, as a
-//! device has left them there, given a POOL that the caches do not hold (2048 bursts of 64): bursts are prepared that
-//! long before they are pushed. Only metadata is hot, as if a driver had just written it.
+//! buffers of IP packets, as a VPN with a TUN does, and as tun-rs. `cold` has headers and payloads come from beyond the
+//! caches that do not hold the frames of POOL bursts, as if a device had left them there: whole frames are written that
+//! long before they are pushed (2048 bursts of 64 for memory). Only metadata is hot, as if a driver had just written it.
 
 use gro_engines::measure::{Arguments, Engine, run};
 use gro_engines::mix::{ETHERNET, HEADER, Header};
@@ -50,11 +50,12 @@ impl Chains {
 }
 
 impl Engine for Chains {
-    fn prepare(&mut self, headers: &[Header], _burst: usize) {
+    fn prepare(&mut self, headers: &[Header], payload: &[u8], _burst: usize) {
         for header in headers {
             let mut packet = self.cache.alloc().expect("the pool is large enough");
             let bytes = packet.push_back(self.len).expect("a chunk is large enough");
             bytes[..HEADER].copy_from_slice(header);
+            bytes[HEADER..][..payload.len()].copy_from_slice(payload);
             self.ready.push_back(packet);
         }
     }
@@ -178,11 +179,13 @@ impl Copies {
 }
 
 impl Engine for Copies {
-    fn prepare(&mut self, headers: &[Header], burst: usize) {
+    fn prepare(&mut self, headers: &[Header], payload: &[u8], burst: usize) {
         let first = burst * headers.len();
         for (place, header) in (first..).zip(headers) {
             let buffer = self.buffers[place].as_mut().expect("the buffer came back");
-            buffer[..HEADER - ETHERNET].copy_from_slice(&header[ETHERNET..]);
+            let (to, rest) = buffer.split_at_mut(HEADER - ETHERNET);
+            to.copy_from_slice(&header[ETHERNET..]);
+            rest[..payload.len()].copy_from_slice(payload);
             self.ready.push_back(place);
         }
     }

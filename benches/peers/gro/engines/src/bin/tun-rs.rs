@@ -1,6 +1,6 @@
 //! The cost of GRO in tun-rs: it verifies checksums and copies into the buffer of an aggregate's first packet.
 //!
-//!     tun-rs FLOWS PAYLOAD BURST POOL HOLD PACKETS
+//!     tun-rs hot|cold FLOWS PAYLOAD BURST POOL HOLD PACKETS
 //!
 //! It knows IP packets only, and holds nothing between bursts: HOLD must be 1.
 
@@ -14,25 +14,37 @@ const ROOM: usize = 70_000;
 struct TunRs {
     table: GROTable,
     bursts: Vec<Vec<Vec<u8>>>,
-    now: usize,
+    /// Bursts received so far; the last one is in the engine.
+    received: usize,
     /// Bytes of a packet with the virtio header before it.
     len: usize,
     payload: usize,
 }
 
+impl TunRs {
+    /// The place of the burst in the engine.
+    fn place(&self) -> usize {
+        (self.received - 1) % self.bursts.len()
+    }
+}
+
 impl Engine for TunRs {
-    fn prepare(&mut self, headers: &[Header], burst: usize) {
-        self.now = burst;
+    fn prepare(&mut self, headers: &[Header], payload: &[u8], burst: usize) {
         for (buffer, header) in self.bursts[burst].iter_mut().zip(headers) {
             buffer.truncate(self.len);
-            buffer[VIRTIO_NET_HDR_LEN..][..HEADER - ETHERNET].copy_from_slice(&header[ETHERNET..]);
+            let (to, rest) = buffer[VIRTIO_NET_HDR_LEN..].split_at_mut(HEADER - ETHERNET);
+            to.copy_from_slice(&header[ETHERNET..]);
+            rest[..payload.len()].copy_from_slice(payload);
         }
     }
 
-    fn receive(&mut self, _packets: usize) {}
+    fn receive(&mut self, _packets: usize) {
+        self.received += 1;
+    }
 
     fn push(&mut self, _flush: bool) -> usize {
-        match self.table.apply_gro(&mut self.bursts[self.now], VIRTIO_NET_HDR_LEN, true) {
+        let place = self.place();
+        match self.table.apply_gro(&mut self.bursts[place], VIRTIO_NET_HDR_LEN, true) {
             Ok(()) => 0,
             Err(error) => panic!("tun-rs: {error}"),
         }
@@ -40,7 +52,7 @@ impl Engine for TunRs {
 
     /// The merged bytes are the growth of the buffers.
     fn settle(&mut self) -> usize {
-        let burst = &self.bursts[self.now];
+        let burst = &self.bursts[self.place()];
         let grown: usize = burst.iter().map(|buffer| buffer.len() - self.len).sum();
         burst.len() - grown / self.payload
     }
@@ -49,8 +61,12 @@ impl Engine for TunRs {
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let Some(arguments) = Arguments::parse(&words, false).filter(|arguments| arguments.hold == 1) else {
-        eprintln!("usage: tun-rs FLOWS PAYLOAD BURST POOL 1 PACKETS");
+    let parsed = match words.as_slice() {
+        [caches @ ("hot" | "cold"), rest @ ..] => Arguments::parse(rest, *caches == "cold"),
+        _ => None,
+    };
+    let Some(arguments) = parsed.filter(|arguments| arguments.hold == 1) else {
+        eprintln!("usage: tun-rs hot|cold FLOWS PAYLOAD BURST POOL 1 PACKETS");
         std::process::exit(2);
     };
     run(&arguments, |mix| {
@@ -63,7 +79,7 @@ fn main() {
         TunRs {
             table: GROTable::new(),
             bursts: mix.chunks(arguments.burst).map(|burst| burst.iter().map(buffer).collect()).collect(),
-            now: 0,
+            received: 0,
             len: VIRTIO_NET_HDR_LEN + HEADER - ETHERNET + arguments.payload,
             payload: arguments.payload,
         }

@@ -7,6 +7,7 @@
 //!                              ──► until the last frame is received, buffers returned
 //! ```
 
+use super::super::frames::{Protocol, frame};
 use std::error::Error;
 use std::ops::Range;
 use std::sync::Arc;
@@ -85,9 +86,7 @@ impl Rig {
         let pool = Pool::new(PoolConfig::default().capacity(2048))?;
         let cache = pool.cache(Direction::Tx)?;
         let (sender, receiver) = (Nic::new(qemu.open(SENDER)?, &pool)?, Nic::new(qemu.open(RECEIVER)?, &pool)?);
-        // To the broadcast address, with an ethertype that the device ignores.
-        let mut frame = vec![0xff; size.max(14)];
-        frame.get_mut(12..14).into_iter().for_each(|kind| kind.copy_from_slice(&[0x88, 0xb5]));
+        let frame = frame(Protocol::Udp, size)?;
         Ok(Rig { sender, receiver, cache, sent, cable, frame })
     }
 
