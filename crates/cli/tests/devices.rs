@@ -56,7 +56,7 @@ fn a_socket_that_another_towpath_uses_is_left_alone_and_a_stale_one_is_replaced(
     let first = Towpath::start(&["fwd", "gen:rate=1k", "null:", "--oneway", &control]);
     let second = datapath::run(&["fwd", "gen:rate=1k", "null:", "--oneway", "--duration=1s", &control]).code(2);
     assert!(second.stderr.contains("another towpath listens there"), "{second:#?}");
-    first.signal("KILL");
+    first.signal(libc::SIGKILL);
     drop(first);
     let third = Towpath::start(&["fwd", "gen:rate=1k", "null:", "--oneway", &control]);
     third.stop().code(0);

@@ -51,13 +51,13 @@ fn sigterm_in_the_middle_of_a_flood_into_a_veth_leaks_nothing_and_releases_it() 
 
 #[test]
 fn sigkill_leaves_nothing_attached() {
-    require!("sigkill_leaves_nothing_attached",);
+    require!("sigkill_leaves_nothing_attached", "ping");
     let hosts = Hosts::new();
     let mut towpath = hosts.join((Cable::Tap, Cable::Packet), 1500, "", &[]);
     assert!(has_interface(&hosts.one, "e0") && promiscuity(&hosts.cables, "p2") == 1);
     ping(&hosts, "", "10.0.0.2");
     towpath.look();
-    towpath.signal("KILL");
+    towpath.signal(libc::SIGKILL);
     assert_eq!(towpath.wait().status.code(), None);
     wait_until_gone(&hosts.one, "e0");
     assert_eq!(promiscuity(&hosts.cables, "p2"), 0);
