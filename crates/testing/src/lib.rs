@@ -99,6 +99,7 @@ impl Drop for Namespace {
 }
 
 fn try_run(command: &mut Command) -> Result<Output, String> {
-    let output = command.stdin(Stdio::null()).output().map_err(|e| e.to_string())?;
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.map_err(|e| format!("{}: {e}", command.get_program().display()))?;
     if output.status.success() { Ok(output) } else { Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()) }
 }
