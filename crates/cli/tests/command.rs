@@ -53,7 +53,7 @@ fn a_count_is_kept_to_the_packet_whichever_command_has_it() {
 
 #[test]
 fn a_signal_stops_the_command_in_good_order() {
-    for signal in ["TERM", "INT", "HUP"] {
+    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
         let towpath = Towpath::start(&["fwd", "gen:", "null:", "--oneway"]);
         towpath.signal(signal);
         let summary = towpath.wait().code(0).summary();

@@ -56,7 +56,7 @@ fn a_socket_that_another_towpath_uses_is_left_alone_and_a_stale_one_is_replaced(
     let first = Towpath::start(&["fwd", "gen:rate=1k", "null:", "--oneway", &control]);
     let second = datapath::run(&["fwd", "gen:rate=1k", "null:", "--oneway", "--duration=1s", &control]).code(2);
     assert!(second.stderr.contains("another towpath listens there"), "{second:#?}");
-    first.signal("KILL");
+    first.signal(libc::SIGKILL);
     drop(first);
     let third = Towpath::start(&["fwd", "gen:rate=1k", "null:", "--oneway", &control]);
     third.stop().code(0);
@@ -111,10 +111,20 @@ fn the_error_for_an_address_without_a_device_shows_how_to_name_one() {
         ("e1000e:qtest=/does/not/exist", "connecting"),
         ("e1000e:model?copybreak=99999", "from 0 to 16384"),
         ("e1000e:model?rx=81", "multiple of 8"),
-        ("e1000e:model@tun:x", "use a tap"),
     ];
     for (port, part) in cases {
-        let refused = datapath::run(&["fwd", port, "null:", "--duration", "1s"]).code(2);
-        assert!(refused.stderr.contains(part), "{port}: {}", refused.stderr);
+        refused(port, part);
     }
+}
+
+#[test]
+fn a_wire_that_carries_ip_packets_is_refused() {
+    require!("a_wire_that_carries_ip_packets_is_refused",);
+    refused("e1000e:model@tun:x", "use a tap");
+}
+
+/// The command refuses a port, with an error that contains `part`.
+fn refused(port: &str, part: &str) {
+    let refused = datapath::run(&["fwd", port, "null:", "--duration", "1s"]).code(2);
+    assert!(refused.stderr.contains(part), "{port}: {}", refused.stderr);
 }

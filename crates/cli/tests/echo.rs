@@ -64,7 +64,7 @@ fn frames_of_an_application_come_back_with_the_addresses_swapped_and_the_balance
         assert_eq!(frame.bytes(), sent);
     }
     drop(got);
-    towpath.signal("TERM");
+    towpath.signal(libc::SIGTERM);
     let summary = towpath.wait().code(0).summary();
     assert_eq!((summary.balance.received, summary.balance.sent), (10, 10));
     summary.is_clean();
@@ -85,7 +85,7 @@ fn serving_is_forwarding_from_applications() {
         socket.completions(&mut back).unwrap();
         back.len() == 1
     });
-    towpath.signal("TERM");
+    towpath.signal(libc::SIGTERM);
     let summary = towpath.wait().code(0).summary();
     assert_eq!(summary.port("null").tx.bytes, 9000);
     summary.is_clean();

@@ -4,48 +4,13 @@
 //! A test calls [`needs`] first, then makes [`Namespace`]s: each has a unique name, and is deleted
 //! on drop, also after a panic.
 
+mod needs;
+
+pub use needs::{Need, all_required, needs, skip};
+
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-
-/// A requirement of a test.
-pub enum Need {
-    /// Root, or the capabilities of root for networks.
-    Root,
-    /// A program.
-    Program(&'static str),
-    /// TUN/TAP devices.
-    Tun,
-}
-
-/// Whether the test `name` can run here. If not, its name is printed; with `TOWPATH_REQUIRE=all`
-/// the test fails.
-#[must_use]
-pub fn needs(name: &str, needs: &[Need]) -> bool {
-    let Some(why) = needs.iter().find_map(missing) else { return true };
-    assert!(std::env::var("TOWPATH_REQUIRE").as_deref() != Ok("all"), "{name} can't run: {why}");
-    eprintln!("skipped: {name}: {why}");
-    false
-}
-
-fn missing(need: &Need) -> Option<String> {
-    match need {
-        Need::Root => {
-            let probe = Namespace::try_new("probe");
-            probe.err().map(|e| format!("no network namespace can be made: {e}"))
-        }
-        Need::Program(program) => {
-            let found = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
-                .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
-                .any(|dir| dir.join(program).exists());
-            (!found).then(|| format!("{program} is not installed"))
-        }
-        Need::Tun => {
-            let opened = std::fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun");
-            opened.err().map(|e| format!("/dev/net/tun: {e}"))
-        }
-    }
-}
 
 /// The count of an eventfd, which is not reset.
 pub fn eventfd_count(fd: i32) -> u64 {
@@ -73,8 +38,8 @@ impl Namespace {
         let namespace = Namespace { name };
         try_run(&mut namespace.command("ip", "link set lo up"))?;
         // Only the test's packets: no router solicitations, and addresses that can be used at once.
-        for setting in ["all.accept_dad=0", "default.accept_dad=0", "default.router_solicitations=0"] {
-            let _ = try_run(&mut namespace.command("sysctl", &format!("-qw net.ipv6.conf.{setting}")));
+        for setting in ["all/accept_dad", "default/accept_dad", "default/router_solicitations"] {
+            let _ = namespace.try_set(&format!("ipv6/conf/{setting}"), "0");
         }
         Ok(namespace)
     }
@@ -102,6 +67,15 @@ impl Namespace {
         self.run("ip", args)
     }
 
+    /// Sets a parameter of the kernel: `setting` is a path below `/proc/sys/net`.
+    pub fn set(&self, setting: &str, value: &str) {
+        self.try_set(setting, value).unwrap_or_else(|e| panic!("{setting}: {e}"));
+    }
+
+    fn try_set(&self, setting: &str, value: &str) -> std::io::Result<()> {
+        self.inside(|| std::fs::write(PathBuf::from("/proc/sys/net").join(setting), value))
+    }
+
     /// Runs `f` on a thread inside: its sockets belong to the namespace.
     pub fn inside<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
         let file = std::fs::File::open(PathBuf::from("/run/netns").join(&self.name)).expect("the namespace's file");
@@ -125,6 +99,7 @@ impl Drop for Namespace {
 }
 
 fn try_run(command: &mut Command) -> Result<Output, String> {
-    let output = command.stdin(Stdio::null()).output().map_err(|e| e.to_string())?;
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.map_err(|e| format!("{}: {e}", command.get_program().display()))?;
     if output.status.success() { Ok(output) } else { Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()) }
 }

@@ -221,7 +221,7 @@ fn a_big_file_is_the_same_after_lanes_and_gro_on_every_pair_of_ports() {
 
 #[test]
 fn sigterm_in_the_middle_of_everything_leaks_nothing() {
-    require!("sigterm_in_the_middle_of_everything_leaks_nothing", "iperf3");
+    require!("sigterm_in_the_middle_of_everything_leaks_nothing", "iperf3", "ss");
     for more in [&[][..], &["--rebalance", "--gro-flush-us", "500"], &["--steer", "rss", "--lane-full", "drop"]] {
         let args = [&["--gro", "on", "--lanes", two_lanes(), "--lane-ring", "64"], more].concat();
         let (Scene { hosts, .. }, mut towpath) = join((Cable::Tap, Cable::Tap), &args);

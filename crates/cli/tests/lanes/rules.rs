@@ -11,7 +11,8 @@ fn pings(args: &[&str], answered: bool) -> Summary {
     // Packets behind the rules are counted, so there must be no others: no neighbour discovery, no
     // router solicitation.
     for ns in [&hosts.one, &hosts.two] {
-        ns.run("sysctl", "-qw net.ipv6.conf.default.disable_ipv6=1 net.ipv6.conf.all.disable_ipv6=1");
+        ns.set("ipv6/conf/default/disable_ipv6", "1");
+        ns.set("ipv6/conf/all/disable_ipv6", "1");
     }
     let port = |host: u8, ns: &str| format!("tap:e0?netns={ns},addr=10.0.0.{host}/24,queues=2");
     let (a, b) = (port(1, hosts.one.name()), port(2, hosts.two.name()));

@@ -263,9 +263,12 @@ impl Towpath {
         }
     }
 
-    /// Sends a signal: `TERM`, `KILL`.
-    pub(crate) fn signal(&self, signal: &str) {
-        super::succeed(Command::new("kill").args(["-s", signal, &self.pid().to_string()]));
+    /// Sends a signal: `SIGTERM`, `SIGKILL`.
+    pub(crate) fn signal(&self, signal: libc::c_int) {
+        // SAFETY: kill takes no pointer. The process is a child that was not waited for, so its
+        // number is not another's.
+        let sent = unsafe { libc::kill(self.pid() as libc::pid_t, signal) };
+        assert_eq!(sent, 0, "kill: {}", std::io::Error::last_os_error());
     }
 
     /// Waits until it ends by itself.
@@ -288,7 +291,7 @@ impl Towpath {
     /// Stops the command with SIGTERM and waits for its end.
     #[track_caller]
     pub(crate) fn stop(self) -> Finished {
-        self.signal("TERM");
+        self.signal(libc::SIGTERM);
         self.wait()
     }
 }

@@ -28,7 +28,7 @@ pub(crate) struct Hosts {
 impl Hosts {
     pub(crate) fn new() -> Hosts {
         let cables = Namespace::new("cable");
-        super::succeed(&mut cables.command("sysctl", "-qw net.ipv6.conf.default.disable_ipv6=1"));
+        cables.set("ipv6/conf/default/disable_ipv6", "1");
         Hosts { one: Namespace::new("one"), two: Namespace::new("two"), cables }
     }
 

@@ -22,7 +22,7 @@ pub(crate) mod witness;
 
 pub(crate) use datapath::{Finished, Summary, Towpath};
 pub(crate) use hosts::{Cable, Hosts};
-pub(crate) use towpath_testing::{Namespace, Need, needs};
+pub(crate) use towpath_testing::{Namespace, Need, all_required, needs, skip};
 
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};

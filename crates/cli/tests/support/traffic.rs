@@ -1,6 +1,6 @@
 //! Programs that generate and check traffic.
 
-use super::{Hosts, Namespace, run, succeed, until};
+use super::{Hosts, Namespace, all_required, run, succeed, until};
 use serde_json::Value;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -88,8 +88,7 @@ impl Sample {
     /// 256 MiB, or 1 GiB where every test is required; made once.
     pub(crate) fn big() -> &'static Sample {
         static BIG: OnceLock<Sample> = OnceLock::new();
-        let all = std::env::var("TOWPATH_REQUIRE").as_deref() == Ok("all");
-        BIG.get_or_init(|| Sample::new(if all { "1G" } else { "256M" }))
+        BIG.get_or_init(|| Sample::new(if all_required() { "1G" } else { "256M" }))
     }
 }
 

@@ -82,7 +82,7 @@ fn frames_of_a_program_carry_everything_that_a_socket_does() {
 /// A namespace whose interfaces send nothing by themselves.
 fn quiet(what: &str) -> Namespace {
     let ns = Namespace::new(what);
-    ns.run("sysctl", "-qw net.ipv6.conf.default.disable_ipv6=1");
+    ns.set("ipv6/conf/default/disable_ipv6", "1");
     ns
 }
 

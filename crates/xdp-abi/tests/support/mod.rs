@@ -14,6 +14,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use towpath_testing::{Need, needs, skip};
 
 /// How a program gets the library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,21 +25,19 @@ pub(crate) enum Link {
     Libxdp,
 }
 
-/// Whether the test `name` can compile programs here. If not, its name is printed on standard
-/// error; with `TOWPATH_REQUIRE=all` that is a failure.
+/// Whether the test `name` can compile programs here and run them without privilege. If not, it is
+/// skipped.
 #[must_use]
 pub(crate) fn can_compile(name: &str) -> bool {
-    let compiler = Command::new("cc").arg("--version").stdout(Stdio::null()).status().is_ok();
     let headers = Path::new("/usr/include/xdp/xsk.h").exists();
-    is_there(name, "cc, a compiler of C", compiler) && is_there(name, "libxdp-dev", headers)
+    needs(name, &[Need::Program("cc"), Need::Program("setpriv")]) && is_there(name, "libxdp-dev", headers)
 }
 
 /// The same for other requirements of a test.
 #[must_use]
 pub(crate) fn is_there(name: &str, what: &str, there: bool) -> bool {
     if !there {
-        assert!(std::env::var("TOWPATH_REQUIRE").as_deref() != Ok("all"), "{name} can't run: no {what}");
-        eprintln!("skipped: {name}: no {what}");
+        skip(name, format!("no {what}"));
     }
     there
 }

@@ -50,7 +50,7 @@ fn a_device_that_stops_to_accept_frames_is_noticed() {
     let pair = pair("");
     pair.host.run("ethtool", "-K h0 gro on");
     // The device counts all frames that it sent; the test is the only sender.
-    pair.middle.run("sysctl", "-qw net.ipv6.conf.p0.disable_ipv6=1");
+    pair.middle.set("ipv6/conf/p0/disable_ipv6", "1");
     let pool = pool();
     let mut q = pair.start(",tx=live", &pool);
     pair.host.run("ethtool", "-K h0 gro off");
