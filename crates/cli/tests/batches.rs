@@ -70,19 +70,20 @@ fn on_qemu_a_batch_costs_one_tail_write_each_way() {
 }
 
 #[test]
-fn without_qemu_the_table_says_which_package_has_it_and_the_command_succeeds() {
-    if !needs("without_qemu_the_table_says_which_package_has_it_and_the_command_succeeds", &[Need::Program("timeout")])
-    {
+fn without_qemu_the_table_says_which_package_has_it_and_the_command_fails_only_if_it_is_required() {
+    let name = "without_qemu_the_table_says_which_package_has_it_and_the_command_fails_only_if_it_is_required";
+    if !needs(name, &[Need::Program("timeout")]) {
         return;
     }
     let nothing = tempfile::tempdir().unwrap();
-    for args in [&["--json"][..], &[]] {
+    for (args, code) in [(&["--json"][..], 0), (&[], 0), (&["--require"], 1), (&["--require", "--json"], 1)] {
         let mut command = Command::new("timeout");
         command.args(["60", "/usr/bin/env", &format!("PATH={}", nothing.path().display())]);
         command.args([env!("CARGO_BIN_EXE_towpath"), "bench", "batch", "--only", "qemu"]).args(args);
         let output = command.output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && said.contains("apt-get install qemu-system-x86"), "{output:?}");
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        assert!(said.contains("apt-get install qemu-system-x86"), "{output:?}");
     }
 }
 

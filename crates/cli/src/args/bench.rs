@@ -105,6 +105,9 @@ pub(crate) struct BenchBatch {
     /// One of the tables alone
     #[arg(long, value_name = "TABLE")]
     pub(crate) only: Option<BatchTable>,
+    /// Fail if anything had to be skipped
+    #[arg(long)]
+    pub(crate) require: bool,
     /// For machines
     #[arg(long)]
     pub(crate) json: bool,

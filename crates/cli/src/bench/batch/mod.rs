@@ -83,7 +83,8 @@ pub(crate) fn run(args: &BenchBatch) -> Result<ExitCode, Box<dyn Error>> {
     } else {
         table::print(&report, args)?;
     }
-    Ok(ExitCode::SUCCESS)
+    let skipped = matches!(report.qemu, Some(qemu::OnQemu::Skipped(_)));
+    Ok(if args.require && skipped { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn per_packet(costs: &[Cost]) -> PerPacket {
