@@ -15,13 +15,13 @@
 //! | T8 | faults at every call | `t8_…` in `faults` and `protection` |
 //! | T9 | ports that share | `t9_…` in `stalls` |
 //! | T10 | threads | `t10_…` in `threads`, and by loom in `src/cpsw/rx/demux.rs`; independent channels: `waits` |
-//! | T11 | seeded defects | the script `mutants`, see below |
+//! | T11 | seeded defects | the list `mutants`, see below |
 //! | T12 | both families, exposed and message mode, with and without tags | each test over `Variant::ALL`; `t12_…` in `order` |
 //! | T13 | accesses by batch size, with and without batches | `t13_…` in `batches`; times: `towpath bench batch` |
 //!
 //! # Defects and the tests that catch them
 //!
-//! `mutants` puts each of these defects into the driver, and fails unless the test fails. The
+//! `mutants` lists these defects for `.ci/mutants`, which fails unless the test fails. The
 //! lettered defects were found by reading the Linux series that recycles and batches CPPI
 //! descriptors; the others violate rules of the model.
 //!
