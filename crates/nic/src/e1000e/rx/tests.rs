@@ -340,7 +340,6 @@ fn a_descriptor_that_was_not_announced_is_not_read() {
         b.write(100, DONE | END);
     }
     assert_eq!(b.receive(0), 0);
-    assert_eq!((b.faults(), b.refill()), (Faults::default(), 79));
     assert_eq!(b.end(), 0);
 }
 
@@ -375,7 +374,7 @@ fn a_device_that_may_go_on_writing_keeps_its_buffers_for_ever() {
 }
 
 #[test]
-fn a_few_buffers_are_announced_at_once_if_the_device_has_none() {
+fn a_few_buffers_are_announced_at_once_if_the_device_has_none_and_old_descriptors_are_not_read_again() {
     let mut b = rig_with(STRICT, Config::default(), 79);
     assert_eq!(b.refill(), 79);
     (0..79).for_each(|_| b.write(100, DONE | END));
@@ -387,6 +386,10 @@ fn a_few_buffers_are_announced_at_once_if_the_device_has_none() {
     b.announced.clear();
     held.truncate(74);
     assert_eq!((b.refill(), &b.announced[..]), (5, &[5][..]));
+    // Behind the tail are descriptors of the first round, which were not rewritten.
+    let faults = b.faults();
+    (0..5).for_each(|_| b.write(100, DONE | END));
+    assert_eq!((b.receive(0), b.faults()), (5, faults));
     drop(held);
     assert_eq!(b.end(), 0);
 }
