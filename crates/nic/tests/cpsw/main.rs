@@ -40,7 +40,6 @@
 //! | k | one lock for all channels | `a_queue_in_the_middle_of_a_doorbell…` |
 //! | l | a port with nothing in flight never gets the slots that others freed | `t9_a_port_that_has_nothing_in_flight…` |
 //! | m | a stale control word | `t4_checksums…` |
-//! | n | credits from the forward count | `t6_a_stalled_port_takes…` |
 //! | M2 | one slot too many | `t6_a_stalled_port_takes…` |
 //! | M3 | one popped too many; popped while the channel runs | `t2_frames_arrive…`, `t7_teardown…` |
 //! | M4 | slot stored to again, or after its doorbell; descriptor after its doorbell | `t2_frames_arrive…` |
