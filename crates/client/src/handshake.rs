@@ -6,7 +6,7 @@ use crate::protocol::{Answer, Hello, Welcome};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use towpath_sys::poll::wait_readable;
 use towpath_sys::seqpacket;
 
@@ -37,8 +37,13 @@ impl Session {
         hello.check().map_err(|rule| Error::Config(rule.to_string()))?;
         let connection = seqpacket::connect(path).map_err(os("connect"))?;
         seqpacket::send(connection.as_fd(), &hello.encode(), &[memory]).map_err(os("sendmsg"))?;
-        if !wait_readable(connection.as_fd(), Some(ANSWER_TIMEOUT)).map_err(os("poll"))? {
-            return Err(os("the datapath's answer")(io::ErrorKind::TimedOut.into()));
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
+        let left = || deadline.saturating_duration_since(Instant::now());
+        // A signal ends a wait before its time.
+        while !wait_readable(connection.as_fd(), Some(left())).map_err(os("poll"))? {
+            if left().is_zero() {
+                return Err(os("the datapath's answer")(io::ErrorKind::TimedOut.into()));
+            }
         }
         let mut bytes = [0; Answer::LONGEST];
         let got = seqpacket::receive(connection.as_fd(), &mut bytes).map_err(os("recvmsg"))?;
@@ -50,5 +55,39 @@ impl Session {
             return Err(Error::Broken("a welcome without its descriptors"));
         };
         Ok(Session { connection, rings, kick, welcome })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::thread::JoinHandleExt;
+
+    extern "C" fn ignore(_signal: libc::c_int) {}
+
+    #[test]
+    fn signals_do_not_end_the_wait_for_an_answer() {
+        // SAFETY: the handler does nothing, and nothing else uses this signal.
+        unsafe { libc::signal(libc::SIGUSR2, ignore as extern "C" fn(libc::c_int) as libc::sighandler_t) };
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let access = seqpacket::Access { mode: 0o600, uid: None, gid: None };
+        let listener = seqpacket::listen(&path, access).unwrap();
+        let memory = std::fs::File::open("/dev/null").unwrap();
+        let client = std::thread::spawn(move || {
+            Session::open(&path, &Hello { umem: 4096, ..Hello::default() }, memory.as_fd()).map(drop)
+        });
+        assert!(wait_readable(listener.as_fd(), Some(ANSWER_TIMEOUT)).unwrap());
+        let connection = seqpacket::accept(listener.as_fd()).unwrap();
+        assert!(wait_readable(connection.as_fd(), Some(ANSWER_TIMEOUT)).unwrap());
+        for _ in 0..20 {
+            // SAFETY: the thread has not been joined, so its handle is valid.
+            unsafe { libc::pthread_kill(client.as_pthread_t(), libc::SIGUSR2) };
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        // Unread bytes would make the end an error.
+        assert!(seqpacket::receive(connection.as_fd(), &mut [0; Hello::LONGEST]).is_ok());
+        drop(connection);
+        assert!(matches!(client.join().unwrap(), Err(Error::Closed)));
     }
 }

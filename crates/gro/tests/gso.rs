@@ -214,6 +214,10 @@ fn hostile_metadata_is_an_error() {
         split(&[], LinkKind::Ethernet, &Offload::default(), Checksums::Complete).err(),
         Some(GsoError::Truncated)
     );
+    for (offset, error) in [(8, None), (9, Some(GsoError::Checksum))] {
+        let partial = Checksum::Partial { start: packet.len() as u16 - 10, offset };
+        assert_eq!(complete(&mut packet.clone(), &Offload::new(partial, None)).err(), error);
+    }
     let unchecked = Offload { checksum: Checksum::Unknown, ..datagrams.1 };
     assert_eq!(
         split(&[&datagrams.0], LinkKind::Ethernet, &unchecked, Checksums::Complete).err(),

@@ -228,3 +228,27 @@ impl<const N: usize> std::fmt::Debug for Batch<N> {
         f.debug_list().entries(self.iter()).finish()
     }
 }
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+    use crate::{Backing, Direction, Pool, PoolConfig};
+
+    #[test]
+    fn packets_that_are_not_drained_stay_in_order_and_drained_ones_that_are_not_taken_are_freed() {
+        let pool = Pool::new(PoolConfig::default().capacity(32).backing(Backing::Anonymous)).unwrap();
+        let mut cache = pool.cache(Direction::Tx).unwrap();
+        let mut batch = Batch::<8>::new();
+        for n in 0..8 {
+            batch.push(Packet::copy_from(&mut cache, &[n]).unwrap()).unwrap();
+        }
+        let numbers = |batch: &Batch<8>| batch.iter().map(|packet| packet.linear()[0]).collect::<Vec<_>>();
+        let first = batch.drain_front(3).next().unwrap();
+        assert_eq!((first.linear(), numbers(&batch)), (&[0][..], vec![3, 4, 5, 6, 7]));
+        batch.push_front(first).unwrap();
+        assert_eq!(numbers(&batch), [0, 3, 4, 5, 6, 7]);
+        drop((batch.drain_front(9).count(), batch, cache));
+        assert_eq!(pool.stats().free, 32);
+    }
+}

@@ -1,7 +1,9 @@
 //! IPv4 and IPv6 headers.
 
+use crate::common::chain::Chain;
 use crate::common::{Spec, tcp, v6};
-use crate::{APART, MERGED, config, data, pair, segs, specs};
+use crate::{APART, Left, MERGED, config, data, pair, push_all, segs, specs, trusted};
+use towpath_gro::Gro;
 
 #[test]
 fn ipv4_options_and_fragments_never_merge() {
@@ -20,6 +22,14 @@ fn padding_of_short_frames_is_not_data() {
     assert_eq!(segs(config(), &packets), [1, 1, 1]);
     packets[0].extend([0; 4]);
     assert_eq!(segs(config(), &packets), [1, 1, 1]);
+    // The second packet begins where the first one ends with its padding. A checksum that the port
+    // verified does not cover that.
+    let first = data().run(1, 10).remove(0);
+    let padded = [first.clone(), first.next(10).seq(1014)].map(|spec| [spec.build(), vec![0; 4]].concat());
+    let (mut gro, mut left) = (Gro::new(config()), Left::default());
+    gro.push_batch(padded.into_iter().map(|b| Chain::new(b, trusted())), 0, &mut left);
+    gro.flush_all(&mut left);
+    assert_eq!(left.segs, APART);
 }
 
 #[test]
@@ -45,6 +55,14 @@ fn identifications_count_up_or_stay_as_the_second_packet_decides() {
     assert_eq!(run([7, 7, 8, 9], true), [2, 2]);
     assert_eq!(run([7, 9, 10, 11], true), [1, 3]);
     assert_eq!(run([7, 7, 7, 7], false), [1, 1, 1, 1], "what may be fragmented needs identifications");
+    for step in [0, 1] {
+        let mut run = data().run(3, 100);
+        run.iter_mut().zip(0..).for_each(|(s, n)| s.ip.id = n * step);
+        let (mut gro, mut left) = (Gro::new(config()), Left::default());
+        push_all(&mut gro, run.iter().map(Spec::build), &mut left);
+        gro.flush_all(&mut left);
+        assert_eq!((left.segs.len(), left.packets[0].offload.fixed_id), (1, step == 0));
+    }
 }
 
 #[test]

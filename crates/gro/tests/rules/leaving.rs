@@ -45,6 +45,17 @@ fn a_packet_of_unknown_flow_leaves_after_everything_held() {
 }
 
 #[test]
+fn packets_far_apart_in_a_burst_that_leaves_at_once_merge() {
+    let run = data().run(2, 100);
+    let other = |n: u16| data().with(|s| s.ports.0 = 1000 + n).build();
+    let mut burst: Vec<_> = (0..128).map(other).collect();
+    (burst[0], burst[100]) = (run[0].build(), run[1].build());
+    let (mut gro, mut left) = (Gro::new(config()), Left::default());
+    gro.push_and_flush(burst.into_iter().map(|b| Chain::new(b, trusted())), &mut left);
+    assert_eq!((left.segs.len(), left.segs.iter().max()), (127, Some(&2)));
+}
+
+#[test]
 fn a_full_table_evicts_the_oldest_and_keeps_order() {
     let (mut gro, mut left) = (Gro::new(config().flows(8)), Left::default());
     for now in 0..3000u64 {

@@ -14,7 +14,11 @@ fn only_the_next_sequence_number_merges_and_another_begins_anew() {
 
 #[test]
 fn sequence_numbers_wrap() {
-    assert_eq!(specs(&data().seq(u32::MAX - 149).run(4, 100)), [4]);
+    let mut run = data().seq(u32::MAX - 149).run(4, 100);
+    assert_eq!(specs(&run), [4]);
+    // A packet that is shorter than predicted is evaluated by the rules.
+    run.push(run[3].next(50));
+    assert_eq!(specs(&run), [5]);
 }
 
 #[test]
@@ -76,5 +80,8 @@ fn a_longer_payload_ends_the_held_one_and_a_shorter_one_merges_and_ends() {
     let longer = first.next(101);
     assert_eq!(specs(&[first.clone(), longer.clone(), longer.next(101)]), [1, 2]);
     let shorter = first.next(99);
-    assert_eq!(specs(&[first, shorter.clone(), shorter.next(99)]), [2, 1]);
+    assert_eq!(specs(&[first.clone(), shorter.clone(), shorter.next(99)]), [2, 1]);
+    // One byte is missing after the shorter one, where a packet as long as the first would end.
+    let gap = first.next(100).next(100);
+    assert_eq!(specs(&[first, shorter, gap]), [2, 1]);
 }

@@ -1,7 +1,7 @@
 //! UDP and tunnels.
 
 use crate::common::{Carrier, Spec, in_tunnel, udp, v4};
-use crate::{APART, Left, common, config, data, outer, pair, push_all, segs, specs};
+use crate::{APART, Left, MERGED, common, config, data, outer, pair, push_all, segs, specs};
 use towpath_gro::Gro;
 
 #[test]
@@ -34,6 +34,11 @@ fn tunnels_are_one_level_and_opaque_if_asked() {
     gro.flush_all(&mut left);
     assert_eq!(left.segs, [3]);
     assert_eq!(left.packets[0].offload.gso.unwrap().kind, towpath_gro::GsoKind::Udp);
+    for carrier in [Carrier::Ip, Carrier::Gre { key: None, checksum: false, ethernet: false }] {
+        let run: Vec<_> = in_tunnel(data(), v4(), carrier).run(2, 100).iter().map(Spec::build).collect();
+        assert_eq!(segs(config(), &run), MERGED);
+        assert_eq!(segs(config().tunnels(false), &run), APART, "nothing outside is a flow");
+    }
 }
 
 #[test]

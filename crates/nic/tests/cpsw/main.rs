@@ -15,13 +15,13 @@
 //! | T8 | faults at every call | `t8_…` in `faults` and `protection` |
 //! | T9 | ports that share | `t9_…` in `stalls` |
 //! | T10 | threads | `t10_…` in `threads`, and by loom in `src/cpsw/rx/demux.rs`; independent channels: `waits` |
-//! | T11 | seeded defects | the script `mutants`, see below |
+//! | T11 | seeded defects | the list `mutants`, see below |
 //! | T12 | both families, exposed and message mode, with and without tags | each test over `Variant::ALL`; `t12_…` in `order` |
 //! | T13 | accesses by batch size, with and without batches | `t13_…` in `batches`; times: `towpath bench batch` |
 //!
 //! # Defects and the tests that catch them
 //!
-//! `mutants` puts each of these defects into the driver, and fails unless the test fails. The
+//! `mutants` lists these defects for `.ci/mutants`, which fails unless the test fails. The
 //! lettered defects were found by reading the Linux series that recycles and batches CPPI
 //! descriptors; the others violate rules of the model.
 //!
@@ -40,7 +40,6 @@
 //! | k | one lock for all channels | `a_queue_in_the_middle_of_a_doorbell…` |
 //! | l | a port with nothing in flight never gets the slots that others freed | `t9_a_port_that_has_nothing_in_flight…` |
 //! | m | a stale control word | `t4_checksums…` |
-//! | n | credits from the forward count | `t6_a_stalled_port_takes…` |
 //! | M2 | one slot too many | `t6_a_stalled_port_takes…` |
 //! | M3 | one popped too many; popped while the channel runs | `t2_frames_arrive…`, `t7_teardown…` |
 //! | M4 | slot stored to again, or after its doorbell; descriptor after its doorbell | `t2_frames_arrive…` |

@@ -228,6 +228,7 @@ fn bursts_of_32_cost_a_sixteenth_of_a_tail_write_a_frame_and_no_register_is_read
 fn an_idle_receiver_waits_for_an_interrupt_and_loses_none() {
     use towpath_packet::port::Wake;
     let mut r = rig(with(|c| c.interrupts = true), strict());
+    assert!(matches!(r.rx[0].wake(), Wake::Poll), "a device without buffers raises no interrupt");
     r.settle();
     for i in 0..3 {
         let Wake::Fd(_) = r.rx[0].wake() else { panic!("it does not wait for its interrupt") };

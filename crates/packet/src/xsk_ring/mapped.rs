@@ -245,6 +245,17 @@ mod tests {
     }
 
     #[test]
+    fn a_full_ring_has_a_place_for_each_descriptor() {
+        let (mut producer, mut consumer) = ends(&region(4), 4);
+        let desc = |n: u32| Desc { addr: n.into(), len: 10 + n, options: 20 + n };
+        assert_eq!(producer.try_reserve(4), Ok(4));
+        (0..4).for_each(|n| producer.write(desc(n)));
+        producer.submit();
+        assert_eq!(consumer.try_peek(4), Ok(4));
+        (0..4).for_each(|n| assert_eq!(consumer.read(), desc(n)));
+    }
+
+    #[test]
     fn a_descriptor_lies_in_memory_as_the_kernel_has_it() {
         let region = region(2);
         let (mut producer, _) = ends(&region, 2);
@@ -278,6 +289,8 @@ mod tests {
             (Layout { consumer: u64::MAX, ..here }, 4),
             (Layout { flags: 2, ..here }, 4),
             (Layout { desc: odd, ..here }, 4),
+            // The last descriptor begins inside.
+            (Layout { desc: region.len() as u64 - 3 * 16 - 8, ..here }, 4),
             (here, 3),
             (here, 0),
             (here, 1 << 31),

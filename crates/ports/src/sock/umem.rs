@@ -250,6 +250,8 @@ mod tests {
     #[test]
     fn an_aligned_chunk_is_handed_over_once_and_a_frame_is_charged_all_of_it() {
         let umem = umem(8192, 2048, false);
+        assert_eq!(umem.locate_tx(2100, 1997, false), Err(Fault::Descriptor), "a byte too many");
+        assert_eq!(umem.locate_tx(2100, 1996, false), Ok(2100));
         assert_eq!(umem.locate_tx(2100, 10, true), Ok(2100));
         assert_eq!(umem.locate_tx(4000, 1, true), Err(Fault::Chunk));
         assert!(matches!(umem.locate_fill(2048), Err(Fault::Chunk)));

@@ -410,10 +410,33 @@ fn a_descriptor_that_is_completed_out_of_order_is_noticed() {
 fn a_device_that_may_go_on_writing_keeps_its_buffers_for_ever() {
     let mut b = rig(STRICT);
     b.refill();
-    let Rig { ring, pool, control, .. } = b;
+    let Rig { ring, pool, control, script, .. } = b;
+    let persistent = script.persistent.load(Relaxed);
     ring.abandon();
+    assert_eq!((script.persistent.load(Relaxed), persistent), (1, 1), "the device reaches the ring as well");
     assert_eq!(control.faults().leaked, 79);
     assert_eq!(pool.stats().capacity - pool.stats().free, 79);
+}
+
+#[test]
+fn a_few_buffers_are_announced_at_once_if_the_device_has_none_and_old_descriptors_are_not_read_again() {
+    let mut b = rig_with(STRICT, Config::default(), 79);
+    assert_eq!(b.refill(), 79);
+    (0..79).for_each(|_| b.write(100, DONE | END));
+    let mut held = Vec::new();
+    while b.receive(0) > 0 {
+        held.extend(b.out.drain_front(64));
+    }
+    assert_eq!((held.len(), b.refill()), (79, 0));
+    b.announced.clear();
+    held.truncate(74);
+    assert_eq!((b.refill(), &b.announced[..]), (5, &[5][..]));
+    // Behind the tail are descriptors of the first round, which were not rewritten.
+    let faults = b.faults();
+    (0..5).for_each(|_| b.write(100, DONE | END));
+    assert_eq!((b.receive(0), b.faults()), (5, faults));
+    drop(held);
+    assert_eq!(b.end(), 0);
 }
 
 #[test]

@@ -202,6 +202,9 @@ fn more_pieces_than_the_device_takes_are_gathered() {
 #[test]
 fn frames_that_are_too_short_or_too_long_are_padded_or_dropped() {
     let mut b = rig(STRICT);
+    // Chunks with bytes of earlier packets.
+    let earlier: Vec<_> = (0..8).map(|_| b.packet(&[0xff; 1000])).collect();
+    earlier.into_iter().for_each(|packet| b.cache.free(packet));
     let lens = [13, 14, 16, 17, 1522, 1523];
     for len in lens {
         let packet = b.packet(&vec![7; len]);
@@ -209,6 +212,8 @@ fn frames_that_are_too_short_or_too_long_are_padded_or_dropped() {
     }
     let sent: Vec<_> = (0..4).map(|i| b.words(i)[1] & 0xf_ffff).collect();
     assert_eq!(sent, [17, 17, 17, 1522]);
+    let padded = b.ring.slots.get_mut(0).and_then(|slot| slot.frame.as_ref()).unwrap();
+    assert_eq!(padded.chunks().next().unwrap().bytes(), Some(&[[7; 14].as_slice(), &[0; 3]].concat()[..]));
     let drops = b.log.counters.snapshot();
     assert_eq!((drops.dropped(DropReason::Malformed), drops.dropped(DropReason::TooLong)), (1, 1));
     assert_eq!(b.end(), 0);
@@ -233,6 +238,24 @@ fn a_context_comes_before_the_first_frame_that_needs_it_and_not_again() {
     packet.set_csum(Checksum::Partial { start: 34, offset: 6 });
     b.send(packet);
     assert_eq!(b.words(0)[1], 0x2200_0000, "after a reset the context is written again");
+    assert_eq!(b.end(), 0);
+}
+
+#[test]
+fn a_frame_that_needs_a_context_waits_for_two_descriptors() {
+    let mut b = rig(STRICT);
+    for n in [64, 14] {
+        let mut batch = b.batch(n);
+        assert_eq!(b.ring.send(&mut batch, BURST), n);
+    }
+    b.ring.announce();
+    for taken in [0, 1] {
+        let mut packet = b.packet(&udp(&[1; 100]));
+        packet.set_csum(Checksum::Partial { start: 34, offset: 6 });
+        assert_eq!(b.send(packet), taken);
+        b.run();
+        b.ring.reclaim();
+    }
     assert_eq!(b.end(), 0);
 }
 

@@ -166,3 +166,36 @@ fn the_descriptor_shows_that_the_session_is_over() {
     assert_eq!(seqpacket::receive(program.kick.as_fd(), &mut byte).unwrap().len, 0);
     rig.end();
 }
+
+#[test]
+fn a_queue_that_sleeps_is_woken_by_pages_that_are_freed() {
+    let mut rig = Rig::new("");
+    let umem = Umem::new(8, 2048).unwrap();
+    let mut app = rig.connect(&umem, "default");
+    app.tx(&mut frames(&umem, 1, 100)).unwrap();
+    let batch = rig.receive(1);
+    {
+        let woken = sleep(&rig);
+        assert!(!is_readable(woken));
+        drop(batch);
+        assert!(is_readable(woken), "the completion waits for it");
+    }
+    drop(app);
+    rig.end();
+}
+
+#[test]
+fn a_burst_is_shared_by_the_applications_that_have_frames() {
+    let mut rig = Rig::new("");
+    let umems = [Umem::new(64, 2048).unwrap(), Umem::new(64, 2048).unwrap()];
+    let mut apps = [rig.connect(&umems[0], "default"), rig.connect(&umems[1], "udp dport 1")];
+    rig.until_sessions(2);
+    assert!(rig.step().is_empty());
+    for (app, (umem, len)) in apps.iter_mut().zip(umems.iter().zip([100, 200])) {
+        assert_eq!(app.tx(&mut frames(umem, 64, len)).unwrap(), 64);
+    }
+    let batch = rig.step();
+    assert_eq!((batch.len(), batch.iter().filter(|packet| packet.len() == 100).count()), (64, 32));
+    drop((batch, apps));
+    rig.end();
+}
