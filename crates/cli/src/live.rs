@@ -3,7 +3,7 @@
 
 use crate::args::Run;
 use crate::measured::Measured;
-use crate::summary::{Happened, Line, event};
+use crate::summary::{Happened, Line, Loss, event, loss, missed};
 use crate::units::si;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use std::io::{self, IsTerminal, Write};
@@ -57,12 +57,16 @@ impl Live {
     pub(crate) fn update(&mut self, now: &Reading, controls: &PortControls) -> io::Result<()> {
         let step = now.since(&self.last);
         let (events, measured) = (controls.events(), Measured::new(controls));
-        let news = events.iter().filter(|happened| !self.events.contains(happened));
+        let events_now = events.iter().filter(|happened| !self.events.contains(happened));
+        // The first loss at each place, with its remedy. The totals are in the ports' lines.
+        let before = missed(&self.last);
+        let is_known = |lost: &Loss<'_>| before.iter().any(|b| (b.0, b.1, b.2) == (lost.0, lost.1, lost.2));
+        let losses = missed(now).into_iter().filter(|lost| !is_known(lost));
+        let news = events_now.map(|e| format!("event: {}", event(e)));
+        let mut news = news.chain(losses.map(|lost| format!("missed: {}", loss(lost))));
         match &self.view {
             View::Terminal { area, ports, gro, measurements } => {
-                for happened in news {
-                    area.println(format!("event: {}", event(happened)))?;
-                }
+                news.try_for_each(|line| area.println(line))?;
                 let width = now.ports.iter().map(|p| p.name.chars().count()).max().unwrap_or(0);
                 let seconds = step.elapsed.as_secs_f64().max(1e-9);
                 for ((bar, port), total) in ports.iter().zip(&step.ports).zip(&now.ports) {
@@ -82,7 +86,7 @@ impl Live {
                 out.flush()?;
             }
             View::Events => {
-                news.for_each(|happened| eprintln!("event: {}", event(happened)));
+                news.for_each(|line| eprintln!("{line}"));
                 let behind = measured.given_up();
                 if behind > self.given_up {
                     measured.behind().for_each(|line| eprintln!("{line}"));
@@ -127,6 +131,6 @@ fn line(step: &PortReading, total: &PortReading, width: usize, seconds: f64) -> 
         pps(step.tx.packets),
         bps(step.tx.bytes),
         drops,
-        total.rx.missed,
+        total.rx.all_missed() + total.tx.all_missed(),
     )
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use towpath::engine::report::{Balance, Drops, GroReading, PortReading, Reading};
-use towpath::packet::Snapshot;
+use towpath::packet::{Missed, Snapshot};
 use towpath::{Failure, Summary};
 
 /// Most log lines of sessions that are printed.
@@ -88,6 +88,22 @@ pub(crate) fn event((port, event, times): &Happened) -> String {
     format!("{port}: {} {}", grouped(*times), event.replace(['_', '-'], " "))
 }
 
+/// Port, direction, place, count.
+pub(crate) type Loss<'a> = (&'a str, &'static str, Missed, u64);
+
+/// What the kernel or a device lost around the ports.
+pub(crate) fn missed(reading: &Reading) -> Vec<Loss<'_>> {
+    let sides = |port: &'_ PortReading| [("rx", port.rx), ("tx", port.tx)];
+    let all = reading.ports.iter().flat_map(|port| sides(port).map(|(side, flow)| (port.name.as_str(), side, flow)));
+    all.flat_map(|(port, side, flow)| flow.missed().map(|(place, n)| (port, side, place, n)).collect::<Vec<_>>())
+        .collect()
+}
+
+/// A loss as a printed line, with its remedy.
+pub(crate) fn loss((port, side, place, n): Loss<'_>) -> String {
+    format!("{port} {side}: {} at {}: {}", grouped(n), place.name(), place.remedy())
+}
+
 /// One port.
 #[derive(Serialize)]
 pub(crate) struct Port<'a> {
@@ -107,7 +123,16 @@ struct Flow {
     retries: u64,
     errors: u64,
     missed: u64,
+    missed_at: Vec<MissedAt>,
     drops: Vec<Drops>,
+}
+
+/// Packets that the kernel or the device lost at one place, and what prevents it.
+#[derive(Serialize)]
+struct MissedAt {
+    place: &'static str,
+    packets: u64,
+    remedy: &'static str,
 }
 
 impl Flow {
@@ -121,7 +146,11 @@ impl Flow {
             calls: total.calls,
             retries: total.retries,
             errors: total.errors,
-            missed: total.missed,
+            missed: total.all_missed(),
+            missed_at: total
+                .missed()
+                .map(|(place, packets)| MissedAt { place: place.name(), packets, remedy: place.remedy() })
+                .collect(),
             drops: total.drops().map(|(reason, packets)| Drops { reason: reason.name(), packets }).collect(),
         }
     }
@@ -194,11 +223,15 @@ pub(crate) fn print(summary: &Summary) -> io::Result<()> {
             let name = if side == "rx" { port.name.as_str() } else { "" };
             let pps = format!("{}pps", si(flow.packets as f64 / seconds));
             let bps = format!("{}b/s", si(flow.bytes as f64 * 8.0 / seconds));
-            let (packets, drops, missed) = (grouped(flow.packets), grouped(flow.all_drops()), grouped(flow.missed));
+            let (packets, drops, missed) =
+                (grouped(flow.packets), grouped(flow.all_drops()), grouped(flow.all_missed()));
             writeln!(out, "{name:width$}  {side}  {packets:>17} {pps:>11} {bps:>11} {drops:>9} {missed:>9}")?;
         }
     }
     print_gro(&mut out, &reading.gro)?;
+    for lost in missed(reading) {
+        writeln!(out, "missed   {}", loss(lost))?;
+    }
     print_balance(&mut out, &reading.balance())?;
     if let (copies @ 1.., bytes) = reading.copied() {
         writeln!(out, "copied   {} packets, {}B, on their way to egresses", grouped(copies), si(bytes as f64))?;

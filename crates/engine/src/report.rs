@@ -12,9 +12,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 use towpath_gro::{Flush, Stats};
+use towpath_packet::port::Edge;
 use towpath_packet::{Counters, DropReason, ExtBufGauge, Pool, Snapshot};
 
-/// All counters; cheap to read at any time, from any thread.
+/// All counters; they can be read at any time, from any thread.
 #[derive(Debug, Clone)]
 pub struct Meter {
     ports: Vec<PortMeter>,
@@ -36,6 +37,25 @@ pub struct PortMeter {
     pub tx: Vec<Arc<Counters>>,
     /// Counters of the routes to it.
     pub routes: Vec<Arc<Counters>>,
+    /// Counters of what is lost around it.
+    pub edge: Option<Arc<dyn Edge>>,
+}
+
+/// The sum of counters.
+fn sum<'a>(counters: impl IntoIterator<Item = &'a Arc<Counters>>) -> Snapshot {
+    counters.into_iter().fold(Snapshot::default(), |sum, c| sum.plus(&c.snapshot()))
+}
+
+impl PortMeter {
+    fn read(&self) -> PortReading {
+        let edge = self.edge.as_deref().inspect(|edge| edge.refresh());
+        PortReading {
+            name: self.name.clone(),
+            rx: sum(self.rx.iter().chain(edge.map(|edge| edge.rx()))),
+            tx: sum(self.tx.iter().chain(edge.map(|edge| edge.tx()))),
+            routes: sum(&self.routes),
+        }
+    }
 }
 
 impl Meter {
@@ -58,18 +78,11 @@ impl Meter {
         self
     }
 
-    /// Reads everything.
+    /// Reads everything: memory, and a few system calls for each port with an [`Edge`].
     pub fn read(&self) -> Reading {
-        let sum = |list: &[Arc<Counters>]| list.iter().fold(Snapshot::default(), |sum, c| sum.plus(&c.snapshot()));
-        let port = |p: &PortMeter| PortReading {
-            name: p.name.clone(),
-            rx: sum(&p.rx),
-            tx: sum(&p.tx),
-            routes: sum(&p.routes),
-        };
         Reading {
             elapsed: self.started.elapsed(),
-            ports: self.ports.iter().map(port).collect(),
+            ports: self.ports.iter().map(PortMeter::read).collect(),
             gro: self.gro.iter().fold(GroReading::default(), |sum, engine| sum.plus(engine.read())),
         }
     }
@@ -130,9 +143,9 @@ pub struct Reading {
 pub struct PortReading {
     /// The port's name.
     pub name: String,
-    /// Sum of its receive queues.
+    /// Sum of its receive queues, and what was lost before they had it.
     pub rx: Snapshot,
-    /// Sum of its transmit queues.
+    /// Sum of its transmit queues, and what was lost after they sent it.
     pub tx: Snapshot,
     /// Sum of the routes to it: drops and splits in front of its transmit queues.
     pub routes: Snapshot,

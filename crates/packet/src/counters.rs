@@ -1,4 +1,5 @@
-//! The counters of a queue, and the reasons for which packets are dropped.
+//! The counters of a queue, the reasons for which packets are dropped, and the places where they are
+//! lost before a queue has them or after it sent them.
 //!
 //! One writer (the thread that runs the queue), any number of readers (the live display, the
 //! summary). An addition is a plain load and store, without a locked instruction. A reader may see
@@ -57,6 +58,63 @@ reasons! {
 
 const REASONS: usize = DropReason::ALL.len();
 
+macro_rules! places {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal, $remedy:literal;)*) => {
+        /// Where the kernel or a device lost packets, outside of the port's queues: before a
+        /// receive queue had them, or after a transmit queue sent them.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum Missed { $($(#[$doc])* $variant,)* }
+
+        impl Missed {
+            /// All places, in the order of their numbers.
+            pub const ALL: &[Missed] = &[$(Missed::$variant,)*];
+
+            /// Name as it is printed.
+            pub const fn name(self) -> &'static str {
+                match self { $(Missed::$variant => $name,)* }
+            }
+
+            /// What prevents the loss: an option of the port, or a setting of the system.
+            pub const fn remedy(self) -> &'static str {
+                match self { $(Missed::$variant => $remedy,)* }
+            }
+        }
+    };
+}
+
+places! {
+    /// The queue of a tun or tap interface to this process was full.
+    TunQueue = "tun-queue", "raise the port's txqueuelen=";
+    /// The queueing discipline of the interface dropped the packet.
+    Qdisc = "qdisc", "tc -s qdisc show dev IF: raise its limit or its rate";
+    /// The ring of an AF_PACKET socket was full.
+    SocketRing = "socket-ring", "raise the port's ring=";
+    /// The buffer of an AF_PACKET socket was full: it holds packets that are longer than a frame of
+    /// the ring.
+    SocketBuffer = "socket-buffer", "raise the port's rcvbuf=";
+    /// The RX ring of an AF_XDP socket was full.
+    XskRx = "xsk-rx-ring", "raise the port's ring=";
+    /// The FILL ring of an AF_XDP socket was empty.
+    XskFill = "xsk-fill-ring", "raise the port's ring=, and --buffers";
+    /// The frame was longer than a buffer of an AF_XDP socket.
+    XskTooLong = "xsk-too-long", "allow frags=prefer, or lower the sender's MTU; on a veth: ethtool -K PEER tso off";
+    /// The other end of the veth pair could not hand the packet over.
+    VethPeer = "veth-peer", "raise net.core.netdev_max_backlog; with XDP, give PEER a qdisc: tc qdisc add dev PEER root pfifo";
+    /// The interface dropped a received packet, mostly because the backlog of a processor was full.
+    Interface = "interface", "raise net.core.netdev_max_backlog";
+    /// The driver dropped a packet that it had accepted for transmission.
+    Driver = "driver", "ethtool -S IF shows why";
+    /// The host's stack dropped the packet behind the interface.
+    Host = "host", "no protocol of the host takes it, or net.core.netdev_max_backlog is too small";
+    /// The device had no buffer for the packet.
+    Device = "device", "raise the receive ring: rx= of the port, or ethtool -G IF rx N";
+    /// The packet or its description could not be understood.
+    Unreadable = "unreadable", "none: the sender, the file or the driver is at fault";
+}
+
+const PLACES: usize = Missed::ALL.len();
+
 /// Counters of one direction of one queue.
 #[derive(Debug, Default)]
 #[repr(align(128))]
@@ -66,12 +124,12 @@ pub struct Counters {
     calls: AtomicU64,
     retries: AtomicU64,
     errors: AtomicU64,
-    missed: AtomicU64,
     split: AtomicU64,
     merged: AtomicU64,
     copied: AtomicU64,
     copied_bytes: AtomicU64,
     drops: [AtomicU64; REASONS],
+    missed: [AtomicU64; PLACES],
 }
 
 #[inline]
@@ -105,10 +163,10 @@ impl Counters {
         add(&self.errors, n);
     }
 
-    /// `n` packets were lost before the port received them, as the kernel or the device reports.
+    /// `n` packets were lost outside of the queue, as the kernel or the device reports.
     #[inline]
-    pub fn missed(&self, n: u64) {
-        add(&self.missed, n);
+    pub fn missed(&self, place: Missed, n: u64) {
+        add(&self.missed[place as usize], n);
     }
 
     /// A packet was cut into `segments`.
@@ -145,12 +203,12 @@ impl Counters {
             calls: get(&self.calls),
             retries: get(&self.retries),
             errors: get(&self.errors),
-            missed: get(&self.missed),
             split: get(&self.split),
             merged: get(&self.merged),
             copied: get(&self.copied),
             copied_bytes: get(&self.copied_bytes),
             drops: std::array::from_fn(|i| get(&self.drops[i])),
+            missed: std::array::from_fn(|i| get(&self.missed[i])),
         }
     }
 }
@@ -168,8 +226,6 @@ pub struct Snapshot {
     pub retries: u64,
     /// Errors of the port.
     pub errors: u64,
-    /// `n` packets were lost before the port received them, as the kernel or the device reports.
-    pub missed: u64,
     /// Packets that segmentation added: segments − 1 for each packet that was cut.
     pub split: u64,
     /// Packets that became part of others.
@@ -179,6 +235,7 @@ pub struct Snapshot {
     /// Bytes of them that were copied.
     pub copied_bytes: u64,
     drops: [u64; REASONS],
+    missed: [u64; PLACES],
 }
 
 impl Snapshot {
@@ -195,6 +252,21 @@ impl Snapshot {
     /// The reasons for which packets were dropped, with their numbers.
     pub fn drops(&self) -> impl Iterator<Item = (DropReason, u64)> {
         DropReason::ALL.iter().copied().zip(self.drops).filter(|&(_, n)| n > 0)
+    }
+
+    /// Packets lost at `place`.
+    pub fn missed_at(&self, place: Missed) -> u64 {
+        self.missed[place as usize]
+    }
+
+    /// Packets lost outside of the queue, at any place.
+    pub fn all_missed(&self) -> u64 {
+        self.missed.iter().sum()
+    }
+
+    /// The places where packets were lost outside of the queue, with their numbers.
+    pub fn missed(&self) -> impl Iterator<Item = (Missed, u64)> {
+        Missed::ALL.iter().copied().zip(self.missed).filter(|&(_, n)| n > 0)
     }
 
     /// Sums, member by member.
@@ -216,12 +288,12 @@ impl Snapshot {
             calls: f(self.calls, other.calls),
             retries: f(self.retries, other.retries),
             errors: f(self.errors, other.errors),
-            missed: f(self.missed, other.missed),
             split: f(self.split, other.split),
             merged: f(self.merged, other.merged),
             copied: f(self.copied, other.copied),
             copied_bytes: f(self.copied_bytes, other.copied_bytes),
             drops: std::array::from_fn(|i| f(self.drops[i], other.drops[i])),
+            missed: std::array::from_fn(|i| f(self.missed[i], other.missed[i])),
         }
     }
 }
@@ -239,5 +311,16 @@ mod tests {
         assert_eq!(s.drops().collect::<Vec<_>>(), [(DropReason::NoBuffer, 1), (DropReason::TooLong, 2)]);
         assert_eq!(s.all_drops(), 3);
         assert_eq!(s.plus(&s).since(&s), s);
+    }
+
+    #[test]
+    fn missed_packets_are_told_apart_by_place() {
+        let c = Counters::default();
+        c.missed(Missed::SocketBuffer, 2);
+        c.missed(Missed::TunQueue, 1);
+        c.missed(Missed::SocketBuffer, 3);
+        let s = c.snapshot();
+        assert_eq!(s.missed().collect::<Vec<_>>(), [(Missed::TunQueue, 1), (Missed::SocketBuffer, 5)]);
+        assert_eq!((s.all_missed(), s.all_drops(), s.plus(&s).since(&s)), (6, 0, s));
     }
 }

@@ -65,7 +65,7 @@ pub mod xsk_ring;
 
 pub use batch::{Batch, DrainFront};
 pub use buf::{Buf, Chunk};
-pub use counters::{Counters, DropReason, Snapshot};
+pub use counters::{Counters, DropReason, Missed, Snapshot};
 pub use extbuf::{ExtBufGauge, ExtBufOwner, ExtBufPool};
 pub use in_flight::{FromDevice, InFlight, ToDevice};
 pub use indirect::{IndirectPool, SharedBuf};

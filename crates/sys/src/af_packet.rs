@@ -189,6 +189,19 @@ impl Socket {
             .or_else(|_| self.set(libc::SOL_SOCKET, libc::SO_RCVBUF, &bytes))
     }
 
+    /// The bytes of packets that may wait to be received, as [set](Socket::set_receive_buffer): the
+    /// kernel keeps twice the value (`socket(7)`).
+    ///
+    /// # Errors
+    /// The error of `getsockopt(2)`.
+    pub fn receive_buffer(&self) -> io::Result<libc::c_int> {
+        let (mut bytes, mut len) = (0, size_of::<libc::c_int>() as libc::socklen_t);
+        let at: *mut libc::c_int = &mut bytes;
+        // SAFETY: address and length describe one int, which SO_RCVBUF writes.
+        check(unsafe { libc::getsockopt(self.0.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, at.cast(), &mut len) })?;
+        Ok(bytes / 2)
+    }
+
     /// Sets the bytes of packets that may wait to be transmitted.
     ///
     /// # Errors

@@ -16,6 +16,13 @@ pub fn kernel_version() -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
+/// Bytes of the machine's memory; 0 if the kernel does not tell.
+pub fn memory() -> u64 {
+    // SAFETY: no pointers.
+    let [pages, page] = [libc::_SC_PHYS_PAGES, libc::_SC_PAGESIZE].map(|name| unsafe { libc::sysconf(name) });
+    u64::try_from(pages).unwrap_or(0).saturating_mul(u64::try_from(page).unwrap_or(0))
+}
+
 /// Nanoseconds of `CLOCK_TAI`, the clock of the kernel's TX timestamps; 0 without this clock.
 pub fn clock_tai() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };

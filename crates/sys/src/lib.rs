@@ -16,6 +16,7 @@
 //!                xsk          AF_XDP sockets, their UMEM and their rings
 //!   interfaces   netdev       index, flags, MTU, addresses                  ioctl on a socket
 //!                netdev_genl  a driver's XDP features                        generic netlink
+//!                rtnl         counters of interfaces and qdiscs              rtnetlink
 //!                netns        run a closure in another network namespace
 //!                tun          TUN/TAP devices                                ioctl on /dev/net/tun
 //!   the kernel   bpf          programs that run on packets, and maps
@@ -41,9 +42,11 @@ pub mod mmap;
 pub mod mmsg;
 pub mod netdev;
 pub mod netdev_genl;
+mod netlink;
 pub mod netns;
 pub mod packet_ring;
 pub mod poll;
+pub mod rtnl;
 pub mod seqpacket;
 pub mod sync;
 pub mod timer;

@@ -21,7 +21,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Bytes of a frame: a packet of ordinary size and its headers.
-const FRAME: usize = 2048;
+pub const FRAME: usize = 2048;
 /// Bytes of a block, which the kernel allocates in one piece.
 const BLOCK: usize = FRAME * FRAMES_PER_BLOCK;
 /// The number of frames is a multiple of this.
@@ -75,6 +75,11 @@ impl Ring {
         let frames = blocks * FRAMES_PER_BLOCK;
         socket.make_rx_ring(BLOCK, blocks, FRAME)?;
         Ok(Ring { map: Mmap::shared(socket.as_fd(), 0, BLOCK * blocks)?, frames, next: 0 })
+    }
+
+    /// Frames of the ring.
+    pub fn frames(&self) -> usize {
+        self.frames
     }
 
     fn status(&self) -> &AtomicU32 {

@@ -4,7 +4,7 @@ use super::check;
 use super::netdev::{name_of, request};
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 /// The clone device, which makes TUN/TAP devices.
@@ -46,9 +46,31 @@ pub fn attach(queue: &File, name: &str, flags: Attach) -> io::Result<String> {
 /// Whether the descriptor still has a device; the ioctl fails with `EBADFD` after the device was
 /// deleted.
 pub fn is_attached(queue: &File) -> bool {
+    name(queue).is_ok()
+}
+
+/// The name of the descriptor's device, which may have changed.
+///
+/// # Errors
+/// The error of the ioctl.
+pub fn name(queue: &File) -> io::Result<String> {
     let mut r = request("");
     // SAFETY: TUNGETIFF fills one ifreq, which is borrowed exclusively.
-    check(unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNGETIFF, &mut r) }).is_ok()
+    check(unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNGETIFF, &mut r) })?;
+    Ok(name_of(&r))
+}
+
+/// The network namespace of the descriptor's device, which may have been moved (since Linux 5.7).
+///
+/// # Errors
+/// The error of the ioctl: `EPERM` without `CAP_NET_ADMIN` in that namespace.
+pub fn namespace(queue: &File) -> io::Result<OwnedFd> {
+    /// `_IO('T', 227)`.
+    const TUNGETDEVNETNS: libc::Ioctl = 0x54e3;
+    // SAFETY: TUNGETDEVNETNS takes no argument.
+    let fd = check(unsafe { libc::ioctl(queue.as_raw_fd(), TUNGETDEVNETNS) })?;
+    // SAFETY: the kernel just returned this descriptor; it has no other owner.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Sets the length of the header in front of every packet, for all queues of the device.

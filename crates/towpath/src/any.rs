@@ -10,7 +10,7 @@ use towpath_model::cpsw::CpswBus;
 use towpath_model::e1000e::ModelBus;
 use towpath_nic::cpsw::CpswPort;
 use towpath_nic::e1000e::E1000e;
-use towpath_packet::port::{Info, Port, PortControl, PortError, Queues, Start};
+use towpath_packet::port::{Edge, Info, Port, PortControl, PortError, Queues, Start};
 use towpath_packet::{delegate_rx_queue, delegate_tx_queue};
 use towpath_ports::uri::Uri;
 use towpath_ports::{fault, generator, null, packet, pcap, sock, tun, veth, xdp};
@@ -92,6 +92,10 @@ macro_rules! any_port {
 
             fn control(&self) -> Option<Arc<dyn PortControl>> {
                 match self { $(AnyPort::$variant(port) => port.control(),)* }
+            }
+
+            fn edge(&self) -> Option<Arc<dyn Edge>> {
+                match self { $(AnyPort::$variant(port) => port.edge(),)* }
             }
 
             fn start(self, start: Start) -> Result<Queues<AnyRx, AnyTx>, PortError> {

@@ -89,7 +89,16 @@ pub(crate) struct Flow {
     pub(crate) retries: u64,
     pub(crate) errors: u64,
     pub(crate) missed: u64,
+    pub(crate) missed_at: Vec<MissedAt>,
     pub(crate) drops: Vec<Drops>,
+}
+
+/// Packets that were lost at one place outside of the datapath.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct MissedAt {
+    pub(crate) place: String,
+    pub(crate) packets: u64,
+    pub(crate) remedy: String,
 }
 
 #[derive(Debug, Clone, Deserialize)]

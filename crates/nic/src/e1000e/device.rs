@@ -17,8 +17,8 @@ use crate::common::reset::{ResetDevice, ResetGroup};
 use crate::sync::{Mutex, lock};
 use std::time::Duration;
 use towpath_bus::{Dma, Domain, Mmio, Pci, Reg};
-use towpath_packet::Counters;
 use towpath_packet::port::State;
+use towpath_packet::{Counters, Missed};
 
 const NO_LINK: &str = "no link";
 const GAVE_UP: &str = "the device does not answer, or hangs after every reset";
@@ -206,7 +206,7 @@ fn statistic<M: Mmio>(bar: &M, register: Reg) -> u64 {
 
 /// Adds what the device has counted since the last time to the counters of a receive queue.
 pub(super) fn add_rx_statistics<M: Mmio>(bar: &M, counters: &Counters) {
-    counters.missed(statistic(bar, MPC));
+    counters.missed(Missed::Device, statistic(bar, MPC));
     counters.failed(RX_ERRORS.into_iter().map(|register| statistic(bar, register)).sum());
 }
 

@@ -12,8 +12,8 @@
 //!
 //! **Balance.** For every rx queue: packets returned = `counters().packets`. For every tx queue:
 //! packets taken out of batches, plus the segments that they were cut into = `packets` sent +
-//! drops. Packets that the kernel or the device lost before the port received them are `missed` and
-//! not part of the balance.
+//! drops. Packets that the kernel or the device lost before the port received them, or after it sent
+//! them, are `missed`, by [place](crate::Missed), and not part of the balance.
 //!
 //! | file | contents |
 //! |---|---|
@@ -21,6 +21,7 @@
 //! | `queue` | [`RxQueue`], [`TxQueue`], [`State`], [`Wake`], [`RxBarrier`], [`TxBarrier`] |
 //! | `info` | [`Info`], [`Layer`], [`TxLayout`], [`Ability`] |
 //! | `control` | [`PortControl`]: settings, events and measurements of a running port |
+//! | `edge` | [`Edge`]: packets that the kernel lost around a running port |
 //! | `delegate` | macros for queues around queues: [`delegate_rx_queue!`](crate::delegate_rx_queue) |
 
 use crate::offload::Offloads;
@@ -29,10 +30,12 @@ use std::sync::Arc;
 
 mod control;
 mod delegate;
+mod edge;
 mod info;
 mod queue;
 
 pub use control::{ControlError, Pacing, PortControl, Setting, Verified};
+pub use edge::Edge;
 pub use info::{Ability, Info, Layer, TxLayout, TxLinear};
 pub use queue::{RxBarrier, RxMemory, RxQueue, State, TxBarrier, TxQueue, Wake};
 
@@ -127,6 +130,11 @@ pub trait Port: Sized {
         None
     }
 
+    /// The counters of packets that are lost around it while it runs, if something keeps them.
+    fn edge(&self) -> Option<Arc<dyn Edge>> {
+        None
+    }
+
     /// Starts it.
     ///
     /// # Errors
@@ -145,6 +153,10 @@ impl<P: Port> Port for Box<P> {
 
     fn control(&self) -> Option<Arc<dyn PortControl>> {
         (**self).control()
+    }
+
+    fn edge(&self) -> Option<Arc<dyn Edge>> {
+        (**self).edge()
     }
 
     fn start(self, start: Start) -> Result<Queues<Self::Rx, Self::Tx>, PortError> {

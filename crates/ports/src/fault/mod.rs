@@ -30,7 +30,7 @@ pub use tx::FaultTx;
 
 use injector::Injector;
 use std::sync::Arc;
-use towpath_packet::port::{Info, Port, PortControl, PortError, Queues, Start};
+use towpath_packet::port::{Edge, Info, Port, PortControl, PortError, Queues, Start};
 use towpath_packet::{Cache, Direction};
 
 /// Wraps a port with faults.
@@ -69,6 +69,10 @@ impl<P: Port> Port for FaultPort<P> {
 
     fn control(&self) -> Option<Arc<dyn PortControl>> {
         self.inner.control()
+    }
+
+    fn edge(&self) -> Option<Arc<dyn Edge>> {
+        self.inner.edge()
     }
 
     fn start(self, start: Start) -> Result<Queues<Self::Rx, Self::Tx>, PortError> {

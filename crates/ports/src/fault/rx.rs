@@ -46,7 +46,7 @@ impl<R: RxQueue> FaultRx<R> {
         self.counters.called(new.calls);
         self.counters.retried(new.retries);
         self.counters.failed(new.errors);
-        self.counters.missed(new.missed);
+        new.missed().for_each(|(place, n)| self.counters.missed(place, n));
         self.counters.merged(new.merged);
         self.counters.split(new.split + 1);
         new.drops().for_each(|(reason, n)| self.counters.dropped(reason, n));

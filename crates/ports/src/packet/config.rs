@@ -12,6 +12,21 @@ const MAX_QUEUES: u16 = 256;
 const RING: std::ops::RangeInclusive<u64> = 64..=65535;
 /// Smallest and largest buffer of a socket; the kernel doubles it.
 const BUFFER: std::ops::RangeInclusive<u64> = 65536..=1 << 29;
+/// The receive buffers of a port take at most this share of the memory by default, doubling
+/// included, and its rings, whose memory is never free, at most half of that.
+const MEMORY_SHARE: u64 = 128;
+/// Bytes of a frame of the ring.
+const FRAME: u64 = 2048;
+
+/// The default receive buffer of each of `queues` sockets: 4 to 64 MiB.
+fn default_receive_buffer(memory: u64, queues: u16) -> i32 {
+    (memory / MEMORY_SHARE / 2 / u64::from(queues.max(1))).clamp(4 << 20, 64 << 20) as i32
+}
+
+/// The default ring of each of `queues` sockets: 2048 to 16384 frames.
+fn default_ring(memory: u64, queues: u16) -> u16 {
+    (memory / MEMORY_SHARE / 2 / FRAME / u64::from(queues.max(1))).clamp(2048, 16384) as u16
+}
 
 /// Configuration of an AF_PACKET port.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,10 +42,12 @@ pub struct Config {
     pub promiscuous: bool,
     /// The path of transmitted packets to the driver.
     pub qdisc: Qdisc,
-    /// Packets that may wait to be received, 64 to 65535; rounded up to a multiple of 64.
-    pub ring: u16,
-    /// Bytes of packets longer than 1.9 KB that may wait to be received, 64 KiB to 512 MiB.
-    pub receive_buffer: i32,
+    /// Packets that may wait to be received in each queue, 64 to 65535; rounded up to a multiple of
+    /// 64. By default 16384, or fewer on a machine with little memory, but at least 2048.
+    pub ring: Option<u16>,
+    /// Bytes of packets longer than 1.9 KB that may wait to be received in each queue, 64 KiB to
+    /// 512 MiB. By default 64 MiB, or less on a machine with little memory, but at least 4 MiB.
+    pub receive_buffer: Option<i32>,
     /// Bytes of packets that may wait to be transmitted, 64 KiB to 512 MiB.
     pub send_buffer: i32,
     /// Offloads of transmitted packets.
@@ -38,7 +55,7 @@ pub struct Config {
 }
 
 impl Default for Config {
-    /// A ring for 2 ms at a million packets/s, and buffers for 60 super-packets.
+    /// One queue, whose ring and receive buffer depend on the machine's memory.
     fn default() -> Config {
         Config {
             interface: String::new(),
@@ -46,8 +63,8 @@ impl Default for Config {
             queues: 1,
             promiscuous: true,
             qdisc: Qdisc::Normal,
-            ring: 2048,
-            receive_buffer: 4 << 20,
+            ring: None,
+            receive_buffer: None,
             send_buffer: 4 << 20,
             wants: Wants::default(),
         }
@@ -69,8 +86,8 @@ impl Config {
             queues: o.number("queues", 1..=MAX_QUEUES.into())?.map_or(1, |n| n as u16),
             promiscuous: o.switch("promisc")?.unwrap_or(default.promiscuous),
             qdisc: o.choice("qdisc", &qdiscs)?.unwrap_or(default.qdisc),
-            ring: o.number("ring", RING)?.map_or(default.ring, |n| n as u16),
-            receive_buffer: o.number("rcvbuf", BUFFER)?.map_or(default.receive_buffer, |n| n as i32),
+            ring: o.number("ring", RING)?.map(|n| n as u16),
+            receive_buffer: o.number("rcvbuf", BUFFER)?.map(|n| n as i32),
             send_buffer: o.number("sndbuf", BUFFER)?.map_or(default.send_buffer, |n| n as i32),
             wants: Wants::from_options(&mut o)?,
         };
@@ -84,6 +101,16 @@ impl Config {
         format!("packet:{}", self.interface)
     }
 
+    /// The length of each ring on a machine with `memory` bytes.
+    pub(super) fn ring(&self, memory: u64) -> u16 {
+        self.ring.unwrap_or_else(|| default_ring(memory, self.queues))
+    }
+
+    /// The receive buffer of each socket on a machine with `memory` bytes.
+    pub(super) fn receive_buffer(&self, memory: u64) -> i32 {
+        self.receive_buffer.unwrap_or_else(|| default_receive_buffer(memory, self.queues))
+    }
+
     /// Checks every field against its rule.
     pub(super) fn check(&self) -> Result<(), PortError> {
         let rule = |ok: bool, option: &str, value: String, rule: &str| {
@@ -94,9 +121,10 @@ impl Config {
         rule(valid_name(name), "interface", format!("'{name}'"), "must have 1 to 15 bytes, no slash, colon or blank")?;
         let queues = self.queues;
         rule((1..=MAX_QUEUES).contains(&queues), "queues", queues.to_string(), "must be from 1 to 256")?;
-        let ring = self.ring;
+        let ring = self.ring.unwrap_or(2048);
         rule(RING.contains(&ring.into()), "ring", ring.to_string(), "must be from 64 to 65535")?;
-        for (option, bytes) in [("rcvbuf", self.receive_buffer), ("sndbuf", self.send_buffer)] {
+        let receive_buffer = self.receive_buffer.unwrap_or(4 << 20);
+        for (option, bytes) in [("rcvbuf", receive_buffer), ("sndbuf", self.send_buffer)] {
             let ok = u64::try_from(bytes).is_ok_and(|bytes| BUFFER.contains(&bytes));
             rule(ok, option, bytes.to_string(), "must be from 65536 to 536870912")?;
         }
@@ -123,8 +151,8 @@ mod tests {
             queues: 2,
             promiscuous: false,
             qdisc: Qdisc::Bypass,
-            ring: 512,
-            receive_buffer: 1_000_000,
+            ring: Some(512),
+            receive_buffer: Some(1_000_000),
             send_buffer: 100_000,
             wants: Wants { csum: crate::uri::Want::Off, ..Wants::default() },
         };
@@ -147,6 +175,18 @@ mod tests {
             assert!(error.contains(part), "{text}: {error}");
         }
         assert!(open_zero().is_err());
+    }
+
+    #[test]
+    fn defaults_scale_with_memory_and_queues_within_their_bounds() {
+        let of = |gib: u64, queues| {
+            let c = Config { queues, ..Config::default() };
+            (c.ring(gib << 30), c.receive_buffer(gib << 30) >> 20)
+        };
+        assert_eq!([of(24, 1), of(2, 1), of(1, 1), of(0, 1)], [(16384, 64), (4096, 8), (2048, 4), (2048, 4)]);
+        assert_eq!([of(24, 2), of(24, 64)], [(16384, 48), (2048, 4)]);
+        let set = Config { ring: Some(64), receive_buffer: Some(65536), ..Config::default() };
+        assert_eq!((set.ring(24 << 30), set.receive_buffer(24 << 30)), (64, 65536));
     }
 
     fn open_zero() -> Result<(), PortError> {

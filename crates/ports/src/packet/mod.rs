@@ -24,8 +24,18 @@
 //!   ([`TxBarrier::passed`](towpath_packet::port::TxBarrier::passed)), or after 100 ms, because
 //!   some drivers free packets late.
 //! * **Link.** Packets for an interface that is down are dropped as [`DropReason::LinkDown`]; the
-//!   queues work again when it is up. A deleted interface is [`State::Gone`]. Packets that the
-//!   kernel drops because the socket's buffer is full are counted as missed.
+//!   queues work again when it is up. A deleted interface is [`State::Gone`].
+//! * **Room to wait.** A packet of up to 1.9 KB waits in the ring, a longer one (TSO, GRO) in the
+//!   socket's receive buffer too; what finds either full is lost. By default both grow with the
+//!   memory: the rings of a port, 2 KiB for each packet that stay allocated, take at most 1/256 of
+//!   it, 2048 to 16384 packets for each queue; the buffers, which take memory only while packets
+//!   wait, as much again, 4 to 64 MiB for each queue. Without `CAP_NET_ADMIN` the kernel cuts the
+//!   buffer to `net.core.rmem_max`, which the probe reports. Both were measured, see
+//!   `docs/perf/kernel-ports.md`.
+//! * **Losses of the kernel.** A full ring is [`Missed::SocketRing`], a full buffer
+//!   [`Missed::SocketBuffer`]. Losses at the interface are [`Missed::VethPeer`] on a veth, else
+//!   [`Missed::Interface`] and [`Missed::Device`]; behind the transmit queue [`Missed::Qdisc`] and
+//!   [`Missed::Driver`].
 //! * **System calls.** The kernel writes received packets to a ring of 2 KiB frames: no call for a
 //!   packet of ordinary size, one call for a longer one. Up to 64 packets are sent with one call.
 //!   Both were measured against the alternatives, see `docs/perf/kernel-ports.md`.
@@ -36,8 +46,9 @@
 //! | `netns` | that of the process | a name known to `ip netns`, or a path |
 //! | `promisc` | on | receive frames for any address |
 //! | `qdisc` | normal | `bypass`: straight to the driver |
-//! | `ring` | 2048 | packets that may wait to be received |
-//! | `rcvbuf`, `sndbuf` | 4M | bytes of longer packets that may wait to be received; bytes of packets that may wait to be transmitted |
+//! | `ring` | 2048 to 16384 | packets that may wait to be received, see below |
+//! | `rcvbuf` | 4 to 64 MiB | bytes of longer packets that may wait to be received, see below |
+//! | `sndbuf` | 4M | bytes of packets that may wait to be transmitted |
 //! | `csum`, `tso`, `uso` | prefer | require, prefer or off: of transmitted packets |
 //!
 //! | file | |
@@ -57,20 +68,22 @@ pub use towpath_sys::af_packet::Qdisc;
 pub use tx::PacketTx;
 
 use super::kernel::ability;
+use super::kernel::edge::{EdgeKind, KernelEdge};
 use super::kernel::link::{self, LinkWatch};
 use std::io;
-use std::sync::Arc;
-use towpath_packet::port::{Info, Layer, Port, PortError, Queues, Start};
+use std::sync::{Arc, Weak};
+use towpath_packet::port::{Ability, Edge, Info, Layer, Port, PortError, Queues, Start};
 #[cfg(doc)]
 use towpath_packet::{
-    DropReason,
+    DropReason, Missed,
     port::{State, TxQueue},
 };
 use towpath_packet::{MAX_CHUNKS, Offloads};
 use towpath_sys::af_packet::Socket;
 use towpath_sys::netdev::Control;
-use towpath_sys::netns;
-use towpath_sys::packet_ring::Ring;
+use towpath_sys::packet_ring::{FRAME, Ring};
+use towpath_sys::rtnl::Link;
+use towpath_sys::{host, netns};
 
 /// An interface with its sockets.
 #[derive(Debug)]
@@ -79,6 +92,8 @@ pub struct PacketPort {
     control: Arc<Control>,
     index: i32,
     queues: Vec<Sockets>,
+    link: Option<Link>,
+    edge: Arc<KernelEdge>,
 }
 
 /// The sockets of one queue: two, so that neither direction takes the lock or the errors of the
@@ -113,12 +128,15 @@ pub fn open(config: Config) -> Result<PacketPort, PortError> {
         let mtu = control.mtu(&config.interface).map_err(failed("SIOCGIFMTU"))?;
         let queues = (0..config.queues).map(|_| sockets(&config, index)).collect::<Result<Vec<_>, _>>()?;
         abilities.push(link::ability(&config.interface, config.netns.as_deref(), control.link_state(index)));
+        let first: Option<&Sockets> = queues.first();
+        abilities.extend(first.map(|first| waiting(&config, first)).into_iter().flatten());
         let info = Info::new(port.clone(), layer, mtu)
             .with_max_chunks(MAX_CHUNKS as u16)
             .with_offloads(found.tx.and(config.wants.allowed()), Offloads::ALL)
             .with_max_queues(config.queues)
             .with_abilities(abilities);
-        Ok(PacketPort { info, control: Arc::new(control), index, queues })
+        let (link, edge) = (Link::new(index).ok(), KernelEdge::new(EdgeKind::Packet));
+        Ok(PacketPort { info, control: Arc::new(control), index, queues, link, edge })
     };
     let netns = config.netns.as_deref();
     netns::within(netns, inside).map_err(os(&config, "enter the namespace"))?
@@ -140,16 +158,32 @@ fn sockets(config: &Config, index: i32) -> Result<Sockets, PortError> {
     let failed = |step| os(config, step);
     let rx = Socket::new().map_err(failed("socket(AF_PACKET)"))?;
     rx.ignore_outgoing().map_err(failed("PACKET_IGNORE_OUTGOING"))?;
-    rx.set_receive_buffer(config.receive_buffer).map_err(failed("SO_RCVBUF"))?;
+    rx.set_receive_buffer(config.receive_buffer(host::memory())).map_err(failed("SO_RCVBUF"))?;
     if config.promiscuous {
         rx.set_promiscuous(index).map_err(failed("PACKET_ADD_MEMBERSHIP"))?;
     }
-    let ring = Ring::new(&rx, config.ring.into()).map_err(failed("PACKET_RX_RING"))?;
+    let ring = Ring::new(&rx, config.ring(host::memory()).into()).map_err(failed("PACKET_RX_RING"))?;
     let tx = Socket::new().map_err(failed("socket(AF_PACKET)"))?;
     tx.set_qdisc(config.qdisc).map_err(failed("PACKET_QDISC_BYPASS"))?;
     tx.set_send_buffer(config.send_buffer).map_err(failed("SO_SNDBUF"))?;
     tx.bind_tx(index).map_err(failed("bind"))?;
     Ok(Sockets { rx, ring, tx })
+}
+
+/// How much may wait to be received, and what that costs.
+fn waiting(config: &Config, sockets: &Sockets) -> [Ability; 2] {
+    let (frames, wanted) = (sockets.ring.frames(), config.receive_buffer(host::memory()));
+    let ring = format!("{frames} packets may wait in each queue: {:.1} MB of memory", (frames * FRAME) as f64 / 1e6);
+    let got = sockets.rx.receive_buffer().unwrap_or(wanted);
+    let buffer = format!("{:.1} MB of packets longer than 1.9 KB may wait in each queue", f64::from(got) / 1e6);
+    // Without CAP_NET_ADMIN the kernel cuts the buffer to net.core.rmem_max.
+    let buffer = if got >= wanted {
+        Ability::new("rcvbuf", true, buffer)
+    } else {
+        let why = format!("{buffer}: net.core.rmem_max, in place of {:.1} MB", f64::from(wanted) / 1e6);
+        Ability::new("rcvbuf", false, why).with_mend(Some(format!("sysctl -w net.core.rmem_max={wanted}")))
+    };
+    [Ability::new("ring", true, ring), buffer]
 }
 
 fn os<'a>(config: &'a Config, step: &'static str) -> impl FnOnce(io::Error) -> PortError + use<'a> {
@@ -176,10 +210,15 @@ impl Port for PacketPort {
         &self.info
     }
 
+    fn edge(&self) -> Option<Arc<dyn Edge>> {
+        Some(self.edge.clone())
+    }
+
     fn start(self, start: Start) -> Result<Queues<PacketRx, PacketTx>, PortError> {
-        let PacketPort { info, control, index, mut queues } = self;
+        let PacketPort { info, control, index, mut queues, link, edge } = self;
         info.queues(start.queues)?;
         queues.truncate(start.queues.into());
+        let edge = edge.start(link, Weak::new());
         let sockets: Vec<_> = queues.iter().map(|q| &q.rx).collect();
         bind_sockets(&sockets, index).map_err(|source| PortError::Os {
             port: info.name.clone(),
@@ -191,8 +230,8 @@ impl Port for PacketPort {
         let (mut rx, mut tx) = (Vec::new(), Vec::new());
         for (number, q) in queues.into_iter().enumerate() {
             let number = u8::try_from(number).unwrap_or(u8::MAX);
-            rx.push(PacketRx::new(&info, (q.rx, q.ring), number, watch(), &start.pool)?);
-            tx.push(PacketTx::new(&info, q.tx, watch(), &start.pool)?);
+            rx.push(PacketRx::new(&info, (q.rx, q.ring), number, watch(), &edge, &start.pool)?);
+            tx.push(PacketTx::new(&info, q.tx, watch(), &edge, &start.pool)?);
         }
         Ok(Queues { rx, tx })
     }

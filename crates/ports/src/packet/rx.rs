@@ -1,6 +1,7 @@
 //! The receive queue: a ring of frames that the kernel fills; a packet that is longer than a frame
 //! comes from the socket's queue.
 
+use crate::kernel::edge::EdgeGuard;
 use crate::kernel::link::{LinkWatch, down, gone};
 use crate::kernel::rx_buffers::{RxBuffers, RxSlot};
 use crate::vnet;
@@ -9,7 +10,7 @@ use std::io::IoSliceMut;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use towpath_packet::port::{Info, PortError, RxMemory, RxQueue, State, Wake};
-use towpath_packet::{Batch, Counters, DropReason, Packet, Pool, Vlan};
+use towpath_packet::{Batch, Counters, DropReason, Missed, Packet, Pool, Vlan};
 use towpath_sys::af_packet::Socket;
 use towpath_sys::netdev::LinkState;
 use towpath_sys::packet_ring::{Frame, Rest, Ring, VlanTag};
@@ -29,6 +30,7 @@ pub struct PacketRx {
     queue: u8,
     turn: u32,
     watch: LinkWatch,
+    _edge: Arc<EdgeGuard>,
     counters: Arc<Counters>,
 }
 
@@ -46,8 +48,8 @@ enum RxError {
     Starved,
     /// Its header or tag is invalid.
     Malformed,
-    /// The kernel had no room for the rest of the packet.
-    Missed,
+    /// The kernel lost the packet, or the rest of it.
+    Missed(Missed),
 }
 
 /// The tag that the kernel moved from the frame to the ring's header.
@@ -68,7 +70,7 @@ impl LongPackets {
             Rest::None => (VnetHeader::from_ne_bytes(frame.header), buffers.copy(frame.bytes).ok_or(RxError::Starved)?),
             Rest::Queued if !buffers.fill(&mut self.slot) => return Err(RxError::Starved),
             Rest::Queued => self.receive(frame.len)?,
-            Rest::Lost => return Err(RxError::Missed),
+            Rest::Lost => return Err(RxError::Missed(Missed::SocketBuffer)),
         };
         vnet::apply(header, &mut packet).map_err(|_| RxError::Malformed)?;
         packet.set_vlan(frame.vlan.map(vlan).transpose()?);
@@ -85,13 +87,14 @@ impl LongPackets {
         // A pending error of the socket (the link went down) is returned once in place of the
         // packet, which stays the next one.
         let socket = &self.socket;
-        let len =
-            socket.receive(&mut vectors).or_else(|_| socket.receive(&mut vectors)).map_err(|_| RxError::Missed)?;
+        let unreadable = RxError::Missed(Missed::Unreadable);
+        let len = socket.receive(&mut vectors).or_else(|_| socket.receive(&mut vectors));
+        let Ok(len) = len else { return Err(unreadable) };
         let len = len.checked_sub(VnetHeader::LEN).ok_or(RxError::Malformed)?;
         // Longer than any IP packet (`gso_max_size` of the interface is larger): the packet is
         // truncated.
         if len != whole || len == 0 {
-            return Err(RxError::Missed);
+            return Err(unreadable);
         }
         Ok((VnetHeader::from_ne_bytes(&header), self.slot.take(len).ok_or(RxError::Malformed)?))
     }
@@ -103,6 +106,7 @@ impl PacketRx {
         (socket, ring): (Socket, Ring),
         queue: u8,
         watch: LinkWatch,
+        edge: &Arc<EdgeGuard>,
         pool: &Pool,
     ) -> Result<PacketRx, PortError> {
         Ok(PacketRx {
@@ -114,6 +118,7 @@ impl PacketRx {
             queue,
             turn: 0,
             watch,
+            _edge: edge.clone(),
             counters: Arc::default(),
         })
     }
@@ -126,7 +131,7 @@ impl PacketRx {
         };
         // A pending error (the link went down) would keep the socket readable.
         self.long.socket.clear_error();
-        self.counters.missed(self.long.socket.take_drops());
+        self.counters.missed(Missed::SocketRing, self.long.socket.take_drops());
     }
 
     /// Reads the state of the link and the kernel's drops, at intervals.
@@ -162,7 +167,7 @@ impl RxQueue for PacketRx {
                     break;
                 }
                 Err(RxError::Malformed) => self.counters.dropped(DropReason::Malformed, 1),
-                Err(RxError::Missed) => self.counters.missed(1),
+                Err(RxError::Missed(place)) => self.counters.missed(place, 1),
             }
             self.ring.release();
         }
@@ -201,6 +206,6 @@ impl RxQueue for PacketRx {
 impl Drop for PacketRx {
     /// Counts the kernel's drops since the last check.
     fn drop(&mut self) {
-        self.counters.missed(self.long.socket.take_drops());
+        self.counters.missed(Missed::SocketRing, self.long.socket.take_drops());
     }
 }

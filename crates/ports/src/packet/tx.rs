@@ -1,5 +1,6 @@
 //! The transmit queue: up to 64 packets with one `sendmmsg`.
 
+use crate::kernel::edge::EdgeGuard;
 use crate::kernel::link::{LinkWatch, down, gone};
 use crate::kernel::rx_buffers::MAX_PACKET;
 use crate::kernel::without_refused;
@@ -39,6 +40,7 @@ pub struct PacketTx {
     barrier_since: Option<Instant>,
     cache: Cache,
     watch: LinkWatch,
+    edge: Arc<EdgeGuard>,
     counters: Arc<Counters>,
 }
 
@@ -53,7 +55,13 @@ enum Refusal {
 }
 
 impl PacketTx {
-    pub(super) fn new(info: &Info, socket: Socket, watch: LinkWatch, pool: &Pool) -> Result<PacketTx, PortError> {
+    pub(super) fn new(
+        info: &Info,
+        socket: Socket,
+        watch: LinkWatch,
+        edge: &Arc<EdgeGuard>,
+        pool: &Pool,
+    ) -> Result<PacketTx, PortError> {
         let failed = |source| PortError::Pool { port: info.name.clone(), source };
         Ok(PacketTx {
             socket,
@@ -67,6 +75,7 @@ impl PacketTx {
             barrier_since: None,
             cache: pool.cache(Direction::Tx).map_err(failed)?,
             watch,
+            edge: edge.clone(),
             counters: Arc::default(),
         })
     }
@@ -94,6 +103,8 @@ impl PacketTx {
                 Refusal::Keep
             }
             Some(libc::ENOBUFS) => {
+                // The queueing discipline, or the driver of an interface without one, dropped it.
+                self.edge.refused(1);
                 let since = *self.refused_since.get_or_insert_with(Instant::now);
                 if since.elapsed() > ENOBUFS_TIMEOUT {
                     self.refused_since = None;

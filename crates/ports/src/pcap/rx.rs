@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_packet::port::{RxQueue, State, Wake};
-use towpath_packet::{Batch, Cache, Counters, MAX_FRAGS, Packet};
+use towpath_packet::{Batch, Cache, Counters, MAX_FRAGS, Missed, Packet};
 
 /// Most bad records that one call skips.
 const MAX_BAD_RECORDS: usize = 1000;
@@ -121,7 +121,7 @@ impl RxQueue for Reader {
             match self.records.peek() {
                 Item::Packet(record) if record.data.len() > longest => {
                     self.records.advance();
-                    self.counters.missed(1);
+                    self.counters.missed(Missed::Unreadable, 1);
                     self.count_bad(None, "a packet that is longer than buffers can be chained to");
                     bad_left -= 1;
                 }
@@ -144,7 +144,7 @@ impl RxQueue for Reader {
                 }
                 Item::Bad { at, what } => {
                     self.records.advance();
-                    self.counters.missed(1);
+                    self.counters.missed(Missed::Unreadable, 1);
                     self.count_bad(Some(at), what);
                     bad_left -= 1;
                 }

@@ -67,7 +67,8 @@ pub struct Config {
     pub up: bool,
     /// The interface stays when the process ends; unchanged by default.
     pub persist: Option<bool>,
-    /// Packets that the kernel queues for each queue; by default at least 1000.
+    /// Packets that the kernel queues for each queue, 1 to 65536. By default 16384, or what a
+    /// sixteenth of the memory holds as super-packets, but at least 1000.
     pub queue_len: Option<u32>,
     /// Whether a program keeps each flow in one queue.
     pub steering: Want,

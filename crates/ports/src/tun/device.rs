@@ -8,14 +8,31 @@ use std::fs::File;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use towpath_packet::Offloads;
-use towpath_packet::port::PortError;
+use towpath_packet::port::{Ability, PortError};
 use towpath_sys::netdev::{Control, LinkState};
-use towpath_sys::netns;
+use towpath_sys::rtnl::Link;
 use towpath_sys::tun::{self, Attach, CLONE_DEVICE};
+use towpath_sys::{host, netns};
 
-/// Packets that the kernel queues, unless the user says otherwise: one scheduling delay of 1 ms at
-/// a million packets/s.
-const QUEUE_LEN: u32 = 1000;
+/// Packets that the kernel queues for each queue, unless the user says otherwise: what 64 TCP
+/// connections without TSO have under way while the reader is not scheduled, measured in
+/// `docs/perf/bridge.md`.
+const QUEUE_LEN: u32 = 16384;
+/// The same on a machine with little memory: one scheduling delay of 1 ms at a million packets/s.
+const MIN_QUEUE_LEN: u32 = 1000;
+/// Full queues take at most this share of the machine's memory, if all packets are super-packets.
+const MEMORY_SHARE: u64 = 16;
+/// Bytes that the kernel needs for a packet of 1500 bytes (`skb->truesize`).
+const SKB_1500: f64 = 2304.0;
+const QUEUE_LEN_OPTION: &str = "txqueuelen";
+/// Bytes of a super-packet.
+const SUPER_PACKET: u64 = 1 << 16;
+
+/// The default length of each of `queues` queues on a machine with `memory` bytes.
+fn default_queue_len(memory: u64, queues: u16) -> u32 {
+    let most = memory / MEMORY_SHARE / SUPER_PACKET / u64::from(queues.max(1));
+    u32::try_from(most).unwrap_or(u32::MAX).clamp(MIN_QUEUE_LEN, QUEUE_LEN)
+}
 
 /// The part that the queues share.
 #[derive(Debug)]
@@ -25,6 +42,8 @@ pub(super) struct TunDevice {
     name: String,
     index: i32,
     control: Arc<Control>,
+    /// For the counters of the interface.
+    link: Option<Link>,
     /// The offloads that the kernel and the options permit.
     limit: Offloads,
     rx_offloads: Mutex<RxOffloads>,
@@ -71,6 +90,7 @@ impl TunDevice {
                 name,
                 index,
                 control: Arc::new(control),
+                link: Link::new(index).ok(),
                 limit,
                 rx_offloads: Mutex::default(),
                 steering: None,
@@ -106,14 +126,6 @@ impl TunDevice {
         if let Some(mtu) = config.mtu {
             control.set_mtu(name, mtu).map_err(self.os(format!("set mtu {mtu}")))?;
         }
-        match config.queue_len {
-            Some(len) => control.set_queue_len(name, len).map_err(self.os(format!("set txqueuelen {len}")))?,
-            None if control.queue_len(name).is_ok_and(|len| len < QUEUE_LEN) => {
-                // Without the right to change it, the present length is used.
-                let _ = control.set_queue_len(name, QUEUE_LEN);
-            }
-            None => {}
-        }
         for &(address, prefix) in &config.addresses {
             let step = self.os(format!("add address {address}/{prefix}"));
             match control.add_address(name, address, prefix) {
@@ -123,6 +135,31 @@ impl TunDevice {
             }
         }
         Ok(())
+    }
+
+    /// Sets the length of the queues, and reports it.
+    pub(super) fn set_queue_len(&self, config: &Config) -> Result<Ability, PortError> {
+        let (control, name) = (&self.control, &self.name);
+        let wanted = config.queue_len.unwrap_or_else(|| default_queue_len(host::memory(), config.queues));
+        let mut refused = None;
+        if let Some(len) = config.queue_len {
+            control.set_queue_len(name, len).map_err(self.os(format!("set txqueuelen {len}")))?;
+        } else if control.queue_len(name).is_ok_and(|len| len < wanted) {
+            // Without the right to change it, the present length is used.
+            refused = control.set_queue_len(name, wanted).err();
+        }
+        let len = control.queue_len(name).unwrap_or(wanted);
+        let cost = format!(
+            "{len} packets may wait in each queue: {:.0} MB of the kernel's memory if they have 1500 bytes, \
+             {:.0} ms of delay at a million packets/s",
+            f64::from(len) * SKB_1500 / 1e6,
+            f64::from(len) / 1e3
+        );
+        Ok(match refused {
+            None => Ability::new(QUEUE_LEN_OPTION, true, cost),
+            Some(error) => Ability::new(QUEUE_LEN_OPTION, false, format!("{cost}; {wanted} were refused: {error}"))
+                .with_mend(Some(format!("ip link set {name} txqueuelen {wanted}"))),
+        })
     }
 
     pub(super) fn mtu(&self) -> Result<u32, PortError> {
@@ -147,6 +184,11 @@ impl TunDevice {
 
     pub(super) fn watch(&self) -> LinkWatch {
         LinkWatch::new(self.control.clone(), self.index)
+    }
+
+    /// The interface's counters.
+    pub(super) fn take_link(&mut self) -> Option<Link> {
+        self.link.take()
     }
 
     /// Sets the permitted offloads, and that each of `queues` queues accepts `accept`.
@@ -217,6 +259,15 @@ fn hint(config: &Config, step: &str, error: &io::Error) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_default_queue_scales_with_the_memory_and_the_number_of_queues_within_its_bounds() {
+        let gib = 1 << 30;
+        let cases = [((24 * gib, 1), 16384), ((8 * gib, 1), 8192), ((8 * gib, 4), 2048), ((gib / 2, 1), 1000)];
+        for ((memory, queues), len) in cases {
+            assert_eq!(default_queue_len(memory, queues), len, "{memory} {queues}");
+        }
+    }
 
     #[test]
     fn segmentation_without_checksums_is_not_requested() {

@@ -27,6 +27,14 @@
 //!   there.
 //! * **Link.** A packet for an interface that is down is dropped as [`DropReason::LinkDown`]; the
 //!   queue works again when it is up. A deleted interface is [`State::Gone`].
+//! * **Queue length.** The kernel drops what finds the queue full, at once and without telling the
+//!   sender. By default `txqueuelen` is 16384, or less if full queues of super-packets would take
+//!   more than a sixteenth of the memory, but at least 1000; an interface that has more keeps it.
+//!   The price of a long queue is delay: what a sender does not limit itself (a flood of UDP) waits
+//!   behind all of it, 16 ms at a million packets/s. See `docs/perf/bridge.md`.
+//! * **Losses of the kernel.** What the queue or its queueing discipline dropped is
+//!   [`Missed::TunQueue`] and [`Missed::Qdisc`]; what the host's stack dropped of the packets that
+//!   the port wrote is [`Missed::Host`].
 //!
 //! | option | default | |
 //! |---|---|---|
@@ -38,7 +46,7 @@
 //! | `up` | on | set the interface up at the start |
 //! | `persist` | unchanged | keep the interface when the process ends |
 //! | `netns` | that of the process | a name known to `ip netns`, or a path |
-//! | `txqueuelen` | at least 1000 | packets that the kernel queues for each queue |
+//! | `txqueuelen` | see below | packets that the kernel queues for each queue, 1 to 65536 |
 //! | `steering` | prefer | require, prefer or off: a program keeps each flow in one queue |
 //! | `csum`, `tso`, `uso` | prefer | require, prefer or off |
 //!
@@ -62,15 +70,16 @@ pub use rx::TunRx;
 pub use steering::STEERING;
 pub use tx::TunTx;
 
+use super::kernel::edge::{EdgeKind, KernelEdge};
 use super::kernel::{ability, link};
 use device::TunDevice;
 use std::fs::File;
 use std::sync::Arc;
 use towpath_packet::MAX_CHUNKS;
-use towpath_packet::port::{Info, Layer, Port, PortError, Queues, Start};
+use towpath_packet::port::{Edge, Info, Layer, Port, PortError, Queues, Start};
 #[cfg(doc)]
 use towpath_packet::{
-    DropReason,
+    DropReason, Missed,
     port::{RxQueue, State, TxQueue},
 };
 use towpath_sys::netdev::LinkState;
@@ -82,6 +91,7 @@ pub struct TunPort {
     device: TunDevice,
     queues: Vec<File>,
     up: bool,
+    edge: Arc<KernelEdge>,
 }
 
 /// Makes the interface, or attaches to an existing one, and probes the kernel's offloads.
@@ -103,13 +113,14 @@ pub fn open(config: Config) -> Result<TunPort, PortError> {
     // The port sets the interface up when it starts.
     let link = if config.up { LinkState::Up } else { device.link_state() };
     abilities.push(link::ability(device.name(), config.netns.as_deref(), link));
+    abilities.push(device.set_queue_len(&config)?);
     let layer = if config.kind == Kind::Tap { Layer::Ethernet } else { Layer::Ip };
     let info = Info::new(port, layer, device.mtu()?)
         .with_max_chunks(MAX_CHUNKS as u16)
         .with_offloads(found.tx.and(wants.allowed()), found.rx.and(wants.allowed()))
         .with_max_queues(queues.len() as u16)
         .with_abilities(abilities);
-    Ok(TunPort { info, device, queues, up: config.up })
+    Ok(TunPort { info, device, queues, up: config.up, edge: KernelEdge::new(EdgeKind::Tun) })
 }
 
 impl Port for TunPort {
@@ -120,18 +131,24 @@ impl Port for TunPort {
         &self.info
     }
 
+    fn edge(&self) -> Option<Arc<dyn Edge>> {
+        Some(self.edge.clone())
+    }
+
     fn start(self, start: Start) -> Result<Queues<TunRx, TunTx>, PortError> {
-        let TunPort { info, mut device, mut queues, up } = self;
+        let TunPort { info, mut device, mut queues, up, edge } = self;
         info.queues(start.queues)?;
         // The kernel must not send packets to queues that this port does not read.
         queues.truncate(start.queues.into());
         device.set_limit(info.rx_offloads, start.accept, queues.len());
+        let link = device.take_link();
         let device = Arc::new(device);
+        let queues: Vec<_> = queues.into_iter().map(Arc::new).collect();
+        let edge = edge.start(link, queues.first().map(Arc::downgrade).unwrap_or_default());
         let (mut rx, mut tx) = (Vec::new(), Vec::new());
         for (number, file) in queues.into_iter().enumerate() {
-            let file = Arc::new(file);
-            rx.push(TunRx::new(&device, &file, number, &start.pool)?);
-            tx.push(TunTx::new(&device, &file, &info, &start.pool)?);
+            rx.push(TunRx::new(&device, &file, number, &edge, &start.pool)?);
+            tx.push(TunTx::new(&device, &file, &info, &edge, &start.pool)?);
         }
         if let Some(first) = rx.first_mut() {
             first.init_offloads();

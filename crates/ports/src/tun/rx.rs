@@ -1,6 +1,7 @@
 //! The receive queue: packets that the kernel sends to the interface, one `readv` per packet.
 
 use super::device::TunDevice;
+use crate::kernel::edge::EdgeGuard;
 use crate::kernel::link::{LinkWatch, down, gone};
 use crate::kernel::rx_buffers::{MAX_PACKET, RxBuffers, RxSlot};
 use crate::vnet::{self, VnetHeader};
@@ -9,12 +10,14 @@ use std::io::{self, IoSliceMut, Read};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use towpath_packet::port::{PortError, RxMemory, RxQueue, State, Wake};
-use towpath_packet::{Batch, Counters, DropReason, Offloads, Pool};
+use towpath_packet::{Batch, Counters, DropReason, Missed, Offloads, Pool};
 use towpath_sys::netdev::LinkState;
 
 /// A receive queue of a TUN/TAP port.
 #[derive(Debug)]
 pub struct TunRx {
+    /// Dropped before the file.
+    _edge: Arc<EdgeGuard>,
     file: Arc<File>,
     slot: RxSlot,
     buffers: RxBuffers,
@@ -33,9 +36,11 @@ impl TunRx {
         device: &Arc<TunDevice>,
         file: &Arc<File>,
         number: usize,
+        edge: &Arc<EdgeGuard>,
         pool: &Pool,
     ) -> Result<TunRx, PortError> {
         Ok(TunRx {
+            _edge: edge.clone(),
             file: file.clone(),
             slot: RxSlot::default(),
             buffers: RxBuffers::new(device.port(), pool)?,
@@ -85,7 +90,7 @@ impl TunRx {
             // lost; the next one may be fine.
             _ => {
                 self.counters.failed(1);
-                self.counters.missed(1);
+                self.counters.missed(Missed::Unreadable, 1);
                 true
             }
         }

@@ -3,6 +3,7 @@
 
 use super::config::Kind;
 use super::device::TunDevice;
+use crate::kernel::edge::EdgeGuard;
 use crate::kernel::link::{LinkWatch, down, gone};
 use crate::kernel::rx_buffers::MAX_PACKET;
 use crate::kernel::without_refused;
@@ -23,6 +24,8 @@ const MIN_FRAME: usize = 14;
 
 /// A transmit queue of a TUN/TAP port.
 pub struct TunTx {
+    /// Dropped before the file.
+    edge: Arc<EdgeGuard>,
     file: Arc<File>,
     gather: Gather,
     offloads: Offloads,
@@ -45,9 +48,16 @@ enum Outcome {
 }
 
 impl TunTx {
-    pub(super) fn new(device: &TunDevice, file: &Arc<File>, info: &Info, pool: &Pool) -> Result<TunTx, PortError> {
+    pub(super) fn new(
+        device: &TunDevice,
+        file: &Arc<File>,
+        info: &Info,
+        edge: &Arc<EdgeGuard>,
+        pool: &Pool,
+    ) -> Result<TunTx, PortError> {
         let failed = |source| PortError::Pool { port: info.name.clone(), source };
         Ok(TunTx {
+            edge: edge.clone(),
             file: file.clone(),
             gather: Gather::new(MAX_CHUNKS),
             offloads: info.tx_offloads,
@@ -95,6 +105,10 @@ impl TunTx {
 
     #[cold]
     fn refused(&mut self, packet: &Packet, error: &io::Error) -> Outcome {
+        // `tun_get_user` counts every refused packet at the interface, except after EAGAIN.
+        if error.raw_os_error() != Some(libc::EAGAIN) {
+            self.edge.refused(1);
+        }
         match error.raw_os_error() {
             Some(libc::EAGAIN | libc::EINTR | libc::ENOMEM | libc::ENOBUFS) => {
                 self.counters.retried(1);

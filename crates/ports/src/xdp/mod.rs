@@ -92,6 +92,7 @@ pub use config::{Config, Partial, SelfTest, Transmit};
 pub use rx::XdpRx;
 pub use tx::{SocketTx, XdpTx};
 
+use super::kernel::edge::{EdgeKind, KernelEdge};
 use super::kernel::link::{self, LinkWatch};
 use crate::uri::Want;
 use abilities::{abilities, timestamps};
@@ -99,14 +100,15 @@ use events::{EventControl, Events};
 use live::{LiveProgram, LiveTx};
 use probe::Probed;
 use queue::{Attached, PortShared, QueueShared, retry_while_busy, split_rings};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use towpath_packet::Offloads;
-use towpath_packet::port::{Ability, Info, Layer, Port, PortControl, PortError, Queues, Start, TxLayout};
+use towpath_packet::port::{Ability, Edge, Info, Layer, Port, PortControl, PortError, Queues, Start, TxLayout};
 #[cfg(doc)]
 use towpath_packet::{DropReason, port::State};
 use towpath_sys::bpf::AttachMode;
 use towpath_sys::netdev::Control;
 use towpath_sys::netdev_genl::{Device, Features};
+use towpath_sys::rtnl::Link;
 use towpath_sys::{af_packet, netns};
 use umem::Umem;
 
@@ -128,6 +130,8 @@ pub struct XdpPort {
     timed: bool,
     live: Option<LiveProgram>,
     events: Arc<Events>,
+    link: Option<Link>,
+    edge: Arc<KernelEdge>,
 }
 
 /// Attaches the program and tries the modes of sockets. Nothing is received yet.
@@ -201,7 +205,8 @@ fn examine(config: Config) -> Result<XdpPort, PortError> {
     let attachment = Mutex::new((found.mode, Some(on.link)));
     let attached = Attached { map: on.map, link: attachment, program: on.program, _promiscuous: promiscuous };
     let (control, events, found) = (Arc::new(control), Arc::default(), Box::new(found));
-    Ok(XdpPort { info, config, control, index, found, attached, partial, timed, live, events })
+    let (link, edge) = (Link::new(index).ok(), KernelEdge::new(EdgeKind::Xdp));
+    Ok(XdpPort { info, config, control, index, found, attached, partial, timed, live, events, link, edge })
 }
 
 /// The way packets are transmitted: the program of `tx=live`, if it works, and the report.
@@ -251,8 +256,12 @@ impl Port for XdpPort {
         Some(Arc::new(EventControl(self.events.clone())))
     }
 
+    fn edge(&self) -> Option<Arc<dyn Edge>> {
+        Some(self.edge.clone())
+    }
+
     fn start(self, start: Start) -> Result<Queues<XdpRx, XdpTx>, PortError> {
-        let XdpPort { info, config, control, index, found, attached, partial, timed, live, events } = self;
+        let XdpPort { info, config, control, index, found, attached, partial, timed, live, events, link, edge } = self;
         info.queues(start.queues)?;
         let mut lives = Vec::new();
         if let Some(first) = live {
@@ -265,8 +274,8 @@ impl Port for XdpPort {
         let metadata = found.metadata.clone().unwrap_or(0);
         let umem = Umem::new(&config, &start.pool, info.mtu, metadata)?;
         let first = u32::from(config.queue);
-        let port =
-            Arc::new(PortShared { config, index, flags: found.flags, attached, umem, queues: start.queues, events });
+        let (flags, queues, edge) = (found.flags, start.queues, edge.start(link, Weak::new()));
+        let port = Arc::new(PortShared { config, index, flags, attached, umem, queues, events, _edge: edge });
         let watch = || LinkWatch::new(control.clone(), index);
         let mtu = partial.then_some(info.mtu as usize);
         let (mut rx, mut tx) = (Vec::new(), Vec::new());
@@ -285,11 +294,10 @@ impl Port for XdpPort {
                     drop(tx_rings);
                     queue.close_half(std::iter::empty(), false);
                     let config = &port.config;
-                    let device = || Device::new(index);
-                    let device = netns::within(config.netns.as_deref(), device).and_then(|made| made);
-                    let device = device.map_err(errors::os_error(config, "socket(AF_NETLINK)"))?;
-                    let link = (control.clone(), index);
-                    XdpTx::Live(Box::new(LiveTx::new(live, &info, config.burst, device, link, &start.pool)?))
+                    let account = || live::TxAccount::new(control.clone(), index);
+                    let account = netns::within(config.netns.as_deref(), account).and_then(|made| made);
+                    let account = account.map_err(errors::os_error(config, "socket(AF_NETLINK)"))?;
+                    XdpTx::Live(Box::new(LiveTx::new(live, &info, config.burst, account, &start.pool)?))
                 }
             });
             retry_while_busy(|| port.bind(&socket, number, port.flags, shared.as_deref())).map_err(failed)?;

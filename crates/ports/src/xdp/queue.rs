@@ -21,6 +21,7 @@ use super::config::Config;
 use super::events::{Event, Events};
 use super::fallback::{Fallback, StallCount};
 use super::umem::Umem;
+use crate::kernel::edge::EdgeGuard;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -83,6 +84,7 @@ pub(super) struct PortShared {
     /// The number of started queues: they share the buffers.
     pub(super) queues: u16,
     pub(super) events: Arc<Events>,
+    pub(super) _edge: Arc<EdgeGuard>,
 }
 
 /// An unbound socket of the port's namespace with its UMEM and rings. With `shared` it uses the

@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use towpath_packet::port::{PortError, RxMemory, RxQueue, State, Wake};
 use towpath_packet::xsk_ring::Desc;
-use towpath_packet::{Batch, Cache, Counters, Direction, FromDevice, InFlight, Offloads, Packet};
+use towpath_packet::{Batch, Cache, Counters, Direction, FromDevice, InFlight, Missed, Offloads, Packet};
 use towpath_sys::netdev::LinkState;
 use towpath_sys::xsk::Statistics;
 
@@ -148,7 +148,7 @@ impl XdpRx {
         let frag = self.complete(desc);
         if !more && self.head.is_none() && !self.broken {
             if frag.is_none() {
-                self.counters.missed(1);
+                self.counters.missed(Missed::Unreadable, 1);
             }
             return frag;
         }
@@ -176,7 +176,7 @@ impl XdpRx {
             if let Some(rest) = whole {
                 self.cache.free(rest);
             }
-            self.counters.missed(1);
+            self.counters.missed(Missed::Unreadable, 1);
             return None;
         }
         whole
@@ -197,7 +197,12 @@ impl XdpRx {
         let Some(rings) = &self.rings else { return };
         if let Ok(now) = rings.socket.statistics() {
             let since = |f: fn(&Statistics) -> u64| f(&now).saturating_sub(f(&self.last));
-            self.counters.missed(since(|s| s.rx_dropped) + since(|s| s.rx_ring_full));
+            // In copy mode a frame that finds the FILL ring empty is dropped; in zero-copy mode the
+            // driver drops frames later, and counts them as it likes.
+            let unfilled = since(|s| s.fill_empty).min(since(|s| s.rx_dropped));
+            self.counters.missed(Missed::XskFill, unfilled);
+            self.counters.missed(Missed::XskTooLong, since(|s| s.rx_dropped) - unfilled);
+            self.counters.missed(Missed::XskRx, since(|s| s.rx_ring_full));
             self.counters.failed(since(|s| s.rx_invalid));
             self.counters.retried(since(|s| s.fill_empty));
             let events = &self.queue.port.events;

@@ -32,7 +32,7 @@ use towpath_engine::report::{Meter, PortMeter};
 use towpath_engine::route::{Limit, RouteConfig};
 use towpath_engine::rules::{Classifier, PortSide, RuleError, Rules};
 use towpath_engine::worker::{StopSignal, Worker, WorkerConfig};
-use towpath_packet::port::{Info, Port, PortError, Queues, RxQueue, Start, TxQueue};
+use towpath_packet::port::{Edge, Info, Port, PortError, Queues, RxQueue, Start, TxQueue};
 use towpath_packet::{Floors, Offloads, Pool, PoolConfig, PoolError};
 
 /// Interval of rebalancing.
@@ -207,12 +207,13 @@ pub enum StartError {
 }
 
 /// The meter of a port, without its routes.
-fn meter_of<R: RxQueue, T: TxQueue>(info: &Info, queues: &Queues<R, T>) -> PortMeter {
+fn meter_of<R: RxQueue, T: TxQueue>(info: &Info, queues: &Queues<R, T>, edge: Option<Arc<dyn Edge>>) -> PortMeter {
     PortMeter {
         name: info.name.clone(),
         rx: queues.rx.iter().map(|q| q.counters().clone()).collect(),
         tx: queues.tx.iter().map(|q| q.counters().clone()).collect(),
         routes: Vec::new(),
+        edge,
     }
 }
 
@@ -230,12 +231,13 @@ impl Forward {
         let pool = Pool::new(self.pool)?;
         let controls =
             [&a, &b].into_iter().filter_map(|port| Some((port.info().name.clone(), port.control()?))).collect();
+        let (a_edge, b_edge) = (a.edge(), b.edge());
         let start = |side, accept: Offloads| Start { pool: pool.clone(), queues: self.queues(side), accept };
         let mut a = a.start(start(PortSide::A, b_info.tx_offloads.and(self.gso.allows())))?;
         let mut b = b.start(start(PortSide::B, a_info.tx_offloads.and(self.gso.allows())))?;
         a.rx.iter_mut().for_each(|rx| rx.set_tx_layout(b_info.tx_layout));
         b.rx.iter_mut().for_each(|rx| rx.set_tx_layout(a_info.tx_layout));
-        let mut ports = vec![meter_of(&a_info, &a), meter_of(&b_info, &b)];
+        let mut ports = vec![meter_of(&a_info, &a, a_edge), meter_of(&b_info, &b, b_edge)];
         let gauges = [a.rx.first(), b.rx.first()].into_iter().flatten().filter_map(|rx| rx.memory().ext_bufs).collect();
         let own_pools = a.rx.iter().chain(&b.rx).filter_map(|rx| rx.memory().pool).collect();
         let limit = self.count.map(|n| Arc::new(Limit::new(n)));
@@ -280,10 +282,11 @@ impl Forward {
         self.check_rules(layer)?;
         let pool = Pool::new(self.pool)?;
         let controls = port.control().map(|control| (info.name.clone(), control)).into_iter().collect();
+        let edge = port.edge();
         let accept = info.tx_offloads.and(self.gso.allows());
         let mut queues = port.start(Start { pool: pool.clone(), queues: self.workers, accept })?;
         queues.rx.iter_mut().for_each(|rx| rx.set_tx_layout(info.tx_layout));
-        let mut port = meter_of(&info, &queues);
+        let mut port = meter_of(&info, &queues, edge);
         let gauges = queues.rx.first().and_then(|rx| rx.memory().ext_bufs).into_iter().collect();
         let own_pools = queues.rx.iter().filter_map(|rx| rx.memory().pool).collect();
         let limit = self.count.map(|n| Arc::new(Limit::new(n)));

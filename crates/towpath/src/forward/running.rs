@@ -78,7 +78,8 @@ impl std::fmt::Debug for PortControls {
 /// The result of a run.
 #[derive(Debug, Clone)]
 pub struct Summary {
-    /// All counters, at the end.
+    /// All counters, at the end. What the kernel lost around a port is
+    /// [`missed`](towpath_packet::Snapshot::missed) of its `rx` and `tx`.
     pub reading: Reading,
     /// Buffers that are not returned: 0, or there is a leak.
     pub buffers_away: usize,

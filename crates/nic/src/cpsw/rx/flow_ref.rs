@@ -10,7 +10,7 @@ use super::demux::{Demux, Inbox, Inboxes};
 use std::sync::Arc;
 use towpath_bus::Bus;
 use towpath_packet::spsc::Consumer;
-use towpath_packet::{Batch, Counters, Packet};
+use towpath_packet::{Batch, Counters, Missed, Packet};
 
 /// A flow that retires when it is dropped. With the last flow, the receive channel is torn down.
 pub(in crate::cpsw) type LiveFlow<B> = Live<B, RxFlow<B>>;
@@ -43,7 +43,7 @@ impl<B: Bus> FlowRef<B> {
                 match inboxes.as_mut().and_then(|inboxes| inboxes.of(from)) {
                     Some(Inbox { ring, owner }) => {
                         if ring.push(packet).is_err() {
-                            owner.missed(1);
+                            owner.missed(Missed::Device, 1);
                         }
                     }
                     None => lost += 1,

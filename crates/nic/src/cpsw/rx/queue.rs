@@ -6,7 +6,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use towpath_bus::{Bus, Irq};
 use towpath_packet::port::{RxMemory, RxQueue, Wake};
-use towpath_packet::{Batch, Counters, Pool};
+use towpath_packet::{Batch, Counters, Missed, Pool};
 
 /// A receive queue of one MAC port.
 pub struct CpswRx<B: Bus> {
@@ -49,7 +49,7 @@ impl<B: Bus> RxQueue for CpswRx<B> {
             let Some(flow) = self.flows.get_mut((self.first + i) % flows) else { break };
             let lost = flow.poll(self.port, out);
             if lost > 0 {
-                self.counters.missed(lost);
+                self.counters.missed(Missed::Device, lost);
             }
         }
         self.first = if self.first + 1 < flows { self.first + 1 } else { 0 };

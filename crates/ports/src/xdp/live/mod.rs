@@ -41,6 +41,7 @@ mod tx;
 
 pub use template::{TemplatePort, TemplateRx, TemplateTx, open_templates};
 pub use tx::LiveTx;
+pub(super) use tx::TxAccount;
 
 use super::config::Config;
 use super::errors;

@@ -57,9 +57,10 @@ pub fn open_templates(config: &Config, frames: &generator::Config) -> Result<Tem
         let device = Device::new(index).map_err(failed("socket(AF_NETLINK)"))?;
         super::possible(device.features().ok())
             .map_err(|why| config.error("tx", "template", format!("{why} ({})", super::hint(&driver))))?;
-        Ok((Arc::new(control), index, mtu, device))
+        let account = TxAccount::new(Arc::new(control), index).map_err(failed("socket(AF_NETLINK)"))?;
+        Ok((index, mtu, account))
     });
-    let (control, index, mtu, device) = opened.map_err(errors::netns_error(config))??;
+    let (index, mtu, account) = opened.map_err(errors::netns_error(config))??;
     let len = templates.frames.first().map_or(0, Vec::len);
     if len > mtu as usize + 22 {
         return Err(config.error(
@@ -73,7 +74,6 @@ pub fn open_templates(config: &Config, frames: &generator::Config) -> Result<Tem
         .with_offloads(Offloads::ALL, Offloads::NONE)
         .with_finite(frames.count.is_some());
     let live = LiveProgram::from_templates(config, index, &templates)?;
-    let account = TxAccount::new(device, control, index);
     Ok(TemplatePort { info, live, account, len: len as u64, count: frames.count })
 }
 

@@ -5,12 +5,14 @@ use super::program::MAX_LEN;
 use super::{BATCH, LiveProgram};
 use crate::kernel::link::{down, gone};
 use std::borrow::Cow;
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_packet::port::{Info, PortError, State, TxQueue, Wake};
 use towpath_packet::{Batch, Cache, Counters, Direction, DropReason, Offloads, Pool};
 use towpath_sys::netdev::{Control, LinkState};
-use towpath_sys::netdev_genl::{Device, Statistics};
+use towpath_sys::netdev_genl::Device;
+use towpath_sys::rtnl::{Link, Statistics};
 
 /// Shortest frame that the kernel makes: an Ethernet header.
 const MIN_LEN: usize = 14;
@@ -36,8 +38,7 @@ impl LiveTx {
         live: LiveProgram,
         info: &Info,
         burst: u16,
-        device: Device,
-        (control, index): (Arc<Control>, i32),
+        account: TxAccount,
         pool: &Pool,
     ) -> Result<LiveTx, PortError> {
         let failed = |source| PortError::Pool { port: info.name.clone(), source };
@@ -46,7 +47,7 @@ impl LiveTx {
             burst: burst.into(),
             longest: (info.mtu as usize + LINK_LEN).min(MAX_LEN),
             fed: false,
-            account: TxAccount::new(device, control, index),
+            account,
             state: State::Up,
             cache: pool.cache(Direction::Tx).map_err(failed)?,
             counters: Arc::default(),
@@ -193,8 +194,9 @@ const UPDATE_INTERVAL: Duration = Duration::from_millis(100);
 /// Frames that were submitted to a device. They are counted as sent or refused by the device's
 /// counters, ten times a second.
 #[derive(Debug)]
-pub(super) struct TxAccount {
+pub(in crate::xdp) struct TxAccount {
     device: Device,
+    link: Link,
     last: Statistics,
     next: Instant,
     control: Arc<Control>,
@@ -204,9 +206,23 @@ pub(super) struct TxAccount {
 }
 
 impl TxAccount {
-    pub(super) fn new(device: Device, control: Arc<Control>, index: i32) -> TxAccount {
-        let last = device.statistics().unwrap_or_default();
-        TxAccount { device, last, next: Instant::now() + UPDATE_INTERVAL, control, index, frames: 0, bytes: 0 }
+    /// An account with the interface `index` of the calling thread's namespace.
+    ///
+    /// # Errors
+    /// The error of `socket(2)`.
+    pub(in crate::xdp) fn new(control: Arc<Control>, index: i32) -> io::Result<TxAccount> {
+        let (device, link) = (Device::new(index)?, Link::new(index)?);
+        let last = link.statistics().unwrap_or_default();
+        Ok(TxAccount {
+            device,
+            link,
+            last,
+            next: Instant::now() + UPDATE_INTERVAL,
+            control,
+            index,
+            frames: 0,
+            bytes: 0,
+        })
     }
 
     /// Adds submitted frames.
@@ -230,7 +246,7 @@ impl TxAccount {
     pub(super) fn update(&mut self, counters: &Counters) -> State {
         self.next = Instant::now() + UPDATE_INTERVAL;
         let accepts = self.device.features().is_ok_and(|f| f.ndo_xmit());
-        let now = self.device.statistics().unwrap_or(self.last);
+        let now = self.link.statistics().unwrap_or(self.last);
         let (sent, bytes) = (std::mem::take(&mut self.frames), std::mem::take(&mut self.bytes));
         let dropped = now.tx_dropped.saturating_sub(self.last.tx_dropped);
         let arrived = now.tx_packets.saturating_sub(self.last.tx_packets);
