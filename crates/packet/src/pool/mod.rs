@@ -10,7 +10,8 @@
 //!                          chunks dropped without a cache, or by a cache of another pool
 //! ```
 //!
-//! A [`Cache`] belongs to one thread at a time and holds two *magazines* of up to 64 chunks.
+//! A [`Cache`] belongs to one thread at a time and holds two *magazines* of up to 64 chunks
+//! ([`PoolConfig::magazine`](field@PoolConfig::magazine)).
 //! Allocation and freeing move pointers out of and into them. When both are empty (or full), one
 //! magazine is exchanged with the depot: a lock-free stack with a head tagged against ABA. Freed
 //! chunks are reused last-in-first-out, so that their bytes are still in this core's cache.

@@ -3,41 +3,42 @@
 //! instead of in bulk.
 
 use super::rig::pool;
+use std::collections::VecDeque;
 use std::error::Error;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 use towpath::engine::gro_stage::{GroMode, GroStageConfig};
 use towpath::engine::lane::{self, LaneConfig, LaneTable};
 use towpath::engine::route::{Route, RouteConfig};
 use towpath::engine::worker::{Ending, StopSignal, Worker, WorkerConfig};
 use towpath::packet::port::{Port, Queues, RxMemory, RxQueue, Start, State, TxQueue, Wake};
-use towpath::packet::{Batch, Counters, Direction, Offloads, Pool};
+use towpath::packet::{Batch, Counters, Direction, Offloads, Packet, Pool};
 use towpath::{AnyPort, AnyRx, AnyTx};
 
 /// A receive queue that gives out one packet a call.
 struct Single {
     inner: AnyRx,
-    stock: Batch,
-    /// The stock, backwards: the next packet is the last one.
-    next: Vec<towpath::packet::Packet>,
+    burst: Batch,
+    /// Received, and not given out yet.
+    stock: VecDeque<Packet>,
 }
 
 impl RxQueue for Single {
     fn rx(&mut self, out: &mut Batch) -> usize {
-        if self.next.is_empty() {
-            let received = self.inner.rx(&mut self.stock);
-            self.next.extend(self.stock.drain_front(received));
-            self.next.reverse();
+        if self.stock.is_empty() {
+            let received = self.inner.rx(&mut self.burst);
+            self.stock.extend(self.burst.drain_front(received));
         }
-        match self.next.pop() {
+        match self.stock.pop_front() {
             Some(packet) => usize::from(out.push(packet).is_ok()),
             None => 0,
         }
     }
 
     fn refill(&mut self) -> usize {
-        if self.next.is_empty() { self.inner.refill() } else { 0 }
+        if self.stock.is_empty() { self.inner.refill() } else { 0 }
     }
 
     fn set_rx_offloads(&mut self, accept: Offloads) {
@@ -90,10 +91,10 @@ impl OneByOne {
         gro_config.mode = if gro { GroMode::On } else { GroMode::Off };
         let mut near = RouteConfig::default();
         // The lane holds the worker back.
-        near.egress_wait = std::time::Duration::MAX;
+        near.egress_wait = Duration::MAX;
         let mut far = RouteConfig::default();
         (far.internal, far.tx_layout) = (true, tx_layout);
-        let single = Single { inner: rx, stock: Batch::new(), next: Vec::with_capacity(Batch::<64>::CAPACITY) };
+        let single = Single { inner: rx, burst: Batch::new(), stock: VecDeque::with_capacity(Batch::<64>::CAPACITY) };
         let near = Route::new(single, AnyTx::Steer(steer), pool.cache(Direction::Tx)?, near);
         let far = Route::new(AnyRx::Lane(lane), tx, pool.cache(Direction::Tx)?, far).with_gro(&gro_config);
         let stop = StopSignal::new()?;
