@@ -10,6 +10,7 @@ use support::datapath;
 struct Figures {
     mpps: f64,
     lost_percent: Option<f64>,
+    datagrams_per_message: Option<f64>,
     cpu_ns: Option<f64>,
 }
 
@@ -53,6 +54,9 @@ fn bench_gro_counts_at_a_plain_socket_and_at_one_with_udp_gro_and_says_which() {
                 let at_socket = row.consumer.contains("socket");
                 assert_eq!(figures.cpu_ns.is_some(), at_socket, "{row:#?}");
                 assert_eq!(figures.lost_percent.is_some(), at_socket && udp, "{row:#?}");
+                let merged = figures.datagrams_per_message.unwrap_or(1.0);
+                let can_merge = std::ptr::eq(figures, &row.on) && row.consumer.contains("UDP_GRO");
+                assert_eq!(merged > 1.0, can_merge, "{row:#?}");
                 assert!(figures.lost_percent.is_none_or(|lost| (0.0..=100.0).contains(&lost)), "{row:#?}");
             }
         }
@@ -65,6 +69,7 @@ struct SteeredRow {
     gro: bool,
     delivered_per_second: f64,
     offered_per_second: f64,
+    datagrams_per_message: f64,
     by_unsteered: Option<f64>,
 }
 
@@ -103,6 +108,8 @@ fn bench_cpumap_measures_every_way_with_gro_off_and_on_for_datagrams_streams_and
         }
         for row in &table.rows {
             assert!(row.delivered_per_second > 0.0, "{row:#?}");
+            let can_merge = row.gro && table.reader.as_deref() == Some("udp-gro");
+            assert_eq!(row.datagrams_per_message > 1.0, can_merge, "{}, {row:#?}", table.traffic);
             assert_eq!(row.offered_per_second > 0.0, table.traffic == "udp", "{row:#?}");
             assert_eq!(row.by_unsteered.is_some(), !["kernel", "worker"].contains(&row.way.as_str()), "{row:#?}");
         }

@@ -40,12 +40,26 @@ impl Reader {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Delivered {
     pub(crate) datagrams: u64,
+    /// Calls that returned them: fewer than datagrams where a call returns a super-packet.
+    pub(crate) messages: u64,
     /// Datagrams that found no room at the socket. For a socket with `UDP_GRO`: the messages that
     /// found none, times the datagrams of a message that did.
     pub(crate) lost: u64,
     pub(crate) time: Duration,
     /// Processor time of the cores in this time.
     pub(crate) busy: Duration,
+}
+
+impl Delivered {
+    /// Datagrams that a call returned.
+    pub(crate) fn per_message(&self) -> f64 {
+        self.datagrams as f64 / self.messages.max(1) as f64
+    }
+
+    /// Datagrams without room, of those that reached the socket.
+    pub(crate) fn lost_percent(&self) -> f64 {
+        100.0 * self.lost as f64 / (self.datagrams + self.lost).max(1) as f64
+    }
 }
 
 impl Namespace {
@@ -78,8 +92,9 @@ impl Namespace {
                 }
                 let (time, busy) = CoreTime::of(&cores)?.since(&before);
                 let datagrams = bytes / payload.max(1) as u64;
-                let lost = (udp_refused()? - refused) as f64 * datagrams as f64 / messages.max(1) as f64;
-                Ok(Delivered { datagrams, lost: lost as u64, time, busy })
+                let refused = udp_refused()?.saturating_sub(refused);
+                let lost = refused as f64 * datagrams as f64 / messages.max(1) as f64;
+                Ok(Delivered { datagrams, messages, lost: lost as u64, time, busy })
             };
             period(warm_up)?;
             period(time)

@@ -62,6 +62,8 @@ struct Sample {
     delivered: f64,
     /// Of those delivered or lost at the socket.
     lost_percent: f64,
+    /// Datagrams that a call of the receiver returned; UDP only.
+    per_message: f64,
     /// Processor time of both cores for each delivered one.
     cpu_ns: f64,
 }
@@ -74,6 +76,7 @@ struct Row {
     offered_per_second: f64,
     delivered_per_second: f64,
     lost_percent: f64,
+    datagrams_per_message: f64,
     cpu_ns: f64,
     /// Medians of the ratios of pairs in the same round, `delivered` by that of the row named.
     by_kernel_cpumap: f64,
@@ -170,6 +173,7 @@ fn measure_all(traffic: Traffic, args: &BenchCpumap, cores: [usize; 2]) -> Resul
             offered_per_second: median_of(|s| s.offered),
             delivered_per_second: median_of(|s| s.delivered),
             lost_percent: median_of(|s| s.lost_percent),
+            datagrams_per_message: median_of(|s| s.per_message),
             cpu_ns: median_of(|s| s.cpu_ns),
             by_kernel_cpumap: by(list, of(Way::Cpumap, gro)),
             by_off: by(list, of(way, false)),
@@ -199,10 +203,10 @@ fn measure(
             let delivered = pair.far.receive_datagrams(PORT, args.payload, reader, times, &cores)?;
             let sent = sender.sent() as f64 / (times[0] + times[1]).as_secs_f64();
             sender.stop()?;
-            let arrived = delivered.datagrams + delivered.lost;
             Sample {
                 offered: sent,
-                lost_percent: 100.0 * delivered.lost as f64 / (arrived as f64).max(1.0),
+                lost_percent: delivered.lost_percent(),
+                per_message: delivered.per_message(),
                 ..sample(delivered.datagrams, delivered.time, delivered.busy)
             }
         }
@@ -228,7 +232,7 @@ fn measure(
 }
 
 fn sample(delivered: u64, time: Duration, busy: Duration) -> Sample {
-    let (offered, lost_percent) = (0.0, 0.0);
+    let (offered, lost_percent, per_message) = (0.0, 0.0, 0.0);
     let cpu_ns = busy.as_nanos() as f64 / delivered.max(1) as f64;
-    Sample { offered, delivered: delivered as f64 / time.as_secs_f64(), lost_percent, cpu_ns }
+    Sample { offered, delivered: delivered as f64 / time.as_secs_f64(), lost_percent, per_message, cpu_ns }
 }

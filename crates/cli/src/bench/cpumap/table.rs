@@ -1,6 +1,6 @@
 //! The report for people.
 
-use super::{Report, Row, Table, Traffic};
+use super::{Report, Table, Traffic};
 use std::io::{self, Write};
 
 /// The authors' table: UDP with small frames, GRO off and on, in millions of packets per second.
@@ -43,7 +43,9 @@ pub(super) fn print(report: &Report) -> io::Result<()> {
     }
     writeln!(
         out,
-        "\nmedians of {} rounds of {} s, all rows in turn; ratios are medians of the pairs of a round; UDP: {} bytes of payload, {} \
+        "\nmedians of {} rounds of {} s, all rows in turn; merged: datagrams that a call of \
+         the receiver returned; ratios of delivered, medians of the pairs of a round: by GRO off, by the kernel's cpumap, by the same \
+         without steering; UDP: {} bytes of payload, {} \
          datagrams of a flow in turn, the sender as fast as it can; queue between the cores: {} frames",
         report.rounds, report.seconds, report.payload, report.train, report.queue
     )
@@ -57,32 +59,24 @@ fn print_table(out: &mut impl Write, table: &Table) -> io::Result<()> {
     };
     writeln!(
         out,
-        "{:44} {:>4} {:>9} {:>9} {:>7} {:>8} {:>8} {:>8} {:>8}",
-        unit, "GRO", "offered", "delivered", "lost", "CPU ns", "by off", "by krnl", "by unst"
+        "{unit:44} {:>4} {:>9} {:>9} {:>7} {:>6} {:>8} {:>8} {:>8} {:>8}",
+        "GRO", "offered", "delivered", "lost", "merged", "CPU ns", "/off", "/cpumap", "/direct"
     )?;
-    for Row {
-        way,
-        gro,
-        offered_per_second,
-        delivered_per_second,
-        lost_percent,
-        cpu_ns,
-        by_kernel_cpumap,
-        by_off,
-        by_unsteered,
-    } in &table.rows
-    {
-        let offered = match table.traffic {
-            Traffic::Udp { .. } => format!("{:.3}", offered_per_second / scale),
-            _ => "-".to_owned(),
-        };
-        let unsteered = by_unsteered.map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
+    for row in &table.rows {
+        let udp = |text: String| if matches!(table.traffic, Traffic::Udp { .. }) { text } else { "-".to_owned() };
+        let unsteered = row.by_unsteered.map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
         writeln!(
             out,
-            "{:44} {:>4} {offered:>9} {:>9.3} {lost_percent:>5.1} % {cpu_ns:>8.0} {by_off:>8.2} {by_kernel_cpumap:>8.2} {unsteered:>8}",
-            way.name(),
-            if *gro { "on" } else { "off" },
-            delivered_per_second / scale,
+            "{:44} {:>4} {:>9} {:>9.3} {:>7} {:>6} {:>8.0} {:>8.2} {:>8.2} {unsteered:>8}",
+            row.way.name(),
+            if row.gro { "on" } else { "off" },
+            udp(format!("{:.3}", row.offered_per_second / scale)),
+            row.delivered_per_second / scale,
+            udp(format!("{:.1} %", row.lost_percent)),
+            udp(format!("{:.1}", row.datagrams_per_message)),
+            row.cpu_ns,
+            row.by_off,
+            row.by_kernel_cpumap,
         )?;
     }
     writeln!(out)

@@ -40,6 +40,8 @@ struct Figures {
     mpps: f64,
     /// Of the datagrams that reached the socket.
     lost_percent: Option<f64>,
+    /// Datagrams that a call of the receiver returned.
+    datagrams_per_message: Option<f64>,
     /// Processor time of the cores used for each packet delivered.
     cpu_ns: Option<f64>,
 }
@@ -143,8 +145,12 @@ fn middle(rounds: &[Figures]) -> Figures {
         let values: Vec<f64> = rounds.iter().filter_map(f).collect();
         (!values.is_empty()).then(|| median(values))
     };
-    let mpps = of(|round| Some(round.mpps)).unwrap_or(0.0);
-    Figures { mpps, lost_percent: of(|round| round.lost_percent), cpu_ns: of(|round| round.cpu_ns) }
+    Figures {
+        mpps: of(|round| Some(round.mpps)).unwrap_or(0.0),
+        lost_percent: of(|round| round.lost_percent),
+        datagrams_per_message: of(|round| round.datagrams_per_message),
+        cpu_ns: of(|round| round.cpu_ns),
+    }
 }
 
 fn plan(mode: GroMode, core: usize) -> Forward {
@@ -170,7 +176,7 @@ fn rate(plan: Forward, from: &str, to: &str, args: &BenchGro) -> Measured {
     }
     let packets = step.ports.first().map_or(0, |port| port.rx.packets);
     let mpps = packets as f64 / step.elapsed.as_secs_f64() / 1e6;
-    Ok(Figures { mpps, lost_percent: None, cpu_ns: None })
+    Ok(Figures { mpps, lost_percent: None, datagrams_per_message: None, cpu_ns: None })
 }
 
 fn direct(source: &str, mode: GroMode, args: &BenchGro, core: usize) -> Measured {
@@ -195,9 +201,9 @@ fn to_socket(source: &str, mode: GroMode, reader: Reader, args: &BenchGro, cores
     let times = [args.seconds / 10, args.seconds];
     let delivered = namespace.receive_datagrams(9, payload, reader, times, &cores)?;
     running.stop();
-    let arrived = (delivered.datagrams + delivered.lost).max(1);
     Ok(Figures {
-        lost_percent: Some(100.0 * delivered.lost as f64 / arrived as f64),
+        lost_percent: Some(delivered.lost_percent()),
+        datagrams_per_message: Some(delivered.per_message()),
         ..figures(delivered.datagrams, delivered.time, delivered.busy)
     })
 }
@@ -222,5 +228,10 @@ fn through_taps(mode: GroMode, args: &BenchGro, cores: [usize; 2]) -> Measured {
 
 fn figures(delivered: u64, time: Duration, busy: Duration) -> Figures {
     let cpu_ns = Some(busy.as_nanos() as f64 / delivered.max(1) as f64);
-    Figures { mpps: delivered as f64 / time.as_secs_f64() / 1e6, lost_percent: None, cpu_ns }
+    Figures {
+        mpps: delivered as f64 / time.as_secs_f64() / 1e6,
+        lost_percent: None,
+        datagrams_per_message: None,
+        cpu_ns,
+    }
 }

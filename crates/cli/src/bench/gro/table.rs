@@ -21,7 +21,11 @@ pub(super) fn print(report: &Report) -> io::Result<()> {
         let diff = on.map_or(String::new(), percent);
         writeln!(out, "{name:width$} {off:>8.1} {on_text:>8} {diff:>8}")?;
     }
-    writeln!(out, "\nmedians of {} rounds of {} s, off and on in turn", report.rounds, report.seconds)
+    writeln!(
+        out,
+        "\nmedians of {} rounds of {} s, off and on in turn; merged: datagrams that a call of the receiver returned",
+        report.rounds, report.seconds
+    )
 }
 
 /// The longest name of a consumer.
@@ -33,8 +37,8 @@ fn print_table(out: &mut impl Write, table: &Table, width: usize) -> io::Result<
     writeln!(out, "{}", table.traffic)?;
     writeln!(
         out,
-        "{:width$} {:>8} {:>8} {:>8} {:>15} {:>17}",
-        "Mpps", "GRO off", "GRO on", "diff", "lost, off  on", "CPU ns, off   on"
+        "{:width$} {:>8} {:>8} {:>8} {:>15} {:>16} {:>17}",
+        "Mpps", "GRO off", "GRO on", "diff", "lost, off  on", "merged, off  on", "CPU ns, off   on"
     )?;
     for row in &table.rows {
         let diff = format!("{:+.0} %", row.difference_percent);
@@ -43,10 +47,11 @@ fn print_table(out: &mut impl Write, table: &Table, width: usize) -> io::Result<
             _ => "-".to_owned(),
         };
         let (lost, cpu) = (both(|f| f.lost_percent, 1), both(|f| f.cpu_ns, 0));
+        let merged = both(|f| f.datagrams_per_message, 1);
         let lost = if lost == "-" { lost } else { format!("{lost} %") };
         writeln!(
             out,
-            "{:width$} {:>8.2} {:>8.2} {diff:>8} {lost:>15} {cpu:>17}",
+            "{:width$} {:>8.2} {:>8.2} {diff:>8} {lost:>15} {merged:>16} {cpu:>17}",
             row.consumer, row.off.mpps, row.on.mpps
         )?;
     }
