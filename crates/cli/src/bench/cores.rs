@@ -7,37 +7,44 @@ use std::time::{Duration, Instant};
 /// Ticks of `/proc/stat` in a second (`USER_HZ`, the same on every architecture that Rust knows).
 const TICKS: u64 = 100;
 
-/// The processor time of some cores up to one moment, of all processes, interrupts included.
+/// The time that some cores had nothing to do up to one moment. Their work is the rest: the kernel
+/// measures idle time exactly and samples work by ticks, which threads that sleep often escape.
 #[derive(Debug, Clone)]
 pub(crate) struct CoreTime {
     at: Instant,
-    busy: Duration,
+    cores: u32,
+    idle: Duration,
 }
 
 impl CoreTime {
     /// The time up to now.
     pub(crate) fn of(cores: &[usize]) -> io::Result<CoreTime> {
-        Ok(CoreTime { at: Instant::now(), busy: busy(&read_to_string("/proc/stat")?, cores) })
+        let (count, idle) = idle(&read_to_string("/proc/stat")?, cores);
+        Ok(CoreTime { at: Instant::now(), cores: count, idle })
     }
 
-    /// The time that passed since `before`, and the time that the cores worked in it.
+    /// The time that passed since `before`, and the time that the cores worked in it, for all
+    /// processes and interrupts.
     pub(crate) fn since(&self, before: &CoreTime) -> (Duration, Duration) {
-        (self.at - before.at, self.busy.saturating_sub(before.busy))
+        let passed = self.at - before.at;
+        (passed, (passed * self.cores).saturating_sub(self.idle.saturating_sub(before.idle)))
     }
 }
 
-/// Sum of `user`, `nice`, `system`, `irq` and `softirq` of the cores (`proc_stat(5)`).
-fn busy(stat: &str, cores: &[usize]) -> Duration {
-    let mut ticks = 0;
+/// How many of the cores there are, and the sum of their `idle`, `iowait` and `steal`
+/// (`proc_stat(5)`).
+fn idle(stat: &str, cores: &[usize]) -> (u32, Duration) {
+    let (mut count, mut ticks) = (0, 0);
     for line in stat.lines() {
         let mut words = line.split_ascii_whitespace();
         let core = words.next().and_then(|word| word.strip_prefix("cpu")).and_then(|number| number.parse().ok());
         if core.is_some_and(|core| cores.contains(&core)) {
             let columns: Vec<u64> = words.map(|word| word.parse().unwrap_or(0)).collect();
-            ticks += [0, 1, 2, 5, 6].iter().filter_map(|&column| columns.get(column)).sum::<u64>();
+            ticks += [3, 4, 7].iter().filter_map(|&column| columns.get(column)).sum::<u64>();
+            count += 1;
         }
     }
-    Duration::from_millis(ticks * 1000 / TICKS)
+    (count, Duration::from_millis(ticks * 1000 / TICKS))
 }
 
 /// UDP messages that found no room in the buffer of a socket of this thread's namespace, so far. A
@@ -59,10 +66,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_in_which_a_core_rests_or_another_core_works_is_not_counted() {
-        let stat = "cpu  9 9 9 9 9 9 9 9\ncpu0 1 2 4 1000 1000 8 16 1000\ncpu1 100 0 0 0 0 0 0 0\nintr 5\n";
-        assert_eq!(busy(stat, &[0]), Duration::from_millis(310));
-        assert_eq!(busy(stat, &[0, 1]), Duration::from_millis(1310));
+    fn work_is_the_time_in_which_the_cores_named_are_neither_idle_nor_taken_away() {
+        let stat = "cpu  9 9 9 9 9 9 9 9\ncpu0 1000 1000 1000 1 2 1000 1000 4\ncpu1 0 0 0 100 0 0 0 0\nintr 5\n";
+        assert_eq!(idle(stat, &[0]), (1, Duration::from_millis(70)));
+        assert_eq!(idle(stat, &[0, 1]), (2, Duration::from_millis(1070)));
+        let at = Instant::now();
+        let before = CoreTime { at, cores: 2, idle: Duration::from_secs(5) };
+        let after = CoreTime { at: at + Duration::from_secs(1), cores: 2, idle: Duration::from_secs(6) };
+        assert_eq!(after.since(&before), (Duration::from_secs(1), Duration::from_secs(1)));
     }
 
     #[test]
