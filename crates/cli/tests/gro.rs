@@ -90,7 +90,8 @@ struct SteeredReport {
 fn bench_cpumap_measures_every_way_with_gro_off_and_on_for_datagrams_streams_and_transactions() {
     require!("bench_cpumap_measures_every_way_with_gro_off_and_on_for_datagrams_streams_and_transactions",);
     if std::thread::available_parallelism().is_ok_and(|cores| cores.get() < 2) {
-        return;
+        let name = "bench_cpumap_measures_every_way_with_gro_off_and_on_for_datagrams_streams_and_transactions";
+        return towpath_testing::skip(name, "it needs two cores");
     }
     let args =
         ["bench", "cpumap", "--rounds", "1", "--seconds", "100ms", "--flows", "8", "--connections", "3", "--json"];
