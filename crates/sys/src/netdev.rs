@@ -48,6 +48,20 @@ pub enum LinkState {
     Absent,
 }
 
+/// Work that the kernel leaves to an interface or does for it. The values are the commands that
+/// read it (`ETHTOOL_G…` of `include/uapi/linux/ethtool.h`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Offload {
+    /// Checksums of transmitted packets.
+    TxChecksum = 0x16,
+    /// TCP segmentation by the device.
+    Tso = 0x1e,
+    /// Segmentation by the kernel, just before the device.
+    Gso = 0x23,
+    /// Coalescing of received packets.
+    Gro = 0x2b,
+}
+
 /// Reads and changes settings of the interfaces of the namespace in which it was made.
 #[derive(Debug)]
 pub struct Control {
@@ -112,19 +126,43 @@ impl Control {
     /// Whether the driver reports carrier. `IFF_RUNNING` follows up to a second later
     /// (`net/core/link_watch.c`), but is read without a lock; this ioctl takes the RTNL lock.
     fn has_carrier(&self, name: &str) -> bool {
+        const ETHTOOL_GLINK: u32 = 0xa;
+        self.ethtool(name, ETHTOOL_GLINK, 0).is_ok_and(|carrier| carrier != 0)
+    }
+
+    /// Runs a command of ethtool that takes or returns one value.
+    fn ethtool(&self, name: &str, command: u32, data: u32) -> io::Result<u32> {
         /// `struct ethtool_value` (`include/uapi/linux/ethtool.h`).
         #[repr(C)]
         struct Value {
             command: u32,
             data: u32,
         }
-        const ETHTOOL_GLINK: u32 = 0xa;
-        let mut value = Value { command: ETHTOOL_GLINK, data: 0 };
+        let mut value = Value { command, data };
         let mut r = request(name);
         r.ifr_ifru.ifru_data = (&raw mut value).cast();
         // The kernel reads and writes the value that the request points to, which outlives the
         // call.
-        self.ioctl(libc::SIOCETHTOOL, &mut r).is_ok() && value.data != 0
+        self.ioctl(libc::SIOCETHTOOL, &mut r)?;
+        Ok(value.data)
+    }
+
+    /// Whether an offload is on, as `ethtool -k` shows it.
+    ///
+    /// # Errors
+    /// The error of the ioctl; `ENODEV` if no interface has this name.
+    pub fn offload(&self, name: &str, offload: Offload) -> io::Result<bool> {
+        Ok(self.ethtool(name, offload as u32, 0)? != 0)
+    }
+
+    /// Switches an offload, as `ethtool -K` does.
+    ///
+    /// # Errors
+    /// The error of the ioctl; `ENODEV` if no interface has this name; `EOPNOTSUPP` if the driver
+    /// can't switch it.
+    pub fn set_offload(&self, name: &str, offload: Offload, on: bool) -> io::Result<()> {
+        // Each command that sets follows the one that gets.
+        self.ethtool(name, offload as u32 + 1, on.into()).map(drop)
     }
 
     /// Whether the interface is up (`IFF_UP`).

@@ -15,8 +15,11 @@ pub(crate) struct Bench {
 /// The benches.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchKind {
-    /// GRO off against GRO on: a counting sink, the kernel's stack behind a TAP (root), a lane
+    /// GRO off against GRO on: a counting sink, sockets of the kernel behind a TAP (root), a lane
     Gro(BenchGro),
+    /// Receive on one core, GRO and the kernel's stack on another: towpath's lane against the
+    /// kernel's cpumap, on the same veth (root)
+    Cpumap(BenchCpumap),
     /// Receive buffers re-mapped against kept mapped: time and work for each, and from which size
     /// on copying costs more
     Copybreak(BenchCopybreak),
@@ -180,9 +183,9 @@ pub(crate) struct BenchGro {
     /// Bytes of a UDP frame
     #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u32).range(43..=1514))]
     pub(crate) size: u32,
-    /// Flows, which take turns
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub(crate) flows: u32,
+    /// Flows, which take turns; a table for each number
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "8,64,2000", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) flows: Vec<u32>,
     /// Rounds, each with GRO off and on; the median counts
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
@@ -195,6 +198,66 @@ pub(crate) struct BenchGro {
     /// For machines
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// `towpath bench cpumap`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct BenchCpumap {
+    /// Only this traffic
+    #[arg(long, value_name = "TRAFFIC")]
+    pub(crate) only: Option<CpumapTable>,
+    /// Flows of UDP, a table for each number
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "8,64,2000", value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    pub(crate) flows: Vec<u32>,
+    /// Bytes of payload of a datagram
+    #[arg(long, value_name = "BYTES", default_value_t = 22, value_parser = payload)]
+    pub(crate) payload: usize,
+    /// Datagrams that a flow sends before the next flow's turn
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) train: u32,
+    /// Connections of TCP_RR, a table for each number
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,8,64", value_parser = connections)]
+    pub(crate) connections: Vec<usize>,
+    /// Frames between the two cores: entries of the CPUMAP's queue, of the AF_XDP ring and of the
+    /// lane's ring, a power of two
+    #[arg(long, value_name = "N", default_value_t = 16384, value_parser = queue)]
+    pub(crate) queue: u32,
+    /// Rounds in which all rows take turns; the median counts
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = count)]
+    pub(crate) rounds: usize,
+    /// Time of one measurement
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "1s")]
+    pub(crate) seconds: Duration,
+    /// Fail if anything had to be skipped
+    #[arg(long)]
+    pub(crate) require: bool,
+    /// For machines
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Traffic of `towpath bench cpumap`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum CpumapTable {
+    /// Small datagrams, to a plain socket and to one with UDP_GRO
+    Udp,
+    /// One TCP connection in one direction
+    Stream,
+    /// Requests and responses of a byte
+    Rr,
+}
+
+fn payload(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|n| (1..=1000).contains(n)).ok_or_else(|| "must be from 1 to 1000".into())
+}
+
+fn connections(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|n| (1..=1000).contains(n)).ok_or_else(|| "must be from 1 to 1000".into())
+}
+
+fn queue(text: &str) -> Result<u32, String> {
+    let ok = |n: &u32| n.is_power_of_two() && (64..=16384).contains(n);
+    text.parse().ok().filter(ok).ok_or_else(|| "must be a power of two from 64 to 16384".into())
 }
 
 fn frame(text: &str) -> Result<usize, String> {

@@ -10,7 +10,8 @@ mod bench;
 mod run;
 
 pub(crate) use bench::{
-    BatchTable, Bench, BenchBatch, BenchCopybreak, BenchGro, BenchKind, BenchLatency, BenchXsk, Read,
+    BatchTable, Bench, BenchBatch, BenchCopybreak, BenchCpumap, BenchGro, BenchKind, BenchLatency, BenchXsk,
+    CpumapTable, Read,
 };
 pub(crate) use run::{FullArg, GroArg, GsoArg, IdleArg, Run};
 

@@ -3,21 +3,28 @@
 //! | file | content |
 //! |---|---|
 //! | `gro` | GRO off and on: a sink, the kernel's stack, a lane |
+//! | `cpumap` | receive on one core, GRO and the stack on another: beside the kernel's cpumap |
 //! | `copybreak` | receive buffers re-mapped or kept mapped |
 //! | `batch` | recycled descriptors and batched doorbells |
 //! | `xsk` | frames of applications, copied or sent by page |
 //! | `latency` | from application to application |
-//! | `netns` | a private network namespace and sockets in it |
+//! | `netns` | a private network namespace with a thread in it |
+//! | `udp`, `tcp` | senders and receivers in namespaces |
+//! | `cores` | processor time, losses at sockets |
 //! | `machine` | the machine, which heads every report |
 //!
 //! Every report begins with what it counts and on which machine ([`show`]).
 
 mod batch;
 mod copybreak;
+mod cores;
+mod cpumap;
 mod gro;
 mod latency;
 mod machine;
 mod netns;
+mod tcp;
+mod udp;
 mod xsk;
 
 use crate::args::{Bench, BenchKind};
@@ -30,6 +37,7 @@ use std::process::ExitCode;
 pub(crate) fn bench(args: &Bench) -> Result<ExitCode, Box<dyn Error>> {
     match &args.kind {
         BenchKind::Gro(args) => gro::run(args),
+        BenchKind::Cpumap(args) => cpumap::run(args),
         BenchKind::Copybreak(args) => copybreak::run(args),
         BenchKind::Batch(args) => batch::run(args),
         BenchKind::Xsk(args) => xsk::run(args),

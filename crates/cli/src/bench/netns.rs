@@ -1,16 +1,11 @@
-//! A private network namespace and sockets in it: the receiving end of traffic through the kernel.
+//! A private network namespace with a thread in it: one end of traffic through the kernel.
 //!
 //! A namespace lives as long as the thread that made it. It has no name and leaves nothing behind.
 
 use nix::sched::{CloneFlags, unshare};
-use nix::sys::socket::setsockopt;
-use nix::sys::socket::sockopt::UdpGroSegment;
 use std::error::Error;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -57,7 +52,7 @@ impl Namespace {
     }
 
     /// Runs `f` in the namespace without waiting for it.
-    fn start<R: Send + 'static>(
+    pub(super) fn start<R: Send + 'static>(
         &self,
         f: impl FnOnce() -> std::io::Result<R> + Send + 'static,
     ) -> std::sync::mpsc::Receiver<std::io::Result<R>> {
@@ -69,69 +64,6 @@ impl Namespace {
             let _ = jobs.send(job);
         }
         receive
-    }
-
-    /// Datagrams of `payload` bytes that a socket on `port` receives in `time` after a warm-up.
-    pub(crate) fn count_datagrams(
-        &self,
-        port: u16,
-        payload: usize,
-        warm_up: Duration,
-        time: Duration,
-    ) -> Result<u64, Box<dyn Error>> {
-        let count = self.start(move || {
-            let socket = UdpSocket::bind(("0.0.0.0", port))?;
-            setsockopt(&socket, UdpGroSegment, &true)?;
-            socket.set_read_timeout(Some(Duration::from_millis(100)))?;
-            let mut buffer = vec![0; 65536];
-            let start = Instant::now();
-            let (mut bytes, mut before) = (0u64, None);
-            while start.elapsed() < warm_up + time {
-                if let Ok(n) = socket.recv(&mut buffer) {
-                    bytes += n as u64;
-                }
-                if before.is_none() && start.elapsed() >= warm_up {
-                    before = Some(bytes);
-                }
-            }
-            Ok((bytes - before.unwrap_or(0)) / payload.max(1) as u64)
-        });
-        Ok(count.recv()??)
-    }
-
-    /// Bytes that a TCP connection from `sender` to `address` carries in `time`.
-    pub(crate) fn receive_stream_from(
-        &self,
-        sender: &Namespace,
-        address: SocketAddr,
-        time: Duration,
-    ) -> Result<u64, Box<dyn Error>> {
-        let (listening, go) = channel();
-        let received = self.start(move || {
-            let listener = TcpListener::bind(address)?;
-            let _ = listening.send(());
-            let (mut stream, _) = listener.accept()?;
-            let mut buffer = vec![0; 1 << 17];
-            let (start, mut bytes) = (Instant::now(), 0);
-            while start.elapsed() < time {
-                match stream.read(&mut buffer)? {
-                    0 => break,
-                    n => bytes += n as u64,
-                }
-            }
-            Ok(bytes)
-        });
-        go.recv_timeout(Duration::from_secs(5))?;
-        let sent = sender.start(move || {
-            let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
-            let buffer = vec![7; 1 << 17];
-            while stream.write_all(&buffer).is_ok() {}
-            Ok(())
-        });
-        let bytes = received.recv_timeout(time + Duration::from_secs(10))??;
-        // The sender ends once the receiver has closed the connection.
-        let _ = sent.recv_timeout(Duration::from_secs(5));
-        Ok(bytes)
     }
 }
 

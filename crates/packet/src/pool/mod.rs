@@ -10,7 +10,8 @@
 //!                          chunks dropped without a cache, or by a cache of another pool
 //! ```
 //!
-//! A [`Cache`] belongs to one thread at a time and holds two *magazines* of up to 64 chunks.
+//! A [`Cache`] belongs to one thread at a time and holds two *magazines* of up to 64 chunks
+//! ([`PoolConfig::magazine`](field@PoolConfig::magazine)).
 //! Allocation and freeing move pointers out of and into them. When both are empty (or full), one
 //! magazine is exchanged with the depot: a lock-free stack with a head tagged against ABA. Freed
 //! chunks are reused last-in-first-out, so that their bytes are still in this core's cache.
@@ -75,6 +76,9 @@ pub struct PoolConfig {
     pub floors: Floors,
     /// Caches that may exist at the same time, 1 to 1024.
     pub max_caches: usize,
+    /// Chunks in a magazine, 1 to 64; a small pool has smaller ones. With 1 every allocation and
+    /// every free is an exchange with the depot: to measure what bulk is worth.
+    pub magazine: usize,
 }
 
 impl Default for PoolConfig {
@@ -88,6 +92,7 @@ impl Default for PoolConfig {
             backing: Backing::HugePreferred,
             floors: Floors::default(),
             max_caches: 64,
+            magazine: MAGAZINE,
         }
     }
 }
@@ -105,10 +110,11 @@ macro_rules! setters {
 impl PoolConfig {
     setters! {
         capacity: usize, chunk: usize, headroom: usize, backing: Backing, floors: Floors, max_caches: usize,
+        magazine: usize,
     }
 
     fn check(&self) -> Result<(), PoolError> {
-        let PoolConfig { capacity, chunk, headroom, floors, max_caches, .. } = *self;
+        let PoolConfig { capacity, chunk, headroom, floors, max_caches, magazine, .. } = *self;
         let check =
             |ok: bool, field, value, rule| if ok { Ok(()) } else { Err(PoolError::Config { field, value, rule }) };
         check((1..=1 << 24).contains(&capacity), "capacity", capacity, "from 1 to 2^24")?;
@@ -116,6 +122,7 @@ impl PoolConfig {
         check(sized, "chunk", chunk, "a multiple of 64 from 64 to 65472")?;
         check(headroom <= chunk, "headroom", headroom, "at most the chunk size")?;
         check((1..=1024).contains(&max_caches), "max_caches", max_caches, "from 1 to 1024")?;
+        check((1..=MAGAZINE).contains(&magazine), "magazine", magazine, "from 1 to 64")?;
         check(floors.rx <= capacity / 2, "floors.rx", floors.rx, "at most half of the capacity")?;
         check(floors.tx <= capacity / 2, "floors.tx", floors.tx, "at most half of the capacity")
     }

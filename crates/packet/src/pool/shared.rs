@@ -2,7 +2,7 @@
 
 use super::depot::Depot;
 use super::return_list::ReturnList;
-use super::{Direction, Floors, MAGAZINE, PoolConfig, PoolError, PoolStats};
+use super::{Direction, Floors, PoolConfig, PoolError, PoolStats};
 use crate::extbuf::{ExtBufOwner, Token};
 use crate::meta::{Meta, flag};
 use crate::region::{Backing, Region};
@@ -58,9 +58,9 @@ impl PoolShared {
         kind: Kind,
         region: Option<Arc<Region>>,
     ) -> Result<NonNull<PoolShared>, PoolError> {
-        let PoolConfig { capacity, chunk, headroom, floors, max_caches, .. } = *config;
+        let PoolConfig { capacity, chunk, headroom, floors, max_caches, magazine, .. } = *config;
         // Two magazines per cache must not hold the whole of a small pool.
-        let fill = (capacity / 16).clamp(1, MAGAZINE);
+        let fill = (capacity / 16).clamp(1, magazine);
         // Full ones for every chunk, two for each cache, and one more so that an exchange always
         // finds an empty one. External buffers lie in none.
         let magazines = if max_caches > 0 { capacity.div_ceil(fill) + 2 * max_caches + 1 } else { 0 };

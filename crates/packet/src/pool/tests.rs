@@ -37,6 +37,23 @@ fn every_chunk_can_be_out_at_once_and_none_twice() {
 }
 
 #[test]
+fn magazines_of_one_chunk_go_to_another_cache_one_at_a_time() {
+    let config = PoolConfig::default().capacity(1000).chunk(256).magazine(1).backing(Backing::Anonymous);
+    let pool = Pool::new(config).unwrap();
+    let (mut a, mut b) = (pool.cache(Direction::Rx).unwrap(), pool.cache(Direction::Rx).unwrap());
+    let packets: Vec<Packet> = std::iter::from_fn(|| a.alloc()).collect();
+    assert_eq!(packets.len(), 1000);
+    for (n, packet) in packets.into_iter().enumerate() {
+        a.free(packet);
+        // Two magazines stay with the cache that freed.
+        assert_eq!(pool.stats().free, (n + 1).saturating_sub(2));
+    }
+    assert_eq!(std::iter::from_fn(|| b.alloc()).count(), 998);
+    drop((a, b));
+    assert_eq!(pool.stats().free, 1000);
+}
+
+#[test]
 fn chunks_that_one_cache_frees_are_the_next_that_another_allocates() {
     let pool = pool(4096);
     let (mut from, mut to) = (pool.cache(Direction::Tx).unwrap(), pool.cache(Direction::Tx).unwrap());
@@ -167,6 +184,9 @@ fn a_bad_configuration_is_refused_by_name() {
     assert!(bad(d.chunk(100)).contains("chunk = 100"));
     assert!(bad(d.headroom(4096)).contains("headroom = 4096"));
     assert!(bad(d.max_caches(0)).contains("max_caches"));
+    for magazine in [0, 65] {
+        assert!(bad(d.magazine(magazine)).contains(&format!("magazine = {magazine}: must be from 1 to 64")));
+    }
     assert!(bad(d.floors(Floors { rx: 9000, tx: 0 })).contains("floors.rx"));
 }
 

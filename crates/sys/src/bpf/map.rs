@@ -18,6 +18,8 @@ pub enum MapType {
     Xskmap,
     /// Devices by index (`BPF_MAP_TYPE_DEVMAP`).
     Devmap,
+    /// Queues to cores by the core's number (`BPF_MAP_TYPE_CPUMAP`).
+    Cpumap,
 }
 
 /// A map with 32-bit keys.
@@ -40,6 +42,7 @@ impl Map {
             MapType::Array => (2, MMAPABLE),
             MapType::Xskmap => (17, 0),
             MapType::Devmap => (14, 0),
+            MapType::Cpumap => (16, 0),
         };
         let mut attr = Attr::new().u32(0, kind).u32(4, 4).u32(8, value as u32).u32(12, entries).u32(16, flags);
         attr = attr.name(28, name);
@@ -62,6 +65,16 @@ impl Map {
     /// The error of `bpf(2)`; `InvalidInput` for a map whose values are not four bytes.
     pub fn set_device(&self, key: u32, index: i32) -> io::Result<()> {
         self.set(key, index as u32)
+    }
+
+    /// Makes a queue of `frames` frames, at most 16384, and the kernel's thread that empties it on
+    /// `core` into the stack.
+    ///
+    /// # Errors
+    /// The error of `bpf(2)`: `ENODEV` for a core that does not exist, `EOVERFLOW` for more frames;
+    /// `InvalidInput` for a map whose values are not four bytes.
+    pub fn set_core(&self, core: u32, frames: u32) -> io::Result<()> {
+        self.set(core, frames)
     }
 
     fn set(&self, key: u32, value: u32) -> io::Result<()> {
