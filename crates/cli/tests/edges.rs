@@ -59,10 +59,10 @@ fn flood(hosts: &Hosts) {
 /// A flood while the datapath is stopped; then it runs until it has received or missed everything.
 fn flood_while_stopped(hosts: &Hosts, towpath: &mut Towpath) {
     let before = seen(&towpath.look().ports[0].rx);
-    towpath.signal("STOP");
+    towpath.signal(libc::SIGSTOP);
     until("the datapath stops", || state_of(towpath.pid()) == 'T');
     flood(hosts);
-    towpath.signal("CONT");
+    towpath.signal(libc::SIGCONT);
     until("everything is received or missed", || seen(&towpath.look().ports[0].rx) >= before + FLOOD);
 }
 
