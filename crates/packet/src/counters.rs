@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn missed_packets_are_told_apart_by_place() {
+    fn missed_packets_are_counted_by_place() {
         let c = Counters::default();
         c.missed(Missed::SocketBuffer, 2);
         c.missed(Missed::TunQueue, 1);

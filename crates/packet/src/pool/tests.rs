@@ -48,8 +48,9 @@ fn magazines_of_one_chunk_go_to_another_cache_one_at_a_time() {
         // Two magazines stay with the cache that freed.
         assert_eq!(pool.stats().free, (n + 1).saturating_sub(2));
     }
-    assert_eq!(std::iter::from_fn(|| b.alloc()).count(), 998);
-    drop((a, b));
+    let packets: Vec<Packet> = std::iter::from_fn(|| b.alloc()).collect();
+    assert_eq!(packets.len(), 998);
+    drop((packets, a, b));
     assert_eq!(pool.stats().free, 1000);
 }
 

@@ -2,7 +2,8 @@
 
 use super::Summary;
 use std::fmt;
-use towpath_engine::report::Drops;
+use towpath_engine::report::{Drops, Reading};
+use towpath_packet::DropReason;
 use towpath_packet::port::{Ability, Info, State};
 use towpath_ports::NOT_UP;
 
@@ -17,7 +18,8 @@ pub enum Failure {
         /// Why.
         why: String,
     },
-    /// A port was down at the end: its packets were dropped, or never came.
+    /// A port was down at the end: its interface was not up, or it had no carrier and its packets
+    /// were dropped or never came.
     Down {
         /// The port.
         port: String,
@@ -67,6 +69,19 @@ impl fmt::Display for Failure {
                 write!(f, "{buffers} buffers and {pages} pages are not returned")
             }
         }
+    }
+}
+
+impl Failure {
+    /// Whether a lost carrier did no harm: the other end left after packets had moved, and none was
+    /// dropped because of that.
+    pub(super) fn is_harmless(&self, reading: &Reading) -> bool {
+        let Failure::Down { port: name, why, .. } = self else { return false };
+        reading.ports.iter().find(|port| port.name == *name).is_some_and(|port| {
+            let moved = port.rx.packets + port.tx.packets > 0;
+            let dropped = port.tx.plus(&port.routes).dropped(DropReason::LinkDown) > 0;
+            why != NOT_UP && moved && !dropped
+        })
     }
 }
 

@@ -166,7 +166,7 @@ impl Running {
 
     /// `until`: when packets ceased to be due, if not when the workers ended.
     fn finish(&mut self, until: Option<Instant>) -> Summary {
-        let (mut port_failures, mut failed) = (Vec::new(), Vec::new());
+        let (mut port_failures, mut failed) = (Vec::<Failure>::new(), Vec::new());
         for (number, thread) in self.threads.drain(..).enumerate() {
             match thread.join() {
                 Ok(Ok(endings)) => {
@@ -184,8 +184,10 @@ impl Running {
             }
         }
         self.end_balancer();
+        let reading = self.meter.read();
+        port_failures.retain(|failure| !failure.is_harmless(&reading));
         Summary {
-            reading: self.meter.read(),
+            reading,
             buffers_away: self.meter.buffers_away(),
             pages: self.meter.pages(),
             pages_away: self.meter.pages_away(),

@@ -55,6 +55,13 @@ impl Nic {
         let Queues { mut rx, mut tx } = port.start(Start { pool: pool.clone(), queues: 1, accept: Offloads::ALL })?;
         let (mut rx, tx) = rx.pop().zip(tx.pop()).ok_or("the port has no queues")?;
         rx.refill();
+        let deadline = Instant::now() + TIMEOUT;
+        while !control.link().up {
+            if Instant::now() >= deadline {
+                return Err(format!("QEMU's device has no link after {TIMEOUT:?}").into());
+            }
+            rx.rx(&mut Batch::<64>::new());
+        }
         Ok(Nic { rx, tx, control, accesses })
     }
 }
