@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   turns without a packet:   0 ......... spins ........ + yields ..........►
-//!   turns without a packet:   0 ......... spins ........ + yields ..........►
 //!                             pause        yield          sleep on the descriptors
+//! ```
 //!
 //! Spinning reacts in nanoseconds and occupies a core; sleeping reacts in microseconds and costs
 //! nothing. The default spins for some ten microseconds, so that a busy path never sleeps and a

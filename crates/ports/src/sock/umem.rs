@@ -263,6 +263,18 @@ mod tests {
     }
 
     #[test]
+    fn metadata_lies_in_front_of_its_frame_in_the_same_chunk() {
+        let aligned = umem(8192, 2048, false);
+        assert!(aligned.mem.put(2048 + 4, &[1, 2, 3, 4]));
+        assert_eq!(aligned.metadata(2048 + 12, 8), Some([1, 2, 3, 4]));
+        assert_eq!(aligned.metadata::<4>(2048 + 7, 8), None, "it would begin in the chunk before");
+        let unaligned = umem(9000, 3000, true);
+        assert!(unaligned.mem.put(2996, &[5, 6, 7, 8]));
+        assert_eq!(unaligned.metadata(Address { base: 3000, offset: 4 }.word(), 8), Some([5, 6, 7, 8]));
+        assert_eq!(unaligned.metadata::<4>(7, 8), None, "it would begin before the memory");
+    }
+
+    #[test]
     fn an_unaligned_frame_is_charged_its_bytes_and_its_address_has_its_offset() {
         let umem = umem(9000, 3000, true);
         assert_eq!(umem.truesize(10), 10);

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use towpath_client::protocol::{Answer, Code, Hello};
 use towpath_client::{Error, Umem};
 use towpath_packet::port::TxQueue;
+use towpath_sys::poll::is_readable;
 use towpath_sys::seqpacket;
 
 /// Descriptors and mappings of this process with that name.
@@ -204,6 +205,21 @@ fn silent_connections_keep_no_application_out() {
     drop(honest.turn(&mut rig, 4, &[]));
     assert_eq!((honest.sent, honest.got), (honest.offered, honest.asked));
     honest.end(&mut rig);
+    rig.end();
+}
+
+#[test]
+fn of_connections_that_say_nothing_only_a_few_stay_open() {
+    let rig = Rig::new("");
+    let mut silent = Vec::new();
+    for _ in 0..100 {
+        silent.push(seqpacket::connect(&rig.path).unwrap());
+        // An answer to one that came later means that the server has seen all of these.
+        let (_, later, _) = send_hello(&rig, b"nothing that it knows", &[]);
+        is_refused(&later, Code::Protocol);
+    }
+    let open = silent.iter().filter(|connection| !is_readable(connection.as_fd())).count();
+    assert!(open <= 16, "{open} connections without an answer");
     rig.end();
 }
 

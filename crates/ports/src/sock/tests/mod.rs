@@ -336,6 +336,7 @@ fn frames_longer_than_the_port_sends_complete_unsent_and_counted() {
 /// A program that handles its rings itself.
 struct Program {
     _connection: OwnedFd,
+    session: u64,
     tx: Producer<Mapped<Desc>>,
     fill: Producer<Mapped<u64>>,
     rx: Consumer<Mapped<Desc>>,
@@ -377,15 +378,20 @@ impl Program {
 
     fn with_memory(rig: &Rig, hello: &Hello) -> (Program, Region) {
         let umem = Region::new(hello.umem as usize, Backing::Memfd).unwrap();
+        (Program::in_memory(rig, hello, &umem), umem)
+    }
+
+    fn in_memory(rig: &Rig, hello: &Hello, umem: &Region) -> Program {
         let (connection, answer, fds) = send_hello(rig, &hello.encode(), &[umem.fd().unwrap()]);
         let Some(Answer::Welcome(welcome)) = answer else { panic!("{answer:?}") };
         let [rings, kick] = <[OwnedFd; 2]>::try_from(fds).unwrap();
         let region = Arc::new(Region::from_memfd(rings, welcome.memory as usize).unwrap());
         let at = welcome.rings;
         // SAFETY: the region is for the rings alone.
-        let program = unsafe {
+        unsafe {
             Program {
                 _connection: connection,
+                session: welcome.session,
                 tx: Producer::new(Mapped::new(region.clone(), &at.tx, hello.rings.tx).unwrap()),
                 fill: Producer::new(Mapped::new(region.clone(), &at.fill, hello.rings.fill).unwrap()),
                 rx: Consumer::new(Mapped::new(region.clone(), &at.rx, hello.rings.rx).unwrap()),
@@ -393,8 +399,7 @@ impl Program {
                 statistics: Mapped::new(region, &at.statistics, Statistic::ENTRIES).unwrap(),
                 kick,
             }
-        };
-        (program, umem)
+        }
     }
 
     fn send(&mut self, descs: &[(u64, u32, u32)]) {

@@ -92,6 +92,30 @@ fn sessions_of_one_memory_send_what_the_other_received_and_outlive_each_other() 
 }
 
 #[test]
+fn chunks_that_an_ended_session_had_posted_are_free_for_the_others_of_its_memory() {
+    let mut rig = Rig::new("");
+    let (mut first, memory) = Program::with_memory(&rig, &Hello { rules: "udp dport 1".into(), ..HELLO });
+    let hello = Hello { share: first.session, rules: "default".into(), ..HELLO };
+    let mut second = Program::in_memory(&rig, &hello, &memory);
+    rig.until_sessions(2);
+    first.post(&[0, 2048]);
+    // The port takes both out of the ring, and the packet fills one.
+    rig.send(&[&udp(1, 60)]);
+    assert_eq!(first.rx.peek(2), 1);
+    drop(first);
+    rig.until_event("sessions-ended", 1);
+    rig.until_sessions(1);
+    // The server's thread frees what the queues removed.
+    let session = rig.tx.queue.apps()[0].destination.session.clone();
+    until(|| [0, 2048].iter().all(|chunk| session.umem.locate_fill(*chunk).is_ok()));
+    second.post(&[0, 2048]);
+    rig.send(&[&udp(2, 60), &udp(3, 60)]);
+    assert_eq!((second.rx.peek(2), rig.event("bad-chunk"), rig.event("sessions-ended")), (2, 0, 1));
+    drop((session, second));
+    rig.end();
+}
+
+#[test]
 fn memory_is_shared_only_with_a_session_that_has_it_and_describes_it_alike() {
     let rig = Rig::new("");
     let (umem, other) = (Umem::new(64, 2048).unwrap(), Umem::new(64, 2048).unwrap());

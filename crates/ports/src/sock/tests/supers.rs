@@ -2,7 +2,8 @@
 //! others.
 
 use super::*;
-use crate::vnet::{self, VnetHeader};
+use crate::vnet::{self, DATA_VALID, VnetHeader};
+use towpath_client::protocol::HEADER;
 use towpath_packet::{Checksum, Gso, GsoKind};
 use towpath_wire::checksum;
 
@@ -119,6 +120,20 @@ fn a_checksum_that_an_application_asks_for_is_left_to_the_egress() {
     drop(batch);
     rig.completes(&mut app, 4);
     drop(app);
+    rig.end();
+}
+
+#[test]
+fn an_application_that_claims_that_its_checksum_is_right_is_not_believed() {
+    let mut rig = Rig::new("");
+    let hello = Hello { tx_metadata: HEADER as u32, rules: "default".into(), ..HELLO };
+    let (mut program, memory) = Program::with_memory(&rig, &hello);
+    let claims = VnetHeader { flags: DATA_VALID, ..VnetHeader::default() };
+    assert!(towpath_packet::UntrustedMem::new(memory).put(0, &claims.to_ne_bytes()));
+    program.send(&[(HEADER as u64, 60, Desc::METADATA)]);
+    let batch = rig.receive(1);
+    assert_eq!((batch.as_slice()[0].csum(), rig.event("sessions-ended")), (Checksum::Unknown, 0));
+    drop((batch, program));
     rig.end();
 }
 

@@ -32,7 +32,7 @@ use towpath_packet::{DropReason, Packet, TakeCell};
 /// A session as all transmit queues of the port share it.
 #[derive(Debug)]
 pub(crate) struct Destination {
-    pub(super) session: Arc<Session>,
+    pub(in crate::sock) session: Arc<Session>,
     pub(super) rules: Rules,
     /// It gets the packets that no application's rule matches.
     pub(super) default: bool,
@@ -69,7 +69,7 @@ impl Drop for Destination {
 /// A destination, and its state on one queue.
 #[derive(Debug)]
 pub(crate) struct App {
-    pub(super) destination: Arc<Destination>,
+    pub(in crate::sock) destination: Arc<Destination>,
     /// The index of the application that gets its packets from this queue: itself, or the member of
     /// its group whose session belongs to this queue.
     pub(super) local: usize,
