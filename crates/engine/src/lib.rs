@@ -13,12 +13,14 @@
 //! | [`linearize`] | contiguous bytes, headroom and tailroom for an egress that requires them |
 //! | [`reflect`] | swaps source and destination of a packet |
 //! | [`idle`] | spin, yield, then sleep on the descriptors of the queues |
+//! | `core_sharing` | a busy worker offers its core to the receivers of what it delivers |
 //! | [`report`] | counters of all parts, and the balance |
 
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![warn(missing_docs)]
 
 pub mod gro_stage;
+mod core_sharing;
 pub mod idle;
 pub mod lane;
 pub mod linearize;

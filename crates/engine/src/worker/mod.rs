@@ -11,6 +11,7 @@
 //! [`WorkerConfig::drain`] to leave and are then dropped as `stopped`. The queues are dropped on
 //! the worker's own thread before [`Worker::run`] returns.
 
+use crate::core_sharing::CoreSharing;
 use crate::idle::{Idle, Idler, Next};
 use crate::route::{Route, RouteId};
 use crate::rules::PortSide;
@@ -103,6 +104,8 @@ impl<R: RxQueue, T: TxQueue> Worker<R, T> {
             affinity::pin(core)?;
         }
         let mut idler = Idler::new(self.config.idle, self.routes.len());
+        let shares = self.config.idle != Idle::SPIN;
+        let mut sharing = CoreSharing::new(Instant::now());
         let mut deadline = None;
         let mut about_to_sleep = false;
         loop {
@@ -117,6 +120,9 @@ impl<R: RxQueue, T: TxQueue> Worker<R, T> {
             }
             if moved > 0 && !stopping {
                 idler.busy();
+                if shares {
+                    sharing.busy();
+                }
                 about_to_sleep = false;
                 continue;
             }
