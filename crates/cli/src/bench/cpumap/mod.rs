@@ -4,6 +4,7 @@
 //!                            core 0                                    core 1
 //!   kernel, no steering      sender ─► veth ─► NAPI: [GRO], stack ──► receiver
 //!   kernel, cpumap           sender ─► veth ─► NAPI: XDP redirect ──► kthread: [GRO], stack ─► receiver
+//!   kernel, cpumap, rx-gro-list    the same, and GRO merges for plain UDP sockets too
 //!   towpath, no lane         sender ─► veth ─► NAPI, AF_XDP, worker: [GRO], tap, stack ──► receiver
 //!   towpath, lane            sender ─► veth ─► NAPI, AF_XDP, worker ──► lane: [GRO], tap, stack ─► receiver
 //! ```
@@ -80,7 +81,7 @@ struct Row {
     cpu_ns: f64,
     /// Medians of the ratios of pairs in the same round, `delivered` by that of the row named.
     by_kernel_cpumap: f64,
-    by_off: f64,
+    by_off: Option<f64>,
     by_unsteered: Option<f64>,
 }
 
@@ -120,6 +121,10 @@ pub(crate) fn run(args: &BenchCpumap) -> Result<ExitCode, Box<dyn Error>> {
             );
             report.notes.push(note);
         }
+        if !rig::has_ethtool() {
+            let why = "ethtool is not installed, which switches it on: apt-get install ethtool";
+            report.skipped.push(format!("the kernel's cpumap with rx-gro-list: {why}"));
+        }
         for traffic in traffics(args) {
             match measure_all(traffic, args, cores) {
                 Ok(table) => report.tables.push(table),
@@ -152,7 +157,11 @@ fn traffics(args: &BenchCpumap) -> Vec<Traffic> {
 
 /// All ways, GRO off and on, in turn.
 fn measure_all(traffic: Traffic, args: &BenchCpumap, cores: [usize; 2]) -> Result<Table, Box<dyn Error>> {
-    let kinds: Vec<(Way, bool)> = Way::ALL.iter().flat_map(|&way| [(way, false), (way, true)]).collect();
+    let all = Way::ALL.iter().flat_map(|&way| [(way, false), (way, true)]);
+    // Lists are another kind of GRO for UDP.
+    let udp = matches!(traffic, Traffic::Udp { .. });
+    let with_lists = udp && rig::has_ethtool();
+    let kinds: Vec<(Way, bool)> = all.filter(|&(way, gro)| way != Way::CpumapList || gro && with_lists).collect();
     let mut samples: Vec<Vec<Sample>> = kinds.iter().map(|_| Vec::new()).collect();
     for _ in 0..args.rounds {
         for (&(way, gro), list) in kinds.iter().zip(&mut samples) {
@@ -176,7 +185,7 @@ fn measure_all(traffic: Traffic, args: &BenchCpumap, cores: [usize; 2]) -> Resul
             datagrams_per_message: median_of(|s| s.per_message),
             cpu_ns: median_of(|s| s.cpu_ns),
             by_kernel_cpumap: by(list, of(Way::Cpumap, gro)),
-            by_off: by(list, of(way, false)),
+            by_off: of(way, false).map(|off| by(list, Some(off))),
             by_unsteered: way.unsteered().map(|unsteered| by(list, of(unsteered, gro))),
         }
     };

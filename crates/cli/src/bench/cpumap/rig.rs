@@ -29,6 +29,8 @@ pub(super) enum Way {
     Kernel,
     /// The kernel's cpumap.
     Cpumap,
+    /// The same, whose GRO also merges for plain UDP sockets, as lists of packets (`rx-gro-list`).
+    CpumapList,
     /// One worker does all.
     Worker,
     /// A worker receives, a lane on the other core does the rest.
@@ -38,12 +40,13 @@ pub(super) enum Way {
 }
 
 impl Way {
-    pub(super) const ALL: [Way; 5] = [Way::Kernel, Way::Cpumap, Way::Worker, Way::Lane, Way::LaneOneByOne];
+    pub(super) const ALL: [Way; 6] = [Way::Kernel, Way::Cpumap, Way::CpumapList, Way::Worker, Way::Lane, Way::LaneOneByOne];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Way::Kernel => "kernel, no steering",
             Way::Cpumap => "kernel, cpumap",
+            Way::CpumapList => "kernel, cpumap, rx-gro-list",
             Way::Worker => "towpath, no lane",
             Way::Lane => "towpath, lane",
             Way::LaneOneByOne => "towpath, lane, no arrays, no bulk (patch 3)",
@@ -54,7 +57,7 @@ impl Way {
     pub(super) fn unsteered(self) -> Option<Way> {
         match self {
             Way::Kernel | Way::Worker => None,
-            Way::Cpumap => Some(Way::Kernel),
+            Way::Cpumap | Way::CpumapList => Some(Way::Kernel),
             Way::Lane | Way::LaneOneByOne => Some(Way::Worker),
         }
     }
@@ -135,15 +138,18 @@ impl Pair {
     pub(super) fn open(&self, way: Way, gro: bool, queue: u32, cores: [usize; 2]) -> Result<Carrier, Box<dyn Error>> {
         let [first, last] = cores;
         match way {
-            Way::Kernel | Way::Cpumap => {
+            Way::Kernel | Way::Cpumap | Way::CpumapList => {
                 let carrier = self.far.run(move || -> Result<Carrier, String> {
                     ip(&format!("addr add {TARGET}/32 dev {VETH}"))?;
                     let carrier = match way {
-                        Way::Cpumap => Carrier::Cpumap { _map: Cpumap::attach(VETH, last, queue)? },
+                        Way::Cpumap | Way::CpumapList => Carrier::Cpumap { _map: Cpumap::attach(VETH, last, queue)? },
                         _ => Carrier::Kernel,
                     };
                     // A program switches GRO of a veth on, so the setting comes after it.
                     set_gro(gro)?;
+                    if way == Way::CpumapList {
+                        run("ethtool", &format!("-K {VETH} rx-gro-list on"))?;
+                    }
                     Ok(carrier)
                 })??;
                 Ok(carrier)
@@ -210,10 +216,20 @@ fn quiet() {
     }
 }
 
+/// Whether `rx-gro-list` can be switched.
+pub(super) fn has_ethtool() -> bool {
+    run("ethtool", "--version").is_ok()
+}
+
 /// Runs `ip` in the namespace of this thread.
-fn ip(command: &str) -> Result<(), String> {
-    let done = Command::new("ip").args(command.split_whitespace()).output();
-    let done = done.map_err(|error| format!("ip, of iproute2, does not run: {error}"))?;
+fn ip(arguments: &str) -> Result<(), String> {
+    run("ip", arguments)
+}
+
+/// Runs a program in the namespace of this thread.
+fn run(program: &str, arguments: &str) -> Result<(), String> {
+    let done = Command::new(program).args(arguments.split_whitespace()).output();
+    let done = done.map_err(|error| format!("{program} does not run: {error}"))?;
     let stderr = || String::from_utf8_lossy(&done.stderr).trim().to_owned();
-    if done.status.success() { Ok(()) } else { Err(format!("ip {command}: {}", stderr())) }
+    if done.status.success() { Ok(()) } else { Err(format!("{program} {arguments}: {}", stderr())) }
 }

@@ -64,10 +64,10 @@ fn print_table(out: &mut impl Write, table: &Table) -> io::Result<()> {
     )?;
     for row in &table.rows {
         let udp = |text: String| if matches!(table.traffic, Traffic::Udp { .. }) { text } else { "-".to_owned() };
-        let unsteered = row.by_unsteered.map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
+        let ratio = |ratio: Option<f64>| ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
         writeln!(
             out,
-            "{:44} {:>4} {:>9} {:>9.3} {:>7} {:>6} {:>8.0} {:>8.2} {:>8.2} {unsteered:>8}",
+            "{:44} {:>4} {:>9} {:>9.3} {:>7} {:>6} {:>8.0} {:>8} {:>8.2} {:>8}",
             row.way.name(),
             if row.gro { "on" } else { "off" },
             udp(format!("{:.3}", row.offered_per_second / scale)),
@@ -75,8 +75,9 @@ fn print_table(out: &mut impl Write, table: &Table) -> io::Result<()> {
             udp(format!("{:.1} %", row.lost_percent)),
             udp(format!("{:.1}", row.datagrams_per_message)),
             row.cpu_ns,
-            row.by_off,
+            ratio(row.by_off),
             row.by_kernel_cpumap,
+            ratio(row.by_unsteered),
         )?;
     }
     writeln!(out)
