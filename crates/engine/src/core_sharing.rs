@@ -9,8 +9,9 @@
 //! The scheduler lets a busy thread run for milliseconds. A receiver on the same core has a socket
 //! buffer for less than that, so that what the worker delivers meanwhile is lost there, with all the
 //! work that was done for it. A receiver is done soon, and sleeps again: the worker therefore offers
-//! its core every [`INTERVAL`]. A thread that computes would keep it for its whole time slice: who
-//! keeps it for longer than [`SOON`] is offered it again only after [`PENALTY`] times as long.
+//! its core every [`INTERVAL`], and keeps it for at least as long as it was away. A thread that
+//! computes would take its whole time slice: who keeps the core for longer than [`SOON`] is offered
+//! it again only after [`PENALTY`] times as long.
 //!
 //! An offer that nobody takes is a system call of some hundred nanoseconds. A worker that
 //! [spins](crate::idle::Idle::SPIN) has a core for itself, and offers nothing.
@@ -60,7 +61,7 @@ impl CoreSharing {
     /// The core was offered at a time, and was the worker's again at another.
     fn offered(&mut self, at: Instant, back: Instant) {
         let kept = back.saturating_duration_since(at);
-        self.next = back + if kept > SOON { kept * PENALTY } else { INTERVAL };
+        self.next = back + if kept > SOON { kept * PENALTY } else { kept.max(INTERVAL) };
     }
 }
 
@@ -74,9 +75,9 @@ mod tests {
         let mut sharing = CoreSharing::new(start);
         assert_eq!(sharing.next, start + INTERVAL);
         let after = |us| start + Duration::from_micros(us);
-        for kept in [0, 300, 1000] {
+        for (kept, next) in [(0, 100), (99, 100), (300, 300), (1000, 1000)] {
             sharing.offered(after(100), after(100 + kept));
-            assert_eq!(sharing.next, after(100 + kept) + INTERVAL, "a receiver");
+            assert_eq!(sharing.next, after(100 + kept + next), "a receiver");
         }
         sharing.offered(after(100), after(4100));
         assert_eq!(sharing.next, after(4100 + 64 * 4000), "a thread that computes");

@@ -19,8 +19,8 @@
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![warn(missing_docs)]
 
-pub mod gro_stage;
 mod core_sharing;
+pub mod gro_stage;
 pub mod idle;
 pub mod lane;
 pub mod linearize;

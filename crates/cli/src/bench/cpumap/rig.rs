@@ -40,7 +40,8 @@ pub(super) enum Way {
 }
 
 impl Way {
-    pub(super) const ALL: [Way; 6] = [Way::Kernel, Way::Cpumap, Way::CpumapList, Way::Worker, Way::Lane, Way::LaneOneByOne];
+    pub(super) const ALL: [Way; 6] =
+        [Way::Kernel, Way::Cpumap, Way::CpumapList, Way::Worker, Way::Lane, Way::LaneOneByOne];
 
     pub(super) fn name(self) -> &'static str {
         match self {
