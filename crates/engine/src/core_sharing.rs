@@ -11,9 +11,9 @@
 //! work that was done for it. A receiver is done soon, and sleeps again: the worker therefore offers
 //! its core every [`INTERVAL`], and keeps it for at least as long as it was away. A thread that
 //! computes would take its whole time slice: who keeps the core for longer than [`SOON`] is offered
-//! it again only after [`PENALTY`] times as long.
+//! it again only after [`PENALTY`] times as long, at most [`LONGEST`].
 //!
-//! An offer that nobody takes is a system call of some hundred nanoseconds. A worker that
+//! An offer that no thread takes is a system call of some hundred nanoseconds. A worker that
 //! [spins](crate::idle::Idle::SPIN) has a core for itself, and offers nothing.
 
 use std::time::{Duration, Instant};
@@ -26,6 +26,9 @@ const TURNS: u32 = 8;
 const SOON: Duration = Duration::from_millis(1);
 /// The time without an offer, by the time that the core was kept.
 const PENALTY: u32 = 64;
+/// The longest time without an offer: a process that was stopped meanwhile was not kept waiting by
+/// another thread.
+const LONGEST: Duration = Duration::from_secs(1);
 
 /// When the worker offers its core.
 #[derive(Debug)]
@@ -61,7 +64,7 @@ impl CoreSharing {
     /// The core was offered at a time, and was the worker's again at another.
     fn offered(&mut self, at: Instant, back: Instant) {
         let kept = back.saturating_duration_since(at);
-        self.next = back + if kept > SOON { kept * PENALTY } else { kept.max(INTERVAL) };
+        self.next = back + if kept > SOON { kept.saturating_mul(PENALTY).min(LONGEST) } else { kept.max(INTERVAL) };
     }
 }
 
@@ -81,6 +84,8 @@ mod tests {
         }
         sharing.offered(after(100), after(4100));
         assert_eq!(sharing.next, after(4100 + 64 * 4000), "a thread that computes");
+        sharing.offered(after(100), after(3_600_000_100));
+        assert_eq!(sharing.next, after(3_601_000_100), "the process was stopped for an hour");
     }
 
     #[test]
