@@ -295,6 +295,16 @@ fn a_missing_right_is_reported_with_the_step_the_reason_and_a_remedy() {
     let _ = std::fs::remove_dir_all(readable(PathBuf::new()).parent().unwrap());
 }
 
+/// How often the threads of a process went to sleep so far.
+fn sleeps(pid: u32) -> u64 {
+    let of = |status: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        line.unwrap().trim().parse::<u64>().unwrap()
+    };
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    threads.map(|thread| of(&std::fs::read_to_string(thread.unwrap().path().join("status")).unwrap())).sum()
+}
+
 /// Processor ticks that a process has used.
 fn ticks(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
@@ -302,22 +312,24 @@ fn ticks(pid: u32) -> u64 {
     fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
 }
 
+/// A wake-up costs more on a loaded machine, but there are no more of them. A queue that is polled
+/// while it is quiet sleeps a thousand times a second, or never.
 #[test]
-fn a_quiet_datapath_costs_next_to_nothing() {
-    require!("a_quiet_datapath_costs_next_to_nothing",);
+fn a_quiet_datapath_sleeps() {
+    require!("a_quiet_datapath_sleeps",);
     for cables in [(Cable::Tap, Cable::Tap), (Cable::Packet, Cable::Packet)] {
         let hosts = Hosts::new();
         let (a, b) = (hosts.port(1, cables.0, 1500, ""), hosts.port(2, cables.1, 1500, ""));
         let mut quiet = Towpath::start(&["fwd", &a, &b]);
         // The hosts exchange some packets at first.
         until("it is quiet", || {
-            let before = ticks(quiet.pid());
+            let (slept, used) = (sleeps(quiet.pid()), ticks(quiet.pid()));
             std::thread::sleep(Duration::from_secs(2));
-            let used = ticks(quiet.pid()) - before;
-            // A tick is 10 ms, of 2 s: half a percent.
-            println!("quiet {cables:?}: {:.1} % of a processor", used as f64 / 2.0);
+            // A tick is 10 ms.
+            let (slept, used) = (sleeps(quiet.pid()) - slept, ticks(quiet.pid()) - used);
+            println!("quiet {cables:?}: {slept} sleeps, {used} ticks in 2 s");
             assert!(!quiet.has_ended(), "it ended");
-            used <= 1
+            (1..=400).contains(&slept) && used <= 20
         });
         quiet.stop().code(0).summary().is_balanced();
     }
