@@ -117,7 +117,7 @@ impl Stage {
         let mut stream = self.connect(port);
         stream.write_all(&self.sample).unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();
-        assert_eq!(stream.read(&mut [0]).unwrap(), 0, "it has nothing to say");
+        assert_eq!(stream.read_to_end(&mut Vec::new()).unwrap(), 0, "it has nothing to say");
         let (results, took) = (self.results(port), self.results(port).join(roles::STREAM));
         until("the stream is written", || took.exists());
         assert!(std::fs::read(took).unwrap() == self.sample, "the received bytes are the sent ones");
