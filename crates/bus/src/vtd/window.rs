@@ -110,7 +110,9 @@ impl<M: Mmio, P: PhysMemory> SlotWindow<M, P> {
     }
 }
 
-impl<M: Mmio, P: PhysMemory> Window for SlotWindow<M, P> {
+// SAFETY: the entries of a slot are those of the buffer's pages, by `P`; clearing them and a flush
+// that the unit confirms end the device's reach.
+unsafe impl<M: Mmio, P: PhysMemory> Window for SlotWindow<M, P> {
     #[inline]
     unsafe fn map(&mut self, slot: u32, at: NonNull<u8>, len: usize, access: Access) -> Result<Iova, MapError> {
         let physical = self.physical(at, len)?;
