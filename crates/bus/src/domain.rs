@@ -75,6 +75,14 @@ impl<D: Dma> Domain<D> {
     /// that are [in flight](towpath_packet::InFlight) to it, and such a buffer is completed only
     /// when the device is done with it.
     ///
+    /// ```compile_fail,E0133
+    /// use towpath_bus::{Dma, Domain};
+    /// use towpath_packet::Pool;
+    /// fn reach<D: Dma>(domain: &Domain<D>, pool: &Pool) {
+    ///     domain.register(pool.region().unwrap()).unwrap();
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// [`MapError`]: the device cannot reach the region, or a limit was hit. Its packets must be
     /// copied then.

@@ -52,6 +52,19 @@ pub(crate) struct Token {
 }
 
 /// External buffers of one region, attached by one thread at a time.
+///
+/// The memory is untrusted; that of a pool cannot be attached:
+///
+/// ```compile_fail,E0308
+/// # use std::sync::Arc;
+/// use towpath_packet::{ExtBufOwner, ExtBufPool, Pool, PoolConfig};
+/// # struct Owner;
+/// # impl ExtBufOwner for Owner {
+/// #     fn on_free(&self) {}
+/// # }
+/// let pool = Pool::new(PoolConfig::default()).unwrap();
+/// let bufs = ExtBufPool::new(1, pool.region().unwrap().clone(), Arc::new(Owner));
+/// ```
 pub struct ExtBufPool {
     /// Metas that are free.
     free: Vec<NonNull<Meta>>,

@@ -127,11 +127,14 @@ unsafe impl<M: Mmio, P: PhysMemory> Window for SlotWindow<M, P> {
         let start = self.page_of(slot);
         self.store(slot, pages as u16, (physical - offset) | rights(access), PAGE);
         if self.space.unit().capabilities.caching_mode {
-            self.space.unit().invalidate(&self.space.unit().invalidations_for(
-                self.space.did(),
-                start,
-                pages * PAGE,
-            ))?;
+            let stale = self.space.unit().invalidations_for(self.space.did(), start, pages * PAGE);
+            if let Err(error) = self.space.unit().invalidate(&stale) {
+                self.store(slot, pages as u16, 0, 0);
+                if let Some(mapped_pages) = self.mapped_pages.get_mut(slot as usize) {
+                    *mapped_pages = 0;
+                }
+                return Err(error);
+            }
         }
         Iova::new(start + offset).ok_or(MapError::Range { len })
     }
