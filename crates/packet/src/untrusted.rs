@@ -14,9 +14,9 @@
 //!   compiler cannot see through. It is code of which the compiler knows nothing, as inline
 //!   assembly, and does what a loop over relaxed atomic bytes would do, only faster.
 //!
-//! So a race has wrong bytes as its only effect, and the bytes are not trusted anyway. The crates
-//! `vm-memory` and `crosvm` reach as far with volatile words for short lengths and a plain `memcpy`
-//! for long ones. Exclusive access (`&mut`) would not help: it excludes no other process.
+//! So a race has wrong bytes as its only effect, and the bytes are not trusted anyway. The crate
+//! `vm-memory` does the same with volatile words for short lengths, and with a plain copy for long
+//! ones. Exclusive access (`&mut`) would not help: it excludes no other process.
 
 use crate::packet::Packet;
 use crate::region::{Region, RegionError, RegionHandle};

@@ -371,8 +371,9 @@ impl PoolShared {
     }
 }
 
-/// Ends the process when it is dropped. Callers of [`PoolShared::return_run`] have given up some
-/// chunks of a batch and hold others, so an owner's panic must not unwind through them.
+/// Ends the process when it is dropped, which a panic of an owner does. Callers of
+/// [`PoolShared::return_run`] have given up some chunks of a batch and hold others, so that nothing
+/// may unwind through them.
 struct EndsOnUnwind;
 
 impl Drop for EndsOnUnwind {
@@ -414,6 +415,7 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         let shared = self.shared();
+        let guard = EndsOnUnwind;
         // No handle and so no cache is left: a chunk is in the depot, on the list or in use.
         let mut free = shared.depot.chunks();
         let mut at = shared.returned.close();
@@ -432,5 +434,6 @@ impl Drop for Handle {
             // SAFETY: no handle, no cache, no chunk in use.
             unsafe { destroy(self.0) };
         }
+        std::mem::forget(guard);
     }
 }
