@@ -15,7 +15,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `buf`, `packet`, `batch` | [`Buf`], [`Chunk`], [`Packet`], [`Batch`] |
-//! | `pool`, `region` | [`Pool`], [`Cache`]; [`Region`]: the memory, and [`RegionHandle`]: its addresses |
+//! | `pool`, `region` | [`Pool`], [`Cache`]; [`Region`]: the memory; [`RegionHandle`]: its addresses |
 //! | `extbuf`, `indirect` | [`ExtBufPool`], [`IndirectPool`]: chunks without memory of their own |
 //! | `in_flight` | [`InFlight`]: a packet that a device owns has an address, but no bytes |
 //! | `untrusted` | [`UntrustedMem`]: a region that others may write to, accessed by address |

@@ -81,7 +81,8 @@ impl CreateArgs<'_> {
     /// The rings' pointers are null or may be written to.
     unsafe fn create(mut self) -> Result<Socket, Failure> {
         let (interface, queue) = (self.interface.to_bytes(), self.queue);
-        // Held to the end: of two threads that create sockets of one UMEM, the second sees the first's.
+        // Held to the end: of two threads that create sockets of one UMEM, the second sees what the
+        // first made.
         let mut first = self.umem.prepared();
         if self.umem.sockets().iter().any(|record| record.interface == interface && record.queue == queue) {
             let why = "a second socket of the same memory and queue, which would share FILL and COMPLETION";

@@ -109,7 +109,8 @@ unsafe impl PhysMemory for Ram {
             let mappings = self.mappings().map_err(os("/proc/self/maps"))?;
             let at = self.find_free(mappings, wanted).ok_or(MapError::Range { len })?;
             let memfd = self.0.memfd.as_fd().try_clone_to_owned().map_err(os("dup"))?;
-            // SAFETY: the range is free, and the machine's devices reach only what is mapped for them.
+            // SAFETY: the range is free, and the machine's devices reach only what is mapped for
+            // them.
             unsafe { Region::from_memfd_at(memfd, at as usize, wanted as usize) }?
         };
         // SAFETY: the region was mapped just now, so it has `len` bytes without another user: no

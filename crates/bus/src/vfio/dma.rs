@@ -61,8 +61,8 @@ impl VfioDma {
     }
 }
 
-// SAFETY: `alloc` makes a new private mapping. The kernel's IOMMU driver maps and unmaps; without an
-// IOMMU memory is given back only when the device is no bus master.
+// SAFETY: `alloc` makes a new private mapping. The kernel's IOMMU driver maps and unmaps; without
+// an IOMMU memory is given back only when the device is no bus master.
 unsafe impl Dma for VfioDma {
     type Window = VfioWindow;
 

@@ -97,8 +97,8 @@ impl VfioConfig {
     /// Sets whether a device that is not behind an IOMMU is accepted.
     ///
     /// # Safety
-    /// Such a device reaches all of memory. The caller drives it: the device gets no address but those
-    /// that its [`Dma`](crate::Dma) has mapped.
+    /// Such a device reaches all of memory. The caller drives it: the device gets no address but
+    /// those that its [`Dma`](crate::Dma) has mapped.
     pub unsafe fn unprotected(mut self, unprotected: bool) -> VfioConfig {
         self.unprotected = unprotected;
         self

@@ -19,8 +19,8 @@ pub(crate) fn device_pool<D: Dma>(domain: &Domain<D>, config: PoolConfig) -> Res
     // process has its address. The device writes only to chunks that are in flight to it.
     let pool = unsafe { Pool::in_region(config, region) }?;
     if let Some(region) = pool.region() {
-        // SAFETY: as above; the drivers complete a buffer when the device wrote it back, or after it was
-        // stopped.
+        // SAFETY: as above; the drivers complete a buffer when the device wrote it back, or after
+        // it was stopped.
         unsafe { domain.register(region) }?;
     }
     Ok(pool)

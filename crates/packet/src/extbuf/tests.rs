@@ -281,7 +281,8 @@ fn single_buffers_return_together_with_others_and_heads_to_their_pool() {
 
 #[test]
 fn a_closure_that_panics_while_buffers_are_reclaimed_makes_no_buffer_free_twice() {
-    let mut rig = Rig::new(4);
+    // Not dropped: the drop of a pool with a buffer twice in its list does not end.
+    let mut rig = std::mem::ManuallyDrop::new(Rig::new(4));
     drop([1, 2, 3].map(|token| rig.bufs.attach(0, 16, token).unwrap()));
     assert_eq!(rig.bufs.reclaim(1, |_, _| {}), 1);
     let panics = std::panic::AssertUnwindSafe(|| rig.bufs.reclaim(1, |_, _| panic!("on purpose")));

@@ -92,8 +92,8 @@ pub(super) struct PortShared {
 pub(super) fn open(config: &Config, umem: &Umem, shared: Option<&Socket>) -> io::Result<(Socket, Rings)> {
     let socket = netns::within(config.netns.as_deref(), Socket::new)??;
     if shared.is_none() {
-        // SAFETY: the UMEM is the chunks of a pool, which `umem` keeps; the fill ring gets only chunks
-        // of packets in flight.
+        // SAFETY: the UMEM is the chunks of a pool, which `umem` keeps; the fill ring gets only
+        // chunks of packets in flight.
         unsafe { socket.register_umem(umem.region.base(), &umem.config) }?;
     }
     let n = u32::from(config.ring);
