@@ -8,10 +8,9 @@
 use crate::dma::{Dma, Iova, MapError};
 use crate::domain::Domain;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
-use towpath_packet::Region;
+use towpath_packet::RegionHandle;
 
 /// Memory that stays mapped for the device, accessed as 32- and 64-bit words at byte offsets.
 ///
@@ -22,7 +21,7 @@ pub struct Coherent {
     at: NonNull<u8>,
     len: usize,
     iova: Iova,
-    _region: Arc<Region>,
+    _region: RegionHandle,
 }
 
 // SAFETY: every access is an atomic word.

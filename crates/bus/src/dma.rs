@@ -167,7 +167,16 @@ pub enum MapError {
 ///
 /// A bus implements it. Drivers use [`Domain`](crate::Domain) and [`DmaMapper`](crate::DmaMapper),
 /// which fulfil its safety conditions for them.
-pub trait Dma: Clone + Send + Sync + 'static {
+///
+/// # Safety
+/// Memory is given to pools and taken from devices on the word of the implementation:
+///
+/// * The region that [`alloc`](Dma::alloc) returns is new: nothing else in this process, and no
+///   other process that is not part of the device, accesses its bytes, and they are not mapped
+///   elsewhere.
+/// * A mapping reaches the mapped bytes and no others, and none of them once [`unmap`](Dma::unmap)
+///   has returned without an error.
+pub unsafe trait Dma: Clone + Send + Sync + 'static {
     /// The IOVAs for buffers that are mapped one by one.
     type Window: Window;
 
@@ -232,7 +241,12 @@ pub trait Dma: Clone + Send + Sync + 'static {
 }
 
 /// The IOVAs of one queue: `slots` ranges, each mapped to at most one buffer.
-pub trait Window: Send + 'static {
+///
+/// # Safety
+/// A slot's mapping reaches the mapped buffer, and bytes that share a page with it. The device
+/// reaches none of them once the slot was unmapped and [`flush`](Window::flush) has returned, both
+/// without an error.
+pub unsafe trait Window: Send + 'static {
     /// Maps slot `slot` to the `len` bytes at `at`.
     ///
     /// # Safety

@@ -3,8 +3,7 @@
 use crate::dma::{Access, Dma, DmaPolicy, Flush, Iova, MapError, Window};
 use crate::domain::{Domain, RegisteredRegion};
 use std::ptr::NonNull;
-use std::sync::{Arc, Weak};
-use towpath_packet::{Chunk, FromDevice, InFlight, Packet, Region};
+use towpath_packet::{Chunk, FromDevice, InFlight, Packet, RegionHandle, WeakRegionHandle};
 
 /// The counters of a mapper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -55,7 +54,7 @@ pub struct DmaMapper<D: Dma> {
     /// The regions of the last buffers: searched first, without a lock.
     recent: Vec<RegisteredRegion>,
     /// Regions that could not be mapped; they are not tried for each packet.
-    unmappable: Vec<Weak<Region>>,
+    unmappable: Vec<WeakRegionHandle>,
     /// External memory may be mapped.
     external: bool,
     domain: Domain<D>,
@@ -186,14 +185,14 @@ impl<D: Dma> DmaMapper<D> {
         packet.extbuf_regions().filter(|memory| self.map_external_region(memory)).count() > 0
     }
 
-    fn map_external_region(&mut self, region: &Arc<Region>) -> bool {
-        self.unmappable.retain(|region| region.strong_count() > 0);
-        if self.unmappable.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(region))) {
+    fn map_external_region(&mut self, region: &RegionHandle) -> bool {
+        self.unmappable.retain(|known| !known.is_gone());
+        if self.unmappable.iter().any(|known| known.is_of(region)) {
             return false;
         }
         self.unmap_unused();
         self.external = true;
-        self.domain.map_external(region).inspect_err(|_| self.unmappable.push(Arc::downgrade(region))).is_ok()
+        self.domain.map_external(region).inspect_err(|_| self.unmappable.push(region.downgrade())).is_ok()
     }
 
     /// Unmaps external memory without another handle; called when a queue is idle. Its buffers have

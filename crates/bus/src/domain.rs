@@ -3,12 +3,12 @@
 use crate::dma::{Access, Dma, DmaPolicy, Iova, MapError};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
-use towpath_packet::Region;
+use towpath_packet::RegionHandle;
 
 /// Memory that was registered.
 #[derive(Debug, Clone)]
 pub(crate) struct RegisteredRegion {
-    pub(crate) region: Arc<Region>,
+    pub(crate) region: RegionHandle,
     /// The IOVA, if it is mapped persistently.
     pub(crate) iova: Option<Iova>,
     /// Memory of an application: unmapped when no other handle of it is left.
@@ -70,10 +70,23 @@ impl<D: Dma> Domain<D> {
     /// Registers packet memory. [`DmaPolicy::Persistent`] maps the whole region. Registering a
     /// region twice does nothing.
     ///
+    /// # Safety
+    /// The caller drives the device: until the domain is dropped, the device writes only to buffers
+    /// that are [in flight](towpath_packet::InFlight) to it, and such a buffer is completed only
+    /// when the device is done with it.
+    ///
+    /// ```compile_fail,E0133
+    /// use towpath_bus::{Dma, Domain};
+    /// use towpath_packet::Pool;
+    /// fn reach<D: Dma>(domain: &Domain<D>, pool: &Pool) {
+    ///     domain.register(pool.region().unwrap()).unwrap();
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// [`MapError`]: the device cannot reach the region, or a limit was hit. Its packets must be
     /// copied then.
-    pub fn register(&self, region: &Arc<Region>) -> Result<(), MapError> {
+    pub unsafe fn register(&self, region: &RegionHandle) -> Result<(), MapError> {
         self.add(region, false)
     }
 
@@ -82,8 +95,9 @@ impl<D: Dma> Domain<D> {
     /// hot paths: mapping may be slow.
     ///
     /// # Errors
-    /// As [`register`](Domain::register).
-    pub fn map_external(&self, region: &Arc<Region>) -> Result<(), MapError> {
+    /// As [`register`](Domain::register). There are no references to its bytes, whatever the
+    /// device writes.
+    pub(crate) fn map_external(&self, region: &RegionHandle) -> Result<(), MapError> {
         self.add(region, true)
     }
 
@@ -92,7 +106,7 @@ impl<D: Dma> Domain<D> {
         let mut memory = self.memory();
         memory.retain_mut(|memory| {
             // This handle is the last and is behind the lock, so no other can be cloned from it.
-            if !memory.external || Arc::strong_count(&memory.region) > 1 {
+            if !memory.external || !memory.region.is_last() {
                 return true;
             }
             // Memory that cannot be unmapped stays.
@@ -101,9 +115,9 @@ impl<D: Dma> Domain<D> {
         memory.iter().any(|memory| memory.external)
     }
 
-    fn add(&self, region: &Arc<Region>, external: bool) -> Result<(), MapError> {
+    fn add(&self, region: &RegionHandle, external: bool) -> Result<(), MapError> {
         let mut memory = self.memory();
-        if memory.iter().any(|m| Arc::ptr_eq(&m.region, region)) {
+        if memory.iter().any(|m| m.region.is_same(region)) {
             return Ok(());
         }
         // Under every policy: unreachable memory is refused before the first packet.
@@ -113,8 +127,8 @@ impl<D: Dma> Domain<D> {
         let iova = match self.0.policy {
             DmaPolicy::PerBuffer { .. } => None,
             // SAFETY: the region stays mapped in this process while `memory` holds it, which is
-            // until it was unmapped for the device. Its bytes are packets, which the device writes
-            // only while it owns them.
+            // until it was unmapped for the device. Its bytes are untrusted, or packets, which the
+            // device writes only while it owns them, as the caller of `register` promised.
             DmaPolicy::Persistent => Some(unsafe { self.0.dma.map(region.base(), region.len(), Access::Both) }?),
         };
         memory.push(RegisteredRegion { region: region.clone(), iova, external });
@@ -126,9 +140,9 @@ impl<D: Dma> Domain<D> {
     ///
     /// # Errors
     /// [`MapError`] if there is no memory, or it cannot be mapped.
-    pub fn alloc(&self, len: usize) -> Result<(Arc<Region>, Iova), MapError> {
-        let region = Arc::new(self.0.dma.alloc(len)?);
-        // SAFETY: as in `add`; the caller knows that the region is shared with the device.
+    pub fn alloc(&self, len: usize) -> Result<(RegionHandle, Iova), MapError> {
+        let region = RegionHandle::from(self.0.dma.alloc(len)?);
+        // SAFETY: as in `add`; the region is new, and its handle gives addresses only.
         let iova = unsafe { self.0.dma.map(region.base(), region.len(), Access::Both) }?;
         self.memory().push(RegisteredRegion { region: region.clone(), iova: Some(iova), external: false });
         Ok((region, iova))

@@ -35,7 +35,7 @@
 //! | `error` | [`Error`] |
 //! | [`protocol`] | messages, layouts and rules of the protocol |
 //!
-//! `unsafe` lies in `frame` (the bytes of owned frames) and `socket` (rings, `recv`).
+//! `unsafe` lies in `frame` (the bytes of owned frames) and `socket` (`recv`).
 
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![warn(missing_docs)]

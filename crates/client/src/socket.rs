@@ -9,9 +9,8 @@ use crate::umem::Umem;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
-use towpath_packet::Region;
+use towpath_packet::UntrustedMem;
 use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer, RingMemory};
 use towpath_sys::EventFd;
 use towpath_sys::poll::wait_readable;
@@ -133,19 +132,16 @@ impl<'u> Socket<'u> {
         let memory = umem.region().fd().ok_or(Error::Broken("memory without a descriptor"))?;
         let Session { connection, rings, kick, welcome } = Session::open(path.as_ref(), &hello, memory)?;
         let memory = usize::try_from(welcome.memory).map_err(|_| Error::Broken("memory of rings that cannot be"))?;
-        let region = Arc::new(Region::from_memfd(rings, memory)?);
+        let memory = UntrustedMem::from_memfd(rings, memory)?;
         let (at, sizes) = (&welcome.rings, &config.rings);
         let outside = Error::Broken("rings outside of their memory");
-        // SAFETY: the region is mapped for the rings alone; this function makes nothing but rings
-        // of it.
-        let rings = unsafe {
-            let (rx, tx) =
-                (Mapped::new(region.clone(), &at.rx, sizes.rx), Mapped::new(region.clone(), &at.tx, sizes.tx));
-            let fill = Mapped::new(region.clone(), &at.fill, sizes.fill);
-            let completion = Mapped::new(region.clone(), &at.completion, sizes.completion);
-            let statistics = Mapped::new(region.clone(), &at.statistics, Statistic::ENTRIES);
-            (|| Some((rx?, tx?, fill?, completion?, statistics?)))()
-        };
+        let rings = (|| {
+            let (rx, tx) = (Mapped::new(&memory, &at.rx, sizes.rx)?, Mapped::new(&memory, &at.tx, sizes.tx)?);
+            let fill = Mapped::new(&memory, &at.fill, sizes.fill)?;
+            let completion = Mapped::new(&memory, &at.completion, sizes.completion)?;
+            let statistics = Mapped::new(&memory, &at.statistics, Statistic::ENTRIES)?;
+            Some((rx, tx, fill, completion, statistics))
+        })();
         let (rx, tx, fill, completion, statistics) = rings.ok_or(outside)?;
         rx.set_needs_wakeup(false);
         Ok(Socket {

@@ -2,6 +2,7 @@
 
 use crate::meta::{Meta, flag};
 use crate::pool::PoolShared;
+use crate::untrusted;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use towpath_sys::uio::IoVec;
@@ -133,9 +134,8 @@ impl<'a> Chunk<'a> {
     pub fn copy_to(&self, offset: usize, out: &mut [u8]) -> usize {
         let n = self.len.saturating_sub(offset).min(out.len());
         if n > 0 {
-            // SAFETY: offset + n <= len, so the source is readable; `out` is exclusive memory of
-            // this process and cannot overlap it.
-            unsafe { std::ptr::copy_nonoverlapping(self.ptr.add(offset), out.as_mut_ptr(), n) };
+            // SAFETY: offset + n <= len, so the source is readable; `out` is writable.
+            unsafe { untrusted::copy(self.ptr.add(offset), out.as_mut_ptr(), n) };
         }
         n
     }

@@ -23,13 +23,16 @@ use crate::buf::Buf;
 use crate::meta::Meta;
 use crate::packet::Packet;
 use crate::pool::{Handle, Kind, PoolConfig, PoolError, PoolShared};
-use crate::region::Region;
+use crate::untrusted::{self, UntrustedMem};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// The owner of external buffers.
+///
+/// Its functions run in the middle of freeing, also of whole batches. The process ends if one of
+/// them panics, or the drop of the last owner does.
 pub trait ExtBufOwner: Send + Sync {
     /// A buffer was freed while no other freed one waited to be reclaimed. Called on the thread
     /// that dropped it, so it must neither block nor panic. One call too many is possible.
@@ -49,13 +52,26 @@ pub(crate) struct Token {
 }
 
 /// External buffers of one region, attached by one thread at a time.
+///
+/// The memory is untrusted; that of a pool cannot be attached:
+///
+/// ```compile_fail,E0308
+/// # use std::sync::Arc;
+/// use towpath_packet::{ExtBufOwner, ExtBufPool, Pool, PoolConfig};
+/// # struct Owner;
+/// # impl ExtBufOwner for Owner {
+/// #     fn on_free(&self) {}
+/// # }
+/// let pool = Pool::new(PoolConfig::default()).unwrap();
+/// let bufs = ExtBufPool::new(1, pool.region().unwrap().clone(), Arc::new(Owner));
+/// ```
 pub struct ExtBufPool {
     /// Metas that are free.
     free: Vec<NonNull<Meta>>,
     /// Metas that were freed and not reclaimed yet; linked.
     freed: *mut Meta,
     capacity: usize,
-    region: Arc<Region>,
+    memory: UntrustedMem,
     handle: Arc<Handle>,
 }
 
@@ -64,17 +80,17 @@ pub struct ExtBufPool {
 unsafe impl Send for ExtBufPool {}
 
 impl ExtBufPool {
-    /// Up to `capacity` buffers of `region` at a time.
+    /// Up to `capacity` buffers of `memory` at a time.
     ///
     /// # Errors
     /// [`PoolError::Config`] for a capacity of 0 or above 2^24; [`PoolError::Region`] if the kernel
     /// refuses the memory.
-    pub fn new(capacity: usize, region: Arc<Region>, owner: Arc<dyn ExtBufOwner>) -> Result<ExtBufPool, PoolError> {
+    pub fn new(capacity: usize, memory: UntrustedMem, owner: Arc<dyn ExtBufOwner>) -> Result<ExtBufPool, PoolError> {
         if !(1..=1 << 24).contains(&capacity) {
             return Err(PoolError::Config { field: "capacity", value: capacity, rule: "from 1 to 2^24" });
         }
         let config = PoolConfig::default().capacity(capacity).max_caches(0);
-        let shared = PoolShared::new(&config, Kind::ExtBuf(owner), Some(region.clone()))?;
+        let shared = PoolShared::new(&config, Kind::ExtBuf(owner), Some(memory.handle().clone()))?;
         let handle = Arc::new(Handle::new(shared));
         let (mut free, mut at) = (Vec::with_capacity(capacity), handle.shared().take_returned());
         while let Some(meta) = NonNull::new(at) {
@@ -84,7 +100,7 @@ impl ExtBufPool {
         }
         // The first addresses are used first.
         free.reverse();
-        Ok(ExtBufPool { free, freed: null_mut(), capacity, region, handle })
+        Ok(ExtBufPool { free, freed: null_mut(), capacity, memory, handle })
     }
 
     /// Buffers that can be attached now. Freed ones count once they are
@@ -132,7 +148,7 @@ impl ExtBufPool {
     /// Takes a free Meta for a piece of the region, if the piece lies inside.
     #[inline]
     fn get(&mut self, offset: usize, len: usize, token: u64) -> Option<(NonNull<Meta>, NonNull<u8>, u16)> {
-        let at = self.region.at(offset, len)?;
+        let at = self.memory.at(offset, len)?;
         let len = u16::try_from(len).ok().filter(|&len| len > 0)?;
         let meta = self.free.pop()?;
         // SAFETY: the Meta was in `free`, so it is ours; it is of this pool.
@@ -145,11 +161,10 @@ impl ExtBufPool {
     /// have no room.
     #[inline]
     pub fn copy(&self, offset: usize, len: usize, to: &mut Packet) -> bool {
-        let Some(at) = self.region.at(offset, len) else { return false };
+        let Some(at) = self.memory.at(offset, len) else { return false };
         let Ok(room) = to.push_back(len) else { return false };
-        // SAFETY: the source lies in the region, to which no reference exists; a packet's linear
-        // part is memory of a pool.
-        unsafe { std::ptr::copy_nonoverlapping(at.as_ptr(), room.as_mut_ptr(), len) };
+        // SAFETY: the source lies in the region; a packet's linear part is memory of a pool.
+        unsafe { untrusted::copy(at.as_ptr(), room.as_mut_ptr(), len) };
         true
     }
 
@@ -158,22 +173,22 @@ impl ExtBufPool {
     /// which they were dropped.
     #[inline]
     pub fn reclaim(&mut self, most: usize, mut each: impl FnMut(u64, u16)) -> usize {
-        let (mut n, mut freed, shared) = (0, self.freed, self.handle.shared());
+        let (mut n, shared) = (0, self.handle.shared());
         while n < most {
-            if freed.is_null() {
-                freed = shared.take_returned();
+            if self.freed.is_null() {
+                self.freed = shared.take_returned();
             }
-            let Some(meta) = NonNull::new(freed) else { break };
+            let Some(meta) = NonNull::new(self.freed) else { break };
             // SAFETY: taking the list made its chunks ours; they are of this pool.
             let Token { value: token, len } = unsafe { shared.token(meta) };
             // SAFETY: as above.
-            freed = unsafe { meta.as_ref().next };
+            self.freed = unsafe { meta.as_ref().next };
             // The vector has room for every Meta of the pool.
             self.free.push(meta);
+            // The state is complete here: the closure may panic.
             each(token, len);
             n += 1;
         }
-        self.freed = freed;
         n
     }
 

@@ -15,7 +15,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `buf`, `packet`, `batch` | [`Buf`], [`Chunk`], [`Packet`], [`Batch`] |
-//! | `pool`, `region` | [`Pool`], [`Cache`]; [`Region`]: the memory |
+//! | `pool`, `region` | [`Pool`], [`Cache`]; [`Region`]: the memory; [`RegionHandle`]: its addresses |
 //! | `extbuf`, `indirect` | [`ExtBufPool`], [`IndirectPool`]: chunks without memory of their own |
 //! | `in_flight` | [`InFlight`]: a packet that a device owns has an address, but no bytes |
 //! | `untrusted` | [`UntrustedMem`]: a region that others may write to, accessed by address |
@@ -39,7 +39,7 @@
 //!
 //! `unsafe` lives in `batch`, `buf`, `extbuf`, `in_flight`, `indirect`, `packet`, `pool`, `region`,
 //! `spsc`, `take_cell`, `untrusted` and `xsk_ring::mapped`; everything that they export is safe to
-//! call, except [`Pool::in_region`] and [`xsk_ring::Mapped::new`].
+//! call, except [`Pool::in_region`] and [`Region::from_memfd_at`].
 
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![warn(missing_docs)]
@@ -73,6 +73,6 @@ pub use notify::Notifier;
 pub use offload::{Checksum, Gso, GsoKind, Offloads, Vlan};
 pub use packet::{Chunks, MAX_CHUNKS, MAX_FRAGS, NoRoom, Packet};
 pub use pool::{Cache, Direction, Floors, Pool, PoolConfig, PoolError, PoolStats};
-pub use region::{Backing, Region, RegionError};
+pub use region::{Backing, Region, RegionError, RegionHandle, WeakRegionHandle};
 pub use take_cell::TakeCell;
 pub use untrusted::UntrustedMem;

@@ -9,6 +9,7 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::{Arc, Weak};
 use towpath_sys::mmap::{Mmap, page_size};
 
 /// Size of a huge page that [`Region`] requests: 2 MiB, the smallest on x86-64 and arm64 with 4 KiB
@@ -99,22 +100,24 @@ impl Region {
         }
     }
 
-    /// Maps memory of another process: the first `len` bytes of its memfd.
+    /// Maps `len` bytes of a memfd from `offset` on, a multiple of the page size.
+    ///
+    /// # Safety
+    /// The bytes are the caller's to give out: no other process, and nothing else in this one,
+    /// writes to them while they are accessed through the region.
+    /// [`UntrustedMem::from_memfd`](crate::UntrustedMem::from_memfd) maps the memory of others.
     ///
     /// # Errors
     /// [`RegionError::NotSealed`] unless the file is sealed against shrinking,
-    /// [`RegionError::Short`] if it is shorter than `len`, [`RegionError::Os`] if it cannot be
-    /// examined or mapped.
-    pub fn from_memfd(fd: OwnedFd, len: usize) -> Result<Region, RegionError> {
-        Region::from_memfd_at(fd, 0, len)
+    /// [`RegionError::Short`] if it is shorter than `offset + len`, [`RegionError::Os`] if it
+    /// cannot be examined or mapped; an offset that is no multiple of the page size is refused by
+    /// the kernel.
+    pub unsafe fn from_memfd_at(fd: OwnedFd, offset: usize, len: usize) -> Result<Region, RegionError> {
+        Region::map_memfd(fd, offset, len)
     }
 
-    /// Maps `len` bytes of a memfd from `offset` on, a multiple of the page size.
-    ///
-    /// # Errors
-    /// As [`from_memfd`](Region::from_memfd); an offset that is no multiple of the page size is
-    /// refused by the kernel.
-    pub fn from_memfd_at(fd: OwnedFd, offset: usize, len: usize) -> Result<Region, RegionError> {
+    /// As [`from_memfd_at`](Region::from_memfd_at), for a type that makes no references.
+    pub(crate) fn map_memfd(fd: OwnedFd, offset: usize, len: usize) -> Result<Region, RegionError> {
         let rounded = round_up(len, page_size())?;
         let end = offset.checked_add(rounded).ok_or(RegionError::Length(len))?;
         // SAFETY: fcntl with F_GET_SEALS takes no pointer.
@@ -173,10 +176,91 @@ impl Region {
     pub fn at(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
         self.memory.at(offset, len)
     }
+}
 
-    /// The mapping itself.
-    pub fn mmap(&self) -> &Mmap {
-        &self.memory
+/// A handle of a region, by which a device or the kernel can map it: an address range that stays in
+/// place as long as the handle lives.
+///
+/// A pool gives out this handle, and not the [`Region`]: neither another pool nor
+/// [`UntrustedMem`](crate::UntrustedMem) can be made of it, and it has no descriptor that could be
+/// mapped again.
+///
+/// ```compile_fail,E0308
+/// use towpath_packet::{Backing, Pool, PoolConfig, UntrustedMem};
+/// let pool = Pool::new(PoolConfig::default().backing(Backing::Memfd)).unwrap();
+/// // Writes to the bytes of the pool's packets, of which there are references.
+/// let alias = UntrustedMem::new(pool.region().unwrap().clone());
+/// alias.put(0, b"bytes");
+/// ```
+///
+/// ```compile_fail,E0599
+/// use towpath_packet::{Backing, Pool, PoolConfig};
+/// let pool = Pool::new(PoolConfig::default().backing(Backing::Memfd)).unwrap();
+/// // A second mapping of the same file would alias the pool as well.
+/// let fd = pool.region().unwrap().fd();
+/// ```
+#[derive(Debug, Clone)]
+pub struct RegionHandle(Arc<Region>);
+
+impl RegionHandle {
+    /// First byte, page-aligned.
+    #[inline]
+    pub fn base(&self) -> NonNull<u8> {
+        self.0.base()
+    }
+
+    /// Length in bytes, a multiple of the page size.
+    #[allow(clippy::len_without_is_empty)] // a region is never empty
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The address of `offset`, if `offset + len` lies inside.
+    #[inline]
+    pub fn at(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
+        self.0.at(offset, len)
+    }
+
+    /// Whether both are handles of the same region.
+    pub fn is_same(&self, other: &RegionHandle) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Whether there is no other handle.
+    pub fn is_last(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+
+    /// A handle that does not keep the region.
+    pub fn downgrade(&self) -> WeakRegionHandle {
+        WeakRegionHandle(Arc::downgrade(&self.0))
+    }
+
+    pub(crate) fn region(&self) -> &Region {
+        &self.0
+    }
+}
+
+impl From<Region> for RegionHandle {
+    fn from(region: Region) -> RegionHandle {
+        RegionHandle(Arc::new(region))
+    }
+}
+
+/// A handle of a region that does not keep it.
+#[derive(Debug, Clone)]
+pub struct WeakRegionHandle(Weak<Region>);
+
+impl WeakRegionHandle {
+    /// Whether the region is gone.
+    pub fn is_gone(&self) -> bool {
+        self.0.strong_count() == 0
+    }
+
+    /// Whether it is a handle of that region.
+    pub fn is_of(&self, region: &RegionHandle) -> bool {
+        std::ptr::eq(self.0.as_ptr(), Arc::as_ptr(&region.0))
     }
 }
 
@@ -235,7 +319,7 @@ mod tests {
     #[test]
     fn a_memfd_region_is_shared_by_all_that_map_its_descriptor() {
         let ours = Region::new(8192, Backing::Memfd).unwrap();
-        let theirs = Region::from_memfd(ours.fd().unwrap().try_clone_to_owned().unwrap(), 8192).unwrap();
+        let theirs = Region::map_memfd(ours.fd().unwrap().try_clone_to_owned().unwrap(), 0, 8192).unwrap();
         // SAFETY: both offsets are inside their mappings; the test is the only user.
         unsafe {
             ours.base().add(5000).write(7);
@@ -247,23 +331,23 @@ mod tests {
     fn a_piece_of_a_memfd_begins_at_its_offset() {
         let whole = Region::new(8192, Backing::Memfd).unwrap();
         let fd = || whole.fd().unwrap().try_clone_to_owned().unwrap();
-        let half = Region::from_memfd_at(fd(), 4096, 4096).unwrap();
+        let half = Region::map_memfd(fd(), 4096, 4096).unwrap();
         // SAFETY: both offsets are inside their mappings; the test is the only user.
         unsafe {
             whole.base().add(4096).write(9);
             assert_eq!(half.base().read(), 9);
         }
-        let err = Region::from_memfd_at(fd(), 8192, 4096).unwrap_err();
+        let err = Region::map_memfd(fd(), 8192, 4096).unwrap_err();
         assert!(matches!(err, RegionError::Short { actual: 8192, .. }), "{err}");
     }
 
     #[test]
     fn a_memfd_of_another_process_that_could_shrink_or_is_short_is_refused() {
         let file = tempfile_memfd(4096);
-        let err = Region::from_memfd(file.as_fd().try_clone_to_owned().unwrap(), 4096).unwrap_err();
+        let err = Region::map_memfd(file.as_fd().try_clone_to_owned().unwrap(), 0, 4096).unwrap_err();
         assert!(matches!(err, RegionError::NotSealed { .. }), "{err}");
         let sealed = sealed_memfd(4096).unwrap();
-        let err = Region::from_memfd(sealed, 8192).unwrap_err();
+        let err = Region::map_memfd(sealed, 0, 8192).unwrap_err();
         assert!(matches!(err, RegionError::Short { actual: 4096, .. }), "{err}");
     }
 

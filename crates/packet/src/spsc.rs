@@ -246,7 +246,11 @@ impl<T: Send> Consumer<T> {
     #[inline]
     pub fn drain(&mut self, n: usize) -> Drain<'_, T> {
         let n = n.min(self.peek(n));
-        Drain { consumer: self, at: 0, end: n }
+        let at = self.head;
+        // Before any item leaves, so that an iterator that is forgotten loses items and never
+        // yields one twice.
+        self.head = at.wrapping_add(n);
+        Drain { at, end: self.head, any: n > 0, consumer: self }
     }
 
     /// Takes one item.
@@ -283,6 +287,7 @@ pub struct Drain<'a, T: Send> {
     consumer: &'a mut Consumer<T>,
     at: usize,
     end: usize,
+    any: bool,
 }
 
 impl<T: Send> Iterator for Drain<'_, T> {
@@ -294,16 +299,16 @@ impl<T: Send> Iterator for Drain<'_, T> {
             return None;
         }
         let shared = &self.consumer.shared;
-        let slot = self.consumer.head.wrapping_add(self.at) & shared.mask;
-        self.at += 1;
-        // SAFETY: the slot lies between head and the tail that was loaded, so it holds an item, and
-        // `at` passes it once; masked, so in bounds.
+        let slot = self.at & shared.mask;
+        self.at = self.at.wrapping_add(1);
+        // SAFETY: the slot lies between the old head and the tail that was loaded, so it holds an
+        // item, and `at` passes it once; masked, so in bounds.
         Some(unsafe { shared.slots.get_unchecked(slot).read() })
     }
 
     #[inline]
     fn size_hint(&self) -> (usize, Option<usize>) {
-        (self.end - self.at, Some(self.end - self.at))
+        (self.end.wrapping_sub(self.at), Some(self.end.wrapping_sub(self.at)))
     }
 }
 
@@ -315,11 +320,18 @@ impl<T: Send> Drop for Drain<'_, T> {
         for item in self.by_ref() {
             drop(item);
         }
-        if self.end > 0 {
-            self.consumer.head = self.consumer.head.wrapping_add(self.end);
-            // Release: the items are read before the producer may write the slots again.
-            self.consumer.shared.head.0.store(self.consumer.head, Ordering::Release);
+        if self.any {
+            self.consumer.release();
         }
+    }
+}
+
+impl<T> Consumer<T> {
+    /// Gives the slots of all items that were taken to the producer.
+    #[inline]
+    fn release(&self) {
+        // Release: the items are read before the producer may write the slots again.
+        self.shared.head.0.store(self.head, Ordering::Release);
     }
 }
 
@@ -343,6 +355,8 @@ impl<T> Drop for Producer<T> {
 
 impl<T> Drop for Consumer<T> {
     fn drop(&mut self) {
+        // The items of a forgotten iterator are not the ring's any more.
+        self.release();
         self.shared.consumer_gone.store(true, Ordering::Release);
     }
 }

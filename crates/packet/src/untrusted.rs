@@ -1,49 +1,89 @@
 //! Memory that another process may read and write at any moment.
+//!
+//! # Two threads at the same bytes
+//!
+//! Other processes write to the memory, and so may several threads of this one: an application
+//! that hands the same chunk to two queues makes both write to it. The language calls that a data
+//! race if the accesses are ordinary ones. None is:
+//!
+//! * The memory is a mapping in which no object of this program lies, and to which no reference is
+//!   made. Volatile accesses to such memory are the machine's loads and stores and nothing else.
+//!   [`UntrustedMem::get`] reads so, a few bytes of a length that is known to the compiler.
+//! * Rings in it are accessed as [atomic words](crate::xsk_ring::Mapped).
+//! * Bytes of any length are copied by the C library's `memmove`, called through a pointer that the
+//!   compiler cannot see through. It is code of which the compiler knows nothing, as inline
+//!   assembly, and does what a loop over relaxed atomic bytes would do, only faster.
+//!
+//! So a race has wrong bytes as its only effect, and the bytes are not trusted anyway. The crate
+//! `vm-memory` does the same with volatile words for short lengths, and with a plain copy for long
+//! ones. Exclusive access (`&mut`) would not help: it excludes no other process.
 
 use crate::packet::Packet;
-use crate::region::Region;
-use std::sync::Arc;
+use crate::region::{Region, RegionError, RegionHandle};
+use libc::c_void;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
 
 /// A region that an untrusted process shares. No reference to its bytes is ever made, so the other
 /// side can cause wrong bytes and nothing worse. [`ExtBufPool`](crate::ExtBufPool) attaches pieces
-/// of it to packets, [`write`](UntrustedMem::write) fills them.
-#[derive(Debug)]
-pub struct UntrustedMem(Arc<Region>);
+/// of it to packets, [`write`](UntrustedMem::write) fills them. A clone is another handle.
+#[derive(Debug, Clone)]
+pub struct UntrustedMem(RegionHandle);
 
 impl UntrustedMem {
     /// Wraps the only handle of a region, so that no pool has chunks in it.
     pub fn new(region: Region) -> UntrustedMem {
-        UntrustedMem(Arc::new(region))
+        UntrustedMem(region.into())
     }
 
-    /// The region, for [`ExtBufPool`](crate::ExtBufPool).
-    pub fn region(&self) -> &Arc<Region> {
+    /// Maps memory of another process: the first `len` bytes of its memfd.
+    ///
+    /// # Errors
+    /// [`RegionError::NotSealed`] unless the file is sealed against shrinking,
+    /// [`RegionError::Short`] if it is shorter than `len`, [`RegionError::Os`] if it cannot be
+    /// examined or mapped.
+    pub fn from_memfd(fd: OwnedFd, len: usize) -> Result<UntrustedMem, RegionError> {
+        Region::map_memfd(fd, 0, len).map(UntrustedMem::new)
+    }
+
+    /// Length in bytes, a multiple of the page size.
+    #[allow(clippy::len_without_is_empty)] // a region is never empty
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The memfd behind it, for another process; `None` for private memory.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.0.region().fd()
+    }
+
+    /// The handle by which a device or the kernel can map it.
+    pub fn handle(&self) -> &RegionHandle {
         &self.0
     }
 
-    /// Another handle.
-    #[must_use]
-    pub fn another(&self) -> UntrustedMem {
-        UntrustedMem(self.0.clone())
+    /// The address of `offset`, if `offset + len` lies inside.
+    #[inline]
+    pub(crate) fn at(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
+        self.0.at(offset, len)
     }
 
     /// A copy of the `N` bytes at `offset`; `None` if they do not lie inside. The caller checks
     /// their meaning.
     #[inline]
     pub fn get<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
-        let (from, mut bytes) = (self.0.at(offset, N)?, [0; N]);
-        // SAFETY: the region is readable there for N bytes; no reference to it or to the copy
-        // exists.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), bytes.as_mut_ptr(), N) };
-        Some(bytes)
+        let from = self.0.at(offset, N)?;
+        // SAFETY: the region is readable there for N bytes, which need no alignment; any bytes are
+        // a value.
+        Some(unsafe { from.cast::<[u8; N]>().read_volatile() })
     }
 
     /// Copies `bytes` to `offset`; returns false, and writes nothing, if they do not lie inside.
     #[inline]
     pub fn put(&self, offset: usize, bytes: &[u8]) -> bool {
         let Some(to) = self.0.at(offset, bytes.len()) else { return false };
-        // SAFETY: the bytes lie inside the region, and no reference to it exists.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
+        // SAFETY: the bytes lie inside the region.
+        unsafe { copy(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
         true
     }
 
@@ -58,9 +98,8 @@ impl UntrustedMem {
             from = from.saturating_sub(chunk.len());
             let n = piece.len().min(left);
             // SAFETY: the piece is readable for n bytes while the packet is borrowed; `to` has at
-            // least `left` bytes in a region without references. The two may overlap if the packet
-            // refers to the same memory.
-            unsafe { std::ptr::copy(piece.as_ptr(), to, n) };
+            // least `left` bytes in the region.
+            unsafe { copy(piece.as_ptr(), to, n) };
             to = to.wrapping_add(n);
             left -= n;
             if left == 0 {
@@ -69,6 +108,20 @@ impl UntrustedMem {
         }
         Some(len - left)
     }
+}
+
+/// Copies `len` bytes of which others may write some at the same time. The two ranges may overlap.
+///
+/// # Safety
+/// `from` is readable and `to` writable for `len` bytes. References exist only to bytes that
+/// nothing else writes to.
+#[inline]
+pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    static MEMMOVE: unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c_void = libc::memmove;
+    // SAFETY: a pointer to a static. Volatile: the compiler must not know what is called.
+    let memmove = unsafe { (&raw const MEMMOVE).read_volatile() };
+    // SAFETY: the ranges are the caller's.
+    unsafe { memmove(to.cast(), from.cast(), len) };
 }
 
 #[cfg(test)]
@@ -88,7 +141,7 @@ mod tests {
             let expected = &bytes[from..bytes.len().min(from + len)];
             assert_eq!(memory.write(100, &packet, from, len), Some(expected.len()));
             // SAFETY: inside of the region; the test is its only user.
-            let seen = unsafe { std::slice::from_raw_parts(memory.region().base().as_ptr(), 400) };
+            let seen = unsafe { std::slice::from_raw_parts(memory.handle().base().as_ptr(), 400) };
             assert_eq!(&seen[100..100 + expected.len()], expected);
             assert!(seen[..100].iter().chain(&seen[100 + expected.len()..]).all(|&b| b == 0));
         }

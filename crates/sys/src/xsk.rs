@@ -13,7 +13,7 @@ use super::check;
 use super::mmap::Mmap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::ptr::null_mut;
+use std::ptr::{NonNull, null_mut};
 
 /// Bytes that the kernel leaves free in front of a received frame (`XDP_PACKET_HEADROOM`).
 pub const KERNEL_HEADROOM: usize = 256;
@@ -162,12 +162,26 @@ pub struct RingOffsets {
 /// A ring in a mapping of its own.
 #[derive(Debug)]
 pub struct RingMap {
-    /// The mapping of this ring alone.
-    pub memory: Mmap,
+    memory: Mmap,
+    offsets: RingOffsets,
+    size: u32,
+}
+
+impl RingMap {
     /// Offsets of the ring's parts.
-    pub offsets: RingOffsets,
+    pub fn offsets(&self) -> RingOffsets {
+        self.offsets
+    }
+
     /// Entries.
-    pub size: u32,
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// The mapping of this ring alone.
+    pub fn into_memory(self) -> Mmap {
+        self.memory
+    }
 }
 
 /// The rings of a socket. Entries of FILL and COMPLETION are 8 bytes, those of RX and TX 16
@@ -215,17 +229,19 @@ impl Socket {
         Ok((value, len as usize))
     }
 
-    /// Registers `memory` as the socket's UMEM.
+    /// Registers the memory at `base` as the socket's UMEM.
+    ///
+    /// # Safety
+    /// `umem.len` bytes at `base` are mapped. From now on the kernel writes to the chunks whose
+    /// addresses are in the fill ring: the caller puts no chunk there to whose bytes there is a
+    /// reference.
     ///
     /// # Errors
-    /// The error of `setsockopt(2)`; `InvalidInput` if the UMEM is longer than `memory`.
-    pub fn register_umem(&self, memory: &Mmap, umem: &UmemConfig) -> io::Result<()> {
-        if umem.len > memory.len() as u64 {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
+    /// The error of `setsockopt(2)`.
+    pub unsafe fn register_umem(&self, base: NonNull<u8>, umem: &UmemConfig) -> io::Result<()> {
         let flags = u32::from(umem.unaligned) | if umem.tx_metadata > 0 { 4 } else { 0 };
         let registration = Registration {
-            addr: memory.base().as_ptr().expose_provenance() as u64,
+            addr: base.as_ptr().expose_provenance() as u64,
             len: umem.len,
             chunk_size: umem.chunk,
             headroom: umem.headroom,

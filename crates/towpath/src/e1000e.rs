@@ -45,9 +45,10 @@ impl BusChoice<'_> {
 pub(crate) fn vfio(uri: &Uri, function: &str) -> Result<E1000e<VfioBus>, PortError> {
     let mut options = uri.options();
     let backends = [("auto", Backend::Auto), ("group", Backend::Group), ("iommufd", Backend::Iommufd)];
-    let bus = VfioConfig::default()
-        .backend(options.choice("backend", &backends)?.unwrap_or_default())
-        .unprotected(options.switch("unprotected")?.unwrap_or(false));
+    let bus = VfioConfig::default().backend(options.choice("backend", &backends)?.unwrap_or_default());
+    // SAFETY: the driver that is opened below gives the device only addresses that were mapped for
+    // it.
+    let bus = unsafe { bus.unprotected(options.switch("unprotected")?.unwrap_or(false)) };
     let config = e1000e(&mut options)?;
     options.finish()?;
     let bdf = function.parse().map_err(|error| uri.error(format!("vfio={function}: {error}")))?;

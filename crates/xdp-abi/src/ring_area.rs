@@ -17,7 +17,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use towpath_client::Sizes;
 use towpath_client::protocol::{RING, Rings, Welcome};
-use towpath_packet::Region;
+use towpath_packet::UntrustedMem;
 use towpath_packet::xsk_ring::Layout;
 
 /// The addresses of one socket's rings.
@@ -72,8 +72,8 @@ impl RingArea {
         }
         // Checks length and seals: the mapped memory cannot shrink.
         let rings = rings.try_clone().map_err(|error| failure(libc::EMFILE, error.to_string()))?;
-        let region = Region::from_memfd(rings, len).map_err(|error| failure(libc::EPROTO, error.to_string()))?;
-        let file = region.fd().ok_or_else(|| failure(libc::EPROTO, "rings without a descriptor"))?;
+        let memory = UntrustedMem::from_memfd(rings, len).map_err(|error| failure(libc::EPROTO, error.to_string()))?;
+        let file = memory.fd().ok_or_else(|| failure(libc::EPROTO, "rings without a descriptor"))?;
         let posted: Vec<u64> = (0..self.fill).map(|i| self.entry(&expected.fill, i).load(Ordering::Relaxed)).collect();
         let count = self.word(expected.fill.producer).load(Ordering::Acquire);
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);

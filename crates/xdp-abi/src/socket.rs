@@ -81,11 +81,13 @@ impl CreateArgs<'_> {
     /// The rings' pointers are null or may be written to.
     unsafe fn create(mut self) -> Result<Socket, Failure> {
         let (interface, queue) = (self.interface.to_bytes(), self.queue);
+        // Held to the end: of two threads that create sockets of one UMEM, the second sees what the
+        // first made.
+        let mut first = self.umem.prepared();
         if self.umem.sockets().iter().any(|record| record.interface == interface && record.queue == queue) {
             let why = "a second socket of the same memory and queue, which would share FILL and COMPLETION";
             return Err(failure(libc::EOPNOTSUPP, why));
         }
-        let mut first = self.umem.prepared();
         let (area, opened) = match first.take() {
             Some(prepared) => match self.open(&prepared.area) {
                 Ok(opened) => {

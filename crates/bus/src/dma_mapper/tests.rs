@@ -4,8 +4,8 @@
 use super::*;
 use crate::dma::Limits;
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard};
-use towpath_packet::{Backing, Cache, Direction, ExtBufOwner, ExtBufPool, Pool, PoolConfig};
+use std::sync::{Arc, Mutex, MutexGuard};
+use towpath_packet::{Backing, Cache, Direction, ExtBufOwner, ExtBufPool, Pool, PoolConfig, Region, UntrustedMem};
 
 /// Bytes between two slots.
 const STRIDE: u64 = 1 << 16;
@@ -42,7 +42,8 @@ impl Iommu {
     }
 }
 
-impl Dma for Iommu {
+// SAFETY: no device is there.
+unsafe impl Dma for Iommu {
     type Window = Slots;
 
     fn limits(&self) -> &Limits {
@@ -68,7 +69,8 @@ impl Dma for Iommu {
 
 struct Slots(Iommu);
 
-impl Window for Slots {
+// SAFETY: no device is there.
+unsafe impl Window for Slots {
     unsafe fn map(&mut self, slot: u32, at: NonNull<u8>, _: usize, _: Access) -> Result<Iova, MapError> {
         let iova = (u64::from(slot) + 1) * STRIDE;
         let mut state = self.0.state();
@@ -112,7 +114,8 @@ fn rig(policy: DmaPolicy, buffers: u32) -> Rig {
     let iommu = Iommu::new();
     let pool = Pool::new(PoolConfig::default().capacity(1024).backing(Backing::Anonymous)).unwrap();
     let domain = Domain::new(iommu.clone(), policy).unwrap();
-    domain.register(pool.region().unwrap()).unwrap();
+    // SAFETY: no device is there.
+    unsafe { domain.register(pool.region().unwrap()) }.unwrap();
     let mapper = DmaMapper::new(&domain, buffers, 2048).unwrap();
     Rig { iommu, mapper, cache: pool.cache(Direction::Rx).unwrap() }
 }
@@ -242,8 +245,8 @@ impl ExtBufOwner for NoOwner {
 #[test]
 fn memory_of_an_application_stays_as_long_as_the_device_may_reach_it() {
     let mut r = rig(DEFERRED, 4);
-    let region = Arc::new(Region::new(4096, Backing::Memfd).unwrap());
-    let alive = Arc::downgrade(&region);
+    let region = UntrustedMem::new(Region::new(4096, Backing::Memfd).unwrap());
+    let alive = region.handle().downgrade();
     let mut pages = ExtBufPool::new(1, region, Arc::new(NoOwner)).unwrap();
     let packet = pages.packet(0, 100, 0).unwrap();
     assert!(r.mapper.map_external(&packet));
@@ -255,10 +258,10 @@ fn memory_of_an_application_stays_as_long_as_the_device_may_reach_it() {
     drop((packet, pages));
     r.iommu.state().refuses_flush = true;
     r.mapper.unmap_unused();
-    assert!(r.iommu.access(iova).is_some() && alive.strong_count() > 0);
+    assert!(r.iommu.access(iova).is_some() && !alive.is_gone());
     r.iommu.state().refuses_flush = false;
     r.mapper.unmap_unused();
-    assert!(r.iommu.access(iova).is_none() && alive.strong_count() == 0);
+    assert!(r.iommu.access(iova).is_none() && alive.is_gone());
 }
 
 #[test]

@@ -33,7 +33,9 @@ impl QtestDma {
     }
 }
 
-impl Dma for QtestDma {
+// SAFETY: `Ram` allocates and locates; the remapping unit maps and unmaps. Without a unit the
+// device reaches all of the machine's memory, and does what the driver of the machine tells it.
+unsafe impl Dma for QtestDma {
     type Window = SlotWindow<Registers, Ram>;
 
     fn limits(&self) -> &Limits {

@@ -98,7 +98,9 @@ impl Ram {
     }
 }
 
-impl PhysMemory for Ram {
+// SAFETY: a range of the file that no mapping of this process covers is free, and the lock is held
+// until it is mapped. The offset in the file is the machine's physical address.
+unsafe impl PhysMemory for Ram {
     fn alloc(&self, len: usize) -> Result<Region, MapError> {
         let os = |step| move |source| MapError::Os { step, source };
         let wanted = (len as u64).checked_next_multiple_of(PAGE).filter(|&l| l > 0).ok_or(MapError::Range { len })?;
@@ -107,7 +109,9 @@ impl PhysMemory for Ram {
             let mappings = self.mappings().map_err(os("/proc/self/maps"))?;
             let at = self.find_free(mappings, wanted).ok_or(MapError::Range { len })?;
             let memfd = self.0.memfd.as_fd().try_clone_to_owned().map_err(os("dup"))?;
-            Region::from_memfd_at(memfd, at as usize, wanted as usize)?
+            // SAFETY: the range is free, and the machine's devices reach only what is mapped for
+            // them.
+            unsafe { Region::from_memfd_at(memfd, at as usize, wanted as usize) }?
         };
         // SAFETY: the region was mapped just now, so it has `len` bytes without another user: no
         // other mapping of this process covers them, and devices only reach memory that was mapped

@@ -61,7 +61,9 @@ impl VfioDma {
     }
 }
 
-impl Dma for VfioDma {
+// SAFETY: `alloc` makes a new private mapping. The kernel's IOMMU driver maps and unmaps; without
+// an IOMMU memory is given back only when the device is no bus master.
+unsafe impl Dma for VfioDma {
     type Window = VfioWindow;
 
     fn limits(&self) -> &Limits {

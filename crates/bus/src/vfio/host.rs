@@ -146,7 +146,8 @@ pub(super) fn addresses(interface: &str) -> Vec<String> {
         // SAFETY: the name of an entry ends with NUL and lives as long as the list.
         let name = unsafe { CStr::from_ptr(entry.ifa_name) };
         if name.to_bytes() == interface.as_bytes() && !entry.ifa_addr.is_null() {
-            found.extend(address(entry.ifa_addr));
+            // SAFETY: not null, so an address of its family, which lives as long as the list.
+            found.extend(unsafe { address(entry.ifa_addr) });
         }
     }
     // SAFETY: the list was allocated by getifaddrs and is not used afterwards.
@@ -156,9 +157,12 @@ pub(super) fn addresses(interface: &str) -> Vec<String> {
 
 /// An IPv4 address, or an IPv6 address that was configured: link-local ones are assigned
 /// automatically.
-fn address(at: *const libc::sockaddr) -> Option<String> {
+///
+/// # Safety
+/// The pointer is to a socket address of the type in its first field.
+unsafe fn address(at: *const libc::sockaddr) -> Option<String> {
     use std::net::{Ipv4Addr, Ipv6Addr};
-    // SAFETY: the caller passes a pointer to a socket address of the type in its first field.
+    // SAFETY: the caller's promise.
     unsafe {
         match i32::from((*at).sa_family) {
             libc::AF_INET => {

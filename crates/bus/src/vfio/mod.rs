@@ -22,7 +22,7 @@
 //! by its group (`/dev/vfio/N`, type 1 version 2). [`VfioConfig::backend`] forces either.
 //!
 //! **Without an IOMMU** a device can reach all of memory, whatever its driver writes. That is
-//! refused unless [`VfioConfig::unprotected`] is set. It needs a kernel with
+//! refused unless [`VfioConfig::unprotected`] is set, which is `unsafe`. It needs a kernel with
 //! `vfio.enable_unsafe_noiommu_mode=1`, root, and reserved huge pages for all memory. Only
 //! [`DmaPolicy::Persistent`](crate::DmaPolicy::Persistent) works.
 //!
@@ -84,8 +84,7 @@ pub enum Backend {
 pub struct VfioConfig {
     /// The kernel interface.
     pub backend: Backend,
-    /// Accept a device that is not behind an IOMMU.
-    pub unprotected: bool,
+    unprotected: bool,
 }
 
 impl VfioConfig {
@@ -95,8 +94,12 @@ impl VfioConfig {
         self
     }
 
-    /// Sets whether a device without an IOMMU is accepted.
-    pub fn unprotected(mut self, unprotected: bool) -> VfioConfig {
+    /// Sets whether a device that is not behind an IOMMU is accepted.
+    ///
+    /// # Safety
+    /// Such a device reaches all of memory. The caller drives it: the device gets no address but
+    /// those that its [`Dma`](crate::Dma) has mapped.
+    pub unsafe fn unprotected(mut self, unprotected: bool) -> VfioConfig {
         self.unprotected = unprotected;
         self
     }

@@ -72,7 +72,9 @@ impl VfioWindow {
     }
 }
 
-impl Window for VfioWindow {
+// SAFETY: the kernel maps the pages of the buffer for the device, and unmaps them before the call
+// returns.
+unsafe impl Window for VfioWindow {
     unsafe fn map(&mut self, slot: u32, at: NonNull<u8>, len: usize, access: Access) -> Result<Iova, MapError> {
         let granule = self.space.limits().granule;
         let offset = at.addr().get() % granule;

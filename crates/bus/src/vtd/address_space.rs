@@ -61,7 +61,8 @@ impl<M: Mmio, P: PhysMemory> AddressSpace<M, P> {
         let unit = unit.0.clone();
         let tables = PageTables::new(unit.memory.clone(), &unit.capabilities);
         let tables = tables.map_err(BusError::map(source))?;
-        let did = unit.attach(source, tables.root())?;
+        // The unit may have seen tables that it did not confirm.
+        let did = unit.attach(source, tables.root()).inspect_err(|_| tables.leak())?;
         let iovas = iovas(unit.capabilities.address_bits);
         Ok(AddressSpace(Arc::new(SpaceInner { unit, source, did, state: Mutex::new(SpaceState { tables, iovas }) })))
     }

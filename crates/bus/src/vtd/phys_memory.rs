@@ -5,7 +5,11 @@ use std::ptr::NonNull;
 use towpath_packet::Region;
 
 /// Memory with physical addresses, which the remapping unit and the devices use.
-pub trait PhysMemory: Clone + Send + Sync + 'static {
+///
+/// # Safety
+/// The region that [`alloc`](PhysMemory::alloc) returns is new and nothing else accesses it.
+/// [`locate`](PhysMemory::locate) returns the physical address at which a device finds those bytes.
+pub unsafe trait PhysMemory: Clone + Send + Sync + 'static {
     /// Allocates at least `len` bytes, zeroed, in physically contiguous whole pages.
     ///
     /// # Errors
@@ -48,8 +52,9 @@ pub(super) const PAGE: u64 = 4096;
 #[derive(Clone)]
 pub(super) struct IdentityMemory;
 
+// SAFETY: memory of the test; no device is there.
 #[cfg(test)]
-impl PhysMemory for IdentityMemory {
+unsafe impl PhysMemory for IdentityMemory {
     fn alloc(&self, len: usize) -> Result<Region, MapError> {
         Ok(Region::new(len, towpath_packet::Backing::Anonymous)?)
     }

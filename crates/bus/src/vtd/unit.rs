@@ -215,7 +215,13 @@ impl<M: Mmio, P: PhysMemory> UnitInner<M, P> {
         contexts.attached.insert(did, source);
         // In caching mode absent entries are cached too, under domain id 0.
         let stale = [Invalidation::Context { source: source.0, did: 0 }, Invalidation::Domain { did }];
-        self.invalidate(&stale).map_err(&map)?;
+        if let Err(error) = self.invalidate(&stale) {
+            // The domain id stays in use: the unit may have seen the entry.
+            if let Some(table) = contexts.buses.get(&bus) {
+                store(table, usize::from(source.0 & 0xff) * 2, 0);
+            }
+            return Err(map(error));
+        }
         Ok(did)
     }
 

@@ -110,7 +110,9 @@ impl<M: Mmio, P: PhysMemory> SlotWindow<M, P> {
     }
 }
 
-impl<M: Mmio, P: PhysMemory> Window for SlotWindow<M, P> {
+// SAFETY: the entries of a slot are those of the buffer's pages, by `P`; clearing them and a flush
+// that the unit confirms end the device's reach.
+unsafe impl<M: Mmio, P: PhysMemory> Window for SlotWindow<M, P> {
     #[inline]
     unsafe fn map(&mut self, slot: u32, at: NonNull<u8>, len: usize, access: Access) -> Result<Iova, MapError> {
         let physical = self.physical(at, len)?;
@@ -125,11 +127,14 @@ impl<M: Mmio, P: PhysMemory> Window for SlotWindow<M, P> {
         let start = self.page_of(slot);
         self.store(slot, pages as u16, (physical - offset) | rights(access), PAGE);
         if self.space.unit().capabilities.caching_mode {
-            self.space.unit().invalidate(&self.space.unit().invalidations_for(
-                self.space.did(),
-                start,
-                pages * PAGE,
-            ))?;
+            let stale = self.space.unit().invalidations_for(self.space.did(), start, pages * PAGE);
+            if let Err(error) = self.space.unit().invalidate(&stale) {
+                self.store(slot, pages as u16, 0, 0);
+                if let Some(mapped_pages) = self.mapped_pages.get_mut(slot as usize) {
+                    *mapped_pages = 0;
+                }
+                return Err(error);
+            }
         }
         Iova::new(start + offset).ok_or(MapError::Range { len })
     }

@@ -87,7 +87,7 @@ fn mapping_is_invalidated_in_caching_mode() {
     let before = unit.invalidations().batches;
     let data = Mapped::new(nic.bus.dma(), 4096, Access::Both);
     assert_eq!(unit.invalidations().batches, before + 1);
-    let buffer = nic.bus.dma().alloc(4096).unwrap();
+    let buffer = towpath_packet::RegionHandle::from(nic.bus.dma().alloc(4096).unwrap());
     let mut window = nic.bus.dma().window(1, 2048).unwrap();
     let before = unit.invalidations().batches;
     // SAFETY: the buffer lives longer than the window.

@@ -2,11 +2,10 @@
 //! §7.1, §7.2).
 
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_bus::qtest::{Cable, Device, Machine, Netdev, Qemu, QtestBus, QtestDma, Registers, Width};
 use towpath_bus::{Access, Bus, Dma, Iova, Mmio, Pci};
-use towpath_packet::Region;
+use towpath_packet::RegionHandle;
 
 /// The time limit of a test's waits.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -36,13 +35,13 @@ pub(crate) fn machine(iommu: Option<Width>) -> (Qemu, Cable) {
 
 /// Memory with a persistent mapping.
 pub(crate) struct Mapped {
-    pub(crate) region: Arc<Region>,
+    pub(crate) region: RegionHandle,
     pub(crate) iova: Iova,
 }
 
 impl Mapped {
     pub(crate) fn new(dma: &QtestDma, len: usize, access: Access) -> Mapped {
-        let region = Arc::new(dma.alloc(len).unwrap());
+        let region = RegionHandle::from(dma.alloc(len).unwrap());
         // SAFETY: the tests keep the memory until the machine has ended.
         let iova = unsafe { dma.map(region.base(), region.len(), access) }.unwrap();
         Mapped { region, iova }
@@ -61,14 +60,14 @@ impl Mapped {
     }
 }
 
-pub(crate) fn put(region: &Region, offset: usize, bytes: &[u8]) {
+pub(crate) fn put(region: &RegionHandle, offset: usize, bytes: &[u8]) {
     let at = region.at(offset, bytes.len()).unwrap();
     // SAFETY: inside the region; a race with the device is the subject of the tests, and shows as
     // wrong bytes.
     unsafe { std::ptr::copy(bytes.as_ptr(), at.as_ptr(), bytes.len()) };
 }
 
-pub(crate) fn get(region: &Region, offset: usize, len: usize) -> Vec<u8> {
+pub(crate) fn get(region: &RegionHandle, offset: usize, len: usize) -> Vec<u8> {
     let at = region.at(offset, len).unwrap();
     let mut bytes = vec![0u8; len];
     // SAFETY: as in `put`; the bytes are read as volatile, because the device writes them.

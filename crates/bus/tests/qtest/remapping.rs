@@ -47,7 +47,7 @@ fn a_stray_read_is_refused_and_leaks_nothing() {
     require!("a_stray_read_is_refused_and_leaks_nothing");
     let (qemu, cable) = machine(Some(Width::Bits39));
     let mut nic = Raw::new(&qemu);
-    let secret = nic.bus.dma().alloc(4096).unwrap();
+    let secret = towpath_packet::RegionHandle::from(nic.bus.dma().alloc(4096).unwrap());
     put(&secret, 0, &[0x5a; 4096]);
     // The physical address would reach it without translation.
     let physical = physical(&qemu, &secret);
@@ -66,7 +66,7 @@ fn a_stray_write_is_refused_and_changes_nothing() {
     require!("a_stray_write_is_refused_and_changes_nothing");
     let (qemu, cable) = machine(Some(Width::Bits48));
     let mut nic = Raw::new(&qemu);
-    let ours = nic.bus.dma().alloc(4096).unwrap();
+    let ours = towpath_packet::RegionHandle::from(nic.bus.dma().alloc(4096).unwrap());
     put(&ours, 0, &[0x77; 4096]);
     let physical = physical(&qemu, &ours);
     nic.post(physical);
@@ -147,7 +147,7 @@ fn a_detached_device_reaches_nothing() {
     assert!(!faults.records.is_empty(), "the old ring was read");
 }
 
-fn physical(qemu: &towpath_bus::qtest::Qemu, region: &towpath_packet::Region) -> u64 {
+fn physical(qemu: &towpath_bus::qtest::Qemu, region: &towpath_packet::RegionHandle) -> u64 {
     use towpath_bus::vtd::PhysMemory;
     qemu.ram().locate(region.base(), region.len()).unwrap().physical_of(region.base(), region.len()).unwrap()
 }

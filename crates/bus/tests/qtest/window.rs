@@ -13,7 +13,7 @@ fn a_buffer_stays_in_reach_until_the_flush() {
     require!("a_buffer_stays_in_reach_until_the_flush");
     let (qemu, cable) = machine(Some(Width::Bits39));
     let mut nic = Raw::new(&qemu);
-    let data = nic.bus.dma().alloc(8192).unwrap();
+    let data = towpath_packet::RegionHandle::from(nic.bus.dma().alloc(8192).unwrap());
     let mut window = nic.bus.dma().window(8, 2048).unwrap();
     let buffer = data.at(256, 2048).unwrap();
     // SAFETY: the region lives longer than the window and the machine.
@@ -40,7 +40,7 @@ fn a_reused_slot_maps_its_new_buffer() {
     require!("a_reused_slot_maps_its_new_buffer");
     let (qemu, cable) = machine(Some(Width::Bits48));
     let mut nic = Raw::new(&qemu);
-    let data = nic.bus.dma().alloc(64 << 10).unwrap();
+    let data = towpath_packet::RegionHandle::from(nic.bus.dma().alloc(64 << 10).unwrap());
     let mut window = nic.bus.dma().window(2, 4000).unwrap();
     // Across page boundaries, and each time to other pages: the slot's second page is stale as
     // well.
@@ -64,7 +64,7 @@ fn a_burst_costs_one_write_of_one_register_and_no_read() {
     const IQT: usize = 0x88;
     let (qemu, _cable) = machine(Some(Width::Bits39));
     let bus = qemu.open(4).unwrap();
-    let data = bus.dma().alloc(1 << 20).unwrap();
+    let data = towpath_packet::RegionHandle::from(bus.dma().alloc(1 << 20).unwrap());
     let mut window = bus.dma().window(512, 2048).unwrap();
     let unit = qemu.iommu().unwrap();
     for (burst, by_page, by_domain) in [(1, 1, 0), (32, 32, 0), (64, 64, 0), (65, 0, 1), (512, 0, 1)] {
@@ -96,7 +96,7 @@ fn windows_on_several_threads_share_the_queue() {
         for _ in 0..3 {
             let dma = bus.dma().clone();
             scope.spawn(move || {
-                let data = dma.alloc(1 << 20).unwrap();
+                let data = towpath_packet::RegionHandle::from(dma.alloc(1 << 20).unwrap());
                 let mut window = dma.window(300, 2048).unwrap();
                 for burst in (1..300).step_by(7) {
                     for slot in 0..burst {

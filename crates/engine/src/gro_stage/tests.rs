@@ -89,7 +89,7 @@ impl Maker {
     fn new() -> Maker {
         let config = PoolConfig::default().capacity(16384).chunk(512).backing(Backing::Anonymous);
         let pool = Pool::new(config).unwrap();
-        let region = Arc::new(Region::new(FOREIGN, Backing::Memfd).unwrap());
+        let region = towpath_packet::UntrustedMem::new(Region::new(FOREIGN, Backing::Memfd).unwrap());
         let memory = region.fd().unwrap().try_clone_to_owned().unwrap().into();
         let pages = ExtBufPool::new(1024, region, Arc::new(NoOwner)).unwrap();
         Maker { cache: pool.cache(Direction::Tx).unwrap(), pool, pages, memory, used: 0 }

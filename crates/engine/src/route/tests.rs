@@ -231,7 +231,7 @@ fn a_page_is_reflected_behind_a_head_of_its_own() {
     let memory = towpath_packet::UntrustedMem::new(towpath_packet::Region::new(4096, Backing::Memfd).unwrap());
     let bytes: Vec<u8> = (0..60).collect();
     assert!(memory.put(0, &bytes));
-    let mut pages = towpath_packet::ExtBufPool::new(4, memory.region().clone(), Arc::new(NoOwner)).unwrap();
+    let mut pages = towpath_packet::ExtBufPool::new(4, memory.clone(), Arc::new(NoOwner)).unwrap();
     route.rx_mut().packets.push_back(pages.packet(0, 60, 1).unwrap());
     route.turn(false);
     let reflected = route.tx_mut().got.pop().unwrap().to_vec();

@@ -204,7 +204,7 @@ fn headers_changed_in_a_page_are_written_in_front_of_it() {
     let memory = towpath_packet::UntrustedMem::new(towpath_packet::Region::new(4096, Backing::Memfd).unwrap());
     let bytes = tcp(100);
     assert!(memory.put(0, &bytes));
-    let mut pages = towpath_packet::ExtBufPool::new(4, memory.region().clone(), Arc::new(NoOwner)).unwrap();
+    let mut pages = towpath_packet::ExtBufPool::new(4, memory.clone(), Arc::new(NoOwner)).unwrap();
     let mut packet = pages.packet(0, bytes.len(), 7).unwrap();
     packet.set_csum(Checksum::Partial { start: 34, offset: 16 });
     packet.set_vlan(Some(Vlan { tci: 9, service: false }));

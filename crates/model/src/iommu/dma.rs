@@ -179,7 +179,8 @@ impl ModelDma {
     }
 }
 
-impl Dma for ModelDma {
+// SAFETY: `alloc` makes a new private mapping; for the rest, as for `ModelWindow`.
+unsafe impl Dma for ModelDma {
     type Window = ModelWindow;
 
     fn limits(&self) -> &Limits {

@@ -148,7 +148,9 @@ impl ModelWindow {
     }
 }
 
-impl Window for ModelWindow {
+// SAFETY: the engine translates by the tables and the IOTLB that `unmap` and `flush` clear, and
+// checks the bounds of each access.
+unsafe impl Window for ModelWindow {
     #[inline]
     unsafe fn map(&mut self, slot: u32, at: NonNull<u8>, len: usize, access: Access) -> Result<Iova, MapError> {
         let mapped = self.try_map(slot, at, len, access);

@@ -183,7 +183,9 @@ impl<B: Bus> CpswPort<B> {
         let host = &self.device.host;
         let queues = start.queues;
         if let Some(region) = start.pool.region() {
-            host.domain.register(region)?;
+            // SAFETY: this driver posts only buffers in flight, and completes those that the device
+            // wrote back, or after it was stopped.
+            unsafe { host.domain.register(region) }?;
         }
         let room = start.pool.chunk().saturating_sub(start.pool.headroom());
         let max_len = host.config.max_len.min(room as u32 * u32::from(host.config.rx_buffers) + 4);

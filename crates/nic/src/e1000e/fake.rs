@@ -59,7 +59,8 @@ fn iova(at: NonNull<u8>) -> Iova {
     Iova::new(at.addr().get() as u64).unwrap()
 }
 
-impl Dma for FakeDma {
+// SAFETY: no device is there.
+unsafe impl Dma for FakeDma {
     type Window = FakeWindow;
 
     fn limits(&self) -> &Limits {
@@ -101,7 +102,8 @@ pub(crate) struct FakeWindow {
     script: Arc<Script>,
 }
 
-impl Window for FakeWindow {
+// SAFETY: no device is there.
+unsafe impl Window for FakeWindow {
     unsafe fn map(&mut self, slot: u32, at: NonNull<u8>, _: usize, _: Access) -> Result<Iova, MapError> {
         if !fails(&self.script.pass_maps) && fails(&self.script.fail_maps) {
             return Err(MapError::Refused("by the test"));

@@ -325,7 +325,9 @@ impl<B: Pci> Port for E1000e<B> {
         let domain = Domain::new(bus.dma().clone(), config.policy).map_err(|e| input(e.to_string()))?;
         let mut starter = Starter::<B> { config: &config, domain, pool: start.pool, own: None };
         let reached = match starter.pool.region() {
-            Some(region) => match starter.domain.register(region) {
+            // SAFETY: this driver posts only buffers in flight, and completes those that the device
+            // wrote back, or after it was stopped.
+            Some(region) => match unsafe { starter.domain.register(region) } {
                 Ok(()) => true,
                 Err(MapError::Foreign) => false,
                 Err(error) => return Err(input(error.to_string())),

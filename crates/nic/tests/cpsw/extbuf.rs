@@ -6,7 +6,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use towpath_packet::port::TxQueue;
-use towpath_packet::{Backing, ExtBufOwner, ExtBufPool, Region};
+use towpath_packet::{Backing, ExtBufOwner, ExtBufPool, Region, UntrustedMem};
 
 const N: u32 = 40;
 const CHUNK: usize = 2048;
@@ -20,9 +20,9 @@ impl ExtBufOwner for NoOwner {
 fn external_buffers_are_sent_without_a_copy_and_unmapped_after_their_owner_is_gone() {
     for variant in Variant::ALL {
         let mut rig = Rig::new(variant, 1);
-        let region = Arc::new(Region::new(N as usize * CHUNK, Backing::Memfd).unwrap());
+        let region = UntrustedMem::new(Region::new(N as usize * CHUNK, Backing::Memfd).unwrap());
         let file: File = region.fd().unwrap().try_clone_to_owned().unwrap().into();
-        let alive = Arc::downgrade(&region);
+        let alive = region.handle().downgrade();
         let mut buffers = ExtBufPool::new(N as usize, region, Arc::new(NoOwner)).unwrap();
         for number in 0..N {
             let at = number as usize * CHUNK;
@@ -43,7 +43,7 @@ fn external_buffers_are_sent_without_a_copy_and_unmapped_after_their_owner_is_go
         assert!(back.iter().copied().eq(0..u64::from(N)), "each once, {variant:?}: {back:?}");
         drop(buffers);
         let mut turns = 0;
-        while alive.strong_count() > 0 {
+        while !alive.is_gone() {
             assert!(turns < 100_000, "the memory stays mapped: {variant:?}");
             rig.ports[0].tx[0].reclaim();
             turns += 1;

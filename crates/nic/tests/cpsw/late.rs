@@ -8,7 +8,7 @@ use towpath_bus::{DmaPolicy, Flush};
 use towpath_model::cpsw::Injected;
 use towpath_model::iommu::{LateWrite, ModelDma, Refuse};
 use towpath_packet::port::RxQueue;
-use towpath_packet::{Backing, Batch, ExtBufOwner, ExtBufPool, Packet, Region};
+use towpath_packet::{Backing, Batch, ExtBufOwner, ExtBufPool, Packet, Region, UntrustedMem};
 
 const BURST: u32 = 12;
 
@@ -104,7 +104,7 @@ fn a_page_is_returned_to_its_application_only_after_its_invalidation() {
             let mut rig = late(variant, 1);
             let iommu = rig.model.iommu().clone();
             let watcher = Arc::new(Watcher { iommu, returned: AtomicU64::new(0), reached: AtomicU64::new(0) });
-            let region = Arc::new(Region::new(8 * 2048, Backing::Memfd).unwrap());
+            let region = UntrustedMem::new(Region::new(8 * 2048, Backing::Memfd).unwrap());
             let mut pages = ExtBufPool::new(8, region, watcher.clone()).unwrap();
             let rounds = if refused { 1 } else { 4 };
             for _ in 0..rounds {

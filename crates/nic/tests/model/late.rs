@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use towpath_model::iommu::{LateCounts, LateWrite, ModelDma, Refuse};
 use towpath_nic::e1000e::{Copybreak, RecycleMode};
 use towpath_packet::port::{RxQueue, TxQueue};
-use towpath_packet::{Backing, Batch, ExtBufOwner, ExtBufPool, Offloads, Packet, Region};
+use towpath_packet::{Backing, Batch, ExtBufOwner, ExtBufPool, Offloads, Packet, Region, UntrustedMem};
 
 /// Frames of a burst.
 const BURST: u64 = 24;
@@ -153,7 +153,7 @@ fn a_page_is_returned_to_its_application_only_after_its_invalidation() {
         let mut r = late(RecycleMode::KeepMapped, 0, 1500, None);
         let iommu = r.device.iommu().clone();
         let watcher = Arc::new(Watcher { iommu, returned: AtomicU64::new(0), reached: AtomicU64::new(0) });
-        let region = Arc::new(Region::new(PAGES * 2048, Backing::Memfd).unwrap());
+        let region = UntrustedMem::new(Region::new(PAGES * 2048, Backing::Memfd).unwrap());
         let mut pages = ExtBufPool::new(PAGES, region, watcher.clone()).unwrap();
         for _ in 0..4 {
             let packets: Vec<_> = (0..PAGES)
@@ -186,7 +186,7 @@ fn without_its_invalidation_no_page_is_returned() {
     let mut r = late(RecycleMode::KeepMapped, 0, 1500, None);
     let iommu = r.device.iommu().clone();
     let watcher = Arc::new(Watcher { iommu, returned: AtomicU64::new(0), reached: AtomicU64::new(0) });
-    let region = Arc::new(Region::new(4096, Backing::Memfd).unwrap());
+    let region = UntrustedMem::new(Region::new(4096, Backing::Memfd).unwrap());
     let mut pages = ExtBufPool::new(2, region, watcher.clone()).unwrap();
     r.device.iommu().refuse_flushes(Refuse::Always);
     let packets = [pages.packet(0, 1000, 0).unwrap(), pages.packet(2048, 1000, 1).unwrap()];

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_bus::DmaPolicy;
 use towpath_model::iommu::Refuse;
-use towpath_packet::{Backing, ExtBufOwner, ExtBufPool, Packet, Region};
+use towpath_packet::{Backing, ExtBufOwner, ExtBufPool, Packet, Region, UntrustedMem};
 
 const CHUNK: usize = 2048;
 const N: usize = 64;
@@ -19,8 +19,8 @@ impl ExtBufOwner for NoOwner {
 }
 
 /// An application's memory, a frame in each chunk.
-fn memory() -> Arc<Region> {
-    let region = Arc::new(Region::new(N * CHUNK, Backing::Memfd).unwrap());
+fn memory() -> UntrustedMem {
+    let region = UntrustedMem::new(Region::new(N * CHUNK, Backing::Memfd).unwrap());
     let file: File = region.fd().unwrap().try_clone_to_owned().unwrap().into();
     for i in 0..N {
         file.write_all_at(&frame(1000, i as u64), (i * CHUNK) as u64).unwrap();
@@ -66,12 +66,12 @@ fn pages_are_sent_without_a_copy_and_unmapped_when_their_owner_is_gone() {
         let mut r = rig(with(|c| c.policy = policy), strict());
         for _ in 0..2 {
             let region = memory();
-            let alive = Arc::downgrade(&region);
+            let alive = region.handle().downgrade();
             let mut pages = ExtBufPool::new(N, region, Arc::new(NoOwner)).unwrap();
             exchange(&mut r, &mut pages);
             assert_eq!(r.faults(), 0, "nothing is copied: {policy:?}");
             drop(pages);
-            until(&mut r, || alive.strong_count() == 0);
+            until(&mut r, || alive.is_gone());
         }
         r.end();
     }

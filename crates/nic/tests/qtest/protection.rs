@@ -6,24 +6,23 @@
 use crate::require;
 use crate::rig::{DEFERRED, Protection, Rig, STRICT, Setup, frame, out, sized};
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use towpath_bus::qtest::Width;
 use towpath_bus::vtd::{FaultReason, PhysMemory};
 use towpath_bus::{Access, Dma, DmaPolicy, Mmio};
-use towpath_packet::Region;
+use towpath_packet::RegionHandle;
 use towpath_packet::port::{RxQueue, TxQueue};
 
 /// The second transmit queue, under the test's control.
 struct RogueQueue {
-    ring: Arc<Region>,
+    ring: RegionHandle,
     tail: u32,
 }
 
 impl RogueQueue {
     fn new(rig: &Rig) -> RogueQueue {
-        let ring = Arc::new(rig.dma.alloc(4096).unwrap());
+        let ring = RegionHandle::from(rig.dma.alloc(4096).unwrap());
         // SAFETY: the ring stays mapped and allocated until the machine ends.
         let iova = unsafe { rig.dma.map(ring.base(), 4096, Access::Both) }.unwrap();
         let bar = &rig.raw;

@@ -83,7 +83,8 @@ pub(crate) struct SpyDma {
     log: Arc<Log>,
 }
 
-impl Dma for SpyDma {
+// SAFETY: it passes every call to the real one.
+unsafe impl Dma for SpyDma {
     type Window = SpyWindow;
 
     fn limits(&self) -> &Limits {
@@ -112,7 +113,8 @@ pub(crate) struct SpyWindow {
     log: Arc<Log>,
 }
 
-impl Window for SpyWindow {
+// SAFETY: it passes every call to the real one, but the flushes that a test leaves out.
+unsafe impl Window for SpyWindow {
     unsafe fn map(&mut self, slot: u32, at: NonNull<u8>, len: usize, access: Access) -> Result<Iova, MapError> {
         // SAFETY: the caller's promise is the one that this call needs. (`forget` breaks it on
         // purpose; the device can then write only to memory of the machine.)

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Backing, Batch, Cache, Direction, Pool};
+use crate::{Backing, Batch, Cache, Direction, Pool, Region};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
 
@@ -22,7 +22,7 @@ struct Rig {
 
 impl Rig {
     fn new(capacity: usize) -> Rig {
-        let region = Arc::new(Region::new(8192, Backing::Memfd).unwrap());
+        let region = UntrustedMem::new(Region::new(8192, Backing::Memfd).unwrap());
         let calls = Arc::new(Calls::default());
         let bufs = ExtBufPool::new(capacity, region, calls.clone()).unwrap();
         let config = PoolConfig::default().capacity(256).backing(Backing::Anonymous);
@@ -50,8 +50,7 @@ impl Rig {
 #[test]
 fn an_external_buffer_becomes_a_fragment_and_its_token_is_reclaimed_when_it_is_dropped() {
     let mut rig = Rig::new(4);
-    // SAFETY: inside the region; the test is the only user.
-    unsafe { rig.bufs.region.base().add(100).write(42) };
+    assert!(rig.bufs.memory.put(100, &[42]));
     let packet = rig.packet([100]);
     assert_eq!((packet.len(), packet.linear().len()), (1, 0));
     assert!(packet.chunks().next().unwrap().bytes().is_none(), "no reference into untrusted memory");
@@ -131,8 +130,7 @@ fn bytes_outside_the_region_and_buffers_beyond_the_capacity_are_refused() {
 #[test]
 fn a_copy_takes_the_bytes_and_no_buffer() {
     let mut rig = Rig::new(4);
-    // SAFETY: inside the region; the test is the only user.
-    unsafe { rig.bufs.region.base().add(8191).write(42) };
+    assert!(rig.bufs.memory.put(8191, &[42]));
     let mut packet = rig.cache.alloc().unwrap();
     assert!(rig.bufs.copy(8190, 2, &mut packet) && !rig.bufs.copy(8191, 2, &mut packet));
     assert_eq!((packet.linear(), packet.frags(), rig.bufs.free()), (&[0, 42][..], 0, 4));
@@ -158,8 +156,7 @@ fn buffers_and_their_memory_outlive_the_handle() {
 /// A packet that is an external buffer of `len` bytes, each of which is its offset.
 fn single(rig: &mut Rig, offset: u8, len: u8) -> Packet {
     for at in offset..offset + len {
-        // SAFETY: inside the region; the test is the only user.
-        unsafe { rig.bufs.region.base().add(at.into()).write(at) };
+        assert!(rig.bufs.memory.put(at.into(), &[at]));
     }
     rig.bufs.packet(offset.into(), len.into(), offset.into()).unwrap()
 }
@@ -280,4 +277,55 @@ fn single_buffers_return_together_with_others_and_heads_to_their_pool() {
     drop(heads);
     rig.cache.free(rig.bufs.packet(3, 1, 3).unwrap());
     assert_eq!(rig.reclaim(), [3]);
+}
+
+#[test]
+fn a_closure_that_panics_while_buffers_are_reclaimed_makes_no_buffer_free_twice() {
+    // Not dropped: the drop of a pool with a buffer twice in its list does not end.
+    let mut rig = std::mem::ManuallyDrop::new(Rig::new(4));
+    drop([1, 2, 3].map(|token| rig.bufs.attach(0, 16, token).unwrap()));
+    assert_eq!(rig.bufs.reclaim(1, |_, _| {}), 1);
+    let panics = std::panic::AssertUnwindSafe(|| rig.bufs.reclaim(1, |_, _| panic!("on purpose")));
+    std::panic::catch_unwind(panics).unwrap_err();
+    assert_eq!(rig.bufs.free(), 3);
+    assert_eq!(rig.bufs.reclaim(4, |_, _| {}), 1);
+    let bufs: Vec<_> = (0..4).map(|i| rig.bufs.attach(i, 16 + i, 0).unwrap()).collect();
+    assert!(bufs.iter().enumerate().all(|(i, buf)| buf.len() == 16 + i), "each has a length of its own");
+    assert!(rig.bufs.attach(0, 1, 0).is_none());
+}
+
+/// An owner that panics when its buffer is freed.
+struct Panics;
+
+impl ExtBufOwner for Panics {
+    fn on_free(&self) {
+        panic!("on purpose");
+    }
+}
+
+#[test]
+fn an_owner_that_panics_in_the_middle_of_a_batch_ends_the_process() {
+    const CHILD: &str = "TOWPATH_TEST_PANICKING_OWNER";
+    let test = "extbuf::tests::an_owner_that_panics_in_the_middle_of_a_batch_ends_the_process";
+    if std::env::var_os(CHILD).is_none() {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        let out = child.args(["--exact", test, "--nocapture"]).env(CHILD, "1").output().unwrap();
+        let status = std::os::unix::process::ExitStatusExt::signal(&out.status);
+        assert_eq!(status, Some(libc::SIGABRT), "{out:?}");
+        return;
+    }
+    let memory = || UntrustedMem::new(Region::new(4096, Backing::Memfd).unwrap());
+    let pool = Pool::new(PoolConfig::default().capacity(32).backing(Backing::Anonymous)).unwrap();
+    let mut cache = pool.cache(Direction::Tx).unwrap();
+    let owners: [Arc<dyn ExtBufOwner>; 2] = [Arc::new(Panics), Arc::new(Calls::default())];
+    let mut bufs = owners.map(|owner| ExtBufPool::new(4, memory(), owner).unwrap());
+    let mut batch = Batch::<4>::new();
+    for bufs in &mut bufs {
+        let mut packet = cache.alloc().unwrap();
+        packet.append_buf(bufs.attach(0, 9, 1).unwrap()).unwrap();
+        batch.push(packet).unwrap();
+    }
+    // The run of the first pool's buffers is returned while the batch still has their packets.
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| cache.free_bulk(&mut batch)));
+    std::process::exit(0);
 }

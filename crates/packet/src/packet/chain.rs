@@ -9,9 +9,9 @@ use super::{MAX_FRAGS, NoRoom, Packet};
 use crate::buf::{Buf, Chunk};
 use crate::meta::{Meta, Stamp, flag};
 use crate::pool::PoolShared;
-use crate::region::Region;
+use crate::region::RegionHandle;
+use crate::untrusted;
 use std::ptr::NonNull;
-use std::sync::Arc;
 
 impl Packet {
     /// All contiguous pieces in order: the linear part if it has bytes, then the fragments.
@@ -24,7 +24,7 @@ impl Packet {
 
     /// The regions of its [external buffers](crate::ExtBufPool), one per buffer: for drivers that
     /// map memory on first use.
-    pub fn extbuf_regions(&self) -> impl Iterator<Item = &Arc<Region>> {
+    pub fn extbuf_regions(&self) -> impl Iterator<Item = &RegionHandle> {
         std::iter::successors(Some(self.meta()), |meta| chained(meta))
             .filter(|meta| meta.flags & flag::UNTRUSTED != 0)
             // SAFETY: a chunk in use keeps its pool alive, and this packet owns the chain.
@@ -139,8 +139,8 @@ impl Packet {
         {
             let take = left.min(usize::from(frag.room.len));
             // SAFETY: `to` is the start of the unused tailroom, of which at least `left` bytes
-            // remain; the fragment is readable for `take` bytes and lies in another chunk.
-            unsafe { std::ptr::copy_nonoverlapping(frag.data, to, take) };
+            // remain; the fragment is readable for `take` bytes.
+            unsafe { untrusted::copy(frag.data, to, take) };
             to = to.wrapping_add(take);
             left -= take;
             at = chained(frag);

@@ -31,7 +31,7 @@ mod shared;
 pub use cache::Cache;
 pub(crate) use shared::{Handle, Kind, PoolShared};
 
-use crate::region::{Backing, Region, RegionError};
+use crate::region::{Backing, Region, RegionError, RegionHandle};
 use std::sync::Arc;
 
 /// Chunks in a magazine at most; also the natural burst.
@@ -175,7 +175,8 @@ impl Pool {
     /// kernel refuses the memory.
     pub fn new(config: PoolConfig) -> Result<Pool, PoolError> {
         config.check()?;
-        Pool::build(config, Region::new(config.capacity * config.chunk, config.backing)?)
+        let len = config.capacity.saturating_mul(config.chunk);
+        Pool::build(config, Region::new(len, config.backing)?)
     }
 
     /// Makes a pool of existing memory, such as that of a DMA domain; [`PoolConfig::backing`] is
@@ -200,7 +201,7 @@ impl Pool {
     }
 
     fn build(config: PoolConfig, region: Region) -> Result<Pool, PoolError> {
-        let shared = PoolShared::new(&config, Kind::Direct, Some(Arc::new(region)))?;
+        let shared = PoolShared::new(&config, Kind::Direct, Some(region.into()))?;
         Ok(Pool(Arc::new(Handle::new(shared))))
     }
 
@@ -222,8 +223,8 @@ impl Pool {
         self.0.shared().stats()
     }
 
-    /// The memory of the chunks: for a driver that maps it for DMA, or shares it.
-    pub fn region(&self) -> Option<&Arc<Region>> {
+    /// The memory of the chunks, for a driver that maps it for a device or the kernel.
+    pub fn region(&self) -> Option<&RegionHandle> {
         self.0.shared().region()
     }
 

@@ -5,7 +5,7 @@ use super::return_list::ReturnList;
 use super::{Direction, Floors, PoolConfig, PoolError, PoolStats};
 use crate::extbuf::{ExtBufOwner, Token};
 use crate::meta::{Meta, flag};
-use crate::region::{Backing, Region};
+use crate::region::{Backing, Region, RegionHandle};
 use crate::sync::{AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::cell::UnsafeCell;
 use std::ptr::{NonNull, null_mut};
@@ -28,7 +28,7 @@ pub(crate) struct PoolShared {
     capacity: usize,
     floors: Floors,
     metas: Region,
-    region: Option<Arc<Region>>,
+    region: Option<RegionHandle>,
     /// Users of a shared chunk, by index; 0 for all others.
     refs: Box<[AtomicU32]>,
     /// For indirect buffers: the chunk that each keeps alive. Only the owner of the buffer touches
@@ -56,7 +56,7 @@ impl PoolShared {
     pub(crate) fn new(
         config: &PoolConfig,
         kind: Kind,
-        region: Option<Arc<Region>>,
+        region: Option<RegionHandle>,
     ) -> Result<NonNull<PoolShared>, PoolError> {
         let PoolConfig { capacity, chunk, headroom, floors, max_caches, magazine, .. } = *config;
         // Two magazines per cache must not hold the whole of a small pool.
@@ -141,7 +141,7 @@ impl PoolShared {
         (meta.as_ptr().addr() - self.metas.base().as_ptr().addr()) / size_of::<Meta>()
     }
 
-    pub(crate) fn region(&self) -> Option<&Arc<Region>> {
+    pub(crate) fn region(&self) -> Option<&RegionHandle> {
         self.region.as_ref()
     }
 
@@ -336,6 +336,7 @@ impl PoolShared {
                 }
             }
         }
+        let guard = EndsOnUnwind;
         let mut owner = None;
         // Before the push, because the pool may be freed right after it.
         let on_first = || {
@@ -348,6 +349,7 @@ impl PoolShared {
             if let Some(owner) = owner {
                 owner.on_free();
             }
+            std::mem::forget(guard);
             return;
         }
         // The pool is an orphan: nothing is allocated again, so the chunks are only counted.
@@ -365,6 +367,18 @@ impl PoolShared {
             // SAFETY: these were the last chunks that the orphan waited for.
             unsafe { destroy(this) };
         }
+        std::mem::forget(guard);
+    }
+}
+
+/// Ends the process when it is dropped, which a panic of an owner does. Callers of
+/// [`PoolShared::return_run`] have given up some chunks of a batch and hold others, so that nothing
+/// may unwind through them.
+struct EndsOnUnwind;
+
+impl Drop for EndsOnUnwind {
+    fn drop(&mut self) {
+        std::process::abort();
     }
 }
 
@@ -401,6 +415,7 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         let shared = self.shared();
+        let guard = EndsOnUnwind;
         // No handle and so no cache is left: a chunk is in the depot, on the list or in use.
         let mut free = shared.depot.chunks();
         let mut at = shared.returned.close();
@@ -419,5 +434,6 @@ impl Drop for Handle {
             // SAFETY: no handle, no cache, no chunk in use.
             unsafe { destroy(self.0) };
         }
+        std::mem::forget(guard);
     }
 }

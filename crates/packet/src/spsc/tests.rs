@@ -26,6 +26,24 @@ mod threads {
     }
 
     #[test]
+    fn an_iterator_that_is_forgotten_loses_items_and_yields_none_twice() {
+        let (mut p, mut c) = ring(4);
+        let items: Vec<_> = (0..4).map(Arc::new).collect();
+        items.iter().for_each(|item| p.push(item.clone()).unwrap());
+        let mut drain = c.drain(2);
+        let first = drain.next().unwrap();
+        std::mem::forget(drain);
+        let third = c.pop().unwrap();
+        assert_eq!((*first, *third, p.free(4)), (0, 2, 3), "the slots are free with the next ones");
+        let mut drain = c.drain(1);
+        let fourth = drain.next().unwrap();
+        std::mem::forget(drain);
+        drop((p, c));
+        let users: Vec<_> = items.iter().map(Arc::strong_count).collect();
+        assert_eq!((users, *fourth), (vec![2, 2, 2, 2], 3), "what the iterators had is not dropped with the ring");
+    }
+
+    #[test]
     fn closing_is_seen_after_the_last_item() {
         let (mut p, mut c) = ring(4);
         p.push(1).unwrap();

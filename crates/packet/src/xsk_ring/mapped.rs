@@ -1,13 +1,12 @@
 //! A ring in shared memory, its entries read and written as atomic words.
 
 use super::{Desc, RingMemory, wakeup};
-use crate::region::Region;
+use crate::untrusted::UntrustedMem;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use towpath_sys::mmap::Mmap;
-use towpath_sys::xsk::{RingMap, RingOffsets};
+use towpath_sys::xsk::RingMap;
 
 mod sealed {
     pub trait Sealed {}
@@ -89,25 +88,24 @@ pub struct Mapped<T> {
     flags: NonNull<AtomicU32>,
     entries: NonNull<AtomicU64>,
     size: u32,
-    _memory: Arc<dyn PinnedMemory>,
+    _memory: RingPages,
     holds: PhantomData<fn() -> T>,
 }
 
-/// PinnedMemory that stays in place for as long as the value lives.
-pub trait PinnedMemory: std::fmt::Debug + Send + Sync {
-    /// The address of `offset`, if `offset + len` lies inside.
-    fn at(&self, offset: usize, len: usize) -> Option<NonNull<u8>>;
+/// The memory of a ring: page-aligned, in place for as long as the value lives, and without
+/// references to its bytes.
+#[derive(Debug)]
+enum RingPages {
+    Shared(UntrustedMem),
+    Kernel(Mmap),
 }
 
-impl PinnedMemory for Mmap {
+impl RingPages {
     fn at(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
-        Mmap::at(self, offset, len)
-    }
-}
-
-impl PinnedMemory for Region {
-    fn at(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
-        Region::at(self, offset, len)
+        match self {
+            RingPages::Shared(memory) => memory.at(offset, len),
+            RingPages::Kernel(memory) => memory.at(offset, len),
+        }
     }
 }
 
@@ -119,12 +117,11 @@ unsafe impl<T> Sync for Mapped<T> {}
 impl<T: Entry> Mapped<T> {
     /// The ring of `size` entries, a power of two, that lies in `memory` at `layout`; `None` if it
     /// does not lie inside, or is not aligned.
-    ///
-    /// # Safety
-    /// The address that [`PinnedMemory::at`] returns is readable and writable for as long as the
-    /// memory lives, and page-aligned at offset 0. The bytes of the ring are accessed only as words
-    /// of a ring: no reference to them exists in this process.
-    pub unsafe fn new(memory: Arc<dyn PinnedMemory>, layout: &Layout, size: u32) -> Option<Mapped<T>> {
+    pub fn new(memory: &UntrustedMem, layout: &Layout, size: u32) -> Option<Mapped<T>> {
+        Mapped::in_pages(RingPages::Shared(memory.clone()), layout, size)
+    }
+
+    fn in_pages(memory: RingPages, layout: &Layout, size: u32) -> Option<Mapped<T>> {
         let entries = (size as usize).checked_mul(T::WORDS * 8).filter(|_| size.is_power_of_two())?;
         let at = |offset: u64, len, align| {
             let offset = usize::try_from(offset).ok().filter(|offset| offset % align == 0)?;
@@ -143,11 +140,10 @@ impl<T: Entry> Mapped<T> {
 
     /// A ring of an AF_XDP socket; `None` if the kernel placed it outside of its mapping.
     pub fn from_kernel(ring: RingMap) -> Option<Mapped<T>> {
-        let RingOffsets { producer, consumer, desc, flags } = ring.offsets;
-        let layout = Layout { producer, consumer, desc, flags };
-        // SAFETY: the mapping is the ring's own and lives until the ring is dropped; no reference
-        // to its bytes exists.
-        unsafe { Mapped::new(Arc::new(ring.memory), &layout, ring.size) }
+        let at = ring.offsets();
+        let layout = Layout { producer: at.producer, consumer: at.consumer, desc: at.desc, flags: at.flags };
+        let size = ring.size();
+        Mapped::in_pages(RingPages::Kernel(ring.into_memory()), &layout, size)
     }
 
     #[inline]
@@ -215,16 +211,15 @@ impl<T: Entry> RingMemory for Mapped<T> {
 #[cfg(not(loom))]
 mod tests {
     use super::*;
-    use crate::Backing;
     use crate::xsk_ring::{Consumer, Producer, RingCorrupt};
+    use crate::{Backing, Region};
 
-    fn region(size: u32) -> Arc<Region> {
-        Arc::new(Region::new(Layout::bytes(size, 2) as usize, Backing::Memfd).unwrap())
+    fn region(size: u32) -> UntrustedMem {
+        UntrustedMem::new(Region::new(Layout::bytes(size, 2) as usize, Backing::Memfd).unwrap())
     }
 
-    fn ends(region: &Arc<Region>, size: u32) -> (Producer<Mapped<Desc>>, Consumer<Mapped<Desc>>) {
-        // SAFETY: nothing else uses the region.
-        let ring = || unsafe { Mapped::new(region.clone(), &Layout::at(0), size) }.unwrap();
+    fn ends(region: &UntrustedMem, size: u32) -> (Producer<Mapped<Desc>>, Consumer<Mapped<Desc>>) {
+        let ring = || Mapped::new(region, &Layout::at(0), size).unwrap();
         (Producer::new(ring()), Consumer::new(ring()))
     }
 
@@ -260,9 +255,8 @@ mod tests {
         let region = region(2);
         let (mut producer, _) = ends(&region, 2);
         producer.write(Desc { addr: 1, len: 2, options: 3 });
-        // SAFETY: inside of the region, aligned to eight bytes; nothing writes to it now.
-        let [len, options] = unsafe { region.base().add(328).cast::<[u32; 2]>().read() };
-        assert_eq!((len, options), (2, 3));
+        let bytes = [2u32.to_ne_bytes(), 3u32.to_ne_bytes()].concat();
+        assert_eq!(region.get::<8>(328).unwrap(), *bytes);
     }
 
     #[test]
@@ -296,8 +290,7 @@ mod tests {
             (here, 1 << 31),
         ];
         for (layout, size) in cases {
-            // SAFETY: nothing else uses the region.
-            assert!(unsafe { Mapped::<Desc>::new(region.clone(), &layout, size) }.is_none(), "{layout:?} {size}");
+            assert!(Mapped::<Desc>::new(&region, &layout, size).is_none(), "{layout:?} {size}");
         }
     }
 

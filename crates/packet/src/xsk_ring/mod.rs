@@ -15,7 +15,7 @@
 //! cache line that the other core writes, only if the copy shows too few entries.
 //!
 //! The place of counters and entries is behind [`RingMemory`]; [`Mapped`] is a ring in a
-//! [`Region`](crate::Region).
+//! region of [untrusted memory](crate::UntrustedMem).
 //!
 //! **Trust.** A side's own counter is never read back from shared memory. The other side's counter
 //! is limited by the size of the ring: [`peek`](Consumer::peek) and [`reserve`](Producer::reserve)
@@ -29,7 +29,7 @@ use std::sync::atomic::Ordering;
 mod mapped;
 mod wakeup;
 
-pub use mapped::{Entry, Layout, Mapped, PinnedMemory};
+pub use mapped::{Entry, Layout, Mapped};
 
 /// The other side's counter claims more entries than the ring has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

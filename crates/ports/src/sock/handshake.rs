@@ -19,7 +19,7 @@ use towpath_client::protocol::{
     Welcome,
 };
 use towpath_engine::rules::Rules;
-use towpath_packet::{ExtBufOwner, ExtBufPool, Region, UntrustedMem};
+use towpath_packet::{ExtBufOwner, ExtBufPool, UntrustedMem};
 use towpath_sys::{EventFd, memfd, seqpacket};
 
 /// Reads an application's message, and [checks](Hello::check) it.
@@ -200,11 +200,11 @@ pub(super) fn open_session(
         events: events.clone(),
     });
     let owner: Arc<dyn ExtBufOwner> = session.clone();
-    let pages = ExtBufPool::new(most, umem.mem().region().clone(), owner).map_err(full)?;
+    let pages = ExtBufPool::new(most, umem.mem().clone(), owner).map_err(full)?;
     waker.epoll.add(session.wakeup.datapath_end().as_raw_fd(), true).map_err(full)?;
-    let (layout, memory) = (rings.layout, rings.region.len() as u64);
+    let (layout, memory) = (rings.layout, rings.memory.len() as u64);
     let welcome = Answer::Welcome(Welcome { session: id, queue, longest, budget, memory, rings: layout });
-    let file = rings.region.fd().ok_or_else(|| full("rings without a descriptor"))?;
+    let file = rings.memory.fd().ok_or_else(|| full("rings without a descriptor"))?;
     events.log.opened(id, peer, queue);
     seqpacket::send(connection.as_fd(), &encode(&welcome), &[file, session.wakeup.app_end()]).map_err(|error| {
         events.log.closed(id, "left unheard");
@@ -286,12 +286,12 @@ fn find_umem(
     if hello.umem > config.umem {
         return Err(no(format!("more than {} bytes of memory", config.umem)));
     }
-    let region = Region::from_memfd(fd, hello.umem as usize).map_err(|error| no(error.to_string()))?;
-    // The region checked the seals, so the file is a memfd and the query does not block.
-    if region.fd().is_none_or(|fd| memfd::is_huge(fd).unwrap_or(true)) {
+    let mem = UntrustedMem::from_memfd(fd, hello.umem as usize).map_err(|error| no(error.to_string()))?;
+    // That checked the seals, so the file is a memfd and the query does not block.
+    if mem.fd().is_none_or(|fd| memfd::is_huge(fd).unwrap_or(true)) {
         return Err(no("memory of huge pages, which may be missing when they are touched".to_owned()));
     }
-    Ok(Arc::new(AppUmem::new(UntrustedMem::new(region), file, hello)))
+    Ok(Arc::new(AppUmem::new(mem, file, hello)))
 }
 
 /// Checks the number of an application's rules: each costs every packet a comparison.

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use towpath_client::protocol::{Rings, Sizes, Statistic};
 use towpath_packet::notify::{Notifier, publish};
 use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer, RingMemory};
-use towpath_packet::{Backing, ExtBufOwner, Region, spsc};
+use towpath_packet::{Backing, ExtBufOwner, Region, UntrustedMem, spsc};
 use towpath_sys::seqpacket;
 
 /// How an application and the datapath wake each other.
@@ -137,7 +137,7 @@ impl ExtBufOwner for Session {
 /// The rings of a session, in a memfd of their own, and the datapath's ends of them.
 #[derive(Debug)]
 pub(super) struct SessionRings {
-    pub(super) region: Arc<Region>,
+    pub(super) memory: UntrustedMem,
     pub(super) layout: Rings,
     pub(super) tx: Consumer<Mapped<Desc>>,
     pub(super) completion: Producer<Mapped<u64>>,
@@ -152,27 +152,21 @@ pub(super) struct SessionRings {
 impl SessionRings {
     pub(super) fn new(sizes: &Sizes) -> io::Result<SessionRings> {
         let (layout, bytes) = Rings::lay_out(sizes);
-        let region = Region::new(bytes as usize, Backing::Memfd).map_err(io::Error::other)?;
-        let region = Arc::new(region);
-        // SAFETY: the region is new, and this function makes nothing but rings of it.
-        let rings = unsafe {
-            (|| {
-                let (tx, fill) = (
-                    Mapped::new(region.clone(), &layout.tx, sizes.tx)?,
-                    Mapped::new(region.clone(), &layout.fill, sizes.fill)?,
-                );
-                let completion = Mapped::new(region.clone(), &layout.completion, sizes.completion)?;
-                let rx = || Mapped::new(region.clone(), &layout.rx, sizes.rx);
-                let statistics = || Mapped::new(region.clone(), &layout.statistics, Statistic::ENTRIES);
-                Some((tx, completion, fill, [rx()?, rx()?], [statistics()?, statistics()?]))
-            })()
-        };
+        let memory = UntrustedMem::new(Region::new(bytes as usize, Backing::Memfd).map_err(io::Error::other)?);
+        let rings = (|| {
+            let tx = Mapped::new(&memory, &layout.tx, sizes.tx)?;
+            let fill = Mapped::new(&memory, &layout.fill, sizes.fill)?;
+            let completion = Mapped::new(&memory, &layout.completion, sizes.completion)?;
+            let rx = || Mapped::new(&memory, &layout.rx, sizes.rx);
+            let statistics = || Mapped::new(&memory, &layout.statistics, Statistic::ENTRIES);
+            Some((tx, completion, fill, [rx()?, rx()?], [statistics()?, statistics()?]))
+        })();
         let (tx, completion, fill, [rx, rx_view], statistics) = rings.ok_or(io::ErrorKind::InvalidInput)?;
         rx_view.set_needs_wakeup(true);
         tx.set_needs_wakeup(true);
         let (tx, fill) = (Consumer::new(tx), Consumer::new(fill));
         let (completion, rx) = (Producer::new(completion), Producer::new(rx));
-        Ok(SessionRings { region, layout, tx, completion, fill, rx, rx_view, statistics })
+        Ok(SessionRings { memory, layout, tx, completion, fill, rx, rx_view, statistics })
     }
 }
 

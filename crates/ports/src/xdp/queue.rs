@@ -92,7 +92,9 @@ pub(super) struct PortShared {
 pub(super) fn open(config: &Config, umem: &Umem, shared: Option<&Socket>) -> io::Result<(Socket, Rings)> {
     let socket = netns::within(config.netns.as_deref(), Socket::new)??;
     if shared.is_none() {
-        socket.register_umem(umem.region.mmap(), &umem.config)?;
+        // SAFETY: the UMEM is the chunks of a pool, which `umem` keeps; the fill ring gets only
+        // chunks of packets in flight.
+        unsafe { socket.register_umem(umem.region.base(), &umem.config) }?;
     }
     let n = u32::from(config.ring);
     let rings = Rings::new(socket.create_rings(&RingSizes { fill: n, completion: n, rx: n, tx: n })?)?;

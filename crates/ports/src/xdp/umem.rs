@@ -12,9 +12,8 @@
 //! and transmitted packets are copied to it first.
 
 use super::config::Config;
-use std::sync::Arc;
 use towpath_packet::port::PortError;
-use towpath_packet::{Chunk, Pool, PoolConfig, Region};
+use towpath_packet::{Chunk, Pool, PoolConfig, RegionHandle};
 use towpath_sys::xsk::{KERNEL_HEADROOM, UmemConfig};
 
 /// Smallest and largest chunk (`XDP_UMEM_MIN_CHUNK_SIZE`, and a page).
@@ -31,7 +30,7 @@ pub(super) const MAX_LEN: u32 = (*CHUNKS.end() - KERNEL_HEADROOM) as u32 - 22;
 pub(super) struct Umem {
     /// The pool of received frames and of copies.
     pub(super) pool: Pool,
-    pub(super) region: Arc<Region>,
+    pub(super) region: RegionHandle,
     pub(super) config: UmemConfig,
     /// The pool is the port's own.
     pub(super) own: bool,
@@ -146,7 +145,7 @@ mod tests {
         for (chunk, own) in [(2048, false), (4096, false), (3008, false), (1024, true), (8192, true)] {
             let (pool, umem) = umem_of(chunk);
             assert_eq!(umem.own, own, "{chunk}");
-            assert_eq!(Arc::ptr_eq(&umem.region, pool.region().unwrap()), !own);
+            assert_eq!(umem.region.is_same(pool.region().unwrap()), !own);
         }
     }
 

@@ -4,12 +4,11 @@
 use crate::rig::{END, Rig, until};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 use towpath_client::protocol::{Answer, Code, HEADER, Hello, Rings, Sizes};
 use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer, RingMemory};
-use towpath_packet::{Backing, Region};
+use towpath_packet::{Backing, Region, UntrustedMem};
 use towpath_sys::seqpacket;
 
 /// Bytes of its chunks.
@@ -58,8 +57,8 @@ pub(crate) struct Rogue {
     pub(crate) fill: Producer<Mapped<u64>>,
     pub(crate) rx: Consumer<Mapped<Desc>>,
     pub(crate) completion: Consumer<Mapped<u64>>,
-    pub(crate) umem: Region,
-    pub(crate) rings: Arc<Region>,
+    pub(crate) umem: UntrustedMem,
+    pub(crate) rings: UntrustedMem,
     pub(crate) layout: Rings,
     pub(crate) kick: OwnedFd,
     ledger: Ledger,
@@ -95,7 +94,7 @@ impl Ledger {
 impl Rogue {
     /// Opens a session. The queues may not have it yet.
     pub(crate) fn connect(rig: &Rig, hello: &Hello) -> Rogue {
-        let umem = Region::new(hello.umem as usize, Backing::Memfd).unwrap();
+        let umem = UntrustedMem::new(Region::new(hello.umem as usize, Backing::Memfd).unwrap());
         let began = Instant::now();
         let (connection, welcome, fds) = loop {
             match send_hello(rig, &hello.encode(), &[umem.fd().unwrap()]) {
@@ -106,22 +105,19 @@ impl Rogue {
             }
         };
         let [rings, kick] = <[OwnedFd; 2]>::try_from(fds).unwrap();
-        let region = Arc::new(Region::from_memfd(rings, welcome.memory as usize).unwrap());
+        let rings = UntrustedMem::from_memfd(rings, welcome.memory as usize).unwrap();
         let (at, sizes) = (welcome.rings, hello.rings);
-        // SAFETY: the region is for the rings alone; it is accessed as atomic words only.
-        unsafe {
-            Rogue {
-                connection,
-                tx: Producer::new(Mapped::new(region.clone(), &at.tx, sizes.tx).unwrap()),
-                fill: Producer::new(Mapped::new(region.clone(), &at.fill, sizes.fill).unwrap()),
-                rx: Consumer::new(Mapped::new(region.clone(), &at.rx, sizes.rx).unwrap()),
-                completion: Consumer::new(Mapped::new(region.clone(), &at.completion, sizes.completion).unwrap()),
-                umem,
-                rings: region,
-                layout: at,
-                kick,
-                ledger: Ledger::default(),
-            }
+        Rogue {
+            connection,
+            tx: Producer::new(Mapped::new(&rings, &at.tx, sizes.tx).unwrap()),
+            fill: Producer::new(Mapped::new(&rings, &at.fill, sizes.fill).unwrap()),
+            rx: Consumer::new(Mapped::new(&rings, &at.rx, sizes.rx).unwrap()),
+            completion: Consumer::new(Mapped::new(&rings, &at.completion, sizes.completion).unwrap()),
+            umem,
+            rings,
+            layout: at,
+            kick,
+            ledger: Ledger::default(),
         }
     }
 
@@ -240,8 +236,8 @@ pub(crate) fn super_packet(size: u16) -> ([u8; HEADER], [u8; 54]) {
 }
 
 /// Writes a word into shared memory, at the nearest aligned place.
-pub(crate) fn scribble(region: &Region, at: usize, value: u32) {
-    let Some(word) = region.at((at % region.len()) & !3, 4) else { return };
+pub(crate) fn scribble(region: &UntrustedMem, at: usize, value: u32) {
+    let Some(word) = region.handle().at((at % region.len()) & !3, 4) else { return };
     // SAFETY: the word lies in the region, aligned, and the region lives; all accesses are atomic
     // words or raw bytes.
     unsafe { word.cast::<AtomicU32>().as_ref() }.store(value, Ordering::Relaxed);

@@ -122,14 +122,16 @@ pub struct MapMemory(Mmap);
 
 impl MapMemory {
     /// `len` bytes from `at` on; an empty slice if they are not all inside.
+    ///
+    /// # Safety
+    /// No program that writes to these bytes runs while the slice lives.
     #[inline]
-    pub fn bytes_mut(&mut self, at: usize, len: usize) -> &mut [u8] {
+    pub unsafe fn bytes_mut(&mut self, at: usize, len: usize) -> &mut [u8] {
         if at.checked_add(len).is_none_or(|end| end > self.0.len()) {
             return &mut [];
         }
         // SAFETY: at..at+len lies inside the mapping, is initialised (maps begin as zeroes), and is
-        // borrowed exclusively: a map has one MapMemory. No program runs meanwhile, because
-        // `Program::run_live` has returned.
+        // borrowed exclusively: a map has one MapMemory. Programs are the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.0.base().as_ptr().add(at), len) }
     }
 

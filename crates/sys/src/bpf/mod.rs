@@ -58,7 +58,8 @@ impl<'a> Attr<'a> {
     }
 
     fn address<T: ?Sized>(mut self, at: usize, value: &'a T) -> Attr<'a> {
-        let address = (value as *const T).cast::<u8>().addr() as u64;
+        // Exposed: the kernel reads there.
+        let address = (value as *const T).cast::<u8>().expose_provenance() as u64;
         self.bytes[at..at + 8].copy_from_slice(&address.to_ne_bytes());
         self
     }

@@ -1,6 +1,7 @@
 use super::*;
 use libc::{MAP_ANONYMOUS, MAP_PRIVATE, MAP_SHARED};
 use std::ptr::null_mut;
+use towpath_packet::UntrustedMem;
 
 const PAGE: usize = 4096;
 
@@ -30,7 +31,8 @@ fn shares_and_gives_back(at: *mut u8, len: usize) {
     write(at, len, 1);
     let memory = share(at, len).unwrap();
     assert!(holds(at, len, 1), "the bytes are the same");
-    let other = Region::from_memfd(memory.file().try_clone_to_owned().unwrap(), len).unwrap();
+    let other = UntrustedMem::from_memfd(memory.file().try_clone_to_owned().unwrap(), len).unwrap();
+    let other = other.handle();
     assert!(holds(other.base().as_ptr(), len, 1));
     write(other.base().as_ptr(), len, 2);
     assert!(holds(at, len, 2), "what the other side writes is here");

@@ -360,6 +360,32 @@ fn an_unconfirmed_unmap_is_an_error_and_its_address_is_not_reused() {
 }
 
 #[test]
+fn what_the_unit_did_not_confirm_is_out_of_a_devices_reach() {
+    let fake = Fake::new();
+    // Caching mode: also a new entry is invalidated.
+    fake.state().registers.insert(8, 0x2226_0286);
+    let unit = unit(&fake);
+    let space = AddressSpace::attach(&unit, NIC).unwrap();
+    let memory = Region::new(8192, Backing::Anonymous).unwrap();
+    let mut window = SlotWindow::new(&space, 4, 2048).unwrap();
+    // SAFETY: the region outlives the window.
+    let iova = unsafe { window.map(0, memory.base(), 2048, Access::Read) }.unwrap();
+    assert!(fake.access(NIC, iova).is_some());
+    window.unmap(0).unwrap();
+    window.flush().unwrap();
+    fake.state().behaviour = Behaviour::QueueStopped;
+    // SAFETY: as above.
+    assert!(unsafe { window.map(0, memory.base(), 2048, Access::Read) }.is_err());
+    assert_eq!(fake.access(NIC, iova), None);
+    let other = SourceId(NIC.0 + 8);
+    assert!(AddressSpace::attach(&unit, other).is_err());
+    let register = |at: usize| u64::from(fake.state().registers[&at]);
+    let root = register(RTADDR.at() + 4) << 32 | register(RTADDR.at());
+    let contexts = word(root + u64::from(other.0 >> 8) * 16).load(Ordering::Acquire) & !0xfff;
+    assert_eq!(word(contexts + u64::from(other.0 & 0xff) * 16).load(Ordering::Acquire), 0, "no tables");
+}
+
+#[test]
 fn pages_are_invalidated_in_aligned_blocks_or_by_their_domain() {
     let fake = Fake::new();
     let unit = unit(&fake);

@@ -30,7 +30,8 @@ fn rig_with(policy: DmaPolicy, config: Config) -> Rig {
     let domain = Domain::new(FakeDma::new(script.clone(), true), policy).unwrap();
     let config_of_pool = PoolConfig::default().capacity(1024).chunk(2048).backing(Backing::Anonymous);
     let pool = Pool::new(config_of_pool).unwrap();
-    domain.register(pool.region().unwrap()).unwrap();
+    // SAFETY: no device is there.
+    unsafe { domain.register(pool.region().unwrap()) }.unwrap();
     let control = Control::new(&config);
     let parts = TxParts {
         ring: DescRing::new(&domain, RING).unwrap(),

@@ -8,7 +8,9 @@ use towpath_client::protocol::{Answer, Code, Hello, Sizes, Statistic, Statistics
 use towpath_client::{Error, Frame, Socket, Umem};
 use towpath_packet::port::{RxQueue, TxLinear, TxQueue};
 use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer};
-use towpath_packet::{Backing, Batch, DropReason, ExtBufGauge, Offloads, Packet, Pool, PoolConfig, Region};
+use towpath_packet::{
+    Backing, Batch, DropReason, ExtBufGauge, Offloads, Packet, Pool, PoolConfig, Region, UntrustedMem,
+};
 
 mod copy_plan;
 mod handshake;
@@ -376,29 +378,26 @@ impl Program {
         Program::with_memory(rig, hello).0
     }
 
-    fn with_memory(rig: &Rig, hello: &Hello) -> (Program, Region) {
-        let umem = Region::new(hello.umem as usize, Backing::Memfd).unwrap();
+    fn with_memory(rig: &Rig, hello: &Hello) -> (Program, UntrustedMem) {
+        let umem = UntrustedMem::new(Region::new(hello.umem as usize, Backing::Memfd).unwrap());
         (Program::in_memory(rig, hello, &umem), umem)
     }
 
-    fn in_memory(rig: &Rig, hello: &Hello, umem: &Region) -> Program {
+    fn in_memory(rig: &Rig, hello: &Hello, umem: &UntrustedMem) -> Program {
         let (connection, answer, fds) = send_hello(rig, &hello.encode(), &[umem.fd().unwrap()]);
         let Some(Answer::Welcome(welcome)) = answer else { panic!("{answer:?}") };
         let [rings, kick] = <[OwnedFd; 2]>::try_from(fds).unwrap();
-        let region = Arc::new(Region::from_memfd(rings, welcome.memory as usize).unwrap());
+        let memory = UntrustedMem::from_memfd(rings, welcome.memory as usize).unwrap();
         let at = welcome.rings;
-        // SAFETY: the region is for the rings alone.
-        unsafe {
-            Program {
-                _connection: connection,
-                session: welcome.session,
-                tx: Producer::new(Mapped::new(region.clone(), &at.tx, hello.rings.tx).unwrap()),
-                fill: Producer::new(Mapped::new(region.clone(), &at.fill, hello.rings.fill).unwrap()),
-                rx: Consumer::new(Mapped::new(region.clone(), &at.rx, hello.rings.rx).unwrap()),
-                completion: Consumer::new(Mapped::new(region.clone(), &at.completion, hello.rings.completion).unwrap()),
-                statistics: Mapped::new(region, &at.statistics, Statistic::ENTRIES).unwrap(),
-                kick,
-            }
+        Program {
+            _connection: connection,
+            session: welcome.session,
+            tx: Producer::new(Mapped::new(&memory, &at.tx, hello.rings.tx).unwrap()),
+            fill: Producer::new(Mapped::new(&memory, &at.fill, hello.rings.fill).unwrap()),
+            rx: Consumer::new(Mapped::new(&memory, &at.rx, hello.rings.rx).unwrap()),
+            completion: Consumer::new(Mapped::new(&memory, &at.completion, hello.rings.completion).unwrap()),
+            statistics: Mapped::new(&memory, &at.statistics, Statistic::ENTRIES).unwrap(),
+            kick,
         }
     }
 

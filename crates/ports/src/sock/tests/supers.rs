@@ -129,7 +129,7 @@ fn an_application_that_claims_that_its_checksum_is_right_is_not_believed() {
     let hello = Hello { tx_metadata: HEADER as u32, rules: "default".into(), ..HELLO };
     let (mut program, memory) = Program::with_memory(&rig, &hello);
     let claims = VnetHeader { flags: DATA_VALID, ..VnetHeader::default() };
-    assert!(towpath_packet::UntrustedMem::new(memory).put(0, &claims.to_ne_bytes()));
+    assert!(memory.put(0, &claims.to_ne_bytes()));
     program.send(&[(HEADER as u64, 60, Desc::METADATA)]);
     let batch = rig.receive(1);
     assert_eq!((batch.as_slice()[0].csum(), rig.event("sessions-ended")), (Checksum::Unknown, 0));
@@ -148,7 +148,7 @@ fn invalid_metadata_ends_the_session() {
         let (mut program, memory) = Program::with_memory(&rig, &Hello { tx_metadata: 16, ..HELLO });
         let mut bytes = flags.to_ne_bytes().to_vec();
         words.iter().for_each(|word| bytes.extend_from_slice(&word.to_ne_bytes()));
-        assert!(towpath_packet::UntrustedMem::new(memory).put(0, &bytes));
+        assert!(memory.put(0, &bytes));
         program.send(&[(at, 60, Desc::METADATA)]);
         rig.until_event("bad-descriptor", 1);
         rig.end();

@@ -134,6 +134,13 @@ impl FrameMemory {
         self.bytes
     }
 
+    #[inline]
+    fn slice(&mut self, at: usize, len: usize) -> &mut [u8] {
+        // SAFETY: the only program with this memory is the owner's, which runs within
+        // `Program::run_live` and never while this value is borrowed.
+        unsafe { self.memory.bytes_mut(at, len) }
+    }
+
     /// Copies a packet of at most [`MAX_LEN`] bytes; `false` if the memory is full.
     #[inline]
     pub(super) fn add(&mut self, packet: &Packet) -> bool {
@@ -141,7 +148,7 @@ impl FrameMemory {
         if self.frames == FRAMES || self.at + len > ROOM || len > MAX_LEN {
             return false;
         }
-        packet.copy_to(0, self.memory.bytes_mut(BYTES + self.at, len));
+        packet.copy_to(0, self.slice(BYTES + self.at, len));
         self.describe(self.frames, self.at as u32, len as u32);
         self.frames += 1;
         self.at += len.next_multiple_of(LINE);
@@ -152,7 +159,7 @@ impl FrameMemory {
 
     #[inline]
     fn describe(&mut self, frame: usize, offset: u32, len: u32) {
-        if let Some((o, l)) = self.memory.bytes_mut(DESCRIPTORS + 8 * frame, 8).split_at_mut_checked(4) {
+        if let Some((o, l)) = self.slice(DESCRIPTORS + 8 * frame, 8).split_at_mut_checked(4) {
             o.copy_from_slice(&offset.to_ne_bytes());
             l.copy_from_slice(&len.to_ne_bytes());
         }
@@ -185,7 +192,7 @@ impl FrameMemory {
         if frame >= FRAMES || self.at + bytes.len() > ROOM || bytes.len() > MAX_LEN {
             return false;
         }
-        self.memory.bytes_mut(BYTES + self.at, bytes.len()).copy_from_slice(bytes);
+        self.slice(BYTES + self.at, bytes.len()).copy_from_slice(bytes);
         self.describe(frame, self.at as u32, bytes.len() as u32);
         self.at += bytes.len().next_multiple_of(LINE);
         self.longest = self.longest.max(bytes.len());
