@@ -92,7 +92,7 @@ pub use config::{Config, Partial, SelfTest, Transmit};
 pub use rx::XdpRx;
 pub use tx::{SocketTx, XdpTx};
 
-use super::kernel::edge::{EdgeKind, KernelEdge};
+use super::kernel::edge::{self, EdgeKind, KernelEdge};
 use super::kernel::link::{self, LinkWatch};
 use crate::uri::Want;
 use abilities::{abilities, timestamps};
@@ -102,7 +102,9 @@ use probe::Probed;
 use queue::{Attached, PortShared, QueueShared, retry_while_busy, split_rings};
 use std::sync::{Arc, Mutex, Weak};
 use towpath_packet::Offloads;
-use towpath_packet::port::{Ability, Edge, Info, Layer, Port, PortControl, PortError, Queues, Start, TxLayout};
+use towpath_packet::port::{
+    Ability, Calls, Capability, Edge, Info, Layer, Needs, Port, PortControl, PortError, Queues, Start, TxLayout,
+};
 #[cfg(doc)]
 use towpath_packet::{DropReason, port::State};
 use towpath_sys::bpf::AttachMode;
@@ -258,6 +260,19 @@ impl Port for XdpPort {
 
     fn edge(&self) -> Option<Arc<dyn Edge>> {
         Some(self.edge.clone())
+    }
+
+    fn needs(&self) -> Needs {
+        let needs = edge::needs(self.link.as_ref()).calls([Calls::Sockets, Calls::Interface]);
+        let needs = if self.live.is_some() { needs.calls([Calls::ProgramRun]) } else { needs };
+        // A queue that stalls is reopened: a socket, its UMEM, and the size of its buffer.
+        let rights = [Capability::NetRaw, Capability::IpcLock, Capability::NetAdmin];
+        let needs = rights.into_iter().fold(needs.calls([Calls::Xdp]), Needs::capability);
+        // Sockets belong to the namespace of the thread that opens them.
+        match self.config.netns {
+            Some(_) => needs.calls([Calls::Namespaces]).capability(Capability::SysAdmin),
+            None => needs,
+        }
     }
 
     fn start(self, start: Start) -> Result<Queues<XdpRx, XdpTx>, PortError> {
