@@ -68,6 +68,7 @@ const OF_DESCRIPTOR: Value = Bits(AT_EMPTY_PATH as u64, AT_EMPTY_PATH as u64);
 const SET_VMA: Value = Is(0x5356_4d41);
 const BPF_MAP_LOOKUP_ELEM: Value = Is(1);
 const BPF_MAP_UPDATE_ELEM: Value = Is(2);
+const BPF_MAP_DELETE_ELEM: Value = Is(3);
 const BPF_PROG_TEST_RUN: Value = Is(10);
 const BPF_LINK_CREATE: Value = Is(28);
 /// `VFIO_TYPE`, of all requests of VFIO and iommufd.
@@ -163,12 +164,14 @@ pub(crate) fn of(group: Calls) -> &'static [Call] {
             SYS_getsockopt,
             SYS_setsockopt,
             SYS_shutdown,
+            SYS_ioctl if "SIOCOUTQ": 1 [Is(TIOCOUTQ as u32)],
         },
         Calls::Accept => calls! {
             SYS_accept4,
             SYS_memfd_create,
             SYS_ftruncate,
             SYS_fallocate,
+            SYS_fstatfs,
             SYS_lseek,
             SYS_mincore,
             SYS_socketpair if "AF_UNIX": 0 [Is(AF_UNIX as u32)],
@@ -190,18 +193,19 @@ pub(crate) fn of(group: Calls) -> &'static [Call] {
                 [Is(SIOCGIFNAME as u32), Is(SIOCGIFFLAGS as u32), Is(0x8946)],
         },
         Calls::Tun => calls! {
-            SYS_ioctl if "TUNSETOFFLOAD": 1 [Is(TUNSETOFFLOAD as u32)],
+            SYS_ioctl if "TUNSETOFFLOAD, TUNSETSTEERINGEBPF": 1
+                [Is(TUNSETOFFLOAD as u32), Is(TUNSETSTEERINGEBPF as u32)],
         },
         Calls::Xdp => calls! {
             SYS_socket if "AF_XDP": 0 [Is(AF_XDP as u32)],
             SYS_bind,
-            SYS_bpf if "BPF_MAP_UPDATE_ELEM, BPF_LINK_CREATE": 0 [BPF_MAP_UPDATE_ELEM, BPF_LINK_CREATE],
+            SYS_bpf if "BPF_MAP_UPDATE_ELEM, BPF_MAP_DELETE_ELEM, BPF_LINK_CREATE": 0
+                [BPF_MAP_UPDATE_ELEM, BPF_MAP_DELETE_ELEM, BPF_LINK_CREATE],
         },
         Calls::ProgramRun => calls! {
             SYS_bpf if "BPF_PROG_TEST_RUN, BPF_MAP_LOOKUP_ELEM": 0 [BPF_PROG_TEST_RUN, BPF_MAP_LOOKUP_ELEM],
         },
         Calls::Namespaces => calls! {
-            SYS_openat,
             SYS_setns if "network": 1 [Is(CLONE_NEWNET as u32)],
         },
         Calls::Vfio => calls! {

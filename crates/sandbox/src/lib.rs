@@ -107,6 +107,7 @@ pub fn enforce(needs: &Needs, level: Level) -> Result<Enforced, SandboxError> {
     if let Some(missing) = machine.missing().first().filter(|_| level == Level::Require) {
         return Err(SandboxError::Missing(missing.clone()));
     }
+    warm_up();
     let mut missing = machine.missing();
     let rules = match machine.landlock {
         Err(_) => None,
@@ -135,6 +136,18 @@ pub fn enforce(needs: &Needs, level: Level) -> Result<Enforced, SandboxError> {
     }
     enforced.missing = missing;
     Ok(enforced)
+}
+
+/// Has the C library do what it does once. When the heap of a thread shrinks for the first time,
+/// glibc reads `/proc/sys/vm/overcommit_memory`, and manages without it if it must.
+fn warm_up() {
+    const BLOCK: usize = 16 << 10;
+    let shrink = || {
+        let blocks: Vec<_> = (0..64).map(|_| std::hint::black_box(Vec::<u8>::with_capacity(BLOCK))).collect();
+        drop(blocks);
+    };
+    // Without a thread nothing is read in advance, and the call is counted as refused.
+    let _ = std::thread::Builder::new().spawn(shrink).map(std::thread::JoinHandle::join);
 }
 
 /// The capabilities that the ports need. Files of other users are among them only if a directory

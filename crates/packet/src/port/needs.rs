@@ -65,7 +65,7 @@ pub enum Calls {
     RemoveFiles,
     /// The state of an interface, by an open socket.
     Interface,
-    /// The offloads of a TUN/TAP device.
+    /// The offloads of a TUN/TAP device, and the end of its steering program.
     Tun,
     /// AF_XDP sockets are opened, and the XDP program moves from the driver to the stack.
     Xdp,

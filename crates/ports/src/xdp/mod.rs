@@ -107,11 +107,12 @@ use towpath_packet::port::{
 };
 #[cfg(doc)]
 use towpath_packet::{DropReason, port::State};
+use towpath_sys::af_packet;
 use towpath_sys::bpf::AttachMode;
 use towpath_sys::netdev::Control;
 use towpath_sys::netdev_genl::{Device, Features};
+use towpath_sys::netns::{self, Namespace};
 use towpath_sys::rtnl::Link;
-use towpath_sys::{af_packet, netns};
 use umem::Umem;
 
 /// TCP super-packets, as a stack hands them to a device.
@@ -290,7 +291,8 @@ impl Port for XdpPort {
         let umem = Umem::new(&config, &start.pool, info.mtu, metadata)?;
         let first = u32::from(config.queue);
         let (flags, queues, edge) = (found.flags, start.queues, edge.start(link, Weak::new()));
-        let port = Arc::new(PortShared { config, index, flags, attached, umem, queues, events, _edge: edge });
+        let netns = Namespace::open(config.netns.as_deref()).map_err(errors::netns_error(&config))?;
+        let port = Arc::new(PortShared { config, netns, index, flags, attached, umem, queues, events, _edge: edge });
         let watch = || LinkWatch::new(control.clone(), index);
         let mtu = partial.then_some(info.mtu as usize);
         let (mut rx, mut tx) = (Vec::new(), Vec::new());
@@ -310,7 +312,7 @@ impl Port for XdpPort {
                     queue.close_half(std::iter::empty(), false);
                     let config = &port.config;
                     let account = || live::TxAccount::new(control.clone(), index);
-                    let account = netns::within(config.netns.as_deref(), account).and_then(|made| made);
+                    let account = port.netns.run(account).and_then(|made| made);
                     let account = account.map_err(errors::os_error(config, "socket(AF_NETLINK)"))?;
                     XdpTx::Live(Box::new(LiveTx::new(live, &info, config.burst, account, &start.pool)?))
                 }
