@@ -14,6 +14,13 @@ use support::{Namespace, Need, Towpath, needs, until};
 
 const TRIAL: [&str; 5] = ["gen", "null:", "--count", "1000", "--json"];
 
+/// The command as a user has it, whatever the environment of the tests says.
+fn plain(args: &[&str]) -> Command {
+    let mut command = command(args);
+    command.env_remove("TOWPATH_SANDBOX");
+    command
+}
+
 fn version() -> Option<u32> {
     towpath::sandbox::Machine::probe().landlock.ok()
 }
@@ -33,7 +40,7 @@ fn threads(pid: u32) -> Vec<BTreeMap<String, String>> {
 fn every_thread_of_a_running_datapath_has_no_capability_no_new_rights_and_a_list_of_calls() {
     let directory = tempfile::tempdir().unwrap();
     let sock = format!("sock:{}", directory.path().join("app").display());
-    let towpath = Towpath::start(&["fwd", &sock, "e1000e:model"]);
+    let towpath = Towpath::start_by(&mut plain(&["fwd", &sock, "e1000e:model"]));
     let threads = threads(towpath.pid());
     let names: Vec<_> = threads.iter().map(|thread| thread["Name"].as_str()).collect();
     for name in ["towpath", "towpath-sock", "e1000e model", "towpath-0"] {
@@ -76,7 +83,14 @@ fn an_ordinary_user_gets_all_parts_too() {
     std::fs::set_permissions(copy.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let program = copy.path().join("towpath");
     std::fs::copy(env!("CARGO_BIN_EXE_towpath"), &program).unwrap();
-    let output = Command::new(program).args(TRIAL).uid(65534).gid(65534).current_dir("/").output().unwrap();
+    let output = Command::new(program)
+        .args(TRIAL)
+        .env_remove("TOWPATH_SANDBOX")
+        .uid(65534)
+        .gid(65534)
+        .current_dir("/")
+        .output()
+        .unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     for part in [r#""capabilities":[],"capabilities_before":0"#, r#""no_new_privs":true"#, r#""refused":{}"#] {
@@ -97,7 +111,7 @@ fn without_landlock(args: &[&str]) -> (Option<i32>, String, String) {
         let program: BpfProgram = filter.try_into().unwrap();
         seccompiler::apply_filter(&program).unwrap();
         let args: Vec<_> = args.iter().map(String::as_str).collect();
-        command(&args).output().unwrap()
+        plain(&args).output().unwrap()
     });
     let output = old.join().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

@@ -175,6 +175,13 @@ pub(crate) fn of(group: Calls) -> &'static [Call] {
             SYS_lseek,
             SYS_mincore,
             SYS_socketpair if "AF_UNIX": 0 [Is(AF_UNIX as u32)],
+            // A process that shares the memory closes descriptors which others sent: it may block.
+            SYS_clone if "CLONE_VM | CLONE_VFORK": 0 [Is((CLONE_VM | CLONE_VFORK) as u32)],
+            #[cfg(target_arch = "x86_64")]
+            SYS_dup2,
+            SYS_dup3,
+            SYS_close_range,
+            SYS_wait4,
         },
         Calls::Files => calls! {
             SYS_lseek,
@@ -243,7 +250,6 @@ pub(crate) fn name(number: c_long) -> Option<&'static str> {
         SYS_socket,
         SYS_unshare,
         SYS_userfaultfd,
-        SYS_wait4,
         SYS_waitid,
     };
     let groups = Calls::ALL.iter().flat_map(|group| of(*group));

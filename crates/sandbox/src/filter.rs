@@ -82,3 +82,59 @@ pub(crate) fn install(needs: &Needs) -> Result<(), Error> {
     seccompiler::apply_filter_all_threads(&clone3)?;
     seccompiler::apply_filter_all_threads(&allowed)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use towpath_packet::port::Calls;
+
+    #[test]
+    fn a_call_that_several_groups_have_is_allowed_under_the_conditions_of_each() {
+        let conditions = |calls: &[Calls]| {
+            let needs = Needs::none().calls(calls.iter().copied());
+            rules(list(&needs)).unwrap()[&libc::SYS_ioctl].len()
+        };
+        let [none, tun, interface] = [&[][..], &[Calls::Tun], &[Calls::Interface]].map(conditions);
+        assert!(tun > none && interface > none);
+        assert_eq!(conditions(&[Calls::Tun, Calls::Interface]), tun + interface - none);
+    }
+
+    #[test]
+    fn a_call_without_a_condition_is_allowed_whatever_other_groups_say_of_it() {
+        let all = Needs::none().calls(Calls::ALL);
+        let rules = rules(list(&all)).unwrap();
+        assert!(rules[&libc::SYS_read].is_empty() && rules[&libc::SYS_lseek].is_empty());
+        assert!(!rules[&libc::SYS_clone].is_empty() && !rules[&libc::SYS_socket].is_empty());
+        program(rules, REFUSED, SeccompAction::Allow).unwrap();
+    }
+
+    #[test]
+    fn no_group_has_a_call_that_starts_programs_reaches_other_processes_or_widens_rights() {
+        let all = Needs::none().calls(Calls::ALL);
+        let never = [
+            libc::SYS_execve,
+            libc::SYS_execveat,
+            libc::SYS_ptrace,
+            libc::SYS_process_vm_readv,
+            libc::SYS_process_vm_writev,
+            libc::SYS_kill,
+            libc::SYS_connect,
+            libc::SYS_unshare,
+            libc::SYS_clone3,
+            libc::SYS_mount,
+            libc::SYS_io_uring_setup,
+            libc::SYS_userfaultfd,
+            libc::SYS_perf_event_open,
+            libc::SYS_capset,
+            libc::SYS_seccomp,
+            libc::SYS_keyctl,
+            libc::SYS_setresuid,
+            libc::SYS_memfd_secret,
+            libc::SYS_init_module,
+            libc::SYS_finit_module,
+        ];
+        for call in list(&all) {
+            assert!(!never.contains(&call.number), "{}", call.name());
+        }
+    }
+}

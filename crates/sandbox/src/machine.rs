@@ -92,3 +92,23 @@ impl Machine {
         seccomp.into_iter().chain(landlock).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_kernel_lacks_is_named_with_the_reason_and_the_mend() {
+        let old = Machine {
+            capabilities: Vec::new(),
+            seccomp: Err("Function not implemented".to_owned()),
+            landlock: Err("this kernel is built without it".to_owned()),
+        };
+        let lines: Vec<_> = old.missing().iter().map(Missing::to_string).collect();
+        let expected = "seccomp is missing: Function not implemented (to mend it: a kernel with CONFIG_SECCOMP_FILTER)";
+        assert_eq!(lines[0], expected);
+        assert!(lines[1].starts_with("landlock is missing: ") && lines[1].contains("CONFIG_SECURITY_LANDLOCK"));
+        let newest = Machine { seccomp: Ok(()), landlock: Ok(7), ..old };
+        assert!(newest.missing().is_empty());
+    }
+}
