@@ -71,6 +71,8 @@ const BPF_MAP_UPDATE_ELEM: Value = Is(2);
 const BPF_MAP_DELETE_ELEM: Value = Is(3);
 const BPF_PROG_TEST_RUN: Value = Is(10);
 const BPF_LINK_CREATE: Value = Is(28);
+/// `_IO('T', 227)`, when the interface is not found any more; it takes `CAP_NET_ADMIN`.
+const TUNGETDEVNETNS: Value = Is(0x54e3);
 /// `VFIO_TYPE`, of all requests of VFIO and iommufd.
 const VFIO: Value = Bits(0xff00, 0x3b00);
 
@@ -176,7 +178,7 @@ pub(crate) fn of(group: Calls) -> &'static [Call] {
             SYS_mincore,
             SYS_socketpair if "AF_UNIX": 0 [Is(AF_UNIX as u32)],
             // A process that shares the memory closes descriptors which others sent: it may block.
-            SYS_clone if "CLONE_VM | CLONE_VFORK": 0 [Is((CLONE_VM | CLONE_VFORK) as u32)],
+            SYS_clone if "CLONE_VM, CLONE_VFORK": 0 [Is((CLONE_VM | CLONE_VFORK) as u32)],
             #[cfg(target_arch = "x86_64")]
             SYS_dup2,
             SYS_dup3,
@@ -200,8 +202,8 @@ pub(crate) fn of(group: Calls) -> &'static [Call] {
                 [Is(SIOCGIFNAME as u32), Is(SIOCGIFFLAGS as u32), Is(0x8946)],
         },
         Calls::Tun => calls! {
-            SYS_ioctl if "TUNSETOFFLOAD, TUNSETSTEERINGEBPF": 1
-                [Is(TUNSETOFFLOAD as u32), Is(TUNSETSTEERINGEBPF as u32)],
+            SYS_ioctl if "TUNSETOFFLOAD, TUNSETSTEERINGEBPF, TUNGETDEVNETNS": 1
+                [Is(TUNSETOFFLOAD as u32), Is(TUNSETSTEERINGEBPF as u32), TUNGETDEVNETNS],
         },
         Calls::Xdp => calls! {
             SYS_socket if "AF_XDP": 0 [Is(AF_XDP as u32)],
