@@ -202,8 +202,8 @@ pub(crate) fn of(group: Calls) -> &'static [Call] {
                 [Is(SIOCGIFNAME as u32), Is(SIOCGIFFLAGS as u32), Is(0x8946)],
         },
         Calls::Tun => calls! {
-            SYS_ioctl if "TUNSETOFFLOAD, TUNSETSTEERINGEBPF, TUNGETDEVNETNS": 1
-                [Is(TUNSETOFFLOAD as u32), Is(TUNSETSTEERINGEBPF as u32), TUNGETDEVNETNS],
+            SYS_ioctl if "TUNGETIFF, TUNSETOFFLOAD, TUNSETSTEERINGEBPF, TUNGETDEVNETNS": 1
+                [Is(TUNGETIFF as u32), Is(TUNSETOFFLOAD as u32), Is(TUNSETSTEERINGEBPF as u32), TUNGETDEVNETNS],
         },
         Calls::Xdp => calls! {
             SYS_socket if "AF_XDP": 0 [Is(AF_XDP as u32)],

@@ -71,7 +71,8 @@ pub(crate) fn qtest(uri: &Uri, socket: &str) -> Result<E1000e<QtestBus>, PortErr
         .or_else(|| qemu.devices().iter().find_map(known))
         .ok_or_else(|| uri.error("the machine has no e1000e: start it with -device e1000e,netdev=…"))?;
     let port = open(uri, qemu.open(slot).map_err(failed)?, config)?;
-    Ok(port.with_needs(Needs::none().calls([Calls::Sockets])))
+    // Memory is found in /proc/self/maps, which stays open.
+    Ok(port.with_needs(Needs::none().calls([Calls::Sockets, Calls::Files])))
 }
 
 /// Splits the URI of a device from the URI of its wire, if there is one:
