@@ -48,7 +48,7 @@ pub(crate) enum Line<'a> {
         failed: &'a [String],
         /// Everything that failed: the reasons of exit code 1.
         failures: Vec<String>,
-        sandbox: Sandbox<'a>,
+        sandbox: Box<Sandbox<'a>>,
     },
 }
 
@@ -203,7 +203,7 @@ impl<'a> Line<'a> {
             gone: gone.map(Failure::to_string).collect(),
             failed: &summary.failed,
             failures: failures.iter().map(Failure::to_string).collect(),
-            sandbox: Sandbox::new(enforced),
+            sandbox: Box::new(Sandbox::new(enforced)),
         }
     }
 }

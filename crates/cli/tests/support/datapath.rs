@@ -27,7 +27,7 @@ pub(crate) struct Summary {
     pub(crate) gone: Vec<String>,
     pub(crate) failed: Vec<String>,
     pub(crate) failures: Vec<String>,
-    pub(crate) sandbox: Sandbox,
+    pub(crate) sandbox: Box<Sandbox>,
 }
 
 /// What of the sandbox was in force.
@@ -86,7 +86,7 @@ pub(crate) struct Live {
 #[serde(tag = "type", rename_all = "lowercase")]
 pub(crate) enum Line {
     Live(Live),
-    Summary(Box<Summary>),
+    Summary(Summary),
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -197,7 +197,7 @@ impl Finished {
         match serde_json::from_str(last) {
             Ok(Line::Summary(summary)) => {
                 assert!(summary.sandbox.refused.is_empty(), "{:?}", summary.sandbox);
-                *summary
+                summary
             }
             other => panic!("the last line is no summary: {other:?}: {self:#?}"),
         }
