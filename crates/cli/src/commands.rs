@@ -135,7 +135,7 @@ fn echo(args: Echo) -> Outcome {
     let port = opener.open(&args.port.parse()?, Role::Both)?;
     opener.check()?;
     let plan = plan(&args.run, Directions::OneWay, false)?;
-    run::watch(|| plan.echo(port), &args.run)
+    run::watch(plan.prepare_echo(port)?, &args.run)
 }
 
 fn serve(args: Serve) -> Outcome {

@@ -10,9 +10,11 @@
 //! whose process was killed, is replaced.
 
 use crate::args::Set;
+use nix::sys::socket::{Shutdown, shutdown};
 use serde::{Deserialize, Serialize};
 use std::error::Error;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -57,6 +59,7 @@ struct Line {
 /// The socket of a running `towpath`.
 pub(crate) struct Listener {
     path: PathBuf,
+    socket: UnixListener,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -75,8 +78,9 @@ impl Listener {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(about)?;
         let stop = Arc::new(AtomicBool::new(false));
         let asked = stop.clone();
+        let accepting = socket.try_clone().map_err(about)?;
         let serve = move || {
-            for client in socket.incoming() {
+            for client in accepting.incoming() {
                 if asked.load(Ordering::Relaxed) {
                     break;
                 }
@@ -85,15 +89,15 @@ impl Listener {
             }
         };
         let thread = std::thread::Builder::new().name("towpath-control".into()).spawn(serve).map_err(about)?;
-        Ok(Listener { path: path.to_owned(), stop, thread: Some(thread) })
+        Ok(Listener { path: path.to_owned(), socket, stop, thread: Some(thread) })
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // Wakes the `accept` of the listener.
-        let woken = UnixStream::connect(&self.path).is_ok();
+        // Ends the `accept` of the listener; a sandbox allows no new socket that could wake it.
+        let woken = shutdown(self.socket.as_raw_fd(), Shutdown::Both).is_ok();
         let _ = std::fs::remove_file(&self.path);
         if let Some(thread) = self.thread.take().filter(|_| woken) {
             let _ = thread.join();

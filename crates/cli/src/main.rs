@@ -7,6 +7,7 @@
 //!   probe     what a port can do;  findings: what its device lacks
 //!   bench     measurements as tables
 //!   run       start, watch, stop: common to all commands that move packets
+//!   sandbox   what of the sandbox is in force, for summary and probe
 //!   control   settings of the ports, changed while they run
 //!   live      the live view
 //!   summary   the tables at the end;  live view and summary as JSON
@@ -29,6 +30,7 @@ mod live;
 mod measured;
 mod probe;
 mod run;
+mod sandbox;
 mod summary;
 mod units;
 

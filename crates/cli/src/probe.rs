@@ -3,10 +3,12 @@
 
 use crate::args::Probe;
 use crate::findings;
+use crate::sandbox::Possible;
 use serde::Serialize;
 use std::error::Error;
 use std::process::ExitCode;
-use towpath::packet::port::{Info, Layer, Port, TxLinear};
+use towpath::packet::port::{Calls, Capability, Info, Layer, Needs, Port, TxLinear};
+use towpath::sandbox::Machine;
 use towpath::{Opener, Role};
 
 #[derive(Serialize)]
@@ -20,6 +22,33 @@ struct Report<'a> {
     receives: String,
     sends: String,
     abilities: Vec<AbilityReport<'a>>,
+    /// What the port uses of the kernel once it is started.
+    needs: NeedsReport,
+    /// What this machine could enforce.
+    sandbox: Possible,
+}
+
+#[derive(Serialize)]
+struct NeedsReport {
+    capabilities: Vec<&'static str>,
+    calls: Vec<&'static str>,
+    paths: Vec<String>,
+}
+
+impl NeedsReport {
+    fn new(needs: &Needs) -> NeedsReport {
+        NeedsReport {
+            capabilities: needs.capabilities().map(Capability::name).collect(),
+            calls: needs.groups().map(Calls::name).collect(),
+            paths: needs.paths().map(|(path, _)| path.display().to_string()).collect(),
+        }
+    }
+
+    fn text(&self) -> String {
+        let names = [self.capabilities.join(" "), self.calls.join(" "), self.paths.join(" ")];
+        let some: Vec<_> = names.into_iter().filter(|names| !names.is_empty()).collect();
+        if some.is_empty() { "nothing".to_owned() } else { some.join("; ") }
+    }
 }
 
 #[derive(Serialize)]
@@ -30,7 +59,7 @@ struct AbilityReport<'a> {
     mend: Option<&'a str>,
 }
 
-fn report(info: &Info) -> Report<'_> {
+fn report<'a>(info: &'a Info, needs: &Needs, machine: &Machine) -> Report<'a> {
     Report {
         port: &info.name,
         layer: match info.layer {
@@ -53,6 +82,8 @@ fn report(info: &Info) -> Report<'_> {
             .iter()
             .map(|a| AbilityReport { name: a.name, on: a.on, why: &a.why, mend: a.mend.as_deref().filter(|_| !a.on) })
             .collect(),
+        needs: NeedsReport::new(needs),
+        sandbox: Possible::new(machine),
     }
 }
 
@@ -67,7 +98,8 @@ pub(crate) fn probe(args: &Probe) -> Result<ExitCode, Box<dyn Error>> {
         return Ok(ExitCode::from(2));
     }
     let port = Opener::new().open(&args.port.parse()?, Role::Both)?;
-    let report = report(port.info());
+    let machine = Machine::probe();
+    let report = report(port.info(), &port.needs(), &machine);
     if args.json {
         println!("{}", serde_json::to_string(&report)?);
         return Ok(ExitCode::SUCCESS);
@@ -80,6 +112,8 @@ pub(crate) fn probe(args: &Probe) -> Result<ExitCode, Box<dyn Error>> {
         ("hands over", report.receives.clone()),
         ("takes", report.sends.clone()),
         ("needs linear", format!("{}, in {}", report.tx_linear, pieces(report.max_chunks))),
+        ("keeps", report.needs.text()),
+        ("sandbox", report.sandbox.text()),
     ];
     for (name, value) in rows {
         println!("  {name:<13} {value}");

@@ -1,12 +1,14 @@
 //! The summary: tables for people, one object for machines, and the balance in both.
 
 use crate::measured::{Check, Measured, Rate};
+use crate::sandbox::{self, Sandbox};
 use crate::units::{grouped, si};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use towpath::engine::report::{Balance, Drops, GroReading, PortReading, Reading};
 use towpath::packet::{Missed, Snapshot};
+use towpath::sandbox::Enforced;
 use towpath::{Failure, Summary};
 
 /// Most log lines of sessions that are printed.
@@ -46,6 +48,7 @@ pub(crate) enum Line<'a> {
         failed: &'a [String],
         /// Everything that failed: the reasons of exit code 1.
         failures: Vec<String>,
+        sandbox: Box<Sandbox<'a>>,
     },
 }
 
@@ -178,7 +181,7 @@ impl<'a> Line<'a> {
         }
     }
 
-    fn summary(summary: &'a Summary, measured: &'a Measured) -> Line<'a> {
+    fn summary(summary: &'a Summary, measured: &'a Measured, enforced: &'a Enforced) -> Line<'a> {
         let reading = &summary.reading;
         let (balance, failures) = (reading.balance(), summary.failures());
         let gone = failures.iter().filter(|failure| matches!(failure, Failure::Gone { .. }));
@@ -200,19 +203,20 @@ impl<'a> Line<'a> {
             gone: gone.map(Failure::to_string).collect(),
             failed: &summary.failed,
             failures: failures.iter().map(Failure::to_string).collect(),
+            sandbox: Box::new(Sandbox::new(enforced)),
         }
     }
 }
 
 /// The last line of `--json`.
-pub(crate) fn json(summary: &Summary) -> io::Result<()> {
+pub(crate) fn json(summary: &Summary, enforced: &Enforced) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    serde_json::to_writer(&mut out, &Line::summary(summary, &Measured::of(summary)))?;
+    serde_json::to_writer(&mut out, &Line::summary(summary, &Measured::of(summary), enforced))?;
     writeln!(out)
 }
 
 /// The summary for people, on standard output.
-pub(crate) fn print(summary: &Summary) -> io::Result<()> {
+pub(crate) fn print(summary: &Summary, enforced: &Enforced) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let reading = &summary.reading;
     let seconds = reading.elapsed.as_secs_f64().max(1e-9);
@@ -253,6 +257,7 @@ pub(crate) fn print(summary: &Summary) -> io::Result<()> {
         writeln!(out, "pages    {} of applications, {home}", grouped(summary.pages))?;
     }
     writeln!(out, "time     {seconds:.2} s")?;
+    sandbox::lines(enforced).try_for_each(|line| writeln!(out, "{line}"))?;
     for line in Measured::of(summary).lines() {
         writeln!(out, "{line}")?;
     }

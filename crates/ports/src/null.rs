@@ -11,7 +11,7 @@
 
 use crate::uri::Uri;
 use std::sync::Arc;
-use towpath_packet::port::{Info, Layer, Port, PortError, Queues, RxQueue, Start, State, TxQueue, Wake};
+use towpath_packet::port::{Info, Layer, Needs, Port, PortError, Queues, RxQueue, Start, State, TxQueue, Wake};
 use towpath_packet::{Batch, Cache, Counters, Direction, Offloads, Pool};
 
 /// Queues that one port can be started with; each has a cache of the pool.
@@ -70,6 +70,10 @@ impl Port for NullPort {
 
     fn info(&self) -> &Info {
         &self.info
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::none()
     }
 
     fn start(self, start: Start) -> Result<Queues<NullRx, NullTx>, PortError> {

@@ -21,6 +21,8 @@
 //!                tun          TUN/TAP devices                                ioctl on /dev/net/tun
 //!   the kernel   bpf          programs that run on packets, and maps
 //!                host         version, clocks
+//!   rights       restrict     capabilities, Landlock and no_new_privs of every thread
+//!                sigsys       system calls that a seccomp filter refused, counted
 //!   sync         the loom switch: atomics, locks and events, or loom's
 //! ```
 //!
@@ -46,8 +48,10 @@ mod netlink;
 pub mod netns;
 pub mod packet_ring;
 pub mod poll;
+pub mod restrict;
 pub mod rtnl;
 pub mod seqpacket;
+pub mod sigsys;
 pub mod sync;
 pub mod timer;
 pub mod tun;

@@ -18,22 +18,44 @@ pub fn path(spec: &str) -> PathBuf {
     if spec.contains('/') { PathBuf::from(spec) } else { PathBuf::from(NETNS_RUN_DIR).join(spec) }
 }
 
+/// A network namespace that is kept open, so that it can be entered when its path can't be opened
+/// any more; or that of the calling thread.
+#[derive(Debug)]
+pub struct Namespace(Option<File>);
+
+impl Namespace {
+    /// The namespace of a name or path; the calling thread's for `None`.
+    ///
+    /// # Errors
+    /// The error of `open(2)` on the namespace's file.
+    pub fn open(spec: Option<&str>) -> io::Result<Namespace> {
+        spec.map(|spec| File::open(path(spec))).transpose().map(Namespace)
+    }
+
+    /// Runs `f` in the namespace.
+    ///
+    /// # Errors
+    /// The error of `setns(2)`, or of the thread's start.
+    pub fn run<R: Send>(&self, f: impl FnOnce() -> R + Send) -> io::Result<R> {
+        let Some(namespace) = &self.0 else { return Ok(f()) };
+        std::thread::scope(|scope| {
+            let inside = std::thread::Builder::new().name("netns".to_owned()).spawn_scoped(scope, || {
+                // SAFETY: setns takes no pointer; it changes only the namespace of the calling
+                // thread, which ends below.
+                check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) })?;
+                Ok(f())
+            })?;
+            inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+}
+
 /// Runs `f` in a network namespace, or on the calling thread for `None`.
 ///
 /// # Errors
 /// The error of `open(2)` on the namespace's file, of `setns(2)`, or of the thread's start.
 pub fn within<R: Send>(spec: Option<&str>, f: impl FnOnce() -> R + Send) -> io::Result<R> {
-    let Some(spec) = spec else { return Ok(f()) };
-    let namespace = File::open(path(spec))?;
-    std::thread::scope(|scope| {
-        let inside = std::thread::Builder::new().name("netns".to_owned()).spawn_scoped(scope, || {
-            // SAFETY: setns takes no pointer; it changes only the namespace of the calling thread,
-            // which ends below.
-            check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) })?;
-            Ok(f())
-        })?;
-        inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
+    Namespace::open(spec)?.run(f)
 }
 
 /// Runs `f` in a new namespace with nothing but a loopback. The namespace and its devices vanish

@@ -97,6 +97,11 @@ impl Link {
         queue.map(|drops| u32::from_ne_bytes(drops).into()).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
+    /// Whether the interface is in another namespace than the socket.
+    pub fn is_elsewhere(&self) -> bool {
+        self.netns.is_some()
+    }
+
     /// The other end, if the interface is one of a veth pair.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use towpath_model::cpsw::CpswBus;
 use towpath_model::e1000e::ModelBus;
 use towpath_nic::cpsw::CpswPort;
 use towpath_nic::e1000e::E1000e;
-use towpath_packet::port::{Edge, Info, Port, PortControl, PortError, Queues, Start};
+use towpath_packet::port::{Edge, Info, Needs, Port, PortControl, PortError, Queues, Start};
 use towpath_packet::{delegate_rx_queue, delegate_tx_queue};
 use towpath_ports::uri::Uri;
 use towpath_ports::{fault, generator, null, packet, pcap, sock, tun, veth, xdp};
@@ -96,6 +96,10 @@ macro_rules! any_port {
 
             fn edge(&self) -> Option<Arc<dyn Edge>> {
                 match self { $(AnyPort::$variant(port) => port.edge(),)* }
+            }
+
+            fn needs(&self) -> Needs {
+                match self { $(AnyPort::$variant(port) => port.needs(),)* }
             }
 
             fn start(self, start: Start) -> Result<Queues<AnyRx, AnyTx>, PortError> {
@@ -215,8 +219,11 @@ impl Opener {
             }
             "cpsw" => {
                 let (device, wire) = cpsw::split(uri)?;
-                let wire = wire.map(|wire| self.open(&wire, Role::Both).and_then(PortWire::new)).transpose()?;
-                self.cpsw_models.open(&device, wire).map(|port| AnyPort::Cpsw(Box::new(port)))
+                let wire = wire.map(|wire| self.open(&wire, Role::Both)).transpose()?;
+                let needs = wire.as_ref().map(AnyPort::needs).unwrap_or_default();
+                let wire = wire.map(PortWire::new).transpose()?;
+                let port = self.cpsw_models.open(&device, wire)?;
+                Ok(AnyPort::Cpsw(Box::new(port.with_needs(needs))))
             }
             "e1000e" => {
                 let (device, wire) = e1000e::split(uri)?;

@@ -14,7 +14,7 @@ use towpath_model::iommu;
 use towpath_model::wire::Loopback;
 use towpath_nic::batching::BatchSize;
 use towpath_nic::e1000e::{Config, ConfigError, Copybreak, DEVICES, E1000e, FlowControl, RingSize, RxFilter};
-use towpath_packet::port::PortError;
+use towpath_packet::port::{Calls, Capability, Needs, Port, PortError};
 use towpath_ports::uri::{Options, Uri};
 
 /// The bus that a driver uses.
@@ -53,7 +53,9 @@ pub(crate) fn vfio(uri: &Uri, function: &str) -> Result<E1000e<VfioBus>, PortErr
     options.finish()?;
     let bdf = function.parse().map_err(|error| uri.error(format!("vfio={function}: {error}")))?;
     let bus = VfioBus::open(bdf, &bus).map_err(|error| bus_error(uri, error))?;
-    open(uri, bus, config)
+    // Memory is mapped for the device while it runs: it counts as locked.
+    let needs = Needs::none().calls([Calls::Vfio]).capability(Capability::IpcLock);
+    open(uri, bus, config).map(|port| port.with_needs(needs))
 }
 
 /// Opens a device of a running QEMU without a guest: the one in `slot`, or the first supported one.
@@ -69,7 +71,9 @@ pub(crate) fn qtest(uri: &Uri, socket: &str) -> Result<E1000e<QtestBus>, PortErr
     let slot = slot
         .or_else(|| qemu.devices().iter().find_map(known))
         .ok_or_else(|| uri.error("the machine has no e1000e: start it with -device e1000e,netdev=…"))?;
-    open(uri, qemu.open(slot).map_err(failed)?, config)
+    let port = open(uri, qemu.open(slot).map_err(failed)?, config)?;
+    // Memory is found in /proc/self/maps, which stays open.
+    Ok(port.with_needs(Needs::none().calls([Calls::Sockets, Calls::Files])))
 }
 
 /// Splits the URI of a device from the URI of its wire, if there is one:
@@ -91,11 +95,13 @@ pub(crate) fn model(uri: &Uri, wire: Option<AnyPort>) -> Result<E1000e<ModelBus>
     let config = e1000e(&mut options)?;
     options.finish()?;
     let device = model::Config { name: uri.short(), iommu, threaded: true, ..model::Config::default() };
+    let needs = wire.as_ref().map(AnyPort::needs).unwrap_or_default();
     let bus = match wire {
         None => model::launch(device, Loopback::default()),
         Some(port) => model::launch(device, PortWire::new(port)?),
     };
-    open(uri, bus.map_err(|error| bus_error(uri, error))?, config)
+    let port = open(uri, bus.map_err(|error| bus_error(uri, error))?, config)?;
+    Ok(port.with_needs(needs))
 }
 
 fn open<B: Pci>(uri: &Uri, bus: B, config: Config) -> Result<E1000e<B>, PortError> {

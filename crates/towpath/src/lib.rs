@@ -5,9 +5,10 @@
 //! | item | content |
 //! |---|---|
 //! | [`Opener`], [`AnyPort`] | a port of any kind by its URI |
-//! | [`Forward`], [`Running`], [`Summary`] | two ports joined by workers |
+//! | [`Forward`], [`Ready`], [`Running`], [`Summary`] | two ports joined by workers |
 //! | [`engine`] | workers, routes, lanes, rules, GRO stage, software offload |
 //! | [`ports`] | kernel-backed ports, application sockets, captures, generators |
+//! | [`sandbox`] | what a started datapath may still ask of the kernel |
 //! | [`packet`] | buffers, pools, rings, port traits |
 //! | [`nic`], [`bus`], [`model`] | drivers; registers, DMA and VFIO; devices in software |
 //! | [`gro`], [`wire`] | coalescing and segmentation; headers, checksums and hashes |
@@ -21,7 +22,7 @@ mod forward;
 mod port_wire;
 
 pub use any::{AnyPort, AnyRx, AnyTx, Opener, Role, SCHEMES, Scheme};
-pub use forward::{Directions, Failure, Forward, Gso, PortControls, Running, StartError, Summary, Verdicts};
+pub use forward::{Directions, Failure, Forward, Gso, PortControls, Ready, Running, StartError, Summary, Verdicts};
 pub use towpath_bus as bus;
 pub use towpath_engine as engine;
 pub use towpath_gro as gro;
@@ -30,4 +31,5 @@ pub use towpath_nic as nic;
 pub use towpath_packet as packet;
 pub use towpath_ports as ports;
 pub use towpath_ports::uri::Uri;
+pub use towpath_sandbox as sandbox;
 pub use towpath_wire as wire;

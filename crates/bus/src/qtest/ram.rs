@@ -16,7 +16,7 @@
 use crate::dma::MapError;
 use crate::vtd::{PhysMemory, PhysRange};
 use std::fs::File;
-use std::io;
+use std::io::{self, Read, Seek};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::ptr::NonNull;
@@ -44,6 +44,8 @@ pub struct Ram(Arc<RamInner>);
 #[derive(Debug)]
 struct RamInner {
     memfd: File,
+    /// `/proc/self/maps`, kept open: a sandbox may allow no file to be opened.
+    maps: Mutex<File>,
     len: u64,
     /// Device and inode, as `/proc/self/maps` prints them.
     identity: (u32, u32, u64),
@@ -65,7 +67,8 @@ impl Ram {
         let metadata = memfd.metadata()?;
         let identity = (libc::major(metadata.dev()), libc::minor(metadata.dev()), metadata.ino());
         let len = metadata.len().min(HIGHEST);
-        Ok(Ram(Arc::new(RamInner { memfd, len, identity, allocating: Mutex::new(()) })))
+        let maps = Mutex::new(File::open("/proc/self/maps")?);
+        Ok(Ram(Arc::new(RamInner { memfd, maps, len, identity, allocating: Mutex::new(()) })))
     }
 
     /// The length in bytes.
@@ -79,8 +82,11 @@ impl Ram {
     }
 
     fn mappings(&self) -> io::Result<Vec<Mapping>> {
-        let maps = std::fs::read_to_string("/proc/self/maps")?;
-        Ok(maps.lines().filter_map(|line| parse_mapping(line, self.0.identity)).collect())
+        let mut text = String::new();
+        let mut maps = self.0.maps.lock().unwrap_or_else(PoisonError::into_inner);
+        maps.rewind()?;
+        maps.read_to_string(&mut text)?;
+        Ok(text.lines().filter_map(|line| parse_mapping(line, self.0.identity)).collect())
     }
 
     /// The first free range; `mappings` in any order.

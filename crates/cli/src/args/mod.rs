@@ -13,7 +13,7 @@ pub(crate) use bench::{
     BatchTable, Bench, BenchBatch, BenchCopybreak, BenchCpumap, BenchGro, BenchKind, BenchLatency, BenchXsk,
     CpumapTable, Read,
 };
-pub(crate) use run::{FullArg, GroArg, GsoArg, IdleArg, Run};
+pub(crate) use run::{FullArg, GroArg, GsoArg, IdleArg, Run, SandboxArg};
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueHint};
 use std::path::PathBuf;

@@ -71,6 +71,10 @@ pub(crate) struct Run {
     /// How long packets under way get to leave when stopping
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "1s", help_heading = "Workers")]
     pub(crate) drain: Duration,
+    /// Whether the process gives up the rights that its ports no longer need, once they are open: capabilities, system
+    /// calls, files; prefer: as far as this kernel can (see 'towpath probe')
+    #[arg(long, value_enum, default_value_t = SandboxArg::Prefer, env = "TOWPATH_SANDBOX", value_name = "LEVEL", help_heading = "Rights")]
+    pub(crate) sandbox: SandboxArg,
     /// JSON on standard output: a line per interval, and the summary as the last
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
@@ -80,6 +84,17 @@ pub(crate) struct Run {
     /// No live updates, only the summary
     #[arg(long, short, help_heading = "Output")]
     pub(crate) quiet: bool,
+}
+
+/// How much of the sandbox must be in force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SandboxArg {
+    /// All parts, or nothing is moved
+    Require,
+    /// What this kernel can do
+    Prefer,
+    /// Nothing is given up
+    Off,
 }
 
 /// Whether egresses get super-packets.

@@ -2,6 +2,7 @@
 
 use super::{LONGEST, until};
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
@@ -26,6 +27,19 @@ pub(crate) struct Summary {
     pub(crate) gone: Vec<String>,
     pub(crate) failed: Vec<String>,
     pub(crate) failures: Vec<String>,
+    pub(crate) sandbox: Box<Sandbox>,
+}
+
+/// What of the sandbox was in force.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Sandbox {
+    pub(crate) level: String,
+    pub(crate) capabilities: Vec<String>,
+    pub(crate) no_new_privs: bool,
+    pub(crate) system_calls: Option<usize>,
+    pub(crate) landlock: Option<u32>,
+    pub(crate) missing: Vec<String>,
+    pub(crate) refused: BTreeMap<String, u64>,
 }
 
 /// How a generator kept its rate.
@@ -176,12 +190,15 @@ pub(crate) struct Finished {
 }
 
 impl Finished {
-    /// The summary, which must be the last line.
+    /// The summary, which must be the last line. The sandbox refused the datapath nothing.
     #[track_caller]
     pub(crate) fn summary(&self) -> Summary {
         let last = self.stdout.lines().next_back().unwrap_or_default();
         match serde_json::from_str(last) {
-            Ok(Line::Summary(summary)) => summary,
+            Ok(Line::Summary(summary)) => {
+                assert!(summary.sandbox.refused.is_empty(), "{:?}", summary.sandbox);
+                summary
+            }
             other => panic!("the last line is no summary: {other:?}: {self:#?}"),
         }
     }

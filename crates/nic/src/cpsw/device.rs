@@ -10,7 +10,7 @@ use crate::sync::{Mutex, lock};
 use std::sync::{Arc, Weak};
 use towpath_bus::Bus;
 use towpath_bus::tisci::Tisci;
-use towpath_packet::port::{Info, Layer, Port, PortControl, PortError, Queues, Start, State};
+use towpath_packet::port::{Info, Layer, Needs, Port, PortControl, PortError, Queues, Start, State};
 use towpath_packet::{Counters, Direction, Offloads, Pool};
 
 /// Opens the device; returns one port for each MAC, and a handle of the whole.
@@ -33,6 +33,7 @@ pub fn open<B: Bus>(
         device: device.clone(),
         number: i as u8 + 1,
         batching: batching.clone(),
+        needs: Needs::none(),
     };
     let ports = batching.iter().enumerate().map(port).collect();
     Ok((ports, Control { device, batching }))
@@ -109,12 +110,19 @@ pub struct CpswPort<B: Bus> {
     device: Arc<Device<B>>,
     number: u8,
     batching: Batching,
+    needs: Needs,
 }
 
 impl<B: Bus> CpswPort<B> {
     /// The number of the MAC port, 1 and up.
     pub fn number(&self) -> u8 {
         self.number
+    }
+
+    /// With what its bus needs of the kernel while the port runs.
+    #[must_use]
+    pub fn with_needs(self, needs: Needs) -> CpswPort<B> {
+        CpswPort { needs, ..self }
     }
 
     /// The batch size. It can be changed while the port runs.
@@ -231,6 +239,10 @@ impl<B: Bus> Port for CpswPort<B> {
 
     fn control(&self) -> Option<Arc<dyn PortControl>> {
         Some(Arc::new(self.batching.clone()))
+    }
+
+    fn needs(&self) -> Needs {
+        self.needs.clone()
     }
 
     fn start(self, start: Start) -> Result<Queues<CpswRx<B>, CpswTx<B>>, PortError> {

@@ -71,7 +71,7 @@ use rx::{RxParts, RxRing};
 use std::borrow::Cow;
 use std::sync::Arc;
 use towpath_bus::{BusError, Dma, DmaMapper, DmaPolicy, Domain, MapError, Pci};
-use towpath_packet::port::{Ability, Info, Layer, Port, PortControl, PortError, Queues, Start};
+use towpath_packet::port::{Ability, Info, Layer, Needs, Port, PortControl, PortError, Queues, Start};
 use towpath_packet::{Backing, Direction, Floors, Offloads, Pool, PoolConfig, Region};
 use tx::{TxParts, TxRing};
 
@@ -102,6 +102,7 @@ pub struct E1000e<B: Pci> {
     chip: Chip,
     mac: [u8; 6],
     control: Control,
+    needs: Needs,
 }
 
 /// The device and its registers. Unless the device was started, dropping this stops it.
@@ -139,6 +140,12 @@ pub enum OpenError {
 }
 
 impl<B: Pci> E1000e<B> {
+    /// With what its bus needs of the kernel while the port runs.
+    #[must_use]
+    pub fn with_needs(self, needs: Needs) -> E1000e<B> {
+        E1000e { needs, ..self }
+    }
+
     /// Resets the device behind `bus` and reads its address. `name` becomes [`Info::name`].
     ///
     /// # Errors
@@ -177,7 +184,7 @@ impl<B: Pci> E1000e<B> {
         })?;
         let control = Control::new(&config);
         let info = info(name, &config, chip, control.copybreak(), reaches_heap);
-        Ok(E1000e { opened, info, chip, mac, control, config })
+        Ok(E1000e { opened, info, chip, mac, control, config, needs: Needs::none() })
     }
 
     /// Its Ethernet address.
@@ -311,8 +318,12 @@ impl<B: Pci> Port for E1000e<B> {
         Some(Arc::new(self.control.clone()))
     }
 
+    fn needs(&self) -> Needs {
+        self.needs.clone()
+    }
+
     fn start(self, start: Start) -> Result<Queues<E1000eRx<B>, E1000eTx<B>>, PortError> {
-        let E1000e { mut opened, info, config, chip, mac, control } = self;
+        let E1000e { mut opened, info, config, chip, mac, control, .. } = self;
         let port = info.name.as_str();
         let input = |what: String| PortError::Input { port: port.to_owned(), what };
         let failed = |error| match error {

@@ -19,6 +19,7 @@
 //! |---|---|
 //! | `mod` | [`Port`], [`Start`], [`Queues`], [`PortError`] |
 //! | `queue` | [`RxQueue`], [`TxQueue`], [`State`], [`Wake`], [`RxBarrier`], [`TxBarrier`] |
+//! | `needs` | [`Needs`]: what a started port uses of the kernel |
 //! | `info` | [`Info`], [`Layer`], [`TxLayout`], [`Ability`] |
 //! | `control` | [`PortControl`]: settings, events and measurements of a running port |
 //! | `edge` | [`Edge`]: packets that the kernel lost around a running port |
@@ -32,11 +33,13 @@ mod control;
 mod delegate;
 mod edge;
 mod info;
+mod needs;
 mod queue;
 
 pub use control::{ControlError, Pacing, PortControl, Setting, Verified};
 pub use edge::Edge;
 pub use info::{Ability, Info, Layer, TxLayout, TxLinear};
+pub use needs::{Calls, Capability, Needs, PathUse};
 pub use queue::{RxBarrier, RxMemory, RxQueue, State, TxBarrier, TxQueue, Wake};
 
 /// How to start a port.
@@ -135,6 +138,9 @@ pub trait Port: Sized {
         None
     }
 
+    /// What it uses of the kernel after it was started: no more is left to it in a sandbox.
+    fn needs(&self) -> Needs;
+
     /// Starts it.
     ///
     /// # Errors
@@ -157,6 +163,10 @@ impl<P: Port> Port for Box<P> {
 
     fn edge(&self) -> Option<Arc<dyn Edge>> {
         (**self).edge()
+    }
+
+    fn needs(&self) -> Needs {
+        (**self).needs()
     }
 
     fn start(self, start: Start) -> Result<Queues<Self::Rx, Self::Tx>, PortError> {

@@ -30,7 +30,7 @@ pub use tx::FaultTx;
 
 use injector::Injector;
 use std::sync::Arc;
-use towpath_packet::port::{Edge, Info, Port, PortControl, PortError, Queues, Start};
+use towpath_packet::port::{Edge, Info, Needs, Port, PortControl, PortError, Queues, Start};
 use towpath_packet::{Cache, Direction};
 
 /// Wraps a port with faults.
@@ -73,6 +73,10 @@ impl<P: Port> Port for FaultPort<P> {
 
     fn edge(&self) -> Option<Arc<dyn Edge>> {
         self.inner.edge()
+    }
+
+    fn needs(&self) -> Needs {
+        self.inner.needs()
     }
 
     fn start(self, start: Start) -> Result<Queues<Self::Rx, Self::Tx>, PortError> {

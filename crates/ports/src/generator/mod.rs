@@ -58,7 +58,7 @@ use control::GenControl;
 use flow::{HEAD, Plan};
 use rx::Share;
 use std::sync::{Arc, OnceLock};
-use towpath_packet::port::{Info, Port, PortControl, PortError, Queues, RxQueue, Start};
+use towpath_packet::port::{Info, Needs, Port, PortControl, PortError, Queues, RxQueue, Start};
 use towpath_packet::{Direction, MAX_FRAGS, Offloads, Pool};
 use verify::Verifier;
 
@@ -101,6 +101,10 @@ impl Port for GenPort {
 
     fn control(&self) -> Option<Arc<dyn PortControl>> {
         Some(self.control.clone())
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::none()
     }
 
     fn start(self, start: Start) -> Result<Queues<GenRx, GenTx>, PortError> {

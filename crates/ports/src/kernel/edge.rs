@@ -20,7 +20,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use towpath_packet::port::Edge;
+use towpath_packet::port::{Capability, Edge, Needs};
 use towpath_packet::{Counters, Missed};
 use towpath_sys::netdev::Control;
 use towpath_sys::rtnl::Link;
@@ -101,6 +101,16 @@ impl Watched {
             qdisc: self.link.qdisc_drops().unwrap_or(0),
             peer: self.peer.as_ref().map(|peer| peer.statistics()).transpose()?.map(|peer| peer.tx_dropped),
         })
+    }
+}
+
+/// What reading the counters needs: the other end of a veth may be in another namespace, about
+/// which the kernel tells only processes that may configure it.
+pub(crate) fn needs(link: Option<&Link>) -> Needs {
+    let peer = link.and_then(|link| link.veth_peer().ok().flatten());
+    match peer.is_some_and(|peer| peer.is_elsewhere()) {
+        true => Needs::none().capability(Capability::NetAdmin),
+        false => Needs::none(),
     }
 }
 

@@ -68,11 +68,11 @@ pub use towpath_sys::af_packet::Qdisc;
 pub use tx::PacketTx;
 
 use super::kernel::ability;
-use super::kernel::edge::{EdgeKind, KernelEdge};
+use super::kernel::edge::{self, EdgeKind, KernelEdge};
 use super::kernel::link::{self, LinkWatch};
 use std::io;
 use std::sync::{Arc, Weak};
-use towpath_packet::port::{Ability, Edge, Info, Layer, Port, PortError, Queues, Start};
+use towpath_packet::port::{Ability, Calls, Edge, Info, Layer, Needs, Port, PortError, Queues, Start};
 #[cfg(doc)]
 use towpath_packet::{
     DropReason, Missed,
@@ -212,6 +212,10 @@ impl Port for PacketPort {
 
     fn edge(&self) -> Option<Arc<dyn Edge>> {
         Some(self.edge.clone())
+    }
+
+    fn needs(&self) -> Needs {
+        edge::needs(self.link.as_ref()).calls([Calls::Sockets, Calls::Interface])
     }
 
     fn start(self, start: Start) -> Result<Queues<PacketRx, PacketTx>, PortError> {

@@ -66,7 +66,9 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
-use towpath_packet::port::{Info, Layer, Port, PortError, Queues, RxQueue, Start, State, TxQueue, Wake};
+use towpath_packet::port::{
+    Calls, Info, Layer, Needs, PathUse, Port, PortError, Queues, RxQueue, Start, State, TxQueue, Wake,
+};
 use towpath_packet::{Batch, Cache, Counters, Direction, Offloads};
 use tx::Output;
 
@@ -138,6 +140,16 @@ impl Port for PcapPort {
 
     fn info(&self) -> &Info {
         &self.info
+    }
+
+    fn needs(&self) -> Needs {
+        let needs = Needs::none().calls([Calls::Files]);
+        match &self.opened {
+            Opened::Write { output, config, .. } if config.rotates() => {
+                needs.directory_of(output.base(), PathUse::MakeFiles)
+            }
+            _ => needs,
+        }
     }
 
     fn start(self, start: Start) -> Result<Queues<PcapRx, PcapTx>, PortError> {

@@ -204,6 +204,11 @@ pub(super) struct Output {
 }
 
 impl Output {
+    /// The configured path, without a number.
+    pub(super) fn base(&self) -> &Path {
+        &self.base
+    }
+
     /// Creates the file, or the first of several.
     pub(super) fn create(base: &Path, rotates: bool) -> io::Result<Output> {
         let number = u32::from(rotates);

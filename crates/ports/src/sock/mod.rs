@@ -76,7 +76,9 @@ use notify::PortShared;
 use server::{Channel, ListenSocket, Server, ServerThread};
 use stats::PortEvents;
 use std::sync::Arc;
-use towpath_packet::port::{ControlError, Info, Layer, Port, PortControl, PortError, Queues, Setting, Start};
+use towpath_packet::port::{
+    Calls, ControlError, Info, Layer, Needs, PathUse, Port, PortControl, PortError, Queues, Setting, Start,
+};
 use towpath_packet::spsc::ring;
 use towpath_packet::{Direction, delegate_rx_queue, delegate_tx_queue};
 use towpath_sys::seqpacket;
@@ -131,6 +133,11 @@ impl Port for SockPort {
 
     fn control(&self) -> Option<Arc<dyn PortControl>> {
         Some(Arc::new(SockControl(self.events.clone())))
+    }
+
+    fn needs(&self) -> Needs {
+        let needs = Needs::none().calls([Calls::Sockets, Calls::Accept]);
+        needs.directory_of(&self.config.path, PathUse::Remove)
     }
 
     fn start(self, start: Start) -> Result<Queues<Self::Rx, Self::Tx>, PortError> {

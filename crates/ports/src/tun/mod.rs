@@ -76,7 +76,7 @@ use device::TunDevice;
 use std::fs::File;
 use std::sync::Arc;
 use towpath_packet::MAX_CHUNKS;
-use towpath_packet::port::{Edge, Info, Layer, Port, PortError, Queues, Start};
+use towpath_packet::port::{Calls, Edge, Info, Layer, Needs, Port, PortError, Queues, Start};
 #[cfg(doc)]
 use towpath_packet::{
     DropReason, Missed,
@@ -133,6 +133,10 @@ impl Port for TunPort {
 
     fn edge(&self) -> Option<Arc<dyn Edge>> {
         Some(self.edge.clone())
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::none().calls([Calls::Sockets, Calls::Interface, Calls::Tun])
     }
 
     fn start(self, start: Start) -> Result<Queues<TunRx, TunTx>, PortError> {

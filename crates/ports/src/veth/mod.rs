@@ -29,7 +29,7 @@ use crate::uri::Uri;
 use queue::{CloseGuard, PipeShared};
 use std::collections::HashMap;
 use std::sync::Arc;
-use towpath_packet::port::{Info, Layer, Port, PortError, Queues, Start, TxLayout};
+use towpath_packet::port::{Info, Layer, Needs, Port, PortError, Queues, Start, TxLayout};
 use towpath_packet::spsc::{Consumer, Producer, ring};
 use towpath_packet::{Offloads, Packet};
 
@@ -184,6 +184,10 @@ impl Port for VethPort {
 
     fn info(&self) -> &Info {
         &self.info
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::none()
     }
 
     fn start(self, start: Start) -> Result<Queues<VethRx, VethTx>, PortError> {

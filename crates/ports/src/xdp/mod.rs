@@ -92,7 +92,7 @@ pub use config::{Config, Partial, SelfTest, Transmit};
 pub use rx::XdpRx;
 pub use tx::{SocketTx, XdpTx};
 
-use super::kernel::edge::{EdgeKind, KernelEdge};
+use super::kernel::edge::{self, EdgeKind, KernelEdge};
 use super::kernel::link::{self, LinkWatch};
 use crate::uri::Want;
 use abilities::{abilities, timestamps};
@@ -102,14 +102,17 @@ use probe::Probed;
 use queue::{Attached, PortShared, QueueShared, retry_while_busy, split_rings};
 use std::sync::{Arc, Mutex, Weak};
 use towpath_packet::Offloads;
-use towpath_packet::port::{Ability, Edge, Info, Layer, Port, PortControl, PortError, Queues, Start, TxLayout};
+use towpath_packet::port::{
+    Ability, Calls, Capability, Edge, Info, Layer, Needs, Port, PortControl, PortError, Queues, Start, TxLayout,
+};
 #[cfg(doc)]
 use towpath_packet::{DropReason, port::State};
+use towpath_sys::af_packet;
 use towpath_sys::bpf::AttachMode;
 use towpath_sys::netdev::Control;
 use towpath_sys::netdev_genl::{Device, Features};
+use towpath_sys::netns::{self, Namespace};
 use towpath_sys::rtnl::Link;
-use towpath_sys::{af_packet, netns};
 use umem::Umem;
 
 /// TCP super-packets, as a stack hands them to a device.
@@ -260,6 +263,19 @@ impl Port for XdpPort {
         Some(self.edge.clone())
     }
 
+    fn needs(&self) -> Needs {
+        let needs = edge::needs(self.link.as_ref()).calls([Calls::Sockets, Calls::Interface]);
+        let needs = if self.live.is_some() { needs.calls([Calls::ProgramRun]) } else { needs };
+        // A queue that stalls is reopened: a socket, its UMEM, and the size of its buffer.
+        let rights = [Capability::NetRaw, Capability::IpcLock, Capability::NetAdmin];
+        let needs = rights.into_iter().fold(needs.calls([Calls::Xdp]), Needs::capability);
+        // Sockets belong to the namespace of the thread that opens them.
+        match self.config.netns {
+            Some(_) => needs.calls([Calls::Namespaces]).capability(Capability::SysAdmin),
+            None => needs,
+        }
+    }
+
     fn start(self, start: Start) -> Result<Queues<XdpRx, XdpTx>, PortError> {
         let XdpPort { info, config, control, index, found, attached, partial, timed, live, events, link, edge } = self;
         info.queues(start.queues)?;
@@ -275,7 +291,8 @@ impl Port for XdpPort {
         let umem = Umem::new(&config, &start.pool, info.mtu, metadata)?;
         let first = u32::from(config.queue);
         let (flags, queues, edge) = (found.flags, start.queues, edge.start(link, Weak::new()));
-        let port = Arc::new(PortShared { config, index, flags, attached, umem, queues, events, _edge: edge });
+        let netns = Namespace::open(config.netns.as_deref()).map_err(errors::netns_error(&config))?;
+        let port = Arc::new(PortShared { config, netns, index, flags, attached, umem, queues, events, _edge: edge });
         let watch = || LinkWatch::new(control.clone(), index);
         let mtu = partial.then_some(info.mtu as usize);
         let (mut rx, mut tx) = (Vec::new(), Vec::new());
@@ -295,7 +312,7 @@ impl Port for XdpPort {
                     queue.close_half(std::iter::empty(), false);
                     let config = &port.config;
                     let account = || live::TxAccount::new(control.clone(), index);
-                    let account = netns::within(config.netns.as_deref(), account).and_then(|made| made);
+                    let account = port.netns.run(account).and_then(|made| made);
                     let account = account.map_err(errors::os_error(config, "socket(AF_NETLINK)"))?;
                     XdpTx::Live(Box::new(LiveTx::new(live, &info, config.burst, account, &start.pool)?))
                 }

@@ -30,9 +30,10 @@ use std::time::{Duration, Instant};
 use towpath_packet::port::State;
 use towpath_packet::xsk_ring::{Consumer, Desc, Entry, Mapped, Producer};
 use towpath_packet::{FromDevice, InFlight, ToDevice};
+use towpath_sys::af_packet;
 use towpath_sys::bpf::{AttachMode, Map, Program, XdpLink};
+use towpath_sys::netns::Namespace;
 use towpath_sys::xsk::{self, RingMap, RingSizes, Socket, bind};
-use towpath_sys::{af_packet, netns};
 
 /// Time for which `EBUSY` is retried: the kernel releases a closed socket with a delay, and a child
 /// process between `fork` and `exec` may still hold a descriptor of it.
@@ -58,7 +59,7 @@ impl Attached {
     }
 
     /// Moves the program from the driver to the stack.
-    fn to_generic(&self, index: i32, netns: Option<&str>) -> io::Result<()> {
+    fn to_generic(&self, index: i32, netns: &Namespace) -> io::Result<()> {
         let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
         let (at, held) = &mut *link;
         if *at == AttachMode::Native {
@@ -66,7 +67,7 @@ impl Attached {
             (*at, *held) = (AttachMode::Generic, None);
         }
         if held.is_none() {
-            *held = Some(netns::within(netns, || XdpLink::attach(&self.program, index, AttachMode::Generic))??);
+            *held = Some(netns.run(|| XdpLink::attach(&self.program, index, AttachMode::Generic))??);
         }
         Ok(())
     }
@@ -76,6 +77,8 @@ impl Attached {
 #[derive(Debug)]
 pub(super) struct PortShared {
     pub(super) config: Config,
+    /// The port's namespace.
+    pub(super) netns: Namespace,
     pub(super) index: i32,
     /// Flags to bind with.
     pub(super) flags: u16,
@@ -87,10 +90,14 @@ pub(super) struct PortShared {
     pub(super) _edge: Arc<EdgeGuard>,
 }
 
-/// An unbound socket of the port's namespace with its UMEM and rings. With `shared` it uses the
-/// UMEM of that socket.
+/// An unbound socket of the calling thread's namespace with its UMEM and rings. With `shared` it
+/// uses the UMEM of that socket.
 pub(super) fn open(config: &Config, umem: &Umem, shared: Option<&Socket>) -> io::Result<(Socket, Rings)> {
-    let socket = netns::within(config.netns.as_deref(), Socket::new)??;
+    set_up(Socket::new()?, config, umem, shared)
+}
+
+/// See [`open`].
+fn set_up(socket: Socket, config: &Config, umem: &Umem, shared: Option<&Socket>) -> io::Result<(Socket, Rings)> {
     if shared.is_none() {
         // SAFETY: the UMEM is the chunks of a pool, which `umem` keeps; the fill ring gets only
         // chunks of packets in flight.
@@ -114,9 +121,9 @@ pub(super) fn set_busy_poll(config: &Config, socket: &Socket) -> io::Result<()> 
 }
 
 impl PortShared {
-    /// See [`open`].
+    /// See [`open`]; in the port's namespace.
     pub(super) fn open(&self, shared: Option<&Socket>) -> io::Result<(Socket, Rings)> {
-        open(&self.config, &self.umem, shared)
+        set_up(self.netns.run(Socket::new)??, &self.config, &self.umem, shared)
     }
 
     /// Binds to a queue and adds the socket to the XSKMAP.
@@ -304,13 +311,13 @@ impl QueueShared {
     }
 
     fn reopen(&self, inner: &mut Inner) -> io::Result<(Arc<Socket>, RxRings, TxRings)> {
-        let PortShared { config, index, attached, events, .. } = &*self.port;
+        let PortShared { netns, index, attached, events, .. } = &*self.port;
         let flags = match inner.fallback {
             Some(Fallback::Copy) => inner.flags & !bind::ZEROCOPY | bind::COPY,
             _ => inner.flags,
         };
         if inner.fallback == Some(Fallback::Generic) {
-            attached.to_generic(*index, config.netns.as_deref())?;
+            attached.to_generic(*index, netns)?;
         }
         let (socket, rings) = self.port.open(None)?;
         self.port.bind(&socket, self.number, flags, None)?;

@@ -14,24 +14,26 @@
 mod check;
 mod failure;
 mod plan;
+mod ready;
 mod running;
 
 pub use failure::Failure;
+pub use ready::Ready;
 pub use running::{PortControls, Running, Summary};
 
 use crate::any::AnyPort;
 use check::{common_layer, notes};
 use failure::PortEnd;
-use plan::{AnyRoute, Placement, Plan};
+use plan::Plan;
 use std::sync::Arc;
 use std::time::Duration;
 use towpath_engine::gro_stage::GroStageConfig;
 use towpath_engine::idle::Idle;
-use towpath_engine::lane::{Balancer, LaneConfig, LaneTable, Steering};
+use towpath_engine::lane::{LaneConfig, Steering};
 use towpath_engine::report::{Meter, PortMeter};
 use towpath_engine::route::{Limit, RouteConfig};
 use towpath_engine::rules::{Classifier, PortSide, RuleError, Rules};
-use towpath_engine::worker::{StopSignal, Worker, WorkerConfig};
+use towpath_engine::worker::WorkerConfig;
 use towpath_packet::port::{Edge, Info, Port, PortError, Queues, RxQueue, Start, TxQueue};
 use towpath_packet::{Floors, Offloads, Pool, PoolConfig, PoolError};
 
@@ -223,6 +225,15 @@ impl Forward {
     /// # Errors
     /// [`StartError`]; then nothing runs, and everything is undone.
     pub fn start(self, a: AnyPort, b: AnyPort) -> Result<Running, StartError> {
+        self.prepare(a, b)?.launch()
+    }
+
+    /// Starts the ports, but no worker: nothing moves until [`Ready::launch`].
+    ///
+    /// # Errors
+    /// [`StartError`]; then everything is undone.
+    pub fn prepare(self, a: AnyPort, b: AnyPort) -> Result<Ready, StartError> {
+        let needs = a.needs().and(b.needs());
         let (a_info, b_info) = (a.info().clone(), b.info().clone());
         let [a_faulty, b_faulty] = [&a, &b].map(|port| matches!(port, AnyPort::Fault(_)));
         let layer = common_layer(&a_info, &b_info)?;
@@ -259,7 +270,7 @@ impl Forward {
             notes.push("round-robin: packets of one flow go to different lanes and overtake each other".into());
         }
         let ends = vec![PortEnd::new(&a_info, a_faulty), PortEnd::new(&b_info, b_faulty)];
-        self.launch(threads, meter, notes, table, PortControls(controls), ends)
+        Ok(Ready { plan: self, threads, meter, notes, table, controls: PortControls(controls), ends, needs })
     }
 
     /// Starts a port and workers that reflect its packets: frames with their Ethernet addresses
@@ -269,8 +280,17 @@ impl Forward {
     ///
     /// # Errors
     /// As for [`start`](Forward::start).
-    pub fn echo(mut self, port: AnyPort) -> Result<Running, StartError> {
+    pub fn echo(self, port: AnyPort) -> Result<Running, StartError> {
+        self.prepare_echo(port)?.launch()
+    }
+
+    /// Starts the port of [`echo`](Forward::echo), but no worker.
+    ///
+    /// # Errors
+    /// As for [`start`](Forward::start).
+    pub fn prepare_echo(mut self, port: AnyPort) -> Result<Ready, StartError> {
         self.directions = Directions::OneWay;
+        let needs = port.needs();
         let info = port.info().clone();
         let is_faulty = matches!(port, AnyPort::Fault(_));
         if let Some(lane) = self.lanes.first() {
@@ -299,51 +319,8 @@ impl Forward {
         let meter = Meter::new(vec![port], pool.clone()).with_pools(own_pools).with_ext_buf_gauges(gauges);
         let notes = notes(&info, &info, self.directions);
         let ends = vec![PortEnd::new(&info, is_faulty)];
-        self.launch(threads, meter, notes, None, PortControls(controls), ends)
-    }
-
-    /// Starts the threads.
-    fn launch(
-        &self,
-        threads: Vec<(Placement, Vec<AnyRoute>)>,
-        meter: Meter,
-        notes: Vec<String>,
-        table: Option<Arc<LaneTable>>,
-        controls: PortControls,
-        ends: Vec<PortEnd>,
-    ) -> Result<Running, StartError> {
-        let gro = threads.iter().flat_map(|(_, routes)| routes).filter_map(|route| route.gro().cloned()).collect();
-        let stop = StopSignal::new().map_err(|source| StartError::Thread { worker: 0, source })?;
-        let mut running = Running {
-            stop: stop.clone(),
-            threads: Vec::new(),
-            balancer: None,
-            meter: meter.with_gro(gro),
-            notes,
-            table: table.clone(),
-            controls,
-            ends,
-        };
-        for (number, (placement, routes)) in threads.into_iter().enumerate() {
-            let core = if let Placement::Core(core) = placement { Some(core) } else { None };
-            let mut config = WorkerConfig::default();
-            (config.core, config.idle, config.drain) = (core, self.idle, self.drain);
-            let worker = Worker::new(routes, config, stop.clone());
-            running.spawn(number, move || worker.run())?;
-        }
-        if let Some(table) = table.filter(|_| self.rebalance) {
-            let thread = std::thread::Builder::new().name("towpath-balance".into());
-            let balance = move || {
-                let mut balancer = Balancer::new(table);
-                while !stop.is_stopping() {
-                    std::thread::park_timeout(REBALANCE);
-                    balancer.step();
-                }
-            };
-            let number = running.threads.len() as u16;
-            running.balancer =
-                Some(thread.spawn(balance).map_err(|source| StartError::Thread { worker: number, source })?);
-        }
-        Ok(running)
+        let ready =
+            Ready { plan: self, threads, meter, notes, table: None, controls: PortControls(controls), ends, needs };
+        Ok(ready)
     }
 }

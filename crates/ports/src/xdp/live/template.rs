@@ -20,7 +20,7 @@ use crate::generator::GenPort;
 use crate::xdp::{Config, errors};
 use std::sync::Arc;
 use std::time::Instant;
-use towpath_packet::port::{Info, Layer, Port, PortError, Queues, RxQueue, Start, State, TxQueue, Wake};
+use towpath_packet::port::{Calls, Info, Layer, Needs, Port, PortError, Queues, RxQueue, Start, State, TxQueue, Wake};
 use towpath_packet::{Backing, Batch, Cache, Counters, Direction, DropReason, Offloads, Pool, PoolConfig};
 use towpath_sys::bpf::asm::{Alu, Asm, If, Label, R1, R2, R5, R9, Reg, Size};
 use towpath_sys::netdev::Control;
@@ -83,6 +83,10 @@ impl Port for TemplatePort {
 
     fn info(&self) -> &Info {
         &self.info
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::none().calls([Calls::Sockets, Calls::Interface, Calls::ProgramRun])
     }
 
     fn start(self, start: Start) -> Result<Queues<TemplateRx, TemplateTx>, PortError> {

@@ -1,0 +1,167 @@
+#![doc = include_str!("../README.md")]
+//! # Modules
+//!
+//! | file | content |
+//! |---|---|
+//! | `lib` | [`enforce`], and what is in force: [`Enforced`] |
+//! | `machine` | [`Machine`]: what this kernel could enforce |
+//! | `calls` | the system calls of every datapath, and of each group |
+//! | `filter` | the seccomp filters |
+//! | `rules` | the Landlock rule set |
+
+#![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![forbid(unsafe_code)]
+
+mod calls;
+mod filter;
+mod machine;
+mod pages;
+mod rules;
+
+pub use machine::{Machine, Missing, Part};
+pub use pages::{group_table, refused};
+
+use std::collections::BTreeSet;
+use std::os::fd::AsFd;
+use std::path::Path;
+use towpath_packet::port::{Capability, Needs, PathUse};
+use towpath_sys::restrict;
+
+/// How much of the sandbox must be in force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Level {
+    /// All four parts.
+    Require,
+    /// What the kernel can do.
+    #[default]
+    Prefer,
+    /// Nothing is changed.
+    Off,
+}
+
+/// Why the sandbox is not in force.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SandboxError {
+    /// A part is missing that was required.
+    #[error("sandbox=require: {0}; or use sandbox=prefer")]
+    Missing(Missing),
+}
+
+/// What is in force, as the kernel tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Enforced {
+    /// The level that was asked for.
+    pub level: Level,
+    /// Names of the capabilities that the process has still.
+    pub capabilities: Vec<&'static str>,
+    /// How many capabilities it had before.
+    pub capabilities_before: u32,
+    /// Whether programs that it executes gain no rights.
+    pub no_new_privs: bool,
+    /// The number of system calls in the seccomp list; `None` without a list.
+    pub system_calls: Option<usize>,
+    /// The version of Landlock that is in force.
+    pub landlock: Option<u32>,
+    missing: Vec<Missing>,
+}
+
+impl Enforced {
+    /// The parts that are not in force, with the reason and the mend. Empty with [`Level::Off`].
+    pub fn missing(&self) -> &[Missing] {
+        &self.missing
+    }
+
+    /// What is in force without a sandbox.
+    fn off(level: Level) -> Enforced {
+        let (kept, missing) = (restrict::capabilities().unwrap_or(u64::MAX), Vec::new());
+        let no_new_privs = restrict::no_new_privs();
+        let (capabilities, capabilities_before) = (names(kept), kept.count_ones());
+        Enforced { level, capabilities, capabilities_before, no_new_privs, system_calls: None, landlock: None, missing }
+    }
+}
+
+/// Names of capabilities; those that no port needs have one name together.
+fn names(bits: u64) -> Vec<&'static str> {
+    let known = Capability::ALL.iter().filter(|one| bits & one.bit() != 0).map(|one| one.name());
+    let others = bits & !Capability::ALL.iter().fold(0, |all, one| all | one.bit());
+    known.chain((others != 0).then_some("others")).collect()
+}
+
+/// Restricts the process to what `needs` says, on all threads and for good. Called when ports are
+/// started and before the first packet; the sockets and files that are open stay so.
+///
+/// Threads that run already are interrupted once by a signal. A `SIGSYS` handler is installed,
+/// which counts refused calls (see [`refused`]). A process can do this once.
+///
+/// # Errors
+/// [`SandboxError::Missing`] with [`Level::Require`]: what the kernel lacks is found before
+/// anything is changed; if a step fails nevertheless, the steps before it stay in force.
+pub fn enforce(needs: &Needs, level: Level) -> Result<Enforced, SandboxError> {
+    let mut enforced = Enforced::off(level);
+    if level == Level::Off {
+        return Ok(enforced);
+    }
+    let machine = Machine::probe();
+    if let Some(missing) = machine.missing().first().filter(|_| level == Level::Require) {
+        return Err(SandboxError::Missing(missing.clone()));
+    }
+    warm_up();
+    let mut missing = machine.missing();
+    let rules = match machine.landlock {
+        Err(_) => None,
+        Ok(_) => rules::make(needs).unwrap_or_else(|error| {
+            missing.push(Missing::new(Part::Landlock, error, "report it, with this line"));
+            None
+        }),
+    };
+    match restrict::restrict_all(kept(needs), rules.as_ref().map(AsFd::as_fd)) {
+        Ok(()) => enforced.landlock = rules.and(machine.landlock.ok()),
+        Err(error) => missing.push(Missing::new(Part::Capabilities, error, "let every thread take signals")),
+    }
+    // The filter refuses the question.
+    let before = enforced.capabilities_before;
+    enforced = Enforced { level, landlock: enforced.landlock, capabilities_before: before, ..Enforced::off(level) };
+    if machine.seccomp.is_ok() {
+        match filter::install(needs) {
+            Ok(()) => {
+                enforced.system_calls = Some(filter::list(needs).map(|call| call.number).collect::<BTreeSet<_>>().len())
+            }
+            Err(why) => missing.push(Missing::new(Part::Seccomp, why, "report it, with this line")),
+        }
+    }
+    if let Some(first) = missing.first().filter(|_| level == Level::Require) {
+        return Err(SandboxError::Missing(first.clone()));
+    }
+    enforced.missing = missing;
+    Ok(enforced)
+}
+
+/// Has the C library do what it does once. When the heap of a thread shrinks for the first time,
+/// glibc reads `/proc/sys/vm/overcommit_memory`, and manages without it if it must.
+fn warm_up() {
+    const BLOCK: usize = 16 << 10;
+    let shrink = || {
+        let blocks: Vec<_> = (0..64).map(|_| std::hint::black_box(Vec::<u8>::with_capacity(BLOCK))).collect();
+        drop(blocks);
+    };
+    // Without a thread nothing is read in advance, and the call is counted as refused.
+    let _ = std::thread::Builder::new().spawn(shrink).map(std::thread::JoinHandle::join);
+}
+
+/// The capabilities that the ports need. Files of other users are among them only if a directory
+/// of theirs can't be written otherwise.
+fn kept(needs: &Needs) -> u64 {
+    let kept = needs.capabilities().fold(0, |all, one| all | one.bit());
+    let written: Vec<&Path> =
+        needs.paths().filter(|(_, usage)| *usage != PathUse::Read).map(|(path, _)| path).collect();
+    if written.is_empty() {
+        return kept;
+    }
+    let all = || written.iter().all(|path| restrict::is_writable(path));
+    match restrict::with_capabilities(kept, all) {
+        Ok(true) => kept,
+        _ => kept | Capability::DacOverride.bit(),
+    }
+}

@@ -1,0 +1,100 @@
+//! Started ports whose workers do not run yet.
+
+use super::failure::PortEnd;
+use super::plan::{AnyRoute, Placement};
+use super::{Forward, PortControls, REBALANCE, Running, StartError};
+use std::sync::Arc;
+use towpath_engine::lane::{Balancer, LaneTable};
+use towpath_engine::report::Meter;
+use towpath_engine::worker::{StopSignal, Worker, WorkerConfig};
+use towpath_packet::port::Needs;
+
+/// Started ports whose workers do not run yet: the moment to give up rights.
+///
+/// ```
+/// use towpath::sandbox::{Level, enforce};
+/// use towpath::{Forward, Opener, Role};
+///
+/// let mut opener = Opener::new();
+/// let from = opener.open(&"gen:count=1000".parse()?, Role::Ingress)?;
+/// let to = opener.open(&"null:".parse()?, Role::Egress)?;
+/// let ready = Forward::default().prepare(from, to)?;
+/// let enforced = enforce(ready.needs(), Level::Prefer)?;
+/// assert!(enforced.no_new_privs);
+/// let running = ready.launch()?;
+/// while !running.is_finished() {
+///     std::thread::yield_now();
+/// }
+/// assert_eq!(running.stop().reading.balance().sent, 1000);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Ready {
+    pub(super) plan: Forward,
+    pub(super) threads: Vec<(Placement, Vec<AnyRoute>)>,
+    pub(super) meter: Meter,
+    pub(super) notes: Vec<String>,
+    pub(super) table: Option<Arc<LaneTable>>,
+    pub(super) controls: PortControls,
+    /// A and B, or the port of an echo.
+    pub(super) ends: Vec<PortEnd>,
+    pub(super) needs: Needs,
+}
+
+impl Ready {
+    /// What the ports use of the kernel from now on.
+    pub fn needs(&self) -> &Needs {
+        &self.needs
+    }
+
+    /// Settings and events of the ports.
+    pub fn port_controls(&self) -> &PortControls {
+        &self.controls
+    }
+
+    /// Starts the workers.
+    ///
+    /// # Errors
+    /// [`StartError::Thread`]; then nothing runs, and everything is undone.
+    pub fn launch(self) -> Result<Running, StartError> {
+        let Ready { plan, threads, meter, notes, table, controls, ends, .. } = self;
+        let gro = threads.iter().flat_map(|(_, routes)| routes).filter_map(|route| route.gro().cloned()).collect();
+        let stop = StopSignal::new().map_err(|source| StartError::Thread { worker: 0, source })?;
+        let mut running = Running {
+            stop: stop.clone(),
+            threads: Vec::new(),
+            balancer: None,
+            meter: meter.with_gro(gro),
+            notes,
+            table: table.clone(),
+            controls,
+            ends,
+        };
+        for (number, (placement, routes)) in threads.into_iter().enumerate() {
+            let core = if let Placement::Core(core) = placement { Some(core) } else { None };
+            let mut config = WorkerConfig::default();
+            (config.core, config.idle, config.drain) = (core, plan.idle, plan.drain);
+            let worker = Worker::new(routes, config, stop.clone());
+            running.spawn(number, move || worker.run())?;
+        }
+        if let Some(table) = table.filter(|_| plan.rebalance) {
+            let thread = std::thread::Builder::new().name("towpath-balance".into());
+            let balance = move || {
+                let mut balancer = Balancer::new(table);
+                while !stop.is_stopping() {
+                    std::thread::park_timeout(REBALANCE);
+                    balancer.step();
+                }
+            };
+            let number = running.threads.len() as u16;
+            running.balancer =
+                Some(thread.spawn(balance).map_err(|source| StartError::Thread { worker: number, source })?);
+        }
+        Ok(running)
+    }
+}
+
+impl std::fmt::Debug for Ready {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ready").field("needs", &self.needs).field("notes", &self.notes).finish_non_exhaustive()
+    }
+}
