@@ -12,6 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use towpath_packet::Region;
+use towpath_packet::notify::publish;
 use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer, RingMemory};
 use towpath_sys::EventFd;
 use towpath_sys::poll::wait_readable;
@@ -208,6 +209,7 @@ impl<'u> Socket<'u> {
     }
 
     /// Appends frames whose last user is done, in the order of their completions. Returns how many.
+    /// Wakes the datapath if it sleeps and the ring was full.
     ///
     /// # Errors
     /// [`Error::Broken`] if the datapath names a frame that it does not have. The session is then
@@ -222,6 +224,12 @@ impl<'u> Socket<'u> {
         }
         if n > 0 {
             self.completion.release();
+            // The waker's part of the pattern of `towpath_packet::notify`. A datapath that found the
+            // ring full has filled it before it set the flag.
+            publish();
+            if n + self.completion.waiting() >= self.completion.ring().size() && self.tx.ring().needs_wakeup() {
+                self.kick();
+            }
         }
         Ok(n as usize)
     }

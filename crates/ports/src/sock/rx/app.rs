@@ -103,8 +103,22 @@ pub(crate) struct AppTx {
     pub(crate) unsubmitted: bool,
     /// The COMPLETION ring had no room for all pages that came back.
     pub(crate) completion_full: bool,
-    /// There was no buffer for a head, no page, or no room in the COMPLETION ring.
-    pub(crate) starved: bool,
+    /// Why descriptors stayed in the TX ring.
+    pub(crate) stall: Stall,
+}
+
+/// Why descriptors stay in a TX ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stall {
+    /// None did.
+    None,
+    /// The burst has no more room: there is work.
+    Burst,
+    /// No page, no budget, or no room in the COMPLETION ring. The application or a freed page wakes
+    /// the queue.
+    Waits,
+    /// There was no buffer for a head. Nothing wakes the queue.
+    NoHead,
 }
 
 impl SessionHalf for AppTx {
@@ -133,7 +147,7 @@ impl AppTx {
         totals.completed += self.complete()?;
         let done = self.take(room, plan, cache, out, totals);
         if let Some(poll_fd) = self.session.poll_fd()
-            && (self.starved || poll_fd.is_tx_full())
+            && (self.stall != Stall::None || poll_fd.is_tx_full())
         {
             poll_fd.set_tx_full(!self.has_room());
         }
@@ -142,6 +156,13 @@ impl AppTx {
             self.session.notify_completions();
         }
         done
+    }
+
+    /// Whether the queue has work that nothing will announce: completions to write, descriptors that
+    /// did not fit in a burst, the end of the session.
+    pub(super) fn has_work(&self) -> bool {
+        let completions = self.pages.has_freed() && !self.completion_full;
+        completions || self.stall == Stall::Burst || self.session.is_closed()
     }
 
     /// Whether the application has room to send, by AF_XDP's rule: at most half of its TX ring is
@@ -188,7 +209,11 @@ impl AppTx {
             n = n.min(self.completion.try_reserve(n as u32).map_err(|_| Fault::Counter)? as usize);
         }
         // No kick announces the descriptors that stay, and the burst may end without a packet.
-        self.starved = n < ready;
+        self.stall = match n {
+            n if n == ready => Stall::None,
+            0 => Stall::Waits,
+            _ => Stall::Burst,
+        };
         if n == 0 {
             return Ok(());
         }
@@ -328,7 +353,9 @@ impl AppTx {
         let mut at = out.len();
         let partial = self.partial.take().is_some_and(|packet| out.push(packet).is_ok());
         let heads = n - usize::from(partial);
-        self.starved |= cache.alloc_bulk(out, heads) < heads;
+        if cache.alloc_bulk(out, heads) < heads {
+            self.stall = Stall::NoHead;
+        }
         let mut done = Ok(());
         for _ in 0..n {
             let Some(packet) = out.as_mut_slice().get_mut(at) else { break };

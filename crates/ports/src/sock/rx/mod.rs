@@ -9,10 +9,10 @@
 pub(super) mod app;
 
 use super::config::Transmit;
-use super::notify::{PortShared, QueueWaker, RESYNC};
+use super::notify::{PortShared, QueueWaker, RESYNC, Unusable};
 use super::session::SessionList;
-use super::stats::RxTotals;
-use app::{AppTx, CopyPlan};
+use super::stats::{Fault, RxTotals};
+use app::{AppTx, CopyPlan, Stall};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -77,13 +77,29 @@ impl SockRx {
     fn sync_poll_fds(&self) -> bool {
         let mut waiting = false;
         for app in self.apps.iter() {
-            if let Some(poll_fd) = app.session.poll_fd() {
+            if let Some(poll_fd) = app.session.poll_fd()
+                && !app.session.is_closed()
+            {
                 poll_fd.set_tx_full(!app.has_room());
-                poll_fd.drain_kicks();
-                waiting |= app.session.sync_poll_fd();
+                match app.session.sync_poll_fd() {
+                    Ok(entries) => waiting |= entries,
+                    Err(why) => self.end(app, why),
+                }
             }
         }
         waiting
+    }
+
+    /// Ends the session of an application whose poll descriptor is of no more use.
+    #[cold]
+    fn end(&self, app: &AppTx, why: Unusable) {
+        match why {
+            Unusable::Shut => app.session.end("shut"),
+            Unusable::Descriptors => {
+                app.session.fail(Fault::Files);
+                self.counters.failed(1);
+            }
+        }
     }
 }
 
@@ -169,12 +185,16 @@ impl RxQueue for SockRx {
         if self.apps.iter().any(|app| app.session.poll_fd().is_some()) && !membarrier::global_expedited() {
             self.waker.timer.set(RESYNC);
         }
-        if self.apps.iter().any(|app| (app.pages.has_freed() && !app.completion_full) || app.session.is_closed()) {
+        // Nothing announces a buffer that is free again. Room in the COMPLETION ring is announced by
+        // a kick, freed pages and budget by the notifier. A session that waits does not change how
+        // the others are woken.
+        if self.apps.iter().any(|app| app.stall == Stall::NoHead) {
+            self.waker.timer.set(RESYNC);
+        }
+        if self.apps.iter().any(AppTx::has_work) {
             self.waker.notifier.wake();
         }
-        // No notification tells when a buffer, or room in the COMPLETION ring, is available again.
-        let stalled = self.apps.iter().any(|app| app.starved || app.completion_full);
-        if stalled { Wake::Poll } else { Wake::Fd(self.waker.epoll.fd()) }
+        Wake::Fd(self.waker.epoll.fd())
     }
 
     fn counters(&self) -> &Arc<Counters> {

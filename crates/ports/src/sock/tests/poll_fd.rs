@@ -125,14 +125,14 @@ fn reading_from_the_descriptor_loses_no_wake_up() {
     let mut program = program(&mut rig);
     program.post(&[0]);
     rig.send(&[&[1; 60]]);
-    seqpacket::drain(program.kick.as_fd());
+    seqpacket::drain(program.kick.as_fd(), true);
     assert!(!program.is_readable());
     // Also with a queue that never sleeps.
     until(|| {
         rig.rx.rx(&mut Batch::new());
         program.is_readable()
     });
-    seqpacket::drain(program.kick.as_fd());
+    seqpacket::drain(program.kick.as_fd(), true);
     rig.rx.wake();
     assert!(program.is_readable());
     program.take();
