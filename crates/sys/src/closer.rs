@@ -187,24 +187,10 @@ mod tests {
     use super::*;
     use crate::memfd::tests::sealed;
     use crate::poll::wait_readable;
-    use std::io::{Read, Write};
-    use std::net::{TcpListener, TcpStream};
+    use std::io::Read;
+    use std::net::TcpStream;
     use std::time::Duration;
-
-    /// A connection with bytes that its peer does not take, whose close blocks for an hour.
-    fn lingering() -> (TcpStream, TcpStream) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let far = listener.accept().unwrap().0;
-        near.set_nonblocking(true).unwrap();
-        while near.write(&[0; 65536]).is_ok() {}
-        let linger = libc::linger { l_onoff: 1, l_linger: 3600 };
-        let (fd, len) = (near.as_raw_fd(), size_of_val(&linger) as u32);
-        // SAFETY: the value lives across the call.
-        let set = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, (&raw const linger).cast(), len) };
-        assert_eq!(set, 0);
-        (near, far)
-    }
+    use towpath_testing::lingering;
 
     fn until_over(mut closing: Closing) {
         while !closing.is_over() {

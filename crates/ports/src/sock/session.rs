@@ -124,8 +124,9 @@ impl Session {
     /// Ends the session, and closes its connection.
     #[cold]
     pub(super) fn end(&self, why: &'static str) {
-        seqpacket::shutdown(self.connection.as_fd());
         self.close(why);
+        // The server thread notices that, and finds the session closed.
+        seqpacket::shutdown(self.connection.as_fd());
     }
 }
 

@@ -101,7 +101,7 @@ pub(crate) struct AppTx {
     pub(crate) request: Option<VnetHeader>,
     /// The COMPLETION ring has entries that were not submitted.
     pub(crate) unsubmitted: bool,
-    /// The COMPLETION ring had no room for all pages that came back.
+    /// The COMPLETION ring had no room for all pages that came back, or for any copy.
     pub(crate) completion_full: bool,
     /// Why descriptors stayed in the TX ring.
     pub(crate) stall: Stall,
@@ -165,6 +165,12 @@ impl AppTx {
         completions || self.stall == Stall::Burst || self.session.is_closed()
     }
 
+    /// Whether the application waits for room in its COMPLETION ring and may not kick when it has
+    /// made some: an AF_XDP program may call `poll` instead, which sends by itself there.
+    pub(super) fn may_not_kick(&self) -> bool {
+        self.completion_full && self.session.poll_fd().is_some()
+    }
+
     /// Whether the application has room to send, by AF_XDP's rule: at most half of its TX ring is
     /// full.
     pub(super) fn has_room(&self) -> bool {
@@ -206,7 +212,9 @@ impl AppTx {
         let mut n = ready.min(room).min(self.pages.free()).min(chunks as usize);
         if plan.linear > 0 || self.skip_invalid {
             // A copied or skipped descriptor is completed at once.
-            n = n.min(self.completion.try_reserve(n as u32).map_err(|_| Fault::Counter)? as usize);
+            let room = self.completion.try_reserve(n as u32).map_err(|_| Fault::Counter)? as usize;
+            self.completion_full |= n > 0 && room == 0;
+            n = n.min(room);
         }
         // No kick announces the descriptors that stay, and the burst may end without a packet.
         self.stall = match n {

@@ -11,6 +11,7 @@ use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer};
 use towpath_packet::{Backing, Batch, DropReason, ExtBufGauge, Offloads, Packet, Pool, PoolConfig, Region};
 
 mod copy_plan;
+mod descriptors;
 mod handshake;
 mod poll_fd;
 mod segments;
@@ -335,7 +336,7 @@ fn frames_longer_than_the_port_sends_complete_unsent_and_counted() {
 
 /// A program that handles its rings itself.
 struct Program {
-    _connection: OwnedFd,
+    connection: OwnedFd,
     session: u64,
     tx: Producer<Mapped<Desc>>,
     fill: Producer<Mapped<u64>>,
@@ -390,7 +391,7 @@ impl Program {
         // SAFETY: the region is for the rings alone.
         unsafe {
             Program {
-                _connection: connection,
+                connection,
                 session: welcome.session,
                 tx: Producer::new(Mapped::new(region.clone(), &at.tx, hello.rings.tx).unwrap()),
                 fill: Producer::new(Mapped::new(region.clone(), &at.fill, hello.rings.fill).unwrap()),
