@@ -70,6 +70,12 @@ impl SockRx {
         }
     }
 
+    /// The descriptor that wakes the queue.
+    #[cfg(test)]
+    pub(super) fn sleeps_on(&self) -> std::os::fd::RawFd {
+        self.waker.epoll.fd()
+    }
+
     /// Adds new sessions and removes closed ones.
     #[inline]
     fn sync_sessions(&mut self) {

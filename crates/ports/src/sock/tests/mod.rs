@@ -19,6 +19,7 @@ mod shared;
 mod skip_invalid;
 mod supers;
 mod turns;
+mod wakeups;
 
 /// A started port, whose queues the test runs.
 struct Rig {

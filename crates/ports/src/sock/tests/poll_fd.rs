@@ -47,7 +47,7 @@ impl Program {
 }
 
 /// Puts the queue to sleep; returns the descriptor that wakes it.
-fn sleep(rig: &Rig) -> std::os::fd::BorrowedFd<'_> {
+pub(super) fn sleep(rig: &Rig) -> std::os::fd::BorrowedFd<'_> {
     let Wake::Fd(fd) = rig.rx.wake() else { panic!("nothing to wait for") };
     // SAFETY: the queue owns the descriptor as long as it lives.
     unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) }
