@@ -185,12 +185,11 @@ extern "C" fn run(task: *mut libc::c_void) -> libc::c_int {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memfd::tests::sealed;
     use crate::poll::wait_readable;
     use std::io::Read;
     use std::net::TcpStream;
     use std::time::Duration;
-    use towpath_testing::lingering;
+    use towpath_testing::{lingering, sealed_memory};
 
     fn until_over(mut closing: Closing) {
         while !closing.is_over() {
@@ -222,7 +221,7 @@ mod tests {
     #[test]
     fn memory_stays_queued_and_any_other_descriptor_is_closed_elsewhere() {
         let [near, far] = seqpacket::pair().unwrap();
-        let memory = sealed(4096);
+        let memory = sealed_memory(4096);
         assert_eq!(examine(near.as_fd()).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         seqpacket::send(far.as_fd(), b"hello", &[memory.as_fd()]).unwrap();
         let (found, closing) = examine(near.as_fd()).unwrap();

@@ -40,24 +40,14 @@ pub fn is_huge(fd: BorrowedFd<'_>) -> io::Result<bool> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
-    use std::os::fd::{AsFd, FromRawFd, OwnedFd};
-
-    /// A memfd that does not shrink.
-    pub(crate) fn sealed(len: i64) -> OwnedFd {
-        // SAFETY: the name is a string with a terminating zero; the descriptor is new.
-        unsafe {
-            let fd = libc::memfd_create(c"sealed".as_ptr(), libc::MFD_ALLOW_SEALING | libc::MFD_CLOEXEC);
-            assert!(fd >= 0 && libc::ftruncate(fd, len) == 0);
-            assert_eq!(libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK), 0);
-            OwnedFd::from_raw_fd(fd)
-        }
-    }
+    use std::os::fd::AsFd;
+    use towpath_testing::sealed_memory;
 
     #[test]
     fn only_files_in_memory_have_seals() {
-        assert_eq!(seals(sealed(4096).as_fd()).unwrap(), libc::F_SEAL_SHRINK);
+        assert_eq!(seals(sealed_memory(4096).as_fd()).unwrap(), libc::F_SEAL_SHRINK);
         let other = std::fs::File::open("/dev/null").unwrap();
         assert_eq!(seals(other.as_fd()).unwrap_err().raw_os_error(), Some(libc::EINVAL));
     }

@@ -1,13 +1,24 @@
-//! Files that are slow to close, for tests of what closes them.
+//! Files to send to another process: memory, and some that are slow to close.
 
 use std::ffi::CString;
 use std::fs::File;
-use std::io::{ErrorKind, Read, Result, Write};
+use std::io::{ErrorKind, PipeReader, PipeWriter, Read, Result, Write};
 use std::mem::size_of_val;
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::ptr::null;
+
+/// A memfd of `len` bytes that does not shrink.
+pub fn sealed_memory(len: i64) -> OwnedFd {
+    // SAFETY: the name is a string with a terminating zero; the descriptor is new.
+    unsafe {
+        let fd = libc::memfd_create(c"sealed".as_ptr(), libc::MFD_ALLOW_SEALING | libc::MFD_CLOEXEC);
+        assert!(fd >= 0 && libc::ftruncate(fd, len) == 0);
+        assert_eq!(libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK), 0);
+        OwnedFd::from_raw_fd(fd)
+    }
+}
 
 /// A connection with bytes that its peer does not take, and the peer. The last close of the first
 /// blocks for an hour (`SO_LINGER`), or until the peer is closed.
@@ -25,13 +36,21 @@ pub fn lingering() -> (TcpStream, TcpStream) {
     (near, far)
 }
 
-/// A file of a FUSE server that never answers a question about it, and no `close(2)` of it. The
-/// server is a thread of this process. The file system is mounted at `at`, in a mount namespace of
-/// the calling thread.
+/// A file of a FUSE server that never answers a question about it, and no `close(2)` of it.
+pub struct SilentFile {
+    /// Closed first: the server ends, and the file can be closed.
+    _server: PipeWriter,
+    /// The file.
+    pub file: File,
+}
+
+/// Starts the server as a process that ends with the returned file. The file system is mounted at
+/// `at`, in a mount namespace of the calling thread. The process must not be killed while it has the
+/// file: its end would wait for the server, which waits for its end.
 ///
 /// # Errors
 /// The error of the failed call: no `/dev/fuse`, or no permission.
-pub fn silent_file(at: &Path) -> Result<File> {
+pub fn silent_file(at: &Path) -> Result<SilentFile> {
     let device = File::options().read(true).write(true).open("/dev/fuse")?;
     let path = CString::new(at.as_os_str().as_encoded_bytes())?;
     let options = format!("fd={},rootmode=40000,user_id=0,group_id=0,allow_other", device.as_raw_fd());
@@ -46,8 +65,20 @@ pub fn silent_file(at: &Path) -> Result<File> {
     if failed {
         return Err(std::io::Error::last_os_error());
     }
-    std::thread::spawn(move || serve(&device));
-    File::options().read(true).write(true).open(at.join("file"))
+    let (until, server) = std::io::pipe()?;
+    // SAFETY: the child calls nothing but `serve`, and does not return.
+    match unsafe { libc::fork() } {
+        -1 => return Err(std::io::Error::last_os_error()),
+        0 => {
+            drop(server);
+            serve(&device, &until);
+            // SAFETY: no pointers.
+            unsafe { libc::_exit(0) }
+        }
+        _ => drop(device),
+    }
+    let file = File::options().read(true).write(true).open(at.join("file"))?;
+    Ok(SilentFile { _server: server, file })
 }
 
 /// Requests of `linux/fuse.h` that the server answers.
@@ -55,10 +86,17 @@ const LOOKUP: u32 = 1;
 const OPEN: u32 = 14;
 const INIT: u32 = 26;
 
-/// Answers what opening a file needs.
-fn serve(mut device: &File) {
+/// Answers what opening a file needs, until the other end of the pipe is closed.
+fn serve(mut device: &File, until: &PipeReader) {
     let mut request = vec![0; 1 << 17];
     loop {
+        let wait = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut set = [wait(device.as_raw_fd()), wait(until.as_raw_fd())];
+        // SAFETY: the array lives across the call and has the length that is given.
+        unsafe { libc::poll(set.as_mut_ptr(), 2, -1) };
+        if set[1].revents != 0 {
+            return;
+        }
         match device.read(&mut request) {
             Ok(n) if n >= 40 => {}
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,

@@ -7,7 +7,7 @@
 mod files;
 mod needs;
 
-pub use files::{lingering, silent_file};
+pub use files::{lingering, sealed_memory, silent_file};
 pub use needs::{Need, all_required, needs, skip};
 
 use std::path::PathBuf;
