@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 use towpath_packet::UntrustedMem;
+use towpath_packet::notify::publish;
 use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer, RingMemory};
 use towpath_sys::EventFd;
 use towpath_sys::poll::wait_readable;
@@ -204,6 +205,7 @@ impl<'u> Socket<'u> {
     }
 
     /// Appends frames whose last user is done, in the order of their completions. Returns how many.
+    /// Wakes the datapath if it sleeps and the ring was full.
     ///
     /// # Errors
     /// [`Error::Broken`] if the datapath names a frame that it does not have. The session is then
@@ -218,6 +220,12 @@ impl<'u> Socket<'u> {
         }
         if n > 0 {
             self.completion.release();
+            // The waker's part of the pattern of `towpath_packet::notify`. A datapath that found the
+            // ring full has filled it before it set the flag.
+            publish();
+            if n + self.completion.waiting() >= self.completion.ring().size() && self.tx.ring().needs_wakeup() {
+                self.kick();
+            }
         }
         Ok(n as usize)
     }

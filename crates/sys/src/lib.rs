@@ -8,8 +8,9 @@
 //!                affinity     the processors that a thread runs on
 //!                membarrier   a fence in other processes
 //!   memory       mmap         mappings, unmapped on drop
-//!                memfd        a memfd's identity and pages
+//!                memfd        a memfd's seals, identity and pages
 //!   sockets      seqpacket    UNIX records with descriptors                 sendmsg, recvmsg
+//!                closer       a process that only closes descriptors of others
 //!                uio, mmsg    a header and a packet's pieces in one call     writev, sendmmsg
 //!                af_packet    AF_PACKET sockets and their options
 //!                packet_ring  frames in memory that the kernel fills         PACKET_RX_RING
@@ -35,6 +36,7 @@
 pub mod af_packet;
 pub mod affinity;
 pub mod bpf;
+pub mod closer;
 pub mod epoll;
 pub mod event;
 pub mod host;

@@ -1,8 +1,18 @@
-//! A memfd's identity and the size of its pages.
+//! A memfd's seals, identity and the size of its pages.
 
 use super::check;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// The seals of a memfd (`F_GET_SEALS`). No file system is asked: any other file is an error at once,
+/// where `fstat(2)` waits for a file system that does not answer.
+///
+/// # Errors
+/// `EINVAL` for a file that is not in memory, `EBADF` for a descriptor of `O_PATH`.
+pub fn seals(fd: BorrowedFd<'_>) -> io::Result<libc::c_int> {
+    // SAFETY: no pointers.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) })
+}
 
 /// Device and inode of a file: equal if two descriptors refer to the same file.
 ///
@@ -27,4 +37,18 @@ pub fn is_huge(fd: BorrowedFd<'_>) -> io::Result<bool> {
     // SAFETY: the structure lives across the call.
     check(unsafe { libc::fstatfs(fd.as_raw_fd(), &mut stat) })?;
     Ok(stat.f_type == libc::HUGETLBFS_MAGIC)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+    use towpath_testing::sealed_memory;
+
+    #[test]
+    fn only_files_in_memory_have_seals() {
+        assert_eq!(seals(sealed_memory(4096).as_fd()).unwrap(), libc::F_SEAL_SHRINK);
+        let other = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(seals(other.as_fd()).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+    }
 }

@@ -56,6 +56,13 @@ pub fn is_writable(fd: BorrowedFd<'_>) -> bool {
     ppoll(&mut set, Some(Duration::ZERO)).is_ok_and(|ready| ready > 0)
 }
 
+/// Whether the peer has shut the connection of `fd` down, or closed it: no more bytes come than are
+/// queued.
+pub fn is_shut(fd: BorrowedFd<'_>) -> bool {
+    let mut set = [libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 }];
+    ppoll(&mut set, Some(Duration::ZERO)).is_ok_and(|ready| ready > 0)
+}
+
 fn ppoll(set: &mut [libc::pollfd], time: Option<Duration>) -> io::Result<usize> {
     let time = time.map(|time| libc::timespec {
         tv_sec: libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX),

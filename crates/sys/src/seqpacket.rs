@@ -1,7 +1,7 @@
 //! UNIX sockets of records (`SOCK_SEQPACKET`), and records with descriptors.
 
-use crate::check;
-use crate::poll::is_readable;
+use crate::poll::is_shut;
+use crate::{check, check_len};
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -133,24 +133,29 @@ pub fn shutdown(connection: BorrowedFd<'_>) {
     unsafe { libc::shutdown(connection.as_raw_fd(), libc::SHUT_RDWR) };
 }
 
-/// Most descriptors of a record; the kernel discards further ones.
+/// Most descriptors of a record that [`send`] and [`receive`] pass on; the kernel discards further
+/// ones.
 pub const MAX_FDS: usize = 4;
 
-/// A control buffer for a header and [`MAX_FDS`] descriptors, aligned as `cmsghdr` is.
+/// Most descriptors of a record.
+pub(crate) const SCM_MAX_FD: usize = 253;
+
+/// A control buffer, aligned as `cmsghdr` is. 64 bytes have room for a header and [`MAX_FDS`]
+/// descriptors.
 #[repr(C, align(8))]
-struct Control([u8; 64]);
+struct Control<const N: usize = 64>([u8; N]);
 
 const HEADER: usize = size_of::<libc::cmsghdr>();
 
 /// `CMSG_LEN` for `n` descriptors.
-const fn control_len(n: usize) -> usize {
+pub(crate) const fn control_len(n: usize) -> usize {
     HEADER + n * size_of::<RawFd>()
 }
 
 const _: () = assert!(control_len(MAX_FDS) <= 64 && HEADER.is_multiple_of(8));
 
 /// A message header for one buffer.
-fn header(bytes: &mut libc::iovec, control: &mut Control, len: usize) -> libc::msghdr {
+fn header<const N: usize>(bytes: &mut libc::iovec, control: &mut Control<N>, len: usize) -> libc::msghdr {
     // SAFETY: msghdr is plain data; all zeroes are an empty message.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = bytes;
@@ -236,13 +241,83 @@ pub fn receive(from: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Received> {
     Ok(Received { len, fds, cut: flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 })
 }
 
-/// Makes the connection readable at its other end. Errors are ignored: a full queue is readable
-/// too.
+/// What [`peek`] finds of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peeked {
+    /// Bytes of the record; 0 also if the peer has closed the connection.
+    pub len: usize,
+    /// It has descriptors.
+    pub descriptors: bool,
+    /// It is longer than the room for it.
+    pub cut: bool,
+}
+
+/// Looks at the first record that is queued, with as many bytes as there is room for, without
+/// taking it. None of its descriptors is closed or comes into this process.
+///
+/// # Errors
+/// The error of `recvmsg(2)`; `WouldBlock` if no record is queued.
+pub fn peek(from: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Peeked> {
+    let mut piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let mut message = header(&mut piece, &mut Control([0; 0]), 0);
+    // SAFETY: the header points to a buffer that lives across the call, with its length.
+    let n = unsafe { libc::recvmsg(from.as_raw_fd(), &mut message, libc::MSG_PEEK | libc::MSG_DONTWAIT) };
+    let (len, flag) = (check_len(n)?, |flag| message.msg_flags & flag != 0);
+    Ok(Peeked { len, descriptors: flag(libc::MSG_CTRUNC), cut: flag(libc::MSG_TRUNC) })
+}
+
+/// The control message of a record.
+pub(crate) struct ControlMessage {
+    /// Bytes of it, 0 for none.
+    pub(crate) len: usize,
+    /// The word behind its header: the first descriptor.
+    pub(crate) first: RawFd,
+    /// There was no room for all of it.
+    pub(crate) cut: bool,
+}
+
+/// Receives one record, of which only the control message is kept, in `N` bytes.
+pub(crate) fn receive_control<const N: usize>(from: RawFd, flags: libc::c_int) -> io::Result<ControlMessage> {
+    let mut control = Control([0; N]);
+    let mut piece = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+    let mut message = header(&mut piece, &mut control, N);
+    // SAFETY: the header points to a control block that lives across the call, with its length.
+    check_len(unsafe { libc::recvmsg(from, &mut message, flags | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) })?;
+    let (len, cut) = (message.msg_controllen, message.msg_flags & libc::MSG_CTRUNC != 0);
+    let first =
+        control.0.get(HEADER..).and_then(|words| words.first_chunk()).map_or(-1, |word| i32::from_ne_bytes(*word));
+    Ok(ControlMessage { len, first, cut })
+}
+
+/// `SO_PASSRIGHTS` of Linux 6.16.
+const SO_PASSRIGHTS: libc::c_int = 83;
+
+fn set_option(end: BorrowedFd<'_>, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    let (at, len) = ((&raw const value).cast(), size_of_val(&value) as libc::socklen_t);
+    // SAFETY: the number lives across the call and has the length that is given.
+    check(unsafe { libc::setsockopt(end.as_raw_fd(), libc::SOL_SOCKET, option, at, len) }).map(drop)
+}
+
+/// Refuses records with descriptors from here on: the peer's `sendmsg` fails with `EPERM`. Records
+/// that are queued stay. Returns whether the kernel can do so (Linux 6.16).
+///
+/// # Errors
+/// The error of `setsockopt(2)`.
+pub fn refuse_descriptors(end: BorrowedFd<'_>) -> io::Result<bool> {
+    match set_option(end, SO_PASSRIGHTS, 0) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(false),
+        done => done.map(|()| true),
+    }
+}
+
+/// Makes the connection readable at its other end. Returns whether that end is still open for it. A
+/// full queue is: it is readable too.
 #[inline]
-pub fn wake(connection: BorrowedFd<'_>) {
+pub fn wake(connection: BorrowedFd<'_>) -> bool {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: one byte lives across the call.
-    unsafe { libc::send(connection.as_raw_fd(), [0u8].as_ptr().cast(), 1, flags) };
+    let sent = unsafe { libc::send(connection.as_raw_fd(), [0u8].as_ptr().cast(), 1, flags) };
+    sent == 1 || io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock
 }
 
 /// A connected pair. Calls on both ends do not block.
@@ -266,10 +341,7 @@ const SEND_BUFFER: libc::c_int = 100 << 10;
 /// # Errors
 /// The error of `setsockopt(2)`.
 pub fn set_send_buffer(end: BorrowedFd<'_>) -> io::Result<()> {
-    let size = SEND_BUFFER;
-    let (at, len) = ((&raw const size).cast(), size_of_val(&size) as libc::socklen_t);
-    // SAFETY: the number lives across the call and has the length that is given.
-    check(unsafe { libc::setsockopt(end.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, at, len) }).map(drop)
+    set_option(end, libc::SO_SNDBUF, SEND_BUFFER)
 }
 
 /// Makes this end not writable for `poll(2)`, until the other end is [drained](drain): sends a
@@ -290,20 +362,64 @@ pub fn fill_send_buffer(end: BorrowedFd<'_>) {
     unsafe { libc::sendmsg(end.as_raw_fd(), &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
 }
 
-/// Discards the records that are queued at this end, at most 1024: a peer that keeps sending does
-/// not hold the caller up.
-pub fn drain(end: BorrowedFd<'_>) {
-    const MAX_RECORDS: usize = 1024;
+/// Records that are taken at a time: a peer that keeps sending does not hold the caller up.
+const MAX_RECORDS: usize = 64;
+
+/// Takes the record that is queued at this end.
+fn take(end: BorrowedFd<'_>) -> io::Result<usize> {
     let mut bytes = [0u8; 8];
+    // SAFETY: eight bytes live across the call.
+    check_len(unsafe { libc::recv(end.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT) })
+}
+
+/// What [`drain`] left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Drained {
+    /// No record.
+    Empty,
+    /// Records.
+    More,
+    /// A record with descriptors in front.
+    Descriptors,
+    /// The peer has shut the connection down: no more records come.
+    Shut,
+}
+
+/// Discards records that are queued at this end, at most 64. `refuses`: those with descriptors were
+/// [refused](refuse_descriptors) from the beginning. Else a record that has some is left.
+pub fn drain(end: BorrowedFd<'_>, refuses: bool) -> Drained {
     for _ in 0..MAX_RECORDS {
-        // SAFETY: eight bytes live across the call.
-        let n = unsafe { libc::recv(end.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT) };
-        // A length of 0 is an empty record if the end is still readable, else the end of the
-        // connection.
-        if n < 0 || (n == 0 && !is_readable(end)) {
-            return;
+        if !refuses && peek(end, &mut []).is_ok_and(|record| record.descriptors) {
+            return Drained::Descriptors;
+        }
+        match take(end) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Drained::Empty,
+            Err(_) => return Drained::Shut,
         }
     }
+    // An end of the connection is as many records of no bytes.
+    if is_shut(end) { Drained::Shut } else { Drained::More }
+}
+
+/// Discards the records that are queued at a connection that was [shut down](shutdown), at most 64.
+/// Returns whether none is left. One with descriptors, and those behind it, are left.
+pub fn discard(connection: BorrowedFd<'_>) -> bool {
+    // A record has the credentials of its sender, the end of the connection none.
+    const CREDENTIALS: usize = HEADER + size_of::<libc::ucred>();
+    if set_option(connection, libc::SO_PASSCRED, 1).is_err() {
+        return false;
+    }
+    for _ in 0..MAX_RECORDS {
+        match receive_control::<CREDENTIALS>(connection.as_raw_fd(), libc::MSG_PEEK) {
+            Ok(ControlMessage { cut: true, .. }) => return false,
+            Ok(ControlMessage { len: 0, .. }) => return true,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
+            // An error is reported once.
+            Ok(_) | Err(_) => _ = take(connection),
+        }
+    }
+    false
 }
 
 #[cfg(test)]

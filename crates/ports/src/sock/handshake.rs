@@ -3,9 +3,10 @@
 //!
 //! [`towpath_client::protocol`] describes the messages.
 
+use super::closing::AppSocket;
 use super::config::Config;
 use super::notify::{PollFd, PortShared};
-use super::rx::app::AppTx;
+use super::rx::app::{AppTx, Stall};
 use super::session::{Session, SessionRings, Wakeup};
 use super::stats::SessionStats;
 use super::tx::app::{AppRx, Destination};
@@ -102,8 +103,20 @@ pub(super) fn refusal(code: Code, why: impl Into<String>) -> Refusal {
 }
 
 /// A refusal because a resource is missing.
-fn full(why: impl ToString) -> Refusal {
+pub(super) fn full(why: impl ToString) -> Refusal {
     refusal(Code::Full, why.to_string())
+}
+
+/// A refusal of a descriptor that is not of memory.
+pub(super) fn not_memory() -> Refusal {
+    let rule = "the descriptor is of another file than memory: make it with memfd_create(MFD_ALLOW_SEALING), set its \
+                size, and seal it against shrinking (F_ADD_SEALS, F_SEAL_SHRINK)";
+    refusal(Code::Memory, rule)
+}
+
+/// A refusal of a message without its descriptor, or with several.
+pub(super) fn not_one_descriptor() -> Refusal {
+    refusal(Code::Protocol, "one descriptor, of the memory, is wanted")
 }
 
 /// What one application asks for.
@@ -111,7 +124,7 @@ pub(super) struct Request<'a> {
     /// The number that the session will have.
     pub(super) id: u64,
     pub(super) hello: &'a Hello,
-    pub(super) connection: &'a OwnedFd,
+    pub(super) connection: &'a Arc<AppSocket>,
     /// The descriptors that came with the message.
     pub(super) fds: Vec<OwnedFd>,
 }
@@ -185,14 +198,14 @@ pub(super) fn open_session(
     };
     let rings = SessionRings::new(&hello.rings).map_err(full)?;
     let wakeup = if hello.one_descriptor {
-        PollFd::new().map(Wakeup::PollFd)
+        PollFd::new(shared.closer.clone()).map(Wakeup::PollFd)
     } else {
         EventFd::new().map(OwnedFd::from).map(Wakeup::Event)
     };
     let session = Arc::new(Session {
         id,
         wakeup: wakeup.map_err(full)?,
-        connection: connection.try_clone().map_err(full)?,
+        connection: connection.clone(),
         umem: umem.clone(),
         rx_ring: rings.rx_view,
         closed: AtomicBool::new(false),
@@ -232,7 +245,7 @@ pub(super) fn open_session(
         request: None,
         unsubmitted: false,
         completion_full: false,
-        starved: false,
+        stall: Stall::None,
     };
     let posted = (hello.umem / chunk).min(hello.rings.fill.into()) as usize;
     let app_rx = AppRx {
@@ -273,8 +286,10 @@ fn find_umem(
 ) -> Result<Arc<AppUmem>, Refusal> {
     let no = |why: String| refusal(Code::Memory, why);
     let Ok([fd]) = <[OwnedFd; 1]>::try_from(fds) else {
-        return Err(refusal(Code::Protocol, "one descriptor, of the memory, is wanted"));
+        return Err(not_one_descriptor());
     };
+    // The seals first: no file system is asked about a file that has none.
+    memfd::seals(fd.as_fd()).map_err(|_| not_memory())?;
     let file = memfd::identity(fd.as_fd()).map_err(|error| no(error.to_string()))?;
     if hello.share != 0 {
         let other = others.iter().find(|other| other.session.id == hello.share);

@@ -1,8 +1,11 @@
 //! The server thread of the port: everything that may block or allocate. It accepts connections,
 //! opens and closes sessions, and frees them.
 
+use super::closing::AppSocket;
 use super::config::Config;
-use super::handshake::{PortContext, Request, ServerSession, decode, encode, open_session, refusal};
+use super::handshake::{
+    PortContext, Request, ServerSession, decode, encode, full, not_memory, not_one_descriptor, open_session, refusal,
+};
 use super::notify::PortShared;
 use super::rx::app::AppTx;
 use super::tx::app::App;
@@ -14,8 +17,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use towpath_client::protocol::{Answer, Code, Hello, Refusal};
 use towpath_packet::spsc::{Consumer, Producer};
+use towpath_sys::closer::Descriptors;
 use towpath_sys::poll::PollSet;
-use towpath_sys::seqpacket;
+use towpath_sys::seqpacket::{self, Peeked, Received};
 
 /// The time that an application has for its message.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
@@ -56,7 +60,7 @@ impl Drop for ServerThread {
 /// A connection.
 enum Connection {
     /// Its message has not come.
-    Waiting(OwnedFd, Instant),
+    Waiting(Arc<AppSocket>, Instant),
     /// It has a session.
     Open(ServerSession),
 }
@@ -105,23 +109,23 @@ impl Server {
 
     fn run(mut self) {
         let mut waits = PollSet::default();
-        let mut accept_error = None;
+        let mut accepts = true;
         while !self.shared.is_stopped() {
             waits.clear();
             waits.readable(self.shared.server_fd());
-            if accept_error.is_none() {
+            if accepts {
                 waits.readable(self.listener.fd.as_raw_fd());
             }
             for connection in &self.connections {
                 waits.readable(match connection {
-                    Connection::Waiting(fd, _) => fd.as_raw_fd(),
-                    Connection::Open(open) => open.session.connection.as_raw_fd(),
+                    Connection::Waiting(socket, _) => socket.as_fd().as_raw_fd(),
+                    Connection::Open(open) => open.session.connection.as_fd().as_raw_fd(),
                 });
             }
             waits.wait(ACCEPT_PAUSE);
             self.shared.clear_server();
             self.free_removed();
-            accept_error = self.accept().err();
+            accepts = self.shared.closer.turn() && self.accept().is_ok();
             for connection in std::mem::take(&mut self.connections) {
                 let connection = self.serve(connection);
                 self.connections.extend(connection);
@@ -132,6 +136,7 @@ impl Server {
                 open.close(&self.shared, "the port ended");
             }
         }
+        self.shared.closer.end();
     }
 
     /// Frees the halves of sessions that the queues removed.
@@ -150,7 +155,8 @@ impl Server {
             match seqpacket::accept(self.listener.fd.as_fd()) {
                 Ok(fd) => {
                     self.make_room();
-                    self.connections.push(Connection::Waiting(fd, Instant::now()));
+                    let socket = Arc::new(AppSocket::new(fd, self.shared.closer.clone()));
+                    self.connections.push(Connection::Waiting(socket, Instant::now()));
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
                 Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => {}
@@ -170,64 +176,91 @@ impl Server {
         let Some(longest) = self.connections.iter().position(is_waiting) else { return };
         let connection = self.connections.remove(longest);
         match self.serve(connection) {
-            Some(Connection::Waiting(fd, _)) => {
+            Some(Connection::Waiting(socket, _)) => {
                 let why = "too many connections at a time, none of which says what it wants";
-                self.refuse(&fd, refusal(Code::Full, why));
+                self.refuse(&socket, refusal(Code::Full, why));
             }
             Some(open) => self.connections.push(open),
             None => {}
         }
     }
 
-    fn refuse(&self, fd: &OwnedFd, refusal: Refusal) {
+    fn refuse(&self, socket: &AppSocket, refusal: Refusal) {
         self.shared.events.refused.fetch_add(1, Ordering::Relaxed);
         // An application that is gone misses the answer.
-        let _ = seqpacket::send(fd.as_fd(), &encode(&Answer::Refusal(refusal)), &[]);
+        let _ = seqpacket::send(socket.as_fd(), &encode(&Answer::Refusal(refusal)), &[]);
     }
 
     /// Serves one connection; `None` when it is over.
     fn serve(&mut self, connection: Connection) -> Option<Connection> {
-        let mut bytes = [0; Hello::LONGEST];
         match connection {
-            Connection::Waiting(fd, since) => match seqpacket::receive(fd.as_fd(), &mut bytes) {
-                Ok(got) if got.len == 0 => None,
-                Ok(got) => {
-                    let hello = if got.cut { None } else { bytes.get(..got.len) };
-                    let opened = hello
-                        .ok_or_else(|| "a message that is too long, or descriptors that are too many".to_owned())
-                        .and_then(|bytes| decode(bytes).map_err(|error| error.to_string()))
-                        .map_err(|why| refusal(Code::Protocol, why))
-                        .and_then(|hello| self.open(&fd, &hello, got.fds));
-                    opened.map_err(|refusal| self.refuse(&fd, refusal)).ok()
+            Connection::Waiting(socket, since) => {
+                let mut bytes = [0; Hello::LONGEST];
+                match seqpacket::peek(socket.as_fd(), &mut []) {
+                    Ok(Peeked { len: 0, descriptors: false, cut: false }) => None,
+                    Ok(record) => self
+                        .receive_hello(&socket, record, &mut bytes)
+                        .and_then(|(hello, fds)| self.open(&socket, &hello, fds))
+                        .map_err(|refusal| self.refuse(&socket, refusal))
+                        .ok(),
+                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                        (since.elapsed() < HELLO_TIMEOUT).then_some(Connection::Waiting(socket, since))
+                    }
+                    Err(_) => None,
                 }
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                    (since.elapsed() < HELLO_TIMEOUT).then_some(Connection::Waiting(fd, since))
-                }
-                Err(_) => None,
-            },
+            }
             Connection::Open(open) => {
                 // A second message breaks the protocol; an end of the stream ends the session.
-                let quiet = seqpacket::receive(open.session.connection.as_fd(), &mut bytes);
-                let quiet = quiet.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
-                if quiet && !open.session.is_closed() {
+                let why = match seqpacket::peek(open.session.connection.as_fd(), &mut []) {
+                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => None,
+                    Ok(Peeked { descriptors, cut, .. }) if descriptors || cut => Some("a second message"),
+                    _ => Some("left"),
+                };
+                if why.is_none() && !open.session.is_closed() {
                     return Some(Connection::Open(open));
                 }
-                open.close(&self.shared, "left");
+                open.close(&self.shared, why.unwrap_or("left"));
                 None
             }
         }
     }
 
+    /// Takes the message that is queued, with its descriptor if that is of memory.
+    fn receive_hello(
+        &self,
+        socket: &AppSocket,
+        record: Peeked,
+        bytes: &mut [u8],
+    ) -> Result<(Hello, Vec<OwnedFd>), Refusal> {
+        if record.descriptors {
+            let peer = seqpacket::peer(socket.as_fd()).map_err(full)?;
+            match self.shared.closer.examine(socket.as_fd(), peer.uid).map_err(full)? {
+                Descriptors::None | Descriptors::Memory => {}
+                Descriptors::Other => return Err(not_memory()),
+                Descriptors::Several => return Err(not_one_descriptor()),
+            }
+        }
+        let Received { len, fds, cut } = seqpacket::receive(socket.as_fd(), bytes).map_err(full)?;
+        let bytes = if cut { None } else { bytes.get(..len) };
+        let hello = bytes
+            .ok_or_else(|| "a message that is too long".to_owned())
+            .and_then(|bytes| decode(bytes).map_err(|error| error.to_string()))
+            .map_err(|why| refusal(Code::Protocol, why))?;
+        Ok((hello, fds))
+    }
+
     /// Opens a session and hands its halves to the queues.
-    fn open(&mut self, fd: &OwnedFd, hello: &Hello, fds: Vec<OwnedFd>) -> Result<Connection, Refusal> {
+    fn open(&mut self, socket: &Arc<AppSocket>, hello: &Hello, fds: Vec<OwnedFd>) -> Result<Connection, Refusal> {
         let others = self.connections.iter().filter_map(|connection| match connection {
             Connection::Open(open) if !open.session.is_closed() => Some(open),
             _ => None,
         });
-        let request = Request { id: self.sessions + 1, hello, connection: fd, fds };
+        let request = Request { id: self.sessions + 1, hello, connection: socket, fds };
         let port = PortContext { config: &self.config, longest: self.longest, shared: &self.shared };
         let (open, app_tx, destination) = open_session(request, &port, &others.collect::<Vec<_>>())?;
         self.sessions += 1;
+        // An application has no reason to send another one.
+        let _ = socket.refuse_descriptors();
         // The ring of a queue that was dropped takes nothing: its half is freed, the others work.
         if let Some(channel) = self.rx.get_mut(usize::from(open.queue)) {
             drop(channel.added.push(app_tx));

@@ -1,6 +1,7 @@
 //! A session: what its halves share, its rings, and the list of sessions of a queue.
 
-use super::notify::{PollFd, PortShared};
+use super::closing::AppSocket;
+use super::notify::{PollFd, PortShared, Unusable};
 use super::stats::{Fault, PortEvents};
 use super::umem::AppUmem;
 use std::io;
@@ -46,7 +47,7 @@ impl Wakeup {
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) id: u64,
-    pub(super) connection: OwnedFd,
+    pub(super) connection: Arc<AppSocket>,
     pub(super) umem: Arc<AppUmem>,
     /// A second view of the RX ring, for its flag and its counters.
     pub(super) rx_ring: Mapped<Desc>,
@@ -71,8 +72,8 @@ impl Session {
     /// AF_XDP socket does not become readable by them.
     #[inline]
     pub(super) fn notify_completions(&self) {
-        if self.poll_fd().is_none() && self.rx_ring.needs_wakeup() {
-            seqpacket::wake(self.connection.as_fd());
+        if self.poll_fd().is_none() && self.rx_ring.needs_wakeup() && !seqpacket::wake(self.connection.as_fd()) {
+            self.end("shut");
         }
     }
 
@@ -83,13 +84,15 @@ impl Session {
         }
     }
 
-    /// Makes the [`PollFd`] reflect the RX ring. Returns whether the application has entries to
-    /// take.
-    pub(super) fn sync_poll_fd(&self) -> bool {
+    /// Makes the [`PollFd`] reflect the RX ring, and drops kicks. Returns whether the application
+    /// has entries to take.
+    pub(super) fn sync_poll_fd(&self) -> Result<bool, Unusable> {
         let (producer, consumer) = (self.rx_ring.producer(), self.rx_ring.consumer());
         // Relaxed: the fences of `PollFd` order what matters.
         let has_entries = || producer.load(Ordering::Relaxed) != consumer.load(Ordering::Relaxed);
-        self.poll_fd().is_some_and(|poll_fd| poll_fd.sync(has_entries))
+        let Some(poll_fd) = self.poll_fd() else { return Ok(false) };
+        poll_fd.drain_kicks()?;
+        poll_fd.sync(has_entries)
     }
 
     #[inline]
@@ -115,8 +118,15 @@ impl Session {
     #[cold]
     pub(super) fn fail(&self, fault: Fault) {
         self.events.count(fault);
+        self.end(fault.name());
+    }
+
+    /// Ends the session, and closes its connection.
+    #[cold]
+    pub(super) fn end(&self, why: &'static str) {
+        self.close(why);
+        // The server thread notices that, and finds the session closed.
         seqpacket::shutdown(self.connection.as_fd());
-        self.close(fault.name());
     }
 }
 

@@ -19,6 +19,8 @@ pub(super) enum Fault {
     Descriptor,
     /// A chunk that the datapath already has.
     Chunk,
+    /// A kick with file descriptors.
+    Files,
 }
 
 impl Fault {
@@ -28,6 +30,7 @@ impl Fault {
             Fault::Counter => "bad-counter",
             Fault::Descriptor => "bad-descriptor",
             Fault::Chunk => "bad-chunk",
+            Fault::Files => "kick-with-files",
         }
     }
 }
@@ -41,6 +44,7 @@ pub(super) struct PortEvents {
     pub(super) counter: AtomicU64,
     pub(super) descriptor: AtomicU64,
     pub(super) chunk: AtomicU64,
+    pub(super) files: AtomicU64,
     /// Invalid descriptors that sessions with `skip_invalid` lost.
     pub(super) skipped: AtomicU64,
     pub(super) too_long: AtomicU64,
@@ -63,6 +67,7 @@ impl PortEvents {
             Fault::Counter => &self.counter,
             Fault::Descriptor => &self.descriptor,
             Fault::Chunk => &self.chunk,
+            Fault::Files => &self.files,
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }
@@ -88,6 +93,7 @@ impl PortEvents {
             (Fault::Counter.name(), &self.counter),
             (Fault::Descriptor.name(), &self.descriptor),
             (Fault::Chunk.name(), &self.chunk),
+            (Fault::Files.name(), &self.files),
             ("descriptors-skipped", &self.skipped),
             ("frame-length", &self.too_long),
             ("copies", &self.copies),

@@ -101,10 +101,24 @@ pub(crate) struct AppTx {
     pub(crate) request: Option<VnetHeader>,
     /// The COMPLETION ring has entries that were not submitted.
     pub(crate) unsubmitted: bool,
-    /// The COMPLETION ring had no room for all pages that came back.
+    /// The COMPLETION ring had no room for all pages that came back, or for any copy.
     pub(crate) completion_full: bool,
-    /// There was no buffer for a head, no page, or no room in the COMPLETION ring.
-    pub(crate) starved: bool,
+    /// Why descriptors stayed in the TX ring.
+    pub(crate) stall: Stall,
+}
+
+/// Why descriptors stay in a TX ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stall {
+    /// None did.
+    None,
+    /// The burst has no more room: there is work.
+    Burst,
+    /// No page, no budget, or no room in the COMPLETION ring. The application or a freed page wakes
+    /// the queue.
+    Waits,
+    /// There was no buffer for a head. Nothing wakes the queue.
+    NoHead,
 }
 
 impl SessionHalf for AppTx {
@@ -133,7 +147,7 @@ impl AppTx {
         totals.completed += self.complete()?;
         let done = self.take(room, plan, cache, out, totals);
         if let Some(poll_fd) = self.session.poll_fd()
-            && (self.starved || poll_fd.is_tx_full())
+            && (self.stall != Stall::None || poll_fd.is_tx_full())
         {
             poll_fd.set_tx_full(!self.has_room());
         }
@@ -142,6 +156,19 @@ impl AppTx {
             self.session.notify_completions();
         }
         done
+    }
+
+    /// Whether the queue has work that nothing will announce: completions to write, descriptors that
+    /// did not fit in a burst, the end of the session.
+    pub(super) fn has_work(&self) -> bool {
+        let completions = self.pages.has_freed() && !self.completion_full;
+        completions || self.stall == Stall::Burst || self.session.is_closed()
+    }
+
+    /// Whether the application waits for room in its COMPLETION ring and may not kick when it has
+    /// made some: an AF_XDP program may call `poll` instead, which sends by itself there.
+    pub(super) fn may_not_kick(&self) -> bool {
+        self.completion_full && self.session.poll_fd().is_some()
     }
 
     /// Whether the application has room to send, by AF_XDP's rule: at most half of its TX ring is
@@ -185,10 +212,16 @@ impl AppTx {
         let mut n = ready.min(room).min(self.pages.free()).min(chunks as usize);
         if plan.linear > 0 || self.skip_invalid {
             // A copied or skipped descriptor is completed at once.
-            n = n.min(self.completion.try_reserve(n as u32).map_err(|_| Fault::Counter)? as usize);
+            let room = self.completion.try_reserve(n as u32).map_err(|_| Fault::Counter)? as usize;
+            self.completion_full |= n > 0 && room == 0;
+            n = n.min(room);
         }
         // No kick announces the descriptors that stay, and the burst may end without a packet.
-        self.starved = n < ready;
+        self.stall = match n {
+            n if n == ready => Stall::None,
+            0 => Stall::Waits,
+            _ => Stall::Burst,
+        };
         if n == 0 {
             return Ok(());
         }
@@ -328,7 +361,9 @@ impl AppTx {
         let mut at = out.len();
         let partial = self.partial.take().is_some_and(|packet| out.push(packet).is_ok());
         let heads = n - usize::from(partial);
-        self.starved |= cache.alloc_bulk(out, heads) < heads;
+        if cache.alloc_bulk(out, heads) < heads {
+            self.stall = Stall::NoHead;
+        }
         let mut done = Ok(());
         for _ in 0..n {
             let Some(packet) = out.as_mut_slice().get_mut(at) else { break };

@@ -9,13 +9,14 @@
 pub(super) mod app;
 
 use super::config::Transmit;
-use super::notify::{PortShared, QueueWaker, RESYNC};
+use super::notify::{PortShared, QueueWaker, RESYNC, Unusable};
 use super::session::SessionList;
-use super::stats::RxTotals;
-use app::{AppTx, CopyPlan};
+use super::stats::{Fault, RxTotals};
+use app::{AppTx, CopyPlan, Stall};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use towpath_packet::port::{RxMemory, RxQueue, TxLayout, TxLinear, Wake};
 use towpath_packet::spsc::{Consumer, Producer};
 use towpath_packet::{Batch, Cache, Counters};
@@ -23,6 +24,9 @@ use towpath_sys::membarrier;
 
 /// Bursts between synchronizations of the poll descriptors, of a queue that does not sleep.
 const SYNC_PERIOD: u32 = 1024;
+
+/// The longest time to the next look for a session that [may not kick](AppTx::may_not_kick).
+const LONGEST_PAUSE: Duration = Duration::from_millis(64);
 
 /// A receive queue of the port.
 #[derive(Debug)]
@@ -35,6 +39,8 @@ pub struct SockRx {
     cache: Cache,
     waker: QueueWaker,
     armed: Cell<bool>,
+    /// The time to the next look for a session that [may not kick](AppTx::may_not_kick).
+    pause: Cell<Duration>,
     turns: u32,
     counters: Arc<Counters>,
     shared: Arc<PortShared>,
@@ -57,10 +63,17 @@ impl SockRx {
             cache,
             waker,
             armed: Cell::new(false),
+            pause: Cell::new(RESYNC),
             turns: 0,
             counters: Arc::default(),
             shared,
         }
+    }
+
+    /// The descriptor that wakes the queue.
+    #[cfg(test)]
+    pub(super) fn sleeps_on(&self) -> std::os::fd::RawFd {
+        self.waker.epoll.fd()
     }
 
     /// Adds new sessions and removes closed ones.
@@ -77,13 +90,29 @@ impl SockRx {
     fn sync_poll_fds(&self) -> bool {
         let mut waiting = false;
         for app in self.apps.iter() {
-            if let Some(poll_fd) = app.session.poll_fd() {
+            if let Some(poll_fd) = app.session.poll_fd()
+                && !app.session.is_closed()
+            {
                 poll_fd.set_tx_full(!app.has_room());
-                poll_fd.drain_kicks();
-                waiting |= app.session.sync_poll_fd();
+                match app.session.sync_poll_fd() {
+                    Ok(entries) => waiting |= entries,
+                    Err(why) => self.end(app, why),
+                }
             }
         }
         waiting
+    }
+
+    /// Ends the session of an application whose poll descriptor is of no more use.
+    #[cold]
+    fn end(&self, app: &AppTx, why: Unusable) {
+        match why {
+            Unusable::Shut => app.session.end("shut"),
+            Unusable::Descriptors => {
+                app.session.fail(Fault::Files);
+                self.counters.failed(1);
+            }
+        }
     }
 }
 
@@ -120,6 +149,7 @@ impl RxQueue for SockRx {
         }
         let got = out.len() - before;
         if got > 0 {
+            self.pause.set(RESYNC);
             if self.armed.replace(false) {
                 self.waker.notifier.disarm();
                 self.apps.iter().for_each(|app| app.tx.ring().set_needs_wakeup(false));
@@ -158,23 +188,28 @@ impl RxQueue for SockRx {
     /// queue once more before it sleeps.
     fn wake(&self) -> Wake {
         self.waker.epoll.drain();
-        if self.sync_poll_fds() {
-            self.waker.timer.set(RESYNC);
-        }
+        let entries = self.sync_poll_fds();
         self.waker.notifier.arm();
         self.armed.set(true);
         self.apps.iter().for_each(|app| app.tx.ring().set_needs_wakeup(true));
         // AF_XDP programs have no fence between their counter and their look at the flag. The
         // kernel makes up for it, or a timer does.
-        if self.apps.iter().any(|app| app.session.poll_fd().is_some()) && !membarrier::global_expedited() {
+        let fenceless =
+            || self.apps.iter().any(|app| app.session.poll_fd().is_some()) && !membarrier::global_expedited();
+        // Nothing announces a buffer that is free again. A kick announces room in the COMPLETION
+        // ring, the notifier freed pages. Whatever a session waits for, the descriptor wakes the
+        // queue for the others.
+        if entries || self.apps.iter().any(|app| app.stall == Stall::NoHead) || fenceless() {
             self.waker.timer.set(RESYNC);
+        } else if self.apps.iter().any(AppTx::may_not_kick) {
+            let pause = self.pause.get();
+            self.waker.timer.set(pause);
+            self.pause.set((2 * pause).min(LONGEST_PAUSE));
         }
-        if self.apps.iter().any(|app| (app.pages.has_freed() && !app.completion_full) || app.session.is_closed()) {
+        if self.apps.iter().any(AppTx::has_work) {
             self.waker.notifier.wake();
         }
-        // No notification tells when a buffer, or room in the COMPLETION ring, is available again.
-        let stalled = self.apps.iter().any(|app| app.starved || app.completion_full);
-        if stalled { Wake::Poll } else { Wake::Fd(self.waker.epoll.fd()) }
+        Wake::Fd(self.waker.epoll.fd())
     }
 
     fn counters(&self) -> &Arc<Counters> {

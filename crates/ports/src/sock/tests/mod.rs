@@ -13,6 +13,7 @@ use towpath_packet::{
 };
 
 mod copy_plan;
+mod descriptors;
 mod handshake;
 mod poll_fd;
 mod segments;
@@ -20,6 +21,7 @@ mod shared;
 mod skip_invalid;
 mod supers;
 mod turns;
+mod wakeups;
 
 /// A started port, whose queues the test runs.
 struct Rig {
@@ -337,7 +339,7 @@ fn frames_longer_than_the_port_sends_complete_unsent_and_counted() {
 
 /// A program that handles its rings itself.
 struct Program {
-    _connection: OwnedFd,
+    connection: OwnedFd,
     session: u64,
     tx: Producer<Mapped<Desc>>,
     fill: Producer<Mapped<u64>>,
@@ -390,7 +392,7 @@ impl Program {
         let memory = UntrustedMem::from_memfd(rings, welcome.memory as usize).unwrap();
         let at = welcome.rings;
         Program {
-            _connection: connection,
+            connection,
             session: welcome.session,
             tx: Producer::new(Mapped::new(&memory, &at.tx, hello.rings.tx).unwrap()),
             fill: Producer::new(Mapped::new(&memory, &at.fill, hello.rings.fill).unwrap()),

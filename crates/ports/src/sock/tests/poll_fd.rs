@@ -47,7 +47,7 @@ impl Program {
 }
 
 /// Puts the queue to sleep; returns the descriptor that wakes it.
-fn sleep(rig: &Rig) -> std::os::fd::BorrowedFd<'_> {
+pub(super) fn sleep(rig: &Rig) -> std::os::fd::BorrowedFd<'_> {
     let Wake::Fd(fd) = rig.rx.wake() else { panic!("nothing to wait for") };
     // SAFETY: the queue owns the descriptor as long as it lives.
     unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) }
@@ -125,14 +125,14 @@ fn reading_from_the_descriptor_loses_no_wake_up() {
     let mut program = program(&mut rig);
     program.post(&[0]);
     rig.send(&[&[1; 60]]);
-    seqpacket::drain(program.kick.as_fd());
+    seqpacket::drain(program.kick.as_fd(), true);
     assert!(!program.is_readable());
     // Also with a queue that never sleeps.
     until(|| {
         rig.rx.rx(&mut Batch::new());
         program.is_readable()
     });
-    seqpacket::drain(program.kick.as_fd());
+    seqpacket::drain(program.kick.as_fd(), true);
     rig.rx.wake();
     assert!(program.is_readable());
     program.take();

@@ -1,0 +1,208 @@
+//! Sockets that applications send to, and how they are closed.
+//!
+//! The queue of such a socket may hold records with descriptors of any file. Closing the socket
+//! closes them, which can block (see [`towpath_sys::closer`]). So a socket is closed where it is
+//! dropped only if it refused descriptors from the beginning (`SO_PASSRIGHTS`, Linux 6.16). Any
+//! other one goes to the server thread. If its queue is empty, or can be emptied, the thread closes
+//! it. Else a process of its own does.
+//!
+//! Those processes are bounded. A user whose descriptors do not close has no further ones examined
+//! ([`MAX_EXAMINED`]). Sockets that wait for a process ([`MAX_CLOSING`]) keep the port from
+//! accepting connections ([`MAX_WAITING`]); sessions are not affected. Nothing waits for a process
+//! when the port ends.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use towpath_sys::closer::{self, Closing, Descriptors};
+use towpath_sys::seqpacket;
+
+/// Processes with descriptors of one user that were examined and are not closed yet.
+const MAX_EXAMINED: usize = 4;
+/// Processes with sockets that are not closed yet.
+const MAX_CLOSING: usize = 64;
+/// Sockets that wait for a process.
+const MAX_WAITING: usize = 64;
+
+/// The time that a process has before its user's further descriptors are not examined.
+const GRACE: Duration = Duration::from_millis(50);
+
+/// Closes sockets, and keeps the processes that do.
+#[derive(Debug, Default)]
+pub(super) struct Closer {
+    /// Any thread adds to it, and waits for nothing.
+    dropped: Mutex<Dropped>,
+    /// The server thread has this one, and after its end those that drop a socket.
+    processes: Mutex<Processes>,
+}
+
+/// Sockets that were dropped.
+#[derive(Debug, Default)]
+struct Dropped {
+    sockets: Vec<OwnedFd>,
+    /// The server thread has ended.
+    ended: bool,
+}
+
+#[derive(Debug, Default)]
+struct Processes {
+    /// Sockets that wait for a process.
+    waiting: Vec<OwnedFd>,
+    closing: Vec<Closing>,
+    examined: Vec<Examined>,
+}
+
+/// The process that has a user's descriptors.
+#[derive(Debug)]
+struct Examined {
+    uid: u32,
+    since: Instant,
+    process: Closing,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Closer {
+    /// Examines the descriptors of the first record of a connection of user `uid`.
+    pub(super) fn examine(&self, connection: BorrowedFd<'_>, uid: u32) -> io::Result<Descriptors> {
+        let mut processes = lock(&self.processes);
+        if processes.is_stuck(uid) {
+            let why = format!("{MAX_EXAMINED} files that user {uid} sent as memory do not close");
+            return Err(io::Error::other(why));
+        }
+        let (found, process) = closer::examine(connection)?;
+        processes.examined.push(Examined { uid, since: Instant::now(), process });
+        Ok(found)
+    }
+
+    /// Closes what was dropped. Returns whether there is room for more sockets.
+    pub(super) fn turn(&self) -> bool {
+        let mut processes = lock(&self.processes);
+        processes.waiting.append(&mut lock(&self.dropped).sockets);
+        processes.close();
+        processes.waiting.len() < MAX_WAITING
+    }
+
+    /// The server thread ends: sockets that are dropped later are closed by those that drop them.
+    pub(super) fn end(&self) {
+        lock(&self.dropped).ended = true;
+        self.turn();
+    }
+
+    fn drop_socket(&self, socket: OwnedFd) {
+        // The peer learns that it is over, and sends no more.
+        seqpacket::shutdown(socket.as_fd());
+        let mut dropped = lock(&self.dropped);
+        dropped.sockets.push(socket);
+        if dropped.ended {
+            drop(dropped);
+            self.turn();
+        }
+    }
+}
+
+impl Processes {
+    /// Whether too many descriptors of a user do not close. Young processes get some time.
+    fn is_stuck(&mut self, uid: u32) -> bool {
+        loop {
+            self.examined.retain_mut(|examined| !examined.process.is_over());
+            let mine = self.examined.iter().filter(|examined| examined.uid == uid);
+            if mine.clone().count() < MAX_EXAMINED {
+                return false;
+            }
+            if mine.map(|examined| examined.since.elapsed()).min() > Some(GRACE) {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn close(&mut self) {
+        self.closing.retain_mut(|process| !process.is_over());
+        for socket in std::mem::take(&mut self.waiting) {
+            if seqpacket::discard(socket.as_fd()) {
+                continue;
+            }
+            if self.closing.len() >= MAX_CLOSING {
+                self.waiting.push(socket);
+                continue;
+            }
+            match closer::close(socket) {
+                Ok(process) => self.closing.push(process),
+                // It is tried again.
+                Err((socket, _)) => self.waiting.extend(socket),
+            }
+        }
+    }
+}
+
+impl Drop for Processes {
+    /// What no process closed stays open: the end of this process closes it.
+    fn drop(&mut self) {
+        self.waiting.drain(..).for_each(std::mem::forget);
+    }
+}
+
+/// A socket that an application sends to.
+#[derive(Debug)]
+pub(super) struct AppSocket {
+    /// `None` only while it is dropped.
+    fd: Option<OwnedFd>,
+    /// No record in its queue has descriptors, and none will.
+    refuses: AtomicBool,
+    closer: Arc<Closer>,
+}
+
+impl AppSocket {
+    /// A socket that may have received anything.
+    pub(super) fn new(fd: OwnedFd, closer: Arc<Closer>) -> AppSocket {
+        AppSocket { fd: Some(fd), refuses: AtomicBool::new(false), closer }
+    }
+
+    /// Refuses descriptors from here on, if the kernel can and none came before. The queue must be
+    /// empty.
+    pub(super) fn refuse_descriptors(&self) -> io::Result<()> {
+        let refuses = can_refuse() && seqpacket::refuse_descriptors(self.as_fd())?;
+        let empty = || seqpacket::peek(self.as_fd(), &mut []).is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock);
+        self.refuses.store(refuses && empty(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether no record in its queue has descriptors.
+    pub(super) fn refuses(&self) -> bool {
+        self.refuses.load(Ordering::Relaxed)
+    }
+}
+
+impl AsFd for AppSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.fd {
+            Some(fd) => fd.as_fd(),
+            None => unreachable!("only `drop` takes the descriptor"),
+        }
+    }
+}
+
+impl Drop for AppSocket {
+    fn drop(&mut self) {
+        match self.fd.take() {
+            Some(fd) if !self.refuses() => self.closer.drop_socket(fd),
+            _ => {}
+        }
+    }
+}
+
+/// Tests of older kernels turn this off.
+#[cfg(test)]
+pub(super) static CAN_REFUSE: AtomicBool = AtomicBool::new(true);
+
+fn can_refuse() -> bool {
+    #[cfg(test)]
+    return CAN_REFUSE.load(Ordering::Relaxed);
+    #[cfg(not(test))]
+    true
+}
