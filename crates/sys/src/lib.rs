@@ -9,7 +9,8 @@
 //!                membarrier   a fence in other processes
 //!   memory       mmap         mappings, unmapped on drop
 //!                memfd        a memfd's identity and pages
-//!   sockets      seqpacket    UNIX records with descriptors                 sendmsg, recvmsg
+//!   sockets      unix_socket  UNIX sockets at paths: listeners, connections    bind, connect
+//!                seqpacket    UNIX records with descriptors                 sendmsg, recvmsg
 //!                uio, mmsg    a header and a packet's pieces in one call     writev, sendmmsg
 //!                af_packet    AF_PACKET sockets and their options
 //!                packet_ring  frames in memory that the kernel fills         PACKET_RX_RING
@@ -52,6 +53,7 @@ pub mod sync;
 pub mod timer;
 pub mod tun;
 pub mod uio;
+pub mod unix_socket;
 pub mod xsk;
 
 pub use epoll::Epoll;
@@ -71,4 +73,17 @@ pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
 #[inline]
 pub(crate) fn check_len(result: libc::ssize_t) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
+/// Repeats a call that a signal interrupts.
+///
+/// # Errors
+/// Those of the call but `Interrupted`.
+pub fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
 }

@@ -7,7 +7,6 @@ use super::notify::PortShared;
 use super::rx::app::AppTx;
 use super::tx::app::App;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -16,6 +15,7 @@ use towpath_client::protocol::{Answer, Code, Hello, Refusal};
 use towpath_packet::spsc::{Consumer, Producer};
 use towpath_sys::poll::PollSet;
 use towpath_sys::seqpacket;
+use towpath_sys::unix_socket::Listener;
 
 /// The time that an application has for its message.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
@@ -23,19 +23,6 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_WAITING: usize = 16;
 /// The pause before the next `accept` when the process has no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// The listening socket. Its file is removed on drop.
-#[derive(Debug)]
-pub(super) struct ListenSocket {
-    pub(super) fd: OwnedFd,
-    pub(super) path: PathBuf,
-}
-
-impl Drop for ListenSocket {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
-    }
-}
 
 /// The running thread. Dropping this ends it, and all sessions.
 #[derive(Debug)]
@@ -70,7 +57,7 @@ pub(super) struct Channel<T: Send> {
 
 /// The state of the thread.
 pub(super) struct Server {
-    listener: ListenSocket,
+    listener: Listener,
     config: Config,
     longest: u32,
     shared: Arc<PortShared>,
@@ -86,7 +73,7 @@ pub(super) struct Server {
 impl Server {
     /// `longest` is the maximum number of bytes of a frame.
     pub(super) fn new(
-        listener: ListenSocket,
+        listener: Listener,
         config: Config,
         longest: u32,
         shared: Arc<PortShared>,
@@ -110,7 +97,7 @@ impl Server {
             waits.clear();
             waits.readable(self.shared.server_fd());
             if accept_error.is_none() {
-                waits.readable(self.listener.fd.as_raw_fd());
+                waits.readable(self.listener.as_fd().as_raw_fd());
             }
             for connection in &self.connections {
                 waits.readable(match connection {
@@ -147,7 +134,7 @@ impl Server {
     /// Accepts a bounded number of connections. Fails if the process has no descriptor left.
     fn accept(&mut self) -> std::io::Result<()> {
         for _ in 0..MAX_WAITING {
-            match seqpacket::accept(self.listener.fd.as_fd()) {
+            match seqpacket::accept(self.listener.as_fd()) {
                 Ok(fd) => {
                     self.make_room();
                     self.connections.push(Connection::Waiting(fd, Instant::now()));
