@@ -55,7 +55,7 @@ fn a_socket_that_another_towpath_uses_is_left_alone_and_a_stale_one_is_replaced(
     let control = format!("--control={}", dir.path().join("control").display());
     let first = Towpath::start(&["fwd", "gen:rate=1k", "null:", "--oneway", &control]);
     let second = datapath::run(&["fwd", "gen:rate=1k", "null:", "--oneway", "--duration=1s", &control]).code(2);
-    assert!(second.stderr.contains("another towpath listens there"), "{second:#?}");
+    assert!(second.stderr.contains("is another towpath, or a file, at this path?"), "{second:#?}");
     first.signal(libc::SIGKILL);
     drop(first);
     let third = Towpath::start(&["fwd", "gen:rate=1k", "null:", "--oneway", &control]);
