@@ -7,8 +7,9 @@
 //! ```
 //!
 //! The socket is a file that only its owner may open ([`unix_socket`]). It is removed at the end. A
-//! stale socket, whose process was killed, is replaced. A client has two seconds from its connection
-//! to the last byte of its answer. No client delays another one, or the end of the command.
+//! stale socket, whose process was killed, is replaced. A client has two seconds from its
+//! connection to the last byte of its answer. No client delays another one, or the end of the
+//! command.
 
 use crate::args::Set;
 use serde::{Deserialize, Serialize};

@@ -64,8 +64,8 @@ impl<'u> Frame<'u> {
     }
 
     /// Sets the range of the frame: `len` bytes from byte `start` of its chunk, with the contents
-    /// of the chunk. The frame is then a packet by itself, without requests. False, without a change,
-    /// if the chunk is too short.
+    /// of the chunk. The frame is then a packet by itself, without requests. False, without a
+    /// change, if the chunk is too short.
     #[must_use]
     pub fn set_range(&mut self, start: u32, len: u32) -> bool {
         let fits = start.checked_add(len).is_some_and(|end| end <= self.umem.chunk());

@@ -168,7 +168,8 @@ impl<'u> Socket<'u> {
         &self.welcome
     }
 
-    /// What the datapath has counted for the session.
+    /// What the datapath has counted for the session: what became of packets that were not sent or
+    /// not received, by reason. Readable after the end of the session, too.
     pub fn statistics(&self) -> Statistics {
         Statistics::read(|entry| self.statistics.read(entry))
     }

@@ -383,7 +383,7 @@ fn open_at(dir: Option<&OwnedFd>, name: &CStr, flags: libc::c_int) -> io::Result
 fn stat_at(dir: &OwnedFd, name: &CStr) -> io::Result<libc::stat> {
     let mut found = std::mem::MaybeUninit::<libc::stat>::uninit();
     let flags = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
-    // SAFETY: the name is a string with a terminating zero, and the structure lives across the call.
+    // SAFETY: the name is a string with a terminating zero; the structure lives across the call.
     check(unsafe { libc::fstatat(dir.as_raw_fd(), name.as_ptr(), found.as_mut_ptr(), flags) })?;
     // SAFETY: the call returned 0, so the kernel filled the whole structure.
     Ok(unsafe { found.assume_init() })

@@ -27,10 +27,11 @@
 //!
 //! [`towpath_client::protocol`] describes the protocol. The directory, `mode`, `uid` and `gid`
 //! decide which processes may connect. The socket's file has them from its first moment, in a
-//! directory in which no other user can replace it ([`towpath_sys::unix_socket`]). The log names the processes that did, and how their sessions
-//! ended. One thread of the port accepts, answers, notices closed connections and frees. The queues
-//! neither allocate nor block, and make a system call only to wake an application that sleeps, once
-//! a burst.
+//! directory in which no other user can replace it ([`towpath_sys::unix_socket`]). The log names
+//! the processes that connected, how their sessions ended, and by reason how many of their packets
+//! were not sent or not delivered. One thread of the port accepts, answers, notices closed
+//! connections and frees. The queues neither allocate nor block, and make a system call only to
+//! wake an application that sleeps, once a burst.
 //!
 //! **Queues.** A session belongs to one queue of the port: the one that it names, or the one with
 //! the fewest sessions. Its frames come in by this queue, in order. Packets for it may come by any
@@ -42,9 +43,9 @@
 //! completed at once. Each page in flight is charged to its application, by the whole chunk if
 //! chunks are aligned. At the budget, with a full COMPLETION ring or without a buffer for a head,
 //! descriptors stay in the TX ring; none is lost. A frame longer or shorter than the port sends is
-//! completed unsent, and counted. A frame's metadata may ask for a checksum or for segmentation,
-//! which the egress does, or the route. The headers of a super-packet (at most 256 bytes) are
-//! always copied: they are checked, and must not change afterwards.
+//! completed unsent, and counted, for its application too. A frame's metadata may ask for a
+//! checksum or for segmentation, which the egress does, or the route. The headers of a super-packet
+//! (at most 256 bytes) are always copied: they are checked, and must not change afterwards.
 //!
 //! **Receiving** copies once, into chunks that the application posted. An application that takes
 //! super-packets and partial checksums gets them as they are, with a virtio-net header. The others
@@ -94,8 +95,8 @@ pub struct SockPort {
 /// Opens the port. Applications can connect, and get an answer once it is started.
 ///
 /// # Errors
-/// [`PortError::Os`] if the path cannot be bound, or other users can write to its directory. The file
-/// of a killed process is replaced.
+/// [`PortError::Os`] if the path cannot be bound, or other users can write to its directory. The
+/// file of a killed process is replaced.
 pub fn open(config: Config) -> Result<SockPort, PortError> {
     let Config { mode, uid, gid, .. } = config;
     let listener = Listener::new(&config.path, Kind::Records, Access { mode, uid, gid }).map_err(|error| {

@@ -115,8 +115,9 @@ impl Session {
     #[cold]
     pub(super) fn fail(&self, fault: Fault) {
         self.events.count(fault);
-        seqpacket::shutdown(self.connection.as_fd());
+        // The server thread, which sees the end of the connection, would log another reason.
         self.close(fault.name());
+        seqpacket::shutdown(self.connection.as_fd());
     }
 }
 

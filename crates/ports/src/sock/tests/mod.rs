@@ -17,6 +17,7 @@ mod poll_fd;
 mod segments;
 mod shared;
 mod skip_invalid;
+mod statistics;
 mod supers;
 mod turns;
 
