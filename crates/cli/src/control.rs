@@ -311,6 +311,8 @@ mod tests {
         // More than are served at a time, and as many as the queue has room for.
         let silent: Vec<_> = (0..4 * MAX_CLIENTS).map(|_| UnixStream::connect(&path).unwrap()).collect();
         is_answered(&path);
+        let open = silent.iter().filter(|client| !is_readable(client.as_fd())).count();
+        assert!(open <= MAX_CLIENTS, "{open} connections are open");
         drop(listener);
         // All are closed.
         for mut client in silent {
