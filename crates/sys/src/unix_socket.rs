@@ -4,8 +4,8 @@
 //! ```text
 //!   DIR                   opened once: every further name is looked up in this descriptor
 //!   DIR/.towpath-RANDOM   a directory of mode 0700: bind, chmod, chown, listen
-//!   DIR/NAME              renamed to, if there is no such file, or exchanged with an abandoned
-//!                         socket
+//!   DIR/NAME              renamed to, if there is no such file; an abandoned socket goes the other
+//!                         way, and is removed there
 //! ```
 //!
 //! No mode or owner is set by a path that another user can replace: the file gets both in a
@@ -225,13 +225,15 @@ impl AsFd for Listener {
 type FileId = (libc::dev_t, libc::ino_t);
 
 /// A directory of mode 0700 beside the socket's path, in which the file gets its mode and owner.
-/// Removed on drop, with what is in it.
+/// Removed on drop.
 struct Staging<'a> {
     /// The directory of the socket, and its name there.
     target: (&'a OwnedFd, &'a CStr),
     name: CString,
     dir: OwnedFd,
     file: CString,
+    /// The name that an abandoned socket gets.
+    abandoned: CString,
 }
 
 impl<'a> Staging<'a> {
@@ -243,7 +245,8 @@ impl<'a> Staging<'a> {
         let dir = dir.inspect_err(|_| unlink_at(parent, &own, libc::AT_REMOVEDIR))?;
         // As much of the name as fits in an address behind `/proc/self/fd/N/`.
         let file = CString::new(name.as_bytes().get(..80).unwrap_or(name.as_bytes()))?;
-        let staging = Staging { target: (parent, name), name: own, dir, file };
+        let abandoned = CString::new([file.as_bytes(), b"~"].concat())?;
+        let staging = Staging { target: (parent, name), name: own, dir, file, abandoned };
         // Where the owner of the parent has put another directory, only ours would do.
         let found = stat(&staging.dir)?;
         // SAFETY: it takes no argument, and can't fail.
@@ -280,45 +283,50 @@ impl<'a> Staging<'a> {
         })
     }
 
-    /// Renames the file to the socket's path, at which there is no file, or an abandoned socket.
+    /// Renames the file to the socket's path. An abandoned socket makes way.
     fn publish(&self, kind: Kind) -> Result<(), ListenError> {
-        let failed = |source: io::Error| ListenError {
-            step: "renaming the socket to its path",
-            hint: (source.raw_os_error() == Some(libc::EINVAL))
-                .then(|| "this needs a file system with RENAME_NOREPLACE: tmpfs, as /run, ext4, xfs, btrfs".to_owned()),
-            source,
-        };
-        match self.rename(libc::RENAME_NOREPLACE) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            other => return other.map_err(failed),
-        }
-        let in_use = || ListenError {
-            step: "bind",
-            source: io::ErrorKind::AddrInUse.into(),
-            hint: Some("is another towpath, or a file, at this path?".to_owned()),
-        };
         let (dir, name) = self.target;
-        // The descriptor keeps the inode, so no other file gets the same number.
-        let abandoned = open_at(Some(dir), name, libc::O_NOFOLLOW).map_err(|_| in_use())?;
-        if !is_abandoned(&abandoned, kind) {
-            return Err(in_use());
-        }
-        let expected = stat(&abandoned).map(file_id).map_err(at("stat"))?;
-        self.rename(libc::RENAME_EXCHANGE).map_err(failed)?;
-        if self.file().is_ok_and(|found| found == expected) {
-            return Ok(());
-        }
-        // Another file has been put there since: it goes back.
-        let _ = self.rename(libc::RENAME_EXCHANGE);
-        Err(in_use())
+        let rename = || rename_new((&self.dir, &self.file), (dir, name));
+        let renamed = match rename() {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                self.remove_abandoned(kind).then(rename).unwrap_or(Err(error))
+            }
+            other => other,
+        };
+        renamed.map_err(|source| match source.kind() {
+            io::ErrorKind::AlreadyExists => ListenError {
+                step: "bind",
+                source: io::ErrorKind::AddrInUse.into(),
+                hint: Some("is another towpath, or a file, at this path?".to_owned()),
+            },
+            kind => ListenError {
+                step: "renaming the socket to its path",
+                hint: (kind == io::ErrorKind::InvalidInput)
+                    .then(|| "this needs a file system with RENAME_NOREPLACE: tmpfs, as /run, ext4, xfs".to_owned()),
+                source,
+            },
+        })
     }
 
-    fn rename(&self, flags: libc::c_uint) -> io::Result<()> {
+    /// Removes the file at the socket's path if it is an abandoned socket. Returns whether it was.
+    ///
+    /// It is looked at again where no other user can replace it.
+    fn remove_abandoned(&self, kind: Kind) -> bool {
         let (dir, name) = self.target;
-        let (from, to) = (self.dir.as_raw_fd(), dir.as_raw_fd());
-        // SAFETY: both names are strings with terminating zeroes.
-        let done = unsafe { libc::syscall(libc::SYS_renameat2, from, self.file.as_ptr(), to, name.as_ptr(), flags) };
-        check(done as libc::c_int).map(drop)
+        // The descriptor keeps the inode, so no other file gets the same number.
+        let Ok(abandoned) = open_at(Some(dir), name, libc::O_NOFOLLOW) else { return false };
+        if !is_abandoned(&abandoned, kind) || rename_new((dir, name), (&self.dir, &self.abandoned)).is_err() {
+            return false;
+        }
+        let (expected, found) = (stat(&abandoned).map(file_id), stat_at(&self.dir, &self.abandoned).map(file_id));
+        let same = matches!((expected, found), (Ok(expected), Ok(found)) if expected == found);
+        if same {
+            unlink_at(&self.dir, &self.abandoned, 0);
+        } else {
+            // Another file was put there meanwhile. Where a third one is by now, it stays here.
+            let _ = rename_new((&self.dir, &self.abandoned), (dir, name));
+        }
+        same
     }
 }
 
@@ -396,6 +404,14 @@ fn stat(fd: &OwnedFd) -> io::Result<libc::stat> {
 
 fn file_id(found: libc::stat) -> FileId {
     (found.st_dev, found.st_ino)
+}
+
+/// Renames a file to a name that does not exist.
+fn rename_new(from: (&OwnedFd, &CStr), to: (&OwnedFd, &CStr)) -> io::Result<()> {
+    let (old, new) = ((from.0.as_raw_fd(), from.1.as_ptr()), (to.0.as_raw_fd(), to.1.as_ptr()));
+    // SAFETY: both names are strings with terminating zeroes.
+    let done = unsafe { libc::syscall(libc::SYS_renameat2, old.0, old.1, new.0, new.1, libc::RENAME_NOREPLACE) };
+    check(done as libc::c_int).map(drop)
 }
 
 /// Removes a name from a directory, if it is there.

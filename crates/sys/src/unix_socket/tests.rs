@@ -1,6 +1,8 @@
 use super::*;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::thread::JoinHandleExt;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 const ACCESS: Access = Access { mode: 0o640, uid: None, gid: None };
 
@@ -112,6 +114,38 @@ fn a_file_that_has_taken_the_path_meanwhile_stays() {
     std::fs::write(dir.at("s"), "another").unwrap();
     drop(listener);
     assert_eq!(std::fs::read(dir.at("s")).unwrap(), b"another");
+}
+
+#[test]
+fn a_file_that_takes_the_place_of_an_abandoned_socket_meanwhile_stays() {
+    let dir = Dir::new();
+    std::fs::write(dir.at("file"), "another").unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let swaps = scope.spawn(|| {
+            // An abandoned socket is at the path, then the file, then nothing.
+            while !over.load(Relaxed) {
+                abandon(&dir.at("new"), Kind::Records);
+                std::fs::rename(dir.at("new"), dir.at("s")).unwrap();
+                std::fs::rename(dir.at("file"), dir.at("s")).unwrap();
+                // It may have been taken, and be on its way back.
+                let begin = Instant::now();
+                let is_there = || std::fs::read(dir.at("s")).is_ok_and(|bytes| bytes == b"another");
+                while !is_there() || std::fs::rename(dir.at("s"), dir.at("file")).is_err() {
+                    assert!(begin.elapsed() < Duration::from_secs(60), "the file is gone");
+                }
+            }
+        });
+        let (parent, name) = (open_at(None, &c_path(&dir.0).unwrap(), libc::O_DIRECTORY).unwrap(), c"s".to_owned());
+        let (mut removed, end) = (0, Instant::now() + Duration::from_secs(60));
+        while removed < 50 && !swaps.is_finished() && Instant::now() < end {
+            removed += usize::from(Staging::new(&parent, &name).unwrap().remove_abandoned(Kind::Records));
+        }
+        over.store(true, Relaxed);
+        swaps.join().unwrap();
+        assert_eq!(removed, 50);
+    });
+    assert_eq!(std::fs::read(dir.at("file")).unwrap(), b"another");
 }
 
 #[test]
