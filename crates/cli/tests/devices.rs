@@ -3,8 +3,12 @@
 
 mod support;
 
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
 use support::traffic::{ping, tcp};
-use support::{Cable, Hosts, Towpath, datapath};
+use support::{Cable, Hosts, Towpath, datapath, until};
 
 /// Ping and TCP, both ways.
 fn traffic(hosts: &Hosts, bytes: &str) {
@@ -49,13 +53,37 @@ fn the_copybreak_threshold_is_changed_while_packets_move() {
     assert!(set(&[]).code(2).stderr.contains("start towpath with --control"));
 }
 
+/// Sends a byte now and then, but no whole request, until the connection is closed.
+fn trickle(socket: &Path) -> std::thread::JoinHandle<()> {
+    let mut client = UnixStream::connect(socket).unwrap();
+    std::thread::spawn(move || {
+        while client.write_all(b" ").is_ok() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    })
+}
+
+#[test]
+fn a_client_that_trickles_delays_neither_another_one_nor_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("control");
+    let control = format!("--control={}", socket.display());
+    let towpath = Towpath::start(&["fwd", "gen:rate=1k", "e1000e:model", &control]);
+    until("the socket", || socket.exists());
+    let clients: Vec<_> = (0..4).map(|_| trickle(&socket)).collect();
+    let set = datapath::run(&["set", &control, "e1000e:model", "batch=8"]).code(0);
+    assert!(set.stdout.contains("batch=8 "), "{set:#?}");
+    towpath.stop().code(0).summary().is_balanced();
+    clients.into_iter().for_each(|client| client.join().unwrap());
+}
+
 #[test]
 fn a_socket_that_another_towpath_uses_is_left_alone_and_a_stale_one_is_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let control = format!("--control={}", dir.path().join("control").display());
     let first = Towpath::start(&["fwd", "gen:rate=1k", "null:", "--oneway", &control]);
     let second = datapath::run(&["fwd", "gen:rate=1k", "null:", "--oneway", "--duration=1s", &control]).code(2);
-    assert!(second.stderr.contains("another towpath listens there"), "{second:#?}");
+    assert!(second.stderr.contains("is another towpath, or a file, at this path?"), "{second:#?}");
     first.signal(libc::SIGKILL);
     drop(first);
     let third = Towpath::start(&["fwd", "gen:rate=1k", "null:", "--oneway", &control]);

@@ -79,15 +79,20 @@ fn serving_is_forwarding_from_applications() {
     until(|| UnixStream::connect(&path).is_err_and(|error| error.raw_os_error() == Some(libc::EPROTOTYPE)));
     let umem = Umem::new(8, 16384).unwrap();
     let mut socket = connect(&umem, &path);
-    socket.tx(&mut vec![frame(&umem, &[7; 9000])]).unwrap();
+    // The middle one is too short.
+    socket.tx(&mut vec![frame(&umem, &[7; 9000]), frame(&umem, &[7; 13]), frame(&umem, &[7; 60])]).unwrap();
     let mut back = Vec::new();
     until(|| {
         socket.completions(&mut back).unwrap();
-        back.len() == 1
+        back.len() == 3
     });
+    assert_eq!(socket.statistics().tx_too_short, 1);
     towpath.signal(libc::SIGTERM);
-    let summary = towpath.wait().code(0).summary();
-    assert_eq!(summary.port("null").tx.bytes, 9000);
+    let finished = towpath.wait().code(0);
+    let summary = finished.summary();
+    assert_eq!(summary.port("null").tx.bytes, 9060);
+    // The operator reads the same.
+    assert!(finished.stdout.contains("the port ended, tx_too_short 1"), "{}", finished.stdout);
     summary.is_clean();
 }
 

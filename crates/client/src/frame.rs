@@ -64,13 +64,14 @@ impl<'u> Frame<'u> {
     }
 
     /// Sets the range of the frame: `len` bytes from byte `start` of its chunk, with the contents
-    /// of the chunk. False, without a change, if the chunk is too short.
+    /// of the chunk. The frame is then a packet by itself, without requests. False, without a
+    /// change, if the chunk is too short.
     #[must_use]
     pub fn set_range(&mut self, start: u32, len: u32) -> bool {
         let fits = start.checked_add(len).is_some_and(|end| end <= self.umem.chunk());
         if fits {
             (self.start, self.len) = (start, len);
-            self.has_header = false;
+            (self.continues, self.has_header) = (false, false);
         }
         fits
     }
@@ -142,7 +143,7 @@ impl<'u> Frame<'u> {
     }
 
     /// Sets whether the packet continues in the next frame that is sent. A packet has up to 18
-    /// frames, a super-packet up to 64.
+    /// frames, a super-packet up to 64. Changing the frame's range clears it.
     pub fn set_continues(&mut self, continues: bool) {
         self.continues = continues;
     }
@@ -169,5 +170,19 @@ mod tests {
         assert_eq!(b.bytes(), [2; 10]);
         drop(a);
         assert!(umem.alloc().is_some());
+    }
+
+    #[test]
+    fn a_frame_of_another_range_is_a_packet_by_itself() {
+        let umem = Umem::new(1, 256).unwrap();
+        let mut frame = umem.alloc().unwrap();
+        let changes: [fn(&mut Frame<'_>) -> bool; 2] = [|frame| frame.set_range(10, 20), |frame| frame.put(&[7; 30])];
+        for change in changes {
+            assert!(frame.set_range(10, 60) && frame.request_checksum(34, 6));
+            frame.set_continues(true);
+            assert!(!frame.set_range(200, 57) && frame.continues() && frame.vnet_header().is_some(), "no change");
+            assert!(change(&mut frame));
+            assert!(!frame.continues() && frame.vnet_header().is_none());
+        }
     }
 }

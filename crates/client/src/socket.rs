@@ -165,7 +165,8 @@ impl<'u> Socket<'u> {
         &self.welcome
     }
 
-    /// What the datapath has counted for the session.
+    /// What the datapath has counted for the session: what became of packets that were not sent or
+    /// not received, by reason. Readable after the end of the session, too.
     pub fn statistics(&self) -> Statistics {
         Statistics::read(|entry| self.statistics.read(entry))
     }
@@ -305,7 +306,9 @@ impl<'u> Socket<'u> {
         self.rx.peek(1) == 0 && self.completion.peek(1) == 0
     }
 
-    /// Waits until frames come in or back. False when the time is over, or after a signal.
+    /// Waits until frames come in or back. False when the time is over. A signal does not end the
+    /// wait: a program that waits for more than this socket waits for its descriptor, after
+    /// [`arm`](Socket::arm), and for its own.
     ///
     /// # Errors
     /// [`Error::Closed`] if the session is over.
@@ -334,13 +337,11 @@ impl<'u> Socket<'u> {
             match unsafe { libc::recv(fd, at, bytes.len(), libc::MSG_DONTWAIT) } {
                 n if n > 0 => {}
                 0 => return Err(Error::Closed),
-                _ => {
-                    let error = io::Error::last_os_error();
-                    return match error.kind() {
-                        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(()),
-                        _ => Err(Error::Closed),
-                    };
-                }
+                _ => match io::Error::last_os_error().kind() {
+                    io::ErrorKind::Interrupted => {}
+                    io::ErrorKind::WouldBlock => return Ok(()),
+                    _ => return Err(Error::Closed),
+                },
             }
         }
     }

@@ -9,7 +9,8 @@
 //!                membarrier   a fence in other processes
 //!   memory       mmap         mappings, unmapped on drop
 //!                memfd        a memfd's seals, identity and pages
-//!   sockets      seqpacket    UNIX records with descriptors                 sendmsg, recvmsg
+//!   sockets      unix_socket  UNIX sockets at paths: listeners, connections    bind, connect
+//!                seqpacket    UNIX records with descriptors                 sendmsg, recvmsg
 //!                closer       a process that only closes descriptors of others
 //!                uio, mmsg    a header and a packet's pieces in one call     writev, sendmmsg
 //!                af_packet    AF_PACKET sockets and their options
@@ -58,6 +59,7 @@ pub mod sync;
 pub mod timer;
 pub mod tun;
 pub mod uio;
+pub mod unix_socket;
 pub mod xsk;
 
 pub use epoll::Epoll;
@@ -77,4 +79,17 @@ pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
 #[inline]
 pub(crate) fn check_len(result: libc::ssize_t) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
+/// Repeats a call that a signal interrupts.
+///
+/// # Errors
+/// Those of the call but `Interrupted`.
+pub fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
 }

@@ -1,8 +1,9 @@
 //! Waiting for descriptors (`poll(2)`, `ppoll(2)`).
 
+use crate::{check_len, retry};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Descriptors to wait for; keeps its memory between waits.
 #[derive(Default)]
@@ -36,13 +37,19 @@ impl PollSet {
 }
 
 /// Waits until `fd` is readable or closed at its other end, at most for `time` (`None`: no limit).
-/// Returns whether it is; `false` also after an interruption.
+/// Returns whether it is. A signal does not end the wait.
 ///
 /// # Errors
 /// The error of `ppoll(2)`.
 pub fn wait_readable(fd: BorrowedFd<'_>, time: Option<Duration>) -> io::Result<bool> {
-    let mut set = [libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
-    ppoll(&mut set, time).map(|ready| ready > 0)
+    wait(fd, libc::POLLIN, time)
+}
+
+fn wait(fd: BorrowedFd<'_>, events: libc::c_short, time: Option<Duration>) -> io::Result<bool> {
+    // A time that no clock reaches is no limit.
+    let deadline = time.and_then(|time| Instant::now().checked_add(time));
+    let mut set = [libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 }];
+    retry(|| ppoll(&mut set, deadline.map(|end| end.saturating_duration_since(Instant::now())))).map(|ready| ready > 0)
 }
 
 /// Whether `fd` is readable now, or closed at its other end.
@@ -52,8 +59,7 @@ pub fn is_readable(fd: BorrowedFd<'_>) -> bool {
 
 /// Whether `fd` is writable now, or closed at its other end.
 pub fn is_writable(fd: BorrowedFd<'_>) -> bool {
-    let mut set = [libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLOUT, revents: 0 }];
-    ppoll(&mut set, Some(Duration::ZERO)).is_ok_and(|ready| ready > 0)
+    wait(fd, libc::POLLOUT, Some(Duration::ZERO)).unwrap_or(false)
 }
 
 /// Whether the peer has shut the connection of `fd` down, or closed it: no more bytes come than are
@@ -71,8 +77,5 @@ fn ppoll(set: &mut [libc::pollfd], time: Option<Duration>) -> io::Result<usize> 
     let at = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: the array and the time live across the call, and the length is that of the array.
     let ready = unsafe { libc::ppoll(set.as_mut_ptr(), set.len() as _, at, std::ptr::null()) };
-    usize::try_from(ready).or_else(|_| match io::Error::last_os_error() {
-        error if error.kind() == io::ErrorKind::Interrupted => Ok(0),
-        error => Err(error),
-    })
+    check_len(ready as libc::ssize_t)
 }

@@ -1,62 +1,20 @@
 //! UNIX sockets of records (`SOCK_SEQPACKET`), and records with descriptors.
 
 use crate::poll::is_shut;
+pub use crate::unix_socket::accept;
+use crate::unix_socket::{self, Kind};
 use crate::{check, check_len};
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// An unconnected socket.
-fn socket(flags: libc::c_int) -> io::Result<OwnedFd> {
-    // SAFETY: no pointers.
-    let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | flags, 0) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel just returned this descriptor; it has no other owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-/// The address of a path.
-fn address(path: &Path) -> io::Result<libc::sockaddr_un> {
-    // SAFETY: sockaddr_un is plain data; all zeroes are an empty path.
-    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-    let bytes = path.as_os_str().as_bytes();
-    if bytes.is_empty() || bytes.len() >= address.sun_path.len() || bytes.contains(&0) {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a path of a socket has 1 to 107 bytes"));
-    }
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    for (to, byte) in address.sun_path.iter_mut().zip(bytes) {
-        *to = *byte as libc::c_char;
-    }
-    Ok(address)
-}
-
-/// Connects to the listener at a path. Calls on the connection block.
+/// Connects to the listener at a path, however long that takes. Calls on the connection block.
 ///
 /// # Errors
-/// The error of `socket(2)` or `connect(2)`; `InvalidInput` for a path that no socket can have.
+/// As [`unix_socket::connect`].
 pub fn connect(path: &Path) -> io::Result<OwnedFd> {
-    let (fd, address) = (socket(0)?, address(path)?);
-    let len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
-    // SAFETY: the address lives across the call and has the length that is given.
-    match unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) } {
-        0 => Ok(fd),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-/// Permissions, owner and group of a socket's file; `None` keeps those of the process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Access {
-    /// Permissions.
-    pub mode: u32,
-    /// The user.
-    pub uid: Option<u32>,
-    /// The group.
-    pub gid: Option<u32>,
+    unix_socket::connect(path, Kind::Records, None)
 }
 
 /// The peer's credentials at the time of the connection (`SO_PEERCRED`).
@@ -83,48 +41,6 @@ pub fn peer(of: BorrowedFd<'_>) -> io::Result<Peer> {
         0 => Ok(Peer { pid: cred.pid, uid: cred.uid, gid: cred.gid }),
         _ => Err(io::Error::last_os_error()),
     }
-}
-
-/// Listens at a path that does not exist yet. Connections are refused until the file has the
-/// permissions of `access`. Calls on the socket do not block.
-///
-/// # Errors
-/// The error of the failed call; `AddrInUse` if the path exists.
-pub fn listen(path: &Path, access: Access) -> io::Result<OwnedFd> {
-    use std::os::unix::fs::PermissionsExt;
-    let (fd, address) = (socket(libc::SOCK_NONBLOCK)?, address(path)?);
-    let len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
-    // SAFETY: the address lives across the call and has the length that is given.
-    if unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let prepared = std::os::unix::fs::chown(path, access.uid, access.gid)
-        .and_then(|()| std::fs::set_permissions(path, std::fs::Permissions::from_mode(access.mode)));
-    if let Err(error) = prepared {
-        // A file without a listener must not stay.
-        let _ = std::fs::remove_file(path);
-        return Err(error);
-    }
-    // SAFETY: no pointers.
-    match unsafe { libc::listen(fd.as_raw_fd(), 64) } {
-        0 => Ok(fd),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-/// Accepts a connection. Calls on it do not block.
-///
-/// # Errors
-/// The error of `accept4(2)`; `WouldBlock` if no connection is pending.
-pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: null for an address that is not asked for.
-    let fd = unsafe { libc::accept4(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel just returned this descriptor; it has no other owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Shuts the connection down in both directions, also if other processes hold its descriptor.

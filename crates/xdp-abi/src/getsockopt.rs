@@ -87,6 +87,7 @@ impl SocketOptions {
                     rx_ring_full,
                     rx_fill_ring_empty_descs,
                     tx_ring_empty_descs,
+                    ..
                 } = Statistics::read(|entry| self.area.counter(&self.counters, entry));
                 // Programs from before Linux 5.9 know the first three.
                 let short = [rx_dropped, rx_invalid_descs, tx_invalid_descs];

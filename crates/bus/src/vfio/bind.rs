@@ -19,7 +19,8 @@
 use super::bdf::Bdf;
 use super::host::{self, Host, device};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 const VFIO: &str = "vfio-pci";
 
@@ -149,8 +150,31 @@ impl Kernel for Host {
     }
 
     fn load_module(&mut self) {
-        let _ = std::process::Command::new("modprobe").arg(VFIO).stderr(std::process::Stdio::null()).status();
+        if let Some(program) = module_loader(self) {
+            // What counts is whether the driver is there afterwards.
+            let _ = load_vfio(&program).status();
+        }
     }
+}
+
+/// The program by which the kernel loads modules, an absolute path; `None` if the administrator has
+/// disabled that.
+///
+/// Source: `kernel.modprobe` in the kernel's [sysctl documentation].
+///
+/// [sysctl documentation]: https://docs.kernel.org/admin-guide/sysctl/kernel.html#modprobe
+fn module_loader(host: &Host) -> Option<PathBuf> {
+    let program = host.read("proc/sys/kernel/modprobe").unwrap_or_else(|| "/sbin/modprobe".to_owned());
+    Some(PathBuf::from(program)).filter(|program| program.is_absolute())
+}
+
+/// Loads `vfio-pci`, with the environment that the kernel gives to its loader and nothing of ours.
+fn load_vfio(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.args(["-q", "--", VFIO]).current_dir("/").env_clear();
+    command.envs([("HOME", "/"), ("PATH", "/sbin:/usr/sbin:/bin:/usr/bin"), ("TERM", "linux")]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
 }
 
 /// The driver of a device before it was bound, saved meanwhile.

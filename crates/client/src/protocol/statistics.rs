@@ -1,57 +1,76 @@
 //! What the datapath counts for a session.
 
-/// A counter, by its entry in [`Rings::statistics`](super::Rings::statistics).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Statistic {
-    /// See [`Statistics::rx_dropped`].
-    RxDropped = 0,
-    /// See [`Statistics::rx_invalid_descs`].
-    RxInvalidDescs = 1,
-    /// See [`Statistics::tx_invalid_descs`].
-    TxInvalidDescs = 2,
-    /// See [`Statistics::rx_ring_full`].
-    RxRingFull = 3,
-    /// See [`Statistics::rx_fill_ring_empty_descs`].
-    RxFillRingEmptyDescs = 4,
-    /// See [`Statistics::tx_ring_empty_descs`].
-    TxRingEmptyDescs = 5,
+macro_rules! statistics {
+    ($($(#[$doc:meta])* $variant:ident $field:ident = $entry:literal;)*) => {
+        /// A counter, by its entry in [`Rings::statistics`](super::Rings::statistics).
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[repr(u32)]
+        pub enum Statistic {
+            $(
+                #[doc = concat!("See [`Statistics::", stringify!($field), "`].")]
+                $variant = $entry,
+            )*
+        }
+
+        impl Statistic {
+            /// All counters.
+            pub const ALL: &[Statistic] = &[$(Statistic::$variant),*];
+
+            /// The name of its field.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Statistic::$variant => stringify!($field),)*
+                }
+            }
+        }
+
+        /// All counters. The first six have the order and the meaning of AF_XDP's (`struct
+        /// xdp_statistics`). The others are packets that were taken from the TX ring and completed
+        /// without being sent, by reason.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        #[non_exhaustive]
+        pub struct Statistics {
+            $($(#[$doc])* pub $field: u64,)*
+        }
+
+        impl Statistics {
+            /// Reads the counters by `entry`, which returns the word of an entry.
+            pub fn read(entry: impl Fn(u32) -> u64) -> Statistics {
+                Statistics { $($field: entry($entry),)* }
+            }
+        }
+    };
+}
+
+statistics! {
+    /// Packets for the application that were dropped for other reasons than a full RX ring.
+    RxDropped rx_dropped = 0;
+    /// Invalid entries of the FILL ring: those that were skipped, or the one that ended the
+    /// session.
+    RxInvalidDescs rx_invalid_descs = 1;
+    /// Invalid descriptors of the TX ring, and the pieces in front of them: those that were
+    /// skipped, or the one that ended the session.
+    TxInvalidDescs tx_invalid_descs = 2;
+    /// Packets that were dropped because the RX ring was full.
+    RxRingFull rx_ring_full = 3;
+    /// Packets that were dropped because too few chunks were posted.
+    RxFillRingEmptyDescs rx_fill_ring_empty_descs = 4;
+    /// Bursts that emptied the TX ring.
+    TxRingEmptyDescs tx_ring_empty_descs = 5;
+    /// Packets that were shorter than an Ethernet header.
+    TxTooShort tx_too_short = 6;
+    /// Packets that were [longer than the port sends](super::Welcome::longest), or whose segments
+    /// would have been, and super-packets that are longer than any may be.
+    TxTooLong tx_too_long = 7;
+    /// Packets whose metadata asked for a checksum or for segmentation that is not possible, or not
+    /// allowed in this session. Their descriptors are counted as
+    /// [invalid](Statistics::tx_invalid_descs), too.
+    TxInvalidRequests tx_invalid_requests = 8;
 }
 
 impl Statistic {
     /// Entries of the counters, a power of two; the last ones are not used.
-    pub const ENTRIES: u32 = 8;
+    pub const ENTRIES: u32 = 16;
 }
 
-/// All counters, in the order and with the meaning of AF_XDP's (`struct xdp_statistics`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[repr(C)]
-pub struct Statistics {
-    /// Packets for the application that were dropped for other reasons than a full RX ring.
-    pub rx_dropped: u64,
-    /// Invalid entries of the FILL ring, which were skipped.
-    pub rx_invalid_descs: u64,
-    /// Invalid descriptors of the TX ring, and the pieces in front of them, which were skipped.
-    pub tx_invalid_descs: u64,
-    /// Packets that were dropped because the RX ring was full.
-    pub rx_ring_full: u64,
-    /// Packets that were dropped because too few chunks were posted.
-    pub rx_fill_ring_empty_descs: u64,
-    /// Bursts that emptied the TX ring.
-    pub tx_ring_empty_descs: u64,
-}
-
-impl Statistics {
-    /// Reads the counters by `entry`, which returns the word of an entry.
-    pub fn read(entry: impl Fn(u32) -> u64) -> Statistics {
-        let entry = |which: Statistic| entry(which as u32);
-        Statistics {
-            rx_dropped: entry(Statistic::RxDropped),
-            rx_invalid_descs: entry(Statistic::RxInvalidDescs),
-            tx_invalid_descs: entry(Statistic::TxInvalidDescs),
-            rx_ring_full: entry(Statistic::RxRingFull),
-            rx_fill_ring_empty_descs: entry(Statistic::RxFillRingEmptyDescs),
-            tx_ring_empty_descs: entry(Statistic::TxRingEmptyDescs),
-        }
-    }
-}
+const _: () = assert!(Statistic::ALL.len() <= Statistic::ENTRIES as usize);

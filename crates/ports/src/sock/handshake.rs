@@ -8,7 +8,7 @@ use super::config::Config;
 use super::notify::{PollFd, PortShared};
 use super::rx::app::{AppTx, Stall};
 use super::session::{Session, SessionRings, Wakeup};
-use super::stats::SessionStats;
+use super::stats::{SessionCounts, SessionStats};
 use super::tx::app::{AppRx, Destination};
 use super::tx_metadata::TxMetadata;
 use super::umem::AppUmem;
@@ -218,7 +218,8 @@ pub(super) fn open_session(
     let (layout, memory) = (rings.layout, rings.memory.len() as u64);
     let welcome = Answer::Welcome(Welcome { session: id, queue, longest, budget, memory, rings: layout });
     let file = rings.memory.fd().ok_or_else(|| full("rings without a descriptor"))?;
-    events.log.opened(id, peer, queue);
+    let counts = Arc::<SessionCounts>::default();
+    events.log.opened(id, peer, queue, counts.clone());
     seqpacket::send(connection.as_fd(), &encode(&welcome), &[file, session.wakeup.app_end()]).map_err(|error| {
         events.log.closed(id, "left unheard");
         full(error)
@@ -226,7 +227,7 @@ pub(super) fn open_session(
     // Each half subtracts itself when it is dropped.
     events.halves.fetch_add(2, Ordering::Relaxed);
     events.sessions.fetch_add(1, Ordering::Relaxed);
-    let [tx_stats, rx_stats] = rings.statistics.map(SessionStats::new);
+    let [tx_stats, rx_stats] = rings.statistics.map(|shown| SessionStats::new(shown, counts.clone()));
     let app_tx = AppTx {
         // There are at most 64 queues.
         queue: queue as u8,

@@ -27,10 +27,12 @@
 //! | `stats` | counters, statistics, the log of sessions |
 //!
 //! [`towpath_client::protocol`] describes the protocol. The directory, `mode`, `uid` and `gid`
-//! decide which processes may connect. The log names the processes that did, and how their sessions
-//! ended. One thread of the port accepts, answers, notices closed connections and frees. The queues
-//! neither allocate nor block, and make a system call only to wake an application that sleeps, once
-//! a burst.
+//! decide which processes may connect. The socket's file has them from its first moment, in a
+//! directory in which no other user can replace it ([`towpath_sys::unix_socket`]). The log names
+//! the processes that connected, how their sessions ended, and by reason how many of their packets
+//! were not sent or not delivered. One thread of the port accepts, answers, notices closed
+//! connections and frees. The queues neither allocate nor block, and make a system call only to
+//! wake an application that sleeps, once a burst.
 //!
 //! **Queues.** A session belongs to one queue of the port: the one that it names, or the one with
 //! the fewest sessions. Its frames come in by this queue, in order. Packets for it may come by any
@@ -42,9 +44,9 @@
 //! completed at once. Each page in flight is charged to its application, by the whole chunk if
 //! chunks are aligned. At the budget, with a full COMPLETION ring or without a buffer for a head,
 //! descriptors stay in the TX ring; none is lost. A frame longer or shorter than the port sends is
-//! completed unsent, and counted. A frame's metadata may ask for a checksum or for segmentation,
-//! which the egress does, or the route. The headers of a super-packet (at most 256 bytes) are
-//! always copied: they are checked, and must not change afterwards.
+//! completed unsent, and counted, for its application too. A frame's metadata may ask for a
+//! checksum or for segmentation, which the egress does, or the route. The headers of a super-packet
+//! (at most 256 bytes) are always copied: they are checked, and must not change afterwards.
 //!
 //! **Receiving** copies once, into chunks that the application posted. An application that takes
 //! super-packets and partial checksums gets them as they are, with a virtio-net header. The others
@@ -77,7 +79,7 @@ pub use rx::SockRx;
 pub use tx::SockTx;
 
 use notify::PortShared;
-use server::{Channel, ListenSocket, Server, ServerThread};
+use server::{Channel, Server, ServerThread};
 use stats::PortEvents;
 use std::sync::Arc;
 use towpath_packet::port::{
@@ -85,41 +87,28 @@ use towpath_packet::port::{
 };
 use towpath_packet::spsc::ring;
 use towpath_packet::{Direction, delegate_rx_queue, delegate_tx_queue};
-use towpath_sys::seqpacket;
+use towpath_sys::unix_socket::{Access, Kind, ListenError, Listener};
 
 /// A port that applications connect to.
 #[derive(Debug)]
 pub struct SockPort {
     info: Info,
     config: Config,
-    listener: ListenSocket,
+    listener: Listener,
     events: Arc<PortEvents>,
 }
 
 /// Opens the port. Applications can connect, and get an answer once it is started.
 ///
 /// # Errors
-/// [`PortError::Os`] if the path cannot be bound. The file of a killed process is replaced.
+/// [`PortError::Os`] if the path cannot be bound, or other users can write to its directory. The
+/// file of a killed process is replaced.
 pub fn open(config: Config) -> Result<SockPort, PortError> {
-    let failed = |step: &str, source, hint: Option<&str>| PortError::Os {
-        port: config.port(),
-        step: step.to_owned(),
-        source,
-        hint: hint.map(str::to_owned),
-    };
-    let abandoned = || {
-        use std::os::unix::fs::FileTypeExt;
-        let is_socket = std::fs::symlink_metadata(&config.path).is_ok_and(|file| file.file_type().is_socket());
-        let refused = std::io::ErrorKind::ConnectionRefused;
-        is_socket && seqpacket::connect(&config.path).is_err_and(|error| error.kind() == refused)
-    };
-    if abandoned() {
-        std::fs::remove_file(&config.path).map_err(|error| failed("unlink", error, None))?;
-    }
     let Config { mode, uid, gid, .. } = config;
-    let fd = seqpacket::listen(&config.path, seqpacket::Access { mode, uid, gid })
-        .map_err(|error| failed("bind", error, Some("is another towpath, or a file, at this path?")))?;
-    let listener = ListenSocket { fd, path: config.path.clone() };
+    let listener = Listener::new(&config.path, Kind::Records, Access { mode, uid, gid }).map_err(|error| {
+        let ListenError { step, source, hint } = error;
+        PortError::Os { port: config.port(), step: step.to_owned(), source, hint }
+    })?;
     // The route does what an application asks for and the egress cannot do.
     let info = Info::new(config.port(), Layer::Ethernet, config.mtu)
         .with_offloads(tx::OFFLOADS, tx::OFFLOADS)

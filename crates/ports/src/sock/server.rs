@@ -10,7 +10,6 @@ use super::notify::PortShared;
 use super::rx::app::AppTx;
 use super::tx::app::App;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -20,6 +19,7 @@ use towpath_packet::spsc::{Consumer, Producer};
 use towpath_sys::closer::Descriptors;
 use towpath_sys::poll::PollSet;
 use towpath_sys::seqpacket::{self, Peeked, Received};
+use towpath_sys::unix_socket::Listener;
 
 /// The time that an application has for its message.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
@@ -27,19 +27,6 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_WAITING: usize = 16;
 /// The pause before the next `accept` when the process has no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// The listening socket. Its file is removed on drop.
-#[derive(Debug)]
-pub(super) struct ListenSocket {
-    pub(super) fd: OwnedFd,
-    pub(super) path: PathBuf,
-}
-
-impl Drop for ListenSocket {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
-    }
-}
 
 /// The running thread. Dropping this ends it, and all sessions.
 #[derive(Debug)]
@@ -74,7 +61,7 @@ pub(super) struct Channel<T: Send> {
 
 /// The state of the thread.
 pub(super) struct Server {
-    listener: ListenSocket,
+    listener: Listener,
     config: Config,
     longest: u32,
     shared: Arc<PortShared>,
@@ -90,7 +77,7 @@ pub(super) struct Server {
 impl Server {
     /// `longest` is the maximum number of bytes of a frame.
     pub(super) fn new(
-        listener: ListenSocket,
+        listener: Listener,
         config: Config,
         longest: u32,
         shared: Arc<PortShared>,
@@ -114,7 +101,7 @@ impl Server {
             waits.clear();
             waits.readable(self.shared.server_fd());
             if accepts {
-                waits.readable(self.listener.fd.as_raw_fd());
+                waits.readable(self.listener.as_fd().as_raw_fd());
             }
             for connection in &self.connections {
                 waits.readable(match connection {
@@ -152,7 +139,7 @@ impl Server {
     /// Accepts a bounded number of connections. Fails if the process has no descriptor left.
     fn accept(&mut self) -> std::io::Result<()> {
         for _ in 0..MAX_WAITING {
-            match seqpacket::accept(self.listener.fd.as_fd()) {
+            match seqpacket::accept(self.listener.as_fd()) {
                 Ok(fd) => {
                     self.make_room();
                     let socket = Arc::new(AppSocket::new(fd, self.shared.closer.clone()));

@@ -125,7 +125,7 @@ impl Session {
     #[cold]
     pub(super) fn end(&self, why: &'static str) {
         self.close(why);
-        // The server thread notices that, and finds the session closed.
+        // The server thread, which sees the end of the connection, would log another reason.
         seqpacket::shutdown(self.connection.as_fd());
     }
 }

@@ -103,26 +103,43 @@ impl PortEvents {
     }
 }
 
+/// The statistics of a session, which the log reads. Each statistic is written by one half alone.
+#[derive(Debug, Default)]
+pub(super) struct SessionCounts([AtomicU64; Statistic::ENTRIES as usize]);
+
+impl SessionCounts {
+    /// What became of packets and descriptors that were not sent or not delivered: ", tx_too_long
+    /// 3"; empty if there are none.
+    fn losses(&self) -> String {
+        let of = |which: &Statistic| (which.name(), self.0[*which as usize].load(Ordering::Relaxed));
+        // An empty TX ring loses nothing.
+        let counted = Statistic::ALL.iter().filter(|which| **which != Statistic::TxRingEmptyDescs).map(of);
+        counted.filter(|(_, n)| *n > 0).map(|(name, n)| format!(", {name} {n}")).collect()
+    }
+}
+
 /// The statistics that one half of a session counts, and shows to its application.
 ///
 /// The counts are kept here. The application may overwrite the words that it is shown, and these
-/// are never read back. Each statistic belongs to one half alone.
+/// are never read back.
 #[derive(Debug)]
 pub(super) struct SessionStats {
     shown: Mapped<u64>,
-    counts: [u64; Statistic::ENTRIES as usize],
+    counts: Arc<SessionCounts>,
 }
 
 impl SessionStats {
-    pub(super) fn new(shown: Mapped<u64>) -> SessionStats {
-        SessionStats { shown, counts: [0; Statistic::ENTRIES as usize] }
+    pub(super) fn new(shown: Mapped<u64>, counts: Arc<SessionCounts>) -> SessionStats {
+        SessionStats { shown, counts }
     }
 
     #[inline]
     pub(super) fn add(&mut self, statistic: Statistic, n: u64) {
-        let count = &mut self.counts[statistic as usize];
-        *count = count.wrapping_add(n);
-        self.shown.write(statistic as u32, *count);
+        let count = &self.counts.0[statistic as usize];
+        // There is no other writer of this one.
+        let n = count.load(Ordering::Relaxed).wrapping_add(n);
+        count.store(n, Ordering::Relaxed);
+        self.shown.write(statistic as u32, n);
     }
 }
 
@@ -147,19 +164,20 @@ struct SessionRecord {
     peer: Peer,
     queue: u16,
     end: Option<&'static str>,
+    counts: Arc<SessionCounts>,
 }
 
-/// The last sessions of a port: their processes, and how they ended.
+/// The last sessions of a port: their processes, how they ended, and what they lost.
 #[derive(Debug, Default)]
 pub(super) struct SessionLog(Mutex<VecDeque<SessionRecord>>);
 
 impl SessionLog {
-    pub(super) fn opened(&self, id: u64, peer: Peer, queue: u16) {
+    pub(super) fn opened(&self, id: u64, peer: Peer, queue: u16, counts: Arc<SessionCounts>) {
         let mut log = self.lock();
         if log.len() == LOG_LEN {
             log.pop_front();
         }
-        log.push_back(SessionRecord { id, peer, queue, end: None });
+        log.push_back(SessionRecord { id, peer, queue, end: None, counts });
     }
 
     pub(super) fn closed(&self, id: u64, why: &'static str) {
@@ -170,8 +188,9 @@ impl SessionLog {
 
     /// A line for each session.
     pub(super) fn lines(&self) -> Vec<String> {
-        let line = |SessionRecord { id, peer: Peer { pid, uid, .. }, queue, end }: &SessionRecord| {
-            format!("session {id}: pid {pid}, uid {uid}, queue {queue}: {}", end.unwrap_or("here"))
+        let line = |SessionRecord { id, peer: Peer { pid, uid, .. }, queue, end, counts }: &SessionRecord| {
+            let (end, losses) = (end.unwrap_or("here"), counts.losses());
+            format!("session {id}: pid {pid}, uid {uid}, queue {queue}: {end}{losses}")
         };
         self.lock().iter().map(line).collect()
     }
@@ -189,13 +208,16 @@ mod tests {
     fn the_log_has_the_last_sessions_with_their_ends() {
         let log = SessionLog::default();
         for id in 1..=70 {
-            log.opened(id, Peer { pid: 100 + id as i32, uid: 7, gid: 8 }, 1);
+            let counts = SessionCounts::default();
+            counts.0[Statistic::TxTooLong as usize].store(id / 70 * 3, Ordering::Relaxed);
+            counts.0[Statistic::TxRingEmptyDescs as usize].store(5, Ordering::Relaxed);
+            log.opened(id, Peer { pid: 100 + id as i32, uid: 7, gid: 8 }, 1, Arc::new(counts));
         }
         log.closed(3, "left");
         log.closed(70, "bad-chunk");
         let lines = log.lines();
         assert_eq!(lines.len(), 64);
         assert_eq!(lines[0], "session 7: pid 107, uid 7, queue 1: here");
-        assert_eq!(lines[63], "session 70: pid 170, uid 7, queue 1: bad-chunk");
+        assert_eq!(lines[63], "session 70: pid 170, uid 7, queue 1: bad-chunk, tx_too_long 3");
     }
 }

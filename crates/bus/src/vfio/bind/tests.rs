@@ -134,3 +134,27 @@ fn what_is_impossible_is_reported_before_anything_is_written() {
     machine.loadable = true;
     bind_on(&mut machine, nic, false).unwrap();
 }
+
+#[test]
+fn the_module_is_loaded_by_the_kernels_own_loader_without_our_environment() {
+    use std::os::unix::fs::PermissionsExt;
+    let (machine, _) = machine();
+    let (script, seen) = (machine.host().path("loader"), machine.host().path("seen"));
+    machine.file("loader", &format!("#!/bin/sh\n{{ echo \"$@\"; pwd; env; }} > {}\n", seen.display()));
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    machine.file("proc/sys/kernel/modprobe", &format!("{}\n", script.display()));
+    Kernel::load_module(&mut machine.host().clone());
+    let seen = std::fs::read_to_string(seen).unwrap();
+    assert!(seen.starts_with("-q -- vfio-pci\n/\n"), "{seen}");
+    assert!(std::env::var_os("CARGO_PKG_NAME").is_some() && !seen.contains("CARGO"), "{seen}");
+}
+
+#[test]
+fn no_module_is_loaded_by_a_program_that_is_not_named_absolutely() {
+    let (machine, _) = machine();
+    assert_eq!(module_loader(machine.host()), Some(PathBuf::from("/sbin/modprobe")));
+    for text in ["\n", "modprobe\n"] {
+        machine.file("proc/sys/kernel/modprobe", text);
+        assert_eq!(module_loader(machine.host()), None);
+    }
+}

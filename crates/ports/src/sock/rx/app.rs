@@ -146,6 +146,9 @@ impl AppTx {
     ) -> Result<(), Fault> {
         totals.completed += self.complete()?;
         let done = self.take(room, plan, cache, out, totals);
+        if let Err(Fault::Descriptor | Fault::Chunk) = done {
+            self.stats.add(Statistic::TxInvalidDescs, 1);
+        }
         if let Some(poll_fd) = self.session.poll_fd()
             && (self.stall != Stall::None || poll_fd.is_tx_full())
         {
@@ -340,12 +343,19 @@ impl AppTx {
 
     /// Whether a frame of `len` bytes can be sent. Counts those that can't.
     #[inline]
-    fn fits(&self, len: usize) -> bool {
+    fn fits(&mut self, len: usize) -> bool {
         let fits = (SHORTEST..=self.longest).contains(&len);
         if !fits {
-            self.session.events.too_long.fetch_add(1, Ordering::Relaxed);
+            self.count_unsent(len);
         }
         fits
+    }
+
+    #[cold]
+    fn count_unsent(&mut self, len: usize) {
+        let reason = if len < SHORTEST { Statistic::TxTooShort } else { Statistic::TxTooLong };
+        self.stats.add(reason, 1);
+        self.session.events.too_long.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Takes `n` pieces of packets of any kind, each packet with a head.
@@ -375,7 +385,8 @@ impl AppTx {
             let (pieces, request) = (std::mem::take(&mut self.pieces), self.request.take());
             let applied = added.and_then(|()| match request {
                 None => Ok(packet.len()),
-                Some(request) => tx_metadata::apply(request, packet, totals),
+                Some(request) => tx_metadata::apply(request, packet, totals)
+                    .inspect_err(|_| self.stats.add(Statistic::TxInvalidRequests, 1)),
             });
             match applied {
                 Ok(len) if self.fits(len) => {
@@ -426,7 +437,8 @@ impl AppTx {
         if !known || self.pieces > 0 {
             return Err(Fault::Descriptor);
         }
-        self.request = self.metadata.read(&self.session.umem, desc.addr)?;
+        let request = self.metadata.read(&self.session.umem, desc.addr);
+        self.request = request.inspect_err(|_| self.stats.add(Statistic::TxInvalidRequests, 1))?;
         Ok(())
     }
 

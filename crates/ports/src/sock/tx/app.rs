@@ -201,11 +201,13 @@ impl AppRx {
                     self.session.umem.post(chunk);
                     self.posted.push(chunk);
                 }
-                Err(_) if self.skip_invalid => {
+                Err(fault) => {
                     self.stats.add(Statistic::RxInvalidDescs, 1);
+                    if !self.skip_invalid {
+                        return Err(fault);
+                    }
                     self.session.events.skipped.fetch_add(1, Ordering::Relaxed);
                 }
-                Err(fault) => return Err(fault),
             }
         }
         if n > 0 {
