@@ -9,6 +9,7 @@
 //!                membarrier   a fence in other processes
 //!   memory       mmap         mappings, unmapped on drop
 //!                memfd        a memfd's identity and pages
+//!                memory_limit what this process may use
 //!   sockets      seqpacket    UNIX records with descriptors                 sendmsg, recvmsg
 //!                uio, mmsg    a header and a packet's pieces in one call     writev, sendmmsg
 //!                af_packet    AF_PACKET sockets and their options
@@ -38,6 +39,7 @@ pub mod event;
 pub mod host;
 pub mod membarrier;
 pub mod memfd;
+pub mod memory_limit;
 pub mod mmap;
 pub mod mmsg;
 pub mod netdev;

@@ -34,7 +34,7 @@ mod edge;
 mod info;
 mod queue;
 
-pub use control::{ControlError, Pacing, PortControl, Setting, Verified};
+pub use control::{ControlError, Pacing, PortControl, Setting, Usage, Verified};
 pub use edge::Edge;
 pub use info::{Ability, Info, Layer, TxLayout, TxLinear};
 pub use queue::{RxBarrier, RxMemory, RxQueue, State, TxBarrier, TxQueue, Wake};

@@ -1,5 +1,6 @@
 //! A session: what its halves share, its rings, and the list of sessions of a queue.
 
+use super::limits::Share;
 use super::notify::{PollFd, PortShared};
 use super::stats::{Fault, PortEvents};
 use super::umem::AppUmem;
@@ -12,7 +13,7 @@ use towpath_client::protocol::{Rings, Sizes, Statistic};
 use towpath_packet::notify::{Notifier, publish};
 use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer, RingMemory};
 use towpath_packet::{Backing, ExtBufOwner, Region, spsc};
-use towpath_sys::seqpacket;
+use towpath_sys::{memfd, seqpacket};
 
 /// How an application and the datapath wake each other.
 #[derive(Debug)]
@@ -55,6 +56,22 @@ pub(super) struct Session {
     /// Wakes the queue that writes completions.
     pub(super) notifier: Arc<Notifier>,
     pub(super) events: Arc<PortEvents>,
+    /// The user of the application.
+    pub(super) user: u32,
+    /// What the session has of its user's account.
+    pub(super) _share: Share,
+    /// The memory of the rings.
+    pub(super) rings: Arc<Region>,
+}
+
+impl Drop for Session {
+    /// Frees the pages of the rings: the application may keep the descriptor, but not pages that
+    /// are charged to this process.
+    fn drop(&mut self) {
+        if let Some(fd) = self.rings.fd() {
+            let _ = memfd::free_pages(fd, self.rings.len());
+        }
+    }
 }
 
 impl Session {
@@ -193,6 +210,12 @@ pub(super) struct SessionList<H: Send> {
 }
 
 impl<H: SessionHalf> SessionList<H> {
+    /// Makes the sessions of each user neighbours in the list. Returns the user of each.
+    pub(super) fn sort_by_user(&mut self) -> impl Iterator<Item = u32> {
+        self.halves.sort_unstable_by_key(|half| (half.session().user, half.session().id));
+        self.halves.iter().map(|half| half.session().user)
+    }
+
     pub(super) fn new((added, removed): (spsc::Consumer<H>, spsc::Producer<H>), sessions: usize) -> SessionList<H> {
         SessionList { halves: Vec::with_capacity(sessions), added, removed, changes: 0 }
     }

@@ -1,6 +1,7 @@
 //! What the port counts: events for its operator, statistics for each application, a log of
 //! sessions.
 
+use super::limits::{Account, Limits};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,9 +33,10 @@ impl Fault {
     }
 }
 
-/// The counters of a port.
-#[derive(Debug, Default)]
+/// The counters of a port, and the accounts of its users.
+#[derive(Debug)]
 pub(super) struct PortEvents {
+    pub(super) account: Arc<Account>,
     pub(super) sessions: AtomicU64,
     pub(super) refused: AtomicU64,
     pub(super) ended: AtomicU64,
@@ -44,6 +46,8 @@ pub(super) struct PortEvents {
     /// Invalid descriptors that sessions with `skip_invalid` lost.
     pub(super) skipped: AtomicU64,
     pub(super) too_long: AtomicU64,
+    /// Frames with a source address that their user may not send from.
+    pub(super) spoofed: AtomicU64,
     /// Descriptors of which bytes were copied.
     pub(super) copies: AtomicU64,
     /// Bytes that were copied.
@@ -51,13 +55,31 @@ pub(super) struct PortEvents {
     /// Application pages in flight, counted once a burst.
     pub(super) ext_bufs: Arc<ExtBufGauge>,
     pub(super) log: SessionLog,
-    /// Halves of sessions that queues have, or will have.
-    pub(super) halves: AtomicU64,
     /// The number of sessions that were opened or closed so far.
     changes: AtomicU64,
 }
 
 impl PortEvents {
+    pub(super) fn new(limits: Limits) -> PortEvents {
+        PortEvents {
+            account: Arc::new(Account::new(limits)),
+            sessions: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
+            counter: AtomicU64::new(0),
+            descriptor: AtomicU64::new(0),
+            chunk: AtomicU64::new(0),
+            skipped: AtomicU64::new(0),
+            too_long: AtomicU64::new(0),
+            spoofed: AtomicU64::new(0),
+            copies: AtomicU64::new(0),
+            copied_bytes: AtomicU64::new(0),
+            ext_bufs: Arc::default(),
+            log: SessionLog::default(),
+            changes: AtomicU64::new(0),
+        }
+    }
+
     pub(super) fn count(&self, fault: Fault) {
         let counter = match fault {
             Fault::Counter => &self.counter,
@@ -90,6 +112,7 @@ impl PortEvents {
             (Fault::Chunk.name(), &self.chunk),
             ("descriptors-skipped", &self.skipped),
             ("frame-length", &self.too_long),
+            ("spoofed", &self.spoofed),
             ("copies", &self.copies),
             ("copied-bytes", &self.copied_bytes),
         ];

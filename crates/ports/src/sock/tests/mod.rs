@@ -471,7 +471,21 @@ fn options_reach_their_fields_and_an_invalid_one_is_named() {
     let (mode, uid, gid) = (0o660, Some(12), Some(0));
     let (sessions, umem, budget, queues, mtu) = (7, 1_000_000, 5000, 3, 9000);
     let (rules, all_rules) = (9, 11);
-    let expected = Config { path, mode, uid, gid, sessions, umem, budget, queues, rules, all_rules, mtu, transmit };
+    let expected = Config {
+        path,
+        mode,
+        uid,
+        gid,
+        sessions,
+        umem,
+        budget,
+        queues,
+        rules,
+        all_rules,
+        mtu,
+        transmit,
+        ..Config::default()
+    };
     let text =
         "sock:/a/b?mode=660,uid=12,gid=0,sessions=7,umem=1M,budget=5k,queues=3,rules=9,all-rules=11,mtu=9000,tx=copy";
     assert_eq!(config(text).unwrap(), expected);
