@@ -34,7 +34,7 @@ impl Fault {
 }
 
 /// The counters of a port, and the accounts of its users.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct PortEvents {
     pub(super) account: Arc<Account>,
     pub(super) sessions: AtomicU64,
@@ -61,23 +61,7 @@ pub(super) struct PortEvents {
 
 impl PortEvents {
     pub(super) fn new(limits: Limits) -> PortEvents {
-        PortEvents {
-            account: Arc::new(Account::new(limits)),
-            sessions: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-            ended: AtomicU64::new(0),
-            counter: AtomicU64::new(0),
-            descriptor: AtomicU64::new(0),
-            chunk: AtomicU64::new(0),
-            skipped: AtomicU64::new(0),
-            too_long: AtomicU64::new(0),
-            spoofed: AtomicU64::new(0),
-            copies: AtomicU64::new(0),
-            copied_bytes: AtomicU64::new(0),
-            ext_bufs: Arc::default(),
-            log: SessionLog::default(),
-            changes: AtomicU64::new(0),
-        }
+        PortEvents { account: Arc::new(Account::new(limits)), ..PortEvents::default() }
     }
 
     pub(super) fn count(&self, fault: Fault) {

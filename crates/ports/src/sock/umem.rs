@@ -254,12 +254,13 @@ mod tests {
     use super::*;
     use crate::sock::limits::Account;
     use proptest::prelude::*;
+    use std::sync::Arc;
     use towpath_packet::{Backing, Region};
 
     fn umem(umem: u64, chunk: u32, unaligned: bool) -> AppUmem {
         let region = Region::new(umem as usize, Backing::Memfd).unwrap();
         let hello = Hello { umem, chunk, unaligned, ..Hello::default() };
-        let share = Account::unlimited().take(0, Amounts::default()).unwrap();
+        let share = Arc::new(Account::default()).take(0, Amounts::default()).unwrap();
         AppUmem::of_whole(UntrustedMem::new(region), (1, 2), &hello, (None, share))
     }
 

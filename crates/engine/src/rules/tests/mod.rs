@@ -280,9 +280,10 @@ proptest! {
         if bit(7) { narrow.src_mac = wide.src_mac; }
         if bit(8) { narrow.dst_mac = wide.dst_mac; }
         if bit(9) { narrow.fragment |= wide.fragment; }
-        prop_assume!(wide.covers(&narrow));
+        let covered = wide.covers(&narrow);
         for packet in packets {
-            prop_assert!(!oracle::matches(&narrow, &packet) || oracle::matches(&wide, &packet), "{wide} {narrow}");
+            let only_narrow = oracle::matches(&narrow, &packet) && !oracle::matches(&wide, &packet);
+            prop_assert!(!covered || !only_narrow, "{wide}, {narrow}");
         }
     }
 

@@ -78,16 +78,17 @@ pub(in crate::sock) struct Account {
     accounts: Mutex<Accounts>,
 }
 
+impl Default for Account {
+    /// Without limits.
+    fn default() -> Account {
+        let all = Amounts([u64::MAX; 4]);
+        Account::new(Limits { user: all, all })
+    }
+}
+
 impl Account {
     pub(in crate::sock) fn new(limits: Limits) -> Account {
         Account { limits, accounts: Mutex::default() }
-    }
-
-    /// Accounts for tests of other modules.
-    #[cfg(test)]
-    pub(in crate::sock) fn unlimited() -> Arc<Account> {
-        let all = Amounts([u64::MAX; 4]);
-        Arc::new(Account::new(Limits { user: all, all }))
     }
 
     /// Takes a share for an application of a user.

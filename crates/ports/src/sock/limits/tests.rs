@@ -50,7 +50,7 @@ fn a_limit_of_a_user_above_that_of_all_is_an_error() {
 
 #[test]
 fn a_refusal_names_the_limit_its_value_and_the_option_that_mends_it() {
-    let account = Arc::new(Account::new(Limits::of(&config("user-sessions=2,sessions=3,memory=1M,user-memory=1M"))));
+    let account = Arc::new(Account::new(Limits::of(&config("user-sessions=2,sessions=3,memory=2M,user-memory=1M"))));
     let session = || Amounts::default().with(Resource::Sessions, 1);
     let take = |user, amounts| account.take(user, amounts).map_err(|refused| refused.to_string());
     let held = [take(7, session()).unwrap(), take(7, session()).unwrap()];

@@ -12,10 +12,12 @@ use towpath_packet::{Backing, Batch, DropReason, ExtBufGauge, Offloads, Packet, 
 
 mod copy_plan;
 mod handshake;
+mod limits;
 mod poll_fd;
 mod segments;
 mod shared;
 mod skip_invalid;
+mod source;
 mod supers;
 mod turns;
 
