@@ -189,7 +189,7 @@ pub(super) fn open_session(
         events: events.clone(),
         user: peer.uid,
         _share: share,
-        rings: rings.region.clone(),
+        rings: (rings.region.clone(), rings.layout.statistics.producer),
     });
     let owner: Arc<dyn ExtBufOwner> = session.clone();
     let pages = ExtBufPool::new(pages, umem.mem().region().clone(), owner).map_err(full)?;

@@ -13,7 +13,7 @@ use towpath_client::protocol::{Rings, Sizes, Statistic};
 use towpath_packet::notify::{Notifier, publish};
 use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer, RingMemory};
 use towpath_packet::{Backing, ExtBufOwner, Region, spsc};
-use towpath_sys::{memfd, seqpacket};
+use towpath_sys::seqpacket;
 
 /// How an application and the datapath wake each other.
 #[derive(Debug)]
@@ -60,17 +60,14 @@ pub(super) struct Session {
     pub(super) user: u32,
     /// What the session has of its user's account.
     pub(super) _share: Share,
-    /// The memory of the rings.
-    pub(super) rings: Arc<Region>,
+    /// The memory of the rings, and where the statistics begin in it.
+    pub(super) rings: (Arc<Region>, u64),
 }
 
 impl Drop for Session {
-    /// Frees the pages of the rings: the application may keep the descriptor, but not pages that
-    /// are charged to this process.
     fn drop(&mut self) {
-        if let Some(fd) = self.rings.fd() {
-            let _ = memfd::free_pages(fd, self.rings.len());
-        }
+        let (rings, statistics) = &self.rings;
+        self.events.ended_rings.add(rings.clone(), *statistics);
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the port counts: events for its operator, statistics for each application, a log of
 //! sessions.
 
-use super::limits::{Account, Limits};
+use super::limits::{Account, EndedRings, Limits};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,6 +37,7 @@ impl Fault {
 #[derive(Debug, Default)]
 pub(super) struct PortEvents {
     pub(super) account: Arc<Account>,
+    pub(super) ended_rings: EndedRings,
     pub(super) sessions: AtomicU64,
     pub(super) refused: AtomicU64,
     pub(super) ended: AtomicU64,

@@ -34,7 +34,7 @@
 //! than `memory=`.
 //!
 //! Rings lie in memory of this process. Their pages are freed when the session ends, even if the
-//! application keeps the descriptor.
+//! application keeps the descriptor; the page with the statistics when 64 more sessions have ended.
 //!
 //! **Not bounded here:** pages of rings that an application has pinned when its session ends
 //! (`vmsplice`, registered buffers) stay charged until they are unpinned; the system's limits for
@@ -43,10 +43,12 @@
 
 mod account;
 mod claims;
+mod ended;
 
 pub(super) use account::{Account, Amounts, Share};
 pub use claims::Claim;
 pub(super) use claims::{covers, parse_user};
+pub(super) use ended::EndedRings;
 
 use super::config::Config;
 use towpath_sys::memory_limit;

@@ -66,7 +66,9 @@ impl Turns {
         let (mut room, users) = (room, self.groups.len());
         // A session by itself.
         if let [session] = sessions {
-            take(session, room);
+            if room > 0 {
+                take(session, room);
+            }
             return;
         }
         let share = (room / users.max(1)).max(1);

@@ -122,8 +122,8 @@ fn a_session_is_on_the_account_until_its_last_page_is_free() {
 #[test]
 fn pages_of_rings_are_freed_with_the_session_even_if_the_application_keeps_them() {
     let mut rig = Rig::new("");
-    let whole = memory(&HELLO);
-    let (connection, answer, fds) = send_hello(&rig, &HELLO.encode(), &[whole.fd().unwrap()]);
+    let (whole, hello) = (memory(&HELLO), Hello { rings: Sizes::all(1024), ..HELLO });
+    let (connection, answer, fds) = send_hello(&rig, &hello.encode(), &[whole.fd().unwrap()]);
     let Some(Answer::Welcome(welcome)) = answer else { panic!("{answer:?}") };
     let rings = Region::from_memfd(fds.into_iter().next().unwrap(), welcome.memory as usize).unwrap();
     let file = rings.fd().unwrap();
@@ -131,6 +131,18 @@ fn pages_of_rings_are_freed_with_the_session_even_if_the_application_keeps_them(
     drop(connection);
     rig.until_free();
     assert_eq!(memfd::first_hole(file).unwrap(), 0);
+    // The statistics, in the last page, stay for a while.
+    let last = welcome.memory as usize - 4096;
+    let is_left = |offset: usize| {
+        // SAFETY: no pointers.
+        unsafe { libc::lseek(file.as_raw_fd(), offset as i64, libc::SEEK_DATA) >= offset as i64 }
+    };
+    assert!(is_left(last));
+    for _ in 0..64 {
+        drop(Program::in_memory(&rig, &HELLO, &whole));
+        rig.until_free();
+    }
+    assert!(!is_left(0), "no page is left");
     rig.end();
 }
 
