@@ -16,6 +16,7 @@ const MAX_SESSION_LINES: usize = 8;
 const MAX_USER_LINES: usize = 8;
 
 /// One line of JSON.
+#[allow(clippy::large_enum_variant, reason = "there is one at a time")]
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub(crate) enum Line<'a> {

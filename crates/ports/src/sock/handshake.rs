@@ -4,7 +4,7 @@
 //! [`towpath_client::protocol`] describes the messages.
 
 use super::config::Config;
-use super::limits::{self, Amounts, Resource};
+use super::limits::{self, Amounts, Resource, RingPages};
 use super::notify::{PollFd, PortShared};
 use super::rx::app::AppTx;
 use super::session::{Session, SessionRings, Wakeup};
@@ -163,7 +163,8 @@ pub(super) fn open_session(
     check_rules(rules.len(), config)?;
     limits::covers(config.allow.as_deref(), peer.uid, &rules, default).map_err(|why| refusal(Code::Rules, why))?;
     let sizes = SessionSizes::of(hello, config);
-    let share = events.account.take(peer.uid, sizes.amounts(hello, rules.len())).map_err(full)?;
+    let share = events.account.take(peer.uid, sizes.amounts(rules.len())).map_err(full)?;
+    let rings_share = events.account.take(peer.uid, ring_amounts(&hello.rings)).map_err(full)?;
     let umem = find_umem(hello, fds, port, peer.uid, others)?;
     let is_member = |other: &&&ServerSession| Arc::ptr_eq(&other.session.umem, &umem) && other.rules == hello.rules;
     let group = others.iter().find(is_member).map_or(id, |other| other.group);
@@ -189,7 +190,7 @@ pub(super) fn open_session(
         events: events.clone(),
         user: peer.uid,
         _share: share,
-        rings: (rings.region.clone(), rings.layout.statistics.producer),
+        rings: Some(RingPages { region: rings.region.clone(), share: rings_share }),
     });
     let owner: Arc<dyn ExtBufOwner> = session.clone();
     let pages = ExtBufPool::new(pages, umem.mem().region().clone(), owner).map_err(full)?;
@@ -280,14 +281,19 @@ impl SessionSizes {
         SessionSizes { budget, pages: pages as usize, posted: posted as usize }
     }
 
-    /// What the session costs its user's account, without its memory.
-    fn amounts(&self, hello: &Hello, rules: usize) -> Amounts {
-        let rings = (Rings::lay_out(&hello.rings).1 as usize).next_multiple_of(page_size());
+    /// What the session costs its user's account, without its rings and its memory.
+    fn amounts(&self, rules: usize) -> Amounts {
         let tables = ExtBufPool::metadata_bytes(self.pages) + self.posted * size_of::<FillChunk>();
-        let bytes = FIXED + rules * RULE + rings + tables;
+        let bytes = FIXED + rules * RULE + tables;
         let amounts = Amounts::default().with(Resource::Sessions, 1).with(Resource::Rules, rules as u64);
         amounts.with(Resource::Metadata, bytes as u64)
     }
+}
+
+/// What rings cost the account of their user.
+fn ring_amounts(sizes: &Sizes) -> Amounts {
+    let bytes = (Rings::lay_out(sizes).1 as usize).next_multiple_of(page_size());
+    Amounts::default().with(Resource::Metadata, bytes as u64)
 }
 
 /// The queue of the session: the one that it asks for, or the one with the fewest sessions.

@@ -121,6 +121,7 @@ impl Server {
             waits.wait(ACCEPT_PAUSE);
             self.shared.clear_server();
             self.free_removed();
+            self.shared.events.ended_rings.free_old();
             accept_error = self.accept().err();
             for connection in std::mem::take(&mut self.connections) {
                 let connection = self.serve(connection);

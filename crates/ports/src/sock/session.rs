@@ -1,6 +1,6 @@
 //! A session: what its halves share, its rings, and the list of sessions of a queue.
 
-use super::limits::Share;
+use super::limits::{RingPages, Share};
 use super::notify::{PollFd, PortShared};
 use super::stats::{Fault, PortEvents};
 use super::umem::AppUmem;
@@ -60,14 +60,15 @@ pub(super) struct Session {
     pub(super) user: u32,
     /// What the session has of its user's account.
     pub(super) _share: Share,
-    /// The memory of the rings, and where the statistics begin in it.
-    pub(super) rings: (Arc<Region>, u64),
+    /// The memory of the rings.
+    pub(super) rings: Option<RingPages>,
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        let (rings, statistics) = &self.rings;
-        self.events.ended_rings.add(rings.clone(), *statistics);
+        if let Some(rings) = self.rings.take() {
+            self.events.ended_rings.add(rings);
+        }
     }
 }
 

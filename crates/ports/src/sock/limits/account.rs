@@ -144,6 +144,10 @@ pub(in crate::sock) struct Share {
 }
 
 impl Share {
+    pub(super) fn user(&self) -> u32 {
+        self.user
+    }
+
     /// Leaves a resource of the share on the account for good.
     pub(in crate::sock) fn keep(&mut self, resource: Resource) {
         self.amounts.0[resource as usize] = 0;

@@ -33,8 +33,8 @@
 //! bytes remain. What this process can be charged for the memory of applications is thus never more
 //! than `memory=`.
 //!
-//! Rings lie in memory of this process. Their pages are freed when the session ends, even if the
-//! application keeps the descriptor; the page with the statistics when 64 more sessions have ended.
+//! Rings lie in memory of this process. Their pages are freed some seconds after the end of the
+//! session, even if the application keeps the descriptor, and count until then.
 //!
 //! **Not bounded here:** pages of rings that an application has pinned when its session ends
 //! (`vmsplice`, registered buffers) stay charged until they are unpinned; the system's limits for
@@ -48,7 +48,7 @@ mod ended;
 pub(super) use account::{Account, Amounts, Share};
 pub use claims::Claim;
 pub(super) use claims::{covers, parse_user};
-pub(super) use ended::EndedRings;
+pub(super) use ended::{EndedRings, RingPages};
 
 use super::config::Config;
 use towpath_sys::memory_limit;

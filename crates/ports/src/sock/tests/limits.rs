@@ -2,6 +2,7 @@
 
 use super::*;
 use std::os::fd::AsRawFd;
+use towpath_client::protocol::Rings;
 use towpath_packet::port::Usage;
 use towpath_sys::memfd;
 
@@ -29,6 +30,13 @@ impl Rig {
             self.tx.reclaim();
             self.usage("sessions").now == 0
         });
+    }
+}
+
+impl Rig {
+    /// Ends the time of the rings of ended sessions.
+    fn free_rings(&self) {
+        self.tx.queue.shared().events.ended_rings.free_all();
     }
 }
 
@@ -120,29 +128,32 @@ fn a_session_is_on_the_account_until_its_last_page_is_free() {
 }
 
 #[test]
-fn pages_of_rings_are_freed_with_the_session_even_if_the_application_keeps_them() {
+fn rings_stay_for_a_time_and_their_pages_are_freed_then_even_if_the_application_keeps_them() {
     let mut rig = Rig::new("");
-    let (whole, hello) = (memory(&HELLO), Hello { rings: Sizes::all(1024), ..HELLO });
-    let (connection, answer, fds) = send_hello(&rig, &hello.encode(), &[whole.fd().unwrap()]);
+    let whole = memory(&HELLO);
+    let (connection, answer, fds) = send_hello(&rig, &HELLO.encode(), &[whole.fd().unwrap()]);
     let Some(Answer::Welcome(welcome)) = answer else { panic!("{answer:?}") };
     let rings = Region::from_memfd(fds.into_iter().next().unwrap(), welcome.memory as usize).unwrap();
-    let file = rings.fd().unwrap();
-    assert_eq!(memfd::first_hole(file).unwrap(), welcome.memory, "all pages exist from the beginning");
+    let whole_until = || memfd::first_hole(rings.fd().unwrap()).unwrap();
+    assert_eq!(whole_until(), welcome.memory, "all pages exist from the beginning");
     drop(connection);
     rig.until_free();
-    assert_eq!(memfd::first_hole(file).unwrap(), 0);
-    // The statistics, in the last page, stay for a while.
-    let last = welcome.memory as usize - 4096;
-    let is_left = |offset: usize| {
-        // SAFETY: no pointers.
-        unsafe { libc::lseek(file.as_raw_fd(), offset as i64, libc::SEEK_DATA) >= offset as i64 }
-    };
-    assert!(is_left(last));
-    for _ in 0..64 {
+    assert_eq!((whole_until(), rig.usage("metadata").now), (welcome.memory, welcome.memory));
+    rig.free_rings();
+    assert_eq!((whole_until(), rig.usage("metadata").now), (0, 0));
+    rig.end();
+}
+
+#[test]
+fn rings_of_many_ended_sessions_are_freed_before_their_time() {
+    let mut rig = Rig::new("");
+    let whole = memory(&HELLO);
+    for _ in 0..40 {
         drop(Program::in_memory(&rig, &HELLO, &whole));
         rig.until_free();
     }
-    assert!(!is_left(0), "no page is left");
+    let rings = Rings::lay_out(&HELLO.rings).1.next_multiple_of(4096);
+    assert!(rig.usage("metadata").now <= 32 * rings, "{}", rig.usage("metadata").now);
     rig.end();
 }
 
@@ -166,6 +177,7 @@ fn metadata_is_bounded_by_memory_and_budget_whatever_the_rings() {
         assert!(full.refusal(&hello, &whole).contains("bytes of metadata"));
         drop(program);
         rig.until_free();
+        rig.free_rings();
         assert_eq!(rig.usage("metadata").now, 0);
         rig.end();
         full.end();
