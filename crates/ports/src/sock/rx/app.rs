@@ -321,11 +321,13 @@ impl AppTx {
         fits
     }
 
-    /// Whether a packet has a source address that may be sent from. Counts those that have not.
+    /// Whether a packet has a source address that may be sent from. Counts those that have not, for
+    /// the application as invalid descriptors.
     #[inline]
-    fn permits(&self, packet: &Packet) -> bool {
+    fn permits(&mut self, packet: &Packet) -> bool {
         let permits = self.sources.as_ref().is_none_or(|sources| sources.permit(packet));
         if !permits {
+            self.stats.add(Statistic::TxInvalidDescs, 1);
             self.session.events.spoofed.fetch_add(1, Ordering::Relaxed);
         }
         permits
