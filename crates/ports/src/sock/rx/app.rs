@@ -321,10 +321,17 @@ impl AppTx {
         fits
     }
 
-    /// Whether a packet has a source address that may be sent from. Counts those that have not, for
-    /// the application as invalid descriptors.
+    /// Whether a packet has a source address that may be sent from.
     #[inline]
     fn permits(&mut self, packet: &Packet) -> bool {
+        self.sources.is_none() || self.compare_source(packet)
+    }
+
+    /// Compares a packet's source address. Counts those that may not be sent from, for the
+    /// application as invalid descriptors.
+    #[cold]
+    #[inline(never)]
+    fn compare_source(&mut self, packet: &Packet) -> bool {
         let permits = self.sources.as_ref().is_none_or(|sources| sources.permit(packet));
         if !permits {
             self.stats.add(Statistic::TxInvalidDescs, 1);
