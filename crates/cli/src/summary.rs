@@ -7,14 +7,18 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use towpath::engine::report::{Balance, Drops, GroReading, PortReading, Reading};
+use towpath::packet::port::Usage;
 use towpath::packet::{Missed, Snapshot};
 use towpath::sandbox::Enforced;
 use towpath::{Failure, Summary};
 
 /// Most log lines of sessions that are printed.
 const MAX_SESSION_LINES: usize = 8;
+/// Most lines of users that are printed.
+const MAX_USER_LINES: usize = 8;
 
 /// One line of JSON.
+#[allow(clippy::large_enum_variant, reason = "there is one at a time")]
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub(crate) enum Line<'a> {
@@ -44,6 +48,7 @@ pub(crate) enum Line<'a> {
         verified: Vec<Check<'a>>,
         events: Vec<Event<'a>>,
         visitors: &'a [(String, String)],
+        users: Vec<UserUsage<'a>>,
         gone: Vec<String>,
         failed: &'a [String],
         /// Everything that failed: the reasons of exit code 1.
@@ -75,6 +80,44 @@ pub(crate) struct Event<'a> {
     port: &'a str,
     event: &'static str,
     times: u64,
+}
+
+/// What a user's applications had of a resource of a port.
+#[derive(Serialize)]
+pub(crate) struct UserUsage<'a> {
+    port: &'a str,
+    /// The user; none for all together.
+    user: Option<u32>,
+    resource: &'static str,
+    now: u64,
+    peak: u64,
+    limit: u64,
+}
+
+impl<'a> UserUsage<'a> {
+    fn new((port, usage): &'a (String, Usage)) -> UserUsage<'a> {
+        let Usage { user, resource, now, peak, limit, .. } = *usage;
+        UserUsage { port, user, resource, now, peak, limit }
+    }
+}
+
+/// A line for each user of a port: what its applications had at most, of what they may have, and
+/// what is left on its account.
+fn usage_lines(usage: &[(String, Usage)]) -> Vec<String> {
+    let amount = |resource: &str, n: u64| match resource {
+        "memory" | "metadata" => format!("{}B", si(n as f64)),
+        _ => grouped(n),
+    };
+    let one = |(_, Usage { resource, now, peak, limit, .. }): &(String, Usage)| {
+        let left = if *now > 0 { format!(", {} now", amount(resource, *now)) } else { String::new() };
+        format!("{} of {} {resource}{left}", amount(resource, *peak), amount(resource, *limit))
+    };
+    let line = |rows: &[(String, Usage)]| {
+        let (port, user) = rows.first().map(|(port, usage)| (port.as_str(), usage.user)).unwrap_or_default();
+        let user = user.map_or_else(|| "all".to_owned(), |user| format!("user {user}"));
+        format!("{port}: {user}: at most {}", rows.iter().map(one).collect::<Vec<_>>().join("; "))
+    };
+    usage.chunk_by(|(port, a), (other, b)| port == other && a.user == b.user).map(line).collect()
 }
 
 /// Port, event, count.
@@ -200,6 +243,7 @@ impl<'a> Line<'a> {
             verified: measured.checks(),
             events: summary.events.iter().map(Event::new).collect(),
             visitors: &summary.session_log,
+            users: summary.usage.iter().map(UserUsage::new).collect(),
             gone: gone.map(Failure::to_string).collect(),
             failed: &summary.failed,
             failures: failures.iter().map(Failure::to_string).collect(),
@@ -263,6 +307,13 @@ pub(crate) fn print(summary: &Summary, enforced: &Enforced) -> io::Result<()> {
     }
     for happened in &summary.events {
         writeln!(out, "events   {}", event(happened))?;
+    }
+    let users = usage_lines(&summary.usage);
+    for line in users.iter().take(MAX_USER_LINES) {
+        writeln!(out, "users    {line}")?;
+    }
+    if users.len() > MAX_USER_LINES {
+        writeln!(out, "users    {} more (--json has all)", users.len() - MAX_USER_LINES)?;
     }
     let earlier = summary.session_log.len().saturating_sub(MAX_SESSION_LINES);
     for (port, line) in summary.session_log.iter().skip(earlier) {

@@ -6,7 +6,8 @@ use crate::protocol::{Address, CHUNK, MAX_CHUNKS};
 use std::sync::{Mutex, PoisonError};
 use towpath_packet::{Backing, Region};
 
-/// Chunks of equal size in a sealed memfd.
+/// Chunks of equal size in a sealed memfd. All its pages exist from the beginning, as in the
+/// kernel's AF_XDP: a datapath takes no memory whose pages it would have to allocate.
 #[derive(Debug)]
 pub struct Umem {
     region: Region,

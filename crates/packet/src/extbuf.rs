@@ -28,6 +28,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use towpath_sys::mmap::page_size;
 
 /// The owner of external buffers.
 ///
@@ -101,6 +102,12 @@ impl ExtBufPool {
         // The first addresses are used first.
         free.reverse();
         Ok(ExtBufPool { free, freed: null_mut(), capacity, memory, handle })
+    }
+
+    /// Bytes of memory for the metadata of `capacity` buffers, whether they are touched or not.
+    pub fn metadata_bytes(capacity: usize) -> usize {
+        let lists = size_of::<NonNull<Meta>>() + size_of::<Token>() + size_of::<u32>();
+        (capacity * size_of::<Meta>()).next_multiple_of(page_size()) + capacity * lists
     }
 
     /// Buffers that can be attached now. Freed ones count once they are

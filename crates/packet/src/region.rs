@@ -27,7 +27,8 @@ pub enum Backing {
     /// Reserved huge pages (`vm.nr_hugepages`), or an error.
     Huge,
     /// A sealed memfd that can neither shrink nor grow, so that its descriptor can be passed to
-    /// another process.
+    /// another process. All its pages exist from the beginning: they count against the memory of
+    /// this process, and not against that of the other one.
     Memfd,
 }
 
@@ -95,7 +96,9 @@ impl Region {
             Backing::Memfd => {
                 let len = round_up(len, page_size())?;
                 let fd = sealed_memfd(len)?;
-                Region::shared(fd, 0, len)
+                let region = Region::shared(fd, 0, len)?;
+                region.memory.populate().map_err(|error| refused(len, "madvise(MADV_POPULATE_WRITE)", error))?;
+                Ok(region)
             }
         }
     }

@@ -9,6 +9,7 @@
 //!                membarrier   a fence in other processes
 //!   memory       mmap         mappings, unmapped on drop
 //!                memfd        a memfd's seals, identity and pages
+//!                memory_limit what this process may use
 //!   sockets      unix_socket  UNIX sockets at paths: listeners, connections    bind, connect
 //!                seqpacket    UNIX records with descriptors                 sendmsg, recvmsg
 //!                closer       a process that only closes descriptors of others
@@ -43,6 +44,7 @@ pub mod event;
 pub mod host;
 pub mod membarrier;
 pub mod memfd;
+pub mod memory_limit;
 pub mod mmap;
 pub mod mmsg;
 pub mod netdev;

@@ -1,8 +1,13 @@
-//! A memfd's seals, identity and the size of its pages.
+//! A memfd's seals, identity, the size of its pages, and which of them exist.
 
 use super::check;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
+
+/// Most waits of [`settle`]: a tick of the coarse clock is over after the first one.
+const MAX_TICKS: usize = 4;
 
 /// The seals of a memfd (`F_GET_SEALS`). No file system is asked: any other file is an error at once,
 /// where `fstat(2)` waits for a file system that does not answer.
@@ -19,11 +24,74 @@ pub fn seals(fd: BorrowedFd<'_>) -> io::Result<libc::c_int> {
 /// # Errors
 /// The error of `fstat(2)`.
 pub fn identity(fd: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
+    let stat = fstat(fd)?;
+    Ok((stat.st_dev, stat.st_ino))
+}
+
+fn fstat(fd: BorrowedFd<'_>) -> io::Result<libc::stat> {
     // SAFETY: stat is plain data; all zeroes are a value.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: the structure lives across the call.
     check(unsafe { libc::fstat(fd.as_raw_fd(), &mut stat) })?;
-    Ok((stat.st_dev, stat.st_ino))
+    Ok(stat)
+}
+
+/// The time of a file's last change, as the kernel keeps it: no system call sets it. A memfd
+/// changes when pages are freed (`fallocate`, `madvise`), by `write`, and when its length changes.
+/// A write to a mapping changes nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ChangeTime {
+    seconds: i64,
+    nanoseconds: i64,
+}
+
+/// When a memfd last changed.
+///
+/// # Errors
+/// The error of `fstat(2)`.
+pub fn changed(fd: BorrowedFd<'_>) -> io::Result<ChangeTime> {
+    let stat = fstat(fd)?;
+    Ok(ChangeTime { seconds: stat.st_ctime, nanoseconds: stat.st_ctime_nsec })
+}
+
+/// Waits until a later change has a later [`ChangeTime`] than `last`: at most a few ticks of the
+/// clock that the kernel takes the time from, and not at all if the last change is older.
+pub fn settle(last: ChangeTime) {
+    for _ in 0..MAX_TICKS {
+        let mut now = MaybeUninit::<libc::timespec>::uninit();
+        // SAFETY: the structure lives across the call, which fills it.
+        let now = unsafe {
+            if libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, now.as_mut_ptr()) != 0 {
+                return;
+            }
+            now.assume_init()
+        };
+        if (ChangeTime { seconds: now.tv_sec, nanoseconds: now.tv_nsec }) > last {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(4));
+    }
+}
+
+/// The first byte without a page; the length of the file if all pages exist. A page that was
+/// reserved (`fallocate`) and not written to counts as missing.
+///
+/// # Errors
+/// The error of `lseek(2)`.
+pub fn first_hole(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    // SAFETY: no pointers.
+    let hole = unsafe { libc::lseek(fd.as_raw_fd(), 0, libc::SEEK_HOLE) };
+    u64::try_from(hole).map_err(|_| io::Error::last_os_error())
+}
+
+/// Frees the pages of the first `len` bytes, which read as zeroes then.
+///
+/// # Errors
+/// The error of `fallocate(2)`: `EPERM` if the file is sealed against writes.
+pub fn free_pages(fd: BorrowedFd<'_>, len: usize) -> io::Result<()> {
+    let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: no pointers.
+    check(unsafe { libc::fallocate(fd.as_raw_fd(), how, 0, len as libc::off_t) }).map(drop)
 }
 
 /// Whether a memfd consists of huge pages. A touch of a huge page raises `SIGBUS` if the system has
@@ -42,13 +110,41 @@ pub fn is_huge(fd: BorrowedFd<'_>) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd;
+    use std::os::fd::{AsFd, FromRawFd, OwnedFd};
     use towpath_testing::sealed_memory;
+
+    fn memfd(len: i64) -> OwnedFd {
+        // SAFETY: the name ends with a zero; the descriptor is new.
+        unsafe {
+            let fd = OwnedFd::from_raw_fd(libc::memfd_create(c"t".as_ptr(), libc::MFD_CLOEXEC));
+            assert_eq!(libc::ftruncate(fd.as_raw_fd(), len), 0);
+            fd
+        }
+    }
 
     #[test]
     fn only_files_in_memory_have_seals() {
         assert_eq!(seals(sealed_memory(4096).as_fd()).unwrap(), libc::F_SEAL_SHRINK);
         let other = std::fs::File::open("/dev/null").unwrap();
         assert_eq!(seals(other.as_fd()).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+    }
+
+    #[test]
+    fn pages_that_were_freed_are_missing_and_the_file_has_changed() {
+        let (file, len) = (memfd(1 << 16), 1 << 16);
+        assert_eq!(first_hole(file.as_fd()).unwrap(), 0, "no page was written to");
+        let memory = crate::Mmap::shared(file.as_fd(), 0, len).unwrap();
+        memory.populate().unwrap();
+        assert_eq!(first_hole(file.as_fd()).unwrap(), len as u64);
+        let before = changed(file.as_fd()).unwrap();
+        settle(before);
+        // SAFETY: the byte lies inside, and nothing else refers to it.
+        unsafe { memory.base().write(1) };
+        assert_eq!(changed(file.as_fd()).unwrap(), before, "a write to a mapping is no change");
+        free_pages(file.as_fd(), 1 << 12).unwrap();
+        assert_eq!(first_hole(file.as_fd()).unwrap(), 0);
+        assert!(changed(file.as_fd()).unwrap() > before);
+        memory.populate().unwrap();
+        assert!(changed(file.as_fd()).unwrap() > before, "whole again, and still changed");
     }
 }

@@ -1,5 +1,6 @@
 //! Mappings (`mmap(2)`): made at an address that the kernel chooses, unmapped on drop.
 
+use super::check;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{NonNull, null_mut};
@@ -74,6 +75,16 @@ impl Mmap {
         // SAFETY: offset <= end <= self.len, so the address stays inside the mapping (or one past
         // its end).
         (end <= self.len).then(|| unsafe { self.base.add(offset) })
+    }
+
+    /// Makes all pages exist, as a write to each of them would. They count against the memory of
+    /// this process.
+    ///
+    /// # Errors
+    /// The error of `madvise(2)`: `ENOMEM` or `EFAULT` if there is not enough memory.
+    pub fn populate(&self) -> io::Result<()> {
+        // SAFETY: the whole mapping, and its bytes stay as they are.
+        check(unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, libc::MADV_POPULATE_WRITE) }).map(drop)
     }
 
     /// Asks for transparent huge pages. A kernel without them refuses, and nothing changes.

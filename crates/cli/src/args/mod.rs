@@ -53,7 +53,9 @@ Examples:
 const SERVE_EXAMPLES: &str = "\
 Examples:
   towpath serve /run/towpath.sock 'tap:tp0?addr=10.0.0.1/24'
-  towpath serve '/run/towpath.sock?mode=666,budget=1M' xdp:eth1     options as in sock:…";
+  towpath serve '/run/towpath.sock?mode=666,budget=1M' xdp:eth1     options as in sock:…
+  towpath serve '/run/towpath.sock?mode=666,user-memory=256M,allow=1000:udp dport 5000-5999' xdp:eth1
+                                               several users: limits, and what each may ask for (docs/limits.md)";
 
 /// A user-space network datapath: moves packets between ports of all kinds.
 #[derive(Debug, Parser)]

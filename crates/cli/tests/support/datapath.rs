@@ -24,6 +24,7 @@ pub(crate) struct Summary {
     pub(crate) events: Vec<Event>,
     pub(crate) rates: Vec<Rate>,
     pub(crate) verified: Vec<Check>,
+    pub(crate) users: Vec<UserUsage>,
     pub(crate) gone: Vec<String>,
     pub(crate) failed: Vec<String>,
     pub(crate) failures: Vec<String>,
@@ -40,6 +41,17 @@ pub(crate) struct Sandbox {
     pub(crate) landlock: Option<u32>,
     pub(crate) missing: Vec<String>,
     pub(crate) refused: BTreeMap<String, u64>,
+}
+
+/// What a user's applications had of a resource of a port; all users together without one.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct UserUsage {
+    pub(crate) port: String,
+    pub(crate) user: Option<u32>,
+    pub(crate) resource: String,
+    pub(crate) now: u64,
+    pub(crate) peak: u64,
+    pub(crate) limit: u64,
 }
 
 /// How a generator kept its rate.

@@ -37,12 +37,13 @@ pub struct Refusal {
 pub enum Code {
     /// The message breaks the protocol.
     Protocol = 1,
-    /// The memory can't be used: it is not sealed, too short or too large.
+    /// The memory can't be used: it is not sealed, too short or too large, or pages are missing.
     Memory = 2,
-    /// The rules can't be read, are more than one application may have, or another application has
-    /// the default.
+    /// The rules can't be read, are more than one application may have, are not allowed to the
+    /// user, or another application has the default.
     Rules = 3,
-    /// The maximum of sessions, or of rules of all of them, is reached, or a resource is missing.
+    /// A limit of the user, or of all, is reached: sessions, rules, memory or metadata. Or a
+    /// resource is missing.
     Full = 4,
 }
 

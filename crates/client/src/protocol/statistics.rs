@@ -66,6 +66,8 @@ statistics! {
     /// allowed in this session. Their descriptors are counted as
     /// [invalid](Statistics::tx_invalid_descs), too.
     TxInvalidRequests tx_invalid_requests = 8;
+    /// Packets with a source address that the application may not send from.
+    TxSpoofed tx_spoofed = 9;
 }
 
 impl Statistic {

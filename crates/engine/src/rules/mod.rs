@@ -14,6 +14,7 @@
 //! | `rule` | [`Rule`] as data, and its text form |
 //! | `parse` | rules from text, [`RuleError`] |
 //! | `compiled` | a rule as masked compares |
+//! | `cover` | whether one match covers another one |
 //!
 //! # Syntax
 //!
@@ -75,6 +76,7 @@
 
 mod classifier;
 mod compiled;
+mod cover;
 mod parse;
 mod rule;
 #[cfg(test)]

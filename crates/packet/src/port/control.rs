@@ -88,6 +88,29 @@ pub struct Verified {
     pub foreign: u64,
 }
 
+/// What the applications of a user have of a resource that a port bounds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Usage {
+    /// The user; `None` for all users together.
+    pub user: Option<u32>,
+    /// The resource: `sessions`, `rules`, or bytes of `memory` and `metadata`.
+    pub resource: &'static str,
+    /// The amount now.
+    pub now: u64,
+    /// The most that it was at a time.
+    pub peak: u64,
+    /// The most that it may be.
+    pub limit: u64,
+}
+
+impl Usage {
+    /// An amount, with its peak and its limit.
+    pub fn new(user: Option<u32>, resource: &'static str, now: u64, peak: u64, limit: u64) -> Usage {
+        Usage { user, resource, now, peak, limit }
+    }
+}
+
 /// A handle to a port's settings and events. It works from any thread and may outlive the port.
 pub trait PortControl: Send + Sync {
     /// The settings.
@@ -113,6 +136,11 @@ pub trait PortControl: Send + Sync {
     /// The sessions of the port's users since it was started, one printable line each. Old lines
     /// may be dropped.
     fn session_log(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// What users have of the resources that the port bounds: first all together, then each user.
+    fn usage(&self) -> Vec<Usage> {
         Vec::new()
     }
 

@@ -1,6 +1,8 @@
 //! The configuration of the port, and its URI.
 
-use crate::uri::Uri;
+use super::limits::{Claim, Limits};
+use super::source::Source;
+use crate::uri::{Options, Uri};
 use std::path::PathBuf;
 use towpath_packet::port::PortError;
 
@@ -30,8 +32,21 @@ pub struct Config {
     pub gid: Option<u32>,
     /// Sessions at a time, 1 to 1024.
     pub sessions: u16,
+    /// Sessions of one user; `None` for half of all, or for all if the file's permissions admit its
+    /// owner alone. The limits of a user below have the same default.
+    pub user_sessions: Option<u16>,
     /// Maximum bytes of memory that an application may share.
     pub umem: u64,
+    /// Bytes of memory that all applications together may share; `None` for a quarter of what this
+    /// process may use, at most 4 GiB.
+    pub memory: Option<u64>,
+    /// Bytes of memory that the applications of one user may share.
+    pub user_memory: Option<u64>,
+    /// Bytes that the port allocates for sessions and their rings, all together; `None` for an
+    /// eighth of what this process may use, at most 128 MiB.
+    pub metadata: Option<u64>,
+    /// Bytes that the port allocates for sessions of one user.
+    pub user_metadata: Option<u64>,
     /// Maximum bytes of chunks that an application may have in flight.
     pub budget: u64,
     /// Maximum number of queues, 1 to 64.
@@ -41,6 +56,12 @@ pub struct Config {
     pub rules: u16,
     /// Rules that all applications together may have, 1 to 16384.
     pub all_rules: u16,
+    /// Rules that the applications of one user may have.
+    pub user_rules: Option<u16>,
+    /// The packets that users may ask for; `None` for any.
+    pub allow: Option<Vec<Claim>>,
+    /// The source addresses that users may send from; `None` for any.
+    pub source: Option<Vec<Source>>,
     /// Longest packet without its Ethernet header.
     pub mtu: u32,
     /// How frames of applications become packets.
@@ -49,7 +70,8 @@ pub struct Config {
 
 impl Default for Config {
     /// 64 sessions of the same user, 64 MiB each, 4 MiB in flight; 64 rules each, 512 in all; up to
-    /// 8 queues.
+    /// 8 queues. What all may share, and what the port allocates for them, depends on the memory
+    /// that this process may use.
     fn default() -> Config {
         Config {
             path: PathBuf::new(),
@@ -57,11 +79,19 @@ impl Default for Config {
             uid: None,
             gid: None,
             sessions: 64,
+            user_sessions: None,
             umem: 64 << 20,
+            memory: None,
+            user_memory: None,
+            metadata: None,
+            user_metadata: None,
             budget: 4 << 20,
             queues: 8,
             rules: 64,
             all_rules: 512,
+            user_rules: None,
+            allow: None,
+            source: None,
             mtu: 1500,
             transmit: Transmit::Auto,
         }
@@ -101,15 +131,53 @@ impl Config {
         let rules = options.number("rules", 1..=1024)?.map_or(default.rules, |n| n as u16);
         let all_rules = options.number("all-rules", 1..=16384)?.map_or(default.all_rules, |n| n as u16);
         let mtu = options.number("mtu", 68..=65_000)?.map_or(default.mtu, |n| n as u32);
+        let one = 1..=u64::from(sessions);
+        let user_sessions = options.number("user-sessions", one)?.map(|n| n as u16);
+        let user_rules = options.number("user-rules", 1..=u64::from(all_rules))?.map(|n| n as u16);
+        let [memory, user_memory] = bytes(&mut options, ["memory", "user-memory"])?;
+        let [metadata, user_metadata] = bytes(&mut options, ["metadata", "user-metadata"])?;
+        let (allow, source) = (Claim::from_options(&mut options)?, Source::from_options(&mut options)?);
         let ways = [("auto", Transmit::Auto), ("page", Transmit::Page), ("copy", Transmit::Copy)];
         let transmit = options.choice("tx", &ways)?.unwrap_or_default();
         options.finish()?;
         let path = uri.target().into();
-        Ok(Config { path, mode, uid, gid, sessions, umem, budget, queues, rules, all_rules, mtu, transmit })
+        Ok(Config {
+            path,
+            mode,
+            uid,
+            gid,
+            sessions,
+            user_sessions,
+            umem,
+            memory,
+            user_memory,
+            metadata,
+            user_metadata,
+            budget,
+            queues,
+            rules,
+            all_rules,
+            user_rules,
+            allow,
+            source,
+            mtu,
+            transmit,
+        })
+    }
+
+    /// The limits, with their defaults for this process.
+    pub(super) fn limits(&self) -> Limits {
+        Limits::of(self)
     }
 
     /// The port's name.
     pub(super) fn port(&self) -> String {
         format!("sock:{}", self.path.display())
     }
+}
+
+/// A limit in bytes for all, and one for a user, which is not larger.
+fn bytes(options: &mut Options, [all, user]: [&'static str; 2]) -> Result<[Option<u64>; 2], PortError> {
+    let most = options.number(all, 4096..=1 << 40)?;
+    Ok([most, options.number(user, 4096..=most.unwrap_or(1 << 40))?])
 }

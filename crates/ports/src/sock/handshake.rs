@@ -5,22 +5,25 @@
 
 use super::closing::AppSocket;
 use super::config::Config;
+use super::limits::{self, Amounts, Resource, RingPages};
 use super::notify::{PollFd, PortShared};
 use super::rx::app::{AppTx, Stall};
 use super::session::{Session, SessionRings, Wakeup};
+use super::source::Sources;
 use super::stats::{SessionCounts, SessionStats};
 use super::tx::app::{AppRx, Destination};
 use super::tx_metadata::TxMetadata;
-use super::umem::AppUmem;
+use super::umem::{AppUmem, FillChunk};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use towpath_client::protocol::{
-    Answer, Code, Fields, Hello, MAGIC, MAX_PIECES, MAX_SUPER_PIECES, Malformed, Refusal, Rings, Sizes, VERSION,
+    Answer, CHUNK, Code, Fields, Hello, MAGIC, MAX_PIECES, MAX_SUPER_PIECES, Malformed, Refusal, Rings, Sizes, VERSION,
     Welcome,
 };
 use towpath_engine::rules::Rules;
 use towpath_packet::{ExtBufOwner, ExtBufPool, UntrustedMem};
+use towpath_sys::mmap::page_size;
 use towpath_sys::{EventFd, memfd, seqpacket};
 
 /// Reads an application's message, and [checks](Hello::check) it.
@@ -143,8 +146,6 @@ pub(super) struct ServerSession {
     /// The queue of the session.
     pub(super) queue: u16,
     rules: String,
-    /// The number of rules.
-    count: usize,
     default: bool,
     group: u64,
 }
@@ -169,33 +170,22 @@ pub(super) fn open_session(
     let Request { id, hello, connection, fds } = request;
     let PortContext { config, longest, shared } = *port;
     let events = &shared.events;
-    if events.halves.load(Ordering::Relaxed) + 2 > 2 * u64::from(config.sessions) {
-        return Err(full("as many sessions as there may be"));
-    }
     let peer = seqpacket::peer(connection.as_fd()).map_err(full)?;
     let queue = choose_queue(hello, shared, others)?;
-    let umem = find_umem(hello, fds, config, others)?;
     let (rules, default) = parse_rules(&hello.rules).map_err(|why| refusal(Code::Rules, why))?;
-    let count = rules.len();
-    check_rules(count, config, others)?;
+    check_rules(rules.len(), config)?;
+    limits::covers(config.allow.as_deref(), peer.uid, &rules, default).map_err(|why| refusal(Code::Rules, why))?;
+    let sizes = SessionSizes::of(hello, config);
+    let share = events.account.take(peer.uid, sizes.amounts(rules.len())).map_err(full)?;
+    let rings_share = events.account.take(peer.uid, ring_amounts(&hello.rings)).map_err(full)?;
+    let umem = find_umem(hello, fds, port, peer.uid, others)?;
     let is_member = |other: &&&ServerSession| Arc::ptr_eq(&other.session.umem, &umem) && other.rules == hello.rules;
     let group = others.iter().find(is_member).map_or(id, |other| other.group);
     if default && others.iter().any(|other| other.default && other.group != group) {
         return Err(refusal(Code::Rules, "another application has the default"));
     }
     let waker = shared.wakers.get(usize::from(queue)).ok_or_else(|| full("no such queue"))?;
-    let chunk = u64::from(hello.chunk);
-    let metadata = TxMetadata::of(hello);
-    let pieces = if metadata.segmentation() { MAX_SUPER_PIECES } else { MAX_PIECES };
-    let least = 2 * pieces as u64 * chunk;
-    let budget = if hello.budget == 0 { config.budget } else { hello.budget.min(config.budget) }.max(least);
-    // The budget bounds the pages in flight. Where it does not bound their number, the rings do.
-    // There is always room for some packets.
-    let most = if hello.unaligned || hello.skip_invalid {
-        ((hello.rings.tx + hello.rings.completion) as usize).max(2 * MAX_PIECES)
-    } else {
-        (hello.umem / chunk).min(budget / chunk + 1) as usize
-    };
+    let SessionSizes { budget, pages, posted } = sizes;
     let rings = SessionRings::new(&hello.rings).map_err(full)?;
     let wakeup = if hello.one_descriptor {
         PollFd::new(shared.closer.clone()).map(Wakeup::PollFd)
@@ -211,9 +201,12 @@ pub(super) fn open_session(
         closed: AtomicBool::new(false),
         notifier: waker.notifier.clone(),
         events: events.clone(),
+        user: peer.uid,
+        _share: share,
+        rings: Some(RingPages { memory: rings.memory.clone(), share: rings_share }),
     });
     let owner: Arc<dyn ExtBufOwner> = session.clone();
-    let pages = ExtBufPool::new(most, umem.mem().clone(), owner).map_err(full)?;
+    let pages = ExtBufPool::new(pages, umem.mem().clone(), owner).map_err(full)?;
     waker.epoll.add(session.wakeup.datapath_end().as_raw_fd(), true).map_err(full)?;
     let (layout, memory) = (rings.layout, rings.memory.len() as u64);
     let welcome = Answer::Welcome(Welcome { session: id, queue, longest, budget, memory, rings: layout });
@@ -224,8 +217,6 @@ pub(super) fn open_session(
         events.log.closed(id, "left unheard");
         full(error)
     })?;
-    // Each half subtracts itself when it is dropped.
-    events.halves.fetch_add(2, Ordering::Relaxed);
     events.sessions.fetch_add(1, Ordering::Relaxed);
     let [tx_stats, rx_stats] = rings.statistics.map(|shown| SessionStats::new(shown, counts.clone()));
     let app_tx = AppTx {
@@ -242,13 +233,13 @@ pub(super) fn open_session(
         longest: longest as usize,
         partial: None,
         pieces: 0,
-        metadata,
+        sources: Sources::of(peer.uid, config.source.as_deref()),
+        metadata: TxMetadata::of(hello),
         request: None,
         unsubmitted: false,
         completion_full: false,
         stall: Stall::None,
     };
-    let posted = (hello.umem / chunk).min(hello.rings.fill.into()) as usize;
     let app_rx = AppRx {
         session: session.clone(),
         fill: rings.fill,
@@ -261,8 +252,62 @@ pub(super) fn open_session(
         offloads: hello.offloads,
     };
     let destination = Arc::new(Destination::new((rules, default), (group, queue), app_rx));
-    let record = ServerSession { session, queue, rules: hello.rules.clone(), count, default, group };
+    let record = ServerSession { session, queue, rules: hello.rules.clone(), default, group };
     Ok((record, app_tx, destination))
+}
+
+/// Bytes of a session beside its rings and tables: its halves, its descriptors, the text of its
+/// rules.
+const FIXED: usize = 8 << 10;
+/// Bytes of a rule, parsed and compiled.
+const RULE: usize = 256;
+
+/// How large the tables of a session are.
+struct SessionSizes {
+    /// Bytes of chunks that may be in flight.
+    budget: u64,
+    /// Pages that may be in flight.
+    pages: usize,
+    /// Chunks that the port takes out of the FILL ring in advance.
+    posted: usize,
+}
+
+impl SessionSizes {
+    /// The budget bounds the bytes of pages in flight, and, as a page is charged its chunk, their
+    /// number. So does the memory, in which each page has a chunk. Unaligned frames are charged
+    /// their bytes, and lie anywhere: as if chunks were of the least size. There is always room for
+    /// some packets. A session whose applications may send the same frame many times
+    /// (`skip_invalid`) has no more pages in flight: further descriptors wait in the TX ring.
+    fn of(hello: &Hello, config: &Config) -> SessionSizes {
+        let chunk = u64::from(hello.chunk);
+        let pieces = if TxMetadata::of(hello).segmentation() { MAX_SUPER_PIECES } else { MAX_PIECES };
+        let least = 2 * pieces as u64 * chunk;
+        let budget = if hello.budget == 0 { config.budget } else { hello.budget.min(config.budget) }.max(least);
+        let unit = if hello.unaligned { u64::from(*CHUNK.start()) } else { chunk };
+        let bytes = (hello.umem / unit).min(budget / unit + 1);
+        let pages = if hello.unaligned || hello.skip_invalid {
+            let rings = u64::from(hello.rings.tx + hello.rings.completion);
+            bytes.min(rings).max(2 * pieces as u64)
+        } else {
+            bytes
+        };
+        let posted = (hello.umem / chunk).min(hello.rings.fill.into());
+        SessionSizes { budget, pages: pages as usize, posted: posted as usize }
+    }
+
+    /// What the session costs its user's account, without its rings and its memory.
+    fn amounts(&self, rules: usize) -> Amounts {
+        let tables = ExtBufPool::metadata_bytes(self.pages) + self.posted * size_of::<FillChunk>();
+        let bytes = FIXED + rules * RULE + tables;
+        let amounts = Amounts::default().with(Resource::Sessions, 1).with(Resource::Rules, rules as u64);
+        amounts.with(Resource::Metadata, bytes as u64)
+    }
+}
+
+/// What rings cost the account of their user.
+fn ring_amounts(sizes: &Sizes) -> Amounts {
+    let bytes = (Rings::lay_out(sizes).1 as usize).next_multiple_of(page_size());
+    Amounts::default().with(Resource::Metadata, bytes as u64)
 }
 
 /// The queue of the session: the one that it asks for, or the one with the fewest sessions.
@@ -282,7 +327,8 @@ fn choose_queue(hello: &Hello, shared: &PortShared, others: &[&ServerSession]) -
 fn find_umem(
     hello: &Hello,
     fds: Vec<OwnedFd>,
-    config: &Config,
+    port: &PortContext<'_>,
+    user: u32,
     others: &[&ServerSession],
 ) -> Result<Arc<AppUmem>, Refusal> {
     let no = |why: String| refusal(Code::Memory, why);
@@ -299,31 +345,26 @@ fn find_umem(
         let same = umem.is_same(file, hello).then(|| umem.clone());
         return same.ok_or_else(|| no(format!("not the memory of session {}, or of other chunks", hello.share)));
     }
-    if hello.umem > config.umem {
-        return Err(no(format!("more than {} bytes of memory", config.umem)));
+    let most = port.config.umem;
+    if hello.umem > most {
+        return Err(no(format!("{} bytes of memory: an application may share {most} (umem={most})", hello.umem)));
     }
+    let share = port.shared.events.account.take(user, AppUmem::amounts(hello)).map_err(full)?;
     let mem = UntrustedMem::from_memfd(fd, hello.umem as usize).map_err(|error| no(error.to_string()))?;
     // That checked the seals, so the file is a memfd and the query does not block.
     if mem.fd().is_none_or(|fd| memfd::is_huge(fd).unwrap_or(true)) {
         return Err(no("memory of huge pages, which may be missing when they are touched".to_owned()));
     }
-    Ok(Arc::new(AppUmem::new(mem, file, hello)))
+    AppUmem::new(mem, file, hello, share).map(Arc::new).map_err(no)
 }
 
 /// Checks the number of an application's rules: each costs every packet a comparison.
-fn check_rules(count: usize, config: &Config, others: &[&ServerSession]) -> Result<(), Refusal> {
-    let (rules, all_rules) = (config.rules, config.all_rules);
-    if count > rules.into() {
-        let why = format!("{count} rules: an application may have {rules} (rules={rules})");
-        return Err(refusal(Code::Rules, why));
+fn check_rules(count: usize, config: &Config) -> Result<(), Refusal> {
+    let rules = config.rules;
+    if count <= rules.into() {
+        return Ok(());
     }
-    let there: usize = others.iter().map(|other| other.count).sum();
-    if there + count > all_rules.into() {
-        return Err(full(format!(
-            "{count} rules beside the {there} of other applications: together they may have {all_rules} (all-rules={all_rules})"
-        )));
-    }
-    Ok(())
+    Err(refusal(Code::Rules, format!("{count} rules: an application may have {rules} (rules={rules})")))
 }
 
 /// The rules of an application, and whether it asks for the default.

@@ -9,7 +9,7 @@
 //!                 FILL ──► chunks to copy it into
 //!
 //!   sock:/run/towpath.sock?mode=660,gid=100,sessions=64,umem=64M,budget=4M,queues=8,rules=64,
-//!                          all-rules=512,tx=auto
+//!                          all-rules=512,tx=auto,user-memory=256M,allow=1000:udp+*:default
 //! ```
 //!
 //! | file | |
@@ -19,6 +19,8 @@
 //! | `handshake` | the messages of the protocol, and the checks of what an application asks for |
 //! | `closing` | sockets that applications send to, closed where nothing waits for it |
 //! | `session` | what the halves of a session share; its rings; the list of sessions of a queue |
+//! | `limits` | what each user's applications may have, and all together; what they may ask for |
+//! | `source` | the source addresses that they may send from |
 //! | `umem` | the application's memory: bounds, and the state of each chunk |
 //! | `rx` | [`SockRx`]: TX and COMPLETION rings |
 //! | `tx` | [`SockTx`]: RX and FILL rings |
@@ -52,6 +54,13 @@
 //! super-packets and partial checksums gets them as they are, with a virtio-net header. The others
 //! get finished frames.
 //!
+//! **Users.** What applications have of the port is bounded for each user, and for all together
+//! (`limits`); a refusal names the limit, its value and its option. A burst is shared among users
+//! first, then among the sessions of a user (`rx/turns`). `allow=` says what a user may ask for:
+//! each rule must lie within one that is allowed. `source=` says from which addresses a user may
+//! send; the headers of such frames are always copied, frames from other addresses are completed
+//! unsent and counted as `spoofed`.
+//!
 //! **Trust.** Every word that an application wrote is read once and bounded. A breach of the
 //! protocol ends that session, is counted by name, and affects no other session. Programs written
 //! for AF_XDP have sessions with `skip_invalid`: invalid descriptors are counted and skipped
@@ -65,17 +74,21 @@
 mod closing;
 mod config;
 mod handshake;
+mod limits;
 mod notify;
 mod rx;
 mod server;
 mod session;
+mod source;
 mod stats;
 mod tx;
 mod tx_metadata;
 mod umem;
 
 pub use config::{Config, Transmit};
+pub use limits::Claim;
 pub use rx::SockRx;
+pub use source::Source;
 pub use tx::SockTx;
 
 use notify::PortShared;
@@ -83,7 +96,7 @@ use server::{Channel, Server, ServerThread};
 use stats::PortEvents;
 use std::sync::Arc;
 use towpath_packet::port::{
-    Calls, ControlError, Info, Layer, Needs, PathUse, Port, PortControl, PortError, Queues, Setting, Start,
+    Calls, ControlError, Info, Layer, Needs, PathUse, Port, PortControl, PortError, Queues, Setting, Start, Usage,
 };
 use towpath_packet::spsc::ring;
 use towpath_packet::{Direction, delegate_rx_queue, delegate_tx_queue};
@@ -113,7 +126,8 @@ pub fn open(config: Config) -> Result<SockPort, PortError> {
     let info = Info::new(config.port(), Layer::Ethernet, config.mtu)
         .with_offloads(tx::OFFLOADS, tx::OFFLOADS)
         .with_max_queues(config.queues);
-    Ok(SockPort { info, config, listener, events: Arc::default() })
+    let events = Arc::new(PortEvents::new(config.limits()));
+    Ok(SockPort { info, config, listener, events })
 }
 
 impl Port for SockPort {
@@ -192,6 +206,10 @@ impl PortControl for SockControl {
 
     fn events(&self) -> Vec<(&'static str, u64)> {
         self.0.each()
+    }
+
+    fn usage(&self) -> Vec<Usage> {
+        self.0.account.usage()
     }
 
     fn set(&self, name: &str, _: u64) -> Result<(), ControlError> {

@@ -112,6 +112,7 @@ impl Server {
             waits.wait(ACCEPT_PAUSE);
             self.shared.clear_server();
             self.free_removed();
+            self.shared.events.ended_rings.free_old();
             accepts = self.shared.closer.turn() && self.accept().is_ok();
             for connection in std::mem::take(&mut self.connections) {
                 let connection = self.serve(connection);

@@ -1,6 +1,7 @@
 //! A session: what its halves share, its rings, and the list of sessions of a queue.
 
 use super::closing::AppSocket;
+use super::limits::{RingPages, Share};
 use super::notify::{PollFd, PortShared, Unusable};
 use super::stats::{Fault, PortEvents};
 use super::umem::AppUmem;
@@ -56,6 +57,20 @@ pub(super) struct Session {
     /// Wakes the queue that writes completions.
     pub(super) notifier: Arc<Notifier>,
     pub(super) events: Arc<PortEvents>,
+    /// The user of the application.
+    pub(super) user: u32,
+    /// What the session has of its user's account.
+    pub(super) _share: Share,
+    /// The memory of the rings.
+    pub(super) rings: Option<RingPages>,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if let Some(rings) = self.rings.take() {
+            self.events.ended_rings.add(rings);
+        }
+    }
 }
 
 impl Session {
@@ -197,6 +212,12 @@ pub(super) struct SessionList<H: Send> {
 }
 
 impl<H: SessionHalf> SessionList<H> {
+    /// Makes the sessions of each user neighbours in the list. Returns the user of each.
+    pub(super) fn sort_by_user(&mut self) -> impl Iterator<Item = u32> {
+        self.halves.sort_unstable_by_key(|half| (half.session().user, half.session().id));
+        self.halves.iter().map(|half| half.session().user)
+    }
+
     pub(super) fn new((added, removed): (spsc::Consumer<H>, spsc::Producer<H>), sessions: usize) -> SessionList<H> {
         SessionList { halves: Vec::with_capacity(sessions), added, removed, changes: 0 }
     }

@@ -1,6 +1,7 @@
 //! What the port counts: events for its operator, statistics for each application, a log of
 //! sessions.
 
+use super::limits::{Account, EndedRings, Limits};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,9 +36,11 @@ impl Fault {
     }
 }
 
-/// The counters of a port.
+/// The counters of a port, and the accounts of its users.
 #[derive(Debug, Default)]
 pub(super) struct PortEvents {
+    pub(super) account: Arc<Account>,
+    pub(super) ended_rings: EndedRings,
     pub(super) sessions: AtomicU64,
     pub(super) refused: AtomicU64,
     pub(super) ended: AtomicU64,
@@ -48,6 +51,8 @@ pub(super) struct PortEvents {
     /// Invalid descriptors that sessions with `skip_invalid` lost.
     pub(super) skipped: AtomicU64,
     pub(super) too_long: AtomicU64,
+    /// Frames with a source address that their user may not send from.
+    pub(super) spoofed: AtomicU64,
     /// Descriptors of which bytes were copied.
     pub(super) copies: AtomicU64,
     /// Bytes that were copied.
@@ -55,13 +60,15 @@ pub(super) struct PortEvents {
     /// Application pages in flight, counted once a burst.
     pub(super) ext_bufs: Arc<ExtBufGauge>,
     pub(super) log: SessionLog,
-    /// Halves of sessions that queues have, or will have.
-    pub(super) halves: AtomicU64,
     /// The number of sessions that were opened or closed so far.
     changes: AtomicU64,
 }
 
 impl PortEvents {
+    pub(super) fn new(limits: Limits) -> PortEvents {
+        PortEvents { account: Arc::new(Account::new(limits)), ..PortEvents::default() }
+    }
+
     pub(super) fn count(&self, fault: Fault) {
         let counter = match fault {
             Fault::Counter => &self.counter,
@@ -96,6 +103,7 @@ impl PortEvents {
             (Fault::Files.name(), &self.files),
             ("descriptors-skipped", &self.skipped),
             ("frame-length", &self.too_long),
+            ("spoofed", &self.spoofed),
             ("copies", &self.copies),
             ("copied-bytes", &self.copied_bytes),
         ];

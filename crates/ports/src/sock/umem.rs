@@ -10,10 +10,12 @@
 //! chunk. Sessions with `skip_invalid` keep no states, because AF_XDP lets a program send the same
 //! frame any number of times.
 
+use super::limits::{Amounts, Resource, Share};
 use super::stats::Fault;
 use std::sync::atomic::{AtomicU8, Ordering};
 use towpath_client::protocol::{Address, Hello};
 use towpath_packet::UntrustedMem;
+use towpath_sys::memfd::{self, ChangeTime};
 
 /// The application has the chunk.
 const FREE: u8 = 0;
@@ -50,15 +52,59 @@ pub(super) struct AppUmem {
     states: Box<[AtomicU8]>,
     /// States stay [`FREE`].
     skip_invalid: bool,
+    /// The last change of the file before the memory was used.
+    unchanged_since: Option<ChangeTime>,
+    /// What the memory has of its user's account.
+    share: Share,
+}
+
+impl Drop for AppUmem {
+    /// Memory that changed may have pages that are charged to this process; its bytes stay on the
+    /// account.
+    fn drop(&mut self) {
+        let now = self.mem.fd().and_then(|fd| memfd::changed(fd).ok());
+        if now.is_none() || now != self.unchanged_since {
+            self.share.keep(Resource::Memory);
+        }
+    }
 }
 
 impl AppUmem {
-    pub(super) fn new(mem: UntrustedMem, file: (u64, u64), hello: &Hello) -> AppUmem {
+    /// What memory costs its user's account.
+    pub(super) fn amounts(hello: &Hello) -> Amounts {
+        let states = if hello.unaligned { 0 } else { hello.umem / u64::from(hello.chunk) };
+        Amounts::default().with(Resource::Memory, hello.umem).with(Resource::Metadata, states)
+    }
+
+    /// The memory of a file whose pages all exist.
+    ///
+    /// # Errors
+    /// A sentence names what is missing, and how an application gets it.
+    pub(super) fn new(mem: UntrustedMem, file: (u64, u64), hello: &Hello, share: Share) -> Result<AppUmem, String> {
+        let fd = mem.fd().ok_or("memory without a descriptor")?;
+        let changed = memfd::changed(fd).map_err(|error| error.to_string())?;
+        // A page that is freed after this changes the time, one that was freed before is missing.
+        memfd::settle(changed);
+        let hole = memfd::first_hole(fd).map_err(|error| error.to_string())?;
+        if hole < hello.umem {
+            let how = "touch all pages first (MAP_POPULATE or MADV_POPULATE_WRITE)";
+            return Err(format!("no page at byte {hole} of the memory: {how}"));
+        }
+        Ok(AppUmem::of_whole(mem, file, hello, (Some(changed), share)))
+    }
+
+    fn of_whole(
+        mem: UntrustedMem,
+        file: (u64, u64),
+        hello: &Hello,
+        (unchanged_since, share): (Option<ChangeTime>, Share),
+    ) -> AppUmem {
         let chunks = if hello.unaligned { 0 } else { hello.umem / u64::from(hello.chunk) };
         let states = (0..chunks).map(|_| AtomicU8::new(FREE)).collect();
         let (chunk, shift) = (hello.chunk, hello.chunk.trailing_zeros());
         let min_truesize = if hello.unaligned { 0 } else { chunk };
-        AppUmem { mem, file, len: hello.umem, chunk, min_truesize, shift, states, skip_invalid: hello.skip_invalid }
+        let (len, skip_invalid) = (hello.umem, hello.skip_invalid);
+        AppUmem { mem, file, len, chunk, min_truesize, shift, states, skip_invalid, unchanged_since, share }
     }
 
     /// Whether `file` and `hello` describe this memory.
@@ -206,13 +252,16 @@ impl AppUmem {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sock::limits::Account;
     use proptest::prelude::*;
+    use std::sync::Arc;
     use towpath_packet::{Backing, Region};
 
     fn umem(umem: u64, chunk: u32, unaligned: bool) -> AppUmem {
         let region = Region::new(umem as usize, Backing::Memfd).unwrap();
         let hello = Hello { umem, chunk, unaligned, ..Hello::default() };
-        AppUmem::new(UntrustedMem::new(region), (1, 2), &hello)
+        let share = Arc::new(Account::default()).take(0, Amounts::default()).unwrap();
+        AppUmem::of_whole(UntrustedMem::new(region), (1, 2), &hello, (None, share))
     }
 
     /// The bytes that a descriptor names, in wide arithmetic.

@@ -9,6 +9,7 @@ mod doors;
 mod rig;
 mod rogue;
 mod script;
+mod users;
 
 use proptest::prelude::*;
 use rig::{Honest, Rig, udp, until};

@@ -9,7 +9,7 @@ use std::time::Instant;
 use towpath_client::protocol::{Answer, Code, HEADER, Hello, Rings, Sizes};
 use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer, RingMemory};
 use towpath_packet::{Backing, Region, UntrustedMem};
-use towpath_sys::seqpacket;
+use towpath_sys::{Mmap, seqpacket};
 
 /// Bytes of its chunks.
 pub(crate) const CHUNK: u64 = 2048;
@@ -40,13 +40,18 @@ pub(crate) fn send_hello(rig: &Rig, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> (Ow
     (connection, Answer::decode(&answer[..got.len]).ok(), got.fds)
 }
 
-/// A memfd with seals, and a name to find it by.
+/// A memfd with seals, all its pages, and a name to find it by.
 pub(crate) fn memfd(name: &std::ffi::CStr, len: i64, seals: i32) -> OwnedFd {
     // SAFETY: the name is a string with a terminating zero; the descriptor is new.
     unsafe {
         let fd = libc::memfd_create(name.as_ptr(), libc::MFD_ALLOW_SEALING | libc::MFD_CLOEXEC);
-        assert!(fd >= 0 && libc::ftruncate(fd, len) == 0 && libc::fcntl(fd, libc::F_ADD_SEALS, seals) == 0);
-        OwnedFd::from_raw_fd(fd)
+        assert!(fd >= 0 && libc::ftruncate(fd, len) == 0);
+        let file = OwnedFd::from_raw_fd(fd);
+        if len > 0 {
+            Mmap::shared(file.as_fd(), 0, len as usize).unwrap().populate().unwrap();
+        }
+        assert_eq!(libc::fcntl(fd, libc::F_ADD_SEALS, seals), 0);
+        file
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 use towpath_engine::lane::LaneTable;
 use towpath_engine::report::{Meter, Reading};
 use towpath_engine::worker::{Ending, StopSignal};
-use towpath_packet::port::{Pacing, PortControl, Verified};
+use towpath_packet::port::{Pacing, PortControl, Usage, Verified};
 
 /// Joined ports. Dropping it stops the workers and waits for them.
 #[derive(Debug)]
@@ -63,6 +63,15 @@ impl PortControls {
         self.iter().flat_map(of).collect()
     }
 
+    /// What users have of the resources that ports bound, by port.
+    pub fn usage(&self) -> Vec<(String, Usage)> {
+        let of = |(port, control): (&str, &dyn PortControl)| {
+            let port = port.to_owned();
+            control.usage().into_iter().map(move |usage| (port.clone(), usage))
+        };
+        self.iter().flat_map(of).collect()
+    }
+
     /// The settings of a port.
     pub fn port(&self, name: &str) -> Option<&dyn PortControl> {
         self.iter().find(|(port, _)| *port == name).map(|(_, control)| control)
@@ -93,6 +102,8 @@ pub struct Summary {
     pub events: Vec<(String, &'static str, u64)>,
     /// The log of sessions: port, line.
     pub session_log: Vec<(String, String)>,
+    /// What users had of the resources that ports bound, by port; see [`PortControls::usage`].
+    pub usage: Vec<(String, Usage)>,
     /// Rates that were asked for and reached, by port.
     pub pacing: Vec<(String, Pacing)>,
     /// What was found in sequence numbers, by port.
@@ -194,6 +205,7 @@ impl Running {
             shortages: self.meter.shortages(),
             events: self.controls.events(),
             session_log: self.controls.session_log(),
+            usage: self.controls.usage(),
             pacing: self.controls.pacing(until.unwrap_or_else(Instant::now)),
             verified: self.controls.verified(),
             port_failures,

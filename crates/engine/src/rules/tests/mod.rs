@@ -233,8 +233,59 @@ fn other_ways_to_write_the_same_are_the_same() {
     same("drop dport 53 udp", "drop udp dport 53");
 }
 
+#[test]
+fn a_match_covers_what_requires_at_least_as_much() {
+    let of = |text: &str| format!("pass {text}").parse::<Rule>().unwrap().matches;
+    let covered = [
+        ("any", "arp"),
+        ("any", "any"),
+        ("udp dport 1000-2000", "udp dport 1000-2000"),
+        ("udp dport 1000-2000", "udp dport 1000 sport 1"),
+        ("ip", "src 10.0.0.1"),
+        ("ip6", "udp dst 2001:db8::/64"),
+        ("src 10.0.0.0/8", "src 10.9.0.0/16 tcp"),
+        ("vlan 10-20", "vlan 15"),
+        ("smac 02:00:00:00:00:01", "smac 02:00:00:00:00:01 arp"),
+        ("frag", "frag udp"),
+    ];
+    for (wide, narrow) in covered {
+        assert!(of(wide).covers(&of(narrow)), "{wide} covers {narrow}");
+        assert!(wide == narrow || !of(narrow).covers(&of(wide)), "{narrow} covers {wide}");
+    }
+    let apart = [("udp", "dport 53"), ("ip", "udp"), ("src 10.0.0.0/8", "src 10.0.0.0/7"), ("ip6", "src 10.0.0.1")];
+    for (one, other) in apart {
+        assert!(!of(one).covers(&of(other)), "{one} covers {other}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_packet_of_a_covered_match_matches_the_one_that_covers_it(
+        (wide, narrow) in (oracle::rule(), oracle::rule()),
+        keep in 0u16..1 << 10,
+        packets in prop::collection::vec(sample::sample(), 1..20),
+    ) {
+        // The narrow one requires some parts of the wide one, which makes covering likely.
+        let mut narrow = narrow.matches;
+        let (wide, bit) = (wide.matches, |at: u32| keep & (1 << at) != 0);
+        if bit(0) { narrow.ethertype = wide.ethertype; }
+        if bit(1) { narrow.protocol = wide.protocol; }
+        if bit(2) { narrow.src = wide.src.or(narrow.src); }
+        if bit(3) { narrow.dst = wide.dst.or(narrow.dst); }
+        if bit(4) { narrow.src_port = wide.src_port.or(narrow.src_port); }
+        if bit(5) { narrow.dst_port = wide.dst_port.or(narrow.dst_port); }
+        if bit(6) { narrow.vlan = wide.vlan.or(narrow.vlan); }
+        if bit(7) { narrow.src_mac = wide.src_mac; }
+        if bit(8) { narrow.dst_mac = wide.dst_mac; }
+        if bit(9) { narrow.fragment |= wide.fragment; }
+        let covered = wide.covers(&narrow);
+        for packet in packets {
+            let only_narrow = oracle::matches(&narrow, &packet) && !oracle::matches(&wide, &packet);
+            prop_assert!(!covered || !only_narrow, "{wide}, {narrow}");
+        }
+    }
 
     #[test]
     fn compiled_rules_agree_with_a_slow_matcher_that_never_sees_bytes(

@@ -10,6 +10,7 @@
 
 use crate::sock::config::Transmit;
 use crate::sock::session::{Session, SessionHalf};
+use crate::sock::source::{self, Sources};
 use crate::sock::stats::{Fault, RxTotals, SessionStats};
 use crate::sock::tx_metadata::{self, TxMetadata};
 use crate::vnet::VnetHeader;
@@ -61,6 +62,12 @@ impl CopyPlan {
         CopyPlan { linear, tailroom: egress.tailroom.into(), single }
     }
 
+    /// As this, with at least `n` bytes copied.
+    fn with_headers(self, n: usize) -> CopyPlan {
+        let single = if self.single == SinglePiece::Page { SinglePiece::Any } else { self.single };
+        CopyPlan { linear: self.linear.max(n), single, ..self }
+    }
+
     /// How many of the next `len` bytes of a packet are copied.
     #[inline]
     fn copy_len(&self, packet: &Packet, len: usize) -> usize {
@@ -95,6 +102,8 @@ pub(crate) struct AppTx {
     pub(crate) partial: Option<Packet>,
     /// How many these are.
     pub(crate) pieces: usize,
+    /// The source addresses that it may send from, if they are compared.
+    pub(crate) sources: Option<Sources>,
     /// The metadata that frames may have.
     pub(crate) metadata: TxMetadata,
     /// What the metadata of the packet asks for.
@@ -127,14 +136,9 @@ impl SessionHalf for AppTx {
     }
 }
 
-impl Drop for AppTx {
-    fn drop(&mut self) {
-        self.session.events.halves.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 impl AppTx {
-    /// Writes completions, then takes up to `room` packets.
+    /// Writes completions, then takes up to `room` packets. Returns the number of descriptors that
+    /// it took.
     #[inline]
     pub(super) fn poll(
         &mut self,
@@ -143,7 +147,8 @@ impl AppTx {
         cache: &mut Cache,
         out: &mut Batch,
         totals: &mut RxTotals,
-    ) -> Result<(), Fault> {
+    ) -> Result<usize, Fault> {
+        let plan = if self.sources.is_some() { plan.with_headers(source::HEADERS) } else { plan };
         totals.completed += self.complete()?;
         let done = self.take(room, plan, cache, out, totals);
         if let Err(Fault::Descriptor | Fault::Chunk) = done {
@@ -201,6 +206,7 @@ impl AppTx {
 
     /// Takes up to `room` packets to the end of `out`, and at most `room` descriptors whatever
     /// their content: frames that cannot be sent must not take time from other applications.
+    /// Returns the number of descriptors.
     #[inline]
     fn take(
         &mut self,
@@ -209,7 +215,7 @@ impl AppTx {
         cache: &mut Cache,
         out: &mut Batch,
         totals: &mut RxTotals,
-    ) -> Result<(), Fault> {
+    ) -> Result<usize, Fault> {
         let ready = self.tx.try_peek(room as u32).map_err(|_| Fault::Counter)? as usize;
         let chunks = self.budget.saturating_sub(self.charged) / self.session.umem.chunk() as u64;
         let mut n = ready.min(room).min(self.pages.free()).min(chunks as usize);
@@ -226,7 +232,7 @@ impl AppTx {
             _ => Stall::Burst,
         };
         if n == 0 {
-            return Ok(());
+            return Ok(0);
         }
         if n == ready && n < room {
             self.stats.add(Statistic::TxRingEmptyDescs, 1);
@@ -242,7 +248,7 @@ impl AppTx {
             left => self.take_with_heads(left, plan, cache, out, totals),
         });
         self.tx.release();
-        done
+        done.map(|()| n)
     }
 
     /// Takes up to `n` frames of one piece without metadata, as pages without heads. Returns how
@@ -324,7 +330,7 @@ impl AppTx {
             self.unsubmitted = true;
             totals.copies += 1;
             totals.copied_bytes += u64::from(len);
-            if self.fits(len as usize) {
+            if self.fits(len as usize) && self.permits(packet) {
                 totals.bytes += len as usize;
                 packet.set_ingress(0, self.queue);
                 at += 1;
@@ -358,6 +364,24 @@ impl AppTx {
         self.session.events.too_long.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Whether a packet has a source address that may be sent from.
+    #[inline]
+    fn permits(&mut self, packet: &Packet) -> bool {
+        self.sources.is_none() || self.compare_source(packet)
+    }
+
+    /// Compares a packet's source address. Counts those that may not be sent from.
+    #[cold]
+    #[inline(never)]
+    fn compare_source(&mut self, packet: &Packet) -> bool {
+        let permits = self.sources.as_ref().is_none_or(|sources| sources.permit(packet));
+        if !permits {
+            self.stats.add(Statistic::TxSpoofed, 1);
+            self.session.events.spoofed.fetch_add(1, Ordering::Relaxed);
+        }
+        permits
+    }
+
     /// Takes `n` pieces of packets of any kind, each packet with a head.
     #[inline]
     fn take_with_heads(
@@ -389,7 +413,7 @@ impl AppTx {
                     .inspect_err(|_| self.stats.add(Statistic::TxInvalidRequests, 1)),
             });
             match applied {
-                Ok(len) if self.fits(len) => {
+                Ok(len) if self.fits(len) && self.permits(packet) => {
                     totals.bytes += packet.len();
                     packet.set_ingress(0, self.queue);
                     at += 1;

@@ -4,9 +4,11 @@
 //! | file | |
 //! |---|---|
 //! | `mod` | [`SockRx`]: the burst over all applications, sleep and wake-up |
+//! | `turns` | [`Turns`]: fair among users, then among the sessions of a user |
 //! | `app` | [`AppTx`]: one application's TX and COMPLETION rings; [`CopyPlan`]: what is copied |
 
 pub(super) mod app;
+mod turns;
 
 use super::config::Transmit;
 use super::notify::{PortShared, QueueWaker, RESYNC, Unusable};
@@ -21,6 +23,7 @@ use towpath_packet::port::{RxMemory, RxQueue, TxLayout, TxLinear, Wake};
 use towpath_packet::spsc::{Consumer, Producer};
 use towpath_packet::{Batch, Cache, Counters};
 use towpath_sys::membarrier;
+use turns::{Taken, Turns};
 
 /// Bursts between synchronizations of the poll descriptors, of a queue that does not sleep.
 const SYNC_PERIOD: u32 = 1024;
@@ -32,8 +35,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(64);
 #[derive(Debug)]
 pub struct SockRx {
     apps: SessionList<AppTx>,
-    /// The application that the next burst begins with: none starves.
-    first: usize,
+    turns: Turns,
     transmit: Transmit,
     plan: CopyPlan,
     cache: Cache,
@@ -41,7 +43,7 @@ pub struct SockRx {
     armed: Cell<bool>,
     /// The time to the next look for a session that [may not kick](AppTx::may_not_kick).
     pause: Cell<Duration>,
-    turns: u32,
+    bursts: u32,
     counters: Arc<Counters>,
     shared: Arc<PortShared>,
 }
@@ -59,12 +61,12 @@ impl SockRx {
             apps: SessionList::new(sessions, shared.sessions),
             transmit,
             plan: CopyPlan::new(transmit, unknown),
-            first: 0,
+            turns: Turns::new(shared.sessions),
             cache,
             waker,
             armed: Cell::new(false),
             pause: Cell::new(RESYNC),
-            turns: 0,
+            bursts: 0,
             counters: Arc::default(),
             shared,
         }
@@ -80,6 +82,7 @@ impl SockRx {
     #[inline]
     fn sync_sessions(&mut self) {
         if self.apps.sync(&self.shared) {
+            self.turns.regroup(self.apps.sort_by_user());
             let armed = self.armed.get();
             self.apps.iter().for_each(|app| app.tx.ring().set_needs_wakeup(armed));
         }
@@ -119,31 +122,26 @@ impl SockRx {
 impl RxQueue for SockRx {
     fn rx(&mut self, out: &mut Batch) -> usize {
         self.sync_sessions();
-        self.turns = self.turns.wrapping_add(1);
-        if self.turns.is_multiple_of(SYNC_PERIOD) {
+        self.bursts = self.bursts.wrapping_add(1);
+        if self.bursts.is_multiple_of(SYNC_PERIOD) {
             self.sync_poll_fds();
         }
-        let (before, n) = (out.len(), self.apps.len());
+        let before = out.len();
         let (mut totals, mut faults) = (RxTotals::default(), 0);
-        // The first round gives each application its share, the second one what others left.
-        let share = (out.room() / n.max(1)).max(1);
-        for round in [share, usize::MAX] {
-            for i in 0..n {
-                let Some(app) = self.apps.get_mut((self.first + i) % n) else { continue };
-                let room = out.room().min(round);
-                if app.session.is_closed() || room == 0 {
-                    continue;
-                }
-                if let Err(fault) = app.poll(room, self.plan, &mut self.cache, out, &mut totals) {
-                    app.session.fail(fault);
-                    faults += 1;
+        let SockRx { apps, turns, plan, cache, .. } = self;
+        turns.burst(apps, out.room(), |app, most| {
+            let mut descriptors = 0;
+            if !app.session.is_closed() {
+                match app.poll(most, *plan, cache, out, &mut totals) {
+                    Ok(n) => descriptors = n,
+                    Err(fault) => {
+                        app.session.fail(fault);
+                        faults += 1;
+                    }
                 }
             }
-            if n < 2 {
-                break;
-            }
-        }
-        self.first = if self.first + 1 < n { self.first + 1 } else { 0 };
+            Taken { descriptors, room: out.room() }
+        });
         if faults > 0 {
             self.counters.failed(faults);
         }

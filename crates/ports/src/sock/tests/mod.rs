@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use towpath_client::protocol::{Answer, Code, Hello, Sizes, Statistic, Statistics};
 use towpath_client::{Error, Frame, Socket, Umem};
 use towpath_packet::port::{RxQueue, TxLinear, TxQueue};
-use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer};
+use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer, RingMemory};
 use towpath_packet::{
     Backing, Batch, DropReason, ExtBufGauge, Offloads, Packet, Pool, PoolConfig, Region, UntrustedMem,
 };
@@ -16,10 +16,12 @@ use towpath_sys::seqpacket;
 mod copy_plan;
 mod descriptors;
 mod handshake;
+mod limits;
 mod poll_fd;
 mod segments;
 mod shared;
 mod skip_invalid;
+mod source;
 mod statistics;
 mod supers;
 mod turns;
@@ -387,6 +389,10 @@ impl Program {
         (Program::in_memory(rig, hello, &umem), umem)
     }
 
+    fn statistics(&self) -> Statistics {
+        Statistics::read(|entry| self.statistics.read(entry))
+    }
+
     fn in_memory(rig: &Rig, hello: &Hello, umem: &UntrustedMem) -> Program {
         let (connection, answer, fds) = send_hello(rig, &hello.encode(), &[umem.fd().unwrap()]);
         let Some(Answer::Welcome(welcome)) = answer else { panic!("{answer:?}") };
@@ -474,7 +480,21 @@ fn options_reach_their_fields_and_an_invalid_one_is_named() {
     let (mode, uid, gid) = (0o660, Some(12), Some(0));
     let (sessions, umem, budget, queues, mtu) = (7, 1_000_000, 5000, 3, 9000);
     let (rules, all_rules) = (9, 11);
-    let expected = Config { path, mode, uid, gid, sessions, umem, budget, queues, rules, all_rules, mtu, transmit };
+    let expected = Config {
+        path,
+        mode,
+        uid,
+        gid,
+        sessions,
+        umem,
+        budget,
+        queues,
+        rules,
+        all_rules,
+        mtu,
+        transmit,
+        ..Config::default()
+    };
     let text =
         "sock:/a/b?mode=660,uid=12,gid=0,sessions=7,umem=1M,budget=5k,queues=3,rules=9,all-rules=11,mtu=9000,tx=copy";
     assert_eq!(config(text).unwrap(), expected);

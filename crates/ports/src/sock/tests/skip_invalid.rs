@@ -15,10 +15,6 @@ fn program(rig: &mut Rig, hello: Hello) -> Program {
 }
 
 impl Program {
-    fn statistics(&self) -> Statistics {
-        Statistics::read(|entry| self.statistics.read(entry))
-    }
-
     /// Runs the queue until `n` addresses have come back.
     fn completes(&mut self, rig: &mut Rig, n: u32) -> Vec<u64> {
         until(|| {

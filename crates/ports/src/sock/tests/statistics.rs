@@ -72,8 +72,7 @@ fn requests_that_are_skipped_are_counted_and_the_others_are_granted() {
         rig.step();
         program.completion.peek(5) == 5
     });
-    let Statistics { tx_invalid_requests, tx_invalid_descs, .. } =
-        Statistics::read(|entry| towpath_packet::xsk_ring::RingMemory::read(&program.statistics, entry));
+    let Statistics { tx_invalid_requests, tx_invalid_descs, .. } = program.statistics();
     assert_eq!((tx_invalid_requests, tx_invalid_descs), (3, 3));
     assert_eq!(rig.session(), "here, tx_invalid_descs 3, tx_invalid_requests 3");
     drop(program);

@@ -60,12 +60,6 @@ impl Destination {
     }
 }
 
-impl Drop for Destination {
-    fn drop(&mut self) {
-        self.session.events.halves.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// A destination, and its state on one queue.
 #[derive(Debug)]
 pub(crate) struct App {

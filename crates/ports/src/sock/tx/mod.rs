@@ -93,6 +93,11 @@ impl SockTx {
     }
 
     #[cfg(test)]
+    pub(super) fn shared(&self) -> &PortShared {
+        &self.shared
+    }
+
+    #[cfg(test)]
     pub(super) fn apps(&mut self) -> &mut [App] {
         &mut self.apps
     }
