@@ -9,12 +9,12 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::ptr::null;
 
-/// A memfd of `len` bytes that does not shrink.
+/// A memfd of `len` bytes that does not shrink, with all of its pages.
 pub fn sealed_memory(len: i64) -> OwnedFd {
     // SAFETY: the name is a string with a terminating zero; the descriptor is new.
     unsafe {
         let fd = libc::memfd_create(c"sealed".as_ptr(), libc::MFD_ALLOW_SEALING | libc::MFD_CLOEXEC);
-        assert!(fd >= 0 && libc::ftruncate(fd, len) == 0);
+        assert!(fd >= 0 && libc::fallocate(fd, 0, 0, len) == 0);
         assert_eq!(libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK), 0);
         OwnedFd::from_raw_fd(fd)
     }
