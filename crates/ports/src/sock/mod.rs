@@ -76,6 +76,7 @@ mod config;
 mod handshake;
 mod limits;
 mod notify;
+mod pace;
 mod rx;
 mod server;
 mod session;
