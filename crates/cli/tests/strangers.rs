@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use support::process::{self, is_quiet};
 use support::strangers::{self, Stranger};
 use support::{Finished, Towpath, until};
@@ -210,6 +210,24 @@ fn a_flood_by_forty_sessions_of_another_user_takes_no_frame_of_an_honest_one() {
     assert!(summary.port("null").tx.packets > 10_000 + 500 && summary.balance.drops.is_empty(), "{summary:#?}");
     let sessions = summary.users.iter().find(|usage| usage.user == Some(NOBODY) && usage.resource == "sessions");
     assert_eq!(sessions.unwrap().peak, 40);
+}
+
+/// Connections that are accepted at once, and each second after them.
+const PACE: (u64, f64) = (128, 500.0);
+
+#[test]
+fn an_application_that_connects_without_end_is_served_at_a_pace_and_keeps_no_other_out() {
+    require!("an_application_that_connects_without_end_is_served_at_a_pace_and_keeps_no_other_out",);
+    let mut shared = Shared::new("");
+    let begun = Instant::now();
+    let _strangers = ["opath", "hello", "kicks"].map(|role| shared.stranger(NOBODY, role));
+    until("many refusals", || shared.towpath.look().happened("sessions-refused") > 800);
+    let refused = shared.towpath.look().happened("sessions-refused");
+    let most = PACE.0 + (begun.elapsed().as_secs_f64() * PACE.1) as u64 + 1;
+    assert!(refused <= most, "{refused} connections were examined, of {most}");
+    let umem = Umem::new(64, 2048).unwrap();
+    sends_a_frame(&umem, &mut Socket::connect(&umem, &shared.path, &Config::default()).unwrap());
+    shared.interrupt().summary().is_balanced();
 }
 
 #[test]
