@@ -62,7 +62,7 @@ struct Args {
     /// Frames a second that the honest application offers
     #[arg(long, value_name = "N", default_value_t = 200_000.0)]
     rate: f64,
-    /// The user of the strangers; the next lower number but one is another one
+    /// The user of the strangers; another one has the number two below
     #[arg(long, value_name = "UID", default_value_t = 65_534)]
     user: u32,
     /// Only those whose names contain this

@@ -71,7 +71,8 @@ pub(super) struct Server {
     /// To the transmit queues.
     tx: Vec<Channel<App>>,
     connections: Vec<Connection>,
-    pace: Pace,
+    /// `None` if all connections are of one user.
+    pace: Option<Pace>,
     /// Sessions so far.
     sessions: u64,
 }
@@ -86,7 +87,7 @@ impl Server {
         rx: Vec<Channel<AppTx>>,
         tx: Vec<Channel<App>>,
     ) -> Server {
-        let pace = Pace::new(Instant::now());
+        let pace = (!config.admits_owner_alone()).then(|| Pace::new(Instant::now()));
         Server { listener, config, longest, shared, rx, tx, connections: Vec::new(), pace, sessions: 0 }
     }
 
@@ -103,7 +104,7 @@ impl Server {
         while !self.shared.is_stopped() {
             waits.clear();
             waits.readable(self.shared.server_fd());
-            let pause = self.pace.wait(Instant::now());
+            let pause = self.pace.as_ref().map_or(Duration::ZERO, |pace| pace.wait(Instant::now()));
             if accepts && pause.is_zero() {
                 waits.readable(self.listener.as_fd().as_raw_fd());
             }
@@ -145,12 +146,14 @@ impl Server {
     fn accept(&mut self) -> std::io::Result<()> {
         for _ in 0..MAX_WAITING {
             let now = Instant::now();
-            if !self.pace.wait(now).is_zero() {
+            if self.pace.as_ref().is_some_and(|pace| !pace.wait(now).is_zero()) {
                 break;
             }
             match seqpacket::accept(self.listener.as_fd()) {
                 Ok(fd) => {
-                    self.pace.accepted(now);
+                    if let Some(pace) = &mut self.pace {
+                        pace.accepted(now);
+                    }
                     self.make_room();
                     let socket = Arc::new(AppSocket::new(fd, self.shared.closer.clone()));
                     self.connections.push(Connection::Waiting(socket, now));
