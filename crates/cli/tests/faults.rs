@@ -7,7 +7,6 @@ mod support;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
 use support::datapath::{Port, command, run};
 use support::process::is_quiet;
 use support::traffic::{Background, Sample, copy, has_interface, ping, tcp, wait_until_gone};
