@@ -146,6 +146,16 @@ impl Shared {
         Stranger::start(user, role, &self.path, "a_process_plays_a_stranger")
     }
 
+    /// A stranger that gets so much, once all that ended before is off the accounts.
+    fn stranger_with(&self, user: u32, role: &str, got: &str) -> Stranger {
+        let mut stranger = None;
+        until(&format!("{got} of {role} for user {user}"), || {
+            drop(stranger.take());
+            stranger.insert(self.stranger(user, role)).ready() == got
+        });
+        stranger.unwrap()
+    }
+
     /// Ends the datapath as `^C` does, whatever the strangers do.
     fn interrupt(self) -> Finished {
         self.towpath.signal(libc::SIGINT);
@@ -163,20 +173,9 @@ fn sessions_and_rules_of_other_users_stop_at_their_limits_and_leave_room_for_oth
     let connect = || Socket::connect(&other, &shared.path, &Config::default().rules(vec!["udp dport 2".to_owned()]));
     // Half of all is one user's; the other one gets what is left.
     for (role, got) in [("sessions 64", ["32", "31"]), ("rules 512", ["256", "255"])] {
-        let first = shared.stranger(USERS[0], role);
-        assert_eq!(first.ready(), got[0], "{role}");
+        let first = shared.stranger_with(USERS[0], role, got[0]);
         drop(connect().unwrap());
-        // The session that was just closed is off the account.
-        let second = std::cell::RefCell::new(shared.stranger(USERS[1], role));
-        let mut told = second.borrow().ready();
-        until("all that is left", || {
-            let all = told == got[1];
-            if !all {
-                *second.borrow_mut() = shared.stranger(USERS[1], role);
-                told = second.borrow().ready();
-            }
-            all
-        });
+        let second = shared.stranger_with(USERS[1], role, got[1]);
         sends_a_frame(&umem, &mut honest);
         assert!(connect().is_err(), "{role}: there is no room");
         let (kib, files) = (process::memory(shared.towpath.pid()).1, process::files(shared.towpath.pid()));
