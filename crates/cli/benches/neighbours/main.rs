@@ -45,8 +45,6 @@ use support::strangers::{self, Stranger};
 use support::{Towpath, datapath};
 use table::{Report, Row};
 
-/// The user of the honest application.
-const HONEST: u32 = 65_533;
 /// Bytes of the datapath's control group where memory is scarce.
 const LITTLE: usize = 60 << 20;
 
@@ -62,8 +60,9 @@ struct Args {
     /// Frames a second that the honest application offers
     #[arg(long, value_name = "N", default_value_t = 200_000.0)]
     rate: f64,
-    /// The user of the strangers; another one has the number two below
-    #[arg(long, value_name = "UID", default_value_t = 65_534)]
+    /// The user of the strangers; the honest application's is the number below, and that of further
+    /// strangers the one below that
+    #[arg(long, value_name = "UID", default_value_t = 65_534, value_parser = clap::value_parser!(u32).range(3..))]
     user: u32,
     /// Only those whose names contain this
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
@@ -183,7 +182,7 @@ fn measure(scenario: &Scenario, args: &Args, [core, other]: [usize; 2]) -> Resul
     let towpath = Towpath::start_by(&mut command(&sockets, scenario.options, group.as_ref()));
     pin(other);
     let pid = towpath.pid();
-    let plan = Plan { user: HONEST, core: other, sockets: sockets.clone(), rate: args.rate };
+    let plan = Plan { user: args.user - 1, core: other, sockets: sockets.clone(), rate: args.rate };
     let mut honest = Honest::start(&plan);
     let start = |(n, role): (usize, &&str)| Stranger::start(args.user - 2 * n as u32, role, &sockets[0], "");
     let burner = Stranger::start(args.user, "burn", &sockets[0], "");
