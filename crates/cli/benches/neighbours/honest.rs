@@ -6,8 +6,8 @@
 //!            ◄── first socket ◄── datapath ◄── second socket ◄──
 //! ```
 //!
-//! The sender offers a rate, and skips what it could not send in time: 512 frames is the most that it
-//! catches up with. Client and server sleep whenever they wait.
+//! The sender offers a rate, and skips what it could not send in time: it catches up with at most
+//! 512 frames. Client and server sleep whenever they wait.
 
 use crate::support::strangers::become_user;
 use hdrhistogram::Histogram;

@@ -1,5 +1,5 @@
-//! What applications of other users can take from an honest one: its rate, its latency, and what the
-//! datapath uses meanwhile. Root alone can start processes of other users.
+//! What applications of other users can take from an honest one: its rate and its latency, and what
+//! the datapath uses meanwhile. Root alone can start processes of other users.
 //!
 //! ```sh
 //! cargo bench -p towpath-cli --bench neighbours
@@ -8,14 +8,14 @@
 //!
 //! ```text
 //!   first core    the datapath, with all of its threads and processes, alone
-//!   last core     the honest application; strangers, and a process that uses what is left, which run
-//!                 only while the honest application does not (SCHED_IDLE)
+//!   last core     the honest application; strangers, and a process that uses what is left, both of
+//!                 which run only while the honest application does not (SCHED_IDLE)
 //! ```
 //!
-//! A stranger costs a machine processor time by being a process, with a datapath or without: that the
-//! kernel's scheduler shares. Here it takes none from the honest application, and all that it makes
-//! the datapath do is on the datapath's core, where the honest application's packets wait for it. The
-//! last core is never idle, with strangers or without, so that both cases wake up alike.
+//! A stranger costs a machine processor time by being a process, with a datapath or without: that
+//! the kernel's scheduler shares. Here it takes none from the honest application, and all that it
+//! makes the datapath do is on the datapath's core, where the honest application's packets wait for
+//! it. The last core is never idle, with strangers or without, so that both cases wake up alike.
 //!
 //! | file | content |
 //! |---|---|

@@ -24,7 +24,7 @@ pub(crate) fn work(pid: u32) -> (u64, u64) {
     tasks.flatten().map(of).fold((0, 0), |(ns, sleeps), (a, b)| (ns + a, sleeps + b))
 }
 
-/// Whether a process sleeps now and then, and otherwise does nothing, for two seconds. What is polled
+/// Whether a process sleeps now and then, and does nothing else, for two seconds. What is polled
 /// sleeps a thousand times a second, or never.
 pub(crate) fn is_quiet(pid: u32) -> bool {
     let (ns, slept) = work(pid);

@@ -1,4 +1,4 @@
-//! Applications of other users, as processes of the test's or the bench's own binary, each in a role.
+//! Applications of other users: processes of the test's or the bench's own binary, each in a role.
 //!
 //! | role | what it does until it is ended |
 //! |---|---|
