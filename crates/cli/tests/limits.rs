@@ -6,10 +6,11 @@ use std::io::{BufRead, BufReader};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
+use support::control_group::Group;
 use support::{Need, Towpath, needs, skip};
 use towpath::packet::xsk_ring::{Consumer, Desc, Mapped, Producer};
 use towpath::packet::{Backing, Region, UntrustedMem};
@@ -26,41 +27,6 @@ const HONEST: u32 = 2002;
 
 /// Bytes of the datapath's group: a quarter is for memory of applications, half of it for one user.
 const LIMIT: usize = 60 << 20;
-
-/// A control group with a limit of memory; removed on drop.
-struct Group(PathBuf);
-
-impl Group {
-    /// `None` where no such group can be made.
-    fn new(limit: usize) -> Option<Group> {
-        let v1 = Path::new("/sys/fs/cgroup/memory");
-        let (root, file) =
-            if v1.is_dir() { (v1, "memory.limit_in_bytes") } else { (Path::new("/sys/fs/cgroup"), "memory.max") };
-        let group = root.join(format!("towpath-test-{}", std::process::id()));
-        std::fs::create_dir(&group).ok()?;
-        let group = Group(group);
-        std::fs::write(group.0.join(file), limit.to_string()).ok()?;
-        Some(group)
-    }
-
-    /// Bytes that were used at most; `None` if the kernel does not say.
-    fn peak(&self) -> Option<usize> {
-        let read = |file: &str| std::fs::read_to_string(self.0.join(file)).ok()?.trim().parse().ok();
-        read("memory.max_usage_in_bytes").or_else(|| read("memory.peak"))
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        // A process that has ended may still be on its way out.
-        for _ in 0..100 {
-            if std::fs::remove_dir(&self.0).is_ok() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    }
-}
 
 /// A directory that all users can search, with a copy of this binary.
 struct Stage(tempfile::TempDir);
@@ -241,9 +207,8 @@ fn memory_of_applications_never_costs_the_datapath_its_life() {
     let stage = Stage::new();
     // Copies: the datapath reads the pages.
     let port = format!("sock:{}?mode=666,tx=copy", stage.socket());
-    let mut command = Command::new("sh");
-    command.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(group.0.join("cgroup.procs"));
-    command.arg(env!("CARGO_BIN_EXE_towpath")).args(["fwd", &port, "null:", "--buffers", "2048"]);
+    let mut command = group.command(env!("CARGO_BIN_EXE_towpath"));
+    command.args(["fwd", &port, "null:", "--buffers", "2048"]);
     let mut towpath = Towpath::start_by(command.stdin(Stdio::null()));
     let neighbour = stage.play(HONEST, "honest");
     neighbour.says("completed");

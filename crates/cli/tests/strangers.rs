@@ -1,5 +1,6 @@
-//! An application of another user that sends descriptors which are slow to close, beside honest ones:
-//! it delays neither them nor the end of the command.
+//! Applications of other users beside an honest one: they delay neither it nor the end of the
+//! command, and get no more than their limits. `cargo bench -p towpath-cli --bench neighbours` measures what
+//! they take.
 
 mod support;
 
@@ -8,8 +9,10 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
-use support::{Towpath, until};
+use std::time::{Duration, Instant};
+use support::process::{self, is_quiet};
+use support::strangers::{self, Stranger};
+use support::{Finished, Towpath, until};
 use towpath_client::protocol::{Answer, Hello};
 use towpath_client::{Config, Frame, Session, Socket, Umem};
 use towpath_sys::seqpacket;
@@ -113,4 +116,137 @@ fn descriptors_that_do_not_close_delay_no_other_user_and_not_the_end() {
     summary.is_balanced();
     drop(stranger.stdin.take());
     assert!(stranger.wait().unwrap().success());
+}
+
+/// Strangers of the same and of different users.
+const USERS: [u32; 2] = [NOBODY, NOBODY - 2];
+
+#[test]
+fn a_process_plays_a_stranger() {
+    strangers::play(|| ());
+}
+
+/// A datapath that all users can connect to, with an honest session.
+struct Shared {
+    towpath: Towpath,
+    path: String,
+    _directory: tempfile::TempDir,
+}
+
+impl Shared {
+    fn new(options: &str) -> Shared {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let path = directory.path().join("s").to_str().unwrap().to_owned();
+        let towpath = Towpath::start(&["fwd", &format!("sock:{path}?mode=666{options}"), "null:"]);
+        Shared { towpath, path, _directory: directory }
+    }
+
+    fn stranger(&self, user: u32, role: &str) -> Stranger {
+        Stranger::start(user, role, &self.path, "a_process_plays_a_stranger")
+    }
+
+    /// A stranger that gets so much, once all that ended before is off the accounts.
+    fn stranger_with(&self, user: u32, role: &str, got: &str) -> Stranger {
+        let mut stranger = None;
+        until(&format!("{got} of {role} for user {user}"), || {
+            drop(stranger.take());
+            stranger.insert(self.stranger(user, role)).ready() == got
+        });
+        stranger.unwrap()
+    }
+
+    /// Ends the datapath as `^C` does, whatever the strangers do.
+    fn interrupt(self) -> Finished {
+        self.towpath.signal(libc::SIGINT);
+        self.towpath.wait().code(0)
+    }
+}
+
+#[test]
+fn sessions_and_rules_of_other_users_stop_at_their_limits_and_leave_room_for_others() {
+    require!("sessions_and_rules_of_other_users_stop_at_their_limits_and_leave_room_for_others",);
+    let shared = Shared::new("");
+    let (umem, other) = (Umem::new(64, 2048).unwrap(), Umem::new(64, 2048).unwrap());
+    let config = Config::default().rules(vec!["udp dport 1".to_owned()]);
+    let mut honest = Socket::connect(&umem, &shared.path, &config).unwrap();
+    let connect = || Socket::connect(&other, &shared.path, &Config::default().rules(vec!["udp dport 2".to_owned()]));
+    // Half of all is one user's; the other one gets what is left.
+    for (role, got) in [("sessions 64", ["32", "31"]), ("rules 512", ["256", "255"])] {
+        let first = shared.stranger_with(USERS[0], role, got[0]);
+        drop(connect().unwrap());
+        let second = shared.stranger_with(USERS[1], role, got[1]);
+        sends_a_frame(&umem, &mut honest);
+        assert!(connect().is_err(), "{role}: there is no room");
+        let (kib, files) = (process::memory(shared.towpath.pid()).1, process::files(shared.towpath.pid()));
+        assert!(kib < 128 << 10 && files < 64 * 6, "{role}: {kib} KiB, {files} open files");
+        drop(second);
+        until("room for an honest session", || connect().is_ok());
+        drop(first);
+    }
+    let summary = shared.interrupt().summary();
+    summary.is_balanced();
+    for usage in &summary.users {
+        assert!(usage.peak <= usage.limit, "{usage:?}");
+    }
+}
+
+#[test]
+fn a_flood_by_forty_sessions_of_another_user_takes_no_frame_of_an_honest_one() {
+    require!("a_flood_by_forty_sessions_of_another_user_takes_no_frame_of_an_honest_one",);
+    let shared = Shared::new(",sessions=128");
+    let umem = Umem::new(64, 2048).unwrap();
+    let mut honest = Socket::connect(&umem, &shared.path, &Config::default()).unwrap();
+    let flood = shared.stranger(NOBODY, "flood 40");
+    flood.ready();
+    for _ in 0..500 {
+        sends_a_frame(&umem, &mut honest);
+    }
+    let statistics = honest.statistics();
+    assert_eq!((statistics.tx_invalid_descs, statistics.tx_too_short), (0, 0));
+    let summary = shared.interrupt().summary();
+    summary.is_balanced();
+    assert!(summary.port("null").tx.packets > 10_000 + 500 && summary.balance.drops.is_empty(), "{summary:#?}");
+    let sessions = summary.users.iter().find(|usage| usage.user == Some(NOBODY) && usage.resource == "sessions");
+    assert_eq!(sessions.unwrap().peak, 40);
+}
+
+/// Connections that are accepted at once, and each second after them.
+const PACE: (u64, f64) = (128, 500.0);
+
+#[test]
+fn an_application_that_connects_without_end_is_served_at_a_pace_and_keeps_no_other_out() {
+    require!("an_application_that_connects_without_end_is_served_at_a_pace_and_keeps_no_other_out",);
+    let mut shared = Shared::new("");
+    let begun = Instant::now();
+    let _strangers = ["opath", "hello", "kicks"].map(|role| shared.stranger(NOBODY, role));
+    until("many refusals", || shared.towpath.look().happened("sessions-refused") > 800);
+    let refused = shared.towpath.look().happened("sessions-refused");
+    let most = PACE.0 + (begun.elapsed().as_secs_f64() * PACE.1) as u64 + 1;
+    assert!(refused <= most, "{refused} connections were examined, of {most}");
+    let umem = Umem::new(64, 2048).unwrap();
+    sends_a_frame(&umem, &mut Socket::connect(&umem, &shared.path, &Config::default()).unwrap());
+    shared.interrupt().summary().is_balanced();
+}
+
+#[test]
+fn full_rings_and_lines_that_were_shut_leave_a_datapath_that_sleeps() {
+    require!("full_rings_and_lines_that_were_shut_leave_a_datapath_that_sleeps",);
+    let shared = Shared::new("");
+    let umem = Umem::new(64, 2048).unwrap();
+    let mut honest = Socket::connect(&umem, &shared.path, &Config::default()).unwrap();
+    let strangers = [("starved", USERS[0]), ("shut", USERS[1]), ("sessions 8", USERS[1])];
+    let strangers = strangers.map(|(role, user)| shared.stranger(user, role));
+    for stranger in &strangers {
+        stranger.ready();
+    }
+    for _ in 0..100 {
+        sends_a_frame(&umem, &mut honest);
+    }
+    // Their rings and lines stay as they are.
+    strangers.iter().for_each(|stranger| stranger.signal(libc::SIGSTOP));
+    until("it sleeps", || is_quiet(shared.towpath.pid()));
+    sends_a_frame(&umem, &mut honest);
+    strangers.iter().for_each(|stranger| stranger.signal(libc::SIGCONT));
+    shared.interrupt().summary().is_balanced();
 }

@@ -9,15 +9,19 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::ptr::null;
 
-/// A memfd of `len` bytes that does not shrink.
+/// A memfd of `len` bytes that does not shrink, with all of its pages.
 pub fn sealed_memory(len: i64) -> OwnedFd {
     // SAFETY: the name is a string with a terminating zero; the descriptor is new.
-    unsafe {
+    let file = unsafe {
         let fd = libc::memfd_create(c"sealed".as_ptr(), libc::MFD_ALLOW_SEALING | libc::MFD_CLOEXEC);
-        assert!(fd >= 0 && libc::ftruncate(fd, len) == 0);
-        assert_eq!(libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK), 0);
-        OwnedFd::from_raw_fd(fd)
-    }
+        assert!(fd >= 0);
+        File::from_raw_fd(fd)
+    };
+    // A page that was only reserved counts as missing.
+    (&file).write_all(&vec![0; len as usize]).expect("the bytes");
+    // SAFETY: no pointers.
+    assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) }, 0);
+    file.into()
 }
 
 /// A connection with bytes that its peer does not take, and the peer. The last close of the first

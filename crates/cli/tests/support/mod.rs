@@ -3,8 +3,11 @@
 //!
 //! ```text
 //!   namespace   ip netns, deleted on drop; the rule for tests that a machine can't run
+//!   control_group  a limit of memory
 //!   datapath    the running `towpath`, ended on drop; its summary
 //!   hosts       two isolated hosts
+//!   process     what a process uses: memory, descriptors, processor time
+//!   strangers   applications of other users, in processes
 //!   traffic     ping, iperf3, file transfers, captures checked by tshark
 //!   victims     applications that are killed under full load
 //!   witness     detects reordered segments of a connection
@@ -14,8 +17,11 @@
 
 #![allow(dead_code, unused_imports, reason = "each test binary uses a part of it")]
 
+pub(crate) mod control_group;
 pub(crate) mod datapath;
 pub(crate) mod hosts;
+pub(crate) mod process;
+pub(crate) mod strangers;
 pub(crate) mod traffic;
 pub(crate) mod victims;
 pub(crate) mod witness;

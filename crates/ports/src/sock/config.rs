@@ -170,6 +170,11 @@ impl Config {
         Limits::of(self)
     }
 
+    /// Whether the file's permissions admit its owner alone.
+    pub(super) fn admits_owner_alone(&self) -> bool {
+        self.mode & 0o077 == 0
+    }
+
     /// The port's name.
     pub(super) fn port(&self) -> String {
         format!("sock:{}", self.path.display())

@@ -16,6 +16,7 @@
 //! |---|---|
 //! | `config` | [`Config`], and its URI |
 //! | `server` | the thread that accepts, opens, closes and frees sessions |
+//! | `pace` | how many connections a second are accepted |
 //! | `handshake` | the messages of the protocol, and the checks of what an application asks for |
 //! | `closing` | sockets that applications send to, closed where nothing waits for it |
 //! | `session` | what the halves of a session share; its rings; the list of sessions of a queue |
@@ -76,6 +77,7 @@ mod config;
 mod handshake;
 mod limits;
 mod notify;
+mod pace;
 mod rx;
 mod server;
 mod session;

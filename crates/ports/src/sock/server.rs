@@ -7,6 +7,7 @@ use super::handshake::{
     PortContext, Request, ServerSession, decode, encode, full, not_memory, not_one_descriptor, open_session, refusal,
 };
 use super::notify::PortShared;
+use super::pace::Pace;
 use super::rx::app::AppTx;
 use super::tx::app::App;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -70,6 +71,8 @@ pub(super) struct Server {
     /// To the transmit queues.
     tx: Vec<Channel<App>>,
     connections: Vec<Connection>,
+    /// `None` if all connections are of one user.
+    pace: Option<Pace>,
     /// Sessions so far.
     sessions: u64,
 }
@@ -84,7 +87,8 @@ impl Server {
         rx: Vec<Channel<AppTx>>,
         tx: Vec<Channel<App>>,
     ) -> Server {
-        Server { listener, config, longest, shared, rx, tx, connections: Vec::new(), sessions: 0 }
+        let pace = (!config.admits_owner_alone()).then(|| Pace::new(Instant::now()));
+        Server { listener, config, longest, shared, rx, tx, connections: Vec::new(), pace, sessions: 0 }
     }
 
     /// Starts the thread.
@@ -100,7 +104,8 @@ impl Server {
         while !self.shared.is_stopped() {
             waits.clear();
             waits.readable(self.shared.server_fd());
-            if accepts {
+            let pause = self.pace.as_ref().map_or(Duration::ZERO, |pace| pace.wait(Instant::now()));
+            if accepts && pause.is_zero() {
                 waits.readable(self.listener.as_fd().as_raw_fd());
             }
             for connection in &self.connections {
@@ -109,7 +114,7 @@ impl Server {
                     Connection::Open(open) => open.session.connection.as_fd().as_raw_fd(),
                 });
             }
-            waits.wait(ACCEPT_PAUSE);
+            waits.wait(if pause.is_zero() { ACCEPT_PAUSE } else { pause.min(ACCEPT_PAUSE) });
             self.shared.clear_server();
             self.free_removed();
             self.shared.events.ended_rings.free_old();
@@ -137,14 +142,21 @@ impl Server {
         }
     }
 
-    /// Accepts a bounded number of connections. Fails if the process has no descriptor left.
+    /// Accepts a bounded number of connections, within the pace. Fails if the process has no descriptor left.
     fn accept(&mut self) -> std::io::Result<()> {
         for _ in 0..MAX_WAITING {
+            let now = Instant::now();
+            if self.pace.as_ref().is_some_and(|pace| !pace.wait(now).is_zero()) {
+                break;
+            }
             match seqpacket::accept(self.listener.as_fd()) {
                 Ok(fd) => {
+                    if let Some(pace) = &mut self.pace {
+                        pace.accepted(now);
+                    }
                     self.make_room();
                     let socket = Arc::new(AppSocket::new(fd, self.shared.closer.clone()));
-                    self.connections.push(Connection::Waiting(socket, Instant::now()));
+                    self.connections.push(Connection::Waiting(socket, now));
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
                 Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => {}

@@ -118,7 +118,7 @@ impl Limits {
         let memory = config.memory.unwrap_or(MEMORY.min(available / 4));
         let metadata = config.metadata.unwrap_or(METADATA.min(available / 8));
         let all = Amounts([config.sessions.into(), config.all_rules.into(), memory, metadata]);
-        let share = if config.mode & 0o077 == 0 { 1 } else { 2 };
+        let share = if config.admits_owner_alone() { 1 } else { 2 };
         let asked = [
             config.user_sessions.map(u64::from),
             config.user_rules.map(u64::from),
