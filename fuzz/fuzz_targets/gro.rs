@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use towpath_gro::{Checksum, Checksums, GroConfig, Gro, Linear, LinkKind, Offload, Segment, Split};
+use towpath_gro::{Checksum, Checksums, Gro, GroConfig, Linear, LinkKind, Offload, Segment, Split};
 
 fuzz_target!(|data: &[u8]| {
     let Some((how, mut data)) = data.split_first() else { return };
