@@ -17,7 +17,7 @@ use towpath_packet::xsk_ring::{Consumer, Desc, Entry, Layout, Mapped, Producer};
 use towpath_packet::{Backing, Region, UntrustedMem};
 use towpath_sys::poll::wait_readable;
 use towpath_sys::unix_socket::{Access, Kind, Listener};
-use towpath_sys::{EventFd, seqpacket};
+use towpath_sys::{EventFd, retry, seqpacket};
 
 /// Chunks of the application's memory, and their bytes.
 const COUNT: u32 = 16;
@@ -48,9 +48,9 @@ fn datapath() -> &'static Datapath {
         std::thread::spawn(move || {
             while let Ok(Reply { bytes, fds }) = next.recv() {
                 wait_readable(listener.as_fd(), None).unwrap();
-                let connection = seqpacket::accept(listener.as_fd()).unwrap();
+                let connection = retry(|| seqpacket::accept(listener.as_fd())).unwrap();
                 wait_readable(connection.as_fd(), None).unwrap();
-                seqpacket::receive(connection.as_fd(), &mut [0; Hello::LONGEST]).unwrap();
+                retry(|| seqpacket::receive(connection.as_fd(), &mut [0; Hello::LONGEST])).unwrap();
                 let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
                 let _ = seqpacket::send(connection.as_fd(), &bytes, &fds);
             }

@@ -15,7 +15,7 @@ use std::os::unix::net::UnixStream;
 use towpath_client::protocol::{Answer, Hello, Sizes};
 use towpath_fuzz::Input;
 use towpath_sys::poll::wait_readable;
-use towpath_sys::{EventFd, seqpacket};
+use towpath_sys::{EventFd, retry, seqpacket};
 
 #[allow(dead_code, reason = "the target needs a part of what the tests need")]
 #[path = "../../crates/ports/tests/hostile/rig.rs"]
@@ -151,7 +151,7 @@ fn exercise(fixture: &mut Fixture, input: &mut Input<'_>) {
     }
     assert!(wait_readable(connection.as_fd(), Some(rig::PATIENCE)).unwrap(), "there is no answer");
     let mut answer = [0; Answer::LONGEST];
-    let got = match seqpacket::receive(connection.as_fd(), &mut answer) {
+    let got = match retry(|| seqpacket::receive(connection.as_fd(), &mut answer)) {
         Ok(got) => got,
         // It was closed, and did not read what was behind the message.
         Err(error) => {
