@@ -214,7 +214,7 @@ fn a_capture_whose_last_write_fails_is_code_1_with_the_file_and_the_reason() {
         let stdout = String::from_utf8_lossy(&output.stdout);
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         let summary: Summary = match serde_json::from_str(stdout.lines().last().unwrap()).unwrap() {
-            Line::Summary(summary) => summary,
+            Line::Summary(summary) => *summary,
             Line::Live(live) => panic!("{live:#?}"),
         };
         assert_eq!(summary.is_balanced().dropped("refused"), 40);

@@ -98,7 +98,7 @@ pub(crate) struct Live {
 #[serde(tag = "type", rename_all = "lowercase")]
 pub(crate) enum Line {
     Live(Live),
-    Summary(Summary),
+    Summary(Box<Summary>),
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -209,7 +209,7 @@ impl Finished {
         match serde_json::from_str(last) {
             Ok(Line::Summary(summary)) => {
                 assert!(summary.sandbox.refused.is_empty(), "{:?}", summary.sandbox);
-                summary
+                *summary
             }
             other => panic!("the last line is no summary: {other:?}: {self:#?}"),
         }

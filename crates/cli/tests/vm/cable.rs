@@ -60,7 +60,7 @@ impl<'a> Cable<'a> {
         self.guest.until("it has drained", "! kill -0 $(cat /tmp/fwd.pid)");
         let last = self.guest.run("tail -n 1 /tmp/fwd.out");
         match serde_json::from_str(&last) {
-            Ok(Line::Summary(summary)) => summary,
+            Ok(Line::Summary(summary)) => *summary,
             other => panic!("the last line is no summary: {other:?}: {last}\n{}", self.guest.run("cat /tmp/fwd.err")),
         }
     }
