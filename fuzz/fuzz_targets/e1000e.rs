@@ -9,26 +9,12 @@
 use libfuzzer_sys::fuzz_target;
 use std::time::Duration;
 use towpath_bus::{DmaPolicy, Flush};
+use towpath_fuzz::Input;
 use towpath_model::e1000e::{self as model, Faults};
 use towpath_model::wire::{Wire, cable};
 use towpath_nic::e1000e::{Config, Copybreak, E1000e, Pauses, RecycleMode, RingSize};
 use towpath_packet::port::{Port, Queues, RxQueue, Start, TxQueue};
 use towpath_packet::{Backing, Batch, Checksum, Direction, Gso, GsoKind, Offloads, Packet, Pool, PoolConfig, Vlan};
-
-/// The input, byte by byte; zeros after its end.
-struct Input<'a>(&'a [u8]);
-
-impl Input<'_> {
-    fn byte(&mut self) -> u8 {
-        let Some((&first, rest)) = self.0.split_first() else { return 0 };
-        self.0 = rest;
-        first
-    }
-
-    fn word(&mut self) -> u16 {
-        u16::from_le_bytes([self.byte(), self.byte()])
-    }
-}
 
 fn config(how: u8, threshold: u8) -> Config {
     let policy = match how & 3 {

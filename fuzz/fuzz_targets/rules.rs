@@ -7,7 +7,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
-use towpath_engine::rules::{Rules, Verdict, dissect_packet, classify_batch};
+use towpath_engine::rules::{Rules, Verdict, classify_batch, dissect_packet};
 use towpath_packet::{Backing, Cache, Direction, Packet, Pool, PoolConfig, Vlan};
 use towpath_wire::LinkKind;
 

@@ -157,6 +157,9 @@ any_port! {
     @lanes
 }
 
+/// Ports that a port may stand behind (`fault:drop=1%@tap:tp0` is behind one).
+const MAX_BEHIND: usize = 8;
+
 /// Opens ports by their URIs.
 ///
 /// It remembers the in-memory pairs of which one end is open, so both ends must be opened by the
@@ -208,18 +211,28 @@ impl Opener {
     /// Opens the port of a URI.
     ///
     /// # Errors
-    /// [`PortError::Input`] for an unknown scheme or a port that can't be used for `role`;
+    /// [`PortError::Input`] for an unknown scheme, a port that can't be used for `role`, or one
+    /// that stands behind too many others;
     /// otherwise the error of the port.
     pub fn open(&mut self, uri: &Uri, role: Role) -> Result<AnyPort, PortError> {
+        self.open_behind(0, uri, role)
+    }
+
+    /// Opens the port of a URI that stands behind `ports` others in its text: `fault:…@URI`.
+    fn open_behind(&mut self, ports: usize, uri: &Uri, role: Role) -> Result<AnyPort, PortError> {
+        if ports > MAX_BEHIND {
+            return Err(uri.error(format!("stands behind {ports} ports: must be behind at most {MAX_BEHIND}")));
+        }
+        let ports = ports + 1;
         match uri.scheme() {
             "fault" => {
                 let (config, inner) = fault::Config::from_uri(uri)?;
-                let inner = self.open(&inner, role)?;
+                let inner = self.open_behind(ports, &inner, role)?;
                 fault::open(config, inner).map(|port| AnyPort::Fault(Box::new(port)))
             }
             "cpsw" => {
                 let (device, wire) = cpsw::split(uri)?;
-                let wire = wire.map(|wire| self.open(&wire, Role::Both)).transpose()?;
+                let wire = wire.map(|wire| self.open_behind(ports, &wire, Role::Both)).transpose()?;
                 let needs = wire.as_ref().map(AnyPort::needs).unwrap_or_default();
                 let wire = wire.map(PortWire::new).transpose()?;
                 let port = self.cpsw_models.open(&device, wire)?;
@@ -227,7 +240,7 @@ impl Opener {
             }
             "e1000e" => {
                 let (device, wire) = e1000e::split(uri)?;
-                let wire = wire.map(|wire| self.open(&wire, Role::Both)).transpose()?;
+                let wire = wire.map(|wire| self.open_behind(ports, &wire, Role::Both)).transpose()?;
                 match e1000e::BusChoice::of(&device)? {
                     e1000e::BusChoice::Vfio(function) => {
                         e1000e::vfio(&device, function).map(|port| AnyPort::E1000eVfio(Box::new(port)))
@@ -263,5 +276,24 @@ impl Opener {
                 Err(uri.error(format!("there is no port of kind '{other}'; there are: {}", known.join(", "))))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_stands_behind_a_bounded_number_of_others() {
+        let open = |faults: usize| {
+            let uri = format!("{}null:", "fault:@".repeat(faults)).parse().unwrap();
+            Opener::new().open(&uri, Role::Both).map(drop).map_err(|error| error.to_string())
+        };
+        assert_eq!(open(MAX_BEHIND), Ok(()));
+        assert!(open(MAX_BEHIND + 1).unwrap_err().contains("behind at most 8"));
+        // So many would overflow the stack.
+        assert!(open(10_000).is_err());
+        let wires = format!("{}null:", "cpsw:model@".repeat(10_000)).parse().unwrap();
+        assert!(Opener::new().open(&wires, Role::Both).is_err());
     }
 }

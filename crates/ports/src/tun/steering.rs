@@ -35,7 +35,7 @@ pub(super) struct Steering(File);
 
 impl Steering {
     fn attach(queue: &File, kind: Kind) -> io::Result<Steering> {
-        let program = Program::load(bpf::ProgramType::SocketFilter, &program(kind), "towpath_steer")?;
+        let program = Program::load(bpf::ProgramType::SocketFilter, &program(kind)?, "towpath_steer")?;
         // The device holds the program, so its descriptor can be closed.
         tun::set_steering(queue, program.as_raw_fd())?;
         Ok(Steering(queue.try_clone()?))
@@ -89,7 +89,7 @@ const HASH: Reg = R8;
 const PROTOCOL: Reg = R9;
 
 /// The program: returns the packet's hash, of 32 bits.
-fn program(kind: Kind) -> Vec<u64> {
+fn program(kind: Kind) -> io::Result<Vec<u64>> {
     let mut a = Asm::default();
     let (v4, v6, mix) = (a.label(), a.label(), a.label());
     a.reg(Alu::Mov, R6, R1);

@@ -107,29 +107,6 @@ fn verified_is_kept_in_both_directions() {
 
 proptest! {
     #[test]
-    fn any_header_before_any_packet_gives_metadata_that_holds_or_a_refusal(bytes: [u8; 10], len in 1usize..3000) {
-        let mut cache = cache();
-        let mut p = packet(&mut cache, len);
-        let header = VnetHeader::from_ne_bytes(&bytes);
-        prop_assert_eq!(header.to_ne_bytes(), bytes);
-        if apply(header, &mut p).is_ok() {
-            if let Checksum::Partial { start, offset } = p.csum() {
-                prop_assert!(usize::from(start) + usize::from(offset) + 2 <= len);
-            }
-            if let Some(gso) = p.gso() {
-                prop_assert!(gso.size > 0 && usize::from(gso.hdr_len) <= len);
-            }
-            // An accepted header is either reproduced exactly, or refused with a reason.
-            if let Ok(again) = header_of(&p) {
-                let mut q = packet(&mut cache, len);
-                prop_assert!(apply(again, &mut q).is_ok());
-                prop_assert_eq!(q.csum(), p.csum());
-                prop_assert_eq!(q.gso().map(|g| (g.kind, g.ecn, g.size)), p.gso().map(|g| (g.kind, g.ecn, g.size)));
-            }
-        }
-    }
-
-    #[test]
     fn likely_headers_hold_too(
         flags in 0u8..4, kind in prop::sample::select(vec![0u8, 1, 3, 4, 5, 0x81, 0x84]),
         start in 0u16..100, offset in prop::sample::select(vec![6u16, 16]), size in 0u16..2000, len in 1usize..3000,

@@ -80,7 +80,8 @@ pub(super) fn attach(config: &Config, index: i32) -> Result<AttachedProgram, Por
         program::all_frames(map.fd())
     } else {
         program::flows(map.fd(), &config.matches)
-    };
+    }
+    .map_err(failed("the program of the matches"))?;
     let mut frags = config.frags != Want::Off;
     let mut loaded = Program::load(ProgramType::Xdp { frags }, &code, "towpath");
     if loaded.is_err() && config.frags == Want::Prefer {

@@ -12,6 +12,7 @@
 //! to two tags, IPv4 options and four extension headers of IPv6 are skipped; fragments have no
 //! ports; tunnels are not entered.
 
+use std::io;
 use std::net::IpAddr;
 use towpath_engine::rules::{Match, Prefix, Span};
 use towpath_sys::bpf::asm::{Alu, Asm, Call, If, Label, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, Reg, STACK, Size};
@@ -42,7 +43,7 @@ mod key {
 }
 
 /// All frames to the sockets of `map`.
-pub(super) fn all_frames(map: i32) -> Vec<u64> {
+pub(super) fn all_frames(map: i32) -> io::Result<Vec<u64>> {
     let mut a = Asm::default();
     a.load(Size::B4, R2, R1, 16);
     redirect(&mut a, map);
@@ -50,7 +51,7 @@ pub(super) fn all_frames(map: i32) -> Vec<u64> {
 }
 
 /// The flows of `matches` to the sockets of `map`, the rest to the host.
-pub(super) fn flows(map: i32, matches: &[Match]) -> Vec<u64> {
+pub(super) fn flows(map: i32, matches: &[Match]) -> io::Result<Vec<u64>> {
     let mut a = Asm::default();
     let (ready, pass, taken) = (a.label(), a.label(), a.label());
     a.reg(Alu::Mov, R6, R1);

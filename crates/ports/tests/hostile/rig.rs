@@ -104,11 +104,14 @@ impl Rig {
 /// offered, however much that is.
 pub(crate) const END: usize = 100;
 
-/// Retries for a minute.
+/// How long a test waits for what must happen.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Retries as long as there is [patience](PATIENCE).
 pub(crate) fn until(mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
-        assert!(start.elapsed() < Duration::from_secs(60), "it never happens");
+        assert!(start.elapsed() < PATIENCE, "it never happens");
         std::thread::yield_now();
     }
 }

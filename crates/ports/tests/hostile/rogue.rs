@@ -9,7 +9,7 @@ use std::time::Instant;
 use towpath_client::protocol::{Answer, Code, HEADER, Hello, Rings, Sizes};
 use towpath_packet::xsk_ring::{Consumer, Desc, Mapped, Producer, RingMemory};
 use towpath_packet::{Backing, Region, UntrustedMem};
-use towpath_sys::{Mmap, seqpacket};
+use towpath_sys::{Mmap, retry, seqpacket};
 
 /// Bytes of its chunks.
 pub(crate) const CHUNK: u64 = 2048;
@@ -36,7 +36,7 @@ pub(crate) fn send_hello(rig: &Rig, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> (Ow
     let connection = seqpacket::connect(&rig.path).unwrap();
     let _ = seqpacket::send(connection.as_fd(), bytes, fds);
     let mut answer = [0; Answer::LONGEST];
-    let got = seqpacket::receive(connection.as_fd(), &mut answer).unwrap();
+    let got = retry(|| seqpacket::receive(connection.as_fd(), &mut answer)).unwrap();
     (connection, Answer::decode(&answer[..got.len]).ok(), got.fds)
 }
 

@@ -3,6 +3,8 @@
 //!
 //! Instructions are appended in order. Jumps go forward, to labels; [`Asm::finish`] resolves them.
 
+use std::io;
+
 /// A register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reg(u8);
@@ -209,15 +211,22 @@ impl Asm {
     }
 
     /// The instructions, with the distances of all jumps.
-    pub fn finish(mut self) -> Vec<u64> {
+    ///
+    /// # Errors
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) for a jump backwards, to a label without a
+    /// place, or over more instructions than its 16 bits can express.
+    pub fn finish(mut self) -> io::Result<Vec<u64>> {
+        let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
         for (at, to) in self.jumps {
-            // A label without a place counts as the program's end, and the verifier refuses the
-            // jump.
-            let target = self.labels[to.0].unwrap_or(self.code.len());
-            let distance = (target as i64 - at as i64 - 1) as i16;
+            let target = self.labels[to.0].ok_or_else(|| invalid(format!("the jump at {at} has no target")))?;
+            let distance = target.checked_sub(at + 1);
+            let distance = distance.ok_or_else(|| invalid(format!("the jump at {at} goes back to {target}")))?;
+            let distance = i16::try_from(distance).map_err(|_| {
+                invalid(format!("a jump over {distance} instructions: a program may jump over {} at most", i16::MAX))
+            })?;
             self.code[at] |= u64::from(distance as u16) << 16;
         }
-        self.code
+        Ok(self.code)
     }
 }
 
@@ -236,8 +245,30 @@ mod tests {
         a.map(R1, 5);
         a.place(far);
         a.exit();
-        let distances: Vec<u16> = a.finish().iter().map(|i| (i >> 16) as u16).collect();
+        let distances: Vec<u16> = a.finish().unwrap().iter().map(|i| (i >> 16) as u16).collect();
         assert_eq!(distances, [4, 1, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn a_jump_that_cannot_be_expressed_is_refused() {
+        let over = |instructions: usize, place: bool| {
+            let mut a = Asm::default();
+            let end = a.label();
+            a.jump(end);
+            (0..instructions).for_each(|_| a.exit());
+            if place {
+                a.place(end);
+            }
+            a.finish().map(|code| code[0] >> 16 & 0xffff).map_err(|error| error.to_string())
+        };
+        assert_eq!(over(32767, true), Ok(32767));
+        assert!(over(32768, true).unwrap_err().contains("32768 instructions"));
+        assert!(over(1, false).unwrap_err().contains("no target"));
+        let mut a = Asm::default();
+        let begin = a.label();
+        a.place(begin);
+        a.jump(begin);
+        assert!(a.finish().unwrap_err().to_string().contains("goes back"));
     }
 
     #[test]
@@ -251,7 +282,7 @@ mod tests {
         a.call(Call::RedirectMap);
         a.place(end);
         a.exit();
-        let bytes: Vec<u8> = a.finish().iter().flat_map(|i| i.to_le_bytes()).collect();
+        let bytes: Vec<u8> = a.finish().unwrap().iter().flat_map(|i| i.to_le_bytes()).collect();
         let expected = [
             [0x61, 0x12, 0x10, 0, 0, 0, 0, 0],
             [0x18, 0x11, 0, 0, 5, 0, 0, 0],

@@ -27,8 +27,8 @@ impl Cpumap {
         let map = Map::new(MapType::Cpumap, 4, core + 1, "towpath_cpus").map_err(failed("bpf(2), a CPUMAP"))?;
         map.set_core(core, frames).map_err(failed("bpf(2), a core in a CPUMAP"))?;
         let kind = ProgramType::Xdp { frags: false };
-        let program =
-            Program::load(kind, &redirect(map.fd(), core), "towpath_cpumap").map_err(failed("bpf(2), the program"))?;
+        let program = redirect(map.fd(), core).and_then(|code| Program::load(kind, &code, "towpath_cpumap"));
+        let program = program.map_err(failed("bpf(2), the program"))?;
         let index =
             Control::new().and_then(|control| control.index(interface)).map_err(failed("find the interface"))?;
         let link = XdpLink::attach(&program, index, AttachMode::Native).map_err(failed("bpf(2), attach"))?;
@@ -37,7 +37,7 @@ impl Cpumap {
 }
 
 /// Redirects every frame to `core`.
-fn redirect(map: i32, core: u32) -> Vec<u64> {
+fn redirect(map: i32, core: u32) -> io::Result<Vec<u64>> {
     let mut a = Asm::default();
     a.map(R1, map);
     a.imm(Alu::Mov, R2, core as i32);

@@ -132,13 +132,17 @@ impl LiveProgram {
         Ok(live)
     }
 
-    fn load(config: &Config, index: i32, code: impl FnOnce(i32, i32) -> Vec<u64>) -> Result<LiveProgram, PortError> {
+    fn load(
+        config: &Config,
+        index: i32,
+        code: impl FnOnce(i32, i32) -> io::Result<Vec<u64>>,
+    ) -> Result<LiveProgram, PortError> {
         let failed = |step: &'static str| errors::os_error(config, step);
         let memory =
             Map::new(MapType::Array, program::VALUE, 1, "towpath_frames").map_err(failed("bpf(BPF_MAP_CREATE)"))?;
         let device = devmap(config, index).map_err(failed("put the device into a map"))?;
-        let code = code(memory.fd(), device.fd());
-        let program = Program::load(ProgramType::Xdp { frags: false }, &code, "towpath_live")
+        let program = code(memory.fd(), device.fd())
+            .and_then(|code| Program::load(ProgramType::Xdp { frags: false }, &code, "towpath_live"))
             .map_err(failed("bpf(BPF_PROG_LOAD)"))?;
         let held = HeldProgram::new(&program).map_err(failed("hold the program on a device of its own"))?;
         let frames = FrameMemory::new(memory.memory().map_err(failed("map the frames"))?);

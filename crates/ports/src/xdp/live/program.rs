@@ -12,6 +12,7 @@
 //!
 //! Frames of length 0 are dropped: they measure the cost of a call.
 
+use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use towpath_packet::Packet;
 use towpath_sys::bpf::MapMemory;
@@ -37,7 +38,7 @@ const _: () = assert!(DESCRIPTORS + 8 * FRAMES <= BYTES && MAX_LEN <= 4096);
 const DROP: i32 = 1;
 
 /// The program: sends the frames of `memory` to the first device of `devices`.
-pub(super) fn frames(memory: i32, devices: i32) -> Vec<u64> {
+pub(super) fn frames(memory: i32, devices: i32) -> io::Result<Vec<u64>> {
     let mut a = Asm::default();
     let (drop, copy) = (a.label(), a.label());
     begin(&mut a, memory, None, drop);
@@ -92,7 +93,7 @@ pub(super) fn store(a: &mut Asm, drop: Label) {
 
 /// Ends the program: redirects to the first device, or drops the frame if there is none, and at the
 /// label `drop`.
-pub(super) fn end(mut a: Asm, devices: i32, drop: Label) -> Vec<u64> {
+pub(super) fn end(mut a: Asm, devices: i32, drop: Label) -> io::Result<Vec<u64>> {
     a.map(R1, devices);
     a.imm(Alu::Mov, R2, 0);
     a.imm(Alu::Mov, R3, DROP);

@@ -18,6 +18,7 @@ use super::{BATCH, LiveProgram};
 use crate::generator;
 use crate::generator::GenPort;
 use crate::xdp::{Config, errors};
+use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 use towpath_packet::port::{Calls, Info, Layer, Needs, Port, PortError, Queues, RxQueue, Start, State, TxQueue, Wake};
@@ -295,7 +296,7 @@ fn field_offsets(frame: &[u8]) -> Option<FieldOffsets> {
 
 /// The program: sends the frames of `flows` templates in `memory` to the first device of `devices`.
 /// A template is sent, then advanced.
-pub(super) fn program(memory: i32, devices: i32, flows: u32, offsets: &FieldOffsets) -> Vec<u64> {
+pub(super) fn program(memory: i32, devices: i32, flows: u32, offsets: &FieldOffsets) -> io::Result<Vec<u64>> {
     let mut a = Asm::default();
     let drop = a.label();
     program::begin(&mut a, memory, Some(flows), drop);

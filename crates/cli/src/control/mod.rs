@@ -9,10 +9,12 @@
 //! The socket is a file that only its owner may open ([`unix_socket`]). It is removed at the end. A
 //! stale socket, whose process was killed, is replaced. A client has two seconds from its
 //! connection to the last byte of its answer. No client delays another one, or the end of the
-//! command.
+//! command. `request` reads and answers a line.
+
+mod request;
 
 use crate::args::Set;
-use serde::{Deserialize, Serialize};
+use request::{Answer, LONGEST, Line, Request, answer};
 use std::error::Error;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
@@ -23,44 +25,16 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use towpath::PortControls;
-use towpath::packet::port::PortControl;
 use towpath_sys::EventFd;
 use towpath_sys::poll::{PollSet, is_readable};
 use towpath_sys::unix_socket::{self, Access, Kind};
 
-/// Longest request or answer in bytes.
-const LONGEST: u64 = 1 << 16;
 /// Time limit of a whole request, on either side.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// Clients at a time.
 const MAX_CLIENTS: usize = 16;
 /// The pause before the next `accept` when the process has no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-#[derive(Debug, Serialize, Deserialize)]
-struct Request {
-    /// The port; all ports if it is absent.
-    port: Option<String>,
-    /// The settings to change.
-    #[serde(default)]
-    set: Vec<(String, u64)>,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-enum Answer {
-    #[serde(rename = "settings")]
-    Settings(Vec<Line>),
-    #[serde(rename = "error")]
-    Error(String),
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct Line {
-    port: String,
-    name: String,
-    value: u64,
-    what: String,
-}
 
 /// The socket of a running `towpath`.
 pub(crate) struct Listener {
@@ -157,7 +131,7 @@ impl Client {
                     return Ok(true);
                 }
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
-                _ => self.answer = answer(&self.request, controls)?,
+                _ => self.answer = answer(&self.request, &controls.iter().collect::<Vec<_>>())?,
             }
         }
         while !self.answer.is_empty() {
@@ -169,44 +143,6 @@ impl Client {
         }
         Ok(false)
     }
-}
-
-/// The line that answers a request: the first line of `request`.
-fn answer(request: &[u8], controls: &PortControls) -> io::Result<Vec<u8>> {
-    let line = request.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    let answer = match serde_json::from_slice::<Request>(line) {
-        _ if line.len() as u64 == LONGEST => Answer::Error(format!("a request of {LONGEST} bytes or more")),
-        Ok(request) => tune(&request, controls).map_or_else(Answer::Error, Answer::Settings),
-        Err(error) => Answer::Error(format!("not a request: {error}")),
-    };
-    let mut line = serde_json::to_vec(&answer)?;
-    line.push(b'\n');
-    Ok(line)
-}
-
-fn tune(request: &Request, controls: &PortControls) -> Result<Vec<Line>, String> {
-    if let Some(name) = &request.port {
-        let tunable = |control: &dyn PortControl| !control.settings().is_empty();
-        let port = controls.port(name).filter(|control| tunable(*control)).ok_or_else(|| {
-            let known: Vec<_> =
-                controls.iter().filter(|(_, control)| tunable(*control)).map(|(name, _)| name).collect();
-            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-            format!("port '{name}' has nothing that can be changed; ports that have: {known}")
-        })?;
-        for (setting, value) in &request.set {
-            port.set(setting, *value).map_err(|error| format!("{name}: {error}"))?;
-        }
-    }
-    let wanted = controls.iter().filter(|(name, _)| request.port.as_deref().is_none_or(|port| port == *name));
-    let lines = wanted.flat_map(|(port, control)| {
-        control.settings().into_iter().map(|setting| Line {
-            port: port.to_owned(),
-            name: setting.name.to_owned(),
-            value: setting.value,
-            what: setting.what.to_owned(),
-        })
-    });
-    Ok(lines.collect())
 }
 
 /// A connection whose reads and writes have one deadline.

@@ -1,0 +1,41 @@
+//! What several targets need.
+
+/// The input, a byte at a time; zeros after its end.
+#[derive(Debug)]
+pub struct Input<'a>(pub &'a [u8]);
+
+impl<'a> Input<'a> {
+    /// The next byte.
+    pub fn byte(&mut self) -> u8 {
+        u8::from_le_bytes(self.bytes())
+    }
+
+    /// The next two bytes.
+    pub fn word(&mut self) -> u16 {
+        u16::from_le_bytes(self.bytes())
+    }
+
+    /// The next four bytes.
+    pub fn int(&mut self) -> u32 {
+        u32::from_le_bytes(self.bytes())
+    }
+
+    /// The next eight bytes.
+    pub fn long(&mut self) -> u64 {
+        u64::from_le_bytes(self.bytes())
+    }
+
+    /// Up to `len` bytes.
+    pub fn slice(&mut self, len: usize) -> &'a [u8] {
+        let (first, rest) = self.0.split_at(len.min(self.0.len()));
+        self.0 = rest;
+        first
+    }
+
+    fn bytes<const N: usize>(&mut self) -> [u8; N] {
+        let mut bytes = [0; N];
+        let given = self.slice(N);
+        bytes[..given.len()].copy_from_slice(given);
+        bytes
+    }
+}
