@@ -22,6 +22,6 @@ fn the_counters_begin_with_those_of_af_xdp_and_each_has_an_entry_and_a_name() {
     let Statistics { rx_dropped, tx_invalid_descs, tx_ring_empty_descs, tx_too_short, .. } = counters;
     assert_eq!([rx_dropped, tx_invalid_descs, tx_ring_empty_descs, tx_too_short], [100, 102, 105, 106]);
     let entries: Vec<_> = Statistic::ALL.iter().map(|which| *which as u32).collect();
-    assert_eq!(entries, (0..9).collect::<Vec<_>>());
+    assert_eq!(entries, (0..10).collect::<Vec<_>>());
     assert_eq!(Statistic::TxInvalidRequests.name(), "tx_invalid_requests");
 }

@@ -66,6 +66,14 @@ pub(crate) fn down(link: LinkState) -> State {
     }))
 }
 
+/// A packet passed: the link is up, whatever was read last.
+#[inline]
+pub(crate) fn passed(state: &mut State) {
+    if matches!(state, State::Down(_)) {
+        *state = State::Up;
+    }
+}
+
 /// The state of a queue whose interface was deleted.
 pub(crate) fn gone() -> State {
     State::Gone(Cow::Borrowed("the interface was deleted"))

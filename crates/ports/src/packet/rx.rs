@@ -2,7 +2,7 @@
 //! comes from the socket's queue.
 
 use crate::kernel::edge::EdgeGuard;
-use crate::kernel::link::{LinkWatch, down, gone};
+use crate::kernel::link::{LinkWatch, down, gone, passed};
 use crate::kernel::rx_buffers::{RxBuffers, RxSlot};
 use crate::vnet;
 use crate::vnet::VnetHeader;
@@ -173,6 +173,7 @@ impl RxQueue for PacketRx {
         }
         if packets > 0 {
             self.counters.moved(packets, bytes);
+            passed(&mut self.state);
             self.counters.called(std::mem::take(&mut self.long.calls));
         }
         self.turn = self.turn.wrapping_add(1);

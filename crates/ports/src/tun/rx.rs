@@ -2,7 +2,7 @@
 
 use super::device::TunDevice;
 use crate::kernel::edge::EdgeGuard;
-use crate::kernel::link::{LinkWatch, down, gone};
+use crate::kernel::link::{LinkWatch, down, gone, passed};
 use crate::kernel::rx_buffers::{MAX_PACKET, RxBuffers, RxSlot};
 use crate::vnet::{self, VnetHeader};
 use std::fs::File;
@@ -147,6 +147,7 @@ impl RxQueue for TunRx {
         }
         if packets > 0 {
             self.counters.moved(packets, bytes);
+            passed(&mut self.state);
         } else if !self.state.ended() {
             self.check_link();
         }

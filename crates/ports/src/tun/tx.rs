@@ -4,7 +4,7 @@
 use super::config::Kind;
 use super::device::TunDevice;
 use crate::kernel::edge::EdgeGuard;
-use crate::kernel::link::{LinkWatch, down, gone};
+use crate::kernel::link::{LinkWatch, down, gone, passed};
 use crate::kernel::rx_buffers::MAX_PACKET;
 use crate::kernel::without_refused;
 use crate::vnet::{self, VnetHeader};
@@ -157,9 +157,7 @@ impl TxQueue for TunTx {
         if packets > 0 {
             self.counters.called(packets);
             self.counters.moved(packets, bytes);
-            if matches!(self.state, State::Down(_)) {
-                self.state = State::Up;
-            }
+            passed(&mut self.state);
         }
         self.cache.free_first(batch, taken);
         taken
@@ -176,8 +174,7 @@ impl TxQueue for TunTx {
             // An interface in another namespace is absent here, and works.
             Some(LinkState::Absent) if !tun::is_attached(&self.file) => self.state = gone(),
             Some(LinkState::Down) => {}
-            Some(_) if matches!(self.state, State::Down(_)) => self.state = State::Up,
-            Some(_) => {}
+            Some(_) => passed(&mut self.state),
         }
         0
     }

@@ -3,7 +3,7 @@
 use super::events::Event;
 use super::partial_checksum;
 use super::queue::{Posted, QueueShared, RxRings};
-use crate::kernel::link::{LinkWatch, down};
+use crate::kernel::link::{LinkWatch, down, passed};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use towpath_packet::port::{PortError, RxMemory, RxQueue, State, Wake};
@@ -277,6 +277,7 @@ impl RxQueue for XdpRx {
         {
             rings.rx.release();
             self.counters.moved(packets, bytes);
+            passed(&mut self.state);
         }
         self.calls = self.calls.wrapping_add(1);
         if packets == 0 || self.calls.is_multiple_of(CHECK_EVERY) {

@@ -25,7 +25,7 @@ use towpath_packet::port::Needs;
 /// while !running.is_finished() {
 ///     std::thread::yield_now();
 /// }
-/// assert_eq!(running.stop().reading.balance().sent, 1000);
+/// assert_eq!(running.stop().reading.balance().received, 1000);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Ready {
