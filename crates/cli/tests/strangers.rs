@@ -250,3 +250,26 @@ fn full_rings_and_lines_that_were_shut_leave_a_datapath_that_sleeps() {
     strangers.iter().for_each(|stranger| stranger.signal(libc::SIGCONT));
     shared.interrupt().summary().is_balanced();
 }
+
+#[test]
+fn a_session_ends_with_the_line_of_its_kicks_though_its_process_keeps_all_else() {
+    require!("a_session_ends_with_the_line_of_its_kicks_though_its_process_keeps_all_else",);
+    let mut shared = Shared::new(",sessions=4,user-sessions=4");
+    let stranger = shared.stranger(NOBODY, "hangs-up 4");
+    assert_eq!(stranger.ready(), "4");
+    stranger.signal(libc::SIGSTOP);
+    until("the sessions have ended", || shared.towpath.look().happened("sessions-ended") == 4);
+    until("it sleeps", || is_quiet(shared.towpath.pid()));
+    // There is room for four others.
+    let umems = [(); 4].map(|()| Umem::new(64, 2048).unwrap());
+    let config = Config::default().rules(vec!["udp dport 1".to_owned()]);
+    let mut others = umems.each_ref().map(|umem| Socket::connect(umem, &shared.path, &config).unwrap());
+    for (umem, other) in umems.iter().zip(&mut others) {
+        sends_a_frame(umem, other);
+    }
+    stranger.signal(libc::SIGCONT);
+    let summary = shared.interrupt().summary();
+    summary.is_balanced();
+    let sessions = summary.users.iter().find(|usage| usage.user == Some(NOBODY) && usage.resource == "sessions");
+    assert!(sessions.is_some_and(|usage| (usage.now, usage.peak) == (0, 4)), "{summary:#?}");
+}

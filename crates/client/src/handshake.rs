@@ -33,8 +33,8 @@ impl Session {
     ///
     /// # Errors
     /// [`Error::Config`] if `hello` breaks a rule; [`Error::Refused`] with the reason of this
-    /// datapath; [`Error::Os`] if no datapath listens, the process has no permission, or the time
-    /// is over.
+    /// datapath; [`Error::Closed`] if it ends meanwhile; [`Error::Os`] if no datapath listens, the
+    /// process has no permission, or the time is over.
     pub fn open(path: &Path, hello: &Hello, memory: BorrowedFd<'_>) -> Result<Session, Error> {
         Session::open_until(Instant::now() + TIMEOUT, path, hello, memory)
     }
@@ -43,13 +43,13 @@ impl Session {
         hello.check().map_err(|rule| Error::Config(rule.to_string()))?;
         let connection = unix_socket::connect(path, Kind::Records, Some(deadline)).map_err(os("connect"))?;
         // The first record always finds room.
-        retry(|| seqpacket::send(connection.as_fd(), &hello.encode(), &[memory])).map_err(os("sendmsg"))?;
+        retry(|| seqpacket::send(connection.as_fd(), &hello.encode(), &[memory])).map_err(ended("sendmsg"))?;
         let left = deadline.saturating_duration_since(Instant::now());
         if !wait_readable(connection.as_fd(), Some(left)).map_err(os("poll"))? {
             return Err(os("the datapath's answer")(io::ErrorKind::TimedOut.into()));
         }
         let mut bytes = [0; Answer::LONGEST];
-        let got = retry(|| seqpacket::receive(connection.as_fd(), &mut bytes)).map_err(os("recvmsg"))?;
+        let got = retry(|| seqpacket::receive(connection.as_fd(), &mut bytes)).map_err(ended("recvmsg"))?;
         let welcome = match Answer::decode(bytes.get(..got.len).filter(|b| !b.is_empty()).ok_or(Error::Closed)?)? {
             Answer::Welcome(welcome) => welcome,
             Answer::Refusal(refusal) => return Err(refusal.into()),
@@ -58,6 +58,15 @@ impl Session {
             return Err(Error::Broken("a welcome without its descriptors"));
         };
         Ok(Session { connection, rings, kick, welcome })
+    }
+}
+
+/// The error of a system call on the connection. A datapath that ends without having read the
+/// message resets it.
+fn ended(step: &'static str) -> impl FnOnce(io::Error) -> Error {
+    move |source| match source.kind() {
+        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Error::Closed,
+        _ => os(step)(source),
     }
 }
 
@@ -95,10 +104,31 @@ mod tests {
             unsafe { libc::pthread_kill(client.as_pthread_t(), libc::SIGUSR2) };
             std::thread::sleep(Duration::from_millis(2));
         }
-        // Unread bytes would make the end an error.
-        assert!(seqpacket::receive(connection.as_fd(), &mut [0; Hello::LONGEST]).is_ok());
         drop(connection);
         assert!(matches!(client.join().unwrap(), Err(Error::Closed)));
+    }
+
+    #[test]
+    fn a_datapath_that_ends_during_the_handshake_has_closed_the_session() {
+        let directory = tempfile::tempdir().unwrap();
+        for accepts in [false, true] {
+            for reads in [false, true] {
+                let path = directory.path().join("socket");
+                let listener = listener(&path);
+                let client = std::thread::spawn(move || open(Instant::now() + TIMEOUT, &path));
+                assert!(wait_readable(listener.as_fd(), Some(TIMEOUT)).unwrap());
+                if accepts {
+                    let connection = seqpacket::accept(listener.as_fd()).unwrap();
+                    assert!(wait_readable(connection.as_fd(), Some(TIMEOUT)).unwrap());
+                    if reads {
+                        seqpacket::receive(connection.as_fd(), &mut [0; Hello::LONGEST]).unwrap();
+                    }
+                }
+                drop(listener);
+                let end = client.join().unwrap();
+                assert!(matches!(end, Err(Error::Closed)), "accepts {accepts}, reads {reads}: {end:?}");
+            }
+        }
     }
 
     #[test]

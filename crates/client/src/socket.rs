@@ -209,11 +209,12 @@ impl<'u> Socket<'u> {
     /// Wakes the datapath if it sleeps and the ring was full.
     ///
     /// # Errors
-    /// [`Error::Broken`] if the datapath names a frame that it does not have. The session is then
-    /// of no use.
+    /// [`Error::Broken`] if the datapath names a frame that it does not have, or its counter is
+    /// wrong: the session is of no use then. [`Error::Closed`] instead if the session is over: its
+    /// rings stay as they are for a time only.
     pub fn completions(&mut self, out: &mut Vec<Frame<'u>>) -> Result<usize, Error> {
         let n = self.completion.try_peek(self.completion.ring().size());
-        let n = n.map_err(|_| Error::Broken("the completion ring's counter"))?;
+        let n = n.map_err(|_| self.broken("the completion ring's counter"))?;
         for _ in 0..n {
             let addr = self.completion.read();
             let (index, start) = self.locate(addr, Holder::Sent)?;
@@ -256,16 +257,16 @@ impl<'u> Socket<'u> {
     /// Appends frames that were received. Returns how many.
     ///
     /// # Errors
-    /// [`Error::Broken`] as for [`completions`](Socket::completions).
+    /// [`Error::Broken`] and [`Error::Closed`] as for [`completions`](Socket::completions).
     pub fn rx(&mut self, out: &mut Vec<Frame<'u>>) -> Result<usize, Error> {
-        let n = self.rx.try_peek(self.rx.ring().size()).map_err(|_| Error::Broken("the RX ring's counter"))?;
+        let n = self.rx.try_peek(self.rx.ring().size()).map_err(|_| self.broken("the RX ring's counter"))?;
         for _ in 0..n {
             let desc = self.rx.read();
             let (index, start) = self.locate(desc.addr, Holder::Posted)?;
             let end = start.checked_add(desc.len).filter(|&end| end <= self.umem.chunk());
-            let end = end.ok_or(Error::Broken("a received frame leaves its chunk"))?;
+            let end = end.ok_or_else(|| self.broken("a received frame leaves its chunk"))?;
             if desc.options & Desc::METADATA != 0 && (start as usize) < HEADER {
-                return Err(Error::Broken("a header in front of its chunk"));
+                return Err(self.broken("a header in front of its chunk"));
             }
             out.push(Frame::of(self.umem, index, start..end, desc.options));
         }
@@ -283,11 +284,18 @@ impl<'u> Socket<'u> {
         let holder = usize::try_from(index).ok().and_then(|index| self.holders.get_mut(index));
         let holder = holder.filter(|holder| **holder == what);
         let (Some(start), Some(holder)) = (start, holder) else {
-            return Err(Error::Broken("a frame that it did not have"));
+            return Err(self.broken("a frame that it did not have"));
         };
         *holder = Holder::Program;
         // No truncation: the index is one of `holders`.
         Ok((index as u32, start))
+    }
+
+    /// Why the rings are of no use: a breach of the protocol, or the end of the session, after which
+    /// the datapath frees their pages. It shuts the connection down first.
+    #[cold]
+    fn broken(&self, what: &'static str) -> Error {
+        if self.is_open() { Error::Broken(what) } else { Error::Closed }
     }
 
     /// Wakes the datapath. [`tx`](Socket::tx) does so if the datapath sleeps.

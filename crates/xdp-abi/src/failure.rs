@@ -43,6 +43,7 @@ impl From<Error> for Failure {
                 protocol::Code::Full => libc::ENOBUFS,
                 _ => libc::EINVAL,
             },
+            Error::Closed => libc::ECONNRESET,
             _ => libc::EPROTO,
         };
         failure(errno, error.to_string())

@@ -210,8 +210,8 @@ unsafe fn create(
 /// As a negative number: `EFAULT` for a null pointer, or if another socket has those rings;
 /// `EINVAL` for invalid arguments; `EOPNOTSUPP` for what is not supported; `ENODEV` if no socket
 /// stands for the interface; `EBUSY` if another program receives the packets; `EPROTO` if the other
-/// side is no datapath; the errors of the system calls: `ENOENT`, `ECONNREFUSED`, `EACCES`. A
-/// failure changes nothing.
+/// side is no datapath; `ECONNRESET` if it ended meanwhile; the errors of the system calls:
+/// `ENOENT`, `ECONNREFUSED`, `EACCES`. A failure changes nothing.
 ///
 /// # Safety
 /// Pointers are null or point to what the header requires; `umem` is what

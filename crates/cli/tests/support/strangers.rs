@@ -10,6 +10,7 @@
 //! | `sparse` | asks for memory without pages, and frees the pages of sessions |
 //! | `starved` | has sessions with full rings, and reads no wake-up |
 //! | `shut` | shuts the lines of its sessions down |
+//! | `hangs-up N` | has `N` sessions, half of them with full rings, and shuts the line of their kicks down |
 //! | `flood N` | sends all the time, on `N` sessions |
 //! | `burn` | uses its core, and no socket |
 //!
@@ -127,6 +128,7 @@ pub(crate) fn play(begin: impl FnOnce()) {
         "sparse" => sparse(path),
         "starved" => starved(path),
         "shut" => shut(path),
+        "hangs-up" => hangs_up(path, n),
         "flood" => flood(path, n),
         "burn" => burn(),
         other => panic!("{other}"),
@@ -257,16 +259,20 @@ fn send_all(session: &Session) {
     std::thread::sleep(Duration::from_millis(2));
 }
 
-/// Sessions whose COMPLETION rings are full, whose TX rings stay full, and that ask to be woken and
-/// read no wake-up.
-fn starved(path: &Path) {
-    let mut held = Vec::new();
-    for one_descriptor in [false, true].repeat(8) {
+/// A session whose COMPLETION ring is full, whose TX ring stays full, and that asks to be woken.
+struct Full {
+    session: Session,
+    _memory: Region,
+    _tx: Producer<Mapped<Desc>>,
+}
+
+impl Full {
+    fn open(path: &Path, one_descriptor: bool) -> Option<Full> {
         let memory = Region::new(MEMORY as usize, Backing::Memfd).unwrap();
         let rings = Sizes { completion: 2, rx: 2, ..Sizes::all(64) };
         let rules = "udp dport 7777".to_owned();
         let asked = Hello { rings, one_descriptor, skip_invalid: true, rules, ..hello() };
-        let Some(session) = open(path, &asked, memory.fd().unwrap()) else { continue };
+        let session = open(path, &asked, memory.fd().unwrap())?;
         let (at, len) = (session.welcome.rings, session.welcome.memory as usize);
         let words = UntrustedMem::from_memfd(session.rings.try_clone().unwrap(), len).unwrap();
         let mut tx = Producer::new(Mapped::<Desc>::new(&words, &at.tx, 64).unwrap());
@@ -275,12 +281,17 @@ fn starved(path: &Path) {
             tx.write(Desc { addr: chunk * CHUNK, len: 60, options: 0 });
         }
         tx.submit();
-        held.push((session, memory, words, tx));
+        Some(Full { session, _memory: memory, _tx: tx })
     }
+}
+
+/// Full sessions that read no wake-up.
+fn starved(path: &Path) {
+    let held: Vec<_> = [false, true].repeat(8).into_iter().filter_map(|one| Full::open(path, one)).collect();
     ready(held.len());
     // Kicks without end, on lines that are full.
     loop {
-        for (session, ..) in &held {
+        for Full { session, .. } in &held {
             for _ in 0..100 {
                 let _ = seqpacket::send(session.kick.as_fd(), b"kick", &[]);
             }
@@ -309,6 +320,19 @@ fn shut(path: &Path) {
             ready("");
         }
     }
+}
+
+/// All else of the sessions stays as it is: their connections, and this process.
+fn hangs_up(path: &Path, sessions: usize) {
+    let memory = sealed_memory(MEMORY as i64);
+    let held: Vec<_> = (0..sessions / 2)
+        .map(|_| (Full::open(path, true).unwrap(), open(path, &hello(), memory.as_fd()).unwrap()))
+        .collect();
+    for (full, other) in &held {
+        [full.session.kick.as_fd(), other.kick.as_fd()].into_iter().for_each(seqpacket::shutdown);
+    }
+    ready(2 * held.len());
+    hold(&held);
 }
 
 fn flood(path: &Path, sessions: usize) {

@@ -124,6 +124,7 @@ impl Server {
                 self.connections.extend(connection);
             }
         }
+        self.shared.events.ended_rings.end_port();
         for connection in &self.connections {
             if let Connection::Open(open) = connection {
                 open.close(&self.shared, "the port ended");

@@ -4,10 +4,18 @@
 //! the statistics. So the rings stay as they are for a time, on the account of its user. Then their
 //! pages are freed: the application may keep the descriptor for as long as it likes, but not pages
 //! that are charged to this process.
+//!
+//! Rings without pages read as zeroes, which contradicts what the application has counted. It sees
+//! the end of its connection then, which is shut down before its session ends.
+//!
+//! **When the port ends**, no application has broken a rule, and no session follows. The rings stay
+//! as they are then: all that was completed or received can still be taken. The limits of the
+//! account bound them.
 
 use super::account::Share;
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use towpath_packet::UntrustedMem;
 use towpath_sys::memfd;
@@ -37,13 +45,30 @@ impl RingPages {
 
 /// The rings of sessions that ended lately, in the order in which they did.
 #[derive(Debug, Default)]
-pub(in crate::sock) struct EndedRings(Mutex<VecDeque<(Instant, RingPages)>>);
+pub(in crate::sock) struct EndedRings {
+    rings: Mutex<VecDeque<(Instant, RingPages)>>,
+    port_ended: AtomicBool,
+}
 
 impl EndedRings {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<(Instant, RingPages)>> {
+        self.rings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The port ends: sessions that end from here on keep the pages of their rings.
+    pub(in crate::sock) fn end_port(&self) {
+        self.port_ended.store(true, Ordering::Relaxed);
+    }
+
     /// Adds the rings of a session. Those that are too many are freed now, the oldest first, those
     /// of the same user before others.
     pub(in crate::sock) fn add(&self, rings: RingPages) {
-        let mut ended = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Relaxed: the thread that set it gave up its reference to the session later, and this is
+        // the drop of the last one.
+        if self.port_ended.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut ended = self.lock();
         let user = rings.share.user();
         let is_own = |(_, other): &(Instant, RingPages)| other.share.user() == user;
         let first_own = ended.iter().position(is_own);
@@ -65,7 +90,7 @@ impl EndedRings {
     }
 
     fn free_older_than(&self, age: Duration) {
-        let mut ended = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ended = self.lock();
         while ended.front().is_some_and(|(since, _)| since.elapsed() >= age)
             && let Some((_, rings)) = ended.pop_front()
         {

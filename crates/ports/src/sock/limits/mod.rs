@@ -34,7 +34,8 @@
 //! than `memory=`.
 //!
 //! Rings lie in memory of this process. Their pages are freed some seconds after the end of the
-//! session, even if the application keeps the descriptor, and count until then.
+//! session, even if the application keeps the descriptor, and count until then. Rings of sessions
+//! that the end of the port ended stay as long as the applications keep them.
 //!
 //! **Not bounded here:** pages of rings that an application has pinned when its session ends
 //! (`vmsplice`, registered buffers) stay charged until they are unpinned; the system's limits for

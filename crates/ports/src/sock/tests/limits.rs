@@ -24,7 +24,7 @@ impl Rig {
     }
 
     /// Runs the queues until no session has anything.
-    fn until_free(&mut self) {
+    pub(super) fn until_free(&mut self) {
         until(|| {
             drop(self.step());
             self.tx.reclaim();
@@ -35,7 +35,7 @@ impl Rig {
 
 impl Rig {
     /// Ends the time of the rings of ended sessions.
-    fn free_rings(&self) {
+    pub(super) fn free_rings(&self) {
         self.tx.queue.shared().events.ended_rings.free_all();
     }
 }

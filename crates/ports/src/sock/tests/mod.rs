@@ -15,6 +15,7 @@ use towpath_sys::seqpacket;
 
 mod copy_plan;
 mod descriptors;
+mod ends;
 mod handshake;
 mod limits;
 mod poll_fd;
