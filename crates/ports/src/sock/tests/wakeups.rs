@@ -83,6 +83,21 @@ fn an_application_that_makes_room_in_a_full_completion_ring_wakes_the_queue_and_
 }
 
 #[test]
+fn what_a_burst_has_no_room_for_keeps_the_queue_awake_though_nothing_of_it_is_sent() {
+    let mut rig = Rig::new("");
+    let hello = Hello { skip_invalid: true, rings: Sizes::all(128), rules: "default".into(), ..HELLO };
+    let mut program = Program::connect(&rig, &hello);
+    rig.until_sessions(1);
+    program.send(&[(HELLO.umem, 60, 0); 100]);
+    assert!(rig.step().is_empty() && program.tx.waiting() > 0);
+    assert!(is_readable(sleep(&rig)), "no kick follows");
+    until(|| rig.step().is_empty() && program.completion.waiting() == 100);
+    stays_asleep(&rig);
+    drop(program);
+    rig.end();
+}
+
+#[test]
 fn a_program_that_waits_in_poll_and_does_not_kick_gets_its_completions_too() {
     let mut rig = Rig::new("");
     let hello = Hello { rings: SMALL, one_descriptor: true, rules: "default".into(), ..HELLO };
