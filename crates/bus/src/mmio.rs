@@ -41,6 +41,33 @@ pub trait Mmio: Clone + Send + Sync + 'static {
         self.w32(at, value as u32);
         self.w32(at + 4, (value >> 32) as u32);
     }
+
+    /// The time by the device's clock, which is the system's. A model that is stepped by hand has a
+    /// clock of its own.
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    /// Gives the device time: sleeps. In a model that is stepped by hand only its own clock
+    /// advances.
+    fn pause(&self, time: Duration) {
+        std::thread::sleep(time);
+    }
+
+    /// Polls until `done`, with [pauses](Mmio::pause) in between: not for hot paths. Returns false
+    /// once the pauses add up to `within`.
+    fn poll(&self, within: Duration, mut done: impl FnMut() -> bool) -> bool {
+        let (mut waited, mut pause) = (Duration::ZERO, Duration::from_micros(1));
+        while !done() {
+            if waited >= within {
+                return false;
+            }
+            self.pause(pause);
+            waited += pause;
+            pause = (pause * 2).min(within / 64);
+        }
+        true
+    }
 }
 
 /// A register did not reach the expected value in time.
@@ -93,24 +120,68 @@ impl Reg {
         self.write(bar, (self.read(bar) & !clear) | set);
     }
 
-    /// Polls until the bits of `mask` equal `want` and returns the value. Sleeps between reads: not
-    /// for hot paths.
+    /// [Polls](Mmio::poll) until the bits of `mask` equal `want` and returns the value.
     ///
     /// # Errors
     /// [`Timeout`] if they do not within `within`.
     pub fn wait<M: Mmio>(self, bar: &M, mask: u32, want: u32, within: Duration) -> Result<u32, Timeout> {
-        let begun = Instant::now();
-        let mut pause = Duration::from_micros(1);
-        loop {
-            let last = self.read(bar);
-            if last & mask == want {
-                return Ok(last);
-            }
-            if begun.elapsed() >= within {
-                return Err(Timeout { at: self.at(), last, mask, want, within });
-            }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(1));
+        let mut last = 0;
+        let equal = bar.poll(within, || {
+            last = self.read(bar);
+            last & mask == want
+        });
+        if equal { Ok(last) } else { Err(Timeout { at: self.at(), last, mask, want, within }) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Mutex};
+
+    /// One register that counts its reads. Pauses take no time.
+    #[derive(Clone, Default)]
+    struct Counting {
+        reads: Arc<Mutex<u32>>,
+        pauses: Arc<Mutex<Vec<Duration>>>,
+    }
+
+    impl Mmio for Counting {
+        fn len(&self) -> usize {
+            4
+        }
+
+        fn r32(&self, _: usize) -> u32 {
+            let mut reads = self.reads.lock().unwrap();
+            *reads += 1;
+            *reads
+        }
+
+        fn w32(&self, _: usize, _: u32) {}
+
+        fn pause(&self, time: Duration) {
+            self.pauses.lock().unwrap().push(time);
+        }
+    }
+
+    #[test]
+    fn a_register_that_becomes_ready_is_read_until_then_with_pauses_that_grow() {
+        let bar = Counting::default();
+        assert_eq!(Reg(0).wait(&bar, 4, 4, Duration::from_millis(10)), Ok(4));
+        let micros: Vec<_> = bar.pauses.lock().unwrap().iter().map(Duration::as_micros).collect();
+        assert_eq!(micros, [1, 2, 4]);
+    }
+
+    #[test]
+    fn a_register_that_never_becomes_ready_is_waited_for_as_long_as_the_limit_says() {
+        for within in [Duration::ZERO, Duration::from_nanos(5), Duration::from_millis(10), Duration::from_secs(1)] {
+            let bar = Counting::default();
+            let timeout = Reg(0).wait(&bar, 1 << 31, 1 << 31, within).unwrap_err();
+            let (pauses, reads) = (bar.pauses.lock().unwrap().clone(), *bar.reads.lock().unwrap());
+            let waited: Duration = pauses.iter().sum();
+            assert!(waited >= within && waited <= within + within / 32 + Duration::from_micros(1), "{waited:?}");
+            assert!(pauses.len() < 80 && reads as usize == pauses.len() + 1, "{} pauses", pauses.len());
+            assert_eq!((timeout.within, timeout.last), (within, reads));
         }
     }
 }

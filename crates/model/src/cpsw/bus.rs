@@ -9,8 +9,12 @@ use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use towpath_bus::{Bus, BusError, Irq, Mmio};
 use towpath_sys::EventFd;
+
+/// Steps while a driver pauses, for each that a register read takes.
+const STEPS_PER_PAUSE: u32 = 64;
 
 /// The bus of a [`Cpsw`].
 ///
@@ -126,6 +130,18 @@ impl Mmio for Registers {
             self.w32(at, value as u32);
             self.w32(at + 4, (value >> 32) as u32);
         }
+    }
+
+    /// With [`steps_per_read`](super::Config::steps_per_read) the device works instead of a sleep.
+    fn pause(&self, time: Duration) {
+        let mut device = self.model.device();
+        let steps = STEPS_PER_PAUSE * u32::from(device.config.steps_per_read);
+        if steps == 0 {
+            drop(device);
+            return std::thread::sleep(time);
+        }
+        let _ = (0..steps).take_while(|_| device.random_step()).count();
+        self.model.shared.lines.update(&device);
     }
 }
 

@@ -116,8 +116,9 @@ pub struct Config {
     pub prefetch: u8,
     /// Occupancies show elements some time after their memory was written; otherwise at once.
     pub lag: bool,
-    /// Random steps before the answer to each register read. With them, a driver that waits for the
-    /// device needs no other thread.
+    /// Random steps before the answer to each register read, and 64 times as many while the
+    /// driver pauses. With them, a driver that waits for the device needs no other thread and no
+    /// time.
     pub steps_per_read: u16,
     /// Seed of those steps.
     pub seed: u64,

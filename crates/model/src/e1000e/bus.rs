@@ -9,6 +9,7 @@ use super::{stats, strict};
 use crate::iommu::ModelDma;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 use towpath_bus::{Bus, BusError, Mmio, Pci};
 
 /// The driver's handle of a model. Dropping it stops the device and its thread.
@@ -43,6 +44,19 @@ impl Mmio for ModelBar {
             self.write_tail(which, at, value);
         } else {
             self.write(at, value);
+        }
+    }
+
+    fn now(&self) -> Instant {
+        Instant::now() + Duration::from_nanos(self.shared.ahead.load(Ordering::Relaxed))
+    }
+
+    /// A device without a thread is stepped by the thread that would sleep here.
+    fn pause(&self, time: Duration) {
+        if self.shared.wakeup.is_some() {
+            std::thread::sleep(time);
+        } else {
+            self.shared.advance(time);
         }
     }
 }

@@ -107,8 +107,9 @@ use env::Env;
 use machine::Machine;
 use pci::ConfigSpace;
 use shared::DeviceShared;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use towpath_bus::BusError;
 use towpath_sys::EventFd;
 
@@ -143,6 +144,7 @@ pub fn launch(config: Config, wire: impl Wire) -> Result<ModelBus, BusError> {
         machine: Mutex::new(machine),
         stop: AtomicBool::new(false),
         asleep: AtomicBool::new(false),
+        ahead: AtomicU64::new(0),
         wakeup,
         waiting: AtomicU32::new(0),
     });
@@ -184,6 +186,11 @@ impl Device {
     pub fn steps(&self, n: usize, seed: u64) -> usize {
         let mut seed = Seed::new(seed);
         (0..n).take_while(|_| self.shared.machine().step(&self.shared.env, &mut seed)).count()
+    }
+
+    /// Sets the device's clock forward, by which the driver sees that frames hang.
+    pub fn advance(&self, time: Duration) {
+        self.shared.advance(time);
     }
 
     /// One burst: up to 64 frames in each direction. Returns the number of units of work.

@@ -10,7 +10,7 @@ use super::env::Env;
 use super::machine::Machine;
 use super::pci::ConfigSpace;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -33,6 +33,8 @@ pub(crate) struct DeviceShared {
     /// The thread waits for `wakeup`.
     pub(super) asleep: AtomicBool,
     pub(super) wakeup: Option<EventFd>,
+    /// Nanoseconds by which the device's clock is ahead of the system's.
+    pub(super) ahead: AtomicU64,
     /// Threads that wait for the machine while the device's thread has it.
     pub(super) waiting: AtomicU32,
 }
@@ -51,6 +53,11 @@ impl DeviceShared {
         let machine = self.lock();
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         machine
+    }
+
+    /// Sets the device's clock forward.
+    pub(super) fn advance(&self, time: Duration) {
+        self.ahead.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
     }
 
     /// Wakes the thread, if there is one.

@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// The contents of a bounce buffer before the first sync: neither those of the buffer, nor zeros.
 const POISON: u8 = 0xdb;
+const PAGE: [u8; 4096] = [POISON; 4096];
 
 #[derive(Debug, Clone, Copy)]
 struct Pair {
@@ -30,8 +31,11 @@ impl BounceBuffers {
     /// process whose contents nothing relies on.
     pub(super) unsafe fn add(&self, iova: u64, len: u64, buffer: u64, bounce_buffer: u64) {
         let pair = Pair { len, buffer: HostAddr::new(buffer), bounce_buffer: HostAddr::new(bounce_buffer) };
-        // SAFETY: the caller's promise.
-        unsafe { pair.bounce_buffer.write(&vec![POISON; len as usize]) };
+        for at in (0..len).step_by(PAGE.len()) {
+            let part = PAGE.len().min((len - at) as usize);
+            // SAFETY: the caller's promise.
+            unsafe { pair.bounce_buffer.offset(at as usize).write(&PAGE[..part]) };
+        }
         self.pairs().insert(iova, pair);
     }
 

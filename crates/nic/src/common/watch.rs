@@ -20,22 +20,22 @@ pub(crate) struct Watchdog {
 
 impl Watchdog {
     /// Checks at least twice within `stall`, the time after which frames hang.
-    pub(crate) fn new(stall: Duration) -> Watchdog {
-        Watchdog { calls: 0, period: PERIOD.min(stall / 2), last: Instant::now() }
+    pub(crate) fn new(stall: Duration, now: Instant) -> Watchdog {
+        Watchdog { calls: 0, period: PERIOD.min(stall / 2), last: now }
     }
 
     /// Whether it is time to check; to be called once per call of the queue. `idle`: the call moved
-    /// nothing.
+    /// nothing. `clock` is rarely read.
     #[inline]
-    pub(crate) fn is_due(&mut self, idle: bool) -> bool {
+    pub(crate) fn is_due(&mut self, idle: bool, clock: impl FnOnce() -> Instant) -> bool {
         self.calls += if idle { IDLE } else { 1 };
-        self.calls >= CALLS && self.check_clock()
+        self.calls >= CALLS && self.check(clock)
     }
 
     #[cold]
-    fn check_clock(&mut self) -> bool {
+    fn check(&mut self, clock: impl FnOnce() -> Instant) -> bool {
         self.calls = 0;
-        let now = Instant::now();
+        let now = clock();
         let due = now.duration_since(self.last) >= self.period;
         if due {
             self.last = now;
@@ -69,14 +69,13 @@ pub(crate) enum HangState {
 }
 
 impl HangWatch {
-    pub(crate) fn new() -> HangWatch {
-        HangWatch { since: Instant::now(), completed: 0, suspected: false, pauses: 0 }
+    pub(crate) fn new(now: Instant) -> HangWatch {
+        HangWatch { since: now, completed: 0, suspected: false, pauses: 0 }
     }
 
     /// Checks: `completed` frames have been sent since the start, and `pending` wait. They may wait
     /// as long as `limit`.
-    pub(crate) fn check(&mut self, completed: u64, pending: usize, limit: Duration) -> HangState {
-        let now = Instant::now();
+    pub(crate) fn check(&mut self, completed: u64, pending: usize, limit: Duration, now: Instant) -> HangState {
         if pending == 0 || completed != self.completed {
             *self = HangWatch { since: now, completed, suspected: false, pauses: 0 };
             return HangState::Fine;
@@ -88,18 +87,18 @@ impl HangWatch {
     }
 
     /// The link partner requested a pause; returns whether that excuses the frames.
-    pub(crate) fn excuse_pause(&mut self) -> bool {
+    pub(crate) fn excuse_pause(&mut self, now: Instant) -> bool {
         self.pauses += 1;
         if self.pauses <= PAUSES {
-            self.since = Instant::now();
+            self.since = now;
             self.suspected = false;
         }
         self.pauses <= PAUSES
     }
 
     /// The device is reset: the time of frames that wait begins anew.
-    pub(crate) fn restart(&mut self) {
-        *self = HangWatch { completed: self.completed, ..HangWatch::new() };
+    pub(crate) fn restart(&mut self, now: Instant) {
+        *self = HangWatch { completed: self.completed, ..HangWatch::new(now) };
     }
 }
 
@@ -109,28 +108,28 @@ mod tests {
 
     #[test]
     fn frames_that_wait_are_suspected_first_and_then_hang_and_progress_clears_both() {
-        let mut watch = HangWatch::new();
-        assert_eq!(watch.check(0, 3, Duration::ZERO), HangState::Suspect);
-        assert_eq!(watch.check(0, 3, Duration::ZERO), HangState::Hung);
-        assert_eq!(watch.check(1, 2, Duration::ZERO), HangState::Fine);
-        assert_eq!(watch.check(1, 2, Duration::ZERO), HangState::Suspect);
-        assert_eq!(watch.check(1, 0, Duration::ZERO), HangState::Fine);
-        assert_eq!(watch.check(1, 1, Duration::from_secs(3600)), HangState::Fine);
+        let mut watch = HangWatch::new(Instant::now());
+        assert_eq!(watch.check(0, 3, Duration::ZERO, Instant::now()), HangState::Suspect);
+        assert_eq!(watch.check(0, 3, Duration::ZERO, Instant::now()), HangState::Hung);
+        assert_eq!(watch.check(1, 2, Duration::ZERO, Instant::now()), HangState::Fine);
+        assert_eq!(watch.check(1, 2, Duration::ZERO, Instant::now()), HangState::Suspect);
+        assert_eq!(watch.check(1, 0, Duration::ZERO, Instant::now()), HangState::Fine);
+        assert_eq!(watch.check(1, 1, Duration::from_secs(3600), Instant::now()), HangState::Fine);
     }
 
     #[test]
     fn a_pause_excuses_waiting_but_not_for_ever() {
-        let mut watch = HangWatch::new();
-        assert_eq!(watch.check(0, 1, Duration::ZERO), HangState::Suspect);
-        assert_eq!((0..20).filter(|_| watch.excuse_pause()).count(), PAUSES as usize);
-        assert_eq!(watch.check(1, 1, Duration::ZERO), HangState::Fine);
-        assert!(watch.excuse_pause(), "a frame was sent in between");
+        let mut watch = HangWatch::new(Instant::now());
+        assert_eq!(watch.check(0, 1, Duration::ZERO, Instant::now()), HangState::Suspect);
+        assert_eq!((0..20).filter(|_| watch.excuse_pause(Instant::now())).count(), PAUSES as usize);
+        assert_eq!(watch.check(1, 1, Duration::ZERO, Instant::now()), HangState::Fine);
+        assert!(watch.excuse_pause(Instant::now()), "a frame was sent in between");
     }
 
     #[test]
     fn the_clock_is_read_once_in_many_calls() {
         let mut watchdog = Watchdog { calls: 0, period: Duration::ZERO, last: Instant::now() };
-        assert_eq!((0..1024).filter(|_| watchdog.is_due(false)).count(), 1);
-        assert_eq!((0..1024).filter(|_| watchdog.is_due(true)).count(), 64);
+        assert_eq!((0..1024).filter(|_| watchdog.is_due(false, Instant::now)).count(), 1);
+        assert_eq!((0..1024).filter(|_| watchdog.is_due(true, Instant::now)).count(), 64);
     }
 }

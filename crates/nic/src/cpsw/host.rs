@@ -21,15 +21,13 @@ use super::rx::{RxCounts, RxFlow};
 use super::tx::{TxChannel, TxCounts};
 use crate::sync::{Mutex, lock};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use towpath_bus::tisci::{Refused, RingConfig, RingMode, RxChannelConfig, RxFlowConfig, Tisci, TxChannelConfig};
 use towpath_bus::{Bus, BusError, Coherent, Domain, MapError, Mmio};
 use towpath_packet::{Batch, Cache, Direction, Pool, PoolError};
 
 /// The longest time that teardown may take.
 const TIMEOUT: Duration = Duration::from_secs(1);
-/// Polls without a pause; between further ones the thread sleeps.
-const SPINS: u32 = 1000;
 
 /// Why the device could not be opened or started.
 #[derive(Debug, thiserror::Error)]
@@ -205,7 +203,7 @@ impl<B: Bus> Host<B> {
         let mut free = |batch: &mut Batch| drop(std::mem::take(batch));
         tx.flush();
         of_channel(channel::CONTROL, channel).write(bar, channel::ENABLE | channel::TEARDOWN);
-        let orderly = poll_until(|| {
+        let orderly = bar.poll(TIMEOUT, || {
             tx.collect(&mut free);
             tx.torn_down
         });
@@ -277,10 +275,10 @@ impl<B: Bus> Host<B> {
         let bar = &self.regions.rx;
         let control = of_channel(channel::CONTROL, soc.rx_channel);
         of_channel(channel::PEER, soc.rx_channel).write(bar, channel::ENABLE | channel::TEARDOWN);
-        let off = poll_until(|| control.read(bar) & channel::ENABLE == 0);
+        let off = bar.poll(TIMEOUT, || control.read(bar) & channel::ENABLE == 0);
         // The manuals do not specify which flow's ring shows the marker: the driver accepts any.
         let marked = |flow: &RxFlow<B>| flow.completion.occupancy().1;
-        let orderly = off && (!soc.marks_rx_teardown || poll_until(|| flows.iter().any(marked)));
+        let orderly = off && (!soc.marks_rx_teardown || bar.poll(TIMEOUT, || flows.iter().any(marked)));
         let mut undelivered = 0;
         if orderly {
             for flow in &mut flows {
@@ -303,22 +301,6 @@ impl<B: Bus> Host<B> {
             std::mem::forget(flows);
         }
     }
-}
-
-/// Polls until `done` returns true; false after the timeout.
-fn poll_until(mut done: impl FnMut() -> bool) -> bool {
-    let start = Instant::now();
-    let mut polls = 0;
-    while !done() {
-        polls += 1;
-        if polls > SPINS {
-            if start.elapsed() > TIMEOUT {
-                return false;
-            }
-            std::thread::sleep(Duration::from_micros(20));
-        }
-    }
-    true
 }
 
 /// Initialises the switch from any state: first the host port, then the address lookup

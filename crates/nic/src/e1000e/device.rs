@@ -7,7 +7,7 @@
 
 use super::config::Config;
 use super::control::{Control, Fault};
-use super::init::{self, Layout};
+use super::init::{self, Layout, MS};
 use super::phy::{self, Settled};
 use super::regs::{MPC, RX_ERRORS, STATUS, TX_ERRORS, status};
 use super::rx::RxRing;
@@ -15,7 +15,6 @@ use super::tx::TxRing;
 use crate::common::link::LinkStatus;
 use crate::common::reset::{ResetDevice, ResetGroup};
 use crate::sync::{Mutex, lock};
-use std::time::Duration;
 use towpath_bus::{Dma, Domain, Mmio, Pci, Reg};
 use towpath_packet::port::State;
 use towpath_packet::{Counters, Missed};
@@ -172,12 +171,12 @@ pub(super) fn stop<B: Pci>(bus: &B, bar: &impl Mmio, config: &Config) -> bool {
     if answers {
         phy::shut_down(bar, config);
     }
-    confirmed || is_silent(bus)
+    confirmed || is_silent(bus, bar)
 }
 
 /// Whether the configuration space says that the device is there, is no bus master, and has no
 /// transaction pending.
-fn is_silent<B: Pci>(bus: &B) -> bool {
+fn is_silent<B: Pci>(bus: &B, bar: &impl Mmio) -> bool {
     const COMMAND: u16 = 0x04;
     const MASTER: u32 = 0x4;
     /// Device Status of the PCI Express capability, which this device has at 0xe0.
@@ -187,13 +186,7 @@ fn is_silent<B: Pci>(bus: &B) -> bool {
     if command == u32::MAX || command & MASTER != 0 {
         return false;
     }
-    for _ in 0..100 {
-        if bus.config_r32(DEVICE_CONTROL_STATUS) & PENDING == 0 {
-            return true;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    false
+    bar.poll(100 * MS, || bus.config_r32(DEVICE_CONTROL_STATUS) & PENDING == 0)
 }
 
 /// A statistics register; reading clears it (§10.2.7). A device that is gone has counted nothing.

@@ -119,6 +119,25 @@ fn a_device_that_stalls_for_a_while_is_waited_for_and_one_that_stalls_for_good_i
 }
 
 #[test]
+fn frames_hang_by_the_clock_of_the_device() {
+    let stall = Duration::from_secs(60);
+    let mut r = rig(with(|c| c.stall = stall), strict());
+    let mut batch: Batch = Batch::new();
+    batch.push(r.packet(&[0; 60])).unwrap();
+    r.tx[0].tx(&mut batch);
+    r.tx[0].kick();
+    // The first time they are suspected. Idle calls of that number read the clock.
+    for hangs in [0, 0, 1] {
+        (0..16).for_each(|_| _ = r.tx[0].reclaim());
+        assert_eq!(r.control.faults().hangs, hangs);
+        r.device.advance(stall);
+    }
+    drop(r.settle());
+    assert_eq!(r.control.faults().resets, 1);
+    r.end();
+}
+
+#[test]
 fn a_link_that_flaps_costs_frames_and_nothing_else() {
     survive("flap", Faults { flap: SELDOM, flap_turns: 30, ..Faults::default() }, |_| {});
 }

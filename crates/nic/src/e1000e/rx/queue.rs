@@ -8,7 +8,7 @@ use crate::common::reset::QueueHandle;
 use crate::common::watch::Watchdog;
 use std::cell::Cell;
 use std::sync::Arc;
-use towpath_bus::{Irq, Pci};
+use towpath_bus::{Irq, Mmio, Pci};
 use towpath_packet::port::{RxMemory, RxQueue, State, Wake};
 use towpath_packet::{Batch, Counters, Offloads, Pool};
 
@@ -47,7 +47,7 @@ impl<B: Pci> E1000eRx<B> {
             number,
             counters,
             keep_tags,
-            watchdog: Watchdog::new(device.config.stall),
+            watchdog: Watchdog::new(device.config.stall, device.bar.now()),
             out_of_order: false,
             last_completed: 0,
             irq,
@@ -126,7 +126,7 @@ impl<B: Pci> RxQueue for E1000eRx<B> {
             self.counters.moved(packets as u64, bytes);
             self.handle.moved(packets as u64);
         }
-        if self.watchdog.is_due(packets == 0) {
+        if self.watchdog.is_due(packets == 0, || self.bar.now()) {
             self.watch();
         }
         packets

@@ -7,7 +7,7 @@ use super::TxRing;
 use crate::common::reset::QueueHandle;
 use crate::common::watch::{HangState, HangWatch, Watchdog};
 use std::sync::Arc;
-use towpath_bus::{DmaCounts, Pci};
+use towpath_bus::{DmaCounts, Mmio, Pci};
 use towpath_packet::port::{State, TxQueue};
 use towpath_packet::{Batch, Counters, DropReason, Offloads};
 
@@ -41,8 +41,8 @@ impl<B: Pci> E1000eTx<B> {
             number,
             counters,
             offloads,
-            watchdog: Watchdog::new(device.config.stall),
-            hang: HangWatch::new(),
+            watchdog: Watchdog::new(device.config.stall, device.bar.now()),
+            hang: HangWatch::new(device.bar.now()),
             completed: 0,
             handle: QueueHandle::new(device),
         }
@@ -60,11 +60,11 @@ impl<B: Pci> E1000eTx<B> {
 
     #[inline]
     fn runs(&mut self) -> bool {
-        let E1000eTx { handle, ring, control, hang, .. } = self;
+        let E1000eTx { handle, ring, bar, control, hang, .. } = self;
         handle.runs(|| {
             let reason = if control.link_is_up() { DropReason::Refused } else { DropReason::LinkDown };
             ring.iter_mut().for_each(|ring| ring.restart(reason));
-            hang.restart();
+            hang.restart(bar.now());
         })
     }
 
@@ -109,11 +109,12 @@ impl<B: Pci> E1000eTx<B> {
         if pending == 0 {
             ring.idle();
         }
-        let state = self.hang.check(self.completed, pending, self.handle.device().config.stall);
+        let now = self.bar.now();
+        let state = self.hang.check(self.completed, pending, self.handle.device().config.stall, now);
         if state == HangState::Fine {
             return;
         }
-        if word & status::TX_OFF != 0 && word & status::LINK_UP != 0 && self.hang.excuse_pause() {
+        if word & status::TX_OFF != 0 && word & status::LINK_UP != 0 && self.hang.excuse_pause(now) {
             return;
         }
         if state == HangState::Suspect {
@@ -126,7 +127,7 @@ impl<B: Pci> E1000eTx<B> {
             self.control.fault(Fault::Hang);
             self.counters.failed(1);
         }
-        self.hang.restart();
+        self.hang.restart(now);
         self.handle.request_reset();
     }
 }
@@ -156,7 +157,7 @@ impl<B: Pci> TxQueue for E1000eTx<B> {
         let completed = ring.reclaim();
         self.completed += completed as u64;
         self.handle.moved(completed as u64);
-        if self.watchdog.is_due(completed == 0) {
+        if self.watchdog.is_due(completed == 0, || self.bar.now()) {
             self.watch();
         }
         completed
