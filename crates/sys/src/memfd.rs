@@ -3,10 +3,12 @@
 use super::check;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Most waits of [`settle`]: a tick of the coarse clock is over after the first one.
+/// Most waits of [`settle`], and most attempts to see a fine clock: a tick of the coarse clock is
+/// over after the first one.
 const MAX_TICKS: usize = 4;
 
 /// The seals of a memfd (`F_GET_SEALS`). No file system is asked: any other file is an error at once,
@@ -54,19 +56,44 @@ pub fn changed(fd: BorrowedFd<'_>) -> io::Result<ChangeTime> {
     Ok(ChangeTime { seconds: stat.st_ctime, nanoseconds: stat.st_ctime_nsec })
 }
 
-/// Waits until a later change has a later [`ChangeTime`] than `last`: at most a few ticks of the
-/// clock that the kernel takes the time from, and not at all if the last change is older.
+/// Waits until a later change has a later [`ChangeTime`] than `last`: not at all since Linux 6.13,
+/// which takes the time of a change from a fine clock if the time before it was read. Earlier
+/// kernels take it from a coarse one; the wait is at most a few of its ticks.
 pub fn settle(last: ChangeTime) {
+    static FINE: OnceLock<bool> = OnceLock::new();
+    if !*FINE.get_or_init(|| (0..MAX_TICKS).any(|_| has_fine_times().unwrap_or(false))) {
+        wait_for_tick(last);
+    }
+}
+
+/// Whether the time of a change that was made just now is ahead of the coarse clock: false too if a
+/// tick came in between.
+fn has_fine_times() -> io::Result<bool> {
+    // SAFETY: the name is a string with a terminating zero; the descriptor is new.
+    let file =
+        unsafe { OwnedFd::from_raw_fd(check(libc::memfd_create(c"towpath-times".as_ptr(), libc::MFD_CLOEXEC))?) };
+    let resize = |len| {
+        // SAFETY: no pointers.
+        check(unsafe { libc::ftruncate(file.as_raw_fd(), len) })?;
+        changed(file.as_fd())
+    };
+    resize(1)?;
+    let time = resize(2)?;
+    Ok(coarse_now().is_some_and(|now| time > now))
+}
+
+fn coarse_now() -> Option<ChangeTime> {
+    let mut now = MaybeUninit::<libc::timespec>::uninit();
+    // SAFETY: the structure lives across the call, which fills it if it succeeds.
+    let now = unsafe {
+        (libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, now.as_mut_ptr()) == 0).then(|| now.assume_init())
+    }?;
+    Some(ChangeTime { seconds: now.tv_sec, nanoseconds: now.tv_nsec })
+}
+
+fn wait_for_tick(last: ChangeTime) {
     for _ in 0..MAX_TICKS {
-        let mut now = MaybeUninit::<libc::timespec>::uninit();
-        // SAFETY: the structure lives across the call, which fills it.
-        let now = unsafe {
-            if libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, now.as_mut_ptr()) != 0 {
-                return;
-            }
-            now.assume_init()
-        };
-        if (ChangeTime { seconds: now.tv_sec, nanoseconds: now.tv_nsec }) > last {
+        if coarse_now().is_none_or(|now| now > last) {
             return;
         }
         std::thread::sleep(Duration::from_millis(4));
@@ -110,7 +137,6 @@ pub fn is_huge(fd: BorrowedFd<'_>) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::{AsFd, FromRawFd, OwnedFd};
     use towpath_testing::sealed_memory;
 
     fn memfd(len: i64) -> OwnedFd {
@@ -146,5 +172,19 @@ mod tests {
         assert!(changed(file.as_fd()).unwrap() > before);
         memory.populate().unwrap();
         assert!(changed(file.as_fd()).unwrap() > before, "whole again, and still changed");
+    }
+
+    #[test]
+    fn a_change_behind_the_wait_has_a_later_time_and_so_has_the_coarse_clock_of_earlier_kernels() {
+        let file = memfd(1 << 12);
+        for _ in 0..50 {
+            let before = changed(file.as_fd()).unwrap();
+            settle(before);
+            free_pages(file.as_fd(), 1 << 12).unwrap();
+            let last = changed(file.as_fd()).unwrap();
+            assert!(last > before);
+            wait_for_tick(last);
+            assert!(coarse_now().unwrap() > last);
+        }
     }
 }
