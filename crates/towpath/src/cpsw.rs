@@ -46,13 +46,7 @@ pub(crate) fn split(uri: &Uri) -> Result<(Uri, Option<Uri>), PortError> {
 impl CpswModels {
     /// Opens a MAC port; makes a device if no model with the same options has the port left.
     pub(crate) fn open(&mut self, uri: &Uri, wire: Option<PortWire>) -> Result<CpswPort<CpswBus>, PortError> {
-        if uri.target() != "model" {
-            return Err(uri.error("only the model can be driven from here: cpsw:model"));
-        }
-        let mut options = uri.options();
-        let (config, soc) = configure(&mut options)?;
-        let wanted = options.number("port", 1..=u64::from(config.ports))?.map(|n| n as usize - 1);
-        options.finish()?;
+        let (config, soc, wanted) = read(uri)?;
         let has = |model: &&mut CpswModel| match wanted {
             Some(port) => model.ports.get(port).is_some_and(Option::is_some),
             None => model.ports.iter().any(Option::is_some),
@@ -107,6 +101,27 @@ impl CpswModel {
             self.model.plug(other as u8 + 1, Unplugged);
         }
     }
+}
+
+/// The driver's configuration from a URI, and the URI of the wire: no device is made.
+///
+/// # Errors
+/// [`PortError::Input`] names the option, its value and the rule.
+pub fn config_from_uri(uri: &Uri) -> Result<(Config, Option<Uri>), PortError> {
+    let (device, wire) = split(uri)?;
+    read(&device).map(|(config, ..)| (config, wire))
+}
+
+/// The driver's configuration, the modelled system, and the index of the wanted port.
+fn read(uri: &Uri) -> Result<(Config, model::Soc, Option<usize>), PortError> {
+    if uri.target() != "model" {
+        return Err(uri.error("only the model can be driven from here: cpsw:model"));
+    }
+    let mut options = uri.options();
+    let (config, soc) = configure(&mut options)?;
+    let wanted = options.number("port", 1..=u64::from(config.ports))?.map(|n| n as usize - 1);
+    options.finish()?;
+    Ok((config, soc, wanted))
 }
 
 /// The driver's configuration, and the modelled system.

@@ -7,7 +7,7 @@ use crate::any::AnyPort;
 use crate::port_wire::PortWire;
 use std::path::Path;
 use towpath_bus::qtest::{Qemu, QtestBus};
-use towpath_bus::vfio::{Backend, VfioBus, VfioConfig};
+use towpath_bus::vfio::{Backend, Bdf, VfioBus, VfioConfig};
 use towpath_bus::{BusError, DmaPolicy, Flush, Pci};
 use towpath_model::e1000e::{self as model, ModelBus};
 use towpath_model::iommu;
@@ -41,18 +41,56 @@ impl BusChoice<'_> {
     }
 }
 
-/// Opens a PCI function that is bound to `vfio-pci`.
-pub(crate) fn vfio(uri: &Uri, function: &str) -> Result<E1000e<VfioBus>, PortError> {
+/// The driver's configuration from a URI, and the URI of a model's wire: no device is opened.
+///
+/// # Errors
+/// [`PortError::Input`] names the option, its value and the rule.
+pub fn config_from_uri(uri: &Uri) -> Result<(Config, Option<Uri>), PortError> {
+    let (device, wire) = split(uri)?;
+    let config = match BusChoice::of(&device)? {
+        BusChoice::Vfio(function) => vfio_config(&device, function)?.2,
+        BusChoice::Qtest(_) => qtest_config(&device)?.2,
+        BusChoice::Model => model_config(&device)?.1,
+    };
+    Ok((config, wire))
+}
+
+/// The function, the options of the bus, and those of the driver.
+fn vfio_config(uri: &Uri, function: &str) -> Result<(Bdf, VfioConfig, Config), PortError> {
     let mut options = uri.options();
     let backends = [("auto", Backend::Auto), ("group", Backend::Group), ("iommufd", Backend::Iommufd)];
     let bus = VfioConfig::default().backend(options.choice("backend", &backends)?.unwrap_or_default());
-    // SAFETY: the driver that is opened below gives the device only addresses that were mapped for
-    // it.
+    // SAFETY: the driver gives the device only addresses that were mapped for it.
     let bus = unsafe { bus.unprotected(options.switch("unprotected")?.unwrap_or(false)) };
     let config = e1000e(&mut options)?;
     options.finish()?;
-    let bdf = function.parse().map_err(|error| uri.error(format!("vfio={function}: {error}")))?;
-    let bus = VfioBus::open(bdf, &bus).map_err(|error| bus_error(uri, error))?;
+    let address = function.parse().map_err(|error| uri.error(format!("vfio={function}: {error}")))?;
+    Ok((address, bus, config))
+}
+
+/// The slot of the device, the file of the machine's memory, and the options of the driver.
+fn qtest_config(uri: &Uri) -> Result<(Option<u8>, Option<String>, Config), PortError> {
+    let mut options = uri.options();
+    let slot = options.number("slot", 0..=31)?.map(|slot| slot as u8);
+    let memory = options.text("memory");
+    let config = e1000e(&mut options)?;
+    options.finish()?;
+    Ok((slot, memory, config))
+}
+
+/// The IOMMU of the model, and the options of the driver.
+fn model_config(uri: &Uri) -> Result<(iommu::Config, Config), PortError> {
+    let mut options = uri.options();
+    let iommu = if options.switch("iommu")?.unwrap_or(true) { iommu::Config::default() } else { iommu::Config::off() };
+    let config = e1000e(&mut options)?;
+    options.finish()?;
+    Ok((iommu, config))
+}
+
+/// Opens a PCI function that is bound to `vfio-pci`.
+pub(crate) fn vfio(uri: &Uri, function: &str) -> Result<E1000e<VfioBus>, PortError> {
+    let (address, bus, config) = vfio_config(uri, function)?;
+    let bus = VfioBus::open(address, &bus).map_err(|error| bus_error(uri, error))?;
     // Memory is mapped for the device while it runs: it counts as locked.
     let needs = Needs::none().calls([Calls::Vfio]).capability(Capability::IpcLock);
     open(uri, bus, config).map(|port| port.with_needs(needs))
@@ -60,11 +98,7 @@ pub(crate) fn vfio(uri: &Uri, function: &str) -> Result<E1000e<VfioBus>, PortErr
 
 /// Opens a device of a running QEMU without a guest: the one in `slot`, or the first supported one.
 pub(crate) fn qtest(uri: &Uri, socket: &str) -> Result<E1000e<QtestBus>, PortError> {
-    let mut options = uri.options();
-    let slot = options.number("slot", 0..=31)?.map(|slot| slot as u8);
-    let memory = options.text("memory");
-    let config = e1000e(&mut options)?;
-    options.finish()?;
+    let (slot, memory, config) = qtest_config(uri)?;
     let failed = |error| bus_error(uri, error);
     let qemu = Qemu::attach(Path::new(socket), memory.as_deref().map(Path::new)).map_err(failed)?;
     let known = |&(slot, id): &(u8, u32)| DEVICES.contains(&id).then_some(slot);
@@ -90,10 +124,7 @@ pub(crate) fn split(uri: &Uri) -> Result<(Uri, Option<Uri>), PortError> {
 
 /// Makes a model with a thread of its own, connected to `wire` or to a loopback plug.
 pub(crate) fn model(uri: &Uri, wire: Option<AnyPort>) -> Result<E1000e<ModelBus>, PortError> {
-    let mut options = uri.options();
-    let iommu = if options.switch("iommu")?.unwrap_or(true) { iommu::Config::default() } else { iommu::Config::off() };
-    let config = e1000e(&mut options)?;
-    options.finish()?;
+    let (iommu, config) = model_config(uri)?;
     let device = model::Config { name: uri.short(), iommu, threaded: true, ..model::Config::default() };
     let needs = wire.as_ref().map(AnyPort::needs).unwrap_or_default();
     let bus = match wire {
@@ -174,11 +205,7 @@ mod tests {
     use std::time::Duration;
 
     fn config(text: &str) -> Result<Config, PortError> {
-        let uri: Uri = text.parse().unwrap();
-        let mut options = uri.options();
-        let config = e1000e(&mut options)?;
-        options.finish()?;
-        Ok(config)
+        config_from_uri(&text.parse().unwrap()).map(|(config, _)| config)
     }
 
     #[test]
@@ -219,6 +246,15 @@ mod tests {
         for (text, part) in cases {
             let error = config(text).unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_wire_of_a_model_is_returned_and_other_devices_have_none() {
+        let (config, wire) = config_from_uri(&"e1000e:model?queues=2,iommu=off@tap:far".parse().unwrap()).unwrap();
+        assert_eq!((config.queues, wire.unwrap().as_str()), (2, "tap:far"));
+        for text in ["e1000e:vfio=3:0.0@tap:far", "e1000e:model?memory=/x", "e1000e:qtest=/s?backend=auto"] {
+            assert!(self::config(text).is_err(), "{text}");
         }
     }
 

@@ -5,6 +5,7 @@
 //! | item | content |
 //! |---|---|
 //! | [`Opener`], [`AnyPort`] | a port of any kind by its URI |
+//! | [`e1000e`], [`cpsw`] | configurations of the drivers from URIs |
 //! | [`Forward`], [`Ready`], [`Running`], [`Summary`] | two ports joined by workers |
 //! | [`engine`] | workers, routes, lanes, rules, GRO stage, software offload |
 //! | [`ports`] | kernel-backed ports, application sockets, captures, generators |
@@ -16,8 +17,8 @@
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod any;
-mod cpsw;
-mod e1000e;
+pub mod cpsw;
+pub mod e1000e;
 mod forward;
 mod port_wire;
 
