@@ -416,6 +416,9 @@ proptest! {
     fn the_honest_application_loses_nothing_and_every_buffer_is_returned(
         bytes in proptest::collection::vec(any::<u8>(), 0..600),
     ) {
-        script::follow(&bytes);
+        let (kind, script) = bytes.split_first().unwrap_or((&0, &[]));
+        let mut stage = script::Stage::new(*kind);
+        stage.follow(script);
+        stage.end();
     }
 }

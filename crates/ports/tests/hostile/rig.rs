@@ -20,13 +20,19 @@ pub(crate) struct Rig {
     _dir: tempfile::TempDir,
 }
 
+/// Buffers in four caches at most, three of the queues and its own: two magazines each, of 1/16 of
+/// the pool.
+const CACHED: usize = 4 * 2 * POOL / 16;
+/// Buffers of the pool.
+const POOL: usize = 512;
+
 impl Rig {
     pub(crate) fn new(options: &str) -> Rig {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         let uri = format!("sock:{}?{options}", path.display()).parse().unwrap();
         let port = sock::open(sock::Config::from_uri(&uri).unwrap()).unwrap();
-        let config = PoolConfig::default().capacity(512).backing(Backing::Anonymous);
+        let config = PoolConfig::default().capacity(POOL).backing(Backing::Anonymous);
         let pool = Pool::new(config).unwrap();
         let (watch, cache) = (port.control().unwrap(), pool.cache(Direction::Tx).unwrap());
         let start = Start { pool: pool.clone(), queues: 1, accept: Offloads::ALL };
@@ -87,6 +93,15 @@ impl Rig {
     /// Steps both queues until the event has happened `n` times.
     pub(crate) fn until_event(&mut self, name: &str, n: u64) {
         self.until(|rig| rig.event(name) >= n);
+    }
+
+    /// Without packets every page of the applications is free, and every buffer that is in no
+    /// cache.
+    #[track_caller]
+    pub(crate) fn assert_balance(&mut self) {
+        self.until(|rig| rig.pages.freed() == rig.pages.attached());
+        let stats = self.pool.stats();
+        assert!(stats.capacity - stats.free <= CACHED, "buffers are missing: {stats:?}");
     }
 
     /// Ends the port: every buffer must be free, and every page of the applications too.
@@ -198,6 +213,11 @@ impl<'u> Honest<'u> {
     fn take_back(&mut self, to: &mut Vec<Frame<'u>>) {
         self.completed += self.socket.completions(to).unwrap() as u32;
         assert!(self.completed <= self.offered, "{} frames came back of {}", self.completed, self.offered);
+    }
+
+    /// Whether every frame that it sent has come back.
+    pub(crate) fn has_completed(&self) -> bool {
+        self.completed == self.offered
     }
 
     /// Leaves, once every frame that it sent has come back, each once.

@@ -45,41 +45,67 @@ const HELD: usize = 100;
 /// Longest packet that is sent, without its Ethernet header.
 const MTU: usize = 4000;
 
-/// Follows the script to its end.
-///
-/// # Panics
-/// If a packet is not as it may be, the honest application loses one or gets another one's, or a
-/// buffer is missing in the end.
-pub(crate) fn follow(script: &[u8]) {
-    let mut input = Input(script);
-    let (budget, copies) = (u64::from(input.byte()) * 1024 + 4096, input.byte() & 3 == 3);
-    let mut rig = Rig::new(&format!("mtu={MTU},budget={budget},tx={}", if copies { "copy" } else { "auto" }));
-    let umem = Umem::new(256, 2048).unwrap();
-    let mut honest = Honest::new(&mut rig, &umem);
-    let mut held: VecDeque<Packet> = VecDeque::new();
-    let mut sessions = 1;
-    while !input.0.is_empty() && sessions < 6 {
-        let ended = rig.event("sessions-ended");
-        let mut rogue = Rogue::connect(&rig, &introduce(&mut input));
-        sessions += 1;
-        while !input.0.is_empty() && rig.event("sessions-ended") == ended {
-            if !act(&mut input, &mut rig, &mut rogue, &mut held) {
-                break;
-            }
-            turn(&mut rig, &mut honest, copies, &mut held);
-        }
-        drop(rogue);
-        until(|| {
-            drop(honest.turn(&mut rig, 0, &[]));
-            rig.event("sessions-ended") > ended
-        });
+/// Sessions of the rogue in a script.
+const SESSIONS: u64 = 3;
+
+/// A port with an honest application, at which scripts are followed one after the other.
+pub(crate) struct Stage {
+    rig: Rig,
+    honest: Honest<'static>,
+    copies: bool,
+}
+
+impl Stage {
+    /// A stage of one of eight kinds.
+    pub(crate) fn new(kind: u8) -> Stage {
+        let (budget, copies) = (4096u64 << (kind % 4 * 2), kind & 4 != 0);
+        let mut rig = Rig::new(&format!("mtu={MTU},budget={budget},tx={}", if copies { "copy" } else { "auto" }));
+        // An application's memory is borrowed by its sockets: it stays as long as the process.
+        let umem = Box::leak(Box::new(Umem::new(256, 2048).unwrap()));
+        let honest = Honest::new(&mut rig, umem);
+        Stage { rig, honest, copies }
     }
-    held.clear();
-    (0..3).for_each(|_| drop(honest.turn(&mut rig, 0, &[])));
-    assert_eq!((honest.sent, honest.got), (honest.offered, honest.asked));
-    honest.end(&mut rig);
-    rig.until_event("sessions-ended", sessions);
-    rig.end();
+
+    /// Follows a script.
+    ///
+    /// # Panics
+    /// If a packet is not as it may be, the honest application loses one or gets another one's, or
+    /// a page or a buffer is missing in the end.
+    pub(crate) fn follow(&mut self, script: &[u8]) {
+        let Stage { rig, honest, copies } = self;
+        let mut input = Input(script);
+        let mut held: VecDeque<Packet> = VecDeque::new();
+        let end = rig.event("sessions-ended") + SESSIONS;
+        while !input.0.is_empty() && rig.event("sessions-ended") < end {
+            let ended = rig.event("sessions-ended");
+            let mut rogue = Rogue::connect(rig, &introduce(&mut input));
+            while !input.0.is_empty() && rig.event("sessions-ended") == ended {
+                if !act(&mut input, rig, &mut rogue, &mut held) {
+                    break;
+                }
+                turn(rig, honest, *copies, &mut held);
+            }
+            drop(rogue);
+            until(|| {
+                drop(honest.turn(rig, 0, &[]));
+                rig.event("sessions-ended") > ended
+            });
+        }
+        held.clear();
+        (0..3).for_each(|_| drop(honest.turn(rig, 0, &[])));
+        assert_eq!((honest.sent, honest.got), (honest.offered, honest.asked));
+        until(|| {
+            drop(honest.turn(rig, 0, &[]));
+            honest.has_completed()
+        });
+        rig.assert_balance();
+    }
+
+    /// Ends the port.
+    pub(crate) fn end(mut self) {
+        self.honest.end(&mut self.rig);
+        self.rig.end();
+    }
 }
 
 /// Its message, always a valid one.
