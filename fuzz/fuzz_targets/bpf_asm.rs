@@ -64,9 +64,12 @@ fuzz_target!(|data: &[u8]| {
                 len += 1;
             }
             15 => asm.call(one(&CALLS, b)),
-            // A long program, in few bytes.
+            // A long program, in few bytes. Most are short, so that a run is fast.
             _ if len < LONG => {
-                let many = usize::from(input.word());
+                let many = match usize::from(input.word()) {
+                    few @ ..0xff00 => few % 64,
+                    far => LONG - 0x80 + (far & 0xff),
+                };
                 (0..many).for_each(|_| asm.imm(op, dst, many as i32));
                 len += many;
                 continue;

@@ -16,6 +16,9 @@ use towpath_nic::e1000e::{Config, Copybreak, E1000e, Pauses, RecycleMode, RingSi
 use towpath_packet::port::{Port, Queues, RxQueue, Start, TxQueue};
 use towpath_packet::{Backing, Batch, Checksum, Direction, Gso, GsoKind, Offloads, Packet, Pool, PoolConfig, Vlan};
 
+/// The time after which frames hang, by the device's clock.
+const STALL: Duration = Duration::from_millis(10);
+
 fn config(how: u8, threshold: u8) -> Config {
     let policy = match how & 3 {
         0 => DmaPolicy::Persistent,
@@ -34,8 +37,13 @@ fn config(how: u8, threshold: u8) -> Config {
     config.rx_ring = RingSize::new("rx", 80).unwrap();
     config.tx_ring = RingSize::new("tx", 80).unwrap();
     config.pauses = Pauses::None;
-    config.stall = Duration::from_millis(10);
+    config.stall = STALL;
     config
+}
+
+thread_local! {
+    /// A pool for all inputs, as each of them ends with all buffers.
+    static POOL: Pool = Pool::new(PoolConfig::default().capacity(512).backing(Backing::Anonymous)).unwrap();
 }
 
 fn faults(which: u8, seed: u8) -> Faults {
@@ -86,8 +94,7 @@ fuzz_target!(|data: &[u8]| {
     let (near, mut far) = cable(256);
     let bus = model::launch(device, near).unwrap();
     let device = bus.device();
-    let pool = PoolConfig::default().capacity(512).backing(Backing::Anonymous);
-    let (pool, queues) = (Pool::new(pool).unwrap(), config.queues);
+    let (pool, queues) = (POOL.with(Pool::clone), config.queues);
     let port = E1000e::open(bus, "e1000e:model", config).unwrap();
     let control = port.control();
     let accept = if which & 1 != 0 { Offloads::NONE } else { Offloads::ALL };
@@ -135,14 +142,21 @@ fuzz_target!(|data: &[u8]| {
             }
             13 => held.clear(),
             14 => drop(rx_at.map(|rx| rx.wake())),
-            _ if input.byte() == 0xff => {
-                if action & 0x10 != 0 {
-                    drop(rx.pop())
-                } else {
-                    drop(tx.pop())
+            _ => match input.byte() {
+                0xff if action & 0x10 != 0 => drop(rx.pop()),
+                0xff => drop(tx.pop()),
+                // A queue reads the clock after idle calls.
+                0x80..0xff => {
+                    device.advance(STALL);
+                    if let Some(tx) = tx_at {
+                        (0..16).for_each(|_| _ = tx.reclaim());
+                    }
+                    if let Some(rx) = rx_at {
+                        (0..16).for_each(|_| _ = rx.rx(&mut Batch::<64>::new()));
+                    }
                 }
-            }
-            _ => drop(control.set_copybreak(input.word().into())),
+                _ => drop(control.set_copybreak(input.word().into())),
+            },
         }
     }
 

@@ -8,6 +8,8 @@ use towpath_ports::{fault, generator, null, packet, pcap, sock, tun, veth, xdp};
 /// Reads a URI with the options of its own kind of port, or the error of that kind.
 fn configure(uri: &Uri) -> Result<Option<Uri>, towpath_packet::port::PortError> {
     match uri.scheme() {
+        "cpsw" => return towpath::cpsw::config_from_uri(uri).map(|(_, wire)| wire),
+        "e1000e" => return towpath::e1000e::config_from_uri(uri).map(|(_, wire)| wire),
         "fault" => return fault::Config::from_uri(uri).map(|(_, inner)| Some(inner)),
         "gen" => drop(generator::Config::from_uri(uri)?),
         "null" => drop(null::Config::from_uri(uri)?),
