@@ -9,11 +9,14 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use std::io::{self, IsTerminal, Write};
 use towpath::PortControls;
 use towpath::engine::report::{GroReading, Meter, PortReading, Reading};
+use towpath::packet::Missed;
 
 pub(crate) struct Live {
     view: View,
     last: Reading,
     events: Vec<Happened>,
+    /// Losses that were printed: the port, the direction, the place.
+    losses: Vec<(String, &'static str, Missed)>,
     given_up: u64,
 }
 
@@ -50,7 +53,7 @@ impl Live {
             }
             _ => View::Events,
         };
-        Live { view, last, events: Vec::new(), given_up: 0 }
+        Live { view, last, events: Vec::new(), losses: Vec::new(), given_up: 0 }
     }
 
     /// Prints what happened since the last update.
@@ -59,11 +62,12 @@ impl Live {
         let (events, measured) = (controls.events(), Measured::new(controls));
         let events_now = events.iter().filter(|happened| !self.events.contains(happened));
         // The first loss at each place, with its remedy. The totals are in the ports' lines.
-        let before = missed(&self.last);
-        let is_known = |lost: &Loss<'_>| before.iter().any(|b| (b.0, b.1, b.2) == (lost.0, lost.1, lost.2));
-        let losses = missed(now).into_iter().filter(|lost| !is_known(lost));
+        let is_known =
+            |lost: &Loss<'_>| self.losses.iter().any(|(p, s, at)| (p.as_str(), *s, *at) == (lost.0, lost.1, lost.2));
+        let losses: Vec<_> = missed(now).into_iter().filter(|lost| !is_known(lost)).collect();
+        self.losses.extend(losses.iter().map(|&(port, side, place, _)| (port.to_owned(), side, place)));
         let news = events_now.map(|e| format!("event: {}", event(e)));
-        let mut news = news.chain(losses.map(|lost| format!("missed: {}", loss(lost))));
+        let mut news = news.chain(losses.into_iter().map(|lost| format!("missed: {}", loss(lost))));
         match &self.view {
             View::Terminal { area, ports, gro, measurements } => {
                 news.try_for_each(|line| area.println(line))?;
