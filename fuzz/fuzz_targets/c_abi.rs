@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::{NonNull, null, null_mut};
-use towpath_fuzz::{Input, open_files};
+use towpath_fuzz::{Input, OpenFiles};
 use towpath_xdp::abi::{Ring, SocketConfig, UmemConfig};
 use towpath_xdp::getsockopt::getsockopt;
 use towpath_xdp::inline::{
@@ -42,8 +42,7 @@ struct Fixture {
     /// Standard error, and what takes its place while the library prints reasons.
     stderr: OwnedFd,
     nothing: File,
-    /// Descriptors of the process between two inputs: the most so far.
-    open: usize,
+    open: OpenFiles,
 }
 
 impl Fixture {
@@ -72,7 +71,7 @@ impl Fixture {
             hook(panic);
         }));
         let nothing = File::options().write(true).open("/dev/null").unwrap();
-        Fixture { rig, memory, stderr, nothing, open: 0 }
+        Fixture { rig, memory, stderr, nothing, open: OpenFiles::default() }
     }
 
     fn print_to(&self, file: &impl AsRawFd) {
@@ -350,12 +349,6 @@ thread_local! {
     static FIXTURE: RefCell<Option<Fixture>> = const { RefCell::new(None) };
 }
 
-/// Rings of sessions that ended, which the port keeps for some seconds: 32 of a user.
-const KEPT: usize = 32;
-/// Descriptors of connections that the port is about to close. No input waits for its own: what one
-/// left behind, several leave too.
-const CLOSING: usize = 16;
-
 fuzz_target!(|data: &[u8]| {
     FIXTURE.with_borrow_mut(|fixture| {
         let fixture = fixture.get_or_insert_with(Fixture::new);
@@ -367,9 +360,6 @@ fuzz_target!(|data: &[u8]| {
         }
         program.end(fixture, ended);
         fixture.print_to(&fixture.stderr);
-        if fixture.open == 0 {
-            fixture.open = open_files() + KEPT + CLOSING;
-        }
-        until(|| open_files() <= fixture.open);
+        until(|| fixture.open.are_bounded());
     });
 });

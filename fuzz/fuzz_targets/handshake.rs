@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use towpath_client::protocol::{Answer, Hello, Sizes};
-use towpath_fuzz::{Input, open_files};
+use towpath_fuzz::{Input, OpenFiles};
 use towpath_sys::poll::wait_readable;
 use towpath_sys::{EventFd, retry, seqpacket};
 
@@ -38,8 +38,7 @@ const SHORT: usize = 2;
 struct Fixture {
     rig: Rig,
     files: Vec<OwnedFd>,
-    /// Descriptors of the process between two inputs: the most so far.
-    open: usize,
+    open: OpenFiles,
 }
 
 impl Fixture {
@@ -76,7 +75,7 @@ impl Fixture {
             far.into(),
             EventFd::new().unwrap().into(),
         ];
-        Fixture { rig: Rig::new("umem=1M,sessions=8"), files, open: 0 }
+        Fixture { rig: Rig::new("umem=1M,sessions=8"), files, open: OpenFiles::default() }
     }
 
     /// Descriptors that the input chooses: `how` is their number, as far as the kernel takes them,
@@ -182,19 +181,10 @@ thread_local! {
     static FIXTURE: RefCell<Option<Fixture>> = const { RefCell::new(None) };
 }
 
-/// Rings of sessions that ended, which the port keeps for some seconds: 32 of a user.
-const KEPT: usize = 32;
-/// Descriptors of connections that the port is about to close. No input waits for its own: what one
-/// left behind, several leave too.
-const CLOSING: usize = 16;
-
 fuzz_target!(|data: &[u8]| {
     FIXTURE.with_borrow_mut(|fixture| {
         let fixture = fixture.get_or_insert_with(Fixture::new);
         exercise(fixture, &mut Input(data));
-        if fixture.open == 0 {
-            fixture.open = open_files() + KEPT + CLOSING;
-        }
-        until(|| open_files() <= fixture.open);
+        until(|| fixture.open.are_bounded());
     });
 });

@@ -40,8 +40,28 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Open descriptors of this process.
-pub fn open_files() -> usize {
+/// Rings of sessions that ended, which a port keeps for some seconds: 32 of a user.
+const KEPT: usize = 32;
+/// Descriptors of connections that a port is about to close. No input waits for its own: what one
+/// left behind, several leave too.
+const CLOSING: usize = 16;
+
+/// The descriptors of this process between the inputs of a target that keeps its port.
+#[derive(Debug, Default)]
+pub struct OpenFiles {
+    most: Option<usize>,
+}
+
+impl OpenFiles {
+    /// Whether there are no more than after the first input, and those that the port keeps for a
+    /// time.
+    pub fn are_bounded(&mut self) -> bool {
+        let open = count_files();
+        open <= *self.most.get_or_insert(open + KEPT + CLOSING)
+    }
+}
+
+fn count_files() -> usize {
     // Linux 6.2 has the number as the size of the directory.
     match std::fs::metadata("/proc/self/fd").unwrap().len() {
         0 => std::fs::read_dir("/proc/self/fd").unwrap().count(),
