@@ -240,6 +240,9 @@ impl Drop for ModelBus {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+        if self.shared.env.violations.strict() {
+            strict::closed(&self.shared.env);
+        }
         // The device is closed: no register answers, and no memory is accessed any more.
         self.shared.machine().reset(&self.shared.env);
         self.shared.env.decodes.store(false, Ordering::Release);

@@ -2,6 +2,7 @@
 
 use super::irq::{Accesses, Irqs};
 use super::register_file::RegisterFile;
+use super::strict::Duties;
 use crate::iommu::ModelDma;
 use crate::violation::Violations;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +14,8 @@ pub(crate) struct Env {
     pub(crate) dma: ModelDma,
     pub(crate) violations: Arc<Violations>,
     pub(crate) accesses: Accesses,
+    /// Strict: what the driver still has to do.
+    pub(crate) duties: Duties,
     /// PCI Command: bus mastering is enabled.
     pub(crate) master: AtomicBool,
     /// PCI Command: memory decoding is enabled; also off after the device was closed.

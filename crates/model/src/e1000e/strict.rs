@@ -7,6 +7,49 @@ use super::regs::*;
 use super::ring::{DescriptorRing, Fetched};
 use crate::iommu::Transfer;
 use crate::violation::{Ring, Violation};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// What the driver still has to do.
+#[derive(Debug, Default)]
+pub(crate) struct Duties {
+    /// It has set CTRL_EXT.DRV_LOAD, and gives it back by a write of its own: firmware waits for it.
+    give_back: AtomicBool,
+    /// It has cleared RCTL.EN, which nothing but a reset may follow (Linux:
+    /// `FLAG2_NO_DISABLE_RX`).
+    reset: AtomicBool,
+}
+
+impl Duties {
+    /// The device was reset.
+    pub(crate) fn reset(&self) {
+        self.reset.store(false, Relaxed);
+    }
+
+    /// Notes a write of a register.
+    fn written(&self, at: usize, was: u32, value: u32) {
+        if at == CTRL_EXT {
+            self.give_back.store(value & CTRL_EXT_DRV_LOAD != 0, Relaxed);
+        }
+        if at == RCTL && was & RCTL_EN != 0 && value & RCTL_EN == 0 {
+            self.reset.store(true, Relaxed);
+        }
+    }
+}
+
+/// Checks what the driver leaves when it closes the device.
+#[cold]
+pub(crate) fn closed(env: &Env) {
+    let report = |at: usize, value, rule| {
+        env.violations.report(Violation::Register { at: at as u32, value, rule });
+    };
+    if env.duties.give_back.load(Relaxed) {
+        report(CTRL_EXT, CTRL_EXT_DRV_LOAD, "DRV_LOAD is given back at the end");
+    }
+    if env.duties.reset.load(Relaxed) {
+        report(RCTL, env.registers.get(RCTL), "a reset follows when RCTL.EN was cleared");
+    }
+}
 
 /// Checks a fetched descriptor, and records the buffer that the device owns through it.
 #[cold]
@@ -121,6 +164,7 @@ pub(crate) fn tail(env: &Env, at: usize, from: u32, tail: u32) {
 #[cold]
 pub(crate) fn register(env: &Env, at: usize, value: u32) {
     let get = |at| env.registers.get(at);
+    env.duties.written(at, get(at), value);
     let (rx, tx) = (get(RCTL) & RCTL_EN != 0, get(TCTL) & TCTL_EN != 0);
     let queue = at & !QUEUE;
     let within = |base: usize, offsets: &[usize]| offsets.iter().any(|o| queue == base + o);
@@ -128,6 +172,8 @@ pub(crate) fn register(env: &Env, at: usize, value: u32) {
         "bit 29 must be 0"
     } else if matches!(at, MDIC | EERD) && get(EXTCNF_CTRL) & EXTCNF_SOFTWARE == 0 {
         "PHY and NVM are accessed by the owner of their semaphore"
+    } else if matches!(at, MANC | MANC2H) || MDEF.contains(&at) {
+        "frames for management are firmware's"
     } else if rx && within(RDBAL, &[0, BAH, LEN, HEAD]) {
         "a receive ring must not be moved while reception is enabled"
     } else if tx && within(TDBAL, &[0, BAH, LEN, HEAD]) {
@@ -148,6 +194,16 @@ pub(crate) fn register(env: &Env, at: usize, value: u32) {
         "buffer sizes must not change while reception is enabled"
     } else if at == RCTL && value & RCTL_EN != 0 && value & RCTL_BSEX != 0 && value & RCTL_BSIZE == 0 {
         "buffer size 0 with BSEX is reserved"
+    } else if at == RCTL && value & RCTL_EN != 0 && get(CTRL_EXT) & CTRL_EXT_DRV_LOAD == 0 {
+        "DRV_LOAD is set before reception is enabled"
+    } else if at == RCTL && value & RCTL_EN != 0 && env.duties.reset.load(Relaxed) {
+        "a reset follows when RCTL.EN was cleared"
+    } else if at == TCTL && value & TCTL_RRTHRESH != TCTL_RRTHRESH_RESET {
+        "the threshold of read requests stays as it is after reset"
+    } else if at == TCTL && value & TCTL_EN != 0 && value & TCTL_MULR == 0 {
+        "several read requests at once (MULR)"
+    } else if at == TCTL && value & TCTL_EN != 0 && !is_arbitrated(env) {
+        "TARC must have its erratum bits, and for two queues the same in both"
     } else if at == TCTL && value & TCTL_EN != 0 && !tx && get(TDBAL + DCTL) != get(TDBAL + QUEUE + DCTL) {
         "TXDCTL of both queues must be alike"
     } else if at == TCTL
@@ -164,4 +220,15 @@ pub(crate) fn register(env: &Env, at: usize, value: u32) {
         return;
     };
     env.violations.report(Violation::Register { at: at as u32, value, rule });
+}
+
+/// Whether TARC of both queues is as the erratum of arbitration asks for (Linux:
+/// `e1000_initialize_hw_bits_82571`), and with two rings that of two queues (FreeBSD:
+/// `em_initialize_transmit_unit`).
+fn is_arbitrated(env: &Env) -> bool {
+    let get = |at| env.registers.get(at);
+    let [first, second] = [get(TDBAL + TARC), get(TDBAL + QUEUE + TARC)];
+    let one = first & (TARC_ZERO | TARC_ONE) == TARC_ONE;
+    let both = get(TDBAL + LEN) != 0 && get(TDBAL + QUEUE + LEN) != 0;
+    one && (!both || first == second && first & TARC_TWO_QUEUES == TARC_TWO_QUEUES)
 }

@@ -69,6 +69,8 @@ faults! {
     PhySilent = phy_silent,
     /// Resets to recover.
     Reset = resets,
+    /// Resets of the whole function by its bus, when those of the device did not help.
+    FunctionReset = function_resets,
     /// Buffers that are never used again, because the device may still reach them.
     Leaked = leaked,
 }
@@ -137,6 +139,11 @@ impl Control {
         if self.0.link.set(status) {
             self.fault(Fault::LinkLost);
         }
+    }
+
+    /// The device is reset: the link comes up again when both ends have negotiated.
+    pub(super) fn forget_link(&self) {
+        self.0.link.set(LinkStatus { up: false, ..self.link() });
     }
 
     /// The faults until now.

@@ -9,11 +9,11 @@ use super::config::Config;
 use super::control::{Control, Fault};
 use super::init::{self, Layout, MS};
 use super::phy::{self, Settled};
-use super::regs::{MPC, RX_ERRORS, STATUS, TX_ERRORS, status};
+use super::regs::{ICR, MPC, RX_ERRORS, STATUS, TX_ERRORS, cause, status};
 use super::rx::RxRing;
 use super::tx::TxRing;
 use crate::common::link::LinkStatus;
-use crate::common::reset::{ResetDevice, ResetGroup};
+use crate::common::reset::{ResetDevice, ResetGroup, ResetScope};
 use crate::sync::{Mutex, lock};
 use towpath_bus::{Dma, Domain, Mmio, Pci, Reg};
 use towpath_packet::port::State;
@@ -39,6 +39,8 @@ pub(super) struct Device<B: Pci> {
 
 #[derive(Default)]
 struct PhyState {
+    /// Transmission is enabled for the link, which has not changed since.
+    sends: bool,
     /// The MAC follows what both ends of the link agreed on.
     settled: bool,
     watch: phy::Watch,
@@ -87,17 +89,32 @@ impl<B: Pci> Device<B> {
         let up = word != u32::MAX && word & status::LINK_UP != 0;
         let speed = [10, 100, 1000, 1000][(word >> status::SPEED_SHIFT & 3) as usize];
         let full_duplex = word & status::FULL_DUPLEX != 0;
-        self.control.set_link(LinkStatus { up, speed, full_duplex });
+        // Queues send as soon as the link is noted.
         self.settle(up, full_duplex);
+        self.control.set_link(LinkStatus { up, speed, full_duplex });
         word
+    }
+
+    /// Whether the link has changed since it was seen to come up: it was lost, and is back.
+    #[cold]
+    pub(super) fn link_was_lost(&self) -> bool {
+        ICR.read(&self.bar) & cause::LINK_CHANGE != 0
     }
 
     /// Lets the MAC follow the link once it has come up.
     fn settle(&self, up: bool, full_duplex: bool) {
         let mut state = lock(&self.phy);
         if !up {
-            state.settled = false;
-        } else if !state.settled {
+            (state.sends, state.settled) = (false, false);
+            return;
+        }
+        if !state.sends {
+            // From here on the cause shows a loss that no queue sees.
+            ICR.write(&self.bar, cause::LINK_CHANGE);
+            init::enable_transmit(&self.bar);
+            state.sends = true;
+        }
+        if !state.settled {
             // A PHY that does not answer is not asked again: each attempt takes a while.
             state.settled = match phy::settle(&self.bar, &self.config, full_duplex) {
                 Ok(Settled::NotYet) => false,
@@ -129,12 +146,22 @@ impl<B: Pci> ResetDevice for Device<B> {
         &self.resets
     }
 
-    fn reset(&self) -> bool {
+    fn reset(&self, scope: ResetScope) -> bool {
+        self.control.forget_link();
+        if scope == ResetScope::Function {
+            let bus = lock(&self.bus);
+            if bus.reset().is_err() {
+                return false;
+            }
+            self.control.fault(Fault::FunctionReset);
+            // Registers are decoded again.
+            bus.set_master(false);
+        }
         self.control.fault(Fault::Reset);
         if init::reset(&self.bar, &self.config).is_err() {
             return false;
         }
-        lock(&self.phy).settled = false;
+        *lock(&self.phy) = PhyState::default();
         // Without an answer of the PHY the port goes on: the link may be there all the same.
         if phy::bring_up(&self.bar, &self.config).is_err() {
             self.control.fault(Fault::PhySilent);
@@ -171,6 +198,7 @@ pub(super) fn stop<B: Pci>(bus: &B, bar: &impl Mmio, config: &Config) -> bool {
     if answers {
         phy::shut_down(bar, config);
     }
+    init::set_driver_loaded(bar, false);
     confirmed || is_silent(bus, bar)
 }
 
@@ -197,13 +225,15 @@ fn statistic<M: Mmio>(bar: &M, register: Reg) -> u64 {
     }
 }
 
-/// Adds what the device has counted since the last time to the counters of a receive queue.
+/// Adds what the device has counted since the last time to the counters of a receive queue, with a
+/// link: without one the device counts noise (Linux: `e1000_init_hw_82571`).
 pub(super) fn add_rx_statistics<M: Mmio>(bar: &M, counters: &Counters) {
     counters.missed(Missed::Device, statistic(bar, MPC));
     counters.failed(RX_ERRORS.into_iter().map(|register| statistic(bar, register)).sum());
 }
 
-/// Adds what the device has counted since the last time to the counters of a transmit queue.
+/// Adds what the device has counted since the last time to the counters of a transmit queue, with a
+/// link in half duplex.
 pub(super) fn add_tx_statistics<M: Mmio>(bar: &M, counters: &Counters) {
     counters.failed(TX_ERRORS.into_iter().map(|register| statistic(bar, register)).sum());
 }

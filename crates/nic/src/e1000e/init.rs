@@ -22,8 +22,11 @@ const BUFFER_SIZES: [(usize, u32); 7] = [
     (512, 2 << rctl::SIZE_SHIFT),
     (256, 3 << rctl::SIZE_SHIFT),
 ];
-/// The longest frame, without check sequence, that is received while RCTL.LPE is clear.
+/// The longest frame that is received while RCTL.LPE is clear: with its check sequence on silicon
+/// (§7.1.1.4), without it on QEMU.
 const SHORT_FRAME: usize = 1522;
+/// Bytes of the check sequence.
+const FCS: usize = 4;
 
 /// The size of receive buffers for the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +46,15 @@ impl BufferSize {
         }
         let largest = BUFFER_SIZES.iter().find(|(size, _)| *size <= room);
         largest.map(|&(bytes, bits)| BufferSize { bits, bytes })
+    }
+
+    /// Whether the device receives frames that it takes for long: those that exceed [`SHORT_FRAME`] on
+    /// the wire, with both tags. It has no limit for them but 16 KB, so that the buffer needs room for
+    /// all of the size that the device takes it for. The driver's limit is the longest frame of the
+    /// MTU.
+    fn takes_long(self, config: &Config) -> bool {
+        let whole = BUFFER_SIZES.iter().any(|&(size, bits)| (size, bits) == (self.bytes, self.bits));
+        whole && config.max_frame() + FCS > SHORT_FRAME
     }
 }
 
@@ -83,8 +95,10 @@ pub(super) const MS: Duration = Duration::from_millis(1);
 /// Returns whether the device confirms that no access to memory is under way.
 pub(super) fn quiesce<M: Mmio>(bar: &M, config: &Config) -> bool {
     IMC.write(bar, cause::ALL);
+    // A reset follows: an erratum forbids to enable reception again without one (Linux:
+    // `FLAG2_NO_DISABLE_RX`).
     RCTL.write(bar, 0);
-    TCTL.write(bar, tctl::PAD);
+    TCTL.change(bar, tctl::ENABLE, tctl::PAD);
     let _ = STATUS.read(bar);
     // Gives frames that are under way time to end.
     pause(config, 10 * MS);
@@ -101,6 +115,7 @@ pub(super) fn quiesce<M: Mmio>(bar: &M, config: &Config) -> bool {
 /// The device does not answer.
 pub(super) fn reset<M: Mmio>(bar: &M, config: &Config) -> Result<(), Timeout> {
     quiesce(bar, config);
+    let firmwares = firmware_addresses(bar);
     // A reset without the semaphore is better than none.
     let owned = Mdic::acquire(bar, config);
     // Only a reset moves the packet buffer's pointers to its new split (§10.2.3.1); the split
@@ -111,6 +126,12 @@ pub(super) fn reset<M: Mmio>(bar: &M, config: &Config) -> Result<(), Timeout> {
     // Registers must not be accessed for a microsecond.
     pause(config, MS);
     CTRL.wait(bar, ctrl::RESET, 0, 10 * MS)?;
+    if EECD.read(bar) & EECD_FLASH == EECD_FLASH {
+        // A flash chip is read again, and must not be updated autonomously (Linux:
+        // `e1000_reset_hw_82571`, `e1000_init_nvm_params_82571`).
+        CTRL_EXT.change(bar, 0, ctrl_ext::NVM_RESET);
+        EECD.change(bar, EECD_AUTO_UPDATE, 0);
+    }
     // A device without an NVM never reads one: its address filter has no address, which
     // `mac_address` checks.
     let _ = EECD.wait(bar, EECD_AUTO_READ_DONE, EECD_AUTO_READ_DONE, 10 * MS);
@@ -120,7 +141,48 @@ pub(super) fn reset<M: Mmio>(bar: &M, config: &Config) -> Result<(), Timeout> {
     IMC.write(bar, cause::ALL);
     let _ = ICR.read(bar);
     clear(bar);
+    for (n, address) in firmwares {
+        set_address(bar, n, address);
+    }
     Ok(())
+}
+
+/// Frees the semaphore that a boot agent leaves taken, before PHY and NVM are accessed (Linux:
+/// `e1000_init_mac_params_82571`).
+pub(super) fn free_semaphore<M: Mmio>(bar: &M) {
+    SWSM.change(bar, SWSM_PORTS, 0);
+}
+
+/// Takes the device from its firmware, or gives it back (§10.2.2.5; Linux: `e1000e_get_hw_control`,
+/// `e1000e_release_hw_control`).
+pub(super) fn set_driver_loaded<M: Mmio>(bar: &M, loaded: bool) {
+    CTRL_EXT.change(bar, ctrl_ext::DRIVER_LOADED, if loaded { ctrl_ext::DRIVER_LOADED } else { 0 });
+}
+
+/// Entries of the address filter besides the port's own. The sixteenth is none of the driver's.
+const OTHER_ADDRESSES: std::ops::Range<u32> = 1..15;
+
+/// Whether a management controller shares the port. Its addresses and filters are left alone.
+fn is_managed<M: Mmio>(bar: &M) -> bool {
+    MANC.read(bar) & MANC_RECEIVES != 0
+}
+
+/// The addresses of a management controller, which a reset clears.
+fn firmware_addresses<M: Mmio>(bar: &M) -> Vec<(u32, [u32; 2])> {
+    if !is_managed(bar) {
+        return Vec::new();
+    }
+    let entries = OTHER_ADDRESSES.map(|n| (n, [RAL.nth(n, 8).read(bar), RAH.nth(n, 8).read(bar)]));
+    entries.filter(|(_, [_, high])| high & RAH_VALID != 0).collect()
+}
+
+/// Writes an entry of the address filter. Bridges may join writes of 32 bits that follow each other:
+/// a read separates them (Linux: `e1000e_rar_set_generic`).
+fn set_address<M: Mmio>(bar: &M, n: u32, [low, high]: [u32; 2]) {
+    RAL.nth(n, 8).write(bar, low);
+    let _ = STATUS.read(bar);
+    RAH.nth(n, 8).write(bar, high);
+    let _ = STATUS.read(bar);
 }
 
 /// KB of the packet buffer for reception. Transmission has room for two of the longest frames, 8 KB
@@ -131,7 +193,7 @@ fn receive_kb(config: &Config) -> u32 {
 
 /// Writes zero to the registers that a reset should clear: not every implementation does.
 fn clear<M: Mmio>(bar: &M) {
-    for reg in [RCTL, TCTL, RFCTL, RXCSUM, MRQC, PSRCTL, IVAR, EIAC, IAM] {
+    for reg in [RCTL, RFCTL, RXCSUM, MRQC, PSRCTL, IVAR, EIAC, IAM] {
         reg.write(bar, 0);
     }
     for queue in 0..2 {
@@ -139,6 +201,8 @@ fn clear<M: Mmio>(bar: &M) {
             reg.nth(queue, QUEUE).write(bar, 0);
         }
     }
+    // Bits of DMA stay as they are after reset.
+    TCTL.change(bar, tctl::ENABLE, 0);
     CTRL_EXT.change(bar, ctrl_ext::AUTO_MASK | ctrl_ext::ACK_AUTO_MASK, 0);
     CTRL.change(bar, ctrl::MASTER_DISABLE | ctrl::RESERVED, 0);
 }
@@ -179,7 +243,10 @@ fn general<M: Mmio>(bar: &M, config: &Config) {
         | ctrl::VLAN;
     let vlan = if config.vlan { ctrl::VLAN } else { 0 };
     CTRL.change(bar, clear, ctrl::SET_LINK_UP | ctrl::AUTO_SPEED | vlan);
-    CTRL_EXT.change(bar, ctrl_ext::PHY_POWER_CLEAR, ctrl_ext::PHY_POWER_SET | ctrl_ext::DRIVER_LOADED);
+    set_driver_loaded(bar, true);
+    CTRL_EXT.change(bar, ctrl_ext::PHY_POWER_CLEAR, ctrl_ext::PHY_POWER_SET);
+    WUC.write(bar, 0);
+    AIT.write(bar, 0);
     GCR.change(bar, 0, GCR_L1);
     GCR2.change(bar, 0, GCR2_COMPLETIONS);
     // Flow control (§4.6.5.1): address and type of IEEE 802.3 annex 31B, and a pause of 0.85 ms at
@@ -204,12 +271,9 @@ fn filters<M: Mmio>(bar: &M, config: &Config, mac: [u8; 6]) {
         VFTA.nth(i, 4).write(bar, 0);
     }
     let [a, b, c, d, e, f] = mac;
-    RAL.write(bar, u32::from_le_bytes([a, b, c, d]));
-    let _ = STATUS.read(bar);
-    RAH.write(bar, u32::from_le_bytes([e, f, 0, 0]) | RAH_VALID);
-    for i in 1..15 {
-        RAL.nth(i, 8).write(bar, 0);
-        RAH.nth(i, 8).write(bar, 0);
+    set_address(bar, 0, [u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, 0, 0]) | RAH_VALID]);
+    if !is_managed(bar) {
+        OTHER_ADDRESSES.for_each(|n| set_address(bar, n, [0, 0]));
     }
     if let RxFilter::Groups(groups) = &config.filter {
         for (i, word) in (0..).zip(multicast_table(groups)) {
@@ -225,7 +289,7 @@ fn statistics<M: Mmio>(bar: &M) {
     }
 }
 
-/// Transmission (§4.6.10).
+/// Transmission (§4.6.10), up to the bit that enables it: see [`enable_transmit`].
 fn transmit<M: Mmio>(bar: &M, layout: &Layout) {
     let of = |queue: u32| layout.tx.get(queue as usize);
     for queue in 0..2 {
@@ -241,10 +305,33 @@ fn transmit<M: Mmio>(bar: &M, layout: &Layout) {
             reg.nth(queue, QUEUE).write(bar, 0);
         }
     }
-    // TARC(0): clears bits 30:27, sets bit 26.
-    TARC.change(bar, 0xf << 27, 1 << 26);
+    let two = if layout.tx.len() > 1 { tarc::TWO_QUEUES } else { 0 };
+    let arbitration = TARC.read(bar) & !tarc::CLEAR | tarc::SET | two;
+    TARC.write(bar, arbitration);
+    if two != 0 {
+        TARC.nth(1, QUEUE).write(bar, arbitration);
+    }
     TIPG.write(bar, TIPG_COPPER);
-    TCTL.write(bar, tctl::ENABLE | tctl::PAD | tctl::COLLISIONS | tctl::RETRANSMIT);
+    // The threshold of read requests (bits 30:29) stays as it is after reset (Linux:
+    // `e1000_configure_tx`). Without MULR there is one read at a time (FreeBSD:
+    // `em_initialize_transmit_unit`).
+    let set = tctl::PAD | tctl::COLLISIONS | tctl::RETRANSMIT | tctl::MULTIPLE_READS;
+    TCTL.change(bar, tctl::COLLISION_BITS, set);
+}
+
+/// Enables transmission. It is off until the link is up, so that nothing is sent into it before
+/// (Linux: `e1000_watchdog_task`).
+pub(super) fn enable_transmit<M: Mmio>(bar: &M) {
+    TCTL.change(bar, 0, tctl::ENABLE);
+}
+
+/// Has the device write back descriptors that wait for more to fill their block. One write may be
+/// lost, so that it is written twice (Linux: `e1000e_flush_descriptors`).
+pub(super) fn flush_write_backs<M: Mmio>(bar: &M, queue: u32) {
+    for _ in 0..2 {
+        TIDV.nth(queue, QUEUE).write(bar, FLUSH_PARTIAL);
+        let _ = STATUS.read(bar);
+    }
 }
 
 /// Reception (§4.6.9). RFCTL comes before RCTL.EN, which fixes the format of descriptors.
@@ -270,7 +357,7 @@ fn receive<M: Mmio>(bar: &M, config: &Config, layout: &Layout) {
         RxFilter::AllMulticast => rctl::MULTICAST_ALL,
         RxFilter::Groups(_) => 0,
     };
-    let long = if config.is_jumbo() { rctl::LONG } else { 0 };
+    let long = if layout.buffer.takes_long(config) { rctl::LONG } else { 0 };
     let control = rctl::BROADCAST | rctl::STRIP_CRC | layout.buffer.bits | filter | long;
     RCTL.write(bar, control);
     RCTL.write(bar, control | rctl::ENABLE);
@@ -322,6 +409,17 @@ mod tests {
         let size = BufferSize::for_room(1920, false).unwrap();
         assert_eq!((size.bits, size.bytes), (0, 1920));
         assert_eq!(BufferSize::for_room(1920, true).unwrap().bytes, 1024, "a long one may use every byte of a buffer");
+    }
+
+    #[test]
+    fn long_frames_are_received_only_into_buffers_that_hold_whatever_the_device_may_write() {
+        let takes = |room, mtu| {
+            let config = Config { mtu, ..Config::default() };
+            BufferSize::for_room(room, config.is_jumbo()).unwrap().takes_long(&config)
+        };
+        assert!(!takes(1920, 1500), "two tags, in a buffer that the device takes for 2048 bytes");
+        assert!(takes(2048, 1500) && takes(3968, 1500) && takes(1920, 1501) && takes(1024, 1500));
+        assert!(!takes(2048, 1496), "the frame is short with both tags and its check sequence");
     }
 
     #[test]

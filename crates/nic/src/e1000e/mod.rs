@@ -173,6 +173,7 @@ impl<B: Pci> E1000e<B> {
         bus.set_master(false);
         let device = bus.name().to_owned();
         let opened = Opened { parts: Some((bus, bar.clone())), config: config.clone() };
+        init::free_semaphore(&bar);
         init::reset(&bar, &config).map_err(|source| BusError::Timeout {
             device: device.clone(),
             step: "reset",
@@ -292,7 +293,7 @@ impl<B: Pci> Starter<'_, B> {
         Ok(RxRing::new(parts, self.config, queue as u8, log))
     }
 
-    fn tx(&self, log: FaultLog) -> Result<TxRing<B::Dma>, StartError> {
+    fn tx(&self, queues: u16, log: FaultLog) -> Result<TxRing<B::Dma>, StartError> {
         let buffers = self.buffers();
         let parts = TxParts {
             ring: DescRing::new(&self.domain, self.config.tx_ring.get())?,
@@ -301,6 +302,7 @@ impl<B: Pci> Starter<'_, B> {
             mapper: DmaMapper::new(&self.domain, self.config.tx_ring.get(), buffers.chunk().max(4096))?,
             cache: buffers.cache(Direction::Tx)?,
             copy_all: self.own.is_some(),
+            shares_context: queues > 1,
         };
         Ok(TxRing::new(parts, self.config, log))
     }
@@ -358,7 +360,7 @@ impl<B: Pci> Port for E1000e<B> {
         for queue in 0..start.queues {
             let (rx_log, tx_log) = (FaultLog::new(&control), FaultLog::new(&control));
             rx.push((starter.rx(queue, buffer, rx_log.clone()).map_err(failed)?, rx_log.counters));
-            tx.push((starter.tx(tx_log.clone()).map_err(failed)?, tx_log.counters));
+            tx.push((starter.tx(start.queues, tx_log.clone()).map_err(failed)?, tx_log.counters));
         }
         let vectors = if config.interrupts { start.queues } else { 0 };
         let irqs = bus.irqs(vectors).map_err(|e| bus_error(port, e))?;

@@ -4,7 +4,7 @@ use super::super::control::{Control, Fault};
 use super::super::device::{Device, QueueRing, add_rx_statistics};
 use super::super::regs::{ICR, IMC, IMS, QUEUE, RDT, cause};
 use super::{BurstOptions, RxCounts, RxRing};
-use crate::common::reset::QueueHandle;
+use crate::common::reset::{QueueHandle, ResetCause};
 use crate::common::watch::Watchdog;
 use std::cell::Cell;
 use std::sync::Arc;
@@ -70,7 +70,7 @@ impl<B: Pci> E1000eRx<B> {
     #[inline]
     fn runs(&mut self) -> bool {
         let E1000eRx { handle, ring, out_of_order, .. } = self;
-        handle.runs(|| {
+        handle.runs(|_| {
             ring.iter_mut().for_each(RxRing::restart);
             *out_of_order = false;
         })
@@ -80,11 +80,11 @@ impl<B: Pci> E1000eRx<B> {
     #[cold]
     fn watch(&mut self) {
         self.handle.device().check_link();
-        if self.number == 0 {
+        if self.number == 0 && self.control.link_is_up() {
             add_rx_statistics(&self.bar, &self.counters);
-            if self.handle.device().phy_is_stuck() {
-                self.handle.request_reset();
-            }
+        }
+        if self.number == 0 && self.handle.device().phy_is_stuck() {
+            self.handle.request_reset(ResetCause::Known);
         }
         let Some(ring) = &mut self.ring else { return };
         let completed = ring.counts().completed;
@@ -98,7 +98,7 @@ impl<B: Pci> E1000eRx<B> {
             self.out_of_order = false;
             self.control.fault(Fault::OutOfOrder);
             self.counters.failed(1);
-            self.handle.request_reset();
+            self.handle.request_reset(ResetCause::Stall);
         }
     }
 
@@ -124,7 +124,7 @@ impl<B: Pci> RxQueue for E1000eRx<B> {
         let (packets, bytes) = ring.receive(out, options);
         if packets > 0 {
             self.counters.moved(packets as u64, bytes);
-            self.handle.moved(packets as u64);
+            self.handle.moved(packets);
         }
         if self.watchdog.is_due(packets == 0, || self.bar.now()) {
             self.watch();
