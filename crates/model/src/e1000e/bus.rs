@@ -132,7 +132,8 @@ impl ModelBar {
                 let _irqs = env.irqs();
                 env.registers.change(IMS, value, 0);
             }
-            STATUS | EECD | STATS..STATS_END => {}
+            STATUS | STATS..STATS_END => {}
+            EECD => env.registers.change(EECD, EECD_AUPDEN, value & EECD_AUPDEN),
             _ => self.write_device(at, value),
         }
         self.shared.wake();

@@ -21,6 +21,8 @@ pub struct Config {
     pub negotiation: u32,
     /// Mb/s that both ends agree on: 10, 100 or 1000.
     pub speed: u32,
+    /// Whether the NVM is a flash chip.
+    pub flash: bool,
     /// Whether a management controller shares the port: firmware has set MANC, and a receive address
     /// of its own (entry 3).
     pub manageability: bool,
@@ -47,6 +49,7 @@ impl Default for Config {
             strict: false,
             negotiation: 0,
             speed: 1000,
+            flash: false,
             manageability: false,
             pause: true,
             phy: PhyStart::default(),

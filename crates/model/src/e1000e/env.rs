@@ -1,8 +1,8 @@
 //! The state of a model that needs no lock on the device.
 
+use super::duties::Duties;
 use super::irq::{Accesses, Irqs};
 use super::register_file::RegisterFile;
-use super::strict::Duties;
 use crate::iommu::ModelDma;
 use crate::violation::Violations;
 use std::sync::atomic::{AtomicBool, Ordering};

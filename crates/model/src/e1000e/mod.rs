@@ -24,7 +24,7 @@
 //! | `settings` | the driver's configuration, decoded |
 //! | `link`, `phy`, `stats` | the link, the PHY's registers, the statistics registers |
 //! | `faults` | [`Faults`]: injected faults |
-//! | `strict` | the rules of strict models |
+//! | `strict`, `duties` | the rules of strict models; what the driver still has to do |
 //!
 //! **Registers** are atomic words. A tail write is a plain store, like a driver's posted write.
 //! Every other register is written under the device's lock and takes effect at once. Only BAR 0
@@ -72,6 +72,7 @@
 mod bus;
 mod config;
 mod crc;
+mod duties;
 mod env;
 mod faults;
 mod filter;
@@ -126,6 +127,9 @@ pub fn launch(config: Config, wire: impl Wire) -> Result<ModelBus, BusError> {
         dma.refuse(config.faults.mappings);
     }
     let registers = register_file::RegisterFile::new(config.mac);
+    if config.flash {
+        registers.change(regs::EECD, 0, regs::EECD_FLASH | regs::EECD_AUPDEN);
+    }
     if config.manageability {
         registers.set(regs::MANC, regs::MANC_RCV_TCO_EN);
         registers.set(regs::RAL + 3 * 8, 0x0000_0352);
@@ -133,7 +137,7 @@ pub fn launch(config: Config, wire: impl Wire) -> Result<ModelBus, BusError> {
     }
     let env = Env {
         registers,
-        duties: strict::Duties::default(),
+        duties: duties::Duties::default(),
         irqs: Mutex::default(),
         dma,
         violations,

@@ -21,6 +21,9 @@ pub(crate) const STATUS_PHYRA: u32 = 1 << 10;
 pub(crate) const STATUS_MASTER: u32 = 1 << 19;
 pub(crate) const EECD: usize = 0x0010;
 pub(crate) const EECD_PRESENT_AND_READ: u32 = 0x300;
+/// The NVM is a flash chip, and is updated autonomously.
+pub(crate) const EECD_FLASH: u32 = 3 << 15;
+pub(crate) const EECD_AUPDEN: u32 = 1 << 20;
 pub(crate) const EERD: usize = 0x0014;
 pub(crate) const CTRL_EXT: usize = 0x0018;
 pub(crate) const CTRL_EXT_EE_RST: u32 = 1 << 13;

@@ -7,35 +7,6 @@ use super::regs::*;
 use super::ring::{DescriptorRing, Fetched};
 use crate::iommu::Transfer;
 use crate::violation::{Ring, Violation};
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
-
-/// What the driver still has to do.
-#[derive(Debug, Default)]
-pub(crate) struct Duties {
-    /// It has set CTRL_EXT.DRV_LOAD, and gives it back by a write of its own: firmware waits for it.
-    give_back: AtomicBool,
-    /// It has cleared RCTL.EN, which nothing but a reset may follow (Linux:
-    /// `FLAG2_NO_DISABLE_RX`).
-    reset: AtomicBool,
-}
-
-impl Duties {
-    /// The device was reset.
-    pub(crate) fn reset(&self) {
-        self.reset.store(false, Relaxed);
-    }
-
-    /// Notes a write of a register.
-    fn written(&self, at: usize, was: u32, value: u32) {
-        if at == CTRL_EXT {
-            self.give_back.store(value & CTRL_EXT_DRV_LOAD != 0, Relaxed);
-        }
-        if at == RCTL && was & RCTL_EN != 0 && value & RCTL_EN == 0 {
-            self.reset.store(true, Relaxed);
-        }
-    }
-}
 
 /// Checks what the driver leaves when it closes the device.
 #[cold]
@@ -43,10 +14,10 @@ pub(crate) fn closed(env: &Env) {
     let report = |at: usize, value, rule| {
         env.violations.report(Violation::Register { at: at as u32, value, rule });
     };
-    if env.duties.give_back.load(Relaxed) {
+    if env.duties.gives_back() {
         report(CTRL_EXT, CTRL_EXT_DRV_LOAD, "DRV_LOAD is given back at the end");
     }
-    if env.duties.reset.load(Relaxed) {
+    if env.duties.resets() {
         report(RCTL, env.registers.get(RCTL), "a reset follows when RCTL.EN was cleared");
     }
 }
@@ -196,7 +167,7 @@ pub(crate) fn register(env: &Env, at: usize, value: u32) {
         "buffer size 0 with BSEX is reserved"
     } else if at == RCTL && value & RCTL_EN != 0 && get(CTRL_EXT) & CTRL_EXT_DRV_LOAD == 0 {
         "DRV_LOAD is set before reception is enabled"
-    } else if at == RCTL && value & RCTL_EN != 0 && env.duties.reset.load(Relaxed) {
+    } else if at == RCTL && value & RCTL_EN != 0 && env.duties.resets() {
         "a reset follows when RCTL.EN was cleared"
     } else if at == TCTL && value & TCTL_RRTHRESH != TCTL_RRTHRESH_RESET {
         "the threshold of read requests stays as it is after reset"

@@ -141,6 +141,11 @@ impl Control {
         }
     }
 
+    /// Times that the link was lost.
+    pub(super) fn link_losses(&self) -> u64 {
+        self.0.faults[Fault::LinkLost as usize].load(Relaxed)
+    }
+
     /// The device is reset: the link comes up again when both ends have negotiated.
     pub(super) fn forget_link(&self) {
         self.0.link.set(LinkStatus { up: false, ..self.link() });

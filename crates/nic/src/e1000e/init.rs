@@ -126,15 +126,18 @@ pub(super) fn reset<M: Mmio>(bar: &M, config: &Config) -> Result<(), Timeout> {
     // Registers must not be accessed for a microsecond.
     pause(config, MS);
     CTRL.wait(bar, ctrl::RESET, 0, 10 * MS)?;
-    if EECD.read(bar) & EECD_FLASH == EECD_FLASH {
-        // A flash chip is read again, and must not be updated autonomously (Linux:
-        // `e1000_reset_hw_82571`, `e1000_init_nvm_params_82571`).
+    let flash = EECD.read(bar) & EECD_FLASH == EECD_FLASH;
+    if flash {
+        // A flash chip is read again only by this (Linux: `e1000_reset_hw_82571`).
         CTRL_EXT.change(bar, 0, ctrl_ext::NVM_RESET);
-        EECD.change(bar, EECD_AUTO_UPDATE, 0);
     }
     // A device without an NVM never reads one: its address filter has no address, which
     // `mac_address` checks.
     let _ = EECD.wait(bar, EECD_AUTO_READ_DONE, EECD_AUTO_READ_DONE, 10 * MS);
+    if flash {
+        // By an erratum it must not be updated autonomously (Linux: `e1000_init_nvm_params_82571`).
+        EECD.change(bar, EECD_AUTO_UPDATE, 0);
+    }
     // The PHY configures itself.
     pause(config, 25 * MS);
     // §4.6.3.1: masks interrupts again, and clears pending ones.
@@ -293,8 +296,9 @@ fn statistics<M: Mmio>(bar: &M) {
 fn transmit<M: Mmio>(bar: &M, layout: &Layout) {
     let of = |queue: u32| layout.tx.get(queue as usize);
     for queue in 0..2 {
-        // By an erratum, TXDCTL of both queues must be the same, also if one is not used. Every
-        // descriptor with RS is written back at once: no write-back threshold, no delay.
+        // By an erratum, TXDCTL of both queues must be the same, also if one is not used (Linux:
+        // `e1000_configure_tx`). Every descriptor with RS is written back at once: no write-back
+        // threshold, no delay.
         TXDCTL.nth(queue, QUEUE).write(bar, DCTL_DESCRIPTORS | TXDCTL_ONE | TXDCTL_FETCH);
         if let Some(ring) = of(queue) {
             TDBAL.nth(queue, QUEUE).write(bar, ring.iova as u32);

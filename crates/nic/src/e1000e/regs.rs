@@ -25,7 +25,7 @@ pub(super) mod ctrl {
     pub(crate) const RESET: u32 = 1 << 26;
     pub(crate) const RX_PAUSE: u32 = 1 << 27;
     pub(crate) const TX_PAUSE: u32 = 1 << 28;
-    /// Must be written as zero.
+    /// Must be written as zero (Linux: `e1000_initialize_hw_bits_82571`).
     pub(crate) const RESERVED: u32 = 1 << 29;
     /// VLAN tags are stripped on reception, and may be inserted on transmission.
     pub(crate) const VLAN: u32 = 1 << 30;
@@ -68,7 +68,8 @@ pub(super) const CTRL_EXT: Reg = Reg(0x0018);
 pub(super) mod ctrl_ext {
     /// Reads the NVM again.
     pub(crate) const NVM_RESET: u32 = 1 << 13;
-    /// Must be set on this device, and bit 23 must be clear.
+    /// Must be set on this device, and bit 23 must be clear (Linux:
+    /// `e1000_initialize_hw_bits_82571`).
     pub(crate) const PHY_POWER_SET: u32 = 1 << 22;
     pub(crate) const PHY_POWER_CLEAR: u32 = 1 << 23;
     /// An MSI-X message masks its causes.
@@ -235,7 +236,7 @@ pub(super) const FLUSH_PARTIAL: u32 = 1 << 31;
 
 /// Descriptor control (RXDCTL, TXDCTL): thresholds count descriptors, not cache lines.
 pub(super) const DCTL_DESCRIPTORS: u32 = 1 << 24;
-/// TXDCTL: must be set.
+/// TXDCTL: must be set (Linux: `e1000_initialize_hw_bits_82571`).
 pub(super) const TXDCTL_ONE: u32 = 1 << 22;
 /// Fetches descriptors if fewer than 31 are on the chip and at least one waits.
 pub(super) const TXDCTL_FETCH: u32 = 0x1f | 1 << 8;
@@ -271,7 +272,8 @@ pub(super) const WUC: Reg = Reg(0x5800);
 /// Software semaphore (§10.2.2.12): of the ports of a chip. A boot agent leaves it taken.
 pub(super) const SWSM: Reg = Reg(0x5b50);
 pub(super) const SWSM_PORTS: u32 = 1;
-/// PCI Express control (§10.2.3.4): link state L1 without L0s, and the erratum of lost completions.
+/// PCI Express control (§10.2.3.4): link state L1 without L0s, and the erratum of lost completions
+/// (Linux: `e1000_init_hw_82571`, `e1000_initialize_hw_bits_82571`).
 pub(super) const GCR: Reg = Reg(0x5b00);
 pub(super) const GCR_L1: u32 = 1 << 22 | 1 << 27;
 pub(super) const GCR2: Reg = Reg(0x5b64);

@@ -53,6 +53,17 @@ fn a_device_that_hangs_after_every_reset_has_its_function_reset_before_it_is_giv
     r.end();
 }
 
+#[test]
+fn an_nvm_in_flash_is_not_updated_autonomously() {
+    let mut r = rig(config(), model::Config { flash: true, ..strict() });
+    assert_eq!(r.device.register(0x0010) & 1 << 20, 0);
+    let packet = r.packet(&frame(60, 1));
+    r.send(0, [packet]);
+    r.settle();
+    assert_eq!(r.far.drain().len(), 1);
+    r.end();
+}
+
 /// A management controller shares the port: its receive address, its filters and the power of the PHY
 /// stay.
 #[test]

@@ -107,15 +107,15 @@ fn a_reset_brings_the_link_and_its_pause_frames_back() {
     r.end();
 }
 
-/// Frames that lie in the ring, of which the device has sent none.
-fn fill(r: &mut Rig, frames: u64) {
+/// Frames that lie in the ring of a queue, of which the device has sent none.
+fn fill(r: &mut Rig, queue: usize, frames: u64) {
     let mut batch: Batch = Batch::new();
     for n in 0..frames {
         let packet = r.packet(&frame(60, n));
         batch.push(packet).unwrap();
     }
-    assert_eq!(r.tx[0].tx(&mut batch), frames as usize);
-    r.tx[0].kick();
+    assert_eq!(r.tx[queue].tx(&mut batch), frames as usize);
+    r.tx[queue].kick();
 }
 
 /// A link that comes back after each loss is lost often: it is reset, but never given up. Frames that
@@ -127,7 +127,7 @@ fn a_healthy_port_outlives_any_number_of_lost_links_and_drops_what_was_in_the_ri
     let mut r = rig(config(), strict());
     for loss in 1..=LOSSES {
         until(&mut r, is_up);
-        fill(&mut r, FRAMES);
+        fill(&mut r, 0, FRAMES);
         r.far.set_carrier(false);
         until(&mut r, |r| !is_up(r));
         until(&mut r, |r| r.tx[0].pending() == 0);
@@ -138,7 +138,7 @@ fn a_healthy_port_outlives_any_number_of_lost_links_and_drops_what_was_in_the_ri
         assert_eq!((sent.packets, sent.dropped(DropReason::LinkDown)), (0, loss * FRAMES));
     }
     until(&mut r, is_up);
-    fill(&mut r, FRAMES);
+    fill(&mut r, 0, FRAMES);
     until(&mut r, |r| r.tx[0].pending() == 0);
     let sent = r.tx[0].counters().snapshot();
     assert_eq!((sent.packets, sent.all_drops(), sent.errors), (FRAMES, LOSSES * FRAMES, 0));
@@ -148,16 +148,53 @@ fn a_healthy_port_outlives_any_number_of_lost_links_and_drops_what_was_in_the_ri
 
 #[test]
 fn frames_that_left_before_the_link_was_lost_are_counted_as_sent() {
-    let mut r = rig(config(), strict());
+    let mut r = rig(with(|c| c.queues = 2), strict());
     until(&mut r, is_up);
-    fill(&mut r, 5);
+    fill(&mut r, 0, 5);
     r.device.run_until_idle();
-    fill(&mut r, 7);
+    fill(&mut r, 1, 7);
     r.far.set_carrier(false);
-    // The link is seen before the frames that have left.
+    // The second queue sees the loss, before the first one looks at its ring.
+    let mut received: Batch = Batch::new();
+    let begun = Instant::now();
+    while r.control.faults().resets == 0 || r.tx[1].pending() > 0 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "it takes too long");
+        r.device.advance(Duration::from_millis(200));
+        r.tx[1].reclaim();
+        if !is_up(&r) {
+            r.rx.iter_mut().for_each(|rx| _ = rx.rx(&mut received));
+            r.tx[0].reclaim();
+        }
+    }
     until(&mut r, |r| r.tx[0].pending() == 0);
-    let sent = r.tx[0].counters().snapshot();
-    assert_eq!((r.far.drain().len(), sent.packets, sent.dropped(DropReason::LinkDown)), (5, 5, 7));
+    let sent = [0, 1].map(|queue: usize| r.tx[queue].counters().snapshot());
+    assert_eq!((r.far.drain().len(), sent[0].packets, sent[0].all_drops()), (5, 5, 0));
+    assert_eq!((sent[1].packets, sent[1].dropped(DropReason::LinkDown)), (0, 7));
+    r.end();
+}
+
+#[test]
+fn after_a_reset_nothing_is_taken_until_the_link_is_up_again() {
+    let stall = Duration::from_secs(60);
+    let mut r = rig(with(|c| c.stall = stall), model::Config { negotiation: 200, ..strict() });
+    while !is_up(&r) {
+        r.device.advance(Duration::from_millis(200));
+        r.turn(&mut Vec::new());
+    }
+    fill(&mut r, 0, 1);
+    let mut batch: Batch = Batch::new();
+    let begun = Instant::now();
+    while r.control.faults().resets == 0 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "the frame never hangs");
+        r.device.advance(stall / 2);
+        r.tx[0].reclaim();
+        r.rx[0].rx(&mut batch);
+    }
+    let packet = r.packet(&frame(60, 1));
+    batch.push(packet).unwrap();
+    assert_eq!((r.tx[0].tx(&mut batch), is_up(&r), r.control.faults().link_losses), (0, false, 0));
+    until(&mut r, |r| r.tx[0].pending() == 0 && is_up(r));
+    assert_eq!(r.tx[0].tx(&mut batch), 1);
     r.end();
 }
 
@@ -173,7 +210,7 @@ fn a_loss_that_nobody_saw_explains_frames_that_wait() {
             r.device.advance(Duration::from_millis(200));
             r.turn(&mut Vec::new());
         }
-        fill(&mut r, 3);
+        fill(&mut r, 0, 3);
         r.far.set_carrier(false);
         r.device.turn();
         r.far.set_carrier(true);
@@ -190,6 +227,38 @@ fn a_loss_that_nobody_saw_explains_frames_that_wait() {
     r.end();
 }
 
+/// The receiving queue sees the link go and come. The sending one looks later.
+#[test]
+fn a_loss_that_another_queue_saw_explains_frames_that_wait() {
+    let stall = Duration::from_secs(60);
+    let mut r = rig(with(|c| c.stall = stall), strict());
+    let mut received: Batch = Batch::new();
+    let mut look = |r: &mut Rig, up: bool| {
+        let begun = Instant::now();
+        while is_up(r) != up {
+            assert!(begun.elapsed() < Duration::from_secs(20), "it takes too long");
+            r.device.advance(Duration::from_millis(200));
+            r.rx[0].rx(&mut received);
+        }
+    };
+    look(&mut r, true);
+    fill(&mut r, 0, 3);
+    r.far.set_carrier(false);
+    look(&mut r, false);
+    r.far.set_carrier(true);
+    look(&mut r, true);
+    let begun = Instant::now();
+    while r.control.faults().resets == 0 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", r.control.faults());
+        r.device.advance(stall / 2);
+        r.turn(&mut Vec::new());
+    }
+    r.turn(&mut Vec::new());
+    let (faults, sent) = (r.control.faults(), r.tx[0].counters().snapshot());
+    assert_eq!((faults.hangs, sent.dropped(DropReason::LinkDown)), (0, 3));
+    r.end();
+}
+
 #[test]
 fn frames_may_wait_longer_on_a_slow_link() {
     let stall = Duration::from_secs(10);
@@ -198,7 +267,7 @@ fn frames_may_wait_longer_on_a_slow_link() {
         let faults = Faults { stall: 1_000_000, ..Faults::default() };
         let mut r = rig(with(|c| c.stall = stall), model::Config { speed, faults, ..strict() });
         assert!(is_up(&r));
-        fill(&mut r, 1);
+        fill(&mut r, 0, 1);
         let mut waited = Duration::ZERO;
         while r.control.faults().hangs == 0 {
             assert!(waited < 40 * stall, "{speed}");

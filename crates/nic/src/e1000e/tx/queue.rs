@@ -29,6 +29,8 @@ pub struct E1000eTx<B: Pci> {
     watchdog: Watchdog,
     hang: HangWatch,
     completed: u64,
+    /// Losses of the link that explain no frames that wait.
+    link_losses: u64,
 }
 
 impl<B: Pci> E1000eTx<B> {
@@ -51,6 +53,7 @@ impl<B: Pci> E1000eTx<B> {
             watchdog: Watchdog::new(device.config.stall, device.bar.now()),
             hang: HangWatch::new(device.bar.now()),
             completed: 0,
+            link_losses: 0,
             handle: QueueHandle::new(device),
         };
         queue.follow_speed(queue.control.link());
@@ -118,32 +121,38 @@ impl<B: Pci> E1000eTx<B> {
         if pending == 0 {
             ring.idle();
         }
+        let (now, losses) = (self.bar.now(), self.control.link_losses());
         if !link.up {
             // Without a link the device has stopped, and never sends what is in its ring (Linux:
             // `e1000_watchdog_task`).
             if pending > 0 {
                 self.handle.request_reset(ResetCause::LinkLost);
             }
+            self.hang.restart(now);
+            self.link_losses = losses;
             return;
         }
         self.follow_speed(link);
         if self.number == 0 && !link.full_duplex {
             add_tx_statistics(&self.bar, &self.counters);
         }
-        let (now, limit) = (self.bar.now(), self.handle.device().config.stall * slowness(link.speed));
-        let state = self.hang.check(self.completed, pending, limit, now);
-        if state == HangState::Fine || word & status::TX_OFF != 0 && self.hang.excuse_pause(now) {
-            return;
-        }
-        if self.handle.device().link_was_lost() {
-            self.handle.request_reset(ResetCause::LinkLost);
-        } else if state == HangState::Suspect {
-            flush_write_backs(&self.bar, self.number);
-        } else {
-            // The device does not send, or does not write back: the driver can't tell which.
-            self.control.fault(Fault::Hang);
-            self.counters.failed(1);
-            self.handle.request_reset(ResetCause::Stall);
+        let limit = self.handle.device().config.stall * slowness(link.speed);
+        match self.hang.check(self.completed, pending, limit, now) {
+            HangState::Moving => self.link_losses = losses,
+            HangState::Waiting => {}
+            _ if word & status::TX_OFF != 0 && self.hang.excuse_pause(now) => {}
+            // The link was lost and is back, seen by another queue or by none.
+            _ if losses != self.link_losses || self.handle.device().link_was_lost() => {
+                self.link_losses = losses;
+                self.handle.request_reset(ResetCause::LinkLost);
+            }
+            HangState::Suspect => flush_write_backs(&self.bar, self.number),
+            HangState::Hung => {
+                // The device does not send, or does not write back: the driver can't tell which.
+                self.control.fault(Fault::Hang);
+                self.counters.failed(1);
+                self.handle.request_reset(ResetCause::Stall);
+            }
         }
     }
 
