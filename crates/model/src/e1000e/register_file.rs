@@ -36,10 +36,11 @@ impl RegisterFile {
     }
 
     /// The effect of CTRL.RST and of a function reset. The split of the packet buffer (PBA),
-    /// firmware's MANC and the kind of NVM survive, as on silicon. The address in the NVM is loaded into the first receive address
+    /// firmware's MANC and the kind of NVM survive, as on silicon. So does DRV_LOAD: no driver relies on
+    /// a reset for it. The address in the NVM is loaded into the first receive address
     /// (82574 datasheet §4.6.1).
     pub(crate) fn reset(&self, mac: [u8; 6]) {
-        let (pba, manc, eecd) = (self.get(PBA), self.get(MANC), self.get(EECD));
+        let [pba, manc, eecd, ext] = [PBA, MANC, EECD, CTRL_EXT].map(|at| self.get(at));
         self.words.iter().for_each(|w| w.store(0, Ordering::Relaxed));
         for (at, value) in RESET {
             self.set(at, value);
@@ -49,6 +50,7 @@ impl RegisterFile {
         }
         self.set(MANC, manc);
         self.change(EECD, 0, eecd);
+        self.change(CTRL_EXT, 0, ext & CTRL_EXT_DRV_LOAD);
         let [a, b, c, d, e, f] = mac;
         self.set(RAL, u32::from_le_bytes([a, b, c, d]));
         self.set(RAH, u32::from_le_bytes([e, f, 0, 0]) | RAH_AV);

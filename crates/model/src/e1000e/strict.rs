@@ -14,10 +14,10 @@ pub(crate) fn closed(env: &Env) {
     let report = |at: usize, value, rule| {
         env.violations.report(Violation::Register { at: at as u32, value, rule });
     };
-    if env.duties.gives_back() {
+    if env.registers.get(CTRL_EXT) & CTRL_EXT_DRV_LOAD != 0 {
         report(CTRL_EXT, CTRL_EXT_DRV_LOAD, "DRV_LOAD is given back at the end");
     }
-    if env.duties.resets() {
+    if env.duties.must_reset() {
         report(RCTL, env.registers.get(RCTL), "a reset follows when RCTL.EN was cleared");
     }
 }
@@ -165,9 +165,9 @@ pub(crate) fn register(env: &Env, at: usize, value: u32) {
         "buffer sizes must not change while reception is enabled"
     } else if at == RCTL && value & RCTL_EN != 0 && value & RCTL_BSEX != 0 && value & RCTL_BSIZE == 0 {
         "buffer size 0 with BSEX is reserved"
-    } else if at == RCTL && value & RCTL_EN != 0 && get(CTRL_EXT) & CTRL_EXT_DRV_LOAD == 0 {
+    } else if at == RCTL && value & RCTL_EN != 0 && !env.duties.has_loaded() {
         "DRV_LOAD is set before reception is enabled"
-    } else if at == RCTL && value & RCTL_EN != 0 && env.duties.resets() {
+    } else if at == RCTL && value & RCTL_EN != 0 && env.duties.must_reset() {
         "a reset follows when RCTL.EN was cleared"
     } else if at == TCTL && value & TCTL_RRTHRESH != TCTL_RRTHRESH_RESET {
         "the threshold of read requests stays as it is after reset"

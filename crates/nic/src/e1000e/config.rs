@@ -138,7 +138,9 @@ pub struct Config {
     pub rx_ring: RingSize,
     /// Descriptors for transmission, of each queue.
     pub tx_ring: RingSize,
-    /// Queues at most: 1 or 2 (82583V: 1).
+    /// Queues at most, in each direction: 1 or 2 (82583V: 1). The chip has one offload context for both
+    /// transmit queues, so that with two of them each frame with offloads costs a descriptor more, and
+    /// stalls the chip's reads.
     pub queues: u16,
     /// Longest packet in bytes, without Ethernet header and tags: 68 to 9216.
     pub mtu: u16,

@@ -360,7 +360,7 @@ fn a_device_that_is_used_without_its_driver_bit_or_closed_with_it() {
     for (back, expected) in [(false, true), (true, false)] {
         let rig = Rig::new(config());
         let device = rig.device.clone();
-        // A reset clears the bit, and is no write of the driver.
+        // A reset does not give the device back.
         rig.bar.w32(CTRL, CTRL_RST);
         if back {
             rig.bar.w32(CTRL_EXT, 0);
