@@ -142,7 +142,9 @@ pub struct Config {
     /// transmit queues, so that with two of them each frame with offloads costs a descriptor more, and
     /// stalls the chip's reads.
     pub queues: u16,
-    /// Longest packet in bytes, without Ethernet header and tags: 68 to 9216.
+    /// Longest packet in bytes, without Ethernet header and tags: 68 to 9216. From 1497 to 1500, frames
+    /// of that length with two tags are received only into buffers with room for 2048 bytes behind
+    /// their headroom (`PoolConfig::chunk`); from 1501 on, into all.
     pub mtu: u16,
     /// How packet memory is protected from the device.
     pub policy: DmaPolicy,

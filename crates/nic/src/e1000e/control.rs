@@ -47,7 +47,8 @@ faults! {
     BadLength = bad_lengths,
     /// Frames that did not end after the largest number of descriptors.
     Endless = endless_frames,
-    /// Frames that were received and lost because a buffer could not be unmapped.
+    /// Frames that were received and lost: a buffer could not be unmapped, or the device was reset
+    /// before they were taken.
     LostFrame = lost_frames,
     /// Times that the device completed a descriptor before the one that was next.
     OutOfOrder = out_of_order,

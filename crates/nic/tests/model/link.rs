@@ -174,6 +174,27 @@ fn frames_that_left_before_the_link_was_lost_are_counted_as_sent() {
 }
 
 #[test]
+fn frames_that_arrived_and_were_not_taken_before_a_reset_are_counted() {
+    let mut r = rig(config(), strict());
+    until(&mut r, is_up);
+    let frames = [frame(60, 1), frame(900, 2), frame(1500, 3)];
+    r.arrive(frames.iter().map(Vec::as_slice));
+    r.device.run_until_idle();
+    fill(&mut r, 0, 1);
+    r.far.set_carrier(false);
+    let begun = Instant::now();
+    while is_up(&r) {
+        assert!(begun.elapsed() < Duration::from_secs(20), "it takes too long");
+        r.device.advance(Duration::from_millis(200));
+        r.tx[0].reclaim();
+    }
+    until(&mut r, |r| r.tx[0].pending() == 0);
+    let received = r.rx[0].counters().snapshot();
+    assert_eq!((received.packets, received.errors, r.control.faults().lost_frames), (0, 3, 3));
+    r.end();
+}
+
+#[test]
 fn after_a_reset_nothing_is_taken_until_the_link_is_up_again() {
     let stall = Duration::from_secs(60);
     let mut r = rig(with(|c| c.stall = stall), model::Config { negotiation: 200, ..strict() });
