@@ -132,6 +132,7 @@ pub fn launch(config: Config, wire: impl Wire) -> Result<ModelBus, BusError> {
         accesses: irq::Accesses::default(),
         master: AtomicBool::new(false),
         decodes: AtomicBool::new(false),
+        order: filter::WriteOrder::default(),
         checks_owned: config.strict && !config.faults.writes_wildly(),
     };
     let machine = Machine::new(&config, &env, Box::new(wire));
