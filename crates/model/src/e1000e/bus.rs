@@ -65,6 +65,7 @@ impl ModelBar {
     fn read(&self, at: usize) -> u32 {
         let env = &self.shared.env;
         env.accesses.reads.fetch_add(1, Ordering::Relaxed);
+        env.order.flush();
         if !at.is_multiple_of(4) || at >= BAR_LEN || !env.decodes.load(Ordering::Acquire) {
             return u32::MAX;
         }

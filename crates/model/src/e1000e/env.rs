@@ -1,6 +1,6 @@
 //! The state of a model that needs no lock on the device.
 
-use super::duties::Duties;
+use super::filter::WriteOrder;
 use super::irq::{Accesses, Irqs};
 use super::register_file::RegisterFile;
 use crate::iommu::ModelDma;
@@ -14,12 +14,11 @@ pub(crate) struct Env {
     pub(crate) dma: ModelDma,
     pub(crate) violations: Arc<Violations>,
     pub(crate) accesses: Accesses,
-    /// Strict: what the driver still has to do.
-    pub(crate) duties: Duties,
     /// PCI Command: bus mastering is enabled.
     pub(crate) master: AtomicBool,
     /// PCI Command: memory decoding is enabled; also off after the device was closed.
     pub(crate) decodes: AtomicBool,
+    pub(crate) order: WriteOrder,
     /// Strict, and no injected fault writes to descriptors.
     pub(crate) checks_owned: bool,
 }

@@ -85,8 +85,8 @@ impl Machine {
         let mut transfer = env.dma.transfer();
         self.stop(&mut transfer);
         env.registers.reset(self.mac);
+        env.order.reset();
         env.irqs().reset();
-        env.duties.reset();
         self.link.restart();
         (self.context, self.tx_lost, self.was_up) = (SharedContext::default(), false, false);
         (self.dirty, self.stalled, self.causes) = (true, 0, 0);

@@ -24,7 +24,7 @@
 //! | `settings` | the driver's configuration, decoded |
 //! | `link`, `phy`, `stats` | the link, the PHY's registers, the statistics registers |
 //! | `faults` | [`Faults`]: injected faults |
-//! | `strict`, `duties` | the rules of strict models; what the driver still has to do |
+//! | `strict` | the rules of strict models |
 //!
 //! **Registers** are atomic words. A tail write is a plain store, like a driver's posted write.
 //! Every other register is written under the device's lock and takes effect at once. Only BAR 0
@@ -72,7 +72,6 @@
 mod bus;
 mod config;
 mod crc;
-mod duties;
 mod env;
 mod faults;
 mod filter;
@@ -137,13 +136,13 @@ pub fn launch(config: Config, wire: impl Wire) -> Result<ModelBus, BusError> {
     }
     let env = Env {
         registers,
-        duties: duties::Duties::default(),
         irqs: Mutex::default(),
         dma,
         violations,
         accesses: irq::Accesses::default(),
         master: AtomicBool::new(false),
         decodes: AtomicBool::new(false),
+        order: filter::WriteOrder::default(),
         checks_owned: config.strict && !config.faults.writes_wildly(),
     };
     let machine = Machine::new(&config, &env, Box::new(wire));

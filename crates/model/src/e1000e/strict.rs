@@ -11,14 +11,9 @@ use crate::violation::{Ring, Violation};
 /// Checks what the driver leaves when it closes the device.
 #[cold]
 pub(crate) fn closed(env: &Env) {
-    let report = |at: usize, value, rule| {
-        env.violations.report(Violation::Register { at: at as u32, value, rule });
-    };
     if env.registers.get(CTRL_EXT) & CTRL_EXT_DRV_LOAD != 0 {
-        report(CTRL_EXT, CTRL_EXT_DRV_LOAD, "DRV_LOAD is given back at the end");
-    }
-    if env.duties.must_reset() {
-        report(RCTL, env.registers.get(RCTL), "a reset follows when RCTL.EN was cleared");
+        let rule = "DRV_LOAD is given back at the end";
+        env.violations.report(Violation::Register { at: CTRL_EXT as u32, value: CTRL_EXT_DRV_LOAD, rule });
     }
 }
 
@@ -134,8 +129,10 @@ pub(crate) fn tail(env: &Env, at: usize, from: u32, tail: u32) {
 /// Checks a write of a register other than a tail.
 #[cold]
 pub(crate) fn register(env: &Env, at: usize, value: u32) {
+    if let Some(rule) = env.order.broken(&env.registers, at, value) {
+        env.violations.report(Violation::Register { at: at as u32, value, rule });
+    }
     let get = |at| env.registers.get(at);
-    env.duties.written(at, get(at), value);
     let (rx, tx) = (get(RCTL) & RCTL_EN != 0, get(TCTL) & TCTL_EN != 0);
     let queue = at & !QUEUE;
     let within = |base: usize, offsets: &[usize]| offsets.iter().any(|o| queue == base + o);
@@ -165,10 +162,6 @@ pub(crate) fn register(env: &Env, at: usize, value: u32) {
         "buffer sizes must not change while reception is enabled"
     } else if at == RCTL && value & RCTL_EN != 0 && value & RCTL_BSEX != 0 && value & RCTL_BSIZE == 0 {
         "buffer size 0 with BSEX is reserved"
-    } else if at == RCTL && value & RCTL_EN != 0 && !env.duties.has_loaded() {
-        "DRV_LOAD is set before reception is enabled"
-    } else if at == RCTL && value & RCTL_EN != 0 && env.duties.must_reset() {
-        "a reset follows when RCTL.EN was cleared"
     } else if at == TCTL && value & TCTL_RRTHRESH != TCTL_RRTHRESH_RESET {
         "the threshold of read requests stays as it is after reset"
     } else if at == TCTL && value & TCTL_EN != 0 && value & TCTL_MULR == 0 {

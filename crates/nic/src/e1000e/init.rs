@@ -5,12 +5,13 @@
 //! were, so that the driver writes every register that it relies on.
 
 use super::config::{Config, Pauses};
+use super::filter::{FilterTables, OTHERS, write_address};
 use super::phy::{self, Mdic};
 use super::regs::*;
-use crate::common::filter::{RxFilter, multicast_table};
 use crate::common::ring::DescRing;
 use std::time::Duration;
 use towpath_bus::{Mmio, Timeout};
+use towpath_wire::ethernet::Mac;
 
 /// Sizes of receive buffers, with their bits in RCTL (§10.2.5.1: BSIZE, BSEX).
 const BUFFER_SIZES: [(usize, u32); 7] = [
@@ -48,13 +49,12 @@ impl BufferSize {
         largest.map(|&(bytes, bits)| BufferSize { bits, bytes })
     }
 
-    /// Whether the device receives frames that it takes for long: those that exceed [`SHORT_FRAME`] on
-    /// the wire, with both tags. It has no limit for them but 16 KB, so that the buffer needs room for
-    /// all of the size that the device takes it for. The driver's limit is the longest frame of the
-    /// MTU.
-    fn takes_long(self, config: &Config) -> bool {
+    /// The bit of RCTL for frames that exceed [`SHORT_FRAME`] on the wire, with both tags. The device
+    /// has no limit for them but 16 KB, so that the buffer needs room for all of the size that the
+    /// device takes it for. The driver's limit is the longest frame of the MTU.
+    fn long(self, config: &Config) -> u32 {
         let whole = BUFFER_SIZES.iter().any(|&(size, bits)| (size, bits) == (self.bytes, self.bits));
-        whole && config.max_frame() + FCS > SHORT_FRAME
+        if whole && config.max_frame() + FCS > SHORT_FRAME { rctl::LONG } else { 0 }
     }
 }
 
@@ -77,9 +77,29 @@ pub(super) struct Layout {
     pub(super) rx: Vec<RingBase>,
     pub(super) tx: Vec<RingBase>,
     pub(super) buffer: BufferSize,
+    /// Bytes of a buffer of the pool, headroom not included.
+    pub(super) room: usize,
+    /// The MTU that the packet buffer and the buffer size are for.
+    pub(super) mtu: u16,
     /// The chip has a receive hash and two queues (not the 82583V).
     pub(super) rss: bool,
-    pub(super) mac: [u8; 6],
+    pub(super) filters: FilterTables,
+}
+
+impl Layout {
+    /// Whether the device is programmed for `config`'s MTU as it is for its own, or would be by
+    /// [`long_frames`] alone: neither buffers nor packet buffer change.
+    pub(super) fn fits(&self, config: &Config) -> bool {
+        let now = Config { mtu: self.mtu, ..config.clone() };
+        let buffer = BufferSize::for_room(self.room, config.is_jumbo());
+        buffer == Some(self.buffer) && receive_kb(&now) == receive_kb(config)
+    }
+
+    /// Follows a new MTU. The device is being reset.
+    pub(super) fn resize(&mut self, config: &Config) {
+        self.mtu = config.mtu;
+        self.buffer = BufferSize::for_room(self.room, config.is_jumbo()).unwrap_or(self.buffer);
+    }
 }
 
 /// A pause that silicon needs.
@@ -144,8 +164,8 @@ pub(super) fn reset<M: Mmio>(bar: &M, config: &Config) -> Result<(), Timeout> {
     IMC.write(bar, cause::ALL);
     let _ = ICR.read(bar);
     clear(bar);
-    for (n, address) in firmwares {
-        set_address(bar, n, address);
+    for (n, mac) in firmwares {
+        write_address(bar, n, Some(mac));
     }
     Ok(())
 }
@@ -162,30 +182,13 @@ pub(super) fn set_driver_loaded<M: Mmio>(bar: &M, loaded: bool) {
     CTRL_EXT.change(bar, ctrl_ext::DRIVER_LOADED, if loaded { ctrl_ext::DRIVER_LOADED } else { 0 });
 }
 
-/// Entries of the address filter besides the port's own. The sixteenth is none of the driver's.
-const OTHER_ADDRESSES: std::ops::Range<u32> = 1..15;
-
-/// Whether a management controller shares the port. Its addresses and filters are left alone.
-fn is_managed<M: Mmio>(bar: &M) -> bool {
-    MANC.read(bar) & MANC_RECEIVES != 0
-}
-
-/// The addresses of a management controller, which a reset clears.
-fn firmware_addresses<M: Mmio>(bar: &M) -> Vec<(u32, [u32; 2])> {
-    if !is_managed(bar) {
+/// The entries of the address filter that a management controller receives by. They are left alone
+/// (Linux clears them), and written again after a reset. Without such a controller they are none.
+pub(super) fn firmware_addresses<M: Mmio>(bar: &M) -> Vec<(u32, Mac)> {
+    if MANC.read(bar) & MANC_RECEIVES == 0 {
         return Vec::new();
     }
-    let entries = OTHER_ADDRESSES.map(|n| (n, [RAL.nth(n, 8).read(bar), RAH.nth(n, 8).read(bar)]));
-    entries.filter(|(_, [_, high])| high & RAH_VALID != 0).collect()
-}
-
-/// Writes an entry of the address filter. Bridges may join writes of 32 bits that follow each other:
-/// a read separates them (Linux: `e1000e_rar_set_generic`).
-fn set_address<M: Mmio>(bar: &M, n: u32, [low, high]: [u32; 2]) {
-    RAL.nth(n, 8).write(bar, low);
-    let _ = STATUS.read(bar);
-    RAH.nth(n, 8).write(bar, high);
-    let _ = STATUS.read(bar);
+    (1..=OTHERS as u32).filter_map(|n| Some((n, address(bar, n)?))).collect()
 }
 
 /// KB of the packet buffer for reception. Transmission has room for two of the longest frames, 8 KB
@@ -211,19 +214,23 @@ fn clear<M: Mmio>(bar: &M) {
 }
 
 /// The address that the device loads from its NVM into the first filter (§10.2.5.22, §10.2.5.23).
-pub(super) fn mac_address<M: Mmio>(bar: &M) -> Option<[u8; 6]> {
-    let (low, high) = (RAL.read(bar).to_le_bytes(), RAH.read(bar));
+pub(super) fn mac_address<M: Mmio>(bar: &M) -> Option<Mac> {
+    address(bar, 0).filter(|mac| *mac != [0; 6] && mac[0] & 1 == 0)
+}
+
+/// A valid entry of the address filter.
+fn address<M: Mmio>(bar: &M, n: u32) -> Option<Mac> {
+    let (low, high) = (RAL.nth(n, 8).read(bar).to_le_bytes(), RAH.nth(n, 8).read(bar));
     let [e, f, ..] = high.to_le_bytes();
-    let mac = [low[0], low[1], low[2], low[3], e, f];
-    let valid = high != u32::MAX && high & RAH_VALID != 0 && mac != [0; 6] && mac[0] & 1 == 0;
-    valid.then_some(mac)
+    let valid = high != u32::MAX && high & RAH_VALID != 0;
+    valid.then_some([low[0], low[1], low[2], low[3], e, f])
 }
 
 /// Programs reception and transmission after a reset. The rings are empty: no frame is received
 /// before the tails are written.
 pub(super) fn program<M: Mmio>(bar: &M, config: &Config, layout: &Layout) {
     general(bar, config);
-    filters(bar, config, layout.mac);
+    layout.filters.program(bar);
     statistics(bar);
     transmit(bar, layout);
     receive(bar, config, layout);
@@ -258,31 +265,23 @@ fn general<M: Mmio>(bar: &M, config: &Config) {
     FCAH.write(bar, 0x0100);
     FCT.write(bar, 0x8808);
     FCTTV.write(bar, 0x0680);
+    pause_thresholds(bar, config);
+    VET.write(bar, 0x8100);
+}
+
+/// When the port asks for a pause. If the link is firmware's, so are the thresholds.
+fn pause_thresholds<M: Mmio>(bar: &M, config: &Config) {
     if !phy::is_firmwares(bar) {
         let (high, low) = phy::thresholds(config, receive_kb(config) << 10);
         FCRTL.write(bar, low);
         FCRTH.write(bar, high);
     }
-    VET.write(bar, 0x8100);
 }
 
-/// Receive filters (§4.6.5.2, §7.1.1): the port's own address, and groups by the hash table
-/// (RCTL.MO = 0).
-fn filters<M: Mmio>(bar: &M, config: &Config, mac: [u8; 6]) {
-    for i in 0..128 {
-        MTA.nth(i, 4).write(bar, 0);
-        VFTA.nth(i, 4).write(bar, 0);
-    }
-    let [a, b, c, d, e, f] = mac;
-    set_address(bar, 0, [u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, 0, 0]) | RAH_VALID]);
-    if !is_managed(bar) {
-        OTHER_ADDRESSES.for_each(|n| set_address(bar, n, [0, 0]));
-    }
-    if let RxFilter::Groups(groups) = &config.filter {
-        for (i, word) in (0..).zip(multicast_table(groups)) {
-            MTA.nth(i, 4).write(bar, word);
-        }
-    }
+/// Follows a new MTU while frames arrive, if the layout [fits](Layout::fits) it.
+pub(super) fn long_frames<M: Mmio>(bar: &M, config: &Config, layout: &Layout) {
+    RCTL.change(bar, rctl::LONG, layout.buffer.long(config));
+    pause_thresholds(bar, config);
 }
 
 /// Clears the statistics by reading them (§4.6.8).
@@ -356,13 +355,8 @@ fn receive<M: Mmio>(bar: &M, config: &Config, layout: &Layout) {
     if layout.rss {
         rss(bar, &config.rss_key, layout.rx.len() as u32);
     }
-    let filter = match config.filter {
-        RxFilter::Promiscuous => rctl::UNICAST_ALL | rctl::MULTICAST_ALL,
-        RxFilter::AllMulticast => rctl::MULTICAST_ALL,
-        RxFilter::Groups(_) => 0,
-    };
-    let long = if layout.buffer.takes_long(config) { rctl::LONG } else { 0 };
-    let control = rctl::BROADCAST | rctl::STRIP_CRC | layout.buffer.bits | filter | long;
+    let long = layout.buffer.long(config);
+    let control = rctl::BROADCAST | rctl::STRIP_CRC | layout.buffer.bits | layout.filters.control() | long;
     RCTL.write(bar, control);
     RCTL.write(bar, control | rctl::ENABLE);
 }
@@ -419,7 +413,7 @@ mod tests {
     fn long_frames_are_received_only_into_buffers_that_hold_whatever_the_device_may_write() {
         let takes = |room, mtu| {
             let config = Config { mtu, ..Config::default() };
-            BufferSize::for_room(room, config.is_jumbo()).unwrap().takes_long(&config)
+            BufferSize::for_room(room, config.is_jumbo()).unwrap().long(&config) != 0
         };
         assert!(!takes(1920, 1500), "two tags, in a buffer that the device takes for 2048 bytes");
         assert!(takes(2048, 1500) && takes(3968, 1500) && takes(1920, 1501) && takes(1024, 1500));

@@ -178,6 +178,7 @@ fn frames_that_arrived_and_were_not_taken_before_a_reset_are_counted() {
     let mut r = rig(config(), strict());
     until(&mut r, is_up);
     let frames = [frame(60, 1), frame(900, 2), frame(1500, 3)];
+    r.rx[0].refill();
     r.arrive(frames.iter().map(Vec::as_slice));
     r.device.run_until_idle();
     fill(&mut r, 0, 1);
@@ -189,6 +190,7 @@ fn frames_that_arrived_and_were_not_taken_before_a_reset_are_counted() {
         r.tx[0].reclaim();
     }
     until(&mut r, |r| r.tx[0].pending() == 0);
+    r.turn(&mut Vec::new());
     let received = r.rx[0].counters().snapshot();
     assert_eq!((received.packets, received.errors, r.control.faults().lost_frames), (0, 3, 3));
     r.end();

@@ -5,6 +5,7 @@
 
 mod errata;
 mod faults;
+mod filter;
 mod late;
 mod link;
 mod offloads;

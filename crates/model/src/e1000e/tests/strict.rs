@@ -337,21 +337,6 @@ fn segmentation_at_100_megabits() {
 }
 
 #[test]
-fn reception_disabled_and_enabled_without_a_reset() {
-    let rig = Rig::new(config());
-    rig.bar.w32(RCTL, 0);
-    rig.clean();
-    rig.bar.w32(RCTL, RCTL_EN);
-    assert!(rule(&rig).contains("a reset follows"));
-    let rig = Rig::new(config());
-    rig.bar.w32(RCTL, 0);
-    rig.bar.w32(CTRL, CTRL_RST);
-    rig.bar.w32(CTRL_EXT, CTRL_EXT_DRV_LOAD);
-    rig.bar.w32(RCTL, RCTL_EN);
-    rig.clean();
-}
-
-#[test]
 fn a_device_that_is_used_without_its_driver_bit_or_closed_with_it() {
     let rig = Rig::bare(config());
     rig.bar.w32(CTRL_EXT, 0);
@@ -368,6 +353,29 @@ fn a_device_that_is_used_without_its_driver_bit_or_closed_with_it() {
         drop(rig);
         assert_eq!(device.violation().is_some_and(|v| v.to_string().contains("DRV_LOAD is given back")), expected);
     }
+}
+
+#[test]
+fn filters_changed_in_an_order_that_loses_frames_or_mixes_addresses() {
+    let cases: [(&[(usize, u32)], &str); 6] = [
+        (&[(RAL + 8, 1), (RAH + 8, RAH_AV | 1)], "read behind each half"),
+        (&[(RAH + 8, RAH_AV | 1), (RAL + 16, 1)], "read behind each half"),
+        (&[(RAL, 5)], "invalid while its first half changes"),
+        (&[(RCTL, 0), (RCTL, RCTL_EN)], "only after a reset"),
+        (&[(RCTL, RCTL_EN | RCTL_CFIEN)], "CFIEN"),
+        (&[(RCTL, RCTL_EN | RCTL_VFE)], "VLAN 0"),
+    ];
+    for (writes, expected) in cases {
+        let rig = Rig::new(config());
+        writes.iter().for_each(|&(at, value)| rig.bar.w32(at, value));
+        assert!(rule(&rig).contains(expected), "{writes:x?}: {}", rule(&rig));
+    }
+    let rig = Rig::new(config());
+    for (at, value) in [(RAH, 0), (RAL, 5), (RAH, RAH_AV | 1), (VFTA, 1), (RCTL, RCTL_EN | RCTL_VFE)] {
+        rig.bar.w32(at, value);
+        rig.bar.r32(STATUS);
+    }
+    rig.clean();
 }
 
 #[test]
