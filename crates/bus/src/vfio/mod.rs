@@ -4,7 +4,7 @@
 //!   VfioBus ─┬─ VfioBar          registers, mapped
 //!            ├─ VfioDma          persistent mappings
 //!            │   └─ VfioWindow   buffers mapped one by one
-//!            └─ VfioIrq          MSI-X (or MSI) as eventfds
+//!            └─ VfioIrq          MSI-X, MSI, INTx; requests and errors: as eventfds
 //! ```
 //!
 //! | file | holds |
@@ -31,6 +31,10 @@
 //! space with all mappings: memory is unmapped for the device before it returns to the system. When
 //! the process is killed, the kernel does all of it in the same order: it resets the device, which
 //! can be opened again at once.
+//!
+//! **Removal.** To unbind a device, or to take it out of its slot, the kernel waits until its file
+//! is closed. It asks by the event [`removal`](crate::Events::removal), again and again. A driver
+//! answers by dropping all that it has of the device. Registers stay readable meanwhile.
 //!
 //! [VFIO]: https://docs.kernel.org/driver-api/vfio.html
 //! [iommufd]: https://docs.kernel.org/userspace-api/iommufd.html
@@ -60,7 +64,7 @@ pub use inspect::{Finding, Inspection, inspect};
 pub use irq::VfioIrq;
 pub use window::VfioWindow;
 
-use crate::bus::{Bus, BusError, Pci};
+use crate::bus::{Bus, BusError, Events, IrqKind, Pci};
 use address_space::AddressSpace;
 use device::VfioDevice;
 use host::Host;
@@ -181,8 +185,10 @@ impl Bus for VfioBus {
         &self.dma
     }
 
+    /// Interrupts of MSI-X if the function has enough, otherwise of MSI.
     fn irqs(&self, count: u16) -> Result<Vec<VfioIrq>, BusError> {
-        self.device.irqs(count)
+        let enough = self.device.irq_count(IrqKind::MsiX) >= count;
+        self.device.irqs(if enough { IrqKind::MsiX } else { IrqKind::Msi }, count)
     }
 }
 
@@ -198,6 +204,18 @@ impl Pci for VfioBus {
     /// Resets the function. Memory decoding is on afterwards; bus mastering is as before.
     fn reset(&self) -> Result<(), BusError> {
         self.device.reset()
+    }
+
+    fn irq_count(&self, kind: IrqKind) -> u16 {
+        self.device.irq_count(kind)
+    }
+
+    fn irqs_of(&self, kind: IrqKind, count: u16) -> Result<Vec<VfioIrq>, BusError> {
+        self.device.irqs(kind, count)
+    }
+
+    fn events(&self) -> Result<Events<VfioIrq>, BusError> {
+        self.device.events()
     }
 }
 
