@@ -4,12 +4,13 @@ use crate::args::{Bind, Unbind};
 use std::error::Error;
 use std::process::ExitCode;
 use towpath::bus::vfio::{self, Bdf, Finding};
+use towpath::nic::e1000e::DEVICES;
 
 /// Binds all functions or none.
 pub(crate) fn bind(args: &Bind) -> Result<ExitCode, Box<dyn Error>> {
     let mut done: Vec<Bdf> = Vec::new();
     for &bdf in &args.bdfs {
-        match vfio::bind(bdf, args.force) {
+        match vfio::bind(bdf, &DEVICES, args.force) {
             Ok(bound) if bound.already => println!("{bdf}: vfio-pci has it already"),
             Ok(bound) => {
                 done.push(bdf);

@@ -8,6 +8,9 @@
 //!            matches ─► check
 //! ```
 //!
+//! Only a network device that has a driver here is bound, unless that is forced: a disk controller
+//! that loses its driver takes the system with it.
+//!
 //! A device is not unbound while its interface carries addresses or is part of a bridge or a bond,
 //! unless that is forced. It is never unbound from `vfio-pci` while a process has it open: the
 //! kernel would wait for that process.
@@ -18,6 +21,7 @@
 
 use super::bdf::Bdf;
 use super::host::{self, Host, device};
+use super::identity::Identity;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -32,6 +36,19 @@ pub enum BindError {
     /// The device does not exist.
     #[error("{0}: there is no such device")]
     NoDevice(Bdf),
+    /// No driver of this program works the device.
+    #[error("{bdf}: it is {identity}, with {}, and no driver here works it: {}; --force binds it all the same",
+        .driver.as_deref().map_or("no driver".to_owned(), |driver| format!("the kernel's driver {driver}")), .mend)]
+    Unknown {
+        /// The device.
+        bdf: Bdf,
+        /// What it is.
+        identity: Identity,
+        /// Its driver.
+        driver: Option<String>,
+        /// What to do instead.
+        mend: String,
+    },
     /// `vfio-pci` is not loaded and cannot be loaded.
     #[error("{0}: the module vfio-pci is not loaded, and could not be: modprobe vfio-pci")]
     NoModule(Bdf),
@@ -107,13 +124,15 @@ pub struct Unbound {
     pub interfaces: Vec<String>,
 }
 
-/// Binds a device to `vfio-pci` and loads that module if needed. With `force`, also if its
-/// interface is in use.
+/// Binds a device to `vfio-pci` and loads that module if needed. It is a network device, and its
+/// ID is among `known`, the first words of the configuration spaces of devices that have a driver
+/// here: `towpath_nic::e1000e::DEVICES`. With `force`, it may be any function, and its interface may
+/// be in use.
 ///
 /// # Errors
 /// [`BindError`]. The previous driver is bound again.
-pub fn bind(bdf: Bdf, force: bool) -> Result<Bound, BindError> {
-    bind_on(&mut Host::this(), bdf, force)
+pub fn bind(bdf: Bdf, known: &[u32], force: bool) -> Result<Bound, BindError> {
+    bind_on(&mut Host::this(), bdf, known, force)
 }
 
 /// Unbinds a device from `vfio-pci`: back to the driver that it had before [`bind`], otherwise to
@@ -281,7 +300,21 @@ impl<K: Kernel> Steps<'_, K> {
     }
 }
 
-pub(super) fn bind_on(kernel: &mut impl Kernel, bdf: Bdf, force: bool) -> Result<Bound, BindError> {
+/// Refuses a function that no driver here works.
+fn check_known(host: &Host, bdf: Bdf, known: &[u32]) -> Result<(), BindError> {
+    let Some(identity) = Identity::of(host, bdf) else { return Err(BindError::NoDevice(bdf)) };
+    if identity.is_network() && known.contains(&identity.id()) {
+        return Ok(());
+    }
+    let mend = match host.interfaces(bdf).first() {
+        Some(name) => format!("leave it to the kernel, and use its interface: xdp:{name} or packet:{name}"),
+        None if identity.is_network() => "leave it to the kernel".to_owned(),
+        None => "look for the right address with lspci -D -d ::0200".to_owned(),
+    };
+    Err(BindError::Unknown { bdf, identity, driver: host.driver(bdf), mend })
+}
+
+pub(super) fn bind_on(kernel: &mut impl Kernel, bdf: Bdf, known: &[u32], force: bool) -> Result<Bound, BindError> {
     let host = kernel.host().clone();
     if !host.has(bdf) {
         return Err(BindError::NoDevice(bdf));
@@ -289,6 +322,9 @@ pub(super) fn bind_on(kernel: &mut impl Kernel, bdf: Bdf, force: bool) -> Result
     let before = PreviousDriver::of(&host, bdf);
     if before.driver.as_deref() == Some(VFIO) {
         return Ok(Bound { bdf, from: None, already: true });
+    }
+    if !force {
+        check_known(&host, bdf, known)?;
     }
     if !host.exists("sys/bus/pci/drivers/vfio-pci") {
         kernel.load_module();

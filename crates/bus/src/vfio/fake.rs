@@ -58,10 +58,12 @@ impl FakeHost {
         symlink(target, path).unwrap();
     }
 
-    /// Adds a network device with its IOMMU group and its driver.
+    /// Adds an 82574L with its IOMMU group and its driver.
     pub(super) fn add(&mut self, name: &str, group: Option<u32>, driver: Option<&str>) -> Bdf {
         let bdf: Bdf = name.parse().unwrap();
         self.file(&device(bdf, "class"), "0x020000\n");
+        self.file(&device(bdf, "vendor"), "0x8086\n");
+        self.file(&device(bdf, "device"), "0x10d3\n");
         self.file(&device(bdf, "driver_override"), "(null)\n");
         if let Some(group) = group {
             let members = format!("sys/kernel/iommu_groups/{group}");

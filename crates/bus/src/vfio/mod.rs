@@ -15,6 +15,7 @@
 //! | `bar`, `dma`, `window`, `irq` | the types of [`Bus`] |
 //! | `inspect` | what prevents a device from being opened, and the commands that fix it |
 //! | `bind` | binds a device to `vfio-pci`, and back to its driver |
+//! | `identity` | what a function is, by class and names |
 //! | `host` | `/sys`, `/proc` and `/dev` |
 //! | `abi`, `ioctl` | structures and system calls |
 //!
@@ -48,6 +49,7 @@ mod dma;
 #[cfg(test)]
 mod fake;
 mod host;
+mod identity;
 mod inspect;
 
 mod address_space;
@@ -60,6 +62,7 @@ pub use bar::VfioBar;
 pub use bdf::{Bdf, BdfError};
 pub use bind::{BindError, Bound, Unbound, bind, unbind};
 pub use dma::VfioDma;
+pub use identity::Identity;
 pub use inspect::{Finding, Inspection, inspect};
 pub use irq::VfioIrq;
 pub use window::VfioWindow;
