@@ -11,10 +11,17 @@ pub(crate) fn bind(args: &Bind) -> Result<ExitCode, Box<dyn Error>> {
     let mut done: Vec<Bdf> = Vec::new();
     for &bdf in &args.bdfs {
         match vfio::bind(bdf, &DEVICES, args.force) {
-            Ok(bound) if bound.already => println!("{bdf}: vfio-pci has it already"),
             Ok(bound) => {
-                done.push(bdf);
-                println!("{bdf}: {} -> vfio-pci", bound.from.as_deref().unwrap_or("no driver"));
+                if bound.already {
+                    println!("{bdf}: vfio-pci has it already");
+                } else {
+                    done.push(bdf);
+                    println!("{bdf}: {} -> vfio-pci", bound.from.as_deref().unwrap_or("no driver"));
+                }
+                if let Some(aspm) = bound.aspm {
+                    let bridge = aspm.bridge.map(|(bridge, _)| format!(", and at {bridge}")).unwrap_or_default();
+                    println!("{bdf}: power management of its link (ASPM) is switched off{bridge}, by an erratum");
+                }
             }
             Err(error) => {
                 for bdf in done {

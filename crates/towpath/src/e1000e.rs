@@ -7,7 +7,7 @@ use crate::any::AnyPort;
 use crate::port_wire::PortWire;
 use std::path::Path;
 use towpath_bus::qtest::{Qemu, QtestBus};
-use towpath_bus::vfio::{Backend, Bdf, VfioBus, VfioConfig};
+use towpath_bus::vfio::{self, Backend, Bdf, VfioBus, VfioConfig};
 use towpath_bus::{BusError, DmaPolicy, Flush, IrqKind, Pci};
 use towpath_model::e1000e::{self as model, ModelBus};
 use towpath_model::iommu;
@@ -16,7 +16,7 @@ use towpath_nic::batching::BatchSize;
 use towpath_nic::e1000e::{
     Config, ConfigError, Copybreak, DEVICES, E1000e, FlowControl, InterruptMode, RingSize, RxFilter,
 };
-use towpath_packet::port::{Calls, Capability, Needs, Port, PortError};
+use towpath_packet::port::{Ability, Calls, Capability, Needs, Port, PortError};
 use towpath_ports::uri::{Options, Uri};
 
 /// The bus that a driver uses.
@@ -95,7 +95,14 @@ pub(crate) fn vfio(uri: &Uri, function: &str) -> Result<E1000e<VfioBus>, PortErr
     let bus = VfioBus::open(address, &bus).map_err(|error| bus_error(uri, error))?;
     // Memory is mapped for the device while it runs: it counts as locked.
     let needs = Needs::none().calls([Calls::Vfio]).capability(Capability::IpcLock);
-    open(uri, bus, config).map(|port| port.with_needs(needs))
+    let port = open(uri, bus, config)?.with_needs(needs);
+    Ok(match vfio::aspm(address) {
+        Some(aspm) => {
+            let mend = (!aspm.is_off()).then(|| format!("towpath bind {address}, or: {}", aspm.mend()));
+            port.with_ability(Ability::new("no-aspm", aspm.is_off(), aspm.to_string()).with_mend(mend))
+        }
+        None => port,
+    })
 }
 
 /// Opens a device of a running QEMU without a guest: the one in `slot`, or the first supported one.

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!   bind     save the driver in /run/towpath/bound ─► driver_override = vfio-pci ─► unbind
-//!            ─► drivers_probe ─► check
+//!            ─► drivers_probe ─► check ─► switch ASPM off, where an erratum asks for it
 //!            └── on any failure: restore the override and the previous driver
-//!   unbind   unbind from vfio-pci ─► restore driver_override ─► the previous driver, or any that
+//!   unbind   restore ASPM ─► unbind from vfio-pci ─► restore driver_override ─► the previous driver, or any that
 //!            matches ─► check
 //! ```
 //!
@@ -19,6 +19,7 @@
 //!
 //! [`sysfs-bus-pci`]: https://docs.kernel.org/admin-guide/abi-testing.html
 
+use super::aspm::{self, Aspm};
 use super::bdf::Bdf;
 use super::host::{self, Host, device};
 use super::identity::Identity;
@@ -110,6 +111,9 @@ pub struct Bound {
     pub from: Option<String>,
     /// Whether the device was bound to `vfio-pci` before.
     pub already: bool,
+    /// Power management of its link as it was before it was switched off; `None` if it was off, or
+    /// may stay on.
+    pub aspm: Option<Aspm>,
 }
 
 /// The result of [`unbind`].
@@ -149,6 +153,8 @@ pub(super) trait Kernel {
     fn host(&self) -> &Host;
     /// Writes to a file of `/sys`.
     fn write(&mut self, path: &str, text: &str) -> io::Result<()>;
+    /// Writes two bytes of a function's configuration space.
+    fn write_config(&mut self, bdf: Bdf, at: usize, value: u16) -> io::Result<()>;
     /// Why an interface must stay up.
     fn in_use(&self, interface: &str) -> Option<String>;
     fn load_module(&mut self);
@@ -161,6 +167,10 @@ impl Kernel for Host {
 
     fn write(&mut self, path: &str, text: &str) -> io::Result<()> {
         Host::write(self, path, text)
+    }
+
+    fn write_config(&mut self, bdf: Bdf, at: usize, value: u16) -> io::Result<()> {
+        Host::write_config(self, bdf, at, value)
     }
 
     fn in_use(&self, interface: &str) -> Option<String> {
@@ -202,31 +212,36 @@ struct PreviousDriver {
     driver: Option<String>,
     /// Its `driver_override`.
     driver_override: Option<String>,
+    /// Power management of its link, if it was switched off.
+    aspm: Option<Aspm>,
 }
 
 impl PreviousDriver {
     fn of(host: &Host, bdf: Bdf) -> PreviousDriver {
         let driver_override = host.read(&device(bdf, "driver_override"));
         let driver_override = driver_override.filter(|driver| !driver.is_empty() && driver != "(null)");
-        PreviousDriver { driver: host.driver(bdf), driver_override }
+        PreviousDriver { driver: host.driver(bdf), driver_override, aspm: None }
     }
 
     fn file(host: &Host, bdf: Bdf) -> PathBuf {
         host.path(&format!("run/towpath/bound/{bdf}"))
     }
 
-    /// Two lines; an empty one for `None`.
+    /// Three lines; an empty one for `None`.
     fn save(&self, host: &Host, bdf: Bdf) -> io::Result<()> {
         let file = PreviousDriver::file(host, bdf);
         std::fs::create_dir_all(file.with_file_name(""))?;
         let line = |text: &Option<String>| text.clone().unwrap_or_default();
-        std::fs::write(file, format!("{}\n{}\n", line(&self.driver), line(&self.driver_override)))
+        let aspm = line(&self.aspm.as_ref().map(Aspm::line));
+        std::fs::write(file, format!("{}\n{}\n{aspm}\n", line(&self.driver), line(&self.driver_override)))
     }
 
     fn load(host: &Host, bdf: Bdf) -> Option<PreviousDriver> {
         let text = std::fs::read_to_string(PreviousDriver::file(host, bdf)).ok()?;
         let mut lines = text.lines().map(|line| Some(line.to_owned()).filter(|line| !line.is_empty()));
-        Some(PreviousDriver { driver: lines.next().flatten(), driver_override: lines.next().flatten() })
+        let (driver, driver_override) = (lines.next().flatten(), lines.next().flatten());
+        let aspm = lines.next().flatten().and_then(|line| Aspm::parse(bdf, &line));
+        Some(PreviousDriver { driver, driver_override, aspm })
     }
 
     fn remove(host: &Host, bdf: Bdf) {
@@ -321,7 +336,8 @@ pub(super) fn bind_on(kernel: &mut impl Kernel, bdf: Bdf, known: &[u32], force: 
     }
     let before = PreviousDriver::of(&host, bdf);
     if before.driver.as_deref() == Some(VFIO) {
-        return Ok(Bound { bdf, from: None, already: true });
+        let aspm = switch_off_aspm(kernel, bdf, PreviousDriver::load(&host, bdf));
+        return Ok(Bound { bdf, from: None, already: true, aspm });
     }
     if !force {
         check_known(&host, bdf, known)?;
@@ -351,7 +367,19 @@ pub(super) fn bind_on(kernel: &mut impl Kernel, bdf: Bdf, known: &[u32], force: 
         PreviousDriver::remove(&host, bdf);
         return Err(error);
     }
-    Ok(Bound { bdf, from: before.driver, already: false })
+    let from = before.driver.clone();
+    let aspm = switch_off_aspm(kernel, bdf, Some(before));
+    Ok(Bound { bdf, from, already: false, aspm })
+}
+
+/// Switches power management of the link off, and notes what it was. A failure is no reason not to
+/// bind: the state is checked whenever the device is opened.
+fn switch_off_aspm(kernel: &mut impl Kernel, bdf: Bdf, before: Option<PreviousDriver>) -> Option<Aspm> {
+    let aspm = aspm::switch_off(kernel, bdf)?;
+    if let Some(before) = before.filter(|before| before.aspm.is_none()) {
+        let _ = PreviousDriver { aspm: Some(aspm.clone()), ..before }.save(kernel.host(), bdf);
+    }
+    Some(aspm)
 }
 
 pub(super) fn unbind_on(kernel: &mut impl Kernel, bdf: Bdf) -> Result<Unbound, BindError> {
@@ -368,6 +396,10 @@ pub(super) fn unbind_on(kernel: &mut impl Kernel, bdf: Bdf) -> Result<Unbound, B
         return Err(BindError::InUse { bdf, pids });
     }
     let previous = PreviousDriver::load(&host, bdf);
+    if let Some(aspm) = previous.as_ref().and_then(|before| before.aspm.as_ref()) {
+        // Before the previous driver is back, which may switch it off as well.
+        aspm::restore(kernel, aspm);
+    }
     let mut steps = Steps { kernel, bdf };
     match &previous {
         Some(before) => steps.restore(before)?,

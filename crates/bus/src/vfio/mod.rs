@@ -15,6 +15,7 @@
 //! | `bar`, `dma`, `window`, `irq` | the types of [`Bus`] |
 //! | `inspect` | what prevents a device from being opened, and the commands that fix it |
 //! | `bind` | binds a device to `vfio-pci`, and back to its driver |
+//! | `aspm` | power management of the link, switched off where an erratum asks for it |
 //! | `identity` | what a function is, by class and names |
 //! | `host` | `/sys`, `/proc` and `/dev` |
 //! | `abi`, `ioctl` | structures and system calls |
@@ -41,6 +42,7 @@
 //! [iommufd]: https://docs.kernel.org/userspace-api/iommufd.html
 
 mod abi;
+mod aspm;
 mod bar;
 mod bdf;
 mod bind;
@@ -58,6 +60,7 @@ mod irq;
 mod pagemap;
 mod window;
 
+pub use aspm::{Aspm, aspm};
 pub use bar::VfioBar;
 pub use bdf::{Bdf, BdfError};
 pub use bind::{BindError, Bound, Unbound, bind, unbind};

@@ -150,6 +150,13 @@ impl<B: Pci> E1000e<B> {
         E1000e { needs, ..self }
     }
 
+    /// With an ability that its bus knows of.
+    #[must_use]
+    pub fn with_ability(mut self, ability: Ability) -> E1000e<B> {
+        self.info.abilities.push(ability);
+        self
+    }
+
     /// Resets the device behind `bus` and reads its address. `name` becomes [`Info::name`].
     ///
     /// # Errors
