@@ -26,7 +26,9 @@ pub(crate) struct Far {
 
 impl Far {
     pub(crate) fn new(guest: &mut Guest) -> Far {
-        let name = interface(guest, PEER);
+        // The kernel's driver of the NIC may get the name while the interface is in its namespace.
+        let name = "far0".to_owned();
+        guest.run(&format!("ip link set {} name {name} 2>/dev/null || true", interface(guest, PEER)));
         // A namespace lives as long as a process in it.
         guest.run("unshare -n sleep 100000 & echo $! >/tmp/far");
         let pid = guest.run("cat /tmp/far");

@@ -29,15 +29,10 @@ pub(crate) const PEER: &str = "0000:00:06.0";
 /// Another NIC of the kernel, connected to nothing.
 pub(crate) const SPARE: &str = "0000:00:07.0";
 
-/// The machine: PCI Express, or the older PCI whose slots are ACPI's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Machine {
-    Q35,
-    Pc,
-}
+/// A NIC that is plugged in while the machine runs: behind the slot of a PCI Express port.
+pub(crate) const HOT: &str = "0000:01:00.0";
 
 pub(crate) struct Guest {
-    machine: Machine,
     qemu: Child,
     qmp: Qmp,
     trace: Trace,
@@ -58,19 +53,14 @@ static GUEST: Mutex<Option<Guest>> = Mutex::new(None);
 
 /// Runs a test in the machine, or skips it.
 pub(crate) fn inside(name: &str, test: impl FnOnce(&mut Guest)) {
-    inside_of(Machine::Q35, name, test);
-}
-
-/// Runs a test in a machine of a kind, or skips it. The machine in use is kept for the next test.
-pub(crate) fn inside_of(machine: Machine, name: &str, test: impl FnOnce(&mut Guest)) {
     let packages = ["qemu-system-x86_64", "busybox", "dpkg-deb", "apt-get"];
     if !packages.iter().all(|program| needs(name, &[Need::Program(program)])) {
         return;
     }
     let mut shared = GUEST.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut guest = match shared.take().filter(|guest| guest.machine == machine) {
+    let mut guest = match shared.take() {
         Some(guest) => guest,
-        None => match Guest::boot(machine) {
+        None => match Guest::boot() {
             Ok(guest) => guest,
             Err(why) => return skip(name, why),
         },
@@ -80,7 +70,7 @@ pub(crate) fn inside_of(machine: Machine, name: &str, test: impl FnOnce(&mut Gue
 }
 
 impl Guest {
-    fn boot(machine: Machine) -> Result<Guest, String> {
+    fn boot() -> Result<Guest, String> {
         let kernel = Kernel::fetch(&image::cache())?;
         let initrd = image::build(&kernel)?;
         let console = image::cache().join("console.log");
@@ -89,7 +79,7 @@ impl Guest {
         let (monitor, trace) = (folder.path().join("qmp"), image::cache().join("trace.log"));
         let _ = std::fs::remove_file(&trace);
         let mut qemu = Command::new("qemu-system-x86_64");
-        machine.arguments(&mut qemu);
+        arguments(&mut qemu);
         qemu.arg("-kernel").arg(kernel.image().ok_or("no kernel")?).arg("-initrd").arg(initrd);
         qemu.args(["-append", BOOT, "-serial", &format!("file:{}", console.display()), "-serial", "stdio"]);
         qemu.arg("-qmp").arg(format!("unix:{},server=on,wait=off", monitor.display())).arg("-D").arg(&trace);
@@ -109,7 +99,7 @@ impl Guest {
             }
         });
         let qmp = Qmp::connect(&monitor).unwrap_or_else(|why| panic!("QEMU did not start: {why}"));
-        let guest = Guest { machine, qemu, qmp, trace: Trace::new(trace), input, lines, console, commands: 0 };
+        let guest = Guest { qemu, qmp, trace: Trace::new(trace), input, lines, console, commands: 0 };
         // Input is lost until the shell reads.
         guest.hear("booting", |line| (line == "@ready").then_some(()));
         eprintln!("booted in {:.1} s", began.elapsed().as_secs_f32());
@@ -187,15 +177,13 @@ impl Guest {
         self.monitor("set_link", &json!({"name": device, "up": up}));
     }
 
-    /// Plugs a NIC in, connected to the hub; returns its PCI address once the kernel has it.
+    /// Plugs [`HOT`] in, connected to the hub, and waits until the kernel has found it.
     #[track_caller]
-    pub(crate) fn plug(&mut self) -> &'static str {
-        let (bus, place, bdf) = self.machine.slot();
-        let nic = json!({"driver": "e1000e", "id": "hot", "netdev": "h3", "bus": bus, "addr": place, "romfile": "",
+    pub(crate) fn plug(&mut self) {
+        let nic = json!({"driver": "e1000e", "id": "hot", "netdev": "h3", "bus": "port0", "romfile": "",
                          "mac": "02:00:00:00:00:09"});
         self.monitor("device_add", &nic);
-        self.until("the kernel has found the NIC", &format!("[ -e /sys/bus/pci/devices/{bdf}/iommu_group ]"));
-        bdf
+        self.until("the kernel has found the NIC", &format!("[ -e /sys/bus/pci/devices/{HOT}/iommu_group ]"));
     }
 
     /// Asks the guest to give the NIC up, as the button of a slot does, and waits until it has.
@@ -240,36 +228,17 @@ impl Drop for Guest {
 const BOOT: &str = "console=ttyS0 panic=-1 rdinit=/init intel_iommu=on iommu.strict=1 mitigations=off tsc=reliable \
                     clocksource=tsc random.trust_cpu=on";
 
-impl Machine {
-    fn arguments(self, qemu: &mut Command) {
-        let name = match self {
-            Machine::Q35 => "q35",
-            Machine::Pc => "pc",
-        };
-        qemu.args(["-machine", name, "-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-smp", "2", "-m", "512"])
-            .args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"])
-            .args(["-device", "intel-iommu,intremap=on,aw-bits=48"]);
-        for (port, hub) in [0, 0, 1, 0].into_iter().enumerate() {
-            qemu.arg("-netdev").arg(format!("hubport,id=h{port},hubid={hub}"));
-        }
-        qemu.args(["-device", "e1000e,id=nic,netdev=h0,addr=4.0,romfile=,mac=02:00:00:00:00:04"]).args([
-            "-device",
-            &virtio("h1", 6),
-            "-device",
-            &virtio("h2", 7),
-        ]);
-        if self == Machine::Q35 {
-            qemu.args(["-device", "pcie-root-port,id=port0,chassis=1,slot=1,addr=8.0"]);
-        }
+/// The machine and its devices.
+fn arguments(qemu: &mut Command) {
+    qemu.args(["-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-smp", "2", "-m", "512"])
+        .args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"])
+        .args(["-device", "intel-iommu,intremap=on,aw-bits=48"]);
+    for (port, hub) in [0, 0, 1, 0].into_iter().enumerate() {
+        qemu.arg("-netdev").arg(format!("hubport,id=h{port},hubid={hub}"));
     }
-
-    /// The bus, the place there, and the PCI address of a device that is plugged in.
-    pub(crate) fn slot(self) -> (&'static str, &'static str, &'static str) {
-        match self {
-            Machine::Q35 => ("port0", "0.0", "0000:01:00.0"),
-            Machine::Pc => ("pci.0", "9.0", "0000:00:09.0"),
-        }
-    }
+    qemu.args(["-device", "e1000e,id=nic,netdev=h0,addr=4.0,romfile=,mac=02:00:00:00:00:04"])
+        .args(["-device", &virtio("h1", 6), "-device", &virtio("h2", 7)])
+        .args(["-device", "pcie-root-port,id=port0,chassis=1,slot=1,addr=8.0"]);
 }
 
 /// Starts the machine on a thread that ends only with the process: the machine is killed when that
