@@ -11,7 +11,8 @@ use crate::violation::{Ring, Violation};
 /// Checks what the driver leaves when it closes the device.
 #[cold]
 pub(crate) fn closed(env: &Env) {
-    if env.registers.get(CTRL_EXT) & CTRL_EXT_DRV_LOAD != 0 {
+    // What does not answer can't be given back.
+    if env.absence().is_none() && env.registers.get(CTRL_EXT) & CTRL_EXT_DRV_LOAD != 0 {
         let rule = "DRV_LOAD is given back at the end";
         env.violations.report(Violation::Register { at: CTRL_EXT as u32, value: CTRL_EXT_DRV_LOAD, rule });
     }
@@ -138,6 +139,8 @@ pub(crate) fn register(env: &Env, at: usize, value: u32) {
     let within = |base: usize, offsets: &[usize]| offsets.iter().any(|o| queue == base + o);
     let rule = if canonical(at) == CTRL && value & CTRL_BIT29 != 0 {
         "bit 29 must be 0"
+    } else if at == EIAC && value & !0x01f0_0000 != 0 {
+        "only the causes of MSI-X are cleared by their messages"
     } else if matches!(at, MDIC | EERD) && get(EXTCNF_CTRL) & EXTCNF_SOFTWARE == 0 {
         "PHY and NVM are accessed by the owner of their semaphore"
     } else if matches!(at, MANC | MANC2H) || MDEF.contains(&at) {

@@ -71,6 +71,8 @@ faults! {
     Downshift = downshifts,
     /// Times that the PHY did not answer.
     PhySilent = phy_silent,
+    /// Errors that the bus has reported (PCI Express: AER).
+    BusError = bus_errors,
     /// Resets to recover.
     Reset = resets,
     /// Resets of the whole function by its bus, when those of the device did not help.

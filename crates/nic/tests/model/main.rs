@@ -6,10 +6,12 @@
 mod errata;
 mod faults;
 mod filter;
+mod interrupts;
 mod late;
 mod link;
 mod offloads;
 mod pages;
+mod removal;
 mod rig;
 mod saving;
 mod storm;

@@ -117,6 +117,12 @@ impl<B: Pci> E1000eTx<B> {
     #[cold]
     fn watch(&mut self) {
         let word = self.handle.device().check_link();
+        if self.handle.device().needs_reset() {
+            self.handle.request_reset(ResetCause::Known);
+        }
+        if !self.handle.is_running() {
+            return;
+        }
         let link = self.control.link();
         let Some(ring) = &mut self.ring else { return };
         let pending = ring.pending;
@@ -144,7 +150,7 @@ impl<B: Pci> E1000eTx<B> {
             HangState::Waiting => {}
             _ if word & status::TX_OFF != 0 && self.hang.excuse_pause(now) => {}
             // The link was lost and is back, seen by another queue or by none.
-            _ if losses != self.link_losses || self.handle.device().link_was_lost() => {
+            _ if losses != self.link_losses || self.handle.device().interrupts.link_has_changed(&self.bar) => {
                 self.link_losses = losses;
                 self.handle.request_reset(ResetCause::LinkLost);
             }
@@ -227,9 +233,11 @@ impl<B: Pci> TxQueue for E1000eTx<B> {
         self.max_offloads
     }
 
+    /// Nothing leaves a device that is gone: the worker does not wait for it.
     #[inline]
     fn pending(&self) -> usize {
-        self.ring.as_ref().map_or(0, |ring| ring.pending)
+        let ring = self.ring.as_ref().filter(|_| !self.handle.device().is_gone());
+        ring.map_or(0, |ring| ring.pending)
     }
 
     fn state(&self) -> State {
