@@ -1,5 +1,6 @@
 //! Maps and unmaps the buffers of one queue by the policy of its domain.
 
+use crate::bounce::BounceMemory;
 use crate::dma::{Access, Dma, DmaPolicy, Flush, Iova, MapError, Window};
 use crate::domain::{Domain, RegisteredRegion};
 use std::ptr::NonNull;
@@ -23,6 +24,8 @@ pub struct DmaCounts {
     pub syncs_for_cpu: u64,
     /// Syncs for the device.
     pub syncs_for_device: u64,
+    /// Frames that were copied to bounce memory.
+    pub copies: u64,
 }
 
 /// A mapped buffer. [`DmaMapper::unmap`] consumes it; it is not `Copy`, so the IOVA cannot be used
@@ -57,6 +60,7 @@ pub struct DmaMapper<D: Dma> {
     unmappable: Vec<WeakRegionHandle>,
     /// External memory may be mapped.
     external: bool,
+    bounce: Option<BounceMemory>,
     domain: Domain<D>,
     counts: DmaCounts,
 }
@@ -95,9 +99,33 @@ impl<D: Dma> DmaMapper<D> {
             recent: Vec::with_capacity(4),
             unmappable: Vec::new(),
             external: false,
+            bounce: None,
             buffers: per_buffer,
             counts: DmaCounts::default(),
         })
+    }
+
+    /// Allocates bounce memory of `slots` slots of `bytes` bytes each, mapped once under any
+    /// policy, for the device to read. It is unmapped with the domain.
+    ///
+    /// # Errors
+    /// [`MapError`] if there is no memory, or it cannot be mapped.
+    pub fn reserve_bounce(&mut self, slots: u32, bytes: usize) -> Result<(), MapError> {
+        self.bounce = Some(BounceMemory::new(&self.domain, slots, bytes)?);
+        Ok(())
+    }
+
+    /// Copies a packet into a slot of the [bounce memory](DmaMapper::reserve_bounce), with zeros
+    /// behind it up to `shortest` bytes, and syncs it for the device, which is done with the slot's
+    /// last frame. Returns the IOVA and the length; `None` if the packet is longer than a slot, or
+    /// there is no such slot.
+    #[inline]
+    pub fn bounce(&mut self, slot: u32, packet: &Packet, shortest: usize) -> Option<(Iova, usize)> {
+        let (iova, len) = self.bounce.as_mut()?.fill(slot, packet, shortest)?;
+        self.counts.copies += 1;
+        self.counts.syncs_for_device += 1;
+        self.domain.dma().sync_for_device(iova, len);
+        Some((iova, len))
     }
 
     /// Maps a chunk of a packet for the device to read.
@@ -123,7 +151,9 @@ impl<D: Dma> DmaMapper<D> {
     #[inline]
     fn map(&mut self, at: NonNull<u8>, len: usize, access: Access) -> Result<Mapped, MapError> {
         let mapped = self.try_map(at, len, access);
-        self.counts.failures += u64::from(mapped.is_err());
+        if mapped.is_err() {
+            self.counts.failures += 1;
+        }
         mapped
     }
 

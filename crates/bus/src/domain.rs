@@ -135,15 +135,15 @@ impl<D: Dma> Domain<D> {
         Ok(())
     }
 
-    /// Allocates memory for descriptors: mapped persistently under any policy. Returns the region
-    /// and its IOVA.
+    /// Allocates memory for descriptors or copies: mapped persistently under any policy. Returns
+    /// the region and its IOVA.
     ///
     /// # Errors
     /// [`MapError`] if there is no memory, or it cannot be mapped.
-    pub fn alloc(&self, len: usize) -> Result<(RegionHandle, Iova), MapError> {
+    pub fn alloc(&self, len: usize, access: Access) -> Result<(RegionHandle, Iova), MapError> {
         let region = RegionHandle::from(self.0.dma.alloc(len)?);
         // SAFETY: as in `add`; the region is new, and its handle gives addresses only.
-        let iova = unsafe { self.0.dma.map(region.base(), region.len(), Access::Both) }?;
+        let iova = unsafe { self.0.dma.map(region.base(), region.len(), access) }?;
         self.memory().push(RegisteredRegion { region: region.clone(), iova: Some(iova), external: false });
         Ok((region, iova))
     }

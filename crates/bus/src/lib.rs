@@ -9,6 +9,7 @@
 //! | `dma` | [`Dma`], [`Iova`], [`DmaPolicy`]: what a bus implements to map memory |
 //! | `domain` | [`Domain`]: the memory that one device may reach |
 //! | `dma_mapper` | [`DmaMapper`]: maps and unmaps the buffers of one queue |
+//! | `bounce` | memory that stays mapped, for copies of short frames |
 //! | `coherent` | [`Coherent`]: descriptor rings, accessed as atomic words |
 //! | [`vfio`] | devices on silicon, through VFIO |
 //! | [`vtd`] | a driver of Intel's IOMMU |
@@ -41,6 +42,7 @@
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![warn(missing_docs)]
 
+mod bounce;
 mod bus;
 mod coherent;
 mod dma;

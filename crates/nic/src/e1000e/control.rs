@@ -1,6 +1,6 @@
 //! The handle to a running port: its settings, its link and its fault counters.
 
-use super::config::{Config, ConfigError, Copybreak};
+use super::config::{Config, ConfigError, Copybreak, TxCopybreak};
 use crate::common::batching::Batching;
 use crate::common::link::{LinkCell, LinkStatus};
 use std::sync::Arc;
@@ -76,6 +76,9 @@ faults! {
 #[derive(Debug)]
 struct ControlShared {
     copybreak: AtomicU32,
+    tx_copybreak: AtomicU32,
+    /// The transmit queues have bounce memory.
+    has_bounce: bool,
     batching: Batching,
     link: LinkCell,
     faults: [AtomicU64; FAULTS],
@@ -91,6 +94,8 @@ impl Control {
         let copybreak = config.copybreak.unwrap_or(Copybreak::default_for(config.policy));
         Control(Arc::new(ControlShared {
             copybreak: AtomicU32::new(copybreak.get()),
+            tx_copybreak: AtomicU32::new(config.tx_copybreak().get()),
+            has_bounce: config.has_bounce(),
             batching: Batching::new(config.batch),
             link: LinkCell::default(),
             faults: [const { AtomicU64::new(0) }; FAULTS],
@@ -109,6 +114,28 @@ impl Control {
     /// [`ConfigError`] unless the threshold is from 0 to 16384.
     pub fn set_copybreak(&self, bytes: u64) -> Result<(), ConfigError> {
         self.0.copybreak.store(Copybreak::new(bytes)?.get(), Relaxed);
+        Ok(())
+    }
+
+    /// The threshold below which frames are copied for transmission, in bytes.
+    #[inline]
+    pub fn tx_copybreak(&self) -> u32 {
+        self.0.tx_copybreak.load(Relaxed)
+    }
+
+    /// Sets the threshold; the queues use it from their next burst on.
+    ///
+    /// # Errors
+    /// [`ConfigError`] unless the threshold is from 0 to 2048, or 0 if the port has no memory for
+    /// copies ([`Config::tx_copybreak`]).
+    pub fn set_tx_copybreak(&self, bytes: u64) -> Result<(), ConfigError> {
+        let threshold = TxCopybreak::new(bytes)?;
+        if threshold != TxCopybreak::OFF && !self.0.has_bounce {
+            let rule =
+                "the port was opened without memory for copies: open it with tx-copybreak=, or with policy=strict";
+            return Err(ConfigError { option: "tx-copybreak", value: bytes.to_string(), rule: rule.to_owned() });
+        }
+        self.0.tx_copybreak.store(threshold.get(), Relaxed);
         Ok(())
     }
 
@@ -155,7 +182,11 @@ impl Control {
 impl PortControl for Control {
     fn settings(&self) -> Vec<Setting> {
         let what = "frames shorter than this many bytes are copied out of their buffer";
-        let mut settings = vec![Setting::new("copybreak", self.copybreak().into(), what)];
+        let tx_what = "frames shorter than this many bytes are copied to be sent, instead of mapped";
+        let mut settings = vec![
+            Setting::new("copybreak", self.copybreak().into(), what),
+            Setting::new("tx-copybreak", self.tx_copybreak().into(), tx_what),
+        ];
         settings.extend(self.batching().settings());
         settings
     }
@@ -168,6 +199,7 @@ impl PortControl for Control {
         let rule = |error: ConfigError| ControlError::Value { name: name.to_owned(), value, rule: error.rule };
         match name {
             "copybreak" => self.set_copybreak(value).map_err(rule),
+            "tx-copybreak" => self.set_tx_copybreak(value).map_err(rule),
             "batch" => self.batching().set(name, value),
             _ => Err(ControlError::unknown(name, self)),
         }
@@ -197,6 +229,7 @@ impl FaultLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use towpath_bus::{DmaPolicy, Flush};
 
     #[test]
     fn the_threshold_can_be_set_within_its_range_and_is_kept_otherwise() {
@@ -212,12 +245,28 @@ mod tests {
         control.set("copybreak", 256).unwrap();
         control.set("batch", 8).unwrap();
         let settings: Vec<_> = control.settings().iter().map(|s| (s.name, s.value)).collect();
-        assert_eq!(settings, [("copybreak", 256), ("batch", 8)]);
+        assert_eq!(settings, [("copybreak", 256), ("tx-copybreak", 0), ("batch", 8)]);
         assert_eq!(control.set("batch", 128).unwrap_err().to_string(), "batch=128: must be from 1 to 127");
         let error = control.set("copybreak", 1 << 20).unwrap_err().to_string();
         assert_eq!(error, "copybreak=1048576: must be from 0 to 16384");
         let error = control.set("colour", 1).unwrap_err().to_string();
-        assert_eq!(error, "colour: no such setting; there are: copybreak, batch");
+        assert_eq!(error, "colour: no such setting; there are: copybreak, tx-copybreak, batch");
+    }
+
+    #[test]
+    fn frames_are_copied_for_transmission_only_by_a_port_with_memory_for_it() {
+        let control = Control::new(&Config::default());
+        let error = control.set("tx-copybreak", 64).unwrap_err().to_string();
+        assert!(error.starts_with("tx-copybreak=64: the port was opened without memory for copies"), "{error}");
+        control.set("tx-copybreak", 0).unwrap();
+        let policy = DmaPolicy::PerBuffer { flush: Flush::Strict };
+        let chosen = Config { tx_copybreak: TxCopybreak::new(64).ok(), ..Config::default() };
+        for config in [Config { policy, tx_copybreak: Some(TxCopybreak::OFF), ..Config::default() }, chosen] {
+            let control = Control::new(&config);
+            control.set("tx-copybreak", 2048).unwrap();
+            assert_eq!(control.tx_copybreak(), 2048);
+            assert!(control.set_tx_copybreak(2049).is_err());
+        }
     }
 
     #[test]

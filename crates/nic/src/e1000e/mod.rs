@@ -55,7 +55,7 @@ mod tx;
 pub use crate::common::filter::RxFilter;
 pub use crate::common::link::LinkStatus;
 pub use crate::common::phy::FlowControl;
-pub use config::{Config, ConfigError, Copybreak, RingSize};
+pub use config::{Config, ConfigError, Copybreak, RingSize, TxCopybreak};
 #[doc(hidden)]
 pub use config::{Pauses, RecycleMode};
 pub use control::{Control, Faults};
@@ -64,6 +64,7 @@ pub use tx::E1000eTx;
 
 use crate::common::pool::{StartError, device_pool};
 use crate::common::ring::DescRing;
+use config::TX_SLOT;
 use control::FaultLog;
 use device::Device;
 use init::{BufferSize, Layout, RingBase};
@@ -183,7 +184,7 @@ impl<B: Pci> E1000e<B> {
             what: "it has no Ethernet address (its NVM is empty or damaged)".to_owned(),
         })?;
         let control = Control::new(&config);
-        let info = info(name, &config, chip, control.copybreak(), reaches_heap);
+        let info = info(name, &config, chip, &control, reaches_heap);
         Ok(E1000e { opened, info, chip, mac, control, config, needs: Needs::none() })
     }
 
@@ -210,7 +211,7 @@ fn offloads(config: &Config) -> Offloads {
     add(tso, config.vlan, Offloads::VLAN)
 }
 
-fn info(name: &str, config: &Config, chip: Chip, copybreak: u32, reaches_heap: bool) -> Info {
+fn info(name: &str, config: &Config, chip: Chip, control: &Control, reaches_heap: bool) -> Info {
     let ability = |name, on, why: Cow<'static, str>| Ability::new(name, on, why);
     let chosen = |on: bool| if on { "by the device" } else { "switched off" };
     let protection = match config.policy {
@@ -232,6 +233,11 @@ fn info(name: &str, config: &Config, chip: Chip, copybreak: u32, reaches_heap: b
         FlowControl::Tx => "tx: the port asks its partner to wait",
         FlowControl::Off => "off",
     };
+    let copybreak = control.copybreak();
+    let tx_copies = match control.tx_copybreak() {
+        0 => "sent frames are not copied".into(),
+        below => format!("frames below {below} bytes are copied to be sent, instead of mapped").into(),
+    };
     let rx_offloads = if config.vlan { Offloads::VLAN } else { Offloads::NONE };
     let abilities = vec![
         ability("chip", true, chip.name.into()),
@@ -242,6 +248,7 @@ fn info(name: &str, config: &Config, chip: Chip, copybreak: u32, reaches_heap: b
         // Settings: each value is a complete ability.
         ability("policy", true, protection.into()),
         ability("copybreak", true, format!("frames below {copybreak} bytes are copied").into()),
+        ability("tx-copybreak", true, tx_copies),
         ability("interrupts", true, wait.into()),
         ability("pause", true, pauses.into()),
     ];
@@ -294,11 +301,16 @@ impl<B: Pci> Starter<'_, B> {
 
     fn tx(&self, log: FaultLog) -> Result<TxRing<B::Dma>, StartError> {
         let buffers = self.buffers();
+        let descriptors = self.config.tx_ring.get();
+        // A piece of another port's packet may be longer than a chunk of this pool. It is copied if
+        // it is longer than a page too.
+        let mut mapper = DmaMapper::new(&self.domain, descriptors, buffers.chunk().max(4096))?;
+        if self.config.has_bounce() {
+            mapper.reserve_bounce(descriptors, TX_SLOT)?;
+        }
         let parts = TxParts {
-            ring: DescRing::new(&self.domain, self.config.tx_ring.get())?,
-            // A piece of another port's packet may be longer than a chunk of this pool. It is
-            // copied if it is longer than a page too.
-            mapper: DmaMapper::new(&self.domain, self.config.tx_ring.get(), buffers.chunk().max(4096))?,
+            ring: DescRing::new(&self.domain, descriptors)?,
+            mapper,
             cache: buffers.cache(Direction::Tx)?,
             copy_all: self.own.is_some(),
         };

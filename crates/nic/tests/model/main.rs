@@ -13,3 +13,4 @@ mod saving;
 mod storm;
 mod threads;
 mod traffic;
+mod tx_copybreak;
