@@ -161,6 +161,12 @@ impl<D: Dma> TxRing<D> {
         self.rs_pending.push_back(Report { at, copies, copied_bytes });
     }
 
+    /// Sets the length of the longest frame.
+    #[inline]
+    fn set_max_frame(&mut self, bytes: usize) {
+        self.abilities.max_frame = bytes;
+    }
+
     #[inline]
     fn free(&self) -> usize {
         let len = self.ring.len();
