@@ -46,6 +46,25 @@ impl Mapped {
     }
 }
 
+/// Pieces of a packet that are mapped as one.
+#[derive(Debug)]
+pub struct MappedRun {
+    /// The mapping.
+    pub mapped: Mapped,
+    /// Number of the pieces, at least one.
+    pub pieces: usize,
+    /// The lowest address, which has the mapping's IOVA.
+    lowest: usize,
+}
+
+impl MappedRun {
+    /// The IOVA of one of the pieces.
+    #[inline]
+    pub fn iova(&self, piece: &Chunk<'_>) -> Iova {
+        self.mapped.iova().add(piece.as_ptr().addr().saturating_sub(self.lowest))
+    }
+}
+
 /// Maps and unmaps the buffers of one queue.
 ///
 /// A buffer that was unmapped may be read or freed **only after
@@ -67,6 +86,8 @@ pub struct DmaMapper<D: Dma> {
 
 struct PerBuffer<W> {
     window: W,
+    /// Bytes that a slot maps, at most.
+    bytes: usize,
     flush: Flush,
     free: Vec<u32>,
     /// Unmapped, but perhaps still in the IOTLB.
@@ -91,7 +112,7 @@ impl<D: Dma> DmaMapper<D> {
                 let pending = Vec::with_capacity(slots as usize);
                 // Low IOVAs are used first and reused soonest: the IOTLB still holds their table
                 // entries.
-                Some(PerBuffer { window, flush, free: (0..slots).rev().collect(), pending })
+                Some(PerBuffer { window, bytes, flush, free: (0..slots).rev().collect(), pending })
             }
         };
         Ok(DmaMapper {
@@ -137,6 +158,44 @@ impl<D: Dma> DmaMapper<D> {
     pub fn map_to_device(&mut self, chunk: Chunk<'_>) -> Result<Mapped, MapError> {
         let at = NonNull::new(chunk.as_ptr().cast_mut()).ok_or(MapError::Unregistered)?;
         self.map(at, chunk.len(), Access::Read)
+    }
+
+    /// Maps the first of some pieces of a packet for the device to read, and the pieces after it
+    /// as long as they lie side by side in memory, in either direction, and fit into a slot: with
+    /// VFIO each mapping is a system call. They are unmapped together. Only pages of the pieces
+    /// come into reach.
+    ///
+    /// # Errors
+    /// As [`map_to_device`](DmaMapper::map_to_device), for the first piece.
+    pub fn map_run_to_device<'p>(&mut self, pieces: impl Iterator<Item = Chunk<'p>>) -> Result<MappedRun, MapError> {
+        let mut pieces = pieces.map(|piece| (piece.as_ptr().addr(), piece.as_ptr().addr() + piece.len(), piece));
+        let (mut low, mut high, first) = pieces.next().ok_or(MapError::Unregistered)?;
+        let (mut lowest, mut n) = (first.as_ptr(), 1);
+        if let Some(limit) = self.buffers.as_ref().map(|buffers| buffers.bytes) {
+            // The region of the first piece is among the recent ones from here on.
+            let _ = NonNull::new(lowest.cast_mut()).map(|at| self.locate(at, high - low));
+            let page = |at: usize| at / self.domain.dma().limits().granule;
+            for (from, to, piece) in pieces {
+                let beside = (from >= high && page(from) <= page(high - 1) + 1)
+                    || (to <= low && page(low) <= page(to.saturating_sub(1)) + 1);
+                let (least, most) = (low.min(from), high.max(to));
+                let at = NonNull::new((if from < low { piece.as_ptr() } else { lowest }).cast_mut());
+                let known = |at| self.recent.iter().any(|memory| memory.offset(at, most - least).is_some());
+                if !beside || piece.is_empty() || most - least > limit || !at.is_some_and(known) {
+                    break;
+                }
+                (low, high, n) = (least, most, n + 1);
+                lowest = if from == low { piece.as_ptr() } else { lowest };
+            }
+        }
+        if n > 1
+            && let Some(at) = NonNull::new(lowest.cast_mut())
+            && let Ok(mapped) = self.try_map(at, high - low, Access::Read)
+        {
+            return Ok(MappedRun { mapped, pieces: n, lowest: low });
+        }
+        let mapped = self.map_to_device(first)?;
+        Ok(MappedRun { mapped, pieces: 1, lowest: first.as_ptr().addr() })
     }
 
     /// Maps a posted buffer for the device to write.
@@ -291,8 +350,14 @@ impl<D: Dma> DmaMapper<D> {
     /// Makes the first `len` bytes visible to the device before it owns the buffer (again).
     #[inline]
     pub fn sync_for_device(&mut self, mapped: &Mapped, len: usize) {
+        self.sync_piece_for_device(mapped.iova, len);
+    }
+
+    /// The same for a piece of a [`MappedRun`].
+    #[inline]
+    pub fn sync_piece_for_device(&mut self, iova: Iova, len: usize) {
         self.counts.syncs_for_device += 1;
-        self.domain.dma().sync_for_device(mapped.iova, len);
+        self.domain.dma().sync_for_device(iova, len);
     }
 
     /// The counters.

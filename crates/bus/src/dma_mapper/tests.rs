@@ -7,6 +7,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use towpath_packet::{Backing, Cache, Direction, ExtBufOwner, ExtBufPool, Pool, PoolConfig, Region, UntrustedMem};
 
+/// Bytes that a slot maps.
+const SLOT: usize = 16 << 10;
 /// Bytes between two slots.
 const STRIDE: u64 = 1 << 16;
 
@@ -116,7 +118,7 @@ fn rig(policy: DmaPolicy, buffers: u32) -> Rig {
     let domain = Domain::new(iommu.clone(), policy).unwrap();
     // SAFETY: no device is there.
     unsafe { domain.register(pool.region().unwrap()) }.unwrap();
-    let mapper = DmaMapper::new(&domain, buffers, 2048).unwrap();
+    let mapper = DmaMapper::new(&domain, buffers, SLOT).unwrap();
     Rig { iommu, mapper, cache: pool.cache(Direction::Rx).unwrap() }
 }
 
@@ -235,6 +237,65 @@ fn a_slot_that_can_not_be_unmapped_is_never_used_again() {
     assert!(r.mapper.map_from_device(&buffer).is_err());
     r.unmap(mapped);
     assert_eq!(r.mapper.counts().lost, 1);
+}
+
+/// A packet in the chunks of the pool with these numbers, with bytes in each.
+fn chain(pool: &mut Vec<Option<Packet>>, chunks: &[usize]) -> Packet {
+    let mut take = |i: &usize| pool[*i].take().unwrap();
+    let mut packet = take(&chunks[0]);
+    chunks[1..].iter().for_each(|i| packet.append(take(i)).unwrap());
+    packet
+}
+
+#[test]
+fn pieces_side_by_side_have_one_mapping_and_all_leave_the_reach_with_it() {
+    let mut r = rig(STRICT, 8);
+    for (chunks, runs) in [
+        // In both directions; chunks of half a page.
+        (&[0, 1, 2, 3][..], &[4][..]),
+        (&[7, 6, 5], &[3]),
+        (&[4, 5, 3, 6], &[4]),
+        // With a gap of a page, or more bytes than a slot has.
+        (&[0, 1, 4, 5], &[2, 2]),
+        (&[0, 9, 2, 30], &[1, 1, 1, 1]),
+        (&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9], &[8, 2]),
+    ] {
+        let mut pool: Vec<_> = (0..64).map(|_| Packet::copy_from(&mut r.cache, &[1; 1000])).collect();
+        pool.sort_by_key(|packet| packet.as_ref().unwrap().linear().as_ptr());
+        let packet = chain(&mut pool, chunks);
+        drop(pool);
+        let before = r.mapper.counts();
+        let (mut pieces, mut seen, mut mapped) = (packet.chunks(), Vec::new(), Vec::new());
+        while pieces.clone().next().is_some() {
+            let run = r.mapper.map_run_to_device(pieces.clone()).unwrap();
+            let lowest = r.iommu.access(run.mapped.iova()).unwrap();
+            for piece in pieces.by_ref().take(run.pieces) {
+                let offset = run.iova(&piece).get() - run.mapped.iova().get();
+                assert_eq!(lowest + offset as usize, piece.as_ptr().addr(), "{chunks:?}");
+            }
+            seen.push(run.pieces);
+            mapped.push(run.mapped);
+        }
+        assert_eq!(seen, runs, "{chunks:?}");
+        let iovas: Vec<_> = mapped.iter().map(Mapped::iova).collect();
+        mapped.into_iter().for_each(|mapped| r.mapper.unmap(mapped).unwrap());
+        r.mapper.sync_iotlb().unwrap();
+        assert_eq!(r.reached(&iovas), 0);
+        let after = r.mapper.counts();
+        assert_eq!((after.maps - before.maps, after.unmaps - before.unmaps), (runs.len() as u64, runs.len() as u64));
+    }
+}
+
+#[test]
+fn a_run_that_can_not_be_mapped_is_tried_piece_by_piece_and_pieces_of_two_regions_are_no_run() {
+    let mut r = rig(STRICT, 1);
+    let other = rig(STRICT, 1);
+    let mut packet = Packet::copy_from(&mut r.cache, &[1; 100]).unwrap();
+    packet.append(Packet::copy_from(&mut { other.cache }, &[2; 100]).unwrap()).unwrap();
+    let run = r.mapper.map_run_to_device(packet.chunks()).unwrap();
+    assert_eq!(run.pieces, 1);
+    assert!(matches!(r.mapper.map_run_to_device(packet.chunks().skip(1)), Err(MapError::Unregistered)));
+    r.mapper.unmap(run.mapped).unwrap();
 }
 
 struct NoOwner;

@@ -331,9 +331,8 @@ impl<B: Pci> Starter<'_, B> {
     fn tx(&self, log: FaultLog) -> Result<TxRing<B::Dma>, StartError> {
         let buffers = self.buffers();
         let descriptors = self.config.tx_ring.get();
-        // A piece of another port's packet may be longer than a chunk of this pool. It is copied if
-        // it is longer than a page too.
-        let mut mapper = DmaMapper::new(&self.domain, descriptors, buffers.chunk().max(4096))?;
+        // Pieces of a packet that lie side by side are mapped as one.
+        let mut mapper = DmaMapper::new(&self.domain, descriptors, buffers.chunk().max(tx::RUN))?;
         if self.config.has_bounce() {
             mapper.reserve_bounce(descriptors, TX_SLOT)?;
         }

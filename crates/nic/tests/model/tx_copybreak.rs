@@ -174,6 +174,32 @@ fn an_application_has_the_page_of_a_copied_frame_at_once_and_may_overwrite_it() 
     r.end();
 }
 
+/// With VFIO, each of these mappings is a system call.
+#[test]
+fn pieces_of_a_long_frame_that_lie_side_by_side_are_mapped_as_one() {
+    let mut config = copying(STRICT, 2048);
+    config.mtu = 9000;
+    let mut r = rig(config, strict());
+    for round in 0..20 {
+        let bytes = frame(9000, round);
+        let packets: Vec<_> = bytes.chunks(1500).map(|piece| r.packet(piece)).collect();
+        let mut addresses: Vec<_> = packets.iter().map(|packet| packet.linear().as_ptr().addr()).collect();
+        addresses.sort_unstable();
+        let gaps = addresses.windows(2).filter(|pair| pair[1] - pair[0] != 2048).count() as u64;
+        let mut packet = r.cache.alloc().unwrap();
+        packets.into_iter().for_each(|piece| packet.append(piece).unwrap());
+        let before = r.tx[0].dma_counts();
+        r.send(0, [packet]);
+        r.settle();
+        assert_eq!(r.far.drain(), [bytes]);
+        let after = r.tx[0].dma_counts();
+        let (maps, unmaps) = (after.maps - before.maps, after.unmaps - before.unmaps);
+        assert!(maps == unmaps && (gaps > 0 || maps == 1), "{maps} mappings, {unmaps} removed, {gaps} gaps");
+    }
+    assert_eq!(r.faults(), 0);
+    r.end();
+}
+
 #[test]
 fn copied_frames_that_a_reset_or_the_end_finds_in_the_ring_are_dropped_by_name() {
     let mut r = rig(copying(STRICT, 2048), strict());

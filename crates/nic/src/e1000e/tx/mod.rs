@@ -43,6 +43,9 @@ use std::collections::VecDeque;
 use towpath_bus::{Dma, DmaMapper, Mapped};
 use towpath_packet::{Batch, Cache, InFlight, ToDevice};
 
+/// Bytes of adjacent pieces that are mapped as one, at most, and of a piece that is mapped.
+pub(super) const RUN: usize = 16 << 10;
+
 const BURST: usize = Batch::<64>::CAPACITY;
 
 /// One descriptor.

@@ -14,7 +14,7 @@ use super::super::control::Fault;
 use super::super::descriptors::{Command, Context, MAX_PIECE, MAX_PIECES, tx};
 use super::super::offload::{Plan, Refusal, plan};
 use super::TxRing;
-use crate::common::ring::{Words, next};
+use crate::common::ring::{Words, ahead, next};
 use towpath_bus::{Dma, Iova, MapError, Mapped};
 use towpath_packet::{Batch, Chunk, DropReason, InFlight, Packet, ToDevice};
 
@@ -197,38 +197,40 @@ impl<D: Dma> TxRing<D> {
     fn write(&mut self, packet: &mut Packet, plan: Plan, context: Option<Context>) -> Result<u32, MapFailure> {
         let len = self.ring.len();
         let first = if context.is_some() { next(self.next_to_use, len) } else { self.next_to_use };
-        let mut at = first;
-        for chunk in packet.chunks() {
-            match self.mapper.map_to_device(chunk) {
-                Ok(mapped) => {
-                    let Some(slot) = self.slots.get_mut(at) else { return Err(MapFailure::Retry) };
-                    slot.mapped = Some(mapped);
-                }
+        let (mut at, mut mapped_pieces) = (first, 0);
+        let mut iovas = [None; MAX_PIECES];
+        let mut chunks = packet.chunks();
+        while chunks.clone().next().is_some() {
+            let run = match self.mapper.map_run_to_device(chunks.clone()) {
+                Ok(run) => run,
                 Err(error) => return Err(self.undo(first, at, error)),
+            };
+            let head = at;
+            for (chunk, iova) in chunks.by_ref().take(run.pieces).zip(iovas.iter_mut().skip(mapped_pieces)) {
+                *iova = Some(run.iova(&chunk));
+                at = ahead(at, chunk.len().div_ceil(MAX_PIECE) as u32, len);
             }
-            for _ in 0..chunk.len().div_ceil(MAX_PIECE) {
-                at = next(at, len);
-            }
+            mapped_pieces += run.pieces;
+            let Some(slot) = self.slots.get_mut(head) else { return Err(MapFailure::Retry) };
+            slot.mapped = Some(run.mapped);
         }
         if let Some(segment) = plan.segment {
             segment.write_headers(packet);
         }
         self.put_context(context);
-        let mut chunks = packet.chunks().peekable();
-        while let Some(chunk) = chunks.next() {
-            self.write_chunk(chunk, plan.command, chunks.peek().is_none());
+        let mut chunks = packet.chunks().zip(iovas.into_iter().flatten()).peekable();
+        while let Some((chunk, iova)) = chunks.next() {
+            self.write_chunk(chunk, iova, plan.command, chunks.peek().is_none());
         }
         self.pending += 1;
         Ok(self.last.0)
     }
 
-    /// Writes the descriptors of one piece of a packet, which the slot of the first of them has
-    /// mapped.
-    fn write_chunk(&mut self, chunk: Chunk<'_>, command: Command, is_last: bool) {
-        let Some(slot) = self.slots.get_mut(self.next_to_use) else { return };
-        let Some(mapped) = slot.mapped.take() else { return };
-        self.mapper.sync_for_device(&mapped, chunk.len());
-        let (iova, mut mapped) = (mapped.iova(), Some(mapped));
+    /// Writes the descriptors of one piece of a packet. The slot of the first of them has the
+    /// mapping, if the piece is the first of its run.
+    fn write_chunk(&mut self, chunk: Chunk<'_>, iova: Iova, command: Command, is_last: bool) {
+        let mut mapped = self.slots.get_mut(self.next_to_use).and_then(|slot| slot.mapped.take());
+        self.mapper.sync_piece_for_device(iova, chunk.len());
         let mut done = 0;
         while done < chunk.len() {
             let n = (chunk.len() - done).min(MAX_PIECE);

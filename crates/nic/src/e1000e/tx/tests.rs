@@ -170,10 +170,13 @@ fn a_full_ring_takes_no_more_and_keeps_one_descriptor_free() {
 #[test]
 fn each_fragment_has_a_descriptor_and_all_have_the_same_command() {
     let mut b = rig(STRICT);
+    // The pieces do not lie side by side.
+    let mut gap = Vec::new();
     let mut packet = b.cache.alloc().unwrap();
     for piece in [5, 700, 300] {
         let part = b.packet(&vec![1; piece]);
         packet.append(part).unwrap();
+        gap.extend((0..4).map(|_| b.cache.alloc().unwrap()));
     }
     assert_eq!(packet.linear().len(), 0, "an empty linear part is sent as it is");
     assert_eq!(b.send(packet), 1);
@@ -183,6 +186,7 @@ fn each_fragment_has_a_descriptor_and_all_have_the_same_command() {
     assert_eq!(b.ring.reclaim(), 1);
     let counts = b.ring.mapper.counts();
     assert_eq!((counts.maps, counts.unmaps, counts.flushes), (3, 3, 1));
+    drop(gap);
     assert_eq!(b.end(), 0);
 }
 
@@ -364,8 +368,11 @@ fn a_tag_beside_the_packet_is_inserted_by_the_device_or_here() {
 fn a_mapping_that_fails_leaves_the_packet_in_the_batch_and_nothing_mapped() {
     let mut b = rig(STRICT);
     let mut packet = b.packet(&[1; 900]);
+    // The second piece does not lie beside the first.
+    let gap: Vec<_> = (0..4).map(|_| b.cache.alloc().unwrap()).collect();
     let part = b.packet(&[2; 100]);
     packet.append(part).unwrap();
+    drop(gap);
     b.script.pass_maps.store(1, Relaxed);
     b.script.fail_maps.store(1, Relaxed);
     let mut batch: Batch = Batch::new();
