@@ -29,6 +29,14 @@ static struct sockaddr_un address(const char *path) {
     return a;
 }
 
+static int differs(const uint8_t *got, const uint8_t *sent, size_t len, size_t size) {
+    size_t at = 14;
+    while (at < len && at < size && got[at] == sent[at]) at++;
+    fprintf(stderr, "vfio_echo: a frame of %zu bytes came back with %zu, other from byte %zu on:", size, len, at);
+    for (size_t i = 0; i < len && i < 64; i++) fprintf(stderr, " %02x", got[i]);
+    return fprintf(stderr, "\n"), 1;
+}
+
 int main(int argc, char **argv) {
     if (argc != 5) return fprintf(stderr, "usage: vfio_echo QEMU-SOCKET OWN-SOCKET BYTES SECONDS\n"), 2;
     size_t size = strtoul(argv[3], NULL, 10);
@@ -57,7 +65,7 @@ int main(int argc, char **argv) {
         int sent = sendmmsg(fd, sends, BURST, 0), got = recvmmsg(fd, receives, BURST, 0, NULL);
         for (int i = 0; i < got; i++)
             if (receives[i].msg_len != size || memcmp(in[i] + 14, out + 14, size - 14))
-                return fprintf(stderr, "vfio_echo: a frame of %u bytes is not what was sent\n", receives[i].msg_len), 1;
+                return differs(in[i], out, receives[i].msg_len, size);
         if (got > 0 && t >= begin) echoed += got;
         if (sent < 0 && got < 0) {
             if (errno != EAGAIN) return perror("vfio_echo"), 2;

@@ -18,6 +18,8 @@ struct State {
     tables: HashMap<u64, usize>,
     kept: HashMap<u64, usize>,
     flushes: u64,
+    /// Pages that were mapped for reading before they were ever written.
+    unwritten: usize,
     /// The next unmap, and every flush, fails.
     refuses_unmap: bool,
     refuses_flush: bool,
@@ -56,7 +58,10 @@ unsafe impl Dma for Iommu {
         Ok(Region::new(len, Backing::Anonymous)?)
     }
 
-    unsafe fn map(&self, at: NonNull<u8>, _: usize, _: Access) -> Result<Iova, MapError> {
+    unsafe fn map(&self, at: NonNull<u8>, len: usize, access: Access) -> Result<Iova, MapError> {
+        if access == Access::Read {
+            self.state().unwritten += (0..len).step_by(4096).filter(|offset| !is_present(at, *offset)).count();
+        }
         Iova::new(at.addr().get() as u64).ok_or(MapError::Foreign)
     }
 
@@ -67,6 +72,15 @@ unsafe impl Dma for Iommu {
     fn window(&self, _: u32, _: usize) -> Result<Slots, MapError> {
         Ok(Slots(self.clone()))
     }
+}
+
+/// Whether the page has memory of its own (`/proc/PID/pagemap`, bit 63: present).
+fn is_present(at: NonNull<u8>, offset: usize) -> bool {
+    let mut entry = [0; 8];
+    let pages = std::fs::File::open("/proc/self/pagemap").unwrap();
+    std::os::unix::fs::FileExt::read_exact_at(&pages, &mut entry, ((at.addr().get() + offset) / 4096 * 8) as u64)
+        .unwrap();
+    u64::from_ne_bytes(entry) >> 63 == 1
 }
 
 struct Slots(Iommu);
@@ -296,6 +310,25 @@ fn a_run_that_can_not_be_mapped_is_tried_piece_by_piece_and_pieces_of_two_region
     assert_eq!(run.pieces, 1);
     assert!(matches!(r.mapper.map_run_to_device(packet.chunks().skip(1)), Err(MapError::Unregistered)));
     r.mapper.unmap(run.mapped).unwrap();
+}
+
+/// Linux before 6.2 pins pages that were never written as the page of zeros.
+#[test]
+fn bounce_memory_is_written_before_it_is_mapped_and_holds_what_was_copied() {
+    let mut r = rig(STRICT, 1);
+    r.mapper.reserve_bounce(80, 2048).unwrap();
+    assert_eq!(r.iommu.state().unwritten, 0);
+    let packet = Packet::copy_from(&mut r.cache, &[7; 15]).unwrap();
+    for slot in [0, 79] {
+        let (iova, len) = r.mapper.bounce(slot, &packet, 17).unwrap();
+        // SAFETY: the test's IOMMU has addresses as IOVAs, and the memory lives with the mapper.
+        let bytes = unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(iova.get() as usize), len) };
+        assert_eq!((&bytes[..15], &bytes[15..]), (&[7; 15][..], &[0, 0][..]));
+    }
+    assert_eq!(r.mapper.bounce(80, &packet, 17), None, "there is no such slot");
+    let long = Packet::copy_from(&mut r.cache, &[7; 1900]).unwrap();
+    assert!(r.mapper.bounce(1, &long, 0).is_some() && r.mapper.bounce(1, &long, 2049).is_none());
+    assert_eq!((r.mapper.counts().copies, r.mapper.counts().maps), (3, 0));
 }
 
 struct NoOwner;
