@@ -322,7 +322,8 @@ fn bounce_memory_is_written_before_it_is_mapped_and_holds_what_was_copied() {
     for slot in [0, 79] {
         let (iova, len) = r.mapper.bounce(slot, &packet, 17).unwrap();
         // SAFETY: the test's IOMMU has addresses as IOVAs, and the memory lives with the mapper.
-        let bytes = unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(iova.get() as usize), len) };
+        let bytes =
+            unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance::<u8>(iova.get() as usize), len) };
         assert_eq!((&bytes[..15], &bytes[15..]), (&[7; 15][..], &[0, 0][..]));
     }
     assert_eq!(r.mapper.bounce(80, &packet, 17), None, "there is no such slot");
