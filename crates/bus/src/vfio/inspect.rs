@@ -1,8 +1,10 @@
 //! What prevents a device from being opened through VFIO, and the command that fixes it.
 
 use super::address_space::memlock_limit;
+use super::aspm::Aspm;
 use super::bdf::Bdf;
 use super::host::{self, Host};
+use crate::coherence::{self, Coherence};
 use std::fmt;
 
 /// Something that is missing, or notable.
@@ -61,8 +63,15 @@ pub enum Finding {
     },
     /// Interrupts are not remapped: a device could raise those of another.
     NoInterruptRemapping,
+    /// Power management of the link is on, against an erratum of the device.
+    Aspm(Aspm),
     /// There is no IOMMU, and that is allowed.
     Unprotected,
+    /// The processors' caches do not see what the device writes, or nothing says that they do.
+    NotCoherent {
+        /// Whether the device tree says so; otherwise nothing describes the device.
+        described: bool,
+    },
 }
 
 /// Bytes of the buffers and rings of a port with the default number of buffers.
@@ -77,7 +86,7 @@ fn allows_user_dma(driver: &str) -> bool {
 impl Finding {
     /// Whether the device cannot be opened because of this.
     pub fn is_obstacle(&self) -> bool {
-        !matches!(self, Finding::Memlock { .. } | Finding::Unprotected)
+        !matches!(self, Finding::Memlock { .. } | Finding::Aspm(_) | Finding::Unprotected)
     }
 
     /// The command that fixes it.
@@ -110,7 +119,13 @@ impl Finding {
             Finding::NoInterruptRemapping => "turn on interrupt remapping in the firmware, or accept the risk: \
                  echo 1 > /sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts"
                 .to_owned(),
+            Finding::Aspm(aspm) => format!("towpath bind {bdf}, or: {}", aspm.mend()),
             Finding::Unprotected => "turn on the IOMMU".to_owned(),
+            Finding::NotCoherent { .. } => {
+                "turn on the IOMMU and use Linux 5.19 or later, which tells whether it makes DMA \
+                 coherent; otherwise leave the device to the kernel's driver, and use xdp: or packet: of its interface"
+                    .to_owned()
+            }
         }
     }
 }
@@ -166,7 +181,15 @@ impl fmt::Display for Finding {
             Finding::NoInterruptRemapping => {
                 f.write_str("interrupts are not remapped: a device could raise those of others")
             }
+            Finding::Aspm(aspm) => aspm.fmt(f),
             Finding::Unprotected => f.write_str("nothing translates: the device reaches all of memory"),
+            Finding::NotCoherent { described: true } => f.write_str(
+                "its DMA is not coherent with the processors' caches (no dma-coherent in the device tree): packets would be \
+                 corrupted",
+            ),
+            Finding::NotCoherent { described: false } => f.write_str(
+                "nothing says that its DMA is coherent with the processors' caches: packets could be corrupted",
+            ),
         }
     }
 }
@@ -217,6 +240,7 @@ pub(super) fn inspect_on(host: &Host, bdf: Bdf) -> Inspection {
             findings.extend(viable(host, bdf, group));
         }
     }
+    findings.extend(incoherent(host, bdf));
     if driver.as_deref() == Some("vfio-pci") {
         findings.extend(rights(host, bdf));
         let users = host.users(&host.device_nodes(bdf));
@@ -229,6 +253,7 @@ pub(super) fn inspect_on(host: &Host, bdf: Bdf) -> Inspection {
     findings.extend(
         memlock_limit(host).filter(|&l| l < DEFAULT_POOL).map(|limit| Finding::Memlock { limit, wanted: DEFAULT_POOL }),
     );
+    findings.extend(Aspm::of(host, bdf).filter(|aspm| !aspm.is_off()).map(Finding::Aspm));
     Inspection { bdf, driver, group, iommufd, findings }
 }
 
@@ -269,6 +294,29 @@ fn viable(host: &Host, bdf: Bdf, group: u32) -> Option<Finding> {
     let busy = others.filter_map(|other| Some((other, host.driver(other)?)));
     let busy: Vec<_> = busy.filter(|(_, driver)| !allows_user_dma(driver)).collect();
     (!busy.is_empty()).then_some(Finding::NotViable { group, others: busy })
+}
+
+/// Whether the caches do not see what the device writes. Behind an IOMMU the kernel's VFIO refuses
+/// such a device itself, since Linux 5.19 (`drivers/vfio/group.c:vfio_device_set_group`).
+pub(super) fn incoherent(host: &Host, bdf: Bdf) -> Option<Finding> {
+    let x86 = host.read("proc/cpuinfo").map_or(cfg!(target_arch = "x86_64"), |cpu| cpu.contains("vendor_id"));
+    let translated = host.group(bdf).is_some() && !host.unprotected(bdf);
+    if x86 || (translated && checks_coherence(host)) {
+        return None;
+    }
+    match coherence::of_device(&host.path(&host::device(bdf, ""))) {
+        Coherence::Coherent => None,
+        // The kernel maps for the IOMMU as ACPI says.
+        Coherence::Unknown if translated => None,
+        found => Some(Finding::NotCoherent { described: found == Coherence::NotCoherent }),
+    }
+}
+
+/// Whether the kernel is Linux 5.19 or later.
+fn checks_coherence(host: &Host) -> bool {
+    let release = host.read("proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split(['.', '-']).map(|part| part.parse::<u32>().unwrap_or(0));
+    (numbers.next(), numbers.next()) >= (Some(5), Some(19))
 }
 
 /// Whether VFIO refuses because interrupts are not isolated. Only on x86 must interrupt remapping

@@ -120,12 +120,17 @@ pub(crate) fn tail(env: &Env, at: usize, from: u32, tail: u32) {
 /// Checks a write of a register other than a tail.
 #[cold]
 pub(crate) fn register(env: &Env, at: usize, value: u32) {
+    if let Some(rule) = env.order.broken(&env.registers, at, value) {
+        env.violations.report(Violation::Register { at: at as u32, value, rule });
+    }
     let get = |at| env.registers.get(at);
     let (rx, tx) = (get(RCTL) & RCTL_EN != 0, get(TCTL) & TCTL_EN != 0);
     let queue = at & !QUEUE;
     let within = |base: usize, offsets: &[usize]| offsets.iter().any(|o| queue == base + o);
     let rule = if canonical(at) == CTRL && value & CTRL_BIT29 != 0 {
         "bit 29 must be 0"
+    } else if at == EIAC && value & !0x01f0_0000 != 0 {
+        "only the causes of MSI-X are cleared by their messages"
     } else if matches!(at, MDIC | EERD) && get(EXTCNF_CTRL) & EXTCNF_SOFTWARE == 0 {
         "PHY and NVM are accessed by the owner of their semaphore"
     } else if rx && within(RDBAL, &[0, BAH, LEN, HEAD]) {

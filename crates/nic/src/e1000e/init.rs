@@ -5,9 +5,10 @@
 //! were, so that the driver writes every register that it relies on.
 
 use super::config::{Config, Pauses};
+use super::filter::FilterTables;
+use super::interrupts::InterruptMode;
 use super::phy::{self, Mdic};
 use super::regs::*;
-use crate::common::filter::{RxFilter, multicast_table};
 use crate::common::ring::DescRing;
 use std::time::Duration;
 use towpath_bus::{Mmio, Timeout};
@@ -65,9 +66,29 @@ pub(super) struct Layout {
     pub(super) rx: Vec<RingBase>,
     pub(super) tx: Vec<RingBase>,
     pub(super) buffer: BufferSize,
+    /// Bytes of a buffer of the pool, headroom not included.
+    pub(super) room: usize,
+    /// The MTU that the packet buffer and the buffer size are for.
+    pub(super) mtu: u16,
     /// The chip has a receive hash and two queues (not the 82583V).
     pub(super) rss: bool,
-    pub(super) mac: [u8; 6],
+    pub(super) filters: FilterTables,
+}
+
+impl Layout {
+    /// Whether the device is programmed for `config`'s MTU as it is for its own, or would be by
+    /// [`long_frames`] alone: neither buffers nor packet buffer change.
+    pub(super) fn fits(&self, config: &Config) -> bool {
+        let now = Config { mtu: self.mtu, ..config.clone() };
+        let buffer = BufferSize::for_room(self.room, config.is_jumbo());
+        buffer == Some(self.buffer) && receive_kb(&now) == receive_kb(config)
+    }
+
+    /// Follows a new MTU. The device is being reset.
+    pub(super) fn resize(&mut self, config: &Config) {
+        self.mtu = config.mtu;
+        self.buffer = BufferSize::for_room(self.room, config.is_jumbo()).unwrap_or(self.buffer);
+    }
 }
 
 /// A pause that silicon needs.
@@ -83,6 +104,7 @@ pub(super) const MS: Duration = Duration::from_millis(1);
 /// Returns whether the device confirms that no access to memory is under way.
 pub(super) fn quiesce<M: Mmio>(bar: &M, config: &Config) -> bool {
     IMC.write(bar, cause::ALL);
+    EIAC.write(bar, 0);
     RCTL.write(bar, 0);
     TCTL.write(bar, tctl::PAD);
     let _ = STATUS.read(bar);
@@ -92,7 +114,13 @@ pub(super) fn quiesce<M: Mmio>(bar: &M, config: &Config) -> bool {
     // Twice the longest time that was measured. A device that hangs never answers, and is reset all
     // the same.
     let status = STATUS.wait(bar, status::MASTER_ENABLE, 0, 80 * MS);
-    status.is_ok_and(|word| word != u32::MAX)
+    status.is_ok_and(|word| answers(bar, word))
+}
+
+/// Whether a device is there, by its status: the registers of a device that is gone read as all
+/// ones, or in QEMU as zeros, and those of a device that is there are never all zero.
+pub(super) fn answers<M: Mmio>(bar: &M, status: u32) -> bool {
+    status != u32::MAX && (status != 0 || CTRL.read(bar) != 0)
 }
 
 /// Resets the device (§4.2.1.6, §4.6.3), which forgets rings and filters.
@@ -156,13 +184,10 @@ pub(super) fn mac_address<M: Mmio>(bar: &M) -> Option<[u8; 6]> {
 /// before the tails are written.
 pub(super) fn program<M: Mmio>(bar: &M, config: &Config, layout: &Layout) {
     general(bar, config);
-    filters(bar, config, layout.mac);
+    layout.filters.program(bar);
     statistics(bar);
     transmit(bar, layout);
     receive(bar, config, layout);
-    if config.interrupts {
-        interrupts(bar, layout.rx.len() as u32);
-    }
 }
 
 /// Device and link (§4.6.5, §4.6.7): the PHY negotiates, the MAC follows its speed. Pause frames are
@@ -188,34 +213,23 @@ fn general<M: Mmio>(bar: &M, config: &Config) {
     FCAH.write(bar, 0x0100);
     FCT.write(bar, 0x8808);
     FCTTV.write(bar, 0x0680);
+    pause_thresholds(bar, config);
+    VET.write(bar, 0x8100);
+}
+
+/// When the port asks for a pause. If the link is firmware's, so are the thresholds.
+fn pause_thresholds<M: Mmio>(bar: &M, config: &Config) {
     if !phy::is_firmwares(bar) {
         let (high, low) = phy::thresholds(config, receive_kb(config) << 10);
         FCRTL.write(bar, low);
         FCRTH.write(bar, high);
     }
-    VET.write(bar, 0x8100);
 }
 
-/// Receive filters (§4.6.5.2, §7.1.1): the port's own address, and groups by the hash table
-/// (RCTL.MO = 0).
-fn filters<M: Mmio>(bar: &M, config: &Config, mac: [u8; 6]) {
-    for i in 0..128 {
-        MTA.nth(i, 4).write(bar, 0);
-        VFTA.nth(i, 4).write(bar, 0);
-    }
-    let [a, b, c, d, e, f] = mac;
-    RAL.write(bar, u32::from_le_bytes([a, b, c, d]));
-    let _ = STATUS.read(bar);
-    RAH.write(bar, u32::from_le_bytes([e, f, 0, 0]) | RAH_VALID);
-    for i in 1..15 {
-        RAL.nth(i, 8).write(bar, 0);
-        RAH.nth(i, 8).write(bar, 0);
-    }
-    if let RxFilter::Groups(groups) = &config.filter {
-        for (i, word) in (0..).zip(multicast_table(groups)) {
-            MTA.nth(i, 4).write(bar, word);
-        }
-    }
+/// Follows a new MTU while frames arrive, if the layout [fits](Layout::fits) it.
+pub(super) fn long_frames<M: Mmio>(bar: &M, config: &Config) {
+    RCTL.change(bar, rctl::LONG, if config.is_jumbo() { rctl::LONG } else { 0 });
+    pause_thresholds(bar, config);
 }
 
 /// Clears the statistics by reading them (§4.6.8).
@@ -249,7 +263,10 @@ fn transmit<M: Mmio>(bar: &M, layout: &Layout) {
 
 /// Reception (§4.6.9). RFCTL comes before RCTL.EN, which fixes the format of descriptors.
 fn receive<M: Mmio>(bar: &M, config: &Config, layout: &Layout) {
-    RFCTL.write(bar, rfctl::EXTENDED | if config.interrupts { rfctl::NO_ACK_INTERRUPT } else { 0 });
+    RFCTL.write(
+        bar,
+        rfctl::EXTENDED | if config.interrupts == InterruptMode::Off { 0 } else { rfctl::NO_ACK_INTERRUPT },
+    );
     for (queue, ring) in (0..).zip(&layout.rx) {
         RDBAL.nth(queue, QUEUE).write(bar, ring.iova as u32);
         RDBAH.nth(queue, QUEUE).write(bar, (ring.iova >> 32) as u32);
@@ -265,13 +282,8 @@ fn receive<M: Mmio>(bar: &M, config: &Config, layout: &Layout) {
     if layout.rss {
         rss(bar, &config.rss_key, layout.rx.len() as u32);
     }
-    let filter = match config.filter {
-        RxFilter::Promiscuous => rctl::UNICAST_ALL | rctl::MULTICAST_ALL,
-        RxFilter::AllMulticast => rctl::MULTICAST_ALL,
-        RxFilter::Groups(_) => 0,
-    };
     let long = if config.is_jumbo() { rctl::LONG } else { 0 };
-    let control = rctl::BROADCAST | rctl::STRIP_CRC | layout.buffer.bits | filter | long;
+    let control = rctl::BROADCAST | rctl::STRIP_CRC | layout.buffer.bits | layout.filters.control() | long;
     RCTL.write(bar, control);
     RCTL.write(bar, control | rctl::ENABLE);
 }
@@ -288,20 +300,6 @@ fn rss<M: Mmio>(bar: &M, key: &[u8; 40], queues: u32) {
         RETA.nth(i, 4).write(bar, entries);
     }
     MRQC.write(bar, mrqc::ENABLE | mrqc::TCP4 | mrqc::IP4 | mrqc::IP6 | mrqc::TCP6);
-}
-
-/// MSI-X (§7.4.1.3): a vector for each receive queue; its message clears and masks its cause.
-fn interrupts<M: Mmio>(bar: &M, queues: u32) {
-    let causes = (0..queues).fold(0, |bits, queue| bits | cause::RX_QUEUE_0 << queue);
-    let vectors = (0..queues).fold(0, |word, queue| word | (IVAR_VALID | queue) << (4 * queue));
-    IVAR.write(bar, vectors);
-    EIAC.write(bar, causes);
-    IAM.write(bar, causes);
-    for queue in 0..queues {
-        // At most one message in 20 µs; a queue that is polled is masked.
-        EITR.nth(queue, 4).write(bar, 80);
-    }
-    CTRL_EXT.change(bar, ctrl_ext::ACK_AUTO_MASK, ctrl_ext::AUTO_MASK | ctrl_ext::CLEAR_PENDING);
 }
 
 #[cfg(test)]

@@ -24,7 +24,10 @@ fn pool() -> Pool {
 type Both = Queues<E1000eRx<FakePci>, E1000eTx<FakePci>>;
 
 fn started(config: Config) -> (Both, Arc<Script>, Pool, Control) {
-    let bus = FakePci::new(0x10d3, true);
+    started_on(FakePci::new(0x10d3, true), config)
+}
+
+fn started_on(bus: FakePci, config: Config) -> (Both, Arc<Script>, Pool, Control) {
     let script = bus.script.clone();
     let queues = config.queues;
     let port = E1000e::open(bus, "e1000e:fake", config).unwrap();
@@ -71,6 +74,20 @@ fn the_packet_buffer_is_split_before_the_reset_that_makes_it_so_and_never_after(
     let split: Vec<_> = (0..).zip(writes.iter()).filter(|(_, (at, _))| *at == PBA.at()).collect();
     let reset = writes.iter().position(|&(at, v)| at == CTRL.at() && v & ctrl::RESET != 0).unwrap();
     assert!(split.len() == 1 && split[0].0 < reset, "{split:?}, reset at {reset}");
+}
+
+#[test]
+fn the_settings_of_a_device_that_is_gone_are_not_changed() {
+    let (mut queues, script, _pool, control) = started(config());
+    control.set_mtu(1400).unwrap();
+    script.dead.store(true, Relaxed);
+    let begun = std::time::Instant::now();
+    while !matches!(queues.rx[0].state(), State::Gone(_)) {
+        assert!(begun.elapsed() < Duration::from_secs(20));
+        queues.rx[0].rx(&mut Batch::new());
+    }
+    let refused = control.set_mtu(1500).unwrap_err().to_string();
+    assert_eq!((refused.as_str(), control.mtu()), ("mtu=1500: the device does not answer, and was given up", 1400));
 }
 
 #[test]
@@ -202,15 +219,17 @@ fn a_device_that_hangs_after_every_reset_is_given_up() {
 }
 
 #[test]
-fn a_device_that_was_removed_is_gone_and_all_that_it_could_reach_is_leaked() {
-    let (mut queues, script, pool, control) = started(config());
-    queues.rx[0].refill();
-    script.dead.store(true, Relaxed);
-    turn(&mut queues, || control.link() == LinkStatus { up: false, speed: 1000, full_duplex: true });
-    assert!(matches!(queues.rx[0].state(), State::Gone(_)));
-    drop(queues);
-    assert_eq!((control.faults().leaked, missing(&pool)), (79, 79));
-    assert!(script.persistent.load(Relaxed) > 0, "leaked memory stays mapped");
+fn a_device_that_was_removed_is_gone_and_behind_no_iommu_all_that_it_could_reach_is_leaked() {
+    for (iommu, leaked) in [(true, 0), (false, 79)] {
+        let (mut queues, script, pool, control) = started_on(FakePci::new(0x10d3, iommu), config());
+        queues.rx[0].refill();
+        script.dead.store(true, Relaxed);
+        turn(&mut queues, || control.link() == LinkStatus { up: false, speed: 1000, full_duplex: true });
+        assert_eq!(queues.rx[0].state(), State::Gone("the device was removed".into()));
+        drop(queues);
+        assert_eq!((control.faults().leaked, missing(&pool)), (leaked, leaked as usize));
+        assert_eq!(script.persistent.load(Relaxed) > 0, leaked > 0, "leaked memory stays mapped");
+    }
 }
 
 #[test]

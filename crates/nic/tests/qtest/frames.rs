@@ -2,7 +2,7 @@
 
 use crate::require;
 use crate::rig::{Setup, frame, out, protections, ring, sized};
-use towpath_nic::e1000e::RxFilter;
+use towpath_nic::e1000e::{InterruptMode, Receive};
 use towpath_packet::Batch;
 use towpath_packet::port::{RxQueue, State, TxQueue, Wake};
 
@@ -178,10 +178,10 @@ fn the_filter_decides_which_frames_to_others_are_received() {
         to([1, 0, 0x5e, 0, 0, 0x16]),
         to([2, 0, 0, 0, 0, 9]),
     ];
-    let group = RxFilter::Groups(vec![[1, 0, 0x5e, 0, 0, 0xfb]]);
-    for (filter, wanted) in [(RxFilter::Promiscuous, 5), (RxFilter::AllMulticast, 4), (group, 3)] {
+    for (receive, wanted) in [(Receive::All, 5), (Receive::Multicast, 4), (Receive::Own, 3)] {
         let mut setup = Setup::new(protections()[0]);
-        setup.config.filter = filter;
+        setup.config.filter.receive = receive;
+        setup.config.filter.groups = vec![[1, 0, 0x5e, 0, 0, 0xfb]];
         let mut rig = setup.start();
         rig.refill();
         all.iter().for_each(|frame| rig.cable.send(frame).unwrap());
@@ -198,7 +198,7 @@ fn the_filter_decides_which_frames_to_others_are_received() {
 fn a_port_with_interrupts_is_polled_where_none_can_be_waited_for() {
     require!("a_port_with_interrupts_is_polled_where_none_can_be_waited_for");
     let mut setup = Setup::new(protections()[3]);
-    setup.config.interrupts = true;
+    setup.config.interrupts = InterruptMode::Auto;
     setup.config.rx_ring = ring(80);
     let mut rig = setup.start();
     assert_eq!(rig.rx[0].wake(), Wake::Poll);

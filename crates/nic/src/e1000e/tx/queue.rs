@@ -73,6 +73,8 @@ impl<B: Pci> E1000eTx<B> {
     #[inline]
     fn stage(&mut self, batch: &mut Batch) -> usize {
         let (size, mut taken) = (self.control.batch(), 0);
+        let max_frame = self.control.max_frame();
+        self.ring.iter_mut().for_each(|ring| ring.set_max_frame(max_frame));
         while let Some(ring) = &mut self.ring
             && !batch.is_empty()
         {
@@ -101,6 +103,12 @@ impl<B: Pci> E1000eTx<B> {
     #[cold]
     fn watch(&mut self) {
         let word = self.handle.device().check_link();
+        if self.handle.device().needs_reset() {
+            self.handle.request_reset();
+        }
+        if !self.handle.is_running() {
+            return;
+        }
         if self.number == 0 {
             add_tx_statistics(&self.bar, &self.counters);
         }
@@ -175,9 +183,11 @@ impl<B: Pci> TxQueue for E1000eTx<B> {
         self.offloads
     }
 
+    /// Nothing leaves a device that is gone: the worker does not wait for it.
     #[inline]
     fn pending(&self) -> usize {
-        self.ring.as_ref().map_or(0, |ring| ring.pending)
+        let ring = self.ring.as_ref().filter(|_| !self.handle.device().is_gone());
+        ring.map_or(0, |ring| ring.pending)
     }
 
     fn state(&self) -> State {
