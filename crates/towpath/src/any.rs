@@ -11,7 +11,7 @@ use towpath_model::cpsw::CpswBus;
 use towpath_model::e1000e::ModelBus;
 use towpath_nic::cpsw::CpswPort;
 use towpath_nic::e1000e::E1000e;
-use towpath_packet::port::{Calls, Capability, Edge, Info, Needs, Port, PortControl, PortError, Queues, Start};
+use towpath_packet::port::{Calls, Edge, Info, Needs, Port, PortControl, PortError, Queues, Start};
 use towpath_packet::{delegate_rx_queue, delegate_tx_queue};
 use towpath_ports::uri::Uri;
 use towpath_ports::{fault, generator, null, packet, pcap, sock, tun, veth, xdp};
@@ -245,7 +245,7 @@ impl Opener {
                         return Err(uri.error("the port of a board has a wire of its own: leave @ out"));
                     }
                     let port = self.cpsw_boards.open(&device, file)?;
-                    let needs = Needs::none().calls([Calls::Vfio]).capability(Capability::IpcLock);
+                    let needs = Needs::none().calls([Calls::Platform]);
                     return Ok(AnyPort::CpswPlatform(Box::new(port.with_needs(needs))));
                 }
                 let wire = wire.map(|wire| self.open_behind(ports, &wire, Role::Both)).transpose()?;
