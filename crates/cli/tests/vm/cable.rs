@@ -57,6 +57,11 @@ impl<'a> Cable<'a> {
     /// Stops it and waits for its end.
     pub(crate) fn stop(&mut self) -> Summary {
         self.guest.run("kill -TERM $(cat /tmp/fwd.pid)");
+        self.ended()
+    }
+
+    /// Waits until it has ended.
+    pub(crate) fn ended(&mut self) -> Summary {
         self.guest.until("it has drained", "! kill -0 $(cat /tmp/fwd.pid)");
         let last = self.guest.run("tail -n 1 /tmp/fwd.out");
         match serde_json::from_str(&last) {
@@ -70,6 +75,20 @@ impl<'a> Cable<'a> {
         self.guest.until("the far host answers", &format!("ping -c 1 -W 1 {FAR}"));
         let far = &self.far;
         self.guest.run(&format!("ping -c 5 -i 0.1 -W 2 {FAR} && {far} ping -c 5 -i 0.1 -W 2 -s 1400 {NEAR}"));
+    }
+
+    /// The far host sends a ping every few milliseconds, until `calm`.
+    pub(crate) fn flood(&mut self) {
+        let far = &self.far;
+        self.guest.run(&format!("{far} ping -i 0.002 -s 1400 {NEAR} >/dev/null 2>&1 & echo $! >/tmp/flood"));
+    }
+
+    pub(crate) fn calm(&mut self) {
+        self.guest.run("kill $(cat /tmp/flood)");
+    }
+
+    pub(crate) fn guest(&mut self) -> &mut Guest {
+        self.guest
     }
 
     /// Each host fetches the file from the other.

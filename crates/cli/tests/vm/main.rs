@@ -8,13 +8,15 @@
 //! ```
 //!
 //! Modules: `cable` two hosts inside, joined by towpath; `guest` the machine and its shell; `image`
-//! the boot image; `kernel` its kernel; `cpio` the archive format.
+//! the boot image; `kernel` its kernel; `cpio` the archive format; `removal` what happens when the
+//! kernel takes the NIC away.
 
 mod cable;
 mod cpio;
 mod guest;
 mod image;
 mod kernel;
+mod removal;
 #[path = "../support/mod.rs"]
 mod support;
 
