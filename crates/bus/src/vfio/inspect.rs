@@ -1,6 +1,7 @@
 //! What prevents a device from being opened through VFIO, and the command that fixes it.
 
 use super::address_space::memlock_limit;
+use super::aspm::Aspm;
 use super::bdf::Bdf;
 use super::host::{self, Host};
 use std::fmt;
@@ -61,6 +62,8 @@ pub enum Finding {
     },
     /// Interrupts are not remapped: a device could raise those of another.
     NoInterruptRemapping,
+    /// Power management of the link is on, against an erratum of the device.
+    Aspm(Aspm),
     /// There is no IOMMU, and that is allowed.
     Unprotected,
 }
@@ -77,7 +80,7 @@ fn allows_user_dma(driver: &str) -> bool {
 impl Finding {
     /// Whether the device cannot be opened because of this.
     pub fn is_obstacle(&self) -> bool {
-        !matches!(self, Finding::Memlock { .. } | Finding::Unprotected)
+        !matches!(self, Finding::Memlock { .. } | Finding::Aspm(_) | Finding::Unprotected)
     }
 
     /// The command that fixes it.
@@ -110,6 +113,7 @@ impl Finding {
             Finding::NoInterruptRemapping => "turn on interrupt remapping in the firmware, or accept the risk: \
                  echo 1 > /sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts"
                 .to_owned(),
+            Finding::Aspm(aspm) => format!("towpath bind {bdf}, or: {}", aspm.mend()),
             Finding::Unprotected => "turn on the IOMMU".to_owned(),
         }
     }
@@ -166,6 +170,7 @@ impl fmt::Display for Finding {
             Finding::NoInterruptRemapping => {
                 f.write_str("interrupts are not remapped: a device could raise those of others")
             }
+            Finding::Aspm(aspm) => aspm.fmt(f),
             Finding::Unprotected => f.write_str("nothing translates: the device reaches all of memory"),
         }
     }
@@ -229,6 +234,7 @@ pub(super) fn inspect_on(host: &Host, bdf: Bdf) -> Inspection {
     findings.extend(
         memlock_limit(host).filter(|&l| l < DEFAULT_POOL).map(|limit| Finding::Memlock { limit, wanted: DEFAULT_POOL }),
     );
+    findings.extend(Aspm::of(host, bdf).filter(|aspm| !aspm.is_off()).map(Finding::Aspm));
     Inspection { bdf, driver, group, iommufd, findings }
 }
 

@@ -16,6 +16,7 @@
 //! | `cable` | two hosts inside, joined by towpath |
 //! | `drivers` | the kernel's driver, DPDK's and ours bring the same device up |
 //! | `oracle` | what they write, compared; explained in `docs/oracles.md` |
+//! | `removal` | the kernel takes the NIC away; kinds of interrupts |
 //! | `storm` | pulled cables, pulled devices and kills, many times |
 
 mod cable;
@@ -26,6 +27,7 @@ mod image;
 mod kernel;
 mod oracle;
 mod qmp;
+mod removal;
 mod storm;
 #[path = "../support/mod.rs"]
 mod support;
@@ -106,15 +108,15 @@ fn a_function_without_a_driver_is_restored_without_one() {
 }
 
 #[test]
-fn a_nic_of_the_kernel_is_bound_unless_it_is_in_use_and_restored_to_its_driver() {
+fn a_nic_without_a_driver_here_is_bound_by_force_alone_and_restored_to_its_driver() {
     inside("binding a NIC of the kernel", |guest| {
         let name = interface(guest, SPARE);
         guest.run(&format!("ip addr add 192.0.2.1/24 dev {name}; ip link set {name} up"));
         let refused = guest.try_run(&format!("towpath bind {SPARE}"));
         assert_eq!((refused.code, driver(guest, SPARE).as_str()), (2, "virtio-pci"), "{}", refused.text);
-        says(&refused.text, &[&name, "192.0.2.1"]);
-        for way in ["--force", ""] {
-            says(&guest.run(&format!("towpath bind {SPARE} {way}")), &["virtio-pci -> vfio-pci"]);
+        says(&refused.text, &["an Ethernet controller (1af4:1041)", "virtio-pci", &format!("xdp:{name}"), "--force"]);
+        for _ in 0..2 {
+            says(&guest.run(&format!("towpath bind {SPARE} --force")), &["virtio-pci -> vfio-pci"]);
             assert_eq!((driver(guest, SPARE).as_str(), interface(guest, SPARE).contains("eth")), ("vfio-pci", false));
             says(&guest.run(&format!("towpath unbind {SPARE}")), &["vfio-pci -> virtio-pci"]);
             guest.until("its interface is back", &format!("ls /sys/bus/pci/devices/{SPARE}/virtio*/net"));
@@ -155,7 +157,6 @@ fn probing_reports_step_by_step_what_is_missing() {
 #[test]
 fn ping_and_files_cross_between_the_nic_and_a_tap_byte_for_byte_under_every_policy() {
     inside("forwarding", |guest| {
-        guest.run(&format!("towpath bind {NIC}"));
         let mut cable = Cable::new(guest);
         for options in ["", "?policy=strict,copybreak=256", "?policy=deferred,copybreak=0,interrupts=on"] {
             cable.start(options);
@@ -166,21 +167,18 @@ fn ping_and_files_cross_between_the_nic_and_a_tap_byte_for_byte_under_every_poli
             assert!(summary.failed.is_empty() && summary.gone.is_empty(), "{options}: {summary:#?}");
         }
         cable.end();
-        guest.run(&format!("towpath unbind {NIC}"));
     });
 }
 
 #[test]
 fn a_transfer_goes_on_when_towpath_was_killed_and_started_again() {
     inside("kill -9", |guest| {
-        guest.run(&format!("towpath bind {NIC}"));
         let mut cable = Cable::new(guest);
         cable.start("");
         cable.ping();
         cable.fetch_through_a_kill();
         cable.stop().is_balanced();
         cable.end();
-        guest.run(&format!("towpath unbind {NIC}"));
     });
 }
 

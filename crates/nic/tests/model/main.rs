@@ -4,10 +4,12 @@
 //! The test steps the device, so that a failure is reproduced by its seed.
 
 mod faults;
+mod interrupts;
 mod late;
 mod link;
 mod offloads;
 mod pages;
+mod removal;
 mod rig;
 mod saving;
 mod storm;
