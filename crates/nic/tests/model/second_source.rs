@@ -212,6 +212,8 @@ fn segments_are_those_of_a_plain_split() {
                     segment[18..20].copy_from_slice(&(0x12fe + i as u16).to_be_bytes());
                 }
                 shape.finish(&mut segment);
+                // The shortest frame of Ethernet.
+                segment.resize(segment.len().max(60), 0);
                 segment
             });
             let expected: Vec<_> = pieces.collect();
@@ -225,7 +227,7 @@ fn segments_are_those_of_a_plain_split() {
             packet.set_gso(Some(Gso { kind, ecn: false, size: size as u16, segs, hdr_len: 0 }));
             r.send(0, [packet]);
             r.settle();
-            assert_eq!(r.far.drain(), expected, "{shape:?} {len} by {size}");
+            assert!(r.far.drain() == expected, "{shape:?} {len} by {size}");
             r.end();
         }
     }
