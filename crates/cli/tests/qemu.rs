@@ -3,6 +3,8 @@
 
 mod support;
 
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use support::traffic::{ping, tcp};
@@ -17,6 +19,11 @@ struct Machine {
 
 impl Machine {
     fn start(hosts: &Hosts) -> Machine {
+        Machine::of_kind(hosts, "q35", "-device intel-iommu")
+    }
+
+    /// A machine of a kind, with other devices beside the network device in slot 4.
+    fn of_kind(hosts: &Hosts, kind: &str, others: &str) -> Machine {
         hosts.two.ip("tuntap add e0 mode tap");
         hosts.two.ip("addr add 10.0.0.2/24 dev e0");
         hosts.two.ip("addr add fd00::2/64 dev e0 nodad");
@@ -27,15 +34,28 @@ impl Machine {
         halt[0xfff0..0xfff4].copy_from_slice(&[0xfa, 0xf4, 0xeb, 0xfd]);
         std::fs::write(&firmware, halt).unwrap();
         let args = format!(
-            "-nodefaults -no-user-config -display none -accel tcg -bios {} -m 64M -machine q35,memory-backend=ram \
+            "-nodefaults -no-user-config -display none -accel tcg -bios {} -m 64M -machine {kind},memory-backend=ram \
              -object memory-backend-memfd,id=ram,size=64M,share=on -qtest unix:{},server=on,wait=off -qtest-log /dev/null \
-             -device intel-iommu -netdev tap,id=net,ifname=e0,script=no,downscript=no -device e1000e,netdev=net",
+             -qmp unix:{},server=on,wait=off {others} -netdev tap,id=net,ifname=e0,script=no,downscript=no \
+             -device e1000e,netdev=net,id=nic,addr=4.0",
             firmware.display(),
-            socket.display()
+            socket.display(),
+            directory.path().join("qmp").display()
         );
         let child = hosts.two.command("qemu-system-x86_64", &args).stdin(Stdio::null()).spawn().unwrap();
         until("QEMU listens", || socket.exists());
         Machine { child, directory }
+    }
+
+    /// Commands of QEMU's monitor (QMP), one after the other.
+    fn command(&self, commands: &[&str]) {
+        let stream = UnixStream::connect(self.directory.path().join("qmp")).unwrap();
+        let mut answers = BufReader::new(stream.try_clone().unwrap()).lines().map(Result::unwrap);
+        for command in ["{\"execute\": \"qmp_capabilities\"}"].iter().chain(commands) {
+            writeln!(&stream, "{command}").unwrap();
+            let answer = answers.find(|line| !line.contains("\"QMP\"") && !line.contains("\"event\"")).unwrap();
+            assert!(answer.contains("\"return\""), "{command}: {answer}");
+        }
     }
 
     fn socket(&self) -> PathBuf {
@@ -70,5 +90,33 @@ fn a_device_of_qemu_carries_ping_and_tcp_under_every_policy() {
         // Receive errors are not checked: QEMU counts frames that it pads and delivers as too
         // short.
         assert_eq!(summary.port("e1000e:").tx.errors, 0, "{policy}");
+    }
+}
+
+/// QEMU ejects a device that was asked for when the machine is reset: its registers read as zeros
+/// then, and its configuration space as ones.
+#[test]
+fn a_device_that_is_unplugged_under_traffic_ends_the_port_by_name() {
+    require!("a_device_that_is_unplugged_under_traffic_ends_the_port_by_name", "qemu-system-x86_64", "ping");
+    // As often as `TOWPATH_UNPLUGS` says, and once with each policy otherwise.
+    let times = std::env::var("TOWPATH_UNPLUGS").map_or(2, |times| times.parse().unwrap());
+    for policy in ["persistent,copybreak=0", "persistent,interrupts=on"].into_iter().cycle().take(times) {
+        let hosts = Hosts::new();
+        let machine = Machine::of_kind(&hosts, "pc", "");
+        let tap = format!("tap:e0?netns={},addr=10.0.0.1/24", hosts.one.name());
+        let device = format!("e1000e:qtest={}?policy={policy}", machine.socket().display());
+        let towpath = Towpath::start(&["fwd", &tap, &device]);
+        ping(&hosts, "", "10.0.0.2");
+        let mut flood = hosts.one.command("ping", "-i 0.002 -s 1000 10.0.0.2").stdout(Stdio::null()).spawn().unwrap();
+        machine.command(&["{\"execute\": \"device_del\", \"arguments\": {\"id\": \"nic\"}}"]);
+        // Asked for is not yet gone.
+        ping(&hosts, "", "10.0.0.2");
+        machine.command(&["{\"execute\": \"system_reset\"}"]);
+        let summary = towpath.wait().code(1).summary();
+        flood.kill().unwrap();
+        flood.wait().unwrap();
+        // Nothing translates here, so that its buffers are leaked.
+        assert_eq!(summary.in_flight, 0, "{policy}: {summary:#?}");
+        assert!(summary.gone.iter().any(|line| line.contains("the device was removed")), "{:?}", summary.gone);
     }
 }

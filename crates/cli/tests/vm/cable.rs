@@ -28,7 +28,8 @@ impl Far {
     pub(crate) fn new(guest: &mut Guest) -> Far {
         // The kernel's driver of the NIC may get the name while the interface is in its namespace.
         let name = "far0".to_owned();
-        guest.run(&format!("ip link set {} name {name} 2>/dev/null || true", interface(guest, PEER)));
+        let now = interface(guest, PEER);
+        guest.run(&format!("[ {now} = {name} ] || {{ ip link set {now} down && ip link set {now} name {name}; }}"));
         // A namespace lives as long as a process in it.
         guest.run("unshare -n sleep 100000 & echo $! >/tmp/far");
         let pid = guest.run("cat /tmp/far");
@@ -60,17 +61,25 @@ impl Far {
 pub(crate) struct Cable<'a> {
     pub(crate) guest: &'a mut Guest,
     pub(crate) far: Far,
+    /// The NIC is given back at the end.
+    bound: bool,
 }
 
 impl<'a> Cable<'a> {
-    /// Both hosts with their addresses, and a file that each serves.
+    /// Both hosts with their addresses, a file that each serves, and the NIC for towpath.
     pub(crate) fn new(guest: &'a mut Guest) -> Cable<'a> {
+        guest.run(&format!("towpath bind {NIC}"));
+        Cable { bound: true, ..Cable::without_nic(guest) }
+    }
+
+    /// The same, but the caller binds and unbinds NICs.
+    pub(crate) fn without_nic(guest: &'a mut Guest) -> Cable<'a> {
         let far = Far::new(guest);
         let prefix = &far.prefix;
         guest.run(&format!("tunctl -t tp0 && ip addr add {NEAR}/24 dev tp0 && ip link set tp0 up"));
         guest.run(&format!("mkdir -p /tmp/www && head -c {FILE} /dev/urandom >/tmp/www/file"));
         guest.run(&format!("httpd -p {NEAR}:80 -h /tmp/www && {prefix} httpd -p {FAR}:80 -h /tmp/www"));
-        Cable { guest, far }
+        Cable { guest, far, bound: false }
     }
 
     /// Starts `towpath fwd`; `options` are the NIC's.
@@ -96,7 +105,7 @@ impl<'a> Cable<'a> {
         self.ended()
     }
 
-    /// Waits for its end.
+    /// Waits until it has ended.
     pub(crate) fn ended(&mut self) -> Summary {
         self.guest.until("it has drained", "! kill -0 $(cat /tmp/fwd.pid)");
         let last = self.guest.run("tail -n 1 /tmp/fwd.out");
@@ -111,6 +120,16 @@ impl<'a> Cable<'a> {
         self.guest.until("the far host answers", &format!("ping -c 1 -W 1 {FAR}"));
         let far = &self.far.prefix;
         self.guest.run(&format!("ping -c 5 -i 0.1 -W 2 {FAR} && {far} ping -c 5 -i 0.1 -W 2 -s 1400 {NEAR}"));
+    }
+
+    /// The far host sends a ping every few milliseconds, until `calm`.
+    pub(crate) fn flood(&mut self) {
+        let far = &self.far.prefix;
+        self.guest.run(&format!("{far} ping -i 0.002 -s 1400 {NEAR} >/dev/null 2>&1 & echo $! >/tmp/flood"));
+    }
+
+    pub(crate) fn calm(&mut self) {
+        self.guest.run("kill $(cat /tmp/flood)");
     }
 
     /// Each host fetches the file from the other.
@@ -153,5 +172,8 @@ impl<'a> Cable<'a> {
     pub(crate) fn end(self) {
         self.guest.run("killall httpd; tunctl -d tp0");
         self.far.end(self.guest);
+        if self.bound {
+            self.guest.run(&format!("towpath unbind {NIC}"));
+        }
     }
 }

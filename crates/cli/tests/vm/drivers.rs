@@ -98,10 +98,8 @@ fn record(guest: &mut Guest) -> Recordings {
         |off: u32| format!("for all in all default; do echo {off} >/proc/sys/net/ipv6/conf/$all/disable_ipv6; done");
     guest.run(&ipv6(1));
     let linux = linux(guest);
-    guest.run(&format!("towpath bind {NIC}"));
     let ours = ours(guest);
     let dpdk = (guest.try_run("which testpmd").code == 0).then(|| dpdk(guest));
-    guest.run(&format!("towpath unbind {NIC}"));
     guest.run(&ipv6(0));
     Recordings { linux, ours, dpdk }
 }
@@ -192,6 +190,7 @@ fn ours(guest: &mut Guest) -> Recording {
 
 /// DPDK's `testpmd` answers pings for every address.
 fn dpdk(guest: &mut Guest) -> Recording {
+    guest.run(&format!("towpath bind {NIC}"));
     let far = Far::new(guest);
     let mut recorder = Recorder::new(guest);
     guest.run("echo 16 >/proc/sys/vm/nr_hugepages && mkdir -p /dev/huge && mount -t hugetlbfs huge /dev/huge");
@@ -206,5 +205,7 @@ fn dpdk(guest: &mut Guest) -> Recording {
     guest.until("testpmd has ended", "! kill -0 $(cat /tmp/testpmd.pid)");
     guest.run("umount /dev/huge; echo 0 >/proc/sys/vm/nr_hugepages; rm /tmp/testpmd.*");
     far.end(guest);
-    recorder.end(guest)
+    let recording = recorder.end(guest);
+    guest.run(&format!("towpath unbind {NIC}"));
+    recording
 }

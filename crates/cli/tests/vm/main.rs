@@ -16,6 +16,7 @@
 //! | `cable` | two hosts inside, joined by towpath |
 //! | `drivers` | the kernel's driver, DPDK's and ours bring the same device up |
 //! | `oracle` | what they write, compared; explained in `docs/oracles.md` |
+//! | `removal` | the kernel takes the NIC away; kinds of interrupts |
 //! | `storm` | pulled cables, pulled devices and kills, many times |
 
 mod cable;
@@ -26,6 +27,7 @@ mod image;
 mod kernel;
 mod oracle;
 mod qmp;
+mod removal;
 mod storm;
 #[path = "../support/mod.rs"]
 mod support;
@@ -155,7 +157,6 @@ fn probing_reports_step_by_step_what_is_missing() {
 #[test]
 fn ping_and_files_cross_between_the_nic_and_a_tap_byte_for_byte_under_every_policy() {
     inside("forwarding", |guest| {
-        guest.run(&format!("towpath bind {NIC}"));
         let mut cable = Cable::new(guest);
         for options in ["", "?policy=strict,copybreak=256", "?policy=deferred,copybreak=0,interrupts=on"] {
             cable.start(options);
@@ -166,21 +167,18 @@ fn ping_and_files_cross_between_the_nic_and_a_tap_byte_for_byte_under_every_poli
             assert!(summary.failed.is_empty() && summary.gone.is_empty(), "{options}: {summary:#?}");
         }
         cable.end();
-        guest.run(&format!("towpath unbind {NIC}"));
     });
 }
 
 #[test]
 fn a_transfer_goes_on_when_towpath_was_killed_and_started_again() {
     inside("kill -9", |guest| {
-        guest.run(&format!("towpath bind {NIC}"));
         let mut cable = Cable::new(guest);
         cable.start("");
         cable.ping();
         cable.fetch_through_a_kill();
         cable.stop().is_balanced();
         cable.end();
-        guest.run(&format!("towpath unbind {NIC}"));
     });
 }
 

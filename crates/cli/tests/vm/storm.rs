@@ -81,7 +81,6 @@ fn process(guest: &mut Guest) -> (u64, u64) {
 fn a_port_outlives_its_cable_being_pulled_under_traffic_again_and_again() {
     let flaps = times("TOWPATH_FLAPS", 20);
     inside("pulled cables", |guest| {
-        guest.run(&format!("towpath bind {NIC}"));
         let before = Resources::of(guest);
         let mut cable = Cable::new(guest);
         cable.start("");
@@ -108,7 +107,6 @@ fn a_port_outlives_its_cable_being_pulled_under_traffic_again_and_again() {
         summary.is_balanced();
         assert!(summary.failed.is_empty() && summary.gone.is_empty(), "{summary:#?}");
         cable.end();
-        guest.run(&format!("towpath unbind {NIC}"));
         Resources::are_back(guest, before, flaps);
         works_with_the_kernel(guest);
     });
@@ -131,7 +129,7 @@ fn a_killed_towpath_leaves_nothing_behind_and_the_driver_of_the_kernel_works() {
         load(guest);
         guest.run("dmesg -c >/dev/null");
         let before = Resources::of(guest);
-        let mut cable = Cable::new(guest);
+        let mut cable = Cable::without_nic(guest);
         for kill in 0..kills {
             cable.guest.run(&format!("towpath bind {NIC}"));
             cable.start(["", "?policy=strict", "?policy=deferred,interrupts=on"][kill as usize % 3]);
@@ -159,7 +157,7 @@ fn a_port_whose_device_is_pulled_under_traffic_ends_by_name_and_frees_all() {
     let unplugs = times("TOWPATH_UNPLUGS", 3);
     inside("pulled devices", |guest| {
         guest.run("dmesg -c >/dev/null");
-        let mut cable = Cable::new(guest);
+        let mut cable = Cable::without_nic(guest);
         let before = Resources::of(cable.guest);
         for unplug in 0..unplugs {
             cable.guest.plug();

@@ -14,6 +14,7 @@ mod pages;
 mod removal;
 mod rig;
 mod saving;
+mod second_source;
 mod storm;
 mod threads;
 mod traffic;
