@@ -21,6 +21,7 @@
 //! | `offload` | checksums, segmentation and VLAN tags |
 //! | `device` | what queues share: status, statistics, reset, stop |
 //! | `control` | the handle to a running port, and its fault counters |
+//! | `dump` | the registers, for a report |
 //! | `config` | options and their rules |
 //!
 //! Invariants:
@@ -44,6 +45,7 @@ mod config;
 mod control;
 mod descriptors;
 mod device;
+mod dump;
 #[cfg(test)]
 mod fake;
 mod filter;
@@ -61,6 +63,7 @@ pub use config::{Config, ConfigError, Copybreak, RingSize};
 #[doc(hidden)]
 pub use config::{Pauses, RecycleMode};
 pub use control::{Control, Faults};
+pub use dump::registers;
 pub use rx::{E1000eRx, RxCounts};
 pub use tx::E1000eTx;
 
