@@ -12,7 +12,7 @@ use towpath_bus::{DmaPolicy, Flush};
 use towpath_fuzz::Input;
 use towpath_model::e1000e::{self as model, Faults};
 use towpath_model::wire::{Wire, cable};
-use towpath_nic::e1000e::{Config, Copybreak, E1000e, Pauses, RecycleMode, RingSize};
+use towpath_nic::e1000e::{Config, Copybreak, E1000e, InterruptMode, Pauses, RecycleMode, RingSize};
 use towpath_packet::port::{Port, Queues, RxQueue, Start, TxQueue};
 use towpath_packet::{Backing, Batch, Checksum, Direction, Gso, GsoKind, Offloads, Packet, Pool, PoolConfig, Vlan};
 
@@ -32,7 +32,7 @@ fn config(how: u8, threshold: u8) -> Config {
     config.recycle = if how & 16 != 0 { RecycleMode::UnmapFirst } else { RecycleMode::KeepMapped };
     config.vlan = how & 32 == 0;
     config.csum = how & 64 == 0;
-    config.interrupts = how & 128 != 0;
+    config.interrupts = if how & 128 != 0 { InterruptMode::Auto } else { InterruptMode::Off };
     config.copybreak = Copybreak::new(u64::from(threshold) * 16).ok();
     config.rx_ring = RingSize::new("rx", 80).unwrap();
     config.tx_ring = RingSize::new("tx", 80).unwrap();

@@ -76,7 +76,7 @@ impl BusError {
 }
 
 /// An interrupt.
-pub trait Irq: Send + 'static {
+pub trait Irq: Send + Sync + 'static {
     /// A descriptor that becomes readable when the interrupt fires. `None` if interrupts cannot be
     /// waited for: the device is polled instead.
     fn fd(&self) -> Option<RawFd>;
@@ -84,6 +84,61 @@ pub trait Irq: Send + 'static {
     /// Acknowledges the interrupt: the descriptor is not readable until the next one. Returns the
     /// number of interrupts since the last call.
     fn take(&self) -> u64;
+
+    /// Lets the next interrupt through, after its cause in the device was cleared. Only an INTx line
+    /// needs that: it is masked when it fires, because it stays asserted as long as its cause.
+    fn unmask(&self) {}
+}
+
+/// Events of a function that are no interrupts of its device; each is signalled like one. `None`:
+/// the bus does not report it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Events<I> {
+    /// The system wants the function back: an administrator unbinds it, or takes it out of its slot.
+    /// It waits until the driver has closed the device.
+    pub removal: Option<I>,
+    /// The bus has reported an error that can't be corrected (PCI Express 4.0 §6.2.3). Until a
+    /// [`reset`](Pci::reset) it is unknown what the device does to memory.
+    pub error: Option<I>,
+}
+
+impl<I> Events<I> {
+    /// The events of a bus; by [`Default`], none.
+    pub fn new(removal: Option<I>, error: Option<I>) -> Events<I> {
+        Events { removal, error }
+    }
+}
+
+impl<I> Default for Events<I> {
+    fn default() -> Events<I> {
+        Events::new(None, None)
+    }
+}
+
+/// The kinds of interrupts of a PCI function, the best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IrqKind {
+    /// Messages, each with its own vector (PCI 3.0 §6.8.2).
+    MsiX,
+    /// Messages (PCI 3.0 §6.8.1).
+    Msi,
+    /// A line, maybe shared with other functions (PCI 3.0 §2.2.6).
+    Intx,
+}
+
+impl IrqKind {
+    /// All kinds, the best first.
+    pub const ALL: [IrqKind; 3] = [IrqKind::MsiX, IrqKind::Msi, IrqKind::Intx];
+
+    /// Its usual name.
+    pub fn name(self) -> &'static str {
+        match self {
+            IrqKind::MsiX => "MSI-X",
+            IrqKind::Msi => "MSI",
+            IrqKind::Intx => "INTx",
+        }
+    }
 }
 
 /// A device, opened for one driver. Dropping it gives the device back.
@@ -123,20 +178,40 @@ pub trait Pci: Bus {
     /// Writes a word of the configuration space.
     fn config_w32(&self, at: u16, value: u32);
 
-    /// Resets the function. Registers, DMA and interrupts must be set up again afterwards.
+    /// Resets the function. Registers and DMA must be set up again afterwards. Interrupts that are
+    /// enabled and the [events](Pci::events) stay.
     ///
     /// # Errors
     /// [`BusError`] when it cannot be reset.
     fn reset(&self) -> Result<(), BusError>;
 
-    /// Enables or disables memory decoding and DMA of the function (PCI 3.0 §6.2.2: Command, bits 1
-    /// and 2). INTx is off in both cases.
+    /// The number of interrupts of a kind that the function offers here.
+    fn irq_count(&self, kind: IrqKind) -> u16;
+
+    /// Enables interrupts 0 to `count - 1` of a kind in place of all earlier ones.
+    ///
+    /// # Errors
+    /// [`BusError`] if the function has fewer of that kind, or the system refuses.
+    fn irqs_of(&self, kind: IrqKind, count: u16) -> Result<Vec<Self::Irq>, BusError>;
+
+    /// The events of the function, from now on, in place of those of an earlier call. By default
+    /// the bus reports none.
+    ///
+    /// # Errors
+    /// [`BusError`] if the system refuses.
+    fn events(&self) -> Result<Events<Self::Irq>, BusError> {
+        Ok(Events::default())
+    }
+
+    /// Enables memory decoding of the function, and enables or disables its DMA (PCI 3.0 §6.2.2:
+    /// Command, bits 1 and 2). Decoding is never disabled: registers that are mapped into the
+    /// process must not be accessed without it.
     fn set_master(&self, on: bool) {
         const COMMAND: u16 = 4;
-        const MEMORY_AND_MASTER: u32 = 0x6;
-        const INTX_DISABLE: u32 = 0x400;
+        const MEMORY: u32 = 0x2;
+        const MASTER: u32 = 0x4;
         // The upper half is Status, whose bits are cleared by writing ones: write zeros there.
-        let command = self.config_r32(COMMAND) & 0xffff & !MEMORY_AND_MASTER;
-        self.config_w32(COMMAND, command | INTX_DISABLE | if on { MEMORY_AND_MASTER } else { 0x2 });
+        let command = self.config_r32(COMMAND) & 0xffff & !MASTER;
+        self.config_w32(COMMAND, command | MEMORY | if on { MASTER } else { 0 });
     }
 }

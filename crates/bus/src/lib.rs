@@ -57,7 +57,7 @@ pub mod tisci;
 pub mod vfio;
 pub mod vtd;
 
-pub use bus::{Bus, BusError, Irq, Pci};
+pub use bus::{Bus, BusError, Events, Irq, IrqKind, Pci};
 pub use coherent::Coherent;
 pub use dma::{Access, Dma, DmaPolicy, Flush, Iova, Limits, MapError, Window};
 pub use dma_mapper::{DmaCounts, DmaMapper, Mapped};

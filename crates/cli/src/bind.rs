@@ -4,16 +4,24 @@ use crate::args::{Bind, Unbind};
 use std::error::Error;
 use std::process::ExitCode;
 use towpath::bus::vfio::{self, Bdf, Finding};
+use towpath::nic::e1000e::DEVICES;
 
 /// Binds all functions or none.
 pub(crate) fn bind(args: &Bind) -> Result<ExitCode, Box<dyn Error>> {
     let mut done: Vec<Bdf> = Vec::new();
     for &bdf in &args.bdfs {
-        match vfio::bind(bdf, args.force) {
-            Ok(bound) if bound.already => println!("{bdf}: vfio-pci has it already"),
+        match vfio::bind(bdf, &DEVICES, args.force) {
             Ok(bound) => {
-                done.push(bdf);
-                println!("{bdf}: {} -> vfio-pci", bound.from.as_deref().unwrap_or("no driver"));
+                if bound.already {
+                    println!("{bdf}: vfio-pci has it already");
+                } else {
+                    done.push(bdf);
+                    println!("{bdf}: {} -> vfio-pci", bound.from.as_deref().unwrap_or("no driver"));
+                }
+                if let Some(aspm) = bound.aspm {
+                    let bridge = aspm.bridge.map(|(bridge, _)| format!(", and at {bridge}")).unwrap_or_default();
+                    println!("{bdf}: power management of its link (ASPM) is switched off{bridge}, by an erratum");
+                }
             }
             Err(error) => {
                 for bdf in done {

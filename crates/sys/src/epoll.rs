@@ -31,8 +31,16 @@ impl Epoll {
     /// # Errors
     /// The error of `epoll_ctl(2)`.
     pub fn add(&self, fd: RawFd, edge: bool) -> io::Result<()> {
+        self.add_tagged(fd, edge, 0)
+    }
+
+    /// The same, with a tag for [`take`](Epoll::take).
+    ///
+    /// # Errors
+    /// The error of `epoll_ctl(2)`.
+    pub fn add_tagged(&self, fd: RawFd, edge: bool, tag: u64) -> io::Result<()> {
         let events = (libc::EPOLLIN | if edge { libc::EPOLLET } else { 0 }) as u32;
-        let mut event = libc::epoll_event { events, u64: 0 };
+        let mut event = libc::epoll_event { events, u64: tag };
         // SAFETY: the event lives across the call.
         check(unsafe { libc::epoll_ctl(self.fd(), libc::EPOLL_CTL_ADD, fd, &mut event) }).map(drop)
     }
@@ -45,9 +53,35 @@ impl Epoll {
 
     /// Discards the events up to now.
     pub fn drain(&self) {
+        self.take();
+    }
+
+    /// Discards the events up to now, 64 at most; returns the bits of their tags, combined.
+    pub fn take(&self) -> u64 {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
         // SAFETY: the array lives across the call and has the length that is given; the call does
         // not wait.
-        unsafe { libc::epoll_wait(self.fd(), events.as_mut_ptr(), events.len() as libc::c_int, 0) };
+        let count = unsafe { libc::epoll_wait(self.fd(), events.as_mut_ptr(), events.len() as libc::c_int, 0) };
+        events.iter().take(usize::try_from(count).unwrap_or(0)).fold(0, |tags, event| tags | event.u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::EventFd;
+
+    #[test]
+    fn the_tags_of_descriptors_that_were_signalled_are_taken_once() {
+        let (epoll, events) = (Epoll::new().unwrap(), [(); 3].map(|()| EventFd::new().unwrap()));
+        for (tag, event) in [1, 2, 4].into_iter().zip(&events) {
+            epoll.add_tagged(event.fd(), true, tag).unwrap();
+        }
+        assert_eq!(epoll.take(), 0);
+        events[0].signal();
+        events[2].signal();
+        assert_eq!((epoll.take(), epoll.take()), (5, 0));
+        events[0].signal();
+        assert_eq!(epoll.take(), 1, "each write counts, though none was read");
     }
 }

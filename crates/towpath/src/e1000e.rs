@@ -7,14 +7,16 @@ use crate::any::AnyPort;
 use crate::port_wire::PortWire;
 use std::path::Path;
 use towpath_bus::qtest::{Qemu, QtestBus};
-use towpath_bus::vfio::{Backend, Bdf, VfioBus, VfioConfig};
-use towpath_bus::{BusError, DmaPolicy, Flush, Pci};
+use towpath_bus::vfio::{self, Backend, Bdf, VfioBus, VfioConfig};
+use towpath_bus::{BusError, DmaPolicy, Flush, IrqKind, Pci};
 use towpath_model::e1000e::{self as model, ModelBus};
 use towpath_model::iommu;
 use towpath_model::wire::Loopback;
 use towpath_nic::batching::BatchSize;
-use towpath_nic::e1000e::{Config, ConfigError, Copybreak, DEVICES, E1000e, Filter, FlowControl, RingSize};
-use towpath_packet::port::{Calls, Capability, Needs, Port, PortError};
+use towpath_nic::e1000e::{
+    Config, ConfigError, Copybreak, DEVICES, E1000e, Filter, FlowControl, InterruptMode, RingSize,
+};
+use towpath_packet::port::{Ability, Calls, Capability, Needs, Port, PortError};
 use towpath_ports::uri::{Options, Uri};
 
 /// The bus that a driver uses.
@@ -93,7 +95,14 @@ pub(crate) fn vfio(uri: &Uri, function: &str) -> Result<E1000e<VfioBus>, PortErr
     let bus = VfioBus::open(address, &bus).map_err(|error| bus_error(uri, error))?;
     // Memory is mapped for the device while it runs: it counts as locked.
     let needs = Needs::none().calls([Calls::Vfio]).capability(Capability::IpcLock);
-    open(uri, bus, config).map(|port| port.with_needs(needs))
+    let port = open(uri, bus, config)?.with_needs(needs);
+    Ok(match vfio::aspm(address) {
+        Some(aspm) => {
+            let mend = (!aspm.is_off()).then(|| format!("towpath bind {address}, or: {}", aspm.mend()));
+            port.with_ability(Ability::new("no-aspm", aspm.is_off(), aspm.to_string()).with_mend(mend))
+        }
+        None => port,
+    })
 }
 
 /// Opens a device of a running QEMU without a guest: the one in `slot`, or the first supported one.
@@ -214,7 +223,14 @@ fn e1000e(options: &mut Options) -> Result<Config, PortError> {
     config.policy = dma_policy(options)?.unwrap_or(config.policy);
     config.batch = options.number("batch", 1..=127)?.and_then(|n| BatchSize::new(n as u8)).unwrap_or(config.batch);
     config.report_every = options.number("rs", 1..=64)?.map_or(config.report_every, |n| n as u16);
-    config.interrupts = options.switch("interrupts")?.unwrap_or(config.interrupts);
+    let kinds = [
+        ("off", InterruptMode::Off),
+        ("on", InterruptMode::Auto),
+        ("msix", InterruptMode::Only(IrqKind::MsiX)),
+        ("msi", InterruptMode::Only(IrqKind::Msi)),
+        ("intx", InterruptMode::Only(IrqKind::Intx)),
+    ];
+    config.interrupts = options.choice("interrupts", &kinds)?.unwrap_or(config.interrupts);
     config.csum = options.switch("csum")?.unwrap_or(config.csum);
     config.tso = options.switch("tso")?.unwrap_or(config.tso);
     config.vlan = options.switch("vlan")?.unwrap_or(config.vlan);
@@ -258,7 +274,7 @@ mod tests {
         expected.filter.vlans = Some("7".parse().unwrap());
         expected.batch = BatchSize::new(16).unwrap();
         expected.report_every = 8;
-        expected.interrupts = true;
+        expected.interrupts = InterruptMode::Auto;
         expected.csum = true;
         expected.tso = false;
         expected.vlan = false;

@@ -4,7 +4,7 @@ use super::dma::QtestDma;
 use super::irq::{self, MsixPage, QtestIrq};
 use super::qemu::Qemu;
 use super::registers::{Accesses, Registers};
-use crate::bus::{Bus, BusError, Pci};
+use crate::bus::{Bus, BusError, IrqKind, Pci};
 use crate::vtd::{AddressSpace, SourceId};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -214,6 +214,21 @@ impl Pci for QtestBus {
         }
         self.set_master(false);
         Ok(())
+    }
+
+    /// Only MSI-X: the machine's CPU serves no interrupts, and only messages can go to memory.
+    fn irq_count(&self, kind: IrqKind) -> u16 {
+        match (kind, self.capability(irq::MSI_X)) {
+            (IrqKind::MsiX, Some(at)) => irq::vectors(self.config_r32(at)),
+            _ => 0,
+        }
+    }
+
+    fn irqs_of(&self, kind: IrqKind, count: u16) -> Result<Vec<QtestIrq>, BusError> {
+        match kind {
+            IrqKind::MsiX => self.irqs(count),
+            _ => Err(BusError::device(&self.name, format!("has no {} here", kind.name()))),
+        }
     }
 }
 

@@ -55,6 +55,11 @@ impl Drop for MsixPage {
     }
 }
 
+/// The number of vectors, by the first word of the MSI-X capability.
+pub(super) fn vectors(control: u32) -> u16 {
+    (control >> 16 & 0x7ff) as u16 + 1
+}
+
 /// Enables vectors 0 to `count - 1` by the MSI-X capability at offset `capability`.
 pub(super) fn enable(
     bus: &impl Pci<Dma = QtestDma>,
@@ -65,7 +70,7 @@ pub(super) fn enable(
     let map = BusError::map(bus.name());
     let at = capability.ok_or_else(|| device("has no MSI-X".to_owned()))?;
     let control = bus.config_r32(at);
-    let vectors = (control >> 16 & 0x7ff) as u16 + 1;
+    let vectors = vectors(control);
     if count > vectors.min((PAGE / 4) as u16) {
         return Err(device(format!("has {vectors} interrupts, not {count}")));
     }

@@ -50,6 +50,7 @@ pub(super) const DMA_READ: u32 = 1;
 pub(super) const DMA_WRITE: u32 = 2;
 pub(super) const IRQ_NONE: u32 = 1;
 pub(super) const IRQ_EVENTFD: u32 = 4;
+pub(super) const IRQ_UNMASK: u32 = 0x10;
 pub(super) const IRQ_TRIGGER: u32 = 0x20;
 pub(super) const IOAS_FIXED: u32 = 1;
 pub(super) const IOAS_WRITE: u32 = 2;
@@ -57,8 +58,12 @@ pub(super) const IOAS_READ: u32 = 4;
 
 /// Regions of a PCI device: BARs 0 to 5, the ROM, and this.
 pub(super) const REGION_CONFIG: u32 = 7;
+pub(super) const IRQ_INTX: u32 = 0;
 pub(super) const IRQ_MSI: u32 = 1;
 pub(super) const IRQ_MSIX: u32 = 2;
+/// An error of the bus, and the request to give the device back.
+pub(super) const IRQ_ERR: u32 = 3;
+pub(super) const IRQ_REQ: u32 = 4;
 
 /// Capabilities: `{id u16, version u16, next u32}`, then the content.
 pub(super) const CAP_REGION_SPARSE: u16 = 1;

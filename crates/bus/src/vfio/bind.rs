@@ -2,11 +2,14 @@
 //!
 //! ```text
 //!   bind     save the driver in /run/towpath/bound ─► driver_override = vfio-pci ─► unbind
-//!            ─► drivers_probe ─► check
+//!            ─► drivers_probe ─► check ─► switch ASPM off, where an erratum asks for it
 //!            └── on any failure: restore the override and the previous driver
-//!   unbind   unbind from vfio-pci ─► restore driver_override ─► the previous driver, or any that
+//!   unbind   restore ASPM ─► unbind from vfio-pci ─► restore driver_override ─► the previous driver, or any that
 //!            matches ─► check
 //! ```
+//!
+//! Only a network device that has a driver here is bound, unless that is forced: a disk controller
+//! that loses its driver takes the system with it.
 //!
 //! A device is not unbound while its interface carries addresses or is part of a bridge or a bond,
 //! unless that is forced. It is never unbound from `vfio-pci` while a process has it open: the
@@ -16,8 +19,10 @@
 //!
 //! [`sysfs-bus-pci`]: https://docs.kernel.org/admin-guide/abi-testing.html
 
+use super::aspm::{self, Aspm};
 use super::bdf::Bdf;
 use super::host::{self, Host, device};
+use super::identity::Identity;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -32,6 +37,19 @@ pub enum BindError {
     /// The device does not exist.
     #[error("{0}: there is no such device")]
     NoDevice(Bdf),
+    /// No driver of this program works the device.
+    #[error("{bdf}: it is {identity}, with {}, and no driver here works it: {}; --force binds it all the same",
+        .driver.as_deref().map_or("no driver".to_owned(), |driver| format!("the kernel's driver {driver}")), .mend)]
+    Unknown {
+        /// The device.
+        bdf: Bdf,
+        /// What it is.
+        identity: Identity,
+        /// Its driver.
+        driver: Option<String>,
+        /// What to do instead.
+        mend: String,
+    },
     /// `vfio-pci` is not loaded and cannot be loaded.
     #[error("{0}: the module vfio-pci is not loaded, and could not be: modprobe vfio-pci")]
     NoModule(Bdf),
@@ -93,6 +111,9 @@ pub struct Bound {
     pub from: Option<String>,
     /// Whether the device was bound to `vfio-pci` before.
     pub already: bool,
+    /// Power management of its link as it was before it was switched off; `None` if it was off, or
+    /// may stay on.
+    pub aspm: Option<Aspm>,
 }
 
 /// The result of [`unbind`].
@@ -107,13 +128,15 @@ pub struct Unbound {
     pub interfaces: Vec<String>,
 }
 
-/// Binds a device to `vfio-pci` and loads that module if needed. With `force`, also if its
-/// interface is in use.
+/// Binds a device to `vfio-pci` and loads that module if needed. It is a network device, and its
+/// ID is among `known`, the first words of the configuration spaces of devices that have a driver
+/// here: `towpath_nic::e1000e::DEVICES`. With `force`, it may be any function, and its interface may
+/// be in use.
 ///
 /// # Errors
 /// [`BindError`]. The previous driver is bound again.
-pub fn bind(bdf: Bdf, force: bool) -> Result<Bound, BindError> {
-    bind_on(&mut Host::this(), bdf, force)
+pub fn bind(bdf: Bdf, known: &[u32], force: bool) -> Result<Bound, BindError> {
+    bind_on(&mut Host::this(), bdf, known, force)
 }
 
 /// Unbinds a device from `vfio-pci`: back to the driver that it had before [`bind`], otherwise to
@@ -130,6 +153,8 @@ pub(super) trait Kernel {
     fn host(&self) -> &Host;
     /// Writes to a file of `/sys`.
     fn write(&mut self, path: &str, text: &str) -> io::Result<()>;
+    /// Writes two bytes of a function's configuration space.
+    fn write_config(&mut self, bdf: Bdf, at: usize, value: u16) -> io::Result<()>;
     /// Why an interface must stay up.
     fn in_use(&self, interface: &str) -> Option<String>;
     fn load_module(&mut self);
@@ -142,6 +167,10 @@ impl Kernel for Host {
 
     fn write(&mut self, path: &str, text: &str) -> io::Result<()> {
         Host::write(self, path, text)
+    }
+
+    fn write_config(&mut self, bdf: Bdf, at: usize, value: u16) -> io::Result<()> {
+        Host::write_config(self, bdf, at, value)
     }
 
     fn in_use(&self, interface: &str) -> Option<String> {
@@ -183,31 +212,36 @@ struct PreviousDriver {
     driver: Option<String>,
     /// Its `driver_override`.
     driver_override: Option<String>,
+    /// Power management of its link, if it was switched off.
+    aspm: Option<Aspm>,
 }
 
 impl PreviousDriver {
     fn of(host: &Host, bdf: Bdf) -> PreviousDriver {
         let driver_override = host.read(&device(bdf, "driver_override"));
         let driver_override = driver_override.filter(|driver| !driver.is_empty() && driver != "(null)");
-        PreviousDriver { driver: host.driver(bdf), driver_override }
+        PreviousDriver { driver: host.driver(bdf), driver_override, aspm: None }
     }
 
     fn file(host: &Host, bdf: Bdf) -> PathBuf {
         host.path(&format!("run/towpath/bound/{bdf}"))
     }
 
-    /// Two lines; an empty one for `None`.
+    /// Three lines; an empty one for `None`.
     fn save(&self, host: &Host, bdf: Bdf) -> io::Result<()> {
         let file = PreviousDriver::file(host, bdf);
         std::fs::create_dir_all(file.with_file_name(""))?;
         let line = |text: &Option<String>| text.clone().unwrap_or_default();
-        std::fs::write(file, format!("{}\n{}\n", line(&self.driver), line(&self.driver_override)))
+        let aspm = line(&self.aspm.as_ref().map(Aspm::line));
+        std::fs::write(file, format!("{}\n{}\n{aspm}\n", line(&self.driver), line(&self.driver_override)))
     }
 
     fn load(host: &Host, bdf: Bdf) -> Option<PreviousDriver> {
         let text = std::fs::read_to_string(PreviousDriver::file(host, bdf)).ok()?;
         let mut lines = text.lines().map(|line| Some(line.to_owned()).filter(|line| !line.is_empty()));
-        Some(PreviousDriver { driver: lines.next().flatten(), driver_override: lines.next().flatten() })
+        let (driver, driver_override) = (lines.next().flatten(), lines.next().flatten());
+        let aspm = lines.next().flatten().and_then(|line| Aspm::parse(bdf, &line));
+        Some(PreviousDriver { driver, driver_override, aspm })
     }
 
     fn remove(host: &Host, bdf: Bdf) {
@@ -281,14 +315,32 @@ impl<K: Kernel> Steps<'_, K> {
     }
 }
 
-pub(super) fn bind_on(kernel: &mut impl Kernel, bdf: Bdf, force: bool) -> Result<Bound, BindError> {
+/// Refuses a function that no driver here works.
+fn check_known(host: &Host, bdf: Bdf, known: &[u32]) -> Result<(), BindError> {
+    let Some(identity) = Identity::of(host, bdf) else { return Err(BindError::NoDevice(bdf)) };
+    if identity.is_network() && known.contains(&identity.id()) {
+        return Ok(());
+    }
+    let mend = match host.interfaces(bdf).first() {
+        Some(name) => format!("leave it to the kernel, and use its interface: xdp:{name} or packet:{name}"),
+        None if identity.is_network() => "leave it to the kernel".to_owned(),
+        None => "look for the right address with lspci -D -d ::0200".to_owned(),
+    };
+    Err(BindError::Unknown { bdf, identity, driver: host.driver(bdf), mend })
+}
+
+pub(super) fn bind_on(kernel: &mut impl Kernel, bdf: Bdf, known: &[u32], force: bool) -> Result<Bound, BindError> {
     let host = kernel.host().clone();
     if !host.has(bdf) {
         return Err(BindError::NoDevice(bdf));
     }
     let before = PreviousDriver::of(&host, bdf);
     if before.driver.as_deref() == Some(VFIO) {
-        return Ok(Bound { bdf, from: None, already: true });
+        let aspm = switch_off_aspm(kernel, bdf, PreviousDriver::load(&host, bdf));
+        return Ok(Bound { bdf, from: None, already: true, aspm });
+    }
+    if !force {
+        check_known(&host, bdf, known)?;
     }
     if !host.exists("sys/bus/pci/drivers/vfio-pci") {
         kernel.load_module();
@@ -315,7 +367,19 @@ pub(super) fn bind_on(kernel: &mut impl Kernel, bdf: Bdf, force: bool) -> Result
         PreviousDriver::remove(&host, bdf);
         return Err(error);
     }
-    Ok(Bound { bdf, from: before.driver, already: false })
+    let from = before.driver.clone();
+    let aspm = switch_off_aspm(kernel, bdf, Some(before));
+    Ok(Bound { bdf, from, already: false, aspm })
+}
+
+/// Switches power management of the link off, and notes what it was. A failure is no reason not to
+/// bind: the state is checked whenever the device is opened.
+fn switch_off_aspm(kernel: &mut impl Kernel, bdf: Bdf, before: Option<PreviousDriver>) -> Option<Aspm> {
+    let aspm = aspm::switch_off(kernel, bdf)?;
+    if let Some(before) = before.filter(|before| before.aspm.is_none()) {
+        let _ = PreviousDriver { aspm: Some(aspm.clone()), ..before }.save(kernel.host(), bdf);
+    }
+    Some(aspm)
 }
 
 pub(super) fn unbind_on(kernel: &mut impl Kernel, bdf: Bdf) -> Result<Unbound, BindError> {
@@ -332,6 +396,10 @@ pub(super) fn unbind_on(kernel: &mut impl Kernel, bdf: Bdf) -> Result<Unbound, B
         return Err(BindError::InUse { bdf, pids });
     }
     let previous = PreviousDriver::load(&host, bdf);
+    if let Some(aspm) = previous.as_ref().and_then(|before| before.aspm.as_ref()) {
+        // Before the previous driver is back, which may switch it off as well.
+        aspm::restore(kernel, aspm);
+    }
     let mut steps = Steps { kernel, bdf };
     match &previous {
         Some(before) => steps.restore(before)?,

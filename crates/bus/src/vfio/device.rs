@@ -6,11 +6,11 @@ use super::address_space::AddressSpace;
 use super::bdf::Bdf;
 use super::ioctl::{self, ioctl, ioctl_value};
 use super::irq::VfioIrq;
-use crate::bus::{BusError, Irq};
+use crate::bus::{BusError, Events, Irq, IrqKind};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use towpath_sys::Mmap;
 use towpath_sys::mmap::page_size;
 
@@ -18,6 +18,7 @@ use towpath_sys::mmap::page_size;
 const COMMAND: u64 = 4;
 const MEMORY: u32 = 2;
 const MASTER: u32 = 4;
+const INTX_DISABLE: u32 = 0x400;
 
 /// The open device. It is closed before its address space, in the order of the fields.
 #[derive(Debug)]
@@ -28,7 +29,7 @@ pub(super) struct VfioDevice {
     info: abi::DeviceInfo,
     /// Offset of the configuration space in the device's file, and its length.
     config: (u64, u64),
-    /// The enabled kind of interrupts.
+    /// The enabled kind of interrupts, by its index of VFIO.
     irqs: Mutex<Option<u32>>,
 }
 
@@ -46,7 +47,10 @@ impl VfioDevice {
         let (region, _) =
             ioctl::region_info(&fd, abi::REGION_CONFIG).map_err(BusError::os(bdf, "VFIO_DEVICE_GET_REGION_INFO"))?;
         let config = (region.offset, region.size);
-        Ok(VfioDevice { file: File::from(fd), space, bdf, info, config, irqs: Mutex::new(None) })
+        let device = VfioDevice { file: File::from(fd), space, bdf, info, config, irqs: Mutex::new(None) };
+        // Until interrupts are enabled: a line without a handler would stay asserted.
+        device.command(0, INTX_DISABLE);
+        Ok(device)
     }
 
     pub(super) fn space(&self) -> &Arc<AddressSpace> {
@@ -99,7 +103,7 @@ impl VfioDevice {
     /// Disables DMA and interrupts.
     pub(super) fn disable(&self) {
         self.command(MASTER, 0);
-        let _ = self.irqs(0);
+        let _ = self.disable_irqs();
     }
 
     pub(super) fn reset(&self) -> Result<(), BusError> {
@@ -139,29 +143,84 @@ impl VfioDevice {
         Ok(BarMapping { map, offset: region.offset, len })
     }
 
-    /// Enables interrupts 0 to `count - 1`: MSI-X if the device has enough, otherwise MSI.
-    pub(super) fn irqs(&self, count: u16) -> Result<Vec<VfioIrq>, BusError> {
-        let mut on = self.irqs.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(kind) = on.take() {
-            ioctl::set_irqs(&self.file, kind, &[]).map_err(BusError::os(self.bdf, "taking interrupts away"))?;
+    /// The number of interrupts at an index of VFIO.
+    fn irq_count_at(&self, index: u32) -> u32 {
+        let info = abi::IrqInfo { index, ..Default::default() };
+        ioctl(&self.file, abi::DEVICE_GET_IRQ_INFO, info).map_or(0, |info| info.count)
+    }
+
+    pub(super) fn irq_count(&self, kind: IrqKind) -> u16 {
+        u16::try_from(self.irq_count_at(index_of(kind))).unwrap_or(u16::MAX)
+    }
+
+    /// Disables all interrupts.
+    pub(super) fn disable_irqs(&self) -> Result<(), BusError> {
+        match self.enabled_irqs().take() {
+            Some(kind) => {
+                ioctl::set_irqs(&self.file, kind, &[]).map_err(BusError::os(self.bdf, "disabling interrupts"))
+            }
+            None => Ok(()),
         }
+    }
+
+    fn enabled_irqs(&self) -> MutexGuard<'_, Option<u32>> {
+        self.irqs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Enables interrupts 0 to `count - 1` of a kind.
+    pub(super) fn irqs(self: &Arc<Self>, kind: IrqKind, count: u16) -> Result<Vec<VfioIrq>, BusError> {
+        self.disable_irqs()?;
         if count == 0 {
             return Ok(Vec::new());
         }
-        let has = |index| {
-            let info = abi::IrqInfo { index, ..Default::default() };
-            ioctl(&self.file, abi::DEVICE_GET_IRQ_INFO, info).map_or(0, |info| info.count)
-        };
-        let Some(kind) = [abi::IRQ_MSIX, abi::IRQ_MSI].into_iter().find(|&kind| has(kind) >= count.into()) else {
-            let (x, msi) = (has(abi::IRQ_MSIX), has(abi::IRQ_MSI));
-            return Err(self.refuse(format!("{count} interrupts are needed; it has {x} of MSI-X and {msi} of MSI")));
-        };
-        let irqs: Result<Vec<_>, _> = (0..count).map(|_| VfioIrq::new()).collect();
+        if self.irq_count(kind) < count {
+            let counts = IrqKind::ALL.map(|kind| format!("{} of {}", self.irq_count(kind), kind.name()));
+            let what = format!("{count} interrupts of {} are needed; it has {}", kind.name(), counts.join(", "));
+            return Err(self.refuse(what));
+        }
+        let line = (kind == IrqKind::Intx).then(|| self.clone());
+        if line.is_some() {
+            self.command(INTX_DISABLE, 0);
+        } else {
+            self.command(0, INTX_DISABLE);
+        }
+        let irqs: Result<Vec<_>, _> = (0..count).map(|_| VfioIrq::new(line.clone())).collect();
         let irqs = irqs.map_err(BusError::os(self.bdf, "eventfd"))?;
-        let fds: Vec<_> = irqs.iter().filter_map(Irq::fd).collect();
-        ioctl::set_irqs(&self.file, kind, &fds).map_err(BusError::os(self.bdf, "VFIO_DEVICE_SET_IRQS"))?;
-        *on = Some(kind);
+        self.connect(index_of(kind), &irqs)?;
+        *self.enabled_irqs() = Some(index_of(kind));
         Ok(irqs)
+    }
+
+    fn connect(&self, index: u32, irqs: &[VfioIrq]) -> Result<(), BusError> {
+        let fds: Vec<_> = irqs.iter().filter_map(Irq::fd).collect();
+        ioctl::set_irqs(&self.file, index, &fds).map_err(BusError::os(self.bdf, "VFIO_DEVICE_SET_IRQS"))
+    }
+
+    /// The request to give the device back, and errors of the bus, which only PCI Express reports.
+    pub(super) fn events(&self) -> Result<Events<VfioIrq>, BusError> {
+        let event = |index| {
+            if self.irq_count_at(index) == 0 {
+                return Ok(None);
+            }
+            let event = VfioIrq::new(None).map_err(BusError::os(self.bdf, "eventfd"))?;
+            self.connect(index, std::slice::from_ref(&event))?;
+            Ok(Some(event))
+        };
+        Ok(Events::new(event(abi::IRQ_REQ)?, event(abi::IRQ_ERR)?))
+    }
+
+    /// The device's file.
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+}
+
+/// VFIO's index of a kind of interrupts.
+fn index_of(kind: IrqKind) -> u32 {
+    match kind {
+        IrqKind::MsiX => abi::IRQ_MSIX,
+        IrqKind::Msi => abi::IRQ_MSI,
+        IrqKind::Intx => abi::IRQ_INTX,
     }
 }
 

@@ -58,10 +58,12 @@ impl FakeHost {
         symlink(target, path).unwrap();
     }
 
-    /// Adds a network device with its IOMMU group and its driver.
+    /// Adds an 82574L with its IOMMU group and its driver.
     pub(super) fn add(&mut self, name: &str, group: Option<u32>, driver: Option<&str>) -> Bdf {
         let bdf: Bdf = name.parse().unwrap();
         self.file(&device(bdf, "class"), "0x020000\n");
+        self.file(&device(bdf, "vendor"), "0x8086\n");
+        self.file(&device(bdf, "device"), "0x10d3\n");
         self.file(&device(bdf, "driver_override"), "(null)\n");
         if let Some(group) = group {
             let members = format!("sys/kernel/iommu_groups/{group}");
@@ -75,6 +77,38 @@ impl FakeHost {
             self.attach(bdf, driver);
         }
         bdf
+    }
+
+    /// Puts a device, which is to be added, below a bridge.
+    pub(super) fn below_bridge(&self, name: &str, bridge: &str) {
+        let place = format!("sys/devices/pci0000:00/{bridge}");
+        self.file(&format!("{place}/{name}/uevent"), "");
+        for (of, at) in [(name, format!("{place}/{name}")), (bridge, place.clone())] {
+            self.link(&format!("sys/bus/pci/devices/{of}"), self.root.join(at));
+        }
+    }
+
+    /// Gives a function a configuration space with a PCI Express capability at `express`.
+    pub(super) fn config(&self, bdf: Bdf, express: u8, link_control: u16) {
+        let mut space = vec![0; 256];
+        space[0x34] = 0xc8;
+        space[0xc8..0xca].copy_from_slice(&[0x01, express]);
+        space[usize::from(express)] = 0x10;
+        space[usize::from(express) + 0x10..][..2].copy_from_slice(&link_control.to_le_bytes());
+        let path = self.root.join(device(bdf, "config"));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, space).unwrap();
+    }
+
+    /// A switch of the kernel for a state of the link, which it changes at both ends.
+    fn switch_aspm(&self, bdf: Bdf, bit: u8, on: bool) {
+        let ends = [Some((bdf, 0xf0)), self.host.bridge(bdf).map(|bridge| (bridge, 0x50))];
+        for (bdf, at) in ends.into_iter().flatten() {
+            let path = self.root.join(device(bdf, "config"));
+            let mut space = fs::read(&path).unwrap();
+            space[at] = if on { space[at] | bit } else { space[at] & !bit };
+            fs::write(path, space).unwrap();
+        }
     }
 
     pub(super) fn hold(&self, pid: u32, file: &str) {
@@ -96,6 +130,12 @@ impl FakeHost {
         if let Some(bdf) = path.strip_prefix("sys/bus/pci/devices/").and_then(|p| p.strip_suffix("/driver_override")) {
             let only = if text == "\n" { "(null)\n" } else { text };
             self.file(&device(bdf.parse().unwrap(), "driver_override"), only);
+            return Ok(());
+        }
+        if let Some((function, switch)) = path.strip_prefix("sys/bus/pci/devices/").and_then(|p| p.split_once("/link/"))
+        {
+            self.switch_aspm(function.parse().unwrap(), if switch == "l1_aspm" { 2 } else { 1 }, text == "1");
+            self.file(path, text);
             return Ok(());
         }
         let bdf: Bdf = text.parse().map_err(io::Error::other)?;
@@ -133,6 +173,11 @@ impl Kernel for FakeHost {
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
         self.apply(path, text)
+    }
+
+    fn write_config(&mut self, bdf: Bdf, at: usize, value: u16) -> io::Result<()> {
+        self.commands.push(format!("{value:#06x} > {bdf}@{at:#x}"));
+        self.host.write_config(bdf, at, value)
     }
 
     fn in_use(&self, interface: &str) -> Option<String> {

@@ -78,6 +78,12 @@ impl Host {
         self.list(&device(bdf, "vfio-dev")).into_iter().find(|name| name.starts_with("vfio"))
     }
 
+    /// The bridge or root port above a device.
+    pub(super) fn bridge(&self, bdf: Bdf) -> Option<Bdf> {
+        let place = std::fs::canonicalize(self.path(&device(bdf, ""))).ok()?;
+        place.parent()?.file_name()?.to_str()?.parse().ok()
+    }
+
     /// The network interfaces of a device: its own and those of its virtio children.
     pub(super) fn interfaces(&self, bdf: Bdf) -> Vec<String> {
         let mut names = self.list(&device(bdf, "net"));
@@ -123,6 +129,13 @@ impl Host {
     pub(super) fn write(&self, path: &str, text: &str) -> io::Result<()> {
         use std::io::Write;
         std::fs::OpenOptions::new().write(true).open(self.path(path))?.write_all(text.as_bytes())
+    }
+
+    /// Writes two bytes of a function's configuration space.
+    pub(super) fn write_config(&self, bdf: Bdf, at: usize, value: u16) -> io::Result<()> {
+        use std::os::unix::fs::FileExt;
+        let space = std::fs::OpenOptions::new().write(true).open(self.path(&device(bdf, "config")))?;
+        space.write_all_at(&value.to_le_bytes(), at as u64)
     }
 }
 

@@ -1,6 +1,7 @@
 //! What prevents a device from being opened through VFIO, and the command that fixes it.
 
 use super::address_space::memlock_limit;
+use super::aspm::Aspm;
 use super::bdf::Bdf;
 use super::host::{self, Host};
 use crate::coherence::{self, Coherence};
@@ -62,6 +63,8 @@ pub enum Finding {
     },
     /// Interrupts are not remapped: a device could raise those of another.
     NoInterruptRemapping,
+    /// Power management of the link is on, against an erratum of the device.
+    Aspm(Aspm),
     /// There is no IOMMU, and that is allowed.
     Unprotected,
     /// The processors' caches do not see what the device writes, or nothing says that they do.
@@ -83,7 +86,7 @@ fn allows_user_dma(driver: &str) -> bool {
 impl Finding {
     /// Whether the device cannot be opened because of this.
     pub fn is_obstacle(&self) -> bool {
-        !matches!(self, Finding::Memlock { .. } | Finding::Unprotected)
+        !matches!(self, Finding::Memlock { .. } | Finding::Aspm(_) | Finding::Unprotected)
     }
 
     /// The command that fixes it.
@@ -116,6 +119,7 @@ impl Finding {
             Finding::NoInterruptRemapping => "turn on interrupt remapping in the firmware, or accept the risk: \
                  echo 1 > /sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts"
                 .to_owned(),
+            Finding::Aspm(aspm) => format!("towpath bind {bdf}, or: {}", aspm.mend()),
             Finding::Unprotected => "turn on the IOMMU".to_owned(),
             Finding::NotCoherent { .. } => {
                 "turn on the IOMMU and use Linux 5.19 or later, which tells whether it makes DMA \
@@ -177,6 +181,7 @@ impl fmt::Display for Finding {
             Finding::NoInterruptRemapping => {
                 f.write_str("interrupts are not remapped: a device could raise those of others")
             }
+            Finding::Aspm(aspm) => aspm.fmt(f),
             Finding::Unprotected => f.write_str("nothing translates: the device reaches all of memory"),
             Finding::NotCoherent { described: true } => f.write_str(
                 "its DMA is not coherent with the processors' caches (no dma-coherent in the device tree): packets would be \
@@ -248,6 +253,7 @@ pub(super) fn inspect_on(host: &Host, bdf: Bdf) -> Inspection {
     findings.extend(
         memlock_limit(host).filter(|&l| l < DEFAULT_POOL).map(|limit| Finding::Memlock { limit, wanted: DEFAULT_POOL }),
     );
+    findings.extend(Aspm::of(host, bdf).filter(|aspm| !aspm.is_off()).map(Finding::Aspm));
     Inspection { bdf, driver, group, iommufd, findings }
 }
 

@@ -124,10 +124,18 @@ pub(super) fn region_info(device: impl AsFd, index: u32) -> io::Result<(abi::Reg
 /// Connects `fds` to the first interrupts of a kind; an empty list disables them.
 pub(super) fn set_irqs(device: impl AsFd, index: u32, fds: &[c_int]) -> io::Result<()> {
     let data = if fds.is_empty() { abi::IRQ_NONE } else { abi::IRQ_EVENTFD };
-    let len = abi::size::<abi::IrqSet>() + 4 * fds.len() as u32;
-    let header = [len, data | abi::IRQ_TRIGGER, index, 0, fds.len() as u32];
-    let words = header.into_iter().chain(fds.iter().map(|&fd| fd.cast_unsigned()));
-    let message: Vec<u32> = words.collect();
+    let words: Vec<u32> = fds.iter().map(|&fd| fd.cast_unsigned()).collect();
+    irq_set(device, data | abi::IRQ_TRIGGER, index, fds.len() as u32, &words)
+}
+
+/// Lets the first interrupt of a kind through again, after the kernel has masked it.
+pub(super) fn unmask_irq(device: impl AsFd, index: u32) -> io::Result<()> {
+    irq_set(device, abi::IRQ_NONE | abi::IRQ_UNMASK, index, 1, &[])
+}
+
+fn irq_set(device: impl AsFd, flags: u32, index: u32, count: u32, data: &[u32]) -> io::Result<()> {
+    let len = abi::size::<abi::IrqSet>() + size_of_val(data) as u32;
+    let message = [&[len, flags, index, 0, count], data].concat();
     // SAFETY: the kernel reads as many bytes as the first field says, which is the length of the
     // message.
     check(unsafe { libc::ioctl(device.as_fd().as_raw_fd(), abi::DEVICE_SET_IRQS, message.as_ptr()) }).map(drop)

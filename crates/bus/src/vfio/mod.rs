@@ -4,7 +4,7 @@
 //!   VfioBus ─┬─ VfioBar          registers, mapped
 //!            ├─ VfioDma          persistent mappings
 //!            │   └─ VfioWindow   buffers mapped one by one
-//!            └─ VfioIrq          MSI-X (or MSI) as eventfds
+//!            └─ VfioIrq          MSI-X, MSI, INTx; requests and errors: as eventfds
 //! ```
 //!
 //! | file | holds |
@@ -15,6 +15,8 @@
 //! | `bar`, `dma`, `window`, `irq` | the types of [`Bus`] |
 //! | `inspect` | what prevents a device from being opened, and the commands that fix it |
 //! | `bind` | binds a device to `vfio-pci`, and back to its driver |
+//! | `aspm` | power management of the link, switched off where an erratum asks for it |
+//! | `identity` | what a function is, by class and names |
 //! | `host` | `/sys`, `/proc` and `/dev` |
 //! | `abi`, `ioctl` | structures and system calls |
 //!
@@ -32,10 +34,15 @@
 //! the process is killed, the kernel does all of it in the same order: it resets the device, which
 //! can be opened again at once.
 //!
+//! **Removal.** To unbind a device, or to take it out of its slot, the kernel waits until its file
+//! is closed. It asks by the event [`removal`](crate::Events::removal), again and again. A driver
+//! answers by dropping all that it has of the device. Registers stay readable meanwhile.
+//!
 //! [VFIO]: https://docs.kernel.org/driver-api/vfio.html
 //! [iommufd]: https://docs.kernel.org/userspace-api/iommufd.html
 
 mod abi;
+mod aspm;
 mod bar;
 mod bdf;
 mod bind;
@@ -44,6 +51,7 @@ mod dma;
 #[cfg(test)]
 mod fake;
 mod host;
+mod identity;
 mod inspect;
 
 mod address_space;
@@ -52,15 +60,17 @@ mod irq;
 mod pagemap;
 mod window;
 
+pub use aspm::{Aspm, aspm};
 pub use bar::VfioBar;
 pub use bdf::{Bdf, BdfError};
 pub use bind::{BindError, Bound, Unbound, bind, unbind};
 pub use dma::VfioDma;
+pub use identity::Identity;
 pub use inspect::{Finding, Inspection, inspect};
 pub use irq::VfioIrq;
 pub use window::VfioWindow;
 
-use crate::bus::{Bus, BusError, Pci};
+use crate::bus::{Bus, BusError, Events, IrqKind, Pci};
 use address_space::AddressSpace;
 use device::VfioDevice;
 use host::Host;
@@ -184,8 +194,10 @@ impl Bus for VfioBus {
         &self.dma
     }
 
+    /// Interrupts of MSI-X if the function has enough, otherwise of MSI.
     fn irqs(&self, count: u16) -> Result<Vec<VfioIrq>, BusError> {
-        self.device.irqs(count)
+        let enough = self.device.irq_count(IrqKind::MsiX) >= count;
+        self.device.irqs(if enough { IrqKind::MsiX } else { IrqKind::Msi }, count)
     }
 }
 
@@ -201,6 +213,18 @@ impl Pci for VfioBus {
     /// Resets the function. Memory decoding is on afterwards; bus mastering is as before.
     fn reset(&self) -> Result<(), BusError> {
         self.device.reset()
+    }
+
+    fn irq_count(&self, kind: IrqKind) -> u16 {
+        self.device.irq_count(kind)
+    }
+
+    fn irqs_of(&self, kind: IrqKind, count: u16) -> Result<Vec<VfioIrq>, BusError> {
+        self.device.irqs(kind, count)
+    }
+
+    fn events(&self) -> Result<Events<VfioIrq>, BusError> {
+        self.device.events()
     }
 }
 

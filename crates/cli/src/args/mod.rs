@@ -295,7 +295,7 @@ pub(crate) struct Bind {
     /// PCI addresses, as lspci -D shows them; all or none are handed over
     #[arg(value_name = "BDF", required = true)]
     pub(crate) bdfs: Vec<Bdf>,
-    /// Also one whose interface has addresses or is part of a bridge
+    /// Also one whose interface has addresses or is part of a bridge, or for which there is no driver here
     #[arg(long)]
     pub(crate) force: bool,
 }

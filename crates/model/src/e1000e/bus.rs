@@ -1,7 +1,8 @@
 //! The driver's side: registers, configuration space and interrupts behind the traits of
 //! `towpath-bus`.
 
-use super::irq::{ModelIrq, VECTORS};
+use super::env::Absence;
+use super::irq::ModelIrq;
 use super::register_file::canonical;
 use super::regs::*;
 use super::shared::DeviceShared;
@@ -10,7 +11,7 @@ use crate::iommu::ModelDma;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use towpath_bus::{Bus, BusError, Mmio, Pci};
+use towpath_bus::{Bus, BusError, Events, IrqKind, Mmio, Pci};
 
 /// The driver's handle of a model. Dropping it stops the device and its thread.
 #[derive(Debug)]
@@ -66,6 +67,9 @@ impl ModelBar {
         let env = &self.shared.env;
         env.accesses.reads.fetch_add(1, Ordering::Relaxed);
         env.order.flush();
+        if let Some(absence) = env.absence() {
+            return absence.register();
+        }
         if !at.is_multiple_of(4) || at >= BAR_LEN || !env.decodes.load(Ordering::Acquire) {
             return u32::MAX;
         }
@@ -92,7 +96,7 @@ impl ModelBar {
     fn write_tail(&self, which: usize, at: usize, value: u32) {
         let env = &self.shared.env;
         env.accesses.tail(which);
-        if !env.decodes.load(Ordering::Relaxed) {
+        if !env.decodes.load(Ordering::Relaxed) || env.absence().is_some() {
             return;
         }
         if env.violations.strict() {
@@ -111,28 +115,22 @@ impl ModelBar {
             return self.write_tail(which, at, value);
         }
         env.accesses.writes.fetch_add(1, Ordering::Relaxed);
-        if !at.is_multiple_of(4) || at >= BAR_LEN || !env.decodes.load(Ordering::Acquire) {
+        let answers = env.decodes.load(Ordering::Acquire) && env.absence().is_none();
+        if !at.is_multiple_of(4) || at >= BAR_LEN || !answers {
             return;
         }
         if env.violations.strict() {
             strict::register(env, at, value);
         }
         match at {
-            ICR => env.irqs().clear(value),
+            ICR => env.irqs().clear(&env.registers, value),
             ICS => {
                 // Under the machine's lock, so that no burst runs concurrently.
                 let _machine = self.shared.machine();
                 env.irqs().raise(&env.registers, value & !cause::ASSERTED, || false);
             }
-            IMS => {
-                let mut irqs = env.irqs();
-                env.registers.change(IMS, 0, value);
-                irqs.unmasked(&env.registers, value);
-            }
-            IMC => {
-                let _irqs = env.irqs();
-                env.registers.change(IMS, value, 0);
-            }
+            IMS => env.irqs().unmask(&env.registers, value),
+            IMC => env.irqs().mask(&env.registers, value),
             STATUS | EECD | STATS..STATS_END => {}
             _ => self.write_device(at, value),
         }
@@ -203,34 +201,50 @@ impl Bus for ModelBus {
     }
 
     fn irqs(&self, count: u16) -> Result<Vec<ModelIrq>, BusError> {
-        if count > VECTORS {
-            return Err(self.error(format!("{count} interrupts: there are {VECTORS}")));
-        }
-        self.shared.env.irqs().connect(count).map_err(BusError::os(&self.shared.name, "eventfd"))
+        self.irqs_of(IrqKind::MsiX, count)
     }
 }
 
 impl Pci for ModelBus {
     fn config_r32(&self, at: u16) -> u32 {
-        self.shared.pci.read(at)
+        match self.shared.env.absence() {
+            Some(absence) if absence.is_removal() => u32::MAX,
+            _ => self.shared.pci.read(at),
+        }
     }
 
     fn config_w32(&self, at: u16, value: u32) {
-        let enabled = self.shared.pci.write(at, value);
-        // Under the machine's lock: when the write returns, a device without bus mastering has
-        // stopped DMA.
-        let _machine = self.shared.machine();
-        self.shared.env.decodes.store(enabled.memory, Ordering::Release);
-        self.shared.env.master.store(enabled.master, Ordering::Release);
+        self.shared.write_config(at, value);
     }
 
     fn reset(&self) -> Result<(), BusError> {
+        match self.shared.env.absence() {
+            None | Some(Absence::Contained) => self.shared.env.set_absence(None),
+            Some(_) => return Err(self.error("the function can't be reset".to_owned())),
+        }
         let mut machine = self.shared.machine();
         machine.reset(&self.shared.env);
         self.shared.pci.reset();
         self.shared.env.decodes.store(false, Ordering::Release);
         self.shared.env.master.store(false, Ordering::Release);
         Ok(())
+    }
+
+    fn irq_count(&self, kind: IrqKind) -> u16 {
+        self.shared.pci.irq_count(kind)
+    }
+
+    fn irqs_of(&self, kind: IrqKind, count: u16) -> Result<Vec<ModelIrq>, BusError> {
+        let offered = self.irq_count(kind);
+        if count > offered {
+            return Err(self.error(format!("{count} interrupts of {}: there are {offered}", kind.name())));
+        }
+        let irqs = self.shared.env.irqs().connect(kind, count, &self.shared);
+        irqs.map_err(BusError::os(&self.shared.name, "eventfd"))
+    }
+
+    fn events(&self) -> Result<Events<ModelIrq>, BusError> {
+        self.shared.env.irqs().connect_events().map_err(BusError::os(&self.shared.name, "eventfd"))
     }
 }
 

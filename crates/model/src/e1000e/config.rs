@@ -4,6 +4,18 @@ use super::faults::Faults;
 use super::phy::PhyStart;
 use crate::iommu;
 
+/// The interrupts that a device offers. On a real one that is a choice of its NVM and of the
+/// machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Interrupts {
+    /// MSI-X with this many vectors (up to 5), MSI, and a line.
+    MsiX(u16),
+    /// MSI and a line, like the 82583V.
+    Msi,
+    /// A line alone.
+    Intx,
+}
+
 /// The configuration of an 82574L model.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -27,6 +39,12 @@ pub struct Config {
     pub phy: PhyStart,
     /// This many requests for the semaphore of PHY and NVM are denied: firmware holds it.
     pub phy_denied: u32,
+    /// Its PCI device ID.
+    pub device_id: u16,
+    /// Its interrupts.
+    pub interrupts: Interrupts,
+    /// Whether the chipset loses the messages of MSI.
+    pub loses_msi: bool,
     /// Whether the device has a thread; otherwise the caller [steps](super::Device) it.
     pub threaded: bool,
 }
@@ -44,6 +62,9 @@ impl Default for Config {
             pause: true,
             phy: PhyStart::default(),
             phy_denied: 0,
+            device_id: 0x10d3,
+            interrupts: Interrupts::MsiX(5),
+            loses_msi: false,
             threaded: false,
         }
     }

@@ -94,7 +94,8 @@ mod tests;
 mod tx;
 
 pub use bus::{ModelBar, ModelBus};
-pub use config::Config;
+pub use config::{Config, Interrupts};
+pub use env::Absence;
 pub use faults::Faults;
 pub use irq::ModelIrq;
 pub use phy::PhyStart;
@@ -107,7 +108,7 @@ use env::Env;
 use machine::Machine;
 use pci::ConfigSpace;
 use shared::DeviceShared;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use towpath_bus::BusError;
@@ -126,13 +127,14 @@ pub fn launch(config: Config, wire: impl Wire) -> Result<ModelBus, BusError> {
     }
     let env = Env {
         registers: register_file::RegisterFile::new(config.mac),
-        irqs: Mutex::default(),
+        irqs: Mutex::new(irq::Irqs::new(config.loses_msi)),
         dma,
         violations,
         accesses: irq::Accesses::default(),
         master: AtomicBool::new(false),
         decodes: AtomicBool::new(false),
         order: filter::WriteOrder::default(),
+        absence: AtomicU8::new(0),
         checks_owned: config.strict && !config.faults.writes_wildly(),
     };
     let machine = Machine::new(&config, &env, Box::new(wire));
@@ -141,7 +143,7 @@ pub fn launch(config: Config, wire: impl Wire) -> Result<ModelBus, BusError> {
     let shared = Arc::new(DeviceShared {
         name: config.name.clone(),
         env,
-        pci: ConfigSpace::new(),
+        pci: ConfigSpace::new(&config),
         machine: Mutex::new(machine),
         stop: AtomicBool::new(false),
         asleep: AtomicBool::new(false),
@@ -257,6 +259,29 @@ impl Device {
     pub fn flow_control(&self) -> (bool, bool) {
         let ctrl = self.shared.env.registers.get(regs::CTRL);
         (ctrl & regs::CTRL_RFCE != 0, ctrl & regs::CTRL_TFCE != 0)
+    }
+
+    /// The system wants the function back, as when an administrator unbinds it: the event
+    /// [`removal`](towpath_bus::Events::removal). The device works on.
+    pub fn request_removal(&self) {
+        self.shared.env.irqs().request_removal();
+    }
+
+    /// The device stops answering. If the bus has contained an error, it reports that by the event
+    /// [`error`](towpath_bus::Events::error); a removal is not announced.
+    pub fn vanish(&self, absence: Absence) {
+        // Under the machine's lock: after the return, the device accesses no memory, and owns none.
+        let mut machine = self.shared.machine();
+        machine.reset(&self.shared.env);
+        self.shared.env.set_absence(Some(absence));
+        if !absence.is_removal() {
+            self.shared.env.irqs().report_error();
+        }
+    }
+
+    /// Another program writes a word of the configuration space.
+    pub fn write_config(&self, at: u16, value: u32) {
+        self.shared.write_config(at, value);
     }
 
     /// Frames in the packet buffer that wait for descriptors.

@@ -1,6 +1,8 @@
 //! The function's configuration space: header and capabilities (82574 datasheet §9).
 
+use super::config::{Config, Interrupts};
 use std::sync::{Mutex, PoisonError};
+use towpath_bus::IrqKind;
 
 const COMMAND: usize = 1;
 const BARS: std::ops::RangeInclusive<usize> = 4..=9;
@@ -17,19 +19,33 @@ pub(crate) struct Enabled {
 }
 
 #[derive(Debug)]
-pub(crate) struct ConfigSpace(Mutex<[u32; 1024]>);
+pub(crate) struct ConfigSpace {
+    words: Mutex<[u32; 1024]>,
+    device_id: u16,
+    interrupts: Interrupts,
+}
 
 impl ConfigSpace {
-    pub(crate) fn new() -> ConfigSpace {
-        ConfigSpace(Mutex::new(initial()))
+    pub(crate) fn new(config: &Config) -> ConfigSpace {
+        let (device_id, interrupts) = (config.device_id, config.interrupts);
+        ConfigSpace { words: Mutex::new(initial(device_id, interrupts)), device_id, interrupts }
     }
 
     fn words(&self) -> std::sync::MutexGuard<'_, [u32; 1024]> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.words.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn reset(&self) {
-        *self.words() = initial();
+        *self.words() = initial(self.device_id, self.interrupts);
+    }
+
+    /// The number of interrupts of a kind.
+    pub(crate) fn irq_count(&self, kind: IrqKind) -> u16 {
+        match (kind, self.interrupts) {
+            (IrqKind::MsiX, Interrupts::MsiX(vectors)) => vectors,
+            (IrqKind::Msi, Interrupts::MsiX(_) | Interrupts::Msi) | (IrqKind::Intx, _) => 1,
+            _ => 0,
+        }
     }
 
     pub(crate) fn read(&self, at: u16) -> u32 {
@@ -64,10 +80,16 @@ impl ConfigSpace {
     }
 }
 
-fn initial() -> [u32; 1024] {
+fn initial(device_id: u16, interrupts: Interrupts) -> [u32; 1024] {
+    // The list: power management, then MSI, PCI Express, MSI-X, as far as the device has them.
+    let (power, express, vectors) = match interrupts {
+        Interrupts::MsiX(vectors) => (0xd0, 0xa0, u32::from(vectors.clamp(1, 5))),
+        Interrupts::Msi => (0xd0, 0, 1),
+        Interrupts::Intx => (0xe0, 0, 1),
+    };
     let mut words = [0; 1024];
     for (at, value) in [
-        (0x00, 0x10d3_8086),
+        (0x00, u32::from(device_id) << 16 | 0x8086),
         // Status: capabilities list.
         (0x04, 0x0010_0000),
         // Network, Ethernet.
@@ -76,15 +98,14 @@ fn initial() -> [u32; 1024] {
         (0x2c, 0x0000_8086),
         (0x34, 0xc8),
         (0x3c, 0x0100),
-        // Power management, then MSI, PCI Express, MSI-X.
-        (0xc8, 0xc822_d001),
+        (0xc8, 0xc822_0001 | power << 8),
         (0xd0, 0x0080_e005),
-        (0xe0, 0x0001_a010),
+        (0xe0, 0x0001_0010 | express << 8),
         (0xe4, 0x0000_8cc1),
         (0xec, 0x0003_1c11),
         (0xf0, 0x1011_0000),
-        // Five vectors; table and pending bits in BAR 3.
-        (0xa0, 0x0004_0011),
+        // Table and pending bits in BAR 3.
+        (0xa0, (vectors - 1) << 16 | 0x11),
         (0xa4, 0x0000_0003),
         (0xa8, 0x0000_2003),
         // Extended: error reporting, then serial number.
@@ -102,25 +123,36 @@ mod tests {
 
     #[test]
     fn it_is_an_82574l() {
-        let space = ConfigSpace::new();
+        let space = space(Interrupts::MsiX(5));
         assert_eq!((space.read(0), space.read(8) >> 16), (0x10d3_8086, 0x0200));
     }
 
+    fn space(interrupts: Interrupts) -> ConfigSpace {
+        ConfigSpace::new(&Config { interrupts, ..Config::default() })
+    }
+
     #[test]
-    fn the_capability_list_ends() {
-        let space = ConfigSpace::new();
-        let (mut at, mut found) = (space.read(0x34) & 0xfc, Vec::new());
-        while at != 0 {
-            let head = space.read(at as u16);
-            found.push((head & 0xff, at));
-            at = head >> 8 & 0xfc;
+    fn the_capabilities_are_those_of_its_interrupts() {
+        for (interrupts, expected) in [
+            (Interrupts::MsiX(3), &[(1, 0xc8), (5, 0xd0), (0x10, 0xe0), (0x11, 0xa0)][..]),
+            (Interrupts::Msi, &[(1, 0xc8), (5, 0xd0), (0x10, 0xe0)]),
+            (Interrupts::Intx, &[(1, 0xc8), (0x10, 0xe0)]),
+        ] {
+            let space = space(interrupts);
+            let (mut at, mut found) = (space.read(0x34) & 0xfc, Vec::new());
+            while at != 0 {
+                let head = space.read(at as u16);
+                found.push((head & 0xff, at));
+                at = head >> 8 & 0xfc;
+            }
+            assert_eq!(found, expected);
         }
-        assert_eq!(found, [(1, 0xc8), (5, 0xd0), (0x10, 0xe0), (0x11, 0xa0)]);
+        assert_eq!(space(Interrupts::MsiX(3)).read(0xa0) >> 16, 2);
     }
 
     #[test]
     fn base_address_registers_report_their_size() {
-        let space = ConfigSpace::new();
+        let space = space(Interrupts::MsiX(5));
         for (bar, size) in [(0u16, 128u32 << 10), (3, 16 << 10)] {
             space.write(0x10 + 4 * bar, u32::MAX);
             assert_eq!(!(space.read(0x10 + 4 * bar) & !0xf) + 1, size);
@@ -131,7 +163,7 @@ mod tests {
 
     #[test]
     fn command_enables_memory_and_dma_except_in_d3() {
-        let space = ConfigSpace::new();
+        let space = space(Interrupts::MsiX(5));
         assert_eq!(space.write(4, 6), Enabled { memory: true, master: true });
         assert_eq!(space.write(0xcc, 3), Enabled { memory: false, master: false });
         assert_eq!(space.write(0xcc, 0), Enabled { memory: true, master: true });
@@ -139,7 +171,7 @@ mod tests {
 
     #[test]
     fn absent_registers_read_as_ones() {
-        let space = ConfigSpace::new();
+        let space = space(Interrupts::MsiX(5));
         assert_eq!((space.read(4096), space.read(2)), (u32::MAX, u32::MAX));
     }
 }

@@ -6,7 +6,7 @@
 //! is needed because a tail is written without a fence: the driver may not see that the thread is
 //! about to sleep.
 
-use super::env::Env;
+use super::env::{Absence, Env};
 use super::machine::Machine;
 use super::pci::ConfigSpace;
 use std::io;
@@ -53,6 +53,19 @@ impl DeviceShared {
         let machine = self.lock();
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         machine
+    }
+
+    /// Writes a word of the configuration space.
+    pub(super) fn write_config(&self, at: u16, value: u32) {
+        if self.env.absence().is_some_and(Absence::is_removal) {
+            return;
+        }
+        let enabled = self.pci.write(at, value);
+        // Under the machine's lock: when the write returns, a device without bus mastering has
+        // stopped DMA.
+        let _machine = self.machine();
+        self.env.decodes.store(enabled.memory, Ordering::Release);
+        self.env.master.store(enabled.master, Ordering::Release);
     }
 
     /// Sets the device's clock forward.

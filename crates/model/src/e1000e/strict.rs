@@ -129,6 +129,8 @@ pub(crate) fn register(env: &Env, at: usize, value: u32) {
     let within = |base: usize, offsets: &[usize]| offsets.iter().any(|o| queue == base + o);
     let rule = if canonical(at) == CTRL && value & CTRL_BIT29 != 0 {
         "bit 29 must be 0"
+    } else if at == EIAC && value & !0x01f0_0000 != 0 {
+        "only the causes of MSI-X are cleared by their messages"
     } else if matches!(at, MDIC | EERD) && get(EXTCNF_CTRL) & EXTCNF_SOFTWARE == 0 {
         "PHY and NVM are accessed by the owner of their semaphore"
     } else if rx && within(RDBAL, &[0, BAH, LEN, HEAD]) {

@@ -13,10 +13,10 @@
 //! only, because bit 31 of the reverse doorbell acknowledges teardown. Larger counts are split. The
 //! acknowledgement is a method of its own and never carries a count.
 
-use super::config::Family;
 use super::desc_pool::DescTable;
 use super::descriptors::Descriptors;
 use super::regs::{Regions, ring};
+use super::soc::Family;
 use crate::common::ring::next;
 use towpath_bus::barrier::dma_rmb;
 use towpath_bus::{Coherent, Dma, Domain, MapError, Mmio, Reg};

@@ -1,5 +1,6 @@
 //! The configuration of a port.
 
+use super::interrupts::InterruptMode;
 use crate::common::batching::BatchSize;
 use crate::common::filter::Filter;
 pub use crate::common::option::ConfigError;
@@ -142,8 +143,8 @@ pub struct Config {
     /// Frames for which the device writes back one status (RS), in addition to the last of a burst:
     /// 1 to 64.
     pub report_every: u16,
-    /// Whether an idle receiver waits for interrupts; otherwise it polls from time to time.
-    pub interrupts: bool,
+    /// How an idle receiver learns of frames.
+    pub interrupts: InterruptMode,
     /// Whether the device checks and completes TCP and UDP checksums.
     pub csum: bool,
     /// Whether the device segments TCP super-packets.
@@ -179,7 +180,7 @@ impl Default for Config {
             filter: Filter::default(),
             batch: BURST,
             report_every: 32,
-            interrupts: false,
+            interrupts: InterruptMode::Off,
             csum: true,
             tso: true,
             vlan: true,

@@ -70,6 +70,8 @@ faults! {
     Downshift = downshifts,
     /// Times that the PHY did not answer.
     PhySilent = phy_silent,
+    /// Errors that the bus has reported (PCI Express: AER).
+    BusError = bus_errors,
     /// Resets to recover.
     Reset = resets,
     /// Buffers that are never used again, because the device may still reach them.

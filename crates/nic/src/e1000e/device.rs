@@ -9,6 +9,7 @@ use super::config::Config;
 use super::control::{Control, Fault, Follow};
 use super::dump;
 use super::init::{self, Layout, MS};
+use super::interrupts::Interrupts;
 use super::phy::{self, Settled};
 use super::regs::{MPC, RX_ERRORS, STATUS, TX_ERRORS, status};
 use super::rx::RxRing;
@@ -16,6 +17,8 @@ use super::tx::TxRing;
 use crate::common::link::LinkStatus;
 use crate::common::reset::{ResetDevice, ResetGroup};
 use crate::sync::{Mutex, MutexGuard, lock};
+use std::borrow::Cow;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use towpath_bus::{Dma, Domain, Mmio, Pci, Reg};
 use towpath_packet::port::State;
@@ -23,6 +26,18 @@ use towpath_packet::{Counters, Missed};
 
 const NO_LINK: &str = "no link";
 const GAVE_UP: &str = "the device does not answer, or hangs after every reset";
+const REMOVED: &str = "the device was removed";
+const REQUESTED: &str = "the system wants the device back: it is unbound, or taken out of its slot";
+
+/// What the next reset has to mend first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Trouble {
+    None,
+    /// Memory decoding of the function is off, or something else hides its registers.
+    Hidden,
+    /// The bus has reported an error: only a reset of the function ends it.
+    BusError,
+}
 
 /// The device.
 pub(super) struct Device<B: Pci> {
@@ -38,6 +53,10 @@ pub(super) struct Device<B: Pci> {
     /// The PHY, and the link as far as the MAC follows it. The semaphore of the device excludes
     /// firmware, not another thread.
     phy: Mutex<PhyState>,
+    pub(super) interrupts: Interrupts<B::Irq>,
+    trouble: Mutex<Trouble>,
+    /// Why the device was given up.
+    reason: OnceLock<Cow<'static, str>>,
     // In this order: the domain takes its memory back from the device before the device is closed.
     domain: Domain<B::Dma>,
     bus: Mutex<B>,
@@ -65,22 +84,37 @@ impl<B: Pci> Device<B> {
         config: Config,
         layout: Layout,
         control: Control,
+        interrupts: Interrupts<B::Irq>,
     ) -> Device<B> {
         let resets = ResetGroup::new((layout.rx.len() + layout.tx.len()) as u32);
-        let phy = Mutex::new(PhyState::default());
-        let (rss, stopped) = (layout.rss, AtomicBool::new(false));
+        let (phy, trouble) = (Mutex::new(PhyState::default()), Mutex::new(Trouble::None));
+        let (rss, stopped, reason) = (layout.rss, AtomicBool::new(false), OnceLock::new());
         let layout = Mutex::new(layout);
-        Device { resets, bar, config, control, rss, layout, stopped, phy, domain, bus: Mutex::new(bus) }
+        let bus = Mutex::new(bus);
+        Device { resets, bar, config, control, rss, layout, stopped, phy, interrupts, trouble, reason, domain, bus }
     }
 
     fn layout(&self) -> MutexGuard<'_, Layout> {
         lock(&self.layout)
     }
 
+    /// Programs the device after a reset. The rings are empty.
+    pub(super) fn program(&self) {
+        let (config, _) = self.control.current(&self.config);
+        self.program_layout(&config, &self.layout());
+    }
+
+    fn program_layout(&self, config: &Config, layout: &Layout) {
+        lock(&self.bus).set_master(true);
+        init::program(&self.bar, config, layout);
+        self.interrupts.program(&self.bar);
+        self.control.programmed(config.max_frame(), layout.buffer.bytes);
+    }
+
     /// The state of every queue.
     pub(super) fn state(&self) -> State {
         if self.resets.is_gone() {
-            State::Gone(GAVE_UP.into())
+            State::Gone(self.reason.get().cloned().unwrap_or(GAVE_UP.into()))
         } else if self.control.link_is_up() {
             State::Up
         } else {
@@ -88,20 +122,81 @@ impl<B: Pci> Device<B> {
         }
     }
 
-    /// Reads the status: notes the link, and gives up a device that is no longer there. Returns the
-    /// register.
+    /// Whether the device was given up.
+    pub(super) fn is_gone(&self) -> bool {
+        self.resets.is_gone()
+    }
+
+    #[cold]
+    fn give_up(&self, reason: impl Into<Cow<'static, str>>) {
+        let _ = self.reason.set(reason.into());
+        self.resets.give_up();
+    }
+
+    /// Serves the events of the function, and reads the status: notes the link, and gives up a
+    /// device that is no longer there, or that the system wants back. Returns the register. The
+    /// caller requests a reset if the device [`needs_reset`](Device::needs_reset) afterwards.
     #[cold]
     pub(super) fn check_link(&self) -> u32 {
-        let word = STATUS.read(&self.bar);
-        if word == u32::MAX {
-            self.resets.give_up();
+        if self.interrupts.take_removal() {
+            self.give_up(REQUESTED);
         }
-        let up = word != u32::MAX && word & status::LINK_UP != 0;
+        if self.interrupts.take_error() {
+            self.control.fault(Fault::BusError);
+            *lock(&self.trouble) = Trouble::BusError;
+        }
+        let word = STATUS.read(&self.bar);
+        let answers = init::answers(&self.bar, word);
+        if !answers {
+            self.look_for();
+        }
+        let up = answers && word & status::LINK_UP != 0;
         let speed = [10, 100, 1000, 1000][(word >> status::SPEED_SHIFT & 3) as usize];
         let full_duplex = word & status::FULL_DUPLEX != 0;
         self.control.set_link(LinkStatus { up, speed, full_duplex });
-        self.settle(up, full_duplex);
+        if answers {
+            self.settle(up, full_duplex);
+        }
         word
+    }
+
+    /// The registers do not answer: the configuration space tells a device that is gone from one
+    /// whose registers are hidden.
+    #[cold]
+    fn look_for(&self) {
+        let id = lock(&self.bus).config_r32(ID);
+        let mut trouble = lock(&self.trouble);
+        if id == u32::MAX {
+            self.give_up(REMOVED);
+        } else if id & 0xffff != RETRY && *trouble == Trouble::None {
+            *trouble = Trouble::Hidden;
+        }
+    }
+
+    /// Whether the device works only after a reset.
+    #[cold]
+    pub(super) fn needs_reset(&self) -> bool {
+        *lock(&self.trouble) != Trouble::None
+    }
+
+    /// Makes the registers of the device answer again, before it is reset by them.
+    fn uncover(&self) -> bool {
+        let trouble = *lock(&self.trouble);
+        if trouble == Trouble::None {
+            return true;
+        }
+        let bus = lock(&self.bus);
+        // Enables decoding, and disables DMA.
+        bus.set_master(false);
+        if trouble == Trouble::BusError {
+            if let Err(error) = bus.reset() {
+                let why = format!("the bus has reported an error, and the function can't be reset: {error}");
+                let _ = self.reason.set(why.into());
+                return false;
+            }
+            bus.set_master(false);
+        }
+        true
     }
 
     /// Lets the MAC follow the link once it has come up.
@@ -181,18 +276,18 @@ impl<B: Pci> ResetDevice for Device<B> {
         if config.mtu == layout.mtu {
             self.control.fault(Fault::Reset);
         }
-        if init::reset(&self.bar, &config).is_err() {
+        let answers = || init::answers(&self.bar, STATUS.read(&self.bar));
+        if !self.uncover() || init::reset(&self.bar, &config).is_err() || !answers() {
             return false;
         }
+        *lock(&self.trouble) = Trouble::None;
         layout.resize(&config);
         lock(&self.phy).settled = false;
         // Without an answer of the PHY the port goes on: the link may be there all the same.
         if phy::bring_up(&self.bar, &self.config).is_err() {
             self.control.fault(Fault::PhySilent);
         }
-        lock(&self.bus).set_master(true);
-        init::program(&self.bar, &config, &layout);
-        self.control.programmed(config.max_frame(), layout.buffer.bytes);
+        self.program_layout(&config, &layout);
         true
     }
 
@@ -215,10 +310,19 @@ impl<B: Pci> ResetDevice for Device<B> {
     }
 }
 
+/// Vendor and device ID, the first word of the configuration space.
+const ID: u16 = 0;
+/// The vendor ID of a device that is not ready yet (PCI Express 4.0 §2.3.1).
+const RETRY: u32 = 0x0001;
+
 /// Stops the device. Returns whether it is known to access memory no more: the device confirms it,
 /// or its configuration space shows that it is no bus master and has no transaction pending (PCI
-/// Express 4.0 §7.5.1.1.3 Command, §7.5.3.5 Device Status).
+/// Express 4.0 §7.5.1.1.3 Command, §7.5.3.5 Device Status). A device that was removed does not reach
+/// the bus; behind an IOMMU that is believed, because the domain ends right afterwards.
 pub(super) fn stop<B: Pci>(bus: &B, bar: &impl Mmio, config: &Config) -> bool {
+    if bus.config_r32(ID) == u32::MAX {
+        return bus.dma().limits().iommu;
+    }
     let confirmed = init::quiesce(bar, config);
     // Descriptors that the device has fetched must not be executed later, under another driver.
     let answers = init::reset(bar, config).is_ok();

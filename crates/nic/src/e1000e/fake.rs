@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex};
-use towpath_bus::{Access, Bus, BusError, Dma, Iova, Irq, Limits, MapError, Mmio, Pci, Window};
+use towpath_bus::{Access, Bus, BusError, Dma, Iova, Irq, IrqKind, Limits, MapError, Mmio, Pci, Window};
 use towpath_packet::{Backing, Region};
 
 /// What a test observes and controls.
@@ -228,5 +228,11 @@ impl Pci for FakePci {
     }
     fn reset(&self) -> Result<(), BusError> {
         Ok(())
+    }
+    fn irq_count(&self, _: IrqKind) -> u16 {
+        5
+    }
+    fn irqs_of(&self, _: IrqKind, count: u16) -> Result<Vec<FakeIrq>, BusError> {
+        self.irqs(count)
     }
 }

@@ -6,6 +6,7 @@
 
 use super::config::{Config, Pauses};
 use super::filter::FilterTables;
+use super::interrupts::InterruptMode;
 use super::phy::{self, Mdic};
 use super::regs::*;
 use crate::common::ring::DescRing;
@@ -103,6 +104,7 @@ pub(super) const MS: Duration = Duration::from_millis(1);
 /// Returns whether the device confirms that no access to memory is under way.
 pub(super) fn quiesce<M: Mmio>(bar: &M, config: &Config) -> bool {
     IMC.write(bar, cause::ALL);
+    EIAC.write(bar, 0);
     RCTL.write(bar, 0);
     TCTL.write(bar, tctl::PAD);
     let _ = STATUS.read(bar);
@@ -112,7 +114,13 @@ pub(super) fn quiesce<M: Mmio>(bar: &M, config: &Config) -> bool {
     // Twice the longest time that was measured. A device that hangs never answers, and is reset all
     // the same.
     let status = STATUS.wait(bar, status::MASTER_ENABLE, 0, 80 * MS);
-    status.is_ok_and(|word| word != u32::MAX)
+    status.is_ok_and(|word| answers(bar, word))
+}
+
+/// Whether a device is there, by its status: the registers of a device that is gone read as all
+/// ones, or in QEMU as zeros, and those of a device that is there are never all zero.
+pub(super) fn answers<M: Mmio>(bar: &M, status: u32) -> bool {
+    status != u32::MAX && (status != 0 || CTRL.read(bar) != 0)
 }
 
 /// Resets the device (§4.2.1.6, §4.6.3), which forgets rings and filters.
@@ -180,9 +188,6 @@ pub(super) fn program<M: Mmio>(bar: &M, config: &Config, layout: &Layout) {
     statistics(bar);
     transmit(bar, layout);
     receive(bar, config, layout);
-    if config.interrupts {
-        interrupts(bar, layout.rx.len() as u32);
-    }
 }
 
 /// Device and link (§4.6.5, §4.6.7): the PHY negotiates, the MAC follows its speed. Pause frames are
@@ -258,7 +263,10 @@ fn transmit<M: Mmio>(bar: &M, layout: &Layout) {
 
 /// Reception (§4.6.9). RFCTL comes before RCTL.EN, which fixes the format of descriptors.
 fn receive<M: Mmio>(bar: &M, config: &Config, layout: &Layout) {
-    RFCTL.write(bar, rfctl::EXTENDED | if config.interrupts { rfctl::NO_ACK_INTERRUPT } else { 0 });
+    RFCTL.write(
+        bar,
+        rfctl::EXTENDED | if config.interrupts == InterruptMode::Off { 0 } else { rfctl::NO_ACK_INTERRUPT },
+    );
     for (queue, ring) in (0..).zip(&layout.rx) {
         RDBAL.nth(queue, QUEUE).write(bar, ring.iova as u32);
         RDBAH.nth(queue, QUEUE).write(bar, (ring.iova >> 32) as u32);
@@ -292,20 +300,6 @@ fn rss<M: Mmio>(bar: &M, key: &[u8; 40], queues: u32) {
         RETA.nth(i, 4).write(bar, entries);
     }
     MRQC.write(bar, mrqc::ENABLE | mrqc::TCP4 | mrqc::IP4 | mrqc::IP6 | mrqc::TCP6);
-}
-
-/// MSI-X (§7.4.1.3): a vector for each receive queue; its message clears and masks its cause.
-fn interrupts<M: Mmio>(bar: &M, queues: u32) {
-    let causes = (0..queues).fold(0, |bits, queue| bits | cause::RX_QUEUE_0 << queue);
-    let vectors = (0..queues).fold(0, |word, queue| word | (IVAR_VALID | queue) << (4 * queue));
-    IVAR.write(bar, vectors);
-    EIAC.write(bar, causes);
-    IAM.write(bar, causes);
-    for queue in 0..queues {
-        // At most one message in 20 µs; a queue that is polled is masked.
-        EITR.nth(queue, 4).write(bar, 80);
-    }
-    CTRL_EXT.change(bar, ctrl_ext::ACK_AUTO_MASK, ctrl_ext::AUTO_MASK | ctrl_ext::CLEAR_PENDING);
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@
 //! |---|---|
 //! | `regs`, `descriptors` | the formats of the device |
 //! | `init` | reset and bring-up, step by step |
+//! | `interrupts` | kinds of interrupts, what a sleeping worker waits for |
 //! | `phy` | the PHY: its semaphore, power, negotiation, flow control |
 //! | `filter` | addresses, groups and VLANs in the device's registers, changed while it runs |
 //! | `rx/`, `tx/` | a queue in each direction: its ring, what happens per packet, the port trait |
@@ -50,6 +51,7 @@ mod dump;
 mod fake;
 mod filter;
 mod init;
+mod interrupts;
 mod offload;
 mod phy;
 mod regs;
@@ -64,6 +66,7 @@ pub use config::{Config, ConfigError, Copybreak, RingSize};
 pub use config::{Pauses, RecycleMode};
 pub use control::{Control, Faults};
 pub use dump::registers;
+pub use interrupts::InterruptMode;
 pub use rx::{E1000eRx, RxCounts};
 pub use tx::E1000eTx;
 
@@ -73,10 +76,11 @@ use control::{FaultLog, Follow};
 use device::Device;
 use filter::FilterTables;
 use init::{BufferSize, Layout, RingBase};
+use interrupts::Interrupts;
 use rx::{RxParts, RxRing};
 use std::borrow::Cow;
 use std::sync::{Arc, Weak};
-use towpath_bus::{BusError, Dma, DmaMapper, DmaPolicy, Domain, MapError, Pci};
+use towpath_bus::{BusError, Dma, DmaMapper, DmaPolicy, Domain, IrqKind, MapError, Pci};
 use towpath_packet::port::{Ability, Info, Layer, Needs, Port, PortControl, PortError, Queues, Start};
 use towpath_packet::{Backing, Direction, Floors, Offloads, Pool, PoolConfig, Region};
 use tx::{TxParts, TxRing};
@@ -151,6 +155,13 @@ impl<B: Pci> E1000e<B> {
         E1000e { needs, ..self }
     }
 
+    /// With an ability that its bus knows of.
+    #[must_use]
+    pub fn with_ability(mut self, ability: Ability) -> E1000e<B> {
+        self.info.abilities.push(ability);
+        self
+    }
+
     /// Resets the device behind `bus` and reads its address. `name` becomes [`Info::name`].
     ///
     /// # Errors
@@ -168,6 +179,7 @@ impl<B: Pci> E1000e<B> {
             let rule = format!("must be at most {} on a {}", chip.queues, chip.name);
             return Err(ConfigError { option: "queues", value: config.queues.to_string(), rule }.into());
         }
+        let irq_kind = interrupts::choose(&bus, &config, config.queues)?;
         let at = |source| OpenError::Map { device: bus.name().to_owned(), source };
         Domain::new(bus.dma().clone(), config.policy).map_err(at)?;
         let reaches_heap = reaches_heap(&bus);
@@ -183,13 +195,17 @@ impl<B: Pci> E1000e<B> {
             step: "reset",
             source,
         })?;
+        let status = regs::STATUS.read(&bar);
+        if !init::answers(&bar, status) {
+            return Err(BusError::device(device, format!("it does not answer: its status reads as {status:#x}")).into());
+        }
         let mac = init::mac_address(&bar).ok_or_else(|| BusError::Device {
             device,
             what: "it has no Ethernet address (its NVM is empty or damaged)".to_owned(),
         })?;
         let control = Control::new(&config);
         control.set_device_mac(mac);
-        let info = info(name, &config, chip, control.copybreak(), reaches_heap);
+        let info = info(name, &config, chip, control.copybreak(), reaches_heap, irq_kind);
         Ok(E1000e { opened, info, chip, control, config, needs: Needs::none() })
     }
 
@@ -216,7 +232,14 @@ fn offloads(config: &Config) -> Offloads {
     add(tso, config.vlan, Offloads::VLAN)
 }
 
-fn info(name: &str, config: &Config, chip: Chip, copybreak: u32, reaches_heap: bool) -> Info {
+fn info(
+    name: &str,
+    config: &Config,
+    chip: Chip,
+    copybreak: u32,
+    reaches_heap: bool,
+    irq_kind: Option<IrqKind>,
+) -> Info {
     let ability = |name, on, why: Cow<'static, str>| Ability::new(name, on, why);
     let chosen = |on: bool| if on { "by the device" } else { "switched off" };
     let protection = match config.policy {
@@ -231,7 +254,10 @@ fn info(name: &str, config: &Config, chip: Chip, copybreak: u32, reaches_heap: b
     } else {
         "the device reaches only memory of its bus: a pool of its own, and a copy of every packet sent, unless packets lie there"
     };
-    let wait = if config.interrupts { "MSI-X, unmasked when a queue is idle" } else { "queues are polled" };
+    let wait = match irq_kind {
+        Some(kind) => format!("{}, unmasked when a queue is idle", kind.name()),
+        None => "queues are polled".to_owned(),
+    };
     let pauses = match config.flow_control {
         FlowControl::Full => "full: pause frames are offered, to wait and to ask for it",
         FlowControl::Rx => "rx: the port waits if its partner asks for it",
@@ -339,7 +365,7 @@ impl<B: Pci> Port for E1000e<B> {
         };
         info.queues(start.queues)?;
         let closed = || input("the device was closed".to_owned());
-        let (bus, _) = opened.parts.as_ref().ok_or_else(closed)?;
+        let (bus, bar) = opened.parts.as_ref().ok_or_else(closed)?;
         let domain = Domain::new(bus.dma().clone(), config.policy).map_err(|e| input(e.to_string()))?;
         let mut starter = Starter::<B> { config: &config, domain, pool: start.pool, own: None };
         let reached = match starter.pool.region() {
@@ -367,8 +393,12 @@ impl<B: Pci> Port for E1000e<B> {
             rx.push((starter.rx(queue, buffer, rx_log.clone()).map_err(failed)?, rx_log.counters));
             tx.push((starter.tx(tx_log.clone()).map_err(failed)?, tx_log.counters));
         }
-        let vectors = if config.interrupts { start.queues } else { 0 };
-        let irqs = bus.irqs(vectors).map_err(|e| bus_error(port, e))?;
+        let kind = interrupts::choose(bus, &config, start.queues).map_err(|e| OpenError::from(e).at_port(port))?;
+        let interrupts = Interrupts::connect(bus, bar, &config, kind, start.queues).map_err(|e| bus_error(port, e))?;
+        let waits = (0..u32::from(start.queues)).map(|queue| interrupts.wait_set(queue)).collect::<Result<Vec<_>, _>>();
+        let no_descriptor =
+            |source| PortError::Os { port: port.to_owned(), step: "epoll".to_owned(), source, hint: None };
+        let mut waits = waits.map_err(no_descriptor)?.into_iter();
         let layout = Layout {
             rx: rx.iter().map(|(ring, _)| RingBase::from(ring.descriptors())).collect(),
             tx: tx.iter().map(|(ring, _)| RingBase::from(ring.descriptors())).collect(),
@@ -379,24 +409,20 @@ impl<B: Pci> Port for E1000e<B> {
             filters: FilterTables::new(&config.filter, mac),
         };
         let Starter { domain, own, .. } = starter;
-        let (_, bar) = opened.parts.as_ref().ok_or_else(closed)?;
         // Before bus mastering: an error ends here, and the device accesses no memory.
         phy::bring_up(bar, &config).map_err(|e| input(e.to_string()))?;
         // From here on the end of the queues stops the device.
         let (bus, bar) = opened.parts.take().ok_or_else(closed)?;
-        bus.set_master(true);
-        init::program(&bar, &config, &layout);
-        control.programmed(config.max_frame(), buffer.bytes);
-        let device = Arc::new(Device::new(bus, bar, domain, config.clone(), layout, control));
+        let device = Arc::new(Device::new(bus, bar, domain, config.clone(), layout, control, interrupts));
+        device.program();
         let weak: Weak<Device<B>> = Arc::downgrade(&device);
         device.control.attach(weak);
         // Settings may have changed since they were read.
         device.follow();
         device.check_link();
         let keep_tags = start.accept.has(Offloads::VLAN);
-        let mut irqs = irqs.into_iter();
         let rx = (0..).zip(rx).map(|(number, (ring, counters))| {
-            E1000eRx::new(device.clone(), ring, number, counters, keep_tags, irqs.next(), own.clone())
+            E1000eRx::new(device.clone(), ring, number, counters, keep_tags, waits.next().flatten(), own.clone())
         });
         let rx = rx.collect();
         let tx = (0..)

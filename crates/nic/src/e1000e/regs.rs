@@ -101,9 +101,12 @@ pub(super) const FCRTL_ENABLE: u32 = 1 << 31;
 /// Type of the VLAN tags that are stripped and inserted (§10.2.2.9).
 pub(super) const VET: Reg = Reg(0x0038);
 
-/// Interrupts (§10.2.4): cause, unmask, mask, and for MSI-X auto-clear, auto-mask, vectors,
-/// throttling.
+/// Interrupts (§10.2.4): cause, throttling, set, unmask, mask; auto-mask; for MSI-X auto-clear,
+/// vectors, throttling.
 pub(super) const ICR: Reg = Reg(0x00c0);
+/// In units of 256 ns; not for MSI-X.
+pub(super) const ITR: Reg = Reg(0x00c4);
+pub(super) const ICS: Reg = Reg(0x00c8);
 pub(super) const IMS: Reg = Reg(0x00d0);
 pub(super) const IMC: Reg = Reg(0x00d8);
 pub(super) const EIAC: Reg = Reg(0x00dc);
@@ -114,10 +117,27 @@ pub(super) const EITR: Reg = Reg(0x00e8);
 pub(super) mod cause {
     /// Frames in receive queue 0; queue 1 has the next bit.
     pub(crate) const RX_QUEUE_0: u32 = 1 << 20;
+    pub(crate) const RX_QUEUES: u32 = 3 << 20;
+    /// The link has gone up or down.
+    pub(crate) const LINK: u32 = 1 << 2;
+    /// A damaged sequence of symbols; for tests of the interrupt.
+    pub(crate) const RX_SEQUENCE: u32 = 1 << 3;
+    /// Few descriptors are left.
+    pub(crate) const RX_FEW: u32 = 1 << 4;
+    /// Frames were lost without a descriptor.
+    pub(crate) const OVERRUN: u32 = 1 << 6;
+    /// Frames of any queue (RXT0); not for MSI-X.
+    pub(crate) const RX_TIMER: u32 = 1 << 7;
+    /// With MSI-X: causes that are no queue's.
+    pub(crate) const OTHER: u32 = 1 << 24;
+    /// An interrupt was asserted.
+    pub(crate) const ASSERTED: u32 = 1 << 31;
     pub(crate) const ALL: u32 = u32::MAX;
 }
 /// A nibble of IVAR is in use.
 pub(super) const IVAR_VALID: u32 = 8;
+/// The nibble of OTHER.
+pub(super) const IVAR_OTHER_SHIFT: u32 = 16;
 
 /// Receive Control (§10.2.5.1).
 pub(super) const RCTL: Reg = Reg(0x0100);
@@ -163,7 +183,7 @@ pub(super) mod rxcsum {
 /// Receive Filter Control (§10.2.5.14).
 pub(super) const RFCTL: Reg = Reg(0x5008);
 pub(super) mod rfctl {
-    /// No interrupts for TCP acknowledgments; wanted with MSI-X.
+    /// No interrupts for TCP acknowledgments, which come without a reason with MSI-X.
     pub(crate) const NO_ACK_INTERRUPT: u32 = 1 << 12;
     /// Extended write-back of receive descriptors.
     pub(crate) const EXTENDED: u32 = 1 << 15;

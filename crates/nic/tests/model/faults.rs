@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use towpath_model::e1000e::{self as model, Faults};
 use towpath_model::iommu::Refuse;
 use towpath_model::wire::Wire;
+use towpath_nic::e1000e::InterruptMode;
 use towpath_packet::Batch;
 use towpath_packet::port::{RxQueue, State, TxQueue};
 
@@ -159,7 +160,7 @@ fn mappings_that_fail_are_tried_again() {
 #[test]
 fn lost_interrupts_are_no_lost_packets_because_sleepers_wake_up() {
     let faults = Faults { interrupt: 1_000_000, ..Faults::default() };
-    let mut r = rig(with(|c| c.interrupts = true), faulty(faults));
+    let mut r = rig(with(|c| c.interrupts = InterruptMode::Auto), faulty(faults));
     r.settle();
     r.rx[0].wake();
     r.arrive([frame(60, 1).as_slice()]);

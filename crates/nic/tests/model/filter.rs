@@ -5,7 +5,7 @@ use crate::rig::{Rig, config, frame, pool_of, rig, rig_with, strict, with};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use towpath_bus::{Bus, BusError, Mmio, Pci};
+use towpath_bus::{Bus, BusError, IrqKind, Mmio, Pci};
 use towpath_model::e1000e::{self as model, Device, ModelBar, ModelBus, ModelIrq};
 use towpath_model::iommu::ModelDma;
 use towpath_model::wire::{Plug, Wire, cable};
@@ -272,6 +272,14 @@ impl Pci for Busy {
 
     fn reset(&self) -> Result<(), BusError> {
         self.bus.reset()
+    }
+
+    fn irq_count(&self, kind: IrqKind) -> u16 {
+        self.bus.irq_count(kind)
+    }
+
+    fn irqs_of(&self, kind: IrqKind, count: u16) -> Result<Vec<ModelIrq>, BusError> {
+        self.bus.irqs_of(kind, count)
     }
 }
 

@@ -5,10 +5,12 @@
 
 mod faults;
 mod filter;
+mod interrupts;
 mod late;
 mod link;
 mod offloads;
 mod pages;
+mod removal;
 mod rig;
 mod saving;
 mod storm;

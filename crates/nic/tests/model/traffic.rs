@@ -2,7 +2,7 @@
 
 use super::rig::*;
 use towpath_model::{e1000e as model, iommu};
-use towpath_nic::e1000e::{Copybreak, RingSize};
+use towpath_nic::e1000e::{Copybreak, InterruptMode, RingSize};
 use towpath_packet::port::{RxQueue, TxQueue};
 use towpath_packet::{Batch, Packet};
 
@@ -227,7 +227,7 @@ fn bursts_of_32_cost_a_sixteenth_of_a_tail_write_a_frame_and_no_register_is_read
 #[test]
 fn an_idle_receiver_waits_for_an_interrupt_and_loses_none() {
     use towpath_packet::port::Wake;
-    let mut r = rig(with(|c| c.interrupts = true), strict());
+    let mut r = rig(with(|c| c.interrupts = InterruptMode::Auto), strict());
     assert!(matches!(r.rx[0].wake(), Wake::Poll), "a device without buffers raises no interrupt");
     r.settle();
     for i in 0..3 {

@@ -2,7 +2,7 @@
 
 use crate::require;
 use crate::rig::{Setup, frame, out, protections, ring, sized};
-use towpath_nic::e1000e::Receive;
+use towpath_nic::e1000e::{InterruptMode, Receive};
 use towpath_packet::Batch;
 use towpath_packet::port::{RxQueue, State, TxQueue, Wake};
 
@@ -198,7 +198,7 @@ fn the_filter_decides_which_frames_to_others_are_received() {
 fn a_port_with_interrupts_is_polled_where_none_can_be_waited_for() {
     require!("a_port_with_interrupts_is_polled_where_none_can_be_waited_for");
     let mut setup = Setup::new(protections()[3]);
-    setup.config.interrupts = true;
+    setup.config.interrupts = InterruptMode::Auto;
     setup.config.rx_ring = ring(80);
     let mut rig = setup.start();
     assert_eq!(rig.rx[0].wake(), Wake::Poll);

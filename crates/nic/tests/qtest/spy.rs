@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use towpath_bus::qtest::{QtestBus, QtestDma, QtestIrq, Registers};
-use towpath_bus::{Access, Bus, BusError, Dma, Iova, Limits, MapError, Pci, Window};
+use towpath_bus::{Access, Bus, BusError, Dma, Iova, IrqKind, Limits, MapError, Pci, Window};
 use towpath_packet::Region;
 
 /// What the driver has mapped and flushed.
@@ -74,6 +74,12 @@ impl Pci for Spy {
     }
     fn reset(&self) -> Result<(), BusError> {
         self.real.reset()
+    }
+    fn irq_count(&self, kind: IrqKind) -> u16 {
+        self.real.irq_count(kind)
+    }
+    fn irqs_of(&self, kind: IrqKind, count: u16) -> Result<Vec<QtestIrq>, BusError> {
+        self.real.irqs_of(kind, count)
     }
 }
 

@@ -12,7 +12,7 @@ fn found(machine: &FakeHost, bdf: Bdf) -> Vec<Finding> {
 fn ready() -> (FakeHost, Bdf) {
     let mut machine = FakeHost::new();
     let nic = machine.add(NIC, Some(7), Some("e1000e"));
-    bind_on(&mut machine, nic, false).unwrap();
+    bind_on(&mut machine, nic, &[0x10d3_8086], false).unwrap();
     (machine, nic)
 }
 

@@ -2,15 +2,16 @@
 
 use super::super::control::{Control, Fault};
 use super::super::device::{Device, QueueRing, add_rx_statistics};
-use super::super::regs::{ICR, IMC, IMS, QUEUE, RDT, cause};
+use super::super::regs::{QUEUE, RDT};
 use super::{BurstOptions, RxCounts, RxRing};
 use crate::common::reset::QueueHandle;
 use crate::common::watch::Watchdog;
 use std::cell::Cell;
 use std::sync::Arc;
-use towpath_bus::{Irq, Mmio, Pci};
+use towpath_bus::{Mmio, Pci};
 use towpath_packet::port::{RxMemory, RxQueue, State, Wake};
 use towpath_packet::{Batch, Counters, Offloads, Pool};
+use towpath_sys::Epoll;
 
 /// A receive queue.
 pub struct E1000eRx<B: Pci> {
@@ -25,7 +26,8 @@ pub struct E1000eRx<B: Pci> {
     watchdog: Watchdog,
     out_of_order: bool,
     last_completed: u64,
-    irq: Option<B::Irq>,
+    /// What its worker waits for; `None` if it polls.
+    wait: Option<Epoll>,
     armed: Cell<bool>,
     own_pool: Option<Pool>,
 }
@@ -37,7 +39,7 @@ impl<B: Pci> E1000eRx<B> {
         number: u32,
         counters: Arc<Counters>,
         keep_tags: bool,
-        irq: Option<B::Irq>,
+        wait: Option<Epoll>,
         own_pool: Option<Pool>,
     ) -> E1000eRx<B> {
         E1000eRx {
@@ -50,7 +52,7 @@ impl<B: Pci> E1000eRx<B> {
             watchdog: Watchdog::new(device.config.stall, device.bar.now()),
             out_of_order: false,
             last_completed: 0,
-            irq,
+            wait,
             armed: Cell::new(false),
             own_pool,
             handle: QueueHandle::new(device),
@@ -79,7 +81,9 @@ impl<B: Pci> E1000eRx<B> {
     /// The watchdog's task: link, statistics, PHY, and descriptors out of order.
     #[cold]
     fn watch(&mut self) {
-        self.handle.device().check_link();
+        if !self.check() {
+            return;
+        }
         if self.number == 0 {
             add_rx_statistics(&self.bar, &self.counters);
             if self.handle.device().phy_is_stuck() {
@@ -102,13 +106,25 @@ impl<B: Pci> E1000eRx<B> {
         }
     }
 
-    /// Masks the interrupt that was armed: its wait is over.
+    /// Looks at the link and at the events of the function; returns whether the queue goes on.
     #[cold]
-    fn disarm(&mut self) {
+    fn check(&self) -> bool {
+        let device = self.handle.device();
+        device.check_link();
+        if device.needs_reset() {
+            self.handle.request_reset();
+        }
+        self.handle.is_running()
+    }
+
+    /// Masks the interrupt that was armed: its wait is over. Returns whether the queue goes on.
+    #[cold]
+    fn disarm(&mut self) -> bool {
         self.armed.set(false);
-        IMC.write(&self.bar, cause::RX_QUEUE_0 << self.number);
-        if let Some(irq) = &self.irq {
-            irq.take();
+        let interrupts = &self.handle.device().interrupts;
+        match &self.wait {
+            Some(wait) if interrupts.disarm(&self.bar, self.number, wait) => self.check(),
+            _ => true,
         }
     }
 }
@@ -138,8 +154,8 @@ impl<B: Pci> RxQueue for E1000eRx<B> {
         if !self.runs() {
             return 0;
         }
-        if self.armed.get() {
-            self.disarm();
+        if self.armed.get() && !self.disarm() {
+            return 0;
         }
         let Some(ring) = &mut self.ring else { return 0 };
         let (bar, counters, tail) = (&self.bar, &self.counters, RDT.nth(self.number, QUEUE));
@@ -165,14 +181,12 @@ impl<B: Pci> RxQueue for E1000eRx<B> {
     /// that came meanwhile is missed.
     fn wake(&self) -> Wake {
         let starved = self.ring.as_ref().is_none_or(|ring| ring.buffers.is_starved());
-        match self.irq.as_ref().and_then(Irq::fd) {
+        match &self.wait {
             // Without buffers no interrupt comes, and the worker has to try to refill.
-            Some(fd) if !starved && self.handle.is_running() => {
+            Some(wait) if !starved && self.handle.is_running() => {
                 self.armed.set(true);
-                // Causes from before are known, or that poll finds their frames.
-                ICR.write(&self.bar, cause::RX_QUEUE_0 << self.number);
-                IMS.write(&self.bar, cause::RX_QUEUE_0 << self.number);
-                Wake::Fd(fd)
+                self.handle.device().interrupts.arm(&self.bar, self.number);
+                Wake::Fd(wait.fd())
             }
             _ => Wake::Poll,
         }

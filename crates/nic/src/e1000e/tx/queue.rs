@@ -103,6 +103,12 @@ impl<B: Pci> E1000eTx<B> {
     #[cold]
     fn watch(&mut self) {
         let word = self.handle.device().check_link();
+        if self.handle.device().needs_reset() {
+            self.handle.request_reset();
+        }
+        if !self.handle.is_running() {
+            return;
+        }
         if self.number == 0 {
             add_tx_statistics(&self.bar, &self.counters);
         }
@@ -177,9 +183,11 @@ impl<B: Pci> TxQueue for E1000eTx<B> {
         self.offloads
     }
 
+    /// Nothing leaves a device that is gone: the worker does not wait for it.
     #[inline]
     fn pending(&self) -> usize {
-        self.ring.as_ref().map_or(0, |ring| ring.pending)
+        let ring = self.ring.as_ref().filter(|_| !self.handle.device().is_gone());
+        ring.map_or(0, |ring| ring.pending)
     }
 
     fn state(&self) -> State {
