@@ -1,7 +1,7 @@
 //! The ports and routes of each command.
 
 use crate::args::{Args, Command, Echo, FullArg, Fwd, Gen, GroArg, GsoArg, IdleArg, Record, Replay, Run, Serve, Sink};
-use crate::{bench, bind, control, probe, run};
+use crate::{bench, bind, control, probe, report, run};
 use clap::CommandFactory;
 use std::error::Error;
 use std::path::Path;
@@ -50,6 +50,7 @@ pub(crate) fn dispatch(args: Args) -> Outcome {
         Command::Record(record) => capture(record),
         Command::Replay(replay) => play(replay),
         Command::Probe(args) => probe::probe(&args),
+        Command::Report(args) => report::report(&args),
         Command::Bind(args) => bind::bind(&args),
         Command::Unbind(args) => bind::unbind(&args),
         Command::Set(args) => control::set(&args),

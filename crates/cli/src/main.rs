@@ -5,6 +5,7 @@
 //!   commands  the ports and routes of each command
 //!   bind      binds a device to vfio-pci and restores its driver
 //!   probe     what a port can do;  findings: what its device lacks
+//!   report    what is needed when a card or a board fails
 //!   bench     measurements as tables
 //!   run       start, watch, stop: common to all commands that move packets
 //!   sandbox   what of the sandbox is in force, for summary and probe
@@ -29,6 +30,7 @@ mod findings;
 mod live;
 mod measured;
 mod probe;
+mod report;
 mod run;
 mod sandbox;
 mod summary;

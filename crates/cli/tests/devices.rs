@@ -186,6 +186,46 @@ fn the_cost_of_an_invalidation_is_a_parameter_that_buffers_pay_once_each_or_once
     assert!(refused.stderr.contains("--wait-ns: a parameter of the model's IOMMU"), "{refused:#?}");
 }
 
+/// The value of an entry in a section of a report.
+fn entry<'a>(report: &'a serde_json::Value, section: &str, name: &str) -> Option<&'a str> {
+    let of = |list: &'a serde_json::Value, name: &str| {
+        list.as_array().into_iter().flatten().find(|item| item["name"] == name)
+    };
+    of(&of(&report["sections"], section)?["entries"], name)?["value"].as_str()
+}
+
+#[test]
+fn a_report_has_the_machine_the_registers_and_how_the_device_runs() {
+    let report = datapath::run(&["report", "e1000e:model?receive=own", "--run", "5s", "--json"]).code(0).stdout;
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    let of = |section: &str, name: &str| entry(&report, section, name).unwrap_or_else(|| panic!("{section}: {name}"));
+    assert!(of("towpath", "machine").contains("Linux") && !of("towpath", "version").is_empty());
+    assert!(of("board", "kernel").contains("Linux") && !of("iommu", "groups").is_empty());
+    // A PHY without power, as Linux's driver leaves it; with power and a link, while the port runs.
+    assert_eq!(of("registers as found", "PHY 0 control"), "0x00001940");
+    assert_eq!(of("registers while running", "PHY 0 control"), "0x00001140");
+    assert_eq!((of("port", "setting receive"), of("running", "queue 0")), ("own", "up"));
+    assert!(of("running", "link up after").ends_with(" s") && of("running", "resets") == "0");
+    assert!(of("running", "queue 0 received").starts_with("0 packets"));
+    assert!(report["sections"].as_array().unwrap().iter().any(|section| section["name"] == "kernel log"));
+}
+
+#[test]
+fn a_report_of_a_port_that_fails_says_why_and_has_the_rest() {
+    for (port, why) in [
+        ("e1000e:vfio=00ff:1f:1e.7", "there is no such device"),
+        ("e1000e:qtest=/does/not/exist", "connecting"),
+        ("e1000e:model?rx=81", "multiple of 8"),
+        ("nothing:", "there is no port of kind 'nothing'"),
+        ("tap", "tap"),
+    ] {
+        let text = datapath::run(&["report", port, "--run", "0s"]).code(0).stdout;
+        assert!(text.contains(why) && text.contains("[board]") && text.contains("[kernel log]"), "{port}: {text}");
+    }
+    let text = datapath::run(&["report", "null:"]).code(0).stdout;
+    assert!(text.contains("[port]") && !text.contains("[running]"), "{text}");
+}
+
 #[test]
 fn the_error_for_an_address_without_a_device_shows_how_to_name_one() {
     let cases = [

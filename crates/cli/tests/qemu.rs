@@ -70,6 +70,28 @@ impl Drop for Machine {
     }
 }
 
+/// What is sent back when a card fails: QEMU's, here.
+#[test]
+fn a_report_of_a_device_of_qemu_has_its_registers_before_and_while_it_runs() {
+    require!("a_report_of_a_device_of_qemu_has_its_registers_before_and_while_it_runs", "qemu-system-x86_64");
+    let hosts = Hosts::new();
+    let machine = Machine::start(&hosts);
+    let device = format!("e1000e:qtest={}", machine.socket().display());
+    let text = support::datapath::run(&["report", &device, "--run", "4s"]).code(0).stdout;
+    let value = |section: &str, name: &str| {
+        let of_section = text.split_once(&format!("[{section}]")).unwrap_or_else(|| panic!("{section}: {text}")).1;
+        let line = of_section.lines().skip(1).take_while(|line| !line.starts_with('[')).find(|l| l.starts_with(name));
+        line.unwrap_or_else(|| panic!("{section}: {name}: {text}")).split_whitespace().last().unwrap().to_owned()
+    };
+    // Identifier of the PHY (82574 datasheet §10.2.9.3), EN and PSP of TCTL, the link.
+    assert_eq!(value("registers as found", "PHY 2 identifier"), "0x00000141");
+    assert_eq!(value("registers as found", "TCTL"), "0x00000000");
+    let number = |text: String| u64::from_str_radix(text.trim_start_matches("0x"), 16).unwrap();
+    assert_eq!(number(value("registers while running", "TCTL")) & 0xa, 0xa);
+    assert_eq!(number(value("registers while running", "STATUS")) & 2, 2);
+    assert_eq!(value("running", "queue 0 "), "up");
+}
+
 /// One machine for all runs: each towpath finds the device as the previous one left it.
 #[test]
 fn a_device_of_qemu_carries_ping_and_tcp_under_every_policy() {

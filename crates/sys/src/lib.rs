@@ -24,6 +24,7 @@
 //!                tun          TUN/TAP devices                                ioctl on /dev/net/tun
 //!   the kernel   bpf          programs that run on packets, and maps
 //!                host         version, clocks
+//!                klog         the kernel's log
 //!   rights       restrict     capabilities, Landlock and no_new_privs of every thread
 //!                sigsys       system calls that a seccomp filter refused, counted
 //!   sync         the loom switch: atomics, locks and events, or loom's
@@ -42,6 +43,7 @@ pub mod closer;
 pub mod epoll;
 pub mod event;
 pub mod host;
+pub mod klog;
 pub mod membarrier;
 pub mod memfd;
 pub mod memory_limit;

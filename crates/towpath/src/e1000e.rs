@@ -107,6 +107,12 @@ pub(crate) fn vfio(uri: &Uri, function: &str) -> Result<E1000e<VfioBus>, PortErr
 
 /// Opens a device of a running QEMU without a guest: the one in `slot`, or the first supported one.
 pub(crate) fn qtest(uri: &Uri, socket: &str) -> Result<E1000e<QtestBus>, PortError> {
+    let (bus, config) = qtest_bus(uri, socket)?;
+    // Memory is found in /proc/self/maps, which stays open.
+    Ok(open(uri, bus, config)?.with_needs(Needs::none().calls([Calls::Sockets, Calls::Files])))
+}
+
+fn qtest_bus(uri: &Uri, socket: &str) -> Result<(QtestBus, Config), PortError> {
     let (slot, memory, config) = qtest_config(uri)?;
     let failed = |error| bus_error(uri, error);
     let qemu = Qemu::attach(Path::new(socket), memory.as_deref().map(Path::new)).map_err(failed)?;
@@ -114,9 +120,7 @@ pub(crate) fn qtest(uri: &Uri, socket: &str) -> Result<E1000e<QtestBus>, PortErr
     let slot = slot
         .or_else(|| qemu.devices().iter().find_map(known))
         .ok_or_else(|| uri.error("the machine has no e1000e: start it with -device e1000e,netdev=…"))?;
-    let port = open(uri, qemu.open(slot).map_err(failed)?, config)?;
-    // Memory is found in /proc/self/maps, which stays open.
-    Ok(port.with_needs(Needs::none().calls([Calls::Sockets, Calls::Files])))
+    Ok((qemu.open(slot).map_err(failed)?, config))
 }
 
 /// Splits the URI of a device from the URI of its wire, if there is one:
@@ -146,6 +150,36 @@ pub(crate) fn model(uri: &Uri, wire: Option<AnyPort>) -> Result<E1000e<ModelBus>
 
 fn open<B: Pci>(uri: &Uri, bus: B, config: Config) -> Result<E1000e<B>, PortError> {
     E1000e::open(bus, &uri.short(), config).map_err(|error| error.at_port(uri.as_str()))
+}
+
+/// The registers of the device that a URI names, as they are found: no driver has used it since it
+/// was opened by its bus.
+///
+/// # Errors
+/// [`PortError`] if the bus can't be opened, or if an option breaks a rule.
+pub fn registers(uri: &Uri) -> Result<Vec<(&'static str, u64)>, PortError> {
+    let (device, _) = split(uri)?;
+    let failed = |error| bus_error(&device, error);
+    match BusChoice::of(&device)? {
+        BusChoice::Vfio(function) => {
+            let (address, bus, _) = vfio_config(&device, function)?;
+            read_registers(&VfioBus::open(address, &bus).map_err(failed)?)
+        }
+        BusChoice::Qtest(socket) => read_registers(&qtest_bus(&device, socket)?.0),
+        BusChoice::Model => {
+            let (iommu, _) = model_config(&device)?;
+            let model = model::Config { name: device.short(), iommu, threaded: true, ..model::Config::default() };
+            read_registers(&model::launch(model, Loopback::default()).map_err(failed)?)
+        }
+    }
+    .map_err(failed)
+}
+
+fn read_registers<B: Pci>(bus: &B) -> Result<Vec<(&'static str, u64)>, BusError> {
+    let bar = bus.bar(0, 128 << 10)?;
+    // Registers are decoded, and memory is not accessed.
+    bus.set_master(false);
+    Ok(towpath_nic::e1000e::registers(&bar))
 }
 
 /// Converts an error of the bus to one of the port.

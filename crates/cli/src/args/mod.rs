@@ -95,6 +95,11 @@ pub(crate) enum Command {
     /// Tell what a port can do here, what not, why, and the command that would mend it
     #[command(after_long_help = PORTS_HELP)]
     Probe(Probe),
+    /// Collect what is needed to find out why a device does not work, in one file to send back
+    #[command(after_help = "Example:\n  towpath report e1000e:vfio=0000:03:00.0 >report.txt\n\n\
+        It has no packets, no serial numbers and no addresses of hosts; it has the port's MAC address. A port of a device runs for \
+        a while: its link comes up, and what it receives is counted and dropped.", after_long_help = PORTS_HELP)]
+    Report(ReportArgs),
     /// Hand a PCI function over to vfio-pci, so that a port can use it (root)
     #[command(after_help = "Example:\n  towpath bind 0000:03:00.0 && towpath probe e1000e:vfio=0000:03:00.0")]
     Bind(Bind),
@@ -266,6 +271,20 @@ pub(crate) struct Probe {
     #[arg(value_name = "PORT")]
     pub(crate) port: String,
     /// For machines
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `towpath report`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct ReportArgs {
+    /// The port
+    #[arg(value_name = "PORT")]
+    pub(crate) port: String,
+    /// How long a device runs; 0s: not at all
+    #[arg(long, value_name = "TIME", default_value = "6s", value_parser = time)]
+    pub(crate) run: Duration,
+    /// One line of JSON
     #[arg(long)]
     pub(crate) json: bool,
 }

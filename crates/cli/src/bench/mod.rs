@@ -21,7 +21,7 @@ mod cores;
 mod cpumap;
 mod gro;
 mod latency;
-mod machine;
+pub(crate) mod machine;
 mod netns;
 mod tcp;
 mod udp;

@@ -88,6 +88,9 @@ pub(super) trait Follow: Send + Sync {
 
     /// Programs it by its settings, which have changed.
     fn follow(&self);
+
+    /// Its registers, for a report.
+    fn registers(&self) -> Vec<(&'static str, u64)>;
 }
 
 /// The settings that are registers of the device.
@@ -344,6 +347,11 @@ impl PortControl for Control {
 
     fn events(&self) -> Vec<(&'static str, u64)> {
         self.faults().iter().collect()
+    }
+
+    fn registers(&self) -> Vec<(&'static str, u64)> {
+        let device = self.settings_of_device().device.as_ref().and_then(Weak::upgrade);
+        device.map(|device| device.registers()).unwrap_or_default()
     }
 
     fn set(&self, name: &str, value: &SettingValue) -> Result<(), ControlError> {

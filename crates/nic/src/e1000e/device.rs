@@ -7,6 +7,7 @@
 
 use super::config::Config;
 use super::control::{Control, Fault, Follow};
+use super::dump;
 use super::init::{self, Layout, MS};
 use super::interrupts::Interrupts;
 use super::phy::{self, Settled};
@@ -240,6 +241,12 @@ impl<B: Pci> Device<B> {
 impl<B: Pci> Follow for Device<B> {
     fn is_gone(&self) -> bool {
         self.resets.is_gone()
+    }
+
+    fn registers(&self) -> Vec<(&'static str, u64)> {
+        // No reset, and no other access to the PHY, happens meanwhile.
+        let (_layout, _phy) = (self.layout(), lock(&self.phy));
+        if self.stopped.load(Ordering::Relaxed) { Vec::new() } else { dump::registers(&self.bar) }
     }
 
     #[cold]

@@ -22,6 +22,7 @@
 //! | `offload` | checksums, segmentation and VLAN tags |
 //! | `device` | what queues share: status, statistics, reset, stop |
 //! | `control` | the handle to a running port, and its fault counters |
+//! | `dump` | the registers, for a report |
 //! | `config` | options and their rules |
 //!
 //! What the chips need beyond their datasheet, and the source of each rule: `docs/errata.md`.
@@ -48,6 +49,7 @@ mod config;
 mod control;
 mod descriptors;
 mod device;
+mod dump;
 #[cfg(test)]
 mod fake;
 mod filter;
@@ -66,6 +68,7 @@ pub use config::{Config, ConfigError, Copybreak, RingSize, TxCopybreak};
 #[doc(hidden)]
 pub use config::{Pauses, RecycleMode};
 pub use control::{Control, Faults};
+pub use dump::registers;
 pub use interrupts::InterruptMode;
 pub use rx::{E1000eRx, RxCounts};
 pub use tx::E1000eTx;

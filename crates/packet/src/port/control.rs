@@ -188,6 +188,12 @@ pub trait PortControl: Send + Sync {
         None
     }
 
+    /// The registers of the port's device, for a report: names and values, in a fixed order.
+    /// Reading them changes nothing that the port relies on. Empty unless the port runs a device.
+    fn registers(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
     /// The sessions of the port's users since it was started, one printable line each. Old lines
     /// may be dropped.
     fn session_log(&self) -> Vec<String> {
