@@ -1,0 +1,173 @@
+//! Chains of buffers: as a driver gives them, and as a device gets them.
+
+use crate::error::RingError;
+
+/// A buffer that a driver adds: an address of the device's address space (physical, an IOVA, or
+/// what the two sides call one).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segment {
+    /// Address of the first byte.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u32,
+    /// Whether the device writes it.
+    pub writable: bool,
+}
+
+impl Segment {
+    /// A buffer for the device to read.
+    pub const fn readable(addr: u64, len: u32) -> Segment {
+        Segment { addr, len, writable: false }
+    }
+
+    /// A buffer for the device to write.
+    pub const fn writable(addr: u64, len: u32) -> Segment {
+        Segment { addr, len, writable: true }
+    }
+}
+
+/// A chain that the device used, as its driver gets it back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Used {
+    /// What [`add`](crate::Driver::add) returned.
+    pub id: u16,
+    /// Bytes that the device wrote, at most those of the chain's writable buffers.
+    pub len: u32,
+}
+
+/// A device's promise to return a chain: exactly one of [`complete`](crate::Device::complete) and
+/// [`untake`](crate::Device::untake) ends it. It holds neither the queue nor memory.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a chain that is not returned is lost to the driver"]
+pub struct Token {
+    /// The driver's name of the chain.
+    pub(crate) id: u16,
+    /// Descriptors of the ring that the chain occupies; split: one entry of the available ring.
+    pub(crate) slots: u16,
+    /// Split: the available index. Packed: the position of the first descriptor.
+    pub(crate) at: u16,
+}
+
+impl Token {
+    /// A number below the queue's size that no other chain outstanding from it has: an index into a
+    /// table of the caller's.
+    #[inline]
+    pub fn slot(&self, size: u16) -> usize {
+        usize::from(self.at) % usize::from(size.max(1))
+    }
+
+    /// The token as 48 bits, for the token of an external buffer. [`from_raw`](Token::from_raw)
+    /// makes it a token again.
+    #[inline]
+    pub fn into_raw(self) -> u64 {
+        u64::from(self.id) | u64::from(self.slots) << 16 | u64::from(self.at) << 32
+    }
+
+    /// The token that [`into_raw`](Token::into_raw) took apart; bits above 48 are not looked at.
+    /// Made of anything else, or twice, it spoils the queue for its driver, and nothing besides.
+    #[inline]
+    pub fn from_raw(raw: u64) -> Token {
+        Token { id: raw as u16, slots: (raw >> 16) as u16, at: (raw >> 32) as u16 }
+    }
+}
+
+/// A piece of a buffer that lies in one place of the driver's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece<P> {
+    /// Where it lies, by [`AddressSpace::translate`](crate::AddressSpace::translate).
+    pub place: P,
+    /// Bytes, never zero.
+    pub len: u32,
+}
+
+/// The buffers of one chain, in order, checked and translated. It is filled by
+/// [`take`](crate::Device::take) again and again, and allocates only when it is made.
+#[derive(Debug)]
+pub struct Chain<P> {
+    pieces: Vec<Piece<P>>,
+    limit: usize,
+    /// Pieces that are readable; the others are writable.
+    readable: usize,
+    readable_len: u32,
+    writable_len: u32,
+    writable_seen: bool,
+}
+
+impl<P: Copy> Chain<P> {
+    /// Room for chains of up to `limit` pieces; a longer one is
+    /// [`RingError::ChainLength`].
+    pub fn new(limit: usize) -> Chain<P> {
+        let pieces = Vec::with_capacity(limit);
+        Chain { pieces, limit, readable: 0, readable_len: 0, writable_len: 0, writable_seen: false }
+    }
+
+    /// What the device reads.
+    #[inline]
+    pub fn readable(&self) -> &[Piece<P>] {
+        self.pieces.get(..self.readable).unwrap_or_default()
+    }
+
+    /// What the device writes.
+    #[inline]
+    pub fn writable(&self) -> &[Piece<P>] {
+        self.pieces.get(self.readable..).unwrap_or_default()
+    }
+
+    /// Bytes that the device may read.
+    #[inline]
+    pub fn readable_len(&self) -> u32 {
+        self.readable_len
+    }
+
+    /// Bytes that the device may write.
+    #[inline]
+    pub fn writable_len(&self) -> u32 {
+        self.writable_len
+    }
+
+    #[inline]
+    pub(crate) fn clear(&mut self) {
+        self.pieces.clear();
+        (self.readable, self.readable_len, self.writable_len, self.writable_seen) = (0, 0, 0, false);
+    }
+
+    /// Adds a buffer, translated piece by piece. An empty one is checked, and then left out.
+    #[inline]
+    pub(crate) fn push<M>(&mut self, memory: &M, addr: u64, len: u32, writable: bool) -> Result<(), RingError>
+    where
+        M: crate::AddressSpace<Place = P>,
+    {
+        if self.writable_seen && !writable {
+            return Err(RingError::Order);
+        }
+        self.writable_seen = writable;
+        let sum = self.readable_len.checked_add(self.writable_len).and_then(|sum| sum.checked_add(len));
+        sum.ok_or(RingError::ChainBytes)?;
+        if writable {
+            self.writable_len += len;
+        } else {
+            self.readable_len += len;
+        }
+        let refused = RingError::Address { addr, len };
+        let (mut at, mut left) = (addr, len);
+        loop {
+            let (place, contiguous) = memory.translate(at, left, writable).ok_or(refused)?;
+            let n = contiguous.min(left);
+            left -= n;
+            if n > 0 {
+                if self.pieces.len() == self.limit {
+                    return Err(RingError::ChainLength);
+                }
+                self.pieces.push(Piece { place, len: n });
+                self.readable += usize::from(!writable);
+            }
+            if left == 0 {
+                return Ok(());
+            }
+            if n == 0 {
+                return Err(refused);
+            }
+            at = at.checked_add(n.into()).ok_or(refused)?;
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! The device's side of a packed queue.
+
+use super::{EVENT, Position, check, desc, flags};
+use crate::area::{Area, Areas, RingWords};
+use crate::base::Base;
+use crate::chain::{Chain, Token};
+use crate::error::{QueueError, RingError};
+use crate::event::{AT_DESC, DISABLE, ENABLE, packed_wants, word};
+use crate::in_order::InOrder;
+use crate::layout::{Desc, Features, INDIRECT, NEXT, WRITE, packed_word};
+use crate::space::AddressSpace;
+use crate::walk;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use towpath_packet::notify::{before_last_look, publish};
+
+/// The side that uses chains.
+#[derive(Debug)]
+pub struct Device<W = Area> {
+    areas: Areas<W>,
+    size: u16,
+    features: Features,
+    next_avail: Position,
+    /// The next used descriptor to write.
+    next_used: Position,
+    /// Descriptors of the chains that were taken and whose used descriptors are not written.
+    taken: u16,
+    /// Descriptors of the chains that were used and not published.
+    unpublished: u16,
+    /// The second word of the first used descriptor that is not published, and its index.
+    held: Option<(usize, u64)>,
+    order: Option<InOrder>,
+    broken: Option<RingError>,
+    /// The next publication calls: a device before this one may have published without.
+    call_once: bool,
+}
+
+impl<W: RingWords> Device<W> {
+    /// The device of a queue that begins, or goes on, at `base`.
+    ///
+    /// # Errors
+    /// [`QueueError`] for a wrong size, an area that is too short or not aligned, or a base that is
+    /// no position of the ring.
+    pub fn new(areas: Areas<W>, size: u16, features: Features, base: Base) -> Result<Device<W>, QueueError> {
+        check(&areas, size)?;
+        let refused = QueueError::Base { size, avail: base.avail, used: base.used };
+        let (next_avail, next_used) = (Position::decode(base.avail), Position::decode(base.used));
+        // The distance is a number of descriptors of the ring, from 0 on to all of them.
+        let line = |at: Position| u32::from(at.index) + if at.wrap == next_used.wrap { 0 } else { size.into() };
+        let taken = line(next_avail).checked_sub(line(next_used)).filter(|&n| n <= size.into()).ok_or(refused)?;
+        if next_avail.index >= size || next_used.index >= size {
+            return Err(refused);
+        }
+        let order = features.in_order.then(|| InOrder::new(size, next_avail.index));
+        Ok(Device {
+            areas,
+            size,
+            features,
+            next_avail,
+            next_used,
+            taken: taken as u16,
+            unpublished: 0,
+            held: None,
+            order,
+            broken: None,
+            call_once: true,
+        })
+    }
+
+    /// Takes the next available chain and puts its buffers into `chain`.
+    ///
+    /// # Errors
+    /// [`RingError`] if the driver broke a rule, then and ever after. Chains taken before can still
+    /// be completed.
+    #[inline]
+    pub fn take<M: AddressSpace>(
+        &mut self,
+        memory: &M,
+        chain: &mut Chain<M::Place>,
+    ) -> Result<Option<Token>, RingError> {
+        chain.clear();
+        if let Some(error) = self.broken {
+            return Err(error);
+        }
+        let [first, second] = desc(self.next_avail.index);
+        // Acquire: the driver wrote all else of the burst before these flags.
+        let word = self.areas.desc.load64(second, Acquire);
+        if !self.next_avail.is_available(flags(word)) {
+            return Ok(None);
+        }
+        let head = Desc::from_packed([self.areas.desc.load64(first, Relaxed), word]);
+        match self.follow(head, memory, chain) {
+            Ok((id, slots)) => {
+                let token = Token { id, slots, at: self.next_avail.index };
+                if let Some(order) = &mut self.order {
+                    order.take(&token, chain.writable_len() > 0);
+                }
+                self.next_avail = self.next_avail.ahead(slots, self.size);
+                self.taken += slots;
+                Ok(Some(token))
+            }
+            Err(error) => Err(self.broken(error)),
+        }
+    }
+
+    /// Follows the chain that begins with `head`; returns its id and its descriptors.
+    #[inline]
+    fn follow<M: AddressSpace>(
+        &self,
+        head: Desc,
+        memory: &M,
+        chain: &mut Chain<M::Place>,
+    ) -> Result<(u16, u16), RingError> {
+        // Descriptors that are neither taken nor used and unknown to the driver.
+        let room = self.size - self.outstanding();
+        if head.has(INDIRECT) {
+            if !self.features.indirect || head.has(NEXT) {
+                return Err(RingError::Indirect);
+            }
+            if room == 0 {
+                return Err(RingError::AvailIndex);
+            }
+            walk::packed_table(&head, memory, chain)?;
+            return Ok((head.link, 1));
+        }
+        let (mut desc_, mut slots, mut at) = (head, 1, self.next_avail);
+        loop {
+            if slots > room {
+                return Err(if slots == 1 { RingError::AvailIndex } else { RingError::ChainLength });
+            }
+            chain.push(memory, desc_.addr, desc_.len, desc_.has(WRITE))?;
+            if !desc_.has(NEXT) {
+                return Ok((desc_.link, slots));
+            }
+            at = at.ahead(1, self.size);
+            slots += 1;
+            desc_ = Desc::from_packed(desc(at.index).map(|word| self.areas.desc.load64(word, Relaxed)));
+            if desc_.has(INDIRECT) {
+                return Err(RingError::Indirect);
+            }
+        }
+    }
+
+    #[cold]
+    fn broken(&mut self, error: RingError) -> RingError {
+        *self.broken.get_or_insert(error)
+    }
+
+    /// Returns the chain that was taken last, unused, to be taken again.
+    ///
+    /// # Errors
+    /// The token, if another chain was taken after it.
+    pub fn untake(&mut self, token: Token) -> Result<(), Token> {
+        let begin = Position { index: token.at, wrap: true };
+        let end = begin.ahead(token.slots.min(self.size), self.size);
+        if token.at >= self.size || end.index != self.next_avail.index || token.slots > self.taken || token.slots == 0 {
+            return Err(token);
+        }
+        self.next_avail = Position { index: token.at, wrap: self.next_avail.wrap == end.wrap };
+        self.taken -= token.slots;
+        Ok(())
+    }
+
+    /// Returns a chain of which `len` bytes were written. The driver does not see it before
+    /// [`publish`](Device::publish).
+    #[inline]
+    pub fn complete(&mut self, token: Token, len: u32) {
+        match &mut self.order {
+            Some(order) => order.complete(&token, len),
+            None => self.write(token.id, len, token.slots, len > 0),
+        }
+    }
+
+    /// Writes a used descriptor, but the flags of the first one of a burst.
+    #[inline]
+    fn write(&mut self, id: u16, len: u32, slots: u16, written: bool) {
+        let at = self.next_used;
+        let [_, second] = desc(at.index);
+        let word = packed_word(len, id, at.used() | if written { WRITE } else { 0 });
+        if self.held.is_none() {
+            self.held = Some((second, word));
+        } else {
+            self.areas.desc.store64(second, word, Relaxed);
+        }
+        self.next_used = at.ahead(slots.min(self.size), self.size);
+        // No more than was taken, whatever the token says.
+        let slots = slots.min(self.taken);
+        self.taken -= slots;
+        self.unpublished += slots;
+    }
+
+    /// Makes the completed chains known, by one store of the first one's flags. Returns whether the
+    /// driver wants a call.
+    #[inline]
+    #[must_use = "a driver that sleeps waits for the call"]
+    pub fn publish(&mut self) -> bool {
+        while let Some(batch) = self.order.as_mut().and_then(|order| order.next(self.taken)) {
+            self.write(batch.id, batch.len, batch.slots, batch.writable && batch.len > 0);
+        }
+        let Some((at, word)) = self.held.take() else { return false };
+        // Release: buffers and all other used descriptors come before the flags that lead to them.
+        self.areas.desc.store64(at, word, Release);
+        let used = std::mem::take(&mut self.unpublished);
+        publish();
+        if std::mem::take(&mut self.call_once) {
+            return true;
+        }
+        let event = self.areas.driver.load32(EVENT, Relaxed);
+        packed_wants(event, self.next_used.index, self.next_used.wrap, self.size, used)
+    }
+
+    /// Requests no kicks while this side polls. One may come all the same.
+    pub fn disable_kicks(&mut self) {
+        self.areas.device.store32(EVENT, word(0, false, DISABLE), Relaxed);
+    }
+
+    /// Requests a kick for the next available chain. Returns true if there is one already, of which
+    /// no kick tells: then this side must not sleep.
+    #[must_use = "a kick for chains that are available already never comes"]
+    pub fn enable_kicks(&mut self) -> bool {
+        // One store: the position never goes with other flags.
+        let how = if self.features.event_idx { AT_DESC } else { ENABLE };
+        let position = if self.features.event_idx { self.next_avail } else { Position { index: 0, wrap: false } };
+        self.areas.device.store32(EVENT, word(position.index, position.wrap, how), Relaxed);
+        before_last_look();
+        let [_, second] = desc(self.next_avail.index);
+        self.next_avail.is_available(flags(self.areas.desc.load64(second, Relaxed)))
+    }
+
+    /// Descriptors of the chains that were taken and not published as used.
+    #[inline]
+    pub fn outstanding(&self) -> u16 {
+        self.taken + self.unpublished
+    }
+
+    /// Where another device can go on.
+    pub fn base(&self) -> Base {
+        Base { avail: self.next_avail.encode(), used: self.published().encode() }
+    }
+
+    /// The position that the driver knows as used.
+    fn published(&self) -> Position {
+        let back = self.size - self.unpublished;
+        let Position { index, wrap } = self.next_used.ahead(back, self.size);
+        Position { index, wrap: !wrap }
+    }
+}

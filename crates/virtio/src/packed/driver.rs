@@ -1,0 +1,229 @@
+//! The driver's side of a packed queue.
+
+use super::{EVENT, Position, check, desc, flags};
+use crate::area::{Area, Areas, RingWords};
+use crate::chain::{Segment, Used};
+use crate::error::{AddError, QueueError, RingError};
+use crate::event::{AT_DESC, DISABLE, ENABLE, packed_wants, word};
+use crate::flight::{InFlight, checked, flags as buffer_flags, with_more};
+use crate::layout::{DESC, Desc, Features, INDIRECT, NEXT, packed_word};
+use crate::tables::Tables;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use towpath_packet::notify::{before_last_look, publish};
+
+/// The side that makes chains available. An id is a number below the size, as free ones come.
+#[derive(Debug)]
+pub struct Driver<W = Area> {
+    areas: Areas<W>,
+    size: u16,
+    features: Features,
+    tables: Option<Tables<W>>,
+    /// By id: the next one of the free list.
+    links: Box<[u16]>,
+    free_id: u16,
+    /// Free descriptors of the ring.
+    free: u16,
+    flight: InFlight,
+    next_avail: Position,
+    next_used: Position,
+    /// The second word of the first chain that was added and not published, and its index.
+    held: Option<(usize, u64)>,
+    /// Descriptors added since the last publication.
+    added: u16,
+}
+
+impl<W: RingWords> Driver<W> {
+    /// The driver of a new queue, whose areas it zeroes.
+    ///
+    /// # Errors
+    /// [`QueueError`] for a wrong size, or an area that is too short or not aligned.
+    pub fn new(areas: Areas<W>, size: u16, features: Features) -> Result<Driver<W>, QueueError> {
+        check(&areas, size)?;
+        let driver = Driver {
+            areas,
+            size,
+            features,
+            tables: None,
+            links: (0..size).map(|id| following(id, size)).collect(),
+            free_id: 0,
+            free: size,
+            flight: InFlight::new(size, features.in_order),
+            next_avail: Position::START,
+            next_used: Position::START,
+            held: None,
+            added: 0,
+        };
+        driver.zero();
+        Ok(driver)
+    }
+
+    /// Chains of two and more buffers go into indirect tables from here on, if they fit.
+    ///
+    /// # Errors
+    /// [`QueueError::Area`] if the memory is too short for a table per descriptor.
+    pub fn set_tables(&mut self, tables: Tables<W>) -> Result<(), QueueError> {
+        tables.check(self.size)?;
+        self.tables = Some(tables).filter(|_| self.features.indirect);
+        Ok(())
+    }
+
+    fn zero(&self) {
+        (0..2 * usize::from(self.size)).for_each(|i| self.areas.desc.store64(i, 0, Relaxed));
+        self.areas.driver.store32(EVENT, 0, Relaxed);
+        self.areas.device.store32(EVENT, 0, Relaxed);
+    }
+
+    /// Adds a chain; the device does not see it before [`publish`](Driver::publish).
+    ///
+    /// # Errors
+    /// [`AddError::Full`] if descriptors are missing, [`AddError::Invalid`] for a chain that never
+    /// fits. Nothing is written then.
+    #[inline]
+    pub fn add(&mut self, chain: &[Segment]) -> Result<u16, AddError> {
+        let writable = checked(chain)?;
+        let id = self.free_id;
+        let indirect = self.tables.as_ref().filter(|tables| tables.takes(chain.len()));
+        let slots = if indirect.is_some() { 1 } else { chain.len() };
+        if slots > usize::from(self.free) {
+            return Err(if slots > usize::from(self.size) { AddError::Invalid } else { AddError::Full });
+        }
+        if let Some(tables) = indirect {
+            let (first, addr) = tables.table(id);
+            for (i, segment) in chain.iter().enumerate() {
+                tables.words.store64(first + 2 * i, segment.addr, Relaxed);
+                tables.words.store64(first + 2 * i + 1, packed_word(segment.len, 0, buffer_flags(segment)), Relaxed);
+            }
+            self.write(true, Desc { addr, len: (chain.len() * DESC) as u32, flags: INDIRECT, link: id });
+        } else {
+            let mut is_head = true;
+            for (segment, more) in with_more(chain) {
+                let flags = buffer_flags(segment) | if more { NEXT } else { 0 };
+                self.write(is_head, Desc { addr: segment.addr, len: segment.len, flags, link: id });
+                is_head = false;
+            }
+        }
+        self.free_id = self.links[usize::from(id)];
+        self.free -= slots as u16;
+        self.added += slots as u16;
+        self.flight.add(id, slots as u16, writable);
+        Ok(id)
+    }
+
+    /// Writes the next descriptor of the ring, but the flags of the first one of a burst.
+    #[inline]
+    fn write(&mut self, is_head: bool, desc_: Desc) {
+        let at = self.next_avail;
+        let [first, second] = desc(at.index);
+        let word = packed_word(desc_.len, desc_.link, desc_.flags | at.available());
+        self.areas.desc.store64(first, desc_.addr, Relaxed);
+        if is_head && self.held.is_none() {
+            self.held = Some((second, word));
+        } else {
+            self.areas.desc.store64(second, word, Relaxed);
+        }
+        self.next_avail = at.ahead(1, self.size);
+    }
+
+    /// Makes the added chains available, by one store of the first one's flags. Returns whether the
+    /// device wants a kick.
+    #[inline]
+    #[must_use = "a device that sleeps waits for the kick"]
+    pub fn publish(&mut self) -> bool {
+        let Some((at, word)) = self.held.take() else { return false };
+        // Release: all other descriptors come before the flags that lead to them.
+        self.areas.desc.store64(at, word, Release);
+        self.flight.publish();
+        let added = std::mem::take(&mut self.added);
+        publish();
+        let event = self.areas.device.load32(EVENT, Relaxed);
+        packed_wants(event, self.next_avail.index, self.next_avail.wrap, self.size, added)
+    }
+
+    /// The next chain that the device used, whose descriptors are free again.
+    ///
+    /// # Errors
+    /// [`RingError::UsedId`] if the device uses a chain that is not in flight, then and ever after.
+    #[inline]
+    pub fn next_used(&mut self) -> Result<Option<Used>, RingError> {
+        self.flight.check()?;
+        if !self.flight.in_batch() {
+            let [_, second] = desc(self.next_used.index);
+            // Acquire: the device wrote the buffers before the flags.
+            let word = self.areas.desc.load64(second, Acquire);
+            if !self.next_used.is_used(flags(word)) {
+                return Ok(None);
+            }
+            let used = Desc::from_packed([0, word]);
+            self.flight.begin(used.link.into(), used.len)?;
+        }
+        let (used, slots) = self.flight.next(|id, _| following(id, self.size))?;
+        self.next_used = self.next_used.ahead(slots, self.size);
+        self.free += slots;
+        if !self.features.in_order {
+            // Free ids are a stack: what belongs to them is in the cache.
+            self.links[usize::from(used.id)] = self.free_id;
+            self.free_id = used.id;
+        }
+        Ok(Some(used))
+    }
+
+    /// Requests no calls while this side polls. One may come all the same.
+    pub fn disable_calls(&mut self) {
+        self.areas.driver.store32(EVENT, word(0, false, DISABLE), Relaxed);
+    }
+
+    /// Requests a call for the next used chain. Returns true if there is one already, of which no
+    /// call tells: then this side must not sleep.
+    #[must_use = "a call for chains that are used already never comes"]
+    pub fn enable_calls(&mut self) -> bool {
+        // One store: the position never goes with other flags.
+        let how = if self.features.event_idx { AT_DESC } else { ENABLE };
+        let position = if self.features.event_idx { self.next_used } else { Position { index: 0, wrap: false } };
+        self.areas.driver.store32(EVENT, word(position.index, position.wrap, how), Relaxed);
+        before_last_look();
+        let [_, second] = desc(self.next_used.index);
+        self.flight.in_batch() || self.next_used.is_used(flags(self.areas.desc.load64(second, Relaxed)))
+    }
+
+    /// Descriptors that are free.
+    #[inline]
+    pub fn free(&self) -> u16 {
+        self.free
+    }
+
+    /// Chains that were added and not returned.
+    #[inline]
+    pub fn in_flight(&self) -> u16 {
+        self.flight.len()
+    }
+
+    /// Used chains whose length was more than their writable bytes.
+    pub fn overlong(&self) -> u64 {
+        self.flight.overlong()
+    }
+
+    /// The base with which a device goes on that lost its connection: what is used is used, all
+    /// behind it is available again.
+    pub fn base(&self) -> crate::Base {
+        let at = self.next_used.encode();
+        crate::Base { avail: at, used: at }
+    }
+
+    /// A queue as new, for a device that was stopped and forgot it (`VIRTIO_F_RING_RESET`, 2.6.1).
+    /// `each` gets the ids of the chains that were in flight.
+    pub fn reset(&mut self, each: impl FnMut(u16)) {
+        self.flight.clear(each);
+        let size = self.size;
+        (0..size).for_each(|id| self.links[usize::from(id)] = following(id, size));
+        (self.free_id, self.free) = (0, size);
+        (self.next_avail, self.next_used) = (Position::START, Position::START);
+        (self.held, self.added) = (None, 0);
+        self.zero();
+    }
+}
+
+/// The id behind `id`, in a circle.
+#[inline]
+fn following(id: u16, size: u16) -> u16 {
+    if id + 1 == size { 0 } else { id + 1 }
+}

@@ -1,0 +1,210 @@
+//! The device's side of a split queue.
+
+use super::{FLAGS, INDEX, avail_entry, avail_event, check, desc, used_entry, used_event};
+use crate::area::{Area, Areas, RingWords};
+use crate::base::Base;
+use crate::chain::{Chain, Token};
+use crate::error::{QueueError, RingError};
+use crate::event::{NO_NOTIFICATION, passed};
+use crate::in_order::InOrder;
+use crate::layout::Features;
+use crate::space::AddressSpace;
+use crate::walk;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use towpath_packet::notify::{before_last_look, publish};
+
+/// The side that uses chains.
+#[derive(Debug)]
+pub struct Device<W = Area> {
+    areas: Areas<W>,
+    size: u16,
+    features: Features,
+    /// The next available entry, and the driver's index as last loaded.
+    next_avail: u16,
+    avail_seen: u16,
+    /// The next used entry to write, and the one that the driver knows.
+    next_used: u16,
+    published: u16,
+    order: Option<InOrder>,
+    broken: Option<RingError>,
+    /// The next publication calls: a device before this one may have published without.
+    call_once: bool,
+}
+
+impl<W: RingWords> Device<W> {
+    /// The device of a queue that begins, or goes on, at `base`.
+    ///
+    /// # Errors
+    /// [`QueueError`] for a wrong size, an area that is too short or not aligned, or a base whose
+    /// indices are further apart than the size.
+    pub fn new(areas: Areas<W>, size: u16, features: Features, base: Base) -> Result<Device<W>, QueueError> {
+        check(&areas, size, features)?;
+        let Base { avail, used } = base;
+        if avail.wrapping_sub(used) > size {
+            return Err(QueueError::Base { size, avail, used });
+        }
+        // Chains that an earlier device took and did not use are lost: they count as used in order.
+        let order = features.in_order.then(|| InOrder::new(size, avail & (size - 1)));
+        Ok(Device {
+            areas,
+            size,
+            features,
+            next_avail: avail,
+            avail_seen: avail,
+            next_used: used,
+            published: used,
+            order,
+            broken: None,
+            call_once: true,
+        })
+    }
+
+    /// The used index as it stands in memory: where a device goes on whose front end names only
+    /// the available index.
+    pub fn used_index(areas: &Areas<W>) -> u16 {
+        areas.device.load16(INDEX, Relaxed)
+    }
+
+    /// Takes the next available chain and puts its buffers into `chain`. The shared index is loaded
+    /// only after all chains that it covered were taken.
+    ///
+    /// # Errors
+    /// [`RingError`] if the driver broke a rule, then and ever after. Chains taken before can still
+    /// be completed.
+    #[inline]
+    pub fn take<M: AddressSpace>(
+        &mut self,
+        memory: &M,
+        chain: &mut Chain<M::Place>,
+    ) -> Result<Option<Token>, RingError> {
+        chain.clear();
+        if let Some(error) = self.broken {
+            return Err(error);
+        }
+        if self.avail_seen == self.next_avail && self.look()? == 0 {
+            return Ok(None);
+        }
+        let slot = self.next_avail & (self.size - 1);
+        // Relaxed: the index orders entries and descriptors.
+        let head = self.areas.driver.load16(avail_entry(slot), Relaxed);
+        let read = |index| desc(index).map(|word| self.areas.desc.load64(word, Relaxed));
+        match walk::split(head, self.size, self.features.indirect, read, memory, chain) {
+            Ok(()) => {}
+            Err(error) => return Err(self.broken(error)),
+        }
+        let token = Token { id: head, slots: 1, at: self.next_avail };
+        if let Some(order) = &mut self.order {
+            order.take(&token, chain.writable_len() > 0);
+        }
+        self.next_avail = self.next_avail.wrapping_add(1);
+        Ok(Some(token))
+    }
+
+    /// Loads the driver's index; returns how many chains are available.
+    #[inline]
+    fn look(&mut self) -> Result<u16, RingError> {
+        // Acquire: the driver wrote descriptors and entries before it counted them.
+        let seen = self.areas.driver.load16(INDEX, Acquire);
+        // A descriptor is in one chain, and a chain is available again only after it was used.
+        if seen.wrapping_sub(self.published) > self.size || seen.wrapping_sub(self.next_avail) > self.size {
+            return Err(self.broken(RingError::AvailIndex));
+        }
+        self.avail_seen = seen;
+        Ok(seen.wrapping_sub(self.next_avail))
+    }
+
+    #[cold]
+    fn broken(&mut self, error: RingError) -> RingError {
+        *self.broken.get_or_insert(error)
+    }
+
+    /// Returns the chain that was taken last, unused, to be taken again.
+    ///
+    /// # Errors
+    /// The token, if another chain was taken after it.
+    pub fn untake(&mut self, token: Token) -> Result<(), Token> {
+        if token.at != self.next_avail.wrapping_sub(1) || self.outstanding() == 0 {
+            return Err(token);
+        }
+        self.next_avail = token.at;
+        Ok(())
+    }
+
+    /// Returns a chain of which `len` bytes were written. The driver does not see it before
+    /// [`publish`](Device::publish).
+    #[inline]
+    pub fn complete(&mut self, token: Token, len: u32) {
+        match &mut self.order {
+            Some(order) => order.complete(&token, len),
+            None => self.write(token.id, len, 1),
+        }
+    }
+
+    #[inline]
+    fn write(&mut self, head: u16, len: u32, chains: u16) {
+        let [id_word, len_word] = used_entry(self.next_used & (self.size - 1));
+        self.areas.device.store32(id_word, head.into(), Relaxed);
+        self.areas.device.store32(len_word, len, Relaxed);
+        self.next_used = self.next_used.wrapping_add(chains);
+    }
+
+    /// Makes the completed chains known, by one store of the index. Returns whether the driver
+    /// wants a call.
+    #[inline]
+    #[must_use = "a driver that sleeps waits for the call"]
+    pub fn publish(&mut self) -> bool {
+        while let Some(batch) =
+            self.order.as_mut().and_then(|order| order.next(self.next_avail.wrapping_sub(self.next_used)))
+        {
+            self.write(batch.id, batch.len, batch.chains);
+        }
+        let (old, new) = (self.published, self.next_used);
+        if old == new {
+            return false;
+        }
+        // Release: buffers and entries come before the index that covers them.
+        self.areas.device.store16(INDEX, new, Release);
+        self.published = new;
+        publish();
+        if std::mem::take(&mut self.call_once) {
+            return true;
+        }
+        if self.features.event_idx {
+            passed(self.areas.driver.load16(used_event(self.size), Relaxed), new, old)
+        } else {
+            self.areas.driver.load16(FLAGS, Relaxed) & NO_NOTIFICATION == 0
+        }
+    }
+
+    /// Requests no kicks while this side polls. One may come all the same.
+    pub fn disable_kicks(&mut self) {
+        // With event indices the event stays behind, where it is passed once in 65 536 chains.
+        if !self.features.event_idx {
+            self.areas.device.store16(FLAGS, NO_NOTIFICATION, Relaxed);
+        }
+    }
+
+    /// Requests a kick for the next available chain. Returns true if there is one already, of which
+    /// no kick tells: then this side must not sleep.
+    #[must_use = "a kick for chains that are available already never comes"]
+    pub fn enable_kicks(&mut self) -> bool {
+        if self.features.event_idx {
+            self.areas.device.store16(avail_event(self.size), self.next_avail, Relaxed);
+        } else {
+            self.areas.device.store16(FLAGS, 0, Relaxed);
+        }
+        before_last_look();
+        self.areas.driver.load16(INDEX, Relaxed) != self.next_avail
+    }
+
+    /// Chains that were taken and not published as used.
+    #[inline]
+    pub fn outstanding(&self) -> u16 {
+        self.next_avail.wrapping_sub(self.published)
+    }
+
+    /// Where another device can go on.
+    pub fn base(&self) -> Base {
+        Base { avail: self.next_avail, used: self.published }
+    }
+}

@@ -1,0 +1,250 @@
+//! The driver's side of a split queue.
+
+use super::{FLAGS, INDEX, avail_entry, avail_event, check, desc, used_entry, used_event};
+use crate::area::{Area, Areas, RingWords};
+use crate::chain::{Segment, Used};
+use crate::error::{AddError, QueueError, RingError};
+use crate::event::{NO_NOTIFICATION, passed};
+use crate::flight::{InFlight, checked, flags, with_more};
+use crate::layout::{DESC, Features, INDIRECT, NEXT, split_word};
+use crate::tables::Tables;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use towpath_packet::notify::{before_last_look, publish};
+
+/// The side that makes chains available. An id is the index of a chain's first descriptor.
+#[derive(Debug)]
+pub struct Driver<W = Area> {
+    areas: Areas<W>,
+    size: u16,
+    features: Features,
+    tables: Option<Tables<W>>,
+    /// By descriptor: the next one of a chain, or of the free list. Read instead of the table.
+    links: Box<[u16]>,
+    free_head: u16,
+    free: u16,
+    flight: InFlight,
+    /// The next available index, and the one that the device knows.
+    next_avail: u16,
+    published: u16,
+    /// The next used index to read, and the device's as last loaded.
+    next_used: u16,
+    used_seen: u16,
+}
+
+impl<W: RingWords> Driver<W> {
+    /// The driver of a new queue, whose areas it zeroes.
+    ///
+    /// # Errors
+    /// [`QueueError`] for a wrong size, or an area that is too short or not aligned.
+    pub fn new(areas: Areas<W>, size: u16, features: Features) -> Result<Driver<W>, QueueError> {
+        check(&areas, size, features)?;
+        let links = (0..size).map(|i| (i + 1) & (size - 1)).collect();
+        let flight = InFlight::new(size, features.in_order);
+        let mut driver = Driver {
+            areas,
+            size,
+            features,
+            tables: None,
+            links,
+            free_head: 0,
+            free: size,
+            flight,
+            next_avail: 0,
+            published: 0,
+            next_used: 0,
+            used_seen: 0,
+        };
+        driver.zero();
+        Ok(driver)
+    }
+
+    /// Chains of two and more buffers go into indirect tables from here on, if they fit.
+    ///
+    /// # Errors
+    /// [`QueueError::Area`] if the memory is too short for a table per descriptor.
+    pub fn set_tables(&mut self, tables: Tables<W>) -> Result<(), QueueError> {
+        tables.check(self.size)?;
+        self.tables = Some(tables).filter(|_| self.features.indirect);
+        Ok(())
+    }
+
+    fn zero(&mut self) {
+        (0..2 * usize::from(self.size)).for_each(|i| self.areas.desc.store64(i, 0, Relaxed));
+        let event = usize::from(self.features.event_idx);
+        (0..used_event(self.size) + event).for_each(|i| self.areas.driver.store16(i, 0, Relaxed));
+        self.areas.device.store16(FLAGS, 0, Relaxed);
+        self.areas.device.store16(INDEX, 0, Relaxed);
+        (0..self.size).flat_map(used_entry).for_each(|i| self.areas.device.store32(i, 0, Relaxed));
+        if self.features.event_idx {
+            self.areas.device.store16(avail_event(self.size), 0, Relaxed);
+        }
+    }
+
+    /// Adds a chain; the device does not see it before [`publish`](Driver::publish).
+    ///
+    /// # Errors
+    /// [`AddError::Full`] if descriptors are missing, [`AddError::Invalid`] for a chain that never
+    /// fits. Nothing is written then.
+    #[inline]
+    pub fn add(&mut self, chain: &[Segment]) -> Result<u16, AddError> {
+        let writable = checked(chain)?;
+        let head = self.free_head;
+        let indirect = self.tables.as_ref().filter(|tables| tables.takes(chain.len()));
+        let slots = if indirect.is_some() { 1 } else { chain.len() };
+        if slots > usize::from(self.free) {
+            return Err(if slots > usize::from(self.size) { AddError::Invalid } else { AddError::Full });
+        }
+        let mut at = head;
+        if let Some(tables) = indirect {
+            let (first, addr) = tables.table(head);
+            for (i, (segment, more)) in with_more(chain).enumerate() {
+                let (flags, next) = if more { (flags(segment) | NEXT, i as u16 + 1) } else { (flags(segment), 0) };
+                tables.words.store64(first + 2 * i, segment.addr, Relaxed);
+                tables.words.store64(first + 2 * i + 1, split_word(segment.len, flags, next), Relaxed);
+            }
+            self.write(at, addr, split_word((chain.len() * DESC) as u32, INDIRECT, 0));
+            at = self.links[usize::from(at)];
+        } else {
+            for (segment, more) in with_more(chain) {
+                let next = self.links[usize::from(at)];
+                let word = if more {
+                    split_word(segment.len, flags(segment) | NEXT, next)
+                } else {
+                    split_word(segment.len, flags(segment), 0)
+                };
+                self.write(at, segment.addr, word);
+                at = next;
+            }
+        }
+        self.free_head = at;
+        self.free -= slots as u16;
+        self.flight.add(head, slots as u16, writable);
+        self.areas.driver.store16(avail_entry(self.next_avail & (self.size - 1)), head, Relaxed);
+        self.next_avail = self.next_avail.wrapping_add(1);
+        Ok(head)
+    }
+
+    #[inline]
+    fn write(&self, at: u16, addr: u64, word: u64) {
+        let [first, second] = desc(at);
+        self.areas.desc.store64(first, addr, Relaxed);
+        self.areas.desc.store64(second, word, Relaxed);
+    }
+
+    /// Makes the added chains available, by one store of the index. Returns whether the device
+    /// wants a kick.
+    #[inline]
+    #[must_use = "a device that sleeps waits for the kick"]
+    pub fn publish(&mut self) -> bool {
+        let (old, new) = (self.published, self.next_avail);
+        if old == new {
+            return false;
+        }
+        // Release: descriptors and entries come before the index that covers them.
+        self.areas.driver.store16(INDEX, new, Release);
+        self.published = new;
+        self.flight.publish();
+        publish();
+        if self.features.event_idx {
+            passed(self.areas.device.load16(avail_event(self.size), Relaxed), new, old)
+        } else {
+            self.areas.device.load16(FLAGS, Relaxed) & NO_NOTIFICATION == 0
+        }
+    }
+
+    /// The next chain that the device used, whose descriptors are free again. The shared index is
+    /// loaded only after all chains that it covered were returned.
+    ///
+    /// # Errors
+    /// [`RingError::UsedIndex`] and [`RingError::UsedId`] if the device counts chains that are not
+    /// in flight, then and ever after.
+    #[inline]
+    pub fn next_used(&mut self) -> Result<Option<Used>, RingError> {
+        self.flight.check()?;
+        if self.flight.in_batch() {
+            if self.used_seen == self.next_used {
+                return Err(self.flight.broken(RingError::UsedIndex));
+            }
+        } else {
+            if self.used_seen == self.next_used {
+                // Acquire: the device wrote buffers and entries before it counted them.
+                self.used_seen = self.areas.device.load16(INDEX, Acquire);
+                let used = self.used_seen.wrapping_sub(self.next_used);
+                if used == 0 {
+                    return Ok(None);
+                }
+                if used > self.flight.published() {
+                    return Err(self.flight.broken(RingError::UsedIndex));
+                }
+            }
+            let [id, len] = used_entry(self.next_used & (self.size - 1));
+            let (id, len) = (self.areas.device.load32(id, Relaxed), self.areas.device.load32(len, Relaxed));
+            self.flight.begin(id, len)?;
+        }
+        let (used, slots) = self.flight.next(|id, slots| id.wrapping_add(slots) & (self.size - 1))?;
+        self.next_used = self.next_used.wrapping_add(1);
+        self.free += slots;
+        if !self.features.in_order {
+            // Free descriptors are a stack: the next chain finds these in the cache.
+            let last = (1..slots).fold(used.id, |at, _| self.links[usize::from(at)]);
+            self.links[usize::from(last)] = self.free_head;
+            self.free_head = used.id;
+        }
+        Ok(Some(used))
+    }
+
+    /// Requests no calls while this side polls. One may come all the same.
+    pub fn disable_calls(&mut self) {
+        // With event indices the event stays behind, where it is passed once in 65 536 chains.
+        if !self.features.event_idx {
+            self.areas.driver.store16(FLAGS, NO_NOTIFICATION, Relaxed);
+        }
+    }
+
+    /// Requests a call for the next used chain. Returns true if there is one already, of which no
+    /// call tells: then this side must not sleep.
+    #[must_use = "a call for chains that are used already never comes"]
+    pub fn enable_calls(&mut self) -> bool {
+        if self.features.event_idx {
+            self.areas.driver.store16(used_event(self.size), self.next_used, Relaxed);
+        } else {
+            self.areas.driver.store16(FLAGS, 0, Relaxed);
+        }
+        before_last_look();
+        self.flight.in_batch() || self.areas.device.load16(INDEX, Relaxed) != self.next_used
+    }
+
+    /// Descriptors that are free.
+    #[inline]
+    pub fn free(&self) -> u16 {
+        self.free
+    }
+
+    /// Chains that were added and not returned.
+    #[inline]
+    pub fn in_flight(&self) -> u16 {
+        self.flight.len()
+    }
+
+    /// Used chains whose length was more than their writable bytes.
+    pub fn overlong(&self) -> u64 {
+        self.flight.overlong()
+    }
+
+    /// The base with which a device goes on that lost its connection: what is used is used, all
+    /// behind it is available again.
+    pub fn base(&self) -> crate::Base {
+        crate::Base { avail: self.next_used, used: self.next_used }
+    }
+
+    /// A queue as new, for a device that was stopped and forgot it (`VIRTIO_F_RING_RESET`, 2.6.1).
+    /// `each` gets the ids of the chains that were in flight.
+    pub fn reset(&mut self, each: impl FnMut(u16)) {
+        self.flight.clear(each);
+        let size = self.size;
+        (0..size).for_each(|i| self.links[usize::from(i)] = (i + 1) & (size - 1));
+        (self.free_head, self.free) = (0, size);
+        (self.next_avail, self.published, self.next_used, self.used_seen) = (0, 0, 0, 0);
+        self.zero();
+    }
+}

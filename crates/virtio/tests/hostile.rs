@@ -1,0 +1,502 @@
+//! What the other side may not write: each breach has its error, is final, and moves nothing.
+
+mod naive;
+
+use naive::{BASE, DATA, DESC, DEVICE, DRIVER, LEN, Ram};
+use towpath_virtio::{
+    AddError, Area, Areas, Base, Chain, Device, Driver, Features, Format, Layout, QueueError, RegionPlace, Regions,
+    RingError, Segment, Token,
+};
+
+const N: u16 = 4;
+const ALL: u64 = 1 << 28 | 1 << 29;
+
+fn areas(ram: &Ram, format: Format, n: u16) -> Areas {
+    let [desc, driver, device] = format.lengths(n);
+    let area = |at, len| Area::new(&ram.0, at, len).unwrap();
+    Areas { desc: area(DESC, desc), driver: area(DRIVER, driver), device: area(DEVICE, device) }
+}
+
+struct Victim {
+    ram: Ram,
+    device: Device,
+    regions: Regions,
+    chain: Chain<RegionPlace>,
+}
+
+impl Victim {
+    fn new(format: Format, bits: u64) -> Victim {
+        let ram = Ram::new();
+        let base = Base::start(format);
+        let device = Device::new(format, areas(&ram, format, N), N, Features::from_bits(bits), base).unwrap();
+        let mut regions = Regions::new();
+        regions.add(BASE, LEN as u64, ram.0.clone(), 0).unwrap();
+        Victim { ram, device, regions, chain: Chain::new(8) }
+    }
+
+    fn take(&mut self) -> Result<Option<Token>, RingError> {
+        self.device.take(&self.regions, &mut self.chain)
+    }
+
+    /// Split: descriptor `i`.
+    fn split(&self, i: usize, addr: u64, len: u32, flags: u16, next: u16) {
+        self.ram.desc(DESC + 16 * i, addr, len, flags, next);
+    }
+
+    /// Packed: descriptor `i`, available in the first round.
+    fn packed(&self, i: usize, addr: u64, len: u32, flags: u16, id: u16) {
+        self.ram.desc(DESC + 16 * i, addr, len, id, flags | 0x80);
+    }
+
+    /// Split: heads that are available.
+    fn offer(&self, heads: &[u16]) {
+        for (i, &head) in heads.iter().enumerate() {
+            self.ram.w16(DRIVER + 4 + 2 * i, head);
+        }
+        self.ram.w16(DRIVER + 2, heads.len() as u16);
+    }
+
+    /// The error comes, and stays when memory is as it should be.
+    fn breaks(mut self, error: RingError) {
+        assert_eq!(self.take(), Err(error));
+        self.split(0, data(0), 8, 0, 0);
+        self.offer(&[0]);
+        assert_eq!(self.take(), Err(error), "a breach is final");
+        assert!(!self.device.publish());
+        assert_eq!(self.device.outstanding(), 0);
+    }
+}
+
+fn data(i: u64) -> u64 {
+    BASE + DATA as u64 + 4096 * i
+}
+
+/// Descriptors from 0 on: address, length, flags, next.
+type Split<'a> = &'a [(u64, u32, u16, u16)];
+/// Address, length, flags.
+type Packed<'a> = &'a [(u64, u32, u16)];
+
+const NEXT: u16 = 1;
+const WRITE: u16 = 2;
+const TABLE: u16 = 4;
+
+#[test]
+fn a_split_chain_that_breaks_a_rule_breaks_the_queue_and_names_the_rule() {
+    let end = BASE + LEN as u64;
+    let refused = |addr, len| RingError::Address { addr, len };
+    let cases: [(Split<'_>, u16, u64, RingError); 18] = [
+        (&[], 4, ALL, RingError::Index(4)),
+        (&[], 0xffff, ALL, RingError::Index(0xffff)),
+        (&[(data(0), 8, NEXT, 4)], 0, ALL, RingError::Index(4)),
+        (&[(data(0), 8, NEXT, 0)], 0, ALL, RingError::ChainLength),
+        (&[(data(0), 8, NEXT, 1), (data(0), 8, NEXT, 0)], 0, ALL, RingError::ChainLength),
+        (&[(data(0), 8, WRITE | NEXT, 1), (data(0), 8, 0, 0)], 0, ALL, RingError::Order),
+        (&[(data(0), u32::MAX, NEXT, 1), (data(0), 1, 0, 0)], 0, ALL, refused(data(0), u32::MAX)),
+        (&[(BASE - 1, 1, 0, 0)], 0, ALL, refused(BASE - 1, 1)),
+        (&[(end, 0, 0, 0)], 0, ALL, refused(end, 0)),
+        (&[(end - 8, 9, 0, 0)], 0, ALL, refused(end - 8, 9)),
+        (&[(u64::MAX, 2, WRITE, 0)], 0, ALL, refused(u64::MAX, 2)),
+        (&[(data(0), 16, TABLE, 0)], 0, 0, RingError::Indirect),
+        (&[(data(0), 16, TABLE | NEXT, 0)], 0, ALL, RingError::Indirect),
+        (&[(data(0), 0, TABLE, 0)], 0, ALL, RingError::IndirectLength(0)),
+        (&[(data(0), 17, TABLE, 0)], 0, ALL, RingError::IndirectLength(17)),
+        (&[(data(0), u32::MAX - 15, TABLE, 0)], 0, ALL, RingError::ChainLength),
+        (&[(end - 8, 16, TABLE, 0)], 0, ALL, refused(end - 8, 16)),
+        (&[(u64::MAX - 7, 32, TABLE, 0)], 0, ALL, refused(u64::MAX - 7, 32)),
+    ];
+    for (descs, head, bits, error) in cases {
+        let victim = Victim::new(Format::Split, bits);
+        for (i, &(addr, len, flags, next)) in descs.iter().enumerate() {
+            victim.split(i, addr, len, flags, next);
+        }
+        victim.offer(&[head]);
+        victim.breaks(error);
+    }
+}
+
+#[test]
+fn a_split_table_that_breaks_a_rule_breaks_the_queue() {
+    let cases: [(Split<'_>, RingError); 5] = [
+        (&[(data(0), 8, NEXT, 2), (data(0), 8, 0, 0)], RingError::Index(2)),
+        (&[(data(0), 8, NEXT, 1), (data(0), 8, NEXT, 0)], RingError::ChainLength),
+        (&[(data(1), 16, TABLE, 0)], RingError::Indirect),
+        (&[(data(0), 8, WRITE | NEXT, 1), (data(0), 8, 0, 0)], RingError::Order),
+        (&[(0, 8, 0, 0)], RingError::Address { addr: 0, len: 8 }),
+    ];
+    for (table, error) in cases {
+        let victim = Victim::new(Format::Split, ALL);
+        for (i, &(addr, len, flags, next)) in table.iter().enumerate() {
+            victim.ram.desc(DATA + 4096 + 16 * i, addr, len, flags, next);
+        }
+        victim.split(0, data(1), 16 * table.len() as u32, TABLE, 0);
+        victim.offer(&[0]);
+        victim.breaks(error);
+    }
+}
+
+#[test]
+fn a_packed_chain_that_breaks_a_rule_breaks_the_queue_and_names_the_rule() {
+    let cases: [(Packed<'_>, u64, RingError); 9] = [
+        (&[(data(0), 8, NEXT); 4], ALL, RingError::ChainLength),
+        (&[(data(0), 8, WRITE | NEXT), (data(0), 8, 0)], ALL, RingError::Order),
+        (&[(BASE - 1, 1, 0)], ALL, RingError::Address { addr: BASE - 1, len: 1 }),
+        (&[(data(0), 16, TABLE)], 0, RingError::Indirect),
+        (&[(data(0), 16, TABLE | NEXT), (data(0), 8, 0)], ALL, RingError::Indirect),
+        (&[(data(0), 8, NEXT), (data(0), 16, TABLE)], ALL, RingError::Indirect),
+        (&[(data(0), 24, TABLE)], ALL, RingError::IndirectLength(24)),
+        (&[(data(0), 16 * 1025, TABLE)], ALL, RingError::ChainLength),
+        (&[(0, 32, TABLE)], ALL, RingError::Address { addr: 0, len: 32 }),
+    ];
+    for (descs, bits, error) in cases {
+        let victim = Victim::new(Format::Packed, bits);
+        for (i, &(addr, len, flags)) in descs.iter().enumerate() {
+            victim.packed(i, addr, len, flags, 7);
+        }
+        victim.breaks(error);
+    }
+}
+
+#[test]
+fn a_chain_of_more_bytes_than_32_bits_count_breaks_the_queue() {
+    let ram = Ram::new();
+    let device = Device::new(
+        Format::Split,
+        areas(&ram, Format::Split, N),
+        N,
+        Features::from_bits(0),
+        Base::start(Format::Split),
+    );
+    /// Every address is good.
+    struct Endless;
+    impl towpath_virtio::AddressSpace for Endless {
+        type Place = u64;
+        fn translate(&self, addr: u64, len: u32, _write: bool) -> Option<(u64, u32)> {
+            Some((addr, len))
+        }
+        fn read_desc(&self, _addr: u64) -> Option<[u64; 2]> {
+            None
+        }
+    }
+    ram.desc(DESC, 0, u32::MAX, NEXT, 1);
+    ram.desc(DESC + 16, 0, 1, WRITE, 0);
+    ram.w16(DRIVER + 2, 1);
+    assert_eq!(device.unwrap().take(&Endless, &mut Chain::new(8)), Err(RingError::ChainBytes));
+}
+
+#[test]
+fn an_available_index_that_jumps_or_goes_back_breaks_the_queue() {
+    for index in [5, 0x8000, 0xffff] {
+        let victim = Victim::new(Format::Split, ALL);
+        victim.ram.w16(DRIVER + 2, index);
+        victim.breaks(RingError::AvailIndex);
+    }
+    // All four are taken, and a fifth is available that can't be.
+    let mut victim = Victim::new(Format::Split, ALL);
+    (0..4).for_each(|i| victim.split(i, data(0), 8, 0, 0));
+    victim.offer(&[0, 1, 2, 3]);
+    let tokens: Vec<_> = (0..4).map(|_| victim.take().unwrap().unwrap()).collect();
+    victim.ram.w16(DRIVER + 2, 5);
+    assert_eq!(victim.take(), Err(RingError::AvailIndex));
+    // What was taken before can be returned.
+    tokens.into_iter().for_each(|token| victim.device.complete(token, 0));
+    assert!(victim.device.publish());
+    assert_eq!(victim.ram.r16(DEVICE + 2), 4);
+}
+
+#[test]
+fn packed_descriptors_that_are_available_twice_break_the_queue() {
+    let mut victim = Victim::new(Format::Packed, ALL);
+    (0..4).for_each(|i| victim.packed(i, data(0), 8, 0, i as u16));
+    let tokens: Vec<_> = (0..4).map(|_| victim.take().unwrap().unwrap()).collect();
+    assert_eq!(victim.take(), Ok(None));
+    // The second round's flags, with nothing used.
+    victim.ram.desc(DESC, data(0), 8, 9, 0x8000);
+    assert_eq!(victim.take(), Err(RingError::AvailIndex));
+    tokens.into_iter().for_each(|token| victim.device.complete(token, 0));
+    assert!(victim.device.publish());
+}
+
+#[test]
+fn in_order_one_used_entry_stands_for_chains_that_were_read_and_for_none_that_was_written() {
+    // The ids of used entries 0 and 1: that of the second chain, or those of both.
+    for (flags, ids) in [(0, [1, 0xbeef]), (WRITE, [0, 1])] {
+        let mut victim = Victim::new(Format::Split, 1 << 35);
+        (0..2).for_each(|i| victim.split(i, data(0), 8, flags, 0));
+        victim.offer(&[0, 1]);
+        victim.ram.w32(DEVICE + 12, 0xbeef);
+        let (first, second) = (victim.take().unwrap().unwrap(), victim.take().unwrap().unwrap());
+        let len = victim.chain.writable_len();
+        victim.device.complete(second, len);
+        assert!(!victim.device.publish(), "it waits for the first one");
+        victim.device.complete(first, len);
+        assert!(victim.device.publish());
+        assert_eq!(victim.ram.r16(DEVICE + 2), 2);
+        assert_eq!([4, 12].map(|at| victim.ram.r32(DEVICE + at)), ids);
+    }
+}
+
+#[test]
+fn a_packed_chain_that_runs_into_one_that_is_outstanding_breaks_the_queue() {
+    let mut victim = Victim::new(Format::Packed, ALL);
+    (0..4).for_each(|i| victim.packed(i, data(0), 8, if i > 0 { NEXT } else { 0 }, 1));
+    let first = victim.take().unwrap().unwrap();
+    assert_eq!(victim.take(), Err(RingError::ChainLength));
+    victim.device.complete(first, 0);
+}
+
+#[test]
+fn an_empty_buffer_is_checked_and_left_out() {
+    for format in [Format::Split, Format::Packed] {
+        let mut victim = Victim::new(format, ALL);
+        match format {
+            Format::Split => {
+                victim.split(0, data(0), 0, NEXT, 1);
+                victim.split(1, data(1), 0, NEXT | WRITE, 2);
+                victim.split(2, data(2), 3, WRITE, 0);
+                victim.offer(&[0]);
+            }
+            Format::Packed => {
+                victim.packed(0, data(0), 0, NEXT, 0);
+                victim.packed(1, data(1), 0, NEXT | WRITE, 0);
+                victim.packed(2, data(2), 3, WRITE, 0);
+            }
+        }
+        let token = victim.take().unwrap().unwrap();
+        assert_eq!((victim.chain.readable().len(), victim.chain.writable().len()), (0, 1));
+        assert_eq!(victim.chain.writable()[0].len, 3);
+        victim.device.complete(token, 3);
+    }
+}
+
+#[test]
+fn a_chain_goes_from_direct_descriptors_to_a_table_and_over_the_border_of_two_regions() {
+    let mut victim = Victim::new(Format::Split, ALL);
+    victim.regions = Regions::new();
+    let border = data(1);
+    victim.regions.add(BASE, border - BASE, victim.ram.0.clone(), 0).unwrap();
+    let rest = LEN - (border - BASE) as usize;
+    victim.regions.add(border, rest as u64, victim.ram.0.clone(), LEN - rest).unwrap();
+    victim.split(0, border - 5, 12, NEXT, 1);
+    victim.split(1, data(2), 32, TABLE, 0);
+    victim.ram.desc(DATA + 2 * 4096, data(3), 9, NEXT | WRITE, 1);
+    victim.ram.desc(DATA + 2 * 4096 + 16, data(4), 1, WRITE, 0);
+    victim.offer(&[0]);
+    let token = victim.take().unwrap().unwrap();
+    let lens = |pieces: &[towpath_virtio::Piece<RegionPlace>]| {
+        pieces.iter().map(|piece| (piece.place.region, piece.len)).collect::<Vec<_>>()
+    };
+    assert_eq!(lens(victim.chain.readable()), [(0, 5), (1, 7)]);
+    assert_eq!(lens(victim.chain.writable()), [(1, 9), (1, 1)]);
+    victim.device.complete(token, 10);
+}
+
+#[test]
+fn a_chain_of_more_pieces_than_its_receiver_takes_breaks_the_queue() {
+    let mut victim = Victim::new(Format::Split, ALL);
+    victim.chain = Chain::new(2);
+    (0..3).for_each(|i| victim.split(i, data(0), 8, if i < 2 { NEXT } else { 0 }, i as u16 + 1));
+    victim.offer(&[0]);
+    victim.breaks(RingError::ChainLength);
+}
+
+#[test]
+fn chains_are_taken_back_in_reverse_order_and_no_other() {
+    for format in [Format::Split, Format::Packed] {
+        let mut victim = Victim::new(format, ALL);
+        for i in 0..2u16 {
+            victim.split(i.into(), data(i.into()), 8, 0, 0);
+            if format == Format::Packed {
+                victim.packed(i.into(), data(i.into()), 8, 0, i);
+            }
+        }
+        if format == Format::Split {
+            victim.offer(&[0, 1]);
+        }
+        let (first, second) = (victim.take().unwrap().unwrap(), victim.take().unwrap().unwrap());
+        assert_ne!(first.slot(N), second.slot(N));
+        let first = victim.device.untake(first).unwrap_err();
+        victim.device.untake(second).unwrap();
+        victim.device.untake(first).unwrap();
+        assert_eq!(victim.device.outstanding(), 0);
+        let again = victim.take().unwrap().unwrap();
+        assert_eq!(victim.chain.readable()[0].place.offset, DATA);
+        victim.device.complete(again, 0);
+        assert!(victim.device.publish());
+    }
+}
+
+fn driver(format: Format, bits: u64) -> (Ram, Driver) {
+    let ram = Ram::new();
+    let driver = Driver::new(format, areas(&ram, format, N), N, Features::from_bits(bits)).unwrap();
+    (ram, driver)
+}
+
+/// Writes used entry `slot`, and with a split queue the index behind it.
+fn used(ram: &Ram, format: Format, slot: usize, id: u32, len: u32) {
+    match format {
+        Format::Split => {
+            ram.w32(DEVICE + 4 + 8 * slot, id);
+            ram.w32(DEVICE + 4 + 8 * slot + 4, len);
+            ram.w16(DEVICE + 2, slot as u16 + 1);
+        }
+        Format::Packed => ram.desc(DESC + 16 * slot, 0, len, id as u16, 0x8080),
+    }
+}
+
+const BOTH: [Format; 2] = [Format::Split, Format::Packed];
+const BUFFER: Segment = Segment::writable(0x1000, 100);
+
+#[test]
+fn a_device_that_uses_what_is_not_in_flight_breaks_the_queue() {
+    for format in BOTH {
+        for (id, ordered) in [(1, 0), (3, 0), (4, 0), (0xffff, 0), (1, 1 << 35), (0xffff, 1 << 35)] {
+            let (ram, mut driver) = driver(format, ordered);
+            assert_eq!(driver.add(&[BUFFER]), Ok(0));
+            assert!(driver.publish());
+            // Added, and not published: the device can't have used it.
+            assert_eq!(driver.add(&[BUFFER]), Ok(1));
+            used(&ram, format, 0, id, 5);
+            assert_eq!(driver.next_used(), Err(RingError::UsedId(id)));
+            used(&ram, format, 0, 0, 5);
+            assert_eq!(driver.next_used(), Err(RingError::UsedId(id)), "a breach is final");
+            let mut ids = Vec::new();
+            driver.reset(|id| ids.push(id));
+            assert_eq!((ids, driver.free(), driver.in_flight()), (vec![0, 1], N, 0));
+            assert_eq!(driver.next_used(), Ok(None));
+        }
+    }
+}
+
+#[test]
+fn a_chain_that_is_used_twice_breaks_the_queue() {
+    for format in BOTH {
+        let (ram, mut driver) = driver(format, 0);
+        (0..2).for_each(|_| _ = driver.add(&[BUFFER]).unwrap());
+        assert!(driver.publish());
+        used(&ram, format, 0, 0, 5);
+        used(&ram, format, 1, 0, 5);
+        assert_eq!(driver.next_used().map(|used| used.map(|used| used.id)), Ok(Some(0)));
+        assert_eq!(driver.next_used(), Err(RingError::UsedId(0)));
+    }
+}
+
+#[test]
+fn a_used_index_ahead_of_what_is_in_flight_breaks_the_queue() {
+    for index in [2, 5, 0xffff] {
+        let (ram, mut driver) = driver(Format::Split, 0);
+        let _ = driver.add(&[BUFFER]).unwrap();
+        assert!(driver.publish());
+        let _ = driver.add(&[BUFFER]).unwrap();
+        ram.w16(DEVICE + 2, index);
+        assert_eq!(driver.next_used(), Err(RingError::UsedIndex));
+    }
+    // A batch of three, of which the index counts two.
+    let (ram, mut driver) = driver(Format::Split, 1 << 35);
+    (0..3).for_each(|_| _ = driver.add(&[BUFFER]).unwrap());
+    assert!(driver.publish());
+    used(&ram, Format::Split, 0, 2, 5);
+    ram.w16(DEVICE + 2, 2);
+    assert!((0..2).all(|_| driver.next_used().is_ok_and(|used| used.is_some_and(|used| used.len == 100))));
+    assert_eq!(driver.next_used(), Err(RingError::UsedIndex));
+    let mut ids = Vec::new();
+    driver.reset(|id| ids.push(id));
+    assert_eq!(ids, [2], "what was not returned is in flight");
+}
+
+#[test]
+fn a_length_beyond_the_writable_buffers_is_cut_and_counted() {
+    for format in BOTH {
+        let (ram, mut driver) = driver(format, 0);
+        let _ = driver.add(&[Segment::readable(0x1000, 50), BUFFER]).unwrap();
+        assert!(driver.publish());
+        used(&ram, format, 0, 0, 101);
+        assert_eq!(driver.next_used().map(|used| used.map(|used| used.len)), Ok(Some(100)));
+        assert_eq!(driver.overlong(), 1);
+    }
+}
+
+#[test]
+fn a_chain_that_never_fits_is_refused_and_one_that_does_not_fit_now_is_not_written() {
+    for format in BOTH {
+        let (_, mut driver) = driver(format, 0);
+        let invalid: [&[Segment]; 5] = [
+            &[],
+            &[BUFFER; 5],
+            &[Segment::writable(0, 0)],
+            &[BUFFER, Segment::readable(0, 1)],
+            &[Segment::writable(0, u32::MAX), BUFFER],
+        ];
+        for chain in invalid {
+            assert_eq!(driver.add(chain), Err(AddError::Invalid));
+        }
+        assert!(driver.add(&[BUFFER; 3]).is_ok());
+        assert_eq!((driver.add(&[BUFFER; 2]), driver.free()), (Err(AddError::Full), 1));
+        assert!(driver.add(&[BUFFER]).is_ok());
+        assert_eq!((driver.add(&[BUFFER]), driver.free(), driver.in_flight()), (Err(AddError::Full), 0, 2));
+    }
+}
+
+#[test]
+fn a_queue_of_a_wrong_size_or_without_room_or_base_is_refused() {
+    let ram = Ram::new();
+    let new = |format, n, len, base| {
+        let area = |at| Area::new(&ram.0, at, len).unwrap();
+        let areas = Areas { desc: area(0), driver: area(0x4000), device: area(0x8000) };
+        Device::new(format, areas, n, Features::from_bits(ALL), base).map(drop)
+    };
+    for (format, n) in [(Format::Split, 0), (Format::Split, 3), (Format::Packed, 0), (Format::Packed, 0x8001)] {
+        assert_eq!(new(format, n, 64, Base::start(format)), Err(QueueError::Size { format, size: n }));
+        assert_eq!(Layout::new(format, n), Err(QueueError::Size { format, size: n }));
+    }
+    for format in BOTH {
+        assert_eq!(new(format, 4, 64, Base::start(format)), Ok(()));
+        let refused = new(format, 4, 63, Base::start(format));
+        assert_eq!(refused, Err(QueueError::Area { name: "descriptor", width: 8, needed: 64, actual: 56 }));
+    }
+    for (avail, used) in [(0x8004, 0x8000), (0x8000, 0x8004), (0x8000, 0x8001), (1, 0x8000), (0, 1), (0x7fff, 0x7fff)] {
+        let refused = Err(QueueError::Base { size: 4, avail, used });
+        assert_eq!(new(Format::Packed, 4, 64, Base { avail, used }), refused, "{avail:#x} {used:#x}");
+    }
+    for (avail, used) in [(0x8003, 0x8000), (0, 0x8000), (0x8000, 3), (2, 2)] {
+        assert_eq!(new(Format::Packed, 4, 64, Base { avail, used }), Ok(()), "{avail:#x} {used:#x}");
+    }
+    ram.w16(0x8002, 10);
+    assert_eq!(new(Format::Split, 4, 64, Base { avail: 14, used: 0 }), Ok(()));
+    let refused = Err(QueueError::Base { size: 4, avail: 15, used: 10 });
+    assert_eq!(new(Format::Split, 4, 64, Base { avail: 15, used: 0 }), refused);
+}
+
+#[test]
+fn a_device_goes_on_where_another_one_stopped() {
+    for format in BOTH {
+        for bits in [0, 1 << 29, 1 << 35] {
+            let (ram, mut driver) = driver(format, bits);
+            let mut regions = Regions::new();
+            regions.add(0, LEN as u64, ram.0.clone(), 0).unwrap();
+            let mut chain = Chain::new(8);
+            let mut base = Base::start(format);
+            for round in 0..40u32 {
+                // What one device leaves available, the next one takes.
+                while driver.add(&[Segment::writable(0x1000, round + 1)]).is_ok() {}
+                let _ = driver.publish();
+                let features = Features::from_bits(bits);
+                let num = base.to_vring(format);
+                let base_ = Base::from_vring(format, num);
+                let mut device = Device::new(format, areas(&ram, format, N), N, features, base_).unwrap();
+                for _ in 0..round % 4 + 1 {
+                    let token = device.take(&regions, &mut chain).unwrap().unwrap();
+                    let len = chain.writable_len();
+                    device.complete(token, len);
+                }
+                assert!(device.publish(), "a new device calls once");
+                base = device.base();
+                assert_eq!(device.outstanding(), 0);
+                let used = std::iter::from_fn(|| driver.next_used().unwrap()).count();
+                assert_eq!(used as u32, round % 4 + 1);
+                if format == Format::Packed || round % 4 == 0 {
+                    assert_eq!(driver.base().used, base.used);
+                }
+            }
+        }
+    }
+}
