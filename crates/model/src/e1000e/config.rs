@@ -35,8 +35,8 @@ pub struct Config {
     pub speed: u32,
     /// Whether the NVM is a flash chip.
     pub flash: bool,
-    /// Whether a management controller shares the port: firmware has set MANC, and a receive address
-    /// of its own (entry 3).
+    /// Whether a management controller shares the port: firmware has set MANC, and a receive
+    /// address of its own (entry 3).
     pub manageability: bool,
     /// Whether the other end takes pause frames: it stops sending while the packet buffer is full,
     /// if the driver has agreed on that and set CTRL.TFCE and a threshold. Otherwise frames are

@@ -125,7 +125,8 @@ impl WriteOrder {
     ///   addresses are received.
     /// * Priority tags have VLAN 0 (IEEE 802.1Q §9.6).
     /// * Reception that was disabled stays so until a reset (Linux: `FLAG2_NO_DISABLE_RX`).
-    /// * The driver takes the device from firmware after each reset (Linux: `e1000e_get_hw_control`).
+    /// * The driver takes the device from firmware after each reset (Linux:
+    ///   `e1000e_get_hw_control`).
     pub(crate) fn broken(&self, registers: &RegisterFile, at: usize, value: u32) -> Option<&'static str> {
         let (enabled, was) = (registers.get(RCTL) & RCTL_EN != 0, registers.get(at));
         if (RAL..RAL + 16 * 8).contains(&at) {

@@ -201,8 +201,8 @@ impl Phy {
     }
 }
 
-/// The NVM of a device with this address: 64 words with the sum 0xbaba. Word 0x0f says that the chip
-/// passes frames through to a management controller.
+/// The NVM of a device with this address: 64 words with the sum 0xbaba. Word 0x0f says that the
+/// chip passes frames through to a management controller.
 pub(crate) fn nvm(mac: [u8; 6], manageability: bool) -> [u16; 64] {
     let mut words = [0u16; 64];
     for (word, bytes) in words.iter_mut().zip(mac.as_chunks::<2>().0) {

@@ -36,8 +36,8 @@ impl RegisterFile {
     }
 
     /// The effect of CTRL.RST and of a function reset. The split of the packet buffer (PBA),
-    /// firmware's MANC and the kind of NVM survive, as on silicon. So does DRV_LOAD: no driver relies on
-    /// a reset for it. The address in the NVM is loaded into the first receive address
+    /// firmware's MANC and the kind of NVM survive, as on silicon. So does DRV_LOAD: no driver
+    /// relies on a reset for it. The address in the NVM is loaded into the first receive address
     /// (82574 datasheet §4.6.1).
     pub(crate) fn reset(&self, mac: [u8; 6]) {
         let [pba, manc, eecd, ext] = [PBA, MANC, EECD, CTRL_EXT].map(|at| self.get(at));

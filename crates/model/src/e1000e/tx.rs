@@ -49,8 +49,8 @@ impl Outbox {
     }
 }
 
-/// What both queues share: the chip keeps the context that it has seen last, whichever queue it came
-/// from (82574 datasheet §7.2.6), and takes a context with its frame from one queue.
+/// What both queues share: the chip keeps the context that it has seen last, whichever queue it
+/// came from (82574 datasheet §7.2.6), and takes a context with its frame from one queue.
 #[derive(Debug, Default)]
 pub(crate) struct SharedContext {
     context: Option<(Ring, Context)>,
@@ -109,8 +109,8 @@ impl Transmitter {
         self.ring.fetch(env, transfer, 0)
     }
 
-    /// Uses the next descriptor; returns false without one, while frames wait to leave, or while the
-    /// chip takes a frame of the other queue.
+    /// Uses the next descriptor; returns false without one, while frames wait to leave, or while
+    /// the chip takes a frame of the other queue.
     #[inline]
     pub(crate) fn take(
         &mut self,

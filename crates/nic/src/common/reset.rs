@@ -11,9 +11,9 @@
 //! reset. The last queue that joins resets the device, while no other queue touches the device or
 //! its ring. Each queue then empties its own ring and goes on.
 //!
-//! **Bounds.** A reset that nothing explains is a strike, and progress of any queue clears all strikes.
-//! One strike too many, or a device that does not answer, has the bus reset the whole function. If that
-//! does not help, the device is given up.
+//! **Bounds.** A reset that nothing explains is a strike, and progress of any queue clears all
+//! strikes. One strike too many, or a device that does not answer, has the bus reset the whole
+//! function. If that does not help, the device is given up.
 //!
 //! **End.** A queue that is dropped leaves its ring to the device ([`QueueHandle::leave`]). The
 //! last queue that leaves hands all rings to [`ResetDevice::end`], which stops the device before it
@@ -25,8 +25,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// How often one reset is tried.
 const TRIES: u32 = 3;
-/// Resets in a row that nothing explains, without progress between them. The next resets the function,
-/// and the one after it gives the device up.
+/// Resets in a row that nothing explains, without progress between them. The next resets the
+/// function, and the one after it gives the device up.
 const STRIKES: u32 = 8;
 
 const RUNNING: u32 = 0;

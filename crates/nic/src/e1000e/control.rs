@@ -264,7 +264,7 @@ impl Control {
     ///
     /// # Errors
     /// [`ConfigError`] unless the threshold is from 0 to 2048, or 0 if the port has no memory for
-    /// copies ([`Config::tx_copybreak`]).
+    /// copies (`tx_copybreak` of the configuration).
     pub fn set_tx_copybreak(&self, bytes: u64) -> Result<(), ConfigError> {
         let threshold = TxCopybreak::new(bytes)?;
         if threshold != TxCopybreak::OFF && !self.0.has_bounce {

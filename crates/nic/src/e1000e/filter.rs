@@ -28,8 +28,8 @@ pub(super) struct FilterTables {
 }
 
 impl FilterTables {
-    /// The contents for a filter; `device_mac` is the address in the device's memory, and `firmwares`
-    /// the entries of a management controller.
+    /// The contents for a filter; `device_mac` is the address in the device's memory, and
+    /// `firmwares` the entries of a management controller.
     pub(super) fn new(filter: &Filter, device_mac: Mac, firmwares: &[(u32, Mac)]) -> FilterTables {
         let mut now = [None; OTHERS];
         for (slot, n) in now.iter_mut().zip(1..) {

@@ -50,9 +50,9 @@ impl BufferSize {
         largest.map(|&(bytes, bits)| BufferSize { bits, bytes })
     }
 
-    /// The bit of RCTL for frames that exceed [`SHORT_FRAME`] on the wire, with both tags. The device
-    /// has no limit for them but 16 KB, so that the buffer needs room for all of the size that the
-    /// device takes it for. The driver's limit is the longest frame of the MTU.
+    /// The bit of RCTL for frames that exceed [`SHORT_FRAME`] on the wire, with both tags. The
+    /// device has no limit for them but 16 KB, so that the buffer needs room for all of the size
+    /// that the device takes it for. The driver's limit is the longest frame of the MTU.
     fn long(self, config: &Config) -> u32 {
         let whole = BUFFER_SIZES.iter().any(|&(size, bits)| (size, bits) == (self.bytes, self.bits));
         if whole && config.max_frame() + FCS > SHORT_FRAME { rctl::LONG } else { 0 }

@@ -64,8 +64,8 @@ fn an_nvm_in_flash_is_not_updated_autonomously() {
     r.end();
 }
 
-/// A management controller shares the port: its receive address, its filters and the power of the PHY
-/// stay.
+/// A management controller shares the port: its receive address, its filters and the power of the
+/// PHY stay.
 #[test]
 fn what_a_management_controller_uses_is_left_alone() {
     const ADDRESS: [usize; 2] = [0x5400 + 3 * 8, 0x5404 + 3 * 8];
@@ -105,8 +105,8 @@ fn frames_with_two_tags_are_received_if_the_buffers_hold_whatever_the_chip_may_w
     r.end();
 }
 
-/// A frame that is longer than the room behind a buffer's headroom must not be written over the next
-/// buffer.
+/// A frame that is longer than the room behind a buffer's headroom must not be written over the
+/// next buffer.
 #[test]
 fn frames_with_two_tags_and_buffers_without_room_for_the_worst_are_left_to_the_chip() {
     let mut r = rig(with(|c| c.vlan = false), strict());

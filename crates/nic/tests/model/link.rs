@@ -118,8 +118,8 @@ fn fill(r: &mut Rig, queue: usize, frames: u64) {
     r.tx[queue].kick();
 }
 
-/// A link that comes back after each loss is lost often: it is reset, but never given up. Frames that
-/// were in the ring are dropped by name, and no frame is counted twice.
+/// A link that comes back after each loss is lost often: it is reset, but never given up. Frames
+/// that were in the ring are dropped by name, and no frame is counted twice.
 #[test]
 fn a_healthy_port_outlives_any_number_of_lost_links_and_drops_what_was_in_the_ring() {
     const LOSSES: u64 = 20;

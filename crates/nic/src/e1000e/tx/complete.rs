@@ -90,8 +90,8 @@ impl<D: Dma> TxRing<D> {
         self.mapper.unmap_unused();
     }
 
-    /// The device was reset, and its ring is empty: drops the frames that were in it, after those that
-    /// it had reported as sent.
+    /// The device was reset, and its ring is empty: drops the frames that were in it, after those
+    /// that it had reported as sent.
     #[cold]
     pub(super) fn restart(&mut self, reason: DropReason) {
         self.reclaim();

@@ -21,8 +21,9 @@ use towpath_packet::{Batch, Chunk, DropReason, InFlight, Packet, ToDevice};
 /// The driver pads shorter frames; the device pads the rest (§7.2.1.2, TCTL.PSP).
 const MIN_FRAME: usize = 17;
 
-/// Bytes in the last descriptor of a super-packet. Silicon may report the end of a longer one before
-/// all of it is read (FreeBSD: `em_isc_txd_encap`), and then its buffer is unmapped too early.
+/// Bytes in the last descriptor of a super-packet. Silicon may report the end of a longer one
+/// before all of it is read (FreeBSD: `em_isc_txd_encap`), and then its buffer is unmapped too
+/// early.
 const SENTINEL: usize = 4;
 
 /// What became of a packet.
