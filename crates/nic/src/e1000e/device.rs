@@ -17,7 +17,6 @@ use crate::common::link::LinkStatus;
 use crate::common::reset::{ResetDevice, ResetGroup};
 use crate::sync::{Mutex, lock};
 use std::borrow::Cow;
-use std::sync::OnceLock;
 use towpath_bus::{Dma, Domain, Mmio, Pci, Reg};
 use towpath_packet::port::State;
 use towpath_packet::{Counters, Missed};
@@ -49,8 +48,8 @@ pub(super) struct Device<B: Pci> {
     phy: Mutex<PhyState>,
     pub(super) interrupts: Interrupts<B::Irq>,
     trouble: Mutex<Trouble>,
-    /// Why the device was given up.
-    reason: OnceLock<Cow<'static, str>>,
+    /// Why the device was given up, or why it could not be reset.
+    reason: Mutex<Option<Cow<'static, str>>>,
     // In this order: the domain takes its memory back from the device before the device is closed.
     domain: Domain<B::Dma>,
     bus: Mutex<B>,
@@ -82,7 +81,7 @@ impl<B: Pci> Device<B> {
     ) -> Device<B> {
         let resets = ResetGroup::new((layout.rx.len() + layout.tx.len()) as u32);
         let (phy, trouble) = (Mutex::new(PhyState::default()), Mutex::new(Trouble::None));
-        let reason = OnceLock::new();
+        let reason = Mutex::new(None);
         Device { resets, bar, config, control, layout, phy, interrupts, trouble, reason, domain, bus: Mutex::new(bus) }
     }
 
@@ -96,7 +95,7 @@ impl<B: Pci> Device<B> {
     /// The state of every queue.
     pub(super) fn state(&self) -> State {
         if self.resets.is_gone() {
-            State::Gone(self.reason.get().cloned().unwrap_or(GAVE_UP.into()))
+            State::Gone(lock(&self.reason).clone().unwrap_or(GAVE_UP.into()))
         } else if self.control.link_is_up() {
             State::Up
         } else {
@@ -110,8 +109,8 @@ impl<B: Pci> Device<B> {
     }
 
     #[cold]
-    fn give_up(&self, reason: impl Into<Cow<'static, str>>) {
-        let _ = self.reason.set(reason.into());
+    fn give_up(&self, reason: Cow<'static, str>) {
+        lock(&self.reason).get_or_insert(reason);
         self.resets.give_up();
     }
 
@@ -121,7 +120,7 @@ impl<B: Pci> Device<B> {
     #[cold]
     pub(super) fn check_link(&self) -> u32 {
         if self.interrupts.take_removal() {
-            self.give_up(REQUESTED);
+            self.give_up(REQUESTED.into());
         }
         if self.interrupts.take_error() {
             self.control.fault(Fault::BusError);
@@ -143,15 +142,17 @@ impl<B: Pci> Device<B> {
     }
 
     /// The registers do not answer: the configuration space tells a device that is gone from one
-    /// whose registers are hidden.
+    /// whose registers are hidden. After an error of the bus the reset finds that out.
     #[cold]
     fn look_for(&self) {
+        if self.needs_reset() {
+            return;
+        }
         let id = lock(&self.bus).config_r32(ID);
-        let mut trouble = lock(&self.trouble);
         if id == u32::MAX {
-            self.give_up(REMOVED);
-        } else if id & 0xffff != RETRY && *trouble == Trouble::None {
-            *trouble = Trouble::Hidden;
+            self.give_up(REMOVED.into());
+        } else if id & 0xffff != RETRY {
+            *lock(&self.trouble) = Trouble::Hidden;
         }
     }
 
@@ -173,7 +174,7 @@ impl<B: Pci> Device<B> {
         if trouble == Trouble::BusError {
             if let Err(error) = bus.reset() {
                 let why = format!("the bus has reported an error, and the function can't be reset: {error}");
-                let _ = self.reason.set(why.into());
+                *lock(&self.reason) = Some(why.into());
                 return false;
             }
             bus.set_master(false);
@@ -224,7 +225,7 @@ impl<B: Pci> ResetDevice for Device<B> {
         if !self.uncover() || init::reset(&self.bar, &self.config).is_err() || !answers() {
             return false;
         }
-        *lock(&self.trouble) = Trouble::None;
+        (*lock(&self.trouble), *lock(&self.reason)) = (Trouble::None, None);
         lock(&self.phy).settled = false;
         // Without an answer of the PHY the port goes on: the link may be there all the same.
         if phy::bring_up(&self.bar, &self.config).is_err() {

@@ -35,7 +35,11 @@
 //!   it was unmapped and [`sync_iotlb`](towpath_bus::DmaMapper::sync_iotlb) has flushed the IOTLB.
 //! * **Recovery is bounded.** A device that does not send is reset. A device that does not answer,
 //!   or hangs again and again, is given up: its queues are
-//!   [`State::Gone`](towpath_packet::port::State::Gone).
+//!   [`State::Gone`](towpath_packet::port::State::Gone). After an error of the bus the function is
+//!   reset first.
+//! * **A device that is taken away is closed at once.** The request of the system, or registers and
+//!   configuration space that no longer answer, end the port by name. The watchdog looks for both,
+//!   and they wake a worker that waits for interrupts.
 //! * **The end is orderly.** The last queue that is dropped stops the device. If the device is seen
 //!   idle, buffers, rings and domain are freed in this order. Otherwise all that the device could
 //!   reach is leaked and counted.
