@@ -175,7 +175,7 @@ fn spawn(kernel: &Path, initrd: &Path, console: &Path) -> Result<Child, String> 
         .arg(initrd)
         .arg("-append")
         .arg(
-            "console=ttyS0 panic=-1 rdinit=/init intel_iommu=on iommu.strict=1 mitigations=off tsc=reliable \
+            "console=ttyS0 panic=-1 rdinit=/init intel_iommu=on iommu.strict=1 no_timer_check mitigations=off tsc=reliable \
              clocksource=tsc random.trust_cpu=on",
         )
         .arg("-serial")

@@ -5,8 +5,9 @@ use crate::guest::{NIC, inside};
 use crate::{driver, says};
 
 /// What an administrator writes to take the device away, and what brings it back to `vfio-pci`.
-const WAYS: [(&str, &str); 2] = [
+const WAYS: [(&str, &str); 3] = [
     ("echo $NIC >/sys/bus/pci/drivers/vfio-pci/unbind", "echo $NIC >/sys/bus/pci/drivers/vfio-pci/bind"),
+    ("towpath unbind $NIC --force", "towpath bind $NIC"),
     ("echo 1 >/sys/bus/pci/devices/$NIC/remove", "echo 1 >/sys/bus/pci/rescan; towpath bind $NIC"),
 ];
 
@@ -14,7 +15,7 @@ const WAYS: [(&str, &str); 2] = [
 fn a_device_that_is_taken_away_under_traffic_is_closed_at_once_and_works_again_later() {
     inside("removal under traffic", |guest| {
         let mut cable = Cable::new(guest);
-        for (options, (take, give)) in ["", "?policy=strict,interrupts=on"].into_iter().zip(WAYS) {
+        for (options, (take, give)) in ["", "?interrupts=msi", "?policy=strict,interrupts=on"].into_iter().zip(WAYS) {
             cable.start(options);
             cable.ping();
             cable.flood();
