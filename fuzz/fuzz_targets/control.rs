@@ -7,7 +7,7 @@ use std::sync::Arc;
 use towpath_model::e1000e as model;
 use towpath_model::wire::Loopback;
 use towpath_nic::e1000e::{Config, E1000e};
-use towpath_packet::port::{Port, PortControl};
+use towpath_packet::port::{Port, PortControl, SettingValue};
 
 #[allow(dead_code, reason = "the client's part")]
 #[path = "../../crates/cli/src/control/request.rs"]
@@ -36,12 +36,19 @@ fuzz_target!(|data: &[u8]| {
         match (serde_json::from_slice::<Request>(first), answer) {
             (Ok(request), Answer::Settings(lines)) => {
                 assert_eq!(lines.len(), after.len());
-                assert!(lines.iter().zip(&after).all(|(line, now)| line.name == now.name && line.value == now.value));
+                assert!(lines.iter().zip(&after).all(|(line, now)| line.name == now.name && line.value == now.value.clone().into()));
                 let wanted = |name: &str| request.set.iter().rev().find(|(set, _)| set == name);
                 for (now, before) in after.iter().zip(before) {
-                    let set = wanted(now.name).filter(|_| request.port.is_some());
-                    assert_eq!(now.value, set.map_or(before, |(_, value)| *value), "{}", now.name);
+                    match wanted(now.name).filter(|_| request.port.is_some()) {
+                        None => assert_eq!(now.value, before, "{}", now.name),
+                        // A text may have another form, which means the same.
+                        Some((_, value)) if matches!(now.value, SettingValue::Number(_)) => {
+                            assert_eq!(now.value, value.clone().into(), "{}", now.name);
+                        }
+                        Some(_) => port.set(now.name, &now.value).expect("what is read can be set"),
+                    }
                 }
+                assert_eq!(port.settings(), after, "what was read and set again is read again");
             }
             (Ok(_), Answer::Error(why)) => assert!(why.contains("e1000e:model"), "{why}"),
             (Err(_), answer) => {
@@ -60,7 +67,7 @@ impl PortControl for Nothing {
         Vec::new()
     }
 
-    fn set(&self, name: &str, _value: u64) -> Result<(), towpath_packet::port::ControlError> {
+    fn set(&self, name: &str, _value: &SettingValue) -> Result<(), towpath_packet::port::ControlError> {
         unreachable!("{name} of a port without settings")
     }
 }

@@ -123,10 +123,7 @@ fn act(input: &mut Input<'_>, rig: &mut Rig, held: &mut VecDeque<Packet>) -> boo
         }),
         12 => held.clear(),
         13 => {
-            // Seldom: with a full ring there is no room for the end of a teardown, and the driver
-            // leaks what the device may reach, with its descriptors.
-            let few @ 1..4 = input.byte() else { return true };
-            rig.model.repeat_completions(few.into());
+            rig.model.repeat_completions(input.byte().into());
             return false;
         }
         14 => rig.model.iommu().refuse(match input.byte() {

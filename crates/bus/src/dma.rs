@@ -228,7 +228,7 @@ pub unsafe trait Dma: Clone + Send + Sync + 'static {
     #[inline]
     fn sync_for_cpu(&self, iova: Iova, len: usize) {
         let _ = (iova, len);
-        std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+        crate::barrier::dma_rmb();
     }
 
     /// Makes the CPU's writes to `len` bytes at `iova` visible to the device
@@ -236,7 +236,7 @@ pub unsafe trait Dma: Clone + Send + Sync + 'static {
     #[inline]
     fn sync_for_device(&self, iova: Iova, len: usize) {
         let _ = (iova, len);
-        std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
+        crate::barrier::dma_wmb();
     }
 }
 

@@ -4,6 +4,8 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`barrier`] | what orders a driver's accesses to memory for a device |
+//! | [`coherence`] | whether caches see what a device writes |
 //! | `bus` | [`Bus`], [`Pci`], [`Irq`]: a device, opened for one driver |
 //! | `mmio` | [`Mmio`], [`Reg`]: the registers of one BAR |
 //! | `dma` | [`Dma`], [`Iova`], [`DmaPolicy`]: what a bus implements to map memory |
@@ -41,7 +43,9 @@
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![warn(missing_docs)]
 
+pub mod barrier;
 mod bus;
+pub mod coherence;
 mod coherent;
 mod dma;
 mod dma_mapper;

@@ -53,6 +53,44 @@ fn the_copybreak_threshold_is_changed_while_packets_move() {
     assert!(set(&[]).code(2).stderr.contains("start towpath with --control"));
 }
 
+#[test]
+fn address_filter_and_mtu_are_changed_while_packets_move() {
+    let dir = tempfile::tempdir().unwrap();
+    let control = format!("--control={}", dir.path().join("control").display());
+    // Generated frames return by the model's loopback plug, and are received as far as the filter lets them.
+    let towpath = Towpath::start(&["fwd", "gen:rate=10k,size=128", "e1000e:model?mac=02:00:00:00:00:0a", &control]);
+    let set = |args: &[&str]| datapath::run(&[&["set", &control, "e1000e:model"], args].concat());
+    let shown = set(&[]).code(0).stdout;
+    for setting in ["mtu=1500 ", "mac=02:00:00:00:00:0a ", "receive=all ", "groups=none ", "vlans=all "] {
+        assert!(shown.contains(setting), "{setting}: {shown}");
+    }
+    let changes = [
+        "receive=own",
+        "vlans=10+100-199",
+        "groups=01:00:5e:00:00:fb",
+        "mac=02:00:00:00:00:0b",
+        "mtu=1400",
+        "mtu=9000",
+    ];
+    for change in changes {
+        assert!(set(&[change]).code(0).stdout.contains(&format!("{change} ")), "{change}");
+    }
+    for (change, part) in [
+        ("vlans=5000", "vlans=5000: must be all, none, or VLANs from 1 to 4094"),
+        ("receive=all", "choose receive=own or receive=multicast first, or vlans=all"),
+        ("mac=01:00:5e:00:00:fb", "must be unicast addresses of six bytes"),
+        ("mtu=67", "mtu=67: must be from 68 to 9216"),
+        ("mtu=long", "mtu=long: must be a whole number"),
+        ("colour=red", "colour: no such setting; there are: copybreak, batch, mtu, mac"),
+    ] {
+        let refused = set(&[change]).code(2);
+        assert!(refused.stderr.contains(part), "{refused:#?}");
+    }
+    let report = set(&["--json"]).code(0).stdout;
+    assert!(report.contains(r#""name":"vlans","value":"10+100-199""#), "{report}");
+    towpath.stop().code(0).summary().is_balanced();
+}
+
 /// Sends a byte now and then, but no whole request, until the connection is closed.
 fn trickle(socket: &Path) -> std::thread::JoinHandle<()> {
     let mut client = UnixStream::connect(socket).unwrap();

@@ -129,9 +129,10 @@ fn configure(options: &mut Options) -> Result<(Config, model::Soc), PortError> {
     let default = Config::default();
     let socs = [
         ("am64x", (Soc::AM64X, model::Soc::Am64x)),
+        ("am62x", (Soc::AM62X, model::Soc::Am62x)),
         ("j784s4", (Soc::J784S4, model::Soc::J784s4)),
         ("j784s4-mcu", (Soc::J784S4_MCU, model::Soc::J784s4Mcu)),
-        ("j7200", (Soc::J7200, model::Soc::J784s4)),
+        ("j7200", (Soc::J7200, model::Soc::J7200)),
     ];
     let (soc, modelled) = options.choice("soc", &socs)?.unwrap_or(socs[0].1);
     let few =
@@ -192,7 +193,7 @@ mod tests {
             ("cpsw:model?policy=lazy", "persistent, strict, deferred"),
             ("cpsw:model?soc=j7200,buffers=2", "exposed rings"),
             ("cpsw:model?frame=9605", "from 64 to 9604"),
-            ("cpsw:model?soc=x", "am64x, j784s4"),
+            ("cpsw:model?soc=x", "am64x, am62x, j784s4"),
             ("cpsw:model?speed=1", "no such option"),
             ("cpsw:eth0", "cpsw:model"),
         ] {

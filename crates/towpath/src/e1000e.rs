@@ -14,7 +14,7 @@ use towpath_model::iommu;
 use towpath_model::wire::Loopback;
 use towpath_nic::batching::BatchSize;
 use towpath_nic::e1000e::{
-    Config, ConfigError, Copybreak, DEVICES, E1000e, FlowControl, InterruptMode, RingSize, RxFilter,
+    Config, ConfigError, Copybreak, DEVICES, E1000e, Filter, FlowControl, InterruptMode, RingSize,
 };
 use towpath_packet::port::{Ability, Calls, Capability, Needs, Port, PortError};
 use towpath_ports::uri::{Options, Uri};
@@ -174,16 +174,13 @@ fn e1000e(options: &mut Options) -> Result<Config, PortError> {
             None => Ok(default),
             Some(n) => RingSize::new(name, n).map_err(|error| rule(options, error)),
         };
-    let filters =
-        [("all", RxFilter::Promiscuous), ("multicast", RxFilter::AllMulticast), ("own", RxFilter::Groups(Vec::new()))];
     if let Some(bytes) = options.number("copybreak", 0..=u64::MAX)? {
         config.copybreak = Some(Copybreak::new(bytes).map_err(|error| rule(options, error))?);
     }
-    if let Some(word) = options.text("receive") {
-        let Some((_, filter)) = filters.iter().find(|(name, _)| *name == word) else {
-            return Err(options.error("receive", word, "must be one of all, multicast, own"));
-        };
-        config.filter = filter.clone();
+    for (name, _) in Filter::OPTIONS {
+        if let Some(value) = options.text(name) {
+            config.filter.set(name, &value).map_err(|error| rule(options, error))?;
+        }
     }
     config.rx_ring = ring(options, "rx", config.rx_ring)?;
     config.tx_ring = ring(options, "tx", config.tx_ring)?;
@@ -219,6 +216,7 @@ fn rule(options: &Options, error: ConfigError) -> PortError {
 mod tests {
     use super::*;
     use std::time::Duration;
+    use towpath_nic::e1000e::Receive;
 
     fn config(text: &str) -> Result<Config, PortError> {
         config_from_uri(&text.parse().unwrap()).map(|(config, _)| config)
@@ -227,7 +225,7 @@ mod tests {
     #[test]
     fn every_option_reaches_its_field() {
         let text = "e1000e:vfio=3:0.0?rx=128,tx=256,queues=2,mtu=9000,policy=strict,copybreak=512,receive=own,batch=16,rs=8,\
-                    interrupts=on,csum=on,tso=off,vlan=off,pause=rx,stall=50ms";
+                    mac=02:00:00:00:00:0a,addresses=02:00:00:00:00:01,groups=01:00:5e:00:00:fb,vlans=7,interrupts=on,csum=on,tso=off,vlan=off,pause=rx,stall=50ms";
         let mut expected = Config::default();
         expected.rx_ring = RingSize::new("rx", 128).unwrap();
         expected.tx_ring = RingSize::new("tx", 256).unwrap();
@@ -235,7 +233,11 @@ mod tests {
         expected.mtu = 9000;
         expected.policy = DmaPolicy::PerBuffer { flush: Flush::Strict };
         expected.copybreak = Some(Copybreak::new(512).unwrap());
-        expected.filter = RxFilter::Groups(Vec::new());
+        expected.filter.receive = Receive::Own;
+        expected.filter.mac = Some([2, 0, 0, 0, 0, 10]);
+        expected.filter.addresses = vec![[2, 0, 0, 0, 0, 1]];
+        expected.filter.groups = vec![[1, 0, 0x5e, 0, 0, 0xfb]];
+        expected.filter.vlans = Some("7".parse().unwrap());
         expected.batch = BatchSize::new(16).unwrap();
         expected.report_every = 8;
         expected.interrupts = InterruptMode::Auto;
@@ -255,6 +257,8 @@ mod tests {
             ("e1000e:vfio=3:0.0?copybreak=99999", "from 0 to 16384"),
             ("e1000e:vfio=3:0.0?policy=lazy", "persistent, strict, deferred"),
             ("e1000e:vfio=3:0.0?receive=some", "all, multicast, own"),
+            ("e1000e:vfio=3:0.0?vlans=7", "receive=own or receive=multicast first"),
+            ("e1000e:vfio=3:0.0?mac=01:00:5e:00:00:01", "unicast"),
             ("e1000e:vfio=3:0.0?stall=1ms", "from 10 to 60000"),
             ("e1000e:vfio=3:0.0?pause=on", "full, rx, tx, off"),
             ("e1000e:vfio=3:0.0?speed=10", "no such option"),

@@ -5,6 +5,29 @@ use crate::Error;
 /// A MAC address.
 pub type Mac = [u8; 6];
 
+/// A MAC address as text: `02:00:00:00:00:01`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MacText(pub Mac);
+
+impl core::fmt::Display for MacText {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+/// The address that a text names: six bytes of two hexadecimal digits, with colons between them.
+#[must_use]
+pub fn parse_mac(text: &str) -> Option<Mac> {
+    let mut mac = Mac::default();
+    let mut parts = text.split(':');
+    for byte in &mut mac {
+        let part = parts.next().filter(|part| part.len() == 2 && part.bytes().all(|b| b.is_ascii_hexdigit()))?;
+        *byte = u8::from_str_radix(part, 16).ok()?;
+    }
+    if parts.next().is_some() { None } else { Some(mac) }
+}
+
 /// All stations.
 pub const BROADCAST: Mac = [0xff; 6];
 

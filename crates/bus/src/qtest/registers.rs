@@ -89,9 +89,8 @@ impl Mmio for Registers {
     }
 
     fn w32(&self, at: usize, value: u32) {
-        // Orders stores to memory before the write. The system call that sends the command is a
-        // barrier for the CPU, this fence is one for the compiler.
-        std::sync::atomic::fence(Ordering::Release);
+        // The system call that sends the command is a barrier for the processor as well.
+        crate::barrier::dma_wmb();
         if let Some(address) = self.address(at, 1) {
             self.channel.post(format_args!("writel {address:#x} {value:#x}"));
         }

@@ -1,6 +1,7 @@
 //! Registers mapped into the process.
 
 use super::device::{BarMapping, VfioDevice};
+use crate::barrier::{dma_rmb, dma_wmb};
 use crate::mmio::Mmio;
 use std::sync::Arc;
 use towpath_sys::Mmap;
@@ -65,43 +66,16 @@ impl Mmio for VfioBar {
         // SAFETY: `register` checked the address against the mapping, which `self` holds; registers
         // are read with one access.
         let value = u32::from_le(unsafe { register.read_volatile() });
-        after_read();
+        dma_rmb();
         value
     }
 
     #[inline]
     fn w32(&self, at: usize, value: u32) {
         let Some(register) = self.register(at) else { return self.pwrite(at, value) };
-        before_write();
+        dma_wmb();
         // SAFETY: `register` checked the address against the mapping, which `self` holds; registers
         // are written with one access.
         unsafe { register.write_volatile(value.to_le()) };
     }
-}
-
-/// Orders earlier stores to memory before a register write. On x86 the CPU keeps that order for
-/// uncached memory (Intel SDM 3A §11.2), so only the compiler must be stopped.
-#[inline]
-fn before_write() {
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: a barrier accesses no memory; this one orders earlier stores before later ones,
-    // devices included.
-    unsafe {
-        core::arch::asm!("dmb oshst", options(nostack, preserves_flags));
-    }
-    #[cfg(not(target_arch = "aarch64"))]
-    std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
-}
-
-/// Orders a register read before later loads, which then see what the device wrote before it
-/// answered.
-#[inline]
-fn after_read() {
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: as above, for loads.
-    unsafe {
-        core::arch::asm!("dmb oshld", options(nostack, preserves_flags));
-    }
-    #[cfg(not(target_arch = "aarch64"))]
-    std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
 }

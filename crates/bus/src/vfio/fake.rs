@@ -52,7 +52,7 @@ impl FakeHost {
         if path.is_dir() { fs::remove_dir_all(path).unwrap() } else { fs::remove_file(path).unwrap() }
     }
 
-    fn link(&self, path: &str, target: impl AsRef<Path>) {
+    pub(super) fn link(&self, path: &str, target: impl AsRef<Path>) {
         let path = self.root.join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         symlink(target, path).unwrap();

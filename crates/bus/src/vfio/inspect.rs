@@ -4,6 +4,7 @@ use super::address_space::memlock_limit;
 use super::aspm::Aspm;
 use super::bdf::Bdf;
 use super::host::{self, Host};
+use crate::coherence::{self, Coherence};
 use std::fmt;
 
 /// Something that is missing, or notable.
@@ -66,6 +67,11 @@ pub enum Finding {
     Aspm(Aspm),
     /// There is no IOMMU, and that is allowed.
     Unprotected,
+    /// The processors' caches do not see what the device writes, or nothing says that they do.
+    NotCoherent {
+        /// Whether the device tree says so; otherwise nothing describes the device.
+        described: bool,
+    },
 }
 
 /// Bytes of the buffers and rings of a port with the default number of buffers.
@@ -115,6 +121,11 @@ impl Finding {
                 .to_owned(),
             Finding::Aspm(aspm) => format!("towpath bind {bdf}, or: {}", aspm.mend()),
             Finding::Unprotected => "turn on the IOMMU".to_owned(),
+            Finding::NotCoherent { .. } => {
+                "turn on the IOMMU and use Linux 5.19 or later, which tells whether it makes DMA \
+                 coherent; otherwise leave the device to the kernel's driver, and use xdp: or packet: of its interface"
+                    .to_owned()
+            }
         }
     }
 }
@@ -172,6 +183,13 @@ impl fmt::Display for Finding {
             }
             Finding::Aspm(aspm) => aspm.fmt(f),
             Finding::Unprotected => f.write_str("nothing translates: the device reaches all of memory"),
+            Finding::NotCoherent { described: true } => f.write_str(
+                "its DMA is not coherent with the processors' caches (no dma-coherent in the device tree): packets would be \
+                 corrupted",
+            ),
+            Finding::NotCoherent { described: false } => f.write_str(
+                "nothing says that its DMA is coherent with the processors' caches: packets could be corrupted",
+            ),
         }
     }
 }
@@ -222,6 +240,7 @@ pub(super) fn inspect_on(host: &Host, bdf: Bdf) -> Inspection {
             findings.extend(viable(host, bdf, group));
         }
     }
+    findings.extend(incoherent(host, bdf));
     if driver.as_deref() == Some("vfio-pci") {
         findings.extend(rights(host, bdf));
         let users = host.users(&host.device_nodes(bdf));
@@ -275,6 +294,29 @@ fn viable(host: &Host, bdf: Bdf, group: u32) -> Option<Finding> {
     let busy = others.filter_map(|other| Some((other, host.driver(other)?)));
     let busy: Vec<_> = busy.filter(|(_, driver)| !allows_user_dma(driver)).collect();
     (!busy.is_empty()).then_some(Finding::NotViable { group, others: busy })
+}
+
+/// Whether the caches do not see what the device writes. Behind an IOMMU the kernel's VFIO refuses
+/// such a device itself, since Linux 5.19 (`drivers/vfio/group.c:vfio_device_set_group`).
+pub(super) fn incoherent(host: &Host, bdf: Bdf) -> Option<Finding> {
+    let x86 = host.read("proc/cpuinfo").map_or(cfg!(target_arch = "x86_64"), |cpu| cpu.contains("vendor_id"));
+    let translated = host.group(bdf).is_some() && !host.unprotected(bdf);
+    if x86 || (translated && checks_coherence(host)) {
+        return None;
+    }
+    match coherence::of_device(&host.path(&host::device(bdf, ""))) {
+        Coherence::Coherent => None,
+        // The kernel maps for the IOMMU as ACPI says.
+        Coherence::Unknown if translated => None,
+        found => Some(Finding::NotCoherent { described: found == Coherence::NotCoherent }),
+    }
+}
+
+/// Whether the kernel is Linux 5.19 or later.
+fn checks_coherence(host: &Host) -> bool {
+    let release = host.read("proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split(['.', '-']).map(|part| part.parse::<u32>().unwrap_or(0));
+    (numbers.next(), numbers.next()) >= (Some(5), Some(19))
 }
 
 /// Whether VFIO refuses because interrupts are not isolated. Only on x86 must interrupt remapping

@@ -143,6 +143,9 @@ impl VfioBus {
             let why = inspect(bdf).first_obstacle().map(ToString::to_string);
             return Err(refuse(why.unwrap_or_else(|| "it has no IOMMU group".to_owned())));
         };
+        if let Some(incoherent) = inspect::incoherent(host, bdf) {
+            return Err(refuse(format!("{incoherent} ({})", incoherent.mend(bdf))));
+        }
         let unprotected = host.unprotected(bdf);
         if unprotected && !config.unprotected {
             let why = "there is no IOMMU: the device could read and write all of memory. If that is accepted, say so \

@@ -15,6 +15,7 @@ pub(crate) use bench::{
 };
 pub(crate) use run::{FullArg, GroArg, GsoArg, IdleArg, Run, SandboxArg};
 
+use crate::control::request::Value;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueHint};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -102,7 +103,8 @@ pub(crate) enum Command {
     /// Show or change settings of ports while they run (see --control of the commands that move
     /// packets)
     #[command(after_help = "Example:\n  towpath fwd e1000e:vfio=0000:03:00.0 tap:a --control /run/towpath.sock\n  \
-        towpath set --control /run/towpath.sock e1000e:vfio=0000:03:00.0 copybreak=256")]
+        towpath set --control /run/towpath.sock e1000e:vfio=0000:03:00.0 copybreak=256\n  \
+        towpath set --control /run/towpath.sock e1000e:vfio=0000:03:00.0 receive=own vlans=10+100-199")]
     Set(Set),
     /// Explain the rules of --rule and --lane-rule
     Rules,
@@ -177,7 +179,7 @@ pub(crate) struct Set {
     pub(crate) port: Option<String>,
     /// What to change; without it, the port's settings are shown
     #[arg(value_name = "NAME=VALUE", value_parser = setting)]
-    pub(crate) settings: Vec<(String, u64)>,
+    pub(crate) settings: Vec<(String, Value)>,
     /// One line of JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -290,10 +292,13 @@ pub(crate) struct Unbind {
     pub(crate) force: bool,
 }
 
-fn setting(text: &str) -> Result<(String, u64), String> {
-    match text.split_once('=').and_then(|(name, value)| Some((name, parse_number(value)?))) {
-        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value)),
-        _ => Err("must be a name and a whole number: copybreak=256".into()),
+fn setting(text: &str) -> Result<(String, Value), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => {
+            let value = parse_number(value).map_or_else(|| Value::Text(value.to_owned()), Value::Number);
+            Ok((name.to_owned(), value))
+        }
+        _ => Err("must be a name and a value: copybreak=256, vlans=10+100-199".into()),
     }
 }
 

@@ -11,7 +11,7 @@
 //! connection to the last byte of its answer. No client delays another one, or the end of the
 //! command. `request` reads and answers a line.
 
-mod request;
+pub(crate) mod request;
 
 use crate::args::Set;
 use request::{Answer, LONGEST, Line, Request, answer};
@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use towpath::PortControls;
+use towpath::packet::port::SettingValue;
 use towpath_sys::EventFd;
 use towpath_sys::poll::{PollSet, is_readable};
 use towpath_sys::unix_socket::{self, Access, Kind};
@@ -207,7 +208,7 @@ pub(crate) fn set(args: &Set) -> Result<ExitCode, Box<dyn Error>> {
     }
     let width = lines.iter().map(|line| line.port.len()).max().unwrap_or(0);
     for Line { port, name, value, what } in lines {
-        println!("{port:width$}  {name}={value}  {what}");
+        println!("{port:width$}  {name}={}  {what}", SettingValue::from(value));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,7 +1,7 @@
 //! A request of the control socket, and its answer.
 
 use serde::{Deserialize, Serialize};
-use towpath::packet::port::PortControl;
+use towpath::packet::port::{PortControl, SettingValue};
 
 /// Longest request or answer in bytes.
 pub(crate) const LONGEST: u64 = 1 << 16;
@@ -13,7 +13,33 @@ pub(crate) struct Request {
     pub(crate) port: Option<String>,
     /// The settings to change.
     #[serde(default)]
-    pub(crate) set: Vec<(String, u64)>,
+    pub(crate) set: Vec<(String, Value)>,
+}
+
+/// A value: a number, or a text in quotes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Value {
+    Number(u64),
+    Text(String),
+}
+
+impl From<Value> for SettingValue {
+    fn from(value: Value) -> SettingValue {
+        match value {
+            Value::Number(n) => n.into(),
+            Value::Text(text) => text.into(),
+        }
+    }
+}
+
+impl From<SettingValue> for Value {
+    fn from(value: SettingValue) -> Value {
+        match value {
+            SettingValue::Number(n) => Value::Number(n),
+            SettingValue::Text(text) => Value::Text(text),
+        }
+    }
 }
 
 /// The settings as they are now, or why they were not changed.
@@ -30,7 +56,7 @@ pub(crate) enum Answer {
 pub(crate) struct Line {
     pub(crate) port: String,
     pub(crate) name: String,
-    pub(crate) value: u64,
+    pub(crate) value: Value,
     pub(crate) what: String,
 }
 
@@ -59,7 +85,7 @@ fn tune(request: &Request, ports: &Ports<'_>) -> Result<Vec<Line>, String> {
             format!("port '{name}' has nothing that can be changed; ports that have: {known}")
         })?;
         for (setting, value) in &request.set {
-            port.set(setting, *value).map_err(|error| format!("{name}: {error}"))?;
+            port.set(setting, &value.clone().into()).map_err(|error| format!("{name}: {error}"))?;
         }
     }
     let wanted = ports.iter().filter(|(name, _)| request.port.as_deref().is_none_or(|port| port == *name));
@@ -67,7 +93,7 @@ fn tune(request: &Request, ports: &Ports<'_>) -> Result<Vec<Line>, String> {
         control.settings().into_iter().map(|setting| Line {
             port: (*port).to_owned(),
             name: setting.name.to_owned(),
-            value: setting.value,
+            value: setting.value.into(),
             what: setting.what.to_owned(),
         })
     });

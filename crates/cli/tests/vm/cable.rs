@@ -10,41 +10,78 @@ use crate::support::Summary;
 use crate::support::datapath::Line;
 use std::time::{Duration, Instant};
 
-const NEAR: &str = "10.7.0.1";
+pub(crate) const NEAR: &str = "10.7.0.1";
 const FAR: &str = "10.7.0.2";
 
 /// Bytes of the transferred file.
 const FILE: u32 = 4 << 20;
 
+/// The far host: a namespace with the kernel's own NIC.
+pub(crate) struct Far {
+    /// `nsenter …`, the prefix of its commands.
+    pub(crate) prefix: String,
+    /// Its interface.
+    pub(crate) name: String,
+}
+
+impl Far {
+    pub(crate) fn new(guest: &mut Guest) -> Far {
+        // The kernel's driver of the NIC may get the name while the interface is in its namespace.
+        let name = "far0".to_owned();
+        let now = interface(guest, PEER);
+        guest.run(&format!("[ {now} = {name} ] || {{ ip link set {now} down && ip link set {now} name {name}; }}"));
+        // A namespace lives as long as a process in it.
+        guest.run("unshare -n sleep 100000 & echo $! >/tmp/far");
+        let pid = guest.run("cat /tmp/far");
+        let prefix = format!("nsenter -t {pid} -n");
+        guest.until("the namespace", &format!("[ $(readlink /proc/{pid}/ns/net) != $(readlink /proc/1/ns/net) ]"));
+        guest.run(&format!("ip link set {name} netns {pid}"));
+        guest.run(&format!("{prefix} ip addr add {FAR}/24 dev {name} && {prefix} ip link set {name} up"));
+        Far { prefix, name }
+    }
+
+    /// Waits until the near host answers.
+    #[track_caller]
+    pub(crate) fn reaches(&self, guest: &mut Guest) {
+        guest.until("the near host answers", &format!("{} ping -c 1 -W 1 {NEAR}", self.prefix));
+    }
+
+    /// The interface returns to the first namespace.
+    pub(crate) fn end(self, guest: &mut Guest) {
+        // Explicit, because the namespace ends only with its last connection.
+        guest.run(&format!("{} ip link set {} netns 1", self.prefix, self.name));
+        guest.run("kill $(cat /tmp/far)");
+        guest.until(
+            "the far host's interface is back",
+            &format!("n=$(ls /sys/bus/pci/devices/{PEER}/virtio*/net) && [ -n \"$n\" ] && [ -d /sys/class/net/$n ]"),
+        );
+    }
+}
+
 pub(crate) struct Cable<'a> {
-    guest: &'a mut Guest,
-    /// `nsenter …`, the prefix of commands of the far host.
-    far: String,
-    /// The far host's interface.
-    name: String,
+    pub(crate) guest: &'a mut Guest,
+    pub(crate) far: Far,
 }
 
 impl<'a> Cable<'a> {
     /// Both hosts with their addresses, and a file that each serves.
     pub(crate) fn new(guest: &'a mut Guest) -> Cable<'a> {
-        guest.run(&format!("towpath bind {NIC}"));
-        let name = interface(guest, PEER);
-        // A namespace lives as long as a process in it.
-        guest.run("unshare -n sleep 1000 & echo $! >/tmp/far");
-        let pid = guest.run("cat /tmp/far");
-        let far = format!("nsenter -t {pid} -n");
-        guest.until("the namespace", &format!("[ $(readlink /proc/{pid}/ns/net) != $(readlink /proc/1/ns/net) ]"));
-        guest.run(&format!("ip link set {name} netns {pid}"));
-        guest.run(&format!("{far} ip addr add {FAR}/24 dev {name} && {far} ip link set {name} up"));
+        let far = Far::new(guest);
+        let prefix = &far.prefix;
         guest.run(&format!("tunctl -t tp0 && ip addr add {NEAR}/24 dev tp0 && ip link set tp0 up"));
         guest.run(&format!("mkdir -p /tmp/www && head -c {FILE} /dev/urandom >/tmp/www/file"));
-        guest.run(&format!("httpd -p {NEAR}:80 -h /tmp/www && {far} httpd -p {FAR}:80 -h /tmp/www"));
-        Cable { guest, far, name }
+        guest.run(&format!("httpd -p {NEAR}:80 -h /tmp/www && {prefix} httpd -p {FAR}:80 -h /tmp/www"));
+        Cable { guest, far }
     }
 
     /// Starts `towpath fwd`; `options` are the NIC's.
     pub(crate) fn start(&mut self, options: &str) {
-        let fwd = format!("towpath fwd 'e1000e:vfio={NIC}{options}' tap:tp0 --json --interval 100ms");
+        self.start_on(NIC, options);
+    }
+
+    /// The same with another NIC.
+    pub(crate) fn start_on(&mut self, bdf: &str, options: &str) {
+        let fwd = format!("towpath fwd 'e1000e:vfio={bdf}{options}' tap:tp0 --json --interval 100ms");
         // The shell's child truncates the file when it is scheduled: until then old output would be
         // taken for new.
         self.guest.run("rm -f /tmp/fwd.out");
@@ -73,13 +110,13 @@ impl<'a> Cable<'a> {
     /// Both hosts ping each other.
     pub(crate) fn ping(&mut self) {
         self.guest.until("the far host answers", &format!("ping -c 1 -W 1 {FAR}"));
-        let far = &self.far;
+        let far = &self.far.prefix;
         self.guest.run(&format!("ping -c 5 -i 0.1 -W 2 {FAR} && {far} ping -c 5 -i 0.1 -W 2 -s 1400 {NEAR}"));
     }
 
     /// The far host sends a ping every few milliseconds, until `calm`.
     pub(crate) fn flood(&mut self) {
-        let far = &self.far;
+        let far = &self.far.prefix;
         self.guest.run(&format!("{far} ping -i 0.002 -s 1400 {NEAR} >/dev/null 2>&1 & echo $! >/tmp/flood"));
     }
 
@@ -93,7 +130,7 @@ impl<'a> Cable<'a> {
 
     /// Each host fetches the file from the other.
     pub(crate) fn fetch_both_ways(&mut self) {
-        let far = &self.far;
+        let far = &self.far.prefix;
         for fetch in [format!("wget -q -O - http://{FAR}/file"), format!("{far} wget -q -O - http://{NEAR}/file")] {
             let began = Instant::now();
             self.guest.run(&format!("{fetch} | cmp - /tmp/www/file"));
@@ -127,15 +164,9 @@ impl<'a> Cable<'a> {
         self.guest.run(&format!("{} | cmp - /tmp/got && rm /tmp/got", body.replace("sleep 0.1", "true")));
     }
 
-    /// Takes everything down; the NIC returns to its namespace.
+    /// Takes everything down.
     pub(crate) fn end(self) {
-        // Explicit, because the namespace ends only with its last connection.
-        self.guest.run(&format!("{} ip link set {} netns 1", self.far, self.name));
-        self.guest.run("killall httpd; tunctl -d tp0; kill $(cat /tmp/far)");
-        self.guest.run(&format!("towpath unbind {NIC}"));
-        self.guest.until(
-            "the far host's interface is back",
-            &format!("n=$(ls /sys/bus/pci/devices/{PEER}/virtio*/net) && [ -n \"$n\" ] && [ -d /sys/class/net/$n ]"),
-        );
+        self.guest.run("killall httpd; tunctl -d tp0");
+        self.far.end(self.guest);
     }
 }

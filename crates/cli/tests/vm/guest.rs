@@ -2,14 +2,18 @@
 //! file.
 //!
 //! One machine serves all tests, one after the other. A test that fails ends the machine, and the
-//! next test boots a new one.
+//! next test boots a new one. QEMU's monitor pulls cables and devices, and writes each access to a
+//! register of the NIC to a file.
 
 use crate::image;
 use crate::kernel::Kernel;
+use crate::qmp::Qmp;
 use crate::support::{Need, needs, skip};
+use crate::trace::{Access, Trace};
+use serde_json::json;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Mutex, PoisonError};
@@ -25,8 +29,13 @@ pub(crate) const PEER: &str = "0000:00:06.0";
 /// Another NIC of the kernel, connected to nothing.
 pub(crate) const SPARE: &str = "0000:00:07.0";
 
+/// A NIC that is plugged in while the machine runs: behind the slot of a PCI Express port.
+pub(crate) const HOT: &str = "0000:01:00.0";
+
 pub(crate) struct Guest {
     qemu: Child,
+    qmp: Qmp,
+    trace: Trace,
     input: ChildStdin,
     lines: Receiver<String>,
     console: PathBuf,
@@ -66,7 +75,15 @@ impl Guest {
         let initrd = image::build(&kernel)?;
         let console = image::cache().join("console.log");
         let began = Instant::now();
-        let mut qemu = spawn(&kernel.image().ok_or("no kernel")?, &initrd, &console)?;
+        let folder = tempfile::tempdir().map_err(|e| e.to_string())?;
+        let (monitor, trace) = (folder.path().join("qmp"), image::cache().join("trace.log"));
+        let _ = std::fs::remove_file(&trace);
+        let mut qemu = Command::new("qemu-system-x86_64");
+        arguments(&mut qemu);
+        qemu.arg("-kernel").arg(kernel.image().ok_or("no kernel")?).arg("-initrd").arg(initrd);
+        qemu.args(["-append", BOOT, "-serial", &format!("file:{}", console.display()), "-serial", "stdio"]);
+        qemu.arg("-qmp").arg(format!("unix:{},server=on,wait=off", monitor.display())).arg("-D").arg(&trace);
+        let mut qemu = spawn(qemu)?;
         let input = qemu.stdin.take().ok_or("no input")?;
         let output = qemu.stdout.take().ok_or("no output")?;
         let (sender, lines) = channel();
@@ -81,7 +98,8 @@ impl Guest {
                 }
             }
         });
-        let guest = Guest { qemu, input, lines, console, commands: 0 };
+        let qmp = Qmp::connect(&monitor).unwrap_or_else(|why| panic!("QEMU did not start: {why}"));
+        let guest = Guest { qemu, qmp, trace: Trace::new(trace), input, lines, console, commands: 0 };
         // Input is lost until the shell reads.
         guest.hear("booting", |line| (line == "@ready").then_some(()));
         eprintln!("booted in {:.1} s", began.elapsed().as_secs_f32());
@@ -147,6 +165,49 @@ impl Guest {
         }
     }
 
+    /// Has QEMU's monitor execute a command.
+    #[track_caller]
+    pub(crate) fn monitor(&mut self, command: &str, arguments: &serde_json::Value) {
+        self.qmp.execute(command, arguments).unwrap_or_else(|why| self.fail(&format!("{command} {arguments}: {why}")));
+    }
+
+    /// Plugs the cable of a device or pulls it.
+    #[track_caller]
+    pub(crate) fn set_link(&mut self, device: &str, up: bool) {
+        self.monitor("set_link", &json!({"name": device, "up": up}));
+    }
+
+    /// Plugs [`HOT`] in, connected to the hub, and waits until the kernel has found it.
+    #[track_caller]
+    pub(crate) fn plug(&mut self) {
+        let nic = json!({"driver": "e1000e", "id": "hot", "netdev": "h3", "bus": "port0", "romfile": "",
+                         "mac": "02:00:00:00:00:09"});
+        self.monitor("device_add", &nic);
+        self.until("the kernel has found the NIC", &format!("[ -e /sys/bus/pci/devices/{HOT}/iommu_group ]"));
+    }
+
+    /// Asks the guest to give the NIC up, as the button of a slot does, and waits until it has.
+    #[track_caller]
+    pub(crate) fn unplug(&mut self) {
+        self.qmp.forget_events();
+        self.monitor("device_del", &json!({"id": "hot"}));
+        let gone = |event: &serde_json::Value| event["event"] == "DEVICE_DELETED" && event["data"]["device"] == "hot";
+        if let Err(why) = self.qmp.wait(LONGEST / 2, gone) {
+            self.fail(&format!("the NIC is not given up: {why}"));
+        }
+    }
+
+    /// Whether accesses to the registers of the NIC are recorded from now on.
+    #[track_caller]
+    pub(crate) fn set_trace(&mut self, on: bool) {
+        self.monitor("trace-event-set-state", &json!({"name": "e1000e_core_write", "enable": on}));
+    }
+
+    /// The writes to the registers of the NIC since the last call.
+    pub(crate) fn writes(&mut self) -> Vec<Access> {
+        self.trace.next()
+    }
+
     #[track_caller]
     fn fail(&self, why: &str) -> ! {
         let console = std::fs::read(&self.console).unwrap_or_default();
@@ -163,38 +224,27 @@ impl Drop for Guest {
     }
 }
 
+/// The kernel's command line.
+const BOOT: &str = "console=ttyS0 panic=-1 rdinit=/init intel_iommu=on iommu.strict=1 mitigations=off tsc=reliable \
+                    clocksource=tsc random.trust_cpu=on no_timer_check";
+
+/// The machine and its devices.
+fn arguments(qemu: &mut Command) {
+    qemu.args(["-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-smp", "2", "-m", "512"])
+        .args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"])
+        .args(["-device", "intel-iommu,intremap=on,aw-bits=48"]);
+    for (port, hub) in [0, 0, 1, 0].into_iter().enumerate() {
+        qemu.arg("-netdev").arg(format!("hubport,id=h{port},hubid={hub}"));
+    }
+    qemu.args(["-device", "e1000e,id=nic,netdev=h0,addr=4.0,romfile=,mac=02:00:00:00:00:04"])
+        .args(["-device", &virtio("h1", 6), "-device", &virtio("h2", 7)])
+        .args(["-device", "pcie-root-port,id=port0,chassis=1,slot=1,addr=8.0"]);
+}
+
 /// Starts the machine on a thread that ends only with the process: the machine is killed when that
 /// thread ends.
-fn spawn(kernel: &Path, initrd: &Path, console: &Path) -> Result<Child, String> {
-    let mut qemu = Command::new("qemu-system-x86_64");
-    qemu.args(["-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-smp", "2", "-m", "384"])
-        .args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"])
-        .arg("-kernel")
-        .arg(kernel)
-        .arg("-initrd")
-        .arg(initrd)
-        .arg("-append")
-        .arg(
-            "console=ttyS0 panic=-1 rdinit=/init intel_iommu=on iommu.strict=1 no_timer_check mitigations=off tsc=reliable \
-             clocksource=tsc random.trust_cpu=on",
-        )
-        .arg("-serial")
-        .arg(format!("file:{}", console.display()))
-        .args(["-serial", "stdio"])
-        .args(["-device", "intel-iommu,intremap=on,aw-bits=48"])
-        .args([
-            "-netdev",
-            "hubport,id=h0,hubid=0",
-            "-netdev",
-            "hubport,id=h1,hubid=0",
-            "-netdev",
-            "hubport,id=h2,hubid=1",
-        ])
-        .args(["-device", "e1000e,netdev=h0,addr=4.0,romfile=,mac=02:00:00:00:00:04"])
-        .args(["-device", &virtio("h1", 6), "-device", &virtio("h2", 7)])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::inherit());
+fn spawn(mut qemu: Command) -> Result<Child, String> {
+    qemu.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
     // SAFETY: prctl is safe to call between fork and exec, and takes no pointer here.
     unsafe {
         qemu.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {

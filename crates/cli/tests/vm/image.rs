@@ -2,12 +2,16 @@
 
 use crate::cpio::Cpio;
 use crate::kernel::Kernel;
-use crate::support::run;
+use crate::support::{run, succeed};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Kernel modules of the guest: VFIO, its own NICs, taps.
 const MODULES: &[&str] = &["vfio-pci", "vfio_iommu_type1", "virtio_pci", "virtio_net", "tun"];
+
+/// Modules that a test loads: the kernel's driver of the NIC.
+const LATER: &[&str] = &["e1000e"];
 
 /// The first program: mounts, loads modules, then runs the commands of the second serial line.
 const INIT: &str = "\
@@ -17,7 +21,8 @@ export PATH=/bin HOME=/ TERM=dumb
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
-mkdir -p /run /tmp /dev/pts /dev/net
+mkdir -p /dev/pts /dev/net
+chmod 755 /
 for module in $(cat /modules/order); do insmod /modules/$module || echo \"insmod $module failed\" >/dev/ttyS0; done
 ip link set lo up
 # A shell whose output is no terminal prints no prompts.
@@ -34,7 +39,7 @@ pub(crate) fn cache() -> PathBuf {
 /// Builds the archive; returns its path.
 pub(crate) fn build(kernel: &Kernel) -> Result<PathBuf, String> {
     let mut image = Cpio::new();
-    for folder in ["bin", "dev", "proc", "sys", "run", "tmp", "etc", "modules"] {
+    for folder in ["bin", "dev", "proc", "sys", "run", "tmp", "etc", "modules", "var", "var/run"] {
         image.folder(folder);
     }
     // The kernel opens it for the first program before /dev is mounted.
@@ -47,15 +52,62 @@ pub(crate) fn build(kernel: &Kernel) -> Result<PathBuf, String> {
     for (name, program) in programs()? {
         image.program(&format!("bin/{name}"), &read(&program)?);
     }
-    let mut order = String::new();
-    for (name, path) in kernel.modules(MODULES) {
-        image.file(&format!("modules/{name}.ko"), &read(&path)?);
-        order += &format!("{name}.ko\n");
+    let first = kernel.modules(MODULES);
+    let later = kernel.modules(&[MODULES, LATER].concat()).split_off(first.len());
+    for (list, modules) in [("order", first), ("later", later)] {
+        let mut order = String::new();
+        for (name, path) in modules {
+            image.file(&format!("modules/{name}.ko"), &read(&path)?);
+            order += &format!("{name}.ko\n");
+        }
+        image.file(&format!("modules/{list}"), order.as_bytes());
     }
-    image.file("modules/order", order.as_bytes());
+    testpmd(&mut image)?;
     let path = cache().join("initrd.img");
     std::fs::write(&path, image.finish()).map_err(|e| format!("{}: {e}", path.display()))?;
     Ok(path)
+}
+
+/// Adds DPDK's `testpmd` with its shared libraries and the driver of the NIC, if they are installed.
+fn testpmd(image: &mut Cpio) -> Result<(), String> {
+    let program = Path::new("/usr/bin/dpdk-testpmd");
+    let drivers: Vec<_> = ["librte_net_e1000.so", "librte_mempool_ring.so"].into_iter().filter_map(plugin).collect();
+    if !program.exists() || drivers.is_empty() {
+        return Ok(());
+    }
+    let mut libraries = BTreeSet::new();
+    for file in drivers.iter().map(PathBuf::as_path).chain([program]) {
+        let listed = succeed(Command::new("ldd").arg(file));
+        let paths = listed.split_whitespace().filter(|word| word.starts_with('/'));
+        libraries.extend(paths.map(str::to_owned));
+    }
+    let mut folders = BTreeSet::new();
+    for library in &libraries {
+        folders.extend(Path::new(library).ancestors().skip(1).map(Path::to_path_buf));
+    }
+    for folder in folders {
+        let name = folder.to_string_lossy();
+        if name.len() > 1 {
+            image.folder(name.trim_start_matches('/'));
+        }
+    }
+    for library in &libraries {
+        image.program(library.trim_start_matches('/'), &read(Path::new(library))?);
+    }
+    image.folder("pmd");
+    for driver in drivers {
+        let name = driver.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        image.program(&format!("pmd/{name}"), &read(&driver)?);
+    }
+    image.program("bin/testpmd", &read(program)?);
+    Ok(())
+}
+
+/// A driver of DPDK: it lies in a folder of its release, in a folder of the architecture.
+fn plugin(name: &str) -> Option<PathBuf> {
+    let below = |folder: PathBuf| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let releases = below("/usr/lib".into()).flat_map(|architecture| below(architecture.join("dpdk")));
+    releases.map(|release| release.join(name)).find(|file| file.exists())
 }
 
 fn needs_no_library(program: &Path) -> bool {

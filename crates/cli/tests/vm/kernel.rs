@@ -1,12 +1,22 @@
-//! A kernel to boot: Debian's for cloud machines, unpacked from its package without installation.
+//! A kernel to boot: Debian's, with the drivers of real network cards, unpacked from its package
+//! without installation.
 
-use crate::support::succeed;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// The package that depends on the newest kernel.
-const NEWEST: &str = "linux-image-cloud-amd64";
+const NEWEST: &str = "linux-image-amd64";
+
+/// What is unpacked of the package: the kernel, and the folders of modules that the guest needs.
+const PARTS: &[&str] = &[
+    "./boot/vmlinuz-*",
+    "./lib/modules/*/kernel/drivers/net/*",
+    "./lib/modules/*/kernel/drivers/vfio/*",
+    "./lib/modules/*/kernel/drivers/virtio/*",
+    "./lib/modules/*/kernel/net/core/*",
+    "./lib/modules/*/kernel/virt/*",
+];
 
 /// For a mirror that is slow or briefly unavailable.
 const PATIENTLY: [&str; 2] = ["-o", "Acquire::Retries=5"];
@@ -20,13 +30,14 @@ impl Kernel {
     /// The kernel's files in `cache`, downloaded if they are missing; the error is the reason.
     pub(crate) fn fetch(cache: &Path) -> Result<Kernel, String> {
         std::fs::create_dir_all(cache).map_err(|e| format!("{}: {e}", cache.display()))?;
-        let kernel = Kernel { root: cache.join("kernel") };
+        let kernel = Kernel { root: cache.join(NEWEST) };
         if kernel.image().is_none() {
             let package = package(cache)?;
             // Unpacked under another name and renamed, so that an incomplete tree is never used.
             let beside = cache.join("unpacking");
             let _ = std::fs::remove_dir_all(&beside);
-            succeed(Command::new("dpkg-deb").arg("-x").arg(package).arg(&beside));
+            std::fs::create_dir_all(&beside).map_err(|e| format!("{}: {e}", beside.display()))?;
+            unpack(&package, &beside)?;
             let _ = std::fs::remove_dir_all(&kernel.root);
             std::fs::rename(&beside, &kernel.root).map_err(|e| e.to_string())?;
         }
@@ -54,8 +65,9 @@ impl Kernel {
 
 /// The package's file in the cache.
 fn package(cache: &Path) -> Result<PathBuf, String> {
-    if let Some(file) = file_in(cache) {
-        return Ok(file);
+    let kept = cache.join(format!("{NEWEST}.deb"));
+    if kept.exists() {
+        return Ok(kept);
     }
     // Downloaded under another name and renamed, so that an incomplete file is never used.
     let beside = cache.join("fetching");
@@ -67,9 +79,19 @@ fn package(cache: &Path) -> Result<PathBuf, String> {
         download(&beside)
     })?;
     let file = file_in(&beside).ok_or_else(|| format!("apt-get download brought nothing for {NEWEST}"))?;
-    let kept = cache.join("kernel.deb");
     std::fs::rename(&file, &kept).map_err(|e| format!("{}: {e}", file.display()))?;
     Ok(kept)
+}
+
+/// Unpacks [`PARTS`] of a package into a folder.
+fn unpack(package: &Path, folder: &Path) -> Result<(), String> {
+    let mut open = Command::new("dpkg-deb").arg("--fsys-tarfile").arg(package).stdout(Stdio::piped()).spawn();
+    let archive = open.as_mut().map_err(|e| format!("dpkg-deb: {e}"))?.stdout.take().ok_or("dpkg-deb: no output")?;
+    let mut tar = Command::new("tar");
+    tar.args(["-x", "--wildcards", "-C"]).arg(folder).args(PARTS).stdin(archive);
+    run(&mut tar)?;
+    let ended = open.and_then(|mut child| child.wait()).map_err(|e| format!("dpkg-deb: {e}"))?;
+    if ended.success() { Ok(()) } else { Err(format!("dpkg-deb {}: {ended}", package.display())) }
 }
 
 /// The package file in a folder.

@@ -4,21 +4,34 @@
 //!   QEMU, all in software ─ q35, VT-d with interrupt remapping
 //!     00:04.0  82574L       ── hub ── 00:06.0  virtio, the guest kernel's own NIC
 //!     00:07.0  virtio       ── nothing
-//!   guest: Debian's kernel for cloud machines, busybox, towpath linked statically
+//!     00:08.0  slot         a NIC that is plugged in and out, on the same hub
+//!   guest: Debian's kernel, busybox, towpath linked statically, DPDK's testpmd
 //! ```
 //!
-//! Modules: `cable` two hosts inside, joined by towpath; `guest` the machine and its shell; `image`
-//! the boot image; `kernel` its kernel; `cpio` the archive format; `removal` what happens when the
-//! kernel takes the NIC away.
+//! | module | what |
+//! |---|---|
+//! | `guest` | the machine and its shell |
+//! | `image`, `kernel`, `cpio` | what it boots |
+//! | `qmp`, `trace` | QEMU's monitor; accesses to registers, by name |
+//! | `cable` | two hosts inside, joined by towpath |
+//! | `drivers` | the kernel's driver, DPDK's and ours bring the same device up |
+//! | `oracle` | what they write, compared; explained in `docs/oracles.md` |
+//! | `removal` | the kernel takes the NIC away; kinds of interrupts |
+//! | `storm` | pulled cables, pulled devices and kills, many times |
 
 mod cable;
 mod cpio;
+mod drivers;
 mod guest;
 mod image;
 mod kernel;
+mod oracle;
+mod qmp;
 mod removal;
+mod storm;
 #[path = "../support/mod.rs"]
 mod support;
+mod trace;
 
 use cable::Cable;
 use guest::{Guest, NIC, PEER, SPARE, inside};
@@ -144,6 +157,7 @@ fn probing_reports_step_by_step_what_is_missing() {
 #[test]
 fn ping_and_files_cross_between_the_nic_and_a_tap_byte_for_byte_under_every_policy() {
     inside("forwarding", |guest| {
+        guest.run(&format!("towpath bind {NIC}"));
         let mut cable = Cable::new(guest);
         for options in ["", "?policy=strict,copybreak=256", "?policy=deferred,copybreak=0,interrupts=on"] {
             cable.start(options);
@@ -154,18 +168,21 @@ fn ping_and_files_cross_between_the_nic_and_a_tap_byte_for_byte_under_every_poli
             assert!(summary.failed.is_empty() && summary.gone.is_empty(), "{options}: {summary:#?}");
         }
         cable.end();
+        guest.run(&format!("towpath unbind {NIC}"));
     });
 }
 
 #[test]
 fn a_transfer_goes_on_when_towpath_was_killed_and_started_again() {
     inside("kill -9", |guest| {
+        guest.run(&format!("towpath bind {NIC}"));
         let mut cable = Cable::new(guest);
         cable.start("");
         cable.ping();
         cable.fetch_through_a_kill();
         cable.stop().is_balanced();
         cable.end();
+        guest.run(&format!("towpath unbind {NIC}"));
     });
 }
 

@@ -4,7 +4,7 @@ use super::rule::{ETHERTYPES, PROTOCOLS};
 use super::{Match, PortSide, Prefix, Rule, Span, Verdict};
 use std::net::IpAddr;
 use std::str::{FromStr, SplitWhitespace};
-use towpath_wire::ethernet::{Mac, ethertype};
+use towpath_wire::ethernet::{Mac, ethertype, parse_mac};
 use towpath_wire::ip::protocol;
 
 const VERDICTS: &str = "pass, drop, tx, redirect a, redirect b or lane N";
@@ -269,12 +269,5 @@ fn ether(word: &str) -> Result<u16, String> {
 }
 
 fn mac(word: &str) -> Result<Mac, String> {
-    let error = || "must be six bytes in hexadecimal: 02:00:00:00:00:01".to_owned();
-    let mut mac = Mac::default();
-    let mut parts = word.split(':');
-    for byte in &mut mac {
-        let part = parts.next().filter(|part| part.len() == 2 && part.bytes().all(|b| b.is_ascii_hexdigit()));
-        *byte = part.and_then(|part| u8::from_str_radix(part, 16).ok()).ok_or_else(error)?;
-    }
-    if parts.next().is_some() { Err(error()) } else { Ok(mac) }
+    parse_mac(word).ok_or_else(|| "must be six bytes in hexadecimal: 02:00:00:00:00:01".to_owned())
 }

@@ -3,7 +3,7 @@
 use super::Verdict;
 use std::fmt;
 use std::net::IpAddr;
-use towpath_wire::ethernet::{Mac, ethertype};
+use towpath_wire::ethernet::{Mac, MacText, ethertype};
 use towpath_wire::ip::protocol;
 
 /// A verdict, and the packets that get it.
@@ -141,15 +141,6 @@ pub(super) const PROTOCOLS: [(&str, u8); 5] = [
 pub(super) const ETHERTYPES: [(&str, u16); 3] =
     [("ip", ethertype::IPV4), ("ip6", ethertype::IPV6), ("arp", ethertype::ARP)];
 
-struct Colons(Mac);
-
-impl fmt::Display for Colons {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c, d, e, g] = self.0;
-        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
-    }
-}
-
 /// The text form; it [parses](super::Rules::parse) to the same rule.
 impl fmt::Display for Match {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -181,7 +172,7 @@ impl fmt::Display for Match {
             span.as_ref().map_or(Ok(()), |span| word(name, Some(span)))?;
         }
         for (name, mac) in [("smac", self.src_mac), ("dmac", self.dst_mac)] {
-            mac.map_or(Ok(()), |mac| word(name, Some(&Colons(mac))))?;
+            mac.map_or(Ok(()), |mac| word(name, Some(&MacText(mac))))?;
         }
         if self.fragment { word("frag", None) } else { Ok(()) }
     }

@@ -84,8 +84,12 @@ rules! {
     ExposedChain = "M13",
     /// A channel was disabled with packets in flight.
     DisabledInFlight = "M16",
-    /// A channel was enabled before it was paired or configured.
+    /// A channel was enabled before it was paired, or set up to pass packets by reference.
     NotReady = "M16",
+    /// The address space tag of a channel differs from that of its ring.
+    ChannelTag = "M18",
+    /// A ring was set up with a bus order or a virtual id, which belong to board configuration.
+    BusOrder = "M18",
 }
 
 impl fmt::Display for Rule {

@@ -1,81 +1,7 @@
 //! Configuration of the model.
 
+use super::soc::{Grants, Soc};
 use crate::iommu;
-
-/// The DMA engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Family {
-    /// PKTDMA: two-sided rings inside the engine; element `i` completes at index `i`.
-    Pktdma,
-    /// UDMA with a ring accelerator: submission and completion are separate rings.
-    Udma,
-}
-
-/// The SoC around the switch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Soc {
-    /// AM64x and AM62x: CPSW3G behind PKTDMA, coherent with address tag 15.
-    Am64x,
-    /// J784S4 main domain: CPSW9G behind UDMA.
-    J784s4,
-    /// J784S4 MCU domain: CPSW2G behind UDMA.
-    J784s4Mcu,
-}
-
-impl Soc {
-    /// The DMA engine.
-    pub fn family(self) -> Family {
-        if self == Soc::Am64x { Family::Pktdma } else { Family::Udma }
-    }
-
-    /// First of the eight PSI-L threads to the switch.
-    pub(crate) fn tx_thread(self) -> u16 {
-        match self {
-            Soc::Am64x => 0xc600,
-            Soc::J784s4 => 0xca00,
-            Soc::J784s4Mcu => 0xf000,
-        }
-    }
-
-    /// PSI-L thread from the switch.
-    pub(crate) fn rx_thread(self) -> u16 {
-        match self {
-            Soc::Am64x => 0x4600,
-            Soc::J784s4 => 0x4a00,
-            Soc::J784s4Mcu => 0x7000,
-        }
-    }
-
-    /// PSI-L thread of channel 0 of the engine.
-    pub(crate) fn psil_base(self) -> u16 {
-        if self == Soc::J784s4Mcu { 0x6000 } else { 0x1000 }
-    }
-
-    /// Bytes from the real-time registers of one ring to those of the next.
-    pub(crate) fn ring_stride(self) -> usize {
-        if self.family() == Family::Pktdma { 0x2000 } else { 0x1000 }
-    }
-
-    /// The submission ring of a transmit channel.
-    pub(crate) fn tx_ring(self, channel: u16) -> u16 {
-        match self.family() {
-            // Channels 19 to 26 own eight flows each, from flow 19 on. A ring has the number of its
-            // flow.
-            Family::Pktdma => 19 + channel.saturating_sub(19) * 8,
-            Family::Udma => channel,
-        }
-    }
-
-    /// The two-sided ring of a receive flow of PKTDMA, behind those of 99 transmit flows.
-    pub(crate) fn rx_ring(self, flow: u16) -> u16 {
-        flow + 99
-    }
-
-    /// Whether a marker on a ring reports the end of a receive teardown.
-    pub(crate) fn marks_rx_teardown(self) -> bool {
-        self.family() == Family::Pktdma
-    }
-}
 
 /// The ring that shows the end of a receive teardown; the manuals do not specify it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -104,6 +30,8 @@ pub enum IrqMode {
 pub struct Config {
     /// The SoC.
     pub soc: Soc,
+    /// The resources of UDMA that firmware grants; otherwise those of the [SoC](Soc::grants).
+    pub grants: Option<Grants>,
     /// The IOMMU between the engine and memory.
     pub iommu: iommu::Config,
     /// MAC ports, 1 to 8.
@@ -158,6 +86,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             soc: Soc::Am64x,
+            grants: None,
             // Addresses have 36 bits on PKTDMA.
             iommu: iommu::Config {
                 ranges: vec![0x1000..=0xfedf_ffff, 0xfef0_0000..=(1 << 36) - 1],

@@ -28,7 +28,7 @@ pub(crate) struct Image {
 
 impl Image {
     /// Fetches the first `words` words, in whole pairs; `None` if memory is not mapped.
-    pub(crate) fn fetch(view: &DmaView<'_>, address: u64, words: u8) -> Option<Image> {
+    pub(crate) fn fetch(view: &DmaView<'_>, address: u64, words: u16) -> Option<Image> {
         let mut image = Image { address, words: [0; 12] };
         let pairs = image.words.get_mut(..usize::from(words).div_ceil(2).min(12))?;
         view.load_words(address, pairs).then_some(image)

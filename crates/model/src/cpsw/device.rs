@@ -10,10 +10,11 @@ mod actions;
 
 use super::accesses::Accesses;
 use super::check::{Checker, Event};
-use super::config::{Config, Family};
+use super::config::Config;
 use super::dma_view::DmaView;
 use super::ring::Ring;
 use super::rx::RxChannel;
+use super::soc::Family;
 use super::switch::Switch;
 use super::tx::TxChannel;
 use crate::iommu::ModelDma;
@@ -249,7 +250,7 @@ impl Device {
         let ring = match line.checked_sub(8) {
             Some(flow) => self.rx.flows.get(&(self.switch.flow_base + flow)).map(|flow| flow.completion_ring),
             None => {
-                let thread = Some(self.config.soc.tx_thread() + line);
+                let thread = Some(self.config.soc.numbers().tx_thread + line);
                 let channel = self.used.iter().map(|&c| &self.tx[c]).find(|c| c.paired == thread);
                 let ring = |c: &TxChannel| if udma { c.config.map(|k| k.completion_ring) } else { Some(c.ring) };
                 channel.and_then(ring)

@@ -18,6 +18,7 @@
 //! | `switch`, `ale`, `checksum` | the switch: ports, address lookup engine, checksums |
 //! | `check` | the rules of a strict model |
 //! | `dma_view` | memory as the device sees it |
+//! | `soc`, `setup` | numbers of each SoC and grants; what firmware has set up |
 //! | `config`, `thread` | configuration; the device on a thread of its own |
 //!
 //! *Faithful*: like silicon, the device reports no error, and damage spreads. A doorbell of 0x80
@@ -48,6 +49,8 @@ mod dma_view;
 mod firmware;
 mod ring;
 mod rx;
+mod setup;
+mod soc;
 mod switch;
 mod thread;
 mod tx;
@@ -55,8 +58,9 @@ mod tx;
 pub use accesses::Accesses;
 pub use bus::{CpswBus, CpswIrq, Registers};
 pub use check::{Rule, Violation};
-pub use config::{Config, Family, IrqMode, RxMarker, Soc};
+pub use config::{Config, IrqMode, RxMarker};
 pub use firmware::Firmware;
+pub use soc::{Family, Grants, Soc};
 pub use switch::PortStats;
 pub use thread::Running;
 
@@ -211,7 +215,9 @@ impl Cpsw {
     }
 
     /// The engine pushes the next `n` completions of transmit channels twice, as a broken engine of
-    /// the UDMA family would. A driver must count the second one as a stray.
+    /// the UDMA family would. A driver must count the second one as a stray. A completion is pushed
+    /// twice only if the ring has a slot for it. The engine then waits for the host to pop when the
+    /// ring is full.
     pub fn repeat_completions(&self, n: u32) {
         self.device().repeated = n;
     }

@@ -14,8 +14,8 @@
 use super::accesses::Accesses;
 use super::check::{At, Checker, Event, Owner, Rule};
 use super::dma_view::DmaView;
+use super::setup::RingSetup;
 use std::collections::VecDeque;
-use towpath_bus::tisci::{RingConfig, RingMode};
 
 const COUNT: u32 = (1 << 21) - 1;
 /// Reverse side: teardown is complete. A write acknowledges that.
@@ -25,7 +25,7 @@ pub(crate) const TEARDOWN: u32 = 1 << 31;
 pub(crate) struct Ring {
     number: u16,
     two_sided: bool,
-    config: Option<RingConfig>,
+    setup: Option<RingSetup>,
     /// Slot of the next push.
     head: u32,
     /// Slot of the next pop.
@@ -39,6 +39,8 @@ pub(crate) struct Ring {
     reverse: u32,
     teardown: bool,
     hidden_teardown: bool,
+    /// Completions were pushed twice.
+    repeats: bool,
     /// Elements as they were announced.
     slots: Vec<u64>,
     /// The elements of a ring in message mode.
@@ -51,24 +53,24 @@ impl Ring {
         Ring { number, two_sided, ..Ring::default() }
     }
 
-    pub(crate) fn config(&self) -> Option<&RingConfig> {
-        self.config.as_ref()
+    pub(crate) fn setup(&self) -> Option<&RingSetup> {
+        self.setup.as_ref()
     }
 
     pub(crate) fn tag(&self) -> u8 {
-        self.config.map_or(0, |config| config.asel)
+        self.setup.map_or(0, |setup| setup.asel)
     }
 
     fn size(&self) -> u32 {
-        self.config.map_or(1, |config| config.count.max(1))
+        self.setup.map_or(1, |setup| setup.count.max(1))
     }
 
     fn slot(&self, index: u32) -> u64 {
-        self.config.map_or(0, |config| config.address) + 8 * u64::from(index)
+        self.setup.map_or(0, |setup| setup.address) + 8 * u64::from(index)
     }
 
     pub(crate) fn is_message(&self) -> bool {
-        self.config.is_some_and(|config| config.mode == RingMode::Message)
+        self.setup.is_some_and(|setup| setup.message)
     }
 
     /// Elements that the engine can pop.
@@ -76,16 +78,16 @@ impl Ring {
         if self.is_message() { self.fifo.len() as u32 } else { self.occupancy }
     }
 
-    pub(crate) fn configure(&mut self, config: RingConfig) {
-        self.config = Some(config);
-        self.slots = vec![0; config.count as usize];
+    pub(crate) fn configure(&mut self, setup: RingSetup) {
+        self.setup = Some(setup);
+        self.slots = vec![0; setup.count as usize];
         self.clear();
     }
 
     fn clear(&mut self) {
         (self.head, self.tail, self.reverse_tail) = (0, 0, 0);
         (self.occupancy, self.hidden, self.in_flight, self.reverse) = (0, 0, 0, 0);
-        (self.teardown, self.hidden_teardown) = (false, false);
+        (self.teardown, self.hidden_teardown, self.repeats) = (false, false, false);
         self.fifo.clear();
     }
 
@@ -163,6 +165,23 @@ impl Ring {
         self.hidden += 1;
     }
 
+    /// Whether the engine can push one more element.
+    pub(crate) fn has_room(&self) -> bool {
+        self.occupancy + self.hidden < self.size()
+    }
+
+    /// The engine pushes a completion for the second time.
+    pub(crate) fn repeat(&mut self, element: u64, view: &DmaView<'_>, check: &mut Checker) {
+        self.repeats = true;
+        self.complete(element, view, check);
+    }
+
+    /// Whether the engine waits for the host to pop: repeated completions have taken slots that the
+    /// host did not count.
+    pub(crate) fn waits(&self) -> bool {
+        self.repeats && !self.has_room()
+    }
+
     /// The engine dropped packets of a two-sided ring without a completion.
     pub(crate) fn drop_in_flight(&mut self, n: u32) {
         self.in_flight = self.in_flight.saturating_sub(n);
@@ -220,12 +239,12 @@ impl Ring {
 
     /// Whether the ring has doorbells; reports a violation if not.
     fn exposed(&self, check: &mut Checker) -> bool {
-        if self.config.is_none() {
+        if self.setup.is_none() {
             check.report(Rule::Unconfigured, At::ring(self.number), "doorbell of a ring that is not set up");
         } else if self.is_message() {
             check.report(Rule::MessageDoorbell, At::ring(self.number), "doorbell of a ring in message mode");
         }
-        self.config.is_some() && !self.is_message()
+        self.setup.is_some() && !self.is_message()
     }
 
     /// The count of a doorbell. The bits of `sign` may repeat its sign.

@@ -11,14 +11,14 @@
 
 use super::check::{At, Checker, Owner, Rule};
 use super::checksum;
-use super::config::Family;
 use super::descriptor::{ADDRESS, Image, MAX_CHAIN, asel};
 use super::dma_view::DmaView;
 use super::ring::Ring;
+use super::setup::{FlowSetup, RxSetup};
+use super::soc::Family;
 use super::switch::{RxFrame, Switch};
 use super::tx::{ENABLE, TEARDOWN};
 use std::collections::{HashMap, VecDeque};
-use towpath_bus::tisci::{RxChannelConfig, RxFlowConfig};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
@@ -32,7 +32,7 @@ struct InFlight {
     element: u64,
     free_ring: u16,
     index: u32,
-    flow: RxFlowConfig,
+    flow: FlowSetup,
     /// The first descriptor and those that are linked to it.
     chain: Vec<Image>,
     frame: RxFrame,
@@ -63,11 +63,11 @@ fn room(image: &Image, family: Family) -> usize {
 
 #[derive(Debug, Default)]
 pub(crate) struct RxChannel {
-    pub(crate) config: Option<RxChannelConfig>,
+    pub(crate) config: Option<RxSetup>,
     pub(crate) paired: Option<u16>,
     pub(crate) control: u32,
     pub(crate) peer: u32,
-    pub(crate) flows: HashMap<u16, RxFlowConfig>,
+    pub(crate) flows: HashMap<u16, FlowSetup>,
     packets: VecDeque<InFlight>,
     spare: Vec<Vec<Image>>,
     marked: bool,
@@ -91,7 +91,7 @@ impl RxChannel {
         self.control = value & (ENABLE | TEARDOWN);
         if !was && self.enabled() {
             self.marked = false;
-            if self.paired.is_none() || self.config.is_none() {
+            if self.paired.is_none() || !self.config.is_some_and(|config| config.packets) {
                 check.report(Rule::NotReady, At::default(), "receive channel enabled");
             }
         }
@@ -105,10 +105,15 @@ impl RxChannel {
     }
 
     /// The flow of the first frame in the queue.
-    fn flow(&self, switch: &Switch) -> Option<RxFlowConfig> {
-        let flows = self.config?.flow_count;
-        let thread = Switch::thread(switch.to_host.front()?.priority, flows);
+    fn flow(&self, switch: &Switch) -> Option<FlowSetup> {
+        let thread = Switch::thread(switch.to_host.front()?.priority, self.flow_count(switch));
         self.flows.get(&(switch.flow_base + thread)).copied()
+    }
+
+    /// The number of flows that are set up, from the switch's first one on.
+    pub(crate) fn flow_count(&self, switch: &Switch) -> u16 {
+        let is_set_up = |flow: &u16| self.flows.contains_key(flow);
+        (switch.flow_base..).take_while(is_set_up).count() as u16
     }
 
     /// Whether the next frame can be processed, with a descriptor or by a drop.
@@ -152,7 +157,7 @@ impl RxChannel {
     /// Takes descriptors for a frame of `len` bytes.
     fn gather(
         &mut self,
-        flow: &RxFlowConfig,
+        flow: &FlowSetup,
         len: usize,
         ring: &mut Ring,
         family: Family,
@@ -170,6 +175,9 @@ impl RxChannel {
             let image = Image::fetch(view, element & ADDRESS, words)?;
             if image.kind() != 1 {
                 check.report(Rule::DescriptorType, at, format!("descriptor type is {}", image.kind()));
+            }
+            if self.config.is_some_and(|config| config.asel != tag) {
+                check.report(Rule::ChannelTag, at, "the receive channel has another address tag than its ring");
             }
             if asel(image.original_buffer()) != tag || asel(image.buffer()) != tag {
                 let what = format!("buffer at {:#x} has another address tag than its ring", image.buffer());
@@ -266,7 +274,11 @@ impl RxChannel {
             if i == 0 {
                 let info0 = 1 << 30 | u32::from(flow.einfo) << 29 | ps << 22 | len & 0x3f_ffff;
                 image.set(0, info0, u32::from(frame.error & 0xf) << 28 | u32::from(flow.flow) & 0x3fff);
-                image.set(1, image.info2() & 0x0007_ffff | 7 << 27, u32::from(frame.port) << 16);
+                image.set(
+                    1,
+                    image.info2() & 0x0007_ffff | 7 << 27,
+                    u32::from(if flow.source_tag { frame.port } else { 0 }) << 16,
+                );
                 if flow.einfo {
                     image.set(6, 0, 0);
                     image.set(7, 0, 0);

@@ -6,13 +6,13 @@
 //! ```
 
 use super::check::{At, Checker, Owner, Rule};
-use super::config::Family;
 use super::descriptor::{ADDRESS, Image, MAX_CHAIN, asel};
 use super::dma_view::DmaView;
 use super::ring::Ring;
+use super::setup::TxSetup;
+use super::soc::Family;
 use super::switch::Switch;
 use std::collections::VecDeque;
-use towpath_bus::tisci::TxChannelConfig;
 
 /// Bits of channel control and of the peer's enable register.
 pub(crate) const ENABLE: u32 = 1 << 31;
@@ -38,7 +38,7 @@ struct InFlight {
 pub(crate) struct TxChannel {
     pub(crate) number: u16,
     pub(crate) ring: u16,
-    pub(crate) config: Option<TxChannelConfig>,
+    pub(crate) config: Option<TxSetup>,
     /// The PSI-L thread of the switch.
     pub(crate) paired: Option<u16>,
     pub(crate) control: u32,
@@ -74,6 +74,14 @@ impl TxChannel {
         self.control & ENABLE != 0
     }
 
+    /// The ring on which its packets complete.
+    pub(crate) fn return_ring(&self, family: Family) -> u16 {
+        match family {
+            Family::Pktdma => self.ring,
+            Family::Udma => self.config.map_or(0, |config| config.completion_ring),
+        }
+    }
+
     pub(crate) fn tearing_down(&self) -> bool {
         self.enabled() && self.control & TEARDOWN != 0
     }
@@ -82,8 +90,14 @@ impl TxChannel {
     pub(crate) fn write_control(&mut self, value: u32, ring: &mut Ring, check: &mut Checker, view: &DmaView<'_>) {
         let was = self.enabled();
         self.control = value & (ENABLE | TEARDOWN);
-        if !was && self.enabled() && (self.paired.is_none() || self.config.is_none()) {
-            check.report(Rule::NotReady, At::ring(self.ring), format!("transmit channel {} enabled", self.number));
+        if !was && self.enabled() {
+            if self.paired.is_none() || !self.config.is_some_and(|config| config.packets) {
+                check.report(Rule::NotReady, At::ring(self.ring), format!("transmit channel {} enabled", self.number));
+            }
+            if self.config.is_some_and(|config| config.asel != ring.tag()) {
+                let what = format!("transmit channel {} has another address tag than its ring", self.number);
+                check.report(Rule::ChannelTag, At::ring(self.ring), what);
+            }
         }
         if was && !self.enabled() && !self.packets.is_empty() {
             let what = format!("transmit channel {} off with {} packets in flight", self.number, self.packets.len());

@@ -66,6 +66,7 @@ impl ModelBar {
     fn read(&self, at: usize) -> u32 {
         let env = &self.shared.env;
         env.accesses.reads.fetch_add(1, Ordering::Relaxed);
+        env.order.flush();
         if let Some(absence) = env.absence() {
             return absence.register();
         }

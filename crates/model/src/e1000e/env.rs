@@ -1,5 +1,6 @@
 //! The state of a model that needs no lock on the device.
 
+use super::filter::WriteOrder;
 use super::irq::{Accesses, Irqs};
 use super::register_file::RegisterFile;
 use crate::iommu::ModelDma;
@@ -49,6 +50,7 @@ pub(crate) struct Env {
     pub(crate) master: AtomicBool,
     /// PCI Command: memory decoding is enabled; also off after the device was closed.
     pub(crate) decodes: AtomicBool,
+    pub(crate) order: WriteOrder,
     /// [`Absence`], plus one.
     pub(crate) absence: AtomicU8,
     /// Strict, and no injected fault writes to descriptors.

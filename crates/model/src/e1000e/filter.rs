@@ -1,7 +1,10 @@
-//! Receive filters: destination address and VLAN (82574 datasheet §7.1.1).
+//! Receive filters: destination address and VLAN (82574 datasheet §7.1.1); and the order in which a
+//! driver changes them while frames arrive.
 
 use super::register_file::RegisterFile;
 use super::regs::*;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// The kind of a destination address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,6 +90,62 @@ impl Filter {
         };
         let id = u16::from_be_bytes([c, d]) & 0xfff;
         u16::from_be_bytes([a, b]) != *kind || table[usize::from(id >> 5)] >> (id & 31) & 1 != 0
+    }
+}
+
+/// The order of a driver's writes, which strict models check.
+#[derive(Debug, Default)]
+pub(crate) struct WriteOrder {
+    /// Half an address was written, and no register was read since.
+    unflushed: AtomicBool,
+    /// Reception was disabled, and the device was not reset since.
+    disabled: AtomicBool,
+}
+
+impl WriteOrder {
+    /// A register is read: all writes before have arrived.
+    #[inline]
+    pub(crate) fn flush(&self) {
+        self.unflushed.store(false, Relaxed);
+    }
+
+    /// The device is reset.
+    pub(crate) fn reset(&self) {
+        self.flush();
+        self.disabled.store(false, Relaxed);
+    }
+
+    /// The rule that a write breaks. `at` is a canonical offset, with its value before the write.
+    ///
+    /// * A bridge may merge two writes that no read separates (Linux: `mac.c:e1000e_rar_set_generic`).
+    /// * Half an address changes only while the address is not valid, or frames to a mix of two
+    ///   addresses are received.
+    /// * Priority tags have VLAN 0 (IEEE 802.1Q §9.6).
+    /// * Reception that was disabled stays so until a reset (Linux: `FLAG2_NO_DISABLE_RX`).
+    pub(crate) fn broken(&self, registers: &RegisterFile, at: usize, value: u32) -> Option<&'static str> {
+        let (enabled, was) = (registers.get(RCTL) & RCTL_EN != 0, registers.get(at));
+        if (RAL..RAL + 16 * 8).contains(&at) {
+            if self.unflushed.swap(true, Relaxed) {
+                return Some("a register is read behind each half of an address");
+            }
+            let halves = at & 4 == 0 && value != was && registers.get(at + 4) & RAH_AV != 0;
+            return (enabled && halves).then_some("an address is invalid while its first half changes");
+        }
+        if at != RCTL {
+            return None;
+        }
+        if enabled && value & RCTL_EN == 0 {
+            self.disabled.store(true, Relaxed);
+        }
+        if value & RCTL_EN != 0 && self.disabled.load(Relaxed) {
+            Some("reception that was disabled is enabled only after a reset")
+        } else if value & RCTL_CFIEN != 0 {
+            Some("the canonical form of tags is not filtered (CFIEN)")
+        } else if value & RCTL_VFE != 0 && registers.get(VFTA) & 1 == 0 {
+            Some("a VLAN filter lets priority tags pass, which have VLAN 0")
+        } else {
+            None
+        }
     }
 }
 

@@ -75,6 +75,7 @@ impl Machine {
         self.stop(&mut transfer);
         self.tx.iter_mut().for_each(Transmitter::reset);
         env.registers.reset(self.mac);
+        env.order.reset();
         env.irqs().reset();
         self.link.restart();
         (self.dirty, self.stalled, self.causes) = (true, 0, 0);

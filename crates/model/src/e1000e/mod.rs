@@ -133,6 +133,7 @@ pub fn launch(config: Config, wire: impl Wire) -> Result<ModelBus, BusError> {
         accesses: irq::Accesses::default(),
         master: AtomicBool::new(false),
         decodes: AtomicBool::new(false),
+        order: filter::WriteOrder::default(),
         absence: AtomicU8::new(0),
         checks_owned: config.strict && !config.faults.writes_wildly(),
     };

@@ -47,6 +47,7 @@ pub(crate) const RCTL_DTYP: u32 = 3 << 10;
 pub(crate) const RCTL_BAM: u32 = 1 << 15;
 pub(crate) const RCTL_BSIZE: u32 = 3 << 16;
 pub(crate) const RCTL_VFE: u32 = 1 << 18;
+pub(crate) const RCTL_CFIEN: u32 = 1 << 19;
 pub(crate) const RCTL_BSEX: u32 = 1 << 25;
 pub(crate) const RCTL_SECRC: u32 = 1 << 26;
 pub(crate) const RCTL_FLXBUF: u32 = 0xf << 27;

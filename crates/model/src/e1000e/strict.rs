@@ -120,6 +120,9 @@ pub(crate) fn tail(env: &Env, at: usize, from: u32, tail: u32) {
 /// Checks a write of a register other than a tail.
 #[cold]
 pub(crate) fn register(env: &Env, at: usize, value: u32) {
+    if let Some(rule) = env.order.broken(&env.registers, at, value) {
+        env.violations.report(Violation::Register { at: at as u32, value, rule });
+    }
     let get = |at| env.registers.get(at);
     let (rx, tx) = (get(RCTL) & RCTL_EN != 0, get(TCTL) & TCTL_EN != 0);
     let queue = at & !QUEUE;

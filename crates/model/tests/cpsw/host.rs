@@ -2,7 +2,7 @@
 
 use towpath_bus::tisci::{RingConfig, RingMode, RxChannelConfig, RxFlowConfig, Tisci, TxChannelConfig};
 use towpath_bus::{Bus, Coherent, DmaPolicy, Domain, Mmio};
-use towpath_model::cpsw::{Config, Cpsw, CpswBus, Firmware, Registers, Rule, Soc};
+use towpath_model::cpsw::{Config, Cpsw, CpswBus, Family, Firmware, Registers, Rule, Soc};
 use towpath_model::iommu::ModelDma;
 use towpath_model::wire::{Plug, cable};
 
@@ -28,6 +28,8 @@ pub(crate) struct Host {
     buffers: Coherent,
     pub(crate) soc: Soc,
     pub(crate) message: bool,
+    /// The switch's first flow is the second one.
+    second: bool,
     head: u32,
     free_head: u32,
     _domain: Domain<ModelDma>,
@@ -65,6 +67,7 @@ impl Host {
             plug,
             soc,
             message,
+            second: false,
             head: 0,
             free_head: 0,
             _domain: domain,
@@ -85,7 +88,7 @@ impl Host {
     }
 
     pub(crate) fn pktdma(&self) -> bool {
-        self.soc == Soc::Am64x
+        self.soc.family() == Family::Pktdma
     }
 
     pub(crate) fn asel(&self) -> u64 {
@@ -93,30 +96,47 @@ impl Host {
     }
 
     fn channel(&self) -> u16 {
-        if self.pktdma() { 19 } else { 0 }
+        if self.pktdma() { 16 } else { 20 }
+    }
+
+    fn rx_channel(&self) -> u16 {
+        if self.pktdma() { 16 } else { 31 }
+    }
+
+    fn flow(&self) -> u16 {
+        if self.pktdma() { 16 } else { 90 }
     }
 
     pub(crate) fn submit(&self) -> u16 {
-        if self.pktdma() { 19 } else { 0 }
+        self.channel()
     }
 
-    fn returns(&self) -> u16 {
-        if self.pktdma() { 19 } else { 512 }
+    pub(crate) fn returns(&self) -> u16 {
+        if self.pktdma() { 16 } else { 440 }
     }
 
     pub(crate) fn free_ring(&self) -> u16 {
-        if self.pktdma() { 118 } else { 528 }
+        if self.pktdma() { 128 + u16::from(self.second) } else { 441 }
+    }
+
+    fn filled_ring(&self) -> u16 {
+        if self.pktdma() { 128 } else { 442 }
+    }
+
+    /// Device ids of the DMA engine, the rings, and the navigator.
+    pub(crate) fn ids(&self) -> (u16, u16, u16) {
+        if self.pktdma() { (30, 30, 25) } else { (319, 315, 280) }
     }
 
     pub(crate) fn ring_config(&self, ring: u16, memory: &Coherent, mode: RingMode) -> RingConfig {
         let asel = if self.pktdma() { 15 } else { 0 };
-        RingConfig { ring, address: memory.iova().get(), count: SIZE, mode, asel }
+        RingConfig { device: self.ids().1, ring, address: memory.iova().get(), count: SIZE, mode, asel }
     }
 
     fn set_up(&self) {
         self.switch.w32(0x2_0004, 1 << 1 | 1 << 2 | 1 << 13 | 1 << 14);
         self.switch.w32(0x2_1004, 1);
-        self.switch.w32(0x2_1008, 19);
+        self.switch.w32(0x2_1008, self.flow().into());
         self.switch.w32(0x2_1024, 2024);
         self.switch.w32(0x3_e008, 1 << 31 | 1 << 4);
         (0..=self.model.config().ports).for_each(|port| self.port_control(port, 3));
@@ -125,31 +145,79 @@ impl Host {
         firmware.ring_config(&self.ring_config(self.submit(), &self.slots, RingMode::Exposed)).unwrap();
         firmware.ring_config(&self.ring_config(self.free_ring(), &self.free, mode)).unwrap();
         if !self.pktdma() {
-            firmware.ring_config(&self.ring_config(512, &self.completed, RingMode::Exposed)).unwrap();
-            firmware.ring_config(&self.ring_config(529, &self.filled, RingMode::Exposed)).unwrap();
+            firmware.ring_config(&self.ring_config(440, &self.completed, RingMode::Exposed)).unwrap();
+            firmware.ring_config(&self.ring_config(442, &self.filled, RingMode::Exposed)).unwrap();
         }
-        let completion_ring = self.returns();
-        let channel = self.channel();
-        firmware.tx_channel_config(&TxChannelConfig { channel, fetch_words: 24, completion_ring }).unwrap();
-        let (tx, rx) = if self.pktdma() { (0xc600, 0x4600) } else { (0xca00, 0x4a00) };
-        firmware.psil_pair(0x1000 + channel, tx).unwrap();
+        firmware.tx_channel_config(&self.tx_channel()).unwrap();
+        let (tx, rx) = if self.pktdma() { (0xc500, 0x4500) } else { (0xca00, 0x4a00) };
+        let (dma, _, navigator) = self.ids();
+        firmware.psil_pair(navigator, 0x1000 + self.channel(), tx).unwrap();
         self.control(1 << 31, 1 << 31);
-        let flow = RxFlowConfig {
-            flow: 19,
-            einfo: true,
-            psinfo: true,
-            stall: false,
-            sop_offset: 0,
-            completion_ring: 529,
-            free_ring: 528,
-        };
-        firmware.rx_flow_config(&flow).unwrap();
-        let rx_channel = RxChannelConfig { channel, fetch_words: 24, flow_start: 19, flow_count: 1 };
-        firmware.rx_channel_config(&rx_channel).unwrap();
-        firmware.psil_pair(rx, 0x9000 + channel).unwrap();
+        firmware.rx_flow_config(&self.rx_flow()).unwrap();
+        let flows = (!self.pktdma()).then_some((self.flow(), 1));
+        let asel = if self.pktdma() { 15 } else { 0 };
+        let channel = self.rx_channel();
+        firmware.rx_channel_config(&RxChannelConfig { device: dma, channel, fetch_words: 24, flows, asel }).unwrap();
+        firmware.psil_pair(navigator, rx, 0x9000 + channel).unwrap();
         let at = usize::from(channel) * 0x1000;
         self.rx_channels.w32(at, 1 << 31);
         self.rx_channels.w32(at + 0x220, 1 << 31);
+    }
+
+    /// What the transmit channel is set up with.
+    pub(crate) fn tx_channel(&self) -> TxChannelConfig {
+        TxChannelConfig {
+            device: self.ids().0,
+            channel: self.channel(),
+            fetch_words: 24,
+            completion_ring: self.returns(),
+            asel: if self.pktdma() { 15 } else { 0 },
+        }
+    }
+
+    /// What the receive flow is set up with.
+    pub(crate) fn rx_flow(&self) -> RxFlowConfig {
+        RxFlowConfig {
+            device: self.ids().0,
+            flow: self.flow(),
+            einfo: true,
+            psinfo: true,
+            stall: false,
+            source_tag: true,
+            completion_ring: self.filled_ring(),
+            free_ring: self.free_ring(),
+        }
+    }
+
+    /// Enables the receive channel, or disables it.
+    pub(crate) fn control_rx(&self, control: u32) {
+        self.rx_channels.w32(usize::from(self.rx_channel()) * 0x1000, control);
+    }
+
+    /// Writes the control register of a transmit channel.
+    pub(crate) fn control_channel(&self, channel: usize, control: u32) {
+        self.channels.w32(channel * 0x1000, control);
+    }
+
+    /// Makes the flow behind the first the switch's first one, and enables the receive channel.
+    pub(crate) fn use_second_flow(&mut self) {
+        let flow = self.flow() + 1;
+        if self.pktdma() {
+            self.firmware.ring_config(&self.ring_config(129, &self.free, RingMode::Exposed)).unwrap();
+        } else {
+            let (device, channel) = (self.ids().0, self.rx_channel());
+            let flows = Some((flow, 1));
+            let setup = RxChannelConfig { device, channel, fetch_words: 24, flows, asel: 0 };
+            self.firmware.rx_channel_config(&setup).unwrap();
+        }
+        self.second = true;
+        self.switch.w32(0x2_1008, flow.into());
+        self.control_rx(1 << 31);
+    }
+
+    /// The source tag of a descriptor.
+    pub(crate) fn source_tag(&self, index: usize) -> u32 {
+        self.descriptors.load32(128 * index + 0xc) >> 16
     }
 
     /// Writes the control and peer registers of the transmit channel.

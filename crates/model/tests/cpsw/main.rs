@@ -1,5 +1,6 @@
 //! A hand-written host violates each rule of the CPSW model, and the model names the rule.
 
+mod firmware;
 mod host;
 mod rules;
 mod switch;

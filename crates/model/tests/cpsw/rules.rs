@@ -183,7 +183,7 @@ fn m5_a_descriptor_that_is_announced_before_its_pop_is_reported() {
 #[test]
 fn m6_a_reset_of_a_ring_whose_channel_runs_is_reported() {
     each(|host| {
-        host.firmware.ring_reset(host.submit()).unwrap();
+        host.firmware.ring_reset(host.ids().1, host.submit(), SIZE).unwrap();
         host.assert_violated(Rule::ConfigWhileRunning);
     });
 }
@@ -215,7 +215,7 @@ fn m6_a_store_to_the_memory_of_a_ring_in_message_mode_is_reported() {
 
 #[test]
 fn m6_an_access_to_a_window_except_by_eight_bytes_at_its_end_is_reported() {
-    let at = 528 * 0x1000;
+    let at = 441 * 0x1000;
     let wrong: [fn(&Host, usize); 3] = [
         |host, at| host.windows.w32(at + 0x3f8, 1),
         |host, at| host.windows.w64(at + 0x200, 1),
@@ -231,7 +231,7 @@ fn m6_an_access_to_a_window_except_by_eight_bytes_at_its_end_is_reported() {
 #[test]
 fn m6_a_full_ring_in_message_mode_loses_elements_and_an_empty_one_reads_as_zero() {
     let mut host = Host::new(Soc::J784s4, true);
-    assert_eq!(host.windows.r64(529 * 0x1000 + 0x1f8), 0);
+    assert_eq!(host.windows.r64(442 * 0x1000 + 0x1f8), 0);
     (0..SIZE as usize).for_each(|index| host.post(index));
     host.assert_clean();
     host.post(8);

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use towpath_packet::port::{ControlError, PortControl, Setting};
+use towpath_packet::port::{ControlError, PortControl, Setting, SettingValue};
 
 /// The number of packets that are announced together: 1 to 127, the largest number in the signed
 /// byte of a K3 ring's doorbell.
@@ -60,16 +60,15 @@ impl Batching {
 impl PortControl for Batching {
     fn settings(&self) -> Vec<Setting> {
         let what = "packets that one doorbell announces, 1 to 127";
-        vec![Setting::new("batch", self.get().get().into(), what)]
+        vec![Setting::new("batch", u64::from(self.get().get()), what)]
     }
 
-    fn set(&self, name: &str, value: u64) -> Result<(), ControlError> {
+    fn set(&self, name: &str, value: &SettingValue) -> Result<(), ControlError> {
         if name != "batch" {
             return Err(ControlError::unknown(name, self));
         }
-        let size = u8::try_from(value).ok().and_then(BatchSize::new);
-        let rule = "must be from 1 to 127".to_owned();
-        self.resize(size.ok_or_else(|| ControlError::Value { name: name.to_owned(), value, rule })?);
+        let size = u8::try_from(value.number(name)?).ok().and_then(BatchSize::new);
+        self.resize(size.ok_or_else(|| value.breaks(name, "must be from 1 to 127"))?);
         Ok(())
     }
 }

@@ -8,13 +8,15 @@
 //! | `watch` | the watchdog's clock, and frames that hang |
 //! | `phy` | a copper PHY behind its management bus: power, negotiation, pause frames |
 //! | `link` | the state of the link, noted by one thread and read by all |
-//! | `filter` | which frames are received, and the multicast hash table of Intel's MACs |
+//! | `filter` | which frames are received, as text and as the tables of Intel's MACs |
+//! | `option` | the error for an option's value that breaks a rule |
 //! | `batching` | how many packets one doorbell announces |
 //! | `pool` | a packet pool in the device's reach |
 
 pub mod batching;
 pub(crate) mod filter;
 pub(crate) mod link;
+pub(crate) mod option;
 pub(crate) mod phy;
 pub(crate) mod pool;
 pub(crate) mod reset;

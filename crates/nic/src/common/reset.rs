@@ -134,6 +134,17 @@ impl<R> ResetGroup<R> {
         self.state.store((epoch.state & !PHASE) | phase, Release);
     }
 
+    /// Requests the reset that a change of settings takes effect with: no strike. A reset that was
+    /// requested already serves both.
+    #[cold]
+    pub(crate) fn request_change(&self) {
+        let _members = lock(&self.members);
+        let state = self.state.load(Acquire);
+        if state & PHASE == RUNNING {
+            self.state.store((state & !PHASE) | HALTED, Release);
+        }
+    }
+
     /// Resets the device if all queues have halted.
     fn recover(&self, members: &mut MutexGuard<'_, Members<R>>, mut reset: impl FnMut() -> bool) {
         if members.halted < members.live {
@@ -291,6 +302,21 @@ mod tests {
         handles[0].request_reset();
         assert!(!handles[0].runs(|| ()) && device.resets.is_gone());
         assert_eq!(device.count.load(Relaxed), TRIES);
+    }
+
+    #[cfg(not(loom))]
+    #[test]
+    fn a_reset_for_a_change_of_settings_is_no_strike_and_two_requests_are_one_reset() {
+        let (device, mut handles) = fake(1, true);
+        for _ in 0..2 * STRIKES {
+            device.resets.request_change();
+            device.resets.request_change();
+            assert!(!handles[0].is_running() && handles[0].runs(|| ()));
+        }
+        assert_eq!(device.count.load(Relaxed), 2 * STRIKES);
+        device.resets.give_up();
+        device.resets.request_change();
+        assert!(!handles[0].runs(|| ()) && device.resets.is_gone());
     }
 
     #[cfg(not(loom))]

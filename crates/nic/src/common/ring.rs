@@ -4,8 +4,7 @@
 //! and stored at once, as an atomic word. The ring knows no format: a driver decides what the words
 //! mean, and which descriptors are the device's.
 
-use std::sync::atomic::Ordering::Acquire;
-use std::sync::atomic::fence;
+use towpath_bus::barrier::dma_rmb;
 use towpath_bus::{Coherent, Dma, Domain, Iova, MapError};
 
 /// Bytes of a descriptor.
@@ -53,11 +52,11 @@ impl DescRing {
     }
 
     /// Loads the second word, in which the device reports that it has completed the descriptor.
-    /// Acquire: all that the device wrote before this word is visible after the load.
+    /// All that the device wrote before this word is visible after the load.
     #[inline]
     pub(crate) fn status(&self, index: u32) -> u64 {
         let word = self.words.load64(index as usize * DESCRIPTOR + 8);
-        fence(Acquire);
+        dma_rmb();
         word
     }
 

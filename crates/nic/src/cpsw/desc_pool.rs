@@ -1,9 +1,10 @@
 //! The descriptors of one channel or flow: which are free, and what is in flight behind the others.
 //! One owner: no atomics, no lock.
 
-use super::config::{Config, DescAlloc, Family};
+use super::config::{Config, DescAlloc};
 use super::descriptors::Descriptors;
 use super::ring::NO_DESC;
+use super::soc::Family;
 use crate::common::slots::Slots;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use towpath_bus::{Dma, DmaMapper, Domain, MapError, Mapped};

@@ -9,13 +9,13 @@
 //! nothing over from the packet before. PS word 2 matters most: a value left there makes the switch
 //! patch a checksum into the frame.
 
-use super::config::Soc;
+use super::soc::Soc;
 use towpath_bus::{Coherent, Dma, Domain, Iova, MapError};
 
 /// Bytes from one descriptor to the next.
 pub(super) const DESC_SIZE: usize = 128;
 /// 32-bit words that the device fetches: 48 bytes, EPIB, PS words and 16 bytes of software data.
-pub(super) const FETCH_WORDS: u8 = 24;
+pub(super) const FETCH_WORDS: u16 = 24;
 
 const HOST: u32 = 1 << 30;
 const EPIB: u32 = 1 << 29;

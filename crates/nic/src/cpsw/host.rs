@@ -13,16 +13,17 @@
 //! marker does not come within [`TIMEOUT`], the driver leaks descriptors, buffers and mappings, and
 //! [`ChannelStop`] reports that.
 
-use super::config::{Config, Family};
+use super::config::Config;
 use super::descriptors::FETCH_WORDS;
 use super::regs::{Regions, ale, channel, of_channel, switch};
 use super::ring::CompletionRing;
 use super::rx::{RxCounts, RxFlow};
+use super::soc::{Family, Granted};
 use super::tx::{TxChannel, TxCounts};
 use crate::sync::{Mutex, lock};
 use std::sync::Arc;
 use std::time::Duration;
-use towpath_bus::tisci::{Refused, RingConfig, RingMode, RxChannelConfig, RxFlowConfig, Tisci, TxChannelConfig};
+use towpath_bus::tisci::{Range, Refused, RingConfig, RingMode, RxChannelConfig, RxFlowConfig, Tisci, TxChannelConfig};
 use towpath_bus::{Bus, BusError, Coherent, Domain, MapError, Mmio};
 use towpath_packet::{Batch, Cache, Direction, Pool, PoolError};
 
@@ -42,6 +43,24 @@ pub enum CpswError {
         value: u64,
         /// The rule.
         rule: &'static str,
+    },
+    /// Firmware has not granted the channels, flows or rings.
+    #[error(
+        "soc={soc} takes {count} {what} from {start} on, of which firmware grants this host {} from {} on: is it another SoC, or \
+         does board configuration give them to another host?",
+        .range.count, .range.start
+    )]
+    NotGranted {
+        /// The SoC.
+        soc: &'static str,
+        /// The resource.
+        what: &'static str,
+        /// The first one that the driver takes.
+        start: u16,
+        /// How many it takes.
+        count: u16,
+        /// The range that was granted.
+        range: Range,
     },
     /// The device could not be reached.
     #[error(transparent)]
@@ -83,6 +102,10 @@ pub(super) struct History {
     pub(super) rx: Vec<(u16, RxCounts)>,
 }
 
+/// The ring on which elements are handed to the engine, and the one on which they complete: number and
+/// count of each.
+type RingPair = ((u16, u32), (u16, u32));
+
 /// A channel or flow that is stopped when it is dropped.
 pub(super) struct Live<B: Bus, T> {
     /// `None` only during teardown.
@@ -102,6 +125,7 @@ impl<B: Bus, T> Drop for Live<B, T> {
 /// What the queues of all ports share.
 pub(super) struct Host<B: Bus> {
     pub(super) config: Config,
+    pub(super) granted: Granted,
     pub(super) regions: Regions<B::Bar>,
     pub(super) domain: Domain<B::Dma>,
     firmware: Arc<dyn Tisci>,
@@ -118,11 +142,13 @@ impl<B: Bus> Host<B> {
         if let Some((field, value, rule)) = config.invalid() {
             return Err(CpswError::Config { field, value, rule });
         }
-        let regions = Regions::open(&bus, &config)?;
+        let granted = Granted::ask(&*firmware, &config)?;
+        let regions = Regions::open(&bus, &config, &granted)?;
         let domain = Domain::new(bus.dma().clone(), config.policy)?;
-        init_switch(&regions.switch, &config);
+        init_switch(&regions.switch, &config, granted.numbers.rx_flow);
         Ok(Host {
             config,
+            granted,
             regions,
             domain,
             firmware,
@@ -153,43 +179,48 @@ impl<B: Bus> Host<B> {
         (submit, count, mode): (&Coherent, u32, RingMode),
         completion: &CompletionRing<B::Bar>,
     ) -> Result<(), Refused> {
-        let asel = self.config.soc.asel;
+        let (device, asel) = (self.config.soc.devices.rings, self.config.soc.asel);
         let config = |ring, memory: &Coherent, count, mode| {
-            self.firmware.ring_config(&RingConfig { ring, address: memory.iova().get(), count, mode, asel })
+            self.firmware.ring_config(&RingConfig { device, ring, address: memory.iova().get(), count, mode, asel })
         };
         config(rings.0, submit, count, mode)?;
         let elements = completion.elements.as_ref();
         elements.map_or(Ok(()), |elements| config(rings.1, elements, completion.size, RingMode::Exposed))
     }
 
-    /// Disables a channel after its teardown, resets its rings if the teardown was orderly, and
-    /// unpairs its threads; returns the firmware calls that failed.
-    fn disable(&self, bar: &B::Bar, channel: u16, threads: (u16, u16), rings: Option<&[(u16, u16)]>) -> Vec<Refused> {
+    /// Disables a channel after its teardown, resets `rings`, which are its own if the teardown was
+    /// orderly, and unpairs its threads; returns the firmware calls that failed.
+    fn disable(&self, bar: &B::Bar, channel: u16, threads: (u16, u16), rings: &[RingPair]) -> Vec<Refused> {
         of_channel(channel::CONTROL, channel).write(bar, 0);
         of_channel(channel::PEER, channel).write(bar, 0);
         let mut refusals = Vec::new();
         let mut note = |result: Result<(), Refused>| refusals.extend(result.err());
-        for &(submit, completion) in rings.unwrap_or_default() {
-            note(self.firmware.ring_reset(submit));
+        let devices = self.config.soc.devices;
+        for &(submit, completion) in rings {
+            note(self.firmware.ring_reset(devices.rings, submit.0, submit.1));
             if self.config.soc.family == Family::Udma {
-                note(self.firmware.ring_reset(completion));
+                note(self.firmware.ring_reset(devices.rings, completion.0, completion.1));
             }
         }
-        note(self.firmware.psil_unpair(threads.0, threads.1));
+        note(self.firmware.psil_unpair(devices.navigator, threads.0, threads.1));
         refusals
     }
 
     /// Sets a transmit channel up and enables it.
     pub(super) fn start_tx(self: &Arc<Self>, number: u16) -> Result<Live<B, TxChannel<B>>, CpswError> {
-        let tx = TxChannel::new(number, &self.config, &self.regions, &self.domain)?;
-        let soc = &self.config.soc;
-        let rings = soc.tx_rings(number);
+        let (soc, rings) = (&self.config.soc, self.granted.tx_rings(number));
+        let tx = TxChannel::new(number, &self.config, rings, &self.regions, &self.domain)?;
         self.ring_configs(rings, (&tx.submit.elements, self.config.tx_ring, RingMode::Exposed), &tx.completion)?;
-        let completion_ring = if soc.family == Family::Udma { rings.1 } else { u16::MAX };
-        let channel = soc.tx_channel + number;
-        let config = TxChannelConfig { channel, fetch_words: FETCH_WORDS, completion_ring };
-        self.firmware.tx_channel_config(&config)?;
-        self.firmware.psil_pair(soc.psil_base + channel, soc.tx_thread + number)?;
+        let channel = self.granted.tx_channel(number);
+        self.firmware.tx_channel_config(&TxChannelConfig {
+            device: soc.devices.dma,
+            channel,
+            fetch_words: FETCH_WORDS,
+            completion_ring: rings.1,
+            asel: soc.asel,
+        })?;
+        let threads = self.granted.tx_threads(number);
+        self.firmware.psil_pair(soc.devices.navigator, threads.0, threads.1)?;
         of_channel(channel::PEER, channel).write(&self.regions.tx, channel::ENABLE);
         of_channel(channel::CONTROL, channel).write(&self.regions.tx, channel::ENABLE);
         Ok(Live { part: Some(tx), host: self.clone(), stop: Host::stop_tx })
@@ -197,8 +228,8 @@ impl<B: Bus> Host<B> {
 
     /// Tears a transmit channel down and takes its packets back.
     fn stop_tx(&self, mut tx: TxChannel<B>) {
-        let (soc, number) = (&self.config.soc, tx.number);
-        let channel = soc.tx_channel + number;
+        let number = tx.number;
+        let channel = self.granted.tx_channel(number);
         let bar = &self.regions.tx;
         let mut free = |batch: &mut Batch| drop(std::mem::take(batch));
         tx.flush();
@@ -208,8 +239,10 @@ impl<B: Bus> Host<B> {
             tx.torn_down
         });
         let undelivered = if orderly { tx.drain(&mut free) } else { 0 };
-        let (threads, rings) = ((soc.psil_base + channel, soc.tx_thread + number), [soc.tx_rings(number)]);
-        let refusals = self.disable(bar, channel, threads, orderly.then_some(&rings));
+        let (submit, completion) = self.granted.tx_rings(number);
+        let rings = [((submit, self.config.tx_ring), (completion, tx.completion.size))];
+        let rings = if orderly { &rings[..] } else { &[] };
+        let refusals = self.disable(bar, channel, self.granted.tx_threads(number), rings);
         let (free, descriptors) = tx.descs.table.numbers();
         let mut history = lock(&self.history);
         history.tx.push((number, tx.counts));
@@ -223,37 +256,40 @@ impl<B: Bus> Host<B> {
 
     /// Sets all receive flows up, fills them from `pool`, and enables the receive channel.
     pub(super) fn start_rx(self: &Arc<Self>, pool: &Pool) -> Result<Vec<Live<B, RxFlow<B>>>, CpswError> {
-        let soc = &self.config.soc;
+        let (soc, numbers) = (&self.config.soc, self.granted.numbers);
         let mode = if self.regions.fifos.is_some() { RingMode::Message } else { RingMode::Exposed };
+        self.firmware.rx_channel_config(&RxChannelConfig {
+            device: soc.devices.dma,
+            channel: numbers.rx_channel,
+            fetch_words: FETCH_WORDS,
+            flows: (soc.family == Family::Udma).then_some((numbers.rx_flow, u16::from(self.config.rx_flows))),
+            asel: soc.asel,
+        })?;
         let mut flows = Vec::new();
         for number in 0..u16::from(self.config.rx_flows) {
             let cache: Cache = pool.cache(Direction::Rx)?;
-            let flow = RxFlow::new(number, &self.config, &self.regions, &self.domain, cache)?;
-            let rings = soc.rx_rings(number);
+            let rings = self.granted.rx_rings(number);
+            let flow = RxFlow::new(number, &self.config, rings, &self.regions, &self.domain, cache)?;
             self.ring_configs(rings, (flow.free.elements(), self.config.rx_ring, mode), &flow.completion)?;
             self.firmware.rx_flow_config(&RxFlowConfig {
-                flow: soc.rx_flow + number,
+                device: soc.devices.dma,
+                flow: numbers.rx_flow + number,
                 einfo: true,
                 psinfo: true,
                 stall: false,
-                sop_offset: 0,
+                source_tag: true,
                 completion_ring: rings.1,
                 free_ring: rings.0,
             })?;
             flows.push(flow);
         }
-        self.firmware.rx_channel_config(&RxChannelConfig {
-            channel: soc.rx_channel,
-            fetch_words: FETCH_WORDS,
-            flow_start: soc.rx_flow,
-            flow_count: u16::from(self.config.rx_flows),
-        })?;
-        self.firmware.psil_pair(soc.rx_thread, 0x8000 | (soc.psil_base + soc.rx_channel))?;
+        let threads = self.granted.rx_threads();
+        self.firmware.psil_pair(soc.devices.navigator, threads.0, threads.1)?;
         for flow in &mut flows {
             flow.refill(1);
         }
-        of_channel(channel::CONTROL, soc.rx_channel).write(&self.regions.rx, channel::ENABLE);
-        of_channel(channel::PEER, soc.rx_channel).write(&self.regions.rx, channel::ENABLE);
+        of_channel(channel::CONTROL, numbers.rx_channel).write(&self.regions.rx, channel::ENABLE);
+        of_channel(channel::PEER, numbers.rx_channel).write(&self.regions.rx, channel::ENABLE);
         let live = |flow| Live { part: Some(flow), host: self.clone(), stop: Host::retire };
         Ok(flows.into_iter().map(live).collect())
     }
@@ -271,10 +307,10 @@ impl<B: Bus> Host<B> {
 
     /// Tears the receive channel down and takes the buffers of all flows back.
     fn stop_rx(&self, mut flows: Vec<RxFlow<B>>) {
-        let soc = &self.config.soc;
+        let (soc, rx_channel) = (&self.config.soc, self.granted.numbers.rx_channel);
         let bar = &self.regions.rx;
-        let control = of_channel(channel::CONTROL, soc.rx_channel);
-        of_channel(channel::PEER, soc.rx_channel).write(bar, channel::ENABLE | channel::TEARDOWN);
+        let control = of_channel(channel::CONTROL, rx_channel);
+        of_channel(channel::PEER, rx_channel).write(bar, channel::ENABLE | channel::TEARDOWN);
         let off = bar.poll(TIMEOUT, || control.read(bar) & channel::ENABLE == 0);
         // The manuals do not specify which flow's ring shows the marker: the driver accepts any.
         let marked = |flow: &RxFlow<B>| flow.completion.occupancy().1;
@@ -288,9 +324,12 @@ impl<B: Bus> Host<B> {
                 }
             }
         }
-        let rings: Vec<_> = flows.iter().map(|flow| soc.rx_rings(flow.number)).collect();
-        let threads = (soc.rx_thread, 0x8000 | (soc.psil_base + soc.rx_channel));
-        let refusals = self.disable(bar, soc.rx_channel, threads, orderly.then_some(&rings));
+        let sized = |flow: &RxFlow<B>| {
+            let (free, completion) = self.granted.rx_rings(flow.number);
+            ((free, self.config.rx_ring), (completion, flow.completion.size))
+        };
+        let rings: Vec<RingPair> = if orderly { flows.iter().map(sized).collect() } else { Vec::new() };
+        let refusals = self.disable(bar, rx_channel, self.granted.rx_threads(), &rings);
         let numbers = flows.iter().map(|flow| flow.buffers.table.numbers());
         let (free, descriptors) = numbers.fold((0, 0), |(free, all), (f, a)| (free + f, all + a));
         let mut history = lock(&self.history);
@@ -310,14 +349,14 @@ impl<B: Bus> Host<B> {
 /// goes from one MAC port to another: the ALE is bypassed, and MAC ports learn no addresses. In the
 /// other direction frames are directed. Without the bypass, MAC-only mode still separates the
 /// ports.
-fn init_switch<M: Mmio>(bar: &M, config: &Config) {
+fn init_switch<M: Mmio>(bar: &M, config: &Config, rx_flow: u16) {
     switch::CONTROL.write(bar, switch::CONTROL_ON);
     switch::STAT_PORT_EN.write(bar, (1 << (config.ports + 1)) - 1);
     switch::P0_CONTROL.write(bar, switch::RX_CHECKSUM_EN);
     switch::P0_PRI_CTL.write(bar, 0);
     switch::P0_RX_PRI_MAP.write(bar, switch::PRIORITIES);
     switch::P0_RX_MAXLEN.write(bar, config.max_len);
-    switch::P0_FLOW_ID_OFFSET.write(bar, u32::from(config.soc.rx_flow));
+    switch::P0_FLOW_ID_OFFSET.write(bar, u32::from(rx_flow));
     ale::CONTROL.write(bar, ale::ENABLE | ale::CLEAR);
     ale::CONTROL.write(bar, ale::ENABLE | ale::BYPASS);
     // Frames that no classifier matches go to the first flow.

@@ -13,7 +13,8 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `config` | configuration, and the channel, flow and ring numbers of each SoC |
+//! | `config` | configuration |
+//! | `soc` | what is fixed in each SoC, and the channels, flows and rings that firmware granted |
 //! | `regs` | registers |
 //! | `descriptors` | CPPI5 host descriptors |
 //! | `desc_pool` | the descriptors of a channel or flow: free, or with what is in flight behind them |
@@ -55,11 +56,13 @@ mod host;
 mod regs;
 mod ring;
 mod rx;
+mod soc;
 mod tx;
 
 pub use crate::batching::{BatchSize, Batching};
-pub use config::{Config, DescAlloc, Family, FreeRing, Soc};
+pub use config::{Config, DescAlloc};
 pub use device::{Control, CpswPort, open};
 pub use host::{ChannelStop, CpswError};
 pub use rx::{CpswRx, RxCounts};
+pub use soc::{DeviceIds, Family, FreeRing, Numbers, Soc};
 pub use tx::{Burst, CpswTx, TxCounts};

@@ -1,7 +1,8 @@
 //! Registers, from the K3 technical reference manuals (AM62x SPRUIV7, AM64x SPRUIM2, J784S4
 //! SPRUJ52) and Linux' `am65-cpsw-nuss.c`, `k3-ringacc.c` and `k3-udma.h`.
 
-use super::config::{Config, Family, FreeRing};
+use super::config::Config;
+use super::soc::{Family, FreeRing, Granted};
 use towpath_bus::{Bus, BusError, Mmio, Reg};
 
 /// The switch; offsets from its base.
@@ -117,17 +118,17 @@ pub(super) struct Regions<M> {
 }
 
 impl<M> Regions<M> {
-    pub(super) fn open<B: Bus<Bar = M>>(bus: &B, config: &Config) -> Result<Regions<M>, BusError>
+    pub(super) fn open<B: Bus<Bar = M>>(bus: &B, config: &Config, granted: &Granted) -> Result<Regions<M>, BusError>
     where
         M: Mmio,
     {
-        let soc = &config.soc;
+        let Granted { soc, numbers } = granted;
         let ring_stride = if soc.family == Family::Pktdma { 0x2000 } else { 0x1000 };
         let (channels, flows) = (u16::from(config.tx_channels), u16::from(config.rx_flows));
-        let ((submit, sent), (free, filled)) = (soc.tx_rings(channels), soc.rx_rings(flows));
-        let rings = usize::from(submit.max(sent).max(free).max(filled));
+        let ((submit, sent), (free, filled)) = (granted.tx_rings(channels - 1), granted.rx_rings(flows - 1));
+        let rings = usize::from(submit.max(sent).max(free).max(filled)) + 1;
         let messages = soc.free_ring == FreeRing::Message && soc.family == Family::Udma;
-        let fifos = if messages { Some(bus.bar(4, usize::from(free) * fifo::STRIDE)?) } else { None };
+        let fifos = if messages { Some(bus.bar(4, (usize::from(free) + 1) * fifo::STRIDE)?) } else { None };
         if messages && !M::WIDE {
             let what = "this bus can't access a ring's window by eight bytes at once: use exposed rings";
             return Err(BusError::Device { device: bus.name().to_owned(), what: what.to_owned() });
@@ -135,8 +136,8 @@ impl<M> Regions<M> {
         Ok(Regions {
             switch: bus.bar(0, 0x4_0000)?,
             rings: bus.bar(1, rings * ring_stride as usize)?,
-            tx: bus.bar(2, usize::from(soc.tx_channel + channels) * channel::STRIDE as usize)?,
-            rx: bus.bar(3, usize::from(soc.rx_channel + 1) * channel::STRIDE as usize)?,
+            tx: bus.bar(2, usize::from(numbers.tx_channel + channels) * channel::STRIDE as usize)?,
+            rx: bus.bar(3, usize::from(numbers.rx_channel + 1) * channel::STRIDE as usize)?,
             fifos,
             ring_stride,
         })

@@ -13,12 +13,12 @@
 //! only, because bit 31 of the reverse doorbell acknowledges teardown. Larger counts are split. The
 //! acknowledgement is a method of its own and never carries a count.
 
-use super::config::Family;
 use super::desc_pool::DescTable;
 use super::descriptors::Descriptors;
 use super::regs::{Regions, ring};
+use super::soc::Family;
 use crate::common::ring::next;
-use std::sync::atomic::{Ordering, fence};
+use towpath_bus::barrier::dma_rmb;
 use towpath_bus::{Coherent, Dma, Domain, MapError, Mmio, Reg};
 
 /// Elements that one doorbell can announce.
@@ -45,7 +45,7 @@ impl<M: Mmio> RingSide<M> {
     #[inline]
     fn pop(&self, n: u32) -> u64 {
         // The loads of the elements are ordered before the doorbell that frees their slots.
-        fence(Ordering::Release);
+        dma_rmb();
         self.ring(n, |count| count.wrapping_neg() & 0xff)
     }
 
@@ -75,7 +75,7 @@ impl<M: Mmio> RingSide<M> {
             return (0, false);
         }
         // The count is read before the elements that it covers.
-        fence(Ordering::Acquire);
+        dma_rmb();
         (word & ring::COUNT, word & ring::TEARDOWN != 0)
     }
 }
@@ -113,8 +113,6 @@ impl<M: Mmio> SubmitRing<M> {
     /// Announces the last `n` elements that were stored; returns the number of doorbells.
     #[inline]
     pub(super) fn announce(&self, n: u32) -> u64 {
-        // The stores to elements and descriptors are ordered before the doorbell.
-        fence(Ordering::Release);
         self.side.ring(n, |count| count)
     }
 

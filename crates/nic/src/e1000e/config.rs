@@ -2,7 +2,9 @@
 
 use super::interrupts::InterruptMode;
 use crate::common::batching::BatchSize;
-use crate::common::filter::RxFilter;
+use crate::common::filter::Filter;
+pub use crate::common::option::ConfigError;
+use crate::common::option::within;
 use crate::common::phy::FlowControl;
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -27,25 +29,10 @@ const BURST: BatchSize = match BatchSize::new(64) {
     None => BatchSize::MAX,
 };
 
-/// An option's value breaks a rule.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-#[error("{option}={value}: {rule}")]
-pub struct ConfigError {
-    /// The option.
-    pub option: &'static str,
-    /// Its value.
-    pub value: String,
-    /// The rule that it breaks.
-    pub rule: String,
-}
-
-fn within(option: &'static str, value: u64, range: RangeInclusive<u64>) -> Result<(), ConfigError> {
-    if range.contains(&value) {
-        return Ok(());
-    }
-    let rule = format!("must be from {} to {}", range.start(), range.end());
-    Err(ConfigError { option, value: value.to_string(), rule })
+/// Checks an MTU in bytes.
+pub(super) fn check_mtu(bytes: u64) -> Result<u16, ConfigError> {
+    within("mtu", bytes, MTU)?;
+    Ok(bytes as u16)
 }
 
 /// Descriptors in a ring: 80 to 4096, a multiple of 8 (a ring is whole units of 128 bytes,
@@ -141,14 +128,15 @@ pub struct Config {
     pub tx_ring: RingSize,
     /// Queues at most: 1 or 2 (82583V: 1).
     pub queues: u16,
-    /// Longest packet in bytes, without Ethernet header and tags: 68 to 9216.
+    /// Longest packet in bytes, without Ethernet header and tags: 68 to 9216. It can be changed while
+    /// the port runs.
     pub mtu: u16,
     /// How packet memory is protected from the device.
     pub policy: DmaPolicy,
     /// Frames that are copied; the default is [`Copybreak::default_for`] the policy.
     pub copybreak: Option<Copybreak>,
-    /// Which frames are received.
-    pub filter: RxFilter,
+    /// The port's address, and which frames are received. It can be changed while the port runs.
+    pub filter: Filter,
     /// Frames, or receive buffers, that one tail write announces, at most. It can be changed while
     /// the port runs.
     pub batch: BatchSize,
@@ -189,7 +177,7 @@ impl Default for Config {
             mtu: 1500,
             policy: DmaPolicy::default(),
             copybreak: None,
-            filter: RxFilter::Promiscuous,
+            filter: Filter::default(),
             batch: BURST,
             report_every: 32,
             interrupts: InterruptMode::Off,
@@ -213,7 +201,8 @@ impl Config {
     /// [`ConfigError`] names the option, its value and the rule.
     pub fn check(&self) -> Result<(), ConfigError> {
         within("queues", self.queues.into(), 1..=2)?;
-        within("mtu", self.mtu.into(), MTU)?;
+        check_mtu(self.mtu.into())?;
+        self.filter.check()?;
         within("rs", self.report_every.into(), RS)?;
         within("stall", self.stall.as_millis().try_into().unwrap_or(u64::MAX), STALL_MS)
     }

@@ -1,13 +1,16 @@
 //! The handle to a running port: its settings, its link and its fault counters.
 
-use super::config::{Config, ConfigError, Copybreak};
+use super::config::{Config, ConfigError, Copybreak, check_mtu};
 use crate::common::batching::Batching;
+use crate::common::filter::Filter;
 use crate::common::link::{LinkCell, LinkStatus};
-use std::sync::Arc;
+use crate::sync::{Mutex, MutexGuard, lock};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::{Arc, Weak};
 use towpath_packet::Counters;
-use towpath_packet::port::{ControlError, PortControl, Setting};
+use towpath_packet::port::{ControlError, PortControl, Setting, SettingValue};
+use towpath_wire::ethernet::{Mac, MacText};
 
 macro_rules! faults {
     ($($(#[$doc:meta])* $variant:ident = $field:ident,)*) => {
@@ -75,12 +78,36 @@ faults! {
     Leaked = leaked,
 }
 
+/// A device that follows its settings while it runs.
+pub(super) trait Follow: Send + Sync {
+    /// Whether it was given up.
+    fn is_gone(&self) -> bool;
+
+    /// Programs it by its settings, which have changed.
+    fn follow(&self);
+}
+
+/// The settings that are registers of the device.
+#[derive(Debug)]
+struct DeviceSettings {
+    mtu: u16,
+    filter: Filter,
+    /// The address in the device's memory.
+    device_mac: Mac,
+    /// The device, once it is started.
+    device: Option<Weak<dyn Follow>>,
+}
+
 #[derive(Debug)]
 struct ControlShared {
     copybreak: AtomicU32,
     batching: Batching,
     link: LinkCell,
     faults: [AtomicU64; FAULTS],
+    settings: Mutex<DeviceSettings>,
+    /// Bytes of the longest frame, and of a receive buffer, as the device is programmed.
+    max_frame: AtomicU32,
+    buffer_size: AtomicU32,
 }
 
 /// A handle to a running port. It works from any thread, and outlives the port. A clone is another
@@ -96,7 +123,109 @@ impl Control {
             batching: Batching::new(config.batch),
             link: LinkCell::default(),
             faults: [const { AtomicU64::new(0) }; FAULTS],
+            settings: Mutex::new(DeviceSettings {
+                mtu: config.mtu,
+                filter: config.filter.clone(),
+                device_mac: Mac::default(),
+                device: None,
+            }),
+            max_frame: AtomicU32::new(config.max_frame() as u32),
+            buffer_size: AtomicU32::new(0),
         }))
+    }
+
+    fn settings_of_device(&self) -> MutexGuard<'_, DeviceSettings> {
+        lock(&self.0.settings)
+    }
+
+    /// Notes the address in the device's memory.
+    pub(super) fn set_device_mac(&self, mac: Mac) {
+        self.settings_of_device().device_mac = mac;
+    }
+
+    /// The device is started: it follows all further changes.
+    pub(super) fn attach(&self, device: Weak<dyn Follow>) {
+        self.settings_of_device().device = Some(device);
+    }
+
+    /// A configuration with the settings as they are now, and the address in the device's memory.
+    pub(super) fn current(&self, config: &Config) -> (Config, Mac) {
+        let DeviceSettings { mtu, filter, device_mac, .. } = &*self.settings_of_device();
+        (Config { mtu: *mtu, filter: filter.clone(), ..config.clone() }, *device_mac)
+    }
+
+    /// The device is programmed for frames and receive buffers of this many bytes.
+    pub(super) fn programmed(&self, max_frame: usize, buffer_size: usize) {
+        self.0.max_frame.store(max_frame as u32, Relaxed);
+        self.0.buffer_size.store(buffer_size as u32, Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn max_frame(&self) -> usize {
+        self.0.max_frame.load(Relaxed) as usize
+    }
+
+    pub(super) fn buffer_size(&self) -> usize {
+        self.0.buffer_size.load(Relaxed) as usize
+    }
+
+    /// Changes settings of the device, which follows at once. `option` and `value` are for errors.
+    fn change(
+        &self,
+        option: &'static str,
+        value: &dyn std::fmt::Display,
+        edit: impl FnOnce(&mut DeviceSettings),
+    ) -> Result<(), ConfigError> {
+        let mut settings = self.settings_of_device();
+        let device = settings.device.as_ref().and_then(Weak::upgrade);
+        if device.as_ref().is_some_and(|device| device.is_gone()) {
+            let rule = "the device does not answer, and was given up".to_owned();
+            return Err(ConfigError { option, value: value.to_string(), rule });
+        }
+        edit(&mut settings);
+        drop(settings);
+        if let Some(device) = device {
+            device.follow();
+        }
+        Ok(())
+    }
+
+    /// The longest packet in bytes, without Ethernet header and tags.
+    pub fn mtu(&self) -> u16 {
+        self.settings_of_device().mtu
+    }
+
+    /// Sets the longest packet. If buffers and the division of the packet buffer stay as they are,
+    /// the change takes effect at once. Otherwise the queues reset the device at their next burst:
+    /// frames that are not sent yet are dropped and counted, and the link is negotiated again.
+    ///
+    /// # Errors
+    /// [`ConfigError`] unless the MTU is from 68 to 9216, or if the device was given up.
+    pub fn set_mtu(&self, bytes: u64) -> Result<(), ConfigError> {
+        let mtu = check_mtu(bytes)?;
+        self.change("mtu", &bytes, |settings| settings.mtu = mtu)
+    }
+
+    /// The port's address.
+    pub fn mac(&self) -> Mac {
+        let settings = self.settings_of_device();
+        settings.filter.mac.unwrap_or(settings.device_mac)
+    }
+
+    /// Which frames are received.
+    pub fn filter(&self) -> Filter {
+        self.settings_of_device().filter.clone()
+    }
+
+    /// Changes which frames are received, and the port's address. When this returns, the device
+    /// filters by it. Frames that pass both filters are received during the change.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if `filter` breaks a rule, or if the device was given up; nothing has changed
+    /// then.
+    pub fn set_filter(&self, filter: Filter) -> Result<(), ConfigError> {
+        filter.check()?;
+        self.change("filter", &"", |settings| settings.filter = filter)
     }
 
     /// The threshold below which received frames are copied, in bytes.
@@ -157,8 +286,15 @@ impl Control {
 impl PortControl for Control {
     fn settings(&self) -> Vec<Setting> {
         let what = "frames shorter than this many bytes are copied out of their buffer";
-        let mut settings = vec![Setting::new("copybreak", self.copybreak().into(), what)];
+        let mut settings = vec![Setting::new("copybreak", u64::from(self.copybreak()), what)];
         settings.extend(self.batching().settings());
+        let what = "the longest packet in bytes, without Ethernet header and tags, 68 to 9216";
+        settings.push(Setting::new("mtu", u64::from(self.mtu()), what));
+        let filter = self.filter();
+        settings.extend(Filter::OPTIONS.into_iter().map(|(name, what)| match name {
+            "mac" => Setting::new(name, MacText(self.mac()).to_string(), what),
+            _ => Setting::new(name, filter.get(name), what),
+        }));
         settings
     }
 
@@ -166,11 +302,16 @@ impl PortControl for Control {
         self.faults().iter().collect()
     }
 
-    fn set(&self, name: &str, value: u64) -> Result<(), ControlError> {
-        let rule = |error: ConfigError| ControlError::Value { name: name.to_owned(), value, rule: error.rule };
+    fn set(&self, name: &str, value: &SettingValue) -> Result<(), ControlError> {
+        let rule = |error: ConfigError| value.breaks(name, error.rule);
         match name {
-            "copybreak" => self.set_copybreak(value).map_err(rule),
+            "copybreak" => self.set_copybreak(value.number(name)?).map_err(rule),
             "batch" => self.batching().set(name, value),
+            "mtu" => self.set_mtu(value.number(name)?).map_err(rule),
+            _ if Filter::OPTIONS.iter().any(|(option, _)| *option == name) => {
+                let mut filter = self.filter();
+                filter.set(name, &value.to_string()).and_then(|()| self.set_filter(filter)).map_err(rule)
+            }
             _ => Err(ControlError::unknown(name, self)),
         }
     }
@@ -211,15 +352,36 @@ mod tests {
     #[test]
     fn threshold_and_batch_are_settings_of_the_port() {
         let control = Control::new(&Config::default());
-        control.set("copybreak", 256).unwrap();
-        control.set("batch", 8).unwrap();
-        let settings: Vec<_> = control.settings().iter().map(|s| (s.name, s.value)).collect();
-        assert_eq!(settings, [("copybreak", 256), ("batch", 8)]);
-        assert_eq!(control.set("batch", 128).unwrap_err().to_string(), "batch=128: must be from 1 to 127");
-        let error = control.set("copybreak", 1 << 20).unwrap_err().to_string();
-        assert_eq!(error, "copybreak=1048576: must be from 0 to 16384");
-        let error = control.set("colour", 1).unwrap_err().to_string();
-        assert_eq!(error, "colour: no such setting; there are: copybreak, batch");
+        let set = |name: &str, n: u64| control.set(name, &n.into()).map_err(|error| error.to_string());
+        set("copybreak", 256).unwrap();
+        set("batch", 8).unwrap();
+        let settings: Vec<_> = control.settings().iter().take(2).map(|s| (s.name, s.value.clone())).collect();
+        assert_eq!(settings, [("copybreak", 256.into()), ("batch", 8.into())]);
+        assert_eq!(set("batch", 128).unwrap_err(), "batch=128: must be from 1 to 127");
+        assert_eq!(set("copybreak", 1 << 20).unwrap_err(), "copybreak=1048576: must be from 0 to 16384");
+        let known = "copybreak, batch, mtu, mac, receive, addresses, groups, vlans";
+        assert_eq!(set("colour", 1).unwrap_err(), format!("colour: no such setting; there are: {known}"));
+        let error = control.set("batch", &"many".into()).unwrap_err().to_string();
+        assert_eq!(error, "batch=many: must be a whole number");
+    }
+
+    #[test]
+    fn address_filter_and_mtu_are_settings_of_the_port_also_before_it_is_started() {
+        let control = Control::new(&Config::default());
+        control.set_device_mac([2, 0, 0, 0, 0, 9]);
+        let set = |name: &str, value: SettingValue| control.set(name, &value).map_err(|error| error.to_string());
+        assert_eq!(set("vlans", 7.into()).unwrap_err().split(':').next(), Some("vlans=7"));
+        for (name, value) in [("mtu", 1400.into()), ("receive", "own".into()), ("vlans", 7.into())] {
+            set(name, value).unwrap();
+        }
+        assert!(set("receive", "all".into()).unwrap_err().starts_with("receive=all: receive=all takes"));
+        let of = |name: &str| control.settings().into_iter().find(|s| s.name == name).unwrap().value.to_string();
+        assert_eq!(["mtu", "mac", "vlans"].map(of), ["1400", "02:00:00:00:00:09", "7"]);
+        set("mac", "02:00:00:00:00:0a".into()).unwrap();
+        assert_eq!((of("mac"), control.mac()), ("02:00:00:00:00:0a".to_owned(), [2, 0, 0, 0, 0, 10]));
+        assert_eq!(set("mtu", 67.into()).unwrap_err(), "mtu=67: must be from 68 to 9216");
+        let (config, mac) = control.current(&Config::default());
+        assert_eq!((config.mtu, config.filter, mac), (1400, control.filter(), [2, 0, 0, 0, 0, 9]));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! counts the buffers.
 
 use super::config::Config;
-use super::control::{Control, Fault};
+use super::control::{Control, Fault, Follow};
 use super::init::{self, Layout, MS};
 use super::interrupts::Interrupts;
 use super::phy::{self, Settled};
@@ -15,8 +15,9 @@ use super::rx::RxRing;
 use super::tx::TxRing;
 use crate::common::link::LinkStatus;
 use crate::common::reset::{ResetDevice, ResetGroup};
-use crate::sync::{Mutex, lock};
+use crate::sync::{Mutex, MutexGuard, lock};
 use std::borrow::Cow;
+use std::sync::atomic::{AtomicBool, Ordering};
 use towpath_bus::{Dma, Domain, Mmio, Pci, Reg};
 use towpath_packet::port::State;
 use towpath_packet::{Counters, Missed};
@@ -42,7 +43,11 @@ pub(super) struct Device<B: Pci> {
     pub(super) bar: B::Bar,
     pub(super) config: Config,
     pub(super) control: Control,
-    layout: Layout,
+    rss: bool,
+    /// What is programmed. Its lock is held while registers change that are set up with it: RCTL,
+    /// the filters, and all of them during a reset.
+    layout: Mutex<Layout>,
+    stopped: AtomicBool,
     /// The PHY, and the link as far as the MAC follows it. The semaphore of the device excludes
     /// firmware, not another thread.
     phy: Mutex<PhyState>,
@@ -81,15 +86,27 @@ impl<B: Pci> Device<B> {
     ) -> Device<B> {
         let resets = ResetGroup::new((layout.rx.len() + layout.tx.len()) as u32);
         let (phy, trouble) = (Mutex::new(PhyState::default()), Mutex::new(Trouble::None));
-        let reason = Mutex::new(None);
-        Device { resets, bar, config, control, layout, phy, interrupts, trouble, reason, domain, bus: Mutex::new(bus) }
+        let (rss, stopped, reason) = (layout.rss, AtomicBool::new(false), Mutex::new(None));
+        let layout = Mutex::new(layout);
+        let bus = Mutex::new(bus);
+        Device { resets, bar, config, control, rss, layout, stopped, phy, interrupts, trouble, reason, domain, bus }
+    }
+
+    fn layout(&self) -> MutexGuard<'_, Layout> {
+        lock(&self.layout)
     }
 
     /// Programs the device after a reset. The rings are empty.
     pub(super) fn program(&self) {
+        let (config, _) = self.control.current(&self.config);
+        self.program_layout(&config, &self.layout());
+    }
+
+    fn program_layout(&self, config: &Config, layout: &Layout) {
         lock(&self.bus).set_master(true);
-        init::program(&self.bar, &self.config, &self.layout);
+        init::program(&self.bar, config, layout);
         self.interrupts.program(&self.bar);
+        self.control.programmed(config.max_frame(), layout.buffer.bytes);
     }
 
     /// The state of every queue.
@@ -207,7 +224,35 @@ impl<B: Pci> Device<B> {
 
     /// Whether the PHY hangs, by an erratum of the 82574.
     pub(super) fn phy_is_stuck(&self) -> bool {
-        self.layout.rss && lock(&self.phy).watch.is_stuck(&self.bar, &self.config)
+        self.rss && lock(&self.phy).watch.is_stuck(&self.bar, &self.config)
+    }
+}
+
+impl<B: Pci> Follow for Device<B> {
+    fn is_gone(&self) -> bool {
+        self.resets.is_gone()
+    }
+
+    #[cold]
+    fn follow(&self) {
+        let mut layout = self.layout();
+        if self.stopped.load(Ordering::Relaxed) {
+            return;
+        }
+        let (config, mac) = self.control.current(&self.config);
+        layout.filters.change(&self.bar, &config.filter, mac);
+        if config.mtu == layout.mtu {
+            return;
+        }
+        if layout.fits(&config) {
+            init::long_frames(&self.bar, &config);
+            layout.resize(&config);
+            self.control.programmed(config.max_frame(), layout.buffer.bytes);
+        } else {
+            // No queue sends a longer frame before: all halt first.
+            drop(layout);
+            self.resets.request_change();
+        }
     }
 }
 
@@ -220,22 +265,30 @@ impl<B: Pci> ResetDevice for Device<B> {
     }
 
     fn reset(&self) -> bool {
-        self.control.fault(Fault::Reset);
+        let mut layout = self.layout();
+        let (config, _) = self.control.current(&self.config);
+        if config.mtu == layout.mtu {
+            self.control.fault(Fault::Reset);
+        }
         let answers = || init::answers(&self.bar, STATUS.read(&self.bar));
-        if !self.uncover() || init::reset(&self.bar, &self.config).is_err() || !answers() {
+        if !self.uncover() || init::reset(&self.bar, &config).is_err() || !answers() {
             return false;
         }
         (*lock(&self.trouble), *lock(&self.reason)) = (Trouble::None, None);
+        layout.resize(&config);
         lock(&self.phy).settled = false;
         // Without an answer of the PHY the port goes on: the link may be there all the same.
         if phy::bring_up(&self.bar, &self.config).is_err() {
             self.control.fault(Fault::PhySilent);
         }
-        self.program();
+        self.program_layout(&config, &layout);
         true
     }
 
     fn end(&self, rings: Vec<QueueRing<B::Dma>>) {
+        let layout = self.layout();
+        self.stopped.store(true, Ordering::Relaxed);
+        drop(layout);
         let idle = stop(&*lock(&self.bus), &self.bar, &self.config);
         for ring in rings {
             match ring {

@@ -5,10 +5,10 @@
 //! were, so that the driver writes every register that it relies on.
 
 use super::config::{Config, Pauses};
+use super::filter::FilterTables;
 use super::interrupts::InterruptMode;
 use super::phy::{self, Mdic};
 use super::regs::*;
-use crate::common::filter::{RxFilter, multicast_table};
 use crate::common::ring::DescRing;
 use std::time::Duration;
 use towpath_bus::{Mmio, Timeout};
@@ -66,9 +66,29 @@ pub(super) struct Layout {
     pub(super) rx: Vec<RingBase>,
     pub(super) tx: Vec<RingBase>,
     pub(super) buffer: BufferSize,
+    /// Bytes of a buffer of the pool, headroom not included.
+    pub(super) room: usize,
+    /// The MTU that the packet buffer and the buffer size are for.
+    pub(super) mtu: u16,
     /// The chip has a receive hash and two queues (not the 82583V).
     pub(super) rss: bool,
-    pub(super) mac: [u8; 6],
+    pub(super) filters: FilterTables,
+}
+
+impl Layout {
+    /// Whether the device is programmed for `config`'s MTU as it is for its own, or would be by
+    /// [`long_frames`] alone: neither buffers nor packet buffer change.
+    pub(super) fn fits(&self, config: &Config) -> bool {
+        let now = Config { mtu: self.mtu, ..config.clone() };
+        let buffer = BufferSize::for_room(self.room, config.is_jumbo());
+        buffer == Some(self.buffer) && receive_kb(&now) == receive_kb(config)
+    }
+
+    /// Follows a new MTU. The device is being reset.
+    pub(super) fn resize(&mut self, config: &Config) {
+        self.mtu = config.mtu;
+        self.buffer = BufferSize::for_room(self.room, config.is_jumbo()).unwrap_or(self.buffer);
+    }
 }
 
 /// A pause that silicon needs.
@@ -164,7 +184,7 @@ pub(super) fn mac_address<M: Mmio>(bar: &M) -> Option<[u8; 6]> {
 /// before the tails are written.
 pub(super) fn program<M: Mmio>(bar: &M, config: &Config, layout: &Layout) {
     general(bar, config);
-    filters(bar, config, layout.mac);
+    layout.filters.program(bar);
     statistics(bar);
     transmit(bar, layout);
     receive(bar, config, layout);
@@ -193,34 +213,23 @@ fn general<M: Mmio>(bar: &M, config: &Config) {
     FCAH.write(bar, 0x0100);
     FCT.write(bar, 0x8808);
     FCTTV.write(bar, 0x0680);
+    pause_thresholds(bar, config);
+    VET.write(bar, 0x8100);
+}
+
+/// When the port asks for a pause. If the link is firmware's, so are the thresholds.
+fn pause_thresholds<M: Mmio>(bar: &M, config: &Config) {
     if !phy::is_firmwares(bar) {
         let (high, low) = phy::thresholds(config, receive_kb(config) << 10);
         FCRTL.write(bar, low);
         FCRTH.write(bar, high);
     }
-    VET.write(bar, 0x8100);
 }
 
-/// Receive filters (§4.6.5.2, §7.1.1): the port's own address, and groups by the hash table
-/// (RCTL.MO = 0).
-fn filters<M: Mmio>(bar: &M, config: &Config, mac: [u8; 6]) {
-    for i in 0..128 {
-        MTA.nth(i, 4).write(bar, 0);
-        VFTA.nth(i, 4).write(bar, 0);
-    }
-    let [a, b, c, d, e, f] = mac;
-    RAL.write(bar, u32::from_le_bytes([a, b, c, d]));
-    let _ = STATUS.read(bar);
-    RAH.write(bar, u32::from_le_bytes([e, f, 0, 0]) | RAH_VALID);
-    for i in 1..15 {
-        RAL.nth(i, 8).write(bar, 0);
-        RAH.nth(i, 8).write(bar, 0);
-    }
-    if let RxFilter::Groups(groups) = &config.filter {
-        for (i, word) in (0..).zip(multicast_table(groups)) {
-            MTA.nth(i, 4).write(bar, word);
-        }
-    }
+/// Follows a new MTU while frames arrive, if the layout [fits](Layout::fits) it.
+pub(super) fn long_frames<M: Mmio>(bar: &M, config: &Config) {
+    RCTL.change(bar, rctl::LONG, if config.is_jumbo() { rctl::LONG } else { 0 });
+    pause_thresholds(bar, config);
 }
 
 /// Clears the statistics by reading them (§4.6.8).
@@ -273,13 +282,8 @@ fn receive<M: Mmio>(bar: &M, config: &Config, layout: &Layout) {
     if layout.rss {
         rss(bar, &config.rss_key, layout.rx.len() as u32);
     }
-    let filter = match config.filter {
-        RxFilter::Promiscuous => rctl::UNICAST_ALL | rctl::MULTICAST_ALL,
-        RxFilter::AllMulticast => rctl::MULTICAST_ALL,
-        RxFilter::Groups(_) => 0,
-    };
     let long = if config.is_jumbo() { rctl::LONG } else { 0 };
-    let control = rctl::BROADCAST | rctl::STRIP_CRC | layout.buffer.bits | filter | long;
+    let control = rctl::BROADCAST | rctl::STRIP_CRC | layout.buffer.bits | layout.filters.control() | long;
     RCTL.write(bar, control);
     RCTL.write(bar, control | rctl::ENABLE);
 }

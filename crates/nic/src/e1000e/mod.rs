@@ -17,6 +17,7 @@
 //! | `init` | reset and bring-up, step by step |
 //! | `interrupts` | kinds of interrupts, what a sleeping worker waits for |
 //! | `phy` | the PHY: its semaphore, power, negotiation, flow control |
+//! | `filter` | addresses, groups and VLANs in the device's registers, changed while it runs |
 //! | `rx/`, `tx/` | a queue in each direction: its ring, what happens per packet, the port trait |
 //! | `offload` | checksums, segmentation and VLAN tags |
 //! | `device` | what queues share: status, statistics, reset, stop |
@@ -50,6 +51,7 @@ mod descriptors;
 mod device;
 #[cfg(test)]
 mod fake;
+mod filter;
 mod init;
 mod interrupts;
 mod offload;
@@ -58,7 +60,7 @@ mod regs;
 mod rx;
 mod tx;
 
-pub use crate::common::filter::RxFilter;
+pub use crate::common::filter::{Filter, Receive, VlanSet};
 pub use crate::common::link::LinkStatus;
 pub use crate::common::phy::FlowControl;
 pub use config::{Config, ConfigError, Copybreak, RingSize};
@@ -71,13 +73,14 @@ pub use tx::E1000eTx;
 
 use crate::common::pool::{StartError, device_pool};
 use crate::common::ring::DescRing;
-use control::FaultLog;
+use control::{FaultLog, Follow};
 use device::Device;
+use filter::FilterTables;
 use init::{BufferSize, Layout, RingBase};
 use interrupts::Interrupts;
 use rx::{RxParts, RxRing};
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use towpath_bus::{BusError, Dma, DmaMapper, DmaPolicy, Domain, IrqKind, MapError, Pci};
 use towpath_packet::port::{Ability, Info, Layer, Needs, Port, PortControl, PortError, Queues, Start};
 use towpath_packet::{Backing, Direction, Floors, Offloads, Pool, PoolConfig, Region};
@@ -108,7 +111,6 @@ pub struct E1000e<B: Pci> {
     info: Info,
     config: Config,
     chip: Chip,
-    mac: [u8; 6],
     control: Control,
     needs: Needs,
 }
@@ -203,13 +205,14 @@ impl<B: Pci> E1000e<B> {
             what: "it has no Ethernet address (its NVM is empty or damaged)".to_owned(),
         })?;
         let control = Control::new(&config);
+        control.set_device_mac(mac);
         let info = info(name, &config, chip, control.copybreak(), reaches_heap, irq_kind);
-        Ok(E1000e { opened, info, chip, mac, control, config, needs: Needs::none() })
+        Ok(E1000e { opened, info, chip, control, config, needs: Needs::none() })
     }
 
     /// Its Ethernet address.
     pub fn mac(&self) -> [u8; 6] {
-        self.mac
+        self.control.mac()
     }
 
     /// A handle that works from any thread while the port runs.
@@ -353,7 +356,8 @@ impl<B: Pci> Port for E1000e<B> {
     }
 
     fn start(self, start: Start) -> Result<Queues<E1000eRx<B>, E1000eTx<B>>, PortError> {
-        let E1000e { mut opened, info, config, chip, mac, control, .. } = self;
+        let E1000e { mut opened, info, config, chip, control, .. } = self;
+        let (config, mac) = control.current(&config);
         let port = info.name.as_str();
         let input = |what: String| PortError::Input { port: port.to_owned(), what };
         let failed = |error| match error {
@@ -400,8 +404,10 @@ impl<B: Pci> Port for E1000e<B> {
             rx: rx.iter().map(|(ring, _)| RingBase::from(ring.descriptors())).collect(),
             tx: tx.iter().map(|(ring, _)| RingBase::from(ring.descriptors())).collect(),
             buffer,
+            room,
+            mtu: config.mtu,
             rss: chip.queues > 1,
-            mac,
+            filters: FilterTables::new(&config.filter, mac),
         };
         let Starter { domain, own, .. } = starter;
         // Before bus mastering: an error ends here, and the device accesses no memory.
@@ -410,6 +416,10 @@ impl<B: Pci> Port for E1000e<B> {
         let (bus, bar) = opened.parts.take().ok_or_else(closed)?;
         let device = Arc::new(Device::new(bus, bar, domain, config.clone(), layout, control, interrupts));
         device.program();
+        let weak: Weak<Device<B>> = Arc::downgrade(&device);
+        device.control.attach(weak);
+        // Settings may have changed since they were read.
+        device.follow();
         device.check_link();
         let keep_tags = start.accept.has(Offloads::VLAN);
         let rx = (0..).zip(rx).map(|(number, (ring, counters))| {

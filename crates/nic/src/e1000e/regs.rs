@@ -148,6 +148,8 @@ pub(super) mod rctl {
     /// Frames longer than 1522 bytes.
     pub(crate) const LONG: u32 = 1 << 5;
     pub(crate) const BROADCAST: u32 = 1 << 15;
+    /// Tagged frames are received if the VLAN table has their VLAN.
+    pub(crate) const VLAN_FILTER: u32 = 1 << 18;
     /// Sizes of 16384, 8192 and 4096 bytes instead of 1024, 512 and 256.
     pub(crate) const SIZE_EXTENDED: u32 = 1 << 25;
     pub(crate) const SIZE_SHIFT: u32 = 16;

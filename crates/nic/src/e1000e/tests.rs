@@ -77,6 +77,20 @@ fn the_packet_buffer_is_split_before_the_reset_that_makes_it_so_and_never_after(
 }
 
 #[test]
+fn the_settings_of_a_device_that_is_gone_are_not_changed() {
+    let (mut queues, script, _pool, control) = started(config());
+    control.set_mtu(1400).unwrap();
+    script.dead.store(true, Relaxed);
+    let begun = std::time::Instant::now();
+    while !matches!(queues.rx[0].state(), State::Gone(_)) {
+        assert!(begun.elapsed() < Duration::from_secs(20));
+        queues.rx[0].rx(&mut Batch::new());
+    }
+    let refused = control.set_mtu(1500).unwrap_err().to_string();
+    assert_eq!((refused.as_str(), control.mtu()), ("mtu=1500: the device does not answer, and was given up", 1400));
+}
+
+#[test]
 fn bursts_cost_one_register_write_and_no_read() {
     let (mut queues, script, pool, control) = started(config());
     let mut cache = pool.cache(Direction::Tx).unwrap();

@@ -9,7 +9,7 @@
 
 use super::rig::{Rig, Variant, assert_stamps, config, model_config, stamp};
 use towpath_model::cpsw::{self as model, Accesses, Injected};
-use towpath_nic::cpsw::{BatchSize, Config, DescAlloc, Family, Soc};
+use towpath_nic::cpsw::{BatchSize, Config, DescAlloc};
 use towpath_packet::Batch;
 use towpath_packet::port::{RxQueue, TxQueue};
 
@@ -17,12 +17,9 @@ fn rings(rig: &Rig, rings: &[u16]) -> Accesses {
     rings.iter().fold(Accesses::default(), |sum, &ring| sum + rig.model.ring_accesses(ring))
 }
 
-fn tx_rings(soc: &Soc) -> Vec<u16> {
-    if soc.family == Family::Pktdma { vec![19] } else { vec![0, 512] }
-}
-
-fn rx_rings(soc: &Soc) -> (u16, u16) {
-    if soc.family == Family::Pktdma { (118, 118) } else { (528, 529) }
+fn tx_rings(variant: Variant) -> Vec<u16> {
+    let [(submit, completion), _] = variant.rings();
+    if submit == completion { vec![submit] } else { vec![submit, completion] }
 }
 
 fn large_config(variant: Variant) -> Config {
@@ -45,7 +42,7 @@ fn t5_transmission_costs_one_write_per_batch_and_a_write_and_a_read_for_all_comp
     for variant in Variant::ALL {
         for batch in [1_u8, 2, 8, 31, 32, 64, 126, 127] {
             let mut rig = large(variant, batch);
-            let rings_of = tx_rings(&variant.soc());
+            let rings_of = tx_rings(variant);
             let before = rings(&rig, &rings_of);
             let bursts = 60_u32;
             let mut number = 0;
@@ -85,7 +82,7 @@ fn t13_without_batches_every_packet_costs_two_writes_and_every_poll_two_reads() 
     for variant in Variant::ALL {
         let config = large_config(variant).desc_alloc(DescAlloc::GenPool).singly(true);
         let mut rig = Rig::with(config, model_config(variant, 1));
-        let rings_of = tx_rings(&variant.soc());
+        let rings_of = tx_rings(variant);
         let before = rings(&rig, &rings_of);
         for round in 0..10 {
             for i in 0..32 {
@@ -107,7 +104,7 @@ fn t13_reception_costs_a_write_and_a_read_per_batch_and_refill_costs_one_write_i
     for variant in Variant::ALL {
         for arriving in [8_u32, 32, 64] {
             let mut rig = large(variant, 32);
-            let (free, filled) = rx_rings(&variant.soc());
+            let [_, (free, filled)] = variant.rings();
             let before = (rig.model.ring_accesses(free), rig.model.ring_accesses(filled));
             let posted = rig.ports[0].rx[0].counts()[0];
             let rounds = 64;

@@ -33,7 +33,19 @@ impl Variant {
     pub(crate) fn model(self) -> model::Soc {
         match self {
             Variant::Pktdma | Variant::PktdmaUntagged => model::Soc::Am64x,
-            Variant::Udma | Variant::UdmaMessages => model::Soc::J784s4,
+            Variant::Udma => model::Soc::J7200,
+            Variant::UdmaMessages => model::Soc::J784s4,
+        }
+    }
+
+    /// The rings of the first transmit channel and of the first flow, by TI's descriptions: each is
+    /// its submission ring and its completion ring.
+    pub(crate) fn rings(self) -> [(u16, u16); 2] {
+        match self {
+            Variant::Pktdma | Variant::PktdmaUntagged => [(16, 16), (128, 128)],
+            // As the models of J7200 and J784S4 grant them, with one channel.
+            Variant::Udma => [(10, 130), (131, 132)],
+            Variant::UdmaMessages => [(20, 440), (441, 442)],
         }
     }
 

@@ -145,3 +145,25 @@ fn a_packet_that_is_completed_twice_at_once_is_freed_once_and_counted_as_a_stray
         rig.assert_no_leak();
     }
 }
+
+#[test]
+fn an_engine_that_repeats_every_completion_fills_the_ring_to_its_end_and_still_stops_in_order() {
+    for variant in [Variant::Udma, Variant::UdmaMessages] {
+        let mut rig = Rig::new(variant, 1);
+        rig.model.repeat_completions(u32::MAX);
+        let mut batch = Batch::new();
+        for number in 0..16 {
+            let packet = rig.packet(&stamp(0, number, 90));
+            batch.push(packet).unwrap();
+        }
+        // All slots of the ring: their completions alone fill the other ring but for one slot.
+        assert_eq!(rig.ports[0].tx[0].tx(&mut batch), 16);
+        rig.ports[0].tx[0].kick();
+        rig.model.settle();
+        assert!(rig.model.in_flight() > 0, "the engine waits for the driver");
+        rig.finish();
+        let (sent, stop) = (rig.plugs[0].drain().len(), &rig.control.stops()[0]);
+        assert_eq!((sent + stop.undelivered, stop.channel), (16, Some(0)), "{variant:?}");
+        rig.assert_no_leak();
+    }
+}

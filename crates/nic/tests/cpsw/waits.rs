@@ -135,7 +135,7 @@ fn a_queue_in_the_middle_of_a_doorbell_delays_no_doorbell_of_another_channel() {
         model.set_steps_per_read(4);
         (1..=ports).for_each(|port| model.plug(port, Loopback::default()));
         let doorbell = |ring: usize| ring * 0x2000 + 0x10;
-        let delay = Delay { barrier: Arc::default(), delayed: doorbell(19), opens: doorbell(27) };
+        let delay = Delay { barrier: Arc::default(), delayed: doorbell(16), opens: doorbell(24) };
         let bus = DelayedBus { bus: model.bus(), delay: delay.clone() };
         let calls: Arc<dyn Tisci> = Arc::new(model.firmware());
         let (opened, _control) = open(bus, calls, config(Variant::Pktdma, ports).tx_channels(2)).unwrap();

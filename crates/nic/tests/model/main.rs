@@ -4,6 +4,7 @@
 //! The test steps the device, so that a failure is reproduced by its seed.
 
 mod faults;
+mod filter;
 mod interrupts;
 mod late;
 mod link;

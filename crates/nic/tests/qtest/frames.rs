@@ -2,7 +2,7 @@
 
 use crate::require;
 use crate::rig::{Setup, frame, out, protections, ring, sized};
-use towpath_nic::e1000e::{InterruptMode, RxFilter};
+use towpath_nic::e1000e::{InterruptMode, Receive};
 use towpath_packet::Batch;
 use towpath_packet::port::{RxQueue, State, TxQueue, Wake};
 
@@ -178,10 +178,10 @@ fn the_filter_decides_which_frames_to_others_are_received() {
         to([1, 0, 0x5e, 0, 0, 0x16]),
         to([2, 0, 0, 0, 0, 9]),
     ];
-    let group = RxFilter::Groups(vec![[1, 0, 0x5e, 0, 0, 0xfb]]);
-    for (filter, wanted) in [(RxFilter::Promiscuous, 5), (RxFilter::AllMulticast, 4), (group, 3)] {
+    for (receive, wanted) in [(Receive::All, 5), (Receive::Multicast, 4), (Receive::Own, 3)] {
         let mut setup = Setup::new(protections()[0]);
-        setup.config.filter = filter;
+        setup.config.filter.receive = receive;
+        setup.config.filter.groups = vec![[1, 0, 0x5e, 0, 0, 0xfb]];
         let mut rig = setup.start();
         rig.refill();
         all.iter().for_each(|frame| rig.cable.send(frame).unwrap());

@@ -9,6 +9,7 @@ use towpath_testing as support;
 
 mod cost;
 mod end;
+mod filter;
 mod frames;
 mod full;
 mod offloads;

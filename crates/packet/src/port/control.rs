@@ -1,23 +1,78 @@
 //! Settings and events of a running port, and what it measures itself.
 
+use std::fmt;
 use std::time::Instant;
 
-/// A number that can be changed while the port runs.
+/// The value of a setting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SettingValue {
+    /// A number.
+    Number(u64),
+    /// A word, an address, or a list of them with `+` in between.
+    Text(String),
+}
+
+impl SettingValue {
+    /// The number for the setting `name`.
+    ///
+    /// # Errors
+    /// [`ControlError::Value`] if it is a text.
+    pub fn number(&self, name: &str) -> Result<u64, ControlError> {
+        match self {
+            SettingValue::Number(n) => Ok(*n),
+            SettingValue::Text(_) => Err(self.breaks(name, "must be a whole number")),
+        }
+    }
+
+    /// The error for a value of the setting `name` that breaks a rule.
+    pub fn breaks(&self, name: &str, rule: impl Into<String>) -> ControlError {
+        ControlError::Value { name: name.to_owned(), value: self.clone(), rule: rule.into() }
+    }
+}
+
+impl fmt::Display for SettingValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SettingValue::Number(n) => write!(f, "{n}"),
+            SettingValue::Text(text) => f.write_str(text),
+        }
+    }
+}
+
+impl From<u64> for SettingValue {
+    fn from(n: u64) -> SettingValue {
+        SettingValue::Number(n)
+    }
+}
+
+impl From<String> for SettingValue {
+    fn from(text: String) -> SettingValue {
+        SettingValue::Text(text)
+    }
+}
+
+impl From<&str> for SettingValue {
+    fn from(text: &str) -> SettingValue {
+        SettingValue::Text(text.to_owned())
+    }
+}
+
+/// What can be changed while the port runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Setting {
     /// Its name, as in the port's options.
     pub name: &'static str,
     /// Its value now.
-    pub value: u64,
+    pub value: SettingValue,
     /// Its meaning and unit.
     pub what: &'static str,
 }
 
 impl Setting {
     /// A setting with its value and meaning.
-    pub fn new(name: &'static str, value: u64, what: &'static str) -> Setting {
-        Setting { name, value, what }
+    pub fn new(name: &'static str, value: impl Into<SettingValue>, what: &'static str) -> Setting {
+        Setting { name, value: value.into(), what }
     }
 }
 
@@ -39,7 +94,7 @@ pub enum ControlError {
         /// The setting.
         name: String,
         /// The value.
-        value: u64,
+        value: SettingValue,
         /// The rule that it breaks.
         rule: String,
     },
@@ -148,5 +203,5 @@ pub trait PortControl: Send + Sync {
     ///
     /// # Errors
     /// [`ControlError`]; nothing has changed then.
-    fn set(&self, name: &str, value: u64) -> Result<(), ControlError>;
+    fn set(&self, name: &str, value: &SettingValue) -> Result<(), ControlError>;
 }

@@ -4,7 +4,7 @@ use super::pace::PaceShared;
 use super::verify::Verifier;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
-use towpath_packet::port::{ControlError, Pacing, PortControl, Setting, Verified};
+use towpath_packet::port::{ControlError, Pacing, PortControl, Setting, SettingValue, Verified};
 
 /// The generator's handle. It has no settings.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl PortControl for GenControl {
         self.verifier.as_ref().map(|verifier| verifier.read())
     }
 
-    fn set(&self, name: &str, _value: u64) -> Result<(), ControlError> {
+    fn set(&self, name: &str, _: &SettingValue) -> Result<(), ControlError> {
         Err(ControlError::unknown(name, self))
     }
 }

@@ -98,7 +98,8 @@ use server::{Channel, Server, ServerThread};
 use stats::PortEvents;
 use std::sync::Arc;
 use towpath_packet::port::{
-    Calls, ControlError, Info, Layer, Needs, PathUse, Port, PortControl, PortError, Queues, Setting, Start, Usage,
+    Calls, ControlError, Info, Layer, Needs, PathUse, Port, PortControl, PortError, Queues, Setting, SettingValue,
+    Start, Usage,
 };
 use towpath_packet::spsc::ring;
 use towpath_packet::{Direction, delegate_rx_queue, delegate_tx_queue};
@@ -214,7 +215,7 @@ impl PortControl for SockControl {
         self.0.account.usage()
     }
 
-    fn set(&self, name: &str, _: u64) -> Result<(), ControlError> {
+    fn set(&self, name: &str, _: &SettingValue) -> Result<(), ControlError> {
         Err(ControlError::unknown(name, self))
     }
 }

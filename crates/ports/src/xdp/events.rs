@@ -4,7 +4,7 @@ use super::tx_metadata::{Delays, Percentile};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use towpath_packet::port::{ControlError, PortControl, Setting};
+use towpath_packet::port::{ControlError, PortControl, Setting, SettingValue};
 
 /// An event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl PortControl for EventControl {
         NAMES.into_iter().zip(counts).chain(delays).collect()
     }
 
-    fn set(&self, name: &str, _: u64) -> Result<(), ControlError> {
+    fn set(&self, name: &str, _: &SettingValue) -> Result<(), ControlError> {
         Err(ControlError::unknown(name, self))
     }
 }

@@ -117,3 +117,40 @@ fn a_no_iommu_group_is_distinct_from_protection() {
     machine.file("dev/vfio/noiommu-7", "");
     assert_eq!(found(&machine, nic), [Finding::Unprotected]);
 }
+
+#[test]
+fn a_device_whose_dma_may_not_be_coherent_is_refused_where_the_kernel_does_not_check_it() {
+    let (machine, nic) = ready();
+    let described = |found: Vec<Finding>| {
+        found.into_iter().find_map(|f| if let Finding::NotCoherent { described } = f { Some(described) } else { None })
+    };
+    let found = |machine: &FakeHost| described(found(machine, nic));
+    let node = "sys/firmware/devicetree/base/pcie";
+    let describe = |machine: &FakeHost| {
+        machine.file(&format!("{node}/name"), "pcie");
+        machine.link(&host::device(nic, "of_node"), machine.host().path(node));
+    };
+    machine.file("proc/cpuinfo", "CPU implementer\t: 0x41\n");
+    assert_eq!(found(&machine), None, "behind an IOMMU the kernel checks it");
+    machine.file("proc/sys/kernel/osrelease", "5.18.0-1-arm64\n");
+    assert_eq!(found(&machine), None, "ACPI says it, to the kernel alone");
+    describe(&machine);
+    assert_eq!(found(&machine), Some(true));
+    machine.file(&format!("{node}/dma-coherent"), "");
+    assert_eq!(found(&machine), None);
+    machine.remove(&format!("{node}/dma-coherent"));
+    machine.file("proc/sys/kernel/osrelease", "5.19.0\n");
+    assert_eq!(found(&machine), None);
+
+    machine.file("sys/kernel/iommu_groups/7/name", "vfio-noiommu\n");
+    machine.file("dev/vfio/noiommu-7", "");
+    assert_eq!(found(&machine), Some(true), "without an IOMMU no kernel checks it");
+    // SAFETY: nothing is opened.
+    let config = unsafe { crate::vfio::VfioConfig::default().unprotected(true) };
+    let refused = crate::vfio::VfioBus::open_on(machine.host(), nic, &config).unwrap_err().to_string();
+    assert!(refused.contains("not coherent") && refused.contains("turn on the IOMMU"), "{refused}");
+    machine.remove(&host::device(nic, "of_node"));
+    assert_eq!(found(&machine), Some(false));
+    machine.file("proc/cpuinfo", "vendor_id\t: GenuineIntel\n");
+    assert_eq!(found(&machine), None);
+}

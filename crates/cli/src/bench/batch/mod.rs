@@ -61,7 +61,7 @@ pub(crate) struct Family {
 }
 
 pub(crate) const PKTDMA: Family = Family { name: "PKTDMA", soc: Soc::AM64X, model: model::Soc::Am64x };
-pub(crate) const UDMA: Family = Family { name: "UDMA", soc: Soc::J7200, model: model::Soc::J784s4 };
+pub(crate) const UDMA: Family = Family { name: "UDMA", soc: Soc::J7200, model: model::Soc::J7200 };
 pub(crate) const MESSAGES: Family = Family { name: "UDMA, messages", soc: Soc::J784S4, model: model::Soc::J784s4 };
 
 /// What a packet costs in one direction: medians over the rounds.

@@ -1,7 +1,8 @@
 //! The actions of the device, performed one at a time.
 
-use super::super::config::{Family, RxMarker};
+use super::super::config::RxMarker;
 use super::super::dma_view::DmaView;
+use super::super::soc::Family;
 use super::super::tx::TEARDOWN;
 use super::{Device, RINGS};
 
@@ -28,15 +29,17 @@ impl Device {
     /// Lists the actions that are possible now.
     fn list_actions(&mut self) {
         self.actions.clear();
+        let family = self.config.soc.family();
         for &c in &self.used {
             let channel = &self.tx[c];
             let ring = &self.rings[usize::from(channel.ring) % RINGS];
+            let waits = self.rings[usize::from(channel.return_ring(family)) % RINGS].waits();
             let can = [
                 (channel.can_fetch(ring), Action::Fetch(c)),
                 (channel.can_read(), Action::Read(c)),
                 (channel.can_transmit(&self.switch), Action::Transmit(c)),
-                (channel.can_complete(), Action::Complete(c)),
-                (channel.can_mark(), Action::EndTx(c)),
+                (channel.can_complete() && !waits, Action::Complete(c)),
+                (channel.can_mark() && !waits, Action::EndTx(c)),
             ];
             self.actions.extend(can.iter().filter(|(can, _)| *can).map(|&(_, action)| action));
         }
@@ -144,10 +147,7 @@ impl Device {
         let Device { tx, rings, switch, check, config, repeated, .. } = self;
         let channel = &mut tx[c];
         let number = usize::from(channel.ring) % RINGS;
-        let returns = match config.soc.family() {
-            Family::Pktdma => channel.ring,
-            Family::Udma => channel.config.map_or(0, |config| config.completion_ring),
-        };
+        let returns = channel.return_ring(config.soc.family());
         match action {
             Action::Fetch(_) => channel.fetch(&mut rings[number], config.soc.family(), view, check),
             Action::Read(_) => channel.read(&rings[number], switch, view, check),
@@ -157,9 +157,9 @@ impl Device {
                     && let Some(ring) = rings.get_mut(usize::from(returns))
                 {
                     ring.complete(element, view, check);
-                    if *repeated > 0 && config.soc.family() == Family::Udma {
+                    if *repeated > 0 && config.soc.family() == Family::Udma && ring.has_room() {
                         *repeated -= 1;
-                        ring.complete(element, view, check);
+                        ring.repeat(element, view, check);
                     }
                     self.completed(returns);
                 }
@@ -183,12 +183,12 @@ impl Device {
         if !self.config.soc.marks_rx_teardown() {
             return;
         }
-        let Some(config) = self.rx.config else { return };
         let flows = match self.config.rx_marker {
             RxMarker::FirstFlow => 1,
-            RxMarker::AllFlows => config.flow_count,
+            RxMarker::AllFlows => self.rx.flow_count(&self.switch),
         };
-        for flow in config.flow_start..config.flow_start + flows {
+        let first = self.switch.flow_base;
+        for flow in first..first + flows {
             let ring = self.config.soc.rx_ring(flow);
             self.rings[usize::from(ring)].mark_teardown(&mut self.check);
             self.completed(ring);

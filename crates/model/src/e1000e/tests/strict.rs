@@ -278,6 +278,29 @@ fn invalid_configurations_when_enabled() {
 }
 
 #[test]
+fn filters_changed_in_an_order_that_loses_frames_or_mixes_addresses() {
+    let cases: [(&[(usize, u32)], &str); 6] = [
+        (&[(RAL + 8, 1), (RAH + 8, RAH_AV | 1)], "read behind each half"),
+        (&[(RAH + 8, RAH_AV | 1), (RAL + 16, 1)], "read behind each half"),
+        (&[(RAL, 5)], "invalid while its first half changes"),
+        (&[(RCTL, 0), (RCTL, RCTL_EN)], "only after a reset"),
+        (&[(RCTL, RCTL_EN | RCTL_CFIEN)], "CFIEN"),
+        (&[(RCTL, RCTL_EN | RCTL_VFE)], "VLAN 0"),
+    ];
+    for (writes, expected) in cases {
+        let rig = Rig::new(config());
+        writes.iter().for_each(|&(at, value)| rig.bar.w32(at, value));
+        assert!(rule(&rig).contains(expected), "{writes:x?}: {}", rule(&rig));
+    }
+    let rig = Rig::new(config());
+    for (at, value) in [(RAH, 0), (RAL, 5), (RAH, RAH_AV | 1), (VFTA, 1), (RCTL, RCTL_EN | RCTL_VFE)] {
+        rig.bar.w32(at, value);
+        rig.bar.r32(STATUS);
+    }
+    rig.clean();
+}
+
+#[test]
 fn a_buffer_changed_without_a_sync() {
     let mut rig = Rig::new(Config { iommu: iommu::Config { bounce: true, ..Default::default() }, ..config() });
     let region = Region::new(4096, towpath_packet::Backing::Anonymous).unwrap();

@@ -31,19 +31,20 @@ pub(in crate::cpsw) struct RxFlow<B: Bus> {
 }
 
 impl<B: Bus> RxFlow<B> {
+    /// Flow `number`, 0 and up, with its free ring and its completion ring.
     pub(in crate::cpsw) fn new(
         number: u16,
         config: &Config,
+        rings: (u16, u16),
         regions: &Regions<B::Bar>,
         domain: &Domain<B::Dma>,
         cache: Cache,
     ) -> Result<RxFlow<B>, MapError> {
-        let (soc, size) = (&config.soc, config.rx_ring);
-        let rings = soc.rx_rings(number);
+        let size = config.rx_ring;
         Ok(RxFlow {
             number,
             free: FreeQueue::new(config, regions, domain, rings.0)?,
-            completion: CompletionRing::new(domain, regions, soc.family, rings, (size, size))?,
+            completion: CompletionRing::new(domain, regions, config.soc.family, rings, (size, size))?,
             buffers: RxBuffers::new(config, domain, cache, rings.1)?,
             burst: RxBurst::with_capacity(MAX_COUNT as usize * usize::from(config.rx_buffers)),
             size,

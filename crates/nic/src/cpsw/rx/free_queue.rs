@@ -2,9 +2,10 @@
 //!
 //! Each flow has a ring of its own, so that its descriptors complete only to the flow itself.
 
-use super::super::config::{Config, FreeRing};
+use super::super::config::Config;
 use super::super::regs::{Regions, fifo};
 use super::super::ring::SubmitRing;
+use super::super::soc::FreeRing;
 use towpath_bus::{Coherent, Dma, Domain, MapError, Mmio};
 
 /// The free descriptor queue, in one of its two modes.

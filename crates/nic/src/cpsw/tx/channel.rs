@@ -43,20 +43,21 @@ pub(in crate::cpsw) struct TxChannel<B: Bus> {
 }
 
 impl<B: Bus> TxChannel<B> {
+    /// The channel of thread `number`, with its submission and its completion ring.
     pub(in crate::cpsw) fn new(
         number: u16,
         config: &Config,
+        rings: (u16, u16),
         regions: &Regions<B::Bar>,
         domain: &Domain<B::Dma>,
     ) -> Result<TxChannel<B>, MapError> {
-        let (soc, size) = (&config.soc, config.tx_ring);
-        let rings = soc.tx_rings(number);
+        let size = config.tx_ring;
         // UDMA records the end of a teardown on the completion ring, which may be full.
         let sizes = (size, size + 1);
         Ok(TxChannel {
             number,
             submit: SubmitRing::new(domain, regions, rings.0, size)?,
-            completion: CompletionRing::new(domain, regions, soc.family, rings, sizes)?,
+            completion: CompletionRing::new(domain, regions, config.soc.family, rings, sizes)?,
             descs: TxDescs::new(config, domain, rings.1)?,
             max_frame: config.max_frame(),
             size,

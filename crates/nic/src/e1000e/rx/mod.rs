@@ -160,6 +160,12 @@ impl<D: Dma> RxRing<D> {
         }
     }
 
+    /// Sets the length of the longest frame.
+    #[inline]
+    fn set_max_frame(&mut self, bytes: usize) {
+        self.max_frame = bytes;
+    }
+
     /// Appends frames that have arrived; returns how many, and their bytes.
     #[inline]
     fn receive(&mut self, out: &mut Batch, options: BurstOptions) -> (usize, u64) {
@@ -173,9 +179,10 @@ impl<D: Dma> RxRing<D> {
     }
 
     /// The device was reset, and its ring is empty: starts again with the buffers that are there,
-    /// mapped as they are.
+    /// mapped as they are. The device writes at most `buffer_size` bytes to each now.
     #[cold]
-    fn restart(&mut self) {
+    fn restart(&mut self, buffer_size: usize) {
+        self.buffer_size = buffer_size;
         self.buffers.restart();
         self.partial = PartialFrame::default();
         self.discarding = false;

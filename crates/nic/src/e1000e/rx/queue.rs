@@ -71,9 +71,9 @@ impl<B: Pci> E1000eRx<B> {
 
     #[inline]
     fn runs(&mut self) -> bool {
-        let E1000eRx { handle, ring, out_of_order, .. } = self;
+        let E1000eRx { handle, ring, out_of_order, control, .. } = self;
         handle.runs(|| {
-            ring.iter_mut().for_each(RxRing::restart);
+            ring.iter_mut().for_each(|ring| ring.restart(control.buffer_size()));
             *out_of_order = false;
         })
     }
@@ -137,6 +137,7 @@ impl<B: Pci> RxQueue for E1000eRx<B> {
         }
         let options = BurstOptions { copybreak: self.control.copybreak() as usize, keep_tags: self.keep_tags };
         let Some(ring) = &mut self.ring else { return 0 };
+        ring.set_max_frame(self.control.max_frame());
         let (packets, bytes) = ring.receive(out, options);
         if packets > 0 {
             self.counters.moved(packets as u64, bytes);

@@ -398,7 +398,7 @@ fn a_descriptor_that_is_completed_out_of_order_is_noticed() {
     b.write(100, DONE | END);
     assert_eq!(b.receive(0), 0);
     assert!(b.ring.buffers.is_out_of_order());
-    b.ring.restart();
+    b.ring.restart(1920);
     assert_eq!(b.mapped(), 79, "buffers stay mapped over a reset");
     b.device = 0;
     assert_eq!(b.refill(), 79);

@@ -126,6 +126,12 @@ impl<D: Dma> TxRing<D> {
         &self.ring
     }
 
+    /// Sets the length of the longest frame.
+    #[inline]
+    fn set_max_frame(&mut self, bytes: usize) {
+        self.abilities.max_frame = bytes;
+    }
+
     #[inline]
     fn free(&self) -> usize {
         let len = self.ring.len();

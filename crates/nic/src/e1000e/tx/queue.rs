@@ -73,6 +73,8 @@ impl<B: Pci> E1000eTx<B> {
     #[inline]
     fn stage(&mut self, batch: &mut Batch) -> usize {
         let (size, mut taken) = (self.control.batch(), 0);
+        let max_frame = self.control.max_frame();
+        self.ring.iter_mut().for_each(|ring| ring.set_max_frame(max_frame));
         while let Some(ring) = &mut self.ring
             && !batch.is_empty()
         {

@@ -72,7 +72,7 @@ impl Rig {
                 self.refill();
             }
             Step::Restart => {
-                self.ring.restart();
+                self.ring.restart(1920);
                 (self.device, self.tail) = (0, 0);
             }
         }
