@@ -124,10 +124,6 @@ impl<'a> Cable<'a> {
         self.guest.run("kill $(cat /tmp/flood)");
     }
 
-    pub(crate) fn guest(&mut self) -> &mut Guest {
-        self.guest
-    }
-
     /// Each host fetches the file from the other.
     pub(crate) fn fetch_both_ways(&mut self) {
         let far = &self.far.prefix;

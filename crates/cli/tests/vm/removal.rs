@@ -20,7 +20,7 @@ fn a_device_that_is_taken_away_under_traffic_is_closed_at_once_and_works_again_l
             cable.start(options);
             cable.ping();
             cable.flood();
-            let guest = cable.guest();
+            let guest = &mut *cable.guest;
             guest.run(&format!("NIC={NIC}; dmesg -c >/dev/null; timeout 60 sh -c \"{take}\""));
             // The write has ended, so the kernel has the device: nothing holds it any more.
             assert_ne!(driver(guest, NIC), "vfio-pci", "{take}");
@@ -31,7 +31,7 @@ fn a_device_that_is_taken_away_under_traffic_is_closed_at_once_and_works_again_l
             assert!(summary.sandbox.refused.is_empty(), "{take}: {:?}", summary.sandbox.refused);
             says(&summary.gone.join("; "), &["e1000e:vfio=", "the system wants the device back"]);
             cable.calm();
-            let guest = cable.guest();
+            let guest = &mut *cable.guest;
             guest.run(&format!("NIC={NIC}; {give}"));
             guest
                 .until("vfio-pci has it again", &format!("readlink /sys/bus/pci/devices/{NIC}/driver | grep vfio-pci"));
@@ -40,6 +40,7 @@ fn a_device_that_is_taken_away_under_traffic_is_closed_at_once_and_works_again_l
         cable.ping();
         cable.stop().is_balanced();
         cable.end();
+        guest.run(&format!("towpath unbind {NIC}"));
     });
 }
 
@@ -51,7 +52,7 @@ fn a_worker_is_woken_by_every_kind_of_interrupt() {
         for (kind, line) in [("msix", "vfio-msix"), ("msi", "vfio-msi["), ("intx", "vfio-intx")] {
             cable.start(&format!("?interrupts={kind}"));
             cable.ping();
-            let counts = cable.guest().run("cat /proc/interrupts");
+            let counts = cable.guest.run("cat /proc/interrupts");
             let mine: Vec<_> = counts.lines().filter(|counts| counts.contains(line) && counts.contains(NIC)).collect();
             let fired = |counts: &str| counts.split_whitespace().skip(1).any(|n| n.parse().is_ok_and(|n: u64| n > 0));
             assert!(mine.iter().any(|counts| fired(counts)), "{kind}: {counts}");
@@ -61,5 +62,6 @@ fn a_worker_is_woken_by_every_kind_of_interrupt() {
             assert!(summary.sandbox.refused.is_empty(), "{kind}: {:?}", summary.sandbox.refused);
         }
         cable.end();
+        guest.run(&format!("towpath unbind {NIC}"));
     });
 }

@@ -79,9 +79,11 @@ impl<D: Dma> TxRing<D> {
         self.mapper.unmap_unused();
     }
 
-    /// The device was reset, and its ring is empty: drops the frames that were in it.
+    /// The device was reset, and its ring is empty: drops the frames that were in it, after those that
+    /// it had reported as sent.
     #[cold]
     pub(super) fn restart(&mut self, reason: DropReason) {
+        self.reclaim();
         self.free_until(self.next_to_use, Some(reason));
         self.ring.clear();
         (self.next_to_clean, self.tail, self.next_to_use, self.staged) = (0, 0, 0, 0);
