@@ -66,7 +66,7 @@ mod tx;
 pub use crate::common::filter::{Filter, Receive, VlanSet};
 pub use crate::common::link::LinkStatus;
 pub use crate::common::phy::FlowControl;
-pub use config::{Config, ConfigError, Copybreak, RingSize};
+pub use config::{Config, ConfigError, Copybreak, RingSize, TxCopybreak};
 #[doc(hidden)]
 pub use config::{Pauses, RecycleMode};
 pub use control::{Control, Faults};
@@ -76,6 +76,7 @@ pub use tx::E1000eTx;
 
 use crate::common::pool::{StartError, device_pool};
 use crate::common::ring::DescRing;
+use config::TX_SLOT;
 use control::{FaultLog, Follow};
 use device::Device;
 use filter::FilterTables;
@@ -210,7 +211,7 @@ impl<B: Pci> E1000e<B> {
         })?;
         let control = Control::new(&config);
         control.set_device_mac(mac);
-        let info = info(name, &config, chip, control.copybreak(), reaches_heap, irq_kind);
+        let info = info(name, &config, chip, &control, reaches_heap, irq_kind);
         Ok(E1000e { opened, info, chip, control, config, needs: Needs::none() })
     }
 
@@ -241,7 +242,7 @@ fn info(
     name: &str,
     config: &Config,
     chip: Chip,
-    copybreak: u32,
+    control: &Control,
     reaches_heap: bool,
     irq_kind: Option<IrqKind>,
 ) -> Info {
@@ -269,6 +270,11 @@ fn info(
         FlowControl::Tx => "tx: the port asks its partner to wait",
         FlowControl::Off => "off",
     };
+    let copybreak = control.copybreak();
+    let tx_copies = match control.tx_copybreak() {
+        0 => "sent frames are not copied".into(),
+        below => format!("frames below {below} bytes are copied to be sent, instead of mapped").into(),
+    };
     let rx_offloads = if config.vlan { Offloads::VLAN } else { Offloads::NONE };
     let abilities = vec![
         ability("chip", true, chip.name.into()),
@@ -279,6 +285,7 @@ fn info(
         // Settings: each value is a complete ability.
         ability("policy", true, protection.into()),
         ability("copybreak", true, format!("frames below {copybreak} bytes are copied").into()),
+        ability("tx-copybreak", true, tx_copies),
         ability("interrupts", true, wait.into()),
         ability("pause", true, pauses.into()),
     ];
@@ -331,11 +338,15 @@ impl<B: Pci> Starter<'_, B> {
 
     fn tx(&self, queues: u16, log: FaultLog) -> Result<TxRing<B::Dma>, StartError> {
         let buffers = self.buffers();
+        let descriptors = self.config.tx_ring.get();
+        // Pieces of a packet that lie side by side are mapped as one.
+        let mut mapper = DmaMapper::new(&self.domain, descriptors, buffers.chunk().max(tx::RUN))?;
+        if self.config.has_bounce() {
+            mapper.reserve_bounce(descriptors, TX_SLOT)?;
+        }
         let parts = TxParts {
-            ring: DescRing::new(&self.domain, self.config.tx_ring.get())?,
-            // A piece of another port's packet may be longer than a chunk of this pool. It is
-            // copied if it is longer than a page too.
-            mapper: DmaMapper::new(&self.domain, self.config.tx_ring.get(), buffers.chunk().max(4096))?,
+            ring: DescRing::new(&self.domain, descriptors)?,
+            mapper,
             cache: buffers.cache(Direction::Tx)?,
             copy_all: self.own.is_some(),
             shares_context: queues > 1,

@@ -17,3 +17,4 @@ mod saving;
 mod storm;
 mod threads;
 mod traffic;
+mod tx_copybreak;

@@ -86,13 +86,13 @@ impl<B: Pci> E1000eTx<B> {
     /// taken.
     #[inline]
     fn stage(&mut self, batch: &mut Batch) -> usize {
-        let (size, mut taken) = (self.control.batch(), 0);
+        let (size, copybreak, mut taken) = (self.control.batch(), self.control.tx_copybreak() as usize, 0);
         let max_frame = self.control.max_frame();
         self.ring.iter_mut().for_each(|ring| ring.set_max_frame(max_frame));
         while let Some(ring) = &mut self.ring
             && !batch.is_empty()
         {
-            let n = ring.send(batch, size.saturating_sub(ring.staged) as usize);
+            let n = ring.send(batch, size.saturating_sub(ring.staged) as usize, copybreak);
             taken += n;
             if ring.staged >= size {
                 self.announce();
