@@ -25,7 +25,7 @@ pub(crate) fn bind(args: &Bind) -> Result<ExitCode, Box<dyn Error>> {
             }
             Err(error) => {
                 for bdf in done {
-                    match vfio::unbind(bdf) {
+                    match vfio::unbind(bdf, false) {
                         Ok(_) => println!("{bdf}: given back"),
                         Err(error) => eprintln!("towpath: {error}"),
                     }
@@ -55,7 +55,7 @@ fn print_findings(bdf: Bdf) {
 pub(crate) fn unbind(args: &Unbind) -> Result<ExitCode, Box<dyn Error>> {
     let mut failed = None;
     for &bdf in &args.bdfs {
-        match vfio::unbind(bdf) {
+        match vfio::unbind(bdf, args.force) {
             Ok(unbound) => {
                 let interfaces = unbound.interfaces.iter().map(|i| format!(", as {i}")).collect::<String>();
                 println!("{bdf}: vfio-pci -> {}{interfaces}", unbound.to.as_deref().unwrap_or("no driver"));

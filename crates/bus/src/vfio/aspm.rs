@@ -204,7 +204,7 @@ mod tests {
                 let before = Aspm { bdf: nic, function, bridge: Some((BRIDGE.parse().unwrap(), bridge)) };
                 assert_eq!(bound.aspm, Some(before));
                 assert!(Aspm::of(machine.host(), nic).unwrap().is_off());
-                unbind_on(&mut machine, nic).unwrap();
+                unbind_on(&mut machine, nic, false).unwrap();
                 assert_eq!(states(&machine, nic), (0x40 | function, 0x40 | bridge), "{function} {bridge} {switches}");
             }
         }
@@ -214,7 +214,7 @@ mod tests {
     fn the_function_is_first_off_and_last_on_and_both_before_its_driver_is_back() {
         let (mut machine, nic) = machine(3, 3);
         bind_on(&mut machine, nic, &KNOWN, false).unwrap();
-        unbind_on(&mut machine, nic).unwrap();
+        unbind_on(&mut machine, nic, false).unwrap();
         let place = |text: &str| machine.commands.iter().position(|command| command.contains(text)).unwrap();
         let off = [place("0x0040 > 0000:03:00.0@0xf0"), place("0x0040 > 0000:00:1c.0@0x50")];
         let on = [place("0x0043 > 0000:00:1c.0@0x50"), place("0x0043 > 0000:03:00.0@0xf0")];

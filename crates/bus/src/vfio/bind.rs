@@ -12,8 +12,8 @@
 //! that loses its driver takes the system with it.
 //!
 //! A device is not unbound while its interface carries addresses or is part of a bridge or a bond,
-//! unless that is forced. It is never unbound from `vfio-pci` while a process has it open: the
-//! kernel would wait for that process.
+//! unless that is forced. Nor is it unbound from `vfio-pci` while a process has it open: the kernel
+//! waits for that process.
 //!
 //! Source: Linux [`sysfs-bus-pci`].
 //!
@@ -64,7 +64,7 @@ pub enum BindError {
         why: String,
     },
     /// A process has the device open.
-    #[error("{bdf}: process {} has it open: end it first", .pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+    #[error("{bdf}: process {} has it open: end it first, or force it (--force)", .pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
     InUse {
         /// The device.
         bdf: Bdf,
@@ -140,12 +140,14 @@ pub fn bind(bdf: Bdf, known: &[u32], force: bool) -> Result<Bound, BindError> {
 }
 
 /// Unbinds a device from `vfio-pci`: back to the driver that it had before [`bind`], otherwise to
-/// any that matches; to none if it had none.
+/// any that matches; to none if it had none. With `force`, also while a process has the device open:
+/// the kernel asks it to close the device, and the call waits until it has. A running port of
+/// towpath does so at once.
 ///
 /// # Errors
-/// [`BindError`]: [`BindError::InUse`] while a process has the device open.
-pub fn unbind(bdf: Bdf) -> Result<Unbound, BindError> {
-    unbind_on(&mut Host::this(), bdf)
+/// [`BindError`]: [`BindError::InUse`] while a process has the device open, without `force`.
+pub fn unbind(bdf: Bdf, force: bool) -> Result<Unbound, BindError> {
+    unbind_on(&mut Host::this(), bdf, force)
 }
 
 /// The writes to the kernel, so that tests can replace them.
@@ -382,7 +384,7 @@ fn switch_off_aspm(kernel: &mut impl Kernel, bdf: Bdf, before: Option<PreviousDr
     Some(aspm)
 }
 
-pub(super) fn unbind_on(kernel: &mut impl Kernel, bdf: Bdf) -> Result<Unbound, BindError> {
+pub(super) fn unbind_on(kernel: &mut impl Kernel, bdf: Bdf, force: bool) -> Result<Unbound, BindError> {
     let host = kernel.host().clone();
     if !host.has(bdf) {
         return Err(BindError::NoDevice(bdf));
@@ -392,7 +394,7 @@ pub(super) fn unbind_on(kernel: &mut impl Kernel, bdf: Bdf) -> Result<Unbound, B
         return Err(BindError::NotBound { bdf, driver });
     }
     let pids = host.users(&host.device_nodes(bdf));
-    if !pids.is_empty() {
+    if !pids.is_empty() && !force {
         return Err(BindError::InUse { bdf, pids });
     }
     let previous = PreviousDriver::load(&host, bdf);

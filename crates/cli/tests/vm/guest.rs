@@ -226,7 +226,7 @@ impl Drop for Guest {
 
 /// The kernel's command line.
 const BOOT: &str = "console=ttyS0 panic=-1 rdinit=/init intel_iommu=on iommu.strict=1 mitigations=off tsc=reliable \
-                    clocksource=tsc random.trust_cpu=on";
+                    clocksource=tsc random.trust_cpu=on no_timer_check";
 
 /// The machine and its devices.
 fn arguments(qemu: &mut Command) {

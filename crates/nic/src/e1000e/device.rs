@@ -18,7 +18,6 @@ use crate::common::link::LinkStatus;
 use crate::common::reset::{ResetDevice, ResetGroup, ResetScope};
 use crate::sync::{Mutex, MutexGuard, lock};
 use std::borrow::Cow;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use towpath_bus::{Dma, Domain, Mmio, Pci, Reg};
 use towpath_packet::port::State;
@@ -55,8 +54,8 @@ pub(super) struct Device<B: Pci> {
     phy: Mutex<PhyState>,
     pub(super) interrupts: Interrupts<B::Irq>,
     trouble: Mutex<Trouble>,
-    /// Why the device was given up.
-    reason: OnceLock<Cow<'static, str>>,
+    /// Why the device was given up, or why it could not be reset.
+    reason: Mutex<Option<Cow<'static, str>>>,
     // In this order: the domain takes its memory back from the device before the device is closed.
     domain: Domain<B::Dma>,
     bus: Mutex<B>,
@@ -90,7 +89,7 @@ impl<B: Pci> Device<B> {
     ) -> Device<B> {
         let resets = ResetGroup::new((layout.rx.len() + layout.tx.len()) as u32);
         let (phy, trouble) = (Mutex::new(PhyState::default()), Mutex::new(Trouble::None));
-        let (rss, stopped, reason) = (layout.rss, AtomicBool::new(false), OnceLock::new());
+        let (rss, stopped, reason) = (layout.rss, AtomicBool::new(false), Mutex::new(None));
         let layout = Mutex::new(layout);
         let bus = Mutex::new(bus);
         Device { resets, bar, config, control, rss, layout, stopped, phy, interrupts, trouble, reason, domain, bus }
@@ -116,7 +115,7 @@ impl<B: Pci> Device<B> {
     /// The state of every queue.
     pub(super) fn state(&self) -> State {
         if self.resets.is_gone() {
-            State::Gone(self.reason.get().cloned().unwrap_or(GAVE_UP.into()))
+            State::Gone(lock(&self.reason).clone().unwrap_or(GAVE_UP.into()))
         } else if self.control.link_is_up() {
             State::Up
         } else {
@@ -130,8 +129,8 @@ impl<B: Pci> Device<B> {
     }
 
     #[cold]
-    fn give_up(&self, reason: impl Into<Cow<'static, str>>) {
-        let _ = self.reason.set(reason.into());
+    fn give_up(&self, reason: Cow<'static, str>) {
+        lock(&self.reason).get_or_insert(reason);
         self.resets.give_up();
     }
 
@@ -141,7 +140,7 @@ impl<B: Pci> Device<B> {
     #[cold]
     pub(super) fn check_link(&self) -> u32 {
         if self.interrupts.take_removal() {
-            self.give_up(REQUESTED);
+            self.give_up(REQUESTED.into());
         }
         if self.interrupts.take_error() {
             self.control.fault(Fault::BusError);
@@ -164,15 +163,17 @@ impl<B: Pci> Device<B> {
     }
 
     /// The registers do not answer: the configuration space tells a device that is gone from one
-    /// whose registers are hidden.
+    /// whose registers are hidden. After an error of the bus the reset finds that out.
     #[cold]
     fn look_for(&self) {
+        if self.needs_reset() {
+            return;
+        }
         let id = lock(&self.bus).config_r32(ID);
-        let mut trouble = lock(&self.trouble);
         if id == u32::MAX {
-            self.give_up(REMOVED);
-        } else if id & 0xffff != RETRY && *trouble == Trouble::None {
-            *trouble = Trouble::Hidden;
+            self.give_up(REMOVED.into());
+        } else if id & 0xffff != RETRY {
+            *lock(&self.trouble) = Trouble::Hidden;
         }
     }
 
@@ -182,23 +183,28 @@ impl<B: Pci> Device<B> {
         *lock(&self.trouble) != Trouble::None
     }
 
-    /// Makes the registers of the device answer again, before it is reset by them.
-    fn uncover(&self) -> bool {
+    /// Makes the registers of the device answer, before it is reset by them; returns whether they
+    /// may.
+    fn uncover(&self, scope: ResetScope) -> bool {
         let trouble = *lock(&self.trouble);
-        if trouble == Trouble::None {
-            return true;
-        }
         let bus = lock(&self.bus);
-        // Enables decoding, and disables DMA.
-        bus.set_master(false);
-        if trouble == Trouble::BusError {
-            if let Err(error) = bus.reset() {
-                let why = format!("the bus has reported an error, and the function can't be reset: {error}");
-                let _ = self.reason.set(why.into());
-                return false;
-            }
+        if trouble != Trouble::None {
+            // Enables decoding, and disables DMA.
             bus.set_master(false);
         }
+        if scope == ResetScope::Device && trouble != Trouble::BusError {
+            return true;
+        }
+        if let Err(error) = bus.reset() {
+            if trouble == Trouble::BusError {
+                let why = format!("the bus has reported an error, and the function can't be reset: {error}");
+                *lock(&self.reason) = Some(why.into());
+            }
+            return false;
+        }
+        self.control.fault(Fault::FunctionReset);
+        // Registers are decoded again.
+        bus.set_master(false);
         true
     }
 
@@ -282,25 +288,16 @@ impl<B: Pci> ResetDevice for Device<B> {
 
     fn reset(&self, scope: ResetScope) -> bool {
         self.control.forget_link();
-        if scope == ResetScope::Function {
-            let bus = lock(&self.bus);
-            if bus.reset().is_err() {
-                return false;
-            }
-            self.control.fault(Fault::FunctionReset);
-            // Registers are decoded again.
-            bus.set_master(false);
-        }
         let mut layout = self.layout();
         let (config, _) = self.control.current(&self.config);
         if config.mtu == layout.mtu {
             self.control.fault(Fault::Reset);
         }
         let answers = || init::answers(&self.bar, STATUS.read(&self.bar));
-        if !self.uncover() || init::reset(&self.bar, &config).is_err() || !answers() {
+        if !self.uncover(scope) || init::reset(&self.bar, &config).is_err() || !answers() {
             return false;
         }
-        *lock(&self.trouble) = Trouble::None;
+        (*lock(&self.trouble), *lock(&self.reason)) = (Trouble::None, None);
         layout.resize(&config);
         *lock(&self.phy) = PhyState::default();
         // Without an answer of the PHY the port goes on: the link may be there all the same.

@@ -37,10 +37,14 @@
 //!   by name in [`Faults`].
 //! * **A mapping is live or absent.** A buffer goes to the packet's next owner by a copy, or after
 //!   it was unmapped and [`sync_iotlb`](towpath_bus::DmaMapper::sync_iotlb) has flushed the IOTLB.
-//! * **Recovery is bounded.** A device that does not send is reset. A lost link, whose frames the
-//!   device never sends, is a reset as well, but no fault. A device that does not answer, or hangs
-//!   again and again, has its function reset by the bus, and is given up if that does not help: its
-//!   queues are [`State::Gone`](towpath_packet::port::State::Gone).
+//! * **Recovery is bounded.** A device that does not send is reset. A lost link, whose frames the device
+//!   never sends, is a reset as well, but no fault. A device that does not answer, or hangs again and
+//!   again, has its function reset by the bus, and is given up if that does not help: its queues are
+//!   [`State::Gone`](towpath_packet::port::State::Gone).
+//! * **A device that is taken away is closed at once.** The request of the system, or registers and
+//!   configuration space that no longer answer, end the port by name. The watchdog looks for both,
+//!   and they wake a worker that waits for interrupts. After an error of the bus the function is
+//!   reset first.
 //! * **The end is orderly.** The last queue that is dropped stops the device. If the device is seen
 //!   idle, buffers, rings and domain are freed in this order. Otherwise all that the device could
 //!   reach is leaked and counted.

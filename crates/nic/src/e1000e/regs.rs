@@ -127,8 +127,6 @@ pub(super) mod cause {
     pub(crate) const RX_QUEUES: u32 = 3 << 20;
     /// The link has gone up or down.
     pub(crate) const LINK: u32 = 1 << 2;
-    /// A damaged sequence of symbols; for tests of the interrupt.
-    pub(crate) const RX_SEQUENCE: u32 = 1 << 3;
     /// Few descriptors are left.
     pub(crate) const RX_FEW: u32 = 1 << 4;
     /// Frames were lost without a descriptor.

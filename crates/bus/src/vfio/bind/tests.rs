@@ -20,7 +20,7 @@ fn a_device_moves_from_its_driver_to_vfio_and_back() {
     let (mut machine, nic) = machine();
     let bound = bind_on(&mut machine, nic, &KNOWN, false).unwrap();
     assert_eq!((bound.from.as_deref(), driver(&machine, nic).as_deref()), (Some("e1000e"), Some("vfio-pci")));
-    let unbound = unbind_on(&mut machine, nic).unwrap();
+    let unbound = unbind_on(&mut machine, nic, false).unwrap();
     assert_eq!(unbound.to.as_deref(), Some("e1000e"));
     assert_eq!(machine.driver_override(nic), "(null)", "any driver may bind it again");
     assert_eq!(PreviousDriver::load(machine.host(), nic), None, "the saved driver is removed");
@@ -31,7 +31,7 @@ fn a_device_without_a_driver_is_left_without_one() {
     let mut machine = FakeHost::new();
     let nic = machine.add(NIC, Some(7), None);
     assert_eq!(bind_on(&mut machine, nic, &KNOWN, false).unwrap().from, None);
-    assert_eq!(unbind_on(&mut machine, nic).unwrap().to, None);
+    assert_eq!(unbind_on(&mut machine, nic, false).unwrap().to, None);
     assert_eq!((driver(&machine, nic), machine.driver_override(nic)), (None, "(null)".to_owned()));
 }
 
@@ -102,13 +102,15 @@ fn an_interface_below_a_virtio_function_counts_as_well() {
 }
 
 #[test]
-fn a_device_that_a_process_has_open_is_not_unbound() {
+fn a_device_that_a_process_has_open_is_unbound_only_by_force() {
     let (mut machine, nic) = machine();
     bind_on(&mut machine, nic, &KNOWN, false).unwrap();
     machine.hold(4711, "dev/vfio/7");
-    let error = unbind_on(&mut machine, nic).unwrap_err();
+    let error = unbind_on(&mut machine, nic, false).unwrap_err();
     assert!(matches!(&error, BindError::InUse { pids, .. } if pids == &[4711]), "{error}");
     assert_eq!(driver(&machine, nic).as_deref(), Some("vfio-pci"));
+    unbind_on(&mut machine, nic, true).unwrap();
+    assert_eq!(driver(&machine, nic).as_deref(), Some("e1000e"));
 }
 
 #[test]
@@ -116,7 +118,7 @@ fn binding_twice_keeps_the_driver_that_was_saved_first() {
     let (mut machine, nic) = machine();
     bind_on(&mut machine, nic, &KNOWN, false).unwrap();
     assert!(bind_on(&mut machine, nic, &KNOWN, false).unwrap().already);
-    assert_eq!(unbind_on(&mut machine, nic).unwrap().to.as_deref(), Some("e1000e"));
+    assert_eq!(unbind_on(&mut machine, nic, false).unwrap().to.as_deref(), Some("e1000e"));
 }
 
 #[test]
@@ -124,14 +126,14 @@ fn a_device_that_was_bound_by_other_means_is_bound_to_the_driver_that_matches() 
     let (mut machine, nic) = machine();
     bind_on(&mut machine, nic, &KNOWN, false).unwrap();
     PreviousDriver::remove(machine.host(), nic);
-    assert_eq!(unbind_on(&mut machine, nic).unwrap().to.as_deref(), Some("e1000e"));
+    assert_eq!(unbind_on(&mut machine, nic, false).unwrap().to.as_deref(), Some("e1000e"));
 }
 
 #[test]
 fn what_is_impossible_is_reported_before_anything_is_written() {
     let (mut machine, nic) = machine();
     assert!(matches!(bind_on(&mut machine, "00:1f.6".parse().unwrap(), &KNOWN, false), Err(BindError::NoDevice(_))));
-    assert!(matches!(unbind_on(&mut machine, nic), Err(BindError::NotBound { driver: Some(_), .. })));
+    assert!(matches!(unbind_on(&mut machine, nic, false), Err(BindError::NotBound { driver: Some(_), .. })));
     machine.remove("sys/bus/pci/drivers/vfio-pci");
     machine.loadable = false;
     assert!(matches!(bind_on(&mut machine, nic, &KNOWN, false), Err(BindError::NoModule(_))));
