@@ -16,6 +16,7 @@
 //! | [`vfio`] | devices on silicon, through VFIO |
 //! | [`vtd`] | a driver of Intel's IOMMU |
 //! | [`qtest`] | QEMU's devices and IOMMU, through its qtest socket |
+//! | [`platform`] | devices that are no PCI functions, by a kernel module: TI's CPSW |
 //! | [`tisci`] | the calls of TI's system firmware that a K3 driver needs |
 //!
 //! # How they fit together
@@ -54,6 +55,7 @@ mod dma_mapper;
 mod domain;
 mod iova;
 mod mmio;
+pub mod platform;
 pub mod qtest;
 pub mod tisci;
 pub mod vfio;

@@ -75,6 +75,8 @@ const BPF_LINK_CREATE: Value = Is(28);
 const TUNGETDEVNETNS: Value = Is(0x54e3);
 /// `VFIO_TYPE`, of all requests of VFIO and iommufd.
 const VFIO: Value = Bits(0xff00, 0x3b00);
+/// The type of all requests of `towpath_bus::platform::abi`.
+const PLATFORM: Value = Bits(0xff00, 0xc500);
 
 /// Calls of every datapath.
 pub(crate) const BASE: &[Call] = calls! {
@@ -221,6 +223,9 @@ pub(crate) fn of(group: Calls) -> &'static [Call] {
             SYS_ioctl if "of VFIO and iommufd": 1 [VFIO],
             SYS_pread64,
             SYS_pwrite64,
+        },
+        Calls::Platform => calls! {
+            SYS_ioctl if "of the kernel module": 1 [PLATFORM],
         },
         // A group that is newer than this crate allows nothing more.
         _ => &[],

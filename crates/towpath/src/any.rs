@@ -3,6 +3,7 @@
 use crate::port_wire::PortWire;
 use crate::{cpsw, e1000e};
 use std::sync::Arc;
+use towpath_bus::platform::PlatformBus;
 use towpath_bus::qtest::QtestBus;
 use towpath_bus::vfio::VfioBus;
 use towpath_engine::lane::{LaneRx, Steer};
@@ -10,7 +11,7 @@ use towpath_model::cpsw::CpswBus;
 use towpath_model::e1000e::ModelBus;
 use towpath_nic::cpsw::CpswPort;
 use towpath_nic::e1000e::E1000e;
-use towpath_packet::port::{Edge, Info, Needs, Port, PortControl, PortError, Queues, Start};
+use towpath_packet::port::{Calls, Edge, Info, Needs, Port, PortControl, PortError, Queues, Start};
 use towpath_packet::{delegate_rx_queue, delegate_tx_queue};
 use towpath_ports::uri::Uri;
 use towpath_ports::{fault, generator, null, packet, pcap, sock, tun, veth, xdp};
@@ -44,7 +45,11 @@ pub const SCHEMES: &[Scheme] = &[
         example: "gen:flows=8,size=imix",
         what: "makes packets, and checks them when they come back",
     },
-    Scheme { name: "cpsw", example: "cpsw:model?ports=2", what: "TI's CPSW switch, a MAC port of it: on a model" },
+    Scheme {
+        name: "cpsw",
+        example: "cpsw:model?ports=2",
+        what: "TI's CPSW switch, a MAC port of it: on a model, or through a kernel module",
+    },
     Scheme { name: "e1000e", example: "e1000e:vfio=0000:03:00.0", what: "an Intel 82574 or 82583, driven from here" },
     Scheme { name: "null", example: "null:", what: "takes everything, brings nothing" },
     Scheme { name: "tap", example: "tap:tp0", what: "an interface of the kernel with Ethernet frames" },
@@ -128,6 +133,8 @@ macro_rules! any_port {
 any_port! {
     /// `cpsw:model`
     Cpsw: Box<CpswPort<CpswBus>>,
+    /// `cpsw:platform=`
+    CpswPlatform: Box<CpswPort<PlatformBus>>,
     /// `e1000e:vfio=`
     E1000eVfio: Box<E1000e<VfioBus>>,
     /// `e1000e:qtest=`
@@ -168,6 +175,7 @@ const MAX_BEHIND: usize = 8;
 pub struct Opener {
     links: veth::Pairs,
     cpsw_models: cpsw::CpswModels,
+    cpsw_boards: cpsw::CpswBoards,
 }
 
 impl Opener {
@@ -232,6 +240,14 @@ impl Opener {
             }
             "cpsw" => {
                 let (device, wire) = cpsw::split(uri)?;
+                if let cpsw::BusChoice::Platform(file) = cpsw::BusChoice::of(&device)? {
+                    if wire.is_some() {
+                        return Err(uri.error("the port of a board has a wire of its own: leave @ out"));
+                    }
+                    let port = self.cpsw_boards.open(&device, file)?;
+                    let needs = Needs::none().calls([Calls::Platform]);
+                    return Ok(AnyPort::CpswPlatform(Box::new(port.with_needs(needs))));
+                }
                 let wire = wire.map(|wire| self.open_behind(ports, &wire, Role::Both)).transpose()?;
                 let needs = wire.as_ref().map(AnyPort::needs).unwrap_or_default();
                 let wire = wire.map(PortWire::new).transpose()?;

@@ -1,10 +1,14 @@
-//! MAC ports of a CPSW by their URIs: `cpsw:model?ports=2,batch=64@tap:far`.
+//! MAC ports of a CPSW by their URIs: `cpsw:model?ports=2,batch=64@tap:far`,
+//! `cpsw:platform=/dev/towpath-cpsw0?ports=2`.
 //!
 //! ```text
+//!   cpsw:platform=FILE?ports=2    the switch of this board, by the device file of its kernel module
 //!   cpsw:model?ports=2            first opened: MAC port 1, second: MAC port 2, of one device
 //!   cpsw:model?ports=2,port=2     this MAC port
 //!   cpsw:model?frame=9018,buffers=6   jumbo frames, in up to this many buffers
 //!   cpsw:model?policy=strict      buffers mapped one by one, through the model's IOMMU
+//!   cpsw:model?link=loopback      the MAC returns each frame; phy, inband or fixed; interface=rgmii,
+//!                                 rmii or sgmii; phys=0:3, mdio=manual or automatic, pause=full
 //!   …@tap:far                     the port's wire; by default ports 1 and 2, 3 and 4, … are joined
 //!                                 by a cable, and the last port of an odd number is looped back
 //! ```
@@ -12,9 +16,10 @@
 use crate::e1000e;
 use crate::port_wire::PortWire;
 use std::sync::Arc;
+use towpath_bus::platform::PlatformBus;
 use towpath_model::cpsw::{self as model, Cpsw, CpswBus};
 use towpath_model::wire::{Loopback, Unplugged, cable};
-use towpath_nic::cpsw::{BatchSize, Config, CpswPort, Soc, open};
+use towpath_nic::cpsw::{BatchSize, Config, CpswPort, FlowControl, Interface, LinkSource, MdioAccess, Soc, open};
 use towpath_packet::port::PortError;
 use towpath_ports::uri::{Options, Uri};
 
@@ -46,7 +51,8 @@ pub(crate) fn split(uri: &Uri) -> Result<(Uri, Option<Uri>), PortError> {
 impl CpswModels {
     /// Opens a MAC port; makes a device if no model with the same options has the port left.
     pub(crate) fn open(&mut self, uri: &Uri, wire: Option<PortWire>) -> Result<CpswPort<CpswBus>, PortError> {
-        let (config, soc, wanted) = read(uri)?;
+        let Wanted { config, soc, port: wanted } = read(uri)?;
+        let soc = soc.map_or(SOCS[0].1.1, |(_, model)| model);
         let has = |model: &&mut CpswModel| match wanted {
             Some(port) => model.ports.get(port).is_some_and(Option::is_some),
             None => model.ports.iter().any(Option::is_some),
@@ -72,7 +78,9 @@ impl CpswModel {
         let ports = config.ports;
         let os =
             |source| PortError::Os { port: uri.short(), step: "start of the model".to_owned(), source, hint: None };
-        let model = Cpsw::new(model::Config::lenient(soc, ports)).map_err(os)?;
+        let lenient = model::Config::lenient(soc, ports);
+        let modelled = model::Config { phy_addresses: config.phys, in_band_status: true, ..lenient };
+        let model = Cpsw::new(modelled).map_err(os)?;
         for port in (1..=ports).step_by(2) {
             if port == ports {
                 model.plug(port, Loopback::default());
@@ -109,32 +117,63 @@ impl CpswModel {
 /// [`PortError::Input`] names the option, its value and the rule.
 pub fn config_from_uri(uri: &Uri) -> Result<(Config, Option<Uri>), PortError> {
     let (device, wire) = split(uri)?;
-    read(&device).map(|(config, ..)| (config, wire))
+    read(&device).map(|wanted| (wanted.config, wire))
 }
 
-/// The driver's configuration, the modelled system, and the index of the wanted port.
-fn read(uri: &Uri) -> Result<(Config, model::Soc, Option<usize>), PortError> {
-    if uri.target() != "model" {
-        return Err(uri.error("only the model can be driven from here: cpsw:model"));
+/// Where the device is.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum BusChoice<'a> {
+    /// The model.
+    Model,
+    /// The board's own, by the device file of a kernel module.
+    Platform(&'a str),
+}
+
+impl BusChoice<'_> {
+    pub(crate) fn of(uri: &Uri) -> Result<BusChoice<'_>, PortError> {
+        match uri.target().split_once('=') {
+            None if uri.target() == "model" => Ok(BusChoice::Model),
+            Some(("platform", file)) if file.starts_with('/') => Ok(BusChoice::Platform(file)),
+            Some(("platform", _)) => {
+                Err(uri.error("say the device file of the kernel module: cpsw:platform=/dev/towpath-cpsw0"))
+            }
+            _ => Err(uri.error("say where the device is: cpsw:platform=/dev/towpath-cpsw0, or cpsw:model")),
+        }
     }
-    let mut options = uri.options();
-    let (config, soc) = configure(&mut options)?;
-    let wanted = options.number("port", 1..=u64::from(config.ports))?.map(|n| n as usize - 1);
-    options.finish()?;
-    Ok((config, soc, wanted))
 }
 
-/// The driver's configuration, and the modelled system.
-fn configure(options: &mut Options) -> Result<(Config, model::Soc), PortError> {
+/// What a URI asks for.
+struct Wanted {
+    /// Without its SoC, if the URI names none.
+    config: Config,
+    /// The SoC by name, and its model.
+    soc: Option<(Soc, model::Soc)>,
+    /// Index of the port.
+    port: Option<usize>,
+}
+
+const SOCS: [(&str, (Soc, model::Soc)); 5] = [
+    ("am64x", (Soc::AM64X, model::Soc::Am64x)),
+    ("am62x", (Soc::AM62X, model::Soc::Am62x)),
+    ("j784s4", (Soc::J784S4, model::Soc::J784s4)),
+    ("j784s4-mcu", (Soc::J784S4_MCU, model::Soc::J784s4Mcu)),
+    ("j7200", (Soc::J7200, model::Soc::J7200)),
+];
+
+/// The driver's configuration, and the index of the wanted port.
+fn read(uri: &Uri) -> Result<Wanted, PortError> {
+    BusChoice::of(uri)?;
+    let mut options = uri.options();
+    let soc = options.choice("soc", &SOCS)?;
+    let config = configure(&mut options)?.soc(soc.map_or(SOCS[0].1.0, |(soc, _)| soc));
+    let port = options.number("port", 1..=u64::from(config.ports))?.map(|n| n as usize - 1);
+    options.finish()?;
+    Ok(Wanted { config, soc, port })
+}
+
+/// The driver's configuration, without its SoC.
+fn configure(options: &mut Options) -> Result<Config, PortError> {
     let default = Config::default();
-    let socs = [
-        ("am64x", (Soc::AM64X, model::Soc::Am64x)),
-        ("am62x", (Soc::AM62X, model::Soc::Am62x)),
-        ("j784s4", (Soc::J784S4, model::Soc::J784s4)),
-        ("j784s4-mcu", (Soc::J784S4_MCU, model::Soc::J784s4Mcu)),
-        ("j7200", (Soc::J7200, model::Soc::J7200)),
-    ];
-    let (soc, modelled) = options.choice("soc", &socs)?.unwrap_or(socs[0].1);
     let few =
         |options: &mut Options, name, default: u8| options.number(name, 1..=8).map(|n| n.map_or(default, |n| n as u8));
     let many = |options: &mut Options, name, default: u32| {
@@ -142,8 +181,17 @@ fn configure(options: &mut Options) -> Result<(Config, model::Soc), PortError> {
     };
     let ports = few(options, "ports", default.ports)?;
     let batch = options.number("batch", 1..=127)?.and_then(|n| BatchSize::new(n as u8)).unwrap_or(default.batch);
+    let links = [
+        ("phy", LinkSource::Phy),
+        ("inband", LinkSource::InBand),
+        ("fixed", LinkSource::Fixed),
+        ("loopback", LinkSource::Loopback),
+    ];
+    let interfaces = [("rgmii", Interface::Rgmii), ("rmii", Interface::Rmii), ("sgmii", Interface::Sgmii)];
+    let accesses = [("manual", MdioAccess::Manual), ("automatic", MdioAccess::Automatic)];
+    let pauses =
+        [("full", FlowControl::Full), ("rx", FlowControl::Rx), ("tx", FlowControl::Tx), ("off", FlowControl::Off)];
     let config = default
-        .soc(soc)
         .ports(ports)
         .tx_channels(few(options, "channels", default.tx_channels)?)
         .rx_flows(few(options, "flows", default.rx_flows)?)
@@ -152,9 +200,74 @@ fn configure(options: &mut Options) -> Result<(Config, model::Soc), PortError> {
         .rx_ring(many(options, "rx", default.rx_ring)?)
         .max_len(options.number("frame", 64..=9604)?.map_or(default.max_len, |n| n as u32))
         .rx_buffers(options.number("buffers", 1..=16)?.map_or(default.rx_buffers, |n| n as u8))
+        .link(options.choice("link", &links)?.unwrap_or(default.link))
+        .interface(options.choice("interface", &interfaces)?.unwrap_or(default.interface))
+        .phys(phys(options, default.phys)?)
+        .mdio(options.choice("mdio", &accesses)?)
+        .flow_control(options.choice("pause", &pauses)?.unwrap_or(default.flow_control))
         .policy(e1000e::dma_policy(options)?.unwrap_or(default.policy))
         .batch(batch);
-    Ok((config, modelled))
+    Ok(config)
+}
+
+/// The addresses of the PHYs, in the order of the ports: `phys=0:3`.
+fn phys(options: &mut Options, mut phys: [u8; 8]) -> Result<[u8; 8], PortError> {
+    let Some(text) = options.text("phys") else { return Ok(phys) };
+    let rule = "must be up to 8 addresses from 0 to 31, one a port, as in phys=0:3";
+    let mut places = phys.iter_mut();
+    for word in text.split(':') {
+        let address = word.parse().ok().filter(|&address| address < 32);
+        match (places.next(), address) {
+            (Some(place), Some(address)) => *place = address,
+            _ => return Err(options.error("phys", &text, rule)),
+        }
+    }
+    Ok(phys)
+}
+
+/// Open devices of this board that have ports left.
+#[derive(Default)]
+pub(crate) struct CpswBoards {
+    boards: Vec<(String, Config, Vec<Option<CpswPort<PlatformBus>>>)>,
+}
+
+impl CpswBoards {
+    /// Opens a MAC port of the device behind `file`, which is opened with the first of its ports.
+    pub(crate) fn open(&mut self, uri: &Uri, file: &str) -> Result<CpswPort<PlatformBus>, PortError> {
+        let Wanted { config, soc, port } = read(uri)?;
+        let error = |error: String| uri.error(error);
+        if !self.boards.iter().any(|(known, ..)| known == file) {
+            let bus = PlatformBus::open(file.as_ref()).map_err(|e| error(e.to_string()))?;
+            let found = SOCS.iter().find(|(name, _)| *name == bus.soc()).map(|&(_, (soc, _))| soc);
+            let soc = match (soc, found) {
+                (Some((soc, _)), Some(found)) if soc == found => soc,
+                (None, Some(found)) => found,
+                (_, found) => {
+                    let known = found.map_or("which is not known", |found| found.name);
+                    return Err(error(format!(
+                        "the kernel module says that this is '{}' ({known}): leave soc= out",
+                        bus.soc()
+                    )));
+                }
+            };
+            let firmware = bus.firmware();
+            let (ports, _) = open(bus, firmware, config.soc(soc)).map_err(|e| error(e.to_string()))?;
+            self.boards.push((file.to_owned(), config, ports.into_iter().map(Some).collect()));
+        }
+        let known = self.boards.iter_mut().find(|(known, ..)| known == file);
+        let (_, opened, ports) = known.ok_or_else(|| error("no device".to_owned()))?;
+        if *opened != config {
+            return Err(error("the device is open with other options: give all its ports the same".to_owned()));
+        }
+        let index = port.or_else(|| ports.iter().position(Option::is_some)).unwrap_or(0);
+        ports.get_mut(index).and_then(Option::take).ok_or_else(|| error("this port is open already".to_owned()))
+    }
+}
+
+impl std::fmt::Debug for CpswBoards {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.boards.iter().map(|(file, ..)| file)).finish()
+    }
 }
 
 impl std::fmt::Debug for CpswModels {
@@ -184,6 +297,35 @@ mod tests {
     }
 
     #[test]
+    fn a_port_of_a_board_needs_the_device_file_of_its_kernel_module() {
+        let mut boards = CpswBoards::default();
+        let mut open = |text: &str| {
+            let uri: Uri = text.parse().unwrap();
+            let BusChoice::Platform(file) = BusChoice::of(&uri)? else { panic!("{text}") };
+            boards.open(&uri, file).map(|port| port.number())
+        };
+        for (text, part) in [
+            ("cpsw:platform=/dev/towpath-no-such-device", "not loaded: see docs/board.md"),
+            ("cpsw:platform=/dev/null?ports=2,soc=am64x,link=inband", "no device of the kernel module"),
+            ("cpsw:platform=/dev/null?batch=128", "from 1 to 127"),
+            ("cpsw:platform=towpath-cpsw0", "cpsw:platform=/dev/towpath-cpsw0"),
+            ("cpsw:board", "say where the device is"),
+        ] {
+            let error = open(text).unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_options_of_links_reach_the_driver() {
+        let uri = "cpsw:model?link=phy,interface=rmii,phys=4:7,mdio=automatic,pause=tx".parse().unwrap();
+        let (config, _) = config_from_uri(&uri).unwrap();
+        assert_eq!((config.phys[0], config.phys[1], config.phys[2]), (4, 7, 2));
+        assert_eq!((config.link, config.interface), (LinkSource::Phy, Interface::Rmii));
+        assert_eq!((config.mdio, config.flow_control), (Some(MdioAccess::Automatic), FlowControl::Tx));
+    }
+
+    #[test]
     fn options_that_break_a_rule_are_named() {
         let mut models = CpswModels::default();
         for (text, part) in [
@@ -196,6 +338,12 @@ mod tests {
             ("cpsw:model?soc=x", "am64x, am62x, j784s4"),
             ("cpsw:model?speed=1", "no such option"),
             ("cpsw:eth0", "cpsw:model"),
+            ("cpsw:model?link=wire", "phy, inband, fixed, loopback"),
+            ("cpsw:model?interface=mii", "rgmii, rmii, sgmii"),
+            ("cpsw:model?phys=0:32", "from 0 to 31"),
+            ("cpsw:model?phys=0:1:2:3:4:5:6:7:8", "up to 8 addresses"),
+            ("cpsw:model?mdio=fast", "manual, automatic"),
+            ("cpsw:model?pause=on", "full, rx, tx, off"),
         ] {
             let error = open(&mut models, text).unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");

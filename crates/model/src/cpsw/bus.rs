@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use towpath_bus::{Bus, BusError, Irq, Mmio};
 use towpath_sys::EventFd;
 
@@ -132,9 +132,16 @@ impl Mmio for Registers {
         }
     }
 
+    fn now(&self) -> Instant {
+        self.model.device().switch.now()
+    }
+
     /// With [`steps_per_read`](super::Config::steps_per_read) the device works instead of a sleep.
     fn pause(&self, time: Duration) {
         let mut device = self.model.device();
+        if device.config.steps_per_read > 0 {
+            device.switch.ahead += time;
+        }
         let steps = STEPS_PER_PAUSE * u32::from(device.config.steps_per_read);
         if steps == 0 {
             drop(device);

@@ -1,7 +1,9 @@
 //! Configuration of the model.
 
+use super::phy::PhyStart;
 use super::soc::{Grants, Soc};
 use crate::iommu;
+use std::time::Duration;
 
 /// The ring that shows the end of a receive teardown; the manuals do not specify it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -50,7 +52,7 @@ pub struct Config {
     pub steps_per_read: u16,
     /// Seed of those steps.
     pub seed: u64,
-    /// Frames that a MAC port queues for its wire. A channel whose next frame finds the queue full
+    /// Frames that a FIFO of a MAC port takes. A channel whose next frame finds the queue full
     /// waits.
     pub port_depth: usize,
     /// Frames that wait for the receive channel. More frames are dropped and counted.
@@ -59,6 +61,15 @@ pub struct Config {
     pub rx_marker: RxMarker,
     /// When interrupts signal.
     pub irq: IrqMode,
+    /// The state in which the driver finds the PHYs.
+    pub phy: PhyStart,
+    /// Address of each port's PHY on the management bus.
+    pub phy_addresses: [u8; 8],
+    /// How long a negotiation takes, by the device's clock.
+    pub negotiation: Duration,
+    /// PHYs also send the state of their link in the gaps between frames, which the switch shows
+    /// as in-band status.
+    pub in_band_status: bool,
     /// Overwrite transmit descriptors and their PS words at completion, so that a driver that
     /// relies on their content fails.
     pub poison: bool,
@@ -102,6 +113,10 @@ impl Default for Config {
             host_depth: 256,
             rx_marker: RxMarker::FirstFlow,
             irq: IrqMode::Level,
+            phy: PhyStart::Ready,
+            phy_addresses: [0, 1, 2, 3, 4, 5, 6, 7],
+            negotiation: Duration::from_secs(2),
+            in_band_status: false,
             poison: false,
         }
     }

@@ -276,5 +276,6 @@ fn pair(fields: &Fields<'_>, device: &mut Device, on: bool) -> Result<(), Nack> 
     let channel = device.tx.get_mut(usize::from(channel)).ok_or("no such transmit channel")?;
     check(on || !channel.enabled(), "the channel is enabled")?;
     channel.paired = on.then_some(destination);
+    channel.thread = (destination - numbers.tx_thread) as u8;
     Ok(())
 }

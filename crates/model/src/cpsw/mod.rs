@@ -16,6 +16,7 @@
 //! | `descriptor` | CPPI5 host descriptors |
 //! | `tx`, `rx` | the transmit channels, the receive channel |
 //! | `switch`, `ale`, `checksum` | the switch: ports, address lookup engine, checksums |
+//! | `mac`, `mdio`, `phy` | the MAC of a port, the management bus, a PHY |
 //! | `check` | the rules of a strict model |
 //! | `dma_view` | memory as the device sees it |
 //! | `soc`, `setup` | numbers of each SoC and grants; what firmware has set up |
@@ -34,7 +35,7 @@
 //! with a ring accelerator (J784S4), whose free rings can be exposed or in message mode. The model
 //! counts register accesses exactly. It does not show the cost of an access on silicon.
 //!
-//! Not modelled: VLANs and classifiers of the address lookup engine, PHYs, and time stamps of CPTS
+//! Not modelled: VLANs and classifiers of the address lookup engine, SERDES, and time stamps of CPTS
 //! except those that a test injects.
 
 mod accesses;
@@ -47,6 +48,9 @@ mod descriptor;
 mod device;
 mod dma_view;
 mod firmware;
+mod mac;
+mod mdio;
+mod phy;
 mod ring;
 mod rx;
 mod setup;
@@ -60,6 +64,7 @@ pub use bus::{CpswBus, CpswIrq, Registers};
 pub use check::{Rule, Violation};
 pub use config::{Config, IrqMode, RxMarker};
 pub use firmware::Firmware;
+pub use phy::{Partner, PhyStart};
 pub use soc::{Family, Grants, Soc};
 pub use switch::PortStats;
 pub use thread::Running;
@@ -71,6 +76,7 @@ use crate::wire::Wire;
 use bus::Lines;
 use device::Device;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use thread::Wakeup;
 
 /// Actions after which [`Cpsw::settle`] returns: far more than any queue holds.
@@ -202,6 +208,45 @@ impl Cpsw {
         if let Some(port) = self.device().switch.port(port) {
             port.turns = turns.max(1);
         }
+    }
+
+    /// Sets the other end of the cable of MAC port `port`, which takes effect with its next link.
+    pub fn set_partner(&self, port: u8, partner: Partner) {
+        if let Some(port) = self.device().switch.port(port) {
+            port.phy.set_partner(partner);
+        }
+    }
+
+    /// Makes the reset of the MAC of port `port` never end.
+    pub fn hang_mac(&self, port: u8) {
+        if let Some(port) = self.device().switch.port(port) {
+            port.mac.hung = true;
+        }
+    }
+
+    /// MACCONTROL of MAC port `port`.
+    pub fn mac_control(&self, port: u8) -> u32 {
+        self.device().switch.port(port).map_or(0, |port| port.mac.control())
+    }
+
+    /// The address from which the MAC of port `port` sends pause frames.
+    pub fn mac_address(&self, port: u8) -> [u8; 6] {
+        self.device().switch.port(port).map(|port| port.mac.address()).unwrap_or_default()
+    }
+
+    /// A register of the PHY of MAC port `port`.
+    pub fn phy_register(&self, port: u8, register: usize) -> u16 {
+        self.device().switch.port(port).map_or(0, |port| port.phy.register(register))
+    }
+
+    /// Transactions on the management bus that the driver left to the controller.
+    pub fn automatic_mdio(&self) -> u64 {
+        self.device().switch.mdio.automatic
+    }
+
+    /// Sets the device's clock forward.
+    pub fn advance(&self, time: Duration) {
+        self.device().switch.ahead += time;
     }
 
     /// Injects a frame of MAC port `port` in front of the receive channel; false if its queue is

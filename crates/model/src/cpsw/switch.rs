@@ -5,15 +5,23 @@
 //!   receive channel   ◄── queue ◄──(source tag, flow by user priority)── MAC port ◄───── Wire
 //! ```
 //!
+//! Channels contend for the host port: by turns, or by fixed priority, the highest thread first. A
+//! thread's frames have the priority of RX_PRI_MAP, which TX_PRI_MAP of a MAC port maps to one of
+//! its eight FIFOs. The highest FIFO with a frame is sent first.
+//!
 //! Ports drain independently. A port that is stalled, or whose wire is busy, blocks a channel whose
 //! next frame is for it, and no other channel. The address lookup engine decides the destination of
 //! frames without a destination tag and of frames that arrive at a MAC port.
 
 use super::ale::{Ale, Ports};
 use super::config::Config;
+use super::mac::{LinkMode, Mac};
+use super::mdio::{Controller, Phys};
+use super::phy::Phy;
 use super::{Corruption, checksum};
 use crate::wire::{Unplugged, Wire};
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 /// Register offsets, from the base of the switch.
 mod reg {
@@ -22,7 +30,14 @@ mod reg {
     pub(super) const CONTROL: usize = 0x2_0004;
     pub(super) const P0_CONTROL: usize = 0x2_1004;
     pub(super) const P0_FLOW_ID_OFFSET: usize = 0x2_1008;
+    pub(super) const P0_PRI_CTL: usize = 0x2_101c;
+    pub(super) const P0_RX_PRI_MAP: usize = 0x2_1020;
     pub(super) const P0_RX_MAXLEN: usize = 0x2_1024;
+    /// Of a MAC port, in its block of 0x1000 bytes.
+    pub(super) const TX_PRI_MAP: usize = 0x18;
+    pub(super) const RX_MAXLEN: usize = 0x24;
+    pub(super) const PORTS: std::ops::Range<usize> = 0x2_2000..0x2_a000;
+    pub(super) const MDIO: std::ops::Range<usize> = 0xf00..0x1000;
     /// The address lookup engine.
     pub(super) const ALE: std::ops::Range<usize> = 0x3_e000..0x3_e064;
     /// Statistics, 0x200 bytes per port.
@@ -32,6 +47,10 @@ mod reg {
 const P0_ENABLE: u32 = 1 << 2;
 const P0_RX_PAD: u32 = 1 << 14;
 const RX_CHECKSUM_EN: u32 = 1;
+/// PRI_CTL: channels contend by turns.
+const ROUND_ROBIN: u32 = 1 << 8;
+/// Each priority maps to itself.
+const PRIORITIES: u32 = 0x7654_3210;
 /// Shortest frame, without FCS.
 const MIN_FRAME: usize = 60;
 /// Bytes of the FCS, which counts in length limits; frames of the model have none.
@@ -67,7 +86,11 @@ pub struct PortStats {
 
 pub(super) struct MacPort {
     pub(super) wire: Box<dyn Wire>,
-    waiting: VecDeque<Vec<u8>>,
+    pub(super) mac: Mac,
+    pub(super) phy: Phy,
+    /// FIFOs by priority.
+    fifos: [VecDeque<Vec<u8>>; 8],
+    tx_pri_map: u32,
     arriving: Option<Vec<u8>>,
     max_len: u32,
     pub(super) stalled: bool,
@@ -78,10 +101,57 @@ pub(super) struct MacPort {
     pub(super) stats: PortStats,
 }
 
+impl MacPort {
+    /// The link, if there is one.
+    pub(super) fn link(&mut self, now: Instant) -> Option<LinkMode> {
+        self.phy.set_carrier(self.wire.carrier(), now);
+        self.phy.link(now)
+    }
+
+    /// Whether frames pass the MAC.
+    fn passes(&mut self, now: Instant) -> bool {
+        let link = self.link(now);
+        self.mac.passes(link)
+    }
+
+    fn fifo(&self, priority: u8) -> &VecDeque<Vec<u8>> {
+        &self.fifos[usize::from(mapped(self.tx_pri_map, priority))]
+    }
+}
+
+/// The PHYs on the management bus.
+struct PhyBus<'a> {
+    ports: &'a mut [MacPort],
+    addresses: [u8; 8],
+    now: Instant,
+}
+
+impl Phys for PhyBus<'_> {
+    fn phy(&mut self, address: u32) -> Option<&mut Phy> {
+        let index = self.addresses.iter().position(|&known| u32::from(known) == address)?;
+        let port = self.ports.get_mut(index)?;
+        port.link(self.now);
+        Some(&mut port.phy)
+    }
+}
+
+/// The priority to which a map of eight nibbles maps another.
+fn mapped(map: u32, priority: u8) -> u8 {
+    (map >> (4 * (priority & 7)) & 7) as u8
+}
+
 pub(crate) struct Switch {
     registers: std::collections::HashMap<usize, u32>,
     control: u32,
     p0_control: u32,
+    pri_ctl: u32,
+    rx_pri_map: u32,
+    /// Time by which the device's clock is ahead of the system's.
+    pub(super) ahead: Duration,
+    pub(super) mdio: Controller,
+    addresses: [u8; 8],
+    /// PHYs send the state of their link in the gaps between frames.
+    in_band: bool,
     ale: Ale,
     pub(super) flow_base: u16,
     max_len: u32,
@@ -96,9 +166,13 @@ pub(crate) struct Switch {
 
 impl Switch {
     pub(crate) fn new(config: &Config) -> Switch {
+        let now = Instant::now();
         let port = |_| MacPort {
             wire: Box::new(Unplugged) as Box<dyn Wire>,
-            waiting: VecDeque::new(),
+            mac: Mac::default(),
+            phy: Phy::new(config.phy, config.negotiation, now),
+            fifos: Default::default(),
+            tx_pri_map: PRIORITIES,
             arriving: None,
             max_len: 1518,
             stalled: false,
@@ -110,6 +184,12 @@ impl Switch {
             registers: std::collections::HashMap::new(),
             control: 0,
             p0_control: 0,
+            pri_ctl: 0,
+            rx_pri_map: PRIORITIES,
+            ahead: Duration::ZERO,
+            mdio: Controller::default(),
+            addresses: config.phy_addresses,
+            in_band: config.in_band_status,
             ale: Ale::default(),
             flow_base: 0,
             max_len: 1518,
@@ -122,23 +202,57 @@ impl Switch {
         }
     }
 
+    /// The time by the device's clock.
+    pub(crate) fn now(&self) -> Instant {
+        Instant::now() + self.ahead
+    }
+
+    /// Whether channels contend by fixed priority.
+    pub(crate) fn is_strict(&self) -> bool {
+        self.pri_ctl & ROUND_ROBIN == 0
+    }
+
+    /// The MAC port of a register, and the offset in its block.
+    fn block(&mut self, at: usize) -> Option<(&mut MacPort, usize)> {
+        let offset = reg::PORTS.contains(&at).then(|| at - reg::PORTS.start)?;
+        self.ports.get_mut(offset / 0x1000).map(|port| (port, offset % 0x1000))
+    }
+
     pub(crate) fn read(&mut self, at: usize) -> u32 {
+        if let Some((port, at)) = self.block(at) {
+            let known = match at {
+                reg::TX_PRI_MAP => Some(port.tx_pri_map),
+                reg::RX_MAXLEN => Some(port.max_len),
+                _ => port.mac.read(at),
+            };
+            if let Some(known) = known {
+                return known;
+            }
+        }
+        let (now, in_band) = (self.now(), self.in_band);
         match at {
+            reg::P0_PRI_CTL => self.pri_ctl,
+            reg::P0_RX_PRI_MAP => self.rx_pri_map,
+            _ if reg::MDIO.contains(&at) => self.mdio.read(at - reg::MDIO.start),
             reg::CONTROL => self.control,
             reg::P0_CONTROL => self.p0_control,
             reg::P0_FLOW_ID_OFFSET => u32::from(self.flow_base),
             reg::P0_RX_MAXLEN => self.max_len,
             _ if reg::ALE.contains(&at) => self.ale.read(at - reg::ALE.start).unwrap_or(0),
             _ if reg::STATISTICS.contains(&at) => self.statistic(at - reg::STATISTICS.start),
-            _ => match self.ports.get(at.wrapping_sub(reg::RGMII_STATUS) / 4) {
-                // Full duplex, 1 Gb/s, link.
-                Some(port) => {
-                    if port.wire.carrier() {
-                        0xd
-                    } else {
-                        0
+            _ => match self.ports.get_mut(at.wrapping_sub(reg::RGMII_STATUS) / 4) {
+                Some(port) => match port.link(now).filter(|_| in_band) {
+                    // Link, speed, full duplex.
+                    Some(link) => {
+                        1 | u32::from(link.full_duplex) << 3
+                            | match link.speed {
+                                1000 => 2 << 1,
+                                100 => 1 << 1,
+                                _ => 0,
+                            }
                     }
-                }
+                    None => 0,
+                },
                 None => self.registers.get(&at).copied().unwrap_or(0),
             },
         }
@@ -155,19 +269,28 @@ impl Switch {
     }
 
     pub(crate) fn write(&mut self, at: usize, value: u32) {
+        if let Some((port, at)) = self.block(at) {
+            match at {
+                reg::TX_PRI_MAP => return port.tx_pri_map = value,
+                reg::RX_MAXLEN => return port.max_len = value & 0x3fff,
+                _ if port.mac.write(at, value) => return,
+                _ => {}
+            }
+        }
         match at {
+            reg::P0_PRI_CTL => self.pri_ctl = value,
+            reg::P0_RX_PRI_MAP => self.rx_pri_map = value,
+            _ if reg::MDIO.contains(&at) => {
+                let now = self.now();
+                let mut phys = PhyBus { ports: &mut self.ports, addresses: self.addresses, now };
+                self.mdio.write(at - reg::MDIO.start, value, &mut phys, now);
+            }
             reg::CONTROL => self.control = value,
             reg::P0_CONTROL => self.p0_control = value,
             reg::P0_FLOW_ID_OFFSET => self.flow_base = value as u16,
             reg::P0_RX_MAXLEN => self.max_len = value & 0x3fff,
             _ if reg::ALE.contains(&at) => self.ale.write(at - reg::ALE.start, value),
-            _ => {
-                let port = at.checked_sub(reg::P0_RX_MAXLEN).filter(|offset| offset.is_multiple_of(0x1000));
-                match port.and_then(|offset| self.port((offset / 0x1000) as u8)) {
-                    Some(port) => port.max_len = value & 0x3fff,
-                    None => drop(self.registers.insert(at, value)),
-                }
-            }
+            _ => drop(self.registers.insert(at, value)),
         }
     }
 
@@ -187,14 +310,15 @@ impl Switch {
         }
     }
 
-    /// Whether the ports of a destination tag have room for a frame.
-    pub(crate) fn has_room(&self, destination: u16) -> bool {
+    /// Whether the ports of a destination tag have room for a frame of a thread.
+    pub(crate) fn has_room(&self, destination: u16, thread: u8) -> bool {
+        let priority = mapped(self.rx_pri_map, thread);
         let mut to = self.ports.iter().enumerate().filter(|&(i, _)| is_to(destination, i));
-        to.all(|(_, port)| port.waiting.len() < self.depth)
+        to.all(|(i, port)| !self.ale.forwards(i as u8 + 1) || port.fifo(priority).len() < self.depth)
     }
 
-    /// Sends a frame from the host. `word` is PS word 2.
-    pub(crate) fn send(&mut self, mut frame: Vec<u8>, destination: u16, word: u32) {
+    /// Sends a frame from the host's thread `thread`. `word` is PS word 2.
+    pub(crate) fn send(&mut self, thread: u8, mut frame: Vec<u8>, destination: u16, word: u32) {
         let known = usize::from(destination) <= self.ports.len();
         let mut good = self.control & P0_ENABLE != 0 && known && frame.len() + FCS <= self.max_len as usize;
         if word & 0x3fff != 0 && self.p0_control & RX_CHECKSUM_EN != 0 {
@@ -218,21 +342,26 @@ impl Switch {
         };
         for port in 1..=self.ports.len() as u8 {
             if to & 1 << port != 0 {
-                if good { self.queue(port, &frame) } else { self.drop_for(port.into()) }
+                if good {
+                    self.queue(port, mapped(self.rx_pri_map, thread), &frame)
+                } else {
+                    self.drop_for(port.into())
+                }
             }
         }
         self.recycle(frame);
     }
 
     /// Queues a frame for a port's wire.
-    fn queue(&mut self, port: u8, frame: &[u8]) {
-        if !self.port(port).is_some_and(|port| port.wire.carrier()) {
+    fn queue(&mut self, port: u8, priority: u8, frame: &[u8]) {
+        let now = self.now();
+        if !self.port(port).is_some_and(|port| port.passes(now)) {
             return self.drop_for(port.into());
         }
         let mut copy = self.vector();
         copy.extend_from_slice(frame);
         if let Some(port) = self.port(port) {
-            port.waiting.push_back(copy);
+            port.fifos[usize::from(mapped(port.tx_pri_map, priority))].push_back(copy);
         }
     }
 
@@ -244,7 +373,7 @@ impl Switch {
 
     /// Whether a port has a frame to send.
     pub(crate) fn can_drain(&self, port: usize) -> bool {
-        !self.ports[port].stalled && !self.ports[port].waiting.is_empty()
+        !self.ports[port].stalled && self.ports[port].fifos.iter().any(|fifo| !fifo.is_empty())
     }
 
     /// Sends one frame on a port's wire, if it is the port's turn; false if the wire is busy.
@@ -255,24 +384,41 @@ impl Switch {
             return true;
         }
         mac.turn = 0;
-        let Some(frame) = self.ports[port].waiting.pop_front() else { return false };
+        let now = self.now();
         let port = &mut self.ports[port];
-        if port.wire.send(&frame) {
+        let Some(fifo) = port.fifos.iter_mut().rev().find(|fifo| !fifo.is_empty()) else { return false };
+        let Some(frame) = fifo.pop_front() else { return false };
+        let link = port.phy.link(now);
+        if !port.mac.passes(link) {
+            port.stats.tx_dropped += 1;
+        } else if port.mac.loops_back() && port.arriving.is_none() {
             port.stats.sent += 1;
-            self.recycle(frame);
-            true
+            port.arriving = Some(frame);
+            return true;
+        } else if !port.mac.loops_back() && port.wire.send(&frame) {
+            port.stats.sent += 1;
         } else {
-            port.waiting.push_front(frame);
-            false
+            fifo.push_front(frame);
+            return false;
         }
+        self.recycle(frame);
+        true
     }
 
     /// Whether a port has received a frame; polls its wire.
     pub(crate) fn can_arrive(&mut self, port: usize) -> bool {
         if self.ports[port].arriving.is_none() && self.to_host.len() < self.host_depth {
             let mut bytes = self.vector();
-            if self.ports[port].wire.receive(&mut bytes) {
-                self.ports[port].arriving = Some(bytes);
+            let now = self.now();
+            let mac = &mut self.ports[port];
+            if !mac.mac.loops_back() && mac.wire.receive(&mut bytes) {
+                // A MAC that is not enabled hears nothing.
+                if mac.passes(now) {
+                    mac.arriving = Some(bytes);
+                } else {
+                    mac.stats.rx_dropped += 1;
+                    self.recycle(bytes);
+                }
             } else {
                 self.recycle(bytes);
             }
@@ -287,8 +433,8 @@ impl Switch {
         let to: Ports = self.ale.forward(from, &bytes);
         for other in (1..=self.ports.len() as u8).filter(|other| to & 1 << other != 0) {
             // A frame that finds a MAC port full is dropped: nothing waits for it.
-            if self.has_room(other.into()) {
-                self.queue(other, &bytes);
+            if self.has_room(other.into(), 0) {
+                self.queue(other, 0, &bytes);
             } else {
                 self.drop_for(other.into());
             }

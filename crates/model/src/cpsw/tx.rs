@@ -41,6 +41,8 @@ pub(crate) struct TxChannel {
     pub(crate) config: Option<TxSetup>,
     /// The PSI-L thread of the switch.
     pub(crate) paired: Option<u16>,
+    /// Its number among the threads of the switch.
+    pub(crate) thread: u8,
     pub(crate) control: u32,
     pub(crate) peer: u32,
     packets: VecDeque<InFlight>,
@@ -59,6 +61,7 @@ impl TxChannel {
             ring,
             config: None,
             paired: None,
+            thread: 0,
             control: 0,
             peer: 0,
             packets: VecDeque::new(),
@@ -197,8 +200,18 @@ impl TxChannel {
         let next = self.packets.iter().find(|packet| !matches!(packet.stage, Stage::Sent));
         next.is_some_and(|packet| {
             let to = packet.chain.first().map_or(0, Image::destination);
-            matches!(packet.stage, Stage::Read(_)) && (packet.chain.is_empty() || switch.has_room(to))
+            matches!(packet.stage, Stage::Read(_)) && (packet.chain.is_empty() || switch.has_room(to, self.thread))
         })
+    }
+
+    /// Whether the channel has a packet that the switch can take, now or after the engine has read
+    /// it.
+    pub(crate) fn contends(&self, ring: &Ring, switch: &Switch) -> bool {
+        let next = self.packets.iter().find(|packet| !matches!(packet.stage, Stage::Sent));
+        match next {
+            Some(packet) => packet.chain.first().is_some_and(|first| switch.has_room(first.destination(), self.thread)),
+            None => self.packets.len() < self.prefetch && self.can_fetch(ring),
+        }
     }
 
     pub(crate) fn transmit(&mut self, switch: &mut Switch) {
@@ -208,7 +221,7 @@ impl TxChannel {
         {
             self.count = self.count.wrapping_add(1);
             self.bytes = self.bytes.wrapping_add(frame.len() as u32);
-            switch.send(frame, first.destination(), first.ps(2));
+            switch.send(self.thread, frame, first.destination(), first.ps(2));
         }
     }
 

@@ -82,6 +82,21 @@ impl Host {
         self.switch.w32(0x3_e040 + 4 * usize::from(port), value);
     }
 
+    /// Writes a register of a MAC port's block.
+    pub(crate) fn mac_register(&self, port: u8, at: usize, value: u32) {
+        self.switch.w32(0x2_1000 + 0x1000 * usize::from(port) + at, value);
+    }
+
+    /// Reads a register of the switch.
+    pub(crate) fn read(&self, at: usize) -> u32 {
+        self.switch.r32(at)
+    }
+
+    /// Writes a register of the switch.
+    pub(crate) fn write(&self, at: usize, value: u32) {
+        self.switch.w32(at, value);
+    }
+
     /// Writes the lookup engine's own control register.
     pub(crate) fn lookup_control(&self, value: u32) {
         self.switch.w32(0x3_e008, value);
@@ -140,6 +155,8 @@ impl Host {
         self.switch.w32(0x2_1024, 2024);
         self.switch.w32(0x3_e008, 1 << 31 | 1 << 4);
         (0..=self.model.config().ports).for_each(|port| self.port_control(port, 3));
+        // Gigabit, full duplex.
+        (1..=self.model.config().ports).for_each(|port| self.mac_register(port, 0x330, 1 << 7 | 1 << 5 | 1));
         let firmware = &self.firmware;
         let mode = if self.message { RingMode::Message } else { RingMode::Exposed };
         firmware.ring_config(&self.ring_config(self.submit(), &self.slots, RingMode::Exposed)).unwrap();

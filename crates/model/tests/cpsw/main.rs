@@ -2,6 +2,7 @@
 
 mod firmware;
 mod host;
+mod mac;
 mod rules;
 mod switch;
 mod teardown;

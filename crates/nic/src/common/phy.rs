@@ -16,6 +16,7 @@ const BMCR_POWER_DOWN: u16 = 1 << 11;
 const BMCR_RESTART: u16 = 1 << 9;
 const BMSR: u8 = 1;
 const BMSR_NEGOTIATED: u16 = 1 << 5;
+const BMSR_LINK: u16 = 1 << 2;
 const IDENTIFIER: [u8; 2] = [2, 3];
 const ADVERTISED: u8 = 4;
 /// 10 and 100 Mb/s, in half and full duplex.
@@ -27,6 +28,9 @@ const PARTNER: u8 = 5;
 const ADVERTISED_1000: u8 = 9;
 const FULL_1000: u16 = 1 << 9;
 const HALF_1000: u16 = 1 << 8;
+/// The abilities of a partner of 1000BASE-T: two bits above those of the advertisement.
+const PARTNER_1000: u8 = 10;
+const PARTNER_1000_SHIFT: u32 = 2;
 
 /// Why a register of a PHY could not be accessed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -126,6 +130,35 @@ pub(crate) fn pause(bus: &mut impl Mdio, flow_control: FlowControl) -> Result<Op
     Ok(Some(resolve(bus.read(ADVERTISED)?, bus.read(PARTNER)?, flow_control)))
 }
 
+/// Whether the power is on and negotiation enabled.
+pub(crate) fn negotiates(bus: &mut impl Mdio) -> Result<bool, MdioError> {
+    Ok(bus.read(BMCR)? & (BMCR_POWER_DOWN | BMCR_NEGOTIATE) == BMCR_NEGOTIATE)
+}
+
+/// Whether the link is up and was up ever since the last call: the bit is latched low (§22.2.4.2.13).
+pub(crate) fn link(bus: &mut impl Mdio) -> Result<bool, MdioError> {
+    Ok(bus.read(BMSR)? & BMSR_LINK != 0)
+}
+
+/// Speed in Mb/s and full duplex: the best that both ends advertised (annex 28B.3); `None` while
+/// the negotiation is under way, or if they have nothing in common.
+pub(crate) fn mode(bus: &mut impl Mdio) -> Result<Option<(u32, bool)>, MdioError> {
+    if bus.read(BMSR)? & BMSR_NEGOTIATED == 0 {
+        return Ok(None);
+    }
+    let both = bus.read(ADVERTISED_1000)? & bus.read(PARTNER_1000)? >> PARTNER_1000_SHIFT;
+    let common = bus.read(ADVERTISED)? & bus.read(PARTNER)?;
+    let modes = [
+        (both & FULL_1000, (1000, true)),
+        (both & HALF_1000, (1000, false)),
+        (common & 1 << 8, (100, true)),
+        (common & 1 << 7, (100, false)),
+        (common & 1 << 6, (10, true)),
+        (common & 1 << 5, (10, false)),
+    ];
+    Ok(modes.into_iter().find(|&(has, _)| has != 0).map(|(_, mode)| mode))
+}
+
 fn resolve(ours: u16, partner: u16, flow_control: FlowControl) -> PauseFrames {
     let has = |word: u16| (word & PAUSE != 0, word & ASYMMETRIC != 0);
     let (rx, tx) = match (has(ours), has(partner)) {
@@ -207,6 +240,26 @@ mod tests {
             }
         }
         assert_eq!(resolve(0x0c00, 0x0c00, FlowControl::Rx), PauseFrames { rx: true, tx: false });
+    }
+
+    #[test]
+    fn the_best_mode_that_both_ends_advertise_is_that_of_the_link() {
+        for (ours, partner, mode) in [
+            ((0x01e1, 0x0200), (0x41e1, 0x0800), Some((1000, true))),
+            ((0x01e1, 0x0300), (0x41e1, 0x0400), Some((1000, false))),
+            ((0x01e1, 0x0200), (0x41e1, 0x0400), Some((100, true))),
+            ((0x01e1, 0), (0x40a1, 0x0800), Some((100, false))),
+            ((0x0061, 0x0200), (0x41e1, 0), Some((10, true))),
+            ((0x01e1, 0x0200), (0x4021, 0), Some((10, false))),
+            ((0x0101, 0), (0x4021, 0), None),
+        ] {
+            let mut phy = Registers([0; 32]);
+            (phy.0[4], phy.0[9]) = ours;
+            (phy.0[5], phy.0[10]) = partner;
+            assert_eq!(super::mode(&mut phy), Ok(None), "not negotiated");
+            phy.0[1] = BMSR_NEGOTIATED;
+            assert_eq!(super::mode(&mut phy), Ok(mode), "{ours:x?} {partner:x?}");
+        }
     }
 
     #[test]

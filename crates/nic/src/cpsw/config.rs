@@ -1,7 +1,10 @@
 //! Configuration.
 
+use super::link::LinkSource;
+use super::mdio::MdioAccess;
 use super::soc::{Family, FreeRing, Soc};
 use crate::batching::BatchSize;
+use crate::common::phy::FlowControl;
 use towpath_bus::DmaPolicy;
 
 /// How descriptors are allocated.
@@ -12,6 +15,18 @@ pub enum DescAlloc {
     Recycled,
     /// From a bitmap that is searched, like `gen_pool` in Linux: for comparison in benches.
     GenPool,
+}
+
+/// The interface between MAC and PHY.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Interface {
+    /// RGMII, of any delays.
+    #[default]
+    Rgmii,
+    /// RMII: 10 and 100 Mb/s.
+    Rmii,
+    /// SGMII. Its SERDES must have been set up by the kernel.
+    Sgmii,
 }
 
 /// Configuration of the device and all its ports.
@@ -41,6 +56,17 @@ pub struct Config {
     /// needs. UDMA does so only from rings in message mode: it pushes back descriptors that turn
     /// out to be too few, which an exposed ring does not support.
     pub rx_buffers: u8,
+    /// Where the state of the links comes from.
+    pub link: LinkSource,
+    /// The interface between MACs and PHYs.
+    pub interface: Interface,
+    /// The PHYs' addresses on the management bus, 0 to 31, in the order of the ports.
+    pub phys: [u8; 8],
+    /// How the PHYs' registers are reached; `None` is manual where an erratum of the SoC demands
+    /// it, automatic elsewhere.
+    pub mdio: Option<MdioAccess>,
+    /// The pause frames that ports ask for.
+    pub flow_control: FlowControl,
     /// How the IOMMU protects packet memory from the device.
     pub policy: DmaPolicy,
     /// Batch size of each port at its start.
@@ -66,6 +92,11 @@ impl Default for Config {
             rx_ring: 500,
             max_len: 2024,
             rx_buffers: 1,
+            link: LinkSource::default(),
+            interface: Interface::default(),
+            phys: [0, 1, 2, 3, 4, 5, 6, 7],
+            mdio: None,
+            flow_control: FlowControl::default(),
             policy: DmaPolicy::default(),
             batch: BatchSize::default(),
             desc_alloc: DescAlloc::default(),
@@ -85,7 +116,7 @@ macro_rules! setters {
 }
 
 impl Config {
-    setters! { soc: Soc, ports: u8, tx_channels: u8, rx_flows: u8, tx_ring: u32, tx_descriptors: u32, rx_ring: u32, max_len: u32, rx_buffers: u8, policy: DmaPolicy, batch: BatchSize, desc_alloc: DescAlloc, singly: bool }
+    setters! { soc: Soc, ports: u8, tx_channels: u8, rx_flows: u8, tx_ring: u32, tx_descriptors: u32, rx_ring: u32, max_len: u32, rx_buffers: u8, link: LinkSource, interface: Interface, phys: [u8; 8], mdio: Option<MdioAccess>, flow_control: FlowControl, policy: DmaPolicy, batch: BatchSize, desc_alloc: DescAlloc, singly: bool }
 
     /// The first field that is out of its range, with its value and the rule.
     pub(super) fn invalid(&self) -> Option<(&'static str, u64, &'static str)> {
@@ -103,6 +134,7 @@ impl Config {
                 u64::from(self.max_len),
                 "must be from 64 to 9604",
             )))
+            .or(self.phys.iter().find(|&&phy| phy > 31).map(|&phy| ("phys", u64::from(phy), "must be from 0 to 31")))
             .or(self.invalid_chain().map(|rule| ("rx_buffers", u64::from(self.rx_buffers), rule)))
     }
 
@@ -115,6 +147,12 @@ impl Config {
             2..=16 => None,
             _ => Some("must be from 1 to 16"),
         }
+    }
+
+    /// How the PHYs' registers are reached.
+    pub(super) fn mdio_access(&self) -> MdioAccess {
+        let automatic = if self.soc.manual_mdio { MdioAccess::Manual } else { MdioAccess::Automatic };
+        self.mdio.unwrap_or(automatic)
     }
 
     /// Bytes of the longest frame to send, without FCS.

@@ -2,15 +2,16 @@
 
 use super::config::Config;
 use super::host::{ChannelStop, CpswError, Host};
-use super::regs::switch;
+use super::link::StartedPort;
 use super::rx::{CpswRx, FlowRef, RxCounts, SharedFlow};
-use super::tx::{ChannelRef, CpswTx, LiveChannel, MAX_DESCS, NO_LINK, TxCounts};
+use super::tx::{ChannelRef, CpswTx, LiveChannel, MAX_DESCS, TxCounts};
 use crate::batching::Batching;
+use crate::common::link::LinkStatus;
 use crate::sync::{Mutex, lock};
 use std::sync::{Arc, Weak};
 use towpath_bus::Bus;
 use towpath_bus::tisci::Tisci;
-use towpath_packet::port::{Info, Layer, Needs, Port, PortControl, PortError, Queues, Start, State};
+use towpath_packet::port::{Info, Layer, Needs, Port, PortControl, PortError, Queues, Start};
 use towpath_packet::{Counters, Direction, Offloads, Pool};
 
 /// Opens the device; returns one port for each MAC, and a handle of the whole.
@@ -64,6 +65,11 @@ impl<B: Bus> Control<B> {
     /// The batch size of MAC port `port`, 1 and up. It can be changed while the port runs.
     pub fn batching(&self, port: u8) -> Option<&Batching> {
         self.batching.get(usize::from(port).checked_sub(1)?)
+    }
+
+    /// The state of the link of MAC port `port`, 1 and up, when a queue of it looked last.
+    pub fn link(&self, port: u8) -> Option<LinkStatus> {
+        self.device.host.link(port).map(|link| link.status().get())
     }
 
     /// Reports of the channels that have stopped.
@@ -197,7 +203,6 @@ impl<B: Bus> CpswPort<B> {
         }
         let room = start.pool.chunk().saturating_sub(start.pool.headroom());
         let max_len = host.config.max_len.min(room as u32 * u32::from(host.config.rx_buffers) + 4);
-        switch::P0_RX_MAXLEN.nth(u32::from(self.number), switch::STRIDE).write(&host.regions.switch, max_len);
         let counters: Vec<Arc<Counters>> = (0..queues).map(|_| Arc::default()).collect();
         let (refs, pool) = self.start_rx(start, queues, &counters)?;
         let mut irqs = match host.config.ports {
@@ -217,14 +222,26 @@ impl<B: Bus> CpswPort<B> {
                 own_pool: pool.clone(),
                 irq: irqs.get_mut(queue).and_then(Option::take).filter(|_| alone),
                 counters,
+                _started: None,
             });
         }
-        let state = if host.has_link(self.number) { State::Up } else { NO_LINK };
-        let mut tx = Vec::new();
+        let mut channels = Vec::new();
         for channel in self.start_tx(queues)? {
-            let cache = start.pool.cache(Direction::Tx)?;
-            tx.push(CpswTx::new(host.clone(), self.number, channel, self.batching.clone(), cache, state.clone()));
+            channels.push((channel, start.pool.cache(Direction::Tx)?));
         }
+        // Frames pass last.
+        let link = host.link(self.number).ok_or(CpswError::Config {
+            field: "port",
+            value: self.number.into(),
+            rule: "must be one of the device's ports",
+        })?;
+        let started = Arc::new(StartedPort::start(link, &host.name, max_len)?);
+        let tx = channels.into_iter().enumerate();
+        let tx = tx.map(|(queue, (channel, cache))| {
+            CpswTx::new(host, self.number, queue == 0, channel, self.batching.clone(), cache, started.clone())
+        });
+        let tx = tx.collect();
+        rx.iter_mut().for_each(|rx| rx._started = Some(started.clone()));
         Ok(Queues { rx, tx })
     }
 }

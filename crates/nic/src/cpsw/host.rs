@@ -15,6 +15,8 @@
 
 use super::config::Config;
 use super::descriptors::FETCH_WORDS;
+use super::link::PortLink;
+use super::mdio::MdioBus;
 use super::regs::{Regions, ale, channel, of_channel, switch};
 use super::ring::CompletionRing;
 use super::rx::{RxCounts, RxFlow};
@@ -71,6 +73,17 @@ pub enum CpswError {
     /// Firmware refused.
     #[error(transparent)]
     Firmware(#[from] Refused),
+    /// A PHY does not answer.
+    #[error(
+        "port {port}: the PHY at address {address} of the management bus does not answer: check its address (phys=), or take \
+         the link from elsewhere (link=inband, link=fixed)"
+    )]
+    Phy {
+        /// The MAC port.
+        port: u8,
+        /// The address on the management bus.
+        address: u8,
+    },
     /// The pool has no cache left.
     #[error(transparent)]
     Pool(#[from] PoolError),
@@ -128,6 +141,8 @@ pub(super) struct Host<B: Bus> {
     pub(super) granted: Granted,
     pub(super) regions: Regions<B::Bar>,
     pub(super) domain: Domain<B::Dma>,
+    /// The links of the MAC ports, in order.
+    links: Vec<Arc<PortLink<B::Bar>>>,
     firmware: Arc<dyn Tisci>,
     pub(super) name: String,
     /// Stays open, and hands out interrupts.
@@ -145,8 +160,14 @@ impl<B: Bus> Host<B> {
         let granted = Granted::ask(&*firmware, &config)?;
         let regions = Regions::open(&bus, &config, &granted)?;
         let domain = Domain::new(bus.dma().clone(), config.policy)?;
-        init_switch(&regions.switch, &config, granted.numbers.rx_flow);
+        let bar = &regions.switch;
+        let mdio = Arc::new(Mutex::new(MdioBus::new(bar.clone(), config.mdio_access())));
+        let link = |port| Arc::new(PortLink::new(bar, port, &config, &mdio));
+        let links: Vec<_> = (1..=config.ports).map(link).collect();
+        init_switch(bar, &config, granted.numbers.rx_flow);
+        links.iter().try_for_each(|link| link.reset(bus.name()))?;
         Ok(Host {
+            links,
             config,
             granted,
             regions,
@@ -165,10 +186,9 @@ impl<B: Bus> Host<B> {
         Ok(bus.irqs(8 + u16::from(self.config.rx_flows))?.into_iter().skip(8).collect())
     }
 
-    /// Whether a MAC port has a link.
-    pub(super) fn has_link(&self, port: u8) -> bool {
-        let status = switch::RGMII_STATUS.nth(u32::from(port.saturating_sub(1)), 4);
-        status.read(&self.regions.switch) & 1 != 0
+    /// The link of MAC port `port`, 1 and up.
+    pub(super) fn link(&self, port: u8) -> Option<&Arc<PortLink<B::Bar>>> {
+        self.links.get(usize::from(port).checked_sub(1)?)
     }
 
     /// Configures the two rings of a channel or flow, the first of which is `submit` with `count`
@@ -343,7 +363,10 @@ impl<B: Bus> Host<B> {
 }
 
 /// Initialises the switch from any state: first the host port, then the address lookup
-/// engine (ALE), whose table is cleared. Ports forward frames last.
+/// engine (ALE), whose table is cleared. Values are those of Linux (`am65-cpsw-nuss.c`:
+/// `am65_cpsw_nuss_common_open`, `am65_cpsw_nuss_set_p0_ptype`): channels contend by turns, and all
+/// frames have one priority, since the FIFOs of the MACs have fixed priorities. MAC ports forward
+/// frames only while their link is up.
 ///
 /// Each frame that arrives at a MAC port goes to the host, with any addresses and tag, and none
 /// goes from one MAC port to another: the ALE is bypassed, and MAC ports learn no addresses. In the
@@ -352,9 +375,11 @@ impl<B: Bus> Host<B> {
 fn init_switch<M: Mmio>(bar: &M, config: &Config, rx_flow: u16) {
     switch::CONTROL.write(bar, switch::CONTROL_ON);
     switch::STAT_PORT_EN.write(bar, (1 << (config.ports + 1)) - 1);
-    switch::P0_CONTROL.write(bar, switch::RX_CHECKSUM_EN);
-    switch::P0_PRI_CTL.write(bar, 0);
-    switch::P0_RX_PRI_MAP.write(bar, switch::PRIORITIES);
+    switch::PTYPE.write(bar, 0);
+    switch::P0_CONTROL.write(bar, switch::RX_CHECKSUM_EN | switch::RX_REMAP_VLAN);
+    switch::VLAN.write(bar, 0);
+    switch::P0_PRI_CTL.write(bar, switch::ROUND_ROBIN);
+    switch::P0_RX_PRI_MAP.write(bar, 0);
     switch::P0_RX_MAXLEN.write(bar, config.max_len);
     switch::P0_FLOW_ID_OFFSET.write(bar, u32::from(rx_flow));
     ale::CONTROL.write(bar, ale::ENABLE | ale::CLEAR);
@@ -362,8 +387,4 @@ fn init_switch<M: Mmio>(bar: &M, config: &Config, rx_flow: u16) {
     // Frames that no classifier matches go to the first flow.
     ale::DEFAULT_THREAD.write(bar, ale::DEFAULT_THREAD_ENABLE);
     ale::PORT_CONTROL.write(bar, ale::FORWARD);
-    for port in 1..=u32::from(config.ports) {
-        let control = ale::FORWARD | ale::NO_LEARN | ale::NO_SOURCE_UPDATE | ale::MAC_ONLY | ale::MAC_ONLY_COPY_ALL;
-        ale::PORT_CONTROL.nth(port, 4).write(bar, control);
-    }
 }

@@ -20,6 +20,9 @@
 //! | `desc_pool` | the descriptors of a channel or flow: free, or with what is in flight behind them |
 //! | `ring` | rings of descriptor pointers, and the only place that writes doorbells |
 //! | `host` | bring-up and teardown of the switch, the transmit channels and the receive channel |
+//! | `mac` | the MAC of one port: reset, start, link up and down, stop |
+//! | `mdio` | the management bus of the PHYs |
+//! | `link` | the link of a port: its source, and what a change does to its MAC |
 //! | `device` | the MAC ports, and the handle of the whole device |
 //! | `tx/` | a transmit channel, what is shared of it, and the transmit queue |
 //! | `rx/` | a receive flow, what is shared of it, and the receive queue |
@@ -53,6 +56,9 @@ mod desc_pool;
 mod descriptors;
 mod device;
 mod host;
+mod link;
+mod mac;
+mod mdio;
 mod regs;
 mod ring;
 mod rx;
@@ -60,9 +66,13 @@ mod soc;
 mod tx;
 
 pub use crate::batching::{BatchSize, Batching};
-pub use config::{Config, DescAlloc};
+pub use crate::common::link::LinkStatus;
+pub use crate::common::phy::FlowControl;
+pub use config::{Config, DescAlloc, Interface};
 pub use device::{Control, CpswPort, open};
 pub use host::{ChannelStop, CpswError};
+pub use link::LinkSource;
+pub use mdio::MdioAccess;
 pub use rx::{CpswRx, RxCounts};
 pub use soc::{DeviceIds, Family, FreeRing, Numbers, Soc};
 pub use tx::{Burst, CpswTx, TxCounts};

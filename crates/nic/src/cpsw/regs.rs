@@ -9,12 +9,20 @@ use towpath_bus::{Bus, BusError, Mmio, Reg};
 pub(super) mod switch {
     use towpath_bus::Reg;
 
-    /// In-band status of the first MAC port's RGMII: bit 0 is the link state.
+    /// In-band status of the first MAC port's RGMII, a word a port: only if its PHY sends it.
     pub(crate) const RGMII_STATUS: Reg = Reg(0x30);
+    pub(crate) const RGMII_LINK: u32 = 1 << 0;
+    pub(crate) const RGMII_SPEED_SHIFT: u32 = 1;
+    pub(crate) const RGMII_FULL_DUPLEX: u32 = 1 << 3;
     pub(crate) const CONTROL: Reg = Reg(0x2_0004);
     pub(crate) const STAT_PORT_EN: Reg = Reg(0x2_0014);
+    pub(crate) const PTYPE: Reg = Reg(0x2_0018);
     pub(crate) const P0_CONTROL: Reg = Reg(0x2_1004);
     pub(crate) const P0_FLOW_ID_OFFSET: Reg = Reg(0x2_1008);
+    /// Port VLAN of the host port; those of the MAC ports follow, a stride apart.
+    pub(crate) const VLAN: Reg = Reg(0x2_1014);
+    /// Of the MAC ports only, a stride apart: the FIFO of each priority.
+    pub(crate) const TX_PRI_MAP: Reg = Reg(0x2_1018);
     pub(crate) const P0_PRI_CTL: Reg = Reg(0x2_101c);
     pub(crate) const P0_RX_PRI_MAP: Reg = Reg(0x2_1020);
     /// The host port's; those of the MAC ports follow, a stride apart.
@@ -26,9 +34,70 @@ pub(super) mod switch {
     /// host padded.
     pub(crate) const CONTROL_ON: u32 = 1 << 1 | 1 << 2 | 1 << 13 | 1 << 14;
     /// P0_CONTROL: the switch inserts checksums.
-    pub(crate) const RX_CHECKSUM_EN: u32 = 1;
-    /// P0_RX_PRI_MAP: each priority maps to itself.
-    pub(crate) const PRIORITIES: u32 = 0x7654_3210;
+    pub(crate) const RX_CHECKSUM_EN: u32 = 1 << 0;
+    /// P0_CONTROL: the priority of a frame's VLAN tag passes P0_RX_PRI_MAP.
+    pub(crate) const RX_REMAP_VLAN: u32 = 1 << 16;
+    /// P0_PRI_CTL: channels contend by turns, not by fixed priority.
+    pub(crate) const ROUND_ROBIN: u32 = 1 << 8;
+}
+
+/// The MAC of a port (`cpsw_sl.c` in Linux); offsets of port 0, which has none. The MAC ports follow,
+/// [`switch::STRIDE`] apart.
+pub(super) mod mac {
+    use towpath_bus::Reg;
+
+    /// Source address of pause frames: bytes 4 and 5, then bytes 0 to 3.
+    pub(crate) const SA_L: Reg = Reg(0x2_1308);
+    pub(crate) const SA_H: Reg = Reg(0x2_130c);
+    pub(crate) const CONTROL: Reg = Reg(0x2_1330);
+    pub(crate) const FULL_DUPLEX: u32 = 1 << 0;
+    pub(crate) const LOOPBACK: u32 = 1 << 1;
+    pub(crate) const RX_FLOW_EN: u32 = 1 << 3;
+    pub(crate) const TX_FLOW_EN: u32 = 1 << 4;
+    pub(crate) const GMII_EN: u32 = 1 << 5;
+    pub(crate) const GIG: u32 = 1 << 7;
+    pub(crate) const CMD_IDLE: u32 = 1 << 11;
+    /// RMII: 100 Mb/s.
+    pub(crate) const IFCTL_A: u32 = 1 << 15;
+    /// RGMII at 10 Mb/s, SGMII: the PHY decides on the clock.
+    pub(crate) const EXT_EN: u32 = 1 << 18;
+    /// All that follows from a link.
+    pub(crate) const LINK: u32 = FULL_DUPLEX | LOOPBACK | RX_FLOW_EN | TX_FLOW_EN | GMII_EN | GIG | IFCTL_A | EXT_EN;
+
+    pub(crate) const STATUS: Reg = Reg(0x2_1334);
+    /// Idle as a whole, towards the host, and in both directions: any of them suffices.
+    pub(crate) const IDLE: u32 = 0xf << 28;
+    pub(crate) const SOFT_RESET: Reg = Reg(0x2_1338);
+    pub(crate) const RESET: u32 = 1;
+}
+
+/// The SGMII block of a port, 0x100 bytes each.
+pub(super) mod sgmii {
+    use towpath_bus::Reg;
+
+    pub(crate) const STRIDE: u32 = 0x100;
+    pub(crate) const STATUS: Reg = Reg(0x114);
+    pub(crate) const LINK: u32 = 1 << 0;
+}
+
+/// The management bus of the PHYs (`davinci_mdio.c` in Linux).
+pub(super) mod mdio {
+    use towpath_bus::Reg;
+
+    pub(crate) const CONTROL: Reg = Reg(0xf04);
+    pub(crate) const ENABLE: u32 = 1 << 30;
+    pub(crate) const MANUALIF: Reg = Reg(0xf30);
+    pub(crate) const CLOCK: u32 = 1 << 2;
+    pub(crate) const OUTPUT: u32 = 1 << 1;
+    pub(crate) const DATA: u32 = 1 << 0;
+    pub(crate) const POLL: Reg = Reg(0xf34);
+    pub(crate) const MANUAL: u32 = 1 << 31;
+    pub(crate) const USERACCESS0: Reg = Reg(0xf80);
+    pub(crate) const GO: u32 = 1 << 31;
+    pub(crate) const WRITE: u32 = 1 << 30;
+    pub(crate) const ACK: u32 = 1 << 29;
+    pub(crate) const REGISTER_SHIFT: u32 = 21;
+    pub(crate) const PHY_SHIFT: u32 = 16;
 }
 
 /// The address lookup engine (`cpsw_ale.c` in Linux).
@@ -44,6 +113,8 @@ pub(super) mod ale {
 
     /// The host port's; those of the MAC ports follow, four bytes each.
     pub(crate) const PORT_CONTROL: Reg = Reg(0x3_e040);
+    /// Port state: no frame passes.
+    pub(crate) const DISABLED: u32 = 0;
     /// Port state: forwarding.
     pub(crate) const FORWARD: u32 = 3;
     pub(crate) const NO_LEARN: u32 = 1 << 4;

@@ -162,10 +162,14 @@ pub struct Config {
     pub rx_ring: RingSize,
     /// Descriptors for transmission, of each queue.
     pub tx_ring: RingSize,
-    /// Queues at most: 1 or 2 (82583V: 1).
+    /// Queues at most, in each direction: 1 or 2 (82583V: 1). The chip has one offload context for both
+    /// transmit queues, so that with two of them each frame with offloads costs a descriptor more, and
+    /// stalls the chip's reads.
     pub queues: u16,
     /// Longest packet in bytes, without Ethernet header and tags: 68 to 9216. It can be changed while
-    /// the port runs.
+    /// the port runs. From 1497 to 1500, frames of that length with two tags are received only into
+    /// buffers with room for 2048 bytes behind their headroom (`PoolConfig::chunk`); from 1501 on, into
+    /// all.
     pub mtu: u16,
     /// How packet memory is protected from the device.
     pub policy: DmaPolicy,

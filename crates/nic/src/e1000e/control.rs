@@ -50,7 +50,8 @@ faults! {
     BadLength = bad_lengths,
     /// Frames that did not end after the largest number of descriptors.
     Endless = endless_frames,
-    /// Frames that were received and lost because a buffer could not be unmapped.
+    /// Frames that were received and lost: a buffer could not be unmapped, or the device was reset
+    /// before they were taken.
     LostFrame = lost_frames,
     /// Times that the device completed a descriptor before the one that was next.
     OutOfOrder = out_of_order,
@@ -74,6 +75,8 @@ faults! {
     BusError = bus_errors,
     /// Resets to recover.
     Reset = resets,
+    /// Resets of the whole function by its bus, when those of the device did not help.
+    FunctionReset = function_resets,
     /// Buffers that are never used again, because the device may still reach them.
     Leaked = leaked,
 }
@@ -295,6 +298,16 @@ impl Control {
         if self.0.link.set(status) {
             self.fault(Fault::LinkLost);
         }
+    }
+
+    /// Times that the link was lost.
+    pub(super) fn link_losses(&self) -> u64 {
+        self.0.faults[Fault::LinkLost as usize].load(Relaxed)
+    }
+
+    /// The device is reset: the link comes up again when both ends have negotiated.
+    pub(super) fn forget_link(&self) {
+        self.0.link.set(LinkStatus { up: false, ..self.link() });
     }
 
     /// The faults until now.

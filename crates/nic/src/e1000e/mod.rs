@@ -24,6 +24,8 @@
 //! | `control` | the handle to a running port, and its fault counters |
 //! | `config` | options and their rules |
 //!
+//! What the chips need beyond their datasheet, and the source of each rule: `docs/errata.md`.
+//!
 //! Invariants:
 //!
 //! * **Per packet** there is no register read, lock, allocation or system call. A burst costs one
@@ -34,8 +36,9 @@
 //!   by name in [`Faults`].
 //! * **A mapping is live or absent.** A buffer goes to the packet's next owner by a copy, or after
 //!   it was unmapped and [`sync_iotlb`](towpath_bus::DmaMapper::sync_iotlb) has flushed the IOTLB.
-//! * **Recovery is bounded.** A device that does not send is reset. A device that does not answer,
-//!   or hangs again and again, is given up: its queues are
+//! * **Recovery is bounded.** A device that does not send is reset. A lost link, whose frames the device
+//!   never sends, is a reset as well, but no fault. A device that does not answer, or hangs again and
+//!   again, has its function reset by the bus, and is given up if that does not help: its queues are
 //!   [`State::Gone`](towpath_packet::port::State::Gone).
 //! * **The end is orderly.** The last queue that is dropped stops the device. If the device is seen
 //!   idle, buffers, rings and domain are freed in this order. Otherwise all that the device could
@@ -188,6 +191,7 @@ impl<B: Pci> E1000e<B> {
         bus.set_master(false);
         let device = bus.name().to_owned();
         let opened = Opened { parts: Some((bus, bar.clone())), config: config.clone() };
+        init::free_semaphore(&bar);
         init::reset(&bar, &config).map_err(|source| BusError::Timeout {
             device: device.clone(),
             step: "reset",
@@ -328,7 +332,7 @@ impl<B: Pci> Starter<'_, B> {
         Ok(RxRing::new(parts, self.config, queue as u8, log))
     }
 
-    fn tx(&self, log: FaultLog) -> Result<TxRing<B::Dma>, StartError> {
+    fn tx(&self, queues: u16, log: FaultLog) -> Result<TxRing<B::Dma>, StartError> {
         let buffers = self.buffers();
         let descriptors = self.config.tx_ring.get();
         // Pieces of a packet that lie side by side are mapped as one.
@@ -341,6 +345,7 @@ impl<B: Pci> Starter<'_, B> {
             mapper,
             cache: buffers.cache(Direction::Tx)?,
             copy_all: self.own.is_some(),
+            shares_context: queues > 1,
         };
         Ok(TxRing::new(parts, self.config, log))
     }
@@ -399,7 +404,7 @@ impl<B: Pci> Port for E1000e<B> {
         for queue in 0..start.queues {
             let (rx_log, tx_log) = (FaultLog::new(&control), FaultLog::new(&control));
             rx.push((starter.rx(queue, buffer, rx_log.clone()).map_err(failed)?, rx_log.counters));
-            tx.push((starter.tx(tx_log.clone()).map_err(failed)?, tx_log.counters));
+            tx.push((starter.tx(start.queues, tx_log.clone()).map_err(failed)?, tx_log.counters));
         }
         let kind = interrupts::choose(bus, &config, start.queues).map_err(|e| OpenError::from(e).at_port(port))?;
         let interrupts = Interrupts::connect(bus, bar, &config, kind, start.queues).map_err(|e| bus_error(port, e))?;
@@ -414,7 +419,7 @@ impl<B: Pci> Port for E1000e<B> {
             room,
             mtu: config.mtu,
             rss: chip.queues > 1,
-            filters: FilterTables::new(&config.filter, mac),
+            filters: FilterTables::new(&config.filter, mac, &init::firmware_addresses(bar)),
         };
         let Starter { domain, own, .. } = starter;
         // Before bus mastering: an error ends here, and the device accesses no memory.

@@ -63,6 +63,7 @@ mod extbuf;
 mod faults;
 mod interrupts;
 mod late;
+mod link;
 mod numbers;
 mod order;
 mod protection;

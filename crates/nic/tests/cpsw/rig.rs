@@ -1,10 +1,11 @@
 //! A driver, its model, and the far ends of the model's wires.
 
 use std::sync::Arc;
+use std::time::Duration;
 use towpath_bus::tisci::Tisci;
 use towpath_model::cpsw::{self as model, Cpsw, CpswBus, Firmware};
 use towpath_model::wire::{Plug, cable};
-use towpath_nic::cpsw::{BatchSize, Config, Control, CpswRx, CpswTx, FreeRing, Soc, open};
+use towpath_nic::cpsw::{BatchSize, Config, Control, CpswRx, CpswTx, FreeRing, LinkSource, Soc, open};
 use towpath_packet::port::{Port, Queues, RxQueue, Start, TxQueue};
 use towpath_packet::{Backing, Batch, Cache, Direction, Offloads, Packet, Pool, PoolConfig};
 
@@ -86,11 +87,12 @@ pub(crate) fn config(variant: Variant, ports: u8) -> Config {
         .tx_ring(16)
         .tx_descriptors(16)
         .rx_ring(16)
+        .link(LinkSource::InBand)
         .batch(BatchSize::new(4).unwrap())
 }
 
 pub(crate) fn model_config(variant: Variant, ports: u8) -> model::Config {
-    model::Config { soc: variant.model(), ports, ..model::Config::default() }
+    model::Config { soc: variant.model(), ports, in_band_status: true, ..model::Config::default() }
 }
 
 pub(crate) fn pool(capacity: usize) -> Pool {
@@ -172,6 +174,14 @@ impl Rig {
             self.run(8);
         }
         panic!("no room for a packet: {:?}", self.model.violation());
+    }
+
+    /// Lets port `port`, 0 and up, look at its link.
+    pub(crate) fn check_link(&mut self, port: usize) {
+        self.model.advance(Duration::from_secs(1));
+        for _ in 0..1024 {
+            self.ports[port].tx[0].reclaim();
+        }
     }
 
     pub(crate) fn kick(&mut self) {

@@ -1,6 +1,7 @@
 //! Full rings, stalled ports, and wires without a carrier (T6, T9).
 
 use super::rig::{Rig, Variant, assert_stamps, config, model_config, stamp};
+use towpath_bus::{Bus, Mmio};
 use towpath_model::cpsw::{self as model, Injected};
 use towpath_model::wire::Wire;
 use towpath_nic::cpsw::Config;
@@ -195,19 +196,73 @@ fn frames_that_a_link_lost_do_not_keep_its_port_from_sending_after_the_link_is_u
     let config = config(Variant::Udma, 2).tx_channels(1);
     let mut rig = Rig::with(config, model_config(Variant::Udma, 2));
     rig.plugs[0].set_carrier(false);
-    // All credits; the port reads its link state once in 4096 calls.
+    // All credits; the port has not looked at its link yet.
     (0..7).for_each(|number| assert!(offer(&mut rig, 0, number)));
     rig.settle();
-    let update_link = |rig: &mut Rig| assert!((0..4096).all(|_| rig.ports[0].tx[0].reclaim() <= 7));
-    update_link(&mut rig);
+    rig.check_link(0);
     assert_ne!(rig.ports[0].tx[0].state(), State::Up);
     rig.plugs[0].set_carrier(true);
-    update_link(&mut rig);
+    rig.check_link(0);
     assert_eq!(rig.ports[0].tx[0].state(), State::Up);
     (0..7).for_each(|number| assert!(offer(&mut rig, 0, number)));
     rig.settle();
     assert_stamps(&rig.plugs[0].drain(), 0, 0);
     assert_eq!(rig.model.port_stats(1).tx_dropped, 7);
+}
+
+/// The numbers of frames that two queues get onto the wires, while the second always has packets: the
+/// queues of two ports, or of one. With `legacy`, the switch's registers get these values of PRI_CTL
+/// and RX_PRI_MAP after the driver's.
+fn sent_beside_a_busy_queue(variant: Variant, ports: u8, legacy: Option<(u32, u32)>) -> [usize; 2] {
+    let config = config(variant, ports).tx_channels(2).rx_flows(if ports == 1 { 2 } else { 1 });
+    let mut rig = Rig::with(config, model_config(variant, ports));
+    if let Some((control, map)) = legacy {
+        let switch = rig.model.bus().bar(0, 0x4_0000).unwrap();
+        switch.w32(0x2_101c, control);
+        switch.w32(0x2_1020, map);
+        (1..=usize::from(ports)).for_each(|port| switch.w32(0x2_1018 + 0x1000 * port, map));
+    }
+    if ports == 1 {
+        rig.model.slow_down(1, 8);
+    }
+    let mut sent = [0; 2];
+    for _ in 0..600 {
+        for queue in [1, 0] {
+            let mut batch = Batch::<64>::new();
+            for _ in 0..16 {
+                let packet = rig.packet(&stamp(queue as u8, 0, 100));
+                batch.push(packet).unwrap();
+            }
+            let port = if ports == 1 { 0 } else { queue };
+            let tx = &mut rig.ports[port].tx[if ports == 1 { queue } else { 0 }];
+            tx.reclaim();
+            tx.tx(&mut batch);
+            tx.kick();
+            rig.cache.free_bulk(&mut batch);
+        }
+        rig.run(12);
+        for plug in &mut rig.plugs {
+            for frame in plug.drain() {
+                sent[usize::from(frame[14])] += 1;
+            }
+        }
+    }
+    sent
+}
+
+#[test]
+fn no_channel_starves_beside_a_busy_one_of_a_higher_thread() {
+    for variant in Variant::ALL {
+        for ports in [1, 2] {
+            let [first, busy] = sent_beside_a_busy_queue(variant, ports, None);
+            assert!(busy > 100 && first * 2 > busy, "{variant:?}, {ports} ports: {first} beside {busy}");
+            // Fixed priorities starve it: between channels, or in the FIFOs of the MAC.
+            let [first, busy] = sent_beside_a_busy_queue(variant, ports, Some((0, 0x7654_3210)));
+            assert!(busy > 100 && first * 10 < busy, "{variant:?}, {ports} ports: {first} beside {busy}");
+        }
+        let [first, busy] = sent_beside_a_busy_queue(variant, 1, Some((1 << 8, 0x7654_3210)));
+        assert!(first * 4 < busy, "{variant:?}: the FIFOs of a MAC: {first} beside {busy}");
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //!
 //! The test steps the device, so that a failure is reproduced by its seed.
 
+mod errata;
 mod faults;
 mod filter;
 mod interrupts;

@@ -75,11 +75,13 @@ pub enum Calls {
     Namespaces,
     /// A device is driven by VFIO.
     Vfio,
+    /// A device is driven through a kernel module of its own (`towpath_bus::platform`).
+    Platform,
 }
 
 impl Calls {
     /// All groups.
-    pub const ALL: [Calls; 11] = [
+    pub const ALL: [Calls; 12] = [
         Calls::Sockets,
         Calls::Accept,
         Calls::Files,
@@ -91,6 +93,7 @@ impl Calls {
         Calls::ProgramRun,
         Calls::Namespaces,
         Calls::Vfio,
+        Calls::Platform,
     ];
 
     /// Its name.
@@ -107,6 +110,7 @@ impl Calls {
             Calls::ProgramRun => "program-run",
             Calls::Namespaces => "namespaces",
             Calls::Vfio => "vfio",
+            Calls::Platform => "platform",
         }
     }
 }

@@ -26,6 +26,16 @@ pub(crate) enum Action {
 }
 
 impl Device {
+    /// Whether another channel goes first: under fixed priority that of a higher thread, as long as
+    /// it has a packet. By turns, each channel has its turn by the order of actions.
+    fn is_preempted(&self, channel: usize) -> bool {
+        let thread = self.tx[channel].thread;
+        let mut others =
+            self.used.iter().map(|&c| &self.tx[c]).filter(|other| other.enabled() && other.thread > thread);
+        self.switch.is_strict()
+            && others.any(|other| other.contends(&self.rings[usize::from(other.ring) % RINGS], &self.switch))
+    }
+
     /// Lists the actions that are possible now.
     fn list_actions(&mut self) {
         self.actions.clear();
@@ -37,7 +47,7 @@ impl Device {
             let can = [
                 (channel.can_fetch(ring), Action::Fetch(c)),
                 (channel.can_read(), Action::Read(c)),
-                (channel.can_transmit(&self.switch), Action::Transmit(c)),
+                (channel.can_transmit(&self.switch) && !self.is_preempted(c), Action::Transmit(c)),
                 (channel.can_complete() && !waits, Action::Complete(c)),
                 (channel.can_mark() && !waits, Action::EndTx(c)),
             ];

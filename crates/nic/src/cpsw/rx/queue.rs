@@ -1,5 +1,6 @@
 //! The receive queue of one MAC port, over its flows.
 
+use super::super::link::StartedPort;
 use super::{FlowRef, RxCounts};
 use crate::batching::Batching;
 use std::os::fd::RawFd;
@@ -10,6 +11,8 @@ use towpath_packet::{Batch, Counters, Missed, Pool};
 
 /// A receive queue of one MAC port.
 pub struct CpswRx<B: Bus> {
+    /// Dropped before the flows: the port stops before its receive channel does.
+    pub(in crate::cpsw) _started: Option<Arc<StartedPort<B::Bar>>>,
     pub(in crate::cpsw) flows: Vec<FlowRef<B>>,
     /// The flow that is polled first; the next call starts with the next one.
     pub(in crate::cpsw) first: usize,

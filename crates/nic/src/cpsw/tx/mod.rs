@@ -18,7 +18,6 @@ pub(super) use channel::TxChannel;
 pub(super) use channel_ref::{ChannelRef, LiveChannel};
 pub(super) use credits::TxCredits;
 pub(super) use descs::MAX_DESCS;
-pub(super) use queue::NO_LINK;
 pub use queue::{Burst, CpswTx};
 
 /// Counters of one transmit channel.

@@ -1,18 +1,22 @@
 //! The transmit queue of one MAC port, over its channel.
 
 use super::super::host::Host;
+use super::super::link::StartedPort;
 use super::descs::PORTS;
 use super::{ChannelRef, TxChannel, TxCounts, TxCredits};
 use crate::batching::Batching;
+use crate::common::watch::Watchdog;
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 use towpath_bus::{Bus, Mmio};
 use towpath_packet::port::{State, TxQueue};
 use towpath_packet::{Batch, Cache, Checksum, Counters, DropReason, Offloads, Packet};
 
-/// Calls of `reclaim` between two reads of the link state.
-const LINK_CALLS: u32 = 4096;
-pub(in crate::cpsw) const NO_LINK: State = State::Down(Cow::Borrowed("no link"));
+/// Half of this passes at most between two looks at the link of a queue that is called.
+const LINK: Duration = Duration::from_millis(400);
+
+const NO_LINK: &str = "no link";
 
 /// A transmit queue of one MAC port.
 pub struct CpswTx<B: Bus> {
@@ -22,10 +26,12 @@ pub struct CpswTx<B: Bus> {
     port: u8,
     batching: Batching,
     cache: Cache,
-    host: Arc<Host<B>>,
-    state: State,
-    /// Calls since the link state was read.
-    calls: u32,
+    link: Arc<StartedPort<B::Bar>>,
+    bar: B::Bar,
+    /// When to look at the link; `None` if another queue of the port does.
+    watchdog: Option<Watchdog>,
+    /// The state that the credits are for.
+    was_up: bool,
     counters: Arc<Counters>,
 }
 
@@ -108,18 +114,23 @@ fn copy(cache: &mut Cache, packet: &Packet) -> Option<Packet> {
 }
 
 impl<B: Bus> CpswTx<B> {
-    /// A queue of MAC port `port`, which has no frame to send now.
+    /// A queue of MAC port `port`, which has no frame to send now. One queue of the port `watches` its
+    /// link.
     pub(in crate::cpsw) fn new(
-        host: Arc<Host<B>>,
+        host: &Host<B>,
         port: u8,
+        watches: bool,
         channel: ChannelRef<B>,
         batching: Batching,
         cache: Cache,
-        state: State,
+        link: Arc<StartedPort<B::Bar>>,
     ) -> CpswTx<B> {
+        let bar = host.regions.switch.clone();
         let shared = matches!(channel, ChannelRef::Shared(_));
-        let credits = shared.then(|| TxCredits::new(host.regions.switch.clone(), port));
-        CpswTx { channel, credits, port, batching, cache, host, state, calls: 0, counters: Arc::default() }
+        let credits = shared.then(|| TxCredits::new(bar.clone(), port));
+        let watchdog = watches.then(|| Watchdog::new(LINK, bar.now()));
+        let (was_up, counters) = (link.is_up(), Arc::default());
+        CpswTx { channel, credits, port, batching, cache, link, bar, watchdog, was_up, counters }
     }
 
     /// Starts a burst that may be longer than a [`Batch`]. Full batches are announced as packets
@@ -138,13 +149,13 @@ impl<B: Bus> CpswTx<B> {
         self.channel.read(|channel| channel.counts).unwrap_or_default()
     }
 
-    /// Reads the link state, and unmaps external memory that has no other user.
-    fn update_link(&mut self) {
-        self.calls = 0;
+    /// Looks at the link, and unmaps external memory that has no other user.
+    #[cold]
+    fn check_link(&mut self) {
         self.channel.with(|channel| channel.descs.table.mapper.unmap_unused());
-        let before =
-            std::mem::replace(&mut self.state, if self.host.has_link(self.port) { State::Up } else { NO_LINK });
-        if before != self.state
+        self.link.check();
+        let is_up = self.link.is_up();
+        if std::mem::replace(&mut self.was_up, is_up) != is_up
             && let Some(credits) = &mut self.credits
         {
             credits.reset();
@@ -167,12 +178,12 @@ impl<B: Bus> Burst<'_, B> {
     /// Adds a packet. A packet that can never be sent is dropped and counted.
     ///
     /// # Errors
-    /// Hands the packet back if the channel is full; the packets pushed before have been announced.
+    /// Hands the packet back if the channel is full or the port has no link; the packets pushed before have been announced.
     #[inline]
     pub fn push(&mut self, packet: Packet) -> Result<(), Packet> {
-        let CpswTx { channel, credits, cache, counters, port, batching, .. } = &mut *self.tx;
+        let CpswTx { channel, credits, cache, counters, port, batching, link, .. } = &mut *self.tx;
         let batch = batching.get().get();
-        let available = available(credits);
+        let available = if link.is_up() { available(credits) } else { 0 };
         let sent = channel.with(|channel| {
             let before = channel.counts.submit_doorbells;
             if available == 0 || channel.fits(std::slice::from_ref(&packet)) == 0 {
@@ -204,11 +215,9 @@ impl<B: Bus> Drop for Burst<'_, B> {
 impl<B: Bus> TxQueue for CpswTx<B> {
     #[inline]
     fn tx(&mut self, batch: &mut Batch) -> usize {
-        if self.state != State::Up {
-            let n = batch.len();
-            self.counters.dropped(DropReason::LinkDown, n as u64);
-            self.cache.free_bulk(batch);
-            return n;
+        // Without a link packets stay with the caller, which drops them if it can't wait.
+        if !self.link.is_up() {
+            return 0;
         }
         let CpswTx { channel, credits, cache, counters, port, batching, .. } = self;
         let size = batching.get().get();
@@ -241,13 +250,14 @@ impl<B: Bus> TxQueue for CpswTx<B> {
 
     #[inline]
     fn reclaim(&mut self) -> usize {
-        self.calls += 1;
-        if self.calls >= LINK_CALLS {
-            self.update_link();
-        }
         let CpswTx { channel, cache, batching, .. } = self;
         let size = batching.get().get();
-        channel.with(|channel| channel.reclaim(size, &mut |batch: &mut Batch| cache.free_bulk(batch))).unwrap_or(0)
+        let done =
+            channel.with(|channel| channel.reclaim(size, &mut |batch: &mut Batch| cache.free_bulk(batch))).unwrap_or(0);
+        if self.watchdog.as_mut().is_some_and(|watchdog| watchdog.is_due(done == 0, || self.bar.now())) {
+            self.check_link();
+        }
+        done
     }
 
     #[inline]
@@ -270,7 +280,7 @@ impl<B: Bus> TxQueue for CpswTx<B> {
     }
 
     fn state(&self) -> State {
-        self.state.clone()
+        if self.link.is_up() { State::Up } else { State::Down(Cow::Borrowed(NO_LINK)) }
     }
 
     fn counters(&self) -> &Arc<Counters> {
@@ -280,6 +290,6 @@ impl<B: Bus> TxQueue for CpswTx<B> {
 
 impl<B: Bus> std::fmt::Debug for CpswTx<B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CpswTx").field("port", &self.port).field("state", &self.state).finish_non_exhaustive()
+        f.debug_struct("CpswTx").field("port", &self.port).field("state", &self.state()).finish_non_exhaustive()
     }
 }

@@ -90,9 +90,11 @@ impl<D: Dma> TxRing<D> {
         self.mapper.unmap_unused();
     }
 
-    /// The device was reset, and its ring is empty: drops the frames that were in it.
+    /// The device was reset, and its ring is empty: drops the frames that were in it, after those that
+    /// it had reported as sent.
     #[cold]
     pub(super) fn restart(&mut self, reason: DropReason) {
+        self.reclaim();
         let all = self.take_all();
         self.free_until(self.next_to_use, &all, Some(reason));
         self.ring.clear();

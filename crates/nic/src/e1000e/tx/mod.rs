@@ -99,7 +99,10 @@ pub(super) struct TxRing<D: Dma> {
     since_rs: SinceRs,
     /// The last descriptor of the last frame.
     last: (u32, Words),
+    /// The context that the chip has from this queue.
     context: Option<Context>,
+    /// Another queue may have replaced it.
+    shares_context: bool,
     /// The last descriptor of each packet of a batch.
     ends: [Option<u32>; BURST],
     /// Unmapped frames, until the IOTLB is flushed.
@@ -117,11 +120,13 @@ pub(super) struct TxParts<D: Dma> {
     pub(super) mapper: DmaMapper<D>,
     pub(super) cache: Cache,
     pub(super) copy_all: bool,
+    /// There are other transmit queues: the chip has one context for all (§7.2.6).
+    pub(super) shares_context: bool,
 }
 
 impl<D: Dma> TxRing<D> {
     pub(super) fn new(parts: TxParts<D>, config: &Config, log: FaultLog) -> TxRing<D> {
-        let TxParts { ring, mapper, cache, copy_all } = parts;
+        let TxParts { ring, mapper, cache, copy_all, shares_context } = parts;
         let len = ring.len();
         TxRing {
             slots: Slots::new(len),
@@ -145,12 +150,18 @@ impl<D: Dma> TxRing<D> {
             since_rs: SinceRs::default(),
             last: (0, [0, 0]),
             context: None,
+            shares_context,
             ends: [None; BURST],
             unmapped: Vec::with_capacity(len as usize),
             pending: 0,
             staged: 0,
             log,
         }
+    }
+
+    /// Whether super-packets are taken.
+    pub(super) fn set_segmentation(&mut self, on: bool) {
+        self.abilities.tso = on;
     }
 
     pub(super) fn descriptors(&self) -> &DescRing {

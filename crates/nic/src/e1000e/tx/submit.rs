@@ -21,6 +21,10 @@ use towpath_packet::{Batch, Chunk, DropReason, InFlight, Packet, ToDevice};
 /// The driver pads shorter frames; the device pads the rest (§7.2.1.2, TCTL.PSP).
 const MIN_FRAME: usize = 17;
 
+/// Bytes in the last descriptor of a super-packet. Silicon may report the end of a longer one before
+/// all of it is read (FreeBSD: `em_isc_txd_encap`), and then its buffer is unmapped too early.
+const SENTINEL: usize = 4;
+
 /// What became of a packet.
 enum Submitted {
     /// It is in the ring, and this is its last descriptor.
@@ -151,7 +155,7 @@ impl<D: Dma> TxRing<D> {
             if plan.segment.is_none() && packet.len() + tag > self.abilities.max_frame {
                 return Submitted::Dropped(DropReason::TooLong);
             }
-            let context = plan.context.filter(|&context| self.context != Some(context));
+            let context = plan.context.filter(|&context| self.needs_context(context, &plan));
             if short && plan.segment.is_none() {
                 if self.free() < 1 + usize::from(context.is_some()) {
                     return Submitted::Full;
@@ -162,7 +166,8 @@ impl<D: Dma> TxRing<D> {
                     return self.put_copy(iova, len, plan.command);
                 }
             }
-            let pieces = packet.chunks().map(|chunk| chunk.len().div_ceil(MAX_PIECE)).sum::<usize>();
+            let sentinel = usize::from(plan.segment.is_some());
+            let pieces = packet.chunks().map(|chunk| chunk.len().div_ceil(MAX_PIECE)).sum::<usize>() + sentinel;
             if pieces > MAX_PIECES {
                 if copied {
                     return Submitted::Dropped(DropReason::TooLong);
@@ -193,6 +198,12 @@ impl<D: Dma> TxRing<D> {
         }
     }
 
+    /// Whether the chip must be given this context. A change of context stalls its reads, but only
+    /// checksums of a queue that is alone can share one (FreeBSD: `em_transmit_checksum_setup`).
+    fn needs_context(&self, context: Context, plan: &Plan) -> bool {
+        self.shares_context || plan.segment.is_some() || self.context != Some(context)
+    }
+
     /// Maps all pieces, then writes the headers, then the descriptors; the ring has room for them.
     fn write(&mut self, packet: &mut Packet, plan: Plan, context: Option<Context>) -> Result<u32, MapFailure> {
         let len = self.ring.len();
@@ -220,23 +231,30 @@ impl<D: Dma> TxRing<D> {
         self.put_context(context);
         let mut chunks = packet.chunks().zip(iovas.into_iter().flatten()).peekable();
         while let Some((chunk, iova)) = chunks.next() {
-            self.write_chunk(chunk, iova, plan.command, chunks.peek().is_none());
+            let end = match (chunks.peek(), &plan.segment) {
+                (Some(_), _) => None,
+                (None, Some(_)) => Some(SENTINEL),
+                (None, None) => Some(0),
+            };
+            self.write_chunk(chunk, iova, plan.command, end);
         }
         self.pending += 1;
         Ok(self.last.0)
     }
 
     /// Writes the descriptors of one piece of a packet. The slot of the first of them has the
-    /// mapping, if the piece is the first of its run.
-    fn write_chunk(&mut self, chunk: Chunk<'_>, iova: Iova, command: Command, is_last: bool) {
+    /// mapping, if the piece is the first of its run. `end`: the packet ends here, with a descriptor
+    /// for so many bytes if there are any.
+    fn write_chunk(&mut self, chunk: Chunk<'_>, iova: Iova, command: Command, end: Option<usize>) {
         let mut mapped = self.slots.get_mut(self.next_to_use).and_then(|slot| slot.mapped.take());
         self.mapper.sync_piece_for_device(iova, chunk.len());
-        let mut done = 0;
+        let (mut done, sentinel) = (0, end.unwrap_or(0));
         while done < chunk.len() {
-            let n = (chunk.len() - done).min(MAX_PIECE);
+            let rest = chunk.len() - done;
+            let n = if (sentinel + 1..=MAX_PIECE).contains(&rest) { rest - sentinel } else { rest.min(MAX_PIECE) };
             let words = command.piece(iova.add(done).get(), n);
             done += n;
-            if is_last && done == chunk.len() {
+            if end.is_some() && done == chunk.len() {
                 self.put_last(words, mapped.take());
             } else {
                 self.put(words, mapped.take());

@@ -38,6 +38,7 @@ fn rig_with(policy: DmaPolicy, config: Config) -> Rig {
         mapper: DmaMapper::new(&domain, RING, 4096).unwrap(),
         cache: pool.cache(Direction::Tx).unwrap(),
         copy_all: false,
+        shares_context: false,
     };
     let log = FaultLog::new(&control);
     let ring = TxRing::new(parts, &config, log.clone());
