@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   ring      │ 0 │ 1 │ 2 │ …      a slot for each descriptor, by its position: no allocator
-//!   memory    ██▒▒██▒▒██▒▒         mapped once, for reading
+//!   memory    ██▒▒██▒▒██▒▒         mapped once
 //! ```
 //!
 //! A slot is free when its descriptor is. The distance of slots is an odd number of cache lines, so
@@ -35,7 +35,10 @@ unsafe impl Send for BounceMemory {}
 impl BounceMemory {
     pub(crate) fn new<D: Dma>(domain: &Domain<D>, slots: u32, bytes: usize) -> Result<BounceMemory, MapError> {
         let stride = (bytes.div_ceil(LINE) | 1) * LINE;
-        let (region, iova) = domain.alloc(stride * slots.max(1) as usize, Access::Read)?;
+        // Writable for the device, although it only reads: before Linux 6.2 a page that was never
+        // written is pinned for reading alone as the shared page of zeros, which the CPU's first
+        // write leaves behind (`mm/gup.c`).
+        let (region, iova) = domain.alloc(stride * slots.max(1) as usize, Access::Both)?;
         // A broken bus may allocate less than was requested.
         if region.len() / stride < slots as usize {
             return Err(MapError::Refused("the bus allocated less memory than was requested"));
@@ -54,7 +57,7 @@ impl BounceMemory {
         let offset = slot as usize * self.stride;
         // SAFETY: the slot lies inside the region, which lives as long as `self` and was zeroed by
         // its allocation. Nothing else in this process accesses it, and the device, which is done
-        // with the slot's last frame, only reads.
+        // with the slot's last frame, is given its address to read.
         let bytes = unsafe { std::slice::from_raw_parts_mut(self.at.add(offset).as_ptr(), len) };
         let copied = packet.copy_to(0, bytes);
         if copied < len {
