@@ -5,7 +5,7 @@
 //! device's byte order. Loads and stores are relaxed: the code that publishes or consumes
 //! descriptors names the fence at that line.
 
-use crate::dma::{Dma, Iova, MapError};
+use crate::dma::{Access, Dma, Iova, MapError};
 use crate::domain::Domain;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Relaxed;
@@ -35,7 +35,7 @@ impl Coherent {
     /// # Errors
     /// [`MapError`] if there is no memory, or it cannot be mapped.
     pub fn new<D: Dma>(domain: &Domain<D>, len: usize) -> Result<Coherent, MapError> {
-        let (region, iova) = domain.alloc(len.max(8))?;
+        let (region, iova) = domain.alloc(len.max(8), Access::Both)?;
         Ok(Coherent { at: region.base(), len: region.len(), iova, _region: region })
     }
 

@@ -1,5 +1,6 @@
 //! Maps and unmaps the buffers of one queue by the policy of its domain.
 
+use crate::bounce::BounceMemory;
 use crate::dma::{Access, Dma, DmaPolicy, Flush, Iova, MapError, Window};
 use crate::domain::{Domain, RegisteredRegion};
 use std::ptr::NonNull;
@@ -23,6 +24,8 @@ pub struct DmaCounts {
     pub syncs_for_cpu: u64,
     /// Syncs for the device.
     pub syncs_for_device: u64,
+    /// Frames that were copied to bounce memory.
+    pub copies: u64,
 }
 
 /// A mapped buffer. [`DmaMapper::unmap`] consumes it; it is not `Copy`, so the IOVA cannot be used
@@ -43,6 +46,25 @@ impl Mapped {
     }
 }
 
+/// Pieces of a packet that are mapped as one.
+#[derive(Debug)]
+pub struct MappedRun {
+    /// The mapping.
+    pub mapped: Mapped,
+    /// Number of the pieces, at least one.
+    pub pieces: usize,
+    /// The lowest address, which has the mapping's IOVA.
+    lowest: usize,
+}
+
+impl MappedRun {
+    /// The IOVA of one of the pieces.
+    #[inline]
+    pub fn iova(&self, piece: &Chunk<'_>) -> Iova {
+        self.mapped.iova().add(piece.as_ptr().addr().saturating_sub(self.lowest))
+    }
+}
+
 /// Maps and unmaps the buffers of one queue.
 ///
 /// A buffer that was unmapped may be read or freed **only after
@@ -57,12 +79,15 @@ pub struct DmaMapper<D: Dma> {
     unmappable: Vec<WeakRegionHandle>,
     /// External memory may be mapped.
     external: bool,
+    bounce: Option<BounceMemory>,
     domain: Domain<D>,
     counts: DmaCounts,
 }
 
 struct PerBuffer<W> {
     window: W,
+    /// Bytes that a slot maps, at most.
+    bytes: usize,
     flush: Flush,
     free: Vec<u32>,
     /// Unmapped, but perhaps still in the IOTLB.
@@ -87,7 +112,7 @@ impl<D: Dma> DmaMapper<D> {
                 let pending = Vec::with_capacity(slots as usize);
                 // Low IOVAs are used first and reused soonest: the IOTLB still holds their table
                 // entries.
-                Some(PerBuffer { window, flush, free: (0..slots).rev().collect(), pending })
+                Some(PerBuffer { window, bytes, flush, free: (0..slots).rev().collect(), pending })
             }
         };
         Ok(DmaMapper {
@@ -95,9 +120,33 @@ impl<D: Dma> DmaMapper<D> {
             recent: Vec::with_capacity(4),
             unmappable: Vec::new(),
             external: false,
+            bounce: None,
             buffers: per_buffer,
             counts: DmaCounts::default(),
         })
+    }
+
+    /// Allocates bounce memory of `slots` slots of `bytes` bytes each, mapped once under any
+    /// policy, for the device to read. It is unmapped with the domain.
+    ///
+    /// # Errors
+    /// [`MapError`] if there is no memory, or it cannot be mapped.
+    pub fn reserve_bounce(&mut self, slots: u32, bytes: usize) -> Result<(), MapError> {
+        self.bounce = Some(BounceMemory::new(&self.domain, slots, bytes)?);
+        Ok(())
+    }
+
+    /// Copies a packet into a slot of the [bounce memory](DmaMapper::reserve_bounce), with zeros
+    /// behind it up to `shortest` bytes, and syncs it for the device, which is done with the slot's
+    /// last frame. Returns the IOVA and the length; `None` if the packet is longer than a slot, or
+    /// there is no such slot.
+    #[inline]
+    pub fn bounce(&mut self, slot: u32, packet: &Packet, shortest: usize) -> Option<(Iova, usize)> {
+        let (iova, len) = self.bounce.as_mut()?.fill(slot, packet, shortest)?;
+        self.counts.copies += 1;
+        self.counts.syncs_for_device += 1;
+        self.domain.dma().sync_for_device(iova, len);
+        Some((iova, len))
     }
 
     /// Maps a chunk of a packet for the device to read.
@@ -109,6 +158,44 @@ impl<D: Dma> DmaMapper<D> {
     pub fn map_to_device(&mut self, chunk: Chunk<'_>) -> Result<Mapped, MapError> {
         let at = NonNull::new(chunk.as_ptr().cast_mut()).ok_or(MapError::Unregistered)?;
         self.map(at, chunk.len(), Access::Read)
+    }
+
+    /// Maps the first of some pieces of a packet for the device to read, and the pieces after it
+    /// as long as they lie side by side in memory, in either direction, and fit into a slot: with
+    /// VFIO each mapping is a system call. They are unmapped together. Only pages of the pieces
+    /// come into reach.
+    ///
+    /// # Errors
+    /// As [`map_to_device`](DmaMapper::map_to_device), for the first piece.
+    pub fn map_run_to_device<'p>(&mut self, pieces: impl Iterator<Item = Chunk<'p>>) -> Result<MappedRun, MapError> {
+        let mut pieces = pieces.map(|piece| (piece.as_ptr().addr(), piece.as_ptr().addr() + piece.len(), piece));
+        let (mut low, mut high, first) = pieces.next().ok_or(MapError::Unregistered)?;
+        let (mut lowest, mut n) = (first.as_ptr(), 1);
+        if let Some(limit) = self.buffers.as_ref().map(|buffers| buffers.bytes) {
+            // The region of the first piece is among the recent ones from here on.
+            let _ = NonNull::new(lowest.cast_mut()).map(|at| self.locate(at, high - low));
+            let page = |at: usize| at / self.domain.dma().limits().granule;
+            for (from, to, piece) in pieces {
+                let beside = (from >= high && page(from) <= page(high - 1) + 1)
+                    || (to <= low && page(low) <= page(to.saturating_sub(1)) + 1);
+                let (least, most) = (low.min(from), high.max(to));
+                let at = NonNull::new((if from < low { piece.as_ptr() } else { lowest }).cast_mut());
+                let known = |at| self.recent.iter().any(|memory| memory.offset(at, most - least).is_some());
+                if !beside || piece.is_empty() || most - least > limit || !at.is_some_and(known) {
+                    break;
+                }
+                (low, high, n) = (least, most, n + 1);
+                lowest = if from == low { piece.as_ptr() } else { lowest };
+            }
+        }
+        if n > 1
+            && let Some(at) = NonNull::new(lowest.cast_mut())
+            && let Ok(mapped) = self.try_map(at, high - low, Access::Read)
+        {
+            return Ok(MappedRun { mapped, pieces: n, lowest: low });
+        }
+        let mapped = self.map_to_device(first)?;
+        Ok(MappedRun { mapped, pieces: 1, lowest: first.as_ptr().addr() })
     }
 
     /// Maps a posted buffer for the device to write.
@@ -123,7 +210,9 @@ impl<D: Dma> DmaMapper<D> {
     #[inline]
     fn map(&mut self, at: NonNull<u8>, len: usize, access: Access) -> Result<Mapped, MapError> {
         let mapped = self.try_map(at, len, access);
-        self.counts.failures += u64::from(mapped.is_err());
+        if mapped.is_err() {
+            self.counts.failures += 1;
+        }
         mapped
     }
 
@@ -261,8 +350,14 @@ impl<D: Dma> DmaMapper<D> {
     /// Makes the first `len` bytes visible to the device before it owns the buffer (again).
     #[inline]
     pub fn sync_for_device(&mut self, mapped: &Mapped, len: usize) {
+        self.sync_piece_for_device(mapped.iova, len);
+    }
+
+    /// The same for a piece of a [`MappedRun`].
+    #[inline]
+    pub fn sync_piece_for_device(&mut self, iova: Iova, len: usize) {
         self.counts.syncs_for_device += 1;
-        self.domain.dma().sync_for_device(mapped.iova, len);
+        self.domain.dma().sync_for_device(iova, len);
     }
 
     /// The counters.

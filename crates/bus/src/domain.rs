@@ -135,15 +135,21 @@ impl<D: Dma> Domain<D> {
         Ok(())
     }
 
-    /// Allocates memory for descriptors: mapped persistently under any policy. Returns the region
-    /// and its IOVA.
+    /// Allocates memory for descriptors or copies: mapped persistently under any policy. Returns
+    /// the region and its IOVA.
     ///
     /// # Errors
     /// [`MapError`] if there is no memory, or it cannot be mapped.
-    pub fn alloc(&self, len: usize) -> Result<(RegionHandle, Iova), MapError> {
+    pub fn alloc(&self, len: usize, access: Access) -> Result<(RegionHandle, Iova), MapError> {
         let region = RegionHandle::from(self.0.dma.alloc(len)?);
+        // Before Linux 6.2 a page that was never written is pinned for a device that only reads as
+        // the shared page of zeros, which the CPU's first write leaves behind (`mm/gup.c`).
+        for page in (0..region.len()).step_by(self.0.dma.limits().granule.max(1)) {
+            // SAFETY: inside the region, which is new and zeroed: nothing else has its address.
+            unsafe { region.base().add(page).as_ptr().write_volatile(0) };
+        }
         // SAFETY: as in `add`; the region is new, and its handle gives addresses only.
-        let iova = unsafe { self.0.dma.map(region.base(), region.len(), Access::Both) }?;
+        let iova = unsafe { self.0.dma.map(region.base(), region.len(), access) }?;
         self.memory().push(RegisteredRegion { region: region.clone(), iova: Some(iova), external: false });
         Ok((region, iova))
     }

@@ -11,6 +11,7 @@
 //! | `dma` | [`Dma`], [`Iova`], [`DmaPolicy`]: what a bus implements to map memory |
 //! | `domain` | [`Domain`]: the memory that one device may reach |
 //! | `dma_mapper` | [`DmaMapper`]: maps and unmaps the buffers of one queue |
+//! | `bounce` | memory that stays mapped, for copies of short frames |
 //! | `coherent` | [`Coherent`]: descriptor rings, accessed as atomic words |
 //! | [`vfio`] | devices on silicon, through VFIO |
 //! | [`vtd`] | a driver of Intel's IOMMU |
@@ -45,6 +46,7 @@
 #![warn(missing_docs)]
 
 pub mod barrier;
+mod bounce;
 mod bus;
 pub mod coherence;
 mod coherent;
@@ -62,6 +64,6 @@ pub mod vtd;
 pub use bus::{Bus, BusError, Events, Irq, IrqKind, Pci};
 pub use coherent::Coherent;
 pub use dma::{Access, Dma, DmaPolicy, Flush, Iova, Limits, MapError, Window};
-pub use dma_mapper::{DmaCounts, DmaMapper, Mapped};
+pub use dma_mapper::{DmaCounts, DmaMapper, Mapped, MappedRun};
 pub use domain::Domain;
 pub use mmio::{Mmio, Reg, Timeout};

@@ -41,6 +41,7 @@ fn the_copybreak_threshold_is_changed_while_packets_move() {
     let set = |args: &[&str]| datapath::run(&[&["set", &control], args].concat());
     assert!(set(&[]).code(0).stdout.contains("copybreak=0 "));
     assert!(set(&["e1000e:model", "copybreak=256"]).code(0).stdout.contains("copybreak=256 "));
+    assert!(set(&["e1000e:model", "tx-copybreak=64"]).code(0).stdout.contains("tx-copybreak=64 "));
     assert!(set(&["e1000e:model", "batch=8"]).code(0).stdout.contains("batch=8 "));
     let refused = set(&["e1000e:model", "copybreak=99999"]).code(2);
     assert!(refused.stderr.contains("copybreak=99999: must be from 0 to 16384"), "{refused:#?}");
@@ -149,6 +150,23 @@ fn the_table_of_copybreak_shows_the_work_for_each_buffer() {
     assert!((control["authors"].as_f64().unwrap() - 1.03).abs() < 0.005, "{control}");
 }
 
+#[test]
+fn the_table_of_transmission_shows_that_a_copied_frame_costs_no_mapping() {
+    let bench = ["bench", "copybreak", "--tx", "--samples", "20", "--rounds", "2", "--json"];
+    let report = datapath::run(&bench).code(0);
+    let report: serde_json::Value = serde_json::from_str(&report.stdout).unwrap();
+    assert_eq!((report["size"].as_u64(), report["sizes"].as_array().map(Vec::len)), (Some(64), Some(8)));
+    for row in report["rows"].as_array().unwrap() {
+        let count = |what: &str| row["per_buffer"][what].as_f64().unwrap();
+        let (copied, alone) = (row["tx_copybreak"] == 2048, row["policy"] != "persistent");
+        let mapped = if alone && !copied { 1.0 } else { 0.0 };
+        assert_eq!((count("maps"), count("copies")), (mapped, if copied { 1.0 } else { 0.0 }), "{row}");
+        assert!(row["to_persistent"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    let refused = datapath::run(&["bench", "copybreak", "--tx", "--wait-ns", "500"]).code(2);
+    assert!(refused.stderr.contains("--wait-ns"), "{refused:#?}");
+}
+
 /// The times are lower bounds, which hold on any machine.
 #[test]
 fn the_cost_of_an_invalidation_is_a_parameter_that_buffers_pay_once_each_or_once_a_burst() {
@@ -176,6 +194,7 @@ fn the_error_for_an_address_without_a_device_shows_how_to_name_one() {
         ("e1000e:vfio=0000:03:00.0@null:", "only a model's wire"),
         ("e1000e:qtest=/does/not/exist", "connecting"),
         ("e1000e:model?copybreak=99999", "from 0 to 16384"),
+        ("e1000e:model?tx-copybreak=2049", "from 0 to 2048"),
         ("e1000e:model?rx=81", "multiple of 8"),
     ];
     for (port, part) in cases {

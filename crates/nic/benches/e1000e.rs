@@ -11,7 +11,8 @@ use towpath_bus::{DmaPolicy, Flush};
 use towpath_nic::e1000e::RecycleMode;
 
 const STRICT: DmaPolicy = DmaPolicy::PerBuffer { flush: Flush::Strict };
-const PLAIN: Setup = Setup { policy: DmaPolicy::Persistent, copybreak: 0, recycle: RecycleMode::KeepMapped, len: 64 };
+const PLAIN: Setup =
+    Setup { policy: DmaPolicy::Persistent, copybreak: 0, tx_copybreak: 0, recycle: RecycleMode::KeepMapped, len: 64 };
 
 /// Time to receive `rounds` rounds.
 fn receive(rig: &mut Rig, burst: usize, rounds: u64) -> Duration {
@@ -63,7 +64,7 @@ fn policies(c: &mut Criterion) {
                 let mut group = c.benchmark_group(format!("e1000e rx, {protection}, {way}, copybreak {copybreak}"));
                 group.throughput(Throughput::Elements(ROUND as u64));
                 for len in [64, 256, 1500] {
-                    let mut rig = Rig::new(Setup { policy, copybreak, recycle, len });
+                    let mut rig = Rig::new(Setup { policy, copybreak, recycle, len, ..PLAIN });
                     group.bench_function(BenchmarkId::from_parameter(len), |b| {
                         b.iter_custom(|rounds| receive(&mut rig, 64, rounds));
                     });

@@ -30,7 +30,9 @@ fn main() {
         _ => DmaPolicy::Persistent,
     };
     let recycle = if word(6) == "old" { RecycleMode::UnmapFirst } else { RecycleMode::KeepMapped };
-    let mut rig = Rig::new(Setup { policy, copybreak, recycle, len: len as usize });
+    // The threshold of the direction that is measured.
+    let (copybreak, tx_copybreak) = if word(0) == "tx" { (0, copybreak) } else { (copybreak, 0) };
+    let mut rig = Rig::new(Setup { policy, copybreak, tx_copybreak, recycle, len: len as usize });
     let mut times = Vec::new();
     for _ in 0..rounds {
         if word(0) == "tx" {

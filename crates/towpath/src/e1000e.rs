@@ -14,7 +14,7 @@ use towpath_model::iommu;
 use towpath_model::wire::Loopback;
 use towpath_nic::batching::BatchSize;
 use towpath_nic::e1000e::{
-    Config, ConfigError, Copybreak, DEVICES, E1000e, Filter, FlowControl, InterruptMode, RingSize,
+    Config, ConfigError, Copybreak, DEVICES, E1000e, Filter, FlowControl, InterruptMode, RingSize, TxCopybreak,
 };
 use towpath_packet::port::{Ability, Calls, Capability, Needs, Port, PortError};
 use towpath_ports::uri::{Options, Uri};
@@ -177,6 +177,9 @@ fn e1000e(options: &mut Options) -> Result<Config, PortError> {
     if let Some(bytes) = options.number("copybreak", 0..=u64::MAX)? {
         config.copybreak = Some(Copybreak::new(bytes).map_err(|error| rule(options, error))?);
     }
+    if let Some(bytes) = options.number("tx-copybreak", 0..=u64::MAX)? {
+        config.tx_copybreak = Some(TxCopybreak::new(bytes).map_err(|error| rule(options, error))?);
+    }
     for (name, _) in Filter::OPTIONS {
         if let Some(value) = options.text(name) {
             config.filter.set(name, &value).map_err(|error| rule(options, error))?;
@@ -224,7 +227,7 @@ mod tests {
 
     #[test]
     fn every_option_reaches_its_field() {
-        let text = "e1000e:vfio=3:0.0?rx=128,tx=256,queues=2,mtu=9000,policy=strict,copybreak=512,receive=own,batch=16,rs=8,\
+        let text = "e1000e:vfio=3:0.0?rx=128,tx=256,queues=2,mtu=9000,policy=strict,copybreak=512,tx-copybreak=300,receive=own,batch=16,rs=8,\
                     mac=02:00:00:00:00:0a,addresses=02:00:00:00:00:01,groups=01:00:5e:00:00:fb,vlans=7,interrupts=on,csum=on,tso=off,vlan=off,pause=rx,stall=50ms";
         let mut expected = Config::default();
         expected.rx_ring = RingSize::new("rx", 128).unwrap();
@@ -233,6 +236,7 @@ mod tests {
         expected.mtu = 9000;
         expected.policy = DmaPolicy::PerBuffer { flush: Flush::Strict };
         expected.copybreak = Some(Copybreak::new(512).unwrap());
+        expected.tx_copybreak = Some(TxCopybreak::new(300).unwrap());
         expected.filter.receive = Receive::Own;
         expected.filter.mac = Some([2, 0, 0, 0, 0, 10]);
         expected.filter.addresses = vec![[2, 0, 0, 0, 0, 1]];
@@ -255,6 +259,7 @@ mod tests {
             ("e1000e:vfio=3:0.0?rx=84", "multiple of 8"),
             ("e1000e:vfio=3:0.0?tx=5000", "from 80 to 4096"),
             ("e1000e:vfio=3:0.0?copybreak=99999", "from 0 to 16384"),
+            ("e1000e:vfio=3:0.0?tx-copybreak=2049", "from 0 to 2048"),
             ("e1000e:vfio=3:0.0?policy=lazy", "persistent, strict, deferred"),
             ("e1000e:vfio=3:0.0?receive=some", "all, multicast, own"),
             ("e1000e:vfio=3:0.0?vlans=7", "receive=own or receive=multicast first"),

@@ -7,6 +7,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use towpath_packet::{Backing, Cache, Direction, ExtBufOwner, ExtBufPool, Pool, PoolConfig, Region, UntrustedMem};
 
+/// Bytes that a slot maps.
+const SLOT: usize = 16 << 10;
 /// Bytes between two slots.
 const STRIDE: u64 = 1 << 16;
 
@@ -16,6 +18,8 @@ struct State {
     tables: HashMap<u64, usize>,
     kept: HashMap<u64, usize>,
     flushes: u64,
+    /// Pages that were mapped for reading before they were ever written.
+    unwritten: usize,
     /// The next unmap, and every flush, fails.
     refuses_unmap: bool,
     refuses_flush: bool,
@@ -54,7 +58,10 @@ unsafe impl Dma for Iommu {
         Ok(Region::new(len, Backing::Anonymous)?)
     }
 
-    unsafe fn map(&self, at: NonNull<u8>, _: usize, _: Access) -> Result<Iova, MapError> {
+    unsafe fn map(&self, at: NonNull<u8>, len: usize, access: Access) -> Result<Iova, MapError> {
+        if access == Access::Read {
+            self.state().unwritten += (0..len).step_by(4096).filter(|offset| !is_present(at, *offset)).count();
+        }
         Iova::new(at.addr().get() as u64).ok_or(MapError::Foreign)
     }
 
@@ -65,6 +72,15 @@ unsafe impl Dma for Iommu {
     fn window(&self, _: u32, _: usize) -> Result<Slots, MapError> {
         Ok(Slots(self.clone()))
     }
+}
+
+/// Whether the page has memory of its own (`/proc/PID/pagemap`, bit 63: present).
+fn is_present(at: NonNull<u8>, offset: usize) -> bool {
+    let mut entry = [0; 8];
+    let pages = std::fs::File::open("/proc/self/pagemap").unwrap();
+    std::os::unix::fs::FileExt::read_exact_at(&pages, &mut entry, ((at.addr().get() + offset) / 4096 * 8) as u64)
+        .unwrap();
+    u64::from_ne_bytes(entry) >> 63 == 1
 }
 
 struct Slots(Iommu);
@@ -116,7 +132,7 @@ fn rig(policy: DmaPolicy, buffers: u32) -> Rig {
     let domain = Domain::new(iommu.clone(), policy).unwrap();
     // SAFETY: no device is there.
     unsafe { domain.register(pool.region().unwrap()) }.unwrap();
-    let mapper = DmaMapper::new(&domain, buffers, 2048).unwrap();
+    let mapper = DmaMapper::new(&domain, buffers, SLOT).unwrap();
     Rig { iommu, mapper, cache: pool.cache(Direction::Rx).unwrap() }
 }
 
@@ -235,6 +251,85 @@ fn a_slot_that_can_not_be_unmapped_is_never_used_again() {
     assert!(r.mapper.map_from_device(&buffer).is_err());
     r.unmap(mapped);
     assert_eq!(r.mapper.counts().lost, 1);
+}
+
+/// A packet in the chunks of the pool with these numbers, with bytes in each.
+fn chain(pool: &mut Vec<Option<Packet>>, chunks: &[usize]) -> Packet {
+    let mut take = |i: &usize| pool[*i].take().unwrap();
+    let mut packet = take(&chunks[0]);
+    chunks[1..].iter().for_each(|i| packet.append(take(i)).unwrap());
+    packet
+}
+
+#[test]
+fn pieces_side_by_side_have_one_mapping_and_all_leave_the_reach_with_it() {
+    let mut r = rig(STRICT, 8);
+    for (chunks, runs) in [
+        // In both directions; chunks of half a page.
+        (&[0, 1, 2, 3][..], &[4][..]),
+        (&[7, 6, 5], &[3]),
+        (&[4, 5, 3, 6], &[4]),
+        // With a gap of a page, or more bytes than a slot has.
+        (&[0, 1, 4, 5], &[2, 2]),
+        (&[0, 9, 2, 30], &[1, 1, 1, 1]),
+        (&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9], &[8, 2]),
+    ] {
+        let mut pool: Vec<_> = (0..64).map(|_| Packet::copy_from(&mut r.cache, &[1; 1000])).collect();
+        pool.sort_by_key(|packet| packet.as_ref().unwrap().linear().as_ptr());
+        let packet = chain(&mut pool, chunks);
+        drop(pool);
+        let before = r.mapper.counts();
+        let (mut pieces, mut seen, mut mapped) = (packet.chunks(), Vec::new(), Vec::new());
+        while pieces.clone().next().is_some() {
+            let run = r.mapper.map_run_to_device(pieces.clone()).unwrap();
+            let lowest = r.iommu.access(run.mapped.iova()).unwrap();
+            for piece in pieces.by_ref().take(run.pieces) {
+                let offset = run.iova(&piece).get() - run.mapped.iova().get();
+                assert_eq!(lowest + offset as usize, piece.as_ptr().addr(), "{chunks:?}");
+            }
+            seen.push(run.pieces);
+            mapped.push(run.mapped);
+        }
+        assert_eq!(seen, runs, "{chunks:?}");
+        let iovas: Vec<_> = mapped.iter().map(Mapped::iova).collect();
+        mapped.into_iter().for_each(|mapped| r.mapper.unmap(mapped).unwrap());
+        r.mapper.sync_iotlb().unwrap();
+        assert_eq!(r.reached(&iovas), 0);
+        let after = r.mapper.counts();
+        assert_eq!((after.maps - before.maps, after.unmaps - before.unmaps), (runs.len() as u64, runs.len() as u64));
+    }
+}
+
+#[test]
+fn a_run_that_can_not_be_mapped_is_tried_piece_by_piece_and_pieces_of_two_regions_are_no_run() {
+    let mut r = rig(STRICT, 1);
+    let other = rig(STRICT, 1);
+    let mut packet = Packet::copy_from(&mut r.cache, &[1; 100]).unwrap();
+    packet.append(Packet::copy_from(&mut { other.cache }, &[2; 100]).unwrap()).unwrap();
+    let run = r.mapper.map_run_to_device(packet.chunks()).unwrap();
+    assert_eq!(run.pieces, 1);
+    assert!(matches!(r.mapper.map_run_to_device(packet.chunks().skip(1)), Err(MapError::Unregistered)));
+    r.mapper.unmap(run.mapped).unwrap();
+}
+
+/// Linux before 6.2 pins pages that were never written as the page of zeros.
+#[test]
+fn bounce_memory_is_written_before_it_is_mapped_and_holds_what_was_copied() {
+    let mut r = rig(STRICT, 1);
+    r.mapper.reserve_bounce(80, 2048).unwrap();
+    assert_eq!(r.iommu.state().unwritten, 0);
+    let packet = Packet::copy_from(&mut r.cache, &[7; 15]).unwrap();
+    for slot in [0, 79] {
+        let (iova, len) = r.mapper.bounce(slot, &packet, 17).unwrap();
+        // SAFETY: the test's IOMMU has addresses as IOVAs, and the memory lives with the mapper.
+        let bytes =
+            unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance::<u8>(iova.get() as usize), len) };
+        assert_eq!((&bytes[..15], &bytes[15..]), (&[7; 15][..], &[0, 0][..]));
+    }
+    assert_eq!(r.mapper.bounce(80, &packet, 17), None, "there is no such slot");
+    let long = Packet::copy_from(&mut r.cache, &[7; 1900]).unwrap();
+    assert!(r.mapper.bounce(1, &long, 0).is_some() && r.mapper.bounce(1, &long, 2049).is_none());
+    assert_eq!((r.mapper.counts().copies, r.mapper.counts().maps), (3, 0));
 }
 
 struct NoOwner;

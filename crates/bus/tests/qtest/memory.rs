@@ -23,7 +23,7 @@ fn only_memory_of_the_machine_can_be_mapped() {
             assert!(matches!(refused, Err(MapError::Foreign)), "before the first packet");
         }
     }
-    let (region, iova) = domain.alloc(5000).unwrap();
+    let (region, iova) = domain.alloc(5000, Access::Both).unwrap();
     assert_eq!((region.len(), iova.get() % 4096), (8192, 0));
     assert!(iova.get() >= 1 << 20, "the first MiB of a PC has holes");
     let whole = bus.dma().alloc(64 << 20);

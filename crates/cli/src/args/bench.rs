@@ -21,7 +21,7 @@ pub(crate) enum BenchKind {
     /// kernel's cpumap, on the same veth (root)
     Cpumap(BenchCpumap),
     /// Receive buffers re-mapped against kept mapped: time and work for each, and from which size
-    /// on copying costs more
+    /// on copying costs more; or (--tx) frames mapped to be sent against copied
     Copybreak(BenchCopybreak),
     /// Descriptors recycled and announced by batches: register accesses and time for each packet,
     /// on the model of CPSW
@@ -148,16 +148,19 @@ pub(crate) enum BatchTable {
 /// `towpath bench copybreak`.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct BenchCopybreak {
-    /// The device: e1000e:model, or e1000e:vfio=BDF to which another machine sends frames as fast
-    /// as it takes them
+    /// Measure transmission: frames mapped, or copied into memory that stays mapped (tx-copybreak)
+    #[arg(long, conflicts_with_all = ["threaded", "wait_ns"])]
+    pub(crate) tx: bool,
+    /// The device: e1000e:model, or e1000e:vfio=BDF to which (without --tx) another machine sends
+    /// frames as fast as it takes them
     #[arg(long, value_name = "PORT")]
     pub(crate) port: Option<String>,
     /// Give the model a thread of its own, so that waiting for its IOMMU is waiting for another
     /// core
     #[arg(long)]
     pub(crate) threaded: bool,
-    /// Bytes of a frame (of the model)
-    #[arg(long, value_name = "BYTES", default_value_t = 1500, value_parser = frame)]
+    /// Bytes of a frame that the model receives, or (--tx) that is sent; with --tx 64, otherwise
+    #[arg(long, value_name = "BYTES", default_value_if("tx", "true", "64"), default_value = "1500", value_parser = frame)]
     pub(crate) size: usize,
     /// Samples of each variant; a sample is a burst of up to 64 buffers
     #[arg(long, value_name = "N", default_value_t = 4750, value_parser = count)]

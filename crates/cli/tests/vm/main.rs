@@ -212,3 +212,23 @@ fn the_table_of_copybreak_is_measured_with_the_mappings_of_the_kernel() {
         guest.run(&format!("towpath unbind {NIC}"));
     });
 }
+
+#[test]
+fn a_copied_frame_is_sent_without_a_mapping_of_the_kernel() {
+    inside("bench copybreak --tx", |guest| {
+        guest.run(&format!("towpath bind {NIC}"));
+        let bench = format!("towpath bench copybreak --tx --port e1000e:vfio={NIC} --samples 40 --rounds 2 --json");
+        let report = guest.run(&bench);
+        println!("{report}");
+        let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+        let rows = report["rows"].as_array().unwrap();
+        assert_eq!(rows.len(), 6, "{report}");
+        for row in rows {
+            let count = |what: &str| row["per_buffer"][what].as_f64().unwrap();
+            let (copied, alone) = (row["tx_copybreak"] == 2048, row["policy"] != "persistent");
+            let mapped = if alone && !copied { 1.0 } else { 0.0 };
+            assert_eq!((count("maps"), count("copies")), (mapped, if copied { 1.0 } else { 0.0 }), "{row}");
+        }
+        guest.run(&format!("towpath unbind {NIC}"));
+    });
+}

@@ -131,7 +131,8 @@ impl ModelBar {
             }
             IMS => env.irqs().unmask(&env.registers, value),
             IMC => env.irqs().mask(&env.registers, value),
-            STATUS | EECD | STATS..STATS_END => {}
+            STATUS | STATS..STATS_END => {}
+            EECD => env.registers.change(EECD, EECD_AUPDEN, value & EECD_AUPDEN),
             _ => self.write_device(at, value),
         }
         self.shared.wake();
@@ -254,6 +255,9 @@ impl Drop for ModelBus {
         self.shared.wake();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
+        }
+        if self.shared.env.violations.strict() {
+            strict::closed(&self.shared.env);
         }
         // The device is closed: no register answers, and no memory is accessed any more.
         self.shared.machine().reset(&self.shared.env);

@@ -31,6 +31,13 @@ pub struct Config {
     pub strict: bool,
     /// Ticks that the link takes to come up: bursts or steps of the device, and reads of STATUS.
     pub negotiation: u32,
+    /// Mb/s that both ends agree on: 10, 100 or 1000.
+    pub speed: u32,
+    /// Whether the NVM is a flash chip.
+    pub flash: bool,
+    /// Whether a management controller shares the port: firmware has set MANC, and a receive address
+    /// of its own (entry 3).
+    pub manageability: bool,
     /// Whether the other end takes pause frames: it stops sending while the packet buffer is full,
     /// if the driver has agreed on that and set CTRL.TFCE and a threshold. Otherwise frames are
     /// lost then, and counted as MPC.
@@ -59,6 +66,9 @@ impl Default for Config {
             faults: Faults::default(),
             strict: false,
             negotiation: 0,
+            speed: 1000,
+            flash: false,
+            manageability: false,
             pause: true,
             phy: PhyStart::default(),
             phy_denied: 0,

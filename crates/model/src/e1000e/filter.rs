@@ -100,6 +100,8 @@ pub(crate) struct WriteOrder {
     unflushed: AtomicBool,
     /// Reception was disabled, and the device was not reset since.
     disabled: AtomicBool,
+    /// CTRL_EXT.DRV_LOAD was set, and the device was not reset since.
+    loaded: AtomicBool,
 }
 
 impl WriteOrder {
@@ -113,6 +115,7 @@ impl WriteOrder {
     pub(crate) fn reset(&self) {
         self.flush();
         self.disabled.store(false, Relaxed);
+        self.loaded.store(false, Relaxed);
     }
 
     /// The rule that a write breaks. `at` is a canonical offset, with its value before the write.
@@ -122,6 +125,7 @@ impl WriteOrder {
     ///   addresses are received.
     /// * Priority tags have VLAN 0 (IEEE 802.1Q §9.6).
     /// * Reception that was disabled stays so until a reset (Linux: `FLAG2_NO_DISABLE_RX`).
+    /// * The driver takes the device from firmware after each reset (Linux: `e1000e_get_hw_control`).
     pub(crate) fn broken(&self, registers: &RegisterFile, at: usize, value: u32) -> Option<&'static str> {
         let (enabled, was) = (registers.get(RCTL) & RCTL_EN != 0, registers.get(at));
         if (RAL..RAL + 16 * 8).contains(&at) {
@@ -131,6 +135,9 @@ impl WriteOrder {
             let halves = at & 4 == 0 && value != was && registers.get(at + 4) & RAH_AV != 0;
             return (enabled && halves).then_some("an address is invalid while its first half changes");
         }
+        if at == CTRL_EXT {
+            self.loaded.store(value & CTRL_EXT_DRV_LOAD != 0, Relaxed);
+        }
         if at != RCTL {
             return None;
         }
@@ -139,6 +146,8 @@ impl WriteOrder {
         }
         if value & RCTL_EN != 0 && self.disabled.load(Relaxed) {
             Some("reception that was disabled is enabled only after a reset")
+        } else if value & RCTL_EN != 0 && !self.loaded.load(Relaxed) {
+            Some("DRV_LOAD is set before reception is enabled")
         } else if value & RCTL_CFIEN != 0 {
             Some("the canonical form of tags is not filtered (CFIEN)")
         } else if value & RCTL_VFE != 0 && registers.get(VFTA) & 1 == 0 {

@@ -10,8 +10,8 @@ use super::phy::{self, LinkEvent, Phy};
 use super::regs::*;
 use super::rx::Receiver;
 use super::settings::Settings;
-use super::stats::Stats;
-use super::tx::Transmitter;
+use super::stats::{self, Stats};
+use super::tx::{SharedContext, Transmitter};
 use crate::iommu::Transfer;
 use crate::seed::Seed;
 use crate::wire::Wire;
@@ -28,11 +28,18 @@ pub(crate) struct Machine {
     dirty: bool,
     rx: Receiver,
     tx: [Transmitter; 2],
+    context: SharedContext,
+    /// The link was lost with frames in the rings: transmission has stopped until a reset.
+    tx_lost: bool,
     running: (bool, bool),
     wire: Box<dyn Wire>,
     /// Frames in loopback that are not received yet.
     loopback_frames: Vec<Vec<u8>>,
     link: Link,
+    /// The link has been up since the reset.
+    was_up: bool,
+    /// Mb/s that both ends agree on.
+    speed: u32,
     phy: Phy,
     /// Requests for the semaphore of PHY and NVM that are still denied.
     denied: u32,
@@ -53,13 +60,17 @@ impl Machine {
             dirty: true,
             rx: Receiver::new(),
             tx: [Transmitter::new(0), Transmitter::new(1)],
+            context: SharedContext::default(),
+            tx_lost: false,
             running: (false, false),
             wire,
             loopback_frames: Vec::new(),
             link: Link::new(config.negotiation),
+            was_up: false,
+            speed: config.speed,
             phy: Phy::new(config.phy, config.pause),
             denied: config.phy_denied,
-            nvm: phy::nvm(config.mac),
+            nvm: phy::nvm(config.mac, config.manageability),
             mac: config.mac,
             stats: Stats::default(),
             faults: FaultInjector::new(config.faults),
@@ -73,11 +84,11 @@ impl Machine {
     pub(crate) fn reset(&mut self, env: &Env) {
         let mut transfer = env.dma.transfer();
         self.stop(&mut transfer);
-        self.tx.iter_mut().for_each(Transmitter::reset);
         env.registers.reset(self.mac);
         env.order.reset();
         env.irqs().reset();
         self.link.restart();
+        (self.context, self.tx_lost, self.was_up) = (SharedContext::default(), false, false);
         (self.dirty, self.stalled, self.causes) = (true, 0, 0);
         self.stats = Stats::default();
     }
@@ -85,6 +96,7 @@ impl Machine {
     fn stop(&mut self, transfer: &mut Transfer<'_>) {
         self.rx.stop(transfer);
         self.tx.iter_mut().for_each(|t| t.stop(transfer));
+        self.tx.iter().for_each(|t| self.context.release(t.ring.which));
         self.loopback_frames.clear();
         self.running = (false, false);
     }
@@ -121,6 +133,12 @@ impl Machine {
     pub(crate) fn set_partner_pause(&mut self, pause: bool) {
         self.pause = pause;
         self.phy.set_partner_pause(pause);
+    }
+
+    /// The other end offers another speed: the link is negotiated anew.
+    pub(crate) fn set_speed(&mut self, env: &Env, speed: u32) {
+        self.speed = speed;
+        self.restart_link(env);
     }
 
     pub(crate) fn phy_register(&self, at: usize) -> u16 {
@@ -160,7 +178,17 @@ impl Machine {
 
     fn show_link(&mut self, env: &Env) {
         self.phy.set_link(self.link.up());
-        env.registers.change(STATUS, STATUS_LU, phy::status_link(self.link.up()));
+        let speed = match self.speed {
+            10 => 0,
+            100 => STATUS_100,
+            _ => STATUS_1000,
+        };
+        env.registers.change(STATUS, STATUS_LU | STATUS_SPEED, phy::status_link(self.link.up()) | speed);
+    }
+
+    /// Whether frames need no link.
+    fn loops(&self) -> bool {
+        self.settings.loopback || self.phy.loopback()
     }
 
     /// Advances the link by one tick.
@@ -171,6 +199,11 @@ impl Machine {
             self.causes |= cause::LSC;
             self.interrupt(env);
         }
+        self.was_up |= self.link.up();
+        // Without a link the chip stops DMA, and goes on with these frames never again (Linux:
+        // `e1000_watchdog_task`).
+        let lost = self.was_up && !self.link.up() && self.running.1 && !self.loops();
+        self.tx_lost |= lost && self.tx.iter().any(|t| t.is_pending(env));
     }
 
     /// Decodes the registers, and starts or stops reception and transmission accordingly.
@@ -185,7 +218,12 @@ impl Machine {
         }
         if self.running.1 != tx {
             for transmitter in &mut self.tx {
-                if tx { transmitter.ring.start(env) } else { transmitter.stop(transfer) }
+                if tx {
+                    transmitter.ring.start(env)
+                } else {
+                    transmitter.stop(transfer)
+                }
+                self.context.release(transmitter.ring.which);
             }
         }
         self.running = (rx, tx);
@@ -216,6 +254,11 @@ impl Machine {
             self.refresh(env, transfer);
         }
         self.tick(env);
+        if !self.link.up() {
+            // Noise (Linux: `e1000_init_hw_82571`).
+            self.stats.add(stats::SYMERRS, 3);
+            self.stats.add(stats::SEC, 1);
+        }
         if self.faults.inject(|f| f.flap) {
             self.link.flap(self.faults.rates.flap_turns);
         }
@@ -247,7 +290,7 @@ impl Machine {
     }
 
     fn transmit(&mut self, env: &Env, transfer: &mut Transfer<'_>, n: usize) -> usize {
-        if !self.running.1 {
+        if !self.transmits() {
             return 0;
         }
         let mut done = 0;
@@ -304,31 +347,41 @@ impl Machine {
     fn unit(&mut self, env: &Env, transfer: &mut Transfer<'_>, which: usize) -> bool {
         let n = which & 1;
         match which / 2 {
-            0 => self.running.1 && self.tx_fetch(env, transfer, n) > 0,
-            1 => self.running.1 && self.tx_take(env, transfer, n),
-            2 => self.tx_leave(n),
-            3 => self.tx_write_back(transfer, n),
+            0 => self.transmits() && self.tx_fetch(env, transfer, n) > 0,
+            1 => self.transmits() && self.tx_take(env, transfer, n),
+            2 => self.transmits() && self.tx_leave(n),
+            3 => self.transmits() && self.tx_write_back(transfer, n),
             4 if n == 0 => self.arrive(env),
             4 => self.store(env, transfer),
             _ => self.rx_write_back(env, transfer, n) || self.running.0 && self.rx.fetch(env, transfer, n) > 0,
         }
     }
 
+    fn transmits(&self) -> bool {
+        self.running.1 && !self.tx_lost
+    }
+
     fn tx_fetch(&mut self, env: &Env, transfer: &mut Transfer<'_>, n: usize) -> usize {
-        self.tx.get_mut(n).map_or(0, |t| t.fetch(env, transfer))
+        let Some(transmitter) = self.tx.get_mut(n) else { return 0 };
+        let fetched = transmitter.fetch(env, transfer);
+        if transmitter.ring.broken {
+            self.context.release(transmitter.ring.which);
+        }
+        fetched
     }
 
     fn tx_take(&mut self, env: &Env, transfer: &mut Transfer<'_>, n: usize) -> bool {
-        let Machine { tx, settings, stats, .. } = self;
-        tx.get_mut(n).is_some_and(|t| t.take(env, settings, transfer, stats))
+        let Machine { tx, settings, context, stats, .. } = self;
+        tx.get_mut(n).is_some_and(|t| t.take(env, settings, context, transfer, stats))
     }
 
     /// Sends a frame to the wire, or back to the receiver. Without a link it stays in the packet
     /// buffer.
     fn tx_leave(&mut self, n: usize) -> bool {
+        let loops = self.loops();
         let Some(transmitter) = self.tx.get_mut(n) else { return false };
         let Some(frame) = transmitter.outbox.peek() else { return false };
-        if self.settings.loopback || self.phy.loopback() {
+        if loops {
             if self.loopback_frames.len() >= BURST {
                 return false;
             }

@@ -35,7 +35,8 @@
 //! are those of a frame's first descriptor, VLAN and command those of its last. Checksums of legacy
 //! descriptors are inserted. ICR clears as in §10.2.4.1. A lack of descriptors counts RNBC, and a
 //! full packet buffer MPC, unless the other end obeys flow control ([`Config::pause`]). The FCS is
-//! real.
+//! real. Both transmit queues share one offload context. A link that is lost with frames in the
+//! transmit rings stops transmission until a reset.
 //!
 //! **The effect of a blocked access** is unspecified. Here, a descriptor that cannot be read stops
 //! its queue until reset. A frame that cannot be read entirely is not sent, and received data that
@@ -125,8 +126,17 @@ pub fn launch(config: Config, wire: impl Wire) -> Result<ModelBus, BusError> {
     if config.faults.mappings != Refuse::Never {
         dma.refuse(config.faults.mappings);
     }
+    let registers = register_file::RegisterFile::new(config.mac);
+    if config.flash {
+        registers.change(regs::EECD, 0, regs::EECD_FLASH | regs::EECD_AUPDEN);
+    }
+    if config.manageability {
+        registers.set(regs::MANC, regs::MANC_RCV_TCO_EN);
+        registers.set(regs::RAL + 3 * 8, 0x0000_0352);
+        registers.set(regs::RAH + 3 * 8, regs::RAH_AV | 0x0300);
+    }
     let env = Env {
-        registers: register_file::RegisterFile::new(config.mac),
+        registers,
         irqs: Mutex::new(irq::Irqs::new(config.loses_msi)),
         dma,
         violations,
@@ -253,6 +263,16 @@ impl Device {
     /// The other end is another one, which takes pause frames or not. The link does not change.
     pub fn set_partner_pause(&self, pause: bool) {
         self.shared.machine().set_partner_pause(pause);
+    }
+
+    /// The other end offers another speed: 10, 100 or 1000 Mb/s. The link is negotiated anew.
+    pub fn set_speed(&self, speed: u32) {
+        self.shared.machine().set_speed(&self.shared.env, speed);
+    }
+
+    /// A register of BAR 0 as it is, without the effects of reading it.
+    pub fn register(&self, at: usize) -> u32 {
+        self.shared.env.registers.get(at)
     }
 
     /// Whether the MAC takes pause frames, and whether it sends them (CTRL.RFCE, CTRL.TFCE).

@@ -201,8 +201,9 @@ impl Phy {
     }
 }
 
-/// The NVM of a device with this address: 64 words with the sum 0xbaba.
-pub(crate) fn nvm(mac: [u8; 6]) -> [u16; 64] {
+/// The NVM of a device with this address: 64 words with the sum 0xbaba. Word 0x0f says that the chip
+/// passes frames through to a management controller.
+pub(crate) fn nvm(mac: [u8; 6], manageability: bool) -> [u16; 64] {
     let mut words = [0u16; 64];
     for (word, bytes) in words.iter_mut().zip(mac.as_chunks::<2>().0) {
         *word = u16::from_le_bytes(*bytes);
@@ -210,6 +211,7 @@ pub(crate) fn nvm(mac: [u8; 6]) -> [u16; 64] {
     words[0x0b] = 0x10d3;
     words[0x0d] = 0x10d3;
     words[0x0e] = 0x8086;
+    words[0x0f] = if manageability { 0x4000 } else { 0 };
     words[0x3f] = 0xbabau16.wrapping_sub(words.iter().fold(0, |sum: u16, w| sum.wrapping_add(*w)));
     words
 }
@@ -247,7 +249,7 @@ mod tests {
 
     #[test]
     fn the_nvm_sums_to_baba_and_begins_with_the_address() {
-        let nvm = nvm([0x52, 0x54, 0, 1, 2, 3]);
+        let nvm = nvm([0x52, 0x54, 0, 1, 2, 3], false);
         assert_eq!(nvm.iter().fold(0u16, |s, w| s.wrapping_add(*w)), 0xbaba);
         assert_eq!(nvm[..3], [0x5452, 0x0100, 0x0302]);
         assert_eq!(eerd(&nvm, 1 << 2 | 1), 0x0100_0000 | 1 << 2 | 2);
@@ -255,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_read_of_the_nvm_past_its_end_returns_ones() {
-        assert_eq!(eerd(&nvm([0; 6]), 64 << 2 | 1) >> 16, 0xffff);
+        assert_eq!(eerd(&nvm([0; 6], false), 64 << 2 | 1) >> 16, 0xffff);
     }
 
     #[test]

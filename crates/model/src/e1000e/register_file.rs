@@ -4,7 +4,7 @@ use super::regs::*;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The reset values of read-write registers.
-const RESET: [(usize, u32); 14] = [
+const RESET: [(usize, u32); 15] = [
     (CTRL, 0x0010_0241),
     (STATUS, STATUS_FD | STATUS_1000 | STATUS_MASTER | STATUS_PHYRA),
     (EECD, EECD_PRESENT_AND_READ),
@@ -13,6 +13,7 @@ const RESET: [(usize, u32); 14] = [
     (FCAL + 4, 0x0100),
     (FCAL + 8, 0x8808),
     (VET, 0x8100),
+    (TCTL, TCTL_RRTHRESH_RESET),
     (PBA, 0x0014_0014),
     (TIPG, 0x0060_2008),
     (RDBAL + DCTL, 0x1_0000),
@@ -34,11 +35,12 @@ impl RegisterFile {
         registers
     }
 
-    /// The effect of CTRL.RST and of a function reset. The split of the packet buffer (PBA)
-    /// survives, as on silicon. The address in the NVM is loaded into the first receive address
+    /// The effect of CTRL.RST and of a function reset. The split of the packet buffer (PBA),
+    /// firmware's MANC and the kind of NVM survive, as on silicon. So does DRV_LOAD: no driver relies on
+    /// a reset for it. The address in the NVM is loaded into the first receive address
     /// (82574 datasheet §4.6.1).
     pub(crate) fn reset(&self, mac: [u8; 6]) {
-        let pba = self.get(PBA);
+        let [pba, manc, eecd, ext] = [PBA, MANC, EECD, CTRL_EXT].map(|at| self.get(at));
         self.words.iter().for_each(|w| w.store(0, Ordering::Relaxed));
         for (at, value) in RESET {
             self.set(at, value);
@@ -46,6 +48,9 @@ impl RegisterFile {
         if pba != 0 {
             self.set(PBA, pba);
         }
+        self.set(MANC, manc);
+        self.change(EECD, 0, eecd);
+        self.change(CTRL_EXT, 0, ext & CTRL_EXT_DRV_LOAD);
         let [a, b, c, d, e, f] = mac;
         self.set(RAL, u32::from_le_bytes([a, b, c, d]));
         self.set(RAH, u32::from_le_bytes([e, f, 0, 0]) | RAH_AV);

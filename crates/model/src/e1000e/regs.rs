@@ -14,14 +14,20 @@ pub(crate) const CTRL_PHY_RST: u32 = 1 << 31;
 pub(crate) const STATUS: usize = 0x0008;
 pub(crate) const STATUS_FD: u32 = 1;
 pub(crate) const STATUS_LU: u32 = 1 << 1;
+pub(crate) const STATUS_SPEED: u32 = 3 << 6;
+pub(crate) const STATUS_100: u32 = 1 << 6;
 pub(crate) const STATUS_1000: u32 = 2 << 6;
 pub(crate) const STATUS_PHYRA: u32 = 1 << 10;
 pub(crate) const STATUS_MASTER: u32 = 1 << 19;
 pub(crate) const EECD: usize = 0x0010;
 pub(crate) const EECD_PRESENT_AND_READ: u32 = 0x300;
+/// The NVM is a flash chip, and is updated autonomously.
+pub(crate) const EECD_FLASH: u32 = 3 << 15;
+pub(crate) const EECD_AUPDEN: u32 = 1 << 20;
 pub(crate) const EERD: usize = 0x0014;
 pub(crate) const CTRL_EXT: usize = 0x0018;
 pub(crate) const CTRL_EXT_EE_RST: u32 = 1 << 13;
+pub(crate) const CTRL_EXT_DRV_LOAD: u32 = 1 << 28;
 pub(crate) const CTRL_EXT_EIAME: u32 = 1 << 24;
 pub(crate) const CTRL_EXT_IAME: u32 = 1 << 27;
 pub(crate) const CTRL_EXT_PBA_CLR: u32 = 1 << 31;
@@ -54,6 +60,10 @@ pub(crate) const RCTL_FLXBUF: u32 = 0xf << 27;
 pub(crate) const TCTL: usize = 0x0400;
 pub(crate) const TCTL_EN: u32 = 1 << 1;
 pub(crate) const TCTL_PSP: u32 = 1 << 3;
+/// Several read requests of DMA at once, and the threshold for them.
+pub(crate) const TCTL_MULR: u32 = 1 << 28;
+pub(crate) const TCTL_RRTHRESH: u32 = 3 << 29;
+pub(crate) const TCTL_RRTHRESH_RESET: u32 = 1 << 29;
 pub(crate) const TIPG: usize = 0x0410;
 /// The semaphore of PHY and NVM, which firmware uses as well.
 pub(crate) const EXTCNF_CTRL: usize = 0x0f00;
@@ -72,6 +82,10 @@ pub(crate) const DELAY: usize = 0x20;
 pub(crate) const DCTL: usize = 0x28;
 pub(crate) const TXDCTL_BIT22: u32 = 1 << 22;
 pub(crate) const TARC: usize = 0x40;
+/// TARC: bits that must be 0, the bit that must be 1, and those for two queues.
+pub(crate) const TARC_ZERO: u32 = 0xf << 27;
+pub(crate) const TARC_ONE: u32 = 1 << 26;
+pub(crate) const TARC_TWO_QUEUES: u32 = 7 << 23 | 1 << 7;
 pub(crate) const STATS: usize = 0x4000;
 pub(crate) const STATS_END: usize = 0x4128;
 pub(crate) const RXCSUM: usize = 0x5000;
@@ -89,6 +103,12 @@ pub(crate) const RAH: usize = 0x5404;
 pub(crate) const RAH_AV: u32 = 1 << 31;
 pub(crate) const VFTA: usize = 0x5600;
 pub(crate) const MRQC: usize = 0x5818;
+/// Management control: firmware receives frames of its own; what is copied to the host, and the
+/// filters that decide.
+pub(crate) const MANC: usize = 0x5820;
+pub(crate) const MANC_RCV_TCO_EN: u32 = 1 << 17;
+pub(crate) const MANC2H: usize = 0x5860;
+pub(crate) const MDEF: std::ops::Range<usize> = 0x5890..0x58b0;
 pub(crate) const SWSM: usize = 0x5b50;
 pub(crate) const RETA: usize = 0x5c00;
 pub(crate) const RSSRK: usize = 0x5c80;

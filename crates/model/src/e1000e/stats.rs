@@ -5,6 +5,9 @@ use super::regs::{STATS, STATS_END};
 use std::sync::atomic::Ordering;
 
 pub(crate) const CRCERRS: usize = 0x4000;
+/// Symbol errors and sequence errors, which grow without a link.
+pub(crate) const SYMERRS: usize = 0x4008;
+pub(crate) const SEC: usize = 0x4038;
 pub(crate) const RXERRC: usize = 0x400c;
 pub(crate) const MPC: usize = 0x4010;
 pub(crate) const PRC64: usize = 0x405c;

@@ -8,6 +8,16 @@ use super::ring::{DescriptorRing, Fetched};
 use crate::iommu::Transfer;
 use crate::violation::{Ring, Violation};
 
+/// Checks what the driver leaves when it closes the device.
+#[cold]
+pub(crate) fn closed(env: &Env) {
+    // What does not answer can't be given back.
+    if env.absence().is_none() && env.registers.get(CTRL_EXT) & CTRL_EXT_DRV_LOAD != 0 {
+        let rule = "DRV_LOAD is given back at the end";
+        env.violations.report(Violation::Register { at: CTRL_EXT as u32, value: CTRL_EXT_DRV_LOAD, rule });
+    }
+}
+
 /// Checks a fetched descriptor, and records the buffer that the device owns through it.
 #[cold]
 pub(crate) fn fetched(env: &Env, ring: Ring, fetched: &mut Fetched, buffer: usize) {
@@ -133,6 +143,8 @@ pub(crate) fn register(env: &Env, at: usize, value: u32) {
         "only the causes of MSI-X are cleared by their messages"
     } else if matches!(at, MDIC | EERD) && get(EXTCNF_CTRL) & EXTCNF_SOFTWARE == 0 {
         "PHY and NVM are accessed by the owner of their semaphore"
+    } else if matches!(at, MANC | MANC2H) || MDEF.contains(&at) {
+        "frames for management are firmware's"
     } else if rx && within(RDBAL, &[0, BAH, LEN, HEAD]) {
         "a receive ring must not be moved while reception is enabled"
     } else if tx && within(TDBAL, &[0, BAH, LEN, HEAD]) {
@@ -153,6 +165,12 @@ pub(crate) fn register(env: &Env, at: usize, value: u32) {
         "buffer sizes must not change while reception is enabled"
     } else if at == RCTL && value & RCTL_EN != 0 && value & RCTL_BSEX != 0 && value & RCTL_BSIZE == 0 {
         "buffer size 0 with BSEX is reserved"
+    } else if at == TCTL && value & TCTL_RRTHRESH != TCTL_RRTHRESH_RESET {
+        "the threshold of read requests stays as it is after reset"
+    } else if at == TCTL && value & TCTL_EN != 0 && value & TCTL_MULR == 0 {
+        "several read requests at once (MULR)"
+    } else if at == TCTL && value & TCTL_EN != 0 && !is_arbitrated(env) {
+        "TARC must have its erratum bits, and for two queues the same in both"
     } else if at == TCTL && value & TCTL_EN != 0 && !tx && get(TDBAL + DCTL) != get(TDBAL + QUEUE + DCTL) {
         "TXDCTL of both queues must be alike"
     } else if at == TCTL
@@ -169,4 +187,15 @@ pub(crate) fn register(env: &Env, at: usize, value: u32) {
         return;
     };
     env.violations.report(Violation::Register { at: at as u32, value, rule });
+}
+
+/// Whether TARC of both queues is as the erratum of arbitration asks for (Linux:
+/// `e1000_initialize_hw_bits_82571`), and with two rings that of two queues (FreeBSD:
+/// `em_initialize_transmit_unit`).
+fn is_arbitrated(env: &Env) -> bool {
+    let get = |at| env.registers.get(at);
+    let [first, second] = [get(TDBAL + TARC), get(TDBAL + QUEUE + TARC)];
+    let one = first & (TARC_ZERO | TARC_ONE) == TARC_ONE;
+    let both = get(TDBAL + LEN) != 0 && get(TDBAL + QUEUE + LEN) != 0;
+    one && (!both || first == second && first & TARC_TWO_QUEUES == TARC_TWO_QUEUES)
 }

@@ -49,10 +49,25 @@ impl Outbox {
     }
 }
 
+/// What both queues share: the chip keeps the context that it has seen last, whichever queue it came
+/// from (82574 datasheet §7.2.6), and takes a context with its frame from one queue.
+#[derive(Debug, Default)]
+pub(crate) struct SharedContext {
+    context: Option<(Ring, Context)>,
+    /// The queue that a frame is being taken from.
+    holder: Option<Ring>,
+}
+
+impl SharedContext {
+    /// The queue goes on with no frame: it was stopped, or can't read its ring.
+    pub(crate) fn release(&mut self, ring: Ring) {
+        self.holder = self.holder.filter(|holder| *holder != ring);
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Transmitter {
     pub(crate) ring: DescriptorRing,
-    context: Option<Context>,
     /// The frame that is being gathered, and the second word of its first data descriptor.
     frame: Vec<u8>,
     first: Option<u64>,
@@ -68,7 +83,6 @@ impl Transmitter {
     pub(crate) fn new(n: u8) -> Transmitter {
         Transmitter {
             ring: DescriptorRing::new(Ring::Tx(n)),
-            context: None,
             frame: Vec::new(),
             first: None,
             unreadable: false,
@@ -86,25 +100,27 @@ impl Transmitter {
         self.outbox = Outbox::default();
     }
 
-    /// A reset discards the context; disabling transmission does not.
-    pub(crate) fn reset(&mut self) {
-        self.context = None;
+    /// Whether the chip has frames that have not left, or whose end it has not reported.
+    pub(crate) fn is_pending(&self, env: &Env) -> bool {
+        self.ring.available(env) > 0 || self.outbox.peek().is_some() || !self.done.is_empty()
     }
 
     pub(crate) fn fetch(&mut self, env: &Env, transfer: &mut Transfer<'_>) -> usize {
         self.ring.fetch(env, transfer, 0)
     }
 
-    /// Uses the next descriptor; returns false without one, or while frames wait to leave.
+    /// Uses the next descriptor; returns false without one, while frames wait to leave, or while the
+    /// chip takes a frame of the other queue.
     #[inline]
     pub(crate) fn take(
         &mut self,
         env: &Env,
         settings: &Settings,
+        shared: &mut SharedContext,
         transfer: &mut Transfer<'_>,
         stats: &mut Stats,
     ) -> bool {
-        if self.outbox.peek().is_some() {
+        if self.outbox.peek().is_some() || shared.holder.is_some_and(|holder| holder != self.ring.which) {
             return false;
         }
         let Some(fetched) = self.ring.take(env, transfer) else { return false };
@@ -117,12 +133,14 @@ impl Transmitter {
             if self.first.is_some() {
                 self.report(env, &fetched, "a context must not come between the descriptors of a frame");
             }
-            self.context = Some(Context::new(fetched.words));
+            shared.context = Some((self.ring.which, Context::new(fetched.words)));
+            shared.holder = Some(self.ring.which);
             return true;
         }
         if env.violations.strict() {
-            self.rules(env, &fetched);
+            self.rules(env, shared.context, &fetched);
         }
+        shared.holder = (second & txd::EOP == 0).then_some(self.ring.which);
         let len = (if extended { second & txd::LEN } else { second & 0xffff }) as usize;
         let (begin, first) = (self.frame.len(), *self.first.get_or_insert(second));
         if begin + len > MAX_GATHER {
@@ -135,7 +153,8 @@ impl Transmitter {
         }
         if second & txd::EOP != 0 {
             if !self.unreadable {
-                self.finish(settings, stats, first, second);
+                let context = shared.context.map(|(_, context)| context).unwrap_or_default();
+                self.finish(settings, context, stats, (first, second));
             }
             self.frame.clear();
             (self.first, self.unreadable) = (None, false);
@@ -145,8 +164,7 @@ impl Transmitter {
 
     /// Completes a frame. Its first descriptor has the options, its last one the command (82574
     /// datasheet §7.2.5).
-    fn finish(&mut self, settings: &Settings, stats: &mut Stats, first: u64, last: u64) {
-        let context = self.context.unwrap_or_default();
+    fn finish(&mut self, settings: &Settings, context: Context, stats: &mut Stats, (first, last): (u64, u64)) {
         let extended = first & txd::DEXT != 0;
         if !extended && last & txd::LEGACY_IC != 0 {
             let at = (first >> 16 & 0xff) as usize;
@@ -195,18 +213,22 @@ impl Transmitter {
 
     /// Strict: checks a data descriptor against its context.
     #[cold]
-    fn rules(&self, env: &Env, fetched: &Fetched) {
+    fn rules(&self, env: &Env, shared: Option<(Ring, Context)>, fetched: &Fetched) {
         let second = fetched.words[1];
         if second & txd::DEXT == 0 {
             return;
         }
         let len = (second & txd::LEN) as usize;
         let offloads = second & (txd::TSE | txd::IXSM | txd::TXSM) != 0;
-        let context = self.context.unwrap_or_default();
+        let context = shared.map(|(_, context)| context).unwrap_or_default();
         let first = self.first.is_none();
         let alike = txd::TSE | txd::VLE | txd::IXSM | txd::TXSM | 0xffff << 48;
-        if offloads && self.context.is_none() {
+        if offloads && shared.is_none() {
             self.report(env, fetched, "offloads need a context before them");
+        } else if offloads && shared.is_some_and(|(ring, _)| ring != self.ring.which) {
+            self.report(env, fetched, "the context of the chip is that of the other queue");
+        } else if second & txd::TSE != 0 && env.registers.get(STATUS) & STATUS_SPEED < STATUS_1000 {
+            self.report(env, fetched, "there is no segmentation below 1000 Mb/s");
         } else if self.first.is_some_and(|f| (f ^ second) & alike != 0) {
             self.report(env, fetched, "options, VLAN and TSE of all descriptors of a frame are the same");
         } else if second & txd::TSE != 0 && !context.tse {

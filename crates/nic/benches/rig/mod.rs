@@ -4,7 +4,7 @@
 use std::time::Duration;
 use towpath_bus::DmaPolicy;
 use towpath_model::e1000e::{self as model, Device, ModelBus};
-use towpath_nic::e1000e::{Config, Copybreak, E1000e, E1000eRx, E1000eTx, Pauses, RecycleMode, RingSize};
+use towpath_nic::e1000e::{Config, Copybreak, E1000e, E1000eRx, E1000eTx, Pauses, RecycleMode, RingSize, TxCopybreak};
 use towpath_packet::port::{Port, RxQueue, Start, TxQueue};
 use towpath_packet::{Batch, Cache, Direction, Offloads, Packet, Pool, PoolConfig};
 
@@ -38,6 +38,7 @@ pub struct Rig {
 pub struct Setup {
     pub policy: DmaPolicy,
     pub copybreak: u64,
+    pub tx_copybreak: u64,
     pub recycle: RecycleMode,
     /// Bytes of a frame.
     pub len: usize,
@@ -49,6 +50,7 @@ impl Rig {
         let mut config = Config::default();
         config.policy = setup.policy;
         config.copybreak = Some(Copybreak::new(setup.copybreak).expect("a threshold"));
+        config.tx_copybreak = Some(TxCopybreak::new(setup.tx_copybreak).expect("a threshold"));
         config.recycle = setup.recycle;
         config.rx_ring = ring("rx");
         config.tx_ring = ring("tx");

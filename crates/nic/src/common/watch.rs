@@ -60,8 +60,10 @@ const PAUSES: u32 = 8;
 /// The state of frames that wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HangState {
-    /// No frame waits for too long.
-    Fine,
+    /// Frames have moved since the last check, or none waits.
+    Moving,
+    /// Frames wait, but not for too long.
+    Waiting,
     /// Frames wait for too long: the driver prods the device, and checks again.
     Suspect,
     /// They still wait.
@@ -78,10 +80,10 @@ impl HangWatch {
     pub(crate) fn check(&mut self, completed: u64, pending: usize, limit: Duration, now: Instant) -> HangState {
         if pending == 0 || completed != self.completed {
             *self = HangWatch { since: now, completed, suspected: false, pauses: 0 };
-            return HangState::Fine;
+            return HangState::Moving;
         }
         if now.duration_since(self.since) < limit {
-            return HangState::Fine;
+            return HangState::Waiting;
         }
         if std::mem::replace(&mut self.suspected, true) { HangState::Hung } else { HangState::Suspect }
     }
@@ -111,10 +113,10 @@ mod tests {
         let mut watch = HangWatch::new(Instant::now());
         assert_eq!(watch.check(0, 3, Duration::ZERO, Instant::now()), HangState::Suspect);
         assert_eq!(watch.check(0, 3, Duration::ZERO, Instant::now()), HangState::Hung);
-        assert_eq!(watch.check(1, 2, Duration::ZERO, Instant::now()), HangState::Fine);
+        assert_eq!(watch.check(1, 2, Duration::ZERO, Instant::now()), HangState::Moving);
         assert_eq!(watch.check(1, 2, Duration::ZERO, Instant::now()), HangState::Suspect);
-        assert_eq!(watch.check(1, 0, Duration::ZERO, Instant::now()), HangState::Fine);
-        assert_eq!(watch.check(1, 1, Duration::from_secs(3600), Instant::now()), HangState::Fine);
+        assert_eq!(watch.check(1, 0, Duration::ZERO, Instant::now()), HangState::Moving);
+        assert_eq!(watch.check(1, 1, Duration::from_secs(3600), Instant::now()), HangState::Waiting);
     }
 
     #[test]
@@ -122,7 +124,7 @@ mod tests {
         let mut watch = HangWatch::new(Instant::now());
         assert_eq!(watch.check(0, 1, Duration::ZERO, Instant::now()), HangState::Suspect);
         assert_eq!((0..20).filter(|_| watch.excuse_pause(Instant::now())).count(), PAUSES as usize);
-        assert_eq!(watch.check(1, 1, Duration::ZERO, Instant::now()), HangState::Fine);
+        assert_eq!(watch.check(1, 1, Duration::ZERO, Instant::now()), HangState::Moving);
         assert!(watch.excuse_pause(Instant::now()), "a frame was sent in between");
     }
 

@@ -21,6 +21,9 @@ pub(super) const TAGS: usize = 8;
 const RING: RangeInclusive<u64> = 80..=4096;
 const MTU: RangeInclusive<u64> = 68..=9216;
 const COPYBREAK: RangeInclusive<u64> = 0..=16384;
+/// Frames that are copied for transmission are shorter than this at most: a slot of bounce memory.
+pub(super) const TX_SLOT: usize = 2048;
+const TX_COPYBREAK: RangeInclusive<u64> = 0..=TX_SLOT as u64;
 const RS: RangeInclusive<u64> = 1..=64;
 const STALL_MS: RangeInclusive<u64> = 10..=60_000;
 /// One tail write for a worker's batch.
@@ -94,6 +97,39 @@ impl Copybreak {
     }
 }
 
+/// Frames shorter than this many bytes are copied for transmission, into memory that stays mapped:
+/// 0 (never) to 2048.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TxCopybreak(u16);
+
+impl TxCopybreak {
+    /// Nothing is copied.
+    pub const OFF: TxCopybreak = TxCopybreak(0);
+
+    /// Checks a threshold in bytes.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the rule.
+    pub fn new(bytes: u64) -> Result<TxCopybreak, ConfigError> {
+        within("tx-copybreak", bytes, TX_COPYBREAK)?;
+        Ok(TxCopybreak(bytes as u16))
+    }
+
+    /// Bytes.
+    pub fn get(self) -> u32 {
+        self.0.into()
+    }
+
+    /// The best threshold for a policy, by `towpath bench copybreak --tx` (`docs/perf/e1000e.md`).
+    /// A copy saves nothing if no buffer is mapped alone; otherwise it saves a mapping.
+    pub fn default_for(policy: DmaPolicy) -> TxCopybreak {
+        match policy {
+            DmaPolicy::Persistent => TxCopybreak::OFF,
+            DmaPolicy::PerBuffer { .. } => TxCopybreak(2048),
+        }
+    }
+}
+
 /// What happens to a receive buffer whose bytes were copied out, or whose frame was damaged.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -126,15 +162,23 @@ pub struct Config {
     pub rx_ring: RingSize,
     /// Descriptors for transmission, of each queue.
     pub tx_ring: RingSize,
-    /// Queues at most: 1 or 2 (82583V: 1).
+    /// Queues at most, in each direction: 1 or 2 (82583V: 1). The chip has one offload context for both
+    /// transmit queues, so that with two of them each frame with offloads costs a descriptor more, and
+    /// stalls the chip's reads.
     pub queues: u16,
     /// Longest packet in bytes, without Ethernet header and tags: 68 to 9216. It can be changed while
-    /// the port runs.
+    /// the port runs. From 1497 to 1500, frames of that length with two tags are received only into
+    /// buffers with room for 2048 bytes behind their headroom (`PoolConfig::chunk`); from 1501 on, into
+    /// all.
     pub mtu: u16,
     /// How packet memory is protected from the device.
     pub policy: DmaPolicy,
-    /// Frames that are copied; the default is [`Copybreak::default_for`] the policy.
+    /// Received frames that are copied; the default is [`Copybreak::default_for`] the policy.
     pub copybreak: Option<Copybreak>,
+    /// Frames that are copied for transmission; the default is [`TxCopybreak::default_for`] the
+    /// policy. A port that is opened with [`TxCopybreak::OFF`] and [`DmaPolicy::Persistent`] has no
+    /// memory for copies, and keeps to that.
+    pub tx_copybreak: Option<TxCopybreak>,
     /// The port's address, and which frames are received. It can be changed while the port runs.
     pub filter: Filter,
     /// Frames, or receive buffers, that one tail write announces, at most. It can be changed while
@@ -177,6 +221,7 @@ impl Default for Config {
             mtu: 1500,
             policy: DmaPolicy::default(),
             copybreak: None,
+            tx_copybreak: None,
             filter: Filter::default(),
             batch: BURST,
             report_every: 32,
@@ -207,6 +252,16 @@ impl Config {
         within("stall", self.stall.as_millis().try_into().unwrap_or(u64::MAX), STALL_MS)
     }
 
+    /// The threshold for transmission at the start.
+    pub(super) fn tx_copybreak(&self) -> TxCopybreak {
+        self.tx_copybreak.unwrap_or(TxCopybreak::default_for(self.policy))
+    }
+
+    /// Whether a transmit queue has bounce memory.
+    pub(super) fn has_bounce(&self) -> bool {
+        self.policy != DmaPolicy::Persistent || self.tx_copybreak() != TxCopybreak::OFF
+    }
+
     /// Longest frame in bytes, tags included, check sequence not.
     pub(super) fn max_frame(&self) -> usize {
         (usize::from(self.mtu) + ETHERNET + TAGS).min(MAX_FRAME)
@@ -228,6 +283,7 @@ mod tests {
         assert_eq!(text(RingSize::new("rx", 79).unwrap_err()), "rx=79: must be from 80 to 4096");
         assert_eq!(text(RingSize::new("tx", 84).unwrap_err()), "tx=84: must be a multiple of 8");
         assert_eq!(text(Copybreak::new(16385).unwrap_err()), "copybreak=16385: must be from 0 to 16384");
+        assert_eq!(text(TxCopybreak::new(2049).unwrap_err()), "tx-copybreak=2049: must be from 0 to 2048");
         let bad = |c: Config| text(c.check().unwrap_err());
         assert_eq!(bad(Config { queues: 3, ..Config::default() }), "queues=3: must be from 1 to 2");
         assert_eq!(bad(Config { mtu: 9217, ..Config::default() }), "mtu=9217: must be from 68 to 9216");

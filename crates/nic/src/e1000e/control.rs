@@ -1,6 +1,6 @@
 //! The handle to a running port: its settings, its link and its fault counters.
 
-use super::config::{Config, ConfigError, Copybreak, check_mtu};
+use super::config::{Config, ConfigError, Copybreak, TxCopybreak, check_mtu};
 use crate::common::batching::Batching;
 use crate::common::filter::Filter;
 use crate::common::link::{LinkCell, LinkStatus};
@@ -50,7 +50,8 @@ faults! {
     BadLength = bad_lengths,
     /// Frames that did not end after the largest number of descriptors.
     Endless = endless_frames,
-    /// Frames that were received and lost because a buffer could not be unmapped.
+    /// Frames that were received and lost: a buffer could not be unmapped, or the device was reset
+    /// before they were taken.
     LostFrame = lost_frames,
     /// Times that the device completed a descriptor before the one that was next.
     OutOfOrder = out_of_order,
@@ -74,6 +75,8 @@ faults! {
     BusError = bus_errors,
     /// Resets to recover.
     Reset = resets,
+    /// Resets of the whole function by its bus, when those of the device did not help.
+    FunctionReset = function_resets,
     /// Buffers that are never used again, because the device may still reach them.
     Leaked = leaked,
 }
@@ -101,6 +104,9 @@ struct DeviceSettings {
 #[derive(Debug)]
 struct ControlShared {
     copybreak: AtomicU32,
+    tx_copybreak: AtomicU32,
+    /// The transmit queues have bounce memory.
+    has_bounce: bool,
     batching: Batching,
     link: LinkCell,
     faults: [AtomicU64; FAULTS],
@@ -120,6 +126,8 @@ impl Control {
         let copybreak = config.copybreak.unwrap_or(Copybreak::default_for(config.policy));
         Control(Arc::new(ControlShared {
             copybreak: AtomicU32::new(copybreak.get()),
+            tx_copybreak: AtomicU32::new(config.tx_copybreak().get()),
+            has_bounce: config.has_bounce(),
             batching: Batching::new(config.batch),
             link: LinkCell::default(),
             faults: [const { AtomicU64::new(0) }; FAULTS],
@@ -243,6 +251,28 @@ impl Control {
         Ok(())
     }
 
+    /// The threshold below which frames are copied for transmission, in bytes.
+    #[inline]
+    pub fn tx_copybreak(&self) -> u32 {
+        self.0.tx_copybreak.load(Relaxed)
+    }
+
+    /// Sets the threshold; the queues use it from their next burst on.
+    ///
+    /// # Errors
+    /// [`ConfigError`] unless the threshold is from 0 to 2048, or 0 if the port has no memory for
+    /// copies ([`Config::tx_copybreak`]).
+    pub fn set_tx_copybreak(&self, bytes: u64) -> Result<(), ConfigError> {
+        let threshold = TxCopybreak::new(bytes)?;
+        if threshold != TxCopybreak::OFF && !self.0.has_bounce {
+            let rule =
+                "the port was opened without memory for copies: open it with tx-copybreak=, or with policy=strict";
+            return Err(ConfigError { option: "tx-copybreak", value: bytes.to_string(), rule: rule.to_owned() });
+        }
+        self.0.tx_copybreak.store(threshold.get(), Relaxed);
+        Ok(())
+    }
+
     /// How many descriptors one tail write announces; it can be changed while the port runs.
     pub fn batching(&self) -> &Batching {
         &self.0.batching
@@ -270,6 +300,16 @@ impl Control {
         }
     }
 
+    /// Times that the link was lost.
+    pub(super) fn link_losses(&self) -> u64 {
+        self.0.faults[Fault::LinkLost as usize].load(Relaxed)
+    }
+
+    /// The device is reset: the link comes up again when both ends have negotiated.
+    pub(super) fn forget_link(&self) {
+        self.0.link.set(LinkStatus { up: false, ..self.link() });
+    }
+
     /// The faults until now.
     pub fn faults(&self) -> Faults {
         Faults::read(&self.0.faults)
@@ -286,7 +326,11 @@ impl Control {
 impl PortControl for Control {
     fn settings(&self) -> Vec<Setting> {
         let what = "frames shorter than this many bytes are copied out of their buffer";
-        let mut settings = vec![Setting::new("copybreak", u64::from(self.copybreak()), what)];
+        let tx_what = "frames shorter than this many bytes are copied to be sent, instead of mapped";
+        let mut settings = vec![
+            Setting::new("copybreak", u64::from(self.copybreak()), what),
+            Setting::new("tx-copybreak", u64::from(self.tx_copybreak()), tx_what),
+        ];
         settings.extend(self.batching().settings());
         let what = "the longest packet in bytes, without Ethernet header and tags, 68 to 9216";
         settings.push(Setting::new("mtu", u64::from(self.mtu()), what));
@@ -306,6 +350,7 @@ impl PortControl for Control {
         let rule = |error: ConfigError| value.breaks(name, error.rule);
         match name {
             "copybreak" => self.set_copybreak(value.number(name)?).map_err(rule),
+            "tx-copybreak" => self.set_tx_copybreak(value.number(name)?).map_err(rule),
             "batch" => self.batching().set(name, value),
             "mtu" => self.set_mtu(value.number(name)?).map_err(rule),
             _ if Filter::OPTIONS.iter().any(|(option, _)| *option == name) => {
@@ -340,6 +385,7 @@ impl FaultLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use towpath_bus::{DmaPolicy, Flush};
 
     #[test]
     fn the_threshold_can_be_set_within_its_range_and_is_kept_otherwise() {
@@ -355,11 +401,11 @@ mod tests {
         let set = |name: &str, n: u64| control.set(name, &n.into()).map_err(|error| error.to_string());
         set("copybreak", 256).unwrap();
         set("batch", 8).unwrap();
-        let settings: Vec<_> = control.settings().iter().take(2).map(|s| (s.name, s.value.clone())).collect();
-        assert_eq!(settings, [("copybreak", 256.into()), ("batch", 8.into())]);
+        let settings: Vec<_> = control.settings().iter().take(3).map(|s| (s.name, s.value.clone())).collect();
+        assert_eq!(settings, [("copybreak", 256.into()), ("tx-copybreak", 0.into()), ("batch", 8.into())]);
         assert_eq!(set("batch", 128).unwrap_err(), "batch=128: must be from 1 to 127");
         assert_eq!(set("copybreak", 1 << 20).unwrap_err(), "copybreak=1048576: must be from 0 to 16384");
-        let known = "copybreak, batch, mtu, mac, receive, addresses, groups, vlans";
+        let known = "copybreak, tx-copybreak, batch, mtu, mac, receive, addresses, groups, vlans";
         assert_eq!(set("colour", 1).unwrap_err(), format!("colour: no such setting; there are: {known}"));
         let error = control.set("batch", &"many".into()).unwrap_err().to_string();
         assert_eq!(error, "batch=many: must be a whole number");
@@ -382,6 +428,22 @@ mod tests {
         assert_eq!(set("mtu", 67.into()).unwrap_err(), "mtu=67: must be from 68 to 9216");
         let (config, mac) = control.current(&Config::default());
         assert_eq!((config.mtu, config.filter, mac), (1400, control.filter(), [2, 0, 0, 0, 0, 9]));
+    }
+
+    #[test]
+    fn frames_are_copied_for_transmission_only_by_a_port_with_memory_for_it() {
+        let control = Control::new(&Config::default());
+        let error = control.set("tx-copybreak", &64.into()).unwrap_err().to_string();
+        assert!(error.starts_with("tx-copybreak=64: the port was opened without memory for copies"), "{error}");
+        control.set("tx-copybreak", &0.into()).unwrap();
+        let policy = DmaPolicy::PerBuffer { flush: Flush::Strict };
+        let chosen = Config { tx_copybreak: TxCopybreak::new(64).ok(), ..Config::default() };
+        for config in [Config { policy, tx_copybreak: Some(TxCopybreak::OFF), ..Config::default() }, chosen] {
+            let control = Control::new(&config);
+            control.set("tx-copybreak", &2048.into()).unwrap();
+            assert_eq!(control.tx_copybreak(), 2048);
+            assert!(control.set_tx_copybreak(2049).is_err());
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::regs::{MPC, RX_ERRORS, STATUS, TX_ERRORS, status};
 use super::rx::RxRing;
 use super::tx::TxRing;
 use crate::common::link::LinkStatus;
-use crate::common::reset::{ResetDevice, ResetGroup};
+use crate::common::reset::{ResetDevice, ResetGroup, ResetScope};
 use crate::sync::{Mutex, MutexGuard, lock};
 use std::borrow::Cow;
 use std::sync::OnceLock;
@@ -63,6 +63,8 @@ pub(super) struct Device<B: Pci> {
 
 #[derive(Default)]
 struct PhyState {
+    /// Transmission is enabled for the link, which has not changed since.
+    sends: bool,
     /// The MAC follows what both ends of the link agreed on.
     settled: bool,
     watch: phy::Watch,
@@ -152,10 +154,11 @@ impl<B: Pci> Device<B> {
         let up = answers && word & status::LINK_UP != 0;
         let speed = [10, 100, 1000, 1000][(word >> status::SPEED_SHIFT & 3) as usize];
         let full_duplex = word & status::FULL_DUPLEX != 0;
-        self.control.set_link(LinkStatus { up, speed, full_duplex });
+        // Queues send as soon as the link is noted.
         if answers {
             self.settle(up, full_duplex);
         }
+        self.control.set_link(LinkStatus { up, speed, full_duplex });
         word
     }
 
@@ -202,8 +205,15 @@ impl<B: Pci> Device<B> {
     fn settle(&self, up: bool, full_duplex: bool) {
         let mut state = lock(&self.phy);
         if !up {
-            state.settled = false;
-        } else if !state.settled {
+            (state.sends, state.settled) = (false, false);
+            return;
+        }
+        if !state.sends {
+            self.interrupts.forget_link_change(&self.bar);
+            init::enable_transmit(&self.bar);
+            state.sends = true;
+        }
+        if !state.settled {
             // A PHY that does not answer is not asked again: each attempt takes a while.
             state.settled = match phy::settle(&self.bar, &self.config, full_duplex) {
                 Ok(Settled::NotYet) => false,
@@ -244,7 +254,7 @@ impl<B: Pci> Follow for Device<B> {
             return;
         }
         if layout.fits(&config) {
-            init::long_frames(&self.bar, &config);
+            init::long_frames(&self.bar, &config, &layout);
             layout.resize(&config);
             self.control.programmed(config.max_frame(), layout.buffer.bytes);
         } else {
@@ -263,7 +273,17 @@ impl<B: Pci> ResetDevice for Device<B> {
         &self.resets
     }
 
-    fn reset(&self) -> bool {
+    fn reset(&self, scope: ResetScope) -> bool {
+        self.control.forget_link();
+        if scope == ResetScope::Function {
+            let bus = lock(&self.bus);
+            if bus.reset().is_err() {
+                return false;
+            }
+            self.control.fault(Fault::FunctionReset);
+            // Registers are decoded again.
+            bus.set_master(false);
+        }
         let mut layout = self.layout();
         let (config, _) = self.control.current(&self.config);
         if config.mtu == layout.mtu {
@@ -275,7 +295,7 @@ impl<B: Pci> ResetDevice for Device<B> {
         }
         *lock(&self.trouble) = Trouble::None;
         layout.resize(&config);
-        lock(&self.phy).settled = false;
+        *lock(&self.phy) = PhyState::default();
         // Without an answer of the PHY the port goes on: the link may be there all the same.
         if phy::bring_up(&self.bar, &self.config).is_err() {
             self.control.fault(Fault::PhySilent);
@@ -323,6 +343,7 @@ pub(super) fn stop<B: Pci>(bus: &B, bar: &impl Mmio, config: &Config) -> bool {
     if answers {
         phy::shut_down(bar, config);
     }
+    init::set_driver_loaded(bar, false);
     confirmed || is_silent(bus, bar)
 }
 
@@ -349,13 +370,15 @@ fn statistic<M: Mmio>(bar: &M, register: Reg) -> u64 {
     }
 }
 
-/// Adds what the device has counted since the last time to the counters of a receive queue.
+/// Adds what the device has counted since the last time to the counters of a receive queue, with a
+/// link: without one the device counts noise (Linux: `e1000_init_hw_82571`).
 pub(super) fn add_rx_statistics<M: Mmio>(bar: &M, counters: &Counters) {
     counters.missed(Missed::Device, statistic(bar, MPC));
     counters.failed(RX_ERRORS.into_iter().map(|register| statistic(bar, register)).sum());
 }
 
-/// Adds what the device has counted since the last time to the counters of a transmit queue.
+/// Adds what the device has counted since the last time to the counters of a transmit queue, with a
+/// link in half duplex.
 pub(super) fn add_tx_statistics<M: Mmio>(bar: &M, counters: &Counters) {
     counters.failed(TX_ERRORS.into_iter().map(|register| statistic(bar, register)).sum());
 }

@@ -11,13 +11,15 @@ use towpath_bus::{Mmio, Reg};
 use towpath_wire::ethernet::Mac;
 
 /// Addresses besides the port's own (Linux: `netdev.c:e1000e_write_uc_addr_list`).
-const OTHERS: usize = 14;
+pub(super) const OTHERS: usize = 14;
 const MODES: u32 = rctl::UNICAST_ALL | rctl::MULTICAST_ALL | rctl::VLAN_FILTER;
 
 /// The contents of the filters' registers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FilterTables {
     own: Mac,
+    /// Among the others: those of a management controller, which keep their entries.
+    firmwares: Vec<Mac>,
     others: [Option<Mac>; OTHERS],
     groups: [u32; 128],
     vlans: [u32; 128],
@@ -26,14 +28,20 @@ pub(super) struct FilterTables {
 }
 
 impl FilterTables {
-    /// The contents for a filter; `device_mac` is the address in the device's memory.
-    pub(super) fn new(filter: &Filter, device_mac: Mac) -> FilterTables {
-        FilterTables::after(&[None; OTHERS], filter, device_mac)
+    /// The contents for a filter; `device_mac` is the address in the device's memory, and `firmwares`
+    /// the entries of a management controller.
+    pub(super) fn new(filter: &Filter, device_mac: Mac, firmwares: &[(u32, Mac)]) -> FilterTables {
+        let mut now = [None; OTHERS];
+        for (slot, n) in now.iter_mut().zip(1..) {
+            *slot = firmwares.iter().find(|(entry, _)| *entry == n).map(|(_, mac)| *mac);
+        }
+        FilterTables::after(&now, now.into_iter().flatten().collect(), filter, device_mac)
     }
 
-    fn after(now: &[Option<Mac>; OTHERS], filter: &Filter, device_mac: Mac) -> FilterTables {
+    fn after(now: &[Option<Mac>; OTHERS], firmwares: Vec<Mac>, filter: &Filter, device_mac: Mac) -> FilterTables {
         let own = filter.mac.unwrap_or(device_mac);
-        let wanted: Vec<_> = filter.addresses.iter().copied().filter(|mac| *mac != own).collect();
+        let added = filter.addresses.iter().copied().filter(|mac| *mac != own && !firmwares.contains(mac));
+        let wanted: Vec<_> = firmwares.iter().copied().chain(added).collect();
         let placed = place(now, &wanted);
         let mut control = match filter.receive {
             Receive::All => rctl::UNICAST_ALL | rctl::MULTICAST_ALL,
@@ -51,7 +59,8 @@ impl FilterTables {
             vlans[0] |= 1;
         }
         let groups = multicast_table(&filter.groups);
-        FilterTables { own, others: placed.unwrap_or([None; OTHERS]), groups, vlans, control }
+        let others = placed.or_else(|| place(now, &firmwares)).unwrap_or([None; OTHERS]);
+        FilterTables { own, firmwares, others, groups, vlans, control }
     }
 
     /// The bits of RCTL.
@@ -70,7 +79,7 @@ impl FilterTables {
 
     /// Follows a change of the filter while frames arrive.
     pub(super) fn change<M: Mmio>(&mut self, bar: &M, filter: &Filter, device_mac: Mac) {
-        let next = FilterTables::after(&self.others, filter, device_mac);
+        let next = FilterTables::after(&self.others, self.firmwares.clone(), filter, device_mac);
         // Receives what either filter does.
         let either = (self.control | next.control) & !rctl::VLAN_FILTER;
         let wide = either | (self.control & next.control & rctl::VLAN_FILTER);
@@ -98,7 +107,7 @@ impl FilterTables {
 
 /// Writes an entry of the exact filter. It is invalid while it changes, and a read flushes each
 /// write, which bridges could merge otherwise (Linux: `mac.c:e1000e_rar_set_generic`).
-fn write_address<M: Mmio>(bar: &M, index: u32, mac: Option<Mac>) {
+pub(super) fn write_address<M: Mmio>(bar: &M, index: u32, mac: Option<Mac>) {
     let write = |register: Reg, value| {
         register.nth(index, 8).write(bar, value);
         let _ = STATUS.read(bar);

@@ -5,13 +5,14 @@
 //! were, so that the driver writes every register that it relies on.
 
 use super::config::{Config, Pauses};
-use super::filter::FilterTables;
+use super::filter::{FilterTables, OTHERS, write_address};
 use super::interrupts::InterruptMode;
 use super::phy::{self, Mdic};
 use super::regs::*;
 use crate::common::ring::DescRing;
 use std::time::Duration;
 use towpath_bus::{Mmio, Timeout};
+use towpath_wire::ethernet::Mac;
 
 /// Sizes of receive buffers, with their bits in RCTL (§10.2.5.1: BSIZE, BSEX).
 const BUFFER_SIZES: [(usize, u32); 7] = [
@@ -23,8 +24,11 @@ const BUFFER_SIZES: [(usize, u32); 7] = [
     (512, 2 << rctl::SIZE_SHIFT),
     (256, 3 << rctl::SIZE_SHIFT),
 ];
-/// The longest frame, without check sequence, that is received while RCTL.LPE is clear.
+/// The longest frame that is received while RCTL.LPE is clear: with its check sequence on silicon
+/// (§7.1.1.4), without it on QEMU.
 const SHORT_FRAME: usize = 1522;
+/// Bytes of the check sequence.
+const FCS: usize = 4;
 
 /// The size of receive buffers for the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +48,14 @@ impl BufferSize {
         }
         let largest = BUFFER_SIZES.iter().find(|(size, _)| *size <= room);
         largest.map(|&(bytes, bits)| BufferSize { bits, bytes })
+    }
+
+    /// The bit of RCTL for frames that exceed [`SHORT_FRAME`] on the wire, with both tags. The device
+    /// has no limit for them but 16 KB, so that the buffer needs room for all of the size that the
+    /// device takes it for. The driver's limit is the longest frame of the MTU.
+    fn long(self, config: &Config) -> u32 {
+        let whole = BUFFER_SIZES.iter().any(|&(size, bits)| (size, bits) == (self.bytes, self.bits));
+        if whole && config.max_frame() + FCS > SHORT_FRAME { rctl::LONG } else { 0 }
     }
 }
 
@@ -105,8 +117,10 @@ pub(super) const MS: Duration = Duration::from_millis(1);
 pub(super) fn quiesce<M: Mmio>(bar: &M, config: &Config) -> bool {
     IMC.write(bar, cause::ALL);
     EIAC.write(bar, 0);
+    // A reset follows: an erratum forbids to enable reception again without one (Linux:
+    // `FLAG2_NO_DISABLE_RX`).
     RCTL.write(bar, 0);
-    TCTL.write(bar, tctl::PAD);
+    TCTL.change(bar, tctl::ENABLE, tctl::PAD);
     let _ = STATUS.read(bar);
     // Gives frames that are under way time to end.
     pause(config, 10 * MS);
@@ -129,6 +143,7 @@ pub(super) fn answers<M: Mmio>(bar: &M, status: u32) -> bool {
 /// The device does not answer.
 pub(super) fn reset<M: Mmio>(bar: &M, config: &Config) -> Result<(), Timeout> {
     quiesce(bar, config);
+    let firmwares = firmware_addresses(bar);
     // A reset without the semaphore is better than none.
     let owned = Mdic::acquire(bar, config);
     // Only a reset moves the packet buffer's pointers to its new split (§10.2.3.1); the split
@@ -139,16 +154,49 @@ pub(super) fn reset<M: Mmio>(bar: &M, config: &Config) -> Result<(), Timeout> {
     // Registers must not be accessed for a microsecond.
     pause(config, MS);
     CTRL.wait(bar, ctrl::RESET, 0, 10 * MS)?;
+    let flash = EECD.read(bar) & EECD_FLASH == EECD_FLASH;
+    if flash {
+        // A flash chip is read again only by this (Linux: `e1000_reset_hw_82571`).
+        CTRL_EXT.change(bar, 0, ctrl_ext::NVM_RESET);
+    }
     // A device without an NVM never reads one: its address filter has no address, which
     // `mac_address` checks.
     let _ = EECD.wait(bar, EECD_AUTO_READ_DONE, EECD_AUTO_READ_DONE, 10 * MS);
+    if flash {
+        // By an erratum it must not be updated autonomously (Linux: `e1000_init_nvm_params_82571`).
+        EECD.change(bar, EECD_AUTO_UPDATE, 0);
+    }
     // The PHY configures itself.
     pause(config, 25 * MS);
     // §4.6.3.1: masks interrupts again, and clears pending ones.
     IMC.write(bar, cause::ALL);
     let _ = ICR.read(bar);
     clear(bar);
+    for (n, mac) in firmwares {
+        write_address(bar, n, Some(mac));
+    }
     Ok(())
+}
+
+/// Frees the semaphore that a boot agent leaves taken, before PHY and NVM are accessed (Linux:
+/// `e1000_init_mac_params_82571`).
+pub(super) fn free_semaphore<M: Mmio>(bar: &M) {
+    SWSM.change(bar, SWSM_PORTS, 0);
+}
+
+/// Takes the device from its firmware, or gives it back (§10.2.2.5; Linux: `e1000e_get_hw_control`,
+/// `e1000e_release_hw_control`).
+pub(super) fn set_driver_loaded<M: Mmio>(bar: &M, loaded: bool) {
+    CTRL_EXT.change(bar, ctrl_ext::DRIVER_LOADED, if loaded { ctrl_ext::DRIVER_LOADED } else { 0 });
+}
+
+/// The entries of the address filter that a management controller receives by. They are left alone
+/// (Linux clears them), and written again after a reset. Without such a controller they are none.
+pub(super) fn firmware_addresses<M: Mmio>(bar: &M) -> Vec<(u32, Mac)> {
+    if MANC.read(bar) & MANC_RECEIVES == 0 {
+        return Vec::new();
+    }
+    (1..=OTHERS as u32).filter_map(|n| Some((n, address(bar, n)?))).collect()
 }
 
 /// KB of the packet buffer for reception. Transmission has room for two of the longest frames, 8 KB
@@ -159,7 +207,7 @@ fn receive_kb(config: &Config) -> u32 {
 
 /// Writes zero to the registers that a reset should clear: not every implementation does.
 fn clear<M: Mmio>(bar: &M) {
-    for reg in [RCTL, TCTL, RFCTL, RXCSUM, MRQC, PSRCTL, IVAR, EIAC, IAM] {
+    for reg in [RCTL, RFCTL, RXCSUM, MRQC, PSRCTL, IVAR, EIAC, IAM] {
         reg.write(bar, 0);
     }
     for queue in 0..2 {
@@ -167,17 +215,23 @@ fn clear<M: Mmio>(bar: &M) {
             reg.nth(queue, QUEUE).write(bar, 0);
         }
     }
+    // Bits of DMA stay as they are after reset.
+    TCTL.change(bar, tctl::ENABLE, 0);
     CTRL_EXT.change(bar, ctrl_ext::AUTO_MASK | ctrl_ext::ACK_AUTO_MASK, 0);
     CTRL.change(bar, ctrl::MASTER_DISABLE | ctrl::RESERVED, 0);
 }
 
 /// The address that the device loads from its NVM into the first filter (§10.2.5.22, §10.2.5.23).
-pub(super) fn mac_address<M: Mmio>(bar: &M) -> Option<[u8; 6]> {
-    let (low, high) = (RAL.read(bar).to_le_bytes(), RAH.read(bar));
+pub(super) fn mac_address<M: Mmio>(bar: &M) -> Option<Mac> {
+    address(bar, 0).filter(|mac| *mac != [0; 6] && mac[0] & 1 == 0)
+}
+
+/// A valid entry of the address filter.
+fn address<M: Mmio>(bar: &M, n: u32) -> Option<Mac> {
+    let (low, high) = (RAL.nth(n, 8).read(bar).to_le_bytes(), RAH.nth(n, 8).read(bar));
     let [e, f, ..] = high.to_le_bytes();
-    let mac = [low[0], low[1], low[2], low[3], e, f];
-    let valid = high != u32::MAX && high & RAH_VALID != 0 && mac != [0; 6] && mac[0] & 1 == 0;
-    valid.then_some(mac)
+    let valid = high != u32::MAX && high & RAH_VALID != 0;
+    valid.then_some([low[0], low[1], low[2], low[3], e, f])
 }
 
 /// Programs reception and transmission after a reset. The rings are empty: no frame is received
@@ -204,7 +258,10 @@ fn general<M: Mmio>(bar: &M, config: &Config) {
         | ctrl::VLAN;
     let vlan = if config.vlan { ctrl::VLAN } else { 0 };
     CTRL.change(bar, clear, ctrl::SET_LINK_UP | ctrl::AUTO_SPEED | vlan);
-    CTRL_EXT.change(bar, ctrl_ext::PHY_POWER_CLEAR, ctrl_ext::PHY_POWER_SET | ctrl_ext::DRIVER_LOADED);
+    set_driver_loaded(bar, true);
+    CTRL_EXT.change(bar, ctrl_ext::PHY_POWER_CLEAR, ctrl_ext::PHY_POWER_SET);
+    WUC.write(bar, 0);
+    AIT.write(bar, 0);
     GCR.change(bar, 0, GCR_L1);
     GCR2.change(bar, 0, GCR2_COMPLETIONS);
     // Flow control (§4.6.5.1): address and type of IEEE 802.3 annex 31B, and a pause of 0.85 ms at
@@ -227,8 +284,8 @@ fn pause_thresholds<M: Mmio>(bar: &M, config: &Config) {
 }
 
 /// Follows a new MTU while frames arrive, if the layout [fits](Layout::fits) it.
-pub(super) fn long_frames<M: Mmio>(bar: &M, config: &Config) {
-    RCTL.change(bar, rctl::LONG, if config.is_jumbo() { rctl::LONG } else { 0 });
+pub(super) fn long_frames<M: Mmio>(bar: &M, config: &Config, layout: &Layout) {
+    RCTL.change(bar, rctl::LONG, layout.buffer.long(config));
     pause_thresholds(bar, config);
 }
 
@@ -239,12 +296,13 @@ fn statistics<M: Mmio>(bar: &M) {
     }
 }
 
-/// Transmission (§4.6.10).
+/// Transmission (§4.6.10), up to the bit that enables it: see [`enable_transmit`].
 fn transmit<M: Mmio>(bar: &M, layout: &Layout) {
     let of = |queue: u32| layout.tx.get(queue as usize);
     for queue in 0..2 {
-        // By an erratum, TXDCTL of both queues must be the same, also if one is not used. Every
-        // descriptor with RS is written back at once: no write-back threshold, no delay.
+        // By an erratum, TXDCTL of both queues must be the same, also if one is not used (Linux:
+        // `e1000_configure_tx`). Every descriptor with RS is written back at once: no write-back
+        // threshold, no delay.
         TXDCTL.nth(queue, QUEUE).write(bar, DCTL_DESCRIPTORS | TXDCTL_ONE | TXDCTL_FETCH);
         if let Some(ring) = of(queue) {
             TDBAL.nth(queue, QUEUE).write(bar, ring.iova as u32);
@@ -255,10 +313,33 @@ fn transmit<M: Mmio>(bar: &M, layout: &Layout) {
             reg.nth(queue, QUEUE).write(bar, 0);
         }
     }
-    // TARC(0): clears bits 30:27, sets bit 26.
-    TARC.change(bar, 0xf << 27, 1 << 26);
+    let two = if layout.tx.len() > 1 { tarc::TWO_QUEUES } else { 0 };
+    let arbitration = TARC.read(bar) & !tarc::CLEAR | tarc::SET | two;
+    TARC.write(bar, arbitration);
+    if two != 0 {
+        TARC.nth(1, QUEUE).write(bar, arbitration);
+    }
     TIPG.write(bar, TIPG_COPPER);
-    TCTL.write(bar, tctl::ENABLE | tctl::PAD | tctl::COLLISIONS | tctl::RETRANSMIT);
+    // The threshold of read requests (bits 30:29) stays as it is after reset (Linux:
+    // `e1000_configure_tx`). Without MULR there is one read at a time (FreeBSD:
+    // `em_initialize_transmit_unit`).
+    let set = tctl::PAD | tctl::COLLISIONS | tctl::RETRANSMIT | tctl::MULTIPLE_READS;
+    TCTL.change(bar, tctl::COLLISION_BITS, set);
+}
+
+/// Enables transmission. It is off until the link is up, so that nothing is sent into it before
+/// (Linux: `e1000_watchdog_task`).
+pub(super) fn enable_transmit<M: Mmio>(bar: &M) {
+    TCTL.change(bar, 0, tctl::ENABLE);
+}
+
+/// Has the device write back descriptors that wait for more to fill their block. One write may be
+/// lost, so that it is written twice (Linux: `e1000e_flush_descriptors`).
+pub(super) fn flush_write_backs<M: Mmio>(bar: &M, queue: u32) {
+    for _ in 0..2 {
+        TIDV.nth(queue, QUEUE).write(bar, FLUSH_PARTIAL);
+        let _ = STATUS.read(bar);
+    }
 }
 
 /// Reception (§4.6.9). RFCTL comes before RCTL.EN, which fixes the format of descriptors.
@@ -282,7 +363,7 @@ fn receive<M: Mmio>(bar: &M, config: &Config, layout: &Layout) {
     if layout.rss {
         rss(bar, &config.rss_key, layout.rx.len() as u32);
     }
-    let long = if config.is_jumbo() { rctl::LONG } else { 0 };
+    let long = layout.buffer.long(config);
     let control = rctl::BROADCAST | rctl::STRIP_CRC | layout.buffer.bits | layout.filters.control() | long;
     RCTL.write(bar, control);
     RCTL.write(bar, control | rctl::ENABLE);
@@ -320,6 +401,17 @@ mod tests {
         let size = BufferSize::for_room(1920, false).unwrap();
         assert_eq!((size.bits, size.bytes), (0, 1920));
         assert_eq!(BufferSize::for_room(1920, true).unwrap().bytes, 1024, "a long one may use every byte of a buffer");
+    }
+
+    #[test]
+    fn long_frames_are_received_only_into_buffers_that_hold_whatever_the_device_may_write() {
+        let takes = |room, mtu| {
+            let config = Config { mtu, ..Config::default() };
+            BufferSize::for_room(room, config.is_jumbo()).unwrap().long(&config) != 0
+        };
+        assert!(!takes(1920, 1500), "two tags, in a buffer that the device takes for 2048 bytes");
+        assert!(takes(2048, 1500) && takes(3968, 1500) && takes(1920, 1501) && takes(1024, 1500));
+        assert!(!takes(2048, 1496), "the frame is short with both tags and its check sequence");
     }
 
     #[test]

@@ -17,6 +17,8 @@
 use super::config::{Config, ConfigError};
 use super::regs::*;
 use std::io;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use towpath_bus::{BusError, Events, Irq, IrqKind, Mmio, Pci};
 use towpath_sys::Epoll;
@@ -80,6 +82,8 @@ pub(super) struct Interrupts<I> {
     irqs: Vec<I>,
     events: Events<I>,
     queues: u16,
+    /// The link has changed since it came up, and the cause was taken.
+    link_changed: AtomicBool,
 }
 
 impl<I: Irq> Interrupts<I> {
@@ -109,7 +113,7 @@ impl<I: Irq> Interrupts<I> {
             kind = Some(IrqKind::Intx);
             irqs = bus.irqs_of(IrqKind::Intx, 1)?;
         }
-        Ok(Interrupts { kind, irqs, events: bus.events()?, queues })
+        Ok(Interrupts { kind, irqs, events: bus.events()?, queues, link_changed: AtomicBool::new(false) })
     }
 
     /// The vector of a receive queue.
@@ -201,7 +205,27 @@ impl<I: Irq> Interrupts<I> {
         if causes & cause::ASSERTED == 0 {
             IMC.write(bar, RECEIVED | cause::LINK);
         }
-        fired & EVENT_FIRED != 0 || causes & cause::LINK != 0
+        fired & EVENT_FIRED != 0 || self.is_link(causes)
+    }
+
+    /// Whether causes that were taken are of the link, which is noted.
+    fn is_link(&self, causes: u32) -> bool {
+        if causes & cause::LINK != 0 {
+            self.link_changed.store(true, Relaxed);
+        }
+        causes & cause::LINK != 0
+    }
+
+    /// The link has come up: from here on a change is a loss.
+    pub(super) fn forget_link_change<M: Mmio>(&self, bar: &M) {
+        ICR.write(bar, cause::LINK);
+        self.link_changed.store(false, Relaxed);
+    }
+
+    /// Whether the link has changed since then: it was lost, and may be back.
+    #[cold]
+    pub(super) fn link_has_changed<M: Mmio>(&self, bar: &M) -> bool {
+        self.is_link(ICR.read(bar)) || self.link_changed.load(Relaxed)
     }
 
     /// Clears the causes of OTHER; returns whether there were any.
@@ -213,7 +237,7 @@ impl<I: Irq> Interrupts<I> {
         if queues != 0 {
             ICS.write(bar, queues);
         }
-        causes & OTHERS != 0
+        self.is_link(causes) || causes & OTHERS != 0
     }
 
     /// Whether the system wants the function back, since the last call.

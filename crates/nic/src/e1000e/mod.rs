@@ -24,6 +24,8 @@
 //! | `control` | the handle to a running port, and its fault counters |
 //! | `config` | options and their rules |
 //!
+//! What the chips need beyond their datasheet, and the source of each rule: `docs/errata.md`.
+//!
 //! Invariants:
 //!
 //! * **Per packet** there is no register read, lock, allocation or system call. A burst costs one
@@ -34,8 +36,9 @@
 //!   by name in [`Faults`].
 //! * **A mapping is live or absent.** A buffer goes to the packet's next owner by a copy, or after
 //!   it was unmapped and [`sync_iotlb`](towpath_bus::DmaMapper::sync_iotlb) has flushed the IOTLB.
-//! * **Recovery is bounded.** A device that does not send is reset. A device that does not answer,
-//!   or hangs again and again, is given up: its queues are
+//! * **Recovery is bounded.** A device that does not send is reset. A lost link, whose frames the device
+//!   never sends, is a reset as well, but no fault. A device that does not answer, or hangs again and
+//!   again, has its function reset by the bus, and is given up if that does not help: its queues are
 //!   [`State::Gone`](towpath_packet::port::State::Gone).
 //! * **The end is orderly.** The last queue that is dropped stops the device. If the device is seen
 //!   idle, buffers, rings and domain are freed in this order. Otherwise all that the device could
@@ -59,7 +62,7 @@ mod tx;
 pub use crate::common::filter::{Filter, Receive, VlanSet};
 pub use crate::common::link::LinkStatus;
 pub use crate::common::phy::FlowControl;
-pub use config::{Config, ConfigError, Copybreak, RingSize};
+pub use config::{Config, ConfigError, Copybreak, RingSize, TxCopybreak};
 #[doc(hidden)]
 pub use config::{Pauses, RecycleMode};
 pub use control::{Control, Faults};
@@ -69,6 +72,7 @@ pub use tx::E1000eTx;
 
 use crate::common::pool::{StartError, device_pool};
 use crate::common::ring::DescRing;
+use config::TX_SLOT;
 use control::{FaultLog, Follow};
 use device::Device;
 use filter::FilterTables;
@@ -187,6 +191,7 @@ impl<B: Pci> E1000e<B> {
         bus.set_master(false);
         let device = bus.name().to_owned();
         let opened = Opened { parts: Some((bus, bar.clone())), config: config.clone() };
+        init::free_semaphore(&bar);
         init::reset(&bar, &config).map_err(|source| BusError::Timeout {
             device: device.clone(),
             step: "reset",
@@ -202,7 +207,7 @@ impl<B: Pci> E1000e<B> {
         })?;
         let control = Control::new(&config);
         control.set_device_mac(mac);
-        let info = info(name, &config, chip, control.copybreak(), reaches_heap, irq_kind);
+        let info = info(name, &config, chip, &control, reaches_heap, irq_kind);
         Ok(E1000e { opened, info, chip, control, config, needs: Needs::none() })
     }
 
@@ -233,7 +238,7 @@ fn info(
     name: &str,
     config: &Config,
     chip: Chip,
-    copybreak: u32,
+    control: &Control,
     reaches_heap: bool,
     irq_kind: Option<IrqKind>,
 ) -> Info {
@@ -261,6 +266,11 @@ fn info(
         FlowControl::Tx => "tx: the port asks its partner to wait",
         FlowControl::Off => "off",
     };
+    let copybreak = control.copybreak();
+    let tx_copies = match control.tx_copybreak() {
+        0 => "sent frames are not copied".into(),
+        below => format!("frames below {below} bytes are copied to be sent, instead of mapped").into(),
+    };
     let rx_offloads = if config.vlan { Offloads::VLAN } else { Offloads::NONE };
     let abilities = vec![
         ability("chip", true, chip.name.into()),
@@ -271,6 +281,7 @@ fn info(
         // Settings: each value is a complete ability.
         ability("policy", true, protection.into()),
         ability("copybreak", true, format!("frames below {copybreak} bytes are copied").into()),
+        ability("tx-copybreak", true, tx_copies),
         ability("interrupts", true, wait.into()),
         ability("pause", true, pauses.into()),
     ];
@@ -321,15 +332,20 @@ impl<B: Pci> Starter<'_, B> {
         Ok(RxRing::new(parts, self.config, queue as u8, log))
     }
 
-    fn tx(&self, log: FaultLog) -> Result<TxRing<B::Dma>, StartError> {
+    fn tx(&self, queues: u16, log: FaultLog) -> Result<TxRing<B::Dma>, StartError> {
         let buffers = self.buffers();
+        let descriptors = self.config.tx_ring.get();
+        // Pieces of a packet that lie side by side are mapped as one.
+        let mut mapper = DmaMapper::new(&self.domain, descriptors, buffers.chunk().max(tx::RUN))?;
+        if self.config.has_bounce() {
+            mapper.reserve_bounce(descriptors, TX_SLOT)?;
+        }
         let parts = TxParts {
-            ring: DescRing::new(&self.domain, self.config.tx_ring.get())?,
-            // A piece of another port's packet may be longer than a chunk of this pool. It is
-            // copied if it is longer than a page too.
-            mapper: DmaMapper::new(&self.domain, self.config.tx_ring.get(), buffers.chunk().max(4096))?,
+            ring: DescRing::new(&self.domain, descriptors)?,
+            mapper,
             cache: buffers.cache(Direction::Tx)?,
             copy_all: self.own.is_some(),
+            shares_context: queues > 1,
         };
         Ok(TxRing::new(parts, self.config, log))
     }
@@ -388,7 +404,7 @@ impl<B: Pci> Port for E1000e<B> {
         for queue in 0..start.queues {
             let (rx_log, tx_log) = (FaultLog::new(&control), FaultLog::new(&control));
             rx.push((starter.rx(queue, buffer, rx_log.clone()).map_err(failed)?, rx_log.counters));
-            tx.push((starter.tx(tx_log.clone()).map_err(failed)?, tx_log.counters));
+            tx.push((starter.tx(start.queues, tx_log.clone()).map_err(failed)?, tx_log.counters));
         }
         let kind = interrupts::choose(bus, &config, start.queues).map_err(|e| OpenError::from(e).at_port(port))?;
         let interrupts = Interrupts::connect(bus, bar, &config, kind, start.queues).map_err(|e| bus_error(port, e))?;
@@ -403,7 +419,7 @@ impl<B: Pci> Port for E1000e<B> {
             room,
             mtu: config.mtu,
             rss: chip.queues > 1,
-            filters: FilterTables::new(&config.filter, mac),
+            filters: FilterTables::new(&config.filter, mac, &init::firmware_addresses(bar)),
         };
         let Starter { domain, own, .. } = starter;
         // Before bus mastering: an error ends here, and the device accesses no memory.

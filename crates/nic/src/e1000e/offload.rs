@@ -19,7 +19,7 @@ use towpath_wire::{LinkKind, checksum, dissect, ip};
 /// Bytes of headers that segmentation takes, at most: the buffer for them on the chip (§7.2.4.2).
 const MAX_HEADERS: usize = 240;
 /// Payload bytes in the first descriptor, after the headers: the 82571 family hangs if it holds the
-/// headers alone.
+/// headers alone (Linux: `e1000_xmit_frame`).
 const PULLED: usize = 4;
 /// A segment size must be larger than this (§7.2.4.5).
 const MIN_SEGMENT: u16 = 16;

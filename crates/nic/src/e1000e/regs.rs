@@ -25,7 +25,7 @@ pub(super) mod ctrl {
     pub(crate) const RESET: u32 = 1 << 26;
     pub(crate) const RX_PAUSE: u32 = 1 << 27;
     pub(crate) const TX_PAUSE: u32 = 1 << 28;
-    /// Must be written as zero.
+    /// Must be written as zero (Linux: `e1000_initialize_hw_bits_82571`).
     pub(crate) const RESERVED: u32 = 1 << 29;
     /// VLAN tags are stripped on reception, and may be inserted on transmission.
     pub(crate) const VLAN: u32 = 1 << 30;
@@ -49,6 +49,10 @@ pub(super) mod status {
 pub(super) const EECD: Reg = Reg(0x0010);
 /// The device has loaded the NVM after a reset.
 pub(super) const EECD_AUTO_READ_DONE: u32 = 1 << 9;
+/// The NVM is a flash chip, if both bits are set.
+pub(super) const EECD_FLASH: u32 = 3 << 15;
+/// The flash chip is updated autonomously.
+pub(super) const EECD_AUTO_UPDATE: u32 = 1 << 20;
 
 /// Reads a word of the NVM (§10.2.2.4).
 pub(super) const EERD: Reg = Reg(0x0014);
@@ -62,7 +66,10 @@ pub(super) mod eerd {
 /// Extended Device Control (§10.2.2.5).
 pub(super) const CTRL_EXT: Reg = Reg(0x0018);
 pub(super) mod ctrl_ext {
-    /// Must be set on this device, and bit 23 must be clear.
+    /// Reads the NVM again.
+    pub(crate) const NVM_RESET: u32 = 1 << 13;
+    /// Must be set on this device, and bit 23 must be clear (Linux:
+    /// `e1000_initialize_hw_bits_82571`).
     pub(crate) const PHY_POWER_SET: u32 = 1 << 22;
     pub(crate) const PHY_POWER_CLEAR: u32 = 1 << 23;
     /// An MSI-X message masks its causes.
@@ -212,9 +219,14 @@ pub(super) mod tctl {
     pub(crate) const PAD: u32 = 1 << 3;
     /// 15 attempts, and a collision distance of 63 bytes for full duplex, by IEEE 802.3.
     pub(crate) const COLLISIONS: u32 = 15 << 4 | 63 << 12;
+    pub(crate) const COLLISION_BITS: u32 = 0xff << 4 | 0x3ff << 12;
     /// Retransmit after a late collision.
     pub(crate) const RETRANSMIT: u32 = 1 << 24;
+    /// Several read requests at once.
+    pub(crate) const MULTIPLE_READS: u32 = 1 << 28;
 }
+/// Adaptive gaps between frames, for half duplex; off.
+pub(super) const AIT: Reg = Reg(0x0458);
 /// Gap between frames (§10.2.6.2), and its value for copper.
 pub(super) const TIPG: Reg = Reg(0x0410);
 pub(super) const TIPG_COPPER: u32 = 8 | 8 << 10 | 6 << 20;
@@ -230,12 +242,21 @@ pub(super) const TXDCTL: Reg = Reg(0x3828);
 pub(super) const TADV: Reg = Reg(0x382c);
 /// Arbitration between the queues (§10.2.6.12).
 pub(super) const TARC: Reg = Reg(0x3840);
+pub(super) mod tarc {
+    /// By an erratum, these bits are clear and this one is set (Linux:
+    /// `e1000_initialize_hw_bits_82571`).
+    pub(crate) const CLEAR: u32 = 0xf << 27;
+    pub(crate) const SET: u32 = 1 << 26;
+    /// By an erratum of two queues, these are set in both registers (FreeBSD:
+    /// `em_initialize_transmit_unit`).
+    pub(crate) const TWO_QUEUES: u32 = 7 << 23 | 1 << 7;
+}
 /// Writes back descriptors that wait for more to fill their block (RDTR.FPD, TIDV.FPD).
 pub(super) const FLUSH_PARTIAL: u32 = 1 << 31;
 
 /// Descriptor control (RXDCTL, TXDCTL): thresholds count descriptors, not cache lines.
 pub(super) const DCTL_DESCRIPTORS: u32 = 1 << 24;
-/// TXDCTL: must be set.
+/// TXDCTL: must be set (Linux: `e1000_initialize_hw_bits_82571`).
 pub(super) const TXDCTL_ONE: u32 = 1 << 22;
 /// Fetches descriptors if fewer than 31 are on the chip and at least one waits.
 pub(super) const TXDCTL_FETCH: u32 = 0x1f | 1 << 8;
@@ -261,10 +282,18 @@ pub(super) const EXTCNF_SOFTWARE: u32 = 1 << 5;
 /// PHY OEM bits: "low power link up" while the device has power (Linux: `e1000_set_d0_lplu_state_82574`).
 pub(super) const POEMB: Reg = Reg(0x0f10);
 pub(super) const POEMB_LOW_POWER_D0: u32 = 1 << 1;
-/// Management control (§10.2.8.1): firmware has blocked resets of the PHY.
+/// Management control (§10.2.8.1): a management controller receives frames from the port; firmware
+/// has blocked resets of the PHY.
 pub(super) const MANC: Reg = Reg(0x5820);
+pub(super) const MANC_RECEIVES: u32 = 1 << 17;
 pub(super) const MANC_BLOCK_PHY_RESET: u32 = 1 << 18;
-/// PCI Express control (§10.2.3.4): link state L1 without L0s, and the erratum of lost completions.
+/// Wake-up control (§10.2.9.1).
+pub(super) const WUC: Reg = Reg(0x5800);
+/// Software semaphore (§10.2.2.12): of the ports of a chip. A boot agent leaves it taken.
+pub(super) const SWSM: Reg = Reg(0x5b50);
+pub(super) const SWSM_PORTS: u32 = 1;
+/// PCI Express control (§10.2.3.4): link state L1 without L0s, and the erratum of lost completions
+/// (Linux: `e1000_init_hw_82571`, `e1000_initialize_hw_bits_82571`).
 pub(super) const GCR: Reg = Reg(0x5b00);
 pub(super) const GCR_L1: u32 = 1 << 22 | 1 << 27;
 pub(super) const GCR2: Reg = Reg(0x5b64);
@@ -274,9 +303,10 @@ pub(super) const GCR2_COMPLETIONS: u32 = 1;
 pub(super) const STATS: std::ops::RangeInclusive<u32> = 0x4000..=0x4124;
 /// Frames that the chip had no room for.
 pub(super) const MPC: Reg = Reg(0x4010);
-/// Damaged frames: CRC, alignment, symbols, receive errors, sequence, carrier extension, too short,
-/// too long.
-pub(super) const RX_ERRORS: [Reg; 8] =
-    [Reg(0x4000), Reg(0x4004), Reg(0x4008), Reg(0x400c), Reg(0x4038), Reg(0x403c), Reg(0x40a4), Reg(0x40ac)];
-/// Frames that could not be sent: excessive and late collisions.
+/// Damaged frames: CRC, alignment, receive errors, carrier extension, too short, too long (Linux:
+/// `e1000e_get_stats64`). Errors of symbols and sequence are none of a frame, and grow without a
+/// link.
+pub(super) const RX_ERRORS: [Reg; 6] = [Reg(0x4000), Reg(0x4004), Reg(0x400c), Reg(0x403c), Reg(0x40a4), Reg(0x40ac)];
+/// Frames that could not be sent: excessive and late collisions. They have a meaning in half duplex
+/// only.
 pub(super) const TX_ERRORS: [Reg; 2] = [Reg(0x4018), Reg(0x4020)];

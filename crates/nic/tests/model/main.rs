@@ -3,6 +3,7 @@
 //!
 //! The test steps the device, so that a failure is reproduced by its seed.
 
+mod errata;
 mod faults;
 mod filter;
 mod interrupts;
@@ -16,3 +17,4 @@ mod saving;
 mod storm;
 mod threads;
 mod traffic;
+mod tx_copybreak;

@@ -79,6 +79,49 @@ fn partial_checksums_are_completed_in_packets_of_any_chunks() {
 }
 
 #[test]
+fn two_queues_that_take_turns_send_right_checksums_although_the_chip_has_one_context() {
+    let cases = [(0, v4(1), tcp(1), 34, 16), (1, v6(1), udp(), 54, 6), (0, v4(1), tcp(1), 34, 16)];
+    let mut r = rig(with(|c| c.queues = 2), strict());
+    r.settle();
+    for (queue, ip, transport, start, offset) in cases {
+        let mut packet = r.packet(&bytes_of(ip, transport, &payload(200), Checksums::Partial));
+        packet.set_csum(Checksum::Partial { start, offset });
+        r.send(queue, [packet]);
+        r.settle();
+        assert_eq!(r.far.drain(), [bytes_of(ip, transport, &payload(200), Checksums::Full)]);
+    }
+    r.end();
+}
+
+#[test]
+fn a_super_packet_has_a_context_of_its_own_and_checksums_share_one_as_long_as_nothing_changes() {
+    let mut r = rig(config(), strict());
+    let used = |r: &Rig| r.device.register(0x3810);
+    let mut descriptors = Vec::new();
+    let checksum = |r: &mut Rig| {
+        let mut packet = r.packet(&bytes_of(v4(1), tcp(1), &payload(200), Checksums::Partial));
+        packet.set_csum(Checksum::Partial { start: 34, offset: 16 });
+        packet
+    };
+    let segmented = |r: &mut Rig| {
+        let mut packet = r.packet(&bytes_of(v4(1), tcp(1), &payload(1000), Checksums::Partial));
+        packet.set_csum(Checksum::Partial { start: 34, offset: 16 });
+        packet.set_gso(Some(Gso { kind: GsoKind::Tcp4, ecn: false, size: 500, segs: 2, hdr_len: 0 }));
+        packet
+    };
+    let packets: [&dyn Fn(&mut Rig) -> Packet; 5] = [&checksum, &checksum, &segmented, &segmented, &checksum];
+    for make in packets {
+        let (packet, before) = (make(&mut r), used(&r));
+        r.send(0, [packet]);
+        r.settle();
+        descriptors.push(used(&r) - before);
+    }
+    // A super-packet's last descriptor is one of its own.
+    assert_eq!(descriptors, [2, 1, 3, 3, 2]);
+    r.end();
+}
+
+#[test]
 fn a_checksum_inside_a_tunnel_is_completed_too() {
     let mut r = rig(config(), strict());
     let inner = bytes_of(v4(3), udp(), &payload(100), Checksums::Partial);

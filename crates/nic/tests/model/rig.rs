@@ -4,7 +4,7 @@ use std::time::Duration;
 use towpath_bus::{DmaPolicy, Flush};
 use towpath_model::e1000e::{self as model, Device, ModelBus};
 use towpath_model::wire::{Plug, Wire, cable};
-use towpath_nic::e1000e::{Config, Control, E1000e, E1000eRx, E1000eTx, Pauses, RingSize};
+use towpath_nic::e1000e::{Config, Control, E1000e, E1000eRx, E1000eTx, Pauses, RingSize, TxCopybreak};
 use towpath_packet::port::{Port, Queues, RxQueue, Start, TxQueue};
 use towpath_packet::{Backing, Batch, Cache, Direction, Offloads, Packet, Pool, PoolConfig};
 
@@ -22,11 +22,12 @@ pub(crate) struct Rig {
     pub(crate) far: Plug,
 }
 
-/// A configuration for tests: no pauses, and frames hang after 10 ms.
+/// A configuration for tests: no pauses, frames hang after 10 ms, and none is copied to be sent.
 pub(crate) fn config() -> Config {
     let (rx_ring, tx_ring) = (RingSize::new("rx", 128).unwrap(), RingSize::new("tx", 128).unwrap());
     let mut config = Config::default();
     (config.rx_ring, config.tx_ring) = (rx_ring, tx_ring);
+    config.tx_copybreak = Some(TxCopybreak::OFF);
     (config.pauses, config.stall) = (Pauses::None, Duration::from_millis(10));
     config
 }

@@ -4,7 +4,7 @@ use super::rig::*;
 use proptest::prelude::*;
 use towpath_model::e1000e::{self as model, Faults};
 use towpath_model::wire::Wire;
-use towpath_nic::e1000e::{Config, Copybreak, RecycleMode, RingSize};
+use towpath_nic::e1000e::{Config, Copybreak, RecycleMode, RingSize, TxCopybreak};
 use towpath_packet::port::{RxQueue, TxQueue};
 use towpath_packet::{Batch, Packet};
 
@@ -18,6 +18,7 @@ enum Action {
     Refill(usize),
     Receive(usize),
     Copybreak(u64),
+    TxCopybreak(u64),
     Drop(usize),
 }
 
@@ -31,6 +32,7 @@ fn action() -> impl Strategy<Value = Action> {
         2 => (0..2usize).prop_map(Action::Refill),
         3 => (0..2usize).prop_map(Action::Receive),
         1 => (0..4000u64).prop_map(Action::Copybreak),
+        1 => (0..2049u64).prop_map(Action::TxCopybreak),
         1 => (0..16usize).prop_map(Action::Drop),
     ]
 }
@@ -97,6 +99,8 @@ fn run(config: Config, device: model::Config, actions: &[Action]) -> Result<(), 
                 }
             }
             Action::Copybreak(bytes) => r.control.set_copybreak(bytes).unwrap(),
+            // A port without memory for copies refuses.
+            Action::TxCopybreak(bytes) => _ = r.control.set_tx_copybreak(bytes),
             // Rare, so that most runs are long.
             Action::Drop(0) => drop(r.rx.pop()),
             Action::Drop(1) => drop(r.tx.pop()),
@@ -117,13 +121,14 @@ fn run(config: Config, device: model::Config, actions: &[Action]) -> Result<(), 
 }
 
 fn configs() -> impl Strategy<Value = Config> {
-    (0..3usize, 1..3u16, any::<[bool; 2]>(), prop_oneof![Just(1500u16), Just(9000)], 0..3000u64).prop_map(
-        |(policy, queues, [unmap_first, wait_each], mtu, copybreak)| {
+    (0..3usize, 1..3u16, any::<[bool; 2]>(), prop_oneof![Just(1500u16), Just(9000)], 0..3000u64, 0..2049u64).prop_map(
+        |(policy, queues, [unmap_first, wait_each], mtu, copybreak, tx_copybreak)| {
             with(|c| {
                 (c.policy, c.queues, c.mtu) = (POLICIES[policy], queues, mtu);
                 c.rx_ring = RingSize::new("rx", 80).unwrap();
                 c.wait_each = wait_each;
                 c.recycle = if unmap_first { RecycleMode::UnmapFirst } else { RecycleMode::KeepMapped };
+                c.tx_copybreak = Some(TxCopybreak::new(tx_copybreak).unwrap());
                 c.copybreak = Some(Copybreak::new(copybreak).unwrap());
             })
         },

@@ -2,7 +2,7 @@
 
 use super::rig::*;
 use towpath_model::{e1000e as model, iommu};
-use towpath_nic::e1000e::{Copybreak, InterruptMode, RingSize};
+use towpath_nic::e1000e::{Copybreak, InterruptMode, RingSize, TxCopybreak};
 use towpath_packet::port::{RxQueue, TxQueue};
 use towpath_packet::{Batch, Packet};
 
@@ -11,12 +11,14 @@ fn frames_go_both_ways_byte_for_byte_under_every_policy_and_threshold() {
     for policy in POLICIES {
         for copybreak in [0, 256, 2048] {
             for bounce in [false, true] {
+                let tx_copybreak = Some(TxCopybreak::new(copybreak).unwrap());
                 let copybreak = Some(Copybreak::new(copybreak).unwrap());
                 let iommu = iommu::Config { bounce, ..iommu::Config::default() };
                 let mut r = rig(
                     with(|c| {
                         c.policy = policy;
                         c.copybreak = copybreak;
+                        c.tx_copybreak = tx_copybreak;
                     }),
                     model::Config { iommu, ..strict() },
                 );

@@ -84,7 +84,8 @@ fn packets_out_of_reach_are_copied_and_counted() {
             let received = rig.exchange(&frames);
             received.iter().zip(&frames).for_each(|(packet, frame)| assert!(packet.to_vec() == *frame));
         }
-        assert_eq!(rig.control.faults().bounced, 960);
+        // Short frames in bounce memory, the others in buffers of the port's pool.
+        assert_eq!(rig.control.faults().bounced + rig.tx[0].dma_counts().copies, 960);
         rig.end();
     }
 }

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_bus::qtest::{Accesses, Cable, Device, Machine, Netdev, Qemu, QtestDma, Width};
 use towpath_bus::{Dma, DmaPolicy, Flush};
-use towpath_nic::e1000e::{Config, Control, Copybreak, E1000e, E1000eRx, E1000eTx, Pauses, RingSize};
+use towpath_nic::e1000e::{Config, Control, Copybreak, E1000e, E1000eRx, E1000eTx, Pauses, RingSize, TxCopybreak};
 use towpath_packet::port::{Port, Queues, RxQueue, Start, TxQueue};
 use towpath_packet::{Batch, Cache, Direction, Offloads, Packet, Pool, PoolConfig};
 
 /// How long a test waits for an event.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A protection of memory, and the copybreak that goes with it.
+/// A protection of memory, and the copybreak of both directions that goes with it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Protection {
     pub(crate) policy: DmaPolicy,
@@ -56,6 +56,7 @@ impl Setup {
         let mut config = Config::default();
         config.policy = protection.policy;
         config.copybreak = Some(Copybreak::new(protection.copybreak).unwrap());
+        config.tx_copybreak = Some(TxCopybreak::new(protection.copybreak).unwrap());
         config.rx_ring = ring(128);
         config.tx_ring = ring(128);
         config.pauses = Pauses::None;

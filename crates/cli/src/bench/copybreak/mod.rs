@@ -8,6 +8,7 @@
 //!   model        the device delivers a burst ║ timed: rx, refill ║ packets freed   (one thread)
 //!   --threaded   the same with device and IOMMU in another thread: waits are for another core
 //!   --port       frames from an external sender ║ timed: rx, refill ║ packets freed
+//!   --tx         packets made ║ timed: tx, reclaim ║ doorbell, the device sends
 //! ```
 //!
 //! *Before* gets its best form: where a buffer shares no invalidation with others, one pass unmaps
@@ -22,11 +23,13 @@
 //! | file | content |
 //! |---|---|
 //! | `rig` | driver and source of frames |
+//! | `tx` | transmission: frames mapped, or copied |
 //! | `waits` | by the cost of an invalidation |
 //! | `table` | output |
 
 mod rig;
 mod table;
+mod tx;
 mod waits;
 
 use super::{median, show};
@@ -73,6 +76,21 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
+    /// What the samples of all rounds show.
+    fn of(samples: &[f64], rounds: &[f64], per_buffer: PerBuffer) -> Seen {
+        let n = samples.len().max(1) as f64;
+        let mean_ns = samples.iter().sum::<f64>() / n;
+        let variance = samples.iter().map(|s| (s - mean_ns).powi(2)).sum::<f64>() / n;
+        Seen {
+            samples: samples.len(),
+            mean_ns,
+            stdev_ns: variance.sqrt(),
+            median_ns: median(samples.to_vec()),
+            per_buffer,
+            rounds: rounds.to_vec(),
+        }
+    }
+
     /// How many times as long this takes as another variant: the median over the rounds, which both
     /// took in turns.
     fn times(&self, other: &Seen) -> f64 {
@@ -153,6 +171,9 @@ fn authors(after: bool, on: bool, copybreak: u16) -> Option<(f64, f64)> {
 
 pub(crate) fn run(args: &BenchCopybreak) -> Result<ExitCode, Box<dyn Error>> {
     let source = Source::new(args)?;
+    if args.tx {
+        return tx::run(&source, args);
+    }
     let mut lines = Vec::new();
     for (rev, recycle) in [("before", RecycleMode::UnmapFirst), ("after", RecycleMode::KeepMapped)] {
         for (protection, policy) in [("off", DmaPolicy::Persistent), ("on", STRICT), ("deferred", DEFERRED)] {

@@ -14,9 +14,9 @@ use towpath::packet::port::{Port, Queues, RxQueue, Start, TxQueue};
 use towpath::packet::{Batch, Cache, Direction, Offloads, Pool, PoolConfig};
 
 /// Buffers of a burst.
-const BURST: usize = 64;
+pub(super) const BURST: usize = 64;
 /// Time limit for frames of an external sender.
-const TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The device.
 pub(super) enum Source {
@@ -191,9 +191,6 @@ impl<B: Pci> Rig<B> {
 
     /// The measurement so far.
     pub(super) fn seen(&self) -> Seen {
-        let n = self.samples.len().max(1) as f64;
-        let mean_ns = self.samples.iter().sum::<f64>() / n;
-        let variance = self.samples.iter().map(|s| (s - mean_ns).powi(2)).sum::<f64>() / n;
         let (now, then) = (self.rx.counts(), self.before.unwrap_or_default());
         let buffers = (now.completed - then.completed).max(1) as f64;
         let each = |of: fn(&RxCounts) -> u64| (of(&now) - of(&then)) as f64 / buffers;
@@ -204,13 +201,6 @@ impl<B: Pci> Rig<B> {
             copies: each(|c| c.copies),
             syncs: each(|c| c.syncs_for_cpu + c.syncs_for_device),
         };
-        Seen {
-            samples: self.samples.len(),
-            mean_ns,
-            stdev_ns: variance.sqrt(),
-            median_ns: median(self.samples.clone()),
-            per_buffer,
-            rounds: self.rounds.clone(),
-        }
+        Seen::of(&self.samples, &self.rounds, per_buffer)
     }
 }

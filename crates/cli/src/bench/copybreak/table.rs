@@ -1,7 +1,7 @@
 //! Prints the tables.
 
 use super::waits::{SERIES, Sweep};
-use super::{POLICIES, Ratio, Report, SizeRow};
+use super::{POLICIES, Ratio, Report};
 use std::io::{self, Write};
 
 pub(super) fn print(report: &Report) -> io::Result<()> {
@@ -61,7 +61,8 @@ pub(super) fn print(report: &Report) -> io::Result<()> {
         waits(&mut out, sweep)?;
     }
     if !report.sizes.is_empty() {
-        sizes(&mut out, &report.sizes)?;
+        let rows = report.sizes.iter().map(|row| (row.size, row.handed_on, row.copied));
+        sizes(&mut out, "buffer", "handed on", rows)?;
     }
     Ok(())
 }
@@ -94,32 +95,38 @@ fn waits(out: &mut impl Write, sweep: &Sweep) -> io::Result<()> {
     from(&format!("before / after at least the series' {SERIES:.2}"), sweep.series_ns)
 }
 
-fn sizes(out: &mut impl Write, rows: &[SizeRow]) -> io::Result<()> {
-    writeln!(out, "\nns for each buffer, by size (medians)")?;
+/// The table by sizes: for each, ns under each policy of what is passed on or mapped, and of what
+/// is copied.
+pub(super) fn sizes(
+    out: &mut impl Write,
+    what: &str,
+    uncopied: &str,
+    rows: impl Iterator<Item = (usize, [f64; 3], [f64; 3])>,
+) -> io::Result<()> {
+    let rows: Vec<_> = rows.collect();
+    writeln!(out, "\nns for each {what}, by size (medians)")?;
     write!(out, "{:>6}", "bytes")?;
     for (name, _) in POLICIES {
         write!(out, " | {:>21}", name)?;
     }
     write!(out, "\n{:>6}", "")?;
     for _ in POLICIES {
-        write!(out, " | {:>10} {:>10}", "handed on", "copied")?;
+        write!(out, " | {uncopied:>10} {:>10}", "copied")?;
     }
     writeln!(out)?;
-    for row in rows {
-        write!(out, "{:>6}", row.size)?;
-        for (handed_on, copied) in row.handed_on.iter().zip(&row.copied) {
-            write!(out, " | {handed_on:>10.1} {copied:>10.1}")?;
+    for (size, left, copied) in &rows {
+        write!(out, "{size:>6}")?;
+        for (left, copied) in left.iter().zip(copied) {
+            write!(out, " | {left:>10.1} {copied:>10.1}")?;
         }
         writeln!(out)?;
     }
     for (i, (name, _)) in POLICIES.iter().enumerate() {
-        let cheaper = |row: &&SizeRow| row.copied.get(i) < row.handed_on.get(i);
+        let cheaper = |(_, left, copied): &&(usize, [f64; 3], [f64; 3])| copied.get(i) < left.get(i);
         let word = match rows.iter().take_while(cheaper).last() {
-            None => "handing on costs less at every size".to_owned(),
-            Some(last) if Some(last.size) == rows.last().map(|r| r.size) => {
-                "copying costs less at every size".to_owned()
-            }
-            Some(last) => format!("copying costs less up to {} bytes", last.size),
+            None => "copying costs more at every size".to_owned(),
+            Some(last) if Some(last.0) == rows.last().map(|row| row.0) => "copying costs less at every size".to_owned(),
+            Some(last) => format!("copying costs less up to {} bytes", last.0),
         };
         writeln!(out, "{name:10} {word}")?;
     }

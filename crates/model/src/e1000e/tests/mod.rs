@@ -13,6 +13,8 @@ use std::sync::atomic::AtomicU64;
 use towpath_bus::{Access, Bus, Dma, Irq, Mmio, Pci};
 use towpath_packet::Region;
 
+/// TCTL with transmission enabled, and the bits that silicon needs.
+pub(super) const TCTL_ON: u32 = TCTL_RRTHRESH_RESET | TCTL_MULR | TCTL_EN;
 pub(super) const MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 1];
 /// Descriptors per ring.
 pub(super) const RING: u32 = 16;
@@ -58,6 +60,8 @@ impl Rig {
         // SAFETY: the region lives as long as the bus, whose drop stops the device.
         let iova = unsafe { bus.dma().map(memory.base(), memory.len(), Access::Both) }.unwrap().get();
         let rig = Rig { bus, bar, device, far, memory, iova, tail: 0 };
+        rig.bar.w32(CTRL_EXT, CTRL_EXT_DRV_LOAD);
+        rig.bar.w32(TDBAL + TARC, 0x403 | TARC_ONE);
         rig.bar.w32(TDBAL + DCTL, TXDCTL_BIT22);
         rig.bar.w32(TDBAL + QUEUE + DCTL, TXDCTL_BIT22);
         for (at, offset) in [(RDBAL, 0), (TDBAL, 4096)] {
@@ -72,7 +76,7 @@ impl Rig {
         self.bar.w32(RFCTL, rfctl);
         self.bar.w32(RXCSUM, RXCSUM_IPOFLD | RXCSUM_TUOFLD);
         self.bar.w32(RCTL, rctl);
-        self.bar.w32(TCTL, TCTL_EN | TCTL_PSP);
+        self.bar.w32(TCTL, TCTL_ON | TCTL_PSP);
     }
 
     fn word(&self, offset: usize) -> &AtomicU64 {

@@ -231,7 +231,7 @@ fn frames_that_do_not_match_their_context() {
 
 #[test]
 fn registers_written_with_invalid_values() {
-    let cases: [(usize, u32, &str); 9] = [
+    let cases: [(usize, u32, &str); 12] = [
         (CTRL, CTRL_SLU | CTRL_BIT29, "bit 29"),
         (RDBAL, 0x1000, "receive ring must not be moved"),
         (RDBAL + HEAD, 0, "receive ring must not be moved"),
@@ -241,6 +241,9 @@ fn registers_written_with_invalid_values() {
         (RFCTL, 0, "descriptor format must not change"),
         (RCTL, RCTL_EN | 1 << 16, "buffer sizes must not change"),
         (RCTL, RCTL_EN | RCTL_BSEX, "buffer sizes must not change"),
+        (MANC, 1 << 21, "firmware's"),
+        (MDEF.start, 0, "firmware's"),
+        (TCTL, TCTL_MULR | TCTL_EN, "threshold of read requests"),
     ];
     for (at, value, expected) in cases {
         let rig = Rig::new(config());
@@ -253,11 +256,11 @@ fn registers_written_with_invalid_values() {
 fn invalid_configurations_when_enabled() {
     let cases: [(usize, u32, usize, u32, &str); 6] = [
         (RDBAL, 0x40, RCTL, 0, "multiple of 128 bytes"),
-        (TDBAL + LEN, 0x90, TCTL, 0, "length is a multiple of 128"),
+        (TDBAL + LEN, 0x90, TCTL, TCTL_RRTHRESH_RESET, "length is a multiple of 128"),
         (RXCSUM, 0, RCTL, RCTL_EN | RCTL_BSEX, "BSEX is reserved"),
-        (TDBAL + DCTL, TXDCTL_BIT22 | 1, TCTL, TCTL_EN, "must be alike"),
-        (TDBAL + QUEUE + DCTL, 1, TCTL, 0, "bit 22"),
-        (TCTL, 0, 0x3828, 1, "bit 22"),
+        (TDBAL + DCTL, TXDCTL_BIT22 | 1, TCTL, TCTL_ON, "must be alike"),
+        (TDBAL + QUEUE + DCTL, 1, TCTL, TCTL_RRTHRESH_RESET, "bit 22"),
+        (TCTL, TCTL_RRTHRESH_RESET, 0x3828, 1, "bit 22"),
     ];
     for (at, value, then, with, expected) in cases {
         let rig = Rig::bare(config());
@@ -273,8 +276,83 @@ fn invalid_configurations_when_enabled() {
     for queue in [0, QUEUE] {
         rig.bar.w32(TDBAL + queue + DCTL, TXDCTL_BIT22 | 1 << 16);
     }
-    rig.bar.w32(TCTL, TCTL_EN);
+    rig.bar.w32(TCTL, TCTL_ON);
     assert!(rule(&rig).contains("needs TIDV"));
+}
+
+#[test]
+fn transmission_enabled_without_the_bits_of_errata() {
+    let enabled = |tctl: u32, arbitration: [u32; 2], second_ring: u32| {
+        let rig = Rig::bare(config());
+        rig.bar.w32(TDBAL + TARC, arbitration[0]);
+        rig.bar.w32(TDBAL + QUEUE + TARC, arbitration[1]);
+        rig.bar.w32(TDBAL + QUEUE + LEN, second_ring);
+        rig.bar.w32(TCTL, tctl);
+        rig
+    };
+    let one = 0x403 | TARC_ONE;
+    let two = one | TARC_TWO_QUEUES;
+    enabled(TCTL_ON, [one, 0x403], 0).clean();
+    enabled(TCTL_ON, [two, two], 256).clean();
+    for arbitration in [[0x403; 2], [one | 1 << 28, 0x403]] {
+        assert!(rule(&enabled(TCTL_ON, arbitration, 0)).contains("TARC"));
+    }
+    for arbitration in [[one, one], [two, one], [one, two]] {
+        assert!(rule(&enabled(TCTL_ON, arbitration, 256)).contains("TARC"), "{arbitration:x?}");
+    }
+    assert!(rule(&enabled(TCTL_ON & !TCTL_MULR, [one, one], 0)).contains("MULR"));
+}
+
+#[test]
+fn a_context_of_the_other_queue() {
+    let mut rig = Rig::bare(config());
+    let arbitration = 0x403 | TARC_ONE | TARC_TWO_QUEUES;
+    for queue in [0, QUEUE] {
+        rig.bar.w32(TDBAL + queue + TARC, arbitration);
+    }
+    // The second ring lies behind the first one.
+    rig.bar.w32(TDBAL + QUEUE, (rig.iova + 4096 + 2048) as u32);
+    rig.bar.w32(TDBAL + QUEUE + BAH, ((rig.iova + 4096 + 2048) >> 32) as u32);
+    rig.bar.w32(TDBAL + QUEUE + LEN, RING * 16);
+    rig.enable(RCTL_EN, RFCTL_EXTEN);
+    let context = [34 << 32 | 50 << 40, txd::DEXT | txd::TCP];
+    let offloaded = |rig: &Rig| data(rig.buffer(20), 60, txd::TXSM | txd::EOP | txd::RS);
+    rig.transmit(0, &[context, offloaded(&rig)]);
+    let second = [[34 << 32 | 40 << 40, txd::DEXT], offloaded(&rig)];
+    second.iter().zip(128..).for_each(|(words, index)| rig.set_txd(index, *words));
+    rig.bar.w32(TDBAL + QUEUE + TAIL, 2);
+    rig.device.run_until_idle();
+    rig.clean();
+    rig.transmit(2, &[offloaded(&rig)]);
+    assert!(rule(&rig).contains("that of the other queue"));
+}
+
+#[test]
+fn segmentation_at_100_megabits() {
+    let mut rig = Rig::new(Config { speed: 100, ..config() });
+    assert_eq!(rig.bar.r32(STATUS) & STATUS_SPEED, STATUS_100);
+    let frame = data(rig.buffer(20), 400, txd::TSE | txd::TXSM | txd::EOP);
+    rig.transmit(0, &[tse(346, 54, 100), frame]);
+    assert!(rule(&rig).contains("below 1000 Mb/s"));
+}
+
+#[test]
+fn a_device_that_is_used_without_its_driver_bit_or_closed_with_it() {
+    let rig = Rig::bare(config());
+    rig.bar.w32(CTRL_EXT, 0);
+    rig.bar.w32(RCTL, RCTL_EN);
+    assert!(rule(&rig).contains("before reception"));
+    for (back, expected) in [(false, true), (true, false)] {
+        let rig = Rig::new(config());
+        let device = rig.device.clone();
+        // A reset does not give the device back.
+        rig.bar.w32(CTRL, CTRL_RST);
+        if back {
+            rig.bar.w32(CTRL_EXT, 0);
+        }
+        drop(rig);
+        assert_eq!(device.violation().is_some_and(|v| v.to_string().contains("DRV_LOAD is given back")), expected);
+    }
 }
 
 #[test]

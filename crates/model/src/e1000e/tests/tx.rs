@@ -32,6 +32,46 @@ fn a_frame_is_gathered_from_many_descriptors() {
 }
 
 #[test]
+fn a_link_that_is_lost_with_frames_in_the_ring_stops_transmission_until_a_reset() {
+    let mut rig = Rig::new(config());
+    rig.fill(20, &frame(60));
+    rig.device.run_until_idle();
+    rig.far.set_carrier(false);
+    rig.device.turn();
+    let descriptor = data(rig.buffer(20), 60, txd::EOP | txd::RS);
+    assert!(rig.transmit(0, &[descriptor]).is_empty());
+    rig.far.set_carrier(true);
+    rig.device.run_until_idle();
+    assert_eq!((rig.bar.r32(STATUS) & STATUS_LU, rig.far.drain().len()), (STATUS_LU, 0));
+    assert_eq!(rig.txd(0)[1] & txd::DD, 0);
+    rig.clean();
+}
+
+#[test]
+fn a_link_that_is_lost_with_empty_rings_costs_nothing() {
+    let mut rig = Rig::new(config());
+    rig.fill(20, &frame(60));
+    rig.device.run_until_idle();
+    rig.far.set_carrier(false);
+    rig.device.run_until_idle();
+    rig.far.set_carrier(true);
+    rig.device.run_until_idle();
+    assert_eq!(rig.transmit(0, &[data(rig.buffer(20), 60, txd::EOP)]).len(), 1);
+}
+
+#[test]
+fn errors_of_symbols_and_sequence_grow_without_a_link() {
+    let rig = Rig::new(config());
+    rig.device.run_until_idle();
+    let read = || (rig.bar.r32(stats::SYMERRS), rig.bar.r32(stats::SEC));
+    assert_eq!(read(), (0, 0));
+    rig.far.set_carrier(false);
+    (0..5).for_each(|_| _ = rig.device.turn());
+    let (symbols, sequence) = read();
+    assert!(symbols > 5 && sequence > 1, "{symbols} {sequence}");
+}
+
+#[test]
 fn short_frames_are_padded() {
     let mut rig = Rig::new(config());
     rig.fill(20, &frame(20));

@@ -185,8 +185,15 @@ impl<D: Dma> RxBuffers<D> {
         }
     }
 
-    /// The device was reset, and its ring is empty.
+    /// The device was reset, and its ring is empty: frames that were not taken from it are lost.
     pub(super) fn restart(&mut self) {
+        let mut at = self.next_to_clean;
+        while at != self.tail {
+            if RxStatus::load(&self.ring, at).is_some_and(RxStatus::eop) {
+                self.log.fault(Fault::LostFrame);
+            }
+            at = next(at, self.ring.len());
+        }
         self.ring.clear();
         (self.next_to_clean, self.next_to_scan, self.tail, self.next_to_use, self.rewritten) = (0, 0, 0, 0, 0);
     }

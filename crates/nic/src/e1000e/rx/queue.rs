@@ -4,7 +4,7 @@ use super::super::control::{Control, Fault};
 use super::super::device::{Device, QueueRing, add_rx_statistics};
 use super::super::regs::{QUEUE, RDT};
 use super::{BurstOptions, RxCounts, RxRing};
-use crate::common::reset::QueueHandle;
+use crate::common::reset::{QueueHandle, ResetCause};
 use crate::common::watch::Watchdog;
 use std::cell::Cell;
 use std::sync::Arc;
@@ -72,7 +72,7 @@ impl<B: Pci> E1000eRx<B> {
     #[inline]
     fn runs(&mut self) -> bool {
         let E1000eRx { handle, ring, out_of_order, control, .. } = self;
-        handle.runs(|| {
+        handle.runs(|_| {
             ring.iter_mut().for_each(|ring| ring.restart(control.buffer_size()));
             *out_of_order = false;
         })
@@ -84,11 +84,11 @@ impl<B: Pci> E1000eRx<B> {
         if !self.check() {
             return;
         }
-        if self.number == 0 {
+        if self.number == 0 && self.control.link_is_up() {
             add_rx_statistics(&self.bar, &self.counters);
-            if self.handle.device().phy_is_stuck() {
-                self.handle.request_reset();
-            }
+        }
+        if self.number == 0 && self.handle.device().phy_is_stuck() {
+            self.handle.request_reset(ResetCause::Known);
         }
         let Some(ring) = &mut self.ring else { return };
         let completed = ring.counts().completed;
@@ -102,7 +102,7 @@ impl<B: Pci> E1000eRx<B> {
             self.out_of_order = false;
             self.control.fault(Fault::OutOfOrder);
             self.counters.failed(1);
-            self.handle.request_reset();
+            self.handle.request_reset(ResetCause::Stall);
         }
     }
 
@@ -112,7 +112,7 @@ impl<B: Pci> E1000eRx<B> {
         let device = self.handle.device();
         device.check_link();
         if device.needs_reset() {
-            self.handle.request_reset();
+            self.handle.request_reset(ResetCause::Known);
         }
         self.handle.is_running()
     }
@@ -141,7 +141,7 @@ impl<B: Pci> RxQueue for E1000eRx<B> {
         let (packets, bytes) = ring.receive(out, options);
         if packets > 0 {
             self.counters.moved(packets as u64, bytes);
-            self.handle.moved(packets as u64);
+            self.handle.moved(packets);
         }
         if self.watchdog.is_due(packets == 0, || self.bar.now()) {
             self.watch();

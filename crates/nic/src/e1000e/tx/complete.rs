@@ -2,7 +2,7 @@
 
 use super::super::control::{Fault, FaultLog};
 use super::super::descriptors::tx;
-use super::TxRing;
+use super::{Report, TxRing};
 use crate::common::ring::next;
 use towpath_bus::Dma;
 use towpath_packet::{Batch, DropReason, InFlight, ToDevice};
@@ -11,24 +11,30 @@ impl<D: Dma> TxRing<D> {
     /// Frees the frames that were sent; returns how many.
     #[inline]
     pub(super) fn reclaim(&mut self) -> usize {
-        let mut until = None;
-        while let Some(&at) = self.rs_pending.front() {
-            if self.ring.status(at) & tx::DD == 0 {
+        let mut completed: Option<Report> = None;
+        while let Some(report) = self.rs_pending.front() {
+            if self.ring.status(report.at) & tx::DD == 0 {
                 break;
             }
-            self.rs_pending.pop_front();
-            until = Some(at);
+            completed = completed.into_iter().chain(self.rs_pending.pop_front()).reduce(Report::join);
         }
-        match until {
-            Some(at) => self.free_until(next(at, self.ring.len()), None),
+        match completed {
+            Some(report) => self.free_until(next(report.at, self.ring.len()), &report, None),
             None => 0,
         }
     }
 
-    /// Frees the frames up to and without the descriptor `until`: they were sent, or are dropped
-    /// for `reason`.
+    /// Everything that is in the ring, as one report.
+    #[cold]
+    fn take_all(&mut self) -> Report {
+        self.push_report(self.next_to_use);
+        self.rs_pending.drain(..).reduce(Report::join).unwrap_or_default()
+    }
+
+    /// Frees the frames up to and without the descriptor `until`, which `report` describes: they
+    /// were sent, or are dropped for `reason`.
     #[inline]
-    fn free_until(&mut self, until: u32, reason: Option<DropReason>) -> usize {
+    fn free_until(&mut self, until: u32, report: &Report, reason: Option<DropReason>) -> usize {
         let len = self.ring.len();
         let mut lost = false;
         while self.next_to_clean != until {
@@ -48,7 +54,12 @@ impl<D: Dma> TxRing<D> {
             self.next_to_clean = next(self.next_to_clean, len);
         }
         let synced = self.mapper.sync_iotlb().is_ok();
-        let (mut frames, mut bytes) = (0, 0);
+        // The packets of copied frames are free already.
+        let (mut frames, mut bytes) = (u64::from(report.copies), report.copied_bytes);
+        self.pending = self.pending.saturating_sub(report.copies as usize);
+        if frames > 0 {
+            self.log.counters.copied(frames, bytes);
+        }
         let mut freed: Batch = Batch::new();
         for frame in self.unmapped.drain(..) {
             if !synced {
@@ -79,26 +90,28 @@ impl<D: Dma> TxRing<D> {
         self.mapper.unmap_unused();
     }
 
-    /// The device was reset, and its ring is empty: drops the frames that were in it.
+    /// The device was reset, and its ring is empty: drops the frames that were in it, after those that
+    /// it had reported as sent.
     #[cold]
     pub(super) fn restart(&mut self, reason: DropReason) {
-        self.free_until(self.next_to_use, Some(reason));
+        self.reclaim();
+        let all = self.take_all();
+        self.free_until(self.next_to_use, &all, Some(reason));
         self.ring.clear();
         (self.next_to_clean, self.tail, self.next_to_use, self.staged) = (0, 0, 0, 0);
-        self.rs_pending.clear();
-        self.since_rs = (0, 0);
         self.context = None;
     }
 
     /// The device was stopped: frees all frames.
     #[cold]
     pub(in super::super) fn release(mut self) {
-        self.free_until(self.next_to_use, Some(DropReason::Stopped));
+        let all = self.take_all();
+        self.free_until(self.next_to_use, &all, Some(DropReason::Stopped));
         let _ = self.mapper.flush();
     }
 
-    /// The device may still read: leaks all frames, the ring, and the IOVA window, whose pages may
-    /// be in use.
+    /// The device may still read: leaks all frames, the ring, the bounce memory, and the IOVA
+    /// window, whose pages may be in use.
     #[cold]
     pub(in super::super) fn abandon(mut self) {
         for slot in self.slots.iter_mut() {
@@ -106,7 +119,18 @@ impl<D: Dma> TxRing<D> {
                 leak(frame, Some(DropReason::Stopped), &self.log);
             }
         }
+        let copies = self.take_all().copies.into();
+        self.log.counters.dropped(DropReason::Stopped, copies);
         std::mem::forget((self.mapper, self.ring));
+    }
+}
+
+impl Report {
+    /// This report and the one after it.
+    #[inline]
+    fn join(self, next: Report) -> Report {
+        let (copies, copied_bytes) = (self.copies + next.copies, self.copied_bytes + next.copied_bytes);
+        Report { at: next.at, copies, copied_bytes }
     }
 }
 

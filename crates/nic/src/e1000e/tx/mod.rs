@@ -20,6 +20,10 @@
 //! all frames up to there were sent. A frame's descriptors are written when it is submitted;
 //! [`announce`](TxRing::announce) makes one tail write for a batch, or for the rest of a burst.
 //!
+//! A frame below `tx-copybreak` is copied into the slot of its descriptor in the queue's bounce
+//! memory, which stays mapped, and its packet is freed at once: see [`submit`]. The ring keeps only
+//! the number and the bytes of such frames, with the report that completes them.
+//!
 //! An application's memory is mapped when the first packet of its pages comes. A packet in memory
 //! that the device can't reach, or in more pieces than it takes, is copied and counted.
 
@@ -39,6 +43,9 @@ use std::collections::VecDeque;
 use towpath_bus::{Dma, DmaMapper, Mapped};
 use towpath_packet::{Batch, Cache, InFlight, ToDevice};
 
+/// Bytes of adjacent pieces that are mapped as one, at most, and of a piece that is mapped.
+pub(super) const RUN: usize = 16 << 10;
+
 const BURST: usize = Batch::<64>::CAPACITY;
 
 /// One descriptor.
@@ -48,6 +55,25 @@ struct TxSlot {
     mapped: Option<Mapped>,
     /// The frame that ends here.
     frame: Option<InFlight<ToDevice>>,
+}
+
+/// The descriptors that a write-back completes, after those of the one before it.
+#[derive(Debug, Default)]
+struct Report {
+    /// The last of them.
+    at: u32,
+    /// Copied frames among them, and their bytes.
+    copies: u32,
+    copied_bytes: u64,
+}
+
+/// What was written since the last RS.
+#[derive(Debug, Default)]
+struct SinceRs {
+    frames: u32,
+    descriptors: u32,
+    copies: u32,
+    copied_bytes: u64,
 }
 
 /// The ring and the frames in it.
@@ -60,17 +86,23 @@ pub(super) struct TxRing<D: Dma> {
     /// The device reaches no memory that packets lie in.
     copy_all: bool,
     abilities: TxAbilities,
+    /// Shorter frames are copied.
+    copybreak: usize,
     next_to_clean: u32,
     tail: u32,
     next_to_use: u32,
     /// Descriptors with RS set that are not completed.
-    rs_pending: VecDeque<u32>,
+    rs_pending: VecDeque<Report>,
+    /// RS is set after this many frames, or before this many descriptors have none.
     rs_every: u32,
-    /// Frames and descriptors since the last RS.
-    since_rs: (u32, u32),
+    rs_descriptors: u32,
+    since_rs: SinceRs,
     /// The last descriptor of the last frame.
     last: (u32, Words),
+    /// The context that the chip has from this queue.
     context: Option<Context>,
+    /// Another queue may have replaced it.
+    shares_context: bool,
     /// The last descriptor of each packet of a batch.
     ends: [Option<u32>; BURST],
     /// Unmapped frames, until the IOTLB is flushed.
@@ -88,11 +120,13 @@ pub(super) struct TxParts<D: Dma> {
     pub(super) mapper: DmaMapper<D>,
     pub(super) cache: Cache,
     pub(super) copy_all: bool,
+    /// There are other transmit queues: the chip has one context for all (§7.2.6).
+    pub(super) shares_context: bool,
 }
 
 impl<D: Dma> TxRing<D> {
     pub(super) fn new(parts: TxParts<D>, config: &Config, log: FaultLog) -> TxRing<D> {
-        let TxParts { ring, mapper, cache, copy_all } = parts;
+        let TxParts { ring, mapper, cache, copy_all, shares_context } = parts;
         let len = ring.len();
         TxRing {
             slots: Slots::new(len),
@@ -106,14 +140,17 @@ impl<D: Dma> TxRing<D> {
                 vlan: config.vlan,
                 max_frame: config.max_frame(),
             },
+            copybreak: 0,
             next_to_clean: 0,
             tail: 0,
             next_to_use: 0,
             rs_pending: VecDeque::with_capacity(len as usize),
             rs_every: config.report_every.into(),
-            since_rs: (0, 0),
+            rs_descriptors: len / 4 - 1,
+            since_rs: SinceRs::default(),
             last: (0, [0, 0]),
             context: None,
+            shares_context,
             ends: [None; BURST],
             unmapped: Vec::with_capacity(len as usize),
             pending: 0,
@@ -122,8 +159,20 @@ impl<D: Dma> TxRing<D> {
         }
     }
 
+    /// Whether super-packets are taken.
+    pub(super) fn set_segmentation(&mut self, on: bool) {
+        self.abilities.tso = on;
+    }
+
     pub(super) fn descriptors(&self) -> &DescRing {
         &self.ring
+    }
+
+    /// RS is set in the descriptor `at`, the last that was written.
+    #[inline]
+    fn push_report(&mut self, at: u32) {
+        let SinceRs { copies, copied_bytes, .. } = std::mem::take(&mut self.since_rs);
+        self.rs_pending.push_back(Report { at, copies, copied_bytes });
     }
 
     /// Sets the length of the longest frame.

@@ -2,9 +2,11 @@
 
 use super::super::control::{Control, Fault};
 use super::super::device::{Device, QueueRing, add_tx_statistics};
-use super::super::regs::{FLUSH_PARTIAL, QUEUE, TDT, TIDV, status};
+use super::super::init::flush_write_backs;
+use super::super::regs::{QUEUE, TDT, status};
 use super::TxRing;
-use crate::common::reset::QueueHandle;
+use crate::common::link::LinkStatus;
+use crate::common::reset::{QueueHandle, ResetCause};
 use crate::common::watch::{HangState, HangWatch, Watchdog};
 use std::sync::Arc;
 use towpath_bus::{DmaCounts, Mmio, Pci};
@@ -21,9 +23,14 @@ pub struct E1000eTx<B: Pci> {
     number: u32,
     counters: Arc<Counters>,
     offloads: Offloads,
+    max_offloads: Offloads,
+    /// The offloads have changed since packets were taken.
+    has_changed: bool,
     watchdog: Watchdog,
     hang: HangWatch,
     completed: u64,
+    /// Losses of the link that explain no frames that wait.
+    link_losses: u64,
 }
 
 impl<B: Pci> E1000eTx<B> {
@@ -34,18 +41,24 @@ impl<B: Pci> E1000eTx<B> {
         counters: Arc<Counters>,
         offloads: Offloads,
     ) -> E1000eTx<B> {
-        E1000eTx {
+        let mut queue = E1000eTx {
             ring: Some(ring),
             bar: device.bar.clone(),
             control: device.control.clone(),
             number,
             counters,
             offloads,
+            max_offloads: offloads,
+            has_changed: false,
             watchdog: Watchdog::new(device.config.stall, device.bar.now()),
             hang: HangWatch::new(device.bar.now()),
             completed: 0,
+            link_losses: 0,
             handle: QueueHandle::new(device),
-        }
+        };
+        queue.follow_speed(queue.control.link());
+        queue.has_changed = false;
+        queue
     }
 
     /// A handle to the port that works from any thread.
@@ -60,9 +73,10 @@ impl<B: Pci> E1000eTx<B> {
 
     #[inline]
     fn runs(&mut self) -> bool {
-        let E1000eTx { handle, ring, bar, control, hang, .. } = self;
-        handle.runs(|| {
-            let reason = if control.link_is_up() { DropReason::Refused } else { DropReason::LinkDown };
+        let E1000eTx { handle, ring, bar, hang, .. } = self;
+        handle.runs(|cause| {
+            let lost = cause == ResetCause::LinkLost;
+            let reason = if lost { DropReason::LinkDown } else { DropReason::Refused };
             ring.iter_mut().for_each(|ring| ring.restart(reason));
             hang.restart(bar.now());
         })
@@ -72,13 +86,13 @@ impl<B: Pci> E1000eTx<B> {
     /// taken.
     #[inline]
     fn stage(&mut self, batch: &mut Batch) -> usize {
-        let (size, mut taken) = (self.control.batch(), 0);
+        let (size, copybreak, mut taken) = (self.control.batch(), self.control.tx_copybreak() as usize, 0);
         let max_frame = self.control.max_frame();
         self.ring.iter_mut().for_each(|ring| ring.set_max_frame(max_frame));
         while let Some(ring) = &mut self.ring
             && !batch.is_empty()
         {
-            let n = ring.send(batch, size.saturating_sub(ring.staged) as usize);
+            let n = ring.send(batch, size.saturating_sub(ring.staged) as usize, copybreak);
             taken += n;
             if ring.staged >= size {
                 self.announce();
@@ -104,46 +118,78 @@ impl<B: Pci> E1000eTx<B> {
     fn watch(&mut self) {
         let word = self.handle.device().check_link();
         if self.handle.device().needs_reset() {
-            self.handle.request_reset();
+            self.handle.request_reset(ResetCause::Known);
         }
         if !self.handle.is_running() {
             return;
         }
-        if self.number == 0 {
-            add_tx_statistics(&self.bar, &self.counters);
-        }
+        let link = self.control.link();
         let Some(ring) = &mut self.ring else { return };
         let pending = ring.pending;
         if pending == 0 {
             ring.idle();
         }
-        let now = self.bar.now();
-        let state = self.hang.check(self.completed, pending, self.handle.device().config.stall, now);
-        if state == HangState::Fine {
+        let (now, losses) = (self.bar.now(), self.control.link_losses());
+        if !link.up {
+            // Without a link the device has stopped, and never sends what is in its ring (Linux:
+            // `e1000_watchdog_task`).
+            if pending > 0 {
+                self.handle.request_reset(ResetCause::LinkLost);
+            }
+            self.hang.restart(now);
+            self.link_losses = losses;
             return;
         }
-        if word & status::TX_OFF != 0 && word & status::LINK_UP != 0 && self.hang.excuse_pause(now) {
-            return;
+        self.follow_speed(link);
+        if self.number == 0 && !link.full_duplex {
+            add_tx_statistics(&self.bar, &self.counters);
         }
-        if state == HangState::Suspect {
-            // Write-backs may wait for more descriptors to fill their block.
-            TIDV.nth(self.number, QUEUE).write(&self.bar, FLUSH_PARTIAL);
-            return;
+        let limit = self.handle.device().config.stall * slowness(link.speed);
+        match self.hang.check(self.completed, pending, limit, now) {
+            HangState::Moving => self.link_losses = losses,
+            HangState::Waiting => {}
+            _ if word & status::TX_OFF != 0 && self.hang.excuse_pause(now) => {}
+            // The link was lost and is back, seen by another queue or by none.
+            _ if losses != self.link_losses || self.handle.device().interrupts.link_has_changed(&self.bar) => {
+                self.link_losses = losses;
+                self.handle.request_reset(ResetCause::LinkLost);
+            }
+            HangState::Suspect => flush_write_backs(&self.bar, self.number),
+            HangState::Hung => {
+                // The device does not send, or does not write back: the driver can't tell which.
+                self.control.fault(Fault::Hang);
+                self.counters.failed(1);
+                self.handle.request_reset(ResetCause::Stall);
+            }
         }
-        if self.control.link_is_up() {
-            // The device does not send, or does not write back: the driver can't tell which.
-            self.control.fault(Fault::Hang);
-            self.counters.failed(1);
+    }
+
+    /// Below 1000 Mb/s the device does not segment (Linux: `e1000_probe`).
+    fn follow_speed(&mut self, link: LinkStatus) {
+        let slow = link.up && link.speed < 1000;
+        let offloads = if slow { self.max_offloads.without(Offloads::GSO) } else { self.max_offloads };
+        if offloads != self.offloads {
+            (self.offloads, self.has_changed) = (offloads, true);
+            self.ring.iter_mut().for_each(|ring| ring.set_segmentation(!slow));
         }
-        self.hang.restart(now);
-        self.handle.request_reset();
+    }
+}
+
+/// How many times longer than at 1000 Mb/s a frame may wait (Linux: `e1000_watchdog_task`).
+fn slowness(speed: u32) -> u32 {
+    match speed {
+        10 => 16,
+        100 => 10,
+        _ => 1,
     }
 }
 
 impl<B: Pci> TxQueue for E1000eTx<B> {
+    /// The first call after [`offloads`](TxQueue::offloads) have changed takes nothing, so that the
+    /// sender prepares its packets again. Later a packet that needs more is dropped.
     #[inline]
     fn tx(&mut self, batch: &mut Batch) -> usize {
-        if !self.runs() || !self.control.link_is_up() {
+        if !self.runs() || !self.control.link_is_up() || std::mem::take(&mut self.has_changed) {
             return 0;
         }
         let mut taken = self.stage(batch);
@@ -164,7 +210,7 @@ impl<B: Pci> TxQueue for E1000eTx<B> {
         let Some(ring) = &mut self.ring else { return 0 };
         let completed = ring.reclaim();
         self.completed += completed as u64;
-        self.handle.moved(completed as u64);
+        self.handle.moved(completed);
         if self.watchdog.is_due(completed == 0, || self.bar.now()) {
             self.watch();
         }
@@ -181,6 +227,10 @@ impl<B: Pci> TxQueue for E1000eTx<B> {
     #[inline]
     fn offloads(&self) -> Offloads {
         self.offloads
+    }
+
+    fn max_offloads(&self) -> Offloads {
+        self.max_offloads
     }
 
     /// Nothing leaves a device that is gone: the worker does not wait for it.

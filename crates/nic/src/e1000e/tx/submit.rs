@@ -1,23 +1,36 @@
 //! Packets become descriptors. A packet of one piece without offloads takes the short way
-//! ([`TxRing::submit`]). Every other packet takes the long way: its headers are prepared, it is
-//! copied if the device can't reach it, and its pieces are mapped, then written.
+//! ([`TxRing::submit`]), also if it is copied. Every other packet takes the long way: its headers
+//! are prepared, it is copied if the device can't reach it, and its pieces are mapped, then
+//! written; or gathered in one copy.
+//!
+//! The packet of a copied frame is freed before the frame is sent. Its lines are in the cache then,
+//! and the next frame that is received gets the same buffer: the working set is a batch of buffers,
+//! not a ring of them. An application gets its page back earlier, so its completions of copied
+//! frames overtake those of mapped ones, as completions with addresses may. The frame counts as
+//! pending, and as sent or dropped, with its descriptor.
 
 use super::super::config::ETHERNET;
 use super::super::control::Fault;
 use super::super::descriptors::{Command, Context, MAX_PIECE, MAX_PIECES, tx};
 use super::super::offload::{Plan, Refusal, plan};
 use super::TxRing;
-use crate::common::ring::{Words, next};
-use towpath_bus::{Dma, MapError, Mapped};
+use crate::common::ring::{Words, ahead, next};
+use towpath_bus::{Dma, Iova, MapError, Mapped};
 use towpath_packet::{Batch, Chunk, DropReason, InFlight, Packet, ToDevice};
 
 /// The driver pads shorter frames; the device pads the rest (§7.2.1.2, TCTL.PSP).
 const MIN_FRAME: usize = 17;
 
+/// Bytes in the last descriptor of a super-packet. Silicon may report the end of a longer one before
+/// all of it is read (FreeBSD: `em_isc_txd_encap`), and then its buffer is unmapped too early.
+const SENTINEL: usize = 4;
+
 /// What became of a packet.
 enum Submitted {
     /// It is in the ring, and this is its last descriptor.
     Queued(u32),
+    /// A copy of it is in the ring.
+    Copied,
     Dropped(DropReason),
     /// The ring has no room now.
     Full,
@@ -32,14 +45,17 @@ enum MapFailure {
 }
 
 impl<D: Dma> TxRing<D> {
-    /// Takes packets from the front of a batch, at most `most`; returns how many. The device does
-    /// not know of them yet.
+    /// Takes packets from the front of a batch, at most `most`; returns how many. Frames shorter
+    /// than `copybreak` are copied. The device does not know of them yet.
     #[inline]
-    pub(super) fn send(&mut self, batch: &mut Batch, most: usize) -> usize {
+    pub(super) fn send(&mut self, batch: &mut Batch, most: usize, copybreak: usize) -> usize {
+        self.copybreak = copybreak;
+        let (shortest, longest) = (copybreak.max(MIN_FRAME), self.abilities.max_frame.min(MAX_PIECE));
         let mut taken = 0;
         while let Some(packet) = batch.as_mut_slice().get_mut(taken).filter(|_| taken < most) {
-            let end = match self.submit(packet) {
+            let end = match self.submit(packet, shortest, longest) {
                 Submitted::Queued(end) => Some(end),
+                Submitted::Copied => None,
                 Submitted::Dropped(reason) => {
                     self.log.counters.dropped(reason, 1);
                     None
@@ -51,26 +67,30 @@ impl<D: Dma> TxRing<D> {
             }
             taken += 1;
         }
+        let mut freed: Batch = Batch::new();
         for (packet, end) in batch.drain_front(taken).zip(&self.ends) {
             match end.and_then(|end| self.slots.get_mut(end)) {
                 Some(slot) => slot.frame = Some(InFlight::<ToDevice>::post(packet)),
-                None => self.cache.free(packet),
+                // Together, so that external buffers return in their order.
+                None => freed.push(packet).unwrap_or_else(|packet| self.cache.free(packet)),
             }
         }
+        self.cache.free_bulk(&mut freed);
         taken
     }
 
-    /// Writes the descriptors of a packet, which stays in its batch.
+    /// Writes the descriptors of a packet, which stays in its batch. Packets with
+    /// these lengths are mapped as they are.
     #[inline]
-    fn submit(&mut self, packet: &mut Packet) -> Submitted {
+    fn submit(&mut self, packet: &mut Packet, shortest: usize, longest: usize) -> Submitted {
         let len = packet.len();
-        let odd = len < MIN_FRAME || len > self.abilities.max_frame || len > MAX_PIECE;
-        if odd || packet.wants_offload() || self.copy_all {
-            return self.submit_any(packet);
+        if len < shortest || len > longest || packet.wants_offload() || self.copy_all {
+            return self.submit_other(packet);
         }
         // One piece: in the linear part, or an external page.
-        let mut chunks = packet.chunks();
-        let (Some(chunk), None) = (chunks.next(), chunks.next()) else { return self.submit_any(packet) };
+        let Some(chunk) = packet.chunks().next().filter(|chunk| chunk.len() == len) else {
+            return self.submit_any(packet);
+        };
         if self.free() == 0 {
             return Submitted::Full;
         }
@@ -86,6 +106,21 @@ impl<D: Dma> TxRing<D> {
         }
     }
 
+    /// A short packet without offloads is copied.
+    #[inline(never)]
+    fn submit_other(&mut self, packet: &mut Packet) -> Submitted {
+        if !(ETHERNET..self.copybreak).contains(&packet.len()) || packet.wants_offload() {
+            return self.submit_any(packet);
+        }
+        if self.free() == 0 {
+            return Submitted::Full;
+        }
+        match self.mapper.bounce(self.next_to_use, packet, MIN_FRAME) {
+            Some((iova, len)) => self.put_copy(iova, len, Command::PLAIN),
+            None => self.submit_any(packet),
+        }
+    }
+
     /// Any packet: with offloads, of several pieces, too short, out of reach.
     #[inline(never)]
     fn submit_any(&mut self, packet: &mut Packet) -> Submitted {
@@ -93,7 +128,8 @@ impl<D: Dma> TxRing<D> {
             return Submitted::Dropped(DropReason::Malformed);
         }
         let (mut copied, mut mapped_external) = (false, false);
-        if self.copy_all || (packet.len() < MIN_FRAME && !pad(packet)) {
+        let short = packet.len() < self.copybreak;
+        if !short && (self.copy_all || (packet.len() < MIN_FRAME && !pad(packet))) {
             if !self.copy(packet, Fault::Bounced) {
                 return Submitted::Dropped(DropReason::NoBuffer);
             }
@@ -119,7 +155,19 @@ impl<D: Dma> TxRing<D> {
             if plan.segment.is_none() && packet.len() + tag > self.abilities.max_frame {
                 return Submitted::Dropped(DropReason::TooLong);
             }
-            let pieces = packet.chunks().map(|chunk| chunk.len().div_ceil(MAX_PIECE)).sum::<usize>();
+            let context = plan.context.filter(|&context| self.needs_context(context, &plan));
+            if short && plan.segment.is_none() {
+                if self.free() < 1 + usize::from(context.is_some()) {
+                    return Submitted::Full;
+                }
+                let at = if context.is_some() { next(self.next_to_use, self.ring.len()) } else { self.next_to_use };
+                if let Some((iova, len)) = self.mapper.bounce(at, packet, MIN_FRAME) {
+                    self.put_context(context);
+                    return self.put_copy(iova, len, plan.command);
+                }
+            }
+            let sentinel = usize::from(plan.segment.is_some());
+            let pieces = packet.chunks().map(|chunk| chunk.len().div_ceil(MAX_PIECE)).sum::<usize>() + sentinel;
             if pieces > MAX_PIECES {
                 if copied {
                     return Submitted::Dropped(DropReason::TooLong);
@@ -130,7 +178,6 @@ impl<D: Dma> TxRing<D> {
                 copied = true;
                 continue;
             }
-            let context = plan.context.filter(|&context| self.context != Some(context));
             if self.free() < pieces + usize::from(context.is_some()) {
                 return Submitted::Full;
             }
@@ -151,58 +198,88 @@ impl<D: Dma> TxRing<D> {
         }
     }
 
+    /// Whether the chip must be given this context. A change of context stalls its reads, but only
+    /// checksums of a queue that is alone can share one (FreeBSD: `em_transmit_checksum_setup`).
+    fn needs_context(&self, context: Context, plan: &Plan) -> bool {
+        self.shares_context || plan.segment.is_some() || self.context != Some(context)
+    }
+
     /// Maps all pieces, then writes the headers, then the descriptors; the ring has room for them.
     fn write(&mut self, packet: &mut Packet, plan: Plan, context: Option<Context>) -> Result<u32, MapFailure> {
         let len = self.ring.len();
         let first = if context.is_some() { next(self.next_to_use, len) } else { self.next_to_use };
-        let mut at = first;
-        for chunk in packet.chunks() {
-            match self.mapper.map_to_device(chunk) {
-                Ok(mapped) => {
-                    let Some(slot) = self.slots.get_mut(at) else { return Err(MapFailure::Retry) };
-                    slot.mapped = Some(mapped);
-                }
+        let (mut at, mut mapped_pieces) = (first, 0);
+        let mut iovas = [None; MAX_PIECES];
+        let mut chunks = packet.chunks();
+        while chunks.clone().next().is_some() {
+            let run = match self.mapper.map_run_to_device(chunks.clone()) {
+                Ok(run) => run,
                 Err(error) => return Err(self.undo(first, at, error)),
+            };
+            let head = at;
+            for (chunk, iova) in chunks.by_ref().take(run.pieces).zip(iovas.iter_mut().skip(mapped_pieces)) {
+                *iova = Some(run.iova(&chunk));
+                at = ahead(at, chunk.len().div_ceil(MAX_PIECE) as u32, len);
             }
-            for _ in 0..chunk.len().div_ceil(MAX_PIECE) {
-                at = next(at, len);
-            }
+            mapped_pieces += run.pieces;
+            let Some(slot) = self.slots.get_mut(head) else { return Err(MapFailure::Retry) };
+            slot.mapped = Some(run.mapped);
         }
         if let Some(segment) = plan.segment {
             segment.write_headers(packet);
         }
-        if let Some(context) = context {
-            self.ring.store(self.next_to_use, context.words());
-            self.next_to_use = first;
-            self.since_rs.1 += 1;
-            self.context = Some(context);
-        }
-        let mut chunks = packet.chunks().peekable();
-        while let Some(chunk) = chunks.next() {
-            self.write_chunk(chunk, plan.command, chunks.peek().is_none());
+        self.put_context(context);
+        let mut chunks = packet.chunks().zip(iovas.into_iter().flatten()).peekable();
+        while let Some((chunk, iova)) = chunks.next() {
+            let end = match (chunks.peek(), &plan.segment) {
+                (Some(_), _) => None,
+                (None, Some(_)) => Some(SENTINEL),
+                (None, None) => Some(0),
+            };
+            self.write_chunk(chunk, iova, plan.command, end);
         }
         self.pending += 1;
         Ok(self.last.0)
     }
 
-    /// Writes the descriptors of one piece of a packet, which the slot of the first of them has
-    /// mapped.
-    fn write_chunk(&mut self, chunk: Chunk<'_>, command: Command, is_last: bool) {
-        let Some(slot) = self.slots.get_mut(self.next_to_use) else { return };
-        let Some(mapped) = slot.mapped.take() else { return };
-        self.mapper.sync_for_device(&mapped, chunk.len());
-        let (iova, mut mapped) = (mapped.iova(), Some(mapped));
-        let mut done = 0;
+    /// Writes the descriptors of one piece of a packet. The slot of the first of them has the
+    /// mapping, if the piece is the first of its run. `end`: the packet ends here, with a descriptor
+    /// for so many bytes if there are any.
+    fn write_chunk(&mut self, chunk: Chunk<'_>, iova: Iova, command: Command, end: Option<usize>) {
+        let mut mapped = self.slots.get_mut(self.next_to_use).and_then(|slot| slot.mapped.take());
+        self.mapper.sync_piece_for_device(iova, chunk.len());
+        let (mut done, sentinel) = (0, end.unwrap_or(0));
         while done < chunk.len() {
-            let n = (chunk.len() - done).min(MAX_PIECE);
+            let rest = chunk.len() - done;
+            let n = if (sentinel + 1..=MAX_PIECE).contains(&rest) { rest - sentinel } else { rest.min(MAX_PIECE) };
             let words = command.piece(iova.add(done).get(), n);
             done += n;
-            if is_last && done == chunk.len() {
+            if end.is_some() && done == chunk.len() {
                 self.put_last(words, mapped.take());
             } else {
                 self.put(words, mapped.take());
             }
         }
+    }
+
+    /// Writes the context that the next frame needs.
+    fn put_context(&mut self, context: Option<Context>) {
+        if let Some(context) = context {
+            self.ring.store(self.next_to_use, context.words());
+            self.next_to_use = next(self.next_to_use, self.ring.len());
+            self.since_rs.descriptors += 1;
+            self.context = Some(context);
+        }
+    }
+
+    /// Writes the descriptor of a copied frame.
+    #[inline]
+    fn put_copy(&mut self, iova: Iova, len: usize, command: Command) -> Submitted {
+        self.since_rs.copies += 1;
+        self.since_rs.copied_bytes += len as u64;
+        self.put_last(command.piece(iova.get(), len), None);
+        self.pending += 1;
+        Submitted::Copied
     }
 
     /// Writes a descriptor.
@@ -213,27 +290,26 @@ impl<D: Dma> TxRing<D> {
             slot.mapped = mapped;
         }
         self.next_to_use = next(self.next_to_use, self.ring.len());
-        self.since_rs.1 += 1;
+        self.since_rs.descriptors += 1;
     }
 
     /// Writes the last descriptor of a frame, with RS if it is time for it: after `rs_every`
     /// frames, or a quarter of the ring, because descriptors that no RS follows can't be used
     /// again.
-    #[inline]
+    #[inline(always)]
     fn put_last(&mut self, [address, mut command]: Words, mapped: Option<Mapped>) {
         command |= tx::EOP;
-        self.since_rs.0 += 1;
+        self.since_rs.frames += 1;
         self.staged += 1;
         let at = self.next_to_use;
-        let rs = self.since_rs.0 >= self.rs_every || self.since_rs.1 + 1 >= self.ring.len() / 4;
+        let rs = self.since_rs.frames >= self.rs_every || self.since_rs.descriptors >= self.rs_descriptors;
         if rs {
             command |= tx::RS;
         }
         self.put([address, command], mapped);
         self.last = (at, [address, command]);
         if rs {
-            self.rs_pending.push_back(at);
-            self.since_rs = (0, 0);
+            self.push_report(at);
         }
     }
 
@@ -267,12 +343,11 @@ impl<D: Dma> TxRing<D> {
         if self.tail == self.next_to_use {
             return None;
         }
-        if self.since_rs.0 > 0 {
+        if self.since_rs.frames > 0 {
             let (at, [address, command]) = self.last;
             // The descriptor lies behind the tail: the driver still owns it.
             self.ring.store(at, [address, command | tx::RS]);
-            self.rs_pending.push_back(at);
-            self.since_rs = (0, 0);
+            self.push_report(at);
         }
         (self.tail, self.staged) = (self.next_to_use, 0);
         Some(self.next_to_use)

@@ -38,6 +38,7 @@ fn rig_with(policy: DmaPolicy, config: Config) -> Rig {
         mapper: DmaMapper::new(&domain, RING, 4096).unwrap(),
         cache: pool.cache(Direction::Tx).unwrap(),
         copy_all: false,
+        shares_context: false,
     };
     let log = FaultLog::new(&control);
     let ring = TxRing::new(parts, &config, log.clone());
@@ -63,7 +64,7 @@ impl Rig {
     fn send(&mut self, packet: Packet) -> usize {
         let mut batch = Batch::new();
         batch.push(packet).unwrap();
-        let taken = self.ring.send(&mut batch, BURST);
+        let taken = self.ring.send(&mut batch, BURST, 0);
         self.ring.announce();
         taken
     }
@@ -114,7 +115,7 @@ fn frame(ip: Ip, transport: Transport, payload: &[u8]) -> Vec<u8> {
 fn a_plain_frame_is_one_descriptor_with_rs_at_the_end_of_its_burst() {
     let mut b = rig(STRICT);
     let mut batch = b.batch(3);
-    assert_eq!(b.ring.send(&mut batch, BURST), 3);
+    assert_eq!(b.ring.send(&mut batch, BURST, 0), 3);
     assert_eq!(b.ring.announce(), Some(3));
     assert_eq!(b.ring.announce(), None);
     let commands: Vec<_> = (0..3).map(|i| b.words(i)[1]).collect();
@@ -132,7 +133,7 @@ fn a_plain_frame_is_one_descriptor_with_rs_at_the_end_of_its_burst() {
 fn rs_is_set_every_few_frames() {
     let mut b = rig_with(DmaPolicy::Persistent, Config { report_every: 16, ..Config::default() });
     let mut batch = b.batch(40);
-    assert_eq!(b.ring.send(&mut batch, BURST), 40);
+    assert_eq!(b.ring.send(&mut batch, BURST, 0), 40);
     b.ring.announce();
     assert_eq!(b.run(), 3, "after 16, 32, and at the end");
     assert_eq!(b.ring.reclaim(), 40);
@@ -143,7 +144,7 @@ fn rs_is_set_every_few_frames() {
 fn no_quarter_of_a_ring_is_without_rs() {
     let mut b = rig_with(DmaPolicy::Persistent, Config { report_every: 64, ..Config::default() });
     let mut batch = b.batch(64);
-    assert_eq!(b.ring.send(&mut batch, BURST), 64);
+    assert_eq!(b.ring.send(&mut batch, BURST, 0), 64);
     b.ring.announce();
     let reports: Vec<_> = (0..64).filter(|&i| b.words(i)[1] & tx::RS != 0).collect();
     assert!(reports.windows(2).all(|pair| pair[1] - pair[0] <= RING / 4), "{reports:?}");
@@ -154,15 +155,15 @@ fn no_quarter_of_a_ring_is_without_rs() {
 fn a_full_ring_takes_no_more_and_keeps_one_descriptor_free() {
     let mut b = rig(DmaPolicy::Persistent);
     let mut batch = b.batch(64);
-    assert_eq!(b.ring.send(&mut batch, BURST), 64);
+    assert_eq!(b.ring.send(&mut batch, BURST, 0), 64);
     let mut more = b.batch(64);
-    assert_eq!(b.ring.send(&mut more, BURST), 15);
+    assert_eq!(b.ring.send(&mut more, BURST, 0), 15);
     assert_eq!(more.len(), 49, "refused packets stay, in order");
     assert_eq!(more.as_slice()[0].linear()[0], 15);
     b.ring.announce();
     b.run();
     assert_eq!(b.ring.reclaim(), 79);
-    assert_eq!(b.ring.send(&mut more, BURST), 49);
+    assert_eq!(b.ring.send(&mut more, BURST, 0), 49);
     assert_eq!(b.end(), 0, "frames that were still in the ring are freed");
     drop(more);
 }
@@ -170,10 +171,13 @@ fn a_full_ring_takes_no_more_and_keeps_one_descriptor_free() {
 #[test]
 fn each_fragment_has_a_descriptor_and_all_have_the_same_command() {
     let mut b = rig(STRICT);
+    // The pieces do not lie side by side.
+    let mut gap = Vec::new();
     let mut packet = b.cache.alloc().unwrap();
     for piece in [5, 700, 300] {
         let part = b.packet(&vec![1; piece]);
         packet.append(part).unwrap();
+        gap.extend((0..4).map(|_| b.cache.alloc().unwrap()));
     }
     assert_eq!(packet.linear().len(), 0, "an empty linear part is sent as it is");
     assert_eq!(b.send(packet), 1);
@@ -183,6 +187,7 @@ fn each_fragment_has_a_descriptor_and_all_have_the_same_command() {
     assert_eq!(b.ring.reclaim(), 1);
     let counts = b.ring.mapper.counts();
     assert_eq!((counts.maps, counts.unmaps, counts.flushes), (3, 3, 1));
+    drop(gap);
     assert_eq!(b.end(), 0);
 }
 
@@ -247,7 +252,7 @@ fn a_frame_that_needs_a_context_waits_for_two_descriptors() {
     let mut b = rig(STRICT);
     for n in [64, 14] {
         let mut batch = b.batch(n);
-        assert_eq!(b.ring.send(&mut batch, BURST), n);
+        assert_eq!(b.ring.send(&mut batch, BURST, 0), n);
     }
     b.ring.announce();
     for taken in [0, 1] {
@@ -331,15 +336,15 @@ fn before_tail(b: &Rig) -> u32 {
 fn a_super_packet_that_does_not_fit_stays_as_it_was() {
     let mut b = rig(DmaPolicy::Persistent);
     let mut fill = b.batch(64);
-    b.ring.send(&mut fill, BURST);
+    b.ring.send(&mut fill, BURST, 0);
     let mut fill = b.batch(13);
-    b.ring.send(&mut fill, BURST);
+    b.ring.send(&mut fill, BURST, 0);
     let bytes = tcp(Ip::v4([10, 0, 0, 1], [10, 0, 0, 2]), &[5; 5000]);
     let mut packet = b.packet(&bytes);
     packet.set_gso(Some(Gso { kind: GsoKind::Tcp4, ecn: false, size: 1400, segs: 4, hdr_len: 54 }));
     let mut batch: Batch = Batch::new();
     batch.push(packet).unwrap();
-    assert_eq!(b.ring.send(&mut batch, BURST), 0);
+    assert_eq!(b.ring.send(&mut batch, BURST, 0), 0);
     assert_eq!(batch.as_slice()[0].to_vec(), bytes, "its headers are changed only when it is queued");
     drop(batch);
     assert_eq!(b.end(), 0);
@@ -364,15 +369,18 @@ fn a_tag_beside_the_packet_is_inserted_by_the_device_or_here() {
 fn a_mapping_that_fails_leaves_the_packet_in_the_batch_and_nothing_mapped() {
     let mut b = rig(STRICT);
     let mut packet = b.packet(&[1; 900]);
+    // The second piece does not lie beside the first.
+    let gap: Vec<_> = (0..4).map(|_| b.cache.alloc().unwrap()).collect();
     let part = b.packet(&[2; 100]);
     packet.append(part).unwrap();
+    drop(gap);
     b.script.pass_maps.store(1, Relaxed);
     b.script.fail_maps.store(1, Relaxed);
     let mut batch: Batch = Batch::new();
     batch.push(packet).unwrap();
-    assert_eq!(b.ring.send(&mut batch, BURST), 0);
+    assert_eq!(b.ring.send(&mut batch, BURST, 0), 0);
     assert_eq!((b.control.faults().map_failed, b.script.live.lock().unwrap().len()), (1, 0));
-    assert_eq!(b.ring.send(&mut batch, BURST), 1);
+    assert_eq!(b.ring.send(&mut batch, BURST, 0), 1);
     assert_eq!(b.end(), 0);
 }
 
@@ -392,7 +400,7 @@ fn unregistered_memory_is_copied() {
 fn frames_in_the_ring_are_dropped_by_name_after_a_reset() {
     let mut b = rig(STRICT);
     let mut batch = b.batch(5);
-    b.ring.send(&mut batch, BURST);
+    b.ring.send(&mut batch, BURST, 0);
     b.ring.restart(DropReason::LinkDown);
     assert_eq!(b.log.counters.snapshot().dropped(DropReason::LinkDown), 5);
     assert_eq!((b.ring.pending, b.script.live.lock().unwrap().len()), (0, 0));
@@ -403,7 +411,7 @@ fn frames_in_the_ring_are_dropped_by_name_after_a_reset() {
 fn a_packet_that_can_not_be_unmapped_never_returns_to_its_pool() {
     let mut b = rig(STRICT);
     let mut batch = b.batch(2);
-    b.ring.send(&mut batch, BURST);
+    b.ring.send(&mut batch, BURST, 0);
     b.ring.announce();
     b.run();
     b.script.fail_unmaps.store(1, Relaxed);
