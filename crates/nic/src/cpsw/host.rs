@@ -362,15 +362,6 @@ impl<B: Bus> Host<B> {
     }
 }
 
-impl<B: Bus> Drop for Host<B> {
-    /// Switches the host port off (Linux: `am65_cpsw_nuss_common_stop`).
-    fn drop(&mut self) {
-        let bar = &self.regions.switch;
-        switch::CONTROL.write(bar, 0);
-        switch::STAT_PORT_EN.write(bar, 0);
-    }
-}
-
 /// Initialises the switch from any state: first the host port, then the address lookup
 /// engine (ALE), whose table is cleared. Values are those of Linux (`am65-cpsw-nuss.c`:
 /// `am65_cpsw_nuss_common_open`, `am65_cpsw_nuss_set_p0_ptype`): channels contend by turns, and all

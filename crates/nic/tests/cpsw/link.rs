@@ -183,8 +183,6 @@ fn the_address_of_pause_frames_is_that_of_the_boot_loader_or_a_local_one() {
     let started: Vec<_> = started.collect();
     assert_eq!(addresses(), [[0x10, 2, 3, 4, 5, 6], [2, 0, 0, 0, 0, 2]]);
     drop((started, control));
-    // The last handle switches the host port off.
-    assert_eq!((switch.r32(0x2_0004), switch.r32(0x2_0014)), (0, 0));
 }
 
 #[test]
