@@ -228,7 +228,14 @@ fn phys(options: &mut Options, mut phys: [u8; 8]) -> Result<[u8; 8], PortError> 
 /// Open devices of this board that have ports left.
 #[derive(Default)]
 pub(crate) struct CpswBoards {
-    boards: Vec<(String, Config, Vec<Option<CpswPort<PlatformBus>>>)>,
+    boards: Vec<CpswBoard>,
+}
+
+struct CpswBoard {
+    /// The device file.
+    file: String,
+    config: Config,
+    ports: Vec<Option<CpswPort<PlatformBus>>>,
 }
 
 impl CpswBoards {
@@ -236,7 +243,7 @@ impl CpswBoards {
     pub(crate) fn open(&mut self, uri: &Uri, file: &str) -> Result<CpswPort<PlatformBus>, PortError> {
         let Wanted { config, soc, port } = read(uri)?;
         let error = |error: String| uri.error(error);
-        if !self.boards.iter().any(|(known, ..)| known == file) {
+        if !self.boards.iter().any(|board| board.file == file) {
             let bus = PlatformBus::open(file.as_ref()).map_err(|e| error(e.to_string()))?;
             let found = SOCS.iter().find(|(name, _)| *name == bus.soc()).map(|&(_, (soc, _))| soc);
             let soc = match (soc, found) {
@@ -252,10 +259,11 @@ impl CpswBoards {
             };
             let firmware = bus.firmware();
             let (ports, _) = open(bus, firmware, config.soc(soc)).map_err(|e| error(e.to_string()))?;
-            self.boards.push((file.to_owned(), config, ports.into_iter().map(Some).collect()));
+            let ports = ports.into_iter().map(Some).collect();
+            self.boards.push(CpswBoard { file: file.to_owned(), config, ports });
         }
-        let known = self.boards.iter_mut().find(|(known, ..)| known == file);
-        let (_, opened, ports) = known.ok_or_else(|| error("no device".to_owned()))?;
+        let known = self.boards.iter_mut().find(|board| board.file == file);
+        let CpswBoard { config: opened, ports, .. } = known.ok_or_else(|| error("no device".to_owned()))?;
         if *opened != config {
             return Err(error("the device is open with other options: give all its ports the same".to_owned()));
         }
@@ -266,7 +274,7 @@ impl CpswBoards {
 
 impl std::fmt::Debug for CpswBoards {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.boards.iter().map(|(file, ..)| file)).finish()
+        f.debug_list().entries(self.boards.iter().map(|board| &board.file)).finish()
     }
 }
 

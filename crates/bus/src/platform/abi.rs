@@ -156,7 +156,7 @@ mod tests {
         assert_eq!([offset_of!(Info, soc), offset_of!(Info, irqs)], [8, 24]);
         assert_eq!([offset_of!(RegionWindow, windows), offset_of!(RegionWindow, offset)], [12, 32]);
         assert_eq!([offset_of!(Call, message), offset_of!(Map, address), offset_of!(Map, dma)], [8, 8, 24]);
-        let requests = [INFO, REGION, CALL, MAP, UNMAP, IRQS, ENABLE].map(|request| request as u64 & 0xffff_ffff);
+        let requests = [INFO, REGION, CALL, MAP, UNMAP, IRQS, ENABLE].map(|request| request & 0xffff_ffff);
         assert_eq!(
             requests,
             [0xc020_c500, 0xc028_c501, 0xc048_c502, 0xc020_c503, 0xc020_c504, 0xc048_c505, 0xc008_c506]

@@ -50,6 +50,10 @@
 //! | M13 | a frame longer than its buffers is accepted | `a_frame_that_claims_to_be_longer…` |
 //! | policy | unmapped while the device has it; not synchronised, in either direction; one wait per packet | `frames_pass_under_every_policy…`, `a_device_that_works_on_copies…`, `a_burst_waits_once…` |
 //! | policy | handed over before the invalidation, or without it | `late` |
+//! | M14 | channels contend by fixed priority | `no_channel_starves…` |
+//! | M18 | no selector of the input port, another tag, another SoC's ring | `t2_two_ports…`, `t2_frames_arrive…`, `traffic_passes_with…` |
+//! | M19 | a MAC that goes on without a link, at another speed, or past a short loss | `without_a_link…`, `a_link_that_comes_back…` |
+//! | M20 | a short preamble on the management bus; a PHY left without power | `a_phy_that_negotiates…`, `a_phy_without_power…` |
 //! | M15 | the marker accepted before the last completions | `t7_teardown…` |
 //! | M15 | no room for the marker on a full completion ring | `the_end_of_a_teardown_shows…` |
 //! | M16 | channel disabled without teardown | `t7_teardown…` |
