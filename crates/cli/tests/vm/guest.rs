@@ -224,7 +224,7 @@ impl Drop for Guest {
     }
 }
 
-/// The kernel's command line.
+/// The kernel's command line. On a loaded machine the kernel would find that timers do not work.
 const BOOT: &str = "console=ttyS0 panic=-1 rdinit=/init intel_iommu=on iommu.strict=1 mitigations=off tsc=reliable \
                     clocksource=tsc random.trust_cpu=on no_timer_check";
 

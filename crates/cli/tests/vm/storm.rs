@@ -116,7 +116,7 @@ fn a_port_outlives_its_cable_being_pulled_under_traffic_again_and_again() {
 fn works_with_the_kernel(guest: &mut Guest) {
     let far = Far::new(guest);
     load(guest);
-    up(guest);
+    up(guest, NIC);
     far.reaches(guest);
     unload(guest);
     far.end(guest);
@@ -140,7 +140,7 @@ fn a_killed_towpath_leaves_nothing_behind_and_the_driver_of_the_kernel_works() {
             no_traffic(cable.guest);
             cable.guest.run(&format!("towpath unbind {NIC}"));
             cable.guest.run(&format!("ip addr del {NEAR}/24 dev tp0"));
-            let name = up(cable.guest);
+            let name = up(cable.guest, NIC);
             cable.far.reaches(cable.guest);
             cable
                 .guest

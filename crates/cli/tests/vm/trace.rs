@@ -116,7 +116,7 @@ impl Registers {
         let entries = self.0.entry(access.register.clone()).or_default();
         let before = entries.get(&access.index).copied();
         let value = match access.register.as_str() {
-            "ICR" | "ICS" | "IMS" | "IMC" => before.unwrap_or(0) | access.value,
+            "IMS" | "IMC" => before.unwrap_or(0) | access.value,
             "RDTR" | "TIDV" => access.value & !FLUSH_PARTIAL,
             _ => access.value,
         };
@@ -131,7 +131,7 @@ impl Registers {
     /// A register's value as it stands in the tables; `None` if what differs is no setting: it
     /// depends on memory or traffic, or is random.
     pub(crate) fn value(&self, register: &str) -> Option<String> {
-        let random = ["RDBAL", "RDBAH", "TDBAL", "TDBAH", "RDT", "TDT", "RSSRK", "EITR"];
+        let random = ["RDBAL", "RDBAH", "TDBAL", "TDBAH", "RDT", "TDT", "RSSRK", "EITR", "ICR", "ICS"];
         if random.iter().any(|prefix| register.starts_with(prefix) && register != "RDTR") {
             return None;
         }
