@@ -36,7 +36,12 @@ fuzz_target!(|data: &[u8]| {
         match (serde_json::from_slice::<Request>(first), answer) {
             (Ok(request), Answer::Settings(lines)) => {
                 assert_eq!(lines.len(), after.len());
-                assert!(lines.iter().zip(&after).all(|(line, now)| line.name == now.name && line.value == now.value.clone().into()));
+                assert!(
+                    lines
+                        .iter()
+                        .zip(&after)
+                        .all(|(line, now)| line.name == now.name && line.value == now.value.clone().into())
+                );
                 let wanted = |name: &str| request.set.iter().rev().find(|(set, _)| set == name);
                 for (now, before) in after.iter().zip(before) {
                     match wanted(now.name).filter(|_| request.port.is_some()) {

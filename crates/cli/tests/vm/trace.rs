@@ -96,7 +96,7 @@ fn named(offset: u32, value: u32) -> Option<Access> {
         _ => {
             let found = NAMES.iter().find_map(|&(first, name, entries, stride)| {
                 let index = offset.checked_sub(first)? / stride;
-                (index < entries && (offset - first) % stride == 0).then_some((name, index))
+                (index < entries && (offset - first).is_multiple_of(stride)).then_some((name, index))
             });
             found
                 .map_or_else(|| access(&format!("{offset:#06x}"), 0, value), |(name, index)| access(name, index, value))
