@@ -193,7 +193,8 @@ fn the_page_says_of_every_kind_of_port_what_the_port_says_itself() {
     for [port, capabilities, calls] in &rows {
         let in_kernel = ["tap:", "tun:", "packet:", "xdp:"].iter().any(|scheme| port.starts_with(scheme));
         // A device of the machine, and a QEMU: their needs have tests beside the code.
-        if port.starts_with("e1000e:") && !port.starts_with("e1000e:model") || in_kernel && namespace.is_none() {
+        let in_machine = ["e1000e:", "cpsw:"].iter().any(|scheme| port.starts_with(scheme)) && !port.contains(":model");
+        if in_machine || in_kernel && namespace.is_none() {
             continue;
         }
         let uri = port.replace("/run/", &format!("{}/", directory.path().display()));
