@@ -82,7 +82,7 @@ fn address_filter_and_mtu_are_changed_while_packets_move() {
         ("mac=01:00:5e:00:00:fb", "must be unicast addresses of six bytes"),
         ("mtu=67", "mtu=67: must be from 68 to 9216"),
         ("mtu=long", "mtu=long: must be a whole number"),
-        ("colour=red", "colour: no such setting; there are: copybreak, batch, mtu, mac"),
+        ("colour=red", "colour: no such setting; there are: copybreak, tx-copybreak, batch, mtu, mac"),
     ] {
         let refused = set(&[change]).code(2);
         assert!(refused.stderr.contains(part), "{refused:#?}");

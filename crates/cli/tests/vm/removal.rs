@@ -14,7 +14,6 @@ const WAYS: [(&str, &str); 3] = [
 #[test]
 fn a_device_that_is_taken_away_under_traffic_is_closed_at_once_and_works_again_later() {
     inside("removal under traffic", |guest| {
-        guest.run(&format!("towpath bind {NIC}"));
         let mut cable = Cable::new(guest);
         for (options, (take, give)) in ["", "?interrupts=msi", "?policy=strict,interrupts=on"].into_iter().zip(WAYS) {
             cable.start(options);
@@ -40,14 +39,12 @@ fn a_device_that_is_taken_away_under_traffic_is_closed_at_once_and_works_again_l
         cable.ping();
         cable.stop().is_balanced();
         cable.end();
-        guest.run(&format!("towpath unbind {NIC}"));
     });
 }
 
 #[test]
 fn a_worker_is_woken_by_every_kind_of_interrupt() {
     inside("kinds of interrupts", |guest| {
-        guest.run(&format!("towpath bind {NIC}"));
         let mut cable = Cable::new(guest);
         for (kind, line) in [("msix", "vfio-msix"), ("msi", "vfio-msi["), ("intx", "vfio-intx")] {
             cable.start(&format!("?interrupts={kind}"));
@@ -62,6 +59,5 @@ fn a_worker_is_woken_by_every_kind_of_interrupt() {
             assert!(summary.sandbox.refused.is_empty(), "{kind}: {:?}", summary.sandbox.refused);
         }
         cable.end();
-        guest.run(&format!("towpath unbind {NIC}"));
     });
 }

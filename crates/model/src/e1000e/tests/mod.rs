@@ -16,6 +16,8 @@ use towpath_packet::Region;
 /// TCTL with transmission enabled, and the bits that silicon needs.
 pub(super) const TCTL_ON: u32 = TCTL_RRTHRESH_RESET | TCTL_MULR | TCTL_EN;
 pub(super) const MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 1];
+/// Frames that the cable holds.
+pub(super) const CABLE: usize = 1024;
 /// Descriptors per ring.
 pub(super) const RING: u32 = 16;
 /// Bytes per buffer. Buffer `i` belongs to receive descriptor `i`; those after the ring's are for
@@ -47,7 +49,7 @@ impl Rig {
 
     /// Before the queues are enabled.
     pub(super) fn bare(config: Config) -> Rig {
-        let (near, far) = cable(1024);
+        let (near, far) = cable(CABLE);
         Rig::on(config, near, far)
     }
 
