@@ -58,7 +58,7 @@ fuzz_target!(|data: &[u8]| {
             (Ok(_), Answer::Error(why)) => assert!(why.contains("e1000e:model"), "{why}"),
             (Err(_), answer) => {
                 assert!(matches!(answer, Answer::Error(why) if why.starts_with("not a request")));
-                assert!(after.iter().map(|setting| setting.value).eq(before), "nothing is changed");
+                assert!(after.into_iter().map(|setting| setting.value).eq(before), "nothing is changed");
             }
         }
     });

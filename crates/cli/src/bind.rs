@@ -55,6 +55,9 @@ fn print_findings(bdf: Bdf) {
 pub(crate) fn unbind(args: &Unbind) -> Result<ExitCode, Box<dyn Error>> {
     let mut failed = None;
     for &bdf in &args.bdfs {
+        // What can't be opened here was not left running by a killed process of ours, and `unbind`
+        // says itself what is in its way.
+        let _ = towpath::e1000e::stop(bdf);
         match vfio::unbind(bdf, args.force) {
             Ok(unbound) => {
                 let interfaces = unbound.interfaces.iter().map(|i| format!(", as {i}")).collect::<String>();

@@ -105,6 +105,21 @@ pub(crate) fn vfio(uri: &Uri, function: &str) -> Result<E1000e<VfioBus>, PortErr
     })
 }
 
+/// Stops a function that is bound to `vfio-pci` and that nothing drives; call it before
+/// [`vfio::unbind`]. A process that was killed leaves its device receiving into the addresses of a
+/// memory that is gone, and the next driver may let it reach memory before it resets it, as Linux's
+/// `e1000_probe` does.
+///
+/// # Errors
+/// [`PortError`]: the function can't be opened, it is in use, or this driver does not know it.
+pub fn stop(bdf: Bdf) -> Result<(), PortError> {
+    let uri: Uri = format!("e1000e:vfio={bdf}").parse()?;
+    // SAFETY: the device gets no address at all: it is reset and closed.
+    let bus = unsafe { VfioConfig::default().unprotected(true) };
+    let bus = VfioBus::open(bdf, &bus).map_err(|error| bus_error(&uri, error))?;
+    open(&uri, bus, Config::default()).map(drop)
+}
+
 /// Opens a device of a running QEMU without a guest: the one in `slot`, or the first supported one.
 pub(crate) fn qtest(uri: &Uri, socket: &str) -> Result<E1000e<QtestBus>, PortError> {
     let (bus, config) = qtest_bus(uri, socket)?;

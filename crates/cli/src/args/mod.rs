@@ -300,7 +300,7 @@ pub(crate) struct Bind {
     pub(crate) force: bool,
 }
 
-/// `towpath unbind`.
+/// `towpath unbind`. A device that a killed process left running is stopped first.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Unbind {
     /// PCI addresses

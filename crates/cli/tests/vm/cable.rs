@@ -43,6 +43,9 @@ impl Far {
     /// Waits until the near host answers.
     #[track_caller]
     pub(crate) fn reaches(&self, guest: &mut Guest) {
+        // The address may have moved to another interface, whose MAC address the far host would ask
+        // for half a minute later.
+        guest.try_run(&format!("{} arp -d {NEAR}", self.prefix));
         guest.until("the near host answers", &format!("{} ping -c 1 -W 1 {NEAR}", self.prefix));
     }
 

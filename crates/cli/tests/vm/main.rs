@@ -132,7 +132,8 @@ fn probing_reports_step_by_step_what_is_missing() {
         let nowhere = probe(guest, "00:09.0");
         assert_eq!(nowhere.code, 2);
         says(&nowhere.text, &["no such device", NIC, PEER, "virtio-pci"]);
-        says(&probe(guest, PEER).text, &["virtio-pci has the device, as eth", &format!("towpath bind {PEER}")]);
+        let named = format!("virtio-pci has the device, as {}", interface(guest, PEER));
+        says(&probe(guest, PEER).text, &[&named, &format!("towpath bind {PEER}")]);
         says(&probe(guest, NIC).text, &["no driver has the device", &format!("towpath bind {NIC}")]);
         guest.run("rmmod vfio_pci");
         says(&probe(guest, NIC).text, &["vfio-pci is not loaded", "modprobe vfio-pci"]);
