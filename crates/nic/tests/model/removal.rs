@@ -108,8 +108,9 @@ fn an_error_of_the_bus_is_mended_by_a_reset_of_the_function() {
         traffic_until(&mut r, |r| r.control.faults().resets == 1);
         assert_eq!(r.control.faults().bus_errors, 1);
         let before = received(&r);
-        traffic_until(&mut r, |r| received(r) > before + 50);
-        assert_eq!((r.tx[0].state(), r.control.faults().resets), (State::Up, 1));
+        // The device receives as soon as its link is up, and the driver looks a little later.
+        traffic_until(&mut r, |r| received(r) > before + 50 && r.tx[0].state() == State::Up);
+        assert_eq!(r.control.faults().resets, 1);
         r.end();
     }
 }
@@ -154,7 +155,6 @@ fn memory_decoding_that_another_program_has_switched_off_is_switched_on_again() 
     r.device.write_config(4, 0);
     traffic_until(&mut r, |r| r.control.faults().resets == 1);
     let before = received(&r);
-    traffic_until(&mut r, |r| received(r) > before + 50);
-    assert_eq!(r.tx[0].state(), State::Up);
+    traffic_until(&mut r, |r| received(r) > before + 50 && r.tx[0].state() == State::Up);
     r.end();
 }

@@ -11,17 +11,15 @@ impl<D: Dma> TxRing<D> {
     /// Frees the frames that were sent; returns how many.
     #[inline]
     pub(super) fn reclaim(&mut self) -> usize {
-        let mut completed: Option<Report> = None;
-        while let Some(report) = self.rs_pending.front() {
+        let (mut all, mut completed) = (Report::default(), false);
+        while let Some(&report) = self.rs_pending.front() {
             if self.ring.status(report.at) & tx::DD == 0 {
                 break;
             }
-            completed = completed.into_iter().chain(self.rs_pending.pop_front()).reduce(Report::join);
+            self.rs_pending.pop_front();
+            (all, completed) = (all.join(report), true);
         }
-        match completed {
-            Some(report) => self.free_until(next(report.at, self.ring.len()), &report, None),
-            None => 0,
-        }
+        if completed { self.free_until(next(all.at, self.ring.len()), &all, None) } else { 0 }
     }
 
     /// Everything that is in the ring, as one report.
@@ -55,7 +53,7 @@ impl<D: Dma> TxRing<D> {
         }
         let synced = self.mapper.sync_iotlb().is_ok();
         // The packets of copied frames are free already.
-        let (mut frames, mut bytes) = (u64::from(report.copies), report.copied_bytes);
+        let (mut frames, mut bytes) = (u64::from(report.copies), u64::from(report.copied_bytes));
         self.pending = self.pending.saturating_sub(report.copies as usize);
         if frames > 0 {
             self.log.counters.copied(frames, bytes);

@@ -58,13 +58,13 @@ struct TxSlot {
 }
 
 /// The descriptors that a write-back completes, after those of the one before it.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone, Copy)]
 struct Report {
     /// The last of them.
     at: u32,
-    /// Copied frames among them, and their bytes.
+    /// Copied frames among them, and their bytes: at most those of a ring of short frames.
     copies: u32,
-    copied_bytes: u64,
+    copied_bytes: u32,
 }
 
 /// What was written since the last RS.
@@ -73,7 +73,7 @@ struct SinceRs {
     frames: u32,
     descriptors: u32,
     copies: u32,
-    copied_bytes: u64,
+    copied_bytes: u32,
 }
 
 /// The ring and the frames in it.

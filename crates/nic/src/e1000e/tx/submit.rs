@@ -277,7 +277,7 @@ impl<D: Dma> TxRing<D> {
     #[inline]
     fn put_copy(&mut self, iova: Iova, len: usize, command: Command) -> Submitted {
         self.since_rs.copies += 1;
-        self.since_rs.copied_bytes += len as u64;
+        self.since_rs.copied_bytes += len as u32;
         self.put_last(command.piece(iova.get(), len), None);
         self.pending += 1;
         Submitted::Copied
