@@ -61,7 +61,8 @@ fn opened(port: AnyPort, run: Duration) -> Vec<Section> {
 }
 
 fn drives_a_device(port: &AnyPort) -> bool {
-    matches!(port, AnyPort::E1000eVfio(_) | AnyPort::E1000eQtest(_) | AnyPort::E1000eModel(_) | AnyPort::Cpsw(_))
+    use AnyPort::{Cpsw, CpswPlatform, E1000eModel, E1000eQtest, E1000eVfio};
+    matches!(port, E1000eVfio(_) | E1000eQtest(_) | E1000eModel(_) | Cpsw(_) | CpswPlatform(_))
 }
 
 /// Receives with one queue, and sends nothing.
