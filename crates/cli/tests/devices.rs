@@ -89,7 +89,11 @@ fn address_filter_and_mtu_are_changed_while_packets_move() {
     }
     let report = set(&["--json"]).code(0).stdout;
     assert!(report.contains(r#""name":"vlans","value":"10+100-199""#), "{report}");
-    towpath.stop().code(0).summary().is_balanced();
+    let ended = towpath.stop();
+    ended.summary().is_balanced();
+    // Another MTU takes a reset, and the link may still be away: a port that ends so fails.
+    let no_link = r#""failures":["e1000e:model: no link"]"#;
+    assert!(ended.status.success() || ended.stdout.contains(no_link), "{ended:#?}");
 }
 
 /// Sends a byte now and then, but no whole request, until the connection is closed.

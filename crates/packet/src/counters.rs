@@ -109,6 +109,8 @@ places! {
     Host = "host", "no protocol of the host takes it, or net.core.netdev_max_backlog is too small";
     /// The device had no buffer for the packet.
     Device = "device", "raise the receive ring: rx= of the port, or ethtool -G IF rx N";
+    /// The link was lost while the packet lay in the device.
+    Link = "link", "none: the cable was pulled, or the partner went down";
     /// The packet or its description could not be understood.
     Unreadable = "unreadable", "none: the sender, the file or the driver is at fault";
 }
@@ -163,10 +165,11 @@ impl Counters {
         add(&self.errors, n);
     }
 
-    /// `n` packets were lost outside of the queue, as the kernel or the device reports.
+    /// `n` packets were lost outside of the queue, as the kernel or the device reports. Unlike the
+    /// other counters, from any thread: what loses them need not be the queue's.
     #[inline]
     pub fn missed(&self, place: Missed, n: u64) {
-        add(&self.missed[place as usize], n);
+        self.missed[place as usize].fetch_add(n, Relaxed);
     }
 
     /// A packet was cut into `segments`.

@@ -80,8 +80,11 @@ pub struct PortStats {
     /// Frames that could not be sent: too short, too long, without a carrier, or with a checksum
     /// position outside of the frame.
     pub tx_dropped: u64,
-    /// Received frames that found the queue to the host full, or the host port disabled.
+    /// Received frames that found the queue to the host full, or the host port disabled, or had no
+    /// port to go to.
     pub rx_dropped: u64,
+    /// Those of them that the lookup dropped.
+    pub ale_dropped: u64,
 }
 
 pub(super) struct MacPort {
@@ -258,11 +261,12 @@ impl Switch {
         }
     }
 
-    /// A counter of a MAC port; the model has only those of good frames.
+    /// A counter of a MAC port; the model has those of good frames, and of the lookup's drops.
     fn statistic(&mut self, at: usize) -> u32 {
         let stats = self.port((at / 0x200) as u8).map(|port| port.stats).unwrap_or_default();
         match at % 0x200 {
             0x00 => stats.received as u32,
+            0x28 => stats.ale_dropped as u32,
             0x34 => stats.sent as u32,
             _ => 0,
         }
@@ -442,6 +446,7 @@ impl Switch {
         if to & 1 == 0 {
             self.ports[port].stats.received += 1;
             self.ports[port].stats.rx_dropped += u64::from(to == 0);
+            self.ports[port].stats.ale_dropped += u64::from(to == 0);
             return self.recycle(bytes);
         }
         let priority = match bytes.get(12..16) {

@@ -3,6 +3,7 @@
 use super::config::Config;
 use super::host::{ChannelStop, CpswError, Host};
 use super::link::StartedPort;
+use super::losses::RxLosses;
 use super::rx::{CpswRx, FlowRef, RxCounts, SharedFlow};
 use super::tx::{ChannelRef, CpswTx, LiveChannel, MAX_DESCS, TxCounts};
 use crate::batching::Batching;
@@ -11,7 +12,7 @@ use crate::sync::{Mutex, lock};
 use std::sync::{Arc, Weak};
 use towpath_bus::Bus;
 use towpath_bus::tisci::Tisci;
-use towpath_packet::port::{Info, Layer, Needs, Port, PortControl, PortError, Queues, Start};
+use towpath_packet::port::{Info, Layer, Needs, Port, PortControl, PortError, Queues, Start, TxQueue};
 use towpath_packet::{Counters, Direction, Offloads, Pool};
 
 /// Opens the device; returns one port for each MAC, and a handle of the whole.
@@ -209,11 +210,16 @@ impl<B: Bus> CpswPort<B> {
             1 => host.rx_irqs()?.into_iter().map(Some).collect(),
             _ => Vec::new(),
         };
+        let bar = &host.regions.switch;
+        let mut losses = Some(RxLosses::new(bar.clone(), self.number, counters.clone()));
+        let flows_in_all: usize = refs.iter().map(Vec::len).sum();
         let mut rx = Vec::new();
         for (queue, (flows, counters)) in refs.into_iter().zip(counters).enumerate() {
             // A queue has one descriptor to wait on: a queue of several flows is polled.
             let alone = flows.len() == 1;
             rx.push(CpswRx {
+                losses: losses.take(),
+                elsewhere: (flows_in_all - flows.len()) * host.config.rx_ring as usize,
                 flows,
                 first: 0,
                 port: self.number,
@@ -236,11 +242,14 @@ impl<B: Bus> CpswPort<B> {
             rule: "must be one of the device's ports",
         })?;
         let started = Arc::new(StartedPort::start(link, &host.name, max_len)?);
-        let tx = channels.into_iter().enumerate();
-        let tx = tx.map(|(queue, (channel, cache))| {
-            CpswTx::new(host, self.number, queue == 0, channel, self.batching.clone(), cache, started.clone())
+        let tx = channels.into_iter().map(|(channel, cache)| {
+            CpswTx::new(host, self.number, channel, self.batching.clone(), cache, started.clone())
         });
-        let tx = tx.collect();
+        let mut tx: Vec<_> = tx.collect();
+        let counters = tx.iter().map(|tx| tx.counters().clone()).collect();
+        if let Some(first) = tx.first_mut() {
+            first.watch(counters);
+        }
         rx.iter_mut().for_each(|rx| rx._started = Some(started.clone()));
         Ok(Queues { rx, tx })
     }

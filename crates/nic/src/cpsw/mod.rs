@@ -23,6 +23,7 @@
 //! | `mac` | the MAC of one port: reset, start, link up and down, stop |
 //! | `mdio` | the management bus of the PHYs |
 //! | `link` | the link of a port: its source, and what a change does to its MAC |
+//! | `losses` | frames that a port has counted and that nothing else accounts for |
 //! | `device` | the MAC ports, and the handle of the whole device |
 //! | `tx/` | a transmit channel, what is shared of it, and the transmit queue |
 //! | `rx/` | a receive flow, what is shared of it, and the receive queue |
@@ -57,6 +58,7 @@ mod descriptors;
 mod device;
 mod host;
 mod link;
+mod losses;
 mod mac;
 mod mdio;
 mod regs;

@@ -133,7 +133,15 @@ pub(super) mod ale {
 pub(super) mod statistics {
     use towpath_bus::Reg;
 
-    /// Good frames sent by the host port; those of the MAC ports follow, a stride apart.
+    /// Good frames received by the host port; those of the MAC ports follow, a stride apart.
+    pub(crate) const RX_GOOD: Reg = Reg(0x3_a000);
+    /// Received pause frames, which count as good frames too, and end in the MAC.
+    pub(crate) const RX_PAUSE: Reg = Reg(0x3_a00c);
+    /// Received frames that the lookup dropped: for other stations, of other VLANs.
+    pub(crate) const ALE_DROP: Reg = Reg(0x3_a028);
+    /// Received frames for no port at all.
+    pub(crate) const PORTMASK_DROP: Reg = Reg(0x3_a088);
+    /// Good frames sent.
     pub(crate) const TX_GOOD: Reg = Reg(0x3_a034);
     /// Pause frames of the MAC, which count as good frames too.
     pub(crate) const TX_PAUSE: Reg = Reg(0x3_a040);

@@ -9,7 +9,7 @@ use towpath_model::cpsw::{self as model, Cpsw, Partner, PhyStart};
 use towpath_model::wire::Wire;
 use towpath_nic::cpsw::{Config, FlowControl, Interface, LinkSource, MdioAccess, open};
 use towpath_packet::port::{Port, Start, State, TxQueue};
-use towpath_packet::{Batch, DropReason, Offloads};
+use towpath_packet::{Batch, DropReason, Missed, Offloads};
 
 const ENABLED: u32 = 1 << 5;
 const GIG: u32 = 1 << 7;
@@ -87,6 +87,39 @@ fn without_a_link_packets_stay_and_with_it_they_are_sent() {
     rig.plugs[0].set_carrier(true);
     rig.check_link(0);
     exchange(&mut rig, 0, 0);
+    rig.finish();
+}
+
+#[test]
+fn frames_that_the_link_takes_with_it_are_counted_as_missed() {
+    let (config, model) = phys();
+    let mut rig = Rig::with(config, model);
+    exchange(&mut rig, 0, 0);
+    // The partner pauses the port: frames wait in its FIFO, and the channel has completed them.
+    rig.model.stall(1, true);
+    for number in 1..5 {
+        let packet = rig.packet(&stamp(0, number, 90));
+        rig.send(0, packet);
+    }
+    rig.settle();
+    let counts = |rig: &Rig| {
+        let counted = rig.ports[0].tx[0].counters().snapshot();
+        (counted.packets, counted.missed_at(Missed::Link))
+    };
+    rig.check_link(0);
+    rig.check_link(0);
+    assert_eq!((counts(&rig), rig.ports[0].tx[0].pending()), ((5, 0), 0), "with a link they can still be sent");
+    rig.plugs[0].set_carrier(false);
+    rig.check_link(0);
+    assert_eq!(counts(&rig), (5, 0), "some might be on their way");
+    rig.model.stall(1, false);
+    rig.settle();
+    rig.check_link(0);
+    assert_eq!((counts(&rig), rig.model.port_stats(1).tx_dropped), ((5, 4), 4));
+    rig.plugs[0].set_carrier(true);
+    rig.check_link(0);
+    exchange(&mut rig, 0, 5);
+    assert_eq!(counts(&rig), (6, 4));
     rig.finish();
 }
 

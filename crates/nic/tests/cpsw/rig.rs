@@ -184,6 +184,14 @@ impl Rig {
         }
     }
 
+    /// Polls port `port`, 0 and up, which receives nothing, until a second has gone by.
+    pub(crate) fn polls_for_a_second(&mut self, port: usize) {
+        self.model.advance(Duration::from_secs(1));
+        for _ in 0..256 {
+            assert_eq!(self.ports[port].rx[0].rx(&mut Batch::new()), 0);
+        }
+    }
+
     pub(crate) fn kick(&mut self) {
         for port in &mut self.ports {
             port.tx.iter_mut().for_each(TxQueue::kick);

@@ -5,8 +5,8 @@ use towpath_bus::{Bus, Mmio};
 use towpath_model::cpsw::{self as model, Injected};
 use towpath_model::wire::Wire;
 use towpath_nic::cpsw::Config;
-use towpath_packet::Batch;
 use towpath_packet::port::{RxQueue, State, TxQueue};
+use towpath_packet::{Batch, Missed};
 
 /// Offers one packet; returns whether it was taken.
 fn offer(rig: &mut Rig, port: usize, number: u32) -> bool {
@@ -303,6 +303,13 @@ fn t6_frames_without_a_free_descriptor_are_dropped_by_the_device_and_reception_g
         assert!(rig.model.inject(1, &stamp(0, 77, 80), Injected::default()));
         rig.model.settle();
         assert_stamps(&rig.receive(0), 0, 77);
+        // The device does not report them: the port's statistics do.
+        let missed = |rig: &Rig| rig.ports[0].rx[0].counters().snapshot().missed_at(Missed::Device);
+        rig.polls_for_a_second(0);
+        assert_eq!(missed(&rig), 0, "they might have been on their way");
+        rig.polls_for_a_second(0);
+        rig.polls_for_a_second(0);
+        assert_eq!(missed(&rig), 24);
         rig.assert_clean();
     }
 }

@@ -1,6 +1,7 @@
 //! The receive queue of one MAC port, over its flows.
 
 use super::super::link::StartedPort;
+use super::super::losses::RxLosses;
 use super::{FlowRef, RxCounts};
 use crate::batching::Batching;
 use std::os::fd::RawFd;
@@ -24,6 +25,10 @@ pub struct CpswRx<B: Bus> {
     pub(in crate::cpsw) own_pool: Option<Pool>,
     /// The interrupt of the queue's only flow, if no other queue receives from it.
     pub(in crate::cpsw) irq: Option<B::Irq>,
+    /// Finds the frames that the port's queues have not got, if this is its first one.
+    pub(in crate::cpsw) losses: Option<RxLosses<B::Bar>>,
+    /// Frames that may wait in the flows of the port's other queues.
+    pub(in crate::cpsw) elsewhere: usize,
     pub(in crate::cpsw) counters: Arc<Counters>,
 }
 
@@ -66,6 +71,11 @@ impl<B: Bus> RxQueue for CpswRx<B> {
         if packets > 0 {
             self.counters.moved(packets as u64, bytes);
         }
+        if let Some(losses) = &mut self.losses {
+            // With room left, all of the queue's flows are empty.
+            let (is_empty, flows) = (out.room() > 0, &self.flows);
+            losses.look(|| self.elsewhere + if is_empty { 0 } else { posted(flows) });
+        }
         packets
     }
 
@@ -90,6 +100,19 @@ impl<B: Bus> RxQueue for CpswRx<B> {
 
     fn counters(&self) -> &Arc<Counters> {
         &self.counters
+    }
+}
+
+/// Descriptors that the device has, or has filled.
+fn posted<B: Bus>(flows: &[FlowRef<B>]) -> usize {
+    flows.iter().filter_map(|flow| flow.read(|flow| flow.buffers.table.numbers())).map(|(free, all)| all - free).sum()
+}
+
+impl<B: Bus> Drop for CpswRx<B> {
+    fn drop(&mut self) {
+        if let Some(losses) = &mut self.losses {
+            losses.end(self.elsewhere + posted(&self.flows));
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::super::host::Host;
 use super::super::link::StartedPort;
+use super::super::losses::TxLosses;
 use super::descs::PORTS;
 use super::{ChannelRef, TxChannel, TxCounts, TxCredits};
 use crate::batching::Batching;
@@ -32,6 +33,8 @@ pub struct CpswTx<B: Bus> {
     watchdog: Option<Watchdog>,
     /// The state that the credits are for.
     was_up: bool,
+    /// Finds the frames that the link took with it, if this queue watches it.
+    losses: Option<TxLosses<B::Bar>>,
     counters: Arc<Counters>,
 }
 
@@ -114,12 +117,10 @@ fn copy(cache: &mut Cache, packet: &Packet) -> Option<Packet> {
 }
 
 impl<B: Bus> CpswTx<B> {
-    /// A queue of MAC port `port`, which has no frame to send now. One queue of the port `watches` its
-    /// link.
+    /// A queue of MAC port `port`, which has no frame to send now.
     pub(in crate::cpsw) fn new(
         host: &Host<B>,
         port: u8,
-        watches: bool,
         channel: ChannelRef<B>,
         batching: Batching,
         cache: Cache,
@@ -128,9 +129,14 @@ impl<B: Bus> CpswTx<B> {
         let bar = host.regions.switch.clone();
         let shared = matches!(channel, ChannelRef::Shared(_));
         let credits = shared.then(|| TxCredits::new(bar.clone(), port));
-        let watchdog = watches.then(|| Watchdog::new(LINK, bar.now()));
         let (was_up, counters) = (link.is_up(), Arc::default());
-        CpswTx { channel, credits, port, batching, cache, link, bar, watchdog, was_up, counters }
+        CpswTx { channel, credits, port, batching, cache, link, bar, watchdog: None, was_up, losses: None, counters }
+    }
+
+    /// Makes this the queue that looks at the port's link; `queues` are all of the port's.
+    pub(in crate::cpsw) fn watch(&mut self, queues: Vec<Arc<Counters>>) {
+        self.watchdog = Some(Watchdog::new(LINK, self.bar.now()));
+        self.losses = Some(TxLosses::new(self.bar.clone(), self.port, queues));
     }
 
     /// Starts a burst that may be longer than a [`Batch`]. Full batches are announced as packets
@@ -159,6 +165,10 @@ impl<B: Bus> CpswTx<B> {
             && let Some(credits) = &mut self.credits
         {
             credits.reset();
+        }
+        let pending = self.pending();
+        if let Some(losses) = &mut self.losses {
+            losses.look(is_up, pending);
         }
     }
 }
