@@ -58,7 +58,8 @@ fn the_copybreak_threshold_is_changed_while_packets_move() {
 fn address_filter_and_mtu_are_changed_while_packets_move() {
     let dir = tempfile::tempdir().unwrap();
     let control = format!("--control={}", dir.path().join("control").display());
-    // Generated frames return by the model's loopback plug, and are received as far as the filter lets them.
+    // Generated frames return by the model's loopback plug, and are received as far as the filter
+    // lets them.
     let towpath = Towpath::start(&["fwd", "gen:rate=10k,size=128", "e1000e:model?mac=02:00:00:00:00:0a", &control]);
     let set = |args: &[&str]| datapath::run(&[&["set", &control, "e1000e:model"], args].concat());
     let shown = set(&[]).code(0).stdout;

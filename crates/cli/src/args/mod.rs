@@ -295,7 +295,8 @@ pub(crate) struct Bind {
     /// PCI addresses, as lspci -D shows them; all or none are handed over
     #[arg(value_name = "BDF", required = true)]
     pub(crate) bdfs: Vec<Bdf>,
-    /// Also one whose interface has addresses or is part of a bridge, or for which there is no driver here
+    /// Also one whose interface has addresses or is part of a bridge, or for which there is no
+    /// driver here
     #[arg(long)]
     pub(crate) force: bool,
 }
@@ -306,7 +307,8 @@ pub(crate) struct Unbind {
     /// PCI addresses
     #[arg(value_name = "BDF", required = true)]
     pub(crate) bdfs: Vec<Bdf>,
-    /// Also one that a process has open: the kernel asks it to close the function, and waits; a port of towpath does at once
+    /// Also one that a process has open: the kernel asks it to close the function, and waits; a port
+    /// of towpath does at once
     #[arg(long)]
     pub(crate) force: bool,
 }

@@ -41,8 +41,8 @@ pub(super) mod switch {
     pub(crate) const ROUND_ROBIN: u32 = 1 << 8;
 }
 
-/// The MAC of a port (`cpsw_sl.c` in Linux); offsets of port 0, which has none. The MAC ports follow,
-/// [`switch::STRIDE`] apart.
+/// The MAC of a port (`cpsw_sl.c` in Linux); offsets of port 0, which has none. The MAC ports
+/// follow, [`switch::STRIDE`] apart.
 pub(super) mod mac {
     use towpath_bus::Reg;
 

@@ -210,9 +210,9 @@ fn frames_that_a_link_lost_do_not_keep_its_port_from_sending_after_the_link_is_u
     assert_eq!(rig.model.port_stats(1).tx_dropped, 7);
 }
 
-/// The numbers of frames that two queues get onto the wires, while the second always has packets: the
-/// queues of two ports, or of one. With `legacy`, the switch's registers get these values of PRI_CTL
-/// and RX_PRI_MAP after the driver's.
+/// The numbers of frames that two queues get onto the wires, while the second always has packets:
+/// the queues of two ports, or of one. With `legacy`, the switch's registers get these values of
+/// PRI_CTL and RX_PRI_MAP after the driver's.
 fn sent_beside_a_busy_queue(variant: Variant, ports: u8, legacy: Option<(u32, u32)>) -> [usize; 2] {
     let config = config(variant, ports).tx_channels(2).rx_flows(if ports == 1 { 2 } else { 1 });
     let mut rig = Rig::with(config, model_config(variant, ports));

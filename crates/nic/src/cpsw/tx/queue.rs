@@ -188,7 +188,8 @@ impl<B: Bus> Burst<'_, B> {
     /// Adds a packet. A packet that can never be sent is dropped and counted.
     ///
     /// # Errors
-    /// Hands the packet back if the channel is full or the port has no link; the packets pushed before have been announced.
+    /// Hands the packet back if the channel is full or the port has no link; the packets pushed
+    /// before have been announced.
     #[inline]
     pub fn push(&mut self, packet: Packet) -> Result<(), Packet> {
         let CpswTx { channel, credits, cache, counters, port, batching, link, .. } = &mut *self.tx;
