@@ -152,12 +152,17 @@ impl WaitStatus {
         }
         let begun = Instant::now();
         let mut checked = false;
-        while !done() {
+        loop {
             std::thread::yield_now();
-            if begun.elapsed() > TIMEOUT {
+            // Before the look: this thread may have slept longer than the unit worked.
+            let waited = begun.elapsed();
+            if done() {
+                return Ok(());
+            }
+            if waited > TIMEOUT {
                 return Err(MapError::Refused("the remapping unit did not answer an invalidation in time"));
             }
-            if !checked && begun.elapsed() > CHECK_ERRORS_AFTER {
+            if !checked && waited > CHECK_ERRORS_AFTER {
                 checked = true;
                 match FSTS.read(bar) {
                     u32::MAX => return Err(MapError::Refused("the remapping unit is gone")),
@@ -170,7 +175,6 @@ impl WaitStatus {
                 }
             }
         }
-        Ok(())
     }
 }
 
