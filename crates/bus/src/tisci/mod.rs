@@ -2,8 +2,10 @@
 //! threads, and the ranges of them that this host was granted.
 //!
 //! ```text
-//!   driver ── Tisci: typed calls ──► Message ── call ──► system firmware ──► configuration (firmware only)
+//!   driver ── Tisci: typed calls ──► Message ── call ──► system firmware ──► configuration
 //!   driver ── Mmio ──────────────────────────────────────────────────────► real-time registers
+//!
+//!   Only firmware writes the configuration.
 //! ```
 //!
 //! The messages are those of TI's system controller interface ([TISCI]) for ring accelerator, UDMA

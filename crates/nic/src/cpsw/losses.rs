@@ -3,7 +3,8 @@
 //! Two places lose frames without a word to the driver: the DMA engine drops a received frame for
 //! which there is no free descriptor, and a MAC whose link is gone drops what lies in its FIFO, the
 //! channel's completions notwithstanding. The port's statistics count all frames that came in, and
-//! all that went out; what the queues do not account for was lost.
+//! all that went out; what the queues do not account for was lost. Frames that a queue received and
+//! found broken are among that.
 //!
 //! ```text
 //!   wire ─► port counts ─► switch, engine ─► descriptors, inboxes ─► queue counts    RxLosses

@@ -17,7 +17,7 @@
 //! | `soc` | what is fixed in each SoC, and the channels, flows and rings that firmware granted |
 //! | `regs` | registers |
 //! | `descriptors` | CPPI5 host descriptors |
-//! | `desc_pool` | the descriptors of a channel or flow: free, or with what is in flight behind them |
+//! | `desc_pool` | descriptors of a channel or flow: free, or with what is in flight behind them |
 //! | `ring` | rings of descriptor pointers, and the only place that writes doorbells |
 //! | `host` | bring-up and teardown of the switch, the transmit channels and the receive channel |
 //! | `mac` | the MAC of one port: reset, start, link up and down, stop |
