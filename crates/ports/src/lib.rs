@@ -32,6 +32,7 @@ pub mod sock;
 pub mod tun;
 pub mod uri;
 pub mod veth;
+pub mod vhost;
 pub mod vnet;
 pub mod xdp;
 

@@ -1,0 +1,3 @@
+//! `vhost:PATH`: a virtual machine's network device, or any other vhost-user front end.
+
+mod ring;
