@@ -1,9 +1,10 @@
 //! The booted machine: one serial line carries commands, the kernel's messages go by another into a
 //! file.
 //!
-//! One machine serves all tests, one after the other. A test that fails ends the machine, and the
-//! next test boots a new one. QEMU's monitor pulls cables and devices, and writes each access to a
-//! register of the NIC to a file.
+//! One machine serves all tests of [`inside`], one after the other. A test that fails ends the machine,
+//! and the next test boots a new one. [`alone`] boots machines of other kinds, while no other one is in
+//! use. QEMU's monitor pulls cables and devices, and writes each access to a register of the NIC to a
+//! file.
 
 use crate::image;
 use crate::kernel::Kernel;
@@ -13,10 +14,10 @@ use crate::trace::{Access, Trace};
 use serde_json::json;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Longest silence while booting or while a command runs.
@@ -51,10 +52,69 @@ pub(crate) struct Done {
 
 static GUEST: Mutex<Option<Guest>> = Mutex::new(None);
 
+/// Whether machines can be booted; if not, the test is skipped.
+fn can_boot(name: &str) -> bool {
+    let packages = ["qemu-system-x86_64", "busybox", "dpkg-deb", "apt-get"];
+    packages.iter().all(|program| needs(name, &[Need::Program(program)]))
+}
+
+/// Room for machines of a test's own: no other test uses one for as long as it lives.
+pub(crate) struct Alone {
+    _shared: MutexGuard<'static, Option<Guest>>,
+    kernel: PathBuf,
+    initrd: PathBuf,
+}
+
+/// Waits until no other test uses a machine. `None` if none can be booted: the test is skipped.
+pub(crate) fn alone(name: &str) -> Option<Alone> {
+    if !can_boot(name) {
+        return None;
+    }
+    let mut shared = GUEST.lock().unwrap_or_else(PoisonError::into_inner);
+    // It would take memory, and time now and then.
+    *shared = None;
+    match files() {
+        Ok((kernel, initrd)) => Some(Alone { _shared: shared, kernel, initrd }),
+        Err(why) => {
+            skip(name, why);
+            None
+        }
+    }
+}
+
+impl Alone {
+    /// Boots a machine with `devices`, whose shell answers. Its console is kept by its name.
+    #[track_caller]
+    pub(crate) fn boot(&self, name: &str, memory: u32, devices: impl FnOnce(&mut Command)) -> Guest {
+        let guest = self.start(name, memory, devices);
+        guest.hear("booting", |line| (line == "@ready").then_some(()));
+        guest
+    }
+
+    /// Starts a machine that may wait for the state of another one.
+    #[track_caller]
+    pub(crate) fn start(&self, name: &str, memory: u32, devices: impl FnOnce(&mut Command)) -> Guest {
+        let mut qemu = Command::new("qemu-system-x86_64");
+        qemu.args(["-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-smp", "2", "-m", &memory.to_string()]);
+        devices(&mut qemu);
+        Guest::start(qemu, name, &self.kernel, &self.initrd).unwrap_or_else(|why| panic!("{why}"))
+    }
+}
+
+/// The kernel and the archive that machines boot, built once.
+fn files() -> Result<(PathBuf, PathBuf), String> {
+    static FILES: OnceLock<Result<(PathBuf, PathBuf), String>> = OnceLock::new();
+    let build = || {
+        let kernel = Kernel::fetch(&image::cache())?;
+        let initrd = image::build(&kernel)?;
+        Ok((kernel.image().ok_or("no kernel")?, initrd))
+    };
+    FILES.get_or_init(build).clone()
+}
+
 /// Runs a test in the machine, or skips it.
 pub(crate) fn inside(name: &str, test: impl FnOnce(&mut Guest)) {
-    let packages = ["qemu-system-x86_64", "busybox", "dpkg-deb", "apt-get"];
-    if !packages.iter().all(|program| needs(name, &[Need::Program(program)])) {
+    if !can_boot(name) {
         return;
     }
     let mut shared = GUEST.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,16 +131,25 @@ pub(crate) fn inside(name: &str, test: impl FnOnce(&mut Guest)) {
 
 impl Guest {
     fn boot() -> Result<Guest, String> {
-        let kernel = Kernel::fetch(&image::cache())?;
-        let initrd = image::build(&kernel)?;
-        let console = image::cache().join("console.log");
+        let (kernel, initrd) = files()?;
         let began = Instant::now();
-        let folder = tempfile::tempdir().map_err(|e| e.to_string())?;
-        let (monitor, trace) = (folder.path().join("qmp"), image::cache().join("trace.log"));
-        let _ = std::fs::remove_file(&trace);
         let mut qemu = Command::new("qemu-system-x86_64");
         arguments(&mut qemu);
-        qemu.arg("-kernel").arg(kernel.image().ok_or("no kernel")?).arg("-initrd").arg(initrd);
+        let guest = Guest::start(qemu, "vfio", &kernel, &initrd)?;
+        // Input is lost until the shell reads.
+        guest.hear("booting", |line| (line == "@ready").then_some(()));
+        eprintln!("booted in {:.1} s", began.elapsed().as_secs_f32());
+        Ok(guest)
+    }
+
+    /// Starts a machine, its monitor and the reader of its output.
+    fn start(mut qemu: Command, name: &str, kernel: &Path, initrd: &Path) -> Result<Guest, String> {
+        let console = image::cache().join(format!("{name}-console.log"));
+        let folder = tempfile::tempdir().map_err(|e| e.to_string())?;
+        let (monitor, trace) = (folder.path().join("qmp"), image::cache().join(format!("{name}-trace.log")));
+        let _ = std::fs::remove_file(&trace);
+        qemu.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
+        qemu.arg("-kernel").arg(kernel).arg("-initrd").arg(initrd);
         qemu.args(["-append", BOOT, "-serial", &format!("file:{}", console.display()), "-serial", "stdio"]);
         qemu.arg("-qmp").arg(format!("unix:{},server=on,wait=off", monitor.display())).arg("-D").arg(&trace);
         let mut qemu = spawn(qemu)?;
@@ -99,11 +168,7 @@ impl Guest {
             }
         });
         let qmp = Qmp::connect(&monitor).unwrap_or_else(|why| panic!("QEMU did not start: {why}"));
-        let guest = Guest { qemu, qmp, trace: Trace::new(trace), input, lines, console, commands: 0 };
-        // Input is lost until the shell reads.
-        guest.hear("booting", |line| (line == "@ready").then_some(()));
-        eprintln!("booted in {:.1} s", began.elapsed().as_secs_f32());
-        Ok(guest)
+        Ok(Guest { qemu, qmp, trace: Trace::new(trace), input, lines, console, commands: 0 })
     }
 
     /// Runs a command of the guest's shell to its end.
@@ -197,6 +262,26 @@ impl Guest {
         }
     }
 
+    /// Moves the running machine to the one that waits at a socket.
+    #[track_caller]
+    pub(crate) fn migrate(&mut self, to: &Path) {
+        self.qmp.forget_events();
+        let events = json!({"capabilities": [{"capability": "events", "state": true}]});
+        self.monitor("migrate-set-capabilities", &events);
+        self.monitor("migrate", &json!({"uri": format!("unix:{}", to.display())}));
+        let done = |event: &serde_json::Value| {
+            event["event"] == "MIGRATION" && matches!(event["data"]["status"].as_str(), Some("completed" | "failed"))
+        };
+        if let Err(why) = self.qmp.wait(LONGEST, done) {
+            self.fail(&format!("the migration does not end: {why}"));
+        }
+    }
+
+    /// This machine is the one that `before` has become: commands are numbered on.
+    pub(crate) fn continues(&mut self, before: &Guest) {
+        self.commands = before.commands;
+    }
+
     /// Whether accesses to the registers of the NIC are recorded from now on.
     #[track_caller]
     pub(crate) fn set_trace(&mut self, on: bool) {
@@ -231,7 +316,6 @@ const BOOT: &str = "console=ttyS0 panic=-1 rdinit=/init intel_iommu=on iommu.str
 /// The machine and its devices.
 fn arguments(qemu: &mut Command) {
     qemu.args(["-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-smp", "2", "-m", "512"])
-        .args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"])
         .args(["-device", "intel-iommu,intremap=on,aw-bits=48"]);
     for (port, hub) in [0, 0, 1, 0].into_iter().enumerate() {
         qemu.arg("-netdev").arg(format!("hubport,id=h{port},hubid={hub}"));

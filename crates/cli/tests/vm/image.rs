@@ -63,6 +63,7 @@ pub(crate) fn build(kernel: &Kernel) -> Result<PathBuf, String> {
         image.file(&format!("modules/{list}"), order.as_bytes());
     }
     testpmd(&mut image)?;
+    iperf3(&mut image)?;
     let path = cache().join("initrd.img");
     std::fs::write(&path, image.finish()).map_err(|e| format!("{}: {e}", path.display()))?;
     Ok(path)
@@ -75,31 +76,43 @@ fn testpmd(image: &mut Cpio) -> Result<(), String> {
     if !program.exists() || drivers.is_empty() {
         return Ok(());
     }
-    let mut libraries = BTreeSet::new();
-    for file in drivers.iter().map(PathBuf::as_path).chain([program]) {
-        let listed = succeed(Command::new("ldd").arg(file));
-        let paths = listed.split_whitespace().filter(|word| word.starts_with('/'));
-        libraries.extend(paths.map(str::to_owned));
-    }
-    let mut folders = BTreeSet::new();
-    for library in &libraries {
-        folders.extend(Path::new(library).ancestors().skip(1).map(Path::to_path_buf));
-    }
-    for folder in folders {
-        let name = folder.to_string_lossy();
-        if name.len() > 1 {
-            image.folder(name.trim_start_matches('/'));
-        }
-    }
-    for library in &libraries {
-        image.program(library.trim_start_matches('/'), &read(Path::new(library))?);
-    }
+    libraries(image, drivers.iter().map(PathBuf::as_path).chain([program]))?;
     image.folder("pmd");
     for driver in drivers {
         let name = driver.file_name().unwrap_or_default().to_string_lossy().into_owned();
         image.program(&format!("pmd/{name}"), &read(&driver)?);
     }
     image.program("bin/testpmd", &read(program)?);
+    Ok(())
+}
+
+/// Adds `iperf3` with its shared libraries, if it is installed.
+fn iperf3(image: &mut Cpio) -> Result<(), String> {
+    let program = Path::new("/usr/bin/iperf3");
+    if !program.exists() {
+        return Ok(());
+    }
+    libraries(image, [program])?;
+    image.program("bin/iperf3", &read(program)?);
+    Ok(())
+}
+
+/// Adds the shared libraries of programs, each once.
+fn libraries<'p>(image: &mut Cpio, of: impl IntoIterator<Item = &'p Path>) -> Result<(), String> {
+    let mut libraries = BTreeSet::new();
+    for file in of {
+        let listed = succeed(Command::new("ldd").arg(file));
+        let paths = listed.split_whitespace().filter(|word| word.starts_with('/'));
+        libraries.extend(paths.map(str::to_owned));
+    }
+    // In this order, a folder follows the one that it is in.
+    let folders: BTreeSet<_> = libraries.iter().flat_map(|library| Path::new(library).ancestors().skip(1)).collect();
+    for name in folders.into_iter().map(Path::to_string_lossy).filter(|name| name.len() > 1) {
+        image.folder(name.trim_start_matches('/'));
+    }
+    for library in &libraries {
+        image.program(library.trim_start_matches('/'), &read(Path::new(library))?);
+    }
     Ok(())
 }
 

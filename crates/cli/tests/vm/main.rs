@@ -18,6 +18,7 @@
 //! | `oracle` | what they write, compared; explained in `docs/oracles.md` |
 //! | `removal` | the kernel takes the NIC away; kinds of interrupts |
 //! | `storm` | pulled cables, pulled devices and kills, many times |
+//! | `vhost` | machines of their own, whose NIC is a vhost-user device |
 
 mod cable;
 mod cpio;
@@ -32,6 +33,7 @@ mod storm;
 #[path = "../support/mod.rs"]
 mod support;
 mod trace;
+mod vhost;
 
 use cable::Cable;
 use guest::{Guest, NIC, PEER, SPARE, inside};

@@ -1,0 +1,244 @@
+//! Guests whose NIC is a vhost-user device: `virtio_net` of Debian's kernel against `vhost:`.
+//!
+//! ```text
+//!   guest 10.9.0.2 ── virtio_net ══ rings in the guest's memory ══ vhost: ── towpath ── tap: ── 10.9.0.1, a namespace
+//! ```
+//!
+//! QEMU 7.2 without KVM dies of a vhost-user NIC with MSI-X: the NICs have `vectors=0`.
+
+use crate::guest::{Alone, Guest, alone};
+use crate::support::datapath::{Summary, Towpath};
+use crate::support::traffic::Background;
+use crate::support::{LONGEST, NETWORK, Namespace, needs, succeed};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Memory of a guest, in MiB. It is shared with towpath.
+const MEMORY: u32 = 320;
+
+/// A NIC of a guest.
+#[derive(Debug, Clone, Copy)]
+struct Nic<'p> {
+    socket: &'p Path,
+    /// The last byte of its addresses.
+    host: u8,
+    queues: u32,
+    /// Further options of the device.
+    options: &'p str,
+}
+
+impl Nic<'_> {
+    fn add(&self, qemu: &mut Command) {
+        let Nic { socket, host, queues, options } = self;
+        qemu.args(["-machine", "q35,memory-backend=m0"]);
+        qemu.args(["-object", &format!("memory-backend-memfd,id=m0,size={MEMORY}M,share=on")]);
+        qemu.args(["-chardev", &format!("socket,id=c0,path={},reconnect=1", socket.display())]);
+        qemu.args(["-netdev", &format!("vhost-user,id=n0,chardev=c0,queues={queues}")]);
+        let mq = if *queues > 1 { ",mq=on" } else { "" };
+        let mac = format!("mac=02:00:00:00:00:{host:02x}");
+        let fixed = "vectors=0,addr=6.0,disable-legacy=on,romfile=";
+        qemu.args(["-device", &format!("virtio-net-pci,netdev=n0,{fixed},{mac}{mq}{options}")]);
+    }
+
+    /// Boots a guest with this NIC, and gives it its address.
+    #[track_caller]
+    fn boot(&self, room: &Alone, mtu: u32) -> Guest {
+        let mut guest = room.boot(&format!("vhost-{}", self.host), MEMORY, |qemu| self.add(qemu));
+        guest.run(&format!("ip addr add 10.9.0.{}/24 dev eth0; ip link set eth0 mtu {mtu} up", self.host));
+        guest
+    }
+}
+
+/// The host that guests talk to, and the sockets' directory.
+struct Host {
+    ns: Namespace,
+    dir: tempfile::TempDir,
+}
+
+impl Host {
+    fn new() -> Host {
+        Host { ns: Namespace::new("vhost"), dir: tempfile::tempdir().unwrap() }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("v")
+    }
+
+    /// `towpath fwd` between the guest and the host's tap.
+    fn forward(&self, options: &str, queues: u32, mtu: u32) -> Towpath {
+        let vhost = format!("vhost:{}?queues={queues}{options}", self.socket().display());
+        let tap = format!("tap:tp0?netns={},addr=10.9.0.1/24,mtu={mtu},queues={queues}", self.ns.name());
+        Towpath::start(&["fwd", &vhost, &tap])
+    }
+
+    /// A program of the host in the background, once it has written a line with `ready`.
+    fn serve(&self, program: &str, args: &str, ready: &str) -> Background {
+        let mut command = self.ns.command(program, args);
+        let mut server = Background::start(command.stdout(Stdio::piped()).stderr(Stdio::inherit()));
+        let mut lines = BufReader::new(server.0.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
+        assert!(lines.any(|line| line.contains(ready)), "{program} {args} does not serve");
+        std::thread::spawn(move || lines.for_each(drop));
+        server
+    }
+}
+
+/// Gb/s of one or more TCP streams; the guest sends, or receives with `-R`.
+#[track_caller]
+fn tcp(guest: &mut Guest, address: &str, args: &str) -> f64 {
+    let text = guest.run(&format!("iperf3 -J -c {address} {args}"));
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+    let rate = report["end"]["sum_received"]["bits_per_second"].as_f64().unwrap_or(0.0) / 1e9;
+    println!("  tcp {args}: {rate:.2} Gb/s");
+    assert!(rate > 0.0, "{report:#}");
+    rate
+}
+
+/// A file from the guest to the host and one back, with their digests.
+#[track_caller]
+fn files(host: &Host, guest: &mut Guest) {
+    let here = host.dir.path().join("file");
+    let server = host.ns.command("socat", &format!("-u TCP-LISTEN:5000,reuseaddr CREATE:{}", here.display())).spawn();
+    let mut server = Background(server.unwrap());
+    guest.run("head -c 8M /dev/urandom >/tmp/file");
+    guest.until("a file sent", "nc 10.9.0.1 5000 </tmp/file");
+    assert!(server.0.wait().unwrap().success());
+    let sum = |text: String| text.split_whitespace().next().map(str::to_owned);
+    let sent = sum(guest.run("sha256sum /tmp/file"));
+    assert_eq!(sum(succeed(Command::new("sha256sum").arg(&here))), sent, "guest to host");
+    let server = host.ns.command("socat", &format!("-u OPEN:{} TCP-LISTEN:5001,reuseaddr", here.display())).spawn();
+    let mut server = Background(server.unwrap());
+    guest.until("a file received", "nc 10.9.0.1 5001 >/tmp/back </dev/null && [ $(wc -c </tmp/back) = 8388608 ]");
+    assert!(server.0.wait().unwrap().success());
+    assert_eq!(sum(guest.run("sha256sum /tmp/back")), sent, "host to guest");
+}
+
+#[track_caller]
+fn ends_well(towpath: Towpath) -> Summary {
+    let summary = towpath.stop().summary();
+    summary.is_balanced();
+    summary
+}
+
+fn room(name: &str) -> Option<Alone> {
+    if !NETWORK.iter().all(|need| needs(name, std::slice::from_ref(need))) {
+        return None;
+    }
+    alone(name)
+}
+
+#[test]
+fn a_guest_talks_to_a_tap_and_goes_on_after_its_back_end_was_killed() {
+    let Some(room) = room("a_guest_talks_to_a_tap_and_goes_on_after_its_back_end_was_killed") else { return };
+    let host = Host::new();
+    let towpath = host.forward("", 1, 1500);
+    let nic = Nic { socket: &host.socket(), host: 2, queues: 1, options: "" };
+    let mut guest = nic.boot(&room, 1500);
+    guest.until("the host answers", "ping -c 1 -W 1 10.9.0.1");
+    guest.run("ping -c 20 -i 0.05 -s 1400 10.9.0.1");
+    println!(
+        "{}",
+        guest.run("ethtool -k eth0 2>/dev/null | grep segmentation; cat /sys/class/net/eth0/statistics/tx_packets")
+    );
+    {
+        let _server = host.serve("iperf3", "-s --forceflush", "listening");
+        tcp(&mut guest, "10.9.0.1", "-t 2");
+        tcp(&mut guest, "10.9.0.1", "-t 2 -R");
+    }
+    files(&host, &mut guest);
+    // Killed in the middle of a flood, and started again.
+    guest.run("(ping -f -c 100000 10.9.0.1 >/tmp/flood 2>&1; true) & echo $! >/tmp/flood.pid");
+    std::thread::sleep(Duration::from_millis(300));
+    towpath.signal(libc::SIGKILL);
+    drop(towpath);
+    let towpath = host.forward("", 1, 1500);
+    guest.until("the host answers again", "ping -c 1 -W 1 10.9.0.1");
+    guest.run("kill $(cat /tmp/flood.pid); true");
+    files(&host, &mut guest);
+    let summary = ends_well(towpath);
+    assert!(summary.balance.sent > 1000, "{summary:#?}");
+}
+
+#[test]
+fn a_guest_with_a_packed_ring_two_queue_pairs_and_long_frames_talks_to_a_tap() {
+    let Some(room) = room("a_guest_with_a_packed_ring_two_queue_pairs_and_long_frames_talks_to_a_tap") else { return };
+    let host = Host::new();
+    let towpath = host.forward(",mtu=9000", 2, 9000);
+    let nic = Nic { socket: &host.socket(), host: 3, queues: 2, options: ",packed=on,host_mtu=9000" };
+    let mut guest = nic.boot(&room, 9000);
+    guest.until("the host answers", "ping -c 1 -W 1 10.9.0.1");
+    guest.run("ping -c 20 -i 0.05 -s 8900 10.9.0.1");
+    {
+        let _server = host.serve("iperf3", "-s --forceflush", "listening");
+        tcp(&mut guest, "10.9.0.1", "-t 2 -P 4");
+        tcp(&mut guest, "10.9.0.1", "-t 2 -P 4 -R");
+    }
+    files(&host, &mut guest);
+    ends_well(towpath);
+}
+
+#[test]
+fn two_guests_talk_to_each_other_without_the_kernel_of_the_host() {
+    let Some(room) = room("two_guests_talk_to_each_other_without_the_kernel_of_the_host") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let sockets = ["a", "b"].map(|name| dir.path().join(name));
+    let uris = sockets.each_ref().map(|socket| format!("vhost:{}", socket.display()));
+    let towpath = Towpath::start(&["fwd", &uris[0], &uris[1]]);
+    let boot = |host: u8, socket: &PathBuf| Nic { socket, host, queues: 1, options: "" }.boot(&room, 1500);
+    let (mut one, mut two) = (boot(4, &sockets[0]), boot(5, &sockets[1]));
+    one.until("the other guest answers", "ping -c 1 -W 1 10.9.0.5");
+    two.run("iperf3 -s -1 --forceflush >/tmp/server 2>&1 &");
+    two.until("a server", "grep -q listening /tmp/server");
+    tcp(&mut one, "10.9.0.5", "-t 2");
+    let summary = ends_well(towpath);
+    assert!(summary.balance.sent > 100, "{summary:#?}");
+}
+
+#[test]
+fn a_guest_moves_to_another_machine_under_load_and_loses_none_of_its_bytes() {
+    let Some(room) = room("a_guest_moves_to_another_machine_under_load_and_loses_none_of_its_bytes") else { return };
+    // Two datapaths, two sockets; one host that both machines are wired to by a bridge.
+    let host = Host::new();
+    host.ns.ip("link add br0 type bridge");
+    host.ns.ip("addr add 10.9.0.1/24 dev br0");
+    host.ns.ip("link set br0 up");
+    let start = |name: &str| {
+        let vhost = format!("vhost:{}", host.dir.path().join(name).display());
+        let tap = format!("tap:{name}?netns={}", host.ns.name());
+        let towpath = Towpath::start(&["fwd", &vhost, &tap]);
+        host.ns.ip(&format!("link set {name} master br0"));
+        towpath
+    };
+    let (here, there) = (start("va"), start("vb"));
+    let (va, vb) = (host.dir.path().join("va"), host.dir.path().join("vb"));
+    let nic = |socket| Nic { socket, host: 6, queues: 1, options: "" };
+    let mut guest = nic(va.as_path()).boot(&room, 1500);
+    let moves = host.dir.path().join("migrate");
+    let mut other = room.start("vhost-other", MEMORY, |qemu| {
+        nic(vb.as_path()).add(qemu);
+        qemu.arg("-incoming").arg(format!("unix:{}", moves.display()));
+    });
+    guest.until("the host answers", "ping -c 1 -W 1 10.9.0.1");
+    // Bytes arrive in the guest's memory while it is copied: a page that is not marked as dirty is stale
+    // on the other side.
+    let sample = host.dir.path().join("sample");
+    succeed(Command::new("sh").args(["-c", &format!("head -c 64M /dev/urandom >{}", sample.display())]));
+    let server = host.ns.command("socat", &format!("-u OPEN:{} TCP-LISTEN:5001,reuseaddr", sample.display())).spawn();
+    let _server = Background(server.unwrap());
+    guest.run("nc 10.9.0.1 5001 >/tmp/back </dev/null & echo $! >/tmp/nc.pid");
+    guest.until("bytes arrive", "[ $(wc -c </tmp/back) -gt 1000000 ]");
+    guest.migrate(&moves);
+    // The shell's line is the other machine's now.
+    other.continues(&guest);
+    let end = Instant::now() + LONGEST / 2;
+    while other.try_run("[ $(wc -c </tmp/back) = 67108864 ]").code != 0 {
+        assert!(Instant::now() < end, "{}", other.run("wc -c /tmp/back; ps"));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let sum = |text: String| text.split_whitespace().next().map(str::to_owned);
+    assert_eq!(sum(other.run("sha256sum /tmp/back")), sum(succeed(Command::new("sha256sum").arg(&sample))));
+    other.run("ping -c 3 10.9.0.1");
+    ends_well(here);
+    ends_well(there);
+}
