@@ -145,8 +145,10 @@ impl Rogue {
         self.tx.submit();
     }
 
-    /// Writes an entry, which the next [`send`](Rogue::send) submits.
+    /// Writes an entry, which the next [`send`](Rogue::send) submits. In a full ring it replaces an
+    /// entry that the datapath has not read.
     pub(crate) fn stage(&mut self, desc: Desc) {
+        self.ledger.void |= self.tx.waiting() >= self.tx.ring().size();
         self.ledger.send(desc);
         self.tx.write(desc);
     }
