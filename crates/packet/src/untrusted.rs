@@ -18,7 +18,7 @@
 //! `vm-memory` does the same with volatile words for short lengths, and with a plain copy for long
 //! ones. Exclusive access (`&mut`) would not help: it excludes no other process.
 
-use crate::packet::Packet;
+use crate::packet::{Packet, prefetch};
 use crate::region::{Region, RegionError, RegionHandle};
 use libc::c_void;
 use std::arch::asm;
@@ -103,6 +103,35 @@ impl UntrustedMem {
         let Some(to) = self.0.at(offset, bytes.len()) else { return false };
         // SAFETY: the bytes lie inside the region.
         unsafe { copy(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
+        true
+    }
+
+    /// Writes the `N` bytes to `offset`, for a length that is known to the compiler: stores instead
+    /// of a call. Returns false, and writes nothing, if they do not lie inside.
+    #[inline]
+    pub fn set<const N: usize>(&self, offset: usize, bytes: [u8; N]) -> bool {
+        let Some(to) = self.0.at(offset, N) else { return false };
+        // SAFETY: the region is writable there for N bytes, which need no alignment.
+        unsafe { to.cast::<[u8; N]>().write_volatile(bytes) };
+        true
+    }
+
+    /// Prefetches the first line of the bytes at `offset`, to be read soon.
+    #[inline]
+    pub fn prefetch(&self, offset: usize) {
+        if let Some(at) = self.0.at(offset, 1) {
+            prefetch(at.as_ptr());
+        }
+    }
+
+    /// Appends a copy of `len` bytes at `offset` to the linear part of a packet without fragments.
+    /// Returns false, and changes nothing, if they do not lie inside or have no room.
+    #[inline]
+    pub fn append_to(&self, offset: usize, len: usize, to: &mut Packet) -> bool {
+        let Some(at) = self.0.at(offset, len) else { return false };
+        let Ok(room) = to.push_back(len) else { return false };
+        // SAFETY: the source lies in the region; a packet's linear part is memory of a pool.
+        unsafe { copy(at.as_ptr(), room.as_mut_ptr(), len) };
         true
     }
 

@@ -56,6 +56,13 @@ impl Token {
         usize::from(self.at) % usize::from(size.max(1))
     }
 
+    /// The driver's name of the chain: split, its first descriptor; packed, its buffer id. Any
+    /// number, of a packed queue.
+    #[inline]
+    pub fn id(&self) -> u16 {
+        self.id
+    }
+
     /// The token as 48 bits, for the token of an external buffer. [`from_raw`](Token::from_raw)
     /// makes it a token again.
     #[inline]
