@@ -122,8 +122,7 @@ pub(super) struct Ring {
 impl Ring {
     fn new(setup: RingSetup, pages: Pages) -> Result<Ring, QueueError> {
         let RingSetup { format, size, base, features, ref areas, .. } = setup;
-        let areas =
-            Areas { desc: areas.desc.clone(), driver: areas.driver.clone(), device: areas.device.clone() };
+        let areas = Areas { desc: areas.desc.clone(), driver: areas.driver.clone(), device: areas.device.clone() };
         let mut device = Device::new(format, areas, size, Features::from_bits(features), base)?;
         // Until the worker is about to sleep.
         device.disable_kicks();

@@ -312,7 +312,10 @@ impl Burst<'_> {
         let header = VnetHeader { flags, ..header };
         let mut packet = self.build(self.plan.with_headers(MAX_SUPER_HEADERS), chain, skip)?;
         match vnet::apply_untrusted(header, &mut packet, usize::MAX) {
-            Ok(applied) if applied.longest <= MAX_PACKET && packet.gso().is_none_or(|gso| acked.has(Offloads::for_gso(gso))) => {
+            Ok(applied)
+                if applied.longest <= MAX_PACKET
+                    && packet.gso().is_none_or(|gso| acked.has(Offloads::for_gso(gso))) =>
+            {
                 self.totals.copied_bytes += applied.copied as u64;
                 Ok(packet)
             }
