@@ -8,7 +8,6 @@ use super::events::RingEvents;
 use super::ring::{RingSetup, RingSlot, Way, feature};
 use super::{VhostRx, VhostTx};
 use crate::random::Random;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use towpath_packet::port::{RxQueue, TxQueue};
 use towpath_packet::{Backing, Batch, Direction, Packet, Pool, PoolConfig, Region, UntrustedMem};
@@ -65,7 +64,7 @@ struct Guest {
 
 fn another(event: &EventFd) -> EventFd {
     use std::os::fd::AsFd;
-    OwnedFd::from(event.as_fd().try_clone_to_owned().unwrap()).into()
+    event.as_fd().try_clone_to_owned().unwrap().into()
 }
 
 impl Guest {
