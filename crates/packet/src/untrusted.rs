@@ -25,6 +25,11 @@ use std::arch::asm;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
+/// A word at any address, loaded and stored at once where the machine can do that.
+#[derive(Clone, Copy)]
+#[repr(C, packed)]
+struct Unaligned<T>(T);
+
 /// A region that an untrusted process shares. No reference to its bytes is ever made, so the other
 /// side can cause wrong bytes and nothing worse. [`ExtBufPool`](crate::ExtBufPool) attaches pieces
 /// of it to packets, [`write`](UntrustedMem::write) fills them. A clone is another handle.
@@ -92,9 +97,23 @@ impl UntrustedMem {
     #[inline]
     pub fn get<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
         let from = self.0.at(offset, N)?;
-        // SAFETY: the region is readable there for N bytes, which need no alignment; any bytes are
-        // a value.
-        Some(unsafe { from.cast::<[u8; N]>().read_volatile() })
+        let (mut bytes, mut at) = ([0; N], 0);
+        macro_rules! words {
+            ($word:ty) => {
+                while let Some(to) = bytes.get_mut(at..).and_then(|rest| rest.first_chunk_mut()) {
+                    // SAFETY: the region is readable there for N bytes, of which the word is a
+                    // part; it needs no alignment, and any bytes are a value.
+                    let word = unsafe { from.add(at).cast::<Unaligned<$word>>().read_volatile() };
+                    *to = <$word>::to_ne_bytes(word.0);
+                    at += size_of::<$word>();
+                }
+            };
+        }
+        words!(u64);
+        words!(u32);
+        words!(u16);
+        words!(u8);
+        Some(bytes)
     }
 
     /// Copies `bytes` to `offset`; returns false, and writes nothing, if they do not lie inside.
@@ -111,8 +130,22 @@ impl UntrustedMem {
     #[inline]
     pub fn set<const N: usize>(&self, offset: usize, bytes: [u8; N]) -> bool {
         let Some(to) = self.0.at(offset, N) else { return false };
-        // SAFETY: the region is writable there for N bytes, which need no alignment.
-        unsafe { to.cast::<[u8; N]>().write_volatile(bytes) };
+        let mut at = 0;
+        macro_rules! words {
+            ($word:ty) => {
+                while let Some(from) = bytes.get(at..).and_then(|rest| rest.first_chunk()) {
+                    let word = Unaligned(<$word>::from_ne_bytes(*from));
+                    // SAFETY: the region is writable there for N bytes, of which the word is a
+                    // part; it needs no alignment.
+                    unsafe { to.add(at).cast::<Unaligned<$word>>().write_volatile(word) };
+                    at += size_of::<$word>();
+                }
+            };
+        }
+        words!(u64);
+        words!(u32);
+        words!(u16);
+        words!(u8);
         true
     }
 

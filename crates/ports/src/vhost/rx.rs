@@ -19,7 +19,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use towpath_packet::port::{RxMemory, RxQueue, State, TxLayout, Wake};
 use towpath_packet::{Batch, Buf, Cache, Counters, DropReason, Missed, Offloads, Packet};
-use towpath_virtio::{Piece, RegionPlace, Regions, RingError};
+use towpath_virtio::{Piece, RegionPlace, Regions, RingError, Token};
 
 /// Bytes of the shortest frame: an Ethernet header.
 const SHORTEST: usize = 14;
@@ -211,7 +211,9 @@ struct InChain<'a> {
     pages: &'a mut Pages,
     pieces: &'a [Piece<RegionPlace>],
     len: usize,
-    slot: usize,
+    token: &'a Token,
+    /// Descriptors of the ring.
+    size: u16,
     /// Pieces that are out in the packet.
     held: u16,
 }
@@ -235,16 +237,17 @@ impl Burst<'_> {
                 device.complete(token, 0);
                 continue;
             }
-            let (slot, len) = (token.slot(setup.size), chain.readable_len() as usize);
+            let len = chain.readable_len() as usize;
             let memory = &setup.memory;
-            let mut chain = InChain { memory, pages, pieces: chain.readable(), len, slot, held: 0 };
+            let mut chain =
+                InChain { memory, pages, pieces: chain.readable(), len, token: &token, size: setup.size, held: 0 };
             let frame = self.frame(&mut chain, header_len, acked);
             let held = chain.held;
             if held == 0 {
                 device.complete(token, 0);
             } else {
                 self.totals.attached += u64::from(held);
-                pages.hold(slot, token, held);
+                pages.hold(token.slot(setup.size), token, held);
             }
             match frame {
                 Ok(mut packet) => {
@@ -442,14 +445,14 @@ impl InChain<'_> {
     fn packet(&mut self, skip: usize) -> Option<Packet> {
         let Piece { place, len } = *self.pieces.first()?;
         let place = RegionPlace { offset: place.offset + skip, ..place };
-        let packet = self.pages.packet(place, len as usize - skip, self.slot)?;
+        let packet = self.pages.packet(place, len as usize - skip, self.token.slot(self.size))?;
         self.held = 1;
         Some(packet)
     }
 
     #[inline]
     fn attach(&mut self, place: RegionPlace, len: usize) -> Option<Buf> {
-        let page = self.pages.attach(place, len, self.slot)?;
+        let page = self.pages.attach(place, len, self.token.slot(self.size))?;
         self.held += 1;
         Some(page)
     }
