@@ -162,7 +162,7 @@ impl Processes {
 impl Drop for Processes {
     /// What no process closed stays open: the end of this process closes it.
     fn drop(&mut self) {
-        for (Dropping::Socket(fd) | Dropping::File(fd)) in self.waiting.drain(..) {
+        for Dropping::Socket(fd) | Dropping::File(fd) in self.waiting.drain(..) {
             std::mem::forget(fd);
         }
     }
