@@ -308,7 +308,7 @@ impl Packet {
 }
 
 #[inline]
-fn prefetch(at: *const u8) {
+pub(crate) fn prefetch(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch is a hint; it never faults, whatever the address.
     unsafe {
