@@ -5,10 +5,15 @@ use std::path::Path;
 use std::time::Instant;
 use towpath_client::{Config, Frame, Socket, Umem};
 
+/// Frames that wait for packets at a time; the others are there to be sent.
+const POSTED: usize = 128;
+
 pub(crate) struct Echo {
     socket: Socket<'static>,
     umem: &'static Umem,
     sent: u32,
+    /// Frames that wait for packets.
+    posted: usize,
 }
 
 impl Echo {
@@ -21,7 +26,7 @@ impl Echo {
             socket = Socket::connect(umem, path, &Config::default()).ok();
             socket.is_some()
         });
-        Echo { socket: socket.unwrap(), umem, sent: 0 }
+        Echo { socket: socket.unwrap(), umem, sent: 0, posted: 0 }
     }
 
     /// Waits until the other side returns frames.
@@ -101,10 +106,13 @@ impl Echo {
 
     fn receive(&mut self, into: &mut Vec<Vec<u8>>) {
         self.free();
-        let mut empty: Vec<_> = std::iter::from_fn(|| self.umem.alloc()).take(64).collect();
-        self.socket.fill(&mut empty).unwrap();
+        let mut empty: Vec<_> = std::iter::from_fn(|| self.umem.alloc()).take(POSTED - self.posted).collect();
+        let (all, filled) = (empty.len(), self.socket.fill(&mut empty));
+        filled.unwrap();
+        self.posted += all - empty.len();
         let mut got = Vec::new();
         self.socket.rx(&mut got).unwrap();
+        self.posted -= got.len();
         into.extend(got.iter().map(|frame| frame.bytes().to_vec()));
     }
 }
