@@ -70,7 +70,7 @@ impl Host {
     fn forward(&self, options: &str, queues: u32, mtu: u32) -> Towpath {
         let vhost = format!("vhost:{}?queues={queues}{options}", self.socket().display());
         let tap = format!("tap:tp0?netns={},addr=10.9.0.1/24,mtu={mtu},queues={queues}", self.ns.name());
-        Towpath::start(&["fwd", &vhost, &tap])
+        Towpath::start(&["fwd", &vhost, &tap, "--workers", &queues.to_string()])
     }
 
     /// A program of the host in the background, once it has written a line with `ready`.
@@ -101,7 +101,7 @@ fn files(host: &Host, guest: &mut Guest) {
     let here = host.dir.path().join("file");
     let server = host.ns.command("socat", &format!("-u TCP-LISTEN:5000,reuseaddr CREATE:{}", here.display())).spawn();
     let mut server = Background(server.unwrap());
-    guest.run("head -c 8M /dev/urandom >/tmp/file");
+    guest.run("head -c 8388608 /dev/urandom >/tmp/file");
     guest.until("a file sent", "nc 10.9.0.1 5000 </tmp/file");
     assert!(server.0.wait().unwrap().success());
     let sum = |text: String| text.split_whitespace().next().map(str::to_owned);
