@@ -36,6 +36,8 @@ pub(crate) struct BounceMemory {
     descriptors: usize,
     /// Bytes of the largest slots: a power of two.
     largest: usize,
+    /// Bytes of the largest slots, and as many for all smaller ones.
+    bytes: usize,
     _region: RegionHandle,
 }
 
@@ -44,31 +46,30 @@ unsafe impl Send for BounceMemory {}
 
 impl BounceMemory {
     pub(crate) fn new<D: Dma>(domain: &Domain<D>, descriptors: u32, bytes: usize) -> Result<BounceMemory, MapError> {
-        let (descriptors, largest) = (descriptors.max(1) as usize, slot_bytes(bytes));
-        // Of all sizes: 2048 + 1024 + … + 64 bytes for each descriptor.
-        let len = descriptors * (2 * largest - LINE);
+        let (descriptors, largest) = (descriptors.max(1) as usize, bytes.max(LINE).next_power_of_two());
+        let bytes = 2 * largest * descriptors;
         // Writable for the device, although it only reads: before Linux 6.2 a page that was never
         // written is pinned for reading alone as the shared page of zeros, which the CPU's first
         // write leaves behind (`mm/gup.c`).
-        let (region, iova) = domain.alloc(len, Access::Both)?;
+        let (region, iova) = domain.alloc(bytes, Access::Both)?;
         // A broken bus may allocate less than was requested.
-        if region.len() < len {
+        if region.len() < bytes {
             return Err(MapError::Refused("the bus allocated less memory than was requested"));
         }
-        Ok(BounceMemory { at: region.base(), iova, descriptors, largest, _region: region })
+        Ok(BounceMemory { at: region.base(), iova, descriptors, largest, bytes, _region: region })
     }
 
     /// Copies a packet into a slot of the descriptor, with zeros behind it up to `shortest` bytes;
     /// returns the IOVA and the length.
     #[inline]
     pub(crate) fn fill(&mut self, descriptor: u32, packet: &Packet, shortest: usize) -> Option<(Iova, usize)> {
-        let len = packet.len().max(shortest);
-        let (descriptor, bytes) = (descriptor as usize, slot_bytes(len));
+        let (descriptor, len) = (descriptor as usize, packet.len().max(shortest));
         if descriptor >= self.descriptors || len > self.largest {
             return None;
         }
-        // Behind the larger slots of all descriptors: 2048 + 1024 + … + 2 · `bytes` for each.
-        let offset = (2 * self.largest - 2 * bytes) * self.descriptors + descriptor * bytes;
+        // Likewise, the slots of any size begin where twice their bytes are left.
+        let size = (len.saturating_sub(1) | (LINE - 1)).ilog2() + 1;
+        let offset = self.bytes - ((2 * self.descriptors - descriptor) << size);
         // SAFETY: the slot lies inside the region, which lives as long as `self` and was zeroed by
         // its allocation. Nothing else in this process accesses it, and the device, which is done
         // with the last frame of the descriptor, is given its address to read.
@@ -79,11 +80,4 @@ impl BounceMemory {
         }
         Some((self.iova.add(offset), len))
     }
-}
-
-/// Bytes of the smallest slot for a frame of `len` bytes: a power of two.
-#[inline]
-fn slot_bytes(len: usize) -> usize {
-    // At least a line: one shift, without a branch.
-    2 << (len.saturating_sub(1) | (LINE - 1)).ilog2()
 }

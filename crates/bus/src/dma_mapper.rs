@@ -142,7 +142,7 @@ impl<D: Dma> DmaMapper<D> {
     /// index, with zeros behind it up to `shortest` bytes, and syncs it for the device, which is
     /// done with the last frame of the descriptor. Returns the IOVA and the length; `None` if the
     /// packet is longer than the longest frame, or there is no such descriptor.
-    #[inline]
+    #[inline(always)]
     pub fn bounce(&mut self, descriptor: u32, packet: &Packet, shortest: usize) -> Option<(Iova, usize)> {
         let (iova, len) = self.bounce.as_mut()?.fill(descriptor, packet, shortest)?;
         self.counts.copies += 1;
