@@ -74,10 +74,37 @@ impl BounceMemory {
         // its allocation. Nothing else in this process accesses it, and the device, which is done
         // with the last frame of the descriptor, is given its address to read.
         let bytes = unsafe { std::slice::from_raw_parts_mut(self.at.add(offset).as_ptr(), len) };
-        let copied = packet.copy_to(0, bytes);
-        if copied < len {
-            bytes.get_mut(copied..)?.fill(0);
+        if !copy_short(packet.linear(), bytes) {
+            copy_any(packet, bytes);
         }
         Some((self.iova.add(offset), len))
+    }
+}
+
+/// Copies a frame of 32 to 64 bytes, as most short ones are, in two moves that overlap: a call of
+/// the C library takes longer. Returns false for any other length, or if the lengths differ: the
+/// frame has more pieces.
+#[inline]
+fn copy_short(from: &[u8], to: &mut [u8]) -> bool {
+    const HALF: usize = 32;
+    if from.len() != to.len() || from.len() > 2 * HALF {
+        return false;
+    }
+    let (Some(head), Some(tail)) = (from.first_chunk::<HALF>(), from.last_chunk::<HALF>()) else { return false };
+    if let Some(to) = to.first_chunk_mut() {
+        *to = *head;
+    }
+    if let Some(to) = to.last_chunk_mut() {
+        *to = *tail;
+    }
+    true
+}
+
+/// Copies a packet, with zeros behind it.
+#[inline(never)]
+fn copy_any(packet: &Packet, to: &mut [u8]) {
+    let copied = packet.copy_to(0, to);
+    if let Some(rest) = to.get_mut(copied..).filter(|rest| !rest.is_empty()) {
+        rest.fill(0);
     }
 }
