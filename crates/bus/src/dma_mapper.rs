@@ -126,23 +126,25 @@ impl<D: Dma> DmaMapper<D> {
         })
     }
 
-    /// Allocates bounce memory of `slots` slots of `bytes` bytes each, mapped once under any
-    /// policy, for the device to read. It is unmapped with the domain.
+    /// Allocates bounce memory for the frames of a ring of `descriptors` descriptors, each of up to
+    /// `bytes` bytes (rounded up to a power of two), mapped once under any policy, for the device
+    /// to read. It is unmapped with the domain. It has almost twice as many bytes as those frames:
+    /// slots of all sizes.
     ///
     /// # Errors
     /// [`MapError`] if there is no memory, or it cannot be mapped.
-    pub fn reserve_bounce(&mut self, slots: u32, bytes: usize) -> Result<(), MapError> {
-        self.bounce = Some(BounceMemory::new(&self.domain, slots, bytes)?);
+    pub fn reserve_bounce(&mut self, descriptors: u32, bytes: usize) -> Result<(), MapError> {
+        self.bounce = Some(BounceMemory::new(&self.domain, descriptors, bytes)?);
         Ok(())
     }
 
-    /// Copies a packet into a slot of the [bounce memory](DmaMapper::reserve_bounce), with zeros
-    /// behind it up to `shortest` bytes, and syncs it for the device, which is done with the slot's
-    /// last frame. Returns the IOVA and the length; `None` if the packet is longer than a slot, or
-    /// there is no such slot.
-    #[inline]
-    pub fn bounce(&mut self, slot: u32, packet: &Packet, shortest: usize) -> Option<(Iova, usize)> {
-        let (iova, len) = self.bounce.as_mut()?.fill(slot, packet, shortest)?;
+    /// Copies a packet into the [bounce memory](DmaMapper::reserve_bounce) of a descriptor, by its
+    /// index, with zeros behind it up to `shortest` bytes, and syncs it for the device, which is
+    /// done with the last frame of the descriptor. Returns the IOVA and the length; `None` if the
+    /// packet is longer than the longest frame, or there is no such descriptor.
+    #[inline(always)]
+    pub fn bounce(&mut self, descriptor: u32, packet: &Packet, shortest: usize) -> Option<(Iova, usize)> {
+        let (iova, len) = self.bounce.as_mut()?.fill(descriptor, packet, shortest)?;
         self.counts.copies += 1;
         self.counts.syncs_for_device += 1;
         self.domain.dma().sync_for_device(iova, len);

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::dma::Limits;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use towpath_packet::{Backing, Cache, Direction, ExtBufOwner, ExtBufPool, Pool, PoolConfig, Region, UntrustedMem};
 
@@ -301,6 +301,13 @@ fn a_run_that_can_not_be_mapped_is_tried_piece_by_piece_and_pieces_of_two_region
     r.mapper.unmap(run.mapped).unwrap();
 }
 
+/// What a device reads: the test's IOMMU has addresses as IOVAs.
+fn read((iova, len): (Iova, usize)) -> Vec<u8> {
+    let at = std::ptr::with_exposed_provenance::<u8>(iova.get() as usize);
+    // SAFETY: bounce memory, which lives with the mapper; no frame is copied meanwhile.
+    unsafe { std::slice::from_raw_parts(at, len) }.to_vec()
+}
+
 /// Linux before 6.2 pins pages that were never written, for reading alone, as the page of zeros.
 #[test]
 fn bounce_memory_is_not_mapped_for_reading_alone_and_holds_what_was_copied() {
@@ -308,18 +315,57 @@ fn bounce_memory_is_not_mapped_for_reading_alone_and_holds_what_was_copied() {
     r.mapper.reserve_bounce(80, 2048).unwrap();
     assert_eq!(r.iommu.state().read_only, 0);
     let packet = Packet::copy_from(&mut r.cache, &[7; 15]).unwrap();
-    let long = Packet::copy_from(&mut r.cache, &[9; 1900]).unwrap();
-    for slot in [0, 79] {
-        assert!(r.mapper.bounce(slot, &long, 17).is_some());
-        let (iova, len) = r.mapper.bounce(slot, &packet, 17).unwrap();
-        // SAFETY: the test's IOMMU has addresses as IOVAs, and the memory lives with the mapper.
-        let bytes =
-            unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance::<u8>(iova.get() as usize), len) };
-        assert_eq!((&bytes[..15], &bytes[15..]), (&[7; 15][..], &[0, 0][..]));
+    let longer = Packet::copy_from(&mut r.cache, &[9; 60]).unwrap();
+    for descriptor in [0, 79] {
+        assert!(r.mapper.bounce(descriptor, &longer, 17).is_some());
+        let copy = r.mapper.bounce(descriptor, &packet, 17).unwrap();
+        assert_eq!(read(copy), [[7; 15].as_slice(), &[0, 0]].concat(), "padded with zeros, in the same slot");
     }
-    assert_eq!(r.mapper.bounce(80, &packet, 17), None, "there is no such slot");
-    assert_eq!(r.mapper.bounce(1, &long, 2049), None, "a slot is shorter");
-    assert_eq!((r.mapper.counts().copies, r.mapper.counts().maps), (4, 0));
+    assert_eq!(r.mapper.bounce(80, &packet, 17), None, "there is no such descriptor");
+    assert!(r.mapper.bounce(1, &packet, 2048).is_some());
+    assert_eq!(r.mapper.bounce(1, &packet, 2049), None, "a slot is shorter");
+    assert_eq!((r.mapper.counts().copies, r.mapper.counts().maps), (5, 0));
+}
+
+#[test]
+fn copies_of_all_lengths_are_whole_in_a_full_ring_that_wraps() {
+    const RING: u32 = 80;
+    let mut r = rig(STRICT, 1);
+    r.mapper.reserve_bounce(RING, 2048).unwrap();
+    let mut in_flight = VecDeque::new();
+    for n in 0..2032 {
+        // All lengths from 17 to 2048: the step has no factor in common with their number.
+        let bytes: Vec<u8> = (0..17 + n * 769 % 2032).map(|at| (at * 7 + n) as u8).collect();
+        let packet = Packet::copy_from(&mut r.cache, &bytes).unwrap();
+        in_flight.push_back((r.mapper.bounce(n % RING, &packet, 17).unwrap(), bytes));
+        if in_flight.len() == RING as usize {
+            assert!(in_flight.iter().all(|(copy, bytes)| read(*copy) == *bytes), "after frame {n}");
+            in_flight.pop_front();
+        }
+    }
+}
+
+#[test]
+fn short_copies_share_pages_but_no_line_and_none_crosses_a_page() {
+    // Where the slots of one size end, those of the next begin, whatever the number of descriptors.
+    for descriptors in [80, 88, 512] {
+        let mut r = rig(STRICT, 1);
+        r.mapper.reserve_bounce(descriptors, 2048).unwrap();
+        let packet = Packet::copy_from(&mut r.cache, &[1; 17]).unwrap();
+        let mut lines = HashSet::new();
+        for (len, per_page) in [(64, 64), (128, 32), (200, 16), (257, 8), (1024, 4), (1500, 2)] {
+            let mut pages = HashSet::new();
+            for descriptor in 0..descriptors {
+                let (iova, len) = r.mapper.bounce(descriptor, &packet, len).unwrap();
+                let (first, last) = (iova.get(), iova.get() + len as u64 - 1);
+                assert_eq!((first % 64, first / 4096), (0, last / 4096), "{len} bytes, {descriptor}");
+                assert!((first / 64..=last / 64).all(|line| lines.insert(line)), "{len} bytes, {descriptor}");
+                pages.insert(first / 4096);
+            }
+            // One more where the first slot lies inside of a page.
+            assert!(pages.len() <= descriptors.div_ceil(per_page) as usize + 1, "{len} bytes: {}", pages.len());
+        }
+    }
 }
 
 struct NoOwner;

@@ -263,6 +263,7 @@ impl Packet {
     }
 
     /// Copies the bytes from `offset` on into `out`, each read once; returns the number of bytes.
+    #[inline]
     pub fn copy_to(&self, mut offset: usize, out: &mut [u8]) -> usize {
         let mut done = 0;
         for chunk in self.chunks() {

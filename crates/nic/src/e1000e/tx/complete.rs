@@ -3,7 +3,7 @@
 use super::super::control::{Fault, FaultLog};
 use super::super::descriptors::tx;
 use super::{Report, TxRing};
-use crate::common::ring::next;
+use crate::common::ring::{distance, next};
 use towpath_bus::Dma;
 use towpath_packet::{Batch, DropReason, InFlight, ToDevice};
 
@@ -35,6 +35,10 @@ impl<D: Dma> TxRing<D> {
     fn free_until(&mut self, until: u32, report: &Report, reason: Option<DropReason>) -> usize {
         let len = self.ring.len();
         let mut lost = false;
+        if report.copies == distance(self.next_to_clean, until, len) {
+            // The slots of copied frames are empty.
+            self.next_to_clean = until;
+        }
         while self.next_to_clean != until {
             if let Some(slot) = self.slots.get_mut(self.next_to_clean) {
                 if let Some(mapped) = slot.mapped.take() {

@@ -15,7 +15,7 @@ use super::super::descriptors::{Command, Context, MAX_PIECE, MAX_PIECES, tx};
 use super::super::offload::{Plan, Refusal, plan};
 use super::TxRing;
 use crate::common::ring::{Words, ahead, next};
-use towpath_bus::{Dma, Iova, MapError, Mapped};
+use towpath_bus::{Dma, Iova, MapError};
 use towpath_packet::{Batch, Chunk, DropReason, InFlight, Packet, ToDevice};
 
 /// The driver pads shorter frames; the device pads the rest (§7.2.1.2, TCTL.PSP).
@@ -99,7 +99,10 @@ impl<D: Dma> TxRing<D> {
             Ok(mapped) => {
                 self.mapper.sync_for_device(&mapped, len);
                 let words = Command::PLAIN.piece(mapped.iova().get(), len);
-                self.put_last(words, Some(mapped));
+                if let Some(slot) = self.slots.get_mut(self.next_to_use) {
+                    slot.mapped = Some(mapped);
+                }
+                self.put_last(words);
                 self.pending += 1;
                 Submitted::Queued(self.last.0)
             }
@@ -244,10 +247,9 @@ impl<D: Dma> TxRing<D> {
     }
 
     /// Writes the descriptors of one piece of a packet. The slot of the first of them has the
-    /// mapping, if the piece is the first of its run. `end`: the packet ends here, with a descriptor
-    /// for so many bytes if there are any.
+    /// mapping already, if the piece is the first of its run. `end`: the packet ends here, with a
+    /// descriptor for so many bytes if there are any.
     fn write_chunk(&mut self, chunk: Chunk<'_>, iova: Iova, command: Command, end: Option<usize>) {
-        let mut mapped = self.slots.get_mut(self.next_to_use).and_then(|slot| slot.mapped.take());
         self.mapper.sync_piece_for_device(iova, chunk.len());
         let (mut done, sentinel) = (0, end.unwrap_or(0));
         while done < chunk.len() {
@@ -256,9 +258,9 @@ impl<D: Dma> TxRing<D> {
             let words = command.piece(iova.add(done).get(), n);
             done += n;
             if end.is_some() && done == chunk.len() {
-                self.put_last(words, mapped.take());
+                self.put_last(words);
             } else {
-                self.put(words, mapped.take());
+                self.put(words);
             }
         }
     }
@@ -278,18 +280,15 @@ impl<D: Dma> TxRing<D> {
     fn put_copy(&mut self, iova: Iova, len: usize, command: Command) -> Submitted {
         self.since_rs.copies += 1;
         self.since_rs.copied_bytes += len as u32;
-        self.put_last(command.piece(iova.get(), len), None);
+        self.put_last(command.piece(iova.get(), len));
         self.pending += 1;
         Submitted::Copied
     }
 
-    /// Writes a descriptor.
+    /// Writes a descriptor. Its slot is empty, or has its mapping already.
     #[inline]
-    fn put(&mut self, words: Words, mapped: Option<Mapped>) {
+    fn put(&mut self, words: Words) {
         self.ring.store(self.next_to_use, words);
-        if let Some(slot) = self.slots.get_mut(self.next_to_use) {
-            slot.mapped = mapped;
-        }
         self.next_to_use = next(self.next_to_use, self.ring.len());
         self.since_rs.descriptors += 1;
     }
@@ -298,7 +297,7 @@ impl<D: Dma> TxRing<D> {
     /// frames, or a quarter of the ring, because descriptors that no RS follows can't be used
     /// again.
     #[inline(always)]
-    fn put_last(&mut self, [address, mut command]: Words, mapped: Option<Mapped>) {
+    fn put_last(&mut self, [address, mut command]: Words) {
         command |= tx::EOP;
         self.since_rs.frames += 1;
         self.staged += 1;
@@ -307,7 +306,7 @@ impl<D: Dma> TxRing<D> {
         if rs {
             command |= tx::RS;
         }
-        self.put([address, command], mapped);
+        self.put([address, command]);
         self.last = (at, [address, command]);
         if rs {
             self.push_report(at);
