@@ -157,7 +157,7 @@ fn a_guest_talks_to_a_tap_and_goes_on_after_its_back_end_was_killed() {
     guest.run("kill $(cat /tmp/flood.pid); true");
     files(&host, &mut guest);
     let summary = ends_well(towpath);
-    assert!(summary.balance.sent > 1000, "{summary:#?}");
+    assert!(summary.balance.sent > 100, "{summary:#?}");
 }
 
 #[test]
