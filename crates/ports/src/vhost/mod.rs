@@ -77,9 +77,7 @@ use server::{Endpoint, Server, ServerThread};
 use session::DeviceParts;
 use stats::{PortEvents, VhostControl};
 use std::sync::Arc;
-use towpath_packet::port::{
-    Ability, Calls, Info, Layer, Needs, PathUse, Port, PortControl, PortError, Queues, Start,
-};
+use towpath_packet::port::{Ability, Calls, Info, Layer, Needs, PathUse, Port, PortControl, PortError, Queues, Start};
 use towpath_packet::{Direction, Offloads, delegate_rx_queue, delegate_tx_queue};
 use towpath_sys::unix_socket::{Access, Kind, ListenError, Listener};
 
