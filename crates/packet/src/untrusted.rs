@@ -52,6 +52,24 @@ impl UntrustedMem {
         Region::map_memfd(fd, 0, len).map(UntrustedMem::new)
     }
 
+    /// Maps memory of another process that it can truncate at any moment: the first `len` bytes of
+    /// a memfd, or of a file of tmpfs or hugetlbfs. Bytes that are gone read as zeroes, and
+    /// [`is_lost`](UntrustedMem::is_lost) tells.
+    ///
+    /// # Errors
+    /// [`RegionError::NotMemory`] for any other file, of which nothing else is asked,
+    /// [`RegionError::Short`] if it is shorter than `len`, [`RegionError::Os`] if it cannot be
+    /// examined or mapped.
+    pub fn from_file(fd: OwnedFd, len: usize) -> Result<UntrustedMem, RegionError> {
+        Region::map_guarded(fd, len).map(UntrustedMem::new)
+    }
+
+    /// Whether its file was truncated, and bytes were accessed that are gone. The memory is no
+    /// longer shared then.
+    pub fn is_lost(&self) -> bool {
+        self.0.region().is_lost()
+    }
+
     /// Length in bytes, a multiple of the page size.
     #[allow(clippy::len_without_is_empty)] // a region is never empty
     pub fn len(&self) -> usize {

@@ -187,6 +187,10 @@ pub(crate) fn of(group: Calls) -> &'static [Call] {
             SYS_close_range,
             SYS_wait4,
         },
+        Calls::Connect => calls! {
+            SYS_socket if "AF_UNIX": 0 [Is(AF_UNIX as u32)],
+            SYS_connect,
+        },
         Calls::Files => calls! {
             SYS_lseek,
             SYS_ftruncate,

@@ -10,8 +10,10 @@
 //!   memory       mmap         mappings, unmapped on drop
 //!                memfd        a memfd's seals, identity and pages
 //!                memory_limit what this process may use
+//!                sigbus       mappings of files that another process can truncate
 //!   sockets      unix_socket  UNIX sockets at paths: listeners, connections    bind, connect
 //!                seqpacket    UNIX records with descriptors                 sendmsg, recvmsg
+//!                stream       UNIX streams with descriptors
 //!                closer       a process that only closes descriptors of others
 //!                uio, mmsg    a header and a packet's pieces in one call     writev, sendmmsg
 //!                af_packet    AF_PACKET sockets and their options
@@ -56,9 +58,12 @@ pub mod netns;
 pub mod packet_ring;
 pub mod poll;
 pub mod restrict;
+mod rights;
 pub mod rtnl;
 pub mod seqpacket;
+mod sigbus;
 pub mod sigsys;
+pub mod stream;
 pub mod sync;
 pub mod timer;
 pub mod tun;

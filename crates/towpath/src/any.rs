@@ -14,7 +14,7 @@ use towpath_nic::e1000e::E1000e;
 use towpath_packet::port::{Calls, Edge, Info, Needs, Port, PortControl, PortError, Queues, Start};
 use towpath_packet::{delegate_rx_queue, delegate_tx_queue};
 use towpath_ports::uri::Uri;
-use towpath_ports::{fault, generator, null, packet, pcap, sock, tun, veth, xdp};
+use towpath_ports::{fault, generator, null, packet, pcap, sock, tun, veth, vhost, xdp};
 
 /// The use that a port is opened for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +59,11 @@ pub const SCHEMES: &[Scheme] = &[
         name: "sock",
         example: "sock:/run/towpath.sock",
         what: "applications, by rings in memory that they share",
+    },
+    Scheme {
+        name: "vhost",
+        example: "vhost:/run/towpath/vm0.sock",
+        what: "the network device of a virtual machine, by vhost-user",
     },
     Scheme { name: "xdp", example: "xdp:eth1", what: "queues of an interface of the kernel, by AF_XDP" },
     Scheme { name: "pcap", example: "pcap:file.pcapng", what: "a capture file, read or written" },
@@ -157,6 +162,8 @@ any_port! {
     Tun: tun::TunPort,
     /// `veth:`
     Veth: veth::VethPort,
+    /// `vhost:`
+    Vhost: vhost::VhostPort,
     /// `xdp:`
     Xdp: xdp::XdpPort,
     /// `xdp:` with `tx=template`
@@ -285,6 +292,7 @@ impl Opener {
                 pcap::open(pcap::Config::from_uri(uri, role)?).map(AnyPort::Pcap)
             }
             "sock" => sock::open(sock::Config::from_uri(uri)?).map(AnyPort::Sock),
+            "vhost" => vhost::open(vhost::Config::from_uri(uri)?).map(AnyPort::Vhost),
             "xdp" => xdp::open(xdp::Config::from_uri(uri)?).map(AnyPort::Xdp),
             "tap" | "tun" => tun::open(tun::Config::from_uri(uri)?).map(AnyPort::Tun),
             other => {

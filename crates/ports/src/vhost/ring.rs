@@ -12,7 +12,7 @@ use super::events::{RingEvents, add};
 use super::pages::Pages;
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use towpath_packet::TakeCell;
 use towpath_packet::notify::{self, Notifier};
@@ -29,6 +29,8 @@ const MAX_PIECES: usize = 1024;
 const PAUSE: Duration = Duration::from_micros(50);
 /// Looks at a ring that a worker has, before the control thread sleeps in between.
 const LOOKS: u32 = 64;
+/// Looks between two that ask whether the worker is held by a counter.
+const RELIEF: u32 = 1024;
 
 /// Bits of virtio-net (virtio 1.2, 5.1.3 and 6).
 pub(super) mod feature {
@@ -201,6 +203,8 @@ pub(super) struct RingSlot {
     sleep: Epoll,
     notifier: Arc<Notifier>,
     events: Arc<RingEvents>,
+    /// Counters of the front end that the worker writes.
+    counters: Mutex<Vec<Arc<EventFd>>>,
 }
 
 impl RingSlot {
@@ -212,7 +216,7 @@ impl RingSlot {
         let (sleep, notifier) = (Epoll::new()?, Arc::new(Notifier::new()?));
         sleep.add(notifier.fd(), true)?;
         let cell = TakeCell::new(Box::new(None));
-        Ok(Arc::new(RingSlot { way, cell, sleep, notifier, events: events.clone() }))
+        Ok(Arc::new(RingSlot { way, cell, sleep, notifier, events: events.clone(), counters: Mutex::default() }))
     }
 
     /// Counts of all rings of the port.
@@ -293,6 +297,19 @@ impl RingSlot {
         }
     }
 
+    /// Control thread: the counters of the front end that the worker writes: calls and errors.
+    pub(super) fn watch(&self, counters: impl IntoIterator<Item = Arc<EventFd>>) {
+        let counters = counters.into_iter().collect();
+        *self.counters.lock().unwrap_or_else(PoisonError::into_inner) = counters;
+    }
+
+    /// Control thread: lets the worker go on that a full counter holds: the front end can fill it
+    /// and make it blocking. Returns whether one was full.
+    pub(super) fn relieve(&self) -> bool {
+        let counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        counters.iter().fold(false, |full, counter| counter.relieve() || full)
+    }
+
     /// Control thread: waits until the worker puts the ring back, at the end of its burst.
     fn wait(&self) -> Taken<'_> {
         let mut looks = 0;
@@ -300,11 +317,14 @@ impl RingSlot {
             if let Some(taken) = self.take() {
                 return taken;
             }
+            looks += 1;
             if looks < LOOKS {
-                looks += 1;
                 std::thread::yield_now();
             } else {
                 std::thread::sleep(PAUSE);
+            }
+            if looks % RELIEF == 0 {
+                self.relieve();
             }
         }
     }

@@ -2,12 +2,13 @@
 
 use super::events::{RingEvents, add};
 use super::frame::{Burst, End};
+use super::rarp::Rarp;
 use super::ring::RingSlot;
 use crate::copy_plan::CopyPlan;
 use std::cell::Cell;
 use std::sync::Arc;
 use towpath_packet::port::{RxMemory, RxQueue, State, TxLayout, Wake};
-use towpath_packet::{Batch, Cache, Counters, DropReason, Missed};
+use towpath_packet::{Batch, Cache, Counters, DropReason, Missed, Packet};
 
 /// Frames of up to so many bytes are copied whole. A page costs the metadata of a second chunk, its
 /// way through a list of freed ones, and a chain that the guest gets back later.
@@ -27,6 +28,8 @@ pub struct VhostRx {
     /// Why no packet comes, if none can.
     down: Option<&'static str>,
     armed: Cell<bool>,
+    /// Announcements that the front end asks for, at one queue of the port.
+    rarp: Option<Arc<Rarp>>,
     /// The last burst ended for a reason that nothing announces the end of.
     stalled: bool,
     counters: Arc<Counters>,
@@ -64,9 +67,28 @@ impl VhostRx {
             queue: u8::try_from(queue).unwrap_or(u8::MAX),
             down: Some(super::NO_GUEST),
             armed: Cell::new(false),
+            rarp: None,
             stalled: false,
             counters: Arc::default(),
         }
+    }
+
+    /// The queue at which announcements of the guest come in.
+    pub(super) fn with_announcements(self, rarp: Arc<Rarp>) -> VhostRx {
+        VhostRx { rarp: Some(rarp), ..self }
+    }
+
+    /// Appends the announcement that the front end asked for. It is lost if there is no buffer for
+    /// it.
+    #[cold]
+    fn announce(&mut self, frame: &[u8], out: &mut Batch) -> usize {
+        let packet = Packet::copy_from(&mut self.cache, frame).filter(|_| out.room() > 0);
+        let Some(mut packet) = packet else { return 0 };
+        packet.set_ingress(0, self.queue);
+        self.counters.moved(1, frame.len() as u64);
+        // There is room.
+        let _ = out.push(packet);
+        1
     }
 
     /// Adds a burst to the counts.
@@ -109,10 +131,12 @@ impl VhostRx {
 
 impl RxQueue for VhostRx {
     fn rx(&mut self, out: &mut Batch) -> usize {
-        let Some(mut taken) = self.slot.take() else { return 0 };
+        let announcement = self.rarp.as_ref().and_then(|rarp| rarp.take());
+        let announced = announcement.map_or(0, |frame| self.announce(&frame, out));
+        let Some(mut taken) = self.slot.take() else { return announced };
         let Some(ring) = taken.ring() else {
             self.down = Some(super::NO_GUEST);
-            return 0;
+            return announced;
         };
         let before = out.len();
         let VhostRx { plan, copybreak, cache, heads, queue, .. } = self;
@@ -137,7 +161,7 @@ impl RxQueue for VhostRx {
             self.counters.retried(1);
         }
         self.count(got, &totals);
-        got
+        announced + got
     }
 
     fn set_tx_layout(&mut self, egress: TxLayout) {
