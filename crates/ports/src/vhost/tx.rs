@@ -243,13 +243,17 @@ impl<'a> Fill<'a> {
             let Some(memory) = self.ring.setup.memory.memory(place.region).filter(|_| len as usize >= total) else {
                 break;
             };
-            match self.header(packet) {
-                Ok(header) => memory.set(place.offset, header),
-                Err(reason) => {
-                    self.count_drop(reason, counters);
-                    continue;
-                }
-            };
+            if self.is_plain(packet) {
+                memory.set(place.offset, self.plain_header(packet));
+            } else {
+                match self.header(packet) {
+                    Ok(header) => memory.set(place.offset, header),
+                    Err(reason) => {
+                        self.count_drop(reason, counters);
+                        continue;
+                    }
+                };
+            }
             memory.write(place.offset + VnetHeader::LEN_V1, packet, 0, packet.len());
             self.ring.device.complete(Token::from_raw(token), total as u32);
             self.count_sent(packet);
@@ -290,23 +294,31 @@ impl<'a> Fill<'a> {
         self.deliver_merged(packet, &header, token)
     }
 
-    /// The header of a packet that the guest takes, in one chain; the reason why it does not.
+    /// Whether any guest takes a packet.
     #[inline]
-    fn header(&self, packet: &Packet) -> Result<[u8; VnetHeader::LEN_V1], DropReason> {
-        if packet.wants_offload() || !(SHORTEST..=MAX_PACKET).contains(&packet.len()) {
-            return self.header_with_offload(packet);
-        }
-        let verified = packet.csum() == Checksum::Verified && self.acked.has(Offloads::CSUM);
-        let flags = if verified { DATA_VALID } else { 0 };
-        Ok(VnetHeader { flags, ..VnetHeader::default() }.to_le_bytes_v1(1))
+    fn is_plain(&self, packet: &Packet) -> bool {
+        !packet.wants_offload() && (SHORTEST..=MAX_PACKET).contains(&packet.len())
     }
 
-    /// The same, of any packet.
+    /// The header of a plain packet, in one chain.
+    #[inline]
+    fn plain_header(&self, packet: &Packet) -> [u8; VnetHeader::LEN_V1] {
+        let verified = packet.csum() == Checksum::Verified && self.acked.has(Offloads::CSUM);
+        let flags = if verified { DATA_VALID } else { 0 };
+        let (first, second) = (u64::from(flags).to_le_bytes(), (1u32 << 16).to_le_bytes());
+        let mut bytes = [0; VnetHeader::LEN_V1];
+        bytes[..8].copy_from_slice(&first);
+        bytes[8..].copy_from_slice(&second);
+        bytes
+    }
+
+    /// The header of a packet that the guest takes, in one chain; the reason why it does not.
     #[cold]
-    fn header_with_offload(&self, packet: &Packet) -> Result<[u8; VnetHeader::LEN_V1], DropReason> {
+    fn header(&self, packet: &Packet) -> Result<[u8; VnetHeader::LEN_V1], DropReason> {
         match packet.len() {
             0..SHORTEST => Err(DropReason::Malformed),
             SHORTEST..=MAX_PACKET if needs_software(packet, self.acked) => Err(DropReason::Offload),
+            SHORTEST..=MAX_PACKET if self.is_plain(packet) => Ok(self.plain_header(packet)),
             SHORTEST..=MAX_PACKET => Ok(vnet::header_of(packet)?.to_le_bytes_v1(1)),
             _ => Err(DropReason::TooLong),
         }
