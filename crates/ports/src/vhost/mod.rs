@@ -35,6 +35,7 @@
 //! | `ring` | `RingSlot`: one ring, between the control thread and a worker |
 //! | `pages` | the guest's buffers that packets refer to |
 //! | `rx` | [`VhostRx`]: the guest's transmit ring |
+//! | `frame` | a chain of it, as a packet |
 //! | `tx` | [`VhostTx`]: the guest's receive ring |
 //! | `events` | counts of all rings |
 //! | `local` | queues of rings in the same process, without a front end: for measurements |
@@ -54,6 +55,7 @@ mod descriptors;
 mod dirty_log;
 mod events;
 mod features;
+mod frame;
 #[doc(hidden)]
 pub mod local;
 mod memory;
