@@ -417,7 +417,10 @@ impl Session {
         match self.start(ring) {
             // Its front end does not know what it left out; the link would go up and down for ever.
             Ok(()) | Err(RingRefusal::Legacy) => Ok(None),
-            Err(why) => Err(Refusal::Ring { ring, why }),
+            Err(why) => {
+                self.rings.get_mut(ring).into_iter().for_each(RingControl::forget_kick);
+                Err(Refusal::Ring { ring, why })
+            }
         }
     }
 

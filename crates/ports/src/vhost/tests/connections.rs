@@ -27,7 +27,8 @@ fn a_front_end_that_comes_again_goes_on_with_its_rings() {
     front.bring_up(PLAIN, 2);
     passes(&mut rig, &mut front, 1);
     front.post(0);
-    let FrontEnd { file, rings, .. } = front;
+    let FrontEnd { file, rings, channel, .. } = front;
+    drop(channel);
     until(|| rig.event("connections-ended") == 1);
     assert!(rig.receives_nothing());
     let socket = FrontEnd::connect(&rig.path).channel.into_parts().0;

@@ -171,10 +171,6 @@ impl FrontEnd {
         }
     }
 
-    /// Waits until all that was sent is done.
-    pub(super) fn barrier(&mut self) {
-        self.ask_u64(Request::GetFeatures);
-    }
 
     pub(super) fn negotiate(&mut self, features: u64) {
         assert_eq!(self.ask_u64(Request::GetFeatures) & features, features);

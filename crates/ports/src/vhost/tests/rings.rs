@@ -36,7 +36,9 @@ fn a_front_end_that_keeps_to_the_protocol_sends_and_receives() {
         until(|| rig.event("connections-ended") == 1);
         assert!(rig.log().contains("mergeable") && rig.log().ends_with("left"), "{}", rig.log());
         assert!(rig.receives_nothing() && matches!(rig.rx[0].state(), State::Down(_)));
-        assert_eq!(rig.pool.stats().free, 1024);
+        let pool = rig.pool.clone();
+        rig.end();
+        assert_eq!(pool.stats().free, 1024);
     }
 }
 
