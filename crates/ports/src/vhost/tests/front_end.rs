@@ -159,7 +159,7 @@ impl FrontEnd {
     }
 
     /// Whether the port hangs up. What it answers before is discarded.
-    pub(super) fn is_hung_up_on(mut self) -> bool {
+    pub(super) fn was_hung_up_on(mut self) -> bool {
         loop {
             match self.channel.receive_until(soon()) {
                 Ok(_) => {}
@@ -170,7 +170,6 @@ impl FrontEnd {
             }
         }
     }
-
 
     pub(super) fn negotiate(&mut self, features: u64) {
         assert_eq!(self.ask_u64(Request::GetFeatures) & features, features);

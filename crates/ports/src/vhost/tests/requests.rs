@@ -88,7 +88,7 @@ fn a_ring_that_the_device_does_not_have_is_refused() {
     }
     assert!(front.state(Request::SetVringNum, 1, 64));
     front.send(Request::GetVringBase, &VringState { index: 2, num: 0 }.to_bytes(), &[]);
-    assert!(front.is_hung_up_on(), "there is no answer");
+    assert!(front.was_hung_up_on(), "there is no answer");
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn what_was_not_negotiated_is_refused() {
     for (request, size) in requests {
         let front = FrontEnd::connect(&rig.path);
         front.send(request, &vec![0; size], &[]);
-        assert!(front.is_hung_up_on(), "{request}");
+        assert!(front.was_hung_up_on(), "{request}");
         until(|| rig.event("connections-ended") == rig.event("connections"));
         assert!(rig.log().contains(request.name()), "{}", rig.log());
     }
