@@ -18,7 +18,7 @@
 //! `vm-memory` does the same with volatile words for short lengths, and with a plain copy for long
 //! ones. Exclusive access (`&mut`) would not help: it excludes no other process.
 
-use crate::packet::{Packet, prefetch};
+use crate::packet::{Packet, prefetch, prefetch_write};
 use crate::region::{Region, RegionError, RegionHandle};
 use libc::c_void;
 use std::arch::asm;
@@ -157,6 +157,14 @@ impl UntrustedMem {
         }
     }
 
+    /// Prefetches the first line of the bytes at `offset`, to be written soon.
+    #[inline]
+    pub fn prefetch_write(&self, offset: usize) {
+        if let Some(at) = self.0.at(offset, 1) {
+            prefetch_write(at.as_ptr());
+        }
+    }
+
     /// Appends a copy of `len` bytes at `offset` to the linear part of a packet without fragments.
     /// Returns false, and changes nothing, if they do not lie inside or have no room.
     #[inline]
@@ -173,6 +181,15 @@ impl UntrustedMem {
     #[inline]
     pub fn write(&self, offset: usize, packet: &Packet, mut from: usize, len: usize) -> Option<usize> {
         let mut to = self.0.at(offset, len)?.as_ptr();
+        let linear = packet.linear();
+        if linear.len() == packet.len() {
+            let piece = linear.get(from..).unwrap_or_default();
+            let n = piece.len().min(len);
+            // SAFETY: the piece is readable for n bytes while the packet is borrowed; `to` has
+            // `len` bytes in the region.
+            unsafe { copy(piece.as_ptr(), to, n) };
+            return Some(n);
+        }
         let mut left = len;
         for chunk in packet.chunks() {
             let piece = chunk.skip(from);

@@ -39,47 +39,60 @@ pub struct Used {
 /// [`untake`](crate::Device::untake) ends it. It holds neither the queue nor memory.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a chain that is not returned is lost to the driver"]
-pub struct Token {
-    /// The driver's name of the chain.
-    pub(crate) id: u16,
-    /// Descriptors of the ring that the chain occupies; split: one entry of the available ring.
-    pub(crate) slots: u16,
-    /// Split: the available index. Packed: the position of the first descriptor.
-    pub(crate) at: u16,
-}
+pub struct Token(u64);
 
 impl Token {
-    /// A number below the queue's size that no other chain outstanding from it has: an index into a
-    /// table of the caller's.
+    /// A chain of `slots` descriptors of the ring (split: of one entry of the available ring), at
+    /// an available index, or a position of a packed ring.
     #[inline]
-    pub fn slot(&self, size: u16) -> usize {
-        // A division only if there must be one.
-        usize::from(match size {
-            _ if self.at < size => self.at,
-            _ if size.is_power_of_two() => self.at & (size - 1),
-            _ => self.at % size.max(1),
-        })
+    pub(crate) fn new(id: u16, slots: u16, at: u16) -> Token {
+        Token(u64::from(id) | u64::from(slots) << 16 | u64::from(at) << 32)
     }
 
     /// The driver's name of the chain: split, its first descriptor; packed, its buffer id. Any
     /// number, of a packed queue.
     #[inline]
     pub fn id(&self) -> u16 {
-        self.id
+        self.0 as u16
+    }
+
+    /// Descriptors of the ring that the chain occupies; split: one entry of the available ring.
+    #[inline]
+    pub(crate) fn slots(&self) -> u16 {
+        (self.0 >> 16) as u16
+    }
+
+    /// Split: the available index. Packed: the position of the first descriptor.
+    #[inline]
+    pub(crate) fn at(&self) -> u16 {
+        (self.0 >> 32) as u16
+    }
+
+    /// A number below the queue's size that no other chain outstanding from it has: an index into a
+    /// table of the caller's.
+    #[inline]
+    pub fn slot(&self, size: u16) -> usize {
+        let at = self.at();
+        // A division only if there must be one.
+        usize::from(match size {
+            _ if at < size => at,
+            _ if size.is_power_of_two() => at & (size - 1),
+            _ => at % size.max(1),
+        })
     }
 
     /// The token as 48 bits, for the token of an external buffer. [`from_raw`](Token::from_raw)
     /// makes it a token again.
     #[inline]
     pub fn into_raw(self) -> u64 {
-        u64::from(self.id) | u64::from(self.slots) << 16 | u64::from(self.at) << 32
+        self.0
     }
 
     /// The token that [`into_raw`](Token::into_raw) took apart; bits above 48 are not looked at.
     /// Made of anything else, or twice, it spoils the queue for its driver, and nothing besides.
     #[inline]
     pub fn from_raw(raw: u64) -> Token {
-        Token { id: raw as u16, slots: (raw >> 16) as u16, at: (raw >> 32) as u16 }
+        Token(raw & 0xffff_ffff_ffff)
     }
 }
 

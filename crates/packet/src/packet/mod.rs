@@ -319,6 +319,19 @@ pub(crate) fn prefetch(at: *const u8) {
     let _ = at;
 }
 
+/// Prefetches a line to be written: no other processor has it then.
+#[inline]
+pub(crate) fn prefetch_write(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch is a hint; it never faults, whatever the address. Processors without the
+    // instruction take it for none.
+    unsafe {
+        std::arch::asm!("prefetchw [{0}]", in(reg) at, options(readonly, nostack, preserves_flags));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
 impl Drop for Packet {
     #[inline]
     fn drop(&mut self) {

@@ -35,6 +35,7 @@
 //! | `ring` | `RingSlot`: one ring, between the control thread and a worker |
 //! | `pages` | the guest's buffers that packets refer to |
 //! | `rx` | [`VhostRx`]: the guest's transmit ring |
+//! | `frame` | a chain of it, as a packet |
 //! | `tx` | [`VhostTx`]: the guest's receive ring |
 //! | `events` | counts of all rings |
 //! | `local` | queues of rings in the same process, without a front end: for measurements |
@@ -54,6 +55,7 @@ mod descriptors;
 mod dirty_log;
 mod events;
 mod features;
+mod frame;
 #[doc(hidden)]
 pub mod local;
 mod memory;
@@ -77,9 +79,7 @@ use server::{Endpoint, Server, ServerThread};
 use session::DeviceParts;
 use stats::{PortEvents, VhostControl};
 use std::sync::Arc;
-use towpath_packet::port::{
-    Ability, Calls, Info, Layer, Needs, PathUse, Port, PortControl, PortError, Queues, Start,
-};
+use towpath_packet::port::{Ability, Calls, Info, Layer, Needs, PathUse, Port, PortControl, PortError, Queues, Start};
 use towpath_packet::{Direction, Offloads, delegate_rx_queue, delegate_tx_queue};
 use towpath_sys::unix_socket::{Access, Kind, ListenError, Listener};
 
@@ -208,6 +208,7 @@ impl Port for VhostPort {
         }
         let device = DeviceParts {
             offered,
+            protocol: features::protocol(&self.config),
             max_size: self.config.queue_size,
             mtu: self.config.mtu,
             slots,

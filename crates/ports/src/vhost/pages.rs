@@ -79,6 +79,12 @@ impl Pages {
         Pages { pools, out: vec![Out::default(); size].into(), chains: 0, gauge: gauge.clone() }
     }
 
+    /// The slot of a chain.
+    #[inline]
+    pub(super) fn slot(&self, token: &Token) -> usize {
+        token.slot(self.out.len() as u16)
+    }
+
     #[inline]
     fn pool(&mut self, region: u32) -> Option<&mut ExtBufPool> {
         self.pools.get_mut(region as usize)?.as_mut()

@@ -307,7 +307,8 @@ impl RingSlot {
     /// and make it blocking. Returns whether one was full.
     pub(super) fn relieve(&self) -> bool {
         let counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
-        counters.iter().fold(false, |full, counter| counter.relieve() || full)
+        // Each of them, also behind one that was full.
+        counters.iter().filter(|counter| counter.relieve()).count() > 0
     }
 
     /// Control thread: waits until the worker puts the ring back, at the end of its burst.

@@ -15,13 +15,15 @@ use crate::vnet::{self, DATA_VALID, VnetHeader};
 use std::sync::Arc;
 use towpath_engine::software_offload::needs_software;
 use towpath_packet::port::{State, TxQueue};
-use towpath_packet::{Batch, Cache, Counters, DropReason, Offloads, Packet};
+use towpath_packet::{Batch, Cache, Checksum, Counters, DropReason, Offloads, Packet};
 use towpath_virtio::{Piece, RegionPlace, Regions, RingError, Token};
 
 /// Bytes of the shortest frame: an Ethernet header.
 const SHORTEST: usize = 14;
-/// Packets that are prefetched ahead of their copy.
-const AHEAD: usize = 4;
+/// Chains that are taken ahead of the copies into them.
+const AHEAD: usize = 8;
+/// Bytes of a cache line.
+const LINE: usize = 64;
 
 /// A transmit queue of the port: the receive queue of a guest.
 #[derive(Debug)]
@@ -91,30 +93,14 @@ impl TxQueue for VhostTx {
             }
         }
         let mut fill = Fill::new(ring, acked);
-        let (mut done, mut packets, mut bytes) = (0, 0, 0);
-        let all = batch.as_slice();
-        for (i, packet) in all.iter().enumerate() {
-            if let Some(next) = all.get(i + AHEAD) {
-                next.prefetch_data();
-            }
-            match fill.deliver(packet) {
-                Outcome::Sent => {
-                    packets += 1;
-                    bytes += packet.len() as u64;
-                }
-                Outcome::Dropped(reason) => counters.dropped(reason, 1),
-                Outcome::Kept => break,
-                Outcome::Broken(error) => {
-                    fill.ring.breaks(error, slot.events());
-                    break;
-                }
-            }
-            done += 1;
+        if let Err(error) = fill.deliver_all(batch.as_slice(), counters) {
+            fill.ring.breaks(error, slot.events());
         }
-        fill.ring.publish(slot.events());
+        let Fill { done, sent, bytes, .. } = fill;
+        ring.publish(slot.events());
         drop(taken);
-        if packets > 0 {
-            counters.moved(packets, bytes);
+        if sent > 0 {
+            counters.moved(sent, bytes);
         }
         if done < batch.len() {
             counters.retried(1);
@@ -156,19 +142,134 @@ struct Fill<'a> {
     acked: Offloads,
     header_len: usize,
     mergeable: bool,
+    /// Packets go into chains of one piece without further ado: a header of 12 bytes, no log.
+    short_way: bool,
+    /// Packets that were sent or dropped.
+    done: usize,
+    sent: u64,
+    bytes: u64,
+}
+
+/// A chain that was taken ahead: one piece.
+#[derive(Clone, Copy)]
+struct Ahead {
+    /// From [`Token::into_raw`].
+    token: u64,
+    piece: Piece<RegionPlace>,
 }
 
 impl<'a> Fill<'a> {
     fn new(ring: &'a mut Ring, acked: Offloads) -> Fill<'a> {
         let (header_len, mergeable) = (ring.header_len(), ring.has(feature::MRG_RXBUF));
-        Fill { ring, acked, header_len, mergeable }
+        let short_way = header_len == VnetHeader::LEN_V1 && ring.setup.log.is_none();
+        Fill { ring, acked, header_len, mergeable, short_way, done: 0, sent: 0, bytes: 0 }
+    }
+
+    /// Delivers packets until one has to stay.
+    #[inline]
+    fn deliver_all(&mut self, packets: &[Packet], counters: &Counters) -> Result<(), RingError> {
+        let nowhere = Piece { place: RegionPlace { region: 0, offset: 0 }, len: 0 };
+        let mut ahead = [Ahead { token: 0, piece: nowhere }; AHEAD];
+        while self.done < packets.len() {
+            let most = (packets.len() - self.done).min(AHEAD);
+            let n = if self.short_way { self.take_ahead(&mut ahead[..most])? } else { 0 };
+            if self.deliver_ahead(&ahead[..n], packets, counters) == most {
+                continue;
+            }
+            // No chain is left, or the next one is not a single piece in which the packet fits.
+            let Some(packet) = packets.get(self.done) else { break };
+            match self.deliver(packet) {
+                Outcome::Sent => self.count_sent(packet),
+                Outcome::Dropped(reason) => self.count_drop(reason, counters),
+                Outcome::Kept => break,
+                Outcome::Broken(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn count_sent(&mut self, packet: &Packet) {
+        self.done += 1;
+        self.sent += 1;
+        self.bytes += packet.len() as u64;
+    }
+
+    #[cold]
+    fn count_drop(&mut self, reason: DropReason, counters: &Counters) {
+        self.done += 1;
+        counters.dropped(reason, 1);
+    }
+
+    /// Takes chains of one piece, and prefetches their first lines: the guest read them last, on
+    /// another core. Returns how many there are in a row.
+    #[inline]
+    fn take_ahead(&mut self, ahead: &mut [Ahead]) -> Result<usize, RingError> {
+        let Ring { device, setup, chain, .. } = &mut *self.ring;
+        for (n, to) in ahead.iter_mut().enumerate() {
+            match device.take(&setup.memory, chain) {
+                Ok(Some(token)) => {
+                    let [piece] = *chain.writable() else {
+                        let _ = device.untake(token);
+                        return Ok(n);
+                    };
+                    if let Some(memory) = setup.memory.memory(piece.place.region) {
+                        memory.prefetch_write(piece.place.offset);
+                        memory.prefetch_write(piece.place.offset + LINE);
+                    }
+                    *to = Ahead { token: token.into_raw(), piece };
+                }
+                // The next call returns it again.
+                Err(_) if n > 0 => return Ok(n),
+                Err(error) => return Err(error),
+                Ok(None) => return Ok(n),
+            }
+        }
+        Ok(ahead.len())
+    }
+
+    /// Copies packets into chains that were taken ahead, as long as they fit. Returns the number of
+    /// chains; the others are available again.
+    #[inline]
+    fn deliver_ahead(&mut self, ahead: &[Ahead], packets: &[Packet], counters: &Counters) -> usize {
+        let mut used = 0;
+        while let Some(&Ahead { token, piece: Piece { place, len } }) = ahead.get(used)
+            && let Some(packet) = packets.get(self.done)
+        {
+            if let Some(next) = packets.get(self.done + AHEAD / 2) {
+                next.prefetch_data();
+            }
+            let total = VnetHeader::LEN_V1 + packet.len();
+            let Some(memory) = self.ring.setup.memory.memory(place.region).filter(|_| len as usize >= total) else {
+                break;
+            };
+            if self.is_plain(packet) {
+                memory.set(place.offset, self.plain_header(packet));
+            } else {
+                match self.header(packet) {
+                    Ok(header) => memory.set(place.offset, header),
+                    Err(reason) => {
+                        self.count_drop(reason, counters);
+                        continue;
+                    }
+                };
+            }
+            memory.write(place.offset + VnetHeader::LEN_V1, packet, 0, packet.len());
+            self.ring.device.complete(Token::from_raw(token), total as u32);
+            self.count_sent(packet);
+            used += 1;
+        }
+        for rest in ahead.iter().skip(used).rev() {
+            let _ = self.ring.device.untake(Token::from_raw(rest.token));
+        }
+        used
     }
 
     /// Copies a packet into the next chain, or chains.
-    #[inline]
+    #[inline(never)]
     fn deliver(&mut self, packet: &Packet) -> Outcome {
         let header = match self.header(packet) {
-            Ok(header) => header.to_le_bytes_v1(1),
+            Ok(header) => header,
             Err(reason) => return Outcome::Dropped(reason),
         };
         let Ring { device, setup, chain, .. } = &mut *self.ring;
@@ -180,17 +281,6 @@ impl<'a> Fill<'a> {
         let total = self.header_len + packet.len();
         let log = setup.log.as_ref().map(|log| &*log.pages);
         let to = Buffers { memory: &setup.memory, pieces: chain.writable(), log };
-        if let [Piece { place, len }, ..] = *to.pieces
-            && len as usize >= total
-            && self.header_len == VnetHeader::LEN_V1
-            && log.is_none()
-            && let Some(memory) = setup.memory.memory(place.region)
-        {
-            memory.set(place.offset, header);
-            memory.write(place.offset + VnetHeader::LEN_V1, packet, 0, packet.len());
-            device.complete(token, total as u32);
-            return Outcome::Sent;
-        }
         if chain.writable_len() as usize >= total {
             to.write(&header[..self.header_len], packet, 0, total);
             device.complete(token, total as u32);
@@ -204,22 +294,34 @@ impl<'a> Fill<'a> {
         self.deliver_merged(packet, &header, token)
     }
 
-    /// The header of a packet that the guest takes; the reason why it does not.
+    /// Whether any guest takes a packet.
     #[inline]
-    fn header(&self, packet: &Packet) -> Result<VnetHeader, DropReason> {
-        if needs_software(packet, self.acked) {
-            return Err(DropReason::Offload);
-        }
+    fn is_plain(&self, packet: &Packet) -> bool {
+        !packet.wants_offload() && (SHORTEST..=MAX_PACKET).contains(&packet.len())
+    }
+
+    /// The header of a plain packet, in one chain.
+    #[inline]
+    fn plain_header(&self, packet: &Packet) -> [u8; VnetHeader::LEN_V1] {
+        let verified = packet.csum() == Checksum::Verified && self.acked.has(Offloads::CSUM);
+        let flags = if verified { DATA_VALID } else { 0 };
+        let (first, second) = (u64::from(flags).to_le_bytes(), (1u32 << 16).to_le_bytes());
+        let mut bytes = [0; VnetHeader::LEN_V1];
+        bytes[..8].copy_from_slice(&first);
+        bytes[8..].copy_from_slice(&second);
+        bytes
+    }
+
+    /// The header of a packet that the guest takes, in one chain; the reason why it does not.
+    #[cold]
+    fn header(&self, packet: &Packet) -> Result<[u8; VnetHeader::LEN_V1], DropReason> {
         match packet.len() {
-            0..SHORTEST => return Err(DropReason::Malformed),
-            SHORTEST..=MAX_PACKET => {}
-            _ => return Err(DropReason::TooLong),
+            0..SHORTEST => Err(DropReason::Malformed),
+            SHORTEST..=MAX_PACKET if needs_software(packet, self.acked) => Err(DropReason::Offload),
+            SHORTEST..=MAX_PACKET if self.is_plain(packet) => Ok(self.plain_header(packet)),
+            SHORTEST..=MAX_PACKET => Ok(vnet::header_of(packet)?.to_le_bytes_v1(1)),
+            _ => Err(DropReason::TooLong),
         }
-        let mut header = vnet::header_of(packet)?;
-        if !self.acked.has(Offloads::CSUM) {
-            header.flags &= !DATA_VALID;
-        }
-        Ok(header)
     }
 
     /// Copies a packet into the chain of `token`, which was taken last, and as many more as it

@@ -1,6 +1,11 @@
 //! A guest in the same process: its memory, and the driver's sides of its rings.
 
+mod connections;
+mod front_end;
+mod hostile;
+mod requests;
 mod ring;
+mod rings;
 mod rx;
 mod tx;
 

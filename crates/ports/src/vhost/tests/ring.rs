@@ -163,7 +163,7 @@ fn a_kick_is_replaced_while_the_worker_sleeps_and_the_descriptor_stays() {
 
 #[test]
 fn no_kick_is_lost_between_a_guest_and_a_worker_that_sleep_in_turn() {
-    const FRAMES: u32 = 3000;
+    const FRAMES: u32 = 1000;
     for (format, features) in kinds() {
         let mut guest = Guest::new(Way::FromGuest, format, features);
         let mut rx = guest.rx();
@@ -228,7 +228,7 @@ fn a_ring_is_stopped_and_started_under_a_worker_that_takes_it_all_the_time() {
         got + rx.rx(&mut batch)
     });
     let (mut sent, mut used) = (0, 0);
-    for _ in 0..200 {
+    for _ in 0..100 {
         let frame = vec![7; 500];
         guest.reset();
         while guest.driver.free() > 0 {

@@ -1,5 +1,6 @@
 //! Packets, in a guest's buffers.
 
+use super::super::ring::{DirtyLog, RingLog};
 use super::*;
 use towpath_packet::port::State;
 use towpath_packet::{Checksum, DropReason, Gso, GsoKind, Offloads};
@@ -205,5 +206,66 @@ fn a_burst_calls_once_and_only_a_guest_that_waits() {
         assert_eq!(burst(&mut posted), 0);
         assert!(!posted.guest.driver.enable_calls());
         assert_eq!(burst(&mut posted), 1);
+    }
+}
+
+/// The pages that were marked.
+#[derive(Debug, Default)]
+struct Marked(std::sync::Mutex<std::collections::BTreeSet<u64>>);
+
+impl DirtyLog for Marked {
+    fn mark(&self, addr: u64, len: u64) {
+        self.0.lock().unwrap().extend(addr / 4096..=(addr + len - 1) / 4096);
+    }
+}
+
+#[test]
+fn every_page_that_is_written_is_marked_and_no_other() {
+    for format in [Format::Split, Format::Packed] {
+        let mut posted = Posted::new(format, feature::VERSION_1 | feature::MRG_RXBUF);
+        let marked = Arc::new(Marked::default());
+        let log = RingLog { pages: marked.clone(), used: Some(LOW) };
+        assert!(posted.guest.slot.change(|ring| ring.setup.log = Some(log)));
+        // A short packet in one page, and a long one in several chains of two pieces.
+        for (len, posts) in [(100, 1), (9000, 4)] {
+            marked.0.lock().unwrap().clear();
+            (0..posts).for_each(|_| posted.post(3000, 2));
+            let bytes = posted.guest.random_bytes(len);
+            let packet = posted.packet(&bytes);
+            assert_eq!(posted.tx.tx(&mut batch([packet])), 1);
+            let used = posted.guest.used();
+            let mut left = len as u64 + 12;
+            // The used ring lies in the first page, and a packed one's descriptors too.
+            let mut expected = std::collections::BTreeSet::from([LOW / 4096]);
+            for &(addr, n) in used.iter().flat_map(|used| &posted.buffers[usize::from(used.id)]) {
+                let n = left.min(n as u64);
+                left -= n;
+                expected.extend((n > 0).then_some(addr / 4096..=(addr + n.max(1) - 1) / 4096).into_iter().flatten());
+            }
+            assert_eq!(*marked.0.lock().unwrap(), expected, "{format:?} {len}");
+        }
+        assert!(posted.guest.slot.change(|ring| ring.setup.log = None));
+        marked.0.lock().unwrap().clear();
+        posted.post(3000, 1);
+        let packet = posted.packet(&[1; 60]);
+        assert_eq!(posted.tx.tx(&mut batch([packet])), 1);
+        assert!(marked.0.lock().unwrap().is_empty());
+    }
+}
+
+#[test]
+fn a_guest_that_breaks_its_ring_in_the_middle_of_a_burst_has_what_came_before() {
+    for at in [0, 1, 5, 8, 9] {
+        let mut posted = Posted::new(Format::Split, feature::VERSION_1 | feature::MRG_RXBUF);
+        (0..at).for_each(|_| posted.post(200, 1));
+        posted.guest.driver.add(&[Segment::writable(8, 100)]).unwrap();
+        posted.guest.publish();
+        let mut out = batch((0..12).map(|_| posted.packet(&[7; 60])).collect::<Vec<_>>());
+        assert_eq!((posted.tx.tx(&mut out), out.len()), (at, 12 - at));
+        assert_eq!((posted.received().len(), posted.guest.err.take()), (at, 1));
+        // From here on there is no link.
+        assert_eq!(posted.tx.tx(&mut out), 12 - at);
+        assert_eq!(posted.tx.counters().snapshot().dropped(DropReason::LinkDown), 12 - at as u64);
+        assert_eq!(posted.guest.err.take(), 0);
     }
 }
