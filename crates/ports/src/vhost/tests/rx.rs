@@ -231,3 +231,73 @@ fn frames_stay_in_the_ring_while_the_pool_is_empty() {
     drop((hoard, cache));
     assert_eq!(receive(&mut rx).len(), 1);
 }
+
+#[test]
+fn a_guest_of_before_the_standard_has_headers_of_ten_bytes() {
+    let mut guest = Guest::new(Way::FromGuest, Format::Split, 0);
+    let mut rx = guest.rx();
+    for len in [14, 100, 1500] {
+        let frame = guest.random_bytes(len);
+        guest.send(&[&[0; 10], &frame[..]].concat(), 1);
+        guest.publish();
+        assert_eq!(receive(&mut rx)[0].to_vec(), frame);
+    }
+}
+
+/// Words at random, of which many mean something: flags, small numbers, addresses of buffers.
+fn scribble(guest: &mut Guest, from: usize, len: usize) {
+    let memory = guest.memory.memory(0).unwrap().clone();
+    for at in (from..from + len).step_by(4) {
+        let random = guest.random.next();
+        let word = match random % 8 {
+            0 => 0,
+            1 => random >> 32 & 0xf,
+            2 => 64 + (random >> 32 & 0xfff),
+            3 => (random >> 32 & 7) << 16 | (random >> 40 & 63),
+            4 => 1,
+            5 => BUFFERS as u32 as u64 + (random >> 32 & 0xffff),
+            6 => random >> 32 & 0x8087 | (random >> 50 & 0x8087) << 16,
+            _ => random >> 32,
+        };
+        assert!(memory.put(at, &(word as u32).to_le_bytes()));
+    }
+}
+
+#[test]
+fn whatever_a_guest_writes_into_its_ring_and_its_frames_every_buffer_is_accounted_for() {
+    use proptest::prelude::*;
+    proptest!(ProptestConfig::with_cases(48), |(seed: u64, kind in 0usize..16, layout in 0usize..3)| {
+        let (format, features) = kinds()[kind];
+        let features = features | feature::CSUM | feature::HOST_TSO4 | feature::HOST_USO | feature::MRG_RXBUF;
+        let linear = [TxLinear::None, TxLinear::Header(64), TxLinear::Whole][layout];
+        for way in [Way::FromGuest, Way::ToGuest] {
+            let mut guest = Guest::new(way, format, features);
+            guest.random = Random::new(seed);
+            let (mut rx, mut tx) = (guest.rx(), guest.tx());
+            rx.set_tx_layout(TxLayout { linear, headroom: 0, tailroom: 0 });
+            let bytes = Layout::new(format, SIZE).unwrap().bytes;
+            let mut kept = Vec::new();
+            for _ in 0..6 {
+                let (at, len) = (guest.random.below(bytes as u64) as usize & !3, guest.random.below(400) as usize);
+                scribble(&mut guest, at, len.min(bytes - at));
+                scribble(&mut guest, (BUFFERS - LOW) as usize, 4096);
+                let mut batch = Batch::new();
+                match way {
+                    Way::FromGuest => _ = rx.rx(&mut batch),
+                    Way::ToGuest => {
+                        let mut cache = guest.pool.cache(Direction::Tx).unwrap();
+                        while let Ok(()) = batch.push(Packet::copy_from(&mut cache, &[5; 900]).unwrap()) {}
+                        _ = tx.tx(&mut batch);
+                    }
+                }
+                for packet in batch.drain_front(64) {
+                    prop_assert!((14..=65_557).contains(&packet.len()) && packet.to_vec().len() == packet.len());
+                    kept.extend((kept.len() < 20).then_some(packet));
+                }
+            }
+            prop_assert!(guest.slot.stop(std::time::Duration::ZERO).is_some());
+            drop((kept, rx, tx));
+            guest.balances();
+        }
+    });
+}
