@@ -12,6 +12,7 @@
 //!                memory_limit what this process may use
 //!   sockets      unix_socket  UNIX sockets at paths: listeners, connections    bind, connect
 //!                seqpacket    UNIX records with descriptors                 sendmsg, recvmsg
+//!                stream       UNIX streams with descriptors
 //!                closer       a process that only closes descriptors of others
 //!                uio, mmsg    a header and a packet's pieces in one call     writev, sendmmsg
 //!                af_packet    AF_PACKET sockets and their options
@@ -56,9 +57,11 @@ pub mod netns;
 pub mod packet_ring;
 pub mod poll;
 pub mod restrict;
+mod rights;
 pub mod rtnl;
 pub mod seqpacket;
 pub mod sigsys;
+pub mod stream;
 pub mod sync;
 pub mod timer;
 pub mod tun;

@@ -45,6 +45,14 @@ pub fn wait_readable(fd: BorrowedFd<'_>, time: Option<Duration>) -> io::Result<b
     wait(fd, libc::POLLIN, time)
 }
 
+/// Waits until `fd` is writable or closed at its other end, as [`wait_readable`].
+///
+/// # Errors
+/// The error of `ppoll(2)`.
+pub fn wait_writable(fd: BorrowedFd<'_>, time: Option<Duration>) -> io::Result<bool> {
+    wait(fd, libc::POLLOUT, time)
+}
+
 fn wait(fd: BorrowedFd<'_>, events: libc::c_short, time: Option<Duration>) -> io::Result<bool> {
     // A time that no clock reaches is no limit.
     let deadline = time.and_then(|time| Instant::now().checked_add(time));

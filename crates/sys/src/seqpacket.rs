@@ -1,6 +1,9 @@
 //! UNIX sockets of records (`SOCK_SEQPACKET`), and records with descriptors.
 
 use crate::poll::is_shut;
+pub use crate::rights::Received;
+use crate::rights::{self, Control, HEADER, header};
+pub(crate) use crate::rights::{SCM_MAX_FD, control_len};
 pub use crate::unix_socket::accept;
 use crate::unix_socket::{self, Kind};
 use crate::{check, check_len};
@@ -53,74 +56,14 @@ pub fn shutdown(connection: BorrowedFd<'_>) {
 /// ones.
 pub const MAX_FDS: usize = 4;
 
-/// Most descriptors of a record.
-pub(crate) const SCM_MAX_FD: usize = 253;
-
-/// A control buffer, aligned as `cmsghdr` is. 64 bytes have room for a header and [`MAX_FDS`]
-/// descriptors.
-#[repr(C, align(8))]
-struct Control<const N: usize = 64>([u8; N]);
-
-const HEADER: usize = size_of::<libc::cmsghdr>();
-
-/// `CMSG_LEN` for `n` descriptors.
-pub(crate) const fn control_len(n: usize) -> usize {
-    HEADER + n * size_of::<RawFd>()
-}
-
-const _: () = assert!(control_len(MAX_FDS) <= 64 && HEADER.is_multiple_of(8));
-
-/// A message header for one buffer.
-fn header<const N: usize>(bytes: &mut libc::iovec, control: &mut Control<N>, len: usize) -> libc::msghdr {
-    // SAFETY: msghdr is plain data; all zeroes are an empty message.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = bytes;
-    message.msg_iovlen = 1;
-    if len > 0 {
-        message.msg_control = control.0.as_mut_ptr().cast();
-        message.msg_controllen = len;
-    }
-    message
-}
+const CONTROL: usize = control_len(MAX_FDS);
 
 /// Sends one record with up to [`MAX_FDS`] descriptors. It never raises `SIGPIPE`.
 ///
 /// # Errors
 /// The error of `sendmsg(2)`; `InvalidInput` for more descriptors.
 pub fn send(to: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-    if fds.len() > MAX_FDS {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    let mut control = Control([0; 64]);
-    let len = if fds.is_empty() { 0 } else { control_len(fds.len()) };
-    if len > 0 {
-        // The length is a size_t; its bytes are followed by level and type.
-        control.0[..size_of::<usize>()].copy_from_slice(&len.to_ne_bytes());
-        control.0[HEADER - 8..HEADER - 4].copy_from_slice(&libc::SOL_SOCKET.to_ne_bytes());
-        control.0[HEADER - 4..HEADER].copy_from_slice(&libc::SCM_RIGHTS.to_ne_bytes());
-        for (to, fd) in control.0[HEADER..].chunks_exact_mut(4).zip(fds) {
-            to.copy_from_slice(&fd.as_raw_fd().to_ne_bytes());
-        }
-    }
-    let mut piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    let message = header(&mut piece, &mut control, len.next_multiple_of(8));
-    // SAFETY: the header points to a buffer and a control block that live across the call, with
-    // their lengths; the kernel only reads them.
-    match unsafe { libc::sendmsg(to.as_raw_fd(), &message, libc::MSG_NOSIGNAL) } {
-        n if n < 0 => Err(io::Error::last_os_error()),
-        _ => Ok(()),
-    }
-}
-
-/// A received record.
-#[derive(Debug)]
-pub struct Received {
-    /// Bytes of the record; 0 if the peer has closed the connection.
-    pub len: usize,
-    /// Its descriptors, closed on drop.
-    pub fds: Vec<OwnedFd>,
-    /// The record or the descriptors did not fit, and were truncated.
-    pub cut: bool,
+    rights::send::<CONTROL>(to, bytes, fds, 0).map(drop)
 }
 
 /// Receives one record.
@@ -128,33 +71,7 @@ pub struct Received {
 /// # Errors
 /// The error of `recvmsg(2)`.
 pub fn receive(from: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Received> {
-    let mut control = Control([0; 64]);
-    let mut piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    let mut message = header(&mut piece, &mut control, control_len(MAX_FDS));
-    // SAFETY: the header points to a buffer and a control block that live across the call, with
-    // their lengths.
-    let n = unsafe { libc::recvmsg(from.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC) };
-    let len = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
-    let (used, flags) = (message.msg_controllen, message.msg_flags);
-    let mut fds = Vec::new();
-    if used >= HEADER {
-        let word = |at: usize| -> i32 {
-            let mut bytes = [0; 4];
-            bytes.copy_from_slice(&control.0[at..at + 4]);
-            i32::from_ne_bytes(bytes)
-        };
-        let mut size = [0; size_of::<usize>()];
-        size.copy_from_slice(&control.0[..size_of::<usize>()]);
-        let end = usize::from_ne_bytes(size).min(used).min(control.0.len());
-        if word(HEADER - 8) == libc::SOL_SOCKET && word(HEADER - 4) == libc::SCM_RIGHTS {
-            for at in (HEADER..end.saturating_sub(3)).step_by(4) {
-                // SAFETY: the kernel just installed this descriptor in this process; it has no
-                // other owner.
-                fds.push(unsafe { OwnedFd::from_raw_fd(word(at)) });
-            }
-        }
-    }
-    Ok(Received { len, fds, cut: flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 })
+    rights::receive::<CONTROL>(from, bytes, 0)
 }
 
 /// What [`peek`] finds of a record.

@@ -21,6 +21,7 @@
 //! | `space` | [`AddressSpace`], and [`Regions`]: a table as vhost-user sends it |
 //! | `tables` | [`Tables`]: a driver's indirect tables |
 //! | `base` | [`Base`]: where a queue goes on after its device was replaced |
+//! | [`vhost_user`] | messages between a front end, which has queues, and a back end |
 //! | `event` | when the other side wants a notification |
 //! | `flight`, `in_order`, `walk` | chains in flight, chains out of order, chains followed |
 //!
@@ -77,6 +78,7 @@ mod queue;
 mod space;
 pub mod split;
 mod tables;
+pub mod vhost_user;
 mod walk;
 
 #[cfg(all(test, loom))]
