@@ -187,6 +187,10 @@ pub(crate) fn of(group: Calls) -> &'static [Call] {
             SYS_close_range,
             SYS_wait4,
         },
+        Calls::Connect => calls! {
+            SYS_socket if "AF_UNIX": 0 [Is(AF_UNIX as u32)],
+            SYS_connect,
+        },
         Calls::Files => calls! {
             SYS_lseek,
             SYS_ftruncate,
@@ -236,7 +240,6 @@ pub(crate) fn of(group: Calls) -> &'static [Call] {
 pub(crate) fn name(number: c_long) -> Option<&'static str> {
     const OTHERS: &[Call] = calls! {
         SYS_clone3,
-        SYS_connect,
         SYS_execve,
         SYS_execveat,
         SYS_io_uring_setup,

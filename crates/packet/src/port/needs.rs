@@ -57,6 +57,8 @@ pub enum Calls {
     Sockets,
     /// Connections of a listening UNIX socket, and memory that is shared with them.
     Accept,
+    /// UNIX sockets are opened and connected.
+    Connect,
     /// Length and position of files that are open.
     Files,
     /// Files are opened or made.
@@ -81,9 +83,10 @@ pub enum Calls {
 
 impl Calls {
     /// All groups.
-    pub const ALL: [Calls; 12] = [
+    pub const ALL: [Calls; 13] = [
         Calls::Sockets,
         Calls::Accept,
+        Calls::Connect,
         Calls::Files,
         Calls::OpenFiles,
         Calls::RemoveFiles,
@@ -101,6 +104,7 @@ impl Calls {
         match self {
             Calls::Sockets => "sockets",
             Calls::Accept => "accept",
+            Calls::Connect => "connect",
             Calls::Files => "files",
             Calls::OpenFiles => "open-files",
             Calls::RemoveFiles => "remove-files",

@@ -158,6 +158,7 @@ impl Connection {
         if features & !self.features() != 0 {
             return Err(self.failed(Request::SetFeatures, "the back end offers less than the one before it"));
         }
+        self.queues.clear();
         for (index, call) in (0..).zip(calls) {
             let payload = VringFd { index, has_fd: true }.to_bytes();
             self.send_with(Request::SetVringCall, &payload, &[call.as_fd()])?;

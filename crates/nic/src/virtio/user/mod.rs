@@ -82,7 +82,7 @@ impl UserConfig {
 /// The connection and what is told to each new one.
 pub(super) struct State {
     pub(super) connection: Option<Connection>,
-    /// The connection is new, and the queues are not set up.
+    /// The connection took the place of another one, and the queues are not set up.
     is_new: bool,
     pub(super) regions: Vec<SharedRegion>,
 }
@@ -140,6 +140,7 @@ impl UserTransport {
             }
         };
         shared.state().adopt(first, &shared.events).map_err(os("epoll_ctl"))?;
+        shared.state().is_new = false;
         let dma = UserDma::new(shared.clone());
         Ok(UserTransport { shared, dma })
     }
