@@ -107,7 +107,11 @@ impl<T: Transport> Device<T> {
                 None
             }
             Condition::NeedsReset => Some(ResetCause::Stall),
-            Condition::Back => Some(ResetCause::Known),
+            Condition::Back => {
+                // The link is up again after the reset.
+                self.control.set_link(false);
+                Some(ResetCause::Known)
+            }
             Condition::Gone(why) => {
                 *lock(&self.reason) = why;
                 self.control.set_link(false);
