@@ -11,7 +11,7 @@ use towpath_model::cpsw::CpswBus;
 use towpath_model::e1000e::ModelBus;
 use towpath_nic::cpsw::CpswPort;
 use towpath_nic::e1000e::E1000e;
-use towpath_nic::virtio::{UserTransport, VirtioNet};
+use towpath_nic::virtio::{PciTransport, UserTransport, VirtioNet};
 use towpath_packet::port::{Calls, Edge, Info, Needs, Port, PortControl, PortError, Queues, Start};
 use towpath_packet::{delegate_rx_queue, delegate_tx_queue};
 use towpath_ports::uri::Uri;
@@ -59,7 +59,7 @@ pub const SCHEMES: &[Scheme] = &[
     Scheme {
         name: "virtio",
         example: "virtio:user=/run/vhost.sock",
-        what: "a virtio network device, driven from here: a vhost-user back end",
+        what: "a virtio network device, driven from here: a vhost-user back end, or a PCI function",
     },
     Scheme {
         name: "sock",
@@ -163,6 +163,10 @@ any_port! {
     Tun: tun::TunPort,
     /// `veth:`
     Veth: veth::VethPort,
+    /// `virtio:vfio=`
+    VirtioVfio: Box<VirtioNet<PciTransport<VfioBus>>>,
+    /// `virtio:qtest=`
+    VirtioQtest: Box<VirtioNet<PciTransport<QtestBus>>>,
     /// `virtio:user=`
     VirtioUser: Box<VirtioNet<UserTransport>>,
     /// `xdp:`
@@ -297,6 +301,12 @@ impl Opener {
             "virtio" => match virtio::DeviceChoice::of(uri)? {
                 virtio::DeviceChoice::User(path) => {
                     virtio::user(uri, path).map(|port| AnyPort::VirtioUser(Box::new(port)))
+                }
+                virtio::DeviceChoice::Vfio(function) => {
+                    virtio::vfio(uri, function).map(|port| AnyPort::VirtioVfio(Box::new(port)))
+                }
+                virtio::DeviceChoice::Qtest(socket) => {
+                    virtio::qtest(uri, socket).map(|port| AnyPort::VirtioQtest(Box::new(port)))
                 }
             },
             "tap" | "tun" => tun::open(tun::Config::from_uri(uri)?).map(AnyPort::Tun),

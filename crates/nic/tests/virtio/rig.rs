@@ -2,7 +2,7 @@
 
 use crate::backend::Backend;
 use std::time::{Duration, Instant};
-use towpath_nic::virtio::{Config, Control, UserConfig, UserTransport, VirtioNet, VirtioRx, VirtioTx};
+use towpath_nic::virtio::{Config, Control, Transport, UserConfig, UserTransport, VirtioNet, VirtioRx, VirtioTx};
 use towpath_packet::port::{Port, Queues, RxQueue, Start, TxQueue};
 use towpath_packet::{Backing, Batch, Cache, Direction, Offloads, Packet, Pool, PoolConfig};
 
@@ -16,9 +16,9 @@ pub(crate) const EVERYTHING: u64 =
     VERSION_1 | 0b11_1011_1000_0011 | 1 << 15 | 1 << 22 | 1 << 28 | 1 << 29 | 1 << 34 | 1 << 35 | 0x7 << 54;
 
 /// A port that runs.
-pub(crate) struct Rig {
-    pub(crate) rx: Vec<VirtioRx<UserTransport>>,
-    pub(crate) tx: Vec<VirtioTx<UserTransport>>,
+pub(crate) struct Rig<T: Transport = UserTransport> {
+    pub(crate) rx: Vec<VirtioRx<T>>,
+    pub(crate) tx: Vec<VirtioTx<T>>,
     pub(crate) cache: Cache,
     pub(crate) pool: Pool,
     pub(crate) own: Option<Pool>,
@@ -29,25 +29,16 @@ pub(crate) fn pool(backing: Backing, chunk: usize) -> Pool {
     Pool::new(PoolConfig::default().capacity(4096).chunk(chunk).backing(backing)).unwrap()
 }
 
-impl Rig {
-    pub(crate) fn open(config: Config, path: impl Into<std::path::PathBuf>, pool: Pool, accept: Offloads) -> Rig {
-        let queues = config.queues;
-        let transport = UserTransport::open(UserConfig::new(path).pairs(queues)).unwrap();
-        let port = VirtioNet::open(transport, "virtio:user", config).unwrap();
+impl<T: Transport> Rig<T> {
+    /// Starts a port with all its queues.
+    pub(crate) fn start(port: VirtioNet<T>, pool: Pool, accept: Offloads) -> Rig<T> {
+        let queues = port.info().max_queues;
         let control = port.control();
         let Queues { rx, tx } = port.start(Start { pool: pool.clone(), queues, accept }).unwrap();
         let own = rx[0].memory().pool;
         let cache = pool.cache(Direction::Tx).unwrap();
         let mut rig = Rig { rx, tx, cache, pool, own, control };
         rig.rx.iter_mut().for_each(|rx| assert!(rx.refill() > 0));
-        rig
-    }
-
-    /// On a back end of this process, with packets in memory that it reaches.
-    pub(crate) fn new(config: Config, backend: &Backend) -> Rig {
-        let queues = usize::from(config.queues);
-        let rig = Rig::open(config, &backend.path, pool(Backing::Memfd, 2048), Offloads::ALL);
-        drop(backend.until("the rings run", |state| state.runs(2 * queues) && state.status == 0xf));
         rig
     }
 
@@ -99,6 +90,22 @@ impl Rig {
             let stats = pool.stats();
             assert_eq!(stats.free, stats.capacity);
         }
+    }
+}
+
+impl Rig {
+    /// On the back end at a path.
+    pub(crate) fn open(config: Config, path: impl Into<std::path::PathBuf>, pool: Pool, accept: Offloads) -> Rig {
+        let transport = UserTransport::open(UserConfig::new(path).pairs(config.queues)).unwrap();
+        Rig::start(VirtioNet::open(transport, "virtio:user", config).unwrap(), pool, accept)
+    }
+
+    /// On a back end of this process, with packets in memory that it reaches.
+    pub(crate) fn new(config: Config, backend: &Backend) -> Rig {
+        let queues = usize::from(config.queues);
+        let rig = Rig::open(config, &backend.path, pool(Backing::Memfd, 2048), Offloads::ALL);
+        drop(backend.until("the rings run", |state| state.runs(2 * queues) && state.status == 0xf));
+        rig
     }
 }
 
