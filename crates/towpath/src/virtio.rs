@@ -12,7 +12,7 @@ use towpath_nic::virtio::{
     Config, ConfigError, DEVICES, Filter, OpenError, PciConfig, PciTransport, Transport, UserConfig, UserTransport,
     VirtioNet,
 };
-use towpath_packet::port::{Calls, Capability, Needs, PortError};
+use towpath_packet::port::{Calls, Capability, Needs, PathUse, PortError};
 use towpath_ports::uri::{Options, Uri};
 
 /// Where the device is.
@@ -65,12 +65,15 @@ fn user_config(uri: &Uri, path: &str) -> Result<(UserConfig, Config), PortError>
 /// Connects to a back end of vhost-user.
 pub(crate) fn user(uri: &Uri, path: &str) -> Result<VirtioNet<UserTransport>, PortError> {
     let (back_end, config) = user_config(uri, path)?;
-    let server = back_end.server;
+    let needs = Needs::none().calls([Calls::Sockets]);
+    // A back end that comes again is accepted, or connected to.
+    let needs = if back_end.server {
+        needs.calls([Calls::Accept]).directory_of(&back_end.path, PathUse::Remove)
+    } else {
+        needs.calls([Calls::Connect])
+    };
     let transport = UserTransport::open(back_end).map_err(|error| bus_error(uri, error))?;
-    let port = open(uri, transport, config)?;
-    // A back end that comes again is accepted, or connected to, and gets memory.
-    let calls = if server { Calls::Accept } else { Calls::Connect };
-    Ok(port.with_needs(Needs::none().calls([Calls::Sockets, calls])))
+    Ok(open(uri, transport, config)?.with_needs(needs))
 }
 
 /// The function, the options of the bus, and those of the driver.

@@ -160,7 +160,7 @@ impl<T: Transport> VirtioNet<T> {
         let mut mac = Mac::default();
         let known = bits & features::MAC != 0 && transport.config(MAC_AT, &mut mac);
         let mac = config.filter.mac.or(known.then_some(mac));
-        let info = info(name, &config, bits, pairs);
+        let info = info(name, &config, bits, pairs).with_shared_memory(T::RECONNECTS);
         Ok(VirtioNet { transport, info, config, control: Control::default(), mac, needs: Needs::none() })
     }
 
