@@ -46,8 +46,8 @@ fn a_generator_gets_its_packets_back_from_dpdk_and_from_the_dpdk_after_it() {
     let device = format!("virtio:user={}", path.display());
     let mut towpath = Towpath::start(&["fwd", "gen:flows=4,size=200,rate=2000", &device]);
     let came = |towpath: &mut Towpath, more: u64| {
-        let begin = towpath.live().ports[1].rx.packets;
-        until("packets come back", || towpath.live().ports[1].rx.packets >= begin + more);
+        let begin = towpath.look().ports[1].rx.packets;
+        until("packets come back", || towpath.look().ports[1].rx.packets >= begin + more);
     };
     came(&mut towpath, 1000);
     drop(first);
