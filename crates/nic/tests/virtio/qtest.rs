@@ -4,7 +4,7 @@
 use crate::rig::{PATIENCE, Rig, frame};
 use std::time::{Duration, Instant};
 use towpath_bus::qtest::{Cable, Device, Machine, Netdev, Qemu, QtestBus, Width};
-use towpath_bus::{Bus, Dma, DmaPolicy, Flush};
+use towpath_bus::{Bus, Dma, DmaPolicy, Flush, Mmio};
 use towpath_nic::virtio::{Config, PciConfig, PciTransport, VirtioNet};
 use towpath_packet::port::{PortControl, RxQueue, State, TxQueue};
 use towpath_packet::{Offloads, Pool, PoolConfig};
@@ -27,7 +27,10 @@ fn machine(iommu: Option<Width>, properties: &str) -> (Qemu, Cable) {
 
 /// Opens the device, and makes a pool in memory that it reaches.
 fn open(qemu: &Qemu, config: Config) -> (Port, Pool) {
-    let bus = qemu.open(4).unwrap();
+    open_bus(qemu.open(4).unwrap(), config)
+}
+
+fn open_bus(bus: QtestBus, config: Config) -> (Port, Pool) {
     let memory = PoolConfig::default().capacity(2048).chunk(2048);
     let region = bus.dma().alloc(memory.capacity * memory.chunk).unwrap();
     // SAFETY: the region is new, and devices write only to buffers that are in flight to them.
@@ -136,4 +139,38 @@ fn a_filter_of_the_control_queue_lets_only_its_addresses_through() {
     assert_eq!(rig.receive_some(0, 2), [to(5), to(6)]);
     assert_eq!(rig.control.faults("refused_commands"), 0);
     rig.end();
+}
+
+#[test]
+fn a_device_that_has_lost_its_state_is_reset_and_goes_on() {
+    let name = "a_device_that_has_lost_its_state_is_reset_and_goes_on";
+    if !needs(name, &[Need::Program("qemu-system-x86_64")]) {
+        return;
+    }
+    for packed in [false, true] {
+        let (qemu, cable) = machine(Some(Width::Bits48), "packed=on");
+        let mut config = Config::default();
+        (config.policy, config.packed) = (STRICT, packed);
+        let bus = qemu.open(4).unwrap();
+        // The common configuration of QEMU's device is at the beginning of BAR 4; byte 20 is its
+        // status.
+        let registers = bus.bar(4, 0x1000).unwrap();
+        let (port, pool) = open_bus(bus, config);
+        let mut rig = Rig::start(port, pool, Offloads::NONE);
+        exchange(&mut rig, &cable, 2);
+        for resets in 1..=3 {
+            registers.w8(20, 0);
+            let begun = Instant::now();
+            while rig.control.faults("resets") < resets || !rig.control.link_is_up() {
+                assert!(begun.elapsed() < PATIENCE, "it is not reset");
+                assert!(rig.receive(0).is_empty());
+                rig.tx[0].reclaim();
+            }
+            // All queues have found out.
+            (rig.receive(0), rig.tx[0].reclaim());
+            exchange(&mut rig, &cable, 1);
+        }
+        assert_eq!(rig.rx[0].state(), State::Up);
+        rig.end();
+    }
 }
