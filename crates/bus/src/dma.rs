@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 use std::ops::RangeInclusive;
 use std::ptr::NonNull;
-use towpath_packet::{Region, RegionError};
+use towpath_packet::{Region, RegionError, RegionHandle};
 
 /// An address as the device uses it: the I/O virtual address, or the physical one without an IOMMU.
 /// Never zero, so that an empty descriptor is distinct from a mapped one.
@@ -195,6 +195,24 @@ pub unsafe trait Dma: Clone + Send + Sync + 'static {
     fn reaches(&self, at: NonNull<u8>, len: usize) -> bool {
         let _ = (at, len);
         true
+    }
+
+    /// Whether a region can be mapped at all. A bus whose device is another process needs the file
+    /// behind the region, and not only its addresses.
+    fn reaches_region(&self, region: &RegionHandle) -> bool {
+        self.reaches(region.base(), region.len())
+    }
+
+    /// [Maps](Dma::map) a whole region.
+    ///
+    /// # Safety
+    /// As for [`map`](Dma::map).
+    ///
+    /// # Errors
+    /// As for [`map`](Dma::map).
+    unsafe fn map_region(&self, region: &RegionHandle, access: Access) -> Result<Iova, MapError> {
+        // SAFETY: the caller's promise is passed on unchanged.
+        unsafe { self.map(region.base(), region.len(), access) }
     }
 
     /// Maps the `len` bytes at `at` (whole pages) and returns their IOVA. For persistent mappings:

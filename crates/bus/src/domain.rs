@@ -121,7 +121,7 @@ impl<D: Dma> Domain<D> {
             return Ok(());
         }
         // Under every policy: unreachable memory is refused before the first packet.
-        if !self.0.dma.reaches(region.base(), region.len()) {
+        if !self.0.dma.reaches_region(region) {
             return Err(MapError::Foreign);
         }
         let iova = match self.0.policy {
@@ -129,7 +129,7 @@ impl<D: Dma> Domain<D> {
             // SAFETY: the region stays mapped in this process while `memory` holds it, which is
             // until it was unmapped for the device. Its bytes are untrusted, or packets, which the
             // device writes only while it owns them, as the caller of `register` promised.
-            DmaPolicy::Persistent => Some(unsafe { self.0.dma.map(region.base(), region.len(), Access::Both) }?),
+            DmaPolicy::Persistent => Some(unsafe { self.0.dma.map_region(region, Access::Both) }?),
         };
         memory.push(RegisteredRegion { region: region.clone(), iova, external });
         Ok(())
@@ -143,7 +143,7 @@ impl<D: Dma> Domain<D> {
     pub fn alloc(&self, len: usize, access: Access) -> Result<(RegionHandle, Iova), MapError> {
         let region = RegionHandle::from(self.0.dma.alloc(len)?);
         // SAFETY: as in `add`; the region is new, and its handle gives addresses only.
-        let iova = unsafe { self.0.dma.map(region.base(), region.len(), access) }?;
+        let iova = unsafe { self.0.dma.map_region(&region, access) }?;
         self.memory().push(RegisteredRegion { region: region.clone(), iova: Some(iova), external: false });
         Ok((region, iova))
     }

@@ -42,6 +42,33 @@ pub trait Mmio: Clone + Send + Sync + 'static {
         self.w32(at + 4, (value >> 32) as u32);
     }
 
+    /// Whether [`r8`](Mmio::r8), [`r16`](Mmio::r16), [`w8`](Mmio::w8) and [`w16`](Mmio::w16) are
+    /// single accesses. Registers of virtio need that (virtio 1.2 §4.1.3.1). Where it is false they
+    /// access the whole word around them, and must not be used for registers with side effects.
+    const NARROW: bool = false;
+
+    /// Reads a byte.
+    fn r8(&self, at: usize) -> u8 {
+        (self.r32(at & !3) >> (8 * (at & 3))) as u8
+    }
+
+    /// Reads two bytes at byte offset `at`, a multiple of two.
+    fn r16(&self, at: usize) -> u16 {
+        (self.r32(at & !3) >> (8 * (at & 2))) as u16
+    }
+
+    /// Writes a byte; ordered as [`w32`](Mmio::w32).
+    fn w8(&self, at: usize, value: u8) {
+        let shift = 8 * (at & 3);
+        self.w32(at & !3, (self.r32(at & !3) & !(0xff << shift)) | u32::from(value) << shift);
+    }
+
+    /// Writes two bytes at byte offset `at`, a multiple of two; ordered as [`w32`](Mmio::w32).
+    fn w16(&self, at: usize, value: u16) {
+        let shift = 8 * (at & 2);
+        self.w32(at & !3, (self.r32(at & !3) & !(0xffff << shift)) | u32::from(value) << shift);
+    }
+
     /// The time by the device's clock, which is the system's. A model that is stepped by hand has a
     /// clock of its own.
     fn now(&self) -> Instant {

@@ -4,13 +4,14 @@ use crate::args::{Bind, Unbind};
 use std::error::Error;
 use std::process::ExitCode;
 use towpath::bus::vfio::{self, Bdf, Finding};
-use towpath::nic::e1000e::DEVICES;
+use towpath::nic::{e1000e, virtio};
 
 /// Binds all functions or none.
 pub(crate) fn bind(args: &Bind) -> Result<ExitCode, Box<dyn Error>> {
+    let devices = [&e1000e::DEVICES[..], &virtio::DEVICES].concat();
     let mut done: Vec<Bdf> = Vec::new();
     for &bdf in &args.bdfs {
-        match vfio::bind(bdf, &DEVICES, args.force) {
+        match vfio::bind(bdf, &devices, args.force) {
             Ok(bound) => {
                 if bound.already {
                     println!("{bdf}: vfio-pci has it already");
@@ -58,6 +59,7 @@ pub(crate) fn unbind(args: &Unbind) -> Result<ExitCode, Box<dyn Error>> {
         // What can't be opened here was not left running by a killed process of ours, and `unbind`
         // says itself what is in its way.
         let _ = towpath::e1000e::stop(bdf);
+        let _ = towpath::virtio::stop(bdf);
         match vfio::unbind(bdf, args.force) {
             Ok(unbound) => {
                 let interfaces = unbound.interfaces.iter().map(|i| format!(", as {i}")).collect::<String>();

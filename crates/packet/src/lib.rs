@@ -20,6 +20,7 @@
 //! | `in_flight` | [`InFlight`]: a packet that a device owns has an address, but no bytes |
 //! | `untrusted` | [`UntrustedMem`]: a region that others may write to, accessed by address |
 //! | `offload` | [`Checksum`], [`Gso`], [`Offloads`], [`Vlan`]: offloads that a packet requests |
+//! | [`vnet`] | the virtio-net header of a packet |
 //! | [`spsc`] | single-producer single-consumer ring between threads |
 //! | [`xsk_ring`] | rings shared with an untrusted side: the kernel (AF_XDP), applications |
 //! | [`notify`] | [`Notifier`]: sleep and wake between threads |
@@ -39,7 +40,7 @@
 //!
 //! `unsafe` lives in `batch`, `buf`, `extbuf`, `in_flight`, `indirect`, `packet`, `pool`, `region`,
 //! `spsc`, `take_cell`, `untrusted` and `xsk_ring::mapped`; everything that they export is safe to
-//! call, except [`Pool::in_region`] and [`Region::from_memfd_at`].
+//! call, except [`Pool::in_region`], [`Region::from_memfd_at`] and [`RegionHandle::memfd`].
 
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![warn(missing_docs)]
@@ -61,6 +62,7 @@ pub mod spsc;
 mod sync;
 mod take_cell;
 mod untrusted;
+pub mod vnet;
 pub mod xsk_ring;
 
 pub use batch::{Batch, DrainFront};

@@ -78,7 +78,8 @@ pub enum RegionError {
 pub struct Region {
     memory: Mmap,
     backing: Backing,
-    fd: Option<OwnedFd>,
+    /// The file, and the offset in it at which the region begins.
+    file: Option<(OwnedFd, u64)>,
 }
 
 impl Region {
@@ -158,17 +159,17 @@ impl Region {
             return Err(RegionError::Short { len, actual });
         }
         let memory = Mmap::guarded(fd.as_fd(), round_up(len, unit)?).map_err(|error| refused(len, "mmap", error))?;
-        Ok(Region { memory, backing: Backing::Memfd, fd: None })
+        Ok(Region { memory, backing: Backing::Memfd, file: None })
     }
 
     fn anonymous(len: usize, backing: Backing) -> Result<Region, RegionError> {
         let memory = Mmap::anonymous(len, backing == Backing::Huge).map_err(|error| refused(len, "mmap", error))?;
-        Ok(Region { memory, backing, fd: None })
+        Ok(Region { memory, backing, file: None })
     }
 
     fn shared(fd: OwnedFd, offset: usize, len: usize) -> Result<Region, RegionError> {
         let memory = Mmap::shared(fd.as_fd(), offset as u64, len).map_err(|error| refused(len, "mmap", error))?;
-        Ok(Region { memory, backing: Backing::Memfd, fd: Some(fd) })
+        Ok(Region { memory, backing: Backing::Memfd, file: Some((fd, offset as u64)) })
     }
 
     /// First byte, page-aligned.
@@ -194,7 +195,7 @@ impl Region {
 
     /// The memfd behind the region, for another process; `None` for private memory.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.fd.as_ref().map(AsFd::as_fd)
+        self.file.as_ref().map(|(fd, _)| fd.as_fd())
     }
 
     /// The address of `offset`, if `offset + len` lies inside.
@@ -260,6 +261,16 @@ impl RegionHandle {
     /// A handle that does not keep the region.
     pub fn downgrade(&self) -> WeakRegionHandle {
         WeakRegionHandle(Arc::downgrade(&self.0))
+    }
+
+    /// The memfd behind the region, and the offset in it at which the region begins, for a device
+    /// that is another process (vhost-user); `None` for private memory.
+    ///
+    /// # Safety
+    /// This process does not map the file, and the process that gets it is the device: it writes
+    /// only to bytes that are in flight to it, or that are accessed as untrusted.
+    pub unsafe fn memfd(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        self.0.file.as_ref().map(|(fd, offset)| (fd.as_fd(), *offset))
     }
 
     pub(crate) fn region(&self) -> &Region {

@@ -1,28 +1,10 @@
-//! The virtio-net header of a [`Packet`]: [`towpath_wire::virtio_net`] applied to its metadata.
-//!
-//! TUN and AF_PACKET use the host's byte order, virtual machines little-endian.
+//! The virtio-net header of a [`Packet`], from [`towpath_packet::vnet`], which drivers of virtio
+//! devices use as well; and what it takes to trust one that another process wrote.
 
 use crate::kernel::rx_buffers::MAX_PACKET;
 use towpath_gro as gro;
-use towpath_packet::{Checksum, DropReason, Gso, Packet};
-use towpath_wire::virtio_net::Undescribable;
-pub use towpath_wire::virtio_net::{DATA_VALID, Malformed, NEEDS_CSUM, VnetHeader};
-
-/// Sets the metadata of a received packet from its header. The packet has all its bytes, and no
-/// checksum state or segmentation.
-///
-/// # Errors
-/// [`Malformed`] if the header contradicts itself or the packet; the packet is unchanged.
-#[inline]
-pub fn apply(header: VnetHeader, packet: &mut Packet) -> Result<(), Malformed> {
-    if header.is_plain() {
-        return Ok(());
-    }
-    let (csum, gso) = header.offload(packet.len())?;
-    packet.set_csum(csum);
-    packet.set_gso(gso);
-    Ok(())
-}
+pub use towpath_packet::vnet::*;
+use towpath_packet::{Checksum, Gso, Packet};
 
 /// Bytes of headers that a super-packet of an untrusted owner may have.
 pub(crate) const MAX_SUPER_HEADERS: usize = 256;
@@ -69,28 +51,3 @@ pub(crate) fn apply_untrusted(
     packet.set_gso((cuts.packets > 1).then_some(Gso { hdr_len: cuts.header as u16, ..gso }));
     Ok(Applied { longest: len.min(cuts.header + usize::from(gso.size)), copied })
 }
-
-/// The header that describes the packet's metadata.
-///
-/// # Errors
-/// [`DropReason::Malformed`] if the metadata contradicts the packet's bytes;
-/// [`DropReason::Offload`] if the header cannot express it: a tag beside the packet, or
-/// [`Undescribable::Unsupported`].
-#[inline]
-pub fn header_of(packet: &Packet) -> Result<VnetHeader, DropReason> {
-    let csum = packet.csum();
-    if !packet.wants_offload() {
-        let flags = if csum == Checksum::Verified { DATA_VALID } else { 0 };
-        return Ok(VnetHeader { flags, ..VnetHeader::default() });
-    }
-    if packet.vlan().is_some() {
-        return Err(DropReason::Offload);
-    }
-    VnetHeader::new(csum, packet.gso(), packet.len()).map_err(|error| match error {
-        Undescribable::Unsupported => DropReason::Offload,
-        _ => DropReason::Malformed,
-    })
-}
-
-#[cfg(test)]
-mod tests;

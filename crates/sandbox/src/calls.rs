@@ -240,7 +240,6 @@ pub(crate) fn of(group: Calls) -> &'static [Call] {
 pub(crate) fn name(number: c_long) -> Option<&'static str> {
     const OTHERS: &[Call] = calls! {
         SYS_clone3,
-        SYS_connect,
         SYS_execve,
         SYS_execveat,
         SYS_io_uring_setup,

@@ -1,7 +1,7 @@
 //! A port of any kind by its URI: one enum, one match per batch.
 
 use crate::port_wire::PortWire;
-use crate::{cpsw, e1000e};
+use crate::{cpsw, e1000e, virtio};
 use std::sync::Arc;
 use towpath_bus::platform::PlatformBus;
 use towpath_bus::qtest::QtestBus;
@@ -11,6 +11,7 @@ use towpath_model::cpsw::CpswBus;
 use towpath_model::e1000e::ModelBus;
 use towpath_nic::cpsw::CpswPort;
 use towpath_nic::e1000e::E1000e;
+use towpath_nic::virtio::{PciTransport, UserTransport, VirtioNet};
 use towpath_packet::port::{Calls, Edge, Info, Needs, Port, PortControl, PortError, Queues, Start};
 use towpath_packet::{delegate_rx_queue, delegate_tx_queue};
 use towpath_ports::uri::Uri;
@@ -55,6 +56,11 @@ pub const SCHEMES: &[Scheme] = &[
     Scheme { name: "tap", example: "tap:tp0", what: "an interface of the kernel with Ethernet frames" },
     Scheme { name: "veth", example: "veth:x", what: "one end of a pair in memory" },
     Scheme { name: "packet", example: "packet:eth1", what: "any interface of the kernel, by AF_PACKET" },
+    Scheme {
+        name: "virtio",
+        example: "virtio:user=/run/vhost.sock",
+        what: "a virtio network device, driven from here: a vhost-user back end, or a PCI function",
+    },
     Scheme {
         name: "sock",
         example: "sock:/run/towpath.sock",
@@ -164,6 +170,12 @@ any_port! {
     Veth: veth::VethPort,
     /// `vhost:`
     Vhost: vhost::VhostPort,
+    /// `virtio:vfio=`
+    VirtioVfio: Box<VirtioNet<PciTransport<VfioBus>>>,
+    /// `virtio:qtest=`
+    VirtioQtest: Box<VirtioNet<PciTransport<QtestBus>>>,
+    /// `virtio:user=`
+    VirtioUser: Box<VirtioNet<UserTransport>>,
     /// `xdp:`
     Xdp: xdp::XdpPort,
     /// `xdp:` with `tx=template`
@@ -294,6 +306,17 @@ impl Opener {
             "sock" => sock::open(sock::Config::from_uri(uri)?).map(AnyPort::Sock),
             "vhost" => vhost::open(vhost::Config::from_uri(uri)?).map(AnyPort::Vhost),
             "xdp" => xdp::open(xdp::Config::from_uri(uri)?).map(AnyPort::Xdp),
+            "virtio" => match virtio::DeviceChoice::of(uri)? {
+                virtio::DeviceChoice::User(path) => {
+                    virtio::user(uri, path).map(|port| AnyPort::VirtioUser(Box::new(port)))
+                }
+                virtio::DeviceChoice::Vfio(function) => {
+                    virtio::vfio(uri, function).map(|port| AnyPort::VirtioVfio(Box::new(port)))
+                }
+                virtio::DeviceChoice::Qtest(socket) => {
+                    virtio::qtest(uri, socket).map(|port| AnyPort::VirtioQtest(Box::new(port)))
+                }
+            },
             "tap" | "tun" => tun::open(tun::Config::from_uri(uri)?).map(AnyPort::Tun),
             other => {
                 let known: Vec<_> = SCHEMES.iter().map(|s| s.name).collect();

@@ -60,14 +60,19 @@ pub fn config_from_uri(uri: &Uri) -> Result<(Config, Option<Uri>), PortError> {
 /// The function, the options of the bus, and those of the driver.
 fn vfio_config(uri: &Uri, function: &str) -> Result<(Bdf, VfioConfig, Config), PortError> {
     let mut options = uri.options();
-    let backends = [("auto", Backend::Auto), ("group", Backend::Group), ("iommufd", Backend::Iommufd)];
-    let bus = VfioConfig::default().backend(options.choice("backend", &backends)?.unwrap_or_default());
-    // SAFETY: the driver gives the device only addresses that were mapped for it.
-    let bus = unsafe { bus.unprotected(options.switch("unprotected")?.unwrap_or(false)) };
+    let bus = vfio_options(&mut options)?;
     let config = e1000e(&mut options)?;
     options.finish()?;
     let address = function.parse().map_err(|error| uri.error(format!("vfio={function}: {error}")))?;
     Ok((address, bus, config))
+}
+
+/// The options of the bus, for any driver.
+pub(crate) fn vfio_options(options: &mut Options) -> Result<VfioConfig, PortError> {
+    let backends = [("auto", Backend::Auto), ("group", Backend::Group), ("iommufd", Backend::Iommufd)];
+    let bus = VfioConfig::default().backend(options.choice("backend", &backends)?.unwrap_or_default());
+    // SAFETY: the drivers give the device only addresses that were mapped for it.
+    Ok(unsafe { bus.unprotected(options.switch("unprotected")?.unwrap_or(false)) })
 }
 
 /// The slot of the device, the file of the machine's memory, and the options of the driver.
@@ -129,13 +134,25 @@ pub(crate) fn qtest(uri: &Uri, socket: &str) -> Result<E1000e<QtestBus>, PortErr
 
 fn qtest_bus(uri: &Uri, socket: &str) -> Result<(QtestBus, Config), PortError> {
     let (slot, memory, config) = qtest_config(uri)?;
+    let none = "the machine has no e1000e: start it with -device e1000e,netdev=…";
+    Ok((attach_qtest(uri, socket, slot, memory, &DEVICES, none)?, config))
+}
+
+/// The device in a slot of a running QEMU, or the first one of these; `none` is the error if it has
+/// none of them.
+pub(crate) fn attach_qtest(
+    uri: &Uri,
+    socket: &str,
+    slot: Option<u8>,
+    memory: Option<String>,
+    devices: &[u32],
+    none: &str,
+) -> Result<QtestBus, PortError> {
     let failed = |error| bus_error(uri, error);
     let qemu = Qemu::attach(Path::new(socket), memory.as_deref().map(Path::new)).map_err(failed)?;
-    let known = |&(slot, id): &(u8, u32)| DEVICES.contains(&id).then_some(slot);
-    let slot = slot
-        .or_else(|| qemu.devices().iter().find_map(known))
-        .ok_or_else(|| uri.error("the machine has no e1000e: start it with -device e1000e,netdev=…"))?;
-    Ok((qemu.open(slot).map_err(failed)?, config))
+    let known = |&(slot, id): &(u8, u32)| devices.contains(&id).then_some(slot);
+    let slot = slot.or_else(|| qemu.devices().iter().find_map(known)).ok_or_else(|| uri.error(none))?;
+    qemu.open(slot).map_err(failed)
 }
 
 /// Splits the URI of a device from the URI of its wire, if there is one:
@@ -198,7 +215,7 @@ fn read_registers<B: Pci>(bus: &B) -> Result<Vec<(&'static str, u64)>, BusError>
 }
 
 /// Converts an error of the bus to one of the port.
-fn bus_error(uri: &Uri, error: BusError) -> PortError {
+pub(crate) fn bus_error(uri: &Uri, error: BusError) -> PortError {
     match error {
         BusError::Os { step, source, hint, .. } => PortError::Os { port: uri.short(), step, source, hint },
         other => uri.error(other.to_string()),

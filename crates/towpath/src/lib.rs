@@ -5,7 +5,7 @@
 //! | item | content |
 //! |---|---|
 //! | [`Opener`], [`AnyPort`] | a port of any kind by its URI |
-//! | [`e1000e`], [`cpsw`] | configurations of the drivers from URIs |
+//! | [`e1000e`], [`virtio`], [`cpsw`] | configurations of the drivers from URIs |
 //! | [`Forward`], [`Ready`], [`Running`], [`Summary`] | two ports joined by workers |
 //! | [`engine`] | workers, routes, lanes, rules, GRO stage, software offload |
 //! | [`ports`] | kernel-backed ports, application sockets, captures, generators |
@@ -21,6 +21,7 @@ pub mod cpsw;
 pub mod e1000e;
 mod forward;
 mod port_wire;
+pub mod virtio;
 
 pub use any::{AnyPort, AnyRx, AnyTx, Opener, Role, SCHEMES, Scheme};
 pub use forward::{Directions, Failure, Forward, Gso, PortControls, Ready, Running, StartError, Summary, Verdicts};

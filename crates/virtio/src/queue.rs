@@ -93,7 +93,7 @@ impl<W: RingWords> Driver<W> {
     /// Requests a call for the next used chain. Returns true if there is one already, of which no
     /// call tells: then this side must not sleep.
     #[must_use = "a call for chains that are used already never comes"]
-    pub fn enable_calls(&mut self) -> bool {
+    pub fn enable_calls(&self) -> bool {
         either!(self, queue => queue.enable_calls())
     }
 

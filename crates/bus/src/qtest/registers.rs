@@ -71,10 +71,25 @@ impl Registers {
     /// Counts an access and returns the address of the register; `None` if it is out of bounds or
     /// misaligned.
     #[inline]
-    fn address(&self, at: usize, kind: usize) -> Option<u64> {
-        let register = self.accesses.0.get(at / 4).filter(|_| at.is_multiple_of(4))?;
+    fn address(&self, at: usize, width: usize, kind: usize) -> Option<u64> {
+        let register = self.accesses.0.get(at / 4).filter(|_| at.is_multiple_of(width))?;
         register.get(kind)?.fetch_add(1, Ordering::Relaxed);
         Some(self.base + at as u64)
+    }
+
+    /// Reads by a command of the protocol; all ones if the register is not there.
+    fn read(&self, command: &str, at: usize, width: usize) -> u64 {
+        let address = self.address(at, width, 0);
+        address.and_then(|at| self.channel.request(format_args!("{command} {at:#x}"))).unwrap_or(u64::MAX)
+    }
+
+    /// Writes by a command of the protocol.
+    fn write(&self, command: &str, at: usize, width: usize, value: u32) {
+        // The system call that sends the command is a barrier for the processor as well.
+        crate::barrier::dma_wmb();
+        if let Some(address) = self.address(at, width, 1) {
+            self.channel.post(format_args!("{command} {address:#x} {value:#x}"));
+        }
     }
 }
 
@@ -84,16 +99,29 @@ impl Mmio for Registers {
     }
 
     fn r32(&self, at: usize) -> u32 {
-        let value = self.address(at, 0).and_then(|address| self.channel.request(format_args!("readl {address:#x}")));
-        value.map_or(u32::MAX, |value| value as u32)
+        self.read("readl", at, 4) as u32
     }
 
     fn w32(&self, at: usize, value: u32) {
-        // The system call that sends the command is a barrier for the processor as well.
-        crate::barrier::dma_wmb();
-        if let Some(address) = self.address(at, 1) {
-            self.channel.post(format_args!("writel {address:#x} {value:#x}"));
-        }
+        self.write("writel", at, 4, value);
+    }
+
+    const NARROW: bool = true;
+
+    fn r8(&self, at: usize) -> u8 {
+        self.read("readb", at, 1) as u8
+    }
+
+    fn r16(&self, at: usize) -> u16 {
+        self.read("readw", at, 2) as u16
+    }
+
+    fn w8(&self, at: usize, value: u8) {
+        self.write("writeb", at, 1, value.into());
+    }
+
+    fn w16(&self, at: usize, value: u16) {
+        self.write("writew", at, 2, value.into());
     }
 }
 

@@ -32,12 +32,12 @@ impl VfioBar {
         VfioBar { map: bar.map.map(Arc::new), device, offset: bar.offset, len: bar.len }
     }
 
-    /// The address of the register, if it lies inside.
+    /// The address of the register, if it lies inside. `T` is an integer.
     #[inline]
-    fn register(&self, at: usize) -> Option<*mut u32> {
-        let map = self.map.as_ref()?;
-        let inside = at.is_multiple_of(4) && at < map.len() && map.len() - at >= 4;
-        // The mapping is page-aligned, so a multiple of four in it is aligned.
+    fn register<T>(&self, at: usize) -> Option<*mut T> {
+        let (map, width) = (self.map.as_ref()?, size_of::<T>());
+        let inside = at.is_multiple_of(width) && at < map.len() && map.len() - at >= width;
+        // The mapping is page-aligned, so a multiple of the width in it is aligned.
         inside.then(|| map.base().as_ptr().wrapping_add(at).cast())
     }
 
@@ -62,7 +62,7 @@ impl Mmio for VfioBar {
 
     #[inline]
     fn r32(&self, at: usize) -> u32 {
-        let Some(register) = self.register(at) else { return self.pread(at) };
+        let Some(register) = self.register::<u32>(at) else { return self.pread(at) };
         // SAFETY: `register` checked the address against the mapping, which `self` holds; registers
         // are read with one access.
         let value = u32::from_le(unsafe { register.read_volatile() });
@@ -72,10 +72,44 @@ impl Mmio for VfioBar {
 
     #[inline]
     fn w32(&self, at: usize, value: u32) {
-        let Some(register) = self.register(at) else { return self.pwrite(at, value) };
+        let Some(register) = self.register::<u32>(at) else { return self.pwrite(at, value) };
         dma_wmb();
         // SAFETY: `register` checked the address against the mapping, which `self` holds; registers
         // are written with one access.
+        unsafe { register.write_volatile(value.to_le()) };
+    }
+
+    /// Of mapped registers; others read as all ones, and are not written.
+    const NARROW: bool = true;
+
+    fn r8(&self, at: usize) -> u8 {
+        let Some(register) = self.register::<u8>(at) else { return u8::MAX };
+        // SAFETY: as in `r32`.
+        let value = unsafe { register.read_volatile() };
+        dma_rmb();
+        value
+    }
+
+    fn r16(&self, at: usize) -> u16 {
+        let Some(register) = self.register::<u16>(at) else { return u16::MAX };
+        // SAFETY: as in `r32`.
+        let value = u16::from_le(unsafe { register.read_volatile() });
+        dma_rmb();
+        value
+    }
+
+    fn w8(&self, at: usize, value: u8) {
+        let Some(register) = self.register::<u8>(at) else { return };
+        dma_wmb();
+        // SAFETY: as in `w32`.
+        unsafe { register.write_volatile(value) };
+    }
+
+    #[inline]
+    fn w16(&self, at: usize, value: u16) {
+        let Some(register) = self.register::<u16>(at) else { return };
+        dma_wmb();
+        // SAFETY: as in `w32`.
         unsafe { register.write_volatile(value.to_le()) };
     }
 }

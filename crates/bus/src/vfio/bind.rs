@@ -130,8 +130,8 @@ pub struct Unbound {
 
 /// Binds a device to `vfio-pci` and loads that module if needed. It is a network device, and its
 /// ID is among `known`, the first words of the configuration spaces of devices that have a driver
-/// here: `towpath_nic::e1000e::DEVICES`. With `force`, it may be any function, and its interface may
-/// be in use.
+/// here: `DEVICES` of `towpath_nic::e1000e` and `towpath_nic::virtio`. With `force`, it may be any
+/// function, and its interface may be in use.
 ///
 /// # Errors
 /// [`BindError`]. The previous driver is bound again.

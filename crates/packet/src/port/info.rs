@@ -119,6 +119,9 @@ pub struct Info {
     pub max_queues: u16,
     /// Whether it ends by itself (a file, a count).
     pub finite: bool,
+    /// Whether another process moves its packets, and maps the memory that they lie in: a pool of
+    /// [`Backing::Memfd`](crate::Backing::Memfd) spares it copies.
+    pub shares_memory: bool,
     /// What the probe found, for people.
     pub abilities: Vec<Ability>,
 }
@@ -136,6 +139,7 @@ impl Info {
             rx_offloads: Offloads::NONE,
             max_queues: 1,
             finite: false,
+            shares_memory: false,
             abilities: Vec::new(),
         }
     }
@@ -168,6 +172,12 @@ impl Info {
     #[must_use]
     pub fn with_finite(self, finite: bool) -> Info {
         Info { finite, ..self }
+    }
+
+    /// With packets in memory that another process maps, or without.
+    #[must_use]
+    pub fn with_shared_memory(self, shares_memory: bool) -> Info {
+        Info { shares_memory, ..self }
     }
 
     /// With what the probe found.

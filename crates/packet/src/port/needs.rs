@@ -57,7 +57,7 @@ pub enum Calls {
     Sockets,
     /// Connections of a listening UNIX socket, and memory that is shared with them.
     Accept,
-    /// Connections to UNIX sockets.
+    /// UNIX sockets are opened and connected.
     Connect,
     /// Length and position of files that are open.
     Files,

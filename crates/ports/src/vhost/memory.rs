@@ -41,6 +41,17 @@ pub(super) enum MemoryError {
 struct Mapped {
     region: MemoryRegion,
     memory: UntrustedMem,
+    /// How often it was added, and not removed: QEMU before 8.0 adds and removes each region once for
+    /// each pair of queues.
+    times: usize,
+}
+
+impl Mapped {
+    /// Whether it has the addresses and the size of a region. Its file may be named differently.
+    fn is(&self, region: &MemoryRegion) -> bool {
+        let place = |of: &MemoryRegion| (of.guest, of.user, of.size);
+        place(&self.region) == place(region)
+    }
 }
 
 /// The memory of a guest.
@@ -52,8 +63,13 @@ pub(super) struct GuestMemory {
 }
 
 impl GuestMemory {
-    /// Adds a region, whose bytes are in `file`.
+    /// Adds a region, whose bytes are in `file`. One that is there already, from the same place of
+    /// its file, is counted.
     pub(super) fn add(&mut self, region: MemoryRegion, file: OwnedFd) -> Result<(), MemoryError> {
+        if let Some(mapped) = self.mapped.iter_mut().find(|mapped| mapped.region == region && mapped.times < MAX_SLOTS) {
+            mapped.times += 1;
+            return Ok(());
+        }
         let MemoryRegion { guest, size, user, offset } = region;
         let mapped = self.mapped.iter().map(|mapped| mapped.memory.len() as u64).sum::<u64>();
         // From the beginning of the file: huge pages are mapped at offsets of whole ones.
@@ -70,15 +86,17 @@ impl GuestMemory {
             self.guest.remove(guest);
             return Err(error.into());
         }
-        self.mapped.push(Mapped { region, memory });
+        self.mapped.push(Mapped { region, memory, times: 1 });
         Ok(())
     }
 
-    /// Removes the region that has the same addresses and size. The file may be named differently.
+    /// Removes the region that has the same addresses and size, if it was not added more often.
     pub(super) fn remove(&mut self, region: MemoryRegion) -> Result<(), MemoryError> {
-        let same =
-            |other: MemoryRegion| (other.guest, other.user, other.size) == (region.guest, region.user, region.size);
-        let at = self.mapped.iter().position(|mapped| same(mapped.region)).ok_or(MemoryError::Missing(region))?;
+        let at = self.mapped.iter().position(|mapped| mapped.is(&region)).ok_or(MemoryError::Missing(region))?;
+        if let Some(mapped) = self.mapped.get_mut(at).filter(|mapped| mapped.times > 1) {
+            mapped.times -= 1;
+            return Ok(());
+        }
         self.mapped.remove(at);
         self.guest.remove(region.guest);
         self.user.remove(region.user);
@@ -126,6 +144,21 @@ mod tests {
 
     fn region(guest: u64, size: u64, user: u64, offset: u64) -> MemoryRegion {
         MemoryRegion { guest, size, user, offset }
+    }
+
+    #[test]
+    fn a_region_that_is_added_twice_is_one_until_it_is_removed_twice() {
+        let (mut memory, file) = (GuestMemory::default(), sealed_memory(1 << 16));
+        let again = || file.as_fd().try_clone_to_owned().unwrap();
+        let once = region(0x1000, 0x8000, 0x7000_0000, 0);
+        memory.add(once, again()).unwrap();
+        memory.add(once, again()).unwrap();
+        assert!(memory.add(region(0x1000, 0x8000, 0x7000_0000, 0x1000), again()).is_err(), "another place of the file");
+        memory.remove(once).unwrap();
+        assert!(memory.guest().translate(0x1000, 1, true).is_some());
+        memory.remove(once).unwrap();
+        assert!(memory.is_empty() && memory.guest().translate(0x1000, 1, true).is_none());
+        assert!(matches!(memory.remove(once), Err(MemoryError::Missing(_))));
     }
 
     #[test]

@@ -35,7 +35,7 @@ use towpath_engine::route::{Limit, RouteConfig};
 use towpath_engine::rules::{Classifier, PortSide, RuleError, Rules};
 use towpath_engine::worker::WorkerConfig;
 use towpath_packet::port::{Edge, Info, Port, PortError, Queues, RxQueue, Start, TxQueue};
-use towpath_packet::{Floors, Offloads, Pool, PoolConfig, PoolError};
+use towpath_packet::{Backing, Floors, Offloads, Pool, PoolConfig, PoolError};
 
 /// Interval of rebalancing.
 const REBALANCE: Duration = Duration::from_millis(100);
@@ -239,7 +239,7 @@ impl Forward {
         let layer = common_layer(&a_info, &b_info)?;
         self.check(&a_info, &b_info)?;
         self.check_rules(layer)?;
-        let pool = Pool::new(self.pool)?;
+        let pool = self.pool_for(&[&a_info, &b_info])?;
         let controls =
             [&a, &b].into_iter().filter_map(|port| Some((port.info().name.clone(), port.control()?))).collect();
         let (a_edge, b_edge) = (a.edge(), b.edge());
@@ -273,6 +273,12 @@ impl Forward {
         Ok(Ready { plan: self, threads, meter, notes, table, controls: PortControls(controls), ends, needs })
     }
 
+    /// The pool of these ports. Memory that another process maps lies in a file.
+    fn pool_for(&self, ports: &[&Info]) -> Result<Pool, PoolError> {
+        let shared = ports.iter().any(|info| info.shares_memory);
+        Pool::new(if shared { self.pool.backing(Backing::Memfd) } else { self.pool })
+    }
+
     /// Starts a port and workers that reflect its packets: frames with their Ethernet addresses
     /// swapped, IP packets (of a `tun`) with addresses and ports swapped (see
     /// [`reflect`](towpath_engine::reflect)). Each worker runs a queue of the port; lanes and GRO
@@ -300,7 +306,7 @@ impl Forward {
         let layer = common_layer(&info, &info)?;
         self.check(&info, &info)?;
         self.check_rules(layer)?;
-        let pool = Pool::new(self.pool)?;
+        let pool = self.pool_for(&[&info])?;
         let controls = port.control().map(|control| (info.name.clone(), control)).into_iter().collect();
         let edge = port.edge();
         let accept = info.tx_offloads.and(self.gso.allows());

@@ -175,7 +175,7 @@ impl<W: RingWords> Driver<W> {
     /// Requests a call for the next used chain. Returns true if there is one already, of which no
     /// call tells: then this side must not sleep.
     #[must_use = "a call for chains that are used already never comes"]
-    pub fn enable_calls(&mut self) -> bool {
+    pub fn enable_calls(&self) -> bool {
         // One store: the position never goes with other flags.
         let how = if self.features.event_idx { AT_DESC } else { ENABLE };
         let position = if self.features.event_idx { self.next_used } else { Position { index: 0, wrap: false } };

@@ -204,7 +204,7 @@ impl<W: RingWords> Driver<W> {
     /// Requests a call for the next used chain. Returns true if there is one already, of which no
     /// call tells: then this side must not sleep.
     #[must_use = "a call for chains that are used already never comes"]
-    pub fn enable_calls(&mut self) -> bool {
+    pub fn enable_calls(&self) -> bool {
         if self.features.event_idx {
             self.areas.driver.store16(used_event(self.size), self.next_used, Relaxed);
         } else {

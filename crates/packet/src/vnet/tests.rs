@@ -1,6 +1,6 @@
 use super::*;
+use crate::{Backing, Cache, Direction, Gso, GsoKind, Pool, PoolConfig, Vlan};
 use proptest::prelude::*;
-use towpath_packet::{Backing, Cache, Direction, Gso, GsoKind, Pool, PoolConfig, Vlan};
 
 fn cache() -> Cache {
     let config = PoolConfig::default().capacity(64).backing(Backing::Anonymous);

@@ -1,0 +1,110 @@
+//! `towpath fwd … virtio:…`: a back end of DPDK, and QEMU's device without a guest.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use support::traffic::{ping, tcp};
+use support::{Hosts, Need, Towpath, needs, until};
+
+/// A child that is killed on drop.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// DPDK's `net_vhost` at a path: it returns each frame with its Ethernet addresses swapped.
+fn testpmd(path: &Path) -> Running {
+    let _ = std::fs::remove_file(path);
+    let args = format!(
+        "--lcores 0@0,1@0 --no-huge -m 128 --no-pci --no-shconf --no-telemetry --log-level=lib.vhost.config:error \
+         --vdev=net_vhost0,iface={} -- --forward-mode=macswap --auto-start --nb-cores=1 --total-num-mbufs=8192 \
+         --stats-period 60",
+        path.display()
+    );
+    let mut command = Command::new("dpdk-testpmd");
+    command.args(args.split_whitespace()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let running = Running(command.spawn().unwrap());
+    until("testpmd listens", || path.exists());
+    running
+}
+
+/// In the sandbox, which stays after the start: the port connects again.
+#[test]
+fn a_generator_gets_its_packets_back_from_dpdk_and_from_the_dpdk_after_it() {
+    let name = "a_generator_gets_its_packets_back_from_dpdk_and_from_the_dpdk_after_it";
+    if !needs(name, &[Need::Program("dpdk-testpmd")]) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    let first = testpmd(&path);
+    let device = format!("virtio:user={}", path.display());
+    let mut towpath = Towpath::start(&["fwd", "gen:flows=4,size=200,rate=2000", &device]);
+    let came = |towpath: &mut Towpath, more: u64| {
+        let begin = towpath.look().ports[1].rx.packets;
+        until("packets come back", || towpath.look().ports[1].rx.packets >= begin + more);
+    };
+    came(&mut towpath, 1000);
+    drop(first);
+    let _second = testpmd(&path);
+    came(&mut towpath, 1000);
+    let summary = towpath.stop().code(0).summary();
+    summary.is_balanced();
+    assert!(summary.failed.is_empty() && summary.gone.is_empty(), "{summary:#?}");
+    assert_eq!((summary.happened("link_losses"), summary.happened("bounced")), (1, 0));
+    assert!(summary.sandbox.refused.is_empty(), "{:?}", summary.sandbox.refused);
+}
+
+/// QEMU with a virtio device in slot 4, connected to host 2's interface.
+fn machine(hosts: &Hosts, directory: &Path) -> (Running, PathBuf) {
+    hosts.two.ip("tuntap add e0 mode tap");
+    hosts.two.ip("addr add 10.0.0.2/24 dev e0");
+    hosts.two.ip("addr add fd00::2/64 dev e0 nodad");
+    hosts.two.ip("link set e0 up");
+    let (firmware, socket) = (directory.join("halt.bin"), directory.join("qtest"));
+    let mut halt = vec![0; 65536];
+    halt[0xfff0..0xfff4].copy_from_slice(&[0xfa, 0xf4, 0xeb, 0xfd]);
+    std::fs::write(&firmware, halt).unwrap();
+    let args = format!(
+        "-nodefaults -no-user-config -display none -accel tcg -bios {} -m 64M -machine q35,memory-backend=ram \
+         -object memory-backend-memfd,id=ram,size=64M,share=on -qtest unix:{},server=on,wait=off -qtest-log /dev/null \
+         -device intel-iommu -netdev tap,id=net,ifname=e0,script=no,downscript=no \
+         -device virtio-net-pci,netdev=net,addr=4.0,iommu_platform=on,disable-legacy=on,packed=on",
+        firmware.display(),
+        socket.display()
+    );
+    let child = hosts.two.command("qemu-system-x86_64", &args).stdin(Stdio::null()).spawn().unwrap();
+    let running = Running(child);
+    until("QEMU listens", || socket.exists());
+    (running, socket)
+}
+
+/// One machine for all runs: each towpath finds the device as the previous one left it. Checksums
+/// and super-packets go through in both directions, since the tap takes and makes them.
+#[test]
+fn a_virtio_device_of_qemu_carries_ping_and_tcp_under_every_policy() {
+    require!("a_virtio_device_of_qemu_carries_ping_and_tcp_under_every_policy", "qemu-system-x86_64", "ping", "iperf3");
+    let hosts = Hosts::new();
+    let directory = tempfile::tempdir().unwrap();
+    let (_machine, socket) = machine(&hosts, directory.path());
+    let tap = format!("tap:e0?netns={},addr=10.0.0.1/24+fd00::1/64", hosts.one.name());
+    for options in ["policy=persistent", "policy=strict,packed=on", "policy=deferred", "policy=strict,mergeable=off"] {
+        let device = format!("virtio:qtest={}?{options}", socket.display());
+        let towpath = Towpath::start(&["fwd", &tap, &device]);
+        ping(&hosts, "", "10.0.0.2");
+        ping(&hosts, "", "fd00::2");
+        tcp(&hosts, "10.0.0.2", "16M");
+        tcp(&hosts, "fd00::2", "4M");
+        let summary = towpath.stop().code(0).summary();
+        summary.is_balanced();
+        assert!(summary.failed.is_empty() && summary.gone.is_empty(), "{options}: {summary:#?}");
+        let faults: Vec<_> =
+            summary.events.iter().filter(|event| event.event != "bounced" && event.times > 0).collect();
+        assert!(faults.is_empty(), "{options}: {faults:?}");
+    }
+}

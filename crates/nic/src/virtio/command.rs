@@ -1,0 +1,133 @@
+//! The control queue (virtio 1.2 §5.1.6.5): one command at a time, whose answer is waited for.
+//!
+//! ```text
+//!   [ class │ command ] [ data ] ──► device ──► [ ack ]
+//! ```
+
+use super::config::Config;
+use super::features::{CTRL_MAC_ADDR, CTRL_RX, CTRL_VLAN, MQ};
+use super::transport::Transport;
+use crate::common::filter::{Filter, Receive};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+use towpath_virtio::{Area, Driver, RingWords, Segment};
+use towpath_wire::ethernet::Mac;
+
+/// Longest wait for an answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Bytes of the data of a command, at most.
+pub(super) const DATA: usize = 4096;
+/// Where the data and the answer lie, behind the command.
+const DATA_AT: usize = 16;
+const ACK_AT: usize = DATA_AT + DATA;
+/// Bytes of the buffer.
+pub(super) const BUFFER: usize = ACK_AT + 8;
+/// Descriptors of the queue.
+pub(super) const SIZE: u16 = 16;
+
+/// The queue, and a buffer for a command.
+pub(super) struct Commands {
+    driver: Driver,
+    index: u16,
+    words: Area,
+    addr: u64,
+}
+
+impl Commands {
+    /// The queue `index`, with a buffer of [`BUFFER`] bytes at `addr`.
+    pub(super) fn new(mut driver: Driver, index: u16, words: Area, addr: u64) -> Commands {
+        driver.disable_calls();
+        Commands { driver, index, words, addr }
+    }
+
+    /// The device was reset.
+    pub(super) fn reset(&mut self) {
+        self.driver.reset(|_| {});
+        self.driver.disable_calls();
+    }
+
+    /// Writes bytes at a multiple of two.
+    fn put(&self, at: usize, bytes: &[u8]) {
+        for (i, pair) in bytes.chunks(2).enumerate() {
+            let word =
+                u16::from(pair.first().copied().unwrap_or(0)) | u16::from(pair.get(1).copied().unwrap_or(0)) << 8;
+            self.words.store16(at / 2 + i, word, Relaxed);
+        }
+    }
+
+    /// Sends a command; returns whether the device did it. One that does not answer in time gets no
+    /// further command before it is reset.
+    fn send<T: Transport>(&mut self, transport: &T, class: u8, command: u8, data: &[u8]) -> bool {
+        if data.len() > DATA || self.driver.in_flight() > 0 {
+            return false;
+        }
+        self.put(0, &[class, command]);
+        self.put(DATA_AT, data);
+        self.put(ACK_AT, &[0xff]);
+        let at = |offset: usize| self.addr + offset as u64;
+        let chain = [
+            Segment::readable(at(0), 2),
+            Segment::readable(at(DATA_AT), data.len() as u32),
+            Segment::writable(at(ACK_AT), 1),
+        ];
+        let added = if data.is_empty() { self.driver.add(&[chain[0], chain[2]]) } else { self.driver.add(&chain) };
+        if added.is_err() {
+            return false;
+        }
+        if self.driver.publish() {
+            transport.kick(self.index);
+        }
+        let begun = Instant::now();
+        loop {
+            match self.driver.next_used() {
+                Ok(Some(_)) => return self.words.load16(ACK_AT / 2, Relaxed) & 0xff == 0,
+                Ok(None) if begun.elapsed() < PATIENCE => std::thread::sleep(Duration::from_micros(50)),
+                _ => return false,
+            }
+        }
+    }
+
+    /// Sets queues, address and filter; returns how many commands were refused.
+    pub(super) fn configure<T: Transport>(&mut self, transport: &T, features: u64, pairs: u16, config: &Config) -> u32 {
+        let has = |bits: u64| features & bits != 0;
+        let mut refused = 0;
+        let mut send = |class, command, data: &[u8]| refused += u32::from(!self.send(transport, class, command, data));
+        if has(MQ) && pairs > 1 {
+            send(4, 0, &pairs.to_le_bytes());
+        }
+        let Filter { receive, mac, addresses, groups, vlans } = &config.filter;
+        if let Some(mac) = mac.filter(|_| has(CTRL_MAC_ADDR)) {
+            send(1, 1, &mac);
+        }
+        if has(CTRL_RX) {
+            send(0, 0, &[u8::from(*receive == Receive::All)]);
+            send(0, 1, &[u8::from(*receive == Receive::Multicast)]);
+            if *receive != Receive::All {
+                send(1, 0, &tables(addresses, groups));
+            }
+        }
+        if let Some(vlans) = vlans.as_ref().filter(|_| has(CTRL_VLAN)) {
+            for id in (1..4095).filter(|&id| vlans.has(id)) {
+                send(2, 0, &u16::to_le_bytes(id));
+            }
+        }
+        refused
+    }
+
+    /// The driver has seen the request for an announcement; its neighbours learn of the port by its
+    /// next frame.
+    pub(super) fn acknowledge_announce<T: Transport>(&mut self, transport: &T) {
+        let _ = self.send(transport, 3, 0, &[]);
+    }
+}
+
+/// The lists of unicast and of multicast addresses (§5.1.6.5.2).
+fn tables(addresses: &[Mac], groups: &[Mac]) -> Vec<u8> {
+    [addresses, groups]
+        .into_iter()
+        .flat_map(|list| {
+            let n = (list.len() as u32).to_le_bytes();
+            n.into_iter().chain(list.iter().flatten().copied()).collect::<Vec<_>>()
+        })
+        .collect()
+}

@@ -1,0 +1,135 @@
+//! Feature bits (virtio 1.2 §5.1.3, §6): which of them are negotiated, and what they mean for
+//! packets.
+
+use super::config::Config;
+use towpath_packet::Offloads;
+
+/// The device completes partial checksums.
+pub(super) const CSUM: u64 = 1;
+/// The driver takes partial checksums.
+pub(super) const GUEST_CSUM: u64 = 1 << 1;
+pub(super) const MTU: u64 = 1 << 3;
+pub(super) const MAC: u64 = 1 << 5;
+pub(super) const GUEST_TSO4: u64 = 1 << 7;
+pub(super) const GUEST_TSO6: u64 = 1 << 8;
+pub(super) const GUEST_ECN: u64 = 1 << 9;
+pub(super) const HOST_TSO4: u64 = 1 << 11;
+pub(super) const HOST_TSO6: u64 = 1 << 12;
+pub(super) const HOST_ECN: u64 = 1 << 13;
+/// A packet may come in several receive buffers.
+pub(super) const MRG_RXBUF: u64 = 1 << 15;
+pub(super) const STATUS: u64 = 1 << 16;
+pub(super) const CTRL_VQ: u64 = 1 << 17;
+pub(super) const CTRL_RX: u64 = 1 << 18;
+pub(super) const CTRL_VLAN: u64 = 1 << 19;
+pub(super) const GUEST_ANNOUNCE: u64 = 1 << 21;
+pub(super) const MQ: u64 = 1 << 22;
+pub(super) const CTRL_MAC_ADDR: u64 = 1 << 23;
+pub(super) const INDIRECT_DESC: u64 = 1 << 28;
+pub(super) const EVENT_IDX: u64 = 1 << 29;
+pub(super) const VERSION_1: u64 = 1 << 32;
+/// Addresses go through an IOMMU.
+pub(super) const ACCESS_PLATFORM: u64 = 1 << 33;
+pub(super) const RING_PACKED: u64 = 1 << 34;
+pub(super) const IN_ORDER: u64 = 1 << 35;
+pub(super) const ORDER_PLATFORM: u64 = 1 << 36;
+pub(super) const GUEST_USO4: u64 = 1 << 54;
+pub(super) const GUEST_USO6: u64 = 1 << 55;
+pub(super) const HOST_USO: u64 = 1 << 56;
+
+const GUEST_USO: u64 = GUEST_USO4 | GUEST_USO6;
+
+/// The features to negotiate of those that are offered. `accept` are the offloads that received
+/// packets may need.
+pub(super) fn choose(offered: u64, config: &Config, accept: Offloads) -> u64 {
+    let mut wanted = VERSION_1 | MTU | MAC | STATUS | ACCESS_PLATFORM | ORDER_PLATFORM;
+    let mut add = |on: bool, bits: u64| wanted |= if on { bits } else { 0 };
+    add(config.packed, RING_PACKED);
+    add(config.indirect, INDIRECT_DESC);
+    add(config.event_idx, EVENT_IDX);
+    add(config.in_order, IN_ORDER);
+    add(config.mergeable, MRG_RXBUF);
+    add(true, CTRL_VQ | CTRL_RX | CTRL_VLAN | CTRL_MAC_ADDR | GUEST_ANNOUNCE);
+    add(config.queues > 1, MQ);
+    add(config.csum, CSUM);
+    add(config.tso, HOST_TSO4 | HOST_TSO6 | HOST_ECN);
+    add(config.uso, HOST_USO);
+    add(config.csum && accept.has(Offloads::CSUM), GUEST_CSUM);
+    add(config.tso && accept.has(Offloads::TSO4), GUEST_TSO4);
+    add(config.tso && accept.has(Offloads::TSO6), GUEST_TSO6);
+    add(config.tso && accept.has(Offloads::TSO_ECN), GUEST_ECN);
+    add(config.uso && accept.has(Offloads::USO), GUEST_USO);
+    complete(wanted & offered)
+}
+
+/// Without the features whose requirements are missing (§5.1.3.1). Super-packets are received only
+/// into mergeable buffers: others would have to be of 64 KiB each.
+fn complete(mut bits: u64) -> u64 {
+    let mut drop_unless = |needed: u64, dependent: u64| {
+        if bits & needed == 0 {
+            bits &= !dependent;
+        }
+    };
+    drop_unless(CSUM, HOST_TSO4 | HOST_TSO6 | HOST_ECN | HOST_USO);
+    drop_unless(HOST_TSO4 | HOST_TSO6, HOST_ECN);
+    drop_unless(MRG_RXBUF, GUEST_TSO4 | GUEST_TSO6 | GUEST_ECN | GUEST_USO);
+    drop_unless(GUEST_CSUM, GUEST_TSO4 | GUEST_TSO6 | GUEST_ECN | GUEST_USO);
+    drop_unless(GUEST_TSO4 | GUEST_TSO6, GUEST_ECN);
+    if bits & GUEST_USO != GUEST_USO {
+        bits &= !GUEST_USO;
+    }
+    bits
+}
+
+/// The offloads of `bits`, each of the pairs.
+fn offloads(bits: u64, pairs: [(u64, Offloads); 5]) -> Offloads {
+    pairs.into_iter().filter(|(bit, _)| bits & bit != 0).fold(Offloads::NONE, |all, (_, one)| all.with(one))
+}
+
+/// The offloads of packets that are sent.
+pub(super) fn tx_offloads(bits: u64) -> Offloads {
+    offloads(
+        bits,
+        [
+            (CSUM, Offloads::CSUM),
+            (HOST_TSO4, Offloads::TSO4),
+            (HOST_TSO6, Offloads::TSO6),
+            (HOST_ECN, Offloads::TSO_ECN),
+            (HOST_USO, Offloads::USO),
+        ],
+    )
+}
+
+/// The offloads that received packets may need.
+pub(super) fn rx_offloads(bits: u64) -> Offloads {
+    offloads(
+        bits,
+        [
+            (GUEST_CSUM, Offloads::CSUM),
+            (GUEST_TSO4, Offloads::TSO4),
+            (GUEST_TSO6, Offloads::TSO6),
+            (GUEST_ECN, Offloads::TSO_ECN),
+            (GUEST_USO4, Offloads::USO),
+        ],
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_feature_is_not_negotiated_without_those_that_it_needs() {
+        let all = |config: &Config, accept| choose(u64::MAX, config, accept);
+        let config = Config::default();
+        assert_eq!(tx_offloads(all(&config, Offloads::NONE)), Offloads::ALL.without(Offloads::VLAN));
+        assert_eq!(rx_offloads(all(&config, Offloads::NONE)), Offloads::NONE);
+        assert_eq!(rx_offloads(all(&config, Offloads::ALL)), Offloads::ALL.without(Offloads::VLAN));
+        assert_eq!(rx_offloads(all(&config, Offloads::TSO4)), Offloads::NONE, "segments need checksums");
+        let plain = Config { csum: false, ..Config::default() };
+        assert!(tx_offloads(all(&plain, Offloads::ALL)).is_none() && rx_offloads(all(&plain, Offloads::ALL)).is_none());
+        let single = Config { mergeable: false, ..Config::default() };
+        assert_eq!(rx_offloads(all(&single, Offloads::ALL)), Offloads::CSUM, "buffers of 64 KiB would be needed");
+        assert_eq!(choose(VERSION_1 | CSUM, &config, Offloads::ALL), VERSION_1 | CSUM, "nothing that is not offered");
+    }
+}

@@ -1,0 +1,416 @@
+//! Network devices of virtio, from the driver's side, after [virtio 1.2][spec] §5.1.
+//!
+//! [spec]: https://docs.oasis-open.org/virtio/virtio/v1.2/virtio-v1.2.html
+//!
+//! ```text
+//!  VirtioNet::open ── features, address ──► Info      start ── rings, buffers ──► queues
+//!
+//!  VirtioRx ─ RxRing: Driver │ slots │ DmaMapper ─┐         ┌─ Control     link, faults
+//!                                                 ├─ Device ┤
+//!  VirtioTx ─ TxRing: Driver │ slots │ DmaMapper ─┘         ├─ ResetGroup  agreed reset, end
+//!                                                           └─ Transport ─┬─ PCI, over any bus
+//!                                                                         └─ vhost-user
+//! ```
+//!
+//! | file | idea |
+//! |---|---|
+//! | `transport` | [`Transport`]: what the driver needs of a device |
+//! | `user/` | [`UserTransport`]: a back end in another process, by vhost-user |
+//! | `pci/` | [`PciTransport`]: a PCI function, over any bus |
+//! | `features` | feature bits, and what they mean for packets |
+//! | `memory` | the memory of all rings |
+//! | `rx/`, `tx/` | a queue in each direction: its ring, what happens per packet, the port trait |
+//! | `command` | the control queue |
+//! | `device` | what queues share: condition, reset, stop |
+//! | `control` | the handle to a running port, and its fault counters |
+//! | `config` | options and their rules |
+//!
+//! Invariants:
+//!
+//! * **Per packet** there is no lock, allocation or system call. A burst costs one store that the
+//!   device waits for, and a kick only if the device asks for it.
+//! * **Every word of the device is checked.** Ids and lengths are bounded by
+//!   [`towpath_virtio::Driver`]; a header is checked against its packet and against what was
+//!   negotiated. Impossible values are counted by name.
+//! * **Recovery is bounded.** A PCI device that breaks a ring, asks for a reset or does not send is
+//!   reset, and given up after several resets without progress. A back end that breaks a ring loses
+//!   its connection; the port looks for the next one from time to time.
+//! * **The end is orderly.** The last queue that is dropped stops the device. If it is seen idle,
+//!   buffers, rings and domain are freed in this order. Otherwise all that the device could reach is
+//!   leaked and counted.
+
+mod command;
+mod config;
+mod control;
+mod device;
+mod features;
+mod memory;
+mod pci;
+mod rx;
+mod transport;
+mod tx;
+mod user;
+
+pub use crate::common::filter::{Filter, Receive, VlanSet};
+pub use config::{Config, ConfigError};
+pub use control::Control;
+pub use pci::{DEVICES, PciConfig, PciTransport};
+pub use rx::VirtioRx;
+pub use transport::{Condition, QueueSetup, Transport};
+pub use tx::VirtioTx;
+pub use user::{UserConfig, UserDma, UserTransport};
+
+use crate::common::pool::{StartError, device_pool};
+use command::Commands;
+use device::{Device, Setup};
+use features::{CTRL_VQ, INDIRECT_DESC, MRG_RXBUF, RING_PACKED, VERSION_1};
+use memory::{QueueMemory, QueuePlan, RingMemory, RingsError};
+use rx::{RxRing, RxRules};
+use std::sync::Arc;
+use towpath_bus::{BusError, Dma, DmaMapper, DmaPolicy, Domain, MapError};
+use towpath_packet::port::{Ability, Info, Layer, Needs, Port, PortControl, PortError, Queues, Start};
+use towpath_packet::{Direction, Floors, Offloads, Pool, PoolConfig, RegionHandle};
+use towpath_sys::Epoll;
+use towpath_virtio::Format;
+use towpath_wire::ethernet::Mac;
+use tx::{MAX_PIECES, TxParts, TxRing};
+
+/// Where fields are in the device's configuration (virtio 1.2 §5.1.4).
+const MAC_AT: usize = 0;
+const PAIRS_AT: usize = 8;
+const MTU_AT: usize = 10;
+/// Entries of an indirect table.
+const TABLE: u16 = MAX_PIECES as u16;
+
+/// A device that was found, and moves no packets before it is started.
+pub struct VirtioNet<T: Transport> {
+    transport: T,
+    info: Info,
+    config: Config,
+    control: Control,
+    mac: Option<Mac>,
+    needs: Needs,
+}
+
+/// Why a port could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// An option breaks a rule, or asks for what the device does not offer.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The transport, or the device, refused.
+    #[error(transparent)]
+    Bus(#[from] BusError),
+    /// The bus can't protect memory by the policy.
+    #[error("{device}: {source}")]
+    Map {
+        /// The device's name.
+        device: String,
+        /// Why.
+        source: MapError,
+    },
+}
+
+impl<T: Transport> VirtioNet<T> {
+    /// With what its transport needs of the kernel while the port runs.
+    #[must_use]
+    pub fn with_needs(self, needs: Needs) -> VirtioNet<T> {
+        VirtioNet { needs, ..self }
+    }
+
+    /// Reads what the device offers. `name` becomes [`Info::name`].
+    ///
+    /// # Errors
+    /// [`OpenError`]: an option breaks a rule, the device does not offer what the configuration
+    /// asks for, or the bus can't protect memory by the policy.
+    pub fn open(transport: T, name: &str, config: Config) -> Result<VirtioNet<T>, OpenError> {
+        config.check()?;
+        let device = transport.name().to_owned();
+        let offered = transport.offered();
+        if offered & VERSION_1 == 0 {
+            return Err(BusError::device(device, "it is a legacy device, of before virtio 1").into());
+        }
+        Domain::new(transport.dma().clone(), config.policy).map_err(|source| OpenError::Map { device, source })?;
+        let missing = |option: &'static str, value: &str, rule: &str| ConfigError {
+            option,
+            value: value.to_owned(),
+            rule: rule.to_owned(),
+        };
+        if config.packed && offered & RING_PACKED == 0 {
+            return Err(missing("packed", "on", "the device does not offer it (VIRTIO_F_RING_PACKED)").into());
+        }
+        let bits = features::choose(offered, &config, Offloads::ALL);
+        if config.needs_control_queue() && bits & CTRL_VQ == 0 {
+            let value = config.filter.get("receive");
+            return Err(missing("receive", &value, "the device has no control queue: must be all").into());
+        }
+        let word = |at: usize, feature: u64| {
+            let mut bytes = [0; 2];
+            (bits & feature != 0 && transport.config(at, &mut bytes)).then(|| u16::from_le_bytes(bytes))
+        };
+        let pairs = if bits & features::MQ == 0 && !T::RECONNECTS { 1 } else { transport.pairs() };
+        let pairs = word(PAIRS_AT, features::MQ).map_or(pairs, |most| most.min(pairs)).max(1);
+        if config.queues > pairs {
+            let rule = format!("must be at most {pairs}: the device has no more");
+            return Err(ConfigError { option: "queues", value: config.queues.to_string(), rule }.into());
+        }
+        let mut config = config;
+        config.mtu = word(MTU_AT, features::MTU).map_or(config.mtu, |mtu| mtu.clamp(68, config.mtu.max(68)));
+        let mut mac = Mac::default();
+        let known = bits & features::MAC != 0 && transport.config(MAC_AT, &mut mac);
+        let mac = config.filter.mac.or(known.then_some(mac));
+        let info = info(name, &config, bits, pairs).with_shared_memory(T::RECONNECTS);
+        Ok(VirtioNet { transport, info, config, control: Control::default(), mac, needs: Needs::none() })
+    }
+
+    /// Its Ethernet address, if it has one.
+    pub fn mac(&self) -> Option<Mac> {
+        self.mac
+    }
+
+    /// A handle that works from any thread while the port runs.
+    pub fn control(&self) -> Control {
+        self.control.clone()
+    }
+}
+
+fn info(name: &str, config: &Config, bits: u64, pairs: u16) -> Info {
+    let ability = |name, on: bool| Ability::new(name, on, if on { "negotiated" } else { "off, or not offered" });
+    let has = |bit: u64| bits & bit != 0;
+    let abilities = vec![
+        ability("packed", has(RING_PACKED)),
+        ability("mergeable", has(MRG_RXBUF)),
+        ability("indirect", has(INDIRECT_DESC)),
+        ability("event-idx", has(features::EVENT_IDX)),
+        ability("in-order", has(features::IN_ORDER)),
+        ability("csum", has(features::CSUM)),
+        ability("tso", has(features::HOST_TSO4)),
+        ability("uso", has(features::HOST_USO)),
+        Ability::new("control-queue", has(CTRL_VQ), if has(CTRL_VQ) { "filters by the device" } else { "none" }),
+        Ability::new("queues", true, format!("{pairs} pairs at most")),
+        Ability::new(
+            "policy",
+            true,
+            match config.policy {
+                DmaPolicy::Persistent => "persistent: all packet memory is mapped",
+                _ => "each buffer is mapped while the device has it",
+            },
+        ),
+    ];
+    Info::new(name, Layer::Ethernet, config.mtu.into())
+        .with_offloads(features::tx_offloads(bits), features::rx_offloads(bits))
+        .with_max_queues(config.queues)
+        .with_abilities(abilities)
+}
+
+/// Makes the parts of a port; each step may fail.
+struct Starter<'a, D: Dma> {
+    config: &'a Config,
+    domain: Domain<D>,
+    pool: Pool,
+    own: Option<Pool>,
+}
+
+impl<D: Dma> Starter<'_, D> {
+    /// Registers the datapath's pool, or makes one in the device's reach: buffers for both rings,
+    /// and as many on their way.
+    fn find_buffers(&mut self, queues: u16) -> Result<(), StartError> {
+        if let Some(region) = self.pool.region() {
+            // SAFETY: this driver posts only buffers in flight, and completes those that the device
+            // used, or after it was stopped.
+            match unsafe { self.domain.register(region) } {
+                Ok(()) => return Ok(()),
+                Err(MapError::Foreign) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let (ring, queues) = (usize::from(self.config.ring), usize::from(queues));
+        let config = PoolConfig::default()
+            .capacity(queues * (3 * ring + 512))
+            .chunk(self.pool.chunk())
+            .headroom(self.pool.headroom())
+            .floors(Floors { rx: 0, tx: queues * ring / 2 });
+        self.own = Some(device_pool(&self.domain, config)?);
+        Ok(())
+    }
+
+    /// The pool of the device's buffers.
+    fn buffers(&self) -> &Pool {
+        self.own.as_ref().unwrap_or(&self.pool)
+    }
+
+    /// The datapath's pool, if the device can't reach it.
+    fn out_of_reach(&self) -> Option<RegionHandle> {
+        self.own.as_ref().and_then(|_| self.pool.region().cloned())
+    }
+
+    fn mapper(&self, buffers: u32) -> Result<DmaMapper<D>, StartError> {
+        Ok(DmaMapper::new(&self.domain, buffers, self.buffers().chunk())?)
+    }
+}
+
+impl<T: Transport> Port for VirtioNet<T> {
+    type Rx = VirtioRx<T>;
+    type Tx = VirtioTx<T>;
+
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn control(&self) -> Option<Arc<dyn PortControl>> {
+        Some(Arc::new(self.control.clone()))
+    }
+
+    fn needs(&self) -> Needs {
+        self.needs.clone()
+    }
+
+    fn start(self, start: Start) -> Result<Queues<VirtioRx<T>, VirtioTx<T>>, PortError> {
+        let VirtioNet { transport, info, config, control, .. } = self;
+        let port = info.name.as_str();
+        let input = |what: String| PortError::Input { port: port.to_owned(), what };
+        let failed = |error| match error {
+            StartError::Map(source) => input(source.to_string()),
+            StartError::Pool(source) => PortError::Pool { port: port.to_owned(), source },
+        };
+        let pairs = info.queues(start.queues)?;
+        let config = Config { queues: pairs, ..config };
+        let bits = features::choose(transport.offered(), &config, start.accept);
+        let domain = Domain::new(transport.dma().clone(), config.policy).map_err(|e| input(e.to_string()))?;
+        let mut starter = Starter { config: &config, domain, pool: start.pool, own: None };
+        starter.find_buffers(pairs).map_err(failed)?;
+        let rules = RxRules {
+            mergeable: bits & MRG_RXBUF != 0,
+            offloads: features::rx_offloads(bits),
+            max_frame: config.max_frame(),
+        };
+        let room = starter.buffers().chunk() - starter.buffers().headroom();
+        let needed = tx::HEADER + if rules.mergeable { 64 } else { rules.max_frame };
+        if room < needed {
+            let rule = "use larger chunks, a smaller mtu, or mergeable=on";
+            return Err(input(format!("its buffers have room for {room} bytes, and {needed} are needed: {rule}")));
+        }
+        let (memory, queues) =
+            rings(&transport, &starter.domain, bits, pairs, &config).map_err(|error| input(error.to_string()))?;
+        let control_index = 2 * if bits & features::MQ != 0 { max_pairs(&transport) } else { 1 };
+        let (mut rx, mut tx, mut setups, mut commands) = (Vec::new(), Vec::new(), Vec::new(), None);
+        for (i, QueueMemory { driver, setup, headers, buffer }) in (0u16..).zip(queues) {
+            let size = setup.size;
+            if i == 2 * pairs {
+                setups.push((control_index, setup));
+                commands = Some(Commands::new(driver, control_index, buffer.0, buffer.1.get()));
+                continue;
+            }
+            setups.push((i, setup));
+            let buffers = starter.buffers();
+            let cache = |direction| buffers.cache(direction).map_err(|error| failed(error.into()));
+            match headers {
+                None => {
+                    let mapper = starter.mapper(size.into()).map_err(failed)?;
+                    let cache = cache(Direction::Rx)?;
+                    rx.push((i, RxRing::new(driver, mapper, cache, size, rules, i / 2, control.clone())));
+                }
+                Some(headers) => {
+                    let parts = TxParts {
+                        driver,
+                        headers,
+                        mapper: starter.mapper(2 * u32::from(size)).map_err(failed)?,
+                        cache: cache(Direction::Tx)?,
+                        out_of_reach: starter.out_of_reach(),
+                    };
+                    let offloads = features::tx_offloads(bits);
+                    tx.push((i, TxRing::new(parts, size, offloads, rules.max_frame, control.clone())));
+                }
+            }
+        }
+        let no_descriptor =
+            |source| PortError::Os { port: port.to_owned(), step: "epoll".to_owned(), source, hint: None };
+        let waits = (0..pairs).map(|pair| wait_set(&transport, 2 * pair, &config)).collect::<Result<Vec<_>, _>>();
+        let waits = waits.map_err(no_descriptor)?;
+        let Starter { domain, own, .. } = starter;
+        let setup = Setup { features: bits, queues: setups, memory, commands, pairs };
+        // From here on the end of the queues stops the device.
+        let device = Arc::new(Device::new(transport, config, control, domain, setup));
+        let rx = rx.into_iter().zip(waits);
+        let rx = rx.map(|((index, ring), wait)| VirtioRx::new(device.clone(), ring, index, wait, own.clone()));
+        let offloads = features::tx_offloads(bits);
+        let tx = tx.into_iter().map(|(index, ring)| VirtioTx::new(device.clone(), ring, index, offloads));
+        let queues = Queues { rx: rx.collect(), tx: tx.collect() };
+        device.program().map_err(|error| bus_error(port, error))?;
+        device.check();
+        Ok(queues)
+    }
+}
+
+/// Pairs of queues that the device has: they decide where its control queue is.
+fn max_pairs<T: Transport>(transport: &T) -> u16 {
+    let mut bytes = [0; 2];
+    if transport.config(PAIRS_AT, &mut bytes) { u16::from_le_bytes(bytes).max(1) } else { transport.pairs() }
+}
+
+/// The rings of all queues: those of pair k are 2k and 2k + 1, and the control queue is last.
+fn rings<T: Transport>(
+    transport: &T,
+    domain: &Domain<T::Dma>,
+    bits: u64,
+    pairs: u16,
+    config: &Config,
+) -> Result<(RingMemory, Vec<QueueMemory>), RingsError> {
+    let format = if bits & RING_PACKED != 0 { Format::Packed } else { Format::Split };
+    let size = |queue: u16| {
+        let most = transport.max_size(queue).min(config.ring);
+        // The largest power of two.
+        if most == 0 { 0 } else { 1 << most.ilog2() }
+    };
+    let entries = if bits & INDIRECT_DESC != 0 { TABLE } else { 0 };
+    let mut plans = Vec::new();
+    for pair in 0..pairs {
+        plans.push(QueuePlan { format, size: size(2 * pair), entries: 0, headers: false, buffer: 0 });
+        plans.push(QueuePlan { format, size: size(2 * pair + 1), entries, headers: true, buffer: 0 });
+    }
+    if bits & CTRL_VQ != 0 {
+        plans.push(QueuePlan { format, size: command::SIZE, entries: 0, headers: false, buffer: command::BUFFER });
+    }
+    RingMemory::new(domain, &plans, towpath_virtio::Features::from_bits(bits))
+}
+
+/// What the worker of a receive queue waits for; `None` if it polls.
+fn wait_set<T: Transport>(transport: &T, queue: u16, config: &Config) -> std::io::Result<Option<Epoll>> {
+    let Some(call) = transport.call(queue).filter(|_| config.interrupts) else { return Ok(None) };
+    let set = Epoll::new()?;
+    // Each signal counts once, so that none of them has to be read.
+    set.add(call, true)?;
+    if let Some(events) = transport.events() {
+        set.add(events, true)?;
+    }
+    Ok(Some(set))
+}
+
+impl<T: Transport> std::fmt::Debug for VirtioNet<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("VirtioNet").field("info", &self.info).finish_non_exhaustive()
+    }
+}
+
+/// An error of the bus as an error of the port.
+fn bus_error(port: &str, error: BusError) -> PortError {
+    let port = port.to_owned();
+    match error {
+        BusError::Os { step, source, hint, .. } => PortError::Os { port, step, source, hint },
+        other => PortError::Input { port, what: other.to_string() },
+    }
+}
+
+impl OpenError {
+    /// The same as an error of the port with this name.
+    pub fn at_port(self, port: &str) -> PortError {
+        match self {
+            OpenError::Config(ConfigError { option, value, rule }) => {
+                PortError::Option { port: port.to_owned(), option: option.to_owned(), value, rule }
+            }
+            OpenError::Bus(error) => bus_error(port, error),
+            OpenError::Map { source, .. } => PortError::Input { port: port.to_owned(), what: source.to_string() },
+        }
+    }
+}

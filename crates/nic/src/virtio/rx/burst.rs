@@ -1,0 +1,185 @@
+//! A burst: used chains become packets.
+
+use super::super::config::ETHERNET;
+use super::super::control::Fault;
+use super::super::tx::HEADER;
+use super::{RxRing, leak};
+use towpath_bus::Dma;
+use towpath_packet::vnet::{self, VnetHeader};
+use towpath_packet::{Batch, Checksum, DropReason, Offloads, Packet};
+use towpath_virtio::{RingError, Used};
+
+/// Used chains of one flush, at most.
+pub(super) const BURST: usize = 64;
+
+/// A packet whose buffers have not all come.
+#[derive(Debug)]
+pub(super) struct Partial {
+    /// `None` if the packet is discarded.
+    packet: Option<Packet>,
+    header: VnetHeader,
+    /// Buffers that are missing.
+    left: u16,
+}
+
+impl<D: Dma> RxRing<D> {
+    /// Receives packets; returns how many were appended, and their bytes.
+    ///
+    /// # Errors
+    /// [`RingError`] if the device uses chains that it was not given. Packets may have been
+    /// appended before.
+    #[inline]
+    pub(super) fn receive(&mut self, out: &mut Batch) -> (usize, u64, Result<(), RingError>) {
+        let (mut packets, mut bytes) = (0, 0);
+        loop {
+            let wanted = out.room().min(BURST);
+            let (n, harvested) = self.harvest(wanted);
+            if n > 0 {
+                let synced = self.mapper.sync_iotlb().is_ok();
+                for i in 0..n {
+                    let Some(&used) = self.used.get(i) else { break };
+                    if let Some(packet) = self.deliver(used, synced) {
+                        bytes += packet.len() as u64;
+                        packets += usize::from(out.push(packet).is_ok());
+                    }
+                }
+            }
+            if harvested.is_err() || n < wanted || wanted == 0 {
+                return (packets, bytes, harvested);
+            }
+        }
+    }
+
+    /// First pass: takes used chains, and unmaps their buffers.
+    #[inline]
+    fn harvest(&mut self, wanted: usize) -> (usize, Result<(), RingError>) {
+        let mut n = 0;
+        while let Some(place) = self.used.get_mut(n).filter(|_| n < wanted) {
+            match self.driver.next_used() {
+                Ok(Some(used)) => *place = used,
+                Ok(None) => break,
+                Err(error) => return (n, Err(error)),
+            }
+            let used = *place;
+            if let Some(mapped) = self.slots.get(usize::from(used.id)).and_then(|slot| slot.mapped.as_ref()) {
+                self.mapper.sync_for_cpu(mapped, used.len as usize);
+            }
+            self.unmap(used.id.into());
+            n += 1;
+        }
+        (n, Ok(()))
+    }
+
+    /// Last pass: a buffer becomes a packet, or the next piece of one. `synced`: no translation of
+    /// the buffer is cached any more.
+    #[inline]
+    fn deliver(&mut self, used: Used, synced: bool) -> Option<Packet> {
+        let buffer = self.slots.get_mut(usize::from(used.id))?.buffer.take();
+        let Some(buffer) = buffer else {
+            // It could not be unmapped, and is leaked.
+            self.lost();
+            return None;
+        };
+        if !synced {
+            leak(buffer, &self.control);
+            self.lost();
+            return None;
+        }
+        let mut packet = buffer.complete(used.len as usize);
+        if self.partial.is_some() {
+            return self.append(packet);
+        }
+        let Some(bytes) = packet.linear().first_chunk::<HEADER>().copied() else {
+            self.discard(packet, Fault::BadLength);
+            return None;
+        };
+        let (header, buffers) = decode(&bytes);
+        packet.pull_front(HEADER);
+        let buffers = if self.rules.mergeable { buffers } else { 1 };
+        if buffers <= 1 {
+            return self.finish(packet, header);
+        }
+        if usize::from(buffers) > self.slots.len() {
+            self.discard(packet, Fault::BadLength);
+            return None;
+        }
+        self.partial = Some(Partial { packet: Some(packet), header, left: buffers - 1 });
+        None
+    }
+
+    /// Adds the next buffer of a packet of several; returns the packet with the last one.
+    fn append(&mut self, part: Packet) -> Option<Packet> {
+        let partial = self.partial.as_mut()?;
+        partial.left -= 1;
+        if let Some(packet) = &mut partial.packet
+            && let Err(part) = packet.append(part)
+        {
+            // More pieces than a packet can have.
+            partial.packet = None;
+            self.cache.free(part);
+        }
+        if partial.left > 0 {
+            return None;
+        }
+        let Partial { packet, header, .. } = self.partial.take()?;
+        match packet {
+            Some(packet) => self.finish(packet, header),
+            None => {
+                self.control.fault(Fault::LostFrame);
+                self.counters.dropped(DropReason::Malformed, 1);
+                None
+            }
+        }
+    }
+
+    /// Checks a packet, and sets its metadata.
+    #[inline]
+    fn finish(&mut self, mut packet: Packet, header: VnetHeader) -> Option<Packet> {
+        packet.set_ingress(0, self.queue);
+        let len = packet.len();
+        if header.is_plain() && (ETHERNET..=self.rules.max_frame).contains(&len) {
+            return Some(packet);
+        }
+        let fault = match vnet::apply(header, &mut packet) {
+            Err(_) => Fault::BadHeader,
+            Ok(()) if !self.rules.offloads.has(needs(&packet)) => Fault::BadHeader,
+            Ok(()) if len < ETHERNET || (packet.gso().is_none() && len > self.rules.max_frame) => Fault::BadFrame,
+            Ok(()) => return Some(packet),
+        };
+        self.discard(packet, fault);
+        None
+    }
+
+    #[cold]
+    fn discard(&mut self, packet: Packet, fault: Fault) {
+        self.control.fault(fault);
+        self.counters.dropped(DropReason::Malformed, 1);
+        self.cache.free(packet);
+    }
+
+    /// A buffer of a packet is lost.
+    #[cold]
+    fn lost(&mut self) {
+        self.control.fault(Fault::LostFrame);
+        if let Some(partial) = &mut self.partial {
+            partial.packet = None;
+            partial.left -= 1;
+            if partial.left == 0 {
+                self.partial = None;
+            }
+        }
+    }
+}
+
+/// What the packet needs of the next port.
+fn needs(packet: &Packet) -> Offloads {
+    let gso = packet.gso().map_or(Offloads::NONE, Offloads::for_gso);
+    if matches!(packet.csum(), Checksum::Partial { .. }) { gso.with(Offloads::CSUM) } else { gso }
+}
+
+/// The header, and the number of buffers (virtio 1.2 §5.1.6).
+#[inline]
+fn decode(bytes: &[u8; HEADER]) -> (VnetHeader, u16) {
+    let [a, b, c, d, e, f, g, h, i, j, k, l] = *bytes;
+    (VnetHeader::from_le_bytes(&[a, b, c, d, e, f, g, h, i, j]), u16::from_le_bytes([k, l]))
+}

@@ -1,0 +1,153 @@
+//! A transmit queue: packets become chains, used chains become free packets.
+//!
+//! ```text
+//!   one descriptor    [ header │ frame ]            the header lies in the packet's headroom
+//!   a chain           [ header │ head ] [ fragment ] …
+//!   a page            [ header ] [ page of an application ]     the header has a place of its own
+//! ```
+//!
+//! A chain of several pieces takes one descriptor of the ring if indirect tables were negotiated.
+//! The driver sends any layout: the device parses nothing before it has all pieces (virtio 1.2
+//! §5.1.6.2).
+//!
+//! | file | contents |
+//! |---|---|
+//! | `mod` | [`TxRing`]: its parts, and the chains in flight |
+//! | `submit` | packets become chains |
+//! | `complete` | used chains are unmapped and freed; the end of the ring |
+//! | `queue` | [`VirtioTx`]: the port's queue |
+
+mod complete;
+mod queue;
+mod submit;
+
+pub use queue::VirtioTx;
+
+use super::control::Control;
+use super::memory::Headers;
+use std::sync::Arc;
+use towpath_bus::{Dma, DmaMapper, Mapped};
+use towpath_packet::{Cache, Counters, InFlight, Offloads, RegionHandle, ToDevice};
+use towpath_virtio::Driver;
+
+/// Bytes of a header (virtio 1.2 §5.1.6).
+pub(super) const HEADER: usize = towpath_packet::vnet::VnetHeader::LEN_V1;
+/// Pieces of a packet, and one for its header, at most; packets of more are copied.
+pub(super) const MAX_PIECES: usize = 64;
+
+/// Where the header of a chain is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum HeaderAt {
+    /// In front of the packet, of which it is a part.
+    Front,
+    /// In a place of its own.
+    Place(u16),
+}
+
+/// A chain in flight.
+#[derive(Debug, Default)]
+struct TxSlot {
+    frame: Option<InFlight<ToDevice>>,
+    header: Option<HeaderAt>,
+    /// The mapping of its first piece; those of the others are in the [`Mappings`] from `more` on.
+    mapped: Option<Mapped>,
+    more: Option<u16>,
+}
+
+/// Mappings of further pieces: lists in one array, so that a chain of any length needs no
+/// allocation.
+struct Mappings {
+    entries: Box<[(Option<Mapped>, Option<u16>)]>,
+    free: Option<u16>,
+}
+
+impl Mappings {
+    fn new(n: u16) -> Mappings {
+        let entries = (0..n).map(|i| (None, (i + 1 < n).then_some(i + 1))).collect();
+        Mappings { entries, free: (n > 0).then_some(0) }
+    }
+
+    /// Puts a mapping in front of a list.
+    fn push(&mut self, list: Option<u16>, mapped: Mapped) -> Result<Option<u16>, Mapped> {
+        let Some((at, entry)) = self.free.and_then(|at| Some((at, self.entries.get_mut(usize::from(at))?))) else {
+            return Err(mapped);
+        };
+        self.free = entry.1;
+        *entry = (Some(mapped), list);
+        Ok(Some(at))
+    }
+
+    /// Takes the first mapping of a list.
+    fn pop(&mut self, list: &mut Option<u16>) -> Option<Mapped> {
+        let at = (*list)?;
+        let entry = self.entries.get_mut(usize::from(at))?;
+        *list = std::mem::replace(&mut entry.1, self.free);
+        self.free = Some(at);
+        entry.0.take()
+    }
+}
+
+/// What a transmit ring is made of.
+pub(super) struct TxParts<D: Dma> {
+    pub(super) driver: Driver,
+    pub(super) headers: Headers,
+    pub(super) mapper: DmaMapper<D>,
+    /// Where copies come from.
+    pub(super) cache: Cache,
+    /// The datapath's pool, if the device can't reach it.
+    pub(super) out_of_reach: Option<RegionHandle>,
+}
+
+/// The ring and the packets in it.
+pub(super) struct TxRing<D: Dma> {
+    driver: Driver,
+    headers: Headers,
+    mapper: DmaMapper<D>,
+    cache: Cache,
+    out_of_reach: Option<RegionHandle>,
+    slots: Box<[TxSlot]>,
+    mappings: Mappings,
+    /// Buffers are mapped one by one.
+    per_buffer: bool,
+    /// Ids of the chains of a batch, before their packets follow.
+    ids: [Option<u16>; 64],
+    /// Packets that were used, before the IOTLB is flushed.
+    unmapped: Vec<(InFlight<ToDevice>, u32)>,
+    offloads: Offloads,
+    max_frame: usize,
+    pub(super) pending: usize,
+    pub(super) counters: Arc<Counters>,
+    control: Control,
+}
+
+impl<D: Dma> TxRing<D> {
+    pub(super) fn new(
+        parts: TxParts<D>,
+        size: u16,
+        offloads: Offloads,
+        max_frame: usize,
+        control: Control,
+    ) -> TxRing<D> {
+        let TxParts { driver, headers, mapper, cache, out_of_reach } = parts;
+        let per_buffer = mapper.domain().policy() != towpath_bus::DmaPolicy::Persistent;
+        let mut driver = driver;
+        driver.disable_calls();
+        TxRing {
+            driver,
+            headers,
+            mapper,
+            cache,
+            out_of_reach,
+            slots: (0..size).map(|_| TxSlot::default()).collect(),
+            mappings: Mappings::new(if per_buffer { size } else { 0 }),
+            per_buffer,
+            ids: [None; 64],
+            unmapped: Vec::with_capacity(size.into()),
+            offloads,
+            max_frame,
+            pending: 0,
+            counters: Arc::default(),
+            control,
+        }
+    }
+}

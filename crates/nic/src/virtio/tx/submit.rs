@@ -1,0 +1,280 @@
+//! Packets become chains. A packet of one piece without offloads, with room in front for its
+//! header, takes the short way ([`TxRing::submit`]): one descriptor. Every other packet takes the
+//! long way: its header is made, it is copied if the device can't reach it, its pieces are mapped,
+//! and the chain is added.
+
+use super::super::config::ETHERNET;
+use super::super::control::Fault;
+use super::{HEADER, HeaderAt, MAX_PIECES, TxRing, TxSlot};
+use towpath_bus::{Dma, MapError};
+use towpath_packet::vnet::{self, NEEDS_CSUM, VnetHeader};
+use towpath_packet::{Batch, Checksum, DropReason, InFlight, Offloads, Packet, ToDevice};
+use towpath_virtio::{AddError, Segment};
+
+/// What became of a packet.
+enum Submitted {
+    /// It is a chain with this id.
+    Queued(u16),
+    Dropped(DropReason),
+    /// The ring has no room now.
+    Full,
+}
+
+/// Why a chain was not added.
+enum Refusal {
+    /// The device can't reach a piece, but could reach a copy.
+    Unreachable,
+    /// There are more pieces than the ring takes, but a copy would have fewer.
+    Pieces,
+    /// There is no room now.
+    Full,
+}
+
+impl<D: Dma> TxRing<D> {
+    /// Takes packets from the front of a batch; returns how many. The device does not know of them
+    /// before [`publish`](TxRing::publish).
+    #[inline]
+    pub(super) fn send(&mut self, batch: &mut Batch) -> usize {
+        let mut taken = 0;
+        while let Some(packet) = batch.as_mut_slice().get_mut(taken) {
+            let id = match self.submit(packet) {
+                Submitted::Queued(id) => Some(id),
+                Submitted::Dropped(reason) => {
+                    self.counters.dropped(reason, 1);
+                    None
+                }
+                Submitted::Full => break,
+            };
+            if let Some(slot) = self.ids.get_mut(taken) {
+                *slot = id;
+            }
+            taken += 1;
+        }
+        for (packet, id) in batch.drain_front(taken).zip(&self.ids) {
+            match id.and_then(|id| self.slots.get_mut(usize::from(id))) {
+                Some(slot) => {
+                    slot.frame = Some(InFlight::<ToDevice>::post(packet));
+                    self.pending += 1;
+                }
+                None => self.cache.free(packet),
+            }
+        }
+        taken
+    }
+
+    /// Makes the chains available; returns whether the device wants a kick.
+    #[inline]
+    pub(super) fn publish(&mut self) -> bool {
+        self.driver.publish()
+    }
+
+    #[inline]
+    fn submit(&mut self, packet: &mut Packet) -> Submitted {
+        let len = packet.len();
+        if packet.wants_offload() || packet.frags() > 0 || !(ETHERNET..=self.max_frame).contains(&len) {
+            return self.submit_any(packet);
+        }
+        if self.driver.free() == 0 {
+            return Submitted::Full;
+        }
+        let Ok(front) = packet.push_front(HEADER) else { return self.submit_any(packet) };
+        front.fill(0);
+        let mapped = packet.chunks().next().map(|chunk| self.mapper.map_to_device(chunk));
+        let Some(Ok(mapped)) = mapped else {
+            packet.pull_front(HEADER);
+            return self.submit_any(packet);
+        };
+        self.mapper.sync_for_device(&mapped, len + HEADER);
+        match self.driver.add(&[Segment::readable(mapped.iova().get(), (len + HEADER) as u32)]) {
+            Ok(id) => {
+                let slot = TxSlot { frame: None, header: Some(HeaderAt::Front), mapped: Some(mapped), more: None };
+                self.set_slot(id, slot);
+                Submitted::Queued(id)
+            }
+            Err(_) => {
+                let _ = self.mapper.unmap(mapped);
+                packet.pull_front(HEADER);
+                Submitted::Full
+            }
+        }
+    }
+
+    #[inline]
+    fn set_slot(&mut self, id: u16, slot: TxSlot) {
+        if let Some(place) = self.slots.get_mut(usize::from(id)) {
+            *place = slot;
+        }
+    }
+
+    /// Any packet: with offloads, of several pieces, without room in front, out of reach.
+    #[inline(never)]
+    fn submit_any(&mut self, packet: &mut Packet) -> Submitted {
+        let header = match self.header(packet) {
+            Ok(header) => header,
+            Err(reason) => return Submitted::Dropped(reason),
+        };
+        let (mut copied, mut mapped_external) = (false, false);
+        // At most three rounds: external memory is mapped once, and a copy is copied no more.
+        loop {
+            let why = match self.add(packet, header) {
+                Ok(id) => return Submitted::Queued(id),
+                Err(Refusal::Full) => return Submitted::Full,
+                Err(_) if copied => return Submitted::Dropped(DropReason::Refused),
+                Err(Refusal::Unreachable) if !mapped_external && self.mapper.map_external(packet) => {
+                    mapped_external = true;
+                    continue;
+                }
+                Err(Refusal::Unreachable) => Fault::Bounced,
+                Err(Refusal::Pieces) => Fault::Linearised,
+            };
+            if self.driver.free() == 0 {
+                return Submitted::Full;
+            }
+            let Some(copy) = packet.duplicate(&mut self.cache) else {
+                return Submitted::Dropped(DropReason::NoBuffer);
+            };
+            self.counters.copied(1, packet.len() as u64);
+            self.control.fault(why);
+            self.cache.free(std::mem::replace(packet, copy));
+            copied = true;
+        }
+    }
+
+    /// The header of a packet that may be sent.
+    fn header(&self, packet: &Packet) -> Result<VnetHeader, DropReason> {
+        let len = packet.len();
+        if len < ETHERNET {
+            return Err(DropReason::Malformed);
+        }
+        let mut header = vnet::header_of(packet)?;
+        // A driver does not set DATA_VALID (virtio 1.2 §5.1.6.2.1).
+        header.flags &= NEEDS_CSUM;
+        let needs = match packet.gso() {
+            Some(gso) => Offloads::for_gso(gso),
+            None if len > self.max_frame => return Err(DropReason::TooLong),
+            None => Offloads::NONE,
+        };
+        let partial = matches!(packet.csum(), Checksum::Partial { .. });
+        let needs = if partial { needs.with(Offloads::CSUM) } else { needs };
+        if self.offloads.has(needs) { Ok(header) } else { Err(DropReason::Offload) }
+    }
+
+    /// Maps all pieces, and adds their chain.
+    fn add(&mut self, packet: &mut Packet, header: VnetHeader) -> Result<u16, Refusal> {
+        let pieces = packet.frags() + 2;
+        if pieces > MAX_PIECES.min(self.slots.len()) {
+            return Err(Refusal::Pieces);
+        }
+        if self.driver.free() == 0 {
+            return Err(Refusal::Full);
+        }
+        if self.is_out_of_reach(packet) {
+            return Err(Refusal::Unreachable);
+        }
+        let bytes = header.to_le_bytes_v1(0);
+        let mut segments = [Segment::readable(0, 0); MAX_PIECES];
+        let mut n = 0;
+        let at = match packet.push_front(HEADER) {
+            Ok(front) => {
+                front.copy_from_slice(&bytes);
+                HeaderAt::Front
+            }
+            Err(_) => {
+                let (place, addr) = self.headers.put(&bytes, bytes == [0; 12]).ok_or(Refusal::Full)?;
+                if let Some(segment) = segments.first_mut() {
+                    *segment = Segment::readable(addr, HEADER as u32);
+                }
+                n = 1;
+                HeaderAt::Place(place)
+            }
+        };
+        let mut slot = TxSlot { header: Some(at), ..TxSlot::default() };
+        let added = self.map_pieces(packet, &mut slot, &mut segments, &mut n).and_then(|()| {
+            self.driver.add(segments.get(..n).unwrap_or_default()).map_err(|error| match error {
+                AddError::Full => Refusal::Full,
+                _ => Refusal::Pieces,
+            })
+        });
+        match added {
+            Ok(id) => self.set_slot(id, slot),
+            Err(_) => {
+                self.undo(slot);
+                if at == HeaderAt::Front {
+                    packet.pull_front(HEADER);
+                }
+            }
+        }
+        added
+    }
+
+    /// Maps the pieces of a packet, those that lie side by side as one.
+    fn map_pieces(
+        &mut self,
+        packet: &Packet,
+        slot: &mut TxSlot,
+        segments: &mut [Segment; MAX_PIECES],
+        n: &mut usize,
+    ) -> Result<(), Refusal> {
+        let mut chunks = packet.chunks();
+        while chunks.clone().next().is_some() {
+            let run = match self.mapper.map_run_to_device(chunks.clone()) {
+                Ok(run) => run,
+                Err(error) => return Err(self.refusal(&error)),
+            };
+            for chunk in chunks.by_ref().take(run.pieces) {
+                let iova = run.iova(&chunk);
+                self.mapper.sync_piece_for_device(iova, chunk.len());
+                let segment = segments.get_mut(*n).ok_or(Refusal::Pieces)?;
+                *segment = Segment::readable(iova.get(), chunk.len() as u32);
+                *n += 1;
+            }
+            if slot.mapped.is_none() {
+                slot.mapped = Some(run.mapped);
+            } else if self.per_buffer {
+                match self.mappings.push(slot.more, run.mapped) {
+                    Ok(list) => slot.more = list,
+                    Err(mapped) => {
+                        let _ = self.mapper.unmap(mapped);
+                        return Err(Refusal::Full);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the device is known not to reach a packet of the datapath's pool.
+    #[inline]
+    fn is_out_of_reach(&self, packet: &Packet) -> bool {
+        let Some(pool) = &self.out_of_reach else { return false };
+        let base = pool.base().addr().get();
+        packet.chunks().any(|chunk| chunk.as_ptr().addr().wrapping_sub(base) < pool.len())
+    }
+
+    /// Unmaps the pieces of a packet that was not added.
+    #[cold]
+    fn undo(&mut self, mut slot: TxSlot) {
+        // A piece that stays mapped can be read by the device, but no descriptor names it.
+        while let Some(mapped) = slot.mapped.take().or_else(|| self.mappings.pop(&mut slot.more)) {
+            let _ = self.mapper.unmap(mapped);
+        }
+        let _ = self.mapper.sync_iotlb();
+        if let Some(HeaderAt::Place(place)) = slot.header {
+            self.headers.free(place);
+        }
+    }
+
+    #[cold]
+    fn refusal(&self, error: &MapError) -> Refusal {
+        match error {
+            MapError::Foreign | MapError::Unregistered | MapError::Granule { .. } | MapError::Range { .. } => {
+                Refusal::Unreachable
+            }
+            _ => {
+                self.control.fault(Fault::MapFailed);
+                self.counters.retried(1);
+                Refusal::Full
+            }
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! A connection to a back end: requests and replies.
+//!
+//! ```text
+//!   open       SET_OWNER │ GET_FEATURES │ GET, SET_PROTOCOL_FEATURES │ GET_QUEUE_NUM
+//!   negotiate  SET_VRING_CALL each │ SET_FEATURES │ SET_STATUS │ SET_MEM_TABLE
+//!   set_queue  SET_VRING_NUM │ BASE │ ADDR │ KICK
+//!   run        SET_VRING_ENABLE 1 each │ SET_STATUS DRIVER_OK
+//!   stop       SET_VRING_ENABLE 0 each │ GET_VRING_BASE each
+//! ```
+//!
+//! It is the order of DPDK's `virtio_user`, which back ends are tried with: a call descriptor comes
+//! first, because some allocate a ring by it, and the kick descriptor last, because it starts one.
+
+use super::super::features::{
+    ACCESS_PLATFORM, CTRL_MAC_ADDR, CTRL_RX, CTRL_VLAN, CTRL_VQ, GUEST_ANNOUNCE, MAC, MTU, ORDER_PLATFORM, STATUS,
+};
+use super::super::transport::QueueSetup;
+use super::dma::SharedRegion;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+use towpath_bus::BusError;
+use towpath_sys::EventFd;
+use towpath_virtio::Base;
+use towpath_virtio::vhost_user::{
+    Channel, MemoryRegion, MemoryTable, Request, VringAddr, VringFd, VringState, protocol, read_u64,
+};
+
+/// Longest wait for a reply. A back end maps all memory before it acknowledges its table.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Features of the protocol that are used.
+const PROTOCOL: u64 = protocol::MQ | protocol::REPLY_ACK | protocol::STATUS;
+/// Features of what this transport does not have: a configuration space, a control queue, an IOMMU.
+const ABSENT: u64 = MAC
+    | STATUS
+    | MTU
+    | CTRL_VQ
+    | CTRL_RX
+    | CTRL_VLAN
+    | CTRL_MAC_ADDR
+    | GUEST_ANNOUNCE
+    | ACCESS_PLATFORM
+    | ORDER_PLATFORM
+    | protocol::PROTOCOL_FEATURES
+    | protocol::LOG_ALL;
+
+/// ACKNOWLEDGE, DRIVER and FEATURES_OK; and with DRIVER_OK (virtio 1.2 §2.1).
+const FEATURES_OK: u64 = 0xb;
+const DRIVER_OK: u64 = 0xf;
+
+/// A connection whose other side has answered.
+pub(in super::super) struct Connection {
+    channel: Channel,
+    name: String,
+    offered: u64,
+    protocol: u64,
+    pairs: u16,
+    /// The back end has a table of memory.
+    has_memory: bool,
+    /// The rings that are set up.
+    queues: Vec<u16>,
+}
+
+impl Connection {
+    /// Asks what the back end offers.
+    pub(super) fn open(socket: OwnedFd, name: &str) -> Result<Connection, BusError> {
+        let channel = Channel::new(socket);
+        let (name, queues) = (name.to_owned(), Vec::new());
+        let mut new = Connection { channel, name, offered: 0, protocol: 0, pairs: 1, has_memory: false, queues };
+        new.send(Request::SetOwner, &[])?;
+        new.offered = new.ask(Request::GetFeatures)?;
+        if new.offered & protocol::PROTOCOL_FEATURES != 0 {
+            new.protocol = new.ask(Request::GetProtocolFeatures)? & PROTOCOL;
+            new.send(Request::SetProtocolFeatures, &new.protocol.to_ne_bytes())?;
+        }
+        if new.protocol & protocol::MQ != 0 {
+            new.pairs = u16::try_from(new.ask(Request::GetQueueNum)?).unwrap_or(u16::MAX).max(1);
+        }
+        Ok(new)
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.channel.as_fd().as_raw_fd()
+    }
+
+    /// The features that are offered, and that this transport can have.
+    pub(super) fn features(&self) -> u64 {
+        self.offered & !ABSENT
+    }
+
+    pub(super) fn pairs(&self) -> u16 {
+        self.pairs
+    }
+
+    /// Whether the other side has closed, or sends what was not asked for.
+    pub(super) fn is_lost(&mut self) -> bool {
+        !matches!(self.channel.receive(), Ok(None))
+    }
+
+    fn failed(&self, request: Request, why: impl std::fmt::Display) -> BusError {
+        BusError::device(&self.name, format!("{}: {why}", request.name()))
+    }
+
+    fn send(&self, request: Request, payload: &[u8]) -> Result<(), BusError> {
+        self.send_with(request, payload, &[])
+    }
+
+    fn send_with(&self, request: Request, payload: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), BusError> {
+        self.channel.request(request, payload, fds, false).map_err(|error| self.failed(request, error))
+    }
+
+    /// Sends a request and waits for its reply.
+    fn exchange(&mut self, request: Request, payload: &[u8]) -> Result<Vec<u8>, BusError> {
+        self.send(request, payload)?;
+        self.reply(request)
+    }
+
+    fn reply(&mut self, request: Request) -> Result<Vec<u8>, BusError> {
+        let reply = self.channel.receive_reply(request, Instant::now() + PATIENCE);
+        // Descriptors that come with it are closed.
+        reply.map(|message| message.payload).map_err(|error| self.failed(request, error))
+    }
+
+    fn ask(&mut self, request: Request) -> Result<u64, BusError> {
+        let reply = self.exchange(request, &[])?;
+        read_u64(&reply).map_err(|error| self.failed(request, error))
+    }
+
+    /// Sends a request that has no reply of its own, and waits until it is done, if the back end
+    /// can tell.
+    fn finish(&mut self, request: Request, payload: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), BusError> {
+        let acknowledges = self.protocol & protocol::REPLY_ACK != 0;
+        self.channel.request(request, payload, fds, acknowledges).map_err(|error| self.failed(request, error))?;
+        if !acknowledges {
+            // Requests are done in order.
+            return self.ask(Request::GetFeatures).map(drop);
+        }
+        let reply = self.reply(request)?;
+        match read_u64(&reply) {
+            Ok(0) => Ok(()),
+            Ok(error) => Err(self.failed(request, format!("refused ({error})"))),
+            Err(error) => Err(self.failed(request, error)),
+        }
+    }
+
+    fn set_status(&mut self, status: u64) -> Result<(), BusError> {
+        if self.protocol & protocol::STATUS == 0 {
+            return Ok(());
+        }
+        self.finish(Request::SetStatus, &status.to_ne_bytes(), &[])
+    }
+
+    /// Sets the call descriptors and the features.
+    pub(super) fn negotiate<'a>(
+        &mut self,
+        features: u64,
+        calls: impl Iterator<Item = &'a EventFd>,
+    ) -> Result<(), BusError> {
+        if features & !self.features() != 0 {
+            return Err(self.failed(Request::SetFeatures, "the back end offers less than the one before it"));
+        }
+        self.queues.clear();
+        for (index, call) in (0..).zip(calls) {
+            let payload = VringFd { index, has_fd: true }.to_bytes();
+            self.send_with(Request::SetVringCall, &payload, &[call.as_fd()])?;
+        }
+        let bits = features | (self.offered & protocol::PROTOCOL_FEATURES);
+        self.send(Request::SetFeatures, &bits.to_ne_bytes())?;
+        self.set_status(FEATURES_OK)
+    }
+
+    /// Names all memory that is shared, if there is any.
+    pub(super) fn set_memory(&mut self, regions: &[SharedRegion]) -> Result<(), BusError> {
+        let region = |shared: &SharedRegion| MemoryRegion {
+            guest: shared.address,
+            size: shared.len as u64,
+            user: shared.address,
+            offset: shared.offset,
+        };
+        let table = MemoryTable { regions: regions.iter().map(region).collect() };
+        let fds: Vec<_> = regions.iter().map(|shared| shared.file.as_fd()).collect();
+        self.finish(Request::SetMemTable, &table.to_bytes(), &fds)?;
+        self.has_memory = true;
+        Ok(())
+    }
+
+    /// Whether a change of the memory has to be told.
+    pub(super) fn has_memory(&self) -> bool {
+        self.has_memory
+    }
+
+    pub(super) fn set_queue(&mut self, queue: u16, setup: &QueueSetup, kick: &EventFd) -> Result<(), BusError> {
+        let index = u32::from(queue);
+        let state = |num: u32| VringState { index, num }.to_bytes();
+        self.send(Request::SetVringNum, &state(setup.size.into()))?;
+        self.send(Request::SetVringBase, &state(Base::start(setup.format).to_vring(setup.format)))?;
+        let (desc, used, avail) = (setup.desc.get(), setup.device.get(), setup.driver.get());
+        self.send(Request::SetVringAddr, &VringAddr { index, flags: 0, desc, used, avail, log: 0 }.to_bytes())?;
+        let payload = VringFd { index: queue as u8, has_fd: true }.to_bytes();
+        self.send_with(Request::SetVringKick, &payload, &[kick.as_fd()])?;
+        self.queues.push(queue);
+        Ok(())
+    }
+
+    fn enable(&mut self, on: bool) -> Result<(), BusError> {
+        if self.offered & protocol::PROTOCOL_FEATURES == 0 {
+            return Ok(());
+        }
+        self.queues.iter().try_for_each(|&queue| {
+            let payload = VringState { index: queue.into(), num: on.into() }.to_bytes();
+            self.send(Request::SetVringEnable, &payload)
+        })
+    }
+
+    /// Enables all rings.
+    pub(super) fn run(&mut self) -> Result<(), BusError> {
+        self.enable(true)?;
+        self.set_status(DRIVER_OK)
+    }
+
+    /// Stops all rings, and closes the connection. Returns whether the back end has said that it
+    /// accesses them no more, or is not there.
+    pub(super) fn stop(&mut self) -> bool {
+        let stopped = self.enable(false).and_then(|()| {
+            std::mem::take(&mut self.queues).into_iter().try_for_each(|queue| {
+                let payload = VringState { index: queue.into(), num: 0 }.to_bytes();
+                self.exchange(Request::GetVringBase, &payload).map(drop)
+            })
+        });
+        stopped.is_ok() || self.is_lost()
+    }
+}

@@ -1,0 +1,125 @@
+//! The memory that is shared with a back end.
+
+use super::Shared;
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use towpath_bus::{Access, Dma, Iova, Limits, MapError, Window};
+use towpath_packet::{Backing, Region, RegionHandle};
+use towpath_virtio::vhost_user::MAX_REGIONS;
+
+/// A region that the back end maps.
+#[derive(Debug)]
+pub(in super::super) struct SharedRegion {
+    /// Its address in this process, by which both sides name it.
+    pub(super) address: u64,
+    pub(super) len: usize,
+    pub(super) file: OwnedFd,
+    /// Where it begins in its file.
+    pub(super) offset: u64,
+}
+
+/// Memory in files: a region that has none, like memory of huge pages, can't be shared. There is no
+/// IOMMU: what is shared, the back end reaches until the end.
+#[derive(Clone)]
+pub struct UserDma {
+    shared: Arc<Shared>,
+    limits: Arc<Limits>,
+}
+
+impl UserDma {
+    pub(super) fn new(shared: Arc<Shared>) -> UserDma {
+        let limits = Limits::new(false, towpath_sys::mmap::page_size(), vec![1..=u64::MAX]);
+        UserDma { shared, limits: Arc::new(limits) }
+    }
+
+    /// Tells a back end that has a table of the new one.
+    fn tell(&self, state: &mut super::State) -> Result<(), MapError> {
+        let super::State { connection, regions, .. } = state;
+        match connection {
+            Some(connection) if connection.has_memory() => {
+                connection.set_memory(regions).map_err(|_| MapError::Refused("the back end did not take the memory"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+// SAFETY: `alloc` makes a new file, which this process maps once and gives to the back end alone.
+// The back end is the device. It is given the file of a region when that is mapped, and reaches no
+// other memory; by the protocol, it unmaps what its next table does not have, and everything with
+// the end of the connection.
+unsafe impl Dma for UserDma {
+    type Window = NoWindow;
+
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn alloc(&self, len: usize) -> Result<Region, MapError> {
+        Ok(Region::new(len, Backing::Memfd)?)
+    }
+
+    fn reaches(&self, _: NonNull<u8>, _: usize) -> bool {
+        false
+    }
+
+    fn reaches_region(&self, region: &RegionHandle) -> bool {
+        // SAFETY: the descriptor is not used.
+        unsafe { region.memfd() }.is_some()
+    }
+
+    unsafe fn map_region(&self, region: &RegionHandle, _: Access) -> Result<Iova, MapError> {
+        // SAFETY: it goes to the back end alone, which is the device.
+        let (file, offset) = unsafe { region.memfd() }.ok_or(MapError::Foreign)?;
+        let file = file.try_clone_to_owned().map_err(|source| MapError::Os { step: "dup", source })?;
+        let address = region.base().addr().get() as u64;
+        let iova = Iova::new(address).ok_or(MapError::Foreign)?;
+        let mut state = self.shared.state();
+        if state.regions.len() >= MAX_REGIONS {
+            return Err(MapError::Mappings { limit: MAX_REGIONS as u64 });
+        }
+        state.regions.push(SharedRegion { address, len: region.len(), file, offset });
+        self.tell(&mut state).inspect_err(|_| drop(state.regions.pop()))?;
+        Ok(iova)
+    }
+
+    unsafe fn map(&self, _: NonNull<u8>, _: usize, _: Access) -> Result<Iova, MapError> {
+        Err(MapError::Foreign)
+    }
+
+    fn unmap(&self, iova: Iova, _: usize) -> Result<(), MapError> {
+        let mut state = self.shared.state();
+        state.regions.retain(|region| region.address != iova.get());
+        self.tell(&mut state)
+    }
+
+    fn window(&self, _: u32, _: usize) -> Result<NoWindow, MapError> {
+        Err(MapError::NoIommu)
+    }
+}
+
+impl std::fmt::Debug for UserDma {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UserDma").finish_non_exhaustive()
+    }
+}
+
+/// The window that there is not.
+#[derive(Debug)]
+pub enum NoWindow {}
+
+// SAFETY: there is no value of the type.
+unsafe impl Window for NoWindow {
+    unsafe fn map(&mut self, _: u32, _: NonNull<u8>, _: usize, _: Access) -> Result<Iova, MapError> {
+        match *self {}
+    }
+
+    fn unmap(&mut self, _: u32) -> Result<(), MapError> {
+        match *self {}
+    }
+
+    fn flush(&mut self) -> Result<(), MapError> {
+        match *self {}
+    }
+}

@@ -1,0 +1,216 @@
+//! Virtio network devices by their URIs: `virtio:user=/run/vhost.sock?queues=2,packed=on`,
+//! `virtio:vfio=0000:03:00.0?policy=strict`.
+//!
+//! The driver does not know URIs: this module turns options into its configuration.
+
+use crate::e1000e::{attach_qtest, bus_error, dma_policy, vfio_options};
+use std::time::Duration;
+use towpath_bus::qtest::QtestBus;
+use towpath_bus::vfio::{Bdf, VfioBus, VfioConfig};
+use towpath_bus::{BusError, Pci};
+use towpath_nic::virtio::{
+    Config, ConfigError, DEVICES, Filter, OpenError, PciConfig, PciTransport, Transport, UserConfig, UserTransport,
+    VirtioNet,
+};
+use towpath_packet::port::{Calls, Capability, Needs, PathUse, PortError};
+use towpath_ports::uri::{Options, Uri};
+
+/// Where the device is.
+pub(crate) enum DeviceChoice<'a> {
+    /// A back end of vhost-user: its socket.
+    User(&'a str),
+    /// VFIO: a PCI function.
+    Vfio(&'a str),
+    /// QEMU's device: the qtest socket of a running machine.
+    Qtest(&'a str),
+}
+
+impl DeviceChoice<'_> {
+    /// The device that the target of a URI names.
+    pub(crate) fn of(uri: &Uri) -> Result<DeviceChoice<'_>, PortError> {
+        match uri.target().split_once('=').unwrap_or((uri.target(), "")) {
+            ("user", path) if !path.is_empty() => Ok(DeviceChoice::User(path)),
+            ("vfio", function) => Ok(DeviceChoice::Vfio(function)),
+            ("qtest", socket) if !socket.is_empty() => Ok(DeviceChoice::Qtest(socket)),
+            _ => Err(uri.error(
+                "say where the device is: virtio:user=SOCKET of a vhost-user back end, virtio:vfio=0000:03:00.0, or \
+                 virtio:qtest=SOCKET of a QEMU",
+            )),
+        }
+    }
+}
+
+/// The driver's configuration from a URI: no device is opened.
+///
+/// # Errors
+/// [`PortError`] names the option, its value and the rule.
+pub fn config_from_uri(uri: &Uri) -> Result<Config, PortError> {
+    match DeviceChoice::of(uri)? {
+        DeviceChoice::User(path) => user_config(uri, path).map(|(_, config)| config),
+        DeviceChoice::Vfio(function) => vfio_config(uri, function).map(|(_, _, config)| config),
+        DeviceChoice::Qtest(_) => qtest_config(uri).map(|(_, _, config)| config),
+    }
+}
+
+/// The back end, and the options of the driver.
+fn user_config(uri: &Uri, path: &str) -> Result<(UserConfig, Config), PortError> {
+    let mut options = uri.options();
+    let server = options.switch("server")?.unwrap_or(false);
+    let patience = options.duration("wait")?.unwrap_or(Duration::from_secs(10));
+    let config = driver(&mut options)?;
+    options.finish()?;
+    Ok((UserConfig::new(path).server(server).patience(patience).pairs(config.queues), config))
+}
+
+/// Connects to a back end of vhost-user.
+pub(crate) fn user(uri: &Uri, path: &str) -> Result<VirtioNet<UserTransport>, PortError> {
+    let (back_end, config) = user_config(uri, path)?;
+    let needs = Needs::none().calls([Calls::Sockets]);
+    // A back end that comes again is accepted, or connected to.
+    let needs = if back_end.server {
+        needs.calls([Calls::Accept]).directory_of(&back_end.path, PathUse::Remove)
+    } else {
+        needs.calls([Calls::Connect])
+    };
+    let transport = UserTransport::open(back_end).map_err(|error| bus_error(uri, error))?;
+    Ok(open(uri, transport, config)?.with_needs(needs))
+}
+
+/// The function, the options of the bus, and those of the driver.
+fn vfio_config(uri: &Uri, function: &str) -> Result<(Bdf, VfioConfig, Config), PortError> {
+    let mut options = uri.options();
+    let bus = vfio_options(&mut options)?;
+    let config = driver(&mut options)?;
+    options.finish()?;
+    let address = function.parse().map_err(|error| uri.error(format!("vfio={function}: {error}")))?;
+    Ok((address, bus, config))
+}
+
+/// Opens a PCI function that is bound to `vfio-pci`.
+pub(crate) fn vfio(uri: &Uri, function: &str) -> Result<VirtioNet<PciTransport<VfioBus>>, PortError> {
+    let (address, bus, config) = vfio_config(uri, function)?;
+    let bus = VfioBus::open(address, &bus).map_err(|error| bus_error(uri, error))?;
+    // Memory is mapped for the device while it runs: it counts as locked.
+    let needs = Needs::none().calls([Calls::Vfio]).capability(Capability::IpcLock);
+    let transport = pci(bus, &config, config.interrupts).map_err(|error| bus_error(uri, error))?;
+    Ok(open(uri, transport, config)?.with_needs(needs))
+}
+
+/// Stops a function as [`e1000e::stop`](crate::e1000e::stop) does.
+///
+/// # Errors
+/// [`PortError`]: the function can't be opened, it is in use, or this driver does not know it.
+pub fn stop(bdf: Bdf) -> Result<(), PortError> {
+    let uri: Uri = format!("virtio:vfio={bdf}").parse()?;
+    // SAFETY: the device gets no address at all: it is reset and closed.
+    let bus = unsafe { VfioConfig::default().unprotected(true) };
+    let bus = VfioBus::open(bdf, &bus).map_err(|error| bus_error(&uri, error))?;
+    PciTransport::open(bus, PciConfig::new(1, false)).map(drop).map_err(|error| bus_error(&uri, error))
+}
+
+/// The slot of the device, the file of the machine's memory, and the options of the driver.
+fn qtest_config(uri: &Uri) -> Result<(Option<u8>, Option<String>, Config), PortError> {
+    let mut options = uri.options();
+    let slot = options.number("slot", 0..=31)?.map(|slot| slot as u8);
+    let memory = options.text("memory");
+    let config = driver(&mut options)?;
+    options.finish()?;
+    Ok((slot, memory, config))
+}
+
+/// Opens a device of a running QEMU without a guest: the one in `slot`, or the first one.
+pub(crate) fn qtest(uri: &Uri, socket: &str) -> Result<VirtioNet<PciTransport<QtestBus>>, PortError> {
+    let (slot, memory, config) = qtest_config(uri)?;
+    let none = "the machine has no network device of virtio: start it with -device virtio-net-pci,netdev=…";
+    let bus = attach_qtest(uri, socket, slot, memory, &DEVICES, none)?;
+    // Its interrupts can't be waited for.
+    let transport = pci(bus, &config, false).map_err(|error| bus_error(uri, error))?;
+    // Memory is found in /proc/self/maps, which stays open.
+    Ok(open(uri, transport, config)?.with_needs(Needs::none().calls([Calls::Sockets, Calls::Files])))
+}
+
+fn pci<B: Pci>(bus: B, config: &Config, interrupts: bool) -> Result<PciTransport<B>, BusError> {
+    PciTransport::open(bus, PciConfig::new(config.queues, interrupts))
+}
+
+fn open<T: Transport>(uri: &Uri, transport: T, config: Config) -> Result<VirtioNet<T>, PortError> {
+    VirtioNet::open(transport, &uri.short(), config).map_err(|error: OpenError| error.at_port(&uri.short()))
+}
+
+/// The options of the driver.
+fn driver(options: &mut Options) -> Result<Config, PortError> {
+    let mut config = Config::default();
+    for (name, _) in Filter::OPTIONS {
+        if let Some(value) = options.text(name) {
+            config.filter.set(name, &value).map_err(|error| rule(options, error))?;
+        }
+    }
+    let number = |options: &mut Options, name: &'static str, default: u16| {
+        options.number(name, 0..=u16::MAX.into()).map(|n| n.map_or(default, |n| n as u16))
+    };
+    config.queues = number(options, "queues", config.queues)?;
+    config.ring = number(options, "ring", config.ring)?;
+    config.mtu = number(options, "mtu", config.mtu)?;
+    for (name, value) in [
+        ("packed", &mut config.packed),
+        ("mergeable", &mut config.mergeable),
+        ("indirect", &mut config.indirect),
+        ("event-idx", &mut config.event_idx),
+        ("in-order", &mut config.in_order),
+        ("csum", &mut config.csum),
+        ("tso", &mut config.tso),
+        ("uso", &mut config.uso),
+        ("interrupts", &mut config.interrupts),
+    ] {
+        *value = options.switch(name)?.unwrap_or(*value);
+    }
+    config.policy = dma_policy(options)?.unwrap_or(config.policy);
+    config.stall = options.duration("stall")?.unwrap_or(config.stall);
+    config.check().map_err(|error| rule(options, error))?;
+    Ok(config)
+}
+
+fn rule(options: &Options, error: ConfigError) -> PortError {
+    options.error(error.option, error.value, error.rule)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use towpath_nic::virtio::Receive;
+
+    fn config(text: &str) -> Result<Config, PortError> {
+        config_from_uri(&text.parse().unwrap())
+    }
+
+    #[test]
+    fn every_option_reaches_its_field() {
+        let text = "virtio:user=/run/s?queues=2,ring=512,packed=on,mergeable=off,indirect=off,event-idx=off,\
+                    in-order=off,csum=off,tso=off,uso=off,mtu=9000,receive=own,interrupts=off,stall=50ms,server=on,wait=1s";
+        let mut expected = Config::default();
+        (expected.queues, expected.ring, expected.mtu) = (2, 512, 9000);
+        expected.packed = true;
+        (expected.mergeable, expected.indirect, expected.event_idx, expected.in_order) = (false, false, false, false);
+        (expected.csum, expected.tso, expected.uso, expected.interrupts) = (false, false, false, false);
+        expected.filter.receive = Receive::Own;
+        expected.stall = Duration::from_millis(50);
+        assert_eq!(config(text).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_value_that_breaks_a_rule_is_named_with_the_rule() {
+        let cases = [
+            ("virtio:eth0", "virtio:user=SOCKET"),
+            ("virtio:vfio=eth0", "vfio=eth0"),
+            ("virtio:qtest=/s?backend=auto", "no such option"),
+            ("virtio:user=/s?ring=300", "power of two"),
+            ("virtio:user=/s?queues=0", "from 1 to 128"),
+            ("virtio:user=/s?policy=lazy", "persistent, strict, deferred"),
+            ("virtio:user=/s?speed=10", "no such option"),
+        ];
+        for (text, part) in cases {
+            let error = config(text).unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+}
