@@ -74,16 +74,19 @@ pub(super) fn offloads(config: &Config) -> Offloads {
     when(config.csum, Offloads::CSUM.with(super_packets))
 }
 
-/// The bits of the protocol that the port offers.
-pub(super) const PROTOCOL: u64 = protocol::MQ
-    | protocol::LOG_SHMFD
-    | protocol::RARP
-    | protocol::REPLY_ACK
-    | protocol::NET_MTU
-    | protocol::CONFIG
-    | protocol::RESET_DEVICE
-    | protocol::CONFIGURE_MEM_SLOTS
-    | protocol::STATUS;
+/// The bits of the protocol that the port offers. Only an MTU is worth a look at the configuration
+/// space: QEMU warns of an ability that it does not use.
+pub(super) fn protocol(config: &Config) -> u64 {
+    let always = protocol::MQ
+        | protocol::LOG_SHMFD
+        | protocol::RARP
+        | protocol::REPLY_ACK
+        | protocol::NET_MTU
+        | protocol::RESET_DEVICE
+        | protocol::CONFIGURE_MEM_SLOTS
+        | protocol::STATUS;
+    always | if config.mtu.is_some() { protocol::CONFIG } else { 0 }
+}
 
 /// The features in words.
 pub(super) fn words(features: u64) -> String {

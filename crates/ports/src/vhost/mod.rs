@@ -208,6 +208,7 @@ impl Port for VhostPort {
         }
         let device = DeviceParts {
             offered,
+            protocol: features::protocol(&self.config),
             max_size: self.config.queue_size,
             mtu: self.config.mtu,
             slots,

@@ -307,6 +307,7 @@ impl RingSlot {
     /// and make it blocking. Returns whether one was full.
     pub(super) fn relieve(&self) -> bool {
         let counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        // Each of them, also behind one that was full.
         counters.iter().filter(|counter| counter.relieve()).count() > 0
     }
 

@@ -228,6 +228,11 @@ impl RingControl {
         Ok(())
     }
 
+    /// A ring that did not start waits for another kick descriptor.
+    pub(super) fn forget_kick(&mut self) {
+        self.kick = None;
+    }
+
     /// Stops the ring if it runs, so that it can start again where it stopped.
     pub(super) fn suspend(&mut self) {
         if let Some(format) = self.running.take()

@@ -10,7 +10,7 @@
 
 use super::descriptors::{DescriptorError, Descriptors};
 use super::dirty_log::PageLog;
-use super::features::{self, PROTOCOL, VERSION_1};
+use super::features::{self, VERSION_1};
 use super::memory::{GuestMemory, MAX_SLOTS, MemoryError};
 use super::rarp::Rarp;
 use super::ring::RingSlot;
@@ -91,6 +91,8 @@ impl From<ChannelError> for End {
 pub(super) struct DeviceParts {
     /// Features that are offered.
     pub(super) offered: u64,
+    /// Features of the protocol that are offered.
+    pub(super) protocol: u64,
     pub(super) max_size: u16,
     pub(super) mtu: Option<u16>,
     /// The ring of each index: the guest's receive queue of a pair, then its transmit queue.
@@ -197,7 +199,7 @@ impl Session {
         match request {
             GetFeatures => empty(payload).and_then(|()| number(self.device.offered)),
             SetFeatures => self.set_features(read_u64(payload)?),
-            GetProtocolFeatures => empty(payload).and_then(|()| number(PROTOCOL)),
+            GetProtocolFeatures => empty(payload).and_then(|()| number(self.device.protocol)),
             SetProtocolFeatures => self.set_protocol(read_u64(payload)?),
             GetQueueNum => empty(payload).and_then(|()| number(self.rings.len() as u64 / 2)),
             GetMaxMemSlots => empty(payload).and_then(|()| number(MAX_SLOTS as u64)),
@@ -278,7 +280,7 @@ impl Session {
 
     fn set_protocol(&mut self, bits: u64) -> Answer {
         // Bits that were not offered have no meaning: a front end may send what it knows.
-        self.protocol = bits & PROTOCOL;
+        self.protocol = bits & self.device.protocol;
         Ok(None)
     }
 
@@ -417,7 +419,10 @@ impl Session {
         match self.start(ring) {
             // Its front end does not know what it left out; the link would go up and down for ever.
             Ok(()) | Err(RingRefusal::Legacy) => Ok(None),
-            Err(why) => Err(Refusal::Ring { ring, why }),
+            Err(why) => {
+                self.rings.get_mut(ring).into_iter().for_each(RingControl::forget_kick);
+                Err(Refusal::Ring { ring, why })
+            }
         }
     }
 

@@ -159,7 +159,7 @@ impl FrontEnd {
     }
 
     /// Whether the port hangs up. What it answers before is discarded.
-    pub(super) fn is_hung_up_on(mut self) -> bool {
+    pub(super) fn was_hung_up_on(mut self) -> bool {
         loop {
             match self.channel.receive_until(soon()) {
                 Ok(_) => {}
@@ -169,11 +169,6 @@ impl FrontEnd {
                 Err(_) => return false,
             }
         }
-    }
-
-    /// Waits until all that was sent is done.
-    pub(super) fn barrier(&mut self) {
-        self.ask_u64(Request::GetFeatures);
     }
 
     pub(super) fn negotiate(&mut self, features: u64) {
