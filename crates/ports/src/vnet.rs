@@ -42,8 +42,8 @@ pub(crate) struct Applied {
 /// other process can't change what an egress or a device relies on.
 ///
 /// # Errors
-/// [`Malformed`], or `None` for a super-packet with other headers than the header says, in a tunnel,
-/// of more than `max_segments`, or without a partial checksum.
+/// [`Malformed`], or `None` for a super-packet with other headers than the header says, in a
+/// tunnel, of more than `max_segments`, or without a partial checksum.
 pub(crate) fn apply_untrusted(
     header: VnetHeader,
     packet: &mut Packet,

@@ -103,10 +103,6 @@ impl<'a> Burst<'a> {
         let mut chains = 0;
         while out.room() > 0 && chains < MAX_CHAINS {
             let most = out.room().min(AHEAD);
-            if self.heads.len() < most && self.cache.alloc_bulk(self.heads, out.room()) == 0 && self.heads.is_empty() {
-                return Ok(End::NoHead);
-            }
-            let most = most.min(self.heads.len());
             let (mut n, mut spread, mut end) = (0, None, None);
             for to in ahead.iter_mut().take(most) {
                 match device.take(memory, chain) {
@@ -131,7 +127,18 @@ impl<'a> Burst<'a> {
                     }
                 }
             }
-            chains += n + 1;
+            let taken = n + usize::from(spread.is_some());
+            let missing = taken.saturating_sub(self.heads.len());
+            if missing > 0 && self.cache.alloc_bulk(self.heads, missing) < missing {
+                // The last ones stay in the ring, as many as there is no head for.
+                spread = spread.and_then(|token| device.untake(token).err());
+                let heads = n.min(self.heads.len());
+                for surplus in ahead.iter().take(n).skip(heads).rev() {
+                    let _ = device.untake(Token::from_raw(surplus.token));
+                }
+                (n, end) = (heads, Some(Ok(End::NoHead)));
+            }
+            chains += taken + 1;
             for &Ahead { token, piece } in ahead.iter().take(n) {
                 let token = Token::from_raw(token);
                 if !setup.enabled {

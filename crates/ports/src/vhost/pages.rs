@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   chain, taken ──► attach, attach ──► packet … any thread … dropped ──► reclaim
-//!     slot 5         pieces: 2                                            pieces: 1, 0 ──► complete
+//!     slot 5         pieces: 2                                           pieces: 0 ──► complete
 //! ```
 //!
 //! A chain is complete when its last buffer is free. The packets of one start of a ring never touch

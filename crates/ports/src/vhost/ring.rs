@@ -245,8 +245,8 @@ impl RingSlot {
     }
 
     /// Control thread: takes the ring out. Chains that are out in packets are waited for, for
-    /// `patience` at most, and then returned to the guest. When this returns, nothing of the guest's
-    /// rings is accessed any more. `None` if there is no ring.
+    /// `patience` at most, and then returned to the guest. When this returns, nothing accesses the
+    /// ring any more. `None` if there is no ring.
     pub(super) fn stop(&self, patience: Duration) -> Option<Stopped> {
         let mut ring = self.wait().replace(None)?;
         self.remove_kick(&ring);

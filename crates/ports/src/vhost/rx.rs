@@ -156,6 +156,10 @@ impl RxQueue for VhostRx {
             self.slot.disarm(ring);
         }
         let totals = burst.totals;
+        if got == 0 && !heads.is_empty() {
+            // An idle queue holds no buffers.
+            cache.free_bulk(heads);
+        }
         drop(taken);
         if self.stalled {
             self.counters.retried(1);

@@ -231,3 +231,101 @@ fn frames_stay_in_the_ring_while_the_pool_is_empty() {
     drop((hoard, cache));
     assert_eq!(receive(&mut rx).len(), 1);
 }
+
+#[test]
+fn a_guest_of_before_the_standard_has_headers_of_ten_bytes() {
+    let mut guest = Guest::new(Way::FromGuest, Format::Split, 0);
+    let mut rx = guest.rx();
+    for len in [14, 100, 1500] {
+        let frame = guest.random_bytes(len);
+        guest.send(&[&[0; 10], &frame[..]].concat(), 1);
+        guest.publish();
+        assert_eq!(receive(&mut rx)[0].to_vec(), frame);
+    }
+}
+
+#[test]
+fn frames_for_which_there_is_no_head_come_later_in_order_and_an_idle_queue_holds_none() {
+    for (format, features) in kinds() {
+        let mut guest = Guest::new(Way::FromGuest, format, features);
+        let (mut rx, mut cache) = (guest.rx(), guest.pool.cache(Direction::Rx).unwrap());
+        for number in 0..20 {
+            // Every fifth is in two pieces.
+            guest.send(&with_header(&[number; 60]), if number % 5 == 4 { 2 } else { 1 });
+        }
+        guest.publish();
+        let mut hoard: Vec<_> = std::iter::from_fn(|| cache.alloc()).collect();
+        let mut got = Vec::new();
+        while got.len() < 20 {
+            cache.free(hoard.pop().unwrap());
+            // From one cache to the other.
+            drop(std::mem::replace(&mut cache, guest.pool.cache(Direction::Rx).unwrap()));
+            let mut batch = Batch::new();
+            while rx.rx(&mut batch) > 0 {}
+            got.extend(batch.iter().map(|packet| packet.linear()[0]));
+            hoard.extend(batch.drain_front(64));
+        }
+        assert_eq!(got, (0..20).collect::<Vec<_>>(), "{format:?} {features:#x}");
+        drop((hoard, cache));
+        rx.rx(&mut Batch::new());
+        assert_eq!((guest.used().len(), guest.pool.stats().free), (20, 4096));
+    }
+}
+
+/// Words at random, of which many mean something: flags, small numbers, addresses of buffers.
+fn scribble(guest: &mut Guest, from: usize, len: usize) {
+    let memory = guest.memory.memory(0).unwrap().clone();
+    for at in (from..from + len).step_by(4) {
+        let random = guest.random.next();
+        let word = match random % 8 {
+            0 => 0,
+            1 => random >> 32 & 0xf,
+            2 => 64 + (random >> 32 & 0xfff),
+            3 => (random >> 32 & 7) << 16 | (random >> 40 & 63),
+            4 => 1,
+            5 => BUFFERS as u32 as u64 + (random >> 32 & 0xffff),
+            6 => random >> 32 & 0x8087 | (random >> 50 & 0x8087) << 16,
+            _ => random >> 32,
+        };
+        assert!(memory.put(at, &(word as u32).to_le_bytes()));
+    }
+}
+
+#[test]
+fn whatever_a_guest_writes_into_its_ring_and_its_frames_every_buffer_is_accounted_for() {
+    use proptest::prelude::*;
+    proptest!(ProptestConfig::with_cases(48), |(seed: u64, kind in 0usize..16, layout in 0usize..3)| {
+        let (format, features) = kinds()[kind];
+        let features = features | feature::CSUM | feature::HOST_TSO4 | feature::HOST_USO | feature::MRG_RXBUF;
+        let linear = [TxLinear::None, TxLinear::Header(64), TxLinear::Whole][layout];
+        for way in [Way::FromGuest, Way::ToGuest] {
+            let mut guest = Guest::new(way, format, features);
+            guest.random = Random::new(seed);
+            let (mut rx, mut tx) = (guest.rx(), guest.tx());
+            rx.set_tx_layout(TxLayout { linear, headroom: 0, tailroom: 0 });
+            let bytes = Layout::new(format, SIZE).unwrap().bytes;
+            let mut kept = Vec::new();
+            for _ in 0..6 {
+                let (at, len) = (guest.random.below(bytes as u64) as usize & !3, guest.random.below(400) as usize);
+                scribble(&mut guest, at, len.min(bytes - at));
+                scribble(&mut guest, (BUFFERS - LOW) as usize, 4096);
+                let mut batch = Batch::new();
+                match way {
+                    Way::FromGuest => _ = rx.rx(&mut batch),
+                    Way::ToGuest => {
+                        let mut cache = guest.pool.cache(Direction::Tx).unwrap();
+                        while let Ok(()) = batch.push(Packet::copy_from(&mut cache, &[5; 900]).unwrap()) {}
+                        _ = tx.tx(&mut batch);
+                    }
+                }
+                for packet in batch.drain_front(64) {
+                    prop_assert!((14..=65_557).contains(&packet.len()) && packet.to_vec().len() == packet.len());
+                    kept.extend((kept.len() < 20).then_some(packet));
+                }
+            }
+            prop_assert!(guest.slot.stop(std::time::Duration::ZERO).is_some());
+            drop((kept, rx, tx));
+            guest.balances();
+        }
+    });
+}
