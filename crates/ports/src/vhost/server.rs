@@ -122,11 +122,11 @@ impl Server {
                 waits.readable(connection.channel.as_fd().as_raw_fd());
             }
             waits.wait(self.pause());
-            has_room = self.device.closer.turn();
             self.serve();
             if has_room {
                 self.find();
             }
+            has_room = self.device.closer.turn();
         }
         self.end(&End::Port);
         self.device.closer.end();
