@@ -6,7 +6,7 @@
 //! ```
 //!
 //! While the driver of 00:06.0 is unbound, it can't receive: QEMU completes no frame of 00:04.0, whose
-//! link stays up. That is a stall.
+//! link stays up. That is a stall. (00:07.0 has no buffers until its interface is up.)
 
 use crate::cable::{Cable, FAR, NEAR};
 use crate::guest::{Alone, Guest, PEER, alone_with};
