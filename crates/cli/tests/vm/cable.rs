@@ -11,7 +11,7 @@ use crate::support::datapath::Line;
 use std::time::{Duration, Instant};
 
 pub(crate) const NEAR: &str = "10.7.0.1";
-const FAR: &str = "10.7.0.2";
+pub(crate) const FAR: &str = "10.7.0.2";
 
 /// Bytes of the transferred file.
 const FILE: u32 = 4 << 20;
@@ -26,18 +26,24 @@ pub(crate) struct Far {
 
 impl Far {
     pub(crate) fn new(guest: &mut Guest) -> Far {
-        // The kernel's driver of the NIC may get the name while the interface is in its namespace.
-        let name = "far0".to_owned();
-        let now = interface(guest, PEER);
-        guest.run(&format!("[ {now} = {name} ] || {{ ip link set {now} down && ip link set {now} name {name}; }}"));
         // A namespace lives as long as a process in it.
         guest.run("unshare -n sleep 100000 & echo $! >/tmp/far");
         let pid = guest.run("cat /tmp/far");
         let prefix = format!("nsenter -t {pid} -n");
         guest.until("the namespace", &format!("[ $(readlink /proc/{pid}/ns/net) != $(readlink /proc/1/ns/net) ]"));
-        guest.run(&format!("ip link set {name} netns {pid}"));
+        let far = Far { prefix, name: "far0".to_owned() };
+        far.enter(guest);
+        far
+    }
+
+    /// The interface moves to the namespace, and gets its address.
+    pub(crate) fn enter(&self, guest: &mut Guest) {
+        let Far { prefix, name } = self;
+        // The kernel's driver of the NIC may get the name while the interface is in its namespace.
+        let now = interface(guest, PEER);
+        guest.run(&format!("[ {now} = {name} ] || {{ ip link set {now} down && ip link set {now} name {name}; }}"));
+        guest.run(&format!("ip link set {name} netns $(cat /tmp/far)"));
         guest.run(&format!("{prefix} ip addr add {FAR}/24 dev {name} && {prefix} ip link set {name} up"));
-        Far { prefix, name }
     }
 
     /// Waits until the near host answers.
@@ -92,7 +98,12 @@ impl<'a> Cable<'a> {
 
     /// The same with another NIC.
     pub(crate) fn start_on(&mut self, bdf: &str, options: &str) {
-        let fwd = format!("towpath fwd 'e1000e:vfio={bdf}{options}' tap:tp0 --json --interval 100ms");
+        self.start_port(&format!("e1000e:vfio={bdf}{options}"));
+    }
+
+    /// The same with any port.
+    pub(crate) fn start_port(&mut self, port: &str) {
+        let fwd = format!("towpath fwd '{port}' tap:tp0 --json --interval 100ms");
         // The shell's child truncates the file when it is scheduled: until then old output would be
         // taken for new.
         self.guest.run("rm -f /tmp/fwd.out");

@@ -7,7 +7,7 @@
 //! file.
 
 use crate::image;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, Release};
 use crate::qmp::Qmp;
 use crate::support::{Need, needs, skip};
 use crate::trace::{Access, Trace};
@@ -67,13 +67,18 @@ pub(crate) struct Alone {
 
 /// Waits until no other test uses a machine. `None` if none can be booted: the test is skipped.
 pub(crate) fn alone(name: &str) -> Option<Alone> {
+    alone_with(name, Release::Installed)
+}
+
+/// The same for machines with a kernel of `release`.
+pub(crate) fn alone_with(name: &str, release: Release) -> Option<Alone> {
     if !can_boot(name) {
         return None;
     }
     let mut shared = GUEST.lock().unwrap_or_else(PoisonError::into_inner);
     // It would take memory, and time now and then.
     *shared = None;
-    match files() {
+    match files(release) {
         Ok((kernel, initrd)) => Some(Alone { _shared: shared, kernel, initrd }),
         Err(why) => {
             skip(name, why);
@@ -101,15 +106,23 @@ impl Alone {
     }
 }
 
-/// The kernel and the archive that machines boot, built once.
-fn files() -> Result<(PathBuf, PathBuf), String> {
-    static FILES: OnceLock<Result<(PathBuf, PathBuf), String>> = OnceLock::new();
+/// The kernel and the archive that machines boot.
+type Files = Result<(PathBuf, PathBuf), String>;
+
+/// The files of a release, built once.
+fn files(release: Release) -> Files {
+    static INSTALLED: OnceLock<Files> = OnceLock::new();
+    static NEWER: OnceLock<Files> = OnceLock::new();
     let build = || {
-        let kernel = Kernel::fetch(&image::cache())?;
+        let kernel = Kernel::fetch(&image::cache(), release)?;
         let initrd = image::build(&kernel)?;
         Ok((kernel.image().ok_or("no kernel")?, initrd))
     };
-    FILES.get_or_init(build).clone()
+    let files = match release {
+        Release::Installed => &INSTALLED,
+        Release::Newer => &NEWER,
+    };
+    files.get_or_init(build).clone()
 }
 
 /// Runs a test in the machine, or skips it.
@@ -131,7 +144,7 @@ pub(crate) fn inside(name: &str, test: impl FnOnce(&mut Guest)) {
 
 impl Guest {
     fn boot() -> Result<Guest, String> {
-        let (kernel, initrd) = files()?;
+        let (kernel, initrd) = files(Release::Installed)?;
         let began = Instant::now();
         let mut qemu = Command::new("qemu-system-x86_64");
         arguments(&mut qemu);

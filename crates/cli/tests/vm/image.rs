@@ -1,14 +1,16 @@
 //! The boot image: busybox, kernel modules, and statically linked programs of this repository.
 
 use crate::cpio::Cpio;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, Release};
 use crate::support::{run, succeed};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Kernel modules of the guest: VFIO, its own NICs, taps.
-const MODULES: &[&str] = &["vfio-pci", "vfio_iommu_type1", "virtio_pci", "virtio_net", "tun"];
+/// Kernel modules of every guest: its own NICs, taps.
+const MODULES: &[&str] = &["virtio_pci", "virtio_net", "tun"];
+/// Further ones of guests with a NIC for VFIO.
+const VFIO: &[&str] = &["vfio-pci", "vfio_iommu_type1"];
 
 /// Modules that a test loads: the kernel's driver of the NIC.
 const LATER: &[&str] = &["e1000e"];
@@ -52,8 +54,11 @@ pub(crate) fn build(kernel: &Kernel) -> Result<PathBuf, String> {
     for (name, program) in programs()? {
         image.program(&format!("bin/{name}"), &read(&program)?);
     }
-    let first = kernel.modules(MODULES);
-    let later = kernel.modules(&[MODULES, LATER].concat()).split_off(first.len());
+    // Guests with a later kernel have no NIC for VFIO.
+    let vfio = kernel.release == Release::Installed;
+    let modules = if vfio { [VFIO, MODULES].concat() } else { MODULES.to_vec() };
+    let first = kernel.modules(&modules);
+    let later = kernel.modules(&[&modules, LATER].concat()).split_off(first.len());
     for (list, modules) in [("order", first), ("later", later)] {
         let mut order = String::new();
         for (name, path) in modules {
@@ -62,9 +67,11 @@ pub(crate) fn build(kernel: &Kernel) -> Result<PathBuf, String> {
         }
         image.file(&format!("modules/{list}"), order.as_bytes());
     }
-    testpmd(&mut image)?;
+    if vfio {
+        testpmd(&mut image)?;
+    }
     iperf3(&mut image)?;
-    let path = cache().join("initrd.img");
+    let path = cache().join(format!("{}.initrd", kernel.release.package()));
     std::fs::write(&path, image.finish()).map_err(|e| format!("{}: {e}", path.display()))?;
     Ok(path)
 }

@@ -1,60 +1,89 @@
-//! A kernel to boot: Debian's, with the drivers of real network cards, unpacked from its package
-//! without installation.
+//! Kernels to boot: Debian's, unpacked from their packages without installation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The package that depends on the newest kernel.
-const NEWEST: &str = "linux-image-amd64";
+/// Where a kernel is from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Release {
+    /// The installed release's, with the drivers of real network cards.
+    Installed,
+    /// The newest for machines in a cloud, of a later release. Its `virtio_net` has zero copy for
+    /// AF_XDP, which that of Linux 6.12 refuses.
+    Newer,
+}
 
-/// What is unpacked of the package: the kernel, and the folders of modules that the guest needs.
+/// The suite of [`Release::Newer`].
+const SUITE: &str = "trixie-backports";
+
+/// What is unpacked of a package: the kernel, and the folders of modules that the guest needs.
 const PARTS: &[&str] = &[
-    "./boot/vmlinuz-*",
-    "./lib/modules/*/kernel/drivers/net/*",
-    "./lib/modules/*/kernel/drivers/vfio/*",
-    "./lib/modules/*/kernel/drivers/virtio/*",
-    "./lib/modules/*/kernel/net/core/*",
-    "./lib/modules/*/kernel/virt/*",
+    "*/vmlinuz*",
+    "*/kernel/drivers/net/*",
+    "*/kernel/drivers/vfio/*",
+    "*/kernel/drivers/virtio/*",
+    "*/kernel/net/core/*",
+    "*/kernel/virt/*",
 ];
+
+/// The packages of a kernel begin so; it may be one package or several.
+const PACKAGES: [&str; 3] = ["linux-image-", "linux-binary-", "linux-modules-"];
 
 /// For a mirror that is slow or briefly unavailable.
 const PATIENTLY: [&str; 2] = ["-o", "Acquire::Retries=5"];
 
 pub(crate) struct Kernel {
-    /// `boot/` and `lib/modules/`.
+    pub(crate) release: Release,
+    /// What was unpacked.
     root: PathBuf,
+}
+
+impl Release {
+    /// The package that depends on the newest kernel; the name of the kernel in the cache.
+    pub(crate) fn package(self) -> &'static str {
+        match self {
+            Release::Installed => "linux-image-amd64",
+            Release::Newer => "linux-image-cloud-amd64",
+        }
+    }
 }
 
 impl Kernel {
     /// The kernel's files in `cache`, downloaded if they are missing; the error is the reason.
-    pub(crate) fn fetch(cache: &Path) -> Result<Kernel, String> {
+    pub(crate) fn fetch(cache: &Path, release: Release) -> Result<Kernel, String> {
+        let name = release.package();
         std::fs::create_dir_all(cache).map_err(|e| format!("{}: {e}", cache.display()))?;
-        let kernel = Kernel { root: cache.join(NEWEST) };
+        let kernel = Kernel { release, root: cache.join(name) };
         if kernel.image().is_none() {
-            let package = package(cache)?;
+            let packages = packages(cache, release)?;
             // Unpacked under another name and renamed, so that an incomplete tree is never used.
-            let beside = cache.join("unpacking");
-            let _ = std::fs::remove_dir_all(&beside);
-            std::fs::create_dir_all(&beside).map_err(|e| format!("{}: {e}", beside.display()))?;
-            unpack(&package, &beside)?;
+            let beside = empty(cache.join(format!("{name}.unpacking")))?;
+            for package in packages {
+                unpack(&package, &beside)?;
+            }
+            decompress(&beside)?;
             let _ = std::fs::remove_dir_all(&kernel.root);
             std::fs::rename(&beside, &kernel.root).map_err(|e| e.to_string())?;
         }
-        if kernel.image().is_some() { Ok(kernel) } else { Err(format!("there is no kernel in {NEWEST}")) }
+        if kernel.image().is_some() { Ok(kernel) } else { Err(format!("there is no kernel in {name}")) }
     }
 
     /// The kernel itself.
     pub(crate) fn image(&self) -> Option<PathBuf> {
-        let files = std::fs::read_dir(self.root.join("boot")).ok()?;
-        let mut files = files.flatten().map(|entry| entry.path());
-        files.find(|path| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"vmlinuz")))
+        let is_kernel =
+            |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"vmlinuz"));
+        files(&self.root).into_iter().find(is_kernel)
     }
 
     /// The files of modules and of their dependencies, in load order.
     pub(crate) fn modules(&self, wanted: &[&str]) -> Vec<(String, PathBuf)> {
-        let mut all = BTreeMap::new();
-        gather(&self.root.join("lib/modules"), &mut all);
+        let modules = files(&self.root).into_iter().filter(|path| path.extension().is_some_and(|e| e == "ko"));
+        let named = |path: PathBuf| {
+            let name = path.file_stem().unwrap_or_default().to_string_lossy().replace('-', "_");
+            (name, path)
+        };
+        let all = modules.map(named).collect();
         let mut ordered = Vec::new();
         for name in wanted {
             with_needs(&all, name, &mut ordered);
@@ -63,49 +92,111 @@ impl Kernel {
     }
 }
 
-/// The package's file in the cache.
-fn package(cache: &Path) -> Result<PathBuf, String> {
-    let kept = cache.join(format!("{NEWEST}.deb"));
-    if kept.exists() {
-        return Ok(kept);
-    }
-    // Downloaded under another name and renamed, so that an incomplete file is never used.
-    let beside = cache.join("fetching");
-    let _ = std::fs::remove_dir_all(&beside);
-    std::fs::create_dir_all(&beside).map_err(|e| format!("{}: {e}", beside.display()))?;
-    download(&beside).or_else(|why| {
-        // The package lists may be old and name a version that the mirror no longer has.
-        run(Command::new("apt-get").args(PATIENTLY).arg("update")).map_err(|also| format!("{why}; {also}"))?;
-        download(&beside)
-    })?;
-    let file = file_in(&beside).ok_or_else(|| format!("apt-get download brought nothing for {NEWEST}"))?;
-    std::fs::rename(&file, &kept).map_err(|e| format!("{}: {e}", file.display()))?;
-    Ok(kept)
+/// Makes a folder, which is empty.
+fn empty(folder: PathBuf) -> Result<PathBuf, String> {
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    Ok(folder)
 }
 
-/// Unpacks [`PARTS`] of a package into a folder.
+/// All files below a folder.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
+/// The kernel's packages, as files in the cache.
+fn packages(cache: &Path, release: Release) -> Result<Vec<PathBuf>, String> {
+    let kept = cache.join(format!("{}.packages", release.package()));
+    if !kept.exists() {
+        // Downloaded under another name and renamed, so that an incomplete file is never used.
+        let beside = empty(cache.join(format!("{}.fetching", release.package())))?;
+        match release {
+            Release::Installed => download(&[], release.package(), &beside).or_else(|why| {
+                // The package lists may be old and name a version that the mirror no longer has.
+                update(&[]).map_err(|also| format!("{why}; {also}"))?;
+                download(&[], release.package(), &beside)
+            })?,
+            Release::Newer => {
+                let apt = later_suite(&empty(cache.join(SUITE))?)?;
+                update(&apt)?;
+                download(&apt, release.package(), &beside)?;
+            }
+        }
+        std::fs::rename(&beside, &kept).map_err(|e| format!("{}: {e}", beside.display()))?;
+    }
+    Ok(files(&kept).into_iter().filter(|path| path.extension().is_some_and(|e| e == "deb")).collect())
+}
+
+/// Options for apt to use [`SUITE`] alone, from the mirror that it is set up with. Its lists lie in
+/// `folder`; those of the machine are not touched. Signatures are checked as always.
+fn later_suite(folder: &Path) -> Result<Vec<String>, String> {
+    let known = || {
+        let mut targets = Command::new("apt-get");
+        targets.args(["indextargets", "--format", "$(LABEL) $(REPO_URI)", "Created-By: Packages"]);
+        let listed = run(&mut targets)?;
+        Ok(listed.lines().find_map(|line| line.strip_prefix("Debian ")).map(str::to_owned))
+    };
+    let mirror = match known()? {
+        Some(mirror) => Some(mirror),
+        // Without package lists apt names no mirror.
+        None => update(&[]).and_then(|()| known())?,
+    };
+    let mirror = mirror.ok_or("apt is set up with no mirror of Debian")?;
+    let list = folder.join("sources.list");
+    std::fs::write(&list, format!("deb {mirror} {SUITE} main\n")).map_err(|e| format!("{}: {e}", list.display()))?;
+    let within = |option: &str, path: PathBuf| ["-o".to_owned(), format!("{option}={}", path.display())];
+    let options = [
+        within("Dir::Etc::SourceList", list),
+        within("Dir::Etc::SourceParts", "/dev/null".into()),
+        within("Dir::State::Lists", empty(folder.join("lists"))?),
+        within("Dir::Cache", empty(folder.join("cache"))?),
+        // An index that can't be fetched is a mere warning otherwise.
+        ["-o".to_owned(), "APT::Update::Error-Mode=any".to_owned()],
+    ];
+    Ok(options.concat())
+}
+
+fn update(apt: &[String]) -> Result<(), String> {
+    run(Command::new("apt-get").args(PATIENTLY).args(apt).arg("update")).map(drop)
+}
+
+/// Downloads the packages of the newest kernel into a folder.
+fn download(apt: &[String], newest: &str, folder: &Path) -> Result<(), String> {
+    let (mut names, mut todo) = (BTreeSet::new(), vec![newest.to_owned()]);
+    while let Some(name) = todo.pop() {
+        let depends = run(Command::new("apt-cache").args(apt).args(["depends", &name]))?;
+        let needs = depends.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
+        todo.extend(needs.filter(|need| PACKAGES.iter().any(|begin| need.starts_with(begin))).map(str::to_owned));
+        names.insert(name);
+    }
+    if names.len() < 2 {
+        return Err(format!("apt knows no kernel by {newest}: apt-get update"));
+    }
+    run(Command::new("apt-get").args(PATIENTLY).args(apt).arg("download").args(names).current_dir(folder)).map(drop)
+}
+
+/// Unpacks [`PARTS`] of a package into a folder. A package may have some of them only.
 fn unpack(package: &Path, folder: &Path) -> Result<(), String> {
     let mut open = Command::new("dpkg-deb").arg("--fsys-tarfile").arg(package).stdout(Stdio::piped()).spawn();
     let archive = open.as_mut().map_err(|e| format!("dpkg-deb: {e}"))?.stdout.take().ok_or("dpkg-deb: no output")?;
     let mut tar = Command::new("tar");
-    tar.args(["-x", "--wildcards", "-C"]).arg(folder).args(PARTS).stdin(archive);
-    run(&mut tar)?;
+    tar.args(["-x", "--wildcards", "-C"]).arg(folder).args(PARTS).stdin(archive).env("LC_ALL", "C");
+    let done = tar.output().map_err(|e| format!("tar: {e}"))?;
+    let told = String::from_utf8_lossy(&done.stderr);
+    let absent = |line: &str| line.ends_with("Not found in archive") || line.ends_with("due to previous errors");
+    if !done.status.success() && !told.lines().all(absent) {
+        return Err(format!("tar: {}: {told}", package.display()));
+    }
     let ended = open.and_then(|mut child| child.wait()).map_err(|e| format!("dpkg-deb: {e}"))?;
     if ended.success() { Ok(()) } else { Err(format!("dpkg-deb {}: {ended}", package.display())) }
 }
 
-/// The package file in a folder.
-fn file_in(folder: &Path) -> Option<PathBuf> {
-    let files = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    files.filter(|path| path.extension().is_some_and(|e| e == "deb")).max()
-}
-
-/// Downloads the newest kernel's package into a folder.
-fn download(folder: &Path) -> Result<(), String> {
-    let depends = run(Command::new("apt-cache").args(["depends", NEWEST]))?;
-    let name = depends.lines().find_map(|line| line.trim().strip_prefix("Depends: "));
-    let name = name.ok_or("apt knows no kernel: apt-get update")?;
-    run(Command::new("apt-get").args(PATIENTLY).args(["download", name]).current_dir(folder)).map(drop)
+/// Decompresses the modules below a folder.
+fn decompress(folder: &Path) -> Result<(), String> {
+    let modules: Vec<_> =
+        files(folder).into_iter().filter(|path| path.extension().is_some_and(|e| e == "xz")).collect();
+    if modules.is_empty() { Ok(()) } else { run(Command::new("busybox").arg("unxz").args(modules)).map(drop) }
 }
 
 /// The output of a program, or why it failed.
@@ -114,19 +205,6 @@ fn run(command: &mut Command) -> Result<String, String> {
     let error = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     if output.status.success() { Ok(printed) } else { Err(format!("{command:?}: {error}")) }
-}
-
-/// All modules below a folder, by their kernel names (with underscores).
-fn gather(folder: &Path, all: &mut BTreeMap<String, PathBuf>) {
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        let path = entry.path();
-        if path.is_dir() {
-            gather(&path, all);
-        } else if path.extension().is_some_and(|e| e == "ko") {
-            let name = path.file_stem().unwrap_or_default().to_string_lossy().replace('-', "_");
-            all.insert(name, path);
-        }
-    }
 }
 
 /// Appends a module behind its dependencies, unless it is in the list. Modules without a file are

@@ -19,6 +19,7 @@
 //! | `removal` | the kernel takes the NIC away; kinds of interrupts |
 //! | `storm` | pulled cables, pulled devices and kills, many times |
 //! | `vhost` | machines of their own, whose NIC is a vhost-user device |
+//! | `zero_copy` | machines with a later kernel, whose driver takes the memory of AF_XDP sockets |
 
 mod cable;
 mod cpio;
@@ -34,6 +35,7 @@ mod storm;
 mod support;
 mod trace;
 mod vhost;
+mod zero_copy;
 
 use cable::Cable;
 use guest::{Guest, NIC, PEER, SPARE, inside};

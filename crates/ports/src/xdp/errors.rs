@@ -99,3 +99,11 @@ pub(super) fn native_refusal(error: &io::Error) -> &'static str {
         _ => "",
     }
 }
+
+/// The meaning of a driver's error for zero copy.
+pub(super) fn zero_copy_refusal(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EINVAL) => " (virtio_net has no DMA addresses of the device: QEMU gives it iommu_platform=on)",
+        _ => "",
+    }
+}

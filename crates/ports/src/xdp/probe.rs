@@ -219,10 +219,14 @@ pub(super) fn probe(
             ) {
                 return Err(errors::bind_error(config, config.queue.into(), error));
             }
+            if sg {
+                refused = Some(match driver {
+                    true => format!("the driver refuses them without copies: {error}"),
+                    false => format!("the kernel refuses them: {error}"),
+                });
+            }
             if driver {
-                no_zero_copy = format!("the driver refuses it: {error}");
-            } else if sg {
-                refused = Some(format!("the kernel refuses it: {error}"));
+                no_zero_copy = format!("the driver refuses it: {error}{}", errors::zero_copy_refusal(&error));
             }
             last = error;
         }

@@ -12,10 +12,12 @@
 //! no more (`xsk_unbind_dev`). Only then are the packets freed.
 //!
 //! **Reopen.** A half that finds the queue stalled increments the [epoch](QueueShared::epoch). Both
-//! halves then detach: they drop their rings and leave their packets here. The next call of either
-//! half closes the old socket, frees the packets and opens a new socket, as soon as the kernel
-//! releases the queue: in copy mode after the driver freed the last frame of the old socket. A
-//! queue that stalls again may change its mode, see `fallback.rs`.
+//! halves then detach: they drop their rings and leave their packets here. The next call of the
+//! receive half closes the old socket, frees the packets and opens a new socket, as soon as the
+//! kernel releases the queue: in copy mode after the driver freed the last frame of the old socket.
+//! It fills the FILL ring before the socket is bound: a driver in zero-copy mode that finds no
+//! buffers then receives nothing until it looks again. Without a receive half the transmit half
+//! reopens. A queue that stalls again may change its mode, see `fallback.rs`.
 
 use super::config::Config;
 use super::events::{Event, Events};
@@ -161,7 +163,7 @@ pub(super) enum Posted {
 
 impl Posted {
     /// Frees the packet: the socket is closed.
-    fn complete(self) {
+    pub(super) fn complete(self) {
         match self {
             Posted::Rx(packet) => drop(packet.complete(0)),
             Posted::Tx(packet) => drop(packet.complete()),
@@ -270,30 +272,37 @@ impl QueueShared {
     }
 
     /// The receive half's new rings, once the queue is reopened; an error if that failed for good.
-    pub(super) fn attach_rx(&self) -> Result<Option<RxRings>, String> {
-        self.attach(|inner| inner.rx.take())
+    /// Before the queue is bound, `fill` fills the FILL ring. If it is not bound then, the buffers
+    /// are the half's again.
+    pub(super) fn attach_rx(&self, fill: impl FnOnce(RxRings) -> Option<RxRings>) -> Result<Option<RxRings>, String> {
+        self.attach(|_| true, fill, |inner| inner.rx.take())
     }
 
     /// The transmit half's new rings, likewise.
     pub(super) fn attach_tx(&self) -> Result<Option<TxRings>, String> {
-        self.attach(|inner| inner.tx.take())
+        self.attach(|inner| inner.halves == 1, Some, |inner| inner.tx.take())
     }
 
-    fn attach<R>(&self, take: impl FnOnce(&mut Inner) -> Option<R>) -> Result<Option<R>, String> {
+    fn attach<R>(
+        &self,
+        may_reopen: impl FnOnce(&Inner) -> bool,
+        fill: impl FnOnce(RxRings) -> Option<RxRings>,
+        take: impl FnOnce(&mut Inner) -> Option<R>,
+    ) -> Result<Option<R>, String> {
         let mut inner = self.lock();
         if let Some(why) = &inner.failed {
             return Err(why.clone());
         }
         let now = Instant::now();
         let waits = inner.retry_at.is_some_and(|at| now < at);
-        if inner.detached == inner.halves && inner.rx.is_none() && inner.tx.is_none() && !waits {
+        if inner.detached == inner.halves && inner.rx.is_none() && inner.tx.is_none() && !waits && may_reopen(&inner) {
             // This is the last reference: the close waits for the kernel.
             inner.socket = None;
             inner.posted.drain(..).for_each(Posted::complete);
-            match self.reopen(&mut inner) {
+            match self.reopen(&mut inner, fill) {
                 Ok((socket, rx, tx)) => {
                     inner.socket = Some(socket);
-                    (inner.rx, inner.tx) = (Some(rx), Some(tx));
+                    (inner.rx, inner.tx) = (rx, Some(tx));
                 }
                 // In copy mode the old socket keeps the queue until the driver has freed all of its
                 // frames.
@@ -310,7 +319,11 @@ impl QueueShared {
         Ok(taken)
     }
 
-    fn reopen(&self, inner: &mut Inner) -> io::Result<(Arc<Socket>, RxRings, TxRings)> {
+    fn reopen(
+        &self,
+        inner: &mut Inner,
+        fill: impl FnOnce(RxRings) -> Option<RxRings>,
+    ) -> io::Result<(Arc<Socket>, Option<RxRings>, TxRings)> {
         let PortShared { netns, index, attached, events, .. } = &*self.port;
         let flags = match inner.fallback {
             Some(Fallback::Copy) => inner.flags & !bind::ZEROCOPY | bind::COPY,
@@ -320,9 +333,10 @@ impl QueueShared {
             attached.to_generic(*index, netns)?;
         }
         let (socket, rings) = self.port.open(None)?;
-        self.port.bind(&socket, self.number, flags, None)?;
         let socket = Arc::new(socket);
         let (rx, tx) = split_rings(&socket, rings);
+        let rx = fill(rx);
+        self.port.bind(&socket, self.number, flags, None)?;
         inner.flags = flags;
         events.count(Event::Reopened, 1);
         match inner.fallback.take() {

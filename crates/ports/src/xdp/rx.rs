@@ -228,15 +228,30 @@ impl XdpRx {
             self.in_flight = 0;
             self.queue.detach(self.posted.iter_mut().filter_map(Option::take).map(Posted::Rx));
         }
-        match self.queue.attach_rx() {
-            Ok(None) => {}
-            Ok(rings) => {
-                self.rings = rings;
+        let queue = self.queue.clone();
+        let fill = |rings| {
+            self.rings = Some(rings);
+            self.fill();
+            self.rings.take()
+        };
+        match queue.attach_rx(fill) {
+            Ok(Some(rings)) => {
+                self.rings = Some(rings);
                 self.detached = false;
                 self.epoch = self.queue.epoch();
-                self.fill();
             }
-            Err(why) => self.state = State::Gone(why.into()),
+            Ok(None) => self.take_back(),
+            Err(why) => {
+                self.take_back();
+                self.state = State::Gone(why.into());
+            }
+        }
+    }
+
+    /// Frees the buffers of a FILL ring whose socket was closed without a queue.
+    fn take_back(&mut self) {
+        if std::mem::take(&mut self.in_flight) > 0 {
+            self.posted.iter_mut().filter_map(Option::take).map(Posted::Rx).for_each(Posted::complete);
         }
     }
 }
