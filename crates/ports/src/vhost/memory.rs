@@ -66,7 +66,8 @@ impl GuestMemory {
     /// Adds a region, whose bytes are in `file`. One that is there already, from the same place of
     /// its file, is counted.
     pub(super) fn add(&mut self, region: MemoryRegion, file: OwnedFd) -> Result<(), MemoryError> {
-        if let Some(mapped) = self.mapped.iter_mut().find(|mapped| mapped.region == region && mapped.times < MAX_SLOTS) {
+        if let Some(mapped) = self.mapped.iter_mut().find(|mapped| mapped.region == region && mapped.times < MAX_SLOTS)
+        {
             mapped.times += 1;
             return Ok(());
         }
