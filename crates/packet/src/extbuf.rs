@@ -23,7 +23,7 @@ use crate::buf::Buf;
 use crate::meta::Meta;
 use crate::packet::Packet;
 use crate::pool::{Handle, Kind, PoolConfig, PoolError, PoolShared};
-use crate::untrusted::{self, UntrustedMem};
+use crate::untrusted::UntrustedMem;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -168,11 +168,7 @@ impl ExtBufPool {
     /// have no room.
     #[inline]
     pub fn copy(&self, offset: usize, len: usize, to: &mut Packet) -> bool {
-        let Some(at) = self.memory.at(offset, len) else { return false };
-        let Ok(room) = to.push_back(len) else { return false };
-        // SAFETY: the source lies in the region; a packet's linear part is memory of a pool.
-        unsafe { untrusted::copy(at.as_ptr(), room.as_mut_ptr(), len) };
-        true
+        self.memory.append_to(offset, len, to)
     }
 
     /// Calls `each` with the tokens of at most `most` freed buffers and the lengths with which they

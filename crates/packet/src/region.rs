@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
+use towpath_sys::memfd;
 use towpath_sys::mmap::{Mmap, page_size};
 
 /// Size of a huge page that [`Region`] requests: 2 MiB, the smallest on x86-64 and arm64 with 4 KiB
@@ -56,6 +57,9 @@ pub enum RegionError {
         /// Requested length, in bytes.
         len: usize,
     },
+    /// A file of another process that is not in memory.
+    #[error("shared memory is not a memfd, nor a file of tmpfs or hugetlbfs")]
+    NotMemory,
     /// A memfd of another process that is shorter than announced.
     #[error("shared memory is {actual} bytes long, {len} were announced")]
     Short {
@@ -145,6 +149,19 @@ impl Region {
         Region::shared(fd, offset, rounded)
     }
 
+    /// Maps the first `len` bytes of a file in memory, whatever its seals, for a type that makes no
+    /// references.
+    pub(crate) fn map_guarded(fd: OwnedFd, len: usize) -> Result<Region, RegionError> {
+        // The seals first: no file system is asked about a file that has none.
+        memfd::seals(fd.as_fd()).map_err(|_| RegionError::NotMemory)?;
+        let (actual, unit) = memfd::size(fd.as_fd()).map_err(|error| refused(len, "fstat", error))?;
+        if actual < len as u64 {
+            return Err(RegionError::Short { len, actual });
+        }
+        let memory = Mmap::guarded(fd.as_fd(), round_up(len, unit)?).map_err(|error| refused(len, "mmap", error))?;
+        Ok(Region { memory, backing: Backing::Memfd, file: None })
+    }
+
     fn anonymous(len: usize, backing: Backing) -> Result<Region, RegionError> {
         let memory = Mmap::anonymous(len, backing == Backing::Huge).map_err(|error| refused(len, "mmap", error))?;
         Ok(Region { memory, backing, file: None })
@@ -169,6 +186,11 @@ impl Region {
     /// The kind of the memory that was obtained.
     pub fn backing(&self) -> Backing {
         self.backing
+    }
+
+    /// Whether bytes of a mapping were accessed that its file no longer has.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.memory.is_lost()
     }
 
     /// The memfd behind the region, for another process; `None` for private memory.

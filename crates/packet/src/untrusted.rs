@@ -18,12 +18,17 @@
 //! `vm-memory` does the same with volatile words for short lengths, and with a plain copy for long
 //! ones. Exclusive access (`&mut`) would not help: it excludes no other process.
 
-use crate::packet::Packet;
+use crate::packet::{Packet, prefetch, prefetch_write};
 use crate::region::{Region, RegionError, RegionHandle};
 use libc::c_void;
 use std::arch::asm;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+
+/// A word at any address, loaded and stored at once where the machine can do that.
+#[derive(Clone, Copy)]
+#[repr(C, packed)]
+struct Unaligned<T>(T);
 
 /// A region that an untrusted process shares. No reference to its bytes is ever made, so the other
 /// side can cause wrong bytes and nothing worse. [`ExtBufPool`](crate::ExtBufPool) attaches pieces
@@ -45,6 +50,24 @@ impl UntrustedMem {
     /// examined or mapped.
     pub fn from_memfd(fd: OwnedFd, len: usize) -> Result<UntrustedMem, RegionError> {
         Region::map_memfd(fd, 0, len).map(UntrustedMem::new)
+    }
+
+    /// Maps memory of another process that it can truncate at any moment: the first `len` bytes of
+    /// a memfd, or of a file of tmpfs or hugetlbfs. Bytes that are gone read as zeroes, and
+    /// [`is_lost`](UntrustedMem::is_lost) tells.
+    ///
+    /// # Errors
+    /// [`RegionError::NotMemory`] for any other file, of which nothing else is asked,
+    /// [`RegionError::Short`] if it is shorter than `len`, [`RegionError::Os`] if it cannot be
+    /// examined or mapped.
+    pub fn from_file(fd: OwnedFd, len: usize) -> Result<UntrustedMem, RegionError> {
+        Region::map_guarded(fd, len).map(UntrustedMem::new)
+    }
+
+    /// Whether its file was truncated, and bytes were accessed that are gone. The memory is no
+    /// longer shared then.
+    pub fn is_lost(&self) -> bool {
+        self.0.region().is_lost()
     }
 
     /// Length in bytes, a multiple of the page size.
@@ -74,9 +97,23 @@ impl UntrustedMem {
     #[inline]
     pub fn get<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
         let from = self.0.at(offset, N)?;
-        // SAFETY: the region is readable there for N bytes, which need no alignment; any bytes are
-        // a value.
-        Some(unsafe { from.cast::<[u8; N]>().read_volatile() })
+        let (mut bytes, mut at) = ([0; N], 0);
+        macro_rules! words {
+            ($word:ty) => {
+                while let Some(to) = bytes.get_mut(at..).and_then(|rest| rest.first_chunk_mut()) {
+                    // SAFETY: the region is readable there for N bytes, of which the word is a
+                    // part; it needs no alignment, and any bytes are a value.
+                    let word = unsafe { from.add(at).cast::<Unaligned<$word>>().read_volatile() };
+                    *to = <$word>::to_ne_bytes(word.0);
+                    at += size_of::<$word>();
+                }
+            };
+        }
+        words!(u64);
+        words!(u32);
+        words!(u16);
+        words!(u8);
+        Some(bytes)
     }
 
     /// Copies `bytes` to `offset`; returns false, and writes nothing, if they do not lie inside.
@@ -88,11 +125,71 @@ impl UntrustedMem {
         true
     }
 
+    /// Writes the `N` bytes to `offset`, for a length that is known to the compiler: stores instead
+    /// of a call. Returns false, and writes nothing, if they do not lie inside.
+    #[inline]
+    pub fn set<const N: usize>(&self, offset: usize, bytes: [u8; N]) -> bool {
+        let Some(to) = self.0.at(offset, N) else { return false };
+        let mut at = 0;
+        macro_rules! words {
+            ($word:ty) => {
+                while let Some(from) = bytes.get(at..).and_then(|rest| rest.first_chunk()) {
+                    let word = Unaligned(<$word>::from_ne_bytes(*from));
+                    // SAFETY: the region is writable there for N bytes, of which the word is a
+                    // part; it needs no alignment.
+                    unsafe { to.add(at).cast::<Unaligned<$word>>().write_volatile(word) };
+                    at += size_of::<$word>();
+                }
+            };
+        }
+        words!(u64);
+        words!(u32);
+        words!(u16);
+        words!(u8);
+        true
+    }
+
+    /// Prefetches the first line of the bytes at `offset`, to be read soon.
+    #[inline]
+    pub fn prefetch(&self, offset: usize) {
+        if let Some(at) = self.0.at(offset, 1) {
+            prefetch(at.as_ptr());
+        }
+    }
+
+    /// Prefetches the first line of the bytes at `offset`, to be written soon.
+    #[inline]
+    pub fn prefetch_write(&self, offset: usize) {
+        if let Some(at) = self.0.at(offset, 1) {
+            prefetch_write(at.as_ptr());
+        }
+    }
+
+    /// Appends a copy of `len` bytes at `offset` to the linear part of a packet without fragments.
+    /// Returns false, and changes nothing, if they do not lie inside or have no room.
+    #[inline]
+    pub fn append_to(&self, offset: usize, len: usize, to: &mut Packet) -> bool {
+        let Some(at) = self.0.at(offset, len) else { return false };
+        let Ok(room) = to.push_back(len) else { return false };
+        // SAFETY: the source lies in the region; a packet's linear part is memory of a pool.
+        unsafe { copy(at.as_ptr(), room.as_mut_ptr(), len) };
+        true
+    }
+
     /// Copies up to `len` bytes of `packet`, from its byte `from` on, to `offset`. Returns the
     /// number of bytes, or `None`, and writes nothing, if `len` bytes do not lie inside.
     #[inline]
     pub fn write(&self, offset: usize, packet: &Packet, mut from: usize, len: usize) -> Option<usize> {
         let mut to = self.0.at(offset, len)?.as_ptr();
+        let linear = packet.linear();
+        if linear.len() == packet.len() {
+            let piece = linear.get(from..).unwrap_or_default();
+            let n = piece.len().min(len);
+            // SAFETY: the piece is readable for n bytes while the packet is borrowed; `to` has
+            // `len` bytes in the region.
+            unsafe { copy(piece.as_ptr(), to, n) };
+            return Some(n);
+        }
         let mut left = len;
         for chunk in packet.chunks() {
             let piece = chunk.skip(from);

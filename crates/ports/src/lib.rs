@@ -21,6 +21,8 @@
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![warn(missing_docs)]
 
+mod closing;
+mod copy_plan;
 pub mod fault;
 pub mod generator;
 mod kernel;

@@ -10,6 +10,7 @@
 //!   memory       mmap         mappings, unmapped on drop
 //!                memfd        a memfd's seals, identity and pages
 //!                memory_limit what this process may use
+//!                sigbus       mappings of files that another process can truncate
 //!   sockets      unix_socket  UNIX sockets at paths: listeners, connections    bind, connect
 //!                seqpacket    UNIX records with descriptors                 sendmsg, recvmsg
 //!                stream       UNIX streams with descriptors
@@ -60,6 +61,7 @@ pub mod restrict;
 mod rights;
 pub mod rtnl;
 pub mod seqpacket;
+mod sigbus;
 pub mod sigsys;
 pub mod stream;
 pub mod sync;

@@ -30,6 +30,16 @@ pub fn identity(fd: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
+/// Length of a file in bytes, and the unit in which it is mapped: more than a page for huge pages.
+///
+/// # Errors
+/// The error of `fstat(2)` or `fstatfs(2)`.
+pub fn size(fd: BorrowedFd<'_>) -> io::Result<(u64, usize)> {
+    let (stat, huge) = (fstat(fd)?, is_huge(fd)?);
+    let unit = if huge { usize::try_from(stat.st_blksize).unwrap_or(0) } else { 0 };
+    Ok((u64::try_from(stat.st_size).unwrap_or(0), unit.max(crate::mmap::page_size())))
+}
+
 fn fstat(fd: BorrowedFd<'_>) -> io::Result<libc::stat> {
     // SAFETY: stat is plain data; all zeroes are a value.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };

@@ -1,6 +1,7 @@
 //! Mappings (`mmap(2)`): made at an address that the kernel chooses, unmapped on drop.
 
 use super::check;
+use crate::sigbus::Guard;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{NonNull, null_mut};
@@ -13,6 +14,7 @@ use std::ptr::{NonNull, null_mut};
 pub struct Mmap {
     base: NonNull<u8>,
     len: usize,
+    guard: Option<Guard>,
 }
 
 // SAFETY: an address range that is owned until drop; all access goes through raw pointers whose
@@ -47,12 +49,30 @@ impl Mmap {
         Mmap::map(len, libc::MAP_SHARED | libc::MAP_POPULATE, fd.as_raw_fd(), offset)
     }
 
+    /// Maps the first `len` bytes of a file in memory that another process can truncate: bytes that
+    /// are gone read as zeroes then, and [`is_lost`](Mmap::is_lost) tells. No object of this program
+    /// may lie in the mapping.
+    ///
+    /// # Errors
+    /// The error of `mmap(2)` or `sigaction(2)`; `OutOfMemory` if there are 4096 such mappings.
+    pub fn guarded(fd: BorrowedFd<'_>, len: usize) -> io::Result<Mmap> {
+        let mut mapping = Mmap::shared(fd, 0, len)?;
+        mapping.guard = Some(Guard::new(mapping.base.addr().get(), len)?);
+        Ok(mapping)
+    }
+
+    /// Whether bytes of a [guarded](Mmap::guarded) mapping were accessed that are gone. It no longer
+    /// shows the file.
+    pub fn is_lost(&self) -> bool {
+        self.guard.as_ref().is_some_and(Guard::is_lost)
+    }
+
     fn map(len: usize, flags: libc::c_int, fd: libc::c_int, offset: u64) -> io::Result<Mmap> {
         let offset = libc::off_t::try_from(offset).map_err(io::Error::other)?;
         // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
         let at = unsafe { libc::mmap(null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, offset) };
         match NonNull::new(at.cast()) {
-            Some(base) if at != libc::MAP_FAILED => Ok(Mmap { base, len }),
+            Some(base) if at != libc::MAP_FAILED => Ok(Mmap { base, len, guard: None }),
             _ => Err(io::Error::last_os_error()),
         }
     }
@@ -96,6 +116,8 @@ impl Mmap {
 
 impl Drop for Mmap {
     fn drop(&mut self) {
+        // Before another mapping can get the addresses.
+        self.guard = None;
         // SAFETY: base and len are those that mmap returned; every user of the memory keeps this
         // value alive.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };

@@ -15,7 +15,7 @@ use towpath_nic::virtio::{PciTransport, UserTransport, VirtioNet};
 use towpath_packet::port::{Calls, Edge, Info, Needs, Port, PortControl, PortError, Queues, Start};
 use towpath_packet::{delegate_rx_queue, delegate_tx_queue};
 use towpath_ports::uri::Uri;
-use towpath_ports::{fault, generator, null, packet, pcap, sock, tun, veth, xdp};
+use towpath_ports::{fault, generator, null, packet, pcap, sock, tun, veth, vhost, xdp};
 
 /// The use that a port is opened for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +65,11 @@ pub const SCHEMES: &[Scheme] = &[
         name: "sock",
         example: "sock:/run/towpath.sock",
         what: "applications, by rings in memory that they share",
+    },
+    Scheme {
+        name: "vhost",
+        example: "vhost:/run/towpath/vm0.sock",
+        what: "the network device of a virtual machine, by vhost-user",
     },
     Scheme { name: "xdp", example: "xdp:eth1", what: "queues of an interface of the kernel, by AF_XDP" },
     Scheme { name: "pcap", example: "pcap:file.pcapng", what: "a capture file, read or written" },
@@ -163,6 +168,8 @@ any_port! {
     Tun: tun::TunPort,
     /// `veth:`
     Veth: veth::VethPort,
+    /// `vhost:`
+    Vhost: vhost::VhostPort,
     /// `virtio:vfio=`
     VirtioVfio: Box<VirtioNet<PciTransport<VfioBus>>>,
     /// `virtio:qtest=`
@@ -297,6 +304,7 @@ impl Opener {
                 pcap::open(pcap::Config::from_uri(uri, role)?).map(AnyPort::Pcap)
             }
             "sock" => sock::open(sock::Config::from_uri(uri)?).map(AnyPort::Sock),
+            "vhost" => vhost::open(vhost::Config::from_uri(uri)?).map(AnyPort::Vhost),
             "xdp" => xdp::open(xdp::Config::from_uri(uri)?).map(AnyPort::Xdp),
             "virtio" => match virtio::DeviceChoice::of(uri)? {
                 virtio::DeviceChoice::User(path) => {

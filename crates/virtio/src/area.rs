@@ -5,7 +5,7 @@
 //! alignment follows from that of the area, and one comparison keeps every access inside.
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use towpath_packet::{RegionHandle, UntrustedMem};
 
 /// The words of an area.
@@ -34,6 +34,7 @@ pub trait RingWords {
 #[derive(Debug, Clone)]
 pub struct Area {
     base: NonNull<u8>,
+    len: usize,
     /// Words of each width; none of a width to which the first byte is not aligned.
     words16: usize,
     words32: usize,
@@ -62,7 +63,18 @@ impl Area {
     pub unsafe fn in_region(region: &RegionHandle, offset: usize, len: usize) -> Option<Area> {
         let base = region.at(offset, len)?;
         let words = |width: usize| if base.addr().get().is_multiple_of(width) { len / width } else { 0 };
-        Some(Area { base, words16: words(2), words32: words(4), words64: words(8), _memory: region.clone() })
+        Some(Area { base, len, words16: words(2), words32: words(4), words64: words(8), _memory: region.clone() })
+    }
+
+    /// Sets bits of byte `index` without a loss of others that are set at the same time; returns
+    /// false if it does not lie inside. Writes before it are visible to whoever sees the bits.
+    pub fn set_bits(&self, index: usize, bits: u8) -> bool {
+        if index >= self.len {
+            return false;
+        }
+        // SAFETY: inside of the area, and alive as long as `self`; accessed as an atomic.
+        unsafe { self.base.cast::<AtomicU8>().add(index).as_ref() }.fetch_or(bits, Ordering::Release);
+        true
     }
 
     #[inline]
@@ -174,6 +186,14 @@ mod tests {
         area.store32(usize::MAX, u32::MAX, Relaxed);
         assert_eq!(memory.get::<8>(80), Some([0; 8]));
         assert_eq!((area.load64(2, Relaxed), area.load16(8, Relaxed)), (0, 0));
+    }
+
+    #[test]
+    fn bits_of_a_byte_are_added_to_those_that_are_set() {
+        let memory = UntrustedMem::new(Region::new(4096, Backing::Memfd).unwrap());
+        let area = Area::new(&memory, 3, 5).unwrap();
+        assert!(area.set_bits(4, 1) && area.set_bits(4, 0x80) && !area.set_bits(5, 1) && !area.set_bits(usize::MAX, 1));
+        assert_eq!(memory.get::<3>(6), Some([0, 0x81, 0]));
     }
 
     #[test]

@@ -39,35 +39,60 @@ pub struct Used {
 /// [`untake`](crate::Device::untake) ends it. It holds neither the queue nor memory.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a chain that is not returned is lost to the driver"]
-pub struct Token {
-    /// The driver's name of the chain.
-    pub(crate) id: u16,
-    /// Descriptors of the ring that the chain occupies; split: one entry of the available ring.
-    pub(crate) slots: u16,
-    /// Split: the available index. Packed: the position of the first descriptor.
-    pub(crate) at: u16,
-}
+pub struct Token(u64);
 
 impl Token {
+    /// A chain of `slots` descriptors of the ring (split: of one entry of the available ring), at
+    /// an available index, or a position of a packed ring.
+    #[inline]
+    pub(crate) fn new(id: u16, slots: u16, at: u16) -> Token {
+        Token(u64::from(id) | u64::from(slots) << 16 | u64::from(at) << 32)
+    }
+
+    /// The driver's name of the chain: split, its first descriptor; packed, its buffer id. Any
+    /// number, of a packed queue.
+    #[inline]
+    pub fn id(&self) -> u16 {
+        self.0 as u16
+    }
+
+    /// Descriptors of the ring that the chain occupies; split: one entry of the available ring.
+    #[inline]
+    pub(crate) fn slots(&self) -> u16 {
+        (self.0 >> 16) as u16
+    }
+
+    /// Split: the available index. Packed: the position of the first descriptor.
+    #[inline]
+    pub(crate) fn at(&self) -> u16 {
+        (self.0 >> 32) as u16
+    }
+
     /// A number below the queue's size that no other chain outstanding from it has: an index into a
     /// table of the caller's.
     #[inline]
     pub fn slot(&self, size: u16) -> usize {
-        usize::from(self.at) % usize::from(size.max(1))
+        let at = self.at();
+        // A division only if there must be one.
+        usize::from(match size {
+            _ if at < size => at,
+            _ if size.is_power_of_two() => at & (size - 1),
+            _ => at % size.max(1),
+        })
     }
 
     /// The token as 48 bits, for the token of an external buffer. [`from_raw`](Token::from_raw)
     /// makes it a token again.
     #[inline]
     pub fn into_raw(self) -> u64 {
-        u64::from(self.id) | u64::from(self.slots) << 16 | u64::from(self.at) << 32
+        self.0
     }
 
     /// The token that [`into_raw`](Token::into_raw) took apart; bits above 48 are not looked at.
     /// Made of anything else, or twice, it spoils the queue for its driver, and nothing besides.
     #[inline]
     pub fn from_raw(raw: u64) -> Token {
-        Token { id: raw as u16, slots: (raw >> 16) as u16, at: (raw >> 32) as u16 }
+        Token(raw & 0xffff_ffff_ffff)
     }
 }
 
@@ -84,12 +109,13 @@ pub struct Piece<P> {
 /// [`take`](crate::Device::take) again and again, and allocates only when it is made.
 #[derive(Debug)]
 pub struct Chain<P> {
+    /// As many as there is capacity for, at most.
     pieces: Vec<Piece<P>>,
-    limit: usize,
     /// Pieces that are readable; the others are writable.
     readable: usize,
     readable_len: u32,
-    writable_len: u32,
+    /// Bytes of all buffers.
+    len: u32,
     writable_seen: bool,
 }
 
@@ -97,8 +123,7 @@ impl<P: Copy> Chain<P> {
     /// Room for chains of up to `limit` pieces; a longer one is
     /// [`RingError::ChainLength`].
     pub fn new(limit: usize) -> Chain<P> {
-        let pieces = Vec::with_capacity(limit);
-        Chain { pieces, limit, readable: 0, readable_len: 0, writable_len: 0, writable_seen: false }
+        Chain { pieces: Vec::with_capacity(limit), readable: 0, readable_len: 0, len: 0, writable_seen: false }
     }
 
     /// What the device reads.
@@ -122,13 +147,13 @@ impl<P: Copy> Chain<P> {
     /// Bytes that the device may write.
     #[inline]
     pub fn writable_len(&self) -> u32 {
-        self.writable_len
+        self.len - self.readable_len
     }
 
     #[inline]
     pub(crate) fn clear(&mut self) {
         self.pieces.clear();
-        (self.readable, self.readable_len, self.writable_len, self.writable_seen) = (0, 0, 0, false);
+        (self.readable, self.readable_len, self.len, self.writable_seen) = (0, 0, 0, false);
     }
 
     /// Adds a buffer, translated piece by piece. An empty one is checked, and then left out.
@@ -141,33 +166,47 @@ impl<P: Copy> Chain<P> {
             return Err(RingError::Order);
         }
         self.writable_seen = writable;
-        let sum = self.readable_len.checked_add(self.writable_len).and_then(|sum| sum.checked_add(len));
-        sum.ok_or(RingError::ChainBytes)?;
-        if writable {
-            self.writable_len += len;
-        } else {
+        self.len = self.len.checked_add(len).ok_or(RingError::ChainBytes)?;
+        if !writable {
             self.readable_len += len;
         }
+        match memory.translate(addr, len, writable) {
+            Some((place, contiguous)) if contiguous >= len && len > 0 => self.push_piece(Piece { place, len }),
+            Some(first) => self.push_pieces(memory, addr, len, first),
+            None => Err(RingError::Address { addr, len }),
+        }
+    }
+
+    #[inline]
+    fn push_piece(&mut self, piece: Piece<P>) -> Result<(), RingError> {
+        if self.pieces.len() == self.pieces.capacity() {
+            return Err(RingError::ChainLength);
+        }
+        self.pieces.push(piece);
+        self.readable += usize::from(!self.writable_seen);
+        Ok(())
+    }
+
+    /// Adds a buffer of several pieces, the first of which was translated, or an empty one.
+    #[cold]
+    fn push_pieces<M>(&mut self, memory: &M, addr: u64, len: u32, first: (P, u32)) -> Result<(), RingError>
+    where
+        M: crate::AddressSpace<Place = P>,
+    {
         let refused = RingError::Address { addr, len };
-        let (mut at, mut left) = (addr, len);
-        loop {
-            let (place, contiguous) = memory.translate(at, left, writable).ok_or(refused)?;
+        let (mut at, mut left, (mut place, mut contiguous)) = (addr, len, first);
+        while left > 0 {
             let n = contiguous.min(left);
-            left -= n;
-            if n > 0 {
-                if self.pieces.len() == self.limit {
-                    return Err(RingError::ChainLength);
-                }
-                self.pieces.push(Piece { place, len: n });
-                self.readable += usize::from(!writable);
-            }
-            if left == 0 {
-                return Ok(());
-            }
             if n == 0 {
                 return Err(refused);
             }
-            at = at.checked_add(n.into()).ok_or(refused)?;
+            self.push_piece(Piece { place, len: n })?;
+            left -= n;
+            if left > 0 {
+                at = at.checked_add(n.into()).ok_or(refused)?;
+                (place, contiguous) = memory.translate(at, left, self.writable_seen).ok_or(refused)?;
+            }
         }
+        Ok(())
     }
 }

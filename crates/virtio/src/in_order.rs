@@ -50,7 +50,7 @@ impl InOrder {
     #[inline]
     pub(crate) fn take(&mut self, token: &Token, writable: bool) {
         let at = token.slot(self.chains.len() as u16);
-        self.chains[at] = Taken { id: token.id, slots: token.slots, writable, done: None };
+        self.chains[at] = Taken { id: token.id(), slots: token.slots(), writable, done: None };
     }
 
     #[inline]

@@ -127,6 +127,13 @@ impl Regions {
         self.regions.get(region as usize).map(|region| &region.memory)
     }
 
+    /// The address that leads to a place: the inverse of [`translate`](AddressSpace::translate).
+    pub fn address(&self, place: RegionPlace) -> Option<u64> {
+        let region = self.regions.get(place.region as usize)?;
+        let at = place.offset.checked_sub(region.offset)? as u64;
+        (at < region.len).then(|| region.base + at)
+    }
+
     /// Number of regions.
     pub fn len(&self) -> usize {
         self.regions.len()
@@ -207,6 +214,12 @@ mod tests {
         assert_eq!(table.translate(0x1000, 10, false), at(0, 0, 10));
         assert_eq!(table.translate(0x1fff, 10, true), at(0, 4095, 1));
         assert_eq!(table.translate(0x8010, 0, false), at(1, 4112, 0));
+        for addr in [0x1000, 0x1fff, 0x8000, 0x8fff] {
+            let (place, _) = table.translate(addr, 1, false).unwrap();
+            assert_eq!(table.address(place), Some(addr));
+            assert_eq!(table.address(RegionPlace { offset: place.offset + 4096, ..place }), None);
+        }
+        assert_eq!(table.address(RegionPlace { region: 2, offset: 0 }), None);
         for outside in [0, 0xfff, 0x2000, 0x7fff, 0x9000, u64::MAX] {
             assert_eq!(table.translate(outside, 0, false), None, "{outside:#x}");
             assert_eq!(table.read_desc(outside), None, "{outside:#x}");

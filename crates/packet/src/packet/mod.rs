@@ -308,11 +308,24 @@ impl Packet {
 }
 
 #[inline]
-fn prefetch(at: *const u8) {
+pub(crate) fn prefetch(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch is a hint; it never faults, whatever the address.
     unsafe {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
+/// Prefetches a line to be written: no other processor has it then.
+#[inline]
+pub(crate) fn prefetch_write(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch is a hint; it never faults, whatever the address. Processors without the
+    // instruction take it for none.
+    unsafe {
+        std::arch::asm!("prefetchw [{0}]", in(reg) at, options(readonly, nostack, preserves_flags));
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;

@@ -3,7 +3,6 @@
 //!
 //! [`towpath_client::protocol`] describes the messages.
 
-use super::closing::AppSocket;
 use super::config::Config;
 use super::limits::{self, Amounts, Resource, RingPages};
 use super::notify::{PollFd, PortShared};
@@ -14,6 +13,7 @@ use super::stats::{SessionCounts, SessionStats};
 use super::tx::app::{AppRx, Destination};
 use super::tx_metadata::TxMetadata;
 use super::umem::{AppUmem, FillChunk};
+use crate::closing::AppSocket;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -18,7 +18,6 @@
 //! | `server` | the thread that accepts, opens, closes and frees sessions |
 //! | `pace` | how many connections a second are accepted |
 //! | `handshake` | the messages of the protocol, and the checks of what an application asks for |
-//! | `closing` | sockets that applications send to, closed where nothing waits for it |
 //! | `session` | what the halves of a session share; its rings; the list of sessions of a queue |
 //! | `limits` | what each user's applications may have, and all together; what they may ask for |
 //! | `source` | the source addresses that they may send from |
@@ -72,7 +71,6 @@
 //! application may change a page in flight, as with any zero-copy socket: the bytes are untrusted,
 //! and never a slice.
 
-mod closing;
 mod config;
 mod handshake;
 mod limits;

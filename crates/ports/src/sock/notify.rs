@@ -10,8 +10,8 @@
 //! The server thread's eventfd is written at every wake-up and needs no flag. The other pairs follow
 //! the pattern of [`towpath_packet::notify`], which shows why no wake-up is lost.
 
-use super::closing::{AppSocket, Closer};
 use super::stats::PortEvents;
+use crate::closing::{AppSocket, Closer};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

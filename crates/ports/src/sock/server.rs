@@ -1,7 +1,6 @@
 //! The server thread of the port: everything that may block or allocate. It accepts connections,
 //! opens and closes sessions, and frees them.
 
-use super::closing::AppSocket;
 use super::config::Config;
 use super::handshake::{
     PortContext, Request, ServerSession, decode, encode, full, not_memory, not_one_descriptor, open_session, refusal,
@@ -10,6 +9,7 @@ use super::notify::PortShared;
 use super::pace::Pace;
 use super::rx::app::AppTx;
 use super::tx::app::App;
+use crate::closing::AppSocket;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

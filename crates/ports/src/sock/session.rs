@@ -1,10 +1,10 @@
 //! A session: what its halves share, its rings, and the list of sessions of a queue.
 
-use super::closing::AppSocket;
 use super::limits::{RingPages, Share};
 use super::notify::{PollFd, PortShared, Unusable};
 use super::stats::{Fault, PortEvents};
 use super::umem::AppUmem;
+use crate::closing::AppSocket;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

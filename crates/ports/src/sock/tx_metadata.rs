@@ -11,11 +11,9 @@
 
 use super::stats::{Fault, RxTotals};
 use super::umem::AppUmem;
-use crate::kernel::rx_buffers::MAX_PACKET;
 use crate::vnet::{self, DATA_VALID, NEEDS_CSUM, VnetHeader};
-use towpath_client::protocol::{HEADER, Hello, MAX_SEGMENTS, MAX_SUPER_HEADERS, REQUEST_CHECKSUM};
-use towpath_gro as gro;
-use towpath_packet::{Checksum, Gso, Packet};
+use towpath_client::protocol::{HEADER, Hello, MAX_SEGMENTS, REQUEST_CHECKSUM};
+use towpath_packet::Packet;
 
 /// The metadata that a session may put in front of frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,25 +75,8 @@ fn from_xdp([a, b, c, d, e, f, g, h, s0, s1, o0, o1, ..]: [u8; 16]) -> Option<Vn
 /// segments.
 #[cold]
 pub(super) fn apply(header: VnetHeader, packet: &mut Packet, totals: &mut RxTotals) -> Result<usize, Fault> {
-    vnet::apply(header, packet).map_err(|_| Fault::Descriptor)?;
-    let len = packet.len();
-    let Some(gso) = packet.gso() else {
-        return Ok(len);
-    };
-    let linear = packet.linear().len();
-    if len > MAX_PACKET || packet.make_linear(len.min(MAX_SUPER_HEADERS)).is_err() {
-        return Ok(len.max(MAX_PACKET + 1));
-    }
-    let copied = packet.linear().len() - linear;
-    totals.copies += u64::from(copied > 0);
-    totals.copied_bytes += copied as u64;
-    let start = packet.linear().get(..len.min(MAX_SUPER_HEADERS)).unwrap_or_default();
-    let asked = gro::Offload::new(packet.csum(), Some(gso));
-    let cuts = gro::Cuts::of(start, len, gro::LinkKind::Ethernet, &asked).map_err(|_| Fault::Descriptor)?;
-    if cuts.tunneled || cuts.packets > MAX_SEGMENTS || !matches!(packet.csum(), Checksum::Partial { .. }) {
-        return Err(Fault::Descriptor);
-    }
-    // A super-packet of one segment is a packet with a partial checksum.
-    packet.set_gso((cuts.packets > 1).then_some(Gso { hdr_len: cuts.header as u16, ..gso }));
-    Ok(len.min(cuts.header + usize::from(gso.size)))
+    let applied = vnet::apply_untrusted(header, packet, MAX_SEGMENTS).map_err(|_| Fault::Descriptor)?;
+    totals.copies += u64::from(applied.copied > 0);
+    totals.copied_bytes += applied.copied as u64;
+    Ok(applied.longest)
 }

@@ -90,7 +90,7 @@ impl<W: RingWords> Device<W> {
         let head = Desc::from_packed([self.areas.desc.load64(first, Relaxed), word]);
         match self.follow(head, memory, chain) {
             Ok((id, slots)) => {
-                let token = Token { id, slots, at: self.next_avail.index };
+                let token = Token::new(id, slots, self.next_avail.index);
                 if let Some(order) = &mut self.order {
                     order.take(&token, chain.writable_len() > 0);
                 }
@@ -150,13 +150,17 @@ impl<W: RingWords> Device<W> {
     /// # Errors
     /// The token, if another chain was taken after it.
     pub fn untake(&mut self, token: Token) -> Result<(), Token> {
-        let begin = Position { index: token.at, wrap: true };
-        let end = begin.ahead(token.slots.min(self.size), self.size);
-        if token.at >= self.size || end.index != self.next_avail.index || token.slots > self.taken || token.slots == 0 {
+        let begin = Position { index: token.at(), wrap: true };
+        let end = begin.ahead(token.slots().min(self.size), self.size);
+        if token.at() >= self.size
+            || end.index != self.next_avail.index
+            || token.slots() > self.taken
+            || token.slots() == 0
+        {
             return Err(token);
         }
-        self.next_avail = Position { index: token.at, wrap: self.next_avail.wrap == end.wrap };
-        self.taken -= token.slots;
+        self.next_avail = Position { index: token.at(), wrap: self.next_avail.wrap == end.wrap };
+        self.taken -= token.slots();
         Ok(())
     }
 
@@ -166,7 +170,7 @@ impl<W: RingWords> Device<W> {
     pub fn complete(&mut self, token: Token, len: u32) {
         match &mut self.order {
             Some(order) => order.complete(&token, len),
-            None => self.write(token.id, len, token.slots, len > 0),
+            None => self.write(token.id(), len, token.slots(), len > 0),
         }
     }
 

@@ -92,7 +92,7 @@ impl<W: RingWords> Device<W> {
             Ok(()) => {}
             Err(error) => return Err(self.broken(error)),
         }
-        let token = Token { id: head, slots: 1, at: self.next_avail };
+        let token = Token::new(head, 1, self.next_avail);
         if let Some(order) = &mut self.order {
             order.take(&token, chain.writable_len() > 0);
         }
@@ -123,10 +123,10 @@ impl<W: RingWords> Device<W> {
     /// # Errors
     /// The token, if another chain was taken after it.
     pub fn untake(&mut self, token: Token) -> Result<(), Token> {
-        if token.at != self.next_avail.wrapping_sub(1) || self.outstanding() == 0 {
+        if token.at() != self.next_avail.wrapping_sub(1) || self.outstanding() == 0 {
             return Err(token);
         }
-        self.next_avail = token.at;
+        self.next_avail = token.at();
         Ok(())
     }
 
@@ -136,7 +136,7 @@ impl<W: RingWords> Device<W> {
     pub fn complete(&mut self, token: Token, len: u32) {
         match &mut self.order {
             Some(order) => order.complete(&token, len),
-            None => self.write(token.id, len, 1),
+            None => self.write(token.id(), len, 1),
         }
     }
 

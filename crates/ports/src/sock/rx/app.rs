@@ -8,7 +8,7 @@
 //!
 //! Frames of the first two kinds have a loop of their own each, which ends at the first other one.
 
-use crate::sock::config::Transmit;
+use crate::copy_plan::{CopyPlan, SinglePiece};
 use crate::sock::session::{Session, SessionHalf};
 use crate::sock::source::{self, Sources};
 use crate::sock::stats::{Fault, RxTotals, SessionStats};
@@ -17,67 +17,11 @@ use crate::vnet::VnetHeader;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use towpath_client::protocol::{MAX_PIECES, MAX_SUPER_PIECES, Statistic};
-use towpath_packet::port::{TxLayout, TxLinear};
 use towpath_packet::xsk_ring::RingMemory;
 use towpath_packet::{Batch, Cache, ExtBufPool, Packet, xsk_ring};
 
 /// Bytes of the shortest frame: an Ethernet header.
 const SHORTEST: usize = 14;
-
-/// How much of a packet is copied out of its pages.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct CopyPlan {
-    /// The number of bytes, from the first of the packet.
-    pub(super) linear: usize,
-    /// Bytes to leave free behind them.
-    tailroom: usize,
-    /// How frames of one piece are taken.
-    single: SinglePiece,
-}
-
-/// The way of a frame of one piece without metadata.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum SinglePiece {
-    /// Its page without a head: the egress needs no headroom.
-    Page,
-    /// A copy of all of it in a head.
-    Copy,
-    /// As any other frame.
-    Any,
-}
-
-impl CopyPlan {
-    /// The plan of `transmit` for an egress.
-    pub(super) fn new(transmit: Transmit, egress: TxLayout) -> CopyPlan {
-        let linear = match (transmit, egress.linear) {
-            (Transmit::Page, _) | (Transmit::Auto, TxLinear::None) => 0,
-            (Transmit::Auto, TxLinear::Header(n)) => n.into(),
-            (Transmit::Copy, _) | (Transmit::Auto, TxLinear::Whole) => usize::MAX,
-        };
-        let single = match linear {
-            0 if egress.headroom == 0 => SinglePiece::Page,
-            usize::MAX => SinglePiece::Copy,
-            _ => SinglePiece::Any,
-        };
-        CopyPlan { linear, tailroom: egress.tailroom.into(), single }
-    }
-
-    /// As this, with at least `n` bytes copied.
-    fn with_headers(self, n: usize) -> CopyPlan {
-        let single = if self.single == SinglePiece::Page { SinglePiece::Any } else { self.single };
-        CopyPlan { linear: self.linear.max(n), single, ..self }
-    }
-
-    /// How many of the next `len` bytes of a packet are copied.
-    #[inline]
-    fn copy_len(&self, packet: &Packet, len: usize) -> usize {
-        // The bytes behind a page can't be linear.
-        if self.linear <= packet.len() || packet.frags() > 0 {
-            return 0;
-        }
-        (self.linear - packet.len()).min(len).min(packet.tailroom().saturating_sub(self.tailroom))
-    }
-}
 
 /// The half of a session that its receive queue has: the TX and the COMPLETION ring.
 #[derive(Debug)]
@@ -219,7 +163,7 @@ impl AppTx {
         let ready = self.tx.try_peek(room as u32).map_err(|_| Fault::Counter)? as usize;
         let chunks = self.budget.saturating_sub(self.charged) / self.session.umem.chunk() as u64;
         let mut n = ready.min(room).min(self.pages.free()).min(chunks as usize);
-        if plan.linear > 0 || self.skip_invalid {
+        if plan.linear() > 0 || self.skip_invalid {
             // A copied or skipped descriptor is completed at once.
             let room = self.completion.try_reserve(n as u32).map_err(|_| Fault::Counter)? as usize;
             self.completion_full |= n > 0 && room == 0;
@@ -237,7 +181,7 @@ impl AppTx {
         if n == ready && n < room {
             self.stats.add(Statistic::TxRingEmptyDescs, 1);
         }
-        let taken = match plan.single {
+        let taken = match plan.single() {
             _ if self.partial.is_some() => Ok(0),
             SinglePiece::Page => self.take_headless(n, cache, out, totals),
             SinglePiece::Copy => self.take_copies(n, plan, cache, out, totals),

@@ -5,7 +5,9 @@
 //! |---|---|
 //! | `mod` | [`SockRx`]: the burst over all applications, sleep and wake-up |
 //! | `turns` | [`Turns`]: fair among users, then among the sessions of a user |
-//! | `app` | [`AppTx`]: one application's TX and COMPLETION rings; [`CopyPlan`]: what is copied |
+//! | `app` | [`AppTx`]: one application's TX and COMPLETION rings |
+//!
+//! [`CopyPlan`] decides what is copied.
 
 pub(super) mod app;
 mod turns;
@@ -14,7 +16,8 @@ use super::config::Transmit;
 use super::notify::{PortShared, QueueWaker, RESYNC, Unusable};
 use super::session::SessionList;
 use super::stats::{Fault, RxTotals};
-use app::{AppTx, CopyPlan, Stall};
+use crate::copy_plan::CopyPlan;
+use app::{AppTx, Stall};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -48,6 +51,16 @@ pub struct SockRx {
     shared: Arc<PortShared>,
 }
 
+/// What `transmit` copies for an egress.
+fn plan(transmit: Transmit, egress: TxLayout) -> CopyPlan {
+    let linear = match transmit {
+        Transmit::Page => TxLinear::None,
+        Transmit::Auto => egress.linear,
+        Transmit::Copy => TxLinear::Whole,
+    };
+    CopyPlan::new(TxLayout { linear, ..egress })
+}
+
 impl SockRx {
     pub(super) fn new(
         sessions: (Consumer<AppTx>, Producer<AppTx>),
@@ -60,7 +73,7 @@ impl SockRx {
         SockRx {
             apps: SessionList::new(sessions, shared.sessions),
             transmit,
-            plan: CopyPlan::new(transmit, unknown),
+            plan: plan(transmit, unknown),
             turns: Turns::new(shared.sessions),
             cache,
             waker,
@@ -173,8 +186,8 @@ impl RxQueue for SockRx {
     }
 
     fn set_tx_layout(&mut self, egress: TxLayout) {
-        self.plan = CopyPlan::new(self.transmit, egress);
-        if self.plan.linear > 0 {
+        self.plan = plan(self.transmit, egress);
+        if self.plan.linear() > 0 {
             self.cache.set_headroom(egress.headroom.into());
         }
     }

@@ -1,8 +1,8 @@
 //! Descriptors that applications send, on kernels that can refuse them (`SO_PASSRIGHTS`, Linux 6.16)
 //! and as on those that cannot. Their last close blocks for an hour: what waits for one does not end.
 
-use super::super::closing::CAN_REFUSE;
 use super::*;
+use crate::closing::CAN_REFUSE;
 use std::io::Read;
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;

@@ -1,10 +1,14 @@
-//! Sockets that applications send to, and how they are closed.
+//! Descriptors that other processes sent, and sockets that they send to, closed where nothing waits
+//! for it.
 //!
-//! The queue of such a socket may hold records with descriptors of any file. Closing the socket
-//! closes them, which can block (see [`towpath_sys::closer`]). So a socket is closed where it is
-//! dropped only if it refused descriptors from the beginning (`SO_PASSRIGHTS`, Linux 6.16). Any
+//! The queue of a socket of `sock` may hold records with descriptors of any file. Closing the
+//! socket closes them, which can block (see [`towpath_sys::closer`]). So a socket is closed where it
+//! is dropped only if it refused descriptors from the beginning (`SO_PASSRIGHTS`, Linux 6.16). Any
 //! other one goes to the server thread. If its queue is empty, or can be emptied, the thread closes
 //! it. Else a process of its own does.
+//!
+//! A front end of `vhost` sends descriptors as a matter of course. Those that are not what they
+//! must be are closed by a process of their own, too.
 //!
 //! Those processes are bounded. A user whose descriptors do not close has no further ones examined
 //! ([`MAX_EXAMINED`]). Sockets that wait for a process ([`MAX_CLOSING`]) keep the port from
@@ -23,7 +27,7 @@ use towpath_sys::seqpacket;
 const MAX_EXAMINED: usize = 4;
 /// Processes with sockets that are not closed yet.
 const MAX_CLOSING: usize = 64;
-/// Sockets that wait for a process.
+/// Descriptors that wait for a process.
 const MAX_WAITING: usize = 64;
 
 /// The time that a process has before its user's further descriptors are not examined.
@@ -31,7 +35,7 @@ const GRACE: Duration = Duration::from_millis(50);
 
 /// Closes sockets, and keeps the processes that do.
 #[derive(Debug, Default)]
-pub(super) struct Closer {
+pub(crate) struct Closer {
     /// Any thread adds to it, and waits for nothing.
     dropped: Mutex<Dropped>,
     /// The server thread has this one, and after its end those that drop a socket.
@@ -41,15 +45,24 @@ pub(super) struct Closer {
 /// Sockets that were dropped.
 #[derive(Debug, Default)]
 struct Dropped {
-    sockets: Vec<OwnedFd>,
+    files: Vec<Dropping>,
     /// The server thread has ended.
     ended: bool,
 }
 
+/// A descriptor to be closed.
+#[derive(Debug)]
+enum Dropping {
+    /// A socket that another process sent to.
+    Socket(OwnedFd),
+    /// A descriptor that another process sent.
+    File(OwnedFd),
+}
+
 #[derive(Debug, Default)]
 struct Processes {
-    /// Sockets that wait for a process.
-    waiting: Vec<OwnedFd>,
+    /// Descriptors that wait for a process.
+    waiting: Vec<Dropping>,
     closing: Vec<Closing>,
     examined: Vec<Examined>,
 }
@@ -68,7 +81,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Closer {
     /// Examines the descriptors of the first record of a connection of user `uid`.
-    pub(super) fn examine(&self, connection: BorrowedFd<'_>, uid: u32) -> io::Result<Descriptors> {
+    pub(crate) fn examine(&self, connection: BorrowedFd<'_>, uid: u32) -> io::Result<Descriptors> {
         let mut processes = lock(&self.processes);
         if processes.is_stuck(uid) {
             let why = format!("{MAX_EXAMINED} files that user {uid} sent as memory do not close");
@@ -80,24 +93,29 @@ impl Closer {
     }
 
     /// Closes what was dropped. Returns whether there is room for more sockets.
-    pub(super) fn turn(&self) -> bool {
+    pub(crate) fn turn(&self) -> bool {
         let mut processes = lock(&self.processes);
-        processes.waiting.append(&mut lock(&self.dropped).sockets);
+        processes.waiting.append(&mut lock(&self.dropped).files);
         processes.close();
         processes.waiting.len() < MAX_WAITING
     }
 
     /// The server thread ends: sockets that are dropped later are closed by those that drop them.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         lock(&self.dropped).ended = true;
         self.turn();
+    }
+
+    /// Has a descriptor of any file closed by a process, at the next [turn](Closer::turn).
+    pub(crate) fn close(&self, fd: OwnedFd) {
+        lock(&self.dropped).files.push(Dropping::File(fd));
     }
 
     fn drop_socket(&self, socket: OwnedFd) {
         // The peer learns that it is over, and sends no more.
         seqpacket::shutdown(socket.as_fd());
         let mut dropped = lock(&self.dropped);
-        dropped.sockets.push(socket);
+        dropped.files.push(Dropping::Socket(socket));
         if dropped.ended {
             drop(dropped);
             self.turn();
@@ -123,18 +141,19 @@ impl Processes {
 
     fn close(&mut self) {
         self.closing.retain_mut(|process| !process.is_over());
-        for socket in std::mem::take(&mut self.waiting) {
-            if seqpacket::discard(socket.as_fd()) {
+        for dropping in std::mem::take(&mut self.waiting) {
+            if matches!(&dropping, Dropping::Socket(socket) if seqpacket::discard(socket.as_fd())) {
                 continue;
             }
             if self.closing.len() >= MAX_CLOSING {
-                self.waiting.push(socket);
+                self.waiting.push(dropping);
                 continue;
             }
-            match closer::close(socket) {
+            let (Dropping::Socket(fd) | Dropping::File(fd)) = dropping;
+            match closer::close(fd) {
                 Ok(process) => self.closing.push(process),
                 // It is tried again.
-                Err((socket, _)) => self.waiting.extend(socket),
+                Err((fd, _)) => self.waiting.extend(fd.map(Dropping::File)),
             }
         }
     }
@@ -143,13 +162,15 @@ impl Processes {
 impl Drop for Processes {
     /// What no process closed stays open: the end of this process closes it.
     fn drop(&mut self) {
-        self.waiting.drain(..).for_each(std::mem::forget);
+        for Dropping::Socket(fd) | Dropping::File(fd) in self.waiting.drain(..) {
+            std::mem::forget(fd);
+        }
     }
 }
 
 /// A socket that an application sends to.
 #[derive(Debug)]
-pub(super) struct AppSocket {
+pub(crate) struct AppSocket {
     /// `None` only while it is dropped.
     fd: Option<OwnedFd>,
     /// No record in its queue has descriptors, and none will.
@@ -159,13 +180,13 @@ pub(super) struct AppSocket {
 
 impl AppSocket {
     /// A socket that may have received anything.
-    pub(super) fn new(fd: OwnedFd, closer: Arc<Closer>) -> AppSocket {
+    pub(crate) fn new(fd: OwnedFd, closer: Arc<Closer>) -> AppSocket {
         AppSocket { fd: Some(fd), refuses: AtomicBool::new(false), closer }
     }
 
     /// Refuses descriptors from here on, if the kernel can and none came before. The queue must be
     /// empty.
-    pub(super) fn refuse_descriptors(&self) -> io::Result<()> {
+    pub(crate) fn refuse_descriptors(&self) -> io::Result<()> {
         let refuses = can_refuse() && seqpacket::refuse_descriptors(self.as_fd())?;
         let empty = || seqpacket::peek(self.as_fd(), &mut []).is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock);
         self.refuses.store(refuses && empty(), Ordering::Relaxed);
@@ -173,7 +194,7 @@ impl AppSocket {
     }
 
     /// Whether no record in its queue has descriptors.
-    pub(super) fn refuses(&self) -> bool {
+    pub(crate) fn refuses(&self) -> bool {
         self.refuses.load(Ordering::Relaxed)
     }
 }
@@ -198,7 +219,7 @@ impl Drop for AppSocket {
 
 /// Tests of older kernels turn this off.
 #[cfg(test)]
-pub(super) static CAN_REFUSE: AtomicBool = AtomicBool::new(true);
+pub(crate) static CAN_REFUSE: AtomicBool = AtomicBool::new(true);
 
 fn can_refuse() -> bool {
     #[cfg(test)]

@@ -1,0 +1,117 @@
+//! What the device offers, and the names of it.
+
+use super::config::Config;
+use crate::kernel::ability::TSO;
+use towpath_packet::Offloads;
+use towpath_virtio::vhost_user::protocol;
+
+/// The MTU is in the configuration space (`VIRTIO_NET_F_MTU`).
+pub(super) const MTU: u64 = 1 << 3;
+/// The state of the link is in the configuration space (`VIRTIO_NET_F_STATUS`).
+const STATUS: u64 = 1 << 16;
+/// The guest announces itself after a migration (`VIRTIO_NET_F_GUEST_ANNOUNCE`).
+const GUEST_ANNOUNCE: u64 = 1 << 21;
+/// Several queues (`VIRTIO_NET_F_MQ`).
+const MQ: u64 = 1 << 22;
+/// Modern: little-endian, headers of 12 bytes (`VIRTIO_F_VERSION_1`).
+pub(super) const VERSION_1: u64 = 1 << 32;
+/// Packed rings (`VIRTIO_F_RING_PACKED`).
+pub(super) const RING_PACKED: u64 = 1 << 34;
+
+/// Each bit that the port knows, in the words of the log.
+const NAMES: [(u32, &str); 24] = [
+    (0, "csum"),
+    (1, "guest-csum"),
+    (3, "mtu"),
+    (7, "guest-tso4"),
+    (8, "guest-tso6"),
+    (9, "guest-ecn"),
+    (11, "host-tso4"),
+    (12, "host-tso6"),
+    (13, "host-ecn"),
+    (15, "mergeable"),
+    (16, "status"),
+    (21, "announce"),
+    (22, "mq"),
+    (26, "log"),
+    (28, "indirect"),
+    (29, "event-idx"),
+    (30, "protocol"),
+    (32, "version-1"),
+    (34, "packed"),
+    (35, "in-order"),
+    (40, "ring-reset"),
+    (54, "guest-uso4"),
+    (55, "guest-uso6"),
+    (56, "host-uso"),
+];
+
+fn bits(list: &[u32]) -> u64 {
+    list.iter().fold(0, |bits, bit| bits | 1 << bit)
+}
+
+/// The bits that a device with `queues` queue pairs offers.
+pub(super) fn offered(config: &Config, queues: u16) -> u64 {
+    let when = |on: bool, list: &[u32]| if on { bits(list) } else { 0 };
+    let always = VERSION_1 | STATUS | GUEST_ANNOUNCE | protocol::LOG_ALL | protocol::PROTOCOL_FEATURES | bits(&[40]);
+    always
+        | when(queues > 1, &[MQ.trailing_zeros()])
+        | when(config.mtu.is_some(), &[MTU.trailing_zeros()])
+        | when(config.csum, &[0, 1])
+        | when(config.csum && config.tso, &[7, 8, 9, 11, 12, 13])
+        | when(config.csum && config.uso, &[54, 55, 56])
+        | when(config.mergeable, &[15])
+        | when(config.indirect, &[28])
+        | when(config.event_idx, &[29])
+        | when(config.packed, &[34])
+        | when(config.in_order, &[35])
+}
+
+/// The offloads among them, of which a guest takes what it likes.
+pub(super) fn offloads(config: &Config) -> Offloads {
+    let when = |on: bool, offloads| if on { offloads } else { Offloads::NONE };
+    let super_packets = when(config.tso, TSO).with(when(config.uso, Offloads::USO));
+    when(config.csum, Offloads::CSUM.with(super_packets))
+}
+
+/// The bits of the protocol that the port offers. Only an MTU is worth a look at the configuration
+/// space: QEMU warns of an ability that it does not use.
+pub(super) fn protocol(config: &Config) -> u64 {
+    let always = protocol::MQ
+        | protocol::LOG_SHMFD
+        | protocol::RARP
+        | protocol::REPLY_ACK
+        | protocol::NET_MTU
+        | protocol::RESET_DEVICE
+        | protocol::CONFIGURE_MEM_SLOTS
+        | protocol::STATUS;
+    always | if config.mtu.is_some() { protocol::CONFIG } else { 0 }
+}
+
+/// The features in words.
+pub(super) fn words(features: u64) -> String {
+    let known = NAMES.iter().filter(|(bit, _)| features >> bit & 1 != 0).map(|(_, name)| (*name).to_owned());
+    let others = (0..64).filter(|bit| features >> bit & 1 != 0 && NAMES.iter().all(|(known, _)| known != bit));
+    let all: Vec<_> = known.chain(others.map(|bit| format!("bit {bit}"))).collect();
+    all.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_bit_that_is_offered_has_a_name() {
+        let config = Config { mtu: Some(1500), ..Config::new("a") };
+        let all = offered(&config, 8);
+        assert!(!words(all).contains("bit"), "{}", words(all));
+        assert_eq!(all.count_ones() as usize, NAMES.len());
+        assert_eq!(words(1 | 1 << 33), "csum bit 33");
+    }
+
+    #[test]
+    fn segmentation_takes_checksums_and_one_pair_no_multi_queue() {
+        let config = Config { csum: false, ..Config::new("a") };
+        assert_eq!(offered(&config, 1) & (bits(&[0, 1, 7, 8, 9, 11, 12, 13, 54, 55, 56]) | MQ | MTU), 0);
+    }
+}

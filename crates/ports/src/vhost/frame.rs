@@ -1,0 +1,430 @@
+//! One chain of the guest's transmit ring, as a packet.
+//!
+//! ```text
+//!   chain   [header 12][frame ……………][frame …]
+//!   short frame          a head with a copy; the chain is complete at once
+//!   one piece, egress takes fragments     its page, no head
+//!   any other            a head with what the egress or an offload needs linear, then pages
+//! ```
+//!
+//! The header is read once. What it asks for is checked against bytes that were copied.
+//!
+//! Chains are taken a few ahead, and the first lines of their frames prefetched: the guest wrote
+//! them on another core.
+
+use super::pages::Pages;
+use super::ring::{Ring, feature};
+use super::rx::Totals;
+use crate::copy_plan::{CopyPlan, SinglePiece};
+use crate::kernel::rx_buffers::MAX_PACKET;
+use crate::vnet::{self, DATA_VALID, MAX_SUPER_HEADERS, NEEDS_CSUM, VnetHeader};
+use towpath_packet::{Batch, Buf, Cache, Offloads, Packet};
+use towpath_virtio::{Device, Piece, RegionPlace, Regions, RingError, Token};
+
+/// Bytes of the shortest frame: an Ethernet header.
+const SHORTEST: usize = 14;
+/// Pieces of a frame that go on as pages; a frame in more pieces is copied.
+const MAX_PAGES: usize = 64;
+/// Chains of a burst, of which some may be no frames: a guest that sends none of use must not take
+/// the time of others.
+const MAX_CHAINS: usize = 2 * Batch::<64>::CAPACITY;
+/// Chains that are taken ahead.
+const AHEAD: usize = 8;
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// Why a burst ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// No chain is left, or no room.
+    Done,
+    /// The pool is empty.
+    NoHead,
+}
+
+/// Why a frame became no packet.
+enum Lost {
+    Malformed,
+    NoBuffer,
+}
+
+/// What a burst takes frames with.
+pub(super) struct Burst<'a> {
+    pub(super) plan: CopyPlan,
+    /// Frames of up to so many bytes are copied whole, and fit into a head.
+    pub(super) copybreak: usize,
+    pub(super) cache: &'a mut Cache,
+    /// Empty packets.
+    pub(super) heads: &'a mut Batch,
+    pub(super) queue: u8,
+    pub(super) totals: Totals,
+    header_len: usize,
+    acked: Offloads,
+}
+
+/// The chain of a frame.
+struct InChain<'a> {
+    memory: &'a Regions,
+    pages: &'a mut Pages,
+    pieces: &'a [Piece<RegionPlace>],
+    /// Bytes in front of the frame.
+    skip: usize,
+    slot: usize,
+    /// Pieces that are out in the packet.
+    held: u16,
+}
+
+/// A chain that was taken ahead: one piece.
+#[derive(Clone, Copy)]
+struct Ahead {
+    /// From [`Token::into_raw`].
+    token: u64,
+    piece: Piece<RegionPlace>,
+}
+
+impl<'a> Burst<'a> {
+    pub(super) fn new(
+        (plan, copybreak): (CopyPlan, usize),
+        (cache, heads): (&'a mut Cache, &'a mut Batch),
+        queue: u8,
+        ring: &Ring,
+    ) -> Burst<'a> {
+        let (header_len, acked) = (ring.header_len(), acked(ring));
+        Burst { plan, copybreak, cache, heads, queue, totals: Totals::default(), header_len, acked }
+    }
+
+    /// Takes chains until none is left or the batch is full.
+    #[inline]
+    pub(super) fn take(&mut self, ring: &mut Ring, out: &mut Batch) -> Result<End, RingError> {
+        let Ring { device, setup, chain, pages, .. } = ring;
+        let memory = &setup.memory;
+        let nowhere = Piece { place: RegionPlace { region: 0, offset: 0 }, len: 0 };
+        let mut ahead = [Ahead { token: 0, piece: nowhere }; AHEAD];
+        let mut chains = 0;
+        while out.room() > 0 && chains < MAX_CHAINS {
+            let most = out.room().min(AHEAD);
+            let (mut n, mut spread, mut end) = (0, None, None);
+            for to in ahead.iter_mut().take(most) {
+                match device.take(memory, chain) {
+                    Ok(Some(token)) => match *chain.readable() {
+                        [piece] => {
+                            prefetch(memory, piece);
+                            *to = Ahead { token: token.into_raw(), piece };
+                            n += 1;
+                        }
+                        _ => {
+                            spread = Some(token);
+                            break;
+                        }
+                    },
+                    Ok(None) => {
+                        end = Some(Ok(End::Done));
+                        break;
+                    }
+                    Err(error) => {
+                        end = Some(Err(error));
+                        break;
+                    }
+                }
+            }
+            let taken = n + usize::from(spread.is_some());
+            let missing = taken.saturating_sub(self.heads.len());
+            if missing > 0 && self.cache.alloc_bulk(self.heads, missing) < missing {
+                // The last ones stay in the ring, as many as there is no head for.
+                spread = spread.and_then(|token| device.untake(token).err());
+                let heads = n.min(self.heads.len());
+                for surplus in ahead.iter().take(n).skip(heads).rev() {
+                    let _ = device.untake(Token::from_raw(surplus.token));
+                }
+                (n, end) = (heads, Some(Ok(End::NoHead)));
+            }
+            chains += taken + 1;
+            for &Ahead { token, piece } in ahead.iter().take(n) {
+                let token = Token::from_raw(token);
+                if !setup.enabled {
+                    self.skip(device, token);
+                } else if let Some(packet) = self.copy_short(memory, piece) {
+                    device.complete(token, 0);
+                    self.push(packet, out);
+                } else {
+                    self.frame(memory, pages, &[piece], device, token, out);
+                }
+            }
+            match spread {
+                None => {}
+                Some(token) if !setup.enabled => self.skip(device, token),
+                Some(token) => self.frame(memory, pages, chain.readable(), device, token, out),
+            }
+            if let Some(end) = end {
+                return end;
+            }
+        }
+        Ok(End::Done)
+    }
+
+    /// Drops the frame of a ring that is not enabled.
+    fn skip(&mut self, device: &mut Device, token: Token) {
+        self.totals.disabled += 1;
+        device.complete(token, 0);
+    }
+
+    #[inline]
+    fn push(&mut self, mut packet: Packet, out: &mut Batch) {
+        self.totals.bytes += packet.len() as u64;
+        packet.set_ingress(0, self.queue);
+        // There is room: no more chains are taken than that.
+        let _ = out.push(packet);
+    }
+
+    /// The packet of a short frame in one piece that asks for nothing; `None` for any other.
+    #[inline]
+    fn copy_short(&mut self, memory: &Regions, Piece { place, len }: Piece<RegionPlace>) -> Option<Packet> {
+        let len = (len as usize).checked_sub(self.header_len)?;
+        if !(SHORTEST..=self.copybreak).contains(&len) {
+            return None;
+        }
+        let memory = memory.memory(place.region)?;
+        if !asks_nothing(memory.get(place.offset)?) {
+            return None;
+        }
+        let mut packet = self.heads.pop()?;
+        // A short frame lies in the region, and has room in a head.
+        let _ = memory.append_to(place.offset + self.header_len, len, &mut packet);
+        self.totals.copies += 1;
+        self.totals.copied_bytes += len as u64;
+        Some(packet)
+    }
+
+    /// Takes the frame of any chain.
+    #[inline(never)]
+    fn frame(
+        &mut self,
+        memory: &Regions,
+        pages: &mut Pages,
+        pieces: &[Piece<RegionPlace>],
+        device: &mut Device,
+        token: Token,
+        out: &mut Batch,
+    ) {
+        let slot = pages.slot(&token);
+        let mut chain = InChain { memory, pages, pieces, skip: self.header_len, slot, held: 0 };
+        let frame = self.packet(&mut chain);
+        let held = chain.held;
+        if held == 0 {
+            device.complete(token, 0);
+        } else {
+            self.totals.attached += u64::from(held);
+            pages.hold(slot, token, held);
+        }
+        match frame {
+            Ok(packet) => self.push(packet, out),
+            Err(Lost::Malformed) => self.totals.malformed += 1,
+            Err(Lost::NoBuffer) => self.totals.dropped += 1,
+        }
+    }
+
+    /// The packet of one chain.
+    #[inline]
+    fn packet(&mut self, chain: &mut InChain<'_>) -> Result<Packet, Lost> {
+        let len = chain.pieces.iter().map(|piece| piece.len as usize).sum::<usize>().checked_sub(chain.skip);
+        let len = len.filter(|len| (SHORTEST..=MAX_PACKET).contains(len)).ok_or(Lost::Malformed)?;
+        let header = chain.header().ok_or(Lost::Malformed)?;
+        if !asks_nothing(header) {
+            return self.packet_with_offload(chain, VnetHeader::from_le_bytes(&header));
+        }
+        if len <= self.copybreak {
+            return self.build(self.plan.with_headers(len), chain);
+        }
+        if chain.pieces.len() == 1
+            && self.plan.single() == SinglePiece::Page
+            && let Some(packet) = chain.page()
+        {
+            return Ok(packet);
+        }
+        self.build(self.plan, chain)
+    }
+
+    /// The packet of a frame whose header asks for something.
+    fn packet_with_offload(&mut self, chain: &mut InChain<'_>, header: VnetHeader) -> Result<Packet, Lost> {
+        let acked = self.acked;
+        // A guest's claim that a checksum is right is ignored, and all flags are without the
+        // feature (virtio 1.2, 5.1.6.2).
+        let flags = if acked.has(Offloads::CSUM) { header.flags & NEEDS_CSUM } else { 0 };
+        let header = VnetHeader { flags, ..header };
+        let mut packet = self.build(self.plan.with_headers(MAX_SUPER_HEADERS), chain)?;
+        match vnet::apply_untrusted(header, &mut packet, usize::MAX) {
+            Ok(applied)
+                if applied.longest <= MAX_PACKET
+                    && packet.gso().is_none_or(|gso| acked.has(Offloads::for_gso(gso))) =>
+            {
+                self.totals.copied_bytes += applied.copied as u64;
+                Ok(packet)
+            }
+            _ => {
+                self.cache.free(packet);
+                Err(Lost::Malformed)
+            }
+        }
+    }
+
+    /// A packet with a head: copies first, as `plan` has it, then pages.
+    #[inline]
+    fn build(&mut self, plan: CopyPlan, chain: &mut InChain<'_>) -> Result<Packet, Lost> {
+        let mut skip = chain.skip;
+        let mut packet = self.heads.pop().ok_or(Lost::NoBuffer)?;
+        let mut copied = 0;
+        let few = chain.pieces.len() <= MAX_PAGES;
+        let pieces = chain.pieces;
+        for (i, piece) in pieces.iter().enumerate() {
+            let mut len = piece.len as usize;
+            if skip >= len {
+                skip -= len;
+                continue;
+            }
+            let mut place = piece.place;
+            (place.offset, len, skip) = (place.offset + skip, len - skip, 0);
+            let n = plan.copy_len(&packet, len);
+            if n > 0 && chain.copy(place, n, &mut packet) {
+                (place.offset, len, copied) = (place.offset + n, len - n, copied + n);
+            }
+            if len == 0 {
+                continue;
+            }
+            if few && let Some(page) = chain.attach(place, len) {
+                // There are fewer pages than a packet's fragments.
+                let _ = packet.append_buf(page);
+                continue;
+            }
+            let rest = pieces.get(i + 1..).unwrap_or_default();
+            match self.copy_rest(chain, Piece { place, len: len as u32 }, rest, packet) {
+                Ok((whole, n)) => (packet, copied) = (whole, copied + n),
+                Err(packet) => {
+                    self.cache.free(packet);
+                    return Err(Lost::NoBuffer);
+                }
+            }
+            break;
+        }
+        self.totals.copies += u64::from(copied > 0);
+        self.totals.copied_bytes += copied as u64;
+        Ok(packet)
+    }
+
+    /// Appends copies of the last pieces of a frame, for which there are no pages. Returns the
+    /// packet without all of them if the pool is empty.
+    #[cold]
+    fn copy_rest(
+        &mut self,
+        chain: &InChain<'_>,
+        first: Piece<RegionPlace>,
+        rest: &[Piece<RegionPlace>],
+        mut packet: Packet,
+    ) -> Result<(Packet, usize), Packet> {
+        let mut copied = 0;
+        let mut tail: Option<Packet> = None;
+        for &Piece { mut place, len } in std::iter::once(&first).chain(rest) {
+            let mut left = len as usize;
+            while left > 0 {
+                let mut to = match tail.take().filter(|tail| tail.tailroom() > 0) {
+                    Some(to) => to,
+                    None => match self.cache.alloc() {
+                        Some(to) => to,
+                        None => return Err(packet),
+                    },
+                };
+                let n = left.min(to.tailroom());
+                if n == 0 || !chain.copy(place, n, &mut to) {
+                    return Err(packet);
+                }
+                (place.offset, left, copied) = (place.offset + n, left - n, copied + n);
+                if to.tailroom() > 0 {
+                    tail = Some(to);
+                } else if packet.append(to).is_err() {
+                    return Err(packet);
+                }
+            }
+        }
+        match tail.map_or(Ok(()), |tail| packet.append(tail)) {
+            Ok(()) => Ok((packet, copied)),
+            Err(_) => Err(packet),
+        }
+    }
+}
+
+impl InChain<'_> {
+    /// The header, read once.
+    #[inline]
+    fn header(&self) -> Option<[u8; VnetHeader::LEN]> {
+        match self.pieces.first() {
+            Some(&Piece { place, len }) if len as usize >= VnetHeader::LEN => {
+                self.memory.memory(place.region)?.get(place.offset)
+            }
+            _ => self.spread_header(),
+        }
+    }
+
+    /// The header byte by byte, out of pieces that are shorter.
+    #[cold]
+    fn spread_header(&self) -> Option<[u8; VnetHeader::LEN]> {
+        let mut places = self.pieces.iter().flat_map(|piece| {
+            (0..piece.len as usize).map(|at| RegionPlace { offset: piece.place.offset + at, ..piece.place })
+        });
+        let mut bytes = [0; VnetHeader::LEN];
+        for byte in &mut bytes {
+            let place = places.next()?;
+            [*byte] = self.memory.memory(place.region)?.get::<1>(place.offset)?;
+        }
+        Some(bytes)
+    }
+
+    /// The page of a chain of one piece, as a packet.
+    #[inline]
+    fn page(&mut self) -> Option<Packet> {
+        let Piece { place, len } = *self.pieces.first()?;
+        let place = RegionPlace { offset: place.offset + self.skip, ..place };
+        let packet = self.pages.packet(place, len as usize - self.skip, self.slot)?;
+        self.held = 1;
+        Some(packet)
+    }
+
+    #[inline]
+    fn attach(&mut self, place: RegionPlace, len: usize) -> Option<Buf> {
+        let page = self.pages.attach(place, len, self.slot)?;
+        self.held += 1;
+        Some(page)
+    }
+
+    #[inline]
+    fn copy(&self, place: RegionPlace, len: usize, to: &mut Packet) -> bool {
+        self.memory.memory(place.region).is_some_and(|memory| memory.append_to(place.offset, len, to))
+    }
+}
+
+/// Whether a header says nothing of its frame.
+#[inline]
+fn asks_nothing(header: [u8; VnetHeader::LEN]) -> bool {
+    header[0] & (NEEDS_CSUM | DATA_VALID) == 0 && header[1] == 0
+}
+
+/// Prefetches the header and the first bytes of a frame in one piece.
+#[inline]
+fn prefetch(memory: &Regions, Piece { place, len }: Piece<RegionPlace>) {
+    if let Some(memory) = memory.memory(place.region) {
+        memory.prefetch(place.offset);
+        if len as usize > LINE {
+            memory.prefetch(place.offset + LINE);
+        }
+    }
+}
+
+/// What frames of the guest may ask for.
+fn acked(ring: &Ring) -> Offloads {
+    let kinds = [
+        (feature::CSUM, Offloads::CSUM),
+        (feature::CSUM | feature::HOST_TSO4, Offloads::TSO4),
+        (feature::CSUM | feature::HOST_TSO6, Offloads::TSO6),
+        (feature::CSUM | feature::HOST_ECN, Offloads::TSO_ECN),
+        (feature::CSUM | feature::HOST_USO, Offloads::USO),
+    ];
+    kinds.into_iter().filter(|&(bits, _)| ring.has(bits)).fold(Offloads::NONE, |all, (_, kind)| all.with(kind))
+}
