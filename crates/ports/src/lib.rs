@@ -6,6 +6,7 @@
 //!   packet     AF_PACKET: an interface of the host
 //!   xdp        AF_XDP: queues of an interface; and frames of a program
 //!   sock       applications: zero-copy UMEM, rings in shared memory
+//!   vhost      virtual machines: the back end of vhost-user
 //!   veth       a pair of ports in memory
 //!   pcap       capture files
 //!   generator  generated packets, verified on return

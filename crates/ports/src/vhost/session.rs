@@ -43,7 +43,7 @@ pub(super) enum Refusal {
     Memory(#[from] MemoryError),
     #[error("ring {ring}: {why}")]
     Ring { ring: usize, why: RingRefusal },
-    #[error("ring {ring}: the device has {rings}")]
+    #[error("ring {ring}: the device has {rings}, a pair for each worker of the port, at most queues=")]
     Index { ring: u32, rings: usize },
     #[error("{0} were not offered")]
     Features(String),

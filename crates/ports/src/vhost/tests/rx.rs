@@ -244,6 +244,34 @@ fn a_guest_of_before_the_standard_has_headers_of_ten_bytes() {
     }
 }
 
+#[test]
+fn frames_for_which_there_is_no_head_come_later_in_order_and_an_idle_queue_holds_none() {
+    for (format, features) in kinds() {
+        let mut guest = Guest::new(Way::FromGuest, format, features);
+        let (mut rx, mut cache) = (guest.rx(), guest.pool.cache(Direction::Rx).unwrap());
+        for number in 0..20 {
+            // Every fifth is in two pieces.
+            guest.send(&with_header(&[number; 60]), if number % 5 == 4 { 2 } else { 1 });
+        }
+        guest.publish();
+        let mut hoard: Vec<_> = std::iter::from_fn(|| cache.alloc()).collect();
+        let mut got = Vec::new();
+        while got.len() < 20 {
+            cache.free(hoard.pop().unwrap());
+            // From one cache to the other.
+            drop(std::mem::replace(&mut cache, guest.pool.cache(Direction::Rx).unwrap()));
+            let mut batch = Batch::new();
+            while rx.rx(&mut batch) > 0 {}
+            got.extend(batch.iter().map(|packet| packet.linear()[0]));
+            hoard.extend(batch.drain_front(64));
+        }
+        assert_eq!(got, (0..20).collect::<Vec<_>>(), "{format:?} {features:#x}");
+        drop((hoard, cache));
+        rx.rx(&mut Batch::new());
+        assert_eq!((guest.used().len(), guest.pool.stats().free), (20, 4096));
+    }
+}
+
 /// Words at random, of which many mean something: flags, small numbers, addresses of buffers.
 fn scribble(guest: &mut Guest, from: usize, len: usize) {
     let memory = guest.memory.memory(0).unwrap().clone();
