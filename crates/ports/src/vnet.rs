@@ -1,5 +1,5 @@
-//! The virtio-net header of a [`Packet`], from [`towpath_packet::vnet`], which drivers of virtio
-//! devices use as well; and what it takes to trust one that another process wrote.
+//! The virtio-net header of a [`Packet`]: [`towpath_packet::vnet`], and for packets whose bytes
+//! another process can write.
 
 use crate::kernel::rx_buffers::MAX_PACKET;
 use towpath_gro as gro;

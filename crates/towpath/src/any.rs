@@ -169,7 +169,7 @@ any_port! {
     /// `veth:`
     Veth: veth::VethPort,
     /// `vhost:`
-    Vhost: vhost::VhostPort,
+    Vhost: Box<vhost::VhostPort>,
     /// `virtio:vfio=`
     VirtioVfio: Box<VirtioNet<PciTransport<VfioBus>>>,
     /// `virtio:qtest=`
@@ -304,7 +304,7 @@ impl Opener {
                 pcap::open(pcap::Config::from_uri(uri, role)?).map(AnyPort::Pcap)
             }
             "sock" => sock::open(sock::Config::from_uri(uri)?).map(AnyPort::Sock),
-            "vhost" => vhost::open(vhost::Config::from_uri(uri)?).map(AnyPort::Vhost),
+            "vhost" => vhost::open(vhost::Config::from_uri(uri)?).map(|port| AnyPort::Vhost(Box::new(port))),
             "xdp" => xdp::open(xdp::Config::from_uri(uri)?).map(AnyPort::Xdp),
             "virtio" => match virtio::DeviceChoice::of(uri)? {
                 virtio::DeviceChoice::User(path) => {

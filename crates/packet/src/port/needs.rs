@@ -57,7 +57,7 @@ pub enum Calls {
     Sockets,
     /// Connections of a listening UNIX socket, and memory that is shared with them.
     Accept,
-    /// UNIX sockets are opened and connected.
+    /// Connections to UNIX sockets.
     Connect,
     /// Length and position of files that are open.
     Files,
