@@ -156,6 +156,8 @@ impl Fixture {
     }
 
     fn serve_an_honest_one(&mut self) {
+        // The last one may have left an announcement.
+        self.rx.rx(&mut Batch::new());
         assert!(self.memory.put(0, &[0; BUFFERS as usize]));
         let mut front = FrontEnd::connect(self);
         front.bring_up(PLAIN);
