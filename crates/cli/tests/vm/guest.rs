@@ -29,6 +29,8 @@ pub(crate) const NIC: &str = "0000:00:04.0";
 pub(crate) const PEER: &str = "0000:00:06.0";
 /// Another NIC of the kernel, connected to nothing.
 pub(crate) const SPARE: &str = "0000:00:07.0";
+/// A NIC that neither the guest's kernel nor towpath drives.
+pub(crate) const OTHER: &str = "0000:00:0a.0";
 
 /// A NIC that is plugged in while the machine runs: behind the slot of a PCI Express port.
 pub(crate) const HOT: &str = "0000:01:00.0";
@@ -335,7 +337,8 @@ fn arguments(qemu: &mut Command) {
     }
     qemu.args(["-device", "e1000e,id=nic,netdev=h0,addr=4.0,romfile=,mac=02:00:00:00:00:04"])
         .args(["-device", &virtio("h1", 6), "-device", &virtio("h2", 7)])
-        .args(["-device", "pcie-root-port,id=port0,chassis=1,slot=1,addr=8.0"]);
+        .args(["-device", "pcie-root-port,id=port0,chassis=1,slot=1,addr=8.0"])
+        .args(["-device", "e1000,addr=a.0,romfile="]);
 }
 
 /// Starts the machine on a thread that ends only with the process: the machine is killed when that

@@ -5,6 +5,7 @@
 //!     00:04.0  82574L       ── hub ── 00:06.0  virtio, the guest kernel's own NIC
 //!     00:07.0  virtio       ── nothing
 //!     00:08.0  slot         a NIC that is plugged in and out, on the same hub
+//!     00:0a.0  82540EM      a NIC without a driver here
 //!   guest: Debian's kernel, busybox, towpath linked statically, DPDK's testpmd
 //! ```
 //!
@@ -38,7 +39,7 @@ mod vhost;
 mod zero_copy;
 
 use cable::Cable;
-use guest::{Guest, NIC, PEER, SPARE, inside};
+use guest::{Guest, NIC, OTHER, PEER, SPARE, inside};
 
 /// The driver of a function; empty without one.
 fn driver(guest: &mut Guest, bdf: &str) -> String {
@@ -112,16 +113,26 @@ fn a_function_without_a_driver_is_restored_without_one() {
 }
 
 #[test]
-fn a_nic_without_a_driver_here_is_bound_by_force_alone_and_restored_to_its_driver() {
-    inside("binding a NIC of the kernel", |guest| {
+fn a_nic_without_a_driver_here_is_bound_by_force_alone() {
+    inside("binding a NIC without a driver here", |guest| {
+        let refused = guest.try_run(&format!("towpath bind {OTHER}"));
+        assert_eq!((refused.code, driver(guest, OTHER).as_str()), (2, ""), "{}", refused.text);
+        says(&refused.text, &["an Ethernet controller (8086:100e)", "--force"]);
+        says(&guest.run(&format!("towpath bind {OTHER} --force")), &["no driver -> vfio-pci"]);
+        says(&guest.run(&format!("towpath unbind {OTHER}")), &["vfio-pci -> no driver"]);
+    });
+}
+
+#[test]
+fn a_nic_of_the_kernel_sends_for_towpath_and_is_restored_to_its_driver() {
+    inside("a virtio NIC through VFIO", |guest| {
         let name = interface(guest, SPARE);
         guest.run(&format!("ip addr add 192.0.2.1/24 dev {name}; ip link set {name} up"));
-        let refused = guest.try_run(&format!("towpath bind {SPARE}"));
-        assert_eq!((refused.code, driver(guest, SPARE).as_str()), (2, "virtio-pci"), "{}", refused.text);
-        says(&refused.text, &["an Ethernet controller (1af4:1041)", "virtio-pci", &format!("xdp:{name}"), "--force"]);
-        for _ in 0..2 {
-            says(&guest.run(&format!("towpath bind {SPARE} --force")), &["virtio-pci -> vfio-pci"]);
+        for policy in ["persistent", "strict"] {
+            says(&guest.run(&format!("towpath bind {SPARE}")), &["virtio-pci -> vfio-pci"]);
             assert_eq!((driver(guest, SPARE).as_str(), interface(guest, SPARE).contains("eth")), ("vfio-pci", false));
+            let port = format!("virtio:vfio={SPARE}?policy={policy}");
+            says(&guest.run(&format!("towpath gen '{port}' --count 3000")), &["3 000 in = 3 000 out", "all home"]);
             says(&guest.run(&format!("towpath unbind {SPARE}")), &["vfio-pci -> virtio-pci"]);
             guest.until("its interface is back", &format!("ls /sys/bus/pci/devices/{SPARE}/virtio*/net"));
             assert_eq!(only(guest, SPARE), "(null)");
