@@ -128,6 +128,10 @@ fn a_nic_of_the_kernel_sends_for_towpath_and_is_restored_to_its_driver() {
     inside("a virtio NIC through VFIO", |guest| {
         let name = interface(guest, SPARE);
         guest.run(&format!("ip addr add 192.0.2.1/24 dev {name}; ip link set {name} up"));
+        let refused = guest.try_run(&format!("towpath bind {SPARE}"));
+        assert_eq!((refused.code, driver(guest, SPARE).as_str()), (2, "virtio-pci"), "{}", refused.text);
+        says(&refused.text, &[&format!("its interface {name} is in use"), "192.0.2.1"]);
+        guest.run(&format!("ip addr flush dev {name}; ip link set {name} down"));
         for policy in ["persistent", "strict"] {
             says(&guest.run(&format!("towpath bind {SPARE}")), &["virtio-pci -> vfio-pci"]);
             assert_eq!((driver(guest, SPARE).as_str(), interface(guest, SPARE).contains("eth")), ("vfio-pci", false));
