@@ -112,7 +112,7 @@ mod tests {
     fn no_group_has_a_call_that_starts_programs_reaches_other_processes_or_widens_rights() {
         // A port that connects again after its peer has ended can reach sockets of others, and no
         // port besides.
-        let connects = |calls| list(&Needs::none().calls([calls])).iter().any(|call| call.number == libc::SYS_connect);
+        let connects = |calls| list(&Needs::none().calls([calls])).any(|call| call.number == libc::SYS_connect);
         assert!(Calls::ALL.into_iter().all(|calls| connects(calls) == (calls == Calls::Connect)));
         let all = Needs::none().calls(Calls::ALL.into_iter().filter(|calls| *calls != Calls::Connect));
         let never = [
