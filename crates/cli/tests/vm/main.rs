@@ -124,23 +124,44 @@ fn a_nic_without_a_driver_here_is_bound_by_force_alone() {
 }
 
 #[test]
-fn a_nic_of_the_kernel_sends_for_towpath_and_is_restored_to_its_driver() {
-    inside("a virtio NIC through VFIO", |guest| {
+fn a_nic_of_the_kernel_is_bound_unless_it_is_in_use_and_restored_to_its_driver() {
+    inside("binding a NIC of the kernel", |guest| {
         let name = interface(guest, SPARE);
         guest.run(&format!("ip addr add 192.0.2.1/24 dev {name}; ip link set {name} up"));
         let refused = guest.try_run(&format!("towpath bind {SPARE}"));
         assert_eq!((refused.code, driver(guest, SPARE).as_str()), (2, "virtio-pci"), "{}", refused.text);
         says(&refused.text, &[&format!("its interface {name} is in use"), "192.0.2.1"]);
         guest.run(&format!("ip addr flush dev {name}; ip link set {name} down"));
-        for policy in ["persistent", "strict"] {
+        for _ in 0..2 {
             says(&guest.run(&format!("towpath bind {SPARE}")), &["virtio-pci -> vfio-pci"]);
             assert_eq!((driver(guest, SPARE).as_str(), interface(guest, SPARE).contains("eth")), ("vfio-pci", false));
-            let port = format!("virtio:vfio={SPARE}?policy={policy}");
-            says(&guest.run(&format!("towpath gen '{port}' --count 3000")), &["3 000 in = 3 000 out", "all home"]);
             says(&guest.run(&format!("towpath unbind {SPARE}")), &["vfio-pci -> virtio-pci"]);
             guest.until("its interface is back", &format!("ls /sys/bus/pci/devices/{SPARE}/virtio*/net"));
             assert_eq!(only(guest, SPARE), "(null)");
         }
+    });
+}
+
+#[test]
+fn frames_of_a_virtio_nic_behind_the_iommu_reach_another_nic_under_every_policy() {
+    inside("a virtio NIC through VFIO", |guest| {
+        let sink = format!("towpath sink e1000e:vfio={NIC} --quiet --duration 60s >/tmp/sink 2>&1 & echo $! >/tmp/pid");
+        guest.run(&format!("towpath bind {NIC}; towpath bind {PEER}"));
+        for policy in ["persistent", "deferred", "strict"] {
+            guest.run(&sink);
+            // While its link is negotiated the other NIC takes nothing, and the hub keeps what comes.
+            let port = format!("virtio:vfio={PEER}?policy={policy}");
+            guest.until("a link", &format!("towpath gen '{port}' --count 10 | grep -q '10 in = 10 out'"));
+            says(&guest.run(&format!("towpath gen '{port}' --count 3000")), &["3 000 in = 3 000 out", "all home"]);
+            guest.run("kill -INT $(cat /tmp/pid)");
+            guest.until("the sink has ended", "! kill -0 $(cat /tmp/pid)");
+            says(&guest.run("cat /tmp/sink"), &["all home"]);
+        }
+        guest.run(&format!("towpath unbind {NIC}; towpath unbind {PEER}"));
+        guest.until("the kernel's interface is back", &format!("ls /sys/bus/pci/devices/{PEER}/virtio*/net"));
+        // A frame that the hub kept is completed by QEMU after the driver has reset the device, as it
+        // seems: the IOMMU refuses that one write, and the kernel reports it.
+        println!("{}", guest.run("dmesg -c | grep -c DMAR; true"));
     });
 }
 
