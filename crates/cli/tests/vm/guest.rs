@@ -1,10 +1,10 @@
 //! The booted machine: one serial line carries commands, the kernel's messages go by another into a
 //! file.
 //!
-//! One machine serves all tests of [`inside`], one after the other. A test that fails ends the machine,
-//! and the next test boots a new one. [`alone`] boots machines of other kinds, while no other one is in
-//! use. QEMU's monitor pulls cables and devices, and writes each access to a register of the NIC to a
-//! file.
+//! One machine serves all tests of [`inside`], one after the other. A test that fails ends the
+//! machine, and the next test boots a new one. [`alone`] boots machines of other kinds, while no
+//! other one is in use. QEMU's monitor pulls cables and devices, and writes each access to a register
+//! of the NIC to a file.
 
 use crate::image;
 use crate::kernel::{Kernel, Release};
