@@ -45,4 +45,5 @@ pub fn header_of(packet: &Packet) -> Result<VnetHeader, DropReason> {
 }
 
 #[cfg(test)]
+#[cfg(not(loom))]
 mod tests;
