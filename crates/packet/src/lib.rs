@@ -77,4 +77,4 @@ pub use packet::{Chunks, MAX_CHUNKS, MAX_FRAGS, NoRoom, Packet};
 pub use pool::{Cache, Direction, Floors, Pool, PoolConfig, PoolError, PoolStats};
 pub use region::{Backing, Region, RegionError, RegionHandle, WeakRegionHandle};
 pub use take_cell::TakeCell;
-pub use untrusted::UntrustedMem;
+pub use untrusted::{UntrustedBytes, UntrustedMem};

@@ -22,6 +22,7 @@ use crate::packet::{Packet, prefetch, prefetch_write};
 use crate::region::{Region, RegionError, RegionHandle};
 use libc::c_void;
 use std::arch::asm;
+use std::marker::PhantomData;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
@@ -92,11 +93,84 @@ impl UntrustedMem {
         self.0.at(offset, len)
     }
 
+    /// The `len` bytes at `offset`; `None` if they do not lie inside.
+    #[inline]
+    pub fn bytes(&self, offset: usize, len: usize) -> Option<UntrustedBytes<'_>> {
+        let at = self.0.at(offset, len)?;
+        Some(UntrustedBytes { at, len, memory: PhantomData })
+    }
+
     /// A copy of the `N` bytes at `offset`; `None` if they do not lie inside. The caller checks
     /// their meaning.
     #[inline]
     pub fn get<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
-        let from = self.0.at(offset, N)?;
+        self.bytes(offset, N)?.get(0)
+    }
+
+    /// Copies `bytes` to `offset`; returns false, and writes nothing, if they do not lie inside.
+    #[inline]
+    pub fn put(&self, offset: usize, bytes: &[u8]) -> bool {
+        let Some(to) = self.bytes(offset, bytes.len()) else { return false };
+        // SAFETY: the bytes lie inside the region.
+        unsafe { copy(bytes.as_ptr(), to.at.as_ptr(), bytes.len()) };
+        true
+    }
+
+    /// Writes the `N` bytes to `offset`, for a length that is known to the compiler: stores instead
+    /// of a call. Returns false, and writes nothing, if they do not lie inside.
+    #[inline]
+    pub fn set<const N: usize>(&self, offset: usize, bytes: [u8; N]) -> bool {
+        self.bytes(offset, N).is_some_and(|to| to.set(0, bytes))
+    }
+
+    /// Appends a copy of `len` bytes at `offset` to the linear part of a packet without fragments.
+    /// Returns false, and changes nothing, if they do not lie inside or have no room.
+    #[inline]
+    pub fn append_to(&self, offset: usize, len: usize, to: &mut Packet) -> bool {
+        self.bytes(offset, len).is_some_and(|from| from.append_to(0, to))
+    }
+
+    /// Copies up to `len` bytes of `packet`, from its byte `from` on, to `offset`. Returns the
+    /// number of bytes, or `None`, and writes nothing, if `len` bytes do not lie inside.
+    #[inline]
+    pub fn write(&self, offset: usize, packet: &Packet, from: usize, len: usize) -> Option<usize> {
+        self.bytes(offset, len)?.write(0, packet, from, len)
+    }
+}
+
+/// A piece of [`UntrustedMem`]: its place was checked once, for any number of accesses.
+#[derive(Debug, Clone, Copy)]
+pub struct UntrustedBytes<'a> {
+    at: NonNull<u8>,
+    len: usize,
+    memory: PhantomData<&'a UntrustedMem>,
+}
+
+impl UntrustedBytes<'_> {
+    /// Number of bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The address of byte `from`, if `len` bytes follow.
+    #[inline]
+    fn place(&self, from: usize, len: usize) -> Option<NonNull<u8>> {
+        // SAFETY: from <= self.len, so the address stays inside the piece, or one past its end.
+        (self.len.checked_sub(from)? >= len).then(|| unsafe { self.at.add(from) })
+    }
+
+    /// A copy of the `N` bytes from `from` on; `None` if there are fewer. The caller checks their
+    /// meaning.
+    #[inline]
+    pub fn get<const N: usize>(&self, from: usize) -> Option<[u8; N]> {
+        let from = self.place(from, N)?;
         let (mut bytes, mut at) = ([0; N], 0);
         macro_rules! words {
             ($word:ty) => {
@@ -116,20 +190,10 @@ impl UntrustedMem {
         Some(bytes)
     }
 
-    /// Copies `bytes` to `offset`; returns false, and writes nothing, if they do not lie inside.
+    /// Writes the `N` bytes from `from` on; returns false, and writes nothing, if there is no room.
     #[inline]
-    pub fn put(&self, offset: usize, bytes: &[u8]) -> bool {
-        let Some(to) = self.0.at(offset, bytes.len()) else { return false };
-        // SAFETY: the bytes lie inside the region.
-        unsafe { copy(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
-        true
-    }
-
-    /// Writes the `N` bytes to `offset`, for a length that is known to the compiler: stores instead
-    /// of a call. Returns false, and writes nothing, if they do not lie inside.
-    #[inline]
-    pub fn set<const N: usize>(&self, offset: usize, bytes: [u8; N]) -> bool {
-        let Some(to) = self.0.at(offset, N) else { return false };
+    pub fn set<const N: usize>(&self, from: usize, bytes: [u8; N]) -> bool {
+        let Some(to) = self.place(from, N) else { return false };
         let mut at = 0;
         macro_rules! words {
             ($word:ty) => {
@@ -149,38 +213,38 @@ impl UntrustedMem {
         true
     }
 
-    /// Prefetches the first line of the bytes at `offset`, to be read soon.
+    /// Prefetches the line of byte `from`, to be read soon.
     #[inline]
-    pub fn prefetch(&self, offset: usize) {
-        if let Some(at) = self.0.at(offset, 1) {
+    pub fn prefetch(&self, from: usize) {
+        if let Some(at) = self.place(from, 1) {
             prefetch(at.as_ptr());
         }
     }
 
-    /// Prefetches the first line of the bytes at `offset`, to be written soon.
+    /// Prefetches the line of byte `from`, to be written soon.
     #[inline]
-    pub fn prefetch_write(&self, offset: usize) {
-        if let Some(at) = self.0.at(offset, 1) {
+    pub fn prefetch_write(&self, from: usize) {
+        if let Some(at) = self.place(from, 1) {
             prefetch_write(at.as_ptr());
         }
     }
 
-    /// Appends a copy of `len` bytes at `offset` to the linear part of a packet without fragments.
-    /// Returns false, and changes nothing, if they do not lie inside or have no room.
+    /// Appends a copy of all bytes from `from` on to the linear part of a packet without fragments.
+    /// Returns false, and changes nothing, if there are fewer than `from`, or too many for it.
     #[inline]
-    pub fn append_to(&self, offset: usize, len: usize, to: &mut Packet) -> bool {
-        let Some(at) = self.0.at(offset, len) else { return false };
+    pub fn append_to(&self, from: usize, to: &mut Packet) -> bool {
+        let Some(len) = self.len.checked_sub(from) else { return false };
         let Ok(room) = to.push_back(len) else { return false };
-        // SAFETY: the source lies in the region; a packet's linear part is memory of a pool.
-        unsafe { copy(at.as_ptr(), room.as_mut_ptr(), len) };
+        // SAFETY: the source is the rest of the piece; a packet's linear part is memory of a pool.
+        unsafe { copy(self.at.as_ptr().wrapping_add(from), room.as_mut_ptr(), len) };
         true
     }
 
-    /// Copies up to `len` bytes of `packet`, from its byte `from` on, to `offset`. Returns the
-    /// number of bytes, or `None`, and writes nothing, if `len` bytes do not lie inside.
+    /// Copies up to `len` bytes of `packet`, from its byte `from` on, to the bytes from `to` on.
+    /// Returns the number of bytes, or `None`, and writes nothing, if there is no room for `len`.
     #[inline]
-    pub fn write(&self, offset: usize, packet: &Packet, mut from: usize, len: usize) -> Option<usize> {
-        let mut to = self.0.at(offset, len)?.as_ptr();
+    pub fn write(&self, to: usize, packet: &Packet, mut from: usize, len: usize) -> Option<usize> {
+        let mut to = self.place(to, len)?.as_ptr();
         let linear = packet.linear();
         if linear.len() == packet.len() {
             let piece = linear.get(from..).unwrap_or_default();

@@ -105,6 +105,35 @@ pub struct Piece<P> {
     pub len: u32,
 }
 
+/// A chain of one buffer, as [`take_singles`](crate::Device::take_singles) finds it.
+///
+/// Its token is given once for each: a copy of it is not another chain.
+#[derive(Debug, Clone, Copy)]
+pub struct Single<P> {
+    /// From [`Token::into_raw`].
+    raw: u64,
+    /// The buffer, whole.
+    pub piece: Piece<P>,
+}
+
+impl<P> Single<P> {
+    #[inline]
+    pub(crate) fn new(token: Token, piece: Piece<P>) -> Single<P> {
+        Single { raw: token.into_raw(), piece }
+    }
+
+    /// A place for a chain that is yet to be taken.
+    pub const fn vacant(place: P) -> Single<P> {
+        Single { raw: 0, piece: Piece { place, len: 0 } }
+    }
+
+    /// The device's promise to return the chain.
+    #[inline]
+    pub fn token(&self) -> Token {
+        Token::from_raw(self.raw)
+    }
+}
+
 /// The buffers of one chain, in order, checked and translated. It is filled by
 /// [`take`](crate::Device::take) again and again, and allocates only when it is made.
 #[derive(Debug)]

@@ -86,7 +86,7 @@ mod interleavings;
 
 pub use area::{Area, Areas, RingWords};
 pub use base::Base;
-pub use chain::{Chain, Piece, Segment, Token, Used};
+pub use chain::{Chain, Piece, Segment, Single, Token, Used};
 pub use error::{AddError, QueueError, RingError};
 pub use layout::{Features, Format, Layout, MAX_SIZE};
 pub use queue::{Device, Driver};

@@ -2,7 +2,7 @@
 
 use crate::area::{Area, Areas, RingWords};
 use crate::base::Base;
-use crate::chain::{Chain, Segment, Token, Used};
+use crate::chain::{Chain, Segment, Single, Token, Used};
 use crate::error::{AddError, QueueError, RingError};
 use crate::layout::{Features, Format};
 use crate::space::AddressSpace;
@@ -182,6 +182,16 @@ impl<W: RingWords> Device<W> {
         either!(self, queue => queue.take(memory, chain))
     }
 
+    /// Takes chains of one buffer each, for the device to read, or all to write, as many as `out`
+    /// has places; returns how many, in its first places.
+    ///
+    /// It ends before a chain of another shape, or one that breaks a rule: [`take`](Device::take)
+    /// takes that one, or says what is wrong.
+    #[inline]
+    pub fn take_singles<M: AddressSpace>(&mut self, memory: &M, writable: bool, out: &mut [Single<M::Place>]) -> usize {
+        either!(self, queue => queue.take_singles(memory, writable, out))
+    }
+
     /// Returns the chain that was taken last, unused, to be taken again.
     ///
     /// # Errors
@@ -198,6 +208,12 @@ impl<W: RingWords> Device<W> {
     #[inline]
     pub fn complete(&mut self, token: Token, len: u32) {
         either!(self, queue => queue.complete(token, len));
+    }
+
+    /// Returns chains with the bytes written to each, as [`complete`](Device::complete) does.
+    #[inline]
+    pub fn complete_all(&mut self, chains: impl Iterator<Item = (Token, u32)>) {
+        either!(self, queue => chains.for_each(|(token, len)| queue.complete(token, len)));
     }
 
     /// Makes the completed chains known, at once. Returns whether the driver wants a call.

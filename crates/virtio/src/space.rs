@@ -1,9 +1,10 @@
 //! Where the addresses of a ring lead.
 
 use crate::area::{Area, RingWords};
+use crate::chain::Piece;
 use std::cell::Cell;
 use std::sync::atomic::Ordering::Relaxed;
-use towpath_packet::UntrustedMem;
+use towpath_packet::{UntrustedBytes, UntrustedMem};
 
 /// The address space in which a driver names its buffers, as a device sees it: a table of regions,
 /// an IOTLB, or memory that both sides call the same.
@@ -123,8 +124,15 @@ impl Regions {
     }
 
     /// The memory of a place.
+    #[inline]
     pub fn memory(&self, region: u32) -> Option<&UntrustedMem> {
         self.regions.get(region as usize).map(|region| &region.memory)
+    }
+
+    /// The bytes of a piece; `None` if they do not lie in its region.
+    #[inline]
+    pub fn bytes(&self, Piece { place, len }: Piece<RegionPlace>) -> Option<UntrustedBytes<'_>> {
+        self.memory(place.region)?.bytes(place.offset, len as usize)
     }
 
     /// The address that leads to a place: the inverse of [`translate`](AddressSpace::translate).

@@ -7,7 +7,7 @@
 //!   packed   D D D                    I                   I: a table, used from begin to end
 //! ```
 
-use crate::chain::Chain;
+use crate::chain::{Chain, Piece};
 use crate::error::RingError;
 use crate::layout::{DESC, Desc, INDIRECT, NEXT, WRITE};
 use crate::space::AddressSpace;
@@ -47,6 +47,14 @@ pub(crate) fn split<M: AddressSpace>(
         at = desc.link;
     }
     Err(RingError::ChainLength)
+}
+
+/// The buffer of a descriptor, if it has bytes and they lie in one place.
+#[inline]
+pub(crate) fn single<M: AddressSpace>(desc: &Desc, memory: &M) -> Option<Piece<M::Place>> {
+    let &Desc { addr, len, flags, .. } = desc;
+    let (place, contiguous) = memory.translate(addr, len, flags & WRITE != 0)?;
+    (contiguous >= len && len > 0).then_some(Piece { place, len })
 }
 
 /// Number of descriptors of an indirect table.

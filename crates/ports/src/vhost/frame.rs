@@ -18,8 +18,8 @@ use super::rx::Totals;
 use crate::copy_plan::{CopyPlan, SinglePiece};
 use crate::kernel::rx_buffers::MAX_PACKET;
 use crate::vnet::{self, DATA_VALID, MAX_SUPER_HEADERS, NEEDS_CSUM, VnetHeader};
-use towpath_packet::{Batch, Buf, Cache, Offloads, Packet};
-use towpath_virtio::{Device, Piece, RegionPlace, Regions, RingError, Token};
+use towpath_packet::{Batch, Buf, Cache, Offloads, Packet, UntrustedBytes};
+use towpath_virtio::{Device, Piece, RegionPlace, Regions, RingError, Single, Token};
 
 /// Bytes of the shortest frame: an Ethernet header.
 const SHORTEST: usize = 14;
@@ -74,14 +74,6 @@ struct InChain<'a> {
     held: u16,
 }
 
-/// A chain that was taken ahead: one piece.
-#[derive(Clone, Copy)]
-struct Ahead {
-    /// From [`Token::into_raw`].
-    token: u64,
-    piece: Piece<RegionPlace>,
-}
-
 impl<'a> Burst<'a> {
     pub(super) fn new(
         (plan, copybreak): (CopyPlan, usize),
@@ -96,76 +88,94 @@ impl<'a> Burst<'a> {
     /// Takes chains until none is left or the batch is full.
     #[inline]
     pub(super) fn take(&mut self, ring: &mut Ring, out: &mut Batch) -> Result<End, RingError> {
+        if !ring.setup.enabled {
+            return self.skip_all(ring);
+        }
         let Ring { device, setup, chain, pages, .. } = ring;
         let memory = &setup.memory;
-        let nowhere = Piece { place: RegionPlace { region: 0, offset: 0 }, len: 0 };
-        let mut ahead = [Ahead { token: 0, piece: nowhere }; AHEAD];
+        let mut singles = [Single::vacant(RegionPlace { region: 0, offset: 0 }); AHEAD];
         let mut chains = 0;
         while out.room() > 0 && chains < MAX_CHAINS {
             let most = out.room().min(AHEAD);
-            let (mut n, mut spread, mut end) = (0, None, None);
-            for to in ahead.iter_mut().take(most) {
-                match device.take(memory, chain) {
-                    Ok(Some(token)) => match *chain.readable() {
-                        [piece] => {
-                            prefetch(memory, piece);
-                            *to = Ahead { token: token.into_raw(), piece };
-                            n += 1;
-                        }
-                        _ => {
-                            spread = Some(token);
-                            break;
-                        }
-                    },
-                    Ok(None) => {
-                        end = Some(Ok(End::Done));
-                        break;
-                    }
-                    Err(error) => {
-                        end = Some(Err(error));
-                        break;
-                    }
+            let n = device.take_singles(memory, false, &mut singles[..most]);
+            if n > 0 {
+                let taken = self.take_all(memory, pages, &singles[..n], device, out);
+                if taken < n {
+                    return Ok(End::NoHead);
                 }
             }
-            let taken = n + usize::from(spread.is_some());
-            let missing = taken.saturating_sub(self.heads.len());
-            if missing > 0 && self.cache.alloc_bulk(self.heads, missing) < missing {
-                // The last ones stay in the ring, as many as there is no head for.
-                spread = spread.and_then(|token| device.untake(token).err());
-                let heads = n.min(self.heads.len());
-                for surplus in ahead.iter().take(n).skip(heads).rev() {
-                    let _ = device.untake(Token::from_raw(surplus.token));
-                }
-                (n, end) = (heads, Some(Ok(End::NoHead)));
+            chains += n;
+            if n == most {
+                continue;
             }
-            chains += taken + 1;
-            for &Ahead { token, piece } in ahead.iter().take(n) {
-                let token = Token::from_raw(token);
-                if !setup.enabled {
-                    self.skip(device, token);
-                } else if let Some(packet) = self.copy_short(memory, piece) {
-                    device.complete(token, 0);
-                    self.push(packet, out);
-                } else {
-                    self.frame(memory, pages, &[piece], device, token, out);
-                }
+            // There is none, or one of another shape.
+            let Some(token) = device.take(memory, chain)? else { return Ok(End::Done) };
+            chains += 1;
+            if self.heads_for(1) == 0 {
+                let _ = device.untake(token);
+                return Ok(End::NoHead);
             }
-            match spread {
-                None => {}
-                Some(token) if !setup.enabled => self.skip(device, token),
-                Some(token) => self.frame(memory, pages, chain.readable(), device, token, out),
-            }
-            if let Some(end) = end {
-                return end;
-            }
+            self.frame(memory, pages, chain.readable(), device, token, out);
         }
         Ok(End::Done)
     }
 
-    /// Drops the frame of a ring that is not enabled.
-    fn skip(&mut self, device: &mut Device, token: Token) {
-        self.totals.disabled += 1;
-        device.complete(token, 0);
+    /// Takes the frames of chains of one buffer; returns of how many. The others, for which there
+    /// is no empty packet, are available again.
+    #[inline]
+    fn take_all(
+        &mut self,
+        memory: &Regions,
+        pages: &mut Pages,
+        singles: &[Single<RegionPlace>],
+        device: &mut Device,
+        out: &mut Batch,
+    ) -> usize {
+        let mut views = [None; AHEAD];
+        for (single, view) in singles.iter().zip(&mut views) {
+            *view = memory.bytes(single.piece);
+            view.iter().for_each(prefetch);
+        }
+        let heads = self.heads_for(singles.len());
+        let (singles, surplus) = singles.split_at(heads);
+        // The last one first.
+        for single in surplus.iter().rev() {
+            let _ = device.untake(single.token());
+        }
+        let (mut first, mut at) = (0, 0);
+        while let Some(single) = singles.get(at) {
+            if let Some(packet) = views.get(at).and_then(|view| self.copy_short((*view)?)) {
+                self.push(packet, out);
+            } else {
+                device.complete_all(singles[first..at].iter().map(|short| (short.token(), 0)));
+                self.frame(memory, pages, &[single.piece], device, single.token(), out);
+                first = at + 1;
+            }
+            at += 1;
+        }
+        device.complete_all(singles[first..].iter().map(|short| (short.token(), 0)));
+        heads
+    }
+
+    /// Drops the frames of a ring that is not enabled.
+    #[cold]
+    fn skip_all(&mut self, ring: &mut Ring) -> Result<End, RingError> {
+        for _ in 0..MAX_CHAINS {
+            let Some(token) = ring.device.take(&ring.setup.memory, &mut ring.chain)? else { break };
+            self.totals.disabled += 1;
+            ring.device.complete(token, 0);
+        }
+        Ok(End::Done)
+    }
+
+    /// Allocates empty packets for `n` frames; returns for how many there are some.
+    #[inline]
+    fn heads_for(&mut self, n: usize) -> usize {
+        let missing = n.saturating_sub(self.heads.len());
+        if missing > 0 {
+            self.cache.alloc_bulk(self.heads, missing);
+        }
+        n.min(self.heads.len())
     }
 
     #[inline]
@@ -178,18 +188,14 @@ impl<'a> Burst<'a> {
 
     /// The packet of a short frame in one piece that asks for nothing; `None` for any other.
     #[inline]
-    fn copy_short(&mut self, memory: &Regions, Piece { place, len }: Piece<RegionPlace>) -> Option<Packet> {
-        let len = (len as usize).checked_sub(self.header_len)?;
-        if !(SHORTEST..=self.copybreak).contains(&len) {
-            return None;
-        }
-        let memory = memory.memory(place.region)?;
-        if !asks_nothing(memory.get(place.offset)?) {
+    fn copy_short(&mut self, bytes: UntrustedBytes<'_>) -> Option<Packet> {
+        let len = bytes.len().checked_sub(self.header_len)?;
+        if !(SHORTEST..=self.copybreak).contains(&len) || !asks_nothing(bytes.get(0)?) {
             return None;
         }
         let mut packet = self.heads.pop()?;
-        // A short frame lies in the region, and has room in a head.
-        let _ = memory.append_to(place.offset + self.header_len, len, &mut packet);
+        // A short frame has room in a head.
+        let _ = bytes.append_to(self.header_len, &mut packet);
         self.totals.copies += 1;
         self.totals.copied_bytes += len as u64;
         Some(packet)
@@ -408,13 +414,9 @@ fn asks_nothing(header: [u8; VnetHeader::LEN]) -> bool {
 
 /// Prefetches the header and the first bytes of a frame in one piece.
 #[inline]
-fn prefetch(memory: &Regions, Piece { place, len }: Piece<RegionPlace>) {
-    if let Some(memory) = memory.memory(place.region) {
-        memory.prefetch(place.offset);
-        if len as usize > LINE {
-            memory.prefetch(place.offset + LINE);
-        }
-    }
+fn prefetch(bytes: &UntrustedBytes<'_>) {
+    bytes.prefetch(0);
+    bytes.prefetch(LINE);
 }
 
 /// What frames of the guest may ask for.

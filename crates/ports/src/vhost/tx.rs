@@ -15,8 +15,8 @@ use crate::vnet::{self, DATA_VALID, VnetHeader};
 use std::sync::Arc;
 use towpath_engine::software_offload::needs_software;
 use towpath_packet::port::{State, TxQueue};
-use towpath_packet::{Batch, Cache, Checksum, Counters, DropReason, Offloads, Packet};
-use towpath_virtio::{Piece, RegionPlace, Regions, RingError, Token};
+use towpath_packet::{Batch, Cache, Checksum, Counters, DropReason, Offloads, Packet, UntrustedBytes};
+use towpath_virtio::{Piece, RegionPlace, Regions, RingError, Single, Token};
 
 /// Bytes of the shortest frame: an Ethernet header.
 const SHORTEST: usize = 14;
@@ -150,14 +150,6 @@ struct Fill<'a> {
     bytes: u64,
 }
 
-/// A chain that was taken ahead: one piece.
-#[derive(Clone, Copy)]
-struct Ahead {
-    /// From [`Token::into_raw`].
-    token: u64,
-    piece: Piece<RegionPlace>,
-}
-
 impl<'a> Fill<'a> {
     fn new(ring: &'a mut Ring, acked: Offloads) -> Fill<'a> {
         let (header_len, mergeable) = (ring.header_len(), ring.has(feature::MRG_RXBUF));
@@ -168,13 +160,15 @@ impl<'a> Fill<'a> {
     /// Delivers packets until one has to stay.
     #[inline]
     fn deliver_all(&mut self, packets: &[Packet], counters: &Counters) -> Result<(), RingError> {
-        let nowhere = Piece { place: RegionPlace { region: 0, offset: 0 }, len: 0 };
-        let mut ahead = [Ahead { token: 0, piece: nowhere }; AHEAD];
+        let mut singles = [Single::vacant(RegionPlace { region: 0, offset: 0 }); AHEAD];
         while self.done < packets.len() {
             let most = (packets.len() - self.done).min(AHEAD);
-            let n = if self.short_way { self.take_ahead(&mut ahead[..most])? } else { 0 };
-            if self.deliver_ahead(&ahead[..n], packets, counters) == most {
-                continue;
+            if self.short_way {
+                let Ring { device, setup, .. } = &mut *self.ring;
+                let n = device.take_singles(&setup.memory, true, &mut singles[..most]);
+                if n > 0 && self.fill(&singles[..n], packets, counters) == most {
+                    continue;
+                }
             }
             // No chain is left, or the next one is not a single piece in which the packet fits.
             let Some(packet) = packets.get(self.done) else { break };
@@ -201,74 +195,56 @@ impl<'a> Fill<'a> {
         counters.dropped(reason, 1);
     }
 
-    /// Takes chains of one piece, and prefetches their first lines: the guest read them last, on
-    /// another core. Returns how many there are in a row.
+    /// Copies packets into chains of one buffer, as long as they fit. Returns the number of chains;
+    /// the others are available again.
     #[inline]
-    fn take_ahead(&mut self, ahead: &mut [Ahead]) -> Result<usize, RingError> {
-        let Ring { device, setup, chain, .. } = &mut *self.ring;
-        for (n, to) in ahead.iter_mut().enumerate() {
-            match device.take(&setup.memory, chain) {
-                Ok(Some(token)) => {
-                    let [piece] = *chain.writable() else {
-                        let _ = device.untake(token);
-                        return Ok(n);
-                    };
-                    if let Some(memory) = setup.memory.memory(piece.place.region) {
-                        memory.prefetch_write(piece.place.offset);
-                        memory.prefetch_write(piece.place.offset + LINE);
-                    }
-                    *to = Ahead { token: token.into_raw(), piece };
-                }
-                // The next call returns it again.
-                Err(_) if n > 0 => return Ok(n),
-                Err(error) => return Err(error),
-                Ok(None) => return Ok(n),
-            }
+    fn fill(&mut self, singles: &[Single<RegionPlace>], packets: &[Packet], counters: &Counters) -> usize {
+        let Ring { device, setup, .. } = &mut *self.ring;
+        let (mut views, mut lens) = ([None; AHEAD], [0; AHEAD]);
+        for (single, view) in singles.iter().zip(&mut views) {
+            *view = setup.memory.bytes(single.piece);
+            view.iter().for_each(prefetch);
         }
-        Ok(ahead.len())
-    }
-
-    /// Copies packets into chains that were taken ahead, as long as they fit. Returns the number of
-    /// chains; the others are available again.
-    #[inline]
-    fn deliver_ahead(&mut self, ahead: &[Ahead], packets: &[Packet], counters: &Counters) -> usize {
         let mut used = 0;
-        while let Some(&Ahead { token, piece: Piece { place, len } }) = ahead.get(used)
-            && let Some(packet) = packets.get(self.done)
+        while let (Some(view), Some(len), Some(packet)) =
+            (views.get(used).filter(|_| used < singles.len()), lens.get_mut(used), packets.get(self.done))
         {
             if let Some(next) = packets.get(self.done + AHEAD / 2) {
                 next.prefetch_data();
             }
             let total = VnetHeader::LEN_V1 + packet.len();
-            let Some(memory) = self.ring.setup.memory.memory(place.region).filter(|_| len as usize >= total) else {
-                break;
-            };
-            if self.is_plain(packet) {
-                memory.set(place.offset, self.plain_header(packet));
-            } else {
-                match self.header(packet) {
-                    Ok(header) => memory.set(place.offset, header),
-                    Err(reason) => {
-                        self.count_drop(reason, counters);
-                        continue;
-                    }
-                };
+            let Some(to) = view.filter(|to| to.len() >= total) else { break };
+            let header =
+                if is_plain(packet) { Ok(plain_header(packet, self.acked)) } else { header(packet, self.acked) };
+            match header {
+                Ok(header) => {
+                    to.set(0, header);
+                    to.write(VnetHeader::LEN_V1, packet, 0, packet.len());
+                    *len = total as u32;
+                    used += 1;
+                    self.done += 1;
+                    self.sent += 1;
+                    self.bytes += packet.len() as u64;
+                }
+                Err(reason) => {
+                    self.done += 1;
+                    counters.dropped(reason, 1);
+                }
             }
-            memory.write(place.offset + VnetHeader::LEN_V1, packet, 0, packet.len());
-            self.ring.device.complete(Token::from_raw(token), total as u32);
-            self.count_sent(packet);
-            used += 1;
         }
-        for rest in ahead.iter().skip(used).rev() {
-            let _ = self.ring.device.untake(Token::from_raw(rest.token));
+        let (filled, rest) = singles.split_at(used);
+        // The last one first.
+        for single in rest.iter().rev() {
+            let _ = device.untake(single.token());
         }
+        device.complete_all(filled.iter().zip(lens).map(|(single, len)| (single.token(), len)));
         used
     }
 
     /// Copies a packet into the next chain, or chains.
     #[inline(never)]
     fn deliver(&mut self, packet: &Packet) -> Outcome {
-        let header = match self.header(packet) {
+        let header = match header(packet, self.acked) {
             Ok(header) => header,
             Err(reason) => return Outcome::Dropped(reason),
         };
@@ -292,36 +268,6 @@ impl<'a> Fill<'a> {
             return Outcome::Dropped(DropReason::TooLong);
         }
         self.deliver_merged(packet, &header, token)
-    }
-
-    /// Whether any guest takes a packet.
-    #[inline]
-    fn is_plain(&self, packet: &Packet) -> bool {
-        !packet.wants_offload() && (SHORTEST..=MAX_PACKET).contains(&packet.len())
-    }
-
-    /// The header of a plain packet, in one chain.
-    #[inline]
-    fn plain_header(&self, packet: &Packet) -> [u8; VnetHeader::LEN_V1] {
-        let verified = packet.csum() == Checksum::Verified && self.acked.has(Offloads::CSUM);
-        let flags = if verified { DATA_VALID } else { 0 };
-        let (first, second) = (u64::from(flags).to_le_bytes(), (1u32 << 16).to_le_bytes());
-        let mut bytes = [0; VnetHeader::LEN_V1];
-        bytes[..8].copy_from_slice(&first);
-        bytes[8..].copy_from_slice(&second);
-        bytes
-    }
-
-    /// The header of a packet that the guest takes, in one chain; the reason why it does not.
-    #[cold]
-    fn header(&self, packet: &Packet) -> Result<[u8; VnetHeader::LEN_V1], DropReason> {
-        match packet.len() {
-            0..SHORTEST => Err(DropReason::Malformed),
-            SHORTEST..=MAX_PACKET if needs_software(packet, self.acked) => Err(DropReason::Offload),
-            SHORTEST..=MAX_PACKET if self.is_plain(packet) => Ok(self.plain_header(packet)),
-            SHORTEST..=MAX_PACKET => Ok(vnet::header_of(packet)?.to_le_bytes_v1(1)),
-            _ => Err(DropReason::TooLong),
-        }
     }
 
     /// Copies a packet into the chain of `token`, which was taken last, and as many more as it
@@ -373,6 +319,44 @@ impl<'a> Fill<'a> {
         }
         Outcome::Sent
     }
+}
+
+/// Whether any guest takes a packet.
+#[inline]
+fn is_plain(packet: &Packet) -> bool {
+    !packet.wants_offload() && (SHORTEST..=MAX_PACKET).contains(&packet.len())
+}
+
+/// The header of a plain packet, in one chain.
+#[inline]
+fn plain_header(packet: &Packet, acked: Offloads) -> [u8; VnetHeader::LEN_V1] {
+    let verified = packet.csum() == Checksum::Verified && acked.has(Offloads::CSUM);
+    let flags = if verified { DATA_VALID } else { 0 };
+    let (first, second) = (u64::from(flags).to_le_bytes(), (1u32 << 16).to_le_bytes());
+    let mut bytes = [0; VnetHeader::LEN_V1];
+    bytes[..8].copy_from_slice(&first);
+    bytes[8..].copy_from_slice(&second);
+    bytes
+}
+
+/// The header of a packet that the guest takes, in one chain; the reason why it does not.
+#[cold]
+fn header(packet: &Packet, acked: Offloads) -> Result<[u8; VnetHeader::LEN_V1], DropReason> {
+    match packet.len() {
+        0..SHORTEST => Err(DropReason::Malformed),
+        SHORTEST..=MAX_PACKET if needs_software(packet, acked) => Err(DropReason::Offload),
+        SHORTEST..=MAX_PACKET if is_plain(packet) => Ok(plain_header(packet, acked)),
+        SHORTEST..=MAX_PACKET => Ok(vnet::header_of(packet)?.to_le_bytes_v1(1)),
+        _ => Err(DropReason::TooLong),
+    }
+}
+
+/// Prefetches the lines of the header and of the first bytes behind it: the guest read them last,
+/// on another core.
+#[inline]
+fn prefetch(bytes: &UntrustedBytes<'_>) {
+    bytes.prefetch_write(0);
+    bytes.prefetch_write(LINE);
 }
 
 /// The place of byte `at` of some buffers.

@@ -3,7 +3,7 @@
 use super::{EVENT, Position, check, desc, flags};
 use crate::area::{Area, Areas, RingWords};
 use crate::base::Base;
-use crate::chain::{Chain, Token};
+use crate::chain::{Chain, Single, Token};
 use crate::error::{QueueError, RingError};
 use crate::event::{AT_DESC, DISABLE, ENABLE, packed_wants, word};
 use crate::in_order::InOrder;
@@ -100,6 +100,39 @@ impl<W: RingWords> Device<W> {
             }
             Err(error) => Err(self.broken(error)),
         }
+    }
+
+    /// Takes chains of one buffer, up to the first one of another shape.
+    #[inline]
+    pub fn take_singles<M: AddressSpace>(&mut self, memory: &M, writable: bool, out: &mut [Single<M::Place>]) -> usize {
+        if self.broken.is_some() {
+            return 0;
+        }
+        let shape = if writable { WRITE } else { 0 };
+        let mut taken = 0;
+        for to in out {
+            let at = self.next_avail;
+            let [first, second] = desc(at.index);
+            // Acquire: the driver wrote all else of the burst before these flags.
+            let word = self.areas.desc.load64(second, Acquire);
+            if !at.is_available(flags(word)) || self.outstanding() >= self.size {
+                break;
+            }
+            let buffer = Desc::from_packed([self.areas.desc.load64(first, Relaxed), word]);
+            if buffer.flags & (WRITE | NEXT | INDIRECT) != shape {
+                break;
+            }
+            let Some(piece) = walk::single(&buffer, memory) else { break };
+            let token = Token::new(buffer.link, 1, at.index);
+            if let Some(order) = &mut self.order {
+                order.take(&token, writable);
+            }
+            *to = Single::new(token, piece);
+            self.next_avail = at.ahead(1, self.size);
+            self.taken += 1;
+            taken += 1;
+        }
+        taken
     }
 
     /// Follows the chain that begins with `head`; returns its id and its descriptors.

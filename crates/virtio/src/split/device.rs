@@ -3,11 +3,11 @@
 use super::{FLAGS, INDEX, avail_entry, avail_event, check, desc, used_entry, used_event};
 use crate::area::{Area, Areas, RingWords};
 use crate::base::Base;
-use crate::chain::{Chain, Token};
+use crate::chain::{Chain, Single, Token};
 use crate::error::{QueueError, RingError};
 use crate::event::{NO_NOTIFICATION, passed};
 use crate::in_order::InOrder;
-use crate::layout::Features;
+use crate::layout::{Desc, Features, WRITE};
 use crate::space::AddressSpace;
 use crate::walk;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -98,6 +98,38 @@ impl<W: RingWords> Device<W> {
         }
         self.next_avail = self.next_avail.wrapping_add(1);
         Ok(Some(token))
+    }
+
+    /// Takes chains of one buffer, up to the first one of another shape.
+    #[inline]
+    pub fn take_singles<M: AddressSpace>(&mut self, memory: &M, writable: bool, out: &mut [Single<M::Place>]) -> usize {
+        if self.broken.is_some() || (self.avail_seen == self.next_avail && self.look().is_err()) {
+            return 0;
+        }
+        let available = usize::from(self.avail_seen.wrapping_sub(self.next_avail));
+        let flags = if writable { WRITE } else { 0 };
+        let mut taken = 0;
+        for to in out.iter_mut().take(available) {
+            let slot = self.next_avail & (self.size - 1);
+            // Relaxed: the index orders entries and descriptors.
+            let head = self.areas.driver.load16(avail_entry(slot), Relaxed);
+            if head >= self.size {
+                break;
+            }
+            let buffer = Desc::from_split(desc(head).map(|word| self.areas.desc.load64(word, Relaxed)));
+            if buffer.flags != flags {
+                break;
+            }
+            let Some(piece) = walk::single(&buffer, memory) else { break };
+            let token = Token::new(head, 1, self.next_avail);
+            if let Some(order) = &mut self.order {
+                order.take(&token, writable);
+            }
+            *to = Single::new(token, piece);
+            self.next_avail = self.next_avail.wrapping_add(1);
+            taken += 1;
+        }
+        taken
     }
 
     /// Loads the driver's index; returns how many chains are available.
