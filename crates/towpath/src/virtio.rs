@@ -160,6 +160,7 @@ fn driver(options: &mut Options) -> Result<Config, PortError> {
         ("csum", &mut config.csum),
         ("tso", &mut config.tso),
         ("uso", &mut config.uso),
+        ("rss", &mut config.rss),
         ("interrupts", &mut config.interrupts),
     ] {
         *value = options.switch(name)?.unwrap_or(*value);
@@ -186,12 +187,13 @@ mod tests {
     #[test]
     fn every_option_reaches_its_field() {
         let text = "virtio:user=/run/s?queues=2,ring=512,packed=on,mergeable=off,indirect=off,event-idx=off,\
-                    in-order=off,csum=off,tso=off,uso=off,mtu=9000,receive=own,interrupts=off,stall=50ms,server=on,wait=1s";
+                    in-order=off,csum=off,tso=off,uso=off,rss=off,mtu=9000,receive=own,interrupts=off,stall=50ms,server=on,wait=1s";
         let mut expected = Config::default();
         (expected.queues, expected.ring, expected.mtu) = (2, 512, 9000);
         expected.packed = true;
         (expected.mergeable, expected.indirect, expected.event_idx, expected.in_order) = (false, false, false, false);
-        (expected.csum, expected.tso, expected.uso, expected.interrupts) = (false, false, false, false);
+        (expected.csum, expected.tso, expected.uso, expected.rss) = (false, false, false, false);
+        expected.interrupts = false;
         expected.filter.receive = Receive::Own;
         expected.stall = Duration::from_millis(50);
         assert_eq!(config(text).unwrap(), expected);

@@ -181,9 +181,9 @@ impl Machine {
             let mut device = format!("{model},addr={slot:x}.0");
             if let Some(netdev) = netdev {
                 let id = format!("net{slot}");
-                let (argument, fd) = netdev.argument(&id);
+                let (argument, fds) = netdev.argument(&id);
                 command.args(["-netdev", &argument]);
-                inherit.extend(fd);
+                inherit.extend(fds);
                 device += &format!(",netdev={id}");
             }
             for property in properties {

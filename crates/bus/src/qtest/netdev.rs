@@ -18,9 +18,10 @@ pub enum Netdev {
     /// One end of a socket with message boundaries (`SOCK_SEQPACKET` or `SOCK_DGRAM`): a message is
     /// a frame.
     Frames(OwnedFd),
-    /// A TAP device, attached with `IFF_TAP | IFF_NO_PI | IFF_VNET_HDR`. Only with it does TSO of
-    /// QEMU's devices work.
-    Tap(OwnedFd),
+    /// The queues of a TAP device, attached with `IFF_TAP | IFF_NO_PI | IFF_VNET_HDR`, and with
+    /// `IFF_MULTI_QUEUE` if there are several. Only with it do TSO and hash reports of QEMU's devices
+    /// work.
+    Tap(Vec<OwnedFd>),
     /// A hub inside the machine: all its devices receive each other's frames.
     Hub(u32),
 }
@@ -48,12 +49,15 @@ impl Netdev {
         Ok((Netdev::Frames(near), Cable(far)))
     }
 
-    /// QEMU's `-netdev` option, and the descriptor that it inherits.
-    pub(super) fn argument(self, id: &str) -> (String, Option<OwnedFd>) {
+    /// QEMU's `-netdev` option, and the descriptors that it inherits.
+    pub(super) fn argument(self, id: &str) -> (String, Vec<OwnedFd>) {
         match self {
-            Netdev::Frames(fd) => (format!("dgram,id={id},local.type=fd,local.str={}", fd.as_raw_fd()), Some(fd)),
-            Netdev::Tap(fd) => (format!("tap,id={id},fd={}", fd.as_raw_fd()), Some(fd)),
-            Netdev::Hub(hub) => (format!("hubport,id={id},hubid={hub}"), None),
+            Netdev::Frames(fd) => (format!("dgram,id={id},local.type=fd,local.str={}", fd.as_raw_fd()), vec![fd]),
+            Netdev::Tap(queues) => {
+                let numbers: Vec<_> = queues.iter().map(|fd| fd.as_raw_fd().to_string()).collect();
+                (format!("tap,id={id},fds={}", numbers.join(":")), queues)
+            }
+            Netdev::Hub(hub) => (format!("hubport,id={id},hubid={hub}"), Vec::new()),
         }
     }
 }

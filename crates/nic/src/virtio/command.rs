@@ -5,7 +5,8 @@
 //! ```
 
 use super::config::Config;
-use super::features::{CTRL_MAC_ADDR, CTRL_RX, CTRL_VLAN, MQ};
+use super::features::{CTRL_MAC_ADDR, CTRL_RX, CTRL_VLAN, MQ, RSS};
+use super::hashing::Hashing;
 use super::transport::Transport;
 use crate::common::filter::{Filter, Receive};
 use std::sync::atomic::Ordering::Relaxed;
@@ -87,12 +88,19 @@ impl Commands {
         }
     }
 
-    /// Sets queues, address and filter; returns how many commands were refused.
+    /// Sets queues, hash, address and filter; returns how many commands were refused.
     pub(super) fn configure<T: Transport>(&mut self, transport: &T, features: u64, pairs: u16, config: &Config) -> u32 {
         let has = |bits: u64| features & bits != 0;
         let mut refused = 0;
-        let mut send = |class, command, data: &[u8]| refused += u32::from(!self.send(transport, class, command, data));
-        if has(MQ) && pairs > 1 {
+        let mut send = |class, command, data: &[u8]| {
+            let done = self.send(transport, class, command, data);
+            refused += u32::from(!done);
+            done
+        };
+        let hash = Hashing::find(transport, config.rss_key).and_then(|hashing| hashing.command(features, pairs));
+        let hashes = hash.is_some_and(|(command, data)| send(4, command, &data));
+        // Spreading packets over queues has enabled them already.
+        if has(MQ) && pairs > 1 && !(hashes && has(RSS)) {
             send(4, 0, &pairs.to_le_bytes());
         }
         let Filter { receive, mac, addresses, groups, vlans } = &config.filter;

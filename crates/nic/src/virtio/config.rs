@@ -5,6 +5,7 @@ pub use crate::common::option::ConfigError;
 use crate::common::option::within;
 use std::time::Duration;
 use towpath_bus::DmaPolicy;
+use towpath_wire::Toeplitz;
 
 /// Bytes of an Ethernet header.
 pub(super) const ETHERNET: usize = 14;
@@ -37,6 +38,11 @@ pub struct Config {
     pub tso: bool,
     /// UDP super-packets, in both directions, if the device can do so.
     pub uso: bool,
+    /// The device hashes the flow of each packet, if it can do so: it spreads flows over the receive
+    /// queues (RSS), and reports the hash with the packet.
+    pub rss: bool,
+    /// The key of that hash. With the default, both directions of a flow have the same hash.
+    pub rss_key: [u8; 40],
     /// Longest packet in bytes, without Ethernet header and tags: 68 to 9216. A device that names an
     /// MTU limits it.
     pub mtu: u16,
@@ -64,6 +70,8 @@ impl Default for Config {
             csum: true,
             tso: true,
             uso: true,
+            rss: true,
+            rss_key: Toeplitz::SYMMETRIC_KEY,
             mtu: 1500,
             filter: Filter::default(),
             policy: DmaPolicy::default(),

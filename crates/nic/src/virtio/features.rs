@@ -36,6 +36,14 @@ pub(super) const ORDER_PLATFORM: u64 = 1 << 36;
 pub(super) const GUEST_USO4: u64 = 1 << 54;
 pub(super) const GUEST_USO6: u64 = 1 << 55;
 pub(super) const HOST_USO: u64 = 1 << 56;
+/// Each received header has the hash of its packet.
+pub(super) const HASH_REPORT: u64 = 1 << 57;
+/// The hash of a packet chooses its receive queue.
+pub(super) const RSS: u64 = 1 << 60;
+
+/// Bytes of a header, and of one with a hash.
+pub(super) const HEADER: usize = towpath_packet::vnet::VnetHeader::LEN_V1;
+pub(super) const HASH_HEADER: usize = HEADER + 8;
 
 const GUEST_USO: u64 = GUEST_USO4 | GUEST_USO6;
 
@@ -51,6 +59,8 @@ pub(super) fn choose(offered: u64, config: &Config, accept: Offloads) -> u64 {
     add(config.mergeable, MRG_RXBUF);
     add(true, CTRL_VQ | CTRL_RX | CTRL_VLAN | CTRL_MAC_ADDR | GUEST_ANNOUNCE);
     add(config.queues > 1, MQ);
+    add(config.rss, HASH_REPORT);
+    add(config.rss && config.queues > 1, RSS);
     add(config.csum, CSUM);
     add(config.tso, HOST_TSO4 | HOST_TSO6 | HOST_ECN);
     add(config.uso, HOST_USO);
@@ -70,6 +80,8 @@ fn complete(mut bits: u64) -> u64 {
             bits &= !dependent;
         }
     };
+    drop_unless(CTRL_VQ, RSS | HASH_REPORT);
+    drop_unless(MQ, RSS);
     drop_unless(CSUM, HOST_TSO4 | HOST_TSO6 | HOST_ECN | HOST_USO);
     drop_unless(HOST_TSO4 | HOST_TSO6, HOST_ECN);
     drop_unless(MRG_RXBUF, GUEST_TSO4 | GUEST_TSO6 | GUEST_ECN | GUEST_USO);
@@ -79,6 +91,11 @@ fn complete(mut bits: u64) -> u64 {
         bits &= !GUEST_USO;
     }
     bits
+}
+
+/// Bytes of a header in front of each packet, in both directions (§5.1.6).
+pub(super) fn header(bits: u64) -> usize {
+    if bits & HASH_REPORT != 0 { HASH_HEADER } else { HEADER }
 }
 
 /// The offloads of `bits`, each of the pairs.
@@ -126,6 +143,12 @@ mod tests {
         assert_eq!(rx_offloads(all(&config, Offloads::NONE)), Offloads::NONE);
         assert_eq!(rx_offloads(all(&config, Offloads::ALL)), Offloads::ALL.without(Offloads::VLAN));
         assert_eq!(rx_offloads(all(&config, Offloads::TSO4)), Offloads::NONE, "segments need checksums");
+        let one = all(&config, Offloads::NONE);
+        assert_eq!((one & RSS, header(one)), (0, HASH_HEADER), "one queue has nothing to spread over");
+        let many = Config { queues: 2, ..Config::default() };
+        assert_ne!(all(&many, Offloads::NONE) & RSS, 0);
+        let bare = choose(!CTRL_VQ, &many, Offloads::NONE);
+        assert_eq!((bare & RSS, header(bare)), (0, HEADER), "nothing tells the device the key");
         let plain = Config { csum: false, ..Config::default() };
         assert!(tx_offloads(all(&plain, Offloads::ALL)).is_none() && rx_offloads(all(&plain, Offloads::ALL)).is_none());
         let single = Config { mergeable: false, ..Config::default() };

@@ -10,8 +10,6 @@ use towpath_bus::{Access, Dma, Domain, Iova, MapError};
 use towpath_packet::RegionHandle;
 use towpath_virtio::{Area, Areas, Driver, Features, Format, Layout, QueueError, RingWords, Tables};
 
-/// Bytes of a header's place.
-const HEADER: usize = 16;
 /// Alignment of a part: no two sides write to the same pair of cache lines.
 const ALIGN: usize = 128;
 
@@ -22,8 +20,8 @@ pub(super) struct QueuePlan {
     pub(super) size: u16,
     /// Descriptors of an indirect table; 0 without tables.
     pub(super) entries: u16,
-    /// Whether there is a header for each chain.
-    pub(super) headers: bool,
+    /// Bytes of the header that each chain has a place for; 0 without places.
+    pub(super) header: usize,
     /// Bytes of a buffer of its own.
     pub(super) buffer: usize,
 }
@@ -33,8 +31,13 @@ impl QueuePlan {
         Tables::<Area>::bytes(self.size, self.entries).next_multiple_of(ALIGN)
     }
 
+    /// Bytes of a header's place.
+    fn place(&self) -> usize {
+        if self.header > 0 { self.header.next_power_of_two() } else { 0 }
+    }
+
     fn headers(&self) -> usize {
-        if self.headers { (usize::from(self.size) * HEADER).next_multiple_of(ALIGN) } else { 0 }
+        (usize::from(self.size) * self.place()).next_multiple_of(ALIGN)
     }
 }
 
@@ -130,7 +133,7 @@ impl Cursor<'_> {
             0 => None,
             len => {
                 let (words, iova) = self.take(len)?;
-                Some(Headers::new(words, iova, plan.size))
+                Some(Headers::new(words, iova, plan))
             }
         };
         let buffer = self.take(plan.buffer.next_multiple_of(ALIGN))?;
@@ -143,30 +146,33 @@ impl Cursor<'_> {
 pub(super) struct Headers {
     words: Area,
     iova: Iova,
+    /// Bytes of a place. Behind its first twelve they stay zero.
+    place: usize,
     free: Vec<u16>,
     /// Places whose header is not plain.
     written: Box<[bool]>,
 }
 
 impl Headers {
-    fn new(words: Area, iova: Iova, places: u16) -> Headers {
-        Headers { words, iova, free: (0..places).rev().collect(), written: vec![false; places.into()].into() }
+    fn new(words: Area, iova: Iova, plan: &QueuePlan) -> Headers {
+        let (free, written) = ((0..plan.size).rev().collect(), vec![false; plan.size.into()].into());
+        Headers { words, iova, place: plan.place(), free, written }
     }
 
     /// Writes a header; returns its place and address, or `None` if there is no place.
     #[inline]
     pub(super) fn put(&mut self, header: &[u8; 12], plain: bool) -> Option<(u16, u64)> {
         let place = self.free.pop()?;
-        let at = usize::from(place);
-        let written = self.written.get_mut(at)?;
+        let written = self.written.get_mut(usize::from(place))?;
+        let at = usize::from(place) * self.place;
         // A plain header is all zeros: most places keep theirs.
         if !plain || *written {
             let [a, b, c, d, e, f, g, h, i, j, k, l] = *header;
-            self.words.store64(2 * at, u64::from_le_bytes([a, b, c, d, e, f, g, h]), Relaxed);
-            self.words.store32(4 * at + 2, u32::from_le_bytes([i, j, k, l]), Relaxed);
+            self.words.store64(at / 8, u64::from_le_bytes([a, b, c, d, e, f, g, h]), Relaxed);
+            self.words.store32(at / 4 + 2, u32::from_le_bytes([i, j, k, l]), Relaxed);
             *written = !plain;
         }
-        Some((place, self.iova.add(at * HEADER).get()))
+        Some((place, self.iova.add(at).get()))
     }
 
     /// The device is done with a header.

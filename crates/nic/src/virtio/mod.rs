@@ -21,6 +21,7 @@
 //! | `memory` | the memory of all rings |
 //! | `rx/`, `tx/` | a queue in each direction: its ring, what happens per packet, the port trait |
 //! | `command` | the control queue |
+//! | `hashing` | the hash that spreads packets over queues, and comes with them |
 //! | `device` | what queues share: condition, reset, stop |
 //! | `control` | the handle to a running port, and its fault counters |
 //! | `config` | options and their rules |
@@ -44,6 +45,7 @@ mod config;
 mod control;
 mod device;
 mod features;
+mod hashing;
 mod memory;
 mod pci;
 mod rx;
@@ -63,7 +65,8 @@ pub use user::{UserConfig, UserDma, UserTransport};
 use crate::common::pool::{StartError, device_pool};
 use command::Commands;
 use device::{Device, Setup};
-use features::{CTRL_VQ, INDIRECT_DESC, MRG_RXBUF, RING_PACKED, VERSION_1};
+use features::{CTRL_VQ, HASH_REPORT, INDIRECT_DESC, MRG_RXBUF, RING_PACKED, RSS, VERSION_1};
+use hashing::Hashing;
 use memory::{QueueMemory, QueuePlan, RingMemory, RingsError};
 use rx::{RxRing, RxRules};
 use std::sync::Arc;
@@ -140,7 +143,7 @@ impl<T: Transport> VirtioNet<T> {
         if config.packed && offered & RING_PACKED == 0 {
             return Err(missing("packed", "on", "the device does not offer it (VIRTIO_F_RING_PACKED)").into());
         }
-        let bits = features::choose(offered, &config, Offloads::ALL);
+        let bits = negotiable(&transport, &config, Offloads::ALL);
         if config.needs_control_queue() && bits & CTRL_VQ == 0 {
             let value = config.filter.get("receive");
             return Err(missing("receive", &value, "the device has no control queue: must be all").into());
@@ -187,6 +190,8 @@ fn info(name: &str, config: &Config, bits: u64, pairs: u16) -> Info {
         ability("csum", has(features::CSUM)),
         ability("tso", has(features::HOST_TSO4)),
         ability("uso", has(features::HOST_USO)),
+        ability("rss", has(RSS)),
+        ability("hash-report", has(HASH_REPORT)),
         Ability::new("control-queue", has(CTRL_VQ), if has(CTRL_VQ) { "filters by the device" } else { "none" }),
         Ability::new("queues", true, format!("{pairs} pairs at most")),
         Ability::new(
@@ -276,7 +281,7 @@ impl<T: Transport> Port for VirtioNet<T> {
         };
         let pairs = info.queues(start.queues)?;
         let config = Config { queues: pairs, ..config };
-        let bits = features::choose(transport.offered(), &config, start.accept);
+        let bits = negotiable(&transport, &config, start.accept);
         let domain = Domain::new(transport.dma().clone(), config.policy).map_err(|e| input(e.to_string()))?;
         let mut starter = Starter { config: &config, domain, pool: start.pool, own: None };
         starter.find_buffers(pairs).map_err(failed)?;
@@ -284,9 +289,10 @@ impl<T: Transport> Port for VirtioNet<T> {
             mergeable: bits & MRG_RXBUF != 0,
             offloads: features::rx_offloads(bits),
             max_frame: config.max_frame(),
+            hashes: bits & HASH_REPORT != 0,
         };
         let room = starter.buffers().chunk() - starter.buffers().headroom();
-        let needed = tx::HEADER + if rules.mergeable { 64 } else { rules.max_frame };
+        let needed = features::header(bits) + if rules.mergeable { 64 } else { rules.max_frame };
         if room < needed {
             let rule = "use larger chunks, a smaller mtu, or mergeable=on";
             return Err(input(format!("its buffers have room for {room} bytes, and {needed} are needed: {rule}")));
@@ -320,7 +326,10 @@ impl<T: Transport> Port for VirtioNet<T> {
                         out_of_reach: starter.out_of_reach(),
                     };
                     let offloads = features::tx_offloads(bits);
-                    tx.push((i, TxRing::new(parts, size, offloads, rules.max_frame, control.clone())));
+                    tx.push((
+                        i,
+                        TxRing::new(parts, size, offloads, features::header(bits), rules.max_frame, control.clone()),
+                    ));
                 }
             }
         }
@@ -343,6 +352,13 @@ impl<T: Transport> Port for VirtioNet<T> {
     }
 }
 
+/// The features to negotiate. A device that offers to hash packets, but has no room for the key, is
+/// not asked for it.
+fn negotiable<T: Transport>(transport: &T, config: &Config, accept: Offloads) -> u64 {
+    let bits = features::choose(transport.offered(), config, accept);
+    if Hashing::find(transport, config.rss_key).is_some() { bits } else { bits & !(RSS | HASH_REPORT) }
+}
+
 /// Pairs of queues that the device has: they decide where its control queue is.
 fn max_pairs<T: Transport>(transport: &T) -> u16 {
     let mut bytes = [0; 2];
@@ -358,19 +374,19 @@ fn rings<T: Transport>(
     config: &Config,
 ) -> Result<(RingMemory, Vec<QueueMemory>), RingsError> {
     let format = if bits & RING_PACKED != 0 { Format::Packed } else { Format::Split };
-    let size = |queue: u16| {
+    let [rx, tx] = [0, 1].map(|queue| {
         let most = transport.max_size(queue).min(config.ring);
         // The largest power of two.
         if most == 0 { 0 } else { 1 << most.ilog2() }
-    };
+    });
     let entries = if bits & INDIRECT_DESC != 0 { TABLE } else { 0 };
     let mut plans = Vec::new();
-    for pair in 0..pairs {
-        plans.push(QueuePlan { format, size: size(2 * pair), entries: 0, headers: false, buffer: 0 });
-        plans.push(QueuePlan { format, size: size(2 * pair + 1), entries, headers: true, buffer: 0 });
+    for _ in 0..pairs {
+        plans.push(QueuePlan { format, size: rx, entries: 0, header: 0, buffer: 0 });
+        plans.push(QueuePlan { format, size: tx, entries, header: features::header(bits), buffer: 0 });
     }
     if bits & CTRL_VQ != 0 {
-        plans.push(QueuePlan { format, size: command::SIZE, entries: 0, headers: false, buffer: command::BUFFER });
+        plans.push(QueuePlan { format, size: command::SIZE, entries: 0, header: 0, buffer: command::BUFFER });
     }
     RingMemory::new(domain, &plans, towpath_virtio::Features::from_bits(bits))
 }

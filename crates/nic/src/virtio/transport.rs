@@ -72,7 +72,8 @@ pub trait Transport: Send + Sync + 'static {
     /// Pairs of queues that the transport has room for.
     fn pairs(&self) -> u16;
 
-    /// The most descriptors of a queue; 0 if the device does not have it.
+    /// The most descriptors of a queue of the first pair; 0 if the device does not have it. The
+    /// other pairs have as many, or are refused by [`set_queue`](Transport::set_queue).
     fn max_size(&self, queue: u16) -> u16;
 
     /// Reads bytes of the device's configuration (virtio 1.2 §5.1.4), all of the same moment.

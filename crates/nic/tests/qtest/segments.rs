@@ -66,7 +66,7 @@ fn super_packets_are_cut_into_segments_with_right_headers() {
             }
             space.ip(&format!("link set {device} up"));
         }
-        let netdev = Some(Netdev::Tap(theirs.into()));
+        let netdev = Some(Netdev::Tap(vec![theirs.into()]));
         let mut rig = Setup { netdev, ..Setup::new(protection) }.start();
         for (v4, size, len, piece) in
             [(true, 1448, 20_000, 1500), (true, 100, 5001, 700), (false, 1428, 30_000, 1900), (false, 536, 536, 200)]

@@ -10,7 +10,7 @@ use towpath_packet::port::{PortControl, RxQueue, State, TxQueue};
 use towpath_packet::{Offloads, Pool, PoolConfig};
 use towpath_testing::{Need, needs};
 
-const STRICT: DmaPolicy = DmaPolicy::PerBuffer { flush: Flush::Strict };
+pub(crate) const STRICT: DmaPolicy = DmaPolicy::PerBuffer { flush: Flush::Strict };
 const DEFERRED: DmaPolicy = DmaPolicy::PerBuffer { flush: Flush::Deferred };
 
 type Port = VirtioNet<PciTransport<QtestBus>>;
@@ -18,15 +18,20 @@ type Port = VirtioNet<PciTransport<QtestBus>>;
 /// A machine with a device, and the far end of its cable.
 fn machine(iommu: Option<Width>, properties: &str) -> (Qemu, Cable) {
     let (netdev, cable) = Netdev::cable().unwrap();
+    (machine_on(netdev, iommu, properties), cable)
+}
+
+/// A machine with a device on a network.
+pub(crate) fn machine_on(netdev: Netdev, iommu: Option<Width>, properties: &str) -> Qemu {
     let mut nic = Device::new("virtio-net-pci", 4).property("mac=52:54:00:aa:bb:cc");
     nic.netdev = Some(netdev);
     let nic = properties.split_whitespace().fold(nic, Device::property);
     let nic = if iommu.is_some() { nic.property("iommu_platform=on").property("disable-legacy=on") } else { nic };
-    (iommu.into_iter().fold(Machine::default(), Machine::iommu).with(nic).start().unwrap(), cable)
+    iommu.into_iter().fold(Machine::default(), Machine::iommu).with(nic).start().unwrap()
 }
 
 /// Opens the device, and makes a pool in memory that it reaches.
-fn open(qemu: &Qemu, config: Config) -> (Port, Pool) {
+pub(crate) fn open(qemu: &Qemu, config: Config) -> (Port, Pool) {
     open_bus(qemu.open(4).unwrap(), config)
 }
 

@@ -30,7 +30,6 @@ const FEATURE: usize = 4;
 const DRIVER_FEATURE_SELECT: usize = 8;
 const DRIVER_FEATURE: usize = 12;
 const CONFIG_VECTOR: usize = 16;
-const NUM_QUEUES: usize = 18;
 const STATUS: usize = 20;
 const GENERATION: usize = 21;
 const QUEUE_SELECT: usize = 22;
@@ -49,8 +48,10 @@ const DRIVER_OK: u8 = 4;
 const FEATURES_OK: u8 = 8;
 const NEEDS_RESET: u8 = 0x40;
 
-/// Queues with a notification register of their own, at most: 128 pairs and the control queue.
-const MOST_QUEUES: usize = 257;
+/// Pairs of queues with notification registers of their own, at most; a control queue is behind
+/// them.
+const MOST_PAIRS: u16 = 128;
+const MOST_QUEUES: usize = 2 * MOST_PAIRS as usize + 1;
 /// Longest wait for the end of a reset.
 const RESET: Duration = Duration::from_secs(1);
 /// Attempts to read a configuration that changes.
@@ -70,7 +71,7 @@ pub struct PciConfig {
 impl PciConfig {
     /// For so many pairs of queues.
     pub fn new(pairs: u16, interrupts: bool) -> PciConfig {
-        PciConfig { pairs: pairs.clamp(1, 128), interrupts }
+        PciConfig { pairs: pairs.clamp(1, MOST_PAIRS), interrupts }
     }
 }
 
@@ -182,8 +183,10 @@ impl<B: Pci> Transport for PciTransport<B> {
         self.offered
     }
 
+    /// The number of queues is not asked for: before it knows that the driver takes several pairs, a
+    /// device may show only one (QEMU 7.2).
     fn pairs(&self) -> u16 {
-        (self.windows.common.r16(NUM_QUEUES) / 2).max(1)
+        MOST_PAIRS
     }
 
     fn max_size(&self, queue: u16) -> u16 {
@@ -225,6 +228,12 @@ impl<B: Pci> Transport for PciTransport<B> {
         let _select = lock(&self.select);
         let common = &self.windows.common;
         common.w16(QUEUE_SELECT, queue);
+        let most = common.r16(QUEUE_SIZE);
+        if most < setup.size {
+            return Err(
+                self.refused(format!("its queue {queue} has {most} descriptors, and {} are needed", setup.size))
+            );
+        }
         common.w16(QUEUE_SIZE, setup.size);
         common.w64(QUEUE_DESC, setup.desc.get());
         common.w64(QUEUE_DRIVER, setup.driver.get());

@@ -2,7 +2,8 @@
 
 use super::super::config::ETHERNET;
 use super::super::control::Fault;
-use super::super::tx::HEADER;
+use super::super::features::{HASH_HEADER, HEADER};
+use super::super::hashing::reported;
 use super::{RxRing, leak};
 use towpath_bus::Dma;
 use towpath_packet::vnet::{self, VnetHeader};
@@ -95,6 +96,10 @@ impl<D: Dma> RxRing<D> {
         };
         let (header, buffers) = decode(&bytes);
         packet.pull_front(HEADER);
+        if self.rules.hashes && !take_hash(&mut packet) {
+            self.discard(packet, Fault::BadLength);
+            return None;
+        }
         let buffers = if self.rules.mergeable { buffers } else { 1 };
         if buffers <= 1 {
             return self.finish(packet, header);
@@ -175,6 +180,17 @@ impl<D: Dma> RxRing<D> {
 fn needs(packet: &Packet) -> Offloads {
     let gso = packet.gso().map_or(Offloads::NONE, Offloads::for_gso);
     if matches!(packet.csum(), Checksum::Partial { .. }) { gso.with(Offloads::CSUM) } else { gso }
+}
+
+/// Takes the second part of the header; returns false if the packet is too short.
+#[inline]
+fn take_hash(packet: &mut Packet) -> bool {
+    let Some(bytes) = packet.linear().first_chunk().copied() else { return false };
+    packet.pull_front(HASH_HEADER - HEADER);
+    if let Some(hash) = reported(bytes) {
+        packet.set_flow_hash(hash);
+    }
+    true
 }
 
 /// The header, and the number of buffers (virtio 1.2 §5.1.6).

@@ -41,6 +41,8 @@ pub(super) struct RxRules {
     pub(super) mergeable: bool,
     /// What packets may need.
     pub(super) offloads: Offloads,
+    /// A hash follows the header.
+    pub(super) hashes: bool,
     /// Bytes of the longest frame that is not a super-packet.
     pub(super) max_frame: usize,
 }

@@ -1,7 +1,7 @@
 //! Used chains are unmapped and freed; and the end of the ring, when all chains are.
 
 use super::super::control::Fault;
-use super::{HEADER, HeaderAt, TxRing, TxSlot};
+use super::{HeaderAt, TxRing, TxSlot};
 use towpath_bus::Dma;
 use towpath_packet::{Batch, DropReason, InFlight, ToDevice};
 use towpath_virtio::RingError;
@@ -45,7 +45,7 @@ impl<D: Dma> TxRing<D> {
                 self.headers.free(place);
                 0
             }
-            _ => HEADER as u32,
+            _ => self.header as u32,
         };
         let Some(frame) = frame else { return };
         self.pending -= 1;

@@ -30,8 +30,6 @@ use towpath_bus::{Dma, DmaMapper, Mapped};
 use towpath_packet::{Cache, Counters, InFlight, Offloads, RegionHandle, ToDevice};
 use towpath_virtio::Driver;
 
-/// Bytes of a header (virtio 1.2 §5.1.6).
-pub(super) const HEADER: usize = towpath_packet::vnet::VnetHeader::LEN_V1;
 /// Pieces of a packet, and one for its header, at most; packets of more are copied.
 pub(super) const MAX_PIECES: usize = 64;
 
@@ -114,6 +112,8 @@ pub(super) struct TxRing<D: Dma> {
     /// Packets that were used, before the IOTLB is flushed.
     unmapped: Vec<(InFlight<ToDevice>, u32)>,
     offloads: Offloads,
+    /// Bytes of a header.
+    header: usize,
     max_frame: usize,
     pub(super) pending: usize,
     pub(super) counters: Arc<Counters>,
@@ -125,6 +125,7 @@ impl<D: Dma> TxRing<D> {
         parts: TxParts<D>,
         size: u16,
         offloads: Offloads,
+        header: usize,
         max_frame: usize,
         control: Control,
     ) -> TxRing<D> {
@@ -144,6 +145,7 @@ impl<D: Dma> TxRing<D> {
             ids: [None; 64],
             unmapped: Vec::with_capacity(size.into()),
             offloads,
+            header,
             max_frame,
             pending: 0,
             counters: Arc::default(),

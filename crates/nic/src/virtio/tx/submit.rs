@@ -5,7 +5,8 @@
 
 use super::super::config::ETHERNET;
 use super::super::control::Fault;
-use super::{HEADER, HeaderAt, MAX_PIECES, TxRing, TxSlot};
+use super::super::features::HEADER;
+use super::{HeaderAt, MAX_PIECES, TxRing, TxSlot};
 use towpath_bus::{Dma, MapError};
 use towpath_packet::vnet::{self, NEEDS_CSUM, VnetHeader};
 use towpath_packet::{Batch, Checksum, DropReason, InFlight, Offloads, Packet, ToDevice};
@@ -77,15 +78,16 @@ impl<D: Dma> TxRing<D> {
         if self.driver.free() == 0 {
             return Submitted::Full;
         }
-        let Ok(front) = packet.push_front(HEADER) else { return self.submit_any(packet) };
-        front.fill(0);
+        let header = self.header;
+        let Ok(front) = packet.push_front(header) else { return self.submit_any(packet) };
+        write(front, &[0; HEADER]);
         let mapped = packet.chunks().next().map(|chunk| self.mapper.map_to_device(chunk));
         let Some(Ok(mapped)) = mapped else {
-            packet.pull_front(HEADER);
+            packet.pull_front(header);
             return self.submit_any(packet);
         };
-        self.mapper.sync_for_device(&mapped, len + HEADER);
-        match self.driver.add(&[Segment::readable(mapped.iova().get(), (len + HEADER) as u32)]) {
+        self.mapper.sync_for_device(&mapped, len + header);
+        match self.driver.add(&[Segment::readable(mapped.iova().get(), (len + header) as u32)]) {
             Ok(id) => {
                 let slot = TxSlot { frame: None, header: Some(HeaderAt::Front), mapped: Some(mapped), more: None };
                 self.set_slot(id, slot);
@@ -93,7 +95,7 @@ impl<D: Dma> TxRing<D> {
             }
             Err(_) => {
                 let _ = self.mapper.unmap(mapped);
-                packet.pull_front(HEADER);
+                packet.pull_front(header);
                 Submitted::Full
             }
         }
@@ -174,15 +176,15 @@ impl<D: Dma> TxRing<D> {
         let bytes = header.to_le_bytes_v1(0);
         let mut segments = [Segment::readable(0, 0); MAX_PIECES];
         let mut n = 0;
-        let at = match packet.push_front(HEADER) {
+        let at = match packet.push_front(self.header) {
             Ok(front) => {
-                front.copy_from_slice(&bytes);
+                write(front, &bytes);
                 HeaderAt::Front
             }
             Err(_) => {
-                let (place, addr) = self.headers.put(&bytes, bytes == [0; 12]).ok_or(Refusal::Full)?;
+                let (place, addr) = self.headers.put(&bytes, bytes == [0; HEADER]).ok_or(Refusal::Full)?;
                 if let Some(segment) = segments.first_mut() {
-                    *segment = Segment::readable(addr, HEADER as u32);
+                    *segment = Segment::readable(addr, self.header as u32);
                 }
                 n = 1;
                 HeaderAt::Place(place)
@@ -200,7 +202,7 @@ impl<D: Dma> TxRing<D> {
             Err(_) => {
                 self.undo(slot);
                 if at == HeaderAt::Front {
-                    packet.pull_front(HEADER);
+                    packet.pull_front(self.header);
                 }
             }
         }
@@ -275,6 +277,17 @@ impl<D: Dma> TxRing<D> {
                 self.counters.retried(1);
                 Refusal::Full
             }
+        }
+    }
+}
+
+/// Writes a header. The place of a hash behind it is zero.
+#[inline]
+fn write(front: &mut [u8], header: &[u8; HEADER]) {
+    if let Some((first, hash)) = front.split_first_chunk_mut() {
+        *first = *header;
+        if !hash.is_empty() {
+            hash.fill(0);
         }
     }
 }
