@@ -9,8 +9,8 @@ use towpath_bus::qtest::QtestBus;
 use towpath_bus::vfio::{Bdf, VfioBus, VfioConfig};
 use towpath_bus::{BusError, Pci};
 use towpath_nic::virtio::{
-    Config, ConfigError, DEVICES, Filter, OpenError, PciConfig, PciTransport, Transport, UserConfig, UserTransport,
-    VirtioNet,
+    Config, ConfigError, Copybreak, DEVICES, Filter, OpenError, PciConfig, PciTransport, Transport, UserConfig,
+    UserTransport, VirtioNet,
 };
 use towpath_packet::port::{Calls, Capability, Needs, PathUse, PortError};
 use towpath_ports::uri::{Options, Uri};
@@ -148,6 +148,9 @@ fn driver(options: &mut Options) -> Result<Config, PortError> {
     let number = |options: &mut Options, name: &'static str, default: u16| {
         options.number(name, 0..=u16::MAX.into()).map(|n| n.map_or(default, |n| n as u16))
     };
+    if let Some(bytes) = options.number("copybreak", 0..=u64::MAX)? {
+        config.copybreak = Some(Copybreak::new(bytes).map_err(|error| rule(options, error))?);
+    }
     config.queues = number(options, "queues", config.queues)?;
     config.ring = number(options, "ring", config.ring)?;
     config.mtu = number(options, "mtu", config.mtu)?;
@@ -187,13 +190,14 @@ mod tests {
     #[test]
     fn every_option_reaches_its_field() {
         let text = "virtio:user=/run/s?queues=2,ring=512,packed=on,mergeable=off,indirect=off,event-idx=off,\
-                    in-order=off,csum=off,tso=off,uso=off,rss=off,mtu=9000,receive=own,interrupts=off,stall=50ms,server=on,wait=1s";
+                    in-order=off,csum=off,tso=off,uso=off,rss=off,copybreak=300,mtu=9000,receive=own,interrupts=off,stall=50ms,server=on,wait=1s";
         let mut expected = Config::default();
         (expected.queues, expected.ring, expected.mtu) = (2, 512, 9000);
         expected.packed = true;
         (expected.mergeable, expected.indirect, expected.event_idx, expected.in_order) = (false, false, false, false);
         (expected.csum, expected.tso, expected.uso, expected.rss) = (false, false, false, false);
         expected.interrupts = false;
+        expected.copybreak = Some(Copybreak::new(300).unwrap());
         expected.filter.receive = Receive::Own;
         expected.stall = Duration::from_millis(50);
         assert_eq!(config(text).unwrap(), expected);
@@ -207,6 +211,7 @@ mod tests {
             ("virtio:qtest=/s?backend=auto", "no such option"),
             ("virtio:user=/s?ring=300", "power of two"),
             ("virtio:user=/s?queues=0", "from 1 to 128"),
+            ("virtio:user=/s?copybreak=99999", "from 0 to 16384"),
             ("virtio:user=/s?policy=lazy", "persistent, strict, deferred"),
             ("virtio:user=/s?speed=10", "no such option"),
         ];

@@ -3,6 +3,7 @@
 //! | file | mechanism |
 //! |---|---|
 //! | `ring` | a descriptor ring in DMA memory, its words atomic; positions in a ring |
+//! | `copybreak` | a receive buffer: copied and left mapped, or unmapped and taken; counts of both |
 //! | `slots` | the driver's shadow of a ring: what is in flight behind each descriptor |
 //! | `reset` | the reset that all queues of a device agree on, and the end of the last queue |
 //! | `watch` | the watchdog's clock, and frames that hang |
@@ -14,6 +15,7 @@
 //! | `pool` | a packet pool in the device's reach |
 
 pub mod batching;
+pub(crate) mod copybreak;
 pub(crate) mod filter;
 pub(crate) mod link;
 pub(crate) mod option;

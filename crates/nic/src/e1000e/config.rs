@@ -2,6 +2,7 @@
 
 use super::interrupts::InterruptMode;
 use crate::common::batching::BatchSize;
+use crate::common::copybreak::Copybreak;
 use crate::common::filter::Filter;
 pub use crate::common::option::ConfigError;
 use crate::common::option::within;
@@ -20,7 +21,6 @@ pub(super) const TAGS: usize = 8;
 
 const RING: RangeInclusive<u64> = 80..=4096;
 const MTU: RangeInclusive<u64> = 68..=9216;
-const COPYBREAK: RangeInclusive<u64> = 0..=16384;
 /// Frames that are copied for transmission are shorter than this at most: a slot of bounce memory.
 pub(super) const TX_SLOT: usize = 2048;
 const TX_COPYBREAK: RangeInclusive<u64> = 0..=TX_SLOT as u64;
@@ -60,40 +60,6 @@ impl RingSize {
     /// Number of descriptors.
     pub fn get(self) -> u32 {
         self.0.into()
-    }
-}
-
-/// Frames shorter than this many bytes are copied out of their buffer, which stays with the device:
-/// 0 (never) to 16384.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Copybreak(u16);
-
-impl Copybreak {
-    /// Nothing is copied.
-    pub const OFF: Copybreak = Copybreak(0);
-
-    /// Checks a threshold in bytes.
-    ///
-    /// # Errors
-    /// [`ConfigError`] names the rule.
-    pub fn new(bytes: u64) -> Result<Copybreak, ConfigError> {
-        within("copybreak", bytes, COPYBREAK)?;
-        Ok(Copybreak(bytes as u16))
-    }
-
-    /// Bytes.
-    pub fn get(self) -> u32 {
-        self.0.into()
-    }
-
-    /// The best threshold for a policy, by `towpath bench copybreak` (`docs/perf/e1000e.md`). If no
-    /// buffer is mapped alone, a copy costs less than the buffer itself for small frames only; if
-    /// each buffer is mapped, for all frames.
-    pub fn default_for(policy: DmaPolicy) -> Copybreak {
-        match policy {
-            DmaPolicy::Persistent => Copybreak(256),
-            DmaPolicy::PerBuffer { .. } => Copybreak(2048),
-        }
     }
 }
 
@@ -282,7 +248,6 @@ mod tests {
         let text = |e: ConfigError| e.to_string();
         assert_eq!(text(RingSize::new("rx", 79).unwrap_err()), "rx=79: must be from 80 to 4096");
         assert_eq!(text(RingSize::new("tx", 84).unwrap_err()), "tx=84: must be a multiple of 8");
-        assert_eq!(text(Copybreak::new(16385).unwrap_err()), "copybreak=16385: must be from 0 to 16384");
         assert_eq!(text(TxCopybreak::new(2049).unwrap_err()), "tx-copybreak=2049: must be from 0 to 2048");
         let bad = |c: Config| text(c.check().unwrap_err());
         assert_eq!(bad(Config { queues: 3, ..Config::default() }), "queues=3: must be from 1 to 2");

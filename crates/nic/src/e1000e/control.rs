@@ -1,7 +1,8 @@
 //! The handle to a running port: its settings, its link and its fault counters.
 
-use super::config::{Config, ConfigError, Copybreak, TxCopybreak, check_mtu};
+use super::config::{Config, ConfigError, TxCopybreak, check_mtu};
 use crate::common::batching::Batching;
+use crate::common::copybreak::{Copybreak, LeakLog};
 use crate::common::filter::Filter;
 use crate::common::link::{LinkCell, LinkStatus};
 use crate::sync::{Mutex, MutexGuard, lock};
@@ -387,6 +388,13 @@ impl FaultLog {
     pub(super) fn fault(&self, fault: Fault) {
         self.control.fault(fault);
         self.counters.failed(1);
+    }
+}
+
+impl LeakLog for FaultLog {
+    #[cold]
+    fn leaked(&self) {
+        self.fault(Fault::Leaked);
     }
 }
 

@@ -65,16 +65,17 @@ mod regs;
 mod rx;
 mod tx;
 
+pub use crate::common::copybreak::{Copybreak, RxCounts};
 pub use crate::common::filter::{Filter, Receive, VlanSet};
 pub use crate::common::link::LinkStatus;
 pub use crate::common::phy::FlowControl;
-pub use config::{Config, ConfigError, Copybreak, RingSize, TxCopybreak};
+pub use config::{Config, ConfigError, RingSize, TxCopybreak};
 #[doc(hidden)]
 pub use config::{Pauses, RecycleMode};
 pub use control::{Control, Faults};
 pub use dump::registers;
 pub use interrupts::InterruptMode;
-pub use rx::{E1000eRx, RxCounts};
+pub use rx::E1000eRx;
 pub use tx::E1000eTx;
 
 use crate::common::pool::{StartError, device_pool};

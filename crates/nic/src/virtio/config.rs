@@ -1,5 +1,6 @@
 //! The configuration of a port.
 
+use crate::common::copybreak::Copybreak;
 use crate::common::filter::{Filter, Receive};
 pub use crate::common::option::ConfigError;
 use crate::common::option::within;
@@ -50,6 +51,9 @@ pub struct Config {
     pub filter: Filter,
     /// How packet memory is protected from the device.
     pub policy: DmaPolicy,
+    /// Received frames that are copied. The default is [`Copybreak::default_for`] a policy that maps
+    /// each buffer; otherwise nothing is copied.
+    pub copybreak: Option<Copybreak>,
     /// Whether an idle receiver waits for the device's call; otherwise it polls.
     pub interrupts: bool,
     /// How long a frame may wait to be sent before a PCI device counts as hung: 10 ms to 60 s.
@@ -75,6 +79,7 @@ impl Default for Config {
             mtu: 1500,
             filter: Filter::default(),
             policy: DmaPolicy::default(),
+            copybreak: None,
             interrupts: true,
             stall: Duration::from_secs(5),
         }
@@ -101,6 +106,14 @@ impl Config {
     /// Longest frame in bytes, tags included, check sequence not.
     pub(super) fn max_frame(&self) -> usize {
         usize::from(self.mtu) + ETHERNET + TAGS
+    }
+
+    /// The threshold of copies at the start.
+    pub(super) fn copybreak(&self) -> Copybreak {
+        self.copybreak.unwrap_or(match self.policy {
+            DmaPolicy::Persistent => Copybreak::OFF,
+            per_buffer => Copybreak::default_for(per_buffer),
+        })
     }
 
     /// Whether a device without a control queue can do what the filter asks for: it delivers

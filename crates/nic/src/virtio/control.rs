@@ -1,9 +1,11 @@
-//! The handle to a running port: its link and its fault counters.
+//! The handle to a running port: its settings, its link and its fault counters.
 
+use super::config::{Config, ConfigError};
+use crate::common::copybreak::{Copybreak, LeakLog};
 use crate::common::link::{LinkCell, LinkStatus};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use towpath_packet::port::{ControlError, PortControl, Setting, SettingValue};
 
 /// A fault that the driver survives.
@@ -58,18 +60,42 @@ const NAMES: [&str; 14] = [
     "leaked",
 ];
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct ControlShared {
+    copybreak: AtomicU32,
     link: LinkCell,
     faults: [AtomicU64; NAMES.len()],
 }
 
 /// A handle to a running port. It works from any thread, and outlives the port. A clone is another
 /// handle to the same port.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Control(Arc<ControlShared>);
 
 impl Control {
+    pub(super) fn new(config: &Config) -> Control {
+        Control(Arc::new(ControlShared {
+            copybreak: AtomicU32::new(config.copybreak().get()),
+            link: LinkCell::default(),
+            faults: [const { AtomicU64::new(0) }; NAMES.len()],
+        }))
+    }
+
+    /// The threshold below which received frames are copied, in bytes.
+    #[inline]
+    pub fn copybreak(&self) -> u32 {
+        self.0.copybreak.load(Relaxed)
+    }
+
+    /// Sets the threshold; the queues use it from their next burst on.
+    ///
+    /// # Errors
+    /// [`ConfigError`] unless the threshold is from 0 to 16384.
+    pub fn set_copybreak(&self, bytes: u64) -> Result<(), ConfigError> {
+        self.0.copybreak.store(Copybreak::new(bytes)?.get(), Relaxed);
+        Ok(())
+    }
+
     /// Whether the link is up: that of the device's configuration, or the connection to a back end.
     #[inline]
     pub fn link_is_up(&self) -> bool {
@@ -97,16 +123,27 @@ impl Control {
     }
 }
 
+impl LeakLog for Control {
+    #[cold]
+    fn leaked(&self) {
+        self.fault(Fault::Leaked);
+    }
+}
+
 impl PortControl for Control {
     fn settings(&self) -> Vec<Setting> {
-        Vec::new()
+        let what = "frames shorter than this many bytes are copied out of their buffer";
+        vec![Setting::new("copybreak", u64::from(self.copybreak()), what)]
     }
 
     fn events(&self) -> Vec<(&'static str, u64)> {
         NAMES.into_iter().zip(&self.0.faults).map(|(name, count)| (name, count.load(Relaxed))).collect()
     }
 
-    fn set(&self, name: &str, _: &SettingValue) -> Result<(), ControlError> {
-        Err(ControlError::unknown(name, self))
+    fn set(&self, name: &str, value: &SettingValue) -> Result<(), ControlError> {
+        match name {
+            "copybreak" => self.set_copybreak(value.number(name)?).map_err(|error| value.breaks(name, error.rule)),
+            _ => Err(ControlError::unknown(name, self)),
+        }
     }
 }

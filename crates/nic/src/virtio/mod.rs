@@ -53,6 +53,7 @@ mod transport;
 mod tx;
 mod user;
 
+pub use crate::common::copybreak::{Copybreak, RxCounts};
 pub use crate::common::filter::{Filter, Receive, VlanSet};
 pub use config::{Config, ConfigError};
 pub use control::Control;
@@ -68,11 +69,11 @@ use device::{Device, Setup};
 use features::{CTRL_VQ, HASH_REPORT, INDIRECT_DESC, MRG_RXBUF, RING_PACKED, RSS, VERSION_1};
 use hashing::Hashing;
 use memory::{QueueMemory, QueuePlan, RingMemory, RingsError};
-use rx::{RxRing, RxRules};
+use rx::{RxParts, RxRing, RxRules};
 use std::sync::Arc;
 use towpath_bus::{BusError, Dma, DmaMapper, DmaPolicy, Domain, MapError};
 use towpath_packet::port::{Ability, Info, Layer, Needs, Port, PortControl, PortError, Queues, Start};
-use towpath_packet::{Direction, Floors, Offloads, Pool, PoolConfig, RegionHandle};
+use towpath_packet::{Cache, Direction, Floors, Offloads, Pool, PoolConfig, RegionHandle};
 use towpath_sys::Epoll;
 use towpath_virtio::Format;
 use towpath_wire::ethernet::Mac;
@@ -164,7 +165,8 @@ impl<T: Transport> VirtioNet<T> {
         let known = bits & features::MAC != 0 && transport.config(MAC_AT, &mut mac);
         let mac = config.filter.mac.or(known.then_some(mac));
         let info = info(name, &config, bits, pairs).with_shared_memory(T::RECONNECTS);
-        Ok(VirtioNet { transport, info, config, control: Control::default(), mac, needs: Needs::none() })
+        let control = Control::new(&config);
+        Ok(VirtioNet { transport, info, config, control, mac, needs: Needs::none() })
     }
 
     /// Its Ethernet address, if it has one.
@@ -194,6 +196,10 @@ fn info(name: &str, config: &Config, bits: u64, pairs: u16) -> Info {
         ability("hash-report", has(HASH_REPORT)),
         Ability::new("control-queue", has(CTRL_VQ), if has(CTRL_VQ) { "filters by the device" } else { "none" }),
         Ability::new("queues", true, format!("{pairs} pairs at most")),
+        match config.copybreak().get() {
+            0 => Ability::new("copybreak", false, "received frames are not copied"),
+            below => Ability::new("copybreak", true, format!("frames below {below} bytes are copied")),
+        },
         Ability::new(
             "policy",
             true,
@@ -245,6 +251,11 @@ impl<D: Dma> Starter<'_, D> {
         self.own.as_ref().unwrap_or(&self.pool)
     }
 
+    /// Where copies of received frames come from, if not from the device's buffers.
+    fn copies(&self) -> Result<Option<Cache>, StartError> {
+        Ok(self.own.as_ref().map(|_| self.pool.cache(Direction::Rx)).transpose()?)
+    }
+
     /// The datapath's pool, if the device can't reach it.
     fn out_of_reach(&self) -> Option<RegionHandle> {
         self.own.as_ref().and_then(|_| self.pool.region().cloned())
@@ -289,10 +300,10 @@ impl<T: Transport> Port for VirtioNet<T> {
             mergeable: bits & MRG_RXBUF != 0,
             offloads: features::rx_offloads(bits),
             max_frame: config.max_frame(),
-            hashes: bits & HASH_REPORT != 0,
+            header: features::header(bits),
         };
         let room = starter.buffers().chunk() - starter.buffers().headroom();
-        let needed = features::header(bits) + if rules.mergeable { 64 } else { rules.max_frame };
+        let needed = rules.header + if rules.mergeable { 64 } else { rules.max_frame };
         if room < needed {
             let rule = "use larger chunks, a smaller mtu, or mergeable=on";
             return Err(input(format!("its buffers have room for {room} bytes, and {needed} are needed: {rule}")));
@@ -313,9 +324,13 @@ impl<T: Transport> Port for VirtioNet<T> {
             let cache = |direction| buffers.cache(direction).map_err(|error| failed(error.into()));
             match headers {
                 None => {
-                    let mapper = starter.mapper(size.into()).map_err(failed)?;
-                    let cache = cache(Direction::Rx)?;
-                    rx.push((i, RxRing::new(driver, mapper, cache, size, rules, i / 2, control.clone())));
+                    let parts = RxParts {
+                        driver,
+                        mapper: starter.mapper(size.into()).map_err(failed)?,
+                        cache: cache(Direction::Rx)?,
+                        copy_cache: starter.copies().map_err(failed)?,
+                    };
+                    rx.push((i, RxRing::new(parts, size, rules, i / 2, control.clone())));
                 }
                 Some(headers) => {
                     let parts = TxParts {
@@ -326,10 +341,7 @@ impl<T: Transport> Port for VirtioNet<T> {
                         out_of_reach: starter.out_of_reach(),
                     };
                     let offloads = features::tx_offloads(bits);
-                    tx.push((
-                        i,
-                        TxRing::new(parts, size, offloads, features::header(bits), rules.max_frame, control.clone()),
-                    ));
+                    tx.push((i, TxRing::new(parts, size, offloads, rules.header, rules.max_frame, control.clone())));
                 }
             }
         }

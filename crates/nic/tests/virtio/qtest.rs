@@ -11,12 +11,12 @@ use towpath_packet::{Offloads, Pool, PoolConfig};
 use towpath_testing::{Need, needs};
 
 pub(crate) const STRICT: DmaPolicy = DmaPolicy::PerBuffer { flush: Flush::Strict };
-const DEFERRED: DmaPolicy = DmaPolicy::PerBuffer { flush: Flush::Deferred };
+pub(crate) const DEFERRED: DmaPolicy = DmaPolicy::PerBuffer { flush: Flush::Deferred };
 
 type Port = VirtioNet<PciTransport<QtestBus>>;
 
 /// A machine with a device, and the far end of its cable.
-fn machine(iommu: Option<Width>, properties: &str) -> (Qemu, Cable) {
+pub(crate) fn machine(iommu: Option<Width>, properties: &str) -> (Qemu, Cable) {
     let (netdev, cable) = Netdev::cable().unwrap();
     (machine_on(netdev, iommu, properties), cable)
 }

@@ -4,8 +4,8 @@ use crate::backend::{Backend, HEADER};
 use crate::rig::{EVERYTHING, PATIENCE, Rig, VERSION_1, frame, pool};
 use std::sync::Arc;
 use std::time::Instant;
-use towpath_nic::virtio::{Config, UserConfig, UserTransport, VirtioNet};
-use towpath_packet::port::{PortControl, RxQueue, State, TxQueue, Wake};
+use towpath_nic::virtio::{Config, Copybreak, UserConfig, UserTransport, VirtioNet};
+use towpath_packet::port::{PortControl, RxQueue, SettingValue, State, TxQueue, Wake};
 use towpath_packet::{
     Backing, Batch, Checksum, DropReason, ExtBufOwner, ExtBufPool, Gso, GsoKind, Offloads, Region, UntrustedMem,
 };
@@ -95,6 +95,32 @@ fn a_received_packet_is_spread_over_small_buffers_and_put_together_again() {
         assert_eq!(got[0].frags(), (len + HEADER - 1) / 384);
     }
     rig.end();
+}
+
+#[test]
+fn a_short_buffer_is_copied_out_and_posted_again_until_the_threshold_is_changed() {
+    for packed in [false, true] {
+        let backend = Backend::new(EVERYTHING, 1);
+        let edit = config(|config| {
+            (config.packed, config.copybreak) = (packed, Some(Copybreak::new(300).unwrap()));
+        });
+        let mut rig = Rig::open(edit, &backend.path, pool(Backing::Memfd, 512), Offloads::ALL);
+        let exchange = |rig: &mut Rig, lens: &[usize]| {
+            let frames: Vec<_> = lens.iter().map(|&len| frame(len, len)).collect();
+            frames.iter().for_each(|bytes| assert!(backend.give(0, [0; 10], bytes)));
+            assert_eq!(rig.receive(0).iter().map(|packet| packet.to_vec()).collect::<Vec<_>>(), frames);
+        };
+        // Buffers have room for 384 bytes: the third packet is one of them and 28 bytes of a second.
+        (0..50).for_each(|_| exchange(&mut rig, &[60, 299, 400, 300]));
+        let counts = rig.rx[0].counts();
+        assert_eq!((counts.completed, counts.copies, counts.handed), (250, 150, 100));
+        assert!(counts.recycled > 140);
+        rig.control.set("copybreak", &SettingValue::Number(0)).unwrap();
+        exchange(&mut rig, &[60, 299]);
+        assert_eq!(rig.rx[0].counts().copies, 150);
+        assert!(rig.control.set("copybreak", &SettingValue::Number(20_000)).is_err());
+        rig.end();
+    }
 }
 
 #[test]
@@ -190,14 +216,21 @@ fn a_page_of_an_application_goes_out_as_it_is_and_its_memory_is_shared_on_the_wa
 #[test]
 fn packets_out_of_reach_are_copied_and_buffers_come_from_a_pool_of_the_port() {
     let backend = Backend::new(EVERYTHING, 1);
-    let mut rig = Rig::open(config(|_| {}), &backend.path, pool(Backing::Anonymous, 2048), Offloads::ALL);
+    let copybreak = Copybreak::new(256).unwrap();
+    let config = config(|config| config.copybreak = Some(copybreak));
+    let mut rig = Rig::open(config, &backend.path, pool(Backing::Anonymous, 2048), Offloads::ALL);
     assert!(rig.own.is_some());
     let packet = rig.packet(&[&frame(1, 100), &[7; 1000]]);
     assert!(rig.send(0, packet));
     assert_eq!(backend.take(0)[0][HEADER..], [&frame(1, 100)[..], &[7; 1000]].concat());
     assert_eq!((rig.control.faults("bounced"), rig.tx[0].reclaim()), (1, 1));
     assert!(backend.give(0, [0; 10], &frame(2, 200)));
-    assert_eq!(rig.receive(0)[0].to_vec(), frame(2, 200));
+    // The copy is a buffer of the datapath's pool.
+    let got = rig.receive(0);
+    let region = rig.pool.region().unwrap();
+    let offset = got[0].linear().as_ptr().addr().wrapping_sub(region.base().addr().get());
+    assert!(got[0].to_vec() == frame(2, 200) && offset < region.len());
+    drop(got);
     rig.end();
 }
 
@@ -279,8 +312,9 @@ fn a_back_end_that_comes_again_finds_new_rings_and_what_the_first_one_had_is_dro
         let backend = Backend::new(EVERYTHING, 2);
         let mut rig = Rig::new(
             config(|config| {
-                config.packed = packed;
-                config.queues = 2;
+                (config.packed, config.queues) = (packed, 2);
+                // Buffers that were copied out are freed with the others.
+                config.copybreak = packed.then(|| Copybreak::new(256).unwrap());
             }),
             &backend,
         );

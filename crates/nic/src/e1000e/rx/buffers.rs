@@ -3,60 +3,41 @@
 
 use super::super::control::{Fault, FaultLog};
 use super::super::descriptors::{RxStatus, rx_descriptor};
+use crate::common::copybreak::{RxSlot, free_all, unmap_all};
 use crate::common::ring::{DescRing, ahead, distance, next};
 use crate::common::slots::Slots;
-use towpath_bus::{Dma, DmaMapper, Iova, Mapped};
+use towpath_bus::{Dma, DmaMapper, Iova};
 use towpath_packet::{Cache, FromDevice, InFlight, Packet};
 
 /// Descriptors that one tail write announces, at least, unless the device runs out of them or a
 /// batch is smaller.
 const ANNOUNCE: u32 = 16;
 
-/// The buffer of one descriptor. A slot that is mapped has a buffer.
-#[derive(Debug, Default)]
-pub(super) struct RxSlot {
-    pub(super) buffer: Option<InFlight<FromDevice>>,
-    pub(super) mapped: Option<Mapped>,
-    /// Bytes that the device wrote, cut to the buffer, if this is not the last descriptor of a
-    /// frame.
-    pub(super) len: u16,
-}
-
-impl RxSlot {
-    /// Copies the first `len` bytes to a packet. The buffer stays mapped; returns its IOVA.
-    #[inline]
-    pub(super) fn copy_mapped<D: Dma>(&self, mapper: &mut DmaMapper<D>, len: usize, to: &mut Packet) -> Option<Iova> {
-        let (buffer, mapped) = (self.buffer.as_ref()?, self.mapped.as_ref()?);
-        mapper.sync_for_cpu(mapped, len);
-        let copied = buffer.copy_to(len, to);
-        mapper.sync_for_device(mapped, len);
-        copied.ok().map(|()| mapped.iova())
-    }
-
-    /// The same with a buffer that is unmapped first and then mapped again; returns its new IOVA.
-    /// `wait`: the IOTLB is flushed for this buffer.
-    #[inline]
-    pub(super) fn copy_unmapped<D: Dma>(
-        &mut self,
-        mapper: &mut DmaMapper<D>,
-        len: usize,
-        to: &mut Packet,
-        wait: bool,
-        log: &FaultLog,
-    ) -> Option<Iova> {
-        let unmapped = unmap(self, mapper, log, len);
-        if wait { mapper.flush() } else { mapper.sync_iotlb() }.ok().filter(|()| unmapped)?;
-        let buffer = self.buffer.as_ref()?;
-        buffer.copy_to(len, to).ok()?;
-        let mapped = mapper.map_from_device(buffer).ok()?;
-        Some(self.mapped.insert(mapped).iova())
-    }
+/// Copies the first `len` bytes of a buffer that is unmapped first and then mapped again; returns
+/// its new IOVA. `wait`: the IOTLB is flushed for this buffer.
+#[inline]
+pub(super) fn copy_unmapped<D: Dma>(
+    slot: &mut RxSlot,
+    mapper: &mut DmaMapper<D>,
+    len: usize,
+    to: &mut Packet,
+    wait: bool,
+    log: &FaultLog,
+) -> Option<Iova> {
+    let unmapped = slot.unmap(mapper, len, log);
+    if wait { mapper.flush() } else { mapper.sync_iotlb() }.ok().filter(|()| unmapped)?;
+    let buffer = slot.buffer.as_ref()?;
+    buffer.copy_to(len, to).ok()?;
+    let mapped = mapper.map_from_device(buffer).ok()?;
+    Some(slot.mapped.insert(mapped).iova())
 }
 
 /// The ring, its indices, and its buffers.
 pub(super) struct RxBuffers<D: Dma> {
     pub(super) ring: DescRing,
     pub(super) slots: Slots<RxSlot>,
+    /// Bytes that the device wrote to each buffer, cut to it, unless it is the last of its frame.
+    pub(super) lens: Slots<u16>,
     pub(super) mapper: DmaMapper<D>,
     /// Where buffers come from.
     pub(super) cache: Cache,
@@ -74,6 +55,7 @@ impl<D: Dma> RxBuffers<D> {
     pub(super) fn new(ring: DescRing, mapper: DmaMapper<D>, cache: Cache, log: FaultLog) -> RxBuffers<D> {
         RxBuffers {
             slots: Slots::new(ring.len()),
+            lens: Slots::new(ring.len()),
             ring,
             mapper,
             cache,
@@ -84,6 +66,20 @@ impl<D: Dma> RxBuffers<D> {
             rewritten: 0,
             log,
         }
+    }
+
+    /// Notes the bytes in a buffer that is not the last of its frame.
+    #[inline]
+    pub(super) fn set_partial_len(&mut self, at: u32, len: usize) {
+        if let Some(place) = self.lens.get_mut(at) {
+            *place = len as u16;
+        }
+    }
+
+    /// Bytes in a buffer that is not the last of its frame.
+    #[inline]
+    pub(super) fn partial_len(&mut self, at: u32) -> usize {
+        self.lens.get_mut(at).map_or(0, |len| usize::from(*len))
     }
 
     /// Whether the device has few buffers: it may have to wait for the driver.
@@ -163,18 +159,14 @@ impl<D: Dma> RxBuffers<D> {
     /// buffer is leaked then.
     #[inline]
     pub(super) fn unmap(&mut self, at: u32, len: usize) -> bool {
-        self.slots.get_mut(at).is_some_and(|slot| unmap(slot, &mut self.mapper, &self.log, len))
+        self.slots.get_mut(at).is_some_and(|slot| slot.unmap(&mut self.mapper, len, &self.log))
     }
 
     /// An IOTLB flush has failed, so that the device may still reach what was unmapped: leaks every
     /// buffer that is not mapped, also those that never could be mapped.
     #[cold]
     pub(super) fn leak_unmapped(&mut self) {
-        for slot in self.slots.iter_mut().filter(|slot| slot.mapped.is_none()) {
-            if let Some(buffer) = slot.buffer.take() {
-                leak(buffer, &self.log);
-            }
-        }
+        self.slots.iter_mut().filter(|slot| slot.mapped.is_none()).for_each(|slot| slot.leak(&self.log));
     }
 
     /// No frame has come for a while: flushes what was unmapped.
@@ -200,62 +192,18 @@ impl<D: Dma> RxBuffers<D> {
 
     /// The device was stopped: frees all buffers.
     pub(super) fn release(mut self) {
-        for slot in self.slots.iter_mut() {
-            if let Some(mapped) = slot.mapped.take()
-                && self.mapper.unmap(mapped).is_err()
-                && let Some(buffer) = slot.buffer.take()
-            {
-                leak(buffer, &self.log);
-            }
-        }
-        if self.mapper.flush().is_err() {
+        if !unmap_all(self.slots.iter_mut(), &mut self.mapper, &self.log) {
             return self.abandon();
         }
-        for slot in self.slots.iter_mut() {
-            if let Some(buffer) = slot.buffer.take() {
-                self.cache.free(buffer.complete(0));
-            }
-        }
+        free_all(self.slots.iter_mut(), &mut self.cache);
     }
 
     /// The device may still write: leaks all buffers, the ring, and the IOVA window, whose pages
     /// may be in use.
     pub(super) fn abandon(mut self) {
-        for slot in self.slots.iter_mut() {
-            if let Some(buffer) = slot.buffer.take() {
-                leak(buffer, &self.log);
-            }
-        }
+        self.slots.iter_mut().for_each(|slot| slot.leak(&self.log));
         std::mem::forget((self.mapper, self.ring));
     }
-}
-
-/// Bytes in a buffer that is not the last of its frame.
-#[cold]
-pub(super) fn partial_len(slots: &mut Slots<RxSlot>, at: u32) -> usize {
-    slots.get_mut(at).map_or(0, |slot| usize::from(slot.len))
-}
-
-/// A buffer that the device may write for ever.
-#[cold]
-fn leak(buffer: InFlight<FromDevice>, log: &FaultLog) {
-    log.fault(Fault::Leaked);
-    // The packet of an `InFlight` that is dropped does not return to its pool.
-    drop(buffer);
-}
-
-/// [`RxBuffers::unmap`] of a slot.
-#[inline]
-pub(super) fn unmap<D: Dma>(slot: &mut RxSlot, mapper: &mut DmaMapper<D>, log: &FaultLog, len: usize) -> bool {
-    let Some(mapped) = slot.mapped.take() else { return slot.buffer.is_some() };
-    mapper.sync_for_cpu(&mapped, len);
-    if mapper.unmap(mapped).is_ok() {
-        return true;
-    }
-    if let Some(buffer) = slot.buffer.take() {
-        leak(buffer, log);
-    }
-    false
 }
 
 /// Gives a slot a buffer that the device may write; returns false if the pool is empty, or the
@@ -275,12 +223,12 @@ fn prepare<D: Dma>(slot: &mut RxSlot, cache: &mut Cache, mapper: &mut DmaMapper<
     };
     match mapper.map_from_device(&buffer) {
         Ok(mapped) => {
-            *slot = RxSlot { buffer: Some(buffer), mapped: Some(mapped), len: 0 };
+            *slot = RxSlot { buffer: Some(buffer), mapped: Some(mapped) };
             true
         }
         Err(_) => {
             log.fault(Fault::MapFailed);
-            *slot = RxSlot { buffer: Some(buffer), mapped: None, len: 0 };
+            *slot = RxSlot { buffer: Some(buffer), mapped: None };
             false
         }
     }

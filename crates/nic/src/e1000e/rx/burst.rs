@@ -19,7 +19,7 @@ use super::super::config::{ETHERNET, RecycleMode};
 use super::super::control::Fault;
 use super::super::descriptors::{RxStatus, rx_descriptor};
 use super::super::offload::receive_tag;
-use super::buffers::partial_len;
+use super::buffers::copy_unmapped;
 use super::{BURST, BurstOptions, RxRing};
 use crate::common::ring::next;
 use towpath_bus::Dma;
@@ -94,9 +94,9 @@ impl<D: Dma> RxRing<D> {
             let Some(mut packet) = copies.alloc() else { break };
             let mapper = &mut buffers.mapper;
             let copied = if KEEP {
-                slot.copy_mapped(mapper, status.len(), &mut packet)
+                slot.copy(mapper, status.len(), &mut packet)
             } else {
-                slot.copy_unmapped(mapper, status.len(), &mut packet, self.wait_each, &buffers.log)
+                copy_unmapped(slot, mapper, status.len(), &mut packet, self.wait_each, &buffers.log)
             };
             let Some(iova) = copied.filter(|_| set_metadata(&mut packet, status, self.queue, options)) else {
                 // The three passes count this frame.
@@ -167,9 +167,7 @@ impl<D: Dma> RxRing<D> {
                 partial.bad = true;
             }
             if !status.eop() {
-                if let Some(slot) = self.buffers.slots.get_mut(at) {
-                    slot.len = status.len().min(self.buffer_size) as u16;
-                }
+                self.buffers.set_partial_len(at, status.len().min(self.buffer_size));
                 if partial.descriptors >= MAX_CHAIN && !self.discarding {
                     self.buffers.log.fault(Fault::Endless);
                     self.discarding = true;
@@ -240,8 +238,7 @@ impl<D: Dma> RxRing<D> {
             }
             let (mut at, mut left) = (frame.first, frame.len as usize);
             for i in 0..frame.descriptors {
-                let len =
-                    if i + 1 == frame.descriptors { left } else { partial_len(&mut self.buffers.slots, at).min(left) };
+                let len = if i + 1 == frame.descriptors { left } else { self.buffers.partial_len(at).min(left) };
                 left -= len;
                 frame.lost |= !self.buffers.unmap(at, len);
                 if self.wait_each {
@@ -289,8 +286,8 @@ impl<D: Dma> RxRing<D> {
         let buffers = &mut self.buffers;
         let (ring, mut at, mut left) = (buffers.ring.len(), frame.first, frame.len as usize);
         for i in 0..frame.descriptors {
+            let len = if i + 1 == frame.descriptors { left } else { buffers.partial_len(at).min(left) };
             let slot = buffers.slots.get_mut(at)?;
-            let len = if i + 1 == frame.descriptors { left } else { usize::from(slot.len).min(left) };
             let buffer = slot.buffer.as_ref()?;
             if let Some(mapped) = &slot.mapped {
                 buffers.mapper.sync_for_cpu(mapped, len);
@@ -328,8 +325,8 @@ impl<D: Dma> RxRing<D> {
         let (ring, mut at, mut left) = (buffers.ring.len(), frame.first, frame.len as usize);
         let mut whole: Option<Packet> = None;
         for i in 0..frame.descriptors {
+            let len = if i + 1 == frame.descriptors { left } else { buffers.partial_len(at).min(left) };
             let slot = buffers.slots.get_mut(at)?;
-            let len = if i + 1 == frame.descriptors { left } else { usize::from(slot.len).min(left) };
             at = next(at, ring);
             left -= len;
             if len == 0 {

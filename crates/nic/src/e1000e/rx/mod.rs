@@ -40,6 +40,7 @@ pub use queue::E1000eRx;
 use super::config::{Config, RecycleMode};
 use super::control::FaultLog;
 use super::descriptors::RxStatus;
+use crate::common::copybreak::RxCounts;
 use crate::common::ring::DescRing;
 use buffers::RxBuffers;
 use burst::{Frame, PartialFrame};
@@ -50,29 +51,6 @@ const STRICT: DmaPolicy = DmaPolicy::PerBuffer { flush: Flush::Strict };
 
 /// Frames of one burst.
 const BURST: usize = Batch::<64>::CAPACITY;
-
-/// What a receive queue has done with buffers since it was started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct RxCounts {
-    /// Descriptors that the device completed.
-    pub completed: u64,
-    /// Buffers whose bytes were copied out.
-    pub copies: u64,
-    /// Buffers that became packets.
-    pub handed: u64,
-    /// Buffers that stayed mapped and went back to the device, copied out or not.
-    pub recycled: u64,
-    /// Buffers mapped one by one.
-    pub maps: u64,
-    /// Buffers unmapped.
-    pub unmaps: u64,
-    /// IOTLB flushes that were waited for.
-    pub flushes: u64,
-    /// Syncs for the CPU.
-    pub syncs_for_cpu: u64,
-    /// Syncs for the device.
-    pub syncs_for_device: u64,
-}
 
 /// How a burst is received.
 #[derive(Debug, Clone, Copy)]
@@ -149,15 +127,7 @@ impl<D: Dma> RxRing<D> {
     }
 
     pub(super) fn counts(&self) -> RxCounts {
-        let dma = self.buffers.mapper.counts();
-        RxCounts {
-            maps: dma.maps,
-            unmaps: dma.unmaps,
-            flushes: dma.flushes,
-            syncs_for_cpu: dma.syncs_for_cpu,
-            syncs_for_device: dma.syncs_for_device,
-            ..self.counts
-        }
+        self.counts.with_dma(self.buffers.mapper.counts())
     }
 
     /// Sets the length of the longest frame.

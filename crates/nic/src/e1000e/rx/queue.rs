@@ -3,7 +3,8 @@
 use super::super::control::{Control, Fault};
 use super::super::device::{Device, QueueRing, add_rx_statistics};
 use super::super::regs::{QUEUE, RDT};
-use super::{BurstOptions, RxCounts, RxRing};
+use super::{BurstOptions, RxRing};
+use crate::common::copybreak::RxCounts;
 use crate::common::reset::{QueueHandle, ResetCause};
 use crate::common::watch::Watchdog;
 use std::cell::Cell;

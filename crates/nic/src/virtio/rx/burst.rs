@@ -4,7 +4,8 @@ use super::super::config::ETHERNET;
 use super::super::control::Fault;
 use super::super::features::{HASH_HEADER, HEADER};
 use super::super::hashing::reported;
-use super::{RxRing, leak};
+use super::RxRing;
+use crate::common::copybreak::leak;
 use towpath_bus::Dma;
 use towpath_packet::vnet::{self, VnetHeader};
 use towpath_packet::{Batch, Checksum, DropReason, Offloads, Packet};
@@ -30,16 +31,18 @@ impl<D: Dma> RxRing<D> {
     /// [`RingError`] if the device uses chains that it was not given. Packets may have been
     /// appended before.
     #[inline]
-    pub(super) fn receive(&mut self, out: &mut Batch) -> (usize, u64, Result<(), RingError>) {
+    pub(super) fn receive(&mut self, out: &mut Batch, copybreak: usize) -> (usize, u64, Result<(), RingError>) {
         let (mut packets, mut bytes) = (0, 0);
+        // Buffers of fewer bytes are copied, the header included.
+        let short = if copybreak > 0 { (copybreak + self.rules.header).min(self.copy_room + 1) as u32 } else { 0 };
         loop {
             let wanted = out.room().min(BURST);
-            let (n, harvested) = self.harvest(wanted);
+            let (n, harvested) = self.harvest(wanted, short);
             if n > 0 {
                 let synced = self.mapper.sync_iotlb().is_ok();
                 for i in 0..n {
                     let Some(&used) = self.used.get(i) else { break };
-                    if let Some(packet) = self.deliver(used, synced) {
+                    if let Some(packet) = self.deliver(i, used, synced) {
                         bytes += packet.len() as u64;
                         packets += usize::from(out.push(packet).is_ok());
                     }
@@ -51,42 +54,71 @@ impl<D: Dma> RxRing<D> {
         }
     }
 
-    /// First pass: takes used chains, and unmaps their buffers.
+    /// First pass: takes used chains, and unmaps their buffers. Those of fewer than `short` bytes are
+    /// copied instead.
     #[inline]
-    fn harvest(&mut self, wanted: usize) -> (usize, Result<(), RingError>) {
-        let mut n = 0;
+    fn harvest(&mut self, wanted: usize, short: u32) -> (usize, Result<(), RingError>) {
+        let (mut n, mut result) = (0, Ok(()));
         while let Some(place) = self.used.get_mut(n).filter(|_| n < wanted) {
             match self.driver.next_used() {
                 Ok(Some(used)) => *place = used,
                 Ok(None) => break,
-                Err(error) => return (n, Err(error)),
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
             }
-            let used = *place;
-            if let Some(mapped) = self.slots.get(usize::from(used.id)).and_then(|slot| slot.mapped.as_ref()) {
-                self.mapper.sync_for_cpu(mapped, used.len as usize);
+            let Used { id, len } = *place;
+            if (len >= short || !self.copy(n, id, len as usize))
+                && let Some(slot) = self.slots.get_mut(id.into())
+            {
+                slot.unmap(&mut self.mapper, len as usize, &self.control);
             }
-            self.unmap(used.id.into());
             n += 1;
         }
-        (n, Ok(()))
+        self.counts.completed += n as u64;
+        (n, result)
     }
 
-    /// Last pass: a buffer becomes a packet, or the next piece of one. `synced`: no translation of
-    /// the buffer is cached any more.
+    /// Copies a buffer, which stays mapped; returns false if there is no buffer for the copy.
     #[inline]
-    fn deliver(&mut self, used: Used, synced: bool) -> Option<Packet> {
-        let buffer = self.slots.get_mut(usize::from(used.id))?.buffer.take();
-        let Some(buffer) = buffer else {
-            // It could not be unmapped, and is leaked.
-            self.lost();
-            return None;
+    fn copy(&mut self, at: usize, id: u16, len: usize) -> bool {
+        let (Some(place), Some(slot)) = (self.copies.get_mut(at), self.slots.get_mut(id.into())) else { return false };
+        let copies = self.copy_cache.as_mut().unwrap_or(&mut self.cache);
+        let Some(mut packet) = copies.alloc() else { return false };
+        if slot.copy(&mut self.mapper, len, &mut packet).is_none() {
+            copies.free(packet);
+            return false;
+        }
+        *place = Some(packet);
+        self.spares.push(std::mem::take(slot));
+        self.counts.copies += 1;
+        true
+    }
+
+    /// Last pass: a buffer, or the copy of it, becomes a packet, or the next piece of one. `synced`:
+    /// no translation of the buffer is cached any more.
+    #[inline]
+    fn deliver(&mut self, at: usize, used: Used, synced: bool) -> Option<Packet> {
+        let Some(buffer) = self.slots.get_mut(used.id.into())?.buffer.take() else {
+            let copy = self.copies.get_mut(at)?.take();
+            if copy.is_none() {
+                // It could not be unmapped, and is leaked.
+                self.lost();
+            }
+            return self.assemble(copy?);
         };
         if !synced {
             leak(buffer, &self.control);
             self.lost();
             return None;
         }
-        let mut packet = buffer.complete(used.len as usize);
+        self.assemble(buffer.complete(used.len as usize))
+    }
+
+    /// A piece with a header begins a packet; others continue one.
+    #[inline]
+    fn assemble(&mut self, mut packet: Packet) -> Option<Packet> {
         if self.partial.is_some() {
             return self.append(packet);
         }
@@ -96,7 +128,7 @@ impl<D: Dma> RxRing<D> {
         };
         let (header, buffers) = decode(&bytes);
         packet.pull_front(HEADER);
-        if self.rules.hashes && !take_hash(&mut packet) {
+        if self.rules.header == HASH_HEADER && !take_hash(&mut packet) {
             self.discard(packet, Fault::BadLength);
             return None;
         }
@@ -104,7 +136,7 @@ impl<D: Dma> RxRing<D> {
         if buffers <= 1 {
             return self.finish(packet, header);
         }
-        if usize::from(buffers) > self.slots.len() {
+        if usize::from(buffers) > self.size {
             self.discard(packet, Fault::BadLength);
             return None;
         }
@@ -165,6 +197,7 @@ impl<D: Dma> RxRing<D> {
     /// A buffer of a packet is lost.
     #[cold]
     fn lost(&mut self) {
+        self.lost += 1;
         self.control.fault(Fault::LostFrame);
         if let Some(partial) = &mut self.partial {
             partial.packet = None;

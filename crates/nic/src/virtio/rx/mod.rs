@@ -7,7 +7,8 @@
 //!
 //! A burst takes three passes, which share one IOTLB flush: used chains are harvested and their
 //! buffers unmapped; [`sync_iotlb`](towpath_bus::DmaMapper::sync_iotlb) flushes the IOTLB; packets
-//! are made. No byte of a buffer is read before the flush.
+//! are made. No byte of a buffer that is unmapped is read before the flush. A short buffer is copied by
+//! the first pass, and stays mapped until it is posted again.
 //!
 //! | file | contents |
 //! |---|---|
@@ -21,18 +22,13 @@ mod queue;
 pub use queue::VirtioRx;
 
 use super::control::{Control, Fault};
+use crate::common::copybreak::{RxCounts, RxSlot, free_all, unmap_all};
+use crate::common::slots::Slots;
 use burst::{BURST, Partial};
 use std::sync::Arc;
-use towpath_bus::{Dma, DmaMapper, Mapped};
-use towpath_packet::{Batch, Cache, Counters, FromDevice, InFlight, Offloads};
+use towpath_bus::{Dma, DmaMapper};
+use towpath_packet::{Batch, Cache, Counters, FromDevice, InFlight, Offloads, Packet};
 use towpath_virtio::{Driver, Segment, Used};
-
-/// The buffer of a chain. One that is mapped has a buffer.
-#[derive(Debug, Default)]
-struct RxSlot {
-    buffer: Option<InFlight<FromDevice>>,
-    mapped: Option<Mapped>,
-}
 
 /// What was negotiated for received packets.
 #[derive(Debug, Clone, Copy)]
@@ -41,10 +37,19 @@ pub(super) struct RxRules {
     pub(super) mergeable: bool,
     /// What packets may need.
     pub(super) offloads: Offloads,
-    /// A hash follows the header.
-    pub(super) hashes: bool,
+    /// Bytes of a header.
+    pub(super) header: usize,
     /// Bytes of the longest frame that is not a super-packet.
     pub(super) max_frame: usize,
+}
+
+/// The parts of a ring.
+pub(super) struct RxParts<D: Dma> {
+    pub(super) driver: Driver,
+    pub(super) mapper: DmaMapper<D>,
+    pub(super) cache: Cache,
+    /// The cache for copies, if they come from another pool than the device's buffers.
+    pub(super) copy_cache: Option<Cache>,
 }
 
 /// The ring and the buffers in it.
@@ -52,40 +57,52 @@ pub(super) struct RxRing<D: Dma> {
     driver: Driver,
     mapper: DmaMapper<D>,
     cache: Cache,
-    slots: Box<[RxSlot]>,
+    copy_cache: Option<Cache>,
+    /// Bytes that fit in a copy.
+    copy_room: usize,
+    slots: Slots<RxSlot>,
+    size: usize,
+    /// Buffers that were copied out and are mapped, to be posted again.
+    spares: Vec<RxSlot>,
     rules: RxRules,
     queue: u8,
     used: [Used; BURST],
+    /// The copies of the used chains in the same places.
+    copies: [Option<Packet>; BURST],
     /// Buffers that are about to be posted.
     fresh: Batch,
     /// A packet whose last buffer was not used yet.
     partial: Option<Partial>,
+    counts: RxCounts,
+    /// Buffers that became no packets.
+    lost: u64,
     counters: Arc<Counters>,
     control: Control,
 }
 
 impl<D: Dma> RxRing<D> {
-    pub(super) fn new(
-        driver: Driver,
-        mapper: DmaMapper<D>,
-        cache: Cache,
-        size: u16,
-        rules: RxRules,
-        queue: u16,
-        control: Control,
-    ) -> RxRing<D> {
-        let mut driver = driver;
+    pub(super) fn new(parts: RxParts<D>, size: u16, rules: RxRules, queue: u16, control: Control) -> RxRing<D> {
+        let RxParts { mut driver, mapper, cache, copy_cache } = parts;
         driver.disable_calls();
+        let of = copy_cache.as_ref().unwrap_or(&cache);
+        let copy_room = of.chunk() - of.headroom();
         RxRing {
             driver,
             mapper,
             cache,
-            slots: (0..size).map(|_| RxSlot::default()).collect(),
+            copy_cache,
+            copy_room,
+            slots: Slots::new(size.into()),
+            size: size.into(),
+            spares: Vec::with_capacity(size.into()),
             rules,
             queue: queue as u8,
             used: [Used { id: 0, len: 0 }; BURST],
+            copies: [const { None }; BURST],
             fresh: Batch::new(),
             partial: None,
+            counts: RxCounts::default(),
+            lost: 0,
             counters: Arc::default(),
             control,
         }
@@ -93,7 +110,7 @@ impl<D: Dma> RxRing<D> {
 
     /// Whether the device has few buffers: it may have to wait for the driver.
     fn is_starved(&self) -> bool {
-        usize::from(self.driver.in_flight()) < self.slots.len() / 4
+        usize::from(self.driver.in_flight()) < self.size / 4
     }
 
     /// Adds buffers, once an eighth of the ring is free, and makes them available. Returns how
@@ -101,10 +118,10 @@ impl<D: Dma> RxRing<D> {
     #[inline]
     fn refill(&mut self) -> (usize, bool) {
         let free = usize::from(self.driver.free());
-        if free < (self.slots.len() / 8).min(32) {
+        if free < (self.size / 8).min(32) {
             return (0, false);
         }
-        let mut posted = 0;
+        let mut posted = self.post_spares();
         while posted < free {
             let wanted = (free - posted).min(64);
             if self.cache.alloc_bulk(&mut self.fresh, wanted) == 0 {
@@ -121,6 +138,34 @@ impl<D: Dma> RxRing<D> {
         (posted, posted > 0 && self.driver.publish())
     }
 
+    /// Adds a mapped buffer, which is returned if there is no room.
+    #[inline]
+    fn post(&mut self, slot: RxSlot) -> Result<(), RxSlot> {
+        let (Some(buffer), Some(mapped)) = (&slot.buffer, &slot.mapped) else { return Err(slot) };
+        let Ok(id) = self.driver.add(&[Segment::writable(mapped.iova().get(), buffer.room() as u32)]) else {
+            return Err(slot);
+        };
+        if let Some(place) = self.slots.get_mut(id.into()) {
+            *place = slot;
+        }
+        Ok(())
+    }
+
+    /// Adds the buffers that were copied out, the last one first; returns how many.
+    #[inline]
+    fn post_spares(&mut self) -> usize {
+        let mut posted = 0;
+        while let Some(slot) = self.spares.pop() {
+            if let Err(slot) = self.post(slot) {
+                self.spares.push(slot);
+                break;
+            }
+            posted += 1;
+        }
+        self.counts.recycled += posted as u64;
+        posted
+    }
+
     /// Adds the fresh buffers; returns how many.
     #[inline]
     fn post_fresh(&mut self) -> usize {
@@ -132,20 +177,13 @@ impl<D: Dma> RxRing<D> {
                 self.cache.free(buffer.complete(0));
                 break;
             };
-            match self.driver.add(&[Segment::writable(mapped.iova().get(), buffer.room() as u32)]) {
-                Ok(id) => {
-                    if let Some(slot) = self.slots.get_mut(usize::from(id)) {
-                        *slot = RxSlot { buffer: Some(buffer), mapped: Some(mapped) };
-                    }
-                    posted += 1;
-                }
-                Err(_) => {
-                    // No descriptor names the buffer.
-                    let _ = self.mapper.unmap(mapped);
-                    self.cache.free(buffer.complete(0));
-                    break;
-                }
+            if let Err(mut slot) = self.post(RxSlot { buffer: Some(buffer), mapped: Some(mapped) }) {
+                // No descriptor names the buffer.
+                slot.unmap(&mut self.mapper, 0, &self.control);
+                free_all([&mut slot].into_iter(), &mut self.cache);
+                break;
             }
+            posted += 1;
         }
         self.cache.free_bulk(&mut self.fresh);
         posted
@@ -164,31 +202,26 @@ impl<D: Dma> RxRing<D> {
         if self.partial.take().is_some() {
             self.control.fault(Fault::LostFrame);
         }
-        for at in 0..self.slots.len() {
-            self.unmap(at);
-        }
+        let unmapped = unmap_all(self.slots.iter_mut().chain(&mut self.spares), &mut self.mapper, &self.control);
         self.driver.reset(|_| {});
         self.driver.disable_calls();
-        let flushed = self.mapper.flush().is_ok();
-        for slot in &mut self.slots {
-            match slot.buffer.take() {
-                Some(buffer) if flushed => self.cache.free(buffer.complete(0)),
-                Some(buffer) => leak(buffer, &self.control),
-                None => {}
-            }
+        if unmapped {
+            free_all(self.slots.iter_mut().chain(&mut self.spares), &mut self.cache);
+        } else {
+            self.leak_all();
         }
+        self.spares.clear();
     }
 
-    /// Unmaps the buffer of a slot. A buffer that can't be unmapped is leaked.
-    #[inline]
-    fn unmap(&mut self, at: usize) {
-        let Some(slot) = self.slots.get_mut(at) else { return };
-        if let Some(mapped) = slot.mapped.take()
-            && self.mapper.unmap(mapped).is_err()
-            && let Some(buffer) = slot.buffer.take()
-        {
-            leak(buffer, &self.control);
-        }
+    #[cold]
+    fn leak_all(&mut self) {
+        self.slots.iter_mut().chain(&mut self.spares).for_each(|slot| slot.leak(&self.control));
+    }
+
+    /// What the queue has done with buffers.
+    fn counts(&self) -> RxCounts {
+        let RxCounts { completed, copies, .. } = self.counts;
+        RxCounts { handed: completed - copies - self.lost, ..self.counts }.with_dma(self.mapper.counts())
     }
 
     /// The device was stopped: frees all buffers.
@@ -201,19 +234,7 @@ impl<D: Dma> RxRing<D> {
     /// may be in use.
     #[cold]
     pub(super) fn abandon(mut self) {
-        for slot in &mut self.slots {
-            if let Some(buffer) = slot.buffer.take() {
-                leak(buffer, &self.control);
-            }
-        }
+        self.leak_all();
         std::mem::forget((self.mapper, self.driver));
     }
-}
-
-/// A buffer that the device may write for ever.
-#[cold]
-fn leak(buffer: InFlight<FromDevice>, control: &Control) {
-    control.fault(Fault::Leaked);
-    // The packet of an `InFlight` that is dropped does not return to its pool.
-    drop(buffer);
 }

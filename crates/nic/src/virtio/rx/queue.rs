@@ -4,6 +4,7 @@ use super::super::control::{Control, Fault};
 use super::super::device::{Device, QueueRing};
 use super::super::transport::Transport;
 use super::RxRing;
+use crate::common::copybreak::RxCounts;
 use crate::common::reset::QueueHandle;
 use crate::common::watch::Watchdog;
 use std::cell::Cell;
@@ -55,6 +56,11 @@ impl<T: Transport> VirtioRx<T> {
         self.control.clone()
     }
 
+    /// What the queue has done with buffers.
+    pub fn counts(&self) -> RxCounts {
+        self.ring.as_ref().map(RxRing::counts).unwrap_or_default()
+    }
+
     #[inline]
     fn runs(&mut self) -> bool {
         let VirtioRx { handle, ring, .. } = self;
@@ -94,7 +100,7 @@ impl<T: Transport> RxQueue for VirtioRx<T> {
             return 0;
         }
         let Some(ring) = &mut self.ring else { return 0 };
-        let (packets, bytes, result) = ring.receive(out);
+        let (packets, bytes, result) = ring.receive(out, self.control.copybreak() as usize);
         if packets > 0 {
             self.counters.moved(packets as u64, bytes);
             self.handle.moved(packets);
@@ -166,6 +172,6 @@ impl<T: Transport> Drop for VirtioRx<T> {
 
 impl<T: Transport> std::fmt::Debug for VirtioRx<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("VirtioRx").field("index", &self.index).finish_non_exhaustive()
+        f.debug_struct("VirtioRx").field("index", &self.index).field("counts", &self.counts()).finish()
     }
 }
