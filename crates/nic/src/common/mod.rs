@@ -6,21 +6,25 @@
 //! | `copybreak` | a receive buffer: copied and left mapped, or unmapped and taken; counts of both |
 //! | `slots` | the driver's shadow of a ring: what is in flight behind each descriptor |
 //! | `reset` | the reset that all queues of a device agree on, and the end of the last queue |
+//! | `end` | the end of a port: what its rings hold is freed, or leaked |
 //! | `watch` | the watchdog's clock, and frames that hang |
 //! | `phy` | a copper PHY behind its management bus: power, negotiation, pause frames |
 //! | `link` | the state of the link, noted by one thread and read by all |
 //! | `filter` | which frames are received, as text and as the tables of Intel's MACs |
 //! | `option` | the error for an option's value that breaks a rule |
 //! | `batching` | how many packets one doorbell announces |
-//! | `pool` | a packet pool in the device's reach |
+//! | `memory` | packet memory in the device's reach |
+//! | `error` | why a port can't be opened or started |
 
 pub mod batching;
 pub(crate) mod copybreak;
+pub(crate) mod end;
+pub(crate) mod error;
 pub(crate) mod filter;
 pub(crate) mod link;
+pub(crate) mod memory;
 pub(crate) mod option;
 pub(crate) mod phy;
-pub(crate) mod pool;
 pub(crate) mod reset;
 pub(crate) mod ring;
 pub(crate) mod slots;

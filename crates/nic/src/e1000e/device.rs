@@ -14,6 +14,7 @@ use super::phy::{self, Settled};
 use super::regs::{MPC, RX_ERRORS, STATUS, TX_ERRORS, status};
 use super::rx::RxRing;
 use super::tx::TxRing;
+use crate::common::end;
 use crate::common::link::LinkStatus;
 use crate::common::reset::{ResetDevice, ResetGroup, ResetScope};
 use crate::sync::{Mutex, MutexGuard, lock};
@@ -70,11 +71,8 @@ struct PhyState {
     watch: phy::Watch,
 }
 
-/// The ring that a queue leaves when it ends.
-pub(super) enum QueueRing<D: Dma> {
-    Rx(Box<RxRing<D>>),
-    Tx(Box<TxRing<D>>),
-}
+/// The ring of a queue that has ended.
+pub(super) type QueueRing<D> = end::QueueRing<RxRing<D>, TxRing<D>>;
 
 impl<B: Pci> Device<B> {
     /// A device that runs, with its queues.
@@ -313,17 +311,7 @@ impl<B: Pci> ResetDevice for Device<B> {
         self.stopped.store(true, Ordering::Relaxed);
         drop(layout);
         let idle = stop(&*lock(&self.bus), &self.bar, &self.config);
-        for ring in rings {
-            match ring {
-                QueueRing::Rx(ring) if idle => ring.release(),
-                QueueRing::Rx(ring) => ring.abandon(),
-                QueueRing::Tx(ring) if idle => ring.release(),
-                QueueRing::Tx(ring) => ring.abandon(),
-            }
-        }
-        if !idle {
-            std::mem::forget(self.domain.clone());
-        }
+        end::end(rings, idle, &self.domain);
     }
 }
 

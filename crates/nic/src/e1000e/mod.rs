@@ -66,6 +66,7 @@ mod rx;
 mod tx;
 
 pub use crate::common::copybreak::{Copybreak, RxCounts};
+pub use crate::common::error::OpenError;
 pub use crate::common::filter::{Filter, Receive, VlanSet};
 pub use crate::common::link::LinkStatus;
 pub use crate::common::phy::FlowControl;
@@ -78,7 +79,8 @@ pub use interrupts::InterruptMode;
 pub use rx::E1000eRx;
 pub use tx::E1000eTx;
 
-use crate::common::pool::{StartError, device_pool};
+use crate::common::error::{StartError, bus_error, input, os_error};
+use crate::common::memory::DeviceMemory;
 use crate::common::ring::DescRing;
 use config::TX_SLOT;
 use control::{FaultLog, Follow};
@@ -89,9 +91,9 @@ use interrupts::Interrupts;
 use rx::{RxParts, RxRing};
 use std::borrow::Cow;
 use std::sync::{Arc, Weak};
-use towpath_bus::{BusError, Dma, DmaMapper, DmaPolicy, Domain, IrqKind, MapError, Pci};
+use towpath_bus::{BusError, Dma, DmaPolicy, Domain, IrqKind, Pci};
 use towpath_packet::port::{Ability, Info, Layer, Needs, Port, PortControl, PortError, Queues, Start};
-use towpath_packet::{Backing, Direction, Floors, Offloads, Pool, PoolConfig, Region};
+use towpath_packet::{Backing, Direction, Offloads, Region};
 use tx::{TxParts, TxRing};
 
 /// Intel's vendor ID, and the devices that this driver knows (82574 datasheet §9.2.2; 82583V
@@ -135,26 +137,6 @@ impl<B: Pci> Drop for Opened<B> {
             device::stop(bus, bar, &self.config);
         }
     }
-}
-
-/// Why a port could not be opened.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// An option breaks a rule.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The bus, or the device, refused.
-    #[error(transparent)]
-    Bus(#[from] BusError),
-    /// The bus can't protect memory by the policy.
-    #[error("{device}: {source}")]
-    Map {
-        /// The device's name.
-        device: String,
-        /// Why.
-        source: MapError,
-    },
 }
 
 impl<B: Pci> E1000e<B> {
@@ -300,59 +282,38 @@ fn info(
         .with_abilities(abilities)
 }
 
-/// Makes the parts of a port; each step may fail.
+/// Makes the rings of a port; each step may fail.
 struct Starter<'a, B: Pci> {
     config: &'a Config,
-    domain: Domain<B::Dma>,
-    pool: Pool,
-    own: Option<Pool>,
+    memory: DeviceMemory<B::Dma>,
 }
 
 impl<B: Pci> Starter<'_, B> {
-    /// Makes a pool in the device's reach, if the datapath's pool is not: buffers for both rings,
-    /// and as many on their way.
-    fn make_own(&mut self, queues: u16) -> Result<(), StartError> {
-        let (rx, tx) = (self.config.rx_ring.get() as usize, self.config.tx_ring.get() as usize);
-        let queues = usize::from(queues);
-        let config = PoolConfig::default()
-            .capacity(queues * (2 * rx + tx + 512))
-            .chunk(self.pool.chunk())
-            .headroom(self.pool.headroom())
-            .floors(Floors { rx: 0, tx: queues * tx / 2 });
-        self.own = Some(device_pool(&self.domain, config)?);
-        Ok(())
-    }
-
-    /// The pool of the device's buffers.
-    fn buffers(&self) -> &Pool {
-        self.own.as_ref().unwrap_or(&self.pool)
-    }
-
     fn rx(&self, queue: u16, buffer: BufferSize, log: FaultLog) -> Result<RxRing<B::Dma>, StartError> {
-        let buffers = self.buffers();
+        let (memory, size) = (&self.memory, self.config.rx_ring.get());
         let parts = RxParts {
-            ring: DescRing::new(&self.domain, self.config.rx_ring.get())?,
-            mapper: DmaMapper::new(&self.domain, self.config.rx_ring.get(), buffers.chunk())?,
-            cache: buffers.cache(Direction::Rx)?,
-            copy_cache: self.own.as_ref().map(|_| self.pool.cache(Direction::Rx)).transpose()?,
+            ring: DescRing::new(&memory.domain, size)?,
+            mapper: memory.mapper(size, 0)?,
+            cache: memory.cache(Direction::Rx)?,
+            copy_cache: memory.copy_cache()?,
             buffer_size: buffer.bytes,
         };
         Ok(RxRing::new(parts, self.config, queue as u8, log))
     }
 
     fn tx(&self, queues: u16, log: FaultLog) -> Result<TxRing<B::Dma>, StartError> {
-        let buffers = self.buffers();
+        let memory = &self.memory;
         let descriptors = self.config.tx_ring.get();
         // Pieces of a packet that lie side by side are mapped as one.
-        let mut mapper = DmaMapper::new(&self.domain, descriptors, buffers.chunk().max(tx::RUN))?;
+        let mut mapper = memory.mapper(descriptors, tx::RUN)?;
         if self.config.has_bounce() {
             mapper.reserve_bounce(descriptors, TX_SLOT)?;
         }
         let parts = TxParts {
-            ring: DescRing::new(&self.domain, descriptors)?,
+            ring: DescRing::new(&memory.domain, descriptors)?,
             mapper,
-            cache: buffers.cache(Direction::Tx)?,
-            copy_all: self.own.is_some(),
+            cache: memory.cache(Direction::Tx)?,
+            copy_all: memory.out_of_reach().is_some(),
             shares_context: queues > 1,
         };
         Ok(TxRing::new(parts, self.config, log))
@@ -379,34 +340,20 @@ impl<B: Pci> Port for E1000e<B> {
         let E1000e { mut opened, info, config, chip, control, .. } = self;
         let (config, mac) = control.current(&config);
         let port = info.name.as_str();
-        let input = |what: String| PortError::Input { port: port.to_owned(), what };
-        let failed = |error| match error {
-            StartError::Map(source) => input(source.to_string()),
-            StartError::Pool(source) => PortError::Pool { port: port.to_owned(), source },
-        };
+        let failed = |error: StartError| error.at_port(port);
         info.queues(start.queues)?;
-        let closed = || input("the device was closed".to_owned());
+        let closed = || input(port, "the device was closed");
         let (bus, bar) = opened.parts.as_ref().ok_or_else(closed)?;
-        let domain = Domain::new(bus.dma().clone(), config.policy).map_err(|e| input(e.to_string()))?;
-        let mut starter = Starter::<B> { config: &config, domain, pool: start.pool, own: None };
-        let reached = match starter.pool.region() {
-            // SAFETY: this driver posts only buffers in flight, and completes those that the device
-            // wrote back, or after it was stopped.
-            Some(region) => match unsafe { starter.domain.register(region) } {
-                Ok(()) => true,
-                Err(MapError::Foreign) => false,
-                Err(error) => return Err(input(error.to_string())),
-            },
-            None => false,
-        };
-        if !reached {
-            starter.make_own(start.queues).map_err(failed)?;
-        }
-        let room = starter.buffers().chunk() - starter.buffers().headroom();
+        let domain = Domain::new(bus.dma().clone(), config.policy).map_err(|error| input(port, error))?;
+        // Buffers for both rings, and as many on their way.
+        let (rx, tx) = (config.rx_ring.get() as usize, config.tx_ring.get() as usize);
+        let queues = usize::from(start.queues);
+        let memory = DeviceMemory::new(domain, start.pool, queues * (2 * rx + tx + 512), queues * tx / 2);
+        let starter = Starter::<B> { config: &config, memory: memory.map_err(failed)? };
+        let room = starter.memory.room();
         let buffer = BufferSize::for_room(room, config.is_jumbo()).ok_or_else(|| {
-            input(format!(
-                "its buffers have room for {room} bytes, and the device's smallest is 256: use larger chunks"
-            ))
+            let rule = "the device's smallest is 256: use larger chunks";
+            input(port, format!("its buffers have room for {room} bytes, and {rule}"))
         })?;
         let (mut rx, mut tx) = (Vec::new(), Vec::new());
         for queue in 0..start.queues {
@@ -417,9 +364,7 @@ impl<B: Pci> Port for E1000e<B> {
         let kind = interrupts::choose(bus, &config, start.queues).map_err(|e| OpenError::from(e).at_port(port))?;
         let interrupts = Interrupts::connect(bus, bar, &config, kind, start.queues).map_err(|e| bus_error(port, e))?;
         let waits = (0..u32::from(start.queues)).map(|queue| interrupts.wait_set(queue)).collect::<Result<Vec<_>, _>>();
-        let no_descriptor =
-            |source| PortError::Os { port: port.to_owned(), step: "epoll".to_owned(), source, hint: None };
-        let mut waits = waits.map_err(no_descriptor)?.into_iter();
+        let mut waits = waits.map_err(|source| os_error(port, "epoll", source))?.into_iter();
         let layout = Layout {
             rx: rx.iter().map(|(ring, _)| RingBase::from(ring.descriptors())).collect(),
             tx: tx.iter().map(|(ring, _)| RingBase::from(ring.descriptors())).collect(),
@@ -429,9 +374,9 @@ impl<B: Pci> Port for E1000e<B> {
             rss: chip.queues > 1,
             filters: FilterTables::new(&config.filter, mac, &init::firmware_addresses(bar)),
         };
-        let Starter { domain, own, .. } = starter;
+        let (domain, own) = starter.memory.into_parts();
         // Before bus mastering: an error ends here, and the device accesses no memory.
-        phy::bring_up(bar, &config).map_err(|e| input(e.to_string()))?;
+        phy::bring_up(bar, &config).map_err(|error| input(port, error))?;
         // From here on the end of the queues stops the device.
         let (bus, bar) = opened.parts.take().ok_or_else(closed)?;
         let device = Arc::new(Device::new(bus, bar, domain, config.clone(), layout, control, interrupts));
@@ -456,28 +401,6 @@ impl<B: Pci> Port for E1000e<B> {
 impl<B: Pci> std::fmt::Debug for E1000e<B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("E1000e").field("info", &self.info).field("chip", &self.chip).finish()
-    }
-}
-
-/// An error of the bus as an error of the port.
-fn bus_error(port: &str, error: BusError) -> PortError {
-    let port = port.to_owned();
-    match error {
-        BusError::Os { step, source, hint, .. } => PortError::Os { port, step, source, hint },
-        other => PortError::Input { port, what: other.to_string() },
-    }
-}
-
-impl OpenError {
-    /// The same as an error of the port with this name.
-    pub fn at_port(self, port: &str) -> PortError {
-        match self {
-            OpenError::Config(ConfigError { option, value, rule }) => {
-                PortError::Option { port: port.to_owned(), option: option.to_owned(), value, rule }
-            }
-            OpenError::Bus(error) => bus_error(port, error),
-            OpenError::Map { source, .. } => PortError::Input { port: port.to_owned(), what: source.to_string() },
-        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use towpath_bus::{Flush, Reg};
 use towpath_packet::port::{RxQueue, State, TxQueue};
-use towpath_packet::{Batch, Packet};
+use towpath_packet::{Batch, Packet, Pool, PoolConfig};
 
 const STRICT: DmaPolicy = DmaPolicy::PerBuffer { flush: Flush::Strict };
 

@@ -8,6 +8,7 @@ use super::memory::RingMemory;
 use super::rx::RxRing;
 use super::transport::{Condition, QueueSetup, Transport};
 use super::tx::TxRing;
+use crate::common::end;
 use crate::common::reset::{ResetCause, ResetDevice, ResetGroup, ResetScope};
 use crate::sync::{Mutex, lock};
 use std::borrow::Cow;
@@ -20,10 +21,7 @@ const LINK_UP: u16 = 1;
 const ANNOUNCE: u16 = 2;
 
 /// The ring of a queue that has ended.
-pub(super) enum QueueRing<D: towpath_bus::Dma> {
-    Rx(Box<RxRing<D>>),
-    Tx(Box<TxRing<D>>),
-}
+pub(super) type QueueRing<D> = end::QueueRing<RxRing<D>, TxRing<D>>;
 
 /// The queues, as they are set up at the start and after each reset.
 pub(super) struct Setup {
@@ -195,16 +193,6 @@ impl<T: Transport> ResetDevice for Device<T> {
 
     fn end(&self, rings: Vec<QueueRing<T::Dma>>) {
         let idle = self.transport.stop();
-        for ring in rings {
-            match ring {
-                QueueRing::Rx(ring) if idle => ring.release(),
-                QueueRing::Rx(ring) => ring.abandon(),
-                QueueRing::Tx(ring) if idle => ring.release(),
-                QueueRing::Tx(ring) => ring.abandon(),
-            }
-        }
-        if !idle {
-            std::mem::forget(self.domain.clone());
-        }
+        end::end(rings, idle, &self.domain);
     }
 }

@@ -54,6 +54,7 @@ mod tx;
 mod user;
 
 pub use crate::common::copybreak::{Copybreak, RxCounts};
+pub use crate::common::error::OpenError;
 pub use crate::common::filter::{Filter, Receive, VlanSet};
 pub use config::{Config, ConfigError};
 pub use control::Control;
@@ -63,7 +64,8 @@ pub use transport::{Condition, QueueSetup, Transport};
 pub use tx::VirtioTx;
 pub use user::{UserConfig, UserDma, UserTransport};
 
-use crate::common::pool::{StartError, device_pool};
+use crate::common::error::{StartError, bus_error, input, os_error};
+use crate::common::memory::DeviceMemory;
 use command::Commands;
 use device::{Device, Setup};
 use features::{CTRL_VQ, HASH_REPORT, INDIRECT_DESC, MRG_RXBUF, RING_PACKED, RSS, VERSION_1};
@@ -71,9 +73,9 @@ use hashing::Hashing;
 use memory::{QueueMemory, QueuePlan, RingMemory, RingsError};
 use rx::{RxParts, RxRing, RxRules};
 use std::sync::Arc;
-use towpath_bus::{BusError, Dma, DmaMapper, DmaPolicy, Domain, MapError};
+use towpath_bus::{BusError, DmaPolicy, Domain};
 use towpath_packet::port::{Ability, Info, Layer, Needs, Port, PortControl, PortError, Queues, Start};
-use towpath_packet::{Cache, Direction, Floors, Offloads, Pool, PoolConfig, RegionHandle};
+use towpath_packet::{Direction, Offloads};
 use towpath_sys::Epoll;
 use towpath_virtio::Format;
 use towpath_wire::ethernet::Mac;
@@ -94,26 +96,6 @@ pub struct VirtioNet<T: Transport> {
     control: Control,
     mac: Option<Mac>,
     needs: Needs,
-}
-
-/// Why a port could not be opened.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// An option breaks a rule, or asks for what the device does not offer.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The transport, or the device, refused.
-    #[error(transparent)]
-    Bus(#[from] BusError),
-    /// The bus can't protect memory by the policy.
-    #[error("{device}: {source}")]
-    Map {
-        /// The device's name.
-        device: String,
-        /// Why.
-        source: MapError,
-    },
 }
 
 impl<T: Transport> VirtioNet<T> {
@@ -215,57 +197,6 @@ fn info(name: &str, config: &Config, bits: u64, pairs: u16) -> Info {
         .with_abilities(abilities)
 }
 
-/// Makes the parts of a port; each step may fail.
-struct Starter<'a, D: Dma> {
-    config: &'a Config,
-    domain: Domain<D>,
-    pool: Pool,
-    own: Option<Pool>,
-}
-
-impl<D: Dma> Starter<'_, D> {
-    /// Registers the datapath's pool, or makes one in the device's reach: buffers for both rings,
-    /// and as many on their way.
-    fn find_buffers(&mut self, queues: u16) -> Result<(), StartError> {
-        if let Some(region) = self.pool.region() {
-            // SAFETY: this driver posts only buffers in flight, and completes those that the device
-            // used, or after it was stopped.
-            match unsafe { self.domain.register(region) } {
-                Ok(()) => return Ok(()),
-                Err(MapError::Foreign) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        let (ring, queues) = (usize::from(self.config.ring), usize::from(queues));
-        let config = PoolConfig::default()
-            .capacity(queues * (3 * ring + 512))
-            .chunk(self.pool.chunk())
-            .headroom(self.pool.headroom())
-            .floors(Floors { rx: 0, tx: queues * ring / 2 });
-        self.own = Some(device_pool(&self.domain, config)?);
-        Ok(())
-    }
-
-    /// The pool of the device's buffers.
-    fn buffers(&self) -> &Pool {
-        self.own.as_ref().unwrap_or(&self.pool)
-    }
-
-    /// Where copies of received frames come from, if not from the device's buffers.
-    fn copies(&self) -> Result<Option<Cache>, StartError> {
-        Ok(self.own.as_ref().map(|_| self.pool.cache(Direction::Rx)).transpose()?)
-    }
-
-    /// The datapath's pool, if the device can't reach it.
-    fn out_of_reach(&self) -> Option<RegionHandle> {
-        self.own.as_ref().and_then(|_| self.pool.region().cloned())
-    }
-
-    fn mapper(&self, buffers: u32) -> Result<DmaMapper<D>, StartError> {
-        Ok(DmaMapper::new(&self.domain, buffers, self.buffers().chunk())?)
-    }
-}
-
 impl<T: Transport> Port for VirtioNet<T> {
     type Rx = VirtioRx<T>;
     type Tx = VirtioTx<T>;
@@ -285,31 +216,30 @@ impl<T: Transport> Port for VirtioNet<T> {
     fn start(self, start: Start) -> Result<Queues<VirtioRx<T>, VirtioTx<T>>, PortError> {
         let VirtioNet { transport, info, config, control, .. } = self;
         let port = info.name.as_str();
-        let input = |what: String| PortError::Input { port: port.to_owned(), what };
-        let failed = |error| match error {
-            StartError::Map(source) => input(source.to_string()),
-            StartError::Pool(source) => PortError::Pool { port: port.to_owned(), source },
-        };
+        let failed = |error: StartError| error.at_port(port);
         let pairs = info.queues(start.queues)?;
         let config = Config { queues: pairs, ..config };
         let bits = negotiable(&transport, &config, start.accept);
-        let domain = Domain::new(transport.dma().clone(), config.policy).map_err(|e| input(e.to_string()))?;
-        let mut starter = Starter { config: &config, domain, pool: start.pool, own: None };
-        starter.find_buffers(pairs).map_err(failed)?;
+        let domain = Domain::new(transport.dma().clone(), config.policy).map_err(|error| input(port, error))?;
+        // Buffers for both rings, and as many on their way.
+        let (ring, queues) = (usize::from(config.ring), usize::from(pairs));
+        let memory = DeviceMemory::new(domain, start.pool, queues * (3 * ring + 512), queues * ring / 2);
+        let memory = memory.map_err(failed)?;
         let rules = RxRules {
             mergeable: bits & MRG_RXBUF != 0,
             offloads: features::rx_offloads(bits),
             max_frame: config.max_frame(),
             header: features::header(bits),
         };
-        let room = starter.buffers().chunk() - starter.buffers().headroom();
+        let room = memory.room();
         let needed = rules.header + if rules.mergeable { 64 } else { rules.max_frame };
         if room < needed {
             let rule = "use larger chunks, a smaller mtu, or mergeable=on";
-            return Err(input(format!("its buffers have room for {room} bytes, and {needed} are needed: {rule}")));
+            let what = format!("its buffers have room for {room} bytes, and {needed} are needed: {rule}");
+            return Err(input(port, what));
         }
-        let (memory, queues) =
-            rings(&transport, &starter.domain, bits, pairs, &config).map_err(|error| input(error.to_string()))?;
+        let made = rings(&transport, &memory.domain, bits, pairs, &config);
+        let (ring_memory, queues) = made.map_err(|error| input(port, error))?;
         let control_index = 2 * if bits & features::MQ != 0 { max_pairs(&transport) } else { 1 };
         let (mut rx, mut tx, mut setups, mut commands) = (Vec::new(), Vec::new(), Vec::new(), None);
         for (i, QueueMemory { driver, setup, headers, buffer }) in (0u16..).zip(queues) {
@@ -320,15 +250,13 @@ impl<T: Transport> Port for VirtioNet<T> {
                 continue;
             }
             setups.push((i, setup));
-            let buffers = starter.buffers();
-            let cache = |direction| buffers.cache(direction).map_err(|error| failed(error.into()));
             match headers {
                 None => {
                     let parts = RxParts {
                         driver,
-                        mapper: starter.mapper(size.into()).map_err(failed)?,
-                        cache: cache(Direction::Rx)?,
-                        copy_cache: starter.copies().map_err(failed)?,
+                        mapper: memory.mapper(size.into(), 0).map_err(failed)?,
+                        cache: memory.cache(Direction::Rx).map_err(failed)?,
+                        copy_cache: memory.copy_cache().map_err(failed)?,
                     };
                     rx.push((i, RxRing::new(parts, size, rules, i / 2, control.clone())));
                 }
@@ -336,21 +264,19 @@ impl<T: Transport> Port for VirtioNet<T> {
                     let parts = TxParts {
                         driver,
                         headers,
-                        mapper: starter.mapper(2 * u32::from(size)).map_err(failed)?,
-                        cache: cache(Direction::Tx)?,
-                        out_of_reach: starter.out_of_reach(),
+                        mapper: memory.mapper(2 * u32::from(size), 0).map_err(failed)?,
+                        cache: memory.cache(Direction::Tx).map_err(failed)?,
+                        out_of_reach: memory.out_of_reach().and_then(|pool| pool.region().cloned()),
                     };
                     let offloads = features::tx_offloads(bits);
                     tx.push((i, TxRing::new(parts, size, offloads, rules.header, rules.max_frame, control.clone())));
                 }
             }
         }
-        let no_descriptor =
-            |source| PortError::Os { port: port.to_owned(), step: "epoll".to_owned(), source, hint: None };
         let waits = (0..pairs).map(|pair| wait_set(&transport, 2 * pair, &config)).collect::<Result<Vec<_>, _>>();
-        let waits = waits.map_err(no_descriptor)?;
-        let Starter { domain, own, .. } = starter;
-        let setup = Setup { features: bits, queues: setups, memory, commands, pairs };
+        let waits = waits.map_err(|source| os_error(port, "epoll", source))?;
+        let (domain, own) = memory.into_parts();
+        let setup = Setup { features: bits, queues: setups, memory: ring_memory, commands, pairs };
         // From here on the end of the queues stops the device.
         let device = Arc::new(Device::new(transport, config, control, domain, setup));
         let rx = rx.into_iter().zip(waits);
@@ -418,27 +344,5 @@ fn wait_set<T: Transport>(transport: &T, queue: u16, config: &Config) -> std::io
 impl<T: Transport> std::fmt::Debug for VirtioNet<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("VirtioNet").field("info", &self.info).finish_non_exhaustive()
-    }
-}
-
-/// An error of the bus as an error of the port.
-fn bus_error(port: &str, error: BusError) -> PortError {
-    let port = port.to_owned();
-    match error {
-        BusError::Os { step, source, hint, .. } => PortError::Os { port, step, source, hint },
-        other => PortError::Input { port, what: other.to_string() },
-    }
-}
-
-impl OpenError {
-    /// The same as an error of the port with this name.
-    pub fn at_port(self, port: &str) -> PortError {
-        match self {
-            OpenError::Config(ConfigError { option, value, rule }) => {
-                PortError::Option { port: port.to_owned(), option: option.to_owned(), value, rule }
-            }
-            OpenError::Bus(error) => bus_error(port, error),
-            OpenError::Map { source, .. } => PortError::Input { port: port.to_owned(), what: source.to_string() },
-        }
     }
 }

@@ -41,6 +41,7 @@ use super::config::{Config, RecycleMode};
 use super::control::FaultLog;
 use super::descriptors::RxStatus;
 use crate::common::copybreak::RxCounts;
+use crate::common::end::EndedRing;
 use crate::common::ring::DescRing;
 use buffers::RxBuffers;
 use burst::{Frame, PartialFrame};
@@ -157,16 +158,16 @@ impl<D: Dma> RxRing<D> {
         self.partial = PartialFrame::default();
         self.discarding = false;
     }
+}
 
-    /// The device was stopped: frees all buffers.
+impl<D: Dma> EndedRing for RxRing<D> {
     #[cold]
-    pub(super) fn release(self) {
+    fn release(self) {
         self.buffers.release();
     }
 
-    /// The device may still write: leaks all that it can reach.
     #[cold]
-    pub(super) fn abandon(self) {
+    fn abandon(self) {
         self.buffers.abandon();
     }
 }

@@ -3,6 +3,7 @@
 use super::super::control::{Control, Faults};
 use super::super::fake::{FakeDma, Script};
 use super::*;
+use crate::common::end::EndedRing;
 use crate::common::ring::{distance, next};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

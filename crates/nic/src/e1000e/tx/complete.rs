@@ -3,6 +3,7 @@
 use super::super::control::{Fault, FaultLog};
 use super::super::descriptors::tx;
 use super::{Report, TxRing};
+use crate::common::end::EndedRing;
 use crate::common::ring::{distance, next};
 use towpath_bus::Dma;
 use towpath_packet::{Batch, DropReason, InFlight, ToDevice};
@@ -103,19 +104,18 @@ impl<D: Dma> TxRing<D> {
         (self.next_to_clean, self.tail, self.next_to_use, self.staged) = (0, 0, 0, 0);
         self.context = None;
     }
+}
 
-    /// The device was stopped: frees all frames.
+impl<D: Dma> EndedRing for TxRing<D> {
     #[cold]
-    pub(in super::super) fn release(mut self) {
+    fn release(mut self) {
         let all = self.take_all();
         self.free_until(self.next_to_use, &all, Some(DropReason::Stopped));
         let _ = self.mapper.flush();
     }
 
-    /// The device may still read: leaks all frames, the ring, the bounce memory, and the IOVA
-    /// window, whose pages may be in use.
     #[cold]
-    pub(in super::super) fn abandon(mut self) {
+    fn abandon(mut self) {
         for slot in self.slots.iter_mut() {
             if let Some(frame) = slot.frame.take() {
                 leak(frame, Some(DropReason::Stopped), &self.log);

@@ -4,6 +4,7 @@ use super::super::control::Control;
 use super::super::descriptors::tx;
 use super::super::fake::{FakeDma, Script};
 use super::*;
+use crate::common::end::EndedRing;
 use crate::common::ring::next;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

@@ -23,6 +23,7 @@ pub use queue::VirtioRx;
 
 use super::control::{Control, Fault};
 use crate::common::copybreak::{RxCounts, RxSlot, free_all, unmap_all};
+use crate::common::end::EndedRing;
 use crate::common::slots::Slots;
 use burst::{BURST, Partial};
 use std::sync::Arc;
@@ -223,17 +224,16 @@ impl<D: Dma> RxRing<D> {
         let RxCounts { completed, copies, .. } = self.counts;
         RxCounts { handed: completed - copies - self.lost, ..self.counts }.with_dma(self.mapper.counts())
     }
+}
 
-    /// The device was stopped: frees all buffers.
+impl<D: Dma> EndedRing for RxRing<D> {
     #[cold]
-    pub(super) fn release(mut self) {
+    fn release(mut self) {
         self.restart();
     }
 
-    /// The device may still write: leaks all buffers, the ring, and the IOVA window, whose pages
-    /// may be in use.
     #[cold]
-    pub(super) fn abandon(mut self) {
+    fn abandon(mut self) {
         self.leak_all();
         std::mem::forget((self.mapper, self.driver));
     }

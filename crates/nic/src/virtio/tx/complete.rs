@@ -2,6 +2,7 @@
 
 use super::super::control::Fault;
 use super::{HeaderAt, TxRing, TxSlot};
+use crate::common::end::EndedRing;
 use towpath_bus::Dma;
 use towpath_packet::{Batch, DropReason, InFlight, ToDevice};
 use towpath_virtio::RingError;
@@ -102,25 +103,6 @@ impl<D: Dma> TxRing<D> {
         self.free(Some(reason));
     }
 
-    /// The device was stopped: frees all packets.
-    #[cold]
-    pub(in super::super) fn release(mut self) {
-        self.restart(DropReason::Stopped);
-        let _ = self.mapper.flush();
-    }
-
-    /// The device may still read: leaks all packets, the ring, and the IOVA window, whose pages may
-    /// be in use.
-    #[cold]
-    pub(in super::super) fn abandon(mut self) {
-        for slot in std::mem::take(&mut self.slots) {
-            if let Some(frame) = slot.frame {
-                self.leak(frame, 0, Some(DropReason::Stopped));
-            }
-        }
-        std::mem::forget((self.mapper, self.driver));
-    }
-
     #[cold]
     fn leak_all(&mut self, reason: Option<DropReason>) -> usize {
         let frames = std::mem::take(&mut self.unmapped);
@@ -140,5 +122,23 @@ impl<D: Dma> TxRing<D> {
         }
         // The packet of an `InFlight` that is dropped does not return to its pool.
         drop(frame);
+    }
+}
+
+impl<D: Dma> EndedRing for TxRing<D> {
+    #[cold]
+    fn release(mut self) {
+        self.restart(DropReason::Stopped);
+        let _ = self.mapper.flush();
+    }
+
+    #[cold]
+    fn abandon(mut self) {
+        for slot in std::mem::take(&mut self.slots) {
+            if let Some(frame) = slot.frame {
+                self.leak(frame, 0, Some(DropReason::Stopped));
+            }
+        }
+        std::mem::forget((self.mapper, self.driver));
     }
 }
