@@ -6,6 +6,7 @@
 //! | `copybreak` | a receive buffer: copied and left mapped, or unmapped and taken; counts of both |
 //! | `slots` | the driver's shadow of a ring: what is in flight behind each descriptor |
 //! | `reset` | the reset that all queues of a device agree on, and the end of the last queue |
+//! | `faults` | faults that a driver survives, counted by name |
 //! | `end` | the end of a port: what its rings hold is freed, or leaked |
 //! | `watch` | the watchdog's clock, and frames that hang |
 //! | `phy` | a copper PHY behind its management bus: power, negotiation, pause frames |
@@ -20,6 +21,7 @@ pub mod batching;
 pub(crate) mod copybreak;
 pub(crate) mod end;
 pub(crate) mod error;
+pub(crate) mod faults;
 pub(crate) mod filter;
 pub(crate) mod link;
 pub(crate) mod memory;

@@ -3,42 +3,16 @@
 use super::config::{Config, ConfigError, TxCopybreak, check_mtu};
 use crate::common::batching::Batching;
 use crate::common::copybreak::{Copybreak, LeakLog};
+use crate::common::faults::faults;
 use crate::common::filter::Filter;
 use crate::common::link::{LinkCell, LinkStatus};
 use crate::sync::{Mutex, MutexGuard, lock};
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Weak};
 use towpath_packet::Counters;
 use towpath_packet::port::{ControlError, PortControl, Setting, SettingValue};
 use towpath_wire::ethernet::{Mac, MacText};
-
-macro_rules! faults {
-    ($($(#[$doc:meta])* $variant:ident = $field:ident,)*) => {
-        /// A fault that the driver survives.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        #[repr(u8)]
-        pub(super) enum Fault { $($(#[$doc])* $variant,)* }
-
-        const FAULTS: usize = [$(Fault::$variant),*].len();
-
-        /// How often each fault has happened since the port was started.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-        #[non_exhaustive]
-        pub struct Faults { $($(#[$doc])* pub $field: u64,)* }
-
-        impl Faults {
-            fn read(counts: &[AtomicU64; FAULTS]) -> Faults {
-                Faults { $($field: counts[Fault::$variant as usize].load(Relaxed),)* }
-            }
-
-            /// Names and counts, in a fixed order.
-            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-                [$((stringify!($field), self.$field)),*].into_iter()
-            }
-        }
-    };
-}
 
 faults! {
     /// Frames that were damaged on the wire, by their status.
@@ -113,7 +87,7 @@ struct ControlShared {
     has_bounce: bool,
     batching: Batching,
     link: LinkCell,
-    faults: [AtomicU64; FAULTS],
+    faults: FaultCounts,
     settings: Mutex<DeviceSettings>,
     /// Bytes of the longest frame, and of a receive buffer, as the device is programmed.
     max_frame: AtomicU32,
@@ -134,7 +108,7 @@ impl Control {
             has_bounce: config.has_bounce(),
             batching: Batching::new(config.batch),
             link: LinkCell::default(),
-            faults: [const { AtomicU64::new(0) }; FAULTS],
+            faults: FaultCounts::default(),
             settings: Mutex::new(DeviceSettings {
                 mtu: config.mtu,
                 filter: config.filter.clone(),
@@ -306,7 +280,7 @@ impl Control {
 
     /// Times that the link was lost.
     pub(super) fn link_losses(&self) -> u64 {
-        self.0.faults[Fault::LinkLost as usize].load(Relaxed)
+        self.faults().link_losses
     }
 
     /// The device is reset: the link comes up again when both ends have negotiated.
@@ -316,14 +290,12 @@ impl Control {
 
     /// The faults until now.
     pub fn faults(&self) -> Faults {
-        Faults::read(&self.0.faults)
+        self.0.faults.read()
     }
 
     #[cold]
     pub(super) fn fault(&self, fault: Fault) {
-        if let Some(count) = self.0.faults.get(fault as usize) {
-            count.fetch_add(1, Relaxed);
-        }
+        self.0.faults.add(fault);
     }
 }
 

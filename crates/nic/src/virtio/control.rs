@@ -2,69 +2,50 @@
 
 use super::config::{Config, ConfigError};
 use crate::common::copybreak::{Copybreak, LeakLog};
+use crate::common::faults::faults;
 use crate::common::link::{LinkCell, LinkStatus};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU32, AtomicU64};
 use towpath_packet::port::{ControlError, PortControl, Setting, SettingValue};
 
-/// A fault that the driver survives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(super) enum Fault {
+faults! {
     /// A used chain that was not in flight, or more of them than were: the ring is broken.
-    BrokenRing,
+    BrokenRing = broken_rings,
     /// A received buffer that is too short for its header, or that names more buffers than there
     /// are.
-    BadLength,
+    BadLength = bad_lengths,
     /// A received packet whose header contradicts it, or asks for what was not negotiated.
-    BadHeader,
+    BadHeader = bad_headers,
     /// A received frame that is too short for an Ethernet header, or longer than the MTU allows.
-    BadFrame,
+    BadFrame = bad_frames,
     /// Received packets that were lost in a reset, or with a buffer that could not be unmapped.
-    LostFrame,
+    LostFrame = lost_frames,
     /// Times that the pool had no buffer for a receive queue.
-    NoBuffer,
+    NoBuffer = no_buffer,
     /// Buffers that could not be mapped.
-    MapFailed,
+    MapFailed = map_failed,
     /// Packets that were copied to be sent, because the device can't reach their memory.
-    Bounced,
+    Bounced = bounced,
     /// Packets that were copied to be sent, because they have too many pieces.
-    Linearised,
+    Linearised = linearised,
     /// Times that frames waited for longer than the stall limit.
-    Hang,
+    Hang = hangs,
     /// Times that the link, or the connection to the back end, was lost.
-    LinkLost,
+    LinkLost = link_losses,
     /// Commands of the control queue that the device refused.
-    Refused,
+    Refused = refused_commands,
     /// Resets to recover.
-    Reset,
+    Reset = resets,
     /// Buffers that are never used again, because the device may still reach them.
-    Leaked,
+    Leaked = leaked,
 }
-
-const NAMES: [&str; 14] = [
-    "broken_rings",
-    "bad_lengths",
-    "bad_headers",
-    "bad_frames",
-    "lost_frames",
-    "no_buffer",
-    "map_failed",
-    "bounced",
-    "linearised",
-    "hangs",
-    "link_losses",
-    "refused_commands",
-    "resets",
-    "leaked",
-];
 
 #[derive(Debug)]
 struct ControlShared {
     copybreak: AtomicU32,
     link: LinkCell,
-    faults: [AtomicU64; NAMES.len()],
+    faults: FaultCounts,
 }
 
 /// A handle to a running port. It works from any thread, and outlives the port. A clone is another
@@ -77,7 +58,7 @@ impl Control {
         Control(Arc::new(ControlShared {
             copybreak: AtomicU32::new(config.copybreak().get()),
             link: LinkCell::default(),
-            faults: [const { AtomicU64::new(0) }; NAMES.len()],
+            faults: FaultCounts::default(),
         }))
     }
 
@@ -110,16 +91,12 @@ impl Control {
 
     #[cold]
     pub(super) fn fault(&self, fault: Fault) {
-        if let Some(count) = self.0.faults.get(fault as usize) {
-            // Relaxed: a count orders nothing.
-            count.fetch_add(1, Relaxed);
-        }
+        self.0.faults.add(fault);
     }
 
-    /// How often a fault of this name has happened since the port was started; 0 for an unknown
-    /// name.
-    pub fn faults(&self, name: &str) -> u64 {
-        self.events().into_iter().find(|(known, _)| *known == name).map_or(0, |(_, count)| count)
+    /// The faults until now.
+    pub fn faults(&self) -> Faults {
+        self.0.faults.read()
     }
 }
 
@@ -137,7 +114,7 @@ impl PortControl for Control {
     }
 
     fn events(&self) -> Vec<(&'static str, u64)> {
-        NAMES.into_iter().zip(&self.0.faults).map(|(name, count)| (name, count.load(Relaxed))).collect()
+        self.faults().iter().collect()
     }
 
     fn set(&self, name: &str, value: &SettingValue) -> Result<(), ControlError> {

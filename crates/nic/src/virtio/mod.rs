@@ -57,7 +57,7 @@ pub use crate::common::copybreak::{Copybreak, RxCounts};
 pub use crate::common::error::OpenError;
 pub use crate::common::filter::{Filter, Receive, VlanSet};
 pub use config::{Config, ConfigError};
-pub use control::Control;
+pub use control::{Control, Faults};
 pub use pci::{DEVICES, PciConfig, PciTransport};
 pub use rx::VirtioRx;
 pub use transport::{Condition, QueueSetup, Transport};

@@ -154,7 +154,7 @@ fn flows_are_spread_over_queues_by_the_hash_that_comes_with_their_packets() {
         assert!(other.flow_hash().is_none() && (!rss || other.ingress().1 == 0));
         drop(other);
         assert!(!rss || queues == 1 || (seen[0] > 10 && seen[1] > 10), "{seen:?}");
-        assert_eq!(rig.control.faults("refused_commands"), 0);
+        assert_eq!(rig.control.faults().refused_commands, 0);
         rig.end();
     }
 }

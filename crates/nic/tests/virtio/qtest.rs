@@ -142,7 +142,7 @@ fn a_filter_of_the_control_queue_lets_only_its_addresses_through() {
         cable.send(&to(last)).unwrap();
     }
     assert_eq!(rig.receive_some(0, 2), [to(5), to(6)]);
-    assert_eq!(rig.control.faults("refused_commands"), 0);
+    assert_eq!(rig.control.faults().refused_commands, 0);
     rig.end();
 }
 
@@ -166,7 +166,7 @@ fn a_device_that_has_lost_its_state_is_reset_and_goes_on() {
         for resets in 1..=3 {
             registers.w8(20, 0);
             let begun = Instant::now();
-            while rig.control.faults("resets") < resets || !rig.control.link_is_up() {
+            while rig.control.faults().resets < resets || !rig.control.link_is_up() {
                 assert!(begun.elapsed() < PATIENCE, "it is not reset");
                 assert!(rig.receive(0).is_empty());
                 rig.tx[0].reclaim();

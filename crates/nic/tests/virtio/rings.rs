@@ -169,7 +169,7 @@ fn a_packet_that_needs_what_was_not_negotiated_is_dropped_by_name_in_both_direct
     assert!(backend.give(0, [0, 77, 0, 0, 0, 0, 0, 0, 0, 0], &frame(3, 100)));
     assert!(backend.give(0, [0; 10], &[1; 13]) && backend.give(0, [0; 10], &frame(3, 1523)));
     assert_eq!(rig.receive(0).len(), 0);
-    assert_eq!((rig.control.faults("bad_headers"), rig.control.faults("bad_frames")), (4, 2));
+    assert_eq!((rig.control.faults().bad_headers, rig.control.faults().bad_frames), (4, 2));
     assert_eq!(rig.rx[0].counters().snapshot().dropped(DropReason::Malformed), 6);
     rig.end();
 }
@@ -201,7 +201,7 @@ fn a_page_of_an_application_goes_out_as_it_is_and_its_memory_is_shared_on_the_wa
     let got = backend.take(0);
     assert!(got.iter().all(|got| got[HEADER..] == bytes) && got.len() == 3);
     assert_eq!(rig.tx[0].reclaim(), 3);
-    assert_eq!((rig.control.faults("bounced"), pages.reclaim(16, |_, _| {})), (0, 3));
+    assert_eq!((rig.control.faults().bounced, pages.reclaim(16, |_, _| {})), (0, 3));
     // An application without a file of its memory is copied.
     let private = UntrustedMem::new(Region::new(1 << 16, Backing::Anonymous).unwrap());
     assert!(private.put(0, &bytes));
@@ -209,7 +209,7 @@ fn a_page_of_an_application_goes_out_as_it_is_and_its_memory_is_shared_on_the_wa
     let page = private.packet(0, bytes.len(), 0).unwrap();
     assert!(rig.send(0, page));
     assert_eq!(backend.take(0)[0][HEADER..], bytes);
-    assert_eq!(rig.control.faults("bounced"), 1);
+    assert_eq!(rig.control.faults().bounced, 1);
     rig.end();
 }
 
@@ -223,7 +223,7 @@ fn packets_out_of_reach_are_copied_and_buffers_come_from_a_pool_of_the_port() {
     let packet = rig.packet(&[&frame(1, 100), &[7; 1000]]);
     assert!(rig.send(0, packet));
     assert_eq!(backend.take(0)[0][HEADER..], [&frame(1, 100)[..], &[7; 1000]].concat());
-    assert_eq!((rig.control.faults("bounced"), rig.tx[0].reclaim()), (1, 1));
+    assert_eq!((rig.control.faults().bounced, rig.tx[0].reclaim()), (1, 1));
     assert!(backend.give(0, [0; 10], &frame(2, 200)));
     // The copy is a buffer of the datapath's pool.
     let got = rig.receive(0);
@@ -323,7 +323,7 @@ fn a_back_end_that_comes_again_finds_new_rings_and_what_the_first_one_had_is_dro
             assert!(rig.send(0, lost));
             let connections = backend.lock().connections;
             backend.close();
-            until(&mut rig, |rig| rig.control.faults("link_losses") == losses);
+            until(&mut rig, |rig| rig.control.faults().link_losses == losses);
             until(&mut rig, |rig| {
                 rig.control.link_is_up() && backend.lock().connections > connections && backend.lock().runs(4)
             });
@@ -350,7 +350,7 @@ fn a_back_end_that_uses_what_it_was_not_given_loses_its_connection() {
         let mut rig = Rig::new(config(|config| config.packed = packed), &backend);
         let connections = backend.lock().connections;
         backend.lock().forge(1);
-        until(&mut rig, |rig| rig.control.faults("broken_rings") > 0);
+        until(&mut rig, |rig| rig.control.faults().broken_rings > 0);
         until(&mut rig, |rig| rig.control.link_is_up() && backend.lock().connections > connections);
         until(&mut rig, |_| backend.lock().runs(2));
         let packet = rig.packet(&[&frame(2, 100)]);
