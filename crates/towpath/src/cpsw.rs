@@ -13,7 +13,7 @@
 //!                                 by a cable, and the last port of an odd number is looped back
 //! ```
 
-use crate::e1000e;
+use crate::pci;
 use crate::port_wire::PortWire;
 use std::sync::Arc;
 use towpath_bus::platform::PlatformBus;
@@ -205,7 +205,7 @@ fn configure(options: &mut Options) -> Result<Config, PortError> {
         .phys(phys(options, default.phys)?)
         .mdio(options.choice("mdio", &accesses)?)
         .flow_control(options.choice("pause", &pauses)?.unwrap_or(default.flow_control))
-        .policy(e1000e::dma_policy(options)?.unwrap_or(default.policy))
+        .policy(pci::dma_policy(options)?.unwrap_or(default.policy))
         .batch(batch);
     Ok(config)
 }

@@ -4,19 +4,17 @@
 //! The drivers do not know URIs: this module turns options into the configuration of a driver.
 
 use crate::any::AnyPort;
+use crate::pci::{self, bus_error, rule};
 use crate::port_wire::PortWire;
-use std::path::Path;
-use towpath_bus::qtest::{Qemu, QtestBus};
-use towpath_bus::vfio::{self, Backend, Bdf, VfioBus, VfioConfig};
-use towpath_bus::{BusError, DmaPolicy, Flush, IrqKind, Pci};
+use towpath_bus::qtest::QtestBus;
+use towpath_bus::vfio::{self, Bdf, VfioBus};
+use towpath_bus::{BusError, IrqKind, Pci};
 use towpath_model::e1000e::{self as model, ModelBus};
 use towpath_model::iommu;
 use towpath_model::wire::Loopback;
 use towpath_nic::batching::BatchSize;
-use towpath_nic::e1000e::{
-    Config, ConfigError, Copybreak, DEVICES, E1000e, Filter, FlowControl, InterruptMode, RingSize, TxCopybreak,
-};
-use towpath_packet::port::{Ability, Calls, Capability, Needs, Port, PortError};
+use towpath_nic::e1000e::{Config, DEVICES, E1000e, FlowControl, InterruptMode, RingSize, TxCopybreak};
+use towpath_packet::port::{Ability, Port, PortError};
 use towpath_ports::uri::{Options, Uri};
 
 /// The bus that a driver uses.
@@ -50,39 +48,11 @@ impl BusChoice<'_> {
 pub fn config_from_uri(uri: &Uri) -> Result<(Config, Option<Uri>), PortError> {
     let (device, wire) = split(uri)?;
     let config = match BusChoice::of(&device)? {
-        BusChoice::Vfio(function) => vfio_config(&device, function)?.2,
-        BusChoice::Qtest(_) => qtest_config(&device)?.2,
+        BusChoice::Vfio(function) => pci::vfio_config(&device, function, e1000e)?.2,
+        BusChoice::Qtest(_) => pci::qtest_config(&device, e1000e)?.2,
         BusChoice::Model => model_config(&device)?.1,
     };
     Ok((config, wire))
-}
-
-/// The function, the options of the bus, and those of the driver.
-fn vfio_config(uri: &Uri, function: &str) -> Result<(Bdf, VfioConfig, Config), PortError> {
-    let mut options = uri.options();
-    let bus = vfio_options(&mut options)?;
-    let config = e1000e(&mut options)?;
-    options.finish()?;
-    let address = function.parse().map_err(|error| uri.error(format!("vfio={function}: {error}")))?;
-    Ok((address, bus, config))
-}
-
-/// The options of the bus, for any driver.
-pub(crate) fn vfio_options(options: &mut Options) -> Result<VfioConfig, PortError> {
-    let backends = [("auto", Backend::Auto), ("group", Backend::Group), ("iommufd", Backend::Iommufd)];
-    let bus = VfioConfig::default().backend(options.choice("backend", &backends)?.unwrap_or_default());
-    // SAFETY: the drivers give the device only addresses that were mapped for it.
-    Ok(unsafe { bus.unprotected(options.switch("unprotected")?.unwrap_or(false)) })
-}
-
-/// The slot of the device, the file of the machine's memory, and the options of the driver.
-fn qtest_config(uri: &Uri) -> Result<(Option<u8>, Option<String>, Config), PortError> {
-    let mut options = uri.options();
-    let slot = options.number("slot", 0..=31)?.map(|slot| slot as u8);
-    let memory = options.text("memory");
-    let config = e1000e(&mut options)?;
-    options.finish()?;
-    Ok((slot, memory, config))
 }
 
 /// The IOMMU of the model, and the options of the driver.
@@ -96,11 +66,8 @@ fn model_config(uri: &Uri) -> Result<(iommu::Config, Config), PortError> {
 
 /// Opens a PCI function that is bound to `vfio-pci`.
 pub(crate) fn vfio(uri: &Uri, function: &str) -> Result<E1000e<VfioBus>, PortError> {
-    let (address, bus, config) = vfio_config(uri, function)?;
-    let bus = VfioBus::open(address, &bus).map_err(|error| bus_error(uri, error))?;
-    // Memory is mapped for the device while it runs: it counts as locked.
-    let needs = Needs::none().calls([Calls::Vfio]).capability(Capability::IpcLock);
-    let port = open(uri, bus, config)?.with_needs(needs);
+    let (address, bus, config) = pci::vfio(uri, function, e1000e)?;
+    let port = open(uri, bus, config)?.with_needs(pci::vfio_needs());
     Ok(match vfio::aspm(address) {
         Some(aspm) => {
             let mend = (!aspm.is_off()).then(|| format!("towpath bind {address}, or: {}", aspm.mend()));
@@ -119,40 +86,19 @@ pub(crate) fn vfio(uri: &Uri, function: &str) -> Result<E1000e<VfioBus>, PortErr
 /// [`PortError`]: the function can't be opened, it is in use, or this driver does not know it.
 pub fn stop(bdf: Bdf) -> Result<(), PortError> {
     let uri: Uri = format!("e1000e:vfio={bdf}").parse()?;
-    // SAFETY: the device gets no address at all: it is reset and closed.
-    let bus = unsafe { VfioConfig::default().unprotected(true) };
-    let bus = VfioBus::open(bdf, &bus).map_err(|error| bus_error(&uri, error))?;
+    let bus = pci::vfio_to_stop(&uri, bdf)?;
     open(&uri, bus, Config::default()).map(drop)
 }
 
 /// Opens a device of a running QEMU without a guest: the one in `slot`, or the first supported one.
 pub(crate) fn qtest(uri: &Uri, socket: &str) -> Result<E1000e<QtestBus>, PortError> {
     let (bus, config) = qtest_bus(uri, socket)?;
-    // Memory is found in /proc/self/maps, which stays open.
-    Ok(open(uri, bus, config)?.with_needs(Needs::none().calls([Calls::Sockets, Calls::Files])))
+    Ok(open(uri, bus, config)?.with_needs(pci::qtest_needs()))
 }
 
 fn qtest_bus(uri: &Uri, socket: &str) -> Result<(QtestBus, Config), PortError> {
-    let (slot, memory, config) = qtest_config(uri)?;
     let none = "the machine has no e1000e: start it with -device e1000e,netdev=…";
-    Ok((attach_qtest(uri, socket, slot, memory, &DEVICES, none)?, config))
-}
-
-/// The device in a slot of a running QEMU, or the first one of these; `none` is the error if it has
-/// none of them.
-pub(crate) fn attach_qtest(
-    uri: &Uri,
-    socket: &str,
-    slot: Option<u8>,
-    memory: Option<String>,
-    devices: &[u32],
-    none: &str,
-) -> Result<QtestBus, PortError> {
-    let failed = |error| bus_error(uri, error);
-    let qemu = Qemu::attach(Path::new(socket), memory.as_deref().map(Path::new)).map_err(failed)?;
-    let known = |&(slot, id): &(u8, u32)| devices.contains(&id).then_some(slot);
-    let slot = slot.or_else(|| qemu.devices().iter().find_map(known)).ok_or_else(|| uri.error(none))?;
-    qemu.open(slot).map_err(failed)
+    pci::qtest(uri, socket, &DEVICES, none, e1000e)
 }
 
 /// Splits the URI of a device from the URI of its wire, if there is one:
@@ -193,10 +139,7 @@ pub fn registers(uri: &Uri) -> Result<Vec<(&'static str, u64)>, PortError> {
     let (device, _) = split(uri)?;
     let failed = |error| bus_error(&device, error);
     match BusChoice::of(&device)? {
-        BusChoice::Vfio(function) => {
-            let (address, bus, _) = vfio_config(&device, function)?;
-            read_registers(&VfioBus::open(address, &bus).map_err(failed)?)
-        }
+        BusChoice::Vfio(function) => read_registers(&pci::vfio(&device, function, e1000e)?.1),
         BusChoice::Qtest(socket) => read_registers(&qtest_bus(&device, socket)?.0),
         BusChoice::Model => {
             let (iommu, _) = model_config(&device)?;
@@ -214,24 +157,6 @@ fn read_registers<B: Pci>(bus: &B) -> Result<Vec<(&'static str, u64)>, BusError>
     Ok(towpath_nic::e1000e::registers(&bar))
 }
 
-/// Converts an error of the bus to one of the port.
-pub(crate) fn bus_error(uri: &Uri, error: BusError) -> PortError {
-    match error {
-        BusError::Os { step, source, hint, .. } => PortError::Os { port: uri.short(), step, source, hint },
-        other => uri.error(other.to_string()),
-    }
-}
-
-/// The DMA policy, for any driver.
-pub(crate) fn dma_policy(options: &mut Options) -> Result<Option<DmaPolicy>, PortError> {
-    let policies = [
-        ("persistent", DmaPolicy::Persistent),
-        ("strict", DmaPolicy::PerBuffer { flush: Flush::Strict }),
-        ("deferred", DmaPolicy::PerBuffer { flush: Flush::Deferred }),
-    ];
-    options.choice("policy", &policies)
-}
-
 /// The options of the driver.
 fn e1000e(options: &mut Options) -> Result<Config, PortError> {
     let mut config = Config::default();
@@ -240,22 +165,16 @@ fn e1000e(options: &mut Options) -> Result<Config, PortError> {
             None => Ok(default),
             Some(n) => RingSize::new(name, n).map_err(|error| rule(options, error)),
         };
-    if let Some(bytes) = options.number("copybreak", 0..=u64::MAX)? {
-        config.copybreak = Some(Copybreak::new(bytes).map_err(|error| rule(options, error))?);
-    }
+    config.copybreak = pci::copybreak(options)?;
     if let Some(bytes) = options.number("tx-copybreak", 0..=u64::MAX)? {
         config.tx_copybreak = Some(TxCopybreak::new(bytes).map_err(|error| rule(options, error))?);
     }
-    for (name, _) in Filter::OPTIONS {
-        if let Some(value) = options.text(name) {
-            config.filter.set(name, &value).map_err(|error| rule(options, error))?;
-        }
-    }
+    config.filter = pci::filter(options)?;
     config.rx_ring = ring(options, "rx", config.rx_ring)?;
     config.tx_ring = ring(options, "tx", config.tx_ring)?;
     config.queues = options.number("queues", 1..=2)?.map_or(config.queues, |n| n as u16);
     config.mtu = options.number("mtu", 68..=9216)?.map_or(config.mtu, |n| n as u16);
-    config.policy = dma_policy(options)?.unwrap_or(config.policy);
+    config.policy = pci::dma_policy(options)?.unwrap_or(config.policy);
     config.batch = options.number("batch", 1..=127)?.and_then(|n| BatchSize::new(n as u8)).unwrap_or(config.batch);
     config.report_every = options.number("rs", 1..=64)?.map_or(config.report_every, |n| n as u16);
     let kinds = [
@@ -277,15 +196,12 @@ fn e1000e(options: &mut Options) -> Result<Config, PortError> {
     Ok(config)
 }
 
-fn rule(options: &Options, error: ConfigError) -> PortError {
-    options.error(error.option, error.value, error.rule)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::time::Duration;
-    use towpath_nic::e1000e::Receive;
+    use towpath_bus::{DmaPolicy, Flush};
+    use towpath_nic::e1000e::{Copybreak, Receive};
 
     fn config(text: &str) -> Result<Config, PortError> {
         config_from_uri(&text.parse().unwrap()).map(|(config, _)| config)

@@ -20,6 +20,7 @@ mod any;
 pub mod cpsw;
 pub mod e1000e;
 mod forward;
+mod pci;
 mod port_wire;
 pub mod virtio;
 

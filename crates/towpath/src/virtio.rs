@@ -3,16 +3,15 @@
 //!
 //! The driver does not know URIs: this module turns options into its configuration.
 
-use crate::e1000e::{attach_qtest, bus_error, dma_policy, vfio_options};
+use crate::pci::{self, bus_error, rule};
 use std::time::Duration;
 use towpath_bus::qtest::QtestBus;
-use towpath_bus::vfio::{Bdf, VfioBus, VfioConfig};
+use towpath_bus::vfio::{Bdf, VfioBus};
 use towpath_bus::{BusError, Pci};
 use towpath_nic::virtio::{
-    Config, ConfigError, Copybreak, DEVICES, Filter, OpenError, PciConfig, PciTransport, Transport, UserConfig,
-    UserTransport, VirtioNet,
+    Config, DEVICES, OpenError, PciConfig, PciTransport, Transport, UserConfig, UserTransport, VirtioNet,
 };
-use towpath_packet::port::{Calls, Capability, Needs, PathUse, PortError};
+use towpath_packet::port::{Calls, Needs, PathUse, PortError};
 use towpath_ports::uri::{Options, Uri};
 
 /// Where the device is.
@@ -47,8 +46,8 @@ impl DeviceChoice<'_> {
 pub fn config_from_uri(uri: &Uri) -> Result<Config, PortError> {
     match DeviceChoice::of(uri)? {
         DeviceChoice::User(path) => user_config(uri, path).map(|(_, config)| config),
-        DeviceChoice::Vfio(function) => vfio_config(uri, function).map(|(_, _, config)| config),
-        DeviceChoice::Qtest(_) => qtest_config(uri).map(|(_, _, config)| config),
+        DeviceChoice::Vfio(function) => pci::vfio_config(uri, function, driver).map(|(_, _, config)| config),
+        DeviceChoice::Qtest(_) => pci::qtest_config(uri, driver).map(|(_, _, config)| config),
     }
 }
 
@@ -76,24 +75,11 @@ pub(crate) fn user(uri: &Uri, path: &str) -> Result<VirtioNet<UserTransport>, Po
     Ok(open(uri, transport, config)?.with_needs(needs))
 }
 
-/// The function, the options of the bus, and those of the driver.
-fn vfio_config(uri: &Uri, function: &str) -> Result<(Bdf, VfioConfig, Config), PortError> {
-    let mut options = uri.options();
-    let bus = vfio_options(&mut options)?;
-    let config = driver(&mut options)?;
-    options.finish()?;
-    let address = function.parse().map_err(|error| uri.error(format!("vfio={function}: {error}")))?;
-    Ok((address, bus, config))
-}
-
 /// Opens a PCI function that is bound to `vfio-pci`.
 pub(crate) fn vfio(uri: &Uri, function: &str) -> Result<VirtioNet<PciTransport<VfioBus>>, PortError> {
-    let (address, bus, config) = vfio_config(uri, function)?;
-    let bus = VfioBus::open(address, &bus).map_err(|error| bus_error(uri, error))?;
-    // Memory is mapped for the device while it runs: it counts as locked.
-    let needs = Needs::none().calls([Calls::Vfio]).capability(Capability::IpcLock);
-    let transport = pci(bus, &config, config.interrupts).map_err(|error| bus_error(uri, error))?;
-    Ok(open(uri, transport, config)?.with_needs(needs))
+    let (_, bus, config) = pci::vfio(uri, function, driver)?;
+    let transport = transport(bus, &config, config.interrupts).map_err(|error| bus_error(uri, error))?;
+    Ok(open(uri, transport, config)?.with_needs(pci::vfio_needs()))
 }
 
 /// Stops a function as [`e1000e::stop`](crate::e1000e::stop) does.
@@ -102,34 +88,20 @@ pub(crate) fn vfio(uri: &Uri, function: &str) -> Result<VirtioNet<PciTransport<V
 /// [`PortError`]: the function can't be opened, it is in use, or this driver does not know it.
 pub fn stop(bdf: Bdf) -> Result<(), PortError> {
     let uri: Uri = format!("virtio:vfio={bdf}").parse()?;
-    // SAFETY: the device gets no address at all: it is reset and closed.
-    let bus = unsafe { VfioConfig::default().unprotected(true) };
-    let bus = VfioBus::open(bdf, &bus).map_err(|error| bus_error(&uri, error))?;
+    let bus = pci::vfio_to_stop(&uri, bdf)?;
     PciTransport::open(bus, PciConfig::new(1, false)).map(drop).map_err(|error| bus_error(&uri, error))
-}
-
-/// The slot of the device, the file of the machine's memory, and the options of the driver.
-fn qtest_config(uri: &Uri) -> Result<(Option<u8>, Option<String>, Config), PortError> {
-    let mut options = uri.options();
-    let slot = options.number("slot", 0..=31)?.map(|slot| slot as u8);
-    let memory = options.text("memory");
-    let config = driver(&mut options)?;
-    options.finish()?;
-    Ok((slot, memory, config))
 }
 
 /// Opens a device of a running QEMU without a guest: the one in `slot`, or the first one.
 pub(crate) fn qtest(uri: &Uri, socket: &str) -> Result<VirtioNet<PciTransport<QtestBus>>, PortError> {
-    let (slot, memory, config) = qtest_config(uri)?;
     let none = "the machine has no network device of virtio: start it with -device virtio-net-pci,netdev=…";
-    let bus = attach_qtest(uri, socket, slot, memory, &DEVICES, none)?;
+    let (bus, config) = pci::qtest(uri, socket, &DEVICES, none, driver)?;
     // Its interrupts can't be waited for.
-    let transport = pci(bus, &config, false).map_err(|error| bus_error(uri, error))?;
-    // Memory is found in /proc/self/maps, which stays open.
-    Ok(open(uri, transport, config)?.with_needs(Needs::none().calls([Calls::Sockets, Calls::Files])))
+    let transport = transport(bus, &config, false).map_err(|error| bus_error(uri, error))?;
+    Ok(open(uri, transport, config)?.with_needs(pci::qtest_needs()))
 }
 
-fn pci<B: Pci>(bus: B, config: &Config, interrupts: bool) -> Result<PciTransport<B>, BusError> {
+fn transport<B: Pci>(bus: B, config: &Config, interrupts: bool) -> Result<PciTransport<B>, BusError> {
     PciTransport::open(bus, PciConfig::new(config.queues, interrupts))
 }
 
@@ -140,17 +112,11 @@ fn open<T: Transport>(uri: &Uri, transport: T, config: Config) -> Result<VirtioN
 /// The options of the driver.
 fn driver(options: &mut Options) -> Result<Config, PortError> {
     let mut config = Config::default();
-    for (name, _) in Filter::OPTIONS {
-        if let Some(value) = options.text(name) {
-            config.filter.set(name, &value).map_err(|error| rule(options, error))?;
-        }
-    }
+    config.filter = pci::filter(options)?;
     let number = |options: &mut Options, name: &'static str, default: u16| {
         options.number(name, 0..=u16::MAX.into()).map(|n| n.map_or(default, |n| n as u16))
     };
-    if let Some(bytes) = options.number("copybreak", 0..=u64::MAX)? {
-        config.copybreak = Some(Copybreak::new(bytes).map_err(|error| rule(options, error))?);
-    }
+    config.copybreak = pci::copybreak(options)?;
     config.queues = number(options, "queues", config.queues)?;
     config.ring = number(options, "ring", config.ring)?;
     config.mtu = number(options, "mtu", config.mtu)?;
@@ -168,20 +134,16 @@ fn driver(options: &mut Options) -> Result<Config, PortError> {
     ] {
         *value = options.switch(name)?.unwrap_or(*value);
     }
-    config.policy = dma_policy(options)?.unwrap_or(config.policy);
+    config.policy = pci::dma_policy(options)?.unwrap_or(config.policy);
     config.stall = options.duration("stall")?.unwrap_or(config.stall);
     config.check().map_err(|error| rule(options, error))?;
     Ok(config)
 }
 
-fn rule(options: &Options, error: ConfigError) -> PortError {
-    options.error(error.option, error.value, error.rule)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use towpath_nic::virtio::Receive;
+    use towpath_nic::virtio::{Copybreak, Receive};
 
     fn config(text: &str) -> Result<Config, PortError> {
         config_from_uri(&text.parse().unwrap())
