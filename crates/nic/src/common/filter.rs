@@ -4,6 +4,7 @@
 use super::option::ConfigError;
 use std::fmt;
 use std::str::FromStr;
+use towpath_packet::port::Setting;
 use towpath_wire::ethernet::{BROADCAST, Mac, MacText, parse_mac};
 
 /// Which destinations are received, in addition to broadcasts, the port's own address, and the
@@ -156,6 +157,19 @@ impl Filter {
             "groups" => list(&self.groups),
             _ => self.vlans.as_ref().map_or_else(|| "all".to_owned(), VlanSet::to_string),
         }
+    }
+
+    /// The options as settings of a port whose address is `mac`, if it is known.
+    pub(crate) fn settings(&self, mac: Option<Mac>) -> impl Iterator<Item = Setting> {
+        Filter::OPTIONS.into_iter().map(move |(name, what)| match mac {
+            Some(mac) if name == "mac" => Setting::new(name, MacText(mac).to_string(), what),
+            _ => Setting::new(name, self.get(name), what),
+        })
+    }
+
+    /// Whether a setting is one of the options.
+    pub(crate) fn has_option(name: &str) -> bool {
+        Filter::OPTIONS.iter().any(|(option, _)| *option == name)
     }
 
     /// Checks the rules that concern several options.

@@ -12,6 +12,7 @@
 //! | `phy` | a copper PHY behind its management bus: power, negotiation, pause frames |
 //! | `link` | the state of the link, noted by one thread and read by all |
 //! | `filter` | which frames are received, as text and as the tables of Intel's MACs |
+//! | `settings` | settings that a device follows while it runs |
 //! | `option` | the error for an option's value that breaks a rule |
 //! | `batching` | how many packets one doorbell announces |
 //! | `memory` | packet memory in the device's reach |
@@ -29,5 +30,6 @@ pub(crate) mod option;
 pub(crate) mod phy;
 pub(crate) mod reset;
 pub(crate) mod ring;
+pub(crate) mod settings;
 pub(crate) mod slots;
 pub(crate) mod watch;

@@ -6,13 +6,13 @@ use crate::common::copybreak::{Copybreak, LeakLog};
 use crate::common::faults::faults;
 use crate::common::filter::Filter;
 use crate::common::link::{LinkCell, LinkStatus};
-use crate::sync::{Mutex, MutexGuard, lock};
+use crate::common::settings::{Follow, LiveSettings};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use towpath_packet::Counters;
 use towpath_packet::port::{ControlError, PortControl, Setting, SettingValue};
-use towpath_wire::ethernet::{Mac, MacText};
+use towpath_wire::ethernet::Mac;
 
 faults! {
     /// Frames that were damaged on the wire, by their status.
@@ -56,18 +56,6 @@ faults! {
     Leaked = leaked,
 }
 
-/// A device that follows its settings while it runs.
-pub(super) trait Follow: Send + Sync {
-    /// Whether it was given up.
-    fn is_gone(&self) -> bool;
-
-    /// Programs it by its settings, which have changed.
-    fn follow(&self);
-
-    /// Its registers, for a report.
-    fn registers(&self) -> Vec<(&'static str, u64)>;
-}
-
 /// The settings that are registers of the device.
 #[derive(Debug)]
 struct DeviceSettings {
@@ -75,8 +63,6 @@ struct DeviceSettings {
     filter: Filter,
     /// The address in the device's memory.
     device_mac: Mac,
-    /// The device, once it is started.
-    device: Option<Weak<dyn Follow>>,
 }
 
 #[derive(Debug)]
@@ -88,7 +74,7 @@ struct ControlShared {
     batching: Batching,
     link: LinkCell,
     faults: FaultCounts,
-    settings: Mutex<DeviceSettings>,
+    settings: LiveSettings<DeviceSettings>,
     /// Bytes of the longest frame, and of a receive buffer, as the device is programmed.
     max_frame: AtomicU32,
     buffer_size: AtomicU32,
@@ -109,35 +95,31 @@ impl Control {
             batching: Batching::new(config.batch),
             link: LinkCell::default(),
             faults: FaultCounts::default(),
-            settings: Mutex::new(DeviceSettings {
+            settings: LiveSettings::new(DeviceSettings {
                 mtu: config.mtu,
                 filter: config.filter.clone(),
                 device_mac: Mac::default(),
-                device: None,
             }),
             max_frame: AtomicU32::new(config.max_frame() as u32),
             buffer_size: AtomicU32::new(0),
         }))
     }
 
-    fn settings_of_device(&self) -> MutexGuard<'_, DeviceSettings> {
-        lock(&self.0.settings)
-    }
-
     /// Notes the address in the device's memory.
     pub(super) fn set_device_mac(&self, mac: Mac) {
-        self.settings_of_device().device_mac = mac;
+        self.0.settings.set(|settings| settings.device_mac = mac);
     }
 
     /// The device is started: it follows all further changes.
     pub(super) fn attach(&self, device: Weak<dyn Follow>) {
-        self.settings_of_device().device = Some(device);
+        self.0.settings.attach(device);
     }
 
     /// A configuration with the settings as they are now, and the address in the device's memory.
     pub(super) fn current(&self, config: &Config) -> (Config, Mac) {
-        let DeviceSettings { mtu, filter, device_mac, .. } = &*self.settings_of_device();
-        (Config { mtu: *mtu, filter: filter.clone(), ..config.clone() }, *device_mac)
+        self.0.settings.read(|DeviceSettings { mtu, filter, device_mac }| {
+            (Config { mtu: *mtu, filter: filter.clone(), ..config.clone() }, *device_mac)
+        })
     }
 
     /// The device is programmed for frames and receive buffers of this many bytes.
@@ -155,30 +137,9 @@ impl Control {
         self.0.buffer_size.load(Relaxed) as usize
     }
 
-    /// Changes settings of the device, which follows at once. `option` and `value` are for errors.
-    fn change(
-        &self,
-        option: &'static str,
-        value: &dyn std::fmt::Display,
-        edit: impl FnOnce(&mut DeviceSettings),
-    ) -> Result<(), ConfigError> {
-        let mut settings = self.settings_of_device();
-        let device = settings.device.as_ref().and_then(Weak::upgrade);
-        if device.as_ref().is_some_and(|device| device.is_gone()) {
-            let rule = "the device does not answer, and was given up".to_owned();
-            return Err(ConfigError { option, value: value.to_string(), rule });
-        }
-        edit(&mut settings);
-        drop(settings);
-        if let Some(device) = device {
-            device.follow();
-        }
-        Ok(())
-    }
-
     /// The longest packet in bytes, without Ethernet header and tags.
     pub fn mtu(&self) -> u16 {
-        self.settings_of_device().mtu
+        self.0.settings.read(|settings| settings.mtu)
     }
 
     /// Sets the longest packet. If buffers and the division of the packet buffer stay as they are,
@@ -189,18 +150,17 @@ impl Control {
     /// [`ConfigError`] unless the MTU is from 68 to 9216, or if the device was given up.
     pub fn set_mtu(&self, bytes: u64) -> Result<(), ConfigError> {
         let mtu = check_mtu(bytes)?;
-        self.change("mtu", &bytes, |settings| settings.mtu = mtu)
+        self.0.settings.change("mtu", &bytes, |settings| settings.mtu = mtu)
     }
 
     /// The port's address.
     pub fn mac(&self) -> Mac {
-        let settings = self.settings_of_device();
-        settings.filter.mac.unwrap_or(settings.device_mac)
+        self.0.settings.read(|settings| settings.filter.mac.unwrap_or(settings.device_mac))
     }
 
     /// Which frames are received.
     pub fn filter(&self) -> Filter {
-        self.settings_of_device().filter.clone()
+        self.0.settings.read(|settings| settings.filter.clone())
     }
 
     /// Changes which frames are received, and the port's address. When this returns, the device
@@ -211,7 +171,7 @@ impl Control {
     /// then.
     pub fn set_filter(&self, filter: Filter) -> Result<(), ConfigError> {
         filter.check()?;
-        self.change("filter", &"", |settings| settings.filter = filter)
+        self.0.settings.change("filter", &"", |settings| settings.filter = filter)
     }
 
     /// The threshold below which received frames are copied, in bytes.
@@ -310,11 +270,7 @@ impl PortControl for Control {
         settings.extend(self.batching().settings());
         let what = "the longest packet in bytes, without Ethernet header and tags, 68 to 9216";
         settings.push(Setting::new("mtu", u64::from(self.mtu()), what));
-        let filter = self.filter();
-        settings.extend(Filter::OPTIONS.into_iter().map(|(name, what)| match name {
-            "mac" => Setting::new(name, MacText(self.mac()).to_string(), what),
-            _ => Setting::new(name, filter.get(name), what),
-        }));
+        settings.extend(self.filter().settings(Some(self.mac())));
         settings
     }
 
@@ -323,8 +279,7 @@ impl PortControl for Control {
     }
 
     fn registers(&self) -> Vec<(&'static str, u64)> {
-        let device = self.settings_of_device().device.as_ref().and_then(Weak::upgrade);
-        device.map(|device| device.registers()).unwrap_or_default()
+        self.0.settings.device().map(|device| device.registers()).unwrap_or_default()
     }
 
     fn set(&self, name: &str, value: &SettingValue) -> Result<(), ControlError> {
@@ -334,7 +289,7 @@ impl PortControl for Control {
             "tx-copybreak" => self.set_tx_copybreak(value.number(name)?).map_err(rule),
             "batch" => self.batching().set(name, value),
             "mtu" => self.set_mtu(value.number(name)?).map_err(rule),
-            _ if Filter::OPTIONS.iter().any(|(option, _)| *option == name) => {
+            _ if Filter::has_option(name) => {
                 let mut filter = self.filter();
                 filter.set(name, &value.to_string()).and_then(|()| self.set_filter(filter)).map_err(rule)
             }

@@ -6,7 +6,7 @@
 //! counts the buffers.
 
 use super::config::Config;
-use super::control::{Control, Fault, Follow};
+use super::control::{Control, Fault};
 use super::dump;
 use super::init::{self, Layout, MS};
 use super::interrupts::Interrupts;
@@ -17,6 +17,7 @@ use super::tx::TxRing;
 use crate::common::end;
 use crate::common::link::LinkStatus;
 use crate::common::reset::{ResetDevice, ResetGroup, ResetScope};
+use crate::common::settings::Follow;
 use crate::sync::{Mutex, MutexGuard, lock};
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};

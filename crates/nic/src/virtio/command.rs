@@ -8,7 +8,7 @@ use super::config::Config;
 use super::features::{CTRL_MAC_ADDR, CTRL_RX, CTRL_VLAN, MQ, RSS};
 use super::hashing::Hashing;
 use super::transport::Transport;
-use crate::common::filter::{Filter, Receive};
+use crate::common::filter::{Filter, Receive, VlanSet};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use towpath_virtio::{Area, Driver, RingWords, Segment};
@@ -88,7 +88,7 @@ impl Commands {
         }
     }
 
-    /// Sets queues, hash, address and filter; returns how many commands were refused.
+    /// Sets queues and hash; returns how many commands were refused.
     pub(super) fn configure<T: Transport>(&mut self, transport: &T, features: u64, pairs: u16, config: &Config) -> u32 {
         let has = |bits: u64| features & bits != 0;
         let mut refused = 0;
@@ -103,21 +103,45 @@ impl Commands {
         if has(MQ) && pairs > 1 && !(hashes && has(RSS)) {
             send(4, 0, &pairs.to_le_bytes());
         }
-        let Filter { receive, mac, addresses, groups, vlans } = &config.filter;
-        if let Some(mac) = mac.filter(|_| has(CTRL_MAC_ADDR)) {
+        refused
+    }
+
+    /// Lets the device receive what a filter says; returns how many commands were refused. `before`
+    /// is the filter that the device has, if it was not reset. Frames that pass both are received
+    /// during the change.
+    pub(super) fn set_filter<T: Transport>(
+        &mut self,
+        transport: &T,
+        features: u64,
+        before: Option<&Filter>,
+        filter: &Filter,
+        device_mac: Option<Mac>,
+    ) -> u32 {
+        let has = |bits: u64| features & bits != 0;
+        let mut refused = 0;
+        let mut send = |class, command, data: &[u8]| refused += u32::from(!self.send(transport, class, command, data));
+        let Filter { receive, mac, addresses, groups, vlans } = filter;
+        let mac_before = before.map_or(device_mac, |before| before.mac.or(device_mac));
+        if let Some(mac) = mac.or(device_mac).filter(|mac| has(CTRL_MAC_ADDR) && mac_before != Some(*mac)) {
             send(1, 1, &mac);
         }
+        let vlans_before = before.and_then(|before| before.vlans.as_ref());
+        // VLAN 0 means priority alone.
+        let among = |vlans: Option<&VlanSet>, id| has(CTRL_VLAN) && vlans.is_some_and(|vlans| id == 0 || vlans.has(id));
+        for id in (0..4095).filter(|&id| among(vlans.as_ref(), id) && !among(vlans_before, id)) {
+            send(2, 0, &u16::to_le_bytes(id));
+        }
         if has(CTRL_RX) {
-            send(0, 0, &[u8::from(*receive == Receive::All)]);
-            send(0, 1, &[u8::from(*receive == Receive::Multicast)]);
+            // First what lets more through, last what lets less through.
+            let modes = [(0, *receive == Receive::All), (1, *receive == Receive::Multicast)];
+            modes.iter().filter(|(_, on)| *on).for_each(|(mode, _)| send(0, *mode, &[1]));
             if *receive != Receive::All {
                 send(1, 0, &tables(addresses, groups));
             }
+            modes.iter().filter(|(_, on)| !*on).for_each(|(mode, _)| send(0, *mode, &[0]));
         }
-        if let Some(vlans) = vlans.as_ref().filter(|_| has(CTRL_VLAN)) {
-            for id in (1..4095).filter(|&id| vlans.has(id)) {
-                send(2, 0, &u16::to_le_bytes(id));
-            }
+        for id in (0..4095).filter(|&id| among(vlans_before, id) && !among(vlans.as_ref(), id)) {
+            send(2, 1, &u16::to_le_bytes(id));
         }
         refused
     }

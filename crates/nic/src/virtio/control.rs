@@ -3,11 +3,14 @@
 use super::config::{Config, ConfigError};
 use crate::common::copybreak::{Copybreak, LeakLog};
 use crate::common::faults::faults;
+use crate::common::filter::Filter;
 use crate::common::link::{LinkCell, LinkStatus};
-use std::sync::Arc;
+use crate::common::settings::{Follow, LiveSettings};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
 use towpath_packet::port::{ControlError, PortControl, Setting, SettingValue};
+use towpath_wire::ethernet::Mac;
 
 faults! {
     /// A used chain that was not in flight, or more of them than were: the ring is broken.
@@ -44,6 +47,11 @@ faults! {
 #[derive(Debug)]
 struct ControlShared {
     copybreak: AtomicU32,
+    settings: LiveSettings<Filter>,
+    /// The address in the device's memory, if it has one.
+    device_mac: Option<Mac>,
+    /// The device has a control queue, by which it is told what to receive.
+    filters: bool,
     link: LinkCell,
     faults: FaultCounts,
 }
@@ -54,12 +62,52 @@ struct ControlShared {
 pub struct Control(Arc<ControlShared>);
 
 impl Control {
-    pub(super) fn new(config: &Config) -> Control {
+    pub(super) fn new(config: &Config, device_mac: Option<Mac>, filters: bool) -> Control {
         Control(Arc::new(ControlShared {
             copybreak: AtomicU32::new(config.copybreak().get()),
+            settings: LiveSettings::new(config.filter.clone()),
+            device_mac,
+            filters,
             link: LinkCell::default(),
             faults: FaultCounts::default(),
         }))
+    }
+
+    /// The device is started: it follows all further changes.
+    pub(super) fn attach(&self, device: Weak<dyn Follow>) {
+        self.0.settings.attach(device);
+    }
+
+    /// The address in the device's memory, if it has one.
+    pub(super) fn device_mac(&self) -> Option<Mac> {
+        self.0.device_mac
+    }
+
+    /// The port's address, if it is known.
+    pub fn mac(&self) -> Option<Mac> {
+        self.filter().mac.or(self.0.device_mac)
+    }
+
+    /// Which frames are received.
+    pub fn filter(&self) -> Filter {
+        self.0.settings.read(Filter::clone)
+    }
+
+    /// Changes which frames are received, and the port's address. When this returns, the device
+    /// filters by it, unless it has refused commands ([`Faults::refused_commands`]). Frames that pass
+    /// both filters are received during the change. A change from all VLANs to some, or back, takes a
+    /// reset at the queues' next burst: frames that are not sent yet are dropped and counted.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if `filter` breaks a rule, if the device has no control queue, or if it was
+    /// given up; nothing has changed then.
+    pub fn set_filter(&self, filter: Filter) -> Result<(), ConfigError> {
+        filter.check()?;
+        if !self.0.filters {
+            let rule = "the device has no control queue, by which it is told what to receive".to_owned();
+            return Err(ConfigError { option: "filter", value: String::new(), rule });
+        }
+        self.0.settings.change("filter", &"", |settings| *settings = filter)
     }
 
     /// The threshold below which received frames are copied, in bytes.
@@ -110,7 +158,11 @@ impl LeakLog for Control {
 impl PortControl for Control {
     fn settings(&self) -> Vec<Setting> {
         let what = "frames shorter than this many bytes are copied out of their buffer";
-        vec![Setting::new("copybreak", u64::from(self.copybreak()), what)]
+        let mut settings = vec![Setting::new("copybreak", u64::from(self.copybreak()), what)];
+        if self.0.filters {
+            settings.extend(self.filter().settings(self.mac()));
+        }
+        settings
     }
 
     fn events(&self) -> Vec<(&'static str, u64)> {
@@ -118,8 +170,13 @@ impl PortControl for Control {
     }
 
     fn set(&self, name: &str, value: &SettingValue) -> Result<(), ControlError> {
+        let rule = |error: ConfigError| value.breaks(name, error.rule);
         match name {
-            "copybreak" => self.set_copybreak(value.number(name)?).map_err(|error| value.breaks(name, error.rule)),
+            "copybreak" => self.set_copybreak(value.number(name)?).map_err(rule),
+            _ if Filter::has_option(name) => {
+                let mut filter = self.filter();
+                filter.set(name, &value.to_string()).and_then(|()| self.set_filter(filter)).map_err(rule)
+            }
             _ => Err(ControlError::unknown(name, self)),
         }
     }

@@ -3,13 +3,15 @@
 use super::command::Commands;
 use super::config::Config;
 use super::control::{Control, Fault};
-use super::features::{GUEST_ANNOUNCE, STATUS};
+use super::features::{CTRL_VLAN, GUEST_ANNOUNCE, STATUS};
 use super::memory::RingMemory;
 use super::rx::RxRing;
 use super::transport::{Condition, QueueSetup, Transport};
 use super::tx::TxRing;
 use crate::common::end;
+use crate::common::filter::Filter;
 use crate::common::reset::{ResetCause, ResetDevice, ResetGroup, ResetScope};
+use crate::common::settings::Follow;
 use crate::sync::{Mutex, lock};
 use std::borrow::Cow;
 use towpath_bus::{BusError, Domain};
@@ -32,6 +34,16 @@ pub(super) struct Setup {
     pub(super) commands: Option<Commands>,
     /// Pairs of queues that are in use.
     pub(super) pairs: u16,
+    /// The filter that the device has.
+    pub(super) filter: Filter,
+}
+
+impl Setup {
+    /// The features for a filter. A device that knows of VLANs receives no others; without the
+    /// feature it receives all (virtio 1.2 §5.1.6.5.3).
+    fn features_for(&self, filter: &Filter) -> u64 {
+        if filter.vlans.is_some() { self.features } else { self.features & !CTRL_VLAN }
+    }
 }
 
 /// A started device.
@@ -73,18 +85,25 @@ impl<T: Transport> Device<T> {
     /// # Errors
     /// [`BusError`] of the transport.
     pub(super) fn program(&self) -> Result<(), BusError> {
-        let setup = &mut *lock(&self.setup);
-        self.transport.negotiate(setup.features, setup.queues.len() as u16)?;
+        self.program_setup(&mut lock(&self.setup))
+    }
+
+    fn program_setup(&self, setup: &mut Setup) -> Result<(), BusError> {
+        setup.filter = self.control.filter();
+        let features = setup.features_for(&setup.filter);
+        self.transport.negotiate(features, setup.queues.len() as u16)?;
         for (index, queue) in &setup.queues {
             self.transport.set_queue(*index, queue)?;
         }
-        let Setup { commands, features, pairs, .. } = setup;
+        let Setup { commands, pairs, filter, .. } = setup;
         if let Some(commands) = commands {
             commands.reset();
         }
         self.transport.run()?;
         if let Some(commands) = commands {
-            let refused = commands.configure(&self.transport, *features, *pairs, &self.config);
+            let mac = self.control.device_mac();
+            let refused = commands.configure(&self.transport, features, *pairs, &self.config)
+                + commands.set_filter(&self.transport, features, None, filter, mac);
             (0..refused).for_each(|_| self.control.fault(Fault::Refused));
         }
         Ok(())
@@ -163,6 +182,32 @@ impl<T: Transport> Device<T> {
     }
 }
 
+impl<T: Transport> Follow for Device<T> {
+    fn is_gone(&self) -> bool {
+        self.resets.is_gone()
+    }
+
+    #[cold]
+    fn follow(&self) {
+        let setup = &mut *lock(&self.setup);
+        let filter = self.control.filter();
+        if filter == setup.filter {
+            return;
+        }
+        let features = setup.features_for(&filter);
+        if features != setup.features_for(&setup.filter) {
+            // Features are negotiated after a reset, with which the device gets the filter.
+            self.resets.request_change();
+            return;
+        }
+        let Some(commands) = &mut setup.commands else { return };
+        let (before, mac) = (Some(&setup.filter), self.control.device_mac());
+        let refused = commands.set_filter(&self.transport, features, before, &filter, mac);
+        (0..refused).for_each(|_| self.control.fault(Fault::Refused));
+        setup.filter = filter;
+    }
+}
+
 impl<T: Transport> ResetDevice for Device<T> {
     type Ring = QueueRing<T::Dma>;
 
@@ -172,12 +217,16 @@ impl<T: Transport> ResetDevice for Device<T> {
     }
 
     fn reset(&self, scope: ResetScope) -> bool {
-        self.control.fault(Fault::Reset);
+        let mut setup = lock(&self.setup);
+        if setup.features_for(&setup.filter) == setup.features_for(&self.control.filter()) {
+            self.control.fault(Fault::Reset);
+        }
         let answers = self.transport.reset(scope == ResetScope::Function);
         if answers {
-            lock(&self.setup).memory.zero();
+            setup.memory.zero();
         }
-        let done = answers && self.program().is_ok();
+        let done = answers && self.program_setup(&mut setup).is_ok();
+        drop(setup);
         if done {
             self.check();
         } else if T::RECONNECTS {
@@ -192,6 +241,8 @@ impl<T: Transport> ResetDevice for Device<T> {
     }
 
     fn end(&self, rings: Vec<QueueRing<T::Dma>>) {
+        // No further command is sent.
+        lock(&self.setup).commands = None;
         let idle = self.transport.stop();
         end::end(rings, idle, &self.domain);
     }

@@ -66,13 +66,14 @@ pub use user::{UserConfig, UserDma, UserTransport};
 
 use crate::common::error::{StartError, bus_error, input, os_error};
 use crate::common::memory::DeviceMemory;
+use crate::common::settings::Follow;
 use command::Commands;
 use device::{Device, Setup};
 use features::{CTRL_VQ, HASH_REPORT, INDIRECT_DESC, MRG_RXBUF, RING_PACKED, RSS, VERSION_1};
 use hashing::Hashing;
 use memory::{QueueMemory, QueuePlan, RingMemory, RingsError};
 use rx::{RxParts, RxRing, RxRules};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use towpath_bus::{BusError, DmaPolicy, Domain};
 use towpath_packet::port::{Ability, Info, Layer, Needs, Port, PortControl, PortError, Queues, Start};
 use towpath_packet::{Direction, Offloads};
@@ -94,7 +95,6 @@ pub struct VirtioNet<T: Transport> {
     info: Info,
     config: Config,
     control: Control,
-    mac: Option<Mac>,
     needs: Needs,
 }
 
@@ -145,15 +145,14 @@ impl<T: Transport> VirtioNet<T> {
         config.mtu = word(MTU_AT, features::MTU).map_or(config.mtu, |mtu| mtu.clamp(68, config.mtu.max(68)));
         let mut mac = Mac::default();
         let known = bits & features::MAC != 0 && transport.config(MAC_AT, &mut mac);
-        let mac = config.filter.mac.or(known.then_some(mac));
         let info = info(name, &config, bits, pairs).with_shared_memory(T::RECONNECTS);
-        let control = Control::new(&config);
-        Ok(VirtioNet { transport, info, config, control, mac, needs: Needs::none() })
+        let control = Control::new(&config, known.then_some(mac), bits & CTRL_VQ != 0);
+        Ok(VirtioNet { transport, info, config, control, needs: Needs::none() })
     }
 
     /// Its Ethernet address, if it has one.
     pub fn mac(&self) -> Option<Mac> {
-        self.mac
+        self.control.mac()
     }
 
     /// A handle that works from any thread while the port runs.
@@ -276,7 +275,8 @@ impl<T: Transport> Port for VirtioNet<T> {
         let waits = (0..pairs).map(|pair| wait_set(&transport, 2 * pair, &config)).collect::<Result<Vec<_>, _>>();
         let waits = waits.map_err(|source| os_error(port, "epoll", source))?;
         let (domain, own) = memory.into_parts();
-        let setup = Setup { features: bits, queues: setups, memory: ring_memory, commands, pairs };
+        let filter = control.filter();
+        let setup = Setup { features: bits, queues: setups, memory: ring_memory, commands, pairs, filter };
         // From here on the end of the queues stops the device.
         let device = Arc::new(Device::new(transport, config, control, domain, setup));
         let rx = rx.into_iter().zip(waits);
@@ -285,6 +285,10 @@ impl<T: Transport> Port for VirtioNet<T> {
         let tx = tx.into_iter().map(|(index, ring)| VirtioTx::new(device.clone(), ring, index, offloads));
         let queues = Queues { rx: rx.collect(), tx: tx.collect() };
         device.program().map_err(|error| bus_error(port, error))?;
+        let weak: Weak<Device<T>> = Arc::downgrade(&device);
+        device.control.attach(weak);
+        // Settings may have changed since they were read.
+        device.follow();
         device.check();
         Ok(queues)
     }

@@ -35,7 +35,7 @@ pub(crate) fn open(qemu: &Qemu, config: Config) -> (Port, Pool) {
     open_bus(qemu.open(4).unwrap(), config)
 }
 
-fn open_bus(bus: QtestBus, config: Config) -> (Port, Pool) {
+pub(crate) fn open_bus(bus: QtestBus, config: Config) -> (Port, Pool) {
     let memory = PoolConfig::default().capacity(2048).chunk(2048);
     let region = bus.dma().alloc(memory.capacity * memory.chunk).unwrap();
     // SAFETY: the region is new, and devices write only to buffers that are in flight to them.

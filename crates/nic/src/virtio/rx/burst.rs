@@ -81,7 +81,7 @@ impl<D: Dma> RxRing<D> {
     }
 
     /// Copies a buffer, which stays mapped; returns false if there is no buffer for the copy.
-    #[inline]
+    #[inline(never)]
     fn copy(&mut self, at: usize, id: u16, len: usize) -> bool {
         let (Some(place), Some(slot)) = (self.copies.get_mut(at), self.slots.get_mut(id.into())) else { return false };
         let copies = self.copy_cache.as_mut().unwrap_or(&mut self.cache);

@@ -139,27 +139,15 @@ impl<D: Dma> RxRing<D> {
         (posted, posted > 0 && self.driver.publish())
     }
 
-    /// Adds a mapped buffer, which is returned if there is no room.
-    #[inline]
-    fn post(&mut self, slot: RxSlot) -> Result<(), RxSlot> {
-        let (Some(buffer), Some(mapped)) = (&slot.buffer, &slot.mapped) else { return Err(slot) };
-        let Ok(id) = self.driver.add(&[Segment::writable(mapped.iova().get(), buffer.room() as u32)]) else {
-            return Err(slot);
-        };
-        if let Some(place) = self.slots.get_mut(id.into()) {
-            *place = slot;
-        }
-        Ok(())
-    }
-
     /// Adds the buffers that were copied out, the last one first; returns how many.
     #[inline]
     fn post_spares(&mut self) -> usize {
         let mut posted = 0;
-        while let Some(slot) = self.spares.pop() {
-            if let Err(slot) = self.post(slot) {
-                self.spares.push(slot);
-                break;
+        while let Some(RxSlot { buffer: Some(buffer), mapped: Some(mapped) }) = self.spares.last() {
+            let segment = Segment::writable(mapped.iova().get(), buffer.room() as u32);
+            let Ok(id) = self.driver.add(&[segment]) else { break };
+            if let (Some(place), Some(slot)) = (self.slots.get_mut(id.into()), self.spares.pop()) {
+                *place = slot;
             }
             posted += 1;
         }
@@ -178,13 +166,20 @@ impl<D: Dma> RxRing<D> {
                 self.cache.free(buffer.complete(0));
                 break;
             };
-            if let Err(mut slot) = self.post(RxSlot { buffer: Some(buffer), mapped: Some(mapped) }) {
-                // No descriptor names the buffer.
-                slot.unmap(&mut self.mapper, 0, &self.control);
-                free_all([&mut slot].into_iter(), &mut self.cache);
-                break;
+            match self.driver.add(&[Segment::writable(mapped.iova().get(), buffer.room() as u32)]) {
+                Ok(id) => {
+                    if let Some(slot) = self.slots.get_mut(id.into()) {
+                        *slot = RxSlot { buffer: Some(buffer), mapped: Some(mapped) };
+                    }
+                    posted += 1;
+                }
+                Err(_) => {
+                    // No descriptor names the buffer.
+                    let _ = self.mapper.unmap(mapped);
+                    self.cache.free(buffer.complete(0));
+                    break;
+                }
             }
-            posted += 1;
         }
         self.cache.free_bulk(&mut self.fresh);
         posted

@@ -5,7 +5,7 @@
 
 use super::super::config::ETHERNET;
 use super::super::control::Fault;
-use super::super::features::HEADER;
+use super::super::features::{HASH_HEADER, HEADER};
 use super::{HeaderAt, MAX_PIECES, TxRing, TxSlot};
 use towpath_bus::{Dma, MapError};
 use towpath_packet::vnet::{self, NEEDS_CSUM, VnetHeader};
@@ -36,9 +36,15 @@ impl<D: Dma> TxRing<D> {
     /// before [`publish`](TxRing::publish).
     #[inline]
     pub(super) fn send(&mut self, batch: &mut Batch) -> usize {
+        if self.header == HEADER { self.send_with::<HEADER>(batch) } else { self.send_with::<HASH_HEADER>(batch) }
+    }
+
+    /// [`send`](TxRing::send) with headers of `LEN` bytes.
+    #[inline]
+    fn send_with<const LEN: usize>(&mut self, batch: &mut Batch) -> usize {
         let mut taken = 0;
         while let Some(packet) = batch.as_mut_slice().get_mut(taken) {
-            let id = match self.submit(packet) {
+            let id = match self.submit::<LEN>(packet) {
                 Submitted::Queued(id) => Some(id),
                 Submitted::Dropped(reason) => {
                     self.counters.dropped(reason, 1);
@@ -70,7 +76,7 @@ impl<D: Dma> TxRing<D> {
     }
 
     #[inline]
-    fn submit(&mut self, packet: &mut Packet) -> Submitted {
+    fn submit<const LEN: usize>(&mut self, packet: &mut Packet) -> Submitted {
         let len = packet.len();
         if packet.wants_offload() || packet.frags() > 0 || !(ETHERNET..=self.max_frame).contains(&len) {
             return self.submit_any(packet);
@@ -78,16 +84,15 @@ impl<D: Dma> TxRing<D> {
         if self.driver.free() == 0 {
             return Submitted::Full;
         }
-        let header = self.header;
-        let Ok(front) = packet.push_front(header) else { return self.submit_any(packet) };
-        write(front, &[0; HEADER]);
+        let Ok(front) = packet.push_front(LEN) else { return self.submit_any(packet) };
+        front.fill(0);
         let mapped = packet.chunks().next().map(|chunk| self.mapper.map_to_device(chunk));
         let Some(Ok(mapped)) = mapped else {
-            packet.pull_front(header);
+            packet.pull_front(LEN);
             return self.submit_any(packet);
         };
-        self.mapper.sync_for_device(&mapped, len + header);
-        match self.driver.add(&[Segment::readable(mapped.iova().get(), (len + header) as u32)]) {
+        self.mapper.sync_for_device(&mapped, len + LEN);
+        match self.driver.add(&[Segment::readable(mapped.iova().get(), (len + LEN) as u32)]) {
             Ok(id) => {
                 let slot = TxSlot { frame: None, header: Some(HeaderAt::Front), mapped: Some(mapped), more: None };
                 self.set_slot(id, slot);
@@ -95,7 +100,7 @@ impl<D: Dma> TxRing<D> {
             }
             Err(_) => {
                 let _ = self.mapper.unmap(mapped);
-                packet.pull_front(header);
+                packet.pull_front(LEN);
                 Submitted::Full
             }
         }
