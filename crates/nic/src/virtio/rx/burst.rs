@@ -32,9 +32,9 @@ impl<D: Dma> RxRing<D> {
     /// appended before.
     #[inline]
     pub(super) fn receive(&mut self, out: &mut Batch, copybreak: usize) -> (usize, u64, Result<(), RingError>) {
-        let (mut packets, mut bytes) = (0, 0);
         // Buffers of fewer bytes are copied, the header included.
         let short = if copybreak > 0 { (copybreak + self.rules.header).min(self.copy_room + 1) as u32 } else { 0 };
+        let (mut packets, mut bytes) = (0, 0);
         loop {
             let wanted = out.room().min(BURST);
             let (n, harvested) = self.harvest(wanted, short);
@@ -42,7 +42,8 @@ impl<D: Dma> RxRing<D> {
                 let synced = self.mapper.sync_iotlb().is_ok();
                 for i in 0..n {
                     let Some(&used) = self.used.get(i) else { break };
-                    if let Some(packet) = self.deliver(i, used, synced) {
+                    let piece = self.take(i, used, synced);
+                    if let Some(packet) = piece.and_then(|piece| self.assemble(piece)) {
                         bytes += packet.len() as u64;
                         packets += usize::from(out.push(packet).is_ok());
                     }
@@ -69,7 +70,7 @@ impl<D: Dma> RxRing<D> {
                 }
             }
             let Used { id, len } = *place;
-            if (len >= short || !self.copy(n, id, len as usize))
+            if !(len < short && self.copy(n, id, len as usize))
                 && let Some(slot) = self.slots.get_mut(id.into())
             {
                 slot.unmap(&mut self.mapper, len as usize, &self.control);
@@ -96,24 +97,24 @@ impl<D: Dma> RxRing<D> {
         true
     }
 
-    /// Last pass: a buffer, or the copy of it, becomes a packet, or the next piece of one. `synced`:
-    /// no translation of the buffer is cached any more.
+    /// Last pass: takes a buffer, or the copy of it. `synced`: no translation of the buffer is cached
+    /// any more.
     #[inline]
-    fn deliver(&mut self, at: usize, used: Used, synced: bool) -> Option<Packet> {
+    fn take(&mut self, at: usize, used: Used, synced: bool) -> Option<Packet> {
         let Some(buffer) = self.slots.get_mut(used.id.into())?.buffer.take() else {
             let copy = self.copies.get_mut(at)?.take();
             if copy.is_none() {
                 // It could not be unmapped, and is leaked.
                 self.lost();
             }
-            return self.assemble(copy?);
+            return copy;
         };
         if !synced {
             leak(buffer, &self.control);
             self.lost();
             return None;
         }
-        self.assemble(buffer.complete(used.len as usize))
+        Some(buffer.complete(used.len as usize))
     }
 
     /// A piece with a header begins a packet; others continue one.
