@@ -85,6 +85,13 @@ impl<W: RingWords> Driver<W> {
         either!(self, queue => queue.next_used())
     }
 
+    /// Used chains, as [`next_used`](Driver::next_used) returns them, into the first places of
+    /// `out`: how many, all there are if there are more places, and the error that followed them.
+    #[inline]
+    pub fn take_used(&mut self, out: &mut [Used]) -> (usize, Result<(), RingError>) {
+        either!(self, queue => queue.take_used(out))
+    }
+
     /// Requests no calls while this side polls. One may come all the same.
     pub fn disable_calls(&mut self) {
         either!(self, queue => queue.disable_calls());

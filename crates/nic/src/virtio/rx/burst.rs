@@ -53,21 +53,16 @@ impl<D: Dma> RxRing<D> {
     /// First pass: takes used chains, and unmaps their buffers.
     #[inline]
     fn harvest(&mut self, wanted: usize) -> (usize, Result<(), RingError>) {
-        let mut n = 0;
-        while let Some(place) = self.used.get_mut(n).filter(|_| n < wanted) {
-            match self.driver.next_used() {
-                Ok(Some(used)) => *place = used,
-                Ok(None) => break,
-                Err(error) => return (n, Err(error)),
+        let wanted = wanted.min(BURST);
+        let (n, taken) = self.driver.take_used(&mut self.used[..wanted]);
+        for i in 0..n {
+            let Used { id, len } = self.used[i];
+            if let Some(mapped) = self.slots.get(usize::from(id)).and_then(|slot| slot.mapped.as_ref()) {
+                self.mapper.sync_for_cpu(mapped, len as usize);
             }
-            let used = *place;
-            if let Some(mapped) = self.slots.get(usize::from(used.id)).and_then(|slot| slot.mapped.as_ref()) {
-                self.mapper.sync_for_cpu(mapped, used.len as usize);
-            }
-            self.unmap(used.id.into());
-            n += 1;
+            self.unmap(id.into());
         }
-        (n, Ok(()))
+        (n, taken)
     }
 
     /// Last pass: a buffer becomes a packet, or the next piece of one. `synced`: no translation of
@@ -136,10 +131,16 @@ impl<D: Dma> RxRing<D> {
     #[inline]
     fn finish(&mut self, mut packet: Packet, header: VnetHeader) -> Option<Packet> {
         packet.set_ingress(0, self.queue);
-        let len = packet.len();
-        if header.is_plain() && (ETHERNET..=self.rules.max_frame).contains(&len) {
+        if header.is_plain() && (ETHERNET..=self.rules.max_frame).contains(&packet.len()) {
             return Some(packet);
         }
+        self.apply(packet, header)
+    }
+
+    /// Any packet: with offloads, or of a wrong length.
+    #[inline(never)]
+    fn apply(&mut self, mut packet: Packet, header: VnetHeader) -> Option<Packet> {
+        let len = packet.len();
         let fault = match vnet::apply(header, &mut packet) {
             Err(_) => Fault::BadHeader,
             Ok(()) if !self.rules.offloads.has(needs(&packet)) => Fault::BadHeader,
