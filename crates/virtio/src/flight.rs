@@ -130,44 +130,48 @@ impl InFlight {
     }
 
     /// Not in order: the chain of a used entry, as the device wrote it, and the number of its
-    /// descriptors.
+    /// descriptors; `None` if it is not in flight.
     #[inline]
-    pub(crate) fn take(&mut self, id: u32, len: u32) -> Result<(Used, u16), RingError> {
+    pub(crate) fn take(&mut self, id: u32, len: u32) -> Option<(Used, u16)> {
         let published = self.published;
-        let Some(flying) = self.chains.get_mut(id as usize).filter(|flying| flying.is_known(published)) else {
-            return Err(self.broken(RingError::UsedId(id)));
-        };
-        let Flying { slots, writable, .. } = std::mem::take(flying);
+        let flying = self.chains.get_mut(id as usize).filter(|flying| flying.is_known(published))?;
+        let Flying { slots, writable, .. } = *flying;
+        flying.slots = 0;
         self.len -= 1;
         self.overlong += u64::from(len > writable);
-        Ok((Used { id: id as u16, len: len.min(writable) }, slots))
+        Some((Used { id: id as u16, len: len.min(writable) }, slots))
     }
 
-    /// In order: takes a used entry, as the device wrote it.
-    pub(crate) fn begin(&mut self, id: u32, len: u32) -> Result<(), RingError> {
-        if self.chains.get(id as usize).is_none_or(|flying| !flying.is_known(self.published)) {
-            return Err(self.broken(RingError::UsedId(id)));
+    /// In order: takes a used entry, as the device wrote it; returns false if it is not in flight.
+    #[inline]
+    #[must_use]
+    pub(crate) fn begin(&mut self, id: u32, len: u32) -> bool {
+        let known = self.chains.get(id as usize).is_some_and(|flying| flying.is_known(self.published));
+        if known {
+            self.last = Some((id as u16, len));
         }
-        self.last = Some((id as u16, len));
-        Ok(())
+        known
     }
 
-    /// In order: the next chain of the entry, and the number of its descriptors. `after` is the id
-    /// behind that of a chain of so many descriptors.
-    pub(crate) fn next(&mut self, after: impl Fn(u16, u16) -> u16) -> Result<(Used, u16), RingError> {
-        let Some((last, len)) = self.last else { return Err(self.broken(RingError::UsedIndex)) };
+    /// In order: the next chain of the entry, and the number of its descriptors; `None` if there is
+    /// no entry. `after` is the id behind that of a chain of so many descriptors.
+    #[inline]
+    pub(crate) fn next(&mut self, after: impl Fn(u16, u16) -> u16) -> Option<(Used, u16)> {
+        let (last, len) = self.last?;
         let id = self.oldest;
-        let flying = std::mem::take(&mut self.chains[usize::from(id)]);
-        self.oldest = after(id, flying.slots);
+        let flying = &mut self.chains[usize::from(id)];
+        let Flying { slots, writable, .. } = *flying;
+        flying.slots = 0;
+        self.oldest = after(id, slots);
         self.len -= 1;
         let len = if id == last {
             self.last = None;
-            self.overlong += u64::from(len > flying.writable);
-            len.min(flying.writable)
+            self.overlong += u64::from(len > writable);
+            len.min(writable)
         } else {
-            flying.writable
+            writable
         };
-        Ok((Used { id, len }, flying.slots))
+        Some((Used { id, len }, slots))
     }
 
     pub(crate) fn overlong(&self) -> u64 {

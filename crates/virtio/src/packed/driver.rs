@@ -164,31 +164,55 @@ impl<W: RingWords> Driver<W> {
     /// [`RingError::UsedId`] if the device uses a chain that is not in flight, then and ever after.
     #[inline]
     pub fn next_used(&mut self) -> Result<Option<Used>, RingError> {
-        self.flight.check()?;
-        if self.features.in_order {
-            return self.next_in_order();
-        }
-        let Some((id, len)) = self.used() else { return Ok(None) };
-        let (used, slots) = self.flight.take(id.into(), len)?;
-        self.next_used = self.next_used.ahead(slots, self.size);
-        self.free += slots;
-        // Free ids are a stack: what belongs to them is in the cache.
-        self.links[usize::from(used.id)] = self.free_id;
-        self.free_id = used.id;
-        Ok(Some(used))
+        let mut used = [Used { id: 0, len: 0 }];
+        let (n, result) = self.take_used(&mut used);
+        result.map(|()| if n == 0 { None } else { Some(used[0]) })
     }
 
-    /// The next chain of a batch, whose descriptors are free again.
+    /// Used chains, as [`next_used`](Driver::next_used) returns them.
     #[inline]
-    fn next_in_order(&mut self) -> Result<Option<Used>, RingError> {
-        if !self.flight.in_batch() {
-            let Some((id, len)) = self.used() else { return Ok(None) };
-            self.flight.begin(id.into(), len)?;
+    pub fn take_used(&mut self, out: &mut [Used]) -> (usize, Result<(), RingError>) {
+        let mut taken = 0;
+        let result = self.flight.check().and_then(|()| {
+            if self.features.in_order { self.take_in_order(out, &mut taken) } else { self.take(out, &mut taken) }
+        });
+        (taken, result)
+    }
+
+    #[inline]
+    fn take(&mut self, out: &mut [Used], taken: &mut usize) -> Result<(), RingError> {
+        for place in out {
+            let Some((id, len)) = self.used() else { break };
+            let Some((used, slots)) = self.flight.take(id.into(), len) else {
+                return Err(self.flight.broken(RingError::UsedId(id.into())));
+            };
+            self.next_used = self.next_used.ahead(slots, self.size);
+            self.free += slots;
+            // Free ids are a stack: what belongs to them is in the cache.
+            self.links[usize::from(used.id)] = self.free_id;
+            self.free_id = used.id;
+            *place = used;
+            *taken += 1;
         }
-        let (used, slots) = self.flight.next(|id, _| following(id, self.size))?;
-        self.next_used = self.next_used.ahead(slots, self.size);
-        self.free += slots;
-        Ok(Some(used))
+        Ok(())
+    }
+
+    #[inline]
+    fn take_in_order(&mut self, out: &mut [Used], taken: &mut usize) -> Result<(), RingError> {
+        for place in out {
+            if !self.flight.in_batch() {
+                let Some((id, len)) = self.used() else { break };
+                if !self.flight.begin(id.into(), len) {
+                    return Err(self.flight.broken(RingError::UsedId(id.into())));
+                }
+            }
+            let Some((used, slots)) = self.flight.next(|id, _| following(id, self.size)) else { break };
+            self.next_used = self.next_used.ahead(slots, self.size);
+            self.free += slots;
+            *place = used;
+            *taken += 1;
+        }
+        Ok(())
     }
 
     /// The next descriptor, if the device used it: id and length.
@@ -199,19 +223,6 @@ impl<W: RingWords> Driver<W> {
         let word = self.areas.desc.load64(second, Acquire);
         let used = Desc::from_packed([0, word]);
         self.next_used.is_used(flags(word)).then_some((used.link, used.len))
-    }
-
-    /// Used chains, as [`next_used`](Driver::next_used) returns them.
-    #[inline]
-    pub fn take_used(&mut self, out: &mut [Used]) -> (usize, Result<(), RingError>) {
-        for (n, place) in out.iter_mut().enumerate() {
-            match self.next_used() {
-                Ok(Some(used)) => *place = used,
-                Ok(None) => return (n, Ok(())),
-                Err(error) => return (n, Err(error)),
-            }
-        }
-        (out.len(), Ok(()))
     }
 
     /// Requests no calls while this side polls. One may come all the same.

@@ -180,42 +180,67 @@ impl<W: RingWords> Driver<W> {
     /// in flight, then and ever after.
     #[inline]
     pub fn next_used(&mut self) -> Result<Option<Used>, RingError> {
-        self.flight.check()?;
-        if self.features.in_order {
-            return self.next_in_order();
-        }
-        if self.used_seen == self.next_used && self.look()? == 0 {
-            return Ok(None);
-        }
-        let (id, len) = self.used();
-        let (used, slots) = self.flight.take(id, len)?;
-        self.next_used = self.next_used.wrapping_add(1);
-        self.free += slots;
-        // Free descriptors are a stack: the next chain finds these in the cache.
-        let last = (1..slots).fold(used.id, |at, _| self.links[usize::from(at)]);
-        self.links[usize::from(last)] = self.free_head;
-        self.free_head = used.id;
-        Ok(Some(used))
+        let mut used = [Used { id: 0, len: 0 }];
+        let (n, result) = self.take_used(&mut used);
+        result.map(|()| if n == 0 { None } else { Some(used[0]) })
     }
 
-    /// The next chain of a batch, whose descriptors are free again.
+    /// Used chains, as [`next_used`](Driver::next_used) returns them.
     #[inline]
-    fn next_in_order(&mut self) -> Result<Option<Used>, RingError> {
-        if self.flight.in_batch() {
-            if self.used_seen == self.next_used {
-                return Err(self.flight.broken(RingError::UsedIndex));
-            }
-        } else {
+    pub fn take_used(&mut self, out: &mut [Used]) -> (usize, Result<(), RingError>) {
+        let mut taken = 0;
+        let result = self.flight.check().and_then(|()| {
+            if self.features.in_order { self.take_in_order(out, &mut taken) } else { self.take(out, &mut taken) }
+        });
+        (taken, result)
+    }
+
+    #[inline]
+    fn take(&mut self, out: &mut [Used], taken: &mut usize) -> Result<(), RingError> {
+        for place in out {
             if self.used_seen == self.next_used && self.look()? == 0 {
-                return Ok(None);
+                break;
             }
             let (id, len) = self.used();
-            self.flight.begin(id, len)?;
+            let Some((used, slots)) = self.flight.take(id, len) else {
+                return Err(self.flight.broken(RingError::UsedId(id)));
+            };
+            self.next_used = self.next_used.wrapping_add(1);
+            self.free += slots;
+            // Free descriptors are a stack: the next chain finds these in the cache.
+            let last = (1..slots).fold(used.id, |at, _| self.links[usize::from(at)]);
+            self.links[usize::from(last)] = self.free_head;
+            self.free_head = used.id;
+            *place = used;
+            *taken += 1;
         }
-        let (used, slots) = self.flight.next(|id, slots| id.wrapping_add(slots) & (self.size - 1))?;
-        self.next_used = self.next_used.wrapping_add(1);
-        self.free += slots;
-        Ok(Some(used))
+        Ok(())
+    }
+
+    #[inline]
+    fn take_in_order(&mut self, out: &mut [Used], taken: &mut usize) -> Result<(), RingError> {
+        for place in out {
+            if self.flight.in_batch() {
+                if self.used_seen == self.next_used {
+                    return Err(self.flight.broken(RingError::UsedIndex));
+                }
+            } else {
+                if self.used_seen == self.next_used && self.look()? == 0 {
+                    break;
+                }
+                let (id, len) = self.used();
+                if !self.flight.begin(id, len) {
+                    return Err(self.flight.broken(RingError::UsedId(id)));
+                }
+            }
+            let following = |id: u16, slots| id.wrapping_add(slots) & (self.size - 1);
+            let Some((used, slots)) = self.flight.next(following) else { break };
+            self.next_used = self.next_used.wrapping_add(1);
+            self.free += slots;
+            *place = used;
+            *taken += 1;
+        }
+        Ok(())
     }
 
     /// Loads the device's index; returns how many chains are used.
@@ -232,19 +257,6 @@ impl<W: RingWords> Driver<W> {
     fn used(&self) -> (u32, u32) {
         let [id, len] = used_entry(self.next_used & (self.size - 1));
         (self.areas.device.load32(id, Relaxed), self.areas.device.load32(len, Relaxed))
-    }
-
-    /// Used chains, as [`next_used`](Driver::next_used) returns them.
-    #[inline]
-    pub fn take_used(&mut self, out: &mut [Used]) -> (usize, Result<(), RingError>) {
-        for (n, place) in out.iter_mut().enumerate() {
-            match self.next_used() {
-                Ok(Some(used)) => *place = used,
-                Ok(None) => return (n, Ok(())),
-                Err(error) => return (n, Err(error)),
-            }
-        }
-        (out.len(), Ok(()))
     }
 
     /// Requests no calls while this side polls. One may come all the same.
