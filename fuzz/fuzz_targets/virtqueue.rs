@@ -9,7 +9,7 @@ use towpath_fuzz::Input;
 use towpath_packet::{Backing, Region, UntrustedMem};
 use towpath_virtio::{
     AddError, Area, Areas, Base, Chain, Device, Driver, Features, Format, Layout, RegionPlace, Regions, Segment,
-    Tables, Token,
+    Single, Tables, Token,
 };
 
 /// Bytes of the memory: queue, indirect tables, and buffers at its end.
@@ -79,7 +79,8 @@ impl Sides {
                 self.flight.values_mut().for_each(|chain| chain.0 = true);
             }
             3 => self.reap(),
-            4 | 5 => self.take(),
+            4 => self.take(),
+            5 => self.take_singles(input),
             6 => {
                 if !self.tokens.is_empty() {
                     let (token, most) = self.tokens.swap_remove(usize::from(input.byte()) % self.tokens.len());
@@ -168,6 +169,19 @@ impl Sides {
             }
             Ok(None) => {}
             Err(error) => assert_eq!(self.device.take(&self.regions, &mut self.chain), Err(error)),
+        }
+    }
+
+    fn take_singles(&mut self, input: &mut Input<'_>) {
+        let (how, nowhere) = (input.byte(), RegionPlace { region: 0, offset: 0 });
+        let mut singles = [Single::vacant(nowhere); 7];
+        let most = usize::from(how / 2) % 8;
+        let taken = self.device.take_singles(&self.regions, how % 2 == 1, &mut singles[..most]);
+        for single in &singles[..taken] {
+            let (token, piece) = (single.token(), single.piece);
+            assert!(piece.len > 0 && self.regions.bytes(piece).is_some());
+            assert!(token.slot(self.size) < usize::from(self.size));
+            self.tokens.push((token, if how % 2 == 1 { piece.len } else { 0 }));
         }
     }
 

@@ -8,12 +8,15 @@
 //!
 //! Arguments: `split` or `packed`, chains of a burst, rounds. A round is a burst of chains of one
 //! buffer each: `measured_driver_add` adds and publishes it, `measured_device` takes, completes and
-//! publishes it, `measured_driver_reap` gets it back. Time is that of all three.
+//! publishes it, `measured_driver_reap` gets it back. Time is that of all three. With a fourth word,
+//! `chains`, the device takes them as chains of any shape, and the driver gets them back one by one.
 
 use std::hint::black_box;
 use std::time::Instant;
 use towpath_packet::{Backing, Region, UntrustedMem};
-use towpath_virtio::{Areas, Base, Chain, Device, Driver, Features, Format, Layout, RegionPlace, Regions, Segment};
+use towpath_virtio::{
+    Areas, Base, Chain, Device, Driver, Features, Format, Layout, RegionPlace, Regions, Segment, Single, Used,
+};
 
 const SIZE: u16 = 256;
 
@@ -26,14 +29,25 @@ fn measured_driver_add(driver: &mut Driver, burst: u16) -> bool {
 }
 
 #[inline(never)]
-fn measured_driver_reap(driver: &mut Driver) {
+fn measured_driver_reap(driver: &mut Driver, one_by_one: bool) {
+    let mut used = [Used { id: 0, len: 0 }; 32];
+    while !one_by_one && driver.take_used(&mut used).0 > 0 {
+        black_box(&used);
+    }
     while let Ok(Some(used)) = driver.next_used() {
         black_box(used);
     }
 }
 
 #[inline(never)]
-fn measured_device(device: &mut Device, regions: &Regions, chain: &mut Chain<RegionPlace>) -> bool {
+fn measured_device(device: &mut Device, regions: &Regions, chain: &mut Chain<RegionPlace>, any_shape: bool) -> bool {
+    let mut singles = [Single::vacant(RegionPlace { region: 0, offset: 0 }); 8];
+    let mut n = singles.len();
+    while !any_shape && n == singles.len() {
+        n = device.take_singles(regions, false, &mut singles);
+        black_box(&singles);
+        device.complete_all(singles[..n].iter().map(|single| (single.token(), 0)));
+    }
     while let Ok(Some(token)) = device.take(regions, chain) {
         black_box(chain.readable());
         device.complete(token, 0);
@@ -52,6 +66,7 @@ fn main() {
         }
     };
     let number = |i: usize, default: u32| args.get(i).and_then(|n| n.parse().ok()).unwrap_or(default);
+    let one_by_one = args.get(3).is_some_and(|word| word == "chains");
     let (burst, rounds) = (number(1, 32).min(SIZE.into()) as u16, number(2, 1000));
 
     let memory = UntrustedMem::new(Region::new(1 << 20, Backing::Memfd).expect("memory"));
@@ -65,8 +80,8 @@ fn main() {
     let mut chain = Chain::new(64);
     let mut round = || {
         black_box(measured_driver_add(&mut driver, burst));
-        black_box(measured_device(&mut device, &regions, &mut chain));
-        measured_driver_reap(&mut driver);
+        black_box(measured_device(&mut device, &regions, &mut chain, one_by_one));
+        measured_driver_reap(&mut driver, one_by_one);
     };
     // A fixed number, so that it falls out of the difference between two counts.
     (0..100).for_each(|_| round());

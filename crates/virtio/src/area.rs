@@ -78,21 +78,30 @@ impl Area {
     }
 
     #[inline]
-    fn word16(&self, index: usize) -> Option<&AtomicU16> {
+    fn word16<R>(&self, index: usize, outside: R, access: impl FnOnce(&AtomicU16) -> R) -> R {
+        if index >= self.words16 {
+            return outside;
+        }
         // SAFETY: inside of the area, aligned, and alive as long as `self`; accessed as an atomic.
-        (index < self.words16).then(|| unsafe { self.base.cast::<AtomicU16>().add(index).as_ref() })
+        access(unsafe { self.base.cast::<AtomicU16>().add(index).as_ref() })
     }
 
     #[inline]
-    fn word32(&self, index: usize) -> Option<&AtomicU32> {
+    fn word32<R>(&self, index: usize, outside: R, access: impl FnOnce(&AtomicU32) -> R) -> R {
+        if index >= self.words32 {
+            return outside;
+        }
         // SAFETY: as in `word16`.
-        (index < self.words32).then(|| unsafe { self.base.cast::<AtomicU32>().add(index).as_ref() })
+        access(unsafe { self.base.cast::<AtomicU32>().add(index).as_ref() })
     }
 
     #[inline]
-    fn word64(&self, index: usize) -> Option<&AtomicU64> {
+    fn word64<R>(&self, index: usize, outside: R, access: impl FnOnce(&AtomicU64) -> R) -> R {
+        if index >= self.words64 {
+            return outside;
+        }
         // SAFETY: as in `word16`.
-        (index < self.words64).then(|| unsafe { self.base.cast::<AtomicU64>().add(index).as_ref() })
+        access(unsafe { self.base.cast::<AtomicU64>().add(index).as_ref() })
     }
 }
 
@@ -108,38 +117,32 @@ impl RingWords for Area {
 
     #[inline]
     fn load16(&self, index: usize, order: Ordering) -> u16 {
-        self.word16(index).map_or(0, |word| u16::from_le(word.load(order)))
+        self.word16(index, 0, |word| u16::from_le(word.load(order)))
     }
 
     #[inline]
     fn load32(&self, index: usize, order: Ordering) -> u32 {
-        self.word32(index).map_or(0, |word| u32::from_le(word.load(order)))
+        self.word32(index, 0, |word| u32::from_le(word.load(order)))
     }
 
     #[inline]
     fn load64(&self, index: usize, order: Ordering) -> u64 {
-        self.word64(index).map_or(0, |word| u64::from_le(word.load(order)))
+        self.word64(index, 0, |word| u64::from_le(word.load(order)))
     }
 
     #[inline]
     fn store16(&self, index: usize, value: u16, order: Ordering) {
-        if let Some(word) = self.word16(index) {
-            word.store(value.to_le(), order);
-        }
+        self.word16(index, (), |word| word.store(value.to_le(), order));
     }
 
     #[inline]
     fn store32(&self, index: usize, value: u32, order: Ordering) {
-        if let Some(word) = self.word32(index) {
-            word.store(value.to_le(), order);
-        }
+        self.word32(index, (), |word| word.store(value.to_le(), order));
     }
 
     #[inline]
     fn store64(&self, index: usize, value: u64, order: Ordering) {
-        if let Some(word) = self.word64(index) {
-            word.store(value.to_le(), order);
-        }
+        self.word64(index, (), |word| word.store(value.to_le(), order));
     }
 }
 

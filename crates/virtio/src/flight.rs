@@ -47,11 +47,18 @@ struct Flying {
     writable: u32,
 }
 
+impl Flying {
+    /// Whether it is in flight, and the device can know it already.
+    #[inline]
+    fn is_known(&self, published: u16) -> bool {
+        self.slots > 0 && (1..=MAX_SIZE).contains(&published.wrapping_sub(self.number))
+    }
+}
+
 /// All chains in flight, by id.
 #[derive(Debug)]
 pub(crate) struct InFlight {
     chains: Box<[Flying]>,
-    in_order: bool,
     /// Numbers of the next chain to add, and of the first one that the device does not know.
     added: u16,
     published: u16,
@@ -65,10 +72,9 @@ pub(crate) struct InFlight {
 }
 
 impl InFlight {
-    pub(crate) fn new(size: u16, in_order: bool) -> InFlight {
+    pub(crate) fn new(size: u16) -> InFlight {
         InFlight {
             chains: vec![Flying::default(); size.into()].into(),
-            in_order,
             added: 0,
             published: 0,
             len: 0,
@@ -81,7 +87,10 @@ impl InFlight {
 
     #[inline]
     pub(crate) fn check(&self) -> Result<(), RingError> {
-        self.broken.map_or(Ok(()), Err)
+        match &self.broken {
+            None => Ok(()),
+            Some(error) => Err(*error),
+        }
     }
 
     /// Remembers the first error.
@@ -120,39 +129,49 @@ impl InFlight {
         self.last.is_some()
     }
 
-    /// Takes a used entry, as the device wrote it.
+    /// Not in order: the chain of a used entry, as the device wrote it, and the number of its
+    /// descriptors; `None` if it is not in flight.
     #[inline]
-    pub(crate) fn begin(&mut self, id: u32, len: u32) -> Result<(), RingError> {
-        let flying = self.chains.get(id as usize).filter(|flying| {
-            // A chain that the device can't know yet is not in flight.
-            flying.slots > 0 && (1..=MAX_SIZE).contains(&self.published.wrapping_sub(flying.number))
-        });
-        if flying.is_none() {
-            return Err(self.broken(RingError::UsedId(id)));
-        }
-        self.last = Some((id as u16, len));
-        Ok(())
+    pub(crate) fn take(&mut self, id: u32, len: u32) -> Option<(Used, u16)> {
+        let published = self.published;
+        let flying = self.chains.get_mut(id as usize).filter(|flying| flying.is_known(published))?;
+        let Flying { slots, writable, .. } = *flying;
+        flying.slots = 0;
+        self.len -= 1;
+        self.overlong += u64::from(len > writable);
+        Some((Used { id: id as u16, len: len.min(writable) }, slots))
     }
 
-    /// The next chain of the entry, and the number of its descriptors. `after` is the id behind
-    /// that of a chain of so many descriptors.
+    /// In order: takes a used entry, as the device wrote it; returns false if it is not in flight.
     #[inline]
-    pub(crate) fn next(&mut self, after: impl Fn(u16, u16) -> u16) -> Result<(Used, u16), RingError> {
-        let Some((last, len)) = self.last else { return Err(self.broken(RingError::UsedIndex)) };
-        let id = if self.in_order { self.oldest } else { last };
-        let flying = std::mem::take(&mut self.chains[usize::from(id)]);
-        if self.in_order {
-            self.oldest = after(id, flying.slots);
+    #[must_use]
+    pub(crate) fn begin(&mut self, id: u32, len: u32) -> bool {
+        let known = self.chains.get(id as usize).is_some_and(|flying| flying.is_known(self.published));
+        if known {
+            self.last = Some((id as u16, len));
         }
+        known
+    }
+
+    /// In order: the next chain of the entry, and the number of its descriptors; `None` if there is
+    /// no entry. `after` is the id behind that of a chain of so many descriptors.
+    #[inline]
+    pub(crate) fn next(&mut self, after: impl Fn(u16, u16) -> u16) -> Option<(Used, u16)> {
+        let (last, len) = self.last?;
+        let id = self.oldest;
+        let flying = &mut self.chains[usize::from(id)];
+        let Flying { slots, writable, .. } = *flying;
+        flying.slots = 0;
+        self.oldest = after(id, slots);
         self.len -= 1;
         let len = if id == last {
             self.last = None;
-            self.overlong += u64::from(len > flying.writable);
-            len.min(flying.writable)
+            self.overlong += u64::from(len > writable);
+            len.min(writable)
         } else {
-            flying.writable
+            writable
         };
-        Ok((Used { id, len }, flying.slots))
+        Some((Used { id, len }, slots))
     }
 
     pub(crate) fn overlong(&self) -> u64 {
@@ -167,6 +186,6 @@ impl InFlight {
             }
         }
         let overlong = self.overlong;
-        *self = InFlight { overlong, chains: std::mem::take(&mut self.chains), ..InFlight::new(0, self.in_order) };
+        *self = InFlight { overlong, chains: std::mem::take(&mut self.chains), ..InFlight::new(0) };
     }
 }

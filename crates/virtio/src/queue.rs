@@ -85,6 +85,13 @@ impl<W: RingWords> Driver<W> {
         either!(self, queue => queue.next_used())
     }
 
+    /// Used chains, as [`next_used`](Driver::next_used) returns them, into the first places of
+    /// `out`: how many, all there are if there are more places, and the error that followed them.
+    #[inline]
+    pub fn take_used(&mut self, out: &mut [Used]) -> (usize, Result<(), RingError>) {
+        either!(self, queue => queue.take_used(out))
+    }
+
     /// Requests no calls while this side polls. One may come all the same.
     pub fn disable_calls(&mut self) {
         either!(self, queue => queue.disable_calls());
@@ -182,11 +189,12 @@ impl<W: RingWords> Device<W> {
         either!(self, queue => queue.take(memory, chain))
     }
 
-    /// Takes chains of one buffer each, for the device to read, or all to write, as many as `out`
-    /// has places; returns how many, in its first places.
+    /// Takes chains of one buffer each, all for the device to read, or all to write, into the first
+    /// places of `out`; returns how many.
     ///
     /// It ends before a chain of another shape, or one that breaks a rule: [`take`](Device::take)
-    /// takes that one, or says what is wrong.
+    /// takes that one, or says what is wrong. Fewer chains than there are places need not be all
+    /// that are available.
     #[inline]
     pub fn take_singles<M: AddressSpace>(&mut self, memory: &M, writable: bool, out: &mut [Single<M::Place>]) -> usize {
         either!(self, queue => queue.take_singles(memory, writable, out))

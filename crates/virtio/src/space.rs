@@ -155,16 +155,23 @@ impl Regions {
     /// The region of `addr`, and how far inside it lies.
     #[inline]
     fn find(&self, addr: u64) -> Option<(usize, &MappedRegion, u64)> {
-        let inside = |index: usize| {
-            let region = self.regions.get(index)?;
-            let at = addr.checked_sub(region.base).filter(|&at| at < region.len)?;
-            Some((index, region, at))
-        };
-        inside(self.last.get()).or_else(|| {
-            let index = self.regions.partition_point(|region| region.base <= addr).checked_sub(1)?;
-            self.last.set(index);
-            inside(index)
-        })
+        let last = self.last.get();
+        if let Some(region) = self.regions.get(last) {
+            let at = addr.wrapping_sub(region.base);
+            if at < region.len {
+                return Some((last, region, at));
+            }
+        }
+        self.search(addr)
+    }
+
+    #[cold]
+    fn search(&self, addr: u64) -> Option<(usize, &MappedRegion, u64)> {
+        let index = self.regions.partition_point(|region| region.base <= addr).checked_sub(1)?;
+        let region = self.regions.get(index)?;
+        let at = addr - region.base;
+        self.last.set(index);
+        (at < region.len).then_some((index, region, at))
     }
 }
 

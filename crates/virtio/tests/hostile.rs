@@ -5,7 +5,7 @@ mod naive;
 use naive::{BASE, DATA, DESC, DEVICE, DRIVER, LEN, Ram};
 use towpath_virtio::{
     AddError, Area, Areas, Base, Chain, Device, Driver, Features, Format, Layout, QueueError, RegionPlace, Regions,
-    RingError, Segment, Token,
+    RingError, Segment, Single, Token,
 };
 
 const N: u16 = 4;
@@ -34,7 +34,14 @@ impl Victim {
         Victim { ram, device, regions, chain: Chain::new(8) }
     }
 
+    /// Takes the next chain. What breaks a rule is none of one buffer.
     fn take(&mut self) -> Result<Option<Token>, RingError> {
+        let mut singles = [Single::vacant(RegionPlace { region: 0, offset: 0 })];
+        for writable in [false, true] {
+            if self.device.take_singles(&self.regions, writable, &mut singles) > 0 {
+                let _ = self.device.untake(singles[0].token());
+            }
+        }
         self.device.take(&self.regions, &mut self.chain)
     }
 

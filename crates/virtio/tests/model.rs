@@ -8,7 +8,8 @@ use naive::{BASE, Buffer, DATA, DESC, DEVICE, DRIVER, LEN, NaiveDevice, NaiveDri
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use towpath_virtio::{
-    AddError, Area, Areas, Base, Chain, Device, Driver, Features, Format, Regions, Segment, Tables, Token,
+    AddError, Area, Areas, Base, Chain, Device, Driver, Features, Format, Piece, RegionPlace, Regions, Segment, Single,
+    Tables, Token,
 };
 
 fn format(shape: Shape) -> Format {
@@ -90,7 +91,7 @@ enum AnyToken {
 }
 
 enum AnyDevice {
-    Ours(Device, Regions, Box<Chain<towpath_virtio::RegionPlace>>),
+    Ours(Device, Regions, Box<Chain<RegionPlace>>),
     Naive(NaiveDevice),
 }
 
@@ -110,7 +111,7 @@ impl AnyDevice {
         match self {
             AnyDevice::Ours(device, regions, chain) => {
                 let token = device.take(regions, chain).unwrap()?;
-                let buffers = |pieces: &[towpath_virtio::Piece<towpath_virtio::RegionPlace>], writable| {
+                let buffers = |pieces: &[Piece<RegionPlace>], writable| {
                     pieces
                         .iter()
                         .map(|piece| (BASE + piece.place.offset as u64, piece.len, writable))
@@ -123,6 +124,14 @@ impl AnyDevice {
             }
             AnyDevice::Naive(naive) => naive.take().map(|(taken, chain)| (AnyToken::Naive(taken), chain)),
         }
+    }
+    /// Chains of one buffer, as many as there are in a row, and `most` of them.
+    fn take_singles(&mut self, writable: bool, most: usize) -> Vec<(AnyToken, Vec<Buffer>)> {
+        let AnyDevice::Ours(device, regions, _) = self else { return Vec::new() };
+        let mut singles = vec![Single::vacant(RegionPlace { region: 0, offset: 0 }); most];
+        let taken = device.take_singles(regions, writable, &mut singles);
+        let buffer = |piece: Piece<RegionPlace>| (BASE + piece.place.offset as u64, piece.len, writable);
+        singles[..taken].iter().map(|single| (AnyToken::Ours(single.token()), vec![buffer(single.piece)])).collect()
     }
     fn complete(&mut self, token: AnyToken, len: u32) {
         match (self, token) {
@@ -235,7 +244,8 @@ impl World {
         match what % 16 {
             0..4 => self.add(a % 4, b % 4, u32::from(a) + 1),
             4 | 5 => self.publish_avail(),
-            6..9 => self.take(),
+            6 | 7 => self.take(),
+            8 => self.take_singles(a.is_multiple_of(2), usize::from(b % 5)),
             9 | 10 => self.complete(a.into(), b),
             11 => self.publish_used(),
             12 => self.reap(),
@@ -316,6 +326,23 @@ impl World {
             }
             (None, None) => {}
             (got, expected) => panic!("taken: {}, available: {}", got.is_some(), expected.is_some()),
+        }
+    }
+
+    fn take_singles(&mut self, writable: bool, most: usize) {
+        let fits = |record: &&Record| matches!(record.buffers[..], [(_, _, is)] if is == writable);
+        let expected = self.available.iter().take_while(fits).count().min(most);
+        let singles = self.device.take_singles(writable, most);
+        if matches!(self.device, AnyDevice::Ours(..)) {
+            // A split queue looks at the index only when it has taken all that it has seen.
+            let least = if self.shape.packed { expected } else { expected.min(1) };
+            assert!((least..=expected).contains(&singles.len()), "{} of {expected}", singles.len());
+        }
+        for (token, buffers) in singles {
+            let record = self.available.pop_front().unwrap();
+            assert_eq!(buffers, record.buffers);
+            self.takes.push((record.id, true));
+            self.taken.push_back((record, Some(token), None));
         }
     }
 

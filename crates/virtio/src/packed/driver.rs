@@ -47,7 +47,7 @@ impl<W: RingWords> Driver<W> {
             links: (0..size).map(|id| following(id, size)).collect(),
             free_id: 0,
             free: size,
-            flight: InFlight::new(size, features.in_order),
+            flight: InFlight::new(size),
             next_avail: Position::START,
             next_used: Position::START,
             held: None,
@@ -78,8 +78,21 @@ impl<W: RingWords> Driver<W> {
     /// # Errors
     /// [`AddError::Full`] if descriptors are missing, [`AddError::Invalid`] for a chain that never
     /// fits. Nothing is written then.
-    #[inline]
+    #[inline(always)] // a call costs as much as a buffer
     pub fn add(&mut self, chain: &[Segment]) -> Result<u16, AddError> {
+        let [buffer] = chain else { return self.add_chain(chain) };
+        if self.free == 0 || buffer.len == 0 {
+            return Err(if buffer.len == 0 { AddError::Invalid } else { AddError::Full });
+        }
+        let id = self.free_id;
+        self.write(true, Desc { addr: buffer.addr, len: buffer.len, flags: buffer_flags(buffer), link: id });
+        self.offer(id, 1, if buffer.writable { buffer.len } else { 0 });
+        Ok(id)
+    }
+
+    /// Adds a chain of any length.
+    #[inline(never)]
+    fn add_chain(&mut self, chain: &[Segment]) -> Result<u16, AddError> {
         let writable = checked(chain)?;
         let id = self.free_id;
         let indirect = self.tables.as_ref().filter(|tables| tables.takes(chain.len()));
@@ -102,11 +115,17 @@ impl<W: RingWords> Driver<W> {
                 is_head = false;
             }
         }
-        self.free_id = self.links[usize::from(id)];
-        self.free -= slots as u16;
-        self.added += slots as u16;
-        self.flight.add(id, slots as u16, writable);
+        self.offer(id, slots as u16, writable);
         Ok(id)
+    }
+
+    /// Counts a chain whose descriptors are written.
+    #[inline]
+    fn offer(&mut self, id: u16, slots: u16, writable: u32) {
+        self.free_id = self.links[usize::from(id)];
+        self.free -= slots;
+        self.added += slots;
+        self.flight.add(id, slots, writable);
     }
 
     /// Writes the next descriptor of the ring, but the flags of the first one of a burst.
@@ -145,26 +164,65 @@ impl<W: RingWords> Driver<W> {
     /// [`RingError::UsedId`] if the device uses a chain that is not in flight, then and ever after.
     #[inline]
     pub fn next_used(&mut self) -> Result<Option<Used>, RingError> {
-        self.flight.check()?;
-        if !self.flight.in_batch() {
-            let [_, second] = desc(self.next_used.index);
-            // Acquire: the device wrote the buffers before the flags.
-            let word = self.areas.desc.load64(second, Acquire);
-            if !self.next_used.is_used(flags(word)) {
-                return Ok(None);
-            }
-            let used = Desc::from_packed([0, word]);
-            self.flight.begin(used.link.into(), used.len)?;
-        }
-        let (used, slots) = self.flight.next(|id, _| following(id, self.size))?;
-        self.next_used = self.next_used.ahead(slots, self.size);
-        self.free += slots;
-        if !self.features.in_order {
+        let mut used = [Used { id: 0, len: 0 }];
+        let (n, result) = self.take_used(&mut used);
+        result.map(|()| if n == 0 { None } else { Some(used[0]) })
+    }
+
+    /// Used chains, as [`next_used`](Driver::next_used) returns them.
+    #[inline]
+    pub fn take_used(&mut self, out: &mut [Used]) -> (usize, Result<(), RingError>) {
+        let mut taken = 0;
+        let result = self.flight.check().and_then(|()| {
+            if self.features.in_order { self.take_in_order(out, &mut taken) } else { self.take(out, &mut taken) }
+        });
+        (taken, result)
+    }
+
+    #[inline]
+    fn take(&mut self, out: &mut [Used], taken: &mut usize) -> Result<(), RingError> {
+        for place in out {
+            let Some((id, len)) = self.used() else { break };
+            let Some((used, slots)) = self.flight.take(id.into(), len) else {
+                return Err(self.flight.broken(RingError::UsedId(id.into())));
+            };
+            self.next_used = self.next_used.ahead(slots, self.size);
+            self.free += slots;
             // Free ids are a stack: what belongs to them is in the cache.
             self.links[usize::from(used.id)] = self.free_id;
             self.free_id = used.id;
+            *place = used;
+            *taken += 1;
         }
-        Ok(Some(used))
+        Ok(())
+    }
+
+    #[inline]
+    fn take_in_order(&mut self, out: &mut [Used], taken: &mut usize) -> Result<(), RingError> {
+        for place in out {
+            if !self.flight.in_batch() {
+                let Some((id, len)) = self.used() else { break };
+                if !self.flight.begin(id.into(), len) {
+                    return Err(self.flight.broken(RingError::UsedId(id.into())));
+                }
+            }
+            let Some((used, slots)) = self.flight.next(|id, _| following(id, self.size)) else { break };
+            self.next_used = self.next_used.ahead(slots, self.size);
+            self.free += slots;
+            *place = used;
+            *taken += 1;
+        }
+        Ok(())
+    }
+
+    /// The next descriptor, if the device used it: id and length.
+    #[inline]
+    fn used(&self) -> Option<(u16, u32)> {
+        let [_, second] = desc(self.next_used.index);
+        // Acquire: the device wrote the buffers before the flags.
+        let word = self.areas.desc.load64(second, Acquire);
+        let used = Desc::from_packed([0, word]);
+        self.next_used.is_used(flags(word)).then_some((used.link, used.len))
     }
 
     /// Requests no calls while this side polls. One may come all the same.

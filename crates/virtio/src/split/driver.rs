@@ -39,7 +39,7 @@ impl<W: RingWords> Driver<W> {
     pub fn new(areas: Areas<W>, size: u16, features: Features) -> Result<Driver<W>, QueueError> {
         check(&areas, size, features)?;
         let links = (0..size).map(|i| (i + 1) & (size - 1)).collect();
-        let flight = InFlight::new(size, features.in_order);
+        let flight = InFlight::new(size);
         let mut driver = Driver {
             areas,
             size,
@@ -85,8 +85,22 @@ impl<W: RingWords> Driver<W> {
     /// # Errors
     /// [`AddError::Full`] if descriptors are missing, [`AddError::Invalid`] for a chain that never
     /// fits. Nothing is written then.
-    #[inline]
+    #[inline(always)] // a call costs as much as a buffer
     pub fn add(&mut self, chain: &[Segment]) -> Result<u16, AddError> {
+        let [buffer] = chain else { return self.add_chain(chain) };
+        if self.free == 0 || buffer.len == 0 {
+            return Err(if buffer.len == 0 { AddError::Invalid } else { AddError::Full });
+        }
+        let head = self.free_head;
+        self.write(head, buffer.addr, split_word(buffer.len, flags(buffer), 0));
+        self.free_head = self.links[usize::from(head)];
+        self.offer(head, 1, if buffer.writable { buffer.len } else { 0 });
+        Ok(head)
+    }
+
+    /// Adds a chain of any length.
+    #[inline(never)]
+    fn add_chain(&mut self, chain: &[Segment]) -> Result<u16, AddError> {
         let writable = checked(chain)?;
         let head = self.free_head;
         let indirect = self.tables.as_ref().filter(|tables| tables.takes(chain.len()));
@@ -117,11 +131,17 @@ impl<W: RingWords> Driver<W> {
             }
         }
         self.free_head = at;
-        self.free -= slots as u16;
-        self.flight.add(head, slots as u16, writable);
+        self.offer(head, slots as u16, writable);
+        Ok(head)
+    }
+
+    /// Puts a chain whose descriptors are written into the available ring.
+    #[inline]
+    fn offer(&mut self, head: u16, slots: u16, writable: u32) {
+        self.free -= slots;
+        self.flight.add(head, slots, writable);
         self.areas.driver.store16(avail_entry(self.next_avail & (self.size - 1)), head, Relaxed);
         self.next_avail = self.next_avail.wrapping_add(1);
-        Ok(head)
     }
 
     #[inline]
@@ -160,37 +180,83 @@ impl<W: RingWords> Driver<W> {
     /// in flight, then and ever after.
     #[inline]
     pub fn next_used(&mut self) -> Result<Option<Used>, RingError> {
-        self.flight.check()?;
-        if self.flight.in_batch() {
-            if self.used_seen == self.next_used {
-                return Err(self.flight.broken(RingError::UsedIndex));
+        let mut used = [Used { id: 0, len: 0 }];
+        let (n, result) = self.take_used(&mut used);
+        result.map(|()| if n == 0 { None } else { Some(used[0]) })
+    }
+
+    /// Used chains, as [`next_used`](Driver::next_used) returns them.
+    #[inline]
+    pub fn take_used(&mut self, out: &mut [Used]) -> (usize, Result<(), RingError>) {
+        let mut taken = 0;
+        let result = self.flight.check().and_then(|()| {
+            if self.features.in_order { self.take_in_order(out, &mut taken) } else { self.take(out, &mut taken) }
+        });
+        (taken, result)
+    }
+
+    #[inline]
+    fn take(&mut self, out: &mut [Used], taken: &mut usize) -> Result<(), RingError> {
+        for place in out {
+            if self.used_seen == self.next_used && self.look()? == 0 {
+                break;
             }
-        } else {
-            if self.used_seen == self.next_used {
-                // Acquire: the device wrote buffers and entries before it counted them.
-                self.used_seen = self.areas.device.load16(INDEX, Acquire);
-                let used = self.used_seen.wrapping_sub(self.next_used);
-                if used == 0 {
-                    return Ok(None);
-                }
-                if used > self.flight.published() {
-                    return Err(self.flight.broken(RingError::UsedIndex));
-                }
-            }
-            let [id, len] = used_entry(self.next_used & (self.size - 1));
-            let (id, len) = (self.areas.device.load32(id, Relaxed), self.areas.device.load32(len, Relaxed));
-            self.flight.begin(id, len)?;
-        }
-        let (used, slots) = self.flight.next(|id, slots| id.wrapping_add(slots) & (self.size - 1))?;
-        self.next_used = self.next_used.wrapping_add(1);
-        self.free += slots;
-        if !self.features.in_order {
+            let (id, len) = self.used();
+            let Some((used, slots)) = self.flight.take(id, len) else {
+                return Err(self.flight.broken(RingError::UsedId(id)));
+            };
+            self.next_used = self.next_used.wrapping_add(1);
+            self.free += slots;
             // Free descriptors are a stack: the next chain finds these in the cache.
             let last = (1..slots).fold(used.id, |at, _| self.links[usize::from(at)]);
             self.links[usize::from(last)] = self.free_head;
             self.free_head = used.id;
+            *place = used;
+            *taken += 1;
         }
-        Ok(Some(used))
+        Ok(())
+    }
+
+    #[inline]
+    fn take_in_order(&mut self, out: &mut [Used], taken: &mut usize) -> Result<(), RingError> {
+        for place in out {
+            if self.flight.in_batch() {
+                if self.used_seen == self.next_used {
+                    return Err(self.flight.broken(RingError::UsedIndex));
+                }
+            } else {
+                if self.used_seen == self.next_used && self.look()? == 0 {
+                    break;
+                }
+                let (id, len) = self.used();
+                if !self.flight.begin(id, len) {
+                    return Err(self.flight.broken(RingError::UsedId(id)));
+                }
+            }
+            let following = |id: u16, slots| id.wrapping_add(slots) & (self.size - 1);
+            let Some((used, slots)) = self.flight.next(following) else { break };
+            self.next_used = self.next_used.wrapping_add(1);
+            self.free += slots;
+            *place = used;
+            *taken += 1;
+        }
+        Ok(())
+    }
+
+    /// Loads the device's index; returns how many chains are used.
+    #[inline]
+    fn look(&mut self) -> Result<u16, RingError> {
+        // Acquire: the device wrote buffers and entries before it counted them.
+        self.used_seen = self.areas.device.load16(INDEX, Acquire);
+        let used = self.used_seen.wrapping_sub(self.next_used);
+        if used > self.flight.published() { Err(self.flight.broken(RingError::UsedIndex)) } else { Ok(used) }
+    }
+
+    /// The next used entry: id and length.
+    #[inline]
+    fn used(&self) -> (u32, u32) {
+        let [id, len] = used_entry(self.next_used & (self.size - 1));
+        (self.areas.device.load32(id, Relaxed), self.areas.device.load32(len, Relaxed))
     }
 
     /// Requests no calls while this side polls. One may come all the same.

@@ -59,26 +59,18 @@ impl<D: Dma> RxRing<D> {
     /// copied instead.
     #[inline]
     fn harvest(&mut self, wanted: usize, short: u32) -> (usize, Result<(), RingError>) {
-        let (mut n, mut result) = (0, Ok(()));
-        while let Some(place) = self.used.get_mut(n).filter(|_| n < wanted) {
-            match self.driver.next_used() {
-                Ok(Some(used)) => *place = used,
-                Ok(None) => break,
-                Err(error) => {
-                    result = Err(error);
-                    break;
-                }
-            }
-            let Used { id, len } = *place;
-            if !(len < short && self.copy(n, id, len as usize))
+        let wanted = wanted.min(BURST);
+        let (n, taken) = self.driver.take_used(&mut self.used[..wanted]);
+        for i in 0..n {
+            let Used { id, len } = self.used[i];
+            if !(len < short && self.copy(i, id, len as usize))
                 && let Some(slot) = self.slots.get_mut(id.into())
             {
                 slot.unmap(&mut self.mapper, len as usize, &self.control);
             }
-            n += 1;
         }
         self.counts.completed += n as u64;
-        (n, result)
+        (n, taken)
     }
 
     /// Copies a buffer, which stays mapped; returns false if there is no buffer for the copy.
@@ -174,10 +166,16 @@ impl<D: Dma> RxRing<D> {
     #[inline]
     fn finish(&mut self, mut packet: Packet, header: VnetHeader) -> Option<Packet> {
         packet.set_ingress(0, self.queue);
-        let len = packet.len();
-        if header.is_plain() && (ETHERNET..=self.rules.max_frame).contains(&len) {
+        if header.is_plain() && (ETHERNET..=self.rules.max_frame).contains(&packet.len()) {
             return Some(packet);
         }
+        self.apply(packet, header)
+    }
+
+    /// Any packet: with offloads, or of a wrong length.
+    #[inline(never)]
+    fn apply(&mut self, mut packet: Packet, header: VnetHeader) -> Option<Packet> {
+        let len = packet.len();
         let fault = match vnet::apply(header, &mut packet) {
             Err(_) => Fault::BadHeader,
             Ok(()) if !self.rules.offloads.has(needs(&packet)) => Fault::BadHeader,

@@ -5,7 +5,10 @@ use super::{HeaderAt, TxRing, TxSlot};
 use crate::common::end::EndedRing;
 use towpath_bus::Dma;
 use towpath_packet::{Batch, DropReason, InFlight, ToDevice};
-use towpath_virtio::RingError;
+use towpath_virtio::{RingError, Used};
+
+/// Used chains that are taken at a time.
+const BURST: usize = 32;
 
 impl<D: Dma> TxRing<D> {
     /// Frees the packets that were sent; returns how many.
@@ -14,19 +17,18 @@ impl<D: Dma> TxRing<D> {
     /// [`RingError`] if the device uses chains that it was not given.
     #[inline]
     pub(super) fn reclaim(&mut self) -> Result<usize, RingError> {
-        let mut broken = None;
-        loop {
-            match self.driver.next_used() {
-                Ok(Some(used)) => self.take(used.id),
-                Ok(None) => break,
-                Err(error) => {
-                    broken = Some(error);
-                    break;
-                }
+        let mut used = [Used { id: 0, len: 0 }; BURST];
+        let result = loop {
+            let (n, taken) = self.driver.take_used(&mut used);
+            for chain in &used[..n] {
+                self.take(chain.id);
             }
-        }
+            if n < BURST {
+                break taken;
+            }
+        };
         let freed = if self.unmapped.is_empty() { 0 } else { self.free(None) };
-        broken.map_or(Ok(freed), Err)
+        result.map(|()| freed)
     }
 
     /// Unmaps a chain whose descriptors are free again.
