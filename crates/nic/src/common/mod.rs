@@ -3,7 +3,7 @@
 //! | file | mechanism |
 //! |---|---|
 //! | `ring` | a descriptor ring in DMA memory, its words atomic; positions in a ring |
-//! | `copybreak` | a receive buffer: copied and left mapped, or unmapped and taken; counts of both |
+//! | `copybreak` | a receive buffer: copied and left mapped, or unmapped and taken; counts |
 //! | `slots` | the driver's shadow of a ring: what is in flight behind each descriptor |
 //! | `reset` | the reset that all queues of a device agree on, and the end of the last queue |
 //! | `faults` | faults that a driver survives, counted by name |

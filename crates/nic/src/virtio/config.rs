@@ -39,8 +39,8 @@ pub struct Config {
     pub tso: bool,
     /// UDP super-packets, in both directions, if the device can do so.
     pub uso: bool,
-    /// The device hashes the flow of each packet, if it can do so: it spreads flows over the receive
-    /// queues (RSS), and reports the hash with the packet.
+    /// The device hashes the flow of each packet, if it can do so. It spreads flows over the
+    /// receive queues (RSS), and reports the hash with the packet.
     pub rss: bool,
     /// The key of that hash. With the default, both directions of a flow have the same hash.
     pub rss_key: [u8; 40],
@@ -51,8 +51,8 @@ pub struct Config {
     pub filter: Filter,
     /// How packet memory is protected from the device.
     pub policy: DmaPolicy,
-    /// Received frames that are copied. The default is [`Copybreak::default_for`] a policy that maps
-    /// each buffer; otherwise nothing is copied.
+    /// Received frames that are copied. The default is [`Copybreak::default_for`] the policy if that
+    /// maps each buffer; otherwise nothing is copied.
     pub copybreak: Option<Copybreak>,
     /// Whether an idle receiver waits for the device's call; otherwise it polls.
     pub interrupts: bool,

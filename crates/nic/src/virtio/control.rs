@@ -50,7 +50,7 @@ struct ControlShared {
     settings: LiveSettings<Filter>,
     /// The address in the device's memory, if it has one.
     device_mac: Option<Mac>,
-    /// The device has a control queue, by which it is told what to receive.
+    /// The device has a control queue, by which its filter is set.
     filters: bool,
     link: LinkCell,
     faults: FaultCounts,
@@ -94,9 +94,10 @@ impl Control {
     }
 
     /// Changes which frames are received, and the port's address. When this returns, the device
-    /// filters by it, unless it has refused commands ([`Faults::refused_commands`]). Frames that pass
-    /// both filters are received during the change. A change from all VLANs to some, or back, takes a
-    /// reset at the queues' next burst: frames that are not sent yet are dropped and counted.
+    /// filters by it, unless it has refused commands ([`Faults::refused_commands`]). Frames that
+    /// pass both filters are received during the change. A change from all VLANs to some, or back,
+    /// takes a reset at the queues' next burst: frames that are not sent yet are dropped and
+    /// counted.
     ///
     /// # Errors
     /// [`ConfigError`] if `filter` breaks a rule, if the device has no control queue, or if it was
@@ -104,7 +105,7 @@ impl Control {
     pub fn set_filter(&self, filter: Filter) -> Result<(), ConfigError> {
         filter.check()?;
         if !self.0.filters {
-            let rule = "the device has no control queue, by which it is told what to receive".to_owned();
+            let rule = "the device has no control queue, by which its filter is set".to_owned();
             return Err(ConfigError { option: "filter", value: String::new(), rule });
         }
         self.0.settings.change("filter", &"", |settings| *settings = filter)

@@ -39,8 +39,8 @@ pub(super) struct Setup {
 }
 
 impl Setup {
-    /// The features for a filter. A device that knows of VLANs receives no others; without the
-    /// feature it receives all (virtio 1.2 §5.1.6.5.3).
+    /// The features for a filter. With `CTRL_VLAN` a device receives the VLANs that it was given;
+    /// without it, all (virtio 1.2 §5.1.6.5.3).
     fn features_for(&self, filter: &Filter) -> u64 {
         if filter.vlans.is_some() { self.features } else { self.features & !CTRL_VLAN }
     }

@@ -110,7 +110,7 @@ fn a_short_buffer_is_copied_out_and_posted_again_until_the_threshold_is_changed(
             frames.iter().for_each(|bytes| assert!(backend.give(0, [0; 10], bytes)));
             assert_eq!(rig.receive(0).iter().map(|packet| packet.to_vec()).collect::<Vec<_>>(), frames);
         };
-        // Buffers have room for 384 bytes: the third packet is one of them and 28 bytes of a second.
+        // A buffer has room for 384 bytes: the third packet is one of them and 28 bytes of another.
         (0..50).for_each(|_| exchange(&mut rig, &[60, 299, 400, 300]));
         let counts = rig.rx[0].counts();
         assert_eq!((counts.completed, counts.copies, counts.handed), (250, 150, 100));

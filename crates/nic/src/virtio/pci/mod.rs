@@ -183,8 +183,8 @@ impl<B: Pci> Transport for PciTransport<B> {
         self.offered
     }
 
-    /// The number of queues is not asked for: before it knows that the driver takes several pairs, a
-    /// device may show only one (QEMU 7.2).
+    /// Before several pairs are negotiated, a device may have one only (QEMU 7.2): its number of
+    /// queues says nothing.
     fn pairs(&self) -> u16 {
         MOST_PAIRS
     }

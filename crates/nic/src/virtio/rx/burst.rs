@@ -55,8 +55,8 @@ impl<D: Dma> RxRing<D> {
         }
     }
 
-    /// First pass: takes used chains, and unmaps their buffers. Those of fewer than `short` bytes are
-    /// copied instead.
+    /// First pass: takes used chains, and unmaps their buffers. Those of fewer than `short` bytes
+    /// are copied instead.
     #[inline]
     fn harvest(&mut self, wanted: usize, short: u32) -> (usize, Result<(), RingError>) {
         let wanted = wanted.min(BURST);
@@ -89,8 +89,8 @@ impl<D: Dma> RxRing<D> {
         true
     }
 
-    /// Last pass: takes a buffer, or the copy of it. `synced`: no translation of the buffer is cached
-    /// any more.
+    /// Last pass: takes a buffer, or the copy of it. `synced`: no translation of the buffer is
+    /// cached any more.
     #[inline]
     fn take(&mut self, at: usize, used: Used, synced: bool) -> Option<Packet> {
         let Some(buffer) = self.slots.get_mut(used.id.into())?.buffer.take() else {

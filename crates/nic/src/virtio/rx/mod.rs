@@ -7,7 +7,7 @@
 //!
 //! A burst takes three passes, which share one IOTLB flush: used chains are harvested and their
 //! buffers unmapped; [`sync_iotlb`](towpath_bus::DmaMapper::sync_iotlb) flushes the IOTLB; packets
-//! are made. No byte of a buffer that is unmapped is read before the flush. A short buffer is copied by
+//! are made. No byte of an unmapped buffer is read before the flush. A short buffer is copied by
 //! the first pass, and stays mapped until it is posted again.
 //!
 //! | file | contents |
