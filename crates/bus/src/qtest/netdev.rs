@@ -19,8 +19,8 @@ pub enum Netdev {
     /// a frame.
     Frames(OwnedFd),
     /// The queues of a TAP device, attached with `IFF_TAP | IFF_NO_PI | IFF_VNET_HDR`, and with
-    /// `IFF_MULTI_QUEUE` if there are several. TSO and hash reports of QEMU's devices work only with
-    /// it.
+    /// `IFF_MULTI_QUEUE` if there are several. TSO and hash reports of QEMU's devices work only
+    /// with it.
     Tap(Vec<OwnedFd>),
     /// A hub inside the machine: all its devices receive each other's frames.
     Hub(u32),

@@ -51,8 +51,8 @@ pub struct Config {
     pub filter: Filter,
     /// How packet memory is protected from the device.
     pub policy: DmaPolicy,
-    /// Received frames that are copied. The default is [`Copybreak::default_for`] the policy if that
-    /// maps each buffer; otherwise nothing is copied.
+    /// Received frames that are copied. The default is [`Copybreak::default_for`] the policy if it maps
+    /// each buffer; otherwise nothing is copied.
     pub copybreak: Option<Copybreak>,
     /// Whether an idle receiver waits for the device's call; otherwise it polls.
     pub interrupts: bool,
