@@ -8,7 +8,7 @@ use super::reader::Work;
 use std::error::Error;
 use std::fs::read_to_string;
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -25,6 +25,7 @@ pub(super) struct Testpmd {
     child: Child,
     commands: ChildStdin,
     output: BufReader<ChildStdout>,
+    path: PathBuf,
     /// What it has counted when it was last asked.
     pub(super) work: Work,
 }
@@ -61,7 +62,8 @@ impl Testpmd {
         let mut child = command.spawn().map_err(|error| format!("taskset: {error}"))?;
         let pipes = child.stdin.take().zip(child.stdout.take());
         let (commands, output) = pipes.ok_or("a program without input and output")?;
-        let mut testpmd = Testpmd { child, commands, output: BufReader::new(output), work: Work::default() };
+        let mut testpmd =
+            Testpmd { child, commands, output: BufReader::new(output), path: path.to_owned(), work: Work::default() };
         let begun = Instant::now();
         while !path.exists() {
             if testpmd.child.try_wait()?.is_some() || begun.elapsed() > TIMEOUT {
@@ -103,6 +105,7 @@ impl Drop for Testpmd {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        let _ = std::fs::remove_file(&self.path);
     }
 }
 
