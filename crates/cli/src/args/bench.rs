@@ -126,6 +126,9 @@ pub(crate) struct BenchXsk {
     /// virtio, the core of the back end; otherwise it is another than the datapath's
     #[arg(long, value_name = "CORE")]
     pub(crate) read_core: Option<usize>,
+    /// The memory of virtio-dpdk's DPDK lies in huge pages, of which 192 MB must be free
+    #[arg(long)]
+    pub(crate) huge: bool,
     /// Fail if anything had to be skipped
     #[arg(long)]
     pub(crate) require: bool,

@@ -11,6 +11,7 @@ use super::reader::{Progress, Work};
 use super::rig::{path, start};
 use super::testpmd::Testpmd;
 use super::worker::Worker;
+use crate::args::BenchXsk;
 use crate::bench::machine::Machine;
 use std::error::Error;
 use std::hint::black_box;
@@ -32,10 +33,21 @@ pub(super) enum BackEnd {
     Dpdk(Testpmd),
 }
 
-/// The core of a back end: the chosen one, or another than this thread's.
-pub(super) fn core(chosen: Option<usize>) -> usize {
-    let is_first = nix::sched::sched_getcpu() == Ok(0);
-    chosen.unwrap_or_else(|| usize::from(is_first).min(Machine::this().cores_online.saturating_sub(1)))
+/// Where a back end runs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    /// Its core: the chosen one, or another than this thread's.
+    pub(super) core: usize,
+    /// DPDK's memory lies in huge pages.
+    pub(super) huge: bool,
+}
+
+impl Place {
+    pub(super) fn of(args: &BenchXsk) -> Place {
+        let is_first = nix::sched::sched_getcpu() == Ok(0);
+        let another = || usize::from(is_first).min(Machine::this().cores_online.saturating_sub(1));
+        Place { core: args.read_core.unwrap_or_else(another), huge: args.huge }
+    }
 }
 
 impl BackEnd {
@@ -59,9 +71,9 @@ impl BackEnd {
     }
 
     /// DPDK's program; also returns the path of its socket.
-    pub(super) fn dpdk(core: usize) -> Result<(BackEnd, PathBuf), Box<dyn Error>> {
+    pub(super) fn dpdk(place: Place) -> Result<(BackEnd, PathBuf), Box<dyn Error>> {
         let device = path();
-        Ok((BackEnd::Dpdk(Testpmd::start(&device, core)?), device))
+        Ok((BackEnd::Dpdk(Testpmd::start(&device, place)?), device))
     }
 
     /// Starts or pauses it.

@@ -1,7 +1,6 @@
 //! The egress ports.
 
-use super::back_end::BackEnd;
-use super::testpmd;
+use super::back_end::{BackEnd, Place};
 use crate::args::Read;
 use crate::bench::netns::Namespace;
 use std::error::Error;
@@ -78,7 +77,7 @@ impl Egress {
 
     /// The reader of the bytes: how many it reads, and where. That of the pair in memory
     /// is chosen.
-    pub(super) fn reader(self, read: Read, core: Option<usize>, back_end: usize) -> String {
+    pub(super) fn reader(self, read: Read, core: Option<usize>, back_end: Place) -> String {
         let place = core.map_or("in the datapath's thread, timed".to_owned(), |core| {
             format!("in a thread of its own on core {core}, timed there")
         });
@@ -86,10 +85,13 @@ impl Egress {
             (Egress::Veth, Read::None) => format!("the far end reads nothing and frees, {place}"),
             (Egress::Veth, Read::Head) => format!("the far end reads 64 bytes of each frame, {place}"),
             (Egress::Veth, Read::All) => format!("the far end reads every byte, {place}"),
-            (Egress::Virtio, _) => format!("an application copies every byte, on core {back_end}, and counts the rate"),
+            (Egress::Virtio, _) => {
+                format!("an application copies every byte, on core {}, and counts the rate", back_end.core)
+            }
             (Egress::VirtioDpdk, _) => {
-                let pages = if testpmd::has_huge_pages() { "huge" } else { "small" };
-                format!("DPDK copies every byte to memory in {pages} pages, on core {back_end}, and counts the rate")
+                let Place { core, huge } = back_end;
+                let pages = if huge { "huge" } else { "small" };
+                format!("DPDK copies every byte to memory in {pages} pages, on core {core}, and counts the rate")
             }
             (Egress::E1000e, _) => "the device reads every byte by DMA, not timed".to_owned(),
             (Egress::Xdp, _) => {
@@ -99,8 +101,8 @@ impl Egress {
         }
     }
 
-    /// Opens the egress; a back end runs on its core from now on.
-    pub(super) fn open(self, core: usize) -> Result<Opened, Box<dyn Error>> {
+    /// Opens the egress; a back end runs from now on.
+    pub(super) fn open(self, place: Place) -> Result<Opened, Box<dyn Error>> {
         let mut opener = Opener::new();
         let mut open = |address: &str, role| opener.open(&address.parse()?, role);
         let plain = |port| Opened { port, far: None, back_end: None, device: None, namespace: None };
@@ -118,7 +120,7 @@ impl Egress {
             }
             Egress::Virtio | Egress::VirtioDpdk => {
                 let dpdk = self == Egress::VirtioDpdk;
-                let (back_end, path) = if dpdk { BackEnd::dpdk(core)? } else { BackEnd::towpath(core)? };
+                let (back_end, path) = if dpdk { BackEnd::dpdk(place)? } else { BackEnd::towpath(place.core)? };
                 let port = open(&format!("virtio:user={}", path.display()), Role::Egress)?;
                 Ok(Opened { back_end: Some(back_end), ..plain(port) })
             }

@@ -45,6 +45,7 @@ mod worker;
 
 use super::{median, show};
 use crate::args::{BenchXsk, Read};
+use back_end::Place;
 use egress::Egress;
 use rig::{Rig, Round};
 use serde::Serialize;
@@ -127,9 +128,9 @@ pub(crate) fn run(args: &BenchXsk) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 fn measure(egress: Egress, read: Read, args: &BenchXsk) -> Result<Table, Box<dyn Error>> {
-    let core = back_end::core(args.read_core);
+    let place = Place::of(args);
     let columns: Vec<_> =
-        args.sizes.iter().map(|&size| column(egress, size, (read, core), args)).collect::<Result<_, _>>()?;
+        args.sizes.iter().map(|&size| column(egress, size, (read, place), args)).collect::<Result<_, _>>()?;
     let slope = match columns.as_slice() {
         [first, .., last] => (last.page.ns - first.page.ns) / f64::from(last.size - first.size),
         _ => 0.0,
@@ -138,7 +139,7 @@ fn measure(egress: Egress, read: Read, args: &BenchXsk) -> Result<Table, Box<dyn
         egress: egress.name(),
         what: egress.what(),
         read: (egress == Egress::Veth).then_some(read),
-        reader: egress.reader(read, args.read_core, core),
+        reader: egress.reader(read, args.read_core, place),
         writer: match (args.write, args.threaded) {
             (false, _) => "the application wrote the frames once",
             (true, false) => "the application writes every byte of each frame anew, not timed",
@@ -149,7 +150,7 @@ fn measure(egress: Egress, read: Read, args: &BenchXsk) -> Result<Table, Box<dyn
     })
 }
 
-fn column(egress: Egress, size: u32, reader: (Read, usize), args: &BenchXsk) -> Result<Column, Box<dyn Error>> {
+fn column(egress: Egress, size: u32, reader: (Read, Place), args: &BenchXsk) -> Result<Column, Box<dyn Error>> {
     let umems = [app::memory()?, app::memory()?];
     let make = |umem, transmit| Rig::new(umem, egress, transmit, size, reader, args);
     let [copy, page] = &umems;
@@ -182,7 +183,7 @@ mod tests {
             Command::Bench(Bench { kind: BenchKind::Xsk(args) }) => args,
             other => panic!("{other:?}"),
         };
-        let mut rig = Rig::new(&umem, egress, transmit, size, (Read::All, 0), &args).unwrap();
+        let mut rig = Rig::new(&umem, egress, transmit, size, (Read::All, Place::of(&args)), &args).unwrap();
         let round = rig.round(4).unwrap();
         let way = rig.seen(round).unwrap();
         (way.copies, way.copied_bytes)

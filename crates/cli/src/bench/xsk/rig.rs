@@ -2,7 +2,7 @@
 
 use super::Way;
 use super::app::{self, App, BURST};
-use super::back_end::BackEnd;
+use super::back_end::{BackEnd, Place};
 use super::egress::{Egress, Opened};
 use super::reader::{Reader, ReaderThread, Work};
 use super::worker::Worker;
@@ -86,10 +86,10 @@ impl<'u> Rig<'u> {
         egress: Egress,
         transmit: Transmit,
         size: u32,
-        (read, core): (Read, usize),
+        (read, place): (Read, Place),
         args: &BenchXsk,
     ) -> Result<Rig<'u>, Box<dyn Error>> {
-        let Opened { port, far, back_end, device, namespace } = egress.open(core)?;
+        let Opened { port, far, back_end, device, namespace } = egress.open(place)?;
         let config = PoolConfig::default();
         let pool = Pool::new(if port.info().shares_memory { config.backing(Backing::Memfd) } else { config })?;
         let path = path();

@@ -4,19 +4,16 @@
 //! It obeys commands that it reads from its input, and ends with it. While it is not measured it
 //! does not receive: a thread that receives polls all the time.
 
+use super::back_end::Place;
 use super::reader::Work;
 use std::error::Error;
-use std::fs::read_to_string;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// MiB of memory for its buffers.
-const MEMORY: u64 = 192;
-/// Programs that run at a time: one each for copy and page.
-const PROGRAMS: u64 = 2;
+const MEMORY: u64 = 96;
 /// Time in which it must listen.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -30,30 +27,15 @@ pub(super) struct Testpmd {
     pub(super) work: Work,
 }
 
-/// Whether its memory lies in huge pages: if there are enough free ones for all programs. It is
-/// looked up once, so that copy and page have the same memory.
-pub(super) fn has_huge_pages() -> bool {
-    static HAS: OnceLock<bool> = OnceLock::new();
-    *HAS.get_or_init(|| {
-        let info = read_to_string("/proc/meminfo").unwrap_or_default();
-        let value = |name: &str| {
-            let line = info.lines().find_map(|line| line.strip_prefix(name))?;
-            line.split_ascii_whitespace().next()?.parse::<u64>().ok()
-        };
-        let free = value("HugePages_Free:").zip(value("Hugepagesize:")).map_or(0, |(pages, kib)| pages * kib / 1024);
-        free >= PROGRAMS * MEMORY
-    })
-}
-
 impl Testpmd {
-    /// Starts it on `core`; it listens at `path`.
-    pub(super) fn start(path: &Path, core: usize) -> Result<Testpmd, Box<dyn Error>> {
-        let memory = if has_huge_pages() { "--in-memory" } else { "--no-huge --no-shconf" };
+    /// Starts it at its place; it listens at `path`.
+    pub(super) fn start(path: &Path, Place { core, huge }: Place) -> Result<Testpmd, Box<dyn Error>> {
+        let memory = if huge { "--in-memory" } else { "--no-huge --no-shconf" };
         let args = format!(
             "-c {core} stdbuf -oL dpdk-testpmd --lcores (0,1)@{core} --main-lcore=0 --no-pci \
              --no-telemetry -m {MEMORY} {memory} --file-prefix towpath{} --log-level=lib.eal:error \
              --log-level=lib.vhost.config:error --vdev=net_vhost0,iface={} -- -i --forward-mode=rxonly \
-             --nb-cores=1 --total-num-mbufs=24576 --rxd=256 --txd=256",
+             --nb-cores=1 --total-num-mbufs=16384 --rxd=256 --txd=256",
             std::process::id(),
             path.display()
         );
@@ -67,7 +49,8 @@ impl Testpmd {
         let begun = Instant::now();
         while !path.exists() {
             if testpmd.child.try_wait()?.is_some() || begun.elapsed() > TIMEOUT {
-                return Err("dpdk-testpmd does not start: it needs DPDK (Debian: dpdk), taskset and stdbuf".into());
+                let pages = if huge { ", and free huge pages" } else { "" };
+                return Err(format!("dpdk-testpmd does not start: it needs DPDK (Debian: dpdk), stdbuf{pages}").into());
             }
             std::thread::sleep(Duration::from_millis(20));
         }
