@@ -95,7 +95,7 @@ fn measure(ring: Ring, size: u32, args: &BenchVm) -> Result<[Row; STEPS], Box<dy
         Ring::Packed => "packed",
     };
     let row = |side, way, bytes, ns, best_ns| Row { ring, size, side, way, bytes, ns, best_ns };
-    let taken = if size > 256 { "stay in the guest's pages" } else { "are copied" };
+    let taken = if rig.takes_pages { "stay in the guest's pages" } else { "are copied" };
     Ok([
         row("driver", "send", "stay where they are", driver_tx, best[0]),
         row("device", "receive", taken, device_rx, best[1]),

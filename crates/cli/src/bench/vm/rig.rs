@@ -48,6 +48,8 @@ pub(super) struct Rig {
     frame: Vec<u8>,
     burst: usize,
     batch: Batch,
+    /// What the device has received last are pages of the driver.
+    pub(super) takes_pages: bool,
 }
 
 #[inline(always)]
@@ -107,7 +109,7 @@ impl Rig {
         let mut frame = vec![7; size as usize];
         let header = [0xff; 6].into_iter().chain([2, 0, 0, 0, 0, 1, 0x88, 0xb5]);
         frame.iter_mut().zip(header).for_each(|(byte, header)| *byte = header);
-        let mut rig = Rig { driver, device, frame, burst, batch: Batch::new() };
+        let mut rig = Rig { driver, device, frame, burst, batch: Batch::new(), takes_pages: false };
         rig.begin()?;
         Ok(rig)
     }
@@ -132,10 +134,11 @@ impl Rig {
 
     /// A burst each way; returns the times of the steps.
     pub(super) fn turn(&mut self) -> Result<[Duration; STEPS], Box<dyn Error>> {
-        let Rig { driver, device, frame, burst, batch } = self;
+        let Rig { driver, device, frame, burst, batch, takes_pages } = self;
         driver.make(frame, *burst, batch)?;
         let driver_sends = timed(*burst, || driver_tx(&mut driver.tx, batch))?;
         let device_receives = timed(*burst, || device_rx(&mut device.rx, batch))?;
+        *takes_pages = batch.iter().any(|packet| packet.extbuf_regions().next().is_some());
         device.cache.free_bulk(batch);
         device.make(frame, *burst, batch)?;
         let device_sends = timed(*burst, || device_tx(&mut device.tx, batch))?;
