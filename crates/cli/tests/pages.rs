@@ -4,7 +4,7 @@
 mod support;
 
 use serde_json::Value;
-use support::datapath;
+use support::{Need, datapath, needs};
 
 const QUICK: [&str; 8] = ["bench", "xsk", "--sizes", "64,1500", "--rounds", "1", "--bursts", "8"];
 
@@ -50,6 +50,34 @@ fn a_reader_with_a_core_of_its_own_has_its_own_time_and_the_slower_core_is_the_r
             assert_eq!(of("read_bytes"), column["size"].as_f64().unwrap());
             assert!((of("pps") * of("ns").max(of("reader_ns")) / 1e9 - 1.0).abs() < 1e-9, "{column}");
         }
+    }
+}
+
+/// What the back end behind the virtio driver has read is what was sent, copied or by page; and its
+/// count is the rate.
+fn back_end_reads_all(egress: &str, reader: &str) {
+    let tables = tables(&["--egress", egress]);
+    assert_eq!(tables.len(), 1);
+    assert!(tables[0]["reader"].as_str().unwrap().contains(reader), "{}", tables[0]);
+    for column in tables[0]["columns"].as_array().unwrap() {
+        for (way, copies) in [("copy", 1.0), ("page", 0.0)] {
+            let of = |key: &str| column[way][key].as_f64().unwrap();
+            assert_eq!((of("read_bytes"), of("copies")), (column["size"].as_f64().unwrap(), copies), "{column}");
+            assert!((of("pps") * of("reader_ns") / 1e9 - 1.0).abs() < 1e-9, "{column}");
+        }
+    }
+}
+
+#[test]
+fn an_application_behind_vhost_reads_every_byte_that_the_virtio_driver_sends() {
+    back_end_reads_all("virtio", "an application copies every byte");
+}
+
+#[test]
+fn dpdk_reads_every_byte_that_the_virtio_driver_sends() {
+    let name = "dpdk_reads_every_byte_that_the_virtio_driver_sends";
+    if needs(name, &[Need::Program("dpdk-testpmd"), Need::Program("taskset"), Need::Program("stdbuf")]) {
+        back_end_reads_all("virtio-dpdk", "DPDK copies every byte");
     }
 }
 

@@ -1,11 +1,12 @@
-//! `towpath fwd … virtio:…`: a back end of DPDK, and QEMU's device without a guest.
+//! `towpath fwd … virtio:…`: a back end of DPDK, and QEMU's device without a guest. `towpath bench vm`:
+//! every step at both sides of the rings has figures.
 
 mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use support::traffic::{ping, tcp};
-use support::{Hosts, Need, Towpath, needs, until};
+use support::{Hosts, Need, Towpath, datapath, needs, until};
 
 /// A child that is killed on drop.
 struct Running(Child);
@@ -107,4 +108,31 @@ fn a_virtio_device_of_qemu_carries_ping_and_tcp_under_every_policy() {
             summary.events.iter().filter(|event| event.event != "bounced" && event.times > 0).collect();
         assert!(faults.is_empty(), "{options}: {faults:?}");
     }
+}
+
+/// Times are not asserted.
+#[test]
+fn bench_vm_has_a_row_for_each_side_and_way_of_each_kind_of_ring() {
+    let quick = ["bench", "vm", "--bursts", "4", "--rounds", "1"];
+    let report = datapath::run(&[&quick[..], &["--with", "in-order=off", "--json"]].concat()).code(0);
+    let report: serde_json::Value = serde_json::from_str(&report.stdout).unwrap();
+    let mut rows = report["rows"].as_array().unwrap().iter();
+    for ring in ["split", "packed"] {
+        for (size, taken) in [(64, "are copied"), (1500, "stay in the guest's pages")] {
+            for (side, way, bytes) in [
+                ("driver", "send", "stay where they are"),
+                ("device", "receive", taken),
+                ("device", "send", "are copied"),
+                ("driver", "receive", "stay where they are"),
+            ] {
+                let row = rows.next().unwrap();
+                let keys = ["ring", "side", "way", "bytes"].map(|key| row[key].as_str().unwrap());
+                assert_eq!((keys, &row["size"]), ([ring, side, way, bytes], &size.into()));
+                assert!(row["best_ns"].as_f64() > Some(0.0) && row["ns"].as_f64() >= row["best_ns"].as_f64(), "{row}");
+            }
+        }
+    }
+    assert_eq!(rows.next(), None);
+    let refused = datapath::run(&[&quick[..], &["--with", "speed=10"]].concat()).code(2);
+    assert!(refused.stderr.contains("speed") && refused.stderr.contains("no such option"), "{refused:#?}");
 }

@@ -26,12 +26,50 @@ pub(crate) enum BenchKind {
     /// Descriptors recycled and announced by batches: register accesses and time for each packet,
     /// on the model of CPSW
     Batch(BenchBatch),
-    /// What applications send, copied against taken page by page: to memory, a device's model, TAP,
-    /// AF_PACKET and AF_XDP (root)
+    /// What applications send, copied against taken page by page: to memory, a device's model, a
+    /// virtio back end (towpath's, DPDK's), TAP, AF_PACKET and AF_XDP (root)
     Xsk(BenchXsk),
+    /// Both sides of a virtual machine's rings: a packet's cost to the port vhost: and to the driver
+    /// virtio:, each without a peer
+    Vm(BenchVm),
     /// From application to application: through the datapath, kernel UDP, AF_XDP; spinning and
     /// sleeping (root)
     Latency(BenchLatency),
+}
+
+/// `towpath bench vm`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct BenchVm {
+    /// Formats of the rings
+    #[arg(long, value_name = "FORMAT", value_delimiter = ',', default_value = "split,packed")]
+    pub(crate) rings: Vec<Ring>,
+    /// Bytes of a frame
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "64,1500", value_parser = clap::value_parser!(u32).range(60..=1514))]
+    pub(crate) sizes: Vec<u32>,
+    /// Further options of the driver, as of virtio:user=, such as in-order=off,mergeable=off
+    #[arg(long, value_name = "OPTIONS")]
+    pub(crate) with: Option<String>,
+    /// Packets of a burst: 1 to 64
+    #[arg(long, value_name = "N", default_value = "32", value_parser = burst)]
+    pub(crate) burst: usize,
+    /// Bursts in each direction in each round
+    #[arg(long, value_name = "N", default_value_t = 5000, value_parser = count)]
+    pub(crate) bursts: usize,
+    /// Rounds; the median counts
+    #[arg(long, value_name = "N", default_value_t = 9, value_parser = count)]
+    pub(crate) rounds: usize,
+    /// For machines
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A format of virtqueues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Ring {
+    /// Three areas: descriptors, available, used
+    Split,
+    /// One ring of descriptors
+    Packed,
 }
 
 /// `towpath bench latency`.
@@ -63,7 +101,7 @@ pub(crate) struct BenchXsk {
     /// Bytes of a frame
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "64,512,1024,1500", value_parser = clap::value_parser!(u32).range(60..=1514))]
     pub(crate) sizes: Vec<u32>,
-    /// Only to these: veth, e1000e, tap, packet, xdp
+    /// Only to these: veth, e1000e, virtio, virtio-dpdk, tap, packet, xdp
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) egress: Vec<String>,
     /// Bursts of each variant in each round
@@ -84,9 +122,13 @@ pub(crate) struct BenchXsk {
     /// What the consumer behind the pair in memory (veth) reads of each frame; a table for each
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "none,head,all")]
     pub(crate) read: Vec<Read>,
-    /// Give that consumer a thread of its own on this core; otherwise it has the datapath's
+    /// Give that consumer a thread of its own on this core; otherwise it has the datapath's. Behind
+    /// virtio, the core of the back end; otherwise it is another than the datapath's
     #[arg(long, value_name = "CORE")]
     pub(crate) read_core: Option<usize>,
+    /// The memory of virtio-dpdk's DPDK lies in huge pages, of which 192 MB must be free
+    #[arg(long)]
+    pub(crate) huge: bool,
     /// Fail if anything had to be skipped
     #[arg(long)]
     pub(crate) require: bool,
@@ -265,6 +307,10 @@ fn queue(text: &str) -> Result<u32, String> {
 
 fn frame(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|n| (60..=1514).contains(n)).ok_or_else(|| "must be from 60 to 1514".into())
+}
+
+fn burst(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|n| (1..=64).contains(n)).ok_or_else(|| "must be from 1 to 64".into())
 }
 
 fn count(text: &str) -> Result<usize, String> {

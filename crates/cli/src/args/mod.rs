@@ -10,8 +10,8 @@ mod bench;
 mod run;
 
 pub(crate) use bench::{
-    BatchTable, Bench, BenchBatch, BenchCopybreak, BenchCpumap, BenchGro, BenchKind, BenchLatency, BenchXsk,
-    CpumapTable, Read,
+    BatchTable, Bench, BenchBatch, BenchCopybreak, BenchCpumap, BenchGro, BenchKind, BenchLatency, BenchVm, BenchXsk,
+    CpumapTable, Read, Ring,
 };
 pub(crate) use run::{FullArg, GroArg, GsoArg, IdleArg, Run, SandboxArg};
 

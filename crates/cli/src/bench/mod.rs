@@ -8,6 +8,7 @@
 //! | `batch` | recycled descriptors and batched doorbells |
 //! | `xsk` | frames of applications, copied or sent by page |
 //! | `latency` | from application to application |
+//! | `vm` | both sides of a virtual machine's rings |
 //! | `netns` | a private network namespace with a thread in it |
 //! | `udp`, `tcp` | senders and receivers in namespaces |
 //! | `cores` | processor time, losses at sockets |
@@ -25,6 +26,7 @@ pub(crate) mod machine;
 mod netns;
 mod tcp;
 mod udp;
+mod vm;
 mod xsk;
 
 use crate::args::{Bench, BenchKind};
@@ -41,6 +43,7 @@ pub(crate) fn bench(args: &Bench) -> Result<ExitCode, Box<dyn Error>> {
         BenchKind::Copybreak(args) => copybreak::run(args),
         BenchKind::Batch(args) => batch::run(args),
         BenchKind::Xsk(args) => xsk::run(args),
+        BenchKind::Vm(args) => vm::run(args),
         BenchKind::Latency(args) => latency::run(args),
     }
 }

@@ -185,7 +185,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
     }
 
     /// Whether packets are still on their way: held here, or pending in the egress.
-    pub(crate) fn is_draining(&self) -> bool {
+    pub fn is_draining(&self) -> bool {
         self.held() + self.tx.pending() > 0 || (self.config.internal && self.ended.is_none())
     }
 

@@ -1,5 +1,5 @@
 //! The queues of rings whose driver is in the same process: no front end, no kicks, no calls. For
-//! measurements, and for tests that count allocations.
+//! tests that count allocations.
 
 use super::events::RingEvents;
 use super::ring::{RingSetup, RingSlot, Way};

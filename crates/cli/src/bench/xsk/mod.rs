@@ -19,24 +19,33 @@
 //! reader pays in part. With `--read-core` the consumer has a core of its own, and the rate is that
 //! of the slower core.
 //!
+//! Behind the virtio driver is a back end of vhost-user on another core, which reads every byte of
+//! each frame: that of the series' hypervisor. There the rate is the one that the back end has
+//! counted, from the application's step on.
+//!
 //! | file | content |
 //! |---|---|
 //! | `app` | the application |
 //! | `egress` | the egress ports |
+//! | `back_end` | the other sides of a vhost-user socket |
+//! | `testpmd` | DPDK's program, as one of them |
 //! | `reader` | the consumer behind the pair in memory |
 //! | `worker` | threads of application and consumer |
 //! | `rig` | application, socket and egress, joined |
 //! | `table` | output |
 
 mod app;
+mod back_end;
 mod egress;
 mod reader;
 mod rig;
 mod table;
+mod testpmd;
 mod worker;
 
 use super::{median, show};
 use crate::args::{BenchXsk, Read};
+use back_end::Place;
 use egress::Egress;
 use rig::{Rig, Round};
 use serde::Serialize;
@@ -60,9 +69,11 @@ struct Column {
 /// One way of sending.
 #[derive(Debug, Serialize)]
 struct Way {
-    /// Nanoseconds of the datapath's core per packet, with a consumer in its thread.
+    /// Nanoseconds of the datapath's core per packet, with a consumer in its thread. While a back
+    /// end's ring is full, the core waits in it.
     ns: f64,
-    /// Nanoseconds of the consumer's core per packet, if it has one.
+    /// Nanoseconds of the consumer's core per packet, if it has one; to a back end, of the round per
+    /// packet that it has counted.
     reader_ns: Option<f64>,
     /// Bytes of a frame that the consumer read, if there is one.
     read_bytes: Option<f64>,
@@ -117,7 +128,9 @@ pub(crate) fn run(args: &BenchXsk) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 fn measure(egress: Egress, read: Read, args: &BenchXsk) -> Result<Table, Box<dyn Error>> {
-    let columns: Vec<_> = args.sizes.iter().map(|&size| column(egress, size, read, args)).collect::<Result<_, _>>()?;
+    let place = Place::of(args);
+    let columns: Vec<_> =
+        args.sizes.iter().map(|&size| column(egress, size, (read, place), args)).collect::<Result<_, _>>()?;
     let slope = match columns.as_slice() {
         [first, .., last] => (last.page.ns - first.page.ns) / f64::from(last.size - first.size),
         _ => 0.0,
@@ -126,7 +139,7 @@ fn measure(egress: Egress, read: Read, args: &BenchXsk) -> Result<Table, Box<dyn
         egress: egress.name(),
         what: egress.what(),
         read: (egress == Egress::Veth).then_some(read),
-        reader: egress.reader(read, args.read_core),
+        reader: egress.reader(read, args.read_core, place),
         writer: match (args.write, args.threaded) {
             (false, _) => "the application wrote the frames once",
             (true, false) => "the application writes every byte of each frame anew, not timed",
@@ -137,9 +150,9 @@ fn measure(egress: Egress, read: Read, args: &BenchXsk) -> Result<Table, Box<dyn
     })
 }
 
-fn column(egress: Egress, size: u32, read: Read, args: &BenchXsk) -> Result<Column, Box<dyn Error>> {
+fn column(egress: Egress, size: u32, reader: (Read, Place), args: &BenchXsk) -> Result<Column, Box<dyn Error>> {
     let umems = [app::memory()?, app::memory()?];
-    let make = |umem, transmit| Rig::new(umem, egress, transmit, size, read, args);
+    let make = |umem, transmit| Rig::new(umem, egress, transmit, size, reader, args);
     let [copy, page] = &umems;
     let (mut copy, mut page) = (make(copy, Transmit::Copy)?, make(page, Transmit::Page)?);
     let (mut rounds, mut ratios) = ([Vec::new(), Vec::new()], Vec::new());
@@ -170,7 +183,7 @@ mod tests {
             Command::Bench(Bench { kind: BenchKind::Xsk(args) }) => args,
             other => panic!("{other:?}"),
         };
-        let mut rig = Rig::new(&umem, egress, transmit, size, Read::All, &args).unwrap();
+        let mut rig = Rig::new(&umem, egress, transmit, size, (Read::All, Place::of(&args)), &args).unwrap();
         let round = rig.round(4).unwrap();
         let way = rig.seen(round).unwrap();
         (way.copies, way.copied_bytes)
@@ -178,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_page_to_memory_and_to_a_device_costs_no_copy_and_a_copy_one_of_every_byte() {
-        for egress in [Egress::Veth, Egress::E1000e] {
+        for egress in [Egress::Veth, Egress::E1000e, Egress::Virtio] {
             for size in [64, 1500] {
                 assert_eq!(seen(egress, Transmit::Page, size), (0.0, 0.0), "{egress:?} {size}");
                 assert_eq!(seen(egress, Transmit::Copy, size), (1.0, size.into()), "{egress:?} {size}");

@@ -77,11 +77,27 @@ pub(super) struct ReaderThread {
     sent: u64,
 }
 
+/// The [`Work`] of a reader with a thread of its own.
 #[derive(Default)]
-struct Progress {
+pub(super) struct Progress {
     packets: AtomicU64,
     bytes: AtomicU64,
     ns: AtomicU64,
+}
+
+impl Progress {
+    pub(super) fn set(&self, work: Work) {
+        let Work { packets, bytes, ns } = work;
+        self.ns.store(ns, Ordering::Relaxed);
+        self.bytes.store(bytes, Ordering::Relaxed);
+        // Release: with the time and the bytes of these packets.
+        self.packets.store(packets, Ordering::Release);
+    }
+
+    pub(super) fn get(&self) -> Work {
+        let packets = self.packets.load(Ordering::Acquire);
+        Work { packets, bytes: self.bytes.load(Ordering::Relaxed), ns: self.ns.load(Ordering::Relaxed) }
+    }
 }
 
 impl ReaderThread {
@@ -93,11 +109,8 @@ impl ReaderThread {
                 let begun = Instant::now();
                 let n = reader.turn();
                 if n > 0 {
-                    let Work { packets, bytes, .. } = reader.work();
-                    of_thread.ns.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
-                    of_thread.bytes.store(bytes, Ordering::Relaxed);
-                    // Release: with the time and the bytes of these packets.
-                    of_thread.packets.store(packets, Ordering::Release);
+                    reader.work.ns += begun.elapsed().as_nanos() as u64;
+                    of_thread.set(reader.work);
                 }
                 Ok(n)
             })
@@ -112,7 +125,7 @@ impl ReaderThread {
 
     /// Whether the reader keeps up: another burst has room.
     pub(super) fn has_room(&self) -> bool {
-        self.sent - self.progress.packets.load(Ordering::Acquire) + BURST as u64 <= AHEAD
+        self.sent - self.progress.get().packets + BURST as u64 <= AHEAD
     }
 
     /// Counts packets that were sent to it.
@@ -122,8 +135,6 @@ impl ReaderThread {
 
     /// What was done so far.
     pub(super) fn work(&self) -> Work {
-        let Progress { packets, bytes, ns } = &*self.progress;
-        let packets = packets.load(Ordering::Acquire);
-        Work { packets, bytes: bytes.load(Ordering::Relaxed), ns: ns.load(Ordering::Relaxed) }
+        self.progress.get()
     }
 }

@@ -2,6 +2,7 @@
 
 use super::Way;
 use super::app::{self, App, BURST};
+use super::back_end::{BackEnd, Place};
 use super::egress::{Egress, Opened};
 use super::reader::{Reader, ReaderThread, Work};
 use super::worker::Worker;
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 use towpath::engine::route::{Route, RouteConfig};
 use towpath::model::e1000e::Device;
 use towpath::packet::port::{Port, PortControl, Queues, RxQueue, Start};
-use towpath::packet::{Counters, Direction, Offloads, Pool, PoolConfig};
+use towpath::packet::{Backing, Counters, Direction, Offloads, Pool, PoolConfig};
 use towpath::ports::sock::{self, Transmit};
 use towpath::{AnyPort, AnyRx, AnyTx};
 use towpath_client::Umem;
@@ -29,18 +30,21 @@ enum Sender<'u> {
     Threaded(Worker),
 }
 
-/// The consumer behind the pair in memory.
+/// The consumer behind the pair in memory, or a back end.
 enum Consumer {
     Same(Box<Reader>),
     Threaded(ReaderThread),
+    BackEnd(Box<BackEnd>),
 }
 
-/// Nanoseconds per packet in a round: medians over its bursts.
+/// Nanoseconds per packet in a round.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Round {
-    /// Of the datapath's core, with a reader in its thread.
+    /// Of the datapath's core, with a reader in its thread, until the egress has taken all: the
+    /// median over bursts.
     pub(super) datapath: f64,
-    /// Of the core of a reader with a thread of its own: the mean.
+    /// Of the core of a reader with a thread of its own: the mean. For a back end, the round's time
+    /// for each packet that it has counted.
     pub(super) reader: Option<f64>,
 }
 
@@ -64,14 +68,14 @@ pub(super) struct Rig<'u> {
 }
 
 /// A unique socket path.
-fn path() -> std::path::PathBuf {
+pub(super) fn path() -> std::path::PathBuf {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     std::env::temp_dir().join(format!("towpath-bench-{}-{number}.sock", std::process::id()))
 }
 
 /// One queue of a port.
-fn start(port: AnyPort, pool: &Pool) -> Result<(AnyRx, AnyTx), Box<dyn Error>> {
+pub(super) fn start(port: AnyPort, pool: &Pool) -> Result<(AnyRx, AnyTx), Box<dyn Error>> {
     let Queues { rx, tx } = port.start(Start { pool: pool.clone(), queues: 1, accept: Offloads::NONE })?;
     rx.into_iter().zip(tx).next().ok_or_else(|| "a port without queues".into())
 }
@@ -82,11 +86,12 @@ impl<'u> Rig<'u> {
         egress: Egress,
         transmit: Transmit,
         size: u32,
-        read: Read,
+        (read, place): (Read, Place),
         args: &BenchXsk,
     ) -> Result<Rig<'u>, Box<dyn Error>> {
-        let pool = Pool::new(PoolConfig::default())?;
-        let Opened { port, far, device, namespace } = egress.open()?;
+        let Opened { port, far, back_end, device, namespace } = egress.open(place)?;
+        let config = PoolConfig::default();
+        let pool = Pool::new(if port.info().shares_memory { config.backing(Backing::Memfd) } else { config })?;
         let path = path();
         let mut config = sock::Config::new(&path);
         config.transmit = transmit;
@@ -99,7 +104,7 @@ impl<'u> Rig<'u> {
         let received = rx.counters().clone();
         let (_, tx) = start(port, &pool)?;
         let far = match far {
-            None => None,
+            None => back_end.map(|back_end| Consumer::BackEnd(Box::new(back_end))),
             Some(far) => {
                 let reader = Reader::new(start(far, &pool)?.0, pool.cache(Direction::Rx)?, read);
                 Some(match args.read_core {
@@ -110,6 +115,8 @@ impl<'u> Rig<'u> {
         };
         let mut config = RouteConfig::default();
         config.tx_layout = tx_layout;
+        // A back end that the machine does not run for a time costs time, and no packets.
+        config.egress_wait = TIMEOUT;
         let near = Route::new(rx, tx, pool.cache(Direction::Tx)?, config);
         let sender = if args.threaded {
             Sender::Threaded(app::spawn(path, size, args.write, args.app_core))
@@ -123,6 +130,9 @@ impl<'u> Rig<'u> {
 
     /// A round of `bursts` bursts after a warm-up.
     pub(super) fn round(&mut self, bursts: usize) -> Result<Round, Box<dyn Error>> {
+        if let Some(Consumer::BackEnd(_)) = self.far {
+            return self.counted_round(bursts);
+        }
         self.samples(bursts / 8)?;
         let before = self.reader_work();
         let datapath = median(self.samples(bursts)?);
@@ -132,35 +142,83 @@ impl<'u> Rig<'u> {
         Ok(Round { datapath, reader })
     }
 
+    /// A round that is counted by the back end: packets are sent as fast as it takes them.
+    fn counted_round(&mut self, bursts: usize) -> Result<Round, Box<dyn Error>> {
+        self.samples(bursts / 8)?;
+        let before = self.received.snapshot().packets;
+        self.run(true)?;
+        let begun = Instant::now();
+        let samples = self.take_samples(bursts)?;
+        self.drain()?;
+        let took = begun.elapsed();
+        let packets = self.is_counted()? - before;
+        self.run(false)?;
+        Ok(Round { datapath: median(samples), reader: Some(took.as_nanos() as f64 / packets.max(1) as f64) })
+    }
+
+    /// Pauses the application, and sends all that it has sent.
+    fn drain(&mut self) -> Result<(), Box<dyn Error>> {
+        if let Sender::Threaded(app) = &self.sender {
+            app.run(false);
+        }
+        let begun = Instant::now();
+        while self.near.turn(false) > 0 || self.near.is_draining() {
+            if begun.elapsed() > TIMEOUT {
+                return Err("the back end takes nothing".into());
+            }
+        }
+        Ok(())
+    }
+
+    /// The number of packets that were received, all of which a back end has counted.
+    fn is_counted(&mut self) -> Result<u64, Box<dyn Error>> {
+        let packets = self.received.snapshot().packets;
+        match &mut self.far {
+            Some(Consumer::BackEnd(back_end)) => back_end.has_received(packets).map(|()| packets),
+            _ => Ok(packets),
+        }
+    }
+
     /// What the reader has done so far.
     fn reader_work(&self) -> Option<Work> {
         self.far.as_ref().map(|far| match far {
             Consumer::Same(reader) => reader.work(),
             Consumer::Threaded(reader) => reader.work(),
+            Consumer::BackEnd(back_end) => back_end.work(),
         })
     }
 
     /// Starts or pauses the other threads.
-    fn run(&self, runs: bool) {
+    fn run(&mut self, runs: bool) -> Result<(), Box<dyn Error>> {
         if let Sender::Threaded(app) = &self.sender {
             app.run(runs);
         }
-        if let Some(Consumer::Threaded(reader)) = &self.far {
-            reader.run(runs);
+        match &mut self.far {
+            Some(Consumer::Threaded(reader)) => reader.run(runs),
+            Some(Consumer::BackEnd(back_end)) => back_end.run(runs)?,
+            _ => {}
         }
+        Ok(())
     }
 
     /// Nanoseconds per packet of each of `bursts` bursts; the other threads run meanwhile.
     fn samples(&mut self, bursts: usize) -> Result<Vec<f64>, Box<dyn Error>> {
-        self.run(true);
-        let samples = self.take_samples(bursts);
-        self.run(false);
-        samples
+        self.run(true)?;
+        let samples = self.take_samples(bursts)?;
+        if let Some(Consumer::BackEnd(_)) = self.far {
+            // A back end is paused without packets.
+            self.drain()?;
+            self.is_counted()?;
+        }
+        self.run(false)?;
+        Ok(samples)
     }
 
     fn take_samples(&mut self, bursts: usize) -> Result<Vec<f64>, Box<dyn Error>> {
         let mut samples = Vec::with_capacity(bursts);
         let mut moved = Instant::now();
+        // Of the burst that is on its way: its packets, and its time so far.
+        let (mut burst, mut spent) = (0, Duration::ZERO);
         while samples.len() < bursts {
             if moved.elapsed() > TIMEOUT {
                 return Err("nothing moves".into());
@@ -175,13 +233,20 @@ impl<'u> Rig<'u> {
                 Sender::Threaded(_) => return Err("the application has ended".into()),
             }
             let (n, took) = self.turn();
+            spent += took;
+            if burst == 0 {
+                burst = n;
+            }
             if let Some(Consumer::Threaded(reader)) = &mut self.far {
                 reader.sent(n);
             }
-            // A smaller burst does not show the cost of a full one.
-            if n == BURST {
-                samples.push(took.as_nanos() as f64 / n as f64);
-                moved = Instant::now();
+            if self.near.held() == 0 {
+                // A smaller burst does not show the cost of a full one.
+                if burst == BURST {
+                    samples.push(spent.as_nanos() as f64 / burst as f64);
+                    moved = Instant::now();
+                }
+                (burst, spent) = (0, Duration::ZERO);
             }
             if let Some(device) = &self.device {
                 device.run_until_idle();

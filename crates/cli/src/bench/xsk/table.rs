@@ -30,7 +30,7 @@ pub(super) fn print(report: &Report, args: &BenchXsk) -> io::Result<()> {
     let how = if args.threaded { "on a thread of its own" } else { "stepped, not timed" };
     writeln!(
         out,
-        "\npackets a second of one core (the slower one if the reader has its own); an application {how}, bursts of 64 out of \
+        "\npackets a second of one core (the slower one if the reader has its own; to virtio, as the back end counts them); an application {how}, bursts of 64 out of \
          4096 frames; medians of {} rounds of {} bursts, copy and page in turn",
         args.rounds, args.bursts
     )
