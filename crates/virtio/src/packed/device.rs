@@ -7,9 +7,12 @@ use crate::chain::{Chain, Single, Token};
 use crate::error::{QueueError, RingError};
 use crate::event::{AT_DESC, DISABLE, ENABLE, packed_wants, word};
 use crate::in_order::InOrder;
-use crate::layout::{Desc, Features, INDIRECT, NEXT, WRITE, packed_word};
+use crate::inflight::packed::PackedRecord;
+use crate::inflight::{InFlightRecord, Order, Recorded};
+use crate::layout::{Desc, Features, INDIRECT, NEXT, USED, WRITE, packed_word};
 use crate::space::AddressSpace;
 use crate::walk;
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use towpath_packet::notify::{before_last_look, publish};
 
@@ -28,7 +31,7 @@ pub struct Device<W = Area> {
     unpublished: u16,
     /// The second word of the first used descriptor that is not published, and its index.
     held: Option<(usize, u64)>,
-    order: Option<InOrder>,
+    order: Option<Order<PackedRecord<W>>>,
     broken: Option<RingError>,
     /// The next publication calls: a device before this one may have published without.
     call_once: bool,
@@ -50,7 +53,7 @@ impl<W: RingWords> Device<W> {
         if next_avail.index >= size || next_used.index >= size {
             return Err(refused);
         }
-        let order = features.in_order.then(|| InOrder::new(size, next_avail.index));
+        let order = features.in_order.then(|| Order::InOrder(InOrder::new(size, next_avail.index)));
         Ok(Device {
             areas,
             size,
@@ -64,6 +67,52 @@ impl<W: RingWords> Device<W> {
             broken: None,
             call_once: true,
         })
+    }
+
+    /// The device of a queue with a record of its chains in flight. If a device before this one has
+    /// written it, those chains are taken again first, and `base` is not looked at.
+    ///
+    /// # Errors
+    /// As [`new`](Device::new); [`QueueError::Record`].
+    pub fn resume(
+        areas: Areas<W>,
+        size: u16,
+        features: Features,
+        base: Base,
+        record: InFlightRecord<W>,
+    ) -> Result<Device<W>, QueueError> {
+        check(&areas, size)?;
+        let Position { index, wrap } = Position::decode(base.used);
+        // The bit goes with the wrap counter until the descriptor is available once more, and then.
+        let is_used = |(index, wrap)| {
+            let [_, second] = desc(index);
+            (flags(areas.desc.load64(second, Acquire)) & USED != 0) == wrap
+        };
+        let (record, recovered) = PackedRecord::recover(record, size, (index, wrap), is_used)?;
+        let (mut base, mut again) = (base, VecDeque::new());
+        if let Some(recovered) = recovered {
+            let (index, wrap) = recovered.used;
+            let at = Position { index, wrap };
+            (base, again) = (Base { avail: at.encode(), used: at.encode() }, recovered.again);
+            let slots = again.iter().map(|&key| record.slots(key)).sum();
+            Self::hide_used(&areas, at, slots, size);
+        }
+        let chains = Recorded::new(record, size, features.in_order, again);
+        let new = Device::new(areas, size, features, base)?;
+        Ok(Device { order: Some(Order::Recorded(Box::new(chains))), ..new })
+    }
+
+    /// Makes descriptors available again that a device before this one wrote as used, behind one
+    /// that it did not.
+    fn hide_used(areas: &Areas<W>, mut at: Position, slots: u16, size: u16) {
+        for _ in 0..slots {
+            let [_, second] = desc(at.index);
+            let word = areas.desc.load64(second, Relaxed);
+            if at.is_used(flags(word)) {
+                areas.desc.store64(second, word ^ u64::from(USED) << 48, Relaxed);
+            }
+            at = at.ahead(1, size);
+        }
     }
 
     /// Takes the next available chain and puts its buffers into `chain`.
@@ -81,6 +130,9 @@ impl<W: RingWords> Device<W> {
         if let Some(error) = self.broken {
             return Err(error);
         }
+        if self.has_again() {
+            return self.take_again(memory, chain);
+        }
         let [first, second] = desc(self.next_avail.index);
         // Acquire: the driver wrote all else of the burst before these flags.
         let word = self.areas.desc.load64(second, Acquire);
@@ -90,9 +142,9 @@ impl<W: RingWords> Device<W> {
         let head = Desc::from_packed([self.areas.desc.load64(first, Relaxed), word]);
         match self.follow(head, memory, chain) {
             Ok((id, slots)) => {
-                let token = Token::new(id, slots, self.next_avail.index);
+                let mut token = Token::new(id, slots, self.next_avail.index);
                 if let Some(order) = &mut self.order {
-                    order.take(&token, chain.writable_len() > 0);
+                    token = order.take(token, chain.writable_len() > 0);
                 }
                 self.next_avail = self.next_avail.ahead(slots, self.size);
                 self.taken += slots;
@@ -102,10 +154,47 @@ impl<W: RingWords> Device<W> {
         }
     }
 
+    /// Whether chains that a device before this one took are to be taken again.
+    #[inline]
+    fn has_again(&self) -> bool {
+        self.order.as_ref().is_some_and(Order::has_again)
+    }
+
+    /// Takes the next one of them, by the copies of its descriptors. It stands for those at the next
+    /// available position, which are not looked at.
+    #[cold]
+    fn take_again<M: AddressSpace>(
+        &mut self,
+        memory: &M,
+        chain: &mut Chain<M::Place>,
+    ) -> Result<Option<Token>, RingError> {
+        let Some(Order::Recorded(chains)) = &mut self.order else { return Ok(None) };
+        let Some(key) = chains.next_again() else { return Ok(None) };
+        let (mut id, slots, mut walked) = (0, chains.record.slots(key), Ok(()));
+        for copy in chains.record.chain(key) {
+            id = copy.link;
+            walked = match (copy.has(INDIRECT), slots) {
+                (false, _) => chain.push(memory, copy.addr, copy.len, copy.has(WRITE)),
+                (true, 1) if self.features.indirect => walk::packed_table(&copy, memory, chain),
+                (true, _) => Err(RingError::Indirect),
+            };
+            if walked.is_err() {
+                break;
+            }
+        }
+        if let Err(error) = walked {
+            return Err(self.broken(error));
+        }
+        let token = chains.take_again(Token::new(id, slots, self.next_avail.index), chain.writable_len() > 0);
+        self.next_avail = self.next_avail.ahead(slots, self.size);
+        self.taken += slots;
+        Ok(Some(token))
+    }
+
     /// Takes chains of one buffer, up to the first one of another shape.
     #[inline]
     pub fn take_singles<M: AddressSpace>(&mut self, memory: &M, writable: bool, out: &mut [Single<M::Place>]) -> usize {
-        if self.broken.is_some() {
+        if self.broken.is_some() || self.has_again() {
             return 0;
         }
         let shape = if writable { WRITE } else { 0 };
@@ -123,9 +212,9 @@ impl<W: RingWords> Device<W> {
                 break;
             }
             let Some(piece) = walk::single(&buffer, memory) else { break };
-            let token = Token::new(buffer.link, 1, at.index);
+            let mut token = Token::new(buffer.link, 1, at.index);
             if let Some(order) = &mut self.order {
-                order.take(&token, writable);
+                token = order.take(token, writable);
             }
             *to = Single::new(token, piece);
             self.next_avail = at.ahead(1, self.size);
@@ -181,8 +270,17 @@ impl<W: RingWords> Device<W> {
     /// Returns the chain that was taken last, unused, to be taken again.
     ///
     /// # Errors
-    /// The token, if another chain was taken after it.
+    /// The token, if another chain was taken after it; with a record also if it was taken before the
+    /// last publication.
     pub fn untake(&mut self, token: Token) -> Result<(), Token> {
+        if let Some(Order::Recorded(chains)) = &mut self.order {
+            if chains.untake(&token).is_none() {
+                return Err(token);
+            }
+            self.next_avail = self.next_avail.back(token.slots(), self.size);
+            self.taken -= token.slots().min(self.taken);
+            return Ok(());
+        }
         let begin = Position { index: token.at(), wrap: true };
         let end = begin.ahead(token.slots().min(self.size), self.size);
         if token.at() >= self.size
@@ -230,9 +328,49 @@ impl<W: RingWords> Device<W> {
     #[inline]
     #[must_use = "a driver that sleeps waits for the call"]
     pub fn publish(&mut self) -> bool {
-        while let Some(batch) = self.order.as_mut().and_then(|order| order.next(self.taken)) {
+        if let Some(Order::Recorded(_)) = &self.order {
+            return self.publish_recorded();
+        }
+        while let Some(Order::InOrder(order)) = &mut self.order
+            && let Some(batch) = order.next(self.taken)
+        {
             self.write(batch.id, batch.len, batch.slots, batch.writable && batch.len > 0);
         }
+        self.show()
+    }
+
+    /// Publishes with the record.
+    #[cold]
+    fn publish_recorded(&mut self) -> bool {
+        let order = self.order.take();
+        let Some(Order::Recorded(mut chains)) = order else { return false };
+        // No used descriptor has been written over those that were taken.
+        let mut at = self.next_avail.back(chains.new_slots(), self.size);
+        chains.mark_taken(|record, key, known| {
+            let begin = at;
+            at = at.ahead(known.slots, self.size);
+            record.mark(
+                key,
+                known,
+                (0..known.slots)
+                    .map(|n| begin.ahead(n, self.size))
+                    .map(|at| Desc::from_packed(desc(at.index).map(|word| self.areas.desc.load64(word, Relaxed)))),
+            );
+        });
+        while let Some(used) = chains.next_used() {
+            chains.record.link(used.key);
+            self.write(used.known.id, used.len, used.known.slots, used.known.writable && used.len > 0);
+        }
+        chains.record.advance((self.next_used.index, self.next_used.wrap));
+        let call = self.show();
+        chains.record.commit();
+        self.order = Some(Order::Recorded(chains));
+        call
+    }
+
+    /// Stores the flags that make used descriptors known.
+    #[inline]
+    fn show(&mut self) -> bool {
         let Some((at, word)) = self.held.take() else { return false };
         // Release: buffers and all other used descriptors come before the flags that lead to them.
         self.areas.desc.store64(at, word, Release);
@@ -260,7 +398,7 @@ impl<W: RingWords> Device<W> {
         self.areas.device.store32(EVENT, word(position.index, position.wrap, how), Relaxed);
         before_last_look();
         let [_, second] = desc(self.next_avail.index);
-        self.next_avail.is_available(flags(self.areas.desc.load64(second, Relaxed)))
+        self.next_avail.is_available(flags(self.areas.desc.load64(second, Relaxed))) || self.has_again()
     }
 
     /// Descriptors of the chains that were taken and not published as used.
@@ -276,8 +414,6 @@ impl<W: RingWords> Device<W> {
 
     /// The position that the driver knows as used.
     fn published(&self) -> Position {
-        let back = self.size - self.unpublished;
-        let Position { index, wrap } = self.next_used.ahead(back, self.size);
-        Position { index, wrap: !wrap }
+        self.next_used.back(self.unpublished, self.size)
     }
 }

@@ -7,6 +7,8 @@ use crate::chain::{Chain, Single, Token};
 use crate::error::{QueueError, RingError};
 use crate::event::{NO_NOTIFICATION, passed};
 use crate::in_order::InOrder;
+use crate::inflight::split::SplitRecord;
+use crate::inflight::{InFlightRecord, Order, Recorded};
 use crate::layout::{Desc, Features, WRITE};
 use crate::space::AddressSpace;
 use crate::walk;
@@ -25,7 +27,7 @@ pub struct Device<W = Area> {
     /// The next used entry to write, and the one that the driver knows.
     next_used: u16,
     published: u16,
-    order: Option<InOrder>,
+    order: Option<Order<SplitRecord<W>>>,
     broken: Option<RingError>,
     /// The next publication calls: a device before this one may have published without.
     call_once: bool,
@@ -44,7 +46,7 @@ impl<W: RingWords> Device<W> {
             return Err(QueueError::Base { size, avail, used });
         }
         // Chains that an earlier device took and did not use are lost: they count as used in order.
-        let order = features.in_order.then(|| InOrder::new(size, avail & (size - 1)));
+        let order = features.in_order.then(|| Order::InOrder(InOrder::new(size, avail & (size - 1))));
         Ok(Device {
             areas,
             size,
@@ -57,6 +59,27 @@ impl<W: RingWords> Device<W> {
             broken: None,
             call_once: true,
         })
+    }
+
+    /// The device of a queue with a record of its chains in flight. If a device before this one has
+    /// written it, those chains are taken again first, and the available index of `base` is not
+    /// looked at.
+    ///
+    /// # Errors
+    /// As [`new`](Device::new); [`QueueError::Record`].
+    pub fn resume(
+        areas: Areas<W>,
+        size: u16,
+        features: Features,
+        base: Base,
+        record: InFlightRecord<W>,
+    ) -> Result<Device<W>, QueueError> {
+        check(&areas, size, features)?;
+        let (record, again) = SplitRecord::recover(record, size, base.used)?;
+        let base = if again.is_some() { Base { avail: base.used, ..base } } else { base };
+        let chains = Recorded::new(record, size, features.in_order, again.unwrap_or_default());
+        let new = Device::new(areas, size, features, base)?;
+        Ok(Device { order: Some(Order::Recorded(Box::new(chains))), ..new })
     }
 
     /// The used index as it stands in memory: where a device goes on whose front end names only
@@ -82,7 +105,7 @@ impl<W: RingWords> Device<W> {
             return Err(error);
         }
         if self.avail_seen == self.next_avail && self.look()? == 0 {
-            return Ok(None);
+            return if self.has_again() { self.take_again(memory, chain) } else { Ok(None) };
         }
         let slot = self.next_avail & (self.size - 1);
         // Relaxed: the index orders entries and descriptors.
@@ -92,11 +115,37 @@ impl<W: RingWords> Device<W> {
             Ok(()) => {}
             Err(error) => return Err(self.broken(error)),
         }
-        let token = Token::new(head, 1, self.next_avail);
+        let mut token = Token::new(head, 1, self.next_avail);
         if let Some(order) = &mut self.order {
-            order.take(&token, chain.writable_len() > 0);
+            token = order.take(token, chain.writable_len() > 0);
         }
         self.next_avail = self.next_avail.wrapping_add(1);
+        Ok(Some(token))
+    }
+
+    /// Whether chains that a device before this one took are to be taken again.
+    #[inline]
+    fn has_again(&self) -> bool {
+        self.order.as_ref().is_some_and(Order::has_again)
+    }
+
+    /// Takes the next one of them. It stands for the next available entry, which is not looked at.
+    #[cold]
+    fn take_again<M: AddressSpace>(
+        &mut self,
+        memory: &M,
+        chain: &mut Chain<M::Place>,
+    ) -> Result<Option<Token>, RingError> {
+        let Some(Order::Recorded(chains)) = &mut self.order else { return Ok(None) };
+        let Some(head) = chains.next_again() else { return Ok(None) };
+        let read = |index| desc(index).map(|word| self.areas.desc.load64(word, Relaxed));
+        match walk::split(head, self.size, self.features.indirect, read, memory, chain) {
+            Ok(()) => {}
+            Err(error) => return Err(self.broken(error)),
+        }
+        let token = chains.take_again(Token::new(head, 1, self.next_avail), chain.writable_len() > 0);
+        self.next_avail = self.next_avail.wrapping_add(1);
+        self.avail_seen = self.next_avail;
         Ok(Some(token))
     }
 
@@ -121,9 +170,9 @@ impl<W: RingWords> Device<W> {
                 break;
             }
             let Some(piece) = walk::single(&buffer, memory) else { break };
-            let token = Token::new(head, 1, self.next_avail);
+            let mut token = Token::new(head, 1, self.next_avail);
             if let Some(order) = &mut self.order {
-                order.take(&token, writable);
+                token = order.take(token, writable);
             }
             *to = Single::new(token, piece);
             self.next_avail = self.next_avail.wrapping_add(1);
@@ -135,6 +184,9 @@ impl<W: RingWords> Device<W> {
     /// Loads the driver's index; returns how many chains are available.
     #[inline]
     fn look(&mut self) -> Result<u16, RingError> {
+        if self.has_again() {
+            return Ok(0);
+        }
         // Acquire: the driver wrote descriptors and entries before it counted them.
         let seen = self.areas.driver.load16(INDEX, Acquire);
         // A descriptor is in one chain, and a chain is available again only after it was used.
@@ -153,10 +205,19 @@ impl<W: RingWords> Device<W> {
     /// Returns the chain that was taken last, unused, to be taken again.
     ///
     /// # Errors
-    /// The token, if another chain was taken after it.
+    /// The token, if another chain was taken after it; with a record also if it was taken before the
+    /// last publication.
     pub fn untake(&mut self, token: Token) -> Result<(), Token> {
         if token.at() != self.next_avail.wrapping_sub(1) || self.outstanding() == 0 {
             return Err(token);
+        }
+        if let Some(Order::Recorded(chains)) = &mut self.order {
+            match chains.untake(&token) {
+                None => return Err(token),
+                // It comes before all that is available.
+                Some(true) => self.avail_seen = token.at(),
+                Some(false) => {}
+            }
         }
         self.next_avail = token.at();
         Ok(())
@@ -185,11 +246,36 @@ impl<W: RingWords> Device<W> {
     #[inline]
     #[must_use = "a driver that sleeps waits for the call"]
     pub fn publish(&mut self) -> bool {
-        while let Some(batch) =
-            self.order.as_mut().and_then(|order| order.next(self.next_avail.wrapping_sub(self.next_used)))
+        if let Some(Order::Recorded(_)) = &self.order {
+            return self.publish_recorded();
+        }
+        while let Some(Order::InOrder(order)) = &mut self.order
+            && let Some(batch) = order.next(self.next_avail.wrapping_sub(self.next_used))
         {
             self.write(batch.id, batch.len, batch.chains);
         }
+        self.show()
+    }
+
+    /// Publishes with the record.
+    #[cold]
+    fn publish_recorded(&mut self) -> bool {
+        let order = self.order.take();
+        let Some(Order::Recorded(mut chains)) = order else { return false };
+        chains.mark_taken(|record, key, _| record.mark(key));
+        while let Some(used) = chains.next_used() {
+            chains.record.link(used.key);
+            self.write(used.known.id, used.len, 1);
+        }
+        let call = self.show();
+        chains.record.commit(self.published);
+        self.order = Some(Order::Recorded(chains));
+        call
+    }
+
+    /// Stores the index that makes used entries known.
+    #[inline]
+    fn show(&mut self) -> bool {
         let (old, new) = (self.published, self.next_used);
         if old == new {
             return false;
@@ -226,7 +312,7 @@ impl<W: RingWords> Device<W> {
             self.areas.device.store16(FLAGS, 0, Relaxed);
         }
         before_last_look();
-        self.areas.driver.load16(INDEX, Relaxed) != self.next_avail
+        self.areas.driver.load16(INDEX, Relaxed) != self.next_avail || self.has_again()
     }
 
     /// Chains that were taken and not published as used.
