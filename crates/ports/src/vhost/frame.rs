@@ -212,7 +212,7 @@ impl<'a> Burst<'a> {
         token: Token,
         out: &mut Batch,
     ) {
-        let slot = pages.slot(&token);
+        let slot = pages.slot();
         let mut chain = InChain { memory, pages, pieces, skip: self.header_len, slot, held: 0 };
         let frame = self.packet(&mut chain);
         let held = chain.held;
