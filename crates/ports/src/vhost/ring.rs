@@ -18,7 +18,7 @@ use towpath_packet::TakeCell;
 use towpath_packet::notify::{self, Notifier};
 use towpath_sys::{Epoll, EventFd};
 use towpath_virtio::{
-    Areas, Base, Chain, Device, Features, Format, QueueError, RegionPlace, Regions, RingError, Token,
+    Areas, Base, Chain, Device, Features, Format, InFlightRecord, QueueError, RegionPlace, Regions, RingError, Token,
 };
 use towpath_wire::virtio_net::VnetHeader;
 
@@ -101,6 +101,8 @@ pub(super) struct RingSetup {
     pub(super) enabled: bool,
     /// Pages that are written are marked here.
     pub(super) log: Option<RingLog>,
+    /// Chains in flight are noted here; those of a device before this one are taken first.
+    pub(super) record: Option<InFlightRecord>,
 }
 
 /// A ring that was started. The control thread may [change](RingSlot::change) the descriptors,
@@ -122,10 +124,15 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    fn new(setup: RingSetup, pages: Pages) -> Result<Ring, QueueError> {
+    fn new(mut setup: RingSetup, pages: Pages) -> Result<Ring, QueueError> {
+        let record = setup.record.take();
         let RingSetup { format, size, base, features, ref areas, .. } = setup;
         let areas = Areas { desc: areas.desc.clone(), driver: areas.driver.clone(), device: areas.device.clone() };
-        let mut device = Device::new(format, areas, size, Features::from_bits(features), base)?;
+        let features = Features::from_bits(features);
+        let mut device = match record {
+            None => Device::new(format, areas, size, features, base)?,
+            Some(record) => Device::resume(format, areas, size, features, base, record)?,
+        };
         // Until the worker is about to sleep.
         device.disable_kicks();
         let chains = Vec::with_capacity(size.into());

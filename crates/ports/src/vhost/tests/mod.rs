@@ -3,6 +3,7 @@
 mod connections;
 mod front_end;
 mod hostile;
+mod inflight;
 mod requests;
 mod ring;
 mod rings;
@@ -121,6 +122,7 @@ impl Guest {
             err: Some(another(&self.err)),
             enabled: true,
             log: None,
+            record: None,
         }
     }
 
