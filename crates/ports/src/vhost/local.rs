@@ -38,7 +38,7 @@ impl LocalRing {
             kick: None,
             call: None,
             err: None,
-            enabled: true,
+            enabled: Some(true),
             log: None,
             record: None,
         })

@@ -97,8 +97,9 @@ pub(super) struct RingSetup {
     pub(super) call: Option<EventFd>,
     /// Announces that the ring is broken.
     pub(super) err: Option<EventFd>,
-    /// Whether packets move: a ring that is not enabled gives none to the guest, and drops its own.
-    pub(super) enabled: bool,
+    /// Whether packets move. A ring that is disabled gives none to the guest, and drops its own.
+    /// `None` before the front end says so: it is about to, and the guest's chains wait for that.
+    pub(super) enabled: Option<bool>,
     /// Pages that are written are marked here.
     pub(super) log: Option<RingLog>,
     /// Chains in flight are noted here; those of a device before this one are taken first.
@@ -158,8 +159,8 @@ impl Ring {
     pub(super) fn stands_still(&self) -> Option<&'static str> {
         match (self.broken, self.setup.enabled) {
             (Some(_), _) => Some("the guest broke the rules of its ring"),
-            (None, false) => Some("the guest's queue is not enabled"),
-            (None, true) => None,
+            (None, None | Some(false)) => Some("the guest's queue is not enabled"),
+            (None, Some(true)) => None,
         }
     }
 
@@ -350,7 +351,9 @@ impl RingSlot {
         self.notifier.arm();
         // While the control thread has the ring, it will wake this one.
         let Some(mut taken) = self.take() else { return true };
-        let Some(ring) = taken.ring().filter(|ring| ring.broken.is_none()) else { return true };
+        // Nothing is taken from a ring that is broken, or that waits until it is enabled.
+        let takes = |ring: &&mut Ring| ring.broken.is_none() && ring.setup.enabled.is_some();
+        let Some(ring) = taken.ring().filter(takes) else { return true };
         let freed = ring.pages.has_freed();
         // The last look may drop all that it finds, so it does not suffice for chains that no kick
         // announces.

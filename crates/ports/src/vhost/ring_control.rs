@@ -8,7 +8,8 @@
 //! ```
 //!
 //! The two states are independent. A ring starts when the last of what it needs has come, in
-//! whatever order. It may be enabled before that, and stays so when it stops.
+//! whatever order. It may be enabled before that, and stays so when it stops. Between the start and the
+//! first word on that, the guest's frames wait: most front ends enable a ring last.
 
 use super::dirty_log::PageLog;
 use super::features::{RING_PACKED, VERSION_1};
@@ -83,7 +84,7 @@ pub(super) struct RingControl {
     kick: Option<Option<EventFd>>,
     call: Option<Arc<EventFd>>,
     err: Option<Arc<EventFd>>,
-    enabled: bool,
+    enabled: Option<bool>,
     /// The format in which it runs.
     running: Option<Format>,
 }
@@ -101,7 +102,7 @@ impl RingControl {
             kick: None,
             call: None,
             err: None,
-            enabled: false,
+            enabled: None,
             running: None,
         }
     }
@@ -176,8 +177,8 @@ impl RingControl {
 
     pub(super) fn set_enabled(&mut self, value: u32) -> Result<(), RingRefusal> {
         let enabled = match value {
-            0 => false,
-            1 => true,
+            0 => Some(false),
+            1 => Some(true),
             other => return Err(RingRefusal::Enable(other)),
         };
         self.enabled = enabled;
@@ -268,7 +269,7 @@ impl RingControl {
     /// The device is reset: nothing but the descriptors for calls and errors is left.
     pub(super) fn reset(&mut self) {
         self.suspend();
-        (self.size, self.addr, self.base, self.kick, self.enabled) = (None, None, None, None, false);
+        (self.size, self.addr, self.base, self.kick, self.enabled) = (None, None, None, None, None);
     }
 
     /// Lets a worker go on that is held by a counter which the front end filled. Returns whether it

@@ -120,7 +120,7 @@ impl Guest {
             kick: Some(another(&self.kick)),
             call: Some(another(&self.call)),
             err: Some(another(&self.err)),
-            enabled: true,
+            enabled: Some(true),
             log: None,
             record: None,
         }
