@@ -270,6 +270,13 @@ impl<W: RingWords> Device<W> {
         either!(self, queue => queue.outstanding())
     }
 
+    /// Chains that a device before this one had in flight, by their record, and that are to be taken
+    /// again.
+    #[inline]
+    pub fn to_take_again(&self) -> usize {
+        either!(self, queue => queue.to_take_again())
+    }
+
     /// Where another device can go on. What is outstanding then is lost to the driver.
     pub fn base(&self) -> Base {
         either!(self, queue => queue.base())

@@ -242,6 +242,7 @@ impl RingSlot {
             Way::ToGuest => Pages::none(&self.events),
         };
         let mut ring = Ring::new(setup, pages)?;
+        add(&self.events.again, ring.device.to_take_again() as u64);
         self.add_kick(&mut ring);
         let mut taken = self.wait();
         if let Some(old) = taken.replace(Some(ring)) {

@@ -130,10 +130,10 @@ impl<R: Record> Order<R> {
         }
     }
 
-    /// Whether chains wait to be taken again.
+    /// Chains to be taken again.
     #[inline]
-    pub(crate) fn has_again(&self) -> bool {
-        matches!(self, Order::Recorded(chains) if !chains.again.is_empty())
+    pub(crate) fn again(&self) -> usize {
+        if let Order::Recorded(chains) = self { chains.again.len() } else { 0 }
     }
 }
 

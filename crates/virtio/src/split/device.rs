@@ -123,10 +123,16 @@ impl<W: RingWords> Device<W> {
         Ok(Some(token))
     }
 
-    /// Whether chains that a device before this one took are to be taken again.
+    /// Chains that a device before this one had in flight, and that are to be taken again.
+    #[inline]
+    pub fn to_take_again(&self) -> usize {
+        self.order.as_ref().map_or(0, Order::again)
+    }
+
+    /// Whether there are any.
     #[inline]
     fn has_again(&self) -> bool {
-        self.order.as_ref().is_some_and(Order::has_again)
+        self.to_take_again() > 0
     }
 
     /// Takes the next one of them. It stands for the next available entry, which is not looked at.

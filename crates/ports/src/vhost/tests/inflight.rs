@@ -145,19 +145,20 @@ fn chains_in_flight_are_taken_again_by_the_next_back_end_and_each_is_used_once()
         // Packets of back ends before stay out: their pages do not matter to any other one.
         let mut out: Vec<Packet> = Vec::new();
         for round in 0..6u8 {
-            let mut held: Vec<Packet> = Vec::new();
-            for n in 0..40 {
+            let (mut held, mut taken, frames): (Vec<Packet>, usize, usize) = (Vec::new(), 0, 40);
+            for n in 0..frames as u8 {
                 let len = if random.below(2) == 0 { 60 } else { 1000 };
                 let mut frame = vec![round; len];
                 frame[14] = n;
                 guest.transmit(frame);
                 let mut batch = Batch::new();
-                if random.below(3) == 0 && rig.rx[0].rx(&mut batch) > 0 {
+                if random.below(3) == 0 {
+                    taken += rig.rx[0].rx(&mut batch);
                     held.extend(batch.drain_front(64));
                     while held.len() > 8 {
                         drop(held.swap_remove(random.below(held.len() as u64) as usize));
                     }
-                    rig.rx[0].rx(&mut batch);
+                    taken += rig.rx[0].rx(&mut batch);
                     held.extend(batch.drain_front(64));
                 }
                 guest.reap();
@@ -179,6 +180,8 @@ fn chains_in_flight_are_taken_again_by_the_next_back_end_and_each_is_used_once()
                 again.extend(batch.drain_front(64).map(|packet| packet.to_vec()));
                 again.len() >= guest.sent.len()
             });
+            let used = frames - guest.sent.len();
+            assert_eq!(rig.event("chains-taken-again") as usize, taken - used, "{features:#x} {round}");
             assert!(again.iter().eq(guest.sent.iter().map(|(_, frame)| frame)), "{features:#x} {round}");
             until(|| {
                 rig.rx[0].rx(&mut Batch::new());
