@@ -26,6 +26,7 @@
 //! | `features` | what the device offers, and the names of it |
 //! | `server` | the control thread: it waits for a front end, and answers it |
 //! | `session` | one front end: its requests, and their answers |
+//! | `refusal` | why requests are refused, and connections end |
 //! | `ring_control` | what it set of one ring; start and stop |
 //! | `memory` | the guest's memory, in two address spaces |
 //! | `dirty_log` | pages that the device wrote, for a migration |
@@ -63,6 +64,7 @@ pub mod local;
 mod memory;
 mod pages;
 mod rarp;
+mod refusal;
 mod ring;
 mod ring_control;
 mod rx;

@@ -8,12 +8,13 @@
 //! Nothing that a front end sends makes its part of this process grow: memory, descriptors and
 //! mappings are bounded by the numbers of its rings and its memory slots.
 
-use super::descriptors::{DescriptorError, Descriptors};
+use super::descriptors::Descriptors;
 use super::dirty_log::PageLog;
 use super::features::{self, VERSION_1};
 use super::inflight::{Bounds, RecordError, Records};
-use super::memory::{GuestMemory, MAX_SLOTS, MemoryError};
+use super::memory::{GuestMemory, MAX_SLOTS};
 use super::rarp::Rarp;
+use super::refusal::{End, Refusal};
 use super::ring::RingSlot;
 use super::ring_control::{RingControl, RingRefusal, Surroundings};
 use super::stats::PortEvents;
@@ -22,8 +23,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use towpath_virtio::vhost_user::protocol::{self, LOG_ALL, PROTOCOL_FEATURES};
 use towpath_virtio::vhost_user::{
-    CONFIG_SIZE, Channel, ChannelError, ConfigSpace, InFlightArea, Log, MemoryTable, Message, PayloadError, Request,
-    SingleRegion, VringAddr, VringFd, VringState, read_u64,
+    CONFIG_SIZE, Channel, ConfigSpace, InFlightArea, Log, MemoryTable, Message, PayloadError, Request, SingleRegion,
+    VringAddr, VringFd, VringState, read_u64,
 };
 
 /// The link is up (`VIRTIO_NET_S_LINK_UP`).
@@ -32,62 +33,6 @@ const LINK_UP: u16 = 1;
 const FEATURES_OK: u8 = 8;
 /// Smallest MTU of any interface.
 const MIN_MTU: u64 = 68;
-
-/// Why a request is refused.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Refusal {
-    #[error(transparent)]
-    Payload(#[from] PayloadError),
-    #[error(transparent)]
-    Descriptor(#[from] DescriptorError),
-    #[error(transparent)]
-    Memory(#[from] MemoryError),
-    #[error(transparent)]
-    Records(#[from] RecordError),
-    #[error("ring {ring}: {why}")]
-    Ring { ring: usize, why: RingRefusal },
-    #[error("ring {ring}: the device has {rings}, a pair for each worker of the port, at most queues=")]
-    Index { ring: u32, rings: usize },
-    #[error("{0} were not offered")]
-    Features(String),
-    #[error("features {0} can't change while a ring runs")]
-    Running(String),
-    #[error("{0} was not negotiated")]
-    NotNegotiated(&'static str),
-    #[error("not offered")]
-    NotOffered,
-    #[error("MTU {0}: must be from 68 to 65535, and not above that of the port")]
-    Mtu(u64),
-    #[error("the configuration can't be written")]
-    Config,
-}
-
-/// Why a connection ended.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum End {
-    #[error("left")]
-    Left,
-    #[error("the port ended")]
-    Port,
-    #[error(transparent)]
-    Channel(ChannelError),
-    #[error("{request}: {why}")]
-    Refused { request: Request, why: Refusal },
-    #[error("request {0} is not known")]
-    Unknown(u32),
-    #[error("a reply to no request")]
-    Reply,
-    #[error("its memory was truncated")]
-    Lost,
-    #[error("a counter that it shares was full")]
-    Counter,
-}
-
-impl From<ChannelError> for End {
-    fn from(error: ChannelError) -> End {
-        if matches!(error, ChannelError::Closed) { End::Left } else { End::Channel(error) }
-    }
-}
 
 /// What the sessions of a port have in common.
 #[derive(Debug)]
