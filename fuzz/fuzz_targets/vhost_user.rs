@@ -22,7 +22,8 @@ use towpath_ports::vhost::{self, VhostPort};
 use towpath_sys::unix_socket::{self, Kind};
 use towpath_sys::{EventFd, stream};
 use towpath_virtio::vhost_user::{
-    Channel, ConfigSpace, InFlightArea, Log, MemoryRegion, MemoryTable, Request, SingleRegion, VringAddr, VringFd, VringState,
+    Channel, ConfigSpace, InFlightArea, Log, MemoryRegion, MemoryTable, Request, SingleRegion, VringAddr, VringFd,
+    VringState,
 };
 use towpath_virtio::{Areas, Driver, Features, Format, Layout, Segment};
 
@@ -441,7 +442,8 @@ impl<'a> FrontEnd<'a> {
                 let queue_size = if how & 2 == 0 { SIZE } else { input.word() };
                 let size = if how & 4 == 0 { MEMORY / 2 } else { input.long() };
                 // Within the memory that packets and rings are in, too.
-                let area = InFlightArea { size, offset: at % (MEMORY / 2) & !7 | u64::from(how & 8) >> 3, queues, queue_size };
+                let area =
+                    InFlightArea { size, offset: at % (MEMORY / 2) & !7 | u64::from(how & 8) >> 3, queues, queue_size };
                 let fds = if request == SetInflightFd { vec![WHOLE] } else { vec![] };
                 (area.to_bytes().to_vec(), fds)
             }

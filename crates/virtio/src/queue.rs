@@ -172,8 +172,8 @@ impl<W: RingWords> Device<W> {
     /// The device of a queue of `size` descriptors with a record of its chains in flight.
     ///
     /// If a device before this one has written the record, its chains are taken again first, in the
-    /// order of their availability, and `base` is not looked at: the record and the ring tell where
-    /// the queue goes on. Else it is [`new`](Device::new), with a record from there on.
+    /// order of their availability. Where the queue goes on is in the record and the ring then, and
+    /// `base` is not looked at. Else it is [`new`](Device::new), with a record from there on.
     ///
     /// # Errors
     /// As [`new`](Device::new); [`QueueError::Record`] for a record of another queue, or one that

@@ -89,7 +89,7 @@ struct World {
     added: Vec<Sent>,
     /// In the order of availability.
     sent: VecDeque<Sent>,
-    /// Those that the device has, by their places among `sent` when they were taken: ids tell them.
+    /// Those that the device has, by id.
     taken: Vec<(u16, Option<Token>)>,
     /// Chains that were taken since the last publication.
     unmarked: usize,
@@ -356,7 +356,7 @@ fn a_record_that_was_cleared_begins_where_the_front_end_says() {
     let _ = world.device.publish();
     assert_eq!(world.device.base(), Base { avail: 0x8003, used: 0x8003 });
     world.replace(0);
-    assert_eq!(world.device.base(), Base { avail: 0x8003, used: 0x8003 }, "the record tells");
+    assert_eq!(world.device.base(), Base { avail: 0x8003, used: 0x8003 }, "that of the record");
     let words = Area::new(&world.record, 64, InFlightRecord::<Area>::bytes(Format::Packed, 8)).unwrap();
     InFlightRecord::new(words).clear();
     world.replace(0);

@@ -119,7 +119,7 @@ impl Survivor {
             let [kick, call] = [kick, call].map(|event| event.try_clone().unwrap());
             let event = VringFd { index: index as u8, has_fd: true }.to_bytes();
             self.done(Request::SetVringNum, &state(SIZE.into()), &[]);
-            // The record tells more.
+            // It does not count beside the record of a back end.
             self.done(Request::SetVringBase, &state(Base::start(self.format).to_vring(self.format)), &[]);
             self.done(Request::SetVringAddr, &VringAddr { index, flags: 0, desc, used, avail, log: 0 }.to_bytes(), &[]);
             self.done(Request::SetVringCall, &event, &[call.as_fd()]);

@@ -98,7 +98,7 @@ pub(super) struct RingSetup {
     /// Announces that the ring is broken.
     pub(super) err: Option<EventFd>,
     /// Whether packets move. A ring that is disabled gives none to the guest, and drops its own.
-    /// `None` before the front end says so: it is about to, and the guest's chains wait for that.
+    /// `None` before the first request of that kind, for which the guest's chains wait.
     pub(super) enabled: Option<bool>,
     /// Pages that are written are marked here.
     pub(super) log: Option<RingLog>,

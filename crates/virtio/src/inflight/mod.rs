@@ -1,8 +1,8 @@
 //! Chains in flight, in memory that outlives the device (vhost-user, "Inflight I/O tracking").
 //!
-//! A device that is killed leaves chains that it took and did not use. The index of a ring that is
-//! used in any order does not tell which. The record does: it lies in memory that the front end
-//! keeps, and the next device takes those chains again, in the order of their availability.
+//! A device that is killed leaves chains that it took and did not use. If chains are used in any
+//! order, the index of the ring is not enough to find them. They are in the record, in memory that
+//! the front end keeps: the next device takes them again, in the order of their availability.
 //!
 //! ```text
 //!   take ─► key, in memory of the device's own ─► complete ─► publish

@@ -86,7 +86,7 @@ fn addr(key: u16) -> usize {
 /// An index of the ring, and the wrap counter there.
 pub(crate) type Place = (u16, bool);
 
-/// What the record of a device before this one tells.
+/// What is in the record of a device before this one.
 #[derive(Debug)]
 pub(crate) struct Recovered {
     /// Where the next used descriptor is written.
@@ -121,8 +121,8 @@ pub(crate) struct PackedRecord<W> {
 }
 
 impl<W: RingWords> PackedRecord<W> {
-    /// The record of a queue of `size` that begins at `begin`, if no device has written it. Else,
-    /// what it tells; `is_used` looks whether the descriptor at a place is used, or was.
+    /// The record of a queue of `size` that begins at `begin`, if no device has written it. Else
+    /// also what is in it; `is_used` looks whether the descriptor at a place is used, or was.
     ///
     /// # Errors
     /// [`QueueError`] for a record of another queue, or one that contradicts itself.
@@ -171,7 +171,7 @@ impl<W: RingWords> PackedRecord<W> {
         self.store(WRAP_COUNTERS, u16::from(wrap) | u16::from(old) << 8);
     }
 
-    /// What is now becomes what is old; the free head first, which tells that a step has ended.
+    /// What is now becomes what is old; the free head first, which ends the step.
     fn end_step(&self) {
         self.store(OLD_FREE_HEAD, self.free);
         self.store(OLD_USED_IDX, self.used.0);
