@@ -35,7 +35,7 @@ pub(crate) mod split;
 use crate::area::{Area, RingWords};
 use crate::chain::Token;
 use crate::error::QueueError;
-use crate::in_order::InOrder;
+use crate::in_order::{InOrder, UsedBatch};
 use crate::layout::Format;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -95,86 +95,28 @@ pub(crate) trait Record {
     fn enter(&mut self, token: &Token) -> u16;
     /// The chain that was entered last is not taken.
     fn leave(&mut self, key: u16);
-    /// The key of a chain.
-    fn key(token: &Token) -> u16;
-    /// The token of a chain that has `key`.
-    fn token(token: Token, key: u16) -> Token;
-}
-
-/// How completed chains wait for the publication.
-#[derive(Debug)]
-pub(crate) enum Order<R> {
-    /// For their turn.
-    InOrder(InOrder),
-    /// For the record.
-    Recorded(Box<Recorded<R>>),
-}
-
-impl<R: Record> Order<R> {
-    #[inline]
-    pub(crate) fn take(&mut self, token: Token, writable: bool) -> Token {
-        match self {
-            Order::InOrder(order) => {
-                order.take(&token, writable);
-                token
-            }
-            Order::Recorded(chains) => chains.take(token, writable),
-        }
-    }
-
-    #[inline]
-    pub(crate) fn complete(&mut self, token: &Token, len: u32) {
-        match self {
-            Order::InOrder(order) => order.complete(token, len),
-            Order::Recorded(chains) => chains.complete(token, len),
-        }
-    }
-
-    /// Chains to be taken again.
-    #[inline]
-    pub(crate) fn again(&self) -> usize {
-        if let Order::Recorded(chains) = self { chains.again.len() } else { 0 }
-    }
-}
-
-/// What a device with a record knows of a chain.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Known {
-    pub(crate) id: u16,
-    pub(crate) slots: u16,
-    /// Whether there are writable buffers.
-    pub(crate) writable: bool,
-    /// Bytes written, if the chain is complete.
-    done: Option<u32>,
 }
 
 /// A chain that was taken since the last publication.
 #[derive(Debug, Clone, Copy)]
 struct Taken {
     key: u16,
+    /// Descriptors of the ring.
+    slots: u16,
     /// A device before this one has marked it.
     again: bool,
 }
 
-/// A chain that is used.
-#[derive(Debug)]
-pub(crate) struct UsedChain {
-    pub(crate) key: u16,
-    pub(crate) known: Known,
-    pub(crate) len: u32,
-}
-
-/// The chains of a device that has a record.
+/// The chains of a device that has a record. Their tokens have their keys in place of positions, and
+/// the device's [`InOrder`] is a table of them by key.
 #[derive(Debug)]
 pub(crate) struct Recorded<R> {
     pub(crate) record: R,
-    /// By key.
-    known: Box<[Known]>,
+    /// Whether chains are used in the order of their availability.
+    in_order: bool,
     taken: Vec<Taken>,
-    /// The keys of those that are outstanding, oldest first, if they are used in that order.
-    in_order: Option<VecDeque<u16>>,
-    /// The keys of those that are complete, if they are used in any order.
-    completed: VecDeque<u16>,
+    /// The keys of those that are outstanding, oldest first.
+    outstanding: VecDeque<u16>,
     /// The keys of those that are to be taken again, oldest first.
     again: VecDeque<u16>,
 }
@@ -182,32 +124,25 @@ pub(crate) struct Recorded<R> {
 impl<R: Record> Recorded<R> {
     /// The chains of a queue of `size`, of which some are to be taken `again`.
     pub(crate) fn new(record: R, size: u16, in_order: bool, again: VecDeque<u16>) -> Recorded<R> {
-        let size = usize::from(size);
-        Recorded {
-            record,
-            known: vec![Known::default(); size].into(),
-            taken: Vec::with_capacity(size),
-            in_order: in_order.then(|| VecDeque::with_capacity(size)),
-            completed: VecDeque::with_capacity(size),
-            again,
-        }
+        let (taken, outstanding) = (Vec::with_capacity(size.into()), VecDeque::with_capacity(size.into()));
+        Recorded { record, in_order, taken, outstanding, again }
     }
 
-    fn note(&mut self, key: u16, token: &Token, writable: bool, again: bool) {
-        if let Some(known) = self.known.get_mut(usize::from(key)) {
-            *known = Known { id: token.id(), slots: token.slots(), writable, done: None };
-        }
-        self.taken.push(Taken { key, again });
-        if let Some(order) = &mut self.in_order {
-            order.push_back(key);
-        }
+    fn note(&mut self, key: u16, token: &Token, again: bool) -> Token {
+        self.taken.push(Taken { key, slots: token.slots(), again });
+        self.outstanding.push_back(key);
+        Token::new(token.id(), token.slots(), key)
     }
 
-    #[inline(never)]
-    fn take(&mut self, token: Token, writable: bool) -> Token {
-        let key = self.record.enter(&token);
-        self.note(key, &token, writable, false);
-        R::token(token, key)
+    /// A chain was taken, for the first time.
+    pub(crate) fn take(&mut self, token: &Token) -> Token {
+        let key = self.record.enter(token);
+        self.note(key, token, false)
+    }
+
+    /// Chains to be taken again.
+    pub(crate) fn again(&self) -> usize {
+        self.again.len()
     }
 
     /// The key of the next chain to be taken again.
@@ -215,62 +150,44 @@ impl<R: Record> Recorded<R> {
         self.again.front().copied()
     }
 
-    /// Takes that chain.
-    pub(crate) fn take_again(&mut self, token: Token, writable: bool) -> Token {
-        let Some(key) = self.again.pop_front() else { return token };
-        self.note(key, &token, writable, true);
-        R::token(token, key)
+    /// That chain was taken.
+    pub(crate) fn take_again(&mut self, token: &Token) -> Token {
+        let key = self.again.pop_front().unwrap_or_default();
+        self.note(key, token, true)
     }
 
-    /// Gives back the chain that was taken last. Returns whether it is to be taken again; `None` if
-    /// it is another chain's token.
-    pub(crate) fn untake(&mut self, token: &Token) -> Option<bool> {
-        let last = self.taken.pop_if(|taken| taken.key == R::key(token))?;
-        if let Some(order) = &mut self.in_order {
-            order.pop_back();
-        }
+    /// Gives back the chain that was taken last. Returns false if it is another chain's token.
+    pub(crate) fn untake(&mut self, token: &Token) -> bool {
+        let Some(last) = self.taken.pop_if(|taken| taken.key == token.at()) else { return false };
+        self.outstanding.pop_back();
         if last.again {
             self.again.push_front(last.key);
         } else {
             self.record.leave(last.key);
         }
-        Some(last.again)
-    }
-
-    #[inline(never)]
-    fn complete(&mut self, token: &Token, len: u32) {
-        let key = R::key(token);
-        if let Some(known) = self.known.get_mut(usize::from(key)) {
-            known.done = Some(len);
-            if self.in_order.is_none() {
-                self.completed.push_back(key);
-            }
-        }
+        true
     }
 
     /// Descriptors of the chains that are to be marked.
     pub(crate) fn new_slots(&self) -> u16 {
-        let new = self.taken.iter().filter(|taken| !taken.again);
-        new.filter_map(|taken| self.known.get(usize::from(taken.key))).map(|known| known.slots).sum()
+        self.taken.iter().filter(|taken| !taken.again).map(|taken| taken.slots).sum()
     }
 
-    /// Calls `mark` for each chain that was taken since the last time, and that no device marked.
-    pub(crate) fn mark_taken(&mut self, mut mark: impl FnMut(&mut R, u16, &Known)) {
-        let Recorded { record, known, taken, .. } = self;
-        for Taken { key, again } in taken.drain(..) {
-            if let Some(known) = known.get(usize::from(key)).filter(|_| !again) {
-                mark(record, key, known);
-            }
-        }
+    /// Calls `mark` for the key of each chain that was taken since the last time, and that no device
+    /// marked.
+    pub(crate) fn mark_taken(&mut self, mut mark: impl FnMut(&mut R, u16)) {
+        let Recorded { record, taken, .. } = self;
+        taken.drain(..).filter(|taken| !taken.again).for_each(|taken| mark(record, taken.key));
     }
 
-    /// The next chain that is used.
-    pub(crate) fn next_used(&mut self) -> Option<UsedChain> {
-        let key = *self.in_order.as_ref().unwrap_or(&self.completed).front()?;
-        let known = self.known.get_mut(usize::from(key))?;
-        let len = known.done.take()?;
-        let known = *known;
-        self.in_order.as_mut().unwrap_or(&mut self.completed).pop_front();
-        Some(UsedChain { key, known, len })
+    /// Calls `each` for the chains that are complete, and used by that.
+    pub(crate) fn use_completed(&mut self, table: &mut InOrder, mut each: impl FnMut(&mut R, u16, UsedBatch)) {
+        let Recorded { record, outstanding, in_order, .. } = self;
+        let mut stays = false;
+        outstanding.retain(|&key| {
+            let used = if stays && *in_order { None } else { table.completed(key) };
+            stays |= used.is_none();
+            used.map(|used| each(record, key, used)).is_none()
+        });
     }
 }

@@ -20,7 +20,7 @@
 //! is taken back. Used descriptors behind that one may be in the ring by then, which the driver
 //! would take for chains that it got back: the device makes them available again.
 
-use super::{InFlightRecord, Known, Record, SIZE_AT, VERSION, VERSION_AT};
+use super::{InFlightRecord, Record, SIZE_AT, VERSION, VERSION_AT};
 use crate::area::RingWords;
 use crate::chain::Token;
 use crate::error::QueueError;
@@ -269,9 +269,9 @@ impl<W: RingWords> PackedRecord<W> {
         keys.take(self.entry(key).num.into()).filter_map(|key| self.copies.get(usize::from(key)).copied())
     }
 
-    /// A chain was taken, whose descriptors are these.
-    pub(crate) fn mark(&mut self, key: u16, known: &Known, descs: impl Iterator<Item = Desc>) {
-        self.store(num(key), known.slots);
+    /// A chain was taken, whose id and descriptors are these.
+    pub(crate) fn mark(&mut self, key: u16, chain_id: u16, descs: impl Iterator<Item = Desc>) {
+        self.store(num(key), self.slots(key));
         self.words.store64(counter(key), self.counter, Release);
         self.counter = self.counter.wrapping_add(1);
         self.store(inflight(key), 1);
@@ -281,7 +281,7 @@ impl<W: RingWords> PackedRecord<W> {
             self.words.store64(addr(at), desc.addr, Release);
             self.words.store32(len(at), desc.len, Release);
             self.store(flags(at), desc.flags);
-            self.store(id(at), known.id);
+            self.store(id(at), chain_id);
             at = self.entry(at).next;
         }
         self.store(FREE_HEAD, at);
@@ -332,13 +332,5 @@ impl<W: RingWords> Record for PackedRecord<W> {
 
     fn leave(&mut self, key: u16) {
         self.free = key;
-    }
-
-    fn key(token: &Token) -> u16 {
-        token.at()
-    }
-
-    fn token(token: Token, key: u16) -> Token {
-        Token::new(token.id(), token.slots(), key)
     }
 }

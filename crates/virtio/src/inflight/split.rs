@@ -141,12 +141,4 @@ impl<W> Record for SplitRecord<W> {
     }
 
     fn leave(&mut self, _: u16) {}
-
-    fn key(token: &Token) -> u16 {
-        token.id()
-    }
-
-    fn token(token: Token, _: u16) -> Token {
-        token
-    }
 }

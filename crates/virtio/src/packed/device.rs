@@ -8,7 +8,7 @@ use crate::error::{QueueError, RingError};
 use crate::event::{AT_DESC, DISABLE, ENABLE, packed_wants, word};
 use crate::in_order::InOrder;
 use crate::inflight::packed::PackedRecord;
-use crate::inflight::{InFlightRecord, Order, Recorded};
+use crate::inflight::{InFlightRecord, Recorded};
 use crate::layout::{Desc, Features, INDIRECT, NEXT, USED, WRITE, packed_word};
 use crate::space::AddressSpace;
 use crate::walk;
@@ -31,8 +31,11 @@ pub struct Device<W = Area> {
     unpublished: u16,
     /// The second word of the first used descriptor that is not published, and its index.
     held: Option<(usize, u64)>,
-    order: Option<Order<PackedRecord<W>>>,
+    order: Option<InOrder>,
+    recorded: Option<Box<Recorded<PackedRecord<W>>>>,
     broken: Option<RingError>,
+    /// The ring is broken, or has a record: chains are taken by another way.
+    detour: bool,
     /// The next publication calls: a device before this one may have published without.
     call_once: bool,
 }
@@ -53,7 +56,7 @@ impl<W: RingWords> Device<W> {
         if next_avail.index >= size || next_used.index >= size {
             return Err(refused);
         }
-        let order = features.in_order.then(|| Order::InOrder(InOrder::new(size, next_avail.index)));
+        let order = features.in_order.then(|| InOrder::new(size, next_avail.index));
         Ok(Device {
             areas,
             size,
@@ -64,7 +67,9 @@ impl<W: RingWords> Device<W> {
             unpublished: 0,
             held: None,
             order,
+            recorded: None,
             broken: None,
+            detour: false,
             call_once: true,
         })
     }
@@ -99,7 +104,8 @@ impl<W: RingWords> Device<W> {
         }
         let chains = Recorded::new(record, size, features.in_order, again);
         let new = Device::new(areas, size, features, base)?;
-        Ok(Device { order: Some(Order::Recorded(Box::new(chains))), ..new })
+        let (order, recorded) = (Some(InOrder::new(size, 0)), Some(Box::new(chains)));
+        Ok(Device { order, recorded, detour: true, ..new })
     }
 
     /// Makes descriptors available again that a device before this one wrote as used, behind one
@@ -127,12 +133,15 @@ impl<W: RingWords> Device<W> {
         chain: &mut Chain<M::Place>,
     ) -> Result<Option<Token>, RingError> {
         chain.clear();
-        if let Some(error) = self.broken {
-            return Err(error);
-        }
-        if self.has_again() {
-            return self.take_again(memory, chain);
-        }
+        if self.detour { self.take_by_detour(memory, chain) } else { self.take_available(memory, chain) }
+    }
+
+    #[inline]
+    fn take_available<M: AddressSpace>(
+        &mut self,
+        memory: &M,
+        chain: &mut Chain<M::Place>,
+    ) -> Result<Option<Token>, RingError> {
         let [first, second] = desc(self.next_avail.index);
         // Acquire: the driver wrote all else of the burst before these flags.
         let word = self.areas.desc.load64(second, Acquire);
@@ -142,9 +151,9 @@ impl<W: RingWords> Device<W> {
         let head = Desc::from_packed([self.areas.desc.load64(first, Relaxed), word]);
         match self.follow(head, memory, chain) {
             Ok((id, slots)) => {
-                let mut token = Token::new(id, slots, self.next_avail.index);
+                let token = Token::new(id, slots, self.next_avail.index);
                 if let Some(order) = &mut self.order {
-                    token = order.take(token, chain.writable_len() > 0);
+                    order.take(&token, chain.writable_len() > 0);
                 }
                 self.next_avail = self.next_avail.ahead(slots, self.size);
                 self.taken += slots;
@@ -155,26 +164,42 @@ impl<W: RingWords> Device<W> {
     }
 
     /// Chains that a device before this one had in flight, and that are to be taken again.
-    #[inline]
     pub fn to_take_again(&self) -> usize {
-        self.order.as_ref().map_or(0, Order::again)
+        self.recorded.as_ref().map_or(0, |chains| chains.again())
     }
 
-    /// Whether there are any.
-    #[inline]
-    fn has_again(&self) -> bool {
-        self.to_take_again() > 0
+    /// Takes the next chain of a ring with a record: one that a device before this one took comes
+    /// first.
+    #[cold]
+    fn take_by_detour<M: AddressSpace>(
+        &mut self,
+        memory: &M,
+        chain: &mut Chain<M::Place>,
+    ) -> Result<Option<Token>, RingError> {
+        if let Some(error) = self.broken {
+            return Err(error);
+        }
+        // It is a table by key here.
+        let table = self.order.take();
+        let is_again = self.to_take_again() > 0;
+        let taken = if is_again { self.take_again(memory, chain) } else { self.take_available(memory, chain) };
+        self.order = table;
+        let (Some(token), Some(chains), Some(table)) = (taken?, &mut self.recorded, &mut self.order) else {
+            return Ok(None);
+        };
+        let token = if is_again { chains.take_again(&token) } else { chains.take(&token) };
+        table.take(&token, chain.writable_len() > 0);
+        Ok(Some(token))
     }
 
     /// Takes the next one of them, by the copies of its descriptors. It stands for those at the next
     /// available position, which are not looked at.
-    #[cold]
     fn take_again<M: AddressSpace>(
         &mut self,
         memory: &M,
         chain: &mut Chain<M::Place>,
     ) -> Result<Option<Token>, RingError> {
-        let Some(Order::Recorded(chains)) = &mut self.order else { return Ok(None) };
+        let Some(chains) = &self.recorded else { return Ok(None) };
         let Some(key) = chains.next_again() else { return Ok(None) };
         let (mut id, slots, mut walked) = (0, chains.record.slots(key), Ok(()));
         for copy in chains.record.chain(key) {
@@ -191,16 +216,15 @@ impl<W: RingWords> Device<W> {
         if let Err(error) = walked {
             return Err(self.broken(error));
         }
-        let token = chains.take_again(Token::new(id, slots, self.next_avail.index), chain.writable_len() > 0);
         self.next_avail = self.next_avail.ahead(slots, self.size);
         self.taken += slots;
-        Ok(Some(token))
+        Ok(Some(Token::new(id, slots, 0)))
     }
 
     /// Takes chains of one buffer, up to the first one of another shape.
     #[inline]
     pub fn take_singles<M: AddressSpace>(&mut self, memory: &M, writable: bool, out: &mut [Single<M::Place>]) -> usize {
-        if self.broken.is_some() || self.has_again() {
+        if self.detour {
             return 0;
         }
         let shape = if writable { WRITE } else { 0 };
@@ -218,9 +242,9 @@ impl<W: RingWords> Device<W> {
                 break;
             }
             let Some(piece) = walk::single(&buffer, memory) else { break };
-            let mut token = Token::new(buffer.link, 1, at.index);
+            let token = Token::new(buffer.link, 1, at.index);
             if let Some(order) = &mut self.order {
-                token = order.take(token, writable);
+                order.take(&token, writable);
             }
             *to = Single::new(token, piece);
             self.next_avail = at.ahead(1, self.size);
@@ -270,6 +294,7 @@ impl<W: RingWords> Device<W> {
 
     #[cold]
     fn broken(&mut self, error: RingError) -> RingError {
+        self.detour = true;
         *self.broken.get_or_insert(error)
     }
 
@@ -279,8 +304,8 @@ impl<W: RingWords> Device<W> {
     /// The token, if another chain was taken after it; with a record also if it was taken before the
     /// last publication.
     pub fn untake(&mut self, token: Token) -> Result<(), Token> {
-        if let Some(Order::Recorded(chains)) = &mut self.order {
-            if chains.untake(&token).is_none() {
+        if let Some(chains) = &mut self.recorded {
+            if !chains.untake(&token) {
                 return Err(token);
             }
             self.next_avail = self.next_avail.back(token.slots(), self.size);
@@ -334,12 +359,10 @@ impl<W: RingWords> Device<W> {
     #[inline]
     #[must_use = "a driver that sleeps waits for the call"]
     pub fn publish(&mut self) -> bool {
-        if let Some(Order::Recorded(_)) = &self.order {
+        if self.recorded.is_some() {
             return self.publish_recorded();
         }
-        while let Some(Order::InOrder(order)) = &mut self.order
-            && let Some(batch) = order.next(self.taken)
-        {
+        while let Some(batch) = self.order.as_mut().and_then(|order| order.next(self.taken)) {
             self.write(batch.id, batch.len, batch.slots, batch.writable && batch.len > 0);
         }
         self.show()
@@ -348,29 +371,24 @@ impl<W: RingWords> Device<W> {
     /// Publishes with the record.
     #[cold]
     fn publish_recorded(&mut self) -> bool {
-        let order = self.order.take();
-        let Some(Order::Recorded(mut chains)) = order else { return false };
+        let (Some(mut chains), Some(mut table)) = (self.recorded.take(), self.order.take()) else { return false };
         // No used descriptor has been written over those that were taken.
         let mut at = self.next_avail.back(chains.new_slots(), self.size);
-        chains.mark_taken(|record, key, known| {
-            let begin = at;
-            at = at.ahead(known.slots, self.size);
-            record.mark(
-                key,
-                known,
-                (0..known.slots)
-                    .map(|n| begin.ahead(n, self.size))
-                    .map(|at| Desc::from_packed(desc(at.index).map(|word| self.areas.desc.load64(word, Relaxed)))),
-            );
+        chains.mark_taken(|record, key| {
+            let (begin, (id, slots)) = (at, table.chain(key));
+            at = at.ahead(slots, self.size);
+            let places = (0..slots).map(|n| begin.ahead(n, self.size).index);
+            let read = |index| desc(index).map(|word| self.areas.desc.load64(word, Relaxed));
+            record.mark(key, id, places.map(|index| Desc::from_packed(read(index))));
         });
-        while let Some(used) = chains.next_used() {
-            chains.record.link(used.key);
-            self.write(used.known.id, used.len, used.known.slots, used.known.writable && used.len > 0);
-        }
+        chains.use_completed(&mut table, |record, key, used| {
+            record.link(key);
+            self.write(used.id, used.len, used.slots, used.writable && used.len > 0);
+        });
         chains.record.advance((self.next_used.index, self.next_used.wrap));
         let call = self.show();
         chains.record.commit();
-        self.order = Some(Order::Recorded(chains));
+        (self.recorded, self.order) = (Some(chains), Some(table));
         call
     }
 
@@ -404,7 +422,7 @@ impl<W: RingWords> Device<W> {
         self.areas.device.store32(EVENT, word(position.index, position.wrap, how), Relaxed);
         before_last_look();
         let [_, second] = desc(self.next_avail.index);
-        self.next_avail.is_available(flags(self.areas.desc.load64(second, Relaxed))) || self.has_again()
+        self.next_avail.is_available(flags(self.areas.desc.load64(second, Relaxed))) || self.to_take_again() > 0
     }
 
     /// Descriptors of the chains that were taken and not published as used.

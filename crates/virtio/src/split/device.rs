@@ -8,7 +8,7 @@ use crate::error::{QueueError, RingError};
 use crate::event::{NO_NOTIFICATION, passed};
 use crate::in_order::InOrder;
 use crate::inflight::split::SplitRecord;
-use crate::inflight::{InFlightRecord, Order, Recorded};
+use crate::inflight::{InFlightRecord, Recorded};
 use crate::layout::{Desc, Features, WRITE};
 use crate::space::AddressSpace;
 use crate::walk;
@@ -27,8 +27,11 @@ pub struct Device<W = Area> {
     /// The next used entry to write, and the one that the driver knows.
     next_used: u16,
     published: u16,
-    order: Option<Order<SplitRecord<W>>>,
+    order: Option<InOrder>,
+    recorded: Option<Box<Recorded<SplitRecord<W>>>>,
     broken: Option<RingError>,
+    /// The ring is broken, or has a record: chains are taken by another way.
+    detour: bool,
     /// The next publication calls: a device before this one may have published without.
     call_once: bool,
 }
@@ -46,7 +49,7 @@ impl<W: RingWords> Device<W> {
             return Err(QueueError::Base { size, avail, used });
         }
         // Chains that an earlier device took and did not use are lost: they count as used in order.
-        let order = features.in_order.then(|| Order::InOrder(InOrder::new(size, avail & (size - 1))));
+        let order = features.in_order.then(|| InOrder::new(size, avail & (size - 1)));
         Ok(Device {
             areas,
             size,
@@ -56,7 +59,9 @@ impl<W: RingWords> Device<W> {
             next_used: used,
             published: used,
             order,
+            recorded: None,
             broken: None,
+            detour: false,
             call_once: true,
         })
     }
@@ -79,7 +84,8 @@ impl<W: RingWords> Device<W> {
         let base = if again.is_some() { Base { avail: base.used, ..base } } else { base };
         let chains = Recorded::new(record, size, features.in_order, again.unwrap_or_default());
         let new = Device::new(areas, size, features, base)?;
-        Ok(Device { order: Some(Order::Recorded(Box::new(chains))), ..new })
+        let (order, recorded) = (Some(InOrder::new(size, 0)), Some(Box::new(chains)));
+        Ok(Device { order, recorded, detour: true, ..new })
     }
 
     /// The used index as it stands in memory: where a device goes on whose front end names only
@@ -101,11 +107,17 @@ impl<W: RingWords> Device<W> {
         chain: &mut Chain<M::Place>,
     ) -> Result<Option<Token>, RingError> {
         chain.clear();
-        if let Some(error) = self.broken {
-            return Err(error);
-        }
+        if self.detour { self.take_by_detour(memory, chain) } else { self.take_available(memory, chain) }
+    }
+
+    #[inline]
+    fn take_available<M: AddressSpace>(
+        &mut self,
+        memory: &M,
+        chain: &mut Chain<M::Place>,
+    ) -> Result<Option<Token>, RingError> {
         if self.avail_seen == self.next_avail && self.look()? == 0 {
-            return if self.has_again() { self.take_again(memory, chain) } else { Ok(None) };
+            return Ok(None);
         }
         let slot = self.next_avail & (self.size - 1);
         // Relaxed: the index orders entries and descriptors.
@@ -115,50 +127,64 @@ impl<W: RingWords> Device<W> {
             Ok(()) => {}
             Err(error) => return Err(self.broken(error)),
         }
-        let mut token = Token::new(head, 1, self.next_avail);
+        let token = Token::new(head, 1, self.next_avail);
         if let Some(order) = &mut self.order {
-            token = order.take(token, chain.writable_len() > 0);
+            order.take(&token, chain.writable_len() > 0);
         }
         self.next_avail = self.next_avail.wrapping_add(1);
         Ok(Some(token))
     }
 
-    /// Chains that a device before this one had in flight, and that are to be taken again.
-    #[inline]
-    pub fn to_take_again(&self) -> usize {
-        self.order.as_ref().map_or(0, Order::again)
+    /// Takes the next chain of a ring with a record: one that a device before this one took comes
+    /// first.
+    #[cold]
+    fn take_by_detour<M: AddressSpace>(
+        &mut self,
+        memory: &M,
+        chain: &mut Chain<M::Place>,
+    ) -> Result<Option<Token>, RingError> {
+        if let Some(error) = self.broken {
+            return Err(error);
+        }
+        // It is a table by key here.
+        let table = self.order.take();
+        let is_again = self.to_take_again() > 0;
+        let taken = if is_again { self.take_again(memory, chain) } else { self.take_available(memory, chain) };
+        self.order = table;
+        let (Some(token), Some(chains), Some(table)) = (taken?, &mut self.recorded, &mut self.order) else {
+            return Ok(None);
+        };
+        let token = if is_again { chains.take_again(&token) } else { chains.take(&token) };
+        table.take(&token, chain.writable_len() > 0);
+        Ok(Some(token))
     }
 
-    /// Whether there are any.
-    #[inline]
-    fn has_again(&self) -> bool {
-        self.to_take_again() > 0
+    /// Chains that a device before this one had in flight, and that are to be taken again.
+    pub fn to_take_again(&self) -> usize {
+        self.recorded.as_ref().map_or(0, |chains| chains.again())
     }
 
     /// Takes the next one of them. It stands for the next available entry, which is not looked at.
-    #[cold]
     fn take_again<M: AddressSpace>(
         &mut self,
         memory: &M,
         chain: &mut Chain<M::Place>,
     ) -> Result<Option<Token>, RingError> {
-        let Some(Order::Recorded(chains)) = &mut self.order else { return Ok(None) };
-        let Some(head) = chains.next_again() else { return Ok(None) };
+        let Some(head) = self.recorded.as_ref().and_then(|chains| chains.next_again()) else { return Ok(None) };
         let read = |index| desc(index).map(|word| self.areas.desc.load64(word, Relaxed));
         match walk::split(head, self.size, self.features.indirect, read, memory, chain) {
             Ok(()) => {}
             Err(error) => return Err(self.broken(error)),
         }
-        let token = chains.take_again(Token::new(head, 1, self.next_avail), chain.writable_len() > 0);
         self.next_avail = self.next_avail.wrapping_add(1);
         self.avail_seen = self.next_avail;
-        Ok(Some(token))
+        Ok(Some(Token::new(head, 1, 0)))
     }
 
     /// Takes chains of one buffer, up to the first one of another shape.
     #[inline]
     pub fn take_singles<M: AddressSpace>(&mut self, memory: &M, writable: bool, out: &mut [Single<M::Place>]) -> usize {
-        if self.broken.is_some() || (self.avail_seen == self.next_avail && self.look().is_err()) {
+        if self.detour || (self.avail_seen == self.next_avail && self.look().is_err()) {
             return 0;
         }
         let available = usize::from(self.avail_seen.wrapping_sub(self.next_avail));
@@ -176,9 +202,9 @@ impl<W: RingWords> Device<W> {
                 break;
             }
             let Some(piece) = walk::single(&buffer, memory) else { break };
-            let mut token = Token::new(head, 1, self.next_avail);
+            let token = Token::new(head, 1, self.next_avail);
             if let Some(order) = &mut self.order {
-                token = order.take(token, writable);
+                order.take(&token, writable);
             }
             *to = Single::new(token, piece);
             self.next_avail = self.next_avail.wrapping_add(1);
@@ -190,9 +216,6 @@ impl<W: RingWords> Device<W> {
     /// Loads the driver's index; returns how many chains are available.
     #[inline]
     fn look(&mut self) -> Result<u16, RingError> {
-        if self.has_again() {
-            return Ok(0);
-        }
         // Acquire: the driver wrote descriptors and entries before it counted them.
         let seen = self.areas.driver.load16(INDEX, Acquire);
         // A descriptor is in one chain, and a chain is available again only after it was used.
@@ -205,6 +228,7 @@ impl<W: RingWords> Device<W> {
 
     #[cold]
     fn broken(&mut self, error: RingError) -> RingError {
+        self.detour = true;
         *self.broken.get_or_insert(error)
     }
 
@@ -214,16 +238,15 @@ impl<W: RingWords> Device<W> {
     /// The token, if another chain was taken after it; with a record also if it was taken before the
     /// last publication.
     pub fn untake(&mut self, token: Token) -> Result<(), Token> {
+        if let Some(chains) = &mut self.recorded {
+            if !chains.untake(&token) {
+                return Err(token);
+            }
+            self.next_avail = self.next_avail.wrapping_sub(1);
+            return Ok(());
+        }
         if token.at() != self.next_avail.wrapping_sub(1) || self.outstanding() == 0 {
             return Err(token);
-        }
-        if let Some(Order::Recorded(chains)) = &mut self.order {
-            match chains.untake(&token) {
-                None => return Err(token),
-                // It comes before all that is available.
-                Some(true) => self.avail_seen = token.at(),
-                Some(false) => {}
-            }
         }
         self.next_avail = token.at();
         Ok(())
@@ -252,11 +275,11 @@ impl<W: RingWords> Device<W> {
     #[inline]
     #[must_use = "a driver that sleeps waits for the call"]
     pub fn publish(&mut self) -> bool {
-        if let Some(Order::Recorded(_)) = &self.order {
+        if self.recorded.is_some() {
             return self.publish_recorded();
         }
-        while let Some(Order::InOrder(order)) = &mut self.order
-            && let Some(batch) = order.next(self.next_avail.wrapping_sub(self.next_used))
+        while let Some(batch) =
+            self.order.as_mut().and_then(|order| order.next(self.next_avail.wrapping_sub(self.next_used)))
         {
             self.write(batch.id, batch.len, batch.chains);
         }
@@ -266,16 +289,15 @@ impl<W: RingWords> Device<W> {
     /// Publishes with the record.
     #[cold]
     fn publish_recorded(&mut self) -> bool {
-        let order = self.order.take();
-        let Some(Order::Recorded(mut chains)) = order else { return false };
-        chains.mark_taken(|record, key, _| record.mark(key));
-        while let Some(used) = chains.next_used() {
-            chains.record.link(used.key);
-            self.write(used.known.id, used.len, 1);
-        }
+        let (Some(mut chains), Some(mut table)) = (self.recorded.take(), self.order.take()) else { return false };
+        chains.mark_taken(SplitRecord::mark);
+        chains.use_completed(&mut table, |record, key, used| {
+            record.link(key);
+            self.write(used.id, used.len, 1);
+        });
         let call = self.show();
         chains.record.commit(self.published);
-        self.order = Some(Order::Recorded(chains));
+        (self.recorded, self.order) = (Some(chains), Some(table));
         call
     }
 
@@ -318,7 +340,7 @@ impl<W: RingWords> Device<W> {
             self.areas.device.store16(FLAGS, 0, Relaxed);
         }
         before_last_look();
-        self.areas.driver.load16(INDEX, Relaxed) != self.next_avail || self.has_again()
+        self.areas.driver.load16(INDEX, Relaxed) != self.next_avail || self.to_take_again() > 0
     }
 
     /// Chains that were taken and not published as used.
