@@ -22,7 +22,8 @@ use towpath_ports::vhost::{self, VhostPort};
 use towpath_sys::unix_socket::{self, Kind};
 use towpath_sys::{EventFd, stream};
 use towpath_virtio::vhost_user::{
-    Channel, ConfigSpace, Log, MemoryRegion, MemoryTable, Request, SingleRegion, VringAddr, VringFd, VringState,
+    Channel, ConfigSpace, InFlightArea, Log, MemoryRegion, MemoryTable, Request, SingleRegion, VringAddr, VringFd,
+    VringState,
 };
 use towpath_virtio::{Areas, Driver, Features, Format, Layout, Segment};
 
@@ -435,6 +436,17 @@ impl<'a> FrontEnd<'a> {
                 (Log { size, offset: u64::from(input.word()) }.to_bytes().to_vec(), vec![WHOLE])
             }
             SetLogFd => (vec![], vec![EVENT]),
+            GetInflightFd | SetInflightFd => {
+                let (how, at) = (input.byte(), u64::from(input.word()));
+                let queues = if how & 1 == 0 { 2 } else { input.word() };
+                let queue_size = if how & 2 == 0 { SIZE } else { input.word() };
+                let size = if how & 4 == 0 { MEMORY / 2 } else { input.long() };
+                // Within the memory that packets and rings are in, too.
+                let area =
+                    InFlightArea { size, offset: at % (MEMORY / 2) & !7 | u64::from(how & 8) >> 3, queues, queue_size };
+                let fds = if request == SetInflightFd { vec![WHOLE] } else { vec![] };
+                (area.to_bytes().to_vec(), fds)
+            }
             GetConfig | SetConfig => {
                 let bytes = vec![0; usize::from(input.byte())];
                 (ConfigSpace { offset: input.byte().into(), flags: 0, bytes }.to_bytes(), vec![])

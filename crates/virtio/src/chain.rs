@@ -68,10 +68,10 @@ impl Token {
         (self.0 >> 32) as u16
     }
 
-    /// A number below the queue's size that no other chain outstanding from it has: an index into a
-    /// table of the caller's.
+    /// A number below the queue's size that no other chain outstanding from it has, if chains are used
+    /// in order. Else, one that stays out is passed by others that go around the ring.
     #[inline]
-    pub fn slot(&self, size: u16) -> usize {
+    pub(crate) fn slot(&self, size: u16) -> usize {
         let at = self.at();
         // A division only if there must be one.
         usize::from(match size {

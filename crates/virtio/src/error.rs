@@ -17,7 +17,7 @@ pub enum QueueError {
     /// An area is too short, or not aligned.
     #[error("the {name} area has {actual} bytes of words of {width} bytes, {needed} are needed")]
     Area {
-        /// `descriptor`, `driver`, `device` or `indirect`.
+        /// `descriptor`, `driver`, `device`, `indirect` or `in-flight`.
         name: &'static str,
         /// Width of its words.
         width: usize,
@@ -36,6 +36,9 @@ pub enum QueueError {
         /// The position of the next used entry.
         used: u16,
     },
+    /// The [record](crate::InFlightRecord) of chains in flight is of another queue, or damaged.
+    #[error("the record of chains in flight: {0}")]
+    Record(&'static str),
 }
 
 /// The other side broke the rules of the queue.

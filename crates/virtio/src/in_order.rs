@@ -59,6 +59,19 @@ impl InOrder {
         self.chains[at].done = Some(len);
     }
 
+    /// The chain in a slot, with its length, if it is complete; once.
+    pub(crate) fn completed(&mut self, slot: u16) -> Option<UsedBatch> {
+        let chain = self.chains.get_mut(usize::from(slot))?;
+        let len = chain.done.take()?;
+        let Taken { id, slots, writable, .. } = *chain;
+        Some(UsedBatch { id, len, chains: 1, slots, writable })
+    }
+
+    /// The id of the chain in a slot, and its descriptors.
+    pub(crate) fn chain(&self, slot: u16) -> (u16, u16) {
+        self.chains.get(usize::from(slot)).map_or((0, 0), |chain| (chain.id, chain.slots))
+    }
+
     /// The next used entry: as many of the oldest chains as one can stand for. `outstanding` are
     /// the descriptors (split: chains) of those that were taken.
     #[inline]

@@ -21,6 +21,7 @@
 //! | `space` | [`AddressSpace`], and [`Regions`]: a table as vhost-user sends it |
 //! | `tables` | [`Tables`]: a driver's indirect tables |
 //! | `base` | [`Base`]: where a queue goes on after its device was replaced |
+//! | `inflight` | [`InFlightRecord`]: chains in flight, for the device after one that was killed |
 //! | [`vhost_user`] | messages between a front end, which has queues, and a back end |
 //! | `event` | when the other side wants a notification |
 //! | `flight`, `in_order`, `walk` | chains in flight, chains out of order, chains followed |
@@ -50,9 +51,9 @@
 //!
 //! *Zero copy.* The pieces of a [`Chain`] name memory by [`AddressSpace::Place`], so that a port
 //! can attach them to packets as external buffers. [`Token::into_raw`] fits into the token of an
-//! external buffer, and [`Token::slot`] is an index into a table of the port's, in which it counts
-//! the pieces of a chain that are still out. Chains are completed in any order; with
-//! `VIRTIO_F_IN_ORDER` the queue holds them back until it is their turn.
+//! external buffer, or into a table of the port's, in which it counts the pieces of a chain that are
+//! still out. As many chains as the queue has descriptors are out at most. They are completed in any
+//! order; with `VIRTIO_F_IN_ORDER` the queue holds them back until it is their turn.
 //!
 //! *Mergeable buffers.* [`Device::take`] chain after chain and fill them; keep the place of the
 //! first chain's header, write `num_buffers` there, [`complete`](Device::complete) all of them, and
@@ -72,6 +73,7 @@ mod error;
 mod event;
 mod flight;
 mod in_order;
+mod inflight;
 mod layout;
 pub mod packed;
 mod queue;
@@ -88,6 +90,7 @@ pub use area::{Area, Areas, RingWords};
 pub use base::Base;
 pub use chain::{Chain, Piece, Segment, Single, Token, Used};
 pub use error::{AddError, QueueError, RingError};
+pub use inflight::InFlightRecord;
 pub use layout::{Features, Format, Layout, MAX_SIZE};
 pub use queue::{Device, Driver};
 pub use space::{AddressSpace, RegionPlace, Regions, RegionsError};

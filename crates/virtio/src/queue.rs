@@ -4,6 +4,7 @@ use crate::area::{Area, Areas, RingWords};
 use crate::base::Base;
 use crate::chain::{Chain, Segment, Single, Token, Used};
 use crate::error::{AddError, QueueError, RingError};
+use crate::inflight::InFlightRecord;
 use crate::layout::{Features, Format};
 use crate::space::AddressSpace;
 use crate::tables::Tables;
@@ -175,6 +176,32 @@ impl<W: RingWords> Device<W> {
         })
     }
 
+    /// The device of a queue of `size` descriptors with a record of its chains in flight.
+    ///
+    /// If a device before this one has written the record, its chains are taken again first, in the
+    /// order of their availability. Where the queue goes on is in the record and the ring then, and
+    /// `base` is not looked at. Else it is [`new`](Device::new), with a record from there on.
+    ///
+    /// # Errors
+    /// As [`new`](Device::new); [`QueueError::Record`] for a record of another queue, or one that
+    /// contradicts itself.
+    pub fn resume(
+        format: Format,
+        areas: Areas<W>,
+        size: u16,
+        features: Features,
+        base: Base,
+        record: InFlightRecord<W>,
+    ) -> Result<Device<W>, QueueError> {
+        Ok(match format {
+            Format::Split => {
+                let used = split::Device::used_index(&areas);
+                Device::Split(split::Device::resume(areas, size, features, Base { used, ..base }, record)?)
+            }
+            Format::Packed => Device::Packed(packed::Device::resume(areas, size, features, base, record)?),
+        })
+    }
+
     /// Takes the next available chain and puts its buffers into `chain`, checked and translated.
     ///
     /// # Errors
@@ -203,7 +230,8 @@ impl<W: RingWords> Device<W> {
     /// Returns the chain that was taken last, unused, to be taken again.
     ///
     /// # Errors
-    /// The token, if another chain was taken after it.
+    /// The token, if another chain was taken after it; with a record also if it was taken before the
+    /// last publication.
     pub fn untake(&mut self, token: Token) -> Result<(), Token> {
         either!(self, queue => queue.untake(token))
     }
@@ -248,6 +276,13 @@ impl<W: RingWords> Device<W> {
     #[inline]
     pub fn outstanding(&self) -> u16 {
         either!(self, queue => queue.outstanding())
+    }
+
+    /// Chains that a device before this one had in flight, by their record, and that are to be taken
+    /// again.
+    #[inline]
+    pub fn to_take_again(&self) -> usize {
+        either!(self, queue => queue.to_take_again())
     }
 
     /// Where another device can go on. What is outstanding then is lost to the driver.

@@ -3,7 +3,9 @@
 use std::alloc::{GlobalAlloc, Layout as AllocLayout, System};
 use std::cell::Cell;
 use towpath_packet::{Backing, Region, UntrustedMem};
-use towpath_virtio::{Areas, Base, Chain, Device, Driver, Features, Format, Layout, Regions, Segment};
+use towpath_virtio::{
+    Area, Areas, Base, Chain, Device, Driver, Features, Format, InFlightRecord, Layout, Regions, Segment,
+};
 
 struct Counting;
 
@@ -31,13 +33,18 @@ static ALLOCATOR: Counting = Counting;
 #[test]
 fn chains_go_round_without_an_allocation() {
     for format in [Format::Split, Format::Packed] {
-        for bits in [0, 1 << 29, 1 << 35] {
+        for (bits, recorded) in [(0, false), (1 << 29, false), (1 << 35, false), (0, true), (1 << 35, true)] {
             let memory = UntrustedMem::new(Region::new(1 << 16, Backing::Memfd).unwrap());
             let layout = Layout::new(format, 64).unwrap();
             let areas = || Areas::new(&memory, 0, &layout).unwrap();
             let features = Features::from_bits(bits);
             let mut driver = Driver::new(format, areas(), 64, features).unwrap();
             let mut device = Device::new(format, areas(), 64, features, Base::start(format)).unwrap();
+            if recorded {
+                let words = Area::new(&memory, 0xa000, InFlightRecord::<Area>::bytes(format, 64)).unwrap();
+                let record = InFlightRecord::new(words);
+                device = Device::resume(format, areas(), 64, features, Base::start(format), record).unwrap();
+            }
             let mut regions = Regions::new();
             regions.add(0, 1 << 16, memory.clone(), 0).unwrap();
             let mut chain = Chain::new(8);

@@ -17,6 +17,8 @@ pub(super) struct RingEvents {
     pub(super) broken: AtomicU64,
     /// Chains that were returned to the guest while packets still referred to their buffers.
     pub(super) abandoned: AtomicU64,
+    /// Chains that a back end before this one had in flight, and that are taken again.
+    pub(super) again: AtomicU64,
     /// Announcements of used chains.
     pub(super) calls: AtomicU64,
     /// Packets of the guest of which bytes were copied, and these bytes.

@@ -82,6 +82,7 @@ pub(super) fn protocol(config: &Config) -> u64 {
         | protocol::RARP
         | protocol::REPLY_ACK
         | protocol::NET_MTU
+        | protocol::INFLIGHT_SHMFD
         | protocol::RESET_DEVICE
         | protocol::CONFIGURE_MEM_SLOTS
         | protocol::STATUS;

@@ -88,7 +88,7 @@ impl<'a> Burst<'a> {
     /// Takes chains until none is left or the batch is full.
     #[inline]
     pub(super) fn take(&mut self, ring: &mut Ring, out: &mut Batch) -> Result<End, RingError> {
-        if !ring.setup.enabled {
+        if ring.setup.enabled != Some(true) {
             return self.skip_all(ring);
         }
         let Ring { device, setup, chain, pages, .. } = ring;
@@ -157,9 +157,12 @@ impl<'a> Burst<'a> {
         heads
     }
 
-    /// Drops the frames of a ring that is not enabled.
+    /// Drops the frames of a ring that is disabled.
     #[cold]
     fn skip_all(&mut self, ring: &mut Ring) -> Result<End, RingError> {
+        if ring.setup.enabled.is_none() {
+            return Ok(End::Done);
+        }
         for _ in 0..MAX_CHAINS {
             let Some(token) = ring.device.take(&ring.setup.memory, &mut ring.chain)? else { break };
             self.totals.disabled += 1;
@@ -212,7 +215,7 @@ impl<'a> Burst<'a> {
         token: Token,
         out: &mut Batch,
     ) {
-        let slot = pages.slot(&token);
+        let slot = pages.slot();
         let mut chain = InChain { memory, pages, pieces, skip: self.header_len, slot, held: 0 };
         let frame = self.packet(&mut chain);
         let held = chain.held;

@@ -28,9 +28,21 @@ impl LocalRing {
         let LocalRing { format, size, areas, features, memory } = self;
         let slot = RingSlot::new(way, &Arc::<RingEvents>::default()).ok()?;
         let base = Base::start(format);
-        let (kick, call, err, log) = (None, None, None, None);
-        slot.start(RingSetup { format, size, areas, base, features, memory, kick, call, err, enabled: true, log })
-            .ok()?;
+        slot.start(RingSetup {
+            format,
+            size,
+            areas,
+            base,
+            features,
+            memory,
+            kick: None,
+            call: None,
+            err: None,
+            enabled: Some(true),
+            log: None,
+            record: None,
+        })
+        .ok()?;
         Some(slot)
     }
 

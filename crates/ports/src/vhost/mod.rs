@@ -26,9 +26,11 @@
 //! | `features` | what the device offers, and the names of it |
 //! | `server` | the control thread: it waits for a front end, and answers it |
 //! | `session` | one front end: its requests, and their answers |
+//! | `refusal` | why requests are refused, and connections end |
 //! | `ring_control` | what it set of one ring; start and stop |
 //! | `memory` | the guest's memory, in two address spaces |
 //! | `dirty_log` | pages that the device wrote, for a migration |
+//! | `inflight` | the records of chains in flight |
 //! | `rarp` | the announcement of a guest that was migrated |
 //! | `descriptors` | descriptors from the front end: taken for what they must be, or closed |
 //! | `stats` | events, and the log of connections |
@@ -56,11 +58,13 @@ mod dirty_log;
 mod events;
 mod features;
 mod frame;
+mod inflight;
 #[doc(hidden)]
 pub mod local;
 mod memory;
 mod pages;
 mod rarp;
+mod refusal;
 mod ring;
 mod ring_control;
 mod rx;

@@ -34,8 +34,10 @@ struct Out {
 pub(super) struct Pages {
     /// One for each region; none where the kernel refused its memory, so that frames are copied.
     pools: Vec<Option<ExtBufPool>>,
-    /// By [`Token::slot`].
+    /// By slot: a chain has one while its buffers are out.
     out: Box<[Out]>,
+    /// Slots of no chain, as many as there are descriptors: more chains are never out.
+    free: Vec<u16>,
     /// Chains that are out.
     chains: u16,
     gauge: Arc<ExtBufGauge>,
@@ -63,12 +65,14 @@ impl ExtBufOwner for Owner {
 impl Pages {
     /// No page is ever attached: for a ring whose chains are written.
     pub(super) fn none(events: &RingEvents) -> Pages {
-        Pages { pools: Vec::new(), out: Box::default(), chains: 0, gauge: events.ext_bufs.clone() }
+        let (pools, free) = (Vec::new(), Vec::new());
+        Pages { pools, out: Box::default(), free, chains: 0, gauge: events.ext_bufs.clone() }
     }
 
     /// For a ring of `size` with buffers in `memory`.
     pub(super) fn new(size: u16, memory: &Regions, notifier: &Arc<Notifier>, events: &RingEvents) -> Pages {
         let gauge = &events.ext_bufs;
+        let free = (0..size).rev().collect();
         let size = usize::from(size);
         let each = (SHARES * size / memory.len().max(1)).clamp(LEAST, size.max(LEAST));
         let pool = |region| {
@@ -76,13 +80,13 @@ impl Pages {
             ExtBufPool::new(each, memory.memory(region)?.clone(), Arc::new(owner)).ok()
         };
         let pools = (0..memory.len() as u32).map(pool).collect();
-        Pages { pools, out: vec![Out::default(); size].into(), chains: 0, gauge: gauge.clone() }
+        Pages { pools, out: vec![Out::default(); size].into(), free, chains: 0, gauge: gauge.clone() }
     }
 
-    /// The slot of a chain.
+    /// The slot of the next chain that is out.
     #[inline]
-    pub(super) fn slot(&self, token: &Token) -> usize {
-        token.slot(self.out.len() as u16)
+    pub(super) fn slot(&self) -> usize {
+        self.free.last().copied().unwrap_or_default().into()
     }
 
     #[inline]
@@ -102,11 +106,12 @@ impl Pages {
         self.pool(place.region)?.packet(place.offset, len, slot as u64)
     }
 
-    /// The chain in `slot` is complete when its `pieces`, at least one, were freed.
+    /// The chain in [`slot`](Pages::slot) is complete when its `pieces`, at least one, were freed.
     #[inline]
     pub(super) fn hold(&mut self, slot: usize, token: Token, pieces: u16) {
         if let Some(out) = self.out.get_mut(slot) {
             *out = Out { token: token.into_raw(), pieces };
+            self.free.pop();
             self.chains += 1;
         }
     }
@@ -121,13 +126,14 @@ impl Pages {
 
     #[inline]
     fn reclaim_each(&mut self, mut complete: impl FnMut(Token)) {
-        let Pages { pools, out, chains, gauge } = self;
+        let Pages { pools, out, free, chains, gauge } = self;
         for pool in pools.iter_mut().flatten().filter(|pool| pool.has_freed()) {
             let n = pool.reclaim(usize::MAX, |slot, _| {
                 let Some(out) = out.get_mut(slot as usize).filter(|out| out.pieces > 0) else { return };
                 out.pieces -= 1;
                 if out.pieces == 0 {
                     *chains -= 1;
+                    free.push(slot as u16);
                     complete(Token::from_raw(out.token));
                 }
             });
@@ -147,8 +153,9 @@ impl Pages {
 
     /// Completes the chains that are still out; returns how many.
     pub(super) fn abandon(&mut self, device: &mut Device) -> u16 {
-        for out in self.out.iter_mut().filter(|out| out.pieces > 0) {
+        for (slot, out) in (0..).zip(&mut self.out).filter(|(_, out)| out.pieces > 0) {
             out.pieces = 0;
+            self.free.push(slot);
             device.complete(Token::from_raw(out.token), 0);
         }
         std::mem::take(&mut self.chains)

@@ -18,7 +18,7 @@ use towpath_packet::TakeCell;
 use towpath_packet::notify::{self, Notifier};
 use towpath_sys::{Epoll, EventFd};
 use towpath_virtio::{
-    Areas, Base, Chain, Device, Features, Format, QueueError, RegionPlace, Regions, RingError, Token,
+    Areas, Base, Chain, Device, Features, Format, InFlightRecord, QueueError, RegionPlace, Regions, RingError, Token,
 };
 use towpath_wire::virtio_net::VnetHeader;
 
@@ -97,10 +97,13 @@ pub(super) struct RingSetup {
     pub(super) call: Option<EventFd>,
     /// Announces that the ring is broken.
     pub(super) err: Option<EventFd>,
-    /// Whether packets move: a ring that is not enabled gives none to the guest, and drops its own.
-    pub(super) enabled: bool,
+    /// Whether packets move. A ring that is disabled gives none to the guest, and drops its own.
+    /// `None` before the first request of that kind, for which the guest's chains wait.
+    pub(super) enabled: Option<bool>,
     /// Pages that are written are marked here.
     pub(super) log: Option<RingLog>,
+    /// Chains in flight are noted here; those of a device before this one are taken first.
+    pub(super) record: Option<InFlightRecord>,
 }
 
 /// A ring that was started. The control thread may [change](RingSlot::change) the descriptors,
@@ -122,10 +125,15 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    fn new(setup: RingSetup, pages: Pages) -> Result<Ring, QueueError> {
+    fn new(mut setup: RingSetup, pages: Pages) -> Result<Ring, QueueError> {
+        let record = setup.record.take();
         let RingSetup { format, size, base, features, ref areas, .. } = setup;
         let areas = Areas { desc: areas.desc.clone(), driver: areas.driver.clone(), device: areas.device.clone() };
-        let mut device = Device::new(format, areas, size, Features::from_bits(features), base)?;
+        let features = Features::from_bits(features);
+        let mut device = match record {
+            None => Device::new(format, areas, size, features, base)?,
+            Some(record) => Device::resume(format, areas, size, features, base, record)?,
+        };
         // Until the worker is about to sleep.
         device.disable_kicks();
         let chains = Vec::with_capacity(size.into());
@@ -151,8 +159,8 @@ impl Ring {
     pub(super) fn stands_still(&self) -> Option<&'static str> {
         match (self.broken, self.setup.enabled) {
             (Some(_), _) => Some("the guest broke the rules of its ring"),
-            (None, false) => Some("the guest's queue is not enabled"),
-            (None, true) => None,
+            (None, None | Some(false)) => Some("the guest's queue is not enabled"),
+            (None, Some(true)) => None,
         }
     }
 
@@ -234,6 +242,7 @@ impl RingSlot {
             Way::ToGuest => Pages::none(&self.events),
         };
         let mut ring = Ring::new(setup, pages)?;
+        add(&self.events.again, ring.device.to_take_again() as u64);
         self.add_kick(&mut ring);
         let mut taken = self.wait();
         if let Some(old) = taken.replace(Some(ring)) {
@@ -343,7 +352,9 @@ impl RingSlot {
         self.notifier.arm();
         // While the control thread has the ring, it will wake this one.
         let Some(mut taken) = self.take() else { return true };
-        let Some(ring) = taken.ring().filter(|ring| ring.broken.is_none()) else { return true };
+        // Nothing is taken from a ring that is broken, or that waits until it is enabled.
+        let takes = |ring: &&mut Ring| ring.broken.is_none() && ring.setup.enabled.is_some();
+        let Some(ring) = taken.ring().filter(takes) else { return true };
         let freed = ring.pages.has_freed();
         // The last look may drop all that it finds, so it does not suffice for chains that no kick
         // announces.

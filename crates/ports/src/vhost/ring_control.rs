@@ -8,10 +8,12 @@
 //! ```
 //!
 //! The two states are independent. A ring starts when the last of what it needs has come, in
-//! whatever order. It may be enabled before that, and stays so when it stops.
+//! whatever order. It may be enabled before that, and stays so when it stops. Between the start and the
+//! first word on that, the guest's frames wait: most front ends enable a ring last.
 
 use super::dirty_log::PageLog;
 use super::features::{RING_PACKED, VERSION_1};
+use super::inflight::Records;
 use super::memory::{GuestMemory, MemoryError};
 use super::ring::{RingLog, RingSetup, RingSlot};
 use std::sync::Arc;
@@ -19,7 +21,7 @@ use std::time::Duration;
 use towpath_sys::EventFd;
 use towpath_virtio::vhost_user::VringAddr;
 use towpath_virtio::vhost_user::protocol::LOG_ALL;
-use towpath_virtio::{Base, Format, QueueError};
+use towpath_virtio::{Base, Format, InFlightRecord, QueueError};
 
 /// The time that packets have to leave the buffers of a ring that is stopped. The guest waits for
 /// it.
@@ -49,17 +51,22 @@ pub(super) enum RingRefusal {
 }
 
 /// What a ring needs beside its own settings.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Surroundings<'a> {
-    /// `None` before the front end acknowledged features.
+#[derive(Debug, Default)]
+pub(super) struct Surroundings {
+    /// Features that were acknowledged; `None` before, and after some were refused.
     pub(super) features: Option<u64>,
-    pub(super) memory: &'a GuestMemory,
-    pub(super) log: Option<&'a Arc<PageLog>>,
+    pub(super) memory: GuestMemory,
+    pub(super) log: Option<Arc<PageLog>>,
+    pub(super) records: Option<Records>,
 }
 
-impl Surroundings<'_> {
-    fn format(&self) -> Format {
+impl Surroundings {
+    pub(super) fn format(&self) -> Format {
         if self.features.unwrap_or(0) & RING_PACKED != 0 { Format::Packed } else { Format::Split }
+    }
+
+    fn record(&self, ring: usize) -> Option<InFlightRecord> {
+        self.records.as_ref()?.of(ring, self.format())
     }
 }
 
@@ -67,6 +74,7 @@ impl Surroundings<'_> {
 #[derive(Debug)]
 pub(super) struct RingControl {
     slot: Arc<RingSlot>,
+    index: usize,
     max_size: u16,
     size: Option<u16>,
     addr: Option<VringAddr>,
@@ -76,16 +84,17 @@ pub(super) struct RingControl {
     kick: Option<Option<EventFd>>,
     call: Option<Arc<EventFd>>,
     err: Option<Arc<EventFd>>,
-    enabled: bool,
+    enabled: Option<bool>,
     /// The format in which it runs.
     running: Option<Format>,
 }
 
 impl RingControl {
     /// A ring of a front end that connected just now.
-    pub(super) fn new(slot: Arc<RingSlot>, max_size: u16) -> RingControl {
+    pub(super) fn new(slot: Arc<RingSlot>, index: usize, max_size: u16) -> RingControl {
         RingControl {
             slot,
+            index,
             max_size,
             size: None,
             addr: None,
@@ -93,7 +102,7 @@ impl RingControl {
             kick: None,
             call: None,
             err: None,
-            enabled: false,
+            enabled: None,
             running: None,
         }
     }
@@ -120,7 +129,7 @@ impl RingControl {
     }
 
     /// Sets the addresses; those of a ring that runs may only change how it is logged.
-    pub(super) fn set_addr(&mut self, addr: VringAddr, around: &Surroundings<'_>) -> Result<(), RingRefusal> {
+    pub(super) fn set_addr(&mut self, addr: VringAddr, around: &Surroundings) -> Result<(), RingRefusal> {
         if addr.flags & !VringAddr::LOG != 0 {
             return Err(RingRefusal::Flags(addr.flags));
         }
@@ -168,8 +177,8 @@ impl RingControl {
 
     pub(super) fn set_enabled(&mut self, value: u32) -> Result<(), RingRefusal> {
         let enabled = match value {
-            0 => false,
-            1 => true,
+            0 => Some(false),
+            1 => Some(true),
             other => return Err(RingRefusal::Enable(other)),
         };
         self.enabled = enabled;
@@ -178,7 +187,7 @@ impl RingControl {
     }
 
     /// Begins or ends to log, as the features and the addresses have it.
-    pub(super) fn set_log(&self, around: &Surroundings<'_>) {
+    pub(super) fn set_log(&self, around: &Surroundings) {
         if self.is_running() {
             let log = self.log(around);
             self.slot.change(|ring| ring.setup.log = log);
@@ -186,14 +195,14 @@ impl RingControl {
     }
 
     /// Sets bit LOG_ALL of the features that a running ring has.
-    fn log(&self, around: &Surroundings<'_>) -> Option<RingLog> {
-        let pages = around.log.filter(|_| around.features.unwrap_or(0) & LOG_ALL != 0)?;
+    fn log(&self, around: &Surroundings) -> Option<RingLog> {
+        let pages = around.log.as_ref().filter(|_| around.features.unwrap_or(0) & LOG_ALL != 0)?;
         let used = self.addr.filter(|addr| addr.flags & VringAddr::LOG != 0).map(|addr| addr.log);
         Some(RingLog { pages: pages.clone(), used })
     }
 
     /// Starts the ring, if all that it needs is there and it does not run yet.
-    pub(super) fn start(&mut self, around: &Surroundings<'_>) -> Result<(), RingRefusal> {
+    pub(super) fn start(&mut self, around: &Surroundings) -> Result<(), RingRefusal> {
         let (Some(kick), Some(size), Some(addr), Some(features)) = (&self.kick, self.size, self.addr, around.features)
         else {
             return Ok(());
@@ -223,6 +232,7 @@ impl RingControl {
             err: clone(&self.err)?,
             enabled: self.enabled,
             log: self.log(around),
+            record: around.record(self.index),
         })?;
         self.running = Some(format);
         Ok(())
@@ -233,18 +243,24 @@ impl RingControl {
         self.kick = None;
     }
 
-    /// Stops the ring if it runs, so that it can start again where it stopped.
-    pub(super) fn suspend(&mut self) {
-        if let Some(format) = self.running.take()
-            && let Some(stopped) = self.slot.stop(PATIENCE)
-        {
+    /// Stops the ring if it runs, so that it can start again where it stopped. Returns whether it
+    /// ran.
+    pub(super) fn suspend(&mut self) -> bool {
+        let Some(format) = self.running.take() else { return false };
+        if let Some(stopped) = self.slot.stop(PATIENCE) {
             self.base = Some(stopped.base.to_vring(format));
         }
+        true
     }
 
-    /// Stops the ring, and returns where another device can go on.
-    pub(super) fn stop(&mut self, around: &Surroundings<'_>) -> u32 {
-        self.suspend();
+    /// Stops the ring, and returns where another device can go on. From then on the front end knows
+    /// that, and the record does not count.
+    pub(super) fn stop(&mut self, around: &Surroundings) -> u32 {
+        if self.suspend()
+            && let Some(record) = around.record(self.index)
+        {
+            record.clear();
+        }
         self.kick = None;
         let format = around.format();
         self.base.unwrap_or(Base::start(format).to_vring(format))
@@ -253,7 +269,7 @@ impl RingControl {
     /// The device is reset: nothing but the descriptors for calls and errors is left.
     pub(super) fn reset(&mut self) {
         self.suspend();
-        (self.size, self.addr, self.base, self.kick, self.enabled) = (None, None, None, None, false);
+        (self.size, self.addr, self.base, self.kick, self.enabled) = (None, None, None, None, None);
     }
 
     /// Lets a worker go on that is held by a counter which the front end filled. Returns whether it

@@ -5,7 +5,8 @@
 
 use super::config::Config;
 use super::descriptors::hang_up;
-use super::session::{DeviceParts, End, Session};
+use super::refusal::End;
+use super::session::{DeviceParts, Session};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;

@@ -8,11 +8,13 @@
 //! Nothing that a front end sends makes its part of this process grow: memory, descriptors and
 //! mappings are bounded by the numbers of its rings and its memory slots.
 
-use super::descriptors::{DescriptorError, Descriptors};
+use super::descriptors::Descriptors;
 use super::dirty_log::PageLog;
 use super::features::{self, VERSION_1};
-use super::memory::{GuestMemory, MAX_SLOTS, MemoryError};
+use super::inflight::{Bounds, RecordError, Records};
+use super::memory::{GuestMemory, MAX_SLOTS};
 use super::rarp::Rarp;
+use super::refusal::{End, Refusal};
 use super::ring::RingSlot;
 use super::ring_control::{RingControl, RingRefusal, Surroundings};
 use super::stats::PortEvents;
@@ -21,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use towpath_virtio::vhost_user::protocol::{self, LOG_ALL, PROTOCOL_FEATURES};
 use towpath_virtio::vhost_user::{
-    CONFIG_SIZE, Channel, ChannelError, ConfigSpace, Log, MemoryTable, Message, PayloadError, Request, SingleRegion,
+    CONFIG_SIZE, Channel, ConfigSpace, InFlightArea, Log, MemoryTable, Message, PayloadError, Request, SingleRegion,
     VringAddr, VringFd, VringState, read_u64,
 };
 
@@ -31,60 +33,6 @@ const LINK_UP: u16 = 1;
 const FEATURES_OK: u8 = 8;
 /// Smallest MTU of any interface.
 const MIN_MTU: u64 = 68;
-
-/// Why a request is refused.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Refusal {
-    #[error(transparent)]
-    Payload(#[from] PayloadError),
-    #[error(transparent)]
-    Descriptor(#[from] DescriptorError),
-    #[error(transparent)]
-    Memory(#[from] MemoryError),
-    #[error("ring {ring}: {why}")]
-    Ring { ring: usize, why: RingRefusal },
-    #[error("ring {ring}: the device has {rings}, a pair for each worker of the port, at most queues=")]
-    Index { ring: u32, rings: usize },
-    #[error("{0} were not offered")]
-    Features(String),
-    #[error("features {0} can't change while a ring runs")]
-    Running(String),
-    #[error("{0} was not negotiated")]
-    NotNegotiated(&'static str),
-    #[error("not offered")]
-    NotOffered,
-    #[error("MTU {0}: must be from 68 to 65535, and not above that of the port")]
-    Mtu(u64),
-    #[error("the configuration can't be written")]
-    Config,
-}
-
-/// Why a connection ended.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum End {
-    #[error("left")]
-    Left,
-    #[error("the port ended")]
-    Port,
-    #[error(transparent)]
-    Channel(ChannelError),
-    #[error("{request}: {why}")]
-    Refused { request: Request, why: Refusal },
-    #[error("request {0} is not known")]
-    Unknown(u32),
-    #[error("a reply to no request")]
-    Reply,
-    #[error("its memory was truncated")]
-    Lost,
-    #[error("a counter that it shares was full")]
-    Counter,
-}
-
-impl From<ChannelError> for End {
-    fn from(error: ChannelError) -> End {
-        if matches!(error, ChannelError::Closed) { End::Left } else { End::Channel(error) }
-    }
-}
 
 /// What the sessions of a port have in common.
 #[derive(Debug)]
@@ -108,11 +56,9 @@ pub(super) struct Session {
     id: u64,
     device: Arc<DeviceParts>,
     rings: Vec<RingControl>,
-    /// Features that were acknowledged; `None` before, and after some were refused.
-    acked: Option<u64>,
+    /// What was set of all rings.
+    around: Surroundings,
     protocol: u64,
-    memory: GuestMemory,
-    log: Option<Arc<PageLog>>,
     status: u8,
 }
 
@@ -122,9 +68,9 @@ type Answer = Result<Option<Vec<u8>>, Refusal>;
 impl Session {
     /// The session of a front end that connected just now.
     pub(super) fn new(id: u64, device: Arc<DeviceParts>) -> Session {
-        let rings = device.slots.iter().map(|slot| RingControl::new(slot.clone(), device.max_size)).collect();
-        let memory = GuestMemory::default();
-        Session { id, device, rings, acked: None, protocol: 0, memory, log: None, status: 0 }
+        let control = |(index, slot): (usize, &Arc<RingSlot>)| RingControl::new(slot.clone(), index, device.max_size);
+        let rings = device.slots.iter().enumerate().map(control).collect();
+        Session { id, device, rings, around: Surroundings::default(), protocol: 0, status: 0 }
     }
 
     /// Answers one message.
@@ -141,7 +87,11 @@ impl Session {
         let acknowledges = needs_reply && self.protocol & protocol::REPLY_ACK != 0 && !request.has_reply();
         let acknowledge = |failed: bool| channel.reply(request, &u64::from(failed).to_ne_bytes(), &[]);
         match answer {
-            Ok(Some(reply)) => channel.reply(request, &reply, &[])?,
+            Ok(Some(reply)) => {
+                let records = self.around.records.as_ref().filter(|_| request == Request::GetInflightFd);
+                let fds: Vec<_> = records.and_then(Records::file).into_iter().collect();
+                channel.reply(request, &reply, &fds)?;
+            }
             Ok(None) if acknowledges => acknowledge(false)?,
             Ok(None) => {}
             Err(why) => {
@@ -160,7 +110,8 @@ impl Session {
     }
 
     fn check_memory(&self) -> Result<(), End> {
-        let lost = self.memory.is_lost() || self.log.as_ref().is_some_and(|log| log.is_lost());
+        let logs = self.around.log.as_ref().is_some_and(|log| log.is_lost());
+        let lost = self.around.memory.is_lost() || logs || self.around.records.as_ref().is_some_and(Records::is_lost);
         if lost { Err(End::Lost) } else { Ok(()) }
     }
 
@@ -190,7 +141,15 @@ impl Session {
         use Request::*;
         let with_fds = matches!(
             request,
-            SetMemTable | SetLogBase | SetLogFd | SetVringKick | SetVringCall | SetVringErr | AddMemReg | RemMemReg
+            SetMemTable
+                | SetLogBase
+                | SetLogFd
+                | SetVringKick
+                | SetVringCall
+                | SetVringErr
+                | SetInflightFd
+                | AddMemReg
+                | RemMemReg
         );
         if !with_fds {
             fds.exactly(0)?;
@@ -238,6 +197,8 @@ impl Session {
                 empty(payload).and_then(|()| number(self.status.into()))
             }
             SetStatus => self.set_status(read_u64(payload)?),
+            GetInflightFd => self.make_records(payload),
+            SetInflightFd => self.set_records(InFlightArea::from_padded(payload)?, fds),
             ResetDevice => self.reset(payload),
             _ => Err(Refusal::NotOffered),
         }
@@ -250,10 +211,10 @@ impl Session {
     fn set_features(&mut self, bits: u64) -> Answer {
         let foreign = bits & !self.device.offered;
         let running = self.rings.iter().any(RingControl::is_running);
-        let changed = (self.acked.unwrap_or(bits) ^ bits) & !LOG_ALL;
+        let changed = (self.around.features.unwrap_or(bits) ^ bits) & !LOG_ALL;
         if foreign != 0 {
             if !running {
-                self.acked = None;
+                self.around.features = None;
                 self.status &= !FEATURES_OK;
             }
             return Err(Refusal::Features(features::words(foreign)));
@@ -261,7 +222,7 @@ impl Session {
         if running && changed != 0 {
             return Err(Refusal::Running(features::words(changed)));
         }
-        self.acked = Some(bits);
+        self.around.features = Some(bits);
         self.device.events.log.negotiated(self.id, features::words(bits));
         if bits & VERSION_1 == 0 {
             let what = "the guest did not acknowledge VERSION_1, so its rings are not started: reset its driver";
@@ -288,7 +249,7 @@ impl Session {
         self.negotiated(protocol::STATUS, "STATUS")?;
         // The status is a byte.
         self.status = status as u8;
-        if self.acked.is_none() {
+        if self.around.features.is_none() {
             self.status &= !FEATURES_OK;
         }
         Ok(None)
@@ -298,7 +259,8 @@ impl Session {
         self.negotiated(protocol::RESET_DEVICE, "RESET_DEVICE")?;
         empty(payload)?;
         self.rings.iter_mut().for_each(RingControl::reset);
-        (self.acked, self.status) = (None, 0);
+        // Those of other rings come with them.
+        (self.around.features, self.around.records, self.status) = (None, None, 0);
         Ok(None)
     }
 
@@ -314,7 +276,7 @@ impl Session {
     fn add_region(&mut self, single: &SingleRegion, mut fds: Descriptors<'_>) -> Answer {
         self.negotiated(protocol::CONFIGURE_MEM_SLOTS, "CONFIGURE_MEM_SLOTS")?;
         fds.exactly(1)?;
-        let mut memory = self.memory.clone();
+        let mut memory = self.around.memory.clone();
         memory.add(single.region, fds.memory()?)?;
         self.replace_memory(memory)
     }
@@ -322,15 +284,17 @@ impl Session {
     /// A descriptor may come, and is closed.
     fn remove_region(&mut self, single: &SingleRegion) -> Answer {
         self.negotiated(protocol::CONFIGURE_MEM_SLOTS, "CONFIGURE_MEM_SLOTS")?;
-        let mut memory = self.memory.clone();
+        let mut memory = self.around.memory.clone();
         memory.remove(single.region)?;
         self.replace_memory(memory)
     }
 
     /// Exchanges the memory. Rings that run stop, and start again where they stopped.
     fn replace_memory(&mut self, memory: GuestMemory) -> Answer {
-        self.rings.iter_mut().for_each(RingControl::suspend);
-        self.memory = memory;
+        for ring in &mut self.rings {
+            ring.suspend();
+        }
+        self.around.memory = memory;
         self.start_all();
         Ok(None)
     }
@@ -344,8 +308,7 @@ impl Session {
     }
 
     fn start(&mut self, index: usize) -> Result<(), RingRefusal> {
-        let around = Surroundings { features: self.acked, memory: &self.memory, log: self.log.as_ref() };
-        let started = self.rings.get_mut(index).map_or(Ok(()), |ring| ring.start(&around));
+        let started = self.rings.get_mut(index).map_or(Ok(()), |ring| ring.start(&self.around));
         if let Err(why) = &started {
             self.device.events.rings_refused.fetch_add(1, Relaxed);
             self.device.events.log.refused(self.id, format!("ring {index}: {why}"));
@@ -356,14 +319,41 @@ impl Session {
     fn set_log_base(&mut self, log: Log, mut fds: Descriptors<'_>) -> Answer {
         self.negotiated(protocol::LOG_SHMFD, "LOG_SHMFD")?;
         fds.exactly(1)?;
-        self.log = Some(Arc::new(PageLog::new(log, fds.memory()?)?));
+        self.around.log = Some(Arc::new(PageLog::new(log, fds.memory()?)?));
         self.update_log();
         Ok(Some(Vec::new()))
     }
 
     fn update_log(&self) {
-        let around = Surroundings { features: self.acked, memory: &self.memory, log: self.log.as_ref() };
-        self.rings.iter().for_each(|ring| ring.set_log(&around));
+        self.rings.iter().for_each(|ring| ring.set_log(&self.around));
+    }
+
+    /// What records may be of, now.
+    fn record_bounds(&self) -> Result<Bounds, Refusal> {
+        self.negotiated(protocol::INFLIGHT_SHMFD, "INFLIGHT_SHMFD")?;
+        if self.rings.iter().any(RingControl::is_running) {
+            return Err(RecordError::Running.into());
+        }
+        Ok(Bounds { rings: self.rings.len(), most: self.device.max_size, format: self.around.format() })
+    }
+
+    /// Makes records for all rings, in place of others.
+    fn make_records(&mut self, payload: &[u8]) -> Answer {
+        let asked = InFlightArea::from_padded(payload)?;
+        let bounds = self.record_bounds()?;
+        let records = self.around.records.insert(Records::create(asked, bounds)?);
+        let mut reply = records.area().to_bytes().to_vec();
+        // With the padding of its front end.
+        reply.resize(payload.len(), 0);
+        Ok(Some(reply))
+    }
+
+    /// Takes the records of a back end before this one, or those that it made itself.
+    fn set_records(&mut self, area: InFlightArea, mut fds: Descriptors<'_>) -> Answer {
+        fds.exactly(1)?;
+        let bounds = self.record_bounds()?;
+        self.around.records = Some(Records::from_file(area, fds.memory()?, bounds)?);
+        Ok(None)
     }
 
     fn send_rarp(&self, word: u64) -> Answer {
@@ -410,11 +400,10 @@ impl Session {
     fn with_ring(
         &mut self,
         index: u32,
-        change: impl FnOnce(&mut RingControl, &Surroundings<'_>) -> Result<(), RingRefusal>,
+        change: impl FnOnce(&mut RingControl, &Surroundings) -> Result<(), RingRefusal>,
     ) -> Answer {
         let ring = self.index(index)?;
-        let around = Surroundings { features: self.acked, memory: &self.memory, log: self.log.as_ref() };
-        let changed = self.rings.get_mut(ring).map_or(Ok(()), |ring| change(ring, &around));
+        let changed = self.rings.get_mut(ring).map_or(Ok(()), |ring| change(ring, &self.around));
         changed.map_err(|why| Refusal::Ring { ring, why })?;
         match self.start(ring) {
             // Its front end does not know what it left out; the link would go up and down for ever.
@@ -429,7 +418,7 @@ impl Session {
     fn ring_state(
         &mut self,
         payload: &[u8],
-        change: impl FnOnce(&mut RingControl, u32, &Surroundings<'_>) -> Result<(), RingRefusal>,
+        change: impl FnOnce(&mut RingControl, u32, &Surroundings) -> Result<(), RingRefusal>,
     ) -> Answer {
         let VringState { index, num } = VringState::from_bytes(payload)?;
         self.with_ring(index, |ring, around| change(ring, num, around))
@@ -449,8 +438,7 @@ impl Session {
     /// Stops a ring. Nothing of it is accessed when this is answered.
     fn get_base(&mut self, VringState { index, .. }: VringState) -> Answer {
         let ring = self.index(index)?;
-        let around = Surroundings { features: self.acked, memory: &self.memory, log: self.log.as_ref() };
-        let num = self.rings.get_mut(ring).map_or(0, |ring| ring.stop(&around));
+        let num = self.rings.get_mut(ring).map_or(0, |ring| ring.stop(&self.around));
         Ok(Some(VringState { index, num }.to_bytes().to_vec()))
     }
 }

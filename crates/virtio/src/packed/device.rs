@@ -7,9 +7,12 @@ use crate::chain::{Chain, Single, Token};
 use crate::error::{QueueError, RingError};
 use crate::event::{AT_DESC, DISABLE, ENABLE, packed_wants, word};
 use crate::in_order::InOrder;
-use crate::layout::{Desc, Features, INDIRECT, NEXT, WRITE, packed_word};
+use crate::inflight::packed::PackedRecord;
+use crate::inflight::{InFlightRecord, Recorded};
+use crate::layout::{Desc, Features, INDIRECT, NEXT, USED, WRITE, packed_word};
 use crate::space::AddressSpace;
 use crate::walk;
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use towpath_packet::notify::{before_last_look, publish};
 
@@ -29,7 +32,10 @@ pub struct Device<W = Area> {
     /// The second word of the first used descriptor that is not published, and its index.
     held: Option<(usize, u64)>,
     order: Option<InOrder>,
+    recorded: Option<Box<Recorded<PackedRecord<W>>>>,
     broken: Option<RingError>,
+    /// The ring is broken, or has a record: chains are taken by another way.
+    detour: bool,
     /// The next publication calls: a device before this one may have published without.
     call_once: bool,
 }
@@ -61,9 +67,58 @@ impl<W: RingWords> Device<W> {
             unpublished: 0,
             held: None,
             order,
+            recorded: None,
             broken: None,
+            detour: false,
             call_once: true,
         })
+    }
+
+    /// The device of a queue with a record of its chains in flight. If a device before this one has
+    /// written it, those chains are taken again first, and `base` is not looked at.
+    ///
+    /// # Errors
+    /// As [`new`](Device::new); [`QueueError::Record`].
+    pub fn resume(
+        areas: Areas<W>,
+        size: u16,
+        features: Features,
+        base: Base,
+        record: InFlightRecord<W>,
+    ) -> Result<Device<W>, QueueError> {
+        check(&areas, size)?;
+        let Position { index, wrap } = Position::decode(base.used);
+        // The bit goes with the wrap counter until the descriptor is available once more, and then.
+        let is_used = |(index, wrap)| {
+            let [_, second] = desc(index);
+            (flags(areas.desc.load64(second, Acquire)) & USED != 0) == wrap
+        };
+        let (record, recovered) = PackedRecord::recover(record, size, (index, wrap), is_used)?;
+        let (mut base, mut again) = (base, VecDeque::new());
+        if let Some(recovered) = recovered {
+            let (index, wrap) = recovered.used;
+            let at = Position { index, wrap };
+            (base, again) = (Base { avail: at.encode(), used: at.encode() }, recovered.again);
+            let slots = again.iter().map(|&key| record.slots(key)).sum();
+            Self::hide_used(&areas, at, slots, size);
+        }
+        let chains = Recorded::new(record, size, features.in_order, again);
+        let new = Device::new(areas, size, features, base)?;
+        let (order, recorded) = (Some(InOrder::new(size, 0)), Some(Box::new(chains)));
+        Ok(Device { order, recorded, detour: true, ..new })
+    }
+
+    /// Makes descriptors available again that a device before this one wrote as used, behind one
+    /// that it did not.
+    fn hide_used(areas: &Areas<W>, mut at: Position, slots: u16, size: u16) {
+        for _ in 0..slots {
+            let [_, second] = desc(at.index);
+            let word = areas.desc.load64(second, Relaxed);
+            if at.is_used(flags(word)) {
+                areas.desc.store64(second, word ^ u64::from(USED) << 48, Relaxed);
+            }
+            at = at.ahead(1, size);
+        }
     }
 
     /// Takes the next available chain and puts its buffers into `chain`.
@@ -78,9 +133,15 @@ impl<W: RingWords> Device<W> {
         chain: &mut Chain<M::Place>,
     ) -> Result<Option<Token>, RingError> {
         chain.clear();
-        if let Some(error) = self.broken {
-            return Err(error);
-        }
+        if self.detour { self.take_by_detour(memory, chain) } else { self.take_available(memory, chain) }
+    }
+
+    #[inline]
+    fn take_available<M: AddressSpace>(
+        &mut self,
+        memory: &M,
+        chain: &mut Chain<M::Place>,
+    ) -> Result<Option<Token>, RingError> {
         let [first, second] = desc(self.next_avail.index);
         // Acquire: the driver wrote all else of the burst before these flags.
         let word = self.areas.desc.load64(second, Acquire);
@@ -102,10 +163,68 @@ impl<W: RingWords> Device<W> {
         }
     }
 
+    /// Chains that a device before this one had in flight, and that are to be taken again.
+    pub fn to_take_again(&self) -> usize {
+        self.recorded.as_ref().map_or(0, |chains| chains.again())
+    }
+
+    /// Takes the next chain of a ring with a record: one that a device before this one took comes
+    /// first.
+    #[cold]
+    fn take_by_detour<M: AddressSpace>(
+        &mut self,
+        memory: &M,
+        chain: &mut Chain<M::Place>,
+    ) -> Result<Option<Token>, RingError> {
+        if let Some(error) = self.broken {
+            return Err(error);
+        }
+        // It is a table by key here.
+        let table = self.order.take();
+        let is_again = self.to_take_again() > 0;
+        let taken = if is_again { self.take_again(memory, chain) } else { self.take_available(memory, chain) };
+        self.order = table;
+        let (Some(token), Some(chains), Some(table)) = (taken?, &mut self.recorded, &mut self.order) else {
+            return Ok(None);
+        };
+        let token = if is_again { chains.take_again(&token) } else { chains.take(&token) };
+        table.take(&token, chain.writable_len() > 0);
+        Ok(Some(token))
+    }
+
+    /// Takes the next one of them, by the copies of its descriptors. It stands for those at the next
+    /// available position, which are not looked at.
+    fn take_again<M: AddressSpace>(
+        &mut self,
+        memory: &M,
+        chain: &mut Chain<M::Place>,
+    ) -> Result<Option<Token>, RingError> {
+        let Some(chains) = &self.recorded else { return Ok(None) };
+        let Some(key) = chains.next_again() else { return Ok(None) };
+        let (mut id, slots, mut walked) = (0, chains.record.slots(key), Ok(()));
+        for copy in chains.record.chain(key) {
+            id = copy.link;
+            walked = match (copy.has(INDIRECT), slots) {
+                (false, _) => chain.push(memory, copy.addr, copy.len, copy.has(WRITE)),
+                (true, 1) if self.features.indirect => walk::packed_table(&copy, memory, chain),
+                (true, _) => Err(RingError::Indirect),
+            };
+            if walked.is_err() {
+                break;
+            }
+        }
+        if let Err(error) = walked {
+            return Err(self.broken(error));
+        }
+        self.next_avail = self.next_avail.ahead(slots, self.size);
+        self.taken += slots;
+        Ok(Some(Token::new(id, slots, 0)))
+    }
+
     /// Takes chains of one buffer, up to the first one of another shape.
     #[inline]
     pub fn take_singles<M: AddressSpace>(&mut self, memory: &M, writable: bool, out: &mut [Single<M::Place>]) -> usize {
-        if self.broken.is_some() {
+        if self.detour {
             return 0;
         }
         let shape = if writable { WRITE } else { 0 };
@@ -175,14 +294,24 @@ impl<W: RingWords> Device<W> {
 
     #[cold]
     fn broken(&mut self, error: RingError) -> RingError {
+        self.detour = true;
         *self.broken.get_or_insert(error)
     }
 
     /// Returns the chain that was taken last, unused, to be taken again.
     ///
     /// # Errors
-    /// The token, if another chain was taken after it.
+    /// The token, if another chain was taken after it; with a record also if it was taken before the
+    /// last publication.
     pub fn untake(&mut self, token: Token) -> Result<(), Token> {
+        if let Some(chains) = &mut self.recorded {
+            if !chains.untake(&token) {
+                return Err(token);
+            }
+            self.next_avail = self.next_avail.back(token.slots(), self.size);
+            self.taken -= token.slots().min(self.taken);
+            return Ok(());
+        }
         let begin = Position { index: token.at(), wrap: true };
         let end = begin.ahead(token.slots().min(self.size), self.size);
         if token.at() >= self.size
@@ -230,9 +359,42 @@ impl<W: RingWords> Device<W> {
     #[inline]
     #[must_use = "a driver that sleeps waits for the call"]
     pub fn publish(&mut self) -> bool {
+        if self.recorded.is_some() {
+            return self.publish_recorded();
+        }
         while let Some(batch) = self.order.as_mut().and_then(|order| order.next(self.taken)) {
             self.write(batch.id, batch.len, batch.slots, batch.writable && batch.len > 0);
         }
+        self.show()
+    }
+
+    /// Publishes with the record.
+    #[cold]
+    fn publish_recorded(&mut self) -> bool {
+        let (Some(mut chains), Some(mut table)) = (self.recorded.take(), self.order.take()) else { return false };
+        // No used descriptor has been written over those that were taken.
+        let mut at = self.next_avail.back(chains.new_slots(), self.size);
+        chains.mark_taken(|record, key| {
+            let (begin, (id, slots)) = (at, table.chain(key));
+            at = at.ahead(slots, self.size);
+            let places = (0..slots).map(|n| begin.ahead(n, self.size).index);
+            let read = |index| desc(index).map(|word| self.areas.desc.load64(word, Relaxed));
+            record.mark(key, id, places.map(|index| Desc::from_packed(read(index))));
+        });
+        chains.use_completed(&mut table, |record, key, used| {
+            record.link(key);
+            self.write(used.id, used.len, used.slots, used.writable && used.len > 0);
+        });
+        chains.record.advance((self.next_used.index, self.next_used.wrap));
+        let call = self.show();
+        chains.record.commit();
+        (self.recorded, self.order) = (Some(chains), Some(table));
+        call
+    }
+
+    /// Stores the flags that make used descriptors known.
+    #[inline]
+    fn show(&mut self) -> bool {
         let Some((at, word)) = self.held.take() else { return false };
         // Release: buffers and all other used descriptors come before the flags that lead to them.
         self.areas.desc.store64(at, word, Release);
@@ -260,7 +422,7 @@ impl<W: RingWords> Device<W> {
         self.areas.device.store32(EVENT, word(position.index, position.wrap, how), Relaxed);
         before_last_look();
         let [_, second] = desc(self.next_avail.index);
-        self.next_avail.is_available(flags(self.areas.desc.load64(second, Relaxed)))
+        self.next_avail.is_available(flags(self.areas.desc.load64(second, Relaxed))) || self.to_take_again() > 0
     }
 
     /// Descriptors of the chains that were taken and not published as used.
@@ -276,8 +438,6 @@ impl<W: RingWords> Device<W> {
 
     /// The position that the driver knows as used.
     fn published(&self) -> Position {
-        let back = self.size - self.unpublished;
-        let Position { index, wrap } = self.next_used.ahead(back, self.size);
-        Position { index, wrap: !wrap }
+        self.next_used.back(self.unpublished, self.size)
     }
 }

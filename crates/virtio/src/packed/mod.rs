@@ -60,6 +60,12 @@ impl Position {
         }
     }
 
+    /// The position `n` descriptors before, `n` being at most the size.
+    fn back(self, n: u16, size: u16) -> Position {
+        let Position { index, wrap } = self.ahead(size - n.min(size), size);
+        Position { index, wrap: !wrap }
+    }
+
     /// Index and wrap counter as event areas and vhost-user write them: bits 14:0 and 15.
     fn encode(self) -> u16 {
         self.index | u16::from(self.wrap) << 15

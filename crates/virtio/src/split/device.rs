@@ -7,6 +7,8 @@ use crate::chain::{Chain, Single, Token};
 use crate::error::{QueueError, RingError};
 use crate::event::{NO_NOTIFICATION, passed};
 use crate::in_order::InOrder;
+use crate::inflight::split::SplitRecord;
+use crate::inflight::{InFlightRecord, Recorded};
 use crate::layout::{Desc, Features, WRITE};
 use crate::space::AddressSpace;
 use crate::walk;
@@ -26,7 +28,10 @@ pub struct Device<W = Area> {
     next_used: u16,
     published: u16,
     order: Option<InOrder>,
+    recorded: Option<Box<Recorded<SplitRecord<W>>>>,
     broken: Option<RingError>,
+    /// The ring is broken, or has a record: chains are taken by another way.
+    detour: bool,
     /// The next publication calls: a device before this one may have published without.
     call_once: bool,
 }
@@ -54,9 +59,33 @@ impl<W: RingWords> Device<W> {
             next_used: used,
             published: used,
             order,
+            recorded: None,
             broken: None,
+            detour: false,
             call_once: true,
         })
+    }
+
+    /// The device of a queue with a record of its chains in flight. If a device before this one has
+    /// written it, those chains are taken again first, and the available index of `base` is not
+    /// looked at.
+    ///
+    /// # Errors
+    /// As [`new`](Device::new); [`QueueError::Record`].
+    pub fn resume(
+        areas: Areas<W>,
+        size: u16,
+        features: Features,
+        base: Base,
+        record: InFlightRecord<W>,
+    ) -> Result<Device<W>, QueueError> {
+        check(&areas, size, features)?;
+        let (record, again) = SplitRecord::recover(record, size, base.used)?;
+        let base = if again.is_some() { Base { avail: base.used, ..base } } else { base };
+        let chains = Recorded::new(record, size, features.in_order, again.unwrap_or_default());
+        let new = Device::new(areas, size, features, base)?;
+        let (order, recorded) = (Some(InOrder::new(size, 0)), Some(Box::new(chains)));
+        Ok(Device { order, recorded, detour: true, ..new })
     }
 
     /// The used index as it stands in memory: where a device goes on whose front end names only
@@ -78,9 +107,15 @@ impl<W: RingWords> Device<W> {
         chain: &mut Chain<M::Place>,
     ) -> Result<Option<Token>, RingError> {
         chain.clear();
-        if let Some(error) = self.broken {
-            return Err(error);
-        }
+        if self.detour { self.take_by_detour(memory, chain) } else { self.take_available(memory, chain) }
+    }
+
+    #[inline]
+    fn take_available<M: AddressSpace>(
+        &mut self,
+        memory: &M,
+        chain: &mut Chain<M::Place>,
+    ) -> Result<Option<Token>, RingError> {
         if self.avail_seen == self.next_avail && self.look()? == 0 {
             return Ok(None);
         }
@@ -100,10 +135,56 @@ impl<W: RingWords> Device<W> {
         Ok(Some(token))
     }
 
+    /// Takes the next chain of a ring with a record: one that a device before this one took comes
+    /// first.
+    #[cold]
+    fn take_by_detour<M: AddressSpace>(
+        &mut self,
+        memory: &M,
+        chain: &mut Chain<M::Place>,
+    ) -> Result<Option<Token>, RingError> {
+        if let Some(error) = self.broken {
+            return Err(error);
+        }
+        // It is a table by key here.
+        let table = self.order.take();
+        let is_again = self.to_take_again() > 0;
+        let taken = if is_again { self.take_again(memory, chain) } else { self.take_available(memory, chain) };
+        self.order = table;
+        let (Some(token), Some(chains), Some(table)) = (taken?, &mut self.recorded, &mut self.order) else {
+            return Ok(None);
+        };
+        let token = if is_again { chains.take_again(&token) } else { chains.take(&token) };
+        table.take(&token, chain.writable_len() > 0);
+        Ok(Some(token))
+    }
+
+    /// Chains that a device before this one had in flight, and that are to be taken again.
+    pub fn to_take_again(&self) -> usize {
+        self.recorded.as_ref().map_or(0, |chains| chains.again())
+    }
+
+    /// Takes the next one of them. It stands for the next available entry, which is not looked at.
+    fn take_again<M: AddressSpace>(
+        &mut self,
+        memory: &M,
+        chain: &mut Chain<M::Place>,
+    ) -> Result<Option<Token>, RingError> {
+        let Some(head) = self.recorded.as_ref().and_then(|chains| chains.next_again()) else { return Ok(None) };
+        let read = |index| desc(index).map(|word| self.areas.desc.load64(word, Relaxed));
+        match walk::split(head, self.size, self.features.indirect, read, memory, chain) {
+            Ok(()) => {}
+            Err(error) => return Err(self.broken(error)),
+        }
+        self.next_avail = self.next_avail.wrapping_add(1);
+        self.avail_seen = self.next_avail;
+        Ok(Some(Token::new(head, 1, 0)))
+    }
+
     /// Takes chains of one buffer, up to the first one of another shape.
     #[inline]
     pub fn take_singles<M: AddressSpace>(&mut self, memory: &M, writable: bool, out: &mut [Single<M::Place>]) -> usize {
-        if self.broken.is_some() || (self.avail_seen == self.next_avail && self.look().is_err()) {
+        if self.detour || (self.avail_seen == self.next_avail && self.look().is_err()) {
             return 0;
         }
         let available = usize::from(self.avail_seen.wrapping_sub(self.next_avail));
@@ -147,14 +228,23 @@ impl<W: RingWords> Device<W> {
 
     #[cold]
     fn broken(&mut self, error: RingError) -> RingError {
+        self.detour = true;
         *self.broken.get_or_insert(error)
     }
 
     /// Returns the chain that was taken last, unused, to be taken again.
     ///
     /// # Errors
-    /// The token, if another chain was taken after it.
+    /// The token, if another chain was taken after it; with a record also if it was taken before the
+    /// last publication.
     pub fn untake(&mut self, token: Token) -> Result<(), Token> {
+        if let Some(chains) = &mut self.recorded {
+            if !chains.untake(&token) {
+                return Err(token);
+            }
+            self.next_avail = self.next_avail.wrapping_sub(1);
+            return Ok(());
+        }
         if token.at() != self.next_avail.wrapping_sub(1) || self.outstanding() == 0 {
             return Err(token);
         }
@@ -185,11 +275,35 @@ impl<W: RingWords> Device<W> {
     #[inline]
     #[must_use = "a driver that sleeps waits for the call"]
     pub fn publish(&mut self) -> bool {
+        if self.recorded.is_some() {
+            return self.publish_recorded();
+        }
         while let Some(batch) =
             self.order.as_mut().and_then(|order| order.next(self.next_avail.wrapping_sub(self.next_used)))
         {
             self.write(batch.id, batch.len, batch.chains);
         }
+        self.show()
+    }
+
+    /// Publishes with the record.
+    #[cold]
+    fn publish_recorded(&mut self) -> bool {
+        let (Some(mut chains), Some(mut table)) = (self.recorded.take(), self.order.take()) else { return false };
+        chains.mark_taken(SplitRecord::mark);
+        chains.use_completed(&mut table, |record, key, used| {
+            record.link(key);
+            self.write(used.id, used.len, 1);
+        });
+        let call = self.show();
+        chains.record.commit(self.published);
+        (self.recorded, self.order) = (Some(chains), Some(table));
+        call
+    }
+
+    /// Stores the index that makes used entries known.
+    #[inline]
+    fn show(&mut self) -> bool {
         let (old, new) = (self.published, self.next_used);
         if old == new {
             return false;
@@ -226,7 +340,7 @@ impl<W: RingWords> Device<W> {
             self.areas.device.store16(FLAGS, 0, Relaxed);
         }
         before_last_look();
-        self.areas.driver.load16(INDEX, Relaxed) != self.next_avail
+        self.areas.driver.load16(INDEX, Relaxed) != self.next_avail || self.to_take_again() > 0
     }
 
     /// Chains that were taken and not published as used.

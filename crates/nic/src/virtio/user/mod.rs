@@ -14,7 +14,9 @@
 //! bytes of a packet that was received are the datapath's, as those of any device are.
 //!
 //! A connection that is lost is looked for again: by connecting, or by accepting. Packets that the
-//! back end had are dropped then, and the queues begin anew.
+//! back end had are dropped then, and the queues begin anew, at base zero and with free memory. So
+//! there is nothing in flight that the next back end could take again: its record of that
+//! (`INFLIGHT_SHMFD`) is not asked for.
 //!
 //! | file | contents |
 //! |---|---|

@@ -120,7 +120,7 @@ pub(super) struct FrontEnd {
     pub(super) memory: UntrustedMem,
     pub(super) features: u64,
     pub(super) rings: Vec<Option<FrontRing>>,
-    next: u64,
+    pub(super) next: u64,
 }
 
 impl FrontEnd {
@@ -275,17 +275,18 @@ impl FrontEnd {
         state.num
     }
 
-    /// Offers a frame to the device, and kicks.
-    pub(super) fn transmit(&mut self, index: u32, frame: &[u8]) {
+    /// Offers a frame to the device, and kicks. Returns the id of its chain.
+    pub(super) fn transmit(&mut self, index: u32, frame: &[u8]) -> u16 {
         let at = BUFFERS + self.next * 2048;
         self.next = (self.next + 1) % 256;
         let bytes = [&[0; 12], frame].concat();
         assert!(self.memory.put(at as usize, &bytes));
         let ring = self.ring(index);
-        ring.driver.add(&[Segment::readable(GUEST + at, bytes.len() as u32)]).unwrap();
+        let id = ring.driver.add(&[Segment::readable(GUEST + at, bytes.len() as u32)]).unwrap();
         if ring.driver.publish() {
             ring.kick.signal();
         }
+        id
     }
 
     /// Posts a buffer, and returns where it lies.

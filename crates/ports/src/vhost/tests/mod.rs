@@ -3,6 +3,7 @@
 mod connections;
 mod front_end;
 mod hostile;
+mod inflight;
 mod requests;
 mod ring;
 mod rings;
@@ -119,8 +120,9 @@ impl Guest {
             kick: Some(another(&self.kick)),
             call: Some(another(&self.call)),
             err: Some(another(&self.err)),
-            enabled: true,
+            enabled: Some(true),
             log: None,
+            record: None,
         }
     }
 

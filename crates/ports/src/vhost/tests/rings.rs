@@ -88,6 +88,25 @@ fn a_ring_without_its_bit_for_enabling_is_enabled_from_the_start() {
 }
 
 #[test]
+fn frames_that_are_there_before_the_ring_is_enabled_for_the_first_time_wait_for_that() {
+    for features in [PLAIN, PLAIN | PACKED] {
+        let mut rig = Rig::new("", 1);
+        let mut front = FrontEnd::connect(&rig.path);
+        front.negotiate(features);
+        assert!(front.set_memory());
+        front.make_ring(1);
+        front.transmit(1, &frame(1));
+        assert!(front.start_ring(1, None));
+        assert!(rig.receives_nothing());
+        let wake = rig.rx[0].wake();
+        assert!(matches!(wake, towpath_packet::port::Wake::Fd(_)) && rig.receives_nothing());
+        assert!(front.enable(1, true));
+        assert_eq!(rig.receive(0), frame(1));
+        assert_eq!(rig.event("frames-disabled"), 0);
+    }
+}
+
+#[test]
 fn a_ring_that_is_disabled_takes_what_the_guest_sends_and_gives_it_to_none() {
     let mut rig = Rig::new("", 1);
     let mut front = FrontEnd::connect(&rig.path);

@@ -203,14 +203,14 @@ fn a_guest_that_breaks_its_ring_stops_it_and_is_informed_once() {
 fn frames_of_a_ring_that_is_disabled_are_dropped_by_name_and_those_of_an_enabled_one_come() {
     let mut guest = Guest::new(Way::FromGuest, Format::Split, feature::VERSION_1);
     let mut rx = guest.rx();
-    assert!(guest.slot.change(|ring| ring.setup.enabled = false));
+    assert!(guest.slot.change(|ring| ring.setup.enabled = Some(false)));
     let frame = guest.random_bytes(1000);
     (0..5).for_each(|_| _ = guest.send(&with_header(&frame), 1));
     guest.publish();
     assert!(receive(&mut rx).is_empty());
     assert_eq!(guest.used().len(), 5);
     assert_eq!(rx.counters().snapshot().missed_at(Missed::Link), 5);
-    assert!(guest.slot.change(|ring| ring.setup.enabled = true));
+    assert!(guest.slot.change(|ring| ring.setup.enabled = Some(true)));
     guest.send(&with_header(&frame), 1);
     guest.publish();
     assert_eq!(receive(&mut rx).len(), 1);
@@ -328,4 +328,33 @@ fn whatever_a_guest_writes_into_its_ring_and_its_frames_every_buffer_is_accounte
             guest.balances();
         }
     });
+}
+
+#[test]
+fn a_page_that_stays_out_while_others_go_around_the_ring_is_returned_once_and_after_its_packet() {
+    for (format, features) in kinds() {
+        if features & IN_ORDER != 0 {
+            continue;
+        }
+        let mut guest = Guest::new(Way::FromGuest, format, features);
+        let mut rx = guest.rx();
+        let (mut batch, frame) = (Batch::new(), guest.random_bytes(1000));
+        let held = guest.send(&with_header(&frame), 1);
+        guest.publish();
+        assert_eq!(rx.rx(&mut batch), 1);
+        let packet = batch.pop().unwrap();
+        for _ in 0..3 * SIZE {
+            guest.reset();
+            let id = guest.send(&with_header(&frame), 1);
+            guest.publish();
+            assert_eq!(rx.rx(&mut batch), 1);
+            batch = Batch::new();
+            rx.rx(&mut batch);
+            let used: Vec<_> = guest.used().iter().map(|used| used.id).collect();
+            assert_eq!(used, [id], "{format:?} {features:#x}, not {held}");
+        }
+        drop(packet);
+        rx.rx(&mut batch);
+        assert_eq!(guest.used().iter().map(|used| used.id).collect::<Vec<_>>(), [held]);
+    }
 }

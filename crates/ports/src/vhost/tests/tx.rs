@@ -183,7 +183,7 @@ fn packets_are_dropped_as_link_down_without_a_ring_or_while_it_is_disabled() {
         (posted.tx.counters().snapshot().dropped(DropReason::LinkDown), posted.tx.state() == State::Up)
     };
     assert_eq!(drops(&mut posted), (0, true));
-    posted.guest.slot.change(|ring| ring.setup.enabled = false);
+    posted.guest.slot.change(|ring| ring.setup.enabled = Some(false));
     assert_eq!(drops(&mut posted), (1, false));
     assert!(posted.guest.slot.discard());
     assert_eq!(drops(&mut posted), (2, false));
