@@ -87,6 +87,9 @@ struct Args {
     bench: bool,
 }
 
+/// The time in which a datapath becomes quiet, and in which it is watched then.
+const SETTLE: Duration = Duration::from_millis(500);
+
 /// Strangers, and the datapath that they find.
 struct Scenario {
     name: &'static str,
@@ -224,7 +227,7 @@ fn measure(scenario: &Scenario, args: &Args, [core, other]: [usize; 2]) -> Resul
         pairs.push([alone, honest.measure(time)?]);
         files = files.max(process::files(pid));
     }
-    let [idle_percent, wakeups] = idle(pid, &beside, time.max(Duration::from_millis(500)));
+    let [idle_percent, wakeups] = idle(pid, &beside, if args.quick { time } else { time.max(SETTLE) });
     let (rss, peak) = process::memory(pid);
     let begun = Instant::now();
     towpath.signal(libc::SIGINT);
@@ -246,7 +249,7 @@ fn measure(scenario: &Scenario, args: &Args, [core, other]: [usize; 2]) -> Resul
 fn idle(pid: u32, strangers: &[Stranger], time: Duration) -> [f64; 2] {
     let signal = |signal| strangers.iter().for_each(|stranger| stranger.signal(signal));
     signal(libc::SIGSTOP);
-    std::thread::sleep(Duration::from_millis(500));
+    std::thread::sleep(time.min(SETTLE));
     let ((ns, sleeps), begun) = (process::work(pid), Instant::now());
     std::thread::sleep(time);
     let ((ns_after, sleeps_after), took) = (process::work(pid), begun.elapsed().as_secs_f64());
