@@ -290,7 +290,7 @@ fn a_front_end_that_leaves_while_a_worker_is_held_by_its_counter_makes_the_next_
     drop(front);
     // The worker may see the ring before the control thread takes it out, or not.
     let mut batch = towpath_packet::Batch::new();
-    let _ = towpath_packet::port::RxQueue::rx(&mut rig.rx[0], &mut batch);
+    let _ = rig.rx[0].rx(&mut batch);
     until(|| rig.event("connections-ended") == 1);
     assert!(rig.event("call-full") == 0 || is_left_waiting(&rig));
 }
