@@ -28,6 +28,7 @@ pub mod fault;
 pub mod generator;
 mod kernel;
 pub mod null;
+mod pace;
 pub mod packet;
 pub mod pcap;
 mod random;

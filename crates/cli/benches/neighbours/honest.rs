@@ -6,9 +6,12 @@
 //!            ◄── first socket ◄── datapath ◄── second socket ◄──
 //! ```
 //!
+//! Or it is a [`guest`](crate::guest), whose frames come back by a rule.
+//!
 //! The sender offers a rate, and skips what it could not send in time: it catches up with at most
 //! 512 frames. Client and server sleep whenever they wait.
 
+use crate::guest::Guest;
 use crate::support::strangers::become_user;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -25,7 +28,7 @@ const FRAMES: u32 = 512;
 /// The UDP port of the server and of the client.
 const PORT: u16 = 7;
 /// Time before each request in which all fall asleep.
-const PAUSE: Duration = Duration::from_micros(300);
+pub(crate) const PAUSE: Duration = Duration::from_micros(300);
 
 /// What the process does.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -33,6 +36,8 @@ pub(crate) struct Plan {
     pub(crate) user: u32,
     pub(crate) core: usize,
     pub(crate) sockets: [String; 2],
+    /// It is a guest at the first socket.
+    pub(crate) guest: bool,
     /// Frames a second.
     pub(crate) rate: f64,
 }
@@ -88,6 +93,10 @@ pub(crate) fn play() {
     crate::pin(plan.core);
     become_user(plan.user);
     let [near, far] = &plan.sockets;
+    if plan.guest {
+        let mut guest = Guest::start(near.as_ref());
+        answer(|time| guest.measure(plan.rate, time));
+    }
     let memory = [FRAMES, 64, 64].map(|frames| Umem::new(frames, 2048).unwrap());
     let connect = |umem, path: &str, rules: Vec<String>| {
         Socket::connect(umem, path, &Config::default().rings(Sizes::all(FRAMES)).rules(rules)).unwrap()
@@ -99,16 +108,47 @@ pub(crate) fn play() {
     let mut server = connect(of_server, far, wants());
     std::thread::scope(|scope| {
         scope.spawn(move || serve(of_server, &mut server));
-        for line in std::io::stdin().lines().map_while(Result::ok) {
-            let time = Duration::from_micros(line.parse().unwrap());
+        answer(|time| {
             let rate = send(of_sender, &mut sender, plan.rate, time);
-            let (ns, lost) = ask(of_client, &mut client, time);
-            let us = |quantile| ns.value_at_quantile(quantile) as f64 / 1e3;
-            let sample = Sample { rate, p50: us(0.5), p99: us(0.99), lost };
-            println!("{}", serde_json::to_string(&sample).unwrap());
-        }
-        std::process::exit(0);
+            ask(of_client, &mut client, time).sample(rate)
+        })
     });
+}
+
+/// Measures for each time that is asked for, until the end of the input.
+fn answer(mut measure: impl FnMut(Duration) -> Sample) -> ! {
+    for line in std::io::stdin().lines().map_while(Result::ok) {
+        let sample = measure(Duration::from_micros(line.parse().unwrap()));
+        println!("{}", serde_json::to_string(&sample).unwrap());
+    }
+    std::process::exit(0);
+}
+
+/// Round trips.
+pub(crate) struct Latency {
+    ns: Histogram<u64>,
+    lost: u64,
+}
+
+impl Default for Latency {
+    fn default() -> Latency {
+        Latency { ns: Histogram::new_with_bounds(1, 60_000_000_000, 3).unwrap(), lost: 0 }
+    }
+}
+
+impl Latency {
+    /// The time of a round trip; `None` without a reply.
+    pub(crate) fn note(&mut self, time: Option<Duration>) {
+        match time {
+            Some(time) => self.ns.saturating_record(time.as_nanos() as u64),
+            None => self.lost += 1,
+        }
+    }
+
+    pub(crate) fn sample(&self, rate: f64) -> Sample {
+        let us = |quantile| self.ns.value_at_quantile(quantile) as f64 / 1e3;
+        Sample { rate, p50: us(0.5), p99: us(0.99), lost: self.lost }
+    }
 }
 
 /// Offers frames at a rate; returns the rate of those that were completed.
@@ -143,7 +183,7 @@ fn send<'u>(umem: &'u Umem, socket: &mut Socket<'u>, rate: f64, time: Duration) 
 }
 
 /// A datagram to the server, or to the client.
-fn datagram() -> [u8; 60] {
+pub(crate) fn datagram() -> [u8; 60] {
     let mut bytes = [0; 60];
     bytes[..14].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0]);
     (bytes[14], bytes[17], bytes[22], bytes[23]) = (0x45, 46, 64, 17);
@@ -159,11 +199,9 @@ fn post<'u>(umem: &'u Umem, socket: &mut Socket<'u>) {
     socket.fill(&mut empty).unwrap();
 }
 
-/// Asks, and waits for the reply, for a time; returns the times of round trips in nanoseconds, and
-/// how many requests had no reply.
-fn ask<'u>(umem: &'u Umem, socket: &mut Socket<'u>, time: Duration) -> (Histogram<u64>, u64) {
-    let (mut ns, mut lost) = (Histogram::new_with_bounds(1, 60_000_000_000, 3).unwrap(), 0);
-    let (begun, mut got) = (Instant::now(), Vec::new());
+/// Asks, and waits for the reply, for a time.
+fn ask<'u>(umem: &'u Umem, socket: &mut Socket<'u>, time: Duration) -> Latency {
+    let (mut latency, begun, mut got) = (Latency::default(), Instant::now(), Vec::new());
     while begun.elapsed() < time {
         let _ = socket.completions(&mut Vec::new());
         post(umem, socket);
@@ -179,13 +217,10 @@ fn ask<'u>(umem: &'u Umem, socket: &mut Socket<'u>, time: Duration) -> (Histogra
                 socket.completions(&mut Vec::new()).unwrap();
             }
         }
-        match got.is_empty() {
-            true => lost += 1,
-            false => ns.saturating_record(asked.elapsed().as_nanos() as u64),
-        }
+        latency.note((!got.is_empty()).then(|| asked.elapsed()));
         got.clear();
     }
-    (ns, lost)
+    latency
 }
 
 /// Returns every frame, until the session ends.

@@ -20,9 +20,12 @@
 //! | file | content |
 //! |---|---|
 //! | `honest` | the honest application |
+//! | `guest` | an honest guest in its place |
 //! | `table` | the figures, and how they are printed |
 //! | `../../tests/support/strangers` | the strangers, which the tests start too |
+//! | `../../tests/support/guests` | those of them that are guests |
 
+mod guest;
 mod honest;
 mod table;
 
@@ -84,6 +87,9 @@ struct Args {
     bench: bool,
 }
 
+/// The time in which a datapath becomes quiet, and in which it is watched then.
+const SETTLE: Duration = Duration::from_millis(500);
+
 /// Strangers, and the datapath that they find.
 struct Scenario {
     name: &'static str,
@@ -91,15 +97,21 @@ struct Scenario {
     roles: &'static [&'static str],
     /// Options of the first socket.
     options: &'static str,
+    /// The honest application is a guest, and so are the strangers, at the second socket.
+    guests: bool,
     /// Whether the datapath has little memory.
     little: bool,
 }
 
 const fn scenario(name: &'static str, roles: &'static [&'static str]) -> Scenario {
-    Scenario { name, roles, options: "", little: false }
+    Scenario { name, roles, options: "", guests: false, little: false }
 }
 
-const SCENARIOS: [Scenario; 11] = [
+const fn guests(name: &'static str, roles: &'static [&'static str]) -> Scenario {
+    Scenario { guests: true, ..scenario(name, roles) }
+}
+
+const SCENARIOS: [Scenario; 21] = [
     scenario("no stranger", &[]),
     scenario("lingering sockets as kicks", &["kicks"]),
     scenario("a lingering socket in the Hello", &["hello"]),
@@ -111,6 +123,16 @@ const SCENARIOS: [Scenario; 11] = [
     scenario("starved lines", &["starved"]),
     scenario("shut lines", &["shut"]),
     Scenario { options: ",sessions=128", ..scenario("a flood by 40 sessions", &["flood 40"]) },
+    guests("guest: no stranger", &[]),
+    guests("guest: wild words in rings", &["guest wild"]),
+    guests("guest: endless chains without a frame", &["guest endless"]),
+    guests("guest: kicks", &["guest kicks"]),
+    guests("guest: full counters of calls", &["guest calls"]),
+    guests("guest: truncated memory", &["guest truncates"]),
+    guests("guest: connections with rings", &["guest connects"]),
+    guests("guest: connections without a word", &["guest silent"]),
+    guests("guest: tables of memory", &["guest tables"]),
+    guests("guest: rings stopped and started", &["guest stops"]),
 ];
 
 /// Pins this thread to a core.
@@ -157,14 +179,17 @@ fn main() -> ExitCode {
 }
 
 /// The command that starts the datapath, in the control group if there is one.
-fn command(sockets: &[String; 2], options: &str, group: Option<&Group>) -> Command {
-    let ports = [options, ""].map(|options| format!("?mode=666{options}"));
-    let ports: Vec<_> = sockets.iter().zip(ports).map(|(path, options)| format!("sock:{path}{options}")).collect();
-    let mut command = match group {
-        None => return datapath::command(&["fwd", &ports[0], &ports[1]]),
-        Some(group) => group.command(env!("CARGO_BIN_EXE_towpath")),
-    };
-    command.args(["fwd", &ports[0], &ports[1], "--buffers", "2048"]).stdin(Stdio::null());
+fn command(sockets: &[String; 2], scenario: &Scenario, group: Option<&Group>) -> Command {
+    let kind = if scenario.guests { "vhost" } else { "sock" };
+    let ports = [scenario.options, ""].map(|options| format!("?mode=666{options}"));
+    let ports: Vec<_> = sockets.iter().zip(ports).map(|(path, options)| format!("{kind}:{path}{options}")).collect();
+    let mut arguments = vec!["fwd", &ports[0], &ports[1]];
+    if scenario.guests {
+        arguments.extend(["--rule", "tx udp dport 7", "--rule", "default drop"]);
+    }
+    let Some(group) = group else { return datapath::command(&arguments) };
+    let mut command = group.command(env!("CARGO_BIN_EXE_towpath"));
+    command.args(arguments).args(["--buffers", "2048"]).stdin(Stdio::null());
     command
 }
 
@@ -179,12 +204,14 @@ fn measure(scenario: &Scenario, args: &Args, [core, other]: [usize; 2]) -> Resul
     let sockets = ["a", "b"].map(|name| dir.path().join(name).display().to_string());
     // The datapath inherits this thread's core.
     pin(core);
-    let towpath = Towpath::start_by(&mut command(&sockets, scenario.options, group.as_ref()));
+    let towpath = Towpath::start_by(&mut command(&sockets, scenario, group.as_ref()));
     pin(other);
     let pid = towpath.pid();
-    let plan = Plan { user: args.user - 1, core: other, sockets: sockets.clone(), rate: args.rate };
+    let guest = scenario.guests;
+    let plan = Plan { user: args.user - 1, core: other, sockets: sockets.clone(), guest, rate: args.rate };
     let mut honest = Honest::start(&plan);
-    let start = |(n, role): (usize, &&str)| Stranger::start(args.user - 2 * n as u32, role, &sockets[0], "");
+    let theirs = &sockets[usize::from(guest)];
+    let start = |(n, role): (usize, &&str)| Stranger::start(args.user - 2 * n as u32, role, theirs, "");
     let burner = Stranger::start(args.user, "burn", &sockets[0], "");
     burner.ready();
     let time = Duration::from_secs_f64(args.seconds);
@@ -200,13 +227,14 @@ fn measure(scenario: &Scenario, args: &Args, [core, other]: [usize; 2]) -> Resul
         pairs.push([alone, honest.measure(time)?]);
         files = files.max(process::files(pid));
     }
-    let [idle_percent, wakeups] = idle(pid, &beside, time.max(Duration::from_millis(500)));
+    let [idle_percent, wakeups] = idle(pid, &beside, if args.quick { time } else { time.max(SETTLE) });
     let (rss, peak) = process::memory(pid);
     let begun = Instant::now();
     towpath.signal(libc::SIGINT);
     let finished = towpath.wait();
     let end = begun.elapsed();
-    let summary = finished.code(0).summary();
+    // A port without a guest at the end of a run is down.
+    let summary = if guest { finished.summary() } else { finished.code(0).summary() };
     summary.is_balanced();
     let refused = summary.happened("sessions-refused");
     got.retain(|got| !got.is_empty());
@@ -221,7 +249,7 @@ fn measure(scenario: &Scenario, args: &Args, [core, other]: [usize; 2]) -> Resul
 fn idle(pid: u32, strangers: &[Stranger], time: Duration) -> [f64; 2] {
     let signal = |signal| strangers.iter().for_each(|stranger| stranger.signal(signal));
     signal(libc::SIGSTOP);
-    std::thread::sleep(Duration::from_millis(500));
+    std::thread::sleep(time.min(SETTLE));
     let ((ns, sleeps), begun) = (process::work(pid), Instant::now());
     std::thread::sleep(time);
     let ((ns_after, sleeps_after), took) = (process::work(pid), begun.elapsed().as_secs_f64());

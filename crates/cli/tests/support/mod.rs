@@ -5,6 +5,8 @@
 //!   namespace   ip netns, deleted on drop; the rule for tests that a machine can't run
 //!   control_group  a limit of memory
 //!   datapath    the running `towpath`, ended on drop; its summary
+//!   front_end   a vhost-user front end with one pair of queues
+//!   guests      hostile front ends, in processes of `strangers`
 //!   hosts       two isolated hosts
 //!   process     what a process uses: memory, descriptors, processor time
 //!   strangers   applications of other users, in processes
@@ -19,6 +21,8 @@
 
 pub(crate) mod control_group;
 pub(crate) mod datapath;
+pub(crate) mod front_end;
+pub(crate) mod guests;
 pub(crate) mod hosts;
 pub(crate) mod process;
 pub(crate) mod strangers;

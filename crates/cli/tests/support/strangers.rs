@@ -13,9 +13,11 @@
 //! | `hangs-up N` | has `N` sessions, half of them with full rings, and shuts the line of their kicks down |
 //! | `flood N` | sends all the time, on `N` sessions |
 //! | `burn` | uses its core, and no socket |
+//! | `guest ROLE` | is a front end of a `vhost:` port, in a role of [`guests`] |
 //!
 //! A process prints `ready`, and what it got, when it has reached its state.
 
+use super::guests;
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
@@ -101,7 +103,8 @@ pub(crate) fn play(begin: impl FnOnce()) {
     let mut words = what.splitn(3, ' ').map(str::to_owned);
     let mut word = || words.next().unwrap();
     let (user, path, role) = (word().parse().unwrap(), word(), word());
-    let (role, n) = role.split_once(' ').map_or((role.as_str(), 0), |(role, n)| (role, n.parse().unwrap()));
+    let (role, more) = role.split_once(' ').unwrap_or((&role, ""));
+    let n = || more.parse().unwrap();
     begin();
     // A file system is mounted by root.
     let mount = (role == "fuse").then(|| tempfile::tempdir().unwrap());
@@ -123,14 +126,15 @@ pub(crate) fn play(begin: impl FnOnce()) {
             let file = std::fs::File::options().read(true).custom_flags(libc::O_PATH).open("/").unwrap();
             messages(path, file.as_fd());
         }
-        "sessions" => sessions(path, n),
-        "rules" => rules(path, n),
+        "sessions" => sessions(path, n()),
+        "rules" => rules(path, n()),
         "sparse" => sparse(path),
         "starved" => starved(path),
         "shut" => shut(path),
-        "hangs-up" => hangs_up(path, n),
-        "flood" => flood(path, n),
+        "hangs-up" => hangs_up(path, n()),
+        "flood" => flood(path, n()),
         "burn" => burn(),
+        "guest" => guests::play(more, path, || ready("")),
         other => panic!("{other}"),
     }
     // It ends with its standard input, whatever became of the datapath.

@@ -277,13 +277,21 @@ impl Guest {
         }
     }
 
-    /// Moves the running machine to the one that waits at a socket.
+    /// Begins to move the running machine to the one that waits at a socket: its memory is copied
+    /// with `bandwidth` bytes a second, until the rest takes no longer than `downtime`.
     #[track_caller]
-    pub(crate) fn migrate(&mut self, to: &Path) {
+    pub(crate) fn begin_to_migrate(&mut self, to: &Path, bandwidth: u64, downtime: Duration) {
         self.qmp.forget_events();
         let events = json!({"capabilities": [{"capability": "events", "state": true}]});
         self.monitor("migrate-set-capabilities", &events);
+        let limits = json!({"max-bandwidth": bandwidth, "downtime-limit": downtime.as_millis() as u64});
+        self.monitor("migrate-set-parameters", &limits);
         self.monitor("migrate", &json!({"uri": format!("unix:{}", to.display())}));
+    }
+
+    /// Waits until the machine has moved.
+    #[track_caller]
+    pub(crate) fn is_migrated(&mut self) {
         let done = |event: &serde_json::Value| {
             event["event"] == "MIGRATION" && matches!(event["data"]["status"].as_str(), Some("completed" | "failed"))
         };
@@ -292,9 +300,11 @@ impl Guest {
         }
     }
 
-    /// This machine is the one that `before` has become: commands are numbered on.
-    pub(crate) fn continues(&mut self, before: &Guest) {
+    /// This machine is the one that `before` has become. It has the shell's line, whose commands are
+    /// numbered on.
+    pub(crate) fn continues(mut self, before: &Guest) -> Guest {
         self.commands = before.commands;
+        self
     }
 
     /// Whether accesses to the registers of the NIC are recorded from now on.

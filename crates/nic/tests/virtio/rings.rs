@@ -362,15 +362,48 @@ fn a_back_end_that_uses_what_it_was_not_given_loses_its_connection() {
 }
 
 #[test]
+fn a_back_end_that_does_not_answer_holds_no_worker() {
+    let backend = Backend::new(EVERYTHING, 1);
+    let mut rig = Rig::new(config(|_| {}), &backend);
+    std::fs::remove_file(&backend.path).unwrap();
+    let silent = std::os::unix::net::UnixListener::bind(&backend.path).unwrap();
+    silent.set_nonblocking(true).unwrap();
+    backend.close();
+    let mut accepted = None;
+    until(&mut rig, |_| {
+        accepted = silent.accept().ok();
+        accepted.is_some()
+    });
+    let (mut stream, _) = accepted.unwrap();
+    rig.receive(0);
+    // The connection is still waited for, and the worker has had its turn.
+    stream.set_nonblocking(true).unwrap();
+    let mut bytes = [0; 64];
+    let end = loop {
+        match std::io::Read::read(&mut stream, &mut bytes) {
+            Ok(0) => break None,
+            Ok(_) => {}
+            Err(error) => break Some(error.kind()),
+        }
+    };
+    assert_eq!(end, Some(std::io::ErrorKind::WouldBlock));
+    assert!(matches!(rig.rx[0].state(), State::Down(_)));
+    drop((stream, silent));
+    rig.end();
+}
+
+#[test]
 fn a_port_without_a_back_end_is_down_by_name_and_refuses_packets() {
     let backend = Backend::new(EVERYTHING, 1);
     let mut rig = Rig::new(config(|_| {}), &backend);
     let path = backend.path.clone();
     std::fs::remove_file(&path).unwrap();
     backend.close();
-    until(&mut rig, |rig| matches!(rig.rx[0].state(), State::Down(_)));
-    let State::Down(why) = rig.rx[0].state() else { panic!() };
-    assert!(why.contains("connect") && why.contains(&*path.to_string_lossy()), "{why}");
+    let path = path.to_string_lossy();
+    until(
+        &mut rig,
+        |rig| matches!(rig.rx[0].state(), State::Down(why) if why.contains("connect") && why.contains(&*path)),
+    );
     let packet = rig.packet(&[&frame(1, 60)]);
     assert!(!rig.send(0, packet));
     assert_eq!(rig.rx[0].wake(), Wake::Poll, "it looks for the next one");

@@ -16,7 +16,6 @@
 //! |---|---|
 //! | `config` | [`Config`], and its URI |
 //! | `server` | the thread that accepts, opens, closes and frees sessions |
-//! | `pace` | how many connections a second are accepted |
 //! | `handshake` | the messages of the protocol, and the checks of what an application asks for |
 //! | `session` | what the halves of a session share; its rings; the list of sessions of a queue |
 //! | `limits` | what each user's applications may have, and all together; what they may ask for |
@@ -75,7 +74,6 @@ mod config;
 mod handshake;
 mod limits;
 mod notify;
-mod pace;
 mod rx;
 mod server;
 mod session;

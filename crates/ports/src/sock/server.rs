@@ -6,10 +6,10 @@ use super::handshake::{
     PortContext, Request, ServerSession, decode, encode, full, not_memory, not_one_descriptor, open_session, refusal,
 };
 use super::notify::PortShared;
-use super::pace::Pace;
 use super::rx::app::AppTx;
 use super::tx::app::App;
 use crate::closing::AppSocket;
+use crate::pace::Pace;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -87,7 +87,7 @@ impl Server {
         rx: Vec<Channel<AppTx>>,
         tx: Vec<Channel<App>>,
     ) -> Server {
-        let pace = (!config.admits_owner_alone()).then(|| Pace::new(Instant::now()));
+        let pace = (!config.admits_owner_alone()).then(|| Pace::of_connections(Instant::now()));
         Server { listener, config, longest, shared, rx, tx, connections: Vec::new(), pace, sessions: 0 }
     }
 
@@ -153,7 +153,7 @@ impl Server {
             match seqpacket::accept(self.listener.as_fd()) {
                 Ok(fd) => {
                     if let Some(pace) = &mut self.pace {
-                        pace.accepted(now);
+                        pace.taken(now);
                     }
                     self.make_room();
                     let socket = Arc::new(AppSocket::new(fd, self.shared.closer.clone()));

@@ -133,6 +133,11 @@ impl Config {
         Ok(config)
     }
 
+    /// Whether front ends are processes of one user.
+    pub(super) fn admits_owner_alone(&self) -> bool {
+        self.server && self.mode & 0o077 == 0
+    }
+
     /// The port's name.
     pub(super) fn port(&self) -> String {
         format!("vhost:{}", self.path.display())

@@ -220,7 +220,7 @@ impl Port for VhostPort {
             events,
             closer: Arc::default(),
         };
-        let server = Server::new(self.endpoint, device);
+        let server = Server::new(self.endpoint, device, !self.config.admits_owner_alone());
         let thread = Arc::new(server.start().map_err(|error| failed("thread", error))?);
         let rx = rx.into_iter().map(|queue| Ended { queue, _server: thread.clone() }).collect();
         let tx = tx.into_iter().map(|queue| Ended { queue, _server: thread.clone() }).collect();

@@ -12,6 +12,7 @@ use super::events::{RingEvents, add};
 use super::pages::Pages;
 use std::io;
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use towpath_packet::TakeCell;
@@ -213,6 +214,8 @@ pub(super) struct RingSlot {
     events: Arc<RingEvents>,
     /// Counters of the front end that the worker writes.
     counters: Mutex<Vec<Arc<EventFd>>>,
+    /// One of them was full.
+    was_full: AtomicBool,
 }
 
 impl RingSlot {
@@ -224,7 +227,8 @@ impl RingSlot {
         let (sleep, notifier) = (Epoll::new()?, Arc::new(Notifier::new()?));
         sleep.add(notifier.fd(), true)?;
         let cell = TakeCell::new(Box::new(None));
-        Ok(Arc::new(RingSlot { way, cell, sleep, notifier, events: events.clone(), counters: Mutex::default() }))
+        let (events, counters, was_full) = (events.clone(), Mutex::default(), AtomicBool::new(false));
+        Ok(Arc::new(RingSlot { way, cell, sleep, notifier, events, counters, was_full }))
     }
 
     /// Counts of all rings of the port.
@@ -313,11 +317,18 @@ impl RingSlot {
     }
 
     /// Control thread: lets the worker go on that a full counter holds: the front end can fill it
-    /// and make it blocking. Returns whether one was full.
-    pub(super) fn relieve(&self) -> bool {
+    /// and make it blocking.
+    pub(super) fn relieve(&self) {
         let counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
         // Each of them, also behind one that was full.
-        counters.iter().filter(|counter| counter.relieve()).count() > 0
+        if counters.iter().filter(|counter| counter.relieve()).count() > 0 {
+            self.was_full.store(true, Relaxed);
+        }
+    }
+
+    /// Control thread: whether a counter was full since the last call.
+    pub(super) fn take_full(&self) -> bool {
+        self.was_full.swap(false, Relaxed)
     }
 
     /// Control thread: waits until the worker puts the ring back, at the end of its burst.

@@ -272,10 +272,14 @@ impl RingControl {
         (self.size, self.addr, self.base, self.kick, self.enabled) = (None, None, None, None, None);
     }
 
-    /// Lets a worker go on that is held by a counter which the front end filled. Returns whether it
-    /// did.
-    pub(super) fn relieve(&self) -> bool {
-        self.slot.relieve()
+    /// Lets a worker go on that is held by a counter which the front end filled.
+    pub(super) fn relieve(&self) {
+        self.slot.relieve();
+    }
+
+    /// Whether a counter was full since the last call.
+    pub(super) fn take_full(&self) -> bool {
+        self.slot.take_full()
     }
 
     /// The front end is gone: nothing is returned to it.

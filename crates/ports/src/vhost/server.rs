@@ -7,6 +7,7 @@ use super::config::Config;
 use super::descriptors::hang_up;
 use super::refusal::End;
 use super::session::{DeviceParts, Session};
+use crate::pace::Pace;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -31,6 +32,10 @@ const RETRY: Duration = Duration::from_secs(1);
 const FIRST_RETRY: Duration = Duration::from_millis(20);
 /// The time that an attempt may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// The time without a front end after one that held a worker. By no accident is a counter of calls
+/// full and blocking, and each holds the worker until it is found.
+const HOLD: Duration = Duration::from_secs(30);
 
 /// Where front ends come from.
 #[derive(Debug)]
@@ -94,12 +99,22 @@ pub(super) struct Server {
     /// Connections so far.
     connections: u64,
     checked: Instant,
+    /// When the next front end is looked for, and when the next request is answered.
+    finds: Pace,
+    answers: Pace,
 }
 
 impl Server {
-    pub(super) fn new(endpoint: Endpoint, device: DeviceParts) -> Server {
+    /// The thread of a port. It is paced if front ends may be another user's.
+    pub(super) fn new(endpoint: Endpoint, device: DeviceParts, is_paced: bool) -> Server {
         let device = Arc::new(device);
-        Server { endpoint, device, connection: None, connections: 0, checked: Instant::now() }
+        let now = Instant::now();
+        let (finds, answers) = if is_paced {
+            (Pace::of_connections(now), Pace::of_requests(now))
+        } else {
+            (Pace::unlimited(now), Pace::unlimited(now))
+        };
+        Server { endpoint, device, connection: None, connections: 0, checked: now, finds, answers }
     }
 
     /// Starts the thread.
@@ -116,13 +131,26 @@ impl Server {
         while !stop.ordered.load(Ordering::Relaxed) {
             waits.clear();
             waits.readable(stop.event.fd());
-            if let (Endpoint::Listen(listener), true) = (&self.endpoint, has_room) {
+            let (now, mut pause) = (Instant::now(), self.pause());
+            let mut may = |pace: &Pace| {
+                let wait = pace.wait(now);
+                if !wait.is_zero() {
+                    pause = pause.min(wait);
+                }
+                wait.is_zero()
+            };
+            if let Endpoint::Listen(listener) = &self.endpoint
+                && has_room
+                && may(&self.finds)
+            {
                 waits.readable(listener.as_fd().as_raw_fd());
             }
-            if let Some(connection) = &self.connection {
+            if let Some(connection) = &self.connection
+                && may(&self.answers)
+            {
                 waits.readable(connection.channel.as_fd().as_raw_fd());
             }
-            waits.wait(self.pause());
+            waits.wait(pause);
             self.serve();
             if has_room {
                 self.find();
@@ -144,6 +172,9 @@ impl Server {
 
     /// Finds a front end, or hangs up on one too many.
     fn find(&mut self) {
+        if !self.finds.wait(Instant::now()).is_zero() {
+            return;
+        }
         let found = match &mut self.endpoint {
             // Without a descriptor for another connection it is tried again at the next turn.
             Endpoint::Listen(listener) => unix_socket::accept(listener.as_fd()).ok(),
@@ -160,6 +191,7 @@ impl Server {
             }
         };
         let Some(socket) = found else { return };
+        self.finds.taken(Instant::now());
         if self.connection.is_some() {
             self.device.events.refused.fetch_add(1, Ordering::Relaxed);
             hang_up(socket, Vec::new(), &self.device.closer);
@@ -179,12 +211,18 @@ impl Server {
         self.checked = Instant::now();
     }
 
-    /// Answers messages, a bounded number of them.
+    /// Answers messages, a bounded number of them, within the pace.
     fn serve(&mut self) {
         let Some(Connection { channel, session, .. }) = &mut self.connection else { return };
+        let answers = &mut self.answers;
         let mut answer = || -> Result<(), End> {
             for _ in 0..MAX_MESSAGES {
+                let now = Instant::now();
+                if !answers.wait(now).is_zero() {
+                    break;
+                }
                 let Some(message) = channel.receive()? else { break };
+                answers.taken(now);
                 session.serve(channel, message)?;
             }
             Ok(())
@@ -201,7 +239,9 @@ impl Server {
 
     fn end(&mut self, why: &End) {
         let Some(Connection { id, channel, session }) = self.connection.take() else { return };
-        session.end(why);
+        if session.end(why) {
+            self.finds.hold(Instant::now(), HOLD);
+        }
         let (socket, fds) = channel.into_parts();
         hang_up(socket, fds, &self.device.closer);
         self.device.events.ended.fetch_add(1, Ordering::Relaxed);

@@ -106,28 +106,36 @@ impl Session {
                 }
             }
         }
-        self.check_memory()
+        self.check_shared()
     }
 
-    fn check_memory(&self) -> Result<(), End> {
+    /// Whether a counter of the front end was full.
+    fn take_full(&self) -> bool {
+        let full = self.rings.iter().filter(|ring| ring.take_full()).count();
+        self.device.events.relieved.fetch_add(full as u64, Relaxed);
+        full > 0
+    }
+
+    /// What the front end shares: its memory, and counters that were full.
+    fn check_shared(&self) -> Result<(), End> {
         let logs = self.around.log.as_ref().is_some_and(|log| log.is_lost());
         let lost = self.around.memory.is_lost() || logs || self.around.records.as_ref().is_some_and(Records::is_lost);
-        if lost { Err(End::Lost) } else { Ok(()) }
+        match (lost, self.take_full()) {
+            (_, true) => Err(End::Counter),
+            (true, false) => Err(End::Lost),
+            (false, false) => Ok(()),
+        }
     }
 
     /// Looks after what no message announces.
     pub(super) fn check(&self) -> Result<(), End> {
-        self.check_memory()?;
-        let full = self.rings.iter().filter(|ring| ring.relieve()).count();
-        if full > 0 {
-            self.device.events.relieved.fetch_add(full as u64, Relaxed);
-            return Err(End::Counter);
-        }
-        Ok(())
+        self.rings.iter().for_each(RingControl::relieve);
+        self.check_shared()
     }
 
-    /// The front end is gone, or is sent away.
-    pub(super) fn end(mut self, why: &End) {
+    /// The front end is gone, or is hung up on. Returns whether it has held a worker by a counter
+    /// that was full.
+    pub(super) fn end(mut self, why: &End) -> bool {
         for ring in &mut self.rings {
             if matches!(why, End::Port) {
                 // Its guest gets its buffers back.
@@ -135,6 +143,8 @@ impl Session {
             }
             ring.discard();
         }
+        // It may have been full until the ring was taken out.
+        self.take_full() || matches!(why, End::Counter)
     }
 
     fn answer(&mut self, request: Request, payload: &[u8], mut fds: Descriptors<'_>) -> Answer {

@@ -312,6 +312,10 @@ impl<'a> Fill<'a> {
                 && let Some(memory) = setup.memory.memory(place.region)
             {
                 memory.set(place.offset, [byte]);
+                // It was marked with the header, and may have been copied since.
+                if let (Some(log), Some(addr)) = (log, setup.memory.address(place)) {
+                    log.mark(addr, 1);
+                }
             }
         }
         for (token, len) in chains.drain(..) {

@@ -15,6 +15,7 @@ use super::super::features::{
     ACCESS_PLATFORM, CTRL_MAC_ADDR, CTRL_RX, CTRL_VLAN, CTRL_VQ, GUEST_ANNOUNCE, MAC, MTU, ORDER_PLATFORM, STATUS,
 };
 use super::super::transport::QueueSetup;
+use super::Terms;
 use super::dma::SharedRegion;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
@@ -58,6 +59,10 @@ pub(in super::super) struct Connection {
     has_memory: bool,
     /// The rings that are set up.
     queues: Vec<u16>,
+    /// It was told of these terms, and of all memory.
+    prepared: Option<Terms>,
+    /// It was found by the search.
+    is_found: bool,
 }
 
 impl Connection {
@@ -65,7 +70,17 @@ impl Connection {
     pub(super) fn open(socket: OwnedFd, name: &str) -> Result<Connection, BusError> {
         let channel = Channel::new(socket);
         let (name, queues) = (name.to_owned(), Vec::new());
-        let mut new = Connection { channel, name, offered: 0, protocol: 0, pairs: 1, has_memory: false, queues };
+        let mut new = Connection {
+            channel,
+            name,
+            offered: 0,
+            protocol: 0,
+            pairs: 1,
+            has_memory: false,
+            queues,
+            prepared: None,
+            is_found: false,
+        };
         new.send(Request::SetOwner, &[])?;
         new.offered = new.ask(Request::GetFeatures)?;
         if new.offered & protocol::PROTOCOL_FEATURES != 0 {
@@ -149,17 +164,24 @@ impl Connection {
         self.finish(Request::SetStatus, &status.to_ne_bytes(), &[])
     }
 
+    /// The terms and all memory were told already, for the next time that they are to be.
+    pub(super) fn set_prepared(&mut self, terms: Terms) {
+        (self.prepared, self.is_found) = (Some(terms), true);
+    }
+
+    /// Whether that was done for these terms; once.
+    pub(super) fn take_prepared(&mut self, terms: Terms) -> bool {
+        self.prepared.take() == Some(terms)
+    }
+
     /// Sets the call descriptors and the features.
-    pub(super) fn negotiate<'a>(
-        &mut self,
-        features: u64,
-        calls: impl Iterator<Item = &'a EventFd>,
-    ) -> Result<(), BusError> {
+    pub(super) fn negotiate(&mut self, terms: Terms, calls: &[EventFd]) -> Result<(), BusError> {
+        let Terms { features, queues } = terms;
         if features & !self.features() != 0 {
             return Err(self.failed(Request::SetFeatures, "the back end offers less than the one before it"));
         }
         self.queues.clear();
-        for (index, call) in (0..).zip(calls) {
+        for (index, call) in (0..).zip(calls.iter().take(queues.into())) {
             let payload = VringFd { index, has_fd: true }.to_bytes();
             self.send_with(Request::SetVringCall, &payload, &[call.as_fd()])?;
         }
@@ -211,10 +233,15 @@ impl Connection {
         })
     }
 
-    /// Enables all rings.
+    /// Enables all rings. Of a back end that was found by the search nothing is waited for: a worker
+    /// runs it, and one that refuses hangs up.
     pub(super) fn run(&mut self) -> Result<(), BusError> {
         self.enable(true)?;
-        self.set_status(DRIVER_OK)
+        match self.is_found {
+            _ if self.protocol & protocol::STATUS == 0 => Ok(()),
+            true => self.send(Request::SetStatus, &DRIVER_OK.to_ne_bytes()),
+            false => self.set_status(DRIVER_OK),
+        }
     }
 
     /// Stops all rings, and closes the connection. Returns whether the back end has said that it

@@ -27,6 +27,13 @@ pub struct UserDma {
     limits: Arc<Limits>,
 }
 
+impl SharedRegion {
+    pub(super) fn try_clone(&self) -> std::io::Result<SharedRegion> {
+        let SharedRegion { address, len, ref file, offset } = *self;
+        Ok(SharedRegion { address, len, file: file.try_clone()?, offset })
+    }
+}
+
 impl UserDma {
     pub(super) fn new(shared: Arc<Shared>) -> UserDma {
         let limits = Limits::new(false, towpath_sys::mmap::page_size(), vec![1..=u64::MAX]);
@@ -35,6 +42,7 @@ impl UserDma {
 
     /// Tells a back end that has a table of the new one.
     fn tell(&self, state: &mut super::State) -> Result<(), MapError> {
+        state.version += 1;
         let super::State { connection, regions, .. } = state;
         match connection {
             Some(connection) if connection.has_memory() => {

@@ -13,19 +13,21 @@
 //! the port shares with it, as DPDK's does. What it writes to rings and headers is checked; the
 //! bytes of a packet that was received are the datapath's, as those of any device are.
 //!
-//! A connection that is lost is looked for again: by connecting, or by accepting. Packets that the
-//! back end had are dropped then, and the queues begin anew, at base zero and with free memory. So
-//! there is nothing in flight that the next back end could take again: its record of that
-//! (`INFLIGHT_SHMFD`) is not asked for.
+//! A connection that is lost is looked for again, in a thread of its own: by connecting, or by
+//! accepting. Packets that the back end had are dropped then, and the queues begin anew, at base
+//! zero and with free memory. So there is nothing in flight that the next back end could take
+//! again: its record of that (`INFLIGHT_SHMFD`) is not asked for.
 //!
 //! | file | contents |
 //! |---|---|
 //! | `mod` | [`UserTransport`]: the device |
 //! | `connection` | requests and replies; the order in which a back end is set up |
+//! | `search` | the thread that looks for the next back end |
 //! | `dma` | [`UserDma`]: the memory that is shared |
 
 mod connection;
 mod dma;
+mod search;
 
 pub use dma::UserDma;
 
@@ -33,6 +35,8 @@ use super::transport::{Condition, QueueSetup, Transport};
 use crate::sync::{Mutex, MutexGuard, lock};
 use connection::Connection;
 use dma::SharedRegion;
+use search::{NONE, Order, Search, Searcher};
+use std::borrow::Cow;
 use std::io;
 use std::os::fd::{AsFd, RawFd};
 use std::path::{Path, PathBuf};
@@ -81,12 +85,25 @@ impl UserConfig {
     }
 }
 
+/// What the driver chose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Terms {
+    features: u64,
+    queues: u16,
+}
+
 /// The connection and what is told to each new one.
 pub(super) struct State {
     pub(super) connection: Option<Connection>,
     /// The connection took the place of another one, and the queues are not set up.
     is_new: bool,
+    terms: Option<Terms>,
     pub(super) regions: Vec<SharedRegion>,
+    /// Counts changes of the regions.
+    pub(super) version: u64,
+    search: Search,
+    /// Why there is no connection.
+    why: Cow<'static, str>,
 }
 
 /// What the transport and its DMA share.
@@ -97,14 +114,16 @@ pub(super) struct Shared {
     pub(super) state: Mutex<State>,
     kicks: Vec<EventFd>,
     calls: Vec<EventFd>,
-    /// Readable when the connection was lost.
+    /// Readable when the connection was lost, or another one was found.
     events: Epoll,
+    found: EventFd,
 }
 
 /// A back end of vhost-user.
 pub struct UserTransport {
     shared: Arc<Shared>,
     dma: UserDma,
+    searcher: Searcher,
 }
 
 impl UserTransport {
@@ -126,9 +145,18 @@ impl UserTransport {
         let queues = usize::from(2 * config.pairs);
         let eventfds = || (0..queues).map(|_| EventFd::new()).collect::<io::Result<Vec<_>>>();
         let (kicks, calls) = (eventfds().map_err(os("eventfd"))?, eventfds().map_err(os("eventfd"))?);
-        let events = Epoll::new().map_err(os("epoll"))?;
-        let state = Mutex::new(State { connection: None, is_new: false, regions: Vec::new() });
-        let shared = Arc::new(Shared { name: name.clone(), config, listener, state, kicks, calls, events });
+        let (events, found) = (Epoll::new().map_err(os("epoll"))?, EventFd::new().map_err(os("eventfd"))?);
+        events.add(found.fd(), false).map_err(os("epoll_ctl"))?;
+        let state = Mutex::new(State {
+            connection: None,
+            is_new: false,
+            terms: None,
+            regions: Vec::new(),
+            version: 0,
+            search: Search::Idle,
+            why: NONE,
+        });
+        let shared = Arc::new(Shared { name: name.clone(), config, listener, state, kicks, calls, events, found });
         let deadline = Instant::now() + shared.config.patience;
         let first = loop {
             match shared.find() {
@@ -144,7 +172,8 @@ impl UserTransport {
         shared.state().adopt(first, &shared.events).map_err(os("epoll_ctl"))?;
         shared.state().is_new = false;
         let dma = UserDma::new(shared.clone());
-        Ok(UserTransport { shared, dma })
+        let searcher = Searcher::start(shared.clone()).map_err(os("thread"))?;
+        Ok(UserTransport { shared, dma, searcher })
     }
 
     /// The path of its socket.
@@ -154,6 +183,12 @@ impl UserTransport {
 }
 
 impl State {
+    /// What the next back end is told.
+    fn order(&self) -> io::Result<Order> {
+        let regions = self.regions.iter().map(SharedRegion::try_clone).collect::<io::Result<_>>()?;
+        Ok(Order { terms: self.terms, regions, version: self.version })
+    }
+
     fn adopt(&mut self, connection: Connection, events: &Epoll) -> io::Result<()> {
         events.add(connection.fd(), false)?;
         (self.connection, self.is_new) = (Some(connection), true);
@@ -229,9 +264,14 @@ impl Transport for UserTransport {
 
     fn negotiate(&self, features: u64, queues: u16) -> Result<(), BusError> {
         self.shared.with(|state| {
+            let terms = Terms { features, queues };
+            state.terms = Some(terms);
             let State { connection, regions, .. } = state;
             let connection = connection.as_mut().ok_or_else(|| self.shared.lost())?;
-            connection.negotiate(features, self.shared.calls.iter().take(queues.into()))?;
+            if connection.take_prepared(terms) {
+                return Ok(());
+            }
+            connection.negotiate(terms, &self.shared.calls)?;
             connection.set_memory(regions)
         })
     }
@@ -258,14 +298,28 @@ impl Transport for UserTransport {
         if state.connection.is_some() {
             return if state.is_new { Condition::Back } else { Condition::Up };
         }
-        match self.shared.find() {
-            Ok(None) => Condition::Down("no back end is connected".into()),
-            Ok(Some(connection)) => match state.adopt(connection, &self.shared.events) {
-                Ok(()) => Condition::Back,
-                Err(error) => Condition::Down(error.to_string().into()),
-            },
-            Err(error) => Condition::Down(error.to_string().into()),
+        self.shared.found.clear();
+        match std::mem::replace(&mut state.search, Search::Idle) {
+            // Memory that was shared meanwhile is not known to the one that was found.
+            Search::Done(Ok(Some((connection, version)))) if version == state.version => {
+                match state.adopt(connection, &self.shared.events) {
+                    Ok(()) => return Condition::Back,
+                    Err(error) => state.why = error.to_string().into(),
+                }
+            }
+            Search::Done(Ok(_)) => state.why = NONE,
+            Search::Done(Err(error)) => state.why = error.to_string().into(),
+            Search::Running => state.search = Search::Running,
+            Search::Idle => {}
         }
+        if matches!(state.search, Search::Idle) {
+            match state.order().map(|order| self.searcher.order(order)) {
+                Ok(true) => state.search = Search::Running,
+                Ok(false) => {}
+                Err(error) => state.why = error.to_string().into(),
+            }
+        }
+        Condition::Down(state.why.clone())
     }
 
     fn disconnect(&self) {

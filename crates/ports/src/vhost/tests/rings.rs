@@ -2,6 +2,7 @@
 
 use super::front_end::*;
 use std::os::fd::AsFd;
+use std::time::Duration;
 use towpath_packet::UntrustedMem;
 use towpath_packet::port::{RxQueue, State};
 use towpath_sys::EventFd;
@@ -264,22 +265,53 @@ fn memfd() -> std::os::fd::OwnedFd {
     unsafe { std::os::fd::OwnedFd::from_raw_fd(libc::memfd_create(c"t".as_ptr(), libc::MFD_CLOEXEC)) }
 }
 
-#[test]
-fn a_worker_is_not_held_by_a_counter_that_the_front_end_filled() {
-    let mut rig = Rig::new("", 1);
-    let mut front = FrontEnd::connect(&rig.path);
-    front.bring_up(PLAIN, 2);
-    let call = front.ring(1).call.try_clone().unwrap();
+/// Makes the counter of a ring's calls blocking, and fills it.
+fn fill_calls(front: &mut FrontEnd, index: u32) {
+    let call = front.ring(index).call.fd();
     let full = (u64::MAX - 1).to_ne_bytes();
     // SAFETY: eight bytes live across the call; no other pointers.
     unsafe {
-        assert_eq!(libc::write(call.fd(), full.as_ptr().cast(), 8), 8);
-        assert_eq!(libc::fcntl(call.fd(), libc::F_SETFL, 0), 0);
+        assert_eq!(libc::write(call, full.as_ptr().cast(), 8), 8);
+        assert_eq!(libc::fcntl(call, libc::F_SETFL, 0), 0);
     }
+}
+
+/// Whether a front end that connects now is left waiting.
+fn is_left_waiting(rig: &Rig) -> bool {
+    let connections = rig.event("connections");
+    let front = FrontEnd::connect(&rig.path);
+    front.send(Request::GetFeatures, &[], &[]);
+    std::thread::sleep(Duration::from_millis(50));
+    rig.event("connections") == connections
+}
+
+#[test]
+fn a_front_end_that_holds_a_worker_by_a_full_counter_is_hung_up_on_and_the_next_one_waits() {
+    let mut rig = Rig::new("", 1);
+    let mut front = FrontEnd::connect(&rig.path);
+    front.bring_up(PLAIN, 2);
+    fill_calls(&mut front, 1);
     front.transmit(1, &frame(1));
     assert_eq!(rig.receive(0), frame(1));
     assert!(front.was_hung_up_on());
-    until(|| rig.event("call-full") == 1);
+    until(|| rig.event("connections-ended") == 1);
+    assert_eq!(rig.event("call-full"), 1);
+    assert!(is_left_waiting(&rig));
+}
+
+#[test]
+fn a_front_end_that_leaves_while_a_worker_is_held_by_its_counter_makes_the_next_one_wait() {
+    let mut rig = Rig::new("", 1);
+    let mut front = FrontEnd::connect(&rig.path);
+    front.bring_up(PLAIN, 2);
+    fill_calls(&mut front, 1);
+    front.transmit(1, &frame(1));
+    drop(front);
+    // The worker may see the ring before the control thread takes it out, or not.
+    let mut batch = towpath_packet::Batch::new();
+    let _ = rig.rx[0].rx(&mut batch);
+    until(|| rig.event("connections-ended") == 1);
+    assert!(rig.event("call-full") == 0 || is_left_waiting(&rig));
 }
 
 #[test]
