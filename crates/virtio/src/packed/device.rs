@@ -171,6 +171,7 @@ impl<W: RingWords> Device<W> {
     /// Takes the next chain of a ring with a record: one that a device before this one took comes
     /// first.
     #[cold]
+    #[inline(never)]
     fn take_by_detour<M: AddressSpace>(
         &mut self,
         memory: &M,
@@ -370,6 +371,7 @@ impl<W: RingWords> Device<W> {
 
     /// Publishes with the record.
     #[cold]
+    #[inline(never)]
     fn publish_recorded(&mut self) -> bool {
         let (Some(mut chains), Some(mut table)) = (self.recorded.take(), self.order.take()) else { return false };
         // No used descriptor has been written over those that were taken.
