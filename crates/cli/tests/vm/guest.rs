@@ -94,7 +94,7 @@ impl Alone {
     #[track_caller]
     pub(crate) fn boot(&self, name: &str, memory: u32, devices: impl FnOnce(&mut Command)) -> Guest {
         let guest = self.start(name, memory, devices);
-        guest.hear("booting", |line| (line == "@ready").then_some(()));
+        guest.is_booted();
         guest
     }
 
@@ -151,8 +151,7 @@ impl Guest {
         let mut qemu = Command::new("qemu-system-x86_64");
         arguments(&mut qemu);
         let guest = Guest::start(qemu, "vfio", &kernel, &initrd)?;
-        // Input is lost until the shell reads.
-        guest.hear("booting", |line| (line == "@ready").then_some(()));
+        guest.is_booted();
         eprintln!("booted in {:.1} s", began.elapsed().as_secs_f32());
         Ok(guest)
     }
@@ -184,6 +183,12 @@ impl Guest {
         });
         let qmp = Qmp::connect(&monitor).unwrap_or_else(|why| panic!("QEMU did not start: {why}"));
         Ok(Guest { qemu, qmp, trace: Trace::new(trace), input, lines, console, commands: 0 })
+    }
+
+    /// Waits until its shell reads: input is lost before.
+    #[track_caller]
+    pub(crate) fn is_booted(&self) {
+        self.hear("booting", |line| (line == "@ready").then_some(()));
     }
 
     /// Runs a command of the guest's shell to its end.

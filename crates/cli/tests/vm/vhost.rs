@@ -42,21 +42,27 @@ impl Nic<'_> {
         qemu.args(["-device", &format!("virtio-net-pci,netdev=n0,{fixed},{mac}{mq}{options}")]);
     }
 
+    /// Starts a guest with this NIC and other devices.
+    #[track_caller]
+    fn start(&self, room: &Alone, devices: impl FnOnce(&mut Command)) -> Guest {
+        room.start(&format!("vhost-{}", self.host), MEMORY, |qemu| {
+            self.add(qemu);
+            devices(qemu);
+        })
+    }
+
+    /// Waits until a guest has booted, and gives it its address.
+    #[track_caller]
+    fn set_up(&self, mut guest: Guest, mtu: u32) -> Guest {
+        guest.is_booted();
+        guest.run(&format!("ip addr add 10.9.0.{}/24 dev eth0; ip link set eth0 mtu {mtu} up", self.host));
+        guest
+    }
+
     /// Boots a guest with this NIC, and gives it its address.
     #[track_caller]
     fn boot(&self, room: &Alone, mtu: u32) -> Guest {
-        self.boot_with(room, mtu, |_| {})
-    }
-
-    /// The same with further devices.
-    #[track_caller]
-    fn boot_with(&self, room: &Alone, mtu: u32, devices: impl FnOnce(&mut Command)) -> Guest {
-        let mut guest = room.boot(&format!("vhost-{}", self.host), MEMORY, |qemu| {
-            self.add(qemu);
-            devices(qemu);
-        });
-        guest.run(&format!("ip addr add 10.9.0.{}/24 dev eth0; ip link set eth0 mtu {mtu} up", self.host));
-        guest
+        self.set_up(self.start(room, |_| {}), mtu)
     }
 }
 
@@ -152,8 +158,8 @@ fn a_guest_talks_to_a_tap_and_goes_on_after_its_back_end_was_killed() {
     );
     {
         let _server = host.serve("iperf3", "-s --forceflush", "listening");
-        tcp(&mut guest, "10.9.0.1", "-t 2");
-        tcp(&mut guest, "10.9.0.1", "-t 2 -R");
+        tcp(&mut guest, "10.9.0.1", "-t 1");
+        tcp(&mut guest, "10.9.0.1", "-t 1 -R");
     }
     files(&host, &mut guest);
     // Killed in the middle of a flood, and started again.
@@ -180,8 +186,8 @@ fn a_guest_with_a_packed_ring_two_queue_pairs_and_long_frames_talks_to_a_tap() {
     guest.run("ping -c 20 -i 0.05 -s 8900 10.9.0.1");
     {
         let _server = host.serve("iperf3", "-s --forceflush", "listening");
-        tcp(&mut guest, "10.9.0.1", "-t 2 -P 4");
-        tcp(&mut guest, "10.9.0.1", "-t 2 -P 4 -R");
+        tcp(&mut guest, "10.9.0.1", "-t 1 -P 4");
+        tcp(&mut guest, "10.9.0.1", "-t 1 -P 4 -R");
     }
     files(&host, &mut guest);
     ends_well(towpath);
@@ -194,12 +200,15 @@ fn two_guests_talk_to_each_other_without_the_kernel_of_the_host() {
     let sockets = ["a", "b"].map(|name| dir.path().join(name));
     let uris = sockets.each_ref().map(|socket| format!("vhost:{}", socket.display()));
     let towpath = Towpath::start(&["fwd", &uris[0], &uris[1]]);
-    let boot = |host: u8, socket: &PathBuf| Nic { socket, host, queues: 1, options: "" }.boot(&room, 1500);
-    let (mut one, mut two) = (boot(4, &sockets[0]), boot(5, &sockets[1]));
+    let nic = |host: u8, socket| Nic { socket, host, queues: 1, options: "" };
+    let nics = (nic(4, &sockets[0]), nic(5, &sockets[1]));
+    // They boot at the same time.
+    let started = (nics.0.start(&room, |_| {}), nics.1.start(&room, |_| {}));
+    let (mut one, mut two) = (nics.0.set_up(started.0, 1500), nics.1.set_up(started.1, 1500));
     one.until("the other guest answers", "ping -c 1 -W 1 10.9.0.5");
     two.run("iperf3 -s -1 --forceflush >/tmp/server 2>&1 &");
     two.until("a server", "grep -q listening /tmp/server");
-    tcp(&mut one, "10.9.0.5", "-t 2");
+    tcp(&mut one, "10.9.0.5", "-t 1");
     let summary = ends_well(towpath);
     assert!(summary.balance.sent > 100, "{summary:#?}");
 }
@@ -278,7 +287,8 @@ fn a_guest_moves_to_other_machines_under_load_and_loses_none_of_its_bytes() {
     let Some(room) = room("a_guest_moves_to_other_machines_under_load_and_loses_none_of_its_bytes") else { return };
     let bridge = Bridge::new(room);
     let towpaths = ["va", "vb", "vc"].map(|name| bridge.forward(name));
-    let mut guest = bridge.nic("va", |nic| nic.boot_with(&bridge.room, 1500, |qemu| bridge.add_ballast(qemu, true)));
+    let mut guest =
+        bridge.nic("va", |nic| nic.set_up(nic.start(&bridge.room, |qemu| bridge.add_ballast(qemu, true)), 1500));
     guest.until("the host answers", "ping -c 1 -W 1 10.9.0.1");
     let guest = with_a_file(&bridge, "vb", guest);
     let mut guest = with_frames_in_its_ring(&bridge, "vc", guest);
