@@ -213,7 +213,7 @@ impl<W: RingWords> Device<W> {
     /// has places; returns how many, in its first places.
     ///
     /// It ends before a chain of another shape, or one that breaks a rule: [`take`](Device::take)
-    /// takes that one, or says what is wrong.
+    /// takes that one, or says what is wrong. Of a queue with a record it takes none.
     #[inline]
     pub fn take_singles<M: AddressSpace>(&mut self, memory: &M, writable: bool, out: &mut [Single<M::Place>]) -> usize {
         either!(self, queue => queue.take_singles(memory, writable, out))
