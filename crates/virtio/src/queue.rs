@@ -221,7 +221,7 @@ impl<W: RingWords> Device<W> {
     ///
     /// It ends before a chain of another shape, or one that breaks a rule: [`take`](Device::take)
     /// takes that one, or says what is wrong. Fewer chains than there are places need not be all
-    /// that are available.
+    /// that are available, and of a queue with a record it takes none.
     #[inline]
     pub fn take_singles<M: AddressSpace>(&mut self, memory: &M, writable: bool, out: &mut [Single<M::Place>]) -> usize {
         either!(self, queue => queue.take_singles(memory, writable, out))
