@@ -59,7 +59,7 @@ pub(in super::super) struct Connection {
     has_memory: bool,
     /// The rings that are set up.
     queues: Vec<u16>,
-    /// It was told of these terms, and of all memory.
+    /// These terms, and all memory, were sent to it.
     prepared: Option<Terms>,
     /// It was found by the search.
     is_found: bool,
@@ -164,7 +164,7 @@ impl Connection {
         self.finish(Request::SetStatus, &status.to_ne_bytes(), &[])
     }
 
-    /// The terms and all memory were told already, for the next time that they are to be.
+    /// The terms and all memory were sent already; the next call need not send them.
     pub(super) fn set_prepared(&mut self, terms: Terms) {
         (self.prepared, self.is_found) = (Some(terms), true);
     }
@@ -205,7 +205,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether a change of the memory has to be told.
+    /// Whether a change of the memory has to be sent.
     pub(super) fn has_memory(&self) -> bool {
         self.has_memory
     }

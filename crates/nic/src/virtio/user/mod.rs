@@ -92,7 +92,7 @@ pub(super) struct Terms {
     queues: u16,
 }
 
-/// The connection and what is told to each new one.
+/// The connection, and what is sent on each new one.
 pub(super) struct State {
     pub(super) connection: Option<Connection>,
     /// The connection took the place of another one, and the queues are not set up.
@@ -183,7 +183,7 @@ impl UserTransport {
 }
 
 impl State {
-    /// What the next back end is told.
+    /// What is sent to the next back end.
     fn order(&self) -> io::Result<Order> {
         let regions = self.regions.iter().map(SharedRegion::try_clone).collect::<io::Result<_>>()?;
         Ok(Order { terms: self.terms, regions, version: self.version })

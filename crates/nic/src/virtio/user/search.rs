@@ -17,9 +17,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use towpath_bus::BusError;
 
-/// What a back end is told that is found.
+/// What is sent to a back end that is found.
 pub(super) struct Order {
-    /// `None` before the first one was told any.
+    /// `None` before the driver has set any.
     pub(super) terms: Option<Terms>,
     pub(super) regions: Vec<SharedRegion>,
     /// The regions' [version](super::State::version).
