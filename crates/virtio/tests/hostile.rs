@@ -411,8 +411,8 @@ fn a_used_index_ahead_of_what_is_in_flight_breaks_the_queue() {
 
 #[test]
 fn a_length_beyond_the_writable_buffers_is_cut_and_counted() {
-    for format in BOTH {
-        let (ram, mut driver) = driver(format, 0);
+    for (format, bits) in BOTH.into_iter().flat_map(|format| [(format, 0), (format, 1 << 35)]) {
+        let (ram, mut driver) = driver(format, bits);
         let _ = driver.add(&[Segment::readable(0x1000, 50), BUFFER]).unwrap();
         assert!(driver.publish());
         used(&ram, format, 0, 0, 101);
