@@ -41,3 +41,7 @@ pub mod vnet;
 pub mod xdp;
 
 pub use kernel::link::NOT_UP;
+
+#[cfg(all(test, not(loom)))]
+#[global_allocator]
+static ALLOCATOR: towpath_testing::Counting = towpath_testing::Counting;

@@ -1,38 +1,10 @@
 //! The hot paths allocate nothing: an allocator counts the allocations of each thread that moves
 //! packets.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use towpath_packet::port::{Port, Queues, RxQueue, Start, TxQueue};
-use towpath_packet::{Backing, Batch, Offloads, Pool, PoolConfig, Region, UntrustedMem};
-use towpath_ports::vhost::local::LocalRing;
+use towpath_packet::{Batch, Offloads, Pool, PoolConfig};
 use towpath_ports::{fault, generator, null, pcap, sock, veth};
-use towpath_virtio::{Areas, Driver, Features, Format, Layout as RingLayout, Regions, Segment};
-
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: everything is done by the system's allocator; the counter is a thread-local without a
-// destructor.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|n| n.set(n.get() + 1));
-        // SAFETY: the caller's contract is that of the system's allocator.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(at, layout) }
-    }
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.with(|n| n.set(n.get() + 1));
-        // SAFETY: as above.
-        unsafe { System.realloc(at, layout, size) }
-    }
-}
+use towpath_testing::{Counting, allocations};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -51,17 +23,6 @@ fn source(options: &str) -> generator::GenPort {
 
 fn sink() -> null::NullPort {
     null::open(null::Config::default()).unwrap()
-}
-
-/// Allocations of this thread in a thousand runs of `turn`, after a hundred to warm up; `turn`
-/// returns the number of packets that it moved.
-fn allocations(mut turn: impl FnMut() -> usize) -> u64 {
-    (0..100).for_each(|_| _ = turn());
-    let before = ALLOCATIONS.get();
-    let moved: usize = (0..1000).map(|_| turn()).sum();
-    let after = ALLOCATIONS.get();
-    assert!(moved >= 30_000, "only {moved} packets moved");
-    after - before
 }
 
 #[test]
@@ -229,47 +190,4 @@ fn sending_from_and_receiving_into_an_application_allocates_nothing_on_either_si
     });
     assert_eq!(n, 0);
     assert_eq!(tx[0].counters().snapshot().all_drops(), dropped);
-}
-
-#[test]
-fn a_guest_and_its_queues_allocate_nothing_whatever_the_ring_and_the_frames() {
-    const N: usize = 32;
-    const BASE: u64 = 0x1000_0000;
-    const LEN: usize = 4 << 20;
-    let pool = pool();
-    for (format, features) in [(Format::Split, 0), (Format::Packed, 1 << 34), (Format::Split, 1 << 35)] {
-        for (mergeable, len) in [(0, 60), (0, 1500), (1 << 15, 5000)] {
-            let features = features | mergeable | 1 << 32;
-            let ring = || {
-                let memory = UntrustedMem::new(Region::new(LEN, Backing::Memfd).unwrap());
-                let areas = || Areas::new(&memory, 0, &RingLayout::new(format, 256).unwrap()).unwrap();
-                let mut regions = Regions::new();
-                regions.add(BASE, LEN as u64, memory.clone(), 0).unwrap();
-                let driver = Driver::new(format, areas(), 256, Features::from_bits(features)).unwrap();
-                (driver, LocalRing { format, size: 256, areas: areas(), features, memory: regions })
-            };
-            let ((mut sends, from), (mut receives, to)) = (ring(), ring());
-            let (mut rx, mut tx) = (from.rx(&pool).unwrap(), to.tx(&pool).unwrap());
-            let mut batch = Batch::new();
-            let n = allocations(|| {
-                let at = |i: usize| BASE + 0x1_0000 + 8192 * i as u64;
-                for i in 0..N {
-                    sends.add(&[Segment::readable(at(i), 12 + len)]).unwrap();
-                }
-                // Without mergeable buffers a packet needs one, else up to four.
-                let (each, posts) = if mergeable == 0 { (2048, N) } else { (1500, 4 * N) };
-                while usize::from(receives.in_flight()) < posts {
-                    receives.add(&[Segment::writable(at(usize::from(receives.in_flight())), each)]).unwrap();
-                }
-                _ = (sends.publish(), receives.publish());
-                rx.rx(&mut batch);
-                let moved = tx.tx(&mut batch);
-                // Pages are free again.
-                rx.rx(&mut batch);
-                while sends.next_used().unwrap().is_some() || receives.next_used().unwrap().is_some() {}
-                moved
-            });
-            assert_eq!(n, 0, "{format:?} {features:#x} {len}");
-        }
-    }
 }

@@ -1,13 +1,17 @@
-//! Shared parts of the tests of several crates: network namespaces, files that are slow to close, and
-//! the rule for tests that a machine can't run.
+//! Shared parts of the tests of several crates: network namespaces, files that are slow to close, an
+//! allocator that counts, and the rule for tests that a machine can't run.
 //!
 //! A test calls [`needs`] first, then makes [`Namespace`]s: each has a unique name, and is deleted
 //! on drop, also after a panic.
 
+mod counting;
 mod files;
+mod frames;
 mod needs;
 
+pub use counting::{Counting, allocations};
 pub use files::{lingering, sealed_memory, silent_file};
+pub use frames::addressed;
 pub use needs::{Need, all_required, needs, skip};
 
 use std::path::PathBuf;

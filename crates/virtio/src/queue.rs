@@ -83,7 +83,9 @@ impl<W: RingWords> Driver<W> {
     /// [`reset`](Driver::reset).
     #[inline]
     pub fn next_used(&mut self) -> Result<Option<Used>, RingError> {
-        either!(self, queue => queue.next_used())
+        let mut used = [Used { id: 0, len: 0 }];
+        let (n, result) = self.take_used(&mut used);
+        result.map(|()| if n == 0 { None } else { Some(used[0]) })
     }
 
     /// Used chains, as [`next_used`](Driver::next_used) returns them, into the first places of

@@ -12,6 +12,7 @@ use towpath_model::wire::{Plug, Wire, cable};
 use towpath_nic::e1000e::{Control, E1000e, Receive};
 use towpath_packet::port::{Port, PortControl, Queues, RxQueue, Start, State, TxQueue};
 use towpath_packet::{Batch, DropReason, Offloads};
+use towpath_testing::addressed;
 
 /// The address of the model.
 const OWN: [u8; 6] = [0x02, 0x74, 0x6f, 0x77, 0, 1];
@@ -22,14 +23,7 @@ const GROUP: [u8; 6] = [1, 0, 0x5e, 0, 0, 0x16];
 
 /// A frame to an address, with a tag or not, that is known again by its `id`.
 fn to(address: [u8; 6], vlan: Option<u16>, id: u8) -> Vec<u8> {
-    let mut bytes = frame(64, id.into());
-    bytes[..6].copy_from_slice(&address);
-    bytes[11] = id;
-    if let Some(vlan) = vlan {
-        let [high, low] = vlan.to_be_bytes();
-        bytes.splice(12..12, [0x81, 0, high, low]);
-    }
-    bytes
+    addressed(frame(64, id.into()), address, vlan, id)
 }
 
 /// One frame of each kind.

@@ -9,21 +9,14 @@ use towpath_bus::{Bus, Mmio};
 use towpath_nic::virtio::{Config, PciTransport};
 use towpath_packet::Offloads;
 use towpath_packet::port::{PortControl, TxQueue};
-use towpath_testing::{Need, needs};
+use towpath_testing::{Need, addressed, needs};
 
 const OWN: [u8; 6] = [0x52, 0x54, 0, 0xaa, 0xbb, 0xcc];
 const MINE: [u8; 6] = [2, 0, 0, 0, 0, 0x0a];
 const OTHER: [u8; 6] = [2, 0, 0, 0, 0, 0x0b];
 
 fn to(address: [u8; 6], vlan: Option<u16>, id: u8) -> Vec<u8> {
-    let mut bytes = frame(id.into(), 64);
-    bytes[..6].copy_from_slice(&address);
-    bytes[11] = id;
-    if let Some(vlan) = vlan {
-        let [high, low] = vlan.to_be_bytes();
-        bytes.splice(12..12, [0x81, 0, high, low]);
-    }
-    bytes
+    addressed(frame(id.into(), 64), address, vlan, id)
 }
 
 /// The kinds of frames that pass. The last one is a broadcast, which always does.

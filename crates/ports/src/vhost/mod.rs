@@ -40,7 +40,6 @@
 //! | `frame` | a chain of it, as a packet |
 //! | `tx` | [`VhostTx`]: the guest's receive ring |
 //! | `events` | counts of all rings |
-//! | `local` | queues of rings in the same process, without a front end: for tests |
 //!
 //! **The front end** is QEMU, cloud-hypervisor, or DPDK's virtio-user; one at a time. It may leave
 //! and come back, as may the port: all that the port keeps of a front end are counts. Its link is
@@ -59,8 +58,6 @@ mod events;
 mod features;
 mod frame;
 mod inflight;
-#[doc(hidden)]
-pub mod local;
 mod memory;
 mod pages;
 mod rarp;

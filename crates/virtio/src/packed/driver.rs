@@ -158,18 +158,11 @@ impl<W: RingWords> Driver<W> {
         packed_wants(event, self.next_avail.index, self.next_avail.wrap, self.size, added)
     }
 
-    /// The next chain that the device used, whose descriptors are free again.
+    /// Used chains, whose descriptors are free again, into the first places of `out`: how many, and
+    /// the error that followed them.
     ///
     /// # Errors
     /// [`RingError::UsedId`] if the device uses a chain that is not in flight, then and ever after.
-    #[inline]
-    pub fn next_used(&mut self) -> Result<Option<Used>, RingError> {
-        let mut used = [Used { id: 0, len: 0 }];
-        let (n, result) = self.take_used(&mut used);
-        result.map(|()| if n == 0 { None } else { Some(used[0]) })
-    }
-
-    /// Used chains, as [`next_used`](Driver::next_used) returns them.
     #[inline]
     pub fn take_used(&mut self, out: &mut [Used]) -> (usize, Result<(), RingError>) {
         let mut taken = 0;

@@ -172,20 +172,13 @@ impl<W: RingWords> Driver<W> {
         }
     }
 
-    /// The next chain that the device used, whose descriptors are free again. The shared index is
-    /// loaded only after all chains that it covered were returned.
+    /// Used chains, whose descriptors are free again, into the first places of `out`: how many, and
+    /// the error that followed them. The shared index is loaded only after all chains that it covered
+    /// were returned.
     ///
     /// # Errors
     /// [`RingError::UsedIndex`] and [`RingError::UsedId`] if the device counts chains that are not
     /// in flight, then and ever after.
-    #[inline]
-    pub fn next_used(&mut self) -> Result<Option<Used>, RingError> {
-        let mut used = [Used { id: 0, len: 0 }];
-        let (n, result) = self.take_used(&mut used);
-        result.map(|()| if n == 0 { None } else { Some(used[0]) })
-    }
-
-    /// Used chains, as [`next_used`](Driver::next_used) returns them.
     #[inline]
     pub fn take_used(&mut self, out: &mut [Used]) -> (usize, Result<(), RingError>) {
         let mut taken = 0;

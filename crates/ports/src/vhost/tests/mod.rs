@@ -4,6 +4,7 @@ mod connections;
 mod front_end;
 mod hostile;
 mod inflight;
+mod no_alloc;
 mod requests;
 mod ring;
 mod rings;
