@@ -2,8 +2,9 @@
 //! and writes any words into its rings, beside the port's two queues.
 //!
 //! The port is started once. An input is one connection: each action is a byte, and what it needs
-//! follows. In the end the connection is seen to end, no descriptor and no page of the guest is left,
-//! and now and then a front end that keeps to the protocol gets a frame through in both directions.
+//! follows. In the end the connection is seen to end, no descriptor and no page of the guest is
+//! left, and now and then a front end that keeps to the protocol gets a frame through in both
+//! directions.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -57,7 +58,8 @@ const OFFLOADS: u64 = 1 << 0 | 1 << 1 | 1 << 7 | 1 << 11 | 1 << 35 | 1 << 56;
 const ACTIONS: usize = 48;
 /// Inputs between two front ends that keep to the protocol.
 const PERIOD: u32 = 64;
-/// Buffers of the pool, and those in two magazines of each of three caches and in the queue's heads.
+/// Buffers of the pool, and those in two magazines of each of three caches and in the queue's
+/// heads.
 const POOL: usize = 512;
 const CACHED: usize = 3 * 2 * POOL / 16 + 64;
 

@@ -1,5 +1,5 @@
-//! `towpath fwd … virtio:…`: a back end of DPDK, and QEMU's device without a guest. `towpath bench vm`:
-//! every step at both sides of the rings has figures.
+//! `towpath fwd … virtio:…`: a back end of DPDK, and QEMU's device without a guest. `towpath bench
+//! vm`: every step at both sides of the rings has figures.
 
 mod support;
 

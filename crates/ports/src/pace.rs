@@ -19,8 +19,8 @@ impl Pace {
         Pace { interval: Duration::from_millis(2), burst: 128, paid: now }
     }
 
-    /// 1000 requests a second, and 2048 that need not wait after a quiet time: a virtual machine with
-    /// eight pairs of queues sends some 200 when it starts them.
+    /// 1000 requests a second, and 2048 that need not wait after a quiet time: a virtual machine
+    /// with eight pairs of queues sends some 200 when it starts them.
     pub(crate) fn of_requests(now: Instant) -> Pace {
         Pace { interval: Duration::from_millis(1), burst: 2048, paid: now }
     }

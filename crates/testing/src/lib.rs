@@ -1,5 +1,5 @@
-//! Shared parts of the tests of several crates: network namespaces, files that are slow to close, an
-//! allocator that counts, and the rule for tests that a machine can't run.
+//! Shared parts of the tests of several crates: network namespaces, files that are slow to close,
+//! an allocator that counts, and the rule for tests that a machine can't run.
 //!
 //! A test calls [`needs`] first, then makes [`Namespace`]s: each has a unique name, and is deleted
 //! on drop, also after a panic.

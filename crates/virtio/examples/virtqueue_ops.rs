@@ -8,8 +8,9 @@
 //!
 //! Arguments: `split` or `packed`, chains of a burst, rounds. A round is a burst of chains of one
 //! buffer each: `measured_driver_add` adds and publishes it, `measured_device` takes, completes and
-//! publishes it, `measured_driver_reap` gets it back. Time is that of all three. With a fourth word,
-//! `chains`, the device takes them as chains of any shape, and the driver gets them back one by one.
+//! publishes it, `measured_driver_reap` gets it back. Time is that of all three. With a fourth
+//! word, `chains`, the device takes them as chains of any shape, and the driver gets them back one
+//! by one.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -29,13 +30,15 @@ fn measured_driver_add(driver: &mut Driver, burst: u16) -> bool {
 }
 
 #[inline(never)]
-fn measured_driver_reap(driver: &mut Driver, one_by_one: bool) {
-    let mut used = [Used { id: 0, len: 0 }; 32];
-    while !one_by_one && driver.take_used(&mut used).0 > 0 {
-        black_box(&used);
+fn measured_driver_reap(driver: &mut Driver, used: &mut [Used], one_by_one: bool) {
+    if one_by_one {
+        while let Ok(Some(used)) = driver.next_used() {
+            black_box(used);
+        }
+        return;
     }
-    while let Ok(Some(used)) = driver.next_used() {
-        black_box(used);
+    while driver.take_used(used).0 == used.len() {
+        black_box(&used);
     }
 }
 
@@ -78,10 +81,11 @@ fn main() {
     let mut regions = Regions::new();
     regions.add(0, 1 << 20, memory.clone(), 0).expect("a region");
     let mut chain = Chain::new(64);
+    let mut used = [Used { id: 0, len: 0 }; 32];
     let mut round = || {
         black_box(measured_driver_add(&mut driver, burst));
         black_box(measured_device(&mut device, &regions, &mut chain, one_by_one));
-        measured_driver_reap(&mut driver, one_by_one);
+        measured_driver_reap(&mut driver, &mut used, one_by_one);
     };
     // A fixed number, so that it falls out of the difference between two counts.
     (0..100).for_each(|_| round());

@@ -68,8 +68,8 @@ impl Token {
         (self.0 >> 32) as u16
     }
 
-    /// A number below the queue's size that no other chain outstanding from it has, if chains are used
-    /// in order. Else, one that stays out is passed by others that go around the ring.
+    /// A number below the queue's size that no other chain outstanding from it has, if chains are
+    /// used in order. Else, one that stays out is passed by others that go around the ring.
     #[inline]
     pub(crate) fn slot(&self, size: u16) -> usize {
         let at = self.at();

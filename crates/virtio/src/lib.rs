@@ -51,9 +51,9 @@
 //!
 //! *Zero copy.* The pieces of a [`Chain`] name memory by [`AddressSpace::Place`], so that a port
 //! can attach them to packets as external buffers. [`Token::into_raw`] fits into the token of an
-//! external buffer, or into a table of the port's, in which it counts the pieces of a chain that are
-//! still out. As many chains as the queue has descriptors are out at most. They are completed in any
-//! order; with `VIRTIO_F_IN_ORDER` the queue holds them back until it is their turn.
+//! external buffer, or into a table of the port's, in which it counts the pieces of a chain that
+//! are still out. As many chains as the queue has descriptors are out at most. They are completed
+//! in any order; with `VIRTIO_F_IN_ORDER` the queue holds them back until it is their turn.
 //!
 //! *Mergeable buffers.* [`Device::take`] chain after chain and fill them; keep the place of the
 //! first chain's header, write `num_buffers` there, [`complete`](Device::complete) all of them, and

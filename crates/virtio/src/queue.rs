@@ -232,8 +232,8 @@ impl<W: RingWords> Device<W> {
     /// Returns the chain that was taken last, unused, to be taken again.
     ///
     /// # Errors
-    /// The token, if another chain was taken after it; with a record also if it was taken before the
-    /// last publication.
+    /// The token, if another chain was taken after it; with a record also if it was taken before
+    /// the last publication.
     pub fn untake(&mut self, token: Token) -> Result<(), Token> {
         either!(self, queue => queue.untake(token))
     }
@@ -280,8 +280,8 @@ impl<W: RingWords> Device<W> {
         either!(self, queue => queue.outstanding())
     }
 
-    /// Chains that a device before this one had in flight, by their record, and that are to be taken
-    /// again.
+    /// Chains that a device before this one had in flight, by their record, and that are to be
+    /// taken again.
     #[inline]
     pub fn to_take_again(&self) -> usize {
         either!(self, queue => queue.to_take_again())

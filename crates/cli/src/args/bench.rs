@@ -29,8 +29,8 @@ pub(crate) enum BenchKind {
     /// What applications send, copied against taken page by page: to memory, a device's model, a
     /// virtio back end (towpath's, DPDK's), TAP, AF_PACKET and AF_XDP (root)
     Xsk(BenchXsk),
-    /// Both sides of a virtual machine's rings: a packet's cost to the port vhost: and to the driver
-    /// virtio:, each without a peer
+    /// Both sides of a virtual machine's rings: a packet's cost to the port vhost: and to the
+    /// driver virtio:, each without a peer
     Vm(BenchVm),
     /// From application to application: through the datapath, kernel UDP, AF_XDP; spinning and
     /// sleeping (root)

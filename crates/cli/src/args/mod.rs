@@ -307,8 +307,8 @@ pub(crate) struct Unbind {
     /// PCI addresses
     #[arg(value_name = "BDF", required = true)]
     pub(crate) bdfs: Vec<Bdf>,
-    /// Also one that a process has open: the kernel asks it to close the function, and waits; a port
-    /// of towpath does at once
+    /// Also one that a process has open: the kernel asks it to close the function, and waits; a
+    /// port of towpath does at once
     #[arg(long)]
     pub(crate) force: bool,
 }

@@ -1,5 +1,5 @@
-//! `vhost:` with foreign front ends: DPDK's `net_virtio_user`, unmodified; and with one that outlives
-//! the datapath.
+//! `vhost:` with foreign front ends: DPDK's `net_virtio_user`, unmodified; and with one that
+//! outlives the datapath.
 //!
 //! ```text
 //!   test ── application socket ── towpath ── vhost: ══ rings in DPDK's memory ══ testpmd, which returns frames
@@ -108,7 +108,8 @@ fn front_ends_that_are_killed_at_any_moment_leave_nothing_behind() {
     for n in 0..kills {
         let ring = RINGS[n % RINGS.len()];
         let testpmd = Testpmd::front_end(&dir.path().join("v"), ring, "macswap");
-        // Its own frames, and those of the generator that it returns, arrive from different moments on.
+        // Its own frames, and those of the generator that it returns, arrive from different moments
+        // on.
         let before = towpath.look().ports.iter().map(|port| port.rx.packets).max();
         until("frames come back", || towpath.look().ports.iter().map(|port| port.rx.packets).max() > before);
         std::thread::sleep(Duration::from_millis(n as u64 * 7 % 50));
@@ -145,7 +146,8 @@ impl Course {
     }
 }
 
-/// Frames are longer than those that are copied: their chains are used when the other guest has them.
+/// Frames are longer than those that are copied: their chains are used when the other guest has
+/// them.
 #[test]
 fn a_datapath_that_is_killed_under_load_loses_no_frame_of_guests_with_a_record() {
     let kills = kills(8).div_ceil(4);

@@ -3,8 +3,8 @@
 //!
 //! One machine serves all tests of [`inside`], one after the other. A test that fails ends the
 //! machine, and the next test boots a new one. [`alone`] boots machines of other kinds, while no
-//! other one is in use. QEMU's monitor pulls cables and devices, and writes each access to a register
-//! of the NIC to a file.
+//! other one is in use. QEMU's monitor pulls cables and devices, and writes each access to a
+//! register of the NIC to a file.
 
 use crate::image;
 use crate::kernel::{Kernel, Release};
@@ -305,8 +305,8 @@ impl Guest {
         }
     }
 
-    /// This machine is the one that `before` has become. It has the shell's line, whose commands are
-    /// numbered on.
+    /// This machine is the one that `before` has become. It has the shell's line, whose commands
+    /// are numbered on.
     pub(crate) fn continues(mut self, before: &Guest) -> Guest {
         self.commands = before.commands;
         self

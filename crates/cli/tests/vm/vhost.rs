@@ -254,7 +254,8 @@ impl Bridge {
         towpath
     }
 
-    /// A machine at the datapath of this name, which waits at a socket for the state of another one.
+    /// A machine at the datapath of this name, which waits at a socket for the state of another
+    /// one.
     #[track_caller]
     fn waiting(&self, name: &str) -> (Guest, PathBuf) {
         let moves = self.host.dir.path().join(format!("{name}-migrate"));

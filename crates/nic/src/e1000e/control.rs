@@ -167,8 +167,8 @@ impl Control {
     /// filters by it. Frames that pass both filters are received during the change.
     ///
     /// # Errors
-    /// [`ConfigError`] if `filter` breaks a rule, or if the device was given up; nothing has changed
-    /// then.
+    /// [`ConfigError`] if `filter` breaks a rule, or if the device was given up; nothing has
+    /// changed then.
     pub fn set_filter(&self, filter: Filter) -> Result<(), ConfigError> {
         filter.check()?;
         self.0.settings.change("filter", &"", |settings| settings.filter = filter)

@@ -323,8 +323,8 @@ const RETRY: u32 = 0x0001;
 
 /// Stops the device. Returns whether it is known to access memory no more: the device confirms it,
 /// or its configuration space shows that it is no bus master and has no transaction pending (PCI
-/// Express 4.0 §7.5.1.1.3 Command, §7.5.3.5 Device Status). A device that was removed does not reach
-/// the bus; behind an IOMMU that is believed, because the domain ends right afterwards.
+/// Express 4.0 §7.5.1.1.3 Command, §7.5.3.5 Device Status). A device that was removed does not
+/// reach the bus; behind an IOMMU that is believed, because the domain ends right afterwards.
 pub(super) fn stop<B: Pci>(bus: &B, bar: &impl Mmio, config: &Config) -> bool {
     if bus.config_r32(ID) == u32::MAX {
         return bus.dma().limits().iommu;

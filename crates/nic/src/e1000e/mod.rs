@@ -37,10 +37,10 @@
 //!   by name in [`Faults`].
 //! * **A mapping is live or absent.** A buffer goes to the packet's next owner by a copy, or after
 //!   it was unmapped and [`sync_iotlb`](towpath_bus::DmaMapper::sync_iotlb) has flushed the IOTLB.
-//! * **Recovery is bounded.** A device that does not send is reset. A lost link, whose frames the device
-//!   never sends, is a reset as well, but no fault. A device that does not answer, or hangs again and
-//!   again, has its function reset by the bus, and is given up if that does not help: its queues are
-//!   [`State::Gone`](towpath_packet::port::State::Gone).
+//! * **Recovery is bounded.** A device that does not send is reset. A lost link, whose frames the
+//!   device never sends, is a reset as well, but no fault. A device that does not answer, or hangs
+//!   again and again, has its function reset by the bus, and is given up if that does not help: its
+//!   queues are [`State::Gone`](towpath_packet::port::State::Gone).
 //! * **A device that is taken away is closed at once.** The request of the system, or registers and
 //!   configuration space that no longer answer, end the port by name. The watchdog looks for both,
 //!   and they wake a worker that waits for interrupts. After an error of the bus the function is
@@ -157,8 +157,8 @@ impl<B: Pci> E1000e<B> {
     /// Resets the device behind `bus` and reads its address. `name` becomes [`Info::name`].
     ///
     /// # Errors
-    /// [`OpenError`]: an option breaks a rule, the driver does not know the device, the device does not
-    /// answer, or the bus can't protect memory by the policy.
+    /// [`OpenError`]: an option breaks a rule, the driver does not know the device, the device does
+    /// not answer, or the bus can't protect memory by the policy.
     pub fn open(bus: B, name: &str, config: Config) -> Result<E1000e<B>, OpenError> {
         config.check()?;
         let id = bus.config_r32(0);

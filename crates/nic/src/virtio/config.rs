@@ -44,15 +44,15 @@ pub struct Config {
     pub rss: bool,
     /// The key of that hash. With the default, both directions of a flow have the same hash.
     pub rss_key: [u8; 40],
-    /// Longest packet in bytes, without Ethernet header and tags: 68 to 9216. A device that names an
-    /// MTU limits it.
+    /// Longest packet in bytes, without Ethernet header and tags: 68 to 9216. A device that names
+    /// an MTU limits it.
     pub mtu: u16,
     /// The port's address, and which frames are received, if the device has a control queue.
     pub filter: Filter,
     /// How packet memory is protected from the device.
     pub policy: DmaPolicy,
-    /// Received frames that are copied. The default is [`Copybreak::default_for`] the policy if it maps
-    /// each buffer; otherwise nothing is copied.
+    /// Received frames that are copied. The default is [`Copybreak::default_for`] the policy if it
+    /// maps each buffer; otherwise nothing is copied.
     pub copybreak: Option<Copybreak>,
     /// Whether an idle receiver waits for the device's call; otherwise it polls.
     pub interrupts: bool,

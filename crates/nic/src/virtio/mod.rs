@@ -37,8 +37,8 @@
 //!   reset, and given up after several resets without progress. A back end that breaks a ring loses
 //!   its connection; the port looks for the next one from time to time.
 //! * **The end is orderly.** The last queue that is dropped stops the device. If it is seen idle,
-//!   buffers, rings and domain are freed in this order. Otherwise all that the device could reach is
-//!   leaked and counted.
+//!   buffers, rings and domain are freed in this order. Otherwise all that the device could reach
+//!   is leaked and counted.
 
 mod command;
 mod config;

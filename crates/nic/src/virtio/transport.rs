@@ -36,9 +36,9 @@ pub enum Condition {
     Up,
     /// It moves no packets now.
     Down(Cow<'static, str>),
-    /// It asks for a reset (`DEVICE_NEEDS_RESET`).
+    /// It needs a reset (`DEVICE_NEEDS_RESET`).
     NeedsReset,
-    /// It is there again, and knows nothing of the driver: a reset makes it work.
+    /// It is there again, without any state of the driver's: a reset makes it work.
     Back,
     /// It never works again.
     Gone(Cow<'static, str>),
@@ -80,7 +80,7 @@ pub trait Transport: Send + Sync + 'static {
     /// Returns false if there is none.
     fn config(&self, at: usize, bytes: &mut [u8]) -> bool;
 
-    /// Tells the device the features that were chosen, and how many queues will be set up.
+    /// Sends the device the features that were chosen, and how many queues will be set up.
     ///
     /// # Errors
     /// [`BusError`]: the device refuses them, or does not answer.

@@ -167,7 +167,7 @@ impl State {
     }
 
     /// Asks for kicks; the count of those that came tells whether the front end kicked.
-    pub(crate) fn wants_kicks(&mut self, ring: usize, on: bool) {
+    pub(crate) fn enable_kicks(&mut self, ring: usize, on: bool) {
         let device = self.rings[ring].device.as_mut().unwrap();
         if on {
             let _ = device.enable_kicks();

@@ -255,16 +255,16 @@ fn a_burst_is_kicked_once_and_only_if_the_back_end_asks_for_it() {
     for event_idx in [false, true] {
         let backend = Backend::new(EVERYTHING, 1);
         let mut rig = Rig::new(config(|config| config.event_idx = event_idx), &backend);
-        for (wants, kicks) in [(true, 1), (false, 0), (true, 1)] {
+        for (enabled, kicks) in [(true, 1), (false, 0), (true, 1)] {
             backend.take(0);
             rig.tx[0].reclaim();
             let _ = backend.lock().kicks(1);
-            backend.lock().wants_kicks(1, wants);
+            backend.lock().enable_kicks(1, enabled);
             let mut batch: Batch = Batch::new();
             (0..16).for_each(|i| batch.push(rig.packet(&[&frame(i, 60)])).unwrap());
             assert_eq!(rig.tx[0].tx(&mut batch), 16);
             rig.tx[0].kick();
-            assert_eq!(backend.lock().kicks(1), kicks, "event_idx {event_idx}, wants {wants}");
+            assert_eq!(backend.lock().kicks(1), kicks, "event_idx {event_idx}, enabled {enabled}");
         }
         rig.end();
     }
@@ -426,8 +426,8 @@ fn what_a_back_end_does_not_offer_is_refused_by_name() {
     refused(VERSION_1, |config| config.queues = 2, "queues=2: must be at most 1");
     refused(EVERYTHING, |config| config.filter.set("receive", "own").unwrap(), "no control queue");
     assert_eq!(open(VERSION_1, |_| {}), Ok(()));
-    let nobody = UserTransport::open(UserConfig::new("/nowhere/s")).unwrap_err().to_string();
-    assert!(nobody.contains("/nowhere/s") && nobody.contains("server=on"), "{nobody}");
+    let refused = UserTransport::open(UserConfig::new("/nowhere/s")).unwrap_err().to_string();
+    assert!(refused.contains("/nowhere/s") && refused.contains("server=on"), "{refused}");
 }
 
 #[test]

@@ -63,12 +63,12 @@
 //! **Trust.** Every word that an application wrote is read once and bounded. A breach of the
 //! protocol ends that session, is counted by name, and affects no other session. Programs written
 //! for AF_XDP have sessions with `skip_invalid`: invalid descriptors are counted and skipped
-//! instead, at no higher cost than valid ones. A descriptor that an application sends is examined in
-//! a process of its own, asked for its seals before anything else, and taken only if it is of memory.
-//! Others are closed there: this process neither asks them anything nor waits for them. A killed
-//! application is gone when its connection is closed. Its pages stay mapped here until the last
-//! packet that refers to them is freed. The application may change a page in flight, as with any zero-copy socket: the bytes are untrusted,
-//! and never a slice.
+//! instead, at no higher cost than valid ones. A descriptor that an application sends is examined
+//! in a process of its own, asked for its seals before anything else, and taken only if it is of
+//! memory. Others are closed there: this process neither asks them anything nor waits for them. A
+//! killed application is gone when its connection is closed. Its pages stay mapped here until the
+//! last packet that refers to them is freed. The application may change a page in flight, as with
+//! any zero-copy socket: the bytes are untrusted, and never a slice.
 
 mod config;
 mod handshake;

@@ -143,7 +143,8 @@ impl Server {
         }
     }
 
-    /// Accepts a bounded number of connections, within the pace. Fails if the process has no descriptor left.
+    /// Accepts a bounded number of connections, within the pace. Fails if the process has no
+    /// descriptor left.
     fn accept(&mut self) -> std::io::Result<()> {
         for _ in 0..MAX_WAITING {
             let now = Instant::now();

@@ -27,7 +27,7 @@ pub struct Config {
     pub queues: u16,
     /// Maximum number of descriptors of a ring, 64 to 4096.
     pub queue_size: u16,
-    /// The MTU that the guest is told, 68 to 65535; `None` to leave it to the guest.
+    /// The MTU that the guest is given, 68 to 65535; `None` to leave it to the guest.
     pub mtu: Option<u16>,
     /// Partial checksums, in both directions.
     pub csum: bool,

@@ -1,4 +1,5 @@
-//! The records of chains in flight: memory that the front end keeps for the back end after this one.
+//! The records of chains in flight: memory that the front end keeps for the back end after this
+//! one.
 //!
 //! ```text
 //!   GET_INFLIGHT_FD   a new file, all zero ──► front end, and mapped

@@ -15,7 +15,7 @@
 //! | `mode`, `uid`, `gid` | `600`, own | permissions and owner of the listening socket's file |
 //! | `queues` | `1` | most queue pairs, 1 to 8 |
 //! | `queue-size` | `1024` | most descriptors of a ring, 64 to 4096 |
-//! | `mtu` | | the MTU that the guest is told, 68 to 65535 |
+//! | `mtu` | | the MTU that the guest is given, 68 to 65535 |
 //! | `csum`, `tso`, `uso` | `on` | partial checksums, TCP and UDP super-packets are offered |
 //! | `mergeable` | `on` | packets for the guest may fill several buffers |
 //! | `packed`, `in-order`, `event-idx`, `indirect` | `on` | features of the rings |
@@ -45,9 +45,9 @@
 //! and come back, as may the port: all that the port keeps of a front end are counts. Its link is
 //! up while it is connected.
 //!
-//! **Trust.** Neither the guest nor the process of the front end is trusted. Every word of a ring is
-//! read once and bounded; so is every message, and each descriptor ends in one place or is closed.
-//! What breaks a rule ends the ring or the connection, with a name. A guest whose memory is
+//! **Trust.** Neither the guest nor the process of the front end is trusted. Every word of a ring
+//! is read once and bounded; so is every message, and each descriptor ends in one place or is
+//! closed. What breaks a rule ends the ring or the connection, with a name. A guest whose memory is
 //! truncated reads zeroes and is hung up on. What leaves is checked as what comes from any other
 //! port.
 
@@ -87,7 +87,7 @@ use towpath_sys::unix_socket::{Access, Kind, ListenError, Listener};
 /// Why no packet moves: no ring was started.
 const NO_GUEST: &str = "no guest drives the device";
 
-/// The MTU of a guest that is told none.
+/// The MTU of a guest that is given none.
 const DEFAULT_MTU: u32 = 1500;
 
 /// A port with a virtual machine behind it.

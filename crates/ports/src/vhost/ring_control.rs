@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The two states are independent. A ring starts when the last of what it needs has come, in
-//! whatever order. It may be enabled before that, and stays so when it stops. Between the start and the
-//! first word on that, the guest's frames wait: most front ends enable a ring last.
+//! whatever order. It may be enabled before that, and stays so when it stops. Between the start and
+//! the first word on that, the guest's frames wait: most front ends enable a ring last.
 
 use super::dirty_log::PageLog;
 use super::features::{RING_PACKED, VERSION_1};

@@ -12,9 +12,9 @@
 //!                                                             │ unmark what is used
 //! ```
 //!
-//! All of the record is written in [`publish`](crate::Device::publish). A chain that was taken after
-//! the last one is available still: the next device finds it in the ring. So chains are marked in
-//! order, and used entries are held back until then.
+//! All of the record is written in [`publish`](crate::Device::publish). A chain that was taken
+//! after the last one is available still: the next device finds it in the ring. So chains are
+//! marked in order, and used entries are held back until then.
 //!
 //! **A killed process** has executed its stores up to some point. `Release` keeps them in the order
 //! of the program. Each order of steps below leaves, at every point, a record from which the chains
@@ -107,8 +107,8 @@ struct Taken {
     again: bool,
 }
 
-/// The chains of a device that has a record. Their tokens have their keys in place of positions, and
-/// the device's [`InOrder`] is a table of them by key.
+/// The chains of a device that has a record. Their tokens have their keys in place of positions,
+/// and the device's [`InOrder`] is a table of them by key.
 #[derive(Debug)]
 pub(crate) struct Recorded<R> {
     pub(crate) record: R,
@@ -173,8 +173,8 @@ impl<R: Record> Recorded<R> {
         self.taken.iter().filter(|taken| !taken.again).map(|taken| taken.slots).sum()
     }
 
-    /// Calls `mark` for the key of each chain that was taken since the last time, and that no device
-    /// marked.
+    /// Calls `mark` for the key of each chain that was taken since the last time, and that no
+    /// device marked.
     pub(crate) fn mark_taken(&mut self, mut mark: impl FnMut(&mut R, u16)) {
         let Recorded { record, taken, .. } = self;
         taken.drain(..).filter(|taken| !taken.again).for_each(|taken| mark(record, taken.key));

@@ -56,8 +56,8 @@ pub(crate) struct SplitRecord<W> {
 }
 
 impl<W: RingWords> SplitRecord<W> {
-    /// The record of a queue of `size`, whose used index is `used`, and the keys of the chains to be
-    /// taken again. `None` in place of them if no device has written it.
+    /// The record of a queue of `size`, whose used index is `used`, and the keys of the chains to
+    /// be taken again. `None` in place of them if no device has written it.
     ///
     /// # Errors
     /// [`QueueError`] for a record of another queue, or one that contradicts it.

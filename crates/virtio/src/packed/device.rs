@@ -193,8 +193,8 @@ impl<W: RingWords> Device<W> {
         Ok(Some(token))
     }
 
-    /// Takes the next one of them, by the copies of its descriptors. It stands for those at the next
-    /// available position, which are not looked at.
+    /// Takes the next one of them, by the copies of its descriptors. It stands for those at the
+    /// next available position, which are not looked at.
     fn take_again<M: AddressSpace>(
         &mut self,
         memory: &M,
@@ -302,8 +302,8 @@ impl<W: RingWords> Device<W> {
     /// Returns the chain that was taken last, unused, to be taken again.
     ///
     /// # Errors
-    /// The token, if another chain was taken after it; with a record also if it was taken before the
-    /// last publication.
+    /// The token, if another chain was taken after it; with a record also if it was taken before
+    /// the last publication.
     pub fn untake(&mut self, token: Token) -> Result<(), Token> {
         if let Some(chains) = &mut self.recorded {
             if !chains.untake(&token) {

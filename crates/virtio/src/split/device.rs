@@ -236,8 +236,8 @@ impl<W: RingWords> Device<W> {
     /// Returns the chain that was taken last, unused, to be taken again.
     ///
     /// # Errors
-    /// The token, if another chain was taken after it; with a record also if it was taken before the
-    /// last publication.
+    /// The token, if another chain was taken after it; with a record also if it was taken before
+    /// the last publication.
     pub fn untake(&mut self, token: Token) -> Result<(), Token> {
         if let Some(chains) = &mut self.recorded {
             if !chains.untake(&token) {

@@ -173,8 +173,8 @@ impl<W: RingWords> Driver<W> {
     }
 
     /// Used chains, whose descriptors are free again, into the first places of `out`: how many, and
-    /// the error that followed them. The shared index is loaded only after all chains that it covered
-    /// were returned.
+    /// the error that followed them. The shared index is loaded only after all chains that it
+    /// covered were returned.
     ///
     /// # Errors
     /// [`RingError::UsedIndex`] and [`RingError::UsedId`] if the device counts chains that are not

@@ -1,5 +1,5 @@
-//! Back ends of vhost-user behind the egress `virtio:user=`. Each has a core of its own, reads every
-//! byte of each frame and counts.
+//! Back ends of vhost-user behind the egress `virtio:user=`. Each has a core of its own, reads
+//! every byte of each frame and counts.
 //!
 //! | back end | |
 //! |---|---|

@@ -72,8 +72,8 @@ struct Way {
     /// Nanoseconds of the datapath's core per packet, with a consumer in its thread. While a back
     /// end's ring is full, the core waits in it.
     ns: f64,
-    /// Nanoseconds of the consumer's core per packet, if it has one; to a back end, of the round per
-    /// packet that it has counted.
+    /// Nanoseconds of the consumer's core per packet, if it has one; to a back end, of the round
+    /// per packet that it has counted.
     reader_ns: Option<f64>,
     /// Bytes of a frame that the consumer read, if there is one.
     read_bytes: Option<f64>,

@@ -1,5 +1,5 @@
-//! DPDK's `testpmd` as a back end of vhost-user: `net_vhost` in the mode `rxonly`, which copies each
-//! frame into a buffer of its own, counts it and frees it.
+//! DPDK's `testpmd` as a back end of vhost-user: `net_vhost` in the mode `rxonly`, which copies
+//! each frame into a buffer of its own, counts it and frees it.
 //!
 //! It obeys commands that it reads from its input, and ends with it. While it is not measured it
 //! does not receive: a thread that receives polls all the time.

@@ -1,14 +1,11 @@
 //! Used chains are unmapped and freed; and the end of the ring, when all chains are.
 
 use super::super::control::Fault;
-use super::{HeaderAt, TxRing, TxSlot};
+use super::{BURST, HeaderAt, TxRing, TxSlot};
 use crate::common::end::EndedRing;
 use towpath_bus::Dma;
 use towpath_packet::{Batch, DropReason, InFlight, ToDevice};
-use towpath_virtio::{RingError, Used};
-
-/// Used chains that are taken at a time.
-const BURST: usize = 32;
+use towpath_virtio::RingError;
 
 impl<D: Dma> TxRing<D> {
     /// Frees the packets that were sent; returns how many.
@@ -17,11 +14,10 @@ impl<D: Dma> TxRing<D> {
     /// [`RingError`] if the device uses chains that it was not given.
     #[inline]
     pub(super) fn reclaim(&mut self) -> Result<usize, RingError> {
-        let mut used = [Used { id: 0, len: 0 }; BURST];
         let result = loop {
-            let (n, taken) = self.driver.take_used(&mut used);
-            for chain in &used[..n] {
-                self.take(chain.id);
+            let (n, taken) = self.driver.take_used(&mut self.used);
+            for i in 0..n {
+                self.take(self.used[i].id);
             }
             if n < BURST {
                 break taken;

@@ -28,10 +28,13 @@ use super::memory::Headers;
 use std::sync::Arc;
 use towpath_bus::{Dma, DmaMapper, Mapped};
 use towpath_packet::{Cache, Counters, InFlight, Offloads, RegionHandle, ToDevice};
-use towpath_virtio::Driver;
+use towpath_virtio::{Driver, Used};
 
 /// Pieces of a packet, and one for its header, at most; packets of more are copied.
 pub(super) const MAX_PIECES: usize = 64;
+
+/// Used chains that are taken at a time.
+const BURST: usize = 32;
 
 /// Where the header of a chain is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,6 +112,8 @@ pub(super) struct TxRing<D: Dma> {
     per_buffer: bool,
     /// Ids of the chains of a batch, before their packets follow.
     ids: [Option<u16>; 64],
+    /// Used chains, before they are unmapped.
+    used: [Used; BURST],
     /// Packets that were used, before the IOTLB is flushed.
     unmapped: Vec<(InFlight<ToDevice>, u32)>,
     offloads: Offloads,
@@ -143,6 +148,7 @@ impl<D: Dma> TxRing<D> {
             mappings: Mappings::new(if per_buffer { size } else { 0 }),
             per_buffer,
             ids: [None; 64],
+            used: [Used { id: 0, len: 0 }; BURST],
             unmapped: Vec::with_capacity(size.into()),
             offloads,
             header,

@@ -233,8 +233,8 @@ impl Connection {
         })
     }
 
-    /// Enables all rings. Of a back end that was found by the search nothing is waited for: a worker
-    /// runs it, and one that refuses hangs up.
+    /// Enables all rings. Of a back end that was found by the search nothing is waited for: a
+    /// worker runs it, and one that refuses hangs up.
     pub(super) fn run(&mut self) -> Result<(), BusError> {
         self.enable(true)?;
         match self.is_found {

@@ -130,8 +130,8 @@ impl UserTransport {
     /// Connects to a back end, or waits for its connection, and asks what it offers.
     ///
     /// # Errors
-    /// [`BusError`]: nothing listens at the path, no connection came in time, or the other side does
-    /// not speak the protocol.
+    /// [`BusError`]: nothing listens at the path, no connection came in time, or the other side
+    /// does not speak the protocol.
     pub fn open(config: UserConfig) -> Result<UserTransport, BusError> {
         let name = format!("vhost-user back end at {}", config.path.display());
         let os = |step: &'static str| BusError::os(&name, step);
