@@ -11,8 +11,6 @@ pub(super) struct RingEvents {
     /// Frames of the guest that were dropped: a header that contradicts its frame, or a frame that
     /// is too short or too long.
     pub(super) malformed: AtomicU64,
-    /// Frames of the guest that were dropped because its ring was not enabled.
-    pub(super) disabled: AtomicU64,
     /// Rings that stopped because the guest broke the rules.
     pub(super) broken: AtomicU64,
     /// Chains that were returned to the guest while packets still referred to their buffers.

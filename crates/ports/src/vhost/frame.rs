@@ -88,9 +88,6 @@ impl<'a> Burst<'a> {
     /// Takes chains until none is left or the batch is full.
     #[inline]
     pub(super) fn take(&mut self, ring: &mut Ring, out: &mut Batch) -> Result<End, RingError> {
-        if ring.setup.enabled != Some(true) {
-            return self.skip_all(ring);
-        }
         let Ring { device, setup, chain, pages, .. } = ring;
         let memory = &setup.memory;
         let mut singles = [Single::vacant(RegionPlace { region: 0, offset: 0 }); AHEAD];
@@ -155,20 +152,6 @@ impl<'a> Burst<'a> {
         }
         device.complete_all(singles[first..].iter().map(|short| (short.token(), 0)));
         heads
-    }
-
-    /// Drops the frames of a ring that is disabled.
-    #[cold]
-    fn skip_all(&mut self, ring: &mut Ring) -> Result<End, RingError> {
-        if ring.setup.enabled.is_none() {
-            return Ok(End::Done);
-        }
-        for _ in 0..MAX_CHAINS {
-            let Some(token) = ring.device.take(&ring.setup.memory, &mut ring.chain)? else { break };
-            self.totals.disabled += 1;
-            ring.device.complete(token, 0);
-        }
-        Ok(End::Done)
     }
 
     /// Allocates empty packets for `n` frames; returns for how many there are some.

@@ -98,17 +98,14 @@ pub(super) struct RingSetup {
     pub(super) call: Option<EventFd>,
     /// Announces that the ring is broken.
     pub(super) err: Option<EventFd>,
-    /// Whether packets move. A ring that is disabled gives none to the guest, and drops its own.
-    /// `None` before the first request of that kind, for which the guest's chains wait.
-    pub(super) enabled: Option<bool>,
     /// Pages that are written are marked here.
     pub(super) log: Option<RingLog>,
     /// Chains in flight are noted here; those of a device before this one are taken first.
     pub(super) record: Option<InFlightRecord>,
 }
 
-/// A ring that was started. The control thread may [change](RingSlot::change) the descriptors,
-/// `enabled` and `log` of its setup; anything else takes another start.
+/// A ring that was started. The control thread may [change](RingSlot::change) the descriptors and
+/// the `log` of its setup; anything else takes another start.
 #[derive(Debug)]
 pub(super) struct Ring {
     pub(super) device: Device,
@@ -158,11 +155,7 @@ impl Ring {
     /// Why no packet moves, if none does.
     #[inline]
     pub(super) fn stands_still(&self) -> Option<&'static str> {
-        match (self.broken, self.setup.enabled) {
-            (Some(_), _) => Some("the guest broke the rules of its ring"),
-            (None, None | Some(false)) => Some("the guest's queue is not enabled"),
-            (None, Some(true)) => None,
-        }
+        self.broken.map(|_| "the guest broke the rules of its ring")
     }
 
     /// The guest broke a rule: the ring moves nothing from here on.
@@ -363,12 +356,11 @@ impl RingSlot {
         self.notifier.arm();
         // While the control thread has the ring, it will wake this one.
         let Some(mut taken) = self.take() else { return true };
-        // Nothing is taken from a ring that is broken, or that waits until it is enabled.
-        let takes = |ring: &&mut Ring| ring.broken.is_none() && ring.setup.enabled.is_some();
-        let Some(ring) = taken.ring().filter(takes) else { return true };
+        // Nothing is taken from a ring that is broken.
+        let Some(ring) = taken.ring().filter(|ring| ring.broken.is_none()) else { return true };
         let freed = ring.pages.has_freed();
-        // The last look may drop all that it finds, so it does not suffice for chains that no kick
-        // announces.
+        // The last look may find frames that are dropped, so it does not suffice for chains that no
+        // kick announces.
         if ring.device.enable_kicks() || freed {
             self.notifier.wake();
         }

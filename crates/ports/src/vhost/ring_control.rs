@@ -1,15 +1,19 @@
 //! What a front end set of one ring, and whether it runs.
 //!
 //! ```text
-//!              NUM, ADDR, BASE, KICK + features, memory                ENABLE 1
-//!   stopped ───────────────────────────────────────► started   disabled ◄────► enabled
-//!           ◄───────────────────────────────────────                   ENABLE 0
-//!              GET_VRING_BASE, the end of the connection
+//!             NUM, ADDR, BASE, KICK, ENABLE 1 + features, memory
+//!   stands ──────────────────────────────────────────────────────► runs
+//!          ◄──────────────────────────────────────────────────────
+//!             GET_VRING_BASE, ENABLE 0, the end of the connection
 //! ```
 //!
-//! The two states are independent. A ring starts when the last of what it needs has come, in
-//! whatever order. It may be enabled before that, and stays so when it stops. Between the start and
-//! the first word on that, the guest's frames wait: most front ends enable a ring last.
+//! A ring runs when the last of what it needs has come, in whatever order. It may be enabled before
+//! the rest, and stays so when `GET_VRING_BASE` stops it.
+//!
+//! A ring that is disabled stands: nothing of the guest's memory is accessed, its frames wait, and
+//! it goes on where it was. libvhost-user and DPDK leave such a ring alone as well, while the
+//! specification discards what it sends. Cloud Hypervisor resets a device by no other request, and
+//! its guest has the memory of the ring back after that. It then sets the ring up anew.
 
 use super::dirty_log::PageLog;
 use super::features::{RING_PACKED, VERSION_1};
@@ -84,7 +88,7 @@ pub(super) struct RingControl {
     kick: Option<Option<EventFd>>,
     call: Option<Arc<EventFd>>,
     err: Option<Arc<EventFd>>,
-    enabled: Option<bool>,
+    enabled: bool,
     /// The format in which it runs.
     running: Option<Format>,
 }
@@ -102,7 +106,7 @@ impl RingControl {
             kick: None,
             call: None,
             err: None,
-            enabled: None,
+            enabled: false,
             running: None,
         }
     }
@@ -175,14 +179,16 @@ impl RingControl {
         self.slot.watch([self.call.clone(), self.err.clone()].into_iter().flatten());
     }
 
+    /// Sets whether the ring may run; one that may not is stopped.
     pub(super) fn set_enabled(&mut self, value: u32) -> Result<(), RingRefusal> {
-        let enabled = match value {
-            0 => Some(false),
-            1 => Some(true),
+        self.enabled = match value {
+            0 => false,
+            1 => true,
             other => return Err(RingRefusal::Enable(other)),
         };
-        self.enabled = enabled;
-        self.slot.change(|ring| ring.setup.enabled = enabled);
+        if !self.enabled {
+            self.suspend();
+        }
         Ok(())
     }
 
@@ -207,7 +213,7 @@ impl RingControl {
         else {
             return Ok(());
         };
-        if self.is_running() || around.memory.is_empty() {
+        if self.is_running() || !self.enabled || around.memory.is_empty() {
             return Ok(());
         }
         if features & VERSION_1 == 0 {
@@ -230,7 +236,6 @@ impl RingControl {
             kick: kick.as_ref().map(EventFd::try_clone).transpose()?,
             call: clone(&self.call)?,
             err: clone(&self.err)?,
-            enabled: self.enabled,
             log: self.log(around),
             record: around.record(self.index),
         })?;
@@ -256,9 +261,9 @@ impl RingControl {
     /// Stops the ring, and returns where another device can go on. From then on the front end knows
     /// that, and the record does not count.
     pub(super) fn stop(&mut self, around: &Surroundings) -> u32 {
-        if self.suspend()
-            && let Some(record) = around.record(self.index)
-        {
+        // One that was disabled has stopped before.
+        let had_run = self.suspend() || self.kick.is_some();
+        if let Some(record) = around.record(self.index).filter(|_| had_run) {
             record.clear();
         }
         self.kick = None;
@@ -269,7 +274,7 @@ impl RingControl {
     /// The device is reset: nothing but the descriptors for calls and errors is left.
     pub(super) fn reset(&mut self) {
         self.suspend();
-        (self.size, self.addr, self.base, self.kick, self.enabled) = (None, None, None, None, None);
+        (self.size, self.addr, self.base, self.kick, self.enabled) = (None, None, None, None, false);
     }
 
     /// Lets a worker go on that is held by a counter which the front end filled.

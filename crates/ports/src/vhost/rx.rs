@@ -43,7 +43,6 @@ pub(super) struct Totals {
     pub(super) copied_bytes: u64,
     pub(super) attached: u64,
     pub(super) malformed: u64,
-    pub(super) disabled: u64,
     /// Frames for which there was no buffer.
     pub(super) dropped: u64,
 }
@@ -106,7 +105,7 @@ impl VhostRx {
         if totals.attached > 0 {
             events.ext_bufs.attach(totals.attached);
         }
-        if totals.malformed + totals.disabled + totals.dropped > 0 {
+        if totals.malformed + totals.dropped > 0 {
             self.count_lost(got, totals);
         }
     }
@@ -121,10 +120,6 @@ impl VhostRx {
         if totals.malformed > 0 {
             self.counters.missed(Missed::Unreadable, totals.malformed);
             add(&events.malformed, totals.malformed);
-        }
-        if totals.disabled > 0 {
-            self.counters.missed(Missed::Link, totals.disabled);
-            add(&events.disabled, totals.disabled);
         }
     }
 }

@@ -33,7 +33,7 @@ impl PortEvents {
     /// All counters by name.
     fn each(&self) -> Vec<(&'static str, u64)> {
         // Calls and copies are no faults: their counts would be news every second.
-        let RingEvents { malformed, disabled, broken, abandoned, again, .. } = &*self.rings;
+        let RingEvents { malformed, broken, abandoned, again, .. } = &*self.rings;
         let each = [
             ("connections", &self.connections),
             ("connections-ended", &self.ended),
@@ -43,7 +43,6 @@ impl PortEvents {
             ("rings-broken", broken),
             ("call-full", &self.relieved),
             ("frames-malformed", malformed),
-            ("frames-disabled", disabled),
             ("chains-abandoned", abandoned),
             ("chains-taken-again", again),
         ];

@@ -87,6 +87,7 @@ fn a_ring_does_not_start_with_a_record_that_is_damaged() {
         assert!(set(&mut front, area, &file) && front.set_memory());
         for index in 0..2 {
             front.make_ring(index);
+            assert!(front.enable(index, true));
             assert_eq!(front.start_ring(index, None), index == 0);
         }
         assert!(rig.log().contains("the record of chains in flight"), "{}", rig.log());

@@ -121,7 +121,6 @@ impl Guest {
             kick: Some(another(&self.kick)),
             call: Some(another(&self.call)),
             err: Some(another(&self.err)),
-            enabled: Some(true),
             log: None,
             record: None,
         }

@@ -104,6 +104,7 @@ fn sizes_bases_flags_and_switches_are_bounded() {
     assert!(!front.asks(Request::SetVringAddr, &addr.to_bytes(), &[]));
     // These are wrong in what they make together.
     front.make_ring(1);
+    assert!(front.enable(1, true));
     assert!(front.state(Request::SetVringNum, 1, 48));
     let addr = front.addr(1, 0).to_bytes();
     assert!(front.asks(Request::SetVringAddr, &addr, &[]));

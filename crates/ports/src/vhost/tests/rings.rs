@@ -103,26 +103,48 @@ fn frames_that_are_there_before_the_ring_is_enabled_for_the_first_time_wait_for_
         assert!(matches!(wake, towpath_packet::port::Wake::Fd(_)) && rig.receives_nothing());
         assert!(front.enable(1, true));
         assert_eq!(rig.receive(0), frame(1));
-        assert_eq!(rig.event("frames-disabled"), 0);
     }
 }
 
 #[test]
-fn a_ring_that_is_disabled_takes_what_the_guest_sends_and_gives_it_to_none() {
-    let mut rig = Rig::new("", 1);
-    let mut front = FrontEnd::connect(&rig.path);
-    front.bring_up(PLAIN, 2);
-    assert!(front.enable(1, false) && front.enable(0, false));
-    front.transmit(1, &frame(1));
-    front.post(0);
-    assert!(rig.receives_nothing());
-    until(|| front.used(1).is_some());
-    rig.send(0, &frame(2));
-    assert!(front.used(0).is_none());
-    assert_eq!(rig.event("frames-disabled"), 1);
-    assert!(front.enable(1, true));
-    front.transmit(1, &frame(3));
-    assert_eq!(rig.receive(0), frame(3));
+fn a_ring_that_is_disabled_is_left_alone_and_its_frames_wait() {
+    for features in [PLAIN, PLAIN | PACKED] {
+        let mut rig = Rig::new("", 1);
+        let mut front = FrontEnd::connect(&rig.path);
+        front.bring_up(features, 2);
+        passes_packets(&mut rig, &mut front, 0, 1);
+        assert!(front.enable(1, false) && front.enable(0, false));
+        front.transmit(1, &frame(2));
+        let at = front.post(0);
+        assert!(rig.receives_nothing());
+        rig.send(0, &frame(3));
+        assert!(front.used(0).is_none() && front.used(1).is_none());
+        assert!(front.enable(1, true) && front.enable(0, true));
+        assert_eq!(rig.receive(0), frame(2));
+        rig.send(0, &frame(4));
+        let used = front.used(0).unwrap();
+        assert_eq!(front.received(at, used), frame(4));
+    }
+}
+
+#[test]
+fn a_guest_whose_device_was_reset_by_disabling_its_rings_alone_sets_them_up_anew() {
+    // Cloud Hypervisor's sequence, with other features than before, and memory that is new.
+    for (before, after, base) in [(PLAIN, PLAIN | PACKED, 0x8000_8000), (PLAIN | PACKED, PLAIN, 0)] {
+        let mut rig = Rig::new("", 1);
+        let mut front = FrontEnd::connect(&rig.path);
+        front.bring_up(before, 2);
+        (0..40).for_each(|mark| passes_packets(&mut rig, &mut front, 0, mark));
+        assert!(front.enable(0, false) && front.enable(1, false));
+        front.set_features(after);
+        assert!(front.set_memory());
+        for index in 0..2 {
+            front.make_ring(index);
+            assert!(front.start_ring(index, Some(base)) && front.enable(index, true));
+        }
+        (0..40).for_each(|mark| passes_packets(&mut rig, &mut front, 0, mark));
+        assert_eq!(rig.event("requests-refused"), 0);
+    }
 }
 
 #[test]

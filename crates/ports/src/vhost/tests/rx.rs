@@ -200,23 +200,6 @@ fn a_guest_that_breaks_its_ring_stops_it_and_is_informed_once() {
 }
 
 #[test]
-fn frames_of_a_ring_that_is_disabled_are_dropped_by_name_and_those_of_an_enabled_one_come() {
-    let mut guest = Guest::new(Way::FromGuest, Format::Split, feature::VERSION_1);
-    let mut rx = guest.rx();
-    assert!(guest.slot.change(|ring| ring.setup.enabled = Some(false)));
-    let frame = guest.random_bytes(1000);
-    (0..5).for_each(|_| _ = guest.send(&with_header(&frame), 1));
-    guest.publish();
-    assert!(receive(&mut rx).is_empty());
-    assert_eq!(guest.used().len(), 5);
-    assert_eq!(rx.counters().snapshot().missed_at(Missed::Link), 5);
-    assert!(guest.slot.change(|ring| ring.setup.enabled = Some(true)));
-    guest.send(&with_header(&frame), 1);
-    guest.publish();
-    assert_eq!(receive(&mut rx).len(), 1);
-}
-
-#[test]
 fn frames_stay_in_the_ring_while_the_pool_is_empty() {
     let mut guest = Guest::new(Way::FromGuest, Format::Split, feature::VERSION_1);
     guest.pool = Pool::new(PoolConfig::default().capacity(64)).unwrap();
