@@ -289,3 +289,23 @@ pub unsafe trait Window: Send + 'static {
     /// [`MapError`] if the IOMMU does not confirm that.
     fn flush(&mut self) -> Result<(), MapError>;
 }
+
+/// The window of a device whose buffers are not mapped one by one, because nothing would protect
+/// them.
+#[derive(Debug)]
+pub enum NoWindow {}
+
+// SAFETY: there is no value of this type.
+unsafe impl Window for NoWindow {
+    unsafe fn map(&mut self, _: u32, _: NonNull<u8>, _: usize, _: Access) -> Result<Iova, MapError> {
+        match *self {}
+    }
+
+    fn unmap(&mut self, _: u32) -> Result<(), MapError> {
+        match *self {}
+    }
+
+    fn flush(&mut self) -> Result<(), MapError> {
+        match *self {}
+    }
+}

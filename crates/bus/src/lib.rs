@@ -63,7 +63,7 @@ pub mod vtd;
 
 pub use bus::{Bus, BusError, Events, Irq, IrqKind, Pci};
 pub use coherent::Coherent;
-pub use dma::{Access, Dma, DmaPolicy, Flush, Iova, Limits, MapError, Window};
+pub use dma::{Access, Dma, DmaPolicy, Flush, Iova, Limits, MapError, NoWindow, Window};
 pub use dma_mapper::{DmaCounts, DmaMapper, Mapped, MappedRun};
 pub use domain::Domain;
 pub use mmio::{Mmio, Reg, Timeout};

@@ -24,6 +24,7 @@
 
 mod closing;
 mod copy_plan;
+mod ended;
 pub mod fault;
 pub mod generator;
 mod kernel;
@@ -40,6 +41,7 @@ pub mod vhost;
 pub mod vnet;
 pub mod xdp;
 
+pub use ended::Ended;
 pub use kernel::link::NOT_UP;
 
 #[cfg(all(test, not(loom)))]

@@ -2,7 +2,7 @@
 
 use super::abi;
 use super::cdev::{Shim, size};
-use crate::dma::{Access, Dma, Iova, Limits, MapError, Window};
+use crate::dma::{Access, Dma, Iova, Limits, MapError, NoWindow};
 use std::io;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -83,24 +83,5 @@ unsafe impl Dma for PlatformDma {
 
     fn window(&self, _: u32, _: usize) -> Result<NoWindow, MapError> {
         Err(MapError::NoIommu)
-    }
-}
-
-/// Buffers are not mapped one by one: nothing would protect them.
-#[derive(Debug)]
-pub enum NoWindow {}
-
-// SAFETY: there is no value of this type.
-unsafe impl Window for NoWindow {
-    unsafe fn map(&mut self, _: u32, _: NonNull<u8>, _: usize, _: Access) -> Result<Iova, MapError> {
-        match *self {}
-    }
-
-    fn unmap(&mut self, _: u32) -> Result<(), MapError> {
-        match *self {}
-    }
-
-    fn flush(&mut self) -> Result<(), MapError> {
-        match *self {}
     }
 }

@@ -54,7 +54,7 @@ mod dma;
 mod fake;
 
 pub use bar::PlatformBar;
-pub use dma::{NoWindow, PlatformDma};
+pub use dma::PlatformDma;
 
 use crate::bus::{Bus, BusError, Irq};
 use crate::tisci::{Message, Refused, Tisci};

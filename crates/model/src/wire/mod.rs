@@ -7,6 +7,7 @@
 //!   Loopback             every frame returns to its sender
 //!   cable(n) ─► Plug, Plug     two ends, n frames in flight each way
 //!   FdWire(fd)           a TAP, a packet socket: one frame per read, one per write
+//!   Sink                 takes every frame, and has none
 //!   Unplugged            no carrier
 //! ```
 
@@ -56,6 +57,19 @@ impl<W: Wire + ?Sized> Wire for Box<W> {
     }
     fn wake(&mut self) -> Option<RawFd> {
         (**self).wake()
+    }
+}
+
+/// A far end that takes every frame, and sends none.
+#[derive(Debug, Default)]
+pub struct Sink;
+
+impl Wire for Sink {
+    fn send(&mut self, _: &[u8]) -> bool {
+        true
+    }
+    fn receive(&mut self, _: &mut Vec<u8>) -> bool {
+        false
     }
 }
 

@@ -65,7 +65,7 @@ impl PortControl for Batching {
 
     fn set(&self, name: &str, value: &SettingValue) -> Result<(), ControlError> {
         if name != "batch" {
-            return Err(ControlError::unknown(name, self));
+            return Err(ControlError::unknown(name, &self.settings()));
         }
         let size = u8::try_from(value.number(name)?).ok().and_then(BatchSize::new);
         self.resize(size.ok_or_else(|| value.breaks(name, "must be from 1 to 127"))?);

@@ -178,7 +178,7 @@ impl PortControl for Control {
                 let mut filter = self.filter();
                 filter.set(name, &value.to_string()).and_then(|()| self.set_filter(filter)).map_err(rule)
             }
-            _ => Err(ControlError::unknown(name, self)),
+            _ => Err(ControlError::unknown(name, &self.settings())),
         }
     }
 }

@@ -1,13 +1,13 @@
 //! Chunks on their way back to their pool without a cache of that pool: the list that any thread
-//! pushes to ([`ReturnList`]), and the run that a cache of another pool gathers for it
-//! ([`FreeRun`]).
+//! pushes to ([`ReturnList`]), the chain that is freed to it ([`PoolShared::free_chain`]), and the
+//! run that a cache of another pool gathers for it ([`FreeRun`]).
 //!
 //! The list is linked through [`Meta::next`], which a free chunk does not need. Pushing is one
 //! compare-and-swap. One thread takes the whole list by one swap, so no node is ever popped from
 //! under a reader and no tag against ABA is needed. The list can be *closed*: nothing is pushed
 //! from then on, and the pusher learns of it (the pool has become an orphan).
 
-use super::shared::PoolShared;
+use super::shared::{Kind, PoolShared, destroy};
 use crate::meta::Meta;
 use crate::sync::{AtomicPtr, Ordering};
 use std::ptr::{NonNull, null_mut};
@@ -68,6 +68,106 @@ impl ReturnList {
     /// Takes the whole list and refuses all further pushes.
     pub(crate) fn close(&self) -> *mut Meta {
         self.0.swap(CLOSED, Ordering::AcqRel)
+    }
+}
+
+impl PoolShared {
+    /// Returns a chain of chunks, each to its own pool; neighbours of one pool go together.
+    ///
+    /// # Safety
+    /// The caller owns the whole chain, and gives it up.
+    pub(crate) unsafe fn free_chain(first: NonNull<Meta>) {
+        let mut run = first;
+        loop {
+            // SAFETY: the chain is owned; a chunk in use keeps its pool alive.
+            let owner = unsafe { run.as_ref().owner };
+            let (mut last, mut count) = (run, 1);
+            let rest = loop {
+                // SAFETY: `last` is part of the owned chain.
+                let next = NonNull::new(unsafe { last.as_ref().next });
+                match next {
+                    // SAFETY: `next` is part of the owned chain.
+                    Some(next) if unsafe { next.as_ref().owner } == owner => {
+                        last = next;
+                        count += 1;
+                    }
+                    other => break other,
+                }
+            };
+            // SAFETY: run..=last is owned, linked and of one pool; nothing of it is touched
+            // afterwards.
+            unsafe { PoolShared::return_run(owner, run, last, count) };
+            match rest {
+                Some(next) => run = next,
+                None => return,
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for `free_chain`, for `count` linked chunks of the pool `this`.
+    pub(crate) unsafe fn return_run(
+        this: NonNull<PoolShared>,
+        first: NonNull<Meta>,
+        last: NonNull<Meta>,
+        count: isize,
+    ) {
+        // SAFETY: `count` chunks are in use, so the pool lives at least until they are returned
+        // below.
+        let shared = unsafe { this.as_ref() };
+        if shared.is_indirect() {
+            let mut at = Some(first);
+            while let Some(meta) = at {
+                // SAFETY: the chunks are owned, and linked up to `last`.
+                unsafe {
+                    shared.release_parent(meta);
+                    at = if meta == last { None } else { NonNull::new(meta.as_ref().next) };
+                }
+            }
+        }
+        let guard = EndsOnUnwind;
+        let mut owner = None;
+        // Before the push, because the pool may be freed right after it.
+        let on_first = || {
+            if let Kind::ExtBuf(waits) = &shared.kind {
+                owner.get_or_insert_with(|| waits.clone());
+            }
+        };
+        // SAFETY: owned, linked, of this pool.
+        if unsafe { shared.returned.push(first.as_ptr(), last.as_ptr(), on_first) } {
+            if let Some(owner) = owner {
+                owner.on_free();
+            }
+            std::mem::forget(guard);
+            return;
+        }
+        // The pool is an orphan: nothing is allocated again, so the chunks are only counted.
+        let mut at = Some(first);
+        while let Some(meta) = at {
+            // SAFETY: the chunks are owned, and linked up to `last`.
+            at = unsafe {
+                shared.on_free_orphaned(meta);
+                if meta == last { None } else { NonNull::new(meta.as_ref().next) }
+            };
+        }
+        // AcqRel: the thread that frees the pool sees everything that was done with the chunks
+        // before.
+        if shared.outstanding.fetch_sub(count, Ordering::AcqRel) == count {
+            // SAFETY: these were the last chunks that the orphan waited for.
+            unsafe { destroy(this) };
+        }
+        std::mem::forget(guard);
+    }
+}
+
+/// Ends the process when it is dropped, which a panic of an owner does. Callers of
+/// [`PoolShared::return_run`] have given up some chunks of a batch and hold others, so that nothing
+/// may unwind through them.
+pub(super) struct EndsOnUnwind;
+
+impl Drop for EndsOnUnwind {
+    fn drop(&mut self) {
+        std::process::abort();
     }
 }
 

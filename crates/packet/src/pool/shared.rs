@@ -1,7 +1,7 @@
 //! The state that all handles, caches and chunks of a pool share, and its end.
 
 use super::depot::Depot;
-use super::return_list::ReturnList;
+use super::return_list::{EndsOnUnwind, ReturnList};
 use super::{Direction, Floors, PoolConfig, PoolError, PoolStats};
 use crate::extbuf::{ExtBufOwner, Token};
 use crate::meta::{Meta, flag};
@@ -22,7 +22,7 @@ pub(crate) enum Kind {
 }
 
 pub(crate) struct PoolShared {
-    kind: Kind,
+    pub(super) kind: Kind,
     pub(crate) chunk: u16,
     pub(crate) headroom: u16,
     capacity: usize,
@@ -37,12 +37,12 @@ pub(crate) struct PoolShared {
     /// For external buffers: the token of each. As for `parents`.
     tokens: Box<[UnsafeCell<Token>]>,
     pub(crate) depot: Depot,
-    returned: ReturnList,
+    pub(super) returned: ReturnList,
     caches: AtomicUsize,
     max_caches: usize,
     shortages: AtomicU64,
     /// Chunks that an orphan still waits for; meaningful only once `returned` is closed.
-    outstanding: AtomicIsize,
+    pub(super) outstanding: AtomicIsize,
 }
 
 // SAFETY: regions are address ranges, depot and list synchronise themselves, and only the owner of
@@ -248,7 +248,7 @@ impl PoolShared {
     ///
     /// # Safety
     /// The caller owns `meta`, a chunk of this pool.
-    unsafe fn on_free_orphaned(&self, meta: NonNull<Meta>) {
+    pub(super) unsafe fn on_free_orphaned(&self, meta: NonNull<Meta>) {
         if let Kind::ExtBuf(owner) = &self.kind
             // SAFETY: owned by the caller.
             && unsafe { meta.as_ref() }.flags & flag::UNTRUSTED != 0
@@ -282,111 +282,13 @@ impl PoolShared {
             unsafe { PoolShared::free_chain(meta) };
         }
     }
-
-    /// Returns a chain of chunks, each to its own pool; neighbours of one pool go together.
-    ///
-    /// # Safety
-    /// The caller owns the whole chain, and gives it up.
-    pub(crate) unsafe fn free_chain(first: NonNull<Meta>) {
-        let mut run = first;
-        loop {
-            // SAFETY: the chain is owned; a chunk in use keeps its pool alive.
-            let owner = unsafe { run.as_ref().owner };
-            let (mut last, mut count) = (run, 1);
-            let rest = loop {
-                // SAFETY: `last` is part of the owned chain.
-                let next = NonNull::new(unsafe { last.as_ref().next });
-                match next {
-                    // SAFETY: `next` is part of the owned chain.
-                    Some(next) if unsafe { next.as_ref().owner } == owner => {
-                        last = next;
-                        count += 1;
-                    }
-                    other => break other,
-                }
-            };
-            // SAFETY: run..=last is owned, linked and of one pool; nothing of it is touched
-            // afterwards.
-            unsafe { PoolShared::return_run(owner, run, last, count) };
-            match rest {
-                Some(next) => run = next,
-                None => return,
-            }
-        }
-    }
-
-    /// # Safety
-    /// As for `free_chain`, for `count` linked chunks of the pool `this`.
-    pub(crate) unsafe fn return_run(
-        this: NonNull<PoolShared>,
-        first: NonNull<Meta>,
-        last: NonNull<Meta>,
-        count: isize,
-    ) {
-        // SAFETY: `count` chunks are in use, so the pool lives at least until they are returned
-        // below.
-        let shared = unsafe { this.as_ref() };
-        if shared.is_indirect() {
-            let mut at = Some(first);
-            while let Some(meta) = at {
-                // SAFETY: the chunks are owned, and linked up to `last`.
-                unsafe {
-                    shared.release_parent(meta);
-                    at = if meta == last { None } else { NonNull::new(meta.as_ref().next) };
-                }
-            }
-        }
-        let guard = EndsOnUnwind;
-        let mut owner = None;
-        // Before the push, because the pool may be freed right after it.
-        let on_first = || {
-            if let Kind::ExtBuf(waits) = &shared.kind {
-                owner.get_or_insert_with(|| waits.clone());
-            }
-        };
-        // SAFETY: owned, linked, of this pool.
-        if unsafe { shared.returned.push(first.as_ptr(), last.as_ptr(), on_first) } {
-            if let Some(owner) = owner {
-                owner.on_free();
-            }
-            std::mem::forget(guard);
-            return;
-        }
-        // The pool is an orphan: nothing is allocated again, so the chunks are only counted.
-        let mut at = Some(first);
-        while let Some(meta) = at {
-            // SAFETY: the chunks are owned, and linked up to `last`.
-            at = unsafe {
-                shared.on_free_orphaned(meta);
-                if meta == last { None } else { NonNull::new(meta.as_ref().next) }
-            };
-        }
-        // AcqRel: the thread that frees the pool sees everything that was done with the chunks
-        // before.
-        if shared.outstanding.fetch_sub(count, Ordering::AcqRel) == count {
-            // SAFETY: these were the last chunks that the orphan waited for.
-            unsafe { destroy(this) };
-        }
-        std::mem::forget(guard);
-    }
-}
-
-/// Ends the process when it is dropped, which a panic of an owner does. Callers of
-/// [`PoolShared::return_run`] have given up some chunks of a batch and hold others, so that nothing
-/// may unwind through them.
-struct EndsOnUnwind;
-
-impl Drop for EndsOnUnwind {
-    fn drop(&mut self) {
-        std::process::abort();
-    }
 }
 
 /// Frees the state.
 ///
 /// # Safety
 /// Every chunk is free and no handle is left.
-unsafe fn destroy(shared: NonNull<PoolShared>) {
+pub(super) unsafe fn destroy(shared: NonNull<PoolShared>) {
     // SAFETY: the pointer came from Box::leak, and by contract nothing uses it any more.
     drop(unsafe { Box::from_raw(shared.as_ptr()) });
 }

@@ -101,9 +101,9 @@ pub enum ControlError {
 }
 
 impl ControlError {
-    /// The error for a setting `name` that `of` does not have.
-    pub fn unknown(name: &str, of: &dyn PortControl) -> ControlError {
-        let known: Vec<_> = of.settings().iter().map(|setting| setting.name).collect();
+    /// The error for a setting `name` that is none of `settings`.
+    pub fn unknown(name: &str, settings: &[Setting]) -> ControlError {
+        let known: Vec<_> = settings.iter().map(|setting| setting.name).collect();
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
         ControlError::Unknown { name: name.to_owned(), known }
     }
@@ -168,8 +168,10 @@ impl Usage {
 
 /// A handle to a port's settings and events. It works from any thread and may outlive the port.
 pub trait PortControl: Send + Sync {
-    /// The settings.
-    fn settings(&self) -> Vec<Setting>;
+    /// The settings; by default the port has none.
+    fn settings(&self) -> Vec<Setting> {
+        Vec::new()
+    }
 
     /// Events since the port was started, above all faults that were survived: names and numbers,
     /// in a fixed order.
@@ -209,5 +211,8 @@ pub trait PortControl: Send + Sync {
     ///
     /// # Errors
     /// [`ControlError`]; nothing has changed then.
-    fn set(&self, name: &str, value: &SettingValue) -> Result<(), ControlError>;
+    fn set(&self, name: &str, value: &SettingValue) -> Result<(), ControlError> {
+        let _ = value;
+        Err(ControlError::unknown(name, &self.settings()))
+    }
 }

@@ -4,7 +4,7 @@ use super::pace::PaceShared;
 use super::verify::Verifier;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
-use towpath_packet::port::{ControlError, Pacing, PortControl, Setting, SettingValue, Verified};
+use towpath_packet::port::{Pacing, PortControl, Verified};
 
 /// The generator's handle. It has no settings.
 #[derive(Debug)]
@@ -15,10 +15,6 @@ pub(super) struct GenControl {
 }
 
 impl PortControl for GenControl {
-    fn settings(&self) -> Vec<Setting> {
-        Vec::new()
-    }
-
     fn pacing(&self, until: Instant) -> Option<Pacing> {
         let queues = self.paces.get()?.iter().map(|pace| pace.read(until));
         queues.reduce(|sum, pace| Pacing {
@@ -30,9 +26,5 @@ impl PortControl for GenControl {
 
     fn verified(&self) -> Option<Verified> {
         self.verifier.as_ref().map(|verifier| verifier.read())
-    }
-
-    fn set(&self, name: &str, _: &SettingValue) -> Result<(), ControlError> {
-        Err(ControlError::unknown(name, self))
     }
 }

@@ -89,16 +89,14 @@ pub use rx::SockRx;
 pub use source::Source;
 pub use tx::SockTx;
 
+use crate::ended::Ended;
 use notify::PortShared;
-use server::{Channel, Server, ServerThread};
+use server::{Channel, Server};
 use stats::PortEvents;
 use std::sync::Arc;
-use towpath_packet::port::{
-    Calls, ControlError, Info, Layer, Needs, PathUse, Port, PortControl, PortError, Queues, Setting, SettingValue,
-    Start, Usage,
-};
+use towpath_packet::Direction;
+use towpath_packet::port::{Calls, Info, Layer, Needs, PathUse, Port, PortControl, PortError, Queues, Start, Usage};
 use towpath_packet::spsc::ring;
-use towpath_packet::{Direction, delegate_rx_queue, delegate_tx_queue};
 use towpath_sys::unix_socket::{Access, Kind, ListenError, Listener};
 
 /// A port that applications connect to.
@@ -174,31 +172,14 @@ impl Port for SockPort {
         let longest = self.config.mtu + 22;
         let server = Server::new(self.listener, self.config, longest, shared, rx_channels, tx_channels);
         let thread = Arc::new(server.start().map_err(|error| failed("thread", error))?);
-        let rx = rx.into_iter().map(|queue| Ended { queue, _server: thread.clone() }).collect();
-        let tx = tx.into_iter().map(|queue| Ended { queue, _server: thread.clone() }).collect();
-        Ok(Queues { rx, tx })
+        Ok(Queues { rx: Ended::all(rx, &thread), tx: Ended::all(tx, &thread) })
     }
 }
-
-/// A queue that ends the server thread if it is the last one.
-#[derive(Debug)]
-pub struct Ended<Q> {
-    queue: Q,
-    // Declared after the queue: what the queue leaves in its rings is freed first.
-    _server: Arc<ServerThread>,
-}
-
-delegate_rx_queue!(impl[] for Ended<SockRx> { Ended { queue, .. } => queue });
-delegate_tx_queue!(impl[] for Ended<SockTx> { Ended { queue, .. } => queue });
 
 /// The events and the session log of the port.
 struct SockControl(Arc<PortEvents>);
 
 impl PortControl for SockControl {
-    fn settings(&self) -> Vec<Setting> {
-        Vec::new()
-    }
-
     fn session_log(&self) -> Vec<String> {
         self.0.log.lines()
     }
@@ -209,10 +190,6 @@ impl PortControl for SockControl {
 
     fn usage(&self) -> Vec<Usage> {
         self.0.account.usage()
-    }
-
-    fn set(&self, name: &str, _: &SettingValue) -> Result<(), ControlError> {
-        Err(ControlError::unknown(name, self))
     }
 }
 

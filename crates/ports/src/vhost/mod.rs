@@ -74,14 +74,15 @@ pub use config::Config;
 pub use rx::VhostRx;
 pub use tx::VhostTx;
 
+use crate::ended::Ended;
 use rarp::Rarp;
 use ring::{RingSlot, Way};
-use server::{Endpoint, Server, ServerThread};
+use server::{Endpoint, Server};
 use session::DeviceParts;
 use stats::{PortEvents, VhostControl};
 use std::sync::Arc;
 use towpath_packet::port::{Ability, Calls, Info, Layer, Needs, PathUse, Port, PortControl, PortError, Queues, Start};
-use towpath_packet::{Direction, Offloads, delegate_rx_queue, delegate_tx_queue};
+use towpath_packet::{Direction, Offloads};
 use towpath_sys::unix_socket::{Access, Kind, ListenError, Listener};
 
 /// Why no packet moves: no ring was started.
@@ -219,21 +220,9 @@ impl Port for VhostPort {
         };
         let server = Server::new(self.endpoint, device, !self.config.admits_owner_alone());
         let thread = Arc::new(server.start().map_err(|error| failed("thread", error))?);
-        let rx = rx.into_iter().map(|queue| Ended { queue, _server: thread.clone() }).collect();
-        let tx = tx.into_iter().map(|queue| Ended { queue, _server: thread.clone() }).collect();
-        Ok(Queues { rx, tx })
+        Ok(Queues { rx: Ended::all(rx, &thread), tx: Ended::all(tx, &thread) })
     }
 }
-
-/// A queue that ends the control thread if it is the last one.
-#[derive(Debug)]
-pub struct Ended<Q> {
-    queue: Q,
-    _server: Arc<ServerThread>,
-}
-
-delegate_rx_queue!(impl[] for Ended<VhostRx> { Ended { queue, .. } => queue });
-delegate_tx_queue!(impl[] for Ended<VhostTx> { Ended { queue, .. } => queue });
 
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@ use super::events::RingEvents;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use towpath_packet::port::{ControlError, PortControl, Setting, SettingValue};
+use towpath_packet::port::PortControl;
 use towpath_sys::seqpacket::Peer;
 
 /// Connections that the log holds.
@@ -112,20 +112,12 @@ impl ConnectionLog {
 pub(super) struct VhostControl(pub(super) Arc<PortEvents>);
 
 impl PortControl for VhostControl {
-    fn settings(&self) -> Vec<Setting> {
-        Vec::new()
-    }
-
     fn session_log(&self) -> Vec<String> {
         self.0.log.lines()
     }
 
     fn events(&self) -> Vec<(&'static str, u64)> {
         self.0.each()
-    }
-
-    fn set(&self, name: &str, _: &SettingValue) -> Result<(), ControlError> {
-        Err(ControlError::unknown(name, self))
     }
 }
 

@@ -4,7 +4,7 @@ use super::tx_metadata::{Delays, Percentile};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use towpath_packet::port::{ControlError, PortControl, Setting, SettingValue};
+use towpath_packet::port::PortControl;
 
 /// An event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,10 +68,6 @@ impl Events {
 pub(super) struct EventControl(pub(super) Arc<Events>);
 
 impl PortControl for EventControl {
-    fn settings(&self) -> Vec<Setting> {
-        Vec::new()
-    }
-
     fn events(&self) -> Vec<(&'static str, u64)> {
         let counts = self.0.counts.iter().map(|n| n.load(Relaxed));
         let delays = [
@@ -80,9 +76,5 @@ impl PortControl for EventControl {
             ("tx-delay-ns-p99", self.0.delays.percentile(Percentile::P99)),
         ];
         NAMES.into_iter().zip(counts).chain(delays).collect()
-    }
-
-    fn set(&self, name: &str, _: &SettingValue) -> Result<(), ControlError> {
-        Err(ControlError::unknown(name, self))
     }
 }

@@ -144,18 +144,6 @@ impl Taken {
     }
 }
 
-/// A wire that takes every frame.
-struct Sink;
-
-impl wire::Wire for Sink {
-    fn send(&mut self, _: &[u8]) -> bool {
-        true
-    }
-    fn receive(&mut self, _: &mut Vec<u8>) -> bool {
-        false
-    }
-}
-
 /// A driver with one queue.
 struct Rig<B: Pci> {
     tx: E1000eTx<B>,
@@ -174,7 +162,7 @@ impl Rig<model::ModelBus> {
             DmaPolicy::Persistent => iommu::Config::off(),
             DmaPolicy::PerBuffer { .. } => iommu::Config::default(),
         };
-        let bus = model::launch(model::Config { iommu, ..model::Config::default() }, Sink)?;
+        let bus = model::launch(model::Config { iommu, ..model::Config::default() }, wire::Sink)?;
         let device = bus.device();
         Rig::new(bus, variant, Some(device))
     }

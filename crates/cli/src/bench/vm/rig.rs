@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use towpath::nic::virtio::{UserConfig, UserTransport, VirtioNet, VirtioRx, VirtioTx};
 use towpath::packet::port::{Port, Queues, RxQueue, Start, TxQueue};
 use towpath::packet::{Backing, Batch, Cache, Direction, Offloads, Packet, Pool, PoolConfig};
-use towpath::ports::vhost::{self, Ended, VhostRx, VhostTx};
+use towpath::ports::Ended;
+use towpath::ports::vhost::{self, VhostRx, VhostTx};
 use towpath::virtio::config_from_uri;
 
 /// Steps of a turn: the driver sends, the device receives; the device sends, the driver receives.

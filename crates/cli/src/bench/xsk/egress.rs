@@ -35,18 +35,6 @@ pub(super) struct Opened {
     pub(super) namespace: Option<Namespace>,
 }
 
-/// A wire that accepts every frame.
-struct Sink;
-
-impl wire::Wire for Sink {
-    fn send(&mut self, _: &[u8]) -> bool {
-        true
-    }
-    fn receive(&mut self, _: &mut Vec<u8>) -> bool {
-        false
-    }
-}
-
 impl Egress {
     pub(super) const ALL: &[Egress] =
         &[Egress::Veth, Egress::E1000e, Egress::Virtio, Egress::VirtioDpdk, Egress::Tap, Egress::Packet, Egress::Xdp];
@@ -113,7 +101,7 @@ impl Egress {
             }
             Egress::E1000e => {
                 let config = model::Config { iommu: iommu::Config::off(), ..model::Config::default() };
-                let bus = model::launch(config, Sink)?;
+                let bus = model::launch(config, wire::Sink)?;
                 let device = bus.device();
                 let port = E1000e::open(bus, "e1000e:model", Config::default())?;
                 Ok(Opened { device: Some(device), ..plain(AnyPort::E1000eModel(Box::new(port))) })

@@ -4,7 +4,7 @@ use super::Shared;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use towpath_bus::{Access, Dma, Iova, Limits, MapError, Window};
+use towpath_bus::{Access, Dma, Iova, Limits, MapError, NoWindow};
 use towpath_packet::{Backing, Region, RegionHandle};
 use towpath_virtio::vhost_user::MAX_REGIONS;
 
@@ -110,24 +110,5 @@ unsafe impl Dma for UserDma {
 impl std::fmt::Debug for UserDma {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("UserDma").finish_non_exhaustive()
-    }
-}
-
-/// The window that there is not.
-#[derive(Debug)]
-pub enum NoWindow {}
-
-// SAFETY: there is no value of the type.
-unsafe impl Window for NoWindow {
-    unsafe fn map(&mut self, _: u32, _: NonNull<u8>, _: usize, _: Access) -> Result<Iova, MapError> {
-        match *self {}
-    }
-
-    fn unmap(&mut self, _: u32) -> Result<(), MapError> {
-        match *self {}
-    }
-
-    fn flush(&mut self) -> Result<(), MapError> {
-        match *self {}
     }
 }
