@@ -21,14 +21,21 @@ fn traffic(hosts: &Hosts, bytes: &str) {
 #[test]
 fn hosts_reach_each_other_through_the_model_of_a_nic_under_every_policy() {
     require!("hosts_reach_each_other_through_the_model_of_a_nic_under_every_policy", "ping", "iperf3");
-    for options in ["policy=persistent", "policy=strict", "policy=deferred,copybreak=0", "iommu=off,interrupts=on"] {
+    for device in [
+        "e1000e:model?policy=persistent",
+        "e1000e:model?policy=strict",
+        "e1000e:model?policy=deferred,copybreak=0",
+        "e1000e:model?iommu=off,interrupts=on",
+        "virtio:model?policy=persistent",
+        "virtio:model?policy=strict,packed=on,copybreak=256",
+    ] {
         let hosts = Hosts::new();
         let (a, b) = (hosts.port(1, Cable::Tap, 1500, ""), hosts.port(2, Cable::Tap, 1500, ""));
-        let towpath = Towpath::start(&["fwd", &format!("e1000e:model?{options}@{a}"), &b]);
+        let towpath = Towpath::start(&["fwd", &format!("{device}@{a}"), &b]);
         traffic(&hosts, "8M");
         let summary = towpath.stop().code(0).summary();
         summary.is_balanced();
-        assert!(summary.events.is_empty(), "{options}: {summary:#?}");
+        assert!(summary.events.is_empty(), "{device}: {summary:#?}");
     }
 }
 

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | [`e1000e`] | the Intel 82574L, by its datasheet |
 //! | [`cpsw`] | TI's CPSW switch with both of its DMA engines |
+//! | [`virtio`] | the network device of virtio 1.2, a PCI function |
 //! | [`iommu`] | an IOMMU: page tables in memory, and an IOTLB that keeps stale translations |
 //! | [`wire`] | the network at a device's far end: loopback, cable, file descriptor |
 //! | `violation` | [`Violation`]: a rule that a driver broke, found by a strict model |
@@ -34,6 +35,7 @@ pub mod iommu;
 mod memory;
 mod seed;
 mod violation;
+pub mod virtio;
 pub mod wire;
 
 pub use violation::{Ring, Violation, Violations};

@@ -5,7 +5,7 @@
 //! takes too.
 
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
 /// A translated address.
 #[derive(Debug, Clone, Copy)]
@@ -85,5 +85,17 @@ impl HostAddr {
         if let Some(word) = unsafe { self.word() } {
             word.store(value.to_le(), Ordering::Release);
         }
+    }
+
+    /// The aligned half word at this address; `None` if it is misaligned.
+    ///
+    /// # Safety
+    /// As [`word`](HostAddr::word), for two bytes.
+    pub(crate) unsafe fn half<'a>(self) -> Option<&'a AtomicU16> {
+        if !self.0.is_multiple_of(2) {
+            return None;
+        }
+        // SAFETY: as in `word`.
+        Some(unsafe { AtomicU16::from_ptr(ptr::with_exposed_provenance_mut(self.0)) })
     }
 }

@@ -1,7 +1,7 @@
 //! A port of any kind by its URI: one enum, one match per batch.
 
 use crate::port_wire::PortWire;
-use crate::{cpsw, e1000e, virtio};
+use crate::{cpsw, e1000e, pci, virtio};
 use std::sync::Arc;
 use towpath_bus::platform::PlatformBus;
 use towpath_bus::qtest::QtestBus;
@@ -9,6 +9,7 @@ use towpath_bus::vfio::VfioBus;
 use towpath_engine::lane::{LaneRx, Steer};
 use towpath_model::cpsw::CpswBus;
 use towpath_model::e1000e::ModelBus;
+use towpath_model::virtio::VirtioBus;
 use towpath_nic::cpsw::CpswPort;
 use towpath_nic::e1000e::E1000e;
 use towpath_nic::virtio::{PciTransport, UserTransport, VirtioNet};
@@ -59,7 +60,7 @@ pub const SCHEMES: &[Scheme] = &[
     Scheme {
         name: "virtio",
         example: "virtio:user=/run/vhost.sock",
-        what: "a virtio network device, driven from here: a vhost-user back end, or a PCI function",
+        what: "a virtio network device, driven from here: a vhost-user back end, a PCI function, or a model",
     },
     Scheme {
         name: "sock",
@@ -174,6 +175,8 @@ any_port! {
     VirtioVfio: Box<VirtioNet<PciTransport<VfioBus>>>,
     /// `virtio:qtest=`
     VirtioQtest: Box<VirtioNet<PciTransport<QtestBus>>>,
+    /// `virtio:model`
+    VirtioModel: Box<VirtioNet<PciTransport<VirtioBus>>>,
     /// `virtio:user=`
     VirtioUser: Box<VirtioNet<UserTransport>>,
     /// `xdp:`
@@ -274,7 +277,7 @@ impl Opener {
                 Ok(AnyPort::Cpsw(Box::new(port.with_needs(needs))))
             }
             "e1000e" => {
-                let (device, wire) = e1000e::split(uri)?;
+                let (device, wire) = pci::split(uri)?;
                 let wire = wire.map(|wire| self.open_behind(ports, &wire, Role::Both)).transpose()?;
                 match e1000e::BusChoice::of(&device)? {
                     e1000e::BusChoice::Vfio(function) => {
@@ -306,17 +309,24 @@ impl Opener {
             "sock" => sock::open(sock::Config::from_uri(uri)?).map(AnyPort::Sock),
             "vhost" => vhost::open(vhost::Config::from_uri(uri)?).map(|port| AnyPort::Vhost(Box::new(port))),
             "xdp" => xdp::open(xdp::Config::from_uri(uri)?).map(AnyPort::Xdp),
-            "virtio" => match virtio::DeviceChoice::of(uri)? {
-                virtio::DeviceChoice::User(path) => {
-                    virtio::user(uri, path).map(|port| AnyPort::VirtioUser(Box::new(port)))
+            "virtio" => {
+                let (device, wire) = pci::split(uri)?;
+                let wire = wire.map(|wire| self.open_behind(ports, &wire, Role::Both)).transpose()?;
+                match virtio::DeviceChoice::of(&device)? {
+                    virtio::DeviceChoice::User(path) => {
+                        virtio::user(&device, path).map(|port| AnyPort::VirtioUser(Box::new(port)))
+                    }
+                    virtio::DeviceChoice::Vfio(function) => {
+                        virtio::vfio(&device, function).map(|port| AnyPort::VirtioVfio(Box::new(port)))
+                    }
+                    virtio::DeviceChoice::Qtest(socket) => {
+                        virtio::qtest(&device, socket).map(|port| AnyPort::VirtioQtest(Box::new(port)))
+                    }
+                    virtio::DeviceChoice::Model => {
+                        virtio::model(&device, wire).map(|port| AnyPort::VirtioModel(Box::new(port)))
+                    }
                 }
-                virtio::DeviceChoice::Vfio(function) => {
-                    virtio::vfio(uri, function).map(|port| AnyPort::VirtioVfio(Box::new(port)))
-                }
-                virtio::DeviceChoice::Qtest(socket) => {
-                    virtio::qtest(uri, socket).map(|port| AnyPort::VirtioQtest(Box::new(port)))
-                }
-            },
+            }
             "tap" | "tun" => tun::open(tun::Config::from_uri(uri)?).map(AnyPort::Tun),
             other => {
                 let known: Vec<_> = SCHEMES.iter().map(|s| s.name).collect();

@@ -10,7 +10,6 @@ use towpath_bus::qtest::QtestBus;
 use towpath_bus::vfio::{self, Bdf, VfioBus};
 use towpath_bus::{BusError, IrqKind, Pci};
 use towpath_model::e1000e::{self as model, ModelBus};
-use towpath_model::iommu;
 use towpath_model::wire::Loopback;
 use towpath_nic::batching::BatchSize;
 use towpath_nic::e1000e::{Config, DEVICES, E1000e, FlowControl, InterruptMode, RingSize, TxCopybreak};
@@ -46,22 +45,13 @@ impl BusChoice<'_> {
 /// # Errors
 /// [`PortError::Input`] names the option, its value and the rule.
 pub fn config_from_uri(uri: &Uri) -> Result<(Config, Option<Uri>), PortError> {
-    let (device, wire) = split(uri)?;
+    let (device, wire) = pci::split(uri)?;
     let config = match BusChoice::of(&device)? {
         BusChoice::Vfio(function) => pci::vfio_config(&device, function, e1000e)?.2,
         BusChoice::Qtest(_) => pci::qtest_config(&device, e1000e)?.2,
-        BusChoice::Model => model_config(&device)?.1,
+        BusChoice::Model => pci::model_config(&device, e1000e)?.1,
     };
     Ok((config, wire))
-}
-
-/// The IOMMU of the model, and the options of the driver.
-fn model_config(uri: &Uri) -> Result<(iommu::Config, Config), PortError> {
-    let mut options = uri.options();
-    let iommu = if options.switch("iommu")?.unwrap_or(true) { iommu::Config::default() } else { iommu::Config::off() };
-    let config = e1000e(&mut options)?;
-    options.finish()?;
-    Ok((iommu, config))
 }
 
 /// Opens a PCI function that is bound to `vfio-pci`.
@@ -101,21 +91,9 @@ fn qtest_bus(uri: &Uri, socket: &str) -> Result<(QtestBus, Config), PortError> {
     pci::qtest(uri, socket, &DEVICES, none, e1000e)
 }
 
-/// Splits the URI of a device from the URI of its wire, if there is one:
-/// `e1000e:model?policy=strict@tap:far`.
-pub(crate) fn split(uri: &Uri) -> Result<(Uri, Option<Uri>), PortError> {
-    match uri.as_str().split_once('@') {
-        None => Ok((uri.clone(), None)),
-        Some((device, wire)) if device.split('?').next() == Some("e1000e:model") => {
-            Ok((device.parse()?, Some(wire.parse()?)))
-        }
-        Some(_) => Err(uri.error("only a model's wire can be chosen: e1000e:model@tap:far")),
-    }
-}
-
 /// Makes a model with a thread of its own, connected to `wire` or to a loopback plug.
 pub(crate) fn model(uri: &Uri, wire: Option<AnyPort>) -> Result<E1000e<ModelBus>, PortError> {
-    let (iommu, config) = model_config(uri)?;
+    let (iommu, config) = pci::model_config(uri, e1000e)?;
     let device = model::Config { name: uri.short(), iommu, threaded: true, ..model::Config::default() };
     let needs = wire.as_ref().map(AnyPort::needs).unwrap_or_default();
     let bus = match wire {
@@ -136,13 +114,13 @@ fn open<B: Pci>(uri: &Uri, bus: B, config: Config) -> Result<E1000e<B>, PortErro
 /// # Errors
 /// [`PortError`] if the bus can't be opened, or if an option breaks a rule.
 pub fn registers(uri: &Uri) -> Result<Vec<(&'static str, u64)>, PortError> {
-    let (device, _) = split(uri)?;
+    let (device, _) = pci::split(uri)?;
     let failed = |error| bus_error(&device, error);
     match BusChoice::of(&device)? {
         BusChoice::Vfio(function) => read_registers(&pci::vfio(&device, function, e1000e)?.1),
         BusChoice::Qtest(socket) => read_registers(&qtest_bus(&device, socket)?.0),
         BusChoice::Model => {
-            let (iommu, _) = model_config(&device)?;
+            let (iommu, _) = pci::model_config(&device, e1000e)?;
             let model = model::Config { name: device.short(), iommu, threaded: true, ..model::Config::default() };
             read_registers(&model::launch(model, Loopback::default()).map_err(failed)?)
         }

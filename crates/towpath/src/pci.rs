@@ -5,6 +5,7 @@ use std::path::Path;
 use towpath_bus::qtest::{Qemu, QtestBus};
 use towpath_bus::vfio::{Backend, Bdf, VfioBus, VfioConfig};
 use towpath_bus::{BusError, DmaPolicy, Flush};
+use towpath_model::iommu;
 use towpath_nic::e1000e::{ConfigError, Copybreak, Filter};
 use towpath_packet::port::{Calls, Capability, Needs, PortError};
 use towpath_ports::uri::{Options, Uri};
@@ -23,6 +24,26 @@ pub(crate) fn vfio_config<C>(uri: &Uri, function: &str, driver: Driver<C>) -> Re
     options.finish()?;
     let address = function.parse().map_err(|error| uri.error(format!("vfio={function}: {error}")))?;
     Ok((address, bus, config))
+}
+
+/// The IOMMU of a model, and the options of the driver.
+pub(crate) fn model_config<C>(uri: &Uri, driver: Driver<C>) -> Result<(iommu::Config, C), PortError> {
+    let mut options = uri.options();
+    let iommu = if options.switch("iommu")?.unwrap_or(true) { iommu::Config::default() } else { iommu::Config::off() };
+    let config = driver(&mut options)?;
+    options.finish()?;
+    Ok((iommu, config))
+}
+
+/// Splits the URI of a device from the URI of its wire, if there is one:
+/// `e1000e:model?policy=strict@tap:far`.
+pub(crate) fn split(uri: &Uri) -> Result<(Uri, Option<Uri>), PortError> {
+    let model = format!("{}:model", uri.scheme());
+    match uri.as_str().split_once('@') {
+        None => Ok((uri.clone(), None)),
+        Some((device, wire)) if device.split('?').next() == Some(&model) => Ok((device.parse()?, Some(wire.parse()?))),
+        Some(_) => Err(uri.error(format!("only a model's wire can be chosen: {model}@tap:far"))),
+    }
 }
 
 /// Opens a function that is bound to `vfio-pci`.

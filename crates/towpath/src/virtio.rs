@@ -1,17 +1,21 @@
 //! Virtio network devices by their URIs: `virtio:user=/run/vhost.sock?queues=2,packed=on`,
-//! `virtio:vfio=0000:03:00.0?policy=strict`.
+//! `virtio:vfio=0000:03:00.0?policy=strict`, `virtio:model@tap:far`.
 //!
 //! The driver does not know URIs: this module turns options into its configuration.
 
+use crate::any::AnyPort;
 use crate::pci::{self, bus_error, rule};
+use crate::port_wire::PortWire;
 use std::time::Duration;
 use towpath_bus::qtest::QtestBus;
 use towpath_bus::vfio::{Bdf, VfioBus};
 use towpath_bus::{BusError, Pci};
+use towpath_model::virtio::{self as model, VirtioBus};
+use towpath_model::wire::Loopback;
 use towpath_nic::virtio::{
     Config, DEVICES, OpenError, PciConfig, PciTransport, Transport, UserConfig, UserTransport, VirtioNet,
 };
-use towpath_packet::port::{Calls, Needs, PathUse, PortError};
+use towpath_packet::port::{Calls, Needs, PathUse, Port, PortError};
 use towpath_ports::uri::{Options, Uri};
 
 /// Where the device is.
@@ -22,6 +26,8 @@ pub(crate) enum DeviceChoice<'a> {
     Vfio(&'a str),
     /// QEMU's device: the qtest socket of a running machine.
     Qtest(&'a str),
+    /// A model in this process.
+    Model,
 }
 
 impl DeviceChoice<'_> {
@@ -31,9 +37,10 @@ impl DeviceChoice<'_> {
             ("user", path) if !path.is_empty() => Ok(DeviceChoice::User(path)),
             ("vfio", function) => Ok(DeviceChoice::Vfio(function)),
             ("qtest", socket) if !socket.is_empty() => Ok(DeviceChoice::Qtest(socket)),
+            ("model", "") => Ok(DeviceChoice::Model),
             _ => Err(uri.error(
-                "say where the device is: virtio:user=SOCKET of a vhost-user back end, virtio:vfio=0000:03:00.0, or \
-                 virtio:qtest=SOCKET of a QEMU",
+                "say where the device is: virtio:user=SOCKET of a vhost-user back end, virtio:vfio=0000:03:00.0, \
+                 virtio:qtest=SOCKET of a QEMU, or virtio:model",
             )),
         }
     }
@@ -44,10 +51,12 @@ impl DeviceChoice<'_> {
 /// # Errors
 /// [`PortError`] names the option, its value and the rule.
 pub fn config_from_uri(uri: &Uri) -> Result<Config, PortError> {
+    let (uri, _) = &pci::split(uri)?;
     match DeviceChoice::of(uri)? {
         DeviceChoice::User(path) => user_config(uri, path).map(|(_, config)| config),
         DeviceChoice::Vfio(function) => pci::vfio_config(uri, function, driver).map(|(_, _, config)| config),
         DeviceChoice::Qtest(_) => pci::qtest_config(uri, driver).map(|(_, _, config)| config),
+        DeviceChoice::Model => pci::model_config(uri, driver).map(|(_, config)| config),
     }
 }
 
@@ -99,6 +108,20 @@ pub(crate) fn qtest(uri: &Uri, socket: &str) -> Result<VirtioNet<PciTransport<Qt
     // Its interrupts can't be waited for.
     let transport = transport(bus, &config, false).map_err(|error| bus_error(uri, error))?;
     Ok(open(uri, transport, config)?.with_needs(pci::qtest_needs()))
+}
+
+/// Makes a model with a thread of its own, connected to `wire` or to a loopback plug.
+pub(crate) fn model(uri: &Uri, wire: Option<AnyPort>) -> Result<VirtioNet<PciTransport<VirtioBus>>, PortError> {
+    let (iommu, config) = pci::model_config(uri, driver)?;
+    let pairs = config.queues;
+    let device = model::Config { name: uri.short(), iommu, pairs, threaded: true, ..model::Config::default() };
+    let needs = wire.as_ref().map(AnyPort::needs).unwrap_or_default();
+    let bus = match wire {
+        None => model::launch(device, Loopback::default()),
+        Some(port) => model::launch(device, PortWire::new(port)?),
+    };
+    let transport = bus.and_then(|bus| transport(bus, &config, config.interrupts));
+    Ok(open(uri, transport.map_err(|error| bus_error(uri, error))?, config)?.with_needs(needs))
 }
 
 fn transport<B: Pci>(bus: B, config: &Config, interrupts: bool) -> Result<PciTransport<B>, BusError> {
@@ -176,6 +199,8 @@ mod tests {
             ("virtio:user=/s?copybreak=99999", "from 0 to 16384"),
             ("virtio:user=/s?policy=lazy", "persistent, strict, deferred"),
             ("virtio:user=/s?speed=10", "no such option"),
+            ("virtio:user=/s@tap:far", "virtio:model@tap:far"),
+            ("virtio:user=/s?iommu=off", "no such option"),
         ];
         for (text, part) in cases {
             let error = config(text).unwrap_err().to_string();

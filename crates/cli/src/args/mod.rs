@@ -35,6 +35,8 @@ Ports:
   gen:flows=8         a packet generator
   null:               takes everything
   e1000e:vfio=BDF     an Intel 82574 or 82583 by VFIO ('towpath bind' first); e1000e:model@PORT is a model whose wire is PORT
+  vhost:/run/vm.sock  a virtual machine's card, by vhost-user ('towpath probe' prints the command lines of QEMU and others)
+  virtio:user=SOCKET  a virtio device, driven from here: a vhost-user back end, a PCI function (vfio=BDF), or a model (model@PORT)
   cpsw:model?ports=2  a MAC port of a CPSW switch, on a model; …@tap:far names its wire; cpsw:platform=FILE is a board's own
   fault:drop=1%@tap:tp0     another port, with seeded faults
   'towpath probe PORT' tells what a port can do here, and its options.";

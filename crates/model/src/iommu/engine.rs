@@ -10,6 +10,7 @@ use crate::memory::HostAddr;
 use crate::violation::Violation;
 use std::collections::{HashMap, VecDeque};
 use std::sync::MutexGuard;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// The maximum of fault records; further faults are only counted.
@@ -345,6 +346,31 @@ impl<'a> Transfer<'a> {
             }
         };
         self.parts(iova, 8, true, each).is_ok()
+    }
+
+    /// Loads an aligned half word of a ring: an index or flags. What the driver wrote before it is
+    /// visible.
+    pub(crate) fn load_half(&mut self, iova: u64) -> Option<u16> {
+        let mut value = None;
+        let each = |addr: HostAddr, _, n: usize| {
+            // SAFETY: as in `load`.
+            let half = unsafe { addr.half() }.filter(|_| n == 2);
+            value = half.map(|half| half.load(Ordering::Acquire));
+        };
+        self.parts(iova, 2, false, each).ok()?;
+        value.map(u16::from_le)
+    }
+
+    /// Stores an aligned half word of a ring. Who sees it sees what was written before. Returns
+    /// false if it is not mapped for writing.
+    pub(crate) fn store_half(&mut self, iova: u64, value: u16) -> bool {
+        let each = |addr: HostAddr, _, n: usize| {
+            // SAFETY: as in `load`.
+            if let Some(half) = unsafe { addr.half() }.filter(|_| n == 2) {
+                half.store(value.to_le(), Ordering::Release);
+            }
+        };
+        self.parts(iova, 2, true, each).is_ok()
     }
 
     /// Whether the bytes are memory that was allocated for descriptors and rings. Accesses nothing,

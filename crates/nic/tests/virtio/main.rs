@@ -4,6 +4,7 @@ mod backend;
 mod filter;
 mod frames;
 mod hashing;
+mod model;
 mod qtest;
 mod rig;
 mod rings;

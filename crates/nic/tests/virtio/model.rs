@@ -1,0 +1,229 @@
+//! The driver on the model: every kind of ring, strict; and a device that breaks its own rules.
+
+use crate::qtest::{DEFERRED, STRICT};
+use crate::rig::{PATIENCE, Rig, frame};
+use std::time::{Duration, Instant};
+use towpath_bus::{Bus, Dma, DmaPolicy};
+use towpath_model::virtio::{self as model, Device, FEATURES, Faults, VirtioBus};
+use towpath_model::wire::{Plug, Wire, cable};
+use towpath_nic::virtio::{Config, Copybreak, Filter, PciConfig, PciTransport, VirtioNet};
+use towpath_packet::port::{PortControl, RxQueue, SettingValue, State, TxQueue};
+use towpath_packet::{Batch, Checksum, Offloads, Packet, Pool, PoolConfig};
+
+type Tested = (Rig<PciTransport<VirtioBus>>, Device, Plug);
+
+/// A port on a strict model that is turned by hand.
+fn start(config: Config, model: model::Config) -> Tested {
+    let (near, far) = cable(256);
+    let bus = model::launch(model::Config { strict: true, pairs: config.queues, ..model }, near).unwrap();
+    let device = bus.device();
+    let memory = PoolConfig::default().capacity(1024).chunk(2048);
+    let region = bus.dma().alloc(memory.capacity * memory.chunk).unwrap();
+    // SAFETY: the region is new, and devices write only to buffers that are in flight to them.
+    let pool: Pool = unsafe { Pool::in_region(memory, region) }.unwrap();
+    // Commands of the control queue are waited for.
+    let turning = device.clone();
+    let (done, is_done) = std::sync::mpsc::channel::<()>();
+    let rig = std::thread::scope(|scope| {
+        scope.spawn(move || {
+            while is_done.recv_timeout(Duration::from_micros(50)) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                turning.turn();
+            }
+        });
+        let transport = PciTransport::open(bus, PciConfig::new(config.queues, true)).unwrap();
+        let rig = Rig::start(VirtioNet::open(transport, "virtio:model", config).unwrap(), pool, Offloads::ALL);
+        drop(done);
+        rig
+    });
+    (rig, device, far)
+}
+
+fn config(packed: bool, mergeable: bool, policy: DmaPolicy) -> Config {
+    let mut config = Config::default();
+    (config.packed, config.mergeable, config.policy, config.ring) = (packed, mergeable, policy, 64);
+    config
+}
+
+#[test]
+fn frames_pass_both_ways_in_every_kind_of_ring_and_no_rule_is_broken() {
+    for packed in [false, true] {
+        for (features, mergeable) in [
+            (FEATURES, true),
+            (FEATURES, false),
+            (FEATURES & !(1 << 28 | 1 << 29), true),
+            (FEATURES & !(1 << 35), true),
+        ] {
+            for policy in [DmaPolicy::Persistent, STRICT, DEFERRED] {
+                let what = format!("packed {packed}, features {features:#x}, mergeable {mergeable}, {policy:?}");
+                let model = model::Config { features, ..model::Config::default() };
+                let (mut rig, device, mut far) = start(config(packed, mergeable, policy), model);
+                for round in 0..30 {
+                    let frames: Vec<_> =
+                        (0..16).map(|i| frame(round * 16 + i, 60 + (round * 16 + i) * 97 % 1455)).collect();
+                    for (i, bytes) in frames.iter().enumerate() {
+                        let (a, b) = bytes.split_at(30);
+                        let pieces: &[&[u8]] = if i % 3 == 0 { &[a, b] } else { &[bytes] };
+                        let packet = rig.packet(pieces);
+                        assert!(rig.send(0, packet));
+                        assert!(far.send(bytes));
+                    }
+                    device.run_until_idle();
+                    assert_eq!(far.drain(), frames, "{what}");
+                    let got: Vec<_> = rig.receive(0).iter().map(Packet::to_vec).collect();
+                    assert_eq!(got, frames, "{what}");
+                    rig.tx[0].reclaim();
+                }
+                rig.end();
+                assert_eq!(device.violation(), None, "{what}");
+                assert!(device.iommu().take_faults().is_empty(), "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_frame_of_several_mergeable_buffers_comes_whole() {
+    for packed in [false, true] {
+        let mut config = config(packed, true, STRICT);
+        config.mtu = 9000;
+        let (mut rig, device, mut far) = start(config, model::Config::default());
+        for len in [60, 2036, 2037, 4100, 9014] {
+            assert!(far.send(&frame(len, len)));
+            device.run_until_idle();
+            let got = rig.receive(0);
+            assert_eq!(got.iter().map(Packet::to_vec).collect::<Vec<_>>(), [frame(len, len)], "{len}");
+        }
+        rig.end();
+        assert_eq!(device.violation(), None);
+    }
+}
+
+#[test]
+fn several_pairs_are_switched_on_and_flows_are_spread_over_them() {
+    for packed in [false, true] {
+        let mut config = config(packed, true, STRICT);
+        config.queues = 4;
+        let (mut rig, device, mut far) = start(config, model::Config::default());
+        assert_eq!((rig.rx.len(), device.pairs()), (4, 4));
+        for n in 0..64 {
+            let mut bytes = frame(1, 100);
+            bytes[26] = n;
+            assert!(far.send(&bytes));
+            let packet = rig.packet(&[&bytes]);
+            assert!(rig.send(usize::from(n) % 4, packet));
+        }
+        device.run_until_idle();
+        assert_eq!(far.drain().len(), 64);
+        for pair in 0..4 {
+            assert_eq!(rig.receive(pair).len(), 16, "pair {pair}");
+            rig.tx[pair].reclaim();
+        }
+        rig.end();
+        assert_eq!(device.violation(), None);
+    }
+}
+
+#[test]
+fn the_device_completes_a_partial_checksum() {
+    let (mut rig, device, mut far) = start(config(true, true, STRICT), model::Config::default());
+    let mut bytes = frame(1, 98);
+    // UDP over IPv4, its checksum that of the pseudo-header.
+    bytes[12..14].copy_from_slice(&[8, 0]);
+    bytes[14..34].copy_from_slice(&[0x45, 0, 0, 84, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    bytes[34..42].copy_from_slice(&[0, 1, 0, 2, 0, 64, 0, 0]);
+    let sum = |bytes: &[u8]| bytes.chunks(2).map(|b| u32::from(b[0]) << 8 | u32::from(b[1])).sum::<u32>();
+    let fold = |sum: u32| (sum & 0xffff) as u16 + (sum >> 16) as u16;
+    let pseudo = fold(sum(&bytes[26..34]) + 17 + 64);
+    bytes[40..42].copy_from_slice(&pseudo.to_be_bytes());
+    let mut packet = rig.packet(&[&bytes]);
+    packet.set_csum(Checksum::Partial { start: 34, offset: 6 });
+    assert!(rig.send(0, packet));
+    device.run_until_idle();
+    let sent = far.drain().remove(0);
+    assert_eq!(fold(sum(&sent[34..]) + sum(&sent[26..34]) + 17 + 64), 0xffff);
+    rig.end();
+    assert_eq!(device.violation(), None);
+}
+
+#[test]
+fn the_link_the_announcement_and_the_filter_go_through_the_device() {
+    let model = model::Config { threaded: true, ..model::Config::default() };
+    let mac = model.mac;
+    let (mut rig, device, mut far) = start(config(false, true, STRICT), model);
+    let mut to = |mac: [u8; 6]| {
+        let mut bytes = frame(7, 60);
+        bytes[..6].copy_from_slice(&mac);
+        assert!(far.send(&bytes));
+    };
+    let mut filter = Filter::default();
+    filter.receive = towpath_nic::virtio::Receive::Own;
+    rig.control.set_filter(filter).unwrap();
+    to([2, 9, 9, 9, 9, 9]);
+    to(mac);
+    assert_eq!(rig.receive_some(0, 1)[0][..6], mac);
+    assert_eq!(device.counts().filtered, 1);
+    rig.control.set("mac", &SettingValue::Text("02:00:00:00:00:33".into())).unwrap();
+    to([2, 0, 0, 0, 0, 0x33]);
+    assert_eq!(rig.receive_some(0, 1)[0][..6], [2, 0, 0, 0, 0, 0x33]);
+    device.ask_for_announcement();
+    device.set_link(false);
+    let begun = Instant::now();
+    while matches!(rig.rx[0].state(), State::Up) {
+        assert!(begun.elapsed() < PATIENCE);
+        rig.receive(0);
+    }
+    device.set_link(true);
+    while !matches!(rig.rx[0].state(), State::Up) || !device.is_announced() {
+        assert!(begun.elapsed() < PATIENCE);
+        rig.receive(0);
+        rig.tx[0].reclaim();
+    }
+    rig.end();
+    assert_eq!(device.violation(), None);
+}
+
+/// Sends and receives until `event` is counted. Afterwards every buffer is back, and the driver has
+/// broken no rule.
+fn survives(faults: Faults, event: &str, packed: bool, policy: DmaPolicy) {
+    let mut config = config(packed, true, policy);
+    config.stall = if faults.stall > 0 { Duration::from_millis(20) } else { PATIENCE };
+    config.copybreak = Some(Copybreak::new(300).unwrap());
+    let model = model::Config { faults, threaded: true, ..model::Config::default() };
+    let (mut rig, device, mut far) = start(config, model);
+    let (begun, mut received, mut sent) = (Instant::now(), 0, 0);
+    let count = |rig: &Rig<_>| rig.control.events().iter().find(|(name, _)| *name == event).unwrap().1;
+    for n in 0.. {
+        assert!(begun.elapsed() < PATIENCE, "{event}: {received} received, {sent} sent");
+        far.send(&frame(n, 60 + n * 131 % 1440));
+        let mut batch: Batch = Batch::new();
+        batch.push(rig.packet(&[&frame(n, 60 + n * 37 % 1400)])).unwrap();
+        sent += rig.tx[0].tx(&mut batch);
+        rig.tx[0].kick();
+        rig.tx[0].reclaim();
+        received += rig.receive(0).len();
+        far.drain();
+        if count(&rig) >= 5 && received > 100 && sent > 100 {
+            break;
+        }
+    }
+    rig.end();
+    assert_eq!(device.violation(), None, "{faults:?}");
+}
+
+#[test]
+fn a_device_that_breaks_its_rules_costs_no_buffer_and_is_reset() {
+    let faults = [
+        (Faults { needs_reset: 2_000, ..Faults::default() }, "resets"),
+        (Faults { stall: 1_000, ..Faults::default() }, "resets"),
+        (Faults { used_id: 3_000, ..Faults::default() }, "broken_rings"),
+        (Faults { used_len: 3_000, ..Faults::default() }, "bad_frames"),
+        (Faults { num_buffers: 5_000, ..Faults::default() }, "bad_lengths"),
+        (Faults { header: 20_000, ..Faults::default() }, "bad_headers"),
+    ];
+    std::thread::scope(|scope| {
+        for (i, (fault, event)) in faults.into_iter().enumerate() {
+            let fault = Faults { seed: 7 + i as u64, ..fault };
+            scope.spawn(move || survives(fault, event, i % 2 == 0, [STRICT, DEFERRED][i / 2 % 2]));
+        }
+    });
+}
