@@ -299,3 +299,129 @@ fn lacking(needed: Offloads) -> Offloads {
     // Without checksums nothing is segmented.
     found.unwrap_or(Offloads::ALL)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Kind;
+    use crate::probe;
+    use std::cell::{Cell, RefCell};
+    use std::os::unix::net::UnixDatagram;
+    use towpath_wire::verify::verify;
+
+    /// A kernel that lacks offloads, and takes nothing now and then.
+    struct Fake {
+        lacks: Offloads,
+        offloads: Cell<Offloads>,
+        /// One call of so many returns `EAGAIN`.
+        busy: usize,
+        calls: Cell<usize>,
+        sockets: (UnixDatagram, UnixDatagram),
+        /// The packets that it took.
+        taken: RefCell<Vec<(Offload, Vec<u8>)>>,
+    }
+
+    impl Fake {
+        fn new(lacks: Offloads, busy: usize) -> Fake {
+            let (offloads, calls, taken) = (Cell::new(Offloads::ALL), Cell::new(0), RefCell::default());
+            Fake { lacks, offloads, busy, calls, sockets: UnixDatagram::pair().unwrap(), taken }
+        }
+    }
+
+    impl Transmit for Fake {
+        fn header(&self) -> usize {
+            header::MAX_LEN
+        }
+        fn link(&self) -> LinkKind {
+            LinkKind::Ip
+        }
+        fn offloads(&self) -> Offloads {
+            self.offloads.get()
+        }
+        fn switch_off(&self, set: Offloads) {
+            self.offloads.set(self.offloads.get().without(set).consistent());
+        }
+        fn transmit(&self, gather: &mut Gather, header: &[u8], packet: &impl Pieces) -> io::Result<usize> {
+            self.calls.set(self.calls.get() + 1);
+            if self.calls.get().is_multiple_of(self.busy) {
+                return Err(io::Error::from_raw_os_error(libc::EAGAIN));
+            }
+            let needed = Offloads::needed(&header::decode(header.try_into().unwrap(), 65535).unwrap());
+            if !needed.and(self.lacks).is_none() {
+                return Err(io::Error::from_raw_os_error(libc::EINVAL));
+            }
+            let n = gather.write(&self.sockets.0, header, packet)?;
+            let mut bytes = vec![0; READ_SIZE];
+            assert_eq!(self.sockets.1.recv(&mut bytes)?, n);
+            let offload = header::decode(bytes[..header.len()].try_into().unwrap(), n - header.len()).unwrap();
+            self.taken.borrow_mut().push((offload, bytes[header.len()..n].to_vec()));
+            Ok(n)
+        }
+    }
+
+    /// The packets of a super-packet, complete.
+    fn packets_of(offload: &Offload, bytes: &[u8]) -> Vec<Vec<u8>> {
+        let mut split = Split::of(bytes, LinkKind::Ip, offload, Checksums::Complete).unwrap();
+        let mut packets = Vec::new();
+        while let Some(len) = split.next_len() {
+            let mut packet = vec![0; len];
+            split.write(&mut packet).unwrap();
+            assert!(verify(&packet, LinkKind::Ip).is_sound());
+            packets.push(packet);
+        }
+        packets
+    }
+
+    #[test]
+    fn whatever_a_kernel_lacks_and_whenever_it_is_busy_the_same_packets_arrive_in_order() {
+        let sent = probe::packets(Kind::Tun, true);
+        let expected: Vec<_> = sent.iter().flat_map(|p| packets_of(&p.offload, &p.frame)).collect();
+        let lacking = [
+            Offloads::NONE,
+            Offloads::USO,
+            Offloads::TSO_ECN,
+            Offloads::TSO6,
+            Offloads::TUNNEL,
+            Offloads::TUNNEL_CSUM,
+            Offloads::TSO.with(Offloads::USO),
+            Offloads::ALL,
+        ];
+        for (lacks, busy) in lacking.into_iter().flat_map(|lacks| [2, 3, 7, 1000].map(|busy| (lacks, busy))) {
+            let mut output = Output::new(Fake::new(lacks, busy));
+            let mut spent = 0;
+            for packet in &sent {
+                let chain = output.nodes.chain(packet.frame.clone(), 0..packet.frame.len(), packet.offload);
+                Through { output: &mut output, spent: &mut |_| spent += 1 }.packet(chain);
+            }
+            while output.waiting() > 0 {
+                assert_eq!(output.result().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+                output.send_waiting(&mut |_| spent += 1);
+            }
+            output.result().unwrap();
+            let stats = output.stats;
+            assert_eq!(stats.dropped_down + stats.dropped_invalid + stats.dropped_error, 0, "{stats:?}");
+            let taken = output.to.taken.take();
+            assert!(taken.iter().all(|(offload, _)| Offloads::needed(offload).and(lacks).is_none()));
+            let arrived: Vec<_> = taken.iter().flat_map(|(offload, bytes)| packets_of(offload, bytes)).collect();
+            assert!(arrived == expected, "{lacks}, busy {busy}: {} of {}", arrived.len(), expected.len());
+            assert_eq!((spent, stats.writes as usize), (sent.len(), taken.len()));
+            assert!(output.to.offloads().and(lacks).is_none());
+        }
+    }
+
+    #[test]
+    fn what_is_no_packet_switches_nothing_off() {
+        let mut output = Output::new(Fake::new(Offloads::NONE, 1000));
+        let super_packet = probe::packets(Kind::Tun, false).swap_remove(1);
+        let (mut no_ip, mut no_tcp) = (super_packet.frame.clone(), super_packet.frame.clone());
+        no_ip[0] = 0x95;
+        no_tcp[9] = 17;
+        output.to.lacks = Offloads::TSO4;
+        for bytes in [no_ip, no_tcp] {
+            let len = bytes.len();
+            let chain = output.nodes.chain(bytes, 0..len, super_packet.offload);
+            Through { output: &mut output, spent: &mut drop }.packet(chain);
+        }
+        assert_eq!((output.stats.dropped_invalid, output.to.offloads()), (2, Offloads::ALL));
+    }
+}

@@ -51,7 +51,8 @@ impl Shared {
     }
 
     fn switch_off(&self, set: Offloads) {
-        self.tx.fetch_and(!set.bits(), Ordering::Relaxed);
+        let rest = |bits| Some(Offloads::from_bits(bits).without(set).consistent().bits());
+        let _ = self.tx.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest);
     }
 }
 
