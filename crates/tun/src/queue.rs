@@ -89,9 +89,9 @@ pub struct ReadLosses {
 }
 
 impl Queue {
-    pub(crate) fn new(file: File, shared: &Arc<Shared>) -> Queue {
+    pub(crate) fn new(file: Arc<File>, shared: &Arc<Shared>) -> Queue {
         Queue(Arc::new(Inner {
-            file: Arc::new(file),
+            file,
             shared: shared.clone(),
             unreadable: AtomicU64::new(0),
             truncated: AtomicU64::new(0),
