@@ -11,7 +11,8 @@ use towpath_tun::{Config, Device, Offloads, Queue, READ_SIZE, WriteStats, Writer
 use towpath_wire::emit::{Checksums, Headers, Ip, Network, Tcp, Transport};
 use towpath_wire::tcp::flags::ACK;
 
-const MTU_BUFFER: usize = 1500;
+/// A packet of an MTU of 1500, with an Ethernet header.
+const MTU_BUFFER: usize = 1514;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A device that is up, with an address.
@@ -59,25 +60,30 @@ fn forward(from: &Queue, to: &Queue, stop: &AtomicBool) -> Seen {
     Seen { longest, packets, stats: *writer.stats(), pool: pool.len() }
 }
 
-/// Sends `len` bytes over TCP from one namespace to the other, through devices of both; returns what
-/// both directions have seen.
-fn stream(test: &str, config: &Config, len: usize) -> Option<[Seen; 2]> {
+/// Two namespaces with a device each, which are up.
+fn pair(test: &str, config: &Config) -> Option<([Namespace; 2], [Device; 2])> {
     let (near, far) = (namespace(test)?, namespace(test)?);
-    let mut devices = [device(&near, config.clone(), "10.9.0.1"), device(&far, config.clone(), "10.9.0.2")];
+    let devices = [device(&near, config.clone(), "10.9.0.1"), device(&far, config.clone(), "10.9.0.2")];
+    Some(([near, far], devices))
+}
+
+/// Sends `len` bytes over TCP from one namespace to `address` in the other, through devices of both;
+/// returns what both directions have seen.
+fn stream([near, far]: &[Namespace; 2], mut devices: [Device; 2], address: &str, len: usize) -> [Seen; 2] {
     let [a, b] = devices.each_mut().map(|device| device.queue().unwrap());
     let stop = AtomicBool::new(false);
     let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + i / 251) as u8).collect();
     let seen = std::thread::scope(|scope| {
         let there = scope.spawn(|| forward(&a, &b, &stop));
         let back = scope.spawn(|| forward(&b, &a, &stop));
-        let listener = far.inside(|| TcpListener::bind("10.9.0.2:80").unwrap());
+        let listener = far.inside(|| TcpListener::bind((address, 80)).unwrap());
         let receiver = scope.spawn(move || {
             let (mut stream, mut got) = (listener.accept().unwrap().0, Vec::new());
             stream.set_read_timeout(Some(PATIENCE)).unwrap();
             stream.read_to_end(&mut got).unwrap();
             got
         });
-        let mut sender = near.inside(|| TcpStream::connect("10.9.0.2:80").unwrap());
+        let mut sender = near.inside(|| TcpStream::connect((address, 80)).unwrap());
         sender.write_all(&bytes).unwrap();
         sender.shutdown(Shutdown::Write).unwrap();
         let got = receiver.join().unwrap();
@@ -89,13 +95,14 @@ fn stream(test: &str, config: &Config, len: usize) -> Option<[Seen; 2]> {
         assert_eq!((stats.packets, *pool), (*packets, POOL), "{stats:?}");
         assert_eq!(stats.dropped_down + stats.dropped_invalid + stats.dropped_error, 0, "{stats:?}");
     }
-    Some(seen)
+    seen
 }
 
 #[test]
 fn a_stream_crosses_two_devices_as_super_packets_through_small_buffers() {
     let test = "a_stream_crosses_two_devices_as_super_packets_through_small_buffers";
-    let Some([there, _]) = stream(test, &Config::tun("tun0"), 4 << 20) else { return };
+    let Some((netns, devices)) = pair(test, &Config::tun("tun0")) else { return };
+    let [there, _] = stream(&netns, devices, "10.9.0.2", 4 << 20);
     assert!(there.longest > 10_000, "{there:?}");
     assert!(there.stats.super_packets > 0 && there.stats.bytes / there.stats.writes > 3000, "{there:?}");
     assert_eq!((there.stats.cut, there.stats.refused), (0, 0));
@@ -104,9 +111,29 @@ fn a_stream_crosses_two_devices_as_super_packets_through_small_buffers() {
 #[test]
 fn a_stream_crosses_devices_whose_offloads_are_switched_off() {
     let test = "a_stream_crosses_devices_whose_offloads_are_switched_off";
-    let Some([there, _]) = stream(test, &Config::tun("tun0").offloads(Offloads::NONE), 1 << 20) else { return };
+    let Some((netns, devices)) = pair(test, &Config::tun("tun0").offloads(Offloads::NONE)) else { return };
+    let [there, _] = stream(&netns, devices, "10.9.0.2", 1 << 20);
     assert!(there.longest <= MTU_BUFFER && there.stats.super_packets == 0, "{there:?}");
     assert_eq!(there.stats.writes, there.packets);
+}
+
+#[test]
+fn a_stream_in_vxlan_crosses_two_devices_as_super_packets() {
+    let test = "a_stream_in_vxlan_crosses_two_devices_as_super_packets";
+    let Some((netns, devices)) = pair(test, &Config::tap("tap0").offloads(Offloads::ALL)) else { return };
+    if !devices[0].report().tx.has(Offloads::TUNNEL) {
+        return towpath_testing::skip(test, "Linux 6.17 is the first to have super-packets in tunnels");
+    }
+    for (netns, host) in netns.iter().zip([1, 2]) {
+        let remote = 3 - host;
+        netns.ip(&format!("link add vx0 type vxlan id 7 dev tap0 remote 10.9.0.{remote} dstport 4789"));
+        netns.ip(&format!("addr add 10.8.0.{host}/24 dev vx0"));
+        netns.ip("link set dev vx0 up");
+    }
+    let [there, _] = stream(&netns, devices, "10.8.0.2", 2 << 20);
+    assert!(there.longest > 10_000, "{there:?}");
+    assert!(there.stats.super_packets > 0 && there.stats.bytes / there.stats.writes > 3000, "{there:?}");
+    assert_eq!((there.stats.cut, there.stats.refused), (0, 0));
 }
 
 /// The next packets of a TCP stream, from a host that a device's interface does not have.
