@@ -17,29 +17,44 @@ use std::io;
 use towpath_gro::{Checksums, LinkKind, Offload, Segment, Sink, Split};
 use towpath_sys::uio::{Gather, IoVec, Pieces};
 
-/// Counters of a [`Writer`](crate::Writer). Every packet that was pushed is written, waits, or is
-/// one of the drops.
+/// Counters of a [`Writer`](crate::Writer), which balance:
+///
+/// ```text
+/// packets + split = writes + merged + dropped + held
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct WriteStats {
     /// Packets pushed.
     pub packets: u64,
-    /// Calls that the kernel took.
+    /// Packets that became part of others.
+    pub merged: u64,
+    /// Calls that the kernel took: one for each packet or super-packet.
     pub writes: u64,
-    /// Bytes that it took, without headers of its own.
+    /// Bytes that it took, without the headers in front of packets.
     pub bytes: u64,
     /// Super-packets that it took.
     pub super_packets: u64,
-    /// Aggregates that were cut and written packet by packet.
+    /// Packets that were cut because the kernel lacks the offload, or refused them.
     pub cut: u64,
-    /// Calls that it refused (`EINVAL`, `ENOMEM`) before a packet was cut.
+    /// Pieces that cutting made beyond the first one of each packet.
+    pub split: u64,
+    /// Calls that the kernel refused (`EINVAL`, `ENOMEM`) before the packet was cut.
     pub refused: u64,
-    /// Writes dropped because the interface is not up (`EIO`).
+    /// Dropped because the interface is not up (`EIO`).
     pub dropped_down: u64,
-    /// Writes dropped because no IP packet, or a packet that contradicts its metadata.
+    /// Dropped because it is no IP packet or frame, or contradicts its metadata.
     pub dropped_invalid: u64,
-    /// Writes dropped by another error.
+    /// Dropped by another error.
     pub dropped_error: u64,
+}
+
+impl WriteStats {
+    /// Packets, super-packets or pieces that were dropped.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped_down + self.dropped_invalid + self.dropped_error
+    }
 }
 
 /// What became of a packet.
@@ -235,45 +250,49 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, T: Transmit> Output<B, T> {
         checksums: Checksums,
         scratch: &mut [u8],
     ) -> Option<Outcome> {
-        let mut written = 0;
         let first = packet.written();
         let Ok(mut split) = Split::new(packet.chunks(), self.to.link(), offload, checksums) else {
             self.stats.dropped_invalid += 1;
             return Some(Outcome::Done);
         };
+        let mut written = 0;
         let mut outcome = Some(Outcome::Done);
         while let Some(piece) = split.next_len().and_then(|len| scratch.get_mut(..len)) {
             let Some(offload) = split.write(piece) else { break };
             if written >= first {
-                let Ok(bytes) = header::encode(&offload, piece.len()) else { break };
-                let header = bytes.get(..self.to.header()).unwrap_or_default();
-                let sent = towpath_sys::retry(|| self.to.transmit(&mut self.gather, header, &One(piece)));
-                match sent {
-                    Ok(_) => {
-                        self.stats.writes += 1;
-                        self.stats.bytes += piece.len() as u64;
-                    }
-                    Err(error) if error.raw_os_error() == Some(libc::EINVAL) && needs_csum(&offload) => {
-                        self.stats.refused += 1;
-                        self.to.switch_off(Offloads::ALL);
-                        outcome = None;
-                        break;
-                    }
-                    Err(error) => {
-                        if let Outcome::Blocked = self.failed(&error) {
-                            outcome = Some(Outcome::Blocked);
-                            break;
-                        }
-                    }
+                outcome = self.write_piece(&offload, piece);
+                if !matches!(outcome, Some(Outcome::Done)) {
+                    break;
                 }
+                self.stats.cut += u64::from(written == 0);
+                self.stats.split += u64::from(split.packets() > 0);
             }
             written += 1;
         }
-        if first == 0 && written > 0 {
-            self.stats.cut += 1;
-        }
         packet.set_written(written.max(first));
         outcome
+    }
+
+    /// As [`write_pieces`](Self::write_pieces), for one of them.
+    fn write_piece(&mut self, offload: &Offload, piece: &[u8]) -> Option<Outcome> {
+        let Ok(bytes) = header::encode(offload, piece.len()) else {
+            self.stats.dropped_invalid += 1;
+            return Some(Outcome::Done);
+        };
+        let header = bytes.get(..self.to.header()).unwrap_or_default();
+        match towpath_sys::retry(|| self.to.transmit(&mut self.gather, header, &One(piece))) {
+            Ok(_) => {
+                self.stats.writes += 1;
+                self.stats.bytes += piece.len() as u64;
+                Some(Outcome::Done)
+            }
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) && needs_csum(offload) => {
+                self.stats.refused += 1;
+                self.to.switch_off(Offloads::ALL);
+                None
+            }
+            Err(error) => Some(self.failed(&error)),
+        }
     }
 }
 
@@ -399,7 +418,7 @@ mod tests {
             }
             output.result().unwrap();
             let stats = output.stats;
-            assert_eq!(stats.dropped_down + stats.dropped_invalid + stats.dropped_error, 0, "{stats:?}");
+            assert_eq!((stats.dropped(), sent.len() as u64 + stats.split), (0, stats.writes), "{stats:?}");
             let taken = output.to.taken.take();
             assert!(taken.iter().all(|(offload, _)| Offloads::needed(offload).and(lacks).is_none()));
             let arrived: Vec<_> = taken.iter().flat_map(|(offload, bytes)| packets_of(offload, bytes)).collect();

@@ -93,7 +93,7 @@ fn stream([near, far]: &[Namespace; 2], mut devices: [Device; 2], address: &str,
     });
     for Seen { packets, stats, pool, .. } in &seen {
         assert_eq!((stats.packets, *pool), (*packets, POOL), "{stats:?}");
-        assert_eq!(stats.dropped_down + stats.dropped_invalid + stats.dropped_error, 0, "{stats:?}");
+        assert_eq!((stats.dropped(), stats.packets + stats.split), (0, stats.writes + stats.merged), "{stats:?}");
     }
     seen
 }

@@ -189,7 +189,7 @@ fn a_kind_that_the_kernel_refuses_is_cut_and_switched_off() {
     assert_eq!((spent, stats.refused, stats.cut, stats.writes), (8, 1, 2, 6 + 2 * 3), "{stats:?}");
     let tunnels = Offloads::TUNNEL.with(Offloads::TUNNEL_CSUM);
     assert_eq!(queue.tx_offloads(), Offloads::ALL.without(tunnels));
-    assert_eq!(stats.dropped_invalid + stats.dropped_error + stats.dropped_down, 0);
+    assert_eq!((stats.dropped(), stats.packets + stats.split), (0, stats.writes));
 }
 
 #[test]
@@ -200,4 +200,44 @@ fn waiting_for_both_directions_takes_one_registration() {
     let number = std::os::fd::AsRawFd::as_raw_fd(&queue.as_fd());
     epoll.add(number, true).unwrap();
     assert_eq!(epoll.add(number, true).unwrap_err().kind(), ErrorKind::AlreadyExists);
+}
+
+#[test]
+fn one_thread_waits_in_a_read_while_another_one_writes() {
+    fn is_send(_: &impl Send) {}
+    let Some(netns) = namespace("one_thread_waits_in_a_read_while_another_one_writes") else { return };
+    let mut device = Device::open(&Config::tun("tun0").netns(netns.name())).unwrap();
+    let queue = device.queue().unwrap();
+    queue.set_nonblocking(false).unwrap();
+    device.add_address("10.9.0.1".parse().unwrap(), 24).unwrap();
+    device.set_up().unwrap();
+    let reader = std::thread::spawn({
+        let queue = queue.clone();
+        move || {
+            let mut buffer = vec![0; READ_SIZE];
+            while !queue.read(&mut buffer).unwrap().bytes().ends_with(b"hello") {}
+        }
+    });
+    let mut writer = Writer::new(&queue);
+    is_send(&writer);
+    writer.push(packet_of_the_probe(), 0..1228, drop).unwrap();
+    writer.flush(drop).unwrap();
+    let socket = netns.inside(|| UdpSocket::bind("10.9.0.1:7").unwrap());
+    socket.send_to(b"hello", "10.9.0.2:7").unwrap();
+    reader.join().unwrap();
+}
+
+#[test]
+fn packets_that_find_the_queue_of_the_kernel_full_are_counted() {
+    let Some(netns) = namespace("packets_that_find_the_queue_of_the_kernel_full_are_counted") else { return };
+    let mut device = Device::open(&Config::tun("tun0").netns(netns.name()).queue_len(16)).unwrap();
+    let queue = device.queue().unwrap();
+    device.add_address("10.9.0.1".parse().unwrap(), 24).unwrap();
+    device.set_up().unwrap();
+    let socket = netns.inside(|| UdpSocket::bind("10.9.0.1:7").unwrap());
+    (0..100).for_each(|_| _ = socket.send_to(b"hello", "10.9.0.2:7"));
+    let mut buffer = vec![0; READ_SIZE];
+    let read = std::iter::from_fn(|| queue.read(&mut buffer).ok().map(drop)).count();
+    let drops = device.queue_drops().unwrap();
+    assert!(read >= 16 && drops > 0 && read as u64 + drops >= 100, "{read} read, {drops} dropped");
 }
