@@ -30,3 +30,9 @@ pub const SEGMENTS: usize = 64;
 /// Most bytes of a message with `UDP_SEGMENT`. With its headers it is one IP packet, of at most
 /// 65 535 bytes.
 pub const SEGMENTED: usize = 65_000;
+
+/// The errors of `sendmsg(2)` for which a message of several datagrams is sent again as single ones,
+/// and for which it waits.
+pub mod errno {
+    pub use libc::{EINVAL, EIO, EMSGSIZE, ENOBUFS};
+}
