@@ -258,3 +258,31 @@ impl AsRawFd for UdpSender {
         self.socket.as_raw_fd()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::UdpBatch;
+
+    #[test]
+    fn a_device_that_segments_nothing_gets_datagrams_one_by_one_of_every_size() {
+        let config = UdpConfig::default();
+        let bind = || UdpBatch::bind("127.0.0.1:0".parse().unwrap(), &config).unwrap();
+        let (mut a, mut b) = (bind(), bind());
+        let path = Path::to(b.socket().local_addr().unwrap());
+        (0..3).for_each(|_| a.sender.push(&path, &[1; 100]).unwrap());
+        // Kernels since 6.11 return EIO for IPsec alone.
+        a.sender.plan.push(Planned { datagrams: 3, singly: false });
+        assert!(a.sender.failed(io::Error::from_raw_os_error(EIO)).is_none());
+        (0..3).for_each(|_| a.sender.push(&path, &[1; 50]).unwrap());
+        assert_eq!(a.sender.flush().unwrap(), 6);
+        (0..3).for_each(|_| a.sender.push(&path, &[1; 10]).unwrap());
+        assert_eq!(a.sender.flush().unwrap(), 3);
+        let stats = a.sender.stats();
+        assert_eq!((stats.refused, stats.dropped, a.sender.refused_size()), (1, 0, Some(0)));
+        let mut datagrams = 0;
+        while datagrams < 9 {
+            datagrams += b.receiver.receive().unwrap();
+        }
+    }
+}
