@@ -117,7 +117,7 @@ impl Queue {
                 bytes: len,
                 first: at,
                 last: at,
-                complete: len == 0,
+                complete: false,
             }),
         }
         Ok(true)
