@@ -18,7 +18,7 @@
 //! with [`Gso::ecn`], UDP lengths, transport checksums, and the lengths, identifications and
 //! checksums of one layer of tunnel.
 
-use core::fmt;
+use core::{fmt, iter};
 
 use towpath_wire::checksum::{self, add, finish, finish_udp, swap_for_odd};
 use towpath_wire::offload::{Checksum, Gso, GsoKind, LinkKind, MAX_UDP_SEGMENTS};
@@ -31,6 +31,9 @@ use crate::offload::Offload;
 /// The smallest segment size accepted for TCP, as in Linux (`TCP_MIN_GSO_SIZE`): smaller segments
 /// would consist of headers.
 pub const MIN_TCP_SIZE: u16 = 8;
+
+/// The longest headers of a packet that is segmented, in bytes.
+pub const MAX_HEADERS: usize = MAX_HEADER;
 
 const CWR: u8 = 0x80;
 
@@ -123,6 +126,71 @@ struct Template {
     addresses: u16,
 }
 
+/// The packets of a super-packet that lies in one piece.
+pub type SplitWhole<'a> = Split<'a, iter::Once<&'a [u8]>>;
+
+impl<'a> SplitWhole<'a> {
+    /// [`Split::new`] for a packet that lies in one piece.
+    ///
+    /// # Errors
+    ///
+    /// As [`Split::new`].
+    pub fn of(packet: &'a [u8], link: LinkKind, offload: &Offload, checksums: Checksums) -> Result<Self, GsoError> {
+        Self::new(iter::once(packet), link, offload, checksums)
+    }
+
+    /// The next packet without copying its payload: writes its headers to the beginning of
+    /// `headers`, and returns their length and the payload behind them. `None`, and nothing has
+    /// changed, if there is no next packet or `headers` is too short: [`MAX_HEADERS`] are enough for
+    /// a segment. Of a packet that leaves as one, all bytes up to a checksum that is completed are
+    /// headers.
+    pub fn next_slices(&mut self, headers: &mut [u8]) -> Option<Slices<'a>> {
+        let len = self.next_len()?;
+        let completed = match (self.checksum, self.checksums) {
+            (Checksum::Partial { start, offset }, Checksums::Complete) => Some((start.into(), offset.into())),
+            _ => None,
+        };
+        let header = match (&self.template, completed) {
+            (Some(template), _) => template.layout.header.into(),
+            (None, Some((start, offset))) => start + offset + 2,
+            (None, None) => 0,
+        };
+        let headers = headers.get_mut(..header)?;
+        let mut payload: &'a [u8] = &[];
+        let checksum = match (self.template, completed) {
+            (Some(template), _) => self.headers(&template, headers, len, |from, checksums| {
+                payload = from.next(len - header);
+                if checksums == Checksums::Complete { checksum::sum(payload) } else { 0 }
+            }),
+            (None, Some((start, offset))) => {
+                self.payload.copy(headers);
+                payload = self.payload.next(len - header);
+                let rest = checksum::sum(payload);
+                let rest = if (header - start) % 2 == 1 { swap_for_odd(rest) } else { rest };
+                store_checksum(headers, start, offset, add(sum(headers, start, header), rest));
+                Checksum::Verified
+            }
+            (None, None) => {
+                payload = self.payload.next(len);
+                self.checksum
+            }
+        };
+        self.advance();
+        Some(Slices { headers: header, payload, offload: Offload::new(checksum, None) })
+    }
+}
+
+/// A packet of [`Split::next_slices`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slices<'a> {
+    /// Length of its headers.
+    pub headers: usize,
+    /// Its other bytes.
+    pub payload: &'a [u8],
+    /// Its metadata.
+    pub offload: Offload,
+}
+
 impl<'a, I: Iterator<Item = &'a [u8]> + Clone> Split<'a, I> {
     /// Prepares the segmentation of the packet that `chunks` make up, headers first. Headers need
     /// not be in one chunk.
@@ -189,10 +257,14 @@ impl<'a, I: Iterator<Item = &'a [u8]> + Clone> Split<'a, I> {
             }
             Some(template) => self.segment(&template, out),
         };
+        self.advance();
+        Some(Offload::new(checksum, None))
+    }
+
+    fn advance(&mut self) {
         self.packets -= 1;
         self.written += 1;
         self.left = self.left.saturating_sub(self.size);
-        Some(Offload::new(checksum, None))
     }
 
     fn finish_whole(&self, out: &mut [u8]) -> Checksum {
@@ -206,13 +278,32 @@ impl<'a, I: Iterator<Item = &'a [u8]> + Clone> Split<'a, I> {
     }
 
     fn segment(&mut self, t: &Template, out: &mut [u8]) -> Checksum {
-        let last = self.packets == 1;
         let len = out.len();
-        let layout = &t.layout;
-        let l4 = usize::from(layout.l4);
-        let Some((header, payload)) = out.split_at_mut_checked(layout.header.into()) else {
+        let Some((header, payload)) = out.split_at_mut_checked(t.layout.header.into()) else {
             return Checksum::Unknown;
         };
+        self.headers(t, header, len, |from, checksums| match checksums {
+            Checksums::Complete => from.copy_and_sum(payload),
+            Checksums::Partial => {
+                from.copy(payload);
+                0
+            }
+        })
+    }
+
+    /// Writes the headers of the next segment, of `len` bytes. `take` takes its payload, and returns
+    /// the sum of it if checksums are completed.
+    #[inline(always)]
+    fn headers(
+        &mut self,
+        t: &Template,
+        header: &mut [u8],
+        len: usize,
+        take: impl FnOnce(&mut Payload<'a, I>, Checksums) -> u16,
+    ) -> Checksum {
+        let last = self.packets == 1;
+        let layout = &t.layout;
+        let l4 = usize::from(layout.l4);
         header.copy_from_slice(self.header.get(..header.len()).unwrap_or_default());
 
         let index = self.written as u16;
@@ -242,12 +333,12 @@ impl<'a, I: Iterator<Item = &'a [u8]> + Clone> Split<'a, I> {
             Checksums::Complete => {
                 put16(header, field, 0);
                 let headers = add(pseudo, sum(header, l4, header.len()));
-                let total = add(headers, self.payload.copy_and_sum(payload));
+                let total = add(headers, take(&mut self.payload, Checksums::Complete));
                 put16(header, field, fixup::finish_transport(total, layout.udp));
                 Checksum::Verified
             }
             Checksums::Partial => {
-                self.payload.copy(payload);
+                take(&mut self.payload, Checksums::Partial);
                 put16(header, field, pseudo);
                 Checksum::Partial { start: layout.l4, offset: layout.checksum_offset() }
             }
@@ -361,7 +452,10 @@ pub fn complete(packet: &mut [u8], offload: &Offload) -> Result<(), GsoError> {
 }
 
 fn complete_at(packet: &mut [u8], start: usize, offset: usize) {
-    let total = sum(packet, start, packet.len());
+    store_checksum(packet, start, offset, sum(packet, start, packet.len()));
+}
+
+fn store_checksum(packet: &mut [u8], start: usize, offset: usize, total: u16) {
     // Only UDP has its field at offset 6.
     let check = if offset == 6 { finish_udp(total) } else { finish(total) };
     put16(packet, start + offset, check);

@@ -71,7 +71,7 @@ mod table;
 pub use auto::Auto;
 pub use config::GroConfig;
 pub use gro::Gro;
-pub use gso::{Checksums, Cuts, GsoError, MIN_TCP_SIZE, Split, complete};
+pub use gso::{Checksums, Cuts, GsoError, MAX_HEADERS, MIN_TCP_SIZE, Slices, Split, SplitWhole, complete};
 pub use linear::Linear;
 pub use offload::{Offload, Tunnel, TunnelKind};
 pub use segment::{Appended, Segment, Sink};

@@ -6,7 +6,8 @@
 
 use super::{check, check_len};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// `NLM_F_ECHO`: without it the answer about a queueing discipline goes only to those who listen for
 /// changes of all of them (`RTNLGRP_TC`).
@@ -26,6 +27,35 @@ impl Socket {
         let fd = check(unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol) })?;
         // SAFETY: the kernel just returned this descriptor; it has no other owner.
         Ok(Socket(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// A nonblocking socket that receives the announcements of a group, such as `RTNLGRP_LINK`.
+    ///
+    /// # Errors
+    /// The error of `socket(2)` or `bind(2)`.
+    pub(super) fn listen(protocol: libc::c_int, group: libc::c_uint) -> io::Result<Socket> {
+        let socket = Socket::new(protocol)?;
+        let fd = socket.0.as_raw_fd();
+        // SAFETY: F_SETFL takes a value, no pointer.
+        check(unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) })?;
+        // SAFETY: sockaddr_nl is plain data; all zeroes are an address without groups.
+        let mut address: libc::sockaddr_nl = unsafe { MaybeUninit::zeroed().assume_init() };
+        address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
+        address.nl_groups = 1 << (group - 1);
+        let len = size_of_val(&address) as libc::socklen_t;
+        // SAFETY: address and length describe the local value, which the kernel only reads.
+        check(unsafe { libc::bind(fd, (&raw const address).cast(), len) })?;
+        Ok(socket)
+    }
+
+    /// Receives into `buffer`; returns the bytes received. Only the kernel sends to the groups of
+    /// `NETLINK_ROUTE`.
+    ///
+    /// # Errors
+    /// The error of `recv(2)`: `ENOBUFS` if announcements were lost.
+    pub(super) fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        // SAFETY: address and length describe the buffer, which is borrowed exclusively.
+        check_len(unsafe { libc::recv(self.0.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) })
     }
 
     /// Sends a request of a type, with attributes behind the family's own header; returns the bytes
@@ -72,6 +102,22 @@ impl Socket {
     }
 }
 
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// The first message of what was received: its type, what is behind its `nlmsghdr`, and the further
+/// messages.
+pub(super) fn message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
+    let (length, kind) = (bytes.first_chunk::<4>()?, bytes.get(4..)?.first_chunk::<2>()?);
+    let length = usize::try_from(u32::from_ne_bytes(*length)).ok()?;
+    let body = bytes.get(16..length)?;
+    let rest = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+    Some((u16::from_ne_bytes(*kind), body, rest))
+}
+
 /// The value of the first attribute of a type.
 pub(super) fn attribute(mut list: &[u8], wanted: u16) -> Option<&[u8]> {
     loop {
@@ -102,6 +148,11 @@ mod tests {
         #[test]
         fn any_answer_is_read_to_an_end(list: Vec<u8>, kind: u16) {
             attribute(&list, kind);
+            let mut rest = &list[..];
+            while let Some((_, _, behind)) = message(rest) {
+                assert!(behind.len() < rest.len());
+                rest = behind;
+            }
         }
     }
 }

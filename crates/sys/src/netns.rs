@@ -7,7 +7,7 @@
 use super::check;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 
 /// The directory of the names of `ip netns add` (iproute2, `NETNS_RUN_DIR`).
@@ -32,6 +32,11 @@ impl Namespace {
         spec.map(|spec| File::open(path(spec))).transpose().map(Namespace)
     }
 
+    /// That of the calling thread, whichever it is.
+    pub fn current() -> Namespace {
+        Namespace(None)
+    }
+
     /// Runs `f` in the namespace.
     ///
     /// # Errors
@@ -47,6 +52,12 @@ impl Namespace {
             })?;
             inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
+    }
+}
+
+impl From<OwnedFd> for Namespace {
+    fn from(namespace: OwnedFd) -> Namespace {
+        Namespace(Some(File::from(namespace)))
     }
 }
 

@@ -1,8 +1,13 @@
-//! The counters of an interface, of its queueing discipline and of a veth's other end, by
-//! `rtnetlink(7)`.
+//! The counters of an interface, of its queueing discipline and of a veth's other end, and the
+//! changes of an interface, by `rtnetlink(7)`.
 
-use super::netlink::{Socket, attribute};
+use super::netlink::{Socket, attribute, message};
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+const IFLA_IFNAME: u16 = 3;
+const IFLA_MTU: u16 = 4;
+const IFLA_TXQLEN: u16 = 13;
 
 const IFLA_LINK: u16 = 5;
 const IFLA_LINKINFO: u16 = 18;
@@ -50,16 +55,33 @@ impl Link {
         Ok(Link { socket: Socket::new(libc::NETLINK_ROUTE)?, index, netns: None })
     }
 
+    /// The interface's settings; `None` if no interface has the index.
+    ///
+    /// # Errors
+    /// The error of the kernel; `InvalidData` for a short answer.
+    pub fn info(&self) -> io::Result<Option<LinkInfo>> {
+        match self.message() {
+            Ok(message) => LinkInfo::parse(&message).map(Some).ok_or_else(|| io::ErrorKind::InvalidData.into()),
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The attributes of the interface.
     fn attributes(&self) -> io::Result<Vec<u8>> {
+        let mut message = self.message()?;
+        Ok(message.split_off(IFINFOMSG.min(message.len())))
+    }
+
+    /// The message about the interface: `struct ifinfomsg` and attributes.
+    fn message(&self) -> io::Result<Vec<u8>> {
         let mut ifinfomsg = [0u8; 16];
         ifinfomsg[4..8].copy_from_slice(&self.index.to_ne_bytes());
         let netns = self.netns.unwrap_or(0).to_ne_bytes();
         // The value 0 sets no filter: `RTEXT_FILTER_SKIP_STATS` would leave the counters out.
         let all: [(u16, &[u8]); 2] = [(IFLA_EXT_MASK, &[0; 4]), (IFLA_TARGET_NETNSID, &netns)];
         let wanted = if self.netns.is_some() { &all[..] } else { &all[..1] };
-        let mut answer = self.socket.request(libc::RTM_GETLINK, &ifinfomsg, wanted)?;
-        Ok(answer.split_off(16.min(answer.len())))
+        self.socket.request(libc::RTM_GETLINK, &ifinfomsg, wanted)
     }
 
     /// The interface's counters.
@@ -118,6 +140,108 @@ impl Link {
         let peer = Link { socket: Socket::new(libc::NETLINK_ROUTE)?, index, netns: number(IFLA_LINK_NETNSID) };
         peer.statistics()?;
         Ok(Some(peer))
+    }
+}
+
+/// Settings of an interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LinkInfo {
+    /// Its name.
+    pub name: String,
+    /// Its MTU.
+    pub mtu: u32,
+    /// Length of its transmit queue, in packets.
+    pub queue_len: u32,
+    /// Whether it is set up (`IFF_UP`).
+    pub up: bool,
+    /// Whether packets can pass (`IFF_LOWER_UP`).
+    pub carrier: bool,
+}
+
+/// Bytes of `struct ifinfomsg`: family, type, index (4), flags (8), change.
+const IFINFOMSG: usize = 16;
+
+impl LinkInfo {
+    /// Reads what is behind the `nlmsghdr` of a message about an interface.
+    fn parse(message: &[u8]) -> Option<LinkInfo> {
+        let flags = i32::from_ne_bytes(*message.get(8..)?.first_chunk()?);
+        let attributes = message.get(IFINFOMSG..)?;
+        let number = |kind| Some(u32::from_ne_bytes(*attribute(attributes, kind)?.first_chunk()?));
+        let name = attribute(attributes, IFLA_IFNAME)?;
+        let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
+        Some(LinkInfo {
+            name: String::from_utf8_lossy(name).into_owned(),
+            mtu: number(IFLA_MTU)?,
+            queue_len: number(IFLA_TXQLEN).unwrap_or(0),
+            up: flags & libc::IFF_UP != 0,
+            carrier: flags & libc::IFF_LOWER_UP != 0,
+        })
+    }
+}
+
+/// What the kernel announces about one interface of the namespace in which this was made.
+#[derive(Debug)]
+pub struct LinkEvents {
+    socket: Socket,
+    link: Link,
+    buffer: Box<[u8]>,
+    /// What of the buffer has not been read.
+    rest: std::ops::Range<usize>,
+}
+
+impl LinkEvents {
+    /// Listens for announcements about the interface `index`.
+    ///
+    /// # Errors
+    /// The error of `socket(2)` or `bind(2)`.
+    pub fn new(index: i32) -> io::Result<LinkEvents> {
+        const RTNLGRP_LINK: libc::c_uint = 1;
+        Ok(LinkEvents {
+            socket: Socket::listen(libc::NETLINK_ROUTE, RTNLGRP_LINK)?,
+            link: Link::new(index)?,
+            buffer: vec![0; 32768].into(),
+            rest: 0..0,
+        })
+    }
+
+    /// The interface after the next announcement; `None` if it vanished. Does not wait.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is no announcement; another error of `recv(2)`.
+    pub fn receive(&mut self) -> io::Result<Option<LinkInfo>> {
+        loop {
+            let bytes = self.buffer.get(self.rest.clone()).unwrap_or_default();
+            if let Some((kind, body, rest)) = message(bytes) {
+                self.rest.start = self.rest.end - rest.len();
+                let index = body.get(4..).and_then(|b| b.first_chunk().copied()).map(i32::from_ne_bytes);
+                match kind {
+                    libc::RTM_NEWLINK if index == Some(self.link.index) => {
+                        if let Some(info) = LinkInfo::parse(body) {
+                            return Ok(Some(info));
+                        }
+                    }
+                    // A bridge announces with the same type that a port left it (AF_BRIDGE).
+                    libc::RTM_DELLINK if index == Some(self.link.index) && body.first() == Some(&0) => {
+                        return Ok(None);
+                    }
+                    _ => {}
+                }
+                continue;
+            }
+            self.rest = match self.socket.receive(&mut self.buffer) {
+                Ok(n) => 0..n,
+                Err(error) if error.raw_os_error() == Some(libc::EINTR) => 0..0,
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => return self.link.info(),
+                Err(error) => return Err(error),
+            };
+        }
+    }
+}
+
+impl AsFd for LinkEvents {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 

@@ -17,6 +17,23 @@ pub struct Attach {
     pub ethernet: bool,
     /// The device may have several queues, each a descriptor of its own.
     pub multi_queue: bool,
+    /// Packets have a virtio-net header.
+    pub vnet_header: bool,
+}
+
+/// The settings of an attached descriptor, by `TUNGETIFF`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attached {
+    /// The device's name, which may have changed.
+    pub name: String,
+    /// Ethernet frames (TAP), else IP packets (TUN).
+    pub ethernet: bool,
+    /// The device may have several queues.
+    pub multi_queue: bool,
+    /// Packets have a virtio-net header.
+    pub vnet_header: bool,
+    /// A `struct tun_pi` is in front of each packet: the device was made without `IFF_NO_PI`.
+    pub packet_info: bool,
 }
 
 /// Opens the clone device, nonblocking.
@@ -28,8 +45,7 @@ pub fn open() -> io::Result<File> {
 }
 
 /// Attaches the descriptor to the device `name`, which is made if it does not exist. Returns the
-/// device's name, with a number in place of `%d`. Packets have a virtio-net header, and no
-/// `struct tun_pi`.
+/// device's name, with a number in place of `%d`. Packets have no `struct tun_pi`.
 ///
 /// # Errors
 /// The error of the ioctl.
@@ -37,7 +53,8 @@ pub fn attach(queue: &File, name: &str, flags: Attach) -> io::Result<String> {
     let mut r = request(name);
     let kind = if flags.ethernet { libc::IFF_TAP } else { libc::IFF_TUN };
     let multi = if flags.multi_queue { libc::IFF_MULTI_QUEUE } else { 0 };
-    r.ifr_ifru.ifru_flags = (kind | libc::IFF_NO_PI | libc::IFF_VNET_HDR | multi) as libc::c_short;
+    let header = if flags.vnet_header { libc::IFF_VNET_HDR } else { 0 };
+    r.ifr_ifru.ifru_flags = (kind | libc::IFF_NO_PI | header | multi) as libc::c_short;
     // SAFETY: TUNSETIFF takes a pointer to one ifreq, which is borrowed exclusively.
     check(unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNSETIFF, &mut r) })?;
     Ok(name_of(&r))
@@ -54,10 +71,61 @@ pub fn is_attached(queue: &File) -> bool {
 /// # Errors
 /// The error of the ioctl.
 pub fn name(queue: &File) -> io::Result<String> {
+    attached(queue).map(|device| device.name)
+}
+
+/// The device of the descriptor, and how it is attached.
+///
+/// # Errors
+/// The error of the ioctl: `EBADFD` if the descriptor has no device, `ENOTTY` (or another) if it is
+/// none of the clone device.
+pub fn attached(queue: &File) -> io::Result<Attached> {
     let mut r = request("");
     // SAFETY: TUNGETIFF fills one ifreq, which is borrowed exclusively.
     check(unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNGETIFF, &mut r) })?;
-    Ok(name_of(&r))
+    // SAFETY: TUNGETIFF fills this member.
+    let flags = libc::c_int::from(unsafe { r.ifr_ifru.ifru_flags });
+    let has = |flag: libc::c_int| flags & flag != 0;
+    Ok(Attached {
+        name: name_of(&r),
+        ethernet: has(libc::IFF_TAP),
+        multi_queue: has(libc::IFF_MULTI_QUEUE),
+        vnet_header: has(libc::IFF_VNET_HDR),
+        packet_info: !has(libc::IFF_NO_PI),
+    })
+}
+
+/// The length of the header in front of every packet, if packets have one.
+///
+/// # Errors
+/// The error of the ioctl.
+pub fn header_len(queue: &File) -> io::Result<usize> {
+    let mut len: libc::c_int = 0;
+    // SAFETY: TUNGETVNETHDRSZ fills one int, which is borrowed exclusively.
+    check(unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNGETVNETHDRSZ, &mut len) })?;
+    Ok(usize::try_from(len).unwrap_or(0))
+}
+
+/// Whether calls on the descriptor return `EAGAIN` rather than wait.
+///
+/// # Errors
+/// The error of `fcntl(2)`.
+pub fn is_nonblocking(queue: &File) -> io::Result<bool> {
+    // SAFETY: F_GETFL takes no pointer.
+    Ok(check(unsafe { libc::fcntl(queue.as_raw_fd(), libc::F_GETFL) })? & libc::O_NONBLOCK != 0)
+}
+
+/// Sets whether calls on the descriptor return `EAGAIN` rather than wait. The setting is that of the
+/// open file: of all descriptors that were duplicated from this one.
+///
+/// # Errors
+/// The error of `fcntl(2)`.
+pub fn set_nonblocking(queue: &File, on: bool) -> io::Result<()> {
+    // SAFETY: F_GETFL takes no pointer.
+    let flags = check(unsafe { libc::fcntl(queue.as_raw_fd(), libc::F_GETFL) })?;
+    let flags = if on { flags | libc::O_NONBLOCK } else { flags & !libc::O_NONBLOCK };
+    // SAFETY: F_SETFL takes a value, no pointer.
+    check(unsafe { libc::fcntl(queue.as_raw_fd(), libc::F_SETFL, flags) }).map(drop)
 }
 
 /// The network namespace of the descriptor's device, which may have been moved (since Linux 5.7).

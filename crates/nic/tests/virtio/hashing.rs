@@ -26,7 +26,7 @@ const LINK: Link = Link {
 /// A machine whose device hashes, on a tap with two queues; and a socket at the tap's other side.
 fn machine(space: &Namespace, properties: &str) -> (Qemu, Socket) {
     space.set("ipv6/conf/default/disable_ipv6", "1");
-    let flags = Attach { ethernet: true, multi_queue: true };
+    let flags = Attach { ethernet: true, multi_queue: true, vnet_header: true };
     let queues = space.inside(|| {
         [0; 2].map(|_| {
             let queue = tun::open().unwrap();

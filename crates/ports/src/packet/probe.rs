@@ -39,7 +39,7 @@ pub(super) fn probe() -> KernelOffloads {
 /// A tap that is up, and a socket that sends through it.
 fn scratch() -> io::Result<(File, Socket)> {
     let tap = tun::open()?;
-    let name = tun::attach(&tap, "probe", Attach { ethernet: true, multi_queue: false })?;
+    let name = tun::attach(&tap, "probe", Attach { ethernet: true, multi_queue: false, vnet_header: true })?;
     let control = Control::new()?;
     control.set_up(&name)?;
     let socket = Socket::new()?;

@@ -72,7 +72,8 @@ impl TunDevice {
         };
         let inside = || {
             let control = Control::new().map_err(step("socket".to_owned()))?;
-            let how = Attach { ethernet: config.kind == Kind::Tap, multi_queue: config.is_multi_queue() };
+            let how =
+                Attach { ethernet: config.kind == Kind::Tap, multi_queue: config.is_multi_queue(), vnet_header: true };
             let mut name = config.name.clone();
             let mut queues = Vec::new();
             for _ in 0..config.queues {

@@ -39,7 +39,7 @@ pub(super) fn probe(device: &TunDevice, queues: &[File], kind: Kind) -> Result<K
 fn scratch(kind: Kind) -> io::Result<File> {
     netns::scratch(|| {
         let queue = tun::open()?;
-        tun::attach(&queue, "probe", Attach { ethernet: kind == Kind::Tap, multi_queue: false })?;
+        tun::attach(&queue, "probe", Attach { ethernet: kind == Kind::Tap, multi_queue: false, vnet_header: true })?;
         Ok(queue)
     })?
 }

@@ -210,7 +210,7 @@ impl HeldProgram {
 
 fn on_tap(program: &Program, control: &Control) -> io::Result<(XdpLink, File)> {
     let tap = tun::open()?;
-    let name = tun::attach(&tap, "hold", Attach { ethernet: true, multi_queue: false })?;
+    let name = tun::attach(&tap, "hold", Attach { ethernet: true, multi_queue: false, vnet_header: true })?;
     let link = XdpLink::attach(program, control.index(&name)?, AttachMode::Native)?;
     Ok((link, tap))
 }

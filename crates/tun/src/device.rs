@@ -1,0 +1,456 @@
+//! The device: made, attached to or inherited; its queues, its settings.
+
+use crate::changes::Changes;
+use crate::config::{Config, Kind, check_mtu};
+use crate::error::Error;
+use crate::header::{MAX_LEN, TUNNEL_LEN};
+use crate::offloads::Offloads;
+use crate::probe::{self, OFF, Report, UNTRIED};
+use crate::queue::{Queue, Shared};
+use crate::steering::Steering;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use towpath_sys::netdev::Control;
+use towpath_sys::netns::Namespace;
+use towpath_sys::rtnl::Link;
+use towpath_sys::tun::{self, Attach, CLONE_DEVICE};
+use towpath_wire::virtio_net::VnetHeader;
+
+/// A TUN or TAP device. It vanishes with its last descriptor, unless it is persistent.
+///
+/// Dropping this closes no [`Queue`]. It ends the steering program.
+#[derive(Debug)]
+pub struct Device {
+    shared: Arc<Shared>,
+    /// Of the device; not the one of the calling thread if the device was made elsewhere.
+    netns: Namespace,
+    control: Option<Control>,
+    link: Option<Link>,
+    index: i32,
+    multi_queue: bool,
+    /// Any of its descriptors: for its name and its settings.
+    file: Arc<File>,
+    /// The descriptor that came with the device, until it is taken.
+    first: Option<Queue>,
+    queues: usize,
+    steer: bool,
+    steering: Option<Steering>,
+    report: Report,
+}
+
+impl Device {
+    /// Makes the interface, or attaches to an existing one, and probes the kernel. The interface is
+    /// not set up: `ip link set … up`, or [`set_up`](Device::set_up).
+    ///
+    /// # Errors
+    /// [`Error::Option`] for a value that breaks a rule, [`Error::Os`] for a step that the kernel
+    /// refused, with a hint.
+    pub fn open(config: &Config) -> Result<Device, Error> {
+        config.check()?;
+        let name = config.name.as_str();
+        let netns = config.netns.as_deref();
+        let enter = |source: io::Error| {
+            let hint = match source.raw_os_error() {
+                Some(libc::ENOENT) => "ip netns list shows the names",
+                _ => "entering a namespace needs CAP_SYS_ADMIN",
+            };
+            let step = format!("enter netns {}", netns.unwrap_or_default());
+            Error::os(name, step, source, Some(hint.to_owned()))
+        };
+        let netns = Namespace::open(netns).map_err(enter)?;
+        let file =
+            netns.run(|| attach(config.kind, name, config.multi_queue, vnet_header(config))).map_err(enter)??;
+        let header = if vnet_header(config) {
+            set_header(&file, config.offloads).map_err(step(name, "TUNSETVNETHDRSZ"))?
+        } else {
+            0
+        };
+        let device = Device::new(file, config.kind, config.multi_queue, header, netns, config)?;
+        if let Some(mtu) = config.mtu {
+            device.set_mtu(mtu)?;
+        }
+        if let Some(packets) = config.queue_len {
+            device.set_queue_len(packets)?;
+        }
+        Ok(device)
+    }
+
+    /// Takes over an open descriptor: from a supervisor, `--tun-fd`, Android's `VpnService`. Of the
+    /// configuration only `offloads`, `probe` and `steering` matter; see [`Device::from_fd`].
+    ///
+    /// # Errors
+    /// As [`Device::from_fd`].
+    pub fn from_fd_with(fd: OwnedFd, config: &Config) -> Result<Device, Error> {
+        let number = fd.as_raw_fd();
+        let file = File::from(fd);
+        let attached = tun::attached(&file).map_err(|error| match error.raw_os_error() {
+            Some(libc::EBADFD) => Error::descriptor(
+                format!("descriptor {number} has no device"),
+                format!("TUNSETIFF must follow the open of {CLONE_DEVICE}; or the device was deleted"),
+            ),
+            _ => Error::descriptor(
+                format!("descriptor {number} is none of a TUN device: {error}"),
+                format!("pass a descriptor of {CLONE_DEVICE}"),
+            ),
+        })?;
+        let name = attached.name.as_str();
+        if attached.packet_info {
+            return Err(Error::descriptor(
+                format!("{name}: descriptor {number} has 4 bytes of packet information in front of each packet"),
+                "make the device with IFF_NO_PI",
+            ));
+        }
+        let kind = if attached.ethernet { Kind::Tap } else { Kind::Tun };
+        let header = if attached.vnet_header {
+            // The length is that of all descriptors of the device, so it is not changed.
+            let len = tun::header_len(&file).map_err(step(name, "TUNGETVNETHDRSZ"))?;
+            if !(VnetHeader::LEN..=MAX_LEN).contains(&len) {
+                return Err(Error::descriptor(
+                    format!("{name}: descriptor {number} has a header of {len} bytes in front of each packet"),
+                    format!("set TUNSETVNETHDRSZ to {}", VnetHeader::LEN),
+                ));
+            }
+            len
+        } else {
+            0
+        };
+        let netns = of_device(&file);
+        Device::new(file, kind, attached.multi_queue, header, netns, config)
+    }
+
+    /// Takes over an open descriptor. Name, layer, header and queues are those of the descriptor,
+    /// which stays blocking or nonblocking as it is. A descriptor without `IFF_VNET_HDR` works
+    /// without offloads.
+    ///
+    /// ```no_run
+    /// # use std::os::fd::OwnedFd;
+    /// # fn of_the_supervisor() -> OwnedFd { unimplemented!() }
+    /// let mut device = towpath_tun::Device::from_fd(of_the_supervisor())?;
+    /// let queue = device.queue()?;
+    /// # Ok::<(), towpath_tun::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Descriptor`] names what is wrong with the descriptor, and the mend.
+    pub fn from_fd(fd: OwnedFd) -> Result<Device, Error> {
+        Device::from_fd_with(fd, &Config::tun(""))
+    }
+
+    fn new(
+        file: File,
+        kind: Kind,
+        multi_queue: bool,
+        header: usize,
+        netns: Namespace,
+        config: &Config,
+    ) -> Result<Device, Error> {
+        let name = tun::name(&file).map_err(step(&config.name, "TUNGETIFF"))?;
+        let enter = step(&name, "enter the device's netns");
+        let (control, link, index) = netns
+            .run(|| {
+                let control = Control::new().ok();
+                let index = control.as_ref().and_then(|control| control.index(&name).ok());
+                (control, index.and_then(|index| Link::new(index).ok()), index.unwrap_or(0))
+            })
+            .map_err(enter)?;
+        let mut device = Device {
+            shared: Arc::new(Shared::new(kind, header, Offloads::NONE, Offloads::NONE)),
+            netns,
+            control,
+            link,
+            index,
+            multi_queue,
+            file: Arc::new(file),
+            first: None,
+            queues: 0,
+            steer: config.steering,
+            steering: None,
+            report: Report::default(),
+        };
+        device.find_offloads(config);
+        let (rx, tx) = (device.report.rx, device.report.tx);
+        device.shared = Arc::new(Shared::new(kind, header, Offloads::NONE, tx));
+        let file = device.file.try_clone().map_err(step(&name, "dup"))?;
+        device.first = Some(Queue::new(file, &device.shared));
+        device.set_rx_offloads(rx)?;
+        Ok(device)
+    }
+
+    /// Finds what the kernel has, within what the configuration permits.
+    fn find_offloads(&mut self, config: &Config) {
+        let Shared { kind, header, .. } = *self.shared;
+        let tunnels = Offloads::TUNNEL.with(Offloads::TUNNEL_CSUM);
+        let described = if header < TUNNEL_LEN { Offloads::ALL.without(tunnels) } else { Offloads::ALL };
+        let limit = if header == 0 { Offloads::NONE } else { config.offloads.and(described).consistent() };
+        let mut report = Report { how: OFF, ..Report::default() };
+        if header > 0 && !limit.is_none() {
+            probe::probe_rx(&self.file, header, &mut report);
+            if config.probe {
+                probe::probe_tx(&self.file, kind, header, self.is_up().unwrap_or(true), &mut report);
+            } else {
+                (report.tx, report.how) = (limit, UNTRIED);
+            }
+        } else if header == 0 && !config.offloads.is_none() {
+            report.how = "the descriptor has no virtio-net header (IFF_VNET_HDR)";
+        }
+        report.rx = report.rx.and(limit).consistent();
+        report.tx = report.tx.and(limit).consistent();
+        self.report = report;
+    }
+
+    /// What the kernel accepted when the device was opened.
+    pub fn report(&self) -> &Report {
+        &self.report
+    }
+
+    /// The next queue. The first call returns the descriptor that the device was opened with; each
+    /// further one opens another, which the kernel uses from then on: read it. With the second queue
+    /// the steering program starts.
+    ///
+    /// # Errors
+    /// [`Error::Os`] if the kernel gives no further descriptor: `EBUSY` for a device of one queue.
+    pub fn queue(&mut self) -> Result<Queue, Error> {
+        let queue = match self.first.take() {
+            Some(queue) => queue,
+            None => {
+                let name = self.name()?;
+                let Shared { kind, header, .. } = *self.shared;
+                if !self.multi_queue {
+                    let busy = io::Error::from_raw_os_error(libc::EBUSY);
+                    let hint = "the device has one queue: make it with multi_queue".to_owned();
+                    return Err(Error::os(&name, "another queue", busy, Some(hint)));
+                }
+                let file = self
+                    .netns
+                    .run(|| attach(kind, &name, true, header > 0))
+                    .map_err(step(&name, "enter the device's netns"))??;
+                Queue::new(file, &self.shared)
+            }
+        };
+        self.queues += 1;
+        if self.queues > 1 && self.steer && self.steering.is_none() {
+            match Steering::attach(queue.file(), self.shared.kind) {
+                Ok(steering) => self.steering = Some(steering),
+                Err(error) => {
+                    self.steer = false;
+                    self.report.refused.push((Offloads::NONE, format!("steering (bpf): {error}")));
+                }
+            }
+        }
+        Ok(queue)
+    }
+
+    /// Whether a program keeps each flow in one queue. Without one the kernel moves flows between
+    /// the queues, and packets overtake each other then.
+    pub fn is_steered(&self) -> bool {
+        self.steering.is_some()
+    }
+
+    /// Sets the offloads of packets from the kernel, within [`Report::rx`]; also while packets
+    /// flow. Those that it had queued before may still need more.
+    ///
+    /// # Errors
+    /// [`Error::Os`], with the answer of `TUNSETOFFLOAD`.
+    pub fn set_rx_offloads(&self, set: Offloads) -> Result<(), Error> {
+        if self.shared.header == 0 {
+            return Ok(());
+        }
+        let set = set.and(self.report.rx).consistent();
+        // More is announced before, and less after: a buffer is never too short.
+        self.shared.set_rx(self.shared.rx().with(set));
+        tun::set_offload(&self.file, set.bits()).map_err(self.step("TUNSETOFFLOAD"))?;
+        self.shared.set_rx(set);
+        Ok(())
+    }
+
+    /// IP packets or Ethernet frames.
+    pub fn kind(&self) -> Kind {
+        self.shared.kind
+    }
+
+    /// The name of the interface now.
+    ///
+    /// # Errors
+    /// [`Error::Os`]: `EBADFD` after the device was deleted.
+    pub fn name(&self) -> Result<String, Error> {
+        tun::name(&self.file).map_err(step("tun", "TUNGETIFF"))
+    }
+
+    /// The index of the interface, which does not change; 0 if it is in a namespace that can't be
+    /// entered.
+    pub fn index(&self) -> i32 {
+        self.index
+    }
+
+    fn step(&self, what: &str) -> impl FnOnce(io::Error) -> Error + use<> {
+        step(&self.name().unwrap_or_default(), what)
+    }
+
+    /// Runs an ioctl on the interface by its present name.
+    fn control<R>(&self, what: &str, call: impl FnOnce(&Control, &str) -> io::Result<R>) -> Result<R, Error> {
+        let name = self.name()?;
+        let Some(control) = &self.control else {
+            return Err(Error::os(&name, what, io::ErrorKind::Unsupported.into(), None));
+        };
+        call(control, &name).map_err(step(&name, what))
+    }
+
+    /// The MTU now.
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub fn mtu(&self) -> Result<u32, Error> {
+        self.control("read the MTU", |control, name| control.mtu(name))
+    }
+
+    /// Sets the MTU.
+    ///
+    /// # Errors
+    /// [`Error::Option`], [`Error::Os`].
+    pub fn set_mtu(&self, mtu: u32) -> Result<(), Error> {
+        check_mtu(self.kind(), mtu)?;
+        self.control("set the MTU", |control, name| control.set_mtu(name, mtu))
+    }
+
+    /// Packets that the kernel queues for each queue (`txqueuelen`). It drops what finds the queue
+    /// full, see [`queue_drops`](Device::queue_drops).
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub fn queue_len(&self) -> Result<u32, Error> {
+        self.control("read txqueuelen", |control, name| control.queue_len(name))
+    }
+
+    /// Sets how many packets the kernel queues for each queue. The default of the kernel, 500, is
+    /// short: a sender without TSO fills it while the reader is not scheduled once.
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub fn set_queue_len(&self, packets: u32) -> Result<(), Error> {
+        self.control("set txqueuelen", |control, name| control.set_queue_len(name, packets))
+    }
+
+    /// Packets for user space that the kernel dropped because the queue was full; since the
+    /// interface was made.
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub fn queue_drops(&self) -> Result<u64, Error> {
+        let link = self.link.as_ref().ok_or(io::ErrorKind::Unsupported.into());
+        let counters = link.and_then(Link::statistics).map_err(self.step("read the counters"))?;
+        Ok(counters.tx_dropped)
+    }
+
+    /// Whether the interface is up.
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub fn is_up(&self) -> Result<bool, Error> {
+        self.control("read the flags", |control, name| control.is_up(name))
+    }
+
+    /// Sets the interface up.
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub fn set_up(&self) -> Result<(), Error> {
+        self.control("set the interface up", |control, name| control.set_up(name))
+    }
+
+    /// Adds an address to the interface. An IPv4 address replaces the previous one.
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub fn add_address(&self, address: std::net::IpAddr, prefix: u8) -> Result<(), Error> {
+        self.control("add an address", |control, name| control.add_address(name, address, prefix))
+    }
+
+    /// Sets whether the device stays when its last descriptor is closed.
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub fn set_persistent(&self, on: bool) -> Result<(), Error> {
+        tun::set_persist(&self.file, on).map_err(self.step("TUNSETPERSIST"))
+    }
+
+    /// Announcements of the kernel that name, MTU, queue length or state of the interface changed.
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub fn changes(&self) -> Result<Changes, Error> {
+        let made = self.netns.run(|| Changes::new(self.index)).and_then(|made| made);
+        made.map_err(self.step("listen for changes"))
+    }
+}
+
+/// Opens a descriptor of the device `name`, which is made if it does not exist.
+fn attach(kind: Kind, name: &str, multi_queue: bool, vnet_header: bool) -> Result<File, Error> {
+    let hinted = |what: &'static str| {
+        move |source: io::Error| {
+            let hint = hint(kind, name, multi_queue, what, &source);
+            Error::os(name, what, source, hint)
+        }
+    };
+    let queue = tun::open().map_err(hinted("open /dev/net/tun"))?;
+    let how = Attach { ethernet: kind == Kind::Tap, multi_queue, vnet_header };
+    tun::attach(&queue, name, how).map_err(hinted("TUNSETIFF"))?;
+    Ok(queue)
+}
+
+/// Without any offload there is no header either.
+fn vnet_header(config: &Config) -> bool {
+    !config.offloads.consistent().is_none()
+}
+
+/// Sets the shortest header that describes the offloads; returns its length.
+fn set_header(queue: &File, offloads: Offloads) -> io::Result<usize> {
+    if offloads.has(Offloads::TUNNEL) && tun::set_header_len(queue, TUNNEL_LEN).is_ok() {
+        // An older kernel takes the length, but knows nothing of tunnels.
+        if tun::set_offload(queue, Offloads::CSUM.with(Offloads::TSO).with(Offloads::TUNNEL).bits()).is_ok() {
+            return Ok(TUNNEL_LEN);
+        }
+    }
+    tun::set_header_len(queue, VnetHeader::LEN).map(|()| VnetHeader::LEN)
+}
+
+/// The namespace of an inherited descriptor's device, or that of the calling thread if the kernel
+/// does not tell.
+fn of_device(queue: &File) -> Namespace {
+    tun::namespace(queue).map_or_else(|_| Namespace::current(), Namespace::from)
+}
+
+fn step(device: &str, what: &str) -> impl FnOnce(io::Error) -> Error + use<> {
+    let (device, what) = (device.to_owned(), what.to_owned());
+    move |source| {
+        let denied = matches!(source.raw_os_error(), Some(libc::EPERM | libc::EACCES));
+        Error::Os { device, step: what, source, hint: denied.then(|| PRIVILEGE.to_owned()) }
+    }
+}
+
+const PRIVILEGE: &str = "run as root, or with CAP_NET_ADMIN";
+
+fn hint(kind: Kind, name: &str, multi_queue: bool, step: &str, error: &io::Error) -> Option<String> {
+    let multi = if multi_queue { " multi_queue" } else { "" };
+    Some(match error.raw_os_error()? {
+        libc::EPERM => {
+            format!(
+                "{PRIVILEGE}; or have root do once: ip tuntap add dev {name} mode {}{multi} user \"$USER\" vnet_hdr",
+                kind.name()
+            )
+        }
+        libc::EACCES => format!("chmod 0666 {CLONE_DEVICE}, or run as root"),
+        libc::ENOENT | libc::ENODEV | libc::ENXIO => "modprobe tun".to_owned(),
+        libc::EBUSY => format!("{name} is in use by another process, or is no multi-queue device: choose another name"),
+        libc::EINVAL if step == "TUNSETIFF" => {
+            let other = if multi_queue { "off" } else { "on" };
+            format!(
+                "there is an interface {name} already that is no {}, or one that wants multi_queue {other}",
+                kind.name()
+            )
+        }
+        libc::E2BIG => "the device has no more queues to give".to_owned(),
+        _ => return None,
+    })
+}

@@ -1,0 +1,177 @@
+//! The set of offloads of a device.
+
+use std::fmt;
+use towpath_gro::{Checksum, GsoKind, Offload, TunnelKind};
+
+/// A set of offloads. The bits are those of `TUNSETOFFLOAD` (`TUN_F_*` in
+/// `include/uapi/linux/if_tun.h`).
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct Offloads(u32);
+
+impl Offloads {
+    /// None: complete checksums, one packet per call.
+    pub const NONE: Offloads = Offloads(0);
+    /// Partial checksums.
+    pub const CSUM: Offloads = Offloads(1);
+    /// Super-packets of TCP over IPv4.
+    pub const TSO4: Offloads = Offloads(2);
+    /// Super-packets of TCP over IPv6.
+    pub const TSO6: Offloads = Offloads(4);
+    /// Super-packets of TCP with CWR in the first segment only.
+    pub const TSO_ECN: Offloads = Offloads(8);
+    /// Super-packets of UDP over IPv4 and IPv6: the kernel has them only together (since Linux 6.2).
+    pub const USO: Offloads = Offloads(0x60);
+    /// Super-packets in VXLAN and GENEVE (since Linux 6.17).
+    pub const TUNNEL: Offloads = Offloads(0x80);
+    /// The same with a checksum in the outer UDP header.
+    pub const TUNNEL_CSUM: Offloads = Offloads(0x100);
+    /// Super-packets of TCP of every kind.
+    pub const TSO: Offloads = Offloads(2 | 4 | 8);
+    /// Every offload with a name.
+    pub const ALL: Offloads = Offloads(0x1ef);
+
+    const NAMES: [(Offloads, &'static str); 7] = [
+        (Offloads::CSUM, "csum"),
+        (Offloads::TSO4, "tso4"),
+        (Offloads::TSO6, "tso6"),
+        (Offloads::TSO_ECN, "tso-ecn"),
+        (Offloads::USO, "uso"),
+        (Offloads::TUNNEL, "tunnel"),
+        (Offloads::TUNNEL_CSUM, "tunnel-csum"),
+    ];
+
+    /// The offloads that a packet needs to be passed on as it is.
+    #[inline]
+    pub const fn needed(offload: &Offload) -> Offloads {
+        let mut set = match offload.checksum {
+            Checksum::Partial { .. } => Offloads::CSUM,
+            Checksum::Unknown | Checksum::Verified => Offloads::NONE,
+        };
+        if let Some(gso) = offload.gso {
+            set = set.with(match gso.kind {
+                GsoKind::Tcp4 => Offloads::TSO4,
+                GsoKind::Tcp6 => Offloads::TSO6,
+                GsoKind::Udp => Offloads::USO,
+            });
+            if gso.ecn {
+                set = set.with(Offloads::TSO_ECN);
+            }
+            set = match offload.tunnel {
+                None => set,
+                Some(tunnel) if tunnel.checksum => set.with(Offloads::TUNNEL).with(Offloads::TUNNEL_CSUM),
+                Some(_) => set.with(Offloads::TUNNEL),
+            };
+        }
+        set
+    }
+
+    /// Whether a header for tunnels describes the packet: it has fields for UDP tunnels only.
+    pub(crate) const fn is_describable(offload: &Offload) -> bool {
+        match offload.tunnel {
+            None => true,
+            Some(tunnel) => matches!(tunnel.kind, TunnelKind::Udp),
+        }
+    }
+
+    /// Both sets together.
+    #[must_use]
+    pub const fn with(self, other: Offloads) -> Offloads {
+        Offloads(self.0 | other.0)
+    }
+
+    /// This set without the members of `other`.
+    #[must_use]
+    pub const fn without(self, other: Offloads) -> Offloads {
+        Offloads(self.0 & !other.0)
+    }
+
+    /// The members of both sets.
+    #[must_use]
+    pub const fn and(self, other: Offloads) -> Offloads {
+        Offloads(self.0 & other.0)
+    }
+
+    /// Whether every member of `other` is in this set.
+    #[must_use]
+    pub const fn has(self, other: Offloads) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Whether the set is empty.
+    #[must_use]
+    pub const fn is_none(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The argument of `TUNSETOFFLOAD`.
+    #[must_use]
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    pub(crate) const fn from_bits(bits: u32) -> Offloads {
+        Offloads(bits & Offloads::ALL.0)
+    }
+
+    /// The set as the kernel takes it: without checksums nothing is segmented, and without TSO
+    /// nothing in tunnels.
+    #[must_use]
+    pub const fn consistent(self) -> Offloads {
+        if !self.has(Offloads::CSUM) {
+            return Offloads::NONE;
+        }
+        let set = if self.has(Offloads::TUNNEL) { self } else { self.without(Offloads::TUNNEL_CSUM) };
+        if set.and(Offloads::TSO4.with(Offloads::TSO6)).is_none() {
+            return set.without(Offloads::TSO).without(Offloads::TUNNEL).without(Offloads::TUNNEL_CSUM);
+        }
+        set
+    }
+
+    /// The names of the members, in a fixed order.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        Offloads::NAMES.into_iter().filter(move |(one, _)| self.has(*one)).map(|(_, name)| name)
+    }
+}
+
+impl fmt::Display for Offloads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_none() {
+            return f.write_str("none");
+        }
+        for (i, name) in self.names().enumerate() {
+            f.write_str(if i > 0 { "," } else { "" })?;
+            f.write_str(name)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Offloads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use towpath_gro::Gso;
+
+    #[test]
+    fn segmentation_without_checksums_is_not_requested() {
+        assert_eq!(Offloads::TSO.with(Offloads::USO).consistent(), Offloads::NONE);
+        assert_eq!(Offloads::CSUM.with(Offloads::USO).consistent().bits(), 0x61);
+        assert_eq!(Offloads::CSUM.with(Offloads::TUNNEL).consistent(), Offloads::CSUM);
+        assert_eq!(Offloads::ALL.consistent(), Offloads::ALL);
+    }
+
+    #[test]
+    fn a_packet_needs_what_its_metadata_says() {
+        assert_eq!(Offloads::needed(&Offload::default()), Offloads::NONE);
+        let partial = Checksum::Partial { start: 20, offset: 16 };
+        assert_eq!(Offloads::needed(&Offload::new(partial, None)), Offloads::CSUM);
+        let gso = Gso { kind: GsoKind::Tcp6, ecn: true, size: 1000, segs: 0, hdr_len: 0 };
+        let all = Offloads::needed(&Offload::new(partial, Some(gso)));
+        assert_eq!(all.to_string(), "csum,tso6,tso-ecn");
+    }
+}

@@ -1,0 +1,18 @@
+//! The crate against the kernel of this machine, in network namespaces of its own.
+
+mod bridge;
+mod open;
+
+use towpath_testing::{Counting, Namespace, Need};
+
+/// The tests need their own namespaces and devices.
+const NEEDS: &[Need] = &[Need::Root, Need::Tun];
+
+/// Of the tests that count allocations.
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// A namespace, if this machine can make one.
+fn namespace(test: &str) -> Option<Namespace> {
+    towpath_testing::needs(test, NEEDS).then(|| Namespace::new("tun"))
+}
