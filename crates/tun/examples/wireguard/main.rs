@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   TUN ── Queue::read ──► Segments ──► seal, in the send queue ──► UdpSender::flush ──► UDP
-//!   TUN ◄── writev ◄── Writer ◄── open, into a buffer of the pool ◄── UdpReceiver::receive ◄── UDP
+//!   TUN ◄── writev ◄── Writer ◄── open, copied into a buffer of the pool ◄── UdpReceiver::receive ◄── UDP
 //! ```
 //!
 //! It is **not WireGuard**: its messages are WireGuard's transport data, but there is no handshake.
@@ -21,7 +21,7 @@ mod session;
 mod wire;
 
 use options::Options;
-use session::{OVERHEAD, Session};
+use session::Session;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
@@ -161,18 +161,18 @@ impl Tunnel {
     /// From the peer to the device.
     fn open_messages(&mut self) -> io::Result<usize> {
         let Tunnel { writer, wire, session, peer, mtu, pool, counts, .. } = self;
-        let room = *mtu + OVERHEAD;
+        let room = *mtu;
         let moved = wire.receive(BURST, |path, message| {
-            let mut buffer = pool.pop().unwrap_or_else(|| vec![0; room]);
-            let Some(len) = session.open(message, &mut buffer) else {
+            let Some(packet) = session.open(message).filter(|packet| packet.len() <= room) else {
                 counts.refused += 1;
-                pool.push(buffer);
                 return Ok(());
             };
             // The peer may change its address; only a valid message says so.
             *peer = Some(path.reply());
             counts.received += 1;
-            writer.push(buffer, 0..len, |buffer| pool.push(buffer))
+            let mut buffer = pool.pop().unwrap_or_else(|| vec![0; room]);
+            buffer[..packet.len()].copy_from_slice(packet);
+            writer.push(buffer, 0..packet.len(), |buffer| pool.push(buffer))
         })?;
         writer.flush(|buffer| pool.push(buffer))?;
         Ok(moved)

@@ -7,9 +7,7 @@
 //!                                        └──── ChaCha20-Poly1305 ────┘
 //! ```
 
-use chacha20poly1305::aead::inout::InOutBuf;
-use chacha20poly1305::aead::{AeadInOut, KeyInit};
-use chacha20poly1305::{ChaCha20Poly1305, Nonce, Tag};
+use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -24,7 +22,7 @@ const TRANSPORT_DATA: u32 = 4;
 
 pub(crate) struct Session {
     /// `None`: nothing is encrypted, for measurements.
-    cipher: Option<ChaCha20Poly1305>,
+    cipher: Option<LessSafeKey>,
     /// Random, and part of the nonce: the two senders of one key use none twice.
     sender: [u8; 4],
     /// It begins with the time in nanoseconds: no later run of this sender uses a nonce twice.
@@ -38,7 +36,7 @@ impl Session {
     pub(crate) fn new(key: Option<[u8; 32]>) -> Session {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Session {
-            cipher: key.map(|key| ChaCha20Poly1305::new(&key.into())),
+            cipher: key.and_then(|key| UnboundKey::new(&CHACHA20_POLY1305, &key).ok()).map(LessSafeKey::new),
             sender: (RandomState::new().build_hasher().finish() as u32).to_le_bytes(),
             counter: u64::try_from(now.as_nanos()).unwrap_or(0),
             other: [0; 4],
@@ -62,49 +60,39 @@ impl Session {
         packet[len..].fill(0);
         self.counter += 1;
         let Some(cipher) = &self.cipher else { return };
-        if let Ok(sum) = cipher.encrypt_inout_detached(&nonce(header), &[], packet.into()) {
-            tag.copy_from_slice(&sum);
+        if let Ok(sum) = cipher.seal_in_place_separate_tag(nonce(header), Aad::empty(), packet) {
+            tag.copy_from_slice(sum.as_ref());
         }
     }
 
-    /// Opens a message into a buffer; returns the length of the packet. `None` for a message that
-    /// the peer has not sent, or that was opened before.
-    pub(crate) fn open(&mut self, message: &[u8], buffer: &mut [u8]) -> Option<usize> {
-        let (header, rest) = message.split_at_checked(HEADER)?;
-        let (sealed, tag) = rest.split_last_chunk::<TAG>()?;
-        let packet = buffer.get_mut(..sealed.len())?;
+    /// Opens a message in place; returns its packet. `None` for a message that the peer has not sent,
+    /// or that was opened before.
+    pub(crate) fn open<'a>(&mut self, message: &'a mut [u8]) -> Option<&'a [u8]> {
+        let (header, sealed) = message.split_at_mut_checked(HEADER)?;
         let counter = u64::from_le_bytes(*header.last_chunk()?);
         if header[..4] != TRANSPORT_DATA.to_le_bytes() || header[4..8] == self.sender {
             return None;
         }
         // A peer that was started again has another number, and a later counter.
         let known = self.other == header[4..8];
-        if known && !self.window.is_new(counter) {
+        if known && !self.window.is_new(counter) || !known && counter < self.window.next {
             return None;
         }
-        match &self.cipher {
-            Some(cipher) => {
-                let buffers = InOutBuf::new(sealed, packet).ok()?;
-                cipher.decrypt_inout_detached(&nonce(header), &[], buffers, &Tag::from(*tag)).ok()?;
-            }
-            None => packet.copy_from_slice(sealed),
-        }
-        if !known {
-            if counter < self.window.next {
-                return None;
-            }
-            self.other.copy_from_slice(&header[4..8]);
-        }
+        let packet = match &self.cipher {
+            Some(cipher) => cipher.open_in_place(nonce(header), Aad::empty(), sealed).ok()?,
+            None => sealed.split_last_chunk_mut::<TAG>()?.0,
+        };
+        self.other.copy_from_slice(&header[4..8]);
         self.window.mark(counter);
-        ip_len(packet).filter(|&len| len <= packet.len())
+        packet.get(..ip_len(packet)?)
     }
 }
 
 /// Sender and counter.
 fn nonce(header: &[u8]) -> Nonce {
-    let mut nonce = Nonce::default();
+    let mut nonce = [0; 12];
     nonce.copy_from_slice(&header[4..HEADER]);
-    nonce
+    Nonce::assume_unique_for_key(nonce)
 }
 
 /// The length that an IP packet says of itself.

@@ -71,7 +71,7 @@ impl Wire {
     pub(crate) fn receive(
         &mut self,
         most: usize,
-        mut each: impl FnMut(&Path, &[u8]) -> io::Result<()>,
+        mut each: impl FnMut(&Path, &mut [u8]) -> io::Result<()>,
     ) -> io::Result<usize> {
         let nothing = |error: io::Error| match error.kind() {
             // The peer is not there yet: ICMP.
@@ -83,15 +83,16 @@ impl Wire {
                 Ok(datagrams) => datagrams,
                 Err(error) => return nothing(error),
             };
-            for message in self.batch.receiver.messages() {
-                message.iter().try_for_each(|datagram| each(&message.path, datagram))?;
+            for mut message in self.batch.receiver.messages() {
+                let path = message.path;
+                message.iter_mut().try_for_each(|datagram| each(&path, datagram))?;
             }
             return Ok(datagrams);
         }
         for n in 0..most {
             self.calls += 1;
             match self.batch.socket().recv_from(&mut self.message) {
-                Ok((len, from)) => each(&Path::to(from), &self.message[..len])?,
+                Ok((len, from)) => each(&Path::to(from), &mut self.message[..len])?,
                 Err(error) => return nothing(error).map(|_| n),
             }
         }
